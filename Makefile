@@ -1,0 +1,101 @@
+# Everything a developer or a visitor runs. Stamps make repeated calls quick; `make clean` forgets them.
+# Needs: Python 3.11 or later, make, g++. CMake and Ninja come from pip.
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --quiet --constraint constraints.txt
+PACKAGE := pyproject.toml CMakeLists.txt
+NATIVE := $(shell find src -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
+# Several people may build in one tree at once.
+LOCK := flock build/.lock
+
+SANITIZE := build/sanitize
+SANITIZE_TESTS ?= $(wildcard tests/core tests/native tests/normalize)
+SANITIZE_ENV = ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint format types build bench accuracy docs doctest sanitize wheel fuzz dev clean
+.DELETE_ON_ERROR:
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1	\2/' | expand -t 20
+
+# --- Environments ------------------------------------------------------------------------------------------------
+$(VENV)/.pip: constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(INSTALL) --upgrade pip
+	@touch $@
+
+$(VENV)/.group-%: $(VENV)/.pip pyproject.toml
+	$(INSTALL) --group $*
+	@touch $@
+
+# Editable, without build isolation: build/dev stays, so that a rebuild compiles only what changed.
+$(VENV)/.editable: $(VENV)/.group-build $(PACKAGE)
+	@mkdir -p build
+	$(LOCK) $(INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.native: $(VENV)/.editable $(NATIVE)
+	$(LOCK) $(BIN)/cmake --build build/dev
+	$(LOCK) $(BIN)/cmake --install build/dev --prefix "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" > build/install.log
+	@touch $@
+
+# --- Commands ----------------------------------------------------------------------------------------------------
+demo: $(VENV)/.native $(VENV)/.group-tour ## install, then the tour
+	$(BIN)/softargmax demo
+
+test: lint types check ## lint, types, all tests and doctests
+
+check: $(VENV)/.native $(VENV)/.group-test ## tests and doctests only
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.group-lint ## ruff, formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.group-lint ## rewrite to the house format
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format --quiet .
+
+types: $(VENV)/.group-lint $(VENV)/.native $(VENV)/.group-test ## mypy, strict
+	$(BIN)/mypy
+
+build: $(VENV)/.native ## rebuild the native module, incrementally
+
+dev: $(VENV)/.native $(VENV)/.group-dev ## everything a developer needs, in .venv
+
+bench: $(VENV)/.native $(VENV)/.group-test ## ratios against the installed peers
+	$(BIN)/softargmax bench $(BENCH_ARGS)
+
+accuracy: $(VENV)/.native $(VENV)/.group-test ## the ulp table against mpmath, written to docs
+	$(BIN)/python -m bench.accuracy
+
+docs: $(VENV)/.native $(VENV)/.group-docs $(VENV)/.group-test ## the pages, warnings are errors
+	$(BIN)/python tools/tables.py --check
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+# A virtual environment of its own, without torch and without the editable finder, which would win over it.
+$(SANITIZE)/venv/.installed: $(PACKAGE) $(NATIVE) $(shell find src -name '*.py' 2>/dev/null) constraints.txt
+	@mkdir -p $(SANITIZE)
+	test -x $(SANITIZE)/venv/bin/python || $(PYTHON) -m venv $(SANITIZE)/venv
+	$(SANITIZE)/venv/bin/python -m pip install -q -c constraints.txt --upgrade pip
+	$(SANITIZE)/venv/bin/python -m pip install -q -c constraints.txt --group build --group sanitize
+	$(SANITIZE)/venv/bin/python -m pip install -q -c constraints.txt --no-build-isolation --force-reinstall --no-deps \
+		-C build-dir=$(SANITIZE)/cmake -C cmake.define.SOFTARGMAX_SANITIZE=ON .
+	$(SANITIZE)/venv/bin/python -m pip install -q -c constraints.txt numpy array-api-compat
+	@touch $@
+
+sanitize: $(SANITIZE)/venv/.installed ## native tests under address and undefined-behaviour sanitizers
+	$(SANITIZE_ENV) $(SANITIZE)/venv/bin/python -m pytest --ignore-glob='*torch*' -p no:cacheprovider $(SANITIZE_TESTS) $(PYTEST_ARGS)
+
+wheel: $(VENV)/.pip ## a wheel in dist/
+	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
+
+clean: ## forget builds and stamps
+	rm -rf build dist docs/_build $(VENV)/.pip $(VENV)/.group-* $(VENV)/.editable $(VENV)/.native

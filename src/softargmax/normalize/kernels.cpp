@@ -1,0 +1,1 @@
+// Placeholder: the kernels of this room, compiled once per instruction set.
