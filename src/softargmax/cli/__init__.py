@@ -1,0 +1,28 @@
+"""The command ``softargmax``; `main` is its entry point.
+
+Importing this package imports neither typer nor rich: who installed the library without the extra ``cli`` gets one
+line that names it. A subcommand is one file here, a stop of the tour one file in ``tour/``.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code: 0, 1 for a failed run, 2 for wrong use."""
+    try:
+        from softargmax.cli import app
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("typer", "rich", "click"):
+            raise
+        message = f"the command needs {error.name}, which is not installed: pip install 'softargmax[cli]'"
+        print(f"softargmax: {message}", file=sys.stderr)
+        return 1
+    return app.run(sys.argv[1:] if argv is None else argv)

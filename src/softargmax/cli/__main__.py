@@ -1,0 +1,8 @@
+"""``python -m softargmax.cli`` is the command too, where its script is not on the path."""
+
+import sys
+
+from softargmax.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
