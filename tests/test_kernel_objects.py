@@ -1,0 +1,33 @@
+"""Kernels compiled for a new instruction set must not leak into the rest of the program.
+
+An inline function of the standard library that is compiled in two objects becomes one function at link time. If the
+linker keeps the copy that was compiled with AVX-512, code that never asked for AVX-512 calls it, and an older machine
+stops with an illegal instruction. So every symbol that a kernel object defines must lie in its own namespace, be
+local, or be hidden away otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+BUILD = Path(__file__).resolve().parent.parent / "build" / "dev" / "CMakeFiles"
+OBJECTS = sorted(BUILD.glob("softargmax_kernels_*.dir/**/*.o"))
+
+
+@pytest.mark.skipif(not OBJECTS or not shutil.which("nm"), reason="needs the objects of an editable build, and nm")
+@pytest.mark.parametrize("path", OBJECTS, ids=[f"{p.relative_to(BUILD).parts[0]}-{p.parent.name}" for p in OBJECTS])
+def test_kernel_objects_define_symbols_only_in_their_own_namespace(path: Path) -> None:
+    found = re.search(r"softargmax_kernels_(\w+)\.dir", str(path))
+    assert found is not None
+    isa = found[1]
+    out = subprocess.run(["nm", "-C", "--defined-only", path], check=True, capture_output=True, text=True).stdout
+    symbols = [line.split(maxsplit=2)[1:] for line in out.splitlines() if line.strip()]
+    # Capital letters, and u, v, w, are seen outside the object. DW.ref.* are references, alike in every object.
+    seen = [s for kind, s in symbols if (kind.isupper() or kind in "uvw") and not s.startswith("DW.ref.")]
+    leaked = [s for s in seen if not re.search(rf"\b{isa}\b", s)]
+    assert not leaked, f"{path.name} for {isa} defines, visibly to other objects: {leaked}"

@@ -1,0 +1,30 @@
+"""Refuse files that grew too large to read: over 300 lines of source, or over 512 KiB of anything.
+
+Usage: python tools/sizes.py FILE...
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+MAX_LINES = 300
+MAX_BYTES = 512 * 1024
+SOURCE = {".py", ".pyi", ".cpp", ".hpp", ".h"}
+
+
+def complaints(path: Path) -> list[str]:
+    """Say what is too large about `path`."""
+    data = path.read_bytes()
+    found = []
+    if len(data) > MAX_BYTES:
+        found.append(f"{path}: {len(data)} bytes, at most {MAX_BYTES}")
+    if path.suffix in SOURCE and (lines := data.count(b"\n")) > MAX_LINES:
+        found.append(f"{path}: {lines} lines, at most {MAX_LINES}: split it by what it does")
+    return found
+
+
+if __name__ == "__main__":
+    found = [line for name in sys.argv[1:] if Path(name).is_file() for line in complaints(Path(name))]
+    print(*found, sep="\n", end="\n" if found else "")
+    sys.exit(bool(found))
