@@ -1,0 +1,259 @@
+"""Measure the error of softmax, log_softmax and logsumexp in units of the last place, beside SciPy's and torch's.
+
+    python -m bench.accuracy            10^7 values in every row of the table, about 6 minutes on 2 cores
+    python -m bench.accuracy --quick    10^5 values a row; writes nothing
+
+Truth comes from tests/oracle (float64 for float32 and narrower, pairs of float64 for float64; itself checked against
+mpmath). Results: bench/results/accuracy.json; the table: docs/accuracy.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from bench.scores import HALVES, LENGTHS, Case, cases
+from numpy.typing import NDArray
+from tests.oracle.truth import Family, family_truth, ulp_error
+
+ROOT = Path(__file__).parent.parent
+RESULT = ROOT / "bench" / "results" / "accuracy.json"
+PAGE = ROOT / "docs" / "accuracy.md"
+OPS = ("softmax", "log_softmax", "logsumexp")
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+PIECE = 200_000  # scores answered at once
+BOUND = {"float32": 3.0, "float64": 4.0, "float16": 0.51, "bfloat16": 0.51}
+
+Answer = tuple[NDArray[Any], str]  # values, and the name of their format: NumPy holds bfloat16 in float32
+Subject = Callable[[str, NDArray[Any], Case], Answer | None]
+
+
+def pieces(case: Case, values: int) -> Iterator[NDArray[Any]]:
+    """Yield rows of every length, together at least `values` scores, in float32 or the case's own format."""
+    lengths = [n for n in LENGTHS if n <= values // len(LENGTHS)]
+    share = -(-values // len(lengths))
+    for n in lengths:
+        rng = np.random.default_rng([n, *case.name.encode()])
+        rows = -(-share // n)
+        while rows > 0:
+            now = min(rows, max(1, PIECE // n))
+            yield rounded(case.scores(rng, (now, n), case.dtype), case.dtype)
+            rows -= now
+
+
+def rounded(z: NDArray[np.float64], dtype: str) -> NDArray[Any]:
+    """Round scores to the format, within its range."""
+    with np.errstate(over="ignore", under="ignore"):
+        if dtype != "bfloat16":
+            return np.clip(z, -np.finfo(dtype).max, np.finfo(dtype).max).astype(dtype)
+        bits = z.astype(np.float32).view(np.uint32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+# --- who is measured ---------------------------------------------------------------------------------------------
+
+
+def as_torch(z: NDArray[Any], dtype: str) -> Any:
+    """Wrap in a tensor of the format."""
+    import torch
+
+    return torch.from_numpy(z).to(torch.bfloat16) if dtype == "bfloat16" else torch.from_numpy(z)
+
+
+def as_numpy(tensor: Any) -> Answer:
+    """Unwrap a tensor."""
+    import torch
+
+    held = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    return held.numpy(), str(tensor.dtype).removeprefix("torch.")
+
+
+def softargmax_side(op: str, z: NDArray[Any], case: Case) -> Answer:
+    """Compute with softargmax: on NumPy arrays, bfloat16 on tensors."""
+    import softargmax
+
+    function = partial(getattr(softargmax, op), temperature=case.temperature, base=case.base)
+    if case.dtype == "bfloat16":
+        return as_numpy(function(as_torch(z, case.dtype)))
+    found = np.asarray(function(z))
+    return found, found.dtype.name
+
+
+def _scaled(z: Any, case: Case) -> tuple[Any, float]:
+    """Do what a user of a peer without these options does: multiply the scores by ln(base) / temperature."""
+    beta = float((1.0 if case.base is None else np.log(case.base)) / case.temperature)
+    return (z, 1.0) if beta == 1.0 else (z * beta, beta)
+
+
+def torch_side(op: str, z: NDArray[Any], case: Case) -> Answer:
+    """Compute with torch."""
+    import torch
+
+    tensor, beta = _scaled(as_torch(z, case.dtype), case)
+    if op == "logsumexp":
+        return as_numpy(torch.logsumexp(tensor, -1) / beta)
+    return as_numpy(getattr(torch, op)(tensor, -1))
+
+
+def scipy_side(op: str, z: NDArray[Any], case: Case) -> Answer | None:
+    """Compute with SciPy, which has no bfloat16 of its own."""
+    import scipy.special
+
+    if case.dtype == "bfloat16":
+        return None
+    scaled, beta = _scaled(z, case)
+    found = getattr(scipy.special, op)(scaled.astype(z.dtype), axis=-1)
+    found = np.asarray(found / z.dtype.type(beta) if op == "logsumexp" else found)
+    return found, found.dtype.name
+
+
+SUBJECTS: dict[str, Subject] = {"softargmax": softargmax_side, "torch": torch_side, "scipy": scipy_side}
+
+
+# --- measuring -----------------------------------------------------------------------------------------------------
+
+
+def errors(op: str, answer: Answer, truth: Family) -> NDArray[np.float64]:
+    """Return the ulp errors in the answer's own format; logsumexp is promised relative to max(|m|, |lse|)."""
+    at = truth.largest if op == "logsumexp" else None
+    return ulp_error(answer[0], *getattr(truth, op), dtype=answer[1], at=at)
+
+
+def measure(case: Case, values: int) -> dict[str, Any]:
+    """Measure one row of the table for every subject."""
+    tally: dict[str, dict[str, list[float]]] = {s: {op: [0.0, 0.0, 0.0] for op in OPS} for s in SUBJECTS}
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the peers' own warnings on hard rows
+        for z in pieces(case, values):
+            truth = family_truth(z, case.temperature, case.base)
+            for subject, compute in SUBJECTS.items():
+                for op in OPS:
+                    answer = compute(op, z, case)
+                    if answer is None:
+                        continue
+                    error = errors(op, answer, truth)
+                    row = tally[subject][op]
+                    row[:] = [max(row[0], float(error.max())), row[1] + float(error.sum()), row[2] + error.size]
+    return {
+        "dtype": case.dtype,
+        "name": case.name,
+        "temperature": case.temperature,
+        "base": case.base,
+        "errors": {
+            subject: {op: {"max": top, "mean": total / n, "values": int(n)} for op, (top, total, n) in ops.items() if n}
+            for subject, ops in tally.items()
+        },
+    }
+
+
+def run(dtypes: list[str], values: int, workers: int) -> list[dict[str, Any]]:
+    """Measure every row, on as many processes as there are cores."""
+    rows = [case for dtype in dtypes for case in cases(dtype)]
+    jobs = [(case.dtype, index) for dtype in dtypes for index, case in enumerate(cases(dtype))]
+    results = []
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+        for case, result in zip(rows, pool.map(_job, jobs, [values] * len(jobs)), strict=True):
+            ours = result["errors"]["softargmax"]
+            print(f"{case.dtype:9} {case.name:28}", *(f"{op} {ours[op]['max']:.3f}" for op in OPS), flush=True)
+            results.append(result)
+    return results
+
+
+def _one_thread() -> None:
+    """Keep each worker to one thread; bits do not depend on it."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _job(job: tuple[str, int], values: int) -> dict[str, Any]:
+    return measure(cases(job[0])[job[1]], values)
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+def number(value: float) -> str:
+    """Write an error: two decimals where they tell something."""
+    if not np.isfinite(value):
+        return "inf"
+    return f"{value:.2f}" if value < 100 else f"{value:.3g}"
+
+
+def table(results: list[dict[str, Any]], dtype: str, op: str) -> str:
+    """Return one Markdown table: max (mean) ulp of each subject."""
+    lines = ["| scores | values | softargmax | torch | SciPy |", "|---|---:|---:|---:|---:|"]
+    for row in results:
+        if row["dtype"] != dtype:
+            continue
+        cells = []
+        for subject in SUBJECTS:
+            found = row["errors"][subject].get(op)
+            cells.append("" if found is None else f"{number(found['max'])} ({number(found['mean'])})")
+        values = row["errors"]["softargmax"][op]["values"]
+        lines.append(f"| {row['name']} | {values / 1e6:.2g} M | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+INTRO = """# Accuracy
+
+Made by `python -m bench.accuracy` (`make accuracy`); do not edit. Each cell is the largest error, and in brackets the
+mean, in units of the last place (ulp) of the result's format at the true value; below the normal range the unit is the
+smallest subnormal. An infinite error is an infinity or NaN where the true value is none, or the other way round.
+
+Truth: float64 for scores of float32 and narrower, pairs of float64 for float64, both checked against mpmath by
+`tests/oracle/test_truth.py`. Every row of the table pools rows of 7, 64, 1,000, 4,097, 65,536 and 1,000,000 scores.
+logsumexp is measured relative to max(|m|, |lse|), m the largest score; its "values" are rows. For float16 and bfloat16,
+softmax and log_softmax can be no better than 0.5 (one rounding); logsumexp is float32 from softargmax, not from the
+peers. The peers have no temperature and no base: there the scores are multiplied by ln(base) / temperature first, as
+their users do. "spread s": normal scores of standard deviation s. `bench/scores.py` draws the rows named in words.
+"""
+
+
+def page(record: dict[str, Any]) -> str:
+    """Return docs/accuracy.md."""
+    versions = ", ".join(f"{name} {version}" for name, version in record["machine"]["packages"].items())
+    parts = [INTRO, f"Measured with {versions} on {record['machine']['cpu']}.\n"]
+    for dtype in DTYPES:
+        parts += [f"## {dtype}: {op}\n\n{table(record['rows'], dtype, op)}\n" for op in OPS]
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Run from the command line; exit code 1 where a bound is broken."""
+    from softargmax.cli.measure import machine
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="10^5 values a row, nothing written")
+    parser.add_argument("--dtype", nargs="*", choices=DTYPES, default=list(DTYPES))
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    options = parser.parse_args()
+    rows = run(options.dtype, 100_000 if options.quick else 10_000_000, options.workers)
+    if not options.quick and set(options.dtype) == set(DTYPES):
+        record = {"machine": machine(), "bound": BOUND, "rows": rows}
+        RESULT.parent.mkdir(exist_ok=True)
+        RESULT.write_text(json.dumps(record, indent=1) + "\n")
+        PAGE.write_text(page(record))
+        print("wrote", RESULT.relative_to(ROOT), "and", PAGE.relative_to(ROOT))
+    broken = [
+        f"{row['dtype']} {row['name']} {op}: {found['max']:.3g} ulp"
+        for row in rows
+        for op, found in row["errors"]["softargmax"].items()
+        if not found["max"] <= (BOUND[row["dtype"]] if op != "logsumexp" or row["dtype"] not in HALVES else 3.0)
+    ]
+    print(*broken, sep="\n")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
