@@ -1,0 +1,168 @@
+"""Put the committed measurements into README.md and docs/speed.md: no figure in them is typed by hand.
+
+    python tools/tables.py            write
+    python tools/tables.py --check    exit with 1 if a page and its measurements differ
+
+Reads bench/results/accuracy.json (`make accuracy`) and every other file there that holds the results of a bench.
+In README.md a table stands between `<!-- table: NAME -->` and `<!-- end table -->`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results"
+NOT_YET = "*Not measured yet.*"
+PEERS = {"torch": "torch", "scipy": "SciPy", "numpy": "NumPy", "jax": "JAX"}
+
+
+def load(path: Path) -> dict[str, Any] | None:
+    """Read one result file, or None where there is none."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Return a Markdown table whose columns after the first are numbers."""
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, rule, *rows])
+
+
+def measured_on(record: dict[str, Any]) -> str:
+    """Say where and with what something was measured."""
+    machine = record.get("machine", {})
+    packages = ", ".join(f"{name} {version}" for name, version in machine.get("packages", {}).items())
+    return f"Measured with {packages} on {machine.get('cpu', 'an unnamed machine')}, {machine.get('cores', '?')} cores."
+
+
+# --- accuracy ------------------------------------------------------------------------------------------------------
+
+
+def accuracy() -> str:
+    """Give the worst error of each function and format over all the rows of the table, beside the peers'."""
+    record = load(RESULTS / "accuracy.json")
+    if record is None:
+        return NOT_YET
+    worst: dict[tuple[str, str], dict[str, float]] = {}
+    for row in record["rows"]:
+        if row["temperature"] != 1.0 or row["base"] is not None:
+            continue  # peers have neither: what their users do instead would be held against them
+        for subject, ops in row["errors"].items():
+            for op, found in ops.items():
+                best = worst.setdefault((row["dtype"], op), {})
+                best[subject] = max(best.get(subject, 0.0), found["max"])
+    subjects = list(dict.fromkeys(s for errors in worst.values() for s in errors))
+    rows = [[f"{op}, {dtype}", *(ulps(errors.get(s)) for s in subjects)] for (dtype, op), errors in worst.items()]
+    return "\n".join(
+        [
+            "Largest error in ulp over every kind of row measured, temperature 1:",
+            "",
+            table(["", *(PEERS.get(s, s) for s in subjects)], rows),
+            "",
+            measured_on(record),
+        ]
+    )
+
+
+def ulps(value: float | None) -> str:
+    """Write an error in ulp; blank where the peer does not have the function."""
+    if value is None:
+        return ""
+    return "inf" if value == float("inf") else f"{value:.2f}" if value < 100 else f"{value:.2g}"
+
+
+# --- speed -----------------------------------------------------------------------------------------------------------
+
+
+def seconds(value: float) -> str:
+    """Write a time: three figures and a unit."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= size:
+            return f"{value / size:#.3g} {unit}".replace(". ", " ")
+    return f"{value / 1e-9:#.3g} ns"
+
+
+def benches() -> list[tuple[str, dict[str, Any]]]:
+    """Find the result files that hold timings."""
+    found = [(path.stem, load(path)) for path in sorted(RESULTS.glob("*.json"))]
+    return [(name, record) for name, record in found if record and "results" in record]
+
+
+def timings(record: dict[str, Any], *, limits: bool) -> str:
+    """Return one table of medians and ratios."""
+    rows = []
+    for result in record["results"]:
+        median = {side: timing["median"] for side, timing in result["seconds"].items()}
+        ratios = ", ".join(f"{PEERS.get(peer, peer)} {ratio:.2f}" for peer, ratio in result["ratios"].items())
+        row = [result["name"], seconds(median["softargmax"]), ratios]
+        if limits:
+            bounds = result.get("limits", {})
+            row.append(", ".join(f"{name} {seconds(value)}" for name, value in bounds.items()))
+        rows.append(row)
+    head = ["", "softargmax", "peer's time / ours"] + (["limit of the machine"] if limits else [])
+    return table(head, rows)
+
+
+def speed() -> str:
+    """Give README's table of speed."""
+    parts = [f"{timings(record, limits=False)}\n\n{measured_on(record)}" for _, record in benches()]
+    lead = "Medians, and ratios of medians from one run in which the sides take turns:\n\n"
+    return lead + "\n\n".join(parts) if parts else NOT_YET
+
+
+SPEED = """# Speed
+
+Made by `python tools/tables.py` from `bench/results/`; do not edit. Each line was measured in one run in which
+softargmax and its peers took turns; the ratio is the peer's median time over ours, so above 1 ours is faster. Absolute
+times of a shared machine drift by a factor of two, ratios by much less. "Limit of the machine" is the time that moving the
+bytes (memory: inputs read once, outputs written once, at the speed of a large copy) or issuing the instructions would
+take alone, measured in the same run.
+
+`softargmax bench` measures on your machine, `make bench` with every peer installed.
+"""
+
+
+def speed_page() -> str:
+    """Return docs/speed.md."""
+    parts = [SPEED]
+    for name, record in benches():
+        parts.append(f"## {name.replace('_', ' ')}\n\n{timings(record, limits=True)}\n\n{measured_on(record)}\n")
+    return "\n".join(parts if len(parts) > 1 else [SPEED, NOT_YET + "\n"])
+
+
+# --- pages -----------------------------------------------------------------------------------------------------------
+
+
+def insert(page: str, name: str, text: str) -> str:
+    """Replace what stands between the markers of a table."""
+    pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end table -->)", re.DOTALL)
+    if not pattern.search(page):
+        raise SystemExit(f"no table {name!r} to fill")
+    return pattern.sub(lambda found: f"{found[1]}{text}\n{found[2]}", page)
+
+
+def pages() -> dict[Path, str]:
+    """Return the pages as they should be."""
+    readme = ROOT / "README.md"
+    text = insert(readme.read_text(encoding="utf-8"), "accuracy", accuracy())
+    return {readme: insert(text, "speed", speed()), ROOT / "docs" / "speed.md": speed_page()}
+
+
+def main() -> int:
+    """Write, or check."""
+    wrong = [p for p, text in pages().items() if not p.exists() or p.read_text(encoding="utf-8") != text]
+    for path in wrong:
+        if "--check" in sys.argv[1:]:
+            print(f"{path.relative_to(ROOT)} differs from bench/results: run python tools/tables.py", file=sys.stderr)
+        else:
+            path.write_text(pages()[path], encoding="utf-8")
+            print("wrote", path.relative_to(ROOT))
+    return int(bool(wrong) and "--check" in sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
