@@ -28,8 +28,7 @@ html_theme_options = {
 }
 
 # A public function that no page shows is a mistake of the pages.
-_listed = set(
-    re.findall(r"^ {3}([\w.]+)$", (Path(__file__).parent / "api.rst").read_text(encoding="utf-8"), re.MULTILINE)
-)
+_api = (Path(__file__).parent / "api.rst").read_text(encoding="utf-8")
+_listed = set(re.findall(r"^ {3}([\w.]+)$", _api, re.MULTILINE))
 if _missing := {name for name in softargmax.__all__ if not name.startswith("_")} - _listed:
     raise RuntimeError(f"docs/api.rst does not list {sorted(_missing)}")

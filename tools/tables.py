@@ -117,10 +117,10 @@ def speed() -> str:
 SPEED = """# Speed
 
 Made by `python tools/tables.py` from `bench/results/`; do not edit. Each line was measured in one run in which
-softargmax and its peers took turns; the ratio is the peer's median time over ours, so above 1 ours is faster. Absolute
-times of a shared machine drift by a factor of two, ratios by much less. "Limit of the machine" is the time that moving the
-bytes (memory: inputs read once, outputs written once, at the speed of a large copy) or issuing the instructions would
-take alone, measured in the same run.
+softargmax and its peers took turns; the ratio is the peer's median time over ours, so above 1 ours is faster.
+Absolute times of a shared machine drift by a factor of two, ratios by much less. "Limit of the machine" is the time
+that moving the bytes (memory: inputs read once, outputs written once, at the speed of a large copy) or issuing the
+instructions would take alone, measured in the same run.
 
 `softargmax bench` measures on your machine, `make bench` with every peer installed.
 """
