@@ -19,7 +19,7 @@ SANITIZE_ENV = ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTH
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types build bench accuracy docs doctest sanitize wheel fuzz dev clean
+.PHONY: help demo test check lint format types build bench accuracy docs doctest sanitize wheel dev clean
 .DELETE_ON_ERROR:
 
 help: ## this list
