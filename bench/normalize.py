@@ -1,0 +1,255 @@
+"""Time the softmax family against torch, SciPy and the scatter formula: the shapes and targets that were promised.
+
+    python -m bench.normalize                all cases, about 2 minutes on 2 cores; writes bench/results/normalize.json
+    python -m bench.normalize softmax out=   only the cases whose names hold these words; writes nothing
+
+Each case is one alternating run (`softargmax.cli.measure`); exit code 1 where a target is missed. Run it on a machine
+that does nothing else, and look at the quartiles it prints: where they are far apart, run it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.special
+import torch
+
+import softargmax as sa
+from softargmax.cli.measure import Case, Limits, Result, machine, machine_limits, measure, readable
+
+RESULT = Path(__file__).parent / "results" / "normalize.json"
+THREADS = 2
+
+# Vector instructions (16 float lanes each) that the x86-64-v4 inner loops issue for 16 scores, all passes together;
+# counted in the disassembly.
+PER_16 = {"softmax": 0.0, "log_softmax": 0.0, "logsumexp": 0.0, "backward": 0.0}
+
+
+@dataclass
+class Promise:
+    """A case, and the least ratio (peer's median over ours) that is promised for each peer."""
+
+    name: str
+    sides: dict[str, Callable[[], object]]
+    targets: dict[str, float]
+    bytes: int = 0
+    work: tuple[str, int] | None = None  # the kernel and how many scores it sees
+    aims: dict[str, float] = field(default_factory=dict)
+
+    def case(self) -> Case:
+        """Return what the harness measures."""
+        kernel, scores = self.work or ("", 0)
+        return Case(self.name, self.sides, bytes=self.bytes, vectors=PER_16.get(kernel, 0.0) * scores / 16)
+
+
+def scores(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return normal scores, written once so that every page is there."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1)).mul_(4).to(dtype)
+
+
+def wide() -> Iterator[Promise]:
+    """Yield the cases on 512 x 32768."""
+    z, size = scores(512, 32_768), 512 * 32_768
+    out, moved = torch.empty_like(z), 8 * size
+    a = z.numpy()
+    yield Promise(
+        "softmax 512x32768, out=",
+        {"softargmax": lambda: sa.softmax(z, out=out), "torch": lambda: torch.softmax(z, -1, out=out)},
+        {"torch": 1.2},
+        moved,
+        ("softmax", size),
+        {"torch": 1.6},
+    )
+    yield Promise(
+        "softmax 512x32768",
+        {"softargmax": lambda: sa.softmax(z), "torch": lambda: torch.softmax(z, -1)},
+        {"torch": 3.0},
+        moved,
+        ("softmax", size),
+    )
+    yield Promise(
+        "softmax 512x32768, NumPy",
+        {"softargmax": lambda: sa.softmax(a), "scipy": lambda: scipy.special.softmax(a, axis=-1)},
+        {"scipy": 6.0},
+        moved,
+        ("softmax", size),
+    )
+    yield Promise(
+        "log_softmax 512x32768",
+        {"softargmax": lambda: sa.log_softmax(z), "torch": lambda: torch.log_softmax(z, -1)},
+        {"torch": 3.0},
+        moved,
+        ("log_softmax", size),
+    )
+    yield Promise(
+        "logsumexp 512x32768",
+        {
+            "softargmax": lambda: sa.logsumexp(z),
+            "torch": lambda: torch.logsumexp(z, -1),
+            "scipy": lambda: scipy.special.logsumexp(a, axis=-1),
+        },
+        {"torch": 6.0, "scipy": 10.0},
+        4 * size,
+        ("logsumexp", size),
+    )
+    g, leaf = torch.randn_like(z), z.clone().requires_grad_()
+    ours, theirs = sa.softmax(leaf), torch.softmax(leaf, -1)
+    yield Promise(
+        "softmax backward 512x32768",
+        {
+            "softargmax": lambda: torch.autograd.grad(ours, leaf, g, retain_graph=True),
+            "torch": lambda: torch.autograd.grad(theirs, leaf, g, retain_graph=True),
+        },
+        {"torch": 1.5},
+        12 * size,
+        ("backward", size),
+    )
+
+
+def bfloat16() -> Iterator[Promise]:
+    """Yield the case on bfloat16."""
+    z = scores(512, 32_768, dtype=torch.bfloat16)
+    yield Promise(
+        "softmax bfloat16 512x32768",
+        {"softargmax": lambda: sa.softmax(z), "torch": lambda: torch.softmax(z, -1)},
+        {"torch": 2.5},
+        4 * z.numel(),
+        ("softmax", z.numel()),
+        {"torch": 4.0},
+    )
+
+
+def short_rows() -> Iterator[Promise]:
+    """Yield the case on 4096 x 1024."""
+    z = scores(4096, 1024)
+    out = torch.empty_like(z)
+    yield Promise(
+        "softmax 4096x1024, out=",
+        {"softargmax": lambda: sa.softmax(z, out=out), "torch": lambda: torch.softmax(z, -1, out=out)},
+        {"torch": 1.5},
+        8 * z.numel(),
+        ("softmax", z.numel()),
+    )
+
+
+def columns() -> Iterator[Promise]:
+    """Yield the case along axis 0."""
+    z = scores(8192, 4096)
+    yield Promise(
+        "softmax 8192x4096, axis 0",
+        {"softargmax": lambda: sa.softmax(z, axis=0), "torch": lambda: torch.softmax(z, 0)},
+        {"torch": 3.0},
+        8 * z.numel(),
+        ("softmax", z.numel()),
+    )
+
+
+def one_row() -> Iterator[Promise]:
+    """Yield the case of one long row."""
+    z = scores(1 << 26)
+    out = torch.empty_like(z)
+    yield Promise(
+        "softmax of 2^26, out=",
+        {"softargmax": lambda: sa.softmax(z, out=out), "torch": lambda: torch.softmax(z, -1, out=out)},
+        {"torch": 1.5},
+        12 * z.numel(),  # longer than any cache: read twice
+        ("softmax", z.numel()),
+    )
+
+
+def segments() -> Iterator[Promise]:
+    """Yield ragged rows against the scatter formula, whose index is made beforehand."""
+    z, count = scores(1_000_000), 50_000
+    cuts = np.sort(np.random.default_rng(2).integers(0, z.numel() + 1, count - 1))
+    offsets = np.concatenate([[0], cuts, [z.numel()]])
+    lengths = torch.from_numpy(np.diff(offsets))
+    index = torch.repeat_interleave(torch.arange(count), lengths)
+    places = torch.from_numpy(offsets)
+
+    def scatter() -> torch.Tensor:
+        largest = torch.full((count,), -torch.inf).scatter_reduce_(0, index, z, "amax")
+        e = torch.exp(z - largest[index])
+        return e / torch.zeros(count).scatter_add_(0, index, e)[index]
+
+    assert torch.allclose(scatter(), sa.segment_softmax(z, places), rtol=1e-4)  # noqa: S101
+    yield Promise(
+        "segment_softmax, 10^6 scores in 50,000 segments",
+        {"softargmax": lambda: sa.segment_softmax(z, places), "torch scatter": scatter},
+        {"torch scatter": 5.0},
+        8 * z.numel() + 8 * count,
+    )
+
+
+def small() -> Iterator[Promise]:
+    """Yield the calls whose cost is the calling."""
+    a = np.array([1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0], np.float32)
+    t = torch.from_numpy(a)
+    yield Promise(
+        "softmax of 7, NumPy",
+        {"softargmax": lambda: sa.softmax(a), "scipy": lambda: scipy.special.softmax(a)},
+        {"scipy": 3.0},
+    )
+    yield Promise(
+        "softmax of 7, tensor",
+        {"softargmax": lambda: sa.softmax(t), "torch": lambda: torch.softmax(t, -1)},
+        {"torch": 0.2},  # at most 5 times torch's time
+    )
+
+
+def promises() -> Iterator[Promise]:
+    """Yield every case; one group's arrays are let go before the next one's are made."""
+    for group in (wide, bfloat16, short_rows, columns, one_row, segments, small):
+        yield from group()
+
+
+def line(promise: Promise, result: Result, limits: Limits) -> str:
+    """Return one line for the terminal."""
+    ours = result.timings["softargmax"]
+    ratios = ", ".join(
+        f"{peer} {result.ratio(peer):.2f} (>= {target:g})" + ("" if result.ratio(peer) >= target else " MISSED")
+        for peer, target in promise.targets.items()
+    )
+    bounds = ", ".join(f"{name} {readable(seconds)}" for name, seconds in result.limits(limits).items())
+    spread = f"[{readable(ours.low)}, {readable(ours.high)}]"
+    return f"{result.name:48} {readable(ours.median):>8} {spread:22} {ratios:48} {bounds}"
+
+
+def run(words: list[str], rounds: int) -> tuple[list[dict[str, Any]], Limits]:
+    """Measure the cases whose names hold every word."""
+    torch.set_num_threads(THREADS)
+    sa.set_num_threads(THREADS)
+    limits = machine_limits(THREADS)
+    print(f"copy {limits.copy_bytes / 1e9:.1f} GB/s, {limits.vectors / 1e9:.2f} G multiply-adds of 16 floats a second")
+    records = []
+    for promise in promises():
+        if all(word in promise.name for word in words):
+            result = measure(promise.case(), rounds=rounds)
+            print(line(promise, result, limits), flush=True)
+            records.append({**result.as_json(limits), "targets": promise.targets, "aims": promise.aims})
+    return records, limits
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="only the cases whose names hold all of these")
+    parser.add_argument("--rounds", type=int, default=21)
+    options = parser.parse_args()
+    records, limits = run(options.words, options.rounds)
+    if not options.words:
+        head = {"machine": machine(), "limits": vars(limits)}
+        RESULT.write_text(json.dumps({**head, "results": records}, indent=1) + "\n")
+        print("wrote", RESULT)
+    missed = [(r["name"], p) for r in records for p, t in r["targets"].items() if r["ratios"][p] < t]
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

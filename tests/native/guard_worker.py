@@ -1,0 +1,124 @@
+"""Run every operation on buffers that touch a protected page: a read or write outside them ends this process.
+
+python tests/native/guard_worker.py            prints how many calls it made
+python tests/native/guard_worker.py --beyond   reads one element too far on purpose: dies
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import numpy as np
+from tests.native.operations import GRADIENTS, ROW_OPERATIONS, have_torch, scores
+
+import softargmax
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LENGTHS = [*range(1, 36), 47, 63, 64, 65, 127, 128, 129, 1000, 4095, 4096, 4097, 4111, 8193]
+PAGE = mmap.PAGESIZE
+
+
+class Fenced:
+    """Memory between two protected pages."""
+
+    def __init__(self, size: int) -> None:
+        pages = -(-size // PAGE)
+        self.size = pages * PAGE
+        self.memory = mmap.mmap(-1, self.size + 2 * PAGE)
+        self.start = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        libc = ctypes.CDLL(None, use_errno=True)
+        for fence in (self.start, self.start + PAGE + self.size):
+            if libc.mprotect(ctypes.c_void_p(fence), ctypes.c_size_t(PAGE), 0) != 0:  # 0: PROT_NONE
+                raise OSError(ctypes.get_errno(), "mprotect")
+
+    def place(self, a: NDArray[Any], *, end: bool) -> NDArray[Any]:
+        """Copy an array to the very end of the memory, or to its very start."""
+        offset = PAGE + (self.size - a.nbytes if end else 0)
+        home = np.frombuffer(self.memory, a.dtype, a.size, offset).reshape(a.shape)
+        home[...] = a
+        return home
+
+
+def calls(dtype: str, n: int, fences: list[Fenced]) -> int:
+    """Make every call for rows of n scores; return how many."""
+    count = 0
+    z0 = scores((3, n), dtype)
+    padded = np.concatenate([np.zeros((3, 5), dtype), z0], axis=1)
+    for end in (True, False):
+        z = fences[0].place(z0, end=end)
+        out = fences[1].place(np.zeros_like(z0), end=end)
+        mask = fences[2].place(np.arange(n) % 3 != 1, end=end)
+        weights = fences[3].place(np.linspace(0, 2, n).astype(dtype), end=end)
+        strided = fences[4].place(padded if end else padded[:, ::-1].copy(), end=end)
+        strided = strided[:, 5:] if end else strided[:, :n]
+        columns = fences[5].place(np.ascontiguousarray(z0.T), end=end).T
+        offsets = fences[6].place(np.array([0, min(1, n), n]), end=end)
+        temperatures = fences[7].place(np.array([0.5, 1.0, 2.0]), end=end)
+        halves = fences[0].place(z0, end=end)[:, ::2]
+        operations = ROW_OPERATIONS | (GRADIENTS if have_torch() and n < 140 else {})
+        for name, operation in operations.items():
+            for layout in (z, strided, columns, halves):
+                if not name.endswith("vjp") or layout is z:
+                    operation(layout)
+                    count += 1
+        for operation in (softargmax.softmax, softargmax.log_softmax):
+            for layout in (z, strided, columns):
+                operation(layout, out=out)
+            operation(z, out=columns)
+            operation(z, where=mask, temperature=temperatures, out=out)
+            operation(z[0], out=out[2])
+            count += 6
+        z = fences[0].place(z0, end=end)
+        softargmax.logsumexp(z, weights=weights, where=mask)
+        softargmax.softmax(z, axis=0)
+        softargmax.logsumexp(strided, axis=(0, 1))
+        for row in (z[-1] if end else z[0], strided[-1] if end else strided[0]):
+            softargmax.segment_softmax(row, offsets)
+            softargmax.segment_log_softmax(row, offsets, temperature=3.7)
+            softargmax.segment_logsumexp(row, offsets)
+        count += 9
+    return count
+
+
+def bfloat16_calls(n: int, fences: list[Fenced]) -> int:
+    """Make the calls on bfloat16 tensors in fenced memory."""
+    import torch
+
+    for end in (True, False):
+        z = torch.from_numpy(fences[0].place(np.zeros((3, n), np.int16), end=end)).view(torch.bfloat16)
+        z.copy_(torch.from_numpy(scores((3, n), "float32")))
+        out = torch.from_numpy(fences[1].place(np.zeros((3, n), np.int16), end=end)).view(torch.bfloat16)
+        softargmax.softmax(z, out=out)
+        softargmax.log_softmax(z, out=out)
+        softargmax.logsumexp(z)
+    return 6
+
+
+def beyond() -> None:
+    """Read one element too far."""
+    fence = Fenced(100)
+    sys.stdout.write(str(ctypes.string_at(fence.start + PAGE + fence.size, 1)))
+
+
+def main() -> None:
+    """Make all calls and print their number."""
+    fences = [Fenced(8 * 3 * 8200) for _ in range(8)]
+    count = 0
+    with softargmax.using("native"), np.errstate(all="ignore"):
+        for dtype in ("float16", "float32", "float64"):
+            count += sum(calls(dtype, n, fences) for n in LENGTHS)
+        if have_torch():
+            count += sum(bfloat16_calls(n, fences) for n in LENGTHS)
+    sys.stdout.write(f"{count}\n")
+
+
+if __name__ == "__main__":
+    beyond() if "--beyond" in sys.argv else main()

@@ -1,0 +1,66 @@
+"""Compute everything once, on the instruction set that SOFTARGMAX_ISA names, and print one digest per result.
+
+SOFTARGMAX_ISA=baseline python tests/native/isa_worker.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import numpy as np
+from tests.native.operations import have_torch, row_operations, scores, segments
+
+import softargmax
+from softargmax.core import native
+
+SHAPES = ((4096, 7), (200, 33), (50, 1000), (2, 20_001), (1, 300_007))
+DTYPES = ("float16", "float32", "float64")
+
+
+def digest(a: Any) -> str:
+    """Return a digest of the bytes, the dtype and the shape."""
+    a = np.ascontiguousarray(a)
+    return hashlib.blake2b(a.tobytes() + str((a.dtype, a.shape)).encode(), digest_size=8).hexdigest()
+
+
+def bfloat16_results(shape: tuple[int, int]) -> dict[str, Any]:
+    """Return the results of bfloat16 tensors and of their gradients."""
+    import torch
+
+    z = torch.from_numpy(scores(shape, "float32")).bfloat16()
+    leaf = z.clone().requires_grad_()
+    softargmax.softmax(leaf).backward(torch.ones_like(z) * 0.3 + z.nan_to_num(0, 0, 0))
+    return {
+        "softmax": softargmax.softmax(z).view(torch.int16).numpy(),
+        "log_softmax": softargmax.log_softmax(z).view(torch.int16).numpy(),
+        "logsumexp": softargmax.logsumexp(z).numpy(),
+        "softmax vjp": leaf.grad.view(torch.int16).numpy(),  # type: ignore[union-attr]
+    }
+
+
+def main() -> None:
+    """Print what ran and its digests as JSON."""
+    found = {}
+    with softargmax.using("native"), np.errstate(all="ignore"):
+        for shape in SHAPES:
+            for dtype in DTYPES:
+                z = scores(shape, dtype)
+                for name, operation in row_operations().items():
+                    found[f"{name} {dtype} {shape}"] = digest(operation(z))
+                    if shape[0] > 1:
+                        found[f"{name} {dtype} {shape} axis 0"] = digest(operation(np.asfortranarray(z)))
+                for name, result in segments(scores((shape[0] * shape[1],), dtype)).items():
+                    found[f"{name} {dtype} {shape}"] = digest(result)
+            if have_torch():
+                found |= {f"{name} bfloat16 {shape}": digest(a) for name, a in bfloat16_results(shape).items()}
+    sys.stdout.write(json.dumps({"isa": native.info()["isa"], "digests": found}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""The row-wise operations of the native kernels, as functions of a matrix (rows, length), for the tests of this folder.
+
+What an operation does to a row depends on the row's scores and on the column only, never on the row's index: so rows
+can be moved, cut and batched at will. Results have the rows first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import softargmax
+
+Array = NDArray[Any]
+RowOperation = Callable[[Array], Array]
+
+
+def _columns(z: Array, seed: int) -> Array:
+    """Return a number per column, the same for every row."""
+    return np.random.default_rng(seed).random(z.shape[-1])
+
+
+def _per_row(z: Array) -> Array:
+    """Return a temperature per row, made from its first score."""
+    first = np.nan_to_num(z[:, 0].astype(np.float64), nan=1.0, posinf=2.0, neginf=3.0)
+    return 0.5 + np.abs(np.arctan(first))
+
+
+def _both(z: Array) -> Array:
+    p, lse = softargmax.softmax_with_lse(z)
+    return np.concatenate([p.astype(lse.dtype), lse[:, None]], axis=1)
+
+
+ROW_OPERATIONS: dict[str, RowOperation] = {
+    "softmax": softargmax.softmax,
+    "log_softmax": softargmax.log_softmax,
+    "logsumexp": softargmax.logsumexp,
+    "softmax_with_lse": _both,
+    "softmax temperature 3.7": lambda z: softargmax.softmax(z, temperature=3.7),
+    "log_softmax base 2": lambda z: softargmax.log_softmax(z, base=2.0),
+    "logsumexp temperature -0.7": lambda z: softargmax.logsumexp(z, temperature=-0.7),
+    "log_softmax temperature per row": lambda z: softargmax.log_softmax(z, temperature=_per_row(z)),
+    "softmax where": lambda z: softargmax.softmax(z, where=_columns(z, 1) < 0.7),
+    "logsumexp where": lambda z: softargmax.logsumexp(z, where=_columns(z, 2) < 0.7),
+    "logsumexp weights": lambda z: softargmax.logsumexp(z, weights=_columns(z, 3).astype(z.dtype)),
+    "softmin": softargmax.softmin,
+    "hardmax": softargmax.hardmax,
+    "entropy": softargmax.entropy,
+    "kl_divergence": lambda z: softargmax.kl_divergence(z, z[:, ::-1]),
+    "logcumsumexp": softargmax.logcumsumexp,
+    "soft_argmax": softargmax.soft_argmax,
+    "signed_logsumexp": lambda z: softargmax.signed_logsumexp(z, _columns(z, 4).astype(z.dtype) - 0.5).log_abs,
+    "softmax to float64": lambda z: softargmax.softmax(z, dtype=np.float64),
+}
+
+
+def gradient(operation: str, seed: int = 11, **options: Any) -> RowOperation:
+    """Return the function that gives an operation's vjp on torch, with a cotangent that depends on the column."""
+
+    def vjp(z: Array) -> Array:
+        import torch
+
+        leaf = torch.from_numpy(np.array(z)).requires_grad_()
+        y = getattr(softargmax, operation)(leaf, **options)
+        g = torch.from_numpy(_columns(z, seed)).to(y.dtype)
+        y.backward(g.expand(y.shape) if y.ndim == 2 else torch.ones_like(y))
+        return np.asarray(leaf.grad)
+
+    return vjp
+
+
+GRADIENTS: dict[str, RowOperation] = {
+    "softmax vjp": gradient("softmax"),
+    "log_softmax vjp": gradient("log_softmax"),
+    "logsumexp vjp": gradient("logsumexp"),
+    "softmax vjp temperature 3.7": gradient("softmax", temperature=3.7),
+    "log_softmax vjp base 2": gradient("log_softmax", base=2.0),
+}
+
+
+def have_torch() -> bool:
+    """Say whether torch is installed (the sanitizer run has none)."""
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def row_operations() -> dict[str, RowOperation]:
+    """Return everything that can run here."""
+    return ROW_OPERATIONS | (GRADIENTS if have_torch() else {})
+
+
+def scores(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Array:
+    """Return scores of every spread, with a few infinities, NaN and confident rows in some of the rows."""
+    rng = np.random.default_rng([seed, *shape])
+    z = rng.standard_normal(shape) * rng.choice([1.0, 10.0, 40.0, 300.0], (*shape[:-1], 1))
+    flat = z.reshape(-1, shape[-1])
+    if shape[-1] > 2:
+        flat[1::11, 0] = -np.inf
+        flat[2::13, -1] = np.inf
+        flat[3::17, 1] = np.nan
+        flat[4::19, :] = -np.inf
+        flat[5::7, 1] = 500.0
+    return z.astype(dtype)
+
+
+def same_bits(a: Array, b: Array) -> bool:
+    """Compare bytes: NaN equals NaN, and -0.0 is not 0.0."""
+    a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def segments(z: Array) -> dict[str, Array]:
+    """Return the segment operations on a vector, cut at fixed places."""
+    n = z.shape[0]
+    offsets = np.unique(np.concatenate([[0, n], np.random.default_rng(n).integers(0, n + 1, 1 + n // 20)]))
+    offsets = np.insert(offsets, 1, [0, 0])  # empty segments too
+    return {
+        "segment_softmax": softargmax.segment_softmax(z, offsets),
+        "segment_log_softmax temperature 2": softargmax.segment_log_softmax(z, offsets, temperature=2.0),
+        "segment_logsumexp": softargmax.segment_logsumexp(z, offsets),
+    }

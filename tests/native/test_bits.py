@@ -1,0 +1,196 @@
+"""A row's bits depend on the row and the options alone: not on the batch, the layout, the threads or the stream."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from tests.native.operations import row_operations, same_bits, scores, segments
+
+import softargmax
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DTYPES = ("float16", "float32", "float64")
+OPERATIONS = row_operations()
+
+
+@pytest.fixture(autouse=True)
+def _native() -> Iterator[None]:
+    with softargmax.using("native"):
+        yield
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Put the number of threads back."""
+    before = softargmax.get_num_threads()
+    yield
+    softargmax.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_batch_size_and_position(name: str, dtype: str) -> None:
+    """Batches of 4096, 7 and 1; rows in another order."""
+    operation = OPERATIONS[name]
+    for n in (1, 7, 33, 200):
+        z = scores((4096, n), dtype)
+        whole = operation(z)
+        order = np.random.default_rng(1).permutation(4096)
+        assert same_bits(operation(z[order]), whole[order]), n
+        for i in (0, 1, 2, 3, 4, 5, 600, 4095):
+            assert same_bits(operation(z[i : i + 1]), whole[i : i + 1]), (n, i)
+        for i in (0, 1001, 4089):
+            assert same_bits(operation(z[i : i + 7]), whole[i : i + 7]), (n, i)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_batch_of_long_rows(name: str, dtype: str) -> None:
+    """Rows of several blocks (4096) and a rest."""
+    operation = OPERATIONS[name]
+    for n in (4095, 4096, 4097, 20_001):
+        z = scores((9, n), dtype)
+        whole = operation(z)
+        for i in (0, 1, 4, 8):
+            assert same_bits(operation(z[i : i + 1]), whole[i : i + 1]), (n, i)
+
+
+def layouts(z: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the same matrix in other places and strides."""
+    rows, n = z.shape
+    wide = np.full((rows, n + 13), -77, z.dtype)
+    wide[:, 5 : 5 + n] = z
+    sparse = np.full((rows * 2, n * 3), 99, z.dtype)
+    sparse[::2, 1::3] = z
+    raw = np.zeros(z.nbytes + 64, np.uint8)
+    shifted = raw[z.itemsize * 3 : z.itemsize * 3 + z.nbytes].view(z.dtype).reshape(z.shape)
+    shifted[...] = z
+    odd = raw.copy()[1 : 1 + z.nbytes].view(z.dtype).reshape(z.shape)  # not even aligned to its own size
+    odd[...] = z
+    return {
+        "columns of a wider matrix": wide[:, 5 : 5 + n],
+        "every third column": sparse[::2, 1::3],
+        "axis 0": np.asfortranarray(z),
+        "rows backwards": z[::-1].copy()[::-1],
+        "columns backwards": z[:, ::-1].copy()[:, ::-1],
+        "shifted by 3 elements": shifted,
+        "unaligned": odd,
+        "read-only": np.frombuffer(z.tobytes(), z.dtype).reshape(z.shape),
+    }
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_strides(name: str, dtype: str) -> None:
+    operation = OPERATIONS[name]
+    for shape in ((5, 7), (40, 100), (3, 9001)):
+        z = scores(shape, dtype)
+        whole = operation(z)
+        for layout, other in layouts(z).items():
+            assert same_bits(operation(other), whole), (shape, layout)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_axes(dtype: str) -> None:
+    """The same rows along every axis, and along two axes at once."""
+    z = scores((6, 5, 130), dtype)
+    for name in ("softmax", "log_softmax", "logsumexp"):
+        operation = getattr(softargmax, name)
+        whole = operation(z)
+        for axis in (0, 1, 2):
+            moved = operation(np.moveaxis(z, -1, axis), axis=axis)
+            assert same_bits(np.moveaxis(moved, axis, -1) if name != "logsumexp" else moved, whole), (name, axis)
+            copied = operation(np.moveaxis(z, -1, axis).copy(), axis=axis)
+            assert same_bits(np.moveaxis(copied, axis, -1) if name != "logsumexp" else copied, whole), (name, axis)
+        flat = operation(z.reshape(6, 650))
+        pair = operation(z, axis=(1, 2))
+        assert same_bits(pair.reshape(flat.shape), flat), name
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_out(dtype: str) -> None:
+    """Into a given array, of any layout, and in place."""
+    z = scores((20, 333), dtype)
+    for operation in (softargmax.softmax, softargmax.log_softmax):
+        whole = operation(z)
+        for out in (np.empty_like(z), np.empty((333, 20), dtype).T, np.empty((40, 999), dtype)[::2, ::3]):
+            assert operation(z, out=out) is out
+            assert same_bits(out, whole)
+        own = z.copy()
+        operation(own, out=own)
+        assert same_bits(own, whole)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.usefixtures("threads")
+def test_threads(name: str, dtype: str) -> None:
+    """One thread, two, three: few long rows (split by blocks), many short ones, and axis 0."""
+    operation = OPERATIONS[name]
+    for shape in ((2, 150_001), (3000, 65)):
+        z = scores(shape, dtype)
+        results = []
+        for count in (1, 2, 3):
+            softargmax.set_num_threads(count)
+            results.append((operation(z), operation(np.asfortranarray(z))))
+        for contiguous, axis0 in results:
+            assert same_bits(contiguous, results[0][0]), shape
+            assert same_bits(axis0, results[0][0]), shape
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.usefixtures("threads")
+def test_segments(dtype: str) -> None:
+    """Segments are rows: the bits of a row alone, at any place, with any number of threads."""
+    z = scores((90_000,), dtype)
+    softargmax.set_num_threads(1)
+    one = segments(z)
+    softargmax.set_num_threads(2)
+    for name, result in segments(z).items():
+        assert same_bits(result, one[name]), name
+    offsets = np.array([0, 5, 5, 5000, 30_001, 90_000])
+    p, lse = softargmax.segment_softmax(z, offsets), softargmax.segment_logsumexp(z, offsets)
+    for i, (a, b) in enumerate(itertools.pairwise(offsets)):
+        assert same_bits(p[a:b], softargmax.softmax(z[a:b]))
+        assert same_bits(lse[i], softargmax.logsumexp(z[a:b]))
+    heads = scores((700, 3), dtype)
+    found = softargmax.segment_softmax(heads, [0, 9, 700])
+    for h in range(3):
+        assert same_bits(found[:, h], softargmax.segment_softmax(heads[:, h].copy(), [0, 9, 700]))
+
+
+def test_torch_and_numpy_share_the_bits() -> None:
+    torch = pytest.importorskip("torch")
+    for dtype in DTYPES:
+        z = scores((30, 501), dtype)
+        for name in ("softmax", "log_softmax", "logsumexp"):
+            assert same_bits(getattr(softargmax, name)(torch.from_numpy(z)).numpy(), getattr(softargmax, name)(z)), name
+    z = torch.from_numpy(scores((30, 501), "float32")).bfloat16()
+    for strided in (z.T.contiguous().T, torch.cat([z, z], 1)[:, :501]):
+        assert torch.equal(softargmax.softmax(strided).view(torch.int16), softargmax.softmax(z).view(torch.int16))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_streams(dtype: str, tmp_path: Path) -> None:
+    """A file read in odd windows, an iterator of odd pieces: the bits of memory."""
+    for shape in ((3, 40_001), (700, 33)):
+        z = scores(shape, dtype)
+        np.save(tmp_path / "z.npy", z)
+        for axis in (-1, 0):
+            for name in ("softmax", "log_softmax", "logsumexp"):
+                whole = getattr(softargmax, name)(z, axis=axis)
+                for window in (1, 4097 * z.itemsize, 1 << 16):
+                    target = tmp_path / "out.npy"
+                    options = {} if name == "logsumexp" else {"out": target}
+                    found = getattr(softargmax.stream, name)(tmp_path / "z.npy", axis=axis, memory=window, **options)
+                    found = np.load(target) if options else np.asarray(found)
+                    assert same_bits(found, whole), (shape, axis, name, window)
+        cuts = np.sort(np.random.default_rng(4).integers(0, shape[1] + 1, 9))
+        pieces = np.split(z, cuts, axis=1)
+        assert same_bits(softargmax.stream.logsumexp(iter(pieces), axis=-1), softargmax.logsumexp(z)), shape

@@ -1,0 +1,67 @@
+"""Every instruction set gives the same bits, and SOFTARGMAX_ISA forces one or raises."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import softargmax
+from softargmax.core import native
+
+KNOWN = ("x86-64-v4", "x86-64-v3", "baseline", "neon")
+HERE = list(native.info()["isas"])
+
+
+def _python(isa: str | None, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "SOFTARGMAX_ISA"}
+    if isa is not None:
+        environment["SOFTARGMAX_ISA"] = isa
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
+
+
+@functools.lru_cache
+def _worker(isa: str | None) -> dict[str, object]:
+    done = _python(isa, str(Path(__file__).with_name("isa_worker.py")))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_there_is_more_than_one() -> None:
+    assert set(HERE) <= set(KNOWN)
+    assert len(HERE) > 1
+
+
+@pytest.mark.parametrize("isa", HERE)
+def test_same_bits_on_every_instruction_set(isa: str) -> None:
+    chosen, forced = _worker(None), _worker(isa)
+    assert forced["isa"] == isa
+    assert chosen["isa"] == HERE[0]  # the best first
+    different = {k for k, v in forced["digests"].items() if chosen["digests"][k] != v}
+    assert not different
+    assert len(forced["digests"]) == len(chosen["digests"]) > 300
+
+
+@pytest.mark.parametrize("isa", ["avx9000", "", "X86-64-V4", *(name for name in KNOWN if name not in HERE)])
+def test_unknown_or_unsupported_names_raise(isa: str) -> None:
+    done = _python(isa, "-c", "import softargmax; print(softargmax.softmax([1.0, 2.0]))")
+    if isa == "":  # an empty variable is an unset one
+        assert done.returncode == 0, done.stderr
+        return
+    assert done.returncode != 0
+    assert "SOFTARGMAX_ISA" in done.stderr
+    assert isa in done.stderr
+    assert all(name in done.stderr for name in HERE), "the message lists what may be asked for"
+
+
+def test_info_says_what_runs() -> None:
+    info = native.info()
+    assert info["isa"] in info["isas"]
+    assert info["threads"] == softargmax.get_num_threads()

@@ -1,0 +1,110 @@
+"""Threads: many Python threads at once, the settings, and small inputs that stay on the calling thread."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from tests.native.operations import row_operations, same_bits, scores
+
+import softargmax
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    before = softargmax.get_num_threads()
+    yield
+    softargmax.set_num_threads(before)
+
+
+def test_eight_threads_at_once() -> None:
+    """Every operation, shapes that use the pool and shapes that do not, from 8 Python threads that start together."""
+    inputs = [scores(shape, dtype) for shape in ((64, 9000), (3, 200_000), (5, 7)) for dtype in ("float32", "float64")]
+    operations = list(row_operations().items())
+    expected = [[operation(z) for z in inputs] for _, operation in operations]
+    barrier = threading.Barrier(8)
+
+    def work(seed: int) -> list[str]:
+        barrier.wait(60)
+        wrong = []
+        for i in np.random.default_rng(seed).permutation(len(operations)):
+            name, operation = operations[i]
+            wrong += [name for z, right in zip(inputs, expected[i], strict=True) if not same_bits(operation(z), right)]
+        return wrong
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == [[]] * 8
+
+
+def test_threads_may_change_the_setting() -> None:
+    z = scores((64, 9000), "float32")
+    expected = softargmax.softmax(z)
+    stop = threading.Event()
+
+    def meddle() -> None:
+        while not stop.is_set():
+            for count in (1, 2, 4):
+                softargmax.set_num_threads(count)
+
+    thread = threading.Thread(target=meddle)
+    thread.start()
+    try:
+        assert all(same_bits(softargmax.softmax(z), expected) for _ in range(50))
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_the_setting() -> None:
+    softargmax.set_num_threads(3)
+    assert softargmax.get_num_threads() == 3
+    for wrong in (0, -1):
+        with pytest.raises(ValueError, match=str(wrong)):
+            softargmax.set_num_threads(wrong)
+    for wrong in (1.5, "2", None):
+        with pytest.raises(TypeError):
+            softargmax.set_num_threads(wrong)
+    assert softargmax.get_num_threads() == 3
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_environment(count: int) -> None:
+    code = "import softargmax; print(softargmax.get_num_threads())"
+    environment = {**os.environ, "OMP_NUM_THREADS": str(count)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == count
+
+
+COUNT = """
+import os, numpy as np, softargmax
+softargmax.set_num_threads(2)
+softargmax.softmax(np.ones({shape}, np.float32))
+print(len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_small_inputs_stay_on_the_calling_thread() -> None:
+    """A process that only ever computes small softmaxes starts no thread; a large one does."""
+
+    def threads(shape: tuple[int, ...]) -> int:
+        # NumPy's own BLAS threads are kept out of the count.
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        arguments = [sys.executable, "-c", COUNT.format(shape=shape)]
+        done = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=True)
+        return int(done.stdout)
+
+    assert threads((7,)) == 1
+    assert threads((4, 256)) == 1
+    assert threads((64, 20_000)) == 2
+    assert threads((4_000_000,)) == 2

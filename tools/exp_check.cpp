@@ -1,0 +1,107 @@
+// Checks the kernels' exp on every float32 of its domain, both signs: prints one line of JSON per beta.
+//
+// The term is computed as the kernels compute it, 2^e e^(beta x) with the power of two e that keeps it a normal number
+// (softmax takes e back exactly), and compared with the C library's exp of the double beta x. Compiled and run once per
+// instruction set by exp_check.py, which also compares the sums of the bits.
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <initializer_list>
+
+#include "core/native/state.hpp"
+
+namespace {
+
+using namespace softargmax::SOFTARGMAX_ISA_NAME;
+
+float float_of(std::uint32_t u) {
+    float x;
+    std::memcpy(&x, &u, sizeof x);
+    return x;
+}
+std::uint32_t bits_of(float x) {
+    std::uint32_t u;
+    std::memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+struct Found {
+    double worst = 0, sum = 0;
+    float at = 0;
+    std::uint64_t count = 0, bits = 0;  // bits: a sum that depends on each value and on where it stands
+    void add(float x, float actual, double truth) {
+        int e;
+        std::frexp(truth, &e);
+        const double error = std::fabs(std::ldexp(static_cast<double>(actual) - truth, 24 - e));
+        if (!(error <= worst)) {
+            worst = error;
+            at = x;
+        }
+        sum += error;
+        ++count;
+        bits += (bits_of(actual) + 1ULL) * (2ULL * bits_of(x) + 1ULL);
+    }
+    void add(const Found& other) {
+        if (!(other.worst <= worst)) {
+            worst = other.worst;
+            at = other.at;
+        }
+        sum += other.sum;
+        count += other.count;
+        bits += other.bits;
+    }
+};
+
+// Every float32 x of one sign with |beta x| <= 104 (below: results under half the smallest subnormal; above 88.73: beyond
+// the largest float32).
+template <bool Unit> Found check(Scale beta, bool negative) {
+    using V = Pack<float>;
+    const int exponent = negative ? 62 : -62;
+    const Terms<Unit, float> terms(0.0, 0.0, beta, exponent);
+    const double end = (negative ? 104.0 : 88.73) / beta.hi;
+    const std::uint32_t sign = negative ? 0x80000000u : 0u;
+    const auto last = static_cast<std::int64_t>(bits_of(static_cast<float>(end)));
+    constexpr std::int64_t chunk = 1 << 20;
+    Found all;
+#pragma omp parallel
+    {
+        Found mine;
+#pragma omp for schedule(dynamic)
+        for (std::int64_t start = 0; start <= last; start += chunk) {
+            for (std::int64_t u = start; u < start + chunk && u <= last; u += V::kLanes) {
+                float x[V::kLanes], y[V::kLanes];
+                for (int i = 0; i < V::kLanes; ++i) x[i] = float_of(static_cast<std::uint32_t>(u + i) | sign);
+                terms.term(V::load(x)).store(y);
+                for (int i = 0; i < V::kLanes && u + i <= last; ++i) {
+                    const double d = x[i];
+                    const double truth = std::ldexp(std::exp(d * beta.hi) * (1.0 + d * beta.lo), exponent);
+                    mine.add(x[i], y[i], truth);
+                }
+            }
+        }
+#pragma omp critical
+        all.add(mine);
+    }
+    return all;
+}
+
+template <bool Unit> void report(const char* name, Scale beta) {
+    for (bool negative : {true, false}) {
+        const Found f = check<Unit>(beta, negative);
+        std::printf("{\"beta\": \"%s\", \"sign\": \"%s\", \"values\": %llu, \"max_ulp\": %.4f, \"mean_ulp\": %.4f, "
+                    "\"worst_at\": %.9g, \"bits\": \"%016llx\"}\n",
+                    name, negative ? "-" : "+", static_cast<unsigned long long>(f.count), f.worst,
+                    f.sum / static_cast<double>(f.count), static_cast<double>(f.at), static_cast<unsigned long long>(f.bits));
+        std::fflush(stdout);
+    }
+}
+
+}  // namespace
+
+int main() {
+    report<true>("1", {1.0, 0.0});
+    report<false>("1 / 3.7", {0x1.14c1bacf914c1p-2, 0x1.fbe2d40e363acp-56});
+    report<false>("ln 2", {0x1.62e42fefa39efp-1, 0x1.abc9e3b39803fp-56});
+    return 0;
+}
