@@ -12,10 +12,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.special
@@ -23,6 +22,9 @@ import torch
 
 import softargmax as sa
 from softargmax.cli.measure import Case, Limits, Result, machine, machine_limits, measure, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 RESULT = Path(__file__).parent / "results" / "normalize.json"
 THREADS = 2

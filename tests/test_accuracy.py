@@ -116,7 +116,7 @@ def test_below_the_normal_range(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_tiny_loss_through_merged_states(dtype: str) -> None:
     big, small = np.array([0.0], dtype), np.array([-40.0], dtype)
-    state = softargmax.State.empty(big[0])
+    state = softargmax.State.empty((), like=big)
     for merged in (
         state.fold(big).merge(state.fold(small)),
         state.fold(small).merge(state.fold(big)),
@@ -134,7 +134,7 @@ def test_merged_states(dtype: str) -> None:
     for s in (1, 10, 40, 1e3):
         z = (s * rng.standard_normal((50, 257))).astype(dtype)
         cuts = np.sort(rng.choice(np.arange(1, 257), 6, replace=False))
-        empty = softargmax.State.empty(z[:, 0])
+        empty = softargmax.State.empty(50, like=z)
         states = [empty.fold(piece) for piece in np.split(z, cuts, axis=1)]
         while len(states) > 1:
             first = states.pop(int(rng.integers(len(states))))

@@ -1,0 +1,100 @@
+"""Convert a .npy file of 4 GiB and show the memory that it takes.
+
+    python -m bench.memory [--gib 4] [--axis -1]     about 1 minute; writes bench/results/memory.json
+    python -m bench.memory --gib 0.25 --cap 32       a smaller file under a proportional cap; writes nothing
+
+The conversion runs in a process of its own, which does nothing else; its peak is VmHWM from /proc, the imports
+included. Afterwards sampled rows of the result are compared, bit by bit, with softmax of the same scores in memory.
+Exit code 1 where the peak is above the cap or a bit differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+import softargmax as sa
+from softargmax.cli.measure import machine
+
+RESULT = Path(__file__).parent / "results" / "memory.json"
+ROW = 1 << 17  # scores in a row along the last axis
+CONVERT = """
+import json, sys, time
+import softargmax as sa
+start = time.perf_counter()
+sa.stream.softmax(sys.argv[1], sys.argv[2], axis=int(sys.argv[3]), memory=int(sys.argv[4]))
+seconds = time.perf_counter() - start
+peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(json.dumps({"seconds": seconds, "peak_mib": peak / 1024}))
+"""
+
+
+def write_scores(path: Path, rows: int) -> None:
+    """Write (rows, ROW) scores, a few rows at a time."""
+    scores = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(rows, ROW))
+    for start in range(0, rows, 64):
+        stop = min(start + 64, rows)
+        scores[start:stop] = 10 * np.random.default_rng(start).standard_normal((stop - start, ROW), np.float32)
+    scores.flush()
+
+
+def same_on_samples(source: Path, target: Path, axis: int) -> int:
+    """Compare sampled rows with memory's bits; return how many scores were compared, or raise."""
+    z, p = np.load(source, mmap_mode="r"), np.load(target, mmap_mode="r")
+    rng = np.random.default_rng(7)
+    count = 0
+    for i in rng.choice(z.shape[1] if axis == 0 else z.shape[0], 8, replace=False):
+        row, found = (z[i], p[i]) if axis == -1 else (np.ascontiguousarray(z[:, i]), np.ascontiguousarray(p[:, i]))
+        if sa.softmax(row).tobytes() != found.tobytes():
+            raise SystemExit(f"row {i} differs from the bits of memory")
+        count += row.size
+    return count
+
+
+def run(gib: float, axis: int, cap: float, folder: Path) -> dict[str, object]:
+    """Write, convert, compare."""
+    rows = max(1, int(gib * (1 << 30)) // (4 * ROW))
+    source, target = folder / "scores.npy", folder / "probabilities.npy"
+    write_scores(source, rows)
+    started = time.perf_counter()
+    memory = int(cap * (1 << 20)) * 3 // 8  # the windows; the rest is the interpreter and NumPy
+    command = [sys.executable, "-c", CONVERT, str(source), str(target), str(axis), str(memory)]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    print(f"converted {rows} x {ROW} along axis {axis} in {found['seconds']:.1f} s, peak {found['peak_mib']:.0f} MiB")
+    compared = same_on_samples(source, target, axis)
+    print(f"{compared} scores compared: the bits of memory ({time.perf_counter() - started:.0f} s in all)")
+    size = source.stat().st_size
+    moved = 2 * size / found["seconds"]
+    return {"shape": [rows, ROW], "axis": axis, "file_bytes": size, "bytes_a_second": moved, "cap_mib": cap, **found}
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gib", type=float, default=4.0)
+    parser.add_argument("--axis", type=int, choices=(-1, 0), default=-1)
+    parser.add_argument("--cap", type=float, default=512.0, help="MiB")
+    parser.add_argument("--folder", help="where to put the files (twice --gib of room)")
+    options = parser.parse_args()
+    room = int(2.1 * options.gib * (1 << 30))
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        if shutil.disk_usage(name).free < room:
+            print(f"{name}: {room / 1e9:.0f} GB of room are needed; --folder names another place", file=sys.stderr)
+            return 2
+        found = run(options.gib, options.axis, options.cap, Path(name))
+    if options.gib == 4 and options.axis == -1:
+        RESULT.write_text(json.dumps({"machine": machine(), "conversion": found}, indent=1) + "\n", encoding="utf-8")
+        print("wrote", RESULT)
+    return 0 if float(str(found["peak_mib"])) <= options.cap else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
