@@ -1,1 +1,51 @@
-"""The softmax family."""
+"""softargmax: the softmax family for NumPy, PyTorch and every array-API library.
+
+Every public name is here, and loaded when it is first asked for; `_HOME` says where each one lives.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from softargmax.core.dispatch import using as using
+    from softargmax.core.state import State as State
+    from softargmax.normalize import hardmax as hardmax
+    from softargmax.normalize import log_softmax as log_softmax
+    from softargmax.normalize import softmax as softmax
+    from softargmax.normalize import softmax_with_lse as softmax_with_lse
+    from softargmax.normalize import softmin as softmin
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "softargmax.core.dispatch": ("using",),
+    "softargmax.core.native": ("get_num_threads", "set_num_threads"),
+    "softargmax.core.state": ("State",),
+    "softargmax.normalize": (
+        "hardmax",
+        "log_softmax",
+        "softmax",
+        "softmax_with_lse",
+        "softmin",
+    ),
+}
+_MODULES = ("nn", "stream")
+_home_of = {name: home for home, names in _HOME.items() for name in names}
+
+__all__ = ["__version__", *sorted(_home_of)]  # noqa: PLE0604 the names are strings
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"softargmax.{name}")
+    home = _home_of.get(name)
+    if home is None:
+        raise AttributeError(f"module 'softargmax' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(home), name)  # the next access comes straight here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_home_of, *_MODULES})

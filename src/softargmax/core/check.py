@@ -1,0 +1,246 @@
+"""Every check of an argument, once, at the public edge and before any work.
+
+Errors name the argument, what it was and what it may be. Checks on values (`readable`) look only into CPU memory, never
+into a device or a traced array: there the rule is that the row's result is NaN.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.exceptions import AxisError
+
+from softargmax.core.dispatch import as_array, implementation, is_plain, is_torch, kind_of, namespace
+from softargmax.core.exact import working_dtype
+from softargmax.core.memory import output
+from softargmax.core.scale import UNIT, Scale, scale_of_array, scale_of_number
+
+HALVES = frozenset(("float16", "bfloat16"))
+FLOATS = HALVES | {"float32", "float64"}
+COMPLEX = frozenset(("complex64", "complex128"))
+INTEGERS = frozenset(("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))))
+_quick = {np.dtype(name) for name in ("float16", "float32", "float64")}  # and torch's, once one has been seen
+
+
+class Rowwise(NamedTuple):
+    """Who runs an operation along rows, and what every such operation takes, checked."""
+
+    run: Any
+    z: Any
+    axes: tuple[int, ...]
+    scale: Scale
+
+
+def rowwise(room: str, z: Any, axis: Any = -1, temperature: Any = 1.0, base: Any = None) -> Rowwise:
+    """Check the scores, the axis and the scale; choose the implementation."""
+    if type(temperature) is float and temperature == 1.0 and base is None and (axes := _one_axis_of_floats(z, axis)):
+        return Rowwise(implementation(room, z), z, axes, UNIT)
+    z = scores(z)
+    axes = axes_of(axis, z.ndim)
+    return Rowwise(implementation(room, z), z, axes, scale_of(temperature, base, z, axes))
+
+
+def elementwise(
+    room: str, z: Any, axis: Any, temperature: Any, base: Any, where: Any, dtype: Any, out: Any
+) -> tuple[Any, tuple[Any, ...]]:
+    """Check the arguments of softmax and its like: the implementation, and its primitives' arguments."""
+    if (
+        where is dtype is out is base is None
+        and type(temperature) is float
+        and temperature == 1.0
+        and (axes := _one_axis_of_floats(z, axis))
+    ):
+        return implementation(room, z), (z, axes, UNIT, None, z.dtype, None)
+    run, z, axes, scale = rowwise(room, z, axis, temperature, base)
+    if where is not None:
+        where = mask(where, z)
+    dtype = z.dtype if dtype is None else float_dtype(dtype, z)
+    if out is not None:
+        output(out, z, dtype, where)
+    return run, (z, axes, scale, where, dtype, out)
+
+
+def _one_axis_of_floats(z: Any, axis: Any) -> tuple[int, ...] | None:
+    """The axis of the common call, an array of floats as it is and one good axis."""
+    if is_plain(z) and z.dtype in _quick and type(axis) is int:
+        ndim = z.ndim
+        if -ndim <= axis < ndim:
+            return (axis % ndim,)
+    return None
+
+
+def dtype_name(dtype: Any) -> str:
+    """The name of a dtype in any library: "float32", "bfloat16", "int64", ..."""
+    return str(getattr(dtype, "name", None) or str(dtype).rsplit(".", 1)[-1])
+
+
+def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
+    """The scores as an array of real floating dtype, in this machine's byte order."""
+    z = as_array(z, name)
+    dtype = dtype_name(z.dtype)
+    if dtype in INTEGERS:
+        xp = namespace(z)
+        return xp.astype(z, xp.__array_namespace_info__().default_dtypes(device=z.device)["real floating"])
+    if dtype not in FLOATS and not (complex_too and dtype in COMPLEX):
+        also = ", complex64, complex128" if complex_too else ""
+        may = f"float16, bfloat16, float32, float64{also}, an integer or bool"
+        raise TypeError(f"{name}: dtype {z.dtype}; it may be {may}")
+    if is_torch(z) and dtype in FLOATS:
+        _quick.add(z.dtype)
+    return z if getattr(z.dtype, "isnative", True) else z.astype(z.dtype.newbyteorder("="))
+
+
+def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
+    """The axes as a sorted tuple of numbers from 0; a 0-d array is one row of one score."""
+    if axis is None:
+        return tuple(range(ndim))
+    try:
+        given = [operator.index(one) for one in axis] if isinstance(axis, (tuple, list)) else [operator.index(axis)]
+    except TypeError:
+        raise TypeError(f"axis: {axis!r}; it may be an integer, a tuple of integers or None") from None
+    limit = max(ndim, 1)
+    for one in given:
+        if not -limit <= one < limit:
+            may = f"from {-limit} to {limit - 1}"
+            raise AxisError(f"axis: {axis} is out of range for z with {ndim} dimensions; it may be {may}")
+    axes = sorted(one % limit for one in given)
+    if len(set(axes)) < len(axes):
+        raise ValueError(f"axis: {axis} names an axis twice; each may be named once")
+    return tuple(axes) if ndim else ()
+
+
+def one_axis(axis: Any, ndim: int) -> int:
+    """One axis as a number from 0, where a tuple or None makes no sense."""
+    if axis is None or isinstance(axis, (tuple, list)):
+        raise TypeError(f"axis: {axis!r}; it may be one integer here")
+    return (*axes_of(axis, ndim), 0)[0]
+
+
+def like(values: Any, z: Any, name: str) -> Any:
+    """An argument beside z as an array of z's kind; only numbers and sequences are brought to it."""
+    if kind_of(z) == "numpy":
+        values = as_array(values, name)
+    elif not (is_torch(values) or hasattr(values, "__array_namespace__")):
+        values = namespace(z).asarray(values, device=z.device)
+    if namespace(values) is not namespace(z):
+        raise TypeError(f"{name}: {type(values).__name__}; beside z it may be {type(z).__name__}, a number or a list")
+    return values
+
+
+def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """Whether an array of this shape broadcasts to the other shape without enlarging it."""
+    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
+
+
+def mask(where: Any, z: Any) -> Any:
+    """`where` as a boolean array that broadcasts with z."""
+    where = like(where, z, "where")
+    if dtype_name(where.dtype) != "bool":
+        raise TypeError(f"where: dtype {where.dtype}; it may be bool")
+    if not broadcasts(where.shape, z.shape):
+        raise ValueError(f"where: shape {tuple(where.shape)} does not broadcast to z's, {tuple(z.shape)}")
+    return where
+
+
+def weights_of(weights: Any, z: Any, name: str = "weights", *, signed: bool = False) -> Any:
+    """Weights as floats that broadcast with z, not negative unless `signed`."""
+    weights = scores(like(weights, z, name), name)
+    if not broadcasts(weights.shape, z.shape):
+        raise ValueError(f"{name}: shape {tuple(weights.shape)} does not broadcast to z's, {tuple(z.shape)}")
+    if not signed and readable(weights) and bool((weights < 0).any()):
+        raise ValueError(f"{name}: some are negative; they may be 0 or positive (signed_logsumexp takes any)")
+    return weights
+
+
+def float_dtype(dtype: Any, z: Any) -> Any:
+    """The dtype that a result was asked in, as z's library writes it."""
+    xp = namespace(z)
+    try:
+        asked = np.dtype(dtype) if kind_of(z) == "numpy" else getattr(xp, dtype) if isinstance(dtype, str) else dtype
+    except (TypeError, AttributeError):
+        raise TypeError(f"dtype: {dtype!r} is not a dtype of {xp.__name__}") from None
+    ours = isinstance(asked, (np.dtype if kind_of(z) == "numpy" else type(z.dtype), type(xp.float32)))
+    if not ours or dtype_name(asked) not in FLOATS:
+        raise TypeError(f"dtype: {dtype!r}; it may be float16, bfloat16, float32 or float64 as {xp.__name__} has them")
+    return asked
+
+
+def row_dtype(dtype: Any, z: Any) -> Any:
+    """The dtype of a number per row (lse, entropy, ...): float32 for halves, else z's own, unless asked otherwise."""
+    if dtype is not None:
+        return float_dtype(dtype, z)
+    return namespace(z).float32 if dtype_name(z.dtype) in HALVES else z.dtype
+
+
+def scale_of(temperature: Any, base: Any, z: Any, axes: tuple[int, ...]) -> Scale:
+    """beta = ln(base) / temperature of checked temperature and base."""
+    if base is not None:
+        if not isinstance(base, Real):
+            raise TypeError(f"base: {base!r}; it may be a number above 0")
+        base = float(base)
+        if not 0.0 < base < math.inf:
+            raise ValueError(f"base: {base}; it may be a finite number above 0")
+    if isinstance(temperature, Real) or (isinstance(temperature, np.ndarray) and temperature.ndim == 0):
+        temperature = float(temperature)
+        if math.isnan(temperature):
+            raise ValueError("temperature: NaN; it may be any other number, 0 and infinities included")
+        return scale_of_number(temperature, base)
+    return scale_of_array(_per_row(temperature, z, axes), base, namespace(z))
+
+
+def _per_row(temperature: Any, z: Any, axes: tuple[int, ...]) -> Any:
+    """An array of temperatures with z's number of dimensions, 1 where z is reduced, in working precision."""
+    if isinstance(temperature, str):
+        raise TypeError(f"temperature: {temperature!r}; it may be a number, or an array with one per row")
+    temperature = scores(like(temperature, z, "temperature"), "temperature")
+    kept = tuple(1 if i in axes else size for i, size in enumerate(z.shape))
+    rows = tuple(size for i, size in enumerate(z.shape) if i not in axes)
+    shape = tuple(temperature.shape)
+    if len(shape) == z.ndim and broadcasts(shape, kept):
+        pass
+    elif broadcasts(shape, rows):
+        given = iter((1,) * (len(rows) - len(shape)) + shape)
+        shape = tuple(1 if i in axes else next(given) for i in range(z.ndim))
+    else:
+        raise ValueError(f"temperature: shape {shape} does not broadcast with the rows, {rows} (axes kept: {kept})")
+    if readable(temperature) and bool(namespace(z).isnan(temperature).any()):
+        raise ValueError("temperature: some are NaN; they may be any other number, 0 and infinities included")
+    xp = namespace(z)
+    return xp.reshape(xp.astype(temperature, working_dtype(z, xp)), shape)
+
+
+def offsets_of(offsets: Any, z: Any) -> Any:
+    """Segment bounds: integers (S + 1,), non-decreasing, from 0 to len(z)."""
+    offsets = like(offsets, z, "offsets")
+    if dtype_name(offsets.dtype) not in INTEGERS - {"bool"}:
+        raise TypeError(f"offsets: dtype {offsets.dtype}; it may be an integer type")
+    if offsets.ndim != 1 or offsets.shape[0] < 1:
+        raise ValueError(f"offsets: shape {tuple(offsets.shape)}; it may be (S + 1,) for S segments")
+    if z.ndim < 1:
+        raise ValueError("z: 0-d; segments need at least one axis")
+    if readable(offsets):
+        first, last = int(offsets[0]), int(offsets[-1])
+        if first != 0 or last != z.shape[0]:
+            raise ValueError(f"offsets: from {first} to {last}; they may go from 0 to the length of z, {z.shape[0]}")
+        if bool((offsets[1:] < offsets[:-1]).any()):
+            raise ValueError("offsets: they decrease somewhere; they may only stay or grow")
+    return offsets
+
+
+def readable(array: Any) -> bool:
+    """Whether the values lie in CPU memory and may be looked at now, without tracing or waiting."""
+    kind = kind_of(array)
+    if kind != "torch":
+        return kind == "numpy"
+    torch = sys.modules["torch"]
+    if torch.compiler.is_compiling():
+        return False
+    core = torch._C  # noqa: SLF001 torch has no public question for the two below; were one to disappear, nothing is read
+    transformed = getattr(core, "_are_functorch_transforms_active", lambda: True)
+    faking = getattr(core, "_len_torch_dispatch_stack", lambda: 1)
+    return not transformed() and not faking()

@@ -1,0 +1,164 @@
+"""What kind of array this is, and which implementation serves it.
+
+A *kind* says whose memory an array is: "numpy", "torch" (CPU memory), "torch-device" (any other device), "array-api".
+An *implementation* of a room is a module that defines the primitives of the room; `MODULES` names it, `PREFERENCE`
+orders the choice. Frameworks are looked up in `sys.modules`, never imported: what the user has not imported cannot
+have come in.
+
+Without a name the best implementation that can serve is taken. `using(name)` or the environment variable
+SOFTARGMAX_IMPLEMENTATION ask for one by name, and then nothing else serves: if it cannot, that is an error.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MODULES = {
+    ("numpy", "native"): "native",
+    ("torch", "native"): "torch_ops",
+    ("numpy", "reference"): "reference",
+    ("torch", "reference"): "reference",
+    ("torch-device", "reference"): "reference",
+    ("array-api", "reference"): "reference",
+}
+PREFERENCE = ("native", "reference")
+
+_asked: ContextVar[str | None] = ContextVar("softargmax implementation", default=None)
+_from_environment = os.environ.get("SOFTARGMAX_IMPLEMENTATION") or None
+_kinds: dict[type, str] = {np.ndarray: "numpy"}
+_modules: dict[tuple[str | None, str, str], Any] = {}
+_namespaces: dict[type, Any] = {}
+
+
+@contextmanager
+def using(name: str) -> Iterator[None]:
+    """Ask for an implementation by name inside a `with` block; one that cannot serve raises.
+
+    Parameters
+    ----------
+    name : {"native", "reference"}
+        "native" is the compiled core for CPU memory, "reference" the definition in array-API Python.
+
+    Notes
+    -----
+    Blocks nest, and each thread (or asynchronous task) has its own. The environment variable SOFTARGMAX_IMPLEMENTATION
+    asks for the whole process.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> with softargmax.using("reference"):
+    ...     softargmax.softmax([1.0, 2.0, 8.0]).round(3)
+    array([0.001, 0.002, 0.997])
+    """
+    token = _asked.set(_known(name, "using(name)"))
+    try:
+        yield
+    finally:
+        _asked.reset(token)
+
+
+def _known(name: str, source: str) -> str:
+    if name not in PREFERENCE:
+        choices = ", ".join(repr(known) for known in PREFERENCE)
+        raise ValueError(f"{source}: there is no implementation {name!r}; it may be {choices}")
+    return name
+
+
+def implementation(room: str, z: Any) -> Any:
+    """The module whose primitives serve the array z in this room."""
+    asked = _asked.get()
+    kind = kind_of(z)
+    return _modules.get((asked, room, kind)) or _choose(asked, room, kind)
+
+
+def _choose(asked: str | None, room: str, kind: str) -> Any:
+    wanted = asked
+    if wanted is None and _from_environment is not None:
+        wanted = _known(_from_environment, "SOFTARGMAX_IMPLEMENTATION")
+    module = _named(wanted, room, kind) if wanted else _best(room, kind)
+    _modules[asked, room, kind] = module
+    return module
+
+
+def _best(room: str, kind: str) -> Any:
+    for name in PREFERENCE:
+        try:
+            return _load(name, room, kind)
+        except (KeyError, ModuleNotFoundError) as missing:
+            if isinstance(missing, ModuleNotFoundError) and not (missing.name or "").startswith("softargmax"):
+                raise
+    raise RuntimeError(f"no implementation of softargmax.{room} serves {kind} arrays")
+
+
+def _named(name: str, room: str, kind: str) -> Any:
+    try:
+        return _load(name, room, kind)
+    except KeyError:
+        able = " or ".join(repr(known) for known in PREFERENCE if (kind, known) in MODULES)
+        raise RuntimeError(
+            f"implementation {name!r} was asked for: it does not serve {kind} arrays, {able} does"
+        ) from None
+    except ImportError as missing:
+        raise RuntimeError(f"implementation {name!r} was asked for and cannot be loaded: {missing}") from missing
+
+
+def _load(name: str, room: str, kind: str) -> Any:
+    return importlib.import_module(f"softargmax.{room}.{MODULES[kind, name]}")
+
+
+def is_torch(z: Any) -> bool:
+    """Whether z is a torch tensor."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(z, torch.Tensor)
+
+
+def is_plain(z: Any) -> bool:
+    """Whether z is an array of a type met before, to be taken as it is."""
+    return type(z) in _kinds
+
+
+def kind_of(z: Any) -> str:
+    """The kind of an array (`as_array` makes one of what is not)."""
+    kind = _kinds.get(type(z))
+    if kind is None:
+        if isinstance(z, (np.ndarray, np.generic)):
+            return "numpy"
+        kind = _kinds[type(z)] = "torch, by device" if is_torch(z) else "array-api"
+    if kind == "torch, by device":
+        return "torch" if z.is_cpu else "torch-device"
+    return kind
+
+
+def as_array(z: Any, name: str = "z") -> Any:
+    """The array itself if it is one; subclasses of ndarray, numbers and sequences as plain NumPy arrays."""
+    if is_plain(z) or is_torch(z):
+        return z
+    if isinstance(z, np.ma.MaskedArray):
+        raise TypeError(f"{name}: a masked array; give its data, and where=~mask for the entries that count")
+    if hasattr(z, "__array_namespace__") and not isinstance(z, (np.ndarray, np.generic)):
+        return z
+    try:
+        return np.asarray(z)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{name}: {z!r:.60} cannot be made an array: {error}") from None
+
+
+def namespace(z: Any) -> Any:
+    """The array-API namespace of an array."""
+    xp = _namespaces.get(type(z))
+    if xp is None:
+        from array_api_compat import array_namespace
+
+        xp = _namespaces[type(z)] = array_namespace(z)
+    return xp

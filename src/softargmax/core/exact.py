@@ -1,0 +1,73 @@
+"""Arithmetic whose rounding errors are known: sums and products as unevaluated pairs, in any array-API namespace.
+
+The pairs are those of Dekker (1971) and Knuth; they hold while nothing overflows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from softargmax.core.dispatch import namespace
+
+
+def working_dtype(z: Any, xp: Any) -> Any:
+    """The widest real dtype that z's library and device compute in: float64, or float32 where there is no float64."""
+    known = xp.__array_namespace_info__().dtypes(device=z.device, kind="real floating")
+    return known.get("float64", known["float32"])
+
+
+def two_sum(a: Any, b: Any) -> tuple[Any, Any]:
+    """s + e = a + b exactly, s = fl(a + b)."""
+    s = a + b
+    c = s - a
+    return s, (a - (s - c)) + (b - c)
+
+
+def _split(a: Any, xp: Any) -> tuple[Any, Any]:
+    """The upper and lower half of a's digits: a = upper + lower."""
+    c = (134217729.0 if a.dtype == xp.float64 else 4097.0) * a  # 2^27 + 1, 2^12 + 1
+    upper = c - (c - a)
+    return upper, a - upper
+
+
+def two_product(a: Any, b: Any) -> tuple[Any, Any]:
+    """p + e = a b exactly, p = fl(a b); both of one dtype, float32 or float64."""
+    xp = namespace(a)
+    p = a * b
+    a1, a2 = _split(a, xp)
+    b1, b2 = _split(b, xp)
+    return p, ((a1 * b1 - p) + a1 * b2 + a2 * b1) + a2 * b2
+
+
+def difference(x: Any, m: Any) -> tuple[Any, Any]:
+    """d + e = x - m for x <= m, in the sense that softmax gives to infinities: inf - inf = 0, and -inf stays -inf.
+
+    Where m is inf, everything below it is infinitely far: -inf.
+    """
+    xp = namespace(x)
+    inf = float("inf")
+    out = (x == -inf) | ((m == inf) & (x < inf))
+    skip = out | (x == inf)
+    d, e = two_sum(xp.where(skip, 0.0, x), -xp.where(skip, 0.0, m))
+    e = xp.where(d == -inf, 0.0, e)  # the difference of two huge numbers overflowed: exp(d) is 0
+    return xp.where(out, -inf, d), e
+
+
+def total(x: Any) -> tuple[Any, Any]:
+    """The sum along the last axis (of length >= 1, kept as 1) as a pair: a fixed tree, its errors summed beside it.
+
+    Thanks to the pair, taking a 1 out of the sum afterwards is exact, and the sum does not depend on strides or batch.
+    """
+    xp = namespace(x)
+    n = x.shape[-1]
+    half = 1 << max(n - 1, 1).bit_length() - 1  # the largest power of two below n
+    e = xp.zeros_like(x)
+    if half < n:  # fold what is beyond the power of two
+        s, e = two_sum(x[..., : n - half], x[..., half:])
+        x = xp.concat([s, x[..., n - half : half]], axis=-1)
+        e = xp.concat([e, xp.zeros_like(x[..., n - half :])], axis=-1)
+    while half > 1:
+        half //= 2
+        x, rounded = two_sum(x[..., :half], x[..., half:])
+        e = (e[..., :half] + e[..., half:]) + rounded
+    return x, e

@@ -1,0 +1,75 @@
+"""`out=`: an array that a result is written into, checked before anything is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from softargmax.core.dispatch import as_array, is_torch, kind_of
+
+
+def output(out: Any, z: Any, dtype: Any, where: Any = None) -> None:
+    """Check that a result of z's shape and this dtype can be written into `out`.
+
+    It may be exactly the memory of z. Shared in part with z, or at all with `where`, it would be written before it is
+    read.
+    """
+    kind = kind_of(z)
+    if kind not in ("numpy", "torch", "torch-device") and not _is_strict(z):
+        raise TypeError(f"out: arrays of type {type(z).__name__} cannot be written into; take the returned array")
+    wanted = np.ndarray if kind == "numpy" else type(as_array(z)) if not is_torch(z) else None
+    if (wanted is None and not is_torch(out)) or (wanted is not None and not isinstance(out, wanted)):
+        raise TypeError(f"out: {type(out).__name__}; beside z it may be {type(z).__name__}")
+    if is_torch(z):
+        _check_tensor(out, z)
+    if tuple(out.shape) != tuple(z.shape):
+        raise ValueError(f"out: shape {tuple(out.shape)}; it may be z's, {tuple(z.shape)}")
+    if out.dtype != dtype:
+        raise TypeError(f"out: dtype {out.dtype}; it may be {dtype} (or ask for another with dtype=)")
+    if kind == "numpy" and not out.flags.writeable:
+        raise ValueError("out: read-only; it may be an array that can be written")
+    if kind in ("numpy", "torch"):
+        _check_overlap(out, z, where)
+
+
+def _is_strict(z: Any) -> bool:
+    return type(z).__module__.startswith("array_api_strict")
+
+
+def _check_tensor(out: Any, z: Any) -> None:
+    if out.requires_grad or z.requires_grad:
+        guilty = "out" if out.requires_grad else "z"
+        raise TypeError(f"out: {guilty} requires grad; with out= neither may: what is written has no derivative")
+    if out.device != z.device:
+        raise ValueError(f"out: on {out.device}; it may be on z's device, {z.device}")
+
+
+def _check_overlap(out: Any, z: Any, where: Any) -> None:
+    target = _memory(out)
+    if any(size > 1 and stride == 0 for size, stride in zip(target.shape, target.strides, strict=True)):
+        raise ValueError("out: some of its elements are one place in memory; it may be an array of distinct ones")
+    source = _memory(z)
+    same = target.ctypes.data == source.ctypes.data and target.strides == source.strides and out.dtype == z.dtype
+    if not same and _shared(target, source):
+        raise ValueError("out: overlaps z in part; it may be z itself or other memory")
+    if where is not None and _shared(target, _memory(where)):
+        raise ValueError("out: overlaps where; it may be other memory")
+
+
+def _memory(array: Any) -> Any:
+    """A NumPy view of an array in CPU memory, with the element size it has (torch's bfloat16 is unknown to NumPy)."""
+    if not is_torch(array):
+        return array
+    import torch
+
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return array.detach().view(bits[array.element_size()]).numpy()
+
+
+def _shared(a: Any, b: Any) -> bool:
+    try:
+        work: Any = 100_000
+        return bool(np.may_share_memory(a, b) and np.shares_memory(a, b, max_work=work))
+    except np.exceptions.TooHardError:
+        return True  # undecided in reasonable time: better one refusal too many

@@ -1,0 +1,77 @@
+"""beta = ln(base) / temperature, carried as the unevaluated sum hi + lo.
+
+A rounded 1/T alone costs 248 ulp at z = -2000, T = 3.7 in float64; the pair costs nothing.
+
+hi is 0 in the limit T = inf (and for base = 1), +-inf in the limit T = +-0, negative for T < 0.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from softargmax.core.exact import two_product
+
+_EXACT = decimal.Context(prec=60, Emin=-9999, Emax=9999, traps=[])
+
+
+class Scale(NamedTuple):
+    """beta = hi + lo: two numbers, or two arrays that broadcast with the scores (the reduced axes kept as 1)."""
+
+    hi: Any
+    lo: Any
+
+
+UNIT = Scale(1.0, 0.0)
+
+
+@lru_cache(512)
+def _quotient(temperature: float, base: float | None) -> Scale:
+    """Both finite and not 0."""
+    logarithm = Decimal(1) if base is None else _EXACT.ln(Decimal(base))
+    beta = _EXACT.divide(logarithm, Decimal(temperature))
+    hi = float(beta)
+    if math.isinf(hi):
+        return Scale(hi, 0.0)
+    return Scale(hi or 0.0, float(_EXACT.subtract(beta, Decimal(hi))) or 0.0)
+
+
+def scale_of_number(temperature: float, base: float | None = None) -> Scale:
+    """The scale of a temperature that is a number; temperature not NaN, base None or positive and finite."""
+    if base == 1.0 or math.isinf(temperature):
+        return Scale(0.0, 0.0)  # beta = 0 has no sign: it stands for the limit 0+
+    if temperature == 0.0:
+        falling = base is not None and base < 1.0
+        return Scale(math.copysign(math.inf, temperature) * (-1.0 if falling else 1.0), 0.0)
+    scale = _quotient(temperature, base)
+    return UNIT if scale == UNIT else scale
+
+
+def rounded(scale: Scale, digits: int) -> Scale:
+    """A pair of numbers as a pair of float32 (digits 24): hi rounded, the rest in lo. For float64 (53) as it is."""
+    if digits == 53:
+        return scale
+    with np.errstate(over="ignore"):
+        hi = float(np.float32(scale.hi))
+    return Scale(hi, 0.0 if math.isinf(hi) else scale.hi - hi + scale.lo)
+
+
+def scale_of_array(temperature: Any, base: float | None, xp: Any) -> Scale:
+    """The scale of an array of temperatures, in that array's own precision. Gradients flow through hi."""
+    c, rest = rounded(scale_of_number(1.0, base), 53 if temperature.dtype == xp.float64 else 24)
+    zero = xp.zeros_like(temperature)
+    if c == 0.0:
+        return Scale(zero, zero)
+    with np.errstate(all="ignore"):
+        hi = c / temperature
+        hi = xp.where(hi == 0, 0.0, hi)  # beta = 0 has no sign
+        plain = (hi != 0) & (xp.abs(hi) < math.inf) & (xp.abs(temperature) < math.inf)
+        divisor = xp.where(plain, temperature, 1.0)
+        product, error = two_product(xp.where(plain, hi, 1.0), divisor)
+        lo = ((c - product) - error + rest) / divisor
+        return Scale(hi, xp.where(plain & (xp.abs(lo) < math.inf), lo, 0.0))

@@ -1,0 +1,263 @@
+"""softmax, log_softmax and their relatives: a row of scores to a row of probabilities."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from softargmax.core.check import elementwise, float_dtype, mask, rowwise
+
+
+class SoftmaxWithLse(NamedTuple):
+    """What `softmax_with_lse` returns."""
+
+    p: Any
+    lse: Any
+
+
+def softmax(
+    z: Any,
+    /,
+    *,
+    axis: int | tuple[int, ...] | None = -1,
+    temperature: Any = 1.0,
+    base: float | None = None,
+    where: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+) -> Any:
+    r"""The probabilities proportional to the exponentials of the scores.
+
+    .. math:: p_i = \frac{e^{\beta z_i}}{\sum_j e^{\beta z_j}}, \qquad \beta = \frac{\ln(\mathrm{base})}{T}
+
+    Parameters
+    ----------
+    z : array_like
+        Scores, any shape, any array library; the result is of the same kind, shape and dtype. float16 and bfloat16 are
+        computed in float32 or better; integers and booleans become the library's default float.
+    axis : int, tuple of int, or None
+        The axes along which a row of scores runs; None for all of them.
+    temperature : float or array
+        T: the higher, the more uniform. 0 is the limit arg max with ties shared (-0.0: arg min), infinity is uniform
+        over the support, below 0 small scores are favoured. An array has one temperature per row.
+    base : float, optional
+        Exponentials of this base in place of e: above 1 large scores are favoured, below 1 small ones, 1 is uniform.
+    where : array of bool, optional
+        The support; an entry outside it has probability 0 whatever its score, NaN included.
+    dtype : dtype, optional
+        The floating dtype of the result.
+    out : array, optional
+        Where to put the result: of z's shape and the result's dtype, z itself or memory apart from it.
+
+    Returns
+    -------
+    array
+        p, of z's shape. Non-negative; a row sums to 1, or is 0 if nothing is in its support.
+
+    Notes
+    -----
+    An entry of -inf (scaled) is out of the support: 0. A row with nothing in it, or of length 0, is 0 everywhere.
+    k entries of +inf share the row, 1/k each. A NaN in the support makes its row NaN and no other.
+
+    Gradient: with incoming g, :math:`\beta\,p \odot (g - \langle p, g\rangle)`, 0 outside the support and in rows
+    that hold +inf.
+
+    Invariant under a shift of all scores of a row, not under a change of their scale; p_i / p_j depends on z_i - z_j
+    alone (Luce).
+
+    References
+    ----------
+    Bridle (1990), Probabilistic interpretation of feedforward classification network outputs. Neurocomputing, 227-236.
+    Goodfellow, Bengio & Courville (2016), Deep Learning, section 6.2.2.3.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.softmax([1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0])
+    array([0.02364054, 0.06426166, 0.1746813 , 0.474833  , 0.02364054, 0.06426166, 0.1746813 ])
+    >>> softargmax.softmax([1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0], temperature=10).round(3)
+    array([0.125, 0.138, 0.153, 0.169, 0.125, 0.138, 0.153])
+    >>> softargmax.softmax([1.0, 5.0, 5.0], temperature=0)
+    array([0. , 0.5, 0.5])
+    >>> softargmax.softmax([1.0, float("nan"), 1.0], where=[True, False, True])
+    array([0.5, 0. , 0.5])
+    """
+    run, arguments = elementwise("normalize", z, axis, temperature, base, where, dtype, out)
+    return run.softmax(*arguments)
+
+
+def log_softmax(
+    z: Any,
+    /,
+    *,
+    axis: int | tuple[int, ...] | None = -1,
+    temperature: Any = 1.0,
+    base: float | None = None,
+    where: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+) -> Any:
+    r"""The natural logarithms of the softmax, without forming it.
+
+    .. math:: \log p_i = \beta z_i - \mathrm{lse}, \qquad \mathrm{lse} = \log \sum_j e^{\beta z_j}
+
+    Parameters
+    ----------
+    z, axis, temperature, base, where, dtype, out
+        As in `softmax`. `base` changes the distribution, not the unit: the result is in nats.
+
+    Returns
+    -------
+    array
+        log p, of z's shape, at most 0; -inf outside the support.
+
+    Notes
+    -----
+    A row with nothing in its support is -inf everywhere. With k entries of +inf it is -log k there and -inf elsewhere.
+
+    The maximum's own term never enters the sum l = 1 + r, so a confident row keeps its small loss: -log1p(r).
+
+    Gradient: with incoming g, :math:`\beta\,(g - p \sum g)` over the support, 0 in rows that hold +inf.
+
+    References
+    ----------
+    Blanchard, Higham & Higham (2021), Accurately computing the log-sum-exp and softmax functions.
+    IMA Journal of Numerical Analysis 41. https://doi.org/10.1093/imanum/draa038
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.log_softmax([1.0, 2.0, 8.0]).round(4)
+    array([-7.0034, -6.0034, -0.0034])
+    >>> float(softargmax.log_softmax([40.0, 0.0])[0])
+    -4.248354...e-18
+    """
+    run, arguments = elementwise("normalize", z, axis, temperature, base, where, dtype, out)
+    return run.log_softmax(*arguments)
+
+
+def softmin(
+    z: Any,
+    /,
+    *,
+    axis: int | tuple[int, ...] | None = -1,
+    temperature: Any = 1.0,
+    base: float | None = None,
+    where: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+) -> Any:
+    r"""The softmax that favours small scores: that of the negative temperature.
+
+    .. math:: p_i = \frac{e^{-\beta z_i}}{\sum_j e^{-\beta z_j}}
+
+    Parameters
+    ----------
+    z, axis, temperature, base, where, dtype, out
+        As in `softmax`.
+
+    Returns
+    -------
+    array
+        p, of z's shape.
+
+    Notes
+    -----
+    An entry of +inf is out of the support, entries of -inf share the row; temperature 0 is arg min. The rest as in
+    `softmax`.
+
+    Gradient: with incoming g, :math:`-\beta\,p \odot (g - \langle p, g\rangle)`.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.softmin([1.0, 2.0, 8.0]).round(3)
+    array([0.731, 0.269, 0.001])
+    """
+    run, arguments = elementwise("normalize", z, axis, negative(temperature), base, where, dtype, out)
+    return run.softmax(*arguments)
+
+
+def hardmax(z: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any = None) -> Any:
+    r"""The limit of softmax for T to 0+: arg max as a distribution, ties shared.
+
+    .. math:: p_i = \frac{[i \in I]}{|I|}, \qquad I = \{i : z_i = \max_j z_j\}
+
+    Parameters
+    ----------
+    z, axis, where
+        As in `softmax`.
+
+    Returns
+    -------
+    array
+        p, of z's shape and dtype.
+
+    Notes
+    -----
+    The edge rows are those of `softmax`. softmax converges to it at every point as T goes to 0, but not uniformly:
+    near a tie as slowly as one likes.
+
+    Gradient: 0 (it is constant wherever it is continuous).
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.hardmax([1.0, 5.0, 5.0])
+    array([0. , 0.5, 0.5])
+    """
+    run, arguments = elementwise("normalize", z, axis, 0.0, None, where, None, None)
+    return run.softmax(*arguments)
+
+
+def softmax_with_lse(
+    z: Any,
+    /,
+    *,
+    axis: int | tuple[int, ...] | None = -1,
+    temperature: Any = 1.0,
+    base: float | None = None,
+    where: Any = None,
+    dtype: Any = None,
+) -> SoftmaxWithLse:
+    r"""The softmax and the logarithm of its denominator, from one pass.
+
+    .. math:: \mathrm{lse} = \log \sum_j e^{\beta z_j}, \qquad p_i = e^{\beta z_i - \mathrm{lse}}
+
+    Parameters
+    ----------
+    z, axis, temperature, base, where, dtype
+        As in `softmax`.
+
+    Returns
+    -------
+    SoftmaxWithLse
+        p, of z's shape, and lse, one per row: float32 for half scores. lse is in the unit of beta z (nats);
+        `logsumexp` divides it by beta.
+
+    Notes
+    -----
+    A row with nothing in its support has lse = -inf, one that holds an infinite score +inf. The rest as in `softmax`.
+
+    Gradient: that of `softmax`, and :math:`\beta\,p\,g` of lse.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> p, lse = softargmax.softmax_with_lse([1.0, 2.0, 8.0])
+    >>> p.round(3), float(lse)
+    (array([0.001, 0.002, 0.997]), 8.003384...)
+    """
+    run, z, axes, scale = rowwise("normalize", z, axis, temperature, base)
+    where = None if where is None else mask(where, z)
+    dtype = z.dtype if dtype is None else float_dtype(dtype, z)
+    return SoftmaxWithLse(*run.softmax_with_lse(z, axes, scale, where, dtype))
+
+
+def negative(temperature: Any) -> Any:
+    """-T; a sequence becomes an array first."""
+    if isinstance(temperature, (list, tuple)):
+        return [negative(one) for one in temperature]
+    try:
+        return -temperature
+    except TypeError:
+        return temperature  # core.check says what is wrong with it
