@@ -19,7 +19,7 @@ SANITIZE_ENV = ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTH
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types build bench accuracy docs doctest sanitize wheel dev clean
+.PHONY: help demo test check lint format types build bench memory accuracy exp-check docs sanitize wheel dev clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -70,11 +70,17 @@ build: $(VENV)/.native ## rebuild the native module, incrementally
 
 dev: $(VENV)/.native $(VENV)/.group-dev ## everything a developer needs, in .venv
 
-bench: $(VENV)/.native $(VENV)/.group-test ## ratios against the installed peers
-	$(BIN)/softargmax bench $(BENCH_ARGS)
+bench: $(VENV)/.native $(VENV)/.group-test ## ratios against torch and SciPy; with BENCH_ARGS=WORDS only some
+	$(BIN)/python -m bench.normalize $(BENCH_ARGS)
+
+memory: $(VENV)/.native $(VENV)/.group-test ## a 4 GiB file converted under a cap
+	$(BIN)/python -m bench.memory
 
 accuracy: $(VENV)/.native $(VENV)/.group-test ## the ulp table against mpmath, written to docs
 	$(BIN)/python -m bench.accuracy
+
+exp-check: $(VENV)/.native $(VENV)/.group-test ## exp on every float32, every instruction set (minutes)
+	$(BIN)/python tools/exp_check.py
 
 docs: $(VENV)/.native $(VENV)/.group-docs $(VENV)/.group-test ## the pages, warnings are errors
 	$(BIN)/python tools/tables.py --check

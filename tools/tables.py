@@ -92,18 +92,35 @@ def benches() -> list[tuple[str, dict[str, Any]]]:
     return [(name, record) for name, record in found if record and "results" in record]
 
 
+def ratios(found: dict[str, float]) -> str:
+    """Write the ratio to each peer."""
+    return ", ".join(f"{PEERS.get(peer, peer)} {ratio:.3g}" for peer, ratio in found.items())
+
+
+def memory() -> str:
+    """Say what the conversion of a file larger than its memory took, or nothing."""
+    record = load(RESULTS / "memory.json")
+    if record is None:
+        return ""
+    found = record["conversion"]
+    return (
+        f"A file of {found['file_bytes'] / (1 << 30):.3g} GiB converted in {found['seconds']:.1f} s with a peak of "
+        f"{found['peak_mib']:.0f} MiB (`python -m bench.memory`)."
+    )
+
+
 def timings(record: dict[str, Any], *, limits: bool) -> str:
     """Return one table of medians and ratios."""
     rows = []
     for result in record["results"]:
         median = {side: timing["median"] for side, timing in result["seconds"].items()}
-        ratios = ", ".join(f"{PEERS.get(peer, peer)} {ratio:.2f}" for peer, ratio in result["ratios"].items())
-        row = [result["name"], seconds(median["softargmax"]), ratios]
+        row = [result["name"], seconds(median["softargmax"]), ratios(result["ratios"])]
         if limits:
             bounds = result.get("limits", {})
+            row.append(ratios(result.get("targets", {})))
             row.append(", ".join(f"{name} {seconds(value)}" for name, value in bounds.items()))
         rows.append(row)
-    head = ["", "softargmax", "peer's time / ours"] + (["limit of the machine"] if limits else [])
+    head = ["", "softargmax", "peer's time / ours"] + (["promised", "limit of the machine"] if limits else [])
     return table(head, rows)
 
 
@@ -111,7 +128,8 @@ def speed() -> str:
     """Give README's table of speed."""
     parts = [f"{timings(record, limits=False)}\n\n{measured_on(record)}" for _, record in benches()]
     lead = "Medians, and ratios of medians from one run in which the sides take turns:\n\n"
-    return lead + "\n\n".join(parts) if parts else NOT_YET
+    text = lead + "\n\n".join(parts) if parts else NOT_YET
+    return f"{text}\n\n{memory()}".strip()
 
 
 SPEED = """# Speed
@@ -131,7 +149,11 @@ def speed_page() -> str:
     parts = [SPEED]
     for name, record in benches():
         parts.append(f"## {name.replace('_', ' ')}\n\n{timings(record, limits=True)}\n\n{measured_on(record)}\n")
-    return "\n".join(parts if len(parts) > 1 else [SPEED, NOT_YET + "\n"])
+    if len(parts) == 1:
+        parts.append(NOT_YET + "\n")
+    if text := memory():
+        parts.append(f"## Memory\n\n{text}\n")
+    return "\n".join(parts)
 
 
 # --- pages -----------------------------------------------------------------------------------------------------------
