@@ -244,7 +244,8 @@ def test_no_assert_statements(path: Path) -> None:
 
 @every(TEXTS)
 def test_every_todo_has_an_owner(path: Path) -> None:
-    wrong = re.findall(r"(?:#|//).*\b(?:TODO|FIXME|XXX)\b(?!\(\w+\))", path.read_text(encoding="utf-8"))
+    words = "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX"))  # in halves: this file is searched too
+    wrong = re.findall(rf"(?:#|//).*\b(?:{words})\b(?!\(\w+\))", path.read_text(encoding="utf-8"))
     assert not wrong, wrong
 
 
