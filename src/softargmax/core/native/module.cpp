@@ -1,4 +1,308 @@
-// Placeholder: the lead overwrites this file with the bindings of the native core.
+// softargmax._native: the compiled core as Python sees it (through core/native.py and the rooms' torch operators).
+//
+// An array is a NumPy array, or a tuple (address, type, shape, strides in elements) for memory that others own: four
+// integers are ten times cheaper to pass than a DLPack capsule. Arguments are checked for shapes here, because memory
+// safety rests on it; what they mean is checked in core/check.py.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
-NB_MODULE(_native, module) { module.attr("placeholder") = true; }
+#include <optional>
+
+#include "plan.hpp"
+#include "processor.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace softargmax {
+namespace {
+
+using Axes = std::vector<std::int64_t>;
+using Array = nb::ndarray<nb::ro, nb::device::cpu>;
+
+Type type_of(nb::dlpack::dtype t) {
+    const auto code = static_cast<nb::dlpack::dtype_code>(t.code);
+    if (code == nb::dlpack::dtype_code::Float && t.bits == 32) return Type::f32;
+    if (code == nb::dlpack::dtype_code::Float && t.bits == 64) return Type::f64;
+    if (code == nb::dlpack::dtype_code::Float && t.bits == 16) return Type::f16;
+    if (code == nb::dlpack::dtype_code::Bfloat && t.bits == 16) return Type::bf16;
+    if (code == nb::dlpack::dtype_code::Bool && t.bits == 8) return Type::boolean;
+    throw nb::type_error("native arrays are float16, bfloat16, float32, float64 or bool");
+}
+
+// Memory that Python described, and the hold on it.
+struct Held : View {
+    Array array;
+    explicit Held(nb::handle x) {
+        static const char somewhere = 0;  // an array without elements may have no address
+        if (x.is_none()) return;
+        if (PyTuple_Check(x.ptr())) {
+            const auto parts = nb::borrow<nb::tuple>(x);
+            data = reinterpret_cast<char*>(nb::cast<std::uintptr_t>(parts[0]));
+            type = static_cast<Type>(nb::cast<int>(parts[1]));
+            if (type > Type::boolean) throw nb::type_error("unknown type code");
+            for (nb::handle n : nb::borrow<nb::tuple>(parts[2])) shape.push_back(nb::cast<std::int64_t>(n));
+            for (nb::handle n : nb::borrow<nb::tuple>(parts[3])) stride.push_back(nb::cast<std::int64_t>(n));
+            if (shape.size() != stride.size()) throw nb::value_error("as many strides as dimensions, please");
+        } else {
+            array = nb::cast<Array>(x);
+            data = const_cast<char*>(static_cast<const char*>(array.data()));
+            type = type_of(array.dtype());
+            for (std::size_t i = 0; i < array.ndim(); ++i) {
+                shape.push_back(static_cast<std::int64_t>(array.shape(i)));
+                stride.push_back(array.stride(i));
+            }
+        }
+        if (!data) data = const_cast<char*>(&somewhere);
+    }
+};
+
+void must_be(const char* name, const View& x, std::initializer_list<Type> types) {
+    if (!x) return;
+    for (Type t : types)
+        if (x.type == t) return;
+    throw nb::type_error((std::string(name) + ": a type that this operation does not take").c_str());
+}
+constexpr std::initializer_list<Type> kReal = {Type::f16, Type::bf16, Type::f32, Type::f64};
+
+// Small work stays on the calling thread: a team costs microseconds (1.5 to 5 measured), 2^15 scores about 10.
+constexpr std::int64_t kParallel = 1 << 15;
+// A result that will not stay in the caches anyway.
+constexpr std::int64_t kStreaming = 16 << 20;
+
+struct Call {
+    Job job;
+    explicit Call(Op op) { job.op = op; }
+
+    // beta as two numbers, or two arrays that broadcast with the rows.
+    double hi_ = 1, lo_ = 0;
+    std::optional<Held> hi, lo;
+    void scale(Plan& plan, nb::handle h, nb::handle l) {
+        if (PyFloat_Check(h.ptr()) && PyFloat_Check(l.ptr())) {
+            hi_ = PyFloat_AsDouble(h.ptr());
+            lo_ = PyFloat_AsDouble(l.ptr());
+            if (hi_ == 1 && lo_ == 0) return;
+            constant(job.hi, hi_);
+            constant(job.lo, lo_);
+            return;
+        }
+        hi.emplace(h);
+        lo.emplace(l);
+        must_be("hi", *hi, {Type::f64});
+        must_be("lo", *lo, {Type::f64});
+        plan.add("hi", job.hi, *hi);
+        plan.add("lo", job.lo, *lo);
+    }
+    static void constant(Operand& x, double& value) {
+        x.data = reinterpret_cast<char*>(&value);
+        x.type = Type::f64;
+        for (auto& s : x.row) s = 0;
+        for (auto& s : x.col) s = 0;
+    }
+
+    void run(Plan& plan) {
+        plan.finish(job);
+        run();
+    }
+    void run() {
+        const std::int64_t work = job.rows.total * (job.offsets ? 0 : job.cols.total) + segment_work;
+        if (job.rows.total == 0) return;
+        job.threads = work < kParallel ? 1 : threads_now();
+        job.streaming = streaming_pays() && job.out && work * kTypeBytes[static_cast<int>(job.out.type)] >= kStreaming;
+        const Run kernel = chosen_isa().run;
+        if (work < 1024) return kernel(job);
+        const nb::gil_scoped_release release;
+        kernel(job);
+    }
+    std::int64_t segment_work = 0;
+};
+
+// softmax and log_softmax, from scores or from a given state.
+void probabilities(Op op, nb::handle z_, nb::handle out_, const Axes& axes, nb::handle hi, nb::handle lo, nb::handle where_,
+                   nb::handle lse_, nb::handle m_, nb::handle r_) {
+    const Held z(z_), out(out_), where(where_), lse(lse_), m(m_), r(r_);
+    must_be("z", z, kReal);
+    must_be("out", out, kReal);
+    must_be("where", where, {Type::boolean});
+    must_be("lse", lse, kReal);
+    must_be("m", m, {Type::f64});
+    must_be("r", r, {Type::f64});
+    Call call(op);
+    Plan plan(z, axes);
+    plan.add("z", call.job.z, z, true);
+    plan.add("out", call.job.out, out, true);
+    plan.add("where", call.job.where, where);
+    plan.add_row("lse", call.job.lse, lse);
+    plan.add_row("m", call.job.m, m);
+    plan.add_row("r", call.job.r, r);
+    call.scale(plan, hi, lo);
+    call.run(plan);
+}
+
+void logsumexp(nb::handle z_, nb::handle out_, const Axes& axes, nb::handle hi, nb::handle lo, nb::handle weights_,
+               nb::handle where_) {
+    const Held z(z_), out(out_), weights(weights_), where(where_);
+    must_be("z", z, kReal);
+    must_be("out", out, kReal);
+    must_be("weights", weights, kReal);
+    must_be("where", where, {Type::boolean});
+    Call call(Op::logsumexp);
+    Plan plan(z, axes);
+    plan.add("z", call.job.z, z, true);
+    plan.add_row("out", call.job.out, out);
+    plan.add("weights", call.job.weights, weights);
+    plan.add("where", call.job.where, where);
+    call.scale(plan, hi, lo);
+    call.run(plan);
+}
+
+void fold(nb::handle z_, nb::handle m_, nb::handle r_, const Axes& axes, nb::handle hi, nb::handle lo, nb::handle where_) {
+    const Held z(z_), m(m_), r(r_), where(where_);
+    must_be("z", z, kReal);
+    must_be("m", m, {Type::f64});
+    must_be("r", r, {Type::f64});
+    must_be("where", where, {Type::boolean});
+    Call call(Op::fold);
+    Plan plan(z, axes);
+    plan.add("z", call.job.z, z, true);
+    plan.add_row("m", call.job.m, m);
+    plan.add_row("r", call.job.r, r);
+    plan.add("where", call.job.where, where);
+    call.scale(plan, hi, lo);
+    call.run(plan);
+}
+
+void vjp(Op op, nb::handle p_, nb::handle g_, nb::handle out_, const Axes& axes, nb::handle hi, nb::handle lo,
+         nb::handle lse_) {
+    const Held p(p_), g(g_), out(out_), lse(lse_);
+    for (const Held* x : {&p, &g, &out}) must_be("p, g, out", *x, kReal);
+    must_be("lse", lse, kReal);
+    Call call(op);
+    Plan plan(p, axes);
+    plan.add("p", call.job.z, p, true);
+    plan.add("g", call.job.other, g);
+    plan.add("out", call.job.out, out, true);
+    plan.add_row("lse", call.job.lse, lse);
+    call.scale(plan, hi, lo);
+    call.run(plan);
+}
+
+void logcumsumexp(nb::handle z_, nb::handle out_, const Axes& axes) {
+    const Held z(z_), out(out_);
+    must_be("z", z, kReal);
+    must_be("out", out, kReal);
+    Call call(Op::logcumsumexp);
+    Plan plan(z, axes);
+    plan.add("z", call.job.z, z, true);
+    plan.add("out", call.job.out, out, true);
+    call.run(plan);
+}
+
+// Ragged rows: segment s holds z[offsets[s]:offsets[s + 1]], for each index of the trailing dimensions.
+void segments(Op op, nb::handle z_, nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> offsets,
+              nb::handle out_, nb::handle hi, nb::handle lo, nb::handle lse_) {
+    const Held z(z_), out(out_), lse(lse_);
+    must_be("z", z, kReal);
+    must_be("out", out, kReal);
+    must_be("lse", lse, kReal);
+    if (z.shape.empty() || offsets.size() < 1) throw nb::value_error("offsets: z has no dimension to cut, or no offsets");
+    const std::int64_t count = static_cast<std::int64_t>(offsets.size()) - 1;
+    const std::int64_t* at = offsets.data();
+    for (std::int64_t s = 0; s < count; ++s)
+        if (at[s] > at[s + 1]) throw nb::value_error("offsets: they decrease");
+    if (at[0] != 0 || at[count] != z.shape[0]) throw nb::value_error("offsets: they run from 0 to len(z)");
+    // The plan sees the rows (segments, trailing...); an operand as long as z starts at its own offset in a segment.
+    View rows = z;
+    rows.shape[0] = count;
+    Call call(op);
+    Plan plan(rows, {});
+    const auto along = [&](const char* name, Operand& to, const Held& x) {
+        if (x.shape != z.shape) throw nb::value_error("out: its shape is not that of z");
+        View all = x;
+        all.shape[0] = count;
+        all.stride[0] = 0;
+        plan.add(name, to, all, true);
+    };
+    along("z", call.job.z, z);
+    if (op == Op::logsumexp) plan.add("out", call.job.out, out, true);
+    else along("out", call.job.out, out);
+    plan.add("lse", call.job.lse, lse, static_cast<bool>(lse));
+    call.scale(plan, hi, lo);
+    plan.finish(call.job);
+    call.job.offsets = at;
+    call.job.segments = count;
+    call.job.cols.dims = 1;
+    call.job.z.col[0] = z.stride[0];
+    call.job.out.col[0] = out.stride.empty() ? 0 : out.stride[0];
+    call.segment_work = z.shape[0] * (count ? call.job.rows.total / count : 0);
+    call.run();
+}
+
+}  // namespace
+}  // namespace softargmax
+
+NB_MODULE(_native, module) {
+    using namespace softargmax;
+    watch_forks();
+    chosen_isa();  // a wrong SOFTARGMAX_ISA is an error now, not at the first call
+
+    const auto scores = [&](const char* name, Op op, const char* text) {
+        module.def(
+            name,
+            [op](nb::handle z, nb::handle out, const Axes& axes, nb::handle hi, nb::handle lo, nb::handle where,
+                 nb::handle lse) { probabilities(op, z, out, axes, hi, lo, where, lse, nb::none(), nb::none()); },
+            "z"_a, "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "where"_a = nb::none(), "lse"_a = nb::none(), text);
+    };
+    scores("softmax", Op::softmax, "exp(beta z - lse) into out; lse, in nats, where given");
+    scores("log_softmax", Op::log_softmax, "beta z - lse into out; lse, in nats, where given");
+
+    const auto from_state = [&](const char* name, Op op, const char* text) {
+        module.def(
+            name,
+            [op](nb::handle z, nb::handle m, nb::handle r, nb::handle out, const Axes& axes, nb::handle hi, nb::handle lo,
+                 nb::handle where) { probabilities(op, z, out, axes, hi, lo, where, nb::none(), m, r); },
+            "z"_a, "m"_a, "r"_a, "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "where"_a = nb::none(), text);
+    };
+    from_state("apply_softmax", Op::apply_softmax, "softmax of a piece from the state of its whole rows");
+    from_state("apply_log_softmax", Op::apply_log_softmax, "log_softmax of a piece from the state of its whole rows");
+
+    module.def("fold", &fold, "z"_a, "m"_a, "r"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "where"_a = nb::none(),
+               "fold a piece into the state m, r of its rows, in place");
+    module.def("logsumexp", &logsumexp, "z"_a, "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "weights"_a = nb::none(),
+               "where"_a = nb::none(), "lse / beta into out");
+    module.def("logcumsumexp", &logcumsumexp, "z"_a, "out"_a, "axes"_a, "running log-sum-exp into out");
+
+    const auto derivative = [&](const char* name, Op op, const char* text) {
+        module.def(
+            name,
+            [op](nb::handle p, nb::handle g, nb::handle out, const Axes& axes, nb::handle hi, nb::handle lo,
+                 nb::handle lse) { vjp(op, p, g, out, axes, hi, lo, lse); },
+            "p"_a, "g"_a, "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "lse"_a = nb::none(), text);
+    };
+    derivative("softmax_vjp", Op::softmax_vjp, "beta p (g - <p, g>) into out; 0 in rows whose lse is +inf");
+    derivative("log_softmax_vjp", Op::log_softmax_vjp, "beta (g - p sum g) into out, from log p");
+
+    const auto ragged = [&](const char* name, Op op, const char* text) {
+        module.def(
+            name,
+            [op](nb::handle z, nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> offsets,
+                 nb::handle out, nb::handle hi, nb::handle lo, nb::handle lse) { segments(op, z, offsets, out, hi, lo, lse); },
+            "z"_a, "offsets"_a, "out"_a, "hi"_a = 1.0, "lo"_a = 0.0, "lse"_a = nb::none(), text);
+    };
+    ragged("segment_softmax", Op::softmax, "softmax inside each segment of axis 0");
+    ragged("segment_log_softmax", Op::log_softmax, "log_softmax inside each segment of axis 0");
+    ragged("segment_logsumexp", Op::logsumexp, "lse / beta of each segment of axis 0");
+
+    module.def("set_num_threads", [](int n) { asked_threads() = n; }, "n"_a, "0: as OpenMP says");
+    module.def("get_num_threads", [] { return threads_now(); });
+    module.def("isa", [] { return std::string(chosen_isa().name); }, "the instruction set in use");
+    module.def("isas", [] {
+        nb::dict all;
+        for (const Isa& each : isas()) all[each.name] = each.usable;
+        return all;
+    }, "instruction sets compiled in, and whether this processor has them");
+    module.attr("BLOCK") = 4096;
+    module.attr("__version__") = SOFTARGMAX_VERSION;
+}

@@ -1,0 +1,112 @@
+"""The compiled core from Python: its instruction set, its threads, its arrays.
+
+The instruction set is the best that the processor has; the environment variable SOFTARGMAX_ISA names another
+("x86-64-v4", "x86-64-v3", "baseline", "neon"). All of them give the same bits.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+try:
+    from softargmax import _native
+except ImportError as missing:
+    if "libgomp" not in str(missing):
+        raise
+    raise ImportError(
+        f"{missing}. softargmax runs its threads on OpenMP's libgomp.so.1, which torch brings along; without torch, "
+        "install it from your system (Debian: libgomp1, Fedora: libgomp, Alpine: libgomp)"
+    ) from None
+
+BLOCK: int = _native.BLOCK
+"""Scores to a block: rows are cut at multiples of it, whatever the threads and pieces."""
+
+TYPES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3, "bool": 4}
+"""The codes of `View`'s second place."""
+
+View = tuple[int, int, tuple[int, ...], tuple[int, ...]]
+"""Memory that others own: address, type code, shape, strides in elements."""
+
+
+def set_num_threads(n: int) -> None:
+    """Use at most n threads from now on, in this process.
+
+    Parameters
+    ----------
+    n : int
+        At least 1. 0 returns to the default: what OpenMP says, so OMP_NUM_THREADS and `torch.set_num_threads`.
+
+    Notes
+    -----
+    Results do not depend on it. Small inputs stay on the calling thread, and a forked child runs on one thread.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.set_num_threads(1)
+    >>> softargmax.get_num_threads()
+    1
+    >>> softargmax.set_num_threads(0)
+    """
+    try:
+        n = operator.index(n)
+    except TypeError:
+        raise TypeError(f"n: {n!r}; it may be an integer") from None
+    if not 0 <= n < 1 << 16:
+        raise ValueError(f"n: {n}; it may be 1 to 65535, or 0 for the default")
+    _native.set_num_threads(n)
+
+
+def get_num_threads() -> int:
+    """How many threads large inputs run on.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.get_num_threads() >= 1
+    True
+    """
+    return _native.get_num_threads()
+
+
+def info() -> dict[str, Any]:
+    """What the compiled core is and runs on: version, isa, isas (name: whether this processor has it), threads."""
+    return {
+        "version": _native.__version__,
+        "isa": _native.isa(),
+        "isas": dict(_native.isas()),
+        "threads": _native.get_num_threads(),
+    }
+
+
+def view(array: np.ndarray[Any, Any]) -> Any:
+    """A NumPy array as the extension takes it: itself, or a `View` where the buffer protocol does not know its type."""
+    if array.dtype.kind != "V" and array.dtype.name != "bfloat16":
+        return array
+    strides = tuple(stride // 2 for stride in array.strides)
+    return array.view(np.uint16).ctypes.data, TYPES["bfloat16"], array.shape, strides
+
+
+def fold(
+    z: Any, axes: tuple[int, ...], scale: Any, where: Any = None, state: tuple[Any, Any] | None = None
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Fold a piece of rows into their state (m, r), or into an empty one; the result is a new state.
+
+    Pieces that are multiples of `BLOCK` along the row (but for the last) give the bits of the whole.
+    """
+    rows = tuple(size for axis, size in enumerate(z.shape) if axis not in axes)
+    m, r = (np.full(rows, -np.inf), np.full(rows, -1.0)) if state is None else (state[0].copy(), state[1].copy())
+    _native.fold(view(z), m, r, list(axes), scale.hi, scale.lo, where)
+    return m, r
+
+
+def apply(
+    op: str, z: Any, axes: tuple[int, ...], scale: Any, where: Any, state: tuple[Any, Any], out: Any
+) -> np.ndarray[Any, Any]:
+    """Write "softmax" or "log_softmax" of a piece into `out`, from the final state (m, r) of its whole rows."""
+    kernel = {"softmax": _native.apply_softmax, "log_softmax": _native.apply_log_softmax}[op]
+    kernel(view(z), state[0], state[1], view(out), list(axes), scale.hi, scale.lo, where)
+    return out

@@ -1,0 +1,66 @@
+// What the binding module hands to the kernels of an instruction set: plain data, no Python and no vectors.
+//
+// A call is a job over `rows` rows of `cols` scores. Every operand is a pointer with one stride for each dimension of the
+// rows and of the columns, so any axis, any tuple of axes and any strides are the same to a kernel.
+#pragma once
+
+#include <cstdint>
+
+namespace softargmax {
+
+enum class Type : std::uint8_t { f16, bf16, f32, f64, boolean };
+constexpr int kTypeBytes[] = {2, 2, 4, 8, 1};
+
+enum class Op : std::uint8_t {
+    softmax,
+    log_softmax,
+    logsumexp,        // the smooth maximum lse / beta
+    fold,             // the state alone, carried on from `m`, `r`
+    apply_softmax,    // from a given state
+    apply_log_softmax,
+    softmax_vjp,      // z = p, other = g:      out = beta p (g - <p, g>)
+    log_softmax_vjp,  // z = log p, other = g:  out = beta (g - p sum g)
+    logcumsumexp,
+};
+
+constexpr int kMaxDims = 64;  // NumPy's own limit
+
+struct Shape {
+    int dims = 0;
+    std::int64_t size[kMaxDims];
+    std::int64_t total = 1;
+};
+
+struct Operand {
+    char* data = nullptr;  // null: absent
+    Type type = Type::f64;
+    std::int64_t row[kMaxDims];  // strides in elements; 0 where the operand is broadcast
+    std::int64_t col[kMaxDims];
+    explicit operator bool() const { return data != nullptr; }
+};
+
+struct Job {
+    Op op;
+    Shape rows, cols;
+    // Segments: row dimension 0 counts segments, whose scores lie from offsets[s] to offsets[s + 1] of column 0.
+    const std::int64_t* offsets = nullptr;
+    std::int64_t segments = 0;
+    Operand z, other, where, weights, out;
+    Operand hi, lo;       // beta, double
+    Operand m, r;         // the state, double: read by apply and vjp, read and written by fold
+    Operand lse;          // written by softmax and log_softmax where wanted, read by the vjps: in nats
+    int threads = 1;
+    bool streaming = false;  // whether non-temporal stores pay on this processor, for a result of this size
+};
+
+using Run = void (*)(const Job&);
+
+// One entry for each instruction set that was compiled: namespace NAME { void run(const Job&); }
+#define X(name) \
+    namespace name { void run(const Job& job); }
+#ifdef SOFTARGMAX_ISA_LIST
+SOFTARGMAX_ISA_LIST
+#endif
+#undef X
+
+}  // namespace softargmax

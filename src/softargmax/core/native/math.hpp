@@ -1,0 +1,141 @@
+// exp without a rounded subtraction of the maximum, and log1p; the same bits on every instruction set.
+//
+//     e^x = 2^k e^r,   k = rint(x log2 e),   r = x - k ln 2  in two fused steps, ln 2 = hi + lo, k hi exact
+//     e^r = 1 + t,     t = r + r^2 q(r)      (q: tools/fit_polynomials.py)
+//
+// The shift by the maximum becomes a shift of the exponent, 2^(k - k_max), which is exact; rounding z - m before exp
+// costs peers 63 ulp at score spreads of 10 to 40.
+#pragma once
+
+#include <limits>
+
+#include "simd.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME {
+
+template <class T> struct Exp;
+
+template <> struct Exp<float> {
+    static constexpr float log2e = 0x1.715476p+0f;
+    static constexpr float ln2_hi = 0x1.62e8p-1f;           // 14 bits: k * ln2_hi is exact for |k| < 1024
+    static constexpr float ln2_lo = -0x1.e8082ep-16f;
+    static constexpr float magic = 0x1.8p+23f;              // adding it rounds to an integer, in the low bits
+    static constexpr int bias = 127;
+    // Relative error of 1 + t: 2^-28.
+    static constexpr float q[] = {0x1.fffff8p-2f, 0x1.55548ep-3f, 0x1.555b96p-5f, 0x1.123bd0p-7f, 0x1.685352p-10f};
+};
+
+template <> struct Exp<double> {
+    static constexpr double log2e = 0x1.71547652b82fep+0;
+    static constexpr double ln2_hi = 0x1.62e42fefap-1;      // 38 bits: k * ln2_hi is exact for |k| < 2^15
+    static constexpr double ln2_lo = 0x1.cf79abc9e3b3ap-40;
+    static constexpr double magic = 0x1.8p+52;
+    static constexpr int bias = 1023;
+    // Relative error of 1 + t: 2^-63.
+    static constexpr double q[] = {0x1.0000000000000p-1,  0x1.555555555555cp-3,  0x1.5555555555541p-5,
+                                   0x1.111111110ea06p-7,  0x1.6c16c16c1fa9dp-10, 0x1.a01a01b43e0efp-13,
+                                   0x1.a01a0176e937cp-16, 0x1.71ddee867a44ep-19, 0x1.27e540c3e9a90p-22,
+                                   0x1.af6e5b2b81035p-26, 0x1.1ed986d1f5259p-29};
+};
+
+// q(r), by Horner's rule.
+template <class T, class V> SOFTARGMAX_INLINE V exp_tail(V r) {
+    constexpr int n = sizeof(Exp<T>::q) / sizeof(T);
+    V q = Splat<V>::of(Exp<T>::q[n - 1]);
+    for (int i = n - 2; i >= 0; --i) q = fma(q, r, Splat<V>::of(Exp<T>::q[i]));
+    return q;
+}
+
+// The positive factor beta = hi + lo of the scores of a row; the pair is not evaluated, since a rounded 1/T alone costs
+// 248 ulp at z = -2000, T = 3.7 in float64.
+struct Scale {
+    double hi = 1, lo = 0;
+    bool unit() const { return hi == 1 && lo == 0; }
+};
+
+// One row's beta in the vectors of type T.
+template <class T> struct ScaleIn {
+    Pack<T> hi, lo, log2e;
+    explicit SOFTARGMAX_INLINE ScaleIn(Scale b)
+        : hi(Pack<T>::all(static_cast<T>(b.hi))),
+          lo(Pack<T>::all(static_cast<T>((b.hi - static_cast<double>(static_cast<T>(b.hi))) + b.lo))),
+          log2e(Pack<T>::all(static_cast<T>(b.hi * Exp<double>::log2e))) {}
+};
+
+// beta d = k ln 2 + r + r_low, with 2^(k + shift) at hand; |r| <= ln2 / 2.
+template <class T> struct Reduced {
+    Pack<T> power, r, r_low;
+};
+template <bool Unit, class T>
+SOFTARGMAX_INLINE Reduced<T> reduce(Pack<T> d, const ScaleIn<T>& beta, Pack<T> magic_shifted) {
+    using E = Exp<T>;
+    using V = Pack<T>;
+    const V hi = V::all(-E::ln2_hi), lo = V::all(-E::ln2_lo);
+    const V km = fma(d, beta.log2e, magic_shifted);
+    const V k = km - magic_shifted;
+    if constexpr (Unit) {
+        const V whole = fma(k, hi, d);  // exact
+        const V r = fma(k, lo, whole);
+        return {power_of_two(km), r, fma(k, lo, whole - r)};
+    } else {
+        const V whole = fma(d, beta.hi, k * hi), part = fma(d, beta.lo, k * lo);
+        const V r = whole + part;
+        return {power_of_two(km), r, (whole - r) + part};
+    }
+}
+// The magic number that makes `power_of_two` return 2^(k + shift).
+template <class T> SOFTARGMAX_INLINE Pack<T> magic_for(int shift) {
+    return Pack<T>::all(Exp<T>::magic + static_cast<T>(Exp<T>::bias + shift));
+}
+
+// ---- scalars, in double ---------------------------------------------------------------------------------------
+
+inline double exp_scalar(double x) {
+    using E = Exp<double>;
+    if (!(x > -746.0)) return x == x ? 0.0 : x;
+    if (x > 710.0) return std::numeric_limits<double>::infinity();
+    const double k = (x * E::log2e + E::magic) - E::magic;
+    const double r = fma(k, -E::ln2_lo, fma(k, -E::ln2_hi, x));
+    const double y = 1.0 + fma(r * r, exp_tail<double>(r), r);
+    const double half = static_cast<double>(static_cast<int>(k) / 2);  // two steps, so that subnormals round once
+    return y * power_of_two(E::magic + E::bias + half) * power_of_two(E::magic + E::bias + (k - half));
+}
+
+// log(1 + x) for |x| < 0.42:  2 atanh(s), s = x / (2 + x), in the form that rounds x itself only once.
+inline double log1p_small(double x) {
+    constexpr double w[] = {0x1.5555555555555p-2, 0x1.9999999999d0dp-3, 0x1.2492492439dc7p-3, 0x1.c71c724b00b54p-4,
+                            0x1.745ce1e46b4ebp-4, 0x1.3b202098f5061p-4, 0x1.0f678a3d1e989p-4, 0x1.0f0befb1d6faep-4};
+    const double s = x / (2.0 + x), u = s * s, half = 0.5 * x * x;
+    double p = w[7];
+    for (int i = 6; i >= 0; --i) p = fma(p, u, w[i]);
+    return x - (half - s * (half + 2.0 * u * p));
+}
+
+// log(u + lost) for a positive normal u and a lost part of at most a rounding error.
+inline double log_of_parts(double u, double lost) {
+    int e;
+    double f = std::frexp(u, &e);
+    if (f < 0.70710678118654752) {
+        f *= 2.0;
+        --e;
+    }
+    return fma(e, Exp<double>::ln2_hi, fma(e, Exp<double>::ln2_lo, lost / u) + log1p_small(f - 1.0));
+}
+
+// log(1 + x).
+inline double log1p_scalar(double x) {
+    if (x > -0.29 && x < 0.41) return log1p_small(x);
+    if (!(x > -1.0)) return x == -1.0 ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
+    if (x > 1e308) return x;  // only +inf is that large here
+    const double u = 1.0 + x;
+    return log_of_parts(u, x < 1.0 ? x - (u - 1.0) : 1.0 - (u - x));
+}
+
+// log w.
+inline double log_scalar(double w) {
+    if (w == 0) return -std::numeric_limits<double>::infinity();
+    if (!(w > 0)) return std::numeric_limits<double>::quiet_NaN();
+    return w < std::numeric_limits<double>::infinity() ? log_of_parts(w, 0) : w;
+}
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME

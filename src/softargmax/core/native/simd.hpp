@@ -1,0 +1,288 @@
+// Vectors of 64 bytes on every machine, 16 floats or 8 doubles, built from native registers.
+//
+// One 512-bit, two 256-bit or four 128-bit registers hold the same lanes in the same order, and every operation below
+// is one correctly rounded IEEE operation, fused multiply-add included, so one kernel gives the same bits everywhere.
+// A wide vector is a Pair of halves, down to a register: GCC keeps such pairs in registers, where arrays of registers
+// went through the stack (a third of the speed on AVX2), as does its own 64-byte vector type (a seventh).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's own headers start from an undefined register
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#ifndef SOFTARGMAX_ISA_NAME
+#error "compile with -DSOFTARGMAX_ISA_NAME=v4|v3|baseline|neon"
+#endif
+
+#define SOFTARGMAX_INLINE inline __attribute__((always_inline))
+#define SOFTARGMAX_LAMBDA __attribute__((always_inline))
+
+namespace softargmax::SOFTARGMAX_ISA_NAME {
+
+#if defined(__AVX512F__)
+constexpr int kRegisterBytes = 64;
+#elif defined(__AVX2__) && defined(__FMA__)
+constexpr int kRegisterBytes = 32;
+#else
+constexpr int kRegisterBytes = 16;
+#endif
+
+template <class T> struct IntOf;
+template <> struct IntOf<float> {
+    using Type = std::int32_t;
+};
+template <> struct IntOf<double> {
+    using Type = std::int64_t;
+};
+
+template <class T> struct RegisterOf {
+    typedef T Type __attribute__((vector_size(kRegisterBytes)));
+    typedef typename IntOf<T>::Type Int __attribute__((vector_size(kRegisterBytes)));
+};
+template <class T> using Register = typename RegisterOf<T>::Type;
+template <class T> using IntRegister = typename RegisterOf<T>::Int;
+
+// ---- one register ---------------------------------------------------------------------------------------------
+
+template <class T> struct One {
+    using Scalar = T;
+    static constexpr int kLanes = kRegisterBytes / static_cast<int>(sizeof(T));
+    Register<T> r;
+    static SOFTARGMAX_INLINE One all(T x) { return {x - Register<T>{}}; }
+    static SOFTARGMAX_INLINE One load(const T* p) {
+        One v;
+        std::memcpy(&v.r, p, kRegisterBytes);
+        return v;
+    }
+    SOFTARGMAX_INLINE void store(T* p) const { std::memcpy(p, &r, kRegisterBytes); }
+    SOFTARGMAX_INLINE void stream(T* p) const {  // past the caches; p is aligned to 64 bytes
+#if defined(__clang__) || !defined(__x86_64__)
+        store(p);
+#elif defined(__AVX512F__)
+        _mm512_stream_si512(reinterpret_cast<__m512i*>(p), (__m512i)r);
+#elif defined(__AVX2__)
+        _mm256_stream_si256(reinterpret_cast<__m256i*>(p), (__m256i)r);
+#else
+        _mm_stream_si128(reinterpret_cast<__m128i*>(p), (__m128i)r);
+#endif
+    }
+};
+template <class T> SOFTARGMAX_INLINE One<T> operator+(One<T> a, One<T> b) { return {a.r + b.r}; }
+template <class T> SOFTARGMAX_INLINE One<T> operator-(One<T> a, One<T> b) { return {a.r - b.r}; }
+template <class T> SOFTARGMAX_INLINE One<T> operator*(One<T> a, One<T> b) { return {a.r * b.r}; }
+
+// fma(a, b, c) = a b + c, rounded once. max(z, acc) is acc where z is NaN, so a running maximum passes over NaN.
+#if defined(__AVX512F__)
+SOFTARGMAX_INLINE One<float> fma(One<float> a, One<float> b, One<float> c) { return {_mm512_fmadd_ps(a.r, b.r, c.r)}; }
+SOFTARGMAX_INLINE One<double> fma(One<double> a, One<double> b, One<double> c) {
+    return {_mm512_fmadd_pd(a.r, b.r, c.r)};
+}
+SOFTARGMAX_INLINE One<float> max(One<float> z, One<float> acc) { return {_mm512_maskz_max_ps(0xFFFF, z.r, acc.r)}; }
+SOFTARGMAX_INLINE One<double> max(One<double> z, One<double> acc) { return {_mm512_maskz_max_pd(0xFF, z.r, acc.r)}; }
+#else
+#if defined(__AVX2__) && defined(__FMA__)
+SOFTARGMAX_INLINE One<float> fma(One<float> a, One<float> b, One<float> c) { return {_mm256_fmadd_ps(a.r, b.r, c.r)}; }
+SOFTARGMAX_INLINE One<double> fma(One<double> a, One<double> b, One<double> c) {
+    return {_mm256_fmadd_pd(a.r, b.r, c.r)};
+}
+#elif defined(__aarch64__)
+SOFTARGMAX_INLINE One<float> fma(One<float> a, One<float> b, One<float> c) {
+    return {(Register<float>)vfmaq_f32((float32x4_t)c.r, (float32x4_t)a.r, (float32x4_t)b.r)};
+}
+SOFTARGMAX_INLINE One<double> fma(One<double> a, One<double> b, One<double> c) {
+    return {(Register<double>)vfmaq_f64((float64x2_t)c.r, (float64x2_t)a.r, (float64x2_t)b.r)};
+}
+#else  // no fused multiply-add in the baseline: the C library's is right, not fast
+template <class T> SOFTARGMAX_INLINE One<T> fma(One<T> a, One<T> b, One<T> c) {
+    for (int i = 0; i < One<T>::kLanes; ++i) a.r[i] = std::fma(a.r[i], b.r[i], c.r[i]);
+    return a;
+}
+#endif
+template <class T> SOFTARGMAX_INLINE One<T> max(One<T> z, One<T> acc) { return {z.r > acc.r ? z.r : acc.r}; }
+#endif
+
+// Masks: `above` is not (a <= b), true where a is NaN; `keep` is a where the mask holds, 0 elsewhere; `unless` is
+// mask and not other.
+#if defined(__AVX512F__)
+template <class T> struct OneMask {
+    std::uint32_t bits;
+};
+SOFTARGMAX_INLINE OneMask<float> above(One<float> a, One<float> b) {
+    return {_mm512_cmp_ps_mask(a.r, b.r, _CMP_NLE_UQ)};
+}
+SOFTARGMAX_INLINE OneMask<double> above(One<double> a, One<double> b) {
+    return {_mm512_cmp_pd_mask(a.r, b.r, _CMP_NLE_UQ)};
+}
+SOFTARGMAX_INLINE OneMask<float> equal(One<float> a, One<float> b) {
+    return {_mm512_cmp_ps_mask(a.r, b.r, _CMP_EQ_OQ)};
+}
+SOFTARGMAX_INLINE OneMask<double> equal(One<double> a, One<double> b) {
+    return {_mm512_cmp_pd_mask(a.r, b.r, _CMP_EQ_OQ)};
+}
+template <class T> SOFTARGMAX_INLINE OneMask<T> unless(OneMask<T> a, OneMask<T> b) { return {a.bits & ~b.bits}; }
+SOFTARGMAX_INLINE One<float> keep(OneMask<float> m, One<float> a) {
+    return {_mm512_maskz_mov_ps(static_cast<__mmask16>(m.bits), a.r)};
+}
+SOFTARGMAX_INLINE One<double> keep(OneMask<double> m, One<double> a) {
+    return {_mm512_maskz_mov_pd(static_cast<__mmask8>(m.bits), a.r)};
+}
+template <class T> struct OneCount {
+    std::int64_t n = 0;
+    SOFTARGMAX_INLINE void add(OneMask<T> m) { n += __builtin_popcount(m.bits); }
+    SOFTARGMAX_INLINE std::int64_t total() const { return n; }
+};
+#else
+template <class T> struct OneMask {
+    IntRegister<T> bits;
+};
+template <class T> SOFTARGMAX_INLINE OneMask<T> above(One<T> a, One<T> b) { return {~(a.r <= b.r)}; }
+template <class T> SOFTARGMAX_INLINE OneMask<T> equal(One<T> a, One<T> b) { return {a.r == b.r}; }
+template <class T> SOFTARGMAX_INLINE OneMask<T> unless(OneMask<T> a, OneMask<T> b) { return {a.bits & ~b.bits}; }
+template <class T> SOFTARGMAX_INLINE One<T> keep(OneMask<T> m, One<T> a) {
+    return {(Register<T>)((IntRegister<T>)a.r & m.bits)};
+}
+template <class T> struct OneCount {
+    IntRegister<T> n{};
+    SOFTARGMAX_INLINE void add(OneMask<T> m) { n -= m.bits; }
+    SOFTARGMAX_INLINE std::int64_t total() const {
+        std::int64_t sum = 0;
+        for (int i = 0; i < One<T>::kLanes; ++i) sum += n[i];
+        return sum;
+    }
+};
+#endif
+
+// 2^k for km = magic + bias + k (math.hpp): the low bits of km's significand become the exponent.
+SOFTARGMAX_INLINE One<float> power_of_two(One<float> km) {
+    return {(Register<float>)((IntRegister<float>)km.r << 23)};
+}
+SOFTARGMAX_INLINE One<double> power_of_two(One<double> km) {
+    return {(Register<double>)((IntRegister<double>)km.r << 52)};
+}
+
+// ---- pairs ----------------------------------------------------------------------------------------------------
+
+template <class V> struct Pair {
+    using Scalar = typename V::Scalar;
+    static constexpr int kLanes = 2 * V::kLanes;
+    V a, b;
+    static SOFTARGMAX_INLINE Pair all(Scalar x) { return {V::all(x), V::all(x)}; }
+    static SOFTARGMAX_INLINE Pair load(const Scalar* p) { return {V::load(p), V::load(p + V::kLanes)}; }
+    SOFTARGMAX_INLINE void store(Scalar* p) const {
+        a.store(p);
+        b.store(p + V::kLanes);
+    }
+    SOFTARGMAX_INLINE void stream(Scalar* p) const {
+        a.stream(p);
+        b.stream(p + V::kLanes);
+    }
+};
+template <class M> struct PairMask {
+    M a, b;
+};
+template <class C> struct PairCount {
+    C a, b;
+    template <class M> SOFTARGMAX_INLINE void add(PairMask<M> m) {
+        a.add(m.a);
+        b.add(m.b);
+    }
+    SOFTARGMAX_INLINE std::int64_t total() const { return a.total() + b.total(); }
+};
+template <class V> SOFTARGMAX_INLINE Pair<V> operator+(Pair<V> x, Pair<V> y) { return {x.a + y.a, x.b + y.b}; }
+template <class V> SOFTARGMAX_INLINE Pair<V> operator-(Pair<V> x, Pair<V> y) { return {x.a - y.a, x.b - y.b}; }
+template <class V> SOFTARGMAX_INLINE Pair<V> operator*(Pair<V> x, Pair<V> y) { return {x.a * y.a, x.b * y.b}; }
+template <class V> SOFTARGMAX_INLINE Pair<V> fma(Pair<V> x, Pair<V> y, Pair<V> z) {
+    return {fma(x.a, y.a, z.a), fma(x.b, y.b, z.b)};
+}
+template <class V> SOFTARGMAX_INLINE Pair<V> max(Pair<V> x, Pair<V> y) { return {max(x.a, y.a), max(x.b, y.b)}; }
+template <class V> SOFTARGMAX_INLINE auto above(Pair<V> x, Pair<V> y) {
+    return PairMask<decltype(above(x.a, y.a))>{above(x.a, y.a), above(x.b, y.b)};
+}
+template <class V> SOFTARGMAX_INLINE auto equal(Pair<V> x, Pair<V> y) {
+    return PairMask<decltype(equal(x.a, y.a))>{equal(x.a, y.a), equal(x.b, y.b)};
+}
+template <class M> SOFTARGMAX_INLINE PairMask<M> unless(PairMask<M> x, PairMask<M> y) {
+    return {unless(x.a, y.a), unless(x.b, y.b)};
+}
+template <class M, class V> SOFTARGMAX_INLINE Pair<V> keep(PairMask<M> m, Pair<V> x) {
+    return {keep(m.a, x.a), keep(m.b, x.b)};
+}
+template <class V> SOFTARGMAX_INLINE Pair<V> power_of_two(Pair<V> x) {
+    return {power_of_two(x.a), power_of_two(x.b)};
+}
+
+template <class V, class C, int Bytes> struct Widest {
+    using Pack = typename Widest<Pair<V>, PairCount<C>, 2 * Bytes>::Pack;
+    using Count = typename Widest<Pair<V>, PairCount<C>, 2 * Bytes>::Count;
+};
+template <class V, class C> struct Widest<V, C, 64> {
+    using Pack = V;
+    using Count = C;
+};
+template <class T> using Pack = typename Widest<One<T>, OneCount<T>, kRegisterBytes>::Pack;
+template <class T> using Count = typename Widest<One<T>, OneCount<T>, kRegisterBytes>::Count;
+
+// ---- scalars, so that formulas in math.hpp serve them too -------------------------------------------------------
+
+SOFTARGMAX_INLINE double fma(double a, double b, double c) { return std::fma(a, b, c); }
+SOFTARGMAX_INLINE double power_of_two(double km) {
+    std::uint64_t u;
+    std::memcpy(&u, &km, sizeof u);
+    u <<= 52;
+    std::memcpy(&km, &u, sizeof u);
+    return km;
+}
+template <class V> struct Splat {  // a constant in every lane, or the scalar itself
+    static SOFTARGMAX_INLINE V of(typename V::Scalar x) { return V::all(x); }
+};
+template <> struct Splat<double> {
+    static SOFTARGMAX_INLINE double of(double x) { return x; }
+};
+
+// ---- across lanes, in one fixed order -------------------------------------------------------------------------
+
+template <class V> SOFTARGMAX_INLINE typename V::Scalar max_of(V v) {
+    typename V::Scalar x[V::kLanes];
+    v.store(x);
+    auto m = x[0];
+    for (auto y : x) m = y > m ? y : m;
+    return m;
+}
+SOFTARGMAX_INLINE double sum_of(Pack<double> v) {
+    double x[8];
+    v.store(x);
+    return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
+}
+
+// Lanes 0 to 7 and 8 to 15 as doubles.
+struct Wide {
+    Pack<double> low, high;
+};
+SOFTARGMAX_INLINE Wide widen(Pack<float> v) {
+#if defined(__AVX512F__)
+    return {{_mm512_cvtps_pd(_mm512_castps512_ps256(v.r))}, {_mm512_cvtps_pd(_mm512_extractf32x8_ps(v.r, 1))}};
+#elif defined(__AVX2__) && defined(__FMA__)
+    const auto half = [](__m256 r) SOFTARGMAX_LAMBDA {
+        return Pack<double>{{_mm256_cvtps_pd(_mm256_castps256_ps128(r))}, {_mm256_cvtps_pd(_mm256_extractf128_ps(r, 1))}};
+    };
+    return {half(v.a.r), half(v.b.r)};
+#else
+    float x[16];
+    double y[16];
+    v.store(x);
+    for (int i = 0; i < 16; ++i) y[i] = x[i];
+    return {Pack<double>::load(y), Pack<double>::load(y + 8)};
+#endif
+}
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME

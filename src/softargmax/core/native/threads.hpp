@@ -1,0 +1,46 @@
+// Threads from OpenMP's pool (torch's CPU wheel brings the same library under the same name, so both share one pool),
+// asked for by num_threads clauses, never by changing anybody's setting.
+#pragma once
+
+#include <omp.h>
+
+#include <cstdint>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace softargmax {
+
+// Inside: rounding to nearest, subnormals kept, whatever the caller (torch.set_flush_denormal, say) has set.
+class FloatEnvironment {
+#if defined(__x86_64__)
+    unsigned saved_ = _mm_getcsr();
+
+  public:
+    FloatEnvironment() { _mm_setcsr(0x1F80); }
+    ~FloatEnvironment() { _mm_setcsr(saved_); }
+#else
+  public:
+    FloatEnvironment() {}
+#endif
+    FloatEnvironment(const FloatEnvironment&) = delete;
+    FloatEnvironment& operator=(const FloatEnvironment&) = delete;
+};
+
+// body(begin, end) over disjoint ranges that cover 0 to n.
+template <class Body> void parallel_for(int threads, std::int64_t n, const Body& body) {
+    if (threads <= 1 || n <= 1) {
+        const FloatEnvironment environment;
+        body(std::int64_t{0}, n);
+        return;
+    }
+    const int wanted = n < threads ? static_cast<int>(n) : threads;
+#pragma omp parallel num_threads(wanted)
+    {
+        const FloatEnvironment environment;
+        const std::int64_t team = omp_get_num_threads(), i = omp_get_thread_num();
+        body(n * i / team, n * (i + 1) / team);
+    }
+}
+
+}  // namespace softargmax

@@ -1,0 +1,193 @@
+// From memory of any type and strides to contiguous scores, and back.
+//
+// A kernel sees one block of one row, contiguous, in float or double. Where memory is that already, it sees memory;
+// elsewhere a tile is filled first. Columns that lie side by side in memory (axis 0 of a C-ordered array) are tiled
+// sixteen rows at a time, so that every cache line is read once.
+#pragma once
+
+#include <algorithm>
+
+#include "job.hpp"
+#include "state.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME {
+
+constexpr int kGroup = 16;  // rows to a tile, where rows are adjacent in memory: one cache line of float32
+
+// ---- types ----------------------------------------------------------------------------------------------------
+
+struct Bfloat16 {
+    std::uint16_t bits;
+    operator float() const {
+        const std::uint32_t u = static_cast<std::uint32_t>(bits) << 16;
+        float x;
+        std::memcpy(&x, &u, sizeof x);
+        return x;
+    }
+    Bfloat16() = default;
+    explicit Bfloat16(float x) {  // to nearest, ties to even; NaN stays NaN
+        std::uint32_t u;
+        std::memcpy(&u, &x, sizeof u);
+        const std::uint32_t rounded = (u + 0x7FFF + ((u >> 16) & 1)) >> 16;
+        bits = static_cast<std::uint16_t>(x == x ? rounded : ((u >> 16) | 0x40));
+    }
+};
+
+// f(pointer of the type that `type` names).
+template <class F> SOFTARGMAX_INLINE void with_type(Type type, char* data, F f) {
+    switch (type) {
+        case Type::f16: return f(reinterpret_cast<_Float16*>(data));
+        case Type::bf16: return f(reinterpret_cast<Bfloat16*>(data));
+        case Type::f32: return f(reinterpret_cast<float*>(data));
+        case Type::f64: return f(reinterpret_cast<double*>(data));
+        case Type::boolean: return f(reinterpret_cast<bool*>(data));
+    }
+}
+template <class T, class S> SOFTARGMAX_INLINE T convert(S x) {
+    if constexpr (sizeof(S) == 2 || sizeof(T) == 2) return static_cast<T>(static_cast<float>(x));  // halves by way of float
+    else return static_cast<T>(x);
+}
+template <class T> constexpr Type kTypeOf = sizeof(T) == 4 ? Type::f32 : Type::f64;
+
+// ---- where things are -----------------------------------------------------------------------------------------
+
+// The offset of index i of a shape, in elements.
+SOFTARGMAX_INLINE std::int64_t offset_of(std::int64_t i, const Shape& shape, const std::int64_t* stride) {
+    if (shape.dims == 1) return i * stride[0];
+    std::int64_t offset = 0;
+    for (int d = shape.dims - 1; d >= 0; --d) {
+        offset += i % shape.size[d] * stride[d];
+        i /= shape.size[d];
+    }
+    return offset;
+}
+
+// A row of an operand: where it starts and how many scores it has.
+struct RowOf {
+    const Job& job;
+    std::int64_t index;
+    std::int64_t length() const {
+        if (!job.offsets) return job.cols.total;
+        const std::int64_t s = segment();
+        return job.offsets[s + 1] - job.offsets[s];
+    }
+    char* start(const Operand& x) const {
+        std::int64_t at = offset_of(index, job.rows, x.row);
+        if (job.offsets) at += job.offsets[segment()] * x.col[0];
+        return x.data + at * kTypeBytes[static_cast<int>(x.type)];
+    }
+    std::int64_t segment() const { return index / (job.rows.total / job.segments); }
+};
+
+// Calls f(offset, stride, first, count) for each stretch of columns [begin, end) that one stride describes.
+template <class F>
+SOFTARGMAX_INLINE void stretches(const Operand& x, const Shape& cols, std::int64_t begin, std::int64_t end, F f) {
+    const int last = cols.dims - 1;
+    if (last == 0) return f(begin * x.col[0], x.col[0], std::int64_t{0}, end - begin);
+    for (std::int64_t i = begin; i < end;) {
+        const std::int64_t run = std::min(end - i, cols.size[last] - i % cols.size[last]);
+        f(offset_of(i, cols, x.col), x.col[last], i - begin, run);
+        i += run;
+    }
+}
+
+template <class T> bool is_contiguous(const Operand& x, const Shape& cols) {
+    return x.type == kTypeOf<T> && cols.dims == 1 && (x.col[0] == 1 || cols.total <= 1);
+}
+
+// Whether rows i and i + 1 lie one element apart while columns lie further: the case for tiles of many rows.
+inline bool rows_are_adjacent(const Job& job, const Operand& x) {
+    return !job.offsets && job.rows.dims > 0 && x.row[job.rows.dims - 1] == 1 && job.cols.dims == 1 && job.cols.total > 1 &&
+           x.col[0] != 1 && job.rows.size[job.rows.dims - 1] > 1;
+}
+
+// How rows are dealt out: `size` adjacent rows to a group, never across the end of the innermost row dimension.
+struct Groups {
+    int size;
+    std::int64_t inner, in_inner;
+    Groups(const Job& job, int wanted)
+        : size(wanted),
+          inner(wanted == 1 ? 1 : job.rows.size[job.rows.dims - 1]),
+          in_inner((inner + wanted - 1) / wanted),
+          total(inner ? job.rows.total / inner * in_inner : 0) {}
+    std::int64_t total;
+    std::int64_t first(std::int64_t i) const { return i / in_inner * inner + i % in_inner * size; }
+    int count(std::int64_t i) const {
+        const std::int64_t rest = inner - i % in_inner * size;
+        return rest < size ? static_cast<int>(rest) : size;
+    }
+};
+
+// ---- tiles ----------------------------------------------------------------------------------------------------
+
+// Reads columns [begin, end) of `count` rows from `first` on into tile (count rows of `pitch`).
+template <class T>
+void read(const Job& job, const Operand& x, std::int64_t first, int count, std::int64_t begin, std::int64_t end, T* tile,
+          std::int64_t pitch) {
+    const std::int64_t n = end - begin;
+    if (count > 1 && rows_are_adjacent(job, x)) {  // sixteen columns by `count` rows at a time stay in the first cache
+        with_type(x.type, RowOf{job, first}.start(x), [&](auto* base) {
+            const std::int64_t stride = x.col[0];
+            for (std::int64_t i = 0; i < n; i += 16) {
+                T block[16][kGroup];
+                const std::int64_t width = std::min<std::int64_t>(16, n - i);
+                if (count == kGroup) {
+                    for (std::int64_t j = 0; j < width; ++j)
+                        for (int g = 0; g < kGroup; ++g) block[j][g] = convert<T>(base[(begin + i + j) * stride + g]);
+                } else {
+                    for (std::int64_t j = 0; j < width; ++j)
+                        for (int g = 0; g < count; ++g) block[j][g] = convert<T>(base[(begin + i + j) * stride + g]);
+                }
+                for (int g = 0; g < count; ++g)
+                    for (std::int64_t j = 0; j < width; ++j) tile[g * pitch + i + j] = block[j][g];
+            }
+        });
+        return;
+    }
+    for (int g = 0; g < count; ++g)
+        with_type(x.type, RowOf{job, first + g}.start(x), [&](auto* base) {
+            T* to = tile + g * pitch;
+            stretches(x, job.cols, begin, end, [&](std::int64_t at, std::int64_t stride, std::int64_t to_at, std::int64_t run) {
+                const auto* from = base + at;
+                if (stride == 1)
+                    for (std::int64_t i = 0; i < run; ++i) to[to_at + i] = convert<T>(from[i]);
+                else
+                    for (std::int64_t i = 0; i < run; ++i) to[to_at + i] = convert<T>(from[i * stride]);
+            });
+        });
+}
+
+template <class T>
+void write(const Job& job, const Operand& x, std::int64_t first, int count, std::int64_t begin, std::int64_t end,
+           const T* tile, std::int64_t pitch) {
+    const std::int64_t n = end - begin;
+    if (count > 1 && rows_are_adjacent(job, x)) {
+        with_type(x.type, RowOf{job, first}.start(x), [&](auto* base) {
+            using S = std::remove_reference_t<decltype(*base)>;
+            const std::int64_t stride = x.col[0];
+            for (std::int64_t i = 0; i < n; i += 16) {
+                T block[16][kGroup];
+                const std::int64_t width = std::min<std::int64_t>(16, n - i);
+                for (int g = 0; g < count; ++g)
+                    for (std::int64_t j = 0; j < width; ++j) block[j][g] = tile[g * pitch + i + j];
+                for (std::int64_t j = 0; j < width; ++j)
+                    for (int g = 0; g < count; ++g) base[(begin + i + j) * stride + g] = convert<S>(block[j][g]);
+            }
+        });
+        return;
+    }
+    for (int g = 0; g < count; ++g)
+        with_type(x.type, RowOf{job, first + g}.start(x), [&](auto* base) {
+            using S = std::remove_reference_t<decltype(*base)>;
+            const T* from = tile + g * pitch;
+            stretches(x, job.cols, begin, end, [&](std::int64_t at, std::int64_t stride, std::int64_t from_at, std::int64_t run) {
+                auto* to = base + at;
+                if (stride == 1)
+                    for (std::int64_t i = 0; i < run; ++i) to[i] = convert<S>(from[from_at + i]);
+                else
+                    for (std::int64_t i = 0; i < run; ++i) to[i * stride] = convert<S>(from[from_at + i]);
+            });
+        });
+}
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME
