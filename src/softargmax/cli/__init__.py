@@ -18,11 +18,11 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0, 1 for a failed run, 2 for wrong use."""
     try:
-        from softargmax.cli import app
+        from softargmax.cli.app import run
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("typer", "rich", "click"):
             raise
         message = f"the command needs {error.name}, which is not installed: pip install 'softargmax[cli]'"
         print(f"softargmax: {message}", file=sys.stderr)
         return 1
-    return app.run(sys.argv[1:] if argv is None else argv)
+    return run(sys.argv[1:] if argv is None else argv)

@@ -1,0 +1,117 @@
+"""Which subcommand serves a command line, and how its errors are told: one line, and an exit code.
+
+Bare numbers are a command line too (``softargmax -1 2 -3.5``), so what does not begin with a subcommand's name goes to
+the default one. That one takes options it does not know for values, so that -3.5 is a number; `values.py` then
+refuses whatever is neither.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import typer
+
+from softargmax.cli import bench, demo, info, normalize, plot
+from softargmax.cli.errors import FailedRunError, TyperException, WrongUseError
+from softargmax.cli.values import listed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+DEFAULT = "softmax"
+SUBCOMMANDS: dict[str, Callable[..., None]] = {
+    DEFAULT: normalize.command,
+    "plot": plot.command,
+    "info": info.command,
+    "bench": bench.command,
+    "demo": demo.command,
+}
+
+# What core.check and the streams call an argument, where an option of the command sets it: such an error is wrong use.
+RUN_ERRORS = (OSError, ValueError, TypeError, MemoryError, ImportError, RuntimeError)
+INTERRUPTED = 130  # what typer makes of an interrupt
+OPTIONS = ("axis", "temperature", "base", "dtype", "memory", "target")
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Softmax of numbers, files and streams: [bold]softargmax 1 2 3 4 1 2 3[/]",
+    epilog="Numbers and files need no subcommand: softargmax -1 2 -3.5 · softargmax scores.npy -o probs.npy --axis 0 · "
+    "softargmax --temperature 10 --log - < scores.csv",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for name, function in SUBCOMMANDS.items():
+    settings: dict[str, Any] = {"ignore_unknown_options": True} if name in (DEFAULT, "plot") else {}
+    app.command(name, context_settings=settings)(function)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(info.version())
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", help="Say the version and stop.", callback=_version, is_eager=True
+    ),
+) -> None:
+    """Serve options that stand before any subcommand."""
+
+
+def dispatched(arguments: Sequence[str]) -> list[str]:
+    """Put the default subcommand in front where none is named.
+
+    >>> dispatched(["1", "2"]), dispatched(["plot", "1", "--temperatures", "1", "10"])
+    (['softmax', '1', '2'], ['plot', '1', '--temperatures', '1', '--temperatures', '10'])
+    """
+    given = list(arguments) or ["--help"]
+    if given[0] in ("-h", "--help", "--version"):
+        return given
+    if given[0] not in SUBCOMMANDS:
+        given.insert(0, DEFAULT)
+    return listed(given, "--temperatures") if given[0] == "plot" else given
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line and return its exit code: 0, 1 for a failed run, 2 for wrong use."""
+    try:
+        code = app(args=dispatched(arguments), prog_name="softargmax", standalone_mode=False)
+        sys.stdout.flush()  # a full disk or a closed pipe is an error of the run
+    except BrokenPipeError:
+        # The reader of our output has gone: nothing is left to tell, not even when Python flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except (TyperException, WrongUseError, FailedRunError, *RUN_ERRORS) as error:
+        code = code_of(error)
+        print(f"softargmax: {sentence(error)}", file=sys.stderr)
+    if code == INTERRUPTED:
+        print("softargmax: interrupted", file=sys.stderr)
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def code_of(error: Exception) -> int:
+    """Tell wrong use (2) from a failed run (1): an error that names an argument which an option sets is wrong use."""
+    if isinstance(error, TyperException):
+        return int(error.exit_code)
+    wrong = isinstance(error, (WrongUseError, np.exceptions.AxisError))
+    named = isinstance(error, (ValueError, TypeError)) and str(error).partition(":")[0] in OPTIONS
+    return 2 if wrong or named else 1
+
+
+def sentence(error: Exception) -> str:
+    """Say an error in one line."""
+    text = str(error)
+    if isinstance(error, TyperException):
+        text = error.format_message()
+    elif isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(text.split()) or type(error).__name__

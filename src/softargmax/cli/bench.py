@@ -1,0 +1,104 @@
+"""``softargmax bench``: ratios against the installed peers from one run, and the machine's limits beside them."""
+
+from __future__ import annotations
+
+import json as json_module
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from softargmax import stream
+from softargmax.cli import cases, measure, show, streamed, values
+from softargmax.cli.errors import FailedRunError, WrongUseError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import Console
+
+STREAM = "stream"
+
+Room = Annotated[str | None, typer.Argument(help=f"One of {', '.join(cases.ROOMS)}, {STREAM}; without it all.")]
+Json = Annotated[str | None, typer.Option("--json", help="Write the results to this file; - prints them.")]
+Rounds = Annotated[int, typer.Option("--rounds", min=3, help="Samples a side.")]
+Size = Annotated[str, typer.Option("--size", help="The size of the stream's file.")]
+Memory = Annotated[str, typer.Option("--memory", help="What the stream may hold of it at once.")]
+
+
+def command(
+    room: Room = None, json: Json = None, rounds: Rounds = 15, size: Size = "1G", memory: Memory = "128M"
+) -> None:
+    """Ratios against the installed peers, one run, with the machine's limits beside them."""
+    rooms = [*cases.ROOMS, STREAM]
+    if room is not None and room not in rooms:
+        raise WrongUseError(f"{room}: there is no such room to bench; it may be {', '.join(rooms)}")
+    out = None if json == "-" else show.console()
+    record: dict[str, Any] = {"machine": measure.machine()}
+    for name, make in cases.ROOMS.items():
+        if room in (None, name):
+            record[name] = timed(out, name, make(), rounds)
+    if room in (None, STREAM):
+        record[STREAM] = stream_row(out, values.bytes_named(size), values.bytes_named(memory))
+    if json == "-":
+        print(show.as_json(record))
+    elif json is not None:
+        with stream.whole_file(json) as file:
+            file.write((json_module.dumps(show.plain(record), indent=2) + "\n").encode())
+    if STREAM in record and not record[STREAM]["rows_equal"]:
+        raise FailedRunError("sampled rows of the stream differ from the in-memory result")
+
+
+def timed(out: Console | None, name: str, some: Iterable[measure.Case], rounds: int) -> dict[str, Any]:
+    """Time cases, print a table as soon as all are done, and give the record."""
+    limits = measure.machine_limits()
+    results = []
+    for case in some:
+        if out is not None and out.is_terminal:
+            with out.status(case.name):
+                results.append(measure.measure(case, rounds=rounds))
+        else:
+            results.append(measure.measure(case, rounds=rounds))
+    if out is not None:
+        print_results(out, name, results, limits)
+    return {
+        "limits": {"copy_bytes_per_second": limits.copy_bytes, "vectors_per_second": limits.vectors,
+                   "threads": limits.threads},
+        "cases": [result.as_json(limits) for result in results],
+    }  # fmt: skip
+
+
+def print_results(out: Console, title: str, results: list[measure.Result], limits: measure.Limits) -> None:
+    """Print a line a case: our median, each peer's median over ours, and what the memory's speed alone would take."""
+    peers = list(dict.fromkeys(peer for result in results for peer in result.peers))
+    shown = show.table(title, "softargmax", *(f"{peer} / ours" for peer in peers), "memory limit")
+    for result in results:
+        ours = result.timings[measure.OURS].median
+        ratios = [f"{result.ratio(peer):.2f}" if peer in result.timings else "" for peer in peers]
+        memory = result.limits(limits).get("memory")
+        limit = "" if memory is None else f"{measure.readable(memory)} ({memory / ours:.0%})"
+        shown.add_row(result.name, measure.readable(ours), *ratios, limit)
+    out.print(shown)
+    out.print(
+        f"[dim]medians of alternating runs; above 1 softargmax is faster. Memory limit: what has to be moved, at the "
+        f"measured copying speed of {limits.copy_bytes / 1e9:.1f} GB/s[/]"
+    )
+
+
+def stream_row(out: Console | None, size: int, memory: int) -> dict[str, Any]:
+    """Convert a file in a process of its own and print its peak memory."""
+    with tempfile.TemporaryDirectory(prefix="softargmax-") as name:
+        source, target = Path(name) / "scores.npy", Path(name) / "probabilities.npy"
+        shape = streamed.write_scores(source, size)
+        found = streamed.convert_apart(source, target, memory)
+        found |= {"bytes": source.stat().st_size, "shape": shape, "memory": memory}
+        found["rows_equal"] = streamed.equal_rows(source, target)
+    if out is not None:
+        shown = show.table(STREAM, "file", "windows", "peak memory", "speed", "sampled rows")
+        mib = {key: f"{found[key] / 2**20:,.0f} MiB" for key in ("bytes", "memory", "peak")}
+        speed = f"{2 * found['bytes'] / found['seconds'] / 1e9:.1f} GB/s"
+        same = "same bits" if found["rows_equal"] else "differ"
+        shown.add_row("softmax, .npy to .npy", mib["bytes"], mib["memory"], mib["peak"], speed, same)
+        out.print(shown)
+    return found

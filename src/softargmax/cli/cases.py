@@ -1,0 +1,91 @@
+"""What ``softargmax bench`` times, room by room, against the peers that are installed.
+
+A room is a function that yields cases; add one to `ROOMS`. The full sweep, with more shapes and what was promised of
+them, is under ``bench/`` of the repository; this is the part that a user without a checkout can run.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import softargmax
+from softargmax.cli.measure import OURS, Case
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Sides = dict[str, "Callable[[], object]"]
+
+
+def scores(*shape: int) -> np.ndarray[Any, Any]:
+    """Give normal float32 scores, written once so that every page is there."""
+    return np.random.default_rng(0).standard_normal(shape, np.float32) * np.float32(4)
+
+
+def torch_side(z: np.ndarray[Any, Any], make: Callable[[Any, Any], Callable[[], object]]) -> Sides:
+    """Give torch's side of a case on the same memory, where torch is installed."""
+    if find_spec("torch") is None:
+        return {}
+    import torch
+
+    return {"torch": make(torch, torch.from_numpy(z))}
+
+
+def scipy_side(make: Callable[[Any], Callable[[], object]]) -> Sides:
+    """Give SciPy's side of a case, where SciPy is installed."""
+    if find_spec("scipy") is None:
+        return {}
+    import scipy.special
+
+    return {"scipy": make(scipy.special)}
+
+
+def short() -> Iterator[Case]:
+    """Yield the few cases of the tour: seconds in all."""
+    z = scores(512, 32768)
+    out = np.empty_like(z)
+    sides: Sides = {OURS: lambda: softargmax.softmax(z, out=out)}
+    sides |= torch_side(z, lambda torch, t: partial(torch.softmax, t, -1, out=torch.from_numpy(out)))
+    yield Case("softmax 512 x 32768, out=", sides, bytes=2 * z.nbytes)
+
+    sides = {OURS: lambda: softargmax.logsumexp(z)}
+    sides |= torch_side(z, lambda torch, t: lambda: torch.logsumexp(t, -1))
+    sides |= scipy_side(lambda special: lambda: special.logsumexp(z, axis=-1))
+    yield Case("logsumexp 512 x 32768", sides, bytes=z.nbytes)
+
+    seven = np.array([1.0, 2, 3, 4, 1, 2, 3])
+    sides = {OURS: lambda: softargmax.softmax(seven)}
+    sides |= scipy_side(lambda special: lambda: special.softmax(seven))
+    yield Case("softmax of 7 numbers", sides)
+
+
+def normalize() -> Iterator[Case]:
+    """Yield the softmax family: wide rows, short rows, along axis 0, ragged rows, a handful of numbers."""
+    yield from short()
+    z = scores(512, 32768)
+    sides: Sides = {OURS: lambda: softargmax.softmax(z)}
+    sides |= torch_side(z, lambda torch, t: lambda: torch.softmax(t, -1))
+    sides |= scipy_side(lambda special: lambda: special.softmax(z, axis=-1))
+    yield Case("softmax 512 x 32768, fresh output", sides, bytes=2 * z.nbytes)
+
+    sides = {OURS: lambda: softargmax.log_softmax(z)}
+    sides |= torch_side(z, lambda torch, t: lambda: torch.log_softmax(t, -1))
+    yield Case("log_softmax 512 x 32768, fresh output", sides, bytes=2 * z.nbytes)
+
+    short_rows = scores(4096, 1024)
+    out = np.empty_like(short_rows)
+    sides = {OURS: lambda: softargmax.softmax(short_rows, out=out)}
+    sides |= torch_side(short_rows, lambda torch, t: partial(torch.softmax, t, -1, out=torch.from_numpy(out)))
+    yield Case("softmax 4096 x 1024, out=", sides, bytes=2 * short_rows.nbytes)
+
+    tall = scores(8192, 4096)
+    sides = {OURS: lambda: softargmax.softmax(tall, axis=0)}
+    sides |= torch_side(tall, lambda torch, t: lambda: torch.softmax(t, 0))
+    yield Case("softmax 8192 x 4096, axis 0", sides, bytes=2 * tall.nbytes)
+
+
+ROOMS: dict[str, Callable[[], Iterator[Case]]] = {"normalize": normalize}

@@ -1,0 +1,53 @@
+"""``softargmax demo``: the tour, stop by stop."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from softargmax.cli import show
+from softargmax.cli.errors import FailedRunError, WrongUseError
+from softargmax.cli.tour import STOPS, Stop
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="The folder for pictures and files.")]
+Only = Annotated[list[str] | None, typer.Option("--only", help="Only this stop (may be repeated).")]
+Json = Annotated[bool, typer.Option("--json", help="Print what each stop found as JSON.")]
+
+
+def command(output: Output = Path("demo-output"), only: Only = None, json: Json = False) -> None:
+    """The tour: checked values, a picture, real scores, a file larger than memory, a short bench."""
+    out = show.console()
+    output.mkdir(parents=True, exist_ok=True)
+    stops = chosen(only)
+    findings, failed, start = {}, [], time.perf_counter()
+    for number, stop in enumerate(stops, 1):
+        if not json:
+            out.print(f"\n[bold]{number}. {stop.title}[/]")
+        began = time.perf_counter()
+        finding = stop.run(out if not json else None, output)
+        finding["seconds"] = round(time.perf_counter() - began, 2)
+        findings[stop.name] = finding
+        if not finding["ok"]:
+            failed.append(stop.name)
+        if not json:
+            verdict = "[green]holds[/]" if finding["ok"] else "[red]does not hold[/]"
+            out.print(f"{verdict} [dim]· {finding['seconds']:.1f} s[/]")
+    seconds = time.perf_counter() - start
+    if json:
+        print(show.as_json({"stops": findings, "seconds": round(seconds, 2), "ok": not failed}))
+    elif not failed:
+        out.print(f"\n{len(stops)} stops in {seconds:.0f} s; pictures and files are in {output}/")
+    if failed:
+        raise FailedRunError(f"the tour found what should not be: {', '.join(failed)}")
+
+
+def chosen(only: list[str] | None) -> tuple[Stop, ...]:
+    """Give the stops asked for, in their order."""
+    known = [stop.name for stop in STOPS]
+    for name in only or ():
+        if name not in known:
+            raise WrongUseError(f"--only {name}: there is no such stop; it may be {', '.join(known)}")
+    return tuple(stop for stop in STOPS if not only or stop.name in only)

@@ -1,0 +1,98 @@
+"""``softargmax info``: what is installed here, what serves which arrays, and why the rest cannot."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import softargmax
+from softargmax.cli import measure, show
+from softargmax.core import dispatch
+
+PACKAGES = ("numpy", "array-api-compat", "torch", "jax", "dask", "scipy", "scikit-learn", "matplotlib", "typer", "rich")
+NEEDS = {"torch": "torch", "torch-device": "torch"}  # kind of array: what has to be installed for it
+WHAT = {
+    "numpy": "NumPy arrays",
+    "torch": "torch tensors in CPU memory",
+    "torch-device": "torch tensors on other devices",
+    "array-api": "JAX, CuPy and other array-API arrays",
+    "dask": "Dask arrays",
+}
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def command(json: Json = False) -> None:
+    """Versions, instruction set, threads, and which implementations are usable here and why not."""
+    facts = gathered()
+    if json:
+        print(show.as_json(facts))
+        return
+    out = show.console()
+    out.print(f"[bold]softargmax {facts['version']}[/]")
+    machine = facts["machine"]
+    out.print(f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']}")
+    native = facts["native"]
+    if "unusable" in native:
+        out.print(f"native core: not usable: {native['unusable']}")
+    else:
+        others = [isa for isa in native.get("isas", ()) if isa != native.get("isa")]
+        also = f" (also {', '.join(others)})" if others else ""
+        out.print(f"native core: {native.get('isa')}{also}, {native.get('threads')} threads")
+    shown = show.table("arrays", "implementation", "usable")
+    shown.columns[1].justify = shown.columns[2].justify = "left"
+    shown.columns[2].no_wrap = False
+    for row in facts["implementations"]:
+        verdict = "[green]yes[/]" if row["usable"] else f"no: {row['why']}"
+        shown.add_row(WHAT.get(row["arrays"], row["arrays"]), f"{row['room']}.{row['implementation']}", verdict)
+    out.print(shown)
+    versions = [f"{name} {version or '[dim]not installed[/]'}" for name, version in facts["packages"].items()]
+    out.print(", ".join(versions))
+
+
+def gathered() -> dict[str, Any]:
+    """Gather the facts as plain values."""
+    return {
+        "version": version(),
+        "machine": measure.machine(()),
+        "native": native(),
+        "implementations": [usable(room, *key) for room in rooms() for key in dispatch.MODULES],
+        "packages": {name: measure.package_version(name) for name in PACKAGES},
+    }
+
+
+def version() -> str:
+    """Give the library's version."""
+    return softargmax.__version__
+
+
+def native() -> dict[str, Any]:
+    """Ask the compiled core about itself, or say why it cannot be loaded."""
+    try:
+        from softargmax.core import native as core
+    except (ImportError, ValueError, RuntimeError) as error:
+        return {"unusable": str(error)}
+    return dict(core.info())
+
+
+def rooms() -> list[str]:
+    """Give the rooms that have implementations: those with a definition."""
+    home = Path(softargmax.__file__).parent
+    return sorted(definition.parent.name for definition in home.glob("*/reference.py"))
+
+
+def usable(room: str, kind: str, implementation: str) -> dict[str, Any]:
+    """Try an implementation: whether it loads, and the reason where it does not."""
+    row = {"room": room, "arrays": kind, "implementation": implementation, "usable": False, "why": None}
+    needed = NEEDS.get(kind)
+    if needed is not None and find_spec(needed) is None:
+        return {**row, "why": f"{needed} is not installed: pip install 'softargmax[{needed}]'"}
+    try:
+        importlib.import_module(f"softargmax.{room}.{dispatch.MODULES[kind, implementation]}")
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        return {**row, "why": " ".join(str(error).split())}
+    return {**row, "usable": True}

@@ -1,0 +1,129 @@
+"""How results look: bars and tables on a terminal, plain columns in a pipe, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+MOST_ROWS = 32
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Make the console to print on (made when asked, so that it sees the streams of the moment)."""
+    return Console(stderr=stderr, highlight=False)
+
+
+def as_json(value: Any) -> str:
+    """Write JSON that any reader takes: infinities and NaN become the strings "inf", "-inf", "nan"."""
+    return json.dumps(plain(value), ensure_ascii=False, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """Turn arrays and NumPy numbers into lists and numbers of JSON.
+
+    >>> plain({"p": np.array([0.5, -np.inf])})
+    {'p': [0.5, '-inf']}
+    """
+    if isinstance(value, dict):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if isinstance(value, np.ndarray):
+        # A float32 is written in its own few figures, not in the many of the double that it becomes.
+        return [plain(part) for part in value] if value.ndim else plain(value[()])
+    if isinstance(value, np.generic):
+        value = float(str(value)) if isinstance(value, np.floating) else value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def bar(share: float, width: int = 32) -> Text:
+    """Draw a share of 1 as a bar, to an eighth of a character.
+
+    >>> bar(0.5, 4).plain
+    '██  '
+    """
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8) if math.isfinite(share) else 0
+    full, rest = divmod(eighths, 8)
+    return Text(("█" * full + (EIGHTHS[rest] if rest else "")).ljust(width), style="cyan")
+
+
+def figures(number: float) -> str:
+    """Write a number in seven significant figures, as design and docs do.
+
+    >>> figures(0.0236405430), figures(1.0), figures(4.2e-18)
+    ('0.02364054', '1', '4.2e-18')
+    """
+    return f"{number:.7g}"
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """Make a calm table: a rule under the head, numbers to the right."""
+    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    for index, name in enumerate(columns):
+        made.add_column(name, justify="left" if index == 0 else "right", no_wrap=True)
+    return made
+
+
+def vector(values: Iterable[Any], results: Iterable[Any], shares: list[float], *, log: bool) -> None:
+    """Print one row of scores: values, probabilities (or their logarithms) and bars."""
+    if not sys.stdout.isatty():
+        for value, result in zip(values, results, strict=True):
+            print(f"{value!s}\t{result!s}")
+        return
+    shown = table("z", "log p" if log else "p")
+    shown.columns[0].justify = "right"
+    shown.add_column("")
+    top = max(shares, default=1.0)
+    for value, result, share in list(zip(values, results, shares, strict=True))[: MOST_ROWS * 2]:
+        shown.add_row(figures(value), figures(result), bar(share / top if top > 0 else 0.0))
+    out = console()
+    out.print(shown)
+    if len(shares) > MOST_ROWS * 2:
+        out.print(f"[dim]and {len(shares) - MOST_ROWS * 2} more; -o FILE writes them all[/]")
+
+
+def matrix(results: np.ndarray[Any, Any], shares: np.ndarray[Any, Any]) -> None:
+    """Print rows of probabilities: where each one's largest is, how large, how spread the row."""
+    flat, rows = shares.reshape(-1, shares.shape[-1]), results.reshape(-1, results.shape[-1])
+    shown = table("row", "arg max", "there", "perplexity", title=f"{flat.shape[0]} rows of {flat.shape[1]}")
+    shown.add_column("")
+    for index, row in enumerate(flat[:MOST_ROWS]):
+        best = int(np.argmax(row)) if row.size else 0
+        inside = row[row > 0].astype(float)
+        perplexity = math.exp(-float(np.sum(inside * np.log(inside))))
+        shown.add_row(str(index), str(best), figures(rows[index, best]), f"{perplexity:.4g}", bar(float(row[best])))
+    out = console()
+    out.print(shown)
+    if len(flat) > MOST_ROWS:
+        out.print(f"[dim]and {len(flat) - MOST_ROWS} more rows; -o FILE writes them all[/]")
+
+
+@contextmanager
+def progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """Show a bar on standard error while bytes go by; nothing where that is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console(stderr=True), transient=True) as shown:
+        task = shown.add_task(what, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)

@@ -1,0 +1,72 @@
+"""A file larger than memory, made, converted in a process of its own, measured and checked.
+
+The tour, ``softargmax bench stream`` and the tests all show the same promise through this file. Run as a module it is
+the process that converts: ``python -m softargmax.cli.streamed SOURCE TARGET MEMORY`` prints its peak memory as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import softargmax
+from softargmax import stream
+
+LENGTH = 1 << 16  # a vocabulary's worth of scores a row
+
+
+def write_scores(path: Path, size: int, *, seed: int = 0) -> tuple[int, int]:
+    """Write float32 scores of about `size` bytes and give their shape; only one block of them is ever in memory."""
+    rows = max(1, size // (4 * LENGTH))
+    block = np.random.default_rng(seed).normal(0, 4, (min(rows, 32), LENGTH)).astype(np.float32)
+    with stream.whole_file(path) as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (rows, LENGTH)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for start in range(0, rows, len(block)):
+            part = block[: rows - start] + np.float32(start % 7)
+            file.write(np.roll(part, start, axis=1).tobytes())
+    return rows, LENGTH
+
+
+def convert_apart(source: Path, target: Path, memory: int) -> dict[str, Any]:
+    """Convert in a process of its own; give its peak resident memory, before the work and after it, and its seconds."""
+    words = [sys.executable, "-m", "softargmax.cli.streamed", str(source), str(target), str(memory)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603  our own module
+    if done.returncode:
+        raise RuntimeError(f"the converting process failed: {done.stderr.strip().splitlines()[-1:]}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def equal_rows(source: Path, target: Path, samples: int = 16) -> bool:
+    """Check sampled rows of the result against the in-memory function, to the bit."""
+    scores, converted = np.load(source, mmap_mode="r"), np.load(target, mmap_mode="r")
+    rows = sorted({0, len(scores) - 1, *np.random.default_rng(1).integers(0, len(scores), samples).tolist()})
+    return all(softargmax.softmax(scores[row]).tobytes() == converted[row].tobytes() for row in rows)
+
+
+def peak_memory() -> int:
+    """Give this process's peak resident memory, in bytes."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) << 10
+    raise RuntimeError("this system does not tell a process's peak memory")
+
+
+def main(source: str, target: str, memory: str) -> None:
+    """Convert, and print what it took."""
+    softargmax.softmax(np.zeros((2, 8), np.float32))  # what a first call loads is not the stream's
+    before = peak_memory()
+    start = time.perf_counter()
+    stream.softmax(source, target, memory=int(memory))
+    print(json.dumps({"before": before, "peak": peak_memory(), "seconds": time.perf_counter() - start}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

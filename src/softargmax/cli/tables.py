@@ -1,0 +1,120 @@
+"""Scores in text files: read with the line and column of what is wrong, written in figures that read back the same."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from softargmax import stream
+from softargmax.cli.errors import FailedRunError, WrongUseError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Array = np.ndarray[Any, Any]
+
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": None}
+KINDS = ".npy, .csv, .tsv or .txt"
+
+
+def kind_of(path: str) -> str:
+    """Give the kind of file that a name asks for."""
+    kind = Path(path).suffix.lower()
+    if kind != ".npy" and kind not in DELIMITERS:
+        raise WrongUseError(f"{path}: the name may end in {KINDS}")
+    return kind
+
+
+def read(path: str) -> Array:
+    """Read a file, or standard input for ``-``, whole; a single column or a single row is a vector."""
+    if path == "-":
+        data = sys.stdin.buffer.read()
+        if data.startswith(b"\x93NUMPY"):
+            return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+        text = decoded(data, "standard input")
+        first = next((line for line in text.splitlines() if line.strip()), "")
+        return parsed(text, "standard input", "," if "," in first else "\t" if "\t" in first else None)
+    if not Path(path).exists():
+        raise FailedRunError(f"{path}: no such file, and not a number")
+    kind = kind_of(path)
+    return parsed(decoded(Path(path).read_bytes(), path), path, DELIMITERS[kind])
+
+
+def read_any(path: str) -> Array:
+    """Read a .npy file or a text file, whole."""
+    if path.lower().endswith(".npy"):
+        stream.logsumexp(path)  # its checks: header, length, dtype
+        return np.asarray(np.load(path, allow_pickle=False))
+    return read(path)
+
+
+def decoded(data: bytes, name: str) -> str:
+    """Decode UTF-8, with or without a byte order mark."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise FailedRunError(f"{name}, line {line}: byte {error.start} is not UTF-8 text") from None
+
+
+def rows_in(text: str, delimiter: str | None) -> Iterator[tuple[int, list[str]]]:
+    """Give each line that holds something, with its number; lines that begin with # are comments."""
+    lines = text.splitlines(keepends=True)
+    if delimiter is None:
+        yield from ((number, line.split()) for number, line in enumerate(lines, 1) if line.split("#")[0].strip())
+        return
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    for cells in reader:
+        if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#"):
+            yield reader.line_num, cells
+
+
+def parsed(text: str, name: str, delimiter: str | None) -> Array:
+    """Read a table of numbers; FailedRunError names the line and the column of the first thing that is none."""
+    table: list[list[float]] = []
+    try:
+        for line, cells in rows_in(text, delimiter):
+            try:
+                table.append([float(cell) for cell in cells])
+            except ValueError:
+                raise FailedRunError(_wrong_cell(name, line, cells)) from None
+            if len(cells) != len(table[0]):
+                raise FailedRunError(
+                    f"{name}, line {line}: {len(cells)} values, where the lines above have {len(table[0])}"
+                )
+    except csv.Error as error:
+        raise FailedRunError(f"{name}: {error}") from None
+    if not table:
+        raise FailedRunError(f"{name}: no numbers in it")
+    scores = np.array(table)
+    return scores.reshape(-1) if 1 in scores.shape else scores
+
+
+def _wrong_cell(name: str, line: int, cells: list[str]) -> str:
+    for column, cell in enumerate(cells, 1):
+        try:
+            float(cell)
+        except ValueError:
+            what = f"{cell.strip()[:40]!r} is not a number" if cell.strip() else "empty"
+            return f"{name}, line {line}, column {column}: {what}"
+    return f"{name}, line {line}: not numbers"
+
+
+def text_of(array: Array, delimiter: str) -> Iterator[str]:
+    """Write an array line by line, in the fewest figures that read back as the same numbers; a vector is a column."""
+    rows = array.reshape(-1, 1) if array.ndim < 2 else array.reshape(-1, array.shape[-1])
+    for row in rows:
+        yield delimiter.join(row.astype(str)) + "\n"
+
+
+def write(path: str, array: Array) -> None:
+    """Write a text file that appears when it is whole."""
+    delimiter = DELIMITERS[kind_of(path)] or " "
+    with stream.whole_file(path) as file:
+        for line in text_of(array, delimiter):
+            file.write(line.encode())

@@ -1,0 +1,39 @@
+"""The stops of the tour, in order.
+
+A stop is a file here with a function ``run(out, folder)``: it prints on `out` (a rich Console, or None where the
+caller wants no output), writes what it makes into `folder`, and returns a dict of what it found, whose key
+``ok`` says whether that is as it should be. To add a stop: write the file, add a line to `STOPS`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from softargmax.cli.tour.digits import run as digits
+from softargmax.cli.tour.short_bench import run as short_bench
+from softargmax.cli.tour.stream_file import run as stream_file
+from softargmax.cli.tour.temperature import run as temperature
+from softargmax.cli.tour.values import run as values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rich.console import Console
+
+
+class Stop(NamedTuple):
+    """A stop of the tour."""
+
+    name: str
+    title: str
+    run: Callable[[Console | None, Path], dict[str, Any]]
+
+
+STOPS = (
+    Stop("values", "Values that can be checked by hand", values),
+    Stop("temperature", "Temperature, from arg max to uniform", temperature),
+    Stop("digits", "Real scores: handwritten digits", digits),
+    Stop("stream", "A file larger than its memory", stream_file),
+    Stop("bench", "Against the installed peers", short_bench),
+)

@@ -1,0 +1,85 @@
+"""Scores of a real classifier: its probabilities, how good they are, and what temperature does to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import softargmax
+from softargmax.cli import plot, show
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+SHOWN = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+def run(out: Console | None, folder: Path) -> dict[str, Any]:
+    """Train on two thirds of the images, turn the scores of the rest into probabilities, sweep the temperature."""
+    try:
+        import sklearn.datasets
+        import sklearn.discriminant_analysis
+        import sklearn.model_selection
+    except ModuleNotFoundError:
+        if out is not None:
+            out.print("scikit-learn is not installed, so this stop is left out: pip install 'softargmax[sklearn]'")
+        return {"ok": True, "skipped": "scikit-learn is not installed"}
+    images, labels = sklearn.datasets.load_digits(return_X_y=True)
+    split = sklearn.model_selection.train_test_split(images, labels, test_size=1 / 3, random_state=0, stratify=labels)
+    train, test, train_labels, test_labels = split
+    # Ridge-like shrinkage: many pixels are always blank, and the plain covariance has no inverse.
+    model = sklearn.discriminant_analysis.LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
+    scores = model.fit(train, train_labels).decision_function(test)
+
+    sweep = np.geomspace(0.125, 16, 57)
+    loss = np.array([log_loss(scores, test_labels, T) for T in sweep])
+    best = float(sweep[int(np.argmin(loss))])
+    rows = [quality(scores, test_labels, T) for T in SHOWN]
+    agrees = np.allclose(softargmax.softmax(scores), model.predict_proba(test), rtol=1e-12, atol=1e-15)
+    same = len({row["accuracy"] for row in rows}) == 1
+    sums = softargmax.softmax(scores.astype(np.float32)).sum(axis=1)
+    picture = folder / "digits.png"
+    draw(sweep, loss, best, str(picture))
+    if out is not None:
+        shown = show.table("T", "accuracy", "log-loss", "mean of the largest p")
+        for T, row in zip(SHOWN, rows, strict=True):
+            shown.add_row(f"{T:g}", f"{row['accuracy']:.1%}", f"{row['loss']:.4f}", f"{row['confidence']:.1%}")
+        out.print(f"{len(images):,} images; trained on {len(train):,}, scored on {len(test):,}")
+        out.print(shown)
+        out.print(f"[dim]temperature never changes the arg max; the log-loss is least at T = {best:.2f}: {picture}[/]")
+    ok = bool(agrees and same and rows[2]["accuracy"] > 0.9 and np.abs(sums - 1).max() < 1e-6)
+    return {"ok": ok, "images": len(images), "best_temperature": best, "sweep": dict(zip(SHOWN, rows, strict=True))}
+
+
+def log_loss(scores: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], temperature: float) -> float:
+    """Give the mean of -log p of the right digit."""
+    log_p = softargmax.log_softmax(scores, temperature=temperature)
+    return -float(np.mean(log_p[np.arange(len(labels)), labels]))
+
+
+def quality(scores: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], temperature: float) -> dict[str, float]:
+    """Give accuracy, log-loss and the mean of the largest probability."""
+    p = softargmax.softmax(scores, temperature=temperature)
+    return {
+        "accuracy": float(np.mean(p.argmax(axis=1) == labels)),
+        "loss": log_loss(scores, labels, temperature),
+        "confidence": float(p.max(axis=1).mean()),
+    }
+
+
+def draw(sweep: np.ndarray[Any, Any], loss: np.ndarray[Any, Any], best: float, output: str) -> None:
+    """Draw the log-loss over temperature."""
+    figure = plot.pyplot()(figsize=(6.4, 3.6), layout="constrained")
+    panel = figure.subplots()
+    panel.plot(sweep, loss, color=plot.shades(3)[1], linewidth=2)
+    panel.plot([best], [loss.min()], "o", color=plot.shades(3)[2])
+    panel.annotate(f"T = {best:.2f}", (best, loss.min()), xytext=(0, 9), textcoords="offset points", ha="center")
+    panel.set_xscale("log", base=2)
+    panel.set_xlabel("temperature T")
+    panel.set_ylabel("log-loss")
+    panel.set_title("Handwritten digits: linear discriminant scores", loc="left", fontsize=11)
+    plot.tidy(panel)
+    plot.save(figure, output)

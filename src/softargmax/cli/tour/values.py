@@ -1,0 +1,50 @@
+"""The checked values of the literature, next to what comes out here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import softargmax
+from softargmax.cli import show
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+CHAIN: list[float] = [1, 2, 3, 4, 1, 2, 3]
+
+# (what, scores, temperature, the printed values, how many decimals they have)
+CHECKED: tuple[tuple[str, list[float], float, list[float], int], ...] = (
+    ("softmax(1,2,3,4,1,2,3)", CHAIN, 1.0,
+     [0.02364054, 0.06426166, 0.1746813, 0.474833, 0.02364054, 0.06426166, 0.1746813], 7),
+    ("the same at T = 10", CHAIN, 10.0, [0.125, 0.138, 0.153, 0.169, 0.125, 0.138, 0.153], 3),
+    ("softmax(1,2,8)", [1, 2, 8], 1.0, [0.001, 0.002, 0.997], 3),
+    ("softmax(0,10)", [0, 10], 1.0, [0.00005, 0.99995], 5),
+    ("softmax(0,10) at T = 100", [0, 10], 100.0, [0.475, 0.525], 3),
+    ("softmax(2,2.1)", [2.0, 2.1], 1.0, [0.475, 0.525], 3),
+    ("softmax(2.11,2.1)", [2.11, 2.1], 1.0, [0.5025, 0.4975], 4),
+    ("arg max of (1,5,5)", [1, 5, 5], 0.0, [0.0, 0.5, 0.5], 15),
+)  # fmt: skip
+
+
+def run(out: Console | None, folder: Path) -> dict[str, Any]:  # noqa: ARG001  a stop's arguments are fixed
+    """Compute every checked value and compare to its printed decimals."""
+    shown = show.table("", "printed", "computed", "")
+    shown.columns[1].justify = shown.columns[2].justify = "left"
+    found = []
+    for what, scores, temperature, printed, decimals in CHECKED:
+        p = softargmax.softmax(scores, temperature=temperature)
+        agrees = bool(np.all(np.abs(p - printed) <= 0.6 * 10.0**-decimals))
+        found.append(agrees)
+        words = " ".join(f"{value:.{min(decimals, 4)}f}" for value in p)
+        shown.add_row(what, " ".join(f"{value:g}" for value in printed)[:40], words, "✓" if agrees else "✗")
+    confident = float(softargmax.log_softmax([40.0, 0.0])[0])
+    found.append(abs(confident / -4.248354255291589e-18 - 1) < 1e-15)
+    tick = "✓" if found[-1] else "✗"
+    shown.add_row("log_softmax(40,0): a small loss, kept", "-4.248354e-18", f"{confident:.6e}", tick)
+    if out is not None:
+        out.print(shown)
+    return {"ok": all(found), "checked": len(found)}

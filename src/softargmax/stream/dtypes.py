@@ -1,0 +1,33 @@
+"""Which dtypes a stream reads, what they are computed in and what comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from softargmax.core import check
+
+
+def check_readable(dtype: np.dtype[Any], name: str) -> None:
+    """Refuse what cannot be streamed: objects, strings, structures, complex and extended numbers."""
+    if dtype.hasobject:
+        raise TypeError(
+            f"{name} holds Python objects (dtype {dtype}), which are never unpickled here; save plain numbers"
+        )
+    if dtype.kind not in "biuf" or dtype.itemsize > 8:
+        raise TypeError(f"{name} has dtype {dtype}; it may be float16, float32, float64, an integer or bool")
+
+
+def working(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Give the dtype that windows are read into: floats as they are, in this machine's byte order; else float64."""
+    return dtype.newbyteorder("=") if dtype.kind == "f" else np.dtype(np.float64)
+
+
+def returned(dtype: np.dtype[Any], asked: Any, *, lse: bool) -> np.dtype[Any]:
+    """Give the result's dtype: what was asked, else that of the scores (every lse of halves is float32)."""
+    if asked is not None:
+        result: np.dtype[Any] = check.float_dtype(asked, np.empty(0))
+        return result
+    work = working(dtype)
+    return np.dtype(np.float32) if lse and work.itemsize == 2 else work

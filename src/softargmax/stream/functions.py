@@ -1,0 +1,192 @@
+"""The public functions of the room: check, open, choose the passes."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from softargmax.stream.npy import new_npy
+from softargmax.stream.open import MEMORY, job_of, one_axis, opened, refuse_same, scale_of
+from softargmax.stream.passes import normalise, reduce
+from softargmax.stream.pieces import of_pieces
+from softargmax.stream.stores import ArrayStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from softargmax.stream.stores import Array, Store
+
+    Path = str | os.PathLike[str]
+    Source = Path | Array | Sequence[Array]
+    Axis = int | tuple[int, ...] | None
+    Progress = Callable[[int, int], None]
+
+
+def softmax(
+    source: Source,
+    target: Path | None = None,
+    *,
+    axis: Axis = -1,
+    temperature: float = 1.0,
+    base: float | None = None,
+    dtype: Any = None,
+    memory: int = MEMORY,
+    progress: Progress | None = None,
+) -> Array:
+    r"""Softmax of an array that need not fit in memory, to a file or to memory.
+
+    .. math:: p_i = \exp(\beta z_i) / \sum_j \exp(\beta z_j), \qquad \beta = 1/T
+
+    The source is read in windows. The result has the bits that `softargmax.softmax` gives on the whole array.
+
+    Parameters
+    ----------
+    source : path of a ``.npy`` file, array, or sequence of arrays
+        The scores z: float16, float32, float64, integers or booleans. Arrays may be mapped from files; a sequence's
+        arrays follow one another along `axis`. It is read twice where a row is longer than a window, so an iterator is
+        a TypeError.
+    target : path, optional
+        The ``.npy`` file to write, in the storage order of the source. It appears when it is whole: after an
+        interrupt, an error or a full disk whatever was there before is still there. Without it the result is
+        an array in memory.
+    axis : int, tuple of int or None
+        Along what the probabilities sum to 1; None: over everything.
+    temperature, base : float
+        As in `softargmax.softmax`; numbers only.
+    dtype : dtype, optional
+        The dtype of the result.
+    memory : int
+        How many bytes the stream may use for its windows, at least 1 MiB.
+    progress : callable, optional
+        Called as ``progress(done, total)`` with bytes of the source read after each window.
+
+    Returns
+    -------
+    ndarray
+        The probabilities: in memory, or mapped read-only from the target.
+
+    See Also
+    --------
+    softargmax.softmax : the same of an array in memory, with its edge rows and its gradient.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib, numpy as np, softargmax
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> np.save(folder / "scores.npy", np.array([[0.0, 1.0, 2.0], [2.0, 2.0, 2.0]]))
+    >>> softargmax.stream.softmax(folder / "scores.npy", folder / "probabilities.npy").sum(axis=1)
+    array([1., 1.])
+    """
+    options = {"temperature": temperature, "base": base, "dtype": dtype}
+    return _normalised("softmax", source, target, axis, options, memory=memory, progress=progress)
+
+
+def log_softmax(
+    source: Source,
+    target: Path | None = None,
+    *,
+    axis: Axis = -1,
+    temperature: float = 1.0,
+    base: float | None = None,
+    dtype: Any = None,
+    memory: int = MEMORY,
+    progress: Progress | None = None,
+) -> Array:
+    r"""Log-softmax of an array that need not fit in memory, to a file or to memory.
+
+    .. math:: \log p_i = \beta z_i - \log \sum_j \exp(\beta z_j)
+
+    Parameters and returned value are those of `softargmax.stream.softmax`; the bits are those of
+    `softargmax.log_softmax` on the whole array.
+
+    Examples
+    --------
+    >>> import numpy as np, softargmax
+    >>> pieces = [np.array([40.0]), np.array([0.0])]  # one row in two pieces
+    >>> softargmax.stream.log_softmax(pieces)[0] == -np.log1p(np.exp(-40.0))
+    np.True_
+    """
+    options = {"temperature": temperature, "base": base, "dtype": dtype}
+    return _normalised("log_softmax", source, target, axis, options, memory=memory, progress=progress)
+
+
+def logsumexp(
+    source: Source | Iterable[Array],
+    *,
+    axis: Axis = -1,
+    temperature: float = 1.0,
+    base: float | None = None,
+    keepdims: bool = False,
+    dtype: Any = None,
+    memory: int = MEMORY,
+    progress: Progress | None = None,
+) -> Array:
+    r"""Log-sum-exp (the smooth maximum) of an array that need not fit in memory, or of pieces as they come.
+
+    .. math:: \mathrm{lse} = \frac{1}{\beta} \log \sum_i \exp(\beta z_i)
+
+    The result has the bits that `softargmax.logsumexp` gives on the whole array, however the pieces are cut.
+
+    Parameters
+    ----------
+    source : path of a ``.npy`` file, array, or iterable of arrays
+        The scores z. An iterable (a generator too: each piece is read once) gives arrays that follow one another
+        along `axis`, of one dtype and, but for their length along `axis`, one shape.
+    axis : int, tuple of int or None
+        What is reduced; for an iterable one int.
+    temperature, base, dtype, memory, progress
+        As in `softargmax.stream.softmax`. For an iterable memory is what the pieces take, and one block a row.
+    keepdims : bool
+        Keep the reduced axes with length 1.
+
+    Returns
+    -------
+    ndarray
+        One value a row, in memory.
+
+    Examples
+    --------
+    >>> import numpy as np, softargmax
+    >>> pieces = (np.full(1000, float(k)) for k in range(10))
+    >>> float(softargmax.stream.logsumexp(pieces))
+    16.3663
+    """
+    options = {"temperature": temperature, "base": base, "dtype": dtype}
+    if not isinstance(source, str | os.PathLike | np.ndarray):
+        return of_pieces(source, one_axis(axis), options, scale_of(temperature, base), keepdims=keepdims)
+    with ExitStack() as stack:
+        store = opened(source, axis, stack)
+        job = job_of(store, axis, options, memory, progress, lse=True)
+        return _rows_as_array(reduce(store, job), store, job.axes, keepdims=keepdims)
+
+
+def _normalised(
+    name: str, source: Source, target: Path | None, axis: Axis, options: dict[str, Any], **rest: Any
+) -> Array:
+    """Open the source, make the target and run the passes."""
+    with ExitStack() as stack:
+        store = opened(source, axis, stack)
+        job = job_of(store, axis, options, **rest)
+        fortran = len(store.order) > 1 and store.order == tuple(range(len(store.order)))[::-1]
+        if target is None:
+            result = np.empty(store.shape, job.dtype, order="F" if fortran else "C")
+            normalise(name, store, ArrayStore(result), job)
+            return result
+        refuse_same(source, target)
+        with new_npy(target, store.shape, job.dtype, fortran=fortran) as new:
+            normalise(name, store, new, job)
+    mapped: Array = np.load(target, mmap_mode="r" if store.shape and 0 not in store.shape else None, allow_pickle=False)
+    return mapped
+
+
+def _rows_as_array(flat: Array, store: Store, axes: Sequence[int], *, keepdims: bool) -> Array:
+    """Shape one value a row, flat in storage order, as the array without (or with length-1) reduced axes."""
+    kept = [dim for dim in store.order if dim not in axes]
+    back = sorted(range(len(kept)), key=kept.__getitem__)
+    values = flat.reshape([store.shape[dim] for dim in kept]).transpose(back)
+    if keepdims:
+        return values.reshape([1 if dim in axes else size for dim, size in enumerate(store.shape)])
+    return values[()]

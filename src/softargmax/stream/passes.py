@@ -1,0 +1,144 @@
+"""The passes over a stream's windows.
+
+A window of whole rows is an array like any other: the in-memory function serves it and the data is read once. Rows
+longer than a window are read twice: every piece is folded into the rows' state, then the finished state is applied to
+every piece. Pieces are cut where the in-memory kernels cut their blocks, so the bits are the same either way.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from softargmax import normalize
+from softargmax.stream import carry
+from softargmax.stream.boxes import Form, parts, window_of
+from softargmax.stream.stores import rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from softargmax.core.scale import Scale
+    from softargmax.stream.boxes import Box
+    from softargmax.stream.stores import Array, Rows, Store
+
+    Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is asked of a stream: the reduced axes, the scale, the dtypes, the memory, who is told of the progress."""
+
+    axes: tuple[int, ...]
+    temperature: float
+    base: float | None
+    scale: Scale
+    work: np.dtype[Any]
+    dtype: np.dtype[Any]
+    memory: int
+    progress: Progress | None
+
+
+class Ticker:
+    """Counts the bytes read and tells whoever asked."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self.progress = progress
+        self.total = total
+        self.read = 0
+
+    def __call__(self, bytes_: int) -> None:
+        self.read += bytes_
+        if self.progress is not None:
+            self.progress(self.read, self.total)
+
+
+class Windows:
+    """The windows of a source's rows, read into the working dtype."""
+
+    def __init__(self, source: Store, job: Job, out_bytes: int) -> None:
+        self.source = source
+        self.work = job.work
+        self.rows: Rows = rows_of(source, job.axes)
+        form = self.rows.form
+        converted = job.work.itemsize if job.work != source.dtype else 0
+        each = source.dtype.itemsize + converted + out_bytes
+        # Without the native fold a row is never cut, however long.
+        elements = max(job.memory // each, 0 if carry.native() else form.length)
+        self.window = window_of(form, elements, carry.BLOCK, source.dtype.itemsize)
+        self.whole = self.window.length == form.length
+        size = math.prod(form) * source.dtype.itemsize
+        self.tick = Ticker(job.progress, size if self.whole or not out_bytes else 2 * size)
+
+    def read(self, box: Box) -> Array:
+        """Read one window."""
+        window = self.rows.read(box)
+        return window.astype(self.work) if window.dtype != self.work else window
+
+    def done(self, window: Array) -> None:
+        """Let go of a window and count it."""
+        self.source.done()
+        self.tick(window.size * self.source.dtype.itemsize)
+
+    def groups(self) -> Iterator[tuple[slice, slice]]:
+        """Cut the form into groups of rows: the outer and the inner slice of each."""
+        for outer in parts(self.rows.form.outer, self.window.outer):
+            for inner in parts(self.rows.form.inner, self.window.inner):
+                yield outer, inner
+
+    def pieces(self, outer: slice, inner: slice) -> Iterator[Box]:
+        """Cut a group of rows into pieces along the rows."""
+        for part in parts(self.rows.form.length, self.window.length):
+            yield outer, part, inner
+
+    def folded(self, outer: slice, inner: slice, job: Job) -> carry.State:
+        """Fold a group of rows, piece by piece."""
+        state = None
+        for box in self.pieces(outer, inner):
+            window = self.read(box)
+            state = carry.fold(window, job.scale, state)
+            self.done(window)
+        if state is None:
+            raise RuntimeError("a group of rows has no pieces")
+        return state
+
+
+def normalise(name: str, source: Store, target: Store, job: Job) -> None:
+    """Write `name` ("softmax" or "log_softmax") of every row of the source to the target, window by window."""
+    windows = Windows(source, job, job.dtype.itemsize)
+    results = rows_of(target, job.axes)
+    room = np.empty(math.prod(windows.window), job.dtype)
+    whole = getattr(normalize, name)
+
+    for outer, inner in windows.groups():
+        state = None if windows.whole else windows.folded(outer, inner, job)
+        for box in windows.pieces(outer, inner):
+            window = windows.read(box)
+            out = room[: window.size].reshape(window.shape)
+            if state is None:
+                whole(window, axis=1, temperature=job.temperature, base=job.base, dtype=job.dtype, out=out)
+            else:
+                carry.apply(name, window, job.scale, state, out)
+            results.write(box, out)
+            target.done()
+            windows.done(window)
+
+
+def reduce(source: Store, job: Job) -> Array:
+    """Give the logsumexp of every row, flat, in storage order."""
+    windows = Windows(source, job, 0)
+    form: Form = windows.rows.form
+    lse = np.empty((form.outer, form.inner), job.dtype)
+    for outer, inner in windows.groups():
+        if windows.whole:
+            window = windows.read((outer, slice(0, form.length), inner))
+            options: dict[str, Any] = {"temperature": job.temperature, "base": job.base, "dtype": job.dtype}
+            lse[outer, inner] = normalize.logsumexp(window, axis=1, **options)
+            windows.done(window)
+        else:
+            state = windows.folded(outer, inner, job)
+            lse[outer, inner] = carry.finish(state, job.scale, job.dtype)
+    return lse.reshape(-1)

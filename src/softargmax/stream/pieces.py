@@ -1,0 +1,114 @@
+"""Pieces of any length, folded as if they had been cut where the in-memory kernels cut their blocks."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from softargmax import normalize
+from softargmax.core import check
+from softargmax.stream import carry
+from softargmax.stream.dtypes import check_readable, returned, working
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from softargmax.core.scale import Scale
+    from softargmax.stream.stores import Array
+
+
+class Fold:
+    """A left fold over pieces along one axis that come in any lengths.
+
+    What is short of a block is kept until the next piece fills it; whole blocks are folded in place, without a copy.
+    """
+
+    def __init__(self, scale: Scale) -> None:
+        self.scale = scale
+        self.state: carry.State | None = None
+        self.rest: Array | None = None  # (outer, block, inner): `held` elements of each row wait here
+        self.held = 0
+
+    def add(self, piece: Array) -> None:
+        """Fold in a piece of shape (outer, any length, inner)."""
+        if self.rest is None:
+            self.rest = np.empty((piece.shape[0], carry.BLOCK, piece.shape[2]), piece.dtype)
+        length, start = piece.shape[1], 0
+        if self.held:
+            start = min(length, carry.BLOCK - self.held)
+            self._keep(piece[:, :start])
+            if self.held < carry.BLOCK:
+                return
+            self._fold(self.rest)
+            self.held = 0
+        whole = start + (length - start) // carry.BLOCK * carry.BLOCK
+        if whole > start:
+            self._fold(piece[:, start:whole])
+        self._keep(piece[:, whole:])
+
+    def finish(self, dtype: np.dtype[Any]) -> Array:
+        """Fold what is left and give logsumexp of every row, (outer, inner)."""
+        if self.rest is None:
+            raise RuntimeError("nothing was folded")
+        state = self.state
+        if self.held or state is None:
+            state = carry.fold(self.rest[:, : self.held], self.scale, state)
+        return carry.finish(state, self.scale, dtype)
+
+    def _fold(self, piece: Array) -> None:
+        self.state = carry.fold(piece, self.scale, self.state)
+
+    def _keep(self, piece: Array) -> None:
+        if self.rest is not None and piece.shape[1]:
+            self.rest[:, self.held : self.held + piece.shape[1]] = piece
+            self.held += piece.shape[1]
+
+
+def _frame(piece: Array, axis: int) -> tuple[int, ...]:
+    """Give a piece's shape but for its length along the axis."""
+    where = axis % piece.ndim
+    return (*piece.shape[:where], -1, *piece.shape[where + 1 :])
+
+
+def checked_pieces(pieces: Iterable[Any], axis: int) -> Iterator[Array]:
+    """Yield the pieces as arrays, of one dtype and, but for the length along `axis`, one shape."""
+    first: Array | None = None
+    for index, item in enumerate(pieces):
+        piece = np.asarray(item)
+        if piece.ndim == 0:
+            raise ValueError(f"source: piece {index} is a single value; pieces may be arrays of at least one dimension")
+        check.one_axis(axis, piece.ndim)
+        check_readable(piece.dtype, f"source: piece {index}")
+        if first is None:
+            first = piece
+        if _frame(piece, axis) != _frame(first, axis):
+            raise ValueError(
+                f"source: piece {index} has shape {piece.shape}, the first has {first.shape}; "
+                f"they may differ only along axis {axis}"
+            )
+        if piece.dtype != first.dtype:
+            raise TypeError(
+                f"source: piece {index} has dtype {piece.dtype}, the first has {first.dtype}; they may have one dtype"
+            )
+        yield piece
+
+
+def of_pieces(pieces: Iterable[Any], axis: int, options: dict[str, Any], scale: Scale, *, keepdims: bool) -> Array:
+    """Give logsumexp of pieces that follow one another along `axis`."""
+    if not carry.native():
+        whole = np.concatenate(list(checked_pieces(pieces, axis)), axis)
+        return np.asarray(normalize.logsumexp(whole, axis=axis, keepdims=keepdims, **options))[()]
+    fold = Fold(scale)
+    frame: tuple[int, ...] = ()
+    stored = np.dtype(np.float64)
+    for piece in checked_pieces(pieces, axis):
+        where = axis % piece.ndim
+        frame, stored = _frame(piece, axis), piece.dtype
+        outer, inner = math.prod(frame[:where]), math.prod(frame[where + 1 :])
+        fold.add(piece.astype(working(stored), copy=False).reshape(outer, piece.shape[where], inner))
+    if not frame:
+        raise ValueError("source: no pieces came, so their shape and dtype are not known; it may give at least one")
+    lse = fold.finish(returned(stored, options["dtype"], lse=True))
+    return lse.reshape([1 if size < 0 else size for size in frame if keepdims or size >= 0])[()]

@@ -1,0 +1,202 @@
+"""What a stream reads from and writes to: files, arrays, lists of arrays, all by boxes, and the rows seen in them."""
+
+from __future__ import annotations
+
+import mmap
+from itertools import product
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from softargmax.stream.boxes import Form, boxes_of, form_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from softargmax.stream.boxes import Box
+
+    Array = np.ndarray[Any, Any]
+
+
+class Store(Protocol):
+    """An array somewhere. `order`: its dimensions, slowest first; boxes are given in that order, over `sizes`."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    order: tuple[int, ...]
+
+    def read(self, sizes: Sequence[int], box: Box) -> Array:
+        """Read a box of the array seen as one of C-order shape `sizes`; valid until the next read."""
+
+    def write(self, sizes: Sequence[int], box: Box, window: Array) -> None:
+        """Write a box of the array seen as one of C-order shape `sizes`."""
+
+    def done(self) -> None:
+        """Let go of what the last window held."""
+
+
+class ArrayStore:
+    """An array in memory, or one mapped from a file, whose pages are let go after each window."""
+
+    def __init__(self, array: Array) -> None:
+        self.shape = array.shape
+        self.dtype = array.dtype
+        self.order = tuple(sorted(range(array.ndim), key=lambda dim: -abs(array.strides[dim])))
+        self.stored = array.transpose(self.order)
+        self.mapping = _shared_mapping(array)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the array may be seen as one of another shape."""
+        return bool(self.stored.flags.c_contiguous)
+
+    def read(self, sizes: Sequence[int], box: Box) -> Array:
+        """See `Store`."""
+        return self.stored.reshape(sizes)[box]
+
+    def write(self, sizes: Sequence[int], box: Box, window: Array) -> None:
+        """See `Store`."""
+        self.stored.reshape(sizes)[box] = window
+
+    def done(self) -> None:
+        """Unmap the pages read so far; they stay in the system's cache, and not in this process's memory."""
+        if self.mapping is not None:
+            self.mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def _shared_mapping(array: Array) -> mmap.mmap | None:
+    """Find the file mapping that an array lies in; None where its pages may hold what the file does not."""
+    shared = False
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        shared = shared or (isinstance(base, np.memmap) and base.mode != "c")
+        base = base.base
+    return base if shared and isinstance(base, mmap.mmap) else None
+
+
+class ListStore:
+    """Arrays one after another along one axis, as the array they would make."""
+
+    plain = False
+
+    def __init__(self, pieces: Sequence[Array], axis: int) -> None:
+        first = pieces[0]
+        self.pieces = pieces
+        self.axis = axis
+        self.starts = np.cumsum([0, *(piece.shape[axis] for piece in pieces)]).tolist()
+        self.shape = (*first.shape[:axis], self.starts[-1], *first.shape[axis + 1 :])
+        self.dtype = first.dtype
+        self.order = tuple(range(first.ndim))
+
+    def read(self, sizes: Sequence[int], box: Box) -> Array:  # noqa: ARG002  never seen in another shape
+        """See `Store`."""
+        wanted = box[self.axis]
+        parts = []
+        for piece, start in zip(self.pieces, self.starts, strict=False):
+            low, high = max(wanted.start, start) - start, min(wanted.stop, start + piece.shape[self.axis]) - start
+            if low < high:
+                parts.append(piece[(*box[: self.axis], slice(low, high), *box[self.axis + 1 :])])
+        return np.concatenate(parts, self.axis)
+
+    def write(self, sizes: Sequence[int], box: Box, window: Array) -> None:
+        """Never called: a list is only read."""
+        raise NotImplementedError
+
+    def done(self) -> None:
+        """Let go of mapped pages."""
+        for piece in self.pieces:
+            mapping = _shared_mapping(piece)
+            if mapping is not None:
+                mapping.madvise(mmap.MADV_DONTNEED)
+
+
+class Rows(Protocol):
+    """The rows of a store, seen as a `Form`; windows have three dimensions, the rows along the middle one."""
+
+    form: Form
+
+    def read(self, box: Box) -> Array:
+        """Read a window."""
+
+    def write(self, box: Box, window: Array) -> None:
+        """Write a window."""
+
+
+def rows_of(store: Store, axes: Sequence[int]) -> Rows:
+    """See the rows along `axes` in a store: as it lies where that is possible, else ranges gathered by boxes."""
+    form = form_of(store.shape, store.order, axes)
+    if form is not None and getattr(store, "plain", True):
+        return PlainRows(store, form)
+    return ScatteredRows(store, axes)
+
+
+class PlainRows:
+    """Rows that lie in the store as a form of three."""
+
+    def __init__(self, store: Store, form: Form) -> None:
+        self.store = store
+        self.form = form
+
+    def read(self, box: Box) -> Array:
+        """See `Rows`."""
+        return self.store.read(self.form, box)
+
+    def write(self, box: Box, window: Array) -> None:
+        """See `Rows`."""
+        self.store.write(self.form, box, window)
+
+
+class ScatteredRows:
+    """Rows that lie in several stretches, as along axes (0, 2); a window is gathered from boxes.
+
+    A window is laid out with the dimension innermost that is innermost in the store, so that stretches stay stretches.
+    """
+
+    def __init__(self, store: Store, axes: Sequence[int]) -> None:
+        self.store = store
+        place = {dim: index for index, dim in enumerate(store.order)}
+        self.sizes = [store.shape[dim] for dim in store.order]
+        self.kept = [place[dim] for dim in store.order if dim not in axes]
+        self.reduced = [place[axis] for axis in axes]
+        self.kept_sizes = [self.sizes[dim] for dim in self.kept]
+        self.reduced_sizes = [self.sizes[dim] for dim in self.reduced]
+        count, length = int(np.prod(self.kept_sizes, dtype=np.int64)), int(np.prod(self.reduced_sizes, dtype=np.int64))
+        longest = [dim for dim, size in enumerate(self.sizes) if size > 1]
+        self.side_by_side = bool(longest) and longest[-1] in self.kept
+        self.form = Form(1, length, count) if self.side_by_side else Form(count, length, 1)
+
+    def _flat(self, window: Array) -> Array:
+        """See a window as (rows, elements)."""
+        return window[0].T if self.side_by_side else window[:, :, 0]
+
+    def _boxes(self, box: Box) -> list[tuple[tuple[slice, slice], list[int], Box]]:
+        """Give each box of a window: its place in (rows, elements), its shape as (kept..., reduced...), where it is."""
+        rows, elements = (box[2] if self.side_by_side else box[0]), box[1]
+        boxes = []
+        for (row, kept), (element, reduced) in product(
+            boxes_of(self.kept_sizes, rows.start, rows.stop),
+            boxes_of(self.reduced_sizes, elements.start, elements.stop),
+        ):
+            parts = dict(zip([*self.kept, *self.reduced], [*kept, *reduced], strict=True))
+            shape = [part.stop - part.start for part in (*kept, *reduced)]
+            split = len(kept)
+            counts = [int(np.prod(some, dtype=np.int64)) for some in (shape[:split], shape[split:])]
+            place = (slice(row, row + counts[0]), slice(element, element + counts[1]))
+            boxes.append((place, shape, tuple(parts[dim] for dim in range(len(self.sizes)))))
+        return boxes
+
+    def read(self, box: Box) -> Array:
+        """See `Rows`."""
+        window = np.empty([part.stop - part.start for part in box], self.store.dtype)
+        flat = self._flat(window)
+        for place, _, stored in self._boxes(box):
+            part = self.store.read(self.sizes, stored).transpose([*self.kept, *self.reduced])
+            flat[place] = part.reshape(flat[place].shape)
+        return window
+
+    def write(self, box: Box, window: Array) -> None:
+        """See `Rows`."""
+        flat = self._flat(window)
+        back = np.argsort([*self.kept, *self.reduced])
+        for place, shape, stored in self._boxes(box):
+            self.store.write(self.sizes, stored, flat[place].reshape(shape).transpose(back))
