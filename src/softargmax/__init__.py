@@ -11,9 +11,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from softargmax.core.dispatch import using as using
     from softargmax.core.state import State as State
+    from softargmax.normalize import boltzmann as boltzmann
+    from softargmax.normalize import entropy as entropy
     from softargmax.normalize import hardmax as hardmax
+    from softargmax.normalize import kl_divergence as kl_divergence
     from softargmax.normalize import log_softmax as log_softmax
+    from softargmax.normalize import logcumsumexp as logcumsumexp
+    from softargmax.normalize import logsumexp as logsumexp
+    from softargmax.normalize import segment_log_softmax as segment_log_softmax
+    from softargmax.normalize import segment_logsumexp as segment_logsumexp
+    from softargmax.normalize import segment_softmax as segment_softmax
+    from softargmax.normalize import signed_logsumexp as signed_logsumexp
+    from softargmax.normalize import soft_argmax as soft_argmax
     from softargmax.normalize import softmax as softmax
+    from softargmax.normalize import softmax_jacobian as softmax_jacobian
     from softargmax.normalize import softmax_with_lse as softmax_with_lse
     from softargmax.normalize import softmin as softmin
 
@@ -24,9 +35,20 @@ _HOME = {
     "softargmax.core.native": ("get_num_threads", "set_num_threads"),
     "softargmax.core.state": ("State",),
     "softargmax.normalize": (
+        "boltzmann",
+        "entropy",
         "hardmax",
+        "kl_divergence",
         "log_softmax",
+        "logcumsumexp",
+        "logsumexp",
+        "segment_log_softmax",
+        "segment_logsumexp",
+        "segment_softmax",
+        "signed_logsumexp",
+        "soft_argmax",
         "softmax",
+        "softmax_jacobian",
         "softmax_with_lse",
         "softmin",
     ),

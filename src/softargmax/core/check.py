@@ -132,6 +132,19 @@ def like(values: Any, z: Any, name: str) -> Any:
     return values
 
 
+def together(a: Any, b: Any, name: str) -> tuple[Any, Any]:
+    """Two arrays of scores of one kind, shape and dtype; `name` is b's."""
+    b = scores(like(b, a, name), name)
+    xp = namespace(a)
+    try:
+        shape = np.broadcast_shapes(tuple(a.shape), tuple(b.shape))
+    except ValueError:
+        raise ValueError(f"{name}: shape {tuple(b.shape)} does not broadcast with {tuple(a.shape)}") from None
+    dtype = xp.result_type(a.dtype, b.dtype)
+    a, b = (xp.broadcast_to(xp.astype(x, dtype, copy=False), shape) for x in (a, b))
+    return a, b
+
+
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     """Whether an array of this shape broadcasts to the other shape without enlarging it."""
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
@@ -155,6 +168,14 @@ def weights_of(weights: Any, z: Any, name: str = "weights", *, signed: bool = Fa
     if not signed and readable(weights) and bool((weights < 0).any()):
         raise ValueError(f"{name}: some are negative; they may be 0 or positive (signed_logsumexp takes any)")
     return weights
+
+
+def values_of(values: Any, z: Any, length: int) -> Any:
+    """The values of a row's places: (K,) or (K, D)."""
+    values = scores(like(values, z, "values"), "values")
+    if values.ndim not in (1, 2) or values.shape[0] != length:
+        raise ValueError(f"values: shape {tuple(values.shape)}; it may be ({length},) or ({length}, D)")
+    return values
 
 
 def float_dtype(dtype: Any, z: Any) -> Any:

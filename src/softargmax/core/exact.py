@@ -5,6 +5,7 @@ The pairs are those of Dekker (1971) and Knuth; they hold while nothing overflow
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from softargmax.core.dispatch import namespace
@@ -51,6 +52,20 @@ def difference(x: Any, m: Any) -> tuple[Any, Any]:
     d, e = two_sum(xp.where(skip, 0.0, x), -xp.where(skip, 0.0, m))
     e = xp.where(d == -inf, 0.0, e)  # the difference of two huge numbers overflowed: exp(d) is 0
     return xp.where(out, -inf, d), e
+
+
+def row_sum(x: Any, axes: tuple[int, ...]) -> Any:
+    """The sum over axes, each row's the same in any batch and layout; an empty row gives 0."""
+    xp = namespace(x)
+    kept = tuple(i for i in range(x.ndim) if i not in axes)
+    shape = tuple(x.shape[i] for i in kept)
+    length = math.prod(x.shape[i] for i in axes)
+    rows = xp.reshape(xp.permute_dims(x, kept + axes), (*shape, length))
+    if length == 0:
+        return xp.zeros(shape, dtype=x.dtype, device=x.device)
+    high, low = total(rows)
+    # An infinite term has no rounding error, its low part is NaN.
+    return xp.where(xp.isfinite(high), high + xp.where(xp.isfinite(high), low, 0.0), high)[..., 0]
 
 
 def total(x: Any) -> tuple[Any, Any]:

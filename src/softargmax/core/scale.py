@@ -52,6 +52,16 @@ def scale_of_number(temperature: float, base: float | None = None) -> Scale:
     return UNIT if scale == UNIT else scale
 
 
+def times(temperature: Any, factor: float) -> Any:
+    """A temperature times a number; what is not a temperature stays as it is, core.check says what is wrong with it."""
+    if isinstance(temperature, (list, tuple)):
+        return [times(one, factor) for one in temperature]
+    try:
+        return factor * temperature
+    except TypeError:
+        return temperature
+
+
 def rounded(scale: Scale, digits: int) -> Scale:
     """A pair of numbers as a pair of float32 (digits 24): hi rounded, the rest in lo. For float64 (53) as it is."""
     if digits == 53:

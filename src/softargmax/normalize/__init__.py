@@ -5,13 +5,32 @@
 `reference.py` is the definition; `kernels.cpp` with `native.py`, and `torch_ops.py`, serve CPU memory.
 """
 
+from softargmax.normalize.derivatives import softmax_jacobian
+from softargmax.normalize.information import entropy, kl_divergence
+from softargmax.normalize.partition import SignedLog, logcumsumexp, logsumexp, signed_logsumexp
+from softargmax.normalize.positions import soft_argmax
 from softargmax.normalize.probabilities import SoftmaxWithLse, hardmax, log_softmax, softmax, softmax_with_lse, softmin
+from softargmax.normalize.segments import segment_log_softmax, segment_logsumexp, segment_softmax
+from softargmax.normalize.thermodynamics import Boltzmann, boltzmann
 
 __all__ = [
+    "Boltzmann",
+    "SignedLog",
     "SoftmaxWithLse",
+    "boltzmann",
+    "entropy",
     "hardmax",
+    "kl_divergence",
     "log_softmax",
+    "logcumsumexp",
+    "logsumexp",
+    "segment_log_softmax",
+    "segment_logsumexp",
+    "segment_softmax",
+    "signed_logsumexp",
+    "soft_argmax",
     "softmax",
+    "softmax_jacobian",
     "softmax_with_lse",
     "softmin",
 ]

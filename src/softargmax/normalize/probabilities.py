@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from softargmax.core.check import elementwise, float_dtype, mask, rowwise
+from softargmax.core.scale import times
 
 
 class SoftmaxWithLse(NamedTuple):
@@ -173,7 +174,7 @@ def softmin(
     >>> softargmax.softmin([1.0, 2.0, 8.0]).round(3)
     array([0.731, 0.269, 0.001])
     """
-    run, arguments = elementwise("normalize", z, axis, negative(temperature), base, where, dtype, out)
+    run, arguments = elementwise("normalize", z, axis, times(temperature, -1.0), base, where, dtype, out)
     return run.softmax(*arguments)
 
 
@@ -251,13 +252,3 @@ def softmax_with_lse(
     where = None if where is None else mask(where, z)
     dtype = z.dtype if dtype is None else float_dtype(dtype, z)
     return SoftmaxWithLse(*run.softmax_with_lse(z, axes, scale, where, dtype))
-
-
-def negative(temperature: Any) -> Any:
-    """-T; a sequence becomes an array first."""
-    if isinstance(temperature, (list, tuple)):
-        return [negative(one) for one in temperature]
-    try:
-        return -temperature
-    except TypeError:
-        return temperature  # core.check says what is wrong with it

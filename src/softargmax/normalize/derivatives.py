@@ -1,0 +1,70 @@
+"""The derivative of the softmax, as the matrix that it is."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from softargmax.core import check
+from softargmax.core.dispatch import namespace
+
+
+def softmax_jacobian(z: Any, /, *, axis: int = -1, temperature: Any = 1.0, base: float | None = None) -> Any:
+    r"""The Jacobian matrix of the softmax.
+
+    .. math:: J_{ij} = \frac{\partial p_i}{\partial z_j} = \beta\,(\delta_{ij}\, p_i - p_i\, p_j)
+
+    Parameters
+    ----------
+    z : array_like
+        Scores, any shape, any array library.
+    axis : int
+        The axis along which a row of K scores runs.
+    temperature, base
+        As in `softmax`.
+
+    Returns
+    -------
+    array
+        Of z's dtype, and its shape with the axis replaced by two of length K, i and j. Each matrix is symmetric, its
+        rows sum to 0, and it is positive semidefinite for beta > 0.
+
+    Notes
+    -----
+    0 outside the support and in rows that hold an infinite score (there the softmax is constant). At T = 0 it is 0
+    where the maximum is unique, and infinite at ties.
+
+    1 - p_i on the diagonal is formed from log p_i, without cancellation. J is also the Hessian of the smooth maximum.
+
+    References
+    ----------
+    Goodfellow, Bengio & Courville (2016), Deep Learning, section 6.2.2.3.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.softmax_jacobian([1.0, 2.0, 3.0]).round(4)
+    array([[ 0.0819, -0.022 , -0.0599],
+           [-0.022 ,  0.1848, -0.1628],
+           [-0.0599, -0.1628,  0.2227]])
+    """
+    z = check.scores(z)
+    one = check.one_axis(axis, z.ndim)
+    xp, result = namespace(z), z.dtype
+    if z.ndim == 0:
+        return softmax_jacobian(xp.reshape(z, (1,)), temperature=temperature, base=base)
+    run, z, axes, scale = check.rowwise("normalize", z, one, temperature, base)
+    wide = check.row_dtype(None, z)
+    p = run.softmax(z, axes, scale, None, wide, None)
+    log_p = run.log_softmax(z, axes, scale, None, wide, None)
+    p, log_p = xp.moveaxis(p, one, -1), xp.moveaxis(log_p, one, -1)
+    diagonal = xp.eye(z.shape[one], dtype=xp.bool, device=z.device)
+    matrix = xp.where(diagonal, (p * -xp.expm1(log_p))[..., None, :], -p[..., :, None] * p[..., None, :])
+    beta = xp.astype(scale.hi, wide) if not isinstance(scale.hi, float) else xp.full_like(p[..., :1], scale.hi)
+    if not isinstance(scale.hi, float):
+        beta = xp.moveaxis(beta, one, -1)
+    rows = xp.moveaxis(z, one, -1)
+    infinite = xp.any(xp.where(beta < 0, -rows, rows) == math.inf, axis=-1, keepdims=True)
+    still = (infinite & ~xp.any(xp.isnan(p), axis=-1, keepdims=True))[..., None] | (matrix == 0)
+    matrix = xp.where(still, 0.0, beta[..., None] * xp.where(still, 1.0, matrix))
+    return xp.astype(xp.moveaxis(matrix, (-2, -1), (one, one + 1)), result)

@@ -1,0 +1,208 @@
+"""The logarithm of the denominator: logsumexp (the smooth maximum), with signed weights, and of every prefix."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from softargmax.core import check
+from softargmax.core.dispatch import implementation, namespace
+from softargmax.normalize import reference_complex
+
+
+class SignedLog(NamedTuple):
+    """A number as its sign and the logarithm of its size."""
+
+    log_abs: Any
+    sign: Any
+
+
+def logsumexp(
+    z: Any,
+    /,
+    *,
+    axis: int | tuple[int, ...] | None = -1,
+    temperature: Any = 1.0,
+    base: float | None = None,
+    weights: Any = None,
+    where: Any = None,
+    keepdims: bool = False,
+    dtype: Any = None,
+) -> Any:
+    r"""The smooth maximum: the logarithm of the sum of exponentials, in the unit of the scores.
+
+    .. math:: \frac{1}{\beta} \log \sum_i w_i\, e^{\beta z_i}, \qquad \beta = \frac{\ln(\mathrm{base})}{T}
+
+    Parameters
+    ----------
+    z : array_like
+        Scores, any shape, any array library; complex ones too (with SciPy's conventions for phases and infinities).
+    axis : int, tuple of int, or None
+        The axes that are summed over; None for all of them.
+    temperature : float or array
+        T. As it goes to 0 this goes to the maximum, from above; a negative T gives the smooth minimum. An array has one
+        temperature per row.
+    base : float, optional
+        Exponentials of this base in place of e.
+    weights : array, optional
+        w, which broadcasts with z, at least 0; a weight of 0 takes its score out of the support.
+    where : array of bool, optional
+        The support; what is outside it is not looked at.
+    keepdims : bool
+        Keep the summed axes, with length 1.
+    dtype : dtype, optional
+        The floating dtype of the result. Without it: float32 for half scores, else z's own.
+
+    Returns
+    -------
+    array
+        One number per row.
+
+    Notes
+    -----
+    A row with nothing in its support gives -inf (for T < 0: +inf), one that holds +inf gives +inf, a NaN gives NaN. At
+    T = inf it is +inf, unless the row is a single score.
+
+    The maximum's own term is taken out of the sum, l = 1 + r, and the logarithm is log1p(r): exact where the result is
+    near 0.
+
+    Gradient: with incoming g, g p, the softmax, to z; in a row with k infinities g/k there. To w_i (above 0):
+    g p_i / (beta w_i).
+
+    References
+    ----------
+    Blanchard, Higham & Higham (2021), Accurately computing the log-sum-exp and softmax functions.
+    IMA Journal of Numerical Analysis 41. https://doi.org/10.1093/imanum/draa038
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> float(softargmax.logsumexp([1.0, 2.0, 8.0]))
+    8.003384...
+    >>> float(softargmax.logsumexp([1.0, 2.0, 8.0], temperature=-0.1))
+    0.99999...
+    >>> float(softargmax.logsumexp([0.0, -40.0]))
+    4.248354...e-18
+    >>> float(softargmax.logsumexp([0.0, 0.0], weights=[1.0, 3.0]))
+    1.386294...
+    """
+    z = check.scores(z, complex_too=True)
+    if check.dtype_name(z.dtype) in check.COMPLEX:
+        return _complex_logsumexp(z, axis, temperature, base, weights, where, keepdims, dtype)
+    run, z, axes, scale = check.rowwise("normalize", z, axis, temperature, base)
+    weights = None if weights is None else check.weights_of(weights, z)
+    where = None if where is None else check.mask(where, z)
+    return run.logsumexp(z, axes, scale, weights, where, check.row_dtype(dtype, z), bool(keepdims))
+
+
+def _complex_logsumexp(
+    z: Any, axis: Any, temperature: Any, base: Any, weights: Any, where: Any, keepdims: bool, dtype: Any
+) -> Any:
+    if dtype is not None:
+        raise TypeError(f"dtype: {dtype!r}; with complex scores it may be None, the result has their dtype")
+    axes = check.axes_of(axis, z.ndim)
+    scale = check.scale_of(temperature, base, z, axes)
+    weights = None if weights is None else check.weights_of(weights, z)
+    where = None if where is None else check.mask(where, z)
+    return reference_complex.logsumexp(z, axes, scale, weights, where, bool(keepdims))
+
+
+def signed_logsumexp(
+    z: Any,
+    /,
+    weights: Any,
+    *,
+    axis: int | tuple[int, ...] | None = -1,
+    where: Any = None,
+    keepdims: bool = False,
+) -> SignedLog:
+    r"""The sum of exponentials with weights of either sign, as a sign and a logarithm.
+
+    .. math:: S = \sum_i w_i\, e^{z_i} = \mathrm{sign} \cdot e^{\mathrm{log\_abs}}
+
+    Parameters
+    ----------
+    z, axis, where, keepdims
+        As in `logsumexp`.
+    weights : array
+        w, which broadcasts with z; a weight of 0 takes its score out of the support.
+
+    Returns
+    -------
+    SignedLog
+        log_abs, log \|S\|, and sign: -1, 0 or 1 (NaN if S is NaN); one of each per row.
+
+    Notes
+    -----
+    The positive and the negative terms are summed apart, so only their difference cancels. A row with nothing in its
+    support, or whose terms cancel, has log_abs = -inf and sign 0. Infinities of both signs make NaN.
+
+    Gradient: with incoming g to log_abs, g w_i exp(z_i) / S to z_i.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> log_abs, sign = softargmax.signed_logsumexp([1.0, 2.0], [1.0, -1.0])
+    >>> float(log_abs), float(sign)
+    (1.541324..., -1.0)
+    """
+    z = check.scores(z)
+    weights = check.weights_of(weights, z, signed=True)
+    xp = namespace(z)
+    options = {"axis": axis, "where": where, "keepdims": keepdims}
+    zero = xp.zeros_like(weights)
+    plus = logsumexp(z, weights=xp.where(weights < 0, zero, weights), **options)
+    minus = logsumexp(z, weights=xp.where(weights < 0, -weights, zero), **options)
+    return _difference(plus, minus)
+
+
+def _difference(plus: Any, minus: Any) -> SignedLog:
+    """e^plus - e^minus: the larger leads, and 1 - e^(smaller - larger) = -expm1(smaller - larger)."""
+    xp = namespace(plus)
+    inf = float("inf")
+    ahead = plus >= minus
+    large, small = xp.where(ahead, plus, minus), xp.where(ahead, minus, plus)
+    equal = plus == minus
+    alone = small == -inf
+    plain = ~equal & ~alone
+    gap = xp.where(plain, small - xp.where(plain, large, 0.0), -1.0)
+    log_abs = large + xp.where(plain, xp.log(-xp.expm1(gap)), 0.0)
+    one = xp.ones_like(plus)
+    sign = xp.where(ahead, one, -one)
+    undone = equal & ~(large == inf)
+    nothing = xp.full_like(plus, -inf)
+    nan = xp.isnan(plus) | xp.isnan(minus) | (equal & (large == inf))
+    log_abs = xp.where(nan, float("nan"), xp.where(undone, nothing, log_abs))
+    return SignedLog(log_abs, xp.where(nan, float("nan"), xp.where(undone, 0.0, sign)))
+
+
+def logcumsumexp(z: Any, /, *, axis: int = -1) -> Any:
+    r"""The logarithm of the sum of exponentials of every prefix of a row.
+
+    .. math:: y_i = \log \sum_{j \le i} e^{z_j}
+
+    Parameters
+    ----------
+    z : array_like
+        Scores, any shape, any array library.
+    axis : int
+        The axis along which they are accumulated.
+
+    Returns
+    -------
+    array
+        Of z's shape; float32 for half scores.
+
+    Notes
+    -----
+    A prefix of -inf only is -inf, from the first +inf on it is +inf, from the first NaN on NaN.
+
+    Gradient: with incoming g, :math:`\sum_{i \ge j} g_i e^{z_j - y_i}` to z_j.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.logcumsumexp([0.0, 0.0, 0.0, 0.0])
+    array([0.        , 0.69314718, 1.09861229, 1.38629436])
+    """
+    z = check.scores(z)
+    return implementation("normalize", z).logcumsumexp(z, check.one_axis(axis, z.ndim))

@@ -1,0 +1,77 @@
+"""The expected position: what the name softargmax promises to people who locate things."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from softargmax.core import check
+from softargmax.core.dispatch import namespace
+from softargmax.core.exact import row_sum
+from softargmax.normalize.information import supported
+
+
+def soft_argmax(
+    z: Any,
+    /,
+    values: Any = None,
+    *,
+    axis: int | tuple[int, ...] | None = -1,
+    temperature: Any = 1.0,
+    where: Any = None,
+) -> Any:
+    r"""The mean of positions, or of any values, under the softmax: a differentiable arg max.
+
+    .. math:: \hat v = \sum_i p_i\, v_i, \qquad p = \mathrm{softmax}(z / T)
+
+    Parameters
+    ----------
+    z : array_like
+        Scores, any shape, any array library.
+    values : array, shape (K,) or (K, D), optional
+        What is averaged: a number or a vector for each of a row's K places. Without it the positions 0..K-1.
+    axis, temperature, where
+        As in `softmax`. A row along several axes has its places in their (C) order.
+
+    Returns
+    -------
+    array
+        The rows' shape, and D at its end for vectors; float32 for half scores.
+
+    Notes
+    -----
+    Values outside the support are not looked at, NaN or not. A row with nothing in its support gives 0.
+
+    Gradient: with incoming g, :math:`\beta\,p_i \langle g, v_i - \hat v\rangle` to z_i and p_i g to v_i. As T goes to
+    0 the result goes to the arg max (to the mean of the maxima), and the gradient to 0.
+
+    References
+    ----------
+    Chapelle & Wu (2010), Gradient descent optimization of smoothed information retrieval metrics.
+    Levine, Finn, Darrell & Abbeel (2016), End-to-end training of deep visuomotor policies, JMLR 17.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> float(softargmax.soft_argmax([0.0, 0.0, 9.0, 0.0]))
+    1.999753...
+    >>> softargmax.soft_argmax([0.0, 8.0], [[1.0, 0.0], [0.0, 1.0]]).round(3)
+    array([0., 1.])
+    """
+    run, z, axes, scale = check.rowwise("normalize", z, axis, temperature)
+    where = None if where is None else check.mask(where, z)
+    xp, wide = namespace(z), check.row_dtype(None, z)
+    sizes = tuple(z.shape[i] for i in axes)
+    length = math.prod(sizes)
+    if values is None:
+        values = xp.reshape(xp.arange(length, dtype=wide, device=z.device), (length,))
+    values = xp.astype(check.values_of(values, z, length), wide)
+    p = run.softmax(z, axes, scale, where, wide, None)
+
+    def mean(column: Any) -> Any:
+        shape = tuple(n if i in axes else 1 for i, n in enumerate(z.shape))
+        return row_sum(p * supported(p, xp.broadcast_to(xp.reshape(column, shape), z.shape)), axes)
+
+    if values.ndim == 1:
+        return mean(values)
+    return xp.stack([mean(values[:, d]) for d in range(values.shape[1])], axis=-1)

@@ -1,0 +1,42 @@
+"""logsumexp of complex scores, with the conventions of SciPy: the phase is the sign, its angle lies in (-pi, pi]."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from softargmax.core.dispatch import namespace
+from softargmax.normalize.reference_rows import INF, Rows
+
+if TYPE_CHECKING:
+    from softargmax.core.scale import Scale
+
+
+def logsumexp(z: Any, axes: tuple[int, ...], scale: Scale, weights: Any, where: Any, keepdims: bool) -> Any:
+    """log sum w exp(beta z) / beta: the term of the largest real part is taken out of the sum, as it is 1."""
+    xp = namespace(z)
+    rows = Rows(z, axes)
+    with np.errstate(all="ignore"):
+        beta = scale.hi if isinstance(scale.hi, float) else rows.lay_kept(xp.astype(scale.hi, rows.dtype))
+        x = rows.lay(z) * beta
+        if weights is not None:
+            shift = xp.log(xp.astype(rows.lay(weights), rows.dtype))
+            x = xp.where(xp.real(shift) == -INF, -INF, x + shift)
+        if where is not None:
+            x = xp.where(rows.lay(where), x, -INF)
+        if rows.length == 0:
+            x = xp.full((*rows.outer, 1), -INF, dtype=z.dtype, device=z.device)
+        place = xp.arange(x.shape[-1], device=z.device)
+        own = place == xp.argmax(xp.real(x), axis=-1, keepdims=True)
+        m = xp.sum(xp.where(own, x, 0.0), axis=-1, keepdims=True)
+        rest = xp.sum(xp.where(own, 0.0, xp.exp(x - m)), axis=-1, keepdims=True)
+        lse = xp.log1p(rest) + m
+        direct = xp.log(xp.sum(xp.exp(x), axis=-1, keepdims=True))  # infinities go the way of exp and log (C99)
+        lse = xp.where(xp.isfinite(lse), lse, direct)
+        angle = xp.imag(lse)
+        turned = -((math.pi - angle) % (2.0 * math.pi) - math.pi)
+        angle = xp.where(xp.abs(angle) < math.pi, angle, turned)
+        lse = (xp.real(lse) + 1j * angle) / beta
+    return xp.astype(rows.per_row(lse, keepdims=keepdims), z.dtype)

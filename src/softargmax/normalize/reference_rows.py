@@ -1,0 +1,203 @@
+"""Rows of scores laid out for the reference, and what its formulas need of each row.
+
+Two things keep it exact. The difference z - m carries its rounding error (d + e = z - m, so exp(d) (1 + e)), and so
+does its product with beta. The sum is a pair, so that the maximum's own term, exactly 1, comes out of it without
+rounding, and log l = log1p(r).
+
+A limit needs no formula of its own, it shrinks the support: a row that holds +inf is the row of its infinities, all
+equal, and at beta = inf a row is its maxima. Nothing outside the support enters arithmetic, so it has no derivative.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from softargmax.core.dispatch import namespace
+from softargmax.core.exact import difference, total, two_product, two_sum, working_dtype
+from softargmax.core.scale import UNIT, Scale, rounded
+from softargmax.core.scan import scan
+
+INF = math.inf
+
+
+class Rows:
+    """z laid out as rows along the last axis; a length of 0 becomes 1, the identity -inf."""
+
+    def __init__(self, z: Any, axes: tuple[int, ...]) -> None:
+        self.xp = namespace(z)
+        self.dtype = working_dtype(z, self.xp)
+        self.shape, self.axes = tuple(z.shape), axes
+        self.order = tuple(i for i in range(z.ndim) if i not in axes) + axes
+        self.outer = tuple(z.shape[i] for i in self.order[: z.ndim - len(axes)])
+        self.length = math.prod(z.shape[i] for i in axes)
+
+    def lay(self, array: Any) -> Any:
+        """An array of z's shape as rows."""
+        array = self.xp.broadcast_to(array, self.shape)
+        return self.xp.reshape(self.xp.permute_dims(array, self.order), (*self.outer, self.length))
+
+    def lay_kept(self, array: Any) -> Any:
+        """An array per row, with the reduced axes kept as 1, as rows of one."""
+        array = self.xp.permute_dims(array, self.order)
+        return self.xp.reshape(array, (*array.shape[: len(self.outer)], 1))
+
+    def restore(self, rows: Any) -> Any:
+        """Rows as an array of z's shape."""
+        rows = self.xp.reshape(rows[..., : self.length], tuple(self.shape[i] for i in self.order))
+        return self.xp.permute_dims(rows, tuple(self.order.index(i) for i in range(len(self.order))))
+
+    def per_row(self, row: Any, *, keepdims: bool = False) -> Any:
+        """Rows of one as an array with one number per row."""
+        kept = tuple(1 if i in self.axes else n for i, n in enumerate(self.shape))
+        return self.xp.reshape(row, kept if keepdims else self.outer)
+
+    def top(self, x: Any) -> Any:
+        """The maximum of each row."""
+        return self.xp.max(x, axis=-1, keepdims=True)
+
+    def total(self, w: Any) -> tuple[Any, Any]:
+        """The sum of each row as a pair."""
+        return total(w)
+
+    def spread(self, row: Any) -> Any:
+        """A number per row as one that broadcasts with the scores."""
+        return row
+
+    def pad(self, x: Any) -> Any:
+        """Rows of length 0 become rows of the identity."""
+        if self.length:
+            return x
+        return self.xp.full((*self.outer, 1), -INF, dtype=x.dtype, device=x.device)
+
+
+class Segments(Rows):
+    """Ragged rows along z's first axis, [offsets[s], offsets[s + 1]): each is a stretch of the last axis here.
+
+    An identity is appended as a segment of its own, so that there always is one. Offsets that are not non-decreasing
+    from 0 to len(z) (they cannot be looked at everywhere) make every result NaN.
+    """
+
+    def __init__(self, z: Any, offsets: Any) -> None:
+        super().__init__(z, (0,))
+        xp, n = self.xp, self.length
+        integer = xp.__array_namespace_info__().default_dtypes(device=z.device)["integral"]
+        offsets = xp.astype(offsets, integer)
+        starts, ends = offsets[:-1], offsets[1:]
+        place = xp.arange(n + 1, dtype=integer, device=z.device)
+        self.count = starts.shape[0]
+        self.ids = xp.clip(xp.searchsorted(offsets, place, side="right") - 1, 0, self.count)
+        self.last = xp.concat([xp.clip(ends - 1, 0, n), place[n:]])
+        self.void = xp.concat([ends <= starts, xp.zeros_like(place[n:], dtype=xp.bool)])
+        self.sound = xp.all(starts <= ends) & (offsets[0] == 0) & (offsets[-1] == n)
+
+    def pad(self, x: Any) -> Any:
+        """The identity at the end."""
+        return self.xp.concat([x, self.xp.full((*self.outer, 1), -INF, dtype=x.dtype, device=x.device)], axis=-1)
+
+    def _reduce(self, merge: Any, parts: tuple[Any, ...], identity: tuple[float, ...]) -> tuple[Any, ...]:
+        """Each segment's merge: the prefix at its last place."""
+        parts = scan(merge, parts, identity, self.ids)
+        at = (self.xp.take(part, self.last, axis=-1) for part in parts)
+        return tuple(self.xp.where(self.void, unit, part) for unit, part in zip(identity, at, strict=True))
+
+    def top(self, x: Any) -> Any:
+        """The maximum of each segment."""
+        return self._reduce(lambda a, b: (self.xp.maximum(a[0], b[0]),), (x,), (-INF,))[0]
+
+    def total(self, w: Any) -> tuple[Any, Any]:
+        """The sum of each segment as a pair."""
+        high, low = self._reduce(_add_pairs, (w, self.xp.zeros_like(w)), (0.0, 0.0))
+        return high, low
+
+    def spread(self, row: Any) -> Any:
+        """A number per segment, to each of its places."""
+        return self.xp.take(row, self.ids, axis=-1)
+
+    def restore(self, rows: Any) -> Any:
+        """Rows as an array of z's shape."""
+        return super().restore(self.xp.where(self.sound, rows, math.nan))
+
+    def per_row(self, row: Any, *, keepdims: bool = False) -> Any:  # noqa: ARG002 there is no axis to keep
+        """Segments first, then z's other axes."""
+        return self.xp.moveaxis(self.xp.where(self.sound, row[..., : self.count], math.nan), -1, 0)
+
+
+def _add_pairs(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
+    high, e = two_sum(a[0], b[0])
+    return high, (a[1] + b[1]) + e
+
+
+class Measure(NamedTuple):
+    """Rows of scores x = |beta| z, seen from their maximum: x - x_max = s + t, w = exp(s + t), r = sum w - 1."""
+
+    m: Any  # the maximum of sign z, in the unit of z
+    c: Any  # the maximum of x - |beta| m + log weights: 0 without weights
+    s: Any
+    t: Any
+    w: Any
+    r: Any
+    sign: Any
+    hi: Any  # |beta| = hi + lo
+    lo: Any
+
+
+def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = None) -> Measure:
+    """Everything that the family's formulas need of each row."""
+    xp = rows.xp
+    sign, hi, lo = _magnitude(rows, z, scale)
+    x = sign * xp.astype(rows.lay(z), rows.dtype)
+    if where is not None:
+        x = xp.where(rows.lay(where), x, -INF)
+    if weights is not None:
+        weights = xp.astype(rows.lay(weights), rows.dtype)
+        x = xp.where(weights == 0, -INF, x)
+    x = rows.pad(x)
+    m = rows.top(x)
+    if scale is UNIT:
+        s, t = difference(x, rows.spread(m))
+    else:
+        # Where |beta| < 1 the difference of two huge numbers could overflow and yet matter; a quarter of it cannot.
+        quarter = xp.where(hi < 1.0, xp.full_like(hi, 0.25), 1.0)
+        s, t = _times(hi / quarter, lo / quarter, *difference(x * quarter, rows.spread(m) * quarter))
+    c = xp.zeros_like(m)
+    if weights is not None:
+        y, e = two_sum(s, xp.log(xp.where(weights == 0, 1.0, weights)) if rows.length else 0.0)
+        c = rows.top(y)
+        s, e_top = difference(y, rows.spread(c))
+        t = t + xp.where(xp.abs(y) < INF, e, 0.0) + e_top
+        c = xp.where(c == -INF, 0.0, c)
+    w = xp.exp(s) * (1.0 + t)
+    l, rest = rows.total(w)
+    return Measure(m, c, s, t, w, (l - 1.0) + rest, sign, hi, lo)
+
+
+def _magnitude(rows: Rows, z: Any, scale: Scale) -> tuple[Any, Any, Any]:
+    """The sign of beta, and |beta| = hi + lo, in the working dtype."""
+    xp = rows.xp
+    if isinstance(scale.hi, float):
+        sign = -1.0 if scale.hi < 0.0 else 1.0
+        pair = rounded(scale, 53 if rows.dtype == xp.float64 else 24)
+        hi, lo = (xp.asarray(sign * part, dtype=rows.dtype, device=z.device) for part in pair)
+        return sign, hi, lo
+    hi, lo = (rows.lay_kept(xp.astype(part, rows.dtype)) for part in scale)
+    sign = xp.where(hi < 0.0, xp.full_like(hi, -1.0), 1.0)
+    return sign, sign * hi, sign * lo
+
+
+def _times(hi: Any, lo: Any, d: Any, e: Any) -> tuple[Any, Any]:
+    """(hi + lo) (d + e) as a pair, d <= 0 <= hi; at hi = inf only d = 0 stays in the support."""
+    xp = namespace(d)
+    frozen = hi == INF
+    out = (d == -INF) | (frozen & (d < 0.0))
+    b, y = xp.where(frozen, 0.0, hi), xp.where(out, 0.0, d)
+    s = b * y
+    near = s > -2000.0  # beyond, exp is 0, and in log_softmax the rest is less than a rounding
+    _, q = two_product(b, xp.where(near, y, 0.0))
+    q = q + (b * xp.where(near, e, 0.0) + lo * xp.where(near, y, 0.0))
+    return xp.where(out, -INF, s), xp.where(near & (xp.abs(q) < 1.0), q, 0.0)
+
+
+def safe(r: Any, xp: Any) -> Any:
+    """r, and 0 for an empty row, whose logarithm nothing uses."""
+    return xp.where(r == -1.0, 0.0, r)

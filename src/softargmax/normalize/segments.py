@@ -1,0 +1,110 @@
+"""The family on ragged rows: segments of one long axis between sorted offsets (graphs, packed sequences)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from softargmax.core import check
+from softargmax.core.dispatch import implementation
+
+if TYPE_CHECKING:
+    from softargmax.core.scale import Scale
+
+
+def segment_softmax(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any:
+    r"""The softmax of each segment of z's first axis.
+
+    .. math:: p_i = \frac{e^{z_i / T}}{\sum_{j \in S} e^{z_j / T}}, \qquad
+              S = \{o_s, \dots, o_{s+1} - 1\} \ni i
+
+    Parameters
+    ----------
+    z : array_like, shape (N, ...)
+        Scores, any array library. Other axes (heads) are carried along.
+    offsets : array of int, shape (S + 1,)
+        Where segments begin and end: non-decreasing, from 0 to N. A segment may be empty.
+    temperature : float or array
+        T as in `softmax`; an array broadcasts with the other axes (one per head).
+
+    Returns
+    -------
+    array
+        p, of z's shape and dtype.
+
+    Notes
+    -----
+    Each segment is a row, with the edge rules of `softmax` and its gradient. Where offsets cannot be looked at (on a
+    device, in a traced function) and are wrong, the result is NaN.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.segment_softmax([1.0, 2.0, 5.0, 5.0, 5.0], [0, 2, 2, 4, 5]).round(3)
+    array([0.269, 0.731, 0.5  , 0.5  , 1.   ])
+    """
+    run, arguments = _checked(z, offsets, temperature)
+    return run.segment_softmax(*arguments)
+
+
+def segment_log_softmax(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any:
+    r"""The natural logarithms of `segment_softmax`, without forming it.
+
+    .. math:: \log p_i = z_i / T - \log \sum_{j \in S} e^{z_j / T}
+
+    Parameters
+    ----------
+    z, offsets, temperature
+        As in `segment_softmax`.
+
+    Returns
+    -------
+    array
+        log p, of z's shape and dtype, at most 0.
+
+    Notes
+    -----
+    Each segment is a row, with the edge rules of `log_softmax` and its gradient.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.segment_log_softmax([1.0, 2.0, 5.0, 5.0, 5.0], [0, 2, 2, 4, 5]).round(3)
+    array([-1.313, -0.313, -0.693, -0.693,  0.   ])
+    """
+    run, arguments = _checked(z, offsets, temperature)
+    return run.segment_log_softmax(*arguments)
+
+
+def segment_logsumexp(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any:
+    r"""The smooth maximum of each segment of z's first axis.
+
+    .. math:: T \log \sum_{j \in S} e^{z_j / T}
+
+    Parameters
+    ----------
+    z, offsets, temperature
+        As in `segment_softmax`.
+
+    Returns
+    -------
+    array, shape (S, ...)
+        One number per segment (and other place); float32 for half scores.
+
+    Notes
+    -----
+    Each segment is a row, with the edge rules of `logsumexp` and its gradient: an empty one gives -inf.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.segment_logsumexp([1.0, 2.0, 5.0, 5.0, 5.0], [0, 2, 2, 4, 5]).round(3)
+    array([2.313,  -inf, 5.693, 5.   ])
+    """
+    run, arguments = _checked(z, offsets, temperature)
+    return run.segment_logsumexp(*arguments)
+
+
+def _checked(z: Any, offsets: Any, temperature: Any) -> tuple[Any, tuple[Any, Any, Scale]]:
+    z = check.scores(z)
+    offsets = check.offsets_of(offsets, z)
+    return implementation("normalize", z), (z, offsets, check.scale_of(temperature, None, z, (0,)))

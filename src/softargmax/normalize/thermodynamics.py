@@ -1,0 +1,120 @@
+"""The softmax as physics has it: a system of energies in equilibrium at a temperature."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any, NamedTuple
+
+from softargmax.core import check
+from softargmax.core.dispatch import namespace
+from softargmax.core.exact import row_sum
+from softargmax.core.scale import UNIT, times
+from softargmax.normalize.information import supported
+
+
+class Boltzmann(NamedTuple):
+    """A system in thermal equilibrium; all but p are one number per row."""
+
+    p: Any
+    log_partition: Any
+    free_energy: Any
+    mean_energy: Any
+    entropy: Any
+    heat_capacity: Any
+
+
+def boltzmann(
+    energies: Any,
+    /,
+    temperature: Any,
+    *,
+    k: float = 1.0,
+    weights: Any = None,
+    where: Any = None,
+    axis: int | tuple[int, ...] | None = -1,
+) -> Boltzmann:
+    r"""The Boltzmann distribution over states of given energies, and its thermodynamics.
+
+    .. math::
+        p_i = \frac{g_i\, e^{-\beta E_i}}{Z}, \qquad Z = \sum_i g_i\, e^{-\beta E_i}, \qquad \beta = \frac{1}{kT}
+
+        F = -kT \log Z, \quad U = \langle p, E \rangle, \quad S = \frac{U - F}{T}, \quad
+        C = \frac{dU}{dT} = k \beta^2\, \mathrm{Var}_p(E)
+
+    Parameters
+    ----------
+    energies : array_like
+        E, any shape, any array library.
+    temperature : float or array
+        T. 0 is the ground state (degenerate ones share), infinity every state alike; an array has one per row.
+    k : float
+        Boltzmann's constant in the unit of E / T, above 0.
+    weights : array, optional
+        g, the degeneracies of the states, which broadcast with the energies; at least 0.
+    where : array of bool, optional
+        The states that there are.
+    axis : int, tuple of int, or None
+        The axes along which a system's states run.
+
+    Returns
+    -------
+    Boltzmann
+        p, of the energies' shape and dtype, and one number per row of log_partition (log Z), free_energy (F),
+        mean_energy (U), entropy (S) and heat_capacity (C); float32 for half energies.
+
+    Notes
+    -----
+    E = +inf is a forbidden state: p = 0, adds nothing to U. Without a state, p is 0, log Z is -inf, F is +inf and the rest
+    0. Energies of -inf share the system.
+
+    S is the entropy of p, -k sum p log(p / g), without the cancellation of U - F.
+
+    Gradients: of F to E_i, p_i; of U to E_i, p_i (1 - beta (E_i - U)).
+
+    References
+    ----------
+    Landau & Lifshitz (1980), Statistical Physics, sections 28 and 31.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> system = softargmax.boltzmann([0.0, 1.0], 1.0)
+    >>> system.p.round(3), float(system.mean_energy), float(system.free_energy)
+    (array([0.731, 0.269]), 0.268941..., -0.313261...)
+    """
+    if not isinstance(k, Real) or not 0.0 < float(k) < math.inf:
+        raise ValueError(f"k: {k!r}; it may be a finite number above 0")
+    energies = check.scores(energies, "energies")
+    run, energies, axes, scale = check.rowwise("normalize", energies, axis, times(temperature, -float(k)))
+    weights = None if weights is None else check.weights_of(weights, energies)
+    where = None if where is None else check.mask(where, energies)
+    xp, wide = namespace(energies), check.row_dtype(None, energies)
+
+    p, log_z = run.softmax_with_lse(energies, axes, scale, where, wide)
+    log_p = run.log_softmax(energies, axes, scale, where, wide, None)
+    log_g = 0.0
+    if weights is not None:  # states in proportion to p without degeneracies, times g
+        log_g = xp.log(xp.astype(xp.where(weights == 0, 0.0 * weights + 1.0, weights), wide))
+        present = xp.broadcast_to(weights != 0, energies.shape)
+        p, more = run.softmax_with_lse(log_p + log_g, axes, UNIT, present, wide)
+        log_p = run.log_softmax(log_p + log_g, axes, UNIT, present, wide, None)
+        log_z = log_z + more
+    free = run.logsumexp(energies, axes, scale, weights, where, wide, False)
+
+    energy = supported(p, xp.astype(energies, wide))
+    mean = row_sum(p * energy, axes)
+    entropy = float(k) * row_sum(-p * supported(p, log_p - log_g), axes)
+    infinite = xp.abs(mean) == math.inf  # such a system has only states of E = -inf: it does not vary
+    centre = xp.reshape(xp.where(infinite, 0.0, mean), tuple(1 if i in axes else n for i, n in enumerate(p.shape)))
+    deviation = supported(p, xp.where(xp.abs(energy) == math.inf, 0.0, energy - centre)) * _finite(scale.hi, p)
+    heat = float(k) * row_sum(p * deviation * deviation, axes)
+    return Boltzmann(xp.astype(p, energies.dtype), log_z, free, mean, entropy, heat)
+
+
+def _finite(beta: Any, like: Any) -> Any:
+    """beta, and 0 in its place where it is infinite: at T = 0 nothing varies."""
+    if isinstance(beta, float):
+        return 0.0 if math.isinf(beta) else beta
+    xp = namespace(like)
+    return xp.where(xp.abs(beta) == math.inf, 0.0, xp.astype(beta, like.dtype))
