@@ -51,6 +51,12 @@ def ties(rng: np.random.Generator, shape: tuple[int, int], _: str) -> NDArray[np
     return np.rint(2 * rng.standard_normal(shape))
 
 
+def repeated(rng: np.random.Generator, shape: tuple[int, int], _: str) -> NDArray[np.float64]:
+    """Draw rows of a few values repeated: the errors of equal terms add up instead of averaging out."""
+    values = rng.uniform(-12, 12, (shape[0], 4))
+    return np.take_along_axis(values, rng.choice(4, shape, p=[0.001, 0.009, 0.19, 0.8]), axis=1)
+
+
 def near_ties(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> NDArray[np.float64]:
     """Scores 0 to 3 last places apart."""
     last = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}[dtype]
@@ -106,6 +112,7 @@ ADVERSARIAL: dict[str, Scores] = {
     "offsets 1e3 to 1e7": offset,
     "confident rows": confident,
     "ties": ties,
+    "a few values repeated": repeated,
     "near-ties": near_ties,
     "subnormal results": subnormal_results,
     "subnormal scores": subnormal_scores,

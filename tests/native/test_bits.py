@@ -28,9 +28,8 @@ def _native() -> Iterator[None]:
 @pytest.fixture
 def threads() -> Iterator[None]:
     """Put the number of threads back."""
-    before = softargmax.get_num_threads()
     yield
-    softargmax.set_num_threads(before)
+    softargmax.set_num_threads(0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -187,6 +186,21 @@ def test_torch_and_numpy_share_the_bits() -> None:
     z = torch.from_numpy(scores((30, 501), "float32")).bfloat16()
     for strided in (z.T.contiguous().T, torch.cat([z, z], 1)[:, :501]):
         assert torch.equal(softargmax.softmax(strided).view(torch.int16), softargmax.softmax(z).view(torch.int16))
+
+
+def test_flushing_subnormals_elsewhere_changes_nothing() -> None:
+    """torch.set_flush_denormal changes the rounding of the calling thread; inside the kernels it does not hold."""
+    torch = pytest.importorskip("torch")
+    z = np.tile(np.linspace(-110, 0, 10_000, dtype=np.float32), (4, 1))
+    expected = softargmax.softmax(z)
+    assert ((expected > 0) & (expected < np.finfo(np.float32).tiny)).any()
+    if not torch.set_flush_denormal(True):
+        pytest.skip("no flushing on this machine")
+    try:
+        found = softargmax.softmax(z)
+    finally:
+        torch.set_flush_denormal(False)
+    assert same_bits(found, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -91,6 +91,7 @@ def test_fork_while_another_thread_computes() -> None:
     code = """
 import os, threading, numpy as np, softargmax
 z = np.ones((64, 20_000), np.float32)
+softargmax.softmax(z)  # what is imported lazily is imported now: Python's import locks do not survive a fork
 stop = threading.Event()
 def work():
     while not stop.is_set(): softargmax.softmax(z)
@@ -103,7 +104,7 @@ for _ in range(5):
 stop.set(); t.join(); print("done")
 """
     arguments = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "done\n", done.stderr
 
 

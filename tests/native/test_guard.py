@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ne
 WORKER = str(Path(__file__).with_name("guard_worker.py"))
 
 
-@pytest.mark.parametrize("isa", native.info()["isas"])
+@pytest.mark.parametrize("isa", [isa for isa, runs in native.info()["isas"].items() if runs])
 def test_no_access_beyond_the_buffers(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOFTARGMAX_ISA", isa)
     done = subprocess.run([sys.executable, WORKER], capture_output=True, text=True, timeout=280, check=False)

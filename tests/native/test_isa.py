@@ -15,7 +15,7 @@ import softargmax
 from softargmax.core import native
 
 KNOWN = ("x86-64-v4", "x86-64-v3", "baseline", "neon")
-HERE = list(native.info()["isas"])
+HERE = [isa for isa, runs in native.info()["isas"].items() if runs]
 
 
 def _python(isa: str | None, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -63,5 +63,5 @@ def test_unknown_or_unsupported_names_raise(isa: str) -> None:
 
 def test_info_says_what_runs() -> None:
     info = native.info()
-    assert info["isa"] in info["isas"]
+    assert info["isa"] in HERE
     assert info["threads"] == softargmax.get_num_threads()
