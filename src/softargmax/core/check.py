@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.exceptions import AxisError
 
-from softargmax.core.dispatch import as_array, implementation, is_plain, is_torch, kind_of, namespace
+from softargmax.core.dispatch import as_array, device_of, implementation, is_torch, kind_of, namespace
 from softargmax.core.exact import working_dtype
 from softargmax.core.memory import output
 from softargmax.core.scale import UNIT, Scale, scale_of_array, scale_of_number
@@ -24,7 +24,7 @@ HALVES = frozenset(("float16", "bfloat16"))
 FLOATS = HALVES | {"float32", "float64"}
 COMPLEX = frozenset(("complex64", "complex128"))
 INTEGERS = frozenset(("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))))
-_quick = {np.dtype(name) for name in ("float16", "float32", "float64")}  # and torch's, once one has been seen
+_quick: dict[type, set[Any]] = {np.ndarray: {np.dtype(name) for name in ("float16", "float32", "float64")}}
 
 
 class Rowwise(NamedTuple):
@@ -67,7 +67,7 @@ def elementwise(
 
 def _one_axis_of_floats(z: Any, axis: Any) -> tuple[int, ...] | None:
     """The axis of the common call, an array of floats as it is and one good axis."""
-    if is_plain(z) and z.dtype in _quick and type(axis) is int:
+    if type(axis) is int and z.dtype in _quick.get(type(z), ()):
         ndim = z.ndim
         if -ndim <= axis < ndim:
             return (axis % ndim,)
@@ -85,13 +85,13 @@ def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
     dtype = dtype_name(z.dtype)
     if dtype in INTEGERS:
         xp = namespace(z)
-        return xp.astype(z, xp.__array_namespace_info__().default_dtypes(device=z.device)["real floating"])
+        return xp.astype(z, xp.__array_namespace_info__().default_dtypes(device=device_of(z))["real floating"])
     if dtype not in FLOATS and not (complex_too and dtype in COMPLEX):
         also = ", complex64, complex128" if complex_too else ""
         may = f"float16, bfloat16, float32, float64{also}, an integer or bool"
         raise TypeError(f"{name}: dtype {z.dtype}; it may be {may}")
     if is_torch(z) and dtype in FLOATS:
-        _quick.add(z.dtype)
+        _quick.setdefault(type(z), set()).add(z.dtype)  # from now on this type and dtype are taken as they are
     return z if getattr(z.dtype, "isnative", True) else z.astype(z.dtype.newbyteorder("="))
 
 
@@ -126,7 +126,7 @@ def like(values: Any, z: Any, name: str) -> Any:
     if kind_of(z) == "numpy":
         values = as_array(values, name)
     elif not (is_torch(values) or hasattr(values, "__array_namespace__")):
-        values = namespace(z).asarray(values, device=z.device)
+        values = namespace(z).asarray(values, device=device_of(z))
     if namespace(values) is not namespace(z):
         raise TypeError(f"{name}: {type(values).__name__}; beside z it may be {type(z).__name__}, a number or a list")
     return values

@@ -123,11 +123,6 @@ def is_torch(z: Any) -> bool:
     return torch is not None and isinstance(z, torch.Tensor)
 
 
-def is_plain(z: Any) -> bool:
-    """Whether z is an array of a type met before, to be taken as it is."""
-    return type(z) in _kinds
-
-
 def kind_of(z: Any) -> str:
     """The kind of an array (`as_array` makes one of what is not)."""
     kind = _kinds.get(type(z))
@@ -142,7 +137,7 @@ def kind_of(z: Any) -> str:
 
 def as_array(z: Any, name: str = "z") -> Any:
     """The array itself if it is one; subclasses of ndarray, numbers and sequences as plain NumPy arrays."""
-    if is_plain(z) or is_torch(z):
+    if type(z) in _kinds or is_torch(z):
         return z
     if isinstance(z, np.ma.MaskedArray):
         raise TypeError(f"{name}: a masked array; give its data, and where=~mask for the entries that count")
@@ -152,6 +147,11 @@ def as_array(z: Any, name: str = "z") -> Any:
         return np.asarray(z)
     except (ValueError, TypeError) as error:
         raise type(error)(f"{name}: {z!r:.60} cannot be made an array: {error}") from None
+
+
+def device_of(z: Any) -> Any:
+    """The device of an array, or None where only its library knows (a traced JAX array)."""
+    return getattr(z, "device", None)
 
 
 def namespace(z: Any) -> Any:

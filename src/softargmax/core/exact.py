@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from softargmax.core.dispatch import namespace
+from softargmax.core.dispatch import device_of, namespace
 
 
 def working_dtype(z: Any, xp: Any) -> Any:
     """The widest real dtype that z's library and device compute in: float64, or float32 where there is no float64."""
-    known = xp.__array_namespace_info__().dtypes(device=z.device, kind="real floating")
+    known = xp.__array_namespace_info__().dtypes(device=device_of(z), kind="real floating")
     return known.get("float64", known["float32"])
 
 
@@ -62,7 +62,7 @@ def row_sum(x: Any, axes: tuple[int, ...]) -> Any:
     length = math.prod(x.shape[i] for i in axes)
     rows = xp.reshape(xp.permute_dims(x, kept + axes), (*shape, length))
     if length == 0:
-        return xp.zeros(shape, dtype=x.dtype, device=x.device)
+        return xp.zeros(shape, dtype=x.dtype, device=device_of(x))
     high, low = total(rows)
     # An infinite term has no rounding error, its low part is NaN.
     return xp.where(xp.isfinite(high), high + xp.where(xp.isfinite(high), low, 0.0), high)[..., 0]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from softargmax.core.dispatch import as_array, namespace
+from softargmax.core.dispatch import as_array, device_of, namespace
 from softargmax.core.exact import difference, total, working_dtype
 
 INF = math.inf
@@ -83,7 +83,7 @@ class State(NamedTuple):
         like = np.empty(0) if like is None else as_array(like, "like")
         xp = namespace(like)
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        kind = {"dtype": working_dtype(like, xp), "device": like.device}
+        kind = {"dtype": working_dtype(like, xp), "device": device_of(like)}
         o = None if width is None else xp.zeros((*shape, width), **kind)
         return cls(xp.full(shape, -INF, **kind), xp.full(shape, -1.0, **kind), o)
 

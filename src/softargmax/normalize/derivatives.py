@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.dispatch import namespace
+from softargmax.core.dispatch import device_of, namespace
 
 
 def softmax_jacobian(z: Any, /, *, axis: int = -1, temperature: Any = 1.0, base: float | None = None) -> Any:
@@ -58,7 +58,7 @@ def softmax_jacobian(z: Any, /, *, axis: int = -1, temperature: Any = 1.0, base:
     p = run.softmax(z, axes, scale, None, wide, None)
     log_p = run.log_softmax(z, axes, scale, None, wide, None)
     p, log_p = xp.moveaxis(p, one, -1), xp.moveaxis(log_p, one, -1)
-    diagonal = xp.eye(z.shape[one], dtype=xp.bool, device=z.device)
+    diagonal = xp.eye(z.shape[one], dtype=xp.bool, device=device_of(z))
     matrix = xp.where(diagonal, (p * -xp.expm1(log_p))[..., None, :], -p[..., :, None] * p[..., None, :])
     beta = xp.astype(scale.hi, wide) if not isinstance(scale.hi, float) else xp.full_like(p[..., :1], scale.hi)
     if not isinstance(scale.hi, float):

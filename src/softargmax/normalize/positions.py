@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.dispatch import namespace
+from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.exact import row_sum
 from softargmax.normalize.information import supported
 
@@ -64,7 +64,7 @@ def soft_argmax(
     sizes = tuple(z.shape[i] for i in axes)
     length = math.prod(sizes)
     if values is None:
-        values = xp.reshape(xp.arange(length, dtype=wide, device=z.device), (length,))
+        values = xp.reshape(xp.arange(length, dtype=wide, device=device_of(z)), (length,))
     values = xp.astype(check.values_of(values, z, length), wide)
     p = run.softmax(z, axes, scale, where, wide, None)
 

@@ -59,7 +59,11 @@ def _smooth_maximum(rows: Rows, a: Measure) -> Any:
     xp = rows.xp
     log_l = a.c + xp.log1p(safe(a.r, xp))
     alone = log_l == 0.0
-    return a.sign * (a.m + xp.where(alone, 0.0, log_l / xp.where(alone, 1.0, a.hi)))
+    none = alone | (a.hi == 0.0)
+    lse = a.m + xp.where(none, 0.0, log_l / xp.where(none, 1.0, a.hi))
+    if a.mean is not None:
+        lse = xp.where(a.hi == 0.0, a.mean + xp.where(alone, xp.zeros_like(a.m), INF), lse)
+    return a.sign * lse
 
 
 @_quiet

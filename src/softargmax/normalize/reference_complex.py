@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax.core.dispatch import namespace
+from softargmax.core.dispatch import device_of, namespace
 from softargmax.normalize.reference_rows import INF, Rows
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def logsumexp(z: Any, axes: tuple[int, ...], scale: Scale, weights: Any, where: 
         if where is not None:
             x = xp.where(rows.lay(where), x, -INF)
         if rows.length == 0:
-            x = xp.full((*rows.outer, 1), -INF, dtype=z.dtype, device=z.device)
-        place = xp.arange(x.shape[-1], device=z.device)
+            x = xp.full((*rows.outer, 1), -INF, dtype=z.dtype, device=device_of(z))
+        place = xp.arange(x.shape[-1], device=device_of(z))
         own = place == xp.argmax(xp.real(x), axis=-1, keepdims=True)
         m = xp.sum(xp.where(own, x, 0.0), axis=-1, keepdims=True)
         rest = xp.sum(xp.where(own, 0.0, xp.exp(x - m)), axis=-1, keepdims=True)

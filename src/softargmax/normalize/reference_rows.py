@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from softargmax.core.dispatch import namespace
+from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.exact import difference, total, two_product, two_sum, working_dtype
 from softargmax.core.scale import UNIT, Scale, rounded
 from softargmax.core.scan import scan
@@ -66,9 +66,7 @@ class Rows:
 
     def pad(self, x: Any) -> Any:
         """Rows of length 0 become rows of the identity."""
-        if self.length:
-            return x
-        return self.xp.full((*self.outer, 1), -INF, dtype=x.dtype, device=x.device)
+        return x if self.length else _with_identity(x)
 
 
 class Segments(Rows):
@@ -81,10 +79,10 @@ class Segments(Rows):
     def __init__(self, z: Any, offsets: Any) -> None:
         super().__init__(z, (0,))
         xp, n = self.xp, self.length
-        integer = xp.__array_namespace_info__().default_dtypes(device=z.device)["integral"]
+        integer = xp.__array_namespace_info__().default_dtypes(device=device_of(z))["integral"]
         offsets = xp.astype(offsets, integer)
         starts, ends = offsets[:-1], offsets[1:]
-        place = xp.arange(n + 1, dtype=integer, device=z.device)
+        place = xp.arange(n + 1, dtype=integer, device=device_of(z))
         self.count = starts.shape[0]
         self.ids = xp.clip(xp.searchsorted(offsets, place, side="right") - 1, 0, self.count)
         self.last = xp.concat([xp.clip(ends - 1, 0, n), place[n:]])
@@ -93,7 +91,7 @@ class Segments(Rows):
 
     def pad(self, x: Any) -> Any:
         """The identity at the end."""
-        return self.xp.concat([x, self.xp.full((*self.outer, 1), -INF, dtype=x.dtype, device=x.device)], axis=-1)
+        return _with_identity(x)
 
     def _reduce(self, merge: Any, parts: tuple[Any, ...], identity: tuple[float, ...]) -> tuple[Any, ...]:
         """Each segment's merge: the prefix at its last place."""
@@ -123,6 +121,11 @@ class Segments(Rows):
         return self.xp.moveaxis(self.xp.where(self.sound, row[..., : self.count], math.nan), -1, 0)
 
 
+def _with_identity(x: Any) -> Any:
+    xp = namespace(x)
+    return xp.concat([x, xp.full((*x.shape[:-1], 1), -INF, dtype=x.dtype, device=device_of(x))], axis=-1)
+
+
 def _add_pairs(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
     high, e = two_sum(a[0], b[0])
     return high, (a[1] + b[1]) + e
@@ -140,6 +143,7 @@ class Measure(NamedTuple):
     sign: Any
     hi: Any  # |beta| = hi + lo
     lo: Any
+    mean: Any  # sum p x / |beta| where beta may be 0 (else None): there it carries the smooth maximum's derivative
 
 
 def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = None) -> Measure:
@@ -152,7 +156,7 @@ def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = 
     if weights is not None:
         weights = xp.astype(rows.lay(weights), rows.dtype)
         x = xp.where(weights == 0, -INF, x)
-    x = rows.pad(x)
+    x = rows.pad(xp.where(x == -INF, -INF, x))  # the same values; outside the support without a derivative
     m = rows.top(x)
     if scale is UNIT:
         s, t = difference(x, rows.spread(m))
@@ -169,7 +173,13 @@ def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = 
         c = xp.where(c == -INF, 0.0, c)
     w = xp.exp(s) * (1.0 + t)
     l, rest = rows.total(w)
-    return Measure(m, c, s, t, w, (l - 1.0) + rest, sign, hi, lo)
+    r = (l - 1.0) + rest
+    mean = None
+    if not isinstance(scale.hi, float) or scale.hi == 0.0:
+        d, _ = difference(x, rows.spread(m))
+        share = w / (1.0 + rows.spread(safe(r, xp)))
+        mean = m + rows.total(xp.where(w == 0.0, 0.0, share * xp.where(w == 0.0, 0.0, d)))[0]
+    return Measure(m, c, s, t, w, r, sign, hi, lo, mean)
 
 
 def _magnitude(rows: Rows, z: Any, scale: Scale) -> tuple[Any, Any, Any]:
@@ -178,7 +188,7 @@ def _magnitude(rows: Rows, z: Any, scale: Scale) -> tuple[Any, Any, Any]:
     if isinstance(scale.hi, float):
         sign = -1.0 if scale.hi < 0.0 else 1.0
         pair = rounded(scale, 53 if rows.dtype == xp.float64 else 24)
-        hi, lo = (xp.asarray(sign * part, dtype=rows.dtype, device=z.device) for part in pair)
+        hi, lo = (xp.asarray(sign * part, dtype=rows.dtype, device=device_of(z)) for part in pair)
         return sign, hi, lo
     hi, lo = (rows.lay_kept(xp.astype(part, rows.dtype)) for part in scale)
     sign = xp.where(hi < 0.0, xp.full_like(hi, -1.0), 1.0)

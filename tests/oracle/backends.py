@@ -1,0 +1,90 @@
+"""The backends that every operation is tested on: a library's arrays, served by one implementation by name."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import softargmax
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A library and an implementation; `array` brings NumPy values into the library, `back` brings a result out."""
+
+    library: str
+    implementation: str
+
+    def __str__(self) -> str:
+        return f"{self.implementation}-{self.library}"
+
+    @property
+    def differentiates(self) -> bool:
+        return self.library in ("torch", "jax")
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The floating dtypes to test with (JAX compiles each anew, and has no float64 outside its 64-bit mode)."""
+        return {
+            "numpy": ("float16", "float32", "float64"),
+            "array_api_strict": ("float32", "float64"),
+            "torch": ("float16", "bfloat16", "float32", "float64"),
+            "jax": ("float32",),
+        }[self.library]
+
+    def dtype(self, name: str) -> Any:
+        return np.dtype(name) if self.library == "numpy" else getattr(self._module(), name)
+
+    def array(self, values: Any, dtype: str | None = None) -> Any:
+        if self.library == "numpy":
+            return np.array(values, dtype=dtype)
+        xp = self._module()
+        if dtype is None:
+            values = np.asarray(values)
+            dtype = "float32" if self.library == "jax" and values.dtype == np.float64 else values.dtype.name
+        values = np.array(values, dtype if dtype != "bfloat16" else "float64")
+        array = xp.asarray(values.astype("float32") if self.library == "jax" and values.dtype == np.float64 else values)
+        return array if str(array.dtype).endswith(dtype) else self._cast(array, dtype)
+
+    def back(self, array: Any) -> np.ndarray:
+        if self.library == "torch":
+            array = array.detach()
+            return (array.float() if str(array.dtype) == "torch.bfloat16" else array).numpy()
+        out = np.asarray(array)
+        return out.astype(np.float32) if out.dtype.name == "bfloat16" else out
+
+    def gradient(self, function: Callable[[Any], Any], z: Any, g: Any) -> np.ndarray:
+        """The gradient of <g, function(z)>."""
+        if self.library == "torch":
+            z = z.clone().requires_grad_()
+            function(z).backward(g)
+            return self.back(z.grad)
+        jax = importlib.import_module("jax")
+        return self.back(jax.vjp(function, z)[1](g)[0])
+
+    def _module(self) -> Any:
+        return pytest.importorskip({"jax": "jax.numpy"}.get(self.library, self.library))
+
+    def _cast(self, array: Any, dtype: str) -> Any:
+        kind = getattr(self._module(), dtype)
+        return array.to(kind) if self.library == "torch" else array.astype(kind)
+
+    def using(self) -> Any:
+        """Ask for the implementation by name, so that nothing else can have served."""
+        return softargmax.using(self.implementation)
+
+
+BACKENDS = (
+    Backend("numpy", "native"),
+    Backend("torch", "native"),
+    Backend("numpy", "reference"),
+    Backend("array_api_strict", "reference"),
+    Backend("torch", "reference"),
+    Backend("jax", "reference"),
+)
+DIFFERENTIATING = tuple(backend for backend in BACKENDS if backend.differentiates)
