@@ -53,7 +53,7 @@ template <class T> void rows(const char* type) {
                     for (std::int64_t i = 0; i < n; i += kBlock) {
                         state = merge(state, fold<T>(z.data() + i, n - i < kBlock ? n - i : kBlock, beta), beta);
                     }
-                    const Product lse = finalize(state, beta);
+                    const Twofold lse = finalize(state, beta);
                     for (double x : {state.m, state.r, lse.hi, lse.lo, smooth_maximum(state, beta)}) hash.add(x);
                 }
             }

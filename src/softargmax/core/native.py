@@ -90,23 +90,30 @@ def view(array: np.ndarray[Any, Any]) -> Any:
     return array.view(np.uint16).ctypes.data, TYPES["bfloat16"], array.shape, strides
 
 
-def fold(
-    z: Any, axes: tuple[int, ...], scale: Any, where: Any = None, state: tuple[Any, Any] | None = None
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Fold a piece of rows into their state (m, r), or into an empty one; the result is a new state.
+State = tuple[np.ndarray[Any, Any], ...]
+"""(m, r, low) of rows: the maximum score and the sum l - 1 = r + low, float64 arrays of the rows' shape."""
+
+
+def fold(z: Any, axes: tuple[int, ...], scale: Any, where: Any = None, state: State | None = None) -> State:
+    """Fold a piece of rows into their state, or into an empty one; the result is a new state.
 
     Pieces that are multiples of `BLOCK` along the row (but for the last) give the bits of the whole.
     """
     rows = tuple(size for axis, size in enumerate(z.shape) if axis not in axes)
-    m, r = (np.full(rows, -np.inf), np.full(rows, -1.0)) if state is None else (state[0].copy(), state[1].copy())
-    _native.fold(view(z), m, r, list(axes), scale.hi, scale.lo, where)
-    return m, r
+    new = tuple(np.full(rows, value) for value in (-np.inf, -1.0, 0.0)) if state is None else tuple(map(np.copy, state))
+    _native.fold(view(z), *new, axes, scale.hi, scale.lo, where)
+    return new
 
 
-def apply(
-    op: str, z: Any, axes: tuple[int, ...], scale: Any, where: Any, state: tuple[Any, Any], out: Any
-) -> np.ndarray[Any, Any]:
-    """Write "softmax" or "log_softmax" of a piece into `out`, from the final state (m, r) of its whole rows."""
+def apply(op: str, z: Any, axes: tuple[int, ...], scale: Any, where: Any, state: State, out: Any) -> Any:
+    """Write "softmax" or "log_softmax" of a piece into `out`, from the final state of its whole rows."""
     kernel = {"softmax": _native.apply_softmax, "log_softmax": _native.apply_log_softmax}[op]
-    kernel(view(z), state[0], state[1], view(out), list(axes), scale.hi, scale.lo, where)
+    kernel(view(z), *state, view(out), axes, scale.hi, scale.lo, where)
+    return out
+
+
+def finish(state: State, scale: Any, dtype: Any) -> np.ndarray[Any, Any]:
+    """lse / beta of rows, from their final state."""
+    out = np.empty(state[0].shape, dtype)
+    _native.finish(*state, view(out), scale.hi, scale.lo)
     return out

@@ -147,7 +147,7 @@ template <class T, int Size> struct Group {
         }
         if (s.negate) z = -z;
         if (s.flat) level(z, w, mean);
-        const Product x = std::isinf(z) ? Product{static_cast<double>(z), 0} : times(static_cast<double>(z), s.beta);
+        const Twofold x = std::isinf(z) ? Twofold{static_cast<double>(z), 0} : times(static_cast<double>(z), s.beta);
         z = static_cast<T>(x.hi + (x.lo + log_scalar(static_cast<double>(w))));
     }
     Scale beta(int g) const { return job.weights ? Scale{} : scale[g].beta; }
@@ -177,6 +177,7 @@ template <class T, int Size> void start(Group<T, Size>& group, int g) {
     if (!job.m) return;
     s.m = at(job.m, job, group.first + g);
     s.r = at(job.r, job, group.first + g);
+    s.low = at(job.low, job, group.first + g);
 }
 
 // What a folded row gives apart from probabilities.
@@ -185,10 +186,11 @@ template <class T, int Size> void finish(Group<T, Size>& group, int g) {
     const std::int64_t row = group.first + g;
     const RowScale& scale = group.scale[g];
     State& s = group.state[g];
-    if (scale.undefined) s.r = std::numeric_limits<double>::quiet_NaN();
+    if (scale.undefined) s.r = kNaN;
     if (job.op == Op::fold) {
         put(job.m, job, row, s.m);
         put(job.r, job, row, s.r);
+        put(job.low, job, row, s.low);
     }
     if (job.lse) put(job.lse, job, row, finalize(s, group.beta(g)).hi);
     if (job.op != Op::logsumexp) return;
@@ -219,15 +221,15 @@ template <class T, int Size> void whole_group(Group<T, Size>& group) {
         group.load(0);
         for (int g = 0; g < group.count; ++g) {
             const T* z = group.scores + g * group.pitch;
-            T* terms = scratch(kTerms).get<T>(kBlock + kUnroll * Pack<T>::kLanes);
+            T* store = scratch(kTerms).get<T>(2 * kBlock);
             const auto to = group.target(g, 0, z);
-            group.state[g] = softmax_short(z, group.length, group.beta(g), terms, to);
+            group.state[g] = softmax_short(z, group.length, group.beta(g), store, to);
             finish(group, g);
             if (group.scale[g].undefined) apply_limit<Log::no>(z, group.length, group.state[g], to.out);
         }
         return group.flush(0);
     }
-    for (std::int64_t b = 0; b < blocks && folds(job.op); ++b) {
+    for (std::int64_t b = 0; b < blocks && folds(job.op) && job.z; ++b) {
         group.load(b);
         for (int g = 0; g < group.count; ++g) group.state[g] = merge(group.state[g], group.fold_row(g, b), group.beta(g));
     }
@@ -297,7 +299,7 @@ template <class T, int Size> void vjp(const Job& job) {
     parallel_for(job.threads, groups.total, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end; ++i) {
             Group<T, Size> group(job, groups, i);
-            double sum[Size] = {}, beta[Size];
+            double sum[Size] = {}, beta[Size] = {};
             const std::int64_t blocks = group.blocks();
             for (std::int64_t b = 0; b < blocks; ++b) {
                 group.load(b);

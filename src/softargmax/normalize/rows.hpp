@@ -37,6 +37,24 @@ template <class T, class F> SOFTARGMAX_INLINE void map(const T* z, std::int64_t 
     std::memcpy(to.out + i, last, bytes);
 }
 
+// The same of two operands.
+template <class T, class F> SOFTARGMAX_INLINE void map(const T* p, const T* g, std::int64_t n, Target<T> to, F f) {
+    constexpr int L = Pack<T>::kLanes;
+    const std::int64_t whole = n - n % L;
+    map(p, whole, to, [&, i = std::int64_t{0}](Pack<T> x) mutable SOFTARGMAX_LAMBDA {
+        const Pack<T> y = Pack<T>::load(g + i);
+        i += L;
+        return f(x, y);
+    });
+    if (whole == n) return;
+    T a[L] = {}, b[L] = {};
+    const std::size_t bytes = static_cast<std::size_t>(n - whole) * sizeof(T);
+    std::memcpy(a, p + whole, bytes);
+    std::memcpy(b, g + whole, bytes);
+    f(Pack<T>::load(a), Pack<T>::load(b)).store(a);
+    std::memcpy(to.out + whole, a, bytes);
+}
+
 // x = hi + lo in the vectors of type T.
 template <class T> struct Split {
     Pack<T> hi, lo;
@@ -47,25 +65,27 @@ template <class T> struct Split {
 
 // ---- softmax: p = exp(beta z - lse) -----------------------------------------------------------------------------
 
-// What turns the terms 2^(lift - k) e^(beta (z - shift)) of a row into probabilities, where e^(beta (m - shift)) = 2^k E.
-template <class T> double scale_of_terms(State s, Peak peak) {
-    return std::ldexp(1.0 / (peak.e * (1.0 + s.r)), -Reach<T>::lift);
-}
-
-template <class T> SOFTARGMAX_INLINE void scale_terms(const T* terms, std::int64_t n, double factor, Target<T> to) {
-    const Split<T> f(factor);
-    map(terms, n, to, [&](Pack<T> y) SOFTARGMAX_LAMBDA { return fma(y, f.hi, y * f.lo); });
-}
+// 1 / (E l) as a pair: what turns the terms of a row into probabilities. The pair costs one instruction and takes 0.5 ulp
+// off the result.
+template <class T> struct Factor {
+    Pack<T> hi, lo;
+    SOFTARGMAX_INLINE Factor(State s, const Peak<T>& peak) {
+        const Twofold l = two_sum(1.0, s.r);
+        const double whole = peak.e * l.hi;
+        const double rest = fma(peak.e, l.hi, -whole) + (peak.e * (l.lo + s.low) + peak.e_low * l.hi);
+        const double q = 1.0 / whole;
+        const Split<T> f(q * Reach<T>::lower, (fma(-q, whole, 1.0) - q * rest) * q * Reach<T>::lower);
+        hi = f.hi;
+        lo = f.lo;
+    }
+    SOFTARGMAX_INLINE Pack<T> times(Term<T> e) const { return (hi + fma(e.t, hi, lo)) * e.power; }
+};
 
 template <bool Unit, class T> void softmax_finite(const T* z, std::int64_t n, State s, Scale beta, Target<T> to) {
-    const double shift = shift_for<T>(s.m, beta);
-    const Peak peak = peak_of(s.m, shift, beta);
-    const Terms<Unit, T> terms(s.m, shift, beta, Reach<T>::lift - peak.k);
-    const Split<T> f(scale_of_terms<T>(s, peak));
-    map(z, n, to, [&](Pack<T> v) SOFTARGMAX_LAMBDA {
-        const Pack<T> y = keep(above(v, terms.low), terms.term(v));
-        return fma(y, f.hi, y * f.lo);
-    });
+    const Peak<T> peak(static_cast<T>(s.m), beta);
+    const Terms<Unit, T> terms(peak, beta);
+    const Factor<T> factor(s, peak);
+    map(z, n, to, [&](Pack<T> v) SOFTARGMAX_LAMBDA { return keep(terms.in(v), factor.times(terms(v))); });
 }
 
 // ---- log_softmax: beta z - lse ----------------------------------------------------------------------------------
@@ -74,8 +94,8 @@ template <bool Unit, class T> void softmax_finite(const T* z, std::int64_t n, St
 // row, log1p(r), is right however small.
 template <bool Unit, class T> void log_softmax_finite(const T* z, std::int64_t n, State s, Scale beta, Target<T> to) {
     using V = Pack<T>;
-    const double shift = shift_for<T>(s.m, beta);
-    const Product lse = finalize(State{s.m - shift, s.r}, beta);
+    const double shift = static_cast<double>(Peak<T>(static_cast<T>(s.m), beta).shift);
+    const Twofold lse = finalize(State{s.m - shift, s.r, s.low}, beta);
     const Split<T> l(-lse.hi, -lse.lo);
     const V taken = V::all(static_cast<T>(shift)), out_of_support = V::all(-std::numeric_limits<T>::infinity());
     const ScaleIn<T> scale(beta);
@@ -93,7 +113,7 @@ enum class Log : bool { no, yes };
 // Rows without an ordinary maximum: NaN, an empty support, infinities, or T = 0, where the ties share.
 template <Log log, class T> void apply_limit(const T* z, std::int64_t n, State s, T* out) {
     const double none = log == Log::yes ? -kInf : 0;
-    const double share = log == Log::yes ? -log1p_scalar(s.r) : 1.0 / (1.0 + s.r);
+    const double share = log == Log::yes ? -log_l(s) : 1.0 / (1.0 + s.r);
     const bool nan = s.r != s.r;
     for (std::int64_t i = 0; i < n; ++i) {
         const double score = static_cast<double>(z[i]);
@@ -123,18 +143,23 @@ template <Log log, class T> void apply(const T* z, std::int64_t n, State s, Scal
         return beta.unit() ? softmax_finite<true>(z, n, s, beta, to) : softmax_finite<false>(z, n, s, beta, to);
 }
 
-// softmax of a row of one block: the terms of the sum stay in the first-level cache and are scaled, not computed again.
-template <class T> State softmax_short(const T* z, std::int64_t n, Scale beta, T* terms, Target<T> to) {
+// softmax of a row of one block: the terms of the sum stay in the first-level cache (two rows of kBlock) and are scaled,
+// not computed again.
+template <class T> State softmax_short(const T* z, std::int64_t n, Scale beta, T* store, Target<T> to) {
     const T m = maximum(z, n);
-    const bool plain = !std::isinf(m) && !std::isinf(beta.hi) && (sizeof(T) == 8 || fits_float(m, beta));
-    if (!plain) {
+    if (std::isinf(m) || std::isinf(beta.hi) || (sizeof(T) == 4 && !fits_float(m, beta))) {
         const State s = fold(z, n, beta);
         apply<Log::no>(z, n, s, beta, to);
         return s;
     }
-    const State s = beta.unit() ? fold_finite<true, true>(z, n, m, beta, terms) : fold_finite<false, true>(z, n, m, beta, terms);
-    if (s.r != s.r) apply_limit<Log::no>(z, n, s, to.out);
-    else scale_terms(terms, n, scale_of_terms<T>(s, peak_of(s.m, shift_for<T>(s.m, beta), beta)), to);
+    const Peak<T> peak(m, beta);
+    const State s = beta.unit() ? fold_finite<true, true>(z, n, peak, beta, store) : fold_finite<false, true>(z, n, peak, beta, store);
+    if (s.r != s.r) {
+        apply_limit<Log::no>(z, n, s, to.out);
+        return s;
+    }
+    const Factor<T> factor(s, peak);
+    map(store, store + kBlock, n, to, [&](Pack<T> t, Pack<T> power) SOFTARGMAX_LAMBDA { return factor.times({t, power}); });
     return s;
 }
 
@@ -172,7 +197,7 @@ template <class T> double inner_product(const T* p, const T* g, std::int64_t n) 
         for (int u = 0; u < kUnroll; ++u) t[u] = keep(above(x[u], zero), x[u] * y[u]);
         sum.add(t);
     });
-    return sum.total();
+    return sum.total().hi;
 }
 
 // sum of g where log p > -inf, of one block.
@@ -186,25 +211,7 @@ template <class T> double sum_in_support(const T* log_p, const T* g, std::int64_
               for (int u = 0; u < kUnroll; ++u) t[u] = keep(above(x[u], none), y[u]);
               sum.add(t);
           });
-    return sum.total();
-}
-
-// out = f(p, g), a pack at a time.
-template <class T, class F> SOFTARGMAX_INLINE void map(const T* p, const T* g, std::int64_t n, Target<T> to, F f) {
-    constexpr int L = Pack<T>::kLanes;
-    const std::int64_t whole = n - n % L;
-    map(p, whole, to, [&, i = std::int64_t{0}](Pack<T> x) mutable SOFTARGMAX_LAMBDA {
-        const Pack<T> y = Pack<T>::load(g + i);
-        i += L;
-        return f(x, y);
-    });
-    if (whole == n) return;
-    T a[L] = {}, b[L] = {};
-    const std::size_t bytes = static_cast<std::size_t>(n - whole) * sizeof(T);
-    std::memcpy(a, p + whole, bytes);
-    std::memcpy(b, g + whole, bytes);
-    f(Pack<T>::load(a), Pack<T>::load(b)).store(a);
-    std::memcpy(to.out + whole, a, bytes);
+    return sum.total().hi;
 }
 
 // beta p (g - <p, g>)
@@ -222,11 +229,11 @@ void softmax_vjp(const T* p, const T* g, std::int64_t n, double inner, double be
 template <class T>
 void log_softmax_vjp(const T* log_p, const T* g, std::int64_t n, double sum, double beta, Target<T> to) {
     using V = Pack<T>;
-    const Terms<true, T> terms(0, 0, Scale{}, Reach<T>::lift);
+    const Terms<true, T> terms(Peak<T>(0, Scale{}), Scale{});
     const V none = V::all(-std::numeric_limits<T>::infinity()), b = V::all(static_cast<T>(beta));
-    const V total = V::all(static_cast<T>(-sum)), lower = V::all(static_cast<T>(std::ldexp(1.0, -Reach<T>::lift)));
+    const V total = V::all(static_cast<T>(-sum)), lower = V::all(static_cast<T>(Reach<T>::lower));
     map(log_p, g, n, to, [&](V x, V y) SOFTARGMAX_LAMBDA {
-        const V p = keep(above(x, terms.low), terms.term(x)) * lower;
+        const V p = keep(terms.in(x), terms(x).value()) * lower;
         return keep(above(x, none), b * fma(p, total, y));
     });
 }

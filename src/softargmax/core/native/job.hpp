@@ -47,7 +47,7 @@ struct Job {
     std::int64_t segments = 0;
     Operand z, other, where, weights, out;
     Operand hi, lo;       // beta, double
-    Operand m, r;         // the state, double: read by apply and vjp, read and written by fold
+    Operand m, r, low;    // the state, double: read by apply, read and written by fold
     Operand lse;          // written by softmax and log_softmax where wanted, read by the vjps: in nats
     int threads = 1;
     bool streaming = false;  // whether non-temporal stores pay on this processor, for a result of this size

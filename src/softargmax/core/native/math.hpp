@@ -62,26 +62,22 @@ template <class T> struct ScaleIn {
           log2e(Pack<T>::all(static_cast<T>(b.hi * Exp<double>::log2e))) {}
 };
 
-// beta d = k ln 2 + r + r_low, with 2^(k + shift) at hand; |r| <= ln2 / 2.
-template <class T> struct Reduced {
-    Pack<T> power, r, r_low;
+// e^(beta d) = power (1 + t), with 2^shift in the power (see `magic_for`).
+template <class T> struct Term {
+    Pack<T> t, power;
+    SOFTARGMAX_INLINE Pack<T> value() const { return fma(t, power, power); }
 };
 template <bool Unit, class T>
-SOFTARGMAX_INLINE Reduced<T> reduce(Pack<T> d, const ScaleIn<T>& beta, Pack<T> magic_shifted) {
+SOFTARGMAX_INLINE Term<T> exp_term(Pack<T> d, const ScaleIn<T>& beta, Pack<T> magic_shifted) {
     using E = Exp<T>;
     using V = Pack<T>;
     const V hi = V::all(-E::ln2_hi), lo = V::all(-E::ln2_lo);
     const V km = fma(d, beta.log2e, magic_shifted);
     const V k = km - magic_shifted;
-    if constexpr (Unit) {
-        const V whole = fma(k, hi, d);  // exact
-        const V r = fma(k, lo, whole);
-        return {power_of_two(km), r, fma(k, lo, whole - r)};
-    } else {
-        const V whole = fma(d, beta.hi, k * hi), part = fma(d, beta.lo, k * lo);
-        const V r = whole + part;
-        return {power_of_two(km), r, (whole - r) + part};
-    }
+    V r;
+    if constexpr (Unit) r = fma(k, lo, fma(k, hi, d));  // the inner one is exact
+    else r = fma(d, beta.hi, k * hi) + fma(d, beta.lo, k * lo);
+    return {fma(r * r, exp_tail<T>(r), r), power_of_two(km)};
 }
 // The magic number that makes `power_of_two` return 2^(k + shift).
 template <class T> SOFTARGMAX_INLINE Pack<T> magic_for(int shift) {
@@ -90,10 +86,13 @@ template <class T> SOFTARGMAX_INLINE Pack<T> magic_for(int shift) {
 
 // ---- scalars, in double ---------------------------------------------------------------------------------------
 
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
 inline double exp_scalar(double x) {
     using E = Exp<double>;
     if (!(x > -746.0)) return x == x ? 0.0 : x;
-    if (x > 710.0) return std::numeric_limits<double>::infinity();
+    if (x > 710.0) return kInf;
     const double k = (x * E::log2e + E::magic) - E::magic;
     const double r = fma(k, -E::ln2_lo, fma(k, -E::ln2_hi, x));
     const double y = 1.0 + fma(r * r, exp_tail<double>(r), r);
@@ -125,7 +124,7 @@ inline double log_of_parts(double u, double lost) {
 // log(1 + x).
 inline double log1p_scalar(double x) {
     if (x > -0.29 && x < 0.41) return log1p_small(x);
-    if (!(x > -1.0)) return x == -1.0 ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
+    if (!(x > -1.0)) return x == -1.0 ? -kInf : kNaN;
     if (x > 1e308) return x;  // only +inf is that large here
     const double u = 1.0 + x;
     return log_of_parts(u, x < 1.0 ? x - (u - 1.0) : 1.0 - (u - x));
@@ -133,9 +132,9 @@ inline double log1p_scalar(double x) {
 
 // log w.
 inline double log_scalar(double w) {
-    if (w == 0) return -std::numeric_limits<double>::infinity();
-    if (!(w > 0)) return std::numeric_limits<double>::quiet_NaN();
-    return w < std::numeric_limits<double>::infinity() ? log_of_parts(w, 0) : w;
+    if (w == 0) return -kInf;
+    if (!(w > 0)) return kNaN;
+    return w < kInf ? log_of_parts(w, 0) : w;
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME

@@ -121,14 +121,15 @@ struct Call {
 
 // softmax and log_softmax, from scores or from a given state.
 void probabilities(Op op, nb::handle z_, nb::handle out_, const Axes& axes, nb::handle hi, nb::handle lo, nb::handle where_,
-                   nb::handle lse_, nb::handle m_, nb::handle r_) {
-    const Held z(z_), out(out_), where(where_), lse(lse_), m(m_), r(r_);
+                   nb::handle lse_, nb::handle m_, nb::handle r_, nb::handle low_) {
+    const Held z(z_), out(out_), where(where_), lse(lse_), m(m_), r(r_), low(low_);
     must_be("z", z, kReal);
     must_be("out", out, kReal);
     must_be("where", where, {Type::boolean});
     must_be("lse", lse, kReal);
     must_be("m", m, {Type::f64});
     must_be("r", r, {Type::f64});
+    must_be("low", low, {Type::f64});
     Call call(op);
     Plan plan(z, axes);
     plan.add("z", call.job.z, z, true);
@@ -137,6 +138,7 @@ void probabilities(Op op, nb::handle z_, nb::handle out_, const Axes& axes, nb::
     plan.add_row("lse", call.job.lse, lse);
     plan.add_row("m", call.job.m, m);
     plan.add_row("r", call.job.r, r);
+    plan.add_row("low", call.job.low, low);
     call.scale(plan, hi, lo);
     call.run(plan);
 }
@@ -158,18 +160,42 @@ void logsumexp(nb::handle z_, nb::handle out_, const Axes& axes, nb::handle hi, 
     call.run(plan);
 }
 
-void fold(nb::handle z_, nb::handle m_, nb::handle r_, const Axes& axes, nb::handle hi, nb::handle lo, nb::handle where_) {
-    const Held z(z_), m(m_), r(r_), where(where_);
+void fold(nb::handle z_, nb::handle m_, nb::handle r_, nb::handle low_, const Axes& axes, nb::handle hi, nb::handle lo,
+          nb::handle where_) {
+    const Held z(z_), m(m_), r(r_), low(low_), where(where_);
     must_be("z", z, kReal);
     must_be("m", m, {Type::f64});
     must_be("r", r, {Type::f64});
+    must_be("low", low, {Type::f64});
     must_be("where", where, {Type::boolean});
     Call call(Op::fold);
     Plan plan(z, axes);
     plan.add("z", call.job.z, z, true);
     plan.add_row("m", call.job.m, m);
     plan.add_row("r", call.job.r, r);
+    plan.add_row("low", call.job.low, low);
     plan.add("where", call.job.where, where);
+    call.scale(plan, hi, lo);
+    call.run(plan);
+}
+
+// lse / beta of rows whose states are given: a fold of no scores at all.
+void finish(nb::handle m_, nb::handle r_, nb::handle low_, nb::handle out_, nb::handle hi, nb::handle lo) {
+    const Held m(m_), r(r_), low(low_), out(out_);
+    must_be("m", m, {Type::f64});
+    must_be("r", r, {Type::f64});
+    must_be("low", low, {Type::f64});
+    must_be("out", out, kReal);
+    Call call(Op::logsumexp);
+    View rows = m;
+    rows.shape.push_back(0);
+    rows.stride.push_back(0);
+    Plan plan(rows, {static_cast<std::int64_t>(m.shape.size())});
+    plan.add("m", call.job.z, rows, true);
+    plan.add_row("m", call.job.m, m);
+    plan.add_row("r", call.job.r, r);
+    plan.add_row("low", call.job.low, low);
+    plan.add_row("out", call.job.out, out);
     call.scale(plan, hi, lo);
     call.run(plan);
 }
@@ -252,7 +278,7 @@ NB_MODULE(_native, module) {
         module.def(
             name,
             [op](nb::handle z, nb::handle out, const Axes& axes, nb::handle hi, nb::handle lo, nb::handle where,
-                 nb::handle lse) { probabilities(op, z, out, axes, hi, lo, where, lse, nb::none(), nb::none()); },
+                 nb::handle lse) { probabilities(op, z, out, axes, hi, lo, where, lse, nb::none(), nb::none(), nb::none()); },
             "z"_a, "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "where"_a = nb::none(), "lse"_a = nb::none(), text);
     };
     scores("softmax", Op::softmax, "exp(beta z - lse) into out; lse, in nats, where given");
@@ -261,15 +287,17 @@ NB_MODULE(_native, module) {
     const auto from_state = [&](const char* name, Op op, const char* text) {
         module.def(
             name,
-            [op](nb::handle z, nb::handle m, nb::handle r, nb::handle out, const Axes& axes, nb::handle hi, nb::handle lo,
-                 nb::handle where) { probabilities(op, z, out, axes, hi, lo, where, nb::none(), m, r); },
-            "z"_a, "m"_a, "r"_a, "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "where"_a = nb::none(), text);
+            [op](nb::handle z, nb::handle m, nb::handle r, nb::handle low, nb::handle out, const Axes& axes, nb::handle hi, nb::handle lo,
+                 nb::handle where) { probabilities(op, z, out, axes, hi, lo, where, nb::none(), m, r, low); },
+            "z"_a, "m"_a, "r"_a, "low"_a, "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "where"_a = nb::none(), text);
     };
     from_state("apply_softmax", Op::apply_softmax, "softmax of a piece from the state of its whole rows");
     from_state("apply_log_softmax", Op::apply_log_softmax, "log_softmax of a piece from the state of its whole rows");
 
-    module.def("fold", &fold, "z"_a, "m"_a, "r"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "where"_a = nb::none(),
-               "fold a piece into the state m, r of its rows, in place");
+    module.def("fold", &fold, "z"_a, "m"_a, "r"_a, "low"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "where"_a = nb::none(),
+               "fold a piece into the state m, r, low of its rows, in place");
+    module.def("finish", &finish, "m"_a, "r"_a, "low"_a, "out"_a, "hi"_a = 1.0, "lo"_a = 0.0,
+               "lse / beta into out, from states");
     module.def("logsumexp", &logsumexp, "z"_a, "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "weights"_a = nb::none(),
                "where"_a = nb::none(), "lse / beta into out");
     module.def("logcumsumexp", &logcumsumexp, "z"_a, "out"_a, "axes"_a, "running log-sum-exp into out");

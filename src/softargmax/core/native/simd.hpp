@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #if defined(__x86_64__)
 #pragma GCC diagnostic push
@@ -241,6 +242,15 @@ SOFTARGMAX_INLINE double power_of_two(double km) {
     u <<= 52;
     std::memcpy(&km, &u, sizeof u);
     return km;
+}
+// The next number below a finite one (nextafter, without a call).
+template <class T> SOFTARGMAX_INLINE T next_below(T x) {
+    typename IntOf<T>::Type i;
+    if (x == 0) return -std::numeric_limits<T>::denorm_min();
+    std::memcpy(&i, &x, sizeof i);
+    i += x > 0 ? -1 : 1;
+    std::memcpy(&x, &i, sizeof i);
+    return x;
 }
 template <class V> struct Splat {  // a constant in every lane, or the scalar itself
     static SOFTARGMAX_INLINE V of(typename V::Scalar x) { return V::all(x); }

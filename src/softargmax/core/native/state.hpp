@@ -2,7 +2,8 @@
 //
 //     m = max z_i       l = sum exp(beta (z_i - m))       r = l - 1, the sum without the maximum's own term
 //
-// A state keeps r, so that the tail of a confident row (1e-18, say) survives every merge and lse = beta m + log1p(r).
+// A state keeps r, so that the tail of a confident row (1e-18, say) survives every merge and lse = beta m + log1p(r). It
+// is the unevaluated sum r + low: rows of 10^6 scores have hundreds of merges, each of which would round.
 // The recurrence stands here and in core/state.py, and nowhere else.
 #pragma once
 
@@ -10,13 +11,26 @@
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kBlock = 4096;  // scores to a block: 16 KiB of float32, half of the smallest first-level cache
 
 // `empty` is {}: m = -inf, r = -1. m = +inf: r + 1 entries are +inf. r = NaN: a NaN in the row.
 struct State {
-    double m = -kInf, r = -1;
+    double m = -kInf, r = -1, low = 0;
 };
+
+// An unevaluated sum.
+struct Twofold {
+    double hi, lo;
+};
+SOFTARGMAX_INLINE Twofold two_sum(double a, double b) {
+    const double s = a + b, part = s - a;
+    return {s, (a - (s - part)) + (b - part)};
+}
+// beta d.
+SOFTARGMAX_INLINE Twofold times(double d, Scale beta) {
+    const double hi = d * beta.hi;
+    return {hi, fma(d, beta.hi, -hi) + d * beta.lo};
+}
 
 SOFTARGMAX_INLINE State merge(State a, State b, Scale beta) {
     if (b.m > a.m) {
@@ -24,47 +38,52 @@ SOFTARGMAX_INLINE State merge(State a, State b, Scale beta) {
         a = b;
         b = c;
     }
-    if (b.m == a.m) return {a.m, a.r + (1.0 + b.r)};  // also two empty states, and two with m = +inf
     const double d = b.m - a.m;
-    const double x = std::isinf(d) ? d : fma(d, beta.hi, d * beta.lo);
-    return {a.m, a.r + (1.0 + b.r) * exp_scalar(x)};
+    const double w = b.m == a.m ? 1 : exp_scalar(std::isinf(d) ? d : fma(d, beta.hi, d * beta.lo));
+    const Twofold r = two_sum(a.r, (1.0 + b.r) * w);  // where both are empty, or both +inf, w is 1
+    return {a.m, r.hi, a.low + (r.lo + b.low * w)};
 }
 
-// beta d as a double-double.
-struct Product {
-    double hi, lo;
+// How far below the maximum scores matter, e^-reach, and the power of two by which their terms are raised so that all of
+// them are normal numbers.
+template <class T> struct Reach;
+template <> struct Reach<float> {
+    static constexpr double reach = 130, twice = 208;
+    static constexpr int lift = 62;
+    static constexpr double lower = 0x1p-62;
 };
-SOFTARGMAX_INLINE Product times(double d, Scale beta) {
-    const double hi = d * beta.hi;
-    return {hi, fma(d, beta.hi, -hi) + d * beta.lo};
-}
+template <> struct Reach<double> {
+    static constexpr double reach = 1100, twice = 1500;
+    static constexpr int lift = 600;
+    static constexpr double lower = 0x1p-600;
+};
 
-// The constant taken off the scores of a piece whose maximum is m: nothing while the scores are small, m itself once
-// |beta m| is twice the reach of exp. Either way z - shift is exact for every score that matters: in the second case
-// such a z lies within a factor of two of m (Sterbenz).
-template <class T> SOFTARGMAX_INLINE double shift_for(double m, Scale beta) {
-    constexpr double twice_reach = sizeof(T) == 4 ? 208 : 1500;
-    return std::fabs(m * beta.hi) >= twice_reach ? m : 0;
-}
-
-// Scores at or below this contribute nothing: exp(beta (z - m)) < e^-reach. Always below m itself.
-template <class T> SOFTARGMAX_INLINE T floor_for(double m, Scale beta, double reach) {
-    const T top = static_cast<T>(m), low = static_cast<T>(m - reach / beta.hi);
-    const T below = std::nextafter(top, -std::numeric_limits<T>::infinity());
-    return low < below ? low : below;
-}
-
-// e^(beta (m - shift)) = 2^k E, in double.
-struct Peak {
+// What a piece with maximum m is measured from: e^(beta (m - shift)) = 2^k (e + e_low).
+//
+// The shift is nothing while the scores are small, and m itself once |beta m| is twice the reach of exp. Either way
+// z - shift is exact for every score that matters: in the second case such a z is within a factor of two of m (Sterbenz).
+template <class T> struct Peak {
+    T m, shift;
     int k;
-    double e;
+    double e, e_low;
+    SOFTARGMAX_INLINE Peak(T top, Scale beta)
+        : m(top), shift(std::fabs(static_cast<double>(top) * beta.hi) >= Reach<T>::twice ? top : 0) {
+        using E = Exp<double>;
+        const Twofold x = times(static_cast<double>(m) - static_cast<double>(shift), beta);
+        const double n = fma(x.hi, E::log2e, E::magic) - E::magic;
+        const double r = fma(n, -E::ln2_hi, x.hi) + fma(n, -E::ln2_lo, x.lo);
+        const double t = fma(r * r, exp_tail<double>(r), r);
+        k = static_cast<int>(n);
+        e = 1.0 + t;
+        e_low = t - (e - 1.0);
+    }
+    // Scores at or below this contribute nothing. Always below m itself.
+    SOFTARGMAX_INLINE T floor(Scale beta) const {
+        const T low = static_cast<T>(static_cast<double>(m) - Reach<T>::reach / beta.hi);
+        const T below = next_below(m);
+        return low < below ? low : below;
+    }
 };
-SOFTARGMAX_INLINE Peak peak_of(double m, double shift, Scale beta) {
-    const Product x = times(m - shift, beta);
-    const double k = std::rint(x.hi * Exp<double>::log2e);
-    const double r = fma(k, -Exp<double>::ln2_hi, x.hi) + fma(k, -Exp<double>::ln2_lo, x.lo);
-    return {static_cast<int>(k), 1.0 + fma(r * r, exp_tail<double>(r), r)};
-}
 
 // ---- fold -----------------------------------------------------------------------------------------------------
 
@@ -80,7 +99,7 @@ template <> struct Sum<float> {
         low = low + w.low;
         high = high + w.high;
     }
-    SOFTARGMAX_INLINE double total() const { return sum_of(low + high); }
+    SOFTARGMAX_INLINE Twofold total() const { return {sum_of(low + high), 0}; }
 };
 template <> struct Sum<double> {
     Pack<double> sum = Pack<double>::all(0), error = sum;
@@ -91,7 +110,16 @@ template <> struct Sum<double> {
             sum = s;
         }
     }
-    SOFTARGMAX_INLINE double total() const { return sum_of(sum) + sum_of(error); }
+    SOFTARGMAX_INLINE Twofold total() const {
+        double x[8];
+        sum.store(x);
+        Twofold s{0, sum_of(error)};
+        for (double y : x) {
+            const Twofold next = two_sum(s.hi, y);
+            s = {next.hi, s.lo + next.lo};
+        }
+        return s;
+    }
 };
 
 // Runs body(packs, count) over z in steps of kUnroll packs; the last step is filled up with `fill`, and count says how
@@ -132,47 +160,30 @@ template <class T> State count_ties(const T* z, std::int64_t n, T m) {
         nan |= z[i] != z[i];
     }
     const double l = static_cast<double>(m == -std::numeric_limits<T>::infinity() ? 0 : ties);
-    return {static_cast<double>(m), nan ? std::numeric_limits<double>::quiet_NaN() : l - 1};
+    return {static_cast<double>(m), nan ? kNaN : l - 1};
 }
 
-// How far below the maximum scores matter, e^-reach, and the power of two by which their terms are raised so that all of
-// them are normal numbers.
-template <class T> struct Reach;
-template <> struct Reach<float> {
-    static constexpr double reach = 130;
-    static constexpr int lift = 62;
-};
-template <> struct Reach<double> {
-    static constexpr double reach = 1100;
-    static constexpr int lift = 600;
-};
-
-// The terms of one row or block: beta (z - shift) reduced, kept where z is above `low`.
+// The terms e^(beta (z - shift)) of one row or block, times 2^(lift - k); 0 at and below its floor.
 template <bool Unit, class T> struct Terms {
     using V = Pack<T>;
     ScaleIn<T> scale;
-    V taken, low, magic;
-    SOFTARGMAX_INLINE Terms(double m, double shift, Scale beta, int exponent)
+    V shift, low, magic;
+    SOFTARGMAX_INLINE Terms(const Peak<T>& peak, Scale beta)
         : scale(beta),
-          taken(V::all(static_cast<T>(shift))),
-          low(V::all(floor_for<T>(m, beta, Reach<T>::reach))),
-          magic(magic_for<T>(exponent)) {}
-    // 2^exponent e^(beta (z - shift)), rounded once from 1 + t.
-    SOFTARGMAX_INLINE V term(V z) const {
-        const auto e = reduce<Unit>(z - taken, scale, magic);
-        const V t = fma(e.r * e.r, exp_tail<T>(e.r), e.r);
-        return fma(t, e.power, e.power);
-    }
+          shift(V::all(peak.shift)),
+          low(V::all(peak.floor(beta))),
+          magic(magic_for<T>(Reach<T>::lift - peak.k)) {}
+    SOFTARGMAX_INLINE auto in(V z) const { return above(z, low); }
+    SOFTARGMAX_INLINE Term<T> operator()(V z) const { return exp_term<Unit>(z - shift, scale, magic); }
 };
 
 // The maximum's own term and its ties are counted, not added: r keeps the tail of a confident row, and the largest term
-// brings no rounding error into the sum. With Store, the terms are written out for softmax to scale.
-template <bool Unit, bool Store, class T> State fold_finite(const T* z, std::int64_t n, T m, Scale beta, T* store) {
+// brings no rounding error into the sum. With Store, t and power of each term are written to two rows of kBlock, for
+// softmax to scale.
+template <bool Unit, bool Store, class T> State fold_finite(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, T* store) {
     using V = Pack<T>;
-    const double shift = shift_for<T>(m, beta);
-    const Peak peak = peak_of(m, shift, beta);
-    const Terms<Unit, T> terms(m, shift, beta, Reach<T>::lift - peak.k);
-    const V top = V::all(m);
+    const Terms<Unit, T> terms(peak, beta);
+    const V top = V::all(peak.m);
     Sum<T> sum;
     Count<T> ties;
     steps(z, n, -std::numeric_limits<T>::infinity(), [&](const V(&v)[kUnroll], int count) SOFTARGMAX_LAMBDA {
@@ -182,17 +193,23 @@ template <bool Unit, bool Store, class T> State fold_finite(const T* z, std::int
                 y[u] = V::all(0);
                 continue;
             }
-            const auto in = above(v[u], terms.low), tie = equal(v[u], top);
-            const V term = terms.term(v[u]);
-            if constexpr (Store) keep(in, term).store(store + u * V::kLanes);
+            const auto in = terms.in(v[u]), tie = equal(v[u], top);
+            const Term<T> term = terms(v[u]);
+            if constexpr (Store) {
+                keep(in, term.t).store(store + u * V::kLanes);
+                keep(in, term.power).store(store + kBlock + u * V::kLanes);
+            }
             ties.add(tie);
-            y[u] = keep(unless(in, tie), term);
+            y[u] = keep(unless(in, tie), term.value());
         }
         if constexpr (Store) store += count * V::kLanes;
         sum.add(y);
     });
-    const double rest = std::ldexp(sum.total(), -Reach<T>::lift) / peak.e;
-    return {static_cast<double>(m), static_cast<double>(ties.total() - 1) + rest};
+    const Twofold total = sum.total();
+    const double rest = total.hi / peak.e;
+    const double lost = ((fma(-rest, peak.e, total.hi) - rest * peak.e_low) + total.lo) / peak.e;
+    const Twofold r = two_sum(static_cast<double>(ties.total() - 1), rest * Reach<T>::lower);
+    return {static_cast<double>(peak.m), r.hi, r.lo + lost * Reach<T>::lower};
 }
 
 // Whether a float32 piece can be folded in float32: beyond these it is folded in float64.
@@ -209,25 +226,31 @@ template <class T> State fold(const T* z, std::int64_t n, Scale beta) {
             return fold<double>(wide, n, beta);
         }
     }
-    return beta.unit() ? fold_finite<true, false, T>(z, n, m, beta, nullptr)
-                       : fold_finite<false, false, T>(z, n, m, beta, nullptr);
+    const Peak<T> peak(m, beta);
+    return beta.unit() ? fold_finite<true, false, T>(z, n, peak, beta, nullptr)
+                       : fold_finite<false, false, T>(z, n, peak, beta, nullptr);
 }
 
 // ---- finalize -------------------------------------------------------------------------------------------------
 
+// log l = log1p(r); -inf for an empty row.
+inline double log_l(State s) {
+    const double log = log1p_scalar(s.r);
+    return s.r > -1 ? log + s.low / (1.0 + s.r) : log;
+}
+
 // lse = log sum exp(beta z), in nats, as a double-double.
-inline Product finalize(State s, Scale beta) {
-    const double tail = log1p_scalar(s.r);
+inline Twofold finalize(State s, Scale beta) {
+    const double tail = log_l(s);
     if (std::isinf(s.m) || std::isinf(beta.hi)) return {s.m == 0 ? tail : s.m * beta.hi + 0 * s.r, 0};
-    const Product top = times(s.m, beta);
-    const double hi = top.hi + tail, part = hi - top.hi;
-    return {hi, ((top.hi - (hi - part)) + (tail - part)) + top.lo};
+    const Twofold top = times(s.m, beta), lse = two_sum(top.hi, tail);
+    return {lse.hi, lse.lo + top.lo};
 }
 
 // The same divided by beta: the smooth maximum m + log1p(r) / beta.
 inline double smooth_maximum(State s, Scale beta) {
     if (std::isinf(s.m)) return s.m + 0 * s.r;
-    const double tail = log1p_scalar(s.r);
+    const double tail = log_l(s);
     return tail == 0 ? s.m : s.m + tail / beta.hi * (1.0 - beta.lo / beta.hi);
 }
 
