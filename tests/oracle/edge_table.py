@@ -97,7 +97,7 @@ ROWS = (
     Row("base 1/2", [0, 1], [2 / 3, THIRD], -(LOG3 / LOG2 - 1), {"base": 0.5}),
     Row("T < 0", [0, 1], [1 / (1 + E1), E1 / (1 + E1)], -math.log1p(E1), {"temperature": -1.0}),
     # --- the ends of the range
-    Row("spread of 1e38", [3e38, -3e38, 3e38], [0.5, 0, 0.5], 3e38, log_p=[-LOG2, -6e38, -LOG2]),
+    Row("spread of 1e38", [3e38, -3e38, 3e38], [0.5, 0, 0.5], 3e38, log_p=[-LOG2, -6e38, -LOG2], overflows=True),
     Row(
         "spread of 1e38, T = 1e38",
         [3e38, -3e38, 3e38],

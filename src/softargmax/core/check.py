@@ -67,7 +67,8 @@ def elementwise(
 
 def _one_axis_of_floats(z: Any, axis: Any) -> tuple[int, ...] | None:
     """The axis of the common call, an array of floats as it is and one good axis."""
-    if type(axis) is int and z.dtype in _quick.get(type(z), ()):
+    known = _quick.get(type(z))
+    if known is not None and type(axis) is int and z.dtype in known:
         ndim = z.ndim
         if -ndim <= axis < ndim:
             return (axis % ndim,)
