@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from softargmax.core.dispatch import using as using
+    from softargmax.core.native import get_num_threads as get_num_threads
+    from softargmax.core.native import set_num_threads as set_num_threads
     from softargmax.core.state import State as State
     from softargmax.normalize import boltzmann as boltzmann
     from softargmax.normalize import entropy as entropy

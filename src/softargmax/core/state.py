@@ -136,7 +136,7 @@ def _merge(a: State, b: State) -> State:
     """With the larger maximum in the lead: r = r_lead + exp(m_other - m_lead) l_other, and o likewise."""
     xp = namespace(a.m)
     with np.errstate(all="ignore"):
-        first = ~(a.m < b.m)
+        first = ~((a.m < b.m) | xp.isnan(b.m))  # a NaN leads
         m, m_other = xp.where(first, a.m, b.m), xp.where(first, b.m, a.m)
         d, e = difference(m_other, m)
         f = xp.exp(d) * (1.0 + e)

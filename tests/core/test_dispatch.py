@@ -1,0 +1,126 @@
+"""Which implementation serves: by itself, by name, by environment; and what an array is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import softargmax
+from softargmax.core.dispatch import as_array, implementation, kind_of
+
+Z = np.arange(3.0)
+
+
+def serving(z: object = Z) -> str:
+    return implementation("normalize", z).__name__.rsplit(".", 1)[-1]
+
+
+def test_the_best_serves_by_itself() -> None:
+    assert serving() == "native"
+    with softargmax.using("reference"):
+        assert serving() == "reference"
+        with softargmax.using("native"):
+            assert serving() == "native"
+        assert serving() == "reference"
+    assert serving() == "native"
+
+
+def test_each_kind() -> None:
+    torch = pytest.importorskip("torch")
+    assert kind_of(torch.ones(1)) == "torch"
+    assert kind_of(torch.nn.Parameter(torch.ones(1))) == "torch"
+    assert kind_of(torch.ones(1, device="meta")) == "torch-device"
+    assert serving(torch.ones(1)) == "torch_ops"
+    assert serving(torch.ones(1, device="meta")) == "reference"
+    strict = pytest.importorskip("array_api_strict")
+    assert kind_of(strict.ones(1)) == "array-api"
+    assert serving(strict.ones(1)) == "reference"
+
+
+def test_devices_without_a_kernel_are_served() -> None:
+    torch = pytest.importorskip("torch")
+    z = torch.ones((2, 3), device="meta", dtype=torch.float16)
+    assert softargmax.softmax(z, temperature=2.0).shape == (2, 3)
+    assert softargmax.softmax(z).dtype == torch.float16
+    assert softargmax.logsumexp(z).dtype == torch.float32
+    assert softargmax.softmax(z).device.type == "meta"
+
+
+def test_a_name_that_cannot_serve_raises() -> None:
+    strict = pytest.importorskip("array_api_strict")
+    with softargmax.using("native"), pytest.raises(RuntimeError, match=r"'native' .*array-api.*'reference'"):
+        softargmax.softmax(strict.ones(3))
+
+
+def test_an_unknown_name_raises() -> None:
+    with pytest.raises(ValueError, match=r"'triton\?'.*'native', 'reference'"), softargmax.using("triton?"):
+        pass
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    import os
+
+    return subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True
+    )
+
+
+def test_the_environment_asks() -> None:
+    code = "import numpy, softargmax.core.dispatch as d; print(d.implementation('normalize', numpy.ones(3)).__name__)"
+    assert run(code, SOFTARGMAX_IMPLEMENTATION="reference").stdout.strip().endswith("reference")
+    assert run(code, SOFTARGMAX_IMPLEMENTATION="").stdout.strip().endswith("native")
+    failed = run(code, SOFTARGMAX_IMPLEMENTATION="fast")
+    assert "ValueError: SOFTARGMAX_IMPLEMENTATION: there is no implementation 'fast'" in failed.stderr
+
+
+def test_no_framework_is_imported_by_use() -> None:
+    code = (
+        "import sys, softargmax; softargmax.softmax([1., 2.]); softargmax.entropy([1., 2.]); softargmax.State.empty(());"
+        "print([m for m in ('torch', 'jax', 'dask', 'scipy', 'array_api_strict') if m in sys.modules])"
+    )
+    done = run(code)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_threads_do_not_see_each_others_names() -> None:
+    seen: list[str] = []
+    with softargmax.using("reference"):
+        thread = threading.Thread(target=lambda: seen.append(serving()))
+        thread.start()
+        thread.join()
+    assert seen == ["native"]
+
+
+def test_what_becomes_an_array() -> None:
+    memory = np.ones(3)
+    assert as_array(memory) is memory
+    assert type(as_array(memory.view(np.recarray))) is np.ndarray
+    for z in (1, 1.5, True, [1.0, 2.0], (1, 2), np.float32(3), range(3), np.array(4.0)):
+        assert type(as_array(z)) is np.ndarray
+        assert type(softargmax.softmax(z)) is np.ndarray
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">f8", ">i2", "<f4"])
+def test_foreign_byte_order(dtype: str) -> None:
+    z = np.array([1.0, 2.0, 8.0], dtype)
+    result = softargmax.softmax(z)
+    assert result.dtype.isnative
+    assert (result == softargmax.softmax(z.astype(z.dtype.newbyteorder("=")))).all()
+
+
+def test_public_names_are_found_listed_and_typed() -> None:
+    import ast
+    from pathlib import Path
+
+    assert set(softargmax.__all__) <= set(dir(softargmax))
+    for name in softargmax.__all__:
+        assert getattr(softargmax, name) is not None
+    tree = ast.parse(Path(softargmax.__file__).read_text())
+    typed = {alias.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert typed >= set(softargmax.__all__) - {"__version__"}, "the type checker does not see every public name"
+    with pytest.raises(AttributeError, match=r"no attribute 'sofmax'"):
+        softargmax.sofmax  # noqa: B018

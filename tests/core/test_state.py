@@ -1,0 +1,155 @@
+"""The state: its algebra, its edges and what survives in it, on every array library of the reference."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.oracle.backends import BACKENDS, Backend
+from tests.oracle.truth import family_truth, ulp_error
+
+from softargmax import State
+from softargmax.core.exact import total, two_product, two_sum
+
+LIBRARIES = [backend for backend in BACKENDS if backend.implementation == "reference"]
+INF = math.inf
+score = st.one_of(st.floats(-1e4, 1e4), st.sampled_from([-INF, 0.0, -0.0, 1e300, -1e300, 5e-324]))
+rows = st.lists(score, max_size=12)
+
+
+def state_of(scores: Any, values: Any = None) -> State:
+    return State.empty((), width=None if values is None else len(values[0])).fold(np.array(scores, float), values)
+
+
+def close(a: State, b: State) -> None:
+    """Equal up to the roundings of a few merges."""
+    assert a.m == b.m
+    assert a.r == b.r or abs(a.r - b.r) <= 16 * 2.0**-53 * (1 + a.r) or math.isnan(a.r + b.r)
+    assert np.allclose(a.finalize().lse, b.finalize().lse, rtol=1e-15, atol=1e-15, equal_nan=True)
+
+
+@given(rows, rows, rows)
+def test_merge_is_associative(x: list[float], y: list[float], z: list[float]) -> None:
+    a, b, c = map(state_of, (x, y, z))
+    close(a.merge(b).merge(c), a.merge(b.merge(c)))
+    close(a.merge(b, c), a.merge(b).merge(c))
+
+
+@given(rows, rows)
+def test_merge_is_commutative_and_agrees_with_fold(x: list[float], y: list[float]) -> None:
+    a, b = state_of(x), state_of(y)
+    close(a.merge(b), b.merge(a))
+    close(a.merge(b), state_of(x + y))
+    close(a.merge(b), a.fold(np.array(y, float)))
+
+
+@given(rows)
+def test_empty_is_the_identity(x: list[float]) -> None:
+    a, empty = state_of(x), State.empty(())
+    assert a.merge(empty)[:2] == a[:2]
+    assert empty.merge(a)[:2] == a[:2]
+
+
+@given(rows)
+def test_l_is_zero_or_at_least_one(x: list[float]) -> None:
+    assert state_of(x).l == 0 or state_of(x).l >= 1
+
+
+@given(st.lists(st.integers(0, 7), max_size=4))
+def test_any_cutting_gives_the_same(cuts: list[int]) -> None:
+    scores = np.array([3.0, -INF, 0.5, 700.0, 699.0, -1e4, 2.0, 700.0])
+    values = np.arange(16.0).reshape(8, 2)
+    state = State.empty((), width=2)
+    edges = [0, *sorted(cuts), 8]
+    for a, b in pairwise(edges):
+        state = state.fold(scores[a:b], values[a:b])
+    whole = state_of(scores, values)
+    close(state, whole)
+    p = np.exp(scores - whole.finalize().lse)
+    assert np.allclose(state.finalize().output, p @ values, rtol=1e-14)
+
+
+@pytest.mark.parametrize("backend", LIBRARIES, ids=str)
+def test_edges(backend: Backend) -> None:
+    nan = math.nan
+    for first, second, m, r, lse in (
+        ([-INF], [-INF], -INF, -1.0, -INF),
+        ([], [], -INF, -1.0, -INF),
+        ([-INF], [2.0], 2.0, 0.0, 2.0),
+        ([INF, 1.0], [INF, INF], INF, 2.0, INF),
+        ([1e38], [INF], INF, 0.0, INF),
+        ([1.0], [nan], nan, None, nan),
+        ([nan], [INF], nan, None, nan),
+        ([nan], [-INF], nan, None, nan),
+        ([40.0], [0.0], 40.0, math.exp(-40), 40.0),
+        ([0.0], [-40.0], 0.0, math.exp(-40), math.exp(-40)),
+        ([5.0, 5.0], [5.0], 5.0, 2.0, 5 + math.log(3)),
+    ):
+        for one, two in ((first, second), (second, first)):
+            a, b = (backend.array(np.array(x, float)) for x in (one, two))
+            empty = State.empty((), like=backend.array([0.0]))
+            state = empty.fold(a).merge(empty.fold(b))
+            for found, expected in ((state.m, m), (state.r, r), (state.finalize().lse, lse)):
+                if expected is not None:
+                    assert ulp_error(backend.back(found), expected).max() <= 2, (one, two, state)
+
+
+def test_the_tail_of_a_confident_row_survives_merges() -> None:
+    tail = state_of([0.0, -1.0, -2.0])
+    state = state_of([45.0]).merge(tail, State.empty(()), state_of([1.0]))
+    truth = family_truth(np.array([[45.0, 0.0, -1.0, -2.0, 1.0]])).log_softmax
+    own = type(truth)(truth.hi[0, 0], truth.lo[0, 0], truth.lift[0, 0])
+    assert ulp_error(-np.log1p(state.r), *own) <= 2
+
+
+def test_rows_are_independent_and_axis_is_any() -> None:
+    scores = np.arange(24.0).reshape(2, 3, 4)
+    state = State.empty((2, 4)).fold(scores, axis=1)
+    for i in range(2):
+        for j in range(4):
+            assert state.finalize().lse[i, j] == state_of(scores[i, :, j]).finalize().lse
+
+
+def test_values_where_the_weight_is_zero_are_not_looked_at() -> None:
+    state = state_of([0.0, -INF, 0.0], [[1.0], [math.nan], [3.0]])
+    assert state.finalize().output == 2.0
+    assert State.empty((), width=1).finalize().output == 0.0
+
+
+def test_values_are_given_always_or_never() -> None:
+    with pytest.raises(ValueError, match=r"^values: "):
+        State.empty(()).fold(np.zeros(2), np.zeros((2, 1)))
+    with pytest.raises(ValueError, match=r"^values: "):
+        State.empty((), width=1).fold(np.zeros(2))
+    with pytest.raises(ValueError, match=r"^other: "):
+        State.empty(()).merge(State.empty((), width=1))
+
+
+def test_float32_stays_where_it_is_asked() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    assert State.empty((2,), like=jnp.ones(1)).fold(jnp.ones((2, 3))).r.dtype == np.float32
+
+
+@given(st.floats(-1e100, 1e100), st.floats(-1e100, 1e100))
+def test_pairs_are_exact(a: float, b: float) -> None:
+    from fractions import Fraction
+
+    s, e = two_sum(np.float64(a), np.float64(b))
+    assert Fraction(float(s)) + Fraction(float(e)) == Fraction(a) + Fraction(b)
+    if a == 0 or b == 0 or abs(a * b) > 1e-250:
+        p, e = two_product(np.float64(a), np.float64(b))
+        assert Fraction(float(p)) + Fraction(float(e)) == Fraction(a) * Fraction(b)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 127, 128, 129, 1000])
+def test_totals_are_exact_to_a_rounding(n: int) -> None:
+    x = np.random.default_rng(n).standard_normal(n) * np.logspace(0, 12, n)
+    high, low = total(x)
+    assert high[0] + low[0] == pytest.approx(math.fsum(x), rel=1e-15, abs=1e-18)
+    swapped = total(np.stack([x, x])[:, ::-1].copy()[:, ::-1])
+    assert (swapped[0] + swapped[1])[1, 0] == (high + low)[0]
