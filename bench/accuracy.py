@@ -164,7 +164,7 @@ def run(dtypes: list[str], values: int, workers: int) -> list[dict[str, Any]]:
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
         for case, result in zip(rows, pool.map(_job, jobs, [values] * len(jobs)), strict=True):
             ours = result["errors"]["softargmax"]
-            print(f"{case.dtype:9} {case.name:28}", *(f"{op} {ours[op]['max']:.3f}" for op in OPS), flush=True)
+            print(f"{case.dtype:9} {case.name:28}", *(f"{op} {number(ours[op]['max'])}" for op in OPS), flush=True)
             results.append(result)
     return results
 
