@@ -40,9 +40,11 @@ def command(json: Json = False) -> None:
     if "unusable" in native:
         out.print(f"native core: not usable: {native['unusable']}")
     else:
-        others = [isa for isa in native.get("isas", ()) if isa != native.get("isa")]
-        also = f" (also {', '.join(others)})" if others else ""
-        out.print(f"native core: {native.get('isa')}{also}, {native.get('threads')} threads")
+        others = [isa for isa, here in native["isas"].items() if here and isa != native["isa"]]
+        lacking = [isa for isa, here in native["isas"].items() if not here]
+        also = f" (also {', '.join(others)}; SOFTARGMAX_ISA chooses)" if others else ""
+        also += f" (built too, but this processor lacks {', '.join(lacking)})" if lacking else ""
+        out.print(f"native core: {native['isa']}{also}, {native['threads']} threads")
     shown = show.table("arrays", "implementation", "usable")
     shown.columns[1].justify = shown.columns[2].justify = "left"
     shown.columns[2].no_wrap = False

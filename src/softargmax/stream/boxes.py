@@ -8,6 +8,7 @@ its last axis is (rows, length, 1), along axis 0 it is (1, length, rows).
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -110,21 +111,54 @@ def boxes_of(sizes: Sequence[int], start: int, stop: int) -> Iterator[tuple[int,
             yield last * inner - start + place, (slice(last, last + 1), *box)
 
 
-def runs_of(shape: Sequence[int], box: Box) -> tuple[list[int], int]:
-    """Give where the contiguous runs of a box start in an array stored in C order, and how long each run is.
+class Span(NamedTuple):
+    """A stretch of an array stored in C order that holds part of a box: where it starts, how long it is, which part."""
 
-    >>> runs_of((3, 4), (slice(0, 2), slice(1, 3)))
-    ([1, 5], 2)
+    start: int
+    length: int
+    part: Box
+
+
+def strides_of(sizes: Sequence[int]) -> list[int]:
+    """Give the C-order strides of an array, in elements.
+
+    >>> strides_of((2, 3, 4))
+    [12, 4, 1]
     """
-    run, stride, offsets = 1, 1, [0]
-    whole = True
-    for size, part in zip(reversed(shape), reversed(box), strict=True):
-        count = part.stop - part.start
-        if whole:
-            offsets = [part.start * stride + offset for offset in offsets]
-            run *= count
-        else:
-            offsets = [index * stride + offset for index in range(part.start, part.stop) for offset in offsets]
-        whole = whole and count == size
-        stride *= size
-    return (offsets, run) if run and stride else ([], 0)
+    return [math.prod(sizes[dim + 1 :]) for dim in range(len(sizes))]
+
+
+def spans_of(sizes: Sequence[int], box: Box, most: int, near: int) -> Iterator[Span]:
+    """Cut a box into stretches to read or write at once.
+
+    Stretches are the box's contiguous runs, however long; runs that lie less than `near` elements apart are taken
+    together with what lies between them, up to `most` elements.
+
+    >>> [(span.start, span.length) for span in spans_of((4, 4), (slice(0, 4), slice(0, 2)), 10, 3)]
+    [(0, 10), (12, 2)]
+    """
+    strides = strides_of(sizes)
+    counts = [part.stop - part.start for part in box]
+    if not all(counts):
+        return
+    first = sum(part.start * stride for part, stride in zip(box, strides, strict=True))
+    # The dimensions from `whole` on lie in one stretch of `length`.
+    whole, length = len(sizes), 1
+    while whole:
+        count, stride = counts[whole - 1], strides[whole - 1]
+        extent = length + (count - 1) * stride
+        if stride != length and count > 1 and (stride - length >= near or extent > most):
+            break
+        whole, length = whole - 1, extent
+    inside = tuple(slice(0, count) for count in counts[whole:])
+    if not whole:
+        yield Span(first, length, inside)
+        return
+    stride = strides[whole - 1]
+    step = max(1, (most - length) // stride + 1) if stride - length < near else 1
+    for outer in product(*(range(count) for count in counts[: whole - 1])):
+        start = first + sum(index * stride for index, stride in zip(outer, strides, strict=False))
+        place = tuple(slice(index, index + 1) for index in outer)
+        for part in parts(counts[whole - 1], step):
+            extent = length + (part.stop - part.start - 1) * stride
+            yield Span(start + part.start * stride, extent, (*place, part, *inside))

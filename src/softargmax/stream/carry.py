@@ -22,11 +22,10 @@ BLOCK = 4096
 
 
 class State(NamedTuple):
-    """(m, r) of rows, arrays of shape (outer, inner); m is the largest score, negated where beta < 0."""
+    """The native states of rows, arrays of shape (outer, inner): at `scale`, and at beta = 1 where beta is 0."""
 
-    m: Array
-    r: Array
-    largest: Array | None  # at beta = 0, where m has forgotten it: a row of one score is that score
+    scaled: tuple[Array, ...]
+    plain: tuple[Array, ...] | None  # at beta = 0 a row of one score has that score for its logsumexp
 
 
 def native() -> bool:
@@ -39,36 +38,25 @@ def fold(window: Array, scale: Scale, state: State | None) -> State:
     """Fold a window (outer, length, inner) into its rows' state; all but the last have whole blocks of elements."""
     from softargmax.core import native as core
 
-    m, r = core.fold(window, (1,), scale, None, None if state is None else state[:2])
-    largest = None
-    if scale.hi == 0:
-        before = None if state is None or state.largest is None else (state.largest, np.zeros_like(state.largest))
-        largest, _ = core.fold(window, (1,), UNIT, None, before)
-    return State(m, r, largest)
+    scaled = core.fold(window, (1,), scale, None, None if state is None else state.scaled)
+    if scale.hi != 0:
+        return State(scaled, None)
+    return State(scaled, core.fold(window, (1,), UNIT, None, None if state is None else state.plain))
 
 
 def apply(name: str, window: Array, scale: Scale, state: State, out: Array) -> None:
     """Write "softmax" or "log_softmax" of a window, given the finished state of its rows."""
     from softargmax.core import native as core
 
-    core.apply(name, window, (1,), scale, None, state[:2], out)
+    core.apply(name, window, (1,), scale, None, state.scaled, out)
 
 
 def finish(state: State, scale: Scale, dtype: np.dtype[Any]) -> Array:
-    """Give logsumexp of rows, m + log(l) / beta, given their finished state.
+    """Give logsumexp of rows, given their finished state."""
+    from softargmax.core import native as core
 
-    The in-memory kernel's own log(l) comes from it as -log p of the largest score.
-    """
-    m, r, largest = state
-    with np.errstate(all="ignore"):
-        if largest is not None:
-            lse = np.where(np.isinf(m), m + 0 * r, np.where(r == 0, largest, r * np.inf))
-        else:
-            sign = -1.0 if scale.hi < 0 else 1.0
-            top = np.where(np.isinf(m), 0.0, sign * m)[:, None, :]
-            log_p = np.empty_like(top)
-            apply("log_softmax", top, scale, state, log_p)
-            log_l = -log_p[:, 0, :]
-            more = log_l / (sign * scale.hi) * (1.0 - scale.lo / scale.hi)
-            lse = sign * np.where(np.isinf(m), m + 0 * r, np.where(log_l == 0, m, m + more))
-        return lse.astype(dtype)
+    lse: Array = core.finish(state.scaled, scale, dtype)
+    if state.plain is None:
+        return lse
+    alone = (state.scaled[1] == 0) & np.isfinite(state.plain[0])
+    return np.where(alone, state.plain[0], lse).astype(dtype)

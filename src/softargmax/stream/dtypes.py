@@ -19,8 +19,15 @@ def check_readable(dtype: np.dtype[Any], name: str) -> None:
         raise TypeError(f"{name} has dtype {dtype}; it may be float16, float32, float64, an integer or bool")
 
 
-def working(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Give the dtype that windows are read into: floats as they are, in this machine's byte order; else float64."""
+def working(dtype: np.dtype[Any], result: np.dtype[Any]) -> np.dtype[Any]:
+    """Give the dtype that windows are read into: floats as they are, in this machine's byte order; else float64.
+
+    A result that was asked in float64 is computed in it.
+    """
+    return _native_float(dtype) if result.itemsize < 8 else np.dtype(np.float64)
+
+
+def _native_float(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype.newbyteorder("=") if dtype.kind == "f" else np.dtype(np.float64)
 
 
@@ -29,5 +36,5 @@ def returned(dtype: np.dtype[Any], asked: Any, *, lse: bool) -> np.dtype[Any]:
     if asked is not None:
         result: np.dtype[Any] = check.float_dtype(asked, np.empty(0))
         return result
-    work = working(dtype)
-    return np.dtype(np.float32) if lse and work.itemsize == 2 else work
+    own = _native_float(dtype)
+    return np.dtype(np.float32) if lse and own.itemsize == 2 else own

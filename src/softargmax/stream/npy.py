@@ -15,18 +15,25 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
 
-from softargmax.stream.boxes import runs_of
+from softargmax.stream.boxes import spans_of, strides_of
 from softargmax.stream.dtypes import check_readable
 from softargmax.stream.whole import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from softargmax.stream.boxes import Box
+    from softargmax.stream.boxes import Box, Span
+
+
+# Runs that lie nearer than this are read in one stretch of at most so many bytes: a call costs what 8 KiB cost.
+NEAR = 8 << 10
+STRETCH = 1 << 19
 
 
 class NpyFile:
     """An open ``.npy`` file: `shape` and `dtype` of its array, `order` of its dimensions in the file, slowest first."""
+
+    plain = True
 
     def __init__(self, file: BinaryIO, shape: Sequence[int], dtype: np.dtype[Any], *, fortran: bool) -> None:
         self.file = file
@@ -35,6 +42,7 @@ class NpyFile:
         self.order = tuple(range(len(shape)))[:: -1 if fortran else 1]
         self.start = file.tell()
         self.buffer = np.empty(0, dtype)
+        self.scratch = np.empty(0, dtype)
 
     def __enter__(self) -> Self:
         return self
@@ -42,44 +50,65 @@ class NpyFile:
     def __exit__(self, *exception: object) -> None:
         self.file.close()
 
-    @property
-    def name(self) -> str:
-        """The file's name, for messages."""
-        return str(self.file.name)
-
     def read(self, sizes: Sequence[int], box: Box) -> np.ndarray[Any, Any]:
         """Read a box of the array, which is seen as one of C-order shape `sizes`; valid until the next read."""
         shape = [part.stop - part.start for part in box]
         count = math.prod(shape)
         if self.buffer.size < count:
             self.buffer = np.empty(count, self.dtype)
-        window = self.buffer[:count]
-        bytes_ = window.view(np.uint8).data
-        offsets, run = runs_of(sizes, box)
-        size = run * self.dtype.itemsize
-        for index, offset in enumerate(offsets):
-            self._read_run(bytes_[index * size : (index + 1) * size], self.start + offset * self.dtype.itemsize)
-        return window.reshape(shape)
-
-    def _read_run(self, part: memoryview, place: int) -> None:
-        while part:
-            count = os.preadv(self.file.fileno(), [part], place)
-            if count == 0:
-                raise ValueError(
-                    f"{self.name} is truncated: it ends at byte {place} and its header promises {self.bytes} of data"
-                )
-            part, place = part[count:], place + count
+        window = self.buffer[:count].reshape(shape)
+        for span, part in self._spans(sizes, box, window):
+            if part.size == span.length:
+                self._read(part, span.start)
+            else:
+                part[...] = self._stretch(span, part, sizes)
+        return window
 
     def write(self, sizes: Sequence[int], box: Box, window: np.ndarray[Any, Any]) -> None:
         """Write a box of the array, which is seen as one of C-order shape `sizes`."""
-        bytes_ = np.ascontiguousarray(window, self.dtype).reshape(-1).view(np.uint8).data
-        offsets, run = runs_of(sizes, box)
-        size = run * self.dtype.itemsize
-        for index, offset in enumerate(offsets):
-            part, place = bytes_[index * size : (index + 1) * size], self.start + offset * self.dtype.itemsize
-            while part:
-                count = os.pwritev(self.file.fileno(), [part], place)
-                part, place = part[count:], place + count
+        window = np.ascontiguousarray(window, self.dtype)
+        for span, part in self._spans(sizes, box, window):
+            if part.size == span.length:
+                self._write(part, span.start)
+            else:  # what lies between the runs is written back as it was
+                self._stretch(span, part, sizes)[...] = part
+                self._write(self.scratch[: span.length], span.start)
+
+    def _spans(
+        self, sizes: Sequence[int], box: Box, window: np.ndarray[Any, Any]
+    ) -> Iterator[tuple[Span, np.ndarray[Any, Any]]]:
+        """Cut a box into stretches of the file, each with its part of the window."""
+        itemsize = self.dtype.itemsize
+        for span in spans_of(sizes, box, STRETCH // itemsize, NEAR // itemsize):
+            part: Any = (*span.part, ...)  # a view even of a single value
+            yield span, window[part]
+
+    def _stretch(self, span: Span, part: np.ndarray[Any, Any], sizes: Sequence[int]) -> np.ndarray[Any, Any]:
+        """Read a stretch that holds more than its part of the window, and see that part in it."""
+        if self.scratch.size < span.length:
+            self.scratch = np.empty(span.length, self.dtype)
+        stretch = self.scratch[: span.length]
+        self._read(stretch, span.start)
+        strides = [stride * self.dtype.itemsize for stride in strides_of(sizes)]
+        return np.lib.stride_tricks.as_strided(stretch, part.shape, strides)
+
+    def _read(self, part: np.ndarray[Any, Any], start: int) -> None:
+        """Read elements from `start` on into contiguous memory."""
+        rest, place = part.reshape(-1).view(np.uint8).data, self.start + start * self.dtype.itemsize
+        while rest:
+            count = os.preadv(self.file.fileno(), [rest], place)
+            if count == 0:
+                raise ValueError(
+                    f"{self.file.name} is truncated: its data ends at byte {place} of {self.start + self.bytes}"
+                )
+            rest, place = rest[count:], place + count
+
+    def _write(self, part: np.ndarray[Any, Any], start: int) -> None:
+        """Write contiguous elements from `start` on."""
+        rest, place = part.reshape(-1).view(np.uint8).data, self.start + start * self.dtype.itemsize
+        while rest:
+            count = os.pwritev(self.file.fileno(), [rest], place)
+            rest, place = rest[count:], place + count
 
     def done(self) -> None:
         """Nothing is held after a window: files are not mapped."""

@@ -76,13 +76,14 @@ def job_of(
         raise TypeError(f"memory: {memory!r}; it may be a number of bytes, an int")
     if memory < LEAST_MEMORY:
         raise ValueError(f"memory: {memory} bytes; it may be {LEAST_MEMORY} (1 MiB) or more")
+    dtype = returned(store.dtype, options["dtype"], lse=lse)
     return Job(
         axes=check.axes_of(axis, len(store.shape)),
         temperature=options["temperature"],
         base=options["base"],
         scale=scale_of(options["temperature"], options["base"]),
-        work=working(store.dtype),
-        dtype=returned(store.dtype, options["dtype"], lse=lse),
+        work=working(store.dtype, dtype),
+        dtype=dtype,
         memory=memory,
         progress=progress,
     )

@@ -16,7 +16,7 @@ import numpy as np
 from softargmax import normalize
 from softargmax.stream import carry
 from softargmax.stream.boxes import Form, parts, window_of
-from softargmax.stream.stores import rows_of
+from softargmax.stream.stores import rows_like, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -109,7 +109,7 @@ class Windows:
 def normalise(name: str, source: Store, target: Store, job: Job) -> None:
     """Write `name` ("softmax" or "log_softmax") of every row of the source to the target, window by window."""
     windows = Windows(source, job, job.dtype.itemsize)
-    results = rows_of(target, job.axes)
+    results = rows_like(windows.rows, target, job.axes)
     room = np.empty(math.prod(windows.window), job.dtype)
     whole = getattr(normalize, name)
 

@@ -102,13 +102,13 @@ def of_pieces(pieces: Iterable[Any], axis: int, options: dict[str, Any], scale: 
         return np.asarray(normalize.logsumexp(whole, axis=axis, keepdims=keepdims, **options))[()]
     fold = Fold(scale)
     frame: tuple[int, ...] = ()
-    stored = np.dtype(np.float64)
+    dtype = np.dtype(np.float64)
     for piece in checked_pieces(pieces, axis):
         where = axis % piece.ndim
-        frame, stored = _frame(piece, axis), piece.dtype
+        frame, dtype = _frame(piece, axis), returned(piece.dtype, options["dtype"], lse=True)
         outer, inner = math.prod(frame[:where]), math.prod(frame[where + 1 :])
-        fold.add(piece.astype(working(stored), copy=False).reshape(outer, piece.shape[where], inner))
+        fold.add(piece.astype(working(piece.dtype, dtype), copy=False).reshape(outer, piece.shape[where], inner))
     if not frame:
         raise ValueError("source: no pieces came, so their shape and dtype are not known; it may give at least one")
-    lse = fold.finish(returned(stored, options["dtype"], lse=True))
+    lse = fold.finish(dtype)
     return lse.reshape([1 if size < 0 else size for size in frame if keepdims or size >= 0])[()]

@@ -19,8 +19,13 @@ if TYPE_CHECKING:
 
 
 class Store(Protocol):
-    """An array somewhere. `order`: its dimensions, slowest first; boxes are given in that order, over `sizes`."""
+    """An array somewhere.
 
+    `order`: its dimensions, slowest first; boxes are given in that order, over `sizes`. `plain`: whether the array may
+    be seen as one of another shape without moving an element.
+    """
+
+    plain: bool
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     order: tuple[int, ...]
@@ -41,14 +46,11 @@ class ArrayStore:
     def __init__(self, array: Array) -> None:
         self.shape = array.shape
         self.dtype = array.dtype
-        self.order = tuple(sorted(range(array.ndim), key=lambda dim: -abs(array.strides[dim])))
+        fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+        self.order = tuple(range(array.ndim))[:: -1 if fortran else 1]
         self.stored = array.transpose(self.order)
+        self.plain = bool(self.stored.flags.c_contiguous)
         self.mapping = _shared_mapping(array)
-
-    @property
-    def plain(self) -> bool:
-        """Whether the array may be seen as one of another shape."""
-        return bool(self.stored.flags.c_contiguous)
 
     def read(self, sizes: Sequence[int], box: Box) -> Array:
         """See `Store`."""
@@ -125,9 +127,12 @@ class Rows(Protocol):
 def rows_of(store: Store, axes: Sequence[int]) -> Rows:
     """See the rows along `axes` in a store: as it lies where that is possible, else ranges gathered by boxes."""
     form = form_of(store.shape, store.order, axes)
-    if form is not None and getattr(store, "plain", True):
-        return PlainRows(store, form)
-    return ScatteredRows(store, axes)
+    return ScatteredRows(store, axes) if form is None or not store.plain else PlainRows(store, form)
+
+
+def rows_like(rows: Rows, store: Store, axes: Sequence[int]) -> Rows:
+    """See the rows of a store of the same shape and order in the same way, so that the windows are the same."""
+    return ScatteredRows(store, axes) if isinstance(rows, ScatteredRows) else PlainRows(store, rows.form)
 
 
 class PlainRows:
