@@ -98,7 +98,7 @@ $(SANITIZE)/venv/.installed: $(PACKAGE) $(NATIVE) $(shell find src -name '*.py' 
 	@touch $@
 
 sanitize: $(SANITIZE)/venv/.installed ## native tests under address and undefined-behaviour sanitizers
-	$(SANITIZE_ENV) $(SANITIZE)/venv/bin/python -m pytest --ignore-glob='*torch*' -p no:cacheprovider $(SANITIZE_TESTS) $(PYTEST_ARGS)
+	$(SANITIZE_ENV) $(SANITIZE)/venv/bin/python -m pytest -q --capture=sys --ignore-glob='*torch*' -p no:cacheprovider $(SANITIZE_TESTS) $(PYTEST_ARGS)
 
 wheel: $(VENV)/.pip ## a wheel in dist/
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
