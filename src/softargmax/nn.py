@@ -1,0 +1,32 @@
+"""torch modules of every room, loaded when they are first asked for (needs the extra `torch`)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from softargmax.normalize.modules import LogSoftmax, Softmax
+
+_HOME = {"softargmax.normalize.modules": ("LogSoftmax", "Softmax")}
+_home_of = {name: home for home, names in _HOME.items() for name in names}
+
+__all__ = ["LogSoftmax", "Softmax"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _home_of.get(name)
+    if home is None:
+        raise AttributeError(f"module 'softargmax.nn' has no attribute {name!r}; it has {', '.join(__all__)}")
+    try:
+        module = importlib.import_module(home)
+    except ModuleNotFoundError as missing:
+        if missing.name != "torch":
+            raise
+        raise ImportError("softargmax.nn needs PyTorch: pip install 'softargmax[torch]'") from missing
+    value = globals()[name] = getattr(module, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_home_of})

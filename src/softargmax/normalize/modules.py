@@ -1,0 +1,118 @@
+"""The room's functions as torch modules."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from softargmax.normalize.probabilities import log_softmax, softmax
+
+Dim = int | tuple[int, ...] | None
+
+
+class _Normalizer(nn.Module):
+    """What Softmax and LogSoftmax share: the options."""
+
+    temperature: float | Tensor
+
+    def __init__(
+        self,
+        dim: Dim = -1,
+        *,
+        temperature: float | Tensor = 1.0,
+        base: float | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.dim = dim
+        self.base = base
+        self.dtype = dtype
+        if isinstance(temperature, Tensor) and not isinstance(temperature, nn.Parameter):
+            self.register_buffer("temperature", temperature)
+        else:
+            self.temperature = temperature
+
+    def extra_repr(self) -> str:
+        options = [f"dim={self.dim}"]
+        if isinstance(self.temperature, Tensor):
+            options.append(f"temperature=<{', '.join(map(str, self.temperature.shape))}>")
+        elif self.temperature != 1.0:
+            options.append(f"temperature={self.temperature}")
+        options += [f"{name}={value}" for name in ("base", "dtype") if (value := getattr(self, name)) is not None]
+        return ", ".join(options)
+
+
+class Softmax(_Normalizer):
+    r"""Probabilities along `dim`, as a module.
+
+    .. math:: p_i = \frac{e^{\beta z_i}}{\sum_j e^{\beta z_j}}, \qquad \beta = \frac{\ln(\mathrm{base})}{T}
+
+    Parameters
+    ----------
+    dim : int, tuple of int or None
+        The axis or axes to normalise along, None for all. (`torch.nn.Softmax` guesses an axis where it is None.)
+    temperature : float, Tensor or Parameter
+        T; a `torch.nn.Parameter` is learned, another tensor becomes a buffer. One number, or one per row.
+    base : float, optional
+        The base of the powers, e if None.
+    dtype : torch.dtype, optional
+        The dtype of the result, that of the scores if None.
+
+    Notes
+    -----
+    The module is called with the scores z, a tensor of any shape, and optionally `where`, a boolean mask that
+    broadcasts with them. Edge rows and gradients are those of `softargmax.softmax`: outside of the support probability
+    and gradient are exactly 0, and a row with nothing in it is all 0.
+
+    See Also
+    --------
+    softargmax.softmax : the function.
+
+    Examples
+    --------
+    >>> import torch, softargmax
+    >>> softargmax.nn.Softmax(dim=1)(torch.tensor([[1.0, 2.0, 8.0]]))
+    tensor([[9.0e-04, 2.5e-03, 0.997]])
+    >>> temperature = torch.nn.Parameter(torch.tensor(10.0))
+    >>> softargmax.nn.Softmax(temperature=temperature)(torch.tensor([0.0, 10.0])).detach()
+    tensor([0.269, 0.731])
+    """
+
+    def forward(self, z: Tensor, where: Tensor | None = None) -> Tensor:
+        p: Tensor = softmax(
+            z, axis=self.dim, temperature=self.temperature, base=self.base, where=where, dtype=self.dtype
+        )
+        return p
+
+
+class LogSoftmax(_Normalizer):
+    r"""Logarithms of probabilities along `dim`, as a module.
+
+    .. math:: \log p_i = \beta z_i - \log \sum_j e^{\beta z_j}, \qquad \beta = \frac{\ln(\mathrm{base})}{T}
+
+    Parameters
+    ----------
+    dim, temperature, base, dtype
+        As in `Softmax`. The logarithm is the natural one whatever the base.
+
+    Notes
+    -----
+    Called like `Softmax`. Edge rows and gradients are those of `softargmax.log_softmax`: outside of the support the
+    result is -inf and the gradient exactly 0.
+
+    See Also
+    --------
+    softargmax.log_softmax : the function.
+
+    Examples
+    --------
+    >>> import torch, softargmax
+    >>> softargmax.nn.LogSoftmax()(torch.tensor([40.0, 0.0]))
+    tensor([-4.2e-18, -40.0])
+    """
+
+    def forward(self, z: Tensor, where: Tensor | None = None) -> Tensor:
+        log_p: Tensor = log_softmax(
+            z, axis=self.dim, temperature=self.temperature, base=self.base, where=where, dtype=self.dtype
+        )
+        return log_p

@@ -1,0 +1,165 @@
+"""The compiled kernels of this room on the memory of torch tensors, and for each the shapes of what it returns.
+
+They are the bodies of the operators in torch_rows, torch_logsumexp, torch_segments and torch_cumulative, and take what
+those take: `beta`, `beta_lo` in float64 or None, `hi` and `lo` otherwise, tensors of any strides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from softargmax import _native
+from softargmax.core.torch_bridge import Operator
+from softargmax.core.torch_memory import fresh_like, view
+
+Axes = Sequence[int]
+Part = Tensor | None
+Two = tuple[Tensor, Tensor]
+
+
+def row_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a number per row beside a result of this dtype."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def slope(hi: float, lo: float) -> tuple[float, float]:
+    """beta as a factor of derivatives: 0 in the limit |beta| = inf, where softmax is flat between jumps."""
+    return (0.0, 0.0) if math.isinf(hi) else (hi, lo)
+
+
+def _rows(z: Tensor, axes: Axes, dtype: torch.dtype) -> Tensor:
+    return z.new_empty([1 if axis in axes else size for axis, size in enumerate(z.shape)], dtype=dtype)
+
+
+def _scale(beta: Part, beta_lo: Part, hi: float, lo: float) -> tuple[Any, Any]:
+    """The pair as numbers, or as the memory of the operator's arguments (which outlive the call)."""
+    return (hi, lo) if beta is None or beta_lo is None else (view(beta), view(beta_lo))
+
+
+def _maybe(tensor: Part) -> Any:
+    return None if tensor is None else view(tensor)
+
+
+# --- along rows ---------------------------------------------------------------------------------------------------
+
+
+def _normalizer(native: Callable[..., None]) -> Callable[..., Two]:
+    def kernel(
+        z: Tensor, beta: Part, beta_lo: Part, where: Part, axes: Axes, hi: float, lo: float, dtype: torch.dtype
+    ) -> Two:
+        result, lse = fresh_like(z, dtype), _rows(z, axes, row_dtype(dtype))
+        native(view(z), view(result), axes, *_scale(beta, beta_lo, hi, lo), _maybe(where), view(lse))
+        return result, lse
+
+    return kernel
+
+
+def normalizer_shapes(z: Tensor, _b: Part, _l: Part, _w: Part, axes: Axes, _hi: Any, _lo: Any, dtype: Any) -> Two:
+    """What softmax and log_softmax return: the result, lse."""
+    return torch.empty_like(z, dtype=dtype), _rows(z, axes, row_dtype(dtype))
+
+
+def _vjp(native: Callable[..., None]) -> Callable[..., Tensor]:
+    def kernel(y: Tensor, lse: Tensor, g: Tensor, axes: Axes, hi: float, lo: float, dtype: torch.dtype) -> Tensor:
+        gz = fresh_like(y, dtype)
+        native(view(y), view(g), view(gz), axes, *slope(hi, lo), view(lse))
+        return gz
+
+    return kernel
+
+
+def vjp_shape(y: Tensor, _lse: Tensor, _g: Tensor, _axes: Axes, _hi: float, _lo: float, dtype: torch.dtype) -> Tensor:
+    """What the vjps return: a gradient."""
+    return torch.empty_like(y, dtype=dtype)
+
+
+def logsumexp(
+    z: Tensor, beta: Part, beta_lo: Part, weights: Part, where: Part, axes: Axes, hi: float, lo: float, dtype: Any
+) -> Tensor:
+    """lse / beta."""
+    lse = _rows(z, axes, dtype)
+    _native.logsumexp(view(z), view(lse), axes, *_scale(beta, beta_lo, hi, lo), _maybe(weights), _maybe(where))
+    return lse
+
+
+def logsumexp_shape(
+    z: Tensor, _b: Any, _l: Any, _w: Any, _s: Any, axes: Axes, _hi: Any, _lo: Any, dtype: Any
+) -> Tensor:
+    """What logsumexp returns."""
+    return _rows(z, axes, dtype)
+
+
+softmax, softmax_vjp = _normalizer(_native.softmax), _vjp(_native.softmax_vjp)
+log_softmax, log_softmax_vjp = _normalizer(_native.log_softmax), _vjp(_native.log_softmax_vjp)
+
+
+# --- into memory that is given ------------------------------------------------------------------------------------
+
+
+def _into(name: str, native: Callable[..., None]) -> Operator[None]:
+    def kernel(
+        out: Tensor, z: Tensor, beta: Part, beta_lo: Part, where: Part, axes: Axes, hi: float, lo: float
+    ) -> None:
+        native(view(z), view(out), axes, *_scale(beta, beta_lo, hi, lo), _maybe(where))
+        torch.autograd.graph.increment_version(out)
+
+    arguments = "Tensor z, Tensor? beta, Tensor? beta_lo, Tensor? where, int[] axes, float hi, float lo"
+    return Operator(f"{name}(Tensor(a!) out, {arguments}) -> ()", None, kernel=kernel, fake=lambda *_arguments: None)
+
+
+softmax_out = _into("softmax_out", _native.softmax)
+log_softmax_out = _into("log_softmax_out", _native.log_softmax)
+
+
+# --- ragged rows, running sums ------------------------------------------------------------------------------------
+
+
+def _bounds(offsets: Tensor) -> Any:
+    return offsets.to(torch.int64).contiguous().numpy()
+
+
+def _segment_normalizer(native: Callable[..., None]) -> Callable[..., Two]:
+    def kernel(z: Tensor, offsets: Tensor, beta: Part, beta_lo: Part, hi: float, lo: float) -> Two:
+        result, lse = fresh_like(z, z.dtype), segment_shape(z, offsets)
+        native(view(z), _bounds(offsets), view(result), *_scale(beta, beta_lo, hi, lo), view(lse))
+        return result, lse
+
+    return kernel
+
+
+def segment_shapes(z: Tensor, offsets: Tensor, *_options: Any) -> Two:
+    """What segment_softmax and segment_log_softmax return: the result, lse."""
+    return torch.empty_like(z), segment_shape(z, offsets)
+
+
+def segment_logsumexp(z: Tensor, offsets: Tensor, beta: Part, beta_lo: Part, hi: float, lo: float) -> Tensor:
+    """lse / beta of each segment."""
+    lse = segment_shape(z, offsets)
+    _native.segment_logsumexp(view(z), _bounds(offsets), view(lse), *_scale(beta, beta_lo, hi, lo))
+    return lse
+
+
+def segment_shape(z: Tensor, offsets: Tensor, *_options: Any) -> Tensor:
+    """What segment_logsumexp returns: a number per segment and column."""
+    return z.new_empty((offsets.shape[0] - 1, *z.shape[1:]), dtype=row_dtype(z.dtype))
+
+
+segment_softmax = _segment_normalizer(_native.segment_softmax)
+segment_log_softmax = _segment_normalizer(_native.segment_log_softmax)
+
+
+def logcumsumexp(z: Tensor, axis: int) -> Tensor:
+    """The lse of every prefix."""
+    y = fresh_like(z, row_dtype(z.dtype))
+    _native.logcumsumexp(view(z), view(y), (axis,))
+    return y
+
+
+def logcumsumexp_shape(z: Tensor, _axis: int) -> Tensor:
+    """What logcumsumexp returns."""
+    return torch.empty_like(z, dtype=row_dtype(z.dtype))

@@ -1,0 +1,136 @@
+"""The room's primitives for torch tensors in CPU memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from softargmax import _native, normalize
+from softargmax.core.torch_bridge import Operator, compile_whole, direct
+from softargmax.core.torch_memory import fresh_like, view
+from softargmax.normalize import torch_kernels as kernels
+from softargmax.normalize.torch_cumulative import logcumsumexp_rows
+from softargmax.normalize.torch_logsumexp import logsumexp_rows
+from softargmax.normalize.torch_rows import log_softmax_rows, softmax_rows
+from softargmax.normalize.torch_segments import segment_log_softmax_rows, segment_logsumexp_rows, segment_softmax_rows
+
+if TYPE_CHECKING:
+    from softargmax.core.scale import Scale
+
+Axes = tuple[int, ...]
+
+compile_whole(getattr(normalize, name) for name in normalize.__all__)
+
+
+def softmax(
+    z: Tensor, axes: Axes, scale: Scale, where: Tensor | None, dtype: torch.dtype, out: Tensor | None
+) -> Tensor:
+    """exp(x - lse)."""
+    if where is None and type(scale.hi) is float and z.dtype is dtype and out is None and direct(z):
+        result = fresh_like(z, dtype)
+        _native.softmax(view(z), view(result), axes, scale.hi, scale.lo)
+        return result
+    z = _widened(z, dtype)
+    arguments = z, *_betas(scale, z, axes), where, axes, *_numbers(scale)
+    return softmax_rows(*arguments, dtype)[0] if out is None else _into(kernels.softmax_out, out, arguments)
+
+
+def log_softmax(
+    z: Tensor, axes: Axes, scale: Scale, where: Tensor | None, dtype: torch.dtype, out: Tensor | None
+) -> Tensor:
+    """x - lse."""
+    if where is None and type(scale.hi) is float and z.dtype is dtype and out is None and direct(z):
+        result = fresh_like(z, dtype)
+        _native.log_softmax(view(z), view(result), axes, scale.hi, scale.lo)
+        return result
+    z = _widened(z, dtype)
+    arguments = z, *_betas(scale, z, axes), where, axes, *_numbers(scale)
+    return log_softmax_rows(*arguments, dtype)[0] if out is None else _into(kernels.log_softmax_out, out, arguments)
+
+
+def softmax_with_lse(
+    z: Tensor, axes: Axes, scale: Scale, where: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """exp(x - lse), and lse in the unit of x."""
+    z = _widened(z, dtype)
+    p, lse = softmax_rows(z, *_betas(scale, z, axes), where, axes, *_numbers(scale), dtype)
+    return p, _squeezed(lse, axes)
+
+
+def logsumexp(
+    z: Tensor,
+    axes: Axes,
+    scale: Scale,
+    weights: Tensor | None,
+    where: Tensor | None,
+    dtype: torch.dtype,
+    keepdims: bool,
+) -> Tensor:
+    """lse / beta, the smooth maximum."""
+    z = _widened(z, dtype)
+    weights = None if weights is None else weights.expand(z.shape)
+    lse = logsumexp_rows(z, *_betas(scale, z, axes), weights, where, axes, *_numbers(scale), dtype)
+    return lse if keepdims else _squeezed(lse, axes)
+
+
+def segment_softmax(z: Tensor, offsets: Tensor, scale: Scale) -> Tensor:
+    """exp(x - lse), row by ragged row."""
+    return segment_softmax_rows(z, offsets, *_segment_betas(scale, z, offsets), *_numbers(scale))[0]
+
+
+def segment_log_softmax(z: Tensor, offsets: Tensor, scale: Scale) -> Tensor:
+    """x - lse, row by ragged row."""
+    return segment_log_softmax_rows(z, offsets, *_segment_betas(scale, z, offsets), *_numbers(scale))[0]
+
+
+def segment_logsumexp(z: Tensor, offsets: Tensor, scale: Scale) -> Tensor:
+    """lse / beta of each ragged row."""
+    return segment_logsumexp_rows(z, offsets, *_segment_betas(scale, z, offsets), *_numbers(scale))
+
+
+def logcumsumexp(z: Tensor, axis: int) -> Tensor:
+    """The lse of everything up to each score."""
+    if z.ndim == 0:
+        return logcumsumexp_rows(z.reshape(1), 0).reshape(())
+    return logcumsumexp_rows(z, axis)
+
+
+def _widened(z: Tensor, dtype: torch.dtype) -> Tensor:
+    """z in float64 if the result is; every other pair of dtypes the kernels do as they go."""
+    return z.double() if dtype == torch.float64 else z
+
+
+def _betas(scale: Scale, z: Tensor, axes: Axes) -> tuple[Tensor | None, Tensor | None]:
+    """The parts of a scale that is a tensor, one pair to a row, so that torch sums the gradient of what rows share."""
+    if isinstance(scale.hi, float):
+        return None, None
+    rows = [1 if axis in axes else size for axis, size in enumerate(z.shape)]
+    return scale.hi.double().expand(rows), scale.lo.double().expand(rows)
+
+
+def _segment_betas(scale: Scale, z: Tensor, offsets: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    if isinstance(scale.hi, float):
+        return None, None
+    rows = (offsets.shape[0] - 1, *z.shape[1:])
+    return scale.hi.double().expand(rows), scale.lo.double().expand(rows)
+
+
+def _numbers(scale: Scale) -> tuple[float, float]:
+    return (scale.hi, scale.lo) if isinstance(scale.hi, float) else (1.0, 0.0)
+
+
+def _squeezed(lse: Tensor, axes: Axes) -> Tensor:
+    return lse.squeeze(axes) if axes else lse
+
+
+def _into(operator: Operator[None], out: Tensor, arguments: tuple[Any, ...]) -> Tensor:
+    """Write the result into `out`. Nothing of this can be differentiated."""
+    for name, tensor in zip(("out", "z", "temperature"), (out, *arguments), strict=False):
+        if tensor is not None and tensor.requires_grad:
+            raise TypeError(
+                f"out: {name} requires grad; with out= neither may, as results written in place have no derivative"
+            )
+    operator(out, *arguments)
+    return out
