@@ -8,7 +8,7 @@ BENCH_ARGS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt
-PACKAGE := pyproject.toml CMakeLists.txt
+PACKAGE := pyproject.toml CMakeLists.txt cmake/native_stub.txt
 NATIVE := $(shell find src -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
 # Several people may build in one tree at once.
 LOCK := flock build/.lock
