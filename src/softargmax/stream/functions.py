@@ -45,9 +45,9 @@ def softmax(
     Parameters
     ----------
     source : path of a ``.npy`` file, array, or sequence of arrays
-        The scores z: float16, float32, float64, integers or booleans. Arrays may be mapped from files; a sequence's
-        arrays follow one another along `axis`. It is read twice where a row is longer than a window, so an iterator is
-        a TypeError.
+        The scores z: float16, float32, float64, integers or booleans. Arrays may be mapped from files (a path is
+        better: how much of a mapped file is in memory, the system decides); a sequence's arrays follow one another
+        along `axis`. It is read twice where a row is longer than a window, so an iterator is a TypeError.
     target : path, optional
         The ``.npy`` file to write, in the storage order of the source. It appears when it is whole: after an
         interrupt, an error or a full disk whatever was there before is still there. Without it the result is

@@ -11,6 +11,7 @@ import math
 import os
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
@@ -142,7 +143,16 @@ def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         shape, fortran, dtype = readers[version](file)
     except KeyError:
         raise ValueError(f"{file.name} is not a sound .npy file: its format is not version 1.0 or 2.0") from None
-    except (ValueError, OverflowError, UnicodeError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+    except (
+        ValueError,
+        OverflowError,
+        UnicodeError,
+        SyntaxError,
+        TypeError,
+        RecursionError,
+        MemoryError,
+        TokenError,
+    ) as error:
         reason = " ".join(str(error).split())[:200]
         raise ValueError(f"{file.name} is not a sound .npy file: {reason}") from error
     if any(size < 0 for size in shape):

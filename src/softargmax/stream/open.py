@@ -84,6 +84,7 @@ def job_of(
         scale=scale_of(options["temperature"], options["base"]),
         work=working(store.dtype, dtype),
         dtype=dtype,
+        asked=options["dtype"],
         memory=memory,
         progress=progress,
     )

@@ -16,7 +16,7 @@ import numpy as np
 from softargmax import normalize
 from softargmax.stream import carry
 from softargmax.stream.boxes import Form, parts, window_of
-from softargmax.stream.stores import rows_like, rows_of
+from softargmax.stream.stores import ScatteredRows, rows_like, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,6 +38,7 @@ class Job:
     scale: Scale
     work: np.dtype[Any]
     dtype: np.dtype[Any]
+    asked: Any  # the dtype option as it came
     memory: int
     progress: Progress | None
 
@@ -65,18 +66,26 @@ class Windows:
         self.rows: Rows = rows_of(source, job.axes)
         form = self.rows.form
         converted = job.work.itemsize if job.work != source.dtype else 0
-        each = source.dtype.itemsize + converted + out_bytes
+        copies = 2 if isinstance(self.rows, ScatteredRows) else 1  # gathered from boxes, scattered to boxes
+        each = copies * (source.dtype.itemsize + out_bytes) + converted
         # Without the native fold a row is never cut, however long.
         elements = max(job.memory // each, 0 if carry.native() else form.length)
         self.window = window_of(form, elements, carry.BLOCK, source.dtype.itemsize)
+        self.converted = np.empty(0, self.work)
         self.whole = self.window.length == form.length
         size = math.prod(form) * source.dtype.itemsize
         self.tick = Ticker(job.progress, size if self.whole or not out_bytes else 2 * size)
 
     def read(self, box: Box) -> Array:
-        """Read one window."""
+        """Read one window; valid until the next read."""
         window = self.rows.read(box)
-        return window.astype(self.work) if window.dtype != self.work else window
+        if window.dtype == self.work:
+            return window
+        if self.converted.size < window.size:
+            self.converted = np.empty(window.size, self.work)
+        converted = self.converted[: window.size].reshape(window.shape)
+        converted[...] = window
+        return converted
 
     def done(self, window: Array) -> None:
         """Let go of a window and count it."""
@@ -119,7 +128,7 @@ def normalise(name: str, source: Store, target: Store, job: Job) -> None:
             window = windows.read(box)
             out = room[: window.size].reshape(window.shape)
             if state is None:
-                whole(window, axis=1, temperature=job.temperature, base=job.base, dtype=job.dtype, out=out)
+                whole(window, axis=1, temperature=job.temperature, base=job.base, dtype=job.asked, out=out)
             else:
                 carry.apply(name, window, job.scale, state, out)
             results.write(box, out)
@@ -135,7 +144,7 @@ def reduce(source: Store, job: Job) -> Array:
     for outer, inner in windows.groups():
         if windows.whole:
             window = windows.read((outer, slice(0, form.length), inner))
-            options: dict[str, Any] = {"temperature": job.temperature, "base": job.base, "dtype": job.dtype}
+            options: dict[str, Any] = {"temperature": job.temperature, "base": job.base, "dtype": job.asked}
             lse[outer, inner] = normalize.logsumexp(window, axis=1, **options)
             windows.done(window)
         else:

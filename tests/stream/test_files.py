@@ -1,0 +1,313 @@
+"""Files: what cannot be read is refused before any work, what cannot be written whole is not written at all."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import softargmax
+from softargmax import stream
+from softargmax.stream import whole
+
+
+@pytest.fixture
+def old(tmp_path):
+    """An existing target, whose content must survive."""
+    target = tmp_path / "p.npy"
+    target.write_bytes(b"old")
+    return target
+
+
+@pytest.fixture
+def source(tmp_path):
+    np.save(tmp_path / "z.npy", np.random.default_rng(0).standard_normal((40, 9_000)))
+    return tmp_path / "z.npy"
+
+
+def header(descr="'<f4'", fortran="False", shape="(3,)", version=b"\x01\x00"):
+    text = f"{{'descr': {descr}, 'fortran_order': {fortran}, 'shape': {shape}}}\n".encode()
+    return b"\x93NUMPY" + version + len(text).to_bytes(2, "little") + text
+
+
+BAD = {
+    "empty": (b"", ValueError, "not a sound .npy file"),
+    "text": (b"1,2,3\n", ValueError, "not a sound .npy file"),
+    "cut in the magic": (b"\x93NUM", ValueError, "not a sound .npy file"),
+    "cut in the header": (header()[:20], ValueError, "not a sound .npy file"),
+    "no literal": (header(descr="exec('1')"), ValueError, "not a sound .npy file"),
+    "nested": (header(shape="(" * 3000), ValueError, "not a sound .npy file"),
+    "huge": (header(shape="(3,)" + " " * 50_000), ValueError, "not a sound .npy file"),
+    "no such dtype": (header(descr="'<f5'"), ValueError, "not a sound .npy file"),
+    "shape of words": (header(shape="('a',)"), ValueError, "not a sound .npy file"),
+    "negative": (header(shape="(-1, 3)") + bytes(64), ValueError, "negative size"),
+    "version": (header(version=b"\x09\x00"), ValueError, "not a sound .npy file"),
+    "truncated": (header(shape="(300,)") + bytes(40), ValueError, "truncated: its header promises 1200 bytes"),
+    "no data": (header(shape=f"({10**15},)"), ValueError, "truncated"),
+    "objects": (header(descr="'|O'") + b"\x80\x04cos\nsystem\n", TypeError, "never unpickled"),
+    "strings": (header(descr="'<U4'") + bytes(64), TypeError, "dtype <U4"),
+    "complex": (header(descr="'<c8'") + bytes(64), TypeError, "dtype complex64"),
+    "long": (header(descr="'<f16'") + bytes(64), TypeError, "float128"),
+    "structure": (header(descr="[('a', '<f4')]") + bytes(64), TypeError, "dtype"),
+    "dates": (header(descr="'<M8[s]'") + bytes(64), TypeError, "dtype datetime64"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_files_are_refused(tmp_path, old, case):
+    data, error, words = BAD[case]
+    (tmp_path / "z.npy").write_bytes(data)
+    for call in (lambda z: stream.softmax(z, old), lambda z: stream.log_softmax(z, old), stream.logsumexp):
+        with pytest.raises(error, match=words) as caught:
+            call(tmp_path / "z.npy")
+        assert "z.npy" in str(caught.value)
+    assert old.read_bytes() == b"old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.npy", "z.npy"]
+
+
+def test_object_arrays_in_a_file_are_never_unpickled(tmp_path):
+    np.save(tmp_path / "z.npy", np.array([print, None]), allow_pickle=True)
+    with pytest.raises(TypeError, match="never unpickled"):
+        stream.softmax(tmp_path / "z.npy")
+
+
+def test_a_file_that_shrinks_while_it_is_read(tmp_path, source, old):
+    def cut(done, total):
+        os.truncate(source, 1 << 20)
+
+    with pytest.raises(ValueError, match="truncated"):
+        stream.softmax(source, old, memory=1 << 20, progress=cut)
+    assert old.read_bytes() == b"old"
+
+
+def test_missing_files(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none\.npy"):
+        stream.softmax(tmp_path / "none.npy")
+    with pytest.raises(IsADirectoryError):
+        stream.logsumexp(tmp_path)
+
+
+def test_wrong_arguments(tmp_path, source, old):
+    with pytest.raises(TypeError, match="reads twice"):
+        stream.softmax(iter([np.zeros(3)]))
+    with pytest.raises(TypeError, match="reads twice"):
+        stream.log_softmax(z for z in [np.zeros(3)])
+    with pytest.raises(ValueError, match="is the source itself"):
+        stream.softmax(source, source)
+    with pytest.raises(ValueError, match="is the source itself"):
+        stream.softmax(np.load(source, mmap_mode="r"), str(source))
+    with pytest.raises(ValueError, match="is the source itself"):
+        stream.softmax([np.load(source, mmap_mode="r")], source)
+    with pytest.raises(ValueError, match="axis: 2 is out of range"):
+        stream.softmax(source, old, axis=2)
+    with pytest.raises(ValueError, match="names an axis twice"):
+        stream.softmax(source, old, axis=(0, 0))
+    with pytest.raises(ValueError, match="base: -1"):
+        stream.softmax(source, old, base=-1)
+    with pytest.raises(ValueError, match="temperature: NaN"):
+        stream.softmax(source, old, temperature=float("nan"))
+    with pytest.raises(TypeError, match="temperature"):
+        stream.softmax(source, old, temperature=np.ones(40))
+    with pytest.raises(ValueError, match="memory: 100 bytes"):
+        stream.softmax(source, old, memory=100)
+    with pytest.raises(TypeError, match="memory"):
+        stream.softmax(source, old, memory=1e9)
+    with pytest.raises(TypeError, match="dtype"):
+        stream.softmax(source, old, dtype="int32")
+    with pytest.raises(TypeError, match="masked"):
+        stream.softmax(np.ma.masked_array([1.0], [True]))
+    with pytest.raises(TypeError, match="complex"):
+        stream.softmax(np.ones(3, complex))
+    with pytest.raises(TypeError, match="never unpickled"):
+        stream.softmax(np.array([object()]))
+    with pytest.raises(ValueError, match="not a regular file"):
+        stream.softmax(source, tmp_path)
+    assert old.read_bytes() == b"old"
+
+
+def test_wrong_pieces():
+    with pytest.raises(ValueError, match="no pieces"):
+        stream.logsumexp(iter([]))
+    with pytest.raises(ValueError, match="empty sequence"):
+        stream.softmax([])
+    with pytest.raises(ValueError, match="single value"):
+        stream.logsumexp([1.0, 2.0])
+    with pytest.raises(ValueError, match=r"piece 1 has shape \(2, 3\), the first has \(3, 3\)"):
+        stream.logsumexp([np.zeros((3, 3)), np.zeros((2, 3))])
+    with pytest.raises(TypeError, match="piece 1 has dtype float32, the first has float64"):
+        stream.logsumexp([np.zeros(3), np.zeros(3, "f4")])
+    with pytest.raises(ValueError, match="axis: 1 is out of range"):
+        stream.logsumexp([np.zeros(3)], axis=1)
+    for axis in (None, (0, 1)):
+        with pytest.raises(TypeError, match="one integer"):
+            stream.logsumexp([np.zeros((3, 3))], axis=axis)
+
+
+def test_an_error_midway_leaves_the_old_target(tmp_path, source, old):
+    class StopError(Exception):
+        pass
+
+    def stop(done, total):
+        raise StopError
+
+    with pytest.raises(StopError):
+        stream.softmax(source, old, memory=1 << 20, progress=stop)
+    assert old.read_bytes() == b"old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.npy", "z.npy"]
+
+
+def test_a_target_keeps_its_permissions_and_a_link_its_place(tmp_path, source, old):
+    old.chmod(0o640)
+    link = tmp_path / "link.npy"
+    link.symlink_to(old)
+    p = stream.softmax(source, link)
+    assert link.is_symlink()
+    assert old.stat().st_mode & 0o777 == 0o640
+    assert np.load(old).tobytes() == p.tobytes()
+    mask = os.umask(0o027)
+    try:
+        stream.softmax(source, tmp_path / "new.npy")
+    finally:
+        os.umask(mask)
+    assert (tmp_path / "new.npy").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_mapped_old_target_is_not_written_into(source, old):
+    np.save(old, np.zeros(3))
+    before = np.load(old, mmap_mode="r")
+    stream.softmax(source, old)
+    assert before.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("nameless", [True, False])
+def test_whole_files_with_and_without_nameless_ones(tmp_path, monkeypatch, nameless):
+    if not nameless:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    target = tmp_path / "notes.txt"
+    with whole.whole_file(target) as file:
+        file.write(b"one")
+        assert not target.exists()
+        assert len(list(tmp_path.iterdir())) == (0 if nameless and hasattr(os, "O_TMPFILE") else 1)
+    assert target.read_bytes() == b"one"
+    with pytest.raises(TypeError), whole.whole_file(target) as file:
+        file.write("two")
+    assert target.read_bytes() == b"one"
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_file_system_without_nameless_files(tmp_path, monkeypatch):
+    real = os.open
+
+    def refusing(path, flags, *rest):
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "not supported")
+        return real(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", refusing)
+    with whole.whole_file(tmp_path / "notes.txt") as file:
+        file.write(b"one")
+    assert (tmp_path / "notes.txt").read_bytes() == b"one"
+
+
+# --- in processes of their own ------------------------------------------------------------------------------------
+
+SLOW = """
+import sys, time
+from softargmax import stream
+def tell(done, total):
+    print(done, flush=True)
+    time.sleep(0.2)
+stream.softmax(sys.argv[1], sys.argv[2], memory=1 << 20, progress=tell)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("exists", [True, False])
+def test_ending_a_process_midway(tmp_path, source, how, exists):
+    target = tmp_path / "p.npy"
+    if exists:
+        target.write_bytes(b"old")
+    child = subprocess.Popen(
+        [sys.executable, "-c", SLOW, source, target], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    with child:
+        child.stdout.readline()  # the first window has been written
+        child.send_signal(how)
+        child.communicate(timeout=30)
+    assert child.returncode != 0
+    if exists:
+        assert target.read_bytes() == b"old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*(["p.npy"] if exists else []), "z.npy"]
+
+
+FULL = """
+import resource, sys
+from softargmax import stream
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+stream.softmax(sys.argv[1], sys.argv[2])
+"""
+
+
+def test_a_full_disk_is_told_before_the_work(tmp_path, source, old):
+    done = subprocess.run([sys.executable, "-c", FULL, source, old], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "OSError" in done.stderr
+    assert "p.npy" in done.stderr.splitlines()[-1]
+    assert old.read_bytes() == b"old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.npy", "z.npy"]
+
+
+def test_a_disk_that_fills_midway(tmp_path, source, old, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwritev", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        stream.softmax(source, old)
+    assert caught.value.filename == str(old)
+    assert old.read_bytes() == b"old"
+
+
+def as_nobody(script, *arguments):
+    """Run as a user whom permissions bind (root may write anywhere)."""
+    drop = "import os\nif os.getuid() == 0:\n    os.setgid(65534); os.setuid(65534)\n"
+    return subprocess.run(
+        [sys.executable, "-c", f"import numpy, softargmax.stream, sys\n{drop}{script}", *arguments],
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_read_only_targets(tmp_path, what):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    target = folder / "p.npy"
+    target.write_bytes(b"old")
+    target.chmod(0o444 if what == "file" else 0o666)
+    folder.chmod(0o555 if what == "folder" else 0o777)
+    for above in (tmp_path, *tmp_path.parents[:3]):
+        if above.stat().st_uid == os.getuid() and above != above.parent:
+            above.chmod(above.stat().st_mode | 0o011)
+    done = as_nobody("softargmax.stream.softmax(numpy.zeros(3), sys.argv[1])", target)
+    folder.chmod(0o777)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("PermissionError")
+    assert str(folder) in last
+    assert target.read_bytes() == b"old"
+
+
+def test_many_writers_of_one_target(tmp_path, source):
+    target = tmp_path / "p.npy"
+    script = "import sys\nfrom softargmax import stream\nstream.softmax(sys.argv[1], sys.argv[2])"
+    children = [subprocess.Popen([sys.executable, "-c", script, source, target]) for _ in range(3)]
+    end = time.monotonic() + 60
+    for child in children:
+        assert child.wait(timeout=max(end - time.monotonic(), 1)) == 0
+    assert np.load(target).tobytes() == softargmax.softmax(np.load(source)).tobytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.npy", "z.npy"]

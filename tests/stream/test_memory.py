@@ -1,0 +1,65 @@
+"""A stream's windows are all it holds: 256 MiB are converted in less than 32 MiB, measured in a process of its own."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from softargmax.cli import streamed
+
+MIB = 1 << 20
+
+CONVERT = """
+import json, sys
+import numpy as np
+import softargmax
+from softargmax import stream
+from softargmax.cli.streamed import peak_memory
+
+name, axis, memory, source = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+if sys.argv[5] == "map":
+    source = np.load(source, mmap_mode="r")
+softargmax.softmax(np.zeros((2, 8), np.float32))
+before = peak_memory()
+target = () if name == "logsumexp" else (sys.argv[6],)
+getattr(stream, name)(source, *target, axis=axis, memory=memory)
+print(peak_memory() - before)
+"""
+
+
+def growth(name, axis, memory, source, target, how="path"):
+    words = [sys.executable, "-c", CONVERT, name, json.dumps(axis), str(memory), source, how, target]
+    return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+
+
+def test_a_quarter_gibibyte_under_a_proportional_cap(tmp_path):
+    source, target = tmp_path / "z.npy", tmp_path / "p.npy"
+    streamed.write_scores(source, 256 * MIB)
+    found = streamed.convert_apart(source, target, 24 * MIB)
+    # 512 MiB for 4 GiB is 32 MiB for 256 MiB; the interpreter and NumPy, some 30 MiB, do not shrink with the file.
+    assert found["peak"] - found["before"] <= 32 * MIB
+    assert found["peak"] <= 80 * MIB
+    assert streamed.equal_rows(source, target)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "axis", "dtype", "how"),
+    [
+        ("softmax", (16, 1 << 20), -1, "f4", "map"),
+        ("softmax", (4096, 4096), 0, "f4", "path"),
+        ("softmax", (1 << 24,), -1, "f4", "path"),
+        ("softmax", (1 << 20, 16), 0, "f4", "path"),
+        ("softmax", (256, 512, 128), None, "f2", "path"),
+        ("softmax", (64, 1024, 256), (0, 2), "f4", "path"),
+        ("log_softmax", (16, 1 << 20), -1, "i4", "path"),
+        ("logsumexp", (16, 1 << 20), -1, "f8", "path"),
+        ("logsumexp", (16, 1 << 20), 0, "f4", "path"),
+    ],
+)
+def test_windows_are_all_that_is_held(tmp_path, name, shape, axis, dtype, how):
+    z = np.random.default_rng(0).integers(-9, 9, shape, dtype="i1").astype(dtype)
+    np.save(tmp_path / "z.npy", z)
+    memory = 8 * MIB
+    assert growth(name, axis, memory, tmp_path / "z.npy", tmp_path / "p.npy", how) <= memory + 3 * MIB
