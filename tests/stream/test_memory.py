@@ -62,4 +62,6 @@ def test_windows_are_all_that_is_held(tmp_path, name, shape, axis, dtype, how):
     z = np.random.default_rng(0).integers(-9, 9, shape, dtype="i1").astype(dtype)
     np.save(tmp_path / "z.npy", z)
     memory = 8 * MIB
-    assert growth(name, axis, memory, tmp_path / "z.npy", tmp_path / "p.npy", how) <= memory + 3 * MIB
+    assert (
+        growth(name, axis, memory, tmp_path / "z.npy", tmp_path / "p.npy", how) <= memory + 6 * MIB
+    )  # each thread's tiles, and the values of logsumexp

@@ -72,7 +72,7 @@ def timed(out: Console | None, name: str, some: Iterable[measure.Case], rounds: 
 def print_results(out: Console, title: str, results: list[measure.Result], limits: measure.Limits) -> None:
     """Print a line a case: our median, each peer's median over ours, and what the memory's speed alone would take."""
     peers = list(dict.fromkeys(peer for result in results for peer in result.peers))
-    shown = show.table(title, "softargmax", *(f"{peer} / ours" for peer in peers), "memory limit")
+    shown = show.table(title, "ours", *(f"vs {peer}" for peer in peers), "memory limit")
     for result in results:
         ours = result.timings[measure.OURS].median
         ratios = [f"{result.ratio(peer):.2f}" if peer in result.timings else "" for peer in peers]
@@ -81,8 +81,8 @@ def print_results(out: Console, title: str, results: list[measure.Result], limit
         shown.add_row(result.name, measure.readable(ours), *ratios, limit)
     out.print(shown)
     out.print(
-        f"[dim]medians of alternating runs; above 1 softargmax is faster. Memory limit: what has to be moved, at the "
-        f"measured copying speed of {limits.copy_bytes / 1e9:.1f} GB/s[/]"
+        f"[dim]medians of alternating runs; vs: their time over ours, above 1 ours is shorter. Memory limit: moving "
+        f"what has to be moved at the measured copying speed of {limits.copy_bytes / 1e9:.1f} GB/s[/]"
     )
 
 
@@ -95,10 +95,10 @@ def stream_row(out: Console | None, size: int, memory: int) -> dict[str, Any]:
         found |= {"bytes": source.stat().st_size, "shape": shape, "memory": memory}
         found["rows_equal"] = streamed.equal_rows(source, target)
     if out is not None:
-        shown = show.table(STREAM, "file", "windows", "peak memory", "speed", "sampled rows")
+        shown = show.table(STREAM, "file", "windows", "peak", "speed", "rows")
         mib = {key: f"{found[key] / 2**20:,.0f} MiB" for key in ("bytes", "memory", "peak")}
         speed = f"{2 * found['bytes'] / found['seconds'] / 1e9:.1f} GB/s"
         same = "same bits" if found["rows_equal"] else "differ"
-        shown.add_row("softmax, .npy to .npy", mib["bytes"], mib["memory"], mib["peak"], speed, same)
+        shown.add_row(".npy to .npy", mib["bytes"], mib["memory"], mib["peak"], speed, same)
         out.print(shown)
     return found

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Values = Annotated[
     list[str] | None,
-    typer.Argument(help="Numbers, one file (.npy .csv .tsv .txt), or - for standard input.", metavar="VALUES..."),
+    typer.Argument(help="Numbers, one file (.npy .csv .tsv .txt), or - for standard input.", metavar="VALUES"),
 ]
 Temperature = Annotated[float, typer.Option("--temperature", "-t", help="Above 1 evens out, 0 is the arg max.")]
 Base = Annotated[float | None, typer.Option("--base", "-b", help="Exponentials of this base in place of e.")]

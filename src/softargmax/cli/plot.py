@@ -16,7 +16,7 @@ from softargmax.cli.errors import FailedRunError, WrongUseError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Values = Annotated[list[str] | None, typer.Argument(help="Numbers, or one file with one row.", metavar="VALUES...")]
+Values = Annotated[list[str] | None, typer.Argument(help="Numbers, or one file with one row.", metavar="VALUES")]
 Temperatures = Annotated[list[float] | None, typer.Option("--temperatures", "-t", help="One or more: 0.1 1 10.")]
 Output = Annotated[str, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.")]
 Base = Annotated[float | None, typer.Option("--base", "-b", help="Exponentials of this base in place of e.")]

@@ -78,6 +78,7 @@ def draw(sweep: np.ndarray[Any, Any], loss: np.ndarray[Any, Any], best: float, o
     panel.plot([best], [loss.min()], "o", color=plot.shades(3)[2])
     panel.annotate(f"T = {best:.2f}", (best, loss.min()), xytext=(0, 9), textcoords="offset points", ha="center")
     panel.set_xscale("log", base=2)
+    panel.set_xticks([0.125, *SHOWN, 16], [f"{T:g}" for T in (0.125, *SHOWN, 16)])
     panel.set_xlabel("temperature T")
     panel.set_ylabel("log-loss")
     panel.set_title("Handwritten digits: linear discriminant scores", loc="left", fontsize=11)

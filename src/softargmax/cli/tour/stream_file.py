@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SIZE = 384 << 20
-CAP = 96 << 20  # what the converting process may hold at its peak, the interpreter and NumPy included
-MEMORY = 32 << 20  # what the stream may use of it
+CAP = 64 << 20  # what the converting process may hold at its peak, the interpreter and NumPy included
+MEMORY = 24 << 20  # what the stream may use of it
 
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:

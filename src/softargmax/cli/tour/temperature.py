@@ -28,11 +28,13 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
     rising = bool(np.all(np.diff(entropy) >= -1e-12))
     limits = bool(np.array_equal(cold, softargmax.hardmax(SCORES)) and np.allclose(hot, 1 / SCORES.size, rtol=1e-15))
     if out is not None:
-        shown = show.table("T", *(f"z = {z:g}" for z in SCORES), "perplexity")
+        scores, first, count = np.unique(SCORES, return_index=True, return_counts=True)
+        names = [f"z = {z:g}" + (f" (x{times})" if times > 1 else "") for z, times in zip(scores, count, strict=True)]
+        shown = show.table("T", *names, "perplexity")
         for T in (0.0, 0.1, 1.0, 10.0, np.inf):
             row = softargmax.softmax(SCORES, temperature=T)
             spread = float(np.exp(softargmax.entropy(SCORES, temperature=T)))
-            shown.add_row(f"{T:g}", *(f"{value:.4f}" for value in row), f"{spread:.3f}")
+            shown.add_row(f"{T:g}", *(f"{value:.4f}" for value in row[first]), f"{spread:.3f}")
         out.print(shown)
         out.print(f"[dim]the whole sweep: {picture}[/]")
     return {"ok": rising and limits, "picture": str(picture)}
@@ -55,6 +57,8 @@ def draw(sweep: np.ndarray[Any, Any], p: np.ndarray[Any, Any], entropy: np.ndarr
     below.set_ylabel("perplexity")
     below.set_xlabel("temperature T")
     below.set_xscale("log")
+    below.set_xticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
+    below.minorticks_off()
     below.set_ylim(0.8, SCORES.size + 0.5)
     for panel in (above, below):
         plot.tidy(panel)

@@ -10,6 +10,7 @@ import softargmax
 from softargmax.cli import show
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from rich.console import Console
@@ -20,10 +21,10 @@ CHAIN: list[float] = [1, 2, 3, 4, 1, 2, 3]
 CHECKED: tuple[tuple[str, list[float], float, list[float], int], ...] = (
     ("softmax(1,2,3,4,1,2,3)", CHAIN, 1.0,
      [0.02364054, 0.06426166, 0.1746813, 0.474833, 0.02364054, 0.06426166, 0.1746813], 7),
-    ("the same at T = 10", CHAIN, 10.0, [0.125, 0.138, 0.153, 0.169, 0.125, 0.138, 0.153], 3),
+    ("the same, T = 10", CHAIN, 10.0, [0.125, 0.138, 0.153, 0.169, 0.125, 0.138, 0.153], 3),
     ("softmax(1,2,8)", [1, 2, 8], 1.0, [0.001, 0.002, 0.997], 3),
     ("softmax(0,10)", [0, 10], 1.0, [0.00005, 0.99995], 5),
-    ("softmax(0,10) at T = 100", [0, 10], 100.0, [0.475, 0.525], 3),
+    ("softmax(0,10), T = 100", [0, 10], 100.0, [0.475, 0.525], 3),
     ("softmax(2,2.1)", [2.0, 2.1], 1.0, [0.475, 0.525], 3),
     ("softmax(2.11,2.1)", [2.11, 2.1], 1.0, [0.5025, 0.4975], 4),
     ("arg max of (1,5,5)", [1, 5, 5], 0.0, [0.0, 0.5, 0.5], 15),
@@ -39,12 +40,18 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:  # noqa: ARG001  a
         p = softargmax.softmax(scores, temperature=temperature)
         agrees = bool(np.all(np.abs(p - printed) <= 0.6 * 10.0**-decimals))
         found.append(agrees)
-        words = " ".join(f"{value:.{min(decimals, 4)}f}" for value in p)
-        shown.add_row(what, " ".join(f"{value:g}" for value in printed)[:40], words, "✓" if agrees else "✗")
+        shown.add_row(what, written(printed, decimals), written(p, decimals), "✓" if agrees else "✗")
     confident = float(softargmax.log_softmax([40.0, 0.0])[0])
     found.append(abs(confident / -4.248354255291589e-18 - 1) < 1e-15)
     tick = "✓" if found[-1] else "✗"
-    shown.add_row("log_softmax(40,0): a small loss, kept", "-4.248354e-18", f"{confident:.6e}", tick)
+    shown.add_row("log_softmax(40,0)[0]", "-4.248354e-18", f"{confident:.6e}", tick)
     if out is not None:
         out.print(shown)
     return {"ok": all(found), "checked": len(found)}
+
+
+def written(values: Iterable[float], decimals: int) -> str:
+    """Write probabilities with the decimals that were printed, as many of them as fit in a column."""
+    words = [f"{value:.{min(decimals, 7)}f}".rstrip("0").rstrip(".") for value in values]
+    most = 2 if len(words) > 4 and decimals > 4 else 3
+    return " ".join(words[:most]) + (" ..." if len(words) > most else "")
