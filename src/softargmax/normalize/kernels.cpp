@@ -33,7 +33,7 @@ class Scratch {
         return static_cast<T*>(memory_.get());
     }
 };
-enum Slot { kScores, kOther, kMask, kTerms, kResult, kSlots };
+enum Slot { kScores, kOther, kMask, kWeights, kTerms, kResult, kSlots };
 Scratch& scratch(Slot slot) {
     thread_local Scratch slots[kSlots];
     return slots[slot];
@@ -67,86 +67,111 @@ RowScale scale_of(const Job& job, std::int64_t row) {
     return s;
 }
 
+// What is the same for all groups of a job: decided once, since a short row costs no more than such decisions.
+template <class T> struct Frame {
+    const Job& job;
+    Groups groups;
+    bool z_direct, other_direct, out_direct;  // memory is what the formulas want
+    bool one_scale, changed;
+    RowScale scale;
+
+    Frame(const Job& j, int size)
+        : job(j),
+          groups(j, size),
+          z_direct(size == 1 && is_contiguous<T>(j.z, j.cols)),
+          other_direct(size == 1 && is_contiguous<T>(j.other, j.cols)),
+          out_direct(size == 1 && is_contiguous<T>(j.out, j.cols)),
+          one_scale(is_constant(j.hi) && is_constant(j.lo)),
+          changed(j.where || j.weights) {
+        if (!one_scale || j.rows.total == 0) return;
+        scale = scale_of(j, 0);
+        changed = changed || scale.negate || scale.flat;
+    }
+    bool is_constant(const Operand& x) const {
+        bool constant = true;
+        for (int d = 0; x && d < job.rows.dims; ++d) constant = constant && x.row[d] == 0;
+        return constant;
+    }
+};
+
 // A group of rows in the hands of one thread, one block at a time.
 template <class T, int Size> struct Group {
+    const Frame<T>& frame;
     const Job& job;
     std::int64_t first;
     int count;
     std::int64_t length;  // of its rows
+    bool changed;
     RowScale scale[Size];
     State state[Size];
     double mean[Size] = {};  // sum of w z, for rows whose scores are read as equal
     const T* scores = nullptr;
     const T* other = nullptr;
     T* result = nullptr;
-    static constexpr std::int64_t pitch = kBlock;
-    bool direct_out = false;
+    static constexpr std::int64_t pitch = kBlock + kSide;  // rows of a tile do not fall on the same sets of a cache
 
-    Group(const Job& j, const Groups& groups, std::int64_t index)
-        : job(j), first(groups.first(index)), count(groups.count(index)), length(RowOf{j, first}.length()) {
-        for (int g = 0; g < count; ++g) scale[g] = scale_of(j, first + g);
+    Group(const Frame<T>& f, std::int64_t index)
+        : frame(f),
+          job(f.job),
+          first(f.groups.first(index)),
+          count(f.groups.count(index)),
+          length(RowOf{f.job, first}.length()),
+          changed(f.changed) {
+        for (int g = 0; g < count; ++g) {
+            scale[g] = f.one_scale ? f.scale : scale_of(job, first + g);
+            changed = changed || scale[g].negate || scale[g].flat;
+        }
     }
     std::int64_t blocks() const { return (length + kBlock - 1) / kBlock; }
     std::int64_t begin(std::int64_t block) const { return block * kBlock; }
     std::int64_t end(std::int64_t block) const { return std::min(length, (block + 1) * kBlock); }
     T* memory(const Operand& x, std::int64_t from) const { return reinterpret_cast<T*>(RowOf{job, first}.start(x)) + from; }
 
-    bool as_it_is(const Operand& x) const { return count == 1 && is_contiguous<T>(x, job.cols); }
     void load(std::int64_t block) {
         const std::int64_t b = begin(block), e = end(block);
-        scores = load(job.z, b, e, kScores);
-        if (job.other) other = load(job.other, b, e, kOther);
-        bool changed = static_cast<bool>(job.where) || static_cast<bool>(job.weights);
-        for (int g = 0; g < count; ++g) changed |= scale[g].negate || scale[g].flat;
+        scores = load(job.z, frame.z_direct, b, e, kScores);
+        if (job.other) other = load(job.other, frame.other_direct, b, e, kOther);
         if (changed) transform(b, e);
     }
-    const T* load(const Operand& x, std::int64_t b, std::int64_t e, Slot slot) {
-        if (as_it_is(x)) return memory(x, b);
-        T* tile = scratch(slot).get<T>(Size * kBlock);
+    const T* load(const Operand& x, bool direct, std::int64_t b, std::int64_t e, Slot slot) {
+        if (direct) return memory(x, b);
+        T* tile = scratch(slot).get<T>(Size * pitch);
         read(job, x, first, count, b, e, tile, pitch);
         return tile;
     }
+    const T* load_if_there(const Operand& x, std::int64_t b, std::int64_t e, Slot slot) {
+        return x ? load(x, false, b, e, slot) : nullptr;
+    }
     // The scores as the formulas want them: beta > 0, everything outside the support at -inf.
     void transform(std::int64_t b, std::int64_t e) {
-        const std::int64_t n = e - b;
-        T* tile = scratch(kScores).get<T>(Size * kBlock);
-        if (scores != tile) std::copy_n(scores, n, tile);
+        T* tile = scratch(kScores).get<T>(Size * pitch);
+        if (scores != tile) std::copy_n(scores, e - b, tile);
         scores = tile;
-        constexpr T none = -std::numeric_limits<T>::infinity();
-        if (job.weights) {
-            T* w = scratch(kMask).get<T>(Size * kBlock);
-            read(job, job.weights, first, count, b, e, w, pitch);
-            for (int g = 0; g < count; ++g)
-                for (std::int64_t i = 0; i < n; ++i) weigh(tile[g * pitch + i], w[g * pitch + i], scale[g], mean[g]);
+        const T* mask = load_if_there(job.where, b, e, kMask);
+        const T* weights = load_if_there(job.weights, b, e, kWeights);
+        for (int g = 0; g < count; ++g) {
+            const std::int64_t from = g * pitch, to = from + e - b;
+            if (scale[g].negate)
+                for (std::int64_t i = from; i < to; ++i) tile[i] = -tile[i];
+            if (weights || scale[g].flat)
+                for (std::int64_t i = from; i < to; ++i)
+                    if (!mask || mask[i] != 0) weigh(tile[i], weights ? weights[i] : T{1}, scale[g], mean[g]);
+            if (mask)
+                for (std::int64_t i = from; i < to; ++i) tile[i] = mask[i] != 0 ? tile[i] : -std::numeric_limits<T>::infinity();
         }
-        for (int g = 0; g < count; ++g)
-            if (scale[g].negate && !job.weights)
-                for (std::int64_t i = 0; i < n; ++i) tile[g * pitch + i] = -tile[g * pitch + i];
-        if (job.where) {
-            T* mask = scratch(kMask).get<T>(Size * kBlock);
-            read(job, job.where, first, count, b, e, mask, pitch);
-            for (int g = 0; g < count; ++g)
-                for (std::int64_t i = 0; i < n; ++i)
-                    if (mask[g * pitch + i] == 0) tile[g * pitch + i] = none;
-        }
-        for (int g = 0; g < count; ++g)
-            if (scale[g].flat && !job.weights)
-                for (std::int64_t i = 0; i < n; ++i) level(tile[g * pitch + i], 1, mean[g]);
     }
-    // At beta = 0 all finite scores are equal; infinities stay.
-    static void level(T& z, T w, double& mean) {
-        if (!(z - z == 0)) return;
-        mean += static_cast<double>(w) * static_cast<double>(z);
-        z = 0;
-    }
-    // z -> beta z + log w: weights belong to the measure, not to beta.
+    // z -> beta z + log w: weights belong to the measure, not to beta. At beta = 0 all finite scores are equal; infinities
+    // stay.
     static void weigh(T& z, T w, const RowScale& s, double& mean) {
         if (w == 0) {
             z = -std::numeric_limits<T>::infinity();
             return;
         }
-        if (s.negate) z = -z;
-        if (s.flat) level(z, w, mean);
+        if (s.flat && z - z == 0) {
+            mean += static_cast<double>(w) * static_cast<double>(z);
+            z = 0;
+        }
+        if (w == 1 && s.beta.unit()) return;
         const Twofold x = std::isinf(z) ? Twofold{static_cast<double>(z), 0} : times(static_cast<double>(z), s.beta);
         z = static_cast<T>(x.hi + (x.lo + log_scalar(static_cast<double>(w))));
     }
@@ -155,13 +180,11 @@ template <class T, int Size> struct Group {
     State fold_row(int g, std::int64_t block) const { return fold(scores + g * pitch, end(block) - begin(block), beta(g)); }
 
     Target<T> target(int g, std::int64_t block, const T* z) {
-        direct_out = as_it_is(job.out);
-        result = direct_out ? memory(job.out, begin(block)) : scratch(kResult).get<T>(Size * kBlock);
-        const bool from_memory = scores == memory(job.z, begin(block));
-        return {result + g * pitch, from_memory ? z + length : z, job.streaming && direct_out};
+        result = frame.out_direct ? memory(job.out, begin(block)) : scratch(kResult).get<T>(Size * pitch);
+        return {result + g * pitch, frame.z_direct ? z + length : z, job.streaming && frame.out_direct};
     }
     void flush(std::int64_t block) {
-        if (!direct_out) write(job, job.out, first, count, begin(block), end(block), result, pitch);
+        if (!frame.out_direct) write(job, job.out, first, count, begin(block), end(block), result, pitch);
     }
 };
 
@@ -248,23 +271,23 @@ bool any_flat(const Job& job) {
 }
 
 template <class T, int Size> void normalize(const Job& job) {
-    const Groups groups(job, Size);
+    const Frame<T> frame(job, Size);
     const std::int64_t blocks = (job.cols.total + kBlock - 1) / kBlock;
-    if (job.offsets || groups.total >= job.threads || blocks < 2 || any_flat(job)) {
-        parallel_for(job.threads, groups.total, [&](std::int64_t begin, std::int64_t end) {
+    if (job.offsets || frame.groups.total >= job.threads || blocks < 2 || any_flat(job)) {
+        parallel_for(job.threads, frame.groups.total, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t i = begin; i < end; ++i) {
-                Group<T, Size> group(job, groups, i);
+                Group<T, Size> group(frame, i);
                 whole_group(group);
             }
         });
         return;
     }
     // Few long rows: blocks go to threads, their states are merged in order by one.
-    std::vector<State> pieces(static_cast<std::size_t>(groups.total * blocks * Size)), rows(static_cast<std::size_t>(job.rows.total));
+    std::vector<State> pieces(static_cast<std::size_t>(frame.groups.total * blocks * Size)), rows(static_cast<std::size_t>(job.rows.total));
     const auto each_block = [&](auto body) {
-        parallel_for(job.threads, groups.total * blocks, [&](std::int64_t begin, std::int64_t end) {
+        parallel_for(job.threads, frame.groups.total * blocks, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t unit = begin; unit < end; ++unit) {
-                Group<T, Size> group(job, groups, unit / blocks);
+                Group<T, Size> group(frame, unit / blocks);
                 group.load(unit % blocks);
                 body(group, unit % blocks, pieces.data() + unit * Size);
             }
@@ -274,8 +297,8 @@ template <class T, int Size> void normalize(const Job& job) {
         each_block([&](Group<T, Size>& group, std::int64_t block, State* piece) {
             for (int g = 0; g < group.count; ++g) piece[g] = group.fold_row(g, block);
         });
-    for (std::int64_t i = 0; i < groups.total; ++i) {
-        Group<T, Size> group(job, groups, i);
+    for (std::int64_t i = 0; i < frame.groups.total; ++i) {
+        Group<T, Size> group(frame, i);
         for (int g = 0; g < group.count; ++g) {
             start(group, g);
             for (std::int64_t b = 0; b < blocks && folds(job.op); ++b)
@@ -295,10 +318,10 @@ template <class T, int Size> void normalize(const Job& job) {
 
 template <class T, int Size> void vjp(const Job& job) {
     const bool log = job.op == Op::log_softmax_vjp;
-    const Groups groups(job, Size);
-    parallel_for(job.threads, groups.total, [&](std::int64_t begin, std::int64_t end) {
+    const Frame<T> frame(job, Size);
+    parallel_for(job.threads, frame.groups.total, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end; ++i) {
-            Group<T, Size> group(job, groups, i);
+            Group<T, Size> group(frame, i);
             double sum[Size] = {}, beta[Size] = {};
             const std::int64_t blocks = group.blocks();
             for (std::int64_t b = 0; b < blocks; ++b) {
@@ -334,10 +357,10 @@ template <class T, int Size> void vjp(const Job& job) {
 // ---- logcumsumexp ---------------------------------------------------------------------------------------------------
 
 template <class T, int Size> void logcumsumexp(const Job& job) {
-    const Groups groups(job, Size);
-    parallel_for(job.threads, groups.total, [&](std::int64_t begin, std::int64_t end) {
+    const Frame<T> frame(job, Size);
+    parallel_for(job.threads, frame.groups.total, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end; ++i) {
-            Group<T, Size> group(job, groups, i);
+            Group<T, Size> group(frame, i);
             for (std::int64_t b = 0; b < group.blocks(); ++b) {
                 group.load(b);
                 for (int g = 0; g < group.count; ++g) {

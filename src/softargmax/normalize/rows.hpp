@@ -30,11 +30,7 @@ template <class T, class F> SOFTARGMAX_INLINE void map(const T* z, std::int64_t 
         }
     }
     if (i == n) return;
-    T last[L] = {};
-    const std::size_t bytes = static_cast<std::size_t>(n - i) * sizeof(T);
-    std::memcpy(last, z + i, bytes);
-    f(V::load(last)).store(last);
-    std::memcpy(to.out + i, last, bytes);
+    f(V::load_part(z + i, n - i, 0)).store_part(to.out + i, n - i);
 }
 
 // The same of two operands.
@@ -47,12 +43,8 @@ template <class T, class F> SOFTARGMAX_INLINE void map(const T* p, const T* g, s
         return f(x, y);
     });
     if (whole == n) return;
-    T a[L] = {}, b[L] = {};
-    const std::size_t bytes = static_cast<std::size_t>(n - whole) * sizeof(T);
-    std::memcpy(a, p + whole, bytes);
-    std::memcpy(b, g + whole, bytes);
-    f(Pack<T>::load(a), Pack<T>::load(b)).store(a);
-    std::memcpy(to.out + whole, a, bytes);
+    const std::int64_t rest = n - whole;
+    f(Pack<T>::load_part(p + whole, rest, 0), Pack<T>::load_part(g + whole, rest, 0)).store_part(to.out + whole, rest);
 }
 
 // x = hi + lo in the vectors of type T.
@@ -70,6 +62,12 @@ template <class T> struct Split {
 template <class T> struct Factor {
     Pack<T> hi, lo;
     SOFTARGMAX_INLINE Factor(State s, const Peak<T>& peak) {
+        if constexpr (sizeof(T) == 4) {
+            const Split<T> f(Reach<T>::lower / (peak.e * (1.0 + s.r)));
+            hi = f.hi;
+            lo = f.lo;
+            return;
+        }
         const Twofold l = two_sum(1.0, s.r);
         const double whole = peak.e * l.hi;
         const double rest = fma(peak.e, l.hi, -whole) + (peak.e * (l.lo + s.low) + peak.e_low * l.hi);
@@ -170,21 +168,20 @@ template <class T, class Body> SOFTARGMAX_INLINE void steps(const T* p, const T*
     using V = Pack<T>;
     constexpr std::int64_t step = kUnroll * V::kLanes;
     V x[kUnroll], y[kUnroll];
-    const auto load = [&](const T* a, const T* b) SOFTARGMAX_LAMBDA {
+    std::int64_t i = 0;
+    for (; i + step <= n; i += step) {
         for (int u = 0; u < kUnroll; ++u) {
-            x[u] = V::load(a + u * V::kLanes);
-            y[u] = V::load(b + u * V::kLanes);
+            x[u] = V::load(p + i + u * V::kLanes);
+            y[u] = V::load(g + i + u * V::kLanes);
         }
         body(x, y);
-    };
-    std::int64_t i = 0;
-    for (; i + step <= n; i += step) load(p + i, g + i);
+    }
     if (i == n) return;
-    T a[step], b[step] = {};
-    for (T& v : a) v = fill;
-    std::memcpy(a, p + i, static_cast<std::size_t>(n - i) * sizeof(T));
-    std::memcpy(b, g + i, static_cast<std::size_t>(n - i) * sizeof(T));
-    load(a, b);
+    for (int u = 0; u < kUnroll; ++u) {
+        x[u] = V::load_part(p + i + u * V::kLanes, n - i - u * V::kLanes, fill);
+        y[u] = V::load_part(g + i + u * V::kLanes, n - i - u * V::kLanes, 0);
+    }
+    body(x, y);
 }
 
 // <p, g>, the sum of one block.

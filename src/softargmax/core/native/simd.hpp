@@ -66,6 +66,48 @@ template <class T> struct One {
         return v;
     }
     SOFTARGMAX_INLINE void store(T* p) const { std::memcpy(p, &r, kRegisterBytes); }
+    // The first n lanes alone are memory, the rest is `fill`; n may be negative, or more than there are.
+    static SOFTARGMAX_INLINE One load_part(const T* p, std::int64_t n, T fill) {
+#if defined(__AVX512F__)
+        if constexpr (sizeof(T) == 4) return {_mm512_mask_loadu_ps(all(fill).r, lanes(n), p)};
+        else return {_mm512_mask_loadu_pd(all(fill).r, static_cast<__mmask8>(lanes(n)), p)};
+#elif defined(__AVX2__) && defined(__FMA__)
+        if constexpr (sizeof(T) == 4)
+            return {_mm256_blendv_ps(all(fill).r, _mm256_maskload_ps(p, lanes(n)), _mm256_castsi256_ps(lanes(n)))};
+        else return {_mm256_blendv_pd(all(fill).r, _mm256_maskload_pd(p, lanes(n)), _mm256_castsi256_pd(lanes(n)))};
+#else
+        One v = all(fill);
+        for (int i = 0; i < kLanes && i < n; ++i) v.r[i] = p[i];
+        return v;
+#endif
+    }
+    SOFTARGMAX_INLINE void store_part(T* p, std::int64_t n) const {
+#if defined(__AVX512F__)
+        if constexpr (sizeof(T) == 4) _mm512_mask_storeu_ps(p, lanes(n), r);
+        else _mm512_mask_storeu_pd(p, static_cast<__mmask8>(lanes(n)), r);
+#elif defined(__AVX2__) && defined(__FMA__)
+        if constexpr (sizeof(T) == 4) _mm256_maskstore_ps(p, lanes(n), r);
+        else _mm256_maskstore_pd(p, lanes(n), r);
+#else
+        for (int i = 0; i < kLanes && i < n; ++i) p[i] = r[i];
+#endif
+    }
+
+  private:
+#if defined(__AVX512F__)
+    static SOFTARGMAX_INLINE __mmask16 lanes(std::int64_t n) {
+        return static_cast<__mmask16>(n <= 0 ? 0 : n >= kLanes ? 0xFFFF : (1 << n) - 1);
+    }
+#elif defined(__AVX2__) && defined(__FMA__)
+    static SOFTARGMAX_INLINE __m256i lanes(std::int64_t n) {
+        const int count = n < 0 ? 0 : n > kLanes ? kLanes : static_cast<int>(n);
+        if constexpr (sizeof(T) == 4)
+            return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+        else return _mm256_cmpgt_epi64(_mm256_set1_epi64x(count), _mm256_setr_epi64x(0, 1, 2, 3));
+    }
+#endif
+
+  public:
     SOFTARGMAX_INLINE void stream(T* p) const {  // past the caches; p is aligned to 64 bytes
 #if defined(__clang__) || !defined(__x86_64__)
         store(p);
@@ -183,6 +225,13 @@ template <class V> struct Pair {
         a.store(p);
         b.store(p + V::kLanes);
     }
+    static SOFTARGMAX_INLINE Pair load_part(const Scalar* p, std::int64_t n, Scalar fill) {
+        return {V::load_part(p, n, fill), V::load_part(p + V::kLanes, n - V::kLanes, fill)};
+    }
+    SOFTARGMAX_INLINE void store_part(Scalar* p, std::int64_t n) const {
+        a.store_part(p, n);
+        b.store_part(p + V::kLanes, n - V::kLanes);
+    }
     SOFTARGMAX_INLINE void stream(Scalar* p) const {
         a.stream(p);
         b.stream(p + V::kLanes);
@@ -264,9 +313,11 @@ template <> struct Splat<double> {
 template <class V> SOFTARGMAX_INLINE typename V::Scalar max_of(V v) {
     typename V::Scalar x[V::kLanes];
     v.store(x);
-    auto m = x[0];
-    for (auto y : x) m = y > m ? y : m;
-    return m;
+#pragma GCC unroll 4
+    for (int half = V::kLanes / 2; half > 0; half /= 2)  // a tree: 16 comparisons in a row would take 50 cycles
+#pragma GCC unroll 8
+        for (int i = 0; i < half; ++i) x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
+    return x[0];
 }
 SOFTARGMAX_INLINE double sum_of(Pack<double> v) {
     double x[8];

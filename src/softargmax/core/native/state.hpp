@@ -72,14 +72,15 @@ template <class T> struct Peak {
         const Twofold x = times(static_cast<double>(m) - static_cast<double>(shift), beta);
         const double n = fma(x.hi, E::log2e, E::magic) - E::magic;
         const double r = fma(n, -E::ln2_hi, x.hi) + fma(n, -E::ln2_lo, x.lo);
-        const double t = fma(r * r, exp_tail<double>(r), r);
+        const double t = exp_less_one<double>(r);
         k = static_cast<int>(n);
         e = 1.0 + t;
         e_low = t - (e - 1.0);
     }
     // Scores at or below this contribute nothing. Always below m itself.
     SOFTARGMAX_INLINE T floor(Scale beta) const {
-        const T low = static_cast<T>(static_cast<double>(m) - Reach<T>::reach / beta.hi);
+        const double reach = beta.hi == 1 ? Reach<T>::reach : Reach<T>::reach / beta.hi;  // a division is 15 cycles of a row
+        const T low = static_cast<T>(static_cast<double>(m) - reach);
         const T below = next_below(m);
         return low < below ? low : below;
     }
@@ -134,10 +135,7 @@ template <class T, class Body> SOFTARGMAX_INLINE void steps(const T* z, std::int
         body(v, kUnroll);
     }
     if (i == n) return;
-    T rest[step];
-    for (T& x : rest) x = fill;
-    std::memcpy(rest, z + i, static_cast<std::size_t>(n - i) * sizeof(T));
-    for (int u = 0; u < kUnroll; ++u) v[u] = V::load(rest + u * V::kLanes);
+    for (int u = 0; u < kUnroll; ++u) v[u] = V::load_part(z + i + u * V::kLanes, n - i - u * V::kLanes, fill);
     body(v, static_cast<int>((n - i + V::kLanes - 1) / V::kLanes));
 }
 
@@ -184,6 +182,7 @@ template <bool Unit, bool Store, class T> State fold_finite(const T* z, std::int
     using V = Pack<T>;
     const Terms<Unit, T> terms(peak, beta);
     const V top = V::all(peak.m);
+    const double lower = Reach<T>::lower / peak.e;
     Sum<T> sum;
     Count<T> ties;
     steps(z, n, -std::numeric_limits<T>::infinity(), [&](const V(&v)[kUnroll], int count) SOFTARGMAX_LAMBDA {
@@ -206,6 +205,8 @@ template <bool Unit, bool Store, class T> State fold_finite(const T* z, std::int
         sum.add(y);
     });
     const Twofold total = sum.total();
+    if constexpr (sizeof(T) == 4)  // double has room enough: no twofold sums
+        return {static_cast<double>(peak.m), static_cast<double>(ties.total() - 1) + total.hi * lower};
     const double rest = total.hi / peak.e;
     const double lost = ((fma(-rest, peak.e, total.hi) - rest * peak.e_low) + total.lo) / peak.e;
     const Twofold r = two_sum(static_cast<double>(ties.total() - 1), rest * Reach<T>::lower);
