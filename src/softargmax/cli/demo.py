@@ -39,7 +39,7 @@ def command(output: Output = Path("demo-output"), only: Only = None, json: Json 
     if json:
         print(show.as_json({"stops": findings, "seconds": round(seconds, 2), "ok": not failed}))
     elif not failed:
-        out.print(f"\n{len(stops)} stops in {seconds:.0f} s; pictures and files are in {output}/")
+        out.print(f"\nThe tour took {seconds:.0f} s; its pictures are in {output}/")
     if failed:
         raise FailedRunError(f"the tour found what should not be: {', '.join(failed)}")
 

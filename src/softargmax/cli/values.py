@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ from softargmax.cli.errors import WrongUseError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+SUBCOMMANDS = ("plot", "info", "bench", "demo")
 DTYPES = {"f16": "float16", "f32": "float32", "f64": "float64"}
 OPTIONS = ("--temperature", "--base", "--log", "--axis", "--output", "--json", "--dtype", "--memory", "--temperatures")
 
@@ -61,6 +63,8 @@ def source(words: Sequence[str]) -> str | None:
         raise WrongUseError(
             unknown(others[0]) if len(others) < len(words) else f"one file at a time: {' '.join(words)}"
         )
+    if others[0] in SUBCOMMANDS and not Path(others[0]).exists():
+        raise WrongUseError(unknown(others[0]))
     return others[0]
 
 
@@ -69,7 +73,7 @@ def unknown(word: str) -> str:
     if word.startswith("-") and word != "-":
         near = difflib.get_close_matches(word.partition("=")[0], OPTIONS, 1)
         return f"there is no option {word}" + (f"; did you mean {near[0]}?" if near else "")
-    if word in ("plot", "info", "bench", "demo"):
+    if word in SUBCOMMANDS:
         return f"{word}: a subcommand stands first: softargmax {word} ..."
     return f"{word!r} is not a number; give numbers, or one file"
 

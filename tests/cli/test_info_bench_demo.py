@@ -1,0 +1,190 @@
+"""info, bench and the tour: what they find, as people and programs read it."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import softargmax
+from softargmax.cli import bench, cases, demo, info, measure, streamed
+from softargmax.cli.tour import STOPS, Stop
+
+
+def test_info_for_programs(run):
+    facts = run("info", "--json").json()
+    assert facts["version"] == softargmax.__version__
+    assert facts["native"]["isa"] in facts["native"]["isas"]
+    assert facts["native"]["threads"] == softargmax.get_num_threads()
+    rows = {
+        (row["arrays"], row["implementation"]): row for row in facts["implementations"] if row["room"] == "normalize"
+    }
+    assert rows["numpy", "native"]["usable"]
+    assert rows["numpy", "reference"]["usable"]
+    assert facts["packages"]["numpy"] == np.__version__
+
+
+def test_info_for_people(run):
+    done = run("info")
+    assert done.code == 0
+    assert f"softargmax {softargmax.__version__}" in done.out
+    assert "normalize.native" in done.out
+
+
+def test_info_says_why_not(monkeypatch):
+    monkeypatch.setattr(info, "find_spec", lambda _: None)
+    row = info.usable("normalize", "torch", "native")
+    assert not row["usable"]
+    assert row["why"] == "torch is not installed: pip install 'softargmax[torch]'"
+    monkeypatch.undo()
+    monkeypatch.setitem(info.dispatch.MODULES, ("numpy", "none"), "nowhere")
+    row = info.usable("normalize", "numpy", "none")
+    assert not row["usable"]
+    assert "nowhere" in row["why"]
+
+
+def test_measure_alternates_and_compares():
+    calls = []
+    case = measure.Case("x", {measure.OURS: lambda: calls.append("a"), "peer": lambda: calls.append("b")}, bytes=100)
+    result = measure.measure(case, rounds=4)
+    assert result.timings["peer"].samples == 4
+    assert result.peers == ["peer"]
+    assert result.ratio("peer") == result.timings["peer"].median / result.timings[measure.OURS].median
+    limits = measure.Limits(copy_bytes=50.0, vectors=10.0, threads=1)
+    assert result.limits(limits) == {"memory": 1.0}
+    record = result.as_json(limits)
+    json.dumps(record)
+    assert record["ratios"] == {"peer": result.ratio("peer")}
+
+
+def test_measure_takes_at_least_three_samples_whatever_the_time():
+    case = measure.Case("x", {measure.OURS: lambda: sum(range(1000))})
+    assert measure.measure(case, rounds=50, seconds=0).timings[measure.OURS].samples == 3
+    assert measure.measure(case, rounds=1).timings[measure.OURS].samples == 3
+
+
+def test_limits_and_machine():
+    limits = measure.machine_limits()
+    assert limits.copy_bytes > 1e8
+    assert limits.vectors > 1e6
+    assert measure.machine()["packages"]["numpy"] == np.__version__
+    assert measure.package_version("surely-not-installed") is None
+
+
+def small():
+    z = np.zeros((4, 100), np.float32)
+    yield measure.Case(
+        "tiny", {measure.OURS: lambda: softargmax.softmax(z), "numpy": lambda: np.exp(z)}, bytes=z.nbytes
+    )
+
+
+def test_bench(run, monkeypatch, tmp_path):
+    monkeypatch.setitem(cases.ROOMS, "normalize", small)
+    done = run("bench", "normalize", "--json", "r.json", "--rounds", "3")
+    assert done.code == 0
+    assert "tiny" in done.out
+    assert "vs numpy" in done.out
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert set(record) == {"machine", "normalize"}
+    assert record["normalize"]["cases"][0]["ratios"]["numpy"] > 0
+    done = run("bench", "--json", "-", "--rounds", "3", "--size", "4M", "--memory", "1M")
+    assert set(done.json()) == {"machine", "normalize", "stream"}
+
+
+def test_bench_stream(run):
+    done = run("bench", "stream", "--size", "8M", "--memory", "1M")
+    assert done.code == 0
+    assert "same bits" in done.out
+
+
+def test_bench_fails_where_bits_differ(run, monkeypatch):
+    monkeypatch.setattr(bench.streamed, "equal_rows", lambda *_: False)
+    done = run("bench", "stream", "--size", "1M", "--memory", "1M")
+    assert done.code == 1
+    assert "differ" in done.err
+
+
+@pytest.mark.parametrize("make", [cases.short, cases.normalize])
+def test_every_case_runs(make, monkeypatch):
+    monkeypatch.setattr(cases, "scores", lambda *shape: np.ones([min(size, 64) for size in shape], np.float32))
+    for case in make():
+        for name, side in case.sides.items():
+            assert side() is not None, (case.name, name)
+
+
+def test_equal_rows_sees_a_wrong_bit(tmp_path):
+    source, target = tmp_path / "z.npy", tmp_path / "p.npy"
+    streamed.write_scores(source, 1 << 20)
+    p = softargmax.softmax(np.load(source))
+    np.save(target, p)
+    assert streamed.equal_rows(source, target)
+    p[0, 5] = np.nextafter(p[0, 5], 1)
+    np.save(target, p)
+    assert not streamed.equal_rows(source, target)
+
+
+def test_the_converting_process_tells_its_failure(tmp_path):
+    with pytest.raises(RuntimeError, match="No such file"):
+        streamed.convert_apart(tmp_path / "none.npy", tmp_path / "p.npy", 1 << 20)
+
+
+@pytest.mark.parametrize("stop", [stop.name for stop in STOPS if stop.name != "bench"])
+def test_stops_of_the_tour(run, tmp_path, stop):
+    if stop in ("temperature", "digits"):
+        pytest.importorskip("matplotlib")
+    done = run("demo", "--only", stop, "-o", tmp_path / "out", "--json")
+    found = done.json()
+    assert done.code == 0
+    assert found["ok"]
+    assert found["stops"][stop]["ok"]
+    assert "skipped" not in found["stops"][stop]
+
+
+def test_the_tour_for_people(run):
+    done = run("demo", "--only", "values")
+    assert done.code == 0
+    assert "1. Values that can be checked by hand" in done.out
+    assert "holds" in done.out
+
+
+def test_a_stop_that_does_not_hold_fails_the_tour(run, monkeypatch):
+    wrong = Stop("wrong", "Wrong", lambda *_: {"ok": False})
+    monkeypatch.setattr(demo, "STOPS", (*STOPS[:1], wrong))
+    done = run("demo")
+    assert done.code == 1
+    assert done.err == "softargmax: the tour found what should not be: wrong\n"
+
+
+def without(*modules):
+    """A Python line that runs the command as if modules were not installed."""
+    return (
+        "import sys\n"
+        f"for name in {modules!r}: sys.modules[name] = None\n"
+        "from softargmax.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "said"),
+    [
+        ("typer", ["1", "2"], "pip install 'softargmax[cli]'"),
+        ("rich", ["1", "2"], "pip install 'softargmax[cli]'"),
+        ("matplotlib", ["plot", "1", "2"], "pip install 'softargmax[plot]'"),
+    ],
+)
+def test_a_missing_extra_is_named(tmp_path, module, words, said):
+    done = subprocess.run(
+        [sys.executable, "-c", without(module), *words], capture_output=True, text=True, cwd=tmp_path, timeout=60
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert said in done.stderr
+
+
+def test_the_command_imports_no_framework(tmp_path):
+    script = "import sys\nfrom softargmax.cli import main\nmain(['1', '2'])\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert not {"torch", "jax", "scipy", "sklearn", "matplotlib", "dask"} & set(loaded)

@@ -1,0 +1,158 @@
+"""Bare numbers, options, what is printed and the exit codes of wrong use."""
+
+import math
+
+import numpy as np
+import pytest
+
+import softargmax
+from softargmax.cli import show, values
+from softargmax.cli.app import dispatched
+
+CHAIN = ["1", "2", "3", "4", "1", "2", "3"]
+
+
+def columns(out):
+    return [[float(cell) for cell in line.split("\t")] for line in out.splitlines()]
+
+
+def test_numbers_give_values_and_probabilities(run):
+    done = run(*CHAIN)
+    assert done.code == 0
+    assert done.err == ""
+    z, p = zip(*columns(done.out), strict=True)
+    assert list(z) == [float(word) for word in CHAIN]
+    assert list(p) == softargmax.softmax(list(z)).tolist()
+
+
+@pytest.mark.parametrize(
+    "words", [["-1", "2", "-3.5"], ["-1e-3", "-.5", "-inf"], ["2", "-1E5"], ["-0"], ["--", "-1", "2"]]
+)
+def test_negative_numbers_work_bare(run, words):
+    done = run(*words)
+    assert done.code == 0
+    assert [z for z, _ in columns(done.out)] == [float(word) for word in words if word != "--"]
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["--temperature", "10"], {"temperature": 10.0}),
+        (["--temperature", "-2"], {"temperature": -2.0}),
+        (["-t", "0"], {"temperature": 0.0}),
+        (["--temperature=inf"], {"temperature": math.inf}),
+        (["--base", "2"], {"base": 2.0}),
+        (["--base", "2", "--temperature", "0.5"], {"base": 2.0, "temperature": 0.5}),
+        (["--dtype", "f32"], {"dtype": "float32"}),
+        (["--dtype", "float16"], {"dtype": "float16"}),
+    ],
+)
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+def test_options_are_those_of_the_function(run, words, options, log, first):
+    words = [*words, *(["--log"] if log else [])]
+    done = run(*([*words, *CHAIN] if first else [*CHAIN, *words]), "--json")
+    expected = (softargmax.log_softmax if log else softargmax.softmax)([float(word) for word in CHAIN], **options)
+    found = done.json()
+    key = "log_probabilities" if log else "probabilities"
+    assert np.array(found[key], expected.dtype).tobytes() == expected.tobytes() or np.isinf(expected).any()
+    assert found["dtype"] == str(expected.dtype)
+    assert {key: found[key] for key in options if key != "temperature"} == {
+        key: value for key, value in options.items() if key != "temperature"
+    }
+
+
+def test_json_is_json(run):
+    found = run("1", "-inf", "nan", "--log", "--json").json()
+    assert found["values"] == [1.0, "-inf", "nan"]
+    assert found["log_probabilities"] == ["nan", "-inf", "nan"]
+    found = run("0", "-40", "--json").json()
+    assert found["logsumexp"] == pytest.approx(4.248354255291589e-18, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["1", "2", "--axis", "1"], "axis: 1 is out of range"),
+        (["1", "2", "--axis", "x"], "--axis x"),
+        (["1", "2", "--base", "-1"], "base: -1.0"),
+        (["1", "2", "--base", "0"], "base: 0.0"),
+        (["1", "2", "--temperature", "nan"], "temperature: NaN"),
+        (["1", "2", "--temperature", "warm"], "--temperature"),
+        (["1", "2", "--temperature"], "--temperature"),
+        (["1", "2", "--dtype", "f8"], "--dtype f8"),
+        (["1", "2", "--tempreature", "3"], "did you mean --temperature?"),
+        (["1", "2", "-x"], "no option -x"),
+        (["1", "two"], "'two' is not a number"),
+        (["1", "info"], "a subcommand stands first"),
+        (["--json", "bench"], "a subcommand stands first"),
+        (["a.csv", "b.csv"], "one file at a time"),
+        (["1", "2", "-o", "p.xyz"], "p.xyz: the name may end in"),
+        (["1", "2", "-o", "p.npy", "--memory", "many"], "--memory many"),
+        (["1", "2", "-o", "p.npy", "--memory", "10"], "memory: 10 bytes"),
+        (["--json"], "nothing to do"),
+        (["plot"], "nothing to draw"),
+        (["plot", "1", "2", "--temperatures"], "--temperatures needs at least one number"),
+        (["plot", "1", "2", "-o", "f.gif"], "f.gif"),
+        (["plot", "1", "2", "--base", "-3"], "base: -3.0"),
+        (["info", "--colour"], "--colour"),
+        (["bench", "kitchen"], "no such room"),
+        (["bench", "--rounds", "1"], "--rounds"),
+        (["demo", "--only", "nothing"], "no such stop"),
+    ],
+)
+def test_wrong_use_is_one_line_and_code_2(run, words, said):
+    done = run(*words)
+    assert done.code == 2
+    assert done.out == ""
+    assert done.err.startswith("softargmax: ")
+    assert done.err.count("\n") == 1
+    assert said in done.err
+
+
+def test_help_and_version(run):
+    for words in (
+        [],
+        ["--help"],
+        ["-h"],
+        ["softmax", "--help"],
+        ["plot", "-h"],
+        ["bench", "--help"],
+        ["demo", "--help"],
+    ):
+        done = run(*words)
+        assert done.code == 0
+        assert "Usage" in done.out
+    assert run("--version").out == softargmax.__version__ + "\n"
+
+
+def test_dispatch():
+    assert dispatched(["1"]) == ["softmax", "1"]
+    assert dispatched(["-1", "2"]) == ["softmax", "-1", "2"]
+    assert dispatched(["info", "--json"]) == ["info", "--json"]
+    assert dispatched(["plot", "1", "--temperatures", "1", "2", "-o", "f.png"])[2:-2] == ["--temperatures", "1"] * 1 + [
+        "--temperatures", "2"
+    ]  # fmt: skip
+
+
+def test_sizes():
+    assert values.bytes_named("1K") == 1024
+    assert values.bytes_named("2MiB") == 2 << 20
+    assert values.bytes_named("0.5G") == 1 << 29
+
+
+def test_bars():
+    assert show.bar(1.0, 3).plain == "███"
+    assert show.bar(0.0, 3).plain == "   "
+    assert show.bar(float("nan"), 3).plain == "   "
+    assert show.bar(1 / 48, 6).plain == "▏     "
+
+
+def test_on_a_terminal_there_are_bars(run, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    done = run(*CHAIN)
+    assert done.code == 0
+    assert "█" in done.out
+    assert "0.474833" in done.out
+    assert "-inf" in run("1", "-inf", "--log").out
+    assert "and 36 more" in run(*["1"] * 100).out
