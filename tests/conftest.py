@@ -20,6 +20,14 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
         yield request.param
 
 
+@pytest.fixture(params=[backend for backend in BACKENDS if backend.library != "jax"], ids=str)
+def quick(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """Each backend but JAX, which compiles every shape of every step anew."""
+    request.param.array([0.0])
+    with request.param.using():
+        yield request.param
+
+
 @pytest.fixture(params=DIFFERENTIATING, ids=str)
 def differentiating(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """Each backend that differentiates by itself."""

@@ -183,11 +183,13 @@ def float_dtype(dtype: Any, z: Any) -> Any:
     """The dtype that a result was asked in, as z's library writes it."""
     xp = namespace(z)
     try:
-        asked = np.dtype(dtype) if kind_of(z) == "numpy" else getattr(xp, dtype) if isinstance(dtype, str) else dtype
+        if isinstance(z.dtype, np.dtype):  # NumPy, and libraries that take its dtypes over
+            asked = np.dtype(dtype)
+        else:
+            asked = getattr(xp, dtype) if isinstance(dtype, str) else dtype
     except (TypeError, AttributeError):
-        raise TypeError(f"dtype: {dtype!r} is not a dtype of {xp.__name__}") from None
-    ours = isinstance(asked, (np.dtype if kind_of(z) == "numpy" else type(z.dtype), type(xp.float32)))
-    if not ours or dtype_name(asked) not in FLOATS:
+        asked = None
+    if not isinstance(asked, (np.dtype, type(z.dtype))) or dtype_name(asked) not in FLOATS:
         raise TypeError(f"dtype: {dtype!r}; it may be float16, bfloat16, float32 or float64 as {xp.__name__} has them")
     return asked
 

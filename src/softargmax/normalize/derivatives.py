@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from softargmax.core import check
 from softargmax.core.dispatch import device_of, namespace
 
 
+@np.errstate(all="ignore")
 def softmax_jacobian(z: Any, /, *, axis: int = -1, temperature: Any = 1.0, base: float | None = None) -> Any:
     r"""The Jacobian matrix of the softmax.
 
@@ -50,21 +53,25 @@ def softmax_jacobian(z: Any, /, *, axis: int = -1, temperature: Any = 1.0, base:
     """
     z = check.scores(z)
     one = check.one_axis(axis, z.ndim)
-    xp, result = namespace(z), z.dtype
+    xp = namespace(z)
     if z.ndim == 0:
         return softmax_jacobian(xp.reshape(z, (1,)), temperature=temperature, base=base)
     run, z, axes, scale = check.rowwise("normalize", z, one, temperature, base)
     wide = check.row_dtype(None, z)
-    p = run.softmax(z, axes, scale, None, wide, None)
-    log_p = run.log_softmax(z, axes, scale, None, wide, None)
-    p, log_p = xp.moveaxis(p, one, -1), xp.moveaxis(log_p, one, -1)
+    p = xp.moveaxis(run.softmax(z, axes, scale, None, wide, None), one, -1)
+    log_p = xp.moveaxis(run.log_softmax(z, axes, scale, None, wide, None), one, -1)
+    rest = -xp.expm1(log_p)  # 1 - p
     diagonal = xp.eye(z.shape[one], dtype=xp.bool, device=device_of(z))
-    matrix = xp.where(diagonal, (p * -xp.expm1(log_p))[..., None, :], -p[..., :, None] * p[..., None, :])
-    beta = xp.astype(scale.hi, wide) if not isinstance(scale.hi, float) else xp.full_like(p[..., :1], scale.hi)
-    if not isinstance(scale.hi, float):
-        beta = xp.moveaxis(beta, one, -1)
-    rows = xp.moveaxis(z, one, -1)
-    infinite = xp.any(xp.where(beta < 0, -rows, rows) == math.inf, axis=-1, keepdims=True)
-    still = (infinite & ~xp.any(xp.isnan(p), axis=-1, keepdims=True))[..., None] | (matrix == 0)
-    matrix = xp.where(still, 0.0, beta[..., None] * xp.where(still, 1.0, matrix))
-    return xp.astype(xp.moveaxis(matrix, (-2, -1), (one, one + 1)), result)
+    slope = xp.where(diagonal, (p * rest)[..., None, :], -p[..., :, None] * p[..., None, :])
+
+    beta = scale.hi if isinstance(scale.hi, float) else xp.moveaxis(xp.astype(scale.hi, wide), one, -1)[..., None]
+    still = (slope == 0.0) | _infinite(xp.moveaxis(z, one, -1), beta, xp)[..., None, None]
+    jacobian = xp.where(still, 0.0, beta * xp.where(still, 1.0, slope))
+    return xp.astype(xp.moveaxis(jacobian, (-2, -1), (one, one + 1)), z.dtype)
+
+
+def _infinite(rows: Any, beta: Any, xp: Any) -> Any:
+    """The rows that hold an infinite score, and no NaN: there the softmax is constant."""
+    upwards = beta >= 0.0 if isinstance(beta, float) else (beta >= 0.0)[..., 0]
+    found = (rows == math.inf) & upwards | (rows == -math.inf) & (not upwards if isinstance(beta, float) else ~upwards)
+    return xp.any(found, axis=-1) & ~xp.any(xp.isnan(rows), axis=-1)

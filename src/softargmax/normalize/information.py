@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from softargmax.core import check
 from softargmax.core.dispatch import implementation, namespace
 from softargmax.core.exact import row_sum
 from softargmax.core.scale import UNIT
 
 
+@np.errstate(all="ignore")
 def entropy(
     z: Any,
     /,
@@ -60,6 +63,7 @@ def entropy(
     return row_sum(-p * supported(p, log_p), axes)
 
 
+@np.errstate(all="ignore")
 def kl_divergence(z_p: Any, z_q: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any = None) -> Any:
     r"""The Kullback-Leibler divergence of two softmaxes, from their scores, in nats.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from softargmax.core import check
 from softargmax.core.dispatch import implementation, namespace
 from softargmax.normalize import reference_complex
@@ -106,6 +108,7 @@ def _complex_logsumexp(
     return reference_complex.logsumexp(z, axes, scale, weights, where, bool(keepdims))
 
 
+@np.errstate(all="ignore")
 def signed_logsumexp(
     z: Any,
     /,
@@ -205,4 +208,9 @@ def logcumsumexp(z: Any, /, *, axis: int = -1) -> Any:
     array([0.        , 0.69314718, 1.09861229, 1.38629436])
     """
     z = check.scores(z)
-    return implementation("normalize", z).logcumsumexp(z, check.one_axis(axis, z.ndim))
+    one = check.one_axis(axis, z.ndim)
+    run = implementation("normalize", z)
+    if z.ndim == 0:
+        xp = namespace(z)
+        return xp.reshape(run.logcumsumexp(xp.reshape(z, (1,)), 0), ())
+    return run.logcumsumexp(z, one)

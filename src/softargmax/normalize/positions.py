@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from softargmax.core import check
 from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.exact import row_sum
 from softargmax.normalize.information import supported
 
 
+@np.errstate(all="ignore")
 def soft_argmax(
     z: Any,
     /,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Real
 from typing import Any, NamedTuple
 
-from softargmax.core.check import elementwise, float_dtype, mask, rowwise
+from softargmax.core.check import elementwise, float_dtype, mask, rowwise, scores
 from softargmax.core.scale import times
 
 
@@ -174,6 +176,9 @@ def softmin(
     >>> softargmax.softmin([1.0, 2.0, 8.0]).round(3)
     array([0.731, 0.269, 0.001])
     """
+    if isinstance(temperature, Real) and math.isinf(temperature):  # beta = 0 does not tell which infinity is out
+        z = scores(z)
+        where = z != math.inf if where is None else (z != math.inf) & mask(where, z)
     run, arguments = elementwise("normalize", z, axis, times(temperature, -1.0), base, where, dtype, out)
     return run.softmax(*arguments)
 

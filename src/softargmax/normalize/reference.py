@@ -9,7 +9,6 @@ values, so it can be traced. How it stays exact, and what becomes of limits: `re
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,18 +20,7 @@ from softargmax.core.state import State
 from softargmax.normalize.reference_rows import INF, Measure, Rows, Segments, measure, safe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from softargmax.core.scale import Scale
-
-
-def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def silent(*args: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return function(*args)
-
-    return silent
 
 
 def _deliver(result: Any, dtype: Any, out: Any) -> Any:
@@ -62,25 +50,25 @@ def _smooth_maximum(rows: Rows, a: Measure) -> Any:
     none = alone | (a.hi == 0.0)
     lse = a.m + xp.where(none, 0.0, log_l / xp.where(none, 1.0, a.hi))
     if a.mean is not None:
-        lse = xp.where(a.hi == 0.0, a.mean + xp.where(alone, xp.zeros_like(a.m), INF), lse)
+        lse = xp.where(a.hi == 0.0, a.mean + xp.where(alone, 0.0, INF * xp.sign(log_l)), lse)
     return a.sign * lse
 
 
-@_quiet
+@np.errstate(all="ignore")
 def softmax(z: Any, axes: tuple[int, ...], scale: Scale, where: Any, dtype: Any, out: Any) -> Any:
     """exp(x - m) / l."""
     rows = Rows(z, axes)
     return _deliver(_probabilities(rows, measure(rows, z, scale, where)), dtype, out)
 
 
-@_quiet
+@np.errstate(all="ignore")
 def log_softmax(z: Any, axes: tuple[int, ...], scale: Scale, where: Any, dtype: Any, out: Any) -> Any:
     """x - m - log l."""
     rows = Rows(z, axes)
     return _deliver(_log_probabilities(rows, measure(rows, z, scale, where)), dtype, out)
 
 
-@_quiet
+@np.errstate(all="ignore")
 def softmax_with_lse(z: Any, axes: tuple[int, ...], scale: Scale, where: Any, dtype: Any) -> tuple[Any, Any]:
     """exp(x - m) / l, and m + log l in the unit of x."""
     rows, xp = Rows(z, axes), namespace(z)
@@ -92,7 +80,7 @@ def softmax_with_lse(z: Any, axes: tuple[int, ...], scale: Scale, where: Any, dt
     return xp.astype(_probabilities(rows, a), dtype), xp.astype(rows.per_row(lse), row_type)
 
 
-@_quiet
+@np.errstate(all="ignore")
 def logsumexp(z: Any, axes: tuple[int, ...], scale: Scale, weights: Any, where: Any, dtype: Any, keepdims: bool) -> Any:
     """(m + log l) / beta."""
     rows = Rows(z, axes)
@@ -100,33 +88,32 @@ def logsumexp(z: Any, axes: tuple[int, ...], scale: Scale, weights: Any, where: 
     return namespace(z).astype(rows.per_row(lse, keepdims=keepdims), dtype)
 
 
-@_quiet
+@np.errstate(all="ignore")
 def logcumsumexp(z: Any, axis: int) -> Any:
     """m + log l of every prefix, by the state's merge."""
     xp = namespace(z)
-    row = xp.moveaxis(z, axis, -1) if z.ndim else xp.reshape(z, (1,))
-    m = xp.astype(row, working_dtype(z, xp))
+    m = xp.astype(xp.moveaxis(z, axis, -1), working_dtype(z, xp))
     states = m, xp.where(m == -INF, xp.full_like(m, -1.0), 0.0)
     state = State(*scan(lambda a, b: State(*a).merge(State(*b))[:2], states, (-INF, -1.0)))
     lse = xp.astype(state.finalize().lse, xp.float64 if z.dtype == xp.float64 else xp.float32)
-    return xp.moveaxis(lse, -1, axis) if z.ndim else xp.reshape(lse, ())
+    return xp.moveaxis(lse, -1, axis)
 
 
-@_quiet
+@np.errstate(all="ignore")
 def segment_softmax(z: Any, offsets: Any, scale: Scale) -> Any:
     """exp(x - m) / l, with m and l of the segment."""
     rows = Segments(z, offsets)
     return namespace(z).astype(_probabilities(rows, measure(rows, z, scale)), z.dtype)
 
 
-@_quiet
+@np.errstate(all="ignore")
 def segment_log_softmax(z: Any, offsets: Any, scale: Scale) -> Any:
     """x - m - log l."""
     rows = Segments(z, offsets)
     return namespace(z).astype(_log_probabilities(rows, measure(rows, z, scale)), z.dtype)
 
 
-@_quiet
+@np.errstate(all="ignore")
 def segment_logsumexp(z: Any, offsets: Any, scale: Scale) -> Any:
     """(m + log l) / beta of each segment."""
     rows, xp = Segments(z, offsets), namespace(z)

@@ -6,8 +6,10 @@ import math
 from numbers import Real
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from softargmax.core import check
-from softargmax.core.dispatch import namespace
+from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.exact import row_sum
 from softargmax.core.scale import UNIT, times
 from softargmax.normalize.information import supported
@@ -24,6 +26,7 @@ class Boltzmann(NamedTuple):
     heat_capacity: Any
 
 
+@np.errstate(all="ignore")
 def boltzmann(
     energies: Any,
     /,
@@ -88,8 +91,9 @@ def boltzmann(
     energies = check.scores(energies, "energies")
     run, energies, axes, scale = check.rowwise("normalize", energies, axis, times(temperature, -float(k)))
     weights = None if weights is None else check.weights_of(weights, energies)
-    where = None if where is None else check.mask(where, energies)
     xp, wide = namespace(energies), check.row_dtype(None, energies)
+    allowed = energies != math.inf  # at T = inf too, where beta = 0 would not tell
+    where = allowed if where is None else allowed & check.mask(where, energies)
 
     p, log_z = run.softmax_with_lse(energies, axes, scale, where, wide)
     log_p = run.log_softmax(energies, axes, scale, where, wide, None)
@@ -102,19 +106,18 @@ def boltzmann(
         log_z = log_z + more
     free = run.logsumexp(energies, axes, scale, weights, where, wide, False)
 
+    kept = tuple(1 if i in axes else n for i, n in enumerate(p.shape))
+    beta = scale.hi if not isinstance(scale.hi, float) else xp.asarray(scale.hi, dtype=wide, device=device_of(p))
+    beta = xp.astype(beta, wide)
+    hot = xp.reshape(xp.broadcast_to(beta, kept), log_z.shape) == 0.0  # beta = 0 has no sign, T = inf has
+    free = xp.where(hot & (log_z != 0.0), -math.inf * xp.sign(log_z), free)
+
     energy = supported(p, xp.astype(energies, wide))
     mean = row_sum(p * energy, axes)
     entropy = float(k) * row_sum(-p * supported(p, log_p - log_g), axes)
     infinite = xp.abs(mean) == math.inf  # such a system has only states of E = -inf: it does not vary
-    centre = xp.reshape(xp.where(infinite, 0.0, mean), tuple(1 if i in axes else n for i, n in enumerate(p.shape)))
-    deviation = supported(p, xp.where(xp.abs(energy) == math.inf, 0.0, energy - centre)) * _finite(scale.hi, p)
+    centre = xp.reshape(xp.where(infinite, 0.0, mean), kept)
+    deviation = supported(p, xp.where(xp.abs(energy) == math.inf, 0.0, energy - centre))
+    deviation = deviation * xp.where(xp.abs(beta) == math.inf, 0.0, beta)  # at T = 0 nothing varies
     heat = float(k) * row_sum(p * deviation * deviation, axes)
     return Boltzmann(xp.astype(p, energies.dtype), log_z, free, mean, entropy, heat)
-
-
-def _finite(beta: Any, like: Any) -> Any:
-    """beta, and 0 in its place where it is infinite: at T = 0 nothing varies."""
-    if isinstance(beta, float):
-        return 0.0 if math.isinf(beta) else beta
-    xp = namespace(like)
-    return xp.where(xp.abs(beta) == math.inf, 0.0, xp.astype(beta, like.dtype))
