@@ -95,6 +95,17 @@ def test_temperatures_and_edges_in_windows(tmp_path, temperature):
     same(stream.logsumexp(tmp_path / "z.npy", temperature=temperature, memory=MIB), expected)
 
 
+@pytest.mark.parametrize("temperature", [np.inf, 1.0, 0.0, -1.0])
+def test_a_row_of_one_score_and_of_none(tmp_path, temperature):
+    z = np.full((4, 200_000), -np.inf if temperature >= 0 else np.inf, "f4")
+    z[0, 7] = z[1, 150_000] = 2.5
+    z[2, 199_999] = -z[3, 0]
+    np.save(tmp_path / "z.npy", z)
+    expected = softargmax.logsumexp(z, temperature=temperature)
+    same(stream.logsumexp(tmp_path / "z.npy", temperature=temperature, memory=MIB), expected)
+    same(stream.logsumexp(np.split(z, [5, 9_000], 1), temperature=temperature), expected)
+
+
 def test_dtype_of_the_result(tmp_path):
     z = scores((3, 200_000), "f4")
     np.save(tmp_path / "z.npy", z)
@@ -177,6 +188,12 @@ def test_the_reference_streams_too(tmp_path):
     with softargmax.using("reference"):
         same(stream.softmax(tmp_path / "z.npy", memory=MIB), softargmax.softmax(z))
         same(stream.logsumexp(iter(np.split(z, [5, 100], 1))), softargmax.logsumexp(z))
+
+
+def test_progress_of_pieces():
+    told = []
+    stream.logsumexp([np.zeros(3), np.zeros(5)], progress=lambda *bytes_: told.append(bytes_))
+    assert told == [(24, 24), (64, 64)]
 
 
 def test_progress_tells_bytes_read(tmp_path):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.stream.npy import new_npy
-from softargmax.stream.open import MEMORY, job_of, one_axis, opened, refuse_same, scale_of
+from softargmax.stream.open import MEMORY, job_of, one_axis, opened, refuse_others, refuse_same, scale_of
 from softargmax.stream.passes import normalise, reduce
 from softargmax.stream.pieces import of_pieces
 from softargmax.stream.stores import ArrayStore
@@ -61,7 +61,7 @@ def softmax(
     memory : int
         How many bytes the stream may use for its windows, at least 1 MiB.
     progress : callable, optional
-        Called as ``progress(done, total)`` with bytes of the source read after each window.
+        Called after each window as ``progress(done, total)`` with the bytes of the source read and to be read.
 
     Returns
     -------
@@ -138,7 +138,8 @@ def logsumexp(
     axis : int, tuple of int or None
         What is reduced; for an iterable one int.
     temperature, base, dtype, memory, progress
-        As in `softargmax.stream.softmax`. For an iterable memory is what the pieces take, and one block a row.
+        As in `softargmax.stream.softmax`. An iterable is given in pieces already: `memory` does not cut them further,
+        and as nobody knows their total, `progress` is told what was read twice.
     keepdims : bool
         Keep the reduced axes with length 1.
 
@@ -156,7 +157,9 @@ def logsumexp(
     """
     options = {"temperature": temperature, "base": base, "dtype": dtype}
     if not isinstance(source, str | os.PathLike | np.ndarray):
-        return of_pieces(source, one_axis(axis), options, scale_of(temperature, base), keepdims=keepdims)
+        refuse_others(source)
+        scale = scale_of(temperature, base)
+        return of_pieces(source, one_axis(axis), options, scale, keepdims=keepdims, progress=progress)
     with ExitStack() as stack:
         store = opened(source, axis, stack)
         job = job_of(store, axis, options, memory, progress, lse=True)
@@ -176,6 +179,8 @@ def _normalised(
             normalise(name, store, ArrayStore(result), job)
             return result
         refuse_same(source, target)
+        if job.dtype.kind != "f":
+            raise TypeError(f"dtype: {job.dtype}; in a .npy file it may be float16, float32 or float64")
         with new_npy(target, store.shape, job.dtype, fortran=fortran) as new:
             normalise(name, store, new, job)
     mapped: Array = np.load(target, mmap_mode="r" if store.shape and 0 not in store.shape else None, allow_pickle=False)

@@ -37,6 +37,7 @@ def opened(source: Any, axis: Any, stack: ExitStack) -> Store:
     if isinstance(source, np.ndarray):
         check_readable(source.dtype, "source")
         return ArrayStore(source)
+    refuse_others(source)
     if isinstance(source, Sequence):
         pieces = list(checked_pieces(source, one_axis(axis)))
         if not pieces:
@@ -46,6 +47,14 @@ def opened(source: Any, axis: Any, stack: ExitStack) -> Store:
         f"source: {type(source).__name__}, which may be readable only once, and this function reads twice; it may be "
         "the path of a .npy file, an array or a sequence of arrays (logsumexp takes any iterable)"
     )
+
+
+def refuse_others(source: Any) -> None:
+    """Refuse arrays of other libraries: iterating over one would take its rows for pieces."""
+    if hasattr(source, "__array__") or hasattr(source, "__dlpack__"):
+        raise TypeError(
+            f"source: {type(source).__name__}; it may be the path of a .npy file, a NumPy array or several NumPy arrays"
+        )
 
 
 def one_axis(axis: Any) -> int:

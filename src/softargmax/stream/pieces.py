@@ -13,7 +13,7 @@ from softargmax.stream import carry
 from softargmax.stream.dtypes import check_readable, returned, working
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from softargmax.core.scale import Scale
     from softargmax.stream.stores import Array
@@ -95,19 +95,31 @@ def checked_pieces(pieces: Iterable[Any], axis: int) -> Iterator[Array]:
         yield piece
 
 
-def of_pieces(pieces: Iterable[Any], axis: int, options: dict[str, Any], scale: Scale, *, keepdims: bool) -> Array:
+def of_pieces(
+    pieces: Iterable[Any],
+    axis: int,
+    options: dict[str, Any],
+    scale: Scale,
+    *,
+    keepdims: bool,
+    progress: Callable[[int, int], None] | None,
+) -> Array:
     """Give logsumexp of pieces that follow one another along `axis`."""
     if not carry.native():
         whole = np.concatenate(list(checked_pieces(pieces, axis)), axis)
         return np.asarray(normalize.logsumexp(whole, axis=axis, keepdims=keepdims, **options))[()]
     fold = Fold(scale)
     frame: tuple[int, ...] = ()
+    read = 0
     dtype = np.dtype(np.float64)
     for piece in checked_pieces(pieces, axis):
         where = axis % piece.ndim
         frame, dtype = _frame(piece, axis), returned(piece.dtype, options["dtype"], lse=True)
         outer, inner = math.prod(frame[:where]), math.prod(frame[where + 1 :])
         fold.add(piece.astype(working(piece.dtype, dtype), copy=False).reshape(outer, piece.shape[where], inner))
+        read += piece.nbytes
+        if progress is not None:
+            progress(read, read)
     if not frame:
         raise ValueError("source: no pieces came, so their shape and dtype are not known; it may give at least one")
     lse = fold.finish(dtype)
