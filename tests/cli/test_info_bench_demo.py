@@ -142,7 +142,8 @@ def test_stops_of_the_tour(run, tmp_path, stop):
 
 
 def test_the_tour_for_people(run):
-    done = run("demo", "--only", "values")
+    done = run("demo", "--only", "values", "-o", "out[dim]")
+    assert "its pictures are in out[dim]/" in done.out
     assert done.code == 0
     assert "1. Values that can be checked by hand" in done.out
     assert "holds" in done.out

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from softargmax.cli import show
 from softargmax.cli.errors import FailedRunError, WrongUseError
@@ -39,7 +40,7 @@ def command(output: Output = Path("demo-output"), only: Only = None, json: Json 
     if json:
         print(show.as_json({"stops": findings, "seconds": round(seconds, 2), "ok": not failed}))
     elif not failed:
-        out.print(f"\nThe tour took {seconds:.0f} s; its pictures are in {output}/")
+        out.print(f"\nThe tour took {seconds:.0f} s; its pictures are in {escape(str(output))}/")
     if failed:
         raise FailedRunError(f"the tour found what should not be: {', '.join(failed)}")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 import softargmax
 from softargmax.cli import measure, show
@@ -38,7 +39,7 @@ def command(json: Json = False) -> None:
     out.print(f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']}")
     native = facts["native"]
     if "unusable" in native:
-        out.print(f"native core: not usable: {native['unusable']}")
+        out.print(f"native core: not usable: {escape(native['unusable'])}")
     else:
         others = [isa for isa, here in native["isas"].items() if here and isa != native["isa"]]
         lacking = [isa for isa, here in native["isas"].items() if not here]
@@ -49,7 +50,7 @@ def command(json: Json = False) -> None:
     shown.columns[1].justify = shown.columns[2].justify = "left"
     shown.columns[2].no_wrap = False
     for row in facts["implementations"]:
-        verdict = "[green]yes[/]" if row["usable"] else f"no: {row['why']}"
+        verdict = "[green]yes[/]" if row["usable"] else f"no: {escape(row['why'])}"
         shown.add_row(WHAT.get(row["arrays"], row["arrays"]), f"{row['room']}.{row['implementation']}", verdict)
     out.print(shown)
     versions = [f"{name} {version or '[dim]not installed[/]'}" for name, version in facts["packages"].items()]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
+from rich.markup import escape
 
 from softargmax import stream
 from softargmax.cli import show, tables, values
@@ -84,7 +85,7 @@ def convert(scores: Array | str, output: str, name: str, options: dict[str, Any]
     elif sys.stdout.isatty():
         size = f"{result.nbytes / 2**20:,.1f} MiB"
         shape = " x ".join(map(str, result.shape)) or "one value"
-        show.console().print(f"{output}  [dim]{shape} {result.dtype}, {size} in {seconds:.2f} s[/]")
+        show.console().print(f"{escape(output)}  [dim]{shape} {result.dtype}, {size} in {seconds:.2f} s[/]")
 
 
 def present(scores: Array, result: Array, options: dict[str, Any], *, log: bool, json: bool) -> None:

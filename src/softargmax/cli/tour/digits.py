@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.markup import escape
 
 import softargmax
 from softargmax.cli import plot, show
@@ -49,7 +50,8 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
             shown.add_row(f"{T:g}", f"{row['accuracy']:.1%}", f"{row['loss']:.4f}", f"{row['confidence']:.1%}")
         out.print(f"{len(images):,} images; trained on {len(train):,}, scored on {len(test):,}")
         out.print(shown)
-        out.print(f"[dim]temperature never changes the arg max; the log-loss is least at T = {best:.2f}: {picture}[/]")
+        least = f"the log-loss is least at T = {best:.2f}"
+        out.print(f"[dim]temperature never changes the arg max; {least}: {escape(str(picture))}[/]")
     ok = bool(agrees and same and rows[2]["accuracy"] > 0.9 and np.abs(sums - 1).max() < 1e-6)
     return {"ok": ok, "images": len(images), "best_temperature": best, "sweep": dict(zip(SHOWN, rows, strict=True))}
 

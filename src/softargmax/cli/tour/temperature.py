@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.markup import escape
 
 import softargmax
 from softargmax.cli import plot, show
@@ -36,7 +37,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
             spread = float(np.exp(softargmax.entropy(SCORES, temperature=T)))
             shown.add_row(f"{T:g}", *(f"{value:.4f}" for value in row[first]), f"{spread:.3f}")
         out.print(shown)
-        out.print(f"[dim]the whole sweep: {picture}[/]")
+        out.print(f"[dim]the whole sweep: {escape(str(picture))}[/]")
     return {"ok": rising and limits, "picture": str(picture)}
 
 
