@@ -1,6 +1,7 @@
 """What is streamed has the bits of what is computed in memory: files, arrays, lists and pieces of any length."""
 
 import itertools
+import shutil
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 import softargmax
 from softargmax import stream
+from softargmax.stream import open as open_module
 
 MIB = 1 << 20
 NAMES = ("softmax", "log_softmax")
@@ -120,6 +122,30 @@ def test_the_target_keeps_the_storage_order(tmp_path):
     np.save(tmp_path / "z.npy", z)
     assert stream.softmax(tmp_path / "z.npy", tmp_path / "p.npy").flags.f_contiguous
     assert stream.softmax(z).flags.f_contiguous
+
+
+@settings(deadline=None, max_examples=120)
+@given(
+    small=st.lists(st.integers(1, 6), max_size=3),
+    long=st.integers(1, 14_000),
+    place=st.integers(0, 3),
+    order=st.sampled_from("CF"),
+    memory=st.sampled_from([1, 1 << 12, 1 << 15, 1 << 17, 1 << 19]),
+    data=st.data(),
+)
+def test_any_shape_any_axes_any_memory(tmp_path_factory, small, long, place, order, memory, data):
+    shape = [*small[:place], long, *small[place:]]
+    axes = tuple(data.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))
+    z = np.asarray(scores(shape, data.draw(st.sampled_from(["f2", "f4", "f8"]))), order=order)
+    folder = tmp_path_factory.mktemp("any")
+    np.save(folder / "z.npy", z)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(open_module, "LEAST_MEMORY", 1)  # windows far smaller than a user can ask for
+        found = stream.softmax(folder / "z.npy", folder / "p.npy", axis=axes, memory=memory)
+        same(found, softargmax.softmax(z, axis=axes))
+        same(stream.logsumexp(folder / "z.npy", axis=axes, memory=memory), softargmax.logsumexp(z, axis=axes))
+    del found
+    shutil.rmtree(folder)
 
 
 def test_arrays_maps_and_lists(tmp_path):
