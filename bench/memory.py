@@ -1,7 +1,7 @@
 """Convert a .npy file of 4 GiB and show the memory that it takes.
 
     python -m bench.memory [--gib 4] [--axis -1]     about 1 minute; writes bench/results/memory.json
-    python -m bench.memory --gib 0.25 --cap 32       a smaller file under a proportional cap; writes nothing
+    python -m bench.memory --gib 0.25 --cap 32       a smaller file under a smaller cap; writes nothing
 
 The conversion runs in a process of its own, which does nothing else; its peak is VmHWM from /proc, the imports
 included. Afterwards sampled rows of the result are compared, bit by bit, with softmax of the same scores in memory.

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "core/native/state.hpp"
+#include "core/native/math.hpp"
 
 namespace {
 
@@ -58,7 +58,8 @@ struct Found {
 template <bool Unit> Found check(Scale beta, bool negative) {
     using V = Pack<float>;
     const int exponent = negative ? 62 : -62;
-    const Terms<Unit, float> terms(0.0, 0.0, beta, exponent);
+    const ScaleIn<float> scale(beta);
+    const V magic = magic_for<float>(exponent);
     const double end = (negative ? 104.0 : 88.73) / beta.hi;
     const std::uint32_t sign = negative ? 0x80000000u : 0u;
     const auto last = static_cast<std::int64_t>(bits_of(static_cast<float>(end)));
@@ -72,7 +73,7 @@ template <bool Unit> Found check(Scale beta, bool negative) {
             for (std::int64_t u = start; u < start + chunk && u <= last; u += V::kLanes) {
                 float x[V::kLanes], y[V::kLanes];
                 for (int i = 0; i < V::kLanes; ++i) x[i] = float_of(static_cast<std::uint32_t>(u + i) | sign);
-                terms.term(V::load(x)).store(y);
+                exp_term<Unit>(V::load(x), scale, magic).value().store(y);
                 for (int i = 0; i < V::kLanes && u + i <= last; ++i) {
                     const double d = x[i];
                     const double truth = std::ldexp(std::exp(d * beta.hi) * (1.0 + d * beta.lo), exponent);

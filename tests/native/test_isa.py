@@ -14,6 +14,8 @@ import pytest
 import softargmax
 from softargmax.core import native
 
+# The sanitizers run these kernels one by one in the other files; all of this again, five times as slow, adds nothing.
+pytestmark = pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="slow under sanitizers")
 KNOWN = ("x86-64-v4", "x86-64-v3", "baseline", "neon")
 HERE = [isa for isa, runs in native.info()["isas"].items() if runs]
 
