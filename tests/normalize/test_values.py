@@ -224,9 +224,7 @@ def test_boltzmann_at_the_edges(quick: Backend) -> None:
         near(quick, value, expected)
     hot = s.boltzmann(quick.array([1.0, 0.0, 0.0, INF]), INF, weights=quick.array([2.0, 1.0, 1.0, 5.0]))
     near(quick, hot.p, [0.5, 0.25, 0.25, 0])
-    for value, expected in zip(
-        hot[1:], (math.log(4), -INF, 0.5, 1.5 * math.log(2) - 0.5 * math.log(2), 0.0), strict=True
-    ):
+    for value, expected in zip(hot[1:], (math.log(4), -INF, 0.5, math.log(4), 0.0), strict=True):
         near(quick, value, expected)
     nothing = s.boltzmann(quick.array([INF, INF]), 1.0)
     for value, expected in zip(nothing, ([0, 0], -INF, INF, 0.0, 0.0, 0.0), strict=True):
@@ -234,7 +232,7 @@ def test_boltzmann_at_the_edges(quick: Backend) -> None:
     per_row = s.boltzmann(quick.array(np.abs(Z)), quick.array(np.array([0.5, 1.0, 2.0, INF, 0.0])))
     for i, t in enumerate((0.5, 1.0, 2.0, INF, 0.0)):
         for one, alone in zip(per_row, s.boltzmann(quick.array(np.abs(Z[i])), t), strict=True):
-            near(quick, one[i], quick.back(alone), rel=1e-14)
+            assert quick.back(one)[i] == pytest.approx(quick.back(alone), rel=1e-14)
 
 
 def test_soft_argmax(quick: Backend) -> None:

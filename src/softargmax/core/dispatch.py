@@ -82,10 +82,16 @@ def implementation(room: str, z: Any) -> Any:
     return _modules.get((asked, room, kind)) or _choose(asked, room, kind)
 
 
+def asked_for() -> str | None:
+    """The name that an implementation was asked for by, if any."""
+    asked = _asked.get()
+    if asked is None and _from_environment is not None:
+        asked = _known(_from_environment, "SOFTARGMAX_IMPLEMENTATION")
+    return asked
+
+
 def _choose(asked: str | None, room: str, kind: str) -> Any:
-    wanted = asked
-    if wanted is None and _from_environment is not None:
-        wanted = _known(_from_environment, "SOFTARGMAX_IMPLEMENTATION")
+    wanted = asked_for()
     module = _named(wanted, room, kind) if wanted else _best(room, kind)
     _modules[asked, room, kind] = module
     return module

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.dispatch import implementation, namespace
+from softargmax.core.dispatch import asked_for, implementation, namespace
 from softargmax.normalize import reference_complex
 
 
@@ -101,6 +101,8 @@ def _complex_logsumexp(
 ) -> Any:
     if dtype is not None:
         raise TypeError(f"dtype: {dtype!r}; with complex scores it may be None, the result has their dtype")
+    if asked_for() == "native":
+        raise RuntimeError("implementation 'native' was asked for: it does not serve complex scores, 'reference' does")
     axes = check.axes_of(axis, z.ndim)
     scale = check.scale_of(temperature, base, z, axes)
     weights = None if weights is None else check.weights_of(weights, z)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.core.dispatch import device_of, namespace
+from softargmax.core.scale import UNIT
 from softargmax.normalize.reference_rows import INF, Rows
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ def logsumexp(z: Any, axes: tuple[int, ...], scale: Scale, weights: Any, where: 
     rows = Rows(z, axes)
     with np.errstate(all="ignore"):
         beta = scale.hi if isinstance(scale.hi, float) else rows.lay_kept(xp.astype(scale.hi, rows.dtype))
-        x = rows.lay(z) * beta
+        x = rows.lay(z)
+        x = x if scale is UNIT else xp.real(x) * beta + 1j * (xp.imag(x) * beta)  # by parts: inf times 0j is NaN
         if weights is not None:
             shift = xp.log(xp.astype(rows.lay(weights), rows.dtype))
             x = xp.where(xp.real(shift) == -INF, -INF, x + shift)
@@ -38,5 +40,5 @@ def logsumexp(z: Any, axes: tuple[int, ...], scale: Scale, weights: Any, where: 
         angle = xp.imag(lse)
         turned = -((math.pi - angle) % (2.0 * math.pi) - math.pi)
         angle = xp.where(xp.abs(angle) < math.pi, angle, turned)
-        lse = (xp.real(lse) + 1j * angle) / beta
+        lse = xp.real(lse) / beta + 1j * (angle / beta)
     return xp.astype(rows.per_row(lse, keepdims=keepdims), z.dtype)

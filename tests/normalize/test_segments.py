@@ -1,0 +1,95 @@
+"""Ragged rows: each segment is what the same row is alone, bit for bit where one kernel serves, on every backend."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.oracle.backends import Backend
+from tests.oracle.truth import ulp_error
+
+import softargmax as s
+
+INF, NAN = math.inf, math.nan
+PAIRS = ((s.segment_softmax, s.softmax), (s.segment_log_softmax, s.log_softmax), (s.segment_logsumexp, s.logsumexp))
+
+
+def pieces(offsets: Any) -> list[slice]:
+    return [slice(int(a), int(b)) for a, b in pairwise(offsets)]
+
+
+def compare(backend: Backend, z: np.ndarray, offsets: np.ndarray, **options: Any) -> None:
+    for segmented, alone in PAIRS:
+        found = backend.back(segmented(backend.array(z), backend.array(offsets, "int32"), **options))
+        for i, piece in enumerate(pieces(offsets)):
+            expected = backend.back(alone(backend.array(z[piece]), axis=0, **options))
+            got = found[i] if segmented is s.segment_logsumexp else found[piece]
+            assert ulp_error(got, expected.astype(np.float64), at=np.abs(expected)).max(initial=0) <= 6
+
+
+@pytest.mark.parametrize("trailing", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("offsets", [[0, 9], [0, 0, 9, 9], [0, 1, 1, 4, 9], [0, 2, 9, 9, 9]])
+def test_segments_are_rows(backend: Backend, offsets: list[int], trailing: tuple[int, ...]) -> None:
+    if backend.library == "jax" and trailing:
+        pytest.skip("JAX compiles every shape of every step anew")
+    z = np.random.default_rng(1).standard_normal((9, *trailing)) * 5
+    compare(backend, z, np.array(offsets))
+    compare(backend, z, np.array(offsets), temperature=-2.5)
+
+
+def test_edges_stay_in_their_segment(backend: Backend) -> None:
+    z = np.array([1.0, NAN, -INF, -INF, INF, 0.0, INF, 5.0, 5.0, -INF, 40.0, 0.0])
+    offsets = np.array([0, 2, 4, 4, 7, 10, 12])
+    with np.errstate(all="ignore"):
+        compare(backend, z, offsets)
+        compare(backend, z, offsets, temperature=0.0)
+    lse = backend.back(s.segment_logsumexp(backend.array(z), backend.array(offsets, "int32")))
+    assert np.array_equal(lse[:4], [NAN, -INF, -INF, INF], equal_nan=True)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 2), (3, 0)])
+def test_nothing(quick: Backend, shape: tuple[int, ...]) -> None:
+    z = quick.array(np.zeros(shape))
+    for offsets in ([0, shape[0]], [0, 0, shape[0]], [0] if shape[0] == 0 else [0, 3]):
+        assert s.segment_softmax(z, quick.array(np.array(offsets))).shape == shape
+        lse = s.segment_logsumexp(z, quick.array(np.array(offsets)))
+        assert lse.shape == (len(offsets) - 1, *shape[1:])
+
+
+def test_one_temperature_per_head(quick: Backend) -> None:
+    z, t = np.random.default_rng(2).standard_normal((8, 3)), np.array([0.5, 2.0, INF])
+    found = quick.back(s.segment_softmax(quick.array(z), quick.array(np.array([0, 3, 8])), temperature=quick.array(t)))
+    for head in range(3):
+        alone = s.segment_softmax(quick.array(z[:, head]), quick.array(np.array([0, 3, 8])), temperature=float(t[head]))
+        assert found[:, head] == pytest.approx(quick.back(alone), rel=1e-15)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8"])
+def test_any_integer_offsets(quick: Backend, dtype: str) -> None:
+    z = quick.array(np.arange(6.0))
+    wide = quick.back(s.segment_softmax(z, quick.array(np.array([0, 0, 2, 6]))))
+    assert (quick.back(s.segment_softmax(z, quick.array([0, 0, 2, 6], dtype))) == wide).all()
+    assert (quick.back(s.segment_softmax(z, [0, 0, 2, 6])) == wide).all()
+
+
+def test_halves(quick: Backend) -> None:
+    for dtype in quick.dtypes:
+        z, offsets = quick.array(np.arange(6.0), dtype), [0, 2, 6]
+        assert str(s.segment_softmax(z, offsets).dtype).endswith(dtype)
+        assert str(s.segment_logsumexp(z, offsets).dtype).endswith("float32" if "16" in dtype else dtype)
+
+
+@given(st.lists(st.integers(0, 40), max_size=12), st.sampled_from(["native", "reference"]))
+def test_segments_of_any_lengths(lengths: list[int], name: str) -> None:
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
+    z = np.random.default_rng(len(lengths)).standard_normal(offsets[-1]) * 10
+    with s.using(name):
+        p, lse = s.segment_softmax(z, offsets), s.segment_logsumexp(z, offsets)
+        for i, piece in enumerate(pieces(offsets)):
+            assert ulp_error(p[piece], s.softmax(z[piece])).max(initial=0) <= 6
+            assert lse[i] == pytest.approx(s.logsumexp(z[piece]), rel=1e-15)
