@@ -332,11 +332,12 @@ template <class T, int Size> void vjp(const Job& job) {
                     sum[g] += log ? sum_in_support(x, y, n) : inner_product(x, y, n);
                 }
             }
-            // Rows with infinities, and T = 0, are constant where they are differentiable at all.
+            // Rows with infinities, and T = 0, are constant where they are differentiable at all; NaN stays NaN.
             for (int g = 0; g < group.count; ++g) {
                 beta[g] = job.hi ? at(job.hi, job, group.first + g) : 1;
-                const bool infinite = job.lse && at(job.lse, job, group.first + g) == kInf;
-                if (infinite || std::isinf(beta[g])) beta[g] = 0;
+                const double lse = job.lse ? at(job.lse, job, group.first + g) : 0;
+                if (std::isinf(beta[g])) beta[g] = lse == lse ? 0 : 1;
+                if (lse == kInf) beta[g] = 0;
             }
             for (std::int64_t b = 0; b < blocks; ++b) {
                 if (blocks > 1) group.load(b);
