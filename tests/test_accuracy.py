@@ -97,17 +97,18 @@ def test_confident_rows(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_below_the_normal_range(dtype: str) -> None:
+    """Probabilities within 1 subnormal; losses, sums of several terms, within the 2 ulp of any tiny loss."""
     (case,) = (c for c in cases(dtype) if c.name == "subnormal results")
     tiny = float(np.finfo(dtype).tiny)
     seen = 0
     for z in pieces(case, 20_000):
         truth = family_truth(z)
-        for op in ("softmax", "log_softmax"):
+        for op, bound in (("softmax", 1), ("log_softmax", 2)):
             actual, _ = softargmax_side(op, z, case)
             error = ulp_error(actual, *getattr(truth, op))
             below = (actual != 0) & (np.abs(actual) < tiny)
             seen += int(below.sum())
-            assert error[below].max(initial=0) <= 1
+            assert error[below].max(initial=0) <= bound, op
     assert seen > 1000
 
 
