@@ -80,10 +80,11 @@ def print_results(out: Console, title: str, results: list[measure.Result], limit
         limit = "" if memory is None else f"{measure.readable(memory)} ({memory / ours:.0%})"
         shown.add_row(result.name, measure.readable(ours), *ratios, limit)
     out.print(shown)
+    copies, issues = f"{limits.copy_bytes / 1e9:.1f} GB/s", f"{limits.vectors / 1e9:.1f}e9"
     out.print(
-        f"[dim]medians of alternating runs; vs: their time over ours, above 1 ours is shorter. Memory limit: moving "
-        f"what has to be moved at the measured copying speed. This machine copies {limits.copy_bytes / 1e9:.1f} GB/s and "
-        f"multiplies and adds {limits.vectors / 1e9:.1f}e9 times 16 floats a second ({limits.threads} threads)[/]"
+        "[dim]medians of alternating runs; vs: their time over ours, above 1 ours is shorter. Memory limit: moving what "
+        f"has to be moved at the measured copying speed. The limits of this machine ({limits.threads} threads): it "
+        f"copies {copies} and issues {issues} multiply-adds of 16 floats a second[/]"
     )
 
 

@@ -70,11 +70,11 @@ def normalize() -> Iterator[Case]:
     sides: Sides = {OURS: lambda: softargmax.softmax(z)}
     sides |= torch_side(z, lambda torch, t: lambda: torch.softmax(t, -1))
     sides |= scipy_side(lambda special: lambda: special.softmax(z, axis=-1))
-    yield Case("softmax 512 x 32768, fresh output", sides, bytes=2 * z.nbytes)
+    yield Case("softmax 512 x 32768, fresh", sides, bytes=2 * z.nbytes)
 
     sides = {OURS: lambda: softargmax.log_softmax(z)}
     sides |= torch_side(z, lambda torch, t: lambda: torch.log_softmax(t, -1))
-    yield Case("log_softmax 512 x 32768, fresh output", sides, bytes=2 * z.nbytes)
+    yield Case("log_softmax 512 x 32768, fresh", sides, bytes=2 * z.nbytes)
 
     short_rows = scores(4096, 1024)
     out = np.empty_like(short_rows)
