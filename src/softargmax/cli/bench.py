@@ -82,8 +82,8 @@ def print_results(out: Console, title: str, results: list[measure.Result], limit
     out.print(shown)
     copies, issues = f"{limits.copy_bytes / 1e9:.1f} GB/s", f"{limits.vectors / 1e9:.1f}e9"
     out.print(
-        "[dim]medians of alternating runs; vs: their time over ours, above 1 ours is shorter. Memory limit: moving what "
-        f"has to be moved at the measured copying speed. The limits of this machine ({limits.threads} threads): it "
+        "[dim]medians of alternating runs; vs: their time over ours, above 1 ours is shorter. Memory limit: moving "
+        f"what has to be moved at the measured copying speed. The limits of this machine ({limits.threads} threads): it "
         f"copies {copies} and issues {issues} multiply-adds of 16 floats a second[/]"
     )
 
