@@ -83,7 +83,7 @@ def print_results(out: Console, title: str, results: list[measure.Result], limit
     copies, issues = f"{limits.copy_bytes / 1e9:.1f} GB/s", f"{limits.vectors / 1e9:.1f}e9"
     out.print(
         "[dim]medians of alternating runs; vs: their time over ours, above 1 ours is shorter. Memory limit: moving "
-        f"what has to be moved at the measured copying speed. The limits of this machine ({limits.threads} threads): it "
+        f"what has to be moved at the measured copying speed. This machine ({limits.threads} threads) "
         f"copies {copies} and issues {issues} multiply-adds of 16 floats a second[/]"
     )
 
