@@ -6,6 +6,7 @@ Every public name is here, and loaded when it is first asked for; `_HOME` says w
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -67,7 +68,11 @@ def __getattr__(name: str) -> Any:
     home = _home_of.get(name)
     if home is None:
         raise AttributeError(f"module 'softargmax' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(home), name)  # the next access comes straight here
+    room = importlib.import_module(home)
+    if "torch" in sys.modules and hasattr(room, "__path__"):
+        # The room's operators tell torch.compile of its functions: before the first one is traced, not in its midst.
+        importlib.import_module(f"{home}.torch_ops")
+    value = globals()[name] = getattr(room, name)  # the next access comes straight here
     return value
 
 

@@ -123,3 +123,14 @@ def test_public_names_are_found_listed_and_typed() -> None:
     assert typed >= set(softargmax.__all__) - {"__version__"}, "the type checker does not see every public name"
     with pytest.raises(AttributeError, match=r"no attribute 'sofmax'"):
         softargmax.sofmax  # noqa: B018
+
+
+def test_torch_compile_takes_a_function_that_was_never_called() -> None:
+    pytest.importorskip("torch")
+    code = (
+        "import softargmax, torch; z = torch.arange(4.0);"
+        "f = torch.compile(lambda z: softargmax.entropy(z, temperature=2.0), fullgraph=True, backend='aot_eager');"
+        "torch.testing.assert_close(f(z), softargmax.entropy(z, temperature=2.0)); print('whole')"
+    )
+    done = run(code)
+    assert done.stdout.strip() == "whole", done.stderr
