@@ -24,6 +24,7 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
+_dispatched = threading.local()  # inside: below an operator that transforms were applied to, rules call operators too
 LIBRARY: Any = torch.library.Library("softargmax", "DEF")  # type: ignore[no-untyped-call]
 
 Kernel = Callable[..., Any]
@@ -91,6 +92,7 @@ class Operator(Generic[Result]):
 
     def _obey(self, rule: Any, batch: Kernel | None) -> None:
         rule.forward = staticmethod(self._forward)
+        rule.jvp = staticmethod(_nested(rule.jvp))
         if batch is not None:
             rule.vmap = staticmethod(lambda info, dims, *args: batch(self, info.batch_size, dims, args))
             torch.library.register_vmap(f"softargmax::{self.name}", rule.vmap, lib=LIBRARY)
@@ -100,7 +102,7 @@ class Operator(Generic[Result]):
         LIBRARY.impl(self.name, self._autograd, "Autograd", with_keyset=True)
 
     def __call__(self, *arguments: Any) -> Result:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or getattr(_dispatched, "inside", False):
             traced: Result = self.overload(*arguments)
             return traced
         if _all_direct(arguments):
@@ -116,12 +118,13 @@ class Operator(Generic[Result]):
         """
         if not _transformed():
             return self._apply_here(*arguments)
-        self._below.keys = keys & torch._C._after_autograd_keyset
+        outside = getattr(_dispatched, "inside", False)
+        _dispatched.inside, self._below.keys = True, keys & torch._C._after_autograd_keyset
         try:
             with enable_single_level_autograd_function():
                 return self._apply_here(*arguments)
         finally:
-            self._below.keys = None
+            _dispatched.inside, self._below.keys = outside, None
 
     def _forward(self, *arguments: Any) -> Any:
         keys = getattr(self._below, "keys", None)
@@ -133,6 +136,34 @@ class Operator(Generic[Result]):
             return self.kernel(*arguments)
         with torch._C._AutoDispatchBelowAutograd():
             return self.overload(*arguments)
+
+
+class _Saved:
+    """A rule's context in which what was saved has lost its tangent of the level that is being served."""
+
+    def __init__(self, ctx: Any) -> None:
+        self._ctx = ctx
+        # Not forward_ad.unpack_dual: it goes by a count of levels that compiled graphs do not keep.
+        self.saved_tensors = tuple(x if x is None else torch._VF._unpack_dual(x, level=0)[0] for x in ctx.saved_tensors)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+
+def _nested(jvp: Kernel) -> Kernel:
+    """A rule's jvp that is itself seen by the functorch levels around it.
+
+    torch runs `jvp` with forward mode switched off, and does not switch it on again for the other levels: without this,
+    `jacfwd(jacfwd(f))` drops terms and says nothing (torch 2.13, for every Function).
+    """
+
+    def nested(ctx: Any, *tangents: Any) -> Any:
+        if not _transformed():
+            return jvp(ctx, *tangents)
+        with forward_ad._set_fwd_grad_enabled(True):
+            return jvp(_Saved(ctx), *tangents)
+
+    return nested
 
 
 def batch_rows(
@@ -160,9 +191,22 @@ def batch_rows(
 def compile_whole(functions: Iterable[Any]) -> None:
     """Have `torch.compile` take these public functions into its graph as they are.
 
-    Tracing starts at their operators then, after the checks of arguments, the choice of an implementation and the exact
-    temperature, which have nothing to compile in them and break its graph.
+    Tracing starts at their operators then: the checks of arguments, the choice of an implementation and the exact
+    temperature have nothing to compile in them, and are no Python that it could follow.
     """
     for function in functions:
         if isinstance(function, types.FunctionType):
-            torch.compiler.allow_in_graph(function)  # type: ignore[no-untyped-call]
+            _compile_whole(function)
+
+
+def _compile_whole(function: Kernel) -> None:
+    def whole(*args: Any, **options: Any) -> Any:
+        return function(*args, **options)
+
+    # Two steps, since torch.compile(function) itself would look inside a function that is merely allowed in graphs.
+    torch.compiler.allow_in_graph(whole)  # type: ignore[no-untyped-call]
+
+    def traced(*args: Any, **options: Any) -> Any:
+        return whole(*args, **options)
+
+    torch.compiler.substitute_in_graph(function, skip_signature_check=True)(traced)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from softargmax.normalize.probabilities import log_softmax, softmax
+from softargmax.normalize import log_softmax, softmax, torch_ops
+
+__all__ = ["LogSoftmax", "Softmax"]
+del torch_ops  # imported so that a model may be compiled before its first call
 
 Dim = int | tuple[int, ...] | None
 

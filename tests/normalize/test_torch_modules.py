@@ -1,0 +1,99 @@
+"""softargmax.nn: Softmax and LogSoftmax."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import io
+import pickle
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+cases = importlib.import_module("tests.normalize.torch_cases")
+
+import softargmax  # noqa: E402 not without torch
+
+pairs = pytest.mark.parametrize(
+    ("module", "function"),
+    [(softargmax.nn.Softmax, softargmax.softmax), (softargmax.nn.LogSoftmax, softargmax.log_softmax)],
+    ids=["Softmax", "LogSoftmax"],
+)
+
+
+@pairs
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"dim": 0}, {"dim": (0, 1)}, {"dim": None}, {"temperature": 0.3}, {"base": 2.0}, {"dtype": torch.float64}],
+    ids=str,
+)
+def test_options_are_those_of_the_function(module: Any, function: Any, options: dict[str, Any]) -> None:
+    z = cases.draw(3, 4).float()
+    found = module(**options)(z)
+    wanted = function(z, **{"axis" if name == "dim" else name: value for name, value in options.items()})
+    assert torch.equal(found, wanted)
+    assert found.dtype == wanted.dtype
+    if options not in ({}, {"dim": -1}):
+        assert found.dtype != z.dtype or not torch.equal(found, function(z))
+    assert torch.equal(module(**options)(z, where=cases.MASK), function(z, where=cases.MASK, **{
+        "axis" if name == "dim" else name: value for name, value in options.items()
+    }))  # fmt: skip
+
+
+@pairs
+def test_dim_by_position_as_in_torch(module: Any, function: Any) -> None:
+    z = cases.draw(3, 4)
+    assert torch.equal(module(0)(z), function(z, axis=0))
+
+
+@pairs
+def test_a_temperature_can_be_learned(module: Any, function: Any) -> None:
+    layer = module(temperature=torch.nn.Parameter(torch.tensor(2.0)))
+    z = cases.draw(3, 4).float()
+    (name, parameter), *rest = layer.named_parameters()
+    assert (name, rest) == ("temperature", [])
+    layer(z)[0, 0].backward()
+    assert parameter.grad is not None
+    assert parameter.grad != 0
+    step = torch.optim.SGD(layer.parameters(), lr=1.0)
+    before = layer(z).detach()
+    step.step()
+    assert not torch.equal(layer(z), before)
+
+
+@pairs
+def test_other_tensors_are_buffers(module: Any, function: Any) -> None:
+    layer = module(temperature=torch.tensor([1.0, 2.0, 3.0]))
+    assert list(layer.state_dict()) == ["temperature"]
+    assert list(layer.parameters()) == []
+    z = cases.draw(3, 4)
+    assert torch.equal(layer.double()(z), function(z, temperature=torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)))
+
+
+@pairs
+def test_copies_pickles_and_prints(module: Any, function: Any) -> None:
+    layer = module(1, temperature=2.0, base=10.0)
+    assert repr(layer) == f"{module.__name__}(dim=1, temperature=2.0, base=10.0)"
+    assert "temperature=<3>" in repr(module(temperature=torch.ones(3)))
+    assert repr(module()) == f"{module.__name__}(dim=-1)"
+    z = cases.draw(3, 4)
+    saved = io.BytesIO()
+    torch.save(layer, saved)
+    saved.seek(0)
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), torch.load(saved, weights_only=False)):
+        assert torch.equal(twin(z), layer(z))
+
+
+@pairs
+def test_export(module: Any, function: Any) -> None:
+    z = cases.draw(3, 4)
+    program = torch.export.export(module(temperature=3.0), (z,))
+    assert torch.equal(program.module()(z), function(z, temperature=3.0))
+    assert any("softargmax" in str(node.target) for node in program.graph.nodes)
+
+
+def test_unknown_names_say_what_there_is() -> None:
+    with pytest.raises(AttributeError, match="LogSoftmax, Softmax"):
+        softargmax.nn.Sofmax  # noqa: B018 the access is the test
+    assert {"Softmax", "LogSoftmax"} <= set(dir(softargmax.nn))

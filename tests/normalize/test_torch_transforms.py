@@ -1,0 +1,220 @@
+"""functorch's transforms, torch.compile and the operators' own checks."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+cases = importlib.import_module("tests.normalize.torch_cases")
+kernels = importlib.import_module("softargmax.normalize.torch_kernels")
+rows = importlib.import_module("softargmax.normalize.torch_rows")
+sums = importlib.import_module("softargmax.normalize.torch_logsumexp")
+segments = importlib.import_module("softargmax.normalize.torch_segments")
+running = importlib.import_module("softargmax.normalize.torch_cumulative")
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap  # noqa: E402 not without torch
+
+import softargmax  # noqa: E402
+
+pytestmark = [pytest.mark.filterwarnings(warning) for warning in cases.IGNORED]
+each = pytest.mark.parametrize("case", cases.CASES, ids=[case.name for case in cases.CASES])
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Any:
+    """Each test compiles anew: dynamo counts how often a function was compiled, and gives up."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def total(f: Any) -> Any:
+    """A curved number of all that f returns."""
+
+    def loss(*inputs: Any) -> Any:
+        results = f(*inputs)
+        results = results if isinstance(results, tuple) else (results,)
+        return sum((result.double() ** 2).sum() for result in results)
+
+    return loss
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    pairs = zip(a, b, strict=True) if isinstance(a, tuple) else ((a, b),)
+    return all(torch.equal(x, y) and x.stride() == y.stride() and x.dtype == y.dtype for x, y in pairs)
+
+
+# --- functorch --------------------------------------------------------------------------------------------------------
+
+
+@each
+def test_jacobians_of_both_modes_agree(case: Any) -> None:
+    loss = total(case.f)
+    torch.testing.assert_close(jacfwd(loss)(*case.inputs), jacrev(loss)(*case.inputs), rtol=1e-12, atol=1e-13)
+
+
+@each
+def test_second_derivatives_of_all_modes_agree(case: Any) -> None:
+    loss = total(case.f)
+    wanted = jacrev(jacrev(loss))(*case.inputs)
+    for second in (hessian(loss), jacrev(jacfwd(loss)), jacfwd(jacfwd(loss))):
+        torch.testing.assert_close(second(*case.inputs), wanted, rtol=1e-11, atol=1e-12)
+
+
+@each
+def test_vmap_over_the_scores_is_a_loop(case: Any) -> None:
+    z, *rest = case.inputs
+    batch = torch.stack([z, 2 * z, z - 1], 1)
+    wanted = [case.f(batch[:, i].contiguous(), *rest) for i in range(3)]
+    found = vmap(lambda z: case.f(z, *rest), 1)(batch)
+    for i, result in enumerate(wanted):
+        part = tuple(x[i] for x in found) if isinstance(found, tuple) else found[i]
+        torch.testing.assert_close(part, result, rtol=0, atol=0)
+
+
+def test_vmap_over_everything_else() -> None:
+    z, masks = cases.draw(4), torch.stack([cases.MASK[0], cases.MASK[1]])
+    by_mask = vmap(lambda mask: softargmax.softmax(z, where=mask))(masks)
+    assert torch.equal(by_mask, softargmax.softmax(z.expand(2, 4), where=masks))
+    temperatures = cases.positive(3)
+    by_temperature = vmap(lambda t: softargmax.softmax(z, temperature=t))(temperatures)
+    assert torch.equal(by_temperature, softargmax.softmax(z.expand(3, 4), temperature=temperatures))
+    weights = cases.positive(3, 4)
+    by_weights = vmap(lambda w: softargmax.logsumexp(z, weights=w))(weights)
+    assert torch.equal(by_weights, softargmax.logsumexp(z.expand(3, 4), weights=weights))
+    nested = vmap(vmap(lambda z, t: softargmax.log_softmax(z, temperature=t), (None, 0)), (0, None))
+    two = cases.draw(2, 4)
+    assert torch.equal(nested(two, temperatures)[1, 2], softargmax.log_softmax(two[1], temperature=temperatures[2]))
+    with pytest.raises(NotImplementedError, match="offsets"):
+        vmap(lambda offsets: softargmax.segment_softmax(two[0], offsets))(torch.tensor([[0, 2, 4], [0, 1, 4]]))
+
+
+def test_gradients_per_example() -> None:
+    z, w = cases.draw(5, 4), cases.draw(4, seed=3)
+    loss = lambda z, w: -softargmax.log_softmax(z * w)[0]  # noqa: E731
+    found = vmap(grad(loss, argnums=1), (0, None))(z, w)
+    torch.testing.assert_close(found[3], grad(loss, argnums=1)(z[3], w), rtol=1e-14, atol=1e-16)
+
+
+def test_forward_mode_without_functorch() -> None:
+    forward_ad = importlib.import_module("torch.autograd.forward_ad")
+    z, t = cases.draw(4), cases.draw(4, seed=2)
+    with forward_ad.dual_level():
+        dual = softargmax.softmax(forward_ad.make_dual(z, t))
+        tangent = forward_ad.unpack_dual(dual).tangent
+    assert torch.equal(tangent, jvp(softargmax.softmax, (z,), (t,))[1])
+
+
+def test_vectorized_jacobian_of_the_old_interface() -> None:
+    z = cases.draw(4)
+    old = torch.autograd.functional.jacobian(softargmax.softmax, z, vectorize=True)
+    torch.testing.assert_close(old, jacrev(softargmax.softmax)(z), rtol=1e-14, atol=1e-16)
+
+
+# --- torch.compile ----------------------------------------------------------------------------------------------------
+
+
+@each
+def test_compiled_is_eager_to_the_bit(case: Any) -> None:
+    compiled = torch.compile(case.f, fullgraph=True)
+    assert same_bits(compiled(*case.inputs), case.f(*case.inputs))
+    inputs = [tuple(x.clone().requires_grad_() for x in case.inputs) for _ in range(2)]
+    for f, values in zip((compiled, case.f), inputs, strict=True):
+        results = f(*values)
+        results = results if isinstance(results, tuple) else (results,)
+        torch.autograd.backward(results, [cases.draw(*result.shape, seed=9) for result in results])
+    for ours, theirs in zip(*inputs, strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-14, atol=1e-15)
+
+
+@pytest.mark.parametrize("operation", [softargmax.softmax, softargmax.log_softmax])
+def test_compiled_gradient_is_eager_to_the_bit(operation: Any) -> None:
+    z, g = [cases.draw(6, 40).float().requires_grad_() for _ in range(2)], cases.draw(6, 40, seed=4).float()
+    torch.compile(operation, fullgraph=True)(z[0]).backward(g)
+    operation(z[1]).backward(g)
+    assert torch.equal(z[0].grad, z[1].grad)
+
+
+@pytest.mark.parametrize("transform", [jacrev, jacfwd, hessian, grad, vmap], ids=lambda t: t.__name__)
+def test_compiled_transforms(transform: Any) -> None:
+    # A lambda, since torch 2.13 cannot trace the `hasattr(f, "__name__")` of vmap for a function that is taken whole.
+    f = total(softargmax.softmax) if transform in (hessian, grad) else lambda z: softargmax.softmax(z)
+    z = cases.draw(3, 4)
+    torch.testing.assert_close(torch.compile(transform(f), fullgraph=True)(z), transform(f)(z), rtol=1e-13, atol=1e-15)
+
+
+def test_operators_inside_transforms() -> None:
+    """A graph that was captured calls the operators, not their rules: nested levels reach all of them."""
+    call = lambda z: rows.softmax_rows.overload(z, None, None, None, [0], 0.7, 0.0, z.dtype)[0]  # noqa: E731
+    z = cases.draw(4)
+    wanted = lambda z: softargmax.softmax(z, temperature=1 / 0.7)  # noqa: E731
+    for first in (jacrev, jacfwd):
+        for second in (jacrev, jacfwd):
+            found = first(second(call))(z)
+            torch.testing.assert_close(found, first(second(wanted))(z), rtol=1e-11, atol=1e-12)
+
+
+def test_dynamic_shapes_and_out() -> None:
+    compiled = torch.compile(lambda z: softargmax.softmax(z, temperature=3.0), fullgraph=True, dynamic=True)
+    for shape in ((3, 4), (5, 7), (2, 1)):
+        assert torch.equal(compiled(cases.draw(*shape)), softargmax.softmax(cases.draw(*shape), temperature=3.0))
+
+
+FIRST_CALLS = {
+    "module": "softargmax.nn.Softmax(temperature=2.0)",
+    "function": "lambda z: softargmax.softmax(z, temperature=2.0)",
+}
+
+
+@pytest.mark.parametrize("name", FIRST_CALLS)
+def test_first_call_of_a_process_may_be_compiled(name: str) -> None:
+    code = f"""
+import softargmax, torch
+z = torch.randn(3, 4)
+f = torch.compile({FIRST_CALLS[name]}, fullgraph=True, backend="aot_eager")
+assert torch.equal(f(z), softargmax.softmax(z, temperature=2.0))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+# --- opcheck ----------------------------------------------------------------------------------------------------------
+
+Z, G = cases.draw(3, 4), cases.draw(3, 4, seed=1)
+BETA, LO = cases.positive(3, 1), torch.zeros(3, 1, dtype=torch.float64)
+WEIGHTS, LSE = cases.positive(3, 4), torch.zeros(3, 1, dtype=torch.float64)
+P = torch.softmax(Z, 1)
+F64, F32 = torch.float64, torch.float32
+CHECKS = {
+    "softmax": (rows.softmax_rows, (Z, None, None, cases.MASK, [1], 0.7, 0.0, F64)),
+    "softmax, beta": (rows.softmax_rows, (Z, BETA, LO, None, [1], 1.0, 0.0, F64)),
+    "softmax, half": (rows.softmax_rows, (Z.half(), None, None, None, [0, 1], 0.7, 0.0, F32)),
+    "log_softmax": (rows.log_softmax_rows, (Z, BETA, LO, None, [1], 1.0, 0.0, F64)),
+    "softmax_vjp": (rows.softmax_vjp, (P, LSE, G, [1], 0.7, 0.0, F64)),
+    "log_softmax_vjp": (rows.log_softmax_vjp, (P.log(), LSE, G, [1], 0.7, 0.0, F32)),
+    "logsumexp": (sums.logsumexp_rows, (Z, BETA, LO, WEIGHTS, cases.MASK, [1], 1.0, 0.0, F64)),
+    "segment_softmax": (segments.segment_softmax_rows, (Z[:, 0], torch.tensor([0, 2, 3]), None, None, 0.7, 0.0)),
+    "segment_log_softmax": (
+        segments.segment_log_softmax_rows,
+        (Z[:, 0], torch.tensor([0, 2, 3]), None, None, 0.7, 0.0),
+    ),
+    "segment_logsumexp": (segments.segment_logsumexp_rows, (Z[:, 0], torch.tensor([0, 2, 3]), None, None, 0.7, 0.0)),
+    "logcumsumexp": (running.logcumsumexp_rows, (Z, 1)),
+    "softmax_out": (kernels.softmax_out, (torch.empty_like(Z), Z, None, None, None, [1], 0.7, 0.0)),
+}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("tracked", [False, True])
+def test_opcheck(name: str, tracked: bool) -> None:
+    operator, arguments = CHECKS[name]
+    if tracked and not name.endswith("_out"):
+        arguments = tuple(
+            x.clone().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() and x is not LO else x
+            for x in arguments
+        )
+    torch.library.opcheck(operator.overload, arguments)

@@ -1,0 +1,98 @@
+"""The operations on torch tensors, with their options, as functions of everything that is differentiated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import softargmax
+
+# What torch does itself when it is asked for forward mode and for a compiled vmap.
+IGNORED = (
+    "ignore:`torch.jit.*is deprecated:DeprecationWarning",
+    "ignore:`torch._prims_common.check` is deprecated:FutureWarning",
+)
+
+
+class Case(NamedTuple):
+    """f(*inputs); every input is differentiated."""
+
+    name: str
+    f: Callable[..., Any]
+    inputs: tuple[Tensor, ...]
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def positive(*shape: int, seed: int = 1) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.5
+
+
+MASK = torch.tensor([[True, False, True, True], [True, True, True, True], [False, False, False, False]])
+OFFSETS = torch.tensor([0, 2, 2, 5])
+
+
+def finite(result: Any) -> Any:
+    """-inf outside the support is constant; finite differences of it are NaN."""
+    if isinstance(result, tuple):
+        return tuple(map(finite, result))
+    return torch.where(result.isinf(), 0, result)
+
+
+def on(operation: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """The operation with options, as a function of z and of the tensors named in `options` by None."""
+    names = [name for name, value in options.items() if value is None]
+    fixed = {name: value for name, value in options.items() if value is not None}
+
+    def f(z: Tensor, *values: Tensor) -> Any:
+        return finite(operation(z, **fixed, **dict(zip(names, values, strict=True))))
+
+    return f
+
+
+def _cases() -> list[Case]:
+    z = draw(3, 4)
+    cases = []
+    for operation in (softargmax.softmax, softargmax.log_softmax, softargmax.softmax_with_lse, softargmax.logsumexp):
+        name = operation.__name__
+        cases += [
+            Case(f"{name}", on(operation), (z,)),
+            Case(f"{name}, T < 0, base, axis 0", on(operation, temperature=-0.7, base=3.0, axis=0), (z,)),
+            Case(f"{name}, where", on(operation, where=MASK), (z,)),
+            Case(f"{name}, two axes", on(operation, axis=(0, 2), where=MASK[:, :2]), (draw(2, 3, 2),)),
+            Case(f"{name}, T per row", on(operation, temperature=None, where=MASK), (z, positive(3))),
+            Case(f"{name}, T a scalar", on(operation, temperature=None, base=2.0, axis=0), (z, -positive(1)[0])),
+        ]
+    weights = torch.where(MASK, positive(3, 4), 0)
+    inside = torch.where(MASK, 1.0, 0.0).double()
+    cases += [
+        Case("logsumexp, weights", on(softargmax.logsumexp, weights=None), (z, positive(3, 4))),
+        Case("logsumexp, broadcast weights", on(softargmax.logsumexp, weights=None, axis=0), (z, positive(3, 1))),
+        Case(
+            "logsumexp, some weights 0", lambda z, w: finite(softargmax.logsumexp(z, weights=w * inside)), (z, weights)
+        ),
+        Case(
+            "logsumexp, weights, T, where",
+            on(softargmax.logsumexp, weights=None, temperature=None, where=MASK, keepdims=True),
+            (z, positive(4), positive(3, seed=2)),
+        ),
+        Case("logcumsumexp", on(softargmax.logcumsumexp), (z,)),
+        Case("logcumsumexp, axis 0", on(softargmax.logcumsumexp, axis=0), (z,)),
+        Case("logcumsumexp, long", on(softargmax.logcumsumexp), (3 * draw(11),)),
+    ]
+    for operation in (softargmax.segment_softmax, softargmax.segment_log_softmax, softargmax.segment_logsumexp):
+        name = operation.__name__
+        cases += [
+            Case(f"{name}", on(operation, offsets=OFFSETS, temperature=0.7), (draw(5),)),
+            Case(f"{name}, heads", on(operation, offsets=OFFSETS), (draw(5, 2),)),
+            Case(f"{name}, T per head", on(operation, offsets=OFFSETS, temperature=None), (draw(5, 2), positive(2))),
+        ]
+    return cases
+
+
+CASES = _cases()
