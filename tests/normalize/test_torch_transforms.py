@@ -142,7 +142,7 @@ def test_compiled_gradient_is_eager_to_the_bit(operation: Any) -> None:
 @pytest.mark.parametrize("transform", [jacrev, jacfwd, hessian, grad, vmap], ids=lambda t: t.__name__)
 def test_compiled_transforms(transform: Any) -> None:
     # A lambda, since torch 2.13 cannot trace the `hasattr(f, "__name__")` of vmap for a function that is taken whole.
-    f = total(softargmax.softmax) if transform in (hessian, grad) else lambda z: softargmax.softmax(z)
+    f = total(softargmax.softmax) if transform in (hessian, grad) else lambda z: softargmax.softmax(z, axis=-1)
     z = cases.draw(3, 4)
     torch.testing.assert_close(torch.compile(transform(f), fullgraph=True)(z), transform(f)(z), rtol=1e-13, atol=1e-15)
 
@@ -197,6 +197,7 @@ CHECKS = {
     "softmax_vjp": (rows.softmax_vjp, (P, LSE, G, [1], 0.7, 0.0, F64)),
     "log_softmax_vjp": (rows.log_softmax_vjp, (P.log(), LSE, G, [1], 0.7, 0.0, F32)),
     "logsumexp": (sums.logsumexp_rows, (Z, BETA, LO, WEIGHTS, cases.MASK, [1], 1.0, 0.0, F64)),
+    "logsumexp_vjp": (sums.logsumexp_vjp, (P, BETA, [1], F64)),
     "segment_softmax": (segments.segment_softmax_rows, (Z[:, 0], torch.tensor([0, 2, 3]), None, None, 0.7, 0.0)),
     "segment_log_softmax": (
         segments.segment_log_softmax_rows,

@@ -94,6 +94,17 @@ def logsumexp_shape(
     return _rows(z, axes, dtype)
 
 
+def logsumexp_vjp(p: Tensor, g: Tensor, _axes: Axes, dtype: torch.dtype) -> Tensor:
+    """Multiply: p g, 0 where p is."""
+    gz = torch.mul(p, g, out=fresh_like(p, dtype))
+    return gz if bool(g.isfinite().all()) else gz.masked_fill_(p == 0, 0)
+
+
+def logsumexp_vjp_shape(p: Tensor, _g: Tensor, _axes: Axes, dtype: torch.dtype) -> Tensor:
+    """What logsumexp_vjp returns: a gradient."""
+    return torch.empty_like(p, dtype=dtype)
+
+
 softmax, softmax_vjp = _normalizer(_native.softmax), _vjp(_native.softmax_vjp)
 log_softmax, log_softmax_vjp = _normalizer(_native.log_softmax), _vjp(_native.log_softmax_vjp)
 

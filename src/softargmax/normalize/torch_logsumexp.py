@@ -36,7 +36,7 @@ class _LogSumExp(torch.autograd.Function):
         p, dbeta, dw = _slopes(ctx)
         gbeta = None if dbeta is None else (dbeta * g).to(beta.dtype)
         gw = None if dw is None else only(dw != 0, dw * g).to(weights.dtype)
-        return only(p != 0, p * g).to(z.dtype), gbeta, None, gw, *(None,) * 5
+        return logsumexp_vjp(p, g, ctx.axes, z.dtype), gbeta, None, gw, *(None,) * 5
 
     @staticmethod
     def jvp(ctx: Any, tz: Tensor | None, tbeta: Tensor | None, _lo: None, tw: Tensor | None, *_: None) -> Tensor:
@@ -54,6 +54,39 @@ logsumexp_rows = Operator(
     _LogSumExp,
     kernel=kernels.logsumexp,
     fake=kernels.logsumexp_shape,
+    batch=batch_rows,
+)
+
+
+class _LogSumExpVjp(torch.autograd.Function):
+    """u = p g in the support: bilinear."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        p, g, ctx.axes, ctx.dtype = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(p, g)
+        ctx.save_for_forward(p, g)
+
+    @staticmethod
+    def backward(ctx: Any, h: Tensor | None) -> Gradients:
+        if h is None:
+            return (None,) * 4
+        p, g = ctx.saved_tensors
+        return only(p != 0, h * g).to(p.dtype), row_sum(only(p != 0, p * h), ctx.axes).to(g.dtype), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tp: Tensor | None, tg: Tensor | None, *_: None) -> Tensor:
+        p, g = ctx.saved_tensors
+        u = torch.zeros_like(p) if tp is None else only(p != 0, tp * g)
+        return (u if tg is None else u + only(p != 0, p * tg)).to(ctx.dtype)
+
+
+logsumexp_vjp = Operator(
+    "logsumexp_vjp(Tensor p, Tensor g, int[] axes, ScalarType dtype) -> Tensor",
+    _LogSumExpVjp,
+    kernel=kernels.logsumexp_vjp,
+    fake=kernels.logsumexp_vjp_shape,
     batch=batch_rows,
 )
 
