@@ -5,6 +5,7 @@ Every public name is here, and loaded when it is first asked for; `_HOME` says w
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from typing import TYPE_CHECKING, Any
@@ -71,7 +72,8 @@ def __getattr__(name: str) -> Any:
     room = importlib.import_module(home)
     if "torch" in sys.modules and hasattr(room, "__path__"):
         # The room's operators tell torch.compile of its functions: before the first one is traced, not in its midst.
-        importlib.import_module(f"{home}.torch_ops")
+        with contextlib.suppress(ModuleNotFoundError):  # a source tree whose native core is not built
+            importlib.import_module(f"{home}.torch_ops")
     value = globals()[name] = getattr(room, name)  # the next access comes straight here
     return value
 

@@ -107,6 +107,12 @@ def test_the_tail_of_a_confident_row_survives_merges() -> None:
     assert ulp_error(-np.log1p(state.r), *own) <= 2
 
 
+@pytest.mark.parametrize("z", [[0.0, 40.0, 1.0], [0.0, 0.0, -60.0, 0.0, 80.0], [-90.0, 0.0]])
+def test_the_tail_of_a_confident_row_survives_a_fold(z: list[float]) -> None:
+    tail = math.fsum(sorted(math.exp(x - max(z)) for x in z)[:-1])
+    assert abs(state_of(z).r - tail) <= 2 * math.ulp(tail)
+
+
 def test_rows_are_independent_and_axis_is_any() -> None:
     scores = np.arange(24.0).reshape(2, 3, 4)
     state = State.empty((2, 4)).fold(scores, axis=1)
