@@ -1,59 +1,10 @@
 // One row, or one block of a row, in contiguous memory: the formulas of this room (design section 8).
 #pragma once
 
-#include "core/native/state.hpp"
+#include "core/native/fold.hpp"
+#include "core/native/map.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
-
-// Where results go: `next` is what will be read after this row, fetched alongside (512 x 32768 on Zen 5: 3.2 ms with,
-// 3.8 without); `streaming` says to write past the caches (2.6 ms).
-template <class T> struct Target {
-    T* out;
-    const T* next;
-    bool streaming;
-};
-
-// target.out[i] = f(z[i]), a pack at a time.
-template <class T, class F> SOFTARGMAX_INLINE void map(const T* z, std::int64_t n, Target<T> to, F f) {
-    using V = Pack<T>;
-    constexpr int L = V::kLanes;
-    std::int64_t i = 0;
-    if (to.streaming && reinterpret_cast<std::uintptr_t>(to.out) % 64 == 0) {
-        for (; i + L <= n; i += L) {
-            __builtin_prefetch(to.next + i);
-            f(V::load(z + i)).stream(to.out + i);
-        }
-    } else {
-        for (; i + L <= n; i += L) {
-            __builtin_prefetch(to.next + i);
-            f(V::load(z + i)).store(to.out + i);
-        }
-    }
-    if (i == n) return;
-    f(V::load_part(z + i, n - i, 0)).store_part(to.out + i, n - i);
-}
-
-// The same of two operands.
-template <class T, class F> SOFTARGMAX_INLINE void map(const T* p, const T* g, std::int64_t n, Target<T> to, F f) {
-    constexpr int L = Pack<T>::kLanes;
-    const std::int64_t whole = n - n % L;
-    map(p, whole, to, [&, i = std::int64_t{0}](Pack<T> x) mutable SOFTARGMAX_LAMBDA {
-        const Pack<T> y = Pack<T>::load(g + i);
-        i += L;
-        return f(x, y);
-    });
-    if (whole == n) return;
-    const std::int64_t rest = n - whole;
-    f(Pack<T>::load_part(p + whole, rest, 0), Pack<T>::load_part(g + whole, rest, 0)).store_part(to.out + whole, rest);
-}
-
-// x = hi + lo in the vectors of type T.
-template <class T> struct Split {
-    Pack<T> hi, lo;
-    explicit SOFTARGMAX_INLINE Split(double x, double rest = 0)
-        : hi(Pack<T>::all(static_cast<T>(x))),
-          lo(Pack<T>::all(static_cast<T>((x - static_cast<double>(static_cast<T>(x))) + rest))) {}
-};
 
 // ---- softmax: p = exp(beta z - lse) -----------------------------------------------------------------------------
 
@@ -72,7 +23,8 @@ template <class T> struct Factor {
         const double whole = peak.e * l.hi;
         const double rest = fma(peak.e, l.hi, -whole) + (peak.e * (l.lo + s.low) + peak.e_low * l.hi);
         const double q = 1.0 / whole;
-        const Split<T> f(q * Reach<T>::lower, (fma(-q, whole, 1.0) - q * rest) * q * Reach<T>::lower);
+        const Twofold inverse = two_sum(q, (fma(-q, whole, 1.0) - q * rest) * q);
+        const Split<T> f(inverse.hi * Reach<T>::lower, inverse.lo * Reach<T>::lower);
         hi = f.hi;
         lo = f.lo;
     }
@@ -88,17 +40,15 @@ template <bool Unit, class T> void softmax_finite(const T* z, std::int64_t n, St
 
 // ---- log_softmax: beta z - lse ----------------------------------------------------------------------------------
 
-// z - shift is exact where it matters, the product is fused, lse is a pair: nothing cancels, and the loss of a confident
-// row, log1p(r), is right however small.
+// = beta (z - m) - log l: both parts have one sign, so nothing cancels, and the loss of a confident row, log1p(r), is
+// right however small.
 template <bool Unit, class T> void log_softmax_finite(const T* z, std::int64_t n, State s, Scale beta, Target<T> to) {
     using V = Pack<T>;
-    const double shift = static_cast<double>(Peak<T>(static_cast<T>(s.m), beta).shift);
-    const Twofold lse = finalize(State{s.m - shift, s.r, s.low}, beta);
-    const Split<T> l(-lse.hi, -lse.lo);
-    const V taken = V::all(static_cast<T>(shift)), out_of_support = V::all(-std::numeric_limits<T>::infinity());
+    const Split<T> l(-log_l(s));
+    const V top = V::all(static_cast<T>(s.m)), out_of_support = V::all(-std::numeric_limits<T>::infinity());
     const ScaleIn<T> scale(beta);
     map(z, n, to, [&](V v) SOFTARGMAX_LAMBDA {
-        const V d = v - taken;
+        const V d = v - top;
         if constexpr (Unit) return (d + l.hi) + l.lo;
         return fma(d, scale.hi, l.hi) + fma(keep(above(v, out_of_support), d), scale.lo, l.lo);
     });
@@ -151,7 +101,7 @@ template <class T> State softmax_short(const T* z, std::int64_t n, Scale beta, T
         return s;
     }
     const Peak<T> peak(m, beta);
-    const State s = beta.unit() ? fold_finite<true, true>(z, n, peak, beta, store) : fold_finite<false, true>(z, n, peak, beta, store);
+    const State s = beta.unit() ? fold_finite<true, Fold::kStore>(z, n, peak, beta, store) : fold_finite<false, Fold::kStore>(z, n, peak, beta, store);
     if (s.r != s.r) {
         apply_limit<Log::no>(z, n, s, to.out);
         return s;

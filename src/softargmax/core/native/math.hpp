@@ -9,7 +9,7 @@
 
 #include <limits>
 
-#include "simd.hpp"
+#include "pack.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 

@@ -3,126 +3,20 @@
 // An array is a NumPy array, or a tuple (address, type, shape, strides in elements) for memory that others own: four
 // integers are ten times cheaper to pass than a DLPack capsule. Arguments are checked for shapes here, because memory
 // safety rests on it; what they mean is checked in core/check.py.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <optional>
+#include "arguments.hpp"
 
-#include "plan.hpp"
-#include "processor.hpp"
-
-namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace softargmax {
 namespace {
 
-using Axes = std::vector<std::int64_t>;
-using Array = nb::ndarray<nb::ro, nb::device::cpu>;
-
-Type type_of(nb::dlpack::dtype t) {
-    const auto code = static_cast<nb::dlpack::dtype_code>(t.code);
-    if (code == nb::dlpack::dtype_code::Float && t.bits == 32) return Type::f32;
-    if (code == nb::dlpack::dtype_code::Float && t.bits == 64) return Type::f64;
-    if (code == nb::dlpack::dtype_code::Float && t.bits == 16) return Type::f16;
-    if (code == nb::dlpack::dtype_code::Bfloat && t.bits == 16) return Type::bf16;
-    if (code == nb::dlpack::dtype_code::Bool && t.bits == 8) return Type::boolean;
-    throw nb::type_error("native arrays are float16, bfloat16, float32, float64 or bool");
-}
-
-// Memory that Python described, and the hold on it.
-struct Held : View {
-    Array array;
-    explicit Held(nb::handle x) {
-        static const char somewhere = 0;  // an array without elements may have no address
-        if (x.is_none()) return;
-        if (PyTuple_Check(x.ptr())) {
-            const auto parts = nb::borrow<nb::tuple>(x);
-            data = reinterpret_cast<char*>(nb::cast<std::uintptr_t>(parts[0]));
-            type = static_cast<Type>(nb::cast<int>(parts[1]));
-            if (type > Type::boolean) throw nb::type_error("unknown type code");
-            for (nb::handle n : nb::borrow<nb::tuple>(parts[2])) shape.push_back(nb::cast<std::int64_t>(n));
-            for (nb::handle n : nb::borrow<nb::tuple>(parts[3])) stride.push_back(nb::cast<std::int64_t>(n));
-            if (shape.size() != stride.size()) throw nb::value_error("as many strides as dimensions, please");
-        } else {
-            array = nb::cast<Array>(x);
-            data = const_cast<char*>(static_cast<const char*>(array.data()));
-            type = type_of(array.dtype());
-            for (std::size_t i = 0; i < array.ndim(); ++i) {
-                shape.push_back(static_cast<std::int64_t>(array.shape(i)));
-                stride.push_back(array.stride(i));
-            }
-        }
-        if (!data) data = const_cast<char*>(&somewhere);
-    }
-};
-
-void must_be(const char* name, const View& x, std::initializer_list<Type> types) {
-    if (!x) return;
-    for (Type t : types)
-        if (x.type == t) return;
-    throw nb::type_error((std::string(name) + ": a type that this operation does not take").c_str());
-}
-constexpr std::initializer_list<Type> kReal = {Type::f16, Type::bf16, Type::f32, Type::f64};
-
-// Small work stays on the calling thread: a team costs microseconds (1.5 to 5 measured), 2^15 scores about 10.
-constexpr std::int64_t kParallel = 1 << 15;
-// A result that will not stay in the caches anyway.
-constexpr std::int64_t kStreaming = 16 << 20;
-
-struct Call {
-    Job job;
-    explicit Call(Op op) { job.op = op; }
-
-    // beta as two numbers, or two arrays that broadcast with the rows.
-    double hi_ = 1, lo_ = 0;
-    std::optional<Held> hi, lo;
-    void scale(Plan& plan, nb::handle h, nb::handle l) {
-        if (PyFloat_Check(h.ptr()) && PyFloat_Check(l.ptr())) {
-            hi_ = PyFloat_AsDouble(h.ptr());
-            lo_ = PyFloat_AsDouble(l.ptr());
-            if (hi_ == 1 && lo_ == 0) return;
-            constant(job.hi, hi_);
-            constant(job.lo, lo_);
-            return;
-        }
-        hi.emplace(h);
-        lo.emplace(l);
-        must_be("hi", *hi, {Type::f64});
-        must_be("lo", *lo, {Type::f64});
-        plan.add("hi", job.hi, *hi);
-        plan.add("lo", job.lo, *lo);
-    }
-    static void constant(Operand& x, double& value) {
-        x.data = reinterpret_cast<char*>(&value);
-        x.type = Type::f64;
-        for (auto& s : x.row) s = 0;
-        for (auto& s : x.col) s = 0;
-    }
-
-    void run(Plan& plan) {
-        plan.finish(job);
-        run();
-    }
-    void run() {
-        const std::int64_t work = job.rows.total * (job.offsets ? 0 : job.cols.total) + segment_work;
-        if (job.rows.total == 0) return;
-        job.threads = work < kParallel ? 1 : threads_now();
-        job.streaming = streaming_pays() && job.out && work * kTypeBytes[static_cast<int>(job.out.type)] >= kStreaming;
-        const Run kernel = chosen_isa().run;
-        if (work < 1024) return kernel(job);
-        const nb::gil_scoped_release release;
-        kernel(job);
-    }
-    std::int64_t segment_work = 0;
-};
-
 // softmax and log_softmax, from scores or from a given state.
 void probabilities(Op op, nb::handle z_, nb::handle out_, const Axes& axes, nb::handle hi, nb::handle lo, nb::handle where_,
                    nb::handle lse_, nb::handle m_, nb::handle r_, nb::handle low_) {
-    const Held z(z_), out(out_), where(where_), lse(lse_), m(m_), r(r_), low(low_);
+    const Held z(z_), out(out_, true), where(where_), lse(lse_, true), m(m_, true), r(r_, true), low(low_, true);
     must_be("z", z, kReal);
     must_be("out", out, kReal);
     must_be("where", where, {Type::boolean});
@@ -145,7 +39,7 @@ void probabilities(Op op, nb::handle z_, nb::handle out_, const Axes& axes, nb::
 
 void logsumexp(nb::handle z_, nb::handle out_, const Axes& axes, nb::handle hi, nb::handle lo, nb::handle weights_,
                nb::handle where_) {
-    const Held z(z_), out(out_), weights(weights_), where(where_);
+    const Held z(z_), out(out_, true), weights(weights_), where(where_);
     must_be("z", z, kReal);
     must_be("out", out, kReal);
     must_be("weights", weights, kReal);
@@ -162,7 +56,7 @@ void logsumexp(nb::handle z_, nb::handle out_, const Axes& axes, nb::handle hi, 
 
 void fold(nb::handle z_, nb::handle m_, nb::handle r_, nb::handle low_, const Axes& axes, nb::handle hi, nb::handle lo,
           nb::handle where_) {
-    const Held z(z_), m(m_), r(r_), low(low_), where(where_);
+    const Held z(z_), m(m_, true), r(r_, true), low(low_, true), where(where_);
     must_be("z", z, kReal);
     must_be("m", m, {Type::f64});
     must_be("r", r, {Type::f64});
@@ -181,7 +75,7 @@ void fold(nb::handle z_, nb::handle m_, nb::handle r_, nb::handle low_, const Ax
 
 // lse / beta of rows whose states are given: a fold of no scores at all.
 void finish(nb::handle m_, nb::handle r_, nb::handle low_, nb::handle out_, nb::handle hi, nb::handle lo) {
-    const Held m(m_), r(r_), low(low_), out(out_);
+    const Held m(m_, true), r(r_, true), low(low_, true), out(out_, true);
     must_be("m", m, {Type::f64});
     must_be("r", r, {Type::f64});
     must_be("low", low, {Type::f64});
@@ -202,7 +96,7 @@ void finish(nb::handle m_, nb::handle r_, nb::handle low_, nb::handle out_, nb::
 
 void vjp(Op op, nb::handle p_, nb::handle g_, nb::handle out_, const Axes& axes, nb::handle hi, nb::handle lo,
          nb::handle lse_) {
-    const Held p(p_), g(g_), out(out_), lse(lse_);
+    const Held p(p_), g(g_), out(out_, true), lse(lse_, true);
     for (const Held* x : {&p, &g, &out}) must_be("p, g, out", *x, kReal);
     must_be("lse", lse, kReal);
     Call call(op);
@@ -216,7 +110,7 @@ void vjp(Op op, nb::handle p_, nb::handle g_, nb::handle out_, const Axes& axes,
 }
 
 void logcumsumexp(nb::handle z_, nb::handle out_, const Axes& axes) {
-    const Held z(z_), out(out_);
+    const Held z(z_), out(out_, true);
     must_be("z", z, kReal);
     must_be("out", out, kReal);
     Call call(Op::logcumsumexp);
@@ -229,7 +123,7 @@ void logcumsumexp(nb::handle z_, nb::handle out_, const Axes& axes) {
 // Ragged rows: segment s holds z[offsets[s]:offsets[s + 1]], for each index of the trailing dimensions.
 void segments(Op op, nb::handle z_, nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> offsets,
               nb::handle out_, nb::handle hi, nb::handle lo, nb::handle lse_) {
-    const Held z(z_), out(out_), lse(lse_);
+    const Held z(z_), out(out_, true), lse(lse_, true);
     must_be("z", z, kReal);
     must_be("out", out, kReal);
     must_be("lse", lse, kReal);

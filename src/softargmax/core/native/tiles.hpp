@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "job.hpp"
-#include "state.hpp"
+#include "fold.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 

@@ -1,0 +1,129 @@
+// Arrays and scales as Python passes them, and the call that is made of them.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <optional>
+
+#include "plan.hpp"
+#include "processor.hpp"
+
+namespace nb = nanobind;
+
+namespace softargmax {
+
+using Axes = std::vector<std::int64_t>;
+using Array = nb::ndarray<nb::ro, nb::device::cpu>;
+
+inline Type type_of(nb::dlpack::dtype t) {
+    const auto code = static_cast<nb::dlpack::dtype_code>(t.code);
+    if (code == nb::dlpack::dtype_code::Float && t.bits == 32) return Type::f32;
+    if (code == nb::dlpack::dtype_code::Float && t.bits == 64) return Type::f64;
+    if (code == nb::dlpack::dtype_code::Float && t.bits == 16) return Type::f16;
+    if (code == nb::dlpack::dtype_code::Bfloat && t.bits == 16) return Type::bf16;
+    if (code == nb::dlpack::dtype_code::Bool && t.bits == 8) return Type::boolean;
+    throw nb::type_error("native arrays are float16, bfloat16, float32, float64 or bool");
+}
+
+// A NumPy array whose elements lie where their type may lie; of one whose do not, a copy, unless it is to be written.
+inline Array aligned(nb::handle x, bool written) {
+    Array array;
+    const auto lies_well = [&] {
+        const std::size_t size = array.dtype().bits / 8u;
+        return reinterpret_cast<std::uintptr_t>(array.data()) % size == 0;
+    };
+    if (nb::try_cast(x, array) && lies_well()) return array;
+    if (written) throw nb::value_error("out: not aligned to its type; it may be an aligned array");
+    if (!nb::hasattr(x, "copy")) throw nb::type_error("not a NumPy array of a known type");
+    return nb::cast<Array>(x.attr("copy")());
+}
+
+// Memory that Python described, and the hold on it.
+struct Held : View {
+    Array array;
+    explicit Held(nb::handle x, bool written = false) {
+        static const char somewhere = 0;  // an array without elements may have no address
+        if (x.is_none()) return;
+        if (PyTuple_Check(x.ptr())) {
+            const auto parts = nb::borrow<nb::tuple>(x);
+            data = reinterpret_cast<char*>(nb::cast<std::uintptr_t>(parts[0]));
+            type = static_cast<Type>(nb::cast<int>(parts[1]));
+            if (type > Type::boolean) throw nb::type_error("unknown type code");
+            for (nb::handle n : nb::borrow<nb::tuple>(parts[2])) shape.push_back(nb::cast<std::int64_t>(n));
+            for (nb::handle n : nb::borrow<nb::tuple>(parts[3])) stride.push_back(nb::cast<std::int64_t>(n));
+            if (shape.size() != stride.size()) throw nb::value_error("as many strides as dimensions, please");
+        } else {
+            array = aligned(x, written);
+            data = const_cast<char*>(static_cast<const char*>(array.data()));
+            type = type_of(array.dtype());
+            for (std::size_t i = 0; i < array.ndim(); ++i) {
+                shape.push_back(static_cast<std::int64_t>(array.shape(i)));
+                stride.push_back(array.stride(i));
+            }
+        }
+        if (!data) data = const_cast<char*>(&somewhere);
+    }
+};
+
+inline void must_be(const char* name, const View& x, std::initializer_list<Type> types) {
+    if (!x) return;
+    for (Type t : types)
+        if (x.type == t) return;
+    throw nb::type_error((std::string(name) + ": a type that this operation does not take").c_str());
+}
+constexpr std::initializer_list<Type> kReal = {Type::f16, Type::bf16, Type::f32, Type::f64};
+
+// Small work stays on the calling thread: a team costs microseconds (1.5 to 5 measured), 2^15 scores about 10.
+constexpr std::int64_t kParallel = 1 << 15;
+// A result that will not stay in the caches anyway.
+constexpr std::int64_t kStreaming = 16 << 20;
+
+struct Call {
+    Job job;
+    explicit Call(Op op) { job.op = op; }
+
+    // beta as two numbers, or two arrays that broadcast with the rows.
+    double hi_ = 1, lo_ = 0;
+    std::optional<Held> hi, lo;
+    void scale(Plan& plan, nb::handle h, nb::handle l) {
+        if (PyFloat_Check(h.ptr()) && PyFloat_Check(l.ptr())) {
+            hi_ = PyFloat_AsDouble(h.ptr());
+            lo_ = PyFloat_AsDouble(l.ptr());
+            if (hi_ == 1 && lo_ == 0) return;
+            constant(job.hi, hi_);
+            constant(job.lo, lo_);
+            return;
+        }
+        hi.emplace(h);
+        lo.emplace(l);
+        must_be("hi", *hi, {Type::f64});
+        must_be("lo", *lo, {Type::f64});
+        plan.add("hi", job.hi, *hi);
+        plan.add("lo", job.lo, *lo);
+    }
+    static void constant(Operand& x, double& value) {
+        x.data = reinterpret_cast<char*>(&value);
+        x.type = Type::f64;
+        for (auto& s : x.row) s = 0;
+        for (auto& s : x.col) s = 0;
+    }
+
+    void run(Plan& plan) {
+        plan.finish(job);
+        run();
+    }
+    void run() {
+        const std::int64_t work = job.rows.total * (job.offsets ? 0 : job.cols.total) + segment_work;
+        if (job.rows.total == 0) return;
+        job.threads = work < kParallel ? 1 : threads_now();
+        job.streaming = streaming_pays() && job.out && work * kTypeBytes[static_cast<int>(job.out.type)] >= kStreaming;
+        const Run kernel = chosen_isa().run;
+        if (work < 1024) return kernel(job);
+        const nb::gil_scoped_release release;
+        kernel(job);
+    }
+    std::int64_t segment_work = 0;
+};
+
+}  // namespace softargmax

@@ -1,0 +1,220 @@
+// fold: the state of one block of scores.
+#pragma once
+
+#include "state.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME {
+
+// How far below the maximum scores matter, e^-reach, and the power of two by which their terms are raised so that all of
+// them are normal numbers.
+template <class T> struct Reach;
+template <> struct Reach<float> {
+    static constexpr double reach = 130, twice = 208;
+    static constexpr int lift = 62;
+    static constexpr double lower = 0x1p-62;
+};
+template <> struct Reach<double> {
+    static constexpr double reach = 1100, twice = 1500;
+    static constexpr int lift = 600;
+    static constexpr double lower = 0x1p-600;
+};
+
+// What a piece with maximum m is measured from: e^(beta (m - shift)) = 2^k (e + e_low).
+//
+// The shift is nothing while the scores are small, and m itself once |beta m| is twice the reach of exp. Either way
+// z - shift is exact for every score that matters: in the second case such a z is within a factor of two of m (Sterbenz).
+template <class T> struct Peak {
+    T m, shift;
+    int k;
+    double e, e_low;
+    SOFTARGMAX_INLINE Peak(T top, Scale beta)
+        : m(top), shift(std::fabs(static_cast<double>(top) * beta.hi) >= Reach<T>::twice ? top : 0) {
+        using E = Exp<double>;
+        const Twofold x = times(static_cast<double>(m) - static_cast<double>(shift), beta);
+        const double n = fma(x.hi, E::log2e, E::magic) - E::magic;
+        const double r = fma(n, -E::ln2_hi, x.hi) + fma(n, -E::ln2_lo, x.lo);
+        const double t = exp_less_one<double>(r);
+        k = static_cast<int>(n);
+        e = 1.0 + t;
+        e_low = t - (e - 1.0);
+    }
+    // Scores at or below this contribute nothing. Always below m itself.
+    SOFTARGMAX_INLINE T floor(Scale beta) const {
+        const double reach = beta.hi == 1 ? Reach<T>::reach : Reach<T>::reach / beta.hi;  // a division is 15 cycles of a row
+        const T low = static_cast<T>(static_cast<double>(m) - reach);
+        const T below = next_below(m);
+        return low < below ? low : below;
+    }
+};
+
+// ---- fold -----------------------------------------------------------------------------------------------------
+
+constexpr int kUnroll = 4;  // packs to a step: hides the latency of the multiply-adds
+
+// Sum of many terms: float lanes are added four at a time, then in double lanes; doubles are added with their rounding
+// errors kept (a plain sum of 10^6 equal terms is off by hundreds of ulp).
+template <class T> struct Sum;
+template <> struct Sum<float> {
+    Pack<double> low = Pack<double>::all(0), high = low;
+    SOFTARGMAX_INLINE void add(const Pack<float> (&y)[kUnroll]) {
+        const Wide w = widen((y[0] + y[1]) + (y[2] + y[3]));
+        low = low + w.low;
+        high = high + w.high;
+    }
+    SOFTARGMAX_INLINE Twofold total() const { return {sum_of(low + high), 0}; }
+};
+template <> struct Sum<double> {
+    Pack<double> sum = Pack<double>::all(0), error = sum;
+    SOFTARGMAX_INLINE void add(const Pack<double> (&y)[kUnroll]) {
+        for (const auto& x : y) {
+            const Pack<double> s = sum + x, part = s - sum;
+            error = error + ((sum - (s - part)) + (x - part));
+            sum = s;
+        }
+    }
+    SOFTARGMAX_INLINE Twofold total() const {
+        double x[8];
+        sum.store(x);
+        Twofold s{0, sum_of(error)};
+        for (double y : x) {
+            const Twofold next = two_sum(s.hi, y);
+            s = {next.hi, s.lo + next.lo};
+        }
+        return two_sum(s.hi, s.lo);
+    }
+};
+
+// Runs body(packs, count) over z in steps of kUnroll packs; the last step is filled up with `fill`, and count says how
+// many of its packs hold scores.
+template <class T, class Body> SOFTARGMAX_INLINE void steps(const T* z, std::int64_t n, T fill, Body body) {
+    using V = Pack<T>;
+    constexpr std::int64_t step = kUnroll * V::kLanes;
+    std::int64_t i = 0;
+    V v[kUnroll];
+    for (; i + step <= n; i += step) {
+        for (int u = 0; u < kUnroll; ++u) v[u] = V::load(z + i + u * V::kLanes);
+        body(v, kUnroll);
+    }
+    if (i == n) return;
+    for (int u = 0; u < kUnroll; ++u) v[u] = V::load_part(z + i + u * V::kLanes, n - i - u * V::kLanes, fill);
+    body(v, static_cast<int>((n - i + V::kLanes - 1) / V::kLanes));
+}
+
+template <class T> T maximum(const T* z, std::int64_t n) {
+    constexpr T lowest = -std::numeric_limits<T>::infinity();
+    Pack<T> top[kUnroll];
+    for (auto& t : top) t = Pack<T>::all(lowest);
+    steps(z, n, lowest, [&](const Pack<T>(&v)[kUnroll], int) {
+        for (int u = 0; u < kUnroll; ++u) top[u] = max(v[u], top[u]);
+    });
+    return max_of(max(max(top[0], top[1]), max(top[2], top[3])));
+}
+
+// The state of a piece whose maximum is infinite, or whose beta is: its ties with the maximum, or NaN.
+template <class T> State count_ties(const T* z, std::int64_t n, T m) {
+    std::int64_t ties = 0;
+    bool nan = false;
+    for (std::int64_t i = 0; i < n; ++i) {
+        ties += z[i] == m;
+        nan |= z[i] != z[i];
+    }
+    const double l = static_cast<double>(m == -std::numeric_limits<T>::infinity() ? 0 : ties);
+    return {static_cast<double>(m), nan ? kNaN : l - 1};
+}
+
+// The terms e^(beta (z - shift)) of one row or block, times 2^(lift - k); 0 at and below its floor.
+template <bool Unit, class T> struct Terms {
+    using V = Pack<T>;
+    ScaleIn<T> scale;
+    V shift, low, magic;
+    SOFTARGMAX_INLINE Terms(const Peak<T>& peak, Scale beta)
+        : scale(beta),
+          shift(V::all(peak.shift)),
+          low(V::all(peak.floor(beta))),
+          magic(magic_for<T>(Reach<T>::lift - peak.k)) {}
+    SOFTARGMAX_INLINE auto in(V z) const { return above(z, low); }
+    SOFTARGMAX_INLINE Term<T> operator()(V z) const { return exp_term<Unit>(z - shift, scale, magic); }
+};
+
+// kStore: t and power of each term are written to two rows of kBlock, for softmax to scale.
+// kCareful: power and power t are added apart, so that no term is rounded.
+enum class Fold { kPlain, kStore, kCareful };
+
+// The maximum's own term and its ties are counted, not added: r keeps the tail of a confident row, and the largest term
+// brings no rounding error into the sum.
+template <bool Unit, Fold mode, class T>
+State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, T* store = nullptr) {
+    using V = Pack<T>;
+    const Terms<Unit, T> terms(peak, beta);
+    const V top = V::all(peak.m), none = V::all(0);
+    const double lower = Reach<T>::lower / peak.e;
+    Sum<T> sum, powers;
+    Count<T> ties;
+    steps(z, n, -std::numeric_limits<T>::infinity(), [&](const V(&v)[kUnroll], int count) SOFTARGMAX_LAMBDA {
+        V y[kUnroll], x[kUnroll];
+        for (int u = 0; u < kUnroll; ++u) {
+            if (u >= count) {
+                y[u] = x[u] = none;
+                continue;
+            }
+            const auto in = terms.in(v[u]), tie = equal(v[u], top);
+            const Term<T> term = terms(v[u]);
+            if constexpr (mode == Fold::kStore) {
+                keep(in, term.t).store(store + u * V::kLanes);
+                keep(in, term.power).store(store + kBlock + u * V::kLanes);
+            }
+            ties.add(tie);
+            const auto counts = unless(in, tie);
+            if constexpr (mode == Fold::kCareful) {
+                y[u] = keep(counts, term.t * term.power);
+                x[u] = keep(counts, term.power);
+            } else {
+                y[u] = keep(counts, term.value());
+            }
+        }
+        if constexpr (mode == Fold::kStore) store += count * V::kLanes;
+        if constexpr (mode == Fold::kCareful) powers.add(x);
+        sum.add(y);
+    });
+    const Twofold total = sum.total();
+    const double others = static_cast<double>(ties.total() - 1);
+    if constexpr (sizeof(T) == 4) {  // double has room enough: no twofold sums
+        const double rest = mode == Fold::kCareful ? powers.total().hi + total.hi : total.hi;
+        return {static_cast<double>(peak.m), others + rest * lower};
+    }
+    const double rest = total.hi / peak.e;
+    const double lost = ((fma(-rest, peak.e, total.hi) - rest * peak.e_low) + total.lo) / peak.e;
+    const Twofold r = two_sum(others, rest * Reach<T>::lower);
+    const Twofold all = two_sum(r.hi, r.lo + lost * Reach<T>::lower);
+    return {static_cast<double>(peak.m), all.hi, all.lo};
+}
+
+// A confident piece, whose log l is about r, is looked at twice: the terms of float32 are good to an ulp, which the
+// division by E can make two.
+template <bool Unit, Fold mode, class T>
+State fold_finite(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, T* store = nullptr) {
+    const State s = fold_once<Unit, mode>(z, n, peak, beta, store);
+    if (sizeof(T) == 8 || !(s.r > 0 && s.r < 0.125)) return s;
+    return fold_once<Unit, Fold::kCareful>(z, n, peak, beta);
+}
+
+// Whether a float32 piece can be folded in float32: beyond these it is folded in float64.
+inline bool fits_float(double m, Scale beta) { return beta.hi >= 1e-30 && beta.hi <= 1e30 && std::fabs(m) < 1e30; }
+
+// The state of at most kBlock contiguous scores. Where the design asks for a negative beta, z comes negated.
+template <class T> State fold(const T* z, std::int64_t n, Scale beta) {
+    const T m = maximum(z, n);
+    if (std::isinf(m) || std::isinf(beta.hi)) return count_ties(z, n, m);
+    if constexpr (sizeof(T) == 4) {
+        if (!fits_float(m, beta)) {
+            double wide[kBlock] = {};
+            for (std::int64_t i = 0; i < n; ++i) wide[i] = z[i];
+            return fold<double>(wide, n, beta);
+        }
+    }
+    const Peak<T> peak(m, beta);
+    return beta.unit() ? fold_finite<true, Fold::kPlain>(z, n, peak, beta)
+                       : fold_finite<false, Fold::kPlain>(z, n, peak, beta);
+}
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME

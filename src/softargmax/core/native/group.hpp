@@ -1,0 +1,187 @@
+// Groups of rows in the hands of one thread: where their scores are, and how the formulas see them.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+
+#include "map.hpp"
+#include "tiles.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME {
+
+// Memory of one thread, kept between calls.
+class Scratch {
+    struct Free {
+        void operator()(void* p) const { std::free(p); }
+    };
+    std::unique_ptr<void, Free> memory_;
+    std::size_t bytes_ = 0;
+
+  public:
+    template <class T> T* get(std::int64_t count) {
+        const std::size_t bytes = (static_cast<std::size_t>(count) * sizeof(T) + 4095) & ~std::size_t{4095};
+        if (bytes > bytes_) {
+            memory_.reset(std::aligned_alloc(4096, bytes));
+            bytes_ = memory_ ? bytes : 0;
+            if (!memory_) std::abort();  // out of memory for a tile: nothing sensible is left to do
+        }
+        return static_cast<T*>(memory_.get());
+    }
+};
+enum Slot { kScores, kOther, kMask, kWeights, kTerms, kResult, kSlots };
+inline Scratch& scratch(Slot slot) {
+    thread_local Scratch slots[kSlots];
+    return slots[slot];
+}
+
+inline double at(const Operand& x, const Job& job, std::int64_t row) {
+    double value = 0;
+    with_type(x.type, x.data, [&](auto* base) { value = convert<double>(base[offset_of(row, job.rows, x.row)]); });
+    return value;
+}
+inline void put(const Operand& x, const Job& job, std::int64_t row, double value) {
+    with_type(x.type, x.data, [&](auto* base) {
+        using S = std::remove_reference_t<decltype(*base)>;
+        if constexpr (!std::is_same_v<S, bool>) base[offset_of(row, job.rows, x.row)] = convert<S>(value);
+    });
+}
+
+// How the scores of a row are to be read: negated where beta < 0, all equal where beta = 0 (infinities stay).
+struct RowScale {
+    Scale beta;
+    bool negate = false, flat = false, undefined = false;
+};
+inline RowScale scale_of(const Job& job, std::int64_t row) {
+    RowScale s;
+    if (!job.hi || job.op >= Op::softmax_vjp) return s;  // the vjps read p, which is not negated with beta
+    const double hi = at(job.hi, job, row), lo = at(job.lo, job, row);
+    if (hi != hi) s.undefined = true;
+    else if (hi == 0) s.flat = true;
+    else s.beta = hi < 0 ? Scale{-hi, -lo} : Scale{hi, lo};
+    s.negate = hi < 0;
+    return s;
+}
+
+// What is the same for all groups of a job: decided once, since a short row costs no more than such decisions.
+template <class T> struct Frame {
+    const Job& job;
+    Groups groups;
+    bool z_direct, other_direct, out_direct;  // memory is what the formulas want
+    bool one_scale, changed;
+    RowScale scale;
+
+    Frame(const Job& j, int size)
+        : job(j),
+          groups(j, size),
+          z_direct(size == 1 && is_contiguous<T>(j.z, j.cols)),
+          other_direct(size == 1 && is_contiguous<T>(j.other, j.cols)),
+          out_direct(size == 1 && is_contiguous<T>(j.out, j.cols)),
+          one_scale(is_constant(j.hi) && is_constant(j.lo)),
+          changed(j.where || j.weights) {
+        if (!one_scale || j.rows.total == 0) return;
+        scale = scale_of(j, 0);
+        changed = changed || scale.negate || scale.flat;
+    }
+    bool is_constant(const Operand& x) const {
+        bool constant = true;
+        for (int d = 0; x && d < job.rows.dims; ++d) constant = constant && x.row[d] == 0;
+        return constant;
+    }
+};
+
+// A group of rows in the hands of one thread, one block at a time.
+template <class T, int Size> struct Group {
+    const Frame<T>& frame;
+    const Job& job;
+    std::int64_t first;
+    int count;
+    std::int64_t length;  // of its rows
+    bool changed;
+    RowScale scale[Size];
+    State state[Size];
+    double mean[Size] = {};  // sum of w z, for rows whose scores are read as equal
+    const T* scores = nullptr;
+    const T* other = nullptr;
+    T* result = nullptr;
+    static constexpr std::int64_t pitch = kBlock + kSide;  // rows of a tile do not fall on the same sets of a cache
+
+    Group(const Frame<T>& f, std::int64_t index)
+        : frame(f),
+          job(f.job),
+          first(f.groups.first(index)),
+          count(f.groups.count(index)),
+          length(RowOf{f.job, first}.length()),
+          changed(f.changed) {
+        for (int g = 0; g < count; ++g) {
+            scale[g] = f.one_scale ? f.scale : scale_of(job, first + g);
+            changed = changed || scale[g].negate || scale[g].flat;
+        }
+    }
+    std::int64_t blocks() const { return (length + kBlock - 1) / kBlock; }
+    std::int64_t begin(std::int64_t block) const { return block * kBlock; }
+    std::int64_t end(std::int64_t block) const { return std::min(length, (block + 1) * kBlock); }
+    T* memory(const Operand& x, std::int64_t from) const { return reinterpret_cast<T*>(RowOf{job, first}.start(x)) + from; }
+
+    void load(std::int64_t block) {
+        const std::int64_t b = begin(block), e = end(block);
+        scores = load(job.z, frame.z_direct, b, e, kScores);
+        if (job.other) other = load(job.other, frame.other_direct, b, e, kOther);
+        if (changed) transform(b, e);
+    }
+    const T* load(const Operand& x, bool direct, std::int64_t b, std::int64_t e, Slot slot) {
+        if (direct) return memory(x, b);
+        T* tile = scratch(slot).get<T>(Size * pitch);
+        read(job, x, first, count, b, e, tile, pitch);
+        return tile;
+    }
+    const T* load_if_there(const Operand& x, std::int64_t b, std::int64_t e, Slot slot) {
+        return x ? load(x, false, b, e, slot) : nullptr;
+    }
+    // The scores as the formulas want them: beta > 0, everything outside the support at -inf.
+    void transform(std::int64_t b, std::int64_t e) {
+        T* tile = scratch(kScores).get<T>(Size * pitch);
+        if (scores != tile) std::copy_n(scores, e - b, tile);
+        scores = tile;
+        const T* mask = load_if_there(job.where, b, e, kMask);
+        const T* weights = load_if_there(job.weights, b, e, kWeights);
+        for (int g = 0; g < count; ++g) {
+            const std::int64_t from = g * pitch, to = from + e - b;
+            if (scale[g].negate)
+                for (std::int64_t i = from; i < to; ++i) tile[i] = -tile[i];
+            if (weights || scale[g].flat)
+                for (std::int64_t i = from; i < to; ++i)
+                    if (!mask || mask[i] != 0) weigh(tile[i], weights ? weights[i] : T{1}, scale[g], mean[g]);
+            if (mask)
+                for (std::int64_t i = from; i < to; ++i) tile[i] = mask[i] != 0 ? tile[i] : -std::numeric_limits<T>::infinity();
+        }
+    }
+    // z -> beta z + log w: weights belong to the measure, not to beta. At beta = 0 all finite scores are equal; infinities
+    // stay.
+    static void weigh(T& z, T w, const RowScale& s, double& mean) {
+        if (w == 0) {
+            z = -std::numeric_limits<T>::infinity();
+            return;
+        }
+        if (s.flat && z - z == 0) {
+            mean += static_cast<double>(w) * static_cast<double>(z);
+            z = 0;
+        }
+        if (std::isinf(s.beta.hi) || (w == 1 && s.beta.unit())) return;  // T = 0: the maximum over the support
+        const Twofold x = std::isinf(z) ? Twofold{static_cast<double>(z), 0} : times(static_cast<double>(z), s.beta);
+        z = static_cast<T>(x.hi + (x.lo + log_scalar(static_cast<double>(w))));
+    }
+    // What the scores as read are still to be multiplied by.
+    Scale beta(int g) const { return job.weights && std::isfinite(scale[g].beta.hi) ? Scale{} : scale[g].beta; }
+
+    State fold_row(int g, std::int64_t block) const { return fold(scores + g * pitch, end(block) - begin(block), beta(g)); }
+
+    Target<T> target(int g, std::int64_t block, const T* z) {
+        result = frame.out_direct ? memory(job.out, begin(block)) : scratch(kResult).get<T>(Size * pitch);
+        return {result + g * pitch, frame.z_direct ? z + length : z, job.streaming && frame.out_direct};
+    }
+    void flush(std::int64_t block) {
+        if (!frame.out_direct) write(job, job.out, first, count, begin(block), end(block), result, pitch);
+    }
+};
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME
