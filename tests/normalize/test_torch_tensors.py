@@ -119,7 +119,7 @@ def test_lazy_bits_subclasses_and_inference(name: str) -> None:
 
 @both
 def test_all_ways_lead_to_one_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel called at once, through the Function, through the dispatcher: same bits, and each way is really taken."""
+    """The kernel called at once, through the Function, through the dispatcher: the same bits."""
     bridge = importlib.import_module("softargmax.core.torch_bridge")
     rows = importlib.import_module("softargmax.normalize.torch_rows")
     operation, operator = getattr(softargmax, name), getattr(rows, f"{name}_rows")
