@@ -5,8 +5,8 @@ Every public name is here, and loaded when it is first asked for; `_HOME` says w
 
 from __future__ import annotations
 
-import contextlib
 import importlib
+import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +70,9 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module 'softargmax' has no attribute {name!r}")
     room = importlib.import_module(home)
-    if "torch" in sys.modules and hasattr(room, "__path__"):
+    if "torch" in sys.modules and hasattr(room, "__path__") and importlib.util.find_spec("softargmax._native"):
         # The room's operators tell torch.compile of its functions: before the first one is traced, not in its midst.
-        with contextlib.suppress(ModuleNotFoundError):  # a source tree whose native core is not built
-            importlib.import_module(f"{home}.torch_ops")
+        importlib.import_module(f"{home}.torch_ops")
     value = globals()[name] = getattr(room, name)  # the next access comes straight here
     return value
 

@@ -115,6 +115,16 @@ ROWS = (
         float64_only=True,
         overflows=True,
     ),
+    Row(
+        "spread of 2e308, T = 1e307",
+        [1e308, -1e308],
+        [1 / (1 + math.exp(-20)), 1 / (1 + math.exp(20))],
+        1e308 + 1e307 * math.log1p(math.exp(-20)),
+        {"temperature": 1e307},
+        log_p=[-math.log1p(math.exp(-20)), -20 - math.log1p(math.exp(-20))],
+        ulp=20.0,
+        float64_only=True,
+    ),
     Row("subnormal", [1e-40, 0, -1e-40], [THIRD, THIRD, THIRD], LOG3),
     Row(
         "subnormal at T = 1e-40",

@@ -12,6 +12,7 @@ SOFTARGMAX_IMPLEMENTATION ask for one by name, and then nothing else serves: if 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
 from contextlib import contextmanager
@@ -101,9 +102,11 @@ def _best(room: str, kind: str) -> Any:
     for name in PREFERENCE:
         try:
             return _load(name, room, kind)
-        except (KeyError, ModuleNotFoundError) as missing:
-            if isinstance(missing, ModuleNotFoundError) and not (missing.name or "").startswith("softargmax"):
-                raise
+        except KeyError:
+            continue
+        except ImportError:
+            if importlib.util.find_spec("softargmax._native") is not None:
+                raise  # it is built: what keeps it from loading has to be heard of
     raise RuntimeError(f"no implementation of softargmax.{room} serves {kind} arrays")
 
 
