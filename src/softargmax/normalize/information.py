@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import check
+from softargmax.core.chunks import by_rows
 from softargmax.core.dispatch import implementation, namespace
 from softargmax.core.exact import row_sum
 from softargmax.core.scale import UNIT
@@ -58,9 +59,13 @@ def entropy(
     run, z, axes, scale = check.rowwise("normalize", z, axis, temperature, base)
     where = None if where is None else check.mask(where, z)
     wide = check.row_dtype(None, z)
-    p = run.softmax(z, axes, scale, where, wide, None)
-    log_p = run.log_softmax(z, axes, scale, where, wide, None)
-    return row_sum(-p * supported(p, log_p), axes)
+
+    def rows(z: Any, scale: Any, where: Any) -> Any:
+        p = run.softmax(z, axes, scale, where, wide, None)
+        log_p = run.log_softmax(z, axes, scale, where, wide, None)
+        return row_sum(-p * supported(p, log_p), axes)
+
+    return by_rows(rows, axes, z, scale, where)
 
 
 @np.errstate(all="ignore")
@@ -105,15 +110,19 @@ def kl_divergence(z_p: Any, z_q: Any, /, *, axis: int | tuple[int, ...] | None =
     xp = namespace(z_p)
     where = None if where is None else check.mask(where, z_p)
     axes, wide, run = check.axes_of(axis, z_p.ndim), check.row_dtype(None, z_p), implementation("normalize", z_p)
-    p, q = (run.softmax(z, axes, UNIT, where, wide, None) for z in (z_p, z_q))
-    log_p, log_q = (run.log_softmax(z, axes, UNIT, where, wide, None) for z in (z_p, z_q))
-    # KL's term is p (delta - 1 + exp(-delta)), delta = log p - log q: near 0 an error of delta counts by delta only.
-    delta = supported(p, log_p) - supported(p, log_q)
-    near = xp.abs(delta) < 1.0
-    small = xp.where(near, delta, 0.0)
-    far = xp.where(near, 0.0, delta)
-    terms = xp.where(near & (p > 0.0), p * (small + xp.expm1(-small)), (p * far - p) + q)
-    return xp.where(row_sum(p, axes) == 0.0, 0.0, row_sum(terms, axes))  # 0 where p has nothing in its support
+
+    def rows(z_p: Any, z_q: Any, where: Any) -> Any:
+        p, q = (run.softmax(z, axes, UNIT, where, wide, None) for z in (z_p, z_q))
+        log_p, log_q = (run.log_softmax(z, axes, UNIT, where, wide, None) for z in (z_p, z_q))
+        # The term is p (delta - 1 + exp(-delta)), delta = log p - log q: near 0 an error of delta counts by delta only.
+        delta = supported(p, log_p) - supported(p, log_q)
+        near = xp.abs(delta) < 1.0
+        small = xp.where(near, delta, 0.0)
+        far = xp.where(near, 0.0, delta)
+        terms = xp.where(near & (p > 0.0), p * (small + xp.expm1(-small)), (p * far - p) + q)
+        return xp.where(row_sum(p, axes) == 0.0, 0.0, row_sum(terms, axes))  # 0 where p has nothing in its support
+
+    return by_rows(rows, axes, z_p, z_q, where)
 
 
 def supported(p: Any, values: Any) -> Any:

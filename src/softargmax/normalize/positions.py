@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import check
+from softargmax.core.chunks import by_rows
 from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.exact import row_sum
 from softargmax.normalize.information import supported
@@ -69,12 +70,13 @@ def soft_argmax(
     if values is None:
         values = xp.reshape(xp.arange(length, dtype=wide, device=device_of(z)), (length,))
     values = xp.astype(check.values_of(values, z, length), wide)
-    p = run.softmax(z, axes, scale, where, wide, None)
+    columns = [values] if values.ndim == 1 else [values[:, d] for d in range(values.shape[1])]
+    shape = tuple(n if i in axes else 1 for i, n in enumerate(z.shape))
 
-    def mean(column: Any) -> Any:
-        shape = tuple(n if i in axes else 1 for i, n in enumerate(z.shape))
-        return row_sum(p * supported(p, xp.broadcast_to(xp.reshape(column, shape), z.shape)), axes)
+    def rows(z: Any, scale: Any, where: Any) -> Any:
+        p = run.softmax(z, axes, scale, where, wide, None)
+        laid = (xp.broadcast_to(xp.reshape(column, shape), z.shape) for column in columns)
+        means = [row_sum(p * supported(p, v), axes) for v in laid]
+        return means[0] if values.ndim == 1 else xp.stack(means, axis=-1)
 
-    if values.ndim == 1:
-        return mean(values)
-    return xp.stack([mean(values[:, d]) for d in range(values.shape[1])], axis=-1)
+    return by_rows(rows, axes, z, scale, where)

@@ -1,0 +1,41 @@
+"""Large NumPy arrays a few rows at a time: what is composed of several steps then needs no temporary of their size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from softargmax.core.dispatch import kind_of
+from softargmax.core.scale import Scale
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SIZE = 1 << 17
+"""Scores to a chunk: a few temporaries of them stay in the cache. A single longer row is one chunk."""
+
+
+def by_rows(compute: Callable[..., Any], axes: tuple[int, ...], *arguments: Any) -> Any:
+    """compute(*arguments), one array with the rows' axes, from slices along the first axis that is not reduced.
+
+    The arguments are arrays that broadcast with the first of them, scales and None.
+    """
+    z = arguments[0]
+    rows = [i for i in range(z.ndim) if i not in axes and z.shape[i] > 1]
+    if kind_of(z) != "numpy" or z.size <= 2 * SIZE or not rows:
+        return compute(*arguments)
+    axis = rows[0]
+    step = max(1, SIZE * z.shape[axis] // z.size)
+    bounds = ((start, start + step) for start in range(0, z.shape[axis], step))
+    parts = [compute(*(_piece(x, axis - z.ndim, *bound) for x in arguments)) for bound in bounds]
+    return np.concatenate(parts, axis=axis - sum(i < axis for i in axes))
+
+
+def _piece(argument: Any, axis: int, start: int, stop: int) -> Any:
+    """A slice along an axis counted from the end; what does not reach there, or is 1 long there, serves every slice."""
+    if isinstance(argument, Scale):
+        return argument if isinstance(argument.hi, float) else Scale(*(_piece(x, axis, start, stop) for x in argument))
+    if argument is None or argument.ndim < -axis or argument.shape[axis] == 1:
+        return argument
+    return argument[(..., slice(start, stop), *(slice(None),) * (-axis - 1))]
