@@ -7,7 +7,7 @@
 
 #include "core/native/group.hpp"
 #include "core/native/threads.hpp"
-#include "normalize/rows.hpp"
+#include "normalize/lanes.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 namespace {
@@ -88,6 +88,48 @@ template <class T, int Size> void whole_group(Group<T, Size>& group) {
     }
 }
 
+// Rows [begin, end), sixteen at a time while they are short (lanes.hpp), and one by one otherwise.
+template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t begin, std::int64_t end) {
+    const Job& job = frame.job;
+    for (std::int64_t first = begin; first < end; first += kSide) {
+        const int count = static_cast<int>(std::min<std::int64_t>(kSide, end - first));
+        Lanes<Unit> lanes(frame.scale.beta);
+        bool all_short = true;
+        for (int g = 0; g < count; ++g) {
+            Group<float, 1> group(frame, first + g);
+            all_short = all_short && group.length <= kShort;
+            if (!all_short) break;
+            group.load(0);
+            lanes.put(g, group.scores, group.length);
+        }
+        if (all_short) {
+            lanes.fold();
+            if (job.op == Op::softmax) lanes.softmax();
+            else if (job.op == Op::log_softmax) lanes.log_softmax();
+        }
+        for (int g = 0; g < count; ++g) {
+            Group<float, 1> group(frame, first + g);
+            if (!all_short || !lanes.plain(g)) {
+                whole_group(group);
+                continue;
+            }
+            group.state[0] = lanes.state(g);
+            finish(group, 0);
+            if (job.op == Op::logsumexp) continue;
+            lanes.take(g, group.target(0, 0, lanes.row(g)).out);
+            group.flush(0);
+        }
+    }
+}
+
+// Whether the rows of a job are worth sixteen lanes.
+template <class T, int Size> bool fits_lanes(const Frame<T>& frame) {
+    const Job& job = frame.job;
+    const bool is_short = job.offsets ? job.cols.total <= kShort * job.segments / 2 : job.cols.total <= kShort;
+    return sizeof(T) == 4 && Size == 1 && job.op <= Op::logsumexp && !job.m && is_short && frame.one_scale &&
+           frame.groups.total >= kSide && !frame.scale.undefined && !frame.scale.flat && std::isfinite(frame.scale.beta.hi);
+}
+
 bool any_flat(const Job& job) {
     for (std::int64_t row = 0; row < job.rows.total; ++row)
         if (scale_of(job, row).flat) return true;
@@ -97,6 +139,14 @@ bool any_flat(const Job& job) {
 template <class T, int Size> void normalize(const Job& job) {
     const Frame<T> frame(job, Size);
     const std::int64_t blocks = (job.cols.total + kBlock - 1) / kBlock;
+    if constexpr (sizeof(T) == 4 && Size == 1)
+        if (fits_lanes<T, Size>(frame)) {
+            parallel_for(job.threads, frame.groups.total, [&](std::int64_t begin, std::int64_t end) {
+                if (frame.scale.beta.unit()) short_rows<true>(frame, begin, end);
+                else short_rows<false>(frame, begin, end);
+            });
+            return;
+        }
     if (job.offsets || frame.groups.total >= job.threads || blocks < 2 || any_flat(job)) {
         parallel_for(job.threads, frame.groups.total, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t i = begin; i < end; ++i) {

@@ -8,27 +8,21 @@ namespace softargmax::SOFTARGMAX_ISA_NAME {
 
 // ---- softmax: p = exp(beta z - lse) -----------------------------------------------------------------------------
 
-// 1 / (E l) as a pair: what turns the terms of a row into probabilities. The pair costs one instruction and takes 0.5 ulp
-// off the result.
+// 2^-lift / (E l): what turns the terms of a row into probabilities. For float32 one double is enough.
+template <class T> SOFTARGMAX_INLINE Twofold inverse_of(State s, const Peak<T>& peak) {
+    if constexpr (sizeof(T) == 4) return {Reach<T>::lower / (peak.e * (1.0 + s.r)), 0};
+    const Twofold l = two_sum(1.0, s.r);
+    const double whole = peak.e * l.hi;
+    const double rest = fma(peak.e, l.hi, -whole) + (peak.e * (l.lo + s.low) + peak.e_low * l.hi);
+    const double q = 1.0 / whole;
+    const Twofold inverse = two_sum(q, (fma(-q, whole, 1.0) - q * rest) * q);
+    return {inverse.hi * Reach<T>::lower, inverse.lo * Reach<T>::lower};
+}
+// The same as a pair of T: it costs one instruction and takes 0.5 ulp off the result.
 template <class T> struct Factor {
-    Pack<T> hi, lo;
-    SOFTARGMAX_INLINE Factor(State s, const Peak<T>& peak) {
-        if constexpr (sizeof(T) == 4) {
-            const Split<T> f(Reach<T>::lower / (peak.e * (1.0 + s.r)));
-            hi = f.hi;
-            lo = f.lo;
-            return;
-        }
-        const Twofold l = two_sum(1.0, s.r);
-        const double whole = peak.e * l.hi;
-        const double rest = fma(peak.e, l.hi, -whole) + (peak.e * (l.lo + s.low) + peak.e_low * l.hi);
-        const double q = 1.0 / whole;
-        const Twofold inverse = two_sum(q, (fma(-q, whole, 1.0) - q * rest) * q);
-        const Split<T> f(inverse.hi * Reach<T>::lower, inverse.lo * Reach<T>::lower);
-        hi = f.hi;
-        lo = f.lo;
-    }
-    SOFTARGMAX_INLINE Pack<T> times(Term<T> e) const { return (hi + fma(e.t, hi, lo)) * e.power; }
+    Split<T> f;
+    SOFTARGMAX_INLINE Factor(State s, const Peak<T>& peak) : f(inverse_of(s, peak).hi, inverse_of(s, peak).lo) {}
+    SOFTARGMAX_INLINE Pack<T> times(Term<T> e) const { return (f.hi + fma(e.t, f.hi, f.lo)) * e.power; }
 };
 
 template <bool Unit, class T> void softmax_finite(const T* z, std::int64_t n, State s, Scale beta, Target<T> to) {
@@ -42,16 +36,21 @@ template <bool Unit, class T> void softmax_finite(const T* z, std::int64_t n, St
 
 // = beta (z - m) - log l: both parts have one sign, so nothing cancels, and the loss of a confident row, log1p(r), is
 // right however small.
-template <bool Unit, class T> void log_softmax_finite(const T* z, std::int64_t n, State s, Scale beta, Target<T> to) {
+template <bool Unit, class T> struct LogOf {
     using V = Pack<T>;
+    V top, hi, lo, out_of_support = V::all(-std::numeric_limits<T>::infinity());
+    ScaleIn<T> scale;
+    SOFTARGMAX_INLINE LogOf(V m, V log_hi, V log_lo, Scale beta) : top(m), hi(log_hi), lo(log_lo), scale(beta) {}
+    SOFTARGMAX_INLINE V operator()(V z) const {
+        const V d = z - top;
+        if constexpr (Unit) return (d + hi) + lo;
+        return fma(d, scale.hi, hi) + fma(keep(above(z, out_of_support), d), scale.lo, lo);
+    }
+};
+template <bool Unit, class T> void log_softmax_finite(const T* z, std::int64_t n, State s, Scale beta, Target<T> to) {
     const Split<T> l(-log_l(s));
-    const V top = V::all(static_cast<T>(s.m)), out_of_support = V::all(-std::numeric_limits<T>::infinity());
-    const ScaleIn<T> scale(beta);
-    map(z, n, to, [&](V v) SOFTARGMAX_LAMBDA {
-        const V d = v - top;
-        if constexpr (Unit) return (d + l.hi) + l.lo;
-        return fma(d, scale.hi, l.hi) + fma(keep(above(v, out_of_support), d), scale.lo, l.lo);
-    });
+    const LogOf<Unit, T> log_of(Pack<T>::all(static_cast<T>(s.m)), l.hi, l.lo, beta);
+    map(z, n, to, [&](Pack<T> v) SOFTARGMAX_LAMBDA { return log_of(v); });
 }
 
 // ---- any row ----------------------------------------------------------------------------------------------------

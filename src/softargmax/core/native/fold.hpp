@@ -27,6 +27,7 @@ template <class T> struct Peak {
     T m, shift;
     int k;
     double e, e_low;
+    Peak() = default;
     SOFTARGMAX_INLINE Peak(T top, Scale beta)
         : m(top), shift(std::fabs(static_cast<double>(top) * beta.hi) >= Reach<T>::twice ? top : 0) {
         using E = Exp<double>;
@@ -131,7 +132,7 @@ template <bool Unit, class T> struct Terms {
         : scale(beta),
           shift(V::all(peak.shift)),
           low(V::all(peak.floor(beta))),
-          magic(magic_for<T>(Reach<T>::lift - peak.k)) {}
+          magic(V::all(magic_of<T>(Reach<T>::lift - peak.k))) {}
     SOFTARGMAX_INLINE auto in(V z) const { return above(z, low); }
     SOFTARGMAX_INLINE Term<T> operator()(V z) const { return exp_term<Unit>(z - shift, scale, magic); }
 };
@@ -191,10 +192,12 @@ State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, T* 
 
 // A confident piece, whose log l is about r, is looked at twice: the terms of float32 are good to an ulp, which the
 // division by E can make two.
+SOFTARGMAX_INLINE bool looks_confident(double r) { return r > 0 && r < 0.125; }
+
 template <bool Unit, Fold mode, class T>
 State fold_finite(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, T* store = nullptr) {
     const State s = fold_once<Unit, mode>(z, n, peak, beta, store);
-    if (sizeof(T) == 8 || !(s.r > 0 && s.r < 0.125)) return s;
+    if (sizeof(T) == 8 || !looks_confident(s.r)) return s;
     return fold_once<Unit, Fold::kCareful>(z, n, peak, beta);
 }
 

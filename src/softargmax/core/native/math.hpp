@@ -71,7 +71,7 @@ template <class T> struct ScaleIn {
           log2e(Pack<T>::all(static_cast<T>(b.hi * Exp<double>::log2e))) {}
 };
 
-// e^(beta d) = power (1 + t), with 2^shift in the power (see `magic_for`).
+// e^(beta d) = power (1 + t), with 2^shift in the power (see `magic_of`).
 template <class T> struct Term {
     Pack<T> t, power;
     SOFTARGMAX_INLINE Pack<T> value() const { return fma(t, power, power); }
@@ -89,9 +89,7 @@ SOFTARGMAX_INLINE Term<T> exp_term(Pack<T> d, const ScaleIn<T>& beta, Pack<T> ma
     return {exp_less_one<T>(r), power_of_two(km)};
 }
 // The magic number that makes `power_of_two` return 2^(k + shift).
-template <class T> SOFTARGMAX_INLINE Pack<T> magic_for(int shift) {
-    return Pack<T>::all(Exp<T>::magic + static_cast<T>(Exp<T>::bias + shift));
-}
+template <class T> SOFTARGMAX_INLINE T magic_of(int shift) { return Exp<T>::magic + static_cast<T>(Exp<T>::bias + shift); }
 
 // ---- scalars, in double ---------------------------------------------------------------------------------------
 
