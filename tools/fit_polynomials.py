@@ -34,7 +34,8 @@ def main() -> None:
     """Print each polynomial and its largest error relative to the function it stands for."""
     edge = mp.log(2) / 2 * mp.mpf("1.0001")
     q = lambda r: (mp.expm1(r) - r) / r**2  # noqa: E731
-    for name, kind, degree in (("float", np.float32, 4), ("float", np.float32, 5), ("double", np.float64, 9), ("double", np.float64, 10)):
+    kinds = (("float", np.float32, 4), ("float", np.float32, 5), ("double", np.float64, 9), ("double", np.float64, 10))
+    for name, kind, degree in kinds:
         c = fit(q, lambda r: r * r / mp.exp(r), degree, -edge, edge, kind)
         error = max(
             abs((1 + r + r * r * mp.polyval(c[::-1], r)) / mp.exp(r) - 1) for r in mp.linspace(-edge, edge, 2000)

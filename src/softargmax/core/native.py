@@ -90,7 +90,8 @@ def view(array: np.ndarray[Any, Any]) -> Any:
     return array.view(np.uint16).ctypes.data, TYPES["bfloat16"], array.shape, strides
 
 
-State = tuple[np.ndarray[Any, Any], ...]
+Array = np.ndarray[Any, Any]
+State = tuple[Array, Array, Array]
 """(m, r, low) of rows: the maximum score and the sum l - 1 = r + low, float64 arrays of the rows' shape."""
 
 
@@ -100,9 +101,9 @@ def fold(z: Any, axes: tuple[int, ...], scale: Any, where: Any = None, state: St
     Pieces that are multiples of `BLOCK` along the row (but for the last) give the bits of the whole.
     """
     rows = tuple(size for axis, size in enumerate(z.shape) if axis not in axes)
-    new = tuple(np.full(rows, value) for value in (-np.inf, -1.0, 0.0)) if state is None else tuple(map(np.copy, state))
-    _native.fold(view(z), *new, axes, scale.hi, scale.lo, where)
-    return new
+    m, r, low = (np.full(rows, -np.inf), np.full(rows, -1.0), np.zeros(rows)) if state is None else map(np.copy, state)
+    _native.fold(view(z), m, r, low, axes, scale.hi, scale.lo, where)
+    return m, r, low
 
 
 def apply(op: str, z: Any, axes: tuple[int, ...], scale: Any, where: Any, state: State, out: Any) -> Any:

@@ -243,7 +243,8 @@ template <class T, int Size> void logcumsumexp(const Job& job) {
                     const auto to = group.target(g, b, z);
                     for (std::int64_t j = 0; j < group.end(b) - group.begin(b); ++j) {
                         group.state[g] = merge(group.state[g], State{static_cast<double>(z[j]), 0}, Scale{});
-                        to.out[j] = static_cast<T>(finalize(group.state[g], Scale{}).hi);
+                        const double lse = finalize(group.state[g], Scale{}).hi;
+                        to.out[j] = static_cast<T>(lse == lse ? lse : kNaN);
                     }
                 }
                 group.flush(b);

@@ -20,7 +20,10 @@ Array = np.ndarray[Any, Any]
 
 def _scores(z: Array, dtype: Any) -> Array:
     """z in the precision it is to be computed in: that of the result, if that is float64."""
-    return z.astype(dtype) if dtype == np.float64 and z.dtype != np.float64 else z
+    if dtype != np.float64 or z.dtype == np.float64:
+        return z
+    wide: Array = z.astype(dtype)
+    return wide
 
 
 def _row_shape(z: Array, axes: tuple[int, ...]) -> tuple[int, ...]:
@@ -34,13 +37,12 @@ def _scale(scale: Scale) -> tuple[Any, Any]:
 
 
 def _run(kernel: Callable[..., None], z: Array, axes: Any, scale: Scale, where: Any, dtype: Any, out: Any) -> Array:
-    if out is None:
-        out = np.empty(z.shape, dtype)
+    result: Array = np.empty(z.shape, dtype) if out is None else out
     if scale is UNIT and where is None and z.dtype == dtype and dtype.kind == "f":
-        kernel(z, out, axes)
+        kernel(z, result, axes)
     else:
-        kernel(view(_scores(z, dtype)), view(out), axes, *_scale(scale), where)
-    return out
+        kernel(view(_scores(z, dtype)), view(result), axes, *_scale(scale), where)
+    return result
 
 
 def softmax(z: Array, axes: tuple[int, ...], scale: Scale, where: Any, dtype: Any, out: Any) -> Array:

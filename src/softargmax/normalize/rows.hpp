@@ -48,6 +48,11 @@ template <bool Unit, class T> struct LogOf {
     }
 };
 template <bool Unit, class T> void log_softmax_finite(const T* z, std::int64_t n, State s, Scale beta, Target<T> to) {
+    if constexpr (sizeof(T) == 8)
+        if (std::fabs(s.m) > 1e300) {  // z - m may overflow where beta (z - m) does not
+            for (std::int64_t i = 0; i < n; ++i) to.out[i] = fma(z[i] * 0.5 - s.m * 0.5, beta.hi * 2.0, -log_l(s));
+            return;
+        }
     const Split<T> l(-log_l(s));
     const LogOf<Unit, T> log_of(Pack<T>::all(static_cast<T>(s.m)), l.hi, l.lo, beta);
     map(z, n, to, [&](Pack<T> v) SOFTARGMAX_LAMBDA { return log_of(v); });
@@ -65,7 +70,7 @@ template <Log log, class T> void apply_limit(const T* z, std::int64_t n, State s
     for (std::int64_t i = 0; i < n; ++i) {
         const double score = static_cast<double>(z[i]);
         const bool outside = score == -kInf || (score != s.m && !nan);
-        out[i] = static_cast<T>(outside ? none : nan ? s.r : share);
+        out[i] = static_cast<T>(outside ? none : nan ? kNaN : share);  // one NaN, whatever its sign was on the way
     }
 }
 

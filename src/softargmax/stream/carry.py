@@ -24,8 +24,8 @@ BLOCK = 4096
 class State(NamedTuple):
     """The native states of rows, arrays of shape (outer, inner): at `scale`, and at beta = 1 where beta is 0."""
 
-    scaled: tuple[Array, ...]
-    plain: tuple[Array, ...] | None  # at beta = 0 a row of one score has that score for its logsumexp
+    scaled: tuple[Array, Array, Array]
+    plain: tuple[Array, Array, Array] | None  # at beta = 0 a row of one score has that score for its logsumexp
 
 
 def native() -> bool:

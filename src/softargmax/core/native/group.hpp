@@ -42,7 +42,7 @@ inline double at(const Operand& x, const Job& job, std::int64_t row) {
 inline void put(const Operand& x, const Job& job, std::int64_t row, double value) {
     with_type(x.type, x.data, [&](auto* base) {
         using S = std::remove_reference_t<decltype(*base)>;
-        if constexpr (!std::is_same_v<S, bool>) base[offset_of(row, job.rows, x.row)] = convert<S>(value);
+        if constexpr (!std::is_same_v<S, bool>) base[offset_of(row, job.rows, x.row)] = convert<S>(value == value ? value : kNaN);
     });
 }
 
