@@ -97,7 +97,7 @@ def _reduce(x: Pair) -> tuple[NDArray[np.int64], Pair, Pair]:
 
 def dd_exp(x: Pair, lift: int = 0) -> Pair:
     """exp(x) 2**lift for x in [-760, 0]; 0 below."""
-    out_hi, out_lo = np.zeros_like(x[0]), np.zeros_like(x[0])
+    out_hi, out_lo = np.zeros(x[0].shape), np.zeros(x[0].shape)  # in C order: reshape(-1) below has to be a view
     flat = [a.reshape(-1) for a in (np.ascontiguousarray(x[0]), np.ascontiguousarray(x[1]), out_hi, out_lo)]
     for start in range(0, flat[0].size, CHUNK):
         hi, lo, to_hi, to_lo = (a[start : start + CHUNK] for a in flat)

@@ -50,6 +50,19 @@ def test_truth_agrees_with_mpmath(dtype: str) -> None:
     assert checked >= 10_000
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_memory_order_does_not_count(dtype: str) -> None:
+    z = np.random.default_rng(3).standard_normal((5, 3)).astype(dtype)
+    for turned in (z.T, np.zeros((2, 2), dtype).T, z[::-2, ::2]):
+        found, wanted = family_truth(turned), family_truth(turned.copy())
+        for op in OPS:
+            for a, b in zip(getattr(found, op), getattr(wanted, op), strict=True):
+                assert np.array_equal(a, b) if a is not None else b is None, op
+    assert (ulp_error(np.full((2, 2), 0.5), *family_truth(np.zeros((2, 2)).T).softmax) == 0).all()
+    x = -np.arange(6.0).reshape(2, 3).T
+    assert all(np.array_equal(*pair) for pair in zip(dd_exp((x, 0 * x)), dd_exp((x.copy(), 0 * x.copy())), strict=True))
+
+
 def _distance(found: Truth, exact: Truth, dtype: str, at: np.ndarray | None) -> np.ndarray:
     """|found - exact| in ulp of dtype, both pairs, lifted alike."""
     hi = np.ldexp(np.ravel(found.hi), exact.lift - np.ravel(found.lift))

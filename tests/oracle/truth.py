@@ -104,7 +104,7 @@ def family_truth(z: ArrayLike, temperature: ArrayLike = 1.0, base: float | None 
 
     `temperature` is a number or has one entry per row.
     """
-    scores = np.atleast_2d(np.asarray(z))
+    scores = np.atleast_2d(np.ascontiguousarray(z))
     wide = scores.dtype == np.float64
     scores = scores.astype(np.float64)
     beta, beta_lo, power = _betas(temperature, base)
