@@ -108,6 +108,28 @@ def test_limits_of_the_temperature(operation: Any, temperature: float) -> None:
         assert torch.equal(tensor.grad, torch.zeros(2, dtype=torch.float64))
 
 
+ROWWISE = ("softmax", "log_softmax", "softmin", "logsumexp", "softmax_with_lse", "entropy", "soft_argmax", "boltzmann")
+
+
+@pytest.mark.parametrize("implementation", ["native", "reference"])
+@pytest.mark.parametrize("name", ROWWISE)
+def test_a_temperature_of_zero_has_a_gradient_of_zero(name: str, implementation: str) -> None:
+    limits = torch.tensor([0.0, -0.0, 1e-310, 1.5], dtype=torch.float64, requires_grad=True)
+    z = torch.tensor([[1.0, 2.0, 3.0], [2.0, -1.0, 2.0], [1.0, 1.0, -4.0], [0.5, 2.0, 1.0]], dtype=torch.float64)
+    z.requires_grad_()
+    with softargmax.using(implementation):
+        result = getattr(softargmax, name)(z, temperature=limits)
+        alone = getattr(softargmax, name)(z[3], temperature=limits[3])
+    results = [(result, alone)] if torch.is_tensor(result) else list(zip(result, alone, strict=True))
+    for all_rows, last in results:
+        incoming = torch.arange(1.0, 1.0 + all_rows.numel(), dtype=torch.float64).reshape(all_rows.shape)
+        incoming = torch.where(all_rows.isfinite(), incoming, 0)
+        to_z, to_limits = torch.autograd.grad(all_rows, (z, limits), incoming, retain_graph=True)
+        assert to_z.isfinite().all()
+        assert to_limits[:3].tolist() == [0.0] * 3
+        assert torch.allclose(to_limits[3:], torch.autograd.grad(last, limits, incoming[3], retain_graph=True)[0][3:])
+
+
 def test_weights_of_zero_are_outside_the_support() -> None:
     z = torch.tensor([1.0, NAN, 2.0], requires_grad=True)
     weights = torch.tensor([2.0, 0.0, 0.5], requires_grad=True)

@@ -78,7 +78,10 @@ def scale_of_array(temperature: Any, base: float | None, xp: Any) -> Scale:
     if c == 0.0:
         return Scale(zero, zero)
     with np.errstate(all="ignore"):
-        hi = c / temperature
+        limit = c / temperature
+        frozen = xp.abs(limit) == math.inf  # there c / T has no derivative: it counts as 0, where 0 inf would be NaN
+        limit = xp.where(limit < 0.0, zero - math.inf, math.inf)
+        hi = xp.where(frozen, limit, c / xp.where(frozen, 1.0, temperature))
         hi = xp.where(hi == 0, 0.0, hi)  # beta = 0 has no sign
         plain = (hi != 0) & (xp.abs(hi) < math.inf) & (xp.abs(temperature) < math.inf)
         divisor = xp.where(plain, temperature, 1.0)

@@ -74,8 +74,10 @@ def softmax_with_lse(z: Any, axes: tuple[int, ...], scale: Scale, where: Any, dt
     rows, xp = Rows(z, axes), namespace(z)
     a = measure(rows, z, scale, where)
     still = (a.m == 0.0) | (xp.abs(a.m) == INF)  # beta 0 and beta inf leave these where they are
-    m = xp.where(still, 0.0, a.m)
-    lse = xp.where(still, a.m, a.hi * m + a.lo * m) + xp.log1p(safe(a.r, xp))
+    infinite = ~still & (a.hi == INF)
+    m, hi = xp.where(still, 0.0, a.m), xp.where(infinite, 0.0, a.hi)
+    scaled = xp.where(infinite, xp.where(a.m < 0.0, -xp.full_like(m, INF), INF), hi * m + a.lo * m)
+    lse = xp.where(still, a.m, scaled) + xp.log1p(safe(a.r, xp))
     row_type = xp.float64 if dtype == xp.float64 else xp.float32
     return xp.astype(_probabilities(rows, a), dtype), xp.astype(rows.per_row(lse), row_type)
 
