@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -132,7 +133,7 @@ def test_values_are_given_always_or_never() -> None:
         State.empty(()).fold(np.zeros(2), np.zeros((2, 1)))
     with pytest.raises(ValueError, match=r"^values: "):
         State.empty((), width=1).fold(np.zeros(2))
-    with pytest.raises(ValueError, match=r"^other: "):
+    with pytest.raises(ValueError, match=r"^others: "):
         State.empty(()).merge(State.empty((), width=1))
 
 
@@ -159,3 +160,82 @@ def test_totals_are_exact_to_a_rounding(n: int) -> None:
     assert high[0] + low[0] == pytest.approx(math.fsum(x), rel=1e-15, abs=1e-18)
     swapped = total(np.stack([x, x])[:, ::-1].copy()[:, ::-1])
     assert (swapped[0] + swapped[1])[1, 0] == (high + low)[0]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda: State.empty(()).fold(np.ones((3, 4))), ValueError, "scores: shape (3, 4) has rows (3,)"),
+        (lambda: State.empty((2,)).fold(np.ones(4)), ValueError, "scores: shape (4,) has rows ()"),
+        (lambda: State.empty((2, 4)).fold(np.ones((2, 3, 4))), ValueError, "scores: shape (2, 3, 4) has rows (2, 3)"),
+        (lambda: State.empty((2,)).fold(np.ones((1, 0))), ValueError, "scores: shape (1, 0)"),
+        (lambda: State.empty(()).fold(np.array([1j])), TypeError, "scores: dtype complex128"),
+        (lambda: State.empty(()).fold(["a"]), TypeError, "scores: dtype <U1"),
+        (lambda: State.empty(()).fold([1.0, [2.0]]), ValueError, "scores: "),
+        (lambda: State.empty((2,)).fold(np.ones((2, 3)), axis=3), IndexError, "axis: 3"),
+        (lambda: State.empty((2,)).fold(np.ones((2, 3)), axis=(0, 1)), TypeError, "axis: "),
+        (lambda: State.empty((), 2).fold([1, 2], [[1, 2]]), ValueError, "values: shape (1, 2); it may be (2, 2)"),
+        (lambda: State.empty((), 2).fold([1, 2], [[1], [2]]), ValueError, "values: shape (2, 1)"),
+        (lambda: State.empty((), 2).fold([1, 2], [1, 2]), ValueError, "values: shape (2,)"),
+        (lambda: State.empty((), 1).fold([1], np.ones((3, 1, 1))), ValueError, "values: shape (3, 1, 1)"),
+        (lambda: State.empty((), 1).fold([1], [["a"]]), TypeError, "values: dtype"),
+        (lambda: State.empty("a"), TypeError, "shape: 'a'"),
+        (lambda: State.empty((2, 1.5)), TypeError, "shape: (2, 1.5)"),
+        (lambda: State.empty(-1), ValueError, "shape: -1"),
+        (lambda: State.empty((), "a"), TypeError, "width: 'a'"),
+        (lambda: State.empty((), -1), ValueError, "width: -1"),
+        (lambda: State.empty((), like={}), TypeError, "like: "),
+        (lambda: State.empty(2).merge(3), TypeError, "others: int"),
+        (lambda: State.empty(2).merge(State.empty((3, 1))), ValueError, "others: rows (3, 1)"),
+        (lambda: State.empty(2).merge(State.empty(2), State.empty(1)), ValueError, "others: rows (1,)"),
+        (lambda: State.empty(2, 1).merge(State.empty(2, 3)), ValueError, "others: values (2, 3)"),
+    ],
+)
+def test_bad_arguments(call: Any, error: Any, says: str) -> None:
+    with pytest.raises(error, match="^" + re.escape(says)):
+        call()
+
+
+def test_libraries_and_devices_are_not_mixed() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=r"^scores: Tensor"):
+        State.empty(()).fold(torch.ones(2))
+    with pytest.raises(TypeError, match=r"^scores: ndarray"):
+        State.empty((), like=torch.ones(1)).fold(np.ones(2))
+    with pytest.raises(TypeError, match=r"^others: a state of Tensor"):
+        State.empty(()).merge(State.empty((), like=torch.ones(1)))
+
+
+def test_what_a_state_takes() -> None:
+    assert State.empty(np.int64(2)).m.shape == State.empty((np.int64(2),)).m.shape == State.empty([2]).m.shape == (2,)
+    assert State.empty((), np.int64(3)).o.shape == (3,)
+    assert State.empty(()).fold(5.0).m == 5.0
+    assert State.empty(()).fold([1, 2]).m.dtype == np.float64
+    assert State.empty(()).fold(np.array([1, 2], ">i4")).m == 2.0
+    assert State.empty((2,)).fold(np.ones((2, 0))).m.tolist() == [-INF, -INF]
+    each = State.empty((2,), 1).fold(np.zeros((2, 3)), np.arange(6.0).reshape(2, 3, 1))
+    assert each.finalize().output.tolist() == [[1.0], [4.0]]
+    shared = State.empty((2,), 1).fold(np.zeros((2, 3)), [[0.0], [1.0], [5.0]])
+    assert shared.finalize().output.tolist() == [[2.0], [2.0]]
+
+
+def test_integers_keep_their_digits() -> None:
+    torch = pytest.importorskip("torch")
+    state = State.empty((), like=torch.ones(1, dtype=torch.float64))
+    assert state.fold(torch.tensor([2**24 + 1])).m == 2.0**24 + 1
+
+
+def test_states_pass_through_transformations() -> None:
+    jax = pytest.importorskip("jax")
+    z = jax.numpy.arange(12.0).reshape(4, 3)
+
+    def step(state: State, block: Any) -> tuple[State, None]:
+        return state.merge(State.empty((), like=block).fold(block)), None
+
+    scanned = jax.jit(lambda z: jax.lax.scan(step, State.empty((), like=z), z)[0].finalize().lse)(z)
+    mapped = jax.vmap(lambda z: State.empty((), like=z).fold(z))(z)
+    assert np.isclose(scanned, float(np.logaddexp.reduce(np.arange(12.0))))
+    assert mapped.m.tolist() == [2.0, 5.0, 8.0, 11.0]
+    torch = pytest.importorskip("torch")
+    each = torch.vmap(lambda z: State.empty((), like=z).fold(z).finalize().lse)(torch.arange(12.0).reshape(4, 3))
+    assert np.allclose(each, np.log(np.exp(mapped.m) * mapped.l))

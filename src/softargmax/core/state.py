@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from softargmax.core import check
 from softargmax.core.dispatch import as_array, device_of, namespace
 from softargmax.core.exact import difference, total, working_dtype
 
@@ -73,19 +74,19 @@ class State(NamedTuple):
 
         Parameters
         ----------
-        shape : tuple of int
+        shape : int or tuple of int
             The shape of the rows.
         width : int, optional
             D, the width of the values to come; None for none.
         like : array, optional
             An array whose library, device and precision to use; NumPy's float64 without it.
         """
-        like = np.empty(0) if like is None else as_array(like, "like")
+        like = np.empty(0) if like is None else _real(as_array(like, "like"), "like")
         xp = namespace(like)
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        sizes = _sizes(shape, "shape")
         kind = {"dtype": working_dtype(like, xp), "device": device_of(like)}
-        o = None if width is None else xp.zeros((*shape, width), **kind)
-        return cls(xp.full(shape, -INF, **kind), xp.full(shape, -1.0, **kind), o)
+        o = None if width is None else xp.zeros((*sizes, *_sizes((width,), "width")), **kind)
+        return cls(xp.full(sizes, -INF, **kind), xp.full(sizes, -1.0, **kind), o)
 
     def fold(self, scores: Any, values: Any = None, axis: int = -1) -> State:
         """The state with a block of scores added.
@@ -93,18 +94,49 @@ class State(NamedTuple):
         Parameters
         ----------
         scores : array
-            Scaled scores; `axis` runs along the block, the other axes are the rows.
+            Scaled scores; `axis` runs along the block, the other axes are the rows and have the state's shape.
         values : array, shape (..., K, D) or (K, D), optional
             The values of the block's K scores; given if and only if the state has o.
         axis : int
             The axis of `scores` that is folded.
+
+        Returns
+        -------
+        State
+            A new one, of the same shapes and precision.
+
+        Notes
+        -----
+        A block of no scores, or of -inf alone, changes nothing. Scores of +inf share their row with its earlier ones. A
+        NaN makes its row NaN, for good. The value of a score of -inf is not looked at.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from softargmax import State
+        >>> state = State.empty((2,)).fold(np.array([[1.0, 2.0], [0.0, -np.inf]]))
+        >>> state.fold(np.array([[3.0], [0.0]])).finalize().lse
+        array([3.40760596, 0.69314718])
         """
         if (values is None) != (self.o is None):
             raise ValueError("values: a state folds them always or never; State.empty(shape, width=D) is one that does")
-        scores = as_array(scores, "scores")
+        scores = _numbers(scores, self, "scores")
         xp = namespace(scores)
-        z = xp.moveaxis(xp.astype(scores, self.m.dtype), axis, -1)
-        if z.shape[-1] == 0:
+        if scores.ndim == 0:
+            scores = xp.reshape(scores, (1,))
+        z = xp.moveaxis(scores, check.one_axis(axis, scores.ndim), -1)
+        rows, length = tuple(z.shape[:-1]), z.shape[-1]
+        if rows != tuple(self.m.shape):
+            raise ValueError(
+                f"scores: shape {tuple(scores.shape)} has rows {rows} beside axis {axis}; "
+                f"the state's are {tuple(self.m.shape)}"
+            )
+        if values is not None:
+            values = _numbers(values, self, "values")
+            shape, expected = tuple(values.shape), (length, self.o.shape[-1])
+            if shape[-2:] != expected or not check.broadcasts(shape[:-2], rows):
+                raise ValueError(f"values: shape {shape}; it may be {expected} or {(*rows, *expected)}")
+        if length == 0:
             return self
         with np.errstate(all="ignore"):
             m = xp.max(z, axis=-1)
@@ -112,24 +144,108 @@ class State(NamedTuple):
             w = xp.exp(d) * (1.0 + e)
             hi, lo = total(w)
             r = ((hi - 1.0) + lo)[..., 0]
-            o = None if values is None else _weighted_sum(w, xp.astype(as_array(values, "values"), w.dtype), xp)
-        return self.merge(State(m, r, o))
+            o = None if values is None else _weighted_sum(w, values, xp)
+        return _merge(self, State(m, r, o))
 
     def merge(self, *others: State) -> State:
-        """The state of all scores of this state and the others, merged from left to right."""
+        """The state of all scores of this state and the others, merged from left to right.
+
+        Parameters
+        ----------
+        *others : State
+            States of the same rows, and all with values or none.
+
+        Returns
+        -------
+        State
+            A new one; without others, this one.
+
+        Notes
+        -----
+        An empty state changes nothing. Rows whose maxima are both +inf share it. A NaN on either side makes its row
+        NaN.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from softargmax import State
+        >>> a, b, c = (State.empty().fold(np.array(part)) for part in ([1.0, 2.0], [-np.inf], [8.0]))
+        >>> float(a.merge(b, c).finalize().lse)
+        8.003384...
+        """
+        for other in others:
+            _check_rows(self, other)
         state = self
         for other in others:
             state = _merge(state, other)
         return state
 
     def finalize(self) -> Finalized:
-        """output = o / l, the softmax's mean of the values (0 for an empty row), and lse = m + log l (-inf)."""
+        """What the state comes to: output = o / l, the softmax's mean of the values, and lse = m + log l.
+
+        Returns
+        -------
+        Finalized
+            output, shape (..., D), or None without values, and lse, shape (...).
+
+        Notes
+        -----
+        An empty row has output 0 and lse -inf. With k scores of +inf the output is the mean of their k values, and lse
+        is +inf. A row that saw a NaN has NaN in both.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from softargmax import State
+        >>> state = State.empty(width=1).fold(np.array([0.0, 0.0, -np.inf]), np.array([[1.0], [2.0], [np.nan]]))
+        >>> output, lse = state.finalize()
+        >>> float(output[0]), float(lse)
+        (1.5, 0.693147...)
+        """
         xp = namespace(self.m)
         with np.errstate(all="ignore"):
             empty = self.r == -1.0
             lse = self.m + xp.log1p(xp.where(empty, 0.0, self.r))
             l = xp.where(empty, 1.0, 1.0 + self.r)
             return Finalized(None if self.o is None else self.o / l[..., None], lse)
+
+
+def _sizes(given: Any, name: str) -> tuple[int, ...]:
+    """Sizes of axes; a symbolic one of a compiler's is left as it is."""
+    sizes = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    what = given if name == "shape" else sizes[0]
+    for size in sizes:
+        if not hasattr(size, "__index__") or isinstance(size, np.ndarray):
+            raise TypeError(f"{name}: {what!r}; it may be an integer{' or a tuple of integers' * (name == 'shape')}")
+        if size < 0:
+            raise ValueError(f"{name}: {what!r}; sizes may be 0 or more")
+    return tuple(int(size) if isinstance(size, np.integer) else size for size in sizes)
+
+
+def _numbers(given: Any, state: State, name: str) -> Any:
+    """Scores or values as an array of the state's library, device and precision."""
+    given = _real(check.like(given, state.m, name), name)
+    return namespace(given).astype(given, state.m.dtype)
+
+
+def _real(array: Any, name: str) -> Any:
+    """An array of real dtype; integers stay, they go to the state's precision in one step."""
+    return array if check.dtype_name(array.dtype) in check.INTEGERS else check.scores(array, name)
+
+
+def _check_rows(state: State, other: Any) -> None:
+    """That `other` is a state of the same library, rows and values; nothing here looks at a value."""
+    if not isinstance(other, State):
+        raise TypeError(f"others: {type(other).__name__}; each may be a State")
+    if namespace(other.m) is not namespace(state.m):
+        kinds = type(other.m).__name__, type(state.m).__name__
+        raise TypeError("others: a state of {}; it may be of {} like the first".format(*kinds))
+    if tuple(other.m.shape) != tuple(state.m.shape):
+        raise ValueError(f"others: rows {tuple(other.m.shape)}; they may be those of the first, {tuple(state.m.shape)}")
+    if (other.o is None) != (state.o is None):
+        raise ValueError("others: one state has values and the other has none; both or neither may")
+    if state.o is not None and tuple(other.o.shape) != tuple(state.o.shape):
+        raise ValueError(f"others: values {tuple(other.o.shape)}; they may be like the first's, {tuple(state.o.shape)}")
 
 
 def _merge(a: State, b: State) -> State:
@@ -141,9 +257,7 @@ def _merge(a: State, b: State) -> State:
         d, e = difference(m_other, m)
         f = xp.exp(d) * (1.0 + e)
         r = xp.where(first, a.r, b.r) + f * (1.0 + xp.where(first, b.r, a.r))
-        if a.o is None or b.o is None:
-            if a.o is not b.o:
-                raise ValueError("other: one state has values and the other has none; both or neither may")
+        if a.o is None:
             return State(m, r)
         first, f = first[..., None], f[..., None]
         return State(m, r, xp.where(first, a.o, b.o) + f * xp.where(first, b.o, a.o))
