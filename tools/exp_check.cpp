@@ -59,7 +59,7 @@ template <bool Unit> Found check(Scale beta, bool negative) {
     using V = Pack<float>;
     const int exponent = negative ? 62 : -62;
     const ScaleIn<float> scale(beta);
-    const V magic = magic_for<float>(exponent);
+    const V magic = V::all(magic_of<float>(exponent));
     const double end = (negative ? 104.0 : 88.73) / beta.hi;
     const std::uint32_t sign = negative ? 0x80000000u : 0u;
     const auto last = static_cast<std::int64_t>(bits_of(static_cast<float>(end)));

@@ -83,11 +83,8 @@ def info() -> dict[str, Any]:
 
 
 def view(array: np.ndarray[Any, Any]) -> Any:
-    """A NumPy array as the extension takes it: itself, or a `View` where the buffer protocol does not know its type."""
-    if array.dtype.kind != "V" and array.dtype.name != "bfloat16":
-        return array
-    strides = tuple(stride // 2 for stride in array.strides)
-    return array.view(np.uint16).ctypes.data, TYPES["bfloat16"], array.shape, strides
+    """A NumPy array as the extension takes it: itself, or in a tuple the bits of bfloat16, which NumPy's buffers lack."""
+    return (array.view(np.uint16),) if array.dtype.name == "bfloat16" else array
 
 
 Array = np.ndarray[Any, Any]

@@ -39,12 +39,12 @@ template <class T, int Size> void finish(Group<T, Size>& group, int g) {
         put(job.r, job, row, s.r);
         put(job.low, job, row, s.low);
     }
-    if (job.lse) put(job.lse, job, row, finalize(s, group.beta(g)).hi);
+    if (job.lse) put(job.lse, job, row, finalize(s, group.beta(g)));
     if (job.op != Op::logsumexp) return;
-    const double lse = finalize(s, Scale{}).hi;
+    const double lse = scale.flat || job.weights ? finalize(s, Scale{}) : 0;
     double value;
     if (scale.flat) value = lse != 0 ? lse * kInf : group.mean[g];  // the limit of lse / beta
-    else if (job.weights && std::isfinite(scale.beta.hi)) value = lse / scale.beta.hi * (1.0 - scale.beta.lo / scale.beta.hi);
+    else if (job.weights && group.has_room(scale.beta)) value = lse / scale.beta.hi * (1.0 - scale.beta.lo / scale.beta.hi);
     else value = smooth_maximum(s, scale.beta);
     put(job.out, job, row, scale.negate ? -value : value);
 }
@@ -76,7 +76,7 @@ template <class T, int Size> void whole_group(Group<T, Size>& group) {
         }
         return group.flush(0);
     }
-    for (std::int64_t b = 0; b < blocks && folds(job.op) && job.z; ++b) {
+    for (std::int64_t b = 0; b < blocks && folds(job.op); ++b) {
         group.load(b);
         for (int g = 0; g < group.count; ++g) group.state[g] = merge(group.state[g], group.fold_row(g, b), group.beta(g));
     }
@@ -243,7 +243,7 @@ template <class T, int Size> void logcumsumexp(const Job& job) {
                     const auto to = group.target(g, b, z);
                     for (std::int64_t j = 0; j < group.end(b) - group.begin(b); ++j) {
                         group.state[g] = merge(group.state[g], State{static_cast<double>(z[j]), 0}, Scale{});
-                        const double lse = finalize(group.state[g], Scale{}).hi;
+                        const double lse = finalize(group.state[g], Scale{});
                         to.out[j] = static_cast<T>(lse == lse ? lse : kNaN);
                     }
                 }
@@ -268,9 +268,11 @@ template <class T> void run_as(const Job& job) {
 
 }  // namespace
 
-// The entry of this instruction set. Weights are taken in float64: log w would cost float32 its accuracy.
+// The entry of this instruction set. In float64 where that is asked for, and where there are weights: log w would cost
+// float32 its accuracy.
 void run(const Job& job) {
-    if (job.z.type == Type::f64 || job.weights) run_as<double>(job);
+    const FloatEnvironment environment;
+    if (job.z.type == Type::f64 || job.out.type == Type::f64 || job.weights) run_as<double>(job);
     else run_as<float>(job);
 }
 

@@ -42,7 +42,6 @@ template <bool Unit> class Lanes {
         columns_ = std::max(columns_, static_cast<int>((n + kSide - 1) / kSide * kSide));
     }
     const float* row(int g) const { return row_[g]; }
-    std::int64_t length(int g) const { return length_[g]; }
 
     // Whether the row has an ordinary maximum and no NaN; the others are left to the one-row formulas.
     bool plain(int g) const { return std::isfinite(top_[g]) && fits_float(top_[g], beta_) && state_[g].r == state_[g].r; }
@@ -84,11 +83,12 @@ template <bool Unit> class Lanes {
             const V third = V::load(y_[j + 32]);
             return widen(second + (columns_ == 48 ? third : third + V::load(y_[j + 48])));
         };
-        Wide x[8];
+        Wide x[8] = {};
         for (int j = 0; j < 8 && columns_; ++j) {
             const Wide a = lane(j), b = lane(j + 8);
             x[j] = {a.low + b.low, a.high + b.high};
         }
+        // In the order of sum_of (pack.hpp), for the same bits.
         const auto tree = [](Pack<double> a, Pack<double> b, Pack<double> c, Pack<double> d, Pack<double> e, Pack<double> f,
                              Pack<double> g, Pack<double> h) { return ((a + e) + (c + g)) + ((b + f) + (d + h)); };
         tree(x[0].low, x[1].low, x[2].low, x[3].low, x[4].low, x[5].low, x[6].low, x[7].low).store(total_);

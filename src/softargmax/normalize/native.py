@@ -18,14 +18,6 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-def _scores(z: Array, dtype: Any) -> Array:
-    """z in the precision it is to be computed in: that of the result, if that is float64."""
-    if dtype != np.float64 or z.dtype == np.float64:
-        return z
-    wide: Array = z.astype(dtype)
-    return wide
-
-
 def _row_shape(z: Array, axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for axis, size in enumerate(z.shape) if axis not in axes)
 
@@ -41,7 +33,7 @@ def _run(kernel: Callable[..., None], z: Array, axes: Any, scale: Scale, where: 
     if scale is UNIT and where is None and z.dtype == dtype and dtype.kind == "f":
         kernel(z, result, axes)
     else:
-        kernel(view(_scores(z, dtype)), view(result), axes, *_scale(scale), where)
+        kernel(view(z), view(result), axes, *_scale(scale), where)
     return result
 
 
@@ -57,7 +49,6 @@ def log_softmax(z: Array, axes: tuple[int, ...], scale: Scale, where: Any, dtype
 
 def softmax_with_lse(z: Array, axes: tuple[int, ...], scale: Scale, where: Any, dtype: Any) -> tuple[Array, Array]:
     """Both exp(beta z - lse) and lse, in nats."""
-    z = _scores(z, dtype)
     out = np.empty(z.shape, dtype)
     lse = np.empty(_row_shape(z, axes), np.float64 if dtype == np.float64 else np.float32)
     _native.softmax(view(z), view(out), axes, *_scale(scale), where, lse)
@@ -68,7 +59,6 @@ def logsumexp(
     z: Array, axes: tuple[int, ...], scale: Scale, weights: Any, where: Any, dtype: Any, keepdims: bool
 ) -> Array:
     """lse / beta."""
-    z = _scores(z, dtype)
     lse = np.empty(_row_shape(z, axes), dtype)
     _native.logsumexp(view(z), view(lse), axes, *_scale(scale), weights if weights is None else view(weights), where)
     return np.expand_dims(lse, axes) if keepdims else lse[()]

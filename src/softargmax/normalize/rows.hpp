@@ -49,8 +49,8 @@ template <bool Unit, class T> struct LogOf {
 };
 template <bool Unit, class T> void log_softmax_finite(const T* z, std::int64_t n, State s, Scale beta, Target<T> to) {
     if constexpr (sizeof(T) == 8)
-        if (std::fabs(s.m) > 1e300) {  // z - m may overflow where beta (z - m) does not
-            for (std::int64_t i = 0; i < n; ++i) to.out[i] = fma(z[i] * 0.5 - s.m * 0.5, beta.hi * 2.0, -log_l(s));
+        if (std::fabs(s.m) > 1e290) {  // z - m may overflow where beta (z - m) does not
+            for (std::int64_t i = 0; i < n; ++i) to.out[i] = 2.0 * ((z[i] * 0.5 - s.m * 0.5) * beta.hi) - log_l(s);
             return;
         }
     const Split<T> l(-log_l(s));

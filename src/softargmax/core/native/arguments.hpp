@@ -41,12 +41,16 @@ inline Array aligned(nb::handle x, bool written) {
 
 // Memory that Python described, and the hold on it.
 struct Held : View {
+    static constexpr char somewhere = 0;  // an array without elements may have no address
     Array array;
     explicit Held(nb::handle x, bool written = false) {
-        static const char somewhere = 0;  // an array without elements may have no address
         if (x.is_none()) return;
         if (PyTuple_Check(x.ptr())) {
             const auto parts = nb::borrow<nb::tuple>(x);
+            if (parts.size() == 1) {  // the bits of a NumPy array of bfloat16, which its buffer does not describe
+                hold(aligned(parts[0], written), Type::bf16);
+                return;
+            }
             data = reinterpret_cast<char*>(nb::cast<std::uintptr_t>(parts[0]));
             type = static_cast<Type>(nb::cast<int>(parts[1]));
             if (type > Type::boolean) throw nb::type_error("unknown type code");
@@ -54,13 +58,19 @@ struct Held : View {
             for (nb::handle n : nb::borrow<nb::tuple>(parts[3])) stride.push_back(nb::cast<std::int64_t>(n));
             if (shape.size() != stride.size()) throw nb::value_error("as many strides as dimensions, please");
         } else {
-            array = aligned(x, written);
-            data = const_cast<char*>(static_cast<const char*>(array.data()));
-            type = type_of(array.dtype());
-            for (std::size_t i = 0; i < array.ndim(); ++i) {
-                shape.push_back(static_cast<std::int64_t>(array.shape(i)));
-                stride.push_back(array.stride(i));
-            }
+            Array numpy = aligned(x, written);
+            const Type its = type_of(numpy.dtype());
+            hold(std::move(numpy), its);
+        }
+        if (!data) data = const_cast<char*>(&somewhere);
+    }
+    void hold(Array numpy, Type its) {
+        array = std::move(numpy);
+        data = const_cast<char*>(static_cast<const char*>(array.data()));
+        type = its;
+        for (std::size_t i = 0; i < array.ndim(); ++i) {
+            shape.push_back(static_cast<std::int64_t>(array.shape(i)));
+            stride.push_back(array.stride(i));
         }
         if (!data) data = const_cast<char*>(&somewhere);
     }
@@ -114,8 +124,9 @@ struct Call {
         run();
     }
     void run() {
-        const std::int64_t work = job.rows.total * (job.offsets ? 0 : job.cols.total) + segment_work;
-        if (job.rows.total == 0) return;
+        const bool elementwise = job.op != Op::logsumexp && job.op != Op::fold && !job.lse;
+        if (job.rows.total == 0 || (elementwise && job.cols.total == 0)) return;
+        const std::int64_t work = job.rows.total * (job.offsets ? 1 : std::max<std::int64_t>(1, job.cols.total)) + segment_work;
         job.threads = work < kParallel ? 1 : threads_now();
         job.streaming = streaming_pays() && job.out && work * kTypeBytes[static_cast<int>(job.out.type)] >= kStreaming;
         const Run kernel = chosen_isa().run;

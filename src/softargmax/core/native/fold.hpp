@@ -5,24 +5,24 @@
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
-// How far below the maximum scores matter, e^-reach, and the power of two by which their terms are raised so that all of
-// them are normal numbers.
+// How far below the maximum terms are added, e^-reach; the power of two by which they are raised, so that all of them are
+// normal numbers; and twice the distance at which a term falls below the rounding of every result (e^-104, e^-750).
 template <class T> struct Reach;
 template <> struct Reach<float> {
-    static constexpr double reach = 130, twice = 208;
+    static constexpr double reach = 130, twice = 2 * 104;
     static constexpr int lift = 62;
     static constexpr double lower = 0x1p-62;
 };
 template <> struct Reach<double> {
-    static constexpr double reach = 1100, twice = 1500;
+    static constexpr double reach = 1100, twice = 2 * 750;
     static constexpr int lift = 600;
     static constexpr double lower = 0x1p-600;
 };
 
 // What a piece with maximum m is measured from: e^(beta (m - shift)) = 2^k (e + e_low).
 //
-// The shift is nothing while the scores are small, and m itself once |beta m| is twice the reach of exp. Either way
-// z - shift is exact for every score that matters: in the second case such a z is within a factor of two of m (Sterbenz).
+// The shift is nothing while the scores are small, and m itself once |beta m| is `twice`. Either way z - shift is exact for
+// every score that matters: in the second case such a z is within a factor of two of m (Sterbenz).
 template <class T> struct Peak {
     T m, shift;
     int k;
@@ -179,7 +179,7 @@ State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, T* 
     });
     const Twofold total = sum.total();
     const double others = static_cast<double>(ties.total() - 1);
-    if constexpr (sizeof(T) == 4) {  // double has room enough: no twofold sums
+    if constexpr (sizeof(T) == 4) {  // the sums of float32 terms are doubles: room enough
         const double rest = mode == Fold::kCareful ? powers.total().hi + total.hi : total.hi;
         return {static_cast<double>(peak.m), others + rest * lower};
     }
@@ -190,10 +190,10 @@ State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, T* 
     return {static_cast<double>(peak.m), all.hi, all.lo};
 }
 
-// A confident piece, whose log l is about r, is looked at twice: the terms of float32 are good to an ulp, which the
-// division by E can make two.
 SOFTARGMAX_INLINE bool looks_confident(double r) { return r > 0 && r < 0.125; }
 
+// A confident piece, whose log l is about r, is looked at twice: the terms of float32 are good to an ulp, which the
+// division by E can make two.
 template <bool Unit, Fold mode, class T>
 State fold_finite(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, T* store = nullptr) {
     const State s = fold_once<Unit, mode>(z, n, peak, beta, store);

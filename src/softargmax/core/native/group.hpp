@@ -74,8 +74,8 @@ template <class T> struct Frame {
         : job(j),
           groups(j, size),
           z_direct(size == 1 && is_contiguous<T>(j.z, j.cols)),
-          other_direct(size == 1 && is_contiguous<T>(j.other, j.cols)),
-          out_direct(size == 1 && is_contiguous<T>(j.out, j.cols)),
+          other_direct(size == 1 && j.other && is_contiguous<T>(j.other, j.cols)),
+          out_direct(size == 1 && j.out && is_contiguous<T>(j.out, j.cols)),
           one_scale(is_constant(j.hi) && is_constant(j.lo)),
           changed(j.where || j.weights) {
         if (!one_scale || j.rows.total == 0) return;
@@ -155,6 +155,9 @@ template <class T, int Size> struct Group {
                 for (std::int64_t i = from; i < to; ++i) tile[i] = mask[i] != 0 ? tile[i] : -std::numeric_limits<T>::infinity();
         }
     }
+    // Whether log w counts beside beta z: in the limit T = 0, and where beta z overflows, weights say no more than where
+    // the support is.
+    static bool has_room(Scale beta) { return beta.hi < 1e290; }
     // z -> beta z + log w: weights belong to the measure, not to beta. At beta = 0 all finite scores are equal; infinities
     // stay.
     static void weigh(T& z, T w, const RowScale& s, double& mean) {
@@ -166,12 +169,12 @@ template <class T, int Size> struct Group {
             mean += static_cast<double>(w) * static_cast<double>(z);
             z = 0;
         }
-        if (std::isinf(s.beta.hi) || (w == 1 && s.beta.unit())) return;  // T = 0: the maximum over the support
+        if (!has_room(s.beta) || (w == 1 && s.beta.unit())) return;
         const Twofold x = std::isinf(z) ? Twofold{static_cast<double>(z), 0} : times(static_cast<double>(z), s.beta);
         z = static_cast<T>(x.hi + (x.lo + log_scalar(static_cast<double>(w))));
     }
     // What the scores as read are still to be multiplied by.
-    Scale beta(int g) const { return job.weights && std::isfinite(scale[g].beta.hi) ? Scale{} : scale[g].beta; }
+    Scale beta(int g) const { return job.weights && has_room(scale[g].beta) ? Scale{} : scale[g].beta; }
 
     State fold_row(int g, std::int64_t block) const { return fold(scores + g * pitch, end(block) - begin(block), beta(g)); }
 

@@ -23,6 +23,9 @@ enum class Op : std::uint8_t {
     logcumsumexp,
 };
 
+// Scores to a block: 16 KiB of float32, half of the smallest first-level cache. Rows are cut at multiples of it.
+constexpr std::int64_t kBlock = 4096;
+
 constexpr int kMaxDims = 64;  // NumPy's own limit
 
 struct Shape {
@@ -42,7 +45,7 @@ struct Operand {
 struct Job {
     Op op;
     Shape rows, cols;
-    // Segments: row dimension 0 counts segments, whose scores lie from offsets[s] to offsets[s + 1] of column 0.
+    // Segments: the rows are `segments` times the rest; the scores of segment s are those from offsets[s] to offsets[s + 1].
     const std::int64_t* offsets = nullptr;
     std::int64_t segments = 0;
     Operand z, other, where, weights, out;

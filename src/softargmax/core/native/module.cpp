@@ -97,7 +97,9 @@ void finish(nb::handle m_, nb::handle r_, nb::handle low_, nb::handle out_, nb::
 void vjp(Op op, nb::handle p_, nb::handle g_, nb::handle out_, const Axes& axes, nb::handle hi, nb::handle lo,
          nb::handle lse_) {
     const Held p(p_), g(g_), out(out_, true), lse(lse_, true);
-    for (const Held* x : {&p, &g, &out}) must_be("p, g, out", *x, kReal);
+    must_be("p", p, kReal);
+    must_be("g", g, kReal);
+    must_be("out", out, kReal);
     must_be("lse", lse, kReal);
     Call call(op);
     Plan plan(p, axes);
@@ -129,17 +131,18 @@ void segments(Op op, nb::handle z_, nb::ndarray<const std::int64_t, nb::ndim<1>,
     must_be("lse", lse, kReal);
     if (z.shape.empty() || offsets.size() < 1) throw nb::value_error("offsets: z has no dimension to cut, or no offsets");
     const std::int64_t count = static_cast<std::int64_t>(offsets.size()) - 1;
-    const std::int64_t* at = offsets.data();
+    // A copy: they are addresses, and the caller's other threads may write to their own while the kernel runs.
+    const std::vector<std::int64_t> at(offsets.data(), offsets.data() + offsets.size());
     for (std::int64_t s = 0; s < count; ++s)
-        if (at[s] > at[s + 1]) throw nb::value_error("offsets: they decrease");
-    if (at[0] != 0 || at[count] != z.shape[0]) throw nb::value_error("offsets: they run from 0 to len(z)");
+        if (at[static_cast<std::size_t>(s)] > at[static_cast<std::size_t>(s) + 1]) throw nb::value_error("offsets: they decrease");
+    if (at.front() != 0 || at.back() != z.shape[0]) throw nb::value_error("offsets: they run from 0 to len(z)");
     // The plan sees the rows (segments, trailing...); an operand as long as z starts at its own offset in a segment.
     View rows = z;
     rows.shape[0] = count;
     Call call(op);
     Plan plan(rows, {});
     const auto along = [&](const char* name, Operand& to, const Held& x) {
-        if (x.shape != z.shape) throw nb::value_error("out: its shape is not that of z");
+        if (x.shape != z.shape) throw nb::value_error((std::string(name) + ": its shape is not that of z").c_str());
         View all = x;
         all.shape[0] = count;
         all.stride[0] = 0;
@@ -151,11 +154,11 @@ void segments(Op op, nb::handle z_, nb::ndarray<const std::int64_t, nb::ndim<1>,
     plan.add("lse", call.job.lse, lse, static_cast<bool>(lse));
     call.scale(plan, hi, lo);
     plan.finish(call.job);
-    call.job.offsets = at;
+    call.job.offsets = at.data();
     call.job.segments = count;
     call.job.cols.size[0] = call.job.cols.total = z.shape[0];
     call.job.z.col[0] = z.stride[0];
-    call.job.out.col[0] = out.stride.empty() ? 0 : out.stride[0];
+    call.job.out.col[0] = out.stride[0];
     call.segment_work = z.shape[0] * (count ? call.job.rows.total / count : 0);
     call.run();
 }
@@ -225,6 +228,6 @@ NB_MODULE(_native, module) {
         for (const Isa& each : isas()) all[each.name] = each.usable;
         return all;
     }, "instruction sets compiled in, and whether this processor has them");
-    module.attr("BLOCK") = 4096;
+    module.attr("BLOCK") = kBlock;
     module.attr("__version__") = SOFTARGMAX_VERSION;
 }

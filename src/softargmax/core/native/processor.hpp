@@ -4,6 +4,7 @@
 #include <omp.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -71,9 +72,11 @@ inline bool& forked() {
     static bool value = false;
     return value;
 }
+// OpenMP ends the process where it cannot have the threads it is asked for.
+inline int most_threads() { return std::max(64, 4 * omp_get_num_procs()); }
 inline int threads_now() {
     if (forked()) return 1;
-    return asked_threads() > 0 ? asked_threads() : omp_get_max_threads();
+    return asked_threads() > 0 ? std::min(asked_threads(), most_threads()) : omp_get_max_threads();
 }
 inline void watch_forks() {
     pthread_atfork(nullptr, nullptr, [] { forked() = true; });

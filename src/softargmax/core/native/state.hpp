@@ -7,11 +7,11 @@
 // The recurrence stands here and in core/state.py, and nowhere else.
 #pragma once
 
+#include "job.hpp"
 #include "math.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
-constexpr std::int64_t kBlock = 4096;  // scores to a block: 16 KiB of float32, half of the smallest first-level cache
 
 // `empty` is {}: m = -inf, r = -1. m = +inf: r + 1 entries are +inf. r = NaN: a NaN in the row.
 struct State {
@@ -38,8 +38,12 @@ SOFTARGMAX_INLINE State merge(State a, State b, Scale beta) {
         a = b;
         b = c;
     }
-    const double d = b.m - a.m;
-    const double w = b.m == a.m ? 1 : exp_scalar(std::isinf(d) ? d : fma(d, beta.hi, d * beta.lo));
+    double w = 1;
+    if (b.m != a.m) {  // with the rounding errors of both steps: they would be |x| / 2 ulp of w
+        const Twofold d = two_sum(b.m, -a.m), x = times(d.hi, beta);
+        w = exp_scalar(std::isinf(d.hi) ? d.hi : x.hi);
+        if (w > 0 && w < 1) w = fma(w, x.lo + d.lo * beta.hi, w);
+    }
     const Twofold r = two_sum(a.r, (1.0 + b.r) * w);  // where both are empty, or both +inf, w is 1
     const Twofold sum = two_sum(r.hi, a.low + (r.lo + b.low * w));
     return {a.m, sum.hi, std::isinf(sum.hi) ? 0 : sum.lo};
@@ -53,12 +57,12 @@ inline double log_l(State s) {
     return s.r > -1 ? log + s.low / (1.0 + s.r) : log;
 }
 
-// lse = log sum exp(beta z), in nats, as a double-double.
-inline Twofold finalize(State s, Scale beta) {
+// lse = log sum exp(beta z), in nats.
+inline double finalize(State s, Scale beta) {
     const double tail = log_l(s);
-    if (std::isinf(s.m) || std::isinf(beta.hi)) return {s.m == 0 ? tail : s.m * beta.hi + 0 * s.r, 0};
+    if (std::isinf(s.m) || std::isinf(beta.hi)) return s.m == 0 ? tail : s.m * beta.hi + 0 * s.r;
     const Twofold top = times(s.m, beta), lse = two_sum(top.hi, tail);
-    return {lse.hi, lse.lo + top.lo};
+    return lse.hi + (lse.lo + top.lo);
 }
 
 // The same divided by beta: the smooth maximum m + log1p(r) / beta.

@@ -19,6 +19,15 @@ class FloatEnvironment {
   public:
     FloatEnvironment() { _mm_setcsr(0x1F80); }
     ~FloatEnvironment() { _mm_setcsr(saved_); }
+#elif defined(__aarch64__)
+    std::uint64_t saved_;
+
+  public:
+    FloatEnvironment() {
+        asm volatile("mrs %0, fpcr" : "=r"(saved_));
+        asm volatile("msr fpcr, %0" : : "r"(std::uint64_t{0}));
+    }
+    ~FloatEnvironment() { asm volatile("msr fpcr, %0" : : "r"(saved_)); }
 #else
   public:
     FloatEnvironment() {}
@@ -29,11 +38,7 @@ class FloatEnvironment {
 
 // body(begin, end) over disjoint ranges that cover 0 to n.
 template <class Body> void parallel_for(int threads, std::int64_t n, const Body& body) {
-    if (threads <= 1 || n <= 1) {
-        const FloatEnvironment environment;
-        body(std::int64_t{0}, n);
-        return;
-    }
+    if (threads <= 1 || n <= 1) return body(std::int64_t{0}, n);  // the caller has set its own environment
     const int wanted = n < threads ? static_cast<int>(n) : threads;
 #pragma omp parallel num_threads(wanted)
     {

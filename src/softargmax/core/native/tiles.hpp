@@ -41,7 +41,7 @@ template <class F> SOFTARGMAX_INLINE void with_type(Type type, char* data, F f) 
         case Type::bf16: return f(reinterpret_cast<Bfloat16*>(data));
         case Type::f32: return f(reinterpret_cast<float*>(data));
         case Type::f64: return f(reinterpret_cast<double*>(data));
-        case Type::boolean: return f(reinterpret_cast<bool*>(data));
+        case Type::boolean: return f(reinterpret_cast<std::uint8_t*>(data));  // NumPy masks may hold any byte
     }
 }
 template <class T, class S> SOFTARGMAX_INLINE T convert(S x) {
