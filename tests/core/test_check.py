@@ -186,7 +186,8 @@ def test_out_of_jax() -> None:
         (lambda: softargmax.logsumexp(Z, weights=["a"] * 4), TypeError, "weights: dtype"),
         (lambda: softargmax.boltzmann(Z, 1.0, weights=[-1.0, 1, 1, 1]), ValueError, "weights: "),
         (lambda: softargmax.boltzmann(Z, 1.0, k=0.0), ValueError, "k: "),
-        (lambda: softargmax.boltzmann(Z, 1.0, k="k"), ValueError, "k: "),
+        (lambda: softargmax.boltzmann(Z, 1.0, k="k"), TypeError, "k: "),
+        (lambda: softargmax.boltzmann(Z, 1.0, k=np.inf), ValueError, "k: "),
         (lambda: softargmax.boltzmann(Z, float("nan")), ValueError, "temperature: "),
         (lambda: softargmax.signed_logsumexp(Z, np.ones(3)), ValueError, "weights: shape"),
         (lambda: softargmax.kl_divergence(Z, np.ones(3)), ValueError, "z_q: shape"),
@@ -236,3 +237,40 @@ def test_bad_weights_of_tensors_are_found_too() -> None:
         softargmax.softmax(torch.ones(3), temperature=torch.tensor(float("nan")))
     with pytest.raises(ValueError, match=r"^offsets: "):
         softargmax.segment_softmax(torch.ones(3), torch.tensor([0, 4]))
+
+
+def odd_tensors() -> list[Any]:
+    """Tensors whose elements are not all in memory, one after the other, as numbers."""
+    torch = pytest.importorskip("torch")
+    z = torch.arange(6.0).reshape(2, 3)
+    odd = [z.to_sparse(), z.to_sparse_csr(), z.to_mkldnn(), torch.quantize_per_tensor(z, 0.1, 0, torch.quint8)]
+    return [*odd, torch.nested.nested_tensor([z[0], z[1, :2]]), torch.nested.as_nested_tensor(z, layout=torch.jagged)]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's own: some of these are prototypes
+@pytest.mark.parametrize("implementation", ["native", "reference"])
+@pytest.mark.parametrize("function", [*ROWWISE, softargmax.hardmax, softargmax.logcumsumexp], ids=lambda f: f.__name__)
+def test_tensors_that_are_not_dense(function: Any, implementation: str) -> None:
+    torch = pytest.importorskip("torch")
+    with softargmax.using(implementation):
+        function(torch.zeros(2, 3))  # from now on float32 tensors are known
+        for z in odd_tensors():
+            with pytest.raises(TypeError, match=r"^z: .*(strided|float32)"):
+                function(z)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_options_that_are_not_dense() -> None:
+    torch = pytest.importorskip("torch")
+    z = torch.zeros(2, 3)
+    options = {"weights": z.to_sparse(), "where": (z > 1).to_sparse(), "temperature": z[:, 0].to_sparse()}
+    for name, value in options.items():
+        with pytest.raises(TypeError, match=f"^{name}: .*strided"):
+            softargmax.logsumexp(z, **{name: value})
+    with pytest.raises(TypeError, match=r"^z_q: .*strided"):
+        softargmax.kl_divergence(z, z.to_sparse())
+    with pytest.raises(TypeError, match=r"^offsets: .*strided"):
+        softargmax.segment_softmax(z, torch.tensor([0, 2]).to_sparse())
+    for out in (z.to_sparse(), z.to_mkldnn()):
+        with pytest.raises(TypeError, match=r"^out: .*strided"):
+            softargmax.softmax(z, out=out)

@@ -158,10 +158,25 @@ def test_operators_inside_transforms() -> None:
             torch.testing.assert_close(found, first(second(wanted))(z), rtol=1e-11, atol=1e-12)
 
 
-def test_dynamic_shapes_and_out() -> None:
+def test_dynamic_shapes() -> None:
     compiled = torch.compile(lambda z: softargmax.softmax(z, temperature=3.0), fullgraph=True, dynamic=True)
     for shape in ((3, 4), (5, 7), (2, 1)):
         assert torch.equal(compiled(cases.draw(*shape)), softargmax.softmax(cases.draw(*shape), temperature=3.0))
+
+
+@pytest.mark.parametrize(
+    ("implementation", "backend"), [("native", "aot_eager"), ("native", "inductor"), ("reference", "aot_eager")]
+)
+@pytest.mark.parametrize("operation", [softargmax.softmax, softargmax.log_softmax])
+def test_out_is_written_by_compiled_graphs(operation: Any, backend: str, implementation: str) -> None:
+    compiled = torch.compile(lambda z, out, w: operation(z, where=w, out=out) + 1.0, fullgraph=True, backend=backend)
+    z = cases.draw(3, 4)
+    with softargmax.using(implementation):
+        for out, where in ((torch.full_like(z, 7.0), None), (torch.full_like(z, 7.0), z > 0), (z.clone(), None)):
+            given = out if torch.equal(out, z) else z
+            wanted = operation(z, where=where)
+            assert torch.equal(compiled(given, out, where), wanted + 1.0)
+            assert torch.equal(out, wanted)
 
 
 FIRST_CALLS = {

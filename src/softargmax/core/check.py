@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.exceptions import AxisError
 
-from softargmax.core.dispatch import as_array, device_of, implementation, is_torch, kind_of, namespace
+from softargmax.core.dispatch import as_array, device_of, implementation, is_torch, kind_of, namespace, readable
 from softargmax.core.exact import working_dtype
 from softargmax.core.memory import output
 from softargmax.core.scale import UNIT, Scale, scale_of_array, scale_of_number
@@ -70,6 +70,8 @@ def _one_axis_of_floats(z: Any, axis: Any) -> tuple[int, ...] | None:
     known = _quick.get(type(z))
     if known is not None and type(axis) is int and z.dtype in known:
         ndim = z.ndim
+        if known is not _quick[np.ndarray] and not _strided(z):
+            return None
         if -ndim <= axis < ndim:
             return (axis % ndim,)
     return None
@@ -82,7 +84,7 @@ def dtype_name(dtype: Any) -> str:
 
 def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
     """The scores as an array of real floating dtype, in this machine's byte order."""
-    z = as_array(z, name)
+    z = dense(as_array(z, name), name)
     dtype = dtype_name(z.dtype)
     if dtype in INTEGERS:
         xp = namespace(z)
@@ -94,6 +96,18 @@ def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
     if is_torch(z) and dtype in FLOATS:
         _quick.setdefault(type(z), set()).add(z.dtype)  # from now on this type and dtype are taken as they are
     return z if getattr(z.dtype, "isnative", True) else z.astype(z.dtype.newbyteorder("="))
+
+
+def dense(z: Any, name: str) -> Any:
+    """The array itself, unless it is a tensor of which not every element is in memory, or not one size to an axis."""
+    if is_torch(z) and not _strided(z):
+        what = "a nested tensor" if z.is_nested else f"a tensor of layout {z.layout}"
+        raise TypeError(f"{name}: {what}; it may be a dense one, of layout torch.strided")
+    return z
+
+
+def _strided(tensor: Any) -> bool:
+    return tensor.layout is sys.modules["torch"].strided and not tensor.is_nested
 
 
 def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
@@ -130,7 +144,7 @@ def like(values: Any, z: Any, name: str) -> Any:
         values = namespace(z).asarray(values, device=device_of(z))
     if namespace(values) is not namespace(z):
         raise TypeError(f"{name}: {type(values).__name__}; beside z it may be {type(z).__name__}, a number or a list")
-    return values
+    return dense(values, name)
 
 
 def together(a: Any, b: Any, name: str) -> tuple[Any, Any]:
@@ -201,14 +215,19 @@ def row_dtype(dtype: Any, z: Any) -> Any:
     return namespace(z).float32 if dtype_name(z.dtype) in HALVES else z.dtype
 
 
+def positive(value: Any, name: str) -> float:
+    """A finite number above 0."""
+    if not isinstance(value, Real):
+        raise TypeError(f"{name}: {value!r}; it may be a number above 0")
+    if not 0.0 < float(value) < math.inf:
+        raise ValueError(f"{name}: {value}; it may be a finite number above 0")
+    return float(value)
+
+
 def scale_of(temperature: Any, base: Any, z: Any, axes: tuple[int, ...]) -> Scale:
     """beta = ln(base) / temperature of checked temperature and base."""
     if base is not None:
-        if not isinstance(base, Real):
-            raise TypeError(f"base: {base!r}; it may be a number above 0")
-        base = float(base)
-        if not 0.0 < base < math.inf:
-            raise ValueError(f"base: {base}; it may be a finite number above 0")
+        base = positive(base, "base")
     if isinstance(temperature, Real) or (isinstance(temperature, np.ndarray) and temperature.ndim == 0):
         temperature = float(temperature)
         if math.isnan(temperature):
@@ -254,17 +273,3 @@ def offsets_of(offsets: Any, z: Any) -> Any:
         if bool((offsets[1:] < offsets[:-1]).any()):
             raise ValueError("offsets: they decrease somewhere; they may only stay or grow")
     return offsets
-
-
-def readable(array: Any) -> bool:
-    """Whether the values lie in CPU memory and may be looked at now, without tracing or waiting."""
-    kind = kind_of(array)
-    if kind != "torch":
-        return kind == "numpy"
-    torch = sys.modules["torch"]
-    if torch.compiler.is_compiling():
-        return False
-    core = torch._C  # noqa: SLF001 torch has no public question for the two below; were one to disappear, nothing is read
-    transformed = getattr(core, "_are_functorch_transforms_active", lambda: True)
-    faking = getattr(core, "_len_torch_dispatch_stack", lambda: 1)
-    return not transformed() and not faking()

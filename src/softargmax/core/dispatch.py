@@ -158,6 +158,20 @@ def as_array(z: Any, name: str = "z") -> Any:
         raise type(error)(f"{name}: {z!r:.60} cannot be made an array: {error}") from None
 
 
+def readable(array: Any) -> bool:
+    """Whether the values lie in CPU memory and may be looked at now, without tracing or waiting."""
+    kind = kind_of(array)
+    if kind != "torch":
+        return kind == "numpy"
+    torch = sys.modules["torch"]
+    if torch.compiler.is_compiling():
+        return False
+    core = torch._C  # noqa: SLF001 torch has no public question for the two below; were one to disappear, nothing is read
+    transformed = getattr(core, "_are_functorch_transforms_active", lambda: True)
+    faking = getattr(core, "_len_torch_dispatch_stack", lambda: 1)
+    return not transformed() and not faking()
+
+
 def device_of(z: Any) -> Any:
     """The device of an array, or None where only its library knows (a traced JAX array)."""
     return getattr(z, "device", None)

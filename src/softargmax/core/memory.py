@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from softargmax.core.dispatch import as_array, is_torch, kind_of
+from softargmax.core.dispatch import as_array, is_torch, kind_of, readable
 
 
 def output(out: Any, z: Any, dtype: Any, where: Any = None) -> None:
@@ -29,7 +29,7 @@ def output(out: Any, z: Any, dtype: Any, where: Any = None) -> None:
         raise TypeError(f"out: dtype {out.dtype}; it may be {dtype} (or ask for another with dtype=)")
     if kind == "numpy" and not out.flags.writeable:
         raise ValueError("out: read-only; it may be an array that can be written")
-    if kind in ("numpy", "torch"):
+    if readable(out) and readable(z):  # a traced tensor has no memory yet
         _check_overlap(out, z, where)
 
 
@@ -41,6 +41,8 @@ def _check_tensor(out: Any, z: Any) -> None:
     if out.requires_grad or z.requires_grad:
         guilty = "out" if out.requires_grad else "z"
         raise TypeError(f"out: {guilty} requires grad; with out= neither may: what is written has no derivative")
+    if out.layout != z.layout:
+        raise TypeError(f"out: a tensor of layout {out.layout}; it may be a dense one, of z's {z.layout}")
     if out.device != z.device:
         raise ValueError(f"out: on {out.device}; it may be on z's device, {z.device}")
 

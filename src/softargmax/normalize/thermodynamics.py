@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,8 +67,8 @@ def boltzmann(
 
     Notes
     -----
-    E = +inf is a forbidden state: p = 0, adds nothing to U. Without a state, p is 0, log Z is -inf, F is +inf and the rest
-    0. Energies of -inf share the system.
+    E = +inf is a forbidden state: p = 0, adds nothing to U. Without a state, p is 0, log Z is -inf, F is +inf and the
+    rest 0. Energies of -inf share the system.
 
     S is the entropy of p, -k sum p log(p / g), without the cancellation of U - F.
 
@@ -86,10 +85,9 @@ def boltzmann(
     >>> system.p.round(3), float(system.mean_energy), float(system.free_energy)
     (array([0.731, 0.269]), 0.268941..., -0.313261...)
     """
-    if not isinstance(k, Real) or not 0.0 < float(k) < math.inf:
-        raise ValueError(f"k: {k!r}; it may be a finite number above 0")
+    k = check.positive(k, "k")
     energies = check.scores(energies, "energies")
-    run, energies, axes, scale = check.rowwise("normalize", energies, axis, times(temperature, -float(k)))
+    run, energies, axes, scale = check.rowwise("normalize", energies, axis, times(temperature, -k))
     weights = None if weights is None else check.weights_of(weights, energies)
     xp, wide = namespace(energies), check.row_dtype(None, energies)
     allowed = energies != math.inf  # at T = inf too, where beta = 0 would not tell
@@ -114,10 +112,10 @@ def boltzmann(
 
     energy = supported(p, xp.astype(energies, wide))
     mean = row_sum(p * energy, axes)
-    entropy = float(k) * row_sum(-p * supported(p, log_p - log_g), axes)
+    entropy = k * row_sum(-p * supported(p, log_p - log_g), axes)
     infinite = xp.abs(mean) == math.inf  # such a system has only states of E = -inf: it does not vary
     centre = xp.reshape(xp.where(infinite, 0.0, mean), kept)
     deviation = supported(p, xp.where(xp.abs(energy) == math.inf, 0.0, energy - centre))
     deviation = deviation * xp.where(xp.abs(beta) == math.inf, 0.0, beta)  # at T = 0 nothing varies
-    heat = float(k) * row_sum(p * deviation * deviation, axes)
+    heat = k * row_sum(p * deviation * deviation, axes)
     return Boltzmann(xp.astype(p, energies.dtype), log_z, free, mean, entropy, heat)
