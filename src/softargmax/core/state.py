@@ -124,7 +124,8 @@ class State(NamedTuple):
         xp = namespace(scores)
         if scores.ndim == 0:
             scores = xp.reshape(scores, (1,))
-        z = xp.moveaxis(scores, check.one_axis(axis, scores.ndim), -1)
+        one = check.one_axis(axis, scores.ndim)
+        z = xp.permute_dims(scores, (*(i for i in range(scores.ndim) if i != one), one))
         rows, length = tuple(z.shape[:-1]), z.shape[-1]
         if rows != tuple(self.m.shape):
             raise ValueError(
