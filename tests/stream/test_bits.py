@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import softargmax
 from softargmax import stream
+from softargmax.stream import carry
 from softargmax.stream import open as open_module
 
 MIB = 1 << 20
@@ -232,3 +233,8 @@ def test_progress_tells_bytes_read(tmp_path):
         assert len(totals) == 1
         assert told == sorted(told)
         assert told[-1][0] == told[-1][1] in (z.nbytes, 2 * z.nbytes)
+
+
+def test_blocks_are_those_of_the_kernels():
+    native = pytest.importorskip("softargmax.core.native")
+    assert native.BLOCK == carry.BLOCK

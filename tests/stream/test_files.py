@@ -1,11 +1,14 @@
 """Files: what cannot be read is refused before any work, what cannot be written whole is not written at all."""
 
 import errno
+import inspect
 import os
+import re
 
 import numpy as np
 import pytest
 
+import softargmax
 from softargmax import stream
 from softargmax.stream import whole
 
@@ -102,8 +105,10 @@ def test_wrong_arguments(tmp_path, source, old):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     with pytest.raises(TypeError, match="dtype: bfloat16"):
         stream.softmax(source, old, dtype=ml_dtypes.bfloat16)
-    with pytest.raises(TypeError, match="masked"):
-        stream.softmax(np.ma.masked_array([1.0], [True]))
+    for masked in (np.ma.masked_array([1.0], [True]), [np.ma.masked_array([1.0], [True])]):
+        for call in (stream.softmax, stream.logsumexp):
+            with pytest.raises(TypeError, match=r"source(: piece 0)?: a masked array"):
+                call(masked)
     with pytest.raises(TypeError, match="complex"):
         stream.softmax(np.ones(3, complex))
     with pytest.raises(TypeError, match="never unpickled"):
@@ -111,6 +116,47 @@ def test_wrong_arguments(tmp_path, source, old):
     with pytest.raises(ValueError, match="not a regular file"):
         stream.softmax(source, tmp_path)
     assert old.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
+def test_errors_name_the_argument_before_any_work(source, old, name):
+    call = getattr(stream, name)
+    with pytest.raises(TypeError, match="source: int; it may be"):
+        call(5)
+    for told in (source, np.zeros(3), [np.zeros(3)]):
+        with pytest.raises(TypeError, match="progress: 5; it may be"):
+            call(told, progress=5)
+        with pytest.raises(TypeError, match="memory: 'x'; it may be"):
+            call(told, memory="x")
+        with pytest.raises(ValueError, match="memory: 7 bytes; it may be"):
+            call(told, memory=7)
+        if name != "logsumexp":
+            with pytest.raises(TypeError, match="target: 5; it may be"):
+                call(told, 5)
+
+
+def test_an_iterator_is_not_drawn_from_before_the_checks():
+    pieces = iter([np.zeros(3)])
+    for wrong in ({"memory": "x"}, {"memory": 7}, {"progress": 5}, {"axis": None}, {"base": -1}):
+        with pytest.raises((TypeError, ValueError), match=next(iter(wrong))):
+            stream.logsumexp(pieces, **wrong)
+    assert stream.logsumexp(pieces) == softargmax.logsumexp(np.zeros(3))
+
+
+def test_integers_of_numpy_are_integers(source):
+    options = {"axis": np.int64(0), "memory": np.int64(1 << 20)}
+    for told in (source, [np.ones((2, 3)), np.zeros((4, 3))]):
+        assert stream.softmax(told, **options).tobytes() == stream.softmax(told, axis=0).tobytes()
+        assert stream.logsumexp(told, **options).tobytes() == stream.logsumexp(told, axis=0).tobytes()
+
+
+@pytest.mark.parametrize("name", stream.__all__)
+def test_docstrings_tell_every_parameter(name):
+    function = getattr(stream, name)
+    _, _, told = function.__doc__.partition("Parameters\n")
+    told = told.partition("Examples\n")[0]
+    for parameter in inspect.signature(function).parameters:
+        assert re.search(rf"^ {{4}}(\w+, )*{parameter}\b", told, re.MULTILINE), parameter
 
 
 def test_wrong_pieces():
@@ -130,6 +176,8 @@ def test_wrong_pieces():
     for call in (stream.logsumexp, stream.softmax):
         with pytest.raises(TypeError, match="source: Tensor; it may be"):
             call(torch.zeros(2, 3))
+        with pytest.raises(TypeError, match="source: piece 0: Tensor; it may be a NumPy array"):
+            call([torch.zeros(2, 3)])
     for axis in (None, (0, 1)):
         with pytest.raises(TypeError, match="one integer"):
             stream.logsumexp([np.zeros((3, 3))], axis=axis)

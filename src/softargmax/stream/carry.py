@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-BLOCK = 4096
+BLOCK = 4096  # core.native.BLOCK, known without loading it; a test holds them equal
 
 
 class State(NamedTuple):

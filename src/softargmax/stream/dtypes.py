@@ -7,6 +7,17 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import check
+from softargmax.core.dispatch import as_array
+
+
+def numpy_of(item: Any, name: str) -> np.ndarray[Any, Any]:
+    """Give a piece as a NumPy array; refuse arrays of other libraries, and masks, which a stream does not read."""
+    if isinstance(item, np.ma.MaskedArray):
+        raise TypeError(f"{name}: a masked array, whose mask a stream does not read; fill it with -inf")
+    array = as_array(item, name)
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{name}: {type(item).__name__}; it may be a NumPy array")
+    return array
 
 
 def check_readable(dtype: np.dtype[Any], name: str) -> None:

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.stream.npy import new_npy
-from softargmax.stream.open import MEMORY, job_of, one_axis, opened, refuse_others, refuse_same, scale_of
+from softargmax.stream.open import (
+    MEMORY,
+    bytes_of,
+    check_progress,
+    check_target,
+    job_of,
+    one_axis,
+    opened,
+    refuse_others,
+    scale_of,
+)
 from softargmax.stream.passes import normalise, reduce
 from softargmax.stream.pieces import of_pieces
 from softargmax.stream.stores import ArrayStore
@@ -38,7 +48,7 @@ def softmax(
 ) -> Array:
     r"""Softmax of an array that need not fit in memory, to a file or to memory.
 
-    .. math:: p_i = \exp(\beta z_i) / \sum_j \exp(\beta z_j), \qquad \beta = 1/T
+    .. math:: p_i = \exp(\beta z_i) / \sum_j \exp(\beta z_j), \qquad \beta = \ln(\mathrm{base})/T
 
     The source is read in windows. The result has the bits that `softargmax.softmax` gives on the whole array.
 
@@ -97,10 +107,19 @@ def log_softmax(
 ) -> Array:
     r"""Log-softmax of an array that need not fit in memory, to a file or to memory.
 
-    .. math:: \log p_i = \beta z_i - \log \sum_j \exp(\beta z_j)
+    .. math:: \log p_i = \beta z_i - \log \sum_j \exp(\beta z_j), \qquad \beta = \ln(\mathrm{base})/T
 
-    Parameters and returned value are those of `softargmax.stream.softmax`; the bits are those of
-    `softargmax.log_softmax` on the whole array.
+    The result has the bits that `softargmax.log_softmax` gives on the whole array.
+
+    Parameters
+    ----------
+    source, target, axis, temperature, base, dtype, memory, progress
+        As in `softargmax.stream.softmax`.
+
+    Returns
+    -------
+    ndarray
+        The logarithms of the probabilities: in memory, or mapped read-only from the target.
 
     Examples
     --------
@@ -126,7 +145,7 @@ def logsumexp(
 ) -> Array:
     r"""Log-sum-exp (the smooth maximum) of an array that need not fit in memory, or of pieces as they come.
 
-    .. math:: \mathrm{lse} = \frac{1}{\beta} \log \sum_i \exp(\beta z_i)
+    .. math:: \mathrm{lse} = \frac{1}{\beta} \log \sum_i \exp(\beta z_i), \qquad \beta = \ln(\mathrm{base})/T
 
     The result has the bits that `softargmax.logsumexp` gives on the whole array, however the pieces are cut.
 
@@ -159,6 +178,8 @@ def logsumexp(
     if not isinstance(source, str | os.PathLike | np.ndarray):
         refuse_others(source)
         scale = scale_of(temperature, base)
+        bytes_of(memory)
+        check_progress(progress)
         return of_pieces(source, one_axis(axis), options, scale, keepdims=keepdims, progress=progress)
     with ExitStack() as stack:
         store = opened(source, axis, stack)
@@ -178,7 +199,7 @@ def _normalised(
             result = np.empty(store.shape, job.dtype, order="F" if fortran else "C")
             normalise(name, store, ArrayStore(result), job)
             return result
-        refuse_same(source, target)
+        check_target(source, target)
         if job.dtype.kind != "f":
             raise TypeError(f"dtype: {job.dtype}; in a .npy file it may be float16, float32 or float64")
         with new_npy(target, store.shape, job.dtype, fortran=fortran) as new:

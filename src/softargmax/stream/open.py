@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.core import check
-from softargmax.stream.dtypes import check_readable, returned, working
+from softargmax.stream.dtypes import check_readable, numpy_of, returned, working
 from softargmax.stream.npy import open_npy
 from softargmax.stream.passes import Job
 from softargmax.stream.pieces import checked_pieces
@@ -32,9 +33,8 @@ def opened(source: Any, axis: Any, stack: ExitStack) -> Store:
     """Open a source that can be read twice; files are closed when the stack is."""
     if isinstance(source, str | os.PathLike):
         return stack.enter_context(open_npy(source))
-    if isinstance(source, np.ma.MaskedArray):
-        raise TypeError("source: a masked array, whose mask a stream does not read; fill it with -inf")
     if isinstance(source, np.ndarray):
+        source = numpy_of(source, "source")
         check_readable(source.dtype, "source")
         return ArrayStore(source)
     refuse_others(source)
@@ -50,8 +50,8 @@ def opened(source: Any, axis: Any, stack: ExitStack) -> Store:
 
 
 def refuse_others(source: Any) -> None:
-    """Refuse arrays of other libraries: iterating over one would take its rows for pieces."""
-    if hasattr(source, "__array__") or hasattr(source, "__dlpack__"):
+    """Refuse what is not several arrays: one of another library too, whose rows would be taken for pieces."""
+    if hasattr(source, "__array__") or hasattr(source, "__dlpack__") or not isinstance(source, Iterable):
         raise TypeError(
             f"source: {type(source).__name__}; it may be the path of a .npy file, a NumPy array or several NumPy arrays"
         )
@@ -59,9 +59,10 @@ def refuse_others(source: Any) -> None:
 
 def one_axis(axis: Any) -> int:
     """Check the axis along which arrays follow one another."""
-    if not isinstance(axis, int):
-        raise TypeError(f"axis: {axis!r}; it may be one integer where the source is several arrays")
-    return axis
+    try:
+        return operator.index(axis)
+    except TypeError:
+        raise TypeError(f"axis: {axis!r}; it may be one integer where the source is several arrays") from None
 
 
 def scale_of(temperature: Any, base: Any) -> Scale:
@@ -69,6 +70,23 @@ def scale_of(temperature: Any, base: Any) -> Scale:
     if not isinstance(temperature, Real):
         raise TypeError(f"temperature: {temperature!r}; it may be a number in a stream")
     return check.scale_of(temperature, base, np.empty(()), ())
+
+
+def bytes_of(memory: Any) -> int:
+    """Check how much a stream may hold."""
+    try:
+        held = operator.index(memory)
+    except TypeError:
+        raise TypeError(f"memory: {memory!r}; it may be a number of bytes, an int") from None
+    if held < LEAST_MEMORY:
+        raise ValueError(f"memory: {held} bytes; it may be {LEAST_MEMORY} (1 MiB) or more")
+    return held
+
+
+def check_progress(progress: Any) -> None:
+    """Refuse what cannot be told the progress."""
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress: {progress!r}; it may be a function, called as progress(done, total)")
 
 
 def job_of(
@@ -81,10 +99,7 @@ def job_of(
     lse: bool = False,
 ) -> Job:
     """Check the options of a call against the opened source."""
-    if not isinstance(memory, int) or isinstance(memory, bool):
-        raise TypeError(f"memory: {memory!r}; it may be a number of bytes, an int")
-    if memory < LEAST_MEMORY:
-        raise ValueError(f"memory: {memory} bytes; it may be {LEAST_MEMORY} (1 MiB) or more")
+    check_progress(progress)
     dtype = returned(store.dtype, options["dtype"], lse=lse)
     return Job(
         axes=check.axes_of(axis, len(store.shape)),
@@ -94,13 +109,15 @@ def job_of(
         work=working(store.dtype, dtype),
         dtype=dtype,
         asked=options["dtype"],
-        memory=memory,
+        memory=bytes_of(memory),
         progress=progress,
     )
 
 
-def refuse_same(source: Any, target: str | os.PathLike[str]) -> None:
-    """Refuse to replace the file that is being read."""
+def check_target(source: Any, target: Any) -> None:
+    """Refuse what is not a path, and to replace the file that is being read."""
+    if not isinstance(target, str | os.PathLike):
+        raise TypeError(f"target: {target!r}; it may be the path of a .npy file, or None for an array in memory")
     names = source if isinstance(source, Sequence) and not isinstance(source, str) else [source]
     for name in names:
         path = name.filename if isinstance(name, np.memmap) else name

@@ -10,7 +10,7 @@ import numpy as np
 from softargmax import normalize
 from softargmax.core import check
 from softargmax.stream import carry
-from softargmax.stream.dtypes import check_readable, returned, working
+from softargmax.stream.dtypes import check_readable, numpy_of, returned, working
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -76,7 +76,7 @@ def checked_pieces(pieces: Iterable[Any], axis: int) -> Iterator[Array]:
     """Yield the pieces as arrays, of one dtype and, but for the length along `axis`, one shape."""
     first: Array | None = None
     for index, item in enumerate(pieces):
-        piece = np.asarray(item)
+        piece = numpy_of(item, f"source: piece {index}")
         if piece.ndim == 0:
             raise ValueError(f"source: piece {index} is a single value; pieces may be arrays of at least one dimension")
         check.one_axis(axis, piece.ndim)
