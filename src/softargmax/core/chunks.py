@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax.core.dispatch import kind_of
+from softargmax.core.dispatch import as_number, kind_of
 from softargmax.core.scale import Scale
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def by_rows(compute: Callable[..., Any], axes: tuple[int, ...], *arguments: Any)
     z = arguments[0]
     rows = [i for i in range(z.ndim) if i not in axes and z.shape[i] > 1]
     if kind_of(z) != "numpy" or z.size <= 2 * SIZE or not rows:
-        return compute(*arguments)
+        return as_number(compute(*arguments))
     axis = rows[0]
     step = max(1, SIZE * z.shape[axis] // z.size)
     bounds = ((start, start + step) for start in range(0, z.shape[axis], step))

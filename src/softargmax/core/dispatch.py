@@ -158,6 +158,11 @@ def as_array(z: Any, name: str = "z") -> Any:
         raise type(error)(f"{name}: {z!r:.60} cannot be made an array: {error}") from None
 
 
+def as_number(row: Any) -> Any:
+    """One row's number: of a 0-d NumPy array what is in it, as NumPy's reductions give it; else the array itself."""
+    return row[()] if type(row) is np.ndarray and row.ndim == 0 else row
+
+
 def readable(array: Any) -> bool:
     """Whether the values lie in CPU memory and may be looked at now, without tracing or waiting."""
     kind = kind_of(array)

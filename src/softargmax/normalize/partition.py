@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.dispatch import asked_for, implementation, namespace
+from softargmax.core.dispatch import as_number, asked_for, implementation, namespace
 from softargmax.normalize import reference_complex
 
 
@@ -93,7 +93,7 @@ def logsumexp(
     run, z, axes, scale = check.rowwise("normalize", z, axis, temperature, base)
     weights = None if weights is None else check.weights_of(weights, z)
     where = None if where is None else check.mask(where, z)
-    return run.logsumexp(z, axes, scale, weights, where, check.row_dtype(dtype, z), bool(keepdims))
+    return as_number(run.logsumexp(z, axes, scale, weights, where, check.row_dtype(dtype, z), bool(keepdims)))
 
 
 def _complex_logsumexp(
@@ -107,7 +107,7 @@ def _complex_logsumexp(
     scale = check.scale_of(temperature, base, z, axes)
     weights = None if weights is None else check.weights_of(weights, z)
     where = None if where is None else check.mask(where, z)
-    return reference_complex.logsumexp(z, axes, scale, weights, where, bool(keepdims))
+    return as_number(reference_complex.logsumexp(z, axes, scale, weights, where, bool(keepdims)))
 
 
 @np.errstate(all="ignore")
@@ -177,7 +177,8 @@ def _difference(plus: Any, minus: Any) -> SignedLog:
     nothing = xp.full_like(plus, -inf)
     nan = xp.isnan(plus) | xp.isnan(minus) | (equal & (large == inf))
     log_abs = xp.where(nan, float("nan"), xp.where(undone, nothing, log_abs))
-    return SignedLog(log_abs, xp.where(nan, float("nan"), xp.where(undone, 0.0, sign)))
+    sign = xp.where(nan, float("nan"), xp.where(undone, 0.0, sign))
+    return SignedLog(as_number(log_abs), as_number(sign))
 
 
 def logcumsumexp(z: Any, /, *, axis: int = -1) -> Any:

@@ -7,6 +7,7 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 from softargmax.core.check import elementwise, float_dtype, mask, rowwise, scores
+from softargmax.core.dispatch import as_number
 from softargmax.core.scale import times
 
 
@@ -256,4 +257,5 @@ def softmax_with_lse(
     run, z, axes, scale = rowwise("normalize", z, axis, temperature, base)
     where = None if where is None else mask(where, z)
     dtype = z.dtype if dtype is None else float_dtype(dtype, z)
-    return SoftmaxWithLse(*run.softmax_with_lse(z, axes, scale, where, dtype))
+    p, lse = run.softmax_with_lse(z, axes, scale, where, dtype)
+    return SoftmaxWithLse(p, as_number(lse))

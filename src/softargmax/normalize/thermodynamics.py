@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.dispatch import device_of, namespace
+from softargmax.core.dispatch import as_number, device_of, namespace
 from softargmax.core.exact import row_sum
 from softargmax.core.scale import UNIT, times
 from softargmax.normalize.information import supported
@@ -118,4 +118,4 @@ def boltzmann(
     deviation = supported(p, xp.where(xp.abs(energy) == math.inf, 0.0, energy - centre))
     deviation = deviation * xp.where(xp.abs(beta) == math.inf, 0.0, beta)  # at T = 0 nothing varies
     heat = k * row_sum(p * deviation * deviation, axes)
-    return Boltzmann(xp.astype(p, energies.dtype), log_z, free, mean, entropy, heat)
+    return Boltzmann(xp.astype(p, energies.dtype), *map(as_number, (log_z, free, mean, entropy, heat)))
