@@ -272,7 +272,7 @@ template <class T> void run_as(const Job& job) {
 // float32 its accuracy.
 void run(const Job& job) {
     const FloatEnvironment environment;
-    if (job.z.type == Type::f64 || job.out.type == Type::f64 || job.weights) run_as<double>(job);
+    if (job.z.type == Type::f64 || (job.out && job.out.type == Type::f64) || job.weights) run_as<double>(job);
     else run_as<float>(job);
 }
 
