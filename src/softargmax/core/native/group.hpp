@@ -103,7 +103,7 @@ template <class T, int Size> struct Group {
     const T* scores = nullptr;
     const T* other = nullptr;
     T* result = nullptr;
-    static constexpr std::int64_t pitch = kBlock + kSide;  // rows of a tile do not fall on the same sets of a cache
+    std::int64_t pitch;  // of the rows of a tile, which should not fall on the same sets of a cache
 
     Group(const Frame<T>& f, std::int64_t index)
         : frame(f),
@@ -111,7 +111,8 @@ template <class T, int Size> struct Group {
           first(f.groups.first(index)),
           count(f.groups.count(index)),
           length(RowOf{f.job, first}.length()),
-          changed(f.changed) {
+          changed(f.changed),
+          pitch(std::min(kBlock, (length + kSide - 1) / kSide * kSide) + kSide) {
         for (int g = 0; g < count; ++g) {
             scale[g] = f.one_scale ? f.scale : scale_of(job, first + g);
             changed = changed || scale[g].negate || scale[g].flat;
@@ -179,7 +180,8 @@ template <class T, int Size> struct Group {
     State fold_row(int g, std::int64_t block) const { return fold(scores + g * pitch, end(block) - begin(block), beta(g)); }
 
     Target<T> target(int g, std::int64_t block, const T* z) {
-        result = frame.out_direct ? memory(job.out, begin(block)) : scratch(kResult).get<T>(Size * pitch);
+        if (frame.out_direct) result = memory(job.out, begin(block));
+        else result = scratch(frame.z_direct ? kResult : kScores).template get<T>(Size * pitch);  // a tile of scores is done with
         return {result + g * pitch, frame.z_direct ? z + length : z, job.streaming && frame.out_direct};
     }
     void flush(std::int64_t block) {
