@@ -83,7 +83,7 @@ def info() -> dict[str, Any]:
 
 
 def view(array: np.ndarray[Any, Any]) -> Any:
-    """A NumPy array as the extension takes it: itself, or in a tuple the bits of bfloat16, which NumPy's buffers lack."""
+    """A NumPy array as the extension takes it: itself; in a tuple, the bits of bfloat16, which buffers do not know."""
     return (array.view(np.uint16),) if array.dtype.name == "bfloat16" else array
 
 
