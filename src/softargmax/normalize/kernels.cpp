@@ -94,22 +94,20 @@ template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t beg
     for (std::int64_t first = begin; first < end; first += kSide) {
         const int count = static_cast<int>(std::min<std::int64_t>(kSide, end - first));
         Lanes<Unit> lanes(frame.scale.beta);
-        bool all_short = true;
+        bool alone[kSide];  // too long for a lane
         for (int g = 0; g < count; ++g) {
             Group<float, 1> group(frame, first + g);
-            all_short = all_short && group.length <= kShort;
-            if (!all_short) break;
+            alone[g] = group.length > kShort;
+            if (alone[g]) continue;
             group.load(0);
             lanes.put(g, group.scores, group.length);
         }
-        if (all_short) {
-            lanes.fold();
-            if (job.op == Op::softmax) lanes.softmax();
-            else if (job.op == Op::log_softmax) lanes.log_softmax();
-        }
+        lanes.fold();
+        if (job.op == Op::softmax) lanes.softmax();
+        else if (job.op == Op::log_softmax) lanes.log_softmax();
         for (int g = 0; g < count; ++g) {
             Group<float, 1> group(frame, first + g);
-            if (!all_short || !lanes.plain(g)) {
+            if (alone[g] || !lanes.plain(g)) {
                 whole_group(group);
                 continue;
             }

@@ -160,6 +160,17 @@ def segment_shape(z: Tensor, offsets: Tensor, *_options: Any) -> Tensor:
     return z.new_empty((offsets.shape[0] - 1, *z.shape[1:]), dtype=row_dtype(z.dtype))
 
 
+def _segment_alone(native: Callable[..., None]) -> Callable[..., Tensor]:
+    def kernel(z: Tensor, offsets: Tensor, beta: Part, beta_lo: Part, hi: float, lo: float) -> Tensor:
+        result = fresh_like(z, z.dtype)
+        native(view(z), _bounds(offsets), view(result), *_scale(beta, beta_lo, hi, lo))
+        return result
+
+    return kernel
+
+
+segment_softmax_alone = _segment_alone(_native.segment_softmax)
+segment_log_softmax_alone = _segment_alone(_native.segment_log_softmax)
 segment_softmax = _segment_normalizer(_native.segment_softmax)
 segment_log_softmax = _segment_normalizer(_native.segment_log_softmax)
 

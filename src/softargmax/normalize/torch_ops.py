@@ -77,12 +77,12 @@ def logsumexp(
 
 def segment_softmax(z: Tensor, offsets: Tensor, scale: Scale) -> Tensor:
     """exp(x - lse), row by ragged row."""
-    return segment_softmax_rows(z, offsets, *_segment_betas(scale, z, offsets), *_numbers(scale))[0]
+    return _segments(segment_softmax_rows, kernels.segment_softmax_alone, z, offsets, scale)
 
 
 def segment_log_softmax(z: Tensor, offsets: Tensor, scale: Scale) -> Tensor:
     """x - lse, row by ragged row."""
-    return segment_log_softmax_rows(z, offsets, *_segment_betas(scale, z, offsets), *_numbers(scale))[0]
+    return _segments(segment_log_softmax_rows, kernels.segment_log_softmax_alone, z, offsets, scale)
 
 
 def segment_logsumexp(z: Tensor, offsets: Tensor, scale: Scale) -> Tensor:
@@ -108,6 +108,16 @@ def _betas(scale: Scale, z: Tensor, axes: Axes) -> tuple[Tensor | None, Tensor |
         return None, None
     rows = [1 if axis in axes else size for axis, size in enumerate(z.shape)]
     return scale.hi.double().expand(rows), scale.lo.double().expand(rows)
+
+
+def _segments(rows: Any, alone: Any, z: Tensor, offsets: Tensor, scale: Scale) -> Tensor:
+    """By the operator, which returns lse too for its derivatives, or by the kernel alone where there are none."""
+    arguments = z, offsets, *_segment_betas(scale, z, offsets), *_numbers(scale)
+    if all(direct(argument) for argument in arguments if isinstance(argument, Tensor)):
+        result: Tensor = alone(*arguments)
+        return result
+    result = rows(*arguments)[0]
+    return result
 
 
 def _segment_betas(scale: Scale, z: Tensor, offsets: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -45,9 +45,9 @@ struct Operand {
 struct Job {
     Op op;
     Shape rows, cols;
-    // Segments: the rows are `segments` times the rest; the scores of segment s are those from offsets[s] to offsets[s + 1].
+    // Segments: the rows are `segments` times `heads`; the scores of segment s are those from offsets[s] to offsets[s + 1].
     const std::int64_t* offsets = nullptr;
-    std::int64_t segments = 0;
+    std::int64_t segments = 0, heads = 1;
     Operand z, other, where, weights, out;
     Operand hi, lo;       // beta, double
     Operand m, r, low;    // the state, double: read by apply, read and written by fold

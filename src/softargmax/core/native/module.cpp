@@ -156,6 +156,7 @@ void segments(Op op, nb::handle z_, nb::ndarray<const std::int64_t, nb::ndim<1>,
     plan.finish(call.job);
     call.job.offsets = at.data();
     call.job.segments = count;
+    call.job.heads = count ? call.job.rows.total / count : 1;
     call.job.cols.size[0] = call.job.cols.total = z.shape[0];
     call.job.z.col[0] = z.stride[0];
     call.job.out.col[0] = out.stride[0];

@@ -91,7 +91,7 @@ struct RowOf {
         if (job.offsets) at += job.offsets[segment()] * x.col[0];
         return x.data + at * kTypeBytes[static_cast<int>(x.type)];
     }
-    std::int64_t segment() const { return index / (job.rows.total / job.segments); }
+    std::int64_t segment() const { return job.heads == 1 ? index : index / job.heads; }
 };
 
 // Calls f(offset, stride, first, count) for each stretch of columns [begin, end) that one stride describes.
