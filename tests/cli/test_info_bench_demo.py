@@ -9,6 +9,7 @@ import pytest
 
 import softargmax
 from softargmax.cli import bench, cases, demo, info, measure, streamed
+from softargmax.cli.errors import FailedRunError
 from softargmax.cli.tour import STOPS, Stop
 
 
@@ -125,7 +126,7 @@ def test_equal_rows_sees_a_wrong_bit(tmp_path):
 
 
 def test_the_converting_process_tells_its_failure(tmp_path):
-    with pytest.raises(RuntimeError, match="No such file"):
+    with pytest.raises(FailedRunError, match="No such file"):
         streamed.convert_apart(tmp_path / "none.npy", tmp_path / "p.npy", 1 << 20)
 
 

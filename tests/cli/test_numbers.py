@@ -1,6 +1,7 @@
 """Bare numbers, options, what is printed and the exit codes of wrong use."""
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -90,6 +91,17 @@ def test_json_is_json(run):
         (["1", "2", "-o", "p.xyz"], "p.xyz: the name may end in"),
         (["1", "2", "-o", "p.npy", "--memory", "many"], "--memory many"),
         (["1", "2", "-o", "p.npy", "--memory", "10"], "memory: 10 bytes"),
+        (["1", "2", "--memory", "1"], "memory: 1 bytes"),
+        (["1", "2", "--memory", "-5M"], "--memory -5M"),
+        (["bench", "--memory", "1"], "memory: 1 bytes"),
+        (["bench", "--size", "much"], "--size much"),
+        (["1", "1_000"], "'1_000' is not a number"),
+        (["1", "2", "--temperature", "1_0"], "--temperature"),
+        (["1", "2", "--base", "1_0"], "--base"),
+        (["1", "2", "--axis", "1_0"], "--axis 1_0"),
+        (["1", "2", "--memory", "1_0M"], "--memory 1_0M"),
+        (["plot", "1", "2", "-t", "1_0"], "-t needs at least one number"),
+        (["1", "2", "-o", "."], ".: the name may end in"),
         (["--json"], "nothing to do"),
         (["plot"], "nothing to draw"),
         (["plot", "1", "2", "--temperatures"], "--temperatures needs at least one number"),
@@ -108,6 +120,21 @@ def test_wrong_use_is_one_line_and_code_2(run, words, said):
     assert done.err.startswith("softargmax: ")
     assert done.err.count("\n") == 1
     assert said in done.err
+
+
+def test_our_own_bugs_are_no_failed_runs(run, monkeypatch):
+    def broken(*_, **__):
+        raise TypeError("base: a bug")
+
+    monkeypatch.setattr(show, "vector", broken)
+    with pytest.raises(TypeError, match="a bug"):
+        run("1", "2")
+
+
+def test_an_implementation_that_is_not_there_is_a_failed_run(command):
+    done = command("1", "2", env={**os.environ, "SOFTARGMAX_ISA": "z80"})
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "z80" in done.stderr
 
 
 def test_help_and_version(run):

@@ -24,6 +24,23 @@ def test_the_drawn_numbers(run):
     assert run("plot", "3", "1", "--json").json()["temperatures"] == [0.1, 1.0, 10.0]
 
 
+@pytest.mark.parametrize("option", ["--temperatures", "-t"])
+def test_every_number_after_the_option_is_a_temperature(run, option):
+    found = run("plot", "1", "2", option, "0.1", "10", "--json").json()
+    assert (found["values"], found["temperatures"]) == ([1.0, 2.0], [0.1, 10.0])
+    attached = f"{option}0.1" if option == "-t" else f"{option}=0.1"
+    found = run("plot", "1", "2", attached, "10", "--base", "2", "--json").json()
+    assert (found["values"], found["temperatures"]) == ([1.0, 2.0], [0.1, 10.0])
+    done = run("plot", "1", "2", option, "-o", "f.png")
+    assert (done.code, done.err) == (2, f"softargmax: {option} needs at least one number\n")
+
+
+def test_perplexity_is_that_of_the_drawn_distribution(run):
+    found = run("plot", "3", "-1", "2", "-t", "1", "2", "--base", "2", "--json").json()
+    for p, perplexity in zip(found["probabilities"], found["perplexities"], strict=True):
+        assert perplexity == pytest.approx(np.exp(-np.sum(p * np.log(p))), rel=1e-12)
+
+
 def test_other_numbers_make_another_picture(run, tmp_path):
     for name, words in {"a": ["1", "2"], "b": ["1", "3"], "c": ["1", "2", "-t", "3"]}.items():
         assert run("plot", *words, "-o", f"{name}.png").code == 0
@@ -39,7 +56,18 @@ def test_a_row_from_a_file(run, tmp_path, kind):
 
 
 def test_scores_at_the_edges(run):
-    assert run("plot", "inf", "1", "-inf", "nan", "-o", "f.png").code == 0
+    for words in (["inf", "1", "-inf", "nan"], ["nan", "inf"], ["nan"], ["-inf", "-inf"]):
+        done = run("plot", *words, "-o", "f.png")
+        assert (done.code, done.err) == (0, "")
+
+
+def test_nothing_to_draw_and_nowhere_to_draw_it(run, tmp_path):
+    np.save(tmp_path / "z.npy", np.zeros(0))
+    assert run("plot", "z.npy").err == "softargmax: z.npy: no scores in it to draw\n"
+    (tmp_path / "f.png").mkdir()
+    done = run("plot", "1", "2", "-o", "f.png")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "f.png is not a regular file" in done.err
 
 
 def test_a_table_is_not_a_row(run, tmp_path):

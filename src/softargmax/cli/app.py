@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import typer
 
 from softargmax.cli import bench, demo, info, normalize, plot
@@ -30,10 +30,9 @@ SUBCOMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo.command,
 }
 
-# What core.check and the streams call an argument, where an option of the command sets it: such an error is wrong use.
-RUN_ERRORS = (OSError, ValueError, TypeError, MemoryError, ImportError, RuntimeError)
+# What the machine refuses, and text that a terminal's encoding lacks; any other exception is a bug of ours.
+RUN_ERRORS = (OSError, MemoryError, UnicodeEncodeError)
 INTERRUPTED = 130  # what typer makes of an interrupt
-OPTIONS = ("axis", "temperature", "base", "dtype", "memory", "target")
 
 app = typer.Typer(
     add_completion=False,
@@ -74,8 +73,11 @@ def dispatched(arguments: Sequence[str]) -> list[str]:
     if given[0] in ("-h", "--help", "--version"):
         return given
     if given[0] not in SUBCOMMANDS:
+        for word in given:
+            if word in SUBCOMMANDS and not Path(word).exists():
+                raise WrongUseError(f"{word}: a subcommand stands first: softargmax {word} ...")
         given.insert(0, DEFAULT)
-    return listed(given, "--temperatures") if given[0] == "plot" else given
+    return listed(given, ("--temperatures", "-t")) if given[0] == "plot" else given
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -99,12 +101,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def code_of(error: Exception) -> int:
-    """Tell wrong use (2) from a failed run (1): an error that names an argument which an option sets is wrong use."""
+    """Tell wrong use (2) from a failed run (1)."""
     if isinstance(error, TyperException):
         return int(error.exit_code)
-    wrong = isinstance(error, (WrongUseError, np.exceptions.AxisError))
-    named = isinstance(error, (ValueError, TypeError)) and str(error).partition(":")[0] in OPTIONS
-    return 2 if wrong or named else 1
+    return 2 if isinstance(error, WrongUseError) else 1
 
 
 def sentence(error: Exception) -> str:

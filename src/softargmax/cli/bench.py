@@ -34,13 +34,17 @@ def command(
     rooms = [*cases.ROOMS, STREAM]
     if room is not None and room not in rooms:
         raise WrongUseError(f"{room}: there is no such room to bench; it may be {', '.join(rooms)}")
+    cap, bytes_ = values.bytes_named(memory), values.bytes_named(size, "--size")
+    values.check_options({}, memory=cap)
+    if json not in (None, "-"):
+        values.check_target(str(json))
     out = None if json == "-" else show.console()
     record: dict[str, Any] = {"machine": measure.machine()}
     for name, make in cases.ROOMS.items():
         if room in (None, name):
             record[name] = timed(out, name, make(), rounds)
     if room in (None, STREAM):
-        record[STREAM] = stream_row(out, values.bytes_named(size), values.bytes_named(memory))
+        record[STREAM] = stream_row(out, bytes_, cap)
     if json == "-":
         print(show.as_json(record))
     elif json is not None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from numpy.exceptions import AxisError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 try:
     from typer import TyperException
 except ImportError:  # a typer that still stands on click
     from click import ClickException as TyperException  # type: ignore[assignment]
 
-__all__ = ["FailedRunError", "TyperException", "WrongUseError"]
+__all__ = ["FailedRunError", "TyperException", "WrongUseError", "refused_as"]
 
 
 class WrongUseError(Exception):
@@ -16,3 +24,19 @@ class WrongUseError(Exception):
 
 class FailedRunError(Exception):
     """What was asked could not be done: exit code 1."""
+
+
+@contextmanager
+def refused_as(kind: type[Exception], what: str = "") -> Iterator[None]:
+    """Tell what the library refuses as `kind`, with `what` before it (an axis out of range is wrong use always).
+
+    It stands only around a call that checks what a user gave: a bug anywhere else keeps its traceback.
+    """
+    try:
+        yield
+    except AxisError as error:
+        raise WrongUseError(str(error)) from error
+    except (ValueError, TypeError) as error:
+        raise kind(f"{what}{error}") from error
+    except (ImportError, RuntimeError) as error:  # the implementation asked for cannot be loaded
+        raise FailedRunError(str(error)) from error

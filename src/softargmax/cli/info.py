@@ -21,7 +21,6 @@ WHAT = {
     "torch": "torch tensors in CPU memory",
     "torch-device": "torch tensors on other devices",
     "array-api": "JAX, CuPy and other array-API arrays",
-    "dask": "Dask arrays",
 }
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

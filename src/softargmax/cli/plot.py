@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Values = Annotated[list[str] | None, typer.Argument(help="Numbers, or one file with one row.", metavar="VALUES")]
-Temperatures = Annotated[list[float] | None, typer.Option("--temperatures", "-t", help="One or more: 0.1 1 10.")]
+Temperatures = Annotated[
+    list[float] | None, typer.Option("--temperatures", "-t", parser=values.number, help="One or more: 0.1 1 10.")
+]
 Output = Annotated[str, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.")]
-Base = Annotated[float | None, typer.Option("--base", "-b", help="Exponentials of this base in place of e.")]
+Base = Annotated[
+    float | None, typer.Option("--base", "-b", parser=values.number, help="Exponentials of this base in place of e.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the drawn numbers as JSON.")]
 
 KINDS = (".png", ".svg", ".pdf")
@@ -43,13 +47,36 @@ def command(
         raise WrongUseError(f"{path}: shape {scores.shape}; plot draws one row of scores")
     if Path(output).suffix.lower() not in KINDS:
         raise WrongUseError(f"--output {output}: the name may end in {', '.join(KINDS)}")
+    if not scores.size:
+        raise FailedRunError(f"{path}: no scores in it to draw")
+    values.check_target(output, path)
     sweep = temperatures or [0.1, 1.0, 10.0]
-    drawn = [softargmax.softmax(scores, temperature=T, base=base) for T in sweep]
-    draw(scores, sweep, drawn, output)
+    for T in sweep:
+        values.check_options({"temperature": T, "base": base})
+    panels = [panel_of(scores, T, base) for T in sweep]
+    draw(scores, panels, output)
     if json:
-        print(show.as_json({"output": output, "values": scores, "temperatures": sweep, "probabilities": drawn}))
+        keys = ("temperatures", "probabilities", "perplexities")
+        told = {key: list(column) for key, column in zip(keys, zip(*panels, strict=True), strict=True)}
+        print(show.as_json({"output": output, "values": scores, **told}))
     else:
         print(output)
+
+
+class Panel(NamedTuple):
+    """What is drawn of one temperature."""
+
+    temperature: float
+    p: np.ndarray[Any, Any]
+    perplexity: float
+
+
+def panel_of(scores: np.ndarray[Any, Any], temperature: float, base: float | None) -> Panel:
+    """Compute a panel; rows that have no probabilities have no perplexity."""
+    p = softargmax.softmax(scores, temperature=temperature, base=base)
+    known = np.isfinite(p).all()
+    entropy = softargmax.entropy(scores, temperature=temperature, base=base) if known else np.nan
+    return Panel(temperature, p, float(np.exp(entropy)))
 
 
 def pyplot() -> Any:
@@ -63,27 +90,30 @@ def pyplot() -> Any:
     return Figure
 
 
-def draw(scores: np.ndarray[Any, Any], sweep: Sequence[float], drawn: Sequence[Any], output: str) -> None:
-    """Draw one panel a temperature: bars over the positions of the scores, the entropy in the corner."""
-    figure = pyplot()(figsize=(max(3.2 * len(sweep), 4.0), 3.4), layout="constrained")
-    panels = figure.subplots(1, len(sweep), sharey=True, squeeze=False)[0]
-    colours = shades(len(sweep))
+def draw(scores: np.ndarray[Any, Any], drawn: Sequence[Panel], output: str) -> None:
+    """Draw one panel a temperature: bars over the positions of the scores, the perplexity in the corner.
+
+    What is NaN has no bar.
+    """
+    figure = pyplot()(figsize=(max(3.2 * len(drawn), 4.0), 3.4), layout="constrained")
+    panels = figure.subplots(1, len(drawn), sharey=True, squeeze=False)[0]
+    colours = shades(len(drawn))
     positions = np.arange(scores.size)
-    for panel, temperature, p, colour in zip(panels, sweep, drawn, colours, strict=True):
+    for panel, (temperature, p, perplexity), colour in zip(panels, drawn, colours, strict=True):
         if scores.size <= MOST_BARS:
             panel.bar(positions, p, color=colour, width=0.78)
         else:
             panel.fill_between(positions, p, step="mid", color=colour)
         panel.set_title(f"T = {temperature:g}", loc="left", fontsize=11)
-        spread = np.exp(softargmax.entropy(scores, temperature=temperature)) if np.isfinite(p).all() else np.nan
         corner = {"transform": panel.transAxes, "ha": "right", "va": "top", "color": "0.35", "fontsize": 9}
-        panel.text(0.98, 0.97, f"perplexity {spread:.3g}", **corner)
+        panel.text(0.98, 0.97, f"perplexity {perplexity:.3g}", **corner)
         if scores.size <= 16:
             panel.set_xticks(positions, [f"{z:g}" for z in scores])
         tidy(panel)
         panel.set_xlabel("score z" if scores.size <= 16 else "position")
     panels[0].set_ylabel("probability")
-    panels[0].set_ylim(0, max(float(np.nanmax(drawn)) * 1.14, 1e-12))
+    top = max(float(np.nan_to_num(panel.p, nan=0.0).max()) for panel in drawn)
+    panels[0].set_ylim(0, top * 1.14 or 1.0)
     save(figure, output)
 
 

@@ -100,11 +100,15 @@ def vector(values: Iterable[Any], results: Iterable[Any], shares: list[float], *
 
 def matrix(results: np.ndarray[Any, Any], shares: np.ndarray[Any, Any]) -> None:
     """Print rows of probabilities: where each one's largest is, how large, how spread the row."""
-    flat, rows = shares.reshape(-1, shares.shape[-1]), results.reshape(-1, results.shape[-1])
+    shape = math.prod(shares.shape[:-1]), shares.shape[-1]
+    flat, rows = shares.reshape(shape), results.reshape(shape)
     shown = table("row", "arg max", "there", "perplexity", title=f"{flat.shape[0]} rows of {flat.shape[1]}")
     shown.add_column("")
     for index, row in enumerate(flat[:MOST_ROWS]):
-        best = int(np.argmax(row)) if row.size else 0
+        if not row.size:
+            shown.add_row(str(index))
+            continue
+        best = int(np.argmax(row))
         inside = row[row > 0].astype(float)
         perplexity = math.exp(-float(np.sum(inside * np.log(inside))))
         shown.add_row(str(index), str(best), figures(rows[index, best]), f"{perplexity:.4g}", bar(float(row[best])))

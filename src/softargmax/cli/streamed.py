@@ -17,6 +17,7 @@ import numpy as np
 
 import softargmax
 from softargmax import stream
+from softargmax.cli.errors import FailedRunError
 
 LENGTH = 1 << 16  # a vocabulary's worth of scores a row
 
@@ -39,7 +40,7 @@ def convert_apart(source: Path, target: Path, memory: int) -> dict[str, Any]:
     words = [sys.executable, "-m", "softargmax.cli.streamed", str(source), str(target), str(memory)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603  our own module
     if done.returncode:
-        raise RuntimeError(f"the converting process failed: {done.stderr.strip().splitlines()[-1:]}")
+        raise FailedRunError(f"the converting process failed: {done.stderr.strip().splitlines()[-1:]}")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -56,7 +57,7 @@ def peak_memory() -> int:
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) << 10
-    raise RuntimeError("this system does not tell a process's peak memory")
+    raise FailedRunError("this system does not tell a process's peak memory")
 
 
 def main(source: str, target: str, memory: str) -> None:

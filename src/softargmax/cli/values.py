@@ -4,43 +4,52 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax.cli.errors import WrongUseError
+from softargmax import stream
+from softargmax.cli.errors import WrongUseError, refused_as
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SUBCOMMANDS = ("plot", "info", "bench", "demo")
 DTYPES = {"f16": "float16", "f32": "float32", "f64": "float64"}
 OPTIONS = ("--temperature", "--base", "--log", "--axis", "--output", "--json", "--dtype", "--memory", "--temperatures")
+
+
+def number(text: str | float) -> float:
+    """Read a number (or an option's default, which is one), but not what only Python writes so, such as 1_000."""
+    if "_" in str(text):
+        raise ValueError(f"{text!r} is not a number")
+    return float(text)
 
 
 def is_number(text: str) -> bool:
     """Say whether a word of a command line is a number."""
     try:
-        float(text)
+        number(text)
     except ValueError:
         return False
     return True
 
 
-def listed(arguments: Sequence[str], option: str) -> list[str]:
-    """Repeat an option before each of the numbers that follow it: ``--t 1 10`` becomes ``--t 1 --t 10``."""
+def listed(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Repeat an option (of any of its names) before each of the numbers that follow: ``-t 1 10`` is ``-t 1 -t 10``."""
     given: list[str] = []
-    inside = False
-    for word in arguments:
-        if inside and is_number(word):
+    option, count = "", 0
+    for word in [*arguments, "--"]:
+        if option and is_number(word):
             given += [option, word]
+            count += 1
             continue
-        inside = word == option
-        if not inside:
+        if option and not count:
+            raise WrongUseError(f"{option} needs at least one number")
+        name, attached, _ = (word[:2], "=", "") if is_number(word[2:]) else word.partition("=")  # -t0.1
+        option, count = (name, len(attached)) if name in names else ("", 0)
+        if not option or attached:
             given.append(word)
-    if inside and given[-2:-1] != [option]:
-        raise WrongUseError(f"{option} needs at least one number")
-    return given
+    return given[:-1]
 
 
 def numbers(words: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -48,7 +57,7 @@ def numbers(words: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.float64]
     for word in words:
         if not is_number(word):
             raise WrongUseError(unknown(word))
-    return np.array([float(word) for word in words])
+    return np.array([number(word) for word in words])
 
 
 def source(words: Sequence[str]) -> str | None:
@@ -63,8 +72,6 @@ def source(words: Sequence[str]) -> str | None:
         raise WrongUseError(
             unknown(others[0]) if len(others) < len(words) else f"one file at a time: {' '.join(words)}"
         )
-    if others[0] in SUBCOMMANDS and not Path(others[0]).exists():
-        raise WrongUseError(unknown(others[0]))
     return others[0]
 
 
@@ -73,8 +80,6 @@ def unknown(word: str) -> str:
     if word.startswith("-") and word != "-":
         near = difflib.get_close_matches(word.partition("=")[0], OPTIONS, 1)
         return f"there is no option {word}" + (f"; did you mean {near[0]}?" if near else "")
-    if word in SUBCOMMANDS:
-        return f"{word}: a subcommand stands first: softargmax {word} ..."
     return f"{word!r} is not a number; give numbers, or one file"
 
 
@@ -92,15 +97,17 @@ def axis_named(text: str) -> int | tuple[int, ...] | None:
     if text in ("all", "none", "None"):
         return None
     try:
-        axes = tuple(int(part) for part in text.split(","))
+        axes = tuple(int(part.replace("_", "?")) for part in text.split(","))
     except ValueError:
         raise WrongUseError(
             f"--axis {text}: it may be an integer, integers with commas between (0,1), or all"
         ) from None
+    if len(set(axes)) < len(axes):
+        raise WrongUseError(f"--axis {text}: it names an axis twice; each may be named once")
     return axes[0] if len(axes) == 1 else axes
 
 
-def bytes_named(text: str) -> int:
+def bytes_named(text: str, option: str = "--memory") -> int:
     """Read a size such as 512M: K, M and G are powers of 1024.
 
     >>> bytes_named("512M"), bytes_named("1.5g"), bytes_named("4096")
@@ -110,6 +117,30 @@ def bytes_named(text: str) -> int:
     digits = text.lower().removesuffix("ib").removesuffix("b")
     power = units.get(digits[-1:], 0)
     try:
-        return int(float(digits[:-1] if power else digits) * (1 << power))
+        size = int(number(digits[:-1] if power else digits) * (1 << power))
     except (ValueError, OverflowError):
-        raise WrongUseError(f"--memory {text}: it may be a number of bytes such as 256M or 1G") from None
+        size = -1
+    if size < 0:
+        raise WrongUseError(f"{option} {text}: it may be a number of bytes such as 256M or 1G")
+    return size
+
+
+def check_options(options: dict[str, Any], shape: Sequence[int] = (), **others: Any) -> None:
+    """Refuse options that no scores may have, before any work: they are tried on one score of as many dimensions.
+
+    Without a shape (of a file not read yet) the axis is left to the stream.
+    """
+    axis = options.get("axis") if len(shape) else None
+    with refused_as(WrongUseError):
+        stream.logsumexp(np.zeros([1] * len(shape)), **{**options, **others, "axis": axis})
+
+
+def check_target(output: str, source: str | None = None) -> None:
+    """Refuse a name that no new file may take: a folder's, or that of the file which is read."""
+    target = Path(output)
+    if not target.exists():
+        return
+    if not target.is_file():
+        raise WrongUseError(f"{output} is not a regular file; it may be a file or a new name")
+    if source is not None and Path(source).exists() and target.samefile(source):
+        raise WrongUseError(f"{output} is the source itself; it may be any other file")

@@ -1,0 +1,72 @@
+"""Edges of files in and out: targets that are none, arrays of nothing, comments, standard input that is broken."""
+
+import io
+
+import numpy as np
+import pytest
+
+import softargmax
+
+
+@pytest.mark.parametrize("name", ["m.csv", "m.tsv", "m.txt"])
+def test_a_text_file_is_not_its_own_target(run, tmp_path, name):
+    (tmp_path / name).write_text("1\n2\n")
+    (tmp_path / "link.csv").symlink_to(name)
+    for target in (name, "link.csv"):
+        done = run(name, "-o", target)
+        assert (done.code, done.err) == (2, f"softargmax: {target} is the source itself; it may be any other file\n")
+    assert (tmp_path / name).read_text() == "1\n2\n"
+
+
+def test_a_folder_is_no_target(run, tmp_path):
+    for name in ("p.npy", "p.csv"):
+        (tmp_path / name).mkdir()
+        assert run("1", "2", "-o", name).err == (
+            f"softargmax: {name} is not a regular file; it may be a file or a new name\n"
+        )
+
+
+def test_comments_behind_numbers(run, tmp_path):
+    (tmp_path / "z.txt").write_text("1 2 3 # c\n  # only\n4 5 6#d\n")
+    assert run("z.txt", "--json").json()["values"] == [[1, 2, 3], [4, 5, 6]]
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3), (2, 0, 3), (0,)])
+@pytest.mark.parametrize("terminal", [False, True])
+def test_arrays_of_nothing(run, tmp_path, monkeypatch, shape, terminal):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal, raising=False)
+    np.save(tmp_path / "z.npy", np.zeros(shape))
+    for words in ([], ["--log"], ["--json"], ["-o", "p.csv"], ["-o", "p.npy"]):
+        done = run("z.npy", *words)
+        assert (done.code, done.err) == (0, "")
+    assert np.load(tmp_path / "p.npy").shape == shape
+
+
+@pytest.mark.parametrize(
+    ("array", "cut", "said"),
+    [
+        (np.zeros(9), 8, "is not a sound .npy file"),
+        (np.array([{}]), 0, "is not a sound .npy file"),
+        (np.zeros(9), 100, "is not a sound .npy file"),
+        (np.zeros(9, complex), 0, "complex128"),
+        (np.array(["a"]), 0, "<U1"),
+    ],
+)
+def test_errors_of_standard_input_name_it(run, array, cut, said):
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=True)
+    data = file.getvalue()
+    done = run("-", stdin=data[: len(data) - cut])
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert done.err.startswith("softargmax: standard input")
+    assert said in done.err
+
+
+@pytest.mark.parametrize(("dtype", "asked"), [("f4", "f64"), ("f4", None), ("f2", "f16"), ("f2", "f64"), ("f8", "f32")])
+def test_the_logsumexp_told_has_the_dtype_asked(run, tmp_path, dtype, asked):
+    z = np.random.default_rng(0).normal(0, 4, (3, 50)).astype(dtype)
+    np.save(tmp_path / "z.npy", z)
+    found = run("z.npy", "--json", *(["--dtype", asked] if asked else [])).json()["logsumexp"]
+    wide = {"f64": "f8"}.get(asked, "f4")
+    expected = softargmax.logsumexp(z, dtype=wide)
+    assert found == [float(str(value)) for value in expected]
