@@ -152,6 +152,7 @@ def as_array(z: Any, name: str = "z") -> Any:
         raise TypeError(f"{name}: a masked array; give its data, and where=~mask for the entries that count")
     if hasattr(z, "__array_namespace__") and not isinstance(z, (np.ndarray, np.generic)):
         return z
+    refuse_lazy(z, name)
     try:
         return np.asarray(z)
     except (ValueError, TypeError) as error:
@@ -161,6 +162,15 @@ def as_array(z: Any, name: str = "z") -> Any:
 def as_number(row: Any) -> Any:
     """One row's number: of a 0-d NumPy array what is in it, as NumPy's reductions give it; else the array itself."""
     return row[()] if type(row) is np.ndarray and row.ndim == 0 else row
+
+
+def refuse_lazy(z: Any, name: str) -> None:
+    """Refuse what stands for a computation, a Dask array say: made an array, it would be computed unasked."""
+    graph = getattr(z, "__dask_graph__", None)
+    if callable(graph) and graph() is not None:
+        raise TypeError(
+            f"{name}: {type(z).__name__}, not computed yet; give its blocks one by one, or {name}.compute()"
+        )
 
 
 def readable(array: Any) -> bool:

@@ -16,8 +16,10 @@ def output(out: Any, z: Any, dtype: Any, where: Any = None) -> None:
     read.
     """
     kind = kind_of(z)
-    if kind not in ("numpy", "torch", "torch-device") and not _is_strict(z):
+    if kind not in ("numpy", "torch", "torch-device") and not is_strict(z):
         raise TypeError(f"out: arrays of type {type(z).__name__} cannot be written into; take the returned array")
+    if isinstance(out, np.ma.MaskedArray):
+        raise TypeError("out: a masked array; it may be a plain one, for instance its data")
     wanted = np.ndarray if kind == "numpy" else type(as_array(z)) if not is_torch(z) else None
     if (wanted is None and not is_torch(out)) or (wanted is not None and not isinstance(out, wanted)):
         raise TypeError(f"out: {type(out).__name__}; beside z it may be {type(z).__name__}")
@@ -33,7 +35,8 @@ def output(out: Any, z: Any, dtype: Any, where: Any = None) -> None:
         _check_overlap(out, z, where)
 
 
-def _is_strict(z: Any) -> bool:
+def is_strict(z: Any) -> bool:
+    """Whether z is of array-api-strict, which lies in NumPy's memory."""
     return type(z).__module__.startswith("array_api_strict")
 
 

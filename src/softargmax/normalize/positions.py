@@ -74,6 +74,9 @@ def soft_argmax(
     shape = tuple(n if i in axes else 1 for i, n in enumerate(z.shape))
 
     def rows(z: Any, scale: Any, where: Any) -> Any:
+        if not columns:
+            kept = tuple(n for i, n in enumerate(z.shape) if i not in axes)
+            return xp.zeros((*kept, 0), dtype=wide, device=device_of(z))
         p = run.softmax(z, axes, scale, where, wide, None)
         laid = (xp.broadcast_to(xp.reshape(column, shape), z.shape) for column in columns)
         means = [row_sum(p * supported(p, v), axes) for v in laid]

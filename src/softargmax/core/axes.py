@@ -1,0 +1,34 @@
+"""Which axes: checked, and as numbers from 0."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from numpy.exceptions import AxisError
+
+
+def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
+    """The axes as a sorted tuple of numbers from 0; a 0-d array is one row of one score."""
+    if axis is None:
+        return tuple(range(ndim))
+    try:
+        given = [operator.index(one) for one in axis] if isinstance(axis, (tuple, list)) else [operator.index(axis)]
+    except TypeError:
+        raise TypeError(f"axis: {axis!r}; it may be an integer, a tuple of integers or None") from None
+    limit = max(ndim, 1)
+    for one in given:
+        if not -limit <= one < limit:
+            may = f"from {-limit} to {limit - 1}"
+            raise AxisError(f"axis: {axis} is out of range for {ndim} dimensions; it may be {may}")
+    axes = sorted(one % limit for one in given)
+    if len(set(axes)) < len(axes):
+        raise ValueError(f"axis: {axis} names an axis twice; each may be named once")
+    return tuple(axes) if ndim else ()
+
+
+def one_axis(axis: Any, ndim: int) -> int:
+    """One axis as a number from 0, where a tuple or None makes no sense."""
+    if axis is None or isinstance(axis, (tuple, list)):
+        raise TypeError(f"axis: {axis!r}; it may be one integer here")
+    return (*axes_of(axis, ndim), 0)[0]

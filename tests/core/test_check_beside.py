@@ -1,0 +1,166 @@
+"""What is given beside the scores: devices, libraries, byte orders, sizes; each error names its argument."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import softargmax
+
+Z = np.arange(12.0).reshape(3, 4)
+
+
+def on_meta(torch: Any) -> dict[str, Any]:
+    one = {"device": "meta"}
+    return {
+        "where": lambda z: softargmax.softmax(z, where=torch.ones(4, dtype=torch.bool, **one)),
+        "temperature": lambda z: softargmax.softmax(z, temperature=torch.ones(3, **one)),
+        "weights": lambda z: softargmax.logsumexp(z, weights=torch.ones(4, **one)),
+        "offsets": lambda z: softargmax.segment_softmax(z, torch.tensor([0, 3], **one)),
+        "values": lambda z: softargmax.soft_argmax(z, torch.ones(4, **one)),
+        "z_q": lambda z: softargmax.kl_divergence(z, torch.ones(4, **one)),
+        "scores": lambda z: softargmax.State.empty(3, like=z).fold(torch.ones((3, 4), **one)),
+    }
+
+
+@pytest.mark.parametrize("name", ["where", "temperature", "weights", "offsets", "values", "z_q", "scores"])
+@pytest.mark.parametrize("implementation", ["native", "reference"])
+def test_tensors_on_another_device(name: str, implementation: str) -> None:
+    torch = pytest.importorskip("torch")
+    call = on_meta(torch)[name]
+    with softargmax.using(implementation), pytest.raises(ValueError, match=f"^{name}: on meta; here it may be on cpu"):
+        call(torch.ones(3, 4))
+
+
+def test_a_temperature_that_is_a_number_may_lie_in_cpu_memory() -> None:
+    torch = pytest.importorskip("torch")
+    z = torch.ones((3, 4), device="meta")
+    assert softargmax.softmax(z, temperature=torch.tensor(2.0)).device.type == "meta"
+    with pytest.raises(ValueError, match=r"^temperature: on cpu; here it may be on meta"):
+        softargmax.softmax(z, temperature=torch.ones(3))
+    with pytest.raises(ValueError, match=r"^temperature: on meta"):
+        softargmax.softmax(torch.ones(3), temperature=torch.tensor(2.0, device="meta"))
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">f8", "<f4", np.dtype(">f2")])
+def test_a_foreign_byte_order_asked_for_is_this_machines(dtype: Any) -> None:
+    for function in (softargmax.softmax, softargmax.log_softmax, softargmax.logsumexp):
+        found = function(Z, dtype=dtype)
+        expected = function(Z, dtype=np.dtype(dtype).newbyteorder("="))
+        assert found.dtype == expected.dtype
+        assert (found == expected).all()
+    with pytest.raises(TypeError, match=r"^out: dtype >f8; it may be float64"):
+        softargmax.softmax(Z, out=np.empty((3, 4), ">f8"))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda: softargmax.softmax(Z, temperature=10**400), ValueError, "temperature: an integer beyond float64"),
+        (lambda: softargmax.softmax(Z, temperature=-(10**5000)), ValueError, "temperature: an integer beyond"),
+        (lambda: softargmax.softmax(Z, base=10**400), ValueError, "base: an integer beyond float64"),
+        (lambda: softargmax.boltzmann(Z, 1.0, k=10**400), ValueError, "k: an integer beyond float64"),
+        (lambda: softargmax.softmax(Z, temperature=np.array("a")), TypeError, "temperature: dtype <U1"),
+        (lambda: softargmax.softmax(Z, temperature=np.array("2")), TypeError, "temperature: dtype <U1"),
+        (lambda: softargmax.softmax(Z, temperature=np.array(1j)), TypeError, "temperature: dtype complex128"),
+        (lambda: softargmax.softmax(Z, temperature=np.array(None)), TypeError, "temperature: dtype object"),
+        (lambda: softargmax.softmax(Z, out=np.ma.zeros((3, 4))), TypeError, "out: a masked array"),
+        (lambda: softargmax.softmax(Z, dtype=np.int32), TypeError, "dtype: <class 'numpy.int32'>; it may be"),
+    ],
+)
+def test_bad_calls(call: Any, error: Any, says: str) -> None:
+    with pytest.raises(error, match="^" + re.escape(says)):
+        call()
+
+
+def test_libraries_are_called_what_their_users_call_them() -> None:
+    with pytest.raises(TypeError, match=r"as numpy has them$"):
+        softargmax.softmax(Z, dtype="floaty")
+
+
+def test_lists_that_a_library_does_not_take() -> None:
+    torch = pytest.importorskip("torch")
+    for weights in (["a"] * 4, [10**400] * 4, [[1.0], [1.0, 2.0]]):
+        with pytest.raises((TypeError, ValueError), match=r"^weights: list that cannot be made an array"):
+            softargmax.logsumexp(torch.ones(3, 4), weights=weights)
+
+
+def test_the_scores_are_not_called_z_where_they_are_not() -> None:
+    for says, options in {
+        "where": {"where": [True] * 3},
+        "weights": {"weights": [1.0] * 3},
+        "axis": {"axis": 7},
+    }.items():
+        with pytest.raises((ValueError, IndexError), match=f"^{says}: ") as caught:
+            softargmax.boltzmann(Z, 1.0, **options)
+        assert not re.search(r"\bz\b", str(caught.value))
+
+
+def test_values_of_no_width() -> None:
+    for z in (Z, np.full((3, 4), np.nan), np.zeros((3, 0))):
+        assert softargmax.soft_argmax(z, np.zeros((z.shape[1], 0))).shape == (3, 0)
+    assert softargmax.soft_argmax(Z, np.zeros((3, 0)), axis=0).shape == (4, 0)
+    assert softargmax.soft_argmax(Z.astype("f4"), np.zeros((12, 0)), axis=None).dtype == np.float32
+
+
+def test_values_of_no_width_on_each_library(backend: Any) -> None:
+    z, values = backend.array(Z, "float32"), backend.array(np.zeros((4, 0)), "float32")
+    assert tuple(softargmax.soft_argmax(z, values).shape) == (3, 0)
+
+
+def test_the_two_halves_meet_in_float32() -> None:
+    half = pytest.importorskip("ml_dtypes").bfloat16
+    p, q = Z.astype(np.float16), (Z[::-1] / 4).astype(half)
+    expected = softargmax.kl_divergence(p.astype(np.float32), q.astype(np.float32))
+    assert (softargmax.kl_divergence(p, q) == expected).all()
+    assert softargmax.kl_divergence(q, p).dtype == np.float32
+
+
+def test_dask_arrays_are_not_computed_unasked() -> None:
+    lazy = pytest.importorskip("dask.array").ones((3, 4))
+    with pytest.raises(TypeError, match=r"^z: Array, not computed yet"):
+        softargmax.softmax(lazy)
+    with pytest.raises(TypeError, match=r"^z_p: Array, not computed yet"):
+        softargmax.kl_divergence(lazy, Z)
+    with pytest.raises(TypeError, match=r"^where: Array, not computed yet"):
+        softargmax.softmax(Z, where=lazy > 0)
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=r"^weights: Array, not computed yet"):
+        softargmax.logsumexp(torch.ones(3, 4), weights=lazy)
+
+
+BAD_OFFSETS = (
+    ([0, 4], "from 0 to 4"),
+    ([1, 3], "from 1"),
+    ([0, 2, 1, 3], "they decrease"),
+    ([0, -1, 3], "they decrease"),
+)
+
+
+@pytest.mark.parametrize(("offsets", "says"), BAD_OFFSETS)
+def test_lists_of_offsets_are_seen_beside_any_array(offsets: list[int], says: str, backend: Any) -> None:
+    with pytest.raises(ValueError, match=f"^offsets: {says}"):
+        softargmax.segment_softmax(backend.array(Z, "float32"), offsets)
+    with pytest.raises(ValueError, match=f"^offsets: {says}"):
+        softargmax.segment_softmax(backend.array(Z, "float32"), [np.int64(one) for one in offsets])
+
+
+def test_lists_of_offsets_are_seen_beside_a_device() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(ValueError, match=r"^offsets: they decrease"):
+        softargmax.segment_softmax(torch.ones(3, device="meta"), (0, 2, 1, 3))
+
+
+def test_values_in_strict_arrays_are_seen() -> None:
+    strict = pytest.importorskip("array_api_strict")
+    z = strict.ones((3, 4))
+    for offsets, says in BAD_OFFSETS:
+        with pytest.raises(ValueError, match=f"^offsets: {says}"):
+            softargmax.segment_softmax(z, strict.asarray(offsets))
+    with pytest.raises(ValueError, match=r"^weights: some are negative"):
+        softargmax.logsumexp(z, weights=strict.asarray([1.0, -1.0, 1.0, 1.0]))
+    with pytest.raises(ValueError, match=r"^temperature: some are NaN"):
+        softargmax.softmax(z, temperature=strict.asarray([1.0, np.nan, 1.0]))
