@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from softargmax.core.dispatch import namespace
-from softargmax.core.scale import UNIT, rounded, scale_of_array, scale_of_number, times
+from softargmax.core.scale import UNIT, Scale, negated, rounded, scale_of_array, scale_of_number
 
 INF = math.inf
 
@@ -79,7 +79,20 @@ def test_unit_is_one_object() -> None:
     assert scale_of_number(2.0) is not UNIT
 
 
-def test_times() -> None:
-    assert times(2, -1.0) == -2.0
-    assert times([1.0, 2.0], -1.0) == [-1.0, -2.0]
-    assert times(None, -1.0) is None
+def test_negated() -> None:
+    assert negated(Scale(2.0, 1e-17)) == (-2.0, -1e-17)
+    assert negated(scale_of_number(-1.0)) is UNIT
+    assert math.copysign(1.0, negated(scale_of_number(INF)).hi) == 1.0, "beta = 0 has no sign"
+    t = np.array([INF, 0.0, 2.0])
+    assert (negated(scale_of_array(t, None, namespace(t))).hi == [0.0, -INF, -0.5]).all()
+
+
+@given(st.floats(1e-100, 1e100), st.floats(1e-200, 1e200))
+def test_pair_with_a_factor(temperature: float, k: float) -> None:
+    t = np.array([temperature])
+    array = scale_of_array(t, None, namespace(t), k)
+    for scale in (scale_of_number(temperature, None, k), Scale(float(array.hi[0]), float(array.lo[0]))):
+        if 1e-270 < abs(scale.hi) < 1e270:
+            with mpmath.workdps(60):
+                pair = mpmath.mpf(scale.hi) + mpmath.mpf(scale.lo)
+                assert abs(pair * mpmath.mpf(temperature) * mpmath.mpf(k) - 1) < mpmath.mpf(2) ** -100

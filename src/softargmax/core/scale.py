@@ -31,35 +31,31 @@ UNIT = Scale(1.0, 0.0)
 
 
 @lru_cache(512)
-def _quotient(temperature: float, base: float | None) -> Scale:
-    """Both finite and not 0."""
+def _quotient(temperature: float, base: float | None, k: float) -> Scale:
+    """All finite and not 0."""
     logarithm = Decimal(1) if base is None else _EXACT.ln(Decimal(base))
-    beta = _EXACT.divide(logarithm, Decimal(temperature))
+    beta = _EXACT.divide(logarithm, _EXACT.multiply(Decimal(temperature), Decimal(k)))
     hi = float(beta)
     if math.isinf(hi):
         return Scale(hi, 0.0)
     return Scale(hi or 0.0, float(_EXACT.subtract(beta, Decimal(hi))) or 0.0)
 
 
-def scale_of_number(temperature: float, base: float | None = None) -> Scale:
-    """The scale of a temperature that is a number; temperature not NaN, base None or positive and finite."""
+def scale_of_number(temperature: float, base: float | None = None, k: float = 1.0) -> Scale:
+    """ln(base) / (k temperature); temperature not NaN, base None or positive and finite, k positive and finite."""
     if base == 1.0 or math.isinf(temperature):
         return Scale(0.0, 0.0)  # beta = 0 has no sign: it stands for the limit 0+
     if temperature == 0.0:
         falling = base is not None and base < 1.0
         return Scale(math.copysign(math.inf, temperature) * (-1.0 if falling else 1.0), 0.0)
-    scale = _quotient(temperature, base)
+    scale = _quotient(temperature, base, k)
     return UNIT if scale == UNIT else scale
 
 
-def times(temperature: Any, factor: float) -> Any:
-    """A temperature times a number; what is not a temperature stays as it is, core.check says what is wrong with it."""
-    if isinstance(temperature, (list, tuple)):
-        return [times(one, factor) for one in temperature]
-    try:
-        return factor * temperature
-    except TypeError:
-        return temperature
+def negated(scale: Scale) -> Scale:
+    """-beta; 0 keeps having no sign."""
+    opposite = Scale(0.0 - scale.hi, 0.0 - scale.lo)
+    return UNIT if isinstance(opposite.hi, float) and opposite == UNIT else opposite
 
 
 def rounded(scale: Scale, digits: int) -> Scale:
@@ -71,9 +67,12 @@ def rounded(scale: Scale, digits: int) -> Scale:
     return Scale(hi, 0.0 if math.isinf(hi) else scale.hi - hi + scale.lo)
 
 
-def scale_of_array(temperature: Any, base: float | None, xp: Any) -> Scale:
+def scale_of_array(temperature: Any, base: float | None, xp: Any, k: float = 1.0) -> Scale:
     """The scale of an array of temperatures, in that array's own precision. Gradients flow through hi."""
-    c, rest = rounded(scale_of_number(1.0, base), 53 if temperature.dtype == xp.float64 else 24)
+    if k != 1.0:  # its power of two goes to the temperature, exactly and in two steps: 1 / k alone may be out of range
+        k, power = math.frexp(k)
+        temperature = temperature * 2.0 ** (power // 2) * 2.0 ** (power - power // 2)
+    c, rest = rounded(scale_of_number(k, base), 53 if temperature.dtype == xp.float64 else 24)
     zero = xp.zeros_like(temperature)
     if c == 0.0:
         return Scale(zero, zero)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from numbers import Real
 from typing import Any, NamedTuple
 
-from softargmax.core.check import elementwise, float_dtype, mask, rowwise, scores
-from softargmax.core.dispatch import as_number
-from softargmax.core.scale import times
+from softargmax.core.check import elementwise, float_dtype, mask, rowwise
+from softargmax.core.dispatch import as_number, namespace, readable
+from softargmax.core.scale import Scale, negated
 
 
 class SoftmaxWithLse(NamedTuple):
@@ -166,8 +164,9 @@ def softmin(
 
     Notes
     -----
-    An entry of +inf is out of the support, entries of -inf share the row; temperature 0 is arg min. The rest as in
-    `softmax`.
+    It is the softmax of -z: an entry of +inf is out of the support, entries of -inf share the row. So it is at beta = 0
+    too, however that is written (an infinite temperature or base = 1): the limit from the side where small scores are
+    favoured. temperature 0 is arg min. The rest as in `softmax`.
 
     Gradient: with incoming g, :math:`-\beta\,p \odot (g - \langle p, g\rangle)`.
 
@@ -177,11 +176,20 @@ def softmin(
     >>> softargmax.softmin([1.0, 2.0, 8.0]).round(3)
     array([0.731, 0.269, 0.001])
     """
-    if isinstance(temperature, Real) and math.isinf(temperature):  # beta = 0 does not tell which infinity is out
-        z = scores(z)
-        where = z != math.inf if where is None else (z != math.inf) & mask(where, z)
-    run, arguments = elementwise("normalize", z, axis, times(temperature, -1.0), base, where, dtype, out)
-    return run.softmax(*arguments)
+    run, (z, axes, scale, *rest) = elementwise("normalize", z, axis, temperature, base, where, dtype, out)
+    z, scale = falling(z, scale)
+    return run.softmax(z, axes, scale, *rest)
+
+
+def falling(z: Any, scale: Scale) -> tuple[Any, Scale]:
+    """The scores and the scale whose softmax is the softmin: -beta, and -z where beta = 0 has no sign to turn."""
+    turned = negated(scale)
+    if isinstance(turned.hi, float):
+        return (-z if turned.hi == 0.0 else z), turned
+    level = turned.hi == 0.0
+    if readable(level) and not bool(level.any()):
+        return z, turned
+    return namespace(z).where(level, -z, z), turned
 
 
 def hardmax(z: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any = None) -> Any:

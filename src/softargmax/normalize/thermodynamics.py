@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.dispatch import as_number, device_of, namespace
+from softargmax.core.dispatch import as_number, device_of, implementation, namespace
 from softargmax.core.exact import row_sum
-from softargmax.core.scale import UNIT, times
+from softargmax.core.scale import UNIT
 from softargmax.normalize.information import supported
+from softargmax.normalize.probabilities import falling
 
 
 class Boltzmann(NamedTuple):
@@ -87,32 +88,35 @@ def boltzmann(
     """
     k = check.positive(k, "k")
     energies = check.scores(energies, "energies")
-    run, energies, axes, scale = check.rowwise("normalize", energies, axis, times(temperature, -k))
-    weights = None if weights is None else check.weights_of(weights, energies)
-    xp, wide = namespace(energies), check.row_dtype(None, energies)
-    allowed = energies != math.inf  # at T = inf too, where beta = 0 would not tell
-    where = allowed if where is None else allowed & check.mask(where, energies)
+    axes = check.axes_of(axis, energies.ndim)
+    scale = check.scale_of(temperature, None, energies, axes, k)
+    xp, wide, run = namespace(energies), check.row_dtype(None, energies), implementation("normalize", energies)
+    allowed = energies != math.inf
+    if where is not None:
+        allowed = allowed & check.mask(where, energies)
+    if weights is not None:
+        weights = check.weights_of(weights, energies)
+        allowed = allowed & (weights != 0)
 
-    p, log_z = run.softmax_with_lse(energies, axes, scale, where, wide)
-    log_p = run.log_softmax(energies, axes, scale, where, wide, None)
-    log_g = 0.0
-    if weights is not None:  # states in proportion to p without degeneracies, times g
-        log_g = xp.log(xp.astype(xp.where(weights == 0, 0.0 * weights + 1.0, weights), wide))
-        present = xp.broadcast_to(weights != 0, energies.shape)
-        p, more = run.softmax_with_lse(log_p + log_g, axes, UNIT, present, wide)
-        log_p = run.log_softmax(log_p + log_g, axes, UNIT, present, wide, None)
-        log_z = log_z + more
-    free = run.logsumexp(energies, axes, scale, weights, where, wide, False)
-
+    z, turned = falling(energies, scale)
+    p, log_z = run.softmax_with_lse(z, axes, turned, allowed, wide)
+    log_ratio = run.log_softmax(z, axes, turned, allowed, wide, None)  # log(p / g)
     kept = tuple(1 if i in axes else n for i, n in enumerate(p.shape))
-    beta = scale.hi if not isinstance(scale.hi, float) else xp.asarray(scale.hi, dtype=wide, device=device_of(p))
-    beta = xp.astype(beta, wide)
-    hot = xp.reshape(xp.broadcast_to(beta, kept), log_z.shape) == 0.0  # beta = 0 has no sign, T = inf has
-    free = xp.where(hot & (log_z != 0.0), -math.inf * xp.sign(log_z), free)
+    if weights is not None:  # states in proportion to p without degeneracies, times g
+        log_g = xp.log(xp.astype(xp.where(weights == 0, 1.0, weights), wide))
+        p, more = run.softmax_with_lse(log_ratio + log_g, axes, UNIT, allowed, wide)
+        log_ratio, log_z = log_ratio - xp.reshape(more, kept), log_z + more
 
     energy = supported(p, xp.astype(energies, wide))
     mean = row_sum(p * energy, axes)
-    entropy = k * row_sum(-p * supported(p, log_p - log_g), axes)
+    entropy = k * row_sum(-p * supported(p, log_ratio), axes)
+    beta = turned.hi if not isinstance(turned.hi, float) else xp.asarray(turned.hi, dtype=wide, device=device_of(p))
+    beta = xp.broadcast_to(xp.astype(beta, wide), kept)
+    free = run.logsumexp(energies, axes, turned, weights, allowed, wide, False)
+    far = xp.full_like(mean, math.inf)
+    limit = xp.where(log_z > 0.0, -far, xp.where(log_z < 0.0, far, mean))  # of -kT log Z
+    free = xp.where(xp.reshape(beta, log_z.shape) == 0.0, limit, free)
+
     infinite = xp.abs(mean) == math.inf  # such a system has only states of E = -inf: it does not vary
     centre = xp.reshape(xp.where(infinite, 0.0, mean), kept)
     deviation = supported(p, xp.where(xp.abs(energy) == math.inf, 0.0, energy - centre))
