@@ -34,8 +34,8 @@ def softmax_jacobian(z: Any, /, *, axis: int = -1, temperature: Any = 1.0, base:
 
     Notes
     -----
-    0 outside the support and in rows that hold an infinite score (there the softmax is constant). At T = 0 it is 0
-    where the maximum is unique, and infinite at ties.
+    0 outside the support, in rows that hold an infinite score and at T = 0: there the softmax is constant wherever it
+    is continuous. A NaN makes its row's matrix NaN.
 
     1 - p_i on the diagonal is formed from log p_i, without cancellation. J is also the Hessian of the smooth maximum.
 
@@ -58,20 +58,25 @@ def softmax_jacobian(z: Any, /, *, axis: int = -1, temperature: Any = 1.0, base:
         return softmax_jacobian(xp.reshape(z, (1,)), temperature=temperature, base=base)
     run, z, axes, scale = check.rowwise("normalize", z, one, temperature, base)
     wide = check.row_dtype(None, z)
-    p = xp.moveaxis(run.softmax(z, axes, scale, None, wide, None), one, -1)
-    log_p = xp.moveaxis(run.log_softmax(z, axes, scale, None, wide, None), one, -1)
+    last = (*(i for i in range(z.ndim) if i != one), one)
+    p = xp.permute_dims(run.softmax(z, axes, scale, None, wide, None), last)
+    log_p = xp.permute_dims(run.log_softmax(z, axes, scale, None, wide, None), last)
     rest = -xp.expm1(log_p)  # 1 - p
     diagonal = xp.eye(z.shape[one], dtype=xp.bool, device=device_of(z))
     slope = xp.where(diagonal, (p * rest)[..., None, :], -p[..., :, None] * p[..., None, :])
 
-    beta = scale.hi if isinstance(scale.hi, float) else xp.moveaxis(xp.astype(scale.hi, wide), one, -1)[..., None]
-    still = (slope == 0.0) | _infinite(xp.moveaxis(z, one, -1), beta, xp)[..., None, None]
+    beta = scale.hi
+    if not isinstance(beta, float):
+        beta = xp.permute_dims(xp.astype(beta, wide), last)
+    still = (slope == 0.0) | _constant(xp.permute_dims(z, last), beta, xp)[..., None, None]
+    beta = beta if isinstance(beta, float) else beta[..., None]
     jacobian = xp.where(still, 0.0, beta * xp.where(still, 1.0, slope))
-    return xp.astype(xp.moveaxis(jacobian, (-2, -1), (one, one + 1)), z.dtype)
+    back = (*range(one), z.ndim - 1, z.ndim, *range(one, z.ndim - 1))
+    return xp.astype(xp.permute_dims(jacobian, back), z.dtype)
 
 
-def _infinite(rows: Any, beta: Any, xp: Any) -> Any:
-    """The rows that hold an infinite score, and no NaN: there the softmax is constant."""
-    upwards = beta >= 0.0 if isinstance(beta, float) else (beta >= 0.0)[..., 0]
-    found = (rows == math.inf) & upwards | (rows == -math.inf) & (not upwards if isinstance(beta, float) else ~upwards)
+def _constant(rows: Any, beta: Any, xp: Any) -> Any:
+    """The rows without a NaN that hold an infinite score or are in the limit T = 0: there the softmax is constant."""
+    frozen = abs(beta) == math.inf
+    found = frozen | (xp.abs(rows) == math.inf) & ((rows > 0.0) == (beta >= 0.0))
     return xp.any(found, axis=-1) & ~xp.any(xp.isnan(rows), axis=-1)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.dispatch import as_number, asked_for, implementation, namespace
+from softargmax.core.dispatch import as_number, asked_for, implementation, namespace, readable
 from softargmax.normalize import reference_complex
 
 
@@ -105,6 +106,12 @@ def _complex_logsumexp(
         raise RuntimeError("implementation 'native' was asked for: it does not serve complex scores, 'reference' does")
     axes = check.axes_of(axis, z.ndim)
     scale = check.scale_of(temperature, base, z, axes)
+    if base == 1:
+        raise ValueError("base: 1; with complex scores, which have no limits, it may be any other number above 0")
+    limit = (scale.hi == 0.0) | (abs(scale.hi) == math.inf)
+    if limit if isinstance(limit, bool) else readable(limit) and bool(limit.any()):
+        may = "any number with a finite 1 / temperature that is not 0"
+        raise ValueError(f"temperature: {temperature!r}; with complex scores, which have no limits, it may be {may}")
     weights = None if weights is None else check.weights_of(weights, z)
     where = None if where is None else check.mask(where, z)
     return as_number(reference_complex.logsumexp(z, axes, scale, weights, where, bool(keepdims)))

@@ -50,7 +50,9 @@ def _smooth_maximum(rows: Rows, a: Measure) -> Any:
     none = alone | (a.hi == 0.0)
     lse = a.m + xp.where(none, 0.0, log_l / xp.where(none, 1.0, a.hi))
     if a.mean is not None:
-        lse = xp.where(a.hi == 0.0, a.mean + xp.where(alone, 0.0, INF * xp.sign(log_l)), lse)
+        far = xp.full_like(log_l, INF)
+        limit = xp.where(log_l > 0.0, far, xp.where(log_l < 0.0, -far, log_l))
+        lse = xp.where(a.hi == 0.0, a.mean + limit, lse)
     return a.sign * lse
 
 

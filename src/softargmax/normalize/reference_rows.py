@@ -118,7 +118,8 @@ class Segments(Rows):
 
     def per_row(self, row: Any, *, keepdims: bool = False) -> Any:  # noqa: ARG002 there is no axis to keep
         """Segments first, then z's other axes."""
-        return self.xp.moveaxis(self.xp.where(self.sound, row[..., : self.count], math.nan), -1, 0)
+        row = self.xp.where(self.sound, row[..., : self.count], math.nan)
+        return self.xp.permute_dims(row, (row.ndim - 1, *range(row.ndim - 1)))
 
 
 def _with_identity(x: Any) -> Any:
