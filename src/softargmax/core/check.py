@@ -7,17 +7,27 @@ into a device or a traced array: there the rule is that the row's result is NaN.
 from __future__ import annotations
 
 import math
-import operator
 import sys
+from itertools import pairwise
 from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.exceptions import AxisError
 
-from softargmax.core.dispatch import as_array, device_of, implementation, is_torch, kind_of, namespace, readable
+from softargmax.core.axes import axes_of as axes_of  # noqa: PLC0414 other rooms say check.axes_of
+from softargmax.core.axes import one_axis as one_axis  # noqa: PLC0414
+from softargmax.core.dispatch import (
+    as_array,
+    device_of,
+    implementation,
+    is_torch,
+    kind_of,
+    namespace,
+    readable,
+    refuse_lazy,
+)
 from softargmax.core.exact import working_dtype
-from softargmax.core.memory import output
+from softargmax.core.memory import is_strict, output
 from softargmax.core.scale import UNIT, Scale, scale_of_array, scale_of_number
 
 HALVES = frozenset(("float16", "bfloat16"))
@@ -110,41 +120,29 @@ def _strided(tensor: Any) -> bool:
     return tensor.layout is sys.modules["torch"].strided and not tensor.is_nested
 
 
-def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
-    """The axes as a sorted tuple of numbers from 0; a 0-d array is one row of one score."""
-    if axis is None:
-        return tuple(range(ndim))
-    try:
-        given = [operator.index(one) for one in axis] if isinstance(axis, (tuple, list)) else [operator.index(axis)]
-    except TypeError:
-        raise TypeError(f"axis: {axis!r}; it may be an integer, a tuple of integers or None") from None
-    limit = max(ndim, 1)
-    for one in given:
-        if not -limit <= one < limit:
-            may = f"from {-limit} to {limit - 1}"
-            raise AxisError(f"axis: {axis} is out of range for z with {ndim} dimensions; it may be {may}")
-    axes = sorted(one % limit for one in given)
-    if len(set(axes)) < len(axes):
-        raise ValueError(f"axis: {axis} names an axis twice; each may be named once")
-    return tuple(axes) if ndim else ()
-
-
-def one_axis(axis: Any, ndim: int) -> int:
-    """One axis as a number from 0, where a tuple or None makes no sense."""
-    if axis is None or isinstance(axis, (tuple, list)):
-        raise TypeError(f"axis: {axis!r}; it may be one integer here")
-    return (*axes_of(axis, ndim), 0)[0]
-
-
 def like(values: Any, z: Any, name: str) -> Any:
-    """An argument beside z as an array of z's kind; only numbers and sequences are brought to it."""
+    """An argument beside z as an array of z's kind, on its device; only numbers and sequences are brought there."""
     if kind_of(z) == "numpy":
         values = as_array(values, name)
     elif not (is_torch(values) or hasattr(values, "__array_namespace__")):
-        values = namespace(z).asarray(values, device=device_of(z))
+        values = _brought(values, z, name)
     if namespace(values) is not namespace(z):
-        raise TypeError(f"{name}: {type(values).__name__}; beside z it may be {type(z).__name__}, a number or a list")
+        raise TypeError(f"{name}: {type(values).__name__}; here it may be {type(z).__name__}, a number or a list")
+    if is_torch(z) and values.device != z.device:
+        if name != "temperature" or values.ndim or not values.is_cpu:
+            raise ValueError(f"{name}: on {values.device}; here it may be on {z.device}")
+        values = values.to(z.device)  # a number, as torch takes them too
     return dense(values, name)
+
+
+def _brought(values: Any, z: Any, name: str) -> Any:
+    """A number or a sequence as an array of z's library."""
+    refuse_lazy(values, name)
+    try:
+        return namespace(z).asarray(values, device=device_of(z))
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{name}: {type(values).__name__} that cannot be made an array: {error}") from None
 
 
 def together(a: Any, b: Any, name: str) -> tuple[Any, Any]:
@@ -155,7 +153,8 @@ def together(a: Any, b: Any, name: str) -> tuple[Any, Any]:
         shape = np.broadcast_shapes(tuple(a.shape), tuple(b.shape))
     except ValueError:
         raise ValueError(f"{name}: shape {tuple(b.shape)} does not broadcast with {tuple(a.shape)}") from None
-    dtype = xp.result_type(a.dtype, b.dtype)
+    mixed = dtype_name(a.dtype) != dtype_name(b.dtype) and {dtype_name(x.dtype) for x in (a, b)} == HALVES
+    dtype = xp.float32 if mixed else xp.result_type(a.dtype, b.dtype)  # NumPy knows no type for both halves
     a, b = (xp.broadcast_to(xp.astype(x, dtype, copy=False), shape) for x in (a, b))
     return a, b
 
@@ -171,7 +170,7 @@ def mask(where: Any, z: Any) -> Any:
     if dtype_name(where.dtype) != "bool":
         raise TypeError(f"where: dtype {where.dtype}; it may be bool")
     if not broadcasts(where.shape, z.shape):
-        raise ValueError(f"where: shape {tuple(where.shape)} does not broadcast to z's, {tuple(z.shape)}")
+        raise ValueError(f"where: shape {tuple(where.shape)} does not broadcast to the scores', {tuple(z.shape)}")
     return where
 
 
@@ -179,8 +178,8 @@ def weights_of(weights: Any, z: Any, name: str = "weights", *, signed: bool = Fa
     """Weights as floats that broadcast with z, not negative unless `signed`."""
     weights = scores(like(weights, z, name), name)
     if not broadcasts(weights.shape, z.shape):
-        raise ValueError(f"{name}: shape {tuple(weights.shape)} does not broadcast to z's, {tuple(z.shape)}")
-    if not signed and readable(weights) and bool((weights < 0).any()):
+        raise ValueError(f"{name}: shape {tuple(weights.shape)} does not broadcast to the scores', {tuple(z.shape)}")
+    if not signed and _seen(weights) and bool(namespace(weights).any(weights < 0)):
         raise ValueError(f"{name}: some are negative; they may be 0 or positive (signed_logsumexp takes any)")
     return weights
 
@@ -199,12 +198,14 @@ def float_dtype(dtype: Any, z: Any) -> Any:
     try:
         if isinstance(z.dtype, np.dtype):  # NumPy, and libraries that take its dtypes over
             asked = np.dtype(dtype)
+            asked = asked if asked.isnative else asked.newbyteorder("=")
         else:
             asked = getattr(xp, dtype) if isinstance(dtype, str) else dtype
     except (TypeError, AttributeError):
         asked = None
     if not isinstance(asked, (np.dtype, type(z.dtype))) or dtype_name(asked) not in FLOATS:
-        raise TypeError(f"dtype: {dtype!r}; it may be float16, bfloat16, float32 or float64 as {xp.__name__} has them")
+        library = xp.__name__.removeprefix("array_api_compat.")
+        raise TypeError(f"dtype: {dtype!r}; it may be float16, bfloat16, float32 or float64 as {library} has them")
     return asked
 
 
@@ -219,17 +220,27 @@ def positive(value: Any, name: str) -> float:
     """A finite number above 0."""
     if not isinstance(value, Real):
         raise TypeError(f"{name}: {value!r}; it may be a number above 0")
-    if not 0.0 < float(value) < math.inf:
+    number = _float(value, name)
+    if not 0.0 < number < math.inf:
         raise ValueError(f"{name}: {value}; it may be a finite number above 0")
-    return float(value)
+    return number
+
+
+def _float(value: Any, name: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # not shown: it may have thousands of digits
+        raise ValueError(f"{name}: an integer beyond float64; it may be up to 1.8e308") from None
 
 
 def scale_of(temperature: Any, base: Any, z: Any, axes: tuple[int, ...], k: float = 1.0) -> Scale:
     """beta = ln(base) / (k temperature) of checked temperature and base."""
     if base is not None:
         base = positive(base, "base")
-    if isinstance(temperature, Real) or (isinstance(temperature, np.ndarray) and temperature.ndim == 0):
-        temperature = float(temperature)
+    if isinstance(temperature, np.ndarray) and temperature.ndim == 0:
+        temperature = float(scores(temperature, "temperature"))
+    if isinstance(temperature, Real):
+        temperature = _float(temperature, "temperature")
         if math.isnan(temperature):
             raise ValueError("temperature: NaN; it may be any other number, 0 and infinities included")
         return scale_of_number(temperature, base, k)
@@ -240,6 +251,7 @@ def _per_row(temperature: Any, z: Any, axes: tuple[int, ...]) -> Any:
     """An array of temperatures with z's number of dimensions, 1 where z is reduced, in working precision."""
     if isinstance(temperature, str):
         raise TypeError(f"temperature: {temperature!r}; it may be a number, or an array with one per row")
+    xp = namespace(z)
     temperature = scores(like(temperature, z, "temperature"), "temperature")
     kept = tuple(1 if i in axes else size for i, size in enumerate(z.shape))
     rows = tuple(size for i, size in enumerate(z.shape) if i not in axes)
@@ -251,14 +263,14 @@ def _per_row(temperature: Any, z: Any, axes: tuple[int, ...]) -> Any:
         shape = tuple(1 if i in axes else next(given) for i in range(z.ndim))
     else:
         raise ValueError(f"temperature: shape {shape} does not broadcast with the rows, {rows} (axes kept: {kept})")
-    if readable(temperature) and bool(namespace(z).isnan(temperature).any()):
+    if _seen(temperature) and bool(xp.any(xp.isnan(temperature))):
         raise ValueError("temperature: some are NaN; they may be any other number, 0 and infinities included")
-    xp = namespace(z)
     return xp.reshape(xp.astype(temperature, working_dtype(z, xp)), shape)
 
 
 def offsets_of(offsets: Any, z: Any) -> Any:
     """Segment bounds: integers (S + 1,), non-decreasing, from 0 to len(z)."""
+    given = offsets if isinstance(offsets, (list, tuple, range)) else None
     offsets = like(offsets, z, "offsets")
     if dtype_name(offsets.dtype) not in INTEGERS - {"bool"}:
         raise TypeError(f"offsets: dtype {offsets.dtype}; it may be an integer type")
@@ -266,10 +278,21 @@ def offsets_of(offsets: Any, z: Any) -> Any:
         raise ValueError(f"offsets: shape {tuple(offsets.shape)}; it may be (S + 1,) for S segments")
     if z.ndim < 1:
         raise ValueError("z: 0-d; segments need at least one axis")
-    if readable(offsets):
+    if given is not None and all(isinstance(one, (int, np.integer)) for one in given):  # seen before it is on a device
+        falls = any(b < a for a, b in pairwise(given))
+        first, last = given[0], given[-1]
+    elif _seen(offsets):
+        falls = bool(namespace(offsets).any(offsets[1:] < offsets[:-1]))
         first, last = int(offsets[0]), int(offsets[-1])
-        if first != 0 or last != z.shape[0]:
-            raise ValueError(f"offsets: from {first} to {last}; they may go from 0 to the length of z, {z.shape[0]}")
-        if bool((offsets[1:] < offsets[:-1]).any()):
-            raise ValueError("offsets: they decrease somewhere; they may only stay or grow")
+    else:
+        return offsets
+    if first != 0 or last != z.shape[0]:
+        raise ValueError(f"offsets: from {first} to {last}; they may go from 0 to the length of z, {z.shape[0]}")
+    if falls:
+        raise ValueError("offsets: they decrease somewhere; they may only stay or grow")
     return offsets
+
+
+def _seen(array: Any) -> bool:
+    """Whether the values may be looked at now: `readable`, or array-api-strict's."""
+    return is_strict(array) or readable(array)
