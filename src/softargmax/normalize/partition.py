@@ -143,12 +143,22 @@ def signed_logsumexp(
     SignedLog
         log_abs, log \|S\|, and sign: -1, 0 or 1 (NaN if S is NaN); one of each per row.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+
     Notes
     -----
     The positive and the negative terms are summed apart, so only their difference cancels. A row with nothing in its
     support, or whose terms cancel, has log_abs = -inf and sign 0. Infinities of both signs make NaN.
 
     Gradient: with incoming g to log_abs, g w_i exp(z_i) / S to z_i.
+
+    References
+    ----------
+    Blanchard, Higham & Higham (2021), Accurately computing the log-sum-exp and softmax functions.
+    IMA Journal of Numerical Analysis 41. https://doi.org/10.1093/imanum/draa038
 
     Examples
     --------
@@ -205,11 +215,21 @@ def logcumsumexp(z: Any, /, *, axis: int = -1) -> Any:
     array
         Of z's shape; float32 for half scores.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+
     Notes
     -----
     A prefix of -inf only is -inf, from the first +inf on it is +inf, from the first NaN on NaN.
 
     Gradient: with incoming g, :math:`\sum_{i \ge j} g_i e^{z_j - y_i}` to z_j.
+
+    References
+    ----------
+    Blanchard, Higham & Higham (2021), Accurately computing the log-sum-exp and softmax functions.
+    IMA Journal of Numerical Analysis 41. https://doi.org/10.1093/imanum/draa038
 
     Examples
     --------

@@ -162,6 +162,11 @@ def softmin(
     array
         p, of z's shape.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+
     Notes
     -----
     It is the softmax of -z: an entry of +inf is out of the support, entries of -inf share the row. So it is at beta = 0
@@ -169,6 +174,10 @@ def softmin(
     favoured. temperature 0 is arg min. The rest as in `softmax`.
 
     Gradient: with incoming g, :math:`-\beta\,p \odot (g - \langle p, g\rangle)`.
+
+    References
+    ----------
+    Goodfellow, Bengio & Courville (2016), Deep Learning, section 6.2.2.3.
 
     Examples
     --------
@@ -207,12 +216,22 @@ def hardmax(z: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any = 
     array
         p, of z's shape and dtype.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+
     Notes
     -----
     The edge rows are those of `softmax`. softmax converges to it at every point as T goes to 0, but not uniformly:
     near a tie as slowly as one likes.
 
     Gradient: 0 (it is constant wherever it is continuous).
+
+    References
+    ----------
+    Gao & Pavel (2017), On the properties of the softmax function with application in game theory and reinforcement
+    learning. arXiv:1704.00805.
 
     Examples
     --------
@@ -249,11 +268,21 @@ def softmax_with_lse(
         p, of z's shape, and lse, one per row: float32 for half scores. lse is in the unit of beta z (nats);
         `logsumexp` divides it by beta.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+
     Notes
     -----
     A row with nothing in its support has lse = -inf, one that holds an infinite score +inf. The rest as in `softmax`.
 
     Gradient: that of `softmax`, and :math:`\beta\,p\,g` of lse.
+
+    References
+    ----------
+    Blanchard, Higham & Higham (2021), Accurately computing the log-sum-exp and softmax functions.
+    IMA Journal of Numerical Analysis 41. https://doi.org/10.1093/imanum/draa038
 
     Examples
     --------

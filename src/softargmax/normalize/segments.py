@@ -31,10 +31,22 @@ def segment_softmax(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any:
     array
         p, of z's shape and dtype.
 
+    Raises
+    ------
+    TypeError
+        If an argument is not of a kind, or dtype, that it may be.
+    ValueError
+        If offsets do not go from 0 to N without falling, or another argument has a wrong shape or value.
+
     Notes
     -----
     Each segment is a row, with the edge rules of `softmax` and its gradient. Where offsets cannot be looked at (on a
     device, in a traced function) and are wrong, the result is NaN.
+
+    References
+    ----------
+    Velickovic et al. (2018), Graph attention networks, section 2.1: a softmax over each node's neighbours.
+    arXiv:1710.10903.
 
     Examples
     --------
@@ -61,9 +73,21 @@ def segment_log_softmax(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> A
     array
         log p, of z's shape and dtype, at most 0.
 
+    Raises
+    ------
+    TypeError
+        If an argument is not of a kind, or dtype, that it may be.
+    ValueError
+        If offsets do not go from 0 to N without falling, or another argument has a wrong shape or value.
+
     Notes
     -----
     Each segment is a row, with the edge rules of `log_softmax` and its gradient.
+
+    References
+    ----------
+    Blanchard, Higham & Higham (2021), Accurately computing the log-sum-exp and softmax functions.
+    IMA Journal of Numerical Analysis 41. https://doi.org/10.1093/imanum/draa038
 
     Examples
     --------
@@ -90,9 +114,21 @@ def segment_logsumexp(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any
     array, shape (S, ...)
         One number per segment (and other place); float32 for half scores.
 
+    Raises
+    ------
+    TypeError
+        If an argument is not of a kind, or dtype, that it may be.
+    ValueError
+        If offsets do not go from 0 to N without falling, or another argument has a wrong shape or value.
+
     Notes
     -----
     Each segment is a row, with the edge rules of `logsumexp` and its gradient: an empty one gives -inf.
+
+    References
+    ----------
+    Blanchard, Higham & Higham (2021), Accurately computing the log-sum-exp and softmax functions.
+    IMA Journal of Numerical Analysis 41. https://doi.org/10.1093/imanum/draa038
 
     Examples
     --------

@@ -1,0 +1,30 @@
+"""What a docstring of the family owes its reader, in its order."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+import softargmax.normalize as room
+
+OWED = ["Parameters", "Returns", "Raises", "Notes", "References", "Examples"]
+FUNCTIONS = [name for name in room.__all__ if name.islower()]
+TELL_ERRORS = {
+    "softmin",
+    "hardmax",
+    "softmax_with_lse",
+    "logcumsumexp",
+    "signed_logsumexp",
+    "segment_softmax",
+    "segment_log_softmax",
+    "segment_logsumexp",
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_sections(name: str) -> None:
+    lines = [line.strip() for line in (getattr(room, name).__doc__ or "").splitlines()]
+    found = [a for a, b in pairwise(lines) if a in OWED and b == "-" * len(a)]
+    owed = [section for section in OWED if section != "Raises" or name in TELL_ERRORS or section in found]
+    assert found == owed
