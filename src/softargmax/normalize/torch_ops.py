@@ -113,10 +113,8 @@ def _betas(scale: Scale, z: Tensor, axes: Axes) -> tuple[Tensor | None, Tensor |
 def _segments(rows: Any, alone: Any, z: Tensor, offsets: Tensor, scale: Scale) -> Tensor:
     """By the operator, which returns lse too for its derivatives, or by the kernel alone where there are none."""
     arguments = z, offsets, *_segment_betas(scale, z, offsets), *_numbers(scale)
-    if all(direct(argument) for argument in arguments if isinstance(argument, Tensor)):
-        result: Tensor = alone(*arguments)
-        return result
-    result = rows(*arguments)[0]
+    plain = all(direct(argument) for argument in arguments if isinstance(argument, Tensor))
+    result: Tensor = alone(*arguments) if plain else rows(*arguments)[0]
     return result
 
 
