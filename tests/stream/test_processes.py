@@ -58,10 +58,14 @@ def test_a_full_disk_is_told_before_the_work(tmp_path, source, old):
 
 
 def as_nobody(script, *arguments):
-    """Run as a user whom permissions bind (root may write anywhere)."""
+    """Run as a user whom permissions bind (root may write anywhere).
+
+    Everything is imported before: the package may lie where that user cannot read.
+    """
+    load = "import numpy, numpy.ma, softargmax.stream, sys\nsoftargmax.stream.logsumexp([numpy.zeros(3)])\n"
     drop = "import os\nif os.getuid() == 0:\n    os.setgid(65534); os.setuid(65534)\n"
     return subprocess.run(
-        [sys.executable, "-c", f"import numpy, softargmax.stream, sys\n{drop}{script}", *arguments],
+        [sys.executable, "-c", f"{load}{drop}{script}", *arguments],
         capture_output=True,
         text=True,
     )
