@@ -52,7 +52,7 @@ def test_measure_alternates_and_compares():
     assert result.timings["peer"].samples == 4
     assert result.peers == ["peer"]
     assert result.ratio("peer") == result.timings["peer"].median / result.timings[measure.OURS].median
-    limits = measure.Limits(copy_bytes=50.0, vectors=10.0, threads=1)
+    limits = measure.Limits(copy_bytes=50.0, multiply_adds=10.0, threads=1)
     assert result.limits(limits) == {"memory": 1.0}
     record = result.as_json(limits)
     json.dumps(record)
@@ -68,7 +68,7 @@ def test_measure_takes_at_least_three_samples_whatever_the_time():
 def test_limits_and_machine():
     limits = measure.machine_limits()
     assert limits.copy_bytes > 1e8
-    assert limits.vectors > 1e6
+    assert limits.multiply_adds > 1e6
     assert measure.machine()["packages"]["numpy"] == np.__version__
     assert measure.package_version("surely-not-installed") is None
 

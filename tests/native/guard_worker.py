@@ -50,8 +50,9 @@ class Fenced:
 def calls(dtype: str, n: int, fences: list[Fenced]) -> int:
     """Make every call for rows of n scores; return how many."""
     count = 0
-    z0 = scores((3, n), dtype)
-    padded = np.concatenate([np.zeros((3, 5), dtype), z0], axis=1)
+    rows = 19 if n <= 65 else 3  # sixteen short rows and more run side by side
+    z0 = scores((rows, n), dtype)
+    padded = np.concatenate([np.zeros((rows, 5), dtype), z0], axis=1)
     for end in (True, False):
         z = fences[0].place(z0, end=end)
         out = fences[1].place(np.zeros_like(z0), end=end)
@@ -61,7 +62,7 @@ def calls(dtype: str, n: int, fences: list[Fenced]) -> int:
         strided = strided[:, 5:] if end else strided[:, :n]
         columns = fences[5].place(np.ascontiguousarray(z0.T), end=end).T
         offsets = fences[6].place(np.array([0, min(1, n), n]), end=end)
-        temperatures = fences[7].place(np.array([0.5, 1.0, 2.0]), end=end)
+        temperatures = fences[7].place(np.linspace(0.5, 2.0, rows), end=end)
         halves = fences[0].place(z0, end=end)[:, ::2]
         operations = ROW_OPERATIONS | (GRADIENTS if have_torch() and n < 140 else {})
         for name, operation in operations.items():
@@ -84,7 +85,8 @@ def calls(dtype: str, n: int, fences: list[Fenced]) -> int:
             softargmax.segment_softmax(row, offsets)
             softargmax.segment_log_softmax(row, offsets, temperature=3.7)
             softargmax.segment_logsumexp(row, offsets)
-        count += 9
+        softargmax.segment_softmax(z.reshape(-1), np.arange(rows + 1) * n)
+        count += 10
     return count
 
 
@@ -102,6 +104,17 @@ def bfloat16_calls(n: int, fences: list[Fenced]) -> int:
     return 6
 
 
+def large_calls() -> int:
+    """Make the calls whose results are so large that they are written past the caches."""
+    fences = [Fenced(36 << 20) for _ in range(2)]
+    for end in (True, False):
+        z = fences[0].place(scores((9, 1 << 20), "float32"), end=end)
+        out = fences[1].place(np.zeros_like(z), end=end)
+        softargmax.softmax(z, out=out)
+        softargmax.log_softmax(z[:, 1:], out=out[:, :-1])
+    return 4
+
+
 def beyond() -> None:
     """Read one element too far."""
     fence = Fenced(100)
@@ -110,11 +123,12 @@ def beyond() -> None:
 
 def main() -> None:
     """Make all calls and print their number."""
-    fences = [Fenced(8 * 3 * 8200) for _ in range(8)]
+    fences = [Fenced(8 * max(3 * 8200, 19 * 70)) for _ in range(8)]
     count = 0
     with softargmax.using("native"), np.errstate(all="ignore"):
         for dtype in ("float16", "float32", "float64"):
             count += sum(calls(dtype, n, fences) for n in LENGTHS)
+        count += large_calls()
         if have_torch():
             count += sum(bfloat16_calls(n, fences) for n in LENGTHS)
     sys.stdout.write(f"{count}\n")

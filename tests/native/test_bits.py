@@ -35,9 +35,9 @@ def threads() -> Iterator[None]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_batch_size_and_position(name: str, dtype: str) -> None:
-    """Batches of 4096, 7 and 1; rows in another order."""
+    """Batches of 4096, 7 and 1; rows in another order; rows of up to 64 run sixteen at a time where there are as many."""
     operation = OPERATIONS[name]
-    for n in (1, 7, 33, 200):
+    for n in (1, 7, 16, 20, 33, 49, 64, 65, 200) if dtype == "float32" else (1, 7, 33, 200):
         z = scores((4096, n), dtype)
         whole = operation(z)
         order = np.random.default_rng(1).permutation(4096)
@@ -175,6 +175,26 @@ def test_segments(dtype: str) -> None:
     found = softargmax.segment_softmax(heads, [0, 9, 700])
     for h in range(3):
         assert same_bits(found[:, h], softargmax.segment_softmax(heads[:, h].copy(), [0, 9, 700]))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e20, 1e35])
+def test_short_segments_of_every_kind(scale: float) -> None:
+    """Sixteen of a kind run side by side, in an order of their own: each still has the bits of its row alone."""
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(0, 80, 900)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    z = rng.standard_normal(offsets[-1]).astype(np.float32) * np.repeat(rng.choice([1, 9, 300], 900), lengths)
+    z = (z * np.repeat(rng.choice([1, scale], 900), lengths)).astype(np.float32)
+    for special in (np.inf, -np.inf, np.nan, 40.0):
+        z[rng.integers(0, len(z), 40)] = special
+    for name, options in (("softmax", {}), ("log_softmax", {}), ("logsumexp", {}), ("softmax", {"temperature": 0.3})):
+        found = getattr(softargmax, f"segment_{name}")(z, offsets, **options)
+        for i, (a, b) in enumerate(itertools.pairwise(offsets)):
+            alone = getattr(softargmax, name)(z[a:b], **options)
+            assert same_bits(found[i] if name == "logsumexp" else found[a:b], alone), (name, i)
+    torch = pytest.importorskip("torch")
+    both = softargmax.segment_softmax(torch.from_numpy(z).requires_grad_(), torch.from_numpy(offsets))
+    assert same_bits(both.detach().numpy(), softargmax.segment_softmax(z, offsets))
 
 
 def test_torch_and_numpy_share_the_bits() -> None:

@@ -67,7 +67,7 @@ def timed(out: Console | None, name: str, some: Iterable[measure.Case], rounds: 
     if out is not None:
         print_results(out, name, results, limits)
     return {
-        "limits": {"copy_bytes_per_second": limits.copy_bytes, "vectors_per_second": limits.vectors,
+        "limits": {"copy_bytes_per_second": limits.copy_bytes, "multiply_adds_per_second": limits.multiply_adds,
                    "threads": limits.threads},
         "cases": [result.as_json(limits) for result in results],
     }  # fmt: skip
@@ -84,11 +84,11 @@ def print_results(out: Console, title: str, results: list[measure.Result], limit
         limit = "" if memory is None else f"{measure.readable(memory)} ({memory / ours:.0%})"
         shown.add_row(result.name, measure.readable(ours), *ratios, limit)
     out.print(shown)
-    copies, issues = f"{limits.copy_bytes / 1e9:.1f} GB/s", f"{limits.vectors / 1e9:.1f}e9"
+    copies, rate = f"{limits.copy_bytes / 1e9:.1f} GB/s", f"{limits.multiply_adds / 1e9:.1f}e9"
     out.print(
         "[dim]medians of alternating runs; vs: their time over ours, above 1 ours is shorter. Memory limit: moving "
         f"what has to be moved at the measured copying speed. This machine ({limits.threads} threads) "
-        f"copies {copies} and issues {issues} multiply-adds of 16 floats a second[/]"
+        f"copies {copies} and does {rate} multiply-adds of 16 floats a second[/]"
     )
 
 

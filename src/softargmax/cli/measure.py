@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from softargmax import _native
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -46,14 +48,14 @@ class Case:
         Who computes it: `OURS` and the installed peers. Each callable does the whole work once.
     bytes : int
         Bytes that any implementation has to move (inputs read once, outputs written once); 0 where that is no limit.
-    vectors : float
-        Vector instructions of 16 float lanes that our kernel issues in all; 0 where unknown.
+    multiply_adds : float
+        Multiplications of 16 floats, with or without an addition, that our kernel does in all; 0 where unknown.
     """
 
     name: str
     sides: Mapping[str, Callable[[], object]]
     bytes: int = 0
-    vectors: float = 0.0
+    multiply_adds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Limits:
     """What the machine can do at best, measured: bytes copied a second, fused multiply-adds of 16 floats a second."""
 
     copy_bytes: float
-    vectors: float
+    multiply_adds: float
     threads: int
 
 
@@ -90,7 +92,7 @@ class Result:
     name: str
     timings: dict[str, Timing]
     bytes: int = 0
-    vectors: float = 0.0
+    multiply_adds: float = 0.0
 
     def ratio(self, peer: str) -> float:
         """Give the peer's median over ours: above 1, ours is faster."""
@@ -102,13 +104,13 @@ class Result:
         return [side for side in self.timings if side != OURS]
 
     def limits(self, machine: Limits) -> dict[str, float]:
-        """Give the seconds that the machine's limits alone would take: `memory` and, where known, `issue`."""
+        """Give the seconds that the machine's limits alone would take: `memory` and, where known, `arithmetic`."""
         seconds = {}
         if self.bytes:
             # A copy of n bytes moves 2 n (n read, n written): the limit counts moved bytes.
             seconds["memory"] = self.bytes / (2 * machine.copy_bytes)
-        if self.vectors:
-            seconds["issue"] = self.vectors / machine.vectors
+        if self.multiply_adds:
+            seconds["arithmetic"] = self.multiply_adds / machine.multiply_adds
         return seconds
 
     def of_limit(self, machine: Limits) -> float | None:
@@ -123,7 +125,7 @@ class Result:
             "seconds": {side: asdict(timing) for side, timing in self.timings.items()},
             "ratios": {peer: self.ratio(peer) for peer in self.peers if OURS in self.timings},
             "bytes": self.bytes,
-            "vectors": self.vectors,
+            "multiply_adds": self.multiply_adds,
         }
         if machine is not None and OURS in self.timings:
             record["limits"] = self.limits(machine)
@@ -180,7 +182,7 @@ def measure(case: Case, *, rounds: int = 15, seconds: float = 20.0) -> Result:
             break
         for side in order[turn % len(order) :] + order[: turn % len(order)]:
             side.sample()
-    return Result(case.name, {name: Timing.of(side.samples) for name, side in sides.items()}, case.bytes, case.vectors)
+    return Result(case.name, {name: Timing.of(side.samples) for name, side in sides.items()}, case.bytes, case.multiply_adds)
 
 
 # --- the machine --------------------------------------------------------------------------------------------------
@@ -188,13 +190,9 @@ def measure(case: Case, *, rounds: int = 15, seconds: float = 20.0) -> Result:
 
 @cache
 def machine_limits(threads: int | None = None) -> Limits:
-    """Measure what the machine can do at best: copying (all threads, far larger than the caches) and multiply-adds.
-
-    The issue rate is that of fused multiply-adds of 16 floats, taken from a matrix product that stays in the caches;
-    a kernel that mixes in other instructions can issue more a second where the machine has other ports for them.
-    """
+    """Measure what the machine can do at best: copying (all threads, far larger than the caches) and multiply-adds."""
     threads = threads or len(os.sched_getaffinity(0))
-    return Limits(copy_rate(threads), vector_rate(threads), threads)
+    return Limits(copy_rate(threads), arithmetic_rate(threads), threads)
 
 
 def copy_rate(threads: int, megabytes: int = 64) -> float:
@@ -211,22 +209,12 @@ def copy_rate(threads: int, megabytes: int = 64) -> float:
         return source.nbytes / best_of(copy)
 
 
-def vector_rate(threads: int) -> float:
-    """Measure fused multiply-adds of 16 float lanes a second, from matrix products that stay in the nearest caches.
-
-    Products of 64 x 64 are small enough for NumPy's library to run each on the calling thread: its own threads wait
-    for one another, and on a busy machine that would measure the neighbours.
-    """
-    size, count, again = 64, 32, 8
-    a = np.ones((count, size, size), np.float32)
-    outs = [np.empty_like(a) for _ in range(threads)]
-
-    def multiply(out: np.ndarray[Any, Any]) -> None:
-        for _ in range(again):
-            np.matmul(a, a, out=out)
-
+def arithmetic_rate(threads: int) -> float:
+    """Measure fused multiply-adds of 16 floats a second, by the compiled core's own loop in registers."""
+    rounds = 100_000
     with ThreadPoolExecutor(threads) as pool:
-        return threads * again * count * size**3 / 16 / best_of(lambda: list(pool.map(multiply, outs)))
+        seconds = best_of(lambda: list(pool.map(_native.multiply_adds, [rounds] * threads)))
+    return threads * rounds * _native.MULTIPLY_ADDS / seconds
 
 
 def best_of(call: Callable[[], object], seconds: float = 0.5) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import sys
-from itertools import pairwise
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -27,7 +26,7 @@ from softargmax.core.dispatch import (
     refuse_lazy,
 )
 from softargmax.core.exact import working_dtype
-from softargmax.core.memory import is_strict, output
+from softargmax.core.memory import fits, is_strict, output
 from softargmax.core.scale import UNIT, Scale, scale_of_array, scale_of_number
 
 HALVES = frozenset(("float16", "bfloat16"))
@@ -60,12 +59,13 @@ def elementwise(
 ) -> tuple[Any, tuple[Any, ...]]:
     """Check the arguments of softmax and its like: the implementation, and its primitives' arguments."""
     if (
-        where is dtype is out is base is None
+        where is dtype is base is None
         and type(temperature) is float
         and temperature == 1.0
         and (axes := _one_axis_of_floats(z, axis))
+        and (out is None or fits(out, z))
     ):
-        return implementation(room, z), (z, axes, UNIT, None, z.dtype, None)
+        return implementation(room, z), (z, axes, UNIT, None, z.dtype, out)
     run, z, axes, scale = rowwise(room, z, axis, temperature, base)
     if where is not None:
         where = mask(where, z)
@@ -278,19 +278,20 @@ def offsets_of(offsets: Any, z: Any) -> Any:
         raise ValueError(f"offsets: shape {tuple(offsets.shape)}; it may be (S + 1,) for S segments")
     if z.ndim < 1:
         raise ValueError("z: 0-d; segments need at least one axis")
-    if given is not None and all(isinstance(one, (int, np.integer)) for one in given):  # seen before it is on a device
-        falls = any(b < a for a, b in pairwise(given))
-        first, last = given[0], given[-1]
-    elif _seen(offsets):
-        falls = bool(namespace(offsets).any(offsets[1:] < offsets[:-1]))
-        first, last = int(offsets[0]), int(offsets[-1])
-    else:
-        return offsets
+    if given is not None and all(isinstance(one, (int, np.integer)) for one in given):  # before it is on a device
+        bounds_hold(np.asarray(given), z)
+    return offsets
+
+
+def bounds_hold(offsets: Any, z: Any) -> None:
+    """Check the values of offsets where they can be looked at. The compiled core does so itself."""
+    if not _seen(offsets):
+        return
+    first, last = int(offsets[0]), int(offsets[-1])
     if first != 0 or last != z.shape[0]:
         raise ValueError(f"offsets: from {first} to {last}; they may go from 0 to the length of z, {z.shape[0]}")
-    if falls:
+    if bool(namespace(offsets).any(offsets[1:] < offsets[:-1])):
         raise ValueError("offsets: they decrease somewhere; they may only stay or grow")
-    return offsets
 
 
 def _seen(array: Any) -> bool:

@@ -35,6 +35,28 @@ def output(out: Any, z: Any, dtype: Any, where: Any = None) -> None:
         _check_overlap(out, z, where)
 
 
+def fits(out: Any, z: Any) -> bool:
+    """Whether `out` is so plainly good that `output` need not look: dense, of z's kind, dtype and shape, apart from it.
+
+    Nearly every `out` is, and this costs a fifth: where the scores have swept the caches, 50 us are 15.
+    """
+    if type(out) is not type(z) or out.dtype != z.dtype or out.shape != z.shape or not readable(z):
+        return False
+    if is_torch(z):
+        both = out.layout == z.layout and out.is_cpu and not (out.requires_grad or z.requires_grad)
+        dense = both and out.is_contiguous() and z.is_contiguous()
+    else:
+        dense = out.flags.c_contiguous and out.flags.writeable
+    return dense and not _in_touch(out, z)
+
+
+def _in_touch(out: Any, z: Any) -> bool:
+    if not is_torch(z):
+        return bool(np.may_share_memory(out, z))
+    start, other = out.data_ptr(), z.data_ptr()
+    return bool(start < other + z.nbytes and other < start + out.nbytes)
+
+
 def is_strict(z: Any) -> bool:
     """Whether z is of array-api-strict, which lies in NumPy's memory."""
     return type(z).__module__.startswith("array_api_strict")

@@ -6,6 +6,7 @@ The instruction set is the best that the processor has; the environment variable
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -85,6 +86,15 @@ def info() -> dict[str, Any]:
 def view(array: np.ndarray[Any, Any]) -> Any:
     """A NumPy array as the extension takes it: itself; in a tuple, the bits of bfloat16, which buffers do not know."""
     return (array.view(np.uint16),) if array.dtype.name == "bfloat16" else array
+
+
+def fresh(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Memory for a result; from the pool (pool.hpp) if it is large, where it has no page faults to pay."""
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
+    if size < _native.POOLED:
+        return np.empty(shape, dtype)
+    return _native.memory(size).view(dtype).reshape(shape)
 
 
 Array = np.ndarray[Any, Any]

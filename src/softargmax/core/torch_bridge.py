@@ -49,8 +49,11 @@ def _plain() -> frozenset[int]:
 _PLAIN = _plain()
 
 
-def direct(tensor: Tensor) -> bool:
-    """Whether a kernel may be called on this tensor as it is: eager, in CPU memory, with no derivative to record."""
+def direct(tensor: Tensor, out: Tensor | None = None) -> bool:
+    """Whether a kernel may be called on this tensor as it is: eager, in CPU memory, with no derivative to record.
+
+    `out`, which has been checked to be one without a gradient, has to be memory of the same kind.
+    """
     return not (
         torch.compiler.is_compiling()
         or _transformed()
@@ -58,6 +61,7 @@ def direct(tensor: Tensor) -> bool:
         or forward_ad._current_level >= 0
         or (tensor.requires_grad and torch.is_grad_enabled())
         or _keys(tensor).raw_repr() not in _PLAIN
+        or (out is not None and _keys(out).raw_repr() not in _PLAIN)
     )
 
 

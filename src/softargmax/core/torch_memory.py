@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
+from softargmax import _native
 from softargmax.core.native import TYPES, View
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 _CODES = {getattr(torch, name): code for name, code in TYPES.items()}
-_LARGE = 4 << 20  # bytes from which NumPy, too, asks for huge pages
 
 
 def view(tensor: Tensor) -> View:
@@ -24,28 +17,10 @@ def view(tensor: Tensor) -> View:
 
 
 def fresh_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Memory for a result of the tensor's shape, laid out like it, in huge pages if it is large.
-
-    torch does not ask for them: the page faults of new 64 MiB in pages of 4 KiB take 15 ms, three times a softmax.
-    """
-    result = torch.empty_like(tensor) if tensor.dtype is dtype else torch.empty_like(tensor, dtype=dtype)
-    size = result.nbytes
-    if size >= _LARGE and _madvise is not None:
-        first = -(-result.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-        last = (result.data_ptr() + size) // mmap.PAGESIZE * mmap.PAGESIZE
-        _madvise(first, last - first, mmap.MADV_HUGEPAGE)  # advice: what the system answers does not matter
-    return result
-
-
-def _find_madvise() -> Callable[[int, int, int], int] | None:
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return None
-    try:
-        madvise = ctypes.CDLL(None).madvise
-    except (OSError, AttributeError):
-        return None
-    madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    return madvise
-
-
-_madvise = _find_madvise()
+    """Memory for a result of the tensor's shape, laid out like it; from the pool if it is large."""
+    if tensor.numel() * dtype.itemsize < _native.POOLED:
+        return torch.empty_like(tensor) if tensor.dtype is dtype else torch.empty_like(tensor, dtype=dtype)
+    strides = torch.empty_like(tensor, dtype=dtype, device="meta").stride()
+    memory = torch.frombuffer(_native.memory(tensor.numel() * dtype.itemsize), dtype=torch.uint8)
+    # Not a view of that: a result that was one could not be changed in place where it was made under no_grad.
+    return torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), 0, tensor.shape, strides)

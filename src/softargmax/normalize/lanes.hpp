@@ -1,7 +1,8 @@
 // Short float32 rows, sixteen at a time, one to a lane: what is done once a row (its peak, its factor) is then done for
 // sixteen rows side by side, where a row by itself would wait for its own chain of latencies (65536 x 64: 71 ns a row).
 //
-// The operations of each row, and their order, are those of fold.hpp and rows.hpp: the same bits.
+// The operations of each row, and their order, are those of fold.hpp and rows.hpp: the same bits. Loops over `g` are
+// written so that the compiler makes vectors of them.
 #pragma once
 
 #include "core/native/tiles.hpp"
@@ -11,70 +12,94 @@ namespace softargmax::SOFTARGMAX_ISA_NAME {
 
 constexpr int kShort = kUnroll * 16;  // the longest such row: one step of `steps`
 
+// Memory that will be wanted soon, asked for line by line in the midst of arithmetic: rows of many lengths are read in an
+// order that caches do not foresee, and all lines at once would wait for one another.
+struct Ahead {
+    const char *next = nullptr, *end = nullptr;  // of the scores
+    char* out = nullptr;                         // of the results, as far along
+    const char* until = nullptr;
+
+    static constexpr std::int64_t kFar = 8192;
+    // `here` is where the scores are being read now.
+    void reach(const char* here) {
+        if (next < here) {
+            out += here - next;
+            next = here;
+        }
+        until = end - here < kFar ? end : here + kFar;
+    }
+    SOFTARGMAX_INLINE void line() {
+        if (next >= until) return;
+        __builtin_prefetch(next);
+        __builtin_prefetch(out, 1);
+        next += 64;
+        out += 64;
+    }
+};
+
 template <bool Unit> class Lanes {
     using V = Pack<float>;
+    using W = Pack<double>;
     static constexpr int kRows = kSide;
+    Scale beta_;
+    int columns_;                         // of the longest row, in whole squares
     alignas(64) float row_[kRows][kShort];  // as given, filled up with -inf
     alignas(64) float lane_[kShort][kRows];
     alignas(64) float t_[kShort][kRows], power_[kShort][kRows], y_[kShort][kRows];
-    alignas(64) float top_[kRows], shift_[kRows], low_[kRows], magic_[kRows], hi_[kRows], lo_[kRows];
-    double total_[kRows];
-    float ties_[kRows];
-    State state_[kRows];
+    alignas(64) float top_[kRows], m_[kRows], shift_[kRows], low_[kRows], magic_[kRows], hi_[kRows], lo_[kRows], ties_[kRows];
+    alignas(64) double e_[kRows], r_[kRows];
+    bool plain_[kRows];
     std::int64_t length_[kRows];
-    Scale beta_;
-    int columns_ = 0;  // of the longest row, in whole squares
 
     static void turn_all(const float* from, int from_pitch, float* to, int to_pitch, int squares, bool back) {
         for (int i = 0; i < squares; ++i)
             if (back) turn(from + i * kSide * from_pitch, from_pitch, to + i * kSide, to_pitch);
             else turn(from + i * kSide, from_pitch, to + i * kSide * to_pitch, to_pitch);
     }
-  public:
-    explicit Lanes(Scale beta) : beta_(beta) {
-        for (auto& row : row_)
-            for (float& z : row) z = -std::numeric_limits<float>::infinity();
-        for (auto& n : length_) n = 0;
-    }
-    void put(int g, const float* z, std::int64_t n) {
-        for (int i = 0; i < kShort && i < n; i += V::kLanes) V::load_part(z + i, n - i, -INFINITY).store(row_[g] + i);
-        length_[g] = n;
-        columns_ = std::max(columns_, static_cast<int>((n + kSide - 1) / kSide * kSide));
-    }
-    const float* row(int g) const { return row_[g]; }
+    void turn_back() { turn_all(lane_[0], kRows, y_[0], kShort, columns_ / kSide, true); }  // y_ read as rows
 
-    // Whether the row has an ordinary maximum and no NaN; the others are left to the one-row formulas.
-    bool plain(int g) const { return std::isfinite(top_[g]) && fits_float(top_[g], beta_) && state_[g].r == state_[g].r; }
-    const State& state(int g) const { return state_[g]; }
-
-    void fold() {
-        turn_all(row_[0], kShort, lane_[0], kRows, columns_ / kSide, false);
+    // The peak of every row, as Peak<float> has it.
+    void find_peaks() {
         V top = V::all(-INFINITY);
         for (int i = 0; i < columns_; ++i) top = max(V::load(lane_[i]), top);
         top.store(top_);
-        Peak<float> peak[kRows];
+        alignas(64) double d[kRows], k[kRows];
         for (int g = 0; g < kRows; ++g) {
             const bool ordinary = std::isfinite(top_[g]) && fits_float(top_[g], beta_);
-            peak[g] = Peak<float>(ordinary ? top_[g] : 0, beta_);
-            shift_[g] = peak[g].shift;
-            low_[g] = peak[g].floor(beta_);
-            magic_[g] = magic_of<float>(Reach<float>::lift - peak[g].k);
+            m_[g] = ordinary ? top_[g] : 0;
+            shift_[g] = Peak<float>::shift_of(m_[g], beta_);
+            plain_[g] = ordinary && !(Unit && shift_[g] != 0);
         }
+        for (int g = 0; g < kRows; ++g) {
+            low_[g] = Peak<float>::floor_of(m_[g], beta_);
+            d[g] = static_cast<double>(m_[g]) - static_cast<double>(shift_[g]);
+        }
+        for (int g = 0; g < kRows; g += W::kLanes) {
+            const Parts<W> x = parts_of(W::load(d + g), beta_);
+            x.k.store(k + g);
+            x.e.store(e_ + g);
+        }
+        constexpr double magic = static_cast<double>(Exp<float>::magic) + Exp<float>::bias + Reach<float>::lift;
+        for (int g = 0; g < kRows; ++g) magic_[g] = static_cast<float>(magic - k[g]);
+    }
+
+    // The terms, and for each row the sum of those that are not its maximum, in the order of Sum<float>: four packs of a
+    // step, then lanes as sum_of (pack.hpp) adds them, low and high halves first.
+    void add_terms(Ahead& ahead) {
         const ScaleIn<float> scale(beta_);
-        const V shift = V::load(shift_), low = V::load(low_), magic = V::load(magic_), one = V::all(1);
+        const V top = V::load(top_), shift = V::load(shift_), low = V::load(low_), magic = V::load(magic_), one = V::all(1);
         V ties = V::all(0);
         for (int i = 0; i < columns_; ++i) {
+            ahead.line();
             const V v = V::load(lane_[i]);
-            const Term<float> e = exp_term<Unit>(v - shift, scale, magic);
-            const auto in = above(v, low);
+            const Term<float> e = exp_term<Unit>(Unit ? v : v - shift, scale, magic);
+            const auto in = above(v, low), tie = equal(v, top);
             keep(in, e.t).store(t_[i]);
             keep(in, e.power).store(power_[i]);
-            const auto tie = equal(v, top);
             keep(unless(in, tie), e.value()).store(y_[i]);
             ties = ties + keep(tie, one);
         }
         ties.store(ties_);
-        // The sum of each row in the order of Sum<float>: four packs of a step, then lanes, low and high halves first.
         const auto lane = [&](int j) {
             const V y = V::load(y_[j]);
             if (columns_ == 16) return widen(y);
@@ -88,24 +113,45 @@ template <bool Unit> class Lanes {
             const Wide a = lane(j), b = lane(j + 8);
             x[j] = {a.low + b.low, a.high + b.high};
         }
-        // In the order of sum_of (pack.hpp), for the same bits.
-        const auto tree = [](Pack<double> a, Pack<double> b, Pack<double> c, Pack<double> d, Pack<double> e, Pack<double> f,
-                             Pack<double> g, Pack<double> h) { return ((a + e) + (c + g)) + ((b + f) + (d + h)); };
-        tree(x[0].low, x[1].low, x[2].low, x[3].low, x[4].low, x[5].low, x[6].low, x[7].low).store(total_);
-        tree(x[0].high, x[1].high, x[2].high, x[3].high, x[4].high, x[5].high, x[6].high, x[7].high).store(total_ + 8);
-        for (int g = 0; g < kRows; ++g) {
-            const double rest = total_[g] * (Reach<float>::lower / peak[g].e);
-            state_[g] = {static_cast<double>(top_[g]), (static_cast<double>(ties_[g]) - 1) + rest};
-            if (looks_confident(state_[g].r))
-                state_[g] = fold_once<Unit, Fold::kCareful>(row_[g], length_[g], peak[g], beta_);
-            const double inverse = inverse_of(state_[g], peak[g]).hi;
-            hi_[g] = static_cast<float>(inverse);
-            lo_[g] = static_cast<float>(inverse - static_cast<double>(hi_[g]));
-        }
+        const auto tree = [&](W Wide::*half) {
+            return ((x[0].*half + x[4].*half) + (x[2].*half + x[6].*half)) + ((x[1].*half + x[5].*half) + (x[3].*half + x[7].*half));
+        };
+        tree(&Wide::low).store(r_);
+        tree(&Wide::high).store(r_ + 8);
+    }
+
+  public:
+    // For rows of at most `columns` scores, a multiple of 16.
+    Lanes(Scale beta, int columns) : beta_(beta), columns_(columns) {}
+
+    void put(int g, const float* z, std::int64_t n) {
+        for (int i = 0; i < columns_; i += V::kLanes) V::load_part(z + i, n - i, -INFINITY).store(row_[g] + i);
+        length_[g] = n;
+    }
+    const float* row(int g) const { return row_[g]; }
+
+    // Whether the row has an ordinary maximum and no NaN; the others are left to the one-row formulas.
+    bool plain(int g) const { return plain_[g] && r_[g] == r_[g]; }
+    State state(int g) const { return {static_cast<double>(top_[g]), r_[g]}; }
+
+    void fold(Ahead& ahead) {
+        turn_all(row_[0], kShort, lane_[0], kRows, columns_ / kSide, false);
+        find_peaks();
+        add_terms(ahead);
+        for (int g = 0; g < kRows; ++g)
+            r_[g] = (static_cast<double>(ties_[g]) - 1) + r_[g] * (Reach<float>::lower / e_[g]);
+        for (int g = 0; g < kRows; ++g)
+            if (plain_[g] && looks_confident(r_[g]))
+                r_[g] = fold_once<Unit, Fold::kCareful>(row_[g], length_[g], Peak<float>(top_[g], beta_), beta_).r;
     }
 
     // softmax of all rows, to be taken by `take`.
     void softmax() {
+        for (int g = 0; g < kRows; ++g) {
+            const double inverse = Reach<float>::lower / (e_[g] * (1.0 + r_[g]));  // inverse_of
+            hi_[g] = static_cast<float>(inverse);
+            lo_[g] = static_cast<float>(inverse - static_cast<double>(hi_[g]));
+        }
         const V hi = V::load(hi_), lo = V::load(lo_);
         for (int i = 0; i < columns_; ++i)
             ((hi + fma(V::load(t_[i]), hi, lo)) * V::load(power_[i])).store(lane_[i]);
@@ -114,7 +160,7 @@ template <bool Unit> class Lanes {
     // log_softmax of all rows.
     void log_softmax() {
         for (int g = 0; g < kRows; ++g) {
-            const double log = -log_l(state_[g]);
+            const double log = -log_l(state(g));
             hi_[g] = static_cast<float>(log);
             lo_[g] = static_cast<float>(log - static_cast<double>(hi_[g]));
         }
@@ -125,9 +171,6 @@ template <bool Unit> class Lanes {
     void take(int g, float* out) const {
         for (int i = 0; i < length_[g]; i += V::kLanes) V::load(y_[0] + g * kShort + i).store_part(out + i, length_[g] - i);
     }
-
-  private:
-    void turn_back() { turn_all(lane_[0], kRows, y_[0], kShort, columns_ / kSide, true); }  // y_ read as rows
 };
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME

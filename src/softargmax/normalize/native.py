@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax import _native
-from softargmax.core.native import view
+from softargmax.core.native import fresh, view
 from softargmax.core.scale import UNIT
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def _scale(scale: Scale) -> tuple[Any, Any]:
 
 
 def _run(kernel: Callable[..., None], z: Array, axes: Any, scale: Scale, where: Any, dtype: Any, out: Any) -> Array:
-    result: Array = np.empty(z.shape, dtype) if out is None else out
+    result = fresh(z.shape, dtype) if out is None else out
     if scale is UNIT and where is None and z.dtype == dtype and dtype.kind == "f":
         kernel(z, result, axes)
     else:
@@ -49,7 +49,7 @@ def log_softmax(z: Array, axes: tuple[int, ...], scale: Scale, where: Any, dtype
 
 def softmax_with_lse(z: Array, axes: tuple[int, ...], scale: Scale, where: Any, dtype: Any) -> tuple[Array, Array]:
     """Both exp(beta z - lse) and lse, in nats."""
-    out = np.empty(z.shape, dtype)
+    out = fresh(z.shape, dtype)
     lse = np.empty(_row_shape(z, axes), np.float64 if dtype == np.float64 else np.float32)
     _native.softmax(view(z), view(out), axes, *_scale(scale), where, lse)
     return out, lse
@@ -66,7 +66,7 @@ def logsumexp(
 
 def logcumsumexp(z: Array, axis: int) -> Array:
     """log of the running sum of exp(z)."""
-    out = np.empty(z.shape, np.float32 if z.dtype.itemsize == 2 else z.dtype)
+    out = fresh(z.shape, np.float32 if z.dtype.itemsize == 2 else z.dtype)
     _native.logcumsumexp(view(z), out, (axis,))
     return out
 
@@ -78,12 +78,12 @@ def _segments(kernel: Callable[..., None], z: Array, offsets: Array, scale: Scal
 
 def segment_softmax(z: Array, offsets: Array, scale: Scale) -> Array:
     """softmax inside each segment of axis 0."""
-    return _segments(_native.segment_softmax, z, offsets, scale, np.empty(z.shape, z.dtype))
+    return _segments(_native.segment_softmax, z, offsets, scale, fresh(z.shape, z.dtype))
 
 
 def segment_log_softmax(z: Array, offsets: Array, scale: Scale) -> Array:
     """log_softmax inside each segment of axis 0."""
-    return _segments(_native.segment_log_softmax, z, offsets, scale, np.empty(z.shape, z.dtype))
+    return _segments(_native.segment_log_softmax, z, offsets, scale, fresh(z.shape, z.dtype))
 
 
 def segment_logsumexp(z: Array, offsets: Array, scale: Scale) -> Array:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from softargmax.core.check import bounds_hold
 from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.exact import difference, total, two_product, two_sum, working_dtype
 from softargmax.core.scale import UNIT, Scale, rounded
@@ -77,6 +78,7 @@ class Segments(Rows):
     """
 
     def __init__(self, z: Any, offsets: Any) -> None:
+        bounds_hold(offsets, z)
         super().__init__(z, (0,))
         xp, n = self.xp, self.length
         integer = xp.__array_namespace_info__().default_dtypes(device=device_of(z))["integral"]

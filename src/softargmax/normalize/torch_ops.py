@@ -28,26 +28,18 @@ def softmax(
     z: Tensor, axes: Axes, scale: Scale, where: Tensor | None, dtype: torch.dtype, out: Tensor | None
 ) -> Tensor:
     """exp(x - lse)."""
-    if where is None and type(scale.hi) is float and z.dtype is dtype and out is None and direct(z):
-        result = fresh_like(z, dtype)
-        _native.softmax(view(z), view(result), axes, scale.hi, scale.lo)
-        return result
-    z = _widened(z, dtype)
-    arguments = z, *_betas(scale, z, axes), where, axes, *_numbers(scale)
-    return softmax_rows(*arguments, dtype)[0] if out is None else _into(kernels.softmax_out, out, arguments)
+    if where is None and type(scale.hi) is float and z.dtype is dtype and direct(z, out):
+        return _at_once(_native.softmax, z, axes, scale, out)
+    return _normalized(softmax_rows, kernels.softmax_out, z, axes, scale, where, dtype, out)
 
 
 def log_softmax(
     z: Tensor, axes: Axes, scale: Scale, where: Tensor | None, dtype: torch.dtype, out: Tensor | None
 ) -> Tensor:
     """x - lse."""
-    if where is None and type(scale.hi) is float and z.dtype is dtype and out is None and direct(z):
-        result = fresh_like(z, dtype)
-        _native.log_softmax(view(z), view(result), axes, scale.hi, scale.lo)
-        return result
-    z = _widened(z, dtype)
-    arguments = z, *_betas(scale, z, axes), where, axes, *_numbers(scale)
-    return log_softmax_rows(*arguments, dtype)[0] if out is None else _into(kernels.log_softmax_out, out, arguments)
+    if where is None and type(scale.hi) is float and z.dtype is dtype and direct(z, out):
+        return _at_once(_native.log_softmax, z, axes, scale, out)
+    return _normalized(log_softmax_rows, kernels.log_softmax_out, z, axes, scale, where, dtype, out)
 
 
 def softmax_with_lse(
@@ -95,6 +87,33 @@ def logcumsumexp(z: Tensor, axis: int) -> Tensor:
     if z.ndim == 0:
         return logcumsumexp_rows(z.reshape(1), 0).reshape(())
     return logcumsumexp_rows(z, axis)
+
+
+def _at_once(native: Any, z: Tensor, axes: Axes, scale: Scale, out: Tensor | None) -> Tensor:
+    """The kernel alone: nothing to differentiate, to trace or to convert (of 7 scores, that is most of the time)."""
+    result = fresh_like(z, z.dtype) if out is None else out
+    native(view(z), view(result), axes, scale.hi, scale.lo)
+    if out is not None:
+        torch.autograd.graph.increment_version(out)
+    return result
+
+
+def _normalized(
+    rows: Any,
+    into: Operator[None],
+    z: Tensor,
+    axes: Axes,
+    scale: Scale,
+    where: Tensor | None,
+    dtype: torch.dtype,
+    out: Tensor | None,
+) -> Tensor:
+    z = _widened(z, dtype)
+    arguments = z, *_betas(scale, z, axes), where, axes, *_numbers(scale)
+    if out is not None:
+        return _into(into, out, arguments)
+    result: Tensor = rows(*arguments, dtype)[0]
+    return result
 
 
 def _widened(z: Tensor, dtype: torch.dtype) -> Tensor:

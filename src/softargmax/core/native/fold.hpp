@@ -1,6 +1,8 @@
 // fold: the state of one block of scores.
 #pragma once
 
+#include <type_traits>
+
 #include "state.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
@@ -19,6 +21,20 @@ template <> struct Reach<double> {
     static constexpr double lower = 0x1p-600;
 };
 
+// e^(beta d) = 2^k (e + e_low), for one number or a pack.
+template <class V> struct Parts {
+    V k, e, e_low;
+};
+template <class V> SOFTARGMAX_INLINE Parts<V> parts_of(V d, Scale beta) {
+    using E = Exp<double>;
+    const auto all = [](double x) SOFTARGMAX_LAMBDA { return Splat<V>::of(x); };
+    const V hi = d * all(beta.hi), lo = fma(d, all(beta.hi), all(-0.0) - hi) + d * all(beta.lo);
+    const V k = fma(hi, all(E::log2e), all(E::magic)) - all(E::magic);
+    const V r = fma(k, all(-E::ln2_hi), hi) + fma(k, all(-E::ln2_lo), lo);
+    const V t = exp_less_one<double>(r), e = all(1.0) + t;
+    return {k, e, t - (e - all(1.0))};
+}
+
 // What a piece with maximum m is measured from: e^(beta (m - shift)) = 2^k (e + e_low).
 //
 // The shift is nothing while the scores are small, and m itself once |beta m| is `twice`. Either way z - shift is exact for
@@ -27,25 +43,25 @@ template <class T> struct Peak {
     T m, shift;
     int k;
     double e, e_low;
-    Peak() = default;
-    SOFTARGMAX_INLINE Peak(T top, Scale beta)
-        : m(top), shift(std::fabs(static_cast<double>(top) * beta.hi) >= Reach<T>::twice ? top : 0) {
-        using E = Exp<double>;
-        const Twofold x = times(static_cast<double>(m) - static_cast<double>(shift), beta);
-        const double n = fma(x.hi, E::log2e, E::magic) - E::magic;
-        const double r = fma(n, -E::ln2_hi, x.hi) + fma(n, -E::ln2_lo, x.lo);
-        const double t = exp_less_one<double>(r);
-        k = static_cast<int>(n);
-        e = 1.0 + t;
-        e_low = t - (e - 1.0);
+    SOFTARGMAX_INLINE Peak(T top, Scale beta) : m(top), shift(shift_of(top, beta)) {
+        const Parts<double> x = parts_of(static_cast<double>(m) - static_cast<double>(shift), beta);
+        k = static_cast<int>(x.k);
+        e = x.e;
+        e_low = x.e_low;
     }
+    static SOFTARGMAX_INLINE T shift_of(T m, Scale beta) {
+        return std::fabs(static_cast<double>(m) * beta.hi) >= Reach<T>::twice ? m : 0;
+    }
+    // Whether the terms are simply e^z: nothing to shift by, nothing to scale with.
+    SOFTARGMAX_INLINE bool plain(Scale beta) const { return shift == 0 && beta.unit(); }
     // Scores at or below this contribute nothing. Always below m itself.
-    SOFTARGMAX_INLINE T floor(Scale beta) const {
+    static SOFTARGMAX_INLINE T floor_of(T m, Scale beta) {
         const double reach = beta.hi == 1 ? Reach<T>::reach : Reach<T>::reach / beta.hi;  // a division is 15 cycles of a row
         const T low = static_cast<T>(static_cast<double>(m) - reach);
         const T below = next_below(m);
         return low < below ? low : below;
     }
+    SOFTARGMAX_INLINE T floor(Scale beta) const { return floor_of(m, beta); }
 };
 
 // ---- fold -----------------------------------------------------------------------------------------------------
@@ -124,7 +140,8 @@ template <class T> State count_ties(const T* z, std::int64_t n, T m) {
 }
 
 // The terms e^(beta (z - shift)) of one row or block, times 2^(lift - k); 0 at and below its floor.
-template <bool Unit, class T> struct Terms {
+// Without the shift where there is none: it is a twentieth of the time of a softmax.
+template <bool Plain, class T> struct Terms {
     using V = Pack<T>;
     ScaleIn<T> scale;
     V shift, low, magic;
@@ -134,7 +151,7 @@ template <bool Unit, class T> struct Terms {
           low(V::all(peak.floor(beta))),
           magic(V::all(magic_of<T>(Reach<T>::lift - peak.k))) {}
     SOFTARGMAX_INLINE auto in(V z) const { return above(z, low); }
-    SOFTARGMAX_INLINE Term<T> operator()(V z) const { return exp_term<Unit>(z - shift, scale, magic); }
+    SOFTARGMAX_INLINE Term<T> operator()(V z) const { return exp_term<Plain>(Plain ? z : z - shift, scale, magic); }
 };
 
 // kStore: t and power of each term are written to two rows of kBlock, for softmax to scale.
@@ -143,10 +160,10 @@ enum class Fold { kPlain, kStore, kCareful };
 
 // The maximum's own term and its ties are counted, not added: r keeps the tail of a confident row, and the largest term
 // brings no rounding error into the sum.
-template <bool Unit, Fold mode, class T>
+template <bool Plain, Fold mode, class T>
 State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, T* store = nullptr) {
     using V = Pack<T>;
-    const Terms<Unit, T> terms(peak, beta);
+    const Terms<Plain, T> terms(peak, beta);
     const V top = V::all(peak.m), none = V::all(0);
     const double lower = Reach<T>::lower / peak.e;
     Sum<T> sum, powers;
@@ -192,13 +209,20 @@ State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, T* 
 
 SOFTARGMAX_INLINE bool looks_confident(double r) { return r > 0 && r < 0.125; }
 
+// f(std::true_type) where the terms are plain, f(std::false_type) elsewhere.
+template <class T, class F> SOFTARGMAX_INLINE auto with_plain(const Peak<T>& peak, Scale beta, F f) {
+    return peak.plain(beta) ? f(std::true_type{}) : f(std::false_type{});
+}
+
 // A confident piece, whose log l is about r, is looked at twice: the terms of float32 are good to an ulp, which the
 // division by E can make two.
-template <bool Unit, Fold mode, class T>
+template <Fold mode, class T>
 State fold_finite(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, T* store = nullptr) {
-    const State s = fold_once<Unit, mode>(z, n, peak, beta, store);
-    if (sizeof(T) == 8 || !looks_confident(s.r)) return s;
-    return fold_once<Unit, Fold::kCareful>(z, n, peak, beta);
+    return with_plain(peak, beta, [&](auto plain) {
+        const State s = fold_once<plain.value, mode>(z, n, peak, beta, store);
+        if (sizeof(T) == 8 || !looks_confident(s.r)) return s;
+        return fold_once<plain.value, Fold::kCareful>(z, n, peak, beta);
+    });
 }
 
 // Whether a float32 piece can be folded in float32: beyond these it is folded in float64.
@@ -215,9 +239,7 @@ template <class T> State fold(const T* z, std::int64_t n, Scale beta) {
             return fold<double>(wide, n, beta);
         }
     }
-    const Peak<T> peak(m, beta);
-    return beta.unit() ? fold_finite<true, Fold::kPlain>(z, n, peak, beta)
-                       : fold_finite<false, Fold::kPlain>(z, n, peak, beta);
+    return fold_finite<Fold::kPlain>(z, n, Peak<T>(m, beta), beta);
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME

@@ -58,9 +58,14 @@ struct Job {
 
 using Run = void (*)(const Job&);
 
-// One entry for each instruction set that was compiled: namespace NAME { void run(const Job&); }
+constexpr int kMultiplyAdds = 16;  // to a round of `multiply_adds`
+
+// The entries of each instruction set that was compiled.
 #define X(name) \
-    namespace name { void run(const Job& job); }
+    namespace name { \
+    void run(const Job& job); \
+    double multiply_adds(std::int64_t rounds); \
+    }
 #ifdef SOFTARGMAX_ISA_LIST
 SOFTARGMAX_ISA_LIST
 #endif

@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "arguments.hpp"
+#include "pool.hpp"
 
 using namespace nb::literals;
 
@@ -133,9 +134,12 @@ void segments(Op op, nb::handle z_, nb::ndarray<const std::int64_t, nb::ndim<1>,
     const std::int64_t count = static_cast<std::int64_t>(offsets.size()) - 1;
     // A copy: they are addresses, and the caller's other threads may write to their own while the kernel runs.
     const std::vector<std::int64_t> at(offsets.data(), offsets.data() + offsets.size());
-    for (std::int64_t s = 0; s < count; ++s)
-        if (at[static_cast<std::size_t>(s)] > at[static_cast<std::size_t>(s) + 1]) throw nb::value_error("offsets: they decrease");
-    if (at.front() != 0 || at.back() != z.shape[0]) throw nb::value_error("offsets: they run from 0 to len(z)");
+    if (at.front() != 0 || at.back() != z.shape[0])
+        throw nb::value_error(("offsets: from " + std::to_string(at.front()) + " to " + std::to_string(at.back()) +
+                               "; they may go from 0 to the length of z, " + std::to_string(z.shape[0])).c_str());
+    bool falls = false;
+    for (std::size_t s = 1; s < at.size(); ++s) falls |= at[s] < at[s - 1];
+    if (falls) throw nb::value_error("offsets: they decrease somewhere; they may only stay or grow");
     // The plan sees the rows (segments, trailing...); an operand as long as z starts at its own offset in a segment.
     View rows = z;
     rows.shape[0] = count;
@@ -162,6 +166,25 @@ void segments(Op op, nb::handle z_, nb::ndarray<const std::int64_t, nb::ndim<1>,
     call.job.out.col[0] = out.stride[0];
     call.segment_work = z.shape[0] * (count ? call.job.rows.total / count : 0);
     call.run();
+}
+
+// Bytes of the pool, as an array that gives them back when nobody holds it any more.
+nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> memory(std::size_t bytes) {
+    struct Loan {
+        void* data;
+        std::size_t bytes;
+    };
+    Loan* loan = new Loan{Pool::instance().take(bytes), bytes};
+    if (!loan->data) {
+        delete loan;
+        throw std::bad_alloc();
+    }
+    const nb::capsule owner(loan, [](void* p) noexcept {
+        const Loan* its = static_cast<Loan*>(p);
+        Pool::instance().give(its->data, its->bytes);
+        delete its;
+    });
+    return {loan->data, {bytes}, owner};
 }
 
 }  // namespace
@@ -223,12 +246,19 @@ NB_MODULE(_native, module) {
 
     module.def("set_num_threads", [](int n) { asked_threads() = n; }, "n"_a, "0: as OpenMP says");
     module.def("get_num_threads", [] { return threads_now(); });
+    module.def("multiply_adds", [](std::int64_t rounds) {
+        const nb::gil_scoped_release release;
+        return chosen_isa().multiply_adds(rounds);
+    }, "rounds"_a, "MULTIPLY_ADDS fused multiply-adds of 16 floats a round, on the calling thread");
+    module.attr("MULTIPLY_ADDS") = kMultiplyAdds;
     module.def("isa", [] { return std::string(chosen_isa().name); }, "the instruction set in use");
     module.def("isas", [] {
         nb::dict all;
         for (const Isa& each : isas()) all[each.name] = each.usable;
         return all;
     }, "instruction sets compiled in, and whether this processor has them");
+    module.def("memory", &memory, "bytes"_a, "fresh memory for a large result, from the pool");
+    module.attr("POOLED") = kPooled;
     module.attr("BLOCK") = kBlock;
     module.attr("__version__") = SOFTARGMAX_VERSION;
 }

@@ -91,11 +91,11 @@ SOFTARGMAX_INLINE double power_of_two(double km) {
 // The next number below a finite one (nextafter, without a call).
 template <class T> SOFTARGMAX_INLINE T next_below(T x) {
     typename IntOf<T>::Type i;
-    if (x == 0) return -std::numeric_limits<T>::denorm_min();
+    T y;
     std::memcpy(&i, &x, sizeof i);
     i += x > 0 ? -1 : 1;
-    std::memcpy(&x, &i, sizeof i);
-    return x;
+    std::memcpy(&y, &i, sizeof i);
+    return x == 0 ? -std::numeric_limits<T>::denorm_min() : y;
 }
 template <class V> struct Splat {  // a constant in every lane, or the scalar itself
     static SOFTARGMAX_INLINE V of(typename V::Scalar x) { return V::all(x); }

@@ -126,8 +126,9 @@ struct Groups {
           in_inner((inner + wanted - 1) / wanted),
           total(inner ? job.rows.total / inner * in_inner : 0) {}
     std::int64_t total;
-    std::int64_t first(std::int64_t i) const { return i / in_inner * inner + i % in_inner * size; }
+    std::int64_t first(std::int64_t i) const { return size == 1 ? i : i / in_inner * inner + i % in_inner * size; }
     int count(std::int64_t i) const {
+        if (size == 1) return 1;
         const std::int64_t rest = inner - i % in_inner * size;
         return rest < size ? static_cast<int>(rest) : size;
     }
