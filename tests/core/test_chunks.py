@@ -1,7 +1,9 @@
-"""Composed functions on large NumPy arrays: the same bits in chunks, and little memory."""
+"""Composed functions on large arrays: the same bits in chunks, and little memory."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tracemalloc
 from typing import Any
 
@@ -40,3 +42,32 @@ def test_entropy_needs_no_temporary_of_the_scores_size() -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < z.nbytes / 2, function
+
+
+@pytest.mark.parametrize("name", ["entropy", "soft_argmax", "kl_divergence"])
+def test_nor_for_tensors_without_derivatives(name: str) -> None:
+    """A process of its own: its peak grows by less than a quarter of the scores, 64 MiB."""
+    pytest.importorskip("torch")
+    call = {"kl_divergence": "lambda x: softargmax.kl_divergence(x, x)"}.get(name, f"softargmax.{name}")
+    code = f"""
+import re, softargmax, torch
+peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024
+z, f = torch.ones(4096, 4096), {call}
+f(z[:64])
+before = peak()
+f(z)
+print(peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 16
+
+
+def test_tensors_in_chunks_have_the_bits_of_the_whole() -> None:
+    torch = pytest.importorskip("torch")
+    z = torch.from_numpy(np.random.default_rng(4).standard_normal((300, 2000)))
+    for function in (s.entropy, s.soft_argmax):
+        chunked = function(z)
+        whole = function(z.clone().requires_grad_())
+        assert whole.requires_grad
+        assert torch.equal(chunked, whole.detach())
+        assert chunked.tolist() == function(z.numpy()).tolist()

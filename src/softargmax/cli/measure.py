@@ -211,7 +211,7 @@ def copy_rate(threads: int, megabytes: int = 64) -> float:
 
 def arithmetic_rate(threads: int) -> float:
     """Measure fused multiply-adds of 16 floats a second, by the compiled core's own loop in registers."""
-    rounds = 100_000
+    rounds = 1_000_000
     with ThreadPoolExecutor(threads) as pool:
         seconds = best_of(lambda: list(pool.map(_native.multiply_adds, [rounds] * threads)))
     return threads * rounds * _native.MULTIPLY_ADDS / seconds

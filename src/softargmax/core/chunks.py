@@ -1,12 +1,14 @@
-"""Large NumPy arrays a few rows at a time: what is composed of several steps then needs no temporary of their size."""
+"""Large arrays in CPU memory a few rows at a time: what is composed of several steps then needs no temporary of their size.
+
+Tensors that record derivatives or are being traced are taken whole: torch keeps what their backward will want.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from softargmax.core.dispatch import as_number, kind_of
+from softargmax.core.dispatch import as_number, kind_of, namespace
 from softargmax.core.scale import Scale
 
 if TYPE_CHECKING:
@@ -23,13 +25,24 @@ def by_rows(compute: Callable[..., Any], axes: tuple[int, ...], *arguments: Any)
     """
     z = arguments[0]
     rows = [i for i in range(z.ndim) if i not in axes and z.shape[i] > 1]
-    if kind_of(z) != "numpy" or z.size <= 2 * SIZE or not rows:
+    size = math.prod(z.shape)
+    if size <= 2 * SIZE or not rows or not _cut(z):
         return as_number(compute(*arguments))
     axis = rows[0]
-    step = max(1, SIZE * z.shape[axis] // z.size)
+    step = max(1, SIZE * z.shape[axis] // size)
     bounds = ((start, start + step) for start in range(0, z.shape[axis], step))
     parts = [compute(*(_piece(x, axis - z.ndim, *bound) for x in arguments)) for bound in bounds]
-    return np.concatenate(parts, axis=axis - sum(i < axis for i in axes))
+    return namespace(z).concat(parts, axis=axis - sum(i < axis for i in axes))
+
+
+def _cut(z: Any) -> bool:
+    """Whether to take z in pieces."""
+    kind = kind_of(z)
+    if kind != "torch":
+        return kind == "numpy"
+    from softargmax.core.torch_bridge import direct
+
+    return direct(z)
 
 
 def _piece(argument: Any, axis: int, start: int, stop: int) -> Any:

@@ -11,6 +11,37 @@
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 namespace {
 
+// ---- dealing out --------------------------------------------------------------------------------------------------
+
+template <class T, int Size, class F> void each_group(const Frame<T>& frame, F body) {
+    parallel_for(frame.job.threads, frame.groups.total, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+            Group<T, Size> group(frame, i);
+            body(group);
+        }
+    });
+}
+inline std::int64_t blocks_of(const Job& job) { return (job.cols.total + kBlock - 1) / kBlock; }
+
+// Whether there are fewer groups than threads, so that rows are better split: by blocks, whose sums are added in order.
+template <class T> bool few_long_rows(const Frame<T>& frame) {
+    return !frame.job.offsets && frame.groups.total < frame.job.threads && blocks_of(frame.job) > 1;
+}
+// body(group, block, which of all blocks) with the block loaded.
+template <class T, int Size, class F> void each_block(const Frame<T>& frame, F body) {
+    const std::int64_t blocks = blocks_of(frame.job);
+    parallel_for(frame.job.threads, frame.groups.total * blocks, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t unit = begin; unit < end; ++unit) {
+            Group<T, Size> group(frame, unit / blocks);
+            group.load(unit % blocks);
+            body(group, unit % blocks, unit);
+        }
+    });
+}
+template <class X, int Size> std::vector<X> one_each(std::int64_t count) {
+    return std::vector<X>(static_cast<std::size_t>(count * Size));
+}
+
 // ---- softmax, log_softmax, logsumexp and their halves -------------------------------------------------------------
 
 bool any_flat(const Job& job) {
@@ -21,7 +52,6 @@ bool any_flat(const Job& job) {
 
 template <class T, int Size> void normalize(const Job& job) {
     const Frame<T> frame(job, Size);
-    const std::int64_t blocks = (job.cols.total + kBlock - 1) / kBlock;
     if constexpr (sizeof(T) == 4 && Size == 1)
         if (fits_lanes<T, Size>(frame)) {
             parallel_for(job.threads, frame.groups.total, [&](std::int64_t begin, std::int64_t end) {
@@ -30,30 +60,16 @@ template <class T, int Size> void normalize(const Job& job) {
             });
             return;
         }
-    if (job.offsets || frame.groups.total >= job.threads || blocks < 2 || any_flat(job)) {
-        parallel_for(job.threads, frame.groups.total, [&](std::int64_t begin, std::int64_t end) {
-            if (is_bare<T, Size>(frame)) return bare_rows(frame, begin, end);
-            for (std::int64_t i = begin; i < end; ++i) {
-                Group<T, Size> group(frame, i);
-                whole_group(group);
-            }
-        });
+    if (is_bare<T, Size>(frame)) {
+        parallel_for(job.threads, frame.groups.total, [&](std::int64_t begin, std::int64_t end) { bare_rows(frame, begin, end); });
         return;
     }
-    // Few long rows: blocks go to threads, their states are merged in order by one.
-    std::vector<State> pieces(static_cast<std::size_t>(frame.groups.total * blocks * Size)), rows(static_cast<std::size_t>(job.rows.total));
-    const auto each_block = [&](auto body) {
-        parallel_for(job.threads, frame.groups.total * blocks, [&](std::int64_t begin, std::int64_t end) {
-            for (std::int64_t unit = begin; unit < end; ++unit) {
-                Group<T, Size> group(frame, unit / blocks);
-                group.load(unit % blocks);
-                body(group, unit % blocks, pieces.data() + unit * Size);
-            }
-        });
-    };
+    if (!few_long_rows(frame) || any_flat(job)) return each_group<T, Size>(frame, [](Group<T, Size>& group) { whole_group(group); });
+    const std::int64_t blocks = blocks_of(job);
+    auto pieces = one_each<State, Size>(frame.groups.total * blocks), rows = one_each<State, 1>(job.rows.total);
     if (folds(job.op))
-        each_block([&](Group<T, Size>& group, std::int64_t block, State* piece) {
-            for (int g = 0; g < group.count; ++g) piece[g] = group.fold_row(g, block);
+        each_block<T, Size>(frame, [&](Group<T, Size>& group, std::int64_t block, std::int64_t unit) {
+            for (int g = 0; g < group.count; ++g) pieces[static_cast<std::size_t>(unit * Size + g)] = group.fold_row(g, block);
         });
     for (std::int64_t i = 0; i < frame.groups.total; ++i) {
         Group<T, Size> group(frame, i);
@@ -66,7 +82,7 @@ template <class T, int Size> void normalize(const Job& job) {
         }
     }
     if (job.op == Op::logsumexp || job.op == Op::fold) return;
-    each_block([&](Group<T, Size>& group, std::int64_t block, State*) {
+    each_block<T, Size>(frame, [&](Group<T, Size>& group, std::int64_t block, std::int64_t) {
         for (int g = 0; g < group.count; ++g) group.state[g] = rows[static_cast<std::size_t>(group.first + g)];
         apply_block(group, block);
     });
@@ -74,65 +90,72 @@ template <class T, int Size> void normalize(const Job& job) {
 
 // ---- derivatives --------------------------------------------------------------------------------------------------
 
+// <p, g> or, from log p, the sum of g: of a block that is loaded.
+template <class T, int Size> double block_sum(const Group<T, Size>& group, std::int64_t block, int g) {
+    const T *x = group.scores + g * group.pitch, *y = group.other + g * group.pitch;
+    const std::int64_t n = group.end(block) - group.begin(block);
+    return group.job.op == Op::log_softmax_vjp ? sum_in_support(x, y, n) : inner_product(x, y, n);
+}
+// Rows with infinities, and T = 0, are constant where they are differentiable at all; NaN stays NaN.
+inline double slope_of(const Job& job, std::int64_t row) {
+    const double beta = job.hi ? at(job.hi, job, row) : 1, lse = job.lse ? at(job.lse, job, row) : 0;
+    if (lse != lse) return 1;
+    return lse == kInf || std::isinf(beta) ? 0 : beta;
+}
+template <class T, int Size> void vjp_block(Group<T, Size>& group, std::int64_t block, const double* sum) {
+    for (int g = 0; g < group.count; ++g) {
+        const T *x = group.scores + g * group.pitch, *y = group.other + g * group.pitch;
+        const std::int64_t n = group.end(block) - group.begin(block);
+        const double beta = slope_of(group.job, group.first + g);
+        const auto to = group.target(g, block, x);
+        if (beta == 0) std::fill_n(to.out, n, T{0});
+        else if (group.job.op == Op::log_softmax_vjp) log_softmax_vjp(x, y, n, sum[g], beta, to);
+        else softmax_vjp(x, y, n, sum[g], beta, to);
+    }
+    group.flush(block);
+}
+
 template <class T, int Size> void vjp(const Job& job) {
-    const bool log = job.op == Op::log_softmax_vjp;
     const Frame<T> frame(job, Size);
-    parallel_for(job.threads, frame.groups.total, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i) {
-            Group<T, Size> group(frame, i);
-            double sum[Size] = {}, beta[Size] = {};
-            const std::int64_t blocks = group.blocks();
-            for (std::int64_t b = 0; b < blocks; ++b) {
+    if (!few_long_rows(frame))
+        return each_group<T, Size>(frame, [](Group<T, Size>& group) {
+            double sum[Size] = {};
+            for (std::int64_t b = 0; b < group.blocks(); ++b) {
                 group.load(b);
-                for (int g = 0; g < group.count; ++g) {
-                    const T *x = group.scores + g * group.pitch, *y = group.other + g * group.pitch;
-                    const std::int64_t n = group.end(b) - group.begin(b);
-                    sum[g] += log ? sum_in_support(x, y, n) : inner_product(x, y, n);
-                }
+                for (int g = 0; g < group.count; ++g) sum[g] += block_sum(group, b, g);
             }
-            // Rows with infinities, and T = 0, are constant where they are differentiable at all; NaN stays NaN.
-            for (int g = 0; g < group.count; ++g) {
-                beta[g] = job.hi ? at(job.hi, job, group.first + g) : 1;
-                const double lse = job.lse ? at(job.lse, job, group.first + g) : 0;
-                if (lse != lse) beta[g] = 1;
-                else if (lse == kInf || std::isinf(beta[g])) beta[g] = 0;
+            for (std::int64_t b = 0; b < group.blocks(); ++b) {
+                if (group.blocks() > 1) group.load(b);
+                vjp_block(group, b, sum);
             }
-            for (std::int64_t b = 0; b < blocks; ++b) {
-                if (blocks > 1) group.load(b);
-                for (int g = 0; g < group.count; ++g) {
-                    const T *x = group.scores + g * group.pitch, *y = group.other + g * group.pitch;
-                    const std::int64_t n = group.end(b) - group.begin(b);
-                    const auto to = group.target(g, b, x);
-                    if (beta[g] == 0) std::fill_n(to.out, n, T{0});
-                    else if (log) log_softmax_vjp(x, y, n, sum[g], beta[g], to);
-                    else softmax_vjp(x, y, n, sum[g], beta[g], to);
-                }
-                group.flush(b);
-            }
-        }
+        });
+    const std::int64_t blocks = blocks_of(job);
+    auto pieces = one_each<double, Size>(frame.groups.total * blocks), sums = one_each<double, Size>(frame.groups.total);
+    each_block<T, Size>(frame, [&](Group<T, Size>& group, std::int64_t block, std::int64_t unit) {
+        for (int g = 0; g < group.count; ++g) pieces[static_cast<std::size_t>(unit * Size + g)] = block_sum(group, block, g);
+    });
+    for (std::size_t i = 0; i < pieces.size(); ++i) sums[i / static_cast<std::size_t>(blocks * Size) * Size + i % Size] += pieces[i];
+    each_block<T, Size>(frame, [&](Group<T, Size>& group, std::int64_t block, std::int64_t unit) {
+        vjp_block(group, block, sums.data() + unit / blocks * Size);
     });
 }
 
 // ---- logcumsumexp ---------------------------------------------------------------------------------------------------
 
 template <class T, int Size> void logcumsumexp(const Job& job) {
-    const Frame<T> frame(job, Size);
-    parallel_for(job.threads, frame.groups.total, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i) {
-            Group<T, Size> group(frame, i);
-            for (std::int64_t b = 0; b < group.blocks(); ++b) {
-                group.load(b);
-                for (int g = 0; g < group.count; ++g) {
-                    const T* z = group.scores + g * group.pitch;
-                    const auto to = group.target(g, b, z);
-                    for (std::int64_t j = 0; j < group.end(b) - group.begin(b); ++j) {
-                        group.state[g] = merge(group.state[g], State{static_cast<double>(z[j]), 0}, Scale{});
-                        const double lse = finalize(group.state[g], Scale{});
-                        to.out[j] = static_cast<T>(lse == lse ? lse : kNaN);
-                    }
+    each_group<T, Size>(Frame<T>(job, Size), [](Group<T, Size>& group) {
+        for (std::int64_t b = 0; b < group.blocks(); ++b) {
+            group.load(b);
+            for (int g = 0; g < group.count; ++g) {
+                const T* z = group.scores + g * group.pitch;
+                const auto to = group.target(g, b, z);
+                for (std::int64_t j = 0; j < group.end(b) - group.begin(b); ++j) {
+                    group.state[g] = merge(group.state[g], State{static_cast<double>(z[j]), 0}, Scale{});
+                    const double lse = finalize(group.state[g], Scale{});
+                    to.out[j] = static_cast<T>(lse == lse ? lse : kNaN);
                 }
-                group.flush(b);
             }
+            group.flush(b);
         }
     });
 }
