@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 RESULT = Path(__file__).parent / "results" / "normalize.json"
 THREADS = 2
 
-# Multiplications of 16 floats, with or without an addition, that our kernels do for 16 scores in all passes together: a term
-# is 9 (its t), its value 1 more, a probability 2; backward: the inner product 1, the vjp 2.
+# Multiplications of 16 floats, with or without an addition, that our kernels do for 16 scores in all passes together: a
+# term is 9 (its t), its value 1 more, a probability 2; backward: the inner product 1, the vjp 2.
 PER_16 = {"softmax": 21.0, "softmax of a short row": 12.0, "log_softmax": 10.0, "logsumexp": 10.0, "backward": 3.0}
 
 
@@ -230,7 +230,10 @@ def run(words: list[str], rounds: int) -> tuple[list[dict[str, Any]], Limits]:
     sa.set_num_threads(THREADS)
     limits = machine_limits(THREADS)
     RESULT.parent.mkdir(exist_ok=True)
-    print(f"copy {limits.copy_bytes / 1e9:.1f} GB/s, {limits.multiply_adds / 1e9:.2f} G multiply-adds of 16 floats a second")
+    print(
+        f"copy {limits.copy_bytes / 1e9:.1f} GB/s, "
+        f"{limits.multiply_adds / 1e9:.2f} G multiply-adds of 16 floats a second"
+    )
     records = []
     for promise in promises():
         if all(word in promise.name for word in words):

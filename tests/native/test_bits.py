@@ -35,7 +35,7 @@ def threads() -> Iterator[None]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_batch_size_and_position(name: str, dtype: str) -> None:
-    """Batches of 4096, 7 and 1; rows in another order; rows of up to 64 run sixteen at a time where there are as many."""
+    """Batches of 4096, 7 and 1; rows in another order. Up to 64 scores, rows run sixteen at a time."""
     operation = OPERATIONS[name]
     for n in (1, 7, 16, 20, 33, 49, 64, 65, 200) if dtype == "float32" else (1, 7, 33, 200):
         z = scores((4096, n), dtype)

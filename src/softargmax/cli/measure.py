@@ -25,8 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax import _native
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -182,7 +180,9 @@ def measure(case: Case, *, rounds: int = 15, seconds: float = 20.0) -> Result:
             break
         for side in order[turn % len(order) :] + order[: turn % len(order)]:
             side.sample()
-    return Result(case.name, {name: Timing.of(side.samples) for name, side in sides.items()}, case.bytes, case.multiply_adds)
+    return Result(
+        case.name, {name: Timing.of(side.samples) for name, side in sides.items()}, case.bytes, case.multiply_adds
+    )
 
 
 # --- the machine --------------------------------------------------------------------------------------------------
@@ -211,6 +211,8 @@ def copy_rate(threads: int, megabytes: int = 64) -> float:
 
 def arithmetic_rate(threads: int) -> float:
     """Measure fused multiply-adds of 16 floats a second, by the compiled core's own loop in registers."""
+    from softargmax import _native  # at the top, a core that cannot be loaded would end every command
+
     rounds = 1_000_000
     with ThreadPoolExecutor(threads) as pool:
         seconds = best_of(lambda: list(pool.map(_native.multiply_adds, [rounds] * threads)))

@@ -1,4 +1,4 @@
-"""Large arrays in CPU memory a few rows at a time: what is composed of several steps then needs no temporary of their size.
+"""Large arrays in CPU memory a few rows at a time, so that steps on them need no temporary of their size.
 
 Tensors that record derivatives or are being traced are taken whole: torch keeps what their backward will want.
 """

@@ -94,7 +94,8 @@ def fresh(shape: tuple[int, ...], dtype: Any) -> Array:
     size = math.prod(shape) * dtype.itemsize
     if size < _native.POOLED:
         return np.empty(shape, dtype)
-    return _native.memory(size).view(dtype).reshape(shape)
+    result: Array = _native.memory(size).view(dtype).reshape(shape)
+    return result
 
 
 Array = np.ndarray[Any, Any]

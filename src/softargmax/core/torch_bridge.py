@@ -65,7 +65,8 @@ def direct(tensor: Tensor, out: Tensor | None = None) -> bool:
     )
 
 
-def _all_direct(arguments: tuple[Any, ...]) -> bool:
+def all_direct(arguments: tuple[Any, ...]) -> bool:
+    """Whether a kernel may be called on every tensor among the arguments as it is."""
     return all(direct(argument) for argument in arguments if isinstance(argument, Tensor))
 
 
@@ -109,7 +110,7 @@ class Operator(Generic[Result]):
         if torch.compiler.is_compiling() or getattr(_dispatched, "inside", False):
             traced: Result = self.overload(*arguments)
             return traced
-        if _all_direct(arguments):
+        if all_direct(arguments):
             return self.kernel(*arguments)
         # Function.apply reads the signature of `forward` at every call, for defaults that rules do not have: 20 us.
         return self._apply(*arguments) if _transformed() else self._apply_here(*arguments)
@@ -136,7 +137,7 @@ class Operator(Generic[Result]):
             self._below.keys = None
             with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
                 return self.overload.redispatch(keys, *arguments)
-        if _all_direct(arguments):
+        if all_direct(arguments):
             return self.kernel(*arguments)
         with torch._C._AutoDispatchBelowAutograd():
             return self.overload(*arguments)

@@ -38,6 +38,9 @@ template <class T, int Size, class F> void each_block(const Frame<T>& frame, F b
         }
     });
 }
+struct Number {  // a type of this namespace: std::vector<double> would be one function for all instruction sets
+    double value = 0;
+};
 template <class X, int Size> std::vector<X> one_each(std::int64_t count) {
     return std::vector<X>(static_cast<std::size_t>(count * Size));
 }
@@ -102,15 +105,15 @@ inline double slope_of(const Job& job, std::int64_t row) {
     if (lse != lse) return 1;
     return lse == kInf || std::isinf(beta) ? 0 : beta;
 }
-template <class T, int Size> void vjp_block(Group<T, Size>& group, std::int64_t block, const double* sum) {
+template <class T, int Size> void vjp_block(Group<T, Size>& group, std::int64_t block, const Number* sum) {
     for (int g = 0; g < group.count; ++g) {
         const T *x = group.scores + g * group.pitch, *y = group.other + g * group.pitch;
         const std::int64_t n = group.end(block) - group.begin(block);
         const double beta = slope_of(group.job, group.first + g);
         const auto to = group.target(g, block, x);
         if (beta == 0) std::fill_n(to.out, n, T{0});
-        else if (group.job.op == Op::log_softmax_vjp) log_softmax_vjp(x, y, n, sum[g], beta, to);
-        else softmax_vjp(x, y, n, sum[g], beta, to);
+        else if (group.job.op == Op::log_softmax_vjp) log_softmax_vjp(x, y, n, sum[g].value, beta, to);
+        else softmax_vjp(x, y, n, sum[g].value, beta, to);
     }
     group.flush(block);
 }
@@ -119,10 +122,10 @@ template <class T, int Size> void vjp(const Job& job) {
     const Frame<T> frame(job, Size);
     if (!few_long_rows(frame))
         return each_group<T, Size>(frame, [](Group<T, Size>& group) {
-            double sum[Size] = {};
+            Number sum[Size];
             for (std::int64_t b = 0; b < group.blocks(); ++b) {
                 group.load(b);
-                for (int g = 0; g < group.count; ++g) sum[g] += block_sum(group, b, g);
+                for (int g = 0; g < group.count; ++g) sum[g].value += block_sum(group, b, g);
             }
             for (std::int64_t b = 0; b < group.blocks(); ++b) {
                 if (group.blocks() > 1) group.load(b);
@@ -130,11 +133,11 @@ template <class T, int Size> void vjp(const Job& job) {
             }
         });
     const std::int64_t blocks = blocks_of(job);
-    auto pieces = one_each<double, Size>(frame.groups.total * blocks), sums = one_each<double, Size>(frame.groups.total);
+    auto pieces = one_each<Number, Size>(frame.groups.total * blocks), sums = one_each<Number, Size>(frame.groups.total);
     each_block<T, Size>(frame, [&](Group<T, Size>& group, std::int64_t block, std::int64_t unit) {
-        for (int g = 0; g < group.count; ++g) pieces[static_cast<std::size_t>(unit * Size + g)] = block_sum(group, block, g);
+        for (int g = 0; g < group.count; ++g) pieces[static_cast<std::size_t>(unit * Size + g)].value = block_sum(group, block, g);
     });
-    for (std::size_t i = 0; i < pieces.size(); ++i) sums[i / static_cast<std::size_t>(blocks * Size) * Size + i % Size] += pieces[i];
+    for (std::size_t i = 0; i < pieces.size(); ++i) sums[i / static_cast<std::size_t>(blocks * Size) * Size + i % Size].value += pieces[i].value;
     each_block<T, Size>(frame, [&](Group<T, Size>& group, std::int64_t block, std::int64_t unit) {
         vjp_block(group, block, sums.data() + unit / blocks * Size);
     });

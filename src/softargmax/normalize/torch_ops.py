@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from softargmax import _native, normalize
-from softargmax.core.torch_bridge import Operator, compile_whole, direct
+from softargmax.core.torch_bridge import Operator, all_direct, compile_whole, direct
 from softargmax.core.torch_memory import fresh_like, view
 from softargmax.normalize import torch_kernels as kernels
 from softargmax.normalize.torch_cumulative import logcumsumexp_rows
@@ -17,6 +17,8 @@ from softargmax.normalize.torch_rows import log_softmax_rows, softmax_rows
 from softargmax.normalize.torch_segments import segment_log_softmax_rows, segment_logsumexp_rows, segment_softmax_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from softargmax.core.scale import Scale
 
 Axes = tuple[int, ...]
@@ -46,8 +48,7 @@ def softmax_with_lse(
     z: Tensor, axes: Axes, scale: Scale, where: Tensor | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """exp(x - lse), and lse in the unit of x."""
-    z = _widened(z, dtype)
-    p, lse = softmax_rows(z, *_betas(scale, z, axes), where, axes, *_numbers(scale), dtype)
+    p, lse = softmax_rows(z, *_betas(scale, _rows(z, axes)), where, axes, *_numbers(scale), dtype)
     return p, _squeezed(lse, axes)
 
 
@@ -61,9 +62,8 @@ def logsumexp(
     keepdims: bool,
 ) -> Tensor:
     """lse / beta, the smooth maximum."""
-    z = _widened(z, dtype)
     weights = None if weights is None else weights.expand(z.shape)
-    lse = logsumexp_rows(z, *_betas(scale, z, axes), weights, where, axes, *_numbers(scale), dtype)
+    lse = logsumexp_rows(z, *_betas(scale, _rows(z, axes)), weights, where, axes, *_numbers(scale), dtype)
     return lse if keepdims else _squeezed(lse, axes)
 
 
@@ -79,7 +79,7 @@ def segment_log_softmax(z: Tensor, offsets: Tensor, scale: Scale) -> Tensor:
 
 def segment_logsumexp(z: Tensor, offsets: Tensor, scale: Scale) -> Tensor:
     """lse / beta of each ragged row."""
-    return segment_logsumexp_rows(z, offsets, *_segment_betas(scale, z, offsets), *_numbers(scale))
+    return segment_logsumexp_rows(z, offsets, *_betas(scale, _segment_rows(z, offsets)), *_numbers(scale))
 
 
 def logcumsumexp(z: Tensor, axis: int) -> Tensor:
@@ -108,40 +108,33 @@ def _normalized(
     dtype: torch.dtype,
     out: Tensor | None,
 ) -> Tensor:
-    z = _widened(z, dtype)
-    arguments = z, *_betas(scale, z, axes), where, axes, *_numbers(scale)
+    arguments = z, *_betas(scale, _rows(z, axes)), where, axes, *_numbers(scale)
     if out is not None:
         return _into(into, out, arguments)
     result: Tensor = rows(*arguments, dtype)[0]
     return result
 
 
-def _widened(z: Tensor, dtype: torch.dtype) -> Tensor:
-    """z in float64 if the result is; every other pair of dtypes the kernels do as they go."""
-    return z.double() if dtype == torch.float64 else z
-
-
-def _betas(scale: Scale, z: Tensor, axes: Axes) -> tuple[Tensor | None, Tensor | None]:
+def _betas(scale: Scale, rows: Sequence[int]) -> tuple[Tensor | None, Tensor | None]:
     """The parts of a scale that is a tensor, one pair to a row, so that torch sums the gradient of what rows share."""
     if isinstance(scale.hi, float):
         return None, None
-    rows = [1 if axis in axes else size for axis, size in enumerate(z.shape)]
     return scale.hi.double().expand(rows), scale.lo.double().expand(rows)
+
+
+def _rows(z: Tensor, axes: Axes) -> list[int]:
+    return [1 if axis in axes else size for axis, size in enumerate(z.shape)]
 
 
 def _segments(rows: Any, alone: Any, z: Tensor, offsets: Tensor, scale: Scale) -> Tensor:
     """By the operator, which returns lse too for its derivatives, or by the kernel alone where there are none."""
-    arguments = z, offsets, *_segment_betas(scale, z, offsets), *_numbers(scale)
-    plain = all(direct(argument) for argument in arguments if isinstance(argument, Tensor))
-    result: Tensor = alone(*arguments) if plain else rows(*arguments)[0]
+    arguments = z, offsets, *_betas(scale, _segment_rows(z, offsets)), *_numbers(scale)
+    result: Tensor = alone(*arguments) if all_direct(arguments) else rows(*arguments)[0]
     return result
 
 
-def _segment_betas(scale: Scale, z: Tensor, offsets: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    if isinstance(scale.hi, float):
-        return None, None
-    rows = (offsets.shape[0] - 1, *z.shape[1:])
-    return scale.hi.double().expand(rows), scale.lo.double().expand(rows)
+def _segment_rows(z: Tensor, offsets: Tensor) -> tuple[int, ...]:
+    return (offsets.shape[0] - 1, *z.shape[1:])
 
 
 def _numbers(scale: Scale) -> tuple[float, float]:

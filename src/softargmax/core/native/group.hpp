@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <new>
 
 #include "map.hpp"
 #include "tiles.hpp"
@@ -23,7 +24,7 @@ class Scratch {
         if (bytes > bytes_) {
             memory_.reset(std::aligned_alloc(4096, bytes));
             bytes_ = memory_ ? bytes : 0;
-            if (!memory_) std::abort();  // out of memory for a tile: nothing sensible is left to do
+            if (!memory_) throw std::bad_alloc();
         }
         return static_cast<T*>(memory_.get());
     }

@@ -4,7 +4,9 @@
 
 #include <omp.h>
 
+#include <atomic>
 #include <cstdint>
+#include <exception>
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
@@ -36,16 +38,24 @@ class FloatEnvironment {
     FloatEnvironment& operator=(const FloatEnvironment&) = delete;
 };
 
-// body(begin, end) over disjoint ranges that cover 0 to n.
+// body(begin, end) over disjoint ranges that cover 0 to n. What a body throws (there may be no memory for a tile) is thrown
+// here, when all are done: OpenMP would end the process.
 template <class Body> void parallel_for(int threads, std::int64_t n, const Body& body) {
     if (threads <= 1 || n <= 1) return body(std::int64_t{0}, n);  // the caller has set its own environment
     const int wanted = n < threads ? static_cast<int>(n) : threads;
+    std::atomic<bool> failed{false};
+    std::exception_ptr failure;
 #pragma omp parallel num_threads(wanted)
     {
         const FloatEnvironment environment;
         const std::int64_t team = omp_get_num_threads(), i = omp_get_thread_num();
-        body(n * i / team, n * (i + 1) / team);
+        try {
+            body(n * i / team, n * (i + 1) / team);
+        } catch (...) {
+            if (!failed.exchange(true)) failure = std::current_exception();
+        }
     }
+    if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace softargmax
