@@ -137,10 +137,20 @@ SPEED = """# Speed
 Made by `python tools/tables.py` from `bench/results/`; do not edit. Each line was measured in one run in which
 softargmax and its peers took turns; the ratio is the peer's median time over ours, so above 1 ours is faster.
 Absolute times of a shared machine drift by a factor of two, ratios by much less. "Limit of the machine" is the time
-that moving the bytes (memory: inputs read once, outputs written once, at the speed of a large copy) or issuing the
-instructions would take alone, measured in the same run.
+that moving the bytes (memory: inputs read once, outputs written once, at the speed of a large copy) or doing the
+multiplications (arithmetic: of 16 floats each, with or without an addition, at the rate of a loop in registers) would
+take alone, measured in the same run. A loop of just the instructions of our kernels, comparisons, additions, shifts and
+stores among them, on registers takes 1.4 times as long as its multiplications.
 
 `softargmax bench` measures on your machine, `make bench` with every peer installed.
+
+## Fresh results
+
+The page faults of fresh memory cost more than a softmax: 64 MiB take 20 ms in pages of 4 KiB. Results of 32 MiB and
+more are therefore in huge pages, and their memory is kept when they are let go, up to 256 MiB in all: the next result of
+the same size has no faults. What is kept the system may take back whenever it wants memory (`MADV_FREE`); until then
+it counts as resident. The environment variable `SOFTARGMAX_POOL_MIB` sets another limit, 0 for none. Such results cannot
+grow in place (`resize`, `resize_`).
 """
 
 

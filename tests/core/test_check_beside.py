@@ -148,6 +148,19 @@ def test_lists_of_offsets_are_seen_beside_any_array(offsets: list[int], says: st
         softargmax.segment_softmax(backend.array(Z, "float32"), [np.int64(one) for one in offsets])
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "int16", "int32"])
+def test_offsets_of_tensors_of_every_integer_type(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    z = torch.arange(8.0, requires_grad=True)
+    given = torch.tensor([0, 3, 8]).to(getattr(torch, dtype))
+    for name in ("native", "reference"):
+        with softargmax.using(name):
+            (grad,) = torch.autograd.grad(softargmax.segment_logsumexp(z, given).sum(), z)
+            assert grad.sum().item() == pytest.approx(2)
+            with pytest.raises(ValueError, match=r"^offsets: they decrease"):
+                softargmax.segment_softmax(z, torch.tensor([0, 5, 3, 8]).to(getattr(torch, dtype)))
+
+
 def test_lists_of_offsets_are_seen_beside_a_device() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(ValueError, match=r"^offsets: they decrease"):

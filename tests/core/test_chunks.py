@@ -62,6 +62,15 @@ print(peak() - before)
     assert int(done.stdout) < 16
 
 
+def test_tensors_with_derivatives_are_taken_whole() -> None:
+    torch = pytest.importorskip("torch")
+    teacher, student = torch.zeros(600, 1000), torch.zeros(600, 1000, requires_grad=True)
+    t = torch.tensor(1.5, requires_grad=True)
+    for result in (s.kl_divergence(teacher, student), s.entropy(teacher, temperature=t)):
+        assert result.grad_fn.name() != "CatBackward0"
+    assert not s.kl_divergence(teacher, student.detach()).requires_grad
+
+
 def test_tensors_in_chunks_have_the_bits_of_the_whole() -> None:
     torch = pytest.importorskip("torch")
     z = torch.from_numpy(np.random.default_rng(4).standard_normal((300, 2000)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import io
 import os
 import subprocess
 import sys
@@ -63,8 +65,34 @@ def test_tensors_from_the_pool_are_tensors_like_others() -> None:
     half = softargmax.softmax(torch.zeros(2, LARGE, dtype=torch.bfloat16))
     assert half.dtype == torch.bfloat16
     assert half[1, 7].item() == torch.tensor(1 / LARGE).bfloat16().item()
-    assert torch.equal(p.clone(), p)
+    assert torch.equal(copy.deepcopy(p.detach()), p)
+    file = io.BytesIO()
+    torch.save(turned, file)
+    file.seek(0)
+    assert torch.equal(torch.load(file), turned)
     assert softargmax.softmax(z).share_memory_().is_shared()
+
+
+def test_the_default_device_and_subclasses_are_no_matter_of_size() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Mine(torch.Tensor):
+        pass
+
+    for n in (8, LARGE):
+        z = torch.zeros(n)
+        with torch.device("meta"):
+            assert softargmax.softmax(z).device.type == "cpu"
+        assert type(softargmax.softmax(z.as_subclass(Mine))) is Mine
+        assert type(softargmax.softmax(torch.nn.Parameter(z))) is torch.Tensor
+
+
+def test_memory_of_the_pool_does_not_grow_in_place() -> None:
+    """As with tensors that lie in NumPy's memory; smaller results are torch's own."""
+    torch = pytest.importorskip("torch")
+    assert softargmax.softmax(torch.zeros(8)).resize_(16).shape == (16,)
+    with pytest.raises(RuntimeError, match="resizable"):
+        softargmax.softmax(torch.zeros(LARGE)).resize_(2 * LARGE)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -98,18 +126,29 @@ def test_threads_take_and_give_at_once() -> None:
 
 
 CHILD = """
-import os, sys
-import softargmax
+import os
 from softargmax import _native
-held = _native.memory(_native.POOLED)
+held, let_go = _native.memory(_native.POOLED), _native.memory(_native.POOLED)
 held[:] = 7
-_native.memory(_native.POOLED)[:] = 8
+del let_go
 if os.fork() == 0:
-    mine = _native.memory(_native.POOLED)
-    mine[:] = 9
-    os._exit(0 if (held == 7).all() else 1)
+    mine, second = _native.memory(_native.POOLED), _native.memory(_native.POOLED)
+    mine[:], second[:] = 9, 8
+    os._exit(0 if (held == 7).all() and (mine == 9).all() else 1)
 _, status = os.wait()
-assert status == 0 and (held == 7).all()
+mine = _native.memory(_native.POOLED)
+mine[:] = 6
+assert status == 0 and (held == 7).all() and (mine == 6).all()
+"""
+
+LIMITED = """
+import resource
+from softargmax import _native
+_native.memory(1)
+now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + (200 << 20), now + (200 << 20)))
+_native.memory(150 << 20)[:] = 1
+_native.memory(160 << 20)[:] = 1
 """
 
 KEPT = """
@@ -137,6 +176,24 @@ def test_a_forked_child_has_its_own() -> None:
     run(CHILD)
 
 
+def test_what_is_kept_makes_room_where_memory_is_short() -> None:
+    run(LIMITED)
+
+
+@pytest.mark.parametrize("nonsense", ["abc", "-1", "1e3", "99999999999999999999"])
+def test_an_allowance_that_is_no_number_is_said_at_once(nonsense: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "softargmax.cli", "1", "2"],
+        env=os.environ | {"SOFTARGMAX_POOL_MIB": nonsense},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert f"SOFTARGMAX_POOL_MIB={nonsense}: it may be a whole number of MiB" in done.stderr
+
+
 def test_no_more_is_kept_than_allowed() -> None:
     assert 200 <= int(run(KEPT)) <= 260
     assert int(run(KEPT, SOFTARGMAX_POOL_MIB="0")) <= 4
@@ -144,5 +201,8 @@ def test_no_more_is_kept_than_allowed() -> None:
 
 
 def test_more_than_there_is_is_a_memory_error() -> None:
-    with pytest.raises(MemoryError):
-        _native.memory(1 << 60)
+    for size in (1 << 60, (1 << 64) - 5):
+        with pytest.raises(MemoryError):
+            _native.memory(size)
+    with pytest.raises((ValueError, MemoryError)):
+        softargmax.softmax(np.broadcast_to(np.float16(0), (2**60 - 1,)), dtype="float64")

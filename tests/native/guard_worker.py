@@ -105,7 +105,7 @@ def bfloat16_calls(n: int, fences: list[Fenced]) -> int:
 
 
 def large_calls() -> int:
-    """Make the calls whose results are so large that they are written past the caches."""
+    """Make the calls whose results are so large that some processors (Zen 5) write them past the caches."""
     fences = [Fenced(36 << 20) for _ in range(2)]
     for end in (True, False):
         z = fences[0].place(scores((9, 1 << 20), "float32"), end=end)

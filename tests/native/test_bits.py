@@ -128,15 +128,17 @@ def test_axes(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_out(dtype: str) -> None:
     """Into a given array, of any layout, and in place."""
-    z = scores((20, 333), dtype)
-    for operation in (softargmax.softmax, softargmax.log_softmax):
-        whole = operation(z)
-        for out in (np.empty_like(z), np.empty((333, 20), dtype).T, np.empty((40, 999), dtype)[::2, ::3]):
-            assert operation(z, out=out) is out
-            assert same_bits(out, whole)
-        own = z.copy()
-        operation(own, out=own)
-        assert same_bits(own, whole)
+    for rows, n in ((20, 333), (40, 33)):
+        z = scores((rows, n), dtype)
+        for operation in (softargmax.softmax, softargmax.log_softmax):
+            whole = operation(z)
+            strided = np.empty((2 * rows, 3 * n), dtype)[::2, ::3]
+            for out in (np.empty_like(z), np.empty((n, rows), dtype).T, strided, np.empty_like(z)[::-1]):
+                assert operation(z, out=out) is out
+                assert same_bits(out, whole)
+            own = z.copy()
+            operation(own, out=own)
+            assert same_bits(own, whole)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -145,7 +147,7 @@ def test_out(dtype: str) -> None:
 def test_threads(name: str, dtype: str) -> None:
     """One thread, two, three: few long rows (split by blocks), many short ones, and axis 0."""
     operation = OPERATIONS[name]
-    for shape in ((2, 150_001), (3000, 65)):
+    for shape in ((2, 150_001), (3000, 64), (3000, 65)):
         z = scores(shape, dtype)
         results = []
         for count in (1, 2, 3):
@@ -177,6 +179,9 @@ def test_segments(dtype: str) -> None:
         assert same_bits(found[:, h], softargmax.segment_softmax(heads[:, h].copy(), [0, 9, 700]))
 
 
+LUKEWARM = [(name, {"temperature": 0.3}) for name in ("softmax", "log_softmax", "logsumexp")]
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e20, 1e35])
 def test_short_segments_of_every_kind(scale: float) -> None:
     """Sixteen of a kind run side by side, in an order of their own: each still has the bits of its row alone."""
@@ -187,7 +192,7 @@ def test_short_segments_of_every_kind(scale: float) -> None:
     z = (z * np.repeat(rng.choice([1, scale], 900), lengths)).astype(np.float32)
     for special in (np.inf, -np.inf, np.nan, 40.0):
         z[rng.integers(0, len(z), 40)] = special
-    for name, options in (("softmax", {}), ("log_softmax", {}), ("logsumexp", {}), ("softmax", {"temperature": 0.3})):
+    for name, options in (("softmax", {}), ("log_softmax", {}), ("logsumexp", {}), *LUKEWARM):
         found = getattr(softargmax, f"segment_{name}")(z, offsets, **options)
         for i, (a, b) in enumerate(itertools.pairwise(offsets)):
             alone = getattr(softargmax, name)(z[a:b], **options)

@@ -213,7 +213,9 @@ def arithmetic_rate(threads: int) -> float:
     """Measure fused multiply-adds of 16 floats a second, by the compiled core's own loop in registers."""
     from softargmax import _native  # at the top, a core that cannot be loaded would end every command
 
-    rounds = 1_000_000
+    start = time.perf_counter()
+    _native.multiply_adds(1000)
+    rounds = max(1000, int(1000 * 5e-3 / (time.perf_counter() - start)))  # 5 ms: waking the threads does not count
     with ThreadPoolExecutor(threads) as pool:
         seconds = best_of(lambda: list(pool.map(_native.multiply_adds, [rounds] * threads)))
     return threads * rounds * _native.MULTIPLY_ADDS / seconds

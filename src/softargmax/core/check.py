@@ -1,4 +1,4 @@
-"""Every check of an argument, once, at the public edge and before any work.
+"""Every check of an argument, once, at the public edge and before any work (offsets: core/offsets.py).
 
 Errors name the argument, what it was and what it may be. Checks on values (`readable`) look only into CPU memory, never
 into a device or a traced array: there the rule is that the row's result is NaN.
@@ -179,7 +179,7 @@ def weights_of(weights: Any, z: Any, name: str = "weights", *, signed: bool = Fa
     weights = scores(like(weights, z, name), name)
     if not broadcasts(weights.shape, z.shape):
         raise ValueError(f"{name}: shape {tuple(weights.shape)} does not broadcast to the scores', {tuple(z.shape)}")
-    if not signed and _seen(weights) and bool(namespace(weights).any(weights < 0)):
+    if not signed and seen(weights) and bool(namespace(weights).any(weights < 0)):
         raise ValueError(f"{name}: some are negative; they may be 0 or positive (signed_logsumexp takes any)")
     return weights
 
@@ -263,37 +263,11 @@ def _per_row(temperature: Any, z: Any, axes: tuple[int, ...]) -> Any:
         shape = tuple(1 if i in axes else next(given) for i in range(z.ndim))
     else:
         raise ValueError(f"temperature: shape {shape} does not broadcast with the rows, {rows} (axes kept: {kept})")
-    if _seen(temperature) and bool(xp.any(xp.isnan(temperature))):
+    if seen(temperature) and bool(xp.any(xp.isnan(temperature))):
         raise ValueError("temperature: some are NaN; they may be any other number, 0 and infinities included")
     return xp.reshape(xp.astype(temperature, working_dtype(z, xp)), shape)
 
 
-def offsets_of(offsets: Any, z: Any) -> Any:
-    """Segment bounds: integers (S + 1,), non-decreasing, from 0 to len(z)."""
-    given = offsets if isinstance(offsets, (list, tuple, range)) else None
-    offsets = like(offsets, z, "offsets")
-    if dtype_name(offsets.dtype) not in INTEGERS - {"bool"}:
-        raise TypeError(f"offsets: dtype {offsets.dtype}; it may be an integer type")
-    if offsets.ndim != 1 or offsets.shape[0] < 1:
-        raise ValueError(f"offsets: shape {tuple(offsets.shape)}; it may be (S + 1,) for S segments")
-    if z.ndim < 1:
-        raise ValueError("z: 0-d; segments need at least one axis")
-    if given is not None and all(isinstance(one, (int, np.integer)) for one in given):  # before it is on a device
-        bounds_hold(np.asarray(given), z)
-    return offsets
-
-
-def bounds_hold(offsets: Any, z: Any) -> None:
-    """Check the values of offsets where they can be looked at. The compiled core does so itself."""
-    if not _seen(offsets):
-        return
-    first, last = int(offsets[0]), int(offsets[-1])
-    if first != 0 or last != z.shape[0]:
-        raise ValueError(f"offsets: from {first} to {last}; they may go from 0 to the length of z, {z.shape[0]}")
-    if bool(namespace(offsets).any(offsets[1:] < offsets[:-1])):
-        raise ValueError("offsets: they decrease somewhere; they may only stay or grow")
-
-
-def _seen(array: Any) -> bool:
+def seen(array: Any) -> bool:
     """Whether the values may be looked at now: `readable`, or array-api-strict's."""
     return is_strict(array) or readable(array)

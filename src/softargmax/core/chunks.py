@@ -26,7 +26,7 @@ def by_rows(compute: Callable[..., Any], axes: tuple[int, ...], *arguments: Any)
     z = arguments[0]
     rows = [i for i in range(z.ndim) if i not in axes and z.shape[i] > 1]
     size = math.prod(z.shape)
-    if size <= 2 * SIZE or not rows or not _cut(z):
+    if size <= 2 * SIZE or not rows or not _cut(arguments):
         return as_number(compute(*arguments))
     axis = rows[0]
     step = max(1, SIZE * z.shape[axis] // size)
@@ -35,14 +35,14 @@ def by_rows(compute: Callable[..., Any], axes: tuple[int, ...], *arguments: Any)
     return namespace(z).concat(parts, axis=axis - sum(i < axis for i in axes))
 
 
-def _cut(z: Any) -> bool:
-    """Whether to take z in pieces."""
-    kind = kind_of(z)
+def _cut(arguments: tuple[Any, ...]) -> bool:
+    """Whether to take the arguments in pieces."""
+    kind = kind_of(arguments[0])
     if kind != "torch":
         return kind == "numpy"
-    from softargmax.core.torch_bridge import direct
+    from softargmax.core.torch_bridge import all_direct
 
-    return direct(z)
+    return all(all_direct(one if isinstance(one, Scale) else (one,)) for one in arguments)
 
 
 def _piece(argument: Any, axis: int, start: int, stop: int) -> Any:

@@ -92,7 +92,7 @@ def fresh(shape: tuple[int, ...], dtype: Any) -> Array:
     """Memory for a result; from the pool (pool.hpp) if it is large, where it has no page faults to pay."""
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
-    if size < _native.POOLED:
+    if not _native.POOLED <= size < 1 << 62:
         return np.empty(shape, dtype)
     result: Array = _native.memory(size).view(dtype).reshape(shape)
     return result

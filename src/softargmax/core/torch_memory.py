@@ -8,6 +8,8 @@ from torch import Tensor
 from softargmax import _native
 from softargmax.core.native import TYPES, View
 
+_LARGE = 4 << 20  # bytes from which NumPy asks for huge pages; torch does not, and 16 MiB of small ones take 6 ms
+_ORDINARY = (Tensor, torch.nn.Parameter)
 _CODES = {getattr(torch, name): code for name, code in TYPES.items()}
 
 
@@ -17,10 +19,17 @@ def view(tensor: Tensor) -> View:
 
 
 def fresh_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Memory for a result of the tensor's shape, laid out like it; from the pool if it is large."""
-    if tensor.numel() * dtype.itemsize < _native.POOLED:
-        return torch.empty_like(tensor) if tensor.dtype is dtype else torch.empty_like(tensor, dtype=dtype)
+    """Memory for a result of the tensor's shape, laid out like it; from the pool (pool.hpp) if it is large.
+
+    Memory from the pool cannot grow in place (`resize_`), as NumPy's cannot.
+    """
+    size = tensor.numel() * dtype.itemsize
+    if size < _native.POOLED or type(tensor) not in _ORDINARY:
+        result = torch.empty_like(tensor) if tensor.dtype is dtype else torch.empty_like(tensor, dtype=dtype)
+        if size >= _LARGE:
+            _native.want_huge_pages(result.data_ptr(), size)
+        return result
     strides = torch.empty_like(tensor, dtype=dtype, device="meta").stride()
-    memory = torch.frombuffer(_native.memory(tensor.numel() * dtype.itemsize), dtype=torch.uint8)
+    memory = torch.frombuffer(_native.memory(size), dtype=torch.uint8)
     # Not a view of that: a result that was one could not be changed in place where it was made under no_grad.
-    return torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), 0, tensor.shape, strides)
+    return torch.empty(0, dtype=dtype, device="cpu").set_(memory.untyped_storage(), 0, tensor.shape, strides)

@@ -56,7 +56,7 @@ bool any_flat(const Job& job) {
 template <class T, int Size> void normalize(const Job& job) {
     const Frame<T> frame(job, Size);
     if constexpr (sizeof(T) == 4 && Size == 1)
-        if (fits_lanes<T, Size>(frame)) {
+        if (fits_lanes(frame)) {
             parallel_for(job.threads, frame.groups.total, [&](std::int64_t begin, std::int64_t end) {
                 if (frame.scale.beta.unit()) short_rows<true>(frame, begin, end);
                 else short_rows<false>(frame, begin, end);

@@ -22,6 +22,7 @@ struct Ahead {
     static constexpr std::int64_t kFar = 8192;
     // `here` is where the scores are being read now.
     void reach(const char* here) {
+        if (!end) return;
         if (next < here) {
             out += here - next;
             next = here;
@@ -109,7 +110,7 @@ template <bool Unit> class Lanes {
             return widen(second + (columns_ == 48 ? third : third + V::load(y_[j + 48])));
         };
         Wide x[8] = {};
-        for (int j = 0; j < 8 && columns_; ++j) {
+        for (int j = 0; j < 8; ++j) {
             const Wide a = lane(j), b = lane(j + 8);
             x[j] = {a.low + b.low, a.high + b.high};
         }
@@ -148,7 +149,7 @@ template <bool Unit> class Lanes {
     // softmax of all rows, to be taken by `take`.
     void softmax() {
         for (int g = 0; g < kRows; ++g) {
-            const double inverse = Reach<float>::lower / (e_[g] * (1.0 + r_[g]));  // inverse_of
+            const double inverse = inverse_of<float>(r_[g], e_[g]);
             hi_[g] = static_cast<float>(inverse);
             lo_[g] = static_cast<float>(inverse - static_cast<double>(hi_[g]));
         }

@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from softargmax.core.check import bounds_hold
 from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.exact import difference, total, two_product, two_sum, working_dtype
+from softargmax.core.offsets import bounds_hold
 from softargmax.core.scale import UNIT, Scale, rounded
 from softargmax.core.scan import scan
 

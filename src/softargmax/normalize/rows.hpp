@@ -9,8 +9,9 @@ namespace softargmax::SOFTARGMAX_ISA_NAME {
 // ---- softmax: p = exp(beta z - lse) -----------------------------------------------------------------------------
 
 // 2^-lift / (E l): what turns the terms of a row into probabilities. For float32 one double is enough.
+template <class T> SOFTARGMAX_INLINE double inverse_of(double r, double e) { return Reach<T>::lower / (e * (1.0 + r)); }
 template <class T> SOFTARGMAX_INLINE Twofold inverse_of(State s, const Peak<T>& peak) {
-    if constexpr (sizeof(T) == 4) return {Reach<T>::lower / (peak.e * (1.0 + s.r)), 0};
+    if constexpr (sizeof(T) == 4) return {inverse_of<T>(s.r, peak.e), 0};
     const Twofold l = two_sum(1.0, s.r);
     const double whole = peak.e * l.hi;
     const double rest = fma(peak.e, l.hi, -whole) + (peak.e * (l.lo + s.low) + peak.e_low * l.hi);

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from softargmax.core import check
 from softargmax.core.dispatch import implementation
+from softargmax.core.offsets import offsets_of
 
 if TYPE_CHECKING:
     from softargmax.core.scale import Scale
@@ -142,5 +143,5 @@ def segment_logsumexp(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any
 
 def _checked(z: Any, offsets: Any, temperature: Any) -> tuple[Any, tuple[Any, Any, Scale]]:
     z = check.scores(z)
-    offsets = check.offsets_of(offsets, z)
+    offsets = offsets_of(offsets, z)
     return implementation("normalize", z), (z, offsets, check.scale_of(temperature, None, z, (0,)))

@@ -63,7 +63,8 @@ template <bool Unit> void side_by_side(const Frame<float>& frame, const std::int
 // The lines that short rows will want, if they lie one after the other.
 inline Ahead ahead_of(const Frame<float>& frame, std::int64_t begin, std::int64_t end) {
     const Job& job = frame.job;
-    const bool packed = job.offsets ? job.heads == 1 && job.z.col[0] == 1 : job.rows.dims == 1 && job.z.row[0] == job.cols.total;
+    const auto dense = [&](const Operand& x) { return job.rows.dims == 1 && x.row[0] == job.cols.total; };
+    const bool packed = job.offsets ? job.heads == 1 : dense(job.z) && dense(job.out);
     if (!packed || !frame.z_direct || !frame.out_direct || begin == end) return {};
     const RowOf first{job, begin}, last{job, end - 1};
     return {first.start(job.z), last.start(job.z), first.start(job.out)};
@@ -94,10 +95,10 @@ template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t beg
 }
 
 // Whether the rows of a job are worth sixteen lanes.
-template <class T, int Size> bool fits_lanes(const Frame<T>& frame) {
+inline bool fits_lanes(const Frame<float>& frame) {
     const Job& job = frame.job;
     const bool is_short = job.offsets ? job.cols.total <= kShort * job.segments / 2 : job.cols.total <= kShort;
-    return sizeof(T) == 4 && Size == 1 && job.op <= Op::logsumexp && !job.m && is_short && frame.one_scale &&
+    return job.op <= Op::logsumexp && !job.m && is_short && frame.one_scale &&
            frame.groups.total >= kSide && !frame.scale.undefined && !frame.scale.flat && std::isfinite(frame.scale.beta.hi);
 }
 

@@ -2,7 +2,7 @@
 //
 // An array is a NumPy array, or a tuple (address, type, shape, strides in elements) for memory that others own: four
 // integers are ten times cheaper to pass than a DLPack capsule. Arguments are checked for shapes here, because memory
-// safety rests on it; what they mean is checked in core/check.py.
+// safety rests on it, and offsets for their values; what else arguments mean is checked in core/check.py.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -194,6 +194,7 @@ NB_MODULE(_native, module) {
     using namespace softargmax;
     watch_forks();
     chosen_isa();  // a wrong SOFTARGMAX_ISA is an error now, not at the first call
+    Pool::instance();  // and a wrong SOFTARGMAX_POOL_MIB
 
     const auto scores = [&](const char* name, Op op, const char* text) {
         module.def(
@@ -259,6 +260,9 @@ NB_MODULE(_native, module) {
     }, "instruction sets compiled in, and whether this processor has them");
     module.def("memory", &memory, "bytes"_a, "fresh memory for a large result, from the pool");
     module.attr("POOLED") = kPooled;
+    module.def("want_huge_pages", [](std::uintptr_t address, std::size_t bytes) {
+        want_huge_pages(reinterpret_cast<void*>(address), bytes);
+    }, "address"_a, "bytes"_a, "advice to the system, for memory that others own");
     module.attr("BLOCK") = kBlock;
     module.attr("__version__") = SOFTARGMAX_VERSION;
 }

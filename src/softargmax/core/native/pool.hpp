@@ -10,9 +10,18 @@
 #include <cstdint>
 #include <cstdlib>
 #include <mutex>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace softargmax {
+
+// Advises the system to back the whole pages of a range with huge ones; what it answers does not matter.
+inline void want_huge_pages(void* data, std::size_t bytes) {
+    const std::uintptr_t page = 4096, first = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page;
+    const std::uintptr_t last = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
+    if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+}
 
 class Pool {
     struct Piece {
@@ -24,10 +33,14 @@ class Pool {
     std::vector<Piece> kept_;  // the oldest first
     std::size_t bytes_ = 0, most_;
 
-    Pool() {
+    Pool() : most_(asked_mib() << 20) { kept_.reserve(16); }
+    static std::size_t asked_mib() {
         const char* asked = std::getenv("SOFTARGMAX_POOL_MIB");
-        most_ = (asked ? std::strtoull(asked, nullptr, 10) : 256) << 20;
-        kept_.reserve(16);
+        if (!asked || !*asked) return 256;
+        const std::string text = asked;
+        if (text.size() > 9 || text.find_first_not_of("0123456789") != std::string::npos)
+            throw std::invalid_argument("SOFTARGMAX_POOL_MIB=" + text + ": it may be a whole number of MiB, 0 for none");
+        return std::stoul(text);
     }
     static std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
@@ -38,8 +51,16 @@ class Pool {
         const std::size_t before = (kPage - reinterpret_cast<std::uintptr_t>(data) % kPage) % kPage;
         if (before) munmap(data, before);
         munmap(data + before + bytes, kPage - before);
-        madvise(data + before, bytes, MADV_HUGEPAGE);  // advice: what the system answers does not matter
+        want_huge_pages(data + before, bytes);
         return data + before;
+    }
+    void drop(std::size_t i) {
+        bytes_ -= kept_[i].bytes;
+        kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    void unmap_oldest() {
+        munmap(kept_[0].data, kept_[0].bytes);
+        drop(0);
     }
 
   public:
@@ -51,16 +72,22 @@ class Pool {
 
     // Null where there is no memory. Nobody waits for the lock, so a child forked while it was held cannot hang.
     void* take(std::size_t bytes) {
+        if (bytes > PTRDIFF_MAX - 2 * kPage) return nullptr;
         const std::size_t wanted = whole_pages(bytes);
         const std::unique_lock<std::mutex> held(lock_, std::try_to_lock);
-        if (held)
-            for (std::size_t i = kept_.size(); i-- > 0;)
-                if (kept_[i].bytes == wanted) {
-                    void* data = kept_[i].data;
-                    drop(i);
-                    return data;
-                }
-        return map(wanted);
+        if (!held) return map(wanted);
+        for (std::size_t i = kept_.size(); i-- > 0;)
+            if (kept_[i].bytes == wanted) {
+                void* data = kept_[i].data;
+                drop(i);
+                return data;
+            }
+        void* data = map(wanted);
+        while (!data && !kept_.empty()) {  // what is kept counts where the address space is limited
+            unmap_oldest();
+            data = map(wanted);
+        }
+        return data;
     }
 
     void give(void* data, std::size_t bytes) {
@@ -70,23 +97,14 @@ class Pool {
             munmap(data, piece.bytes);
             return;
         }
-        while (bytes_ + piece.bytes > most_ || kept_.size() == kept_.capacity()) {
-            munmap(kept_[0].data, kept_[0].bytes);
-            drop(0);
-        }
+        while (bytes_ + piece.bytes > most_ || kept_.size() == kept_.capacity()) unmap_oldest();
         kept_.push_back(piece);
         bytes_ += piece.bytes;
     }
-
-  private:
-    void drop(std::size_t i) {
-        bytes_ -= kept_[i].bytes;
-        kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(i));
-    }
 };
 
-// Results of this size and more are from the pool. Smaller ones glibc's malloc keeps as well (and at less cost: 4 MiB in 17 us
-// against 60); these it returns to the system each time.
+// Results of this size and more are from the pool. Smaller ones glibc's malloc keeps itself, at less cost (4 MiB in 17 us
+// against 60), once one of their kind was let go; these it returns to the system each time.
 constexpr std::size_t kPooled = 32 << 20;
 
 }  // namespace softargmax
