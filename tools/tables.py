@@ -147,10 +147,10 @@ stores among them, on registers takes 1.4 times as long as its multiplications.
 ## Fresh results
 
 The page faults of fresh memory cost more than a softmax: 64 MiB take 20 ms in pages of 4 KiB. Results of 32 MiB and
-more are therefore in huge pages, and their memory is kept when they are let go, up to 256 MiB in all: the next result of
-the same size has no faults. What is kept the system may take back whenever it wants memory (`MADV_FREE`); until then
-it counts as resident. The environment variable `SOFTARGMAX_POOL_MIB` sets another limit, 0 for none. Such results cannot
-grow in place (`resize`, `resize_`).
+more are therefore in huge pages, and their memory is kept when they are let go, up to 256 MiB in all: the next result
+of the same size has no faults. What is kept the system may take back whenever it wants memory (`MADV_FREE`); until
+then it counts as resident. The environment variable `SOFTARGMAX_POOL_MIB` sets another limit, 0 for none. Such results
+cannot grow in place (`resize`, `resize_`).
 """
 
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from softargmax.core.native import get_num_threads as get_num_threads
     from softargmax.core.native import set_num_threads as set_num_threads
     from softargmax.core.state import State as State
+    from softargmax.normalize import Boltzmann as Boltzmann
+    from softargmax.normalize import SignedLog as SignedLog
+    from softargmax.normalize import SoftmaxWithLse as SoftmaxWithLse
     from softargmax.normalize import boltzmann as boltzmann
     from softargmax.normalize import entropy as entropy
     from softargmax.normalize import hardmax as hardmax
@@ -39,6 +42,9 @@ _HOME = {
     "softargmax.core.native": ("get_num_threads", "set_num_threads"),
     "softargmax.core.state": ("State",),
     "softargmax.normalize": (
+        "Boltzmann",
+        "SignedLog",
+        "SoftmaxWithLse",
         "boltzmann",
         "entropy",
         "hardmax",

@@ -7,11 +7,12 @@
 
 from softargmax.normalize.derivatives import softmax_jacobian
 from softargmax.normalize.information import entropy, kl_divergence
-from softargmax.normalize.partition import SignedLog, logcumsumexp, logsumexp, signed_logsumexp
+from softargmax.normalize.partition import logcumsumexp, logsumexp, signed_logsumexp
 from softargmax.normalize.positions import soft_argmax
-from softargmax.normalize.probabilities import SoftmaxWithLse, hardmax, log_softmax, softmax, softmax_with_lse, softmin
+from softargmax.normalize.probabilities import hardmax, log_softmax, softmax, softmax_with_lse, softmin
+from softargmax.normalize.results import Boltzmann, SignedLog, SoftmaxWithLse
 from softargmax.normalize.segments import segment_log_softmax, segment_logsumexp, segment_softmax
-from softargmax.normalize.thermodynamics import Boltzmann, boltzmann
+from softargmax.normalize.thermodynamics import boltzmann
 
 __all__ = [
     "Boltzmann",

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from softargmax.core import check
 from softargmax.core.dispatch import as_number, asked_for, implementation, namespace, readable
 from softargmax.normalize import reference_complex
-
-
-class SignedLog(NamedTuple):
-    """A number as its sign and the logarithm of its size."""
-
-    log_abs: Any
-    sign: Any
+from softargmax.normalize.results import SignedLog
 
 
 def logsumexp(

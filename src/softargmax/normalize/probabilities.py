@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from softargmax.core.check import elementwise, float_dtype, mask, rowwise
 from softargmax.core.dispatch import as_number, namespace, readable
 from softargmax.core.scale import Scale, negated
-
-
-class SoftmaxWithLse(NamedTuple):
-    """What `softmax_with_lse` returns."""
-
-    p: Any
-    lse: Any
+from softargmax.normalize.results import SoftmaxWithLse
 
 
 def softmax(

@@ -67,14 +67,16 @@ enum class Log : bool { no, yes };
 
 // Rows without an ordinary maximum: NaN, an empty support, infinities, or T = 0, where the ties share.
 template <Log log, class T> void apply_limit(const T* z, std::int64_t n, State s, T* out) {
-    const double none = log == Log::yes ? -kInf : 0;
-    const double share = log == Log::yes ? -log_l(s) : 1.0 / (1.0 + s.r);
+    using V = Pack<T>;
     const bool nan = s.r != s.r;
-    for (std::int64_t i = 0; i < n; ++i) {
-        const double score = static_cast<double>(z[i]);
-        const bool outside = score == -kInf || (score != s.m && !nan);
-        out[i] = static_cast<T>(outside ? none : nan ? kNaN : share);  // one NaN, whatever its sign was on the way
-    }
+    const V top = V::all(static_cast<T>(s.m)), lowest = V::all(-std::numeric_limits<T>::infinity());
+    const V none = V::all(static_cast<T>(log == Log::yes ? -kInf : 0));
+    // In a row with a NaN every entry of the support is one, whatever its sign was on the way.
+    const V share = V::all(static_cast<T>(nan ? kNaN : log == Log::yes ? -log_l(s) : 1.0 / (1.0 + s.r)));
+    map(z, n, Target<T>{out, z, false}, [&](V v) SOFTARGMAX_LAMBDA {
+        const auto counts = nan ? above(v, lowest) : unless(equal(v, top), equal(v, lowest));
+        return keep(counts, share) + keep(unless(equal(lowest, lowest), counts), none);
+    });
 }
 
 // softmax or log_softmax of a piece of a row, from the state of the whole row.

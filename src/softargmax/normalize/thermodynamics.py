@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,17 +13,7 @@ from softargmax.core.exact import row_sum
 from softargmax.core.scale import UNIT
 from softargmax.normalize.information import supported
 from softargmax.normalize.probabilities import falling
-
-
-class Boltzmann(NamedTuple):
-    """A system in thermal equilibrium; all but p are one number per row."""
-
-    p: Any
-    log_partition: Any
-    free_energy: Any
-    mean_energy: Any
-    entropy: Any
-    heat_capacity: Any
+from softargmax.normalize.results import Boltzmann
 
 
 @np.errstate(all="ignore")

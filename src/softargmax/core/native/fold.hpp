@@ -129,14 +129,17 @@ template <class T> T maximum(const T* z, std::int64_t n) {
 
 // The state of a piece whose maximum is infinite, or whose beta is: its ties with the maximum, or NaN.
 template <class T> State count_ties(const T* z, std::int64_t n, T m) {
-    std::int64_t ties = 0;
-    bool nan = false;
-    for (std::int64_t i = 0; i < n; ++i) {
-        ties += z[i] == m;
-        nan |= z[i] != z[i];
-    }
-    const double l = static_cast<double>(m == -std::numeric_limits<T>::infinity() ? 0 : ties);
-    return {static_cast<double>(m), nan ? kNaN : l - 1};
+    constexpr T lowest = -std::numeric_limits<T>::infinity();
+    const Pack<T> top = Pack<T>::all(m);
+    Count<T> ties, nans;
+    steps(z, n, lowest, [&](const Pack<T>(&v)[kUnroll], int) SOFTARGMAX_LAMBDA {
+        for (const Pack<T>& x : v) {
+            ties.add(equal(x, top));
+            nans.add(above(x, x));
+        }
+    });
+    const double l = m == lowest ? 0 : static_cast<double>(ties.total());
+    return {static_cast<double>(m), nans.total() ? kNaN : l - 1};
 }
 
 // The terms e^(beta (z - shift)) of one row or block, times 2^(lift - k); 0 at and below its floor.
