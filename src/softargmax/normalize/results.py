@@ -13,7 +13,7 @@ class SoftmaxWithLse(NamedTuple):
     >>> import softargmax
     >>> p, lse = softargmax.softmax_with_lse([1.0, 2.0, 8.0])
     >>> float(lse)
-    8.003386...
+    8.003384...
     """
 
     p: Any
