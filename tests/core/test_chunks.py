@@ -44,6 +44,20 @@ def test_entropy_needs_no_temporary_of_the_scores_size() -> None:
         assert peak < z.nbytes / 2, function
 
 
+def test_systems_are_taken_in_chunks() -> None:
+    rng = np.random.default_rng(7)
+    energies, t = rng.standard_normal((900, 1000)), rng.uniform(0.5, 2, 900)
+    options = {"weights": rng.integers(0, 4, 1000), "where": rng.random((900, 1)) < 0.9}
+    for axis, temperature in ((1, t), (0, 1.5)):
+        where = options["where"] if axis == 1 else None
+        chunked = s.boltzmann(energies, temperature, axis=axis, weights=options["weights"], where=where)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("softargmax.core.chunks.SIZE", 1 << 30)
+            whole = s.boltzmann(energies, temperature, axis=axis, weights=options["weights"], where=where)
+        for name, a, b in zip(whole._fields, chunked, whole, strict=True):
+            assert np.array_equal(a, b), name
+
+
 @pytest.mark.parametrize("name", ["entropy", "soft_argmax", "kl_divergence"])
 def test_nor_for_tensors_without_derivatives(name: str) -> None:
     """A process of its own: its peak grows by less than a quarter of the scores, 64 MiB."""

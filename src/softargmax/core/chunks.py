@@ -12,16 +12,17 @@ from softargmax.core.dispatch import as_number, kind_of, namespace
 from softargmax.core.scale import Scale
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 SIZE = 1 << 17
 """Scores to a chunk: a few temporaries of them stay in the cache. A single longer row is one chunk."""
 
 
 def by_rows(compute: Callable[..., Any], axes: tuple[int, ...], *arguments: Any) -> Any:
-    """compute(*arguments), one array with the rows' axes, from slices along the first axis that is not reduced.
+    """compute(*arguments) from slices along the first axis that is not reduced.
 
-    The arguments are arrays that broadcast with the first of them, scales and None.
+    It is one array with the rows' axes, or a named tuple of such and of arrays with all axes. The arguments are arrays
+    that broadcast with the first of them, scales and None.
     """
     z = arguments[0]
     rows = [i for i in range(z.ndim) if i not in axes and z.shape[i] > 1]
@@ -32,7 +33,14 @@ def by_rows(compute: Callable[..., Any], axes: tuple[int, ...], *arguments: Any)
     step = max(1, SIZE * z.shape[axis] // size)
     bounds = ((start, start + step) for start in range(0, z.shape[axis], step))
     parts = [compute(*(_piece(x, axis - z.ndim, *bound) for x in arguments)) for bound in bounds]
-    return namespace(z).concat(parts, axis=axis - sum(i < axis for i in axes))
+    if not isinstance(parts[0], tuple):
+        return _joined(parts, axis, axes, z.ndim)
+    return type(parts[0])(*(_joined(part, axis, axes, z.ndim) for part in zip(*parts, strict=True)))
+
+
+def _joined(parts: Sequence[Any], axis: int, axes: tuple[int, ...], ndim: int) -> Any:
+    reduced = 0 if parts[0].ndim == ndim else sum(i < axis for i in axes)
+    return namespace(parts[0]).concat(parts, axis=axis - reduced)
 
 
 def _cut(arguments: tuple[Any, ...]) -> bool:

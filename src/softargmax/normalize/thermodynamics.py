@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import check
+from softargmax.core.chunks import by_rows
 from softargmax.core.dispatch import as_number, device_of, implementation, namespace
 from softargmax.core.exact import row_sum
-from softargmax.core.scale import UNIT
+from softargmax.core.scale import UNIT, Scale
 from softargmax.normalize.information import supported
 from softargmax.normalize.probabilities import falling
 from softargmax.normalize.results import Boltzmann
@@ -80,12 +81,21 @@ def boltzmann(
     energies = check.scores(energies, "energies")
     axes = check.axes_of(axis, energies.ndim)
     scale = check.scale_of(temperature, None, energies, axes, k)
+    where = None if where is None else check.mask(where, energies)
+    weights = None if weights is None else check.weights_of(weights, energies)
+
+    def rows(energies: Any, scale: Scale, where: Any, weights: Any) -> Boltzmann:
+        return _system(energies, axes, scale, where, weights, k)
+
+    return Boltzmann(*map(as_number, by_rows(rows, axes, energies, scale, where, weights)))
+
+
+def _system(energies: Any, axes: tuple[int, ...], scale: Scale, where: Any, weights: Any, k: float) -> Boltzmann:
     xp, wide, run = namespace(energies), check.row_dtype(None, energies), implementation("normalize", energies)
     allowed = energies != math.inf
     if where is not None:
-        allowed = allowed & check.mask(where, energies)
+        allowed = allowed & where
     if weights is not None:
-        weights = check.weights_of(weights, energies)
         allowed = allowed & (weights != 0)
 
     z, turned = falling(energies, scale)
@@ -112,4 +122,4 @@ def boltzmann(
     deviation = supported(p, xp.where(xp.abs(energy) == math.inf, 0.0, energy - centre))
     deviation = deviation * xp.where(xp.abs(beta) == math.inf, 0.0, beta)  # at T = 0 nothing varies
     heat = k * row_sum(p * deviation * deviation, axes)
-    return Boltzmann(xp.astype(p, energies.dtype), *map(as_number, (log_z, free, mean, entropy, heat)))
+    return Boltzmann(xp.astype(p, energies.dtype), log_z, free, mean, entropy, heat)
