@@ -177,3 +177,49 @@ def test_values_in_strict_arrays_are_seen() -> None:
         softargmax.logsumexp(z, weights=strict.asarray([1.0, -1.0, 1.0, 1.0]))
     with pytest.raises(ValueError, match=r"^temperature: some are NaN"):
         softargmax.softmax(z, temperature=strict.asarray([1.0, np.nan, 1.0]))
+
+
+@pytest.mark.parametrize("strides", [(8, 8), (8, 16), (24, 16)])
+def test_an_out_that_overlaps_itself(strides: tuple[int, int]) -> None:
+    """Its elements are not distinct, or not seen to be: refused, also as z itself."""
+    z = np.arange(12.0).reshape(4, 3)
+    out = np.lib.stride_tricks.as_strided(np.zeros(64), (4, 3), strides)
+    for scores in (z, out):
+        with pytest.raises(ValueError, match=r"^out: some of its elements are one place"):
+            softargmax.softmax(scores, out=out)
+    torch = pytest.importorskip("torch")
+    with pytest.raises(ValueError, match=r"^out: some of its elements are one place"):
+        softargmax.softmax(torch.from_numpy(z), out=torch.zeros(64).double().as_strided((4, 3), (1, 1)))
+    for good in (np.empty((3, 4)).T, np.empty((8, 9))[::-2, ::3], np.empty((4, 3, 2))[:, :, 1]):
+        assert softargmax.softmax(z, out=good) is good
+
+
+def test_negated_views_beside_out() -> None:
+    torch = pytest.importorskip("torch")
+    z = torch.tensor([1 + 2j, 2 - 1j]).conj().imag
+    assert z.is_neg()
+    assert torch.equal(softargmax.softmax(z, out=torch.zeros(2)), softargmax.softmax(z.clone()))
+    with pytest.raises(ValueError, match=r"^out: a lazily negated view"):
+        softargmax.softmax(torch.zeros(2), out=z)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_tangents_are_not_lost_in_out() -> None:
+    torch = pytest.importorskip("torch")
+    forward = torch.autograd.forward_ad
+    with forward.dual_level():
+        dual = forward.make_dual(torch.ones(3), torch.ones(3))
+        with pytest.raises(TypeError, match=r"^out: z carries a forward-mode tangent"):
+            softargmax.softmax(dual, out=torch.zeros(3))
+        with pytest.raises(TypeError, match=r"^out: out carries a forward-mode tangent"):
+            softargmax.softmax(torch.ones(3), out=dual)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_torch_jit_trace_records_is_the_operation() -> None:
+    torch = pytest.importorskip("torch")
+    z = torch.tensor([1.0, 2.0, 3.0])
+    for name in ("softmax", "log_softmax", "logsumexp", "hardmax", "logcumsumexp"):
+        function = getattr(softargmax, name)
+        traced = torch.jit.trace(lambda x, function=function: function(x), torch.ones(3))
+        assert torch.equal(traced(z), function(z)), name

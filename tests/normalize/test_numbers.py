@@ -56,3 +56,12 @@ def test_arrays_stay_arrays() -> None:
     assert type(s.softmax(3.0)) is np.ndarray
     torch = pytest.importorskip("torch")
     assert s.entropy(torch.zeros(3)).shape == ()
+
+
+def test_heat_capacity_does_not_depend_on_where_energy_is_counted_from() -> None:
+    gaps = np.array([0.0, 0.0, 0.25])
+    expected = s.boltzmann(gaps, 1.0).heat_capacity
+    for dtype, offset in (("float32", 1e6), ("float64", 1e15)):
+        found = s.boltzmann((gaps + offset).astype(dtype), 1.0).heat_capacity
+        assert found == pytest.approx(expected, rel=1e-5)
+        assert s.boltzmann(np.full(3, offset, dtype), 1.0).heat_capacity == 0

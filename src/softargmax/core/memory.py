@@ -68,13 +68,15 @@ def _check_tensor(out: Any, z: Any) -> None:
         raise TypeError(f"out: {guilty} requires grad; with out= neither may: what is written has no derivative")
     if out.layout != z.layout:
         raise TypeError(f"out: a tensor of layout {out.layout}; it may be a dense one, of z's {z.layout}")
+    if out.is_neg():
+        raise ValueError("out: a lazily negated view; it may be memory that holds what it says")
     if out.device != z.device:
         raise ValueError(f"out: on {out.device}; it may be on z's device, {z.device}")
 
 
 def _check_overlap(out: Any, z: Any, where: Any) -> None:
     target = _memory(out)
-    if any(size > 1 and stride == 0 for size, stride in zip(target.shape, target.strides, strict=True)):
+    if not _distinct(target):
         raise ValueError("out: some of its elements are one place in memory; it may be an array of distinct ones")
     source = _memory(z)
     same = target.ctypes.data == source.ctypes.data and target.strides == source.strides and out.dtype == z.dtype
@@ -84,12 +86,27 @@ def _check_overlap(out: Any, z: Any, where: Any) -> None:
         raise ValueError("out: overlaps where; it may be other memory")
 
 
+def _distinct(target: Any) -> bool:
+    """Whether every element has a place of its own: each stride steps over all that the smaller ones reach.
+
+    Layouts that interleave in stranger ways are taken for overlapping.
+    """
+    reach = target.itemsize
+    for stride, size in sorted((abs(stride), size) for stride, size in zip(target.strides, target.shape, strict=True)):
+        if size > 1 and stride < reach:
+            return False
+        reach += stride * (size - 1)
+    return True
+
+
 def _memory(array: Any) -> Any:
     """A NumPy view of an array in CPU memory, with the element size it has (torch's bfloat16 is unknown to NumPy)."""
     if not is_torch(array):
         return array
     import torch
 
+    if array.is_neg():  # the memory, not what it stands for
+        array = torch._neg_view(array)  # noqa: SLF001 torch has no public way
     bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return array.detach().view(bits[array.element_size()]).numpy()
 

@@ -88,7 +88,8 @@ def kl_divergence(z_p: Any, z_q: Any, /, *, axis: int | tuple[int, ...] | None =
 
     Notes
     -----
-    Every term of the second form is at least 0: nothing cancels, nearby distributions keep their small divergence.
+    Every term of the second form is at least 0, so terms do not cancel. log p and log q are rounded before they are
+    subtracted: a divergence far below the square of that rounding is not resolved.
     Terms with p_i = 0 add 0 to the first form; p_i > 0 = q_i gives +inf. A row with nothing in p's support gives 0,
     else a NaN in either support gives NaN.
 

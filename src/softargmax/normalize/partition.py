@@ -57,7 +57,9 @@ def logsumexp(
     Notes
     -----
     A row with nothing in its support gives -inf (for T < 0: +inf), one that holds +inf gives +inf, a NaN gives NaN. At
-    T = inf it is +inf, unless the row is a single score.
+    T = inf it is +inf, unless the row is a single score. With weights it is +inf, -inf or the weighted mean there, as
+    their sum is above, below or equal to 1; where they sum to 1 and T is large, the logarithm of a number next to 1 is
+    divided by a small beta: the error is that of 1, times T.
 
     The maximum's own term is taken out of the sum, l = 1 + r, and the logarithm is log1p(r): exact where the result is
     near 0.
@@ -144,7 +146,8 @@ def signed_logsumexp(
 
     Notes
     -----
-    The positive and the negative terms are summed apart, so only their difference cancels. A row with nothing in its
+    The positive and the negative terms are summed apart, and their two logarithms subtracted: where S is much smaller
+    than either sum, as many digits are lost. A row with nothing in its
     support, or whose terms cancel, has log_abs = -inf and sign 0. Infinities of both signs make NaN.
 
     Gradient: with incoming g to log_abs, g w_i exp(z_i) / S to z_i.

@@ -120,6 +120,7 @@ def _system(energies: Any, axes: tuple[int, ...], scale: Scale, where: Any, weig
     infinite = xp.abs(mean) == math.inf  # such a system has only states of E = -inf: it does not vary
     centre = xp.reshape(xp.where(infinite, 0.0, mean), kept)
     deviation = supported(p, xp.where(xp.abs(energy) == math.inf, 0.0, energy - centre))
+    deviation = deviation - supported(p, xp.reshape(row_sum(p * deviation, axes), kept))  # U was rounded: E may be 1e15
     deviation = deviation * xp.where(xp.abs(beta) == math.inf, 0.0, beta)  # at T = 0 nothing varies
     heat = k * row_sum(p * deviation * deviation, axes)
     return Boltzmann(xp.astype(p, energies.dtype), log_z, free, mean, entropy, heat)
