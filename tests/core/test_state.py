@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import tracemalloc
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from tests.oracle.backends import BACKENDS, Backend
 from tests.oracle.truth import family_truth, ulp_error
 
+import softargmax
 from softargmax import State
 from softargmax.core.exact import total, two_product, two_sum
 
@@ -239,3 +241,18 @@ def test_states_pass_through_transformations() -> None:
     torch = pytest.importorskip("torch")
     each = torch.vmap(lambda z: State.empty((), like=z).fold(z).finalize().lse)(torch.arange(12.0).reshape(4, 3))
     assert np.allclose(each, np.log(np.exp(mapped.m) * mapped.l))
+
+
+def test_a_long_block_is_folded_in_pieces() -> None:
+    """The temporaries have the size of a piece; the result is the whole's to a few roundings."""
+    z = np.random.default_rng(1).standard_normal((2, 1_000_000)).astype(np.float32)
+    values = np.random.default_rng(2).standard_normal((1_000_000, 2)).astype(np.float32)
+    tracemalloc.start()
+    state = State.empty((2,), width=2).fold(z, values)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * z.nbytes
+    output, lse = state.finalize()
+    p = softargmax.softmax(z.astype(np.float64))
+    assert np.allclose(lse, softargmax.logsumexp(z.astype(np.float64)), rtol=1e-15)
+    assert np.allclose(output, p @ values.astype(np.float64), rtol=1e-12, atol=1e-14)

@@ -27,7 +27,7 @@ def by_rows(compute: Callable[..., Any], axes: tuple[int, ...], *arguments: Any)
     z = arguments[0]
     rows = [i for i in range(z.ndim) if i not in axes and z.shape[i] > 1]
     size = math.prod(z.shape)
-    if size <= 2 * SIZE or not rows or not _cut(arguments):
+    if size <= 2 * SIZE or not rows or not cut(arguments):
         return as_number(compute(*arguments))
     axis = rows[0]
     step = max(1, SIZE * z.shape[axis] // size)
@@ -43,8 +43,8 @@ def _joined(parts: Sequence[Any], axis: int, axes: tuple[int, ...], ndim: int) -
     return namespace(parts[0]).concat(parts, axis=axis - reduced)
 
 
-def _cut(arguments: tuple[Any, ...]) -> bool:
-    """Whether to take the arguments in pieces."""
+def cut(arguments: tuple[Any, ...]) -> bool:
+    """Whether to take arguments in pieces: NumPy's arrays, and tensors that record nothing."""
     kind = kind_of(arguments[0])
     if kind != "torch":
         return kind == "numpy"

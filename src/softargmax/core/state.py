@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softargmax.core import check
+from softargmax.core.chunks import SIZE, cut
 from softargmax.core.dispatch import as_array, device_of, namespace
 from softargmax.core.exact import difference, total, working_dtype
 
@@ -120,7 +121,7 @@ class State(NamedTuple):
         """
         if (values is None) != (self.o is None):
             raise ValueError("values: a state folds them always or never; State.empty(shape, width=D) is one that does")
-        scores = _numbers(scores, self, "scores")
+        scores = _real(check.like(scores, self.m, "scores"), "scores")
         xp = namespace(scores)
         if scores.ndim == 0:
             scores = xp.reshape(scores, (1,))
@@ -133,20 +134,19 @@ class State(NamedTuple):
                 f"the state's are {tuple(self.m.shape)}"
             )
         if values is not None:
-            values = _numbers(values, self, "values")
+            values = _real(check.like(values, self.m, "values"), "values")
             shape, expected = tuple(values.shape), (length, self.o.shape[-1])
             if shape[-2:] != expected or not check.broadcasts(shape[:-2], rows):
                 raise ValueError(f"values: shape {shape}; it may be {expected} or {(*rows, *expected)}")
         if length == 0:
             return self
-        with np.errstate(all="ignore"):
-            m = xp.max(z, axis=-1)
-            d, e = difference(z, m[..., None])
-            w = xp.exp(d) * (1.0 + e)
-            hi, lo = total(w)
-            r = ((hi - 1.0) + lo)[..., 0]
-            o = None if values is None else _weighted_sum(w, values, xp)
-        return _merge(self, State(m, r, o))
+        if not cut((z, self.m, values)):
+            return _merge(self, _lifted(z, values, self.m.dtype))
+        state, step = self, max(1, SIZE // max(1, math.prod(rows)))  # so that temporaries have the size of a piece
+        for start in range(0, length, step):
+            part = None if values is None else values[..., start : start + step, :]
+            state = _merge(state, _lifted(z[..., start : start + step], part, self.m.dtype))
+        return state
 
     def merge(self, *others: State) -> State:
         """The state of all scores of this state and the others, merged from left to right.
@@ -211,6 +211,19 @@ class State(NamedTuple):
             return Finalized(None if self.o is None else self.o / l[..., None], lse)
 
 
+def _lifted(z: Any, values: Any, dtype: Any) -> State:
+    """The state of a block of scores, which lie along the last axis."""
+    xp = namespace(z)
+    z = xp.astype(z, dtype)
+    with np.errstate(all="ignore"):
+        m = xp.max(z, axis=-1)
+        d, e = difference(z, m[..., None])
+        w = xp.exp(d) * (1.0 + e)
+        hi, lo = total(w)
+        r = ((hi - 1.0) + lo)[..., 0]
+        return State(m, r, None if values is None else _weighted_sum(w, xp.astype(values, dtype), xp))
+
+
 def _sizes(given: Any, name: str) -> tuple[int, ...]:
     """Sizes of axes; a symbolic one of a compiler's is left as it is."""
     sizes = tuple(given) if isinstance(given, (tuple, list)) else (given,)
@@ -221,12 +234,6 @@ def _sizes(given: Any, name: str) -> tuple[int, ...]:
         if size < 0:
             raise ValueError(f"{name}: {what!r}; sizes may be 0 or more")
     return tuple(int(size) if isinstance(size, np.integer) else size for size in sizes)
-
-
-def _numbers(given: Any, state: State, name: str) -> Any:
-    """Scores or values as an array of the state's library, device and precision."""
-    given = _real(check.like(given, state.m, name), name)
-    return namespace(given).astype(given, state.m.dtype)
 
 
 def _real(array: Any, name: str) -> Any:
