@@ -1,6 +1,8 @@
 """Edges of files in and out: targets that are none, arrays of nothing, comments, standard input that is broken."""
 
 import io
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -70,3 +72,10 @@ def test_the_logsumexp_told_has_the_dtype_asked(run, tmp_path, dtype, asked):
     wide = {"f64": "f8"}.get(asked, "f4")
     expected = softargmax.logsumexp(z, dtype=wide)
     assert found == [float(str(value)) for value in expected]
+
+
+def test_standard_input_that_is_closed(tmp_path):
+    line = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "softargmax.cli", "-"]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith("softargmax: standard input is closed")

@@ -24,6 +24,8 @@ def test_info_for_programs(run):
     assert rows["numpy", "native"]["usable"]
     assert rows["numpy", "reference"]["usable"]
     assert facts["packages"]["numpy"] == np.__version__
+    assert facts["machine"] == measure.machine()
+    assert facts["machine"]["packages"]["numpy"] == np.__version__
 
 
 def test_info_for_people(run):

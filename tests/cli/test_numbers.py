@@ -9,6 +9,7 @@ import pytest
 import softargmax
 from softargmax.cli import show, values
 from softargmax.cli.app import dispatched
+from softargmax.core import dispatch
 
 CHAIN = ["1", "2", "3", "4", "1", "2", "3"]
 
@@ -33,6 +34,16 @@ def test_negative_numbers_work_bare(run, words):
     done = run(*words)
     assert done.code == 0
     assert [z for z, _ in columns(done.out)] == [float(word) for word in words if word != "--"]
+
+
+@pytest.mark.parametrize("word", ["-nan", "-NaN", "-NAN", "-inf", "-INF", "-Infinity", "-INFINITY", "-infinity"])
+def test_negative_numbers_that_are_not_finite_work_bare(run, word):
+    for words in (["1", word], [word, "1"], ["1", word, "--axis", "0"], ["--", "1", word], ["plot", "1", word]):
+        done = run("--json", *words) if words[0] != "plot" else run(*words, "--json")
+        assert (done.code, done.err) == (0, "")
+        assert sorted(map(str, done.json()["values"])) == sorted(["1.0", str(float(word))])
+    done = run("1", "2", "--temperature", word)
+    assert (done.code, "temperature: NaN" in done.err) == ((2, True) if "a" in word.lower() else (0, False))
 
 
 @pytest.mark.parametrize(
@@ -131,10 +142,22 @@ def test_our_own_bugs_are_no_failed_runs(run, monkeypatch):
         run("1", "2")
 
 
-def test_an_implementation_that_is_not_there_is_a_failed_run(command):
-    done = command("1", "2", env={**os.environ, "SOFTARGMAX_ISA": "z80"})
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "z80" in done.stderr
+@pytest.mark.parametrize("words", [["1", "2"], ["info"], ["demo", "--only", "values"]], ids=" ".join)
+def test_an_instruction_set_that_is_not_there_is_wrong_use(command, words):
+    done = command(*words, env={**os.environ, "SOFTARGMAX_ISA": "z80"})
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("softargmax: SOFTARGMAX_ISA=z80: unknown; it may be ")
+
+
+def test_an_implementation_that_is_not_there_is_wrong_use(run, monkeypatch, tmp_path):
+    np.save(tmp_path / "z.npy", np.ones(3))
+    monkeypatch.setattr(dispatch, "_from_environment", "abacus")
+    lines = ["1 2", "z.npy", "z.npy -o p.npy", "z.npy -o p.csv", "plot z.npy", "info", "bench normalize", "demo"]
+    for line in lines:
+        done = run(*line.split())
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), line
+        assert done.err.startswith("softargmax: SOFTARGMAX_IMPLEMENTATION: there is no implementation 'abacus'"), line
+    assert run("--version").code == run("--help").code == 0
 
 
 def test_help_and_version(run):

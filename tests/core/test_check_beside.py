@@ -223,3 +223,75 @@ def test_what_torch_jit_trace_records_is_the_operation() -> None:
         function = getattr(softargmax, name)
         traced = torch.jit.trace(lambda x, function=function: function(x), torch.ones(3))
         assert torch.equal(traced(z), function(z)), name
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's own, of what it takes for numbers
+def test_lists_of_tensors_are_to_be_stacked() -> None:
+    torch = pytest.importorskip("torch")
+    one = torch.tensor(2.0, requires_grad=True)
+    z, row = torch.ones(2, 3), torch.ones(3, requires_grad=True)
+    says = r"a (list|tuple) of tensors; it may be one tensor: stack them"
+    for listed in ([row, row], (row, row), [one, 1.0], [[one], [one]], [row, [1.0, 2.0, 3.0]]):
+        for function in (softargmax.softmax, softargmax.logsumexp, softargmax.hardmax):
+            with pytest.raises(TypeError, match=f"^z: {says}"):
+                function(listed)
+    for beside in (z, z.numpy()):
+        with pytest.raises(TypeError, match=f"^temperature: {says}"):
+            softargmax.softmax(beside, temperature=[one, one])
+        with pytest.raises(TypeError, match=f"^weights: {says}"):
+            softargmax.logsumexp(beside, weights=[one, one, one])
+    with pytest.raises(TypeError, match=f"^like: {says}"):
+        softargmax.State.empty(like=[one, one])
+    assert (softargmax.softmax([one.detach(), one.detach()]) == 0.5).all()
+
+
+def test_errors_in_making_an_array_are_their_own() -> None:
+    class Broken:
+        def __array__(self, *_: Any, **__: Any) -> Any:
+            raise RuntimeError("the file is gone")
+
+    with pytest.raises(RuntimeError, match="the file is gone"):
+        softargmax.softmax(Broken())
+
+
+@pytest.mark.parametrize("temperature", [None, b"1", object(), {}], ids=lambda t: type(t).__name__)
+def test_a_temperature_that_is_no_number_is_a_type_error(temperature: Any, backend: Any) -> None:
+    z = backend.array(Z, "float32")
+    calls = (
+        lambda: softargmax.softmax(z, temperature=temperature),
+        lambda: softargmax.logsumexp(z, temperature=temperature),
+        lambda: softargmax.boltzmann(z, temperature),
+        lambda: softargmax.segment_softmax(z, [0, 3], temperature=temperature),
+        lambda: softargmax.stream.softmax(Z, temperature=temperature),
+    )
+    for call in calls:
+        with pytest.raises(TypeError, match=r"^temperature: .*it may be|^temperature: .*cannot be made an array"):
+            call()
+
+
+@pytest.mark.parametrize(
+    "call", [lambda w: softargmax.logsumexp(Z, weights=w), lambda w: softargmax.boltzmann(Z, 1.0, weights=w)]
+)
+def test_the_hint_beside_negative_weights_fits(call: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"^weights: .*; they may be 0 or positive \(signed_logsumexp is logsumexp with"
+    ):
+        call([-1.0, 1.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("implementation", ["native", "reference"])
+def test_out_inside_vmap(implementation: str) -> None:
+    torch = pytest.importorskip("torch")
+    z, out, flat = torch.ones(2, 3), torch.zeros(2, 3), torch.zeros(3)
+    calls = {
+        "z": lambda row, _: softargmax.softmax(row, out=flat),
+        "out": lambda _, to: softargmax.log_softmax(torch.ones(3), out=to),
+        "both": lambda row, to: softargmax.softmin(row, out=to),
+        "where": lambda row, _: softargmax.softmax(torch.ones(3), where=row > 0, out=flat),
+        "temperature": lambda row, _: softargmax.softmax(torch.ones(3), temperature=row[0], out=flat),
+    }
+    for call in calls.values():
+        with softargmax.using(implementation), pytest.raises(TypeError, match=r"^out: inside torch.func.vmap"):
+            torch.func.vmap(call)(z, out)
+    assert not out.any()
+    assert not flat.any()

@@ -198,6 +198,12 @@ def test_bad_arguments(call: Any, error: Any, says: str) -> None:
         call()
 
 
+def test_shapes_that_values_may_have_are_said_once() -> None:
+    for rows, may in ((), "(3, 2)"), ((4,), "(3, 2) or (4, 3, 2)"):
+        with pytest.raises(ValueError, match=rf"^values: shape \(3, 5\); it may be {re.escape(may)}$"):
+            State.empty(rows, 2).fold(np.ones((*rows, 3)), np.ones((3, 5)))
+
+
 def test_libraries_and_devices_are_not_mixed() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match=r"^scores: Tensor"):

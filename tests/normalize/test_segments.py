@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -93,3 +94,35 @@ def test_segments_of_any_lengths(lengths: list[int], name: str) -> None:
         for i, piece in enumerate(pieces(offsets)):
             assert ulp_error(p[piece], s.softmax(z[piece])).max(initial=0) <= 6
             assert lse[i] == pytest.approx(s.logsumexp(z[piece]), rel=1e-15)
+
+
+def test_one_temperature_per_segment_is_refused(quick: Backend) -> None:
+    z = quick.array(np.zeros((5, 3)))
+    for function, _ in PAIRS:
+        for shape in ((2,), (5,), (2, 1), (5, 3)):
+            says = (
+                rf"^temperature: shape {re.escape(str(shape))}; it may be a number, or broadcast with the axes after "
+            )
+            with pytest.raises(ValueError, match=says + r"the first \(every segment has the same\), \(3,\)"):
+                function(z, [0, 2, 5], temperature=quick.array(np.ones(shape)))
+
+
+@pytest.mark.parametrize("offsets", [[0, 2**63], [2**63, 4], [0, 2**63, 4], [0, 2**64 - 1]])
+def test_offsets_beyond_int64(quick: Backend, offsets: list[int]) -> None:
+    z = quick.array(np.zeros(4))
+    huge = max(offsets)
+    with pytest.raises(ValueError, match=rf"^offsets: {huge} among them; they may go from 0 to the length of z, 4$"):
+        s.segment_softmax(z, quick.array(np.array(offsets, np.uint64)))
+    with pytest.raises(
+        ValueError, match=r"^offsets: (from .*; they may go from 0 to the length of z, 4|they decrease)"
+    ):
+        s.segment_softmax(z, offsets)
+    with pytest.raises(ValueError, match=rf"^offsets: from 0 to {10**30}; they may go from 0 to the length of z, 4$"):
+        s.segment_softmax(z, [0, 10**30])
+
+
+def test_offsets_that_are_empty(backend: Backend) -> None:
+    z = backend.array(np.zeros(4))
+    for offsets in ([], (), range(0), backend.array(np.zeros(0, np.int32)), backend.array(np.zeros(0, np.float32))):
+        with pytest.raises(ValueError, match=r"^offsets: shape \(0,\); it may be \(S \+ 1,\) for S segments, so \[0\]"):
+            s.segment_softmax(z, offsets)

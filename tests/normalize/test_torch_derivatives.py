@@ -48,10 +48,9 @@ def test_third_derivative(operation: Any) -> None:
     assert gradcheck(lambda z: second(z, g), (z,))
 
 
-@pytest.mark.parametrize("operation", [softargmax.entropy, softargmax.softmin, softargmax.soft_argmax])
-def test_what_is_composed_of_them(operation: Any) -> None:
+def test_softmin() -> None:
     z, temperature = cases.draw(3, 4).requires_grad_(), cases.positive(3).requires_grad_()
-    f = cases.on(operation, temperature=None, axis=1)
+    f = cases.on(softargmax.softmin, temperature=None, axis=1)
     assert gradcheck(f, (z, temperature), check_forward_ad=True)
     assert gradgradcheck(f, (z, temperature))
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import copy
 import importlib
 import io
+import math
 import pickle
+import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -97,3 +100,40 @@ def test_unknown_names_say_what_there_is() -> None:
     with pytest.raises(AttributeError, match="LogSoftmax, Softmax"):
         softargmax.nn.Sofmax  # noqa: B018 the access is the test
     assert {"Softmax", "LogSoftmax"} <= set(dir(softargmax.nn))
+
+
+@pairs
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"temperature": math.nan}, ValueError, "temperature: NaN; it may be"),
+        ({"temperature": None}, TypeError, "temperature: None; it may be a number"),
+        ({"temperature": "hot"}, TypeError, "temperature: 'hot'; it may be a number"),
+        ({"temperature": np.ones(2)}, TypeError, "temperature: ndarray; here it may be Tensor"),
+        ({"temperature": torch.tensor(1j)}, TypeError, "temperature: dtype torch.complex64; it may be"),
+        ({"base": -1}, ValueError, "base: -1; it may be a finite number above 0"),
+        ({"base": "e"}, TypeError, "base: 'e'; it may be a number above 0"),
+        ({"base": -1, "temperature": torch.ones(2)}, ValueError, "base: -1; it may be"),
+        ({"dim": "x"}, TypeError, "dim: 'x'; it may be an integer"),
+        ({"dim": 1.0}, TypeError, "dim: 1.0; it may be an integer"),
+        ({"dim": (0, 0)}, ValueError, "dim: (0, 0) names an axis twice"),
+        ({"dim": 64}, IndexError, "dim: 64 is out of range"),
+        ({"dtype": torch.int32}, TypeError, "dtype: torch.int32; it may be float16"),
+        ({"dtype": "floaty"}, TypeError, "dtype: 'floaty'; it may be float16"),
+    ],
+)
+def test_bad_options_are_refused_where_they_are_given(
+    module: Any, function: Any, options: dict[str, Any], error: Any, says: str
+) -> None:
+    with pytest.raises(error, match="^" + re.escape(says)):
+        module(**options)
+
+
+@pairs
+def test_values_of_a_temperature_may_come_later(module: Any, function: Any) -> None:
+    layer = module(temperature=torch.nn.Parameter(torch.full((3,), math.nan)))
+    layer.load_state_dict({"temperature": torch.tensor([1.0, 2.0, 3.0])})
+    z = cases.draw(3, 4).float()
+    assert torch.equal(layer(z), function(z, temperature=torch.tensor([1.0, 2.0, 3.0])))
+    assert torch.equal(module(temperature=[1.0, 2.0, 3.0])(z), layer(z))
+    assert module(temperature=torch.nn.Parameter(torch.ones(3, device="meta"))).temperature.is_meta

@@ -14,6 +14,7 @@ cases = importlib.import_module("tests.normalize.torch_cases")
 kernels = importlib.import_module("softargmax.normalize.torch_kernels")
 rows = importlib.import_module("softargmax.normalize.torch_rows")
 sums = importlib.import_module("softargmax.normalize.torch_logsumexp")
+under = importlib.import_module("softargmax.normalize.torch_sums")
 segments = importlib.import_module("softargmax.normalize.torch_segments")
 running = importlib.import_module("softargmax.normalize.torch_cumulative")
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap  # noqa: E402 not without torch
@@ -213,6 +214,9 @@ CHECKS = {
     "log_softmax_vjp": (rows.log_softmax_vjp, (P.log(), LSE, G, [1], 0.7, 0.0, F32)),
     "logsumexp": (sums.logsumexp_rows, (Z, BETA, LO, WEIGHTS, cases.MASK, [1], 1.0, 0.0, F64)),
     "logsumexp_vjp": (sums.logsumexp_vjp, (P, BETA, [1], F64)),
+    "entropy": (under.entropy_rows, (Z, BETA, LO, cases.MASK, [1], 1.0, 0.0, F64)),
+    "expectation": (under.expectation_rows, (Z, None, None, None, WEIGHTS, [1], 0.7, 0.0, F32)),
+    "kl_divergence": (under.divergence_rows, (Z, G, cases.MASK, [0], F64)),
     "segment_softmax": (segments.segment_softmax_rows, (Z[:, 0], torch.tensor([0, 2, 3]), None, None, 0.7, 0.0)),
     "segment_log_softmax": (
         segments.segment_log_softmax_rows,

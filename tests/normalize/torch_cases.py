@@ -34,6 +34,7 @@ def positive(*shape: int, seed: int = 1) -> Tensor:
 
 
 MASK = torch.tensor([[True, False, True, True], [True, True, True, True], [False, False, False, False]])
+DEGENERACIES = positive(4)
 OFFSETS = torch.tensor([0, 2, 2, 5])
 
 
@@ -84,6 +85,31 @@ def _cases() -> list[Case]:
         Case("logcumsumexp", on(softargmax.logcumsumexp), (z,)),
         Case("logcumsumexp, axis 0", on(softargmax.logcumsumexp, axis=0), (z,)),
         Case("logcumsumexp, long", on(softargmax.logcumsumexp), (3 * draw(11),)),
+    ]
+    for operation in (softargmax.entropy, softargmax.soft_argmax):
+        name = operation.__name__
+        cases += [
+            Case(f"{name}", on(operation), (z,)),
+            Case(f"{name}, T < 0, axis 0", on(operation, temperature=-0.7, axis=0), (z,)),
+            Case(f"{name}, two axes", on(operation, axis=(0, 2), where=MASK[:, :2]), (draw(2, 3, 2),)),
+            Case(f"{name}, T per row, where", on(operation, temperature=None, where=MASK), (z, positive(3))),
+        ]
+    cases += [
+        Case("soft_argmax, values", on(softargmax.soft_argmax, values=None, where=MASK), (z, draw(4, seed=2))),
+        Case("soft_argmax, vectors", on(softargmax.soft_argmax, values=None, axis=0), (z, draw(3, 2, seed=2))),
+        Case("kl_divergence", softargmax.kl_divergence, (z, draw(3, 4, seed=2))),
+        Case(
+            "kl_divergence, where, axis 0",
+            lambda p, q: softargmax.kl_divergence(p, q, axis=0, where=MASK),
+            (z, draw(3, 4, seed=2)),
+        ),
+        Case("signed_logsumexp", lambda z, w: softargmax.signed_logsumexp(z, w).log_abs, (z, draw(3, 4, seed=2))),
+        Case("boltzmann", lambda e, t: tuple(softargmax.boltzmann(e, t)), (z, positive(3))),
+        Case(
+            "boltzmann, weights",
+            lambda e, t: tuple(softargmax.boltzmann(e, t, weights=DEGENERACIES, k=1.5)),
+            (z, positive(3)),
+        ),
     ]
     for operation in (softargmax.segment_softmax, softargmax.segment_log_softmax, softargmax.segment_logsumexp):
         name = operation.__name__

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from softargmax.cli import bench, demo, info, normalize, plot
-from softargmax.cli.errors import FailedRunError, TyperException, WrongUseError
-from softargmax.cli.values import listed
+from softargmax.cli.errors import FailedRunError, TyperException, WrongUseError, refused_as
+from softargmax.cli.values import listed, spelled
+from softargmax.core import dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,11 +57,16 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(
+    version: bool = typer.Option(  # noqa: ARG001 its callback has served it
         False, "--version", help="Say the version and stop.", callback=_version, is_eager=True
     ),
 ) -> None:
-    """Serve options that stand before any subcommand."""
+    """Serve options that stand before any subcommand, and look at the environment before any of them runs."""
+    with refused_as(WrongUseError):
+        dispatch.asked_for()
+    unusable = info.native().get("unusable", "")
+    if unusable.startswith("SOFTARGMAX_ISA"):
+        raise WrongUseError(unusable)
 
 
 def dispatched(arguments: Sequence[str]) -> list[str]:
@@ -77,6 +83,7 @@ def dispatched(arguments: Sequence[str]) -> list[str]:
             if word in SUBCOMMANDS and not Path(word).exists():
                 raise WrongUseError(f"{word}: a subcommand stands first: softargmax {word} ...")
         given.insert(0, DEFAULT)
+    given = [spelled(word) for word in given]
     return listed(given, ("--temperatures", "-t")) if given[0] == "plot" else given
 
 

@@ -60,7 +60,7 @@ def gathered() -> dict[str, Any]:
     """Gather the facts as plain values."""
     return {
         "version": version(),
-        "machine": measure.machine(()),
+        "machine": measure.machine(),
         "native": native(),
         "implementations": [usable(room, *key) for room in rooms() for key in dispatch.MODULES],
         "packages": {name: measure.package_version(name) for name in PACKAGES},

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
 OURS = "softargmax"
 
@@ -231,8 +231,9 @@ def best_of(call: Callable[[], object], seconds: float = 0.5) -> float:
     return min(side.samples)
 
 
-def machine(packages: Iterable[str] = ("softargmax", "numpy", "scipy", "torch", "jax")) -> dict[str, Any]:
+def machine() -> dict[str, Any]:
     """Describe the machine and the versions installed, for the head of a result file."""
+    packages = ("softargmax", "numpy", "scipy", "torch", "jax")
     return {
         "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)),

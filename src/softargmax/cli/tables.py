@@ -37,6 +37,8 @@ def kind_of(path: str) -> str:
 def read(path: str) -> Array:
     """Read a file, or standard input for ``-``, whole; a single column or a single row is a vector."""
     if path == "-":
+        if sys.stdin is None:  # as Python has it where the file descriptor was closed
+            raise FailedRunError(f"{STDIN} is closed; give it something to read, numbers, or one file")
         data = sys.stdin.buffer.read()
         if data.startswith(b"\x93NUMPY"):
             return npy_in(data, STDIN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,16 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def spelled(word: str) -> str:
+    """Spell a negative number without the letters of options, which -nan (``--axis n``) and -Infinity have.
+
+    >>> spelled("-nan"), spelled("-Infinity"), spelled("-2.50"), spelled("-n")
+    ('nan', '-inf', '-2.50', '-n')
+    """
+    infinite = word.startswith("-") and is_number(word) and not math.isfinite(number(word))
+    return str(number(word)) if infinite else word
 
 
 def listed(arguments: Sequence[str], names: Sequence[str]) -> list[str]:

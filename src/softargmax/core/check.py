@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import sys
-from numbers import Real
+from collections.abc import Sequence
+from numbers import Number, Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,7 +72,7 @@ def elementwise(
         where = mask(where, z)
     dtype = z.dtype if dtype is None else float_dtype(dtype, z)
     if out is not None:
-        output(out, z, dtype, where)
+        output(out, z, dtype, where, scale)
     return run, (z, axes, scale, where, dtype, out)
 
 
@@ -94,7 +95,7 @@ def dtype_name(dtype: Any) -> str:
 
 def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
     """The scores as an array of real floating dtype, in this machine's byte order."""
-    z = dense(as_array(z, name), name)
+    z = dense(array_of(z, name), name)
     dtype = dtype_name(z.dtype)
     if dtype in INTEGERS:
         xp = namespace(z)
@@ -106,6 +107,20 @@ def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
     if is_torch(z) and dtype in FLOATS:
         _quick.setdefault(type(z), set()).add(z.dtype)  # from now on this type and dtype are taken as they are
     return z if getattr(z.dtype, "isnative", True) else z.astype(z.dtype.newbyteorder("="))
+
+
+def array_of(values: Any, name: str) -> Any:
+    """`as_array`, which torch lets down where a list holds tensors that NumPy may not read."""
+    try:
+        return as_array(values, name)
+    except RuntimeError as error:
+        if not isinstance(values, (list, tuple)):
+            raise
+        raise _unstacked(values, name) from error
+
+
+def _unstacked(values: Any, name: str) -> TypeError:
+    return TypeError(f"{name}: a {type(values).__name__} of tensors; it may be one tensor: stack them (torch.stack)")
 
 
 def dense(z: Any, name: str) -> Any:
@@ -123,7 +138,7 @@ def _strided(tensor: Any) -> bool:
 def like(values: Any, z: Any, name: str) -> Any:
     """An argument beside z as an array of z's kind, on its device; only numbers and sequences are brought there."""
     if kind_of(z) == "numpy":
-        values = as_array(values, name)
+        values = array_of(values, name)
     elif not (is_torch(values) or hasattr(values, "__array_namespace__")):
         values = _brought(values, z, name)
     if namespace(values) is not namespace(z):
@@ -138,10 +153,13 @@ def like(values: Any, z: Any, name: str) -> Any:
 def _brought(values: Any, z: Any, name: str) -> Any:
     """A number or a sequence as an array of z's library."""
     refuse_lazy(values, name)
+    if isinstance(values, (list, tuple)) and any(is_torch(one) and one.requires_grad for one in values):
+        raise _unstacked(values, name)  # torch would take them for numbers, without their gradients
     try:
         return namespace(z).asarray(values, device=device_of(z))
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
+        wrong = isinstance(error, TypeError) or not isinstance(values, (Number, Sequence))
+        kind = TypeError if wrong else ValueError
         raise kind(f"{name}: {type(values).__name__} that cannot be made an array: {error}") from None
 
 
@@ -180,7 +198,9 @@ def weights_of(weights: Any, z: Any, name: str = "weights", *, signed: bool = Fa
     if not broadcasts(weights.shape, z.shape):
         raise ValueError(f"{name}: shape {tuple(weights.shape)} does not broadcast to the scores', {tuple(z.shape)}")
     if not signed and seen(weights) and bool(namespace(weights).any(weights < 0)):
-        raise ValueError(f"{name}: some are negative; they may be 0 or positive (signed_logsumexp takes any)")
+        raise ValueError(
+            f"{name}: some are negative; they may be 0 or positive (signed_logsumexp is logsumexp with signs)"
+        )
     return weights
 
 
@@ -233,8 +253,10 @@ def _float(value: Any, name: str) -> float:
         raise ValueError(f"{name}: an integer beyond float64; it may be up to 1.8e308") from None
 
 
-def scale_of(temperature: Any, base: Any, z: Any, axes: tuple[int, ...], k: float = 1.0) -> Scale:
-    """beta = ln(base) / (k temperature) of checked temperature and base."""
+def scale_of(
+    temperature: Any, base: Any, z: Any, axes: tuple[int, ...], k: float = 1.0, *, rows: str = "the rows"
+) -> Scale:
+    """beta = ln(base) / (k temperature) of checked temperature and base; `rows` says what has one temperature each."""
     if base is not None:
         base = positive(base, "base")
     if isinstance(temperature, np.ndarray) and temperature.ndim == 0:
@@ -244,12 +266,12 @@ def scale_of(temperature: Any, base: Any, z: Any, axes: tuple[int, ...], k: floa
         if math.isnan(temperature):
             raise ValueError("temperature: NaN; it may be any other number, 0 and infinities included")
         return scale_of_number(temperature, base, k)
-    return scale_of_array(_per_row(temperature, z, axes), base, namespace(z), k)
+    return scale_of_array(_per_row(temperature, z, axes, rows), base, namespace(z), k)
 
 
-def _per_row(temperature: Any, z: Any, axes: tuple[int, ...]) -> Any:
+def _per_row(temperature: Any, z: Any, axes: tuple[int, ...], name: str) -> Any:
     """An array of temperatures with z's number of dimensions, 1 where z is reduced, in working precision."""
-    if isinstance(temperature, str):
+    if temperature is None or isinstance(temperature, (str, bytes)):
         raise TypeError(f"temperature: {temperature!r}; it may be a number, or an array with one per row")
     xp = namespace(z)
     temperature = scores(like(temperature, z, "temperature"), "temperature")
@@ -262,7 +284,8 @@ def _per_row(temperature: Any, z: Any, axes: tuple[int, ...]) -> Any:
         given = iter((1,) * (len(rows) - len(shape)) + shape)
         shape = tuple(1 if i in axes else next(given) for i in range(z.ndim))
     else:
-        raise ValueError(f"temperature: shape {shape} does not broadcast with the rows, {rows} (axes kept: {kept})")
+        may = f"it may be a number, or broadcast with {name}, {rows} (axes kept: {kept})"
+        raise ValueError(f"temperature: shape {shape}; {may}")
     if seen(temperature) and bool(xp.any(xp.isnan(temperature))):
         raise ValueError("temperature: some are NaN; they may be any other number, 0 and infinities included")
     return xp.reshape(xp.astype(temperature, working_dtype(z, xp)), shape)

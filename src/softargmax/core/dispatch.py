@@ -156,7 +156,8 @@ def as_array(z: Any, name: str = "z") -> Any:
     try:
         return np.asarray(z)
     except (ValueError, TypeError) as error:
-        raise type(error)(f"{name}: {z!r:.60} cannot be made an array: {error}") from None
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{name}: {z!r:.60} cannot be made an array: {error}") from None
 
 
 def as_number(row: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from softargmax.core.dispatch import as_array, is_torch, kind_of, readable
 
 
-def output(out: Any, z: Any, dtype: Any, where: Any = None) -> None:
+def output(out: Any, z: Any, dtype: Any, where: Any = None, scale: Any = ()) -> None:
     """Check that a result of z's shape and this dtype can be written into `out`.
 
     It may be exactly the memory of z. Shared in part with z, or at all with `where`, it would be written before it is
@@ -24,7 +25,7 @@ def output(out: Any, z: Any, dtype: Any, where: Any = None) -> None:
     if (wanted is None and not is_torch(out)) or (wanted is not None and not isinstance(out, wanted)):
         raise TypeError(f"out: {type(out).__name__}; beside z it may be {type(z).__name__}")
     if is_torch(z):
-        _check_tensor(out, z)
+        _check_tensor(out, z, where, *scale)
     if tuple(out.shape) != tuple(z.shape):
         raise ValueError(f"out: shape {tuple(out.shape)}; it may be z's, {tuple(z.shape)}")
     if out.dtype != dtype:
@@ -62,7 +63,9 @@ def is_strict(z: Any) -> bool:
     return type(z).__module__.startswith("array_api_strict")
 
 
-def _check_tensor(out: Any, z: Any) -> None:
+def _check_tensor(out: Any, z: Any, *others: Any) -> None:
+    if any(_batched(tensor) for tensor in (out, z, *others) if is_torch(tensor)):
+        raise TypeError("out: inside torch.func.vmap, which cannot write into an array; take the returned one")
     if out.requires_grad or z.requires_grad:
         guilty = "out" if out.requires_grad else "z"
         raise TypeError(f"out: {guilty} requires grad; with out= neither may: what is written has no derivative")
@@ -72,6 +75,12 @@ def _check_tensor(out: Any, z: Any) -> None:
         raise ValueError("out: a lazily negated view; it may be memory that holds what it says")
     if out.device != z.device:
         raise ValueError(f"out: on {out.device}; it may be on z's device, {z.device}")
+
+
+def _batched(tensor: Any) -> bool:
+    """Whether torch.func.vmap has made it one of many."""
+    functorch = getattr(sys.modules["torch"]._C, "_functorch", None)  # noqa: SLF001 torch has no public question
+    return bool(getattr(functorch, "is_batchedtensor", lambda _: False)(tensor))
 
 
 def _check_overlap(out: Any, z: Any, where: Any) -> None:

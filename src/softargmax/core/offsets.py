@@ -15,18 +15,28 @@ from softargmax.core.dispatch import is_torch, namespace
 
 def offsets_of(offsets: Any, z: Any) -> Any:
     """Segment bounds: integers (S + 1,), non-decreasing, from 0 to len(z)."""
-    given = offsets if isinstance(offsets, (list, tuple, range)) else None
-    offsets = like(offsets, z, "offsets")
-    if dtype_name(offsets.dtype) not in INTEGERS - {"bool"}:
-        raise TypeError(f"offsets: dtype {offsets.dtype}; it may be an integer type")
-    if offsets.ndim != 1 or offsets.shape[0] < 1:
-        raise ValueError(f"offsets: shape {tuple(offsets.shape)}; it may be (S + 1,) for S segments")
     if z.ndim < 1:
         raise ValueError("z: 0-d; segments need at least one axis")
-    if is_torch(offsets) and dtype_name(offsets.dtype).startswith("uint"):  # which torch cannot calculate with
-        offsets = offsets.long()
-    if given is not None and not seen(offsets) and all(isinstance(one, (int, np.integer)) for one in given):
-        bounds_hold(np.asarray(given), z)
+    if isinstance(offsets, (list, tuple, range)) and offsets and all(isinstance(o, (int, np.integer)) for o in offsets):
+        bounds_hold(np.asarray(offsets, object), z)  # as they are: no integer type may hold them
+    offsets = like(offsets, z, "offsets")
+    shape = tuple(offsets.shape)
+    if dtype_name(offsets.dtype) not in INTEGERS - {"bool"} and shape != (0,):  # an empty list has a dtype by chance
+        raise TypeError(f"offsets: dtype {offsets.dtype}; it may be an integer type")
+    if len(shape) != 1 or shape[0] < 1:
+        raise ValueError(f"offsets: shape {shape}; it may be (S + 1,) for S segments, so [0] for none")
+    return _signed(offsets, z) if dtype_name(offsets.dtype).startswith("uint") else offsets
+
+
+def _signed(offsets: Any, z: Any) -> Any:
+    """Unsigned offsets as int64: torch cannot calculate with them, and beyond int64 none is right."""
+    if not (is_torch(offsets) or seen(offsets)):
+        return offsets
+    xp = namespace(offsets)
+    offsets = xp.astype(offsets, xp.int64)
+    if seen(offsets) and bool(xp.any(offsets < 0)):
+        wrapped = int(xp.min(offsets)) + (1 << 64)
+        raise ValueError(f"offsets: {wrapped} among them; they may go from 0 to the length of z, {z.shape[0]}")
     return offsets
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from softargmax.core import check
 from softargmax.core.chunks import SIZE, cut
-from softargmax.core.dispatch import as_array, device_of, namespace
+from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.exact import difference, total, working_dtype
 
 INF = math.inf
@@ -82,7 +82,7 @@ class State(NamedTuple):
         like : array, optional
             An array whose library, device and precision to use; NumPy's float64 without it.
         """
-        like = np.empty(0) if like is None else _real(as_array(like, "like"), "like")
+        like = np.empty(0) if like is None else _real(check.array_of(like, "like"), "like")
         xp = namespace(like)
         sizes = _sizes(shape, "shape")
         kind = {"dtype": working_dtype(like, xp), "device": device_of(like)}
@@ -137,7 +137,8 @@ class State(NamedTuple):
             values = _real(check.like(values, self.m, "values"), "values")
             shape, expected = tuple(values.shape), (length, self.o.shape[-1])
             if shape[-2:] != expected or not check.broadcasts(shape[:-2], rows):
-                raise ValueError(f"values: shape {shape}; it may be {expected} or {(*rows, *expected)}")
+                may = f"{expected} or {(*rows, *expected)}" if rows else f"{expected}"
+                raise ValueError(f"values: shape {shape}; it may be {may}")
         if length == 0:
             return self
         if not cut((z, self.m, values)):

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from softargmax.core import check
-from softargmax.core.chunks import by_rows
-from softargmax.core.dispatch import implementation, namespace
-from softargmax.core.exact import row_sum
-from softargmax.core.scale import UNIT
+from softargmax.core.dispatch import as_number, implementation
 
 
-@np.errstate(all="ignore")
 def entropy(
     z: Any,
     /,
@@ -58,17 +52,9 @@ def entropy(
     """
     run, z, axes, scale = check.rowwise("normalize", z, axis, temperature, base)
     where = None if where is None else check.mask(where, z)
-    wide = check.row_dtype(None, z)
-
-    def rows(z: Any, scale: Any, where: Any) -> Any:
-        p = run.softmax(z, axes, scale, where, wide, None)
-        log_p = run.log_softmax(z, axes, scale, where, wide, None)
-        return row_sum(-p * supported(p, log_p), axes)
-
-    return by_rows(rows, axes, z, scale, where)
+    return as_number(run.entropy(z, axes, scale, where, check.row_dtype(None, z)))
 
 
-@np.errstate(all="ignore")
 def kl_divergence(z_p: Any, z_q: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any = None) -> Any:
     r"""The Kullback-Leibler divergence of two softmaxes, from their scores, in nats.
 
@@ -88,8 +74,8 @@ def kl_divergence(z_p: Any, z_q: Any, /, *, axis: int | tuple[int, ...] | None =
 
     Notes
     -----
-    Every term of the second form is at least 0, so terms do not cancel. log p and log q are rounded before they are
-    subtracted: a divergence far below the square of that rounding is not resolved.
+    Every term of the second form is at least 0, so terms do not cancel, and near distributions keep their small
+    divergence: that of two rows of scores which differ by 1e-9 is right to many digits.
     Terms with p_i = 0 add 0 to the first form; p_i > 0 = q_i gives +inf. A row with nothing in p's support gives 0,
     else a NaN in either support gives NaN.
 
@@ -108,24 +94,6 @@ def kl_divergence(z_p: Any, z_q: Any, /, *, axis: int | tuple[int, ...] | None =
     0.0
     """
     z_p, z_q = check.together(check.scores(z_p, "z_p"), z_q, "z_q")
-    xp = namespace(z_p)
     where = None if where is None else check.mask(where, z_p)
-    axes, wide, run = check.axes_of(axis, z_p.ndim), check.row_dtype(None, z_p), implementation("normalize", z_p)
-
-    def rows(z_p: Any, z_q: Any, where: Any) -> Any:
-        p, q = (run.softmax(z, axes, UNIT, where, wide, None) for z in (z_p, z_q))
-        log_p, log_q = (run.log_softmax(z, axes, UNIT, where, wide, None) for z in (z_p, z_q))
-        # The term is p (delta - 1 + exp(-delta)), delta = log p - log q: near 0 an error of delta counts by delta only.
-        delta = supported(p, log_p) - supported(p, log_q)
-        near = xp.abs(delta) < 1.0
-        small = xp.where(near, delta, 0.0)
-        far = xp.where(near, 0.0, delta)
-        terms = xp.where(near & (p > 0.0), p * (small + xp.expm1(-small)), (p * far - p) + q)
-        return xp.where(row_sum(p, axes) == 0.0, 0.0, row_sum(terms, axes))  # 0 where p has nothing in its support
-
-    return by_rows(rows, axes, z_p, z_q, where)
-
-
-def supported(p: Any, values: Any) -> Any:
-    """The values where p is not 0, and 0 elsewhere: what multiplies p in a sum over the support."""
-    return namespace(p).where(p == 0.0, 0.0, values)
+    axes, run = check.axes_of(axis, z_p.ndim), implementation("normalize", z_p)
+    return as_number(run.kl_divergence(z_p, z_q, axes, where, check.row_dtype(None, z_p)))

@@ -7,6 +7,7 @@
 
 #include "core/native/threads.hpp"
 #include "normalize/short_rows.hpp"
+#include "normalize/sums.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 namespace {
@@ -91,13 +92,60 @@ template <class T, int Size> void normalize(const Job& job) {
     });
 }
 
+// ---- sums under the softmax ---------------------------------------------------------------------------------------
+
+template <class T, int Size> void sums(const Job& job) {
+    const Frame<T> frame(job, Size);
+    const auto merge_into = [](Group<T, Size>& group, int g, States& s, const States& piece) {
+        s = {merge(s.p, piece.p, group.beta(g)), merge(s.q, piece.q, Scale{})};
+    };
+    if (!few_long_rows(frame))
+        return each_group<T, Size>(frame, [&](Group<T, Size>& group) {
+            States states[Size];
+            Twofold sum[Size] = {};
+            for (std::int64_t b = 0; b < group.blocks(); ++b) {
+                group.load(b);
+                for (int g = 0; g < group.count; ++g) merge_into(group, g, states[g], fold_both(group, b, g));
+            }
+            for (std::int64_t b = 0; b < group.blocks(); ++b) {
+                if (group.blocks() > 1) group.load(b);
+                for (int g = 0; g < group.count; ++g) add(sum[g], block_sum(group, b, g, states[g]));
+            }
+            for (int g = 0; g < group.count; ++g) put_sum(group, g, states[g], sum[g]);
+        });
+    const std::int64_t blocks = blocks_of(job);
+    auto pieces = one_each<States, Size>(frame.groups.total * blocks), rows = one_each<States, Size>(frame.groups.total);
+    auto parts = one_each<Twofold, Size>(frame.groups.total * blocks);
+    const auto at = [](std::int64_t unit, int g) { return static_cast<std::size_t>(unit * Size + g); };
+    each_block<T, Size>(frame, [&](Group<T, Size>& group, std::int64_t block, std::int64_t unit) {
+        for (int g = 0; g < group.count; ++g) pieces[at(unit, g)] = fold_both(group, block, g);
+    });
+    const auto each_row = [&](auto body) {
+        for (std::int64_t i = 0; i < frame.groups.total; ++i) {
+            Group<T, Size> group(frame, i);
+            for (int g = 0; g < group.count; ++g) body(group, i, g);
+        }
+    };
+    each_row([&](Group<T, Size>& group, std::int64_t i, int g) {
+        for (std::int64_t b = 0; b < blocks; ++b) merge_into(group, g, rows[at(i, g)], pieces[at(i * blocks + b, g)]);
+    });
+    each_block<T, Size>(frame, [&](Group<T, Size>& group, std::int64_t block, std::int64_t unit) {
+        for (int g = 0; g < group.count; ++g) parts[at(unit, g)] = block_sum(group, block, g, rows[at(unit / blocks, g)]);
+    });
+    each_row([&](Group<T, Size>& group, std::int64_t i, int g) {
+        Twofold sum{};
+        for (std::int64_t b = 0; b < blocks; ++b) add(sum, parts[at(i * blocks + b, g)]);
+        put_sum(group, g, rows[at(i, g)], sum);
+    });
+}
+
 // ---- derivatives --------------------------------------------------------------------------------------------------
 
 // <p, g> or, from log p, the sum of g: of a block that is loaded.
 template <class T, int Size> double block_sum(const Group<T, Size>& group, std::int64_t block, int g) {
     const T *x = group.scores + g * group.pitch, *y = group.other + g * group.pitch;
     const std::int64_t n = group.end(block) - group.begin(block);
-    return group.job.op == Op::log_softmax_vjp ? sum_in_support(x, y, n) : inner_product(x, y, n);
+    return group.job.op == Op::log_softmax_vjp ? sum_in_support(x, y, n) : inner_product(x, y, n).hi;
 }
 // Rows with infinities, and T = 0, are constant where they are differentiable at all; NaN stays NaN.
 inline double slope_of(const Job& job, std::int64_t row) {
@@ -168,6 +216,10 @@ template <class T, int Size> void run_in_groups(const Job& job) {
         case Op::softmax_vjp:
         case Op::log_softmax_vjp: return vjp<T, Size>(job);
         case Op::logcumsumexp: return logcumsumexp<T, Size>(job);
+        case Op::entropy:
+        case Op::expectation:
+        case Op::kl_divergence:
+            if constexpr (sizeof(T) == 8) return sums<T, Size>(job);
         default: return normalize<T, Size>(job);
     }
 }
@@ -178,11 +230,11 @@ template <class T> void run_as(const Job& job) {
 
 }  // namespace
 
-// The entry of this instruction set. In float64 where that is asked for, and where there are weights: log w would cost
-// float32 its accuracy.
+// The entry of this instruction set. In float64 where that is asked for, where sums may cancel, and where there are
+// weights: log w would cost float32 its accuracy.
 void run(const Job& job) {
     const FloatEnvironment environment;
-    if (job.z.type == Type::f64 || (job.out && job.out.type == Type::f64) || job.weights) run_as<double>(job);
+    if (job.z.type == Type::f64 || (job.out && job.out.type == Type::f64) || job.weights || is_sum(job.op)) run_as<double>(job);
     else run_as<float>(job);
 }
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+from softargmax.core import check
 from softargmax.normalize import log_softmax, softmax, torch_ops
 
 __all__ = ["LogSoftmax", "Softmax"]
@@ -27,6 +30,8 @@ class _Normalizer(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        _check_dim(dim)
+        _check_options(temperature, base, dtype)
         self.dim = dim
         self.base = base
         self.dtype = dtype
@@ -43,6 +48,25 @@ class _Normalizer(nn.Module):
             options.append(f"temperature={self.temperature}")
         options += [f"{name}={value}" for name in ("base", "dtype") if (value := getattr(self, name)) is not None]
         return ", ".join(options)
+
+
+def _check_dim(dim: Any) -> None:
+    """What can be said of axes before there are scores: torch has no more than 64."""
+    try:
+        check.axes_of(dim, 64)
+    except (TypeError, ValueError) as error:
+        raise type(error)("dim" + str(error).removeprefix("axis")) from None
+
+
+def _check_options(temperature: Any, base: Any, dtype: Any) -> None:
+    """What can be said of them before there are scores; a tensor's values may still be to come."""
+    z = torch.empty(0)
+    if isinstance(temperature, (Tensor, list, tuple)):
+        check.scores(temperature, "temperature")
+        temperature = 1.0
+    check.scale_of(temperature, base, z, (0,))
+    if dtype is not None:
+        check.float_dtype(dtype, z)
 
 
 class Softmax(_Normalizer):

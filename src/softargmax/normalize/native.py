@@ -64,6 +64,29 @@ def logsumexp(
     return np.expand_dims(lse, axes) if keepdims else lse[()]
 
 
+def _sum(
+    kernel: Callable[..., None], z: Array, axes: tuple[int, ...], scale: Scale, other: Any, where: Any, dtype: Any
+) -> Array:
+    out = np.empty(_row_shape(z, axes), dtype)
+    kernel(view(z), None if other is None else view(other), view(out), axes, *_scale(scale), where)
+    return out
+
+
+def entropy(z: Array, axes: tuple[int, ...], scale: Scale, where: Any, dtype: Any) -> Array:
+    """<p, -log p>."""
+    return _sum(_native.entropy, z, axes, scale, None, where, dtype)
+
+
+def expectation(z: Array, axes: tuple[int, ...], scale: Scale, values: Any, where: Any, dtype: Any) -> Array:
+    """<p, values>; of the positions where there are none."""
+    return _sum(_native.expectation, z, axes, scale, values, where, dtype)
+
+
+def kl_divergence(z_p: Array, z_q: Array, axes: tuple[int, ...], where: Any, dtype: Any) -> Array:
+    """<p, log p - log q>."""
+    return _sum(_native.kl_divergence, z_p, axes, UNIT, z_q, where, dtype)
+
+
 def logcumsumexp(z: Array, axis: int) -> Array:
     """log of the running sum of exp(z)."""
     out = fresh(z.shape, np.float32 if z.dtype.itemsize == 2 else z.dtype)

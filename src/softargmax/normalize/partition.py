@@ -9,6 +9,8 @@ import numpy as np
 
 from softargmax.core import check
 from softargmax.core.dispatch import as_number, asked_for, implementation, namespace, readable
+from softargmax.core.exact import working_dtype
+from softargmax.core.scale import UNIT
 from softargmax.normalize import reference_complex
 from softargmax.normalize.results import SignedLog
 
@@ -57,9 +59,9 @@ def logsumexp(
     Notes
     -----
     A row with nothing in its support gives -inf (for T < 0: +inf), one that holds +inf gives +inf, a NaN gives NaN. At
-    T = inf it is +inf, unless the row is a single score. With weights it is +inf, -inf or the weighted mean there, as
-    their sum is above, below or equal to 1; where they sum to 1 and T is large, the logarithm of a number next to 1 is
-    divided by a small beta: the error is that of 1, times T.
+    T = inf (-inf is read as that) it is +inf, unless the row is a single score. With weights it is +inf, -inf or the
+    weighted mean there, as their sum is above, below or equal to 1; where they sum to 1 and T is large, the logarithm
+    of a number next to 1 is divided by a small beta: the error is that of 1, times T.
 
     The maximum's own term is taken out of the sum, l = 1 + r, and the logarithm is log1p(r): exact where the result is
     near 0.
@@ -146,9 +148,8 @@ def signed_logsumexp(
 
     Notes
     -----
-    The positive and the negative terms are summed apart, and their two logarithms subtracted: where S is much smaller
-    than either sum, as many digits are lost. A row with nothing in its
-    support, or whose terms cancel, has log_abs = -inf and sign 0. Infinities of both signs make NaN.
+    The terms are summed in float64, relative to the largest: digits are lost only as far as they cancel. A row with
+    nothing in its support, or whose terms cancel, has log_abs = -inf and sign 0. Infinities of both signs make NaN.
 
     Gradient: with incoming g to log_abs, g w_i exp(z_i) / S to z_i.
 
@@ -164,35 +165,44 @@ def signed_logsumexp(
     >>> float(log_abs), float(sign)
     (1.541324..., -1.0)
     """
-    z = check.scores(z)
-    weights = check.weights_of(weights, z, signed=True)
-    xp = namespace(z)
-    options = {"axis": axis, "where": where, "keepdims": keepdims}
-    zero = xp.zeros_like(weights)
-    plus = logsumexp(z, weights=xp.where(weights < 0, zero, weights), **options)
-    minus = logsumexp(z, weights=xp.where(weights < 0, -weights, zero), **options)
-    return _difference(plus, minus)
+    run, z, axes, _ = check.rowwise("normalize", z, axis)
+    xp, wide = namespace(z), working_dtype(z, namespace(z))
+    weights = xp.astype(check.weights_of(weights, z, signed=True), wide)
+    support = weights != 0.0 if where is None else check.mask(where, z) & (weights != 0.0)
+    z, weights = _powers_to_scores(z, weights)
+    lse = run.logsumexp(z, axes, UNIT, None, support, wide, False)
+    mean = run.expectation(z, axes, UNIT, weights, support, wide)
+    signs = run.expectation(z, axes, UNIT, _sign(weights), support, wide)
+    # log |mean| by logsumexp too, whose logarithm is the same on every processor
+    one_each = xp.reshape(lse, (*lse.shape, 1)), (lse.ndim,), UNIT, xp.reshape(xp.abs(mean), (*lse.shape, 1))
+    log_abs = run.logsumexp(*one_each, None, check.row_dtype(None, z), False)
+    nan = xp.isnan(mean) | ((lse == math.inf) & (xp.abs(signs) != 1.0))  # inf - inf
+    kept = tuple(1 if i in axes else n for i, n in enumerate(z.shape)) if keepdims else lse.shape
+    found = log_abs, xp.astype(_sign(mean), log_abs.dtype)
+    return SignedLog(*(as_number(xp.reshape(xp.where(nan, math.nan, x), kept)) for x in found))
 
 
-def _difference(plus: Any, minus: Any) -> SignedLog:
-    """e^plus - e^minus: the larger leads, and 1 - e^(smaller - larger) = -expm1(smaller - larger)."""
-    xp = namespace(plus)
-    inf = float("inf")
-    ahead = plus >= minus
-    large, small = xp.where(ahead, plus, minus), xp.where(ahead, minus, plus)
-    equal = plus == minus
-    alone = small == -inf
-    plain = ~equal & ~alone
-    gap = xp.where(plain, small - xp.where(plain, large, 0.0), -1.0)
-    log_abs = large + xp.where(plain, xp.log(-xp.expm1(gap)), 0.0)
-    one = xp.ones_like(plus)
-    sign = xp.where(ahead, one, -one)
-    undone = equal & ~(large == inf)
-    nothing = xp.full_like(plus, -inf)
-    nan = xp.isnan(plus) | xp.isnan(minus) | (equal & (large == inf))
-    log_abs = xp.where(nan, float("nan"), xp.where(undone, nothing, log_abs))
-    sign = xp.where(nan, float("nan"), xp.where(undone, 0.0, sign))
-    return SignedLog(as_number(log_abs), as_number(sign))
+def _sign(x: Any) -> Any:
+    """-1, 0, 1 or NaN. (array_api_compat's for torch does not work inside vmap.)"""
+    xp = namespace(x)
+    one = xp.ones_like(x)
+    return xp.where(x > 0.0, one, xp.where(x < 0.0, -one, x))
+
+
+def _powers_to_scores(z: Any, weights: Any) -> tuple[Any, Any]:
+    """Large powers of two of the weights given to the scores, lest p underflow where a weight is huge.
+
+    Weights of an ordinary size stay, and the scores beside them are not rounded.
+    """
+    xp = namespace(weights)
+    edge, shift = (300, 600) if weights.dtype == xp.float64 else (32, 80)
+    size = xp.abs(weights)
+    huge, tiny = size > 2.0**edge, (size < 2.0**-edge) & (size > 0.0)
+    if check.seen(weights) and not bool(xp.any(huge | tiny)):
+        return z, weights
+    up, one = xp.full_like(weights, 2.0**shift), xp.ones_like(weights)
+    factor = xp.where(huge, 1.0 / up, xp.where(tiny, up, one))
+    return xp.astype(z, weights.dtype) - xp.log(factor), weights * factor
 
 
 def logcumsumexp(z: Any, /, *, axis: int = -1) -> Any:

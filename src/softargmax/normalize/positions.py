@@ -5,16 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from softargmax.core import check
-from softargmax.core.chunks import by_rows
-from softargmax.core.dispatch import device_of, namespace
-from softargmax.core.exact import row_sum
-from softargmax.normalize.information import supported
+from softargmax.core.dispatch import as_number, device_of, namespace
 
 
-@np.errstate(all="ignore")
 def soft_argmax(
     z: Any,
     /,
@@ -65,21 +59,17 @@ def soft_argmax(
     run, z, axes, scale = check.rowwise("normalize", z, axis, temperature)
     where = None if where is None else check.mask(where, z)
     xp, wide = namespace(z), check.row_dtype(None, z)
-    sizes = tuple(z.shape[i] for i in axes)
-    length = math.prod(sizes)
     if values is None:
-        values = xp.reshape(xp.arange(length, dtype=wide, device=device_of(z)), (length,))
-    values = xp.astype(check.values_of(values, z, length), wide)
-    columns = [values] if values.ndim == 1 else [values[:, d] for d in range(values.shape[1])]
+        return as_number(run.expectation(z, axes, scale, None, where, wide))
+    values = check.values_of(values, z, math.prod(z.shape[i] for i in axes))
     shape = tuple(n if i in axes else 1 for i, n in enumerate(z.shape))
 
-    def rows(z: Any, scale: Any, where: Any) -> Any:
-        if not columns:
-            kept = tuple(n for i, n in enumerate(z.shape) if i not in axes)
-            return xp.zeros((*kept, 0), dtype=wide, device=device_of(z))
-        p = run.softmax(z, axes, scale, where, wide, None)
-        laid = (xp.broadcast_to(xp.reshape(column, shape), z.shape) for column in columns)
-        means = [row_sum(p * supported(p, v), axes) for v in laid]
-        return means[0] if values.ndim == 1 else xp.stack(means, axis=-1)
+    def mean(column: Any) -> Any:
+        return run.expectation(z, axes, scale, xp.reshape(column, shape), where, wide)
 
-    return by_rows(rows, axes, z, scale, where)
+    if values.ndim == 1:
+        return as_number(mean(values))
+    if values.shape[1] == 0:
+        kept = tuple(n for i, n in enumerate(z.shape) if i not in axes)
+        return xp.zeros((*kept, 0), dtype=wide, device=device_of(z))
+    return xp.stack([mean(values[:, d]) for d in range(values.shape[1])], axis=-1)

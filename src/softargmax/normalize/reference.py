@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax.core.dispatch import namespace
-from softargmax.core.exact import working_dtype
+from softargmax.core.dispatch import device_of, namespace
+from softargmax.core.exact import two_sum, working_dtype
+from softargmax.core.scale import UNIT
 from softargmax.core.scan import scan
 from softargmax.core.state import State
 from softargmax.normalize.reference_rows import INF, Measure, Rows, Segments, measure, safe
@@ -32,9 +33,13 @@ def _deliver(result: Any, dtype: Any, out: Any) -> Any:
     return out
 
 
-def _probabilities(rows: Rows, a: Measure) -> Any:
+def _shares(rows: Rows, a: Measure) -> Any:
     p = a.w / (1.0 + rows.spread(safe(a.r, rows.xp)))
-    return rows.restore(rows.xp.where(a.s == -INF, 0.0, p))  # 0 outside the support, in a row of NaN too
+    return rows.xp.where(a.s == -INF, 0.0, p)  # 0 outside the support, in a row of NaN too
+
+
+def _probabilities(rows: Rows, a: Measure) -> Any:
+    return rows.restore(_shares(rows, a))
 
 
 def _log_probabilities(rows: Rows, a: Measure) -> Any:
@@ -90,6 +95,64 @@ def logsumexp(z: Any, axes: tuple[int, ...], scale: Scale, weights: Any, where: 
     rows = Rows(z, axes)
     lse = _smooth_maximum(rows, measure(rows, z, scale, where, weights))
     return namespace(z).astype(rows.per_row(lse, keepdims=keepdims), dtype)
+
+
+def _total(rows: Rows, terms: Any) -> Any:
+    """The sum of each row, exact to a rounding."""
+    high, low = rows.total(terms)
+    return high + rows.xp.where(rows.xp.isfinite(high), low, 0.0)  # an infinite term has no rounding error
+
+
+def _sum(rows: Rows, a: Measure, values: Any, dtype: Any) -> Any:
+    """sum p v over the support of each row; outside of it no value is looked at."""
+    xp = rows.xp
+    p = _shares(rows, a)
+    return xp.astype(rows.per_row(_total(rows, xp.where(p == 0.0, 0.0, p * xp.where(p == 0.0, 0.0, values)))), dtype)
+
+
+@np.errstate(all="ignore")
+def entropy(z: Any, axes: tuple[int, ...], scale: Scale, where: Any, dtype: Any) -> Any:
+    """sum p (-log p)."""
+    rows = Rows(z, axes)
+    a = measure(rows, z, scale, where)
+    return _sum(rows, a, rows.xp.log1p(safe(a.r, rows.xp)) - a.t - a.s, dtype)
+
+
+@np.errstate(all="ignore")
+def expectation(z: Any, axes: tuple[int, ...], scale: Scale, values: Any, where: Any, dtype: Any) -> Any:
+    """sum p v; of the positions 0..K-1 where there are no values."""
+    rows, xp = Rows(z, axes), namespace(z)
+    if values is None:
+        values = xp.arange(max(rows.length, 1), dtype=rows.dtype, device=device_of(z))
+    else:
+        values = rows.pad(xp.astype(rows.lay(values), rows.dtype))
+    return _sum(rows, measure(rows, z, scale, where), values, dtype)
+
+
+@np.errstate(all="ignore")
+def kl_divergence(z_p: Any, z_q: Any, axes: tuple[int, ...], where: Any, dtype: Any) -> Any:
+    """sum p (delta - 1 + exp(-delta)), delta = log p - log q; no term is below 0, so they do not cancel.
+
+    delta = (z_p - z_q) - (lse_p - lse_q): an error of the second difference changes the sum by its square only.
+    """
+    rows, xp = Rows(z_p, axes), namespace(z_p)
+    a, b = (measure(rows, z, UNIT, where) for z in (z_p, z_q))
+    p, q = _shares(rows, a), _shares(rows, b)
+    finite = (xp.abs(a.m) < INF) & (xp.abs(b.m) < INF)
+    top, top_low = two_sum(xp.where(finite, a.m, 0.0), -xp.where(finite, b.m, 0.0))
+    top_low = top_low + (xp.log1p(safe(a.r, xp)) - xp.log1p(safe(b.r, xp)))
+    x, y = (rows.pad(xp.astype(rows.lay(z), rows.dtype)) for z in (z_p, z_q))
+    inside = (a.s != -INF) & (b.s != -INF)
+    gap, low = two_sum(*(xp.where(inside, xp.where(finite, c, d), 0.0) for c, d in ((x, a.s), (-y, -b.s))))
+    delta = (gap - top) + (low - top_low)
+    near = inside & (xp.abs(delta) < 0.5)
+    small, far = xp.where(near, delta, 0.0), xp.where(near | ~inside, 0.0, delta)
+    series = xp.ones_like(small)
+    for n in range(15, 2, -1):  # exp(-delta) - 1 + delta = delta^2 / 2 (1 - delta / 3 (1 - delta / 4 (1 - ...)))
+        series = 1.0 - series * small / n
+    far = xp.where((p != 0.0) & (b.s == -INF), INF, p * far - p) + q
+    terms = xp.where(near, p * (0.5 * small * small * series), xp.where(p == 0.0, q, far))
+    return xp.astype(rows.per_row(xp.where(a.r == -1.0, 0.0, _total(rows, terms))), dtype)
 
 
 @np.errstate(all="ignore")

@@ -146,7 +146,7 @@ template <class T, class Body> SOFTARGMAX_INLINE void steps(const T* p, const T*
 }
 
 // <p, g>, the sum of one block.
-template <class T> double inner_product(const T* p, const T* g, std::int64_t n) {
+template <class T> Twofold inner_product(const T* p, const T* g, std::int64_t n) {
     using V = Pack<T>;
     const V zero = V::all(0);
     Sum<T> sum;
@@ -155,7 +155,7 @@ template <class T> double inner_product(const T* p, const T* g, std::int64_t n) 
         for (int u = 0; u < kUnroll; ++u) t[u] = keep(above(x[u], zero), x[u] * y[u]);
         sum.add(t);
     });
-    return sum.total().hi;
+    return sum.total();
 }
 
 // sum of g where log p > -inf, of one block.

@@ -25,7 +25,7 @@ def segment_softmax(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any:
     offsets : array of int, shape (S + 1,)
         Where segments begin and end: non-decreasing, from 0 to N. A segment may be empty.
     temperature : float or array
-        T as in `softmax`; an array broadcasts with the other axes (one per head).
+        T as in `softmax`; an array broadcasts with the other axes (one per head), the same for every segment.
 
     Returns
     -------
@@ -144,4 +144,5 @@ def segment_logsumexp(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any
 def _checked(z: Any, offsets: Any, temperature: Any) -> tuple[Any, tuple[Any, Any, Scale]]:
     z = check.scores(z)
     offsets = offsets_of(offsets, z)
-    return implementation("normalize", z), (z, offsets, check.scale_of(temperature, None, z, (0,)))
+    scale = check.scale_of(temperature, None, z, (0,), rows="the axes after the first (every segment has the same)")
+    return implementation("normalize", z), (z, offsets, scale)

@@ -10,9 +10,7 @@ import numpy as np
 from softargmax.core import check
 from softargmax.core.chunks import by_rows
 from softargmax.core.dispatch import as_number, device_of, implementation, namespace
-from softargmax.core.exact import row_sum
 from softargmax.core.scale import UNIT, Scale
-from softargmax.normalize.information import supported
 from softargmax.normalize.probabilities import falling
 from softargmax.normalize.results import Boltzmann
 
@@ -100,27 +98,31 @@ def _system(energies: Any, axes: tuple[int, ...], scale: Scale, where: Any, weig
 
     z, turned = falling(energies, scale)
     p, log_z = run.softmax_with_lse(z, axes, turned, allowed, wide)
-    log_ratio = run.log_softmax(z, axes, turned, allowed, wide, None)  # log(p / g)
+    free = run.logsumexp(energies, axes, turned, weights, allowed, wide, False)
     kept = tuple(1 if i in axes else n for i, n in enumerate(p.shape))
-    if weights is not None:  # states in proportion to p without degeneracies, times g
-        log_g = xp.log(xp.astype(xp.where(weights == 0, 1.0, weights), wide))
-        p, more = run.softmax_with_lse(log_ratio + log_g, axes, UNIT, allowed, wide)
-        log_ratio, log_z = log_ratio - xp.reshape(more, kept), log_z + more
-
-    energy = supported(p, xp.astype(energies, wide))
-    mean = row_sum(p * energy, axes)
-    entropy = k * row_sum(-p * supported(p, log_ratio), axes)
     beta = turned.hi if not isinstance(turned.hi, float) else xp.asarray(turned.hi, dtype=wide, device=device_of(p))
     beta = xp.broadcast_to(xp.astype(beta, wide), kept)
-    free = run.logsumexp(energies, axes, turned, weights, allowed, wide, False)
+
+    if weights is None:
+        entropy = run.entropy(z, axes, turned, allowed, wide)
+    else:  # states in proportion to p without degeneracies, times g
+        log_ratio = run.log_softmax(z, axes, turned, allowed, wide, None)  # log(p / g) but for a constant
+        log_g = xp.log(xp.astype(xp.where(weights == 0, 1.0, weights), wide))
+        z, turned = log_ratio + log_g, UNIT
+        p, more = run.softmax_with_lse(z, axes, UNIT, allowed, wide)
+        entropy = run.expectation(z, axes, UNIT, xp.reshape(more, kept) - log_ratio, allowed, wide)
+        log_z = log_z + more
+    mean = run.expectation(z, axes, turned, energies, allowed, wide)
+
     far = xp.full_like(mean, math.inf)
     limit = xp.where(log_z > 0.0, -far, xp.where(log_z < 0.0, far, mean))  # of -kT log Z
     free = xp.where(xp.reshape(beta, log_z.shape) == 0.0, limit, free)
 
-    infinite = xp.abs(mean) == math.inf  # such a system has only states of E = -inf: it does not vary
-    centre = xp.reshape(xp.where(infinite, 0.0, mean), kept)
-    deviation = supported(p, xp.where(xp.abs(energy) == math.inf, 0.0, energy - centre))
-    deviation = deviation - supported(p, xp.reshape(row_sum(p * deviation, axes), kept))  # U was rounded: E may be 1e15
-    deviation = deviation * xp.where(xp.abs(beta) == math.inf, 0.0, beta)  # at T = 0 nothing varies
-    heat = k * row_sum(p * deviation * deviation, axes)
+    # Energies of -inf do not vary: the other states have p = 0. Nor does anything at T = 0.
+    centre = xp.reshape(xp.where(xp.abs(mean) == math.inf, 0.0, mean), kept)
+    deviation = xp.where(xp.abs(energies) == math.inf, 0.0, xp.astype(energies, wide) - centre)
+    deviation = deviation * xp.where(xp.abs(beta) == math.inf, 0.0, beta)
+    rest = run.expectation(z, axes, turned, deviation, allowed, wide)  # U was rounded: E may be 1e15
+    heat = k * (run.expectation(z, axes, turned, deviation * deviation, allowed, wide) - rest * rest)
+    entropy = k * entropy
     return Boltzmann(xp.astype(p, energies.dtype), log_z, free, mean, entropy, heat)

@@ -94,6 +94,50 @@ def logsumexp_shape(
     return _rows(z, axes, dtype)
 
 
+def entropy(
+    z: Tensor, beta: Part, beta_lo: Part, where: Part, axes: Axes, hi: float, lo: float, dtype: torch.dtype
+) -> Tensor:
+    """<p, -log p>."""
+    return _sum(_native.entropy, z, None, where, axes, _scale(beta, beta_lo, hi, lo), dtype)
+
+
+def entropy_shape(z: Tensor, _b: Any, _l: Any, _w: Any, axes: Axes, _hi: Any, _lo: Any, dtype: Any) -> Tensor:
+    """What entropy returns."""
+    return _rows(z, axes, dtype)
+
+
+def expectation(
+    z: Tensor, beta: Part, beta_lo: Part, where: Part, values: Part, axes: Axes, hi: float, lo: float, dtype: Any
+) -> Tensor:
+    """<p, values>; of the positions where there are none."""
+    return _sum(_native.expectation, z, values, where, axes, _scale(beta, beta_lo, hi, lo), dtype)
+
+
+def expectation_shape(
+    z: Tensor, _b: Any, _l: Any, _w: Any, _v: Any, axes: Axes, _hi: Any, _lo: Any, dtype: Any
+) -> Tensor:
+    """What expectation returns."""
+    return _rows(z, axes, dtype)
+
+
+def kl_divergence(z_p: Tensor, z_q: Tensor, where: Part, axes: Axes, dtype: torch.dtype) -> Tensor:
+    """<p, log p - log q>."""
+    return _sum(_native.kl_divergence, z_p, z_q, where, axes, (1.0, 0.0), dtype)
+
+
+def kl_divergence_shape(z_p: Tensor, _q: Tensor, _w: Part, axes: Axes, dtype: torch.dtype) -> Tensor:
+    """What kl_divergence returns."""
+    return _rows(z_p, axes, dtype)
+
+
+def _sum(
+    native: Callable[..., None], z: Tensor, other: Part, where: Part, axes: Axes, scale: Any, dtype: torch.dtype
+) -> Tensor:
+    result = _rows(z, axes, dtype)
+    native(view(z), _maybe(other), view(result), axes, *scale, _maybe(where))
+    return result
+
+
 def logsumexp_vjp(p: Tensor, g: Tensor, _axes: Axes, dtype: torch.dtype) -> Tensor:
     """Multiply: p g, 0 where p is."""
     gz = torch.mul(p, g, out=fresh_like(p, dtype))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ from softargmax.normalize.torch_cumulative import logcumsumexp_rows
 from softargmax.normalize.torch_logsumexp import logsumexp_rows
 from softargmax.normalize.torch_rows import log_softmax_rows, softmax_rows
 from softargmax.normalize.torch_segments import segment_log_softmax_rows, segment_logsumexp_rows, segment_softmax_rows
+from softargmax.normalize.torch_sums import divergence_rows, entropy_rows, expectation_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,6 +67,30 @@ def logsumexp(
     weights = None if weights is None else weights.expand(z.shape)
     lse = logsumexp_rows(z, *_betas(scale, _rows(z, axes)), weights, where, axes, *_numbers(scale), dtype)
     return lse if keepdims else _squeezed(lse, axes)
+
+
+def entropy(z: Tensor, axes: Axes, scale: Scale, where: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """<p, -log p>."""
+    return _squeezed(entropy_rows(z, *_betas(scale, _rows(z, axes)), where, axes, *_numbers(scale), dtype), axes)
+
+
+def expectation(
+    z: Tensor, axes: Axes, scale: Scale, values: Tensor | None, where: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """<p, values>; of the positions 0..K-1 where there are none."""
+    arguments = z, *_betas(scale, _rows(z, axes)), where
+    options = axes, *_numbers(scale), dtype
+    if values is None and all_direct(arguments):
+        return _squeezed(kernels.expectation(*arguments, None, *options), axes)
+    if values is None:
+        sizes = [size if axis in axes else 1 for axis, size in enumerate(z.shape)]
+        values = torch.arange(math.prod(sizes), dtype=torch.float64, device=z.device).reshape(sizes)
+    return _squeezed(expectation_rows(*arguments, values.expand(z.shape), *options), axes)
+
+
+def kl_divergence(z_p: Tensor, z_q: Tensor, axes: Axes, where: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """<p, log p - log q>."""
+    return _squeezed(divergence_rows(z_p, z_q, where, axes, dtype), axes)
 
 
 def segment_softmax(z: Tensor, offsets: Tensor, scale: Scale) -> Tensor:

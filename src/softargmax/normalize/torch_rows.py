@@ -74,7 +74,7 @@ class _Linear(torch.autograd.Function):
         ctx.save_for_forward(*saved)
 
 
-def _scaled_tangent(ctx: Any, inside: Tensor, z: Tensor | None, beta: Tensor | None, tz: Any, tbeta: Any) -> Tensor:
+def scaled_tangent(ctx: Any, inside: Tensor, z: Tensor | None, beta: Tensor | None, tz: Any, tbeta: Any) -> Tensor:
     """t = beta tz + z tbeta."""
     slope, _ = kernels.slope(ctx.hi, ctx.lo)
     t = only(inside, inside if tz is None else tz) * (0 if tz is None else slope if beta is None else flat(beta))
@@ -110,7 +110,7 @@ class _Softmax(_Normalizer):
     def jvp(ctx: Any, tz: Tensor | None, tbeta: Tensor | None, *_: None) -> tuple[Tensor, Tensor]:
         p, lse, z, beta = ctx.saved_tensors
         inside = p != 0 if z is None else (p != 0) & ~z.isinf()
-        t = _scaled_tangent(ctx, p != 0, None if z is None else only(inside, z), beta, tz, tbeta)
+        t = scaled_tangent(ctx, p != 0, None if z is None else only(inside, z), beta, tz, tbeta)
         return softmax_vjp(p, lse, t, ctx.axes, 1.0, 0.0, p.dtype), row_sum(only(p != 0, p) * t, ctx.axes)
 
 
@@ -187,7 +187,7 @@ class _LogSoftmax(_Normalizer):
     def jvp(ctx: Any, tz: Tensor | None, tbeta: Tensor | None, *_: None) -> tuple[Tensor, None]:
         y, lse, z, beta = ctx.saved_tensors
         inside = (y != -math.inf) & (lse != math.inf)
-        t = _scaled_tangent(ctx, inside, z, beta, tz, tbeta)
+        t = scaled_tangent(ctx, inside, z, beta, tz, tbeta)
         return only(inside, t - row_sum(probability(inside, y) * t, ctx.axes)).to(y.dtype), None
 
 

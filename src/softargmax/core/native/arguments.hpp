@@ -124,8 +124,7 @@ struct Call {
         run();
     }
     void run() {
-        const bool elementwise = job.op != Op::logsumexp && job.op != Op::fold && !job.lse;
-        if (job.rows.total == 0 || (elementwise && job.cols.total == 0)) return;
+        if (job.rows.total == 0 || (job.cols.total == 0 && !is_reduction(job.op) && !job.lse)) return;
         const std::int64_t work = job.rows.total * (job.offsets ? 1 : std::max<std::int64_t>(1, job.cols.total)) + segment_work;
         job.threads = work < kParallel ? 1 : threads_now();
         job.streaming = streaming_pays() && job.out && work * kTypeBytes[static_cast<int>(job.out.type)] >= kStreaming;

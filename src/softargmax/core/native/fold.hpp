@@ -28,9 +28,9 @@ template <class V> struct Parts {
 template <class V> SOFTARGMAX_INLINE Parts<V> parts_of(V d, Scale beta) {
     using E = Exp<double>;
     const auto all = [](double x) SOFTARGMAX_LAMBDA { return Splat<V>::of(x); };
-    const V hi = d * all(beta.hi), lo = fma(d, all(beta.hi), all(-0.0) - hi) + d * all(beta.lo);
-    const V k = fma(hi, all(E::log2e), all(E::magic)) - all(E::magic);
-    const V r = fma(k, all(-E::ln2_hi), hi) + fma(k, all(-E::ln2_lo), lo);
+    const Two<V> x = times(d, beta);
+    const V k = fma(x.hi, all(E::log2e), all(E::magic)) - all(E::magic);
+    const V r = fma(k, all(-E::ln2_hi), x.hi) + fma(k, all(-E::ln2_lo), x.lo);
     const V t = exp_less_one<double>(r), e = all(1.0) + t;
     return {k, e, t - (e - all(1.0))};
 }
@@ -97,7 +97,7 @@ template <> struct Sum<double> {
             const Twofold next = two_sum(s.hi, y);
             s = {next.hi, s.lo + next.lo};
         }
-        return two_sum(s.hi, s.lo);
+        return std::isinf(s.hi) ? Twofold{s.hi, 0} : two_sum(s.hi, s.lo);  // an infinite term has no rounding error
     }
 };
 

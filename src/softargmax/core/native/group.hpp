@@ -139,11 +139,19 @@ template <class T, int Size> struct Group {
     const T* load_if_there(const Operand& x, std::int64_t b, std::int64_t e, Slot slot) {
         return x ? load(x, false, b, e, slot) : nullptr;
     }
+    // What was read, where it may be changed.
+    T* own(const T*& block, std::int64_t n, Slot slot) {
+        T* tile = scratch(slot).get<T>(Size * pitch);
+        if (block != tile) std::copy_n(block, n, tile);
+        block = tile;
+        return tile;
+    }
+    static void leave_out(const T* mask, std::int64_t from, std::int64_t to, T* tile) {
+        for (std::int64_t i = from; i < to; ++i) tile[i] = mask[i] != 0 ? tile[i] : -std::numeric_limits<T>::infinity();
+    }
     // The scores as the formulas want them: beta > 0, everything outside the support at -inf.
     void transform(std::int64_t b, std::int64_t e) {
-        T* tile = scratch(kScores).get<T>(Size * pitch);
-        if (scores != tile) std::copy_n(scores, e - b, tile);
-        scores = tile;
+        T* tile = own(scores, e - b, kScores);
         const T* mask = load_if_there(job.where, b, e, kMask);
         const T* weights = load_if_there(job.weights, b, e, kWeights);
         for (int g = 0; g < count; ++g) {
@@ -153,8 +161,8 @@ template <class T, int Size> struct Group {
             if (weights || scale[g].flat)
                 for (std::int64_t i = from; i < to; ++i)
                     if (!mask || mask[i] != 0) weigh(tile[i], weights ? weights[i] : T{1}, scale[g], mean[g]);
-            if (mask)
-                for (std::int64_t i = from; i < to; ++i) tile[i] = mask[i] != 0 ? tile[i] : -std::numeric_limits<T>::infinity();
+            if (mask) leave_out(mask, from, to, tile);
+            if (mask && job.op == Op::kl_divergence) leave_out(mask, from, to, own(other, e - b, kOther));
         }
     }
     // Whether log w counts beside beta z: in the limit T = 0, and where beta z overflows, weights say no more than where

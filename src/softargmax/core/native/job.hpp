@@ -18,6 +18,9 @@ enum class Op : std::uint8_t {
     fold,             // the state alone, carried on from `m`, `r`
     apply_softmax,    // from a given state
     apply_log_softmax,
+    entropy,          // of the softmax, in nats
+    expectation,      // other = v: <p, v>; without it, of the positions
+    kl_divergence,    // other = the scores of q, in nats
     softmax_vjp,      // z = p, other = g:      out = beta p (g - <p, g>)
     log_softmax_vjp,  // z = log p, other = g:  out = beta (g - p sum g)
     logcumsumexp,
@@ -55,6 +58,11 @@ struct Job {
     int threads = 1;
     bool streaming = false;  // whether non-temporal stores pay on this processor, for a result of this size
 };
+
+// Operations that add up something under the softmax of each row.
+inline bool is_sum(Op op) { return op == Op::entropy || op == Op::expectation || op == Op::kl_divergence; }
+// Operations that give one number to a row (or a state), even to a row without scores.
+inline bool is_reduction(Op op) { return op == Op::logsumexp || op == Op::fold || is_sum(op); }
 
 using Run = void (*)(const Job&);
 

@@ -55,6 +55,23 @@ void logsumexp(nb::handle z_, nb::handle out_, const Axes& axes, nb::handle hi, 
     call.run(plan);
 }
 
+// A sum under the softmax of z along its rows.
+void sum(Op op, nb::handle z_, nb::handle other_, nb::handle out_, const Axes& axes, nb::handle hi, nb::handle lo, nb::handle where_) {
+    const Held z(z_), other(other_), out(out_, true), where(where_);
+    must_be("z", z, kReal);
+    must_be("other", other, kReal);
+    must_be("out", out, kReal);
+    must_be("where", where, {Type::boolean});
+    Call call(op);
+    Plan plan(z, axes);
+    plan.add("z", call.job.z, z, true);
+    plan.add("other", call.job.other, other);
+    plan.add_row("out", call.job.out, out);
+    plan.add("where", call.job.where, where);
+    call.scale(plan, hi, lo);
+    call.run(plan);
+}
+
 void fold(nb::handle z_, nb::handle m_, nb::handle r_, nb::handle low_, const Axes& axes, nb::handle hi, nb::handle lo,
           nb::handle where_) {
     const Held z(z_), m(m_, true), r(r_, true), low(low_, true), where(where_);
@@ -223,6 +240,17 @@ NB_MODULE(_native, module) {
     module.def("logsumexp", &logsumexp, "z"_a, "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "weights"_a = nb::none(),
                "where"_a = nb::none(), "lse / beta into out");
     module.def("logcumsumexp", &logcumsumexp, "z"_a, "out"_a, "axes"_a, "running log-sum-exp into out");
+
+    const auto under_softmax = [&](const char* name, Op op, const char* text) {
+        module.def(
+            name,
+            [op](nb::handle z, nb::handle other, nb::handle out, const Axes& axes, nb::handle hi, nb::handle lo,
+                 nb::handle where) { sum(op, z, other, out, axes, hi, lo, where); },
+            "z"_a, "other"_a.none(), "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "where"_a = nb::none(), text);
+    };
+    under_softmax("entropy", Op::entropy, "<p, -log p> into out (other: None)");
+    under_softmax("expectation", Op::expectation, "<p, other> into out; of the positions where that is None");
+    under_softmax("kl_divergence", Op::kl_divergence, "<p, log p - log q> into out, other being the scores of q");
 
     const auto derivative = [&](const char* name, Op op, const char* text) {
         module.def(

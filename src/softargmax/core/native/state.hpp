@@ -18,18 +18,19 @@ struct State {
     double m = -kInf, r = -1, low = 0;
 };
 
-// An unevaluated sum.
-struct Twofold {
-    double hi, lo;
+// An unevaluated sum, of numbers or of packs.
+template <class V> struct Two {
+    V hi, lo;
 };
-SOFTARGMAX_INLINE Twofold two_sum(double a, double b) {
-    const double s = a + b, part = s - a;
+using Twofold = Two<double>;
+template <class V> SOFTARGMAX_INLINE Two<V> two_sum(V a, V b) {
+    const V s = a + b, part = s - a;
     return {s, (a - (s - part)) + (b - part)};
 }
 // beta d.
-SOFTARGMAX_INLINE Twofold times(double d, Scale beta) {
-    const double hi = d * beta.hi;
-    return {hi, fma(d, beta.hi, -hi) + d * beta.lo};
+template <class V> SOFTARGMAX_INLINE Two<V> times(V d, Scale beta) {
+    const V b = Splat<V>::of(beta.hi), hi = d * b;
+    return {hi, fma(d, b, Splat<V>::of(-0.0) - hi) + d * Splat<V>::of(beta.lo)};
 }
 
 SOFTARGMAX_INLINE State merge(State a, State b, Scale beta) {

@@ -1,0 +1,164 @@
+"""Sums under the softmax (entropy, divergence, expectation, signed sums): accuracy in ulp, edges, memory."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+import pytest
+from tests.oracle.backends import Backend
+
+import softargmax as s
+
+INF, NAN = math.inf, math.nan
+BOUND = {"float32": 1.0, "float64": 4.0}  # float32 is computed in float64 and rounded once
+
+
+def ulps(found: Any, truth: Any, dtype: str) -> float:
+    unit = np.spacing(np.array(abs(float(truth)), dtype))
+    return float(abs(mp.mpf(float(found)) - truth) / mp.mpf(float(unit)))
+
+
+class Truth:
+    """A row's softmax with so many digits that nothing cancels."""
+
+    def __init__(self, z: Any, beta: float = 1.0) -> None:
+        self.x = [mp.mpf(beta) * mp.mpf(float(x)) for x in z]
+        self.lse = mp.log(sum(mp.exp(x) for x in self.x))
+        self.p = [mp.exp(x - self.lse) for x in self.x]
+
+    def mean(self, values: Any) -> Any:
+        return sum(p * mp.mpf(v) for p, v in zip(self.p, values, strict=True))
+
+    def entropy(self) -> Any:
+        return self.mean([self.lse - x for x in self.x])
+
+    def divergence(self, other: Truth) -> Any:
+        return self.mean([(x - self.lse) - (y - other.lse) for x, y in zip(self.x, other.x, strict=True)])
+
+
+@pytest.mark.parametrize("implementation", ["native", "reference"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("spread", [1, 10, 40, 300])
+def test_accuracy(implementation: str, dtype: str, spread: int) -> None:
+    rng = np.random.default_rng(spread)
+    with s.using(implementation), mp.workdps(600):
+        for n in (2, 7, 50):
+            z, y = (rng.standard_normal((2, n)) * spread).astype(dtype)
+            close = (z + 1e-6 * rng.standard_normal(n)).astype(dtype)
+            a = Truth(z)
+            pairs = {
+                "entropy": (s.entropy(z), a.entropy()),
+                "entropy, T": (s.entropy(z, temperature=4), Truth(z, 0.25).entropy()),
+                "soft_argmax": (s.soft_argmax(z), a.mean(range(n))),
+                "values": (s.soft_argmax(z, np.arange(1, n + 1) ** 2), a.mean([i * i for i in range(1, n + 1)])),
+                "kl_divergence": (s.kl_divergence(z, y), a.divergence(Truth(y))),
+                "kl_divergence, near": (s.kl_divergence(z, close), a.divergence(Truth(close))),
+            }
+            for name, (found, truth) in pairs.items():
+                if abs(truth) > 1e-30:
+                    assert ulps(found, truth, dtype) <= BOUND[dtype], (name, n)
+
+
+def test_near_distributions_keep_their_divergence(quick: Backend) -> None:
+    """About d^2 / 2 of the difference's variance: 1e-24, where log p is known to 1e-16 only."""
+    z = np.linspace(-3, 3, 8)
+    other = z + np.float64(2.0**-40) * np.sin(np.arange(8))
+    with mp.workdps(60):
+        truth = float(Truth(z).divergence(Truth(other)))
+    assert 1e-26 < truth < 1e-22
+    assert float(quick.back(s.kl_divergence(quick.array(z), quick.array(other)))) == pytest.approx(truth, rel=1e-4)
+
+
+@pytest.mark.parametrize("implementation", ["native", "reference"])
+def test_signed_sums_lose_only_what_cancels(implementation: str) -> None:
+    rng = np.random.default_rng(3)
+    with s.using(implementation), mp.workdps(60):
+        for spread in (1, 10, 40):
+            for _ in range(20):
+                z, w = rng.standard_normal((2, 50))
+                z *= spread
+                terms = [mp.mpf(w[i]) * mp.exp(mp.mpf(z[i])) for i in range(50)]
+                total, size = sum(terms), sum(abs(t) for t in terms)
+                found = s.signed_logsumexp(z, w)
+                assert found.sign == float(mp.sign(total))
+                unit = 2.0**-52 * (
+                    abs(float(found.log_abs)) + float(np.max(np.abs(z))) / 8 + 8 * float(size / abs(total))
+                )
+                assert abs(found.log_abs - mp.log(abs(total))) <= unit
+
+
+def test_weights_and_scores_that_only_together_are_moderate(quick: Backend) -> None:
+    """e^-800 is 0; 1e300 e^-800 is more than 1e-300."""
+    log_abs, sign = s.signed_logsumexp(quick.array([0.0, -800.0]), quick.array([1e-300, -1e300]))
+    with mp.workdps(60):
+        truth = mp.log(mp.mpf(1e300) * mp.exp(-800) - mp.mpf(1e-300))
+    assert float(quick.back(log_abs)) == pytest.approx(float(truth), rel=1e-15)
+    assert float(quick.back(sign)) == -1.0
+
+
+@pytest.mark.parametrize(
+    ("z", "w", "log_abs", "sign"),
+    [
+        ([INF, 0.0], [2.0, -1.0], INF, 1.0),
+        ([INF, 0.0, INF], [-2.0, 1.0, -1.0], INF, -1.0),
+        ([INF, INF], [1.0, -1.0], NAN, NAN),
+        ([INF, INF], [2.0, -1.0], NAN, NAN),
+        ([INF, 3.0], [0.0, 1.0], 3.0, 1.0),
+        ([-INF, -INF], [1.0, -1.0], -INF, 0.0),
+        ([1.0, 1.0], [1.0, -1.0], -INF, 0.0),
+        ([NAN, 1.0], [1.0, -1.0], NAN, NAN),
+        ([0.0, 1.0], [NAN, -1.0], NAN, NAN),
+        ([], [], -INF, 0.0),
+    ],
+)
+def test_signed_logsumexp_at_the_edges(quick: Backend, z: Any, w: Any, log_abs: float, sign: float) -> None:
+    found = s.signed_logsumexp(quick.array(z), quick.array(w))
+    assert [float(quick.back(x)) for x in found] == pytest.approx([log_abs, sign], nan_ok=True)
+
+
+def test_positions_beyond_what_float32_counts() -> None:
+    """Positions are counted in float64: 2^24 + 1 is no float32, a mean of such is not lost before it is rounded."""
+    z = np.full((1 << 24) + 3, -INF, np.float32)
+    z[-2:] = 0.0  # places 2^24 + 1 and 2^24 + 2
+    assert s.soft_argmax(z) == np.float32(2**24 + 1.5)
+    assert s.soft_argmax(z.astype(np.float16)).dtype == np.float32
+
+
+def test_values_of_every_dtype_and_stride(quick: Backend) -> None:
+    z = quick.array([0.0, 1.0, 2.0])
+    wide = np.array([[1.0, 9.0], [5.0, 9.0], [3.0, 9.0]])
+    expected = float(s.softmax([0.0, 1.0, 2.0]) @ wide[:, 0])
+    assert float(quick.back(s.soft_argmax(z, quick.array(wide[:, 0])))) == pytest.approx(expected, rel=1e-15)
+    both = quick.back(s.soft_argmax(z, quick.array(wide)))
+    assert both == pytest.approx([expected, 9.0], rel=1e-15)
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096), (1, 1 << 24), (1 << 24, 1)])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_no_temporary_of_the_scores_size(library: str, shape: tuple[int, int]) -> None:
+    """A process of its own: its peak grows by less than an eighth of the scores, 64 MiB, for many rows and for one."""
+    pytest.importorskip(library)
+    axis = 0 if shape[1] == 1 else 1
+    code = f"""
+import re, softargmax, {library}
+peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024
+z, v = {library}.ones({shape}, dtype={library}.float32), {library}.ones({max(shape)})
+calls = (
+    lambda z: softargmax.entropy(z, axis={axis}),
+    lambda z: softargmax.soft_argmax(z, axis={axis}),
+    lambda z: softargmax.kl_divergence(z, z, axis={axis}),
+)
+for call in calls:
+    call({library}.ones((3, 3), dtype={library}.float32))
+before = peak()
+for call in calls:
+    call(z)
+print(peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 8
