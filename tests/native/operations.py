@@ -49,7 +49,12 @@ ROW_OPERATIONS: dict[str, RowOperation] = {
     "softmin": softargmax.softmin,
     "hardmax": softargmax.hardmax,
     "entropy": softargmax.entropy,
+    "entropy, where, temperature": lambda z: softargmax.entropy(z, where=_columns(z, 5) < 0.7, temperature=-1.3),
     "kl_divergence": lambda z: softargmax.kl_divergence(z, z[:, ::-1]),
+    "kl_divergence, near, where": lambda z: softargmax.kl_divergence(
+        z, (z + 0.01 * _columns(z, 6)).astype(z.dtype), where=_columns(z, 7) < 0.7
+    ),
+    "soft_argmax, values": lambda z: softargmax.soft_argmax(z, _columns(z, 8)[::-1], temperature=_per_row(z)),
     "logcumsumexp": softargmax.logcumsumexp,
     "soft_argmax": softargmax.soft_argmax,
     "signed_logsumexp": lambda z: softargmax.signed_logsumexp(z, _columns(z, 4).astype(z.dtype) - 0.5).log_abs,

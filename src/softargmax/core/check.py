@@ -7,33 +7,26 @@ into a device or a traced array: there the rule is that the row's result is NaN.
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Sequence
-from numbers import Number, Real
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from softargmax.core.arrays import COMPLEX, FLOATS, HALVES, INTEGERS, array_of, dense, dtype_name, like, strided
 from softargmax.core.axes import axes_of as axes_of  # noqa: PLC0414 other rooms say check.axes_of
 from softargmax.core.axes import one_axis as one_axis  # noqa: PLC0414
 from softargmax.core.dispatch import (
-    as_array,
     device_of,
     implementation,
     is_torch,
     kind_of,
     namespace,
     readable,
-    refuse_lazy,
 )
 from softargmax.core.exact import working_dtype
 from softargmax.core.memory import fits, is_strict, output
 from softargmax.core.scale import UNIT, Scale, scale_of_array, scale_of_number
 
-HALVES = frozenset(("float16", "bfloat16"))
-FLOATS = HALVES | {"float32", "float64"}
-COMPLEX = frozenset(("complex64", "complex128"))
-INTEGERS = frozenset(("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))))
 _quick: dict[type, set[Any]] = {np.ndarray: {np.dtype(name) for name in ("float16", "float32", "float64")}}
 
 
@@ -81,16 +74,11 @@ def _one_axis_of_floats(z: Any, axis: Any) -> tuple[int, ...] | None:
     known = _quick.get(type(z))
     if known is not None and type(axis) is int and z.dtype in known:
         ndim = z.ndim
-        if known is not _quick[np.ndarray] and not _strided(z):
+        if known is not _quick[np.ndarray] and not strided(z):
             return None
         if -ndim <= axis < ndim:
             return (axis % ndim,)
     return None
-
-
-def dtype_name(dtype: Any) -> str:
-    """The name of a dtype in any library: "float32", "bfloat16", "int64", ..."""
-    return str(getattr(dtype, "name", None) or str(dtype).rsplit(".", 1)[-1])
 
 
 def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
@@ -109,64 +97,11 @@ def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
     return z if getattr(z.dtype, "isnative", True) else z.astype(z.dtype.newbyteorder("="))
 
 
-def array_of(values: Any, name: str) -> Any:
-    """`as_array`, which torch lets down where a list holds tensors that NumPy may not read."""
-    try:
-        return as_array(values, name)
-    except RuntimeError as error:
-        if not isinstance(values, (list, tuple)):
-            raise
-        raise _unstacked(values, name) from error
-
-
-def _unstacked(values: Any, name: str) -> TypeError:
-    return TypeError(f"{name}: a {type(values).__name__} of tensors; it may be one tensor: stack them (torch.stack)")
-
-
-def dense(z: Any, name: str) -> Any:
-    """The array itself, unless it is a tensor of which not every element is in memory, or not one size to an axis."""
-    if is_torch(z) and not _strided(z):
-        what = "a nested tensor" if z.is_nested else f"a tensor of layout {z.layout}"
-        raise TypeError(f"{name}: {what}; it may be a dense one, of layout torch.strided")
-    return z
-
-
-def _strided(tensor: Any) -> bool:
-    return tensor.layout is sys.modules["torch"].strided and not tensor.is_nested
-
-
-def like(values: Any, z: Any, name: str) -> Any:
-    """An argument beside z as an array of z's kind, on its device; only numbers and sequences are brought there."""
-    if kind_of(z) == "numpy":
-        values = array_of(values, name)
-    elif not (is_torch(values) or hasattr(values, "__array_namespace__")):
-        values = _brought(values, z, name)
-    if namespace(values) is not namespace(z):
-        raise TypeError(f"{name}: {type(values).__name__}; here it may be {type(z).__name__}, a number or a list")
-    if is_torch(z) and values.device != z.device:
-        if name != "temperature" or values.ndim or not values.is_cpu:
-            raise ValueError(f"{name}: on {values.device}; here it may be on {z.device}")
-        values = values.to(z.device)  # a number, as torch takes them too
-    return dense(values, name)
-
-
-def _brought(values: Any, z: Any, name: str) -> Any:
-    """A number or a sequence as an array of z's library."""
-    refuse_lazy(values, name)
-    if isinstance(values, (list, tuple)) and any(is_torch(one) and one.requires_grad for one in values):
-        raise _unstacked(values, name)  # torch would take them for numbers, without their gradients
-    try:
-        return namespace(z).asarray(values, device=device_of(z))
-    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        wrong = isinstance(error, TypeError) or not isinstance(values, (Number, Sequence))
-        kind = TypeError if wrong else ValueError
-        raise kind(f"{name}: {type(values).__name__} that cannot be made an array: {error}") from None
-
-
 def together(a: Any, b: Any, name: str) -> tuple[Any, Any]:
     """Two arrays of scores of one kind, shape and dtype; `name` is b's."""
-    b = scores(like(b, a, name), name)
-    xp = namespace(a)
+    is_array = kind_of(a) == "numpy" or hasattr(b, "dtype")
+    b, xp = scores(like(b, a, name), name), namespace(a)
+    b = b if is_array else xp.astype(b, a.dtype, copy=False)
     try:
         shape = np.broadcast_shapes(tuple(a.shape), tuple(b.shape))
     except ValueError:
@@ -206,7 +141,10 @@ def weights_of(weights: Any, z: Any, name: str = "weights", *, signed: bool = Fa
 
 def values_of(values: Any, z: Any, length: int) -> Any:
     """The values of a row's places: (K,) or (K, D)."""
-    values = scores(like(values, z, "values"), "values")
+    values = like(values, z, "values")
+    if dtype_name(values.dtype) in INTEGERS:
+        values = namespace(z).astype(values, working_dtype(z, namespace(z)))
+    values = scores(values, "values")
     if values.ndim not in (1, 2) or values.shape[0] != length:
         raise ValueError(f"values: shape {tuple(values.shape)}; it may be ({length},) or ({length}, D)")
     return values

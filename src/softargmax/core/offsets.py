@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from softargmax.core.check import INTEGERS, dtype_name, like, seen
+from softargmax.core.arrays import INTEGERS, dtype_name, like
+from softargmax.core.check import seen
 from softargmax.core.dispatch import is_torch, namespace
 
 
@@ -17,15 +18,26 @@ def offsets_of(offsets: Any, z: Any) -> Any:
     """Segment bounds: integers (S + 1,), non-decreasing, from 0 to len(z)."""
     if z.ndim < 1:
         raise ValueError("z: 0-d; segments need at least one axis")
-    if isinstance(offsets, (list, tuple, range)) and offsets and all(isinstance(o, (int, np.integer)) for o in offsets):
-        bounds_hold(np.asarray(offsets, object), z)  # as they are: no integer type may hold them
-    offsets = like(offsets, z, "offsets")
+    offsets = like(_looked_at(offsets, z), z, "offsets")
     shape = tuple(offsets.shape)
     if dtype_name(offsets.dtype) not in INTEGERS - {"bool"} and shape != (0,):  # an empty list has a dtype by chance
         raise TypeError(f"offsets: dtype {offsets.dtype}; it may be an integer type")
     if len(shape) != 1 or shape[0] < 1:
         raise ValueError(f"offsets: shape {shape}; it may be (S + 1,) for S segments, so [0] for none")
     return _signed(offsets, z) if dtype_name(offsets.dtype).startswith("uint") else offsets
+
+
+def _looked_at(offsets: Any, z: Any) -> Any:
+    """Check a list of integers before a library makes it an array that cannot be looked at, or of a dtype too small."""
+    if not isinstance(offsets, (list, tuple, range)) or not offsets or not isinstance(offsets[0], (int, np.integer)):
+        return offsets
+    try:
+        bounds = np.asarray(offsets)
+    except (TypeError, ValueError):
+        return offsets
+    if bounds.ndim == 1 and all(isinstance(one, (int, np.integer)) for one in offsets):
+        bounds_hold(bounds if bounds.dtype.kind == "i" else np.asarray(offsets, object), z)
+    return offsets
 
 
 def _signed(offsets: Any, z: Any) -> Any:

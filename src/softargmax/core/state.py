@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from softargmax.core import check
+from softargmax.core import arrays, check
 from softargmax.core.chunks import SIZE, cut
 from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.exact import difference, total, working_dtype
@@ -82,7 +82,7 @@ class State(NamedTuple):
         like : array, optional
             An array whose library, device and precision to use; NumPy's float64 without it.
         """
-        like = np.empty(0) if like is None else _real(check.array_of(like, "like"), "like")
+        like = np.empty(0) if like is None else _real(arrays.array_of(like, "like"), "like")
         xp = namespace(like)
         sizes = _sizes(shape, "shape")
         kind = {"dtype": working_dtype(like, xp), "device": device_of(like)}
@@ -121,7 +121,7 @@ class State(NamedTuple):
         """
         if (values is None) != (self.o is None):
             raise ValueError("values: a state folds them always or never; State.empty(shape, width=D) is one that does")
-        scores = _real(check.like(scores, self.m, "scores"), "scores")
+        scores = _real(arrays.like(scores, self.m, "scores"), "scores")
         xp = namespace(scores)
         if scores.ndim == 0:
             scores = xp.reshape(scores, (1,))
@@ -134,7 +134,7 @@ class State(NamedTuple):
                 f"the state's are {tuple(self.m.shape)}"
             )
         if values is not None:
-            values = _real(check.like(values, self.m, "values"), "values")
+            values = _real(arrays.like(values, self.m, "values"), "values")
             shape, expected = tuple(values.shape), (length, self.o.shape[-1])
             if shape[-2:] != expected or not check.broadcasts(shape[:-2], rows):
                 may = f"{expected} or {(*rows, *expected)}" if rows else f"{expected}"
@@ -239,7 +239,7 @@ def _sizes(given: Any, name: str) -> tuple[int, ...]:
 
 def _real(array: Any, name: str) -> Any:
     """An array of real dtype; integers stay, they go to the state's precision in one step."""
-    return array if check.dtype_name(array.dtype) in check.INTEGERS else check.scores(array, name)
+    return array if arrays.dtype_name(array.dtype) in arrays.INTEGERS else check.scores(array, name)
 
 
 def _check_rows(state: State, other: Any) -> None:

@@ -75,7 +75,7 @@ def kl_divergence(z_p: Any, z_q: Any, /, *, axis: int | tuple[int, ...] | None =
     Notes
     -----
     Every term of the second form is at least 0, so terms do not cancel, and near distributions keep their small
-    divergence: that of two rows of scores which differ by 1e-9 is right to many digits.
+    divergence: that of two rows of float64 scores which differ by 1e-9 is right to many digits.
     Terms with p_i = 0 add 0 to the first form; p_i > 0 = q_i gives +inf. A row with nothing in p's support gives 0,
     else a NaN in either support gives NaN.
 

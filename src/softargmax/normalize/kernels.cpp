@@ -3,48 +3,12 @@
 // Every operation has two halves: fold the blocks of a row into its state, merged from left to right, then apply the
 // state to each block. Rows go to threads in groups; few long rows are split by the same blocks, so that neither threads
 // nor pieces change a bit.
-#include <vector>
-
-#include "core/native/threads.hpp"
+#include "core/native/deal.hpp"
 #include "normalize/short_rows.hpp"
 #include "normalize/sums.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 namespace {
-
-// ---- dealing out --------------------------------------------------------------------------------------------------
-
-template <class T, int Size, class F> void each_group(const Frame<T>& frame, F body) {
-    parallel_for(frame.job.threads, frame.groups.total, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i) {
-            Group<T, Size> group(frame, i);
-            body(group);
-        }
-    });
-}
-inline std::int64_t blocks_of(const Job& job) { return (job.cols.total + kBlock - 1) / kBlock; }
-
-// Whether there are fewer groups than threads, so that rows are better split: by blocks, whose sums are added in order.
-template <class T> bool few_long_rows(const Frame<T>& frame) {
-    return !frame.job.offsets && frame.groups.total < frame.job.threads && blocks_of(frame.job) > 1;
-}
-// body(group, block, which of all blocks) with the block loaded.
-template <class T, int Size, class F> void each_block(const Frame<T>& frame, F body) {
-    const std::int64_t blocks = blocks_of(frame.job);
-    parallel_for(frame.job.threads, frame.groups.total * blocks, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t unit = begin; unit < end; ++unit) {
-            Group<T, Size> group(frame, unit / blocks);
-            group.load(unit % blocks);
-            body(group, unit % blocks, unit);
-        }
-    });
-}
-struct Number {  // a type of this namespace: std::vector<double> would be one function for all instruction sets
-    double value = 0;
-};
-template <class X, int Size> std::vector<X> one_each(std::int64_t count) {
-    return std::vector<X>(static_cast<std::size_t>(count * Size));
-}
 
 // ---- softmax, log_softmax, logsumexp and their halves -------------------------------------------------------------
 
@@ -94,7 +58,7 @@ template <class T, int Size> void normalize(const Job& job) {
 
 // ---- sums under the softmax ---------------------------------------------------------------------------------------
 
-template <class T, int Size> void sums(const Job& job) {
+template <class T, int Size> void under_softmax(const Job& job) {
     const Frame<T> frame(job, Size);
     const auto merge_into = [](Group<T, Size>& group, int g, States& s, const States& piece) {
         s = {merge(s.p, piece.p, group.beta(g)), merge(s.q, piece.q, Scale{})};
@@ -109,7 +73,7 @@ template <class T, int Size> void sums(const Job& job) {
             }
             for (std::int64_t b = 0; b < group.blocks(); ++b) {
                 if (group.blocks() > 1) group.load(b);
-                for (int g = 0; g < group.count; ++g) add(sum[g], block_sum(group, b, g, states[g]));
+                for (int g = 0; g < group.count; ++g) add_to(sum[g], block_part(group, b, g, states[g]));
             }
             for (int g = 0; g < group.count; ++g) put_sum(group, g, states[g], sum[g]);
         });
@@ -130,11 +94,11 @@ template <class T, int Size> void sums(const Job& job) {
         for (std::int64_t b = 0; b < blocks; ++b) merge_into(group, g, rows[at(i, g)], pieces[at(i * blocks + b, g)]);
     });
     each_block<T, Size>(frame, [&](Group<T, Size>& group, std::int64_t block, std::int64_t unit) {
-        for (int g = 0; g < group.count; ++g) parts[at(unit, g)] = block_sum(group, block, g, rows[at(unit / blocks, g)]);
+        for (int g = 0; g < group.count; ++g) parts[at(unit, g)] = block_part(group, block, g, rows[at(unit / blocks, g)]);
     });
     each_row([&](Group<T, Size>& group, std::int64_t i, int g) {
         Twofold sum{};
-        for (std::int64_t b = 0; b < blocks; ++b) add(sum, parts[at(i * blocks + b, g)]);
+        for (std::int64_t b = 0; b < blocks; ++b) add_to(sum, parts[at(i * blocks + b, g)]);
         put_sum(group, g, rows[at(i, g)], sum);
     });
 }
@@ -216,12 +180,12 @@ template <class T, int Size> void run_in_groups(const Job& job) {
         case Op::softmax_vjp:
         case Op::log_softmax_vjp: return vjp<T, Size>(job);
         case Op::logcumsumexp: return logcumsumexp<T, Size>(job);
-        case Op::entropy:
-        case Op::expectation:
-        case Op::kl_divergence:
-            if constexpr (sizeof(T) == 8) return sums<T, Size>(job);
-        default: return normalize<T, Size>(job);
+        default: break;
     }
+    if constexpr (sizeof(T) == 8) {
+        if (is_sum(job.op)) return under_softmax<T, Size>(job);
+    }
+    normalize<T, Size>(job);
 }
 template <class T> void run_as(const Job& job) {
     if (rows_are_adjacent(job, job.z)) run_in_groups<T, kGroup>(job);

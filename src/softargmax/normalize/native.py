@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax import _native
-from softargmax.core.native import fresh, view
+from softargmax.core.native import beta_of, fresh, view
 from softargmax.core.scale import UNIT
 
 if TYPE_CHECKING:
@@ -22,18 +22,12 @@ def _row_shape(z: Array, axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for axis, size in enumerate(z.shape) if axis not in axes)
 
 
-def _scale(scale: Scale) -> tuple[Any, Any]:
-    if isinstance(scale.hi, np.ndarray):
-        return scale.hi.astype(np.float64), np.broadcast_to(scale.lo, scale.hi.shape).astype(np.float64)
-    return scale.hi, scale.lo
-
-
 def _run(kernel: Callable[..., None], z: Array, axes: Any, scale: Scale, where: Any, dtype: Any, out: Any) -> Array:
     result = fresh(z.shape, dtype) if out is None else out
     if scale is UNIT and where is None and z.dtype == dtype and dtype.kind == "f":
         kernel(z, result, axes)
     else:
-        kernel(view(z), view(result), axes, *_scale(scale), where)
+        kernel(view(z), view(result), axes, *beta_of(scale), where)
     return result
 
 
@@ -51,7 +45,7 @@ def softmax_with_lse(z: Array, axes: tuple[int, ...], scale: Scale, where: Any, 
     """Both exp(beta z - lse) and lse, in nats."""
     out = fresh(z.shape, dtype)
     lse = np.empty(_row_shape(z, axes), np.float64 if dtype == np.float64 else np.float32)
-    _native.softmax(view(z), view(out), axes, *_scale(scale), where, lse)
+    _native.softmax(view(z), view(out), axes, *beta_of(scale), where, lse)
     return out, lse
 
 
@@ -60,7 +54,7 @@ def logsumexp(
 ) -> Array:
     """lse / beta."""
     lse = np.empty(_row_shape(z, axes), dtype)
-    _native.logsumexp(view(z), view(lse), axes, *_scale(scale), weights if weights is None else view(weights), where)
+    _native.logsumexp(view(z), view(lse), axes, *beta_of(scale), weights if weights is None else view(weights), where)
     return np.expand_dims(lse, axes) if keepdims else lse[()]
 
 
@@ -68,7 +62,7 @@ def _sum(
     kernel: Callable[..., None], z: Array, axes: tuple[int, ...], scale: Scale, other: Any, where: Any, dtype: Any
 ) -> Array:
     out = np.empty(_row_shape(z, axes), dtype)
-    kernel(view(z), None if other is None else view(other), view(out), axes, *_scale(scale), where)
+    kernel(view(z), None if other is None else view(other), view(out), axes, *beta_of(scale), where)
     return out
 
 
@@ -95,7 +89,7 @@ def logcumsumexp(z: Array, axis: int) -> Array:
 
 
 def _segments(kernel: Callable[..., None], z: Array, offsets: Array, scale: Scale, out: Array) -> Array:
-    kernel(view(z), np.ascontiguousarray(offsets, np.int64), view(out), *_scale(scale))
+    kernel(view(z), np.ascontiguousarray(offsets, np.int64), view(out), *beta_of(scale))
     return out
 
 

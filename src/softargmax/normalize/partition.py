@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from softargmax.core import check
+from softargmax.core import arrays, check
 from softargmax.core.dispatch import as_number, asked_for, implementation, namespace, readable
 from softargmax.core.exact import working_dtype
 from softargmax.core.scale import UNIT
@@ -87,7 +87,7 @@ def logsumexp(
     1.386294...
     """
     z = check.scores(z, complex_too=True)
-    if check.dtype_name(z.dtype) in check.COMPLEX:
+    if arrays.dtype_name(z.dtype) in arrays.COMPLEX:
         return _complex_logsumexp(z, axis, temperature, base, weights, where, keepdims, dtype)
     run, z, axes, scale = check.rowwise("normalize", z, axis, temperature, base)
     weights = None if weights is None else check.weights_of(weights, z)
@@ -148,8 +148,9 @@ def signed_logsumexp(
 
     Notes
     -----
-    The terms are summed in float64, relative to the largest: digits are lost only as far as they cancel. A row with
-    nothing in its support, or whose terms cancel, has log_abs = -inf and sign 0. Infinities of both signs make NaN.
+    The positive and the negative terms are summed apart, in float64, and their logarithms subtracted; where most of
+    the sum cancels it is taken as the mean of w under the softmax: digits are lost only as far as terms cancel. A row
+    with nothing in its support, or whose terms cancel, has log_abs = -inf and sign 0; infinities of both signs: NaN.
 
     Gradient: with incoming g to log_abs, g w_i exp(z_i) / S to z_i.
 
@@ -166,20 +167,34 @@ def signed_logsumexp(
     (1.541324..., -1.0)
     """
     run, z, axes, _ = check.rowwise("normalize", z, axis)
-    xp, wide = namespace(z), working_dtype(z, namespace(z))
-    weights = xp.astype(check.weights_of(weights, z, signed=True), wide)
-    support = weights != 0.0 if where is None else check.mask(where, z) & (weights != 0.0)
+    xp, dtype, wide = namespace(z), check.row_dtype(None, z), working_dtype(z, namespace(z))
+    z, weights = xp.astype(z, wide), xp.astype(check.weights_of(weights, z, signed=True), wide)
+    where = None if where is None else check.mask(where, z)
+    none = xp.zeros_like(weights)
+    sides = xp.where(weights < 0.0, none, weights), xp.where(weights < 0.0, -weights, none)
+    plus, minus = (run.logsumexp(z, axes, UNIT, side, where, wide, False) for side in sides)
+    ahead = plus >= minus
+    large, small = xp.where(ahead, plus, minus), xp.where(ahead, minus, plus)
+    gap = xp.where(small == -math.inf, -math.inf, small - xp.where(small == -math.inf, 0.0, large))
+    log_abs = large + xp.log1p(-xp.exp(xp.where(gap > -0.5, -1.0, gap)))
+    sign = xp.where(large == -math.inf, 0.0, xp.where(ahead, xp.ones_like(large), -1.0))
+
+    # Where most of it cancels the logarithms have lost what is left: there it is a mean under the softmax.
+    cancels = (gap > -0.5) & (xp.abs(large) < math.inf)
     z, weights = _powers_to_scores(z, weights)
-    lse = run.logsumexp(z, axes, UNIT, None, support, wide, False)
-    mean = run.expectation(z, axes, UNIT, weights, support, wide)
-    signs = run.expectation(z, axes, UNIT, _sign(weights), support, wide)
-    # log |mean| by logsumexp too, whose logarithm is the same on every processor
-    one_each = xp.reshape(lse, (*lse.shape, 1)), (lse.ndim,), UNIT, xp.reshape(xp.abs(mean), (*lse.shape, 1))
-    log_abs = run.logsumexp(*one_each, None, check.row_dtype(None, z), False)
-    nan = xp.isnan(mean) | ((lse == math.inf) & (xp.abs(signs) != 1.0))  # inf - inf
-    kept = tuple(1 if i in axes else n for i, n in enumerate(z.shape)) if keepdims else lse.shape
-    found = log_abs, xp.astype(_sign(mean), log_abs.dtype)
-    return SignedLog(*(as_number(xp.reshape(xp.where(nan, math.nan, x), kept)) for x in found))
+    support = weights != 0.0 if where is None else where & (weights != 0.0)
+    lse, mean = (
+        run.logsumexp(z, axes, UNIT, None, support, wide, False),
+        run.expectation(z, axes, UNIT, weights, support, wide),
+    )
+    found = xp.where(cancels & (mean != 0.0), xp.abs(mean), 1.0)
+    log_abs = xp.where(cancels, xp.where(mean == 0.0, -math.inf, lse + xp.log(found)), log_abs)
+    sign = xp.where(cancels, _sign(mean), sign)
+    kept = tuple(1 if i in axes else n for i, n in enumerate(z.shape)) if keepdims else large.shape
+    nan = xp.isnan(plus) | xp.isnan(minus) | (small == math.inf)  # inf - inf
+    return SignedLog(
+        *(as_number(xp.reshape(xp.astype(xp.where(nan, math.nan, x), dtype), kept)) for x in (log_abs, sign))
+    )
 
 
 def _sign(x: Any) -> Any:
@@ -190,7 +205,7 @@ def _sign(x: Any) -> Any:
 
 
 def _powers_to_scores(z: Any, weights: Any) -> tuple[Any, Any]:
-    """Large powers of two of the weights given to the scores, lest p underflow where a weight is huge.
+    """Move large powers of two from the weights to the scores, lest p underflow where a weight is huge.
 
     Weights of an ordinary size stay, and the scores beside them are not rounded.
     """
@@ -200,9 +215,10 @@ def _powers_to_scores(z: Any, weights: Any) -> tuple[Any, Any]:
     huge, tiny = size > 2.0**edge, (size < 2.0**-edge) & (size > 0.0)
     if check.seen(weights) and not bool(xp.any(huge | tiny)):
         return z, weights
-    up, one = xp.full_like(weights, 2.0**shift), xp.ones_like(weights)
-    factor = xp.where(huge, 1.0 / up, xp.where(tiny, up, one))
-    return xp.astype(z, weights.dtype) - xp.log(factor), weights * factor
+    one = xp.ones_like(weights)
+    factor = xp.where(huge, 2.0**-shift * one, xp.where(tiny, 2.0**shift * one, one))
+    power = xp.where(huge, shift * one, xp.where(tiny, -shift * one, 0.0 * one))
+    return z + power * math.log(2.0), weights * factor
 
 
 def logcumsumexp(z: Any, /, *, axis: int = -1) -> Any:

@@ -51,9 +51,8 @@ def _smooth_maximum(rows: Rows, a: Measure) -> Any:
     """lse / beta = m + log(l) / beta, in the unit of z; at beta = 0 it is the limit inf, or z itself if alone."""
     xp = rows.xp
     log_l = a.c + xp.log1p(safe(a.r, xp))
-    alone = log_l == 0.0
-    none = alone | (a.hi == 0.0)
-    lse = a.m + xp.where(none, 0.0, log_l / xp.where(none, 1.0, a.hi))
+    limit = (a.hi == 0.0) | (a.hi == INF)
+    lse = a.m + xp.where(limit, 0.0, log_l / xp.where(limit, 1.0, a.hi))
     if a.mean is not None:
         far = xp.full_like(log_l, INF)
         limit = xp.where(log_l > 0.0, far, xp.where(log_l < 0.0, -far, log_l))
@@ -80,9 +79,9 @@ def softmax_with_lse(z: Any, axes: tuple[int, ...], scale: Scale, where: Any, dt
     """exp(x - m) / l, and m + log l in the unit of x."""
     rows, xp = Rows(z, axes), namespace(z)
     a = measure(rows, z, scale, where)
-    still = (a.m == 0.0) | (xp.abs(a.m) == INF)  # beta 0 and beta inf leave these where they are
+    still = (xp.abs(a.m) == INF) | ((a.m == 0.0) & (a.hi == INF))  # beta 0 and beta inf leave these where they are
     infinite = ~still & (a.hi == INF)
-    m, hi = xp.where(still, 0.0, a.m), xp.where(infinite, 0.0, a.hi)
+    m, hi = xp.where(still, 0.0, a.m), xp.where(a.hi == INF, 0.0, a.hi)
     scaled = xp.where(infinite, xp.where(a.m < 0.0, -xp.full_like(m, INF), INF), hi * m + a.lo * m)
     lse = xp.where(still, a.m, scaled) + xp.log1p(safe(a.r, xp))
     row_type = xp.float64 if dtype == xp.float64 else xp.float32
@@ -133,26 +132,31 @@ def expectation(z: Any, axes: tuple[int, ...], scale: Scale, values: Any, where:
 def kl_divergence(z_p: Any, z_q: Any, axes: tuple[int, ...], where: Any, dtype: Any) -> Any:
     """sum p (delta - 1 + exp(-delta)), delta = log p - log q; no term is below 0, so they do not cancel.
 
-    delta = (z_p - z_q) - (lse_p - lse_q): an error of the second difference changes the sum by its square only.
+    delta = (z_p - z_q) - (m_p - m_q) - (log l_p - log l_q): an error of what is subtracted changes the sum by its
+    square only.
     """
     rows, xp = Rows(z_p, axes), namespace(z_p)
     a, b = (measure(rows, z, UNIT, where) for z in (z_p, z_q))
     p, q = _shares(rows, a), _shares(rows, b)
-    finite = (xp.abs(a.m) < INF) & (xp.abs(b.m) < INF)
-    top, top_low = two_sum(xp.where(finite, a.m, 0.0), -xp.where(finite, b.m, 0.0))
-    top_low = top_low + (xp.log1p(safe(a.r, xp)) - xp.log1p(safe(b.r, xp)))
+    inside, lost = (a.s != -INF) & (b.s != -INF), (p > 0.0) & (b.s == -INF)
+    large = 1e290 if rows.dtype == xp.float64 else 1e30
+    plain = (xp.abs(a.m) < large) & (xp.abs(b.m) < large)
+    top = two_sum(xp.where(plain, a.m, 0.0), -xp.where(plain, b.m, 0.0))
     x, y = (rows.pad(xp.astype(rows.lay(z), rows.dtype)) for z in (z_p, z_q))
-    inside = (a.s != -INF) & (b.s != -INF)
-    gap, low = two_sum(*(xp.where(inside, xp.where(finite, c, d), 0.0) for c, d in ((x, a.s), (-y, -b.s))))
-    delta = (gap - top) + (low - top_low)
-    near = inside & (xp.abs(delta) < 0.5)
+    gap = two_sum(*(xp.where(inside, xp.where(plain, c, d), 0.0) for c, d in ((x, a.s), (-y, -b.s))))
+    log_ratio = xp.log1p(safe(a.r, xp)) - xp.log1p(safe(b.r, xp))
+    delta = (gap[0] - top[0]) + ((gap[1] - top[1]) - log_ratio)
+
+    near = inside & (xp.abs(delta) < 1.4)
     small, far = xp.where(near, delta, 0.0), xp.where(near | ~inside, 0.0, delta)
     series = xp.ones_like(small)
-    for n in range(15, 2, -1):  # exp(-delta) - 1 + delta = delta^2 / 2 (1 - delta / 3 (1 - delta / 4 (1 - ...)))
+    for n in range(28, 2, -1):  # exp(-delta) - 1 + delta = delta^2 / 2 (1 - delta / 3 (1 - delta / 4 (1 - ...)))
         series = 1.0 - series * small / n
-    far = xp.where((p != 0.0) & (b.s == -INF), INF, p * far - p) + q
-    terms = xp.where(near, p * (0.5 * small * small * series), xp.where(p == 0.0, q, far))
-    return xp.astype(rows.per_row(xp.where(a.r == -1.0, 0.0, _total(rows, terms))), dtype)
+    terms = xp.where(near, p * (0.5 * small * small * series), xp.where(p == 0.0, q, (p * far - p) + q))
+    total = _total(rows, terms)
+    infinite = rows.total(xp.astype(lost, rows.dtype))[0] > 0.0
+    total = xp.where(infinite & ~xp.isnan(total), INF, total)
+    return xp.astype(rows.per_row(xp.where(a.r == -1.0, 0.0, total)), dtype)
 
 
 @np.errstate(all="ignore")

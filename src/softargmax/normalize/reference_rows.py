@@ -158,6 +158,7 @@ def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = 
         x = xp.where(rows.lay(where), x, -INF)
     if weights is not None:
         weights = xp.astype(rows.lay(weights), rows.dtype)
+        weights = weights if where is None else xp.where(rows.lay(where), weights, 0.0)
         x = xp.where(weights == 0, -INF, x)
     x = rows.pad(xp.where(x == -INF, -INF, x))  # the same values; outside the support without a derivative
     m = rows.top(x)

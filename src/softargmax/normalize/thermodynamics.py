@@ -120,9 +120,11 @@ def _system(energies: Any, axes: tuple[int, ...], scale: Scale, where: Any, weig
 
     # Energies of -inf do not vary: the other states have p = 0. Nor does anything at T = 0.
     centre = xp.reshape(xp.where(xp.abs(mean) == math.inf, 0.0, mean), kept)
-    deviation = xp.where(xp.abs(energies) == math.inf, 0.0, xp.astype(energies, wide) - centre)
+    still = (p == 0.0) | (xp.abs(energies) == math.inf)
+    deviation = xp.where(still, 0.0, xp.astype(xp.where(still, 0.0, energies), wide) - centre)
     deviation = deviation * xp.where(xp.abs(beta) == math.inf, 0.0, beta)
     rest = run.expectation(z, axes, turned, deviation, allowed, wide)  # U was rounded: E may be 1e15
-    heat = k * (run.expectation(z, axes, turned, deviation * deviation, allowed, wide) - rest * rest)
+    deviation = deviation - xp.reshape(rest, kept)
+    heat = k * run.expectation(z, axes, turned, deviation * deviation, allowed, wide)
     entropy = k * entropy
     return Boltzmann(xp.astype(p, energies.dtype), log_z, free, mean, entropy, heat)

@@ -1,7 +1,7 @@
 """The compiled kernels of this room on the memory of torch tensors, and for each the shapes of what it returns.
 
-They are the bodies of the operators in torch_rows, torch_logsumexp, torch_segments and torch_cumulative, and take what
-those take: `beta`, `beta_lo` in float64 or None, `hi` and `lo` otherwise, tensors of any strides.
+They are the bodies of the operators in torch_rows, torch_logsumexp, torch_sums, torch_segments and torch_cumulative,
+and take what those take: `beta`, `beta_lo` in float64 or None, `hi` and `lo` otherwise, tensors of any strides.
 """
 
 from __future__ import annotations
@@ -87,11 +87,10 @@ def logsumexp(
     return lse
 
 
-def logsumexp_shape(
-    z: Tensor, _b: Any, _l: Any, _w: Any, _s: Any, axes: Axes, _hi: Any, _lo: Any, dtype: Any
-) -> Tensor:
-    """What logsumexp returns."""
-    return _rows(z, axes, dtype)
+def row_shape(z: Tensor, *arguments: Any) -> Tensor:
+    """What logsumexp and the sums under a softmax return: a number per row, of the last argument's dtype."""
+    (axes,) = (one for one in arguments if isinstance(one, (list, tuple)))
+    return _rows(z, axes, arguments[-1])
 
 
 def entropy(
@@ -101,11 +100,6 @@ def entropy(
     return _sum(_native.entropy, z, None, where, axes, _scale(beta, beta_lo, hi, lo), dtype)
 
 
-def entropy_shape(z: Tensor, _b: Any, _l: Any, _w: Any, axes: Axes, _hi: Any, _lo: Any, dtype: Any) -> Tensor:
-    """What entropy returns."""
-    return _rows(z, axes, dtype)
-
-
 def expectation(
     z: Tensor, beta: Part, beta_lo: Part, where: Part, values: Part, axes: Axes, hi: float, lo: float, dtype: Any
 ) -> Tensor:
@@ -113,21 +107,9 @@ def expectation(
     return _sum(_native.expectation, z, values, where, axes, _scale(beta, beta_lo, hi, lo), dtype)
 
 
-def expectation_shape(
-    z: Tensor, _b: Any, _l: Any, _w: Any, _v: Any, axes: Axes, _hi: Any, _lo: Any, dtype: Any
-) -> Tensor:
-    """What expectation returns."""
-    return _rows(z, axes, dtype)
-
-
 def kl_divergence(z_p: Tensor, z_q: Tensor, where: Part, axes: Axes, dtype: torch.dtype) -> Tensor:
     """<p, log p - log q>."""
     return _sum(_native.kl_divergence, z_p, z_q, where, axes, (1.0, 0.0), dtype)
-
-
-def kl_divergence_shape(z_p: Tensor, _q: Tensor, _w: Part, axes: Axes, dtype: torch.dtype) -> Tensor:
-    """What kl_divergence returns."""
-    return _rows(z_p, axes, dtype)
 
 
 def _sum(

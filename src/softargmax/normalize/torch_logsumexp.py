@@ -53,7 +53,7 @@ logsumexp_rows = Operator(
     "int[] axes, float hi, float lo, ScalarType dtype) -> Tensor",
     _LogSumExp,
     kernel=kernels.logsumexp,
-    fake=kernels.logsumexp_shape,
+    fake=kernels.row_shape,
     batch=batch_rows,
 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -78,14 +77,10 @@ def expectation(
     z: Tensor, axes: Axes, scale: Scale, values: Tensor | None, where: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
     """<p, values>; of the positions 0..K-1 where there are none."""
-    arguments = z, *_betas(scale, _rows(z, axes)), where
-    options = axes, *_numbers(scale), dtype
-    if values is None and all_direct(arguments):
-        return _squeezed(kernels.expectation(*arguments, None, *options), axes)
-    if values is None:
-        sizes = [size if axis in axes else 1 for axis, size in enumerate(z.shape)]
-        values = torch.arange(math.prod(sizes), dtype=torch.float64, device=z.device).reshape(sizes)
-    return _squeezed(expectation_rows(*arguments, values.expand(z.shape), *options), axes)
+    if values is not None:  # its gradient is summed over the rows before it is rounded
+        values = values.to(kernels.row_dtype(values.dtype)).expand(z.shape)
+    arguments = z, *_betas(scale, _rows(z, axes)), where, values, axes, *_numbers(scale), dtype
+    return _squeezed(expectation_rows(*arguments), axes)
 
 
 def kl_divergence(z_p: Tensor, z_q: Tensor, axes: Axes, where: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -7,7 +7,7 @@ what softmax_vjp computes; p and log p are recomputed from the scores where a de
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from softargmax.normalize.torch_rows import (
     softmax_rows,
     softmax_vjp,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # --- entropy <p, -log p>, expectation <p, v> ----------------------------------------------------------------------
 
@@ -45,15 +48,23 @@ def _slopes(ctx: Any) -> tuple[Tensor, Tensor]:
     z, beta, beta_lo, where, *values = ctx.saved_tensors
     options = z, beta, beta_lo, where, ctx.axes, ctx.hi, ctx.lo, row_dtype(z.dtype)
     p, lse = softmax_rows(*options)
-    v = values[0] if values else -log_softmax_rows(*options)[0]  # its own derivative vanishes in the mean
+    if not values:  # the entropy, whose -log p has a derivative that vanishes in the mean
+        return p, softmax_vjp(p, lse, -log_softmax_rows(*options)[0], ctx.axes, 1.0, 0.0, p.dtype)
+    v = positions(z, ctx.axes) if values[0] is None else values[0]
     return p, softmax_vjp(p, lse, v, ctx.axes, 1.0, 0.0, p.dtype)
+
+
+def positions(z: Tensor, axes: Sequence[int]) -> Tensor:
+    """0..K-1 along the axes of a row, in their order."""
+    sizes = [size if axis in axes else 1 for axis, size in enumerate(z.shape)]
+    return torch.arange(math.prod(sizes), dtype=torch.float64, device=z.device).reshape(sizes).expand(z.shape)
 
 
 def _backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
     """The gradients to z and beta, and p."""
     z, beta = ctx.saved_tensors[:2]
     p, slope = _slopes(ctx)
-    gx = slope * g
+    gx = only(p != 0, slope * g)
     if beta is None:
         return (gx * kernels.slope(ctx.hi, ctx.lo)[0]).to(z.dtype), None, p
     inside = (p != 0) & ~z.isinf()
@@ -86,7 +97,7 @@ entropy_rows = Operator(
     " -> Tensor",
     _Entropy,
     kernel=kernels.entropy,
-    fake=kernels.entropy_shape,
+    fake=kernels.row_shape,
     batch=batch_rows,
 )
 
@@ -96,9 +107,8 @@ class _Expectation(_Sum):
     def backward(ctx: Any, g: Tensor | None) -> Gradients:
         if g is None:
             return (None,) * 9
-        values = ctx.saved_tensors[4]
         gz, gbeta, p = _backward(ctx, g)
-        gv = only(p != 0, p * g).to(values.dtype) if ctx.needs_input_grad[4] else None
+        gv = only(p != 0, p * g).to(ctx.saved_tensors[4].dtype) if ctx.needs_input_grad[4] else None
         return gz, gbeta, None, None, gv, *(None,) * 4
 
     @staticmethod
@@ -108,11 +118,11 @@ class _Expectation(_Sum):
 
 
 expectation_rows = Operator(
-    "expectation(Tensor z, Tensor? beta, Tensor? beta_lo, Tensor? where, Tensor values, int[] axes, float hi, float lo,"
-    " ScalarType dtype) -> Tensor",
+    "expectation(Tensor z, Tensor? beta, Tensor? beta_lo, Tensor? where, Tensor? values, int[] axes, float hi,"
+    " float lo, ScalarType dtype) -> Tensor",
     _Expectation,
     kernel=kernels.expectation,
-    fake=kernels.expectation_shape,
+    fake=kernels.row_shape,
     batch=batch_rows,
 )
 
@@ -136,7 +146,8 @@ class _Divergence(torch.autograd.Function):
             return (None,) * 5
         z_p, z_q, _ = ctx.saved_tensors
         slope_p, slope_q = _divergence_slopes(ctx)
-        return (slope_p * g).to(z_p.dtype), (slope_q * g).to(z_q.dtype), None, None, None
+        gp, gq = (only(slope != 0, slope * g) for slope in (slope_p, slope_q))
+        return gp.to(z_p.dtype), gq.to(z_q.dtype), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tp: Tensor | None, tq: Tensor | None, *_: None) -> Tensor:
@@ -146,19 +157,25 @@ class _Divergence(torch.autograd.Function):
 
 
 def _divergence_slopes(ctx: Any) -> tuple[Tensor, Tensor]:
-    """The derivatives of D to both scores; an infinite score is constant, and so is D where it is infinite."""
+    """The derivatives of D to both scores, in float64: where p is near q, both are small differences.
+
+    An infinite score is constant, and so is D where it is infinite.
+    """
     z_p, z_q, where = ctx.saved_tensors
-    options = None, None, where, ctx.axes, 1.0, 0.0, row_dtype(z_p.dtype)
+    options = None, None, where, ctx.axes, 1.0, 0.0, torch.float64
     (p, lse_p), (q, lse_q) = softmax_rows(z_p, *options), softmax_rows(z_q, *options)
-    ratio = only(p != 0, log_softmax_rows(z_p, *options)[0]) - only(p != 0, log_softmax_rows(z_q, *options)[0])
-    slope_q = only((lse_q != math.inf) & (lse_p != -math.inf), q - p)
-    return softmax_vjp(p, lse_p, ratio, ctx.axes, 1.0, 0.0, p.dtype), slope_q
+    y_q = log_softmax_rows(z_q, *options)[0]
+    lost = row_sum(((p != 0) & (y_q == -math.inf)).to(p.dtype), ctx.axes) > 0
+    inside = (p != 0) & ~lost
+    ratio = only(inside, log_softmax_rows(z_p, *options)[0]) - only(inside, y_q)
+    slope_p = only(~lost, softmax_vjp(p, lse_p, ratio, ctx.axes, 1.0, 0.0, p.dtype))
+    return slope_p, only(~lost & (lse_q != math.inf) & (lse_p != -math.inf), q - p)
 
 
 divergence_rows = Operator(
     "kl_divergence(Tensor z_p, Tensor z_q, Tensor? where, int[] axes, ScalarType dtype) -> Tensor",
     _Divergence,
     kernel=kernels.kl_divergence,
-    fake=kernels.kl_divergence_shape,
+    fake=kernels.row_shape,
     batch=batch_rows,
 )

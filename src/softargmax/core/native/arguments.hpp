@@ -89,9 +89,9 @@ constexpr std::int64_t kParallel = 1 << 15;
 // A result that will not stay in the caches anyway (16 MiB does: there plain stores are 1.2 times as fast).
 constexpr std::int64_t kStreaming = 32 << 20;
 
-struct Call {
-    Job job;
-    explicit Call(Op op) { job.op = op; }
+template <class J> struct CallOf {
+    J job;
+    explicit CallOf(Op op) { job.op = op; }
 
     // beta as two numbers, or two arrays that broadcast with the rows.
     double hi_ = 1, lo_ = 0;
@@ -121,19 +121,19 @@ struct Call {
 
     void run(Plan& plan) {
         plan.finish(job);
-        run();
+        run(chosen_isa().run);
     }
-    void run() {
+    template <class Kernel> void run(Kernel kernel) {
         if (job.rows.total == 0 || (job.cols.total == 0 && !is_reduction(job.op) && !job.lse)) return;
         const std::int64_t work = job.rows.total * (job.offsets ? 1 : std::max<std::int64_t>(1, job.cols.total)) + segment_work;
         job.threads = work < kParallel ? 1 : threads_now();
         job.streaming = streaming_pays() && job.out && work * kTypeBytes[static_cast<int>(job.out.type)] >= kStreaming;
-        const Run kernel = chosen_isa().run;
         if (work < 1024) return kernel(job);
         const nb::gil_scoped_release release;
         kernel(job);
     }
     std::int64_t segment_work = 0;
 };
+using Call = CallOf<Job>;
 
 }  // namespace softargmax

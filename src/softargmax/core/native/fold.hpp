@@ -82,7 +82,7 @@ template <> struct Sum<float> {
 };
 template <> struct Sum<double> {
     Pack<double> sum = Pack<double>::all(0), error = sum;
-    SOFTARGMAX_INLINE void add(const Pack<double> (&y)[kUnroll]) {
+    template <int N> SOFTARGMAX_INLINE void add(const Pack<double> (&y)[N]) {
         for (const auto& x : y) {
             const Pack<double> s = sum + x, part = s - sum;
             error = error + ((sum - (s - part)) + (x - part));

@@ -139,7 +139,7 @@ template <class T, int Size> struct Group {
     const T* load_if_there(const Operand& x, std::int64_t b, std::int64_t e, Slot slot) {
         return x ? load(x, false, b, e, slot) : nullptr;
     }
-    // What was read, where it may be changed.
+    // A copy of a block that may be written, unless it is one already.
     T* own(const T*& block, std::int64_t n, Slot slot) {
         T* tile = scratch(slot).get<T>(Size * pitch);
         if (block != tile) std::copy_n(block, n, tile);
@@ -153,6 +153,7 @@ template <class T, int Size> struct Group {
     void transform(std::int64_t b, std::int64_t e) {
         T* tile = own(scores, e - b, kScores);
         const T* mask = load_if_there(job.where, b, e, kMask);
+        T* other_tile = job.op == Op::kl_divergence && mask ? own(other, e - b, kOther) : nullptr;
         const T* weights = load_if_there(job.weights, b, e, kWeights);
         for (int g = 0; g < count; ++g) {
             const std::int64_t from = g * pitch, to = from + e - b;
@@ -162,7 +163,7 @@ template <class T, int Size> struct Group {
                 for (std::int64_t i = from; i < to; ++i)
                     if (!mask || mask[i] != 0) weigh(tile[i], weights ? weights[i] : T{1}, scale[g], mean[g]);
             if (mask) leave_out(mask, from, to, tile);
-            if (mask && job.op == Op::kl_divergence) leave_out(mask, from, to, own(other, e - b, kOther));
+            if (mask && other_tile) leave_out(mask, from, to, other_tile);
         }
     }
     // Whether log w counts beside beta z: in the limit T = 0, and where beta z overflows, weights say no more than where

@@ -47,6 +47,7 @@ template <class C> struct PairCount {
 template <class V> SOFTARGMAX_INLINE Pair<V> operator+(Pair<V> x, Pair<V> y) { return {x.a + y.a, x.b + y.b}; }
 template <class V> SOFTARGMAX_INLINE Pair<V> operator-(Pair<V> x, Pair<V> y) { return {x.a - y.a, x.b - y.b}; }
 template <class V> SOFTARGMAX_INLINE Pair<V> operator*(Pair<V> x, Pair<V> y) { return {x.a * y.a, x.b * y.b}; }
+template <class V> SOFTARGMAX_INLINE Pair<V> operator/(Pair<V> x, Pair<V> y) { return {x.a / y.a, x.b / y.b}; }
 template <class V> SOFTARGMAX_INLINE Pair<V> fma(Pair<V> x, Pair<V> y, Pair<V> z) {
     return {fma(x.a, y.a, z.a), fma(x.b, y.b, z.b)};
 }

@@ -121,6 +121,7 @@ template <class T> struct One {
 template <class T> SOFTARGMAX_INLINE One<T> operator+(One<T> a, One<T> b) { return {a.r + b.r}; }
 template <class T> SOFTARGMAX_INLINE One<T> operator-(One<T> a, One<T> b) { return {a.r - b.r}; }
 template <class T> SOFTARGMAX_INLINE One<T> operator*(One<T> a, One<T> b) { return {a.r * b.r}; }
+template <class T> SOFTARGMAX_INLINE One<T> operator/(One<T> a, One<T> b) { return {a.r / b.r}; }
 
 // fma(a, b, c) = a b + c, rounded once. max(z, acc) is acc where z is NaN, so a running maximum passes over NaN.
 #if defined(__AVX512F__)

@@ -33,6 +33,12 @@ template <class V> SOFTARGMAX_INLINE Two<V> times(V d, Scale beta) {
     return {hi, fma(d, b, Splat<V>::of(-0.0) - hi) + d * Splat<V>::of(beta.lo)};
 }
 
+// (hi + lo) gain
+SOFTARGMAX_INLINE Twofold times_exactly(Twofold x, double gain) {
+    const double hi = x.hi * gain;
+    return {hi, fma(x.hi, gain, -hi) + x.lo * gain};
+}
+
 SOFTARGMAX_INLINE State merge(State a, State b, Scale beta) {
     if (b.m > a.m) {
         const State c = a;
@@ -63,6 +69,7 @@ inline double finalize(State s, Scale beta) {
     const double tail = log_l(s);
     if (std::isinf(s.m) || std::isinf(beta.hi)) return s.m == 0 ? tail : s.m * beta.hi + 0 * s.r;
     const Twofold top = times(s.m, beta), lse = two_sum(top.hi, tail);
+    if (std::isinf(top.hi)) return top.hi;
     return lse.hi + (lse.lo + top.lo);
 }
 

@@ -1,0 +1,105 @@
+// The state applied to scores: a row's probabilities and their logarithms, in contiguous memory.
+#pragma once
+
+#include "fold.hpp"
+#include "map.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME {
+
+// ---- softmax: p = exp(beta z - lse) -----------------------------------------------------------------------------
+
+// 2^-lift / (E l): what turns the terms of a row into probabilities. For float32 one double is enough.
+template <class T> SOFTARGMAX_INLINE double inverse_of(double r, double e) { return Reach<T>::lower / (e * (1.0 + r)); }
+template <class T> SOFTARGMAX_INLINE Twofold inverse_of(State s, const Peak<T>& peak) {
+    if constexpr (sizeof(T) == 4) return {inverse_of<T>(s.r, peak.e), 0};
+    const Twofold l = two_sum(1.0, s.r);
+    const double whole = peak.e * l.hi;
+    const double rest = fma(peak.e, l.hi, -whole) + (peak.e * (l.lo + s.low) + peak.e_low * l.hi);
+    const double q = 1.0 / whole;
+    const Twofold inverse = two_sum(q, (fma(-q, whole, 1.0) - q * rest) * q);
+    return {inverse.hi * Reach<T>::lower, inverse.lo * Reach<T>::lower};
+}
+// The same as a pair of T: it costs one instruction and takes 0.5 ulp off the result.
+template <class T> struct Factor {
+    Split<T> f;
+    SOFTARGMAX_INLINE explicit Factor(Twofold x) : f(x.hi, x.lo) {}
+    SOFTARGMAX_INLINE Factor(State s, const Peak<T>& peak, double gain = 1) : Factor(times_exactly(inverse_of(s, peak), gain)) {}
+    SOFTARGMAX_INLINE Pack<T> times(Term<T> e) const { return (f.hi + fma(e.t, f.hi, f.lo)) * e.power; }
+};
+
+// gain p: a gradient is a multiple of p.
+template <class T> void softmax_finite(const T* z, std::int64_t n, State s, Scale beta, Target<T> to, double gain) {
+    const Peak<T> peak(static_cast<T>(s.m), beta);
+    const Factor<T> factor(s, peak, gain);
+    with_plain(peak, beta, [&](auto plain) {
+        const Terms<plain.value, T> terms(peak, beta);
+        map(z, n, to, [&](Pack<T> v) SOFTARGMAX_LAMBDA { return keep(terms.in(v), factor.times(terms(v))); });
+    });
+}
+
+// ---- log_softmax: beta z - lse ----------------------------------------------------------------------------------
+
+// = beta (z - m) - log l: both parts have one sign, so nothing cancels, and the loss of a confident row, log1p(r), is
+// right however small.
+template <bool Unit, class T> struct LogOf {
+    using V = Pack<T>;
+    V top, hi, lo, out_of_support = V::all(-std::numeric_limits<T>::infinity());
+    ScaleIn<T> scale;
+    SOFTARGMAX_INLINE LogOf(V m, V log_hi, V log_lo, Scale beta) : top(m), hi(log_hi), lo(log_lo), scale(beta) {}
+    SOFTARGMAX_INLINE V operator()(V z) const {
+        const V d = z - top;
+        if constexpr (Unit) return (d + hi) + lo;
+        return fma(d, scale.hi, hi) + fma(keep(above(z, out_of_support), d), scale.lo, lo);
+    }
+};
+template <bool Unit, class T> void log_softmax_finite(const T* z, std::int64_t n, State s, Scale beta, Target<T> to) {
+    if constexpr (sizeof(T) == 8)
+        if (std::fabs(s.m) > 1e290) {  // z - m may overflow where beta (z - m) does not
+            for (std::int64_t i = 0; i < n; ++i) to.out[i] = 2.0 * ((z[i] * 0.5 - s.m * 0.5) * beta.hi) - log_l(s);
+            return;
+        }
+    const Split<T> l(-log_l(s));
+    const LogOf<Unit, T> log_of(Pack<T>::all(static_cast<T>(s.m)), l.hi, l.lo, beta);
+    map(z, n, to, [&](Pack<T> v) SOFTARGMAX_LAMBDA { return log_of(v); });
+}
+
+// ---- any row ----------------------------------------------------------------------------------------------------
+
+enum class Log : bool { no, yes };
+
+// Rows without an ordinary maximum: NaN, an empty support, infinities, or T = 0, where the ties share.
+template <Log log, class T> void apply_limit(const T* z, std::int64_t n, State s, T* out, double gain = 1) {
+    using V = Pack<T>;
+    const bool nan = s.r != s.r;
+    const V top = V::all(static_cast<T>(s.m)), lowest = V::all(-std::numeric_limits<T>::infinity());
+    const V none = V::all(static_cast<T>(log == Log::yes ? -kInf : 0));
+    // In a row with a NaN every entry of the support is one, whatever its sign was on the way.
+    const V share = V::all(static_cast<T>(nan ? kNaN : log == Log::yes ? -log_l(s) : gain / (1.0 + s.r)));
+    map(z, n, Target<T>{out, z, false}, [&](V v) SOFTARGMAX_LAMBDA {
+        const auto counts = nan ? above(v, lowest) : unless(equal(v, top), equal(v, lowest));
+        return keep(counts, share) + keep(unless(equal(lowest, lowest), counts), none);
+    });
+}
+
+// softmax (times a gain) or log_softmax of a piece of a row, from the state of the whole row.
+template <Log log, class T> void apply(const T* z, std::int64_t n, State s, Scale beta, Target<T> to, double gain = 1) {
+    if (s.r != s.r || std::isinf(s.m) || std::isinf(beta.hi)) return apply_limit<log>(z, n, s, to.out, gain);
+    if constexpr (sizeof(T) == 4) {
+        if (!fits_float(s.m, beta)) {
+            double wide[kBlock] = {};
+            for (std::int64_t i = 0; i < n; i += kBlock) {
+                const std::int64_t count = n - i < kBlock ? n - i : kBlock;
+                for (std::int64_t j = 0; j < count; ++j) wide[j] = z[i + j];
+                apply<log, double>(wide, count, s, beta, {wide, wide, false}, gain);
+                for (std::int64_t j = 0; j < count; ++j) to.out[i + j] = static_cast<T>(wide[j]);
+            }
+            return;
+        }
+    }
+    if constexpr (log == Log::yes)
+        return beta.unit() ? log_softmax_finite<true>(z, n, s, beta, to) : log_softmax_finite<false>(z, n, s, beta, to);
+    else
+        return softmax_finite(z, n, s, beta, to, gain);
+}
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME
