@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from softargmax.core.dispatch import as_number, device_of, namespace
-from softargmax.core.exact import working_dtype
+from softargmax.core.exact import row_sum, working_dtype
 
 if TYPE_CHECKING:
     from softargmax.loss.options import Beside, Divergence, Options
@@ -36,16 +38,26 @@ def factor(count: Any, options: Options) -> Any:
     xp = namespace(count)
     if options.reduction != "mean":
         return xp.ones((), dtype=count.dtype, device=device_of(count))
-    total = xp.sum(count)
-    return 1.0 / xp.where(total == 0.0, math.inf, total)
+    return 1.0 / _together(count, options)
 
 
+@np.errstate(all="ignore")
 def reduced(rows: Any, count: Any, options: Options | Divergence) -> Any:
     """The rows' numbers as asked for, rounded once."""
-    xp = namespace(rows)
+    if options.reduction != "none":
+        rows = _sum(rows, options)
     if options.reduction == "mean":
-        total = xp.sum(count)
-        rows = xp.sum(rows) / xp.where(total == 0.0, math.inf, total)
-    elif options.reduction == "sum":
-        rows = xp.sum(rows)
-    return as_number(xp.astype(rows, options.wide))
+        rows = rows / _together(count, options)
+    return as_number(namespace(rows).astype(rows, options.wide))
+
+
+def _together(count: Any, options: Options | Divergence) -> Any:
+    """What the rows count together, infinite in place of 0."""
+    total = _sum(count, options)
+    return namespace(total).where(total == 0.0, math.inf, total)
+
+
+def _sum(rows: Any, options: Options | Divergence) -> Any:
+    """The sum over all axes; a float64 result is summed in pairs, of any other the rows are wide enough."""
+    xp = namespace(rows)
+    return row_sum(rows, tuple(range(rows.ndim))) if options.wide == xp.float64 else xp.sum(rows)
