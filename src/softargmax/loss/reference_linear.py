@@ -125,7 +125,7 @@ def parts(layer: Flat, beside: Sequence[Any]) -> Iterator[slice]:
     """Slices of the rows, so small that what the definition makes of their scores is an eighth of all scores."""
     size, classes = layer.h.shape[0], layer.w.shape[0]
     step = max(1, min(SIZE // max(classes, 1), size // COPIES)) if cut((*layer, *beside)) else max(size, 1)
-    return (slice(start, start + step) for start in range(0, max(size, 1), step))
+    return (slice(start, min(start + step, size)) for start in range(0, max(size, 1), step))
 
 
 def _piece(beside: Beside, part: slice) -> Beside:

@@ -50,14 +50,16 @@ class Look(NamedTuple):
 def look(z: Any, beside: Beside, options: Options) -> Look:
     """Everything that the formulas need of each row."""
     xp, axis = namespace(z), options.axis
+    skipped = wrong = None
+    if not options.soft:
+        skipped = beside.target == options.ignore_index
+        wrong = ~skipped & ((beside.target < 0) | (beside.target >= options.classes))
+        z = xp.where(skipped, 0.0, z)  # whatever stands there, NaN included, has no derivative
     p, log_p, lse = normalized(z, beside.scale, beside.where, axis, options.softcap)
     inside = log_p != -INF
-    skipped = wrong = None
     if options.soft:
         mass = xp.astype(beside.target, p.dtype)
     else:
-        skipped = beside.target == options.ignore_index
-        wrong = ~skipped & ((beside.target < 0) | (beside.target >= options.classes))
         classes = xp.arange(options.classes, dtype=beside.target.dtype, device=device_of(z))
         along = tuple(n if i == axis else 1 for i, n in enumerate(z.shape))
         mass = xp.astype(xp.reshape(classes, along) == beside.target, p.dtype)
@@ -192,7 +194,7 @@ def _loss(a: Look, options: Options) -> Any:
     loss = _row_sum(xp.where(a.inside, a.mass * (0.0 - a.log_p), 0.0), options)
     beyond = _row_sum(xp.where(a.inside, 0.0, a.mass), options)
     empty = ~xp.any(a.inside, axis=options.axis, keepdims=True)
-    return loss + _z_loss(a, options) + xp.where(empty | (beyond > 0.0), INF, 0.0)
+    return loss + _z_loss(a, options) + xp.where(empty | (beyond > 0.0), xp.full_like(loss, INF), 0.0)
 
 
 def _loss_slope(a: Look, options: Options) -> Any:
