@@ -111,6 +111,7 @@ def finite(array: Any) -> Any:
 # --- a few rows at a time ---------------------------------------------------------------------------------------------
 
 
+@np.errstate(all="ignore")
 def by_parts(rows: Callable[[Any, slice], Any], layer: Flat, beside: Sequence[Any]) -> Any:
     """rows(scores, part) of every part, put together: an array, or a named tuple of them."""
     xp = namespace(layer.h)
@@ -124,7 +125,8 @@ def by_parts(rows: Callable[[Any, slice], Any], layer: Flat, beside: Sequence[An
 def parts(layer: Flat, beside: Sequence[Any]) -> Iterator[slice]:
     """Slices of the rows, so small that what the definition makes of their scores is an eighth of all scores."""
     size, classes = layer.h.shape[0], layer.w.shape[0]
-    step = max(1, min(SIZE // max(classes, 1), size // COPIES)) if cut((*layer, *beside)) else max(size, 1)
+    whole = size * classes <= SIZE or not cut((*layer, *beside))
+    step = max(size, 1) if whole else max(1, min(SIZE // classes, size // COPIES))
     return (slice(start, min(start + step, size)) for start in range(0, max(size, 1), step))
 
 
