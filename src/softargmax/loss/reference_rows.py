@@ -240,7 +240,8 @@ def others(m: Any, axis: int) -> Any:
     if not m.shape[axis]:
         return m
     xp = namespace(m)
-    m = xp.moveaxis(m, axis, -1)
+    last = (*(i for i in range(m.ndim) if i != axis), axis)
+    m = xp.permute_dims(m, last)
     high, low = total(m)
     s, e = two_sum(high, -m)
-    return xp.moveaxis(s + (e + low), -1, axis)
+    return xp.permute_dims(s + (e + low), tuple(last.index(i) for i in range(m.ndim)))

@@ -6,10 +6,12 @@ differentiated again; its forward mode is the transpose of the backward, which i
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import unwrap_dead_wrappers
 
 from softargmax.core.scale import Scale
 from softargmax.loss import reference_linear, reference_rows
@@ -54,13 +56,15 @@ class _Rule(torch.autograd.Function):
 
 
 def _inputs(ctx: Any) -> Tensors:
-    saved = ctx.saved_tensors
+    # A pullback of torch.func.vjp runs when its level is gone: what it wrapped is taken out.
+    saved = unwrap_dead_wrappers(ctx.saved_tensors)
     return tuple(plain if x is None else x for x, plain in zip(saved, ctx.plain, strict=True))
 
 
 def _backward(rule: type[_Rule], ctx: Any, g: Sequence[Tensor | None]) -> Tensors:
     wanted = [i for i, needed in enumerate(ctx.needs_input_grad) if needed]
     found: list[Any] = [None] * len(ctx.plain)
+    g = unwrap_dead_wrappers(tuple(g))
     if wanted and any(one is not None for one in g):
         for i, gradient in zip(wanted, rule.pulled(_inputs(ctx), wanted, g), strict=True):
             found[i] = gradient
@@ -161,7 +165,8 @@ class Product(_Rule):
 
 def product(h: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     """The scores h W^T + b, in float32 at least whatever autocast says."""
-    with torch.autocast(h.device.type, enabled=False):
+    known = torch.amp.is_autocast_available(h.device.type)
+    with torch.autocast(h.device.type, enabled=False) if known else nullcontext():
         scores: Tensor = Product.apply(h, w, bias)[0]  # type: ignore[no-untyped-call]
         return scores
 
