@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from softargmax.loss import cross_entropy, linear_cross_entropy, torch_reference
-from softargmax.loss.options import IGNORE, LinearKeywords
+from softargmax.loss.options import DEFAULTS, IGNORE, LinearKeywords
 
 __all__ = ["CrossEntropyLoss", "LinearCrossEntropyLoss"]
 del torch_reference  # imported so that a model may be compiled before its first call
@@ -52,13 +52,11 @@ class _CrossEntropy(nn.Module):
         }
 
     def extra_repr(self) -> str:
-        given = {name: value for name, value in self._options().items() if value is not None}
         shown = {
             name: f"<{', '.join(map(str, value.shape))}>" if isinstance(value, Tensor) else repr(value)
-            for name, value in given.items()
+            for name, value in self._options().items()
         }
-        usual = {"ignore_index": str(IGNORE), "label_smoothing": "0.0", "z_loss": "0.0", "temperature": "1.0"}
-        return ", ".join(f"{name}={value}" for name, value in shown.items() if usual.get(name) != value)
+        return ", ".join(f"{name}={value}" for name, value in shown.items() if value != repr(DEFAULTS[name]))
 
 
 class CrossEntropyLoss(_CrossEntropy):
