@@ -190,16 +190,15 @@ def _to_scores(slope: Any, z: Any, a: Look, beside: Beside, options: Options) ->
 
 
 def _loss(a: Look, options: Options) -> Any:
-    xp = namespace(a.p)
-    loss = _row_sum(xp.where(a.inside, a.mass * (0.0 - a.log_p), 0.0), options)
-    beyond = _row_sum(xp.where(a.inside, 0.0, a.mass), options)
-    empty = ~xp.any(a.inside, axis=options.axis, keepdims=True)
-    return loss + _z_loss(a, options) + xp.where(empty | (beyond > 0.0), xp.full_like(loss, INF), 0.0)
+    xp, axis = namespace(a.p), options.axis
+    loss = _sum(xp.where(a.inside, a.mass * (0.0 - a.log_p), 0.0), options, alone=_one_class(options))
+    lost = ~xp.any(a.inside, axis=axis, keepdims=True) | xp.any((a.mass > 0.0) & ~a.inside, axis=axis, keepdims=True)
+    return loss + _z_loss(a, options) + xp.where(lost, xp.full_like(loss, INF), 0.0)
 
 
 def _loss_slope(a: Look, options: Options) -> Any:
     rest = 0.0 - namespace(a.p).expm1(a.log_p)  # 1 - p
-    slope = a.p * others(a.mass, options.axis) - a.mass * rest
+    slope = a.p * _others(a.mass, options) - a.mass * rest
     return _constant(slope, a) + _z_loss_slope(a, options)
 
 
@@ -208,7 +207,7 @@ def _lse_slope(a: Look, options: Options) -> Any:  # noqa: ARG001 the others nee
 
 
 def _entropy(a: Look, options: Options) -> Any:
-    return _row_sum(a.p * (0.0 - a.log_p), options)
+    return _sum(a.p * (0.0 - a.log_p), options)
 
 
 def _entropy_slope(a: Look, options: Options) -> Any:
@@ -231,15 +230,24 @@ def _constant(slope: Any, a: Look) -> Any:
     return xp.where(xp.abs(a.lse) == INF, 0.0, slope)
 
 
-def _row_sum(values: Any, options: Options) -> Any:
-    return namespace(values).expand_dims(row_sum(values, (options.axis,)), axis=options.axis)
+def _one_class(options: Options) -> bool:
+    """Whether a row's target is one class: then one m is not 0, and sums of m are exact."""
+    return not (options.soft or options.label_smoothing)
 
 
-def others(m: Any, axis: int) -> Any:
+def _sum(values: Any, options: Options, *, alone: bool = False) -> Any:
+    """The sum over the classes, `alone` where but one is not 0."""
+    xp, axis = namespace(values), options.axis
+    if alone:
+        return xp.sum(values, axis=axis, keepdims=True)
+    return xp.expand_dims(row_sum(values, (axis,)), axis=axis)
+
+
+def _others(m: Any, options: Options) -> Any:
     """sum m - m_k, as exact as a sum without m_k would be."""
-    if not m.shape[axis]:
-        return m
-    xp = namespace(m)
+    xp, axis = namespace(m), options.axis
+    if _one_class(options) or not options.classes:
+        return _sum(m, options, alone=True) - m
     last = (*(i for i in range(m.ndim) if i != axis), axis)
     m = xp.permute_dims(m, last)
     high, low = total(m)
