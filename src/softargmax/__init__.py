@@ -15,6 +15,19 @@ if TYPE_CHECKING:
     from softargmax.core.native import get_num_threads as get_num_threads
     from softargmax.core.native import set_num_threads as set_num_threads
     from softargmax.core.state import State as State
+    from softargmax.loss import CrossEntropyTerms as CrossEntropyTerms
+    from softargmax.loss import LinearLossAndGradient as LinearLossAndGradient
+    from softargmax.loss import LossAndGradient as LossAndGradient
+    from softargmax.loss import cross_entropy as cross_entropy
+    from softargmax.loss import cross_entropy_and_gradient as cross_entropy_and_gradient
+    from softargmax.loss import cross_entropy_terms as cross_entropy_terms
+    from softargmax.loss import distillation as distillation
+    from softargmax.loss import linear_cross_entropy as linear_cross_entropy
+    from softargmax.loss import linear_cross_entropy_and_gradient as linear_cross_entropy_and_gradient
+    from softargmax.loss import linear_cross_entropy_terms as linear_cross_entropy_terms
+    from softargmax.loss import linear_distillation as linear_distillation
+    from softargmax.loss import linear_selected_log_softmax as linear_selected_log_softmax
+    from softargmax.loss import selected_log_softmax as selected_log_softmax
     from softargmax.normalize import Boltzmann as Boltzmann
     from softargmax.normalize import SignedLog as SignedLog
     from softargmax.normalize import SoftmaxWithLse as SoftmaxWithLse
@@ -41,6 +54,21 @@ _HOME = {
     "softargmax.core.dispatch": ("using",),
     "softargmax.core.native": ("get_num_threads", "set_num_threads"),
     "softargmax.core.state": ("State",),
+    "softargmax.loss": (
+        "CrossEntropyTerms",
+        "LinearLossAndGradient",
+        "LossAndGradient",
+        "cross_entropy",
+        "cross_entropy_and_gradient",
+        "cross_entropy_terms",
+        "distillation",
+        "linear_cross_entropy",
+        "linear_cross_entropy_and_gradient",
+        "linear_cross_entropy_terms",
+        "linear_distillation",
+        "linear_selected_log_softmax",
+        "selected_log_softmax",
+    ),
     "softargmax.normalize": (
         "Boltzmann",
         "SignedLog",
@@ -64,6 +92,7 @@ _HOME = {
     ),
 }
 _MODULES = ("nn", "stream")
+_OPERATORS = (("torch_ops", "softargmax._native"), ("torch_reference", "torch"))  # a room's, and what they need
 _home_of = {name: home for home, names in _HOME.items() for name in names}
 
 __all__ = ["__version__", *sorted(_home_of)]  # noqa: PLE0604 the names are strings
@@ -76,9 +105,11 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module 'softargmax' has no attribute {name!r}")
     room = importlib.import_module(home)
-    if "torch" in sys.modules and hasattr(room, "__path__") and importlib.util.find_spec("softargmax._native"):
+    if "torch" in sys.modules and hasattr(room, "__path__"):
         # The room's operators tell torch.compile of its functions: before the first one is traced, not in its midst.
-        importlib.import_module(f"{home}.torch_ops")
+        for operators, needs in _OPERATORS:
+            if all(importlib.util.find_spec(module) for module in (f"{home}.{operators}", needs)):
+                importlib.import_module(f"{home}.{operators}")
     value = globals()[name] = getattr(room, name)  # the next access comes straight here
     return value
 

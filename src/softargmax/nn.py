@@ -6,12 +6,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from softargmax.loss.modules import CrossEntropyLoss, LinearCrossEntropyLoss
     from softargmax.normalize.modules import LogSoftmax, Softmax
 
-_HOME = {"softargmax.normalize.modules": ("LogSoftmax", "Softmax")}
+_HOME = {
+    "softargmax.loss.modules": ("CrossEntropyLoss", "LinearCrossEntropyLoss"),
+    "softargmax.normalize.modules": ("LogSoftmax", "Softmax"),
+}
 _home_of = {name: home for home, names in _HOME.items() for name in names}
 
-__all__ = ["LogSoftmax", "Softmax"]
+__all__ = ["CrossEntropyLoss", "LinearCrossEntropyLoss", "LogSoftmax", "Softmax"]
 
 
 def __getattr__(name: str) -> Any:

@@ -52,6 +52,14 @@ def same_bits(a: Any, b: Any) -> bool:
 # --- functorch --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("operation", [softargmax.softmax, softargmax.log_softmax, softargmax.logsumexp])
+def test_a_pullback_is_differentiated_outside(operation: Any) -> None:
+    """What torch.func.vjp returns runs when its level is gone, and what it saved still depends on the outer z."""
+    z = cases.draw(2, 3).requires_grad_()
+    g = cases.draw(*operation(z).shape, seed=3)
+    assert torch.autograd.gradcheck(lambda z: torch.func.vjp(operation, z)[1](g)[0], (z,))
+
+
 @each
 def test_jacobians_of_both_modes_agree(case: Any) -> None:
     loss = total(case.f)

@@ -117,13 +117,14 @@ def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
 
 
-def mask(where: Any, z: Any) -> Any:
-    """`where` as a boolean array that broadcasts with z."""
+def mask(where: Any, z: Any, shape: tuple[int, ...] | None = None) -> Any:
+    """`where` as a boolean array that broadcasts with z, or with scores of this shape that are made of z."""
     where = like(where, z, "where")
+    shape = tuple(z.shape) if shape is None else shape
     if dtype_name(where.dtype) != "bool":
         raise TypeError(f"where: dtype {where.dtype}; it may be bool")
-    if not broadcasts(where.shape, z.shape):
-        raise ValueError(f"where: shape {tuple(where.shape)} does not broadcast to the scores', {tuple(z.shape)}")
+    if not broadcasts(where.shape, shape):
+        raise ValueError(f"where: shape {tuple(where.shape)} does not broadcast to the scores', {shape}")
     return where
 
 

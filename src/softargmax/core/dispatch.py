@@ -104,8 +104,9 @@ def _best(room: str, kind: str) -> Any:
             return _load(name, room, kind)
         except KeyError:
             continue
-        except ImportError:
-            if importlib.util.find_spec("softargmax._native") is not None:
+        except ImportError as missing:
+            left_out = missing.name == f"softargmax.{room}.{MODULES[kind, name]}"
+            if not left_out and importlib.util.find_spec("softargmax._native") is not None:
                 raise  # it is built: what keeps it from loading has to be heard of
     raise RuntimeError(f"no implementation of softargmax.{room} serves {kind} arrays")
 

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
-from torch._functorch.utils import enable_single_level_autograd_function
+from torch._functorch.utils import enable_single_level_autograd_function, unwrap_dead_wrappers
 from torch.autograd import forward_ad
 
 _dispatched = threading.local()  # inside: below an operator that transforms were applied to, rules call operators too
@@ -120,8 +120,11 @@ class Operator(Generic[Result]):
             return traced
         if all_direct(arguments):
             return self.kernel(*arguments)
-        # Function.apply reads the signature of `forward` at every call, for defaults that rules do not have: 20 us.
-        return self._apply(*arguments) if _transformed() else self._apply_here(*arguments)
+        if _transformed():
+            return self._apply(*arguments)
+        # Function.apply reads the signature of `forward` at every call, for defaults that rules do not have: 20 us. The
+        # rest of it is needed: a pullback of torch.func.vjp brings wrappers of a level that is gone.
+        return self._apply_here(*unwrap_dead_wrappers(arguments))
 
     def _autograd(self, keys: Any, *arguments: Any) -> Any:
         """The kernel of the Autograd key.

@@ -1,0 +1,130 @@
+"""The room's functions as torch modules."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from softargmax.loss import cross_entropy, linear_cross_entropy, torch_reference
+from softargmax.loss.options import DEFAULTS, IGNORE, LinearKeywords
+
+__all__ = ["CrossEntropyLoss", "LinearCrossEntropyLoss"]
+del torch_reference  # imported so that a model may be compiled before its first call
+
+
+class _CrossEntropy(nn.Module):
+    """What both modules share: the options."""
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        *,
+        ignore_index: int = IGNORE,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float | None = None,
+        temperature: float | Tensor = 1.0,
+    ) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.ignore_index = ignore_index
+        self.reduction = reduction
+        self.label_smoothing = label_smoothing
+        self.z_loss = z_loss
+        self.softcap = softcap
+        if isinstance(temperature, Tensor) and not isinstance(temperature, nn.Parameter):
+            self.register_buffer("temperature", temperature)
+        else:
+            self.temperature = temperature
+
+    def _options(self, where: Tensor | None = None) -> LinearKeywords:
+        return {
+            "weight": self.weight,
+            "ignore_index": self.ignore_index,
+            "reduction": self.reduction,
+            "label_smoothing": self.label_smoothing,
+            "z_loss": self.z_loss,
+            "softcap": self.softcap,
+            "temperature": self.temperature,
+            "where": where,
+        }
+
+    def extra_repr(self) -> str:
+        shown = {
+            name: f"<{', '.join(map(str, value.shape))}>" if isinstance(value, Tensor) else repr(value)
+            for name, value in self._options().items()
+        }
+        return ", ".join(f"{name}={value}" for name, value in shown.items() if value != repr(DEFAULTS[name]))
+
+
+class CrossEntropyLoss(_CrossEntropy):
+    r"""The cross-entropy as a module, with the arguments and the class axis of `torch.nn.CrossEntropyLoss`.
+
+    .. math:: \ell = -\sum_k m_k \log p_k + c\,\mathrm{lse}^2
+
+    Parameters
+    ----------
+    weight : Tensor, optional
+        One weight per class: a buffer.
+    ignore_index, reduction, label_smoothing
+        As in `torch.nn.CrossEntropyLoss` and `softargmax.cross_entropy`; by name.
+    z_loss, softcap, temperature
+        As in `softargmax.cross_entropy`. A temperature that is a `torch.nn.Parameter` is learned.
+
+    Notes
+    -----
+    The module is called with scores (K,), (N, K) or (N, K, d1, ...), whose classes run along axis 1 (the function's run
+    along the last), with a target, and optionally with `where`, a boolean mask that broadcasts with the scores. If
+    nothing counts, the mean is 0; torch's is NaN. Edge rows and gradients are those of `softargmax.cross_entropy`.
+
+    See Also
+    --------
+    softargmax.cross_entropy : the function.
+
+    Examples
+    --------
+    >>> import torch, softargmax
+    >>> softargmax.nn.CrossEntropyLoss()(torch.tensor([[20.0, 0.0]]), torch.tensor([0]))
+    tensor(2.06e-09)
+    """
+
+    def forward(self, z: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
+        loss: Tensor = cross_entropy(z, target, axis=min(z.ndim - 1, 1), **self._options(where))
+        return loss
+
+
+class LinearCrossEntropyLoss(_CrossEntropy):
+    r"""The cross-entropy of a last layer's scores as a module, without holding the scores.
+
+    .. math:: z = h W^T + b, \qquad \ell = -\sum_k m_k \log p_k + c\,\mathrm{lse}^2
+
+    Parameters
+    ----------
+    weight, ignore_index, reduction, label_smoothing, z_loss, softcap, temperature
+        As in `CrossEntropyLoss`.
+
+    Notes
+    -----
+    The module is called with hidden vectors h (..., D), output weights W (K, D), a target (...) or (..., K), and
+    optionally with `bias` (K,) and `where`. It owns no weights, so that these may be tied to an embedding. Of two
+    axes, the scores' last is torch's axis 1. Edge rows and gradients are those of `softargmax.linear_cross_entropy`.
+
+    See Also
+    --------
+    softargmax.linear_cross_entropy : the function.
+
+    Examples
+    --------
+    >>> import torch, softargmax
+    >>> h, w = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 3.0]])
+    >>> softargmax.nn.LinearCrossEntropyLoss()(h, w, torch.tensor([2]))
+    tensor(0.0034)
+    """
+
+    def forward(
+        self, h: Tensor, w: Tensor, target: Tensor, bias: Tensor | None = None, where: Tensor | None = None
+    ) -> Tensor:
+        loss: Tensor = linear_cross_entropy(h, w, target, bias=bias, **self._options(where))
+        return loss

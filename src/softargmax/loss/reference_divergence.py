@@ -1,0 +1,61 @@
+"""The definition of the divergences between two softmaxes, p the teacher's and q the student's.
+
+    forward = KL(p || q)        reverse = KL(q || p)        js = KL(p || m) / 2 + KL(q || m) / 2, m = (p + q) / 2
+    KL(p || q) = sum_k p_k d_k - p_k + q_k = sum_k p_k (d_k + expm1(-d_k)),  d = log p - log q
+
+No term is below 0, so they do not cancel. A term with p_k = 0 adds 0 to the usual form; p_k > 0 = q_k gives +inf. A row
+with nothing in either support is 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from softargmax.core.chunks import by_rows
+from softargmax.core.dispatch import namespace
+from softargmax.core.exact import row_sum
+from softargmax.loss.reference_rows import INF, normalized
+
+if TYPE_CHECKING:
+    from softargmax.core.scale import Scale
+    from softargmax.loss.options import Divergence
+
+
+@np.errstate(all="ignore")
+def divergence(student: Any, teacher: Any, scale: Scale, where: Any, options: Divergence) -> Any:
+    """The divergence of every row, in working precision."""
+
+    def rows(student: Any, teacher: Any, scale: Any, where: Any) -> Any:
+        q, log_q, _ = normalized(student, scale, where, options.axis, options.softcap)
+        p, log_p, _ = normalized(teacher, scale, where, options.axis, options.softcap)
+        if options.kind == "reverse":
+            p, log_p, q, log_q = q, log_q, p, log_p
+        xp = namespace(p)
+        in_p, in_q = log_p != -INF, log_q != -INF
+        both = in_p & in_q
+        d = xp.where(both, log_p, 0.0) - xp.where(both, log_q, 0.0)
+        if options.kind != "js":
+            there = xp.any(in_p, axis=options.axis, keepdims=True)
+            alone = xp.where(in_p, INF, xp.where(there, q, 0.0))
+            return row_sum(xp.where(both, _term(p, d, q), alone), (options.axis,))
+        m = 0.5 * (p + q)
+        # log(p / m) = -log((1 + exp(-d)) / 2); where one of the two is 0, the other one's is log 2.
+        to_p, to_q = (-xp.log1p(0.5 * xp.expm1(xp.minimum(x, 700.0))) for x in (-d, d))
+        of_p = xp.where(both, _term(p, to_p, m), xp.where(in_p, p * _LOG_2_LESS_HALF, 0.5 * q))
+        of_q = xp.where(both, _term(q, to_q, m), xp.where(in_q, q * _LOG_2_LESS_HALF, 0.5 * p))
+        return 0.5 * row_sum(of_p + of_q, (options.axis,))
+
+    return by_rows(rows, (options.axis,), student, teacher, scale, where)
+
+
+_LOG_2_LESS_HALF = 0.6931471805599453 - 0.5
+
+
+def _term(p: Any, d: Any, q: Any) -> Any:
+    """p d - p + q for q = p exp(-d): near 0 an error of d counts by d only."""
+    xp = namespace(p)
+    near = xp.abs(d) < 1.0
+    small, far = xp.where(near, d, 0.0), xp.where(near, 0.0, d)
+    return xp.where(near, p * (small + xp.expm1(-small)), (p * far - p) + q)

@@ -1,0 +1,54 @@
+"""What the losses with more than one result return: tuples with names."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class CrossEntropyTerms(NamedTuple):
+    """What `cross_entropy_terms` returns: the loss (`z_loss` included) and what it is made of, reduced alike.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> terms = softargmax.cross_entropy_terms([[1.0, 2.0, 8.0]], [2])
+    >>> float(terms.loss), float(terms.lse)
+    (0.003384..., 8.003384...)
+    """
+
+    loss: Any
+    lse: Any
+    entropy: Any
+    z_loss: Any
+
+
+class LossAndGradient(NamedTuple):
+    """What `cross_entropy_and_gradient` returns: the loss, and its gradient to the scores, of their shape and dtype.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.cross_entropy_and_gradient([[1.0, 1.0]], [0]).gradient
+    array([[-0.5,  0.5]])
+    """
+
+    loss: Any
+    gradient: Any
+
+
+class LinearLossAndGradient(NamedTuple):
+    """What `linear_cross_entropy_and_gradient` returns: the loss, its gradients to h, w and bias (None without one).
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> found = softargmax.linear_cross_entropy_and_gradient([[1.0]], [[0.0], [0.0]], [0])
+    >>> found.dw
+    array([[-0.5],
+           [ 0.5]])
+    """
+
+    loss: Any
+    dh: Any
+    dw: Any
+    dbias: Any

@@ -1,0 +1,138 @@
+"""The log-probabilities of given classes: what the tokens of a text were worth to a model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from softargmax.core import check
+from softargmax.core.dispatch import as_number, namespace
+from softargmax.loss.implement import implementation
+from softargmax.loss.of_layers import checked_layer, like_rows
+from softargmax.loss.options import IGNORE, checked
+
+
+def selected_log_softmax(
+    z: Any,
+    index: Any,
+    /,
+    *,
+    axis: int = -1,
+    ignore_index: int = IGNORE,
+    softcap: float | None = None,
+    temperature: Any = 1.0,
+    where: Any = None,
+    dtype: Any = None,
+) -> Any:
+    r"""The log-probability of one class of each row, without forming the others.
+
+    .. math:: \log p_y = x_y - \mathrm{lse}, \qquad x = \frac{s \tanh(z / s)}{T}
+
+    Parameters
+    ----------
+    z : array_like
+        Scores, any shape but 0-d; the K classes run along `axis`.
+    index : array_like
+        y, integers of the rows' shape.
+    axis, ignore_index, softcap, temperature, where, dtype
+        As in `cross_entropy`. The result of an ignored row is 0.
+
+    Returns
+    -------
+    array
+        One number per row, at most 0.
+
+    Raises
+    ------
+    IndexError, TypeError, ValueError
+        As `cross_entropy`.
+
+    Notes
+    -----
+    A class outside the support, or a row with nothing in it: -inf. A confident row keeps its small number.
+
+    Gradient: with incoming g, :math:`\frac{g}{T} (\delta_{ky} - p_k)` in the support, :math:`1 - p_y` formed from what
+    the others have.
+
+    References
+    ----------
+    Blanchard, Higham & Higham (2021), Accurately computing the log-sum-exp and softmax functions.
+    IMA Journal of Numerical Analysis 41. https://doi.org/10.1093/imanum/draa038
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.selected_log_softmax([[1.0, 2.0, 8.0], [1.0, 1.0, 1.0]], [2, 0]).round(4)
+    array([-0.0034, -1.0986])
+    """
+    z = check.scores(z)
+    given = {"axis": axis, "ignore_index": ignore_index, "softcap": softcap, "temperature": temperature}
+    beside, options = checked(z, index, {**given, **_FIXED, "where": where, "dtype": dtype}, name="index")
+    return _negative(implementation(z).loss(z, beside, options), options)
+
+
+def linear_selected_log_softmax(
+    h: Any,
+    w: Any,
+    index: Any,
+    /,
+    *,
+    bias: Any = None,
+    ignore_index: int = IGNORE,
+    softcap: float | None = None,
+    temperature: Any = 1.0,
+    where: Any = None,
+    dtype: Any = None,
+) -> Any:
+    r"""The log-probability of one class of each row of a last layer's scores, without holding the scores.
+
+    .. math:: z = h W^T + b, \qquad \log p_y
+
+    Parameters
+    ----------
+    h, w, bias
+        As in `linear_cross_entropy`.
+    index : array_like
+        y, integers of shape (...).
+    ignore_index, softcap, temperature, where, dtype
+        As in `cross_entropy`. The result of an ignored row is 0.
+
+    Returns
+    -------
+    array
+        One number per row, at most 0.
+
+    Raises
+    ------
+    IndexError, TypeError, ValueError
+        As `cross_entropy`.
+
+    Notes
+    -----
+    Edge rows are those of `selected_log_softmax`, memory is that of `linear_cross_entropy`.
+
+    Gradient: with dz that of `selected_log_softmax`, :math:`dh = dz\,W`, :math:`dW = dz^T h`, :math:`db = \sum dz`.
+
+    References
+    ----------
+    Wijmans et al. (2025), Cut your losses in large-vocabulary language models. arXiv:2411.09009.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> h, w = [[1.0, 2.0]], [[1.0, 0.0], [0.0, 1.0], [2.0, 3.0]]
+    >>> softargmax.linear_selected_log_softmax(h, w, [0]).round(4)
+    array([-7.0034])
+    """
+    given = {"ignore_index": ignore_index, "softcap": softcap, "temperature": temperature}
+    given |= {**_FIXED, "where": where, "dtype": dtype}
+    layer, _, options, flat = checked_layer(h, w, bias, index, given, "index")
+    rows = implementation(layer.h).linear_loss(layer.flat, flat, replace(options, axis=1))
+    return _negative(like_rows(rows, layer), options)
+
+
+_FIXED = {"reduction": "none"}
+
+
+def _negative(loss: Any, options: Any) -> Any:
+    return as_number(namespace(loss).astype(0.0 - loss, options.wide))

@@ -1,0 +1,225 @@
+"""How the definition on torch tensors is differentiated: as autograd Functions whose gradients are formulas.
+
+A rule keeps its inputs and nothing else. Its backward is made of what torch differentiates, so that it can be
+differentiated again; its forward mode is the transpose of the backward, which is linear in what comes in.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._functorch.utils import unwrap_dead_wrappers
+
+from softargmax.core.scale import Scale
+from softargmax.loss import reference_linear, reference_rows
+from softargmax.loss.layer import Flat
+from softargmax.loss.options import Beside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+Tensors = tuple[Any, ...]  # in the place of a tensor there may be a number or None
+
+
+def opened(beside: Beside) -> Tensors:
+    """The arrays one by one: target, weight, hi, lo, where."""
+    target, weight, scale, where = beside
+    return target, weight, scale.hi, scale.lo, where
+
+
+def closed(target: Any, weight: Any, hi: Any, lo: Any, where: Any) -> Beside:
+    """What `opened` took apart."""
+    return Beside(target, weight, Scale(hi, lo), where)
+
+
+class _Rule(torch.autograd.Function):
+    """What every rule keeps: its inputs. A rule says what its inputs' gradients are (`pulled`)."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        tensors = [x if isinstance(x, Tensor) else None for x in inputs]
+        ctx.plain = [None if isinstance(x, Tensor) else x for x in inputs]
+        ctx.shapes = [(one.shape, one.dtype) for one in output]
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @classmethod
+    def pulled(cls, inputs: Tensors, wanted: Sequence[int], g: Sequence[Tensor | None]) -> list[Tensor]:
+        """The gradients to the inputs at these places."""
+        raise NotImplementedError
+
+
+def _inputs(ctx: Any) -> Tensors:
+    # A pullback of torch.func.vjp runs when its level is gone: what it wrapped is taken out.
+    saved = unwrap_dead_wrappers(ctx.saved_tensors)
+    return tuple(plain if x is None else x for x, plain in zip(saved, ctx.plain, strict=True))
+
+
+def _backward(rule: type[_Rule], ctx: Any, g: Sequence[Tensor | None]) -> Tensors:
+    wanted = [i for i, needed in enumerate(ctx.needs_input_grad) if needed]
+    found: list[Any] = [None] * len(ctx.plain)
+    g = unwrap_dead_wrappers(tuple(g))
+    if wanted and any(one is not None for one in g):
+        for i, gradient in zip(wanted, rule.pulled(_inputs(ctx), wanted, g), strict=True):
+            found[i] = gradient
+    return tuple(found)
+
+
+def _pushed(rule: type[_Rule], ctx: Any, tangents: Sequence[Any]) -> Tensors:
+    """<gradient, t> of every output, the backward's transpose."""
+    inputs = _inputs(ctx)
+    given = [i for i, t in enumerate(tangents) if t is not None]
+    like = inputs[given[0]]
+    start = tuple(torch.zeros(shape, dtype=dtype, device=like.device) for shape, dtype in ctx.shapes)
+    _, transpose = torch.func.vjp(lambda *g: tuple(rule.pulled(inputs, given, g)), *start)  # type: ignore[misc]
+    found: Tensors = transpose(tuple(tangents[i].to(inputs[i].dtype) for i in given))
+    return found
+
+
+def _pull(f: Callable[..., Tensors], inputs: Tensors, wanted: Sequence[int], g: Sequence[Tensor | None]) -> list[Any]:
+    """The gradients of <g, f(inputs)> as torch finds them; they can be differentiated again."""
+
+    def of(*values: Tensor) -> Tensors:
+        full = list(inputs)
+        for i, value in zip(wanted, values, strict=True):
+            full[i] = value
+        return f(*full)
+
+    values, pull = torch.func.vjp(of, *(inputs[i] for i in wanted))  # type: ignore[misc]
+    return list(pull(tuple(torch.zeros_like(x) if one is None else one for x, one in zip(values, g, strict=True))))
+
+
+class _Rows(_Rule):
+    """(compute, options, z, target, weight, hi, lo, where) -> rows' numbers.
+
+    The gradient to z is the formula, those to the others are torch's.
+    """
+
+    @staticmethod
+    def forward(compute: Any, options: Any, *tensors: Any) -> Tensors:
+        found: Tensors = compute(options, *tensors)
+        return found
+
+    @classmethod
+    def pulled(cls, inputs: Tensors, wanted: Sequence[int], g: Sequence[Tensor | None]) -> list[Tensor]:
+        compute, options, z, *beside = inputs
+        rest = [i for i in wanted if i != 2]
+        found = _pull(compute, inputs[1:], [i - 1 for i in rest], g) if rest else []
+        if len(rest) < len(wanted):
+            seeds = [None if one is None else one.unsqueeze(options.axis) for one in g]
+            seeds += [None] * (4 - len(seeds))
+            found = [reference_rows.gradient(z, seeds, closed(*beside), options), *found]
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *g: Tensor | None) -> Tensors:
+        return _backward(_Rows, ctx, g)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensors:
+        return _pushed(_Rows, ctx, tangents)
+
+
+def rows(compute: Callable[..., Tensors], options: Any, *tensors: Any) -> Tensors:
+    """compute(options, z, target, weight, hi, lo, where) with the formula's gradient to z."""
+    found: Tensors = _Rows.apply(compute, options, *tensors)  # type: ignore[no-untyped-call]
+    return found
+
+
+class Product(_Rule):
+    """(h, w, bias) -> scores. Vectors that are not finite meet a gradient of 0, or of NaN."""
+
+    @staticmethod
+    def forward(h: Tensor, w: Tensor, bias: Tensor | None) -> Tensors:
+        return (reference_linear.product(Flat(h, w, bias)),)
+
+    @classmethod
+    def pulled(cls, inputs: Tensors, wanted: Sequence[int], g: Sequence[Tensor | None]) -> list[Tensor]:
+        h, w, _ = inputs
+        (dz,) = g
+        if dz is None:
+            return [torch.zeros_like(inputs[i]) for i in wanted]
+        found = (*cls.gradients(dz, h, w), dz.sum(0))
+        return [found[i].to(inputs[i].dtype) for i in wanted]
+
+    @staticmethod
+    def gradients(dz: Tensor, h: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        """dz W and dz^T h."""
+        times, finite = reference_linear.times, reference_linear.finite
+        return times(dz, finite(w)), times(dz.mT, finite(h))
+
+    @staticmethod
+    def backward(ctx: Any, *g: Tensor | None) -> Tensors:
+        return _backward(Product, ctx, g)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensors:
+        return _pushed(Product, ctx, tangents)
+
+
+def product(h: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+    """The scores h W^T + b, in float32 at least whatever autocast says."""
+    known = torch.amp.is_autocast_available(h.device.type)
+    with torch.autocast(h.device.type, enabled=False) if known else nullcontext():
+        scores: Tensor = Product.apply(h, w, bias)[0]  # type: ignore[no-untyped-call]
+        return scores
+
+
+class _Parted(_Rule):
+    """(compute, sliced, options, *tensors) -> rows' numbers, a few rows at a time; of `sliced` tensors a row each.
+
+    Its backward makes the scores anew. Where that will be differentiated itself, all rows are taken at once.
+    """
+
+    @staticmethod
+    def forward(compute: Any, sliced: Any, options: Any, *tensors: Any) -> Tensors:
+        found = [compute(options, *_cut(tensors, sliced, part)) for part in _parts(tensors)]
+        return tuple(torch.cat(each) for each in zip(*found, strict=True))
+
+    @classmethod
+    def pulled(cls, inputs: Tensors, wanted: Sequence[int], g: Sequence[Tensor | None]) -> list[Tensor]:
+        compute, sliced, options, *tensors = inputs
+        places = [i - 3 for i in wanted]
+        found: list[list[Tensor]] = [[] for _ in places]
+        for part in _parts(tensors):
+            piece = _cut(tensors, sliced, part)
+            g_part = [one if one is None else one[part] for one in g]
+            pulled = _pull(compute, (options, *piece), [i + 1 for i in places], g_part)
+            for i, total, one in zip(places, found, pulled, strict=True):
+                if total and not _by_row(tensors[i], i, sliced):
+                    total[0] += one
+                else:
+                    total.append(one)
+        return [total[0] if len(total) == 1 else torch.cat(total) for total in found]
+
+    @staticmethod
+    def backward(ctx: Any, *g: Tensor | None) -> Tensors:
+        return _backward(_Parted, ctx, g)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensors:
+        return _pushed(_Parted, ctx, tangents)
+
+
+def parted(compute: Callable[..., Tensors], sliced: tuple[int, ...], options: Any, *tensors: Any) -> Tensors:
+    """compute(options, *tensors) a few rows at a time, of the tensors at the places `sliced`."""
+    found: Tensors = _Parted.apply(compute, sliced, options, *tensors)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _parts(tensors: Sequence[Any]) -> Iterator[slice]:
+    return reference_linear.parts(Flat(*tensors[:3]), tensors)
+
+
+def _cut(tensors: Sequence[Any], sliced: Sequence[int], part: slice) -> list[Any]:
+    return [x[part] if _by_row(x, i, sliced) else x for i, x in enumerate(tensors)]
+
+
+def _by_row(tensor: Any, place: int, sliced: Sequence[int]) -> bool:
+    return place in sliced and isinstance(tensor, Tensor) and tensor.shape[0] > 1

@@ -1,0 +1,171 @@
+"""What is refused, and in which words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import softargmax as s
+
+Z, Y = [[1.0, 2.0], [3.0, 1.0]], [0, 1]
+OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"reduction": "avg"}, ValueError, r"reduction: 'avg'; it may be 'none', 'mean', 'sum'"),
+    ({"ignore_index": 1.0}, TypeError, "ignore_index: 1.0; it may be an integer"),
+    ({"ignore_index": True}, TypeError, "ignore_index: True"),
+    ({"label_smoothing": 1.5}, ValueError, "label_smoothing: 1.5; it may be from 0 to 1"),
+    ({"label_smoothing": -0.1}, ValueError, "label_smoothing: -0.1"),
+    ({"label_smoothing": float("nan")}, ValueError, "label_smoothing: nan"),
+    ({"label_smoothing": "a"}, TypeError, "label_smoothing: 'a'"),
+    ({"z_loss": -1}, ValueError, "z_loss: -1; it may be 0 or a finite number above it"),
+    ({"z_loss": float("inf")}, ValueError, "z_loss: inf"),
+    ({"softcap": 0}, ValueError, "softcap: 0"),
+    ({"softcap": "x"}, TypeError, "softcap: 'x'"),
+    ({"weight": [1.0]}, ValueError, r"weight: shape \(1,\); it may be one per class, \(2,\)"),
+    ({"weight": [1.0, -1.0]}, ValueError, "weight: some are negative"),
+    ({"weight": [1j, 1.0]}, TypeError, "weight: dtype complex128"),
+    ({"temperature": float("nan")}, ValueError, "temperature: NaN"),
+    ({"temperature": [1.0, 2.0, 3.0]}, ValueError, "temperature: shape"),
+    ({"where": [1, 0]}, TypeError, "where: dtype int64"),
+    ({"where": [True] * 3}, ValueError, "where: shape"),
+    ({"dtype": "int32"}, TypeError, "dtype: 'int32'"),
+    ({"foo": 1}, TypeError, "foo"),
+]
+TARGETS: list[tuple[Any, type[Exception], str]] = [
+    ([0, 2], IndexError, r"target: 2 at \(1,\); it may be from 0 to 1, or -100: ignored"),
+    ([-1, 2], IndexError, r"target: -1 at \(0,\)"),
+    (
+        [0.5, 0.0],
+        TypeError,
+        r"target: dtype float64, shape \(2,\); it may be integers of shape \(2,\), or probabilities",
+    ),
+    ([True, False], TypeError, "target: dtype bool"),
+    ([0, 1, 1], ValueError, r"target: shape \(3,\); it may be that of the rows, \(2,\)"),
+    ([[0, 1], [1, 0]], ValueError, r"target: shape \(2, 2\)"),
+    (np.array([200, 0], "uint8"), IndexError, r"target: 200 at \(0,\)"),
+]
+FUNCTIONS = {
+    "cross_entropy": lambda y, **o: s.cross_entropy(Z, y, **o),
+    "terms": lambda y, **o: s.cross_entropy_terms(Z, y, **o),
+    "and_gradient": lambda y, **o: s.cross_entropy_and_gradient(Z, y, **o),
+    "linear": lambda y, **o: s.linear_cross_entropy(Z, np.eye(2), y, **o),
+    "linear_terms": lambda y, **o: s.linear_cross_entropy_terms(Z, np.eye(2), y, **o),
+    "linear_and_gradient": lambda y, **o: s.linear_cross_entropy_and_gradient(Z, np.eye(2), y, **o),
+}
+each = pytest.mark.parametrize("name", FUNCTIONS)
+
+
+@each
+@pytest.mark.parametrize(("options", "error", "says"), OPTIONS, ids=lambda x: str(x)[:40])
+def test_options(name: str, options: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says if "foo" in options else f"^{says}"):
+        FUNCTIONS[name](Y, **options)
+
+
+@each
+@pytest.mark.parametrize(("target", "error", "says"), TARGETS, ids=lambda x: str(x)[:40])
+def test_targets(name: str, target: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=f"^{says}"):
+        FUNCTIONS[name](target)
+
+
+@each
+def test_probabilities_know_no_ignored_class(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^ignore_index: 1; beside probabilities"):
+        FUNCTIONS[name](np.full((2, 2), 0.5), ignore_index=1)
+
+
+@pytest.mark.parametrize("index", [[0, 2], [0.5, 0.0], np.full((2, 2), 0.5), [0]])
+def test_index(index: Any) -> None:
+    error = {0.5: TypeError, 2: IndexError}.get(np.max(index), ValueError)
+    for call in (s.selected_log_softmax, lambda z, i: s.linear_selected_log_softmax(z, np.eye(2), i)):
+        with pytest.raises(error, match=r"^index: "):
+            call(np.array(Z), index)
+
+
+def test_the_place_is_that_of_the_first() -> None:
+    with pytest.raises(IndexError, match=r"^target: 7 at \(1, 0, 2\)"):
+        s.cross_entropy(np.zeros((2, 1, 3, 4)), [[[0, 1, 2]], [[3, 0, 7]]])
+    with pytest.raises(IndexError, match=r"^target: 0 at \(0,\); it may be nothing, there are no classes"):
+        s.cross_entropy(np.zeros((1, 0)), [0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "says"),
+    [
+        ((1.0, 0), {}, ValueError, "z: 0-d"),
+        ((["a"], 0), {}, TypeError, "z: dtype"),
+        ((Z, Y), {"axis": 2}, ValueError, "axis: 2"),
+        ((Z, Y), {"axis": (0, 1)}, TypeError, "axis: "),
+    ],
+)
+def test_scores(arguments: Any, options: dict[str, Any], error: type[Exception], says: str) -> None:
+    for function in (s.cross_entropy, s.cross_entropy_terms, s.cross_entropy_and_gradient, s.selected_log_softmax):
+        with pytest.raises(error, match=f"^{says}"):
+            function(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("h", "w", "bias", "says"),
+    [
+        (1.0, np.eye(2), None, "h: 0-d"),
+        (Z, np.eye(3), None, r"w: shape \(3, 3\); beside h it may be \(K, 2\)"),
+        (Z, np.ones(2), None, r"w: shape \(2,\)"),
+        (Z, np.eye(2), [1.0], r"bias: shape \(1,\); it may be one per class, \(2,\)"),
+    ],
+)
+def test_layers(h: Any, w: Any, bias: Any, says: str) -> None:
+    for function in (s.linear_cross_entropy, s.linear_cross_entropy_and_gradient, s.linear_selected_log_softmax):
+        with pytest.raises(ValueError, match=f"^{says}"):
+            function(h, w, Y, bias=bias)
+    with pytest.raises(TypeError, match=r"^axis: no option here"):
+        s.linear_cross_entropy(Z, np.eye(2), Y, axis=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"divergence": "KL"}, ValueError, "divergence: 'KL'; it may be 'forward', 'reverse', 'js'"),
+        ({"reduction": "batchmean"}, ValueError, "reduction: "),
+        ({"temperature": 0.0}, ValueError, "temperature: 0 or infinite"),
+        ({"temperature": float("inf")}, ValueError, "temperature: 0 or infinite"),
+        ({"softcap": -1}, ValueError, "softcap: "),
+        ({"where": [1.0, 0.0]}, TypeError, "where: "),
+    ],
+)
+def test_distillation(options: dict[str, Any], error: type[Exception], says: str) -> None:
+    for call in (
+        lambda **o: s.distillation(Z, Z, **o),
+        lambda **o: s.linear_distillation(Z, np.eye(2), Z, np.eye(2), **o),
+    ):
+        with pytest.raises(error, match=f"^{says}"):
+            call(**options)
+
+
+def test_models_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match=r"^z_teacher: shape"):
+        s.distillation(Z, [1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match=r"^h_teacher, w_teacher: scores of shape \(2, 3\)"):
+        s.linear_distillation(Z, np.eye(2), Z, np.ones((3, 2)))
+    with pytest.raises(ValueError, match=r"^w_teacher: shape"):
+        s.linear_distillation(Z, np.eye(2), Z, np.ones((3, 3)))
+
+
+def test_other_libraries_beside() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=r"^target: ndarray; here it may be Tensor"):
+        s.cross_entropy(torch.zeros(2, 2), np.array([0, 1]))
+    with pytest.raises(TypeError, match=r"^w: ndarray"):
+        s.linear_cross_entropy(torch.zeros(2, 2), np.eye(2), [0, 1])
+
+
+def test_where_nobody_looks_the_row_is_nan() -> None:
+    torch = pytest.importorskip("torch")
+    z = torch.zeros(2, 3, 2)
+    wrong = torch.tensor([[0, 1, -100], [0, 2, -1]])
+    found = torch.func.vmap(lambda z, y: s.cross_entropy(z, y, reduction="none"))(z, wrong)
+    assert found.isnan().tolist() == [[False, False, False], [False, True, True]]
+    assert found[0, 2] == 0
+    gradient = torch.func.vmap(torch.func.grad(lambda z, y: s.cross_entropy(z, y, reduction="sum")))(z, wrong)
+    assert gradient.isnan().all(-1).tolist() == [[False, False, False], [False, True, True]]

@@ -1,0 +1,139 @@
+"""Every combination of options against extended precision: values and gradients, of arrays and of tensors."""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.loss import truth
+from tests.loss.cases import PRODUCTS, SOFT, Z, rounded, shown
+
+import softargmax as s
+
+
+def test_there_are_enough_combinations() -> None:
+    assert len(PRODUCTS) >= 500
+
+
+VALUES = {"float32": 3.0, "float64": 4.0}
+GRADIENTS = {"float32": 3.0, "float64": 6.0}
+
+
+def worst(measured: dict[str, float], case: dict[str, Any], dtype: str, found: Any, wanted: truth.Batch) -> None:
+    """Keep the largest errors in ulp, of values and of the row's largest gradient; none may be above its bound.
+
+    Where the target is what the model says, the gradient is a difference of two numbers that agree: what their rounding
+    to float64 costs is no error of float32, and of float64 the unit is that of the larger of them.
+    """
+    loss, gradient = found
+    largest = np.abs(wanted.gradient).max(-1)
+    scale = np.asarray(wanted.scale)
+    exact = np.abs(gradient.astype(truth.Wide) - wanted.gradient)
+    if dtype == "float64":
+        largest, slack = np.maximum(largest, scale), 0.0
+    else:
+        slack = GRADIENTS["float64"] * np.spacing(scale.astype(np.float64))
+    unit = np.spacing(largest.astype(dtype)).astype(truth.Wide)
+    errors = {
+        "loss": (truth.ulp(loss, wanted.loss), VALUES[dtype]),
+        "gradient": (np.maximum(exact - np.reshape(slack, (-1, 1)), 0) / unit[:, None], GRADIENTS[dtype]),
+    }
+    for name, (error, bound) in errors.items():
+        size = float(np.max(error, initial=0.0))
+        assert size <= bound, (name, size, shown(case))
+        measured[name] = max(measured.get(name, 0.0), size)
+
+
+@pytest.mark.parametrize("implementation", ["automatic", "reference"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_values_and_gradients(dtype: str, implementation: str) -> None:
+    z = Z.astype(dtype)
+    measured: dict[str, float] = {}
+    for plain in PRODUCTS:
+        case = rounded(plain, dtype)
+        wanted = truth.batch(z, **case)
+        options = {name: value for name, value in case.items() if name != "target"}
+        with nullcontext() if implementation == "automatic" else s.using(implementation):
+            loss, gradient = s.cross_entropy_and_gradient(z, case["target"], **options)
+            assert np.array_equal(loss, s.cross_entropy(z, case["target"], **options))
+        assert loss.dtype == gradient.dtype == z.dtype
+        worst(measured, plain, dtype, (loss, gradient), wanted)
+    print(measured)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_tensors_and_their_derivatives(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    z = Z.astype(dtype)
+    measured: dict[str, float] = {}
+
+    def tanh(u: Any) -> Any:
+        return torch.tanh(torch.from_numpy(u)).numpy()
+
+    for plain in PRODUCTS:
+        case = rounded(plain, dtype)
+        wanted = truth.batch(z, **case, tanh=tanh)
+        options = {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in case.items()}
+        scores = torch.from_numpy(z).clone().requires_grad_()
+        loss = s.cross_entropy(scores, options.pop("target"), **options)
+        (gradient,) = torch.autograd.grad(loss, scores, torch.ones_like(loss))
+        assert loss.dtype == gradient.dtype == scores.dtype
+        worst(measured, plain, dtype, (loss.detach().numpy(), gradient.numpy()), wanted)
+    print(measured)
+
+
+def test_terms() -> None:
+    for plain in PRODUCTS[::7]:
+        wanted = truth.batch(Z, **plain).rows
+        options = {name: value for name, value in plain.items() if name not in ("target", "reduction")}
+        found = s.cross_entropy_terms(Z, plain["target"], **options, reduction="none")
+        for name in ("loss", "entropy", "z_loss"):
+            assert truth.ulp(getattr(found, name), getattr(wanted, name)).max() <= 4, (name, shown(plain))
+        largest = np.maximum(np.abs(wanted.lse), 1.0)
+        assert truth.ulp(found.lse, wanted.lse, largest).max() <= 4, shown(plain)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_reduced_terms(reduction: str) -> None:
+    for plain in PRODUCTS[::50]:
+        options = {**plain, "reduction": reduction}
+        target = options.pop("target")
+        rows = s.cross_entropy_terms(Z, target, **{**options, "reduction": "none"})
+        found = s.cross_entropy_terms(Z, target, **options)
+        assert np.array_equal(found.loss, s.cross_entropy(Z, target, **options))
+        kept = np.ones(len(Z), bool) if target is SOFT else target != -100
+        weight = options["weight"]
+        counts = kept * (1.0 if weight is None or target is SOFT else weight[target * kept])
+
+        def by(rows: Any, counts: Any) -> Any:
+            if reduction == "none":
+                return rows
+            return rows.sum() / (counts.sum() if reduction == "mean" else 1.0)
+
+        assert np.allclose(found.z_loss, by(rows.z_loss, counts), rtol=1e-14)
+        assert np.allclose(found.entropy, by(rows.entropy, kept), rtol=1e-14)
+        assert np.allclose(found.lse, by(rows.lse, kept), rtol=1e-13)
+
+
+def test_torch_agrees_where_it_has_the_option() -> None:
+    torch = pytest.importorskip("torch")
+    functional = importlib.import_module("torch.nn.functional")
+    scores = torch.from_numpy(Z).requires_grad_()
+    compared = 0
+    for plain in PRODUCTS:
+        if plain["z_loss"] or plain["where"] is not None or isinstance(plain["temperature"], np.ndarray):
+            continue
+        case = {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in plain.items()}
+        softcap, T, target = case.pop("softcap"), case.pop("temperature"), case.pop("target")
+        case.pop("z_loss"), case.pop("where")
+        ours = s.cross_entropy(scores, target, softcap=softcap, temperature=T, **case)
+        x = (scores if softcap is None else softcap * torch.tanh(scores / softcap)) / T
+        theirs = functional.cross_entropy(x, target, **case)
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+        mine, peers = (torch.autograd.grad(one.sum(), scores)[0] for one in (ours, theirs))
+        torch.testing.assert_close(mine, peers, rtol=1e-9, atol=1e-12)
+        compared += 1
+    assert compared >= 200

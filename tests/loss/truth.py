@@ -1,0 +1,138 @@
+"""The losses' formulas in extended precision, row by row, sums written out: nothing of softargmax is used.
+
+Differences from the largest score come first, so that log1p keeps the small loss of a confident row; what the others of
+a row have is summed without the one. The soft-cap alone is evaluated in float64, as the library promises it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Wide = np.longdouble
+INF = np.inf
+
+
+class Row(NamedTuple):
+    """One row's numbers, the gradient of its loss, and the largest number that it is a difference of."""
+
+    loss: Any
+    lse: Any
+    entropy: Any
+    z_loss: Any
+    gradient: Array
+    scale: Any
+
+
+class Batch(NamedTuple):
+    """Of every row, before and after the reduction."""
+
+    rows: Row
+    loss: Any
+    gradient: Array
+    scale: Array
+
+
+def without(values: Array) -> Array:
+    """Of each the sum of the others, smallest first."""
+    return np.array([np.sort(np.delete(values, k)).sum() for k in range(len(values))], Wide)
+
+
+def numpy_tanh(u: Array) -> Array:
+    return np.tanh(u)
+
+
+def row(
+    z: Array,
+    t: Array,
+    *,
+    weight: Array | None = None,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float | None = None,
+    temperature: float = 1.0,
+    where: Array | None = None,
+    tanh: Callable[[Array], Array] = numpy_tanh,
+) -> Row:
+    """One row with target probabilities t; finite temperatures but 0, finite scores or -inf."""
+    zero = np.zeros(z.shape, Wide)
+    T = Wide(temperature)
+    support = z / T != -INF
+    if where is not None:
+        support = support & where
+    if not support.any():
+        return Row(Wide(INF), Wide(-INF), Wide(0), Wide(z_loss * INF if z_loss else 0), zero, Wide(0))
+    s = z[support].astype(np.float64)
+    slope = np.ones(s.shape, Wide)
+    if softcap is not None:
+        u = s / softcap
+        s, slope = softcap * tanh(u), 1 / np.cosh(u.astype(Wide)) ** 2
+    s = s.astype(Wide)
+    top = np.argmax(s * np.sign(T))
+    d = (s - s[top]) / T
+    e = np.exp(d)
+    rest = np.sort(np.delete(e, top)).sum()
+    log_p = d - np.log1p(rest)
+    p = e / (1 + rest)
+    lse = s[top] / T + np.log1p(rest)
+    w = np.ones(z.shape, Wide) if weight is None else weight.astype(Wide)
+    t = (1 - Wide(label_smoothing)) * t.astype(Wide)
+    mass = w[support] * (t[support] + Wide(label_smoothing) / support.sum())
+    beyond = (w * t)[~support].sum()
+    ours = Wide(z_loss) * lse**2
+    loss = (mass * -log_p).sum() + ours + (INF if beyond > 0 else 0)
+    up, down = p * (without(mass) + beyond) + 2 * Wide(z_loss) * lse * p, mass * (without(e) / (1 + rest))
+    gradient = zero
+    gradient[support] = (up - down) / T * slope
+    scale = np.maximum(np.abs(up), down) / abs(T) * slope
+    return Row(loss, lse, (-p * log_p).sum(), ours, gradient, scale.max())
+
+
+def batch(
+    z: Array,
+    target: Array,
+    *,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    weight: Array | None = None,
+    where: Array | None = None,
+    temperature: Any = 1.0,
+    **options: Any,
+) -> Batch:
+    """What a loss of scores (rows, classes) should be."""
+    soft = target.ndim == z.ndim
+    rows, counts = [], []
+    each_t = np.broadcast_to(temperature, len(z))
+    for i, scores in enumerate(z):
+        if not soft and target[i] == ignore_index:
+            rows.append(Row(Wide(0), Wide(0), Wide(0), Wide(0), np.zeros(z.shape[1], Wide), Wide(0)))
+            counts.append(0.0)
+            continue
+        t = target[i] if soft else (np.arange(z.shape[1]) == target[i]).astype(float)
+        mask = None if where is None else np.broadcast_to(where, z.shape)[i]
+        with np.errstate(all="ignore"):
+            rows.append(row(scores, t, weight=weight, where=mask, temperature=float(each_t[i]), **options))
+        counts.append(1.0 if soft or weight is None else float(weight[target[i]]))
+    every = Row(*(np.array(part, Wide) for part in zip(*rows, strict=True)))
+    if reduction == "none":
+        return Batch(every, every.loss, every.gradient, every.scale)
+    total = Wide(sum(counts)) if reduction == "mean" else Wide(1)
+    if not total:
+        return Batch(every, Wide(0), every.gradient * 0, every.scale * 0)
+    return Batch(every, every.loss.sum() / total, every.gradient / total, every.scale / total)
+
+
+def ulp(found: Any, expected: Any, at: Any = None) -> Array:
+    """|found - expected| in units of the last place of found's dtype, of `at` where given; infinities have to agree."""
+    found, expected = np.asarray(found), np.asarray(expected, Wide)
+    kind = found.dtype.type
+    odd = ~np.isfinite(expected.astype(kind))
+    with np.errstate(all="ignore"):
+        error = np.abs(found.astype(Wide) - expected) / np.spacing(
+            np.abs(np.where(odd, 1, expected if at is None else np.broadcast_to(at, expected.shape))).astype(kind)
+        )
+        same = (found.astype(kind) == expected.astype(kind)) | (np.isnan(found) & np.isnan(expected))
+    return np.where(odd, np.where(same, 0.0, INF), error.astype(np.float64))
