@@ -14,7 +14,7 @@ NATIVE := $(shell find src -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
 LOCK := flock build/.lock
 
 SANITIZE := build/sanitize
-SANITIZE_TESTS ?= $(wildcard tests/core tests/native tests/normalize)
+SANITIZE_TESTS ?= $(wildcard tests/core tests/native tests/normalize tests/loss)
 SANITIZE_ENV = ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 

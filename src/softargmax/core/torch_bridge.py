@@ -73,6 +73,11 @@ def carries_tangent(tensor: Tensor) -> bool:
     return forward_ad._current_level >= 0 and _unpack_dual(tensor).tangent is not None
 
 
+def may_be_differentiated(tensor: Tensor) -> bool:
+    """Whether a derivative is being taken along this tensor, or a transform hides whether one is."""
+    return tensor.requires_grad or _transformed() or carries_tangent(tensor)
+
+
 def all_direct(arguments: tuple[Any, ...]) -> bool:
     """Whether a kernel may be called on every tensor among the arguments as it is."""
     return all(direct(argument) for argument in arguments if isinstance(argument, Tensor))

@@ -4,7 +4,7 @@
 
 `reference.py` names the primitives that an implementation provides; `reference_rows.py` is the definition,
 `reference_linear.py` makes scores of hidden vectors a few rows at a time, and `torch_reference.py` is how tensors
-differentiate both.
+differentiate both. `kernels.cpp` with `native.py`, and `torch_ops.py`, serve scores in CPU memory.
 """
 
 from softargmax.loss.distil import distillation, linear_distillation

@@ -82,7 +82,7 @@ def _pushed(rule: type[_Rule], ctx: Any, tangents: Sequence[Any]) -> Tensors:
     return found
 
 
-def _pull(f: Callable[..., Tensors], inputs: Tensors, wanted: Sequence[int], g: Sequence[Tensor | None]) -> list[Any]:
+def pull(f: Callable[..., Tensors], inputs: Tensors, wanted: Sequence[int], g: Sequence[Tensor | None]) -> list[Any]:
     """The gradients of <g, f(inputs)> as torch finds them; they can be differentiated again."""
 
     def of(*values: Tensor) -> Tensors:
@@ -110,7 +110,7 @@ class _Rows(_Rule):
     def pulled(cls, inputs: Tensors, wanted: Sequence[int], g: Sequence[Tensor | None]) -> list[Tensor]:
         compute, options, z, *beside = inputs
         rest = [i for i in wanted if i != 2]
-        found = _pull(compute, inputs[1:], [i - 1 for i in rest], g) if rest else []
+        found = pull(compute, inputs[1:], [i - 1 for i in rest], g) if rest else []
         if len(rest) < len(wanted):
             seeds = [None if one is None else one.unsqueeze(options.axis) for one in g]
             seeds += [None] * (4 - len(seeds))
@@ -190,7 +190,7 @@ class _Parted(_Rule):
         for part in _parts(tensors):
             piece = _cut(tensors, sliced, part)
             g_part = [one if one is None else one[part] for one in g]
-            pulled = _pull(compute, (options, *piece), [i + 1 for i in places], g_part)
+            pulled = pull(compute, (options, *piece), [i + 1 for i in places], g_part)
             for i, total, one in zip(places, found, pulled, strict=True):
                 if total and not _by_row(tensors[i], i, sliced):
                     total[0] += one

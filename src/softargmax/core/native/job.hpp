@@ -59,12 +59,26 @@ struct Job {
     bool streaming = false;  // whether non-temporal stores pay on this processor, for a result of this size
 };
 
+// A loss: scores, and what stands beside them. Numbers per row lie one after the other, in double.
+struct LossJob : Job {
+    const std::int64_t* target = nullptr;  // a class per row; null: `other` holds probabilities
+    std::int64_t ignore_index = 0;         // its class counts nothing
+    Operand weight;                        // one per class, broadcast along the rows
+    double label_smoothing = 0, z_loss = 0, softcap = 0;  // softcap 0: none
+    bool folds = true;         // the states are made of the scores, and written; else they are given
+    double* states = nullptr;  // m, r, low of each row
+    double *loss = nullptr, *lse = nullptr;  // null: not wanted
+    const double* seed = nullptr;  // what the gradient into `out` is multiplied by
+    std::int64_t seed_stride = 0;  // 0: one for all rows
+};
+
 // Operations that add up something under the softmax of each row.
 inline bool is_sum(Op op) { return op == Op::entropy || op == Op::expectation || op == Op::kl_divergence; }
 // Operations that give one number to a row (or a state), even to a row without scores.
 inline bool is_reduction(Op op) { return op == Op::logsumexp || op == Op::fold || is_sum(op); }
 
 using Run = void (*)(const Job&);
+using RunLoss = void (*)(const LossJob&);
 
 constexpr int kMultiplyAdds = 16;  // to a round of `multiply_adds`
 
@@ -72,6 +86,7 @@ constexpr int kMultiplyAdds = 16;  // to a round of `multiply_adds`
 #define X(name) \
     namespace name { \
     void run(const Job& job); \
+    void run_loss(const LossJob& job); \
     double multiply_adds(std::int64_t rounds); \
     }
 #ifdef SOFTARGMAX_ISA_LIST

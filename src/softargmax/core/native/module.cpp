@@ -79,6 +79,7 @@ nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> memory(std::size_t bytes) {
 namespace softargmax {
 // Each room's own, in its bind.cpp.
 void bind_normalize(nb::module_& module);
+void bind_loss(nb::module_& module);
 }  // namespace softargmax
 
 NB_MODULE(_native, module) {
@@ -87,6 +88,7 @@ NB_MODULE(_native, module) {
     chosen_isa();  // a wrong SOFTARGMAX_ISA is an error now, not at the first call
     Pool::instance();  // and a wrong SOFTARGMAX_POOL_MIB
     bind_normalize(module);
+    bind_loss(module);
 
     module.def("fold", &fold, "z"_a, "m"_a, "r"_a, "low"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "where"_a = nb::none(),
                "fold a piece into the state m, r, low of its rows, in place");

@@ -1,0 +1,81 @@
+// This room's kernels as Python sees them.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
+#include "core/native/arguments.hpp"
+
+using namespace nb::literals;
+
+namespace softargmax {
+namespace {
+
+// `count` numbers of a type, one after the other; they are addresses, so their number is checked here.
+template <class T> T* numbers(const char* name, const View& x, std::int64_t count) {
+    if (!x) return nullptr;
+    std::int64_t size = 1, stride = 1;
+    bool dense = x.type == Type::f64;
+    for (std::size_t d = x.shape.size(); d-- > 0;) {
+        dense = dense && (x.shape[d] == 1 || x.stride[d] == stride);
+        stride *= x.shape[d];
+        size *= x.shape[d];
+    }
+    if ((!dense && size > 0) || size != count) throw nb::value_error((std::string(name) + ": not as many float64 in a row as rows want").c_str());
+    return reinterpret_cast<T*>(x.data);
+}
+
+// Losses of rows, their states, and where `out` is given the gradients. `target`: classes in the order of the rows, else
+// `other` holds probabilities. With `given` states the scores are not folded again.
+void cross_entropy(nb::handle z_, std::optional<nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>> target,
+                   nb::handle other_, nb::handle weight_, nb::handle where_, const Axes& axes, nb::handle hi, nb::handle lo,
+                   std::int64_t ignore_index, double label_smoothing, double z_loss, double softcap, nb::handle states_,
+                   bool given, nb::handle loss_, nb::handle lse_, nb::handle out_, nb::handle seed_) {
+    const Held z(z_), other(other_), weight(weight_), where(where_), states(states_, !given), loss(loss_, true), lse(lse_, true), out(out_, true), seed(seed_);
+    must_be("z", z, kReal);
+    must_be("other", other, kReal);
+    must_be("weight", weight, kReal);
+    must_be("where", where, {Type::boolean});
+    must_be("out", out, kReal);
+    CallOf<LossJob> call(Op::logsumexp);
+    LossJob& job = call.job;
+    Plan plan(z, axes);
+    plan.add("z", job.z, z, true);
+    plan.add("other", job.other, other, static_cast<bool>(other));
+    plan.add("weight", job.weight, weight);
+    plan.add("where", job.where, where);
+    plan.add("out", job.out, out, static_cast<bool>(out));
+    call.scale(plan, hi, lo);
+    plan.finish(job);
+    const std::int64_t rows = job.rows.total;
+    job.states = numbers<double>("states", states, 3 * rows);
+    job.loss = numbers<double>("loss", loss, rows);
+    job.lse = numbers<double>("lse", lse, rows);
+    const bool one = seed && seed.shape.empty();
+    job.seed = numbers<const double>("seed", seed, one ? 1 : rows);
+    job.seed_stride = one ? 0 : 1;
+    if (!job.states || (out && !seed) || (!target && !other)) throw nb::value_error("states, target and seed: there have to be some");
+    if (target) {
+        job.target = target->data();
+        if (static_cast<std::int64_t>(target->size()) != rows) throw nb::value_error("target: not one per row");
+        for (std::int64_t i = 0; i < rows; ++i)
+            if (job.target[i] != ignore_index && (job.target[i] < 0 || job.target[i] >= job.cols.total))
+                throw nb::index_error(("target: " + std::to_string(job.target[i]) + " in row " + std::to_string(i) + "; it may be from 0 to " +
+                                       std::to_string(job.cols.total - 1)).c_str());
+    }
+    job.ignore_index = ignore_index;
+    job.label_smoothing = label_smoothing;
+    job.z_loss = z_loss;
+    job.softcap = softcap;
+    job.folds = !given;
+    call.run(chosen_isa().run_loss);
+}
+
+}  // namespace
+
+void bind_loss(nb::module_& module) {
+    module.def("cross_entropy", &cross_entropy, "z"_a, "target"_a.none(), "other"_a.none(), "weight"_a.none(), "where"_a.none(),
+               "axes"_a, "hi"_a, "lo"_a, "ignore_index"_a, "label_smoothing"_a, "z_loss"_a, "softcap"_a, "states"_a, "given"_a,
+               "loss"_a = nb::none(), "lse"_a = nb::none(), "out"_a = nb::none(), "seed"_a = nb::none(),
+               "the loss of every row and its state; the gradient, times seed, into out");
+}
+
+}  // namespace softargmax
