@@ -120,6 +120,7 @@ def test_rows_of_any_shape() -> None:
 def test_a_few_rows_at_a_time(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many rows in many parts give what one part gives; no part has more than an eighth of the scores."""
     n = 30_000
+    pytest.importorskip(library)
     h, y = RNG.standard_normal((n, D)), RNG.integers(0, K, n)
     t = RNG.uniform(0.5, 2, n)
     bring = (lambda x: x) if library == "numpy" else __import__("torch").from_numpy

@@ -1,6 +1,8 @@
-// What this processor can do at best with an instruction set: the yardstick that `softargmax bench` puts beside its times.
-#include "core/native/job.hpp"
-#include "core/native/pack.hpp"
+// What every room may use: products of matrices. And what this processor can do at best with an instruction set: the
+// yardstick that `softargmax bench` puts beside its times.
+#include "core/native/group.hpp"
+#include "core/native/matmul.hpp"
+#include "core/native/threads.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
@@ -18,6 +20,54 @@ double multiply_adds(std::int64_t n) {
     V sum = V::all(0);
     for (const V& each : x) sum = sum + each;
     return static_cast<double>(max_of(sum));
+}
+
+namespace {
+
+constexpr std::int64_t kBlockCols = 1024, kBlockRows = 96;  // B's block, up to 2 MiB, is shared; A's, 192 KiB, is a thread's
+
+template <class T, int Width> Panels<T, Width> packed(const Factor2D& x, std::int64_t i, std::int64_t m, std::int64_t j, std::int64_t n, T* to) {
+    with_type(x.type, x.data, [&](auto* base) {
+        using S = std::remove_reference_t<decltype(*base)>;
+        pack<Width>(Matrix<S>{base + i * x.row + j * x.col, m, n, x.row, x.col}, to);
+    });
+    return {to, m, n};
+}
+
+// Depth by depth, as its sums are; the columns of B in blocks that all threads share, the rows of A dealt out.
+template <class T> void product(const ProductJob& job) {
+    constexpr int width = kPanelCols<T>;
+    T* const b = scratch(kOther).get<T>(kBlockCols * kDepth);
+    T* const out = reinterpret_cast<T*>(job.out);
+    const Factor2D columns{job.b.data, job.b.type, job.b.col, job.b.row};
+    const std::int64_t share = (job.rows + job.threads - 1) / job.threads;
+    const std::int64_t height = std::min(kBlockRows, (share + kPanelRows - 1) / kPanelRows * kPanelRows);
+    for (std::int64_t d = 0; d == 0 || d < job.depth; d += kDepth)
+        for (std::int64_t j = 0; j < job.cols; j += kBlockCols) {
+            const std::int64_t depth = std::min(kDepth, job.depth - d), n = std::min(kBlockCols, job.cols - j);
+            parallel_for(job.threads, (n + width - 1) / width, [&](std::int64_t begin, std::int64_t end) {
+                const std::int64_t from = begin * width, count = std::min(n, end * width) - from;
+                packed<T, width>(columns, j + from, count, d, depth, b + from * depth);
+            });
+            parallel_for(job.threads, (job.rows + height - 1) / height, [&](std::int64_t begin, std::int64_t end) {
+                T* const a = scratch(kScores).get<T>(kBlockRows * kDepth);
+                for (std::int64_t i = begin * height; i < std::min(job.rows, end * height); i += height) {
+                    T* const c = out + i * job.pitch + j;
+                    Addend<T> addend{c, job.pitch};
+                    if (d == 0 && !job.adds) addend = job.bias ? Addend<T>{reinterpret_cast<const T*>(job.bias) + j, 0} : Addend<T>{};
+                    const auto rows = packed<T, kPanelRows>(job.a, i, std::min(height, job.rows - i), d, depth, a);
+                    multiply(rows, PanelsB<T>{b, n, depth}, c, job.pitch, addend);
+                }
+            });
+        }
+}
+
+}  // namespace
+
+void run_product(const ProductJob& job) {
+    const FloatEnvironment environment;
+    if (job.a.type == Type::f64 || job.b.type == Type::f64) product<double>(job);
+    else product<float>(job);
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME

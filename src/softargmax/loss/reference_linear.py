@@ -32,13 +32,13 @@ COPIES = 192  # of the scores' size: what the definition's float64 temporaries a
 
 def linear_loss(layer: Flat, beside: Beside, options: Options) -> Any:
     """The loss of every row."""
-    return by_parts(lambda z, part: reference.loss(z, _piece(beside, part), options), layer, beside)
+    return by_parts(lambda z, part: reference.loss(z, piece(beside, part), options), layer, beside)
 
 
 def linear_terms(layer: Flat, beside: Beside, options: Options) -> CrossEntropyTerms:
     """Loss, lse, entropy and z-loss of every row."""
     found: CrossEntropyTerms = by_parts(
-        lambda z, part: reference.terms(z, _piece(beside, part), options), layer, beside.scale
+        lambda z, part: reference.terms(z, piece(beside, part), options), layer, beside.scale
     )
     return found
 
@@ -48,7 +48,7 @@ def linear_divergence(student: Flat, teacher: Flat, scale: Scale, where: Any, op
 
     def rows(z: Any, part: slice) -> Any:
         hidden = Flat(teacher.h[part, :], teacher.w, teacher.bias)
-        beside = _piece(Beside(None, None, scale, where), part)
+        beside = piece(Beside(None, None, scale, where), part)
         return divergence(z, product(hidden), beside.scale, beside.where, options)
 
     return by_parts(rows, student, (scale, where))
@@ -64,7 +64,7 @@ def linear_loss_and_gradient(layer: Flat, seed: Any, beside: Beside, options: Op
     for part in parts(layer, beside):
         hidden = h[part, :]
         z = product(Flat(hidden, w, bias))
-        found = reference.loss_and_gradient(z, seed, _piece(beside, part), options)
+        found = reference.loss_and_gradient(z, seed, piece(beside, part), options)
         losses.append(xp.reshape(xp.asarray(found.loss), (-1,)))
         dhs.append(xp.astype(times(found.gradient, safe_w), h.dtype))
         more = times(xp.permute_dims(found.gradient, (1, 0)), finite(hidden))
@@ -130,7 +130,8 @@ def parts(layer: Flat, beside: Sequence[Any]) -> Iterator[slice]:
     return (slice(start, min(start + step, size)) for start in range(0, max(size, 1), step))
 
 
-def _piece(beside: Beside, part: slice) -> Beside:
+def piece(beside: Beside, part: slice) -> Beside:
+    """What stands beside the scores of a part of the rows."""
     target, weight, scale, where = beside
     if not isinstance(scale.hi, float):
         scale = Scale(_rows(scale.hi, part), _rows(scale.lo, part))

@@ -17,15 +17,15 @@ from softargmax.core.dispatch import implementation
 from softargmax.core.scale import UNIT, Scale
 from softargmax.core.torch_bridge import Operator, all_direct, batch_rows, may_be_differentiated
 from softargmax.core.torch_memory import fresh_like, view
-from softargmax.loss import reference_rows, torch_reference
+from softargmax.loss import reference_rows, torch_linear, torch_reference
 from softargmax.loss.options import Beside, Options
 from softargmax.loss.results import CrossEntropyTerms, LossAndGradient
 from softargmax.loss.torch_rules import pull
 
 divergence = torch_reference.divergence
 linear_divergence = torch_reference.linear_divergence
-linear_loss = torch_reference.linear_loss
-linear_loss_and_gradient = torch_reference.linear_loss_and_gradient
+linear_loss = torch_linear.linear_loss
+linear_loss_and_gradient = torch_linear.linear_loss_and_gradient
 linear_terms = torch_reference.linear_terms
 
 Numbers = tuple[Any, ...]  # axes, soft, hi, lo, ignore_index, label_smoothing, z_loss, softcap

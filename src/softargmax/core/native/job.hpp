@@ -72,6 +72,22 @@ struct LossJob : Job {
     std::int64_t seed_stride = 0;  // 0: one for all rows
 };
 
+// A product of matrices, out = A B + bias, or out + A B; out is float64 where A or B is, else float32, its rows contiguous.
+struct Factor2D {
+    char* data = nullptr;
+    Type type = Type::f32;
+    std::int64_t row = 0, col = 0;  // strides in elements
+};
+struct ProductJob {
+    Factor2D a, b;
+    std::int64_t rows = 0, cols = 0, depth = 0;
+    char* out = nullptr;
+    std::int64_t pitch = 0;     // from one row of `out` to the next, in elements
+    const char* bias = nullptr;  // `cols` numbers of out's type
+    bool adds = false;
+    int threads = 1;
+};
+
 // Operations that add up something under the softmax of each row.
 inline bool is_sum(Op op) { return op == Op::entropy || op == Op::expectation || op == Op::kl_divergence; }
 // Operations that give one number to a row (or a state), even to a row without scores.
@@ -79,6 +95,7 @@ inline bool is_reduction(Op op) { return op == Op::logsumexp || op == Op::fold |
 
 using Run = void (*)(const Job&);
 using RunLoss = void (*)(const LossJob&);
+using RunProduct = void (*)(const ProductJob&);
 
 constexpr int kMultiplyAdds = 16;  // to a round of `multiply_adds`
 
@@ -87,6 +104,7 @@ constexpr int kMultiplyAdds = 16;  // to a round of `multiply_adds`
     namespace name { \
     void run(const Job& job); \
     void run_loss(const LossJob& job); \
+    void run_product(const ProductJob& job); \
     double multiply_adds(std::int64_t rounds); \
     }
 #ifdef SOFTARGMAX_ISA_LIST

@@ -54,6 +54,36 @@ void finish(nb::handle m_, nb::handle r_, nb::handle low_, nb::handle out_, nb::
     call.run(plan);
 }
 
+// out = A B + bias, or out + A B. A row's bits depend on that row and on B alone.
+void product(nb::handle a_, nb::handle b_, nb::handle out_, nb::handle bias_, bool adds) {
+    const Held a(a_), b(b_), out(out_, true), bias(bias_);
+    must_be("a", a, kReal);
+    must_be("b", b, kReal);
+    const Type type = a.type == Type::f64 || b.type == Type::f64 ? Type::f64 : Type::f32;
+    must_be("out", out, {type});
+    must_be("bias", bias, {type});
+    if (a.shape.size() != 2 || b.shape.size() != 2 || out.shape.size() != 2 || a.shape[1] != b.shape[0] || out.shape[0] != a.shape[0] ||
+        out.shape[1] != b.shape[1] || (out.stride[1] != 1 && out.shape[1] > 1 && out.shape[0] > 0))
+        throw nb::value_error("a, b, out: (M, K), (K, N) and (M, N), the last one's rows contiguous");
+    if (bias && (bias.shape != std::vector<std::int64_t>{b.shape[1]} || (bias.stride[0] != 1 && bias.shape[0] > 1)))
+        throw nb::value_error("bias: one number per column, contiguous");
+    if (bias && adds) throw nb::value_error("bias: where the product is added to out there is none");
+    ProductJob job;
+    job.a = {a.data, a.type, a.stride[0], a.stride[1]};
+    job.b = {b.data, b.type, b.stride[0], b.stride[1]};
+    job.rows = a.shape[0];
+    job.depth = a.shape[1];
+    job.cols = b.shape[1];
+    job.out = out.data;
+    job.pitch = out.stride[0];
+    job.bias = bias ? bias.data : nullptr;
+    job.adds = adds;
+    if (job.rows == 0 || job.cols == 0) return;
+    job.threads = job.rows * job.cols * std::max<std::int64_t>(job.depth, 1) < kParallel ? 1 : threads_now();
+    const nb::gil_scoped_release release;
+    chosen_isa().run_product(job);
+}
+
 // Bytes of the pool, as an array that gives them back when nobody holds it any more.
 nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> memory(std::size_t bytes) {
     struct Loan {
@@ -107,6 +137,8 @@ NB_MODULE(_native, module) {
         for (const Isa& each : isas()) all[each.name] = each.usable;
         return all;
     }, "instruction sets compiled in, and whether this processor has them");
+    module.def("product", &product, "a"_a, "b"_a, "out"_a, "bias"_a = nb::none(), "adds"_a = false,
+               "A B + bias into out, or added to it; the bits of a row are the same in every batch");
     module.def("memory", &memory, "bytes"_a, "fresh memory for a large result, from the pool");
     module.attr("POOLED") = kPooled;
     module.def("want_huge_pages", [](std::uintptr_t address, std::size_t bytes) {

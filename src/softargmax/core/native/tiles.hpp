@@ -136,11 +136,12 @@ struct Groups {
 
 // ---- tiles ----------------------------------------------------------------------------------------------------
 
-// to[j][i] = from[i][j] in a square, by way of 16-byte registers.
-template <class T> SOFTARGMAX_INLINE void turn(const T* from, std::int64_t from_pitch, T* to, std::int64_t to_pitch) {
+// to[j][i] = from[i][j] in a square, or in the upper rows of one, by way of 16-byte registers.
+template <int Rows = kSide, class T>
+SOFTARGMAX_INLINE void turn(const T* from, std::int64_t from_pitch, T* to, std::int64_t to_pitch) {
     typedef T Part __attribute__((vector_size(16)));
     constexpr int n = 16 / sizeof(T);
-    for (int i = 0; i < kSide; i += n)
+    for (int i = 0; i < Rows; i += n)
         for (int j = 0; j < kSide; j += n) {
             Part x[n], y[n];
             for (int k = 0; k < n; ++k) std::memcpy(&x[k], from + (i + k) * from_pitch + j, 16);

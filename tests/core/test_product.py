@@ -1,0 +1,74 @@
+"""The core's product of matrices: right, and a row's bits the same in every batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import softargmax as s
+from softargmax import _native
+
+SHAPES = ((1, 1, 1), (5, 33, 7), (130, 1030, 600), (97, 50, 1500), (13, 2, 513), (3, 2, 0), (0, 3, 4))
+
+
+def product(a: Any, b: Any, bias: Any = None) -> Any:
+    out = np.full((a.shape[0], b.shape[1]), np.nan, np.float64 if np.float64 in (a.dtype, b.dtype) else np.float32)
+    _native.product(a, b, out, bias)
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_against_float64(shape: tuple[int, int, int], dtype: str) -> None:
+    m, n, k = shape
+    rng = np.random.default_rng(k)
+    a, b = rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((n, k)).astype(dtype).T
+    bias = rng.standard_normal(n).astype("float64" if dtype == "float64" else "float32")
+    found = product(a, b, bias)
+    exact = a.astype(np.longdouble) @ b.astype(np.longdouble) + bias
+    size = np.abs(a).astype(float) @ np.abs(b).astype(float) + np.abs(bias)
+    unit = np.finfo(bias.dtype).eps / 2
+    assert (np.abs(found - exact) <= (min(k, 512) + k / 512 + 2) * unit * size).all()  # a chain of 512, then their sum
+    more = found.copy()
+    _native.product(a, b, more, None, adds=True)
+    assert np.allclose(more, 2 * exact - bias, rtol=1e-3, atol=1e-3 * (1 + k) ** 0.5)
+
+
+def test_bits_of_a_row_do_not_depend_on_what_stands_beside_it() -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((230, 700)).astype("float32"), rng.standard_normal((700, 1100)).astype("float32")
+    whole = product(a, b)
+    for i, j in ((0, 1), (5, 6), (229, 230), (100, 113)):
+        assert np.array_equal(product(a[i:j], b), whole[i:j])
+        assert np.array_equal(product(a, b[:, i:j]), whole[:, i:j])
+    assert np.array_equal(product(np.asfortranarray(a), np.asfortranarray(b)), whole)
+    try:
+        for threads in (1, 2, 3):
+            s.set_num_threads(threads)
+            assert np.array_equal(product(a, b), whole)
+    finally:
+        s.set_num_threads(0)
+
+
+def test_losses_of_a_last_layer_have_the_same_bits_in_every_batch() -> None:
+    rng = np.random.default_rng(2)
+    h, w = rng.standard_normal((400, 64)).astype("float32"), rng.standard_normal((3000, 64)).astype("float32")
+    y = rng.integers(0, 3000, 400)
+    rows = s.linear_cross_entropy(h, w, y, reduction="none")
+    for i, j in ((0, 1), (57, 58), (399, 400), (100, 107)):
+        assert np.array_equal(s.linear_cross_entropy(h[i:j], w, y[i:j], reduction="none"), rows[i:j])
+    order = rng.permutation(400)
+    assert np.array_equal(s.linear_cross_entropy(h[order], w, y[order], reduction="none"), rows[order])
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    a, b, out = np.ones((2, 3)), np.ones((3, 4)), np.ones((2, 4))
+    for wrong in ((a, b.T, out), (a, b, out.T), (a, b, out[:, :3]), (a[0], b, out), (a, b, out, np.ones(3))):
+        with pytest.raises(ValueError, match=r"a, b, out|bias"):
+            _native.product(*wrong)
+    with pytest.raises(ValueError, match="bias"):
+        _native.product(a, b, out, np.ones(4), adds=True)
+    with pytest.raises(TypeError, match="out"):
+        _native.product(a, b, out.astype("float32"))
