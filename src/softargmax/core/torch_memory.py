@@ -23,7 +23,7 @@ def fresh_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
     Memory from the pool cannot grow in place (`resize_`), as NumPy's cannot.
     """
-    size = tensor.numel() * dtype.itemsize
+    size = tensor.nbytes if tensor.dtype is dtype else tensor.numel() * dtype.itemsize
     if size < _native.POOLED or type(tensor) not in _ORDINARY:
         result = torch.empty_like(tensor) if tensor.dtype is dtype else torch.empty_like(tensor, dtype=dtype)
         if size >= _LARGE:

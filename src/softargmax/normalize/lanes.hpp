@@ -48,7 +48,7 @@ template <bool Unit> class Lanes {
     alignas(64) float lane_[kShort][kRows];
     alignas(64) float t_[kShort][kRows], power_[kShort][kRows], y_[kShort][kRows];
     alignas(64) float top_[kRows], m_[kRows], shift_[kRows], low_[kRows], magic_[kRows], hi_[kRows], lo_[kRows], ties_[kRows];
-    alignas(64) double e_[kRows], r_[kRows];
+    alignas(64) double e_[kRows], r_[kRows], rest_[kRows];
     bool plain_[kRows];
     std::int64_t length_[kRows];
 
@@ -84,8 +84,7 @@ template <bool Unit> class Lanes {
         for (int g = 0; g < kRows; ++g) magic_[g] = static_cast<float>(magic - k[g]);
     }
 
-    // The terms, and for each row the sum of those that are not its maximum, in the order of Sum<float>: four packs of a
-    // step, then lanes as sum_of (pack.hpp) adds them, low and high halves first.
+    // The terms, and for each row the sum of those that are not its maximum.
     void add_terms(Ahead& ahead) {
         const ScaleIn<float> scale(beta_);
         const V top = V::load(top_), shift = V::load(shift_), low = V::load(low_), magic = V::load(magic_), one = V::all(1);
@@ -101,7 +100,36 @@ template <bool Unit> class Lanes {
             ties = ties + keep(tie, one);
         }
         ties.store(ties_);
-        const auto lane = [&](int j) {
+        sum_up(rest_);
+        for (int g = 0; g < kRows; ++g) r_[g] = sum_of_terms(g, rest_[g]);
+    }
+    // The state's r: ties are counted, `rest` is the sum of the other terms.
+    double sum_of_terms(int g, double rest) const {
+        return (static_cast<double>(ties_[g]) - 1) + rest * (Reach<float>::lower / e_[g]);
+    }
+    // As Fold::kCareful: power and power t of each term added apart, where a row looks confident.
+    void look_again() {
+        bool any = false;
+        for (int g = 0; g < kRows; ++g) any = any || looks_confident(r_[g]);
+        if (!any) return;
+        const V top = V::load(top_), low = V::load(low_);
+        const auto add = [&](bool whole, double* sum) SOFTARGMAX_LAMBDA {
+            for (int i = 0; i < columns_; ++i) {
+                const V v = V::load(lane_[i]), power = V::load(power_[i]);
+                keep(unless(above(v, low), equal(v, top)), whole ? power : V::load(t_[i]) * power).store(y_[i]);
+            }
+            sum_up(sum);
+        };
+        alignas(64) double powers[kRows];
+        add(true, powers);
+        add(false, rest_);
+        for (int g = 0; g < kRows; ++g)
+            if (looks_confident(r_[g])) r_[g] = sum_of_terms(g, powers[g] + rest_[g]);
+    }
+    // The sum of y_ over each row in the order of Sum<float>: four packs of a step, then lanes as sum_of (pack.hpp) adds
+    // them, low and high halves first.
+    void sum_up(double* sum) const {
+        const auto lane = [&](int j) SOFTARGMAX_LAMBDA {
             const V y = V::load(y_[j]);
             if (columns_ == 16) return widen(y);
             const V second = y + V::load(y_[j + 16]);
@@ -114,11 +142,11 @@ template <bool Unit> class Lanes {
             const Wide a = lane(j), b = lane(j + 8);
             x[j] = {a.low + b.low, a.high + b.high};
         }
-        const auto tree = [&](W Wide::*half) {
+        const auto tree = [&](W Wide::*half) SOFTARGMAX_LAMBDA {
             return ((x[0].*half + x[4].*half) + (x[2].*half + x[6].*half)) + ((x[1].*half + x[5].*half) + (x[3].*half + x[7].*half));
         };
-        tree(&Wide::low).store(r_);
-        tree(&Wide::high).store(r_ + 8);
+        tree(&Wide::low).store(sum);
+        tree(&Wide::high).store(sum + 8);
     }
 
   public:
@@ -139,11 +167,7 @@ template <bool Unit> class Lanes {
         turn_all(row_[0], kShort, lane_[0], kRows, columns_ / kSide, false);
         find_peaks();
         add_terms(ahead);
-        for (int g = 0; g < kRows; ++g)
-            r_[g] = (static_cast<double>(ties_[g]) - 1) + r_[g] * (Reach<float>::lower / e_[g]);
-        for (int g = 0; g < kRows; ++g)
-            if (plain_[g] && looks_confident(r_[g]))
-                r_[g] = fold_once<Unit, Fold::kCareful>(row_[g], length_[g], Peak<float>(top_[g], beta_), beta_).r;
+        look_again();
     }
 
     // softmax of all rows, to be taken by `take`.

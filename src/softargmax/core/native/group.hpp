@@ -192,10 +192,12 @@ template <class T, int Size> struct Group {
     Target<T> target(int g, std::int64_t block, const T* z) {
         if (frame.out_direct) result = memory(job.out, begin(block));
         else result = scratch(frame.z_direct ? kResult : kScores).template get<T>(Size * pitch);  // a tile of scores is done with
-        return {result + g * pitch, frame.z_direct ? z + length : z, job.streaming && frame.out_direct};
+        const int width = kTypeBytes[static_cast<int>(job.z.type)];
+        const void* next = Size == 1 ? RowOf{job, first}.start(job.z) + (begin(block) + length) * width : static_cast<const void*>(z);
+        return {result + g * pitch, next, job.streaming && frame.out_direct, width};
     }
     void flush(std::int64_t block) {
-        if (!frame.out_direct) write(job, job.out, first, count, begin(block), end(block), result, pitch);
+        if (!frame.out_direct) write(job, job.out, first, count, begin(block), end(block), result, pitch, job.streaming);
     }
 };
 

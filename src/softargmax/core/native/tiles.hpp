@@ -62,6 +62,18 @@ template <class S, class T> SOFTARGMAX_INLINE void convert(const S* from, std::i
 #endif
     for (; i < n; ++i) to[i] = convert<T>(from[i]);
 }
+// The same for results that are larger than the caches, past them: a line at a time.
+template <class S, class T> SOFTARGMAX_INLINE void convert_past_caches(const S* from, std::int64_t n, T* to) {
+    constexpr int L = 64 / sizeof(T);
+    std::int64_t i = 0;
+    if (reinterpret_cast<std::uintptr_t>(to) % 64 == 0)
+        for (; i + L <= n; i += L) {
+            alignas(64) T line[L];
+            convert(from + i, L, line);
+            Pack<float>::load(reinterpret_cast<const float*>(line)).stream(reinterpret_cast<float*>(to + i));
+        }
+    convert(from + i, n - i, to + i);
+}
 template <class T> constexpr Type kTypeOf = sizeof(T) == 4 ? Type::f32 : Type::f64;
 
 // ---- where things are -----------------------------------------------------------------------------------------
@@ -81,17 +93,17 @@ SOFTARGMAX_INLINE std::int64_t offset_of(std::int64_t i, const Shape& shape, con
 struct RowOf {
     const Job& job;
     std::int64_t index;
-    std::int64_t length() const {
+    SOFTARGMAX_INLINE std::int64_t length() const {
         if (!job.offsets) return job.cols.total;
         const std::int64_t s = segment();
         return job.offsets[s + 1] - job.offsets[s];
     }
-    char* start(const Operand& x) const {
+    SOFTARGMAX_INLINE char* start(const Operand& x) const {
         std::int64_t at = offset_of(index, job.rows, x.row);
         if (job.offsets) at += job.offsets[segment()] * x.col[0];
         return x.data + at * kTypeBytes[static_cast<int>(x.type)];
     }
-    std::int64_t segment() const { return job.heads == 1 ? index : index / job.heads; }
+    SOFTARGMAX_INLINE std::int64_t segment() const { return job.heads == 1 ? index : index / job.heads; }
 };
 
 // Calls f(offset, stride, first, count) for each stretch of columns [begin, end) that one stride describes.
@@ -206,7 +218,7 @@ void read(const Job& job, const Operand& x, std::int64_t first, int count, std::
 // The way back.
 template <class T>
 void write(const Job& job, const Operand& x, std::int64_t first, int count, std::int64_t begin, std::int64_t end,
-           const T* tile, std::int64_t pitch) {
+           const T* tile, std::int64_t pitch, bool streaming = false) {
     const std::int64_t n = end - begin;
     if (is_turned(job, x, count)) {
         with_type(x.type, RowOf{job, first}.start(x), [&](auto* base) {
@@ -237,7 +249,8 @@ void write(const Job& job, const Operand& x, std::int64_t first, int count, std:
             const T* from = tile + g * pitch;
             stretches(x, job.cols, begin, end, [&](std::int64_t at, std::int64_t stride, std::int64_t from_at, std::int64_t run) {
                 auto* to = base + at;
-                if (stride == 1) convert(from + from_at, run, to);
+                if (stride == 1 && streaming) convert_past_caches(from + from_at, run, to);
+                else if (stride == 1) convert(from + from_at, run, to);
                 else
                     for (std::int64_t i = 0; i < run; ++i) to[i * stride] = convert<S>(from[from_at + i]);
             });
