@@ -94,8 +94,11 @@ def info() -> dict[str, Any]:
 
 
 def view(array: np.ndarray[Any, Any]) -> Any:
-    """A NumPy array as the extension takes it: itself; in a tuple, the bits of bfloat16, which buffers do not know."""
-    return (array.view(np.uint16),) if array.dtype.name == "bfloat16" else array
+    """A NumPy array as the extension takes it: itself; in a tuple, the bits of bfloat16, which buffers do not know.
+
+    An array of uint16 is bits already: what there is of a tensor's bfloat16 without a library that has the dtype.
+    """
+    return (array.view(np.uint16),) if array.dtype.name in ("bfloat16", "uint16") else array
 
 
 def fresh(shape: tuple[int, ...], dtype: Any) -> Array:

@@ -27,7 +27,7 @@ template <class T> T* numbers(const char* name, const View& x, std::int64_t coun
 // `other` holds probabilities. With `given` states the scores are not folded again.
 void cross_entropy(nb::handle z_, std::optional<nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>> target,
                    nb::handle other_, nb::handle weight_, nb::handle where_, const Axes& axes, nb::handle hi, nb::handle lo,
-                   std::int64_t ignore_index, double label_smoothing, double z_loss, double softcap, nb::handle states_,
+                   std::int64_t ignore_index, double label_smoothing, double z_loss, double softcap, double least, nb::handle states_,
                    bool given, nb::handle loss_, nb::handle lse_, nb::handle out_, nb::handle seed_) {
     const Held z(z_), other(other_), weight(weight_), where(where_), states(states_, !given), loss(loss_, true), lse(lse_, true), out(out_, true), seed(seed_);
     must_be("z", z, kReal);
@@ -65,6 +65,7 @@ void cross_entropy(nb::handle z_, std::optional<nb::ndarray<const std::int64_t, 
     job.label_smoothing = label_smoothing;
     job.z_loss = z_loss;
     job.softcap = softcap;
+    job.least = least;
     job.folds = !given;
     call.run(chosen_isa().run_loss);
 }
@@ -73,7 +74,7 @@ void cross_entropy(nb::handle z_, std::optional<nb::ndarray<const std::int64_t, 
 
 void bind_loss(nb::module_& module) {
     module.def("cross_entropy", &cross_entropy, "z"_a, "target"_a.none(), "other"_a.none(), "weight"_a.none(), "where"_a.none(),
-               "axes"_a, "hi"_a, "lo"_a, "ignore_index"_a, "label_smoothing"_a, "z_loss"_a, "softcap"_a, "states"_a, "given"_a,
+               "axes"_a, "hi"_a, "lo"_a, "ignore_index"_a, "label_smoothing"_a, "z_loss"_a, "softcap"_a, "least"_a, "states"_a, "given"_a,
                "loss"_a = nb::none(), "lse"_a = nb::none(), "out"_a = nb::none(), "seed"_a = nb::none(),
                "the loss of every row and its state; the gradient, times seed, into out");
 }

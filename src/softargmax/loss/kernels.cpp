@@ -143,7 +143,7 @@ const bool here = holds(g, block) && slope.gain == slope.gain;  // a row of NaN 
                 std::fill_n(to.out, n, T{0});
                 continue;
             }
-            apply<Log::no>(z, n, group.state[g], group.beta(g), to, slope.gain);
+            apply<Log::no>(z, n, group.state[g], group.beta(g), to, slope.gain, job.least);
             if (!plain) subtract(g, n, to.out);
             else if (top) to.out[y] = static_cast<T>(slope.at_maximum(row[g], row[g].w_y, 1, 0));
             else if (in) to.out[y] = static_cast<T>(static_cast<double>(to.out[y]) - slope.scale * row[g].w_y);

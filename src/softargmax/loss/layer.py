@@ -53,6 +53,14 @@ def wide_of(dtype: Any, *layers: Layer) -> Any:
     return xp.float64 if "float64" in every else xp.float32
 
 
+def least_of(layer: Layer, exact: bool) -> float:
+    """The probability from which on a class counts in gradients: all below it together are lost in the rounding."""
+    if not isinstance(exact, bool):
+        raise TypeError(f"exact: {exact!r}; it may be True or False")
+    rounding = 2.0**-53 if any(arrays.dtype_name(x.dtype) == "float64" for x in layer.flat[:2]) else 2.0**-24
+    return 0.0 if exact else rounding / max(layer.shape[-1], 1)
+
+
 def flattened(beside: Beside, shape: tuple[int, ...]) -> Beside:
     """The arrays beside scores of shape (..., K) as those beside scores of shape (N, K)."""
     rows = tuple(shape[:-1])

@@ -7,14 +7,16 @@ from typing import Any, Unpack
 
 from softargmax.core.dispatch import namespace
 from softargmax.loss.implement import implementation
-from softargmax.loss.layer import Layer, flattened, layer_of, wide_of
+from softargmax.loss.layer import Layer, flattened, layer_of, least_of, wide_of
 from softargmax.loss.of_scores import terms_of
 from softargmax.loss.options import Beside, LinearKeywords, Options, checked
 from softargmax.loss.reduce import counts, factor, reduced
 from softargmax.loss.results import CrossEntropyTerms, LinearLossAndGradient
 
 
-def linear_cross_entropy(h: Any, w: Any, target: Any, /, *, bias: Any = None, **options: Unpack[LinearKeywords]) -> Any:
+def linear_cross_entropy(
+    h: Any, w: Any, target: Any, /, *, bias: Any = None, exact: bool = False, **options: Unpack[LinearKeywords]
+) -> Any:
     r"""The cross-entropy of the scores of a last layer, without holding the scores.
 
     .. math:: z = h W^T + b, \qquad \mathrm{cross\_entropy}(z, y)
@@ -29,6 +31,8 @@ def linear_cross_entropy(h: Any, w: Any, target: Any, /, *, bias: Any = None, **
         Classes, integers of shape (...); or probabilities (..., K), as in `cross_entropy`.
     bias : array, optional
         b, one per class.
+    exact : bool
+        Whether every probability counts in gradients, however small (see the notes).
     **options
         Those of `cross_entropy` but `axis`: the classes run along the scores' last axis.
 
@@ -50,6 +54,10 @@ def linear_cross_entropy(h: Any, w: Any, target: Any, /, *, bias: Any = None, **
     Edge rows are those of `cross_entropy`. A class that b = -inf puts out of the support stays out.
 
     Gradient: with dz that of `cross_entropy`, :math:`dh = dz\,W`, :math:`dW = dz^T h`, :math:`db = \sum dz`.
+    Probabilities of at most u / K, with u the rounding of the sums (2^-24, in float64 2^-53), may be taken as 0 in dz
+    (the compiled core does, and skips what is 0 throughout): together they are at most u in a row. So with g a row's
+    incoming gradient a row of dh changes by at most :math:`u\,|g| \max_k |w_k|`, and a row of dW by at most
+    :math:`\frac{u}{K} \sum_n |g_n| |h_n|`. With `exact` they count, as the gradients of rare classes may want.
 
     References
     ----------
@@ -63,7 +71,8 @@ def linear_cross_entropy(h: Any, w: Any, target: Any, /, *, bias: Any = None, **
     0.003384...
     """
     layer, beside, asked, flat = checked_layer(h, w, bias, target, options)
-    rows = implementation(layer.h).linear_loss(layer.flat, flat, replace(asked, axis=1))
+    flat_asked = replace(asked, axis=1, least=least_of(layer, exact))
+    rows = implementation(layer.h).linear_loss(layer.flat, flat, flat_asked)
     return reduced(like_rows(rows, layer), counts(beside, asked), asked)
 
 
@@ -112,7 +121,7 @@ def linear_cross_entropy_terms(
 
 
 def linear_cross_entropy_and_gradient(
-    h: Any, w: Any, target: Any, /, *, bias: Any = None, **options: Unpack[LinearKeywords]
+    h: Any, w: Any, target: Any, /, *, bias: Any = None, exact: bool = False, **options: Unpack[LinearKeywords]
 ) -> LinearLossAndGradient:
     r"""The linear cross-entropy and its gradients to h, w and bias.
 
@@ -121,7 +130,7 @@ def linear_cross_entropy_and_gradient(
 
     Parameters
     ----------
-    h, w, target, bias, **options
+    h, w, target, bias, exact, **options
         As in `linear_cross_entropy`.
 
     Returns
@@ -156,7 +165,8 @@ def linear_cross_entropy_and_gradient(
     layer, beside, asked, flat = checked_layer(h, w, bias, target, options)
     count = counts(beside, asked)
     run = implementation(layer.h)
-    found = run.linear_loss_and_gradient(layer.flat, factor(count, asked), flat, replace(asked, axis=1))
+    flat_asked = replace(asked, axis=1, least=least_of(layer, exact))
+    found = run.linear_loss_and_gradient(layer.flat, factor(count, asked), flat, flat_asked)
     loss = reduced(like_rows(found.loss, layer), count, asked)
     return LinearLossAndGradient(loss, namespace(layer.h).reshape(found.dh, tuple(layer.h.shape)), *found[2:])
 

@@ -70,6 +70,8 @@ class Options:
     softcap: float | None
     soft: bool
     wide: Any
+    least: float = 0.0
+    """Probabilities of this and below may be taken as 0 in gradients."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,24 +11,42 @@ from torch import Tensor
 from softargmax.core.torch_bridge import all_direct, direct
 from softargmax.loss import native_linear, torch_reference
 from softargmax.loss.layer import Flat
+from softargmax.loss.reduce import counts, factor
 from softargmax.loss.results import LinearLossAndGradient
 from softargmax.loss.torch_rules import closed, opened
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
     from softargmax.loss.options import Beside, Options
 
 Tensors = tuple[Any, ...]  # h, w, bias, target, weight, hi, lo, where; a tensor, a number or None each
+_NOTHING = (False, False, False)
 
 
 class _LinearLoss(torch.autograd.Function):
-    """(options, *tensors) -> the losses of rows. A backward that is itself to be differentiated is the definition's."""
+    """(options, *tensors) -> the losses of rows. A backward that is itself to be differentiated is the definition's.
+
+    Where the rows will be reduced, every row's incoming gradient is one number, known but for a factor: the gradients
+    are formed in the forward, while the scores are there, and handed over by the first backward. A second one makes
+    them anew.
+    """
 
     @staticmethod
     def forward(ctx: Any, options: Options, *tensors: Any) -> Tensor:
-        ctx.options = options
+        ctx.options, ctx.seed, ctx.formed = options, 0.0, None
         ctx.plain = [None if isinstance(x, Tensor) else x for x in tensors]
         ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in tensors))
-        return torch.from_numpy(native_linear.linear_loss(*_shared(tensors), options))
+        wanted = ctx.needs_input_grad[1:4]
+        if options.reduction != "none" and any(wanted):
+            beside = _taken_apart(tensors)[1]
+            ctx.seed = float(factor(counts(beside, options), options))
+        formed = native_linear.formed(*_shared(tensors), options, ctx.seed, wanted if ctx.seed else _NOTHING)
+        if ctx.seed:
+            ctx.formed = formed[1:]
+        return torch.from_numpy(formed[0])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
@@ -39,11 +58,29 @@ class _LinearLoss(torch.autograd.Function):
             inputs = [x for x, needed in zip(tensors, wanted, strict=True) if needed]
             found = iter(torch.autograd.grad(rows, inputs, g, create_graph=again))
             return None, *(next(found) if needed else None for needed in wanted)
-        layer, beside = _shared(tensors)
-        seed = g.double().unsqueeze(1).numpy()
-        gradients = native_linear.linear_loss_and_gradient(layer, seed, beside, ctx.options)[1:]
-        first = (torch.from_numpy(x) if needed else None for x, needed in zip(gradients, wanted, strict=False))
-        return None, *first, *(None,) * 5
+        gradients = _handed_over(ctx, g)
+        if gradients is None:
+            seed = g.double().unsqueeze(1).numpy()
+            gradients = native_linear.formed(*_shared(tensors), ctx.options, seed, wanted[:3])[1:]
+        given = (
+            x if x is None else torch.from_numpy(x).to(of.dtype) for x, of in zip(gradients, tensors, strict=False)
+        )
+        return None, *given, *(None,) * 5
+
+
+def _handed_over(ctx: Any, g: Tensor) -> Sequence[Any] | None:
+    """The gradients that the forward formed, for this g; once, and if it is one number for all rows."""
+    formed: Sequence[Any] | None = ctx.formed
+    ctx.formed = None
+    if formed is None or not bool((g == g[0]).all()):
+        return None
+    ratio = float(g[0]) / ctx.seed
+    if not math.isfinite(ratio):
+        return None
+    for one in formed:
+        if one is not None and ratio != 1.0:
+            torch.from_numpy(one).mul_(ratio)
+    return formed
 
 
 def linear_loss(layer: Flat, beside: Beside, options: Options) -> Tensor:
@@ -60,15 +97,18 @@ def linear_loss_and_gradient(layer: Flat, seed: Tensor, beside: Beside, options:
     tensors = *layer, *opened(beside)
     if not _served(tensors) or not all_direct((*tensors, seed)):
         return torch_reference.linear_loss_and_gradient(layer, seed, beside, options)
-    layer, beside = _shared(tensors)
-    found = native_linear.linear_loss_and_gradient(layer, seed.numpy(), beside, options)
-    return LinearLossAndGradient(*(None if x is None else torch.from_numpy(x) for x in found))
+    wanted = (True, True, layer.bias is not None)
+    found = native_linear.formed(*_shared(tensors), options, seed.numpy(), wanted)
+    rows, *gradients = (None if x is None else torch.from_numpy(x) for x in found)
+    return LinearLossAndGradient(
+        rows, *(x if x is None else x.to(of.dtype) for x, of in zip(gradients, layer, strict=True))
+    )
 
 
 def _served(tensors: Tensors) -> bool:
-    """Whether these tensors are plain memory that NumPy knows, derivatives to be recorded or not."""
+    """Whether these tensors are plain memory of finite numbers, derivatives to be recorded or not."""
     given = tuple(x.detach() for x in tensors if isinstance(x, Tensor))
-    return all_direct(given) and all(x.dtype != torch.bfloat16 for x in given)
+    return all_direct(given) and native_linear.finite(_shared(tensors)[0])
 
 
 def _taken_apart(tensors: Tensors) -> tuple[Flat, Beside]:
@@ -76,5 +116,10 @@ def _taken_apart(tensors: Tensors) -> tuple[Flat, Beside]:
 
 
 def _shared(tensors: Tensors) -> tuple[Flat, Beside]:
-    """The same memory as NumPy's arrays."""
-    return _taken_apart(tuple(x.detach().numpy() if isinstance(x, Tensor) else x for x in tensors))
+    """The same memory as NumPy's arrays; of bfloat16 the bits."""
+    return _taken_apart(tuple(_numpy(x) if isinstance(x, Tensor) else x for x in tensors))
+
+
+def _numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
+    tensor = tensor.detach()
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()

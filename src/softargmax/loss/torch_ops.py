@@ -122,6 +122,7 @@ def _run(tensors: tuple[Any, ...], numbers: Numbers, states: Tensor, *, given: b
         label_smoothing,
         z_loss,
         softcap,
+        0.0,
         view(states.movedim(axes[0], -1)),
         given=given,
         **results,

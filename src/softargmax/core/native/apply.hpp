@@ -27,12 +27,13 @@ template <class T> struct Factor {
     SOFTARGMAX_INLINE Pack<T> times(Term<T> e) const { return (f.hi + fma(e.t, f.hi, f.lo)) * e.power; }
 };
 
-// gain p: a gradient is a multiple of p.
-template <class T> void softmax_finite(const T* z, std::int64_t n, State s, Scale beta, Target<T> to, double gain) {
+// gain p: a gradient is a multiple of p. Probabilities of `least` and below are made 0.
+template <class T> void softmax_finite(const T* z, std::int64_t n, State s, Scale beta, Target<T> to, double gain, double least) {
     const Peak<T> peak(static_cast<T>(s.m), beta);
     const Factor<T> factor(s, peak, gain);
+    const double reach = least > 0 ? std::min(-log_scalar(least) - log_l(s), Reach<T>::reach) : Reach<T>::reach;
     with_plain(peak, beta, [&](auto plain) {
-        const Terms<plain.value, T> terms(peak, beta);
+        const Terms<plain.value, T> terms(peak, beta, reach);
         map(z, n, to, [&](Pack<T> v) SOFTARGMAX_LAMBDA { return keep(terms.in(v), factor.times(terms(v))); });
     });
 }
@@ -81,8 +82,9 @@ template <Log log, class T> void apply_limit(const T* z, std::int64_t n, State s
     });
 }
 
-// softmax (times a gain) or log_softmax of a piece of a row, from the state of the whole row.
-template <Log log, class T> void apply(const T* z, std::int64_t n, State s, Scale beta, Target<T> to, double gain = 1) {
+// softmax (times a gain, without what is `least` or below) or log_softmax of a piece of a row, from the state of the whole row.
+template <Log log, class T>
+void apply(const T* z, std::int64_t n, State s, Scale beta, Target<T> to, double gain = 1, double least = 0) {
     if (s.r != s.r || std::isinf(s.m) || std::isinf(beta.hi)) return apply_limit<log>(z, n, s, to.out, gain);
     if constexpr (sizeof(T) == 4) {
         if (!fits_float(s.m, beta)) {
@@ -90,7 +92,7 @@ template <Log log, class T> void apply(const T* z, std::int64_t n, State s, Scal
             for (std::int64_t i = 0; i < n; i += kBlock) {
                 const std::int64_t count = n - i < kBlock ? n - i : kBlock;
                 for (std::int64_t j = 0; j < count; ++j) wide[j] = z[i + j];
-                apply<log, double>(wide, count, s, beta, {wide, wide, false}, gain);
+                apply<log, double>(wide, count, s, beta, {wide, wide, false}, gain, least);
                 for (std::int64_t j = 0; j < count; ++j) to.out[i + j] = static_cast<T>(wide[j]);
             }
             return;
@@ -99,7 +101,7 @@ template <Log log, class T> void apply(const T* z, std::int64_t n, State s, Scal
     if constexpr (log == Log::yes)
         return beta.unit() ? log_softmax_finite<true>(z, n, s, beta, to) : log_softmax_finite<false>(z, n, s, beta, to);
     else
-        return softmax_finite(z, n, s, beta, to, gain);
+        return softmax_finite(z, n, s, beta, to, gain, least);
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME

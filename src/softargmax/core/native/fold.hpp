@@ -54,14 +54,13 @@ template <class T> struct Peak {
     }
     // Whether the terms are simply e^z: nothing to shift by, nothing to scale with.
     SOFTARGMAX_INLINE bool plain(Scale beta) const { return shift == 0 && beta.unit(); }
-    // Scores at or below this contribute nothing. Always below m itself.
-    static SOFTARGMAX_INLINE T floor_of(T m, Scale beta) {
-        const double reach = beta.hi == 1 ? Reach<T>::reach : Reach<T>::reach / beta.hi;  // a division is 15 cycles of a row
-        const T low = static_cast<T>(static_cast<double>(m) - reach);
+    // Scores at or below this, `reach` below the maximum, contribute nothing. Always below m itself.
+    static SOFTARGMAX_INLINE T floor_of(T m, Scale beta, double reach = Reach<T>::reach) {
+        const double far = beta.hi == 1 ? reach : reach / beta.hi;  // a division is 15 cycles of a row
+        const T low = static_cast<T>(static_cast<double>(m) - far);
         const T below = next_below(m);
         return low < below ? low : below;
     }
-    SOFTARGMAX_INLINE T floor(Scale beta) const { return floor_of(m, beta); }
 };
 
 // ---- fold -----------------------------------------------------------------------------------------------------
@@ -142,16 +141,16 @@ template <class T> State count_ties(const T* z, std::int64_t n, T m) {
     return {static_cast<double>(m), nans.total() ? kNaN : l - 1};
 }
 
-// The terms e^(beta (z - shift)) of one row or block, times 2^(lift - k); 0 at and below its floor.
+// The terms e^(beta (z - shift)) of one row or block, times 2^(lift - k); 0 from `reach` below its maximum on.
 // Without the shift where there is none: it is a twentieth of the time of a softmax.
 template <bool Plain, class T> struct Terms {
     using V = Pack<T>;
     ScaleIn<T> scale;
     V shift, low, magic;
-    SOFTARGMAX_INLINE Terms(const Peak<T>& peak, Scale beta)
+    SOFTARGMAX_INLINE Terms(const Peak<T>& peak, Scale beta, double reach = Reach<T>::reach)
         : scale(beta),
           shift(V::all(peak.shift)),
-          low(V::all(peak.floor(beta))),
+          low(V::all(Peak<T>::floor_of(peak.m, beta, reach))),
           magic(V::all(magic_of<T>(Reach<T>::lift - peak.k))) {}
     SOFTARGMAX_INLINE auto in(V z) const { return above(z, low); }
     SOFTARGMAX_INLINE Term<T> operator()(V z) const { return exp_term<Plain>(Plain ? z : z - shift, scale, magic); }

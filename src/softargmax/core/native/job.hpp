@@ -68,6 +68,7 @@ struct LossJob : Job {
     bool folds = true;         // the states are made of the scores, and written; else they are given
     double* states = nullptr;  // m, r, low of each row
     double *loss = nullptr, *lse = nullptr;  // null: not wanted
+    double least = 0;              // probabilities of this and below are 0 to the gradient
     const double* seed = nullptr;  // what the gradient into `out` is multiplied by
     std::int64_t seed_stride = 0;  // 0: one for all rows
 };
@@ -85,6 +86,7 @@ struct ProductJob {
     std::int64_t pitch = 0;     // from one row of `out` to the next, in elements
     const char* bias = nullptr;  // `cols` numbers of out's type
     bool adds = false;
+    bool sparse = false;  // A has many zeros, and B is finite: tiles of zeros are left out
     int threads = 1;
 };
 
@@ -93,13 +95,15 @@ inline bool is_sum(Op op) { return op == Op::entropy || op == Op::expectation ||
 // Operations that give one number to a row (or a state), even to a row without scores.
 inline bool is_reduction(Op op) { return op == Op::logsumexp || op == Op::fold || is_sum(op); }
 
-using Run = void (*)(const Job&);
-using RunLoss = void (*)(const LossJob&);
-using RunProduct = void (*)(const ProductJob&);
-
 constexpr int kMultiplyAdds = 16;  // to a round of `multiply_adds`
 
-// The entries of each instruction set that was compiled.
+// The entries of an instruction set, and of each that was compiled.
+struct Entries {
+    void (*run)(const Job&);
+    void (*run_loss)(const LossJob&);
+    void (*run_product)(const ProductJob&);
+    double (*multiply_adds)(std::int64_t);
+};
 #define X(name) \
     namespace name { \
     void run(const Job& job); \

@@ -150,13 +150,29 @@ template <int Rows, class T> void lowest_tile(const T* a, const T* b, std::int64
     tile<Rows>(a, b, depth, corner);
 }
 
-// c (a.count rows of `pitch`, b.count columns) = addend + A B.
-template <class T> void multiply(PanelsA<T> a, PanelsB<T> b, T* c, std::int64_t pitch, Addend<T> addend = {}) {
+// Whether all of `n` numbers are 0.
+template <class T> bool all_zero(const T* x, std::int64_t n) {
+    T most = 0;
+    for (std::int64_t i = 0; i < n; ++i) most = std::max(most, x[i] != 0 ? T{1} : T{0});
+    return most == 0;
+}
+
+// c (a.count rows of `pitch`, b.count columns) = addend + A B, where A is few panels: they stay in the second-level cache
+// while a panel of B passes by. Where A is `sparse`, panels of zeros take no time, and change no bit of a finite product:
+// their sums would be +0.
+constexpr int kFewPanels = 8;
+template <class T> void multiply(PanelsA<T> a, PanelsB<T> b, T* c, std::int64_t pitch, Addend<T> addend = {}, bool sparse = false) {
     for (std::int64_t d = 0; d == 0 || d < a.depth; d += kDepth, addend = {c, pitch}) {
         const Corner<T> all{c, pitch, a.count, b.count, addend};
-        for (std::int64_t i = 0; i < a.count; i += kTileRows)
-            for (std::int64_t j = 0; j < b.count; j += kTileCols<T>)
-                lowest_tile<kTileRows>(a.at(i, d), b.at(j, d), std::min(kDepth, a.depth - d), all.at(i, j));
+        const std::int64_t depth = std::min(kDepth, a.depth - d);
+        bool nothing[kFewPanels];
+        for (int p = 0; p * kPanelRows < a.count; ++p) nothing[p] = sparse && all_zero(a.at(p * kPanelRows, d), kPanelRows * depth);
+        for (std::int64_t j = 0; j < b.count; j += kTileCols<T>)
+            for (std::int64_t i = 0; i < a.count; i += kTileRows) {
+                const bool zero = nothing[i / kPanelRows];
+                if (zero && addend.data == c) continue;
+                lowest_tile<kTileRows>(a.at(i, d), b.at(j, d), zero ? 0 : depth, all.at(i, j));
+            }
     }
 }
 

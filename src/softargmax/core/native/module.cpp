@@ -6,8 +6,11 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
+
 #include "arguments.hpp"
 #include "pool.hpp"
+#include "threads.hpp"
 
 using namespace nb::literals;
 
@@ -55,7 +58,7 @@ void finish(nb::handle m_, nb::handle r_, nb::handle low_, nb::handle out_, nb::
 }
 
 // out = A B + bias, or out + A B. A row's bits depend on that row and on B alone.
-void product(nb::handle a_, nb::handle b_, nb::handle out_, nb::handle bias_, bool adds) {
+void product(nb::handle a_, nb::handle b_, nb::handle out_, nb::handle bias_, bool adds, bool sparse) {
     const Held a(a_), b(b_), out(out_, true), bias(bias_);
     must_be("a", a, kReal);
     must_be("b", b, kReal);
@@ -78,10 +81,38 @@ void product(nb::handle a_, nb::handle b_, nb::handle out_, nb::handle bias_, bo
     job.pitch = out.stride[0];
     job.bias = bias ? bias.data : nullptr;
     job.adds = adds;
+    job.sparse = sparse;
     if (job.rows == 0 || job.cols == 0) return;
     job.threads = job.rows * job.cols * std::max<std::int64_t>(job.depth, 1) < kParallel ? 1 : threads_now();
     const nb::gil_scoped_release release;
     chosen_isa().run_product(job);
+}
+
+// Whether no number of a matrix is infinite or NaN: none has all bits of the exponent.
+template <class U> bool is_finite(const View& x, std::int64_t row, U exponent) {
+    const U* at = reinterpret_cast<const U*>(x.data) + row * x.stride[0];
+    bool finite = true;
+    if (x.stride[1] == 1)
+        for (std::int64_t i = 0; i < x.shape[1]; ++i) finite &= (at[i] & exponent) != exponent;
+    else
+        for (std::int64_t i = 0; i < x.shape[1]; ++i) finite &= (at[i * x.stride[1]] & exponent) != exponent;
+    return finite;
+}
+bool all_finite(nb::handle x_) {
+    const Held x(x_);
+    must_be("x", x, kReal);
+    if (x.shape.size() != 2) throw nb::value_error("x: a matrix, please");
+    std::atomic<bool> all{true};
+    const nb::gil_scoped_release release;
+    parallel_for(x.shape[0] * x.shape[1] < kParallel ? 1 : threads_now(), x.shape[0], [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end && all; ++i) {
+            const bool here = x.type == Type::f64   ? is_finite<std::uint64_t>(x, i, 0x7FFull << 52)
+                              : x.type == Type::f32 ? is_finite<std::uint32_t>(x, i, 0xFFu << 23)
+                                                    : is_finite<std::uint16_t>(x, i, x.type == Type::f16 ? 0x7C00 : 0x7F80);
+            if (!here) all = false;
+        }
+    });
+    return all;
 }
 
 // Bytes of the pool, as an array that gives them back when nobody holds it any more.
@@ -137,8 +168,9 @@ NB_MODULE(_native, module) {
         for (const Isa& each : isas()) all[each.name] = each.usable;
         return all;
     }, "instruction sets compiled in, and whether this processor has them");
-    module.def("product", &product, "a"_a, "b"_a, "out"_a, "bias"_a = nb::none(), "adds"_a = false,
+    module.def("product", &product, "a"_a, "b"_a, "out"_a, "bias"_a = nb::none(), "adds"_a = false, "sparse"_a = false,
                "A B + bias into out, or added to it; the bits of a row are the same in every batch");
+    module.def("finite", &all_finite, "x"_a, "whether no number of a matrix is infinite or NaN");
     module.def("memory", &memory, "bytes"_a, "fresh memory for a large result, from the pool");
     module.attr("POOLED") = kPooled;
     module.def("want_huge_pages", [](std::uintptr_t address, std::size_t bytes) {

@@ -17,29 +17,24 @@
 
 namespace softargmax {
 
-struct Isa {
+struct Isa : Entries {
     const char* name;  // what SOFTARGMAX_ISA says
     const char* compiled;
-    Run run;
-    RunLoss run_loss;
-    RunProduct run_product;
-    double (*multiply_adds)(std::int64_t);
     bool usable;
 };
 
 inline const std::vector<Isa>& isas() {
     static const std::vector<Isa> table = [] {
-        const auto entry = [](const std::string& compiled, Run run, RunLoss loss, RunProduct product,
-                              double (*rate)(std::int64_t)) -> Isa {
+        const auto isa = [](const std::string& compiled, const Entries& entries) -> Isa {
 #if defined(__x86_64__)
             __builtin_cpu_init();
-            if (compiled == "v4") return {"x86-64-v4", "v4", run, loss, product, rate, __builtin_cpu_supports("x86-64-v4") != 0};
-            if (compiled == "v3") return {"x86-64-v3", "v3", run, loss, product, rate, __builtin_cpu_supports("x86-64-v3") != 0};
+            if (compiled == "v4") return {entries, "x86-64-v4", "v4", __builtin_cpu_supports("x86-64-v4") != 0};
+            if (compiled == "v3") return {entries, "x86-64-v3", "v3", __builtin_cpu_supports("x86-64-v3") != 0};
 #endif
-            if (compiled == "neon") return {"neon", "neon", run, loss, product, rate, true};
-            return {"baseline", "baseline", run, loss, product, rate, true};
+            if (compiled == "neon") return {entries, "neon", "neon", true};
+            return {entries, "baseline", "baseline", true};
         };
-#define X(name) entry(#name, name::run, name::run_loss, name::run_product, name::multiply_adds),
+#define X(name) isa(#name, {name::run, name::run_loss, name::run_product, name::multiply_adds}),
         return std::vector<Isa>{SOFTARGMAX_ISA_LIST};
 #undef X
     }();
