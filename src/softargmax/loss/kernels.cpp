@@ -138,12 +138,23 @@ const bool here = holds(g, block) && slope.gain == slope.gain;  // a row of NaN 
             const bool top = here && z[y] == static_cast<T>(group.state[g].m), in = here && z[y] > -kInf;
             if constexpr (sizeof(T) == 8)
                 if (!plain && !slope.flat()) masses(g, n, here ? y : -1, slope);
-            const auto to = group.target(g, block, z);
+            auto to = group.target(g, block, z);
+            to.streaming = to.streaming && plain;
             if (slope.flat()) {
                 std::fill_n(to.out, n, T{0});
                 continue;
             }
-            apply<Log::no>(z, n, group.state[g], group.beta(g), to, slope.gain, job.least);
+            // What was written past the caches is not to be read again: 4096 x 1024 would take 0.95 ms in place of 0.4.
+            const std::int64_t line = 64 / sizeof(T), near = to.streaming && here ? y / line * line : 0, far = to.streaming && here ? std::min(n, near + line) : 0;
+            const auto put = [&](std::int64_t from, std::int64_t end, bool streaming) {
+                const Target<T> part{to.out + from, to.next.from(from), streaming};
+                apply<Log::no>(z + from, end - from, group.state[g], group.beta(g), part, slope.gain, job.least);
+            };
+            if (far > 0) {
+                put(0, near, true);
+                put(near, far, false);
+            }
+            put(far, n, to.streaming);
             if (!plain) subtract(g, n, to.out);
             else if (top) to.out[y] = static_cast<T>(slope.at_maximum(row[g], row[g].w_y, 1, 0));
             else if (in) to.out[y] = static_cast<T>(static_cast<double>(to.out[y]) - slope.scale * row[g].w_y);

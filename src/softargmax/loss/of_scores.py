@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from softargmax.core import check
+from softargmax.core.dispatch import is_torch
 from softargmax.loss.implement import implementation
 from softargmax.loss.options import IGNORE, Keywords, checked
 from softargmax.loss.reduce import counts, factor, reduced
@@ -103,23 +104,41 @@ def cross_entropy(  # noqa: PLR0913 each is asked for by its name
     >>> float(softargmax.cross_entropy([20.0, 0.0], 0))  # torch in float32: 0.0
     2.061153...e-09
     """
+    plain = weight is where is softcap is dtype is None and (axis, label_smoothing, z_loss) == (-1, 0, 0)
+    if plain and type(temperature) is float and temperature == 1.0 and is_torch(z):
+        found = usual_loss(z, target, reduction, ignore_index)
+        if found is not None:
+            return found
+    asked: Keywords = {
+        "axis": axis,
+        "reduction": reduction,
+        "ignore_index": ignore_index,
+        "weight": weight,
+        "label_smoothing": label_smoothing,
+        "z_loss": z_loss,
+        "softcap": softcap,
+        "temperature": temperature,
+        "where": where,
+        "dtype": dtype,
+    }
+    return general_loss(z, target, asked)
+
+
+def usual_loss(z: Any, target: Any, reduction: Any, ignore_index: Any) -> Any:
+    """The loss of a tensor without further options by the implementation's shortest way, if it has one for these."""
+    run = implementation(z)
+    if not hasattr(run, "usual_loss"):
+        return None
+    try:
+        return run.usual_loss(z, target, reduction, ignore_index)
+    except IndexError:  # a class is out of range: the general way says which, and where
+        return None
+
+
+def general_loss(z: Any, target: Any, asked: Keywords) -> Any:
+    """The loss, whatever is asked for."""
     z = check.scores(z)
-    beside, options = checked(
-        z,
-        target,
-        {
-            "axis": axis,
-            "reduction": reduction,
-            "ignore_index": ignore_index,
-            "weight": weight,
-            "label_smoothing": label_smoothing,
-            "z_loss": z_loss,
-            "softcap": softcap,
-            "temperature": temperature,
-            "where": where,
-            "dtype": dtype,
-        },
-    )
+    beside, options = checked(z, target, asked)
     return reduced(implementation(z).loss(z, beside, options), counts(beside, options), options)
 
 

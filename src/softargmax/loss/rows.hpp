@@ -23,23 +23,23 @@ struct Row {
     double beyond = 0;        // sum w_k t_k outside the support
 };
 
-inline bool is_limit(State s, Scale beta) { return std::isinf(s.m) || std::isinf(beta.hi); }
+inline bool is_limit(const State& s, Scale beta) { return std::isinf(s.m) || std::isinf(beta.hi); }
 
 // beta (m - z); in the limits, where the ties with m share the row, 0 for these and infinite for the others.
-inline double distance(double z, State s, Scale beta) {
+inline double distance(double z, const State& s, Scale beta) {
     if (is_limit(s, beta)) return z == s.m ? 0 : kInf;
     if (std::fabs(s.m) > 1e290) return 2 * ((s.m * 0.5 - z * 0.5) * beta.hi);
     const Twofold d = two_sum(s.m, -z), x = times(d.hi, beta);
     return std::isinf(d.hi) ? d.hi : x.hi + (x.lo + d.lo * beta.hi);
 }
 // c lse^2
-inline double z_loss_of(State s, Scale beta, const LossJob& job) {
+inline double z_loss_of(const State& s, Scale beta, const LossJob& job) {
     if (job.z_loss == 0) return 0;
     const double lse = finalize(s, beta);
     return job.z_loss * lse * lse;
 }
 
-inline double loss_of(const Row& row, State s, Scale beta, const LossJob& job) {
+inline double loss_of(const Row& row, const State& s, Scale beta, const LossJob& job) {
     if (row.ignored) return 0;
     if (s.r != s.r) return kNaN;
     const double e = job.label_smoothing, log = log_l(s), w_y = (1 - e) * row.w_y;
@@ -59,7 +59,7 @@ struct Slope {
     double own = 0, each = 0, lse = 0;  // (1 - e) sum w t, e / n, 2 c lse: the parts of rest
     double p = 0, others_p = 0;  // of a score at the maximum, and of the rest
 
-    Slope(const Row& row, State s, Scale beta, double seed, const LossJob& job) {
+    Slope(const Row& row, const State& s, Scale beta, double seed, const LossJob& job) {
         if (row.ignored || s.r == -1 || (is_limit(s, beta) && s.r == s.r)) return;  // constant there
         const double e = job.label_smoothing;
         own = (1 - e) * (row.y < 0 ? row.t + row.beyond : row.w_y);

@@ -21,6 +21,7 @@ from softargmax.loss import reference_rows, torch_linear, torch_reference
 from softargmax.loss.options import Beside, Options
 from softargmax.loss.results import CrossEntropyTerms, LossAndGradient
 from softargmax.loss.torch_rules import pull
+from softargmax.loss.torch_usual import usual_loss as usual_loss  # noqa: PLC0414 a primitive of this module
 
 divergence = torch_reference.divergence
 linear_divergence = torch_reference.linear_divergence

@@ -13,7 +13,7 @@ struct States {
 };
 template <int Size> States fold_both(const Group<double, Size>& group, std::int64_t block, int g) {
     if (group.job.op != Op::kl_divergence) return {group.fold_row(g, block), {}};
-    return {group.fold_row(g, block), fold(group.other + g * group.pitch, group.end(block) - group.begin(block), Scale{})};
+    return {group.fold_row(g, block), fold(group.other + g * group.pitch, group.end(block) - group.begin(block), Scale{}, group.other)};
 }
 SOFTARGMAX_INLINE void add_to(Twofold& sum, Twofold part) {
     const Twofold s = two_sum(sum.hi, part.hi);

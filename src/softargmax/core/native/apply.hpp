@@ -10,7 +10,7 @@ namespace softargmax::SOFTARGMAX_ISA_NAME {
 
 // 2^-lift / (E l): what turns the terms of a row into probabilities. For float32 one double is enough.
 template <class T> SOFTARGMAX_INLINE double inverse_of(double r, double e) { return Reach<T>::lower / (e * (1.0 + r)); }
-template <class T> SOFTARGMAX_INLINE Twofold inverse_of(State s, const Peak<T>& peak) {
+template <class T> SOFTARGMAX_INLINE Twofold inverse_of(const State& s, const Peak<T>& peak) {
     if constexpr (sizeof(T) == 4) return {inverse_of<T>(s.r, peak.e), 0};
     const Twofold l = two_sum(1.0, s.r);
     const double whole = peak.e * l.hi;
@@ -23,12 +23,12 @@ template <class T> SOFTARGMAX_INLINE Twofold inverse_of(State s, const Peak<T>& 
 template <class T> struct Factor {
     Split<T> f;
     SOFTARGMAX_INLINE explicit Factor(Twofold x) : f(x.hi, x.lo) {}
-    SOFTARGMAX_INLINE Factor(State s, const Peak<T>& peak, double gain = 1) : Factor(times_exactly(inverse_of(s, peak), gain)) {}
+    SOFTARGMAX_INLINE Factor(const State& s, const Peak<T>& peak, double gain = 1) : Factor(times_exactly(inverse_of(s, peak), gain)) {}
     SOFTARGMAX_INLINE Pack<T> times(Term<T> e) const { return (f.hi + fma(e.t, f.hi, f.lo)) * e.power; }
 };
 
 // gain p: a gradient is a multiple of p. Probabilities of `least` and below are made 0.
-template <class T> void softmax_finite(const T* z, std::int64_t n, State s, Scale beta, Target<T> to, double gain, double least) {
+template <class T> void softmax_finite(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to, double gain, double least) {
     const Peak<T> peak(static_cast<T>(s.m), beta);
     const Factor<T> factor(s, peak, gain);
     const double reach = least > 0 ? std::min(-log_scalar(least) - log_l(s), Reach<T>::reach) : Reach<T>::reach;
@@ -53,7 +53,7 @@ template <bool Unit, class T> struct LogOf {
         return fma(d, scale.hi, hi) + fma(keep(above(z, out_of_support), d), scale.lo, lo);
     }
 };
-template <bool Unit, class T> void log_softmax_finite(const T* z, std::int64_t n, State s, Scale beta, Target<T> to) {
+template <bool Unit, class T> void log_softmax_finite(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to) {
     if constexpr (sizeof(T) == 8)
         if (std::fabs(s.m) > 1e290) {  // z - m may overflow where beta (z - m) does not
             for (std::int64_t i = 0; i < n; ++i) to.out[i] = 2.0 * ((z[i] * 0.5 - s.m * 0.5) * beta.hi) - log_l(s);
@@ -69,7 +69,7 @@ template <bool Unit, class T> void log_softmax_finite(const T* z, std::int64_t n
 enum class Log : bool { no, yes };
 
 // Rows without an ordinary maximum: NaN, an empty support, infinities, or T = 0, where the ties share.
-template <Log log, class T> void apply_limit(const T* z, std::int64_t n, State s, T* out, double gain = 1) {
+template <Log log, class T> void apply_limit(const T* z, std::int64_t n, const State& s, T* out, double gain = 1) {
     using V = Pack<T>;
     const bool nan = s.r != s.r;
     const V top = V::all(static_cast<T>(s.m)), lowest = V::all(-std::numeric_limits<T>::infinity());
@@ -84,7 +84,7 @@ template <Log log, class T> void apply_limit(const T* z, std::int64_t n, State s
 
 // softmax (times a gain, without what is `least` or below) or log_softmax of a piece of a row, from the state of the whole row.
 template <Log log, class T>
-void apply(const T* z, std::int64_t n, State s, Scale beta, Target<T> to, double gain = 1, double least = 0) {
+void apply(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to, double gain = 1, double least = 0) {
     if (s.r != s.r || std::isinf(s.m) || std::isinf(beta.hi)) return apply_limit<log>(z, n, s, to.out, gain);
     if constexpr (sizeof(T) == 4) {
         if (!fits_float(s.m, beta)) {

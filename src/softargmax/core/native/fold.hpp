@@ -65,6 +65,17 @@ template <class T> struct Peak {
 
 // ---- fold -----------------------------------------------------------------------------------------------------
 
+// What will likely be read next, fetched in the midst of arithmetic: the scores of the next block or row, where they come
+// from. Without, its maximum waits for them (4096 x 1000: 83 ns of 290 a row; logsumexp of 512 x 32768: 2.5 ms, so 1.6).
+struct Next {
+    const char* at;
+    int width;  // bytes of a score
+    template <class T> SOFTARGMAX_INLINE Next(const T* x) : at(reinterpret_cast<const char*>(x)), width(sizeof(T)) {}
+    SOFTARGMAX_INLINE Next(const char* x, int bytes) : at(x), width(bytes) {}
+    SOFTARGMAX_INLINE void fetch(std::int64_t i) const { __builtin_prefetch(at + i * width); }
+    SOFTARGMAX_INLINE Next from(std::int64_t i) const { return {at + i * width, width}; }
+};
+
 constexpr int kUnroll = 4;  // packs to a step: hides the latency of the multiply-adds
 
 // Sum of many terms: float lanes are added four at a time, then in double lanes; doubles are added with their rounding
@@ -163,15 +174,17 @@ enum class Fold { kPlain, kStore, kCareful };
 // The maximum's own term and its ties are counted, not added: r keeps the tail of a confident row, and the largest term
 // brings no rounding error into the sum.
 template <bool Plain, Fold mode, class T>
-State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, T* store = nullptr) {
+State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, const Next& next, T* store = nullptr) {
     using V = Pack<T>;
     const Terms<Plain, T> terms(peak, beta);
     const V top = V::all(peak.m), none = V::all(0);
     const double lower = Reach<T>::lower / peak.e;
     Sum<T> sum, powers;
     Count<T> ties;
-    steps(z, n, -std::numeric_limits<T>::infinity(), [&](const V(&v)[kUnroll], int count) SOFTARGMAX_LAMBDA {
+    steps(z, n, -std::numeric_limits<T>::infinity(), [&, i = std::int64_t{0}](const V(&v)[kUnroll], int count) mutable SOFTARGMAX_LAMBDA {
         V y[kUnroll], x[kUnroll];
+        if constexpr (mode == Fold::kPlain)
+            for (int u = 0; u < kUnroll; ++u, i += V::kLanes) next.fetch(i);
         for (int u = 0; u < kUnroll; ++u) {
             if (u >= count) {
                 y[u] = x[u] = none;
@@ -219,11 +232,11 @@ template <class T, class F> SOFTARGMAX_INLINE auto with_plain(const Peak<T>& pea
 // A confident piece, whose log l is about r, is looked at twice: the terms of float32 are good to an ulp, which the
 // division by E can make two.
 template <Fold mode, class T>
-State fold_finite(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, T* store = nullptr) {
+State fold_finite(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, const Next& next, T* store = nullptr) {
     return with_plain(peak, beta, [&](auto plain) {
-        const State s = fold_once<plain.value, mode>(z, n, peak, beta, store);
+        const State s = fold_once<plain.value, mode>(z, n, peak, beta, next, store);
         if (sizeof(T) == 8 || !looks_confident(s.r)) return s;
-        return fold_once<plain.value, Fold::kCareful>(z, n, peak, beta);
+        return fold_once<plain.value, Fold::kCareful>(z, n, peak, beta, next);
     });
 }
 
@@ -231,17 +244,17 @@ State fold_finite(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, T
 inline bool fits_float(double m, Scale beta) { return beta.hi >= 1e-30 && beta.hi <= 1e30 && std::fabs(m) < 1e30; }
 
 // The state of at most kBlock contiguous scores. Where the design asks for a negative beta, z comes negated.
-template <class T> State fold(const T* z, std::int64_t n, Scale beta) {
+template <class T> State fold(const T* z, std::int64_t n, Scale beta, const Next& next) {
     const T m = maximum(z, n);
     if (std::isinf(m) || std::isinf(beta.hi)) return count_ties(z, n, m);
     if constexpr (sizeof(T) == 4) {
         if (!fits_float(m, beta)) {
             double wide[kBlock] = {};
             for (std::int64_t i = 0; i < n; ++i) wide[i] = z[i];
-            return fold<double>(wide, n, beta);
+            return fold<double>(wide, n, beta, next);
         }
     }
-    return fold_finite<Fold::kPlain>(z, n, Peak<T>(m, beta), beta);
+    return fold_finite<Fold::kPlain>(z, n, Peak<T>(m, beta), beta, next);
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME

@@ -1,33 +1,31 @@
 // Element by element: from rows of scores to a row of results.
 #pragma once
 
-#include "pack.hpp"
+#include "fold.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
-// Where results go: `next` is what will be read after this row, `width` bytes a score, fetched alongside (512 x 32768 on
-// Zen 5: 3.2 ms with, 3.8 without); `streaming` says to write past the caches (2.6 ms).
+// Where results go: `next` is fetched alongside (512 x 32768 on Zen 5: 3.2 ms with, 3.8 without); `streaming` says to write
+// past the caches (2.6 ms).
 template <class T> struct Target {
     T* out;
-    const void* next;
+    Next next;
     bool streaming;
-    int width = sizeof(T);
-    SOFTARGMAX_INLINE void fetch(std::int64_t i) const { __builtin_prefetch(static_cast<const char*>(next) + i * width); }
 };
 
 // target.out[i] = f(z[i]), a pack at a time.
-template <class T, class F> SOFTARGMAX_INLINE void map(const T* z, std::int64_t n, Target<T> to, F f) {
+template <class T, class F> SOFTARGMAX_INLINE void map(const T* z, std::int64_t n, const Target<T>& to, F f) {
     using V = Pack<T>;
     constexpr int L = V::kLanes;
     std::int64_t i = 0;
     if (to.streaming && reinterpret_cast<std::uintptr_t>(to.out) % 64 == 0) {
         for (; i + L <= n; i += L) {
-            to.fetch(i);
+            to.next.fetch(i);
             f(V::load(z + i)).stream(to.out + i);
         }
     } else {
         for (; i + L <= n; i += L) {
-            to.fetch(i);
+            to.next.fetch(i);
             f(V::load(z + i)).store(to.out + i);
         }
     }
@@ -36,7 +34,7 @@ template <class T, class F> SOFTARGMAX_INLINE void map(const T* z, std::int64_t 
 }
 
 // The same of two operands.
-template <class T, class F> SOFTARGMAX_INLINE void map(const T* p, const T* g, std::int64_t n, Target<T> to, F f) {
+template <class T, class F> SOFTARGMAX_INLINE void map(const T* p, const T* g, std::int64_t n, const Target<T>& to, F f) {
     constexpr int L = Pack<T>::kLanes;
     const std::int64_t whole = n - n % L;
     map(p, whole, to, [&, i = std::int64_t{0}](Pack<T> x) mutable SOFTARGMAX_LAMBDA {

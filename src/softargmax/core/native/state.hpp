@@ -59,13 +59,13 @@ SOFTARGMAX_INLINE State merge(State a, State b, Scale beta) {
 // ---- finalize -------------------------------------------------------------------------------------------------
 
 // log l = log1p(r); -inf for an empty row.
-inline double log_l(State s) {
+inline double log_l(const State& s) {
     const double log = log1p_scalar(s.r);
     return s.r > -1 ? log + s.low / (1.0 + s.r) : log;
 }
 
 // lse = log sum exp(beta z), in nats.
-inline double finalize(State s, Scale beta) {
+inline double finalize(const State& s, Scale beta) {
     const double tail = log_l(s);
     if (std::isinf(s.m) || std::isinf(beta.hi)) return s.m == 0 ? tail : s.m * beta.hi + 0 * s.r;
     const Twofold top = times(s.m, beta), lse = two_sum(top.hi, tail);
@@ -74,7 +74,7 @@ inline double finalize(State s, Scale beta) {
 }
 
 // The same divided by beta: the smooth maximum m + log1p(r) / beta.
-inline double smooth_maximum(State s, Scale beta) {
+inline double smooth_maximum(const State& s, Scale beta) {
     if (std::isinf(s.m)) return s.m + 0 * s.r;
     const double tail = log_l(s);
     return tail == 0 ? s.m : s.m + tail / beta.hi * (1.0 - beta.lo / beta.hi);
