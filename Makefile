@@ -73,6 +73,7 @@ dev: $(VENV)/.native $(VENV)/.group-dev ## everything a developer needs, in .ven
 
 bench: $(VENV)/.native $(VENV)/.group-test ## ratios against torch and SciPy; with BENCH_ARGS=WORDS only some
 	$(BIN)/python -m bench.normalize $(BENCH_ARGS)
+	$(BIN)/python -m bench.loss $(BENCH_ARGS)
 
 memory: $(VENV)/.native $(VENV)/.group-test ## a 4 GiB file converted under a cap
 	$(BIN)/python -m bench.memory

@@ -9,46 +9,27 @@ that does nothing else, and look at the quartiles it prints: where they are far 
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.special
 import torch
+from bench.promises import Promise, main
 
 import softargmax as sa
-from softargmax.cli.measure import Case, Limits, Result, machine, machine_limits, measure, readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-RESULT = Path(__file__).parent / "results" / "normalize.json"
-THREADS = 2
+    from collections.abc import Iterator
 
 # Multiplications of 16 floats, with or without an addition, that our kernels do for 16 scores in all passes together: a
 # term is 9 (its t), its value 1 more, a probability 2; backward: the inner product 1, the vjp 2.
 PER_16 = {"softmax": 21.0, "softmax of a short row": 12.0, "log_softmax": 10.0, "logsumexp": 10.0, "backward": 3.0}
 
 
-@dataclass
-class Promise:
-    """A case, and the least ratio (peer's median over ours) that is promised for each peer."""
-
-    name: str
-    sides: dict[str, Callable[[], object]]
-    targets: dict[str, float]
-    bytes: int = 0
-    work: tuple[str, int] | None = None  # the kernel and how many scores it sees
-    aims: dict[str, float] = field(default_factory=dict)
-
-    def case(self) -> Case:
-        """Return what the harness measures."""
-        kernel, scores = self.work or ("", 0)
-        return Case(self.name, self.sides, bytes=self.bytes, multiply_adds=PER_16.get(kernel, 0.0) * scores / 16)
+def work(kernel: str, count: int) -> float:
+    """Return the multiplications of 16 floats that a kernel does for so many scores."""
+    return PER_16[kernel] * count / 16
 
 
 def scores(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -66,7 +47,7 @@ def wide() -> Iterator[Promise]:
         {"softargmax": lambda: sa.softmax(z, out=out), "torch": lambda: torch.softmax(z, -1, out=out)},
         {"torch": 1.2},
         moved,
-        ("softmax", size),
+        work("softmax", size),
         {"torch": 1.6},
     )
     yield Promise(
@@ -74,21 +55,21 @@ def wide() -> Iterator[Promise]:
         {"softargmax": lambda: sa.softmax(z), "torch": lambda: torch.softmax(z, -1)},
         {"torch": 3.0},
         moved,
-        ("softmax", size),
+        work("softmax", size),
     )
     yield Promise(
         "softmax 512x32768, NumPy",
         {"softargmax": lambda: sa.softmax(a), "scipy": lambda: scipy.special.softmax(a, axis=-1)},
         {"scipy": 6.0},
         moved,
-        ("softmax", size),
+        work("softmax", size),
     )
     yield Promise(
         "log_softmax 512x32768",
         {"softargmax": lambda: sa.log_softmax(z), "torch": lambda: torch.log_softmax(z, -1)},
         {"torch": 3.0},
         moved,
-        ("log_softmax", size),
+        work("log_softmax", size),
     )
     yield Promise(
         "logsumexp 512x32768",
@@ -99,7 +80,7 @@ def wide() -> Iterator[Promise]:
         },
         {"torch": 6.0, "scipy": 10.0},
         4 * size,
-        ("logsumexp", size),
+        work("logsumexp", size),
     )
     g, leaf = torch.randn_like(z), z.clone().requires_grad_()
     ours, theirs = sa.softmax(leaf), torch.softmax(leaf, -1)
@@ -111,7 +92,7 @@ def wide() -> Iterator[Promise]:
         },
         {"torch": 1.5},
         12 * size,
-        ("backward", size),
+        work("backward", size),
     )
 
 
@@ -123,7 +104,7 @@ def bfloat16() -> Iterator[Promise]:
         {"softargmax": lambda: sa.softmax(z), "torch": lambda: torch.softmax(z, -1)},
         {"torch": 2.5},
         4 * z.numel(),
-        ("softmax", z.numel()),
+        work("softmax", z.numel()),
         {"torch": 4.0},
     )
 
@@ -137,7 +118,7 @@ def short_rows() -> Iterator[Promise]:
         {"softargmax": lambda: sa.softmax(z, out=out), "torch": lambda: torch.softmax(z, -1, out=out)},
         {"torch": 1.5},
         8 * z.numel(),
-        ("softmax of a short row", z.numel()),
+        work("softmax of a short row", z.numel()),
     )
 
 
@@ -149,7 +130,7 @@ def columns() -> Iterator[Promise]:
         {"softargmax": lambda: sa.softmax(z, axis=0), "torch": lambda: torch.softmax(z, 0)},
         {"torch": 3.0},
         8 * z.numel(),
-        ("softmax", z.numel()),
+        work("softmax", z.numel()),
     )
 
 
@@ -162,7 +143,7 @@ def one_row() -> Iterator[Promise]:
         {"softargmax": lambda: sa.softmax(z, out=out), "torch": lambda: torch.softmax(z, -1, out=out)},
         {"torch": 1.5},
         12 * z.numel(),  # longer than any cache: read twice
-        ("softmax", z.numel()),
+        work("softmax", z.numel()),
     )
 
 
@@ -186,7 +167,7 @@ def segments() -> Iterator[Promise]:
         {"softargmax": lambda: sa.segment_softmax(z, places), "torch scatter": scatter},
         {"torch scatter": 5.0},
         8 * z.numel() + 8 * count,
-        ("softmax of a short row", z.numel()),
+        work("softmax of a short row", z.numel()),
     )
 
 
@@ -212,51 +193,5 @@ def promises() -> Iterator[Promise]:
         yield from group()
 
 
-def line(promise: Promise, result: Result, limits: Limits) -> str:
-    """Return one line for the terminal."""
-    ours = result.timings["softargmax"]
-    ratios = ", ".join(
-        f"{peer} {result.ratio(peer):.2f} (>= {target:g})" + ("" if result.ratio(peer) >= target else " MISSED")
-        for peer, target in promise.targets.items()
-    )
-    bounds = ", ".join(f"{name} {readable(seconds)}" for name, seconds in result.limits(limits).items())
-    spread = f"[{readable(ours.low)}, {readable(ours.high)}]"
-    return f"{result.name:48} {readable(ours.median):>8} {spread:22} {ratios:48} {bounds}"
-
-
-def run(words: list[str], rounds: int) -> tuple[list[dict[str, Any]], Limits]:
-    """Measure the cases whose names hold every word."""
-    torch.set_num_threads(THREADS)
-    sa.set_num_threads(THREADS)
-    limits = machine_limits(THREADS)
-    RESULT.parent.mkdir(exist_ok=True)
-    print(
-        f"copy {limits.copy_bytes / 1e9:.1f} GB/s, "
-        f"{limits.multiply_adds / 1e9:.2f} G multiply-adds of 16 floats a second"
-    )
-    records = []
-    for promise in promises():
-        if all(word in promise.name for word in words):
-            result = measure(promise.case(), rounds=rounds)
-            print(line(promise, result, limits), flush=True)
-            records.append({**result.as_json(limits), "targets": promise.targets, "aims": promise.aims})
-    return records, limits
-
-
-def main() -> int:
-    """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", help="only the cases whose names hold all of these")
-    parser.add_argument("--rounds", type=int, default=21)
-    options = parser.parse_args()
-    records, limits = run(options.words, options.rounds)
-    if not options.words:
-        head = {"machine": machine(), "limits": vars(limits)}
-        RESULT.write_text(json.dumps({**head, "results": records}, indent=1) + "\n")
-        print("wrote", RESULT)
-    missed = [(r["name"], p) for r in records for p, t in r["targets"].items() if r["ratios"][p] < t]
-    return 1 if missed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, promises(), "normalize"))

@@ -109,6 +109,17 @@ def memory() -> str:
     )
 
 
+def extra_memory(record: dict[str, Any]) -> str:
+    """Say what a last layer's loss took beside inputs and gradients, where a bench has measured that."""
+    found = record.get("memory", [])
+    mib = [{key: f"{case[key] / 2**20:,.0f}" for key in ("scores", "beyond", "peak")} for case in found]
+    rows = [
+        [case["name"], sizes["scores"], sizes["beyond"], sizes["peak"]] for case, sizes in zip(found, mib, strict=True)
+    ]
+    head = ["forward and backward, MiB", "scores would be", "beyond inputs and gradients", "resident in all"]
+    return f"\n\n{table(head, rows)}" if rows else ""
+
+
 def timings(record: dict[str, Any], *, limits: bool) -> str:
     """Return one table of medians and ratios."""
     rows = []
@@ -146,7 +157,7 @@ stores among them, on registers takes 1.4 times as long as its multiplications.
 
 ## Fresh results
 
-The page faults of fresh memory cost more than a softmax: 64 MiB take 20 ms in pages of 4 KiB. Results of 32 MiB and
+The page faults of fresh memory cost more than a softmax: 64 MiB take 20 ms in pages of 4 KiB. Results of 12 MiB and
 more are therefore in huge pages, and their memory is kept when they are let go, up to 256 MiB in all: the next result
 of the same size has no faults. What is kept the system may take back whenever it wants memory (`MADV_FREE`); until
 then it counts as resident. The environment variable `SOFTARGMAX_POOL_MIB` sets another limit, 0 for none. Such results
@@ -158,7 +169,8 @@ def speed_page() -> str:
     """Return docs/speed.md."""
     parts = [SPEED]
     for name, record in benches():
-        parts.append(f"## {name.replace('_', ' ')}\n\n{timings(record, limits=True)}\n\n{measured_on(record)}\n")
+        tables = timings(record, limits=True) + extra_memory(record)
+        parts.append(f"## {name.replace('_', ' ')}\n\n{tables}\n\n{measured_on(record)}\n")
     if len(parts) == 1:
         parts.append(NOT_YET + "\n")
     if text := memory():

@@ -88,4 +88,28 @@ def normalize() -> Iterator[Case]:
     yield Case("softmax 8192 x 4096, axis 0", sides, bytes=2 * tall.nbytes)
 
 
-ROOMS: dict[str, Callable[[], Iterator[Case]]] = {"normalize": normalize}
+def loss() -> Iterator[Case]:
+    """Yield the losses: scores and classes, and a last layer whose scores are never held."""
+    z, y = scores(512, 32768), np.random.default_rng(1).integers(0, 32768, 512)
+    sides: Sides = {OURS: lambda: softargmax.cross_entropy(z, y)}
+    sides |= torch_side(z, lambda torch, t: partial(torch.nn.functional.cross_entropy, t, torch.from_numpy(y)))
+    yield Case("cross_entropy 512 x 32768", sides, bytes=z.nbytes)
+
+    sides = {OURS: lambda: softargmax.cross_entropy_and_gradient(z, y)}
+    sides |= torch_side(z, lambda torch, t: torch_gradients(torch, lambda z: z, y, t))
+    yield Case("cross_entropy_and_gradient 512 x 32768", sides, bytes=2 * z.nbytes)
+
+    h, w = scores(1024, 512), scores(32768, 512) * np.float32(0.02)
+    y_h = np.random.default_rng(2).integers(0, 32768, 1024)
+    sides = {OURS: lambda: softargmax.linear_cross_entropy_and_gradient(h, w, y_h)}
+    sides |= torch_side(h, lambda torch, t: torch_gradients(torch, torch.matmul, y_h, t, torch.from_numpy(w).mT))
+    yield Case("linear_cross_entropy_and_gradient 1024 x 512 x 32768", sides)
+
+
+def torch_gradients(torch: Any, score: Callable[..., Any], y: Any, *inputs: Any) -> Callable[[], object]:
+    """Give torch's loss of the scores of some inputs, and its gradients to them."""
+    leaves, target = [t.detach().requires_grad_() for t in inputs], torch.from_numpy(y)
+    return lambda: torch.autograd.grad(torch.nn.functional.cross_entropy(score(*leaves), target), leaves)
+
+
+ROOMS: dict[str, Callable[[], Iterator[Case]]] = {"normalize": normalize, "loss": loss}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from softargmax.cli.tour.digits import run as digits
+from softargmax.cli.tour.regression import run as regression
 from softargmax.cli.tour.short_bench import run as short_bench
 from softargmax.cli.tour.stream_file import run as stream_file
 from softargmax.cli.tour.temperature import run as temperature
@@ -34,6 +35,7 @@ STOPS = (
     Stop("values", "Values that can be checked by hand", values),
     Stop("temperature", "Temperature, from arg max to uniform", temperature),
     Stop("digits", "Real scores: handwritten digits", digits),
+    Stop("regression", "A classifier trained on them: cross-entropy and its gradient", regression),
     Stop("stream", "A file larger than its memory", stream_file),
     Stop("bench", "Against the installed peers", short_bench),
 )

@@ -20,17 +20,12 @@ SHOWN = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:
     """Train on two thirds of the images, turn the scores of the rest into probabilities, sweep the temperature."""
-    try:
-        import sklearn.datasets
-        import sklearn.discriminant_analysis
-        import sklearn.model_selection
-    except ModuleNotFoundError:
-        if out is not None:
-            out.print("scikit-learn is not installed, so this stop is left out: pip install 'softargmax[sklearn]'")
+    parts = split_digits(out)
+    if parts is None:
         return {"ok": True, "skipped": "scikit-learn is not installed"}
-    images, labels = sklearn.datasets.load_digits(return_X_y=True)
-    split = sklearn.model_selection.train_test_split(images, labels, test_size=1 / 3, random_state=0, stratify=labels)
-    train, test, train_labels, test_labels = split
+    train, test, train_labels, test_labels = parts
+    import sklearn.discriminant_analysis
+
     # Ridge-like shrinkage: many pixels are always blank, and the plain covariance has no inverse.
     model = sklearn.discriminant_analysis.LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
     scores = model.fit(train, train_labels).decision_function(test)
@@ -48,12 +43,33 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
         shown = show.table("T", "accuracy", "log-loss", "mean of the largest p")
         for T, row in zip(SHOWN, rows, strict=True):
             shown.add_row(f"{T:g}", f"{row['accuracy']:.1%}", f"{row['loss']:.4f}", f"{row['confidence']:.1%}")
-        out.print(f"{len(images):,} images; trained on {len(train):,}, scored on {len(test):,}")
+        out.print(f"{len(train) + len(test):,} images; trained on {len(train):,}, scored on {len(test):,}")
         out.print(shown)
         least = f"the log-loss is least at T = {best:.2f}"
         out.print(f"[dim]temperature never changes the arg max; {least}: {escape(str(picture))}[/]")
     ok = bool(agrees and same and rows[2]["accuracy"] > 0.9 and np.abs(sums - 1).max() < 1e-6)
-    return {"ok": ok, "images": len(images), "best_temperature": best, "sweep": dict(zip(SHOWN, rows, strict=True))}
+    return {
+        "ok": ok,
+        "images": len(train) + len(test),
+        "best_temperature": best,
+        "sweep": dict(zip(SHOWN, rows, strict=True)),
+    }
+
+
+def split_digits(out: Console | None) -> list[Any] | None:
+    """Give images and labels, two thirds to train on and the rest; None, and a word on it, without scikit-learn."""
+    try:
+        import sklearn.datasets
+        import sklearn.model_selection
+    except ModuleNotFoundError:
+        if out is not None:
+            out.print("scikit-learn is not installed, so this stop is left out: pip install 'softargmax[sklearn]'")
+        return None
+    images, labels = sklearn.datasets.load_digits(return_X_y=True)
+    parts: list[Any] = sklearn.model_selection.train_test_split(
+        images, labels, test_size=1 / 3, random_state=0, stratify=labels
+    )
+    return parts
 
 
 def log_loss(scores: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], temperature: float) -> float:

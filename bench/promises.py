@@ -1,0 +1,89 @@
+"""Cases with a promised ratio to each peer: measured, printed, compared, written. Rooms' benches are made of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import softargmax as sa
+from softargmax.cli.measure import Case, Limits, Result, machine, machine_limits, measure, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+RESULTS = Path(__file__).parent / "results"
+THREADS = 2
+
+
+@dataclass
+class Promise:
+    """A case, and the least ratio (peer's median over ours) that is promised for each peer."""
+
+    name: str
+    sides: dict[str, Callable[[], object]]
+    targets: dict[str, float]
+    bytes: int = 0
+    multiply_adds: float = 0.0
+    aims: dict[str, float] = field(default_factory=dict)
+
+    def case(self) -> Case:
+        """Return what the harness measures."""
+        return Case(self.name, self.sides, bytes=self.bytes, multiply_adds=self.multiply_adds)
+
+
+def line(promise: Promise, result: Result, limits: Limits) -> str:
+    """Return one line for the terminal."""
+    ours = result.timings["softargmax"]
+    ratios = ", ".join(
+        f"{peer} {result.ratio(peer):.2f} (>= {target:g})" + ("" if result.ratio(peer) >= target else " MISSED")
+        for peer, target in promise.targets.items()
+    )
+    bounds = ", ".join(f"{name} {readable(seconds)}" for name, seconds in result.limits(limits).items())
+    spread = f"[{readable(ours.low)}, {readable(ours.high)}]"
+    return f"{result.name:48} {readable(ours.median):>8} {spread:22} {ratios:48} {bounds}"
+
+
+def run(promises: Iterable[Promise], words: list[str], rounds: int) -> tuple[list[dict[str, Any]], Limits]:
+    """Measure the cases whose names hold every word."""
+    torch.set_num_threads(THREADS)
+    sa.set_num_threads(THREADS)
+    limits = machine_limits(THREADS)
+    print(
+        f"copy {limits.copy_bytes / 1e9:.1f} GB/s, "
+        f"{limits.multiply_adds / 1e9:.2f} G multiply-adds of 16 floats a second"
+    )
+    records = []
+    for promise in promises:
+        if all(word in promise.name for word in words):
+            result = measure(promise.case(), rounds=rounds)
+            print(line(promise, result, limits), flush=True)
+            records.append({**result.as_json(limits), "targets": promise.targets, "aims": promise.aims})
+    return records, limits
+
+
+def main(
+    about: str | None,
+    promises: Iterable[Promise],
+    room: str,
+    more: Callable[[], tuple[dict[str, Any], bool]] = lambda: ({}, True),
+) -> int:
+    """Run from the command line; `more` gives what else goes into the record, and whether it is as promised."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="only the cases whose names hold all of these")
+    parser.add_argument("--rounds", type=int, default=21)
+    options = parser.parse_args()
+    records, limits = run(promises, options.words, options.rounds)
+    missed = any(r["ratios"][peer] < target for r in records for peer, target in r["targets"].items())
+    if not options.words:
+        also, kept = more()
+        missed = missed or not kept
+        result = RESULTS / f"{room}.json"
+        record = {"machine": machine(), "limits": vars(limits), "results": records, **also}
+        result.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        print("wrote", result)
+    return int(missed)
