@@ -94,7 +94,9 @@ def _scores(layer: Flat) -> Iterator[tuple[slice, Array]]:
     if step > EVEN:
         step -= step % EVEN
     kind = _kind(layer)
-    bias = None if bias is None else np.ascontiguousarray(bias, kind)
+    if bias is not None:
+        bits = bias.dtype == np.uint16  # of bfloat16, the upper half of a float32
+        bias = np.ascontiguousarray((bias.astype(np.uint32) << 16).view(np.float32) if bits else bias, kind)
     memory = np.empty((step, classes), kind)
     for start in range(0, size, max(step, 1)):
         part = slice(start, min(start + step, size))

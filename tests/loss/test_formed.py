@@ -1,0 +1,175 @@
+"""A last layer's gradients on tensors: formed in the forward, handed over once, what is negligible left out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import softargmax as s
+from softargmax import _native
+
+torch = pytest.importorskip("torch")
+N, D, K = 700, 6, 400  # several parts, of 72 rows
+
+
+def layer(dtype=None, spread=1.0):
+    torch.manual_seed(3)
+    h, w, b = torch.randn(N, D) * spread, torch.randn(K, D), torch.randn(K)
+    y = torch.randint(K, (N,))
+    y[::7] = -100
+    return [x.to(dtype or torch.float32).requires_grad_() for x in (h, w, b)], y
+
+
+def truth(leaves, y, **options):
+    wide = [x.detach().double().requires_grad_() for x in leaves]
+    loss = torch.nn.functional.cross_entropy(wide[0] @ wide[1].T + wide[2], y, **options)
+    return loss.detach(), torch.autograd.grad(loss, wide)
+
+
+def near(found, wanted, dtype=torch.float32, ulps=8.0):
+    for ours, true in zip(found, wanted, strict=True):
+        assert ours.dtype == dtype
+        assert (ours.double() - true).abs().max() <= ulps * torch.finfo(dtype).eps * true.abs().max()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("gain", [1.0, 65536.0, 0.0, 1e-6])
+def test_any_loss_scale(reduction, gain):
+    leaves, y = layer()
+    loss, wanted = truth(leaves, y, reduction=reduction)
+    found = s.linear_cross_entropy(*leaves[:2], y, bias=leaves[2], reduction=reduction)
+    assert abs(found.item() - loss.item()) <= 1e-6 * loss.item()
+    near(torch.autograd.grad(found * gain, leaves), [gain * g for g in wanted])
+
+
+def test_a_second_backward_makes_them_anew():
+    leaves, y = layer()
+    loss = s.linear_cross_entropy(*leaves[:2], y, bias=leaves[2])
+    first = torch.autograd.grad(loss, leaves, retain_graph=True)
+    kept = [g.clone() for g in first]
+    second = torch.autograd.grad(loss * 3, leaves, retain_graph=True)
+    third = torch.autograd.grad(loss, leaves)
+    assert all(torch.equal(a, b) for a, b in zip(first, kept, strict=True))  # what was handed over is the caller's
+    _, wanted = truth(leaves, y)
+    near(first, wanted)
+    near(second, [3 * g for g in wanted])
+    near(third, wanted)
+
+
+def test_only_what_is_wanted():
+    leaves, y = layer()
+    _, wanted = truth(leaves, y)
+    for i, leaf in enumerate(leaves):
+        alone = [x if x is leaf else x.detach() for x in leaves]
+        near(torch.autograd.grad(s.linear_cross_entropy(*alone[:2], y, bias=alone[2]), leaf), wanted[i : i + 1])
+
+
+def test_one_vector_in_two_losses_and_rows_of_their_own():
+    leaves, y = layer()
+    h, w, b = leaves
+    rows = s.linear_cross_entropy(h, w, y, bias=b, reduction="none")
+    g = torch.rand(N)
+    wide = [x.detach().double().requires_grad_() for x in leaves]
+    true = torch.nn.functional.cross_entropy(wide[0] @ wide[1].T + wide[2], y, reduction="none")
+    near(torch.autograd.grad((rows * g).sum(), leaves), torch.autograd.grad((true * g).sum(), wide))
+    both = s.linear_cross_entropy(h, w, y, bias=b) + s.linear_cross_entropy(h, w, y.flip(0), bias=b)
+    also = truth(leaves, y.flip(0))[1]
+    near(torch.autograd.grad(both, leaves), [x + z for x, z in zip(truth(leaves, y)[1], also, strict=True)])
+
+
+def test_nothing_counts():
+    leaves, y = layer()
+    loss = s.linear_cross_entropy(*leaves[:2], torch.full_like(y, -100), bias=leaves[2])
+    assert loss.item() == 0
+    assert all(not g.any() for g in torch.autograd.grad(loss, leaves))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_halves_are_added_up_in_float32(dtype):
+    leaves, y = layer(dtype)
+    loss, wanted = truth(leaves, y)
+    found = s.linear_cross_entropy(*leaves[:2], y, bias=leaves[2])
+    assert found.dtype == torch.float32
+    assert abs(found.item() - loss.item()) <= 1e-6 * loss.item()
+    for ours, true in zip(torch.autograd.grad(found, leaves), wanted, strict=True):
+        assert ours.dtype == dtype
+        step = torch.finfo(dtype)
+        assert (
+            (ours.double() - true).abs()
+            <= 0.51 * step.eps * true.abs() + 1e-6 * true.abs().max() + step.tiny * step.eps
+        ).all()
+
+
+def test_what_is_not_finite_goes_by_the_definition():
+    leaves, y = layer()
+    with torch.no_grad():
+        leaves[1][5] = float("inf")
+        leaves[0][y == -100] = float("nan")
+    where = torch.ones(K, dtype=torch.bool)
+    where[5] = False
+    y = torch.where(y == 5, -100, y)
+    loss = s.linear_cross_entropy(*leaves[:2], y, bias=leaves[2], where=where)
+    assert all(g.isfinite().all() for g in torch.autograd.grad(loss, leaves))
+
+
+def test_negligible_probabilities():
+    """Left out of both gradients within the bound of the docstring; there to the last with exact=True."""
+    leaves, y = layer(spread=30.0)
+    h, w, b = leaves
+    found, exact = (
+        torch.autograd.grad(s.linear_cross_entropy(h, w, y, bias=b, reduction="sum", exact=e), leaves)
+        for e in (False, True)
+    )
+    u, kept = 2.0**-24, (y != -100).double()
+    dh, dw = (abs(x.double() - z.double()) for x, z in zip(found[:2], exact[:2], strict=True))
+    rounding = 2 * u  # each of the two results was rounded, and its sums too
+    assert (dh.norm(dim=1) <= u * kept * w.norm(dim=1).max() + 8 * rounding * exact[0].norm(dim=1)).all()
+    bound = u / K * (kept * h.norm(dim=1)).sum()
+    assert (dw.norm(dim=1) <= bound + 8 * rounding * exact[1].norm(dim=1)).all()
+    rare = exact[1].abs().sum(1) > 0
+    assert rare.all()
+    assert (exact[2] != found[2]).any()  # something was left out
+    p = torch.softmax((h @ w.T + b).double(), -1).detach()
+    assert ((p <= u / K).sum() > 1000) & ((p * kept[:, None] > u / K).sum() > 1000)
+
+
+@pytest.mark.parametrize("exact", [1, None, "yes"])
+def test_exact_is_true_or_false(exact):
+    leaves, y = layer()
+    with pytest.raises(TypeError, match="exact"):
+        s.linear_cross_entropy(*leaves[:2], y, exact=exact)
+
+
+def test_tiles_of_zeros_change_no_bit():
+    rng = np.random.default_rng(1)
+    for m, k, n in ((60, 1100, 70), (13, 30, 33), (130, 512, 40)):
+        a, b = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
+        a[12:36] = 0
+        a[:, 512:] *= rng.random((m, 1)) < 0.1
+        start = rng.standard_normal((m, n)).astype(np.float32)
+        for adds in (False, True):
+            plain, sparse = start.copy(), start.copy()
+            _native.product(a, b, plain, None, adds)
+            _native.product(a, b, sparse, None, adds, sparse=True)
+            assert plain.tobytes() == sparse.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_finite(dtype):
+    x = torch.randn(40, 1000).to(getattr(torch, dtype))
+
+    def finite(x):
+        from softargmax.core.torch_memory import view
+
+        return _native.finite(view(x))
+
+    x[3, 4] = torch.finfo(x.dtype).max
+    assert finite(x)
+    assert finite(x.T)
+    assert finite(x[:0])
+    for value in (float("inf"), -float("inf"), float("nan")):
+        x[17, 999] = value
+        assert not finite(x)
+        assert not finite(x.T)
+        assert not finite(x[:, ::3])
+        assert finite(x[:, ::2])
