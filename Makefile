@@ -54,7 +54,7 @@ demo: $(VENV)/.native $(VENV)/.group-tour ## install, then the tour
 test: lint types check ## lint, types, all tests and doctests
 
 check: $(VENV)/.native $(VENV)/.group-test ## tests and doctests only
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
 
 lint: $(VENV)/.group-lint ## ruff, formatting
 	$(BIN)/ruff check .
@@ -100,7 +100,7 @@ $(SANITIZE)/venv/.installed: $(PACKAGE) $(NATIVE) $(shell find src -name '*.py' 
 	@touch $@
 
 sanitize: $(SANITIZE)/venv/.installed ## native tests under address and undefined-behaviour sanitizers
-	$(SANITIZE_ENV) $(SANITIZE)/venv/bin/python -m pytest -q --capture=sys --ignore-glob='*torch*' -p no:cacheprovider $(SANITIZE_TESTS) $(PYTEST_ARGS)
+	$(SANITIZE_ENV) $(SANITIZE)/venv/bin/python -m pytest -n auto -q --capture=sys --ignore-glob='*torch*' -p no:cacheprovider $(SANITIZE_TESTS) $(PYTEST_ARGS)
 
 wheel: $(VENV)/.pip ## a wheel in dist/
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
