@@ -79,3 +79,13 @@ def test_standard_input_that_is_closed(tmp_path):
     done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, timeout=120)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert done.stderr.startswith("softargmax: standard input is closed")
+
+
+@pytest.mark.parametrize("words", [["1", "2"], ["--json", "1"], ["info"]])
+def test_a_closed_standard_output(words):
+    line = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "softargmax.cli", *words]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert (
+        done.stderr == "softargmax: standard output is closed: there is nowhere to print (> /dev/null throws it away)\n"
+    )

@@ -89,6 +89,10 @@ def dispatched(arguments: Sequence[str]) -> list[str]:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code: 0, 1 for a failed run, 2 for wrong use."""
+    if sys.stdout is None:  # as Python has it where the file descriptor was closed
+        closed = "standard output is closed: there is nowhere to print (> /dev/null throws it away)"
+        print(f"softargmax: {closed}", file=sys.stderr)
+        return 1
     try:
         code = app(args=dispatched(arguments), prog_name="softargmax", standalone_mode=False)
         sys.stdout.flush()  # a full disk or a closed pipe is an error of the run
