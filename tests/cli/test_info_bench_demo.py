@@ -91,8 +91,9 @@ def test_bench(run, monkeypatch, tmp_path):
     record = json.loads((tmp_path / "r.json").read_text())
     assert set(record) == {"machine", "normalize"}
     assert record["normalize"]["cases"][0]["ratios"]["numpy"] > 0
+    monkeypatch.setitem(cases.ROOMS, "loss", small)
     done = run("bench", "--json", "-", "--rounds", "3", "--size", "4M", "--memory", "1M")
-    assert set(done.json()) == {"machine", "normalize", "stream"}
+    assert set(done.json()) == {"machine", "normalize", "loss", "stream"}
 
 
 def test_bench_stream(run):
@@ -108,7 +109,7 @@ def test_bench_fails_where_bits_differ(run, monkeypatch):
     assert "differ" in done.err
 
 
-@pytest.mark.parametrize("make", [cases.short, cases.normalize])
+@pytest.mark.parametrize("make", [cases.short, *cases.ROOMS.values()])
 def test_every_case_runs(make, monkeypatch):
     monkeypatch.setattr(cases, "scores", lambda *shape: np.ones([min(size, 64) for size in shape], np.float32))
     for case in make():

@@ -90,7 +90,8 @@ def normalize() -> Iterator[Case]:
 
 def loss() -> Iterator[Case]:
     """Yield the losses: scores and classes, and a last layer whose scores are never held."""
-    z, y = scores(512, 32768), np.random.default_rng(1).integers(0, 32768, 512)
+    z = scores(512, 32768)
+    y = np.random.default_rng(1).integers(0, z.shape[1], len(z))
     sides: Sides = {OURS: lambda: softargmax.cross_entropy(z, y)}
     sides |= torch_side(z, lambda torch, t: partial(torch.nn.functional.cross_entropy, t, torch.from_numpy(y)))
     yield Case("cross_entropy 512 x 32768", sides, bytes=z.nbytes)
@@ -100,7 +101,7 @@ def loss() -> Iterator[Case]:
     yield Case("cross_entropy_and_gradient 512 x 32768", sides, bytes=2 * z.nbytes)
 
     h, w = scores(1024, 512), scores(32768, 512) * np.float32(0.02)
-    y_h = np.random.default_rng(2).integers(0, 32768, 1024)
+    y_h = np.random.default_rng(2).integers(0, len(w), len(h))
     sides = {OURS: lambda: softargmax.linear_cross_entropy_and_gradient(h, w, y_h)}
     sides |= torch_side(h, lambda torch, t: torch_gradients(torch, torch.matmul, y_h, t, torch.from_numpy(w).mT))
     yield Case("linear_cross_entropy_and_gradient 1024 x 512 x 32768", sides)
