@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from softargmax.core import arrays, check
 from softargmax.core.dispatch import namespace
 from softargmax.core.scale import Scale
@@ -55,7 +57,7 @@ def wide_of(dtype: Any, *layers: Layer) -> Any:
 
 def least_of(layer: Layer, exact: bool) -> float:
     """The probability from which on a class counts in gradients: all below it together are lost in the rounding."""
-    if not isinstance(exact, bool):
+    if not isinstance(exact, (bool, np.bool_)):
         raise TypeError(f"exact: {exact!r}; it may be True or False")
     rounding = 2.0**-53 if any(arrays.dtype_name(x.dtype) == "float64" for x in layer.flat[:2]) else 2.0**-24
     return 0.0 if exact else rounding / max(layer.shape[-1], 1)

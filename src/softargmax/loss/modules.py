@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypedDict, Unpack
+
 from torch import Tensor, nn
 
 from softargmax.loss import cross_entropy, linear_cross_entropy, torch_reference
@@ -9,6 +11,17 @@ from softargmax.loss.options import DEFAULTS, IGNORE, LinearKeywords
 
 __all__ = ["CrossEntropyLoss", "LinearCrossEntropyLoss"]
 del torch_reference  # imported so that a model may be compiled before its first call
+
+
+class ModuleKeywords(TypedDict, total=False):
+    """The options that both modules take by name."""
+
+    ignore_index: int
+    reduction: str
+    label_smoothing: float
+    z_loss: float
+    softcap: float | None
+    temperature: float | Tensor
 
 
 class _CrossEntropy(nn.Module):
@@ -104,6 +117,8 @@ class LinearCrossEntropyLoss(_CrossEntropy):
     ----------
     weight, ignore_index, reduction, label_smoothing, z_loss, softcap, temperature
         As in `CrossEntropyLoss`.
+    exact : bool
+        As in `softargmax.linear_cross_entropy`; by name.
 
     Notes
     -----
@@ -123,8 +138,15 @@ class LinearCrossEntropyLoss(_CrossEntropy):
     tensor(0.0034)
     """
 
+    def __init__(self, weight: Tensor | None = None, *, exact: bool = False, **options: Unpack[ModuleKeywords]) -> None:
+        super().__init__(weight, **options)
+        self.exact = exact
+
     def forward(
         self, h: Tensor, w: Tensor, target: Tensor, bias: Tensor | None = None, where: Tensor | None = None
     ) -> Tensor:
-        loss: Tensor = linear_cross_entropy(h, w, target, bias=bias, **self._options(where))
+        loss: Tensor = linear_cross_entropy(h, w, target, bias=bias, exact=self.exact, **self._options(where))
         return loss
+
+    def extra_repr(self) -> str:
+        return ", ".join(filter(None, (super().extra_repr(), "exact=True" if self.exact else "")))

@@ -49,15 +49,17 @@ def linear_cross_entropy(
     Notes
     -----
     Scores exist for a few rows at a time: at most an eighth of them at once. Half-precision inputs are multiplied and
-    added up in float32.
+    added up in float32. On tensors in CPU memory the forward of a mean or a sum that may be differentiated forms the
+    gradients, and keeps them for the backward: where there will be none, call it under `torch.no_grad()`.
 
     Edge rows are those of `cross_entropy`. A class that b = -inf puts out of the support stays out.
 
     Gradient: with dz that of `cross_entropy`, :math:`dh = dz\,W`, :math:`dW = dz^T h`, :math:`db = \sum dz`.
     Probabilities of at most u / K, with u the rounding of the sums (2^-24, in float64 2^-53), may be taken as 0 in dz
-    (the compiled core does, and skips what is 0 throughout): together they are at most u in a row. So with g a row's
-    incoming gradient a row of dh changes by at most :math:`u\,|g| \max_k |w_k|`, and a row of dW by at most
-    :math:`\frac{u}{K} \sum_n |g_n| |h_n|`. With `exact` they count, as the gradients of rare classes may want.
+    (the compiled core does, and skips what is 0 throughout): together they are at most u in a row. So with g what p is
+    multiplied by in a row's dz, its incoming gradient times :math:`(\tau + 2 c\,\mathrm{lse}) / T`, a row of dh changes
+    by at most :math:`u\,|g| \max_k |w_k|`, and a row of dW by at most :math:`\frac{u}{K} \sum_n |g_n| |h_n|`. With
+    `exact` they count, as the gradients of rare classes may want.
 
     References
     ----------

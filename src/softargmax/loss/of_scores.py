@@ -104,10 +104,10 @@ def cross_entropy(  # noqa: PLR0913 each is asked for by its name
     >>> float(softargmax.cross_entropy([20.0, 0.0], 0))  # torch in float32: 0.0
     2.061153...e-09
     """
-    plain = weight is where is softcap is dtype is None and (axis, label_smoothing, z_loss) == (-1, 0, 0)
-    if plain and type(temperature) is float and temperature == 1.0 and is_torch(z):
-        found = usual_loss(z, target, reduction, ignore_index)
-        if found is not None:
+    plain = weight is where is softcap is dtype is None and type(axis) is int and axis == -1 and is_torch(z)
+    if plain and type(temperature) is type(label_smoothing) is type(z_loss) is float:
+        usual = (temperature, label_smoothing, z_loss) == (1.0, 0.0, 0.0)
+        if usual and (found := usual_loss(z, target, reduction, ignore_index)) is not None:
             return found
     asked: Keywords = {
         "axis": axis,

@@ -153,7 +153,10 @@ def integer(value: Any, name: str) -> int:
     """An integer of any library, no boolean."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name}: {value!r}; it may be an integer")
-    return operator.index(value)
+    number = operator.index(value)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"{name}: {number:.3e}; it may be an integer of 64 bits")
+    return number
 
 
 def between(value: Any, name: str, high: float) -> float:

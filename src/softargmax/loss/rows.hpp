@@ -71,7 +71,7 @@ struct Slope {
         p = 1 / (1 + s.r);
         others_p = (s.r + s.low) / (1 + s.r);
     }
-    bool flat() const { return scale == 0; }
+    bool flat() const { return scale == 0 && gain == gain; }  // a row of NaN has a gradient of NaN, whatever comes in
     double mass(double w, double t, double e) const { return w * ((1 - e) * t + each); }
     // rest - m_k, each part without cancellation
     double others(const Row& row, double w, double w_t, double e) const {

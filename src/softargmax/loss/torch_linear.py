@@ -13,7 +13,7 @@ from softargmax.loss import native_linear, torch_reference
 from softargmax.loss.layer import Flat
 from softargmax.loss.reduce import counts, factor
 from softargmax.loss.results import LinearLossAndGradient
-from softargmax.loss.torch_rules import closed, opened
+from softargmax.loss.torch_rules import by_definition, closed, opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ class _LinearLoss(torch.autograd.Function):
 
     Where the rows will be reduced, every row's incoming gradient is one number, known but for a factor: the gradients
     are formed in the forward, while the scores are there, and handed over by the first backward. A second one makes
-    them anew.
+    them anew: where the factor is no power of two, it may differ from the first in the last bit.
     """
 
     @staticmethod
@@ -52,13 +52,14 @@ class _LinearLoss(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         tensors = tuple(plain if x is None else x for x, plain in zip(ctx.saved_tensors, ctx.plain, strict=True))
         wanted, again = ctx.needs_input_grad[1:], torch.is_grad_enabled()
+        formed, ctx.formed = ctx.formed, None
         if again or not direct(g):
-            with torch.enable_grad():
-                rows = torch_reference.linear_loss(*_taken_apart(tensors), ctx.options)
-            inputs = [x for x, needed in zip(tensors, wanted, strict=True) if needed]
-            found = iter(torch.autograd.grad(rows, inputs, g, create_graph=again))
-            return None, *(next(found) if needed else None for needed in wanted)
-        gradients = _handed_over(ctx, g)
+
+            def rows(*tensors: Any) -> Tensor:
+                return torch_reference.linear_loss(*_taken_apart(tensors), ctx.options)
+
+            return None, *by_definition(rows, tensors, wanted, g, again=again)
+        gradients = None if formed is None else _scaled(formed, g, ctx.seed)
         if gradients is None:
             seed = g.double().unsqueeze(1).numpy()
             gradients = native_linear.formed(*_shared(tensors), ctx.options, seed, wanted[:3])[1:]
@@ -68,13 +69,11 @@ class _LinearLoss(torch.autograd.Function):
         return None, *given, *(None,) * 5
 
 
-def _handed_over(ctx: Any, g: Tensor) -> Sequence[Any] | None:
-    """The gradients that the forward formed, for this g; once, and if it is one number for all rows."""
-    formed: Sequence[Any] | None = ctx.formed
-    ctx.formed = None
-    if formed is None or not bool((g == g[0]).all()):
+def _scaled(formed: Sequence[Any], g: Tensor, seed: float) -> Sequence[Any] | None:
+    """The gradients that the forward formed with a seed, for this g instead, if that is one number for all rows."""
+    if not len(g) or not bool((g == g[0]).all()):
         return None
-    ratio = float(g[0]) / ctx.seed
+    ratio = float(g[0]) / seed
     if not math.isfinite(ratio):
         return None
     for one in formed:

@@ -20,6 +20,7 @@ from softargmax.loss.options import Beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
 Tensors = tuple[Any, ...]  # in the place of a tensor there may be a number or None
 
@@ -95,6 +96,22 @@ def pull(f: Callable[..., Tensors], inputs: Tensors, wanted: Sequence[int], g: S
     return list(pull(tuple(torch.zeros_like(x) if one is None else one for x, one in zip(values, g, strict=True))))
 
 
+def by_definition(
+    f: Callable[..., Tensor], inputs: Tensors, wanted: Sequence[bool], g: Tensor, *, again: bool
+) -> list[Tensor | None]:
+    """The gradients of <g, f(inputs)> to what is wanted, for a backward; with `again` they can be differentiated.
+
+    They are taken at aliases: at the inputs themselves, their hooks would run here and once more outside, and of an
+    input that is made from another one (tied weights) that one's part would be counted twice.
+    """
+    with torch.enable_grad():
+        aliases = [x.view_as(x) if needed else x for x, needed in zip(inputs, wanted, strict=True)]
+        value = f(*aliases)
+    asked = [x for x, needed in zip(aliases, wanted, strict=True) if needed]
+    found = iter(torch.autograd.grad(value, asked, g, create_graph=again))
+    return [next(found) if needed else None for needed in wanted]
+
+
 class _Rows(_Rule):
     """(compute, options, z, target, weight, hi, lo, where) -> rows' numbers.
 
@@ -145,7 +162,8 @@ class Product(_Rule):
         (dz,) = g
         if dz is None:
             return [torch.zeros_like(inputs[i]) for i in wanted]
-        found = (*cls.gradients(dz, h, w), dz.sum(0))
+        with _without_autocast(h):
+            found = (*cls.gradients(dz, h, w), dz.sum(0))
         return [found[i].to(inputs[i].dtype) for i in wanted]
 
     @staticmethod
@@ -165,10 +183,14 @@ class Product(_Rule):
 
 def product(h: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     """The scores h W^T + b, in float32 at least whatever autocast says."""
-    known = torch.amp.is_autocast_available(h.device.type)
-    with torch.autocast(h.device.type, enabled=False) if known else nullcontext():
+    with _without_autocast(h):
         scores: Tensor = Product.apply(h, w, bias)[0]  # type: ignore[no-untyped-call]
         return scores
+
+
+def _without_autocast(h: Tensor) -> AbstractContextManager[Any]:
+    known = torch.amp.is_autocast_available(h.device.type)
+    return torch.autocast(h.device.type, enabled=False) if known else nullcontext()
 
 
 class _Parted(_Rule):

@@ -15,6 +15,7 @@ from softargmax import _native
 from softargmax.core.torch_bridge import direct
 from softargmax.core.torch_memory import fresh_like, view
 from softargmax.loss.of_scores import general_loss
+from softargmax.loss.torch_rules import by_definition
 
 DTYPES = frozenset((torch.float32, torch.bfloat16, torch.float16))
 KINDS = (Tensor, torch.nn.Parameter)
@@ -32,8 +33,10 @@ def usual_loss(z: Any, target: Any, reduction: Any, ignore_index: Any) -> Tensor
         and target.dtype is torch.int64
         and z.ndim > 0
         and target.shape == z.shape[:-1]
+        and type(reduction) is str
         and reduction in ("mean", "sum")
         and type(ignore_index) is int
+        and -(1 << 63) <= ignore_index < 1 << 63
         and z.layout is torch.strided
         and direct(target)
         and direct(z.detach())
@@ -60,11 +63,10 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         z, target, states = ctx.saved_tensors
-        if torch.is_grad_enabled() or not direct(g):
-            again = torch.is_grad_enabled()
-            with torch.enable_grad():
-                loss = general_loss(z, target, ctx.asked)
-            return torch.autograd.grad(loss, z, g, create_graph=again)[0], None, None, None
+        again = torch.is_grad_enabled()
+        if again or not direct(g):
+            found = by_definition(lambda z: general_loss(z, target, ctx.asked), (z,), (True,), g, again=again)
+            return *found, None, None, None
         gradient, seed = fresh_like(z, z.dtype), g.double() / ctx.counted
         _run(z, target, ctx.asked["ignore_index"], states, given=True, out=view(gradient), seed=view(seed))
         return gradient, None, None, None

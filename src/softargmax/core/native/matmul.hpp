@@ -5,9 +5,8 @@
 // Its bits depend on a row of A, a column of B and an addend alone: not on the number of rows and columns beside them, on
 // strides or instruction sets. Edges are padded with zeros on the way in and cut on the way out, never computed otherwise.
 //
-// `pack_a` and `pack_b` copy operands of any type and strides into panels; `multiply` works on panels. Cutting up what is
-// large, and dealing it out to threads, is the caller's: all of A passes by a block of B, which should stay in a second-
-// level cache (256 columns by kDepth: 512 KiB). Rows and columns may be cut anywhere, the depth at multiples of kDepth.
+// `pack` copies operands of any type and strides into panels; `multiply` works on panels of at most kDepth. Cutting up
+// what is larger, and dealing it out to threads, is the caller's: rows and columns anywhere, the depth at multiples of kDepth.
 #pragma once
 
 #include "tiles.hpp"
@@ -22,7 +21,6 @@ constexpr std::int64_t kDepth = 512;
 template <class S> struct Matrix {
     const S* data;
     std::int64_t rows, cols, row, col;
-    Matrix transposed() const { return {data, cols, rows, col, row}; }
     Matrix part(std::int64_t i, std::int64_t m, std::int64_t j, std::int64_t n) const {
         return {data + i * row + j * col, m, n, row, col};
     }
@@ -33,9 +31,8 @@ template <class S> struct Matrix {
 template <class T, int Width> struct Panels {
     const T* data;
     std::int64_t count, depth;
-    static std::int64_t size(std::int64_t count, std::int64_t depth) { return (count + Width - 1) / Width * Width * depth; }
-    const T* at(std::int64_t i, std::int64_t d) const { return data + i / Width * Width * depth + d * Width + i % Width; }
-    Panels part(std::int64_t begin, std::int64_t n) const { return {at(begin, 0), n, depth}; }  // begin: a multiple of Width
+    const T* at(std::int64_t i) const { return data + i / Width * Width * depth + i % Width; }
+    Panels part(std::int64_t begin, std::int64_t n) const { return {at(begin), n, depth}; }  // begin: a multiple of Width
 };
 
 // A panel of A by a panel of B is one tile of C where registers are 32 of 512 bits: 24 accumulators, and two loads and 12
@@ -84,9 +81,6 @@ template <int Width, class S, class T> Panels<T, Width> pack(Matrix<S> from, T* 
         pack_panel<Width>(from.part(i, std::min<std::int64_t>(Width, from.rows - i), 0, from.cols), to + i * from.cols);
     return {to, from.rows, from.cols};
 }
-// A (rows by depth) or B (depth by columns) into `to`, memory for Panels::size numbers.
-template <class S, class T> PanelsA<T> pack_a(Matrix<S> a, T* to) { return pack<kPanelRows>(a, to); }
-template <class S, class T> PanelsB<T> pack_b(Matrix<S> b, T* to) { return pack<kPanelCols<T>>(b.transposed(), to); }
 
 // ---- the product --------------------------------------------------------------------------------------------------
 
@@ -157,21 +151,21 @@ template <class T> bool all_zero(const T* x, std::int64_t n) {
     return most == 0;
 }
 
-// c (a.count rows of `pitch`, b.count columns) = addend + A B, where A is few panels: they stay in the second-level cache
-// while a panel of B passes by. Where A is `sparse`, panels of zeros take no time, and change no bit of a finite product:
-// their sums would be +0.
+// c (a.count rows of `pitch`, b.count columns) = addend + A B. Few panels of A at a time stay in the second-level cache while
+// B passes by. Where A is `sparse`, panels of zeros take no time, and change no bit of a finite product: their sums would
+// be +0.
 constexpr int kFewPanels = 8;
 template <class T> void multiply(PanelsA<T> a, PanelsB<T> b, T* c, std::int64_t pitch, Addend<T> addend = {}, bool sparse = false) {
-    for (std::int64_t d = 0; d == 0 || d < a.depth; d += kDepth, addend = {c, pitch}) {
-        const Corner<T> all{c, pitch, a.count, b.count, addend};
-        const std::int64_t depth = std::min(kDepth, a.depth - d);
-        bool nothing[kFewPanels];
-        for (int p = 0; p * kPanelRows < a.count; ++p) nothing[p] = sparse && all_zero(a.at(p * kPanelRows, d), kPanelRows * depth);
+    const Corner<T> all{c, pitch, a.count, b.count, addend};
+    for (std::int64_t first = 0; first < a.count; first += kFewPanels * kPanelRows) {
+        const std::int64_t last = std::min(a.count, first + kFewPanels * kPanelRows);
+        bool nothing[kFewPanels] = {};
+        for (int p = 0; sparse && first + p * kPanelRows < last; ++p) nothing[p] = all_zero(a.at(first + p * kPanelRows), kPanelRows * a.depth);
         for (std::int64_t j = 0; j < b.count; j += kTileCols<T>)
-            for (std::int64_t i = 0; i < a.count; i += kTileRows) {
-                const bool zero = nothing[i / kPanelRows];
+            for (std::int64_t i = first; i < last; i += kTileRows) {
+                const bool zero = nothing[(i - first) / kPanelRows];
                 if (zero && addend.data == c) continue;
-                lowest_tile<kTileRows>(a.at(i, d), b.at(j, d), zero ? 0 : depth, all.at(i, j));
+                lowest_tile<kTileRows>(a.at(i), b.at(j), zero ? 0 : a.depth, all.at(i, j));
             }
     }
 }
