@@ -94,3 +94,18 @@ def test_scores_changed_in_place_are_noticed():
         z.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+def test_the_default_device_is_not_asked(calls):
+    z, y = torch.randn(4, 5, requires_grad=True), torch.tensor([0, 1, 2, 3])
+    h, w = torch.randn(4, 3, requires_grad=True), torch.randn(5, 3, requires_grad=True)
+
+    def found():
+        usual, linear = s.cross_entropy(z, y), s.linear_cross_entropy(h, w, y)
+        return usual.detach(), linear.detach(), *torch.autograd.grad(usual + linear, (z, h, w))
+
+    wanted = found()
+    with torch.device("meta"):
+        again = found()
+    assert calls
+    assert all(torch.equal(a, b) for a, b in zip(wanted, again, strict=True))

@@ -51,8 +51,7 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, target: Tensor, reduction: str, ignore_index: int) -> Tensor:
-        rows = torch.empty(target.shape, dtype=torch.float64)
-        states = torch.empty((*target.shape, 3), dtype=torch.float64)
+        rows, states = (z.new_empty((*target.shape, *more), dtype=torch.float64) for more in ((), (3,)))
         counted = _run(z, target, ignore_index, states, given=False, loss=view(rows))
         ctx.asked = {"reduction": reduction, "ignore_index": ignore_index}
         ctx.counted = max(counted, 1) if reduction == "mean" else 1
