@@ -38,8 +38,8 @@ def soft_argmax(
 
     Notes
     -----
-    Values outside the support are not looked at, NaN or not. A row with nothing in its support gives 0. The D entries of
-    vectors are averaged one after the other: for many of them, ``softmax(z) @ values`` is faster and less exact.
+    Values outside the support are not looked at, NaN or not. A row with nothing in its support gives 0. The D entries
+    of vectors are averaged one after the other: for many of them, ``softmax(z) @ values`` is faster and less exact.
 
     Gradient: with incoming g, :math:`\beta\,p_i \langle g, v_i - \hat v\rangle` to z_i and p_i g to v_i. As T goes to
     0 the result goes to the arg max (to the mean of the maxima), and the gradient to 0.
