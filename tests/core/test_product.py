@@ -9,6 +9,7 @@ import pytest
 
 import softargmax as s
 from softargmax import _native
+from softargmax.core.native import view
 
 SHAPES = ((1, 1, 1), (5, 33, 7), (130, 1030, 600), (97, 50, 1500), (13, 2, 513), (3, 2, 0), (0, 3, 4))
 
@@ -72,3 +73,37 @@ def test_what_does_not_fit_is_refused() -> None:
         _native.product(a, b, out, np.ones(4), adds=True)
     with pytest.raises(TypeError, match="out"):
         _native.product(a, b, out.astype("float32"))
+
+
+def test_tiles_of_zeros_change_no_bit() -> None:
+    rng = np.random.default_rng(1)
+    for m, k, n in ((60, 1100, 70), (13, 30, 33), (130, 512, 40)):
+        a, b = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
+        a[12:36] = 0
+        a[:, 512:] *= rng.random((m, 1)) < 0.1
+        start = rng.standard_normal((m, n)).astype(np.float32)
+        for adds in (False, True):
+            plain, sparse = start.copy(), start.copy()
+            _native.product(a, b, plain, None, adds)
+            _native.product(a, b, sparse, None, adds, sparse=True)
+            assert plain.tobytes() == sparse.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_finite(dtype: str) -> None:
+    kind = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+    x = np.random.default_rng(2).standard_normal((40, 1000)).astype(kind)
+
+    def finite(x: Any) -> bool:
+        return _native.finite(view(x))
+
+    x[3, 4] = np.asarray(6e4, kind)
+    assert finite(x)
+    assert finite(x.T)
+    assert finite(x[:0])
+    for value in (np.inf, -np.inf, np.nan):
+        x[17, 999] = value
+        assert not finite(x)
+        assert not finite(x.T)
+        assert not finite(x[:, ::3])
+        assert finite(x[:, ::2])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 import softargmax as s
-from softargmax import _native
 
 torch = pytest.importorskip("torch")
 N, D, K = 700, 6, 400  # several parts, of 72 rows
@@ -138,38 +136,3 @@ def test_exact_is_true_or_false(exact):
     leaves, y = layer()
     with pytest.raises(TypeError, match="exact"):
         s.linear_cross_entropy(*leaves[:2], y, exact=exact)
-
-
-def test_tiles_of_zeros_change_no_bit():
-    rng = np.random.default_rng(1)
-    for m, k, n in ((60, 1100, 70), (13, 30, 33), (130, 512, 40)):
-        a, b = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
-        a[12:36] = 0
-        a[:, 512:] *= rng.random((m, 1)) < 0.1
-        start = rng.standard_normal((m, n)).astype(np.float32)
-        for adds in (False, True):
-            plain, sparse = start.copy(), start.copy()
-            _native.product(a, b, plain, None, adds)
-            _native.product(a, b, sparse, None, adds, sparse=True)
-            assert plain.tobytes() == sparse.tobytes()
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_finite(dtype):
-    x = torch.randn(40, 1000).to(getattr(torch, dtype))
-
-    def finite(x):
-        from softargmax.core.torch_memory import view
-
-        return _native.finite(view(x))
-
-    x[3, 4] = torch.finfo(x.dtype).max
-    assert finite(x)
-    assert finite(x.T)
-    assert finite(x[:0])
-    for value in (float("inf"), -float("inf"), float("nan")):
-        x[17, 999] = value
-        assert not finite(x)
-        assert not finite(x.T)
-        assert not finite(x[:, ::3])
-        assert finite(x[:, ::2])
