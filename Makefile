@@ -15,7 +15,7 @@ LOCK := flock build/.lock
 
 SANITIZE := build/sanitize
 # Not every product of the losses' options: they are minutes there, and touch the same memory again and again.
-SANITIZE_TESTS ?= $(wildcard tests/core tests/native tests/normalize) $(filter-out %/test_products.py, $(wildcard tests/loss/test_*.py))
+SANITIZE_TESTS ?= $(wildcard tests/core tests/native tests/normalize) $(filter-out %/test_products.py $(wildcard tests/loss/test_torch_*.py), $(wildcard tests/loss/test_*.py))
 SANITIZE_ENV = ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 

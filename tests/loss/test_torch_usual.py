@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import softargmax as s
-from softargmax.loss import of_scores, torch_usual
+from softargmax.loss import of_scores
 
 torch = pytest.importorskip("torch")
 
@@ -17,6 +17,8 @@ def general(z, y, **options):
 @pytest.fixture
 def calls(monkeypatch):
     """How often the short way was taken."""
+    from softargmax.loss import torch_usual
+
     seen = []
     usual = torch_usual._Loss.apply
     monkeypatch.setattr(torch_usual._Loss, "apply", lambda *a: seen.append(1) or usual(*a))
