@@ -2,7 +2,8 @@
 //
 // A row's blocks are folded into its state; the loss is made of the state and of what the target picks. The gradient is
 // the state applied to the blocks, as softmax is, less the target's mass. Classes as targets, without label smoothing and
-// soft-cap, need nothing else (`plain`); other losses look at each block once more, in double.
+// soft-cap, need nothing else (`plain`). Other losses run in double, since p less a smoothed target cancels, and where
+// the target has more than one class they look at each block once more, for its sums.
 #include "core/native/deal.hpp"
 #include "loss/rows.hpp"
 #include "loss/softcap.hpp"
@@ -13,11 +14,11 @@ namespace {
 template <class T, int Size> struct Rows {
     Group<T, Size>& group;
     const LossJob& job;
-    const bool plain;
+    const bool plain, looks;  // whether the state and the target's class are all that is needed; whether sums are, too
     Row row[Size];
     const double *w = nullptr, *t = nullptr, *raw = nullptr;  // of the block: weights, target, scores before the soft-cap
 
-    Rows(Group<T, Size>& g, const LossJob& j) : group(g), job(j), plain(is_plain(j)) {
+    Rows(Group<T, Size>& g, const LossJob& j) : group(g), job(j), plain(is_plain(j)), looks(!j.target || j.label_smoothing > 0) {
         for (int i = 0; i < group.count; ++i) {
             if (!job.target) continue;
             row[i].y = job.target[group.first + i];
@@ -54,40 +55,40 @@ template <class T, int Size> struct Rows {
         }
     }
 
-    // The sums of one block whose row's maximum is known.
+    // The sums of one block whose row's maximum is known. Half of m - z is one operation, and does not overflow.
     void look(int g, std::int64_t block) {
         using V = Pack<double>;
-        const Scale beta = group.beta(g);
         const State s = group.state[g];
-        const V zero = V::all(0), one = V::all(1), m = V::all(s.m), out = V::all(-kInf), hi = V::all(beta.hi), lo = V::all(beta.lo);
+        const V zero = V::all(0), one = V::all(1), m = V::all(s.m), half_m = V::all(s.m / 2), minus_half = V::all(-0.5);
+        const V out = V::all(-kInf);
         const std::int64_t n = size(block), from = g * group.pitch;
-        Sum<double> sums[6];
+        Count<double> count;
+        Sum<double> w_sum, w_far, t_sum, t_far, beyond;
         for (std::int64_t i = 0; i < n; i += V::kLanes) {
-            const V z = V::load_part(group.scores + from + i, n - i, -kInf);
+            const V z = V::load_part(group.scores + from + i, n - i, -kInf), weight = w ? V::load_part(w + from + i, n - i, 0) : one;
             const auto in = above(z, out);
-            V far;
-            if (is_limit(s, beta) || std::fabs(s.m) > 1e290) {
-                double x[V::kLanes];
-                z.store(x);
-                for (double& each : x) each = distance(each, s, beta);
-                far = V::load(x);
-            } else {
-                const V d = keep(in, m - z);
-                far = fma(d, hi, d * lo);
-            }
-            const V weight = w ? V::load_part(w + from + i, n - i, 0) : one;
-            const auto weighs = above(weight, zero);
-            const V both = t ? weight * V::load_part(t + from + i, n - i, 0) : zero, w_in = keep(in, weight), t_in = keep(in, both);
-            const auto counts = above(t_in, zero);
-            sums[0].add({keep(in, one)});
-            sums[1].add({w_in});
-            sums[2].add({keep(in, keep(weighs, weight * far))});
-            sums[3].add({t_in});
-            sums[4].add({keep(counts, t_in * far)});
-            sums[5].add({both - t_in});
+            const V far = keep(unless(in, equal(z, m)), fma(z, minus_half, half_m));
+            count.add(in);
+            w_far.add({w ? keep(above(weight, zero), weight * far) : far});
+            if (w) w_sum.add({keep(in, weight)});
+            if (!t) continue;
+            const V both = weight * V::load_part(t + from + i, n - i, 0), here = keep(in, both);
+            t_sum.add({here});
+            t_far.add({keep(above(here, zero), here * far)});
+            beyond.add({both - here});
         }
-        double* const to[] = {&row[g].n, &row[g].w, &row[g].w_far, &row[g].t, &row[g].t_far, &row[g].beyond};
-        for (int i = 0; i < 6; ++i) *to[i] += sums[i].total().hi;
+        Row& to = row[g];
+        const Scale beta = group.beta(g);
+        const auto scaled = [&](const Sum<double>& far) {  // 0 where all are ties with m, beta = inf or not
+            const Twofold x = far.total();
+            return x.hi == 0 ? Twofold{} : times(times(x, Twofold{beta.hi, beta.lo}), 2);
+        };
+        to.n += static_cast<double>(count.total());
+        to.w = plus(to.w, w ? w_sum.total() : Twofold{static_cast<double>(count.total()), 0});
+        to.w_far = plus(to.w_far, scaled(w_far));
+        to.t = plus(to.t, t_sum.total());
+        to.t_far = plus(to.t_far, scaled(t_far));
+        to.beyond = plus(to.beyond, beyond.total());
     }
 
     // The states, from the scores or as given, and what the formulas need besides.
@@ -113,7 +114,7 @@ template <class T, int Size> struct Rows {
             kept[1] = s.r;
             kept[2] = s.low;
         }
-        for (std::int64_t b = 0; b < group.blocks() && !plain; ++b) {
+        for (std::int64_t b = 0; b < group.blocks() && looks; ++b) {
             if (group.blocks() > 1 || !job.folds) load(b);
             if constexpr (sizeof(T) == 8)
                 for (int g = 0; g < group.count; ++g) look(g, b);
@@ -130,33 +131,34 @@ template <class T, int Size> struct Rows {
 
     void gradient(std::int64_t block) {
         for (int g = 0; g < group.count; ++g) {
-            const Slope slope(row[g], group.state[g], group.beta(g), job.seed[(group.first + g) * job.seed_stride] * sign(g), job);
+            const double seed = job.seed[(group.first + g) * job.seed_stride];
+            const Slope slope(row[g], group.state[g], group.beta(g), times(beta_to_scores(g), seed), job);
             const T* z = scores(g);
             const std::int64_t n = size(block), y = row[g].y - group.begin(block);
-            const bool here = holds(g, block) && slope.gain == slope.gain;  // a row of NaN is one as it is
-            const bool top = here && z[y] == static_cast<T>(group.state[g].m), in = here && z[y] > -kInf;
-            if constexpr (sizeof(T) == 8)
-                if (!plain && !slope.flat()) masses(g, n, here ? y : -1, slope);
-            auto to = group.target(g, block, z);
-            to.streaming = to.streaming && plain;  // else all of it is read again
+            const bool here = holds(g, block) && slope.gain.hi == slope.gain.hi;  // a row of NaN is one as it is
+            const auto to = group.target(g, block, z);
             if (slope.flat()) {
                 std::fill_n(to.out, n, T{0});
-                continue;
+            } else if (plain) {
+                const double at_y = here ? static_cast<double>(z[y]) : -kInf;  // results may go to where the scores are
+                probabilities(g, z, n, here ? y : -1, slope.gain, to);
+                if (at_y > -kInf) to.out[y] = static_cast<T>(rounded(slope.at(at_y == group.state[g].m, to.out[y], row[g].w_y, 1)));
+            } else if constexpr (sizeof(T) == 8) {
+                double* p = scratch(kTerms).get<double>(kBlock);
+                apply<Log::no>(z, n, group.state[g], group.beta(g), {p, to.next, false}, slope.gain, job.least);
+                less_masses(g, n, here ? y : -1, slope, p, to);
             }
-            probabilities(g, z, n, here ? y : -1, slope.gain, to);
-            if (!plain) subtract(n, to.out);
-            else if (top) to.out[y] = static_cast<T>(slope.at_maximum(row[g], row[g].w_y, 1, 0));
-            else if (in) to.out[y] = static_cast<T>(static_cast<double>(to.out[y]) - slope.scale * row[g].w_y);
         }
         group.flush(block);
     }
     // d x / d z: beta with the sign it was asked with.
-    double sign(int g) const {
+    Twofold beta_to_scores(int g) const {
         const RowScale& s = group.scale[g];
-        return group.beta(g).hi * (s.flat ? 0 : s.negate ? -1 : 1);
+        const Scale beta = group.beta(g);
+        return times(Twofold{beta.hi, beta.lo}, s.flat ? 0 : s.negate ? -1 : 1);
     }
     // gain p. The line of y is not written past the caches, as it is read again: that takes 0.95 ms of 4096 x 1024, so 0.4.
-    void probabilities(int g, const T* z, std::int64_t n, std::int64_t y, double gain, const Target<T>& to) const {
+    void probabilities(int g, const T* z, std::int64_t n, std::int64_t y, Twofold gain, const Target<T>& to) const {
         const std::int64_t line = 64 / sizeof(T);
         const bool cut = to.streaming && y >= 0;
         const std::int64_t near = cut ? y / line * line : n, far = std::min(n, near + line);
@@ -169,35 +171,43 @@ template <class T, int Size> struct Rows {
         put(near, far, false);
         put(far, n, true);
     }
-    // scale m_k of a block, the soft-cap's slope (0 outside the support), and what stands at the maximum.
-    void masses(int g, std::int64_t n, std::int64_t y, const Slope& slope) {
-        double *mass = scratch(kTerms).get<double>(3 * kBlock), *bend = mass + kBlock, *top = bend + kBlock;
-        const double e = job.label_smoothing, m = group.state[g].m;
-        const std::int64_t from = g * group.pitch;
-        const Softcap cap(job.softcap > 0 ? job.softcap : 1);
-        for (std::int64_t i = 0; i < n; ++i) {
-            const double z = group.scores[from + i], weight = w ? w[from + i] : 1, target = t ? t[from + i] : i == y ? 1 : 0;
-            mass[i] = slope.scale * slope.mass(weight, target, e);
-            bend[i] = z > -kInf || z != z ? 1 : 0;
-            top[i] = z == m ? slope.at_maximum(row[g], weight, target, e) : kNaN;
-        }
+    // From gain p to the gradient of a block: less the target's masses, times the soft-cap's slope, 0 outside the support.
+    void less_masses(int g, std::int64_t n, std::int64_t y, const Slope& slope, const double* p, const Target<double>& to) const {
         using V = Pack<double>;
-        for (std::int64_t i = 0; i < n && raw; i += V::kLanes)
-            (V::load_part(bend + i, n - i, 0) * cap.slope(V::load_part(raw + from + i, n - i, 0))).store_part(bend + i, n - i);
-    }
-    void subtract(std::int64_t n, T* out) const {
-        const double *mass = scratch(kTerms).get<double>(3 * kBlock), *bend = mass + kBlock, *top = bend + kBlock;
-        for (std::int64_t i = 0; i < n; ++i) {
-            const double slope = top[i] == top[i] ? top[i] : static_cast<double>(out[i]) - mass[i];
-            out[i] = static_cast<T>(bend[i] == 0 ? 0 : slope * bend[i]);
-        }
+        const std::int64_t from = g * group.pitch;
+        const State& s = group.state[g];
+        const V zero = V::all(0), one = V::all(1), m = V::all(s.m), out = V::all(-kInf);
+        const Softcap cap(job.softcap > 0 ? job.softcap : 1);
+        map(scores(g), p, n, Target<double>{to.out, p, to.streaming}, [&, i = std::int64_t{0}](V z, V p_k) mutable SOFTARGMAX_LAMBDA {
+            const V w_k = w ? V::load_part(w + from + i, n - i, 0) : one, t_k = t ? V::load_part(t + from + i, n - i, 0) : zero;
+            Two<V> d = slope.off_maximum(p_k, w_k, t_k);
+            if (any(equal(z, m)) || (i <= y && y < i + V::kLanes)) {
+                double lanes[6][V::kLanes];
+                const V parts[] = {z, p_k, w_k, t_k, d.hi, d.lo};
+                for (int k = 0; k < 6; ++k) parts[k].store(lanes[k]);
+                auto& [at, gain_p, w_at, t_at, hi, lo] = lanes;
+                for (int k = 0; k < V::kLanes; ++k)
+                    if (at[k] == s.m || i + k == y) {
+                        const Twofold x = slope.at(at[k] == s.m, gain_p[k], w_at[k], i + k == y ? 1 : t_at[k]);
+                        hi[k] = x.hi;
+                        lo[k] = x.lo;
+                    }
+                d = {V::load(hi), V::load(lo)};
+            }
+            if (raw) {
+                const Two<V> bend = cap.slope(V::load_part(raw + from + i, n - i, 0));
+                d = {d.hi * bend.hi, fma(d.hi, bend.hi, zero - d.hi * bend.hi) + (d.hi * bend.lo + d.lo * bend.hi)};
+            }
+            i += V::kLanes;
+            return keep(above(z, out), d.hi + d.lo);
+        });
     }
 
     void run() {
         fold_rows();
         put_losses();
         for (std::int64_t b = 0; b < group.blocks() && job.out; ++b) {
-            if (group.blocks() > 1 || (plain && !job.folds)) load(b);
+            if (group.blocks() > 1 || !(looks || job.folds)) load(b);
             gradient(b);
         }
     }

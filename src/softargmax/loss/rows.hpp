@@ -18,67 +18,83 @@ struct Row {
     double at_y = 0;      // the score of y
     double w_y = 1;
     double n = 0;             // scores in the support
-    double w = 0, w_far = 0;  // sum w_k, sum w_k far
-    double t = 0, t_far = 0;  // sum w_k t_k, sum w_k t_k far
-    double beyond = 0;        // sum w_k t_k outside the support
+    Twofold w{}, w_far{};     // sum w_k, sum w_k far
+    Twofold t{}, t_far{};     // sum w_k t_k, sum w_k t_k far
+    Twofold beyond{};         // sum w_k t_k outside the support
 };
 
 inline bool is_limit(const State& s, Scale beta) { return std::isinf(s.m) || std::isinf(beta.hi); }
 
 // beta (m - z); in the limits, where the ties with m share the row, 0 for these and infinite for the others.
-inline double distance(double z, const State& s, Scale beta) {
-    if (is_limit(s, beta)) return z == s.m ? 0 : kInf;
-    if (std::fabs(s.m) > 1e290) return 2 * ((s.m * 0.5 - z * 0.5) * beta.hi);
+inline Twofold distance(double z, const State& s, Scale beta) {
+    if (is_limit(s, beta)) return {z == s.m ? 0 : kInf, 0};
+    if (std::fabs(s.m) > 1e290) return {2 * ((s.m * 0.5 - z * 0.5) * beta.hi), 0};
     const Twofold d = two_sum(s.m, -z), x = times(d.hi, beta);
-    return std::isinf(d.hi) ? d.hi : x.hi + (x.lo + d.lo * beta.hi);
+    return or_infinite(x.hi, x.lo + d.lo * beta.hi);
 }
-// c lse^2
-inline double z_loss_of(const State& s, Scale beta, const LossJob& job) {
-    if (job.z_loss == 0) return 0;
-    const double lse = finalize(s, beta);
-    return job.z_loss * lse * lse;
-}
+
+// What a row's target is weighed with: 1 - e, and e / n.
+struct Smoothing {
+    Twofold own, each;
+    Smoothing(const Row& row, double e)
+        : own(two_sum(1.0, -e)), each(e > 0 ? times(inverse({row.n, 0}), e) : Twofold{}) {}
+};
 
 inline double loss_of(const Row& row, const State& s, Scale beta, const LossJob& job) {
     if (row.ignored) return 0;
     if (s.r != s.r) return kNaN;
-    const double e = job.label_smoothing, log = log_l(s), w_y = (1 - e) * row.w_y;
-    const bool lost = row.y >= 0 ? !row.inside && w_y > 0 : (1 - e) * row.beyond > 0;
-    if (lost || s.r == -1) return kInf;
-    double nll = row.y < 0 ? (1 - e) * (row.t_far + row.t * log) : w_y > 0 ? w_y * (distance(row.at_y, s, beta) + log) : 0;
-    if (e > 0) nll += e / row.n * (row.w_far + row.w * log);
-    return nll + z_loss_of(s, beta, job);
+    const Twofold log{log_l(s), 0}, lse = lse_of(s, beta);
+    const Smoothing share(row, job.label_smoothing);
+    const bool owns = share.own.hi > 0 && (row.y < 0 || row.w_y > 0);
+    if (s.r == -1 || (owns && (row.y >= 0 ? !row.inside : row.beyond.hi > 0))) return kInf;
+    Twofold loss{};
+    if (owns && row.y >= 0) loss = times(times(share.own, row.w_y), plus(distance(row.at_y, s, beta), log));
+    else if (owns) loss = times(share.own, plus(row.t_far, times(row.t, log)));
+    if (share.each.hi > 0) loss = plus(loss, times(share.each, plus(row.w_far, times(row.w, log))));
+    if (job.z_loss > 0) loss = plus(loss, times(times(lse, lse), job.z_loss));
+    return rounded(loss);
 }
 
 // The gradient to the scores of one row, gain p_k - scale m_k.
 //
 // At the maximum p_k may be next to 1: there it is scale ((rest - m_k) p_k - m_k (1 - p_k)) with 1 - p_k = r / (1 + r).
+// All is twofold: seed, beta, tau and 2 c lse rounded one by one came to 6 ulp of a float64 gradient.
 struct Slope {
-    double gain = 0, scale = 0;
-    double rest = 0;  // tau + 2 c lse
-    double own = 0, each = 0, lse = 0;  // (1 - e) sum w t, e / n, 2 c lse: the parts of rest
-    double p = 0, others_p = 0;  // of a score at the maximum, and of the rest
+    Smoothing share;
+    Twofold gain{}, scale{};
+    Twofold own{}, lse{};  // (1 - e) sum w t and 2 c lse, which with (e / n) sum w make tau + 2 c lse, the rest
+    Twofold w{};
+    Twofold own_mass{}, each_mass{};  // scale (1 - e) and scale e / n
+    Twofold p{}, others_p{};  // of a score at the maximum, and of the others
 
-    Slope(const Row& row, const State& s, Scale beta, double seed, const LossJob& job) {
+    // `seed`: d / d loss times beta
+    Slope(const Row& row, const State& s, Scale beta, Twofold seed, const LossJob& job) : share(row, job.label_smoothing) {
         if (row.ignored || s.r == -1 || (is_limit(s, beta) && s.r == s.r)) return;  // constant there
-        const double e = job.label_smoothing;
-        own = (1 - e) * (row.y < 0 ? row.t + row.beyond : row.w_y);
-        each = e > 0 ? e / row.n : 0;
-        lse = job.z_loss > 0 ? 2 * job.z_loss * finalize(s, beta) : 0;
-        rest = own + each * row.w + lse;
+        own = times(share.own, row.y < 0 ? plus(row.t, row.beyond) : Twofold{row.w_y, 0});
+        if (job.z_loss > 0) lse = times(lse_of(s, beta), 2 * job.z_loss);
+        w = row.w;
         scale = seed;
-        gain = s.r == s.r ? seed * rest : kNaN;
-        p = 1 / (1 + s.r);
-        others_p = (s.r + s.low) / (1 + s.r);
+        own_mass = times(scale, share.own);
+        each_mass = times(scale, share.each);
+        gain = s.r == s.r ? times(seed, plus(plus(own, times(share.each, w)), lse)) : Twofold{kNaN, 0};
+        p = inverse(sum_l(s));
+        others_p = times(Twofold{s.r, s.low}, p);
     }
-    bool flat() const { return scale == 0 && gain == gain; }  // a row of NaN has a gradient of NaN, whatever comes in
-    double mass(double w, double t, double e) const { return w * ((1 - e) * t + each); }
-    // rest - m_k, each part without cancellation
-    double others(const Row& row, double w, double w_t, double e) const {
-        return (own - (1 - e) * w_t) + (each > 0 ? each * (row.w - w) : 0) + lse;
+    bool flat() const { return scale.hi == 0 && gain.hi == gain.hi; }  // a row of NaN has a gradient of NaN, whatever comes in
+    // gain p_k - scale m_k, at the maximum or not
+    Twofold at(bool top, double gain_p, double w_k, double t) const {
+        if (!top) return off_maximum(gain_p, w_k, t);
+        const Twofold m = times(plus(times(own_mass, t), each_mass), w_k);  // scale m_k
+        const Twofold own_others = minus(own, times(times(share.own, w_k), t)), each_others = times(share.each, minus(w, {w_k, 0}));
+        return minus(times(scale, times(plus(plus(own_others, each_others), lse), p)), times(m, others_p));
     }
-    double at_maximum(const Row& row, double w, double t, double e) const {
-        return scale * (others(row, w, w * t, e) * p - mass(w, t, e) * others_p);
+    template <class V> SOFTARGMAX_INLINE Two<V> off_maximum(V gain_p, V w_k, V t) const {
+        const auto all = [](double x) SOFTARGMAX_LAMBDA { return Splat<V>::of(x); };
+        const V own_hi = all(own_mass.hi) * t, own_lo = fma(all(own_mass.hi), t, all(0) - own_hi) + all(own_mass.lo) * t;
+        const Two<V> both = two_sum(own_hi, all(each_mass.hi));
+        const V m = both.hi * w_k, m_lo = fma(both.hi, w_k, all(0) - m) + (both.lo + (own_lo + all(each_mass.lo))) * w_k;
+        const Two<V> d = two_sum(gain_p, all(0) - m);
+        return {d.hi, d.lo - m_lo};
     }
 };
 

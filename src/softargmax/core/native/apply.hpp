@@ -12,23 +12,19 @@ namespace softargmax::SOFTARGMAX_ISA_NAME {
 template <class T> SOFTARGMAX_INLINE double inverse_of(double r, double e) { return Reach<T>::lower / (e * (1.0 + r)); }
 template <class T> SOFTARGMAX_INLINE Twofold inverse_of(const State& s, const Peak<T>& peak) {
     if constexpr (sizeof(T) == 4) return {inverse_of<T>(s.r, peak.e), 0};
-    const Twofold l = two_sum(1.0, s.r);
-    const double whole = peak.e * l.hi;
-    const double rest = fma(peak.e, l.hi, -whole) + (peak.e * (l.lo + s.low) + peak.e_low * l.hi);
-    const double q = 1.0 / whole;
-    const Twofold inverse = two_sum(q, (fma(-q, whole, 1.0) - q * rest) * q);
-    return {inverse.hi * Reach<T>::lower, inverse.lo * Reach<T>::lower};
+    const Twofold q = inverse(times(Twofold{peak.e, peak.e_low}, sum_l(s))), both = two_sum(q.hi, q.lo);
+    return {both.hi * Reach<T>::lower, both.lo * Reach<T>::lower};
 }
 // The same as a pair of T: it costs one instruction and takes 0.5 ulp off the result.
 template <class T> struct Factor {
     Split<T> f;
     SOFTARGMAX_INLINE explicit Factor(Twofold x) : f(x.hi, x.lo) {}
-    SOFTARGMAX_INLINE Factor(const State& s, const Peak<T>& peak, double gain = 1) : Factor(times_exactly(inverse_of(s, peak), gain)) {}
+    SOFTARGMAX_INLINE Factor(const State& s, const Peak<T>& peak, Twofold gain = {1, 0}) : Factor(softargmax::SOFTARGMAX_ISA_NAME::times(inverse_of(s, peak), gain)) {}
     SOFTARGMAX_INLINE Pack<T> times(Term<T> e) const { return (f.hi + fma(e.t, f.hi, f.lo)) * e.power; }
 };
 
 // gain p: a gradient is a multiple of p. Probabilities of `least` and below are made 0.
-template <class T> void softmax_finite(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to, double gain, double least) {
+template <class T> void softmax_finite(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to, Twofold gain, double least) {
     const Peak<T> peak(static_cast<T>(s.m), beta);
     const Factor<T> factor(s, peak, gain);
     const double reach = least > 0 ? std::min(-log_scalar(least) - log_l(s), Reach<T>::reach) : Reach<T>::reach;
@@ -84,8 +80,8 @@ template <Log log, class T> void apply_limit(const T* z, std::int64_t n, const S
 
 // softmax (times a gain, without what is `least` or below) or log_softmax of a piece of a row, from the state of the whole row.
 template <Log log, class T>
-void apply(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to, double gain = 1, double least = 0) {
-    if (s.r != s.r || std::isinf(s.m) || std::isinf(beta.hi)) return apply_limit<log>(z, n, s, to.out, gain);
+void apply(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to, Twofold gain = {1, 0}, double least = 0) {
+    if (s.r != s.r || std::isinf(s.m) || std::isinf(beta.hi)) return apply_limit<log>(z, n, s, to.out, gain.hi);
     if constexpr (sizeof(T) == 4) {
         if (!fits_float(s.m, beta)) {
             double wide[kBlock] = {};

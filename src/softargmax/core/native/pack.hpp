@@ -61,6 +61,7 @@ template <class V> SOFTARGMAX_INLINE auto equal(Pair<V> x, Pair<V> y) {
 template <class M> SOFTARGMAX_INLINE PairMask<M> unless(PairMask<M> x, PairMask<M> y) {
     return {unless(x.a, y.a), unless(x.b, y.b)};
 }
+template <class M> SOFTARGMAX_INLINE bool any(PairMask<M> x) { return any(x.a) || any(x.b); }
 template <class M, class V> SOFTARGMAX_INLINE Pair<V> keep(PairMask<M> m, Pair<V> x) {
     return {keep(m.a, x.a), keep(m.b, x.b)};
 }

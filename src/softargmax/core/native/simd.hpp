@@ -178,6 +178,7 @@ SOFTARGMAX_INLINE One<float> keep(OneMask<float> m, One<float> a) {
 SOFTARGMAX_INLINE One<double> keep(OneMask<double> m, One<double> a) {
     return {_mm512_maskz_mov_pd(static_cast<__mmask8>(m.bits), a.r)};
 }
+template <class T> SOFTARGMAX_INLINE bool any(OneMask<T> m) { return m.bits != 0; }
 template <class T> struct OneCount {
     std::int64_t n = 0;
     SOFTARGMAX_INLINE void add(OneMask<T> m) { n += __builtin_popcount(m.bits); }
@@ -192,6 +193,10 @@ template <class T> SOFTARGMAX_INLINE OneMask<T> equal(One<T> a, One<T> b) { retu
 template <class T> SOFTARGMAX_INLINE OneMask<T> unless(OneMask<T> a, OneMask<T> b) { return {a.bits & ~b.bits}; }
 template <class T> SOFTARGMAX_INLINE One<T> keep(OneMask<T> m, One<T> a) {
     return {(Register<T>)((IntRegister<T>)a.r & m.bits)};
+}
+template <class T> SOFTARGMAX_INLINE bool any(OneMask<T> m) {
+    const IntRegister<T> none{};
+    return std::memcmp(&m.bits, &none, sizeof none) != 0;
 }
 template <class T> struct OneCount {
     IntRegister<T> n{};

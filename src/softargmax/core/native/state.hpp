@@ -33,11 +33,23 @@ template <class V> SOFTARGMAX_INLINE Two<V> times(V d, Scale beta) {
     return {hi, fma(d, b, Splat<V>::of(-0.0) - hi) + d * Splat<V>::of(beta.lo)};
 }
 
-// (hi + lo) gain
-SOFTARGMAX_INLINE Twofold times_exactly(Twofold x, double gain) {
-    const double hi = x.hi * gain;
-    return {hi, fma(x.hi, gain, -hi) + x.lo * gain};
+// Sums, products and inverses to about 2^-100; what is infinite has no lower part.
+SOFTARGMAX_INLINE Twofold or_infinite(double hi, double lo) { return {hi, std::isinf(hi) ? 0 : lo}; }
+SOFTARGMAX_INLINE Twofold plus(Twofold a, Twofold b) {
+    const Twofold s = two_sum(a.hi, b.hi);
+    return or_infinite(s.hi, s.lo + (a.lo + b.lo));
 }
+SOFTARGMAX_INLINE Twofold minus(Twofold a, Twofold b) { return plus(a, {-b.hi, -b.lo}); }
+SOFTARGMAX_INLINE Twofold times(Twofold a, Twofold b) {
+    const double hi = a.hi * b.hi;
+    return or_infinite(hi, fma(a.hi, b.hi, -hi) + (a.hi * b.lo + a.lo * b.hi));
+}
+SOFTARGMAX_INLINE Twofold times(Twofold a, double b) { return times(a, Twofold{b, 0}); }
+SOFTARGMAX_INLINE Twofold inverse(Twofold x) {
+    const double q = 1.0 / x.hi;
+    return or_infinite(q, (fma(-q, x.hi, 1.0) - q * x.lo) * q);
+}
+SOFTARGMAX_INLINE double rounded(Twofold x) { return x.hi + x.lo; }
 
 SOFTARGMAX_INLINE State merge(State a, State b, Scale beta) {
     if (b.m > a.m) {
@@ -56,6 +68,12 @@ SOFTARGMAX_INLINE State merge(State a, State b, Scale beta) {
     return {a.m, sum.hi, std::isinf(sum.hi) ? 0 : sum.lo};
 }
 
+// l = 1 + r.
+SOFTARGMAX_INLINE Twofold sum_l(const State& s) {
+    const Twofold l = two_sum(1.0, s.r);
+    return {l.hi, l.lo + s.low};
+}
+
 // ---- finalize -------------------------------------------------------------------------------------------------
 
 // log l = log1p(r); -inf for an empty row.
@@ -65,13 +83,13 @@ inline double log_l(const State& s) {
 }
 
 // lse = log sum exp(beta z), in nats.
-inline double finalize(const State& s, Scale beta) {
+inline Twofold lse_of(const State& s, Scale beta) {
     const double tail = log_l(s);
-    if (std::isinf(s.m) || std::isinf(beta.hi)) return s.m == 0 ? tail : s.m * beta.hi + 0 * s.r;
-    const Twofold top = times(s.m, beta), lse = two_sum(top.hi, tail);
-    if (std::isinf(top.hi)) return top.hi;
-    return lse.hi + (lse.lo + top.lo);
+    if (std::isinf(s.m) || std::isinf(beta.hi)) return {s.m == 0 ? tail : s.m * beta.hi + 0 * s.r, 0};
+    const Twofold top = times(s.m, beta);
+    return std::isinf(top.hi) ? Twofold{top.hi, 0} : plus(top, {tail, 0});
 }
+inline double finalize(const State& s, Scale beta) { return rounded(lse_of(s, beta)); }
 
 // The same divided by beta: the smooth maximum m + log1p(r) / beta.
 inline double smooth_maximum(const State& s, Scale beta) {
