@@ -10,6 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt
 PACKAGE := pyproject.toml CMakeLists.txt cmake/native_stub.txt
 NATIVE := $(shell find src -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
+CXX_SOURCES = $(NATIVE) $(wildcard tests/*/*.cpp tools/*.cpp)
 # Several people may build in one tree at once.
 LOCK := flock build/.lock
 
@@ -56,13 +57,15 @@ test: lint types check ## lint, types, all tests and doctests
 check: $(VENV)/.native $(VENV)/.group-test ## tests and doctests only
 	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
 
-lint: $(VENV)/.group-lint ## ruff, formatting
+lint: $(VENV)/.group-lint ## ruff, formatting, of C++ too
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
 
 format: $(VENV)/.group-lint ## rewrite to the house format
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
+	$(BIN)/clang-format -i $(CXX_SOURCES)
 
 types: $(VENV)/.group-lint $(VENV)/.native $(VENV)/.group-test ## mypy, strict
 	$(BIN)/mypy

@@ -53,8 +53,8 @@ struct Found {
     }
 };
 
-// Every float32 x of one sign with |beta x| <= 104 (below: results under half the smallest subnormal; above 88.73: beyond
-// the largest float32).
+// Every float32 x of one sign with |beta x| <= 104 (below: results under half the smallest subnormal; above 88.73:
+// beyond the largest float32).
 template <bool Unit> Found check(Scale beta, bool negative) {
     using V = Pack<float>;
     const int exponent = negative ? 62 : -62;
@@ -90,10 +90,11 @@ template <bool Unit> Found check(Scale beta, bool negative) {
 template <bool Unit> void report(const char* name, Scale beta) {
     for (bool negative : {true, false}) {
         const Found f = check<Unit>(beta, negative);
-        std::printf("{\"beta\": \"%s\", \"sign\": \"%s\", \"values\": %llu, \"max_ulp\": %.4f, \"mean_ulp\": %.4f, "
-                    "\"worst_at\": %.9g, \"bits\": \"%016llx\"}\n",
-                    name, negative ? "-" : "+", static_cast<unsigned long long>(f.count), f.worst,
-                    f.sum / static_cast<double>(f.count), static_cast<double>(f.at), static_cast<unsigned long long>(f.bits));
+        std::printf(
+            "{\"beta\": \"%s\", \"sign\": \"%s\", \"values\": %llu, \"max_ulp\": %.4f, \"mean_ulp\": %.4f, "
+            "\"worst_at\": %.9g, \"bits\": \"%016llx\"}\n",
+            name, negative ? "-" : "+", static_cast<unsigned long long>(f.count), f.worst,
+            f.sum / static_cast<double>(f.count), static_cast<double>(f.at), static_cast<unsigned long long>(f.bits));
         std::fflush(stdout);
     }
 }

@@ -44,7 +44,8 @@ template <class T> void rows(const char* type) {
             for (std::int64_t n : lengths) {
                 for (int kind = 0; kind < 5; ++kind) {
                     Numbers numbers{0x9E3779B97F4A7C15ULL + static_cast<std::uint64_t>(n * 8 + kind)};
-                    for (std::int64_t i = 0; i < n; ++i) z[static_cast<std::size_t>(i)] = static_cast<T>(spread * numbers.next());
+                    for (std::int64_t i = 0; i < n; ++i)
+                        z[static_cast<std::size_t>(i)] = static_cast<T>(spread * numbers.next());
                     const auto at = [&](std::int64_t i) -> T& { return z[static_cast<std::size_t>(i)]; };
                     if (kind == 1) at(n / 2) = -std::numeric_limits<T>::infinity();
                     if (kind == 2) at(n / 3) = std::numeric_limits<T>::infinity();
@@ -52,7 +53,8 @@ template <class T> void rows(const char* type) {
                     if (kind == 4) at(n / 2) = static_cast<T>(4 * spread + 40);  // a confident row
                     State state;
                     for (std::int64_t i = 0; i < n; i += kBlock) {
-                        state = merge(state, fold<T>(z.data() + i, n - i < kBlock ? n - i : kBlock, beta, z.data() + i), beta);
+                        state = merge(state, fold<T>(z.data() + i, n - i < kBlock ? n - i : kBlock, beta, z.data() + i),
+                                      beta);
                     }
                     const double lse = finalize(state, beta);
                     for (double x : {state.m, state.r, lse, smooth_maximum(state, beta)}) hash.add(x);

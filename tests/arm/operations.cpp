@@ -89,9 +89,9 @@ void one(Op op, Type type, std::int64_t rows, std::int64_t cols, double spread, 
     softargmax::SOFTARGMAX_ISA_NAME::run(job);
     std::uint64_t hash = 0xCBF29CE484222325ULL;  // FNV-1a
     for (char c : out.bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3ULL;
-    std::printf("op %d type %d %lldx%lld spread %g columns %d T %g: %016llx\n", static_cast<int>(op), static_cast<int>(type),
-                static_cast<long long>(rows), static_cast<long long>(cols), spread, columns, temperature,
-                static_cast<unsigned long long>(hash));
+    std::printf("op %d type %d %lldx%lld spread %g columns %d T %g: %016llx\n", static_cast<int>(op),
+                static_cast<int>(type), static_cast<long long>(rows), static_cast<long long>(cols), spread, columns,
+                temperature, static_cast<unsigned long long>(hash));
 }
 
 }  // namespace
@@ -102,6 +102,7 @@ int main() {
             for (std::int64_t cols : {1, 7, 100, 4097, 9000})
                 for (double spread : {1.0, 40.0, 1e4})
                     for (bool columns : {false, true})
-                        for (double temperature : {1.0, 3.7, -2.0}) one(op, type, 5, cols, spread, columns, temperature);
+                        for (double temperature : {1.0, 3.7, -2.0})
+                            one(op, type, 5, cols, spread, columns, temperature);
     return 0;
 }

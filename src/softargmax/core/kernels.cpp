@@ -24,11 +24,13 @@ double multiply_adds(std::int64_t n) {
 
 namespace {
 
-// A block of B has up to kBlockCols columns, 2 MiB, which threads share. One as small as kNearCols stays in a second-level
-// cache: then A passes by it panel by panel, along rows of C (dW of 32768 x 512, depth 96: 104 ms against 120).
+// A block of B has up to kBlockCols columns, 2 MiB, which threads share. One as small as kNearCols stays in a
+// second-level cache: then A passes by it panel by panel, along rows of C (dW of 32768 x 512, depth 96: 104 ms against
+// 120).
 constexpr std::int64_t kBlockCols = 1024, kNearCols = 256;
 
-template <class T, int Width> Panels<T, Width> packed(const Factor2D& x, std::int64_t i, std::int64_t m, std::int64_t j, std::int64_t n, T* to) {
+template <class T, int Width> Panels<T, Width> packed(const Factor2D& x, std::int64_t i, std::int64_t m, std::int64_t j,
+                                                      std::int64_t n, T* to) {
     with_type(x.type, x.data, [&](auto* base) {
         using S = std::remove_reference_t<decltype(*base)>;
         pack<Width>(Matrix<S>{base + i * x.row + j * x.col, m, n, x.row, x.col}, to);
@@ -36,8 +38,8 @@ template <class T, int Width> Panels<T, Width> packed(const Factor2D& x, std::in
     return {to, m, n};
 }
 
-// Depth by depth, as its sums are; the columns of B in blocks that all threads share, the panels of A dealt out, and where
-// these are fewer than threads, the block in pieces too.
+// Depth by depth, as its sums are; the columns of B in blocks that all threads share, the panels of A dealt out, and
+// where these are fewer than threads, the block in pieces too.
 template <class T> void product(const ProductJob& job) {
     constexpr int width = kPanelCols<T>;
     T* const b = scratch(kOther).get<T>(kBlockCols * kDepth);
@@ -51,7 +53,8 @@ template <class T> void product(const ProductJob& job) {
                 const std::int64_t from = begin * width, count = std::min(n, end * width) - from;
                 packed<T, width>(columns, j + from, count, d, depth, b + from * depth);
             });
-            const std::int64_t few = n * depth <= kNearCols * kDepth ? 1 : kFewPanels, piece = ((n + pieces - 1) / pieces + width - 1) / width * width;
+            const std::int64_t few = n * depth <= kNearCols * kDepth ? 1 : kFewPanels,
+                               piece = ((n + pieces - 1) / pieces + width - 1) / width * width;
             parallel_for(job.threads, panels * pieces, [&](std::int64_t begin, std::int64_t end) {
                 T* const a = scratch(kScores).get<T>(kFewPanels * kPanelRows * kDepth);
                 for (std::int64_t unit = begin, count; unit < end; unit += count) {
@@ -60,9 +63,12 @@ template <class T> void product(const ProductJob& job) {
                     if (from >= n) return;
                     T* const c = out + i * job.pitch + j + from;
                     Addend<T> addend{c, job.pitch};
-                    if (d == 0 && !job.adds) addend = job.bias ? Addend<T>{reinterpret_cast<const T*>(job.bias) + j + from, 0} : Addend<T>{};
-                    const auto rows = packed<T, kPanelRows>(job.a, i, std::min(count * kPanelRows, job.rows - i), d, depth, a);
-                    multiply(rows, PanelsB<T>{b, n, depth}.part(from, std::min(piece, n - from)), c, job.pitch, addend, job.sparse);
+                    if (d == 0 && !job.adds)
+                        addend = job.bias ? Addend<T>{reinterpret_cast<const T*>(job.bias) + j + from, 0} : Addend<T>{};
+                    const auto rows =
+                        packed<T, kPanelRows>(job.a, i, std::min(count * kPanelRows, job.rows - i), d, depth, a);
+                    multiply(rows, PanelsB<T>{b, n, depth}.part(from, std::min(piece, n - from)), c, job.pitch, addend,
+                             job.sparse);
                 }
             });
         }

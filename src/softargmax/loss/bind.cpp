@@ -19,17 +19,21 @@ template <class T> T* numbers(const char* name, const View& x, std::int64_t coun
         stride *= x.shape[d];
         size *= x.shape[d];
     }
-    if ((!dense && size > 0) || size != count) throw nb::value_error((std::string(name) + ": not as many float64 in a row as rows want").c_str());
+    if ((!dense && size > 0) || size != count)
+        throw nb::value_error((std::string(name) + ": not as many float64 in a row as rows want").c_str());
     return reinterpret_cast<T*>(x.data);
 }
 
-// Losses of rows, their states, and where `out` is given the gradients. `target`: classes in the order of the rows, else
-// `other` holds probabilities. With `given` states the scores are not folded again. Returns how many rows are not ignored.
-std::int64_t cross_entropy(nb::handle z_, std::optional<nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>> target,
-                   nb::handle other_, nb::handle weight_, nb::handle where_, const Axes& axes, nb::handle hi, nb::handle lo,
-                   std::int64_t ignore_index, double label_smoothing, double z_loss, double softcap, double least, nb::handle states_,
-                   bool given, nb::handle loss_, nb::handle lse_, nb::handle out_, nb::handle seed_) {
-    const Held z(z_), other(other_), weight(weight_), where(where_), states(states_, !given), loss(loss_, true), lse(lse_, true), out(out_, true), seed(seed_);
+// Losses of rows, their states, and where `out` is given the gradients. `target`: classes in the order of the rows,
+// else `other` holds probabilities. With `given` states the scores are not folded again. Returns how many rows are not
+// ignored.
+std::int64_t cross_entropy(
+    nb::handle z_, std::optional<nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>> target,
+    nb::handle other_, nb::handle weight_, nb::handle where_, const Axes& axes, nb::handle hi, nb::handle lo,
+    std::int64_t ignore_index, double label_smoothing, double z_loss, double softcap, double least, nb::handle states_,
+    bool given, nb::handle loss_, nb::handle lse_, nb::handle out_, nb::handle seed_) {
+    const Held z(z_), other(other_), weight(weight_), where(where_), states(states_, !given), loss(loss_, true),
+        lse(lse_, true), out(out_, true), seed(seed_);
     must_be("z", z, kReal);
     must_be("other", other, kReal);
     must_be("weight", weight, kReal);
@@ -52,7 +56,8 @@ std::int64_t cross_entropy(nb::handle z_, std::optional<nb::ndarray<const std::i
     const bool one = seed && seed.shape.empty();
     job.seed = numbers<const double>("seed", seed, one ? 1 : rows);
     job.seed_stride = one ? 0 : 1;
-    if (!job.states || (out && !seed) || (!target && !other)) throw nb::value_error("states, target and seed: there have to be some");
+    if (!job.states || (out && !seed) || (!target && !other))
+        throw nb::value_error("states, target and seed: there have to be some");
     std::int64_t counted = rows;
     if (target) {
         job.target = target->data();
@@ -60,8 +65,9 @@ std::int64_t cross_entropy(nb::handle z_, std::optional<nb::ndarray<const std::i
         for (std::int64_t i = 0; i < rows; ++i)
             if (job.target[i] == ignore_index) --counted;
             else if (job.target[i] < 0 || job.target[i] >= job.cols.total)
-                throw nb::index_error(("target: " + std::to_string(job.target[i]) + " in row " + std::to_string(i) + "; it may be from 0 to " +
-                                       std::to_string(job.cols.total - 1)).c_str());
+                throw nb::index_error(("target: " + std::to_string(job.target[i]) + " in row " + std::to_string(i) +
+                                       "; it may be from 0 to " + std::to_string(job.cols.total - 1))
+                                          .c_str());
     }
     job.ignore_index = ignore_index;
     job.label_smoothing = label_smoothing;
@@ -76,10 +82,12 @@ std::int64_t cross_entropy(nb::handle z_, std::optional<nb::ndarray<const std::i
 }  // namespace
 
 void bind_loss(nb::module_& module) {
-    module.def("cross_entropy", &cross_entropy, "z"_a, "target"_a.none(), "other"_a.none(), "weight"_a.none(), "where"_a.none(),
-               "axes"_a, "hi"_a, "lo"_a, "ignore_index"_a, "label_smoothing"_a, "z_loss"_a, "softcap"_a, "least"_a, "states"_a, "given"_a,
-               "loss"_a = nb::none(), "lse"_a = nb::none(), "out"_a = nb::none(), "seed"_a = nb::none(),
-               "the loss of every row and its state; the gradient, times seed, into out; how many rows are not ignored");
+    module.def(
+        "cross_entropy", &cross_entropy, "z"_a, "target"_a.none(), "other"_a.none(), "weight"_a.none(),
+        "where"_a.none(), "axes"_a, "hi"_a, "lo"_a, "ignore_index"_a, "label_smoothing"_a, "z_loss"_a, "softcap"_a,
+        "least"_a, "states"_a, "given"_a, "loss"_a = nb::none(), "lse"_a = nb::none(), "out"_a = nb::none(),
+        "seed"_a = nb::none(),
+        "the loss of every row and its state; the gradient, times seed, into out; how many rows are not ignored");
 }
 
 }  // namespace softargmax

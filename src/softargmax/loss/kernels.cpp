@@ -1,9 +1,9 @@
 // Losses of rows, and their gradients. Compiled once for each instruction set.
 //
 // A row's blocks are folded into its state; the loss is made of the state and of what the target picks. The gradient is
-// the state applied to the blocks, as softmax is, less the target's mass. Classes as targets, without label smoothing and
-// soft-cap, need nothing else (`plain`). Other losses run in double, since p less a smoothed target cancels, and where
-// the target has more than one class they look at each block once more, for its sums.
+// the state applied to the blocks, as softmax is, less the target's mass. Classes as targets, without label smoothing
+// and soft-cap, need nothing else (`plain`). Other losses run in double, since p less a smoothed target cancels, and
+// where the target has more than one class they look at each block once more, for its sums.
 #include "core/native/deal.hpp"
 #include "loss/rows.hpp"
 #include "loss/softcap.hpp"
@@ -16,9 +16,11 @@ template <class T, int Size> struct Rows {
     const LossJob& job;
     const bool plain, looks;  // whether the state and the target's class are all that is needed; whether sums are, too
     Row row[Size];
-    const double *w = nullptr, *t = nullptr, *raw = nullptr;  // of the block: weights, target, scores before the soft-cap
+    // Of the block: weights, target, scores before the soft-cap.
+    const double *w = nullptr, *t = nullptr, *raw = nullptr;
 
-    Rows(Group<T, Size>& g, const LossJob& j) : group(g), job(j), plain(is_plain(j)), looks(!j.target || j.label_smoothing > 0) {
+    Rows(Group<T, Size>& g, const LossJob& j)
+        : group(g), job(j), plain(is_plain(j)), looks(!j.target || j.label_smoothing > 0) {
         for (int i = 0; i < group.count; ++i) {
             if (!job.target) continue;
             row[i].y = job.target[group.first + i];
@@ -36,7 +38,9 @@ template <class T, int Size> struct Rows {
     }
     std::int64_t size(std::int64_t block) const { return group.end(block) - group.begin(block); }
     const T* scores(int g) const { return group.scores + g * group.pitch; }
-    bool holds(int g, std::int64_t block) const { return row[g].y >= group.begin(block) && row[g].y < group.end(block); }
+    bool holds(int g, std::int64_t block) const {
+        return row[g].y >= group.begin(block) && row[g].y < group.end(block);
+    }
 
     void load(std::int64_t block) {
         group.load(block);
@@ -65,7 +69,8 @@ template <class T, int Size> struct Rows {
         Count<double> count;
         Sum<double> w_sum, w_far, t_sum, t_far, beyond;
         for (std::int64_t i = 0; i < n; i += V::kLanes) {
-            const V z = V::load_part(group.scores + from + i, n - i, -kInf), weight = w ? V::load_part(w + from + i, n - i, 0) : one;
+            const V z = V::load_part(group.scores + from + i, n - i, -kInf);
+            const V weight = w ? V::load_part(w + from + i, n - i, 0) : one;
             const auto in = above(z, out);
             const V far = keep(unless(in, equal(z, m)), fma(z, minus_half, half_m));
             count.add(in);
@@ -142,7 +147,8 @@ template <class T, int Size> struct Rows {
             } else if (plain) {
                 const double at_y = here ? static_cast<double>(z[y]) : -kInf;  // results may go to where the scores are
                 probabilities(g, z, n, here ? y : -1, slope.gain, to);
-                if (at_y > -kInf) to.out[y] = static_cast<T>(rounded(slope.at(at_y == group.state[g].m, to.out[y], row[g].w_y, 1)));
+                if (at_y > -kInf)
+                    to.out[y] = static_cast<T>(rounded(slope.at(at_y == group.state[g].m, to.out[y], row[g].w_y, 1)));
             } else if constexpr (sizeof(T) == 8) {
                 double* p = scratch(kTerms).get<double>(kBlock);
                 apply<Log::no>(z, n, group.state[g], group.beta(g), {p, to.next, false}, slope.gain, job.least);
@@ -157,7 +163,8 @@ template <class T, int Size> struct Rows {
         const Scale beta = group.beta(g);
         return times(Twofold{beta.hi, beta.lo}, s.flat ? 0 : s.negate ? -1 : 1);
     }
-    // gain p. The line of y is not written past the caches, as it is read again: that takes 0.95 ms of 4096 x 1024, so 0.4.
+    // gain p. The line of y is not written past the caches, as it is read again: that takes 0.95 ms of 4096 x 1024, so
+    // 0.4.
     void probabilities(int g, const T* z, std::int64_t n, std::int64_t y, Twofold gain, const Target<T>& to) const {
         const std::int64_t line = 64 / sizeof(T);
         const bool cut = to.streaming && y >= 0;
@@ -171,15 +178,19 @@ template <class T, int Size> struct Rows {
         put(near, far, false);
         put(far, n, true);
     }
-    // From gain p to the gradient of a block: less the target's masses, times the soft-cap's slope, 0 outside the support.
-    void less_masses(int g, std::int64_t n, std::int64_t y, const Slope& slope, const double* p, const Target<double>& to) const {
+    // From gain p to the gradient of a block: less the target's masses, times the soft-cap's slope, 0 outside the
+    // support.
+    void less_masses(int g, std::int64_t n, std::int64_t y, const Slope& slope, const double* p,
+                     const Target<double>& to) const {
         using V = Pack<double>;
         const std::int64_t from = g * group.pitch;
         const State& s = group.state[g];
         const V zero = V::all(0), one = V::all(1), m = V::all(s.m), out = V::all(-kInf);
         const Softcap cap(job.softcap > 0 ? job.softcap : 1);
-        map(scores(g), p, n, Target<double>{to.out, p, to.streaming}, [&, i = std::int64_t{0}](V z, V p_k) mutable SOFTARGMAX_LAMBDA {
-            const V w_k = w ? V::load_part(w + from + i, n - i, 0) : one, t_k = t ? V::load_part(t + from + i, n - i, 0) : zero;
+        map(scores(g), p, n, Target<double>{to.out, p, to.streaming},
+            [&, i = std::int64_t{0}](V z, V p_k) mutable SOFTARGMAX_LAMBDA {
+            const V w_k = w ? V::load_part(w + from + i, n - i, 0) : one;
+            const V t_k = t ? V::load_part(t + from + i, n - i, 0) : zero;
             Two<V> d = slope.off_maximum(p_k, w_k, t_k);
             if (any(equal(z, m)) || (i <= y && y < i + V::kLanes)) {
                 double lanes[6][V::kLanes];
@@ -214,7 +225,8 @@ template <class T, int Size> struct Rows {
 };
 
 template <class T> void run_as(const LossJob& job) {
-    if (rows_are_adjacent(job, job.z)) each_group<T, kGroup>(Frame<T>(job, kGroup), [&](Group<T, kGroup>& g) { Rows<T, kGroup>(g, job).run(); });
+    if (rows_are_adjacent(job, job.z))
+        each_group<T, kGroup>(Frame<T>(job, kGroup), [&](Group<T, kGroup>& g) { Rows<T, kGroup>(g, job).run(); });
     else each_group<T, 1>(Frame<T>(job, 1), [&](Group<T, 1>& g) { Rows<T, 1>(g, job).run(); });
 }
 

@@ -68,7 +68,8 @@ struct Slope {
     Twofold p{}, others_p{};  // of a score at the maximum, and of the others
 
     // `seed`: d / d loss times beta
-    Slope(const Row& row, const State& s, Scale beta, Twofold seed, const LossJob& job) : share(row, job.label_smoothing) {
+    Slope(const Row& row, const State& s, Scale beta, Twofold seed, const LossJob& job)
+        : share(row, job.label_smoothing) {
         if (row.ignored || s.r == -1 || (is_limit(s, beta) && s.r == s.r)) return;  // constant there
         own = times(share.own, row.y < 0 ? plus(row.t, row.beyond) : Twofold{row.w_y, 0});
         if (job.z_loss > 0) lse = times(lse_of(s, beta), 2 * job.z_loss);
@@ -80,19 +81,23 @@ struct Slope {
         p = inverse(sum_l(s));
         others_p = times(Twofold{s.r, s.low}, p);
     }
-    bool flat() const { return scale.hi == 0 && gain.hi == gain.hi; }  // a row of NaN has a gradient of NaN, whatever comes in
+    // A row of NaN has a gradient of NaN, whatever comes in.
+    bool flat() const { return scale.hi == 0 && gain.hi == gain.hi; }
     // gain p_k - scale m_k, at the maximum or not
     Twofold at(bool top, double gain_p, double w_k, double t) const {
         if (!top) return off_maximum(gain_p, w_k, t);
         const Twofold m = times(plus(times(own_mass, t), each_mass), w_k);  // scale m_k
-        const Twofold own_others = minus(own, times(times(share.own, w_k), t)), each_others = times(share.each, minus(w, {w_k, 0}));
+        const Twofold own_others = minus(own, times(times(share.own, w_k), t));
+        const Twofold each_others = times(share.each, minus(w, {w_k, 0}));
         return minus(times(scale, times(plus(plus(own_others, each_others), lse), p)), times(m, others_p));
     }
     template <class V> SOFTARGMAX_INLINE Two<V> off_maximum(V gain_p, V w_k, V t) const {
         const auto all = [](double x) SOFTARGMAX_LAMBDA { return Splat<V>::of(x); };
-        const V own_hi = all(own_mass.hi) * t, own_lo = fma(all(own_mass.hi), t, all(0) - own_hi) + all(own_mass.lo) * t;
+        const V own_hi = all(own_mass.hi) * t;
+        const V own_lo = fma(all(own_mass.hi), t, all(0) - own_hi) + all(own_mass.lo) * t;
         const Two<V> both = two_sum(own_hi, all(each_mass.hi));
-        const V m = both.hi * w_k, m_lo = fma(both.hi, w_k, all(0) - m) + (both.lo + (own_lo + all(each_mass.lo))) * w_k;
+        const V m = both.hi * w_k;
+        const V m_lo = fma(both.hi, w_k, all(0) - m) + (both.lo + (own_lo + all(each_mass.lo))) * w_k;
         const Two<V> d = two_sum(gain_p, all(0) - m);
         return {d.hi, d.lo - m_lo};
     }

@@ -10,8 +10,8 @@ namespace softargmax {
 namespace {
 
 // softmax and log_softmax, from scores or from a given state.
-void probabilities(Op op, nb::handle z_, nb::handle out_, const Axes& axes, nb::handle hi, nb::handle lo, nb::handle where_,
-                   nb::handle lse_, nb::handle m_, nb::handle r_, nb::handle low_) {
+void probabilities(Op op, nb::handle z_, nb::handle out_, const Axes& axes, nb::handle hi, nb::handle lo,
+                   nb::handle where_, nb::handle lse_, nb::handle m_, nb::handle r_, nb::handle low_) {
     const Held z(z_), out(out_, true), where(where_), lse(lse_, true), m(m_, true), r(r_, true), low(low_, true);
     must_be("z", z, kReal);
     must_be("out", out, kReal);
@@ -51,7 +51,8 @@ void logsumexp(nb::handle z_, nb::handle out_, const Axes& axes, nb::handle hi, 
 }
 
 // A sum under the softmax of z along its rows.
-void sum(Op op, nb::handle z_, nb::handle other_, nb::handle out_, const Axes& axes, nb::handle hi, nb::handle lo, nb::handle where_) {
+void sum(Op op, nb::handle z_, nb::handle other_, nb::handle out_, const Axes& axes, nb::handle hi, nb::handle lo,
+         nb::handle where_) {
     const Held z(z_), other(other_), out(out_, true), where(where_);
     must_be("z", z, kReal);
     must_be("other", other, kReal);
@@ -103,13 +104,15 @@ void segments(Op op, nb::handle z_, nb::ndarray<const std::int64_t, nb::ndim<1>,
     must_be("z", z, kReal);
     must_be("out", out, kReal);
     must_be("lse", lse, kReal);
-    if (z.shape.empty() || offsets.size() < 1) throw nb::value_error("offsets: z has no dimension to cut, or no offsets");
+    if (z.shape.empty() || offsets.size() < 1)
+        throw nb::value_error("offsets: z has no dimension to cut, or no offsets");
     const std::int64_t count = static_cast<std::int64_t>(offsets.size()) - 1;
     // A copy: they are addresses, and the caller's other threads may write to their own while the kernel runs.
     const std::vector<std::int64_t> at(offsets.data(), offsets.data() + offsets.size());
     if (at.front() != 0 || at.back() != z.shape[0])
         throw nb::value_error(("offsets: from " + std::to_string(at.front()) + " to " + std::to_string(at.back()) +
-                               "; they may go from 0 to the length of z, " + std::to_string(z.shape[0])).c_str());
+                               "; they may go from 0 to the length of z, " + std::to_string(z.shape[0]))
+                                  .c_str());
     bool falls = false;
     for (std::size_t s = 1; s < at.size(); ++s) falls |= at[s] < at[s - 1];
     if (falls) throw nb::value_error("offsets: they decrease somewhere; they may only stay or grow");
@@ -145,21 +148,24 @@ void segments(Op op, nb::handle z_, nb::ndarray<const std::int64_t, nb::ndim<1>,
 
 void bind_normalize(nb::module_& module) {
     const auto scores = [&](const char* name, Op op, const char* text) {
-        module.def(
-            name,
-            [op](nb::handle z, nb::handle out, const Axes& axes, nb::handle hi, nb::handle lo, nb::handle where,
-                 nb::handle lse) { probabilities(op, z, out, axes, hi, lo, where, lse, nb::none(), nb::none(), nb::none()); },
-            "z"_a, "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "where"_a = nb::none(), "lse"_a = nb::none(), text);
+        module.def(name,
+                   [op](nb::handle z, nb::handle out, const Axes& axes, nb::handle hi, nb::handle lo, nb::handle where,
+                        nb::handle lse) {
+            probabilities(op, z, out, axes, hi, lo, where, lse, nb::none(), nb::none(), nb::none());
+        },
+                   "z"_a, "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "where"_a = nb::none(), "lse"_a = nb::none(),
+                   text);
     };
     scores("softmax", Op::softmax, "exp(beta z - lse) into out; lse, in nats, where given");
     scores("log_softmax", Op::log_softmax, "beta z - lse into out; lse, in nats, where given");
 
     const auto from_state = [&](const char* name, Op op, const char* text) {
-        module.def(
-            name,
-            [op](nb::handle z, nb::handle m, nb::handle r, nb::handle low, nb::handle out, const Axes& axes, nb::handle hi, nb::handle lo,
-                 nb::handle where) { probabilities(op, z, out, axes, hi, lo, where, nb::none(), m, r, low); },
-            "z"_a, "m"_a, "r"_a, "low"_a, "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "where"_a = nb::none(), text);
+        module.def(name,
+                   [op](nb::handle z, nb::handle m, nb::handle r, nb::handle low, nb::handle out, const Axes& axes,
+                        nb::handle hi, nb::handle lo,
+                        nb::handle where) { probabilities(op, z, out, axes, hi, lo, where, nb::none(), m, r, low); },
+                   "z"_a, "m"_a, "r"_a, "low"_a, "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "where"_a = nb::none(),
+                   text);
     };
     from_state("apply_softmax", Op::apply_softmax, "softmax of a piece from the state of its whole rows");
     from_state("apply_log_softmax", Op::apply_log_softmax, "log_softmax of a piece from the state of its whole rows");
@@ -169,22 +175,21 @@ void bind_normalize(nb::module_& module) {
     module.def("logcumsumexp", &logcumsumexp, "z"_a, "out"_a, "axes"_a, "running log-sum-exp into out");
 
     const auto under_softmax = [&](const char* name, Op op, const char* text) {
-        module.def(
-            name,
-            [op](nb::handle z, nb::handle other, nb::handle out, const Axes& axes, nb::handle hi, nb::handle lo,
-                 nb::handle where) { sum(op, z, other, out, axes, hi, lo, where); },
-            "z"_a, "other"_a.none(), "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "where"_a = nb::none(), text);
+        module.def(name,
+                   [op](nb::handle z, nb::handle other, nb::handle out, const Axes& axes, nb::handle hi, nb::handle lo,
+                        nb::handle where) { sum(op, z, other, out, axes, hi, lo, where); },
+                   "z"_a, "other"_a.none(), "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "where"_a = nb::none(),
+                   text);
     };
     under_softmax("entropy", Op::entropy, "<p, -log p> into out (other: None)");
     under_softmax("expectation", Op::expectation, "<p, other> into out; of the positions where that is None");
     under_softmax("kl_divergence", Op::kl_divergence, "<p, log p - log q> into out, other being the scores of q");
 
     const auto derivative = [&](const char* name, Op op, const char* text) {
-        module.def(
-            name,
-            [op](nb::handle p, nb::handle g, nb::handle out, const Axes& axes, nb::handle hi, nb::handle lo,
-                 nb::handle lse) { vjp(op, p, g, out, axes, hi, lo, lse); },
-            "p"_a, "g"_a, "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "lse"_a = nb::none(), text);
+        module.def(name,
+                   [op](nb::handle p, nb::handle g, nb::handle out, const Axes& axes, nb::handle hi, nb::handle lo,
+                        nb::handle lse) { vjp(op, p, g, out, axes, hi, lo, lse); },
+                   "p"_a, "g"_a, "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "lse"_a = nb::none(), text);
     };
     derivative("softmax_vjp", Op::softmax_vjp, "beta p (g - <p, g>) into out; 0 in rows whose lse is +inf");
     derivative("log_softmax_vjp", Op::log_softmax_vjp, "beta (g - p sum g) into out, from log p");
@@ -193,7 +198,8 @@ void bind_normalize(nb::module_& module) {
         module.def(
             name,
             [op](nb::handle z, nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> offsets,
-                 nb::handle out, nb::handle hi, nb::handle lo, nb::handle lse) { segments(op, z, offsets, out, hi, lo, lse); },
+                 nb::handle out, nb::handle hi, nb::handle lo,
+                 nb::handle lse) { segments(op, z, offsets, out, hi, lo, lse); },
             "z"_a, "offsets"_a, "out"_a, "hi"_a = 1.0, "lo"_a = 0.0, "lse"_a = nb::none(), text);
     };
     ragged("segment_softmax", Op::softmax, "softmax inside each segment of axis 0");

@@ -1,4 +1,5 @@
-// One group of rows from scores to results: fold its blocks into states, merged from left to right, then apply the states.
+// One group of rows from scores to results: fold its blocks into states, merged from left to right, then apply the
+// states.
 #pragma once
 
 #include "core/native/group.hpp"
@@ -36,7 +37,8 @@ template <class T, int Size> void finish(Group<T, Size>& group, int g) {
     const double lse = scale.flat || job.weights ? finalize(s, Scale{}) : 0;
     double value;
     if (scale.flat) value = lse != 0 ? lse * kInf : group.mean[g];  // the limit of lse / beta
-    else if (job.weights && group.has_room(scale.beta)) value = lse / scale.beta.hi * (1.0 - scale.beta.lo / scale.beta.hi);
+    else if (job.weights && group.has_room(scale.beta))
+        value = lse / scale.beta.hi * (1.0 - scale.beta.lo / scale.beta.hi);
     else value = smooth_maximum(s, scale.beta);
     put(job.out, job, row, scale.negate ? -value : value);
 }
@@ -70,7 +72,8 @@ template <class T, int Size> void whole_group(Group<T, Size>& group) {
     }
     for (std::int64_t b = 0; b < blocks && folds(job.op); ++b) {
         group.load(b);
-        for (int g = 0; g < group.count; ++g) group.state[g] = merge(group.state[g], group.fold_row(g, b), group.beta(g));
+        for (int g = 0; g < group.count; ++g)
+            group.state[g] = merge(group.state[g], group.fold_row(g, b), group.beta(g));
     }
     for (int g = 0; g < group.count; ++g) finish(group, g);
     if (job.op == Op::logsumexp || job.op == Op::fold) return;

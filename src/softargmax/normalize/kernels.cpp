@@ -1,8 +1,8 @@
 // The room's operations over all rows of a job. Compiled once for each instruction set.
 //
 // Every operation has two halves: fold the blocks of a row into its state, merged from left to right, then apply the
-// state to each block. Rows go to threads in groups; few long rows are split by the same blocks, so that neither threads
-// nor pieces change a bit.
+// state to each block. Rows go to threads in groups; few long rows are split by the same blocks, so that neither
+// threads nor pieces change a bit.
 #include "core/native/deal.hpp"
 #include "normalize/short_rows.hpp"
 #include "normalize/sums.hpp"
@@ -29,22 +29,26 @@ template <class T, int Size> void normalize(const Job& job) {
             return;
         }
     if (is_bare<T, Size>(frame)) {
-        parallel_for(job.threads, frame.groups.total, [&](std::int64_t begin, std::int64_t end) { bare_rows(frame, begin, end); });
+        parallel_for(job.threads, frame.groups.total,
+                     [&](std::int64_t begin, std::int64_t end) { bare_rows(frame, begin, end); });
         return;
     }
-    if (!few_long_rows(frame) || any_flat(job)) return each_group<T, Size>(frame, [](Group<T, Size>& group) { whole_group(group); });
+    if (!few_long_rows(frame) || any_flat(job))
+        return each_group<T, Size>(frame, [](Group<T, Size>& group) { whole_group(group); });
     const std::int64_t blocks = blocks_of(job);
     auto pieces = one_each<State, Size>(frame.groups.total * blocks), rows = one_each<State, 1>(job.rows.total);
     if (folds(job.op))
         each_block<T, Size>(frame, [&](Group<T, Size>& group, std::int64_t block, std::int64_t unit) {
-            for (int g = 0; g < group.count; ++g) pieces[static_cast<std::size_t>(unit * Size + g)] = group.fold_row(g, block);
+            for (int g = 0; g < group.count; ++g)
+                pieces[static_cast<std::size_t>(unit * Size + g)] = group.fold_row(g, block);
         });
     for (std::int64_t i = 0; i < frame.groups.total; ++i) {
         Group<T, Size> group(frame, i);
         for (int g = 0; g < group.count; ++g) {
             start(group, g);
             for (std::int64_t b = 0; b < blocks && folds(job.op); ++b)
-                group.state[g] = merge(group.state[g], pieces[static_cast<std::size_t>((i * blocks + b) * Size + g)], group.beta(g));
+                group.state[g] =
+                    merge(group.state[g], pieces[static_cast<std::size_t>((i * blocks + b) * Size + g)], group.beta(g));
             finish(group, g);
             rows[static_cast<std::size_t>(group.first + g)] = group.state[g];
         }
@@ -78,7 +82,8 @@ template <class T, int Size> void under_softmax(const Job& job) {
             for (int g = 0; g < group.count; ++g) put_sum(group, g, states[g], sum[g]);
         });
     const std::int64_t blocks = blocks_of(job);
-    auto pieces = one_each<States, Size>(frame.groups.total * blocks), rows = one_each<States, Size>(frame.groups.total);
+    auto pieces = one_each<States, Size>(frame.groups.total * blocks),
+         rows = one_each<States, Size>(frame.groups.total);
     auto parts = one_each<Twofold, Size>(frame.groups.total * blocks);
     const auto at = [](std::int64_t unit, int g) { return static_cast<std::size_t>(unit * Size + g); };
     each_block<T, Size>(frame, [&](Group<T, Size>& group, std::int64_t block, std::int64_t unit) {
@@ -94,7 +99,8 @@ template <class T, int Size> void under_softmax(const Job& job) {
         for (std::int64_t b = 0; b < blocks; ++b) merge_into(group, g, rows[at(i, g)], pieces[at(i * blocks + b, g)]);
     });
     each_block<T, Size>(frame, [&](Group<T, Size>& group, std::int64_t block, std::int64_t unit) {
-        for (int g = 0; g < group.count; ++g) parts[at(unit, g)] = block_part(group, block, g, rows[at(unit / blocks, g)]);
+        for (int g = 0; g < group.count; ++g)
+            parts[at(unit, g)] = block_part(group, block, g, rows[at(unit / blocks, g)]);
     });
     each_row([&](Group<T, Size>& group, std::int64_t i, int g) {
         Twofold sum{};
@@ -145,11 +151,14 @@ template <class T, int Size> void vjp(const Job& job) {
             }
         });
     const std::int64_t blocks = blocks_of(job);
-    auto pieces = one_each<Number, Size>(frame.groups.total * blocks), sums = one_each<Number, Size>(frame.groups.total);
+    auto pieces = one_each<Number, Size>(frame.groups.total * blocks),
+         sums = one_each<Number, Size>(frame.groups.total);
     each_block<T, Size>(frame, [&](Group<T, Size>& group, std::int64_t block, std::int64_t unit) {
-        for (int g = 0; g < group.count; ++g) pieces[static_cast<std::size_t>(unit * Size + g)].value = block_sum(group, block, g);
+        for (int g = 0; g < group.count; ++g)
+            pieces[static_cast<std::size_t>(unit * Size + g)].value = block_sum(group, block, g);
     });
-    for (std::size_t i = 0; i < pieces.size(); ++i) sums[i / static_cast<std::size_t>(blocks * Size) * Size + i % Size].value += pieces[i].value;
+    for (std::size_t i = 0; i < pieces.size(); ++i)
+        sums[i / static_cast<std::size_t>(blocks * Size) * Size + i % Size].value += pieces[i].value;
     each_block<T, Size>(frame, [&](Group<T, Size>& group, std::int64_t block, std::int64_t unit) {
         vjp_block(group, block, sums.data() + unit / blocks * Size);
     });
@@ -198,7 +207,8 @@ template <class T> void run_as(const Job& job) {
 // weights: log w would cost float32 its accuracy.
 void run(const Job& job) {
     const FloatEnvironment environment;
-    if (job.z.type == Type::f64 || (job.out && job.out.type == Type::f64) || job.weights || is_sum(job.op)) run_as<double>(job);
+    if (job.z.type == Type::f64 || (job.out && job.out.type == Type::f64) || job.weights || is_sum(job.op))
+        run_as<double>(job);
     else run_as<float>(job);
 }
 

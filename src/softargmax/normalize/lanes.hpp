@@ -12,11 +12,11 @@ namespace softargmax::SOFTARGMAX_ISA_NAME {
 
 constexpr int kShort = kUnroll * 16;  // the longest such row: one step of `steps`
 
-// Memory that will be wanted soon, asked for line by line in the midst of arithmetic: rows of many lengths are read in an
-// order that caches do not foresee, and all lines at once would wait for one another.
+// Memory that will be wanted soon, asked for line by line in the midst of arithmetic: rows of many lengths are read in
+// an order that caches do not foresee, and all lines at once would wait for one another.
 struct Ahead {
     const char *next = nullptr, *end = nullptr;  // of the scores
-    char* out = nullptr;                         // of the results, as far along
+    char* out = nullptr;  // of the results, as far along
     const char* until = nullptr;
 
     static constexpr std::int64_t kFar = 8192;
@@ -43,11 +43,12 @@ template <bool Unit> class Lanes {
     using W = Pack<double>;
     static constexpr int kRows = kSide;
     Scale beta_;
-    int columns_;                         // of the longest row, in whole squares
+    int columns_;  // of the longest row, in whole squares
     alignas(64) float row_[kRows][kShort];  // as given, filled up with -inf
     alignas(64) float lane_[kShort][kRows];
     alignas(64) float t_[kShort][kRows], power_[kShort][kRows], y_[kShort][kRows];
-    alignas(64) float top_[kRows], m_[kRows], shift_[kRows], low_[kRows], magic_[kRows], hi_[kRows], lo_[kRows], ties_[kRows];
+    alignas(64) float top_[kRows], m_[kRows], shift_[kRows], low_[kRows], magic_[kRows], hi_[kRows], lo_[kRows],
+        ties_[kRows];
     alignas(64) double e_[kRows], r_[kRows], rest_[kRows];
     bool plain_[kRows];
     std::int64_t length_[kRows];
@@ -87,7 +88,8 @@ template <bool Unit> class Lanes {
     // The terms, and for each row the sum of those that are not its maximum.
     void add_terms(Ahead& ahead) {
         const ScaleIn<float> scale(beta_);
-        const V top = V::load(top_), shift = V::load(shift_), low = V::load(low_), magic = V::load(magic_), one = V::all(1);
+        const V top = V::load(top_), shift = V::load(shift_), low = V::load(low_), magic = V::load(magic_),
+                one = V::all(1);
         V ties = V::all(0);
         for (int i = 0; i < columns_; ++i) {
             ahead.line();
@@ -126,8 +128,8 @@ template <bool Unit> class Lanes {
         for (int g = 0; g < kRows; ++g)
             if (looks_confident(r_[g])) r_[g] = sum_of_terms(g, powers[g] + rest_[g]);
     }
-    // The sum of y_ over each row in the order of Sum<float>: four packs of a step, then lanes as sum_of (pack.hpp) adds
-    // them, low and high halves first.
+    // The sum of y_ over each row in the order of Sum<float>: four packs of a step, then lanes as sum_of (pack.hpp)
+    // adds them, low and high halves first.
     void sum_up(double* sum) const {
         const auto lane = [&](int j) SOFTARGMAX_LAMBDA {
             const V y = V::load(y_[j]);
@@ -142,8 +144,9 @@ template <bool Unit> class Lanes {
             const Wide a = lane(j), b = lane(j + 8);
             x[j] = {a.low + b.low, a.high + b.high};
         }
-        const auto tree = [&](W Wide::*half) SOFTARGMAX_LAMBDA {
-            return ((x[0].*half + x[4].*half) + (x[2].*half + x[6].*half)) + ((x[1].*half + x[5].*half) + (x[3].*half + x[7].*half));
+        const auto tree = [&](W Wide::* half) SOFTARGMAX_LAMBDA {
+            return ((x[0].*half + x[4].*half) + (x[2].*half + x[6].*half)) +
+                   ((x[1].*half + x[5].*half) + (x[3].*half + x[7].*half));
         };
         tree(&Wide::low).store(sum);
         tree(&Wide::high).store(sum + 8);
@@ -178,8 +181,7 @@ template <bool Unit> class Lanes {
             lo_[g] = static_cast<float>(inverse - static_cast<double>(hi_[g]));
         }
         const V hi = V::load(hi_), lo = V::load(lo_);
-        for (int i = 0; i < columns_; ++i)
-            ((hi + fma(V::load(t_[i]), hi, lo)) * V::load(power_[i])).store(lane_[i]);
+        for (int i = 0; i < columns_; ++i) ((hi + fma(V::load(t_[i]), hi, lo)) * V::load(power_[i])).store(lane_[i]);
         turn_back();
     }
     // log_softmax of all rows.
@@ -194,7 +196,8 @@ template <bool Unit> class Lanes {
         turn_back();
     }
     void take(int g, float* out) const {
-        for (int i = 0; i < length_[g]; i += V::kLanes) V::load(y_[0] + g * kShort + i).store_part(out + i, length_[g] - i);
+        for (int i = 0; i < length_[g]; i += V::kLanes)
+            V::load(y_[0] + g * kShort + i).store_part(out + i, length_[g] - i);
     }
 };
 

@@ -7,8 +7,8 @@ namespace softargmax::SOFTARGMAX_ISA_NAME {
 
 // ---- softmax and its derivatives -----------------------------------------------------------------------------
 
-// softmax of a row of one block: the terms of the sum stay in the first-level cache (two rows of kBlock) and are scaled,
-// not computed again.
+// softmax of a row of one block: the terms of the sum stay in the first-level cache (two rows of kBlock) and are
+// scaled, not computed again.
 template <class T> State softmax_short(const T* z, std::int64_t n, Scale beta, T* store, const Target<T>& to) {
     const T m = maximum(z, n);
     if (std::isinf(m) || std::isinf(beta.hi) || (sizeof(T) == 4 && !fits_float(m, beta))) {
@@ -16,8 +16,8 @@ template <class T> State softmax_short(const T* z, std::int64_t n, Scale beta, T
         apply<Log::no>(z, n, s, beta, to);
         return s;
     }
-    // The lines of the result come while the sum is computed (4096 x 1024, 2 threads: 0.57 ms with, 0.65 without), unless
-    // it is written past the caches, which would throw them out again.
+    // The lines of the result come while the sum is computed (4096 x 1024, 2 threads: 0.57 ms with, 0.65 without),
+    // unless it is written past the caches, which would throw them out again.
     for (std::int64_t i = 0; i < n && !to.streaming; i += Pack<T>::kLanes) __builtin_prefetch(to.out + i, 1);
     const Peak<T> peak(m, beta);
     const State s = fold_finite<Fold::kStore>(z, n, peak, beta, to.next, store);
@@ -26,7 +26,8 @@ template <class T> State softmax_short(const T* z, std::int64_t n, Scale beta, T
         return s;
     }
     const Factor<T> factor(s, peak);
-    map(store, store + kBlock, n, to, [&](Pack<T> t, Pack<T> power) SOFTARGMAX_LAMBDA { return factor.times({t, power}); });
+    map(store, store + kBlock, n, to,
+        [&](Pack<T> t, Pack<T> power) SOFTARGMAX_LAMBDA { return factor.times({t, power}); });
     return s;
 }
 
@@ -73,10 +74,10 @@ template <class T> double sum_in_support(const T* log_p, const T* g, std::int64_
     Sum<T> sum;
     steps(log_p, g, n, -std::numeric_limits<T>::infinity(),
           [&](const V(&x)[kUnroll], const V(&y)[kUnroll]) SOFTARGMAX_LAMBDA {
-              V t[kUnroll];
-              for (int u = 0; u < kUnroll; ++u) t[u] = keep(above(x[u], none), y[u]);
-              sum.add(t);
-          });
+        V t[kUnroll];
+        for (int u = 0; u < kUnroll; ++u) t[u] = keep(above(x[u], none), y[u]);
+        sum.add(t);
+    });
     return sum.total().hi;
 }
 
@@ -86,9 +87,8 @@ void softmax_vjp(const T* p, const T* g, std::int64_t n, double inner, double be
     using V = Pack<T>;
     const Split<T> mean(inner);
     const V zero = V::all(0), b = V::all(static_cast<T>(beta));
-    map(p, g, n, to, [&](V x, V y) SOFTARGMAX_LAMBDA {
-        return keep(above(x, zero), b * x * ((y - mean.hi) - mean.lo));
-    });
+    map(p, g, n, to,
+        [&](V x, V y) SOFTARGMAX_LAMBDA { return keep(above(x, zero), b * x * ((y - mean.hi) - mean.lo)); });
 }
 
 // beta (g - p sum g), p = exp(log p)

@@ -1,5 +1,5 @@
-// Which rows are short, and how they are dealt out: bare ones without a Group, float32 ones of up to 64 scores to sixteen
-// lanes. Nothing of this changes a bit.
+// Which rows are short, and how they are dealt out: bare ones without a Group, float32 ones of up to 64 scores to
+// sixteen lanes. Nothing of this changes a bit.
 #pragma once
 
 #include "normalize/groups.hpp"
@@ -10,8 +10,8 @@ namespace softargmax::SOFTARGMAX_ISA_NAME {
 // Whether all that is asked for is the softmax of rows of one block, from memory to memory as they lie.
 template <class T, int Size> bool is_bare(const Frame<T>& frame) {
     const Job& job = frame.job;
-    return Size == 1 && job.op == Op::softmax && !job.offsets && job.cols.total <= kBlock && frame.z_direct && frame.out_direct &&
-           !frame.changed && frame.one_scale && !frame.scale.undefined && !job.lse;
+    return Size == 1 && job.op == Op::softmax && !job.offsets && job.cols.total <= kBlock && frame.z_direct &&
+           frame.out_direct && !frame.changed && frame.one_scale && !frame.scale.undefined && !job.lse;
 }
 // Such rows need no Group (10 ns, which a row of 1024 takes 240).
 template <class T> void bare_rows(const Frame<T>& frame, std::int64_t begin, std::int64_t end) {
@@ -20,12 +20,14 @@ template <class T> void bare_rows(const Frame<T>& frame, std::int64_t begin, std
     for (std::int64_t i = begin; i < end; ++i) {
         const RowOf row{job, i};
         const T* z = reinterpret_cast<const T*>(row.start(job.z));
-        softmax_short(z, job.cols.total, frame.scale.beta, store, {reinterpret_cast<T*>(row.start(job.out)), z + job.cols.total, job.streaming});
+        softmax_short(z, job.cols.total, frame.scale.beta, store,
+                      {reinterpret_cast<T*>(row.start(job.out)), z + job.cols.total, job.streaming});
     }
 }
 
 // Sixteen rows or fewer of at most `columns` scores, one to a lane (lanes.hpp).
-template <bool Unit> void side_by_side(const Frame<float>& frame, const std::int64_t* rows, int count, int columns, Ahead& ahead) {
+template <bool Unit> void side_by_side(const Frame<float>& frame, const std::int64_t* rows, int count, int columns,
+                                       Ahead& ahead) {
     const Job& job = frame.job;
     const bool read_there = frame.z_direct && !frame.changed, written_there = frame.out_direct && !job.lse;
     Lanes<Unit> lanes(frame.scale.beta, columns);
@@ -98,8 +100,8 @@ template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t beg
 inline bool fits_lanes(const Frame<float>& frame) {
     const Job& job = frame.job;
     const bool is_short = job.offsets ? job.cols.total <= kShort * job.segments / 2 : job.cols.total <= kShort;
-    return job.op <= Op::logsumexp && !job.m && is_short && frame.one_scale &&
-           frame.groups.total >= kSide && !frame.scale.undefined && !frame.scale.flat && std::isfinite(frame.scale.beta.hi);
+    return job.op <= Op::logsumexp && !job.m && is_short && frame.one_scale && frame.groups.total >= kSide &&
+           !frame.scale.undefined && !frame.scale.flat && std::isfinite(frame.scale.beta.hi);
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME

@@ -13,15 +13,16 @@ struct States {
 };
 template <int Size> States fold_both(const Group<double, Size>& group, std::int64_t block, int g) {
     if (group.job.op != Op::kl_divergence) return {group.fold_row(g, block), {}};
-    return {group.fold_row(g, block), fold(group.other + g * group.pitch, group.end(block) - group.begin(block), Scale{}, group.other)};
+    return {group.fold_row(g, block),
+            fold(group.other + g * group.pitch, group.end(block) - group.begin(block), Scale{}, group.other)};
 }
 SOFTARGMAX_INLINE void add_to(Twofold& sum, Twofold part) {
     const Twofold s = two_sum(sum.hi, part.hi);
     sum = {s.hi, std::isinf(s.hi) ? 0 : sum.lo + (s.lo + part.lo)};
 }
 
-// e^r - 1 - r without cancellation for |r| <= kNear. With h of a number and t = e^r - 1 of it, h(2 r) = 2 h(r) + t(r)^2 and
-// t(2 r) = t(r) (2 + t(r)): no term is negative where it is added.
+// e^r - 1 - r without cancellation for |r| <= kNear. With h of a number and t = e^r - 1 of it, h(2 r) = 2 h(r) + t(r)^2
+// and t(2 r) = t(r) (2 + t(r)): no term is negative where it is added.
 constexpr double kNear = 1.36;  // four times what exp_tail serves
 SOFTARGMAX_INLINE Pack<double> beyond_linear(Pack<double> r) {
     using V = Pack<double>;
@@ -30,11 +31,11 @@ SOFTARGMAX_INLINE Pack<double> beyond_linear(Pack<double> r) {
     return fma(two, h2, t2 * t2);
 }
 
-// sum p delta - p + q, all of whose terms are at least 0, with delta = (x - y) - top - log_ratio = log p - log q. An error
-// of what is subtracted changes the sum by its square only, since p and q both sum to 1; so near distributions, too, keep
-// their small divergence.
-inline Twofold divergence(const double* x, const double* y, Twofold top, double log_ratio, const double* p, const double* q,
-                          std::int64_t n) {
+// sum p delta - p + q, all of whose terms are at least 0, with delta = (x - y) - top - log_ratio = log p - log q. An
+// error of what is subtracted changes the sum by its square only, since p and q both sum to 1; so near distributions,
+// too, keep their small divergence.
+inline Twofold divergence(const double* x, const double* y, Twofold top, double log_ratio, const double* p,
+                          const double* q, std::int64_t n) {
     using V = Pack<double>;
     constexpr int L = V::kLanes;
     const V zero = V::all(0), infinite = V::all(kInf), bound = V::all(kNear);

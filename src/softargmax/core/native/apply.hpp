@@ -19,12 +19,14 @@ template <class T> SOFTARGMAX_INLINE Twofold inverse_of(const State& s, const Pe
 template <class T> struct Factor {
     Split<T> f;
     SOFTARGMAX_INLINE explicit Factor(Twofold x) : f(x.hi, x.lo) {}
-    SOFTARGMAX_INLINE Factor(const State& s, const Peak<T>& peak, Twofold gain = {1, 0}) : Factor(softargmax::SOFTARGMAX_ISA_NAME::times(inverse_of(s, peak), gain)) {}
+    SOFTARGMAX_INLINE Factor(const State& s, const Peak<T>& peak, Twofold gain = {1, 0})
+        : Factor(softargmax::SOFTARGMAX_ISA_NAME::times(inverse_of(s, peak), gain)) {}
     SOFTARGMAX_INLINE Pack<T> times(Term<T> e) const { return (f.hi + fma(e.t, f.hi, f.lo)) * e.power; }
 };
 
 // gain p: a gradient is a multiple of p. Probabilities of `least` and below are made 0.
-template <class T> void softmax_finite(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to, Twofold gain, double least) {
+template <class T> void softmax_finite(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to,
+                                       Twofold gain, double least) {
     const Peak<T> peak(static_cast<T>(s.m), beta);
     const Factor<T> factor(s, peak, gain);
     const double reach = least > 0 ? std::min(-log_scalar(least) - log_l(s), Reach<T>::reach) : Reach<T>::reach;
@@ -49,7 +51,8 @@ template <bool Unit, class T> struct LogOf {
         return fma(d, scale.hi, hi) + fma(keep(above(z, out_of_support), d), scale.lo, lo);
     }
 };
-template <bool Unit, class T> void log_softmax_finite(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to) {
+template <bool Unit, class T> void log_softmax_finite(const T* z, std::int64_t n, const State& s, Scale beta,
+                                                      const Target<T>& to) {
     if constexpr (sizeof(T) == 8)
         if (std::fabs(s.m) > 1e290) {  // z - m may overflow where beta (z - m) does not
             for (std::int64_t i = 0; i < n; ++i) to.out[i] = 2.0 * ((z[i] * 0.5 - s.m * 0.5) * beta.hi) - log_l(s);
@@ -78,9 +81,11 @@ template <Log log, class T> void apply_limit(const T* z, std::int64_t n, const S
     });
 }
 
-// softmax (times a gain, without what is `least` or below) or log_softmax of a piece of a row, from the state of the whole row.
+// softmax (times a gain, without what is `least` or below) or log_softmax of a piece of a row, from the state of the
+// whole row.
 template <Log log, class T>
-void apply(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to, Twofold gain = {1, 0}, double least = 0) {
+void apply(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to, Twofold gain = {1, 0},
+           double least = 0) {
     if (s.r != s.r || std::isinf(s.m) || std::isinf(beta.hi)) return apply_limit<log>(z, n, s, to.out, gain.hi);
     if constexpr (sizeof(T) == 4) {
         if (!fits_float(s.m, beta)) {
@@ -96,8 +101,7 @@ void apply(const T* z, std::int64_t n, const State& s, Scale beta, const Target<
     }
     if constexpr (log == Log::yes)
         return beta.unit() ? log_softmax_finite<true>(z, n, s, beta, to) : log_softmax_finite<false>(z, n, s, beta, to);
-    else
-        return softmax_finite(z, n, s, beta, to, gain, least);
+    else return softmax_finite(z, n, s, beta, to, gain, least);
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME

@@ -86,8 +86,8 @@ constexpr std::initializer_list<Type> kReal = {Type::f16, Type::bf16, Type::f32,
 
 // Small work stays on the calling thread: a team costs microseconds (1.5 to 5 measured), 2^15 scores about 10.
 constexpr std::int64_t kParallel = 1 << 15;
-// A result that will not stay in the caches beside its scores (16 MiB, 4096 x 1024: 1.0 ms against 1.2 with plain stores
-// where neighbours use the last cache too, the same where they do not).
+// A result that will not stay in the caches beside its scores (16 MiB, 4096 x 1024: 1.0 ms against 1.2 with plain
+// stores where neighbours use the last cache too, the same where they do not).
 constexpr std::int64_t kStreaming = 16 << 20;
 
 template <class J> struct CallOf {
@@ -126,7 +126,8 @@ template <class J> struct CallOf {
     }
     template <class Kernel> void run(Kernel kernel) {
         if (job.rows.total == 0 || (job.cols.total == 0 && !is_reduction(job.op) && !job.lse)) return;
-        const std::int64_t work = job.rows.total * (job.offsets ? 1 : std::max<std::int64_t>(1, job.cols.total)) + segment_work;
+        const std::int64_t work =
+            job.rows.total * (job.offsets ? 1 : std::max<std::int64_t>(1, job.cols.total)) + segment_work;
         job.threads = work < kParallel ? 1 : threads_now();
         job.streaming = streaming_pays() && job.out && work * kTypeBytes[static_cast<int>(job.out.type)] >= kStreaming;
         if (work < 1024) return kernel(job);

@@ -7,8 +7,8 @@
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
-// How far below the maximum terms are added, e^-reach; the power of two by which they are raised, so that all of them are
-// normal numbers; and twice the distance at which a term falls below the rounding of every result (e^-104, e^-750).
+// How far below the maximum terms are added, e^-reach; the power of two by which they are raised, so that all of them
+// are normal numbers; and twice the distance at which a term falls below the rounding of every result (e^-104, e^-750).
 template <class T> struct Reach;
 template <> struct Reach<float> {
     static constexpr double reach = 130, twice = 2 * 104;
@@ -37,8 +37,8 @@ template <class V> SOFTARGMAX_INLINE Parts<V> parts_of(V d, Scale beta) {
 
 // What a piece with maximum m is measured from: e^(beta (m - shift)) = 2^k (e + e_low).
 //
-// The shift is nothing while the scores are small, and m itself once |beta m| is `twice`. Either way z - shift is exact for
-// every score that matters: in the second case such a z is within a factor of two of m (Sterbenz).
+// The shift is nothing while the scores are small, and m itself once |beta m| is `twice`. Either way z - shift is exact
+// for every score that matters: in the second case such a z is within a factor of two of m (Sterbenz).
 template <class T> struct Peak {
     T m, shift;
     int k;
@@ -65,8 +65,9 @@ template <class T> struct Peak {
 
 // ---- fold -----------------------------------------------------------------------------------------------------
 
-// What will likely be read next, fetched in the midst of arithmetic: the scores of the next block or row, where they come
-// from. Without, its maximum waits for them (4096 x 1000: 83 ns of 290 a row; logsumexp of 512 x 32768: 2.5 ms, so 1.6).
+// What will likely be read next, fetched in the midst of arithmetic: the scores of the next block or row, where they
+// come from. Without, its maximum waits for them (4096 x 1000: 83 ns of 290 a row; logsumexp of 512 x 32768: 2.5 ms,
+// so 1.6).
 struct Next {
     const char* at;
     int width;  // bytes of a score
@@ -181,7 +182,8 @@ State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, con
     const double lower = Reach<T>::lower / peak.e;
     Sum<T> sum, powers;
     Count<T> ties;
-    steps(z, n, -std::numeric_limits<T>::infinity(), [&, i = std::int64_t{0}](const V(&v)[kUnroll], int count) mutable SOFTARGMAX_LAMBDA {
+    steps(z, n, -std::numeric_limits<T>::infinity(),
+          [&, i = std::int64_t{0}](const V(&v)[kUnroll], int count) mutable SOFTARGMAX_LAMBDA {
         V y[kUnroll], x[kUnroll];
         if constexpr (mode == Fold::kPlain)
             for (int u = 0; u < kUnroll; ++u, i += V::kLanes) next.fetch(i);

@@ -43,7 +43,8 @@ inline double at(const Operand& x, const Job& job, std::int64_t row) {
 inline void put(const Operand& x, const Job& job, std::int64_t row, double value) {
     with_type(x.type, x.data, [&](auto* base) {
         using S = std::remove_reference_t<decltype(*base)>;
-        if constexpr (!std::is_same_v<S, bool>) base[offset_of(row, job.rows, x.row)] = convert<S>(value == value ? value : kNaN);
+        if constexpr (!std::is_same_v<S, bool>)
+            base[offset_of(row, job.rows, x.row)] = convert<S>(value == value ? value : kNaN);
     });
 }
 
@@ -51,7 +52,8 @@ inline void put(const Operand& x, const Job& job, std::int64_t row, double value
 struct RowScale {
     Scale beta;
     bool negate = false, flat = false, undefined = false;
-    bool whole_words[5] = {};  // a copy of 19 bytes overlaps itself, and waits for all stores of the row before: 5% of a loss
+    // A copy of 19 bytes overlaps itself, and waits for all stores of the row before: 5% of a loss.
+    bool whole_words[5] = {};
 };
 inline RowScale scale_of(const Job& job, std::int64_t row) {
     RowScale s;
@@ -123,7 +125,9 @@ template <class T, int Size> struct Group {
     std::int64_t blocks() const { return (length + kBlock - 1) / kBlock; }
     std::int64_t begin(std::int64_t block) const { return block * kBlock; }
     std::int64_t end(std::int64_t block) const { return std::min(length, (block + 1) * kBlock); }
-    T* memory(const Operand& x, std::int64_t from) const { return reinterpret_cast<T*>(RowOf{job, first}.start(x)) + from; }
+    T* memory(const Operand& x, std::int64_t from) const {
+        return reinterpret_cast<T*>(RowOf{job, first}.start(x)) + from;
+    }
 
     void load(std::int64_t block) {
         const std::int64_t b = begin(block), e = end(block);
@@ -167,11 +171,11 @@ template <class T, int Size> struct Group {
             if (mask && other_tile) leave_out(mask, from, to, other_tile);
         }
     }
-    // Whether log w counts beside beta z: in the limit T = 0, and where beta z overflows, weights say no more than where
-    // the support is.
+    // Whether log w counts beside beta z: in the limit T = 0, and where beta z overflows, weights say no more than
+    // where the support is.
     static bool has_room(Scale beta) { return beta.hi < 1e290; }
-    // z -> beta z + log w: weights belong to the measure, not to beta. At beta = 0 all finite scores are equal; infinities
-    // stay.
+    // z -> beta z + log w: weights belong to the measure, not to beta. At beta = 0 all finite scores are equal;
+    // infinities stay.
     static void weigh(T& z, T w, const RowScale& s, double& mean) {
         if (w == 0) {
             z = -std::numeric_limits<T>::infinity();
@@ -200,12 +204,14 @@ template <class T, int Size> struct Group {
     }
 
     Target<T> target(int g, std::int64_t block, const T* z) {
+        // A tile of scores is done with.
         if (frame.out_direct) result = memory(job.out, begin(block));
-        else result = scratch(frame.z_direct ? kResult : kScores).template get<T>(Size * pitch);  // a tile of scores is done with
+        else result = scratch(frame.z_direct ? kResult : kScores).template get<T>(Size * pitch);
         return {result + g * pitch, source(z, begin(block) + length), job.streaming && frame.out_direct};
     }
     void flush(std::int64_t block) {
-        if (!frame.out_direct) write(job, job.out, first, count, begin(block), end(block), result, pitch, job.streaming);
+        if (!frame.out_direct)
+            write(job, job.out, first, count, begin(block), end(block), result, pitch, job.streaming);
     }
 };
 

@@ -1,7 +1,7 @@
 // What the binding module hands to the kernels of an instruction set: plain data, no Python and no vectors.
 //
-// A call is a job over `rows` rows of `cols` scores. Every operand is a pointer with one stride for each dimension of the
-// rows and of the columns, so any axis, any tuple of axes and any strides are the same to a kernel.
+// A call is a job over `rows` rows of `cols` scores. Every operand is a pointer with one stride for each dimension of
+// the rows and of the columns, so any axis, any tuple of axes and any strides are the same to a kernel.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ struct Operand {
 struct Job {
     Op op;
     Shape rows, cols;
-    // Segments: the rows are `segments` times `heads`; the scores of segment s are those from offsets[s] to offsets[s + 1].
+    // Segments: the rows are `segments` times `heads`; segment s has the scores from offsets[s] to offsets[s + 1].
     const std::int64_t* offsets = nullptr;
     std::int64_t segments = 0, heads = 1;
     Operand z, other, where, weights, out;
@@ -73,7 +73,8 @@ struct LossJob : Job {
     std::int64_t seed_stride = 0;  // 0: one for all rows
 };
 
-// A product of matrices, out = A B + bias, or out + A B; out is float64 where A or B is, else float32, its rows contiguous.
+// A product of matrices, out = A B + bias, or out + A B; out is float64 where A or B is, else float32, its rows
+// contiguous.
 struct Factor2D {
     char* data = nullptr;
     Type type = Type::f32;
@@ -104,11 +105,11 @@ struct Entries {
     void (*run_product)(const ProductJob&);
     double (*multiply_adds)(std::int64_t);
 };
-#define X(name) \
-    namespace name { \
-    void run(const Job& job); \
-    void run_loss(const LossJob& job); \
-    void run_product(const ProductJob& job); \
+#define X(name)                                \
+    namespace name {                           \
+    void run(const Job& job);                  \
+    void run_loss(const LossJob& job);         \
+    void run_product(const ProductJob& job);   \
     double multiply_adds(std::int64_t rounds); \
     }
 #ifdef SOFTARGMAX_ISA_LIST

@@ -5,9 +5,9 @@
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
-// Where results go: `next` is fetched alongside (512 x 32768 on Zen 5: 3.2 ms with, 3.8 without); `streaming` says to write
-// past the caches (2.6 ms). Such stores are ordered before what others read next by the locked instructions at the end of a
-// team, and of Python's lock.
+// Where results go: `next` is fetched alongside (512 x 32768 on Zen 5: 3.2 ms with, 3.8 without); `streaming` says to
+// write past the caches (2.6 ms). Such stores are ordered before what others read next by the locked instructions at
+// the end of a team, and of Python's lock.
 template <class T> struct Target {
     T* out;
     Next next;
@@ -35,7 +35,8 @@ template <class T, class F> SOFTARGMAX_INLINE void map(const T* z, std::int64_t 
 }
 
 // The same of two operands.
-template <class T, class F> SOFTARGMAX_INLINE void map(const T* p, const T* g, std::int64_t n, const Target<T>& to, F f) {
+template <class T, class F> SOFTARGMAX_INLINE void map(const T* p, const T* g, std::int64_t n, const Target<T>& to,
+                                                       F f) {
     constexpr int L = Pack<T>::kLanes;
     const std::int64_t whole = n - n % L;
     map(p, whole, to, [&, i = std::int64_t{0}](Pack<T> x) mutable SOFTARGMAX_LAMBDA {

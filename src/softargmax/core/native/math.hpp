@@ -89,7 +89,9 @@ SOFTARGMAX_INLINE Term<T> exp_term(Pack<T> d, const ScaleIn<T>& beta, Pack<T> ma
     return {exp_less_one<T>(r), power_of_two(km)};
 }
 // The magic number that makes `power_of_two` return 2^(k + shift).
-template <class T> SOFTARGMAX_INLINE T magic_of(int shift) { return Exp<T>::magic + static_cast<T>(Exp<T>::bias + shift); }
+template <class T> SOFTARGMAX_INLINE T magic_of(int shift) {
+    return Exp<T>::magic + static_cast<T>(Exp<T>::bias + shift);
+}
 
 // ---- scalars, in double ---------------------------------------------------------------------------------------
 

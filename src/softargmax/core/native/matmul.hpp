@@ -1,12 +1,16 @@
 // Products of matrices, C = addend + A B, in which every element is the same sum wherever it stands:
 //
-//     c_ij = ((addend_ij + s_0) + s_1) + ..,   s_p = fma(a_id, b_dj, ..) over the p-th kDepth indices d, in order, from 0
+//     c_ij = ((addend_ij + s_0) + s_1) + ..
 //
-// Its bits depend on a row of A, a column of B and an addend alone: not on the number of rows and columns beside them, on
-// strides or instruction sets. Edges are padded with zeros on the way in and cut on the way out, never computed otherwise.
+//     s_p = fma(a_id, b_dj, ..) over the p-th kDepth indices d, in order, from 0
+//
+// Its bits depend on a row of A, a column of B and an addend alone: not on the number of rows and columns beside them,
+// on strides or instruction sets. Edges are padded with zeros on the way in and cut on the way out, never computed
+// otherwise.
 //
 // `pack` copies operands of any type and strides into panels; `multiply` works on panels of at most kDepth. Cutting up
-// what is larger, and dealing it out to threads, is the caller's: rows and columns anywhere, the depth at multiples of kDepth.
+// what is larger, and dealing it out to threads, is the caller's: rows and columns anywhere, the depth at multiples of
+// kDepth.
 #pragma once
 
 #include "tiles.hpp"
@@ -26,18 +30,19 @@ template <class S> struct Matrix {
     }
 };
 
-// Packed: `count` rows of A, or columns of B, in panels of Width side by side, the last one filled up with zeros. Memory
-// is fastest when aligned to 64 bytes.
+// Packed: `count` rows of A, or columns of B, in panels of Width side by side, the last one filled up with zeros.
+// Memory is fastest when aligned to 64 bytes.
 template <class T, int Width> struct Panels {
     const T* data;
     std::int64_t count, depth;
     const T* at(std::int64_t i) const { return data + i / Width * Width * depth + i % Width; }
-    Panels part(std::int64_t begin, std::int64_t n) const { return {at(begin), n, depth}; }  // begin: a multiple of Width
+    // `begin` is a multiple of Width.
+    Panels part(std::int64_t begin, std::int64_t n) const { return {at(begin), n, depth}; }
 };
 
-// A panel of A by a panel of B is one tile of C where registers are 32 of 512 bits: 24 accumulators, and two loads and 12
-// broadcasts to 24 multiply-adds (98% of the peak of a Zen 5 core, with B in the second-level cache; so is 8 by 32, at more
-// traffic). Elsewhere it is four tiles, of 6 by 16: 12 accumulators of 256 bits (98%; 4 by 16: 91%).
+// A panel of A by a panel of B is one tile of C where registers are 32 of 512 bits: 24 accumulators, and two loads and
+// 12 broadcasts to 24 multiply-adds (98% of the peak of a Zen 5 core, with B in the second-level cache; so is 8 by 32,
+// at more traffic). Elsewhere it is four tiles, of 6 by 16: 12 accumulators of 256 bits (98%; 4 by 16: 91%).
 constexpr int kPanelRows = 12, kTileRows = kRegisterBytes == 64 ? 12 : 6, kTilePacks = kRegisterBytes == 64 ? 2 : 1;
 template <class T> constexpr int kPanelCols = 2 * Pack<T>::kLanes;
 template <class T> constexpr int kTileCols = kTilePacks * Pack<T>::kLanes;
@@ -52,7 +57,8 @@ template <int Width, class S, class T> void pack_panel(Matrix<S> from, T* to) {
             const S* at = from.data + d;
             const std::int64_t run = std::min<std::int64_t>(kSide, from.cols - d);
             const bool whole = run == kSide;
-            // Too many rows for the processor to fetch ahead by itself: from memory 0.28 ns a float, so 0.24; a half 0.30, 0.17.
+            // Too many rows for the processor to fetch ahead by itself: from memory 0.28 ns a float, so 0.24; a half
+            // 0.30, 0.17.
             for (std::int64_t i = 0; i < from.rows; ++i) __builtin_prefetch(at + i * from.row + 4 * kSide);
             if constexpr (std::is_same_v<S, T>)
                 if (whole && from.rows == Width) {
@@ -151,16 +157,18 @@ template <class T> bool all_zero(const T* x, std::int64_t n) {
     return most == 0;
 }
 
-// c (a.count rows of `pitch`, b.count columns) = addend + A B. Few panels of A at a time stay in the second-level cache while
-// B passes by. Where A is `sparse`, panels of zeros take no time, and change no bit of a finite product: their sums would
-// be +0.
+// c (a.count rows of `pitch`, b.count columns) = addend + A B. Few panels of A at a time stay in the second-level cache
+// while B passes by. Where A is `sparse`, panels of zeros take no time, and change no bit of a finite product: their
+// sums would be +0.
 constexpr int kFewPanels = 8;
-template <class T> void multiply(PanelsA<T> a, PanelsB<T> b, T* c, std::int64_t pitch, Addend<T> addend = {}, bool sparse = false) {
+template <class T> void multiply(PanelsA<T> a, PanelsB<T> b, T* c, std::int64_t pitch, Addend<T> addend = {},
+                                 bool sparse = false) {
     const Corner<T> all{c, pitch, a.count, b.count, addend};
     for (std::int64_t first = 0; first < a.count; first += kFewPanels * kPanelRows) {
         const std::int64_t last = std::min(a.count, first + kFewPanels * kPanelRows);
         bool nothing[kFewPanels] = {};
-        for (int p = 0; sparse && first + p * kPanelRows < last; ++p) nothing[p] = all_zero(a.at(first + p * kPanelRows), kPanelRows * a.depth);
+        for (int p = 0; sparse && first + p * kPanelRows < last; ++p)
+            nothing[p] = all_zero(a.at(first + p * kPanelRows), kPanelRows * a.depth);
         for (std::int64_t j = 0; j < b.count; j += kTileCols<T>)
             for (std::int64_t i = first; i < last; i += kTileRows) {
                 const bool zero = nothing[(i - first) / kPanelRows];

@@ -65,8 +65,9 @@ void product(nb::handle a_, nb::handle b_, nb::handle out_, nb::handle bias_, bo
     const Type type = a.type == Type::f64 || b.type == Type::f64 ? Type::f64 : Type::f32;
     must_be("out", out, {type});
     must_be("bias", bias, {type});
-    if (a.shape.size() != 2 || b.shape.size() != 2 || out.shape.size() != 2 || a.shape[1] != b.shape[0] || out.shape[0] != a.shape[0] ||
-        out.shape[1] != b.shape[1] || (out.stride[1] != 1 && out.shape[1] > 1 && out.shape[0] > 0))
+    if (a.shape.size() != 2 || b.shape.size() != 2 || out.shape.size() != 2 || a.shape[1] != b.shape[0] ||
+        out.shape[0] != a.shape[0] || out.shape[1] != b.shape[1] ||
+        (out.stride[1] != 1 && out.shape[1] > 1 && out.shape[0] > 0))
         throw nb::value_error("a, b, out: (M, K), (K, N) and (M, N), the last one's rows contiguous");
     if (bias && (bias.shape != std::vector<std::int64_t>{b.shape[1]} || (bias.stride[0] != 1 && bias.shape[0] > 1)))
         throw nb::value_error("bias: one number per column, contiguous");
@@ -104,11 +105,13 @@ bool all_finite(nb::handle x_) {
     if (x.shape.size() != 2) throw nb::value_error("x: a matrix, please");
     std::atomic<bool> all{true};
     const nb::gil_scoped_release release;
-    parallel_for(x.shape[0] * x.shape[1] < kParallel ? 1 : threads_now(), x.shape[0], [&](std::int64_t begin, std::int64_t end) {
+    parallel_for(x.shape[0] * x.shape[1] < kParallel ? 1 : threads_now(), x.shape[0],
+                 [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end && all; ++i) {
-            const bool here = x.type == Type::f64   ? is_finite<std::uint64_t>(x, i, 0x7FFull << 52)
-                              : x.type == Type::f32 ? is_finite<std::uint32_t>(x, i, 0xFFu << 23)
-                                                    : is_finite<std::uint16_t>(x, i, x.type == Type::f16 ? 0x7C00 : 0x7F80);
+            const bool here = x.type == Type::f64 ? is_finite<std::uint64_t>(x, i, 0x7FFull << 52)
+                              : x.type == Type::f32
+                                  ? is_finite<std::uint32_t>(x, i, 0xFFu << 23)
+                                  : is_finite<std::uint16_t>(x, i, x.type == Type::f16 ? 0x7C00 : 0x7F80);
             if (!here) all = false;
         }
     });
@@ -151,8 +154,8 @@ NB_MODULE(_native, module) {
     bind_normalize(module);
     bind_loss(module);
 
-    module.def("fold", &fold, "z"_a, "m"_a, "r"_a, "low"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "where"_a = nb::none(),
-               "fold a piece into the state m, r, low of its rows, in place");
+    module.def("fold", &fold, "z"_a, "m"_a, "r"_a, "low"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0,
+               "where"_a = nb::none(), "fold a piece into the state m, r, low of its rows, in place");
     module.def("finish", &finish, "m"_a, "r"_a, "low"_a, "out"_a, "hi"_a = 1.0, "lo"_a = 0.0,
                "lse / beta into out, from states");
     module.def("set_num_threads", [](int n) { asked_threads() = n; }, "n"_a, "0: as OpenMP says");

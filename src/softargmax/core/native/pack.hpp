@@ -65,9 +65,7 @@ template <class M> SOFTARGMAX_INLINE bool any(PairMask<M> x) { return any(x.a) |
 template <class M, class V> SOFTARGMAX_INLINE Pair<V> keep(PairMask<M> m, Pair<V> x) {
     return {keep(m.a, x.a), keep(m.b, x.b)};
 }
-template <class V> SOFTARGMAX_INLINE Pair<V> power_of_two(Pair<V> x) {
-    return {power_of_two(x.a), power_of_two(x.b)};
-}
+template <class V> SOFTARGMAX_INLINE Pair<V> power_of_two(Pair<V> x) { return {power_of_two(x.a), power_of_two(x.b)}; }
 
 template <class V, class C, int Bytes> struct Widest {
     using Pack = typename Widest<Pair<V>, PairCount<C>, 2 * Bytes>::Pack;
@@ -132,7 +130,8 @@ SOFTARGMAX_INLINE Wide widen(Pack<float> v) {
     return {{_mm512_cvtps_pd(_mm512_castps512_ps256(v.r))}, {_mm512_cvtps_pd(_mm512_extractf32x8_ps(v.r, 1))}};
 #elif defined(__AVX2__) && defined(__FMA__)
     const auto half = [](__m256 r) SOFTARGMAX_LAMBDA {
-        return Pack<double>{{_mm256_cvtps_pd(_mm256_castps256_ps128(r))}, {_mm256_cvtps_pd(_mm256_extractf128_ps(r, 1))}};
+        return Pack<double>{{_mm256_cvtps_pd(_mm256_castps256_ps128(r))},
+                            {_mm256_cvtps_pd(_mm256_extractf128_ps(r, 1))}};
     };
     return {half(v.a.r), half(v.b.r)};
 #else

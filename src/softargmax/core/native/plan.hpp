@@ -44,7 +44,8 @@ class Plan {
         std::vector<std::int64_t> stride(dims(), 0);
         const std::size_t lead = dims() - x.shape.size();
         for (std::size_t d = 0; d < x.shape.size(); ++d) {
-            if (x.shape[d] != z_.shape[lead + d] && x.shape[d] != 1) refuse(name, "its shape does not broadcast with z");
+            if (x.shape[d] != z_.shape[lead + d] && x.shape[d] != 1)
+                refuse(name, "its shape does not broadcast with z");
             if (x.shape[d] != 1) stride[lead + d] = x.stride[d];
         }
         keep(to, x, std::move(stride));
@@ -88,8 +89,7 @@ class Plan {
             shape.total *= size;
             if (size == 1) continue;
             bool joins = shape.dims > 0;  // dimension d continues the one before in every operand
-            for (auto& [x, stride] : operands_)
-                joins = joins && strides_of(*x)[shape.dims - 1] == stride[d] * size;
+            for (auto& [x, stride] : operands_) joins = joins && strides_of(*x)[shape.dims - 1] == stride[d] * size;
             if (!joins) ++shape.dims;
             shape.size[shape.dims - 1] = joins ? shape.size[shape.dims - 1] * size : size;
             for (auto& [x, stride] : operands_) strides_of(*x)[shape.dims - 1] = stride[d];

@@ -1,8 +1,8 @@
 // Memory of large results: in huge pages, and kept for the next result when it is let go.
 //
-// The page faults of fresh memory cost more than a softmax: 64 MiB take 20 ms in pages of 4 KiB, 3 to 5 ms in huge ones,
-// where the arithmetic takes 3 ms. Kept memory is given to the system to take back as it likes (MADV_FREE): while nothing
-// else wants it, the next result of this size has no faults at all.
+// The page faults of fresh memory cost more than a softmax: 64 MiB take 20 ms in pages of 4 KiB, 3 to 5 ms in huge
+// ones, where the arithmetic takes 3 ms. Kept memory is given to the system to take back as it likes (MADV_FREE): while
+// nothing else wants it, the next result of this size has no faults at all.
 #pragma once
 
 #include <sys/mman.h>
@@ -39,7 +39,8 @@ class Pool {
         if (!asked || !*asked) return 256;
         const std::string text = asked;
         if (text.size() > 9 || text.find_first_not_of("0123456789") != std::string::npos)
-            throw std::invalid_argument("SOFTARGMAX_POOL_MIB=" + text + ": it may be a whole number of MiB, 0 for none");
+            throw std::invalid_argument("SOFTARGMAX_POOL_MIB=" + text +
+                                        ": it may be a whole number of MiB, 0 for none");
         return std::stoul(text);
     }
     static std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
@@ -103,9 +104,9 @@ class Pool {
     }
 };
 
-// Results of this size and more are from the pool. Smaller ones glibc's malloc keeps itself, at less cost (4 MiB in 17 us
-// against 60), once one of their kind was let go; these it returns to the system often (a gradient of 16 MiB between other
-// arrays: 0.60 ms to write, 0.44 here) or, from 32 MiB on, each time.
+// Results of this size and more are from the pool. Smaller ones glibc's malloc keeps itself, at less cost (4 MiB in 17
+// us against 60), once one of their kind was let go; these it returns to the system often (a gradient of 16 MiB between
+// other arrays: 0.60 ms to write, 0.44 here) or, from 32 MiB on, each time.
 constexpr std::size_t kPooled = 12 << 20;
 
 }  // namespace softargmax

@@ -210,9 +210,7 @@ template <class T> struct OneCount {
 #endif
 
 // 2^k for km = magic + bias + k (math.hpp): the low bits of km's significand become the exponent.
-SOFTARGMAX_INLINE One<float> power_of_two(One<float> km) {
-    return {(Register<float>)((IntRegister<float>)km.r << 23)};
-}
+SOFTARGMAX_INLINE One<float> power_of_two(One<float> km) { return {(Register<float>)((IntRegister<float>)km.r << 23)}; }
 SOFTARGMAX_INLINE One<double> power_of_two(One<double> km) {
     return {(Register<double>)((IntRegister<double>)km.r << 52)};
 }

@@ -2,16 +2,15 @@
 //
 //     m = max z_i       l = sum exp(beta (z_i - m))       r = l - 1, the sum without the maximum's own term
 //
-// A state keeps r, so that the tail of a confident row (1e-18, say) survives every merge and lse = beta m + log1p(r). It
-// is the unevaluated sum r + low: rows of 10^6 scores have hundreds of merges, each of which would round.
-// The recurrence stands here and in core/state.py, and nowhere else.
+// A state keeps r, so that the tail of a confident row (1e-18, say) survives every merge and lse = beta m + log1p(r).
+// It is the unevaluated sum r + low: rows of 10^6 scores have hundreds of merges, each of which would round. The
+// recurrence stands here and in core/state.py, and nowhere else.
 #pragma once
 
 #include "job.hpp"
 #include "math.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
-
 
 // `empty` is {}: m = -inf, r = -1. m = +inf: r + 1 entries are +inf. r = NaN: a NaN in the row.
 struct State {

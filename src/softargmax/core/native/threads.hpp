@@ -38,8 +38,8 @@ class FloatEnvironment {
     FloatEnvironment& operator=(const FloatEnvironment&) = delete;
 };
 
-// body(begin, end) over disjoint ranges that cover 0 to n. What a body throws (there may be no memory for a tile) is thrown
-// here, when all are done: OpenMP would end the process.
+// body(begin, end) over disjoint ranges that cover 0 to n. What a body throws (there may be no memory for a tile) is
+// thrown here, when all are done: OpenMP would end the process.
 template <class Body> void parallel_for(int threads, std::int64_t n, const Body& body) {
     if (threads <= 1 || n <= 1) return body(std::int64_t{0}, n);  // the caller has set its own environment
     const int wanted = n < threads ? static_cast<int>(n) : threads;

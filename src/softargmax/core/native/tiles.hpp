@@ -1,19 +1,21 @@
 // From memory of any type and strides to contiguous scores, and back.
 //
 // A kernel sees one block of one row, contiguous, in float or double. Where memory is that already, it sees memory;
-// elsewhere a tile is filled first. Rows that lie side by side in memory (axis 0 of a C-ordered array) are tiled 128 at a
-// time: every cache line is read once, and each page, of which there is a new one for every column, gives eight lines.
+// elsewhere a tile is filled first. Rows that lie side by side in memory (axis 0 of a C-ordered array) are tiled 128 at
+// a time: every cache line is read once, and each page, of which there is a new one for every column, gives eight
+// lines.
 #pragma once
 
 #include <algorithm>
 
-#include "job.hpp"
 #include "fold.hpp"
+#include "job.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
-constexpr int kGroup = 128;  // rows to a tile, where rows are adjacent in memory (8192 x 4096, axis 0: 16 rows 99 ms, 64 45, 128 39, 256 41)
-constexpr int kSide = 16;   // tiles are turned in squares of 16 by 16, which stay in the first-level cache
+// Rows to a tile, where rows are adjacent in memory (8192 x 4096, axis 0: 16 rows 99 ms, 64 45, 128 39, 256 41).
+constexpr int kGroup = 128;
+constexpr int kSide = 16;  // tiles are turned in squares of 16 by 16, which stay in the first-level cache
 
 // ---- types ----------------------------------------------------------------------------------------------------
 
@@ -45,7 +47,8 @@ template <class F> SOFTARGMAX_INLINE void with_type(Type type, char* data, F f) 
     }
 }
 template <class T, class S> SOFTARGMAX_INLINE T convert(S x) {
-    if constexpr (sizeof(S) == 2 || sizeof(T) == 2) return static_cast<T>(static_cast<float>(x));  // halves by way of float
+    if constexpr (sizeof(S) == 2 || sizeof(T) == 2)
+        return static_cast<T>(static_cast<float>(x));  // halves by way of float
     else return static_cast<T>(x);
 }
 // The same for n numbers in a row. GCC 12 leaves float16 to one instruction a number: half of the time of a softmax.
@@ -124,8 +127,8 @@ template <class T> bool is_contiguous(const Operand& x, const Shape& cols) {
 
 // Whether rows i and i + 1 lie one element apart while columns lie further: the case for tiles of many rows.
 inline bool rows_are_adjacent(const Job& job, const Operand& x) {
-    return !job.offsets && job.rows.dims > 0 && x.row[job.rows.dims - 1] == 1 && job.cols.dims == 1 && job.cols.total > 1 &&
-           x.col[0] != 1 && job.rows.size[job.rows.dims - 1] > 1;
+    return !job.offsets && job.rows.dims > 0 && x.row[job.rows.dims - 1] == 1 && job.cols.dims == 1 &&
+           job.cols.total > 1 && x.col[0] != 1 && job.rows.size[job.rows.dims - 1] > 1;
 }
 
 // How rows are dealt out: `size` adjacent rows to a group, never across the end of the innermost row dimension.
@@ -158,8 +161,10 @@ SOFTARGMAX_INLINE void turn(const T* from, std::int64_t from_pitch, T* to, std::
             Part x[n], y[n];
             for (int k = 0; k < n; ++k) std::memcpy(&x[k], from + (i + k) * from_pitch + j, 16);
             if constexpr (n == 4) {
-                const Part a = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5), b = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
-                const Part c = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5), d = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
+                const Part a = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
+                const Part b = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
+                const Part c = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
+                const Part d = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
                 y[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5);
                 y[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
                 y[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
@@ -177,8 +182,8 @@ inline bool is_turned(const Job& job, const Operand& x, int count) { return coun
 
 // Reads columns [begin, end) of `count` rows from `first` on into tile (count rows of `pitch`).
 template <class T>
-void read(const Job& job, const Operand& x, std::int64_t first, int count, std::int64_t begin, std::int64_t end, T* tile,
-          std::int64_t pitch) {
+void read(const Job& job, const Operand& x, std::int64_t first, int count, std::int64_t begin, std::int64_t end,
+          T* tile, std::int64_t pitch) {
     const std::int64_t n = end - begin;
     if (is_turned(job, x, count)) {
         with_type(x.type, RowOf{job, first}.start(x), [&](auto* base) {
@@ -206,7 +211,8 @@ void read(const Job& job, const Operand& x, std::int64_t first, int count, std::
     for (int g = 0; g < count; ++g)
         with_type(x.type, RowOf{job, first + g}.start(x), [&](auto* base) {
             T* to = tile + g * pitch;
-            stretches(x, job.cols, begin, end, [&](std::int64_t at, std::int64_t stride, std::int64_t to_at, std::int64_t run) {
+            stretches(x, job.cols, begin, end,
+                      [&](std::int64_t at, std::int64_t stride, std::int64_t to_at, std::int64_t run) {
                 const auto* from = base + at;
                 if (stride == 1) convert(from, run, to + to_at);
                 else
@@ -247,7 +253,8 @@ void write(const Job& job, const Operand& x, std::int64_t first, int count, std:
         with_type(x.type, RowOf{job, first + g}.start(x), [&](auto* base) {
             using S = std::remove_reference_t<decltype(*base)>;
             const T* from = tile + g * pitch;
-            stretches(x, job.cols, begin, end, [&](std::int64_t at, std::int64_t stride, std::int64_t from_at, std::int64_t run) {
+            stretches(x, job.cols, begin, end,
+                      [&](std::int64_t at, std::int64_t stride, std::int64_t from_at, std::int64_t run) {
                 auto* to = base + at;
                 if (stride == 1 && streaming) convert_past_caches(from + from_at, run, to);
                 else if (stride == 1) convert(from + from_at, run, to);
