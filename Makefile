@@ -15,7 +15,9 @@ CXX_SOURCES = $(NATIVE) $(wildcard tests/*/*.cpp tools/*.cpp)
 LOCK := flock build/.lock
 
 SANITIZE := build/sanitize
-# Not every product of the losses' options: they are minutes there, and touch the same memory again and again.
+# Not every product of the losses' options: they are minutes there, and touch the same memory again and again. Nor what
+# runs no native code, looks for the same with guarded pages, or weighs memory, which the sanitizers use up themselves.
+SANITIZE_LESS := not reference and not test_guard and not temporary
 SANITIZE_TESTS ?= $(wildcard tests/core tests/native tests/normalize) $(filter-out %/test_products.py $(wildcard tests/loss/test_torch_*.py), $(wildcard tests/loss/test_*.py))
 SANITIZE_ENV = ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
@@ -103,7 +105,8 @@ $(SANITIZE)/venv/.installed: $(PACKAGE) $(NATIVE) $(shell find src -name '*.py' 
 	@touch $@
 
 sanitize: $(SANITIZE)/venv/.installed ## native tests under address and undefined-behaviour sanitizers
-	$(SANITIZE_ENV) $(SANITIZE)/venv/bin/python -m pytest -n auto -q --capture=sys --ignore-glob='*torch*' -p no:cacheprovider $(SANITIZE_TESTS) $(PYTEST_ARGS)
+	$(SANITIZE_ENV) $(SANITIZE)/venv/bin/python -m pytest -n auto -q --capture=sys --ignore-glob='*torch*' -p no:cacheprovider \
+		-k '$(SANITIZE_LESS)' $(SANITIZE_TESTS) $(PYTEST_ARGS)
 
 wheel: $(VENV)/.pip ## a wheel in dist/
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
