@@ -63,8 +63,7 @@ def worst(
 def core_tanh(u: Any) -> Any:
     """What the compiled core takes for tanh: the lse of rows of one score under a soft-cap of 1."""
     lse, rows = np.empty(u.size), np.ascontiguousarray(u, np.float64).reshape(-1, 1)
-    none = np.zeros(u.size, np.int64), None, None, None, (1,), 1.0, 0.0, -100, 0.0, 0.0, 1.0, 0.0, np.empty((u.size, 3))
-    _native.cross_entropy(rows, *none, given=False, lse=lse)
+    _native.cross_entropy(rows, np.zeros(u.size, np.int64), np.empty((u.size, 3)), (1,), softcap=1.0, lse=lse)
     return lse
 
 

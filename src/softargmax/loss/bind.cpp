@@ -29,9 +29,9 @@ template <class T> T* numbers(const char* name, const View& x, std::int64_t coun
 // ignored.
 std::int64_t cross_entropy(
     nb::handle z_, std::optional<nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>> target,
-    nb::handle other_, nb::handle weight_, nb::handle where_, const Axes& axes, nb::handle hi, nb::handle lo,
-    std::int64_t ignore_index, double label_smoothing, double z_loss, double softcap, double least, nb::handle states_,
-    bool given, nb::handle loss_, nb::handle lse_, nb::handle out_, nb::handle seed_) {
+    nb::handle states_, const Axes& axes, bool given, nb::handle other_, nb::handle weight_, nb::handle where_,
+    nb::handle hi, nb::handle lo, std::int64_t ignore_index, double label_smoothing, double z_loss, double softcap,
+    double least, nb::handle loss_, nb::handle lse_, nb::handle out_, nb::handle seed_) {
     const Held z(z_), other(other_), weight(weight_), where(where_), states(states_, !given), loss(loss_, true),
         lse(lse_, true), out(out_, true), seed(seed_);
     must_be("z", z, kReal);
@@ -83,10 +83,10 @@ std::int64_t cross_entropy(
 
 void bind_loss(nb::module_& module) {
     module.def(
-        "cross_entropy", &cross_entropy, "z"_a, "target"_a.none(), "other"_a.none(), "weight"_a.none(),
-        "where"_a.none(), "axes"_a, "hi"_a, "lo"_a, "ignore_index"_a, "label_smoothing"_a, "z_loss"_a, "softcap"_a,
-        "least"_a, "states"_a, "given"_a, "loss"_a = nb::none(), "lse"_a = nb::none(), "out"_a = nb::none(),
-        "seed"_a = nb::none(),
+        "cross_entropy", &cross_entropy, "z"_a, "target"_a.none(), "states"_a, "axes"_a, nb::kw_only(),
+        "given"_a = false, "other"_a = nb::none(), "weight"_a = nb::none(), "where"_a = nb::none(), "hi"_a = 1.0,
+        "lo"_a = 0.0, "ignore_index"_a = -100, "label_smoothing"_a = 0.0, "z_loss"_a = 0.0, "softcap"_a = 0.0,
+        "least"_a = 0.0, "loss"_a = nb::none(), "lse"_a = nb::none(), "out"_a = nb::none(), "seed"_a = nb::none(),
         "the loss of every row and its state; the gradient, times seed, into out; how many rows are not ignored");
 }
 

@@ -55,16 +55,25 @@ template <class T, int Size> struct Rows {
             std::copy_n(bent, Size * group.pitch, kept);
             raw = kept;
             const Softcap cap(job.softcap);
-            for (int g = 0; g < group.count; ++g) cap.bend(bent + g * group.pitch, e - b);
+            for (int g = 0; g < group.count; ++g) {
+                double* row_bent = bent + g * group.pitch;
+                cap.bend(row_bent, e - b);
+                for (std::int64_t i = 0; i < e - b && group.scale[g].flat; ++i)  // beta = 0: infinities are bent, too
+                    row_bent[i] = row_bent[i] - row_bent[i] == 0 ? 0 : row_bent[i];
+            }
         }
     }
 
-    // The sums of one block whose row's maximum is known. Half of m - z is one operation, and does not overflow.
+    // The sums of one block whose row's maximum is known.
     void look(int g, std::int64_t block) {
         using V = Pack<double>;
         const State s = group.state[g];
-        const V zero = V::all(0), one = V::all(1), m = V::all(s.m), half_m = V::all(s.m / 2), minus_half = V::all(-0.5);
-        const V out = V::all(-kInf);
+        const Scale beta = group.beta(g);
+        // far = kFar beta (m - z): (m - z) may overflow where that does not.
+        const double part = beta.hi < 1 || std::fabs(s.m) > 1e290 ? kFar : 1;
+        const V top = V::all(s.m), m = V::all(part * s.m), minus_part = V::all(-part);
+        const V rest_of_beta = V::all(beta.hi * (kFar / part));
+        const V zero = V::all(0), one = V::all(1), out = V::all(-kInf);
         const std::int64_t n = size(block), from = g * group.pitch;
         Count<double> count;
         Sum<double> w_sum, w_far, t_sum, t_far, beyond;
@@ -72,7 +81,7 @@ template <class T, int Size> struct Rows {
             const V z = V::load_part(group.scores + from + i, n - i, -kInf);
             const V weight = w ? V::load_part(w + from + i, n - i, 0) : one;
             const auto in = above(z, out);
-            const V far = keep(unless(in, equal(z, m)), fma(z, minus_half, half_m));
+            const V far = keep(unless(in, equal(z, top)), fma(z, minus_part, m) * rest_of_beta);  // ties: 0, at inf too
             count.add(in);
             w_far.add({w ? keep(above(weight, zero), weight * far) : far});
             if (w) w_sum.add({keep(in, weight)});
@@ -83,16 +92,12 @@ template <class T, int Size> struct Rows {
             beyond.add({both - here});
         }
         Row& to = row[g];
-        const Scale beta = group.beta(g);
-        const auto scaled = [&](const Sum<double>& far) {  // 0 where all are ties with m, beta = inf or not
-            const Twofold x = far.total();
-            return x.hi == 0 ? Twofold{} : times(times(x, Twofold{beta.hi, beta.lo}), 2);
-        };
+        const Twofold rest = std::isinf(beta.hi) ? Twofold{1, 0} : Twofold{1, beta.lo / beta.hi};
         to.n += static_cast<double>(count.total());
         to.w = plus(to.w, w ? w_sum.total() : Twofold{static_cast<double>(count.total()), 0});
-        to.w_far = plus(to.w_far, scaled(w_far));
+        to.w_far = plus(to.w_far, times(w_far.total(), rest));
         to.t = plus(to.t, t_sum.total());
-        to.t_far = plus(to.t_far, scaled(t_far));
+        to.t_far = plus(to.t_far, times(t_far.total(), rest));
         to.beyond = plus(to.beyond, beyond.total());
     }
 
@@ -161,7 +166,7 @@ template <class T, int Size> struct Rows {
     Twofold beta_to_scores(int g) const {
         const RowScale& s = group.scale[g];
         const Scale beta = group.beta(g);
-        return times(Twofold{beta.hi, beta.lo}, s.flat ? 0 : s.negate ? -1 : 1);
+        return times(Twofold{beta.hi, beta.lo}, s.flat ? 0.0 : s.negate ? -1.0 : 1.0);
     }
     // gain p. The line of y is not written past the caches, as it is read again: that takes 0.95 ms of 4096 x 1024, so
     // 0.4.
@@ -207,7 +212,9 @@ template <class T, int Size> struct Rows {
             }
             if (raw) {
                 const Two<V> bend = cap.slope(V::load_part(raw + from + i, n - i, 0));
-                d = {d.hi * bend.hi, fma(d.hi, bend.hi, zero - d.hi * bend.hi) + (d.hi * bend.lo + d.lo * bend.hi)};
+                const auto level = equal(bend.hi, zero);  // 0, whatever is multiplied by it
+                d = times(d, bend);
+                d = {keep(unless(equal(zero, zero), level), d.hi), keep(unless(equal(zero, zero), level), d.lo)};
             }
             i += V::kLanes;
             return keep(above(z, out), d.hi + d.lo);

@@ -58,20 +58,21 @@ def _per_row(z: Array, options: Options, *more: int) -> Array:
 def _run(z: Array, beside: Beside, options: Options, **results: Any) -> None:
     """Call the kernel for what is asked for among `results`: loss, lse, out (the gradient) with its seed."""
     target, weight, scale, where = beside
+    hi, lo = beta_of(scale)
     _native.cross_entropy(
         view(z),
         None if options.soft else np.ascontiguousarray(target, np.int64).reshape(-1),
-        view(target) if options.soft else None,
-        None if weight is None else view(weight),
-        where,
-        (options.axis,),
-        *beta_of(scale),
-        options.ignore_index,
-        options.label_smoothing,
-        options.z_loss,
-        options.softcap or 0.0,
-        options.least,
         _per_row(z, options, 3),
-        given=False,
+        (options.axis,),
+        other=view(target) if options.soft else None,
+        weight=None if weight is None else view(weight),
+        where=where,
+        hi=hi,
+        lo=lo,
+        ignore_index=options.ignore_index,
+        label_smoothing=options.label_smoothing,
+        z_loss=options.z_loss,
+        softcap=options.softcap or 0.0,
+        least=options.least,
         **results,
     )

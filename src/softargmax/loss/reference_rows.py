@@ -39,9 +39,10 @@ class Look(NamedTuple):
     """Rows of scores as the formulas need them; numbers per row have an axis of 1 in the classes' place."""
 
     p: Any
-    log_p: Any  # 0 outside the support
+    log_p: Any  # 0 where p has no logarithm
     lse: Any
     inside: Any  # the support
+    possible: Any  # what has a logarithm: in limits a part of the support
     mass: Any  # m; outside the support what the target has there
     skipped: Any  # rows that are ignored, or None
     wrong: Any  # rows whose class does not exist, which could not be checked everywhere, or None
@@ -56,7 +57,9 @@ def look(z: Any, beside: Beside, options: Options) -> Look:
         wrong = ~skipped & ((beside.target < 0) | (beside.target >= options.classes))
         z = xp.where(skipped, 0.0, z)  # whatever stands there, NaN included, has no derivative
     p, log_p, lse = normalized(z, beside.scale, beside.where, axis, options.softcap)
-    inside = log_p != -INF
+    possible = log_p != -INF
+    inside = ~_out(z, beside.scale)
+    inside = inside if beside.where is None else inside & beside.where
     if options.soft:
         mass = xp.astype(beside.target, p.dtype)
     else:
@@ -69,7 +72,8 @@ def look(z: Any, beside: Beside, options: Options) -> Look:
         mass = (1.0 - e) * mass + xp.where(inside, e / xp.where(n == 0.0, 1.0, n), 0.0)
     if beside.weight is not None:
         mass = xp.astype(beside.weight, p.dtype) * mass
-    return Look(p, xp.where(inside, log_p, 0.0), xp.expand_dims(lse, axis=axis), inside, mass, skipped, wrong)
+    log_p = xp.where(possible, log_p, 0.0)
+    return Look(p, log_p, xp.expand_dims(lse, axis=axis), inside, possible, mass, skipped, wrong)
 
 
 def normalized(z: Any, scale: Scale, where: Any, axis: int, softcap: float | None) -> tuple[Any, Any, Any]:
@@ -192,7 +196,7 @@ def _to_scores(slope: Any, z: Any, a: Look, beside: Beside, options: Options) ->
 def _loss(a: Look, options: Options) -> Any:
     xp, axis = namespace(a.p), options.axis
     loss = _sum(xp.where(a.inside, a.mass * (0.0 - a.log_p), 0.0), options, alone=_one_class(options))
-    lost = ~xp.any(a.inside, axis=axis, keepdims=True) | xp.any((a.mass > 0.0) & ~a.inside, axis=axis, keepdims=True)
+    lost = ~xp.any(a.inside, axis=axis, keepdims=True) | xp.any((a.mass > 0.0) & ~a.possible, axis=axis, keepdims=True)
     return loss + _z_loss(a, options) + xp.where(lost, xp.full_like(loss, INF), 0.0)
 
 

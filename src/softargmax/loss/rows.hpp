@@ -10,7 +10,9 @@
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
-// What the formulas need of a row besides its state. `far` is beta (m - z_k).
+// What the formulas need of a row besides its state. `far` is beta (m - z_k); its sums are kept 2^-64 times smaller,
+// since they may be beyond what their n-th part is.
+constexpr double kFar = 0x1p-64;
 struct Row {
     std::int64_t y = -1;  // its class; -1: the target is probabilities
     bool ignored = false;
@@ -18,8 +20,8 @@ struct Row {
     double at_y = 0;      // the score of y
     double w_y = 1;
     double n = 0;             // scores in the support
-    Twofold w{}, w_far{};     // sum w_k, sum w_k far
-    Twofold t{}, t_far{};     // sum w_k t_k, sum w_k t_k far
+    Twofold w{}, w_far{};     // sum w_k, kFar sum w_k far
+    Twofold t{}, t_far{};     // sum w_k t_k, kFar sum w_k t_k far
     Twofold beyond{};         // sum w_k t_k outside the support
 };
 
@@ -30,39 +32,46 @@ inline Twofold distance(double z, const State& s, Scale beta) {
     if (is_limit(s, beta)) return {z == s.m ? 0 : kInf, 0};
     if (std::fabs(s.m) > 1e290) return {2 * ((s.m * 0.5 - z * 0.5) * beta.hi), 0};
     const Twofold d = two_sum(s.m, -z), x = times(d.hi, beta);
-    return or_infinite(x.hi, x.lo + d.lo * beta.hi);
+    return {x.hi, or_zero(x.lo + d.lo * beta.hi)};
 }
 
 // What a row's target is weighed with: 1 - e, and e / n.
 struct Smoothing {
     Twofold own, each;
     Smoothing(const Row& row, double e)
-        : own(two_sum(1.0, -e)), each(e > 0 ? times(inverse({row.n, 0}), e) : Twofold{}) {}
+        : own(two_sum(1.0, -e)), each(e > 0 ? times(inverse(Twofold{row.n, 0}), e) : Twofold{}) {}
 };
 
 inline double loss_of(const Row& row, const State& s, Scale beta, const LossJob& job) {
     if (row.ignored) return 0;
     if (s.r != s.r) return kNaN;
-    const Twofold log{log_l(s), 0}, lse = lse_of(s, beta);
+    const Twofold log{log_l(s), 0};
     const Smoothing share(row, job.label_smoothing);
     const bool owns = share.own.hi > 0 && (row.y < 0 || row.w_y > 0);
     if (s.r == -1 || (owns && (row.y >= 0 ? !row.inside : row.beyond.hi > 0))) return kInf;
     Twofold loss{};
     if (owns && row.y >= 0) loss = times(times(share.own, row.w_y), plus(distance(row.at_y, s, beta), log));
-    else if (owns) loss = times(share.own, plus(row.t_far, times(row.t, log)));
-    if (share.each.hi > 0) loss = plus(loss, times(share.each, plus(row.w_far, times(row.w, log))));
-    if (job.z_loss > 0) loss = plus(loss, times(times(lse, lse), job.z_loss));
+    else if (owns) loss = plus(times(times(share.own, 1 / kFar), row.t_far), times(times(share.own, row.t), log));
+    const auto add = [&](Twofold x) { loss = plus(loss, x); };
+    if (share.each.hi > 0) {
+        add(times(times(share.each, 1 / kFar), row.w_far));
+        add(times(times(share.each, row.w), log));
+    }
+    if (job.z_loss > 0) {
+        const Twofold lse = lse_of(s, beta);
+        add(times(times(lse, lse), job.z_loss));
+    }
     return rounded(loss);
 }
 
 // The gradient to the scores of one row, gain p_k - scale m_k.
 //
-// At the maximum p_k may be next to 1: there it is scale ((rest - m_k) p_k - m_k (1 - p_k)) with 1 - p_k = r / (1 + r).
-// All is twofold: seed, beta, tau and 2 c lse rounded one by one came to 6 ulp of a float64 gradient.
+// At the maximum p_k may be next to 1: there it is scale ((tau + 2 c lse - m_k) p_k - m_k (1 - p_k)) with 1 - p_k = r /
+// (1 + r). All is twofold: seed, beta, tau and 2 c lse rounded one by one came to 6 ulp of a float64 gradient.
 struct Slope {
     Smoothing share;
     Twofold gain{}, scale{};
-    Twofold own{}, lse{};  // (1 - e) sum w t and 2 c lse, which with (e / n) sum w make tau + 2 c lse, the rest
+    Twofold own{}, lse{};  // (1 - e) sum w t, and 2 c lse; tau is own and (e / n) sum w
     Twofold w{};
     Twofold own_mass{}, each_mass{};  // scale (1 - e) and scale e / n
     Twofold p{}, others_p{};  // of a score at the maximum, and of the others
@@ -86,20 +95,15 @@ struct Slope {
     // gain p_k - scale m_k, at the maximum or not
     Twofold at(bool top, double gain_p, double w_k, double t) const {
         if (!top) return off_maximum(gain_p, w_k, t);
-        const Twofold m = times(plus(times(own_mass, t), each_mass), w_k);  // scale m_k
+        const Twofold m = times(plus(times(share.own, t), share.each), w_k);
         const Twofold own_others = minus(own, times(times(share.own, w_k), t));
-        const Twofold each_others = times(share.each, minus(w, {w_k, 0}));
-        return minus(times(scale, times(plus(plus(own_others, each_others), lse), p)), times(m, others_p));
+        const Twofold others = plus(plus(own_others, times(share.each, minus(w, Twofold{w_k, 0}))), lse);
+        return times(scale, minus(times(others, p), times(m, others_p)));
     }
     template <class V> SOFTARGMAX_INLINE Two<V> off_maximum(V gain_p, V w_k, V t) const {
-        const auto all = [](double x) SOFTARGMAX_LAMBDA { return Splat<V>::of(x); };
-        const V own_hi = all(own_mass.hi) * t;
-        const V own_lo = fma(all(own_mass.hi), t, all(0) - own_hi) + all(own_mass.lo) * t;
-        const Two<V> both = two_sum(own_hi, all(each_mass.hi));
-        const V m = both.hi * w_k;
-        const V m_lo = fma(both.hi, w_k, all(0) - m) + (both.lo + (own_lo + all(each_mass.lo))) * w_k;
-        const Two<V> d = two_sum(gain_p, all(0) - m);
-        return {d.hi, d.lo - m_lo};
+        const auto all = [](Twofold x) SOFTARGMAX_LAMBDA { return Two<V>{Splat<V>::of(x.hi), Splat<V>::of(x.lo)}; };
+        const Two<V> m = times(plus(times(all(own_mass), t), all(each_mass)), w_k);  // scale m_k
+        return minus(Two<V>{gain_p, Splat<V>::of(0)}, m);
     }
 };
 

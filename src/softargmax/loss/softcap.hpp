@@ -31,12 +31,8 @@ class Softcap {
         const auto in = terms_.in(x);
         const Term<double> term = terms_(keep(in, x));
         const V e = one_ + term.t, power = keep(in, term.power) * lower_;
-        const V q = e * power, q_low = (term.t - (e - one_)) * power;
-        const V l = one_ + q, l_low = q - (l - one_) + q_low, r = one_ / l;  // 1 / (l + l_low) = r (1 + off)
-        const V off = fma(zero_ - r, l, one_) - r * l_low;
-        const V f = r * r, f_low = fma(r, r, zero_ - f) + two_ * f * off;
-        const V four = V::all(4), hi = four * q * f;
-        return {hi, fma(four * q, f, zero_ - hi) + four * (q * f_low + q_low * f)};
+        const Two<V> q{e * power, (term.t - (e - one_)) * power}, r = inverse(plus(Two<V>{one_, zero_}, q));
+        return times(times(q, times(r, r)), V::all(4));
     }
     // Scores at -inf are out of the support and stay there.
     void bend(double* z, std::int64_t n) const {

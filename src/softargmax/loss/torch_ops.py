@@ -107,25 +107,23 @@ def _dense(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float64).contiguous()
 
 
-def _run(tensors: tuple[Any, ...], numbers: Numbers, states: Tensor, *, given: bool = False, **results: Any) -> None:
+def _run(tensors: tuple[Any, ...], numbers: Numbers, states: Tensor, **results: Any) -> None:
     z, target, weight, where, hi, lo = tensors
     axes, soft, beta, beta_lo, ignore_index, label_smoothing, z_loss, softcap = numbers
     _native.cross_entropy(
         view(z),
         None if soft else target.to(torch.int64).contiguous().view(-1).numpy(),
-        view(target) if soft else None,
-        None if weight is None else view(weight),
-        None if where is None else view(where),
-        axes,
-        beta if hi is None else view(hi),
-        beta_lo if lo is None else view(lo),
-        ignore_index,
-        label_smoothing,
-        z_loss,
-        softcap,
-        0.0,
         view(states.movedim(axes[0], -1)),
-        given=given,
+        axes,
+        other=view(target) if soft else None,
+        weight=None if weight is None else view(weight),
+        where=None if where is None else view(where),
+        hi=beta if hi is None else view(hi),
+        lo=beta_lo if lo is None else view(lo),
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        z_loss=z_loss,
+        softcap=softcap,
         **results,
     )
 

@@ -52,7 +52,7 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, target: Tensor, reduction: str, ignore_index: int) -> Tensor:
         rows, states = (z.new_empty((*target.shape, *more), dtype=torch.float64) for more in ((), (3,)))
-        counted = _run(z, target, ignore_index, states, given=False, loss=view(rows))
+        counted = _run(z, target, states, ignore_index=ignore_index, loss=view(rows))
         ctx.asked = {"reduction": reduction, "ignore_index": ignore_index}
         ctx.counted = max(counted, 1) if reduction == "mean" else 1
         ctx.save_for_backward(z, target, states)
@@ -67,14 +67,12 @@ class _Loss(torch.autograd.Function):
             found = by_definition(lambda z: general_loss(z, target, ctx.asked), (z,), (True,), g, again=again)
             return *found, None, None, None
         gradient, seed = fresh_like(z, z.dtype), g.double() / ctx.counted
-        _run(z, target, ctx.asked["ignore_index"], states, given=True, out=view(gradient), seed=view(seed))
+        asked = {"ignore_index": ctx.asked["ignore_index"], "out": view(gradient), "seed": view(seed)}
+        _run(z, target, states, given=True, **asked)
         return gradient, None, None, None
 
 
-def _run(z: Tensor, target: Tensor, ignore_index: int, states: Tensor, *, given: bool, **results: Any) -> int:
+def _run(z: Tensor, target: Tensor, states: Tensor, **asked: Any) -> int:
     classes = target.contiguous().view(-1).numpy()
-    numbers = 1.0, 0.0, ignore_index, 0.0, 0.0, 0.0, 0.0
-    counted: int = _native.cross_entropy(
-        view(z), classes, None, None, None, (z.ndim - 1,), *numbers, view(states), given=given, **results
-    )
+    counted: int = _native.cross_entropy(view(z), classes, view(states), (z.ndim - 1,), **asked)
     return counted

@@ -15,12 +15,16 @@ template <class T> SOFTARGMAX_INLINE Twofold inverse_of(const State& s, const Pe
     const Twofold q = inverse(times(Twofold{peak.e, peak.e_low}, sum_l(s))), both = two_sum(q.hi, q.lo);
     return {both.hi * Reach<T>::lower, both.lo * Reach<T>::lower};
 }
+// A gain so small that 2^-lift times it may be no normal number. The terms are not raised then; those that are no
+// normal numbers themselves are below every result (e^-86 2^-30, e^-700 2^-300).
+template <class T> struct Small {
+    static constexpr double gain = sizeof(T) == 4 ? 0x1p-30 : 0x1p-300, reach = sizeof(T) == 4 ? 86 : 700;
+};
 // The same as a pair of T: it costs one instruction and takes 0.5 ulp off the result.
 template <class T> struct Factor {
     Split<T> f;
     SOFTARGMAX_INLINE explicit Factor(Twofold x) : f(x.hi, x.lo) {}
-    SOFTARGMAX_INLINE Factor(const State& s, const Peak<T>& peak, Twofold gain = {1, 0})
-        : Factor(softargmax::SOFTARGMAX_ISA_NAME::times(inverse_of(s, peak), gain)) {}
+    SOFTARGMAX_INLINE Factor(const State& s, const Peak<T>& peak) : Factor(inverse_of(s, peak)) {}
     SOFTARGMAX_INLINE Pack<T> times(Term<T> e) const { return (f.hi + fma(e.t, f.hi, f.lo)) * e.power; }
 };
 
@@ -28,10 +32,12 @@ template <class T> struct Factor {
 template <class T> void softmax_finite(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to,
                                        Twofold gain, double least) {
     const Peak<T> peak(static_cast<T>(s.m), beta);
-    const Factor<T> factor(s, peak, gain);
-    const double reach = least > 0 ? std::min(-log_scalar(least) - log_l(s), Reach<T>::reach) : Reach<T>::reach;
+    const bool small = std::fabs(gain.hi) < Small<T>::gain * (1 + s.r);
+    const Factor<T> factor(times(inverse_of(s, peak), small ? times(gain, 1 / Reach<T>::lower) : gain));
+    const double most = small ? Small<T>::reach : Reach<T>::reach;
+    const double reach = least > 0 ? std::min(-log_scalar(least) - log_l(s), most) : most;
     with_plain(peak, beta, [&](auto plain) {
-        const Terms<plain.value, T> terms(peak, beta, reach);
+        const Terms<plain.value, T> terms(peak, beta, reach, small ? 0 : Reach<T>::lift);
         map(z, n, to, [&](Pack<T> v) SOFTARGMAX_LAMBDA { return keep(terms.in(v), factor.times(terms(v))); });
     });
 }

@@ -159,11 +159,11 @@ template <bool Plain, class T> struct Terms {
     using V = Pack<T>;
     ScaleIn<T> scale;
     V shift, low, magic;
-    SOFTARGMAX_INLINE Terms(const Peak<T>& peak, Scale beta, double reach = Reach<T>::reach)
+    SOFTARGMAX_INLINE Terms(const Peak<T>& peak, Scale beta, double reach = Reach<T>::reach, int lift = Reach<T>::lift)
         : scale(beta),
           shift(V::all(peak.shift)),
           low(V::all(Peak<T>::floor_of(peak.m, beta, reach))),
-          magic(V::all(magic_of<T>(Reach<T>::lift - peak.k))) {}
+          magic(V::all(magic_of<T>(lift - peak.k))) {}
     SOFTARGMAX_INLINE auto in(V z) const { return above(z, low); }
     SOFTARGMAX_INLINE Term<T> operator()(V z) const { return exp_term<Plain>(Plain ? z : z - shift, scale, magic); }
 };

@@ -32,21 +32,25 @@ template <class V> SOFTARGMAX_INLINE Two<V> times(V d, Scale beta) {
     return {hi, fma(d, b, Splat<V>::of(-0.0) - hi) + d * Splat<V>::of(beta.lo)};
 }
 
-// Sums, products and inverses to about 2^-100; what is infinite has no lower part.
-SOFTARGMAX_INLINE Twofold or_infinite(double hi, double lo) { return {hi, std::isinf(hi) ? 0 : lo}; }
-SOFTARGMAX_INLINE Twofold plus(Twofold a, Twofold b) {
-    const Twofold s = two_sum(a.hi, b.hi);
-    return or_infinite(s.hi, s.lo + (a.lo + b.lo));
+// Sums, products and inverses to about 2^-100; what is infinite, and the inverse of 0, has no lower part.
+SOFTARGMAX_INLINE double or_zero(double lo) { return lo == lo ? lo : 0; }
+template <class V> SOFTARGMAX_INLINE V or_zero(V lo) { return keep(equal(lo, lo), lo); }
+template <class V> SOFTARGMAX_INLINE Two<V> plus(Two<V> a, Two<V> b) {
+    const Two<V> s = two_sum(a.hi, b.hi);
+    return {s.hi, or_zero(s.lo + (a.lo + b.lo))};
 }
-SOFTARGMAX_INLINE Twofold minus(Twofold a, Twofold b) { return plus(a, {-b.hi, -b.lo}); }
-SOFTARGMAX_INLINE Twofold times(Twofold a, Twofold b) {
-    const double hi = a.hi * b.hi;
-    return or_infinite(hi, fma(a.hi, b.hi, -hi) + (a.hi * b.lo + a.lo * b.hi));
+template <class V> SOFTARGMAX_INLINE Two<V> minus(Two<V> a, Two<V> b) {
+    const V none = Splat<V>::of(-0.0);
+    return plus(a, Two<V>{none - b.hi, none - b.lo});
 }
-SOFTARGMAX_INLINE Twofold times(Twofold a, double b) { return times(a, Twofold{b, 0}); }
-SOFTARGMAX_INLINE Twofold inverse(Twofold x) {
-    const double q = 1.0 / x.hi;
-    return or_infinite(q, (fma(-q, x.hi, 1.0) - q * x.lo) * q);
+template <class V> SOFTARGMAX_INLINE Two<V> times(Two<V> a, Two<V> b) {
+    const V hi = a.hi * b.hi;
+    return {hi, or_zero(fma(a.hi, b.hi, Splat<V>::of(-0.0) - hi) + (a.hi * b.lo + a.lo * b.hi))};
+}
+template <class V> SOFTARGMAX_INLINE Two<V> times(Two<V> a, V b) { return times(a, Two<V>{b, Splat<V>::of(0)}); }
+template <class V> SOFTARGMAX_INLINE Two<V> inverse(Two<V> x) {
+    const V one = Splat<V>::of(1), q = one / x.hi;
+    return {q, or_zero((fma(Splat<V>::of(-0.0) - q, x.hi, one) - q * x.lo) * q)};
 }
 SOFTARGMAX_INLINE double rounded(Twofold x) { return x.hi + x.lo; }
 
@@ -86,7 +90,7 @@ inline Twofold lse_of(const State& s, Scale beta) {
     const double tail = log_l(s);
     if (std::isinf(s.m) || std::isinf(beta.hi)) return {s.m == 0 ? tail : s.m * beta.hi + 0 * s.r, 0};
     const Twofold top = times(s.m, beta);
-    return std::isinf(top.hi) ? Twofold{top.hi, 0} : plus(top, {tail, 0});
+    return std::isinf(top.hi) ? Twofold{top.hi, 0} : plus(top, Twofold{tail, 0});
 }
 inline double finalize(const State& s, Scale beta) { return rounded(lse_of(s, beta)); }
 
