@@ -171,7 +171,13 @@ SOFTARGMAX_INLINE OneMask<float> equal(One<float> a, One<float> b) {
 SOFTARGMAX_INLINE OneMask<double> equal(One<double> a, One<double> b) {
     return {_mm512_cmp_pd_mask(a.r, b.r, _CMP_EQ_OQ)};
 }
-template <class T> SOFTARGMAX_INLINE OneMask<T> unless(OneMask<T> a, OneMask<T> b) { return {a.bits & ~b.bits}; }
+// By the mask registers: as integers they would go to general registers and back.
+SOFTARGMAX_INLINE OneMask<float> unless(OneMask<float> a, OneMask<float> b) {
+    return {_kandn_mask16(static_cast<__mmask16>(b.bits), static_cast<__mmask16>(a.bits))};
+}
+SOFTARGMAX_INLINE OneMask<double> unless(OneMask<double> a, OneMask<double> b) {
+    return {_kandn_mask8(static_cast<__mmask8>(b.bits), static_cast<__mmask8>(a.bits))};
+}
 SOFTARGMAX_INLINE One<float> keep(OneMask<float> m, One<float> a) {
     return {_mm512_maskz_mov_ps(static_cast<__mmask16>(m.bits), a.r)};
 }
