@@ -13,12 +13,17 @@ class Softcap {
     V cap_, zero_ = V::all(0), one_ = V::all(1), two_ = V::all(2), lower_ = V::all(Reach<double>::lower);
 
     SOFTARGMAX_INLINE V exponent(V z) const { return V::all(-2) * (max(z, zero_ - z) / cap_); }
-    SOFTARGMAX_INLINE V decay(V x) const { return keep(terms_.in(x), terms_(x).value()) * lower_; }
+    SOFTARGMAX_INLINE Two<V> decay(V x) const {
+        const auto in = terms_.in(x);
+        const Term<double> term = terms_(keep(in, x));
+        const V e = one_ + term.t, power = keep(in, term.power) * lower_;
+        return {e * power, (term.t - (e - one_)) * power};
+    }
 
   public:
     explicit Softcap(double cap) : cap_(V::all(cap)) {}
     SOFTARGMAX_INLINE V operator()(V z) const {
-        const V x = exponent(z), q = decay(x);
+        const V x = exponent(z), q = decay(x).hi;
         const auto all = equal(zero_, zero_), near = above(x, V::all(-1.36)), far = unless(all, near);
         const V t = exp_less_one<double>(keep(near, x) * V::all(0.25)), t2 = t * (two_ + t), less = t2 * (two_ + t2);
         const V tanh = keep(near, (zero_ - less) / (two_ + less)) + keep(far, (one_ - q) / (one_ + q)), y = tanh * cap_;
@@ -27,11 +32,7 @@ class Softcap {
     }
     // Twofold: rounded step by step it was 4 ulp off.
     SOFTARGMAX_INLINE Two<V> slope(V z) const {
-        const V x = exponent(z);
-        const auto in = terms_.in(x);
-        const Term<double> term = terms_(keep(in, x));
-        const V e = one_ + term.t, power = keep(in, term.power) * lower_;
-        const Two<V> q{e * power, (term.t - (e - one_)) * power}, r = inverse(plus(Two<V>{one_, zero_}, q));
+        const Two<V> q = decay(exponent(z)), r = inverse(plus(Two<V>{one_, zero_}, q));
         return times(times(q, times(r, r)), V::all(4));
     }
     // Scores at -inf are out of the support and stay there.
