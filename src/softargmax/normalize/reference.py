@@ -15,10 +15,11 @@ import numpy as np
 
 from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.exact import two_sum, working_dtype
+from softargmax.core.rows import INF, Rows
 from softargmax.core.scale import UNIT
 from softargmax.core.scan import scan
 from softargmax.core.state import State
-from softargmax.normalize.reference_rows import INF, Measure, Rows, Segments, measure, safe
+from softargmax.normalize.reference_rows import Measure, Segments, measure, safe
 
 if TYPE_CHECKING:
     from softargmax.core.scale import Scale

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.core.dispatch import device_of, namespace
+from softargmax.core.rows import INF, Rows
 from softargmax.core.scale import UNIT
-from softargmax.normalize.reference_rows import INF, Rows
 
 if TYPE_CHECKING:
     from softargmax.core.scale import Scale

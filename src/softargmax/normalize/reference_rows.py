@@ -14,60 +14,11 @@ import math
 from typing import Any, NamedTuple
 
 from softargmax.core.dispatch import device_of, namespace
-from softargmax.core.exact import difference, total, two_product, two_sum, working_dtype
+from softargmax.core.exact import difference, two_product, two_sum
 from softargmax.core.offsets import bounds_hold
+from softargmax.core.rows import INF, Rows, with_identity
 from softargmax.core.scale import UNIT, Scale, rounded
 from softargmax.core.scan import scan
-
-INF = math.inf
-
-
-class Rows:
-    """z laid out as rows along the last axis; a length of 0 becomes 1, the identity -inf."""
-
-    def __init__(self, z: Any, axes: tuple[int, ...]) -> None:
-        self.xp = namespace(z)
-        self.dtype = working_dtype(z, self.xp)
-        self.shape, self.axes = tuple(z.shape), axes
-        self.order = tuple(i for i in range(z.ndim) if i not in axes) + axes
-        self.outer = tuple(z.shape[i] for i in self.order[: z.ndim - len(axes)])
-        self.length = math.prod(z.shape[i] for i in axes)
-
-    def lay(self, array: Any) -> Any:
-        """An array of z's shape as rows."""
-        array = self.xp.broadcast_to(array, self.shape)
-        return self.xp.reshape(self.xp.permute_dims(array, self.order), (*self.outer, self.length))
-
-    def lay_kept(self, array: Any) -> Any:
-        """An array per row, with the reduced axes kept as 1, as rows of one."""
-        array = self.xp.permute_dims(array, self.order)
-        return self.xp.reshape(array, (*array.shape[: len(self.outer)], 1))
-
-    def restore(self, rows: Any) -> Any:
-        """Rows as an array of z's shape."""
-        rows = self.xp.reshape(rows[..., : self.length], tuple(self.shape[i] for i in self.order))
-        return self.xp.permute_dims(rows, tuple(self.order.index(i) for i in range(len(self.order))))
-
-    def per_row(self, row: Any, *, keepdims: bool = False) -> Any:
-        """Rows of one as an array with one number per row."""
-        kept = tuple(1 if i in self.axes else n for i, n in enumerate(self.shape))
-        return self.xp.reshape(row, kept if keepdims else self.outer)
-
-    def top(self, x: Any) -> Any:
-        """The maximum of each row."""
-        return self.xp.max(x, axis=-1, keepdims=True)
-
-    def total(self, w: Any) -> tuple[Any, Any]:
-        """The sum of each row as a pair."""
-        return total(w)
-
-    def spread(self, row: Any) -> Any:
-        """A number per row as one that broadcasts with the scores."""
-        return row
-
-    def pad(self, x: Any) -> Any:
-        """Rows of length 0 become rows of the identity."""
-        return x if self.length else _with_identity(x)
 
 
 class Segments(Rows):
@@ -93,7 +44,7 @@ class Segments(Rows):
 
     def pad(self, x: Any) -> Any:
         """The identity at the end."""
-        return _with_identity(x)
+        return with_identity(x)
 
     def _reduce(self, merge: Any, parts: tuple[Any, ...], identity: tuple[float, ...]) -> tuple[Any, ...]:
         """Each segment's merge: the prefix at its last place."""
@@ -122,11 +73,6 @@ class Segments(Rows):
         """Segments first, then z's other axes."""
         row = self.xp.where(self.sound, row[..., : self.count], math.nan)
         return self.xp.permute_dims(row, (row.ndim - 1, *range(row.ndim - 1)))
-
-
-def _with_identity(x: Any) -> Any:
-    xp = namespace(x)
-    return xp.concat([x, xp.full((*x.shape[:-1], 1), -INF, dtype=x.dtype, device=device_of(x))], axis=-1)
 
 
 def _add_pairs(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
