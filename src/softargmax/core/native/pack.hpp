@@ -67,6 +67,11 @@ template <class M, class V> SOFTARGMAX_INLINE Pair<V> keep(PairMask<M> m, Pair<V
 }
 template <class V> SOFTARGMAX_INLINE Pair<V> power_of_two(Pair<V> x) { return {power_of_two(x.a), power_of_two(x.b)}; }
 
+template <class V> SOFTARGMAX_INLINE Binary<Pair<V>> binary_of(Pair<V> x) {
+    const auto a = binary_of(x.a), b = binary_of(x.b);
+    return {{a.k, b.k}, {a.f, b.f}};
+}
+
 template <class V, class C, int Bytes> struct Widest {
     using Pack = typename Widest<Pair<V>, PairCount<C>, 2 * Bytes>::Pack;
     using Count = typename Widest<Pair<V>, PairCount<C>, 2 * Bytes>::Count;

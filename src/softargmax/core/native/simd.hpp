@@ -221,4 +221,17 @@ SOFTARGMAX_INLINE One<double> power_of_two(One<double> km) {
     return {(Register<double>)((IntRegister<double>)km.r << 52)};
 }
 
+// v = 2^k f with sqrt(1/2) <= f < sqrt(2), for positive normal numbers; k as a number.
+template <class V> struct Binary {
+    V k, f;
+};
+SOFTARGMAX_INLINE Binary<One<double>> binary_of(One<double> v) {
+    typedef std::uint64_t Words __attribute__((vector_size(kRegisterBytes)));
+    constexpr std::uint64_t root = 0x3FE6A09E667F3BCD, digits = 0x000FFFFFFFFFFFFF, magic = 0x4330000000000000;
+    constexpr int bias = 1023;
+    const Words bits = (Words)v.r, above_root = bits - root;
+    const One<double> biased{(Register<double>)(((above_root + ((std::uint64_t)bias << 52)) >> 52) | magic)};
+    return {biased - One<double>::all(0x1p52 + bias), {(Register<double>)(bits - (above_root & ~digits))}};
+}
+
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME
