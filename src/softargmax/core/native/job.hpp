@@ -73,6 +73,14 @@ struct LossJob : Job {
     std::int64_t seed_stride = 0;  // 0: one for all rows
 };
 
+// A sparse map: scores to `out`, or p in `z` and an incoming gradient in `other` to that of the scores.
+struct SparseJob : Job {
+    Operand alpha;                    // one per row, double, at least 1
+    Operand tau;                      // written where wanted
+    std::int64_t* support = nullptr;  // so are the numbers of p > 0, one row after the other
+    bool gradient = false;
+};
+
 // A product of matrices, out = A B + bias, or out + A B; out is float64 where A or B is, else float32, its rows
 // contiguous.
 struct Factor2D {
@@ -102,6 +110,7 @@ constexpr int kMultiplyAdds = 16;  // to a round of `multiply_adds`
 struct Entries {
     void (*run)(const Job&);
     void (*run_loss)(const LossJob&);
+    void (*run_sparse)(const SparseJob&);
     void (*run_product)(const ProductJob&);
     double (*multiply_adds)(std::int64_t);
 };
@@ -109,6 +118,7 @@ struct Entries {
     namespace name {                           \
     void run(const Job& job);                  \
     void run_loss(const LossJob& job);         \
+    void run_sparse(const SparseJob& job);     \
     void run_product(const ProductJob& job);   \
     double multiply_adds(std::int64_t rounds); \
     }

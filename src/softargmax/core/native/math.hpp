@@ -39,8 +39,7 @@ template <> struct Exp<double> {
 };
 
 // q(r), even and odd powers apart: half the latency of Horner's rule, and u = r^2 is wanted anyway.
-template <class T, class V> SOFTARGMAX_INLINE V exp_tail(V r, V u) {
-    constexpr int n = sizeof(Exp<T>::q) / sizeof(T);
+template <class T, int n = sizeof(Exp<T>::q) / sizeof(T), class V> SOFTARGMAX_INLINE V exp_tail(V r, V u) {
     constexpr int even = (n - 1) / 2 * 2, odd = n / 2 * 2 - 1;
     V a = Splat<V>::of(Exp<T>::q[even]), b = Splat<V>::of(Exp<T>::q[odd]);
 #pragma GCC unroll 8
@@ -50,9 +49,9 @@ template <class T, class V> SOFTARGMAX_INLINE V exp_tail(V r, V u) {
     return fma(r, b, a);
 }
 // t = e^r - 1 for |r| <= ln2 / 2.
-template <class T, class V> SOFTARGMAX_INLINE V exp_less_one(V r) {
+template <class T, int n = sizeof(Exp<T>::q) / sizeof(T), class V> SOFTARGMAX_INLINE V exp_less_one(V r) {
     const V u = r * r;
-    return fma(u, exp_tail<T>(r, u), r);
+    return fma(u, exp_tail<T, n>(r, u), r);
 }
 
 // The positive factor beta = hi + lo of the scores of a row; the pair is not evaluated, since a rounded 1/T alone costs

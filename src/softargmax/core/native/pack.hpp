@@ -65,6 +65,11 @@ template <class M> SOFTARGMAX_INLINE bool any(PairMask<M> x) { return any(x.a) |
 template <class M, class V> SOFTARGMAX_INLINE Pair<V> keep(PairMask<M> m, Pair<V> x) {
     return {keep(m.a, x.a), keep(m.b, x.b)};
 }
+template <class M, class V>
+SOFTARGMAX_INLINE typename V::Scalar* compress(PairMask<M> m, Pair<V> x, typename V::Scalar* to) {
+    return compress(m.b, x.b, compress(m.a, x.a, to));
+}
+template <class V> SOFTARGMAX_INLINE Pair<V> sqrt(Pair<V> x) { return {sqrt(x.a), sqrt(x.b)}; }
 template <class V> SOFTARGMAX_INLINE Pair<V> power_of_two(Pair<V> x) { return {power_of_two(x.a), power_of_two(x.b)}; }
 
 template <class V> SOFTARGMAX_INLINE Binary<Pair<V>> binary_of(Pair<V> x) {
@@ -145,6 +150,24 @@ SOFTARGMAX_INLINE Wide widen(Pack<float> v) {
     v.store(x);
     for (int i = 0; i < 16; ++i) y[i] = x[i];
     return {Pack<double>::load(y), Pack<double>::load(y + 8)};
+#endif
+}
+
+SOFTARGMAX_INLINE Pack<float> narrow(Wide w) {
+#if defined(__AVX512F__)
+    return {_mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps(w.low.r)), _mm512_cvtpd_ps(w.high.r), 1)};
+#elif defined(__AVX2__) && defined(__FMA__)
+    const auto half = [](Pack<double> v) SOFTARGMAX_LAMBDA {
+        return One<float>{_mm256_set_m128(_mm256_cvtpd_ps(v.b.r), _mm256_cvtpd_ps(v.a.r))};
+    };
+    return {half(w.low), half(w.high)};
+#else
+    float x[16];
+    double y[16];
+    w.low.store(y);
+    w.high.store(y + 8);
+    for (int i = 0; i < 16; ++i) x[i] = static_cast<float>(y[i]);
+    return Pack<float>::load(x);
 #endif
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #if defined(__x86_64__)
 #pragma GCC diagnostic push
@@ -154,7 +155,8 @@ template <class T> SOFTARGMAX_INLINE One<T> max(One<T> z, One<T> acc) { return {
 #endif
 
 // Masks: `above` is not (a <= b), true where a is NaN; `keep` is a where the mask holds, 0 elsewhere; `unless` is
-// mask and not other.
+// mask and not other. `compress` writes the lanes of a mask one after the other, behind them what it likes up to the
+// length of the vector and one more, and returns their end.
 #if defined(__AVX512F__)
 template <class T> struct OneMask {
     std::uint32_t bits;
@@ -185,6 +187,14 @@ SOFTARGMAX_INLINE One<double> keep(OneMask<double> m, One<double> a) {
     return {_mm512_maskz_mov_pd(static_cast<__mmask8>(m.bits), a.r)};
 }
 template <class T> SOFTARGMAX_INLINE bool any(OneMask<T> m) { return m.bits != 0; }
+SOFTARGMAX_INLINE float* compress(OneMask<float> m, One<float> a, float* to) {
+    _mm512_storeu_ps(to, _mm512_maskz_compress_ps(static_cast<__mmask16>(m.bits), a.r));
+    return to + __builtin_popcount(m.bits);
+}
+SOFTARGMAX_INLINE double* compress(OneMask<double> m, One<double> a, double* to) {
+    _mm512_storeu_pd(to, _mm512_maskz_compress_pd(static_cast<__mmask8>(m.bits), a.r));
+    return to + __builtin_popcount(m.bits);
+}
 template <class T> struct OneCount {
     std::int64_t n = 0;
     SOFTARGMAX_INLINE void add(OneMask<T> m) { n += __builtin_popcount(m.bits); }
@@ -204,6 +214,13 @@ template <class T> SOFTARGMAX_INLINE bool any(OneMask<T> m) {
     const IntRegister<T> none{};
     return std::memcmp(&m.bits, &none, sizeof none) != 0;
 }
+template <class T> SOFTARGMAX_INLINE T* compress(OneMask<T> m, One<T> a, T* to) {
+    for (int i = 0; i < One<T>::kLanes; ++i) {
+        *to = a.r[i];
+        to -= m.bits[i];
+    }
+    return to;
+}
 template <class T> struct OneCount {
     IntRegister<T> n{};
     SOFTARGMAX_INLINE void add(OneMask<T> m) { n -= m.bits; }
@@ -213,6 +230,17 @@ template <class T> struct OneCount {
         return sum;
     }
 };
+#endif
+
+#if defined(__AVX512F__)
+SOFTARGMAX_INLINE One<double> sqrt(One<double> a) { return {_mm512_sqrt_pd(a.r)}; }
+#elif defined(__AVX2__) && defined(__FMA__)
+SOFTARGMAX_INLINE One<double> sqrt(One<double> a) { return {_mm256_sqrt_pd(a.r)}; }
+#else
+SOFTARGMAX_INLINE One<double> sqrt(One<double> a) {
+    for (int i = 0; i < One<double>::kLanes; ++i) a.r[i] = std::sqrt(a.r[i]);
+    return a;
+}
 #endif
 
 // 2^k for km = magic + bias + k (math.hpp): the low bits of km's significand become the exponent.
@@ -225,13 +253,15 @@ SOFTARGMAX_INLINE One<double> power_of_two(One<double> km) {
 template <class V> struct Binary {
     V k, f;
 };
-SOFTARGMAX_INLINE Binary<One<double>> binary_of(One<double> v) {
-    typedef std::uint64_t Words __attribute__((vector_size(kRegisterBytes)));
-    constexpr std::uint64_t root = 0x3FE6A09E667F3BCD, digits = 0x000FFFFFFFFFFFFF, magic = 0x4330000000000000;
-    constexpr int bias = 1023;
+template <class T> SOFTARGMAX_INLINE Binary<One<T>> binary_of(One<T> v) {
+    using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+    typedef Word Words __attribute__((vector_size(kRegisterBytes)));
+    constexpr int digits = std::numeric_limits<T>::digits - 1, bias = std::numeric_limits<T>::max_exponent - 1;
+    constexpr Word root = sizeof(T) == 4 ? Word{0x3F3504F3} : static_cast<Word>(0x3FE6A09E667F3BCD);
+    constexpr Word one = Word{1} << digits, magic = static_cast<Word>(bias + digits) << digits;  // 2^digits as a T
     const Words bits = (Words)v.r, above_root = bits - root;
-    const One<double> biased{(Register<double>)(((above_root + ((std::uint64_t)bias << 52)) >> 52) | magic)};
-    return {biased - One<double>::all(0x1p52 + bias), {(Register<double>)(bits - (above_root & ~digits))}};
+    const One<T> biased{(Register<T>)(((above_root + bias * one) >> digits) | magic)};
+    return {biased - One<T>::all(static_cast<T>(one) + bias), {(Register<T>)(bits - (above_root & ~(one - 1)))}};
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME

@@ -1,0 +1,78 @@
+// From a row of p and an incoming gradient g to the gradient of the scores:
+//
+//     dz = s (g - <s, g> / <s, 1>),   s = p^(2 - alpha) where p > 0, else 0        (Peters, Niculae & Martins 2019)
+//
+// Where p is 0 neither g nor memory that holds it is looked at.
+#pragma once
+
+#include "sparse/solve.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME {
+
+// s of p > 0.
+struct Slope {
+    double a;
+    template <class T> SOFTARGMAX_INLINE Doubles of(Doubles p) const {
+        if (a == 1) return Doubles::all(1);
+        if (a == 0.5) return sqrt(p);
+        constexpr bool brief = sizeof(T) == 4;
+        const Doubles log = log_of<brief ? 5 : kLogTerms<double>>(Two<Doubles>{p, Doubles::all(0)});
+        const Doubles y = max(log * Doubles::all(1 - a), Doubles::all(-700));
+        return exp_of<brief ? 7 : kExpTerms<double>>(Two<Doubles>{y, Doubles::all(0)});
+    }
+};
+
+struct Mean {  // <s, g> and <s, 1>
+    Twofold sg{0, 0}, s{0, 0};
+    bool nan = false;
+    double value() const { return (sg.hi + sg.lo) / (s.hi + s.lo); }
+};
+
+// f(s, g, which half) for each half of the packs where any p > 0; s is 0 where p is.
+template <class T, class F> SOFTARGMAX_INLINE void each_slope(Pack<T> p, Pack<T> g, const Slope& slope, F f) {
+    const Doubles zero = Doubles::all(0), least = Doubles::all(std::numeric_limits<double>::min());
+    Doubles gs[2];
+    each_half(g, [&](Doubles x, int half) SOFTARGMAX_LAMBDA { gs[half] = x; });
+    each_half(p, [&](Doubles x, int half) SOFTARGMAX_LAMBDA {
+        const auto in = above(x, zero);
+        f(keep(in, slope.template of<T>(max(x, least))), keep(in, gs[half]), half);
+    });
+}
+
+template <class T> void add_mean(const T* p, const T* g, std::int64_t n, const Slope& slope, Mean& mean) {
+    using V = Pack<T>;
+    const V zero = V::all(0);
+    Sum<double> sg[2], s[2];
+    for (std::int64_t i = 0; i < n; i += V::kLanes) {
+        const V x = V::load_part(p + i, n - i, 0);
+        if (!any(above(x, zero))) continue;
+        mean.nan = mean.nan || any(above(x, x));
+        each_slope<T>(x, V::load_part(g + i, n - i, 0), slope,
+                      [&](Doubles s_i, Doubles g_i, int half) SOFTARGMAX_LAMBDA {
+            sg[half].add({s_i * g_i});
+            s[half].add({s_i});
+        });
+    }
+    mean.sg = plus(mean.sg, plus(sg[0].total(), sg[1].total()));
+    mean.s = plus(mean.s, plus(s[0].total(), s[1].total()));
+}
+
+template <class T>
+void write_gradient(const T* p, const T* g, std::int64_t n, const Slope& slope, double mean, const Target<T>& to) {
+    using V = Pack<T>;
+    const V zero = V::all(0);
+    const Doubles center = Doubles::all(mean);
+    map(p, n, to, [&, i = std::int64_t{0}](V x) mutable SOFTARGMAX_LAMBDA -> V {
+        const std::int64_t from = i;
+        i += V::kLanes;
+        const auto in = above(x, zero);
+        if (!any(in)) return zero;
+        Doubles dz[2];
+        each_slope<T>(x, V::load_part(g + from, n - from, 0), slope,
+                      [&](Doubles s_i, Doubles g_i, int half) SOFTARGMAX_LAMBDA { dz[half] = s_i * (g_i - center); });
+        if constexpr (sizeof(T) == 4) return keep(in, narrow({dz[0], dz[1]}));
+        else return keep(in, dz[0]);
+    });
+}
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME

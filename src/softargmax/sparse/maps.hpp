@@ -1,0 +1,233 @@
+// The maps of this room:
+//
+//     p = e_a(z - m - lambda),   e_a(x) = [1 + a x]_+^(1/a),   a = alpha - 1,   e_0 = exp,   m = max z
+//
+// lambda >= 0 makes the row sum to 1 (tau = a (m + lambda) - 1). With v = 1 + a x, the derivative of p in x is p / v,
+// here `slope`, and the next one (1 - a) p / v^2, here `curve`. Each map holds its unknown, `at`, as a pair in the
+// variable in which it is best known, moves it by a step of lambda, and gives p twice: roughly, in vectors of T, to
+// come near the root, and exactly, in double with the pair, to land on it. Scores at `cut` and below have p = 0, now
+// and after every further step.
+#pragma once
+
+#include "core/native/log.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME {
+
+using Doubles = Pack<double>;
+template <class V> struct Rough {
+    V p, slope;
+};
+struct Exact {
+    Two<Doubles> p;
+    Doubles slope, curve;
+};
+SOFTARGMAX_INLINE Two<Doubles> spread(Twofold x) { return {Doubles::all(x.hi), Doubles::all(x.lo)}; }
+// z - c for finite z, its first part rounded once.
+SOFTARGMAX_INLINE Two<Doubles> less(Doubles z, Twofold c) {
+    const Two<Doubles> d = two_sum(z, Doubles::all(-c.hi));
+    const Doubles low = d.lo - Doubles::all(c.lo), hi = d.hi + low;
+    return {hi, low - (hi - d.hi)};
+}
+// x as T, in every lane.
+template <class V> SOFTARGMAX_INLINE V all(double x) { return V::all(static_cast<typename V::Scalar>(x)); }
+
+// The least v, and the least logarithm of p, that are not taken for 0.
+template <class T> struct Limit;
+template <> struct Limit<float> {
+    static constexpr double tiny = 0x1p-120, least = -86;
+};
+template <> struct Limit<double> {
+    static constexpr double tiny = 0x1p-1000, least = -708;
+};
+constexpr double kMargin = 1e-4;  // lambda is never further from the root than this where the cut counts on it
+
+// How well a power is wanted: to come near the root; for sums that land on it, which have to be good to the digits of
+// double; as one of the results.
+enum class Power { kRough, kSummed, kResult };
+
+// e^y, 0 where it is no normal number. A float32 result is good to 2e-10.
+template <Power how, class T, class V> SOFTARGMAX_INLINE V exp_or_zero(Two<V> y) {
+    constexpr bool brief = how == Power::kResult && sizeof(T) == 4;
+    const V least = all<V>(Limit<typename V::Scalar>::least);
+    constexpr int terms = brief ? 7 : kExpTerms<typename V::Scalar>;
+    return keep(above(y.hi, least), exp_of<terms>(Two<V>{max(y.hi, least), y.lo}));
+}
+
+// v^(1/a), 0 where v is.
+struct Root {
+    Twofold inverse_a;
+    explicit Root(double a) : inverse_a(inverse(Twofold{a, 0})) {}
+    template <Power how, class T, class V> SOFTARGMAX_INLINE V of(Two<V> v) const {
+        const V tiny = all<V>(Limit<typename V::Scalar>::tiny);
+        const auto in = above(v.hi, tiny);
+        const Two<V> positive{max(v.hi, tiny), keep(in, v.lo)};
+        if constexpr (sizeof(T) == 8 && how != Power::kRough) {
+            return keep(in, exp_or_zero<how, T>(times(log_pair(positive), spread(inverse_a))));
+        } else {
+            constexpr int terms = how == Power::kResult ? 5 : kLogTerms<typename V::Scalar>;
+            const V y = log_of<terms>(positive) * all<V>(inverse_a.hi);
+            return keep(in, exp_or_zero<how, T>(Two<V>{y, V::all(0)}));
+        }
+    }
+    template <class V> SOFTARGMAX_INLINE Rough<V> rough(Two<V> v) const {
+        const V p = of<Power::kRough, typename V::Scalar>(v);
+        return {p, p / max(v.hi, all<V>(Limit<typename V::Scalar>::tiny))};
+    }
+    template <class T> SOFTARGMAX_INLINE Exact exact(Two<Doubles> v) const {
+        const Doubles p = of<Power::kSummed, T>(v),
+                      part = Doubles::all(1) / max(v.hi, Doubles::all(Limit<double>::tiny));
+        return {{p, Doubles::all(0)}, p * part, p * part * part};
+    }
+};
+
+// alpha = 2: p = z - c,  c = m + lambda - 1.
+struct Linear {
+    double m;
+    Twofold at;  // c
+    Linear(double top, double /*a*/, double /*n*/) : m(top), at(two_sum(top, -1.0)) {}
+    static constexpr double a() { return 1; }
+    static constexpr double tolerance() { return 1e-11; }
+    double cut() const { return next_below(at.hi - kMargin); }
+    Twofold tau() const { return at; }
+    double move(double step, bool /*over*/) {
+        at = plus(at, {step, 0});
+        return std::fabs(step);
+    }
+    template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
+        const V p = (z - all<V>(m)) - all<V>((at.hi - m) + at.lo);
+        const auto in = above(p, V::all(0));
+        return {keep(in, p), keep(in, V::all(1))};
+    }
+    template <class T> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
+        const Two<Doubles> v = less(z, at);
+        const auto in = above(v.hi, Doubles::all(0));
+        return {{keep(in, v.hi), keep(in, v.lo)}, keep(in, Doubles::all(1)), Doubles::all(0)};
+    }
+    template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
+        const Doubles p = less(z, at).hi;
+        return keep(above(p, Doubles::all(0)), p);
+    }
+};
+
+// alpha = 1.5: p = v^2,  v = (z - c) / 2,  c = m + lambda - 2.
+struct Squared {
+    double m;
+    Twofold at;  // c
+    Squared(double top, double /*a*/, double /*n*/) : m(top), at(two_sum(top, -2.0)) {}
+    static constexpr double a() { return 0.5; }
+    static constexpr double tolerance() { return 1e-8; }
+    double cut() const { return next_below(at.hi - kMargin); }
+    Twofold tau() const { return {0.5 * at.hi, 0.5 * at.lo}; }
+    double move(double step, bool /*over*/) {
+        at = plus(at, {step, 0});
+        return std::fabs(step);
+    }
+    template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
+        const V half = ((z - all<V>(m)) - all<V>((at.hi - m) + at.lo)) * all<V>(0.5),
+                v = keep(above(half, V::all(0)), half);
+        return {v * v, v};
+    }
+    template <class T> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
+        const Two<Doubles> v = less(z, at);  // twice v
+        const auto in = above(v.hi, Doubles::all(0));
+        const Doubles h = keep(in, v.hi * Doubles::all(0.5)), p = h * h;
+        return {{p, fma(h, h, Doubles::all(0) - p) + h * keep(in, v.lo)}, h, keep(in, Doubles::all(1))};
+    }
+    template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
+        const Doubles twice = less(z, at).hi, v = keep(above(twice, Doubles::all(0)), twice * Doubles::all(0.5));
+        return v * v;
+    }
+};
+
+// 1 <= alpha < 2: v = 1 + a (z - c),  c = m + lambda.
+struct Shifted {
+    double m, a_;
+    Root root;
+    Twofold at;  // c
+    Shifted(double top, double a, double /*n*/) : m(top), a_(a), root(a > 0 ? a : 1), at{top, 0} {}
+    double a() const { return a_; }
+    // A score that is v away from the threshold adds v^(1/a) to the sum, which no derivative at v = 0 foresees.
+    double tolerance() const { return std::min(1e-5, exp_scalar(-37 * a_)); }
+    double reach() const { return std::min(a_ > 0 ? 1 / a_ : kInf, -Limit<double>::least); }
+    double cut() const { return next_below(at.hi - (reach() + kMargin)); }
+    Twofold tau() const { return plus(times(at, a_), {-1, 0}); }
+    double move(double step, bool /*over*/) {
+        at = plus(at, {step, 0});
+        return std::fabs(step);
+    }
+    template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
+        const V x = (z - all<V>(m)) - all<V>((at.hi - m) + at.lo);
+        if (a_ == 0) {
+            const V p = exp_or_zero<Power::kRough, typename V::Scalar>(Two<V>{x, V::all(0)});
+            return {p, p};
+        }
+        return root.rough(two_sum(V::all(1), max(x * all<V>(a_), all<V>(-2))));
+    }
+    SOFTARGMAX_INLINE Two<Doubles> v(Doubles z) const {
+        const Two<Doubles> x = less(z, at);
+        const Doubles a = Doubles::all(a_), w = x.hi * a, low = fma(x.hi, a, Doubles::all(0) - w) + x.lo * a;
+        const Two<Doubles> sum = two_sum(Doubles::all(1), w);
+        const Doubles rest = sum.lo + low, hi = sum.hi + rest;
+        return {hi, rest - (hi - sum.hi)};
+    }
+    template <class T> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
+        if (a_ != 0) return root.exact<T>(v(z));
+        const Doubles p = exp_or_zero<Power::kSummed, T>(less(z, at));
+        return {{p, Doubles::all(0)}, p, p};
+    }
+    template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
+        return a_ == 0 ? exp_or_zero<Power::kResult, T>(less(z, at)) : root.of<Power::kResult, T>(v(z));
+    }
+};
+
+// alpha > 2: v = t + a (z - m), t = 1 - a lambda from 1 down to n^-a, which lambda would not tell from 0. The sum is
+// not convex in t: a step that leaves the bracket, or one in four, halves it instead.
+struct Steep {
+    double m, a_, low, high = 1;
+    Root root;
+    Twofold at{1, 0};  // t
+    int steps = 0;
+    Steep(double top, double a, double n)  // n scores can be above 0
+        : m(top), a_(a), low(std::max(exp_scalar(-a * log_scalar(n)) * 0.999, 0x1p-900)), root(a) {}
+    double a() const { return a_; }
+    // p = v^(1/a) is steep at 0: closer to the root than elsewhere.
+    double tolerance() const { return 1e-15 * a_; }
+    double cut() const { return next_below(m - high * (1 + kMargin) * root.inverse_a.hi); }
+    Twofold tau() const { return minus(times({m, 0}, a_), at); }
+    // The bracket is as wide as the sums are uncertain.
+    double move(double step, bool over) {
+        const double from = at.hi, change = -a_ * step;
+        (over ? high : low) = from * (over ? 1 + kMargin : 1 - kMargin);
+        at = plus(at, {change, 0});
+        if (std::fabs(change) > 1e-9 * from && (!(at.hi >= low && at.hi <= high) || ++steps % 4 == 0))
+            at = {std::sqrt(low) * std::sqrt(high), 0};
+        return std::fabs(at.hi - from + at.lo) / at.hi;
+    }
+    template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
+        return root.rough(Two<V>{fma(z - all<V>(m), all<V>(a_), all<V>(at.hi)), V::all(0)});
+    }
+    SOFTARGMAX_INLINE Two<Doubles> v(Doubles z) const {
+        const Two<Doubles> far = times(two_sum(z, Doubles::all(-m)), Doubles::all(a_)), sum = plus(spread(at), far);
+        return two_sum(sum.hi, sum.lo);
+    }
+    template <class T> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
+        Exact x = root.exact<T>(v(z));
+        x.curve = Doubles::all(0);
+        return x;
+    }
+    template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const { return root.of<Power::kResult, T>(v(z)); }
+};
+
+// f(the map for alpha - 1 = a), at `at` where that is given.
+template <class F> SOFTARGMAX_INLINE void with_map(double m, double a, double n, const Twofold* at, F f) {
+    const auto with = [&](auto map) {
+        if (at) map.at = *at;
+        f(map);
+    };
+    if (a == 1) with(Linear(m, a, n));
+    else if (a == 0.5) with(Squared(m, a, n));
+    else if (a < 1) with(Shifted(m, a, n));
+    else with(Steep(m, a, n));
+}
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME

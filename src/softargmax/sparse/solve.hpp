@@ -1,0 +1,169 @@
+// The root of sum p = 1 for one row: its candidates, gathered while the maximum is sought, shrink with every step.
+#pragma once
+
+#include "core/native/apply.hpp"
+#include "core/native/deal.hpp"
+#include "sparse/maps.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME {
+
+// A T's pack as packs of double, each with sums of its own: a chain of additions waits for itself.
+template <class T> constexpr int kHalves = sizeof(T) == 4 ? 2 : 1;
+template <class F> SOFTARGMAX_INLINE void each_half(Pack<float> v, F f) {
+    const Wide w = widen(v);
+    f(w.low, 0);
+    f(w.high, 1);
+}
+template <class F> SOFTARGMAX_INLINE void each_half(Pack<double> v, F f) { f(v, 0); }
+
+// As a T, not above x.
+template <class T> T rounded_down(double x) {
+    const T y = static_cast<T>(x);
+    return static_cast<double>(y) > x ? next_below(y) : y;
+}
+
+constexpr std::int64_t kSlack = 2 * 16;  // what `compress` may write behind the end
+
+// Appends the scores above `cut`; `nan` where one of them is.
+template <class T> T* gather(const T* z, std::int64_t n, T cut, T* to, bool& nan) {
+    using V = Pack<T>;
+    const V low = V::all(cut);
+    for (std::int64_t i = 0; i < n; i += V::kLanes) {
+        const V v =
+            i + V::kLanes <= n ? V::load(z + i) : V::load_part(z + i, n - i, -std::numeric_limits<T>::infinity());
+        const auto in = above(v, low);
+        if (!any(in)) continue;
+        nan = nan || any(above(v, v));
+        to = compress(in, v, to);
+    }
+    return to;
+}
+
+struct Sums {
+    double p = 0, slope = 0;
+};
+// Adds the rough sums over the scores above `cut`, which are written to `to` one after the other (it may be z itself).
+template <class T, class F> void rough_sums(const T* z, std::int64_t n, const F& map, T cut, T*& to, Sums& sums) {
+    using V = Pack<T>;
+    constexpr std::int64_t stretch = 32 * V::kLanes;  // so many packs at most are added in T
+    const F here = map;  // whose numbers stay in registers, since `to` may not point at them
+    const V low = V::all(cut), zero = V::all(0);
+    const Doubles none = Doubles::all(0);
+    T* end = to;
+    Doubles p[2] = {none, none}, slope[2] = {none, none};
+    for (std::int64_t from = 0; from < n; from += stretch) {
+        Rough<V> sum{zero, zero};
+        for (std::int64_t i = from; i < n && i < from + stretch; i += V::kLanes) {
+            const V v = i + V::kLanes <= n ? V::load(z + i) : V::load_part(z + i, n - i, cut);
+            const auto in = above(v, low);
+            if (!any(in)) continue;
+            end = compress(in, v, end);
+            const Rough<V> x = here.rough(v);
+            sum = {sum.p + x.p, sum.slope + x.slope};
+        }
+        each_half(sum.p, [&](Doubles d, int half) SOFTARGMAX_LAMBDA { p[half] = p[half] + d; });
+        each_half(sum.slope, [&](Doubles d, int half) SOFTARGMAX_LAMBDA { slope[half] = slope[half] + d; });
+    }
+    to = end;
+    sums.p += sum_of(p[0] + p[1]);
+    sums.slope += sum_of(slope[0] + slope[1]);
+}
+
+// The same with every rounding error of p, the curvature, and the number of p > 0.
+struct ExactSums {
+    Twofold p{0, 0};
+    double slope = 0, curve = 0;
+    std::int64_t support = 0;
+};
+template <class T, class F> void exact_sums(const T* z, std::int64_t n, const F& map, ExactSums& sums) {
+    using V = Pack<T>;
+    const F here = map;
+    const T low = rounded_down<T>(map.cut());
+    const Doubles least = Doubles::all(static_cast<double>(low)), zero = Doubles::all(0);
+    Sum<double> p[2];
+    Doubles slope[2] = {zero, zero}, curve[2] = {zero, zero};
+    Count<double> support[2];
+    for (std::int64_t i = 0; i < n; i += V::kLanes) {
+        const V v = i + V::kLanes <= n ? V::load(z + i) : V::load_part(z + i, n - i, low);
+        each_half(v, [&](Doubles d, int half) SOFTARGMAX_LAMBDA {
+            const Exact x = here.template exact<T>(max(d, least));
+            p[half].add({x.p.hi});
+            p[half].error = p[half].error + x.p.lo;
+            slope[half] = slope[half] + x.slope;
+            curve[half] = curve[half] + x.curve;
+            support[half].add(above(x.p.hi, zero));
+        });
+    }
+    sums.p = plus(sums.p, plus(p[0].total(), p[1].total()));
+    sums.slope += sum_of(slope[0] + slope[1]);
+    sums.curve += sum_of(curve[0] + curve[1]);
+    sums.support += support[0].total() + support[1].total();
+}
+
+// The step of lambda by Newton's method on S^a = 1, S = 1 + rest the sum of p: (S - S^(1 - a)) / (a sum slope). For
+// alpha <= 2 it comes to the root from one side, in two to six steps for 32768 scores.
+inline double newton(double a, double rest, double slope) {
+    const double log = log1p_scalar(rest), u = a * log;
+    const double mean = std::fabs(u) < 1e-3 ? 1 - u * (0.5 - u * (1.0 / 6)) : (1 - exp_scalar(-u)) / u;
+    return (1 + rest) * log * mean / slope;
+}
+
+// The step from nearby: the curvature makes its error the third power of itself.
+inline double nearer(double a, double rest, const ExactSums& sums) {
+    if (std::fabs(rest) > 1e-3) return newton(a, rest, sums.slope);
+    const double step = rest / sums.slope;
+    return step + 0.5 * (1 - a) * sums.curve * step * (step / sums.slope);
+}
+
+// The scores of a row that may have p > 0: a list, once all of them fit into it; until then the row itself.
+template <class T, int Size> struct Candidates {
+    Group<T, Size>& group;
+    int g;
+    T* list;
+    std::int64_t capacity, count = 0;
+    bool listed = true;
+
+    // body(scores, how many, where those that stay go) over all; they are a list afterwards if they fit.
+    template <class Body> void each(Body body) {
+        T* to = list;
+        if (listed) {
+            body(list, count, to);
+        } else {
+            listed = true;
+            for (std::int64_t b = 0; b < group.blocks(); ++b) {
+                group.load(b);
+                add(group.scores, group.end(b) - group.begin(b), to, body);
+            }
+        }
+        count = to - list;
+    }
+    template <class Body> void add(const T* z, std::int64_t n, T*& to, Body body) {
+        listed = listed && to - list + n <= capacity;
+        T* spilt = scratch(kWeights).get<T>(kBlock + kSlack);
+        body(z, n, listed ? to : spilt);
+    }
+};
+
+// Moves the map to the root; the number of p > 0.
+template <class F, class From> std::int64_t solve(F& map, From& from) {
+    using T = std::remove_pointer_t<decltype(from.list)>;
+    constexpr int most = 200;
+    constexpr double near = sizeof(T) == 4 ? 1e-5 : 1e-6;
+    for (int i = 0; i < most; ++i) {
+        Sums sums;
+        const T cut = rounded_down<T>(map.cut());
+        from.each([&](const T* z, std::int64_t n, T*& to) { rough_sums(z, n, map, cut, to, sums); });
+        if (map.move(newton(map.a(), sums.p - 1, sums.slope), sums.p >= 1) < near) break;
+    }
+    for (int i = 0;; ++i) {
+        ExactSums sums;
+        from.each([&](const T* z, std::int64_t n, T*& to) {
+            exact_sums(z, n, map, sums);
+            to += n;
+        });
+        const double rest = (sums.p.hi - 1) + sums.p.lo, step = nearer(map.a(), rest, sums);
+        if (map.move(step, rest >= 0) < map.tolerance() || i == most) return sums.support;
+    }
+}
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME
