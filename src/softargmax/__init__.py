@@ -47,6 +47,10 @@ if TYPE_CHECKING:
     from softargmax.normalize import softmax_jacobian as softmax_jacobian
     from softargmax.normalize import softmax_with_lse as softmax_with_lse
     from softargmax.normalize import softmin as softmin
+    from softargmax.sparse import Threshold as Threshold
+    from softargmax.sparse import entmax as entmax
+    from softargmax.sparse import sparsemax as sparsemax
+    from softargmax.sparse import threshold as threshold
 
 __version__ = "0.1.0"
 
@@ -90,6 +94,7 @@ _HOME = {
         "softmax_with_lse",
         "softmin",
     ),
+    "softargmax.sparse": ("Threshold", "entmax", "sparsemax", "threshold"),
 }
 _MODULES = ("nn", "stream")
 _OPERATORS = (("torch_ops", "softargmax._native"), ("torch_reference", "torch"))  # a room's, and what they need

@@ -202,3 +202,11 @@ def namespace(z: Any) -> Any:
 
         xp = _namespaces[type(z)] = array_namespace(z)
     return xp
+
+
+def frozen(array: Any) -> Any:
+    """The array as a constant: no derivative is taken along it."""
+    if is_torch(array):
+        return array.detach()
+    jax = sys.modules.get("jax")
+    return jax.lax.stop_gradient(array) if jax is not None and isinstance(array, jax.Array) else array

@@ -188,6 +188,18 @@ def _nested(jvp: Kernel) -> Kernel:
     return nested
 
 
+def write_into(operator: Operator[None], out: Tensor, arguments: tuple[Any, ...], names: Sequence[str]) -> Tensor:
+    """Write an operator's result into `out`; nothing of this can be differentiated, the named arguments neither."""
+    for name, tensor in zip(("out", *names), (out, *arguments), strict=False):
+        if tensor is not None and (tensor.requires_grad or carries_tangent(tensor)):
+            what = "requires grad" if tensor.requires_grad else "carries a forward-mode tangent"
+            raise TypeError(
+                f"out: {name} {what}; with out= neither may, as results written in place have no derivative"
+            )
+    operator(out, *arguments)
+    return out
+
+
 def batch_rows(
     function: Operator[Any], size: int, dims: Sequence[int | None], arguments: Sequence[Any]
 ) -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from softargmax import _native, normalize
-from softargmax.core.torch_bridge import Operator, all_direct, carries_tangent, compile_whole, direct
+from softargmax.core.torch_bridge import Operator, all_direct, compile_whole, direct, write_into
 from softargmax.core.torch_memory import fresh_like, view
 from softargmax.normalize import torch_kernels as kernels
 from softargmax.normalize.torch_cumulative import logcumsumexp_rows
@@ -131,7 +131,7 @@ def _normalized(
 ) -> Tensor:
     arguments = z, *_betas(scale, _rows(z, axes)), where, axes, *_numbers(scale)
     if out is not None:
-        return _into(into, out, arguments)
+        return write_into(into, out, arguments, ("z", "temperature"))
     result: Tensor = rows(*arguments, dtype)[0]
     return result
 
@@ -164,15 +164,3 @@ def _numbers(scale: Scale) -> tuple[float, float]:
 
 def _squeezed(lse: Tensor, axes: Axes) -> Tensor:
     return lse.squeeze(axes) if axes else lse
-
-
-def _into(operator: Operator[None], out: Tensor, arguments: tuple[Any, ...]) -> Tensor:
-    """Write the result into `out`. Nothing of this can be differentiated."""
-    for name, tensor in zip(("out", "z", "temperature"), (out, *arguments), strict=False):
-        if tensor is not None and (tensor.requires_grad or carries_tangent(tensor)):
-            what = "requires grad" if tensor.requires_grad else "carries a forward-mode tangent"
-            raise TypeError(
-                f"out: {name} {what}; with out= neither may, as results written in place have no derivative"
-            )
-    operator(out, *arguments)
-    return out

@@ -1,0 +1,12 @@
+"""Sparse maps: what to use in place of softmax where most probabilities should be exactly 0, and their losses.
+
+    p = argmax_p <p, z> + H_alpha(p)      p_i = [(alpha - 1) z_i - tau]_+^(1 / (alpha - 1))      sum p = 1
+
+alpha = 1 is softmax, 2 sparsemax. `reference.py` is the definition; `kernels.cpp` with `native.py`, and `torch_ops.py`,
+serve CPU memory.
+"""
+
+from softargmax.sparse.maps import entmax, sparsemax, threshold
+from softargmax.sparse.results import Threshold
+
+__all__ = ["Threshold", "entmax", "sparsemax", "threshold"]

@@ -1,0 +1,211 @@
+"""sparsemax, entmax and their threshold: a row of scores to probabilities of which most may be 0."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from softargmax.core import check
+from softargmax.core.dispatch import as_number, implementation, namespace
+from softargmax.core.memory import output
+from softargmax.normalize import softmax
+from softargmax.sparse.results import Threshold
+
+
+def sparsemax(z: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any = None, out: Any = None) -> Any:
+    r"""The point of the probability simplex that is nearest to the scores.
+
+    .. math:: p = \operatorname*{argmin}_{q \in \Delta} \lVert q - z \rVert^2, \qquad p_i = [z_i - \tau]_+
+
+    Parameters
+    ----------
+    z : array_like
+        Scores, any shape, any array library; the result is of the same kind, shape and dtype. float16 and bfloat16 are
+        computed in float32 or better; integers and booleans become the library's default float.
+    axis : int, tuple of int, or None
+        The axes along which a row of scores runs; None for all of them.
+    where : array of bool, optional
+        The support; an entry outside it has probability 0 whatever its score, NaN included.
+    out : array, optional
+        Where to put the result: of z's shape and dtype, z itself or memory apart from it.
+
+    Returns
+    -------
+    array
+        p, of z's shape. A row sums to 1, or is 0 if nothing is in its support.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+
+    Notes
+    -----
+    It is `entmax` of order 2. Scores a distance of 1 or more below the largest have probability 0; one score that is
+    1 above all others has it all.
+
+    The edge rows are those of `softmax`: -inf is out of the support, k entries of +inf share the row, a NaN in the
+    support makes its row NaN, an empty row is 0.
+
+    Gradient: with incoming g, :math:`g - \bar g` where p > 0, with the mean :math:`\bar g` over these entries; 0
+    elsewhere.
+
+    See Also
+    --------
+    entmax : any order between softmax and beyond sparsemax.
+    sparsemax_loss : the loss that belongs to it.
+
+    References
+    ----------
+    Martins & Astudillo (2016), From softmax to sparsemax, ICML, sections 2.2 to 2.5. arXiv:1602.02068.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.sparsemax([1.0, 2.0, 2.5])
+    array([0.  , 0.25, 0.75])
+    >>> softargmax.sparsemax([1.0, 2.0, 8.0])
+    array([0., 0., 1.])
+    """
+    return entmax(z, 2.0, axis=axis, where=where, out=out)
+
+
+def entmax(
+    z: Any, /, alpha: Any = 1.5, *, axis: int | tuple[int, ...] | None = -1, where: Any = None, out: Any = None
+) -> Any:
+    r"""The probabilities that balance the scores with a Tsallis entropy: softmax at order 1, sparsemax at 2.
+
+    .. math::
+        p = \operatorname*{argmax}_{q \in \Delta} \langle q, z\rangle + H_\alpha(q), \qquad
+        H_\alpha(q) = \frac{1 - \sum_i q_i^\alpha}{\alpha(\alpha - 1)}, \qquad
+        p_i = [(\alpha - 1) z_i - \tau]_+^{1/(\alpha - 1)}
+
+    Parameters
+    ----------
+    z, axis, where, out
+        As in `sparsemax`.
+    alpha : float or array
+        The order, 1 or above: the higher, the sparser. 1 is `softmax`, approached continuously. An array has one order
+        per row; a tensor may be learned.
+
+    Returns
+    -------
+    array
+        p, of z's shape. A row sums to 1, or is 0 if nothing is in its support.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+
+    Notes
+    -----
+    Scores :math:`1/(\alpha - 1)` or more below the largest have probability 0.
+
+    The edge rows are those of `softmax`: -inf is out of the support, k entries of +inf share the row, a NaN in the
+    support makes its row NaN, an empty row is 0. On devices and under tracing, where nobody looks, so does an alpha
+    below 1 or NaN.
+
+    Gradient: with incoming g, :math:`s \odot (g - \langle s, g\rangle / \sum s)`, :math:`s_i = p_i^{2-\alpha}` where
+    p > 0 and 0 elsewhere. To alpha, with :math:`q_i = p_i\,\ell_i^2\,\varphi((\alpha - 1)\,\ell_i)`,
+    :math:`\ell = \log p`, :math:`\varphi(u) = (e^{-u} - 1 + u)/u^2`: :math:`s \sum q / \sum s - q`.
+
+    The threshold is the root of a sum, found by Newton's method over the scores that can matter, without sorting.
+
+    See Also
+    --------
+    threshold : tau, and the number of probabilities above 0.
+    entmax_loss : the loss that belongs to it.
+
+    References
+    ----------
+    Peters, Niculae & Martins (2019), Sparse sequence-to-sequence models, ACL, sections 2 and 3. arXiv:1905.05702.
+    Correia, Niculae & Martins (2019), Adaptively sparse transformers, EMNLP, section 3 (the gradient to alpha).
+    arXiv:1909.00015.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.entmax([1.0, 2.0, 2.5]).round(4)
+    array([0.0147, 0.3853, 0.6   ])
+    >>> softargmax.entmax([[1.0, 2.0, 2.5]] * 3, [1.0, 1.5, 2.0]).round(4)
+    array([[0.1219, 0.3315, 0.5466],
+           [0.0147, 0.3853, 0.6   ],
+           [0.    , 0.25  , 0.75  ]])
+    """
+    run, z, axes, alpha, where = _arguments(z, alpha, axis, where)
+    if alpha == 1.0 and isinstance(alpha, float):
+        return softmax(z, axis=axis, where=where, out=out)
+    if out is not None:
+        output(out, z, z.dtype, where, (alpha,))
+    return run.entmax(z, axes, alpha, where, out)
+
+
+def threshold(z: Any, /, alpha: Any = 1.5, *, axis: int | tuple[int, ...] | None = -1, where: Any = None) -> Threshold:
+    r"""The threshold of `entmax` and the number of probabilities above it.
+
+    .. math:: \sum_i [(\alpha - 1) z_i - \tau]_+^{1/(\alpha - 1)} = 1
+
+    Parameters
+    ----------
+    z, axis, where
+        As in `sparsemax`.
+    alpha : float or array
+        The order, as in `entmax`. At 1 it is the limit -1, whatever the scores: `logsumexp` says more there.
+
+    Returns
+    -------
+    Threshold
+        tau, one per row, float32 for half scores; support_size, integers.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+
+    Notes
+    -----
+    A row with nothing in its support: -inf, 0. With k entries of +inf: +inf, k. With a NaN in the support: NaN, -1. A
+    probability counts as above 0 from the smallest normal number of the dtype in which it is computed on.
+
+    Gradient of tau: :math:`(\alpha - 1)\,s / \sum s` with s as in `entmax`.
+
+    References
+    ----------
+    Peters, Niculae & Martins (2019), Sparse sequence-to-sequence models, ACL, section 3. arXiv:1905.05702.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.threshold([[1.0, 2.0, 2.5], [0.0, 9.0, 0.0]], 2.0)
+    Threshold(tau=array([1.75, 8.  ]), support_size=array([2, 1]))
+    """
+    run, z, axes, alpha, where = _arguments(z, alpha, axis, where)
+    tau, support = run.threshold(z, axes, alpha, where)
+    return Threshold(as_number(tau), as_number(support))
+
+
+def _arguments(z: Any, alpha: Any, axis: Any, where: Any) -> tuple[Any, Any, tuple[int, ...], Any, Any]:
+    """The implementation, and the arguments of its primitives, checked."""
+    z = check.scores(z)
+    axes = check.axes_of(axis, z.ndim)
+    return implementation("sparse", z), z, axes, order(alpha, z, axes), None if where is None else check.mask(where, z)
+
+
+def order(alpha: Any, z: Any, axes: tuple[int, ...]) -> Any:
+    """alpha as a number, or as an array with z's number of dimensions, 1 where z is reduced."""
+    may = "it may be a finite number, 1 or above"
+    if isinstance(alpha, np.ndarray) and alpha.ndim == 0:
+        alpha = float(check.scores(alpha, "alpha"))
+    if isinstance(alpha, Real):
+        number = check.number(alpha, "alpha")
+        if not 1.0 <= number < math.inf:
+            raise ValueError(f"alpha: {alpha}; {may}")
+        return number
+    alpha, xp = check.per_row(alpha, z, axes, "alpha"), namespace(z)
+    if check.seen(alpha) and not bool(xp.all((alpha >= 1.0) & (alpha < math.inf))):
+        raise ValueError(f"alpha: some are below 1, infinite or NaN; {may.replace('number', 'numbers')}")
+    return alpha
