@@ -137,7 +137,7 @@ def entmax(
            [0.    , 0.25  , 0.75  ]])
     """
     run, z, axes, alpha, where = _arguments(z, alpha, axis, where)
-    if alpha == 1.0 and isinstance(alpha, float):
+    if isinstance(alpha, float) and alpha == 1.0:
         return softmax(z, axis=axis, where=where, out=out)
     if out is not None:
         output(out, z, z.dtype, where, (alpha,))

@@ -112,7 +112,7 @@ def _search(place: Place) -> Any:
     at = xp.where(steep, high, low)
     look = seen(d)
     for i in range(MOST if look else TRACED):
-        p, slope = _powers(place._replace(at=at), 0.0)
+        p, slope = _powers(place._replace(at=at), xp.zeros_like(at))
         s = xp.sum(p, axis=-1, keepdims=True)
         log_s = xp.log(xp.where(s > 0.0, s, 1.0))
         change = (
