@@ -9,21 +9,6 @@ using namespace nb::literals;
 namespace softargmax {
 namespace {
 
-// `count` numbers of a type, one after the other; they are addresses, so their number is checked here.
-template <class T> T* numbers(const char* name, const View& x, std::int64_t count) {
-    if (!x) return nullptr;
-    std::int64_t size = 1, stride = 1;
-    bool dense = x.type == Type::f64;
-    for (std::size_t d = x.shape.size(); d-- > 0;) {
-        dense = dense && (x.shape[d] == 1 || x.stride[d] == stride);
-        stride *= x.shape[d];
-        size *= x.shape[d];
-    }
-    if ((!dense && size > 0) || size != count)
-        throw nb::value_error((std::string(name) + ": not as many float64 in a row as rows want").c_str());
-    return reinterpret_cast<T*>(x.data);
-}
-
 // Losses of rows, their states, and where `out` is given the gradients. `target`: classes in the order of the rows,
 // else `other` holds probabilities. With `given` states the scores are not folded again. Returns how many rows are not
 // ignored.
@@ -61,13 +46,8 @@ std::int64_t cross_entropy(
     std::int64_t counted = rows;
     if (target) {
         job.target = target->data();
-        if (static_cast<std::int64_t>(target->size()) != rows) throw nb::value_error("target: not one per row");
-        for (std::int64_t i = 0; i < rows; ++i)
-            if (job.target[i] == ignore_index) --counted;
-            else if (job.target[i] < 0 || job.target[i] >= job.cols.total)
-                throw nb::index_error(("target: " + std::to_string(job.target[i]) + " in row " + std::to_string(i) +
-                                       "; it may be from 0 to " + std::to_string(job.cols.total - 1))
-                                          .c_str());
+        counted =
+            check_classes(job.target, static_cast<std::int64_t>(target->size()), rows, job.cols.total, ignore_index);
     }
     job.ignore_index = ignore_index;
     job.label_smoothing = label_smoothing;

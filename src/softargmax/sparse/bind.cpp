@@ -74,6 +74,37 @@ void sparse_vjp(nb::handle p_, nb::handle tau_, nb::handle g_, nb::handle out_, 
     call.run(chosen_isa().run_sparse);
 }
 
+// The Fenchel-Young loss of each row's class into `loss`, and its gradient times `seed` into `out`, each where it is
+// given. `roots`, five numbers a row, are written, or where they are `given`, read in place of the search.
+void sparse_loss(nb::handle z_, nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> target,
+                 nb::handle roots_, const Axes& axes, nb::handle alpha_, nb::handle where_, std::int64_t ignore_index,
+                 bool given, nb::handle loss_, nb::handle out_, nb::handle seed_) {
+    const Held z(z_), roots(roots_, !given), where(where_), loss(loss_, true), out(out_, true), seed(seed_);
+    must_be("z", z, kReal);
+    must_be("where", where, {Type::boolean});
+    must_be("out", out, kReal);
+    CallOf<SparseJob> call(Op::logsumexp);
+    SparseJob& job = call.job;
+    Plan plan(z, axes);
+    plan.add("z", job.z, z, true);
+    plan.add("out", job.out, out, static_cast<bool>(out));
+    plan.add("where", job.where, where);
+    const Alpha alpha(call, plan, alpha_);
+    plan.finish(job);
+    const std::int64_t rows = job.rows.total;
+    job.roots = numbers<double>("roots", roots, 5 * rows);
+    job.loss = numbers<double>("loss", loss, rows);
+    const bool one = seed && seed.shape.empty();
+    job.seed = numbers<const double>("seed", seed, one ? 1 : rows);
+    job.seed_stride = one ? 0 : 1;
+    if (!job.roots || (out && !seed)) throw nb::value_error("roots, seed: there have to be some");
+    job.target = target.data();
+    job.ignore_index = ignore_index;
+    job.given = given;
+    check_classes(job.target, static_cast<std::int64_t>(target.size()), rows, job.cols.total, ignore_index);
+    call.run(chosen_isa().run_sparse);
+}
+
 }  // namespace
 
 void bind_sparse(nb::module_& module) {
@@ -82,6 +113,10 @@ void bind_sparse(nb::module_& module) {
                "p into out, the threshold of each row into tau, how many p are above 0 into support");
     module.def("sparse_vjp", &sparse_vjp, "p"_a, "tau"_a, "g"_a, "out"_a, "axes"_a, "alpha"_a,
                "the gradient of the scores into out");
+    module.def("sparse_loss", &sparse_loss, "z"_a, "target"_a, "roots"_a, "axes"_a, "alpha"_a, nb::kw_only(),
+               "where"_a = nb::none(), "ignore_index"_a = -100, "given"_a = false, "loss"_a = nb::none(),
+               "out"_a = nb::none(), "seed"_a = nb::none(),
+               "the Fenchel-Young loss of every row, and its gradient times seed");
 }
 
 }  // namespace softargmax

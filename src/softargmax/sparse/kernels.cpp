@@ -4,6 +4,7 @@
 // Newton's method for the threshold runs over these alone, and each of its steps drops some. Then p is formed where a
 // pack of scores holds one above the threshold; elsewhere it is 0.
 #include "sparse/gradient.hpp"
+#include "sparse/loss.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 namespace {
@@ -17,10 +18,24 @@ template <class T> constexpr double kReach = sizeof(T) == 4 ? 110 : -Limit<doubl
 
 struct Found {  // what a row's results are made of
     double a = 0;
-    Twofold at;    // the root, where there is one
-    State limit;   // else the state that says what the row is: of infinities, empty, with a NaN
+    Twofold at;             // the root, where there is one
+    State limit;            // else the state that says what the row is: of infinities, empty, with a NaN
     bool ordinary = false;
+    double others = 0;      // 1 - p of the target's class
 };
+// The same between the loss and its gradient: m, r (kOrdinary where there is a root), the root, `others`.
+constexpr int kRootNumbers = 5;
+constexpr double kOrdinary = -2;
+inline void store(const Found& f, double* to) {
+    const double numbers[kRootNumbers] = {f.limit.m, f.ordinary ? kOrdinary : f.limit.r, f.at.hi, f.at.lo, f.others};
+    std::copy_n(numbers, kRootNumbers, to);
+}
+inline void recall(const double* from, Found& f) {
+    f.ordinary = from[1] == kOrdinary;
+    f.limit = {from[0], f.ordinary ? 0 : from[1]};
+    f.at = {from[2], from[3]};
+    f.others = from[4];
+}
 
 template <class T, int Size> void gather_rows(Group<T, Size>& group, Candidates<T, Size>* rows, Found* found) {
     T top[Size], *to[Size];
@@ -62,6 +77,27 @@ template <class T, int Size> void gather_rows(Group<T, Size>& group, Candidates<
     }
 }
 
+// Whether row `at` has a target; of one outside the support the loss is infinite, of an ignored row 0.
+template <class F> void put_loss(const SparseJob& job, std::int64_t row, Found& found, F loss_at) {
+    const std::int64_t y = job.target[row];
+    if (y == job.ignore_index) {
+        if (job.loss) job.loss[row] = 0;
+        return;
+    }
+    const auto read_at = [&](const Operand& x) {
+        double value = 0;
+        with_type(x.type, RowOf{job, row}.start(x),
+                  [&](auto* base) { value = convert<double>(base[offset_of(y, job.cols, x.col)]); });
+        return value;
+    };
+    const double z_y = read_at(job.z);
+    const bool in = z_y != -kInf && (!job.where || read_at(job.where) != 0);
+    const bool nan = found.limit.r != found.limit.r;
+    const LossOf result = in || nan ? loss_at(z_y) : LossOf{kInf, 0};
+    if (job.loss) job.loss[row] = result.loss;
+    found.others = result.others;
+}
+
 template <class T, int Size> void find_root(Candidates<T, Size>& row, const SparseJob& job, std::int64_t at,
                                             Found& found) {
     const State& s = found.limit;
@@ -72,17 +108,24 @@ template <class T, int Size> void find_root(Candidates<T, Size>& row, const Spar
             support = solve(map, row);
             tau = map.tau();
             found.at = map.at;
+            if (job.target) put_loss(job, at, found, [&](double z_y) { return loss_of(map, row, z_y); });
+        });
+    else if (job.target)
+        put_loss(job, at, found, [&](double z_y) {
+            const bool in = z_y == kInf && s.r == s.r;
+            return LossOf{in ? loss_of_ties(found.a, s.r + 1) : s.r == s.r ? kInf : kNaN, in ? s.r / (s.r + 1) : 0};
         });
     if (job.tau) put(job.tau, job, at, rounded(tau));
     if (job.support) job.support[at] = support;
 }
 
-template <class T, class F> void write_row(const T* z, std::int64_t n, const F& map_, const Target<T>& to) {
+template <class T, class F>
+void write_row(const T* z, std::int64_t n, const F& map_, const Target<T>& to, double gain) {
     using V = Pack<T>;
     const T cut = rounded_down<T>(map_.cut());
     const V low = V::all(cut), zero = V::all(0);
-    const Doubles least = Doubles::all(static_cast<double>(cut));
-    const auto p = [&](Doubles d) SOFTARGMAX_LAMBDA { return map_.template result<T>(max(d, least)); };
+    const Doubles least = Doubles::all(static_cast<double>(cut)), by = Doubles::all(gain);
+    const auto p = [&](Doubles d) SOFTARGMAX_LAMBDA { return by * map_.template result<T>(max(d, least)); };
     map(z, n, to, [&](V v) SOFTARGMAX_LAMBDA -> V {
         if (!any(above(v, low))) return zero;
         if constexpr (sizeof(T) == 8) {
@@ -94,30 +137,48 @@ template <class T, class F> void write_row(const T* z, std::int64_t n, const F& 
     });
 }
 
+// p into `out`, or where there is a target seed (p - onehot): the class's own part is -seed (1 - p), from what the
+// others have.
+template <class T, int Size> void write_block(Group<T, Size>& group, const SparseJob& job, std::int64_t b,
+                                              const Found* found) {
+    const std::int64_t n = group.end(b) - group.begin(b);
+    for (int g = 0; g < group.count; ++g) {
+        const std::int64_t row = group.first + g, y = job.target ? job.target[row] - group.begin(b) : -1;
+        const T* z = group.scores + g * group.pitch;
+        const auto to = group.target(g, b, z);
+        const Found& f = found[g];
+        // A row that is ignored, or of infinities.
+        const bool level =
+            job.target && (job.target[row] == job.ignore_index || (f.limit.m == kInf && f.limit.r == f.limit.r));
+        const double gain = job.target ? job.seed[row * job.seed_stride] : 1;
+        if (level) std::fill_n(to.out, n, T{0});
+        else if (!f.ordinary) apply_limit<Log::no>(z, n, f.limit, to.out, gain);
+        else with_map(f.limit.m, f.a, 1, &f.at, [&](const auto& map_) { write_row(z, n, map_, to, gain); });
+        if (!level && f.ordinary && f.others > 0 && y >= 0 && y < n) to.out[y] = static_cast<T>(-gain * f.others);
+    }
+    group.flush(b);
+}
+
 template <class T, int Size> void map_group(Group<T, Size>& group, const SparseJob& job) {
     const std::int64_t capacity = std::min(group.length, Size > 1 ? kMostTogether : kMostListed),
                        pitch = capacity + kSlack;
-    T* const lists = scratch(kTerms).get<T>(Size * pitch);
-    std::vector<Candidates<T, Size>> rows;
     Found found[Size];
-    for (int g = 0; g < group.count; ++g) {
-        rows.push_back({group, g, lists + g * pitch, capacity});
-        found[g].a = at(job.alpha, job, group.first + g) - 1;
-    }
-    gather_rows(group, rows.data(), found);
-    for (int g = 0; g < group.count; ++g) find_root(rows[static_cast<std::size_t>(g)], job, group.first + g, found[g]);
-    if (!job.out) return;
-    for (std::int64_t b = 0; b < group.blocks(); ++b) {
-        if (group.blocks() > 1) group.load(b);
-        const std::int64_t n = group.end(b) - group.begin(b);
+    for (int g = 0; g < group.count; ++g) found[g].a = at(job.alpha, job, group.first + g) - 1;
+    if (job.given) {
+        for (int g = 0; g < group.count; ++g) recall(job.roots + (group.first + g) * kRootNumbers, found[g]);
+    } else {
+        T* const lists = scratch(kTerms).get<T>(Size * pitch);
+        std::vector<Candidates<T, Size>> rows;
+        for (int g = 0; g < group.count; ++g) rows.push_back({group, g, lists + g * pitch, capacity});
+        gather_rows(group, rows.data(), found);
         for (int g = 0; g < group.count; ++g) {
-            const T* z = group.scores + g * group.pitch;
-            const auto to = group.target(g, b, z);
-            const State& s = found[g].limit;
-            if (!found[g].ordinary) apply_limit<Log::no>(z, n, s, to.out);
-            else with_map(s.m, found[g].a, 1, &found[g].at, [&](const auto& map_) { write_row(z, n, map_, to); });
+            find_root(rows[static_cast<std::size_t>(g)], job, group.first + g, found[g]);
+            if (job.roots) store(found[g], job.roots + (group.first + g) * kRootNumbers);
         }
-        group.flush(b);
+    }
+    for (std::int64_t b = 0; b < group.blocks() && job.out; ++b) {
+        if (group.blocks() > 1 || job.given) group.load(b);
+        write_block(group, job, b, found);
     }
 }
 

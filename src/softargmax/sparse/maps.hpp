@@ -19,7 +19,7 @@ template <class V> struct Rough {
 };
 struct Exact {
     Two<Doubles> p;
-    Doubles slope, curve;
+    Doubles slope, curve, v;  // v matters where p > 0
 };
 SOFTARGMAX_INLINE Two<Doubles> spread(Twofold x) { return {Doubles::all(x.hi), Doubles::all(x.lo)}; }
 // z - c for finite z, its first part rounded once.
@@ -76,7 +76,7 @@ struct Root {
     template <class T> SOFTARGMAX_INLINE Exact exact(Two<Doubles> v) const {
         const Doubles p = of<Power::kSummed, T>(v),
                       part = Doubles::all(1) / max(v.hi, Doubles::all(Limit<double>::tiny));
-        return {{p, Doubles::all(0)}, p * part, p * part * part};
+        return {{p, Doubles::all(0)}, p * part, p * part * part, v.hi};
     }
 };
 
@@ -89,6 +89,7 @@ struct Linear {
     static constexpr double tolerance() { return 1e-11; }
     double cut() const { return next_below(at.hi - kMargin); }
     Twofold tau() const { return at; }
+    double x(double z) const { return ((z - at.hi) - at.lo) - 1; }  // z - m - lambda
     double move(double step, bool /*over*/) {
         at = plus(at, {step, 0});
         return std::fabs(step);
@@ -101,7 +102,7 @@ struct Linear {
     template <class T> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
         const Two<Doubles> v = less(z, at);
         const auto in = above(v.hi, Doubles::all(0));
-        return {{keep(in, v.hi), keep(in, v.lo)}, keep(in, Doubles::all(1)), Doubles::all(0)};
+        return {{keep(in, v.hi), keep(in, v.lo)}, keep(in, Doubles::all(1)), Doubles::all(0), v.hi};
     }
     template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
         const Doubles p = less(z, at).hi;
@@ -118,6 +119,7 @@ struct Squared {
     static constexpr double tolerance() { return 1e-8; }
     double cut() const { return next_below(at.hi - kMargin); }
     Twofold tau() const { return {0.5 * at.hi, 0.5 * at.lo}; }
+    double x(double z) const { return ((z - at.hi) - at.lo) - 2; }
     double move(double step, bool /*over*/) {
         at = plus(at, {step, 0});
         return std::fabs(step);
@@ -131,7 +133,7 @@ struct Squared {
         const Two<Doubles> v = less(z, at);  // twice v
         const auto in = above(v.hi, Doubles::all(0));
         const Doubles h = keep(in, v.hi * Doubles::all(0.5)), p = h * h;
-        return {{p, fma(h, h, Doubles::all(0) - p) + h * keep(in, v.lo)}, h, keep(in, Doubles::all(1))};
+        return {{p, fma(h, h, Doubles::all(0) - p) + h * keep(in, v.lo)}, h, keep(in, Doubles::all(1)), h};
     }
     template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
         const Doubles twice = less(z, at).hi, v = keep(above(twice, Doubles::all(0)), twice * Doubles::all(0.5));
@@ -151,6 +153,7 @@ struct Shifted {
     double reach() const { return std::min(a_ > 0 ? 1 / a_ : kInf, -Limit<double>::least); }
     double cut() const { return next_below(at.hi - (reach() + kMargin)); }
     Twofold tau() const { return plus(times(at, a_), {-1, 0}); }
+    double x(double z) const { return (z - at.hi) - at.lo; }
     double move(double step, bool /*over*/) {
         at = plus(at, {step, 0});
         return std::fabs(step);
@@ -173,7 +176,7 @@ struct Shifted {
     template <class T> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
         if (a_ != 0) return root.exact<T>(v(z));
         const Doubles p = exp_or_zero<Power::kSummed, T>(less(z, at));
-        return {{p, Doubles::all(0)}, p, p};
+        return {{p, Doubles::all(0)}, p, p, Doubles::all(1)};
     }
     template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
         return a_ == 0 ? exp_or_zero<Power::kResult, T>(less(z, at)) : root.of<Power::kResult, T>(v(z));
@@ -194,6 +197,7 @@ struct Steep {
     double tolerance() const { return 1e-15 * a_; }
     double cut() const { return next_below(m - high * (1 + kMargin) * root.inverse_a.hi); }
     Twofold tau() const { return minus(times({m, 0}, a_), at); }
+    double x(double z) const { return (z - m) - (1 - at.hi) / a_; }
     // The bracket is as wide as the sums are uncertain.
     double move(double step, bool over) {
         const double from = at.hi, change = -a_ * step;

@@ -82,6 +82,34 @@ inline void must_be(const char* name, const View& x, std::initializer_list<Type>
         if (x.type == t) return;
     throw nb::type_error((std::string(name) + ": a type that this operation does not take").c_str());
 }
+// `count` numbers of a type, one after the other; they are addresses, so their number is checked here.
+template <class T> T* numbers(const char* name, const View& x, std::int64_t count) {
+    if (!x) return nullptr;
+    std::int64_t size = 1, stride = 1;
+    bool dense = x.type == Type::f64;
+    for (std::size_t d = x.shape.size(); d-- > 0;) {
+        dense = dense && (x.shape[d] == 1 || x.stride[d] == stride);
+        stride *= x.shape[d];
+        size *= x.shape[d];
+    }
+    if ((!dense && size > 0) || size != count)
+        throw nb::value_error((std::string(name) + ": not as many float64 in a row as rows want").c_str());
+    return reinterpret_cast<T*>(x.data);
+}
+
+// Classes, one to a row, from 0 to `classes` or to be ignored; how many rows are not.
+inline std::int64_t check_classes(const std::int64_t* target, std::int64_t given, std::int64_t rows,
+                                  std::int64_t classes, std::int64_t ignore_index) {
+    if (given != rows) throw nb::value_error("target: not one per row");
+    std::int64_t counted = rows;
+    for (std::int64_t i = 0; i < rows; ++i)
+        if (target[i] == ignore_index) --counted;
+        else if (target[i] < 0 || target[i] >= classes)
+            throw nb::index_error(("target: " + std::to_string(target[i]) + " in row " + std::to_string(i) +
+                                   "; it may be from 0 to " + std::to_string(classes - 1))
+                                      .c_str());
+    return counted;
+}
 constexpr std::initializer_list<Type> kReal = {Type::f16, Type::bf16, Type::f32, Type::f64};
 
 // Small work stays on the calling thread: a team costs microseconds (1.5 to 5 measured), 2^15 scores about 10.

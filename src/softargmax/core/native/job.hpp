@@ -73,12 +73,21 @@ struct LossJob : Job {
     std::int64_t seed_stride = 0;  // 0: one for all rows
 };
 
-// A sparse map: scores to `out`, or p in `z` and an incoming gradient in `other` to that of the scores.
+// A sparse map: scores to `out`, or p in `z` and an incoming gradient in `other` to that of the scores. Numbers per row
+// lie one after the other.
 struct SparseJob : Job {
     Operand alpha;                    // one per row, double, at least 1
-    Operand tau;                      // written where wanted
-    std::int64_t* support = nullptr;  // so are the numbers of p > 0, one row after the other
+    Operand tau;                      // written where wanted, read by the gradient
+    std::int64_t* support = nullptr;  // so are the numbers of p > 0
     bool gradient = false;
+    // Its loss, where there is a target: then `out` is seed (p - target).
+    const std::int64_t* target = nullptr;
+    std::int64_t ignore_index = 0;
+    double* roots = nullptr;  // five numbers (kernels.cpp), written, or read where they are given
+    bool given = false;
+    double* loss = nullptr;
+    const double* seed = nullptr;
+    std::int64_t seed_stride = 0;  // 0: one for all rows
 };
 
 // A product of matrices, out = A B + bias, or out + A B; out is float64 where A or B is, else float32, its rows
