@@ -49,7 +49,9 @@ if TYPE_CHECKING:
     from softargmax.normalize import softmin as softmin
     from softargmax.sparse import Threshold as Threshold
     from softargmax.sparse import entmax as entmax
+    from softargmax.sparse import entmax_loss as entmax_loss
     from softargmax.sparse import sparsemax as sparsemax
+    from softargmax.sparse import sparsemax_loss as sparsemax_loss
     from softargmax.sparse import threshold as threshold
 
 __version__ = "0.1.0"
@@ -94,7 +96,7 @@ _HOME = {
         "softmax_with_lse",
         "softmin",
     ),
-    "softargmax.sparse": ("Threshold", "entmax", "sparsemax", "threshold"),
+    "softargmax.sparse": ("Threshold", "entmax", "entmax_loss", "sparsemax", "sparsemax_loss", "threshold"),
 }
 _MODULES = ("nn", "stream")
 _OPERATORS = (("torch_ops", "softargmax._native"), ("torch_reference", "torch"))  # a room's, and what they need

@@ -58,6 +58,12 @@ class Rows:
         """Rows of length 0 become rows of the identity."""
         return x if self.length else with_identity(x)
 
+    def pad_with(self, x: Any, value: float) -> Any:
+        """The same of what stands beside scores."""
+        if self.length:
+            return x
+        return self.xp.full((*x.shape[:-1], 1), value, dtype=x.dtype, device=device_of(x))
+
 
 def with_identity(x: Any) -> Any:
     """Rows with an entry of -inf at their end."""

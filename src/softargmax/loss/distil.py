@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from softargmax.core import arrays, check
 from softargmax.core.dispatch import namespace
+from softargmax.core.reduce import reduced
+from softargmax.core.targets import REDUCTIONS, one_of
 from softargmax.loss.implement import implementation
 from softargmax.loss.layer import flattened, layer_of, wide_of
-from softargmax.loss.options import REDUCTIONS, Beside, Divergence, one_of, scores_options
-from softargmax.loss.reduce import reduced
+from softargmax.loss.options import Beside, Divergence, scores_options
 
 if TYPE_CHECKING:
     from softargmax.core.scale import Scale

@@ -6,8 +6,9 @@ from typing import TypedDict, Unpack
 
 from torch import Tensor, nn
 
+from softargmax.core.targets import IGNORE
 from softargmax.loss import cross_entropy, linear_cross_entropy, torch_reference
-from softargmax.loss.options import DEFAULTS, IGNORE, LinearKeywords
+from softargmax.loss.options import DEFAULTS, LinearKeywords
 
 __all__ = ["CrossEntropyLoss", "LinearCrossEntropyLoss"]
 del torch_reference  # imported so that a model may be compiled before its first call

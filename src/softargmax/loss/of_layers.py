@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from softargmax.core.dispatch import namespace
+from softargmax.core.reduce import counts, factor, reduced
 from softargmax.loss.implement import implementation
 from softargmax.loss.layer import Layer, flattened, layer_of, least_of, wide_of
 from softargmax.loss.of_scores import terms_of
 from softargmax.loss.options import Beside, LinearKeywords, Options, checked
-from softargmax.loss.reduce import counts, factor, reduced
 from softargmax.loss.results import CrossEntropyTerms, LinearLossAndGradient
 
 

@@ -6,9 +6,10 @@ from typing import Any, Unpack
 
 from softargmax.core import check
 from softargmax.core.dispatch import is_torch
+from softargmax.core.reduce import counts, factor, reduced
+from softargmax.core.targets import IGNORE
 from softargmax.loss.implement import implementation
-from softargmax.loss.options import IGNORE, Keywords, checked
-from softargmax.loss.reduce import counts, factor, reduced
+from softargmax.loss.options import Keywords, checked
 from softargmax.loss.results import CrossEntropyTerms, LossAndGradient
 
 

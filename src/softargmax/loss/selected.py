@@ -7,9 +7,10 @@ from typing import Any
 
 from softargmax.core import check
 from softargmax.core.dispatch import as_number, namespace
+from softargmax.core.targets import IGNORE
 from softargmax.loss.implement import implementation
 from softargmax.loss.of_layers import checked_layer, like_rows
-from softargmax.loss.options import IGNORE, checked
+from softargmax.loss.options import checked
 
 
 def selected_log_softmax(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from softargmax.core.reduce import counts, factor
 from softargmax.core.torch_bridge import all_direct, direct
 from softargmax.loss import native_linear, torch_reference
 from softargmax.loss.layer import Flat
-from softargmax.loss.reduce import counts, factor
 from softargmax.loss.results import LinearLossAndGradient
 from softargmax.loss.torch_rules import by_definition, closed, opened
 

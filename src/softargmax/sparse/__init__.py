@@ -6,7 +6,8 @@ alpha = 1 is softmax, 2 sparsemax. `reference.py` is the definition; `kernels.cp
 serve CPU memory.
 """
 
+from softargmax.sparse.losses import entmax_loss, sparsemax_loss
 from softargmax.sparse.maps import entmax, sparsemax, threshold
 from softargmax.sparse.results import Threshold
 
-__all__ = ["Threshold", "entmax", "sparsemax", "threshold"]
+__all__ = ["Threshold", "entmax", "entmax_loss", "sparsemax", "sparsemax_loss", "threshold"]

@@ -93,7 +93,7 @@ template <class F> void put_loss(const SparseJob& job, std::int64_t row, Found& 
     const double z_y = read_at(job.z);
     const bool in = z_y != -kInf && (!job.where || read_at(job.where) != 0);
     const bool nan = found.limit.r != found.limit.r;
-    const LossOf result = in || nan ? loss_at(z_y) : LossOf{kInf, 0};
+    const LossOf result = in || nan ? loss_at(z_y) : LossOf{kInf, -1};
     if (job.loss) job.loss[row] = result.loss;
     found.others = result.others;
 }
@@ -154,7 +154,7 @@ template <class T, int Size> void write_block(Group<T, Size>& group, const Spars
         if (level) std::fill_n(to.out, n, T{0});
         else if (!f.ordinary) apply_limit<Log::no>(z, n, f.limit, to.out, gain);
         else with_map(f.limit.m, f.a, 1, &f.at, [&](const auto& map_) { write_row(z, n, map_, to, gain); });
-        if (!level && f.ordinary && f.others > 0 && y >= 0 && y < n) to.out[y] = static_cast<T>(-gain * f.others);
+        if (!level && f.ordinary && f.others >= 0 && y >= 0 && y < n) to.out[y] = static_cast<T>(-gain * f.others);
     }
     group.flush(b);
 }

@@ -9,6 +9,7 @@ import numpy as np
 
 from softargmax import _native
 from softargmax.core.native import fresh, view
+from softargmax.sparse import reference_loss
 
 Array = np.ndarray[Any, Any]
 
@@ -27,6 +28,24 @@ def threshold(z: Array, axes: tuple[int, ...], alpha: Any, where: Any) -> tuple[
     support = np.empty(math.prod(rows), np.int64)
     _native.sparse(view(z), None, axes, _orders(alpha), where, tau, support)
     return tau, support.reshape(rows)
+
+
+def loss(z: Array, beside: Any, options: Any) -> Array:
+    """The loss of every row; by the definition where the target is not one class."""
+    if not options.plain:
+        return reference_loss.loss(z, beside, options)  # type: ignore[no-any-return]
+    rows = np.empty([size for axis, size in enumerate(z.shape) if axis != options.axis])
+    _native.sparse_loss(
+        view(z),
+        np.ascontiguousarray(beside.target, np.int64).reshape(-1),
+        np.empty((*rows.shape, 5)),
+        (options.axis,),
+        _orders(beside.alpha),
+        where=beside.where,
+        ignore_index=options.ignore_index,
+        loss=rows,
+    )
+    return rows
 
 
 def _orders(alpha: Any) -> Any:

@@ -32,7 +32,8 @@ _NEAR = 0.1
 # --- the kernels ----------------------------------------------------------------------------------------------------
 
 
-def _per_row(z: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Tensor:
+def per_row(z: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Memory for a number per row, the reduced axes kept."""
     return z.new_empty([1 if axis in axes else size for axis, size in enumerate(z.shape)], dtype=dtype)
 
 
@@ -40,11 +41,13 @@ def _row_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _orders(alpha: Tensor | None, order: float) -> Any:
+def orders(alpha: Tensor | None, order: float) -> Any:
+    """alpha as the kernels take it."""
     return order if alpha is None else view(alpha)
 
 
-def _maybe(tensor: Tensor | None) -> Any:
+def maybe(tensor: Tensor | None) -> Any:
+    """The memory of a tensor, if there is one."""
     return None if tensor is None else view(tensor)
 
 
@@ -52,7 +55,7 @@ def _entmax(
     z: Tensor, alpha: Tensor | None, where: Tensor | None, axes: Sequence[int], order: float
 ) -> tuple[Tensor, Tensor]:
     p, tau = _shapes(z, alpha, where, axes, order, fresh_like)
-    _native.sparse(view(z), view(p), axes, _orders(alpha, order), _maybe(where), view(tau))
+    _native.sparse(view(z), view(p), axes, orders(alpha, order), maybe(where), view(tau))
     return p, tau
 
 
@@ -64,13 +67,13 @@ def _shapes(
     _order: float,
     like: Any = lambda z, dtype: torch.empty_like(z, dtype=dtype),
 ) -> tuple[Tensor, Tensor]:
-    return like(z, z.dtype), _per_row(z, axes, _row_dtype(z.dtype))
+    return like(z, z.dtype), per_row(z, axes, _row_dtype(z.dtype))
 
 
 def _entmax_out(
     out: Tensor, z: Tensor, alpha: Tensor | None, where: Tensor | None, axes: Sequence[int], order: float
 ) -> None:
-    _native.sparse(view(z), view(out), axes, _orders(alpha, order), _maybe(where))
+    _native.sparse(view(z), view(out), axes, orders(alpha, order), maybe(where))
     torch.autograd.graph.increment_version(out)
 
 
@@ -79,31 +82,31 @@ def _threshold(
 ) -> tuple[Tensor, Tensor]:
     tau, support = _row_shapes(z, alpha, where, axes, order)
     counts = support.view(-1).numpy()
-    _native.sparse(view(z), None, axes, _orders(alpha, order), _maybe(where), view(tau), counts)
+    _native.sparse(view(z), None, axes, orders(alpha, order), maybe(where), view(tau), counts)
     return tau, support
 
 
 def _row_shapes(
     z: Tensor, _alpha: Tensor | None, _where: Tensor | None, axes: Sequence[int], _order: float
 ) -> tuple[Tensor, Tensor]:
-    return _per_row(z, axes, _row_dtype(z.dtype)), _per_row(z, axes, torch.int64)
+    return per_row(z, axes, _row_dtype(z.dtype)), per_row(z, axes, torch.int64)
 
 
 def _vjp(p: Tensor, tau: Tensor, alpha: Tensor | None, g: Tensor, axes: Sequence[int], order: float) -> Tensor:
     gz = fresh_like(p, p.dtype)
-    _native.sparse_vjp(view(p), view(tau), view(g), view(gz), axes, _orders(alpha, order))
+    _native.sparse_vjp(view(p), view(tau), view(g), view(gz), axes, orders(alpha, order))
     return gz
 
 
 # --- formulas ---------------------------------------------------------------------------------------------------------
 
 
-def _sum(x: Tensor, axes: Sequence[int]) -> Tensor:
+def row_sum(x: Tensor, axes: Sequence[int]) -> Tensor:
     """<1, x>, the reduced axes kept."""
     return x.sum(tuple(axes), keepdim=True)
 
 
-class _Support:
+class Support:
     """A row's p in float64, its logarithm and s; 1, 0 and 0 outside of the support, where nothing is differentiated."""
 
     def __init__(self, p: Tensor, tau: Tensor, alpha: Tensor | None, axes: Sequence[int], order: float) -> None:
@@ -113,7 +116,7 @@ class _Support:
         self.p = torch.where(self.inside, p.double(), 1.0)
         self.log = self.p.log()
         self.s = self.only(((1.0 - self.a) * self.log).exp())
-        self.total = _sum(self.s, axes)
+        self.total = row_sum(self.s, axes)
         self.total = torch.where(self.total == 0, 1.0, self.total)
 
     def only(self, x: Tensor) -> Tensor:
@@ -122,7 +125,7 @@ class _Support:
 
     def mean(self, g: Tensor) -> Tensor:
         """<s, g> / <s, 1>."""
-        return _sum(self.s * self.only(g), self.axes) / self.total
+        return row_sum(self.s * self.only(g), self.axes) / self.total
 
     def centred(self, g: Tensor) -> Tensor:
         """g'."""
@@ -166,8 +169,8 @@ class _Entmax(torch.autograd.Function):
         gz = entmax_vjp(p, tau, alpha, g, ctx.axes, ctx.order) if ctx.needs_input_grad[0] else None
         galpha = None
         if alpha is not None and ctx.needs_input_grad[1]:
-            row = _Support(p, tau, alpha, ctx.axes, ctx.order)
-            galpha = -_sum(row.by_alpha() * row.centred(g), ctx.axes)
+            row = Support(p, tau, alpha, ctx.axes, ctx.order)
+            galpha = -row_sum(row.by_alpha() * row.centred(g), ctx.axes)
         return gz, galpha, None, None, None
 
     @staticmethod
@@ -175,9 +178,9 @@ class _Entmax(torch.autograd.Function):
         p, tau, alpha = ctx.saved_tensors
         dp = torch.zeros_like(p) if tz is None else entmax_vjp(p, tau, alpha, tz, ctx.axes, ctx.order)
         if talpha is not None:
-            row = _Support(p, tau, alpha, ctx.axes, ctx.order)
+            row = Support(p, tau, alpha, ctx.axes, ctx.order)
             q = row.by_alpha()
-            dp = dp + ((row.s * (_sum(q, ctx.axes) / row.total) - q) * talpha).to(p.dtype)
+            dp = dp + ((row.s * (row_sum(q, ctx.axes) / row.total) - q) * talpha).to(p.dtype)
         return dp, None
 
 
@@ -205,10 +208,10 @@ class _EntmaxVjp(torch.autograd.Function):
         if h is None:
             return (None,) * 6
         p, tau, alpha, g = ctx.saved_tensors
-        row = _Support(p, tau, alpha, ctx.axes, ctx.order)
+        row = Support(p, tau, alpha, ctx.axes, ctx.order)
         to_s = row.centred(g) * row.centred(h)
         gp = ((1.0 - row.a) * row.s / row.p * to_s).to(p.dtype)
-        galpha = None if alpha is None else -_sum(row.s * row.log * to_s, ctx.axes)
+        galpha = None if alpha is None else -row_sum(row.s * row.log * to_s, ctx.axes)
         gg = entmax_vjp(p, tau, alpha, h, ctx.axes, ctx.order).to(g.dtype)
         return gp, None, galpha, gg, None, None
 
@@ -218,11 +221,11 @@ class _EntmaxVjp(torch.autograd.Function):
         u = torch.zeros_like(p) if tg is None else entmax_vjp(p, tau, alpha, tg, ctx.axes, ctx.order)
         if tp is None and talpha is None:
             return u
-        row = _Support(p, tau, alpha, ctx.axes, ctx.order)
+        row = Support(p, tau, alpha, ctx.axes, ctx.order)
         ts = 0.0 if tp is None else (1.0 - row.a) * row.s / row.p * row.only(tp)
         ts = ts if talpha is None else ts - row.s * row.log * talpha
         change = ts * row.centred(g)
-        return u + (change - row.s * (_sum(change, ctx.axes) / row.total)).to(ctx.dtype)
+        return u + (change - row.s * (row_sum(change, ctx.axes) / row.total)).to(ctx.dtype)
 
 
 entmax_vjp = Operator(
@@ -264,11 +267,11 @@ class _Threshold(torch.autograd.Function):
         return (moved if talpha is None or by_alpha is None else moved + by_alpha * talpha).to(tau.dtype), None
 
     @staticmethod
-    def slopes(ctx: Any) -> tuple[_Support, Tensor | None]:
+    def slopes(ctx: Any) -> tuple[Support, Tensor | None]:
         """What tau's derivatives are made of: its own to alpha is m + lambda + a dlambda / da."""
         z, alpha, where, _ = ctx.saved_tensors
         p, tau = entmax_rows(z, alpha, where, ctx.axes, ctx.order)
-        row = _Support(p, tau, alpha, ctx.axes, ctx.order)
+        row = Support(p, tau, alpha, ctx.axes, ctx.order)
         if alpha is None:
             return row, None
         axes = tuple(ctx.axes)
@@ -277,7 +280,7 @@ class _Threshold(torch.autograd.Function):
         log = torch.where(log.isinf(), 0.0, log)  # of the largest p, e_a(x) with x = -lambda
         x = torch.where(row.a == 0, log, torch.expm1(row.a * log) / torch.where(row.a == 0, 1.0, row.a))
         shift = torch.where(level.isinf(), 0.0, level) - x
-        return row, torch.where(tau.isinf(), 0.0, shift - row.a * _sum(row.by_alpha(), ctx.axes) / row.total)
+        return row, torch.where(tau.isinf(), 0.0, shift - row.a * row_sum(row.by_alpha(), ctx.axes) / row.total)
 
 
 threshold_rows = Operator(

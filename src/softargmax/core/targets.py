@@ -1,0 +1,92 @@
+"""Checks of what losses take beside scores: targets, class weights, reductions, numbers in a range."""
+
+from __future__ import annotations
+
+import math
+import operator
+from numbers import Real
+from typing import Any
+
+from softargmax.core import arrays, check
+from softargmax.core.dispatch import device_of, namespace
+
+REDUCTIONS = ("none", "mean", "sum")
+IGNORE = -100
+
+
+def one_of(value: Any, name: str, choices: tuple[str, ...]) -> str:
+    """One of some words."""
+    if value not in choices:
+        raise ValueError(f"{name}: {value!r}; it may be {', '.join(map(repr, choices))}")
+    return str(value)
+
+
+def integer(value: Any, name: str) -> int:
+    """An integer of any library, no boolean."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name}: {value!r}; it may be an integer")
+    number = operator.index(value)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"{name}: {number:.3e}; it may be an integer of 64 bits")
+    return number
+
+
+def between(value: Any, name: str, high: float) -> float:
+    """A finite number from 0 to `high`."""
+    may = f"from 0 to {high:g}" if high < math.inf else "0 or a finite number above it"
+    if not isinstance(value, Real):
+        raise TypeError(f"{name}: {value!r}; it may be a number, {may}")
+    number = float(value)
+    if not 0.0 <= number <= high or math.isinf(number):
+        raise ValueError(f"{name}: {value}; it may be {may}")
+    return number
+
+
+def class_weights(weight: Any, z: Any, shape: tuple[int, ...], axis: int) -> Any:
+    """Weights, one per class and at least 0, along the classes' axis."""
+    if weight is None:
+        return None
+    weight = check.scores(arrays.like(weight, z, "weight"), "weight")
+    if tuple(weight.shape) != (shape[axis],):
+        raise ValueError(f"weight: shape {tuple(weight.shape)}; it may be one per class, ({shape[axis]},)")
+    xp = namespace(weight)
+    if check.seen(weight) and bool(xp.any(weight < 0)):
+        raise ValueError("weight: some are negative; they may be 0 or positive")
+    return xp.reshape(weight, tuple(n if i == axis else 1 for i, n in enumerate(shape)))
+
+
+def target_of(target: Any, z: Any, shape: tuple[int, ...], axis: int, ignore_index: int, name: str) -> tuple[Any, bool]:
+    """The target laid out to broadcast with the scores, and whether it holds probabilities."""
+    target = arrays.like(target, z, name)
+    rows = tuple(n for i, n in enumerate(shape) if i != axis)
+    found, dtype = tuple(target.shape), arrays.dtype_name(target.dtype)
+    if dtype in arrays.FLOATS and found == shape and name == "target":
+        if ignore_index != IGNORE:
+            raise ValueError(f"ignore_index: {ignore_index}; beside probabilities as targets it may be {IGNORE} only")
+        return check.scores(target, name), True
+    if dtype not in arrays.INTEGERS - {"bool"}:
+        also = f", or probabilities of the scores' shape {shape}" if name == "target" else ""
+        raise TypeError(f"{name}: dtype {target.dtype}, shape {found}; it may be integers of shape {rows}{also}")
+    if found != rows:
+        raise ValueError(f"{name}: shape {found}; it may be that of the rows, {rows}")
+    xp = namespace(target)
+    kind = xp.__array_namespace_info__().default_dtypes(device=device_of(target))["integral"]
+    target = xp.astype(target, kind, copy=False)
+    if check.seen(target):
+        _in_range(target, shape[axis], ignore_index, name)
+    return xp.expand_dims(target, axis=axis), False
+
+
+def _in_range(target: Any, classes: int, ignore_index: int, name: str) -> None:
+    xp = namespace(target)
+    wrong = ((target < 0) | (target >= classes)) & (target != ignore_index)
+    if not bool(xp.any(wrong)):
+        return
+    place = int(xp.argmax(xp.astype(xp.reshape(wrong, (-1,)), target.dtype)))
+    value = int(xp.reshape(target, (-1,))[place])
+    position = []
+    for n in reversed(target.shape):
+        place, at = divmod(place, n)
+        position.append(at)
+    may = f"from 0 to {classes - 1}" if classes else "nothing, there are no classes"
+    raise IndexError(f"{name}: {value} at {tuple(reversed(position))}; it may be {may}, or {ignore_index}: ignored")

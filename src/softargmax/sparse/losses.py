@@ -1,0 +1,219 @@
+"""The Fenchel-Young losses of the sparse maps: a map, its entropy, and the loss whose gradient is p - target."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from softargmax.core import check
+from softargmax.core.dispatch import implementation, namespace
+from softargmax.core.reduce import counts, reduced
+from softargmax.core.targets import IGNORE, REDUCTIONS, between, class_weights, integer, one_of, target_of
+from softargmax.sparse.maps import order
+
+
+class Beside(NamedTuple):
+    """The arrays beside scores, each of as many dimensions: along the classes' axis they are 1 or K long."""
+
+    target: Any
+    weight: Any
+    where: Any
+    alpha: Any  # a number, or one per row
+
+
+class Options(NamedTuple):
+    """What was asked for, without arrays. `soft`: targets are probabilities; `wide`: the dtype of a row's number."""
+
+    axis: int
+    classes: int
+    reduction: str
+    ignore_index: int
+    label_smoothing: float
+    soft: bool
+    wide: Any
+
+    @property
+    def plain(self) -> bool:
+        """Whether all the mass of a row's target is at its class."""
+        return not self.soft and self.label_smoothing == 0.0
+
+
+def sparsemax_loss(
+    z: Any,
+    target: Any,
+    /,
+    *,
+    axis: int = -1,
+    reduction: str = "mean",
+    ignore_index: int = IGNORE,
+    weight: Any = None,
+    label_smoothing: float = 0.0,
+    where: Any = None,
+    dtype: Any = None,
+) -> Any:
+    r"""The loss that belongs to sparsemax: 0 as soon as the target's score is 1 above all others.
+
+    .. math:: \ell = \tfrac12 \lVert t - z\rVert^2 - \tfrac12 \lVert p - z\rVert^2, \qquad p = \mathrm{sparsemax}(z)
+
+    Parameters
+    ----------
+    z, target, axis, reduction, ignore_index, weight, label_smoothing, where, dtype
+        As in `entmax_loss`.
+
+    Returns
+    -------
+    array
+        One number, or one per row.
+
+    Raises
+    ------
+    IndexError, TypeError, ValueError
+        As `entmax_loss`.
+
+    Notes
+    -----
+    It is `entmax_loss` of order 2, for two classes the modified Huber loss. Gradient: p - t.
+
+    References
+    ----------
+    Martins & Astudillo (2016), From softmax to sparsemax, ICML, section 3. arXiv:1602.02068.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> float(softargmax.sparsemax_loss([1.0, 2.0, 2.5], 1))
+    0.5625
+    >>> float(softargmax.sparsemax_loss([1.0, 2.0, 8.0], 2))
+    0.0
+    """
+    return entmax_loss(
+        z,
+        target,
+        2.0,
+        axis=axis,
+        reduction=reduction,
+        ignore_index=ignore_index,
+        weight=weight,
+        label_smoothing=label_smoothing,
+        where=where,
+        dtype=dtype,
+    )
+
+
+def entmax_loss(  # noqa: PLR0913 each is asked for by its name
+    z: Any,
+    target: Any,
+    /,
+    alpha: Any = 1.5,
+    *,
+    axis: int = -1,
+    reduction: str = "mean",
+    ignore_index: int = IGNORE,
+    weight: Any = None,
+    label_smoothing: float = 0.0,
+    where: Any = None,
+    dtype: Any = None,
+) -> Any:
+    r"""The Fenchel-Young loss of entmax: convex in the scores, never negative, 0 exactly where p is the target.
+
+    .. math::
+        \ell = w_y \left(\langle p - t, z\rangle + H_\alpha(p) - H_\alpha(t)\right), \qquad
+        p = \mathrm{entmax}_\alpha(z), \qquad
+        H_\alpha(q) = \frac{1 - \sum_k q_k^\alpha}{\alpha(\alpha - 1)}
+
+    Parameters
+    ----------
+    z : array_like
+        Scores, any shape but 0-d, any array library; the K classes run along `axis`.
+    target : array_like
+        Classes, integers of the rows' shape; or probabilities t, floats of z's shape.
+    alpha : float or array
+        The order, 1 or above, as in `entmax`: 1 is the cross-entropy, 2 `sparsemax_loss`.
+    axis : int
+        The axis of the classes.
+    reduction : {"mean", "sum", "none"}
+        What becomes of the rows' losses. The mean is divided by the sum of the rows' :math:`w_y`, of probabilities by
+        the number of rows.
+    ignore_index : int
+        The class of rows that count nothing. If nothing counts, the mean and its gradient are 0.
+    weight : array, optional
+        w, one per class, at least 0; with classes as targets.
+    label_smoothing : float
+        From 0 to 1: that much of the target is spread over the scores in the support.
+    where : array of bool, optional
+        The support as in `softmax`.
+    dtype : dtype, optional
+        The floating dtype of the result; if None that of z, and float32 for half scores.
+
+    Returns
+    -------
+    array
+        One number, or one per row.
+
+    Raises
+    ------
+    IndexError
+        If a class is out of range: the first such one is named, with its place. (On devices and under tracing, where
+        nobody looks, its row is NaN.)
+    TypeError
+        If targets are neither integers nor probabilities of z's shape, or an option is of a wrong kind.
+    ValueError
+        If an option is out of its range, or a shape does not fit.
+
+    Notes
+    -----
+    A row with nothing in its support: +inf whatever its target, gradient 0. A target outside the support: +inf,
+    gradient p. k scores of +inf share the row: :math:`H_\alpha` of 1/k at one of them, +inf at another; gradient 0. NaN
+    in the support: NaN. An ignored row is 0 whatever its scores.
+
+    The loss is 0 where the target's score is :math:`1/(\alpha - 1)` above all others: the margin of the loss. A class
+    as target is served by a sum in which no term is negative, so that a small loss keeps its digits.
+
+    Gradient: :math:`w_y (p - t)`, at the target's class formed from what the others have. To alpha:
+    :math:`\partial_\alpha (H_\alpha(p) - H_\alpha(t))` at constant p.
+
+    References
+    ----------
+    Blondel, Martins & Niculae (2020), Learning with Fenchel-Young losses. JMLR 21, sections 3 and 4.
+    Peters, Niculae & Martins (2019), Sparse sequence-to-sequence models, ACL, section 3. arXiv:1905.05702.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> float(softargmax.entmax_loss([1.0, 2.0, 2.5], 1))
+    0.713...
+    >>> float(softargmax.entmax_loss([1.0, 2.0, 2.5], 1, 1.0)), float(softargmax.cross_entropy([1.0, 2.0, 2.5], 1))
+    (1.104131..., 1.104131...)
+    >>> softargmax.entmax_loss([[0.0, 3.0], [0.0, 1.0]], [1, 1], reduction="none").round(4)
+    array([0.    , 0.0908])
+    """
+    z = check.scores(z)
+    if not z.ndim:
+        raise ValueError("z: 0-d; a loss needs an axis of classes")
+    axis, shape = check.one_axis(axis, z.ndim), tuple(z.shape)
+    ignore_index = integer(ignore_index, "ignore_index")
+    target, soft = target_of(target, z, shape, axis, ignore_index, "target")
+    if soft and weight is not None:
+        raise ValueError("weight: given; beside probabilities as targets it may be None only")
+    beside = Beside(
+        target,
+        class_weights(weight, z, shape, axis),
+        None if where is None else check.mask(where, z),
+        order(alpha, z, (axis,)),
+    )
+    options = Options(
+        axis=axis,
+        classes=shape[axis],
+        reduction=one_of(reduction, "reduction", REDUCTIONS),
+        ignore_index=ignore_index,
+        label_smoothing=between(label_smoothing, "label_smoothing", 1.0),
+        soft=soft,
+        wide=check.row_dtype(dtype, z),
+    )
+    rows, count = implementation("sparse", z).loss(z, beside, options), counts(beside, options)
+    return reduced(rows if beside.weight is None else _weighed(rows, count), count, options)
+
+
+def _weighed(rows: Any, count: Any) -> Any:
+    """The rows' losses times what they count; 0 where that is 0, whatever the loss."""
+    xp = namespace(rows)
+    return xp.where(count == 0.0, 0.0, rows * count)

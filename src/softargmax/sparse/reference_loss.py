@@ -1,0 +1,90 @@
+"""The definition of the Fenchel-Young losses: with x = z - max z - lambda, a = alpha - 1 and v = 1 + a x,
+
+    loss = (a / alpha) sum p x - sum t x + sum t log(t) E(a log t) / alpha,   E(u) = (e^u - 1) / u
+
+    of a class y    loss = sum_{k != y} p_k v_k / alpha + psi,   psi = (p_y v_y - 1) / alpha - x_y
+    e = 1 - p_y     psi = integral of (1 - s)^(a - 1) s from 0 to e = sum_j c_j e^(j + 2) / (j + 2)
+
+The second form has no negative term: a confident row keeps its small loss. For e > 1/4 psi does not cancel.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from softargmax.core.dispatch import device_of, namespace
+from softargmax.core.exact import total
+from softargmax.core.rows import INF, Rows
+from softargmax.sparse.reference_root import Place, distances, expm1_over, powers, solved
+
+_TERMS = 25  # of the series for psi, where e < 1/4
+
+
+@np.errstate(all="ignore")
+def loss(z: Any, beside: Any, options: Any) -> Any:
+    """The loss of every row, in working precision."""
+    xp, skipped, wrong = namespace(z), None, None
+    if not options.soft:
+        skipped = beside.target == options.ignore_index
+        wrong = ~skipped & ((beside.target < 0) | (beside.target >= options.classes))
+        z = xp.where(skipped, 0.0, z)  # whatever stands there, NaN included, has no derivative
+    rows, m, place, low = solved(z, (options.axis,), beside.alpha, beside.where)
+    t = _masses(rows, z, beside, options)
+    inside = ~(place.d == -INF)
+    n = _sum(xp.astype(inside, rows.dtype))
+    if options.plain:
+        found = _of_class(place, low, t, inside)
+    else:
+        spread = options.label_smoothing / xp.where(n == 0.0, 1.0, n)
+        found = _of_masses(place, low, (1.0 - options.label_smoothing) * t + spread, inside)
+    lost = xp.any((t != 0.0) & ~inside, axis=-1, keepdims=True) | (n == 0.0)
+    found = rows.per_row(xp.where(xp.isnan(m), math.nan, xp.where(lost, INF, found)))
+    if skipped is None:
+        return found
+    found = xp.where(xp.squeeze(skipped, axis=options.axis), 0.0, found)
+    return xp.where(xp.squeeze(wrong, axis=options.axis), math.nan, found)
+
+
+def _masses(rows: Rows, z: Any, beside: Any, options: Any) -> Any:
+    """The target of each row as masses, without smoothing."""
+    xp = rows.xp
+    if options.soft:
+        return rows.pad_with(xp.astype(rows.lay(beside.target), rows.dtype), 0.0)
+    shape = tuple(options.classes if i == options.axis else 1 for i in range(z.ndim))
+    classes = xp.reshape(xp.arange(options.classes, dtype=beside.target.dtype, device=device_of(z)), shape)
+    return rows.pad_with(xp.astype(rows.lay(classes == beside.target), rows.dtype), 0.0)
+
+
+def _of_class(place: Place, low: Any, t: Any, inside: Any) -> Any:
+    """The form without negative terms."""
+    xp, a = namespace(t), place.a
+    p, slope = powers(place, low)
+    above = slope > 0.0
+    pv = xp.where(above, p * (p / xp.where(above, slope, 1.0)), 0.0)
+    y = (t > 0.0) & inside
+    e = _sum(xp.where(y, 0.0, p))
+    near = e < 0.25
+    x, series = xp.where(near, e, 0.0), xp.zeros_like(e)
+    for j in range(_TERMS, -1, -1):  # sum_j c_j x^j / (j + 2), c_(j + 1) = c_j (j + 1 - a) / (j + 1), from within
+        series = 1.0 / (j + 2) + x * (j + 1 - a) / (j + 1) * series
+    far = (_sum(xp.where(y, pv, 0.0)) - 1.0) / (1.0 + a) - _sum(xp.where(y, distances(place, low), 0.0))
+    return _sum(xp.where(y, 0.0, pv)) / (1.0 + a) + xp.where(near, x * x * series, far)
+
+
+def _of_masses(place: Place, low: Any, t: Any, inside: Any) -> Any:
+    """The form for any target."""
+    xp, a = namespace(t), place.a
+    p, _ = powers(place, low)
+    x = xp.where(inside, distances(place, low), 0.0)
+    log = xp.log(xp.where(t > 0.0, t, 1.0))
+    entropy = xp.where(t > 0.0, t * log * expm1_over(a * log), 0.0)
+    return _sum(a * p * x) / (1.0 + a) - _sum(xp.where(inside, t * x, 0.0)) + _sum(entropy) / (1.0 + a)
+
+
+def _sum(x: Any) -> Any:
+    """The sum of each row, exact but for its last rounding."""
+    high, rest = total(x)
+    return high + rest

@@ -1,0 +1,177 @@
+"""The edge table of the sparse maps: values and gradients on every backend."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from tests.oracle.backends import Backend
+from tests.oracle.truth import ulp_error
+
+import softargmax as s
+
+INF, NAN = math.inf, math.nan
+THIRD = 1 / 3
+ALPHAS = (1.0, 1 + 1e-6, 1.25, 1.5, 2.0, 3.0)
+
+
+class Row(NamedTuple):
+    name: str
+    z: list[float]
+    p: list[float]
+    tau: float | None  # None: a finite number
+    support: int
+    where: list[bool] | None = None
+    constant: bool = False  # a row of infinities: derivative 0
+
+
+NONE = [False, False, False]
+ROWS = (
+    Row("some -inf", [-INF, 0, 0, -INF], [0, 0.5, 0.5, 0], None, 2),
+    Row("one left", [-INF, 3, -INF], [0, 1, 0], None, 1),
+    Row("all -inf", [-INF, -INF, -INF], [0, 0, 0], -INF, 0),
+    Row("one -inf alone", [-INF], [0], -INF, 0),
+    Row("empty", [], [], -INF, 0),
+    Row("all masked", [1, NAN, INF], [0, 0, 0], -INF, 0, NONE),
+    Row("NaN masked", [1, NAN, 1], [0.5, 0, 0.5], None, 2, [True, False, True]),
+    Row("inf masked", [1, INF, 1], [0.5, 0, 0.5], None, 2, [True, False, True]),
+    Row("-inf masked", [1, -INF, 1], [0.5, 0, 0.5], None, 2, [True, False, True]),
+    Row("huge masked", [1, 3e38, 1], [0.5, 0, 0.5], None, 2, [True, False, True]),
+    Row("one inf", [1, INF, 2], [0, 1, 0], INF, 1, constant=True),
+    Row("inf alone", [INF], [1], INF, 1, constant=True),
+    Row("k inf", [INF, 0, INF, -INF, INF], [THIRD, 0, THIRD, 0, THIRD], INF, 3, constant=True),
+    Row("inf, others masked", [INF, 5, INF], [1, 0, 0], INF, 1, [True, True, False], constant=True),
+    Row("NaN", [1, NAN, 2], [NAN, NAN, NAN], NAN, -1),
+    Row("NaN beats inf", [1, NAN, INF], [NAN, NAN, NAN], NAN, -1),
+    Row("NaN alone", [NAN], [NAN], NAN, -1),
+    Row("NaN and -inf", [NAN, -INF], [NAN, NAN], NAN, -1),
+    Row("NaN, others masked", [1, NAN, 2], [NAN, NAN, 0], NAN, -1, [True, True, False]),
+    Row("one", [7], [1], None, 1),
+    Row("all equal", [2, 2, 2], [THIRD, THIRD, THIRD], None, 3),
+    Row("spread of 1e38", [3e38, -3e38, 3e38], [0.5, 0, 0.5], None, 2),
+    Row("far below", [-1e38, -3e38], [1, 0], None, 1),
+    Row("subnormal", [1e-40, 0, -1e-40], [THIRD, THIRD, THIRD], None, 3),
+    Row("-0.0", [-0.0, 0.0], [0.5, 0.5], None, 2),
+    Row("most negative", [-3.4e38, -3.4e38], [0.5, 0.5], None, 2),
+)
+HUGE = (
+    Row("spread of 1e308", [1e308, -1e308, 1e308], [0.5, 0, 0.5], None, 2),
+    Row("largest", [1.79e308] * 3, [THIRD] * 3, None, 3),
+    Row("least subnormals", [5e-324, 0.0, -5e-324], [THIRD] * 3, None, 3),
+)
+each = pytest.mark.parametrize("row", ROWS + HUGE, ids=lambda row: row.name)
+
+
+def serves(row: Row, backend: Backend, dtype: str) -> bool:
+    sizes = [abs(x) for x in row.z if x and math.isfinite(x)]
+    largest, smallest = max(sizes, default=0.0), min(sizes, default=1.0)
+    if "16" in dtype:
+        return largest < 100 and smallest > 1e-3
+    if dtype == "float32" and row in HUGE:
+        return False
+    return not (backend.library == "jax" and smallest < 1e-37)
+
+
+def masked(row: Row, backend: Backend, *, rows: bool) -> dict[str, Any]:
+    if row.where is None:
+        return {}
+    return {"where": backend.array([row.where] if rows else row.where)}
+
+
+def alphas(backend: Backend) -> tuple[float, ...]:
+    return (1.5, 2.0) if backend.library == "jax" else ALPHAS  # each order and shape is compiled anew
+
+
+@each
+def test_values(row: Row, backend: Backend) -> None:
+    """Between other rows, which it must not reach; with orders as a number and per row."""
+    z = np.array([np.zeros(len(row.z)), row.z, np.ones(len(row.z))])
+    for dtype in backend.dtypes:
+        if not serves(row, backend, dtype):
+            continue
+        for alpha in alphas(backend):
+            orders = [alpha] if backend.library == "jax" else [alpha, backend.array(np.full(3, alpha))]
+            for order in orders:
+                p = backend.back(s.entmax(backend.array(z, dtype), order, **masked(row, backend, rows=True)))
+                where = (row.name, dtype, alpha, p)
+                assert ulp_error(p[1], np.array(row.p), dtype=dtype).max(initial=0) <= 1, where
+                if row.where is None:
+                    assert not np.isnan(p[[0, 2]]).any(), where
+            if not (alpha > 2 and dtype != "float64" and "3" in row.name and not row.constant):
+                check_threshold(row, backend, dtype, alpha)
+
+
+def check_threshold(row: Row, backend: Backend, dtype: str, alpha: float) -> None:
+    found = s.threshold(backend.array([row.z], dtype), alpha, **masked(row, backend, rows=True))
+    tau, support = float(backend.back(found.tau)[0]), int(backend.back(found.support_size)[0])
+    where = (row.name, dtype, alpha, tau, support)
+    assert support == row.support, where
+    if row.tau is None:
+        largest = max(x for x in row.z if math.isfinite(x) and (row.where is None or row.where[row.z.index(x)]))
+        count = sum(p > 0 for p in row.p)
+        wanted = (alpha - 1) * largest - count ** -(alpha - 1)  # all in the support are equal here
+        beyond = abs(wanted) > (3.4e38 if dtype == "float32" or backend.library == "jax" else 1.7e308)
+        assert math.isinf(tau) if beyond else tau == pytest.approx(wanted, rel=1e-6), where
+    else:
+        assert tau == row.tau or (math.isnan(tau) and math.isnan(row.tau)), where
+
+
+@each
+def test_gradients(row: Row, differentiating: Backend) -> None:
+    """Incoming gradients that are NaN or infinite outside the support are ignored; a row of infinities is constant.
+
+    All p above 0 are equal in these rows, so the gradient is g less its mean, times s = p^(2 - alpha).
+    """
+    p = np.array(row.p, np.float64)
+    inside = p != 0
+    g = np.arange(1.0, len(row.z) + 1)
+    for dtype in [
+        dtype for dtype in differentiating.dtypes if "16" not in dtype and serves(row, differentiating, dtype)
+    ]:
+        for alpha in alphas(differentiating):
+            for outside in (NAN, INF):
+                incoming = differentiating.array(np.where(inside, g, outside), dtype)
+                options = masked(row, differentiating, rows=False)
+                z = differentiating.array(row.z, dtype)
+                found = differentiating.gradient(lambda z: s.entmax(z, alpha, **options), z, incoming)  # noqa: B023
+                mean = g[inside].mean() if inside.any() else 0.0
+                wanted = np.where(inside, p ** (2 - alpha) * (g - mean), 0.0)
+                wanted = np.zeros(len(g)) if row.constant else np.where(inside & np.isnan(p), NAN, wanted)
+                where = (row.name, dtype, alpha, found, wanted)
+                assert (np.isnan(found) == np.isnan(wanted)).all(), where
+                rounding = 2.0 ** (-20 if dtype == "float32" else -49)
+                assert (np.abs(np.nan_to_num(found) - np.nan_to_num(wanted)) <= 8 * rounding).all(), where
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.tau is not None], ids=lambda row: row.name)
+def test_gradients_of_tau_and_alpha(row: Row) -> None:
+    """Nothing in the support, or infinities: tau does not move, nor does p with alpha. A NaN spreads in its row alone."""
+    torch = pytest.importorskip("torch")
+    ordinary = [0.0] * len(row.z)
+    where = None if row.where is None else torch.tensor([row.where, [True] * 3])
+    for alpha in (1.0, 1.5, 2.5):
+        for name in ("native", "reference"):
+            for f in (lambda z, a: s.threshold(z, a, where=where).tau, lambda z, a: s.entmax(z, a, where=where)):  # noqa: B023
+                z = torch.tensor([row.z, ordinary], dtype=torch.float64, requires_grad=True)
+                a = torch.full((2,), alpha, dtype=torch.float64, requires_grad=True)
+                with s.using(name):
+                    f(z, a).sum().backward()
+                told = (row.name, alpha, name, z.grad, a.grad)
+                assert z.grad[1].isfinite().all(), told
+                assert a.grad[1].isfinite(), told
+                if not math.isnan(row.tau or 0.0):
+                    assert (z.grad[0] == 0).all(), told
+                    assert a.grad[0] == 0, told
+
+
+def test_an_infinite_tau_is_no_row_of_infinities() -> None:
+    """(alpha - 1) max z is beyond the range, but the scores are finite: their gradient is that of any other row."""
+    torch = pytest.importorskip("torch")
+    for dtype, top in ((torch.float32, 2e38), (torch.float64, 1e308)):
+        for name in ("native", "reference"):
+            z = torch.full((2,), top, dtype=dtype, requires_grad=True)
+            with s.using(name):
+                s.entmax(z, 3.0)[0].backward()
+            assert torch.allclose(z.grad, torch.tensor([1.0, -1.0], dtype=dtype)), (name, z.grad)

@@ -1,0 +1,183 @@
+"""Rows of every length, place and dtype: blocks, re-read rows, columns, halves, axes, little shapes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.oracle.backends import Backend
+from tests.oracle.truth import ulp_error
+from tests.sparse.truth import wide
+
+import softargmax as s
+
+UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
+Z = np.random.default_rng(5).standard_normal((3, 4, 5)) * 2
+PER_ROW = np.array([1.0, 1 + 1e-12, 1 + 1e-6, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 5.0])
+
+
+def off(p: np.ndarray, true: np.ndarray, sum_error: float) -> float:
+    """The largest error in ulp of each p >= 1e-30, beyond what an error of the sum does to the largest p."""
+    seen = true >= 1e-30
+    error = np.abs(p.astype(np.longdouble) - true)[seen]
+    unit = np.spacing(true[seen].astype(p.dtype)).astype(np.float64)
+    return float(((error - sum_error * 2.0**-53) / unit).max())
+
+
+@pytest.mark.parametrize("alpha", [1.0001, 1.25, 1.5, 2.0, 2.5])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("k", [1000, 4097, 1_000_000])
+def test_long_rows(k: int, dtype: str, alpha: float) -> None:
+    """A sum of K terms is compensated: its error does not grow with K."""
+    rng = np.random.default_rng(k)
+    for spread in (1.0, 1e4) if k > 10_000 else (0.1, 1.0, 10.0, 1e4):
+        z = (rng.standard_normal(k) * spread).astype(dtype)
+        p, true = s.entmax(z, alpha), wide(z[None], alpha)[0]
+        assert ((p > 0) == (true > 0))[(true >= np.finfo(dtype).tiny) | (true == 0)].all()
+        total = math.fsum(p.astype(np.float64))
+        slack = UNIT[dtype] * float(p.astype(np.float64).sum()) if dtype == "float32" else 2.0**-52
+        assert abs(total - 1) <= slack
+        if dtype == "float32" and alpha <= 2:
+            assert off(p, true, 0.0) <= 4
+        elif alpha <= 2:
+            assert off(p, true, 4.0) <= 4
+
+
+def test_all_equal_and_heavy_tails() -> None:
+    for k in (16, 4096, 1_000_000):
+        for alpha in (1.1, 1.5, 2.0, 3.0):
+            for dtype in ("float32", "float64"):
+                assert ulp_error(s.entmax(np.full(k, -7.0, dtype), alpha), np.full(k, 1 / k)).max() <= 1
+    z = np.random.default_rng(1).standard_cauchy(1_000_000).astype(np.float32)
+    for alpha in (1.25, 1.5, 2.0):
+        assert off(s.entmax(z, alpha), wide(z[None], alpha)[0], 0.0) <= 1
+
+
+@pytest.mark.parametrize("alpha", [1.0001, 1.5, 1.75, 2.0])
+def test_rows_that_are_read_again(alpha: float) -> None:
+    """More candidates than the list holds (2^20): all equal, ties by the thousand, and a quarter of 10^6 that stays."""
+    k = (1 << 20) + 4099
+    assert ulp_error(s.entmax(np.zeros(k, np.float32), alpha), np.full(k, 1 / k)).max() <= 1
+    assert s.threshold(np.zeros(k, np.float32), alpha).support_size == k
+    z = np.random.default_rng(2).integers(0, 9, k).astype(np.float32) * np.float32(1e-6)
+    values, counts = np.unique(z, return_counts=True)
+    p = s.entmax(z, alpha)
+    true = weighted(values.astype(np.longdouble), counts, alpha)
+    assert off(p, true[np.searchsorted(values, z)], 0.0) <= 1
+    z[5] = 3.0
+    one = s.entmax(z, alpha)
+    assert off(one[:2000], wide(z[None, :], alpha)[0, :2000] if alpha == 2 else one[:2000], 0.0) <= 4
+    strided = np.zeros((k, 2), np.float32)
+    strided[:, 0] = z
+    assert (s.entmax(strided, alpha, axis=0)[:, 0] == one).all()
+
+
+def weighted(values: np.ndarray, counts: np.ndarray, alpha: float) -> np.ndarray:
+    """p of each of these values, which stand in the row so many times: bisection of tau."""
+    a, d = np.longdouble(alpha) - 1, values - values.max()
+    low, high = np.longdouble(0), np.log(np.longdouble(counts.sum())) + 1
+
+    def p(lam: Any) -> np.ndarray:
+        inside = 1 + a * (d - lam) > 0
+        return np.where(inside, np.exp(np.log1p(np.where(inside, a * (d - lam), 0)) / a), 0)
+
+    for _ in range(120):
+        middle = (low + high) / 2
+        low, high = (middle, high) if (p(middle) * counts).sum() > 1 else (low, middle)
+    return p(low)
+
+
+@pytest.mark.parametrize("rows", [1, 17, 128, 129, 300])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_columns_are_rows(rows: int, dtype: str) -> None:
+    """Axis 0, read 128 columns at a time, each with an order of its own."""
+    z = (np.random.default_rng(rows).standard_normal((70, rows)) * 2).astype(dtype)
+    alpha = np.resize(PER_ROW, rows)
+    found = s.entmax(z, alpha, axis=0)
+    tau, support = s.threshold(z, alpha, axis=0)
+    for i in {0, rows // 2, rows - 1}:
+        column = np.array([alpha[i]])
+        assert (found[:, i] == s.entmax(z[:, i].copy(), column)).all()
+        alone = s.threshold(z[:, i].copy(), column)
+        assert (tau[i], support[i]) == alone
+        assert support[i] == (s.entmax(z[:, i].astype(np.float64), column) > 0).sum()
+
+
+@pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0, 3.0])
+def test_halves_are_the_rounded_float32(quick: Backend, alpha: float) -> None:
+    for dtype in [dtype for dtype in quick.dtypes if "16" in dtype]:
+        z = quick.array(Z, dtype)
+        once = quick.array(quick.back(s.entmax(quick.array(quick.back(z), "float32"), alpha)), dtype)
+        assert (quick.back(s.entmax(z, alpha)) == quick.back(once)).all()
+        assert str(s.entmax(z, alpha).dtype).endswith(dtype)
+        found = s.threshold(z, alpha)
+        assert str(found.tau.dtype).endswith("float32")
+        assert str(found.support_size.dtype).endswith("int64")
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -2, (0, 1), (2, 0), (1, 2), None, ()])
+def test_axes(quick: Backend, axis: Any) -> None:
+    axes = (
+        tuple(range(3))
+        if axis is None
+        else tuple(sorted(a % 3 for a in (axis if isinstance(axis, tuple) else (axis,))))
+    )
+    kept = tuple(i for i in range(3) if i not in axes)
+    flat = np.transpose(Z, (*kept, *axes)).reshape(*(Z.shape[i] for i in kept), -1)
+    for alpha in (1.0, 1.25, 1.5, 2.0):
+        p, alone = (s.entmax(quick.array(z), alpha, axis=a) for z, a in ((Z, axis), (flat, -1)))
+        back = np.transpose(quick.back(p), (*kept, *axes)).reshape(flat.shape)
+        assert (back == quick.back(alone)).all()
+        found, wanted = s.threshold(quick.array(Z), alpha, axis=axis), s.threshold(quick.array(flat), alpha)
+        assert quick.back(found.tau).shape == tuple(Z.shape[i] for i in kept)
+        assert (quick.back(found.tau) == quick.back(wanted.tau)).all()
+        assert (quick.back(found.support_size) == quick.back(wanted.support_size)).all()
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (0, 3), (2, 0, 3), (0, 0), (1,), (1, 1, 1)])
+def test_shapes_without_much_in_them(quick: Backend, shape: tuple[int, ...]) -> None:
+    z = quick.array(np.zeros(shape))
+    for alpha in (1.0, 1.3, 1.5, 2.0, 3.0):
+        assert s.entmax(z, alpha).shape == shape
+        assert (quick.back(s.entmax(z, alpha)) == 1).all()
+        for axis in (-1, None):
+            found = s.threshold(z, alpha, axis=axis)
+            rows = shape[:-1] if axis == -1 else ()
+            assert tuple(found.tau.shape) == tuple(found.support_size.shape) == rows
+            empty = math.prod(shape if axis is None else shape[-1:]) == 0
+            assert (quick.back(found.support_size) == (0 if empty else 1)).all()
+            assert (quick.back(found.tau) == (-math.inf if empty else -1.0)).all()
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int32", "int64"])
+def test_integers_become_the_default_float(quick: Backend, dtype: str) -> None:
+    result = s.sparsemax(quick.array([[0, 1, 1], [1, 0, 1]], dtype))
+    assert str(result.dtype).endswith("float64" if quick.library in ("numpy", "array_api_strict") else "float32")
+    assert quick.back(result).tolist() == [[0, 0.5, 0.5], [0.5, 0, 0.5]]
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (4, 5), (1, 5), (5,), (1,), ()])
+def test_alpha_per_row(quick: Backend, shape: tuple[int, ...]) -> None:
+    """An order of any shape that broadcasts with the rows, or has the axis kept as 1."""
+    alpha = np.resize(PER_ROW[3:], shape)
+    z = np.moveaxis(np.stack([Z[0], Z[1], Z[2]], -1), -1, 0).transpose(1, 2, 0)  # rows of 3 along the last axis
+    found = quick.back(s.entmax(quick.array(z), quick.array(alpha)))
+    tau = quick.back(s.threshold(quick.array(z), quick.array(alpha)).tau)
+    each = np.broadcast_to(alpha, (4, 5))
+    for i in np.ndindex(4, 5):
+        alone = quick.back(s.entmax(quick.array(z[i]), float(each[i])))
+        assert found[i] == pytest.approx(alone, rel=1e-15 if quick.implementation == "native" else 1e-13)
+        assert tau[i] == pytest.approx(float(s.threshold(quick.array(z[i]), float(each[i])).tau), rel=1e-14, abs=1e-14)
+
+
+def test_every_option_changes_the_result(quick: Backend) -> None:
+    z, mask = quick.array(Z), quick.array(np.arange(5) != 2)
+    for function in (s.sparsemax, s.entmax, lambda z, **o: s.threshold(z, **o).tau):
+        plain = quick.back(function(z))
+        for options in ({"axis": 1}, {"axis": None}, {"where": mask}):
+            changed = quick.back(function(z, **options))
+            assert changed.shape != plain.shape or not np.allclose(changed, plain)
+    for alpha in (1.0, 1.25, 2.0):
+        assert not np.allclose(quick.back(s.entmax(z, alpha)), quick.back(s.entmax(z)))

@@ -1,0 +1,159 @@
+"""p, tau and the support against the truth: short rows of every spread, and rows that end next to the threshold."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.oracle.truth import LIFT, ulp_error
+from tests.sparse.truth import Exact, allowance, exact, made_of, sparsemax_fractions
+
+import softargmax as s
+
+ALPHAS = (1.0, 1 + 1e-12, 1 + 1e-6, 1 + 1e-4, 1.01, 1.05, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 5.0, 20.0)
+SPREADS = (0.1, 1.0, 10.0, 100.0, 1e4)
+TINY = {"float32": 2.0**-126, "float64": 2.0**-1022}
+ROUNDING = {"float32": 2.0**-24, "float64": 2.0**-53}
+each = pytest.mark.parametrize("alpha", ALPHAS)
+both = pytest.mark.parametrize("dtype", ["float32", "float64"])
+
+
+@pytest.fixture(params=["native", "reference"])
+def served(request: pytest.FixtureRequest) -> Any:
+    """Each implementation by name."""
+    with s.using(request.param):
+        yield request.param
+
+
+def ordinary(alpha: float, dtype: str) -> list[np.ndarray]:
+    rng = np.random.default_rng(int(alpha * 1000))
+    rows = [(rng.standard_normal(k) * spread).astype(dtype) for k in (1, 2, 5, 33) for spread in SPREADS]
+    rows += [np.round(row * 4).astype(dtype) / 4 for row in rows[-5:]]  # with ties
+    return [*rows, np.full(7, 3.25, dtype), np.where(np.arange(33) % 3 == 0, -np.inf, rows[-1]).astype(dtype)]
+
+
+def near_the_threshold(alpha: float, dtype: str) -> list[np.ndarray]:
+    return [made_of(least, k, alpha, dtype) for least in (1e-3, 1e-6, 1e-12) for k in (2, 3, 20)]
+
+
+def digits(row: np.ndarray, alpha: float) -> int:
+    """As many as the smallest distance of a score from the threshold asks for."""
+    return 60 + int(15 * (alpha - 1))
+
+
+def off_the_sum(row: Exact, implementation: str, dtype: str) -> float:
+    """The error of sum p in units of 2^-53.
+
+    The kernel forms each p to a unit. The reference rounds y before e^y, which costs |y| units; its sum is no better.
+    """
+    p = np.ldexp(row.p.hi, -LIFT)
+    y = np.abs(np.log(np.where(p > 0, p, 1)))
+    return 2.0 if implementation == "native" else float((p * (4 + 2 * y)).sum())
+
+
+def bound(row: Exact, alpha: float, implementation: str, dtype: str) -> np.ndarray:
+    """How far p may be off: what the sum's error does, and its own rounding. Below the normal range it may be 0."""
+    p = np.ldexp(row.p.hi, -LIFT)
+    own = 0.51 * ROUNDING["float32"] * 2
+    if dtype == "float64":
+        y = np.abs(np.log(np.where(p > 0, p, 1)))
+        own = (1.1 if implementation == "native" else 2 + 2 * y) * ROUNDING["float64"] * 2
+    return (
+        own * p
+        + np.where(p < TINY[dtype], TINY[dtype], 0)
+        + allowance(row, alpha, off_the_sum(row, implementation, dtype) * 2.0**-53)
+    )
+
+
+def check(row: np.ndarray, alpha: float, implementation: str, dtype: str) -> None:
+    true = exact(row, alpha, digits(row, alpha))
+    p = s.entmax(row, np.array([alpha]) if alpha == 1 else alpha)  # the number 1 is softmax's
+    hi, lo = (np.ldexp(x, -LIFT) for x in (true.p.hi, true.p.lo))
+    error = np.abs((p - hi) - lo)
+    where = (row.tolist(), alpha, p.tolist(), hi.tolist())
+    if alpha <= 2:
+        assert (error <= bound(true, alpha, implementation, dtype)).all(), where
+    else:
+        assert (error <= 4 * np.spacing(np.max(hi).astype(dtype))).all(), where
+    if dtype == "float32" and alpha <= 2 and implementation == "native":
+        assert ulp_error(p, *true.p)[hi >= 1e-30].max() <= 4, where
+    normal = hi >= TINY[dtype]
+    sure = hi > allowance(true, alpha, off_the_sum(true, implementation, dtype) * 2.0**-53) if alpha > 2 else normal
+    assert (p[normal & sure] > 0).all(), where
+    assert (p[hi == 0] == 0).all(), where
+
+
+@each
+@both
+def test_ordinary_rows(alpha: float, dtype: str, served: str) -> None:
+    for row in ordinary(alpha, dtype):
+        check(row, alpha, served, dtype)
+
+
+@pytest.mark.parametrize("alpha", [1.1, 1.25, 1.5, 1.75, 1.9, 2.0, 2.25, 3.0, 5.0])
+@both
+def test_rows_that_end_next_to_the_threshold(alpha: float, dtype: str, served: str) -> None:
+    for row in near_the_threshold(alpha, dtype):
+        check(row, alpha, served, dtype)
+
+
+# --- what the rows are made for: one property each --------------------------------------------------------------------
+
+
+@both
+def test_sparsemax_is_the_exact_fraction_rounded(dtype: str) -> None:
+    """The kernel's threshold is a pair, good to 2^-100."""
+    rows = ordinary(2.0, dtype)[:-1] + near_the_threshold(2.0, dtype)
+    for row in rows:
+        for found, true in zip(s.sparsemax(row), sparsemax_fractions(row), strict=True):
+            off = float(abs(Fraction(float(found)) - true) / true) if true else float(found)
+            assert off <= 1.001 * ROUNDING[dtype] + (2.0**-98 / float(true) if true else 0), (row, found, true)
+
+
+@pytest.mark.parametrize("alpha", [1.001, 1.01, 1.03, 1.05, 1.1, 1.2, 1.3])
+def test_powers_over_the_range_of_v(alpha: float) -> None:
+    """p = v^(1/a) of a second score, v from 1 down: the logarithm's argument passes every place of its table."""
+    for v in np.linspace(max(0.02, 1 - 60 * (alpha - 1)), 1, 97):
+        row = np.array([0.0, (v - 1) / (alpha - 1)])
+        check(row, alpha, "native", "float64")
+
+
+@pytest.mark.parametrize("alpha", [5.0, 20.0, 101.0, 1001.0, 1e300])
+@both
+def test_equal_scores_share_at_any_order(alpha: float, dtype: str, served: str) -> None:
+    for k in (2, 17, 1000):
+        row = np.full(k, 0.5, dtype)
+        assert ulp_error(s.entmax(row, alpha), np.full(k, 1 / k)).max() <= 4, k
+        found = s.threshold(row, alpha)
+        assert found.support_size == k
+        if alpha < 1e30:
+            assert found.tau == pytest.approx(0.5 * (alpha - 1) - float(k) ** (1 - alpha), rel=1e-6), k
+
+
+@pytest.mark.parametrize("alpha", [1.25, 2.25, 2.5, 3.0, 5.0, 20.0])
+@both
+def test_many_rows_sum_to_one(alpha: float, dtype: str) -> None:
+    """Twenty thousand ordinary rows: some of them end next to the threshold."""
+    rng = np.random.default_rng(5)
+    for spread in (0.1, 1.0, 10.0):
+        p = s.entmax((rng.standard_normal((20_000, 30)) * spread).astype(dtype), alpha).astype(np.float64)
+        off = np.abs(p.sum(-1) - 1)
+        assert off.max() <= 31 * ROUNDING[dtype], (spread, off.max(), (off > 31 * ROUNDING[dtype]).sum())
+
+
+@both
+def test_the_least_normal_number_is_in_the_support(dtype: str, served: str) -> None:
+    for p in (1.001 * TINY[dtype], 1.2 * TINY[dtype], 1.45 * TINY[dtype], 2 * TINY[dtype]):
+        row = np.array([0.0, math.log(p)], dtype)
+        found = s.entmax(row, 1 + 1e-13)
+        assert found[1] == pytest.approx(math.exp(float(row[1])), rel=1e-6), (p, found)
+        assert s.threshold(row, 1 + 1e-13).support_size == 2
+
+
+def test_both_implementations_count_the_same_support(served: str) -> None:
+    """p = e^-95 is no normal number of float32, but p is computed in float64: 2. So is e^-120, and e^-700."""
+    for z in (-50.0, -95.0, -105.0, -120.0, -700.0):
+        assert s.threshold(np.array([0.0, z], np.float32), 1.0).support_size == 2, z
