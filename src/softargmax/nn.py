@@ -8,14 +8,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from softargmax.loss.modules import CrossEntropyLoss, LinearCrossEntropyLoss
     from softargmax.normalize.modules import LogSoftmax, Softmax
+    from softargmax.sparse.modules import Entmax, EntmaxLoss, Sparsemax, SparsemaxLoss
 
 _HOME = {
     "softargmax.loss.modules": ("CrossEntropyLoss", "LinearCrossEntropyLoss"),
     "softargmax.normalize.modules": ("LogSoftmax", "Softmax"),
+    "softargmax.sparse.modules": ("Entmax", "EntmaxLoss", "Sparsemax", "SparsemaxLoss"),
 }
 _home_of = {name: home for home, names in _HOME.items() for name in names}
 
-__all__ = ["CrossEntropyLoss", "LinearCrossEntropyLoss", "LogSoftmax", "Softmax"]
+__all__ = [
+    "CrossEntropyLoss",
+    "Entmax",
+    "EntmaxLoss",
+    "LinearCrossEntropyLoss",
+    "LogSoftmax",
+    "Softmax",
+    "Sparsemax",
+    "SparsemaxLoss",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -21,7 +21,7 @@ struct Found {  // what a row's results are made of
     Twofold at;             // the root, where there is one
     State limit;            // else the state that says what the row is: of infinities, empty, with a NaN
     bool ordinary = false;
-    double others = 0;      // 1 - p of the target's class
+    double others = -1;  // 1 - p of the class, where that is in the support
 };
 // The same between the loss and its gradient: m, r (kOrdinary where there is a root), the root, `others`.
 constexpr int kRootNumbers = 5;

@@ -130,10 +130,10 @@ def entmax(
     --------
     >>> import softargmax
     >>> softargmax.entmax([1.0, 2.0, 2.5]).round(4)
-    array([0.0147, 0.3853, 0.6   ])
+    array([0.0048, 0.324 , 0.6712])
     >>> softargmax.entmax([[1.0, 2.0, 2.5]] * 3, [1.0, 1.5, 2.0]).round(4)
-    array([[0.1219, 0.3315, 0.5466],
-           [0.0147, 0.3853, 0.6   ],
+    array([[0.122 , 0.3315, 0.5465],
+           [0.0048, 0.324 , 0.6712],
            [0.    , 0.25  , 0.75  ]])
     """
     run, z, axes, alpha, where = _arguments(z, alpha, axis, where)

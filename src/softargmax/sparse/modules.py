@@ -1,0 +1,215 @@
+"""The room's functions as torch modules."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from softargmax.core.targets import IGNORE
+from softargmax.sparse import entmax, entmax_loss, torch_ops
+from softargmax.sparse.maps import order
+
+__all__ = ["Entmax", "EntmaxLoss", "Sparsemax", "SparsemaxLoss"]
+del torch_ops  # imported so that a model may be compiled before its first call
+
+Dim = int | tuple[int, ...] | None
+
+
+class _WithOrder(nn.Module):
+    """What all share: the order, a number, a buffer or a parameter."""
+
+    alpha: float | Tensor
+
+    def __init__(self, alpha: float | Tensor) -> None:
+        super().__init__()
+        if isinstance(alpha, Tensor) and not isinstance(alpha, nn.Parameter):
+            self.register_buffer("alpha", alpha)
+        else:
+            self.alpha = alpha if isinstance(alpha, Tensor) else order(alpha, torch.empty(0), (0,))
+
+    def _shown(self) -> str:
+        return f"<{', '.join(map(str, self.alpha.shape))}>" if isinstance(self.alpha, Tensor) else str(self.alpha)
+
+
+class Entmax(_WithOrder):
+    r"""Sparse probabilities along `dim`, as a module.
+
+    .. math:: p_i = [(\alpha - 1) z_i - \tau]_+^{1/(\alpha - 1)}, \qquad \sum_i p_i = 1
+
+    Parameters
+    ----------
+    alpha : float, Tensor or Parameter
+        The order, 1 or above. A `torch.nn.Parameter` is learned (keep it above 1: 1 + softplus or sigmoid of what is
+        learned, say), another tensor becomes a buffer. One number, or one per row.
+    dim : int, tuple of int or None
+        The axis or axes along which a row of scores runs, None for all.
+
+    Notes
+    -----
+    The module is called with the scores z, a tensor of any shape, and optionally `where`, a boolean mask that
+    broadcasts with them. Edge rows and gradients are those of `softargmax.entmax`.
+
+    See Also
+    --------
+    softargmax.entmax : the function.
+
+    Examples
+    --------
+    >>> import torch, softargmax
+    >>> softargmax.nn.Entmax(1.5)(torch.tensor([1.0, 2.0, 2.5]))
+    tensor([0.0048, 0.324, 0.671])
+    >>> alpha = torch.nn.Parameter(torch.tensor(1.5))
+    >>> softargmax.nn.Entmax(alpha)(torch.tensor([1.0, 2.0, 2.5]))[0].backward()
+    >>> alpha.grad
+    tensor(-0.182)
+    """
+
+    def __init__(self, alpha: float | Tensor = 1.5, dim: Dim = -1) -> None:
+        super().__init__(alpha)
+        self.dim = dim
+
+    def forward(self, z: Tensor, where: Tensor | None = None) -> Tensor:
+        p: Tensor = entmax(z, self.alpha, axis=self.dim, where=where)
+        return p
+
+    def extra_repr(self) -> str:
+        return f"alpha={self._shown()}, dim={self.dim}"
+
+
+class Sparsemax(Entmax):
+    r"""The projection on the probability simplex along `dim`, as a module.
+
+    .. math:: p_i = [z_i - \tau]_+, \qquad \sum_i p_i = 1
+
+    Parameters
+    ----------
+    dim : int, tuple of int or None
+        The axis or axes along which a row of scores runs, None for all.
+
+    Notes
+    -----
+    Called like `Entmax`, whose order 2 it is.
+
+    See Also
+    --------
+    softargmax.sparsemax : the function.
+
+    Examples
+    --------
+    >>> import torch, softargmax
+    >>> softargmax.nn.Sparsemax()(torch.tensor([1.0, 2.0, 2.5]))
+    tensor([0., 0.25, 0.75])
+    """
+
+    def __init__(self, dim: Dim = -1) -> None:
+        super().__init__(2.0, dim)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
+
+class EntmaxLoss(_WithOrder):
+    r"""The Fenchel-Young loss of entmax as a module, with the class axis of `torch.nn.CrossEntropyLoss`.
+
+    .. math:: \ell = w_y \left(\langle p - t, z\rangle + H_\alpha(p) - H_\alpha(t)\right)
+
+    Parameters
+    ----------
+    alpha : float, Tensor or Parameter
+        The order, as in `Entmax`.
+    weight : Tensor, optional
+        One weight per class: a buffer.
+    ignore_index, reduction, label_smoothing
+        As in `softargmax.entmax_loss`; by name.
+
+    Notes
+    -----
+    The module is called with scores (K,), (N, K) or (N, K, d1, ...), whose classes run along axis 1 (the function's run
+    along the last), with a target, and optionally with `where`, a boolean mask that broadcasts with the scores. Edge
+    rows and gradients are those of `softargmax.entmax_loss`.
+
+    See Also
+    --------
+    softargmax.entmax_loss : the function.
+
+    Examples
+    --------
+    >>> import torch, softargmax
+    >>> z = torch.tensor([[1.0, 2.0, 2.5]], requires_grad=True)
+    >>> softargmax.nn.EntmaxLoss()(z, torch.tensor([1])).backward()
+    >>> z.grad
+    tensor([[ 0.0048, -0.6760,  0.6712]])
+    """
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        alpha: float | Tensor = 1.5,
+        weight: Tensor | None = None,
+        *,
+        ignore_index: int = IGNORE,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(alpha)
+        self.register_buffer("weight", weight)
+        self.ignore_index = ignore_index
+        self.reduction = reduction
+        self.label_smoothing = label_smoothing
+
+    def forward(self, z: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
+        loss: Tensor = entmax_loss(
+            z,
+            target,
+            self.alpha,
+            axis=min(1, z.ndim - 1),
+            reduction=self.reduction,
+            ignore_index=self.ignore_index,
+            weight=self.weight,
+            label_smoothing=self.label_smoothing,
+            where=where,
+        )
+        return loss
+
+    def extra_repr(self) -> str:
+        return f"alpha={self._shown()}, reduction={self.reduction!r}"
+
+
+class SparsemaxLoss(EntmaxLoss):
+    r"""The loss of sparsemax as a module, with the class axis of `torch.nn.CrossEntropyLoss`.
+
+    .. math:: \ell = \tfrac12 \lVert t - z\rVert^2 - \tfrac12 \lVert p - z\rVert^2
+
+    Parameters
+    ----------
+    weight, ignore_index, reduction, label_smoothing
+        As in `EntmaxLoss`.
+
+    Notes
+    -----
+    Called like `EntmaxLoss`, whose order 2 it is.
+
+    See Also
+    --------
+    softargmax.sparsemax_loss : the function.
+
+    Examples
+    --------
+    >>> import torch, softargmax
+    >>> softargmax.nn.SparsemaxLoss()(torch.tensor([[1.0, 2.0, 2.5]]), torch.tensor([1]))
+    tensor(0.562)
+    """
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        *,
+        ignore_index: int = IGNORE,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(2.0, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing)
+
+    def extra_repr(self) -> str:
+        return f"reduction={self.reduction!r}"
