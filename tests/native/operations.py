@@ -46,6 +46,16 @@ def _loss(z: Array, **options: Any) -> Array:
     return np.concatenate([gradient.astype(loss.dtype), loss[:, None]], axis=1)
 
 
+def _orders(z: Array) -> Array:
+    """Return an order per row, made from its first score."""
+    return np.choose((_per_row(z) * 1000).astype(np.int64) % 7, [1.0, 1.0001, 1.25, 1.5, 1.75, 2.0, 2.5])
+
+
+def _threshold(z: Array) -> Array:
+    tau, support = softargmax.threshold(z, _orders(z))
+    return np.stack([tau, support.astype(tau.dtype)], axis=1)
+
+
 ROW_OPERATIONS: dict[str, RowOperation] = {
     "softmax": softargmax.softmax,
     "log_softmax": softargmax.log_softmax,
@@ -77,6 +87,13 @@ ROW_OPERATIONS: dict[str, RowOperation] = {
     "cross_entropy, smoothed, weighted": lambda z: _loss(
         z, label_smoothing=0.1, weight=_columns(z, 10).astype(z.dtype), z_loss=1e-3, softcap=30.0
     ),
+    "sparsemax": softargmax.sparsemax,
+    "entmax 1.25": lambda z: softargmax.entmax(z, 1.25),
+    "entmax 1.5": softargmax.entmax,
+    "entmax 3": lambda z: softargmax.entmax(z, 3.0),
+    "entmax alpha per row": lambda z: softargmax.entmax(z, _orders(z)),
+    "entmax where": lambda z: softargmax.entmax(z, 1.75, where=_columns(z, 12) < 0.7),
+    "threshold": _threshold,
     "softmax to float64": lambda z: softargmax.softmax(z, dtype=np.float64),
 }
 
@@ -102,6 +119,10 @@ GRADIENTS: dict[str, RowOperation] = {
     "logsumexp vjp": gradient("logsumexp"),
     "softmax vjp temperature 3.7": gradient("softmax", temperature=3.7),
     "log_softmax vjp base 2": gradient("log_softmax", base=2.0),
+    "sparsemax vjp": gradient("sparsemax"),
+    "entmax vjp 1.25": gradient("entmax", alpha=1.25),
+    "entmax vjp 1.5": gradient("entmax"),
+    "entmax vjp 3": gradient("entmax", alpha=3.0),
 }
 
 

@@ -104,11 +104,11 @@ template <class T, int Size> void find_root(Candidates<T, Size>& row, const Spar
     Twofold tau{s.r == s.r ? s.m : kNaN, 0};
     std::int64_t support = s.r == s.r ? static_cast<std::int64_t>(s.r + 1) : -1;
     if (found.ordinary)
-        with_map(s.m, found.a, static_cast<double>(row.group.length), nullptr, [&](auto map) {
-            support = solve(map, row);
-            tau = map.tau();
-            found.at = map.at;
-            if (job.target) put_loss(job, at, found, [&](double z_y) { return loss_of(map, row, z_y); });
+        with_solution(s.m, found.a, row, [&](const auto& map_, std::int64_t count) {
+            support = count;
+            tau = map_.tau();
+            found.at = map_.at;
+            if (job.target) put_loss(job, at, found, [&](double z_y) { return loss_of(map_, row, z_y); });
         });
     else if (job.target)
         put_loss(job, at, found, [&](double z_y) {
@@ -153,7 +153,7 @@ template <class T, int Size> void write_block(Group<T, Size>& group, const Spars
         const double gain = job.target ? job.seed[row * job.seed_stride] : 1;
         if (level) std::fill_n(to.out, n, T{0});
         else if (!f.ordinary) apply_limit<Log::no>(z, n, f.limit, to.out, gain);
-        else with_map(f.limit.m, f.a, 1, &f.at, [&](const auto& map_) { write_row(z, n, map_, to, gain); });
+        else with_map(f.limit.m, f.a, f.at, [&](const auto& map_) { write_row(z, n, map_, to, gain); });
         if (!level && f.ordinary && f.others >= 0 && y >= 0 && y < n) to.out[y] = static_cast<T>(-gain * f.others);
     }
     group.flush(b);

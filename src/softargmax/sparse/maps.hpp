@@ -84,7 +84,7 @@ struct Root {
 struct Linear {
     double m;
     Twofold at;  // c
-    Linear(double top, double /*a*/, double /*n*/) : m(top), at(two_sum(top, -1.0)) {}
+    explicit Linear(double top) : m(top), at(two_sum(top, -1.0)) {}
     static constexpr double a() { return 1; }
     static constexpr double tolerance() { return 1e-11; }
     double cut() const { return next_below(at.hi - kMargin); }
@@ -114,7 +114,7 @@ struct Linear {
 struct Squared {
     double m;
     Twofold at;  // c
-    Squared(double top, double /*a*/, double /*n*/) : m(top), at(two_sum(top, -2.0)) {}
+    explicit Squared(double top) : m(top), at(two_sum(top, -2.0)) {}
     static constexpr double a() { return 0.5; }
     static constexpr double tolerance() { return 1e-8; }
     double cut() const { return next_below(at.hi - kMargin); }
@@ -146,7 +146,7 @@ struct Shifted {
     double m, a_;
     Root root;
     Twofold at;  // c
-    Shifted(double top, double a, double /*n*/) : m(top), a_(a), root(a > 0 ? a : 1), at{top, 0} {}
+    Shifted(double top, double a) : m(top), a_(a), root(a > 0 ? a : 1), at{top, 0} {}
     double a() const { return a_; }
     // A score that is v away from the threshold adds v^(1/a) to the sum, which no derivative at v = 0 foresees.
     double tolerance() const { return std::min(1e-5, exp_scalar(-37 * a_)); }
@@ -183,55 +183,72 @@ struct Shifted {
     }
 };
 
-// alpha > 2: v = t + a (z - m), t = 1 - a lambda from 1 down to n^-a, which lambda would not tell from 0. The sum is
-// not convex in t: a step that leaves the bracket, or one in four, halves it instead.
+// alpha > 2: v = q^a + a (z - o), with the least score o whose p is above 0, and that p, q. For large a the scores at
+// the threshold have a v = q^a that no other origin could tell from 0.
 struct Steep {
-    double m, a_, low, high = 1;
+    double a_;
     Root root;
-    Twofold at{1, 0};  // t
-    int steps = 0;
-    Steep(double top, double a, double n)  // n scores can be above 0
-        : m(top), a_(a), low(std::max(exp_scalar(-a * log_scalar(n)) * 0.999, 0x1p-900)), root(a) {}
+    Twofold at;  // o and q
+    double q_a, q_slope;
+    Steep(double a, double o, double q)
+        : a_(a), root(a), at{o, q}, q_a(exp_scalar(a * log_scalar(q))), q_slope(exp_scalar((a - 1) * log_scalar(q))) {}
     double a() const { return a_; }
-    // p = v^(1/a) is steep at 0: closer to the root than elsewhere.
-    double tolerance() const { return 1e-15 * a_; }
-    double cut() const { return next_below(m - high * (1 + kMargin) * root.inverse_a.hi); }
-    Twofold tau() const { return minus(times({m, 0}, a_), at); }
-    double x(double z) const { return (z - m) - (1 - at.hi) / a_; }
-    // The bracket is as wide as the sums are uncertain.
-    double move(double step, bool over) {
-        const double from = at.hi, change = -a_ * step;
-        (over ? high : low) = from * (over ? 1 + kMargin : 1 - kMargin);
-        at = plus(at, {change, 0});
-        if (std::fabs(change) > 1e-9 * from && (!(at.hi >= low && at.hi <= high) || ++steps % 4 == 0))
-            at = {std::sqrt(low) * std::sqrt(high), 0};
-        return std::fabs(at.hi - from + at.lo) / at.hi;
-    }
-    template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
-        return root.rough(Two<V>{fma(z - all<V>(m), all<V>(a_), all<V>(at.hi)), V::all(0)});
-    }
-    SOFTARGMAX_INLINE Two<Doubles> v(Doubles z) const {
-        const Two<Doubles> far = times(two_sum(z, Doubles::all(-m)), Doubles::all(a_)), sum = plus(spread(at), far);
-        return two_sum(sum.hi, sum.lo);
-    }
+    double cut() const { return next_below(at.hi); }
+    Twofold tau() const { return minus(times({at.hi, 0}, a_), {q_a, 0}); }
+    double x(double z) const { return (z - at.hi) - (1 - q_a) / a_; }
+    // `slope` is the derivative to q.
     template <class T> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
-        Exact x = root.exact<T>(v(z));
-        x.curve = Doubles::all(0);
-        return x;
+        const Doubles zero = Doubles::all(0), one = Doubles::all(1), o = Doubles::all(at.hi);
+        const Two<Doubles> far = times(two_sum(z, zero - o), Doubles::all(a_)),
+                           v = two_sum(far.hi, far.lo + Doubles::all(q_a));
+        const auto above_o = above(z, o), tie = equal(z, o);
+        const Doubles p = keep(above_o, root.of<Power::kSummed, T>(v)),
+                      slope = p * Doubles::all(q_slope) / max(v.hi, Doubles::all(Limit<double>::tiny));
+        return {{p + keep(tie, Doubles::all(at.lo)), zero}, slope + keep(tie, one), zero, v.hi};
     }
-    template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const { return root.of<Power::kResult, T>(v(z)); }
+    template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
+        const Doubles zero = Doubles::all(0), o = Doubles::all(at.hi);
+        const Two<Doubles> far = times(two_sum(z, zero - o), Doubles::all(a_)),
+                           v = two_sum(far.hi, far.lo + Doubles::all(q_a));
+        return keep(above(z, o), root.of<Power::kResult, T>(v)) + keep(equal(z, o), Doubles::all(at.lo));
+    }
 };
 
-// f(the map for alpha - 1 = a), at `at` where that is given.
-template <class F> SOFTARGMAX_INLINE void with_map(double m, double a, double n, const Twofold* at, F f) {
+// How o is come near: v = t + a (z - m), t from 1 down to n^-a. The sum is not convex in t: a step that leaves the
+// bracket, or one in four, halves it instead.
+struct SteepSearch {
+    double m, a_, low, high = 1, t = 1;
+    Root root;
+    int steps = 0;
+    SteepSearch(double top, double a, double n)  // n scores can be above 0
+        : m(top), a_(a), low(std::max(exp_scalar(-a * log_scalar(n)) * 0.999, 0x1p-900)), root(a) {}
+    double a() const { return a_; }
+    double cut() const { return next_below(m - high * (1 + kMargin) * root.inverse_a.hi); }
+    double threshold() const { return m - t * root.inverse_a.hi; }
+    // The bracket is as wide as the sums are uncertain.
+    double move(double step, bool over) {
+        const double from = t, change = -a_ * step;
+        (over ? high : low) = from * (over ? 1 + kMargin : 1 - kMargin);
+        t += change;
+        if (std::fabs(change) > 1e-9 * from && (!(t >= low && t <= high) || ++steps % 4 == 0))
+            t = std::sqrt(low) * std::sqrt(high);
+        return t < 1e-30 ? 0 : std::fabs(t - from) / t;  // as good as m itself
+    }
+    template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
+        return root.rough(Two<V>{fma(z - all<V>(m), all<V>(a_), all<V>(t)), V::all(0)});
+    }
+};
+
+// f(the map for alpha - 1 = a), at `at`.
+template <class F> SOFTARGMAX_INLINE void with_map(double m, double a, Twofold at, F f) {
     const auto with = [&](auto map) {
-        if (at) map.at = *at;
+        map.at = at;
         f(map);
     };
-    if (a == 1) with(Linear(m, a, n));
-    else if (a == 0.5) with(Squared(m, a, n));
-    else if (a < 1) with(Shifted(m, a, n));
-    else with(Steep(m, a, n));
+    if (a == 1) with(Linear(m));
+    else if (a == 0.5) with(Squared(m));
+    else if (a < 1) with(Shifted(m, a));
+    else f(Steep(a, at.hi, at.lo));
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME

@@ -22,6 +22,7 @@ template <class T> T rounded_down(double x) {
     return static_cast<double>(y) > x ? next_below(y) : y;
 }
 
+constexpr int kMostSteps = 200;
 constexpr std::int64_t kSlack = 2 * 16;  // what `compress` may write behind the end
 
 // Appends the scores above `cut`; `nan` where one of them is.
@@ -144,26 +145,89 @@ template <class T, int Size> struct Candidates {
     }
 };
 
-// Moves the map to the root; the number of p > 0.
-template <class F, class From> std::int64_t solve(F& map, From& from) {
+// Moves the map so near to the root that what is left of the way is a step.
+template <class F, class From> void approach(F& map, From& from) {
     using T = std::remove_pointer_t<decltype(from.list)>;
-    constexpr int most = 200;
     constexpr double near = sizeof(T) == 4 ? 1e-5 : 1e-6;
-    for (int i = 0; i < most; ++i) {
+    for (int i = 0; i < kMostSteps; ++i) {
         Sums sums;
         const T cut = rounded_down<T>(map.cut());
         from.each([&](const T* z, std::int64_t n, T*& to) { rough_sums(z, n, map, cut, to, sums); });
-        if (map.move(newton(map.a(), sums.p - 1, sums.slope), sums.p >= 1) < near) break;
+        if (map.move(newton(map.a(), sums.p - 1, sums.slope), sums.p >= 1) < near) return;
     }
+}
+template <class F, class From> ExactSums sums_of(const F& map, From& from) {
+    using T = std::remove_pointer_t<decltype(from.list)>;
+    ExactSums sums;
+    from.each([&](const T* z, std::int64_t n, T*& to) {
+        exact_sums(z, n, map, sums);
+        to += n;
+    });
+    return sums;
+}
+
+// The map of a row at the root, to f with the number of p > 0.
+template <class F, class From, class Then> void solved(F map, From& from, Then then) {
+    approach(map, from);
     for (int i = 0;; ++i) {
-        ExactSums sums;
-        from.each([&](const T* z, std::int64_t n, T*& to) {
-            exact_sums(z, n, map, sums);
-            to += n;
-        });
+        const ExactSums sums = sums_of(map, from);
         const double rest = (sums.p.hi - 1) + sums.p.lo, step = nearer(map.a(), rest, sums);
-        if (map.move(step, rest >= 0) < map.tolerance() || i == most) return sums.support;
+        if (map.move(step, rest >= 0) < map.tolerance() || i == kMostSteps) return then(map, sums.support);
     }
+}
+
+// The scores next to o.
+struct Beside {
+    double below = -kInf, above = kInf;
+};
+template <class From> Beside beside(double o, From& from) {
+    using T = std::remove_pointer_t<decltype(from.list)>;
+    Doubles below = Doubles::all(-kInf), above_o = below;  // the second one negated
+    from.each([&](const T* z, std::int64_t n, T*& to) {
+        const Doubles origin = Doubles::all(o), lowest = Doubles::all(-kInf), zero = Doubles::all(0);
+        for (std::int64_t i = 0; i < n; i += Pack<T>::kLanes)
+            each_half(Pack<T>::load_part(z + i, n - i, -std::numeric_limits<T>::infinity()),
+                      [&](Doubles d, int) SOFTARGMAX_LAMBDA {
+                const auto less = above(origin, d), more = above(d, origin);
+                const auto other = [&](auto in, Doubles x) SOFTARGMAX_LAMBDA {  // x in the mask, else -inf
+                    return keep(in, x) + keep(unless(equal(zero, zero), in), lowest);
+                };
+                below = max(other(less, d), below);
+                above_o = max(other(more, zero - d), above_o);
+            });
+        to += n;
+    });
+    return {max_of(below), -max_of(above_o)};
+}
+// o is the least score at which the others' sum, with q = 0, is below 1. Then the sum is convex in q, and Newton's
+// method comes down from 1 over the number of ties.
+template <class From, class Then> void solved(SteepSearch search, From& from, Then then) {
+    approach(search, from);
+    double o = beside(search.threshold(), from).above;
+    const auto fits = [&](double origin) {
+        const ExactSums sums = sums_of(Steep(search.a_, origin, 0), from);
+        return sums.p.hi - 1 + sums.p.lo < 0;
+    };
+    if (fits(o))
+        for (double next; (next = beside(o, from).below) > -kInf && fits(next);) o = next;
+    else do
+            o = beside(o, from).above;
+        while (!fits(o));
+    double q = 1 / sums_of(Steep(search.a_, o, 0), from).slope;  // ties alone have a slope there
+    for (int i = 0;; ++i) {
+        const ExactSums sums = sums_of(Steep(search.a_, o, q), from);
+        const double step = ((sums.p.hi - 1) + sums.p.lo) / sums.slope;
+        q = std::max(q - step, 0.0);
+        if (std::fabs(step) <= 1e-9 * q || i == kMostSteps) return then(Steep(search.a_, o, q), sums.support);
+    }
+}
+
+// then(the map at the root, the number of p > 0), of a row with maximum m.
+template <class From, class Then> void with_solution(double m, double a, From& from, Then then) {
+    if (a == 1) solved(Linear(m), from, then);
+    else if (a == 0.5) solved(Squared(m), from, then);
+    else if (a < 1) solved(Shifted(m, a), from, then);
+    else solved(SteepSearch(m, a, static_cast<double>(from.group.length)), from, then);
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME

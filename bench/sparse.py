@@ -1,0 +1,82 @@
+"""Time the sparse maps against the entmax package and our own softmax: the shapes and targets that were promised.
+
+    python -m bench.sparse                  all cases, about 6 minutes on 2 cores; writes bench/results/sparse.json
+    python -m bench.sparse sparsemax        only the cases whose names hold these words; writes nothing
+
+Scores are normal, heavy-tailed (Cauchy) and all equal; the last give every map its largest support. "entmax, k" is the
+package with its hint that few scores matter. Exit code 1 where a target is missed.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import entmax as peer
+import torch
+from bench.promises import Promise, main
+from torch import Tensor
+
+import softargmax as sa
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROWS, CLASSES, HINT = 512, 32_768, 100
+ORDERS = (1.25, 1.7)
+Map = Callable[[Tensor], Tensor] if TYPE_CHECKING else object
+
+
+def scores() -> Iterator[tuple[str, Tensor]]:
+    """Yield the three kinds of rows."""
+    generator = torch.Generator().manual_seed(7)
+    yield "normal", torch.randn(ROWS, CLASSES, generator=generator)
+    yield "heavy-tailed", torch.empty(ROWS, CLASSES).cauchy_(generator=generator)
+    yield "all equal", torch.zeros(ROWS, CLASSES)
+
+
+def both(function: Map, leaf: Tensor, g: Tensor) -> Callable[[], object]:
+    """Return a forward with its backward."""
+    return lambda: torch.autograd.grad(function(leaf), leaf, g)
+
+
+def of_map(name: str, ours: Map, theirs: Map, hinted: Map, z: Tensor) -> Iterator[Promise]:
+    """Yield a map alone, beside our softmax, and with its backward."""
+    read, out, leaf, g = z.nbytes, torch.empty_like(z), z.clone().requires_grad_(), torch.randn(z.shape)
+    sides = {"softargmax": lambda: ours(z), "entmax": lambda: theirs(z), "entmax, k": lambda: hinted(z)}
+    yield Promise(name, sides, {"entmax": 30, "entmax, k": 6}, 2 * read, rounds=7)
+    function = sa.sparsemax if name.startswith("sparsemax") else sa.entmax
+    sides = {
+        "softargmax": lambda: function(z, out=out),
+        "our softmax": lambda: sa.softmax(z, out=out),
+    }
+    yield Promise(f"{name}, out=", sides, {"our softmax": 1 / 3}, 2 * read)
+    sides = {"softargmax": both(ours, leaf, g), "entmax": both(theirs, leaf, g)}
+    yield Promise(f"{name}, and backward", sides, {"entmax": 20}, 5 * read, rounds=5)
+
+
+def of_order(name: str, alpha: float, z: Tensor) -> Iterator[Promise]:
+    """Yield a map of any order, and with its backward."""
+    leaf, g = z.clone().requires_grad_(), torch.randn(z.shape)
+    sides = {"softargmax": lambda: sa.entmax(z, alpha), "entmax": lambda: peer.entmax_bisect(z, alpha)}
+    yield Promise(f"entmax {alpha:g}, {name}", sides, {"entmax": 60}, 2 * z.nbytes, rounds=3)
+    sides = {
+        "softargmax": both(lambda z: sa.entmax(z, alpha), leaf, g),
+        "entmax": both(lambda z: peer.entmax_bisect(z, alpha), leaf, g),
+    }
+    yield Promise(f"entmax {alpha:g}, {name}, and backward", sides, {"entmax": 20}, 5 * z.nbytes, rounds=3)
+
+
+def promises() -> Iterator[Promise]:
+    """Yield every case; one kind of rows is let go before the next is made."""
+    for kind, z in scores():
+        name = f"{kind} {ROWS}x{CLASSES}"
+        hinted = {"sparsemax": lambda z: peer.sparsemax(z, k=HINT), "entmax15": lambda z: peer.entmax15(z, k=HINT)}
+        yield from of_map(f"sparsemax, {name}", sa.sparsemax, peer.sparsemax, hinted["sparsemax"], z)
+        yield from of_map(f"entmax 1.5, {name}", sa.entmax, peer.entmax15, hinted["entmax15"], z)
+        for alpha in ORDERS:
+            yield from of_order(name, alpha, z)
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, promises(), "sparse"))

@@ -1,0 +1,20 @@
+"""What a docstring of the sparse maps owes its reader, in its order."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+import softargmax.sparse as room
+
+OWED = ["Parameters", "Returns", "Raises", "Notes", "References", "Examples"]
+
+
+@pytest.mark.parametrize("name", [name for name in room.__all__ if name.islower()])
+def test_sections(name: str) -> None:
+    text = getattr(room, name).__doc__ or ""
+    lines = [line.strip() for line in text.splitlines()]
+    assert [a for a, b in pairwise(lines) if a in OWED and b == "-" * len(a)] == OWED
+    assert ".. math::" in text
+    assert "Gradient" in text

@@ -1,0 +1,170 @@
+"""Derivatives of the torch operators against finite differences, to the scores and to the order."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from tests.sparse.truth import exact
+
+torch = pytest.importorskip("torch")
+cases = importlib.import_module("tests.sparse.torch_cases")
+from torch.autograd import gradcheck, gradgradcheck  # noqa: E402 not without torch
+
+import softargmax as s  # noqa: E402
+
+pytestmark = [pytest.mark.filterwarnings(warning) for warning in cases.IGNORED]
+each = pytest.mark.parametrize("case", cases.CASES, ids=[case.name for case in cases.CASES])
+
+
+def tracked(case: Any) -> tuple[Any, ...]:
+    return tuple(value.detach().clone().requires_grad_() for value in case.inputs)
+
+
+@each
+def test_first_derivatives(case: Any) -> None:
+    assert ((case.f(*case.inputs) == 0).any() or not case.zeros).item() if case.zeros else True
+    assert gradcheck(
+        case.f,
+        tracked(case),
+        check_forward_ad=True,
+        check_batched_grad=True,
+        check_batched_forward_grad=True,
+        check_undefined_grad=True,
+    )
+
+
+@each
+def test_second_derivatives(case: Any) -> None:
+    assert gradgradcheck(case.f, tracked(case), check_fwd_over_rev=True, check_batched_grad=True)
+
+
+@pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0, 3.0])
+def test_third_derivative(alpha: float) -> None:
+    def second(z: Any, g: Any) -> Any:
+        first = torch.autograd.grad((s.entmax(z, alpha) * g).sum(), z, create_graph=True)[0]
+        return torch.autograd.grad(first.pow(2).sum(), z, create_graph=True)[0]
+
+    z, g = cases.draw(5).requires_grad_(), cases.draw(5, seed=3)
+    assert gradcheck(lambda z: second(z, g), (z,))
+
+
+# --- to alpha: the kernel changes its formula at 1, 1.5 and 2 ---------------------------------------------------------
+
+ROWS = {"few": [0.3, -0.2, 1.1, 0.9], "zeros": [2.0, 1.9, -3.0, 0.5, 1.7], "tied": [1.0, 1.0, 0.25]}
+ORDERS = (1.0, 1 + 1e-12, 1 + 1e-6, 1 + 1e-4, 1.02, 1.3, 1.5, 1.9, 2.0, 2.5, 3.0)
+
+
+def by_differences(row: list[float], alpha: float) -> tuple[np.ndarray, float]:
+    """dp / dalpha and dtau / dalpha of mpmath's p: a quotient of third order, to one side where alpha is 1."""
+    with mpmath.workdps(60):
+        h = mpmath.mpf(10) ** -12
+        base = mpmath.mpf(alpha)
+        found = [exact(row, base + i * h, 70) for i in range(4)]
+        weights = (mpmath.mpf(-11) / 6, 3, mpmath.mpf(-3) / 2, mpmath.mpf(1) / 3)
+        p = [sum(w * x.all_p[i] for w, x in zip(weights, found, strict=True)) / h for i in range(len(row))]
+        tau = sum(w * x.tau for w, x in zip(weights, found, strict=True)) / h
+        return np.array([float(x) for x in p]), float(tau)
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("alpha", ORDERS)
+def test_the_gradient_to_alpha(alpha: float, name: str) -> None:
+    """No blow-up towards 1, and exactly there the limit: the error stays in units of the terms it is the sum of."""
+    row = ROWS[name]
+    dp, dtau = by_differences(row, alpha)
+    for implementation in ("native", "reference"):
+        for g in torch.eye(len(row), dtype=torch.float64):
+            order = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
+            with s.using(implementation):
+                (s.entmax(torch.tensor(row, dtype=torch.float64), order) * g).sum().backward()
+            assert order.grad.item() == pytest.approx(dp[int(g.argmax())], rel=1e-12, abs=1e-13), implementation
+        order = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
+        with s.using(implementation):
+            s.threshold(torch.tensor(row, dtype=torch.float64), order).tau.backward()
+        assert order.grad.item() == pytest.approx(dtau, rel=1e-11, abs=1e-12), implementation
+
+
+def test_the_gradient_to_alpha_at_1_in_closed_form() -> None:
+    """dp_i / dalpha = p_i (<p, l^2> - l_i^2) / 2, l = log p."""
+    z = cases.draw(6)
+    p = torch.softmax(z, 0)
+    wanted = p * ((p * p.log() ** 2).sum() - p.log() ** 2) / 2
+    order = torch.ones((), dtype=torch.float64)
+    found = torch.func.jacrev(lambda a: s.entmax(z, a))(order)
+    forward = torch.func.jacfwd(lambda a: s.entmax(z, a))(order)
+    torch.testing.assert_close(found, wanted, rtol=1e-13, atol=1e-15)
+    torch.testing.assert_close(forward, wanted, rtol=1e-13, atol=1e-15)
+
+
+def test_second_derivatives_to_alpha_do_not_blow_up_towards_1() -> None:
+    z = cases.draw(4)
+    f = lambda a: (s.entmax(z, a) ** 2).sum()  # noqa: E731
+    wanted = [torch.func.hessian(f)(cases.number(1 + a)).item() for a in (1e-3, 1e-4)]
+    limit = wanted[1] + (wanted[1] - wanted[0]) / 9  # linear in a
+    for a in (1e-6, 1e-9, 0.0):
+        assert torch.func.hessian(f)(cases.number(1 + a)).item() == pytest.approx(limit, rel=1e-5), a
+
+
+# --- what comes in and goes out ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.25, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_native_and_reference_gradients_agree(dtype: str, alpha: float) -> None:
+    """The kernel starts from p as it was returned, rounded: s = p^(2 - alpha) is off by |2 - alpha| of that."""
+    kind = getattr(torch, dtype)
+    unit = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}[dtype]
+    for spread in (0.3, 1.0, 3.0):
+        z, g = (spread * cases.draw(20, 7)).to(kind), cases.draw(20, 7, seed=4).to(kind)
+        found = z.clone().requires_grad_()
+        s.entmax(found, torch.tensor(alpha)).backward(g)
+        wanted = z.double().requires_grad_()
+        with s.using("reference"):
+            p = s.entmax(wanted, torch.tensor(alpha, dtype=torch.float64))
+        p.backward(g.double())
+        assert found.grad.dtype == kind
+        p = p.detach()
+        tiny = 2.0**-24 if dtype == "float16" else 0.0
+        if dtype == "float64":  # the reference's own error (test_values.py)
+            unit = 2.0**-53 * (4 - 2 * p.clamp(min=1e-300).log()) / torch.where(p > 0, p, 1) ** (alpha - 1)
+        off = (unit + tiny / torch.where(p > 0, p, 1)) * max(1.0, abs(2 - alpha))  # of s, relative
+        size = torch.where(p > 0, p, 1) ** (2 - alpha) * (g.double().abs() + g.double().abs().amax(-1, keepdim=True))
+        slack = 4 * off.amax(-1, keepdim=True) * size + 2 * tiny
+        visible = (found.detach().new_tensor(1) * p).to(kind) > 0
+        assert (((found.grad.double() - wanted.grad).abs() <= slack) | ~visible).all()
+
+
+@pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0, 2.5])
+def test_gradients_outside_the_support_are_ignored(alpha: float) -> None:
+    z, mask = 3 * cases.draw(6, 9), torch.arange(9) != 4
+    order = torch.full((6,), alpha, dtype=torch.float64)
+    p = s.entmax(z, alpha, where=mask)
+    clean = torch.where(p > 0, cases.draw(6, 9, seed=5), 0)
+    assert (p == 0).any(-1).all()
+    for rubbish in (math.nan, math.inf, -math.inf, 1e300):
+        dirty = torch.where(p > 0, clean, rubbish)
+        for f in (lambda z, _: s.entmax(z, alpha, where=mask), lambda z, a: s.entmax(z, a, where=mask)):
+            (_, pull), (_, forward) = torch.func.vjp(f, z, order), torch.func.jvp(f, (z, order), (dirty, order * 0))
+            wanted = torch.func.vjp(f, z, order)[1](clean)
+            for ours, theirs in zip(pull(dirty), wanted, strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+            torch.testing.assert_close(forward, wanted[0], rtol=1e-14, atol=1e-15)
+
+
+def test_only_what_needs_a_gradient_gets_one() -> None:
+    z, order = cases.draw(3), cases.number(1.3).requires_grad_()
+    s.entmax(z, order)[0].backward()
+    assert z.grad is None
+    assert order.grad is not None
+    z.requires_grad_()
+    s.entmax(z, order.detach())[0].backward()
+    assert z.grad is not None
+    found = s.threshold(z, order)
+    assert found.tau.requires_grad
+    assert not found.support_size.requires_grad
+    assert not found.support_size.is_floating_point()

@@ -1,0 +1,123 @@
+"""functorch's transforms, torch.compile and the operators' own checks."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+cases = importlib.import_module("tests.sparse.torch_cases")
+rows = importlib.import_module("softargmax.sparse.torch_rows")
+from torch.func import grad, hessian, jacfwd, jacrev, vmap  # noqa: E402 not without torch
+
+import softargmax as s  # noqa: E402
+
+pytestmark = [pytest.mark.filterwarnings(warning) for warning in cases.IGNORED]
+each = pytest.mark.parametrize("case", cases.CASES, ids=[case.name for case in cases.CASES])
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Any:
+    """Each test compiles anew: dynamo counts how often a function was compiled, and gives up."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def total(f: Any) -> Any:
+    return lambda *inputs: (f(*inputs) ** 2).sum()
+
+
+@each
+def test_all_modes_agree(case: Any) -> None:
+    loss = total(case.f)
+    torch.testing.assert_close(jacfwd(loss)(*case.inputs), jacrev(loss)(*case.inputs), rtol=1e-12, atol=1e-13)
+    wanted = jacrev(jacrev(loss))(*case.inputs)
+    for second in (hessian(loss), jacrev(jacfwd(loss)), jacfwd(jacfwd(loss))):
+        torch.testing.assert_close(second(*case.inputs), wanted, rtol=1e-10, atol=1e-11)
+
+
+@each
+def test_vmap_over_the_scores_is_a_loop(case: Any) -> None:
+    z, *rest = case.inputs
+    batch = torch.stack([z, 2 * z, z - 1], 1)
+    found = vmap(lambda z: case.f(z, *rest), 1)(batch)
+    for i in range(3):
+        assert torch.equal(found[i], case.f(batch[:, i].contiguous(), *rest))
+
+
+def test_vmap_over_everything_else() -> None:
+    z, orders = cases.draw(4), cases.PER_ROW
+    assert torch.equal(vmap(lambda a: s.entmax(z, a))(orders), s.entmax(z.expand(3, 4), orders))
+    assert torch.equal(vmap(lambda w: s.entmax(z, where=w))(cases.MASK), s.entmax(z.expand(3, 4), where=cases.MASK))
+    found = vmap(s.threshold)(z.expand(3, 4), orders)
+    wanted = s.threshold(z.expand(3, 4), orders)
+    assert torch.equal(found.tau, wanted.tau)
+    assert torch.equal(found.support_size, wanted.support_size)
+    nested = vmap(vmap(s.entmax, (None, 0)), (0, None))(cases.draw(2, 4), orders)
+    assert torch.equal(nested[1, 2], s.entmax(cases.draw(2, 4)[1], orders[2]))
+    per_example = vmap(grad(lambda z, a: s.entmax(z, a)[0], argnums=1))(cases.draw(3, 4), orders)
+    torch.testing.assert_close(
+        per_example[2], grad(lambda a: s.entmax(cases.draw(3, 4)[2], a)[0])(orders[2]), rtol=1e-14, atol=1e-15
+    )
+
+
+@each
+def test_compiled_is_eager_to_the_bit(case: Any) -> None:
+    compiled = torch.compile(case.f, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(*case.inputs), case.f(*case.inputs))
+    inputs = [tuple(x.clone().requires_grad_() for x in case.inputs) for _ in range(2)]
+    for f, values in zip((compiled, case.f), inputs, strict=True):
+        result = f(*values)
+        result.backward(cases.draw(*result.shape, seed=9))
+    for ours, theirs in zip(*inputs, strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-14, atol=1e-15)
+
+
+@pytest.mark.parametrize("transform", [jacrev, hessian, vmap], ids=lambda t: t.__name__)
+def test_compiled_transforms(transform: Any) -> None:
+    # A lambda, since torch 2.13 cannot trace the `hasattr(f, "__name__")` of vmap for a function that is taken whole.
+    f = total(s.sparsemax) if transform is hessian else lambda z: s.entmax(z, axis=-1)
+    z = cases.draw(3, 4)
+    compiled = torch.compile(transform(f), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(z), transform(f)(z), rtol=1e-13, atol=1e-15)
+
+
+def test_compiled_out_and_dynamic_shapes() -> None:
+    compiled = torch.compile(lambda z, out: s.entmax(z, 1.7, out=out) + 1.0, fullgraph=True, backend="aot_eager")
+    z, out = cases.draw(3, 4), torch.zeros(3, 4, dtype=torch.float64)
+    assert torch.equal(compiled(z, out), s.entmax(z, 1.7) + 1.0)
+    assert torch.equal(out, s.entmax(z, 1.7))
+    dynamic = torch.compile(lambda z: s.threshold(z, 1.7), fullgraph=True, dynamic=True, backend="aot_eager")
+    for shape in ((3, 4), (5, 7)):
+        assert torch.equal(dynamic(cases.draw(*shape)).support_size, s.threshold(cases.draw(*shape), 1.7).support_size)
+
+
+# --- opcheck ----------------------------------------------------------------------------------------------------------
+
+Z, G = cases.draw(3, 4), cases.draw(3, 4, seed=1)
+ORDERS = cases.PER_ROW[:, None]
+P, TAU = rows.entmax_rows(Z, ORDERS, None, [1], 1.0)
+CHECKS = {
+    "entmax": (rows.entmax_rows, (Z, None, cases.MASK, [1], 1.5)),
+    "entmax, per row": (rows.entmax_rows, (Z, ORDERS, None, [1], 1.0)),
+    "entmax, half": (rows.entmax_rows, (Z.half(), None, None, [0, 1], 2.0)),
+    "entmax_vjp": (rows.entmax_vjp, (P, TAU, ORDERS, G, [1], 1.0)),
+    "entmax_threshold": (rows.threshold_rows, (Z, ORDERS, cases.MASK, [1], 1.0)),
+    "entmax_out": (rows.entmax_out, (torch.empty_like(Z), Z, ORDERS, None, [1], 1.0)),
+}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("tracked", [False, True])
+def test_opcheck(name: str, tracked: bool) -> None:
+    operator, arguments = CHECKS[name]
+    arguments = tuple(
+        x.detach().clone().requires_grad_(tracked and not name.endswith("_out") and x is not TAU)
+        if isinstance(x, torch.Tensor) and x.is_floating_point()
+        else x
+        for x in arguments
+    )
+    torch.library.opcheck(operator.overload, arguments)
