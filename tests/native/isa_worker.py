@@ -40,6 +40,8 @@ def bfloat16_results(shape: tuple[int, int]) -> dict[str, Any]:
         "softmax": softargmax.softmax(z).view(torch.int16).numpy(),
         "log_softmax": softargmax.log_softmax(z).view(torch.int16).numpy(),
         "logsumexp": softargmax.logsumexp(z).numpy(),
+        "sparsemax": softargmax.sparsemax(z).view(torch.int16).numpy(),
+        "entmax 1.25": softargmax.entmax(z, 1.25).view(torch.int16).numpy(),
         "softmax vjp": leaf.grad.view(torch.int16).numpy(),  # type: ignore[union-attr]
     }
 

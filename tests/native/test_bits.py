@@ -112,7 +112,7 @@ def test_the_comparison_can_fail() -> None:
 def test_axes(dtype: str) -> None:
     """The same rows along every axis, and along two axes at once."""
     z = scores((6, 5, 130), dtype)
-    for name in ("softmax", "log_softmax", "logsumexp"):
+    for name in ("softmax", "log_softmax", "logsumexp", "sparsemax", "entmax"):
         operation = getattr(softargmax, name)
         whole = operation(z)
         for axis in (0, 1, 2):
@@ -130,7 +130,7 @@ def test_out(dtype: str) -> None:
     """Into a given array, of any layout, and in place."""
     for rows, n in ((20, 333), (40, 33)):
         z = scores((rows, n), dtype)
-        for operation in (softargmax.softmax, softargmax.log_softmax):
+        for operation in (softargmax.softmax, softargmax.log_softmax, softargmax.sparsemax, softargmax.entmax):
             whole = operation(z)
             strided = np.empty((2 * rows, 3 * n), dtype)[::2, ::3]
             for out in (np.empty_like(z), np.empty((n, rows), dtype).T, strided, np.empty_like(z)[::-1]):
@@ -206,7 +206,7 @@ def test_torch_and_numpy_share_the_bits() -> None:
     torch = pytest.importorskip("torch")
     for dtype in DTYPES:
         z = scores((30, 501), dtype)
-        for name in ("softmax", "log_softmax", "logsumexp"):
+        for name in ("softmax", "log_softmax", "logsumexp", "sparsemax", "entmax"):
             assert same_bits(getattr(softargmax, name)(torch.from_numpy(z)).numpy(), getattr(softargmax, name)(z)), name
     z = torch.from_numpy(scores((30, 501), "float32")).bfloat16()
     for strided in (z.T.contiguous().T, torch.cat([z, z], 1)[:, :501]):

@@ -66,9 +66,11 @@ def _axis(rng: Rng, dims: int) -> Any:
 
 def _options(rng: Rng, z: np.ndarray, name: str, base: np.ndarray) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    if rng.random() < 0.4:
+    if name == "entmax":
+        options["alpha"] = float(rng.choice([1, 1.0001, 1.25, 1.5, 1.75, 2]))
+    if rng.random() < 0.4 and name != "entmax":
         options["temperature"] = float(rng.choice([0.3, 1.0, 3.7, 50, -2, 0, np.inf]))
-    if rng.random() < 0.2:
+    if rng.random() < 0.2 and name != "entmax":
         options["base"] = float(rng.choice([2, 10, 0.5, 1]))
     if rng.random() < 0.4:
         keep = [n if rng.random() < 0.7 else 1 for n in z.shape][int(rng.integers(0, z.ndim + 1)) :]
@@ -78,7 +80,7 @@ def _options(rng: Rng, z: np.ndarray, name: str, base: np.ndarray) -> dict[str, 
         if rng.random() < 0.3:
             weights = np.abs(_view(rng, base, z.shape).astype(np.float64))
             options["weights"] = np.nan_to_num(weights, nan=0.0, posinf=1e4).clip(0, 1e4)
-    elif rng.random() < 0.2:
+    elif rng.random() < 0.2 and name != "entmax":
         options["dtype"] = rng.choice(["float32", "float64"])
     return options
 
@@ -88,7 +90,7 @@ def _call(rng: Rng, number: int) -> tuple[str, np.ndarray, dict[str, Any]]:
     shape = _shape(rng)
     base = _base(rng, dtype, max(70_000, int(np.prod(shape))))
     z = _view(rng, base, shape)
-    name = str(rng.choice(["softmax", "log_softmax", "logsumexp", "softmin", "softmax_with_lse"]))
+    name = str(rng.choice(["softmax", "log_softmax", "logsumexp", "softmin", "softmax_with_lse", "entmax"]))
     options = {} if name == "softmax_with_lse" else _options(rng, z, name, base)
     return name, z, {**options, "axis": _axis(rng, z.ndim)}
 

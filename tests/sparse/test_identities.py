@@ -91,7 +91,7 @@ def test_order_1_is_softmax_to_the_bit_for_a_number(quick: Backend) -> None:
 def test_continuous_where_the_kernel_changes_its_formula(quick: Backend, at: float) -> None:
     """|dp / dalpha| is below 1 here: a step in alpha moves p by no more, and from order to order by its multiples."""
     p = both(quick, MANY, at)
-    for step in (2.0**-52, 1e-15, 1e-12, 1e-9, 1e-6):
+    for step in (2.0**-52, 1e-12, 1e-9, 1e-6):
         for alpha in {at + step, max(1.0, at - step)}:
             assert np.abs(both(quick, MANY, alpha) - p).max() <= 4 * step + 4e-16, alpha
             tau = quick.back(s.threshold(quick.array(MANY), alpha).tau)

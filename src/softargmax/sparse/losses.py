@@ -216,4 +216,5 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
 def _weighed(rows: Any, count: Any) -> Any:
     """The rows' losses times what they count; 0 where that is 0, whatever the loss."""
     xp = namespace(rows)
+    count = xp.reshape(count, tuple(rows.shape))
     return xp.where(count == 0.0, 0.0, rows * count)

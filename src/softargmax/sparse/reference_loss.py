@@ -38,10 +38,14 @@ def loss(z: Any, beside: Any, options: Any) -> Any:
     if options.plain:
         found = _of_class(place, low, t, inside)
     else:
-        spread = options.label_smoothing / xp.where(n == 0.0, 1.0, n)
-        found = _of_masses(place, low, (1.0 - options.label_smoothing) * t + spread, inside)
-    lost = xp.any((t != 0.0) & ~inside, axis=-1, keepdims=True) | (n == 0.0)
-    found = rows.per_row(xp.where(xp.isnan(m), math.nan, xp.where(lost, INF, found)))
+        e = options.label_smoothing
+        found = _of_masses(place, low, xp.where(inside, (1.0 - e) * t + e / xp.where(n == 0.0, 1.0, n), 0.0), inside)
+    # What the target has outside the support makes the loss infinite; z_max + lambda keeps its gradient, p.
+    outside = _sum(xp.where(inside, 0.0, t))
+    level = xp.where(xp.abs(m) == INF, 0.0, m) - distances(place._replace(d=xp.zeros_like(m), e=xp.zeros_like(m)), low)
+    lost = (outside != 0.0) | (n == 0.0)
+    found = found + xp.where(lost, outside * level + INF, 0.0)
+    found = rows.per_row(xp.where(xp.isnan(m), math.nan, found))
     if skipped is None:
         return found
     found = xp.where(xp.squeeze(skipped, axis=options.axis), 0.0, found)
