@@ -22,9 +22,10 @@ import softargmax as sa
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    Map = Callable[[Tensor], Tensor]
+
 ROWS, CLASSES, HINT = 512, 32_768, 100
 ORDERS = (1.25, 1.7)
-Map = Callable[[Tensor], Tensor] if TYPE_CHECKING else object
 
 
 def scores() -> Iterator[tuple[str, Tensor]]:

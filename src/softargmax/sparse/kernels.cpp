@@ -62,7 +62,7 @@ template <class T, int Size> void gather_rows(Group<T, Size>& group, Candidates<
         rows[g].count = to[g] - rows[g].list;
         State& s = found[g].limit;
         s.m = static_cast<double>(top[g]);
-        if (nan[g] || !(found[g].a >= 0)) {
+        if (nan[g] || !(found[g].a >= 0 && found[g].a < kInf)) {
             s.r = kNaN;
         } else if (top[g] == std::numeric_limits<T>::infinity()) {
             std::int64_t ties = 0;
@@ -115,7 +115,10 @@ template <class T, int Size> void find_root(Candidates<T, Size>& row, const Spar
             const bool in = z_y == kInf && s.r == s.r;
             return LossOf{in ? loss_of_ties(found.a, s.r + 1) : s.r == s.r ? kInf : kNaN, in ? s.r / (s.r + 1) : 0};
         });
-    if (job.tau) put(job.tau, job, at, rounded(tau));
+    // The threshold of an ordinary row stays finite: infinity says what the row is.
+    const double most =
+        job.tau.type == Type::f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+    if (job.tau) put(job.tau, job, at, found.ordinary ? std::clamp(rounded(tau), -most, most) : rounded(tau));
     if (job.support) job.support[at] = support;
 }
 

@@ -37,7 +37,7 @@ template <> struct Limit<float> {
     static constexpr double tiny = 0x1p-120, least = -86;
 };
 template <> struct Limit<double> {
-    static constexpr double tiny = 0x1p-1000, least = -708;
+    static constexpr double tiny = 0x1p-1000, least = -708.396;
 };
 constexpr double kMargin = 1e-4;  // lambda is never further from the root than this where the cut counts on it
 

@@ -18,7 +18,7 @@ import numpy as np
 from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.exact import total
 from softargmax.core.rows import INF, Rows
-from softargmax.sparse.reference_root import Place, distances, expm1_over, powers, solved
+from softargmax.sparse.reference_root import Place, distances, expm1_over, no_number, powers, solved
 
 _TERMS = 25  # of the series for psi, where e < 1/4
 
@@ -31,9 +31,10 @@ def loss(z: Any, beside: Any, options: Any) -> Any:
         skipped = beside.target == options.ignore_index
         wrong = ~skipped & ((beside.target < 0) | (beside.target >= options.classes))
         z = xp.where(skipped, 0.0, z)  # whatever stands there, NaN included, has no derivative
-    rows, m, place, low = solved(z, (options.axis,), beside.alpha, beside.where)
+    solution = solved(z, (options.axis,), beside.alpha, beside.where)
+    rows, _, m, broken, place, low = solution
     t = _masses(rows, z, beside, options)
-    inside = ~(place.d == -INF)
+    inside = place.d > -INF
     n = _sum(xp.astype(inside, rows.dtype))
     if options.plain:
         found = _of_class(place, low, t, inside)
@@ -42,10 +43,12 @@ def loss(z: Any, beside: Any, options: Any) -> Any:
         found = _of_masses(place, low, xp.where(inside, (1.0 - e) * t + e / xp.where(n == 0.0, 1.0, n), 0.0), inside)
     # What the target has outside the support makes the loss infinite; z_max + lambda keeps its gradient, p.
     outside = _sum(xp.where(inside, 0.0, t))
-    level = xp.where(xp.abs(m) == INF, 0.0, m) - distances(place._replace(d=xp.zeros_like(m), e=xp.zeros_like(m)), low)
+    level = xp.where(broken | (xp.abs(m) == INF), 0.0, m) - distances(
+        place._replace(d=xp.zeros_like(m), e=xp.zeros_like(m)), low
+    )
     lost = (outside != 0.0) | (n == 0.0)
     found = found + xp.where(lost, outside * level + INF, 0.0)
-    found = rows.per_row(xp.where(xp.isnan(m), math.nan, found))
+    found = rows.per_row(xp.where(broken, xp.sum(no_number(solution), axis=-1, keepdims=True), found))
     if skipped is None:
         return found
     found = xp.where(xp.squeeze(skipped, axis=options.axis), 0.0, found)
@@ -65,9 +68,8 @@ def _masses(rows: Rows, z: Any, beside: Any, options: Any) -> Any:
 def _of_class(place: Place, low: Any, t: Any, inside: Any) -> Any:
     """The form without negative terms."""
     xp, a = namespace(t), place.a
-    p, slope = powers(place, low)
-    above = slope > 0.0
-    pv = xp.where(above, p * (p / xp.where(above, slope, 1.0)), 0.0)
+    p, _, v = powers(place, low)
+    pv = p * v
     y = (t > 0.0) & inside
     e = _sum(xp.where(y, 0.0, p))
     near = e < 0.25
@@ -81,7 +83,7 @@ def _of_class(place: Place, low: Any, t: Any, inside: Any) -> Any:
 def _of_masses(place: Place, low: Any, t: Any, inside: Any) -> Any:
     """The form for any target."""
     xp, a = namespace(t), place.a
-    p, _ = powers(place, low)
+    p = powers(place, low)[0]
     x = xp.where(inside, distances(place, low), 0.0)
     log = xp.log(xp.where(t > 0.0, t, 1.0))
     entropy = xp.where(t > 0.0, t * log * expm1_over(a * log), 0.0)

@@ -1,38 +1,51 @@
-"""The root that the sparse maps stand on, for the reference: lambda with sum e_a(d - lambda) = 1.
+"""The root that the sparse maps stand on, for the reference: what makes a row's p sum to 1.
 
-Newton's method on (sum p)^a = 1 climbs from 0 to the root where alpha <= 2; above, a bracket keeps it. The search sees
-constants. Two more steps from its end are differentiable: one would carry the first derivatives of the root, two carry
-the third as well.
+For alpha <= 2 the unknown is lambda in p = e_a(z - max z - lambda). Above, it is q, the least p above 0, at the score
+o: p = (q^a + a (z - o))^(1/a), in which probabilities next to the threshold keep their digits.
 
-No control flow depends on values that may not be looked at, so it can be traced; it takes `TRACED` steps then, enough
-for all but contrived rows.
+The search (`reference_search.py`) sees constants. Two more steps from its end are differentiable: one would carry the
+first derivatives of the root, two carry the third as well.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from softargmax.core.check import seen
 from softargmax.core.dispatch import frozen, namespace
 from softargmax.core.exact import difference, total, two_product, two_sum
 from softargmax.core.rows import INF, Rows
+from softargmax.sparse.reference_search import origin, search_least, search_shift
 
-MOST, TRACED = 300, 24
 _NEAR, _SERIES = 1 / 64, 9
+_TINY = 1e-30  # below it q^a may not be told from 0
 
 
 class Place(NamedTuple):
-    """Where the root is sought: `at` is lambda, or 1 - a lambda where alpha > 2 (`steep`), which lambda rounds away."""
+    """Where the root is: `at` is lambda, or q where alpha > 2 (`steep`)."""
 
     d: Any
-    e: Any  # d + e = z - max z
+    e: Any  # d + e = z - max z; d is -inf outside the support, and in a row of NaN everywhere
     a: Any
     steep: Any
     at: Any
+    o: Any  # the d of the least score whose p is above 0, where `steep`; else 0
 
 
-def solved(z: Any, axes: tuple[int, ...], alpha: Any, where: Any) -> tuple[Rows, Any, Place, Any]:
-    """The rows, their maxima, the root as far as constants know it, and the rest of it, which is differentiable."""
+class Solved(NamedTuple):
+    """Rows with their root: what constants know of it is in `place`, the rest, which is differentiable, in `low`."""
+
+    rows: Rows
+    x: Any  # the scores
+    m: Any
+    lost: Any  # rows of NaN, or of an order that is none
+    place: Place
+    low: Any
+
+
+def solved(z: Any, axes: tuple[int, ...], alpha: Any, where: Any) -> Solved:
+    """The rows with their roots."""
     rows = Rows(z, axes)
     xp = rows.xp
     x = xp.astype(rows.lay(z), rows.dtype)
@@ -44,96 +57,57 @@ def solved(z: Any, axes: tuple[int, ...], alpha: Any, where: Any) -> tuple[Rows,
         a = xp.full_like(m, alpha - 1.0)
     else:
         a = rows.lay_kept(xp.astype(alpha, rows.dtype)) - 1.0 + xp.zeros_like(m)
+    known = (a >= 0.0) & (a < INF)
+    lost = xp.isnan(m) | ~known
     d, e = difference(x, m)
-    still = Place(*map(frozen, (d, e, a, a > 1.0, xp.zeros_like(m))))
-    place = Place(d, e, a, still.steep, _search(still))
+    d, e, a = xp.where(lost, -INF, d), xp.where(lost, 0.0, e), xp.where(known, a, 1.0)
+    place = _found(d, e, a, some_steep=not isinstance(alpha, float) or alpha > 2.0)
     low = xp.zeros_like(m)
     for _ in range(2):
-        p, slope = powers(place, low)
-        low = low + _by_newton(*total(p), xp.sum(slope, axis=-1, keepdims=True)) * _unit(place)
-    return rows, m, place, low
+        p, slope, _ = powers(place, low)
+        high, rest = total(p)
+        by = xp.sum(slope, axis=-1, keepdims=True)
+        step = xp.where(by == 0.0, 0.0, ((high - 1.0) + rest) / xp.where(by == 0.0, 1.0, by))
+        low = low + xp.where(place.steep, -step, step)
+    return Solved(rows, x, m, lost, place, low)
 
 
-def _unit(place: Place) -> Any:
-    """What `at` moves by for a step of lambda."""
-    return namespace(place.a).where(place.steep, 0.0 - place.a, 1.0)
-
-
-def _by_newton(high: Any, rest: Any, slope: Any) -> Any:
-    """(sum p - 1) / sum slope; 0 in a row with nothing in its support."""
-    xp = namespace(high)
-    void = slope == 0.0
-    return xp.where(void, 0.0, ((high - 1.0) + rest) / xp.where(void, 1.0, slope))
-
-
-def _search(place: Place) -> Any:
-    """The root, to the last digits of `at` or nearly so, by Newton's method between two bounds."""
-    d, a, steep = place.d, place.a, place.steep
+def _found(d: Any, e: Any, a: Any, *, some_steep: bool) -> Place:
     xp = namespace(d)
-    n = xp.sum(xp.astype(d > -INF, d.dtype), axis=-1, keepdims=True)
-    log_n = xp.log(xp.where(n == 0.0, 1.0, n))
-    top = log_n * expm1_over(-a * log_n)  # (1 - n^-a) / a
-    low = xp.where(steep, xp.exp(-a * log_n), 0.0)
-    high = xp.where(steep, 1.0, top * (1.0 + 1e-6) + 1e-30)
-    at = xp.where(steep, high, low)
-    look = seen(d)
-    for i in range(MOST if look else TRACED):
-        p, slope = powers(place._replace(at=at), xp.zeros_like(at))
-        s = xp.sum(p, axis=-1, keepdims=True)
-        log_s = xp.log(xp.where(s > 0.0, s, 1.0))
-        change = (
-            s * log_s * expm1_over(-a * log_s) / xp.sum(xp.where(slope > 0.0, slope, 1e-300), axis=-1, keepdims=True)
-        )
-        change = change * _unit(place)
-        rises = (s >= 1.0) != steep  # the root is above `at`
-        low, high = xp.where(rises, at, low), xp.where(rises, high, at)
-        small = xp.abs(change) <= 1e-9 * xp.where(steep, at, 1.0)
-        between = xp.where(steep, xp.sqrt(low) * xp.sqrt(high), low + (high - low) / 2)
-        wild = ~small & ((at + change < low) | (at + change > high) | (steep & (i % 4 == 3)))
-        following = xp.where(wild, between, at + change)
-        done = look and bool(xp.all((following == at) | small | (n <= 1.0) | xp.isnan(s)))
-        at = following
-        if done:
-            break
-    return at
+    far, rest, order = frozen(d), frozen(e), frozen(a)
+    steep = order > 1.0
+    shift = search_shift(far, rest, order)
+    if not some_steep or (seen(steep) and not bool(xp.any(steep))):
+        return Place(d, e, a, steep, shift, xp.zeros_like(a))
+    o = origin(far, order)
+    at = xp.where(steep, search_least(far, rest, order, o), shift)
+    # The score itself, with its derivative; equal ones share that.
+    own = xp.min(xp.where(steep & (far >= o), d, 0.0), axis=-1, keepdims=True)
+    return Place(d, e, a, steep, at, xp.where(steep, own, 0.0))
 
 
-def expm1_over(u: Any) -> Any:
-    """(e^u - 1) / u."""
-    xp = namespace(u)
-    near = xp.abs(u) < 0.05
-    x, series = xp.where(near, u, 0.0), xp.zeros_like(u)
-    for k in range(_SERIES, 0, -1):
-        series = 1.0 + x / (k + 1) * (series if k < _SERIES else 1.0)
-    y = xp.where(near, 1.0, u)
-    return xp.where(near, series, xp.expm1(y) / y)
-
-
-def distances(place: Place, low: Any) -> Any:
-    """x = z - max z - lambda."""
-    moved = (place.d - place.at) + (place.e - low)
-    steep = place.d + (place.at - 1.0 + low) / namespace(low).where(place.a == 0.0, 1.0, place.a)
-    return namespace(low).where(place.steep, steep, moved)
-
-
-def powers(place: Place, low: Any) -> tuple[Any, Any]:
-    """e_a(d + e - lambda) and its slope p / v, v = 1 + a (d + e - lambda), at `at` + `low`; both 0 where v <= 0.
+def powers(place: Place, low: Any) -> tuple[Any, Any, Any]:
+    """p at `at` + `low`, its slope in the unknown (without its sign), and v = p^a: all 0 where p is.
 
     w = v - 1 is formed as a product, so that log(v) / a = log1p(w) / a has its digits however small a is.
     """
-    d, e, a, steep, at = place
+    d, e, a, steep, at, o = place
     xp = namespace(d)
     there = d > -INF
-    x, r = two_sum(xp.where(there, d, 0.0), -xp.where(steep, 0.0, at))
+    x, r = two_sum(xp.where(there, d, 0.0), -xp.where(steep, o, at))
     r = r + xp.where(there, e, 0.0) - xp.where(steep, 0.0, low)
     w, q = two_product(a + xp.zeros_like(x), x)
-    q = q + a * r + xp.where(steep, low, 0.0)
-    v, lost = two_sum(xp.where(steep, at, 1.0) + xp.zeros_like(w), w)
+    q = q + a * r
+    log_least = xp.log(xp.where(steep, at + low, 1.0))
+    base = xp.where(steep, xp.exp(a * log_least), 1.0)
+    level = steep & (base < _TINY) & (x == 0.0)  # p is q itself
+    v, lost = two_sum(base + xp.zeros_like(w), w)
     lost = lost + q
-    inside = there & (v + lost > 0.0)
+    inside = there & (v + lost > 0.0) & ~(steep & (x < 0.0)) & ~level
     near = inside & ~steep & (w > -0.5)
     far = inside & ~near
     safe_v = xp.where(inside, v + lost, 1.0)
+    # x + r and w + q carry the derivatives, what their rounding loses counts beside them
     sum_x, sum_w = xp.where(near, x + r, 0.0), xp.where(near, w + q, 0.0)
     left_x = xp.where(near, (x - (x + r)) + r, 0.0)
     y_near = sum_x * _log1p_over(sum_w) + left_x / (1.0 + sum_w)
@@ -141,7 +115,48 @@ def powers(place: Place, low: Any) -> tuple[Any, Any]:
     left = xp.where(far, lost - (whole - v), 0.0)
     y_far = (xp.log(whole) + left / whole) / xp.where(a == 0.0, 1.0, a)
     p = xp.where(inside, xp.exp(xp.where(near, y_near, y_far)), 0.0)
-    return p, p / safe_v
+    factor = xp.where(steep, xp.exp((xp.where(steep, a, 1.0) - 1.0) * log_least), 1.0)
+    p, slope = xp.where(level, at + low, p), xp.where(level & there, 1.0, p / safe_v * factor)
+    return xp.where(there, p, 0.0), slope, xp.where(inside, safe_v, 0.0)
+
+
+def no_number(found: Solved) -> Any:
+    """NaN in the support of lost rows, with a derivative that is NaN, too; 0 elsewhere."""
+    xp = found.rows.xp
+    return xp.where(found.lost & ~(found.x == -INF), found.x, 0.0) * xp.where(
+        found.lost, math.nan, xp.zeros_like(found.m)
+    )
+
+
+def expm1_over(u: Any) -> Any:
+    """(e^u - 1) / u."""
+    xp = namespace(u)
+    near = xp.abs(u) < 0.05
+    x, series = xp.where(near, u, 0.0), xp.ones_like(u)
+    for k in range(_SERIES, 1, -1):
+        series = 1.0 + x / k * series
+    y = xp.where(near, 1.0, u)
+    return xp.where(near, series, xp.expm1(y) / y)
+
+
+def distances(place: Place, low: Any) -> Any:
+    """x = z - max z - lambda, so that v = 1 + a x wherever it is above 0."""
+    d, e, a, steep, at, o = place
+    xp = namespace(d)
+    base = xp.exp(a * xp.log(xp.where(steep, at + low, 1.0)))
+    return xp.where(steep, (d - o) + e + (base - 1.0) / xp.where(steep, a, 1.0), (d - at) + (e - low))
+
+
+def threshold_of(found: Solved) -> Any:
+    """tau = a (max z + lambda) - 1 of each row; infinite in rows without a finite maximum, NaN in lost ones."""
+    xp, a = found.rows.xp, found.place.a
+    still = xp.abs(frozen(found.m)) == INF
+    top = found.place._replace(d=xp.zeros_like(found.m), e=xp.zeros_like(found.m))
+    m = xp.where(still | found.lost, 0.0, found.m)
+    tau = a * (m - distances(top, found.low)) - 1.0
+    most = xp.finfo(xp.float64 if found.rows.dtype == xp.float64 else xp.float32).max
+    tau = xp.where(still, frozen(found.m), xp.clip(tau, -most, most))
+    return xp.where(found.lost, math.nan, tau)
 
 
 def _log1p_over(w: Any) -> Any:

@@ -102,8 +102,16 @@ def _vjp(p: Tensor, tau: Tensor, alpha: Tensor | None, g: Tensor, axes: Sequence
 
 
 def row_sum(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """<1, x>, the reduced axes kept."""
-    return x.sum(tuple(axes), keepdim=True)
+    """<1, x>, the reduced axes kept. (torch takes no axes for all axes.)"""
+    return x.sum(tuple(axes), keepdim=True) if axes else x
+
+
+def _row_top(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """The maximum of each row, 0 where nothing is in it."""
+    if not x.numel():
+        return per_row(x, axes, x.dtype).zero_()
+    top = x.amax(tuple(axes), keepdim=True) if axes else x
+    return torch.where(top.isinf(), 0.0, top)
 
 
 class Support:
@@ -274,12 +282,12 @@ class _Threshold(torch.autograd.Function):
         row = Support(p, tau, alpha, ctx.axes, ctx.order)
         if alpha is None:
             return row, None
-        axes = tuple(ctx.axes)
-        level = torch.where(row.inside, z.double(), -math.inf).amax(axes, keepdim=True)
-        log = torch.where(row.inside, row.log, -math.inf).amax(axes, keepdim=True)
-        log = torch.where(log.isinf(), 0.0, log)  # of the largest p, e_a(x) with x = -lambda
+        level = _row_top(torch.where(row.inside, z.double(), -math.inf), ctx.axes)
+        log = _row_top(
+            torch.where(row.inside, row.log, -math.inf), ctx.axes
+        )  # of the largest p, e_a(x) with x = -lambda
         x = torch.where(row.a == 0, log, torch.expm1(row.a * log) / torch.where(row.a == 0, 1.0, row.a))
-        shift = torch.where(level.isinf(), 0.0, level) - x
+        shift = level - x
         return row, torch.where(tau.isinf(), 0.0, shift - row.a * row_sum(row.by_alpha(), ctx.axes) / row.total)
 
 

@@ -44,7 +44,8 @@ template <class V> SOFTARGMAX_INLINE Two<V> log_pair(Two<V> v) {
     const Logs<V> x = logs_of<kLogTerms<typename V::Scalar>>(v);
     const V zero = V::all(0), half_low = fma(V::all(0.5) * x.t, x.t, zero - x.half);
     const Two<V> head = two_sum(x.t, zero - x.half), sum = two_sum(x.k * V::all(E::ln2_hi), head.hi);
-    return {sum.hi, sum.lo + (fma(x.k, V::all(E::ln2_lo), head.lo) + ((x.tail - half_low) + x.rest))};
+    const V low = sum.lo + (fma(x.k, V::all(E::ln2_lo), head.lo) + ((x.tail - half_low) + x.rest));
+    return two_sum(sum.hi, low);  // `low` may be a twentieth of it
 }
 // The same rounded, to a rounding or two; fewer terms make it rougher.
 template <int terms, class V> SOFTARGMAX_INLINE V log_of(Two<V> v) {

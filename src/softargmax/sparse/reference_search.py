@@ -1,0 +1,125 @@
+"""The search for the root of the sparse maps, on constants; each row stops by itself, whatever its batch mates do.
+
+No control flow depends on values that may not be looked at, so it can be traced; it takes `TRACED` steps then, enough
+for all but contrived rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from softargmax.core.check import seen
+from softargmax.core.dispatch import namespace
+from softargmax.core.rows import INF
+
+MOST, TRACED = 300, 24
+
+
+def search_shift(d: Any, e: Any, a: Any) -> Any:
+    """lambda >= 0 with sum [1 + a (d + e - lambda)]_+^(1/a) = 1, for a <= 1: Newton's method climbs to it from 0."""
+    xp = namespace(d)
+    n = _sum(xp.astype(d > -INF, d.dtype))
+    log_n = xp.log(xp.where(n == 0.0, 1.0, n))
+    high = log_n * _mean_decay(a * log_n) * (1.0 + 1e-6) + 1e-30  # (1 - n^-a) / a
+    low = at = xp.zeros_like(a)
+
+    def step(at: Any, low: Any, high: Any) -> tuple[Any, Any, Any, Any]:
+        v = 1.0 + a * ((xp.where(d > -INF, d, 0.0) - at) + e)
+        inside = (d > -INF) & (v > 0.0)
+        x = xp.where(inside, (d - at) + e, 0.0)
+        safe = xp.where(inside, v, 1.0)
+        y = xp.where(a == 0.0, x, xp.log1p(a * x) / xp.where(a == 0.0, 1.0, a))
+        p = xp.where(inside, xp.exp(y), 0.0)
+        s, by = _sum(p), _sum(p / safe)
+        log_s = xp.log(xp.where(s > 0.0, s, 1.0))
+        change = s * log_s * _mean_decay(a * log_s) / xp.where(by > 0.0, by, 1.0)
+        low, high = xp.where(s >= 1.0, at, low), xp.where(s >= 1.0, high, at)
+        following = at + change
+        wild = (xp.abs(change) > 1e-9) & ((following < low) | (following > high))
+        following = xp.where(wild, low + (high - low) / 2, following)
+        return following, low, high, (xp.abs(change) <= 1e-9) | (following == at)
+
+    return _until(step, at, low, high)
+
+
+def origin(d: Any, a: Any) -> Any:
+    """The least d at which the scores above it, with q = 0, sum to less than 1; for a > 1.
+
+    A search for t in v = t + a d comes near it, then it is moved from score to score.
+    """
+    xp = namespace(d)
+    n = _sum(xp.astype(d > -INF, d.dtype))
+    low = xp.exp(-a * xp.log(xp.where(n == 0.0, 1.0, n)))
+    high = xp.ones_like(a)
+
+    def halve(at: Any, low: Any, high: Any) -> tuple[Any, Any, Any, Any]:
+        over = _sum(_roots(at + a * d, d, a)) >= 1.0
+        low, high = xp.where(over, low, at), xp.where(over, at, high)
+        return xp.sqrt(low) * xp.sqrt(high), low, high, high <= low * (1.0 + 1e-3)
+
+    t = _until(halve, xp.sqrt(low), low, high)
+
+    def fits(o: Any) -> Any:
+        return _sum(_roots(a * (d - o), d, a)) < 1.0
+
+    def move(o: Any, low: Any, high: Any) -> tuple[Any, Any, Any, Any]:
+        below = xp.max(xp.where(d < o, d, -INF), axis=-1, keepdims=True)
+        above = xp.min(xp.where(d > o, d, INF), axis=-1, keepdims=True)
+        here, there = fits(o), (below > -INF) & fits(xp.where(below > -INF, below, 0.0))
+        following = xp.where(here, xp.where(there, below, o), xp.where(above < INF, above, o))
+        return following, low, high, following == o
+
+    start = xp.min(xp.where(d > -t / xp.where(a > 0.0, a, 1.0), d, 0.0), axis=-1, keepdims=True)
+    return _until(move, start, low, high)
+
+
+def search_least(d: Any, e: Any, a: Any, o: Any) -> Any:
+    """q with sum (q^a + a (d + e - o))^(1/a) = 1 over d >= o, for a > 1: Newton's method comes down to it."""
+    xp = namespace(d)
+    ties = _sum(xp.astype(d == o, d.dtype))
+    ties = xp.where(ties == 0.0, 1.0, ties)  # of a row with nothing in its support
+    at = 1.0 / ties
+
+    def step(q: Any, low: Any, high: Any) -> tuple[Any, Any, Any, Any]:
+        log_q = xp.log(xp.where(q > 0.0, q, 1.0))
+        above = d > o
+        v = xp.where(above, xp.where(q > 0.0, xp.exp(a * log_q), 0.0) + a * ((d - o) + e), 1.0)
+        p = xp.where(above, xp.exp(xp.log(v) / xp.where(a > 0.0, a, 1.0)), 0.0)
+        factor = xp.where(q > 0.0, xp.exp((a - 1.0) * log_q), 0.0)
+        change = (ties * q + _sum(p) - 1.0) / (ties + _sum(p / v) * factor)
+        following = xp.clip(q - change, 0.0, 1.0)
+        return following, low, high, xp.abs(change) <= 1e-9 * following
+
+    return _until(step, at, at, at)
+
+
+def _until(step: Any, at: Any, low: Any, high: Any) -> Any:
+    """Take steps until every row has settled; a row that has stays where it is."""
+    xp, look = namespace(at), seen(at)
+    settled = xp.zeros_like(at, dtype=xp.bool)
+    for _ in range(MOST if look else TRACED):
+        following, low, high, small = step(at, low, high)
+        at = xp.where(settled, at, following)
+        settled = settled | small
+        if look and bool(xp.all(settled | xp.isnan(at))):
+            break
+    return at
+
+
+def _roots(v: Any, d: Any, a: Any) -> Any:
+    """v^(1/a) where v and the score are above 0 and -inf."""
+    xp = namespace(d)
+    inside = (d > -INF) & (v > 0.0)
+    return xp.where(inside, xp.exp(xp.log(xp.where(inside, v, 1.0)) / xp.where(a > 0.0, a, 1.0)), 0.0)
+
+
+def _mean_decay(u: Any) -> Any:
+    """(1 - e^-u) / u."""
+    xp = namespace(u)
+    near = xp.abs(u) < 1e-5
+    x = xp.where(near, 1.0, u)
+    return xp.where(near, 1.0 - u / 2, -xp.expm1(-x) / x)
+
+
+def _sum(x: Any) -> Any:
+    return namespace(x).sum(x, axis=-1, keepdims=True)
