@@ -47,6 +47,15 @@ if TYPE_CHECKING:
     from softargmax.normalize import softmax_jacobian as softmax_jacobian
     from softargmax.normalize import softmax_with_lse as softmax_with_lse
     from softargmax.normalize import softmin as softmin
+    from softargmax.sample import CategoricalWithLogprob as CategoricalWithLogprob
+    from softargmax.sample import SpeculativeSample as SpeculativeSample
+    from softargmax.sample import boltzmann_policy as boltzmann_policy
+    from softargmax.sample import categorical as categorical
+    from softargmax.sample import categorical_with_logprob as categorical_with_logprob
+    from softargmax.sample import filter_scores as filter_scores
+    from softargmax.sample import gumbel as gumbel
+    from softargmax.sample import gumbel_softmax as gumbel_softmax
+    from softargmax.sample import speculative_sample as speculative_sample
 
 __version__ = "0.1.0"
 
@@ -89,6 +98,17 @@ _HOME = {
         "softmax_jacobian",
         "softmax_with_lse",
         "softmin",
+    ),
+    "softargmax.sample": (
+        "CategoricalWithLogprob",
+        "SpeculativeSample",
+        "boltzmann_policy",
+        "categorical",
+        "categorical_with_logprob",
+        "filter_scores",
+        "gumbel",
+        "gumbel_softmax",
+        "speculative_sample",
     ),
 }
 _MODULES = ("nn", "stream")

@@ -205,29 +205,31 @@ def scale_of(
         if math.isnan(temperature):
             raise ValueError("temperature: NaN; it may be any other number, 0 and infinities included")
         return scale_of_number(temperature, base, k)
-    return scale_of_array(_per_row(temperature, z, axes, rows), base, namespace(z), k)
+    temperature = per_row(temperature, z, axes, "temperature", rows)
+    if seen(temperature) and bool(namespace(z).any(namespace(z).isnan(temperature))):
+        raise ValueError("temperature: some are NaN; they may be any other number, 0 and infinities included")
+    return scale_of_array(temperature, base, namespace(z), k)
 
 
-def _per_row(temperature: Any, z: Any, axes: tuple[int, ...], name: str) -> Any:
-    """An array of temperatures with z's number of dimensions, 1 where z is reduced, in working precision."""
-    if temperature is None or isinstance(temperature, (str, bytes)):
-        raise TypeError(f"temperature: {temperature!r}; it may be a number, or an array with one per row")
+def per_row(values: Any, z: Any, axes: tuple[int, ...], name: str, rows_name: str = "the rows") -> Any:
+    """An array with one number per row, with z's number of dimensions, 1 where z is reduced, in working precision."""
+    if values is None or isinstance(values, (str, bytes)):
+        raise TypeError(f"{name}: {values!r}; it may be a number, or an array with one per row")
     xp = namespace(z)
-    temperature = scores(like(temperature, z, "temperature"), "temperature")
+    values = like(values, z, name)
+    values = values if dtype_name(values.dtype) in INTEGERS else scores(values, name)
     kept = tuple(1 if i in axes else size for i, size in enumerate(z.shape))
     rows = tuple(size for i, size in enumerate(z.shape) if i not in axes)
-    shape = tuple(temperature.shape)
+    shape = tuple(values.shape)
     if len(shape) == z.ndim and broadcasts(shape, kept):
         pass
     elif broadcasts(shape, rows):
         given = iter((1,) * (len(rows) - len(shape)) + shape)
         shape = tuple(1 if i in axes else next(given) for i in range(z.ndim))
     else:
-        may = f"it may be a number, or broadcast with {name}, {rows} (axes kept: {kept})"
-        raise ValueError(f"temperature: shape {shape}; {may}")
-    if seen(temperature) and bool(xp.any(xp.isnan(temperature))):
-        raise ValueError("temperature: some are NaN; they may be any other number, 0 and infinities included")
-    return xp.reshape(xp.astype(temperature, working_dtype(z, xp)), shape)
+        may = f"it may be a number, or broadcast with {rows_name}, {rows} (axes kept: {kept})"
+        raise ValueError(f"{name}: shape {shape}; {may}")
+    return xp.reshape(xp.astype(values, working_dtype(z, xp)), shape)
 
 
 def seen(array: Any) -> bool:

@@ -73,6 +73,23 @@ struct LossJob : Job {
     std::int64_t seed_stride = 0;  // 0: one for all rows
 };
 
+// Draws from the softmax of rows; where no index is asked for, 1 in `out` where the filters leave a score and 0 where not;
+// without scores, Gumbel noise into `out`, or the random words themselves.
+struct SampleJob : Job {
+    Operand top_k, top_p, min_p, typical_p, epsilon, eta;  // double, one per row or one for all; absent: no such filter
+    bool joint = false;  // each filter sees the whole row, not what the one before has left
+    std::uint64_t seed = 0;
+    const std::int64_t* stream = nullptr;  // one per row; null: its index
+    std::int64_t draws = 1;                // of each row; of noise: which one
+    bool replace = true;
+    std::int64_t* index = nullptr;    // rows times draws; -1 in a row that cannot be drawn from
+    double* logprob = nullptr;        // rows times draws; null: not wanted
+    std::int64_t* support = nullptr;  // how many could be drawn; null: not wanted
+    std::uint8_t* status = nullptr;   // of each row, 0 if all is well
+    std::uint64_t* words = nullptr;
+    std::int64_t first = 0;  // the column that the words start at
+};
+
 // A product of matrices, out = A B + bias, or out + A B; out is float64 where A or B is, else float32, its rows
 // contiguous.
 struct Factor2D {
@@ -102,6 +119,7 @@ constexpr int kMultiplyAdds = 16;  // to a round of `multiply_adds`
 struct Entries {
     void (*run)(const Job&);
     void (*run_loss)(const LossJob&);
+    void (*run_sample)(const SampleJob&);
     void (*run_product)(const ProductJob&);
     double (*multiply_adds)(std::int64_t);
 };
@@ -109,6 +127,7 @@ struct Entries {
     namespace name {                           \
     void run(const Job& job);                  \
     void run_loss(const LossJob& job);         \
+    void run_sample(const SampleJob& job);     \
     void run_product(const ProductJob& job);   \
     double multiply_adds(std::int64_t rounds); \
     }
