@@ -14,6 +14,28 @@ SOFTARGMAX_INLINE double distance(double z, double m, Scale beta) {
     return x < kFar ? kFar : x > -kFar ? -kFar : 2 * (x + d * beta.lo);
 }
 
+// The same of a pack of scores that are at most m.
+SOFTARGMAX_INLINE Pack<double> distance(Pack<double> z, double m, Scale beta) {
+    using V = Pack<double>;
+    const V half = V::all(0.5), d = half * z - V::all(0.5 * m), x = d * V::all(beta.hi), limit = V::all(kFar);
+    const auto all = equal(half, half), far = above(limit, x);
+    return keep(unless(all, far), V::all(2) * (x + d * V::all(beta.lo))) + keep(far, limit);
+}
+// f(which scores, a pack of them as doubles) over n scores; those beyond are -inf.
+template <class T, class F> SOFTARGMAX_INLINE void wide_packs(const T* z, std::int64_t n, F f) {
+    constexpr T out = -std::numeric_limits<T>::infinity();
+    for (std::int64_t i = 0; i < n; i += 16) {
+        if constexpr (sizeof(T) == 4) {
+            const Wide w = widen(Pack<float>::load_part(z + i, n - i, out));
+            f(i, w.low);
+            f(i + 8, w.high);
+        } else {
+            f(i, Pack<double>::load_part(z + i, n - i, out));
+            f(i + 8, Pack<double>::load_part(z + i + 8, n - i - 8, out));
+        }
+    }
+}
+
 // The scores above an edge, and those on it up to a column: what top-k, top-p and every bound on p leave over.
 template <class T> struct Kept {
     static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
@@ -121,8 +143,8 @@ template <class T> struct Row {
         return found;
     }
 
-    // f(distances, where they start in the piece, how many) for every stretch of the row; -inf where a score is left
-    // out.
+    // f(piece, distances, where they start in it, how many) for every stretch of the row. A score that is left out is at
+    // -inf, as is what fills the last pack.
     static constexpr int kTile = 256;
     template <class F> void distances(F f) {
         each([&](const Piece<T>& piece) {
@@ -146,28 +168,30 @@ template <class T> struct Row {
         return marked;
     }
     void put_distances(const Piece<T>& piece, std::int64_t from, std::int64_t n, double* x) const {
+        using V = Pack<double>;
         const T* z = piece.z + from;
         T low;
-        if (!piece.columns && kept.one_bound(piece.column(from), piece.column(from + n - 1), low)) {
-            for (std::int64_t i = 0; i < n; ++i)
-                x[i] = z[i] >= low ? distance(static_cast<double>(z[i]), m, beta) : -kInf;
-        } else {
-            for (std::int64_t i = 0; i < n; ++i)
-                x[i] = kept(z[i], piece.column(from + i)) ? distance(static_cast<double>(z[i]), m, beta) : -kInf;
-        }
+        const bool exact = kept.one_bound(piece.column(from), piece.column(from + n - 1), low);
+        const V least = V::all(static_cast<double>(exact ? low : kept.edge)), out = V::all(-kInf);
+        wide_packs(z, n, [&](std::int64_t i, V y) SOFTARGMAX_LAMBDA {
+            const auto below = above(least, y), in = unless(equal(out, out), below);
+            (keep(in, distance(y, m, beta)) + keep(below, out)).store(x + i);
+        });
+        for (std::int64_t i = 0; !exact && i < n; ++i)
+            if (!kept(z[i], piece.column(from + i))) x[i] = -kInf;
         for (std::int64_t i = 0; !band.everything() && i < n; ++i)
             if (x[i] > -kInf && !band(x[i], piece.column(from + i))) x[i] = -kInf;
     }
 };
 
-// e^x for x <= 0, a tile at a time; from -reach on down, 0.
+// e^x for x <= 0, in whole packs; from -reach on down, 0.
 SOFTARGMAX_INLINE void exponentials(const double* x, std::int64_t n, double reach, double* w) {
     using V = Pack<double>;
     const V low = V::all(-reach);
     for (std::int64_t i = 0; i < n; i += V::kLanes) {
-        const V y = V::load_part(x + i, n - i, -kInf);
+        const V y = V::load(x + i);
         const auto in = above(y, low);
-        keep(in, exp_of(Two<V>{keep(in, y), V::all(0)})).store_part(w + i, n - i);
+        keep(in, exp_of(Two<V>{keep(in, y), V::all(0)})).store(w + i);
     }
 }
 
@@ -181,24 +205,23 @@ template <class T> Moments moments(Row<T>& row) {
     using V = Pack<double>;
     Moments found;
     Sum<double> rest, first;
-    std::int64_t ties = 0;
+    Count<double> ties, count;
     row.distances([&](const Piece<T>&, const double* x, std::int64_t, std::int64_t n) {
         alignas(64) double w[Row<T>::kTile];
         exponentials(x, n, 708, w);
-        for (std::int64_t i = 0; i < n; ++i) {
-            found.count += x[i] > -kInf;
-            ties += x[i] == 0;
-        }
-        const V zero = V::all(0);
+        const V zero = V::all(0), out = V::all(-kInf);
         for (std::int64_t i = 0; i < n; i += V::kLanes) {
-            const V y = V::load_part(x + i, n - i, 0), its = V::load_part(w + i, n - i, 0);
-            const auto in = unless(above(its, zero), equal(y, zero));
-            const V mass[1] = {keep(in, its)}, moment[1] = {keep(in, its) * keep(in, y)};
+            const V y = V::load(x + i), its = V::load(w + i);
+            const auto tie = equal(y, zero), rest_of_it = unless(above(its, zero), tie);
+            const V mass[1] = {keep(rest_of_it, its)}, moment[1] = {mass[0] * keep(rest_of_it, y)};
+            ties.add(tie);
+            count.add(above(y, out));
             rest.add(mass);
             first.add(moment);
         }
     });
-    found.r = static_cast<double>(ties - 1) + rounded(rest.total());
+    found.count = count.total();
+    found.r = static_cast<double>(ties.total() - 1) + rounded(rest.total());
     if (found.count) found.mean = rounded(first.total()) / (1 + found.r);
     return found;
 }
