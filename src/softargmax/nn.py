@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from softargmax.loss.modules import CrossEntropyLoss, LinearCrossEntropyLoss
     from softargmax.normalize.modules import LogSoftmax, Softmax
+    from softargmax.sample.modules import GumbelSoftmax
 
 _HOME = {
     "softargmax.loss.modules": ("CrossEntropyLoss", "LinearCrossEntropyLoss"),
     "softargmax.normalize.modules": ("LogSoftmax", "Softmax"),
+    "softargmax.sample.modules": ("GumbelSoftmax",),
 }
 _home_of = {name: home for home, names in _HOME.items() for name in names}
 
-__all__ = ["CrossEntropyLoss", "LinearCrossEntropyLoss", "LogSoftmax", "Softmax"]
+__all__ = ["CrossEntropyLoss", "GumbelSoftmax", "LinearCrossEntropyLoss", "LogSoftmax", "Softmax"]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,8 +17,10 @@ using Streams = std::optional<Vector<const std::int64_t>>;
 struct Parameters {
     double numbers[6];
     std::optional<Held> arrays[6];
-    void add(Plan& plan, SampleJob& job, const nb::tuple& given) {
+    void add(Plan& plan, SampleJob& job, nb::handle given_) {
         Operand* operands[] = {&job.top_k, &job.top_p, &job.min_p, &job.typical_p, &job.epsilon, &job.eta};
+        if (!PyTuple_Check(given_.ptr())) throw nb::type_error("filters: a tuple, please");
+        const auto given = nb::borrow<nb::tuple>(given_);
         if (given.size() != 6) throw nb::value_error("filters: six parameters, please");
         for (std::size_t i = 0; i < 6; ++i) {
             const nb::handle x = given[i];
@@ -47,7 +49,7 @@ Axes last_axis(const Held& z) {
 
 // Draws into `index`. Returns the first row that cannot be drawn from, and why (kernels.cpp), or -1.
 std::pair<std::int64_t, int> categorical(nb::handle z_, Vector<std::int64_t> index, std::uint64_t seed, Streams stream,
-                                         nb::handle hi, nb::handle lo, nb::handle where_, const nb::tuple& filters,
+                                         nb::handle hi, nb::handle lo, nb::handle where_, nb::handle filters,
                                          bool joint, std::int64_t draws, bool replace,
                                          std::optional<Vector<double>> logprob,
                                          std::optional<Vector<std::int64_t>> support) {
@@ -83,7 +85,7 @@ std::pair<std::int64_t, int> categorical(nb::handle z_, Vector<std::int64_t> ind
 }
 
 // Whether the filters leave a score.
-void keep(nb::handle z_, nb::handle out_, nb::handle hi, nb::handle lo, nb::handle where_, const nb::tuple& filters,
+void keep(nb::handle z_, nb::handle out_, nb::handle hi, nb::handle lo, nb::handle where_, nb::handle filters,
           bool joint) {
     const Held z(z_), out(out_, true), where(where_);
     must_be("z", z, kReal);
@@ -115,18 +117,31 @@ void gumbel(nb::handle out_, std::uint64_t seed, Streams stream) {
     call.run(chosen_isa().run_sample);
 }
 
-void words(nb::ndarray<std::uint64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> out, std::uint64_t seed,
-           const Vector<const std::int64_t>& stream, std::int64_t draw, std::int64_t first) {
+using Words = nb::ndarray<std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void random_words(Words out, std::uint64_t seed, std::int64_t stream, std::int64_t draw, std::int64_t first) {
     SampleJob job{};
-    job.rows.total = static_cast<std::int64_t>(out.shape(0));
-    job.cols.total = static_cast<std::int64_t>(out.shape(1));
-    if (draw < 0 || draw >= std::int64_t{1} << 31 || first < 0 || first % 4) throw nb::value_error("draw, first");
+    job.rows.total = 1;
+    job.cols.total = static_cast<std::int64_t>(out.size());
+    if (draw < 0 || draw >= std::int64_t{1} << 31 || first < 0 || first % 4)
+        throw nb::value_error("draw, first: out of range");
     job.seed = seed;
-    job.stream = numbers("stream", stream, job.rows.total);
+    job.stream = &stream;
     job.draws = draw;
     job.first = first;
     job.words = out.data();
     chosen_isa().run_sample(job);
+}
+void gumbel_of_words(Words words, nb::handle out_) {
+    const Held out(out_, true);
+    must_be("out", out, kReal);
+    CallOf<SampleJob> call(Op::softmax);
+    Plan plan(out, last_axis(out));
+    plan.add("out", call.job.out, out, true);
+    plan.finish(call.job);
+    call.job.draws = 0;
+    call.job.words = numbers("words", words, call.job.rows.total * call.job.cols.total);
+    call.run(chosen_isa().run_sample);
 }
 
 }  // namespace
@@ -139,8 +154,9 @@ void bind_sample(nb::module_& module) {
     module.def("keep", &keep, "z"_a, "out"_a, "hi"_a, "lo"_a, "where"_a.none(), "filters"_a, "joint"_a,
                "whether the filters leave a score");
     module.def("gumbel", &gumbel, "out"_a, "seed"_a, "stream"_a = nb::none(), "Gumbel noise, one stream per row");
-    module.def("random_words", &words, "out"_a, "seed"_a, "stream"_a, "draw"_a, "first"_a,
+    module.def("random_words", &random_words, "out"_a, "seed"_a, "stream"_a, "draw"_a, "first"_a,
                "the 64 random bits of each column from the first on");
+    module.def("gumbel_of_words", &gumbel_of_words, "words"_a, "out"_a, "the noise that such bits make");
 }
 
 }  // namespace softargmax

@@ -10,15 +10,13 @@
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
-// The largest of beta z + g so far; of equal ones the first. Compared by differences, which lose nothing where beta z is
-// huge.
+// The largest of beta z + g so far; of equal ones the first. Compared by differences, which lose nothing where beta z
+// is huge.
 struct Best {
     double z = 0, noise = 0;
     std::int64_t at = -1;
     // How far above beta m a column has to reach to be the largest. The column of m itself reaches kLeast.
-    double need(double m, Scale beta) const {
-        return at < 0 ? kLeast : std::max(kLeast, distance(z, m, beta) + noise);
-    }
+    double need(double m, Scale beta) const { return at < 0 ? kLeast : std::max(kLeast, distance(z, m, beta) + noise); }
     void offer(double its, double g, std::int64_t column, Scale beta) {
         if (at < 0 || distance(its, z, beta) + (g - noise) > 0) *this = {its, g, column};
     }

@@ -114,7 +114,7 @@ def categorical(  # noqa: PLR0913 each is asked for by its name
     >>> import softargmax
     >>> z = [[1.0, 2.0, 8.0], [1.0, 1.0, 1.0]]
     >>> softargmax.categorical(z, seed=0)
-    array([2, 1])
+    array([2, 2])
     >>> softargmax.categorical(z, temperature=[1.0, 2.0], top_k=2, num_samples=5, seed=0).shape
     (2, 5)
     """

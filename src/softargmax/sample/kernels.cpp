@@ -67,8 +67,7 @@ template <class T> class Draws {
                 for (std::int64_t i = 0; i < count; ++i)
                     draw(piece, row_.kept, row_.m, row_.beta, words(first + i), best[i]);
             });
-            for (std::int64_t i = 0; i < count; ++i)
-                put(first + i, distance(best[i].z, row_.m, row_.beta), best[i].at);
+            for (std::int64_t i = 0; i < count; ++i) put(first + i, distance(best[i].z, row_.m, row_.beta), best[i].at);
         }
     }
     void without_replacement() {
@@ -138,20 +137,27 @@ template <class T> void mark(Group<T, 1>& group, const SampleJob& job) {
     }
 }
 
-// Gumbel noise of whole rows.
+// Gumbel noise of whole rows; or their words alone, or the noise of words that are given.
 void put_noise(const SampleJob& job) {
     const std::int64_t cols = job.cols.total;
     parallel_for(job.threads, job.rows.total, [&](std::int64_t begin, std::int64_t end) {
-        std::uint32_t w1[kChunk], w2[kChunk];
+        std::uint32_t w1[kChunk] = {}, w2[kChunk] = {};
         double g[kChunk];
         for (std::int64_t row = begin; row < end; ++row) {
             const std::int64_t stream = job.stream ? job.stream[row] : row;
             const Philox words(job.seed, static_cast<std::uint64_t>(stream), static_cast<std::uint32_t>(job.draws));
             for (std::int64_t from = 0; from < cols; from += kChunk) {
                 const std::int64_t n = std::min<std::int64_t>(kChunk, cols - from);
-                words.adjacent(job.first + from, 0, w1);
-                words.adjacent(job.first + from, 1, w2);
-                if (job.words) {
+                if (job.words && job.out) {
+                    for (std::int64_t i = 0; i < n; ++i) {
+                        w1[i] = static_cast<std::uint32_t>(job.words[row * cols + from + i] >> 32);
+                        w2[i] = static_cast<std::uint32_t>(job.words[row * cols + from + i]);
+                    }
+                } else {
+                    words.adjacent(job.first + from, 0, w1);
+                    words.adjacent(job.first + from, 1, w2);
+                }
+                if (!job.out) {
                     for (std::int64_t i = 0; i < n; ++i)
                         job.words[row * cols + from + i] = std::uint64_t{w1[i]} << 32 | w2[i];
                     continue;

@@ -11,7 +11,7 @@ constexpr int kLanes = Pack<double>::kLanes;
 constexpr double kLeast = -3.82, kMost = 45.1;
 
 // The noise of kLanes columns. 1 - V = (not w + 1/2) / 2^64 is an exact pair, and the logarithm of a pair near 1 keeps
-// its digits: the error is that of rounding, in both tails.
+// its digits: the error is that of rounding, in both tails (near g = 0 it is 2^-60).
 SOFTARGMAX_INLINE Pack<double> gumbel(const std::uint32_t* w1, const std::uint32_t* w2) {
     using V = Pack<double>;
     double upper[kLanes], lower[kLanes];
@@ -20,7 +20,8 @@ SOFTARGMAX_INLINE Pack<double> gumbel(const std::uint32_t* w1, const std::uint32
         lower[i] = static_cast<double>(~w2[i]);
     }
     const V none = V::all(-0.0);
-    const Two<V> log = log_of(two_sum(V::load(upper) * V::all(0x1p-32), (V::load(lower) + V::all(0.5)) * V::all(0x1p-64)));
+    const Two<V> log =
+        log_of(two_sum(V::load(upper) * V::all(0x1p-32), (V::load(lower) + V::all(0.5)) * V::all(0x1p-64)));
     const Two<V> g = log_of(Two<V>{none - log.hi, none - log.lo});
     return none - (g.hi + g.lo);
 }

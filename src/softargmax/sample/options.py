@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import operator
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from softargmax.core import check
 from softargmax.core.dispatch import namespace
-from softargmax.core.scale import Scale
+
+if TYPE_CHECKING:
+    from softargmax.core.scale import Scale
 
 ORDERS = ("top_k_first", "joint")
 

@@ -1,7 +1,7 @@
 // Philox4x32-10: random words that are a function of a key and a counter.
 //
-// Salmon, Moraes, Dror & Shaw (2011), Parallel random numbers: as easy as 1, 2, 3. A block is four words of 32 bits. The
-// key is the seed. The counter is (column / 4, draw and which half, stream): word column % 4 of the block is the
+// Salmon, Moraes, Dror & Shaw (2011), Parallel random numbers: as easy as 1, 2, 3. A block is four words of 32 bits.
+// The key is the seed. The counter is (column / 4, draw and which half, stream): word column % 4 of the block is the
 // column's, so a column's number depends on nothing else, whatever is drawn beside it.
 #pragma once
 
@@ -80,8 +80,7 @@ SOFTARGMAX_INLINE void put_turned(Words a, Words b, Words c, Words d, std::uint3
 }
 SOFTARGMAX_INLINE Words in_order() {
     Words offset;
-    for (int i = 0; i < kWords; ++i)
-        offset[i] = static_cast<std::uint32_t>(i % 4 * (kWords / 4) + i / 4);
+    for (int i = 0; i < kWords; ++i) offset[i] = static_cast<std::uint32_t>(i % 4 * (kWords / 4) + i / 4);
     return offset;
 }
 

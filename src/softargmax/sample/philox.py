@@ -21,26 +21,30 @@ def word_dtype(xp: Any, device: Any) -> Any:
     return known.get("int64", known.get("uint32"))
 
 
-def halves(x: Any) -> tuple[Any, Any]:
-    """The lower and upper 32 bits of an integer: a number, or an array whose type may have 32 only."""
+def word(value: int, like: Any) -> Any:
+    """A constant of 32 bits as an array of like's type: as numbers JAX takes 31."""
+    return namespace(like).asarray(value, dtype=like.dtype, device=device_of(like))
+
+
+def halves(x: Any, like: Any) -> tuple[Any, Any]:
+    """The lower and upper 32 bits of an integer, in the type of `like`; an array's own type may have 32 only."""
     if isinstance(x, int):
-        return x & WORD, x >> 32 & WORD
-    xp = namespace(x)
-    wide = str(x.dtype).endswith("64")
-    word = word_dtype(xp, device_of(x))
-    if not wide:
-        return xp.astype(x, word) & WORD, xp.astype(xp.where(x < 0, x * 0 - 1, x * 0), word) & WORD
-    return x & WORD, x >> 32 & WORD
+        return word(x & WORD, like), word(x >> 32 & WORD, like)
+    xp, mask = namespace(x), word(WORD, like)
+    upper = x >> 32 if str(x.dtype).endswith("64") else xp.where(x < 0, x * 0 - 1, x * 0)
+    return xp.astype(x, like.dtype) & mask, xp.astype(upper, like.dtype) & mask
 
 
-def block(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
-    """The four words of a counter; counters broadcast with one another."""
+def block(counter: tuple[Any, ...], key: tuple[Any, Any]) -> tuple[Any, ...]:
+    """The four words of a counter: arrays that broadcast with one another."""
     a, b, c, d = counter
     k0, k1 = key
+    mask = word(WORD, a)
+    weyl = tuple(word(w, a) for w in _WEYL)
     for _ in range(_ROUNDS):
         (p_high, p_low), (q_high, q_low) = _product(a, _FACTORS[0]), _product(c, _FACTORS[1])
         a, b, c, d = q_high ^ b ^ k0, q_low, p_high ^ d ^ k1, p_low
-        k0, k1 = (k0 + _WEYL[0]) & WORD, (k1 + _WEYL[1]) & WORD
+        k0, k1 = (k0 + weyl[0]) & mask, (k1 + weyl[1]) & mask
     return a, b, c, d
 
 
@@ -55,15 +59,14 @@ def _product(x: Any, f: int) -> tuple[Any, Any]:
 def words(like: Any, seed: Any, stream: Any, draws: Any, columns: int) -> tuple[Any, Any]:
     """The upper and lower words of the columns' numbers, (rows, draws, columns), on `like`'s device."""
     xp, device = namespace(like), device_of(like)
-    word = word_dtype(xp, device)
-    blocks = xp.arange((columns + 3) // 4, dtype=word, device=device)
-    low, high = (xp.reshape(half, (-1, 1, 1)) for half in halves(stream))
-    draw = xp.reshape(xp.astype(draws, word), (-1, 1))
+    blocks = xp.arange((columns + 3) // 4, dtype=word_dtype(xp, device), device=device)
+    low, high = (xp.reshape(part, (-1, 1, 1)) for part in halves(stream, blocks))
+    draw = xp.reshape(xp.astype(draws, blocks.dtype), (-1, 1))
     shape = (low.shape[0], draw.shape[0], blocks.shape[0])
 
     def half(second: int) -> Any:
-        counter = blocks, draw | xp.full_like(draw, second << 31), low, high
-        found = block(tuple(xp.broadcast_to(x, shape) for x in counter), halves(seed))  # type: ignore[arg-type]
-        return xp.reshape(xp.stack(found, axis=-1), (*shape[:2], -1))[..., :columns]
+        counter = blocks, draw | word(second << 31, draw), low, high
+        found = block(tuple(xp.broadcast_to(x, shape) for x in counter), halves(seed, blocks))
+        return xp.reshape(xp.stack(found, axis=-1), (*shape[:2], 4 * shape[2]))[..., :columns]
 
     return half(0), half(1)

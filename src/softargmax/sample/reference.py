@@ -38,14 +38,15 @@ class Drawn(NamedTuple):
 def uniforms(like: Any, source: Source, rows: int, draws: Any, columns: int) -> tuple[Any, Any]:
     """V and 1 - V of every row, draw and column, each to its last digit."""
     xp, device = namespace(like), device_of(like)
-    wide, word = working_dtype(like, xp), philox.word_dtype(xp, device)
-    stream = xp.arange(rows, dtype=word, device=device) if source.stream is None else source.stream
+    wide = working_dtype(like, xp)
+    stream = xp.arange(rows, dtype=philox.word_dtype(xp, device), device=device) if source.stream is None else source.stream
     high, low = philox.words(like, source.seed, stream, draws, columns)
 
     def fraction(high: Any, low: Any) -> Any:
         return xp.astype(high, wide) * 2.0**-32 + (xp.astype(low, wide) + 0.5) * 2.0**-64
 
-    return fraction(high, low), fraction(high ^ philox.WORD, low ^ philox.WORD)
+    ones = philox.word(philox.WORD, high)
+    return fraction(high, low), fraction(high ^ ones, low ^ ones)
 
 
 def noise(like: Any, source: Source, rows: int, draws: Any, columns: int) -> Any:
@@ -113,7 +114,7 @@ def _beta(z: Any, asked: Asked, wide: Any) -> tuple[Any, Any]:
     if isinstance(hi, float):
         pair = rounded(asked.scale, 53 if wide == xp.float64 else 24)
         one = (1,) * z.ndim
-        return tuple(xp.full(one, part, dtype=wide, device=device_of(z)) for part in pair)  # type: ignore[return-value]
+        return tuple(xp.full(one, part, dtype=wide, device=device_of(z)) for part in pair)
     return xp.astype(hi, wide), xp.astype(lo, wide)
 
 

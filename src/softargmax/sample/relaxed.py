@@ -55,7 +55,8 @@ def gumbel(shape: int | tuple[int, ...], *, like: Any = None, seed: int | None =
     --------
     >>> import softargmax
     >>> softargmax.gumbel((2, 3), seed=0).round(3)
-    array([[...
+    array([[ 0.675, -0.754, -0.286],
+           [ 0.319, -1.032,  2.8  ]])
     """
     like = check.scores(0.0 if like is None else as_array(like, "like"), "like")
     shape = _shape(shape)

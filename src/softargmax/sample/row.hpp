@@ -143,8 +143,8 @@ template <class T> struct Row {
         return found;
     }
 
-    // f(piece, distances, where they start in it, how many) for every stretch of the row. A score that is left out is at
-    // -inf, as is what fills the last pack.
+    // f(piece, distances, where they start in it, how many) for every stretch of the row. A score that is left out is
+    // at -inf, as is what fills the last pack.
     static constexpr int kTile = 256;
     template <class F> void distances(F f) {
         each([&](const Piece<T>& piece) {

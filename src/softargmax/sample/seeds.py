@@ -63,7 +63,9 @@ def _drawn(z: Any, generator: Any) -> Any:
         raise _no_generator(generator)
     if kind_of(z) == "numpy":
         return int(np.random.randint(SEEDS, dtype=np.uint64))  # noqa: NPY002 the state that np.random.seed sets
-    raise ValueError(f"seed: None; beside {type(z).__name__}, whose library has no default generator, it has to be given")
+    raise ValueError(
+        f"seed: None; beside {type(z).__name__}, whose library has no default generator, it has to be given"
+    )
 
 
 def _no_generator(generator: Any) -> TypeError:

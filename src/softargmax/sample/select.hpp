@@ -1,8 +1,9 @@
-// The boundary of a smallest set: the first scores, in some order, whose number or mass reaches a goal. Without sorting.
+// The boundary of a smallest set: the first scores, in some order, whose number or mass reaches a goal. Without
+// sorting.
 //
 // The weights of all scores are added up by how deep in the order they are, in equal steps. Prefix sums say in which
-// step the goal is reached; its scores are gathered, sorted, and added one by one. If they are still many, the steps are
-// made finer between the first and the last of them; if they are all equal, the first by column are taken.
+// step the goal is reached; its scores are gathered, sorted, and added one by one. If they are still many, the steps
+// are made finer between the first and the last of them; if they are all equal, the first by column are taken.
 #pragma once
 
 #include "sample/row.hpp"

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 compile_whole(getattr(sample, name) for name in sample.__all__)
 
-_BESIDE = "Tensor? where, Tensor? hi, Tensor? lo, Tensor?[] filters, float beta, float beta_lo, float[] numbers, bool joint"
+_BESIDE = (
+    "Tensor? where, Tensor? hi, Tensor? lo, Tensor?[] filters, float beta, float beta_lo, float[] numbers, bool joint"
+)
 
 
 def gumbel(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype, source: Source) -> Tensor:
@@ -65,13 +67,21 @@ def _streams(stream: Tensor | None) -> Any:
     return None if stream is None else stream.contiguous().numpy()
 
 
-def _native_beside(beside: tuple[Any, ...]) -> tuple[Any, ...]:
-    where, hi, lo, arrays, beta, beta_lo, numbers, joint = beside
+def _native_beside(
+    where: Tensor | None,
+    hi: Tensor | None,
+    lo: Tensor | None,
+    arrays: Any,
+    beta: float,
+    beta_lo: float,
+    numbers: Any,
+    joint: bool,
+) -> tuple[Any, Any, Any, tuple[Any, ...], bool]:
     filters = tuple(
         view(x) if x is not None else None if math.isnan(number) else number
         for x, number in zip(arrays, numbers, strict=True)
     )
-    pair = (beta, beta_lo) if hi is None else (view(hi), view(lo))
+    pair = (beta, beta_lo) if hi is None or lo is None else (view(hi), view(lo))
     return *pair, None if where is None else view(where), filters, joint
 
 
@@ -83,7 +93,7 @@ def _gumbel(seed: Tensor, stream: Tensor | None, shape: list[int], dtype: torch.
 
 def _keep(z: Tensor, *beside: Any) -> Tensor:
     out = torch.empty(z.shape, dtype=torch.bool)
-    _native.keep(view(z), view(out), *_native_beside(beside))
+    _native.keep(view(z), view(out), *_native_beside(*beside))
     return out
 
 
@@ -102,12 +112,19 @@ def _rounded(logprob: Tensor, z: Tensor) -> Tensor:
     return logprob if z.dtype is torch.float64 else logprob.float()
 
 
-def _categorical(z: Tensor, seed: Tensor, stream: Tensor | None, *beside: Any) -> tuple[Tensor, Tensor, Tensor]:
-    *beside, n, replace, counts = beside  # type: ignore[assignment]
+def _categorical(z: Tensor, seed: Tensor, stream: Tensor | None, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *beside, n, replace, counts = arguments
     index, logprob, support = _results(z, n, counts)
-    wanted = (logprob.view(-1).numpy(), support.view(-1).numpy()) if counts else (None, None)
     found = _native.categorical(
-        view(z), index.view(-1).numpy(), _seed(seed), _streams(stream), *_native_beside(beside), n, replace, *wanted
+        view(z),
+        index.view(-1).numpy(),
+        _seed(seed),
+        _streams(stream),
+        *_native_beside(*beside),
+        n,
+        replace,
+        logprob=logprob.view(-1).numpy() if counts else None,
+        support=support.view(-1).numpy() if counts else None,
     )
     refuse(*found, tuple(z.shape[:-1]), n)
     return index, _rounded(logprob, z), support
@@ -122,13 +139,13 @@ gumbel_noise = Operator(
     "gumbel(Tensor seed, Tensor? stream, SymInt[] shape, ScalarType dtype) -> Tensor",
     None,
     kernel=_gumbel,
-    fake=lambda seed, stream, shape, dtype: seed.new_empty(shape, dtype=dtype),
+    fake=lambda seed, _stream, shape, dtype: seed.new_empty(shape, dtype=dtype),
 )
 filter_mask = Operator(
     f"filter_mask(Tensor z, {_BESIDE}) -> Tensor",
     None,
     kernel=_keep,
-    fake=lambda z, *rest: z.new_empty(z.shape, dtype=torch.bool),
+    fake=lambda z, *_: z.new_empty(z.shape, dtype=torch.bool),
 )
 categorical_draws = Operator(
     f"categorical(Tensor z, Tensor seed, Tensor? stream, {_BESIDE}, int draws, bool replace, bool counts)"
