@@ -51,7 +51,10 @@ def test_core_and_reference_agree(dtype: str) -> None:
             "eta": lambda: rng.uniform(0, 1) ** 5,
         }
         options = {str(n): ranges[str(n)]() for n in names}
-        options |= {"temperature": float(rng.choice([0.0, 0.3, 1.0, 4.0, np.inf])), "order": rng.choice(["top_k_first", "joint"])}
+        options |= {
+            "temperature": float(rng.choice([0.0, 0.3, 1.0, 4.0, np.inf])),
+            "order": rng.choice(["top_k_first", "joint"]),
+        }
         found = softargmax.filter_scores(z, **options)
         with softargmax.using("reference"):
             assert np.array_equal(found, softargmax.filter_scores(z, **options)), (number, options)
@@ -111,7 +114,10 @@ def test_sets_of_hugging_face(name: str) -> None:
     for value in {"top_k": (1, 5, 50)}.get(name, (0.03, 0.3, 0.9)):
         warper = getattr(process, WARPERS[name])(value)
         for spread in (0.5, 2.0, 6.0):
-            z = torch.randn(8, 300, dtype=torch.float64, generator=torch.Generator().manual_seed(int(spread * 2))) * spread
+            z = (
+                torch.randn(8, 300, dtype=torch.float64, generator=torch.Generator().manual_seed(int(spread * 2)))
+                * spread
+            )
             theirs = warper(None, z.clone())
             assert torch.equal(softargmax.filter_scores(z, **{name: value}), theirs), (value, spread)
 
@@ -143,8 +149,14 @@ def test_float32_against_hugging_face() -> None:
 
 def test_every_backend(backend: Backend) -> None:
     z = RNG.standard_normal((4, 60)).astype("float32") * 3
-    for options in (VALUES, {"top_k": [1, 2, 3, 60], "top_p": [0.1, 0.5, 0.9, 1.0], "temperature": [1.0, 0.0, 2.0, 0.5]}):
-        given = {k: backend.array(v) if isinstance(v, list) else v for k, v in options.items()}
+    for options in (
+        VALUES,
+        {"top_k": [1, 2, 3, 60], "top_p": [0.1, 0.5, 0.9, 1.0], "temperature": [1.0, 0.0, 2.0, 0.5]},
+    ):
+        given = {
+            k: backend.array(v, "int32" if k == "top_k" else "float32") if isinstance(v, list) else v
+            for k, v in options.items()
+        }
         found = backend.back(softargmax.filter_scores(backend.array(z), **given))
         for i, row in enumerate(z):
             one = {k: v[i] if isinstance(v, list) else v for k, v in options.items()}

@@ -55,7 +55,9 @@ def chosen_words() -> np.ndarray:
     powers = [1 << i for i in range(64)]
     ends = [0, 1, 2, 2**63 - 1, 2**63, 2**63 + 1, *powers, *(2**64 - 1 - x for x in powers), 2**64 - 1]
     one = [int(2**64 * (1 - np.exp(-1))) + i for i in (-3, 0, 3)]  # where the noise is 0
-    return np.array(ends + one + np.random.default_rng(1).integers(2**64, size=200, dtype=np.uint64).tolist(), np.uint64)
+    return np.array(
+        ends + one + np.random.default_rng(1).integers(2**64, size=200, dtype=np.uint64).tolist(), np.uint64
+    )
 
 
 def exact(words: np.ndarray) -> list[mpmath.mpf]:

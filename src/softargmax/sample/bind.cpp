@@ -47,7 +47,17 @@ Axes last_axis(const Held& z) {
     return {static_cast<std::int64_t>(z.shape.size()) - 1};
 }
 
-// Draws into `index`. Returns the first row that cannot be drawn from, and why (kernels.cpp), or -1.
+// Runs the job; the first row that all is not well with, and why (kernels.cpp), or -1.
+std::pair<std::int64_t, int> first_problem(CallOf<SampleJob>& call) {
+    std::vector<std::uint8_t> status(static_cast<std::size_t>(call.job.rows.total));
+    call.job.status = status.data();
+    call.run(chosen_isa().run_sample);
+    for (std::size_t row = 0; row < status.size(); ++row)
+        if (status[row]) return {static_cast<std::int64_t>(row), status[row]};
+    return {-1, 0};
+}
+
+// Draws into `index`. Returns the first row that cannot be drawn from.
 std::pair<std::int64_t, int> categorical(nb::handle z_, Vector<std::int64_t> index, std::uint64_t seed, Streams stream,
                                          nb::handle hi, nb::handle lo, nb::handle where_, nb::handle filters,
                                          bool joint, std::int64_t draws, bool replace,
@@ -75,18 +85,13 @@ std::pair<std::int64_t, int> categorical(nb::handle z_, Vector<std::int64_t> ind
     if (stream) job.stream = numbers("stream", *stream, rows);
     if (logprob) job.logprob = numbers("logprob", *logprob, rows * draws);
     if (support) job.support = numbers("support", *support, rows);
-    std::vector<std::uint8_t> status(static_cast<std::size_t>(rows));
-    job.status = status.data();
     call.segment_work = draws > 1 ? rows * job.cols.total * (draws - 1) : 0;
-    call.run(chosen_isa().run_sample);
-    for (std::int64_t row = 0; row < rows; ++row)
-        if (const int why = status[static_cast<std::size_t>(row)]) return {row, why};
-    return {-1, 0};
+    return first_problem(call);
 }
 
 // Whether the filters leave a score.
-void keep(nb::handle z_, nb::handle out_, nb::handle hi, nb::handle lo, nb::handle where_, nb::handle filters,
-          bool joint) {
+std::pair<std::int64_t, int> keep(nb::handle z_, nb::handle out_, nb::handle hi, nb::handle lo, nb::handle where_,
+                                  nb::handle filters, bool joint) {
     const Held z(z_), out(out_, true), where(where_);
     must_be("z", z, kReal);
     must_be("out", out, {Type::boolean});
@@ -101,7 +106,7 @@ void keep(nb::handle z_, nb::handle out_, nb::handle hi, nb::handle lo, nb::hand
     parameters.add(plan, call.job, filters);
     plan.finish(call.job);
     call.job.joint = joint;
-    call.run(chosen_isa().run_sample);
+    return first_problem(call);
 }
 
 void gumbel(nb::handle out_, std::uint64_t seed, Streams stream) {
@@ -152,7 +157,7 @@ void bind_sample(nb::module_& module) {
                "support"_a = nb::none(),
                "draws from the softmax of every row; the first row that cannot be drawn from, and why, or -1");
     module.def("keep", &keep, "z"_a, "out"_a, "hi"_a, "lo"_a, "where"_a.none(), "filters"_a, "joint"_a,
-               "whether the filters leave a score");
+               "whether the filters leave a score; the first row with a parameter out of range, or -1");
     module.def("gumbel", &gumbel, "out"_a, "seed"_a, "stream"_a = nb::none(), "Gumbel noise, one stream per row");
     module.def("random_words", &random_words, "out"_a, "seed"_a, "stream"_a, "draw"_a, "first"_a,
                "the 64 random bits of each column from the first on");

@@ -113,6 +113,17 @@ template <class T> class Filters {
         return job.top_k || job.top_p || job.min_p || job.typical_p || job.epsilon || job.eta;
     }
 
+    // Whether every parameter is in its range: tensors of them may come here unseen.
+    bool sound() const {
+        const auto within = [&](const Operand& x, double least, double most, bool open) {
+            const double value = x ? parameter(x) : most;
+            return (open ? value > least : value >= least) && value <= most;
+        };
+        const RowScale& scale = row_.group.scale[0];
+        return within(job_.top_k, 1, static_cast<double>(row_.length), false) && within(job_.top_p, 0, 1, true) &&
+               within(job_.min_p, 0, 1, false) && within(job_.typical_p, 0, 1, true) &&
+               within(job_.epsilon, 0, 1, false) && within(job_.eta, 0, 1, false) && !scale.undefined && !scale.negate;
+    }
     // The row has a finite maximum, 0 < beta < inf.
     void operator()() {
         Kept<T> kept;

@@ -8,7 +8,7 @@
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 namespace {
 
-enum Status : std::uint8_t { kFine, kEmpty, kNaNs, kTooMany };
+enum Status : std::uint8_t { kFine, kEmpty, kNaNs, kTooMany, kOutOfRange };
 
 template <class T> class Draws {
     static constexpr std::int64_t kTogether = 256;  // draws of a row that pass over it together
@@ -84,6 +84,8 @@ template <class T> class Draws {
     Draws(Group<T, 1>& group, const SampleJob& job) : job_(job), row_(group), at_(group.first) {}
 
     Status run() {
+        Filters<T> filters(row_, job_, true);
+        if (row_.length > 0 && !filters.sound()) return fail(kOutOfRange);
         const bool filtered = Filters<T>::any_asked(job_), counts = job_.logprob || job_.support || !job_.replace;
         if (!filtered && !counts && !row_.frozen()) {
             for (std::int64_t first = 0; first < job_.draws; first += kTogether)
@@ -100,7 +102,6 @@ template <class T> class Draws {
             if (job_.support) job_.support[at_] = 1;
             return kFine;
         }
-        Filters<T> filters(row_, job_, true);
         if (filtered) filters();
         if (counts || (filtered && job_.draws > 1)) {
             p_ = moments(row_);
@@ -116,12 +117,14 @@ template <class T> class Draws {
 };
 
 // 1 where a score is left, 0 where it is not.
-template <class T> void mark(Group<T, 1>& group, const SampleJob& job) {
+template <class T> Status mark(Group<T, 1>& group, const SampleJob& job) {
     Row<T> row(group);
+    Filters<T> filters(row, job, false);
+    if (!filters.sound()) return kOutOfRange;
     const bool nan = row.nan_or_maximum();
     if (!nan && row.m > -kInf) {
         if (row.frozen()) row.kept = {static_cast<T>(row.m), row.first_maximum()};
-        else Filters<T>(row, job, false)();
+        else filters();
     }
     T* marks = scratch(kOther).get<T>(kBlock);
     for (std::int64_t b = 0; b < group.blocks(); ++b) {
@@ -135,6 +138,7 @@ template <class T> void mark(Group<T, 1>& group, const SampleJob& job) {
         }
         write(job, job.out, group.first, 1, from, group.end(b), marks, group.pitch);
     }
+    return kFine;
 }
 
 // Gumbel noise of whole rows; or their words alone, or the noise of words that are given.
@@ -171,8 +175,7 @@ void put_noise(const SampleJob& job) {
 
 template <class T> void run_as(const SampleJob& job) {
     each_group<T, 1>(Frame<T>(job, 1), [&](Group<T, 1>& group) {
-        if (job.index) job.status[group.first] = Draws<T>(group, job).run();
-        else mark(group, job);
+        job.status[group.first] = job.index ? Draws<T>(group, job).run() : mark(group, job);
     });
 }
 

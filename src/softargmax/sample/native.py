@@ -30,7 +30,8 @@ def gumbel(_like: Array, shape: tuple[int, ...], dtype: Any, source: Source) -> 
 def keep(z: Array, asked: Asked) -> Array:
     """Where the filters leave a score."""
     out = np.empty(z.shape, np.bool_)
-    _native.keep(view(z), out, *beta_of(asked.scale), asked.where, parameters(asked.filters), asked.joint)
+    beside = *beta_of(asked.scale), asked.where, parameters(asked.filters), asked.joint
+    refuse(*_native.keep(view(z), out, *beside), z.shape[:-1])
     return out
 
 

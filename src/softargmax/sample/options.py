@@ -114,17 +114,17 @@ def number_of_draws(num_samples: Any) -> int:
     return number
 
 
-def refuse(row: int, why: int, shape: tuple[int, ...], draws: int) -> None:
+def refuse(row: int, why: int, shape: tuple[int, ...], draws: int = 1) -> None:
     """Raise for the first row that cannot be drawn from (the codes are those of kernels.cpp); row -1: there is none."""
     if row < 0:
         return
     place = tuple(int(i) for i in np.unravel_index(row, shape)) if shape else ()
-    raise ValueError(f"z: {_PROBLEMS[why].format(draws=draws)} in row {place}")
+    raise ValueError(_PROBLEMS[why].format(draws=draws, place=place))
 
 
 _PROBLEMS = {
-    1: "nothing to draw, every score is -inf or masked,",
-    2: "NaN",
-    3: "fewer classes than the {draws} draws without replacement",
-    4: "a temperature or a filter out of range",
+    1: "z: nothing to draw, every score is -inf or masked, in row {place}",
+    2: "z: NaN in row {place}",
+    3: "z: fewer classes than the {draws} draws without replacement in row {place}",
+    4: "temperature, filters: one is out of range in row {place}",
 }

@@ -39,7 +39,9 @@ def uniforms(like: Any, source: Source, rows: int, draws: Any, columns: int) -> 
     """V and 1 - V of every row, draw and column, each to its last digit."""
     xp, device = namespace(like), device_of(like)
     wide = working_dtype(like, xp)
-    stream = xp.arange(rows, dtype=philox.word_dtype(xp, device), device=device) if source.stream is None else source.stream
+    stream = (
+        xp.arange(rows, dtype=philox.word_dtype(xp, device), device=device) if source.stream is None else source.stream
+    )
     high, low = philox.words(like, source.seed, stream, draws, columns)
 
     def fraction(high: Any, low: Any) -> Any:
@@ -93,7 +95,8 @@ def distances(z: Any, asked: Asked) -> Distances:
     x = xp.where(xp.isnan(x), 0.0, x)
     x = xp.where((hi == 0.0) & (xp.abs(x) < INF), 0.0, x)
     infinite = xp.max(x, axis=-1, keepdims=True) == INF
-    x = xp.where(infinite, xp.where(x == INF, 0.0, -INF), x)
+    zero = xp.zeros_like(x)
+    x = xp.where(infinite, xp.where(x == INF, zero, -INF), x)
     m = xp.max(x, axis=-1, keepdims=True)
     inside, frozen = x > -INF, hi == INF
     d = 0.5 * xp.where(inside, x, 0.0) - 0.5 * xp.where(m > -INF, m, 0.0)
@@ -101,9 +104,10 @@ def distances(z: Any, asked: Asked) -> Distances:
     far = -1e300 if wide == xp.float64 else -1e30
     near = d * b > far
     found = xp.where(near, 2.0 * (xp.where(near, d * b, 0.0) + xp.where(near, d, 0.0) * c), far)
-    found = xp.where(frozen, xp.where(_first(x == m), 0.0, -INF), found)
+    found = xp.where(frozen, xp.where(_first(x == m), zero, -INF), found)
     wrong = ~(hi >= 0.0) | _wrong(asked.filters, z)
-    status = xp.where(nan, 2, xp.where(_any(inside), 0, 1))
+    fine = xp.zeros_like(m, dtype=xp.int32)
+    status = xp.where(nan, 2, xp.where(_any(inside), fine, 1))
     status = xp.where(wrong & (status == 0), 4, status)
     return Distances(xp.where(inside, found, -INF), status)
 
@@ -230,7 +234,7 @@ def keep(z: Any, asked: Asked) -> Any:
     found = distances(z, asked)
     inside = ~(z == -INF) if asked.where is None else ~(z == -INF) & asked.where
     kept = left(found.x, asked.filters, asked.joint)[..., : z.shape[-1]]
-    return inside & (kept | xp.broadcast_to(found.status != 0, z.shape))
+    return inside & (kept | (found.status != 0)) & (found.status != 4)
 
 
 # --- draws ------------------------------------------------------------------------------------------------------------
@@ -249,8 +253,9 @@ def draw(z: Any, asked: Asked, source: Source, n: int, *, replace: bool, counts:
     _check(status, z, n)
 
     rows, columns = math.prod(x.shape[:-1]), x.shape[-1]
-    g = noise(z, source, rows, _draws(z, n if replace else 1), columns)
-    key = x[..., None, :] + xp.reshape(g, (*x.shape[:-1], -1, columns))
+    each = n if replace else 1
+    g = noise(z, source, rows, _draws(z, each), columns)
+    key = x[..., None, :] + xp.reshape(g, (*x.shape[:-1], each, columns))
     if replace:
         index = xp.argmax(key, axis=-1) if columns else xp.zeros(key.shape[:-1], dtype=count.dtype)
     else:

@@ -93,7 +93,7 @@ def _gumbel(seed: Tensor, stream: Tensor | None, shape: list[int], dtype: torch.
 
 def _keep(z: Tensor, *beside: Any) -> Tensor:
     out = torch.empty(z.shape, dtype=torch.bool)
-    _native.keep(view(z), view(out), *_native_beside(*beside))
+    refuse(*_native.keep(view(z), view(out), *_native_beside(*beside)), tuple(z.shape[:-1]))
     return out
 
 
