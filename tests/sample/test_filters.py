@@ -42,15 +42,15 @@ def test_core_and_reference_agree(dtype: str) -> None:
         z[rng.random(z.shape) < 0.05] = -np.inf
         z[:, 0] = np.where(number % 7 == 0, np.inf, 1.0)
         names = rng.permutation(NAMES)[: rng.integers(1, 4)]
-        ranges = {
-            "top_k": lambda: int(rng.integers(1, classes + 1)),
-            "top_p": lambda: rng.uniform(0.01, 1),
-            "min_p": lambda: rng.uniform(0, 1) ** 3,
-            "typical_p": lambda: rng.uniform(0.01, 1),
-            "epsilon": lambda: rng.uniform(0, 1) ** 5,
-            "eta": lambda: rng.uniform(0, 1) ** 5,
+        drawn = {
+            "top_k": int(rng.integers(1, classes + 1)),
+            "top_p": rng.uniform(0.01, 1),
+            "min_p": rng.uniform(0, 1) ** 3,
+            "typical_p": rng.uniform(0.01, 1),
+            "epsilon": rng.uniform(0, 1) ** 5,
+            "eta": rng.uniform(0, 1) ** 5,
         }
-        options = {str(n): ranges[str(n)]() for n in names}
+        options = {str(n): drawn[str(n)] for n in names}
         options |= {
             "temperature": float(rng.choice([0.0, 0.3, 1.0, 4.0, np.inf])),
             "order": rng.choice(["top_k_first", "joint"]),

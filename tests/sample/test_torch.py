@@ -123,7 +123,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: ", ".join(o))
+@pytest.mark.parametrize("options", OPTIONS, ids=", ".join)
 def test_compiled_draws_are_those_of_eager_code(options: dict[str, Any]) -> None:
     z = scores(3, 6, dtype=torch.float32)
     stream = torch.tensor([5, 6, 7])

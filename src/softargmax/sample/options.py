@@ -115,8 +115,8 @@ def number_of_draws(num_samples: Any) -> int:
 
 
 def refuse(row: int, why: int, shape: tuple[int, ...], draws: int = 1) -> None:
-    """Raise for the first row that cannot be drawn from (the codes are those of kernels.cpp); row -1: there is none."""
-    if row < 0:
+    """Raise for the first row that cannot be drawn from, if there is one; the codes are those of kernels.cpp."""
+    if row < 0 or draws == 0:
         return
     place = tuple(int(i) for i in np.unravel_index(row, shape)) if shape else ()
     raise ValueError(_PROBLEMS[why].format(draws=draws, place=place))

@@ -230,7 +230,6 @@ _FILTERS = {
 @np.errstate(all="ignore")
 def keep(z: Any, asked: Asked) -> Any:
     """Where the filters leave a score, of z's shape; in a row of NaN its support."""
-    xp = namespace(z)
     found = distances(z, asked)
     inside = ~(z == -INF) if asked.where is None else ~(z == -INF) & asked.where
     kept = left(found.x, asked.filters, asked.joint)[..., : z.shape[-1]]
@@ -281,6 +280,6 @@ def _check(status: Any, z: Any, n: int) -> None:
     """Name the first row that cannot be drawn from, where it can be seen."""
     xp = namespace(status)
     status = xp.reshape(xp.broadcast_to(status, (*z.shape[:-1], 1)), (-1,))
-    if status.shape[0] and n and check.seen(status) and bool(xp.any(status != 0)):
+    if status.shape[0] and check.seen(status) and bool(xp.any(status != 0)):
         row = int(xp.argmax(xp.astype(status != 0, xp.int32)))
         refuse(row, int(status[row]), tuple(z.shape[:-1]), n)
