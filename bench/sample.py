@@ -49,9 +49,7 @@ def scores(spread: float, rows: int = ROWS, classes: int = CLASSES) -> Tensor:
     return torch.randn(rows, classes, generator=torch.Generator().manual_seed(5)) * spread
 
 
-def case(
-    name: str, z: Tensor, peer: str, other: Callable[[Tensor], Tensor], target: float, **options: Any
-) -> Promise:
+def case(name: str, z: Tensor, peer: str, other: Callable[[Tensor], Tensor], target: float, **options: Any) -> Promise:
     """Return a case whose sides draw from the same scores."""
     sides = {"softargmax": lambda: sa.categorical(z, **options), peer: lambda: other(z)}
     return Promise(f"{name} {'x'.join(map(str, z.shape))}", sides, {peer: target}, z.nbytes)

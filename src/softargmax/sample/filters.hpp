@@ -28,8 +28,8 @@ template <class T> class Filters {
         return all;
     }
     // The k first of the whole row: those above the least of the best so far are gathered, and cut down to k whenever
-    // they are many (64 x 128256, k = 50: a hundred of a row come that far).
-    void gather_top(std::int64_t k) {
+    // they are many (64 x 128256, k = 50: a few hundred of a row come that far). Returns whether there is a NaN.
+    bool gather_top(std::int64_t k) {
         using V = Pack<T>;
         std::vector<Pick<T>>& all = picks();
         all.clear();
@@ -41,12 +41,14 @@ template <class T> class Filters {
             least = all.back().z;
         };
         const std::size_t many = static_cast<std::size_t>(2 * k + 64);
+        Count<T> nans;
         row_.each([&](const Piece<T>& piece) {
             std::int64_t i = 0;
             steps(piece.z, piece.count, -std::numeric_limits<T>::infinity(),
                   [&](const V(&v)[kUnroll], int) SOFTARGMAX_LAMBDA {
                 const std::int64_t from = i, end = std::min(piece.count, i + kUnroll * V::kLanes);
                 i = end;
+                for (const V& x : v) nans.add(above(x, x));
                 if (!any(above(max(max(v[0], v[1]), max(v[2], v[3])), V::all(least)))) return;
                 for (std::int64_t j = from; j < end; ++j)
                     if (piece.z[j] > least) all.push_back({piece.z[j], piece.column(j)});
@@ -54,6 +56,7 @@ template <class T> class Filters {
             });
         });
         cut();
+        return nans.total() > 0;
     }
     Kept<T> top_k(std::int64_t k) {
         if (k > kListed) {
@@ -124,6 +127,25 @@ template <class T> class Filters {
                within(job_.min_p, 0, 1, false) && within(job_.typical_p, 0, 1, true) &&
                within(job_.epsilon, 0, 1, false) && within(job_.eta, 0, 1, false) && !scale.undefined && !scale.negate;
     }
+    // Where the first filter leaves few, one pass finds them, the maximum and whether there is a NaN (64 x 128256, k =
+    // 50: 0.7 of the time of two passes).
+    bool lists_the_top() const { return lists_ && !job_.joint && job_.top_k && parameter(job_.top_k) <= kListed; }
+    bool nan_or_top() {
+        if (gather_top(static_cast<std::int64_t>(parameter(job_.top_k)))) return true;
+        std::vector<Pick<T>>& all = picks();
+        T top = -std::numeric_limits<T>::infinity();
+        for (const Pick<T>& pick : all) top = std::max(top, pick.z);
+        if (top == std::numeric_limits<T>::infinity()) {
+            all.erase(std::remove_if(all.begin(), all.end(), [&](const Pick<T>& pick) { return pick.z < top; }),
+                      all.end());
+            for (Pick<T>& pick : all) pick.z = 0;
+            top = 0;
+        }
+        row_.m = static_cast<double>(top);
+        list();
+        return false;
+    }
+
     // The row has a finite maximum, 0 < beta < inf.
     void operator()() {
         Kept<T> kept;
@@ -132,15 +154,9 @@ template <class T> class Filters {
             kept.tighten(to);
             if (!job_.joint) row_.kept.tighten(to);
         };
-        if (job_.top_k) {
+        if (job_.top_k && !row_.list) {
             const double k = parameter(job_.top_k);
-            if (k < static_cast<double>(row_.length)) {
-                narrow(top_k(static_cast<std::int64_t>(k)));
-                if (lists_ && !job_.joint && k <= kListed) {
-                    list();
-                    kept = {};
-                }
-            }
+            if (k < static_cast<double>(row_.length)) narrow(top_k(static_cast<std::int64_t>(k)));
         }
         if (job_.top_p && parameter(job_.top_p) < 1) {
             const Boundary last = Select<T>(row_, By::mass)(parameter(job_.top_p));

@@ -92,7 +92,7 @@ template <class T> class Draws {
                 if (const Status status = at_once(first, std::min(kTogether, job_.draws - first))) return fail(status);
             return kFine;
         }
-        if (row_.nan_or_maximum()) return fail(kNaNs);
+        if (filters.lists_the_top() ? filters.nan_or_top() : row_.nan_or_maximum()) return fail(kNaNs);
         if (row_.m == -kInf) return fail(kEmpty);
         if (row_.frozen()) {
             if (!job_.replace && job_.draws > 1) return fail(kTooMany);
