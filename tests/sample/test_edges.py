@@ -65,6 +65,20 @@ def test_rows_that_cannot_be_drawn_from(quick: Backend, z: Any, options: dict[st
             softargmax.categorical(quick.array(z), seed=0, **given, **more)
 
 
+@pytest.mark.parametrize("options", [{}, {"top_p": 0.9}, {"top_k": 5}, {"num_samples": 3}], ids=str)
+def test_infinities_and_nan_in_different_blocks(options: dict[str, Any]) -> None:
+    """NaN beats inf wherever it stands; scores in other blocks than the infinities are out."""
+    z = np.zeros(20_000)
+    z[[9000, 17_000]] = INF
+    drawn = [softargmax.categorical(z, seed=s, **options) for s in range(30)]
+    assert set(np.concatenate([np.ravel(d) for d in drawn]).tolist()) == {9000, 17_000}
+    for place in (0, 9001, 19_999):
+        wrong = z.copy()
+        wrong[place] = NAN
+        with pytest.raises(ValueError, match="NaN in row"):
+            softargmax.categorical(wrong, seed=0, **options)
+
+
 def test_the_row_is_named_by_its_place() -> None:
     z = np.zeros((3, 4, 5))
     z[1, 2] = NAN

@@ -93,7 +93,6 @@ void draw(const Piece<T>& piece, const Kept<T>& kept, double m, Scale beta, cons
     constexpr int kPacks = kChunk / V::kLanes;
     double reach = keeper.need(m, beta);
     float need = safely(reach);
-    if (!piece.columns && piece.first % 4) return;  // pieces start where blocks of scores do
     for (std::int64_t from = 0; from < piece.count; from += kChunk) {
         const std::int64_t n = std::min<std::int64_t>(kChunk, piece.count - from);
         alignas(64) float x[kChunk];

@@ -11,16 +11,12 @@ namespace {
 enum Status : std::uint8_t { kFine, kEmpty, kNaNs, kTooMany, kOutOfRange };
 
 template <class T> class Draws {
-    static constexpr std::int64_t kTogether = 256;  // draws of a row that pass over it together
+    static constexpr std::int64_t kTogether = 32;  // draws of a row that pass over it together
     const SampleJob& job_;
     Row<T> row_;
     const std::int64_t at_;
     Moments p_;
 
-    struct Drawn {
-        double x;
-        std::int64_t at;
-    };
     Philox words(std::int64_t draw) const {
         const std::int64_t stream = job_.stream ? job_.stream[at_] : at_;
         return {job_.seed, static_cast<std::uint64_t>(stream), static_cast<std::uint32_t>(draw)};
@@ -41,14 +37,15 @@ template <class T> class Draws {
         row_.infinite = false;
         for (std::int64_t b = 0; b < row_.group.blocks(); ++b) {
             const std::int64_t n = row_.group.end(b) - row_.group.begin(b);
-            Look<T> found = look(row_.scores(b), n);
+            Look<T> found = look(row_.as_they_are(b), n);
             if (found.nan) return kNaNs;
             if (found.top == std::numeric_limits<T>::infinity()) {
                 if (!row_.infinite) std::fill_n(best, count, Best{});
                 row_.infinite = true;
                 found.top = 0;
+            } else if (row_.infinite || found.top == -std::numeric_limits<T>::infinity()) {
+                continue;
             }
-            if (found.top == -std::numeric_limits<T>::infinity()) continue;
             const Piece<T> piece{row_.scores(b), nullptr, row_.group.begin(b), n};
             for (std::int64_t i = 0; i < count; ++i)
                 draw(piece, row_.kept, static_cast<double>(found.top), row_.beta, words(first + i), best[i]);

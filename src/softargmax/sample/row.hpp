@@ -110,10 +110,15 @@ template <class T> struct Row {
     explicit Row(Block& g) : group(g), beta(g.beta(0)), length(g.length) {}
     bool frozen() const { return std::isinf(beta.hi); }  // T = 0: the first maximum alone
 
-    const T* scores(std::int64_t block) {
+    const T* as_they_are(std::int64_t block) {
         if (block != loaded_) group.load(block);
         loaded_ = block;
-        return infinite ? infinities(block) : group.scores;
+        return group.scores;
+    }
+    // 0 where an infinite row is infinite, -inf elsewhere.
+    const T* scores(std::int64_t block) {
+        const T* z = as_they_are(block);
+        return infinite ? infinities(block) : z;
     }
     template <class F> void each(F f) {
         for (std::int64_t i = 0; list && i < length; i += kBlock)
@@ -126,7 +131,7 @@ template <class T> struct Row {
     bool nan_or_maximum() {
         T top = -std::numeric_limits<T>::infinity();
         for (std::int64_t b = 0; b < group.blocks(); ++b) {
-            const Look<T> found = look(scores(b), group.end(b) - group.begin(b));
+            const Look<T> found = look(as_they_are(b), group.end(b) - group.begin(b));
             if (found.nan) return true;
             top = std::max(top, found.top);
         }
