@@ -90,9 +90,11 @@ def test_long_ties(classes: int, value: float) -> None:
 def test_scores_closer_than_a_distance_can_tell() -> None:
     """Different scores at one rounded distance from the maximum: the larger ones go first."""
     z = np.append(np.arange(5000.0)[::-1] * 2.0**-1070, 1.0)
-    with softargmax.using("reference"):
-        expected = kept(z, top_p=0.6)
-    assert np.array_equal(kept(z, top_p=0.6), expected)
+    for scores in (z, z[:-1], np.random.default_rng(0).permutation(z[:-1])):
+        for options in ({"top_p": 0.6}, {"top_k": 4500}):
+            with softargmax.using("reference"):
+                expected = kept(scores, **options)
+            assert np.array_equal(kept(scores, **options), expected)
 
 
 WARPERS = {

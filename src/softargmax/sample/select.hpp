@@ -27,11 +27,12 @@ template <class T> class Select {
     static constexpr int kTile = Row<T>::kTile, kMostSteps = 4096;
     static constexpr std::int64_t kFew = 2048, kVeryFew = 128;
 
+    static constexpr double kLeastDepth = 1e-290;  // the number of steps over less than this may overflow
     // The depths from low to high, cut into steps.
     struct Steps {
         double low, high;
         int count;
-        double factor = high > low ? (count - 1) / (high - low) : 0;
+        double factor = high - low > kLeastDepth ? (count - 1) / (high - low) : 0;
     };
     // Where the goal is reached, and what has been added up before.
     struct Reached {
@@ -189,7 +190,8 @@ template <class T> class Select {
             before = found.before;
             if (there.count <= kFew) return finish(before, goal);
             if (there.least_key == there.greatest_key) return first_alike(there.least_key, before, goal);
-            if (there.first == there.last) {  // one depth, several keys: closer than rounding can tell
+            // One depth, several keys, closer than rounding can tell; or depths too close for the steps between them.
+            if (there.last - there.first <= kLeastDepth) {
                 gather(steps, found.step, there.count);
                 return finish(before, goal);
             }
