@@ -108,7 +108,7 @@ template <class T> class Draws {
             if (!row_.list && job_.draws > 1 && p_.count <= row_.length / 8) filters.list_what_is_left();
         }
         if (job_.replace) with_replacement();
-        else without_replacement();
+        else if (job_.draws > 0) without_replacement();
         return kFine;
     }
 };
