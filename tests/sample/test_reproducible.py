@@ -81,6 +81,24 @@ def test_halves_of_torch(dtype: str) -> None:
         )
 
 
+def test_bfloat16_of_numpy() -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    z = scores()[:50].astype(bfloat16)
+    for options in CASES.values():
+        wide = z.astype(np.float32)
+        assert np.array_equal(
+            softargmax.categorical(z, seed=1, **options), softargmax.categorical(wide, seed=1, **options)
+        )
+    kept = softargmax.filter_scores(z, top_p=0.5)
+    assert (
+        kept.dtype
+        == softargmax.gumbel_softmax(z, seed=0).dtype
+        == softargmax.gumbel(3, like=z, seed=0).dtype
+        == bfloat16
+    )
+    assert np.array_equal(kept.astype(np.float32), softargmax.filter_scores(z.astype(np.float32), top_p=0.5))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("classes", [1, 2, 63, 64, 65, 1000, 4097, 9000])
 def test_it_is_the_arg_max_of_scores_and_noise(classes: int, dtype: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from softargmax.core.dispatch import as_number, implementation, namespace
+from softargmax.core.dispatch import as_number, device_of, implementation, namespace
 from softargmax.sample.options import ORDERS, asked, number_of_draws, rows_of
 from softargmax.sample.results import CategoricalWithLogprob
 from softargmax.sample.seeds import source
@@ -286,4 +286,5 @@ def filter_scores(  # noqa: PLR0913 each is asked for by its name
     }  # fmt: skip
     wanted = asked(z, temperature, where, order, **filters)
     kept = implementation("sample", z).keep(z, wanted)
-    return namespace(z).where(kept, z, -float("inf"))
+    xp = namespace(z)
+    return xp.where(kept, z, xp.asarray(-float("inf"), dtype=z.dtype, device=device_of(z)))
