@@ -123,7 +123,7 @@ def test_log_probabilities(dtype: str) -> None:
     assert float(sure.logprob) == pytest.approx(-np.exp(-40.0), rel=1e-12)
 
 
-def test_parameters_per_row(backend: Backend) -> None:
+def test_parameters_per_row(quick: Backend) -> None:
     """A batch that mixes them draws as each row with its own."""
     z = np.random.default_rng(2).standard_normal((6, 50)).astype("float32") * 2
     options = {
@@ -132,14 +132,14 @@ def test_parameters_per_row(backend: Backend) -> None:
         "top_p": [1.0, 0.5, 0.9, 0.3, 0.2, 1.0],
         "min_p": [0.0, 0.1, 0.0, 0.2, 0.0, 1.0],
     }
-    arrays = {k: backend.array(v, "int32" if k == "top_k" else "float32") for k, v in options.items()}
-    found = backend.back(softargmax.categorical(backend.array(z), seed=4, num_samples=9, **arrays))
+    arrays = {k: quick.array(v, "int32" if k == "top_k" else "float32") for k, v in options.items()}
+    found = quick.back(softargmax.categorical(quick.array(z), seed=4, num_samples=9, **arrays))
     for i, row in enumerate(z):
-        one = {k: backend.array(v[i : i + 1], "int32" if k == "top_k" else "float32") for k, v in options.items()}
+        one = {k: quick.array(v[i : i + 1], "int32" if k == "top_k" else "float32") for k, v in options.items()}
         alone = softargmax.categorical(
-            backend.array(row[None]), seed=4, num_samples=9, stream=backend.array([i], "int32"), **one
+            quick.array(row[None]), seed=4, num_samples=9, stream=quick.array([i], "int32"), **one
         )
-        assert (backend.back(alone)[0] == found[i]).all()
+        assert (quick.back(alone)[0] == found[i]).all()
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
