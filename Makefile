@@ -18,7 +18,7 @@ SANITIZE := build/sanitize
 # Not every product of the losses' options: they are minutes there, and touch the same memory again and again. Nor what
 # runs no native code, looks for the same with guarded pages, or weighs memory, which the sanitizers use up themselves.
 SANITIZE_LESS := not reference and not test_guard and not temporary
-SANITIZE_TESTS ?= $(wildcard tests/core tests/native tests/normalize) $(filter-out %/test_products.py %/test_torch_%.py, $(wildcard tests/loss/test_*.py tests/sparse/test_*.py))
+SANITIZE_TESTS ?= $(wildcard tests/core tests/native tests/normalize) $(filter-out %/test_products.py %/test_torch_%.py, $(wildcard tests/loss/test_*.py tests/sparse/test_*.py)) $(addprefix tests/sample/test_,filters.py edges.py fuzz.py reproducible.py)
 SANITIZE_ENV = ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
@@ -80,6 +80,7 @@ bench: $(VENV)/.native $(VENV)/.group-test ## ratios against torch and SciPy; wi
 	$(BIN)/python -m bench.normalize $(BENCH_ARGS)
 	$(BIN)/python -m bench.loss $(BENCH_ARGS)
 	$(BIN)/python -m bench.sparse $(BENCH_ARGS)
+	$(BIN)/python -m bench.sample $(BENCH_ARGS)
 
 memory: $(VENV)/.native $(VENV)/.group-test ## a 4 GiB file converted under a cap
 	$(BIN)/python -m bench.memory

@@ -47,6 +47,15 @@ if TYPE_CHECKING:
     from softargmax.normalize import softmax_jacobian as softmax_jacobian
     from softargmax.normalize import softmax_with_lse as softmax_with_lse
     from softargmax.normalize import softmin as softmin
+    from softargmax.sample import CategoricalWithLogprob as CategoricalWithLogprob
+    from softargmax.sample import SpeculativeSample as SpeculativeSample
+    from softargmax.sample import boltzmann_policy as boltzmann_policy
+    from softargmax.sample import categorical as categorical
+    from softargmax.sample import categorical_with_logprob as categorical_with_logprob
+    from softargmax.sample import filter_scores as filter_scores
+    from softargmax.sample import gumbel as gumbel
+    from softargmax.sample import gumbel_softmax as gumbel_softmax
+    from softargmax.sample import speculative_sample as speculative_sample
     from softargmax.sparse import Threshold as Threshold
     from softargmax.sparse import entmax as entmax
     from softargmax.sparse import entmax_loss as entmax_loss
@@ -97,6 +106,17 @@ _HOME = {
         "softmin",
     ),
     "softargmax.sparse": ("Threshold", "entmax", "entmax_loss", "sparsemax", "sparsemax_loss", "threshold"),
+    "softargmax.sample": (
+        "CategoricalWithLogprob",
+        "SpeculativeSample",
+        "boltzmann_policy",
+        "categorical",
+        "categorical_with_logprob",
+        "filter_scores",
+        "gumbel",
+        "gumbel_softmax",
+        "speculative_sample",
+    ),
 }
 _MODULES = ("nn", "stream")
 _OPERATORS = (("torch_ops", "softargmax._native"), ("torch_reference", "torch"))  # a room's, and what they need

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from softargmax.loss.modules import CrossEntropyLoss, LinearCrossEntropyLoss
     from softargmax.normalize.modules import LogSoftmax, Softmax
+    from softargmax.sample.modules import GumbelSoftmax
     from softargmax.sparse.modules import Entmax, EntmaxLoss, Sparsemax, SparsemaxLoss
 
 _HOME = {
     "softargmax.loss.modules": ("CrossEntropyLoss", "LinearCrossEntropyLoss"),
     "softargmax.normalize.modules": ("LogSoftmax", "Softmax"),
     "softargmax.sparse.modules": ("Entmax", "EntmaxLoss", "Sparsemax", "SparsemaxLoss"),
+    "softargmax.sample.modules": ("GumbelSoftmax",),
 }
 _home_of = {name: home for home, names in _HOME.items() for name in names}
 
@@ -21,6 +23,7 @@ __all__ = [
     "CrossEntropyLoss",
     "Entmax",
     "EntmaxLoss",
+    "GumbelSoftmax",
     "LinearCrossEntropyLoss",
     "LogSoftmax",
     "Softmax",

@@ -16,9 +16,13 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parent.parent / "src" / "softargmax"
-KERNELS = SOURCE / "normalize" / "kernels.cpp"
+NORMALIZE, SAMPLE = (SOURCE / room / "kernels.cpp" for room in ("normalize", "sample"))
 # Which sources make a program, and how many lines it prints.
-PROGRAMS = {"states": ([HERE / "bits.cpp"], 56), "operations": ([HERE / "operations.cpp", KERNELS], 1800)}
+PROGRAMS = {
+    "states": ([HERE / "bits.cpp"], 56),
+    "operations": ([HERE / "operations.cpp", NORMALIZE], 1800),
+    "draws": ([HERE / "draws.cpp", SAMPLE], 420),
+}
 
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", f"-I{SOURCE}", "-fopenmp"]
 ISAS = {"v4": ["-march=x86-64-v4", "-mprefer-vector-width=512"], "v3": ["-march=x86-64-v3"], "baseline": []}

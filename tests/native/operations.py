@@ -56,6 +56,21 @@ def _threshold(z: Array) -> Array:
     return np.stack([tau, support.astype(tau.dtype)], axis=1)
 
 
+def _draws(z: Array, **options: Any) -> Array:
+    """Return draws of the rows, all of one stream, and their log-probabilities; -1 of rows that have none."""
+    stream = np.full(z.shape[0], 7)
+    good = ~np.isnan(z).any(axis=1) & (z > -np.inf).any(axis=1)
+    found = softargmax.categorical_with_logprob(
+        np.where(good[:, None], z, np.zeros(1, z.dtype)), seed=3, stream=stream, **options
+    )
+    return np.where(good[:, None], np.stack([found.index, found.logprob, found.support_size], axis=1), -1.0)
+
+
+def _noise(z: Array) -> Array:
+    """Return a row's noise, the same for all of them."""
+    return np.repeat(softargmax.gumbel((1, z.shape[1]), like=z, seed=1), z.shape[0], axis=0)
+
+
 ROW_OPERATIONS: dict[str, RowOperation] = {
     "softmax": softargmax.softmax,
     "log_softmax": softargmax.log_softmax,
@@ -94,6 +109,13 @@ ROW_OPERATIONS: dict[str, RowOperation] = {
     "entmax alpha per row": lambda z: softargmax.entmax(z, _orders(z)),
     "entmax where": lambda z: softargmax.entmax(z, 1.75, where=_columns(z, 12) < 0.7),
     "threshold": _threshold,
+    "categorical": lambda z: softargmax.categorical(
+        np.nan_to_num(z, nan=1.0, neginf=-9.0), seed=5, stream=np.full(z.shape[0], 2)
+    ),
+    "categorical, filters": lambda z: _draws(z, top_k=min(40, z.shape[1]), top_p=0.9, temperature=_per_row(z)),
+    "categorical, top_p": lambda z: _draws(z, top_p=0.95, min_p=1e-3, temperature=2.0),
+    "filter_scores": lambda z: softargmax.filter_scores(z, typical_p=0.9, epsilon=1e-4, eta=1e-3, order="joint"),
+    "gumbel": _noise,
     "softmax to float64": lambda z: softargmax.softmax(z, dtype=np.float64),
 }
 

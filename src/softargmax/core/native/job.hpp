@@ -90,6 +90,23 @@ struct SparseJob : Job {
     std::int64_t seed_stride = 0;  // 0: one for all rows
 };
 
+// Draws from the softmax of rows; where no index is asked for, 1 in `out` where the filters leave a score and 0 where
+// not; without scores, Gumbel noise into `out`, or the random words themselves.
+struct SampleJob : Job {
+    Operand top_k, top_p, min_p, typical_p, epsilon, eta;  // double, one per row or one for all; absent: no such filter
+    bool joint = false;  // each filter sees the whole row, not what the one before has left
+    std::uint64_t seed = 0;
+    const std::int64_t* stream = nullptr;  // one per row; null: its index
+    std::int64_t draws = 1;  // of each row; of noise: which one
+    bool replace = true;
+    std::int64_t* index = nullptr;  // rows times draws; -1 in a row that cannot be drawn from
+    double* logprob = nullptr;  // rows times draws; null: not wanted
+    std::int64_t* support = nullptr;  // how many could be drawn; null: not wanted
+    std::uint8_t* status = nullptr;  // of each row, 0 if all is well
+    std::uint64_t* words = nullptr;  // of noise: written if there is no `out`, else what it is made of
+    std::int64_t first = 0;  // the column that the words start at
+};
+
 // A product of matrices, out = A B + bias, or out + A B; out is float64 where A or B is, else float32, its rows
 // contiguous.
 struct Factor2D {
@@ -101,7 +118,7 @@ struct ProductJob {
     Factor2D a, b;
     std::int64_t rows = 0, cols = 0, depth = 0;
     char* out = nullptr;
-    std::int64_t pitch = 0;     // from one row of `out` to the next, in elements
+    std::int64_t pitch = 0;  // from one row of `out` to the next, in elements
     const char* bias = nullptr;  // `cols` numbers of out's type
     bool adds = false;
     bool sparse = false;  // A has many zeros, and B is finite: tiles of zeros are left out
@@ -120,6 +137,7 @@ struct Entries {
     void (*run)(const Job&);
     void (*run_loss)(const LossJob&);
     void (*run_sparse)(const SparseJob&);
+    void (*run_sample)(const SampleJob&);
     void (*run_product)(const ProductJob&);
     double (*multiply_adds)(std::int64_t);
 };
@@ -128,6 +146,7 @@ struct Entries {
     void run(const Job& job);                  \
     void run_loss(const LossJob& job);         \
     void run_sparse(const SparseJob& job);     \
+    void run_sample(const SampleJob& job);     \
     void run_product(const ProductJob& job);   \
     double multiply_adds(std::int64_t rounds); \
     }

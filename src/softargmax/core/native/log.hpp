@@ -53,18 +53,14 @@ template <int terms, class V> SOFTARGMAX_INLINE V log_of(Two<V> v) {
     const Logs<V> x = logs_of<terms>(v);
     return fma(x.k, V::all(E::ln2_hi), x.t - (x.half - (x.tail + fma(x.k, V::all(E::ln2_lo), x.rest))));
 }
-template <class V> SOFTARGMAX_INLINE V log_of(V v) {
-    return log_of<kLogTerms<typename V::Scalar>>(Two<V>{v, V::all(0)});
-}
+template <class T> constexpr int kExpTerms = sizeof(Exp<T>::q) / sizeof(T);
 
-// e^y where that is a normal number.
-template <int n, class V> SOFTARGMAX_INLINE V exp_of(Two<V> y) {
+// e^y where that is a normal number; of n terms, or 0: of all.
+template <int n = 0, class V> SOFTARGMAX_INLINE V exp_of(Two<V> y) {
     using T = typename V::Scalar;
     using E = Exp<T>;
     const V magic = V::all(E::magic + E::bias), km = fma(y.hi, V::all(E::log2e), magic), k = km - magic;
     const V r = fma(k, V::all(-E::ln2_lo), fma(k, V::all(-E::ln2_hi), y.hi)) + y.lo, power = power_of_two(km);
-    return fma(exp_less_one<T, n>(r), power, power);
+    return fma(exp_less_one<T, n == 0 ? kExpTerms<T> : n>(r), power, power);
 }
-template <class T> constexpr int kExpTerms = sizeof(Exp<T>::q) / sizeof(T);
-
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME

@@ -1,0 +1,290 @@
+"""Draws from the softmax of rows, and what filters leave of its scores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from softargmax.core.dispatch import as_number, device_of, implementation, namespace
+from softargmax.sample.options import ORDERS, asked, number_of_draws, rows_of
+from softargmax.sample.results import CategoricalWithLogprob
+from softargmax.sample.seeds import source
+
+if TYPE_CHECKING:
+    from softargmax.sample.reference import Drawn
+
+
+class DrawKeywords(TypedDict, total=False):
+    """The options of `categorical`."""
+
+    temperature: Any
+    top_k: Any
+    top_p: Any
+    min_p: Any
+    where: Any
+    num_samples: int | None
+    replace: bool
+    seed: int | None
+    stream: Any
+    generator: Any
+    order: str
+
+
+def categorical(  # noqa: PLR0913 each is asked for by its name
+    z: Any,
+    /,
+    *,
+    temperature: Any = 1.0,
+    top_k: Any = None,
+    top_p: Any = None,
+    min_p: Any = None,
+    where: Any = None,
+    num_samples: int | None = None,
+    replace: bool = True,
+    seed: int | None = None,
+    stream: Any = None,
+    generator: Any = None,
+    order: str = ORDERS[0],
+) -> Any:
+    r"""Classes drawn from the softmax of scores, after filters.
+
+    .. math:: \arg\max_i\,(\beta z_i + g_i) \sim \mathrm{softmax}(\beta z), \qquad g_i = -\log(-\log(1 - V_i))
+
+    Parameters
+    ----------
+    z : array_like
+        Scores, shape (..., K), any array library.
+    temperature : float or array
+        T, at least 0. 0 is the arg max, of equal scores the first; infinity is uniform over the support.
+    top_k : int or array, optional
+        Keep the k largest, from 1 to K.
+    top_p : float or array, optional
+        Keep the smallest set of most probable classes whose mass reaches p, above 0 and at most 1.
+    min_p : float or array, optional
+        Keep those with at least this share, 0 to 1, of the greatest probability.
+    where : array of bool, optional
+        The support as in `softmax`.
+    num_samples : int, optional
+        How many draws of each row; one without it.
+    replace : bool
+        Whether a class may be drawn again.
+    seed : int, optional
+        0 to 2^64 - 1. Without seed and generator, one is drawn from the default generator of z's library.
+    stream : array of int, optional
+        One per row: which of the seed's streams of random numbers is the row's. Without it the row's index.
+    generator : numpy.random.Generator or torch.Generator, optional
+        What a seed is drawn from.
+    order : {"top_k_first", "joint"}
+        Whether each filter sees what the ones before (in the order above) have left, renormalised, as in Hugging Face
+        transformers and vLLM; or each the whole row, and the sets are intersected.
+
+    Returns
+    -------
+    array of int64
+        Shape (...), with `num_samples` (..., num_samples). Without replacement in the order of being drawn.
+
+    Raises
+    ------
+    ValueError
+        If a row has nothing in its support or a NaN in it (the row is named; on devices and under tracing, where nobody
+        looks, its index is -1); if it has fewer classes than draws without replacement; if an argument is out of its
+        range.
+    TypeError
+        If an argument is of a wrong kind.
+
+    Notes
+    -----
+    Temperature, top_k, top_p and min_p are numbers, or arrays with one per row. Of equal scores at the boundary of
+    top_k and top_p the first by column are kept. k entries of +inf share the row. A class of probability 0 is never
+    drawn, one of probability 2^-40 at its rate.
+
+    A row's draw depends on its scores, its options, seed and stream, and on nothing else: not on the batch, the
+    threads, the instruction set. It is the arg max of ``z / T + gumbel(z.shape, seed=seed)`` over what is kept; draws
+    without replacement are the largest of these in order. A row is read by one thread, and once for each draw.
+
+    No gradient: `gumbel_softmax` has one.
+
+    References
+    ----------
+    Gumbel (1954), Statistical theory of extreme values. Kool, van Hoof & Welling (2019), Stochastic beams and where to
+    find them, section 3. arXiv:1903.06059. Holtzman et al. (2020), The curious case of neural text degeneration
+    (top-p). arXiv:1904.09751. Nguyen et al. (2024), Min p sampling. arXiv:2407.01082.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> z = [[1.0, 2.0, 8.0], [1.0, 1.0, 1.0]]
+    >>> softargmax.categorical(z, seed=0)
+    array([2, 2])
+    >>> softargmax.categorical(z, temperature=[1.0, 2.0], top_k=2, num_samples=5, seed=0).shape
+    (2, 5)
+    """
+    options: DrawKeywords = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "where": where,
+        "num_samples": num_samples,
+        "replace": replace,
+        "seed": seed,
+        "stream": stream,
+        "generator": generator,
+        "order": order,
+    }
+    return _drawn(z, options, counts=False).index
+
+
+def categorical_with_logprob(z: Any, /, **options: Unpack[DrawKeywords]) -> CategoricalWithLogprob:
+    r"""Draws as `categorical` makes them, their log-probabilities, and the number of classes there were.
+
+    .. math:: \log p_i = \beta z_i - \log \sum_{j\,\mathrm{kept}} e^{\beta z_j}
+
+    Parameters
+    ----------
+    z
+        As in `categorical`.
+    **options
+        Those of `categorical`.
+
+    Returns
+    -------
+    CategoricalWithLogprob
+        index; logprob, of the same shape, in the filtered and renormalised distribution (float32 for half scores); and
+        support_size (...), how many classes could have been drawn.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `categorical`.
+
+    Notes
+    -----
+    The draws are those of `categorical` with the same options. At temperature 0 logprob is 0 and support_size 1.
+    Without replacement logprob is that of a first draw. A row that cannot be drawn from, where nobody looks: NaN and 0.
+
+    No gradient. For that of log p, as policy gradients want it, take
+    ``selected_log_softmax(filter_scores(z, ...), index, temperature=...)``.
+
+    References
+    ----------
+    Holtzman et al. (2020), The curious case of neural text degeneration. arXiv:1904.09751.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> drawn = softargmax.categorical_with_logprob([[1.0, 2.0, 8.0], [1.0, 1.0, 1.0]], top_p=0.9, seed=0)
+    >>> drawn.logprob.round(4), drawn.support_size
+    (array([ 0.    , -1.0986]), array([1, 3]))
+    """
+    drawn = _drawn(z, options, counts=True)
+    return CategoricalWithLogprob(drawn.index, drawn.logprob, as_number(drawn.support_size))
+
+
+def _drawn(z: Any, options: DrawKeywords, *, counts: bool) -> Drawn:
+    given = {**_DEFAULTS, **options}
+    unknown = given.keys() - _DEFAULTS.keys()
+    if unknown:
+        raise TypeError(f"{min(unknown)}: no such option; there are {', '.join(_DEFAULTS)}")
+    z = rows_of(z)
+    wanted = asked(
+        z, given["temperature"], given["where"], given["order"],
+        top_k=given["top_k"], top_p=given["top_p"], min_p=given["min_p"],
+    )  # fmt: skip
+    replace, n = bool(given["replace"]), number_of_draws(given["num_samples"])
+    if not replace and n > z.shape[-1] > 0:
+        raise ValueError(f"num_samples: {n} without replacement, of {z.shape[-1]} classes")
+    numbers = source(z, tuple(z.shape[:-1]), given["seed"], given["stream"], given["generator"])
+    run = implementation("sample", z)
+    found: Drawn = run.draw(z, wanted, numbers, n, replace=replace, counts=counts)
+    if given["num_samples"] is not None:
+        return found
+    first = (x if x is None else as_number(x[..., 0]) for x in found[:2])
+    return found._replace(**dict(zip(("index", "logprob"), first, strict=True)))
+
+
+_DEFAULTS: dict[str, Any] = {
+    "temperature": 1.0,
+    "top_k": None,
+    "top_p": None,
+    "min_p": None,
+    "where": None,
+    "num_samples": None,
+    "replace": True,
+    "seed": None,
+    "stream": None,
+    "generator": None,
+    "order": ORDERS[0],
+}
+
+
+def filter_scores(  # noqa: PLR0913 each is asked for by its name
+    z: Any,
+    /,
+    *,
+    temperature: Any = 1.0,
+    top_k: Any = None,
+    top_p: Any = None,
+    min_p: Any = None,
+    typical_p: Any = None,
+    epsilon: Any = None,
+    eta: Any = None,
+    where: Any = None,
+    order: str = ORDERS[0],
+) -> Any:
+    r"""The scores, with -inf for every class that the filters leave out.
+
+    .. math:: z'_i = z_i \text{ if } i \text{ is kept, else } -\infty
+
+    Parameters
+    ----------
+    z, temperature, top_k, top_p, min_p, where, order
+        As in `categorical`. The temperature is that of the probabilities the filters look at; the scores that are kept
+        are not divided by it.
+    typical_p : float or array, optional
+        Keep the smallest set of classes whose :math:`-\log p` is nearest to the entropy H and whose mass reaches this.
+    epsilon : float or array, optional
+        Keep those with p at least epsilon.
+    eta : float or array, optional
+        Keep those with p at least :math:`\min(\epsilon, \sqrt{\epsilon}\, e^{-H})`, epsilon being this number.
+
+    Returns
+    -------
+    array
+        Of z's shape and dtype.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of a wrong kind or out of its range.
+
+    Notes
+    -----
+    One after the other, in the order top_k, top_p, min_p, typical_p, epsilon, eta, each on what is left, renormalised;
+    or with "joint" each on the whole row. At least one class survives: the top one (all that equal it, of min_p,
+    epsilon and eta), of typical_p alone the most typical. A row of NaN, and one with nothing in its support, stay.
+
+    ``softmax(filter_scores(z, temperature=T, ...), temperature=T)`` is the distribution `categorical` draws from.
+
+    Gradient: 1 where a score is kept, else 0.
+
+    References
+    ----------
+    Meister et al. (2023), Locally typical sampling, TACL 11. arXiv:2202.00666. Hewitt, Manning & Liang (2022),
+    Truncation sampling as language model desmoothing (epsilon, eta). arXiv:2210.15191. And as `categorical`.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.filter_scores([1.0, 4.0, 2.0, 3.0], top_k=2)
+    array([-inf,   4., -inf,   3.])
+    >>> softargmax.filter_scores([1.0, 4.0, 2.0, 3.0], top_p=0.8, temperature=2.0)
+    array([-inf,   4.,   2.,   3.])
+    """
+    z = rows_of(z)
+    filters = {
+        "top_k": top_k, "top_p": top_p, "min_p": min_p, "typical_p": typical_p, "epsilon": epsilon, "eta": eta
+    }  # fmt: skip
+    wanted = asked(z, temperature, where, order, **filters)
+    kept = implementation("sample", z).keep(z, wanted)
+    xp = namespace(z)
+    return xp.where(kept, z, xp.asarray(-float("inf"), dtype=z.dtype, device=device_of(z)))

@@ -1,0 +1,188 @@
+// Draws from rows, what filters leave over of them, and Gumbel noise. Compiled once for each instruction set.
+//
+// A row is one thread's, however long it is. Without filters, one pass: the draw is the arg max of beta z + g, and a
+// maximum is all that one block hands to the next. With them the row is read a few times, a block at a time.
+#include "sample/draw.hpp"
+#include "sample/filters.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace {
+
+enum Status : std::uint8_t { kFine, kEmpty, kNaNs, kTooMany, kOutOfRange };
+
+template <class T> class Draws {
+    static constexpr std::int64_t kTogether = 32;  // draws of a row that pass over it together
+    const SampleJob& job_;
+    Row<T> row_;
+    const std::int64_t at_;
+    Moments p_;
+
+    Philox words(std::int64_t draw) const {
+        const std::int64_t stream = job_.stream ? job_.stream[at_] : at_;
+        return {job_.seed, static_cast<std::uint64_t>(stream), static_cast<std::uint32_t>(draw)};
+    }
+    void put(std::int64_t draw, double x, std::int64_t column) const {
+        job_.index[at_ * job_.draws + draw] = column;
+        if (job_.logprob) job_.logprob[at_ * job_.draws + draw] = x - p_.log_l();
+    }
+    Status fail(Status why) const {
+        std::fill_n(job_.index + at_ * job_.draws, job_.draws, std::int64_t{-1});
+        if (job_.support) job_.support[at_] = 0;
+        return why;
+    }
+
+    // One pass over the row: the maximum of each block is that of its candidates.
+    Status at_once(std::int64_t first, std::int64_t count) {
+        Best best[kTogether];
+        row_.infinite = false;
+        for (std::int64_t b = 0; b < row_.group.blocks(); ++b) {
+            const std::int64_t n = row_.group.end(b) - row_.group.begin(b);
+            Look<T> found = look(row_.as_they_are(b), n);
+            if (found.nan) return kNaNs;
+            if (found.top == std::numeric_limits<T>::infinity()) {
+                if (!row_.infinite) std::fill_n(best, count, Best{});
+                row_.infinite = true;
+                found.top = 0;
+            } else if (row_.infinite || found.top == -std::numeric_limits<T>::infinity()) {
+                continue;
+            }
+            const Piece<T> piece{row_.scores(b), nullptr, row_.group.begin(b), n};
+            for (std::int64_t i = 0; i < count; ++i)
+                draw(piece, row_.kept, static_cast<double>(found.top), row_.beta, words(first + i), best[i]);
+        }
+        if (best[0].at < 0) return kEmpty;
+        for (std::int64_t i = 0; i < count; ++i) put(first + i, 0, best[i].at);
+        return kFine;
+    }
+
+    void with_replacement() {
+        Best best[kTogether];
+        for (std::int64_t first = 0; first < job_.draws; first += kTogether) {
+            const std::int64_t count = std::min(kTogether, job_.draws - first);
+            std::fill_n(best, count, Best{});
+            row_.each([&](const Piece<T>& piece) {
+                for (std::int64_t i = 0; i < count; ++i)
+                    draw(piece, row_.kept, row_.m, row_.beta, words(first + i), best[i]);
+            });
+            for (std::int64_t i = 0; i < count; ++i) put(first + i, distance(best[i].z, row_.m, row_.beta), best[i].at);
+        }
+    }
+    void without_replacement() {
+        thread_local std::vector<Ranked> all;
+        Top top(all, job_.draws, row_.m);
+        const Philox noise = words(0);
+        row_.each([&](const Piece<T>& piece) { draw(piece, row_.kept, row_.m, row_.beta, noise, top); });
+        top.finish();
+        for (std::int64_t i = 0; i < job_.draws; ++i)
+            put(i, all[static_cast<std::size_t>(i)].x, all[static_cast<std::size_t>(i)].at);
+    }
+
+  public:
+    Draws(Group<T, 1>& group, const SampleJob& job) : job_(job), row_(group), at_(group.first) {}
+
+    Status run() {
+        Filters<T> filters(row_, job_, true);
+        if (row_.length > 0 && !filters.sound()) return fail(kOutOfRange);
+        const bool filtered = Filters<T>::any_asked(job_), counts = job_.logprob || job_.support || !job_.replace;
+        if (!filtered && !counts && !row_.frozen()) {
+            for (std::int64_t first = 0; first < job_.draws; first += kTogether)
+                if (const Status status = at_once(first, std::min(kTogether, job_.draws - first))) return fail(status);
+            return kFine;
+        }
+        if (filters.lists_the_top() ? filters.nan_or_top() : row_.nan_or_maximum()) return fail(kNaNs);
+        if (row_.m == -kInf) return fail(kEmpty);
+        if (row_.frozen()) {
+            if (!job_.replace && job_.draws > 1) return fail(kTooMany);
+            const std::int64_t top = row_.first_maximum();
+            p_.r = 0;
+            for (std::int64_t i = 0; i < job_.draws; ++i) put(i, 0, top);
+            if (job_.support) job_.support[at_] = 1;
+            return kFine;
+        }
+        if (filtered) filters();
+        if (counts || (filtered && job_.draws > 1)) {
+            p_ = moments(row_);
+            if (job_.support) job_.support[at_] = p_.count;
+            if (!job_.replace && job_.draws > p_.count) return fail(kTooMany);
+            // A few are drawn from many times: they are put together.
+            if (!row_.list && job_.draws > 1 && p_.count <= row_.length / 8) filters.list_what_is_left();
+        }
+        if (job_.replace) with_replacement();
+        else if (job_.draws > 0) without_replacement();
+        return kFine;
+    }
+};
+
+// 1 where a score is left, 0 where it is not.
+template <class T> Status mark(Group<T, 1>& group, const SampleJob& job) {
+    Row<T> row(group);
+    Filters<T> filters(row, job, false);
+    if (!filters.sound()) return kOutOfRange;
+    const bool nan = row.nan_or_maximum();
+    if (!nan && row.m > -kInf) {
+        if (row.frozen()) row.kept = {static_cast<T>(row.m), row.first_maximum()};
+        else filters();
+    }
+    T* marks = scratch(kOther).get<T>(kBlock);
+    for (std::int64_t b = 0; b < group.blocks(); ++b) {
+        const T* z = row.scores(b);
+        const std::int64_t from = group.begin(b), n = group.end(b) - from;
+        for (std::int64_t i = 0; i < n; ++i) {
+            bool left = nan ? !(z[i] == -std::numeric_limits<T>::infinity()) : row.kept(z[i], from + i);
+            if (left && !row.band.everything())
+                left = row.band(distance(static_cast<double>(z[i]), row.m, row.beta), from + i);
+            marks[i] = left ? T{1} : T{0};
+        }
+        write(job, job.out, group.first, 1, from, group.end(b), marks, group.pitch);
+    }
+    return kFine;
+}
+
+// Gumbel noise of whole rows; or their words alone, or the noise of words that are given.
+void put_noise(const SampleJob& job) {
+    const std::int64_t cols = job.cols.total;
+    parallel_for(job.threads, job.rows.total, [&](std::int64_t begin, std::int64_t end) {
+        std::uint32_t w1[kChunk] = {}, w2[kChunk] = {};
+        double g[kChunk];
+        for (std::int64_t row = begin; row < end; ++row) {
+            const std::int64_t stream = job.stream ? job.stream[row] : row;
+            const Philox words(job.seed, static_cast<std::uint64_t>(stream), static_cast<std::uint32_t>(job.draws));
+            for (std::int64_t from = 0; from < cols; from += kChunk) {
+                const std::int64_t n = std::min<std::int64_t>(kChunk, cols - from);
+                if (job.words && job.out) {
+                    for (std::int64_t i = 0; i < n; ++i) {
+                        w1[i] = static_cast<std::uint32_t>(job.words[row * cols + from + i] >> 32);
+                        w2[i] = static_cast<std::uint32_t>(job.words[row * cols + from + i]);
+                    }
+                } else {
+                    words.adjacent(job.first + from, 0, w1);
+                    words.adjacent(job.first + from, 1, w2);
+                }
+                if (!job.out) {
+                    for (std::int64_t i = 0; i < n; ++i)
+                        job.words[row * cols + from + i] = std::uint64_t{w1[i]} << 32 | w2[i];
+                    continue;
+                }
+                for (int i = 0; i < kChunk; i += kLanes) gumbel(w1 + i, w2 + i).store(g + i);
+                write(job, job.out, row, 1, from, from + n, g, cols);
+            }
+        }
+    });
+}
+
+template <class T> void run_as(const SampleJob& job) {
+    each_group<T, 1>(Frame<T>(job, 1), [&](Group<T, 1>& group) {
+        job.status[group.first] = job.index ? Draws<T>(group, job).run() : mark(group, job);
+    });
+}
+
+}  // namespace
+
+void run_sample(const SampleJob& job) {
+    const FloatEnvironment environment;
+    if (!job.z) put_noise(job);
+    else if (job.z.type == Type::f64) run_as<double>(job);
+    else run_as<float>(job);
+}
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME

@@ -1,0 +1,64 @@
+"""The room's functions as torch modules."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from softargmax.sample import gumbel_softmax, torch_ops
+
+__all__ = ["GumbelSoftmax"]
+del torch_ops  # imported so that a model may be compiled before its first call
+
+
+class GumbelSoftmax(nn.Module):
+    r"""Draws along `dim` through which gradients flow, as a module.
+
+    .. math:: y = \mathrm{softmax}\!\left(\frac{z + g}{T}\right)
+
+    Parameters
+    ----------
+    dim : int
+        The axis of the classes.
+    temperature : float or Tensor
+        T as in `softargmax.gumbel_softmax`. A `torch.nn.Parameter` is learned, another tensor is a buffer.
+    hard : bool
+        One-hot, with the gradient of y.
+
+    Notes
+    -----
+    The module is called with scores, and optionally with `where` and a `torch.Generator`. Its noise comes from torch's
+    default generator otherwise. In evaluation mode it draws as in training. Edge rows and gradients are those of
+    `softargmax.gumbel_softmax`.
+
+    See Also
+    --------
+    softargmax.gumbel_softmax : the function.
+
+    Examples
+    --------
+    >>> import torch, softargmax
+    >>> softargmax.nn.GumbelSoftmax(hard=True)(torch.tensor([0.0, 0.0, 60.0]))
+    tensor([0., 0., 1.])
+    """
+
+    temperature: float | Tensor
+
+    def __init__(self, dim: int = -1, *, temperature: float | Tensor = 1.0, hard: bool = False) -> None:
+        super().__init__()
+        self.dim = dim
+        self.hard = hard
+        if isinstance(temperature, Tensor) and not isinstance(temperature, nn.Parameter):
+            self.register_buffer("temperature", temperature)
+        else:
+            self.temperature = temperature
+
+    def forward(self, z: Tensor, where: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+        y: Tensor = gumbel_softmax(
+            z, axis=self.dim, temperature=self.temperature, hard=self.hard, where=where, generator=generator
+        )
+        return y
+
+    def extra_repr(self) -> str:
+        shown = f"<{', '.join(map(str, t.shape))}>" if isinstance(t := self.temperature, Tensor) else repr(t)
+        return f"dim={self.dim}, temperature={shown}, hard={self.hard}"

@@ -1,0 +1,72 @@
+"""Philox4x32-10 in array-API integers, by halves of 16 bits so that nothing exceeds 32: JAX may have no more.
+
+Salmon, Moraes, Dror & Shaw (2011), Parallel random numbers: as easy as 1, 2, 3. `philox.hpp` says what the counter is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from softargmax.core.dispatch import device_of, namespace
+
+WORD = 0xFFFFFFFF
+_ROUNDS = 10
+_FACTORS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+
+
+def word_dtype(xp: Any, device: Any) -> Any:
+    """An integer type that holds 32 bits: int64, or where there is none uint32."""
+    known = xp.__array_namespace_info__().dtypes(device=device, kind="integral")
+    return known.get("int64", known.get("uint32"))
+
+
+def word(value: int, like: Any) -> Any:
+    """A constant of 32 bits as an array of like's type: as numbers JAX takes 31."""
+    return namespace(like).asarray(value, dtype=like.dtype, device=device_of(like))
+
+
+def halves(x: Any, like: Any) -> tuple[Any, Any]:
+    """The lower and upper 32 bits of an integer, in the type of `like`; an array's own type may have 32 only."""
+    if isinstance(x, int):
+        return word(x & WORD, like), word(x >> 32 & WORD, like)
+    xp, mask = namespace(x), word(WORD, like)
+    upper = x >> 32 if str(x.dtype).endswith("64") else xp.where(x < 0, x * 0 - 1, x * 0)
+    return xp.astype(x, like.dtype) & mask, xp.astype(upper, like.dtype) & mask
+
+
+def block(counter: tuple[Any, ...], key: tuple[Any, Any]) -> tuple[Any, ...]:
+    """The four words of a counter: arrays that broadcast with one another."""
+    a, b, c, d = counter
+    k0, k1 = key
+    mask = word(WORD, a)
+    weyl = tuple(word(w, a) for w in _WEYL)
+    for _ in range(_ROUNDS):
+        (p_high, p_low), (q_high, q_low) = _product(a, _FACTORS[0]), _product(c, _FACTORS[1])
+        a, b, c, d = q_high ^ b ^ k0, q_low, p_high ^ d ^ k1, p_low
+        k0, k1 = (k0 + weyl[0]) & mask, (k1 + weyl[1]) & mask
+    return a, b, c, d
+
+
+def _product(x: Any, f: int) -> tuple[Any, Any]:
+    """The upper and lower words of x f."""
+    x1, x0, f1, f0 = x >> 16, x & 0xFFFF, f >> 16, f & 0xFFFF
+    low, left, right = x0 * f0, x0 * f1, x1 * f0
+    middle = (low >> 16) + (left & 0xFFFF) + (right & 0xFFFF)
+    return x1 * f1 + (left >> 16) + (right >> 16) + (middle >> 16), (middle & 0xFFFF) << 16 | low & 0xFFFF
+
+
+def words(like: Any, seed: Any, stream: Any, draws: Any, columns: int) -> tuple[Any, Any]:
+    """The upper and lower words of the columns' numbers, (rows, draws, columns), on `like`'s device."""
+    xp, device = namespace(like), device_of(like)
+    blocks = xp.arange((columns + 3) // 4, dtype=word_dtype(xp, device), device=device)
+    low, high = (xp.reshape(part, (-1, 1, 1)) for part in halves(stream, blocks))
+    draw = xp.reshape(xp.astype(draws, blocks.dtype), (-1, 1))
+    shape = (low.shape[0], draw.shape[0], blocks.shape[0])
+
+    def half(second: int) -> Any:
+        counter = blocks, draw | word(second << 31, draw), low, high
+        found = block(tuple(xp.broadcast_to(x, shape) for x in counter), halves(seed, blocks))
+        return xp.reshape(xp.stack(found, axis=-1), (*shape[:2], 4 * shape[2]))[..., :columns]
+
+    return half(0), half(1)

@@ -1,0 +1,77 @@
+"""Policies over actions."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+from softargmax.core import check
+from softargmax.core.dispatch import namespace
+from softargmax.normalize import softmax
+
+
+def boltzmann_policy(values: Any, /, *, temperature: Any, epsilon: Any = 0.0, where: Any = None) -> Any:
+    r"""The probabilities of actions with these values: Boltzmann exploration, mixed with uniform exploration.
+
+    .. math:: \pi_i = (1 - \epsilon)\,\mathrm{softmax}(q / T)_i + \frac{\epsilon}{n}
+
+    Parameters
+    ----------
+    values : array_like
+        q, shape (..., K): what each action is worth.
+    temperature : float or array
+        T as in `softmax`; 0 is greedy with ties shared, and with epsilon the epsilon-greedy policy.
+    epsilon : float or array
+        From 0 to 1: that much is spread over the n actions in the support. An array has one per row.
+    where : array of bool, optional
+        The actions there are.
+
+    Returns
+    -------
+    array
+        pi, of the values' shape and dtype.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of a wrong kind or out of its range.
+
+    Notes
+    -----
+    The edge rows are those of `softmax`: nothing in the support gives 0 everywhere, k values of +inf share the row
+    (epsilon with it), NaN makes its row NaN. Draw from it with ``categorical(log(pi))``.
+
+    Gradient: (1 - epsilon) times that of `softmax`.
+
+    References
+    ----------
+    Sutton & Barto (2018), Reinforcement learning, sections 2.2 and 13.1. Cesa-Bianchi, Gentile, Lugosi & Neu (2017),
+    Boltzmann exploration done right. arXiv:1705.10257.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.boltzmann_policy([1.0, 2.0, 8.0], temperature=0.0, epsilon=0.3)
+    array([0.1, 0.1, 0.8])
+    """
+    values = check.scores(values, "values")
+    if values.ndim == 0:
+        raise ValueError("values: 0-d; a policy needs an axis of actions")
+    epsilon = _epsilon(epsilon, values)
+    p = softmax(values, temperature=temperature, where=where)
+    if isinstance(epsilon, float) and epsilon == 0.0:
+        return p
+    uniform = softmax(values, temperature=float("inf"), where=where)
+    return namespace(values).astype((1.0 - epsilon) * p + epsilon * uniform, values.dtype, copy=False)
+
+
+def _epsilon(epsilon: Any, values: Any) -> Any:
+    may = "from 0 to 1"
+    if isinstance(epsilon, Real):
+        if not 0.0 <= float(epsilon) <= 1.0:
+            raise ValueError(f"epsilon: {epsilon}; it may be a number {may}")
+        return float(epsilon)
+    epsilon = check.per_row(epsilon, values, (values.ndim - 1,), "epsilon")
+    if check.seen(epsilon) and not bool(namespace(epsilon).all((epsilon >= 0.0) & (epsilon <= 1.0))):
+        raise ValueError(f"epsilon: some are out of range; each may be a number {may}")
+    return epsilon

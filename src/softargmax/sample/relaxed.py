@@ -1,0 +1,184 @@
+"""Gumbel noise, and draws that can be differentiated."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from softargmax.core import check
+from softargmax.core.arrays import HALVES, dtype_name
+from softargmax.core.dispatch import as_array, as_number, device_of, implementation, is_torch, namespace
+from softargmax.normalize import softmax
+from softargmax.sample.options import scale
+from softargmax.sample.seeds import Source, seed_of, stream_of
+
+INF = float("inf")
+
+
+def gumbel(shape: int | tuple[int, ...], *, like: Any = None, seed: int | None = None, generator: Any = None) -> Any:
+    r"""Standard Gumbel noise.
+
+    .. math:: g = -\log(-\log(1 - V)), \qquad V = (w + 1/2)\,2^{-64}
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+        The shape; the last axis has columns, the others are rows, each with a stream of its own: its index.
+    like : array, optional
+        An array whose library, device and dtype (if floating) the noise takes; without it NumPy and float64.
+    seed, generator
+        As in `categorical`.
+
+    Returns
+    -------
+    array
+        g, computed in float64 where the library has it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of a wrong kind or out of its range.
+
+    Notes
+    -----
+    w is 64 bits of Philox4x32-10 for (seed, row, column), so -3.82 < g < 45.1 and both tails have all their digits.
+    ``z + gumbel(z.shape, seed=s)`` has its largest entry where ``categorical(z, seed=s)`` is.
+
+    No gradient: it depends on nothing.
+
+    References
+    ----------
+    Gumbel (1954), Statistical theory of extreme values. Salmon, Moraes, Dror & Shaw (2011), Parallel random numbers:
+    as easy as 1, 2, 3.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.gumbel((2, 3), seed=0).round(3)
+    array([[ 0.675, -0.754, -0.286],
+           [ 0.319, -1.032,  2.8  ]])
+    """
+    like = check.scores(0.0 if like is None else as_array(like, "like"), "like")
+    shape = _shape(shape)
+    found = implementation("sample", like).gumbel(like, shape, like.dtype, Source(seed_of(like, seed, generator), None))
+    return as_number(found)
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    sizes = (shape,) if hasattr(shape, "__index__") else shape
+    try:
+        sizes = tuple(int(n.__index__()) for n in sizes)
+    except (TypeError, AttributeError):
+        raise TypeError(f"shape: {shape!r}; it may be an integer or a tuple of integers") from None
+    if any(n < 0 for n in sizes):
+        raise ValueError(f"shape: {shape}; sizes may be 0 or above")
+    return sizes
+
+
+def gumbel_softmax(
+    z: Any,
+    /,
+    *,
+    temperature: Any = 1.0,
+    hard: bool = False,
+    axis: int = -1,
+    where: Any = None,
+    seed: int | None = None,
+    stream: Any = None,
+    generator: Any = None,
+) -> Any:
+    r"""A draw from the softmax as a point near a corner of the simplex, through which gradients flow.
+
+    .. math:: y = \mathrm{softmax}\!\left(\frac{z + g}{T}\right), \qquad g \text{ Gumbel noise}
+
+    Parameters
+    ----------
+    z : array_like
+        Scores, any shape but 0-d, any array library.
+    temperature : float or array
+        T, at least 0: the lower, the nearer to one-hot. An array has one per row.
+    hard : bool
+        The one-hot of the largest entry in place of y, with the gradient of y (straight through).
+    axis : int
+        The axis of the classes.
+    where : array of bool, optional
+        The support as in `softmax`.
+    seed, stream, generator
+        As in `categorical`; rows are those along the other axes, in C order.
+
+    Returns
+    -------
+    array
+        Of z's shape and dtype; halves are computed in float32.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of a wrong kind or out of its range.
+
+    Notes
+    -----
+    The largest entry of y is distributed as softmax(z), whatever T is, and is that of ``categorical(z, seed=seed)``.
+    The edge rows are those of `softmax`, but k entries of +inf are drawn from with equal chances: they are equal
+    scores, and the others are out. A row with nothing in its support is 0, hard or not; one with a NaN is NaN.
+
+    Gradient: that of `softmax` at the noisy scores, the noise being constant; with `hard` the same.
+
+    References
+    ----------
+    Jang, Gu & Poole (2017), Categorical reparameterization with Gumbel-softmax. arXiv:1611.01144. Maddison, Mnih & Teh
+    (2017), The concrete distribution. arXiv:1611.00712.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.gumbel_softmax([1.0, 2.0, 8.0], temperature=0.5, hard=True, seed=0)
+    array([0., 0., 1.])
+    """
+    z = check.scores(z)
+    if z.ndim == 0:
+        raise ValueError("z: 0-d; a draw needs an axis of classes")
+    axis = check.one_axis(axis, z.ndim)
+    where = None if where is None else check.mask(where, z)
+    scale(temperature, z, (axis,))
+    xp = namespace(z)
+    rows = tuple(n for i, n in enumerate(z.shape) if i != axis)
+    numbers = Source(seed_of(z, seed, generator), None if stream is None else stream_of(z, rows, stream))
+    dtype = xp.float32 if dtype_name(z.dtype) in HALVES else z.dtype
+    noise = implementation("sample", z).gumbel(z, (*rows, z.shape[axis]), dtype, numbers)
+    noisy = _noisy(xp.astype(z, dtype, copy=False), xp.moveaxis(noise, -1, axis), axis, where)
+    y = softmax(noisy, axis=axis, temperature=temperature, where=where)
+    if hard:
+        y = _one_hot(noisy, y, axis, where) + (y - _constant(y))
+    return xp.astype(y, z.dtype, copy=False)
+
+
+def _noisy(z: Any, noise: Any, axis: int, where: Any) -> Any:
+    """z + g; where a row holds +inf, the noise of its infinities, and -inf elsewhere."""
+    xp = namespace(z)
+    if z.shape[axis] == 0:
+        return z
+    infinite = z == INF if where is None else (z == INF) & where
+    limit = xp.any(infinite, axis=axis, keepdims=True) & ~xp.isnan(z)
+    return xp.where(limit, xp.where(infinite, noise, -INF), z + noise)
+
+
+def _one_hot(noisy: Any, y: Any, axis: int, where: Any) -> Any:
+    """1 at the largest entry, if there is any."""
+    xp = namespace(y)
+    if y.shape[axis] == 0:
+        return y
+    noisy = noisy if where is None else xp.where(where, noisy, -INF)
+    noisy = xp.where(y > 0, noisy, -INF)
+    first = xp.argmax(noisy, axis=axis, keepdims=True)
+    place = xp.arange(y.shape[axis], dtype=first.dtype, device=device_of(y))
+    place = xp.reshape(place, tuple(-1 if i == axis else 1 for i in range(y.ndim)))
+    return xp.astype((place == first) & (y > 0), y.dtype)
+
+
+def _constant(y: Any) -> Any:
+    """The same value without a derivative."""
+    if is_torch(y):
+        return y.detach()
+    jax = sys.modules.get("jax")
+    return y if jax is None or not isinstance(y, jax.Array) else jax.lax.stop_gradient(y)

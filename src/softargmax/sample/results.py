@@ -1,0 +1,36 @@
+"""What the functions with more than one result return: tuples with names."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class CategoricalWithLogprob(NamedTuple):
+    """What `categorical_with_logprob` returns: the draws, their log-probabilities, how many classes there were.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> drawn = softargmax.categorical_with_logprob([1.0, 1.0, -9.0], top_k=2, seed=0)
+    >>> float(drawn.logprob), int(drawn.support_size)
+    (-0.693147..., 2)
+    """
+
+    index: Any
+    logprob: Any
+    support_size: Any
+
+
+class SpeculativeSample(NamedTuple):
+    """What `speculative_sample` returns: the tokens, -1 after the last one, and how many drafts were accepted.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> found = softargmax.speculative_sample([[0.0, 9.0], [9.0, 0.0]], [[0.0, 9.0]], [1], temperature=0.0, seed=0)
+    >>> found.tokens, int(found.accepted)
+    (array([1, 0]), 1)
+    """
+
+    tokens: Any
+    accepted: Any

@@ -1,0 +1,85 @@
+"""Where the random numbers of a call come from: a seed, one stream per row."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from softargmax.core.arrays import INTEGERS, dtype_name, like
+from softargmax.core.dispatch import device_of, is_torch, kind_of, namespace
+
+SEEDS = 1 << 64
+
+
+class Source(NamedTuple):
+    """The seed: a number, of tensors a 0-d tensor of its 64 bits. The rows' streams, (rows,), or None: their index."""
+
+    seed: Any
+    stream: Any
+
+
+def source(z: Any, rows: tuple[int, ...], seed: Any, stream: Any, generator: Any) -> Source:
+    """Check what a caller gives for random numbers beside z."""
+    return Source(seed_of(z, seed, generator), None if stream is None else stream_of(z, rows, stream))
+
+
+def seed_of(z: Any, seed: Any, generator: Any) -> Any:
+    """The seed given, or one drawn from the generator, or from the default one of z's library."""
+    if seed is not None and generator is not None:
+        raise ValueError("seed, generator: both are given; it may be one of them")
+    if seed is None:
+        return _drawn(z, generator)
+    if isinstance(seed, (bool, np.bool_)) or not hasattr(seed, "__index__"):
+        raise TypeError(f"seed: {seed!r}; it may be an integer from 0 to 2^64 - 1")
+    number = operator.index(seed)
+    if not 0 <= number < SEEDS:
+        raise ValueError(f"seed: {number:.3e}; it may be an integer from 0 to 2^64 - 1")
+    return _for(z, number)
+
+
+def _for(z: Any, seed: int) -> Any:
+    if not is_torch(z):
+        return seed
+    import torch
+
+    return torch.full((), seed - SEEDS if seed >= SEEDS >> 1 else seed, dtype=torch.int64, device=z.device)
+
+
+def _drawn(z: Any, generator: Any) -> Any:
+    """64 bits. Of tensors they stay on their device: a compiled graph draws anew at each call."""
+    if isinstance(generator, np.random.Generator):
+        return _for(z, int(generator.integers(SEEDS, dtype=np.uint64)))
+    if is_torch(z) or type(generator).__module__.partition(".")[0] == "torch":
+        import torch
+
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise _no_generator(generator)
+        device = z.device if generator is None else generator.device
+        drawn = torch.randint(-(SEEDS >> 1), (SEEDS >> 1) - 1, (), generator=generator, device=device)
+        return drawn.to(z.device) if is_torch(z) else int(drawn) % SEEDS
+    if generator is not None:
+        raise _no_generator(generator)
+    if kind_of(z) == "numpy":
+        return int(np.random.randint(SEEDS, dtype=np.uint64))  # noqa: NPY002 the state that np.random.seed sets
+    raise ValueError(
+        f"seed: None; beside {type(z).__name__}, whose library has no default generator, it has to be given"
+    )
+
+
+def _no_generator(generator: Any) -> TypeError:
+    may = "numpy.random.Generator or torch.Generator"
+    return TypeError(f"generator: {type(generator).__name__}; it may be a {may}")
+
+
+def stream_of(z: Any, rows: tuple[int, ...], stream: Any) -> Any:
+    """The rows' streams, one after the other, as 64-bit integers where z's library has them."""
+    stream = like(stream, z, "stream")
+    if dtype_name(stream.dtype) not in INTEGERS - {"bool"}:
+        raise TypeError(f"stream: dtype {stream.dtype}; it may be integers, one per row")
+    if tuple(stream.shape) != rows:
+        raise ValueError(f"stream: shape {tuple(stream.shape)}; it may be that of the rows, {rows}")
+    xp = namespace(stream)
+    known = xp.__array_namespace_info__().dtypes(device=device_of(stream), kind="integral")
+    return xp.reshape(xp.astype(stream, known.get("int64", stream.dtype), copy=False), (-1,))

@@ -1,0 +1,93 @@
+// Prints draws, what filters leave and the bits of noise, one line a case; linked with the room's kernels.cpp compiled
+// for one instruction set. test_arm.py compares the lines of all of them.
+#include <cmath>
+#include <cstdio>
+#include <vector>
+
+#include "core/native/job.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME {
+void run_sample(const SampleJob& job);
+}
+
+namespace {
+
+using namespace softargmax;
+
+void constant(Operand& x, double& value) {
+    x.data = reinterpret_cast<char*>(&value);
+    x.type = Type::f64;
+    x.row[0] = x.col[0] = 0;
+}
+template <class T> Operand dense(std::vector<T>& values, Type type, std::int64_t cols) {
+    Operand x;
+    x.data = reinterpret_cast<char*>(values.data());
+    x.type = type;
+    x.row[0] = cols;
+    x.col[0] = 1;
+    return x;
+}
+std::uint64_t hash(const void* data, std::size_t bytes) {  // FNV-1a
+    std::uint64_t found = 0xCBF29CE484222325ULL;
+    for (std::size_t i = 0; i < bytes; ++i)
+        found = (found ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001B3ULL;
+    return found;
+}
+
+template <class T> void one(Type type, std::int64_t cols, double spread, int filters, double temperature) {
+    constexpr std::int64_t rows = 20, draws = 3;
+    const std::size_t count = static_cast<std::size_t>(rows * cols);
+    std::vector<T> z(count);
+    for (std::size_t i = 0; i < count; ++i)  // no library's function: it may differ
+        z[i] = static_cast<T>(spread * (static_cast<double>(i * 2654435761u % 100003) / 50001.5 - 1));
+    std::vector<double> noise(count), logprob(rows * draws);
+    std::vector<std::int64_t> index(rows * draws), support(rows);
+    std::vector<std::uint8_t> status(rows);
+    SampleJob job{};
+    job.rows.dims = job.cols.dims = 1;
+    job.rows.size[0] = job.rows.total = rows;
+    job.cols.size[0] = job.cols.total = cols;
+    job.op = Op::softmax;
+    job.seed = 12345 + static_cast<std::uint64_t>(cols);
+    job.out = dense(noise, Type::f64, cols);
+    job.draws = 0;
+    softargmax::SOFTARGMAX_ISA_NAME::run_sample(job);
+    job.out = {};
+    job.op = Op::logsumexp;
+    job.z = dense(z, type, cols);
+    double hi = 1 / temperature, lo = 0x1p-60, k = std::fmin(30, static_cast<double>(cols)), p = 0.9, least = 0.01;
+    constant(job.hi, hi);
+    constant(job.lo, lo);
+    if (filters & 1) constant(job.top_k, k);
+    if (filters & 2) constant(job.top_p, p);
+    if (filters & 4) constant(job.typical_p, p);
+    if (filters & 8) constant(job.eta, least);
+    job.draws = draws;
+    job.index = index.data();
+    job.status = status.data();
+    if (filters) {
+        job.logprob = logprob.data();
+        job.support = support.data();
+    }
+    softargmax::SOFTARGMAX_ISA_NAME::run_sample(job);
+    std::printf("type %d cols %lld spread %g filters %d T %g: %016llx %016llx %016llx", static_cast<int>(type),
+                static_cast<long long>(cols), spread, filters, temperature,
+                static_cast<unsigned long long>(hash(noise.data(), noise.size() * 8)),
+                static_cast<unsigned long long>(hash(logprob.data(), logprob.size() * 8)),
+                static_cast<unsigned long long>(hash(support.data(), support.size() * 8)));
+    for (std::int64_t i : index) std::printf(" %lld", static_cast<long long>(i));
+    std::printf("\n");
+}
+
+}  // namespace
+
+int main() {
+    for (std::int64_t cols : {1, 7, 100, 4097, 9000})
+        for (double spread : {0.5, 4.0, 100.0})
+            for (int filters : {0, 1, 2, 3, 4, 8, 15})
+                for (double temperature : {1.0, 3.7}) {
+                    one<float>(Type::f32, cols, spread, filters, temperature);
+                    one<double>(Type::f64, cols, spread, filters, temperature);
+                }
+    return 0;
+}

@@ -1,0 +1,227 @@
+"""The rows where formulas say nothing, and wrong arguments: errors that name what was wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.oracle.backends import Backend
+
+import softargmax
+
+INF, NAN = np.inf, np.nan
+# Rows with one possible draw.
+CERTAIN: list[tuple[list[float], dict[str, Any], int]] = [
+    ([-INF, 3, -INF], {}, 1),
+    ([1, INF, 2], {}, 1),
+    ([1, INF, NAN], {"where": [True, True, False]}, 1),
+    ([1, 5, 5], {"temperature": 0.0}, 1),
+    ([1, 5, 5], {"temperature": -0.0}, 1),
+    ([1, 5, 5], {"top_k": 1}, 1),
+    ([1, 5, 5], {"top_p": 1e-9}, 1),
+    ([INF, 2, INF], {"temperature": 0.0}, 0),
+    ([INF, 2, INF], {"top_k": 1}, 0),
+    ([7], {}, 0),
+    ([7], {"temperature": INF}, 0),
+    ([NAN, 5, INF], {"where": [False, True, False]}, 1),
+    ([3e38, -3e38], {}, 0),
+    ([0, 1], {"temperature": 1e-30}, 1),
+    ([-INF, 2], {"temperature": INF}, 1),
+    ([0, 9], {"min_p": 1.0}, 1),
+]
+
+
+@pytest.mark.parametrize(("z", "options", "expected"), CERTAIN, ids=str)
+def test_certain_draws(backend: Backend, z: list[float], options: dict[str, Any], expected: int) -> None:
+    given = {k: backend.array(v) if k == "where" else v for k, v in options.items()}
+    for dtype in backend.dtypes:
+        if dtype == "float16" and any(np.isfinite(x) and abs(x) > 6e4 for x in z):
+            continue
+        for seed in range(3):
+            drawn = softargmax.categorical_with_logprob(backend.array(z, dtype), seed=seed, **given)
+            assert int(drawn.index) == expected
+            assert float(drawn.logprob) == 0.0
+            assert int(drawn.support_size) == 1 or 3e38 in z or 1e-30 in options.values()
+
+
+BAD = [
+    ([[0.0, 1.0], [-INF, -INF]], {}, r"nothing to draw.*row \(1,\)"),
+    ([[0.0, 1.0], [NAN, 1.0]], {}, r"NaN in row \(1,\)"),
+    ([[0.0, 1.0], [NAN, INF]], {"temperature": 0.0}, r"NaN in row \(1,\)"),
+    ([[0.0, 1.0], [2.0, 1.0]], {"where": [[True, True], [False, False]]}, r"nothing to draw.*row \(1,\)"),
+    ([[0.0, 1.0], [-INF, 1.0]], {"num_samples": 2, "replace": False}, r"2 draws without replacement in row \(1,\)"),
+    ([[0.0, 1.0]], {"num_samples": 2, "replace": False, "temperature": 0.0}, r"2 draws without replacement"),
+    ([[0.0, 1.0]], {"num_samples": 2, "replace": False, "top_k": 1}, r"2 draws without replacement"),
+    ([[0.0, 1.0]], {"num_samples": 3, "replace": False}, r"num_samples: 3 without replacement, of 2 classes"),
+]
+
+
+@pytest.mark.parametrize(("z", "options", "message"), BAD, ids=lambda x: str(x)[:50])
+def test_rows_that_cannot_be_drawn_from(quick: Backend, z: Any, options: dict[str, Any], message: str) -> None:
+    given = {k: quick.array(v) if k == "where" else v for k, v in options.items()}
+    for more in ({}, {"top_p": 0.9}):
+        with pytest.raises(ValueError, match=message):
+            softargmax.categorical(quick.array(z), seed=0, **given, **more)
+
+
+@pytest.mark.parametrize("options", [{}, {"top_p": 0.9}, {"top_k": 5}, {"num_samples": 3}], ids=str)
+def test_infinities_and_nan_in_different_blocks(options: dict[str, Any]) -> None:
+    """NaN beats inf wherever it stands; scores in other blocks than the infinities are out."""
+    z = np.zeros(20_000)
+    z[[9000, 17_000]] = INF
+    drawn = [softargmax.categorical(z, seed=s, **options) for s in range(30)]
+    assert set(np.concatenate([np.ravel(d) for d in drawn]).tolist()) == {9000, 17_000}
+    for place in (0, 9001, 19_999):
+        wrong = z.copy()
+        wrong[place] = NAN
+        with pytest.raises(ValueError, match="NaN in row"):
+            softargmax.categorical(wrong, seed=0, **options)
+
+
+def test_the_row_is_named_by_its_place() -> None:
+    z = np.zeros((3, 4, 5))
+    z[1, 2] = NAN
+    with pytest.raises(ValueError, match=r"NaN in row \(1, 2\)"):
+        softargmax.categorical(z, seed=0)
+    with pytest.raises(ValueError, match=r"in row \(\)"):
+        softargmax.categorical(np.full(3, -INF), seed=0)
+    with pytest.raises(ValueError, match="nothing to draw"):
+        softargmax.categorical(np.zeros((2, 0)), seed=0)
+
+
+def test_shapes_and_types(backend: Backend) -> None:
+    z = backend.array(np.zeros((2, 3, 4)), "float32")
+    assert tuple(softargmax.categorical(z, seed=0).shape) == (2, 3)
+    assert tuple(softargmax.categorical(z, seed=0, num_samples=1).shape) == (2, 3, 1)
+    assert tuple(softargmax.categorical(z, seed=0, num_samples=0).shape) == (2, 3, 0)
+    assert tuple(softargmax.categorical(z[:0, ...], seed=0).shape) == (0, 3)
+    drawn = softargmax.categorical_with_logprob(z, seed=0, num_samples=5)
+    assert [tuple(x.shape) for x in drawn] == [(2, 3, 5), (2, 3, 5), (2, 3)]
+    assert "float32" in str(drawn.logprob.dtype)
+    assert backend.back(drawn.logprob) == pytest.approx(np.full((2, 3, 5), -np.log(4)), rel=1e-6)
+    assert tuple(softargmax.filter_scores(z, top_k=2).shape) == (2, 3, 4)
+    with pytest.raises(ValueError, match="0-d"):
+        softargmax.categorical(backend.array(1.0), seed=0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_log_probabilities(dtype: str) -> None:
+    """Those of the filtered distribution, of what was drawn, exact where the row is confident."""
+    z = (np.random.default_rng(0).standard_normal((50, 300)) * 3).astype(dtype)
+    for options in ({}, {"top_k": 20}, {"top_p": 0.8, "temperature": 0.7}, {"min_p": 0.05}):
+        drawn = softargmax.categorical_with_logprob(z, seed=1, **options)
+        t = options.get("temperature", 1.0)
+        left = softargmax.filter_scores(z, **options).astype(np.float64)
+        log_p = softargmax.log_softmax(left, temperature=t)
+        assert (drawn.support_size == (left > -INF).sum(axis=1)).all()
+        expected = np.take_along_axis(log_p, drawn.index[:, None], axis=1)[:, 0]
+        assert drawn.logprob == pytest.approx(
+            expected, rel=1e-15 if dtype == "float64" else 1e-7, abs=1e-14 if dtype == "float64" else 1e-7
+        )
+    sure = softargmax.categorical_with_logprob(np.array([40.0, 0.0]), seed=0)
+    assert float(sure.logprob) == pytest.approx(-np.exp(-40.0), rel=1e-12)
+
+
+def test_parameters_per_row(quick: Backend) -> None:
+    """A batch that mixes them draws as each row with its own."""
+    z = np.random.default_rng(2).standard_normal((6, 50)).astype("float32") * 2
+    options = {
+        "temperature": [0.0, 0.5, 1.0, 2.0, np.inf, 1.0],
+        "top_k": [50, 5, 1, 20, 50, 3],
+        "top_p": [1.0, 0.5, 0.9, 0.3, 0.2, 1.0],
+        "min_p": [0.0, 0.1, 0.0, 0.2, 0.0, 1.0],
+    }
+    arrays = {k: quick.array(v, "int32" if k == "top_k" else "float32") for k, v in options.items()}
+    found = quick.back(softargmax.categorical(quick.array(z), seed=4, num_samples=9, **arrays))
+    for i, row in enumerate(z):
+        one = {k: quick.array(v[i : i + 1], "int32" if k == "top_k" else "float32") for k, v in options.items()}
+        alone = softargmax.categorical(
+            quick.array(row[None]), seed=4, num_samples=9, stream=quick.array([i], "int32"), **one
+        )
+        assert (quick.back(alone)[0] == found[i]).all()
+
+
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"top_k": 0}, ValueError, "top_k: 0; it may be an integer from 1 to 4"),
+    ({"top_k": 5}, ValueError, "top_k: 5"),
+    ({"top_k": 1.5}, ValueError, "top_k: 1.5"),
+    ({"top_k": [1, 0]}, ValueError, "top_k: some are out of range"),
+    ({"top_k": [1.5, 2]}, ValueError, "top_k: some are out of range"),
+    ({"top_k": [1, 2, 3]}, ValueError, "top_k: shape"),
+    ({"top_k": "2"}, TypeError, "top_k"),
+    ({"top_p": 0.0}, ValueError, "top_p: 0.0; it may be a number above 0, at most 1"),
+    ({"top_p": 1.01}, ValueError, "top_p"),
+    ({"top_p": NAN}, ValueError, "top_p"),
+    ({"top_p": [0.5, NAN]}, ValueError, "top_p: some are out of range"),
+    ({"min_p": -0.1}, ValueError, "min_p: -0.1; it may be a number from 0 to 1"),
+    ({"min_p": 1.1}, ValueError, "min_p"),
+    ({"temperature": -1.0}, ValueError, "temperature: -1.0; in sampling"),
+    ({"temperature": NAN}, ValueError, "temperature: NaN"),
+    ({"temperature": [1.0, -1.0]}, ValueError, "temperature: some are negative"),
+    ({"temperature": [1.0, NAN]}, ValueError, "temperature: some are NaN"),
+    ({"temperature": None}, TypeError, "temperature"),
+    ({"where": [1, 1, 1, 1]}, TypeError, "where"),
+    ({"where": [True, True]}, ValueError, "where"),
+    ({"order": "top_p_first"}, ValueError, "order: 'top_p_first'"),
+]
+WRONG_DRAWS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"seed": 1, "generator": np.random.default_rng(0)}, ValueError, "seed, generator: both"),
+    ({"seed": -1}, ValueError, "seed"),
+    ({"seed": 2**64}, ValueError, "seed"),
+    ({"seed": 1.0}, TypeError, "seed: 1.0"),
+    ({"seed": True}, TypeError, "seed: True"),
+    ({"seed": None, "generator": np.random.RandomState(0)}, TypeError, "generator: RandomState"),
+    ({"num_samples": -1}, ValueError, "num_samples: -1"),
+    ({"num_samples": 2.0}, TypeError, "num_samples: 2.0"),
+    ({"stream": [0, 1, 2]}, ValueError, r"stream: shape \(3,\); it may be that of the rows, \(2,\)"),
+    ({"stream": [0.0, 1.0]}, TypeError, "stream: dtype float64"),
+    ({"stream": [True, False]}, TypeError, "stream: dtype bool"),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"), WRONG + WRONG_DRAWS, ids=lambda x: x if isinstance(x, str) else ""
+)
+def test_wrong_arguments(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    z = np.zeros((2, 4))
+    for function in (softargmax.categorical, softargmax.categorical_with_logprob):
+        with pytest.raises(error, match=message):
+            function(z, **{"seed": 0, **options})
+    if (options, error, message) in WRONG:
+        with pytest.raises(error, match=message):
+            softargmax.filter_scores(z, **options)
+
+
+def test_wrong_arguments_of_the_others() -> None:
+    with pytest.raises(TypeError, match="colour"):
+        softargmax.categorical_with_logprob([0.0], colour=1)  # type: ignore[call-arg]
+    for name in ("typical_p", "epsilon", "eta"):
+        with pytest.raises(ValueError, match=f"{name}: 1.5"):
+            softargmax.filter_scores([0.0, 1.0], **{name: 1.5})
+    with pytest.raises(ValueError, match="temperature: -1"):
+        softargmax.gumbel_softmax([0.0, 1.0], temperature=-1)
+    with pytest.raises(ValueError, match="0-d"):
+        softargmax.gumbel_softmax(1.0)
+    with pytest.raises(ValueError, match="epsilon: 2"):
+        softargmax.boltzmann_policy([0.0, 1.0], temperature=1.0, epsilon=2)
+    with pytest.raises(ValueError, match="epsilon: some"):
+        softargmax.boltzmann_policy([[0.0, 1.0]], temperature=1.0, epsilon=[-1.0])
+
+
+def test_libraries_without_a_default_generator() -> None:
+    strict = pytest.importorskip("array_api_strict")
+    z = strict.asarray([0.0, 1.0])
+    with pytest.raises(ValueError, match="seed: None; beside Array"):
+        softargmax.categorical(z)
+    assert int(softargmax.categorical(z, generator=np.random.default_rng(0))) in (0, 1)
+    with pytest.raises(TypeError, match="generator"):
+        softargmax.categorical(z, generator=7)
+
+
+def test_filters_of_empty_and_nan_rows(quick: Backend) -> None:
+    z = np.array([[-INF, -INF, -INF], [NAN, 1.0, -INF], [2.0, 1.0, 0.0]])
+    for options in ({"top_k": 1}, {"top_p": 0.1}, {"typical_p": 0.1, "eta": 0.5}):
+        found = quick.back(softargmax.filter_scores(quick.array(z), **options))
+        assert np.array_equal(found[:2], z[:2], equal_nan=True)
+        assert (found[2] > -INF).sum() == 1

@@ -1,0 +1,130 @@
+"""The random words are those of Philox4x32-10, and the noise is what they say, to the last digits."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+from tests.oracle.backends import Backend
+
+import softargmax
+from softargmax import _native
+from softargmax.sample import philox, reference
+from softargmax.sample.seeds import Source
+
+WORD = 0xFFFFFFFF
+# Random123's kat_vectors, philox 4x32 10.
+KNOWN = [
+    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    ((WORD,) * 4, (WORD,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+]
+
+
+@pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
+def test_known_answers(counter: tuple[int, ...], key: tuple[int, int], expected: tuple[int, ...]) -> None:
+    for dtype in (np.int64, np.uint32):
+        words = philox.block(*(tuple(np.array([n], dtype) for n in numbers) for numbers in (counter, key)))
+        assert tuple(int(w[0]) for w in words) == expected
+    out = np.empty(4, np.uint64)
+    second, stream = counter[1] >> 31, counter[2] | counter[3] << 32
+    stream = stream - (1 << 64) if stream >= 1 << 63 else stream
+    _native.random_words(out, key[0] | key[1] << 32, stream, counter[1] & 0x7FFFFFFF, 4 * counter[0])
+    assert tuple((out >> np.uint64(0 if second else 32)) & np.uint64(WORD)) == expected
+
+
+@pytest.mark.parametrize("columns", [1, 3, 4, 63, 64, 65, 1000])
+@pytest.mark.parametrize("seed", [0, 1, 0x123456789ABCDEF0, 2**64 - 1])
+def test_reference_and_core_have_the_same_words(seed: int, columns: int) -> None:
+    streams = np.array([0, 1, 2**40 + 7, -1, -(2**63)])
+    high, low = philox.words(np.zeros(1), seed, streams, np.array([0, 5, 2**31 - 1]), columns)
+    for i, stream in enumerate(streams):
+        for j, draw in enumerate((0, 5, 2**31 - 1)):
+            out = np.empty(columns, np.uint64)
+            _native.random_words(out, seed, int(stream), draw, 0)
+            assert (out == (high[i, j].astype(np.uint64) << np.uint64(32) | low[i, j].astype(np.uint64))).all()
+
+
+def chosen_words() -> np.ndarray:
+    """The ends, the middle, powers of two from both ends, and words in between."""
+    powers = [1 << i for i in range(64)]
+    ends = [0, 1, 2, 2**63 - 1, 2**63, 2**63 + 1, *powers, *(2**64 - 1 - x for x in powers), 2**64 - 1]
+    one = [int(2**64 * (1 - np.exp(-1))) + i for i in (-3, 0, 3)]  # where the noise is 0
+    return np.array(
+        ends + one + np.random.default_rng(1).integers(2**64, size=200, dtype=np.uint64).tolist(), np.uint64
+    )
+
+
+def exact(words: np.ndarray) -> list[mpmath.mpf]:
+    with mpmath.workprec(300):
+        return [-mpmath.log(-mpmath.log(1 - (mpmath.mpf(int(w)) + 0.5) / mpmath.mpf(2) ** 64)) for w in words]
+
+
+def ulps(found: np.ndarray, truth: list[mpmath.mpf]) -> float:
+    """The largest error in last places; near 0, where a logarithm cancels, in those of 1/16."""
+    unit = np.spacing(np.maximum(np.abs([float(t) for t in truth]), 1 / 16))
+    return max(abs(float(mpmath.mpf(float(a)) - t)) / u for a, t, u in zip(found, truth, unit, strict=True))
+
+
+def test_noise_of_chosen_words() -> None:
+    words = chosen_words()
+    truth = exact(words)
+    found = np.empty(words.size)
+    _native.gumbel_of_words(words, found)
+    assert ulps(found, truth) <= 1.0
+    assert found.min() == pytest.approx(-3.81, abs=0.01)
+    assert found.max() == pytest.approx(45.05, abs=0.01)
+
+
+def test_reference_noise_of_chosen_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = chosen_words()
+    high, low = (words >> np.uint64(32)).astype(np.int64), (words & np.uint64(WORD)).astype(np.int64)
+    monkeypatch.setattr(philox, "words", lambda *_: (high, low))
+    found = reference.noise(np.zeros(1), Source(0, None), 1, None, words.size)
+    scale = np.maximum(1.0, np.abs(found))
+    assert (np.abs(found - np.array([float(t) for t in exact(words)])) / scale).max() < 2e-15
+
+
+def test_the_distribution() -> None:
+    """Kolmogorov-Smirnov on a million, and on the tail of 1/4096 rescaled."""
+    g = softargmax.gumbel((1000, 1000), seed=11).reshape(-1)
+    assert stats.kstest(g, stats.gumbel_r.cdf).pvalue > 1e-3
+    cut = -np.log(-np.log1p(-1 / 4096))
+    assert stats.kstest(g[g > cut], lambda x: 1 - (-np.expm1(-np.exp(-x))) * 4096).pvalue > 1e-3
+    assert stats.kstest(g + 0.02, stats.gumbel_r.cdf).pvalue < 1e-9  # it can fail
+
+
+def test_every_backend_makes_the_same_noise(backend: Backend) -> None:
+    like = backend.array(np.zeros(1))
+    expected = softargmax.gumbel((3, 5, 70), like=np.zeros(1), seed=2**64 - 3) if backend.library == "numpy" else None
+    found = backend.back(softargmax.gumbel((3, 5, 70), like=like, seed=2**64 - 3))
+    with softargmax.using("native"):
+        expected = softargmax.gumbel((3, 5, 70), seed=2**64 - 3)
+    assert found == pytest.approx(expected, abs=2e-5 if backend.library == "jax" else 1e-13)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_noise_in_every_type_is_rounded_once(dtype: str) -> None:
+    wide = softargmax.gumbel((4, 100), seed=3)
+    narrow = softargmax.gumbel((4, 100), like=np.zeros(1, dtype), seed=3)
+    through = wide.astype(np.float32) if dtype == "float16" else wide
+    assert (narrow == through.astype(dtype)).all()
+
+
+def test_shapes() -> None:
+    assert softargmax.gumbel((), seed=0).shape == ()
+    assert softargmax.gumbel(3, seed=0).shape == (3,)
+    assert softargmax.gumbel((0, 3), seed=0).shape == (0, 3)
+    assert softargmax.gumbel((2, 0), seed=0).shape == (2, 0)
+    with softargmax.using("reference"):
+        assert softargmax.gumbel((), seed=0) == pytest.approx(float(softargmax.gumbel(1, seed=0)[0]))
+        assert softargmax.gumbel((2, 0), seed=0).shape == (2, 0)
+    with pytest.raises(ValueError, match="shape"):
+        softargmax.gumbel((-1,), seed=0)
+    with pytest.raises(TypeError, match="shape"):
+        softargmax.gumbel("3", seed=0)

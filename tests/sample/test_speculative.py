@@ -1,0 +1,132 @@
+"""Verified guesses have the target's distribution, whatever the draft's is; and policies are what they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.oracle.backends import Backend
+from tests.sample.truth import distribution, p_value
+
+import softargmax
+
+RNG = np.random.default_rng(4)
+CLASSES, LENGTH, COUNT = 6, 3, 200_000
+
+
+def run(target: np.ndarray, draft: np.ndarray, seed: int, **options: Any) -> softargmax.SpeculativeSample:
+    """COUNT chains at once, the guesses drawn from the draft."""
+    many = [np.broadcast_to(z, (COUNT, *z.shape)) for z in (target, draft)]
+    guesses = softargmax.categorical(many[1], seed=seed, **options)
+    return softargmax.speculative_sample(*many, guesses, seed=seed, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.6, "top_k": 4, "top_p": 0.9}], ids=["plain", "filtered"])
+@pytest.mark.parametrize("apart", [0.0, 1.0, 5.0])
+def test_each_token_has_the_targets_distribution(apart: float, options: dict[str, Any]) -> None:
+    """Of the tokens at a place, given that the chain came so far: guesses, corrections and bonus together."""
+    target = RNG.standard_normal((LENGTH + 1, CLASSES)) * 1.5
+    draft = target[:LENGTH] + apart * RNG.standard_normal((LENGTH, CLASSES))
+    found = run(target, draft, 8, **options)
+    for i in range(LENGTH + 1):
+        came = found.accepted >= i
+        if came.sum() > 1000:
+            p = distribution(
+                target[i], options.get("temperature", 1.0), **{k: v for k, v in options.items() if k != "temperature"}
+            )
+            assert p_value(found.tokens[came, i], p) > 1e-4
+        assert (found.tokens[~came, i] == -1).all()
+    if apart == 0.0:
+        assert (found.accepted == LENGTH).all()
+
+
+def test_pairs_of_tokens_are_independent() -> None:
+    """The whole chain: the second token's distribution does not depend on which the first was."""
+    target = RNG.standard_normal((2, 4))
+    found = run(target, target[:1] + RNG.standard_normal((1, 4)), 3)
+    both = found.accepted == 1
+    p = distribution(target[1])
+    for first in range(4):
+        chosen = both & (found.tokens[:, 0] == first)
+        if chosen.sum() > 500:
+            assert p_value(found.tokens[chosen, 1], p) > 1e-4
+
+
+def test_a_wrong_acceptance_would_be_seen() -> None:
+    """Guesses taken as they are have the draft's distribution."""
+    target = np.array([[0.0, 1.0, 2.0]] * 2)
+    guesses = softargmax.categorical(np.broadcast_to(target[:1, ::-1], (COUNT, 1, 3)), seed=1)
+    assert p_value(guesses, distribution(target[0])) < 1e-4
+
+
+def test_greedy(backend: Backend) -> None:
+    target = backend.array([[0.0, 9.0, 1.0], [9.0, 0.0, 1.0], [0.0, 1.0, 9.0]], "float32")
+    draft = backend.array([[0.0, 9.0, 1.0], [9.0, 0.0, 1.0]], "float32")
+    for guesses, tokens, accepted in (([1, 0], [1, 0, 2], 2), ([1, 2], [1, 0, -1], 1), ([0, 0], [1, -1, -1], 0)):
+        found = softargmax.speculative_sample(target, draft, backend.array(guesses, "int32"), temperature=0.0, seed=1)
+        assert backend.back(found.tokens).tolist() == tokens
+        assert int(found.accepted) == accepted
+
+
+def test_every_backend_gives_the_same(quick: Backend) -> None:
+    z = RNG.standard_normal((7, 4, 5, 9))
+    target, draft = z[:, 0], z[:, 1, :4]
+    guesses = softargmax.categorical(draft, seed=2) if quick.library == "numpy" else None
+    with softargmax.using("native"):
+        guesses = softargmax.categorical(draft, seed=2)
+        expected = softargmax.speculative_sample(target, draft, guesses, seed=3, top_p=[0.9] * 7)
+    found = softargmax.speculative_sample(
+        quick.array(target), quick.array(draft), quick.array(guesses), seed=3, top_p=quick.array([0.9] * 7)
+    )
+    assert np.array_equal(quick.back(found.tokens), expected.tokens)
+    streams = np.arange(7)[::-1]
+    turned = softargmax.speculative_sample(
+        *(quick.array(np.ascontiguousarray(a[::-1])) for a in (target, draft, guesses)),
+        seed=3, top_p=0.9, stream=quick.array(np.ascontiguousarray(streams)),
+    )  # fmt: skip
+    assert np.array_equal(quick.back(turned.tokens)[::-1], expected.tokens)
+
+
+def test_no_guesses_and_no_rows() -> None:
+    found = softargmax.speculative_sample(np.zeros((2, 1, 4)), np.zeros((2, 0, 4)), np.zeros((2, 0), int), seed=0)
+    assert found.tokens.shape == (2, 1)
+    assert (found.accepted == 0).all()
+    empty = softargmax.speculative_sample(np.zeros((0, 3, 4)), np.zeros((0, 2, 4)), np.zeros((0, 2), int), seed=0)
+    assert empty.tokens.shape == (0, 3)
+
+
+def test_errors() -> None:
+    target, draft = np.zeros((3, 4)), np.zeros((2, 4))
+    wrong: list[tuple[Any, type[Exception], str]] = [
+        ((target, draft, [0, 4]), IndexError, "tokens: some are no classes"),
+        ((target, draft, [0, -1]), IndexError, "tokens"),
+        ((target, draft, [0.0, 1.0]), TypeError, "tokens: dtype"),
+        ((target, draft, [0]), ValueError, r"tokens: shape \(1,\)"),
+        ((target[:2], draft, [0, 1]), ValueError, "target: shape"),
+        ((target + np.nan, draft, [0, 1]), ValueError, "NaN"),
+        ((target, draft + np.nan, [0, 1]), ValueError, "NaN"),
+    ]
+    for arguments, error, message in wrong:
+        with pytest.raises(error, match=message):
+            softargmax.speculative_sample(*arguments, seed=0)
+
+
+# --- policies ---------------------------------------------------------------------------------------------------------
+
+
+def test_policies(backend: Backend) -> None:
+    q = np.array([[1.0, 2.0, 8.0], [2.0, 2.0, -np.inf], [-np.inf] * 3, [np.nan, 0.0, 1.0]], np.float32)
+    for epsilon in (0.0, 0.3, [0.0, 0.5, 1.0, 0.2]):
+        given = backend.array(epsilon, "float32") if isinstance(epsilon, list) else epsilon
+        found = backend.back(softargmax.boltzmann_policy(backend.array(q), temperature=2.0, epsilon=given))
+        e = np.broadcast_to(epsilon, 4)
+        expected = (1 - e[0]) * np.exp(q[0] / 2) / np.exp(q[0] / 2).sum() + e[0] / 3
+        assert found[0] == pytest.approx(expected, rel=1e-6)
+        assert found[1] == pytest.approx([0.5, 0.5, 0.0], rel=1e-6)
+        assert (found[2] == 0).all()
+        assert np.isnan(found[3]).all()
+    masked = softargmax.boltzmann_policy(
+        backend.array(q[0]), temperature=0.0, epsilon=0.5, where=backend.array([True, True, False])
+    )
+    assert backend.back(masked).tolist() == [0.25, 0.75, 0.0]
