@@ -13,8 +13,8 @@ namespace {
 constexpr std::int64_t kMostListed = 1 << 20;
 // Rows that are read 128 at a time have lists of at most this length each: 16 MiB.
 constexpr std::int64_t kMostTogether = 1 << 15;
-// How far below the maximum p is 0 as a T, whatever alpha.
-template <class T> constexpr double kReach = sizeof(T) == 4 ? 110 : -Limit<double>::least;
+// How far below the maximum p is 0, whatever alpha.
+constexpr double kReach = -Limit<double>::least;
 
 struct Found {  // what a row's results are made of
     double a = 0;
@@ -51,7 +51,7 @@ template <class T, int Size> void gather_rows(Group<T, Size>& group, Candidates<
             const T* z = group.scores + g * group.pitch;
             const T here = maximum(z, n);
             top[g] = here > top[g] ? here : top[g];
-            const double far = found[g].a * kReach<T> > 1 ? 1 / found[g].a : kReach<T>;
+            const double far = found[g].a * kReach > 1 ? 1 / found[g].a : kReach;
             const T cut = std::min(rounded_down<T>(static_cast<double>(top[g]) - far), next_below(top[g]));
             rows[g].add(z, n, to[g], [&](const T* from, std::int64_t count, T*& end) {
                 end = gather(from, count, cut, end, nan[g]);

@@ -39,4 +39,4 @@ def threshold(z: Any, axes: tuple[int, ...], alpha: Any, where: Any) -> tuple[An
     integer = xp.__array_namespace_info__().default_dtypes(device=device_of(z))["integral"]
     support = xp.sum(xp.astype(p > 0.0, integer), axis=-1, keepdims=True, dtype=integer)
     kind = xp.float64 if z.dtype == xp.float64 else xp.float32
-    return xp.astype(rows.per_row(threshold_of(found)), kind), rows.per_row(xp.where(found.lost, -1, support))
+    return xp.astype(rows.per_row(threshold_of(found, kind)), kind), rows.per_row(xp.where(found.lost, -1, support))

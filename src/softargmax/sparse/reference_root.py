@@ -30,7 +30,8 @@ class Place(NamedTuple):
     a: Any
     steep: Any
     at: Any
-    o: Any  # the d of the least score whose p is above 0, where `steep`; else 0
+    o: Any  # d of the least score whose p is above 0, where `steep`; else 0
+    o_low: Any  # and its e
 
 
 class Solved(NamedTuple):
@@ -52,15 +53,16 @@ def solved(z: Any, axes: tuple[int, ...], alpha: Any, where: Any) -> Solved:
     if where is not None:
         x = xp.where(rows.lay(where), x, -INF)
     x = rows.pad(x)
-    m = rows.top(x)
+    unknown = xp.isnan(x)
+    m = rows.top(xp.where(unknown, -INF, x))
     if isinstance(alpha, float):
         a = xp.full_like(m, alpha - 1.0)
     else:
         a = rows.lay_kept(xp.astype(alpha, rows.dtype)) - 1.0 + xp.zeros_like(m)
     known = (a >= 0.0) & (a < INF)
-    lost = xp.isnan(m) | ~known
-    d, e = difference(x, m)
-    d, e, a = xp.where(lost, -INF, d), xp.where(lost, 0.0, e), xp.where(known, a, 1.0)
+    lost = xp.any(unknown, axis=-1, keepdims=True) | ~known
+    d, e = difference(xp.where(lost, -INF, x), m)
+    a = xp.where(known, a, 1.0)
     place = _found(d, e, a, some_steep=not isinstance(alpha, float) or alpha > 2.0)
     low = xp.zeros_like(m)
     for _ in range(2):
@@ -78,12 +80,12 @@ def _found(d: Any, e: Any, a: Any, *, some_steep: bool) -> Place:
     steep = order > 1.0
     shift = search_shift(far, rest, order)
     if not some_steep or (seen(steep) and not bool(xp.any(steep))):
-        return Place(d, e, a, steep, shift, xp.zeros_like(a))
-    o = origin(far, order)
-    at = xp.where(steep, search_least(far, rest, order, o), shift)
+        return Place(d, e, a, steep, shift, xp.zeros_like(a), xp.zeros_like(a))
+    o, o_low = origin(far, rest, order)
+    at = xp.where(steep, search_least(far - o, rest - o_low, order), shift)
     # The score itself, with its derivative; equal ones share that.
     own = xp.min(xp.where(steep & (far >= o), d, 0.0), axis=-1, keepdims=True)
-    return Place(d, e, a, steep, at, xp.where(steep, own, 0.0))
+    return Place(d, e, a, steep, at, xp.where(steep, own, 0.0), xp.where(steep, o_low, 0.0))
 
 
 def powers(place: Place, low: Any) -> tuple[Any, Any, Any]:
@@ -91,19 +93,19 @@ def powers(place: Place, low: Any) -> tuple[Any, Any, Any]:
 
     w = v - 1 is formed as a product, so that log(v) / a = log1p(w) / a has its digits however small a is.
     """
-    d, e, a, steep, at, o = place
+    d, e, a, steep, at, o, o_low = place
     xp = namespace(d)
     there = d > -INF
     x, r = two_sum(xp.where(there, d, 0.0), -xp.where(steep, o, at))
-    r = r + xp.where(there, e, 0.0) - xp.where(steep, 0.0, low)
+    r = r + xp.where(there, e, 0.0) - xp.where(steep, o_low, low)
     w, q = two_product(a + xp.zeros_like(x), x)
     q = q + a * r
     log_least = xp.log(xp.where(steep, at + low, 1.0))
     base = xp.where(steep, xp.exp(a * log_least), 1.0)
-    level = steep & (base < _TINY) & (x == 0.0)  # p is q itself
+    level = steep & (base < _TINY) & (x == 0.0) & (r == 0.0)  # p is q itself
     v, lost = two_sum(base + xp.zeros_like(w), w)
     lost = lost + q
-    inside = there & (v + lost > 0.0) & ~(steep & (x < 0.0)) & ~level
+    inside = there & (v + lost > 0.0) & ~(steep & (x + r < 0.0)) & ~level
     near = inside & ~steep & (w > -0.5)
     far = inside & ~near
     safe_v = xp.where(inside, v + lost, 1.0)
@@ -141,20 +143,20 @@ def expm1_over(u: Any) -> Any:
 
 def distances(place: Place, low: Any) -> Any:
     """x = z - max z - lambda, so that v = 1 + a x wherever it is above 0."""
-    d, e, a, steep, at, o = place
+    d, e, a, steep, at, o, o_low = place
     xp = namespace(d)
     base = xp.exp(a * xp.log(xp.where(steep, at + low, 1.0)))
-    return xp.where(steep, (d - o) + e + (base - 1.0) / xp.where(steep, a, 1.0), (d - at) + (e - low))
+    return xp.where(steep, (d - o) + (e - o_low) + (base - 1.0) / xp.where(steep, a, 1.0), (d - at) + (e - low))
 
 
-def threshold_of(found: Solved) -> Any:
+def threshold_of(found: Solved, kind: Any) -> Any:
     """tau = a (max z + lambda) - 1 of each row; infinite in rows without a finite maximum, NaN in lost ones."""
     xp, a = found.rows.xp, found.place.a
     still = xp.abs(frozen(found.m)) == INF
     top = found.place._replace(d=xp.zeros_like(found.m), e=xp.zeros_like(found.m))
     m = xp.where(still | found.lost, 0.0, found.m)
     tau = a * (m - distances(top, found.low)) - 1.0
-    most = xp.finfo(xp.float64 if found.rows.dtype == xp.float64 else xp.float32).max
+    most = xp.finfo(kind).max  # of an ordinary row it stays finite: infinity says what the row is
     tau = xp.where(still, frozen(found.m), xp.clip(tau, -most, most))
     return xp.where(found.lost, math.nan, tau)
 

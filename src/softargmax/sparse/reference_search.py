@@ -39,11 +39,11 @@ def search_shift(d: Any, e: Any, a: Any) -> Any:
         following = xp.where(wild, low + (high - low) / 2, following)
         return following, low, high, (xp.abs(change) <= 1e-9) | (following == at)
 
-    return _until(step, at, low, high)
+    return _until(step, at, low, high)[0]
 
 
-def origin(d: Any, a: Any) -> Any:
-    """The least d at which the scores above it, with q = 0, sum to less than 1; for a > 1.
+def origin(d: Any, e: Any, a: Any) -> tuple[Any, Any]:
+    """The least d + e at which the scores above it, with q = 0, sum to less than 1; for a > 1.
 
     A search for t in v = t + a d comes near it, then it is moved from score to score.
     """
@@ -52,64 +52,78 @@ def origin(d: Any, a: Any) -> Any:
     low = xp.exp(-a * xp.log(xp.where(n == 0.0, 1.0, n)))
     high = xp.ones_like(a)
 
-    def halve(at: Any, low: Any, high: Any) -> tuple[Any, Any, Any, Any]:
-        over = _sum(_roots(at + a * d, d, a)) >= 1.0
+    def halve(_: Any, low: Any, high: Any) -> tuple[Any, Any, Any, Any]:
+        at = xp.sqrt(low) * xp.sqrt(high)
+        over = _sum(_roots(at + a * d, d > -INF, a)) >= 1.0
         low, high = xp.where(over, low, at), xp.where(over, at, high)
-        return xp.sqrt(low) * xp.sqrt(high), low, high, high <= low * (1.0 + 1e-3)
+        return at, low, high, high <= low * (1.0 + 1e-3)
 
-    t = _until(halve, xp.sqrt(low), low, high)
+    t = _until(halve, low, low, high)[0]
 
-    def fits(o: Any) -> Any:
-        return _sum(_roots(a * (d - o), d, a)) < 1.0
+    def fits(o: Any, rest: Any) -> Any:
+        above = (d > o) | ((d == o) & (e > rest))
+        x = xp.where(above, d, 0.0) - xp.where(o > -INF, o, 0.0) + (e - xp.where(o > -INF, rest, 0.0))
+        return _sum(_roots(a * x, above, a)) < 1.0
 
-    def move(o: Any, low: Any, high: Any) -> tuple[Any, Any, Any, Any]:
-        below = xp.max(xp.where(d < o, d, -INF), axis=-1, keepdims=True)
-        above = xp.min(xp.where(d > o, d, INF), axis=-1, keepdims=True)
-        here, there = fits(o), (below > -INF) & fits(xp.where(below > -INF, below, 0.0))
-        following = xp.where(here, xp.where(there, below, o), xp.where(above < INF, above, o))
-        return following, low, high, following == o
+    def least(mask: Any) -> tuple[Any, Any]:
+        first = xp.min(xp.where(mask, d, INF), axis=-1, keepdims=True)
+        return first, xp.min(xp.where(mask & (d == first), e, INF), axis=-1, keepdims=True)
 
-    start = xp.min(xp.where(d > -t / xp.where(a > 0.0, a, 1.0), d, 0.0), axis=-1, keepdims=True)
-    return _until(move, start, low, high)
+    def most(mask: Any) -> tuple[Any, Any]:
+        first = xp.max(xp.where(mask, d, -INF), axis=-1, keepdims=True)
+        return first, xp.max(xp.where(mask & (d == first), e, -INF), axis=-1, keepdims=True)
+
+    def move(o: Any, rest: Any, high: Any) -> tuple[Any, Any, Any, Any]:
+        up, up_rest = least((d > o) | ((d == o) & (e > rest)))
+        down, down_rest = most((d < o) | ((d == o) & (e < rest)))
+        here, there = fits(o, rest), (down > -INF) & fits(down, down_rest)
+        falls, climbs = here & there, ~here & (up < INF)
+        moved = xp.where(falls, down, xp.where(climbs, up, o))
+        return moved, xp.where(falls, down_rest, xp.where(climbs, up_rest, rest)), high, ~(falls | climbs)
+
+    o, rest = least((d > -INF) & (d > -t / xp.where(a > 0.0, a, 1.0)))
+    void = o == INF
+    o, rest, _ = _until(move, xp.where(void, 0.0, o), xp.where(void, 0.0, rest), high)
+    return o, rest
 
 
-def search_least(d: Any, e: Any, a: Any, o: Any) -> Any:
-    """q with sum (q^a + a (d + e - o))^(1/a) = 1 over d >= o, for a > 1: Newton's method comes down to it."""
-    xp = namespace(d)
-    ties = _sum(xp.astype(d == o, d.dtype))
+def search_least(x: Any, e: Any, a: Any) -> Any:
+    """q with sum (q^a + a (x + e))^(1/a) = 1 over x + e >= 0, for a > 1: Newton's method comes down to it."""
+    xp = namespace(x)
+    ties = _sum(xp.astype((x == 0.0) & (e == 0.0), x.dtype))
     ties = xp.where(ties == 0.0, 1.0, ties)  # of a row with nothing in its support
-    at = 1.0 / ties
+    above = (x > 0.0) | ((x == 0.0) & (e > 0.0))
 
     def step(q: Any, low: Any, high: Any) -> tuple[Any, Any, Any, Any]:
         log_q = xp.log(xp.where(q > 0.0, q, 1.0))
-        above = d > o
-        v = xp.where(above, xp.where(q > 0.0, xp.exp(a * log_q), 0.0) + a * ((d - o) + e), 1.0)
+        v = xp.where(above, xp.where(q > 0.0, xp.exp(a * log_q), 0.0) + a * (x + e), 1.0)
         p = xp.where(above, xp.exp(xp.log(v) / xp.where(a > 0.0, a, 1.0)), 0.0)
         factor = xp.where(q > 0.0, xp.exp((a - 1.0) * log_q), 0.0)
         change = (ties * q + _sum(p) - 1.0) / (ties + _sum(p / v) * factor)
         following = xp.clip(q - change, 0.0, 1.0)
         return following, low, high, xp.abs(change) <= 1e-9 * following
 
-    return _until(step, at, at, at)
+    at = 1.0 / ties
+    return _until(step, at, at, at)[0]
 
 
-def _until(step: Any, at: Any, low: Any, high: Any) -> Any:
+def _until(step: Any, at: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
     """Take steps until every row has settled; a row that has stays where it is."""
     xp, look = namespace(at), seen(at)
     settled = xp.zeros_like(at, dtype=xp.bool)
     for _ in range(MOST if look else TRACED):
-        following, low, high, small = step(at, low, high)
-        at = xp.where(settled, at, following)
+        *moved, small = step(at, low, high)
+        at, low, high = (xp.where(settled, x, y) for x, y in zip((at, low, high), moved, strict=True))
         settled = settled | small
         if look and bool(xp.all(settled | xp.isnan(at))):
             break
-    return at
+    return at, low, high
 
 
-def _roots(v: Any, d: Any, a: Any) -> Any:
-    """v^(1/a) where v and the score are above 0 and -inf."""
-    xp = namespace(d)
-    inside = (d > -INF) & (v > 0.0)
+def _roots(v: Any, inside: Any, a: Any) -> Any:
+    """v^(1/a) of what is inside and above 0."""
+    xp = namespace(v)
+    inside = inside & (v > 0.0)
     return xp.where(inside, xp.exp(xp.log(xp.where(inside, v, 1.0)) / xp.where(a > 0.0, a, 1.0)), 0.0)
 
 
