@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from softargmax.sparse import sparsemax as sparsemax
     from softargmax.sparse import sparsemax_loss as sparsemax_loss
     from softargmax.sparse import threshold as threshold
+    from softargmax.sparse import topk_softmax as topk_softmax
 
 __version__ = "0.1.0"
 
@@ -105,7 +106,15 @@ _HOME = {
         "softmax_with_lse",
         "softmin",
     ),
-    "softargmax.sparse": ("Threshold", "entmax", "entmax_loss", "sparsemax", "sparsemax_loss", "threshold"),
+    "softargmax.sparse": (
+        "Threshold",
+        "entmax",
+        "entmax_loss",
+        "sparsemax",
+        "sparsemax_loss",
+        "threshold",
+        "topk_softmax",
+    ),
     "softargmax.sample": (
         "CategoricalWithLogprob",
         "SpeculativeSample",

@@ -9,5 +9,6 @@ serve CPU memory.
 from softargmax.sparse.losses import entmax_loss, sparsemax_loss
 from softargmax.sparse.maps import entmax, sparsemax, threshold
 from softargmax.sparse.results import Threshold
+from softargmax.sparse.topk import topk_softmax
 
-__all__ = ["Threshold", "entmax", "entmax_loss", "sparsemax", "sparsemax_loss", "threshold"]
+__all__ = ["Threshold", "entmax", "entmax_loss", "sparsemax", "sparsemax_loss", "threshold", "topk_softmax"]

@@ -20,6 +20,7 @@ from softargmax.sparse.reference_search import origin, search_least, search_shif
 
 _NEAR, _SERIES = 1 / 64, 9
 _TINY = 1e-30  # below it q^a may not be told from 0
+_FAR = 1000.0  # so far below the maximum p is 0 whatever alpha, its derivatives too
 
 
 class Place(NamedTuple):
@@ -95,7 +96,8 @@ def powers(place: Place, low: Any) -> tuple[Any, Any, Any]:
     """
     d, e, a, steep, at, o, o_low = place
     xp = namespace(d)
-    there = d > -INF
+    from_o = (d > o) | ((d == o) & (e >= o_low))
+    there = (d > -INF) & ((steep & from_o) | (~steep & (d > -_FAR)))
     x, r = two_sum(xp.where(there, d, 0.0), -xp.where(steep, o, at))
     r = r + xp.where(there, e, 0.0) - xp.where(steep, o_low, low)
     w, q = two_product(a + xp.zeros_like(x), x)
@@ -105,7 +107,7 @@ def powers(place: Place, low: Any) -> tuple[Any, Any, Any]:
     level = steep & (base < _TINY) & (x == 0.0) & (r == 0.0)  # p is q itself
     v, lost = two_sum(base + xp.zeros_like(w), w)
     lost = lost + q
-    inside = there & (v + lost > 0.0) & ~(steep & (x + r < 0.0)) & ~level
+    inside = there & (v + lost > 0.0) & ~level
     near = inside & ~steep & (w > -0.5)
     far = inside & ~near
     safe_v = xp.where(inside, v + lost, 1.0)

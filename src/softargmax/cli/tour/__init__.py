@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from softargmax.cli.tour.digits import run as digits
 from softargmax.cli.tour.regression import run as regression
+from softargmax.cli.tour.sampling import run as sampling
 from softargmax.cli.tour.short_bench import run as short_bench
+from softargmax.cli.tour.sparse import run as sparse
 from softargmax.cli.tour.stream_file import run as stream_file
 from softargmax.cli.tour.temperature import run as temperature
 from softargmax.cli.tour.values import run as values
@@ -36,6 +38,8 @@ STOPS = (
     Stop("temperature", "Temperature, from arg max to uniform", temperature),
     Stop("digits", "Real scores: handwritten digits", digits),
     Stop("regression", "A classifier trained on them: cross-entropy and its gradient", regression),
+    Stop("sparse", "Probabilities that are exactly 0", sparse),
+    Stop("sampling", "Draws: a bandit, and samples with a gradient", sampling),
     Stop("stream", "A file larger than its memory", stream_file),
     Stop("bench", "Against the installed peers", short_bench),
 )

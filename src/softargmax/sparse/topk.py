@@ -1,0 +1,77 @@
+"""The softmax of a row's k largest scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from softargmax.core import check
+from softargmax.core.dispatch import namespace
+from softargmax.normalize import softmax
+from softargmax.sample import filter_scores
+
+
+def topk_softmax(z: Any, /, k: Any, *, axis: int = -1, temperature: Any = 1.0, where: Any = None) -> Any:
+    r"""The softmax over the k largest scores of each row, 0 elsewhere.
+
+    .. math:: p_i = \frac{[i \in I_k]\, e^{z_i / T}}{\sum_{j \in I_k} e^{z_j / T}}
+
+    Parameters
+    ----------
+    z : array_like
+        Scores, any shape but 0-d, any array library; the result is of the same kind, shape and dtype.
+    k : int or array
+        How many scores keep a probability, from 1 to the length of the row; an array has one per row.
+    axis : int
+        The axis along which a row of scores runs.
+    temperature : float or array
+        T as in `softmax`, not negative.
+    where : array of bool, optional
+        The support as in `softmax`.
+
+    Returns
+    -------
+    array
+        p, of z's shape. A row sums to 1, or is 0 if nothing is in its support.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+
+    Notes
+    -----
+    Exactly k scores are kept, or the whole support where it is smaller: of equal scores at the boundary those of the
+    lowest indices. The edge rows are those of `softmax`.
+
+    Gradient: that of `softmax` over the scores that are kept, 0 elsewhere.
+
+    See Also
+    --------
+    filter_scores : this and other choices of scores.
+    sparsemax, entmax : sparse maps that choose the number of scores themselves, and are continuous.
+
+    References
+    ----------
+    Shazeer et al. (2017), Outrageously large neural networks: the sparsely-gated mixture-of-experts layer, section 2.1.
+    arXiv:1701.06538.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.topk_softmax([1.0, 4.0, 2.0, 3.0], 2).round(3)
+    array([0.   , 0.731, 0.   , 0.269])
+    """
+    z = check.scores(z)
+    if not z.ndim:
+        raise ValueError("z: 0-d; the k largest scores are those of an axis")
+    xp, axis = namespace(z), check.one_axis(axis, z.ndim)
+    front = tuple(i for i in range(z.ndim) if i != axis)
+    back = tuple((*front, axis).index(i) for i in range(z.ndim))
+    if where is not None:
+        where = xp.permute_dims(xp.broadcast_to(check.mask(where, z), tuple(z.shape)), (*front, axis))
+    rows = xp.permute_dims(z, (*front, axis))
+    try:
+        kept = filter_scores(rows, top_k=k, where=where)
+    except (TypeError, ValueError) as error:
+        raise type(error)(str(error).removeprefix("top_")) from None
+    return softmax(xp.permute_dims(kept, back), axis=axis, temperature=temperature)

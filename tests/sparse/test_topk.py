@@ -1,0 +1,67 @@
+"""topk_softmax: the softmax of the k largest scores."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from tests.oracle.backends import Backend
+
+import softargmax as s
+
+INF, NAN = math.inf, math.nan
+
+
+def brute(row: np.ndarray, k: int) -> np.ndarray:
+    """Return the softmax over the k largest, of equal ones the first."""
+    kept = np.argsort(-row, kind="stable")[:k]
+    mask = np.zeros(row.size, bool)
+    mask[kept] = True
+    return s.softmax(row, where=mask)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_against_a_sort(axis: int, quick: Backend) -> None:
+    rng = np.random.default_rng(1)
+    z = np.rint(rng.standard_normal((6, 5, 7)) * 2)  # with ties
+    for k in (1, 3, z.shape[axis]):
+        wanted = np.apply_along_axis(brute, axis, z, k)
+        found = quick.back(s.topk_softmax(quick.array(z), k, axis=axis))
+        np.testing.assert_allclose(found, wanted, rtol=4 * 2.0**-52)
+
+
+def test_k_per_row_temperature_and_where(quick: Backend) -> None:
+    z = np.array([[1.0, 4.0, 2.0, 3.0]] * 3)
+    mask = np.array([True, False, True, True])
+    found = quick.back(s.topk_softmax(quick.array(z), quick.array([1, 2, 4]), temperature=2.0))
+    wanted = [s.softmax(z[0], temperature=2.0, where=z[0] >= least) for least in (4, 3, 1)]
+    np.testing.assert_allclose(found, wanted, rtol=4 * 2.0**-52)
+    found = quick.back(s.topk_softmax(quick.array(z[0]), 1, where=quick.array(mask)))
+    np.testing.assert_array_equal(found, [0, 0, 0, 1])
+
+
+def test_edge_rows(quick: Backend) -> None:
+    z = [[-INF, -INF, -INF], [INF, INF, INF], [1.0, NAN, 0.0], [-INF, 2.0, -INF]]
+    found = quick.back(s.topk_softmax(quick.array(z), 2))
+    np.testing.assert_array_equal(found[[0, 1, 3]], [[0, 0, 0], [0.5, 0.5, 0], [0, 1, 0]])
+    assert np.isnan(found[2]).all()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # of torch's forward mode
+def test_derivatives() -> None:
+    torch = pytest.importorskip("torch")
+    z = torch.tensor([[0.1, 0.9, -0.4, 0.5], [1.0, 0.0, 0.3, 0.2]], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda z: s.topk_softmax(z, 2), z, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(lambda z: s.topk_softmax(z, 2), z)
+
+
+@pytest.mark.parametrize("k", [0, 4, -1, 1.5, "two"])
+def test_errors_name_k(k: object) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"^k: "):
+        s.topk_softmax([1.0, 2.0, 3.0], k)
+
+
+def test_a_single_score_is_no_row() -> None:
+    with pytest.raises(ValueError, match="0-d"):
+        s.topk_softmax(1.0, 1)
