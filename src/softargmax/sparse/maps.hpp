@@ -39,7 +39,7 @@ template <> struct Limit<float> {
 template <> struct Limit<double> {
     static constexpr double tiny = 0x1p-1000, least = -708.396;
 };
-constexpr double kMargin = 1e-4;  // lambda is never further from the root than this where the cut counts on it
+constexpr double kMargin = 1e-3;  // lambda is never further from the root than this where the cut counts on it
 
 // How well a power is wanted: to come near the root; for sums that land on it, which have to be good to the digits of
 // double; as one of the results.
@@ -85,6 +85,7 @@ struct Linear {
     double m;
     Twofold at;  // c
     explicit Linear(double top) : m(top), at(two_sum(top, -1.0)) {}
+    static constexpr bool kNearest = false;
     static constexpr double a() { return 1; }
     static constexpr double tolerance() { return 1e-11; }
     double cut() const { return next_below(at.hi - kMargin); }
@@ -115,6 +116,7 @@ struct Squared {
     double m;
     Twofold at;  // c
     explicit Squared(double top) : m(top), at(two_sum(top, -2.0)) {}
+    static constexpr bool kNearest = false;
     static constexpr double a() { return 0.5; }
     static constexpr double tolerance() { return 1e-8; }
     double cut() const { return next_below(at.hi - kMargin); }
@@ -143,6 +145,7 @@ struct Squared {
 
 // 1 <= alpha < 2: v = 1 + a (z - c),  c = m + lambda.
 struct Shifted {
+    static constexpr bool kNearest = true;  // whether a step asks how near to the threshold a score is
     double m, a_;
     Root root;
     Twofold at;  // c
@@ -186,6 +189,7 @@ struct Shifted {
 // alpha > 2: v = q^a + a (z - o), with the least score o whose p is above 0, and that p, q. For large a the scores at
 // the threshold have a v = q^a that no other origin could tell from 0.
 struct Steep {
+    static constexpr bool kNearest = false;
     double a_;
     Root root;
     Twofold at;  // o and q

@@ -74,6 +74,7 @@ template <class T, class F> void rough_sums(const T* z, std::int64_t n, const F&
 struct ExactSums {
     Twofold p{0, 0};
     double slope = 0, curve = 0;
+    double nearest = kInf;  // the least |v|, where a map wants to know it
     std::int64_t support = 0;
 };
 template <class T, class F> void exact_sums(const T* z, std::int64_t n, const F& map, ExactSums& sums) {
@@ -84,6 +85,7 @@ template <class T, class F> void exact_sums(const T* z, std::int64_t n, const F&
     Sum<double> p[2];
     Doubles slope[2] = {zero, zero}, curve[2] = {zero, zero};
     Count<double> support[2];
+    Doubles nearest = Doubles::all(-kInf);  // negated
     for (std::int64_t i = 0; i < n; i += V::kLanes) {
         const V v = i + V::kLanes <= n ? V::load(z + i) : V::load_part(z + i, n - i, low);
         each_half(v, [&](Doubles d, int half) SOFTARGMAX_LAMBDA {
@@ -93,12 +95,14 @@ template <class T, class F> void exact_sums(const T* z, std::int64_t n, const F&
             slope[half] = slope[half] + x.slope;
             curve[half] = curve[half] + x.curve;
             support[half].add(above(x.p.hi, zero));
+            if constexpr (F::kNearest) nearest = max(zero - max(x.v, zero - x.v), nearest);
         });
     }
     sums.p = plus(sums.p, plus(p[0].total(), p[1].total()));
     sums.slope += sum_of(slope[0] + slope[1]);
     sums.curve += sum_of(curve[0] + curve[1]);
     sums.support += support[0].total() + support[1].total();
+    sums.nearest = std::min(sums.nearest, -max_of(nearest));
 }
 
 // The step of lambda by Newton's method on S^a = 1, S = 1 + rest the sum of p: (S - S^(1 - a)) / (a sum slope). For
@@ -168,11 +172,15 @@ template <class F, class From> ExactSums sums_of(const F& map, From& from) {
 
 // The map of a row at the root, to f with the number of p > 0.
 template <class F, class From, class Then> void solved(F map, From& from, Then then) {
+    using T = std::remove_pointer_t<decltype(from.list)>;
     approach(map, from);
     for (int i = 0;; ++i) {
         const ExactSums sums = sums_of(map, from);
         const double rest = (sums.p.hi - 1) + sums.p.lo, step = nearer(map.a(), rest, sums);
-        if (map.move(step, rest >= 0) < map.tolerance() || i == kMostSteps) return then(map, sums.support);
+        const double moved = map.move(step, rest >= 0);
+        // float32 results are right once the step is short beside every distance to the threshold.
+        const bool beside = sizeof(T) == 4 && moved < 1e-5 && moved * map.a() < 1e-3 * sums.nearest;
+        if (moved < map.tolerance() || (F::kNearest && beside) || i == kMostSteps) return then(map, sums.support);
     }
 }
 
