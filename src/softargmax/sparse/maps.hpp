@@ -28,6 +28,11 @@ SOFTARGMAX_INLINE Two<Doubles> less(Doubles z, Twofold c) {
     const Doubles low = d.lo - Doubles::all(c.lo), hi = d.hi + low;
     return {hi, low - (hi - d.hi)};
 }
+// The same rounded; where z is a float, what lies near c is z - c.hi exactly.
+template <class T> SOFTARGMAX_INLINE Doubles beyond(Doubles z, Twofold c) {
+    if constexpr (sizeof(T) == 4) return (z - Doubles::all(c.hi)) - Doubles::all(c.lo);
+    else return less(z, c).hi;
+}
 // x as T, in every lane.
 template <class V> SOFTARGMAX_INLINE V all(double x) { return V::all(static_cast<typename V::Scalar>(x)); }
 
@@ -80,12 +85,15 @@ struct Root {
     }
 };
 
+// kBeside: a float32 result is right where the last step of v is shorter than this share of every distance to the
+// threshold; the step's error is the third power of that.
+
 // alpha = 2: p = z - c,  c = m + lambda - 1.
 struct Linear {
     double m;
     Twofold at;  // c
     explicit Linear(double top) : m(top), at(two_sum(top, -1.0)) {}
-    static constexpr bool kNearest = false;
+    static constexpr double kBeside = 0.5;  // no score enters or leaves the support, and the sum is linear
     static constexpr double a() { return 1; }
     static constexpr double tolerance() { return 1e-11; }
     double cut() const { return next_below(at.hi - kMargin); }
@@ -106,7 +114,7 @@ struct Linear {
         return {{keep(in, v.hi), keep(in, v.lo)}, keep(in, Doubles::all(1)), Doubles::all(0), v.hi};
     }
     template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
-        const Doubles p = less(z, at).hi;
+        const Doubles p = beyond<T>(z, at);
         return keep(above(p, Doubles::all(0)), p);
     }
 };
@@ -116,7 +124,7 @@ struct Squared {
     double m;
     Twofold at;  // c
     explicit Squared(double top) : m(top), at(two_sum(top, -2.0)) {}
-    static constexpr bool kNearest = false;
+    static constexpr double kBeside = 1e-3;
     static constexpr double a() { return 0.5; }
     static constexpr double tolerance() { return 1e-8; }
     double cut() const { return next_below(at.hi - kMargin); }
@@ -138,14 +146,14 @@ struct Squared {
         return {{p, fma(h, h, Doubles::all(0) - p) + h * keep(in, v.lo)}, h, keep(in, Doubles::all(1)), h};
     }
     template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
-        const Doubles twice = less(z, at).hi, v = keep(above(twice, Doubles::all(0)), twice * Doubles::all(0.5));
+        const Doubles twice = beyond<T>(z, at), v = keep(above(twice, Doubles::all(0)), twice * Doubles::all(0.5));
         return v * v;
     }
 };
 
 // 1 <= alpha < 2: v = 1 + a (z - c),  c = m + lambda.
 struct Shifted {
-    static constexpr bool kNearest = true;  // whether a step asks how near to the threshold a score is
+    static constexpr double kBeside = 1e-3;
     double m, a_;
     Root root;
     Twofold at;  // c
@@ -189,7 +197,7 @@ struct Shifted {
 // alpha > 2: v = q^a + a (z - o), with the least score o whose p is above 0, and that p, q. For large a the scores at
 // the threshold have a v = q^a that no other origin could tell from 0.
 struct Steep {
-    static constexpr bool kNearest = false;
+    static constexpr double kBeside = 0;
     double a_;
     Root root;
     Twofold at;  // o and q

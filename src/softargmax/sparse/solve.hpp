@@ -95,7 +95,7 @@ template <class T, class F> void exact_sums(const T* z, std::int64_t n, const F&
             slope[half] = slope[half] + x.slope;
             curve[half] = curve[half] + x.curve;
             support[half].add(above(x.p.hi, zero));
-            if constexpr (F::kNearest) nearest = max(zero - max(x.v, zero - x.v), nearest);
+            if constexpr (F::kBeside > 0) nearest = max(zero - max(x.v, zero - x.v), nearest);
         });
     }
     sums.p = plus(sums.p, plus(p[0].total(), p[1].total()));
@@ -178,9 +178,8 @@ template <class F, class From, class Then> void solved(F map, From& from, Then t
         const ExactSums sums = sums_of(map, from);
         const double rest = (sums.p.hi - 1) + sums.p.lo, step = nearer(map.a(), rest, sums);
         const double moved = map.move(step, rest >= 0);
-        // float32 results are right once the step is short beside every distance to the threshold.
-        const bool beside = sizeof(T) == 4 && moved < 1e-5 && moved * map.a() < 1e-3 * sums.nearest;
-        if (moved < map.tolerance() || (F::kNearest && beside) || i == kMostSteps) return then(map, sums.support);
+        const bool beside = sizeof(T) == 4 && moved < 1e-5 && moved * map.a() < F::kBeside * sums.nearest;
+        if (moved < map.tolerance() || beside || i == kMostSteps) return then(map, sums.support);
     }
 }
 
