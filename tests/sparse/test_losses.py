@@ -100,6 +100,14 @@ def test_beyond_the_margin_the_loss_is_zero(quick: Backend) -> None:
         assert float(quick.back(s.entmax_loss(z + quick.array([1e-3, 0.0, 0.0]), quick.array(1), alpha))) > 0.0
 
 
+def test_high_orders_next_to_the_margin(quick: Backend) -> None:
+    for alpha, gap in ((101.0, 6e-25), (201.0, 1e-50)):
+        exact, _ = truth(np.array([0.0, -gap]), one_hot(0, 2), alpha)
+        found = float(quick.back(s.entmax_loss(quick.array([0.0, -gap]), quick.array(0), alpha)))
+        assert found == pytest.approx(1 / (alpha * (alpha - 1)), rel=1e-2)
+        assert found == pytest.approx(float(exact), rel=1e-6) or float(exact) < 0  # mpmath's bisection ends too early
+
+
 EDGES = [
     ([-INF, -INF], 0, INF),
     ([1.0, -INF], 1, INF),

@@ -62,6 +62,12 @@ def test_errors_name_k(k: object) -> None:
         s.topk_softmax([1.0, 2.0, 3.0], k)
 
 
+def test_a_negative_temperature_is_refused() -> None:
+    for temperature in (-1.0, np.array([1.0, -2.0])):
+        with pytest.raises(ValueError, match="temperature: below 0"):
+            s.topk_softmax(np.zeros((2, 3)), 2, temperature=temperature)
+
+
 def test_a_single_score_is_no_row() -> None:
     with pytest.raises(ValueError, match="0-d"):
         s.topk_softmax(1.0, 1)

@@ -52,7 +52,7 @@ template <class T, int Size> void gather_rows(Group<T, Size>& group, Candidates<
             const T here = maximum(z, n);
             top[g] = here > top[g] ? here : top[g];
             const double far = found[g].a * kReach > 1 ? 1 / found[g].a : kReach;
-            const T cut = std::min(rounded_down<T>(static_cast<double>(top[g]) - far), next_below(top[g]));
+            const T cut = std::min(rounded_down<T>(next_below(static_cast<double>(top[g]) - far)), next_below(top[g]));
             rows[g].add(z, n, to[g], [&](const T* from, std::int64_t count, T*& end) {
                 end = gather(from, count, cut, end, nan[g]);
             });
@@ -104,8 +104,8 @@ template <class T, int Size> void find_root(Candidates<T, Size>& row, const Spar
     Twofold tau{s.r == s.r ? s.m : kNaN, 0};
     std::int64_t support = s.r == s.r ? static_cast<std::int64_t>(s.r + 1) : -1;
     if (found.ordinary)
-        with_solution(s.m, found.a, row, [&](const auto& map_, std::int64_t count) {
-            support = count;
+        with_solution(s.m, found.a, row, [&](const auto& map_) {
+            if (job.support) support = sums_of(map_, row).support;
             tau = map_.tau();
             found.at = map_.at;
             if (job.target) put_loss(job, at, found, [&](double z_y) { return loss_of(map_, row, z_y); });

@@ -40,8 +40,10 @@ template <class T, class F> void add_others(const T* z, std::int64_t n, const F&
     others.ties += ties.total();
 }
 
-// The integral of (1 - t)^(a - 1) t from 0 to e, for e < 1/2.
+// The integral of (1 - t)^(a - 1) t from 0 to e, for e < 1/2: (1 - (1 - e)^a (1 + a e)) / (a (a + 1)), by its series
+// where that cancels.
 inline double psi_of(double a, double e) {
+    if (a > 1 && (a + 1) * e > 0.5) return (1 - exp_scalar(a * log1p_scalar(-e) + log1p_scalar(a * e))) / (a * (a + 1));
     double power = e * e, sum = 0;
     for (int k = 0; k < 200; ++k) {
         const double term = power / (k + 2);

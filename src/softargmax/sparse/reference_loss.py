@@ -77,7 +77,11 @@ def _of_class(place: Place, low: Any, t: Any, inside: Any) -> Any:
     for j in range(_TERMS, -1, -1):  # sum_j c_j x^j / (j + 2), c_(j + 1) = c_j (j + 1 - a) / (j + 1), from within
         series = 1.0 / (j + 2) + x * (j + 1 - a) / (j + 1) * series
     far = (_sum(xp.where(y, pv, 0.0)) - 1.0) / (1.0 + a) - _sum(xp.where(y, distances(place, low), 0.0))
-    return _sum(xp.where(y, 0.0, pv)) / (1.0 + a) + xp.where(near, x * x * series, far)
+    steep = (a > 1.0) & ((a + 1.0) * e > 0.5)  # where the series grows before it falls
+    b, part = xp.where(steep, a, 1.0), xp.where(steep & (e < 1.0), e, 0.0)
+    closed = -xp.expm1(b * xp.log1p(-part) + xp.log1p(b * part)) / (b * (b + 1.0))
+    psi = xp.where(steep & (e < 0.5), closed, xp.where(near & ~steep, x * x * series, far))
+    return _sum(xp.where(y, 0.0, pv)) / (1.0 + a) + psi
 
 
 def _of_masses(place: Place, low: Any, t: Any, inside: Any) -> Any:

@@ -170,7 +170,7 @@ template <class F, class From> ExactSums sums_of(const F& map, From& from) {
     return sums;
 }
 
-// The map of a row at the root, to f with the number of p > 0.
+// The map of a row at the root, to f.
 template <class F, class From, class Then> void solved(F map, From& from, Then then) {
     using T = std::remove_pointer_t<decltype(from.list)>;
     approach(map, from);
@@ -179,7 +179,7 @@ template <class F, class From, class Then> void solved(F map, From& from, Then t
         const double rest = (sums.p.hi - 1) + sums.p.lo, step = nearer(map.a(), rest, sums);
         const double moved = map.move(step, rest >= 0);
         const bool beside = sizeof(T) == 4 && moved < 1e-5 && moved * map.a() < F::kBeside * sums.nearest;
-        if (moved < map.tolerance() || beside || i == kMostSteps) return then(map, sums.support);
+        if (moved < map.tolerance() || beside || i == kMostSteps) return then(map);
     }
 }
 
@@ -225,11 +225,11 @@ template <class From, class Then> void solved(SteepSearch search, From& from, Th
         const ExactSums sums = sums_of(Steep(search.a_, o, q), from);
         const double step = ((sums.p.hi - 1) + sums.p.lo) / sums.slope;
         q = std::max(q - step, 0.0);
-        if (std::fabs(step) <= 1e-9 * q || i == kMostSteps) return then(Steep(search.a_, o, q), sums.support);
+        if (std::fabs(step) <= 1e-9 * q || i == kMostSteps) return then(Steep(search.a_, o, q));
     }
 }
 
-// then(the map at the root, the number of p > 0), of a row with maximum m.
+// then(the map at the root), of a row with maximum m.
 template <class From, class Then> void with_solution(double m, double a, From& from, Then then) {
     if (a == 1) solved(Linear(m), from, then);
     else if (a == 0.5) solved(Squared(m), from, then);
