@@ -128,3 +128,9 @@ def test_shapes() -> None:
         softargmax.gumbel((-1,), seed=0)
     with pytest.raises(TypeError, match="shape"):
         softargmax.gumbel("3", seed=0)
+
+
+def test_large_scores_keep_their_noise() -> None:
+    z = np.full((20_000, 2), 1e8, np.float32)
+    share = softargmax.gumbel_softmax(z, hard=True, seed=0)[:, 0].mean()
+    assert abs(share - 0.5) < 5 * 0.5 / np.sqrt(len(z))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from softargmax.core import check
 from softargmax.core.arrays import HALVES, dtype_name
-from softargmax.core.dispatch import as_array, as_number, device_of, implementation, is_torch, namespace
+from softargmax.core.dispatch import as_array, as_number, device_of, frozen, implementation, namespace
 from softargmax.normalize import softmax
 from softargmax.sample.options import scale
 from softargmax.sample.seeds import Source, seed_of, stream_of
@@ -149,15 +148,20 @@ def gumbel_softmax(
     noisy = _noisy(xp.astype(z, dtype, copy=False), xp.moveaxis(noise, -1, axis), axis, where)
     y = softmax(noisy, axis=axis, temperature=temperature, where=where)
     if hard:
-        y = _one_hot(noisy, y, axis, where) + (y - _constant(y))
+        y = _one_hot(noisy, y, axis, where) + (y - frozen(y))
     return xp.astype(y, z.dtype, copy=False)
 
 
 def _noisy(z: Any, noise: Any, axis: int, where: Any) -> Any:
-    """z + g; where a row holds +inf, the noise of its infinities, and -inf elsewhere."""
+    """z - max z + g; where a row holds +inf, the noise of its infinities, and -inf elsewhere.
+
+    Without the difference, large scores would round their noise away, and with it the chances of near ones.
+    """
     xp = namespace(z)
     if z.shape[axis] == 0:
         return z
+    top = xp.max(frozen(z if where is None else xp.where(where, z, -INF)), axis=axis, keepdims=True)
+    z = z - xp.where(xp.abs(top) < INF, top, 0.0)
     infinite = z == INF if where is None else (z == INF) & where
     limit = xp.any(infinite, axis=axis, keepdims=True) & ~xp.isnan(z)
     return xp.where(limit, xp.where(infinite, noise, -INF), z + noise)
@@ -174,11 +178,3 @@ def _one_hot(noisy: Any, y: Any, axis: int, where: Any) -> Any:
     place = xp.arange(y.shape[axis], dtype=first.dtype, device=device_of(y))
     place = xp.reshape(place, tuple(-1 if i == axis else 1 for i in range(y.ndim)))
     return xp.astype((place == first) & (y > 0), y.dtype)
-
-
-def _constant(y: Any) -> Any:
-    """The same value without a derivative."""
-    if is_torch(y):
-        return y.detach()
-    jax = sys.modules.get("jax")
-    return y if jax is None or not isinstance(y, jax.Array) else jax.lax.stop_gradient(y)
