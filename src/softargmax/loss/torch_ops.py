@@ -17,6 +17,7 @@ from softargmax.core.dispatch import implementation
 from softargmax.core.scale import UNIT, Scale
 from softargmax.core.torch_bridge import Operator, all_direct, batch_rows, may_be_differentiated
 from softargmax.core.torch_memory import fresh_like, view
+from softargmax.core.torch_rows import along, maybe, per_row
 from softargmax.loss import reference_rows, torch_linear, torch_reference
 from softargmax.loss.options import Beside, Options
 from softargmax.loss.results import CrossEntropyTerms, LossAndGradient
@@ -62,7 +63,7 @@ def loss_and_gradient(z: Tensor, seed: Tensor, beside: Beside, options: Options)
     tensors, numbers = (z, *_opened(beside)), _numbers(beside, options)
     if not all_direct((*tensors, seed)):
         return torch_reference.loss_and_gradient(z, seed, beside, options)
-    rows, gradient, seed = _per_row(z, numbers[0]), fresh_like(z, z.dtype), _dense(seed)
+    rows, gradient, seed = per_row(z, numbers[0], torch.float64), fresh_like(z, z.dtype), _dense(seed)
     _run(tensors, numbers, _states(z, numbers[0]), loss=view(rows), out=view(gradient), seed=view(seed))
     return LossAndGradient(rows.squeeze(options.axis), gradient)
 
@@ -93,10 +94,6 @@ def _numbers(beside: Beside, options: Options) -> Numbers:
 # --- the kernel -------------------------------------------------------------------------------------------------------
 
 
-def _per_row(z: Tensor, axes: Any) -> Tensor:
-    return z.new_empty([1 if i in axes else n for i, n in enumerate(z.shape)], dtype=torch.float64)
-
-
 def _states(z: Tensor, axes: Any) -> Tensor:
     """m, r, low of each row in the place of its classes; a row's three lie side by side."""
     rows = [n for i, n in enumerate(z.shape) if i not in axes]
@@ -116,8 +113,8 @@ def _run(tensors: tuple[Any, ...], numbers: Numbers, states: Tensor, **results: 
         view(states.movedim(axes[0], -1)),
         axes,
         other=view(target) if soft else None,
-        weight=None if weight is None else view(weight),
-        where=None if where is None else view(where),
+        weight=maybe(weight),
+        where=maybe(where),
         hi=beta if hi is None else view(hi),
         lo=beta_lo if lo is None else view(lo),
         ignore_index=ignore_index,
@@ -131,7 +128,7 @@ def _run(tensors: tuple[Any, ...], numbers: Numbers, states: Tensor, **results: 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     tensors, numbers = arguments[:6], arguments[6:]
     z, axes = tensors[0], numbers[0]
-    rows, states = _per_row(z, axes), _states(z, axes)
+    rows, states = per_row(z, axes, torch.float64), _states(z, axes)
     _run(tensors, numbers, states, loss=view(rows))
     return rows, states
 
@@ -170,20 +167,14 @@ class _CrossEntropy(torch.autograd.Function):
         axis = ctx.numbers[0][0]
         one = torch.ones_like(ctx.saved_tensors[0].select(axis, 0)).unsqueeze(axis)
         slope = cross_entropy_vjp(one, *ctx.saved_tensors, *ctx.numbers)
-        return one * 0 if tz is None else _along(slope, tz, ctx.numbers), None
-
-
-def _along(slope: Tensor, t: Tensor, numbers: Numbers) -> Tensor:
-    """<slope, t> of each row; where the slope is 0, t is not looked at."""
-    slope = slope.double()
-    return torch.where(slope == 0, 0, slope * t).sum(tuple(numbers[0]), keepdim=True)
+        return one * 0 if tz is None else along(slope, tz, ctx.numbers[0]), None
 
 
 cross_entropy_rows = Operator(
     f"cross_entropy({_TENSORS}, {_NUMBERS}) -> (Tensor, Tensor)",
     _CrossEntropy,
     kernel=_forward,
-    fake=lambda z, *rest: (_per_row(z, rest[5]), _states(z, rest[5])),
+    fake=lambda z, *rest: (per_row(z, rest[5], torch.float64), _states(z, rest[5])),
     batch=batch_rows,
 )
 
@@ -204,7 +195,7 @@ class _CrossEntropyVjp(torch.autograd.Function):
             return (None,) * 16
         g, states, *rest = ctx.saved_tensors
         slope = cross_entropy_vjp(torch.ones_like(g), states, *rest, *ctx.numbers)
-        return _along(slope, h, ctx.numbers).to(g.dtype), None, _hessian(ctx, h), *(None,) * 13
+        return along(slope, h, ctx.numbers[0]).to(g.dtype), None, _hessian(ctx, h), *(None,) * 13
 
     @staticmethod
     def jvp(ctx: Any, tg: Tensor | None, _states: None, tz: Tensor | None, *_: Any) -> Tensor:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from softargmax.core.torch_bridge import Operator
+from softargmax.core.torch_rows import row_dtype
 from softargmax.normalize import torch_kernels as kernels
-from softargmax.normalize.torch_kernels import row_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

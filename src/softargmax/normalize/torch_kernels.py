@@ -16,15 +16,11 @@ from torch import Tensor
 from softargmax import _native
 from softargmax.core.torch_bridge import Operator
 from softargmax.core.torch_memory import fresh_like, view
+from softargmax.core.torch_rows import maybe, per_row, row_dtype
 
 Axes = Sequence[int]
 Part = Tensor | None
 Two = tuple[Tensor, Tensor]
-
-
-def row_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of a number per row beside a result of this dtype."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def slope(hi: float, lo: float) -> tuple[float, float]:
@@ -32,17 +28,9 @@ def slope(hi: float, lo: float) -> tuple[float, float]:
     return (0.0, 0.0) if math.isinf(hi) else (hi, lo)
 
 
-def _rows(z: Tensor, axes: Axes, dtype: torch.dtype) -> Tensor:
-    return z.new_empty([1 if axis in axes else size for axis, size in enumerate(z.shape)], dtype=dtype)
-
-
 def _scale(beta: Part, beta_lo: Part, hi: float, lo: float) -> tuple[Any, Any]:
     """The pair as numbers, or as the memory of the operator's arguments (which outlive the call)."""
     return (hi, lo) if beta is None or beta_lo is None else (view(beta), view(beta_lo))
-
-
-def _maybe(tensor: Part) -> Any:
-    return None if tensor is None else view(tensor)
 
 
 # --- along rows ---------------------------------------------------------------------------------------------------
@@ -52,8 +40,8 @@ def _normalizer(native: Callable[..., None]) -> Callable[..., Two]:
     def kernel(
         z: Tensor, beta: Part, beta_lo: Part, where: Part, axes: Axes, hi: float, lo: float, dtype: torch.dtype
     ) -> Two:
-        result, lse = fresh_like(z, dtype), _rows(z, axes, row_dtype(dtype))
-        native(view(z), view(result), axes, *_scale(beta, beta_lo, hi, lo), _maybe(where), view(lse))
+        result, lse = fresh_like(z, dtype), per_row(z, axes, row_dtype(dtype))
+        native(view(z), view(result), axes, *_scale(beta, beta_lo, hi, lo), maybe(where), view(lse))
         return result, lse
 
     return kernel
@@ -61,7 +49,7 @@ def _normalizer(native: Callable[..., None]) -> Callable[..., Two]:
 
 def normalizer_shapes(z: Tensor, _b: Part, _l: Part, _w: Part, axes: Axes, _hi: Any, _lo: Any, dtype: Any) -> Two:
     """What softmax and log_softmax return: the result, lse."""
-    return torch.empty_like(z, dtype=dtype), _rows(z, axes, row_dtype(dtype))
+    return torch.empty_like(z, dtype=dtype), per_row(z, axes, row_dtype(dtype))
 
 
 def _vjp(native: Callable[..., None]) -> Callable[..., Tensor]:
@@ -82,15 +70,15 @@ def logsumexp(
     z: Tensor, beta: Part, beta_lo: Part, weights: Part, where: Part, axes: Axes, hi: float, lo: float, dtype: Any
 ) -> Tensor:
     """lse / beta."""
-    lse = _rows(z, axes, dtype)
-    _native.logsumexp(view(z), view(lse), axes, *_scale(beta, beta_lo, hi, lo), _maybe(weights), _maybe(where))
+    lse = per_row(z, axes, dtype)
+    _native.logsumexp(view(z), view(lse), axes, *_scale(beta, beta_lo, hi, lo), maybe(weights), maybe(where))
     return lse
 
 
 def row_shape(z: Tensor, *arguments: Any) -> Tensor:
     """What logsumexp and the sums under a softmax return: a number per row, of the last argument's dtype."""
     (axes,) = (one for one in arguments if isinstance(one, (list, tuple)))
-    return _rows(z, axes, arguments[-1])
+    return per_row(z, axes, arguments[-1])
 
 
 def entropy(
@@ -115,8 +103,8 @@ def kl_divergence(z_p: Tensor, z_q: Tensor, where: Part, axes: Axes, dtype: torc
 def _sum(
     native: Callable[..., None], z: Tensor, other: Part, where: Part, axes: Axes, scale: Any, dtype: torch.dtype
 ) -> Tensor:
-    result = _rows(z, axes, dtype)
-    native(view(z), _maybe(other), view(result), axes, *scale, _maybe(where))
+    result = per_row(z, axes, dtype)
+    native(view(z), maybe(other), view(result), axes, *scale, maybe(where))
     return result
 
 
@@ -142,7 +130,7 @@ def _into(name: str, native: Callable[..., None]) -> Operator[None]:
     def kernel(
         out: Tensor, z: Tensor, beta: Part, beta_lo: Part, where: Part, axes: Axes, hi: float, lo: float
     ) -> None:
-        native(view(z), view(out), axes, *_scale(beta, beta_lo, hi, lo), _maybe(where))
+        native(view(z), view(out), axes, *_scale(beta, beta_lo, hi, lo), maybe(where))
         torch.autograd.graph.increment_version(out)
 
     arguments = "Tensor z, Tensor? beta, Tensor? beta_lo, Tensor? where, int[] axes, float hi, float lo"

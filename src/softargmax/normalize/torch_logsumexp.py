@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from softargmax.core.torch_bridge import Operator, batch_rows
+from softargmax.core.torch_rows import row_dtype, row_sum
 from softargmax.normalize import torch_kernels as kernels
-from softargmax.normalize.torch_kernels import row_dtype
-from softargmax.normalize.torch_rows import Gradients, flat, only, row_sum, softmax_rows
+from softargmax.normalize.torch_rows import Gradients, flat, only, softmax_rows
 
 
 class _LogSumExp(torch.autograd.Function):

@@ -10,6 +10,7 @@ from torch import Tensor
 from softargmax import _native, normalize
 from softargmax.core.torch_bridge import Operator, all_direct, compile_whole, direct, write_into
 from softargmax.core.torch_memory import fresh_like, view
+from softargmax.core.torch_rows import row_dtype
 from softargmax.normalize import torch_kernels as kernels
 from softargmax.normalize.torch_cumulative import logcumsumexp_rows
 from softargmax.normalize.torch_logsumexp import logsumexp_rows
@@ -78,7 +79,7 @@ def expectation(
 ) -> Tensor:
     """<p, values>; of the positions 0..K-1 where there are none."""
     if values is not None:  # its gradient is summed over the rows before it is rounded
-        values = values.to(kernels.row_dtype(values.dtype)).expand(z.shape)
+        values = values.to(row_dtype(values.dtype)).expand(z.shape)
     arguments = z, *_betas(scale, _rows(z, axes)), where, values, axes, *_numbers(scale), dtype
     return _squeezed(expectation_rows(*arguments), axes)
 

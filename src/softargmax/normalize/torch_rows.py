@@ -13,17 +13,14 @@ kept as 1. So have lse and every other number per row here. `dtype` is that of t
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from softargmax.core.torch_bridge import Operator, batch_rows
+from softargmax.core.torch_rows import row_dtype, row_sum
 from softargmax.normalize import torch_kernels as kernels
-from softargmax.normalize.torch_kernels import row_dtype
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _FORWARD = "(Tensor z, Tensor? beta, Tensor? beta_lo, Tensor? where, int[] axes, float hi, float lo, ScalarType dtype)"
 _LINEAR = "Tensor g, int[] axes, float hi, float lo, ScalarType dtype"
@@ -38,11 +35,6 @@ def only(support: Tensor, tensor: Tensor) -> Tensor:
 def probability(inside: Tensor, y: Tensor) -> Tensor:
     """exp(y) in the support."""
     return only(inside, only(inside, y).exp())
-
-
-def row_sum(tensor: Tensor, axes: Sequence[int]) -> Tensor:
-    """<1, tensor>, the reduced axes kept. (torch takes no axes for all axes.)"""
-    return tensor.sum(tuple(axes), keepdim=True) if axes else tensor
 
 
 def flat(beta: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from softargmax import _native, sample
 from softargmax.core.torch_bridge import Operator, compile_whole
 from softargmax.core.torch_memory import view
+from softargmax.core.torch_rows import maybe
 from softargmax.sample.options import refuse
 from softargmax.sample.reference import Drawn
 
@@ -82,7 +83,7 @@ def _native_beside(
         for x, number in zip(arrays, numbers, strict=True)
     )
     pair = (beta, beta_lo) if hi is None or lo is None else (view(hi), view(lo))
-    return *pair, None if where is None else view(where), filters, joint
+    return *pair, maybe(where), filters, joint
 
 
 def _gumbel(seed: Tensor, stream: Tensor | None, shape: list[int], dtype: torch.dtype) -> Tensor:

@@ -14,7 +14,8 @@ from torch import Tensor
 from softargmax import _native
 from softargmax.core.torch_bridge import Operator, batch_rows
 from softargmax.core.torch_memory import fresh_like, view
-from softargmax.sparse.torch_rows import Gradients, Support, entmax_rows, entmax_vjp, maybe, orders, per_row, row_sum
+from softargmax.core.torch_rows import along, maybe, per_row, row_sum
+from softargmax.sparse.torch_rows import Gradients, Support, entmax_rows, entmax_vjp, orders
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,15 +121,10 @@ class _Loss(torch.autograd.Function):
     def jvp(ctx: Any, tz: Tensor | None, _target: None, talpha: Tensor | None, *_: Any) -> tuple[Tensor, None]:
         roots, *tensors = ctx.saved_tensors
         one = per_row(tensors[0], ctx.numbers[0], torch.float64).fill_(1.0)
-        moved = one * 0.0 if tz is None else _along(loss_vjp(one, roots, *tensors, *ctx.numbers), tz, ctx.numbers[0])
+        moved = one * 0.0 if tz is None else along(loss_vjp(one, roots, *tensors, *ctx.numbers), tz, ctx.numbers[0])
         if talpha is not None:
             moved = moved + _by_alpha(_support((*tensors, *ctx.numbers))[0]) * talpha
         return moved, None
-
-
-def _along(slope: Tensor, t: Tensor, axes: Sequence[int]) -> Tensor:
-    """<slope, t> of each row; where the slope is 0, t is not looked at."""
-    return row_sum(torch.where(slope == 0, 0.0, slope.double() * t), axes)
 
 
 loss_rows = Operator(
@@ -158,7 +154,7 @@ class _LossVjp(torch.autograd.Function):
         gh = g * h
         gz = entmax_vjp(p, tau, alpha, gh.to(p.dtype), ctx.axes, ctx.order)
         galpha = None if alpha is None else -row_sum(row.by_alpha() * row.centred(gh), ctx.axes)
-        return _along(slope, h, ctx.axes).to(g.dtype), None, gz, None, galpha, None, None, None, None
+        return along(slope, h, ctx.axes).to(g.dtype), None, gz, None, galpha, None, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tg: Any, _roots: None, tz: Any, _target: None, talpha: Any, *_: Any) -> Tensor:

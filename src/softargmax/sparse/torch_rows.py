@@ -18,6 +18,7 @@ from torch import Tensor
 from softargmax import _native
 from softargmax.core.torch_bridge import Operator, batch_rows
 from softargmax.core.torch_memory import fresh_like, view
+from softargmax.core.torch_rows import maybe, per_row, row_dtype, row_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,23 +33,9 @@ _NEAR = 0.1
 # --- the kernels ----------------------------------------------------------------------------------------------------
 
 
-def per_row(z: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Memory for a number per row, the reduced axes kept."""
-    return z.new_empty([1 if axis in axes else size for axis, size in enumerate(z.shape)], dtype=dtype)
-
-
-def _row_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
 def orders(alpha: Tensor | None, order: float) -> Any:
     """alpha as the kernels take it."""
     return order if alpha is None else view(alpha)
-
-
-def maybe(tensor: Tensor | None) -> Any:
-    """The memory of a tensor, if there is one."""
-    return None if tensor is None else view(tensor)
 
 
 def _entmax(
@@ -67,7 +54,7 @@ def _shapes(
     _order: float,
     like: Any = lambda z, dtype: torch.empty_like(z, dtype=dtype),
 ) -> tuple[Tensor, Tensor]:
-    return like(z, z.dtype), per_row(z, axes, _row_dtype(z.dtype))
+    return like(z, z.dtype), per_row(z, axes, row_dtype(z.dtype))
 
 
 def _entmax_out(
@@ -89,7 +76,7 @@ def _threshold(
 def _row_shapes(
     z: Tensor, _alpha: Tensor | None, _where: Tensor | None, axes: Sequence[int], _order: float
 ) -> tuple[Tensor, Tensor]:
-    return per_row(z, axes, _row_dtype(z.dtype)), per_row(z, axes, torch.int64)
+    return per_row(z, axes, row_dtype(z.dtype)), per_row(z, axes, torch.int64)
 
 
 def _vjp(p: Tensor, tau: Tensor, alpha: Tensor | None, g: Tensor, axes: Sequence[int], order: float) -> Tensor:
@@ -99,11 +86,6 @@ def _vjp(p: Tensor, tau: Tensor, alpha: Tensor | None, g: Tensor, axes: Sequence
 
 
 # --- formulas ---------------------------------------------------------------------------------------------------------
-
-
-def row_sum(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """<1, x>, the reduced axes kept. (torch takes no axes for all axes.)"""
-    return x.sum(tuple(axes), keepdim=True) if axes else x
 
 
 def _row_top(x: Tensor, axes: Sequence[int]) -> Tensor:
