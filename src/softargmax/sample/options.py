@@ -59,7 +59,7 @@ def asked(z: Any, temperature: Any, where: Any, order: Any, **filters: Any) -> A
     if order not in ORDERS:
         raise ValueError(f"order: {order!r}; it may be {' or '.join(map(repr, ORDERS))}")
     where = None if where is None else check.mask(where, z)
-    given = {name: _filter(value, z, name) for name, value in filters.items() if value is not None}
+    given = {name: parameter(value, z, name) for name, value in filters.items() if value is not None}
     return Asked(scale(temperature, z, (z.ndim - 1,)), where, Filters(**given), order == "joint")
 
 
@@ -75,7 +75,7 @@ def scale(temperature: Any, z: Any, axes: tuple[int, ...]) -> Scale:
     return check.scale_of(given + 0.0, None, z, axes)
 
 
-def _filter(value: Any, z: Any, name: str) -> Any:
+def parameter(value: Any, z: Any, name: str) -> Any:
     """One filter's parameter: a float, or an array with one per row."""
     classes = z.shape[-1]
     may = f"an integer from 1 to {classes}, the number of classes" if name == "top_k" else f"a number {_RANGES[name]}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any
 
 from softargmax.core import check
 from softargmax.core.dispatch import namespace
 from softargmax.normalize import softmax
+from softargmax.sample.options import parameter
 
 
 def boltzmann_policy(values: Any, /, *, temperature: Any, epsilon: Any = 0.0, where: Any = None) -> Any:
@@ -57,21 +57,9 @@ def boltzmann_policy(values: Any, /, *, temperature: Any, epsilon: Any = 0.0, wh
     values = check.scores(values, "values")
     if values.ndim == 0:
         raise ValueError("values: 0-d; a policy needs an axis of actions")
-    epsilon = _epsilon(epsilon, values)
+    epsilon = parameter(epsilon, values, "epsilon")
     p = softmax(values, temperature=temperature, where=where)
     if isinstance(epsilon, float) and epsilon == 0.0:
         return p
     uniform = softmax(values, temperature=float("inf"), where=where)
     return namespace(values).astype((1.0 - epsilon) * p + epsilon * uniform, values.dtype, copy=False)
-
-
-def _epsilon(epsilon: Any, values: Any) -> Any:
-    may = "from 0 to 1"
-    if isinstance(epsilon, Real):
-        if not 0.0 <= float(epsilon) <= 1.0:
-            raise ValueError(f"epsilon: {epsilon}; it may be a number {may}")
-        return float(epsilon)
-    epsilon = check.per_row(epsilon, values, (values.ndim - 1,), "epsilon")
-    if check.seen(epsilon) and not bool(namespace(epsilon).all((epsilon >= 0.0) & (epsilon <= 1.0))):
-        raise ValueError(f"epsilon: some are out of range; each may be a number {may}")
-    return epsilon

@@ -8,8 +8,8 @@ from softargmax.core import check
 from softargmax.core.arrays import HALVES, dtype_name
 from softargmax.core.dispatch import as_array, as_number, device_of, frozen, implementation, namespace
 from softargmax.normalize import softmax
-from softargmax.sample.options import scale
-from softargmax.sample.seeds import Source, seed_of, stream_of
+from softargmax.sample.options import rows_of, scale
+from softargmax.sample.seeds import Source, seed_of, source
 
 INF = float("inf")
 
@@ -134,15 +134,13 @@ def gumbel_softmax(
     >>> softargmax.gumbel_softmax([1.0, 2.0, 8.0], temperature=0.5, hard=True, seed=0)
     array([0., 0., 1.])
     """
-    z = check.scores(z)
-    if z.ndim == 0:
-        raise ValueError("z: 0-d; a draw needs an axis of classes")
+    z = rows_of(z)
     axis = check.one_axis(axis, z.ndim)
     where = None if where is None else check.mask(where, z)
     scale(temperature, z, (axis,))
     xp = namespace(z)
     rows = tuple(n for i, n in enumerate(z.shape) if i != axis)
-    numbers = Source(seed_of(z, seed, generator), None if stream is None else stream_of(z, rows, stream))
+    numbers = source(z, rows, seed, stream, generator)
     dtype = xp.float32 if dtype_name(z.dtype) in HALVES else z.dtype
     noise = implementation("sample", z).gumbel(z, (*rows, z.shape[axis]), dtype, numbers)
     noisy = _noisy(xp.astype(z, dtype, copy=False), xp.moveaxis(noise, -1, axis), axis, where)

@@ -8,7 +8,6 @@
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
 // A T's pack as packs of double, each with sums of its own: a chain of additions waits for itself.
-template <class T> constexpr int kHalves = sizeof(T) == 4 ? 2 : 1;
 template <class F> SOFTARGMAX_INLINE void each_half(Pack<float> v, F f) {
     const Wide w = widen(v);
     f(w.low, 0);

@@ -79,20 +79,16 @@ def _support(arguments: tuple[Any, ...]) -> tuple[Support, Tensor, Tensor]:
 
 
 def _by_alpha(row: Support) -> Tensor:
-    """The loss' derivative to alpha, that of H(p) at constant p: H = -sum p l E(a l) / alpha, E(u) = (e^u - 1) / u."""
-    u, alpha = row.a * row.log, row.a + 1.0
-    near = u.abs() < 0.1
-    x, far = torch.where(near, u, 0.0), torch.where(near, 1.0, u)
-    e, slope = torch.zeros_like(u), torch.zeros_like(u)
-    factor = 1.0
-    for k in range(12):  # E = sum u^k / (k + 1)!, E' = sum (k + 1) u^k / (k + 2)!
-        factor /= k + 1
-        e = e + factor * x**k
-        slope = slope + factor * (k + 1) / (k + 2) * x**k
-    e = torch.where(near, e, torch.expm1(far) / far)
-    slope = torch.where(near, slope, (far.exp() * (far - 1.0) + 1.0) / (far * far))
-    of_p = row.only(row.p * row.log * row.log * slope), row.only(row.p * row.log * e)
-    return -row_sum(of_p[0], row.axes) / alpha + row_sum(of_p[1], row.axes) / (alpha * alpha)
+    """The loss' derivative to alpha, that of H(p) at constant p: H = -sum p l E(a l) / alpha, E(u) = (e^u - 1) / u.
+
+    With q of `Support.by_alpha` and v = p^a: p l E(a l) = v (p l - a q), and its derivative p l^2 E'(a l) = v q.
+    """
+    q, alpha = row.by_alpha(), row.a + 1.0
+    v = (row.a * row.log).exp()
+    return (
+        row_sum(v * (row.only(row.p * row.log) - row.a * q), row.axes) / (alpha * alpha)
+        - row_sum(v * q, row.axes) / alpha
+    )
 
 
 class _Loss(torch.autograd.Function):
