@@ -110,6 +110,48 @@ def test_second_derivatives_to_alpha_do_not_blow_up_towards_1() -> None:
         assert torch.func.hessian(f)(cases.number(1 + a)).item() == pytest.approx(limit, rel=1e-5), a
 
 
+# --- high orders: s = p^(2 - alpha) of the least p outweighs all others' together -------------------------------------
+
+
+def of_p(p: np.ndarray, alpha: float, g: np.ndarray) -> tuple[np.ndarray, float, float]:
+    """s g', which is dz, the derivative to alpha -<s g', w'>, and the largest w, of p and g as they are."""
+    with mpmath.workdps(400):
+        a = mpmath.mpf(alpha) - 1
+        p, g = ([mpmath.mpf(float(x)) for x in values] for values in (p, g))
+        log = [mpmath.log(x) for x in p]
+        s = [mpmath.exp((1 - a) * x) for x in log]
+        w = [(1 - mpmath.exp(a * x) + a * x * mpmath.exp(a * x)) / a**2 for x in log]
+        mean = [mpmath.fdot(s, values) / mpmath.fsum(s) for values in (g, w)]
+        dz = [x * (y - mean[0]) for x, y in zip(s, g, strict=True)]
+        dalpha = -mpmath.fdot(dz, [x - mean[1] for x in w])
+        return np.array([float(x) for x in dz]), float(dalpha), float(max(w))
+
+
+@pytest.mark.parametrize("implementation", ["native", "reference"])
+@pytest.mark.parametrize("alpha", [2.5, 5.0, 10.0, 20.0])
+def test_gradients_of_high_orders(alpha: float, implementation: str) -> None:
+    """Scores near their maximum, so that several p are above 0; the largest gradients are 1e30."""
+    z = cases.draw(100, 4, seed=6) * 0.6 / alpha
+    z[:, 3] = torch.where(torch.arange(100) % 4 == 0, z[:, 2], z[:, 3])  # ties, some of them at the threshold
+    g, order = cases.draw(100, 4, seed=7), torch.full((100, 1), alpha, dtype=torch.float64)
+    z.requires_grad_(), order.requires_grad_()
+    with s.using(implementation):
+        p = s.entmax(z, order)
+    p.backward(g)
+    sizes = []
+    for i in range(len(z)):
+        there = p[i].detach() > 0
+        row, up, down = (x[i].detach()[there].numpy() for x in (p, g, z.grad))
+        dz, dalpha, w = of_p(row, alpha, up)
+        slack = 2.0**-53 * (16 + 2 * alpha * abs(np.log(row)).max())
+        if implementation == "reference":  # differentiates its own root, not p as rounded: s moves with p
+            slack *= 2 * alpha
+        assert np.abs(down - dz).max() <= slack * np.abs(dz).max(), i
+        assert abs(order.grad[i].item() - dalpha) <= slack * w * np.abs(dz).sum() + 1e-300, i
+        sizes.append(np.abs(dz).max())
+    assert max(sizes) > {2.5: 10, 5.0: 1e3, 10.0: 1e6, 20.0: 1e12}[alpha]
+
+
 # --- what comes in and goes out ---------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,8 @@
 //
 //     dz = s (g - <s, g> / <s, 1>),   s = p^(2 - alpha) where p > 0, else 0        (Peters, Niculae & Martins 2019)
 //
-// Where p is 0 neither g nor memory that holds it is looked at.
+// Where p is 0 neither g nor memory that holds it is looked at. Above order 2 the least p has the largest s, and its
+// g - <s, g> / <s, 1> would cancel (all its digits at alpha = 20): g is counted from the g that stands there.
 #pragma once
 
 #include "sparse/solve.hpp"
@@ -24,10 +25,11 @@ struct Slope {
     }
 };
 
-struct Mean {  // <s, g> and <s, 1>
+struct Mean {  // <s, g> and <s, 1>, with g less the g of the least p
     Twofold sg{0, 0}, s{0, 0};
+    double least = kInf, origin = 0;
     bool nan = false;
-    double value() const { return (sg.hi + sg.lo) / (s.hi + s.lo); }
+    double value() const { return nan ? kNaN : (sg.hi + sg.lo) / (s.hi + s.lo); }
 };
 
 // f(s, g, which half) for each half of the packs where any p > 0; s is 0 where p is.
@@ -41,9 +43,18 @@ template <class T, class F> SOFTARGMAX_INLINE void each_slope(Pack<T> p, Pack<T>
     });
 }
 
+template <class T> void find_origin(const T* p, const T* g, std::int64_t n, Mean& mean) {
+    for (std::int64_t i = 0; i < n; ++i) {
+        if (!(p[i] > 0 && static_cast<double>(p[i]) < mean.least)) continue;
+        mean.least = static_cast<double>(p[i]);
+        mean.origin = static_cast<double>(g[i]);
+    }
+}
+
 template <class T> void add_mean(const T* p, const T* g, std::int64_t n, const Slope& slope, Mean& mean) {
     using V = Pack<T>;
     const V zero = V::all(0);
+    const Doubles origin = Doubles::all(mean.origin);
     Sum<double> sg[2], s[2];
     for (std::int64_t i = 0; i < n; i += V::kLanes) {
         const V x = V::load_part(p + i, n - i, 0);
@@ -51,7 +62,7 @@ template <class T> void add_mean(const T* p, const T* g, std::int64_t n, const S
         mean.nan = mean.nan || any(above(x, x));
         each_slope<T>(x, V::load_part(g + i, n - i, 0), slope,
                       [&](Doubles s_i, Doubles g_i, int half) SOFTARGMAX_LAMBDA {
-            sg[half].add({s_i * g_i});
+            sg[half].add({s_i * (g_i - origin)});
             s[half].add({s_i});
         });
     }
@@ -60,10 +71,10 @@ template <class T> void add_mean(const T* p, const T* g, std::int64_t n, const S
 }
 
 template <class T>
-void write_gradient(const T* p, const T* g, std::int64_t n, const Slope& slope, double mean, const Target<T>& to) {
+void write_gradient(const T* p, const T* g, std::int64_t n, const Slope& slope, const Mean& mean, const Target<T>& to) {
     using V = Pack<T>;
     const V zero = V::all(0);
-    const Doubles center = Doubles::all(mean);
+    const Doubles origin = Doubles::all(mean.origin), center = Doubles::all(mean.value());
     map(p, n, to, [&, i = std::int64_t{0}](V x) mutable SOFTARGMAX_LAMBDA -> V {
         const std::int64_t from = i;
         i += V::kLanes;
@@ -71,7 +82,8 @@ void write_gradient(const T* p, const T* g, std::int64_t n, const Slope& slope, 
         if (!any(in)) return zero;
         Doubles dz[2];
         each_slope<T>(x, V::load_part(g + from, n - from, 0), slope,
-                      [&](Doubles s_i, Doubles g_i, int half) SOFTARGMAX_LAMBDA { dz[half] = s_i * (g_i - center); });
+                      [&](Doubles s_i, Doubles g_i, int half)
+                          SOFTARGMAX_LAMBDA { dz[half] = s_i * ((g_i - origin) - center); });
         if constexpr (sizeof(T) == 4) return keep(in, narrow({dz[0], dz[1]}));
         else return keep(in, dz[0]);
     });

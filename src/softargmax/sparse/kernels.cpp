@@ -195,6 +195,14 @@ template <class T, int Size> void gradient_group(Group<T, Size>& group, const Sp
         }
     };
     const auto slope = [&](std::int64_t row) { return Slope{at(job.alpha, job, row) - 1}; };
+    bool steep = false;
+    for (int g = 0; g < group.count; ++g) steep = steep || slope(group.first + g).a > 1;
+    for (std::int64_t b = 0; b < group.blocks() && steep; ++b) {
+        group.load(b);
+        each_row(b, [&](int g, const T* p, const T* dp, std::int64_t n, std::int64_t row) {
+            if (slope(row).a > 1) find_origin(p, dp, n, mean[g]);
+        });
+    }
     for (std::int64_t b = 0; b < group.blocks(); ++b) {
         group.load(b);
         each_row(b, [&](int g, const T* p, const T* dp, std::int64_t n, std::int64_t row) {
@@ -207,7 +215,7 @@ template <class T, int Size> void gradient_group(Group<T, Size>& group, const Sp
             const auto to = group.target(g, b, p);
             const bool level = at(job.tau, job, row) == kInf;  // a row of infinities is constant
             if (level) std::fill_n(to.out, n, T{0});
-            else write_gradient(p, dp, n, slope(row), mean[g].nan ? kNaN : mean[g].value(), to);
+            else write_gradient(p, dp, n, slope(row), mean[g], to);
         });
         group.flush(b);
     }

@@ -13,13 +13,12 @@ import math
 from typing import Any, NamedTuple
 
 from softargmax.core.check import seen
-from softargmax.core.dispatch import frozen, namespace
+from softargmax.core.dispatch import device_of, frozen, namespace
 from softargmax.core.exact import difference, total, two_product, two_sum
 from softargmax.core.rows import INF, Rows
 from softargmax.sparse.reference_search import origin, search_least, search_shift
 
 _NEAR, _SERIES = 1 / 64, 9
-_TINY = 1e-30  # below it q^a may not be told from 0
 _FAR = 1000.0  # so far below the maximum p is 0 whatever alpha, its derivatives too
 
 
@@ -33,6 +32,7 @@ class Place(NamedTuple):
     at: Any
     o: Any  # d of the least score whose p is above 0, where `steep`; else 0
     o_low: Any  # and its e
+    first: Any  # which score that is, of equal ones the first, where `steep`
 
 
 class Solved(NamedTuple):
@@ -80,13 +80,16 @@ def _found(d: Any, e: Any, a: Any, *, some_steep: bool) -> Place:
     far, rest, order = frozen(d), frozen(e), frozen(a)
     steep = order > 1.0
     shift = search_shift(far, rest, order)
+    none = xp.zeros_like(a)
     if not some_steep or (seen(steep) and not bool(xp.any(steep))):
-        return Place(d, e, a, steep, shift, xp.zeros_like(a), xp.zeros_like(a))
+        return Place(d, e, a, steep, shift, none, none, xp.zeros_like(d, dtype=xp.bool))
     o, o_low = origin(far, rest, order)
     at = xp.where(steep, search_least(far - o, rest - o_low, order), shift)
-    # The score itself, with its derivative; equal ones share that.
-    own = xp.min(xp.where(steep & (far >= o), d, 0.0), axis=-1, keepdims=True)
-    return Place(d, e, a, steep, at, xp.where(steep, own, 0.0), xp.where(steep, o_low, 0.0))
+    first = steep & (far == o) & (rest == o_low)
+    index = xp.arange(d.shape[-1], device=device_of(d))
+    first = first & (index == xp.argmax(xp.astype(first, xp.int8), axis=-1, keepdims=True))
+    own = xp.sum(xp.where(first, d, 0.0), axis=-1, keepdims=True)  # the score itself, with its derivative
+    return Place(d, e, a, steep, at, own, xp.where(steep, o_low, 0.0), first)
 
 
 def powers(place: Place, low: Any) -> tuple[Any, Any, Any]:
@@ -94,7 +97,7 @@ def powers(place: Place, low: Any) -> tuple[Any, Any, Any]:
 
     w = v - 1 is formed as a product, so that log(v) / a = log1p(w) / a has its digits however small a is.
     """
-    d, e, a, steep, at, o, o_low = place
+    d, e, a, steep, at, o, o_low, first = place
     xp = namespace(d)
     from_o = (d > o) | ((d == o) & (e >= o_low))
     there = (d > -INF) & ((steep & from_o) | (~steep & (d > -_FAR)))
@@ -104,7 +107,8 @@ def powers(place: Place, low: Any) -> tuple[Any, Any, Any]:
     q = q + a * r
     log_least = xp.log(xp.where(steep, at + low, 1.0))
     base = xp.where(steep, xp.exp(a * log_least), 1.0)
-    level = steep & (base < _TINY) & (x == 0.0) & (r == 0.0)  # p is q itself
+    tie = steep & (x == 0.0) & (r == 0.0)
+    level = first | (tie & (base <= xp.finfo(base.dtype).smallest_normal))  # p is q itself
     v, lost = two_sum(base + xp.zeros_like(w), w)
     lost = lost + q
     inside = there & (v + lost > 0.0) & ~level
@@ -121,7 +125,8 @@ def powers(place: Place, low: Any) -> tuple[Any, Any, Any]:
     p = xp.where(inside, xp.exp(xp.where(near, y_near, y_far)), 0.0)
     factor = xp.where(steep, xp.exp((xp.where(steep, a, 1.0) - 1.0) * log_least), 1.0)
     p, slope = xp.where(level, at + low, p), xp.where(level & there, 1.0, p / safe_v * factor)
-    return xp.where(there, p, 0.0), slope, xp.where(inside, safe_v, 0.0)
+    p = xp.where(tie, p + frozen(at + low - p), p)  # so much as q, with derivatives of their own
+    return xp.where(there, p, 0.0), slope, xp.where(level, base, xp.where(inside, safe_v, 0.0))
 
 
 def no_number(found: Solved) -> Any:
@@ -145,7 +150,7 @@ def expm1_over(u: Any) -> Any:
 
 def distances(place: Place, low: Any) -> Any:
     """x = z - max z - lambda, so that v = 1 + a x wherever it is above 0."""
-    d, e, a, steep, at, o, o_low = place
+    d, e, a, steep, at, o, o_low, _ = place
     xp = namespace(d)
     base = xp.exp(a * xp.log(xp.where(steep, at + low, 1.0)))
     return xp.where(steep, (d - o) + (e - o_low) + (base - 1.0) / xp.where(steep, a, 1.0), (d - at) + (e - low))

@@ -81,14 +81,11 @@ def _support(arguments: tuple[Any, ...]) -> tuple[Support, Tensor, Tensor]:
 def _by_alpha(row: Support) -> Tensor:
     """The loss' derivative to alpha, that of H(p) at constant p: H = -sum p l E(a l) / alpha, E(u) = (e^u - 1) / u.
 
-    With q of `Support.by_alpha` and v = p^a: p l E(a l) = v (p l - a q), and its derivative p l^2 E'(a l) = v q.
+    With w of `Support.by_alpha` and v = p^a: l E(a l) = v l - a w, and its derivative l^2 E'(a l) = w.
     """
-    q, alpha = row.by_alpha(), row.a + 1.0
+    p, w, alpha = row.only(row.p), row.by_alpha(), row.a + 1.0
     v = (row.a * row.log).exp()
-    return (
-        row_sum(v * (row.only(row.p * row.log) - row.a * q), row.axes) / (alpha * alpha)
-        - row_sum(v * q, row.axes) / alpha
-    )
+    return row_sum(p * (v * row.log - row.a * w), row.axes) / (alpha * alpha) - row_sum(p * w, row.axes) / alpha
 
 
 class _Loss(torch.autograd.Function):
@@ -149,7 +146,7 @@ class _LossVjp(torch.autograd.Function):
         row, p, tau = _support((z, target, alpha, where, *numbers))
         gh = g * h
         gz = entmax_vjp(p, tau, alpha, gh.to(p.dtype), ctx.axes, ctx.order)
-        galpha = None if alpha is None else -row_sum(row.by_alpha() * row.centred(gh), ctx.axes)
+        galpha = None if alpha is None else row_sum(row.to_alpha() * row.centred(gh), ctx.axes)
         return along(slope, h, ctx.axes).to(g.dtype), None, gz, None, galpha, None, None, None, None
 
     @staticmethod
@@ -163,8 +160,7 @@ class _LossVjp(torch.autograd.Function):
         if tz is not None:
             u = u + (g * entmax_vjp(p, tau, alpha, tz, ctx.axes, ctx.order)).to(u.dtype)
         if talpha is not None:
-            q = row.by_alpha()
-            u = u + (g * (row.s * (row_sum(q, ctx.axes) / row.total) - q) * talpha).to(u.dtype)
+            u = u + (g * row.to_alpha() * talpha).to(u.dtype)
         return u
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Gradients = tuple[Tensor | None, ...]
 _OF_SCORES = "Tensor z, Tensor? alpha, Tensor? where, int[] axes, float order"
 _OF_P = "Tensor p, Tensor tau, Tensor? alpha, Tensor g, int[] axes, float order"
-_SERIES = (1 / 2, -1 / 6, 1 / 24, -1 / 120, 1 / 720, -1 / 5040, 1 / 40320, -1 / 362880)
+_SERIES = (1 / 2, 1 / 3, 1 / 8, 1 / 30, 1 / 144, 1 / 840, 1 / 5760, 1 / 45360)  # (k + 1) / (k + 2)!
 _NEAR = 0.1
 
 
@@ -88,11 +88,16 @@ def _vjp(p: Tensor, tau: Tensor, alpha: Tensor | None, g: Tensor, axes: Sequence
 # --- formulas ---------------------------------------------------------------------------------------------------------
 
 
-def _row_top(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """The maximum of each row, 0 where nothing is in it."""
+def _row_max(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """The maximum of each row, -inf where nothing is in it."""
     if not x.numel():
-        return per_row(x, axes, x.dtype).zero_()
-    top = x.amax(tuple(axes), keepdim=True) if axes else x
+        return per_row(x, axes, x.dtype).fill_(-math.inf)
+    return x.amax(tuple(axes), keepdim=True) if axes else x
+
+
+def _row_top(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """The same, 0 where it is not finite."""
+    top = _row_max(x, axes)
     return torch.where(top.isinf(), 0.0, top)
 
 
@@ -118,13 +123,16 @@ class Support:
         return row_sum(self.s * self.only(g), self.axes) / self.total
 
     def centred(self, g: Tensor) -> Tensor:
-        """g'."""
-        return self.only(self.only(g) - self.mean(g))
+        """g'; counted from a g with the largest s, beside which the others' would be lost above order 2."""
+        g = self.only(g)
+        most = self.inside & (self.s == _row_max(self.s, self.axes))
+        g = g - _row_top(torch.where(most, g, -math.inf), self.axes)
+        return self.only(g - self.mean(g))
 
     def by_alpha(self) -> Tensor:
-        """q, with which dp / dalpha = s <q, 1> / <s, 1> - q: p l^2 (e^-u - 1 + u) / u^2, l = log p, u = a l.
+        """w, with which dp / dalpha = -s w': l^2 (1 - v + u v) / u^2, l = log p, u = a l, v = e^u.
 
-        It is the derivative of e_a(x) to a at constant x, without its sign; at alpha = 1 it is p l^2 / 2.
+        -s w is the derivative of e_a(x) to a at constant x; at alpha = 1 it is -p l^2 / 2.
         """
         u = self.log * self.a
         near = u.abs() < _NEAR
@@ -132,16 +140,20 @@ class Support:
         series = torch.zeros_like(u)
         for coefficient in reversed(_SERIES):
             series = coefficient + x * series
-        far = torch.where(near, 1.0, u).clamp(min=-700.0)
-        share = torch.where(near, series, (torch.expm1(-far) + far) / (far * far))
-        return self.only(self.p * self.log * self.log * share)
+        far = torch.where(near, 1.0, u)
+        share = torch.where(near, series, (far * far.exp() - torch.expm1(far)) / (far * far))
+        return self.only(self.log * self.log * share)
+
+    def to_alpha(self) -> Tensor:
+        """The derivative of p to alpha."""
+        return -self.s * self.centred(self.by_alpha())
 
 
 # --- the map ----------------------------------------------------------------------------------------------------------
 
 
 class _Entmax(torch.autograd.Function):
-    """p, and tau, which only tells the rows of infinities. dp = s (dz)' + (s <q, 1> / <s, 1> - q) dalpha."""
+    """p, and tau, which only tells the rows of infinities. dp = s ((dz)' - w' dalpha)."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -160,7 +172,7 @@ class _Entmax(torch.autograd.Function):
         galpha = None
         if alpha is not None and ctx.needs_input_grad[1]:
             row = Support(p, tau, alpha, ctx.axes, ctx.order)
-            galpha = -row_sum(row.by_alpha() * row.centred(g), ctx.axes)
+            galpha = row_sum(row.to_alpha() * row.centred(g), ctx.axes)
         return gz, galpha, None, None, None
 
     @staticmethod
@@ -168,9 +180,7 @@ class _Entmax(torch.autograd.Function):
         p, tau, alpha = ctx.saved_tensors
         dp = torch.zeros_like(p) if tz is None else entmax_vjp(p, tau, alpha, tz, ctx.axes, ctx.order)
         if talpha is not None:
-            row = Support(p, tau, alpha, ctx.axes, ctx.order)
-            q = row.by_alpha()
-            dp = dp + ((row.s * (row_sum(q, ctx.axes) / row.total) - q) * talpha).to(p.dtype)
+            dp = dp + (Support(p, tau, alpha, ctx.axes, ctx.order).to_alpha() * talpha).to(p.dtype)
         return dp, None
 
 
@@ -212,10 +222,9 @@ class _EntmaxVjp(torch.autograd.Function):
         if tp is None and talpha is None:
             return u
         row = Support(p, tau, alpha, ctx.axes, ctx.order)
-        ts = 0.0 if tp is None else (1.0 - row.a) * row.s / row.p * row.only(tp)
-        ts = ts if talpha is None else ts - row.s * row.log * talpha
-        change = ts * row.centred(g)
-        return u + (change - row.s * (row_sum(change, ctx.axes) / row.total)).to(ctx.dtype)
+        rate = 0.0 if tp is None else (1.0 - row.a) / row.p * row.only(tp)  # of change of s
+        rate = rate if talpha is None else rate - row.log * talpha
+        return u + (row.s * row.centred(rate * row.centred(g))).to(ctx.dtype)
 
 
 entmax_vjp = Operator(
@@ -231,7 +240,7 @@ entmax_vjp = Operator(
 
 
 class _Threshold(torch.autograd.Function):
-    """tau, and the number of p > 0. dtau = a <s, dz> / <s, 1> + ((tau + 1) / a - a <q, 1> / <s, 1>) dalpha."""
+    """tau, and the number of p > 0. dtau = a <s, dz> / <s, 1> + ((tau + 1) / a - a <s, w> / <s, 1>) dalpha."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -270,7 +279,7 @@ class _Threshold(torch.autograd.Function):
         )  # of the largest p, e_a(x) with x = -lambda
         x = torch.where(row.a == 0, log, torch.expm1(row.a * log) / torch.where(row.a == 0, 1.0, row.a))
         shift = level - x
-        return row, torch.where(tau.isinf(), 0.0, shift - row.a * row_sum(row.by_alpha(), ctx.axes) / row.total)
+        return row, torch.where(tau.isinf(), 0.0, shift - row.a * row.mean(row.by_alpha()))
 
 
 threshold_rows = Operator(
