@@ -87,7 +87,7 @@ def all_direct(arguments: tuple[Any, ...]) -> bool:
 class Operator(Generic[Result]):
     """One operator of `torch.ops.softargmax`, called with positional arguments.
 
-    Without a rule it has no derivative. `batch` makes the rule's vmap (see `batch_rows`).
+    Without a rule it has no derivative. `batch` makes its vmap (see `batch_rows`).
     """
 
     def __init__(
@@ -106,15 +106,17 @@ class Operator(Generic[Result]):
         self._apply_here: Callable[..., Result] = self.overload
         LIBRARY.impl(self.name, kernel, "CPU")
         torch.library.register_fake(f"softargmax::{self.name}", fake, lib=LIBRARY)
+        if batch is not None:
+            vmap: Kernel = lambda info, dims, *args: batch(self, info.batch_size, dims, args)  # noqa: E731
+            torch.library.register_vmap(f"softargmax::{self.name}", vmap, lib=LIBRARY)
+            if rule is not None:
+                rule.vmap = staticmethod(vmap)  # type: ignore[method-assign]
         if rule is not None:
-            self._obey(rule, batch)
+            self._obey(rule)
 
-    def _obey(self, rule: Any, batch: Kernel | None) -> None:
+    def _obey(self, rule: Any) -> None:
         rule.forward = staticmethod(self._forward)
         rule.jvp = staticmethod(_nested(rule.jvp))
-        if batch is not None:
-            rule.vmap = staticmethod(lambda info, dims, *args: batch(self, info.batch_size, dims, args))
-            torch.library.register_vmap(f"softargmax::{self.name}", rule.vmap, lib=LIBRARY)
         self._below = threading.local()
         self._apply = rule.apply
         self._apply_here = super(torch.autograd.Function, rule).apply  # type: ignore[misc]
