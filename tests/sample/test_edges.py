@@ -142,6 +142,7 @@ def test_parameters_per_row(quick: Backend) -> None:
         assert (quick.back(alone)[0] == found[i]).all()
 
 
+FILTERS = ("temperature", "top_k", "top_p", "min_p")
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"top_k": 0}, ValueError, "top_k: 0; it may be an integer from 1 to 4"),
     ({"top_k": 5}, ValueError, "top_k: 5"),
@@ -156,10 +157,15 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"top_p": [0.5, NAN]}, ValueError, "top_p: some are out of range"),
     ({"min_p": -0.1}, ValueError, "min_p: -0.1; it may be a number from 0 to 1"),
     ({"min_p": 1.1}, ValueError, "min_p"),
-    ({"temperature": -1.0}, ValueError, "temperature: -1.0; in sampling"),
-    ({"temperature": NAN}, ValueError, "temperature: NaN"),
-    ({"temperature": [1.0, -1.0]}, ValueError, "temperature: some are negative"),
-    ({"temperature": [1.0, NAN]}, ValueError, "temperature: some are NaN"),
+    ({"temperature": -1.0}, ValueError, "temperature: -1.0; it may be a number from 0 on, infinity included"),
+    ({"temperature": NAN}, ValueError, "temperature: nan"),
+    ({"temperature": [1.0, -1.0]}, ValueError, "temperature: some are out of range"),
+    ({"temperature": [1.0, NAN]}, ValueError, "temperature: some are out of range"),
+    *(
+        ({name: sign * 10**400}, ValueError, f"{name}: an integer beyond float64")
+        for name in FILTERS
+        for sign in (1, -1)
+    ),
     ({"temperature": None}, TypeError, "temperature"),
     ({"where": [1, 1, 1, 1]}, TypeError, "where"),
     ({"where": [True, True]}, ValueError, "where"),
@@ -168,7 +174,8 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 WRONG_DRAWS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"seed": 1, "generator": np.random.default_rng(0)}, ValueError, "seed, generator: both"),
     ({"seed": -1}, ValueError, "seed"),
-    ({"seed": 2**64}, ValueError, "seed"),
+    ({"seed": 2**64}, ValueError, "seed: above"),
+    ({"seed": 10**400}, ValueError, "seed: above"),
     ({"seed": 1.0}, TypeError, "seed: 1.0"),
     ({"seed": True}, TypeError, "seed: True"),
     ({"seed": None, "generator": np.random.RandomState(0)}, TypeError, "generator: RandomState"),
@@ -197,10 +204,20 @@ def test_wrong_arguments_of_the_others() -> None:
     with pytest.raises(TypeError, match="colour"):
         softargmax.categorical_with_logprob([0.0], colour=1)  # type: ignore[call-arg]
     for name in ("typical_p", "epsilon", "eta"):
-        with pytest.raises(ValueError, match=f"{name}: 1.5"):
-            softargmax.filter_scores([0.0, 1.0], **{name: 1.5})
-    with pytest.raises(ValueError, match="temperature: -1"):
-        softargmax.gumbel_softmax([0.0, 1.0], temperature=-1)
+        for value in (1.5, 10**400):
+            with pytest.raises(ValueError, match=rf"{name}: (1.5|an integer)"):
+                softargmax.filter_scores([0.0, 1.0], **{name: value})
+    for function in (softargmax.gumbel_softmax, softargmax.boltzmann_policy):
+        for value in (-1, -(10**400), 10**400, NAN, [-1.0]):
+            with pytest.raises(ValueError, match=r"temperature: (-1|an integer|nan|some)"):
+                function([[0.0, 1.0]], temperature=value)
+    for shape in (-1, 10**400, (2**40, 2**40)):
+        with pytest.raises(ValueError, match="shape: "):
+            softargmax.gumbel(shape, seed=0)
+    with pytest.raises(ValueError, match="values: 0-d"):
+        softargmax.boltzmann_policy(1.0, temperature=1.0)
+    with pytest.raises(ValueError, match="epsilon: an integer"):
+        softargmax.boltzmann_policy([0.0, 1.0], temperature=1.0, epsilon=10**400)
     with pytest.raises(ValueError, match="0-d"):
         softargmax.gumbel_softmax(1.0)
     with pytest.raises(ValueError, match="epsilon: 2"):

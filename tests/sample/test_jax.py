@@ -31,9 +31,59 @@ def test_traced_rows_that_cannot_be_drawn_from() -> None:
     assert drawn.index[1:].tolist() == [-1, -1]
     assert np.isnan(np.asarray(drawn.logprob[1:])).all()
     assert drawn.support_size.tolist() == [2, 0, 0]
-    found = jax.jit(lambda z, k, t: s.categorical(z, seed=0, top_k=k, temperature=t))
-    args = jnp.zeros((4, 3)), jnp.asarray([1, 0, 4, 3]), jnp.asarray([1.0, 1.0, 1.0, -1.0])
-    assert found(*args).tolist() == [0, -1, -1, -1]
+
+
+PARAMETERS = {
+    "temperature": [0.5, -1.0, np.nan],
+    "top_k": [2.0, 0.0, 2.5],
+    "top_p": [0.5, 0.0, np.nan],
+    "min_p": [0.5, -0.1, 1.1],
+    "typical_p": [0.5, 0.0, 1.1],
+    "epsilon": [0.1, -0.1, np.nan],
+    "eta": [0.1, 1.1, np.nan],
+}
+
+
+def test_traced_parameters_out_of_range() -> None:
+    """Nobody looks: that row's result is NaN, or the index -1."""
+    z = jnp.asarray(Z[:3, :5])
+
+    @jax.jit
+    def run(z, parameters):
+        t, epsilon = parameters["temperature"], parameters["epsilon"]
+        each = {name: s.filter_scores(z, **{name: value}) for name, value in parameters.items()}
+        relaxed = {f"relaxed {hard}": s.gumbel_softmax(z, temperature=t, seed=0, hard=hard) for hard in (False, True)}
+        policies = {
+            "greedy": s.boltzmann_policy(z, temperature=t),
+            "T": s.boltzmann_policy(z, temperature=1.0, epsilon=epsilon),
+        }
+        drawn = [
+            s.categorical(z, seed=0, **{name: parameters[name]}) for name in ("temperature", "top_k", "top_p", "min_p")
+        ]
+        return {**each, **relaxed, **policies}, drawn
+
+    rows, drawn = run(z, {name: jnp.asarray(values) for name, values in PARAMETERS.items()})
+    for name, found in rows.items():
+        assert np.isnan(found).all(axis=1).tolist() == [False, True, True], name
+        assert not np.isnan(found[0]).any(), name
+    assert [np.asarray(found)[1:].tolist() for found in drawn] == [[-1, -1]] * 4
+    assert all(found[0] >= 0 for found in drawn)
+
+
+def test_traced_guesses_that_are_no_classes() -> None:
+    target, guesses = jnp.zeros((4, 3, 5)), jnp.asarray([[1, 4], [1, 5], [-1, 2], [2**31 - 1, 0]])
+    found = jax.jit(lambda t, g: s.speculative_sample(t, t[:, :2], g, seed=0))(target, guesses)
+    assert found.accepted.tolist() == [2, 0, 0, 0]
+    assert found.tokens[0, :2].tolist() == [1, 4]
+    assert (found.tokens[1:] == -1).all()
+
+
+def test_mapped_draws_are_those_of_each_call_alone() -> None:
+    z, streams = jnp.asarray(Z[:4].reshape(2, 2, 40)), jnp.asarray([[5, 6], [7, 8]])
+    same = jax.vmap(lambda z: s.categorical(z, seed=1))(z)
+    assert np.array_equal(same, [s.categorical(x, seed=1) for x in z])
+    apart = jax.vmap(lambda z, i: s.categorical(z, seed=1, stream=i))(z, streams)
+    assert np.array_equal(apart.reshape(-1), s.categorical(z.reshape(4, 40), seed=1, stream=streams.reshape(-1)))
 
 
 def test_straight_through() -> None:

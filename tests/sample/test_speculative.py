@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -104,12 +105,32 @@ def test_errors() -> None:
         ((target, draft, [0.0, 1.0]), TypeError, "tokens: dtype"),
         ((target, draft, [0]), ValueError, r"tokens: shape \(1,\)"),
         ((target[:2], draft, [0, 1]), ValueError, "target: shape"),
-        ((target + np.nan, draft, [0, 1]), ValueError, "NaN"),
-        ((target, draft + np.nan, [0, 1]), ValueError, "NaN"),
+        ((target + np.nan, draft, [0, 1]), ValueError, "target, draft: NaN"),
+        ((target, draft + np.nan, [0, 1]), ValueError, "target, draft: NaN"),
+        ((1.0, draft, [0, 1]), ValueError, "target: 0-d"),
+        ((target, 1.0, [0, 1]), ValueError, "draft: 0-d"),
+        ((target[0], draft[0], 0), ValueError, r"draft: shape \(4,\); it may be \(..., L, K\)"),
     ]
     for arguments, error, message in wrong:
         with pytest.raises(error, match=message):
             softargmax.speculative_sample(*arguments, seed=0)
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_k", "top_p", "min_p"])
+def test_parameters_per_sequence(name: str) -> None:
+    """One for each sequence; errors name the shape that was given."""
+    z, guesses = RNG.standard_normal((3, 5, 9)), np.zeros((3, 4), int)
+    values = {"temperature": [0.0, 1.0, 2.0], "top_k": [1, 3, 9]}.get(name, [0.01, 0.5, 1.0])
+    found = softargmax.speculative_sample(z, z[:, :4], guesses, seed=0, **{name: values})
+    for i, value in enumerate(values):
+        alone = softargmax.speculative_sample(z[i], z[i, :4], guesses[i], seed=0, stream=i, **{name: value})
+        assert np.array_equal(alone.tokens, found.tokens[i])
+    for shape in ((2,), (3, 1), (3, 4)):
+        with pytest.raises(ValueError, match=f"{name}: shape {re.escape(str(shape))}; .* with the sequences, .3,"):
+            softargmax.speculative_sample(z, z[:, :4], guesses, seed=0, **{name: np.ones(shape)})
+    for value, error in (("a", TypeError), (10**400, ValueError)):
+        with pytest.raises(error, match=f"{name}: "):
+            softargmax.speculative_sample(z, z[:, :4], guesses, seed=0, **{name: value})
 
 
 # --- policies ---------------------------------------------------------------------------------------------------------
@@ -126,6 +147,16 @@ def test_policies(backend: Backend) -> None:
         assert found[1] == pytest.approx([0.5, 0.5, 0.0], rel=1e-6)
         assert (found[2] == 0).all()
         assert np.isnan(found[3]).all()
+    for dtype in backend.dtypes:
+        if dtype.endswith("16"):  # rounded once
+            half = backend.array(RNG.standard_normal((50, 7)), dtype)
+            wide = backend.array(backend.back(half).astype("float32"))
+            found, once = (
+                softargmax.boltzmann_policy(v, temperature=0.7, epsilon=backend.array([0.1], "float32"))
+                for v in (half, wide)
+            )
+            assert found.dtype == half.dtype
+            assert np.array_equal(backend.back(found), backend.back(backend.array(backend.back(once), dtype)))
     masked = softargmax.boltzmann_policy(
         backend.array(q[0]), temperature=0.0, epsilon=0.5, where=backend.array([True, True, False])
     )

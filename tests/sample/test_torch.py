@@ -171,6 +171,36 @@ def test_compiled_rows_that_cannot_be_drawn_from() -> None:
     for bad in (-1.0, torch.nan):
         with pytest.raises(ValueError, match=r"out of range in row \(1,\)"):
             compiled(torch.zeros(2, 3), torch.tensor([2.0, bad]))
+    compiled = torch.compile(lambda z, k: sa.filter_scores(z, top_k=k), fullgraph=True, backend="aot_eager")
+    with pytest.raises(ValueError, match=r"out of range in row \(1,\)"):
+        compiled(torch.zeros(2, 3), torch.tensor([2.0, 2.5]))
+    relaxed = torch.compile(
+        lambda z, t: sa.gumbel_softmax(z, temperature=t, seed=0), fullgraph=True, backend="aot_eager"
+    )
+    assert relaxed(torch.zeros(2, 3), torch.tensor([2.0, -1.0])).isnan().all(-1).tolist() == [False, True]
+
+
+def test_compiled_guesses_that_are_no_classes() -> None:
+    z, guesses = torch.zeros(3, 3, 5), torch.tensor([[1, 4], [1, 5], [-1, 2]])
+    compiled = torch.compile(
+        lambda z, g: tuple(sa.speculative_sample(z, z[:, :2], g, seed=0)), fullgraph=True, backend="aot_eager"
+    )
+    for tokens, accepted in (
+        compiled(z, guesses),
+        torch.vmap(lambda g: sa.speculative_sample(z[0], z[0, :2], g, seed=0))(guesses),
+    ):
+        assert accepted.tolist() == [2, 0, 0]
+        assert (tokens[1:] == -1).all()
+        assert tokens[0, :2].tolist() == [1, 4]
+        assert 0 <= tokens[0, 2] < 5
+
+
+def test_a_generator_stays_outside_of_graphs() -> None:
+    """As of torch's own functions."""
+    generator = torch.Generator().manual_seed(0)
+    for draw in (lambda z, g: sa.categorical(z, generator=g), lambda _, g: torch.randint(9, (3,), generator=g)):
+        with pytest.raises(Exception, match="Generator"):
+            torch.compile(draw, fullgraph=True, backend="aot_eager")(torch.zeros(2, 3), generator)
 
 
 def operator_calls() -> list[tuple[str, tuple[Any, ...]]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from softargmax.core.dispatch import as_number, device_of, implementation, namespace
-from softargmax.sample.options import ORDERS, asked, number_of_draws, rows_of
+from softargmax.sample.options import ORDERS, asked, number_of_draws, rows_of, unsound
 from softargmax.sample.results import CategoricalWithLogprob
 from softargmax.sample.seeds import source
 
@@ -72,10 +73,10 @@ def categorical(  # noqa: PLR0913 each is asked for by its name
     stream : array of int, optional
         One per row: which of the seed's streams of random numbers is the row's. Without it the row's index.
     generator : numpy.random.Generator or torch.Generator, optional
-        What a seed is drawn from.
+        What a seed is drawn from. `torch.compile` takes none into its graphs: there a seed, or torch's default one.
     order : {"top_k_first", "joint"}
         Whether each filter sees what the ones before (in the order above) have left, renormalised, as in Hugging Face
-        transformers and vLLM; or each the whole row, and the sets are intersected.
+        transformers; or each the whole row, and the sets are intersected.
 
     Returns
     -------
@@ -99,7 +100,11 @@ def categorical(  # noqa: PLR0913 each is asked for by its name
 
     A row's draw depends on its scores, its options, seed and stream, and on nothing else: not on the batch, the
     threads, the instruction set. It is the arg max of ``z / T + gumbel(z.shape, seed=seed)`` over what is kept; draws
-    without replacement are the largest of these in order. A row is read by one thread, and once for each draw.
+    without replacement are the largest of these in order. A row is one thread's. Without filters and
+    log-probabilities it is read once for every 32 draws.
+
+    Under `vmap` (torch, JAX) every mapped call has the noise that it has alone: with a seed all have the same, unless
+    `stream` is mapped too; without one, what torch's ``randomness=`` says.
 
     No gradient: `gumbel_softmax` has one.
 
@@ -286,5 +291,6 @@ def filter_scores(  # noqa: PLR0913 each is asked for by its name
     }  # fmt: skip
     wanted = asked(z, temperature, where, order, **filters)
     kept = implementation("sample", z).keep(z, wanted)
-    xp = namespace(z)
-    return xp.where(kept, z, xp.asarray(-float("inf"), dtype=z.dtype, device=device_of(z)))
+    xp, wrong = namespace(z), unsound(wanted)
+    left = xp.where(kept, z, xp.asarray(-math.inf, dtype=z.dtype, device=device_of(z)))
+    return left if wrong is None else xp.where(wrong, xp.asarray(math.nan, dtype=z.dtype, device=device_of(z)), left)

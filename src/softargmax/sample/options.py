@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,6 +39,7 @@ class Asked(NamedTuple):
 
 
 _RANGES = {
+    "temperature": "from 0 on, infinity included",
     "top_p": "above 0, at most 1",
     "min_p": "from 0 to 1",
     "typical_p": "above 0, at most 1",
@@ -46,11 +48,11 @@ _RANGES = {
 }
 
 
-def rows_of(z: Any) -> Any:
+def rows_of(z: Any, name: str = "z") -> Any:
     """Scores with an axis of classes."""
-    z = check.scores(z)
+    z = check.scores(z, name)
     if z.ndim == 0:
-        raise ValueError("z: 0-d; a draw needs an axis of classes")
+        raise ValueError(f"{name}: 0-d; it needs an axis of classes")
     return z
 
 
@@ -60,46 +62,53 @@ def asked(z: Any, temperature: Any, where: Any, order: Any, **filters: Any) -> A
         raise ValueError(f"order: {order!r}; it may be {' or '.join(map(repr, ORDERS))}")
     where = None if where is None else check.mask(where, z)
     given = {name: parameter(value, z, name) for name, value in filters.items() if value is not None}
-    return Asked(scale(temperature, z, (z.ndim - 1,)), where, Filters(**given), order == "joint")
+    scale = check.scale_of(parameter(temperature, z, "temperature"), None, z, (z.ndim - 1,))
+    return Asked(scale, where, Filters(**given), order == "joint")
 
 
-def scale(temperature: Any, z: Any, axes: tuple[int, ...]) -> Scale:
-    """beta of a temperature that is not negative; -0.0 is 0."""
-    if isinstance(temperature, Real):
-        if temperature < 0:
-            raise ValueError(f"temperature: {temperature}; in sampling it may be 0 or above, infinity included")
-        return check.scale_of(float(temperature) + 0.0, None, z, axes)
-    given = check.per_row(temperature, z, axes, "temperature")
-    if check.seen(given) and bool(namespace(z).any(given < 0)):
-        raise ValueError("temperature: some are negative; in sampling they may be 0 or above, infinity included")
-    return check.scale_of(given + 0.0, None, z, axes)
+def parameter(value: Any, z: Any, name: str, axis: int = -1) -> Any:
+    """A temperature or a filter's parameter: a float, or an array with one per row of the classes along `axis`.
 
-
-def parameter(value: Any, z: Any, name: str) -> Any:
-    """One filter's parameter: a float, or an array with one per row."""
+    What is out of its range becomes NaN where nobody may look, so that its row's result does.
+    """
     classes = z.shape[-1]
     may = f"an integer from 1 to {classes}, the number of classes" if name == "top_k" else f"a number {_RANGES[name]}"
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, Real):
-        number = float(value)
-        if not holds(number, name, classes) or (name == "top_k" and not number.is_integer()):
+        number = check.number(value, name) + 0.0  # of a temperature, -0.0 is 0
+        if not _holds(np.asarray(number), name, classes):
             raise ValueError(f"{name}: {value}; it may be {may}")
         return number
-    values = check.per_row(value, z, (z.ndim - 1,), name)
-    if check.seen(values):
-        xp = namespace(values)
-        good = holds(values, name, classes) & ((xp.floor(values) == values) | (name != "top_k"))
-        if not bool(xp.all(good)):
-            raise ValueError(f"{name}: some are out of range; each may be {may}")
+    values = check.per_row(value, z, (axis % z.ndim,), name) + 0.0
+    xp, good = namespace(values), _holds(values, name, classes)
+    if not check.seen(values):
+        return xp.where(good, values, math.nan)
+    if not bool(xp.all(good)):
+        raise ValueError(f"{name}: some are out of range; each may be {may}")
     return values
 
 
-def holds(x: Any, name: str, classes: int) -> Any:
+def _holds(x: Any, name: str, classes: int) -> Any:
     """Whether a parameter is in its range; NaN is not."""
+    if name == "temperature":
+        return x >= 0.0
     if name == "top_k":
-        return (x >= 1.0) & (x <= classes)
+        return (x >= 1.0) & (x <= classes) & (namespace(x).floor(x) == x)
     return ((x > 0.0) if name in ("top_p", "typical_p") else (x >= 0.0)) & (x <= 1.0)
+
+
+def unsound(asked: Asked) -> Any:
+    """Which rows have a parameter that nobody could look at and that is out of its range (1 along the classes).
+
+    None if all could be looked at.
+    """
+    found = None
+    for x in (asked.scale.hi, *asked.filters):
+        if x is not None and not isinstance(x, float) and not check.seen(x):
+            wrong = namespace(x).isnan(x)
+            found = wrong if found is None else found | wrong
+    return found
 
 
 def number_of_draws(num_samples: Any) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from softargmax.core import check
 from softargmax.core.dispatch import namespace
 from softargmax.normalize import softmax
-from softargmax.sample.options import parameter
+from softargmax.sample.options import parameter, rows_of
 
 
 def boltzmann_policy(values: Any, /, *, temperature: Any, epsilon: Any = 0.0, where: Any = None) -> Any:
@@ -20,7 +21,8 @@ def boltzmann_policy(values: Any, /, *, temperature: Any, epsilon: Any = 0.0, wh
     values : array_like
         q, shape (..., K): what each action is worth.
     temperature : float or array
-        T as in `softmax`; 0 is greedy with ties shared, and with epsilon the epsilon-greedy policy.
+        T, at least 0; 0 is greedy with ties shared, and with epsilon the epsilon-greedy policy. An array has one per
+        row.
     epsilon : float or array
         From 0 to 1: that much is spread over the n actions in the support. An array has one per row.
     where : array of bool, optional
@@ -54,12 +56,10 @@ def boltzmann_policy(values: Any, /, *, temperature: Any, epsilon: Any = 0.0, wh
     >>> softargmax.boltzmann_policy([1.0, 2.0, 8.0], temperature=0.0, epsilon=0.3)
     array([0.1, 0.1, 0.8])
     """
-    values = check.scores(values, "values")
-    if values.ndim == 0:
-        raise ValueError("values: 0-d; a policy needs an axis of actions")
-    epsilon = parameter(epsilon, values, "epsilon")
-    p = softmax(values, temperature=temperature, where=where)
-    if isinstance(epsilon, float) and epsilon == 0.0:
-        return p
-    uniform = softmax(values, temperature=float("inf"), where=where)
-    return namespace(values).astype((1.0 - epsilon) * p + epsilon * uniform, values.dtype, copy=False)
+    values = rows_of(values, "values")
+    temperature, epsilon = parameter(temperature, values, "temperature"), parameter(epsilon, values, "epsilon")
+    xp, dtype = namespace(values), check.row_dtype(None, values)
+    p = softmax(values, temperature=temperature, where=where, dtype=dtype)
+    if not (isinstance(epsilon, float) and epsilon == 0.0):
+        p = (1.0 - epsilon) * p + epsilon * softmax(values, temperature=math.inf, where=where, dtype=dtype)
+    return xp.astype(xp.astype(p, dtype, copy=False), values.dtype, copy=False)

@@ -18,7 +18,7 @@ from softargmax.core.exact import working_dtype
 from softargmax.core.rows import INF
 from softargmax.core.scale import rounded
 from softargmax.sample import philox
-from softargmax.sample.options import Asked, Filters, holds, refuse
+from softargmax.sample.options import Asked, Filters, refuse, unsound
 
 if TYPE_CHECKING:
     from softargmax.sample.seeds import Source
@@ -105,10 +105,10 @@ def distances(z: Any, asked: Asked) -> Distances:
     near = d * b > far
     found = xp.where(near, 2.0 * (xp.where(near, d * b, 0.0) + xp.where(near, d, 0.0) * c), far)
     found = xp.where(frozen, xp.where(_first(x == m), zero, -INF), found)
-    wrong = ~(hi >= 0.0) | _wrong(asked.filters, z)
     fine = xp.zeros_like(m, dtype=xp.int32)
     status = xp.where(nan, 2, xp.where(_any(inside), fine, 1))
-    status = xp.where(wrong & (status == 0), 4, status)
+    if (wrong := unsound(asked)) is not None:
+        status = xp.where(wrong, 4, status)
     return Distances(xp.where(inside, found, -INF), status)
 
 
@@ -120,16 +120,6 @@ def _beta(z: Any, asked: Asked, wide: Any) -> tuple[Any, Any]:
         one = (1,) * z.ndim
         return tuple(xp.full(one, part, dtype=wide, device=device_of(z)) for part in pair)
     return xp.astype(hi, wide), xp.astype(lo, wide)
-
-
-def _wrong(filters: Filters, z: Any) -> Any:
-    """Which rows have a parameter that nobody could look at and that is out of range."""
-    xp = namespace(z)
-    wrong = xp.zeros((1,) * z.ndim, dtype=xp.bool, device=device_of(z))
-    for name, value in filters._asdict().items():
-        if value is not None and not isinstance(value, float):
-            wrong = wrong | ~holds(value, name, z.shape[-1])
-    return wrong
 
 
 def _any(mask: Any) -> Any:
@@ -177,7 +167,8 @@ def _mass(x: Any) -> tuple[Any, Any, Any]:
 
 def _top_k(x: Any, k: Any) -> Any:
     xp = namespace(x)
-    return _smallest(-x, xp.ones_like(x), k)
+    rank = xp.argsort(xp.argsort(-x, axis=-1, stable=True), axis=-1)
+    return rank < xp.astype(k, rank.dtype)
 
 
 def _top_p(x: Any, p: Any) -> Any:
@@ -229,11 +220,11 @@ _FILTERS = {
 
 @np.errstate(all="ignore")
 def keep(z: Any, asked: Asked) -> Any:
-    """Where the filters leave a score, of z's shape; in a row of NaN its support."""
+    """Where the filters leave a score, of z's shape; in a row that cannot be drawn from its support."""
     found = distances(z, asked)
     inside = ~(z == -INF) if asked.where is None else ~(z == -INF) & asked.where
     kept = left(found.x, asked.filters, asked.joint)[..., : z.shape[-1]]
-    return inside & (kept | (found.status != 0)) & (found.status != 4)
+    return inside & (kept | (found.status != 0))
 
 
 # --- draws ------------------------------------------------------------------------------------------------------------

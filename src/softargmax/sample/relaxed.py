@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from softargmax.core import check
 from softargmax.core.arrays import HALVES, dtype_name
 from softargmax.core.dispatch import as_array, as_number, device_of, frozen, implementation, namespace
 from softargmax.normalize import softmax
-from softargmax.sample.options import rows_of, scale
+from softargmax.sample.options import parameter, rows_of
 from softargmax.sample.seeds import Source, seed_of, source
 
-INF = float("inf")
+INF = math.inf
 
 
 def gumbel(shape: int | tuple[int, ...], *, like: Any = None, seed: int | None = None, generator: Any = None) -> Any:
@@ -69,8 +70,8 @@ def _shape(shape: Any) -> tuple[int, ...]:
         sizes = tuple(int(n.__index__()) for n in sizes)
     except (TypeError, AttributeError):
         raise TypeError(f"shape: {shape!r}; it may be an integer or a tuple of integers") from None
-    if any(n < 0 for n in sizes):
-        raise ValueError(f"shape: {shape}; sizes may be 0 or above")
+    if min(sizes, default=0) < 0 or math.prod(sizes) >= 1 << 60:
+        raise ValueError("shape: a size is negative, or all are too many; sizes may be from 0 on, 2^60 together")
     return sizes
 
 
@@ -137,13 +138,14 @@ def gumbel_softmax(
     z = rows_of(z)
     axis = check.one_axis(axis, z.ndim)
     where = None if where is None else check.mask(where, z)
-    scale(temperature, z, (axis,))
-    xp = namespace(z)
+    temperature = parameter(temperature, z, "temperature", axis)
+    xp, last = namespace(z), z.ndim - 1
     rows = tuple(n for i, n in enumerate(z.shape) if i != axis)
     numbers = source(z, rows, seed, stream, generator)
     dtype = xp.float32 if dtype_name(z.dtype) in HALVES else z.dtype
     noise = implementation("sample", z).gumbel(z, (*rows, z.shape[axis]), dtype, numbers)
-    noisy = _noisy(xp.astype(z, dtype, copy=False), xp.moveaxis(noise, -1, axis), axis, where)
+    noise = xp.permute_dims(noise, (*range(axis), last, *range(axis, last)))
+    noisy = _noisy(xp.astype(z, dtype, copy=False), noise, axis, where)
     y = softmax(noisy, axis=axis, temperature=temperature, where=where)
     if hard:
         y = _one_hot(noisy, y, axis, where) + (y - frozen(y))

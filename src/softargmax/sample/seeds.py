@@ -35,7 +35,8 @@ def seed_of(z: Any, seed: Any, generator: Any) -> Any:
         raise TypeError(f"seed: {seed!r}; it may be an integer from 0 to 2^64 - 1")
     number = operator.index(seed)
     if not 0 <= number < SEEDS:
-        raise ValueError(f"seed: {number:.3e}; it may be an integer from 0 to 2^64 - 1")
+        was = "negative" if number < 0 else "above 2^64 - 1"
+        raise ValueError(f"seed: {was}; it may be an integer from 0 to 2^64 - 1")
     return _for(z, number)
 
 

@@ -17,7 +17,7 @@ from softargmax.sample.draws import filter_scores
 from softargmax.sample.options import ORDERS, Asked, Filters, rows_of
 from softargmax.sample.reference import uniforms
 from softargmax.sample.results import SpeculativeSample
-from softargmax.sample.seeds import source
+from softargmax.sample.seeds import Source, source
 
 _OTHER = 0x1E3779B97F4A7C15  # another key than that of draws with this seed
 
@@ -60,6 +60,8 @@ def speculative_sample(  # noqa: PLR0913 each is asked for by its name
     -------
     SpeculativeSample
         tokens (..., L + 1): the guesses that were accepted, one more token, and -1 after it; accepted (...): how many.
+        On devices and under tracing, where nobody looks at the values, a sequence with a guess that is no class has
+        accepted 0 and -1 for all its tokens, and what cannot be drawn is -1.
 
     Raises
     ------
@@ -87,38 +89,36 @@ def speculative_sample(  # noqa: PLR0913 each is asked for by its name
     >>> softargmax.speculative_sample(target, draft, [1, 1], temperature=0.0, seed=0).tokens
     array([ 1,  0, -1])
     """
-    target, draft = rows_of(target), rows_of(draft)
-    draft = rows_of(like(draft, target, "draft"))
+    target = rows_of(target, "target")
+    draft = rows_of(like(draft, target, "draft"), "draft")
     tokens = _checked(target, draft, tokens)
     xp, rows = namespace(target), tuple(tokens.shape[:-1])
     length = tokens.shape[-1]
     numbers = source(target, rows, seed, stream, generator)
     numbers = numbers._replace(seed=numbers.seed ^ _OTHER)
     filters = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "temperature": temperature}
-    each = {name: _per_sequence(value, target) for name, value in filters.items()}
+    each = {name: _per_sequence(value, target, name) for name, value in filters.items()}
     p, q = (
         softmax(filter_scores(z, order=order, **each), temperature=each["temperature"], dtype=check.row_dtype(None, z))
         for z in (target, draft)
     )
     q = xp.astype(q, p.dtype, copy=False)
 
-    place = xp.expand_dims(tokens, axis=-1)
-    p_x, q_x = (xp.take_along_axis(a, place, axis=-1)[..., 0] for a in (p[..., :length, :], q))
+    classes = xp.clip(tokens, 0, draft.shape[-1] - 1)
+    wrong = xp.any(classes != tokens, axis=-1)  # where nobody could look
+    p_x, q_x = (xp.take_along_axis(a, classes[..., None], axis=-1)[..., 0] for a in (p[..., :length, :], q))
     draws = xp.full((1,), 1, dtype=tokens.dtype, device=device_of(tokens))
     v, _ = uniforms(target, numbers, math.prod(rows), draws, length)
     accept = xp.reshape(v, tokens.shape) * q_x < p_x
     run = xp.cumulative_sum(xp.astype(~accept, tokens.dtype), axis=-1) == 0
-    accepted = xp.sum(xp.astype(run, tokens.dtype), axis=-1)
+    accepted = xp.where(wrong, 0, xp.sum(xp.astype(run, tokens.dtype), axis=-1))
 
     row = accepted[..., None, None]
     p_a = xp.take_along_axis(p, row, axis=-2)[..., 0, :]
     q_a = xp.take_along_axis(xp.concat([q, xp.zeros_like(p[..., :1, :])], axis=-2), row, axis=-2)[..., 0, :]
     rest = xp.maximum(p_a - q_a, xp.zeros_like(p_a))
     rest = xp.where(xp.sum(rest, axis=-1, keepdims=True) == 0.0, p_a, rest)
-    last = implementation("sample", rest).draw(
-        xp.log(rest), Asked(UNIT, None, Filters(), False), numbers, 1, replace=True, counts=False
-    )
-    index = xp.astype(last.index, tokens.dtype, copy=False)
+    index = xp.where(wrong[..., None], -1, xp.astype(_drawn(rest, numbers), tokens.dtype, copy=False))
     step = xp.arange(length + 1, dtype=tokens.dtype, device=device_of(tokens))
     guesses = xp.concat([tokens, xp.zeros_like(index)], axis=-1)
     end = accepted[..., None]
@@ -126,12 +126,21 @@ def speculative_sample(  # noqa: PLR0913 each is asked for by its name
     return SpeculativeSample(out, as_number(accepted))
 
 
-def _per_sequence(value: Any, z: Any) -> Any:
+def _per_sequence(value: Any, z: Any, name: str) -> Any:
     """A parameter per sequence as one that broadcasts with the sequences' rows."""
     if value is None or isinstance(value, Real):
         return value
-    value = like(value, z, "parameters")
-    return namespace(value).expand_dims(value, axis=-1) if value.ndim else value
+    return check.per_row(value, z, (z.ndim - 2, z.ndim - 1), name, "the sequences")
+
+
+def _drawn(p: Any, numbers: Source) -> Any:
+    """One draw from each distribution, that need not sum to 1."""
+    asked = Asked(UNIT, None, Filters(), False)
+    z = namespace(p).log(p)
+    try:
+        return implementation("sample", p).draw(z, asked, numbers, 1, replace=True, counts=False).index
+    except ValueError as error:
+        raise ValueError(f"target, draft{str(error).removeprefix('z')}") from None
 
 
 def _checked(target: Any, draft: Any, tokens: Any) -> Any:
@@ -140,6 +149,8 @@ def _checked(target: Any, draft: Any, tokens: Any) -> Any:
     if dtype_name(tokens.dtype) not in INTEGERS - {"bool"}:
         raise TypeError(f"tokens: dtype {tokens.dtype}; it may be integers")
     shape = tuple(tokens.shape)
+    if draft.ndim < 2:
+        raise ValueError(f"draft: shape {tuple(draft.shape)}; it may be (..., L, K), a row of scores to each guess")
     if tokens.ndim == 0 or tuple(draft.shape[:-1]) != shape:
         raise ValueError(f"tokens: shape {shape}; it may be the draft's without its classes, {tuple(draft.shape[:-1])}")
     wanted = (*shape[:-1], shape[-1] + 1, draft.shape[-1])

@@ -136,17 +136,75 @@ def _fake_categorical(z: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     return index, _rounded(logprob, z), support
 
 
+# --- vmap: a mapped call has the noise it has alone; where `randomness` gives each a seed, they run one by one --------
+
+
+def _tensors(f: Any, x: Any, dim: Any) -> Any:
+    """f(tensor, its mapped axis) in place of every tensor among arguments."""
+    if isinstance(x, (list, tuple)):
+        return [_tensors(f, each, d) for each, d in zip(x, dim, strict=True)]
+    return f(x, dim) if isinstance(x, Tensor) else x
+
+
+def _one_by_one(operator: Any, size: int, dims: Any, arguments: Any) -> tuple[Any, Any]:
+    def call(i: int) -> Any:
+        return operator(*_tensors(lambda x, dim: x if dim is None else x.select(dim, i), arguments, dims))
+
+    each = [call(i) for i in range(size)]
+    if isinstance(each[0], Tensor):
+        return torch.stack(each), 0
+    return tuple(torch.stack(parts) for parts in zip(*each, strict=True)), (0,) * len(each[0])
+
+
+def _first(size: int, rank: int) -> Any:
+    """Brings the mapped axis to the front of what stands beside scores of this rank."""
+
+    def front(x: Tensor, dim: int | None) -> Tensor:
+        x = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
+        return x.reshape(x.shape[0], *(1,) * (rank + 1 - x.ndim), *x.shape[1:]).expand(size, *(-1,) * rank)
+
+    return front
+
+
+def _rank(z: Tensor, dim: int | None) -> int:
+    return z.ndim - (dim is not None)
+
+
+def _batch_keep(operator: Any, size: int, dims: Any, arguments: Any) -> tuple[Any, Any]:
+    return operator(*_tensors(_first(size, _rank(arguments[0], dims[0])), arguments, dims)), 0
+
+
+def _batch_draws(operator: Any, size: int, dims: Any, arguments: Any) -> tuple[Any, Any]:
+    if dims[1] is not None:
+        return _one_by_one(operator, size, dims, arguments)
+    z, seed, stream, *beside = arguments
+    front = _first(size, _rank(z, dims[0]))
+    z, *beside = _tensors(front, [z, *beside], [dims[0], *dims[3:]])
+    stream = torch.arange(math.prod(z.shape[1:-1])) if stream is None else stream
+    counts = 0 if beside[-1] else None  # not asked for, they are empty
+    return operator(z, seed, _first(size, 1)(stream, dims[2]).reshape(-1), *beside), (0, counts, counts)
+
+
+def _batch_gumbel(operator: Any, size: int, dims: Any, arguments: Any) -> tuple[Any, Any]:
+    if dims[0] is not None:
+        return _one_by_one(operator, size, dims, arguments)
+    seed, stream, shape, dtype = arguments
+    return operator(seed, stream.movedim(dims[1], 0).reshape(-1), [size, *shape], dtype), 0
+
+
 gumbel_noise = Operator(
     "gumbel(Tensor seed, Tensor? stream, SymInt[] shape, ScalarType dtype) -> Tensor",
     None,
     kernel=_gumbel,
     fake=lambda seed, _stream, shape, dtype: seed.new_empty(shape, dtype=dtype),
+    batch=_batch_gumbel,
 )
 filter_mask = Operator(
     f"filter_mask(Tensor z, {_BESIDE}) -> Tensor",
     None,
     kernel=_keep,
     fake=lambda z, *_: z.new_empty(z.shape, dtype=torch.bool),
+    batch=_batch_keep,
 )
 categorical_draws = Operator(
     f"categorical(Tensor z, Tensor seed, Tensor? stream, {_BESIDE}, int draws, bool replace, bool counts)"
@@ -154,4 +212,5 @@ categorical_draws = Operator(
     None,
     kernel=_categorical,
     fake=_fake_categorical,
+    batch=_batch_draws,
 )
