@@ -85,8 +85,9 @@ bench: $(VENV)/.native $(VENV)/.group-test ## ratios against torch and SciPy; wi
 memory: $(VENV)/.native $(VENV)/.group-test ## a 4 GiB file converted under a cap
 	$(BIN)/python -m bench.memory
 
-accuracy: $(VENV)/.native $(VENV)/.group-test ## the ulp table against mpmath, written to docs
+accuracy: $(VENV)/.native $(VENV)/.group-test ## the ulp tables against mpmath, written to docs
 	$(BIN)/python -m bench.accuracy
+	$(BIN)/python -m bench.sparse_accuracy
 
 exp-check: $(VENV)/.native $(VENV)/.group-test ## exp on every float32, every instruction set (minutes)
 	$(BIN)/python tools/exp_check.py

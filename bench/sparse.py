@@ -4,7 +4,8 @@
     python -m bench.sparse sparsemax        only the cases whose names hold these words; writes nothing
 
 Scores are normal, heavy-tailed (Cauchy) and all equal; the last give every map its largest support. "entmax, k" is the
-package with its hint that few scores matter. Exit code 1 where a target is missed.
+package with its hint that few scores matter. Short rows are those of a router of experts. Exit code 1 where a target is
+missed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 ROWS, CLASSES, HINT = 512, 32_768, 100
 ORDERS = (1.25, 1.7)
+SHORT = ((262_144, 8), (32_768, 64))
 
 
 def scores() -> Iterator[tuple[str, Tensor]]:
@@ -68,8 +70,24 @@ def of_order(name: str, alpha: float, z: Tensor) -> Iterator[Promise]:
     yield Promise(f"entmax {alpha:g}, {name}, and backward", sides, {"entmax": 20}, 5 * z.nbytes, rounds=3)
 
 
+def of_short_rows(shape: tuple[int, int]) -> Iterator[Promise]:
+    """Yield both maps of short rows, which cost what is done once a row."""
+    z = torch.randn(shape, generator=torch.Generator().manual_seed(7))
+    out = torch.empty_like(z)
+    maps = {"sparsemax": (sa.sparsemax, peer.sparsemax), "entmax 1.5": (sa.entmax, peer.entmax15)}
+    for name, (ours, theirs) in maps.items():
+        sides = {
+            "softargmax": lambda ours=ours: ours(z, out=out),
+            "entmax": lambda theirs=theirs: theirs(z),
+            "our softmax": lambda: sa.softmax(z, out=out),
+        }
+        yield Promise(f"{name}, {shape[0]}x{shape[1]}, out=", sides, {"entmax": 3}, 2 * z.nbytes, rounds=7)
+
+
 def promises() -> Iterator[Promise]:
     """Yield every case; one kind of rows is let go before the next is made."""
+    for shape in SHORT:
+        yield from of_short_rows(shape)
     for kind, z in scores():
         name = f"{kind} {ROWS}x{CLASSES}"
         hinted = {"sparsemax": lambda z: peer.sparsemax(z, k=HINT), "entmax15": lambda z: peer.entmax15(z, k=HINT)}

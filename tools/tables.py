@@ -1,10 +1,10 @@
-"""Put the committed measurements into README.md and docs/speed.md: no figure in them is typed by hand.
+"""Put the committed measurements into README.md, docs/speed.md and docs/sparse.md: no figure in them is typed by hand.
 
     python tools/tables.py            write
     python tools/tables.py --check    exit with 1 if a page and its measurements differ
 
-Reads bench/results/accuracy.json (`make accuracy`) and every other file there that holds the results of a bench.
-In README.md a table stands between `<!-- table: NAME -->` and `<!-- end table -->`.
+Reads bench/results/accuracy.json (`make accuracy`), sparse_accuracy.json, and every other file there that holds the
+results of a bench. In README.md and docs/sparse.md a table stands between `<!-- table: NAME -->` and `<!-- end table -->`.
 """
 
 from __future__ import annotations
@@ -73,6 +73,20 @@ def ulps(value: float | None) -> str:
     if value is None:
         return ""
     return "inf" if value == float("inf") else f"{value:.2f}" if value < 100 else f"{value:.2g}"
+
+
+def sparse_accuracy() -> str:
+    """Give the worst error of the sparse maps at each order, beside the peer's."""
+    record = load(RESULTS / "sparse_accuracy.json")
+    if record is None:
+        return NOT_YET
+    sides = ("softargmax", "entmax")
+    rows = [
+        [f"{row['alpha']:g}", *(ulps(row[side]["ulp"]) for side in sides), *(f"{row[side]['support']}" for side in sides)]
+        for row in record["rows"]
+    ]
+    head = ["order", *(f"{side}, ulp" for side in sides), *(f"{side}, zeros wrong" for side in sides)]
+    return f"{table(head, rows)}\n\n{measured_on(record)}"
 
 
 # --- speed -----------------------------------------------------------------------------------------------------------
@@ -193,7 +207,12 @@ def pages() -> dict[Path, str]:
     """Return the pages as they should be."""
     readme = ROOT / "README.md"
     text = insert(readme.read_text(encoding="utf-8"), "accuracy", accuracy())
-    return {readme: insert(text, "speed", speed()), ROOT / "docs" / "speed.md": speed_page()}
+    sparse = ROOT / "docs" / "sparse.md"
+    return {
+        readme: insert(text, "speed", speed()),
+        ROOT / "docs" / "speed.md": speed_page(),
+        sparse: insert(sparse.read_text(encoding="utf-8"), "sparse accuracy", sparse_accuracy()),
+    }
 
 
 def main() -> int:

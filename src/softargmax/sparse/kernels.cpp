@@ -4,6 +4,7 @@
 // Newton's method for the threshold runs over these alone, and each of its steps drops some. Then p is formed where a
 // pack of scores holds one above the threshold; elsewhere it is 0.
 #include "sparse/gradient.hpp"
+#include "sparse/lanes.hpp"
 #include "sparse/loss.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
@@ -11,7 +12,7 @@ namespace {
 
 // A list of candidates is at most this long; rows with more are read again for each step.
 constexpr std::int64_t kMostListed = 1 << 20;
-// Rows that are read 128 at a time have lists of at most this length each: 16 MiB.
+// Rows that are read 128 at a time have lists of at most this length each: 16 MiB of floats.
 constexpr std::int64_t kMostTogether = 1 << 15;
 // How far below the maximum p is 0, whatever alpha.
 constexpr double kReach = -Limit<double>::least;
@@ -98,6 +99,12 @@ template <class F> void put_loss(const SparseJob& job, std::int64_t row, Found& 
     found.others = result.others;
 }
 
+// The threshold of an ordinary row stays finite: infinity says what the row is.
+inline double in_range(const Operand& x, double tau) {
+    const double most = x.type == Type::f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+    return std::clamp(tau, -most, most);
+}
+
 template <class T, int Size> void find_root(Candidates<T, Size>& row, const SparseJob& job, std::int64_t at,
                                             Found& found) {
     const State& s = found.limit;
@@ -115,10 +122,7 @@ template <class T, int Size> void find_root(Candidates<T, Size>& row, const Spar
             const bool in = z_y == kInf && s.r == s.r;
             return LossOf{in ? loss_of_ties(found.a, s.r + 1) : s.r == s.r ? kInf : kNaN, in ? s.r / (s.r + 1) : 0};
         });
-    // The threshold of an ordinary row stays finite: infinity says what the row is.
-    const double most =
-        job.tau.type == Type::f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
-    if (job.tau) put(job.tau, job, at, found.ordinary ? std::clamp(rounded(tau), -most, most) : rounded(tau));
+    if (job.tau) put(job.tau, job, at, found.ordinary ? in_range(job.tau, rounded(tau)) : rounded(tau));
     if (job.support) job.support[at] = support;
 }
 
@@ -221,6 +225,50 @@ template <class T, int Size> void gradient_group(Group<T, Size>& group, const Sp
     }
 }
 
+// Sixteen rows or fewer of the order 1 + a.
+inline void side_by_side(const Frame<float>& frame, const SparseJob& job, const std::int64_t* rows, int count, double a,
+                         Lanes& lanes) {
+    for (int g = 0; g < kSide; ++g) {
+        Group<float, 1> group(frame, rows[g < count ? g : 0]);
+        group.load(0);
+        lanes.put(g, group.scores);
+    }
+    lanes.solve(a);
+    for (int g = 0; g < count; ++g) {
+        Group<float, 1> group(frame, rows[g]);
+        if (!lanes.has_root(g)) {
+            map_group(group, job);
+            continue;
+        }
+        lanes.take(g, group.target(0, 0, group.scores).out);
+        group.flush(0);
+        if (job.tau) put(job.tau, job, rows[g], in_range(job.tau, lanes.tau(g)));
+    }
+}
+// Rows [begin, end): those of one order that follow one another side by side.
+inline void short_rows(const Frame<float>& frame, const SparseJob& job, std::int64_t begin, std::int64_t end) {
+    Lanes lanes(static_cast<int>(job.cols.total));
+    std::int64_t waiting[kSide];
+    int count = 0;
+    double order = 0;
+    const auto run = [&] {
+        if (count) side_by_side(frame, job, waiting, count, order, lanes);
+        count = 0;
+    };
+    for (std::int64_t row = begin; row < end; ++row) {
+        const double a = at(job.alpha, job, row) - 1;
+        if (!(a >= 0 && a <= 1)) {
+            Group<float, 1> group(frame, row);
+            map_group(group, job);
+            continue;
+        }
+        if (count == kSide || a != order) run();
+        order = a;
+        waiting[count++] = row;
+    }
+    run();
+}
+
 template <class T, int Size> void run_groups(const SparseJob& job) {
     each_group<T, Size>(Frame<T>(job, Size), [&](Group<T, Size>& group) {
         if (job.gradient) gradient_group(group, job);
@@ -228,6 +276,14 @@ template <class T, int Size> void run_groups(const SparseJob& job) {
     });
 }
 template <class T> void run_as(const SparseJob& job) {
+    if constexpr (sizeof(T) == 4) {
+        if (job.out && !job.gradient && !job.target && job.cols.total > 0 && job.cols.total <= kShort) {
+            const Frame<float> frame(job, 1);
+            parallel_for(job.threads, job.rows.total,
+                         [&](std::int64_t begin, std::int64_t end) { short_rows(frame, job, begin, end); });
+            return;
+        }
+    }
     if (rows_are_adjacent(job, job.z) && (job.gradient || job.cols.total <= kMostTogether)) run_groups<T, kGroup>(job);
     else run_groups<T, 1>(job);
 }

@@ -127,7 +127,8 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
     target : array_like
         Classes, integers of the rows' shape; or probabilities t, floats of z's shape.
     alpha : float or array
-        The order, 1 or above, as in `entmax`: 1 is the cross-entropy, 2 `sparsemax_loss`.
+        The order, 1 or above, as in `entmax`: 1 is the cross-entropy less the target's own entropy (0 for a class
+        without smoothing), 2 `sparsemax_loss`.
     axis : int
         The axis of the classes.
     reduction : {"mean", "sum", "none"}
@@ -136,7 +137,7 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
     ignore_index : int
         The class of rows that count nothing. If nothing counts, the mean and its gradient are 0.
     weight : array, optional
-        w, one per class, at least 0; with classes as targets.
+        w, one per class, at least 0; with classes as targets. A row counts by that of its class, smoothed or not.
     label_smoothing : float
         From 0 to 1: that much of the target is spread over the scores in the support.
     where : array of bool, optional

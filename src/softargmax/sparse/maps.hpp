@@ -21,20 +21,26 @@ struct Exact {
     Two<Doubles> p;
     Doubles slope, curve, v;  // v matters where p > 0
 };
-SOFTARGMAX_INLINE Two<Doubles> spread(Twofold x) { return {Doubles::all(x.hi), Doubles::all(x.lo)}; }
+
+// A map's numbers are doubles, for a row, or packs, for a row to each lane.
+template <class V> SOFTARGMAX_INLINE V all(double x) { return V::all(static_cast<typename V::Scalar>(x)); }
+template <class V> SOFTARGMAX_INLINE V all(V x) { return x; }
+template <class N> SOFTARGMAX_INLINE N as(double x) {
+    if constexpr (std::is_same_v<N, double>) return x;
+    else return all<N>(x);
+}
+template <class N> SOFTARGMAX_INLINE Two<Doubles> spread(Two<N> x) { return {all<Doubles>(x.hi), all<Doubles>(x.lo)}; }
 // z - c for finite z, its first part rounded once.
-SOFTARGMAX_INLINE Two<Doubles> less(Doubles z, Twofold c) {
-    const Two<Doubles> d = two_sum(z, Doubles::all(-c.hi));
-    const Doubles low = d.lo - Doubles::all(c.lo), hi = d.hi + low;
+template <class N> SOFTARGMAX_INLINE Two<Doubles> less(Doubles z, Two<N> c) {
+    const Two<Doubles> by = spread(c), d = two_sum(z, Doubles::all(0) - by.hi);
+    const Doubles low = d.lo - by.lo, hi = d.hi + low;
     return {hi, low - (hi - d.hi)};
 }
 // The same rounded; where z is a float, what lies near c is z - c.hi exactly.
-template <class T> SOFTARGMAX_INLINE Doubles beyond(Doubles z, Twofold c) {
-    if constexpr (sizeof(T) == 4) return (z - Doubles::all(c.hi)) - Doubles::all(c.lo);
+template <class T, class N> SOFTARGMAX_INLINE Doubles beyond(Doubles z, Two<N> c) {
+    if constexpr (sizeof(T) == 4) return (z - all<Doubles>(c.hi)) - all<Doubles>(c.lo);
     else return less(z, c).hi;
 }
-// x as T, in every lane.
-template <class V> SOFTARGMAX_INLINE V all(double x) { return V::all(static_cast<typename V::Scalar>(x)); }
 
 // The least v, and the least logarithm of p, that are not taken for 0.
 template <class T> struct Limit;
@@ -85,26 +91,55 @@ struct Root {
     }
 };
 
+// (1 - e^-u) / u for u >= 0.
+inline double mean_decay(double u) { return u < 1e-3 ? 1 - u * (0.5 - u * (1.0 / 6)) : (1 - exp_scalar(-u)) / u; }
+template <class V> SOFTARGMAX_INLINE V mean_decay(V u) {
+    const V one = all<V>(1), zero = all<V>(0), near = all<V>(1e-3), safe = max(u, near);
+    const auto far = above(u, near);
+    return keep(far, (one - exp_of(Two<V>{zero - safe, zero})) / safe) +
+           keep(unless(equal(zero, zero), far), one - u * (all<V>(0.5) - u * all<V>(1.0 / 6)));
+}
+inline double log1p_of(double x) { return log1p_scalar(x); }
+template <class V> SOFTARGMAX_INLINE V log1p_of(V x) {
+    return log_of<kLogTerms<typename V::Scalar>>(two_sum(all<V>(1), x));
+}
+
+// The step of lambda by Newton's method on S^a = 1, S = 1 + rest the sum of p: (S - S^(1 - a)) / (a sum slope). For
+// alpha <= 2 it comes to the root from one side, in two to six steps for 32768 scores.
+template <class N> SOFTARGMAX_INLINE N newton(double a, N rest, N slope) {
+    const N log = log1p_of(rest);
+    return (as<N>(1) + rest) * log * mean_decay(as<N>(a) * log) / slope;
+}
+
+// alpha <= 2, with c = m + lambda - offset as unknown.
+//
 // kBeside: a float32 result is right where the last step of v is shorter than this share of every distance to the
 // threshold; the step's error is the third power of that.
-
-// alpha = 2: p = z - c,  c = m + lambda - 1.
-struct Linear {
-    double m;
-    Twofold at;  // c
-    explicit Linear(double top) : m(top), at(two_sum(top, -1.0)) {}
-    static constexpr double kBeside = 0.5;  // no score enters or leaves the support, and the sum is linear
-    static constexpr double a() { return 1; }
-    static constexpr double tolerance() { return 1e-11; }
-    double cut() const { return next_below(at.hi - kMargin); }
-    Twofold tau() const { return at; }
-    double x(double z) const { return ((z - at.hi) - at.lo) - 1; }  // z - m - lambda
+template <class N, int offset> struct Gentle {
+    N m;
+    Two<N> at;  // c
+    explicit Gentle(N top) : m(top), at(two_sum(top, as<N>(-offset))) {}
+    N x(N z) const { return ((z - at.hi) - at.lo) - as<N>(offset); }  // z - m - lambda
     double move(double step, bool /*over*/) {
         at = plus(at, {step, 0});
         return std::fabs(step);
     }
+    template <class V> SOFTARGMAX_INLINE V roughly(V z) const {  // z - c
+        return (z - all<V>(m)) - all<V>((at.hi - m) + at.lo);
+    }
+};
+
+// alpha = 2: p = z - c.
+template <class N> struct Linear : Gentle<N, 1> {
+    using Gentle<N, 1>::Gentle, Gentle<N, 1>::at;
+    static constexpr double kBeside = 0.5;  // no score enters or leaves the support, and the sum is linear
+    static constexpr double a() { return 1; }
+    static constexpr double tolerance() { return 1e-11; }
+    static N newton(N rest, N slope) { return rest / slope; }
+    double cut() const { return next_below(at.hi - kMargin); }
+    Two<N> tau() const { return at; }
     template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
-        const V p = (z - all<V>(m)) - all<V>((at.hi - m) + at.lo);
+        const V p = this->roughly(z);
         const auto in = above(p, V::all(0));
         return {keep(in, p), keep(in, V::all(1))};
     }
@@ -119,24 +154,21 @@ struct Linear {
     }
 };
 
-// alpha = 1.5: p = v^2,  v = (z - c) / 2,  c = m + lambda - 2.
-struct Squared {
-    double m;
-    Twofold at;  // c
-    explicit Squared(double top) : m(top), at(two_sum(top, -2.0)) {}
+// alpha = 1.5: p = v^2,  v = (z - c) / 2.
+template <class N> struct Squared : Gentle<N, 2> {
+    using Gentle<N, 2>::Gentle, Gentle<N, 2>::at;
     static constexpr double kBeside = 1e-3;
     static constexpr double a() { return 0.5; }
     static constexpr double tolerance() { return 1e-8; }
-    double cut() const { return next_below(at.hi - kMargin); }
-    Twofold tau() const { return {0.5 * at.hi, 0.5 * at.lo}; }
-    double x(double z) const { return ((z - at.hi) - at.lo) - 2; }
-    double move(double step, bool /*over*/) {
-        at = plus(at, {step, 0});
-        return std::fabs(step);
+    static N newton(N rest, N slope) {
+        using std::sqrt;
+        const N one = as<N>(1), root = sqrt(one + rest);
+        return (rest + rest) * root / ((one + root) * slope);
     }
+    double cut() const { return next_below(at.hi - kMargin); }
+    Two<N> tau() const { return times(at, as<N>(0.5)); }
     template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
-        const V half = ((z - all<V>(m)) - all<V>((at.hi - m) + at.lo)) * all<V>(0.5),
-                v = keep(above(half, V::all(0)), half);
+        const V half = this->roughly(z) * all<V>(0.5), v = keep(above(half, V::all(0)), half);
         return {v * v, v};
     }
     template <class T> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
@@ -151,26 +183,22 @@ struct Squared {
     }
 };
 
-// 1 <= alpha < 2: v = 1 + a (z - c),  c = m + lambda.
-struct Shifted {
+// 1 <= alpha < 2: v = 1 + a (z - c).
+template <class N> struct Shifted : Gentle<N, 0> {
+    using Gentle<N, 0>::at;
     static constexpr double kBeside = 1e-3;
-    double m, a_;
+    double a_;
     Root root;
-    Twofold at;  // c
-    Shifted(double top, double a) : m(top), a_(a), root(a > 0 ? a : 1), at{top, 0} {}
+    Shifted(N top, double a) : Gentle<N, 0>(top), a_(a), root(a > 0 ? a : 1) {}
     double a() const { return a_; }
     // A score that is v away from the threshold adds v^(1/a) to the sum, which no derivative at v = 0 foresees.
     double tolerance() const { return std::min(1e-5, exp_scalar(-37 * a_)); }
+    N newton(N rest, N slope) const { return SOFTARGMAX_ISA_NAME::newton(a_, rest, slope); }
     double reach() const { return std::min(a_ > 0 ? 1 / a_ : kInf, -Limit<double>::least); }
     double cut() const { return next_below(at.hi - (reach() + kMargin)); }
-    Twofold tau() const { return plus(times(at, a_), {-1, 0}); }
-    double x(double z) const { return (z - at.hi) - at.lo; }
-    double move(double step, bool /*over*/) {
-        at = plus(at, {step, 0});
-        return std::fabs(step);
-    }
+    Two<N> tau() const { return plus(times(at, as<N>(a_)), {as<N>(-1), as<N>(0)}); }
     template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
-        const V x = (z - all<V>(m)) - all<V>((at.hi - m) + at.lo);
+        const V x = this->roughly(z);
         if (a_ == 0) {
             const V p = exp_or_zero<Power::kRough, typename V::Scalar>(Two<V>{x, V::all(0)});
             return {p, p};
@@ -208,21 +236,22 @@ struct Steep {
     double cut() const { return next_below(at.hi); }
     Twofold tau() const { return minus(times({at.hi, 0}, a_), {q_a, 0}); }
     double x(double z) const { return (z - at.hi) - (1 - q_a) / a_; }
+    SOFTARGMAX_INLINE Two<Doubles> v(Doubles z) const {
+        const Two<Doubles> far = times(two_sum(z, Doubles::all(-at.hi)), Doubles::all(a_));
+        return two_sum(far.hi, far.lo + Doubles::all(q_a));
+    }
     // `slope` is the derivative to q.
     template <class T> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
         const Doubles zero = Doubles::all(0), one = Doubles::all(1), o = Doubles::all(at.hi);
-        const Two<Doubles> far = times(two_sum(z, zero - o), Doubles::all(a_)),
-                           v = two_sum(far.hi, far.lo + Doubles::all(q_a));
+        const Two<Doubles> v = this->v(z);
         const auto above_o = above(z, o), tie = equal(z, o);
         const Doubles p = keep(above_o, root.of<Power::kSummed, T>(v)),
                       slope = p * Doubles::all(q_slope) / max(v.hi, Doubles::all(Limit<double>::tiny));
         return {{p + keep(tie, Doubles::all(at.lo)), zero}, slope + keep(tie, one), zero, v.hi};
     }
     template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
-        const Doubles zero = Doubles::all(0), o = Doubles::all(at.hi);
-        const Two<Doubles> far = times(two_sum(z, zero - o), Doubles::all(a_)),
-                           v = two_sum(far.hi, far.lo + Doubles::all(q_a));
-        return keep(above(z, o), root.of<Power::kResult, T>(v)) + keep(equal(z, o), Doubles::all(at.lo));
+        const Doubles o = Doubles::all(at.hi);
+        return keep(above(z, o), root.of<Power::kResult, T>(v(z))) + keep(equal(z, o), Doubles::all(at.lo));
     }
 };
 
@@ -235,6 +264,7 @@ struct SteepSearch {
     SteepSearch(double top, double a, double n)  // n scores can be above 0
         : m(top), a_(a), low(std::max(exp_scalar(-a * log_scalar(n)) * 0.999, 0x1p-900)), root(a) {}
     double a() const { return a_; }
+    double newton(double rest, double slope) const { return SOFTARGMAX_ISA_NAME::newton(a_, rest, slope); }
     double cut() const { return next_below(m - high * (1 + kMargin) * root.inverse_a.hi); }
     double threshold() const { return m - t * root.inverse_a.hi; }
     // The bracket is as wide as the sums are uncertain.
@@ -251,16 +281,20 @@ struct SteepSearch {
     }
 };
 
+// f(the map for alpha - 1 = a <= 1), before its first step.
+template <class N, class F> SOFTARGMAX_INLINE void with_gentle_map(N m, double a, F f) {
+    if (a == 1) f(Linear<N>(m));
+    else if (a == 0.5) f(Squared<N>(m));
+    else f(Shifted<N>(m, a));
+}
 // f(the map for alpha - 1 = a), at `at`.
 template <class F> SOFTARGMAX_INLINE void with_map(double m, double a, Twofold at, F f) {
-    const auto with = [&](auto map) {
-        map.at = at;
-        f(map);
-    };
-    if (a == 1) with(Linear(m));
-    else if (a == 0.5) with(Squared(m));
-    else if (a < 1) with(Shifted(m, a));
-    else f(Steep(a, at.hi, at.lo));
+    if (a > 1) f(Steep(a, at.hi, at.lo));
+    else
+        with_gentle_map(m, a, [&](auto map) {
+            map.at = at;
+            f(map);
+        });
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME

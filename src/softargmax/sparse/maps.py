@@ -110,8 +110,9 @@ def entmax(
     below 1 or NaN.
 
     Gradient: with incoming g, :math:`s \odot (g - \langle s, g\rangle / \sum s)`, :math:`s_i = p_i^{2-\alpha}` where
-    p > 0 and 0 elsewhere. To alpha, with :math:`q_i = p_i\,\ell_i^2\,\varphi((\alpha - 1)\,\ell_i)`,
-    :math:`\ell = \log p`, :math:`\varphi(u) = (e^{-u} - 1 + u)/u^2`: :math:`s \sum q / \sum s - q`.
+    p > 0 and 0 elsewhere. Of p to alpha: :math:`-s \odot (w - \langle s, w\rangle / \sum s)`,
+    :math:`w_i = \ell_i^2\,\varphi((\alpha - 1)\,\ell_i)`, :math:`\ell = \log p`,
+    :math:`\varphi(u) = (1 - e^u + u e^u)/u^2`.
 
     The threshold is the root of a sum, found by Newton's method over the scores that can matter, without sorting.
 
@@ -169,7 +170,7 @@ def threshold(z: Any, /, alpha: Any = 1.5, *, axis: int | tuple[int, ...] | None
     Notes
     -----
     A row with nothing in its support: -inf, 0. With k entries of +inf: +inf, k. With a NaN in the support: NaN, -1. A
-    probability counts as above 0 from the smallest normal number of the dtype in which it is computed on.
+    probability counts as above 0 from the smallest normal float64 on (float32 where JAX has no other).
 
     Gradient of tau: :math:`(\alpha - 1)\,s / \sum s` with s as in `entmax`.
 

@@ -104,19 +104,11 @@ template <class T, class F> void exact_sums(const T* z, std::int64_t n, const F&
     sums.nearest = std::min(sums.nearest, -max_of(nearest));
 }
 
-// The step of lambda by Newton's method on S^a = 1, S = 1 + rest the sum of p: (S - S^(1 - a)) / (a sum slope). For
-// alpha <= 2 it comes to the root from one side, in two to six steps for 32768 scores.
-inline double newton(double a, double rest, double slope) {
-    const double log = log1p_scalar(rest), u = a * log;
-    const double mean = std::fabs(u) < 1e-3 ? 1 - u * (0.5 - u * (1.0 / 6)) : (1 - exp_scalar(-u)) / u;
-    return (1 + rest) * log * mean / slope;
-}
-
 // The step from nearby: the curvature makes its error the third power of itself.
-inline double nearer(double a, double rest, const ExactSums& sums) {
-    if (std::fabs(rest) > 1e-3) return newton(a, rest, sums.slope);
+template <class F> double nearer(const F& map, double rest, const ExactSums& sums) {
+    if (std::fabs(rest) > 1e-3) return map.newton(rest, sums.slope);
     const double step = rest / sums.slope;
-    return step + 0.5 * (1 - a) * sums.curve * step * (step / sums.slope);
+    return step + 0.5 * (1 - map.a()) * sums.curve * step * (step / sums.slope);
 }
 
 // The scores of a row that may have p > 0: a list, once all of them fit into it; until then the row itself.
@@ -156,7 +148,7 @@ template <class F, class From> void approach(F& map, From& from) {
         Sums sums;
         const T cut = rounded_down<T>(map.cut());
         from.each([&](const T* z, std::int64_t n, T*& to) { rough_sums(z, n, map, cut, to, sums); });
-        if (map.move(newton(map.a(), sums.p - 1, sums.slope), sums.p >= 1) < near) return;
+        if (map.move(map.newton(sums.p - 1, sums.slope), sums.p >= 1) < near) return;
     }
 }
 template <class F, class From> ExactSums sums_of(const F& map, From& from) {
@@ -175,7 +167,7 @@ template <class F, class From, class Then> void solved(F map, From& from, Then t
     approach(map, from);
     for (int i = 0;; ++i) {
         const ExactSums sums = sums_of(map, from);
-        const double rest = (sums.p.hi - 1) + sums.p.lo, step = nearer(map.a(), rest, sums);
+        const double rest = (sums.p.hi - 1) + sums.p.lo, step = nearer(map, rest, sums);
         const double moved = map.move(step, rest >= 0);
         const bool beside = sizeof(T) == 4 && moved < 1e-5 && moved * map.a() < F::kBeside * sums.nearest;
         if (moved < map.tolerance() || beside || i == kMostSteps) return then(map);
@@ -230,10 +222,8 @@ template <class From, class Then> void solved(SteepSearch search, From& from, Th
 
 // then(the map at the root), of a row with maximum m.
 template <class From, class Then> void with_solution(double m, double a, From& from, Then then) {
-    if (a == 1) solved(Linear(m), from, then);
-    else if (a == 0.5) solved(Squared(m), from, then);
-    else if (a < 1) solved(Shifted(m, a), from, then);
-    else solved(SteepSearch(m, a, static_cast<double>(from.group.length)), from, then);
+    if (a > 1) solved(SteepSearch(m, a, static_cast<double>(from.group.length)), from, then);
+    else with_gentle_map(m, a, [&](auto map) { solved(map, from, then); });
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME

@@ -233,12 +233,14 @@ template <class T> struct OneCount {
 #endif
 
 #if defined(__AVX512F__)
+SOFTARGMAX_INLINE One<float> sqrt(One<float> a) { return {_mm512_sqrt_ps(a.r)}; }
 SOFTARGMAX_INLINE One<double> sqrt(One<double> a) { return {_mm512_sqrt_pd(a.r)}; }
 #elif defined(__AVX2__) && defined(__FMA__)
+SOFTARGMAX_INLINE One<float> sqrt(One<float> a) { return {_mm256_sqrt_ps(a.r)}; }
 SOFTARGMAX_INLINE One<double> sqrt(One<double> a) { return {_mm256_sqrt_pd(a.r)}; }
 #else
-SOFTARGMAX_INLINE One<double> sqrt(One<double> a) {
-    for (int i = 0; i < One<double>::kLanes; ++i) a.r[i] = std::sqrt(a.r[i]);
+template <class T> SOFTARGMAX_INLINE One<T> sqrt(One<T> a) {
+    for (int i = 0; i < One<T>::kLanes; ++i) a.r[i] = std::sqrt(a.r[i]);
     return a;
 }
 #endif
