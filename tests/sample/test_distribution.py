@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 from scipy import stats
 from tests.oracle.backends import BACKENDS, Backend
+from tests.sample.tracing import traced
 from tests.sample.truth import distribution, p_value
 
 import softargmax
+from softargmax import _native
 
 DRAWS = 1_000_000
 RNG = np.random.default_rng(7)
 Z = {k: RNG.standard_normal(k) * 2 for k in (3, 40, 1000)}
+ALL = {"temperature": 1.7, "top_k": 30, "top_p": 0.95, "min_p": 0.01, "typical_p": 0.9, "epsilon": 0.015, "eta": 0.2}
 CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "plain": (40, {}),
     "of three": (3, {}),
@@ -25,27 +28,44 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "top_p": (40, {"top_p": 0.8}),
     "top_p of a thousand": (1000, {"top_p": 0.9}),
     "min_p": (40, {"min_p": 0.1}),
-    "all": (40, {"temperature": 1.7, "top_k": 20, "top_p": 0.85, "min_p": 0.03}),
-    "all, jointly": (40, {"temperature": 1.7, "top_k": 20, "top_p": 0.85, "min_p": 0.03, "order": "joint"}),
+    "typical_p": (40, {"typical_p": 0.5}),
+    "epsilon": (40, {"epsilon": 0.02}),
+    "eta": (40, {"eta": 0.3}),
     "top_k and top_p": (40, {"top_k": 9, "top_p": 0.7}),
+    "top_p and typical_p": (40, {"top_p": 0.95, "typical_p": 0.5}),
+    "typical_p and epsilon, jointly": (40, {"typical_p": 0.8, "epsilon": 0.03, "order": "joint"}),
+    "min_p and eta": (40, {"min_p": 0.02, "eta": 0.3, "temperature": 2.0}),
+    "all": (40, ALL),
+    "all, jointly": (40, {**ALL, "order": "joint"}),
 }
 
 
+def draw(z: Any, options: dict[str, Any], shape: tuple[int, int], seed: int) -> Any:
+    """Rows and draws of each, all of z; the filters that `categorical` has not are those of `filter_scores`."""
+    if options.keys() & {"typical_p", "epsilon", "eta"}:
+        z, options = softargmax.filter_scores(z, **options), {"temperature": options.get("temperature", 1.0)}
+    return softargmax.categorical(np.broadcast_to(z, (shape[0], z.size)), num_samples=shape[1], seed=seed, **options)
+
+
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_chi_square(case: str, seed: int) -> None:
-    """Half as many draws of one row, half as rows of a batch: both ways of counting (draws, streams)."""
+def test_chi_square(case: str) -> None:
+    """Every row has its stream and every draw its number; many rows of one draw go other ways than few of many."""
     classes, options = CASES[case]
     z, p = Z[classes], distribution(Z[classes], **options)
-    draws = softargmax.categorical(z, num_samples=DRAWS // 2, seed=seed, **options)
-    rows = softargmax.categorical(np.broadcast_to(z, (DRAWS // 2, classes)), seed=seed + 100, **options)
-    found = p_value(np.concatenate([draws, rows]), p)
-    assert found > 1e-4, f"p = {found}"
+    rows, seeds = (2000, 1) if classes == 1000 else (50_000, 3)
+    found = []
+    for seed in range(seeds):
+        draws = [draw(z, options, shape, seed) for shape in ((rows, 1), (100, (DRAWS - rows) // 100))]
+        found.append(p_value(np.concatenate([d.reshape(-1) for d in draws]), p))
+    assert min(found) > 1e-4, f"p = {found}"
+    first, second = np.argsort(-p)[:2]
+    p[[first, second]] += np.array([-0.1, 0.1]) * p[second]
+    assert p_value(draws[1], p) < 1e-9, "it can fail"
 
 
 def test_p_values_are_uniform() -> None:
     z = Z[40]
-    draws = softargmax.categorical(np.broadcast_to(z, (300, 40)), num_samples=20_000, seed=5)
+    draws = softargmax.categorical(np.broadcast_to(z, (200, 40)), num_samples=10_000, seed=5)
     p = distribution(z)
     assert stats.kstest([p_value(row, p) for row in draws], "uniform").pvalue > 1e-3
 
@@ -70,12 +90,13 @@ def test_a_wrong_distribution_is_rejected(wrong: str) -> None:
 
 @pytest.mark.parametrize("backend", [b for b in BACKENDS if b.implementation == "reference"], ids=str)
 def test_the_reference(backend: Backend) -> None:
-    z = Z[40].astype("float32")
+    z, filters = Z[40].astype("float32"), {"top_k": 30, "top_p": 0.9, "min_p": 0.01}
     with backend.using():
-        draws = softargmax.categorical(
-            backend.array(z), num_samples=20_000, seed=3, temperature=1.3, top_k=30, top_p=0.9, min_p=0.01
+        draw = traced(
+            backend, lambda z: softargmax.categorical(z, num_samples=20_000, seed=3, temperature=1.3, **filters)
         )
-    assert p_value(backend.back(draws), distribution(z, 1.3, top_k=30, top_p=0.9, min_p=0.01)) > 1e-4
+        draws = draw(backend.array(z))
+    assert p_value(backend.back(draws), distribution(z, 1.3, **filters)) > 1e-4
 
 
 def test_without_replacement() -> None:
@@ -98,14 +119,39 @@ def test_rare_events_happen_at_their_rate() -> None:
     assert abs(rare - 64) < 5 * 8
 
 
-def test_uniforms_have_64_bits() -> None:
-    """The rate of an event of 2^-40: the noise of a column is above 40 ln 2 where its word's top 40 bits are 0."""
-    from softargmax import _native
+def test_an_event_of_2_to_the_minus_40_has_its_rate() -> None:
+    """Beside a class of noise g0 it is drawn where its own noise is above g0 + 40 ln 2: so many of the 2^64 words."""
+    u = (np.arange(4096) + 0.5) / 4096
+    wanted = -np.log(-np.log(u)) + 40 * np.log(2)
+    many, g = np.zeros(u.size, np.uint64), np.empty(u.size)
+    for bit in range(63, -1, -1):  # the noise falls as the word grows
+        more = many + np.uint64(1 << bit)
+        _native.gumbel_of_words(more - np.uint64(1), g)
+        many = np.where(g > wanted, more, many)
+    assert many.astype(float).mean() * 2.0**-24 == pytest.approx(1, abs=1e-3)
+    assert p_value_of_smallest_words() > 1e-3
 
-    words = np.array([2**24 - 1, 2**24 + 1, 2**20, 0], np.uint64)
-    g = np.empty(4)
-    _native.gumbel_of_words(words, g)
-    assert (g > 40 * np.log(2)).tolist() == [True, False, True, True]
+
+def p_value_of_smallest_words() -> float:
+    """Of 2^22 words the 40 lower bits of those whose upper 12 are 0."""
+    words = np.empty(1 << 22, np.uint64)
+    _native.random_words(words, 3, 0, 0, 0)
+    low = words[words < np.uint64(1 << 52)].astype(float) * 2.0**-52
+    assert 800 < low.size < 1250
+    return float(stats.kstest(low, "uniform").pvalue)
+
+
+def test_the_rarest_draws_are_not_missed() -> None:
+    """A class with the largest noise of 2^22 columns is drawn as long as noise and score reach another's, not below."""
+    g = softargmax.gumbel(1 << 22, seed=5)
+    rare = int(g.argmax())
+    assert g[rare] > 14
+    other = rare - 7
+    for gap, expected in ((g[rare] - g[other]) * (1 - 1e-12), rare), ((g[rare] - g[other]) * (1 + 1e-12), other):
+        z = np.full(g.size, -np.inf)
+        z[rare], z[other] = -gap, 0.0
+        for options in ({}, {"top_p": 1.0}, {"top_k": 5}):
+            assert softargmax.categorical(z, seed=5, **options) == expected
 
 
 def test_infinities_share() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.oracle.backends import Backend
+from tests.sample.tracing import traced
 from tests.sample.truth import NAMES, distribution
 
 import softargmax
@@ -159,7 +160,8 @@ def test_every_backend(backend: Backend) -> None:
             k: backend.array(v, "int32" if k == "top_k" else "float32") if isinstance(v, list) else v
             for k, v in options.items()
         }
-        found = backend.back(softargmax.filter_scores(backend.array(z), **given))
+        run = traced(backend, lambda z, given=given: softargmax.filter_scores(z, **given))
+        found = backend.back(run(backend.array(z)))
         for i, row in enumerate(z):
             one = {k: v[i] if isinstance(v, list) else v for k, v in options.items()}
             t = one.pop("temperature", 1.0)

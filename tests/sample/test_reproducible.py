@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.oracle.backends import BACKENDS, Backend
+from tests.sample.tracing import traced
 
 import softargmax
+from softargmax import _native
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -66,7 +68,7 @@ def test_backends_draw_the_same(backend: Backend, case: str) -> None:
     expected = softargmax.categorical(z, **options)
     backend.array([0.0])
     with backend.using():
-        found = backend.back(softargmax.categorical(backend.array(z), **options))
+        found = backend.back(traced(backend, lambda z: softargmax.categorical(z, **options))(backend.array(z)))
     assert found.dtype == (np.int32 if backend.library == "jax" else np.int64)
     assert (found == expected).mean() >= (0.97 if backend.library == "jax" else 1.0)
 
@@ -115,6 +117,20 @@ def test_it_is_the_arg_max_of_scores_and_noise(classes: int, dtype: str) -> None
     assert (np.sort(all_of_them, axis=1) == np.arange(classes)).all()
 
 
+def test_noise_is_that_of_its_words() -> None:
+    """Through every entry of the core: words of a stream, their noise, noise of rows with streams of their own."""
+    streams = np.array([7, -1, 2**40])
+    noise = np.empty((3, 130))
+    _native.gumbel(noise, 11, streams)
+    for stream, row in zip(streams, noise, strict=True):
+        words, found = np.empty(130, np.uint64), np.empty(130)
+        _native.random_words(words, 11, int(stream), 0, 0)
+        _native.gumbel_of_words(words, found)
+        assert np.array_equal(found, row)
+    relaxed = softargmax.gumbel_softmax(np.zeros((3, 130)), seed=11, stream=streams, hard=True)
+    assert np.array_equal(relaxed.argmax(axis=1), noise.argmax(axis=1))
+
+
 def test_seeds_streams_and_draws_differ() -> None:
     z = np.zeros(1 << 16)
     found = {int(softargmax.categorical(z, seed=seed, stream=stream)) for seed in range(8) for stream in range(8)}
@@ -125,7 +141,7 @@ def test_seeds_streams_and_draws_differ() -> None:
 
 
 def test_more_classes_than_a_float_counts() -> None:
-    """2^24 + 5 classes: torch.multinomial refuses them."""
+    """2^24 + 5 classes."""
     n = (1 << 24) + 5
     z = np.full((1, n), -np.inf, np.float32)
     z[0, -1] = 0.0
@@ -138,6 +154,12 @@ def test_more_classes_than_a_float_counts() -> None:
     drawn = softargmax.categorical_with_logprob(z, seed=1)
     assert drawn.logprob[0] == np.float32(-np.log(n))
     assert drawn.support_size[0] == n
+
+
+def test_multinomial_has_the_limit_that_the_docs_name() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(RuntimeError, match=r"number of categories cannot exceed 2\^24"):
+        torch.multinomial(torch.ones(1).expand((1 << 24) + 1), 1)
 
 
 def test_seeds_of_generators() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.oracle.backends import Backend
+from tests.sample.tracing import traced
 from tests.sample.truth import distribution, p_value
 
 import softargmax
@@ -64,8 +65,9 @@ def test_a_wrong_acceptance_would_be_seen() -> None:
 def test_greedy(backend: Backend) -> None:
     target = backend.array([[0.0, 9.0, 1.0], [9.0, 0.0, 1.0], [0.0, 1.0, 9.0]], "float32")
     draft = backend.array([[0.0, 9.0, 1.0], [9.0, 0.0, 1.0]], "float32")
+    verify = traced(backend, lambda *given: softargmax.speculative_sample(*given, temperature=0.0, seed=1))
     for guesses, tokens, accepted in (([1, 0], [1, 0, 2], 2), ([1, 2], [1, 0, -1], 1), ([0, 0], [1, -1, -1], 0)):
-        found = softargmax.speculative_sample(target, draft, backend.array(guesses, "int32"), temperature=0.0, seed=1)
+        found = verify(target, draft, backend.array(guesses, "int32"))
         assert backend.back(found.tokens).tolist() == tokens
         assert int(found.accepted) == accepted
 
@@ -140,7 +142,8 @@ def test_policies(backend: Backend) -> None:
     q = np.array([[1.0, 2.0, 8.0], [2.0, 2.0, -np.inf], [-np.inf] * 3, [np.nan, 0.0, 1.0]], np.float32)
     for epsilon in (0.0, 0.3, [0.0, 0.5, 1.0, 0.2]):
         given = backend.array(epsilon, "float32") if isinstance(epsilon, list) else epsilon
-        found = backend.back(softargmax.boltzmann_policy(backend.array(q), temperature=2.0, epsilon=given))
+        policy = traced(backend, lambda q, e=given: softargmax.boltzmann_policy(q, temperature=2.0, epsilon=e))
+        found = backend.back(policy(backend.array(q)))
         e = np.broadcast_to(epsilon, 4)
         expected = (1 - e[0]) * np.exp(q[0] / 2) / np.exp(q[0] / 2).sum() + e[0] / 3
         assert found[0] == pytest.approx(expected, rel=1e-6)

@@ -81,14 +81,15 @@ def categorical(  # noqa: PLR0913 each is asked for by its name
     Returns
     -------
     array of int64
-        Shape (...), with `num_samples` (..., num_samples). Without replacement in the order of being drawn.
+        Shape (...), with `num_samples` (..., num_samples). Without replacement in the order of being drawn. (int32
+        where JAX has no int64.)
 
     Raises
     ------
     ValueError
-        If a row has nothing in its support or a NaN in it (the row is named; on devices and under tracing, where nobody
-        looks, its index is -1); if it has fewer classes than draws without replacement; if an argument is out of its
-        range.
+        If a row has nothing in its support or a NaN in it (the row is named); if it has fewer classes than draws
+        without replacement; if an argument is out of its range. On devices and under tracing nobody looks at values:
+        there the row's index is -1.
     TypeError
         If an argument is of a wrong kind.
 
@@ -266,7 +267,8 @@ def filter_scores(  # noqa: PLR0913 each is asked for by its name
     -----
     One after the other, in the order top_k, top_p, min_p, typical_p, epsilon, eta, each on what is left, renormalised;
     or with "joint" each on the whole row. At least one class survives: the top one (all that equal it, of min_p,
-    epsilon and eta), of typical_p alone the most typical. A row of NaN, and one with nothing in its support, stay.
+    epsilon and eta), of typical_p alone the most typical. A row of NaN, and one with nothing in its support, stay. On
+    devices and under tracing, where nobody looks, the row of a parameter out of its range is NaN.
 
     ``softmax(filter_scores(z, temperature=T, ...), temperature=T)`` is the distribution `categorical` draws from.
 

@@ -41,7 +41,8 @@ def boltzmann_policy(values: Any, /, *, temperature: Any, epsilon: Any = 0.0, wh
     Notes
     -----
     The edge rows are those of `softmax`: nothing in the support gives 0 everywhere, k values of +inf share the row
-    (epsilon with it), NaN makes its row NaN. Draw from it with ``categorical(log(pi))``.
+    (epsilon with it), NaN makes its row NaN, as does a parameter out of its range where nobody looks (on devices, under
+    tracing). Halves are computed in float32. Draw from it with ``categorical(log(pi))``.
 
     Gradient: (1 - epsilon) times that of `softmax`.
 

@@ -120,7 +120,8 @@ def gumbel_softmax(
     -----
     The largest entry of y is distributed as softmax(z), whatever T is, and is that of ``categorical(z, seed=seed)``.
     The edge rows are those of `softmax`, but k entries of +inf are drawn from with equal chances: they are equal
-    scores, and the others are out. A row with nothing in its support is 0, hard or not; one with a NaN is NaN.
+    scores, and the others are out. A row with nothing in its support is 0, hard or not; one with a NaN is NaN, as is
+    one whose temperature is negative where nobody looks (on devices, under tracing). `vmap`: as in `categorical`.
 
     Gradient: that of `softmax` at the noisy scores, the noise being constant; with `hard` the same.
 
