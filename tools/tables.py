@@ -4,7 +4,8 @@
     python tools/tables.py --check    exit with 1 if a page and its measurements differ
 
 Reads bench/results/accuracy.json (`make accuracy`), sparse_accuracy.json, and every other file there that holds the
-results of a bench. In README.md and docs/sparse.md a table stands between `<!-- table: NAME -->` and `<!-- end table -->`.
+results of a bench. In README.md and docs/sparse.md a table stands between `<!-- table: NAME -->` and
+`<!-- end table -->`.
 """
 
 from __future__ import annotations
@@ -82,7 +83,11 @@ def sparse_accuracy() -> str:
         return NOT_YET
     sides = ("softargmax", "entmax")
     rows = [
-        [f"{row['alpha']:g}", *(ulps(row[side]["ulp"]) for side in sides), *(f"{row[side]['support']}" for side in sides)]
+        [
+            f"{row['alpha']:g}",
+            *(ulps(row[side]["ulp"]) for side in sides),
+            *(str(row[side]["support"]) for side in sides),
+        ]
         for row in record["rows"]
     ]
     head = ["order", *(f"{side}, ulp" for side in sides), *(f"{side}, zeros wrong" for side in sides)]
