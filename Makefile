@@ -19,7 +19,7 @@ SANITIZE := build/sanitize
 # runs no native code, looks for the same with guarded pages, or weighs memory, which the sanitizers use up themselves.
 SANITIZE_LESS := not reference and not test_guard and not temporary
 SANITIZE_TESTS ?= $(wildcard tests/core tests/native tests/normalize) $(filter-out %/test_products.py %/test_torch_%.py, $(wildcard tests/loss/test_*.py tests/sparse/test_*.py)) $(addprefix tests/sample/test_,filters.py edges.py fuzz.py reproducible.py)
-SANITIZE_ENV = ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
+SANITIZE_ENV = OMP_WAIT_POLICY=passive ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
 .DEFAULT_GOAL := help
@@ -56,8 +56,10 @@ demo: $(VENV)/.native $(VENV)/.group-tour ## install, then the tour
 
 test: lint types check ## lint, types, all tests and doctests
 
+# Several processes on a few cores: threads that wait must sleep, not spin. Neighbours stay together, since what one
+# has compiled or worked out serves the next.
 check: $(VENV)/.native $(VENV)/.group-test ## tests and doctests only
-	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
 lint: $(VENV)/.group-lint ## ruff, formatting, of C++ too
 	$(BIN)/ruff check .
@@ -108,8 +110,8 @@ $(SANITIZE)/venv/.installed: $(PACKAGE) $(NATIVE) $(shell find src -name '*.py' 
 	@touch $@
 
 sanitize: $(SANITIZE)/venv/.installed ## native tests under address and undefined-behaviour sanitizers
-	$(SANITIZE_ENV) $(SANITIZE)/venv/bin/python -m pytest -n auto -q --capture=sys --ignore-glob='*torch*' -p no:cacheprovider \
-		-k '$(SANITIZE_LESS)' $(SANITIZE_TESTS) $(PYTEST_ARGS)
+	$(SANITIZE_ENV) $(SANITIZE)/venv/bin/python -m pytest -n auto --dist worksteal -q --capture=sys \
+		--ignore-glob='*torch*' -p no:cacheprovider -k '$(SANITIZE_LESS)' $(SANITIZE_TESTS) $(PYTEST_ARGS)
 
 wheel: $(VENV)/.pip ## a wheel in dist/
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist .

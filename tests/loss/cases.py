@@ -30,6 +30,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "where": (None, WHERE, WHERE[0]),
 }
 PRODUCTS = [dict(zip(CHOICES, picked, strict=True)) for picked in itertools.product(*CHOICES.values())]
+THREES = PRODUCTS[::7]
+"""So many of them that any three choices meet."""
 
 
 def rounded(case: dict[str, Any], dtype: str) -> dict[str, Any]:

@@ -17,29 +17,37 @@ Z = RNG.standard_normal((3, 4)).astype(np.float32) * 3
 H, W = Z[:, :2], RNG.standard_normal((4, 2)).astype(np.float32)
 Y = np.array([2, 0, -100], np.int32)
 MASK = np.array([True, True, True, False])
+WEIGHT, TEACHER = np.arange(1, 5, dtype=np.float32), Z[::-1].copy()
+# `to` brings what stands beside the scores into their library.
 CALLS: dict[str, Any] = {
-    "cross_entropy": lambda z: s.cross_entropy(
-        z, jnp.asarray(Y), label_smoothing=0.1, z_loss=0.1, softcap=9.0, temperature=2.0, weight=jnp.arange(1.0, 5.0)
+    "cross_entropy": lambda z, to: s.cross_entropy(
+        z, to(Y), label_smoothing=0.1, z_loss=0.1, softcap=9.0, temperature=2.0, weight=to(WEIGHT)
     ),
-    "masked": lambda z: s.cross_entropy_terms(z, jnp.asarray(Y), where=jnp.asarray(MASK), reduction="none").entropy,
-    "linear": lambda z: s.linear_cross_entropy(z[:, :2], jnp.asarray(W), jnp.asarray(Y), bias=z[0], reduction="none"),
-    "js": lambda z: s.distillation(z, jnp.asarray(Z[::-1].copy()), divergence="js", temperature=2.0),
+    "masked": lambda z, to: s.cross_entropy_terms(z, to(Y), where=to(MASK), reduction="none").entropy,
+    "linear": lambda z, to: s.linear_cross_entropy(z[:, :2], to(W), to(Y), bias=z[0], reduction="none"),
+    "js": lambda z, to: s.distillation(z, to(TEACHER), divergence="js", temperature=2.0),
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_jit_vmap_and_grad(name: str) -> None:
     """Traced it gives what NumPy gives, batched what a loop gives; its derivative is that of differences."""
-    function = jax.jit(CALLS[name])
+
+    def traced(z: Any) -> Any:
+        return CALLS[name](z, jnp.asarray)
+
+    function = jax.jit(traced)
     value = np.asarray(function(jnp.asarray(Z)))
+    assert value == pytest.approx(np.asarray(CALLS[name](Z, np.asarray)), rel=1e-5, abs=1e-6)
     batch = np.stack([Z, 2 * Z])
     looped = np.stack([np.asarray(function(jnp.asarray(z))) for z in batch])
-    assert np.asarray(jax.jit(jax.vmap(CALLS[name]))(jnp.asarray(batch))) == pytest.approx(looped, rel=1e-5, abs=1e-6)
-    f = jax.jit(lambda z: jnp.sum(CALLS[name](z) * jnp.cos(jnp.arange(value.size).reshape(value.shape))))
-    gradient = np.asarray(jax.jit(jax.grad(f))(jnp.asarray(Z)))
+    assert np.asarray(jax.jit(jax.vmap(traced))(jnp.asarray(batch))) == pytest.approx(looped, rel=1e-5, abs=1e-6)
+    weights = np.cos(np.arange(value.size, dtype=np.float32)).reshape(value.shape)
+    f = jax.jit(jax.value_and_grad(lambda z: jnp.sum(traced(z) * weights)))
+    gradient = np.asarray(f(jnp.asarray(Z))[1])
     direction = np.sin(np.arange(Z.size, dtype=np.float32)).reshape(Z.shape)
     h = 1e-2
-    slope = (float(f(jnp.asarray(Z + h * direction))) - float(f(jnp.asarray(Z - h * direction)))) / (2 * h)
+    slope = (float(f(jnp.asarray(Z + h * direction))[0]) - float(f(jnp.asarray(Z - h * direction))[0])) / (2 * h)
     assert (gradient * direction).sum() == pytest.approx(slope, rel=2e-2, abs=2e-2)
 
 

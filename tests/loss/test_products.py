@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from tests.loss import truth
-from tests.loss.cases import PRODUCTS, SOFT, Z, rounded, shown
+from tests.loss.cases import CHOICES, PRODUCTS, SOFT, THREES, Z, rounded, shown
 
 import softargmax as s
 from softargmax import _native
@@ -20,6 +21,9 @@ INF = math.inf
 
 def test_there_are_enough_combinations() -> None:
     assert len(PRODUCTS) >= 500
+    for names in itertools.combinations(CHOICES, 3):
+        met = {tuple(id(case[name]) for name in names) for case in THREES}
+        assert len(met) == math.prod(len(CHOICES[name]) for name in names), names
 
 
 class Bounds(NamedTuple):
@@ -112,7 +116,7 @@ def test_tensors_and_their_derivatives(dtype: str) -> None:
 
 
 def test_terms() -> None:
-    for plain in PRODUCTS[::7]:
+    for plain in THREES:
         wanted, loss = truth.batch(Z, **plain).rows, truth.batch(Z, **plain, tanh=core_tanh).rows.loss
         options = {name: value for name, value in plain.items() if name not in ("target", "reduction")}
         found = s.cross_entropy_terms(Z, plain["target"], **options, reduction="none")

@@ -12,8 +12,9 @@ import pytest
 import softargmax
 
 SLOW = """
-import sys, time
+import signal, sys, time
 from softargmax import stream
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores it
 def tell(done, total):
     print(done, flush=True)
     time.sleep(0.2)
