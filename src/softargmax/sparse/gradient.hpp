@@ -55,7 +55,7 @@ template <class T> void add_mean(const T* p, const T* g, std::int64_t n, const S
     using V = Pack<T>;
     const V zero = V::all(0);
     const Doubles origin = Doubles::all(mean.origin);
-    Sum<double> sg[2], s[2];
+    std::conditional_t<sizeof(T) == 8, Sum<double>, PlainSum> sg[2], s[2];
     for (std::int64_t i = 0; i < n; i += V::kLanes) {
         const V x = V::load_part(p + i, n - i, 0);
         if (!any(above(x, zero))) continue;

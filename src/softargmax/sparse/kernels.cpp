@@ -112,7 +112,7 @@ template <class T, int Size> void find_root(Candidates<T, Size>& row, const Spar
     std::int64_t support = s.r == s.r ? static_cast<std::int64_t>(s.r + 1) : -1;
     if (found.ordinary)
         with_solution(s.m, found.a, row, [&](const auto& map_) {
-            if (job.support) support = sums_of(map_, row).support;
+            if (job.support) support = support_of(map_, row);
             tau = map_.tau();
             found.at = map_.at;
             if (job.target) put_loss(job, at, found, [&](double z_y) { return loss_of(map_, row, z_y); });

@@ -9,87 +9,11 @@
 // and after every further step.
 #pragma once
 
-#include "core/native/log.hpp"
+#include "sparse/power.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
-using Doubles = Pack<double>;
-template <class V> struct Rough {
-    V p, slope;
-};
-struct Exact {
-    Two<Doubles> p;
-    Doubles slope, curve, v;  // v matters where p > 0
-};
-
-// A map's numbers are doubles, for a row, or packs, for a row to each lane.
-template <class V> SOFTARGMAX_INLINE V all(double x) { return V::all(static_cast<typename V::Scalar>(x)); }
-template <class V> SOFTARGMAX_INLINE V all(V x) { return x; }
-template <class N> SOFTARGMAX_INLINE N as(double x) {
-    if constexpr (std::is_same_v<N, double>) return x;
-    else return all<N>(x);
-}
-template <class N> SOFTARGMAX_INLINE Two<Doubles> spread(Two<N> x) { return {all<Doubles>(x.hi), all<Doubles>(x.lo)}; }
-// z - c for finite z, its first part rounded once.
-template <class N> SOFTARGMAX_INLINE Two<Doubles> less(Doubles z, Two<N> c) {
-    const Two<Doubles> by = spread(c), d = two_sum(z, Doubles::all(0) - by.hi);
-    const Doubles low = d.lo - by.lo, hi = d.hi + low;
-    return {hi, low - (hi - d.hi)};
-}
-// The same rounded; where z is a float, what lies near c is z - c.hi exactly.
-template <class T, class N> SOFTARGMAX_INLINE Doubles beyond(Doubles z, Two<N> c) {
-    if constexpr (sizeof(T) == 4) return (z - all<Doubles>(c.hi)) - all<Doubles>(c.lo);
-    else return less(z, c).hi;
-}
-
-// The least v, and the least logarithm of p, that are not taken for 0.
-template <class T> struct Limit;
-template <> struct Limit<float> {
-    static constexpr double tiny = 0x1p-120, least = -86;
-};
-template <> struct Limit<double> {
-    static constexpr double tiny = 0x1p-1000, least = -708.396;
-};
 constexpr double kMargin = 1e-3;  // lambda is never further from the root than this where the cut counts on it
-
-// How well a power is wanted: to come near the root; for sums that land on it, which have to be good to the digits of
-// double; as one of the results.
-enum class Power { kRough, kSummed, kResult };
-
-// e^y, 0 where it is no normal number. A float32 result is good to 2e-10.
-template <Power how, class T, class V> SOFTARGMAX_INLINE V exp_or_zero(Two<V> y) {
-    constexpr bool brief = how == Power::kResult && sizeof(T) == 4;
-    const V least = all<V>(Limit<typename V::Scalar>::least);
-    constexpr int terms = brief ? 7 : kExpTerms<typename V::Scalar>;
-    return keep(above(y.hi, least), exp_of<terms>(Two<V>{max(y.hi, least), y.lo}));
-}
-
-// v^(1/a), 0 where v is.
-struct Root {
-    Twofold inverse_a;
-    explicit Root(double a) : inverse_a(inverse(Twofold{a, 0})) {}
-    template <Power how, class T, class V> SOFTARGMAX_INLINE V of(Two<V> v) const {
-        const V tiny = all<V>(Limit<typename V::Scalar>::tiny);
-        const auto in = above(v.hi, tiny);
-        const Two<V> positive{max(v.hi, tiny), keep(in, v.lo)};
-        if constexpr (sizeof(T) == 8 && how != Power::kRough) {
-            return keep(in, exp_or_zero<how, T>(times(log_pair(positive), spread(inverse_a))));
-        } else {
-            constexpr int terms = how == Power::kResult ? 5 : kLogTerms<typename V::Scalar>;
-            const V y = log_of<terms>(positive) * all<V>(inverse_a.hi);
-            return keep(in, exp_or_zero<how, T>(Two<V>{y, V::all(0)}));
-        }
-    }
-    template <class V> SOFTARGMAX_INLINE Rough<V> rough(Two<V> v) const {
-        const V p = of<Power::kRough, typename V::Scalar>(v);
-        return {p, p / max(v.hi, all<V>(Limit<typename V::Scalar>::tiny))};
-    }
-    template <class T> SOFTARGMAX_INLINE Exact exact(Two<Doubles> v) const {
-        const Doubles p = of<Power::kSummed, T>(v),
-                      part = Doubles::all(1) / max(v.hi, Doubles::all(Limit<double>::tiny));
-        return {{p, Doubles::all(0)}, p * part, p * part * part, v.hi};
-    }
-};
 
 // (1 - e^-u) / u for u >= 0.
 inline double mean_decay(double u) { return u < 1e-3 ? 1 - u * (0.5 - u * (1.0 / 6)) : (1 - exp_scalar(-u)) / u; }
@@ -115,7 +39,10 @@ template <class N> SOFTARGMAX_INLINE N newton(double a, N rest, N slope) {
 //
 // kBeside: a float32 result is right where the last step of v is shorter than this share of every distance to the
 // threshold; the step's error is the third power of that.
+//
+// kPairs: whether its sums are in pairs at once; where a logarithm is taken they cost little beside it.
 template <class N, int offset> struct Gentle {
+    static constexpr bool kPairs = offset == 0;
     N m;
     Two<N> at;  // c
     explicit Gentle(N top) : m(top), at(two_sum(top, as<N>(-offset))) {}
@@ -124,9 +51,11 @@ template <class N, int offset> struct Gentle {
         at = plus(at, {step, 0});
         return std::fabs(step);
     }
-    template <class V> SOFTARGMAX_INLINE V roughly(V z) const {  // z - c
-        return (z - all<V>(m)) - all<V>((at.hi - m) + at.lo);
+    template <class T, bool pairs> SOFTARGMAX_INLINE Two<Doubles> past(Doubles z) const {  // z - c
+        if constexpr (pairs) return less(z, at);
+        else return {beyond<T>(z, at), Doubles::all(0)};
     }
+    template <class V> SOFTARGMAX_INLINE V roughly(V z) const { return (z - all<V>(m)) - all<V>((at.hi - m) + at.lo); }
 };
 
 // alpha = 2: p = z - c.
@@ -143,8 +72,8 @@ template <class N> struct Linear : Gentle<N, 1> {
         const auto in = above(p, V::all(0));
         return {keep(in, p), keep(in, V::all(1))};
     }
-    template <class T> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
-        const Two<Doubles> v = less(z, at);
+    template <class T, bool pairs = true> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
+        const Two<Doubles> v = this->template past<T, pairs>(z);
         const auto in = above(v.hi, Doubles::all(0));
         return {{keep(in, v.hi), keep(in, v.lo)}, keep(in, Doubles::all(1)), Doubles::all(0), v.hi};
     }
@@ -171,8 +100,8 @@ template <class N> struct Squared : Gentle<N, 2> {
         const V half = this->roughly(z) * all<V>(0.5), v = keep(above(half, V::all(0)), half);
         return {v * v, v};
     }
-    template <class T> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
-        const Two<Doubles> v = less(z, at);  // twice v
+    template <class T, bool pairs = true> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
+        const Two<Doubles> v = this->template past<T, pairs>(z);  // twice v
         const auto in = above(v.hi, Doubles::all(0));
         const Doubles h = keep(in, v.hi * Doubles::all(0.5)), p = h * h;
         return {{p, fma(h, h, Doubles::all(0) - p) + h * keep(in, v.lo)}, h, keep(in, Doubles::all(1)), h};
@@ -212,7 +141,7 @@ template <class N> struct Shifted : Gentle<N, 0> {
         const Doubles rest = sum.lo + low, hi = sum.hi + rest;
         return {hi, rest - (hi - sum.hi)};
     }
-    template <class T> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
+    template <class T, bool = true> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
         if (a_ != 0) return root.exact<T>(v(z));
         const Doubles p = exp_or_zero<Power::kSummed, T>(less(z, at));
         return {{p, Doubles::all(0)}, p, p, Doubles::all(1)};
@@ -241,7 +170,7 @@ struct Steep {
         return two_sum(far.hi, far.lo + Doubles::all(q_a));
     }
     // `slope` is the derivative to q.
-    template <class T> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
+    template <class T, bool = true> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
         const Doubles zero = Doubles::all(0), one = Doubles::all(1), o = Doubles::all(at.hi);
         const Two<Doubles> v = this->v(z);
         const auto above_o = above(z, o), tie = equal(z, o);

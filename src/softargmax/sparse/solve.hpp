@@ -29,8 +29,7 @@ template <class T> T* gather(const T* z, std::int64_t n, T cut, T* to, bool& nan
     using V = Pack<T>;
     const V low = V::all(cut);
     for (std::int64_t i = 0; i < n; i += V::kLanes) {
-        const V v =
-            i + V::kLanes <= n ? V::load(z + i) : V::load_part(z + i, n - i, -std::numeric_limits<T>::infinity());
+        const V v = V::load_part(z + i, n - i, -std::numeric_limits<T>::infinity());
         const auto in = above(v, low);
         if (!any(in)) continue;
         nan = nan || any(above(v, v));
@@ -54,7 +53,7 @@ template <class T, class F> void rough_sums(const T* z, std::int64_t n, const F&
     for (std::int64_t from = 0; from < n; from += stretch) {
         Rough<V> sum{zero, zero};
         for (std::int64_t i = from; i < n && i < from + stretch; i += V::kLanes) {
-            const V v = i + V::kLanes <= n ? V::load(z + i) : V::load_part(z + i, n - i, cut);
+            const V v = V::load_part(z + i, n - i, cut);
             const auto in = above(v, low);
             if (!any(in)) continue;
             end = compress(in, v, end);
@@ -69,38 +68,35 @@ template <class T, class F> void rough_sums(const T* z, std::int64_t n, const F&
     sums.slope += sum_of(slope[0] + slope[1]);
 }
 
-// The same with every rounding error of p, the curvature, and the number of p > 0.
+// The same in double with the curvature; in pairs, with every rounding error of p.
 struct ExactSums {
     Twofold p{0, 0};
     double slope = 0, curve = 0;
     double nearest = kInf;  // the least |v|, where a map wants to know it
-    std::int64_t support = 0;
 };
-template <class T, class F> void exact_sums(const T* z, std::int64_t n, const F& map, ExactSums& sums) {
+template <bool pairs, class T, class F>
+void exact_sums(const T* z, std::int64_t n, const F& map, ExactSums& sums) {
     using V = Pack<T>;
     const F here = map;
     const T low = rounded_down<T>(map.cut());
     const Doubles least = Doubles::all(static_cast<double>(low)), zero = Doubles::all(0);
-    Sum<double> p[2];
+    std::conditional_t<pairs, Sum<double>, PlainSum> p[2];
     Doubles slope[2] = {zero, zero}, curve[2] = {zero, zero};
-    Count<double> support[2];
     Doubles nearest = Doubles::all(-kInf);  // negated
     for (std::int64_t i = 0; i < n; i += V::kLanes) {
-        const V v = i + V::kLanes <= n ? V::load(z + i) : V::load_part(z + i, n - i, low);
+        const V v = V::load_part(z + i, n - i, low);
         each_half(v, [&](Doubles d, int half) SOFTARGMAX_LAMBDA {
-            const Exact x = here.template exact<T>(max(d, least));
+            const Exact x = here.template exact<T, pairs>(max(d, least));
             p[half].add({x.p.hi});
-            p[half].error = p[half].error + x.p.lo;
+            if constexpr (pairs) p[half].error = p[half].error + x.p.lo;
             slope[half] = slope[half] + x.slope;
             curve[half] = curve[half] + x.curve;
-            support[half].add(above(x.p.hi, zero));
             if constexpr (F::kBeside > 0) nearest = max(zero - max(x.v, zero - x.v), nearest);
         });
     }
     sums.p = plus(sums.p, plus(p[0].total(), p[1].total()));
     sums.slope += sum_of(slope[0] + slope[1]);
     sums.curve += sum_of(curve[0] + curve[1]);
-    sums.support += support[0].total() + support[1].total();
     sums.nearest = std::min(sums.nearest, -max_of(nearest));
 }
 
@@ -151,26 +147,49 @@ template <class F, class From> void approach(F& map, From& from) {
         if (map.move(map.newton(sums.p - 1, sums.slope), sums.p >= 1) < near) return;
     }
 }
-template <class F, class From> ExactSums sums_of(const F& map, From& from) {
+template <bool pairs, class F, class From> ExactSums sums_of(const F& map, From& from) {
     using T = std::remove_pointer_t<decltype(from.list)>;
     ExactSums sums;
     from.each([&](const T* z, std::int64_t n, T*& to) {
-        exact_sums(z, n, map, sums);
+        exact_sums<pairs>(z, n, map, sums);
         to += n;
     });
     return sums;
 }
 
-// The map of a row at the root, to f.
+// How many scores have p > 0.
+template <class F, class From> std::int64_t support_of(const F& map, From& from) {
+    using T = std::remove_pointer_t<decltype(from.list)>;
+    const F here = map;
+    const T low = rounded_down<T>(map.cut());
+    const Doubles least = Doubles::all(static_cast<double>(low)), zero = Doubles::all(0);
+    Count<double> support;
+    from.each([&](const T* z, std::int64_t n, T*& to) {
+        for (std::int64_t i = 0; i < n; i += Pack<T>::kLanes)
+            each_half(Pack<T>::load_part(z + i, n - i, low), [&](Doubles d, int) SOFTARGMAX_LAMBDA {
+                support.add(above(here.template exact<T>(max(d, least)).p.hi, zero));
+            });
+        to += n;
+    });
+    return support.total();
+}
+
+// The map of a row at the root, to f. Floats do without pairs (half the time of a row with a full support) unless a
+// score is so near to the threshold that the roundings of the sum, n 2^-57 in sixteen chains, would be seen in its p.
 template <class F, class From, class Then> void solved(F map, From& from, Then then) {
     using T = std::remove_pointer_t<decltype(from.list)>;
     approach(map, from);
+    bool pairs = sizeof(T) == 8 || F::kPairs;
     for (int i = 0;; ++i) {
-        const ExactSums sums = sums_of(map, from);
+        const ExactSums sums = pairs ? sums_of<true>(map, from) : sums_of<false>(map, from);
         const double rest = (sums.p.hi - 1) + sums.p.lo, step = nearer(map, rest, sums);
-        const double moved = map.move(step, rest >= 0);
-        const bool beside = sizeof(T) == 4 && moved < 1e-5 && moved * map.a() < F::kBeside * sums.nearest;
-        if (moved < map.tolerance() || beside || i == kMostSteps) return then(map);
+        const double moved = map.move(step, rest >= 0), a = map.a();
+        const bool beside = sizeof(T) == 4 && moved < 1e-5 && moved * a < F::kBeside * sums.nearest,
+                   landed = moved < map.tolerance() || beside || i == kMostSteps;
+        const double n = static_cast<double>(from.listed ? from.count : from.group.length),
+                     doubt = pairs ? 0 : (0x1p-51 + n * 0x1p-57) / sums.slope;
+        if (landed && doubt * a <= 0x1p-36 * sums.nearest) return then(map);
+        pairs = pairs || landed;
     }
 }
 
@@ -203,7 +222,7 @@ template <class From, class Then> void solved(SteepSearch search, From& from, Th
     approach(search, from);
     double o = beside(search.threshold(), from).above;
     const auto fits = [&](double origin) {
-        const ExactSums sums = sums_of(Steep(search.a_, origin, 0), from);
+        const ExactSums sums = sums_of<true>(Steep(search.a_, origin, 0), from);
         return sums.p.hi - 1 + sums.p.lo < 0;
     };
     if (fits(o))
@@ -211,9 +230,9 @@ template <class From, class Then> void solved(SteepSearch search, From& from, Th
     else do
             o = beside(o, from).above;
         while (!fits(o));
-    double q = 1 / sums_of(Steep(search.a_, o, 0), from).slope;  // ties alone have a slope there
+    double q = 1 / sums_of<true>(Steep(search.a_, o, 0), from).slope;  // ties alone have a slope there
     for (int i = 0;; ++i) {
-        const ExactSums sums = sums_of(Steep(search.a_, o, q), from);
+        const ExactSums sums = sums_of<true>(Steep(search.a_, o, q), from);
         const double step = ((sums.p.hi - 1) + sums.p.lo) / sums.slope;
         q = std::max(q - step, 0.0);
         if (std::fabs(step) <= 1e-9 * q || i == kMostSteps) return then(Steep(search.a_, o, q));

@@ -113,6 +113,15 @@ template <> struct Sum<double> {
     }
 };
 
+// The same without its rounding errors.
+struct PlainSum {
+    Pack<double> sum = Pack<double>::all(0);
+    template <int N> SOFTARGMAX_INLINE void add(const Pack<double> (&y)[N]) {
+        for (const auto& x : y) sum = sum + x;
+    }
+    SOFTARGMAX_INLINE Twofold total() const { return {sum_of(sum), 0}; }
+};
+
 // Runs body(packs, count) over z in steps of kUnroll packs; the last step is filled up with `fill`, and count says how
 // many of its packs hold scores.
 template <class T, class Body> SOFTARGMAX_INLINE void steps(const T* z, std::int64_t n, T fill, Body body) {

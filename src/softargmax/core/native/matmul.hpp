@@ -107,13 +107,8 @@ template <class T> struct Corner {
     }
     template <class V> SOFTARGMAX_INLINE void put(V sum, std::int64_t i, std::int64_t j) const {
         const std::int64_t n = cols - j;
-        const bool whole = n >= V::kLanes;
-        if (addend.data) {
-            const T* from = addend.data + i * addend.pitch + j;
-            sum = (whole ? V::load(from) : V::load_part(from, n, 0)) + sum;
-        }
-        if (whole) sum.store(c + i * pitch + j);
-        else sum.store_part(c + i * pitch + j, n);
+        if (addend.data) sum = V::load_part(addend.data + i * addend.pitch + j, n, 0) + sum;
+        sum.store_part(c + i * pitch + j, n);
     }
 };
 
