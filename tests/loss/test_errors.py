@@ -25,7 +25,7 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"weight": [1.0]}, ValueError, r"weight: shape \(1,\); it may be one per class, \(2,\)"),
     ({"weight": [1.0, -1.0]}, ValueError, "weight: some are negative"),
     ({"weight": [1j, 1.0]}, TypeError, "weight: dtype complex128"),
-    ({"temperature": float("nan")}, ValueError, "temperature: NaN"),
+    ({"temperature": float("nan")}, ValueError, "temperature: nan"),
     ({"temperature": [1.0, 2.0, 3.0]}, ValueError, "temperature: shape"),
     ({"where": [1, 0]}, TypeError, "where: dtype int64"),
     ({"where": [True] * 3}, ValueError, "where: shape"),

@@ -106,7 +106,7 @@ def test_unknown_names_say_what_there_is() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"temperature": math.nan}, ValueError, "temperature: NaN; it may be"),
+        ({"temperature": math.nan}, ValueError, "temperature: nan; it may be"),
         ({"temperature": None}, TypeError, "temperature: None; it may be a number"),
         ({"temperature": "hot"}, TypeError, "temperature: 'hot'; it may be a number"),
         ({"temperature": np.ones(2)}, TypeError, "temperature: ndarray; here it may be Tensor"),

@@ -64,8 +64,14 @@ def test_errors_name_k(k: object) -> None:
 
 def test_a_negative_temperature_is_refused() -> None:
     for temperature in (-1.0, np.array([1.0, -2.0])):
-        with pytest.raises(ValueError, match="temperature: below 0"):
+        with pytest.raises(ValueError, match=r"temperature: .* from 0 on"):
             s.topk_softmax(np.zeros((2, 3)), 2, temperature=temperature)
+
+
+def test_where_nobody_may_look_a_negative_temperature_makes_its_row_nan() -> None:
+    jax = pytest.importorskip("jax")
+    found = jax.jit(lambda t: s.topk_softmax(jax.numpy.zeros((2, 3)), 2, temperature=t))(np.array([1.0, -2.0]))
+    np.testing.assert_array_equal(found, [[0.5, 0.5, 0.0], [NAN, NAN, 0.0]])
 
 
 def test_a_single_score_is_no_row() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from softargmax.core.dispatch import (
 from softargmax.core.exact import working_dtype
 from softargmax.core.memory import fits, is_strict, output
 from softargmax.core.scale import UNIT, Scale, scale_of_array, scale_of_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _quick: dict[type, set[Any]] = {np.ndarray: {np.dtype(name) for name in ("float16", "float32", "float64")}}
 
@@ -199,17 +202,34 @@ def scale_of(
     """beta = ln(base) / (k temperature) of checked temperature and base; `rows` says what has one temperature each."""
     if base is not None:
         base = positive(base, "base")
-    if isinstance(temperature, np.ndarray) and temperature.ndim == 0:
-        temperature = float(scores(temperature, "temperature"))
-    if isinstance(temperature, Real):
-        temperature = number(temperature, "temperature")
-        if math.isnan(temperature):
-            raise ValueError("temperature: NaN; it may be any other number, 0 and infinities included")
+    may = "any number but NaN, 0 and infinities included"
+    temperature = within(temperature, z, axes, "temperature", lambda t: abs(t) >= 0.0, may, rows)
+    if isinstance(temperature, float):
         return scale_of_number(temperature, base, k)
-    temperature = per_row(temperature, z, axes, "temperature", rows)
-    if seen(temperature) and bool(namespace(z).any(namespace(z).isnan(temperature))):
-        raise ValueError("temperature: some are NaN; they may be any other number, 0 and infinities included")
     return scale_of_array(temperature, base, namespace(z), k)
+
+
+def within(
+    value: Any, z: Any, axes: tuple[int, ...], name: str, holds: Callable[[Any], Any], may: str, rows: str = "the rows"
+) -> Any:
+    """A float for all rows, or an array with one for each, of which `holds` is true.
+
+    What it is not true of becomes NaN where nobody may look, so that its row's result does.
+    """
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = float(scores(value, name))
+    if isinstance(value, Real):
+        found = number(value, name)
+        if not holds(found):
+            raise ValueError(f"{name}: {value}; it may be {may}")
+        return found
+    values = per_row(value, z, axes, name, rows)
+    xp, good = namespace(values), holds(values)
+    if not seen(values):
+        return xp.where(good, values, math.nan)
+    if not bool(xp.all(good)):
+        raise ValueError(f"{name}: some are out of range; each may be {may}")
+    return values
 
 
 def per_row(values: Any, z: Any, axes: tuple[int, ...], name: str, rows_name: str = "the rows") -> Any:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import operator
-from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -67,26 +65,10 @@ def asked(z: Any, temperature: Any, where: Any, order: Any, **filters: Any) -> A
 
 
 def parameter(value: Any, z: Any, name: str, axis: int = -1) -> Any:
-    """A temperature or a filter's parameter: a float, or an array with one per row of the classes along `axis`.
-
-    What is out of its range becomes NaN where nobody may look, so that its row's result does.
-    """
+    """A temperature or a filter's parameter: a float, or an array with one per row of the classes along `axis`."""
     classes = z.shape[-1]
     may = f"an integer from 1 to {classes}, the number of classes" if name == "top_k" else f"a number {_RANGES[name]}"
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        value = value[()]
-    if isinstance(value, Real):
-        number = check.number(value, name) + 0.0  # of a temperature, -0.0 is 0
-        if not _holds(np.asarray(number), name, classes):
-            raise ValueError(f"{name}: {value}; it may be {may}")
-        return number
-    values = check.per_row(value, z, (axis % z.ndim,), name) + 0.0
-    xp, good = namespace(values), _holds(values, name, classes)
-    if not check.seen(values):
-        return xp.where(good, values, math.nan)
-    if not bool(xp.all(good)):
-        raise ValueError(f"{name}: some are out of range; each may be {may}")
-    return values
+    return check.within(value, z, (axis % z.ndim,), name, lambda x: _holds(x, name, classes), may) + 0.0  # -0.0 is 0
 
 
 def _holds(x: Any, name: str, classes: int) -> Any:
@@ -94,7 +76,7 @@ def _holds(x: Any, name: str, classes: int) -> Any:
     if name == "temperature":
         return x >= 0.0
     if name == "top_k":
-        return (x >= 1.0) & (x <= classes) & (namespace(x).floor(x) == x)
+        return (x >= 1.0) & (x <= classes) & (x % 1.0 == 0.0)
     return ((x > 0.0) if name in ("top_p", "typical_p") else (x >= 0.0)) & (x <= 1.0)
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
 from typing import Any
 
-import numpy as np
-
 from softargmax.core import check
-from softargmax.core.dispatch import as_number, implementation, namespace
+from softargmax.core.dispatch import as_number, implementation
 from softargmax.core.memory import output
 from softargmax.normalize import softmax
 from softargmax.sparse.results import Threshold
@@ -198,15 +195,4 @@ def _arguments(z: Any, alpha: Any, axis: Any, where: Any) -> tuple[Any, Any, tup
 
 def order(alpha: Any, z: Any, axes: tuple[int, ...]) -> Any:
     """alpha as a number, or as an array with z's number of dimensions, 1 where z is reduced."""
-    may = "it may be a finite number, 1 or above"
-    if isinstance(alpha, np.ndarray) and alpha.ndim == 0:
-        alpha = float(check.scores(alpha, "alpha"))
-    if isinstance(alpha, Real):
-        number = check.number(alpha, "alpha")
-        if not 1.0 <= number < math.inf:
-            raise ValueError(f"alpha: {alpha}; {may}")
-        return number
-    alpha, xp = check.per_row(alpha, z, axes, "alpha"), namespace(z)
-    if check.seen(alpha) and not bool(xp.all((alpha >= 1.0) & (alpha < math.inf))):
-        raise ValueError(f"alpha: some are below 1, infinite or NaN; {may.replace('number', 'numbers')}")
-    return alpha
+    return check.within(alpha, z, axes, "alpha", lambda a: (a >= 1.0) & (a < math.inf), "a finite number, 1 or above")

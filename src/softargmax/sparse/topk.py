@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.arrays import like
 from softargmax.core.dispatch import namespace
 from softargmax.normalize import softmax
 from softargmax.sample import filter_scores
@@ -67,7 +65,9 @@ def topk_softmax(z: Any, /, k: Any, *, axis: int = -1, temperature: Any = 1.0, w
     if not z.ndim:
         raise ValueError("z: 0-d; the k largest scores are those of an axis")
     xp, axis = namespace(z), check.one_axis(axis, z.ndim)
-    _not_negative(temperature, z)
+    # Below 0 the scores that are left out, -inf, would be the largest.
+    may = "a number from 0 on, infinity included"
+    temperature = check.within(temperature, z, (axis,), "temperature", lambda t: t >= 0.0, may)
     front = tuple(i for i in range(z.ndim) if i != axis)
     back = tuple((*front, axis).index(i) for i in range(z.ndim))
     if where is not None:
@@ -78,14 +78,3 @@ def topk_softmax(z: Any, /, k: Any, *, axis: int = -1, temperature: Any = 1.0, w
     except (TypeError, ValueError) as error:
         raise type(error)(str(error).removeprefix("top_")) from None
     return softmax(xp.permute_dims(kept, back), axis=axis, temperature=temperature)
-
-
-def _not_negative(temperature: Any, z: Any) -> None:
-    """Refuse temperatures below 0, at which the scores that are left out, -inf, would be the largest."""
-    if isinstance(temperature, Real):
-        wrong = temperature < 0
-    else:
-        given = like(temperature, z, "temperature")
-        wrong = check.seen(given) and bool(namespace(given).any(given < 0))
-    if wrong:
-        raise ValueError("temperature: below 0; here it may be 0 or above, infinity included")

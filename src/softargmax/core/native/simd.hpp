@@ -36,6 +36,7 @@ constexpr int kRegisterBytes = 32;
 #else
 constexpr int kRegisterBytes = 16;
 #endif
+constexpr bool kHasMasks = kRegisterBytes > 16;
 
 template <class T> struct IntOf;
 template <> struct IntOf<float> {
@@ -66,9 +67,11 @@ template <class T> struct One {
     }
     SOFTARGMAX_INLINE void store(T* p) const { std::memcpy(p, &r, kRegisterBytes); }
     // The first n lanes alone are memory, the rest is `fill`; n may be negative, or more than there are.
-    // A load under a mask that lets all through takes longer: the gradient of sparsemax 12.3 ms, so 7.0.
+    // A load under a mask that lets all through takes longer: the gradient of sparsemax 12.3 ms, so 7.0. (Over the
+    // branch before the loop of the baseline GCC 12 breaks down.)
     static SOFTARGMAX_INLINE One load_part(const T* p, std::int64_t n, T fill) {
-        if (n >= kLanes) return load(p);
+        if constexpr (kHasMasks)
+            if (n >= kLanes) return load(p);
 #if defined(__AVX512F__)
         if constexpr (sizeof(T) == 4) return {_mm512_mask_loadu_ps(all(fill).r, lanes(n), p)};
         else return {_mm512_mask_loadu_pd(all(fill).r, static_cast<__mmask8>(lanes(n)), p)};
@@ -83,7 +86,8 @@ template <class T> struct One {
 #endif
     }
     SOFTARGMAX_INLINE void store_part(T* p, std::int64_t n) const {
-        if (n >= kLanes) return store(p);
+        if constexpr (kHasMasks)
+            if (n >= kLanes) return store(p);
 #if defined(__AVX512F__)
         if constexpr (sizeof(T) == 4) _mm512_mask_storeu_ps(p, lanes(n), r);
         else _mm512_mask_storeu_pd(p, static_cast<__mmask8>(lanes(n)), r);
