@@ -57,7 +57,7 @@ def like(values: Any, z: Any, name: str) -> Any:
     if namespace(values) is not namespace(z):
         raise TypeError(f"{name}: {type(values).__name__}; here it may be {type(z).__name__}, a number or a list")
     if is_torch(z) and values.device != z.device:
-        if name != "temperature" or values.ndim or not values.is_cpu:
+        if values.ndim or not values.is_cpu:
             raise ValueError(f"{name}: on {values.device}; here it may be on {z.device}")
         values = values.to(z.device)  # a number, as torch takes them too
     return dense(values, name)

@@ -7,6 +7,7 @@ from typing import TypedDict, Unpack
 from torch import Tensor, nn
 
 from softargmax.core.targets import IGNORE
+from softargmax.core.torch_modules import keep, shown
 from softargmax.loss import cross_entropy, linear_cross_entropy, torch_reference
 from softargmax.loss.options import DEFAULTS, LinearKeywords
 
@@ -48,10 +49,7 @@ class _CrossEntropy(nn.Module):
         self.label_smoothing = label_smoothing
         self.z_loss = z_loss
         self.softcap = softcap
-        if isinstance(temperature, Tensor) and not isinstance(temperature, nn.Parameter):
-            self.register_buffer("temperature", temperature)
-        else:
-            self.temperature = temperature
+        keep(self, "temperature", temperature)
 
     def _options(self, where: Tensor | None = None) -> LinearKeywords:
         return {
@@ -66,11 +64,8 @@ class _CrossEntropy(nn.Module):
         }
 
     def extra_repr(self) -> str:
-        shown = {
-            name: f"<{', '.join(map(str, value.shape))}>" if isinstance(value, Tensor) else repr(value)
-            for name, value in self._options().items()
-        }
-        return ", ".join(f"{name}={value}" for name, value in shown.items() if value != repr(DEFAULTS[name]))
+        options = {name: shown(value) for name, value in self._options().items()}
+        return ", ".join(f"{name}={value}" for name, value in options.items() if value != repr(DEFAULTS[name]))
 
 
 class CrossEntropyLoss(_CrossEntropy):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from softargmax.core import check
+from softargmax.core.torch_modules import keep, shown
 from softargmax.normalize import log_softmax, softmax, torch_ops
 
 __all__ = ["LogSoftmax", "Softmax"]
@@ -35,17 +36,12 @@ class _Normalizer(nn.Module):
         self.dim = dim
         self.base = base
         self.dtype = dtype
-        if isinstance(temperature, Tensor) and not isinstance(temperature, nn.Parameter):
-            self.register_buffer("temperature", temperature)
-        else:
-            self.temperature = temperature
+        keep(self, "temperature", temperature)
 
     def extra_repr(self) -> str:
         options = [f"dim={self.dim}"]
-        if isinstance(self.temperature, Tensor):
-            options.append(f"temperature=<{', '.join(map(str, self.temperature.shape))}>")
-        elif self.temperature != 1.0:
-            options.append(f"temperature={self.temperature}")
+        if isinstance(self.temperature, Tensor) or self.temperature != 1.0:
+            options.append(f"temperature={shown(self.temperature)}")
         options += [f"{name}={value}" for name in ("base", "dtype") if (value := getattr(self, name)) is not None]
         return ", ".join(options)
 

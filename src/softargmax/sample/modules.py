@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from softargmax.core.torch_modules import keep, shown
 from softargmax.sample import gumbel_softmax, torch_ops
 
 __all__ = ["GumbelSoftmax"]
@@ -48,10 +49,7 @@ class GumbelSoftmax(nn.Module):
         super().__init__()
         self.dim = dim
         self.hard = hard
-        if isinstance(temperature, Tensor) and not isinstance(temperature, nn.Parameter):
-            self.register_buffer("temperature", temperature)
-        else:
-            self.temperature = temperature
+        keep(self, "temperature", temperature)
 
     def forward(self, z: Tensor, where: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
         y: Tensor = gumbel_softmax(
@@ -60,5 +58,4 @@ class GumbelSoftmax(nn.Module):
         return y
 
     def extra_repr(self) -> str:
-        shown = f"<{', '.join(map(str, t.shape))}>" if isinstance(t := self.temperature, Tensor) else repr(t)
-        return f"dim={self.dim}, temperature={shown}, hard={self.hard}"
+        return f"dim={self.dim}, temperature={shown(self.temperature)}, hard={self.hard}"

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from softargmax.core.targets import IGNORE
+from softargmax.core.torch_modules import keep, shown
 from softargmax.sparse import entmax, entmax_loss, torch_ops
 from softargmax.sparse.maps import order
 
@@ -22,13 +23,7 @@ class _WithOrder(nn.Module):
 
     def __init__(self, alpha: float | Tensor) -> None:
         super().__init__()
-        if isinstance(alpha, Tensor) and not isinstance(alpha, nn.Parameter):
-            self.register_buffer("alpha", alpha)
-        else:
-            self.alpha = alpha if isinstance(alpha, Tensor) else order(alpha, torch.empty(0), (0,))
-
-    def _shown(self) -> str:
-        return f"<{', '.join(map(str, self.alpha.shape))}>" if isinstance(self.alpha, Tensor) else str(self.alpha)
+        keep(self, "alpha", alpha if isinstance(alpha, Tensor) else order(alpha, torch.empty(0), (0,)))
 
 
 class Entmax(_WithOrder):
@@ -73,7 +68,7 @@ class Entmax(_WithOrder):
         return p
 
     def extra_repr(self) -> str:
-        return f"alpha={self._shown()}, dim={self.dim}"
+        return f"alpha={shown(self.alpha)}, dim={self.dim}"
 
 
 class Sparsemax(Entmax):
@@ -173,7 +168,7 @@ class EntmaxLoss(_WithOrder):
         return loss
 
     def extra_repr(self) -> str:
-        return f"alpha={self._shown()}, reduction={self.reduction!r}"
+        return f"alpha={shown(self.alpha)}, reduction={self.reduction!r}"
 
 
 class SparsemaxLoss(EntmaxLoss):
