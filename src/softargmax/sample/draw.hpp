@@ -57,10 +57,11 @@ class Top {
     }
 };
 
-// What is a safe margin below what is needed, in float: the distances near it are right to 2^-22 of themselves.
+// What is a safe margin below what is needed, in float: the distances near it are right to 2^-22 of themselves. They
+// end at -1e38, so that far out every score is looked at.
 SOFTARGMAX_INLINE float safely(double need) {
-    return need == -kInf ? -std::numeric_limits<float>::infinity()
-                         : static_cast<float>(std::max(need - (1e-3 + 1e-6 * std::fabs(need)), -1e38));
+    return need < -1e37 ? -std::numeric_limits<float>::infinity()
+                        : static_cast<float>(need - (1e-3 + 1e-6 * std::fabs(need)));
 }
 
 // beta (z - m) of up to kChunk scores in float, for bounds; -inf where a score is left out.
