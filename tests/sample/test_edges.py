@@ -45,6 +45,32 @@ def test_certain_draws(backend: Backend, z: list[float], options: dict[str, Any]
             assert int(drawn.support_size) == 1 or 3e38 in z or 1e-30 in options.values()
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"top_k": 990}, {"where": np.arange(1000) % 7 != 3}], ids=["all", "filtered", "masked"]
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_far_scores_without_replacement(quick: Backend, dtype: str, options: dict[str, Any]) -> None:
+    """Where scores are 1e35 apart and more, the draws are the largest: noise says nothing."""
+    if quick.library == "jax":
+        pytest.skip("in float32 distances end at 1e30")
+    where = np.asarray(options.get("where", np.ones(1000, bool)))
+    given = {**options, **({"where": quick.array(where)} if "where" in options else {})}
+    for low, high, temperature in (
+        (-3e38, -1.5e38, 1.0),
+        (-50.0, -10.0, 1e-40),
+        (-1.5e38, -3e38, 1.0),
+        (0, -50, 1e-38),
+    ):
+        z = np.linspace(low, high, 1000).astype(dtype)
+        z[0] = 0
+        largest = np.flatnonzero(where)[np.argsort(-z[where], kind="stable")]
+        for n in (1, 3, 300):
+            found = softargmax.categorical(
+                quick.array(z), num_samples=n, replace=False, seed=0, temperature=temperature, **given
+            )
+            assert np.array_equal(quick.back(found), largest[:n]), (low, n)
+
+
 BAD = [
     ([[0.0, 1.0], [-INF, -INF]], {}, r"nothing to draw.*row \(1,\)"),
     ([[0.0, 1.0], [NAN, 1.0]], {}, r"NaN in row \(1,\)"),
@@ -87,7 +113,7 @@ def test_the_row_is_named_by_its_place() -> None:
     with pytest.raises(ValueError, match=r"in row \(\)"):
         softargmax.categorical(np.full(3, -INF), seed=0)
     with pytest.raises(ValueError, match="nothing to draw"):
-        softargmax.categorical(np.zeros((2, 0)), seed=0)
+        softargmax.categorical(np.zeros((2, 0)), seed=0, top_k=1)
 
 
 def test_shapes_and_types(backend: Backend) -> None:
@@ -233,6 +259,14 @@ def test_libraries_without_a_default_generator() -> None:
     assert int(softargmax.categorical(z, generator=np.random.default_rng(0))) in (0, 1)
     with pytest.raises(TypeError, match="generator"):
         softargmax.categorical(z, generator=7)
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 1}, {"top_k": 7}, {"top_p": 0.1}, {"typical_p": 0.1, "eta": 0.5}])
+def test_filters_of_no_classes(quick: Backend, options: dict[str, Any]) -> None:
+    """Of nothing, nothing is left, whatever k is; but it has to be one."""
+    assert tuple(softargmax.filter_scores(quick.array(np.zeros((2, 0))), **options).shape) == (2, 0)
+    with pytest.raises(ValueError, match="top_k: 0; it may be an integer, 1 or above"):
+        softargmax.filter_scores(quick.array(np.zeros((2, 0))), top_k=0)
 
 
 def test_filters_of_empty_and_nan_rows(quick: Backend) -> None:

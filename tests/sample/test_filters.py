@@ -90,12 +90,41 @@ def test_long_ties(classes: int, value: float) -> None:
 
 def test_scores_closer_than_a_distance_can_tell() -> None:
     """Different scores at one rounded distance from the maximum: the larger ones go first."""
-    z = np.append(np.arange(5000.0)[::-1] * 2.0**-1070, 1.0)
-    for scores in (z, z[:-1], np.random.default_rng(0).permutation(z[:-1])):
-        for options in ({"top_p": 0.6}, {"top_k": 4500}):
-            with softargmax.using("reference"):
-                expected = kept(scores, **options)
-            assert np.array_equal(kept(scores, **options), expected)
+    small = np.random.default_rng(0).permutation(5000) * 2.0**-1070
+    for scores, p_small in ((small, 1 / 5000), (np.append(small, 1.0), 1 / (5000 + np.e))):
+        order = np.argsort(-scores, kind="stable")
+        mass = np.cumsum(np.where(scores[order] == 1.0, np.e * p_small, p_small))
+        for options, number in (({"top_k": 4500}, 4500), ({"top_p": 0.61234}, np.searchsorted(mass, 0.61234) + 1)):
+            for implementation in ("native", "reference"):
+                with softargmax.using(implementation):
+                    found = kept(scores, **options)
+                assert sorted(order[:number]) == np.flatnonzero(found).tolist(), (implementation, options)
+
+
+@pytest.mark.parametrize("order", ["top_k_first", "joint"])
+def test_the_order_is_that_of_scores(backend: Backend, order: str) -> None:
+    """Of scores next to each other and far below the maximum, in float32 too: those that would merge if subtracted."""
+    for row, dtype in (([20, 1.0000001, 1.0000002], "float32"), ([1.0, 1e-17, 2e-17], "float64")):
+        if dtype not in backend.dtypes:
+            continue
+        z = backend.array(row, dtype)
+        for options in ({"top_k": 2}, {"top_k": 2, "top_p": 1.0 - 1e-15}):
+            run = traced(backend, lambda z, o=options: softargmax.filter_scores(z, order=order, **o))
+            assert (backend.back(run(z)) > -np.inf).tolist() == [True, False, True]
+    many = np.append(20.0, np.random.default_rng(0).permutation(40) * 2.0**-23 + 1.0).astype(np.float32)
+    first = np.argsort(-many, kind="stable")
+    run = traced(backend, lambda z: softargmax.filter_scores(z, top_p=0.75, temperature=10.0, order=order))
+    found = np.flatnonzero(backend.back(run(backend.array(many))) > -np.inf)
+    assert 1 < found.size < many.size
+    assert sorted(first[: found.size]) == found.tolist()
+
+
+def test_jointly_the_top_is_left_whatever_comes_near_it(backend: Backend) -> None:
+    """A larger score, so near that their distance rounds to 0, comes after a smaller one."""
+    z = np.array([0.0, 5e-324, *[-1.0] * 40])
+    if "float64" in backend.dtypes:
+        found = softargmax.filter_scores(backend.array(z), top_k=1, typical_p=0.1, order="joint")
+        assert np.flatnonzero(backend.back(found) > -np.inf).tolist() == [1]
 
 
 WARPERS = {

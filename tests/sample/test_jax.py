@@ -7,7 +7,8 @@ import pytest
 
 import softargmax as s
 from softargmax import _native
-from softargmax.sample import philox
+from softargmax.sample import philox, reference
+from softargmax.sample.options import parameter
 
 jax = pytest.importorskip("jax")
 jnp = pytest.importorskip("jax.numpy")
@@ -83,6 +84,25 @@ def test_traced_parameters_out_of_range() -> None:
         assert np.isnan(found).all(axis=1).tolist() == [False, True, True], name
         assert not np.isnan(found[0]).any(), name
     assert [(np.asarray(found) < 0).tolist() for found in drawn] == [[False, True, True]] * 2
+
+
+def test_top_k_beyond_the_digits_of_float32() -> None:
+    """Integers stay integers: of 2^24 + 3 scores, all but one or two are left. Nothing is sorted here but the ranks."""
+    k, most = 2**24 + 1, 2**24 + 3
+    rows = jnp.zeros((2, most), jnp.bfloat16)
+    each = parameter(jnp.asarray([k, k + 1]), rows, "top_k")
+    assert each.tolist() == [[k], [k + 1]]
+    assert parameter(np.uint32(k), rows, "top_k") == parameter(k, rows, "top_k") == k
+    for given in (k, float(k)):
+        rank = jnp.asarray([0, k - 1, k, k + 1])
+        assert reference.below(rank, parameter(given, rows, "top_k")).tolist() == [True, True, False, False]
+    assert reference.below(rank, each).tolist() == [[True, True, False, False], [True, True, True, False]]
+
+
+def test_traced_integers_as_top_k_out_of_range() -> None:
+    found = jax.jit(lambda z, k: s.filter_scores(z, top_k=k))(jnp.asarray(Z[:4, :5]), jnp.asarray([2, 0, 6, -1]))
+    assert np.isnan(found).all(axis=1).tolist() == [False, True, True, True]
+    assert (np.asarray(found[0]) > -np.inf).sum() == 2
 
 
 def test_traced_guesses_that_are_no_classes() -> None:

@@ -210,11 +210,19 @@ def scale_of(
 
 
 def within(
-    value: Any, z: Any, axes: tuple[int, ...], name: str, holds: Callable[[Any], Any], may: str, rows: str = "the rows"
+    value: Any,
+    z: Any,
+    axes: tuple[int, ...],
+    name: str,
+    holds: Callable[[Any], Any],
+    may: str,
+    rows: str = "the rows",
+    *,
+    whole: bool = False,
 ) -> Any:
-    """A float for all rows, or an array with one for each, of which `holds` is true.
+    """A float for all rows, or an array with one for each, of which `holds` is true; `whole`: integers stay integers.
 
-    What it is not true of becomes NaN where nobody may look, so that its row's result does.
+    What it is not true of becomes NaN where nobody may look, of integers 0, so that its row's result does.
     """
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = float(scores(value, name))
@@ -223,17 +231,22 @@ def within(
         if not holds(found):
             raise ValueError(f"{name}: {value}; it may be {may}")
         return found
-    values = per_row(value, z, axes, name, rows)
+    values = per_row(value, z, axes, name, rows, whole=whole)
     xp, good = namespace(values), holds(values)
     if not seen(values):
-        return xp.where(good, values, math.nan)
+        return xp.where(good, values, 0 if dtype_name(values.dtype) in INTEGERS else math.nan)
     if not bool(xp.all(good)):
         raise ValueError(f"{name}: some are out of range; each may be {may}")
     return values
 
 
-def per_row(values: Any, z: Any, axes: tuple[int, ...], name: str, rows_name: str = "the rows") -> Any:
-    """An array with one number per row, with z's number of dimensions, 1 where z is reduced, in working precision."""
+def per_row(
+    values: Any, z: Any, axes: tuple[int, ...], name: str, rows_name: str = "the rows", *, whole: bool = False
+) -> Any:
+    """An array with one number per row, with z's number of dimensions, 1 where z is reduced, in working precision.
+
+    `whole`: integers in the default integer dtype instead.
+    """
     if values is None or isinstance(values, (str, bytes)):
         raise TypeError(f"{name}: {values!r}; it may be a number, or an array with one per row")
     xp = namespace(z)
@@ -250,7 +263,10 @@ def per_row(values: Any, z: Any, axes: tuple[int, ...], name: str, rows_name: st
     else:
         may = f"it may be a number, or broadcast with {rows_name}, {rows} (axes kept: {kept})"
         raise ValueError(f"{name}: shape {shape}; {may}")
-    return xp.reshape(xp.astype(values, working_dtype(z, xp)), shape)
+    dtype = working_dtype(z, xp)
+    if whole and dtype_name(values.dtype) in INTEGERS:
+        dtype = xp.__array_namespace_info__().default_dtypes(device=device_of(values))["integral"]
+    return xp.reshape(xp.astype(values, dtype), shape)
 
 
 def seen(array: Any) -> bool:

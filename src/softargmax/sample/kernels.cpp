@@ -117,7 +117,7 @@ template <class T> class Draws {
 template <class T> Status mark(Group<T, 1>& group, const SampleJob& job) {
     Row<T> row(group);
     Filters<T> filters(row, job, false);
-    if (!filters.sound()) return kOutOfRange;
+    if (row.length > 0 && !filters.sound()) return kOutOfRange;
     const bool nan = row.nan_or_maximum();
     if (!nan && row.m > -kInf) {
         if (row.frozen()) row.kept = {static_cast<T>(row.m), row.first_maximum()};

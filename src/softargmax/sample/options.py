@@ -17,7 +17,10 @@ ORDERS = ("top_k_first", "joint")
 
 
 class Filters(NamedTuple):
-    """Each a float, an array that broadcasts with the rows (the classes' axis kept as 1), or None: no such filter."""
+    """Each a float, an array that broadcasts with the rows (the classes' axis kept as 1), or None: no such filter.
+
+    An array of integers stays one: float32, where it is the widest there is, would round those above 2^24.
+    """
 
     top_k: Any = None
     top_p: Any = None
@@ -66,17 +69,25 @@ def asked(z: Any, temperature: Any, where: Any, order: Any, **filters: Any) -> A
 
 def parameter(value: Any, z: Any, name: str, axis: int = -1) -> Any:
     """A temperature or a filter's parameter: a float, or an array with one per row of the classes along `axis`."""
-    classes = z.shape[-1]
-    may = f"an integer from 1 to {classes}, the number of classes" if name == "top_k" else f"a number {_RANGES[name]}"
-    return check.within(value, z, (axis % z.ndim,), name, lambda x: _holds(x, name, classes), may) + 0.0  # -0.0 is 0
+    axes = (axis % z.ndim,)
+    if name == "top_k":
+        classes = z.shape[-1]
+        may = f"an integer from 1 to {classes}, the number of classes" if classes else "an integer, 1 or above"
+        return check.within(value, z, axes, name, lambda k: _counts(k, classes), may, whole=True)
+    may = f"a number {_RANGES[name]}"
+    return check.within(value, z, axes, name, lambda x: _holds(x, name), may) + 0.0  # -0.0 is 0
 
 
-def _holds(x: Any, name: str, classes: int) -> Any:
+def _counts(k: Any, classes: int) -> Any:
+    """Whether k of the classes may be kept; of none, nothing is left whatever k is."""
+    found = (k >= 1) & (k % 1 == 0)
+    return found & (k <= classes) if classes else found
+
+
+def _holds(x: Any, name: str) -> Any:
     """Whether a parameter is in its range; NaN is not."""
     if name == "temperature":
         return x >= 0.0
-    if name == "top_k":
-        return (x >= 1.0) & (x <= classes) & (x % 1.0 == 0.0)
     return ((x > 0.0) if name in ("top_p", "typical_p") else (x >= 0.0)) & (x <= 1.0)
 
 
@@ -88,7 +99,8 @@ def unsound(asked: Asked) -> Any:
     found = None
     for x in (asked.scale.hi, *asked.filters):
         if x is not None and not isinstance(x, float) and not check.seen(x):
-            wrong = namespace(x).isnan(x)
+            xp = namespace(x)
+            wrong = xp.isnan(x) if xp.isdtype(x.dtype, "real floating") else x < 1
             found = wrong if found is None else found | wrong
     return found
 

@@ -75,9 +75,13 @@ def gumbel(like: Any, shape: tuple[int, ...], dtype: Any, source: Source) -> Any
 
 
 class Distances(NamedTuple):
-    """x = beta (z - m), -inf where a score is out of the support; what is wrong with a row (kernels.cpp), or 0."""
+    """x = beta (z - m), -inf where a score is out of the support; what is wrong with a row (kernels.cpp), or 0.
+
+    z: the scores as they are compared, since x merges different ones; equal where beta is 0, of an infinite row 0.
+    """
 
     x: Any
+    z: Any
     status: Any
 
 
@@ -109,7 +113,7 @@ def distances(z: Any, asked: Asked) -> Distances:
     status = xp.where(nan, 2, xp.where(_any(inside), fine, 1))
     if (wrong := unsound(asked)) is not None:
         status = xp.where(wrong, 4, status)
-    return Distances(xp.where(inside, found, -INF), status)
+    return Distances(xp.where(inside, found, -INF), x, status)
 
 
 def _beta(z: Any, asked: Asked, wide: Any) -> tuple[Any, Any]:
@@ -136,16 +140,22 @@ def _first(mask: Any) -> Any:
 # --- filters ----------------------------------------------------------------------------------------------------------
 
 
-def left(x: Any, filters: Filters, joint: bool) -> Any:
+def left(found: Distances, filters: Filters, joint: bool) -> Any:
     """Which scores the filters leave."""
+    x, z, _ = found
     xp = namespace(x)
     base = kept = x > -INF
     for name, value in filters._asdict().items():
         if value is None:
             continue
         base = base if joint else kept
-        kept = kept & base & _FILTERS[name](xp.where(base, x, -INF), xp.zeros_like(x[..., :1]) + value)
-    return kept | (_first(x == 0.0) & ~_any(kept))  # jointly, what is typical may not be among the others
+        if name in _ORDERED:
+            here = _ORDERED[name](xp.where(base, x, -INF), xp.where(base, z, -INF), value)
+        else:
+            here = _FILTERS[name](xp.where(base, x, -INF), xp.zeros_like(x[..., :1]) + value)
+        kept = kept & base & here
+    top = z == xp.max(z, axis=-1, keepdims=True)
+    return kept | (_first(top) & ~_any(kept))  # jointly, what is typical may not be among the others
 
 
 def _smallest(keys: Any, weights: Any, goal: Any) -> Any:
@@ -165,15 +175,20 @@ def _mass(x: Any) -> tuple[Any, Any, Any]:
     return w, l, xp.sum(xp.where(w > 0.0, w * xp.where(w > 0.0, x, 0.0), 0.0), axis=-1, keepdims=True) / l
 
 
-def _top_k(x: Any, k: Any) -> Any:
-    xp = namespace(x)
-    rank = xp.argsort(xp.argsort(-x, axis=-1, stable=True), axis=-1)
-    return rank < xp.astype(k, rank.dtype)
+def _top_k(_x: Any, z: Any, k: Any) -> Any:
+    xp = namespace(z)
+    return below(xp.argsort(xp.argsort(-z, axis=-1, stable=True), axis=-1), k)
 
 
-def _top_p(x: Any, p: Any) -> Any:
+def below(rank: Any, k: Any) -> Any:
+    """Which ranks are below k, a number or one per row: compared as integers, which float32 has up to 2^24 only."""
+    return rank < (int(k) if isinstance(k, float) else namespace(rank).astype(k, rank.dtype))
+
+
+def _top_p(x: Any, z: Any, p: Any) -> Any:
     w, l, _ = _mass(x)
-    return _smallest(-x, w, p * l) | (p >= 1.0)
+    p = namespace(x).zeros_like(l) + p
+    return _smallest(-z, w, p * l) | (p >= 1.0)
 
 
 def _min_p(x: Any, p: Any) -> Any:
@@ -208,9 +223,8 @@ def _eta(x: Any, epsilon: Any) -> Any:
     return _at_least(x, xp.where(log_eta < other, log_eta, other), l)
 
 
+_ORDERED = {"top_k": _top_k, "top_p": _top_p}
 _FILTERS = {
-    "top_k": _top_k,
-    "top_p": _top_p,
     "min_p": _min_p,
     "typical_p": _typical,
     "epsilon": _epsilon,
@@ -223,7 +237,7 @@ def keep(z: Any, asked: Asked) -> Any:
     """Where the filters leave a score, of z's shape; in a row that cannot be drawn from its support."""
     found = distances(z, asked)
     inside = ~(z == -INF) if asked.where is None else ~(z == -INF) & asked.where
-    kept = left(found.x, asked.filters, asked.joint)[..., : z.shape[-1]]
+    kept = left(found, asked.filters, asked.joint)[..., : z.shape[-1]]
     return inside & (kept | (found.status != 0))
 
 
@@ -234,9 +248,9 @@ def keep(z: Any, asked: Asked) -> Any:
 def draw(z: Any, asked: Asked, source: Source, n: int, *, replace: bool, counts: bool) -> Drawn:
     """n draws of each row."""
     xp = namespace(z)
-    x, status = distances(z, asked)
-    kept = left(x, asked.filters, asked.joint)
-    x = xp.where(kept, x, -INF)
+    found = distances(z, asked)
+    kept, status = left(found, asked.filters, asked.joint), found.status
+    x = xp.where(kept, found.x, -INF)
     count = xp.sum(xp.astype(kept & (x > -INF), xp.int32), axis=-1, keepdims=True)
     if not replace:
         status = xp.where((status == 0) & (count < n), 3, status)

@@ -130,7 +130,7 @@ def _per_sequence(value: Any, z: Any, name: str) -> Any:
     """A parameter per sequence as one that broadcasts with the sequences' rows."""
     if value is None or isinstance(value, Real):
         return value
-    return check.per_row(value, z, (z.ndim - 2, z.ndim - 1), name, "the sequences")
+    return check.per_row(value, z, (z.ndim - 2, z.ndim - 1), name, "the sequences", whole=name == "top_k")
 
 
 def _drawn(p: Any, numbers: Source) -> Any:
