@@ -56,10 +56,24 @@ def test_derivatives() -> None:
     assert torch.autograd.gradgradcheck(lambda z: s.topk_softmax(z, 2), z)
 
 
-@pytest.mark.parametrize("k", [0, 4, -1, 1.5, "two"])
+@pytest.mark.parametrize("k", [0, 4, -1, 1.5, "two", None, [None], [1.5]])
 def test_errors_name_k(k: object) -> None:
     with pytest.raises((TypeError, ValueError), match=r"^k: "):
         s.topk_softmax([1.0, 2.0, 3.0], k)
+
+
+def test_no_classes(quick: Backend) -> None:
+    """An empty row has nothing to keep, whatever k is."""
+    for k in (1, 5):
+        assert tuple(s.topk_softmax(quick.array(np.zeros((2, 0))), k).shape) == (2, 0)
+        assert tuple(s.topk_softmax(quick.array(np.zeros((0, 2))), k, axis=0).shape) == (0, 2)
+    with pytest.raises(ValueError, match=r"^k: 0; it may be an integer, 1 or above"):
+        s.topk_softmax(quick.array(np.zeros((2, 0))), 0)
+
+
+def test_the_larger_scores_are_kept_however_near(quick: Backend) -> None:
+    z = quick.array([20, 1.0000001, 1.0000002], "float32")
+    assert (quick.back(s.topk_softmax(z, 2)) > 0).tolist() == [True, False, True]
 
 
 def test_a_negative_temperature_is_refused() -> None:

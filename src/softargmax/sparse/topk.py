@@ -20,7 +20,8 @@ def topk_softmax(z: Any, /, k: Any, *, axis: int = -1, temperature: Any = 1.0, w
     z : array_like
         Scores, any shape but 0-d, any array library; the result is of the same kind, shape and dtype.
     k : int or array
-        How many scores keep a probability, from 1 to the length of the row; an array has one per row.
+        How many scores keep a probability, from 1 to the length of the row (of an empty row, 1 or above); an array has
+        one per row.
     axis : int
         The axis along which a row of scores runs.
     temperature : float or array
@@ -41,7 +42,7 @@ def topk_softmax(z: Any, /, k: Any, *, axis: int = -1, temperature: Any = 1.0, w
     Notes
     -----
     Exactly k scores are kept, or the whole support where it is smaller: of equal scores at the boundary those of the
-    lowest indices. The edge rows are those of `softmax`.
+    lowest indices. Scores are compared as they are, however near to each other. The edge rows are those of `softmax`.
 
     Gradient: that of `softmax` over the scores that are kept, 0 elsewhere.
 
@@ -65,6 +66,8 @@ def topk_softmax(z: Any, /, k: Any, *, axis: int = -1, temperature: Any = 1.0, w
     if not z.ndim:
         raise ValueError("z: 0-d; the k largest scores are those of an axis")
     xp, axis = namespace(z), check.one_axis(axis, z.ndim)
+    if k is None:  # for filter_scores: no filter
+        raise TypeError("k: None; it may be an integer, 1 or above, or an array with one per row")
     # Below 0 the scores that are left out, -inf, would be the largest.
     may = "a number from 0 on, infinity included"
     temperature = check.within(temperature, z, (axis,), "temperature", lambda t: t >= 0.0, may)
