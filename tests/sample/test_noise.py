@@ -101,7 +101,6 @@ def test_the_distribution() -> None:
 
 def test_every_backend_makes_the_same_noise(backend: Backend) -> None:
     like = backend.array(np.zeros(1))
-    expected = softargmax.gumbel((3, 5, 70), like=np.zeros(1), seed=2**64 - 3) if backend.library == "numpy" else None
     found = backend.back(softargmax.gumbel((3, 5, 70), like=like, seed=2**64 - 3))
     with softargmax.using("native"):
         expected = softargmax.gumbel((3, 5, 70), seed=2**64 - 3)
@@ -134,3 +133,47 @@ def test_large_scores_keep_their_noise() -> None:
     z = np.full((20_000, 2), 1e8, np.float32)
     share = softargmax.gumbel_softmax(z, hard=True, seed=0)[:, 0].mean()
     assert abs(share - 0.5) < 5 * 0.5 / np.sqrt(len(z))
+
+
+SPREADS = [
+    ("float32", 3e38, [1e38, 3e38, np.inf, 1.0, 0.0]),
+    ("float64", 1.7e308, [1e308, 1.7e308, np.inf, 1.0, 0.0]),
+    ("float16", 6e4, [2e4, 6e4, np.inf, 1.0, 0.0]),
+]
+
+
+@pytest.mark.parametrize(("dtype", "far", "temperatures"), SPREADS, ids=lambda x: x if isinstance(x, str) else "")
+def test_the_whole_range_of_scores(backend: Backend, dtype: str, far: float, temperatures: list[float]) -> None:
+    """Scores whose difference is beyond the range: right if T is as large, one-hot if it is not."""
+    if dtype not in backend.dtypes:
+        pytest.skip("not a dtype of this library")
+    row = np.array([far, -far, 0.0, far], dtype)
+    noise = softargmax.gumbel((len(temperatures), 4), seed=5)
+    for given in (None, np.array(temperatures)):
+        for i, t in enumerate(temperatures):
+            if backend.library == "jax" and t == far:
+                continue  # XLA takes a subnormal 1 / T as 0
+            if given is None:
+                found = softargmax.gumbel_softmax(
+                    backend.array(row), temperature=t, seed=5, stream=backend.array(i, "int32")
+                )
+            else:
+                z = backend.array(np.tile(row, (len(temperatures), 1)))
+                found = softargmax.gumbel_softmax(z, temperature=backend.array(given), seed=5)[i, ...]
+            top = mpmath.mpf(float(row.max()))
+            x = [(float(a) - top) + mpmath.mpf(float(b)) for a, b in zip(row, noise[i], strict=True)]
+            e = [mpmath.exp((a - max(x)) / t) if t else mpmath.mpf(a == max(x)) for a in x]
+            wanted = np.array([float(a / sum(e)) for a in e])
+            close = {"float16": 1e-3, "float32": 4e-6, "float64": 1e-15}[dtype]
+            close = 1e-4 if backend.library == "jax" else close  # its noise is made in float32
+            assert backend.back(found) == pytest.approx(wanted, rel=close, abs=close * 1e-2), (t, given is None)
+
+
+def test_gradients_over_the_whole_range() -> None:
+    torch = pytest.importorskip("torch")
+    z = torch.tensor([3e38, -3e38, 0.0], requires_grad=True)
+    t = torch.tensor(1e38, requires_grad=True)
+    y = softargmax.gumbel_softmax(z, temperature=t, seed=0)
+    p = softargmax.softmax([0.0, -6.0, -3.0])
+    (slope,) = torch.autograd.grad(y[1] * 1e38, z)
+    assert slope.numpy() == pytest.approx(p[1] * (np.eye(3)[1] - p), rel=1e-5)

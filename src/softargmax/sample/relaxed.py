@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from softargmax.core import check
 from softargmax.core.arrays import HALVES, dtype_name
 from softargmax.core.dispatch import as_array, as_number, device_of, frozen, implementation, namespace
@@ -146,13 +148,22 @@ def gumbel_softmax(
     dtype = xp.float32 if dtype_name(z.dtype) in HALVES else z.dtype
     noise = implementation("sample", z).gumbel(z, (*rows, z.shape[axis]), dtype, numbers)
     noise = xp.permute_dims(noise, (*range(axis), last, *range(axis, last)))
-    noisy = _noisy(xp.astype(z, dtype, copy=False), noise, axis, where)
+    scores = xp.astype(z, dtype, copy=False)
+    if not (isinstance(temperature, float) and temperature < _LARGE):
+        scores, noise, temperature = 0.5 * scores, 0.5 * noise, 0.5 * temperature
+    noisy = _noisy(scores, noise, axis, where)
     y = softmax(noisy, axis=axis, temperature=temperature, where=where)
     if hard:
         y = _one_hot(noisy, y, axis, where) + (y - frozen(y))
     return xp.astype(y, z.dtype, copy=False)
 
 
+# From here on the difference of two scores may be beyond the range, and its quotient by T matter: halves are taken.
+# Always, they would take 1.4 of the time (torch, 256 x 32768).
+_LARGE = 1e30
+
+
+@np.errstate(over="ignore")  # beside a smaller T, p is 0 there
 def _noisy(z: Any, noise: Any, axis: int, where: Any) -> Any:
     """z - max z + g; where a row holds +inf, the noise of its infinities, and -inf elsewhere.
 
