@@ -41,7 +41,8 @@ def cross_entropy(  # noqa: PLR0913 each is asked for by its name
     z : array_like
         Scores, any shape but 0-d, any array library; the K classes run along `axis`.
     target : array_like
-        Classes, integers of the rows' shape; or probabilities t, floats of z's shape.
+        Classes, integers of the rows' shape; or probabilities t, floats of z's shape. Their values are not checked: the
+        loss is what the formula gives, of negative ones and of any sum.
     axis : int
         The axis of the classes.
     reduction : {"mean", "sum", "none"}

@@ -125,7 +125,8 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
     z : array_like
         Scores, any shape but 0-d, any array library; the K classes run along `axis`.
     target : array_like
-        Classes, integers of the rows' shape; or probabilities t, floats of z's shape.
+        Classes, integers of the rows' shape; or probabilities t, floats of z's shape. Their values are not checked: the
+        loss is what the formula gives, and may be negative where they are none.
     alpha : float or array
         The order, 1 or above, as in `entmax`: 1 is the cross-entropy less the target's own entropy (0 for a class
         without smoothing), 2 `sparsemax_loss`.
