@@ -55,11 +55,12 @@ ROWS = (
     Row("far below", [-1e38, -3e38], [1, 0], None, 1),
     Row("subnormal", [1e-40, 0, -1e-40], [THIRD, THIRD, THIRD], None, 3),
     Row("-0.0", [-0.0, 0.0], [0.5, 0.5], None, 2),
-    Row("most negative", [-3.4e38, -3.4e38], [0.5, 0.5], None, 2),
+    Row("most negative", [-3.4028234663852886e38] * 2 + [-INF], [0.5, 0.5, 0], None, 2),
 )
 HUGE = (
     Row("spread of 1e308", [1e308, -1e308, 1e308], [0.5, 0, 0.5], None, 2),
     Row("largest", [1.79e308] * 3, [THIRD] * 3, None, 3),
+    Row("most negative in float64", [-INF] + [-1.7976931348623157e308] * 3, [0] + [THIRD] * 3, None, 3),
     Row("least subnormals", [5e-324, 0.0, -5e-324], [THIRD] * 3, None, 3),
 )
 each = pytest.mark.parametrize("row", ROWS + HUGE, ids=lambda row: row.name)
@@ -94,6 +95,22 @@ def test_values(row: Row, quick: Backend) -> None:
                 if row.where is None:
                     assert not np.isnan(p[[0, 2]]).any(), where
             check_threshold(row, quick, dtype, alpha)
+
+
+@each
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_values_of_long_rows(row: Row, dtype: str) -> None:
+    """Short rows of floats stand in lanes; here the kernel of long ones, and what lies behind their ends."""
+    if not serves(row, Backend("numpy", "native"), dtype):
+        return
+    z, p, mask = np.full(67, -INF), np.zeros(67), np.ones(67, bool)
+    z[: len(row.z)], p[: len(row.z)], mask[: len(row.z)] = row.z, row.p, row.where or True
+    for alpha in ALPHAS:
+        found, root = s.entmax(z.astype(dtype), alpha, where=mask), s.threshold(z.astype(dtype), alpha, where=mask)
+        assert ulp_error(found, p, dtype=dtype).max() <= 1, (row.name, alpha, found)
+        assert root.support_size == row.support, (row.name, alpha, root)
+        loss = s.entmax_loss(z.astype(dtype), p.argmax(), alpha, where=mask)
+        assert math.isnan(loss) == np.isnan(p).any(), (row.name, alpha, loss)
 
 
 def check_threshold(row: Row, backend: Backend, dtype: str, alpha: float) -> None:

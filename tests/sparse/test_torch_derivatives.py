@@ -152,6 +152,15 @@ def test_gradients_of_high_orders(alpha: float, implementation: str) -> None:
     assert max(sizes) > {2.5: 10, 5.0: 1e3, 10.0: 1e6, 20.0: 1e12}[alpha]
 
 
+def test_gradients_of_a_large_support_stay_finite_at_high_orders() -> None:
+    """s = p^(2 - alpha) is beyond the range for each of these p; taken as alike, they must not be so in their sum."""
+    g = torch.arange(40_000, dtype=torch.float64) / 40_000
+    for alpha in (80.0, 101.0):
+        z = torch.zeros(40_000, dtype=torch.float64, requires_grad=True)
+        (dz,) = torch.autograd.grad(s.entmax(z, alpha), z, g)
+        torch.testing.assert_close(dz / dz[-1], 2 * (g - g.mean()) / (g[-1] - g[0]), rtol=1e-12, atol=1e-12)
+
+
 # --- what comes in and goes out ---------------------------------------------------------------------------------------
 
 

@@ -157,3 +157,38 @@ def test_both_implementations_count_the_same_support(served: str) -> None:
     """p = e^-95 is no normal number of float32, but p is computed in float64: 2. So is e^-120, and e^-700."""
     for z in (-50.0, -95.0, -105.0, -120.0, -700.0):
         assert s.threshold(np.array([0.0, z], np.float32), 1.0).support_size == 2, z
+
+
+def crowds() -> list[np.ndarray]:
+    """Thousands of scores within 1e-11 of the threshold: the last steps of a search let some of them in."""
+    far = np.abs(np.random.default_rng(0).standard_cauchy(3000))
+    rows = [np.append(1 - 1e-9, -np.arange(20_000) * 10.0**-15.5), np.append(1 - 1e-9, -far * 1e-12)]
+    return [*rows, made_of(1e-13, 5000, 2.0, "float32", seed=18)]
+
+
+@both
+def test_a_crowd_at_the_threshold(dtype: str, served: str) -> None:
+    for z in crowds():
+        row = z.astype(dtype)
+        wanted = sparsemax_fractions(row)
+        found = s.sparsemax(row)
+        assert s.threshold(row, 2.0).support_size == sum(x > 0 for x in wanted)
+        p = np.array(list(map(float, wanted)))
+        units = 0.0 if served == "native" else 4 - 2 * np.log(np.where(p > 0, p, 1))  # as in `off_the_sum`
+        slack = (p * units + 2 * (p * units).sum() / np.count_nonzero(p)) * 2.0**-53
+        error = np.array([float(abs(Fraction(float(x)) - y)) for x, y in zip(found, wanted, strict=True)])
+        assert (error <= 1.02 * ROUNDING[dtype] * p + slack).all()
+
+
+@pytest.mark.parametrize("alpha", [1.25, 1.5, 1.75])
+def test_a_crowd_sums_to_1_at_other_orders(alpha: float, served: str) -> None:
+    for row in crowds():
+        assert abs(math.fsum(s.entmax(row.astype(float), alpha)) - 1) <= 2.0**-51
+
+
+def test_scores_far_nearer_than_their_range() -> None:
+    """Above order 2 the search comes no nearer than 1e-30: the least score of the support is found among thousands."""
+    rng = np.random.default_rng(0)
+    for scale, dtype in ((1e-60, "float64"), (1e-35, "float32")):
+        row = (rng.random(20_000) * scale).astype(dtype)
+        assert abs(math.fsum(s.entmax(row, 20.0)) - 1) <= 4 * ROUNDING[dtype]

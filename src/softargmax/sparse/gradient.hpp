@@ -18,8 +18,8 @@ struct Slope {
         if (a == 0.5) return sqrt(p);
         constexpr bool brief = sizeof(T) == 4;
         const Doubles log = log_of<brief ? 5 : kLogTerms<double>>(Two<Doubles>{p, Doubles::all(0)});
-        // Above order 2 s grows as p falls: beyond e^700 all are taken as alike.
-        const Doubles zero = Doubles::all(0), most = Doubles::all(700);
+        // Above order 2 s grows as p falls: beyond e^600 all are taken as alike, and a sum of them times g is in range.
+        const Doubles zero = Doubles::all(0), most = Doubles::all(600);
         const Doubles y = zero - max(zero - max(log * Doubles::all(1 - a), zero - most), zero - most);
         return exp_of<brief ? 7 : kExpTerms<double>>(Two<Doubles>{y, Doubles::all(0)});
     }

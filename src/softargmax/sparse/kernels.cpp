@@ -1,8 +1,7 @@
 // The sparse maps over all rows of a job, and their derivative. Compiled once for each instruction set.
 //
-// While the maximum m of a row is sought, the scores above m - 1 / (alpha - 1) are gathered: no other can have p > 0.
-// Newton's method for the threshold runs over these alone, and each of its steps drops some. Then p is formed where a
-// pack of scores holds one above the threshold; elsewhere it is 0.
+// Newton's method for the threshold runs over the scores that were gathered alone, and each of its steps drops some.
+// Then p is formed where a pack of scores holds one above the threshold; elsewhere it is 0.
 #include "sparse/gradient.hpp"
 #include "sparse/lanes.hpp"
 #include "sparse/loss.hpp"
@@ -14,17 +13,7 @@ namespace {
 constexpr std::int64_t kMostListed = 1 << 20;
 // Rows that are read 128 at a time have lists of at most this length each: 16 MiB of floats.
 constexpr std::int64_t kMostTogether = 1 << 15;
-// How far below the maximum p is 0, whatever alpha.
-constexpr double kReach = -Limit<double>::least;
-
-struct Found {  // what a row's results are made of
-    double a = 0;
-    Twofold at;             // the root, where there is one
-    State limit;            // else the state that says what the row is: of infinities, empty, with a NaN
-    bool ordinary = false;
-    double others = -1;  // 1 - p of the class, where that is in the support
-};
-// The same between the loss and its gradient: m, r (kOrdinary where there is a root), the root, `others`.
+// What was found stays between the loss and its gradient: m, r (kOrdinary where there is a root), the root, `others`.
 constexpr int kRootNumbers = 5;
 constexpr double kOrdinary = -2;
 inline void store(const Found& f, double* to) {
@@ -36,46 +25,6 @@ inline void recall(const double* from, Found& f) {
     f.limit = {from[0], f.ordinary ? 0 : from[1]};
     f.at = {from[2], from[3]};
     f.others = from[4];
-}
-
-template <class T, int Size> void gather_rows(Group<T, Size>& group, Candidates<T, Size>* rows, Found* found) {
-    T top[Size], *to[Size];
-    bool nan[Size] = {};
-    for (int g = 0; g < group.count; ++g) {
-        top[g] = -std::numeric_limits<T>::infinity();
-        to[g] = rows[g].list;
-    }
-    for (std::int64_t b = 0; b < group.blocks(); ++b) {
-        group.load(b);
-        const std::int64_t n = group.end(b) - group.begin(b);
-        for (int g = 0; g < group.count; ++g) {
-            const T* z = group.scores + g * group.pitch;
-            const T here = maximum(z, n);
-            top[g] = here > top[g] ? here : top[g];
-            const double far = found[g].a * kReach > 1 ? 1 / found[g].a : kReach;
-            const T cut = std::min(rounded_down<T>(next_below(static_cast<double>(top[g]) - far)), next_below(top[g]));
-            rows[g].add(z, n, to[g], [&](const T* from, std::int64_t count, T*& end) {
-                end = gather(from, count, cut, end, nan[g]);
-            });
-        }
-    }
-    for (int g = 0; g < group.count; ++g) {
-        rows[g].count = to[g] - rows[g].list;
-        State& s = found[g].limit;
-        s.m = static_cast<double>(top[g]);
-        if (nan[g] || !(found[g].a >= 0 && found[g].a < kInf)) {
-            s.r = kNaN;
-        } else if (top[g] == std::numeric_limits<T>::infinity()) {
-            std::int64_t ties = 0;
-            rows[g].each([&](const T* z, std::int64_t n, T*& end) {
-                end += n;
-                for (std::int64_t i = 0; i < n; ++i) ties += z[i] == top[g];
-            });
-            s.r = static_cast<double>(ties - 1);
-        } else {
-            found[g].ordinary = s.m > -kInf;
-        }
-    }
 }
 
 // Whether row `at` has a target; of one outside the support the loss is infinite, of an ignored row 0.
@@ -126,13 +75,16 @@ template <class T, int Size> void find_root(Candidates<T, Size>& row, const Spar
     if (job.support) job.support[at] = support;
 }
 
-template <class T, class F>
+// p, or where it is `scaled` gain p, 0 where p is whatever the gain.
+template <bool scaled, class T, class F>
 void write_row(const T* z, std::int64_t n, const F& map_, const Target<T>& to, double gain) {
     using V = Pack<T>;
-    const T cut = rounded_down<T>(map_.cut());
-    const V low = V::all(cut), zero = V::all(0);
-    const Doubles least = Doubles::all(static_cast<double>(cut)), by = Doubles::all(gain);
-    const auto p = [&](Doubles d) SOFTARGMAX_LAMBDA { return by * map_.template result<T>(max(d, least)); };
+    const V low = V::all(rounded_down<T>(map_.cut())), zero = V::all(0);
+    const auto p = [&](Doubles d) SOFTARGMAX_LAMBDA {
+        const Doubles x = map_.template result<T>(d);
+        if constexpr (scaled) return keep(above(x, Doubles::all(0)), Doubles::all(gain) * x);
+        else return x;
+    };
     map(z, n, to, [&](V v) SOFTARGMAX_LAMBDA -> V {
         if (!any(above(v, low))) return zero;
         if constexpr (sizeof(T) == 8) {
@@ -160,7 +112,11 @@ template <class T, int Size> void write_block(Group<T, Size>& group, const Spars
         const double gain = job.target ? job.seed[row * job.seed_stride] : 1;
         if (level) std::fill_n(to.out, n, T{0});
         else if (!f.ordinary) apply_limit<Log::no>(z, n, f.limit, to.out, gain);
-        else with_map(f.limit.m, f.a, f.at, [&](const auto& map_) { write_row(z, n, map_, to, gain); });
+        else
+            with_map(f.limit.m, f.a, f.at, [&](const auto& map_) {
+                if (job.target) write_row<true>(z, n, map_, to, gain);
+                else write_row<false>(z, n, map_, to, gain);
+            });
         if (!level && f.ordinary && f.others >= 0 && y >= 0 && y < n) to.out[y] = static_cast<T>(-gain * f.others);
     }
     group.flush(b);

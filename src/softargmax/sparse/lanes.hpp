@@ -37,8 +37,8 @@ class Lanes {
     template <class F> void land(F& map, const double (*z)[kHalf]) const {
         const auto size_of = [](Doubles x) SOFTARGMAX_LAMBDA { return max(x, Doubles::all(0) - x); };
         const Doubles zero = Doubles::all(0), one = Doubles::all(1), half = Doubles::all(0.5 * (1 - map.a())),
-                      near = Doubles::all(1e-3), tolerance = Doubles::all(map.tolerance()),
-                      longest = Doubles::all(-1e-5), share = Doubles::all(F::kBeside / std::max(map.a(), 1e-9));
+                      near = Doubles::all(1e-3), tolerance = Doubles::all(map.tolerance()), short_ = Doubles::all(1e-5),
+                      a = Doubles::all(map.a()), share = Doubles::all(F::kBeside);
         auto active = equal(map.m, map.m);
         for (int i = 0; i < kMostSteps && any(active); ++i) {
             Sum<double> p;
@@ -55,10 +55,12 @@ class Lanes {
                           bent = fma(half * curve * straight, straight / slope, straight);
             const auto far = above(size_of(rest), near);
             const Doubles step = keep(active, keep(far, map.newton(rest, slope)) + keep(unless(active, far), bent)),
-                          back = zero - size_of(step);
+                          moved = size_of(step), of_v = zero - moved * a;  // negated
             map.at = plus(map.at, Two<Doubles>{step, zero});
-            active = unless(active, above(tolerance + back, zero));
-            active = unless(active, above(back, max(share * nearest, longest)));
+            // As has_landed has it, of each lane.
+            const auto held = unless(active, above(Doubles::all(0.5) * nearest, of_v));
+            active = unless(active, unless(held, above(moved, tolerance)));
+            active = unless(active, unless(unless(held, above(moved, short_)), above(share * nearest, of_v)));
         }
     }
     template <class F> void finish(F map, int h) {
@@ -98,9 +100,8 @@ class Lanes {
             widely(map.at.hi, at[0]);
             widely(map.at.lo, at[1]);
         });
-        const Doubles least = Doubles::all(-1e300);  // in place of -inf, which has no rounding errors
         for (int j = 0; j < columns_; ++j)
-            each_half(V::load(lane_[j]), [&](Doubles d, int h) SOFTARGMAX_LAMBDA { max(d, least).store(z_[h][j]); });
+            each_half(V::load(lane_[j]), [&](Doubles d, int h) SOFTARGMAX_LAMBDA { d.store(z_[h][j]); });
         for (int h = 0; h < kHalves; ++h)
             with_gentle_map(Doubles::load(top_ + h * kHalf), a, [&](auto map) {
                 map.at = two_sum(Doubles::load(at[0] + h * kHalf), Doubles::load(at[1] + h * kHalf));

@@ -20,14 +20,12 @@ struct Others {
 template <class T, class F> void add_others(const T* z, std::int64_t n, const F& map, T z_y, Others& others) {
     using V = Pack<T>;
     const F here = map;
-    const T low = rounded_down<T>(map.cut());
-    const Doubles least = Doubles::all(static_cast<double>(low)), y = Doubles::all(static_cast<double>(z_y));
+    const Doubles y = Doubles::all(static_cast<double>(z_y));
     Sum<double> p, pv;
     Count<double> ties;
     for (std::int64_t i = 0; i < n; i += V::kLanes) {
-        const V v = V::load_part(z + i, n - i, low);
-        each_half(v, [&](Doubles d, int) SOFTARGMAX_LAMBDA {
-            const Exact x = here.template exact<double>(max(d, least));
+        each_half(scores_at(z, i, n), [&](Doubles d, int) SOFTARGMAX_LAMBDA {
+            const Exact x = here.template exact<double>(d);
             const auto tie = equal(d, y), in = above(x.p.hi, Doubles::all(0)), counts = unless(in, tie);
             p.add({keep(counts, x.p.hi)});
             p.error = p.error + keep(counts, x.p.lo);

@@ -61,25 +61,24 @@ template <class N, int offset> struct Gentle {
 // alpha = 2: p = z - c.
 template <class N> struct Linear : Gentle<N, 1> {
     using Gentle<N, 1>::Gentle, Gentle<N, 1>::at;
-    static constexpr double kBeside = 0.5;  // no score enters or leaves the support, and the sum is linear
+    static constexpr double kBeside = 0.5;  // no score enters or leaves the support, and the sum is linear: any step
     static constexpr double a() { return 1; }
-    static constexpr double tolerance() { return 1e-11; }
+    static constexpr double tolerance() { return kInf; }
     static N newton(N rest, N slope) { return rest / slope; }
     double cut() const { return next_below(at.hi - kMargin); }
     Two<N> tau() const { return at; }
     template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
-        const V p = this->roughly(z);
-        const auto in = above(p, V::all(0));
-        return {keep(in, p), keep(in, V::all(1))};
+        const V p = max(this->roughly(z), V::all(0));
+        return {p, keep(above(p, V::all(0)), V::all(1))};
     }
     template <class T, bool pairs = true> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
         const Two<Doubles> v = this->template past<T, pairs>(z);
-        const auto in = above(v.hi, Doubles::all(0));
-        return {{keep(in, v.hi), keep(in, v.lo)}, keep(in, Doubles::all(1)), Doubles::all(0), v.hi};
+        const Doubles p = max(v.hi, Doubles::all(0));
+        const auto in = above(p, Doubles::all(0));
+        return {{p, keep(in, v.lo)}, keep(in, Doubles::all(1)), Doubles::all(0), v.hi};
     }
     template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
-        const Doubles p = beyond<T>(z, at);
-        return keep(above(p, Doubles::all(0)), p);
+        return max(beyond<T>(z, at), Doubles::all(0));
     }
 };
 
@@ -97,17 +96,17 @@ template <class N> struct Squared : Gentle<N, 2> {
     double cut() const { return next_below(at.hi - kMargin); }
     Two<N> tau() const { return times(at, as<N>(0.5)); }
     template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
-        const V half = this->roughly(z) * all<V>(0.5), v = keep(above(half, V::all(0)), half);
+        const V v = max(this->roughly(z) * all<V>(0.5), V::all(0));
         return {v * v, v};
     }
     template <class T, bool pairs = true> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
-        const Two<Doubles> v = this->template past<T, pairs>(z);  // twice v
-        const auto in = above(v.hi, Doubles::all(0));
-        const Doubles h = keep(in, v.hi * Doubles::all(0.5)), p = h * h;
-        return {{p, fma(h, h, Doubles::all(0) - p) + h * keep(in, v.lo)}, h, keep(in, Doubles::all(1)), h};
+        const Two<Doubles> twice = this->template past<T, pairs>(z);
+        const Doubles v = twice.hi * Doubles::all(0.5), h = max(v, Doubles::all(0)), p = h * h;
+        const auto in = above(h, Doubles::all(0));
+        return {{p, fma(h, h, Doubles::all(0) - p) + h * keep(in, twice.lo)}, h, keep(in, Doubles::all(1)), v};
     }
     template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
-        const Doubles twice = beyond<T>(z, at), v = keep(above(twice, Doubles::all(0)), twice * Doubles::all(0.5));
+        const Doubles v = max(beyond<T>(z, at) * Doubles::all(0.5), Doubles::all(0));
         return v * v;
     }
 };
@@ -199,11 +198,12 @@ struct SteepSearch {
     // The bracket is as wide as the sums are uncertain.
     double move(double step, bool over) {
         const double from = t, change = -a_ * step;
+        if (!(std::fabs(change) < kInf)) return t = 0;  // a is beyond a float's range: the search starts at m
         (over ? high : low) = from * (over ? 1 + kMargin : 1 - kMargin);
         t += change;
         if (std::fabs(change) > 1e-9 * from && (!(t >= low && t <= high) || ++steps % 4 == 0))
             t = std::sqrt(low) * std::sqrt(high);
-        return t < 1e-30 ? 0 : std::fabs(t - from) / t;  // as good as m itself
+        return t < 1e-30 ? 0 : std::fabs(t - from) / t;  // a float's v comes no nearer; least_that_fits does
     }
     template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
         return root.rough(Two<V>{fma(z - all<V>(m), all<V>(a_), all<V>(t)), V::all(0)});

@@ -22,7 +22,8 @@ template <class N> SOFTARGMAX_INLINE N as(double x) {
     else return all<N>(x);
 }
 template <class N> SOFTARGMAX_INLINE Two<Doubles> spread(Two<N> x) { return {all<Doubles>(x.hi), all<Doubles>(x.lo)}; }
-// z - c for finite z, its first part rounded once.
+// z - c, its first part rounded once; NaN for infinite z, and where it is beyond the range. What is made of it begins
+// with max(.., 0), which passes over NaN: of a score so far away p is 0.
 template <class N> SOFTARGMAX_INLINE Two<Doubles> less(Doubles z, Two<N> c) {
     const Two<Doubles> by = spread(c), d = two_sum(z, Doubles::all(0) - by.hi);
     const Doubles low = d.lo - by.lo, hi = d.hi + low;
@@ -50,9 +51,9 @@ enum class Power { kRough, kSummed, kResult };
 // e^y, 0 where it is no normal number. A float32 result is good to 2e-10.
 template <Power how, class T, class V> SOFTARGMAX_INLINE V exp_or_zero(Two<V> y) {
     constexpr bool brief = how == Power::kResult && sizeof(T) == 4;
-    const V least = all<V>(Limit<typename V::Scalar>::least);
+    const V least = all<V>(Limit<typename V::Scalar>::least), hi = max(y.hi, least);
     constexpr int terms = brief ? 7 : kExpTerms<typename V::Scalar>;
-    return keep(above(y.hi, least), exp_of<terms>(Two<V>{max(y.hi, least), y.lo}));
+    return keep(above(hi, least), exp_of<terms>(Two<V>{hi, y.lo}));
 }
 
 // v^(1/a), 0 where v is.
@@ -60,9 +61,9 @@ struct Root {
     Twofold inverse_a;
     explicit Root(double a) : inverse_a(inverse(Twofold{a, 0})) {}
     template <Power how, class T, class V> SOFTARGMAX_INLINE V of(Two<V> v) const {
-        const V tiny = all<V>(Limit<typename V::Scalar>::tiny);
-        const auto in = above(v.hi, tiny);
-        const Two<V> positive{max(v.hi, tiny), keep(in, v.lo)};
+        const V tiny = all<V>(Limit<typename V::Scalar>::tiny), hi = max(v.hi, tiny);
+        const auto in = above(hi, tiny);
+        const Two<V> positive{hi, keep(in, v.lo)};
         if constexpr (sizeof(T) == 8 && how != Power::kRough) {
             return keep(in, exp_or_zero<how, T>(times(log_pair(positive), spread(inverse_a))));
         } else {

@@ -53,7 +53,7 @@ def solved(z: Any, axes: tuple[int, ...], alpha: Any, where: Any) -> Solved:
     x = xp.astype(rows.lay(z), rows.dtype)
     if where is not None:
         x = xp.where(rows.lay(where), x, -INF)
-    x = rows.pad(x)
+    x = rows.pad(xp.where(x == -INF, -INF, x))  # has no derivative, whatever comes in
     unknown = xp.isnan(x)
     m = rows.top(xp.where(unknown, -INF, x))
     if isinstance(alpha, float):

@@ -23,9 +23,12 @@ def search_shift(d: Any, e: Any, a: Any) -> Any:
     high = log_n * _mean_decay(a * log_n) * (1.0 + 1e-6) + 1e-30  # (1 - n^-a) / a
     low = at = xp.zeros_like(a)
 
+    def bases(at: Any) -> Any:
+        return xp.where(d > -INF, 1.0 + a * ((xp.where(d > -INF, d, 0.0) - at) + e), 0.0)
+
     def step(at: Any, low: Any, high: Any) -> tuple[Any, Any, Any, Any]:
-        v = 1.0 + a * ((xp.where(d > -INF, d, 0.0) - at) + e)
-        inside = (d > -INF) & (v > 0.0)
+        v = bases(at)
+        inside = v > 0.0
         x = xp.where(inside, (d - at) + e, 0.0)
         safe = xp.where(inside, v, 1.0)
         y = xp.where(a == 0.0, x, xp.log1p(a * x) / xp.where(a == 0.0, 1.0, a))
@@ -37,7 +40,9 @@ def search_shift(d: Any, e: Any, a: Any) -> Any:
         following = at + change
         wild = (xp.abs(change) > 1e-9) & ((following < low) | (following > high))
         following = xp.where(wild, low + (high - low) / 2, following)
-        return following, low, high, (xp.abs(change) <= 1e-9) | (following == at)
+        crossed = xp.any(inside ^ (bases(following) > 0.0), axis=-1, keepdims=True)
+        size = xp.abs(change)
+        return following, low, high, ((size <= 1e-9) & ~crossed) | (size <= 2.0**-50) | (following == at)
 
     return _until(step, at, low, high)[0]
 

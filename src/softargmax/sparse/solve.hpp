@@ -1,43 +1,11 @@
-// The root of sum p = 1 for one row: its candidates, gathered while the maximum is sought, shrink with every step.
+// The root of sum p = 1 for one row, whose candidates shrink with every step.
 #pragma once
 
-#include "core/native/apply.hpp"
-#include "core/native/deal.hpp"
-#include "sparse/maps.hpp"
+#include "sparse/rows.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
-// A T's pack as packs of double, each with sums of its own: a chain of additions waits for itself.
-template <class F> SOFTARGMAX_INLINE void each_half(Pack<float> v, F f) {
-    const Wide w = widen(v);
-    f(w.low, 0);
-    f(w.high, 1);
-}
-template <class F> SOFTARGMAX_INLINE void each_half(Pack<double> v, F f) { f(v, 0); }
-
-// As a T, not above x.
-template <class T> T rounded_down(double x) {
-    const T y = static_cast<T>(x);
-    return static_cast<double>(y) > x ? next_below(y) : y;
-}
-
 constexpr int kMostSteps = 200;
-constexpr std::int64_t kSlack = 2 * 16;  // what `compress` may write behind the end
-
-// Appends the scores above `cut`; `nan` where one of them is.
-template <class T> T* gather(const T* z, std::int64_t n, T cut, T* to, bool& nan) {
-    using V = Pack<T>;
-    const V low = V::all(cut);
-    for (std::int64_t i = 0; i < n; i += V::kLanes) {
-        const V v = V::load_part(z + i, n - i, -std::numeric_limits<T>::infinity());
-        const auto in = above(v, low);
-        if (!any(in)) continue;
-        nan = nan || any(above(v, v));
-        to = compress(in, v, to);
-    }
-    return to;
-}
-
 struct Sums {
     double p = 0, slope = 0;
 };
@@ -53,7 +21,7 @@ template <class T, class F> void rough_sums(const T* z, std::int64_t n, const F&
     for (std::int64_t from = 0; from < n; from += stretch) {
         Rough<V> sum{zero, zero};
         for (std::int64_t i = from; i < n && i < from + stretch; i += V::kLanes) {
-            const V v = V::load_part(z + i, n - i, cut);
+            const V v = scores_at(z, i, n);
             const auto in = above(v, low);
             if (!any(in)) continue;
             end = compress(in, v, end);
@@ -78,15 +46,13 @@ template <bool pairs, class T, class F>
 void exact_sums(const T* z, std::int64_t n, const F& map, ExactSums& sums) {
     using V = Pack<T>;
     const F here = map;
-    const T low = rounded_down<T>(map.cut());
-    const Doubles least = Doubles::all(static_cast<double>(low)), zero = Doubles::all(0);
+    const Doubles zero = Doubles::all(0);
     std::conditional_t<pairs, Sum<double>, PlainSum> p[2];
     Doubles slope[2] = {zero, zero}, curve[2] = {zero, zero};
     Doubles nearest = Doubles::all(-kInf);  // negated
     for (std::int64_t i = 0; i < n; i += V::kLanes) {
-        const V v = V::load_part(z + i, n - i, low);
-        each_half(v, [&](Doubles d, int half) SOFTARGMAX_LAMBDA {
-            const Exact x = here.template exact<T, pairs>(max(d, least));
+        each_half(scores_at(z, i, n), [&](Doubles d, int half) SOFTARGMAX_LAMBDA {
+            const Exact x = here.template exact<T, pairs>(d);
             p[half].add({x.p.hi});
             if constexpr (pairs) p[half].error = p[half].error + x.p.lo;
             slope[half] = slope[half] + x.slope;
@@ -106,35 +72,6 @@ template <class F> double nearer(const F& map, double rest, const ExactSums& sum
     const double step = rest / sums.slope;
     return step + 0.5 * (1 - map.a()) * sums.curve * step * (step / sums.slope);
 }
-
-// The scores of a row that may have p > 0: a list, once all of them fit into it; until then the row itself.
-template <class T, int Size> struct Candidates {
-    Group<T, Size>& group;
-    int g;
-    T* list;
-    std::int64_t capacity, count = 0;
-    bool listed = true;
-
-    // body(scores, how many, where those that stay go) over all; they are a list afterwards if they fit.
-    template <class Body> void each(Body body) {
-        T* to = list;
-        if (listed) {
-            body(list, count, to);
-        } else {
-            listed = true;
-            for (std::int64_t b = 0; b < group.blocks(); ++b) {
-                group.load(b);
-                add(group.scores, group.end(b) - group.begin(b), to, body);
-            }
-        }
-        count = to - list;
-    }
-    template <class Body> void add(const T* z, std::int64_t n, T*& to, Body body) {
-        listed = listed && to - list + n <= capacity;
-        T* spilt = scratch(kWeights).get<T>(kBlock + kSlack);
-        body(z, n, listed ? to : spilt);
-    }
-};
 
 // Moves the map so near to the root that what is left of the way is a step.
 template <class F, class From> void approach(F& map, From& from) {
@@ -161,17 +98,21 @@ template <bool pairs, class F, class From> ExactSums sums_of(const F& map, From&
 template <class F, class From> std::int64_t support_of(const F& map, From& from) {
     using T = std::remove_pointer_t<decltype(from.list)>;
     const F here = map;
-    const T low = rounded_down<T>(map.cut());
-    const Doubles least = Doubles::all(static_cast<double>(low)), zero = Doubles::all(0);
     Count<double> support;
     from.each([&](const T* z, std::int64_t n, T*& to) {
         for (std::int64_t i = 0; i < n; i += Pack<T>::kLanes)
-            each_half(Pack<T>::load_part(z + i, n - i, low), [&](Doubles d, int) SOFTARGMAX_LAMBDA {
-                support.add(above(here.template exact<T>(max(d, least)).p.hi, zero));
+            each_half(scores_at(z, i, n), [&](Doubles d, int) SOFTARGMAX_LAMBDA {
+                support.add(above(here.template exact<T>(d).p.hi, Doubles::all(0)));
             });
         to += n;
     });
     return support.total();
+}
+
+// Whether a step was the last: no score entered or left the support by it, and what it misses is not seen.
+template <class T, class F> bool has_landed(double moved, double of_v, double nearest, double tolerance) {
+    const bool unseen = sizeof(T) == 4 && moved < 1e-5 && of_v <= F::kBeside * nearest;
+    return of_v <= 0.5 * nearest && (moved <= tolerance || unseen);
 }
 
 // The map of a row at the root, to f. Floats do without pairs (half the time of a row with a full support) unless a
@@ -183,12 +124,11 @@ template <class F, class From, class Then> void solved(F map, From& from, Then t
     for (int i = 0;; ++i) {
         const ExactSums sums = pairs ? sums_of<true>(map, from) : sums_of<false>(map, from);
         const double rest = (sums.p.hi - 1) + sums.p.lo, step = nearer(map, rest, sums);
-        const double moved = map.move(step, rest >= 0), a = map.a();
-        const bool beside = sizeof(T) == 4 && moved < 1e-5 && moved * a < F::kBeside * sums.nearest,
-                   landed = moved < map.tolerance() || beside || i == kMostSteps;
+        const double moved = map.move(step, rest >= 0), of_v = moved * map.a();
         const double n = static_cast<double>(from.listed ? from.count : from.group.length),
-                     doubt = pairs ? 0 : (0x1p-51 + n * 0x1p-57) / sums.slope;
-        if (landed && doubt * a <= 0x1p-36 * sums.nearest) return then(map);
+                     doubt = pairs ? 0 : (0x1p-50 + n * 0x1p-57) / sums.slope * map.a();
+        const bool landed = has_landed<T, F>(moved, of_v, sums.nearest, map.tolerance());
+        if ((landed && doubt <= 0x1p-36 * sums.nearest) || i >= kMostSteps) return then(map);
         pairs = pairs || landed;
     }
 }
@@ -203,8 +143,7 @@ template <class From> Beside beside(double o, From& from) {
     from.each([&](const T* z, std::int64_t n, T*& to) {
         const Doubles origin = Doubles::all(o), lowest = Doubles::all(-kInf), zero = Doubles::all(0);
         for (std::int64_t i = 0; i < n; i += Pack<T>::kLanes)
-            each_half(Pack<T>::load_part(z + i, n - i, -std::numeric_limits<T>::infinity()),
-                      [&](Doubles d, int) SOFTARGMAX_LAMBDA {
+            each_half(scores_at(z, i, n), [&](Doubles d, int) SOFTARGMAX_LAMBDA {
                 const auto less = above(origin, d), more = above(d, origin);
                 const auto other = [&](auto in, Doubles x) SOFTARGMAX_LAMBDA {  // x in the mask, else -inf
                     return keep(in, x) + keep(unless(equal(zero, zero), in), lowest);
@@ -216,20 +155,47 @@ template <class From> Beside beside(double o, From& from) {
     });
     return {max_of(below), -max_of(above_o)};
 }
-// o is the least score at which the others' sum, with q = 0, is below 1. Then the sum is convex in q, and Newton's
-// method comes down from 1 over the number of ties.
+// Halfway between two numbers as floats are counted, so that 64 halvings come from any to any other.
+inline double middle(double low, double high) {
+    const auto place = [](double x) {
+        std::int64_t bits;
+        std::memcpy(&bits, &x, sizeof bits);
+        return bits < 0 ? std::numeric_limits<std::int64_t>::min() - bits : bits;
+    };
+    const std::int64_t a = place(low), b = place(high), half = (a & b) + ((a ^ b) >> 1),
+                       bits = half < 0 ? std::numeric_limits<std::int64_t>::min() - half : half;
+    double x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
+// o is the least score at which the others' sum, with q = 0, is below 1: next to where the search ended, or between a
+// score at which it is (the maximum is one) and one at which it is not.
+template <class From, class Fits> double least_that_fits(double o, double top, From& from, Fits fits) {
+    double low = -kInf, high = o;
+    if (!fits(o)) {
+        low = o;
+        high = beside(o, from).above;
+        if (!fits(high)) {
+            low = high;
+            high = top;
+        }
+    }
+    for (;;) {
+        const double next = beside(high, from).below;
+        if (!(next > low) || !fits(next)) return high;
+        high = next;
+        const double half = beside(middle(low, high), from).above;
+        (fits(half) ? high : low) = half;
+    }
+}
+// With o, the sum is convex in q, and Newton's method comes down from 1 over the number of ties.
 template <class From, class Then> void solved(SteepSearch search, From& from, Then then) {
     approach(search, from);
-    double o = beside(search.threshold(), from).above;
     const auto fits = [&](double origin) {
         const ExactSums sums = sums_of<true>(Steep(search.a_, origin, 0), from);
         return sums.p.hi - 1 + sums.p.lo < 0;
     };
-    if (fits(o))
-        for (double next; (next = beside(o, from).below) > -kInf && fits(next);) o = next;
-    else do
-            o = beside(o, from).above;
-        while (!fits(o));
+    const double o = least_that_fits(beside(search.threshold(), from).above, search.m, from, fits);
     double q = 1 / sums_of<true>(Steep(search.a_, o, 0), from).slope;  // ties alone have a slope there
     for (int i = 0;; ++i) {
         const ExactSums sums = sums_of<true>(Steep(search.a_, o, q), from);

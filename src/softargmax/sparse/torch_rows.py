@@ -110,7 +110,7 @@ class Support:
         self.a = torch.tensor(order - 1.0, dtype=torch.float64) if alpha is None else alpha - 1.0
         self.p = torch.where(self.inside, p.double(), 1.0)
         self.log = self.p.log()
-        self.s = self.only(((1.0 - self.a) * self.log).clamp(max=700.0).exp())  # beyond, all are taken as alike
+        self.s = self.only(((1.0 - self.a) * self.log).clamp(max=600.0).exp())  # beyond, all are taken as alike
         self.total = row_sum(self.s, axes)
         self.total = torch.where(self.total == 0, 1.0, self.total)
 
