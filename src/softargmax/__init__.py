@@ -11,6 +11,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from softargmax.attend import AttentionWithLse as AttentionWithLse
+    from softargmax.attend import attention as attention
+    from softargmax.attend import attention_with_lse as attention_with_lse
+    from softargmax.attend import entropy_invariant_scale as entropy_invariant_scale
+    from softargmax.attend import qk_norm as qk_norm
     from softargmax.core.dispatch import using as using
     from softargmax.core.native import get_num_threads as get_num_threads
     from softargmax.core.native import set_num_threads as set_num_threads
@@ -67,6 +72,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "softargmax.attend": (
+        "AttentionWithLse",
+        "attention",
+        "attention_with_lse",
+        "entropy_invariant_scale",
+        "qk_norm",
+    ),
     "softargmax.core.dispatch": ("using",),
     "softargmax.core.native": ("get_num_threads", "set_num_threads"),
     "softargmax.core.state": ("State",),

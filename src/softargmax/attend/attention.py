@@ -1,0 +1,172 @@
+"""Softmax as soft addressing: what a query reads from a memory of keys and values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from softargmax.attend.options import beside_of, heads_of, options_of
+from softargmax.attend.results import AttentionWithLse
+from softargmax.core import check
+from softargmax.core.dispatch import implementation, namespace
+
+
+def attention(  # noqa: PLR0913 each is asked for by its name
+    q: Any,
+    k: Any,
+    v: Any,
+    /,
+    *,
+    scale: Any = None,
+    causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    mask: Any = None,
+    bias: Any = None,
+    softcap: float | None = None,
+    sink: Any = None,
+    alpha: Any = 1.0,
+    key_lengths: Any = None,
+) -> Any:
+    r"""The values of a memory, averaged by how well their keys match each query.
+
+    .. math::
+        S_{ij} = c \tanh\!\left(\frac{s_i \langle q_i, k_j\rangle}{c}\right) + b_{ij}, \qquad
+        o_i = \sum_{j \text{ seen by } i} p_{ij} v_j, \qquad
+        p_{ij} = \frac{e^{S_{ij}}}{e^{\mathrm{sink}} + \sum_{j' \text{ seen by } i} e^{S_{ij'}}}
+
+    Parameters
+    ----------
+    q : array_like, shape (..., H, L, D)
+        Queries: of each entry of the batch, H heads of L vectors.
+    k : array_like, shape (..., G, K, D)
+        Keys; G divides H, and H / G query heads next to each other share a head of keys.
+    v : array_like, shape (..., G, K, Dv)
+        Values.
+    scale : float or array, optional
+        s, a number, or an array that broadcasts with (..., H, L); 1 / sqrt(D) without it.
+    causal : bool
+        Whether a query sees no key behind its own place. The last query stands at the last key, as decoding needs it
+        (torch's `is_causal` aligns the first ones, which is the same where L = K).
+    window : (int or None, int or None), optional
+        How many keys a query sees to the left and to the right of its own place; None: all.
+    mask : array of bool, optional
+        True where a query sees a key; broadcasts with (..., H, L, K).
+    bias : array, optional
+        b, added to the scores after the soft-cap; broadcasts with (..., H, L, K). A key with -inf is not seen.
+    softcap : float, optional
+        c; without it S is the scaled product.
+    sink : array, optional
+        A score without a value, one number per head, or one for all; 0 is softmax1. Without it there is none.
+    alpha : float or array
+        1 is softmax; above it p is the entmax of that order over the keys (and the sink), sparsemax at 2: a number, or
+        an array that broadcasts with (..., H, L).
+    key_lengths : array of int, optional
+        How many keys there are, one per entry of the batch: what stands behind them is not seen.
+
+    Returns
+    -------
+    array, shape (..., H, L, Dv)
+        The output, in q's dtype. Of a query that sees no key it is 0.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong kind or dtype; if it has a wrong shape or value.
+
+    Notes
+    -----
+    All restrictions combine: a query sees the keys that each of them leaves it. A NaN or an infinity in a key or value
+    that it does not see reaches neither its output nor a gradient.
+
+    Scores are never all there at once: they are made a few queries at a time.
+
+    See Also
+    --------
+    attention_with_lse : also log sum exp of every query's scores.
+    entropy_invariant_scale : a scale for contexts of any length.
+    entmax : p of orders above 1.
+
+    References
+    ----------
+    Vaswani et al. (2017), Attention is all you need, section 3.2.1. arXiv:1706.03762.
+    Correia, Niculae & Martins (2019), Adaptively sparse transformers, section 3 (alpha). arXiv:1909.00015.
+    Xiao et al. (2024), Efficient streaming language models with attention sinks, section 3.2. arXiv:2309.17453.
+
+    Examples
+    --------
+    >>> import numpy as np, softargmax
+    >>> q = np.array([[[4.0, 0.0]]])
+    >>> k = np.array([[[1.0, 0.0], [0.0, 1.0]]])
+    >>> v = np.array([[[10.0], [20.0]]])
+    >>> softargmax.attention(q, k, v, scale=1.0).round(2)
+    array([[[10.18]]])
+    >>> softargmax.attention(q, k, v, scale=1.0, alpha=2.0)
+    array([[[10.]]])
+    """
+    heads = heads_of(q, k, v)
+    options = options_of(causal, window, softcap)
+    beside = beside_of(heads, scale, mask, bias, sink, alpha, key_lengths)
+    return implementation("attend", heads.q).attention(heads, beside, options).output
+
+
+def attention_with_lse(  # noqa: PLR0913 each is asked for by its name
+    q: Any,
+    k: Any,
+    v: Any,
+    /,
+    *,
+    scale: Any = None,
+    causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    mask: Any = None,
+    bias: Any = None,
+    softcap: float | None = None,
+    sink: Any = None,
+    key_lengths: Any = None,
+) -> AttentionWithLse:
+    r"""Attention, and log sum exp of every query's scores, from which p can be had again.
+
+    .. math:: \mathrm{lse}_i = \log\left(e^{\mathrm{sink}} + \sum_{j \text{ seen by } i} e^{S_{ij}}\right)
+
+    Parameters
+    ----------
+    q, k, v : array_like
+        Queries, keys and values as in `attention`.
+    scale, causal, window, mask, bias, softcap, sink, key_lengths
+        As in `attention`; its `alpha` is 1 here, as other orders have no lse.
+
+    Returns
+    -------
+    AttentionWithLse
+        output as `attention` has it, and lse of shape (..., H, L), float32 for half inputs, else in q's dtype: -inf
+        where no key is seen, and there is no sink.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `attention`.
+
+    Notes
+    -----
+    Gradients flow through both results.
+
+    See Also
+    --------
+    attention : the output alone.
+    State : what attention over parts of the keys is merged by.
+
+    References
+    ----------
+    Dao et al. (2022), FlashAttention, section 3.1. arXiv:2205.14135.
+
+    Examples
+    --------
+    >>> import numpy as np, softargmax
+    >>> q, k = np.array([[[1.0, 0.0]]]), np.array([[[1.0, 0.0], [0.0, 1.0]]])
+    >>> softargmax.attention_with_lse(q, k, k, scale=1.0).lse.round(4)
+    array([[1.3133]])
+    """
+    heads = heads_of(q, k, v)
+    options = options_of(causal, window, softcap)
+    beside = beside_of(heads, scale, mask, bias, sink, 1.0, key_lengths)
+    found = implementation("attend", heads.q).attention(heads, beside, options)
+    return AttentionWithLse(found.output, namespace(found.lse).astype(found.lse, check.row_dtype(None, heads.q)))

@@ -1,0 +1,141 @@
+"""The definition of attention, a few queries at a time, in any array-API library:
+
+    S = softcap(scale q k^T) + bias        p = entmax_alpha(S) over the keys a query sees        output = p v
+
+The sink is a score more, without a value. Sums run over the keys that are seen: whatever stands in another key or its
+value reaches neither the output nor a gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from softargmax.attend.results import AttentionWithLse
+from softargmax.core.chunks import SIZE, cut
+from softargmax.core.dispatch import device_of, frozen, namespace
+from softargmax.core.exact import working_dtype
+from softargmax.normalize import softmax_with_lse
+from softargmax.sparse import entmax
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from softargmax.attend.options import Beside, Heads, Options
+
+INF = math.inf
+
+
+@np.errstate(all="ignore")
+def attention(heads: Heads, beside: Beside, options: Options) -> AttentionWithLse:
+    """The output, in q's dtype, and lse in working precision (of other orders than 1: NaN)."""
+    q, k, v = _grouped(heads)
+    xp, dtype = namespace(q), working_dtype(q, namespace(q))
+    k, v = xp.astype(k, dtype), xp.astype(v, dtype)
+    outputs, lses = [], []
+    for part in _parts(heads, beside):
+        z, seen = _scores(xp.astype(q[..., part, :], dtype), k, part, heads, beside, options)
+        p, lse = _normalized(z, beside, part)
+        outputs.append(_times(_grouped_scores(p, heads), v, _grouped_scores(seen & (z > -INF), heads)))
+        lses.append(lse)
+    shape = (*heads.q.shape[:-1], v.shape[-1])
+    output = xp.reshape(xp.concat(outputs, axis=-2), shape)
+    return AttentionWithLse(xp.astype(output, heads.q.dtype), xp.concat(lses, axis=-1))
+
+
+def _grouped(heads: Heads) -> tuple[Any, Any, Any]:
+    """Heads that share keys beside each other: q (..., G, H / G, L, D), k and v (..., G, 1, K, D)."""
+    xp = namespace(heads.q)
+    *leading, count, length, width = heads.q.shape
+    groups = heads.k.shape[-3]
+    q = xp.reshape(heads.q, (*leading, groups, count // max(groups, 1), length, width))
+    return q, xp.expand_dims(heads.k, axis=-3), xp.expand_dims(heads.v, axis=-3)
+
+
+def _grouped_scores(z: Any, heads: Heads) -> Any:
+    """(..., H, L, K) as (..., G, H / G, L, K)."""
+    *leading, count, length, keys = z.shape
+    groups = heads.k.shape[-3]
+    return namespace(z).reshape(z, (*leading, groups, count // max(groups, 1), length, keys))
+
+
+def _parts(heads: Heads, beside: Beside) -> Iterator[slice]:
+    """Slices of the queries, so small that their scores are few."""
+    length, rows = heads.q.shape[-2], math.prod(heads.q.shape[:-2]) * heads.k.shape[-2]
+    given = tuple(x for x in (*heads, *beside) if hasattr(x, "shape"))
+    step = max(1, SIZE // max(rows, 1)) if cut(given) else max(length, 1)
+    return (slice(start, min(start + step, length)) for start in range(0, max(length, 1), step))
+
+
+def _scores(q: Any, k: Any, part: slice, heads: Heads, beside: Beside, options: Options) -> tuple[Any, Any]:
+    """The scores of some queries, -inf where a key is not seen, and where one is."""
+    xp = namespace(q)
+    shape = (*heads.scores[:-2], part.stop - part.start, heads.scores[-1])
+    z = xp.reshape(_product(q, k), shape)
+    out = z == -INF
+    z = z * _piece(beside.scale, part)
+    if options.softcap is not None:
+        z = options.softcap * xp.tanh(z / options.softcap)
+    if beside.bias is not None:
+        bias = xp.astype(_piece(beside.bias, part), z.dtype)
+        out = out | (bias == -INF)
+        z = z + xp.where(bias == -INF, 0.0, bias)
+    seen = xp.broadcast_to(visible(part, heads, beside, options), shape) & ~out
+    return xp.where(seen, z, -INF), seen
+
+
+def visible(part: slice, heads: Heads, beside: Beside, options: Options) -> Any:
+    """Which keys the queries of a part see, whatever their scores: broadcasts with (..., heads, queries, keys)."""
+    xp, device = namespace(heads.q), device_of(heads.q)
+    length, keys = heads.scores[-2:]
+    count = keys if beside.lengths is None else beside.lengths
+    key = xp.arange(keys, device=device)
+    place = xp.expand_dims(xp.arange(part.start, part.stop, device=device), axis=-1) + (count - length)
+    seen = key < count
+    if options.left is not None:
+        seen = seen & (key >= place - options.left)
+    if options.right is not None:
+        seen = seen & (key <= place + options.right)
+    return seen if beside.mask is None else seen & _piece(beside.mask, part)
+
+
+def _piece(array: Any, part: slice) -> Any:
+    """What stands beside some of the queries."""
+    if not hasattr(array, "shape") or array.ndim < 2 or array.shape[-2] == 1:
+        return array
+    return array[..., part, :]
+
+
+def _normalized(z: Any, beside: Beside, part: slice) -> tuple[Any, Any]:
+    """p over the keys, and lse with the sink's part; 0 and -inf where there is nothing."""
+    xp = namespace(z)
+    keys = z.shape[-1]
+    if beside.sink is not None:
+        sink = xp.reshape(xp.astype(beside.sink, z.dtype), (-1, 1, 1))
+        z = xp.concat([z, xp.broadcast_to(sink, (*z.shape[:-1], 1))], axis=-1)
+    if isinstance(beside.alpha, float) and beside.alpha == 1.0:
+        p, lse = softmax_with_lse(z)
+        return p[..., :keys], lse
+    p = entmax(z, _piece(beside.alpha, part))
+    return p[..., :keys], xp.full(z.shape[:-1], math.nan, dtype=z.dtype, device=device_of(z))
+
+
+def _product(q: Any, k: Any) -> Any:
+    """q k^T. Of a key that is not finite the product is a constant: what is not seen of it moves nothing."""
+    xp = namespace(q)
+    turned = xp.matrix_transpose(k)
+    whole = xp.all(xp.isfinite(turned), axis=-2, keepdims=True)
+    safe = q @ xp.where(xp.isfinite(turned), turned, 0.0)
+    return xp.where(whole, safe, frozen(q) @ frozen(turned))
+
+
+def _times(p: Any, v: Any, seen: Any) -> Any:
+    """p v over the keys that are seen."""
+    xp = namespace(p)
+    found = p @ xp.where(xp.isfinite(v), v, 0.0)
+    at = xp.astype(seen, p.dtype)
+    high, low, nan = (at @ xp.astype(mask, p.dtype) > 0.0 for mask in (v == INF, v == -INF, xp.isnan(v)))
+    found = xp.where(high, INF, xp.where(low, -INF, found))
+    return xp.where(nan | (high & low), math.nan, found)

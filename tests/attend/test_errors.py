@@ -1,0 +1,93 @@
+"""What attention refuses, and in which words."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import softargmax as s
+
+Q, K, V = np.ones((2, 4, 3, 5)), np.ones((2, 2, 6, 5)), np.ones((2, 2, 6, 7))
+BAD: dict[str, list[tuple[Any, type[Exception], str]]] = {
+    "scale": [
+        (np.ones((4, 2)), ValueError, r"shape \(4, 2\); .* the heads' queries, \(2, 4, 3\)"),
+        (math.nan, ValueError, "a finite number"),
+        (math.inf, ValueError, "a finite number"),
+        ("1", TypeError, "number"),
+    ],
+    "causal": [(1, TypeError, "True or False"), (None, TypeError, "True or False")],
+    "window": [
+        (3, TypeError, r"\(left, right\)"),
+        ((1, 2, 3), TypeError, r"\(left, right\)"),
+        ((-1, 0), ValueError, "0 or above"),
+        ((1.5, 0), TypeError, "an integer"),
+        ((True, 0), TypeError, "an integer"),
+    ],
+    "mask": [
+        (np.ones((3, 6)), TypeError, "float64; it may be bool"),
+        (np.ones((3, 5), bool), ValueError, r"\(3, 5\) does not broadcast to \(2, 4, 3, 6\)"),
+        (np.ones((3, 2, 4, 3, 6), bool), ValueError, "does not broadcast"),
+    ],
+    "bias": [(np.ones((4, 6)), ValueError, r"does not broadcast"), (np.ones(6, complex), TypeError, "complex128")],
+    "softcap": [(0.0, ValueError, "above 0"), (-1.0, ValueError, "above 0"), ("1", TypeError, "above 0")],
+    "sink": [(np.ones(2), ValueError, r"one number per head, \(4,\)"), (np.ones((1, 4)), ValueError, "per head")],
+    "alpha": [(0.9, ValueError, "1 or above"), (math.nan, ValueError, "1 or above"), (np.ones(5), ValueError, "shape")],
+    "key_lengths": [
+        ([3.0, 1.0], TypeError, "integers"),
+        ([3, 7], ValueError, "from 0 to 6"),
+        ([-1, 6], ValueError, "from 0 to 6"),
+        ([1, 2, 3], ValueError, r"that of the batch, \(2,\)"),
+    ],
+}
+CASES = [(name, *case) for name, cases in BAD.items() for case in cases]
+
+
+@pytest.mark.parametrize(("name", "value", "error", "words"), CASES)
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_errors_name_the_argument(library: str, name: str, value: Any, error: type[Exception], words: str) -> None:
+    qkv: list[Any] = [Q, K, V]
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        qkv, value = list(map(torch.tensor, qkv)), torch.tensor(value) if isinstance(value, np.ndarray) else value
+        words = words.replace("float64", "torch.float64")
+    with pytest.raises(error, match=rf"^{name}: .*{words}|^{name}: {words}"):
+        s.attention(*qkv, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "v", "error", "words"),
+    [
+        (Q[0, 0], K, V, ValueError, r"^q: shape \(3, 5\)"),
+        (Q, K[..., :4], V, ValueError, r"^k: shape \(2, 2, 6, 4\)"),
+        (Q, K[:1], V, ValueError, r"^k: shape \(1, 2, 6, 5\)"),
+        (Q, K, V[:, :, :5], ValueError, r"^v: shape \(2, 2, 5, 7\)"),
+        (Q[:, :3], K, V, ValueError, r"^k: 2 heads; .* 3"),
+        (Q, K[:, :0], V[:, :0], ValueError, r"^k: 0 heads"),
+        (Q, K.astype("f4"), V, TypeError, r"float32"),
+        (Q + 1j, K, V, TypeError, r"^q: dtype complex128"),
+        (Q, "k", V, TypeError, r"^k: "),
+    ],
+)
+def test_what_does_not_fit(q: Any, k: Any, v: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        s.attention(q, k, v)
+
+
+def test_other_orders_have_no_lse() -> None:
+    with pytest.raises(TypeError, match="alpha"):
+        s.attention_with_lse(Q, K, V, alpha=1.5)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3, 5), (2, 0, 3, 5), (2, 4, 0, 5), (2, 4, 3, 0)])
+def test_empty_arrays(shape: tuple[int, ...]) -> None:
+    q, k = np.ones(shape), np.ones((shape[0], min(shape[1], 2), 6, shape[3]))
+    v = np.ones((*k.shape[:-1], 7))
+    found = s.attention_with_lse(q, k, v)
+    assert found.output.shape == (*shape[:-1], 7)
+    assert found.lse.shape == shape[:-1]
+    none = s.attention_with_lse(q, k[..., :0, :], v[..., :0, :])
+    np.testing.assert_array_equal(none.output, np.zeros((*shape[:-1], 7)))
+    np.testing.assert_array_equal(none.lse, np.full(shape[:-1], -math.inf))
