@@ -113,7 +113,7 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
     where: Any = None,
     dtype: Any = None,
 ) -> Any:
-    r"""The Fenchel-Young loss of entmax: convex in the scores, not negative, 0 where p is the target.
+    r"""The Fenchel-Young loss of entmax: convex in the scores; but for rounding not negative, 0 where p is the target.
 
     .. math::
         \ell = w_y \left(\langle p - t, z\rangle + H_\alpha(p) - H_\alpha(t)\right), \qquad
