@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any, NamedTuple
 
 from softargmax.core import arrays, check
-from softargmax.core.dispatch import device_of, namespace
+from softargmax.core.dispatch import namespace
+from softargmax.core.targets import integer
 
 
 class Options(NamedTuple):
@@ -77,25 +77,22 @@ def _sides(window: Any) -> tuple[int | None, int | None]:
     may = "it may be (left, right), each an integer, 0 or above, or None: without a limit"
     if not isinstance(window, (tuple, list)) or len(window) != 2:
         raise TypeError(f"window: {window!r}; {may}")
-    found = []
-    for side in window:
-        if side is not None and (isinstance(side, bool) or not hasattr(side, "__index__")):
-            raise TypeError(f"window: {window!r}; {may}")
-        if side is not None and operator.index(side) < 0:
-            raise ValueError(f"window: {window!r}; {may}")
-        found.append(None if side is None else operator.index(side))
-    return found[0], found[1]
+    left, right = (None if side is None else integer(side, "window") for side in window)
+    if min(left or 0, right or 0) < 0:
+        raise ValueError(f"window: {window!r}; {may}")
+    return left, right
 
 
 def beside_of(heads: Heads, scale: Any, mask: Any, bias: Any, sink: Any, alpha: Any, key_lengths: Any) -> Beside:
     """Everything that stands beside q, k and v."""
     shape, q = heads.scores, heads.q
-    finite = "a finite number"
+    each, axes = "the heads' queries", (q.ndim - 1,)
     if scale is None:
         scale = 1.0 / math.sqrt(q.shape[-1]) if q.shape[-1] else 1.0
     else:
-        scale = _per_query(scale, q, shape, "scale", lambda x: abs(x) < math.inf, finite)
-    alpha = _per_query(alpha, q, shape, "alpha", lambda a: (a >= 1.0) & (a < math.inf), "a finite number, 1 or above")
+        scale = check.within(scale, q, axes, "scale", lambda x: abs(x) < math.inf, "a finite number", each)
+    may = "a finite number, 1 or above"
+    alpha = check.within(alpha, q, axes, "alpha", lambda a: (a >= 1.0) & (a < math.inf), may, each)
     if mask is not None:
         mask = _fits(arrays.like(mask, q, "mask"), shape, "mask")
         if arrays.dtype_name(mask.dtype) != "bool":
@@ -107,12 +104,6 @@ def beside_of(heads: Heads, scale: Any, mask: Any, bias: Any, sink: Any, alpha: 
         if not check.broadcasts(tuple(sink.shape), (shape[-3],)):
             raise ValueError(f"sink: shape {tuple(sink.shape)}; it may be one number per head, ({shape[-3]},)")
     return Beside(scale, mask, bias, sink, alpha, None if key_lengths is None else _lengths(key_lengths, q, shape))
-
-
-def _per_query(value: Any, q: Any, shape: tuple[int, ...], name: str, holds: Any, may: str) -> Any:
-    """A float, or an array that broadcasts with (..., heads, queries), with an axis of 1 for the keys."""
-    scores = namespace(q).zeros((*shape[:-1], 1), dtype=q.dtype, device=device_of(q))
-    return check.within(value, scores, (len(shape) - 1,), name, holds, may, "the heads' queries")
 
 
 def _fits(array: Any, shape: tuple[int, ...], name: str) -> Any:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.attend.results import AttentionWithLse
-from softargmax.core.chunks import SIZE, cut
+from softargmax.core import check
+from softargmax.core.chunks import SIZE, cut, piece
 from softargmax.core.dispatch import device_of, frozen, namespace
 from softargmax.core.exact import working_dtype
 from softargmax.normalize import softmax_with_lse
@@ -75,11 +76,11 @@ def _scores(q: Any, k: Any, part: slice, heads: Heads, beside: Beside, options: 
     shape = (*heads.scores[:-2], part.stop - part.start, heads.scores[-1])
     z = xp.reshape(_product(q, k), shape)
     out = z == -INF
-    z = z * _piece(beside.scale, part)
+    z = z * piece(beside.scale, -2, part.start, part.stop)
     if options.softcap is not None:
         z = options.softcap * xp.tanh(z / options.softcap)
     if beside.bias is not None:
-        bias = xp.astype(_piece(beside.bias, part), z.dtype)
+        bias = xp.astype(piece(beside.bias, -2, part.start, part.stop), z.dtype)
         out = out | (bias == -INF)
         z = z + xp.where(bias == -INF, 0.0, bias)
     seen = xp.broadcast_to(visible(part, heads, beside, options), shape) & ~out
@@ -98,14 +99,7 @@ def visible(part: slice, heads: Heads, beside: Beside, options: Options) -> Any:
         seen = seen & (key >= place - options.left)
     if options.right is not None:
         seen = seen & (key <= place + options.right)
-    return seen if beside.mask is None else seen & _piece(beside.mask, part)
-
-
-def _piece(array: Any, part: slice) -> Any:
-    """What stands beside some of the queries."""
-    if not hasattr(array, "shape") or array.ndim < 2 or array.shape[-2] == 1:
-        return array
-    return array[..., part, :]
+    return seen if beside.mask is None else seen & piece(beside.mask, -2, part.start, part.stop)
 
 
 def _normalized(z: Any, beside: Beside, part: slice) -> tuple[Any, Any]:
@@ -118,7 +112,7 @@ def _normalized(z: Any, beside: Beside, part: slice) -> tuple[Any, Any]:
     if isinstance(beside.alpha, float) and beside.alpha == 1.0:
         p, lse = softmax_with_lse(z)
         return p[..., :keys], lse
-    p = entmax(z, _piece(beside.alpha, part))
+    p = entmax(z, piece(beside.alpha, -2, part.start, part.stop))
     return p[..., :keys], xp.full(z.shape[:-1], math.nan, dtype=z.dtype, device=device_of(z))
 
 
@@ -126,6 +120,8 @@ def _product(q: Any, k: Any) -> Any:
     """q k^T. Of a key that is not finite the product is a constant: what is not seen of it moves nothing."""
     xp = namespace(q)
     turned = xp.matrix_transpose(k)
+    if _known_finite(k):
+        return q @ turned
     whole = xp.all(xp.isfinite(turned), axis=-2, keepdims=True)
     safe = q @ xp.where(xp.isfinite(turned), turned, 0.0)
     return xp.where(whole, safe, frozen(q) @ frozen(turned))
@@ -134,8 +130,16 @@ def _product(q: Any, k: Any) -> Any:
 def _times(p: Any, v: Any, seen: Any) -> Any:
     """p v over the keys that are seen."""
     xp = namespace(p)
+    if _known_finite(v):
+        return p @ v
     found = p @ xp.where(xp.isfinite(v), v, 0.0)
     at = xp.astype(seen, p.dtype)
     high, low, nan = (at @ xp.astype(mask, p.dtype) > 0.0 for mask in (v == INF, v == -INF, xp.isnan(v)))
     found = xp.where(high, INF, xp.where(low, -INF, found))
     return xp.where(nan | (high & low), math.nan, found)
+
+
+def _known_finite(x: Any) -> bool:
+    """Whether it may be looked at and is finite: what follows takes one product then, not two to four."""
+    xp = namespace(x)
+    return check.seen(x) and bool(xp.all(xp.isfinite(x)))

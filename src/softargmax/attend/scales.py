@@ -11,7 +11,7 @@ import numpy as np
 from softargmax.core import arrays, check
 from softargmax.core.dispatch import as_number, namespace
 from softargmax.core.exact import working_dtype
-from softargmax.core.targets import between
+from softargmax.core.targets import between, integer
 
 
 class NormalizedQK(NamedTuple):
@@ -68,8 +68,7 @@ def entropy_invariant_scale(n: Any, d: int, /, kappa: Any = 1.0) -> Any:
     >>> softargmax.entropy_invariant_scale(np.arange(1, 4), 2).round(4)
     array([0.    , 0.3466, 0.5493])
     """
-    if isinstance(d, bool) or not hasattr(d, "__index__"):
-        raise TypeError(f"d: {d!r}; it may be an integer, 1 or above")
+    d = integer(d, "d")
     if d < 1:
         raise ValueError(f"d: {d}; it may be an integer, 1 or above")
     numbers = isinstance(n, Real) and isinstance(kappa, Real)

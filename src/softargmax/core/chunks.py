@@ -32,7 +32,7 @@ def by_rows(compute: Callable[..., Any], axes: tuple[int, ...], *arguments: Any)
     axis = rows[0]
     step = max(1, SIZE * z.shape[axis] // size)
     bounds = ((start, start + step) for start in range(0, z.shape[axis], step))
-    parts = [compute(*(_piece(x, axis - z.ndim, *bound) for x in arguments)) for bound in bounds]
+    parts = [compute(*(piece(x, axis - z.ndim, *bound) for x in arguments)) for bound in bounds]
     if not isinstance(parts[0], tuple):
         return _joined(parts, axis, axes, z.ndim)
     return type(parts[0])(*(_joined(part, axis, axes, z.ndim) for part in zip(*parts, strict=True)))
@@ -53,10 +53,12 @@ def cut(arguments: tuple[Any, ...]) -> bool:
     return all(all_direct(one if isinstance(one, Scale) else (one,)) for one in arguments)
 
 
-def _piece(argument: Any, axis: int, start: int, stop: int) -> Any:
+def piece(argument: Any, axis: int, start: int, stop: int) -> Any:
     """A slice along an axis counted from the end; what does not reach there, or is 1 long there, serves every slice."""
+    if argument is None or isinstance(argument, float):
+        return argument
     if isinstance(argument, Scale):
-        return argument if isinstance(argument.hi, float) else Scale(*(_piece(x, axis, start, stop) for x in argument))
-    if argument is None or argument.ndim < -axis or argument.shape[axis] == 1:
+        return Scale(*(piece(x, axis, start, stop) for x in argument))
+    if argument.ndim < -axis or argument.shape[axis] == 1:
         return argument
     return argument[(..., slice(start, stop), *(slice(None),) * (-axis - 1))]
