@@ -103,6 +103,6 @@ int main() {
                 for (double spread : {1.0, 40.0, 1e4})
                     for (bool columns : {false, true})
                         for (double temperature : {1.0, 3.7, -2.0})
-                            one(op, type, 5, cols, spread, columns, temperature);
+                            one(op, type, 3, cols, spread, columns, temperature);
     return 0;
 }

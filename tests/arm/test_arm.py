@@ -21,7 +21,7 @@ NORMALIZE, SAMPLE = (SOURCE / room / "kernels.cpp" for room in ("normalize", "sa
 PROGRAMS = {
     "states": ([HERE / "bits.cpp"], 56),
     "operations": ([HERE / "operations.cpp", NORMALIZE], 1800),
-    "draws": ([HERE / "draws.cpp", SAMPLE], 420),
+    "draws": ([HERE / "draws.cpp", SAMPLE], 425),
 }
 
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", f"-I{SOURCE}", "-fopenmp"]

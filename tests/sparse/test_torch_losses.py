@@ -111,18 +111,17 @@ def test_map_modules() -> None:
 
 
 @pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0, 3.0])
-@pytest.mark.parametrize("incoming", [math.nan, math.inf])
 @pytest.mark.parametrize("length", [40, 80])
 def test_an_incoming_gradient_that_is_no_number_stays_in_the_support(
-    length: int, incoming: float, alpha: float, differentiating: Backend
+    length: int, alpha: float, differentiating: Backend
 ) -> None:
-    row = np.full((1, length), -math.inf, np.float32)
-    row[0, :4] = 1, 0.98, 0.97, -50
-    y, g = differentiating.array([0], "int32"), differentiating.array([incoming], "float32")
+    row = np.full((2, length), -math.inf, np.float32)
+    row[:, :4] = 1, 0.98, 0.97, -50
+    y, g = differentiating.array([0, 0], "int32"), differentiating.array([math.nan, math.inf], "float32")
     with differentiating.using():
         found = differentiating.gradient(
             lambda z: s.entmax_loss(z, y, alpha, reduction="none"), differentiating.array(row), g
         )
-    assert not np.isfinite(found[0, :3]).any()
+    assert not np.isfinite(found[:, :3]).any()
     outside = 3 if differentiating.implementation == "native" else 4  # where p is 0, and where the score is -inf
-    np.testing.assert_array_equal(found[0, outside:], 0)
+    np.testing.assert_array_equal(found[:, outside:], 0)
