@@ -22,28 +22,52 @@ from softargmax.normalize import softmax_with_lse
 from softargmax.sparse import entmax
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from softargmax.attend.options import Beside, Heads, Options
 
 INF = math.inf
 
 
-@np.errstate(all="ignore")
 def attention(heads: Heads, beside: Beside, options: Options) -> AttentionWithLse:
     """The output, in q's dtype, and lse in working precision (of other orders than 1: NaN)."""
+    length = heads.q.shape[-2]
+    given = tuple(x for x in (*heads, *beside) if hasattr(x, "shape"))
+    found = [
+        some(*part_of(heads, beside, part), options, part.start, length)
+        for part in parts(heads, SIZE if cut(given) else None)
+    ]
+    xp = namespace(heads.q)
+    return AttentionWithLse(
+        xp.concat([one.output for one in found], axis=-2), xp.concat([one.lse for one in found], axis=-1)
+    )
+
+
+def parts(heads: Heads, size: int | None) -> list[slice]:
+    """Slices of the queries with so many scores, or a query's; None: one of all."""
+    length, rows = heads.q.shape[-2], math.prod(heads.q.shape[:-2]) * heads.k.shape[-2]
+    step = max(1, length if size is None else size // max(rows, 1))
+    return [slice(start, min(start + step, length)) for start in range(0, max(length, 1), step)]
+
+
+def part_of(heads: Heads, beside: Beside, part: slice) -> tuple[Heads, Beside]:
+    """The same of some queries."""
+    scale, mask, bias, alpha = (
+        piece(x, -2, part.start, part.stop) for x in (beside.scale, beside.mask, beside.bias, beside.alpha)
+    )
+    q = heads.q[..., part, :]
+    return heads._replace(q=q), beside._replace(scale=scale, mask=mask, bias=bias, alpha=alpha)
+
+
+@np.errstate(all="ignore")
+def some(heads: Heads, beside: Beside, options: Options, start: int, length: int) -> AttentionWithLse:
+    """Attention of some queries, the first of which is number `start` of `length`."""
     q, k, v = _grouped(heads)
     xp, dtype = namespace(q), working_dtype(q, namespace(q))
     k, v = xp.astype(k, dtype), xp.astype(v, dtype)
-    outputs, lses = [], []
-    for part in _parts(heads, beside):
-        z, seen = _scores(xp.astype(q[..., part, :], dtype), k, part, heads, beside, options)
-        p, lse = _normalized(z, beside, part)
-        outputs.append(_times(_grouped_scores(p, heads), v, _grouped_scores(seen & (z > -INF), heads)))
-        lses.append(lse)
+    z, seen = _scores(xp.astype(q, dtype), k, visible(start, length, heads, beside, options), heads, beside, options)
+    p, lse = _normalized(z, beside)
+    output = _times(_grouped_scores(p, heads), v, _grouped_scores(seen & (z > -INF), heads))
     shape = (*heads.q.shape[:-1], v.shape[-1])
-    output = xp.reshape(xp.concat(outputs, axis=-2), shape)
-    return AttentionWithLse(xp.astype(output, heads.q.dtype), xp.concat(lses, axis=-1))
+    return AttentionWithLse(xp.astype(xp.reshape(output, shape), heads.q.dtype), lse)
 
 
 def _grouped(heads: Heads) -> tuple[Any, Any, Any]:
@@ -62,47 +86,38 @@ def _grouped_scores(z: Any, heads: Heads) -> Any:
     return namespace(z).reshape(z, (*leading, groups, count // max(groups, 1), length, keys))
 
 
-def _parts(heads: Heads, beside: Beside) -> Iterator[slice]:
-    """Slices of the queries, so small that their scores are few."""
-    length, rows = heads.q.shape[-2], math.prod(heads.q.shape[:-2]) * heads.k.shape[-2]
-    given = tuple(x for x in (*heads, *beside) if hasattr(x, "shape"))
-    step = max(1, SIZE // max(rows, 1)) if cut(given) else max(length, 1)
-    return (slice(start, min(start + step, length)) for start in range(0, max(length, 1), step))
-
-
-def _scores(q: Any, k: Any, part: slice, heads: Heads, beside: Beside, options: Options) -> tuple[Any, Any]:
-    """The scores of some queries, -inf where a key is not seen, and where one is."""
+def _scores(q: Any, k: Any, seen: Any, heads: Heads, beside: Beside, options: Options) -> tuple[Any, Any]:
+    """The scores, -inf where a key is not seen, and where one is."""
     xp = namespace(q)
-    shape = (*heads.scores[:-2], part.stop - part.start, heads.scores[-1])
-    z = xp.reshape(_product(q, k), shape)
+    z = xp.reshape(_product(q, k), heads.scores)
     out = z == -INF
-    z = z * piece(beside.scale, -2, part.start, part.stop)
+    z = z * beside.scale
     if options.softcap is not None:
         z = options.softcap * xp.tanh(z / options.softcap)
     if beside.bias is not None:
-        bias = xp.astype(piece(beside.bias, -2, part.start, part.stop), z.dtype)
+        bias = xp.astype(beside.bias, z.dtype)
         out = out | (bias == -INF)
         z = z + xp.where(bias == -INF, 0.0, bias)
-    seen = xp.broadcast_to(visible(part, heads, beside, options), shape) & ~out
+    seen = xp.broadcast_to(seen, heads.scores) & ~out
     return xp.where(seen, z, -INF), seen
 
 
-def visible(part: slice, heads: Heads, beside: Beside, options: Options) -> Any:
-    """Which keys the queries of a part see, whatever their scores: broadcasts with (..., heads, queries, keys)."""
+def visible(start: int, length: int, heads: Heads, beside: Beside, options: Options) -> Any:
+    """Which keys some queries see, whatever their scores: broadcasts with the scores."""
     xp, device = namespace(heads.q), device_of(heads.q)
-    length, keys = heads.scores[-2:]
+    queries, keys = heads.scores[-2:]
     count = keys if beside.lengths is None else beside.lengths
     key = xp.arange(keys, device=device)
-    place = xp.expand_dims(xp.arange(part.start, part.stop, device=device), axis=-1) + (count - length)
+    place = xp.expand_dims(xp.arange(start, start + queries, device=device), axis=-1) + (count - length)
     seen = key < count
     if options.left is not None:
         seen = seen & (key >= place - options.left)
     if options.right is not None:
         seen = seen & (key <= place + options.right)
-    return seen if beside.mask is None else seen & piece(beside.mask, -2, part.start, part.stop)
+    return seen if beside.mask is None else seen & beside.mask
 
 
-def _normalized(z: Any, beside: Beside, part: slice) -> tuple[Any, Any]:
+def _normalized(z: Any, beside: Beside) -> tuple[Any, Any]:
     """p over the keys, and lse with the sink's part; 0 and -inf where there is nothing."""
     xp = namespace(z)
     keys = z.shape[-1]
@@ -112,7 +127,7 @@ def _normalized(z: Any, beside: Beside, part: slice) -> tuple[Any, Any]:
     if isinstance(beside.alpha, float) and beside.alpha == 1.0:
         p, lse = softmax_with_lse(z)
         return p[..., :keys], lse
-    p = entmax(z, piece(beside.alpha, -2, part.start, part.stop))
+    p = entmax(z, beside.alpha)
     return p[..., :keys], xp.full(z.shape[:-1], math.nan, dtype=z.dtype, device=device_of(z))
 
 

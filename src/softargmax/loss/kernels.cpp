@@ -5,8 +5,8 @@
 // and soft-cap, need nothing else (`plain`). Other losses run in double, since p less a smoothed target cancels, and
 // where the target has more than one class they look at each block once more, for its sums.
 #include "core/native/deal.hpp"
+#include "core/native/softcap.hpp"
 #include "loss/rows.hpp"
-#include "loss/softcap.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 namespace {
@@ -54,7 +54,7 @@ template <class T, int Size> struct Rows {
             T* kept = scratch(kMask).template get<T>(Size * group.pitch);
             std::copy_n(bent, Size * group.pitch, kept);
             raw = kept;
-            const Softcap cap(job.softcap);
+            const Softcap<double> cap(job.softcap);
             for (int g = 0; g < group.count; ++g) {
                 double* row_bent = bent + g * group.pitch;
                 cap.bend(row_bent, e - b);
@@ -191,7 +191,7 @@ template <class T, int Size> struct Rows {
         const std::int64_t from = g * group.pitch;
         const State& s = group.state[g];
         const V zero = V::all(0), one = V::all(1), m = V::all(s.m), out = V::all(-kInf);
-        const Softcap cap(job.softcap > 0 ? job.softcap : 1);
+        const Softcap<double> cap(job.softcap > 0 ? job.softcap : 1);
         map(scores(g), p, n, Target<double>{to.out, p, to.streaming},
             [&, i = std::int64_t{0}](V z, V p_k) mutable SOFTARGMAX_LAMBDA {
             const V w_k = w ? V::load_part(w + from + i, n - i, 0) : one;

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from softargmax.core.reduce import counts, factor
 from softargmax.core.torch_bridge import all_direct, direct
+from softargmax.core.torch_rules import by_definition
 from softargmax.loss import native_linear, torch_reference
 from softargmax.loss.layer import Flat
 from softargmax.loss.results import LinearLossAndGradient
-from softargmax.loss.torch_rules import by_definition, closed, opened
+from softargmax.loss.torch_rules import closed, opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,10 +18,10 @@ from softargmax.core.scale import UNIT, Scale
 from softargmax.core.torch_bridge import Operator, all_direct, batch_rows, may_be_differentiated
 from softargmax.core.torch_memory import fresh_like, view
 from softargmax.core.torch_rows import along, maybe, per_row
+from softargmax.core.torch_rules import pull
 from softargmax.loss import reference_rows, torch_linear, torch_reference
 from softargmax.loss.options import Beside, Options
 from softargmax.loss.results import CrossEntropyTerms, LossAndGradient
-from softargmax.loss.torch_rules import pull
 from softargmax.loss.torch_usual import usual_loss as usual_loss  # noqa: PLC0414 a primitive of this module
 
 divergence = torch_reference.divergence

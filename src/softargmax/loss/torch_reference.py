@@ -14,11 +14,12 @@ from softargmax.core.scale import Scale
 from softargmax.core.torch_bridge import compile_whole
 from softargmax.loss import reference_divergence, reference_linear, reference_rows
 from softargmax.loss.results import CrossEntropyTerms, LinearLossAndGradient, LossAndGradient
-from softargmax.loss.torch_rules import Product, Tensors, closed, opened, parted, product, rows
+from softargmax.loss.torch_rules import Product, closed, opened, parted, product, rows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from softargmax.core.torch_rules import Tensors
     from softargmax.loss.layer import Flat
     from softargmax.loss.options import Beside, Divergence, Options
 

@@ -1,8 +1,4 @@
-"""How the definition on torch tensors is differentiated: as autograd Functions whose gradients are formulas.
-
-A rule keeps its inputs and nothing else. Its backward is made of what torch differentiates, so that it can be
-differentiated again; its forward mode is the transpose of the backward, which is linear in what comes in.
-"""
+"""How the definition on torch tensors is differentiated: as autograd Functions whose gradients are formulas."""
 
 from __future__ import annotations
 
@@ -11,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch._functorch.utils import unwrap_dead_wrappers
 
 from softargmax.core.scale import Scale
+from softargmax.core.torch_rules import Rule, Tensors, backward, pull, pushed
 from softargmax.loss import reference_linear, reference_rows
 from softargmax.loss.layer import Flat
 from softargmax.loss.options import Beside
@@ -21,8 +17,6 @@ from softargmax.loss.options import Beside
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
-
-Tensors = tuple[Any, ...]  # in the place of a tensor there may be a number or None
 
 
 def opened(beside: Beside) -> Tensors:
@@ -36,83 +30,7 @@ def closed(target: Any, weight: Any, hi: Any, lo: Any, where: Any) -> Beside:
     return Beside(target, weight, Scale(hi, lo), where)
 
 
-class _Rule(torch.autograd.Function):
-    """What every rule keeps: its inputs. A rule says what its inputs' gradients are (`pulled`)."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        tensors = [x if isinstance(x, Tensor) else None for x in inputs]
-        ctx.plain = [None if isinstance(x, Tensor) else x for x in inputs]
-        ctx.shapes = [(one.shape, one.dtype) for one in output]
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
-
-    @classmethod
-    def pulled(cls, inputs: Tensors, wanted: Sequence[int], g: Sequence[Tensor | None]) -> list[Tensor]:
-        """The gradients to the inputs at these places."""
-        raise NotImplementedError
-
-
-def _inputs(ctx: Any) -> Tensors:
-    # A pullback of torch.func.vjp runs when its level is gone: what it wrapped is taken out.
-    saved = unwrap_dead_wrappers(ctx.saved_tensors)
-    return tuple(plain if x is None else x for x, plain in zip(saved, ctx.plain, strict=True))
-
-
-def _backward(rule: type[_Rule], ctx: Any, g: Sequence[Tensor | None]) -> Tensors:
-    wanted = [i for i, needed in enumerate(ctx.needs_input_grad) if needed]
-    found: list[Any] = [None] * len(ctx.plain)
-    g = unwrap_dead_wrappers(tuple(g))
-    if wanted and any(one is not None for one in g):
-        for i, gradient in zip(wanted, rule.pulled(_inputs(ctx), wanted, g), strict=True):
-            found[i] = gradient
-    return tuple(found)
-
-
-def _pushed(rule: type[_Rule], ctx: Any, tangents: Sequence[Any]) -> Tensors:
-    """<gradient, t> of every output, the backward's transpose."""
-    inputs = _inputs(ctx)
-    given = [i for i, t in enumerate(tangents) if t is not None]
-    like = inputs[given[0]]
-    start = tuple(torch.zeros(shape, dtype=dtype, device=like.device) for shape, dtype in ctx.shapes)
-    _, transpose = torch.func.vjp(lambda *g: tuple(rule.pulled(inputs, given, g)), *start)  # type: ignore[misc]
-    found: Tensors = transpose(tuple(tangents[i].to(inputs[i].dtype) for i in given))
-    return found
-
-
-def pull(f: Callable[..., Tensors], inputs: Tensors, wanted: Sequence[int], g: Sequence[Tensor | None]) -> list[Any]:
-    """The gradients of <g, f(inputs)> as torch finds them; they can be differentiated again."""
-
-    def of(*values: Tensor) -> Tensors:
-        full = list(inputs)
-        for i, value in zip(wanted, values, strict=True):
-            full[i] = value
-        return f(*full)
-
-    values, pull = torch.func.vjp(of, *(inputs[i] for i in wanted))  # type: ignore[misc]
-    return list(pull(tuple(torch.zeros_like(x) if one is None else one for x, one in zip(values, g, strict=True))))
-
-
-def by_definition(
-    f: Callable[..., Tensor], inputs: Tensors, wanted: Sequence[bool], g: Tensor, *, again: bool
-) -> list[Tensor | None]:
-    """The gradients of <g, f(inputs)> to what is wanted, for a backward; with `again` they can be differentiated.
-
-    They are taken at aliases: at the inputs themselves, their hooks would run here and once more outside, and of an
-    input that is made from another one (tied weights) that one's part would be counted twice.
-    """
-    with torch.enable_grad():
-        aliases = [x.view_as(x) if needed else x for x, needed in zip(inputs, wanted, strict=True)]
-        value = f(*aliases)
-    asked = [x for x, needed in zip(aliases, wanted, strict=True) if needed]
-    found = iter(torch.autograd.grad(value, asked, g, create_graph=again))
-    return [next(found) if needed else None for needed in wanted]
-
-
-class _Rows(_Rule):
+class _Rows(Rule):
     """(compute, options, z, target, weight, hi, lo, where) -> rows' numbers.
 
     The gradient to z is the formula, those to the others are torch's.
@@ -136,11 +54,11 @@ class _Rows(_Rule):
 
     @staticmethod
     def backward(ctx: Any, *g: Tensor | None) -> Tensors:
-        return _backward(_Rows, ctx, g)
+        return backward(_Rows, ctx, g)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensors:
-        return _pushed(_Rows, ctx, tangents)
+        return pushed(_Rows, ctx, tangents)
 
 
 def rows(compute: Callable[..., Tensors], options: Any, *tensors: Any) -> Tensors:
@@ -149,7 +67,7 @@ def rows(compute: Callable[..., Tensors], options: Any, *tensors: Any) -> Tensor
     return found
 
 
-class Product(_Rule):
+class Product(Rule):
     """(h, w, bias) -> scores. Vectors that are not finite meet a gradient of 0, or of NaN."""
 
     @staticmethod
@@ -174,11 +92,11 @@ class Product(_Rule):
 
     @staticmethod
     def backward(ctx: Any, *g: Tensor | None) -> Tensors:
-        return _backward(Product, ctx, g)
+        return backward(Product, ctx, g)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensors:
-        return _pushed(Product, ctx, tangents)
+        return pushed(Product, ctx, tangents)
 
 
 def product(h: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
@@ -193,7 +111,7 @@ def _without_autocast(h: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(h.device.type, enabled=False) if known else nullcontext()
 
 
-class _Parted(_Rule):
+class _Parted(Rule):
     """(compute, sliced, options, *tensors) -> rows' numbers, a few rows at a time; of `sliced` tensors a row each.
 
     Its backward makes the scores anew. Where that will be differentiated itself, all rows are taken at once.
@@ -222,11 +140,11 @@ class _Parted(_Rule):
 
     @staticmethod
     def backward(ctx: Any, *g: Tensor | None) -> Tensors:
-        return _backward(_Parted, ctx, g)
+        return backward(_Parted, ctx, g)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensors:
-        return _pushed(_Parted, ctx, tangents)
+        return pushed(_Parted, ctx, tangents)
 
 
 def parted(compute: Callable[..., Tensors], sliced: tuple[int, ...], options: Any, *tensors: Any) -> Tensors:

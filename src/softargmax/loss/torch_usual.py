@@ -14,8 +14,8 @@ from torch import Tensor
 from softargmax import _native
 from softargmax.core.torch_bridge import direct
 from softargmax.core.torch_memory import fresh_like, view
+from softargmax.core.torch_rules import by_definition
 from softargmax.loss.of_scores import general_loss
-from softargmax.loss.torch_rules import by_definition
 
 DTYPES = frozenset((torch.float32, torch.bfloat16, torch.float16))
 KINDS = (Tensor, torch.nn.Parameter)

@@ -125,6 +125,34 @@ struct ProductJob {
     int threads = 1;
 };
 
+// Attention: of every entry of a batch, `heads` heads of queries, of which heads / groups beside each other share one
+// of keys and values. An operand's `row` strides run over the batch, the heads and the queries or keys, its `col` over
+// the rest.
+struct AttendJob {
+    Shape batch;
+    std::int64_t heads = 0, groups = 0, queries = 0, keys = 0, width = 0, values = 0;
+    Operand q, k, v, out;
+    Operand scale;  // double, one per query
+    Operand mask, bias;  // of scores; absent: none
+    const double* sink = nullptr;  // one per head; null: none
+    const std::int64_t* lengths = nullptr;  // of keys, one per entry of the batch; null: all
+    std::int64_t left = -1, right = -1;  // how many keys a query sees beside its own place; -1: all
+    double softcap = 0;  // 0: none
+    double* lse = nullptr;  // one per query, in order
+    bool strange = false;  // written: whether a number was not finite, so that `out` is not to be used
+    int threads = 1;
+};
+
+// Its gradients, from its output and lse.
+struct AttendGradientJob : AttendJob {
+    Operand seed;  // into the output
+    const double* to_lse = nullptr;  // into lse; null: none
+    Operand dq, dk, dv;
+    Operand dbias;  // of the kernels' own type; strides are 0 where one number is for many scores: added to
+    double* dscale = nullptr;  // one per query
+    double* delta = nullptr;  // <seed, out> - to_lse, one per query
+};
+
 // Operations that add up something under the softmax of each row.
 inline bool is_sum(Op op) { return op == Op::entropy || op == Op::expectation || op == Op::kl_divergence; }
 // Operations that give one number to a row (or a state), even to a row without scores.
@@ -139,16 +167,20 @@ struct Entries {
     void (*run_sparse)(const SparseJob&);
     void (*run_sample)(const SampleJob&);
     void (*run_product)(const ProductJob&);
+    void (*run_attend)(AttendJob&);
+    void (*run_attend_gradient)(AttendGradientJob&);
     double (*multiply_adds)(std::int64_t);
 };
-#define X(name)                                \
-    namespace name {                           \
-    void run(const Job& job);                  \
-    void run_loss(const LossJob& job);         \
-    void run_sparse(const SparseJob& job);     \
-    void run_sample(const SampleJob& job);     \
-    void run_product(const ProductJob& job);   \
-    double multiply_adds(std::int64_t rounds); \
+#define X(name)                                       \
+    namespace name {                                  \
+    void run(const Job& job);                         \
+    void run_loss(const LossJob& job);                \
+    void run_sparse(const SparseJob& job);            \
+    void run_sample(const SampleJob& job);            \
+    void run_product(const ProductJob& job);          \
+    void run_attend(AttendJob& job);                  \
+    void run_attend_gradient(AttendGradientJob& job); \
+    double multiply_adds(std::int64_t rounds);        \
     }
 #ifdef SOFTARGMAX_ISA_LIST
 SOFTARGMAX_ISA_LIST

@@ -105,14 +105,24 @@ template <class T> struct Corner {
         const T* from = addend.data ? addend.data + i * addend.pitch + j : nullptr;
         return {c + i * pitch + j, pitch, rows - i, cols - j, {from, addend.pitch}};
     }
-    template <class V> SOFTARGMAX_INLINE void put(V sum, std::int64_t i, std::int64_t j) const {
+    template <class V> SOFTARGMAX_INLINE void operator()(V sum, std::int64_t i, std::int64_t j) const {
+        if (i >= rows) return;
         const std::int64_t n = cols - j;
         if (addend.data) sum = V::load_part(addend.data + i * addend.pitch + j, n, 0) + sum;
         sum.store_part(c + i * pitch + j, n);
     }
 };
 
-template <int Rows, class T> void tile(const T* a, const T* b, std::int64_t depth, const Corner<T>& corner) {
+// How A's number of row i at depth d lies: at i * row + d * col, for a tile to know before it runs.
+template <int row_, int col_> struct Layout {
+    static constexpr int row = row_, col = col_;
+};
+using Packed = Layout<1, kPanelRows>;
+
+// put(sum, i, j) for every pack of the product of `Rows` rows of A and kTileCols columns of B, which lie side by side,
+// one depth `pitch` numbers behind the other.
+template <class A, int Rows, class T, class Put>
+SOFTARGMAX_INLINE void tile(const T* a, const T* b, std::int64_t pitch, std::int64_t depth, const Put& put) {
     using V = Pack<T>;
     V sum[Rows][kTilePacks];
 #pragma GCC unroll 12
@@ -120,29 +130,28 @@ template <int Rows, class T> void tile(const T* a, const T* b, std::int64_t dept
 #pragma GCC unroll 2
         for (int j = 0; j < kTilePacks; ++j) sum[i][j] = V::all(0);
 #pragma GCC unroll 1
-    for (std::int64_t d = 0; d < depth; ++d, a += kPanelRows, b += kPanelCols<T>) {
+    for (std::int64_t d = 0; d < depth; ++d, a += A::col, b += pitch) {
         V y[kTilePacks];
 #pragma GCC unroll 2
         for (int j = 0; j < kTilePacks; ++j) y[j] = V::load(b + j * V::kLanes);
 #pragma GCC unroll 12
         for (int i = 0; i < Rows; ++i) {
-            const V x = V::all(a[i]);
+            const V x = V::all(a[i * A::row]);
 #pragma GCC unroll 2
             for (int j = 0; j < kTilePacks; ++j) sum[i][j] = fma(x, y[j], sum[i][j]);
         }
     }
 #pragma GCC unroll 12
-    for (int i = 0; i < Rows; ++i) {
-        if (i == corner.rows) break;
+    for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 2
-        for (int j = 0; j < kTilePacks; ++j) corner.put(sum[i][j], i, j * V::kLanes);
-    }
+        for (int j = 0; j < kTilePacks; ++j) put(sum[i][j], i, j * V::kLanes);
 }
-// The last rows take a lower tile: a panel of one row would cost as much as one of 12.
-template <int Rows, class T> void lowest_tile(const T* a, const T* b, std::int64_t depth, const Corner<T>& corner) {
+// The last rows take a lower tile: a panel of one row would cost as much as one of 12. put hears of rows beyond `rows`.
+template <class A, int Rows = kTileRows, class T, class Put>
+void lowest_tile(std::int64_t rows, const T* a, const T* b, std::int64_t pitch, std::int64_t depth, const Put& put) {
     if constexpr (Rows > 4)
-        if (corner.rows <= Rows - 4) return lowest_tile<Rows - 4>(a, b, depth, corner);
-    tile<Rows>(a, b, depth, corner);
+        if (rows <= Rows - 4) return lowest_tile<A, Rows - 4>(rows, a, b, pitch, depth, put);
+    tile<A, Rows>(a, b, pitch, depth, put);
 }
 
 // Whether all of `n` numbers are 0.
@@ -168,7 +177,7 @@ template <class T> void multiply(PanelsA<T> a, PanelsB<T> b, T* c, std::int64_t 
             for (std::int64_t i = first; i < last; i += kTileRows) {
                 const bool zero = nothing[(i - first) / kPanelRows];
                 if (zero && addend.data == c) continue;
-                lowest_tile<kTileRows>(a.at(i), b.at(j), zero ? 0 : a.depth, all.at(i, j));
+                lowest_tile<Packed>(a.count - i, a.at(i), b.at(j), kPanelCols<T>, zero ? 0 : a.depth, all.at(i, j));
             }
     }
 }

@@ -153,6 +153,11 @@ SOFTARGMAX_INLINE Wide widen(Pack<float> v) {
 #endif
 }
 
+SOFTARGMAX_INLINE double sum_of(Pack<float> v) {
+    const Wide w = widen(v);
+    return sum_of(w.low + w.high);
+}
+
 SOFTARGMAX_INLINE Pack<float> narrow(Wide w) {
 #if defined(__AVX512F__)
     return {_mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps(w.low.r)), _mm512_cvtpd_ps(w.high.r), 1)};

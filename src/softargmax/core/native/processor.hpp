@@ -34,8 +34,9 @@ inline const std::vector<Isa>& isas() {
             if (compiled == "neon") return {entries, "neon", "neon", true};
             return {entries, "baseline", "baseline", true};
         };
-#define X(name) \
-    isa(#name, {name::run, name::run_loss, name::run_sparse, name::run_sample, name::run_product, name::multiply_adds}),
+#define X(name)                                                                                                     \
+    isa(#name, {name::run, name::run_loss, name::run_sparse, name::run_sample, name::run_product, name::run_attend, \
+                name::run_attend_gradient, name::multiply_adds}),
         return std::vector<Isa>{SOFTARGMAX_ISA_LIST};
 #undef X
     }();

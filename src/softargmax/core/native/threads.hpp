@@ -4,6 +4,7 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <exception>
@@ -56,6 +57,14 @@ template <class Body> void parallel_for(int threads, std::int64_t n, const Body&
         }
     }
     if (failure) std::rethrow_exception(failure);
+}
+
+// body(i) for every i below n, each given to the thread that is free: for work of unequal size.
+template <class Body> void parallel_each(int threads, std::int64_t n, const Body& body) {
+    std::atomic<std::int64_t> next{0};
+    parallel_for(threads, std::min<std::int64_t>(n, threads), [&](std::int64_t, std::int64_t) {
+        for (std::int64_t i; (i = next++) < n;) body(i);
+    });
 }
 
 }  // namespace softargmax

@@ -1,0 +1,268 @@
+// The gradients of attention, from its output and lse (design section 8): scores are made anew, a hundred queries by a
+// block of keys at a time.
+//
+//     p = e^(S - lse)      dS = p (do v^T - delta), times the soft-cap's slope      delta = <do, o> - dlse
+//     dq = scale dS k      dk = dS^T (scale q)      dv = p^T do
+//
+// Sums over keys run block by block, sums over queries hundred by hundred, each from 0 and in order: bits depend
+// neither on threads nor on which of them are made together.
+#pragma once
+
+#include <vector>
+
+#include "attend/panel.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME {
+
+constexpr std::int64_t kBackKeys = 256, kBackPanels = 8, kBackQueries = kBackPanels * kPanelRows;
+constexpr int kBackPitch = kBackKeys + 16;
+using RowsInPlace = Layout<kBackPitch, 1>;
+using ColumnsInPlace = Layout<1, kBackPitch>;
+
+// What the gradient needs of a query besides its vectors: e^-lse = 2^-k factor.
+template <class T> struct BackRow {
+    Range seen;
+    std::int32_t k = 0;
+    T factor = 0, low = std::numeric_limits<T>::infinity(), delta = 0, scale = 0;
+};
+
+// p of one row of scores; 0 outside of `in`.
+template <class T> void probabilities(T* z, Range all, Range in, const BackRow<T>& row) {
+    using V = Pack<T>;
+    std::fill(z + all.begin, z + std::clamp(in.begin, all.begin, all.end), -std::numeric_limits<T>::infinity());
+    std::fill(z + std::clamp(in.end, all.begin, all.end), z + all.end, -std::numeric_limits<T>::infinity());
+    const V low = V::all(row.low), magic = V::all(magic_of<T>(-row.k)), factor = V::all(row.factor);
+    const ScaleIn<T> unit{Scale{}};
+    for (std::int64_t i = all.begin; i < all.end; i += V::kLanes) {
+        const V x = V::load(z + i);
+        keep(above(x, low), exp_term<true>(x, unit, magic).value() * factor).store(z + i);
+    }
+}
+
+// A block of keys and values in the panels that products want.
+template <class T> struct BackKeys {
+    T *keys, *columns, *values;
+    static std::int64_t size(const AttendJob& job) {
+        return kBackKeys * (job.width + whole_panels<T>(job.width) + job.values);
+    }
+    BackKeys(const AttendJob& job, T* memory)
+        : keys(memory),
+          columns(keys + kBackKeys * job.width),
+          values(columns + kBackKeys * whole_panels<T>(job.width)) {}
+    void pack(const Shared& head, std::int64_t begin) const {
+        const AttendJob& job = head.job;
+        const std::int64_t count = std::min(kBackKeys, head.keys - begin);
+        head.pack_keys(job.k, job.width, begin, count, keys);
+        head.pack_columns(job.k, job.width, begin, count, columns);
+        head.pack_keys(job.v, job.values, begin, count, values);
+    }
+};
+
+template <class T> struct Backward {
+    const AttendGradientJob& job;
+    Shared head;
+    std::int64_t width, values;  // of rows in memory
+    std::vector<BackRow<T>> rows;
+    T *q, *seed, *q_columns, *seed_columns, *dq;
+
+    static std::int64_t padded(std::int64_t rows) { return (rows + kBackQueries - 1) / kBackQueries * kBackQueries; }
+    static std::int64_t size(const AttendJob& job) {
+        return padded(job.heads / job.groups * job.queries) *
+               (job.width + job.values + 2 * whole_panels<T>(job.width) + whole_panels<T>(job.values));
+    }
+    Backward(const AttendGradientJob& j, std::int64_t index, T* memory)
+        : job(j),
+          head(j, index),
+          width(whole_panels<T>(j.width)),
+          values(whole_panels<T>(j.values)),
+          rows(static_cast<std::size_t>(padded(head.rows()))) {
+        const std::int64_t n = padded(head.rows());
+        q = memory;
+        seed = q + n * job.width;
+        q_columns = seed + n * job.values;
+        seed_columns = q_columns + n * width;
+        dq = seed_columns + n * values;
+    }
+    std::int64_t blocks() const { return padded(head.rows()) / kBackQueries; }
+    std::int64_t key_blocks() const { return (head.keys + kBackKeys - 1) / kBackKeys; }
+
+    // A hundred queries into panels; `strange` where their lse is.
+    void prepare(std::int64_t block, bool& strange) {
+        const std::int64_t first = block * kBackQueries, end = std::min(first + kBackQueries, head.rows());
+        std::fill(dq + first * width, dq + (first + kBackQueries) * width, T{0});
+        T* line = scratch(kWeights).get<T>(std::max(width, values) + job.values);
+        T* out = line + std::max(width, values);
+        for (std::int64_t i = first; i < first + kBackQueries; ++i) {
+            BackRow<T>& row = rows[static_cast<std::size_t>(i)];
+            std::fill(line, line + width, T{0});
+            if (i < end) {
+                row.seen = head.seen(i);
+                read(job.scale, head.at(job.scale, i), 0, 1, &row.scale);
+                read(job.q, head.at(job.q, i), 0, job.width, line);
+                for (std::int64_t d = 0; d < job.width; ++d) line[d] *= row.scale;
+            }
+            put(line, job.width, width, i, q, q_columns);
+            std::fill(line, line + values, T{0});
+            if (i < end) {
+                read(job.seed, head.at(job.seed, i), 0, job.values, line);
+                read(job.out, head.at(job.out, i), 0, job.values, out);
+                double delta = 0;
+                for (std::int64_t d = 0; d < job.values; ++d)
+                    delta += static_cast<double>(line[d]) * static_cast<double>(out[d]);
+                measure(row, head.number(i), delta, strange);
+            }
+            put(line, job.values, values, i, seed, seed_columns);
+        }
+    }
+    void measure(BackRow<T>& row, std::int64_t number, double delta, bool& strange) {
+        const double lse = job.lse[number];
+        if (job.to_lse) delta -= job.to_lse[number];
+        job.delta[number] = delta;
+        if (lse == -kInf) return;  // it sees nothing
+        if (!(std::fabs(lse) < static_cast<double>(kLargest<T>))) {
+            strange = true;
+            return;
+        }
+        const double k = std::rint(lse * Exp<double>::log2e);
+        row.k = static_cast<std::int32_t>(k);
+        row.factor = static_cast<T>(exp_scalar(fma(k, Exp<double>::ln2_hi, -lse) + k * Exp<double>::ln2_lo));
+        row.low = static_cast<T>(lse) - kFar<T>;
+        row.delta = static_cast<T>(delta);
+    }
+    // A vector as a row of a panel of a dozen, and of panels of columns.
+    static void put(const T* line, std::int64_t n, std::int64_t pitch, std::int64_t row, T* panels, T* columns) {
+        T* to = panels + row / kPanelRows * kPanelRows * n + row % kPanelRows;
+        for (std::int64_t d = 0; d < n; ++d) to[d * kPanelRows] = line[d];
+        T* at = columns + row / kBackQueries * kBackQueries * pitch + row % kBackQueries * kPanelCols<T>;
+        for (std::int64_t d = 0; d < pitch; d += kPanelCols<T>, at += kBackQueries * kPanelCols<T>)
+            std::copy_n(line + d, kPanelCols<T>, at);
+    }
+
+    // c += a b for up to a dozen rows, `pitch` numbers to a row of c.
+    template <class A> static void add_product(std::int64_t count, const T* a, const T* b, std::int64_t panel,
+                                               std::int64_t depth, T* c, std::int64_t pitch) {
+        for (std::int64_t j = 0; j < pitch; j += kTileCols<T>)
+            for (std::int64_t i = 0; i < count; i += kTileRows)
+                lowest_tile<A>(
+                    count - i, a + i * A::row, b + j / kPanelCols<T> * panel + j % kPanelCols<T>, kPanelCols<T>, depth,
+                    [to = c + i * pitch + j, pitch, rest = count - i](Pack<T> sum, int r, int col) SOFTARGMAX_LAMBDA {
+                    if (r >= rest) return;
+                    T* at = to + r * pitch + col;
+                    (Pack<T>::load(at) + sum).store(at);
+                });
+    }
+    // z = a b of a panel of rows, over panels of columns.
+    static void products(int count, const T* a, const T* b, std::int64_t depth, Range all, T* z) {
+        for (std::int64_t j = all.begin; j < all.end; j += kTileCols<T>)
+            for (int i = 0; i < count; i += kTileRows)
+                lowest_tile<Packed>(count - i, a + i, b + j / kPanelCols<T> * kPanelCols<T> * depth + j % kPanelCols<T>,
+                                    kPanelCols<T>, depth,
+                                    [to = z + i * kBackPitch + j](Pack<T> sum, int r, int c)
+                                        SOFTARGMAX_LAMBDA { sum.store(to + r * kBackPitch + c); });
+    }
+
+    // A hundred queries and the block of keys from `begin` on: what they add to dq, where `to_queries`; to dk and dv of
+    // the block, where there are some.
+    void pair(std::int64_t block, std::int64_t begin, const BackKeys<T>& keys, bool to_queries, T* dk, T* dv) {
+        T* const p = scratch(kScores).get<T>(3 * kBackQueries * kBackPitch);
+        T* const ds = p + kBackQueries * kBackPitch;
+        Range panels, seen;  // those that see any of the keys, and what they see
+        for (std::int64_t i = 0; i < kBackPanels; ++i) {
+            const std::int64_t first = block * kBackQueries + i * kPanelRows;
+            const Range in = scores(first, begin, keys, p + i * kPanelRows * kBackPitch,
+                                    ds + i * kPanelRows * kBackPitch, to_queries, dk);
+            if (in.empty()) continue;
+            panels.include({i, i + 1});
+            seen.include(in);
+            if (!to_queries) continue;
+            const std::int64_t count = std::min<std::int64_t>(kPanelRows, head.rows() - first);
+            add_product<RowsInPlace>(
+                count, ds + i * kPanelRows * kBackPitch + in.begin, keys.columns + in.begin * kPanelCols<T>,
+                std::min(kBackKeys, head.keys - begin) * kPanelCols<T>, in.end - in.begin, dq + first * width, width);
+        }
+        if (!dk || panels.empty()) return;
+        const std::int64_t from = panels.begin * kPanelRows, depth = panels.end * kPanelRows - from;
+        const T* const q_at = q_columns + block * kBackQueries * width + from * kPanelCols<T>;
+        const T* const seed_at = seed_columns + block * kBackQueries * values + from * kPanelCols<T>;
+        for (std::int64_t i = seen.begin / kPanelRows * kPanelRows; i < seen.end; i += kPanelRows) {
+            const std::int64_t count = std::min<std::int64_t>(kPanelRows, seen.end - i);
+            const T* const at = p + from * kBackPitch + i;
+            add_product<ColumnsInPlace>(count, at, seed_at, kBackQueries * kPanelCols<T>, depth, dv + i * values,
+                                        values);
+            add_product<ColumnsInPlace>(count, at + (ds - p), q_at, kBackQueries * kPanelCols<T>, depth, dk + i * width,
+                                        width);
+        }
+    }
+
+    void add_to_bias(std::int64_t row, std::int64_t begin, Range in, const T* g) const {
+        T* const to = reinterpret_cast<T*>(job.dbias.data) + head.at(job.dbias, row) + begin * job.dbias.col[0];
+        for (std::int64_t j = in.begin; j < in.end; ++j) to[j * job.dbias.col[0]] += g[j];
+    }
+    // p and dS of a dozen queries, and which keys any of them sees; all other columns are 0 where `whole`.
+    Range scores(std::int64_t first, std::int64_t begin, const BackKeys<T>& keys, T* p, T* ds, bool to_queries,
+                 bool whole) {
+        const int count = static_cast<int>(std::clamp<std::int64_t>(head.rows() - first, 0, kPanelRows));
+        const BackRow<T>* const row = &rows[static_cast<std::size_t>(first)];
+        Range any;
+        for (int i = 0; i < count; ++i) any.include(row[i].seen);
+        const Range in = any.within(begin, std::min(kBackKeys, head.keys - begin));
+        const Range all = in.empty() ? Range{0, 0} : in.panels<T>();
+        if (whole)
+            for (T* x : {p, ds})
+                for (int i = 0; i < kPanelRows; ++i, x += kBackPitch) {
+                    const bool there = i < count;
+                    std::fill(x, x + (there ? all.begin : kBackKeys), T{0});
+                    if (there) std::fill(x + all.end, x + kBackKeys, T{0});
+                }
+        if (in.empty()) return in;
+        products(count, q + first * job.width, keys.keys, job.width, all, p);
+        products(count, seed + first * job.values, keys.values, job.values, all, ds);
+        for (int i = 0; i < count; ++i) {
+            const Range its{std::clamp(row[i].seen.begin - begin, all.begin, all.end),
+                            std::clamp(row[i].seen.end - begin, all.begin, all.end)};
+            T *const z = p + i * kBackPitch, *const g = ds + i * kBackPitch;
+            T* const slope = job.softcap > 0 ? scratch(kResult).get<T>(kBackKeys) : nullptr;
+            bend(head, first + i, begin, its, z, slope);
+            probabilities(z, all, its, row[i]);
+            using V = Pack<T>;
+            const V delta = V::all(row[i].delta), zero = V::all(0);
+            for (std::int64_t j = all.begin; j < all.end; j += V::kLanes) {
+                const V weight = V::load(z + j);
+                keep(above(weight, zero), weight * (V::load(g + j) - delta)).store(g + j);
+            }
+            if (to_queries && job.dbias) add_to_bias(first + i, begin, its, g);
+            for (std::int64_t j = all.begin; slope && j < all.end; j += V::kLanes)
+                (V::load(g + j) * V::load(slope + j)).store(g + j);
+        }
+        return in;
+    }
+
+    // ---- results ------------------------------------------------------------------------------------------------
+
+    void finish_queries(std::int64_t block, bool& strange) {
+        const std::int64_t first = block * kBackQueries, end = std::min(first + kBackQueries, head.rows());
+        T* line = scratch(kWeights).get<T>(job.width);
+        for (std::int64_t i = first; i < end; ++i) {
+            T* const its = dq + i * width;
+            if (job.dscale) {
+                read(job.q, head.at(job.q, i), 0, job.width, line);
+                double sum = 0;
+                for (std::int64_t d = 0; d < job.width; ++d)
+                    sum += static_cast<double>(line[d]) * static_cast<double>(its[d]);
+                job.dscale[head.number(i)] = sum;
+            }
+            for (std::int64_t d = 0; d < job.width; ++d) its[d] *= rows[static_cast<std::size_t>(i)].scale;
+            strange = strange || !all_finite(its, job.width);
+            write(job.dq, head.at(job.dq, i), job.width, its);
+        }
+    }
+    void finish_keys(std::int64_t begin, const T* dk, const T* dv, bool& strange) const {
+        for (std::int64_t i = 0; i < std::min(kBackKeys, job.keys - begin); ++i, dk += width, dv += values) {
+            strange = strange || !all_finite(dk, job.width) || !all_finite(dv, job.values);
+            write(job.dk, offset(job, job.dk, head.entry, head.group, begin + i), job.width, dk);
+            write(job.dv, offset(job, job.dv, head.entry, head.group, begin + i), job.values, dv);
+        }
+    }
+};
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME

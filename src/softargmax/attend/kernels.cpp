@@ -1,0 +1,192 @@
+// Attention, compiled once for each instruction set.
+//
+// Keys and values of a head are packed once, then its queries pass by them, a few panels at a time, a block of keys
+// after the other. Few queries, as in decoding, take the packed block while it is in a cache; where their heads are
+// fewer than threads, blocks are dealt out too, and merged in order.
+#include <vector>
+
+#include "attend/backward.hpp"
+#include "core/native/threads.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace {
+
+// Queries to a unit of work: while they pass by a block of keys, it stays in the second-level cache.
+constexpr std::int64_t kPanels = 8, kQueries = kPanels * kPanelRows;
+
+std::int64_t blocks_of(std::int64_t keys) { return (keys + kKeys - 1) / kKeys; }
+
+// Memory for keys and values in panels.
+template <class T> struct Packing {
+    T *keys, *values;
+    std::int64_t width, pitch;
+    Packing(const AttendJob& job, std::int64_t count, T* memory)
+        : keys(memory),
+          values(memory + whole_panels<T>(count) * job.width),
+          width(job.width),
+          pitch(whole_panels<T>(job.values)) {}
+    static std::int64_t size(const AttendJob& job, std::int64_t keys) {
+        return whole_panels<T>(keys) * (job.width + whole_panels<T>(job.values));
+    }
+    // The block of keys from `begin` on, `at` of the memory.
+    Block<T> block(const Shared& head, std::int64_t begin, std::int64_t at) const {
+        const std::int64_t count = std::min(kKeys, head.keys - begin);
+        return {keys + at * width, values + at * pitch, count * kPanelCols<T>, kPanelCols<T>};
+    }
+    Block<T> pack(const Shared& head, std::int64_t begin, std::int64_t at) const {
+        const std::int64_t count = std::min(kKeys, head.keys - begin);
+        head.pack_keys(head.job.k, width, begin, count, keys + at * width);
+        head.pack_columns(head.job.v, head.job.values, begin, count, values + at * pitch);
+        return block(head, begin, at);
+    }
+    // The same for few queries, which read values where they are, if that can be.
+    Block<T> pack_once(const Shared& head, std::int64_t begin) const {
+        const AttendJob& job = head.job;
+        if (job.v.type != kTypeOf<T> || job.v.col[0] != 1 || job.values % kPanelCols<T> != 0)
+            return pack(head, begin, 0);
+        head.pack_keys(job.k, width, begin, std::min(kKeys, head.keys - begin), keys);
+        const T* there = reinterpret_cast<const T*>(job.v.data) + offset(job, job.v, head.entry, head.group, begin);
+        return {keys, there, kPanelCols<T>, job.v.row[job.batch.dims + 1]};
+    }
+};
+
+// A unit of queries of a head.
+template <class T> struct Unit {
+    std::vector<Panel<T>> panels;
+    Range any;
+    bool strange = false;
+    Unit(const Shared& head, std::int64_t row) {
+        const std::int64_t size = Panel<T>::size(head.job), end = std::min(row + kQueries, head.rows());
+        T* memory = scratch(kTerms).get<T>(kPanels * size);
+        panels.reserve(kPanels);
+        for (std::int64_t i = row; i < end; i += kPanelRows, memory += size) {
+            panels.emplace_back(head, i, std::min<std::int64_t>(kPanelRows, end - i), memory);
+            any.include(panels.back().any);
+        }
+    }
+    // One block of keys after the other.
+    template <class BlockAt> bool run(BlockAt block_at) {
+        for (std::int64_t b = any.begin / kKeys * kKeys; b < any.end; b += kKeys) {
+            const Block<T> block = block_at(b);
+            for (Panel<T>& panel : panels) panel.fold(b, block, strange);
+        }
+        for (Panel<T>& panel : panels) panel.finish(strange);
+        return strange;
+    }
+};
+
+template <class T> void run_as(AttendJob& job) {
+    const std::int64_t heads = job.batch.total * job.groups, rows = job.heads / job.groups * job.queries;
+    std::atomic<bool> strange{false};
+    if (rows <= kQueries) {
+        parallel_each(job.threads, heads, [&](std::int64_t index) {
+            const Shared head(job, index);
+            const Packing<T> packing(job, kKeys, scratch(kOther).get<T>(Packing<T>::size(job, kKeys)));
+            if (Unit<T>(head, 0).run([&](std::int64_t b) { return packing.pack_once(head, b); })) strange = true;
+        });
+        job.strange = strange;
+        return;
+    }
+    const Packing<T> packing(job, job.keys, scratch(kOther).get<T>(Packing<T>::size(job, job.keys)));
+    for (std::int64_t index = 0; index < heads; ++index) {
+        const Shared head(job, index);
+        parallel_each(job.threads, blocks_of(head.keys),
+                      [&](std::int64_t b) { packing.pack(head, b * kKeys, b * kKeys); });
+        const std::int64_t units = (rows + kQueries - 1) / kQueries;
+        parallel_each(job.threads, units, [&](std::int64_t i) {  // the last queries see the most keys, where some do
+            Unit<T> unit(head, (units - 1 - i) * kQueries);
+            if (unit.run([&](std::int64_t b) { return packing.block(head, b, b); })) strange = true;
+        });
+    }
+    job.strange = strange;
+}
+
+// dk and dv of a block, and where they go.
+template <class T> struct KeySums {
+    T *dk, *dv;
+    std::int64_t width, values;
+    explicit KeySums(const AttendJob& job)
+        : dk(scratch(kTerms).get<T>(kBackKeys * (whole_panels<T>(job.width) + whole_panels<T>(job.values)))),
+          dv(dk + kBackKeys * whole_panels<T>(job.width)) {
+        std::fill(dk, dk + kBackKeys * (whole_panels<T>(job.width) + whole_panels<T>(job.values)), T{0});
+    }
+};
+
+// Whether scores of one head share a number of the bias: then one thread adds to it.
+bool shares_bias(const AttendGradientJob& job) {
+    const std::int64_t* stride = job.dbias.row + job.batch.dims;
+    return job.dbias && ((stride[0] == 0 && job.heads > 1) || (stride[1] == 0 && job.queries > 1));
+}
+
+// Many heads: each in the hands of one thread, five products to a pair. Few heads, or a bias that entries may share:
+// queries are dealt out, then keys, at seven products.
+template <class T> void run_gradient_as(AttendGradientJob& job) {
+    const std::int64_t heads = job.batch.total * job.groups;
+    std::atomic<bool> strange{false};
+    const auto watch = [&](auto body) {
+        bool odd = false;
+        body(odd);
+        if (odd) strange = true;
+    };
+    if (shares_bias(job)) job.threads = 1;
+    if (heads >= job.threads && !job.dbias) {
+        parallel_each(job.threads, heads, [&](std::int64_t index) {
+            watch([&](bool& odd) {
+                const std::int64_t size = Backward<T>::size(job);
+                T* const memory = scratch(kOther).get<T>(size + BackKeys<T>::size(job));
+                Backward<T> head(job, index, memory);
+                const BackKeys<T> keys(job, memory + size);
+                for (std::int64_t i = 0; i < head.blocks(); ++i) head.prepare(i, odd);
+                for (std::int64_t b = 0; b < job.keys; b += kBackKeys) {
+                    const KeySums<T> sums(job);
+                    if (b < head.head.keys) {
+                        keys.pack(head.head, b);
+                        for (std::int64_t i = 0; i < head.blocks(); ++i) head.pair(i, b, keys, true, sums.dk, sums.dv);
+                    }
+                    head.finish_keys(b, sums.dk, sums.dv, odd);
+                }
+                for (std::int64_t i = 0; i < head.blocks(); ++i) head.finish_queries(i, odd);
+            });
+        });
+        job.strange = strange;
+        return;
+    }
+    const std::int64_t blocks = (job.keys + kBackKeys - 1) / kBackKeys, each = BackKeys<T>::size(job);
+    T* const memory = scratch(kOther).get<T>(Backward<T>::size(job) + blocks * each);
+    for (std::int64_t index = 0; index < heads; ++index) {
+        Backward<T> head(job, index, memory);
+        const auto keys = [&](std::int64_t b) { return BackKeys<T>(job, memory + Backward<T>::size(job) + b * each); };
+        parallel_each(job.threads, head.blocks(),
+                      [&](std::int64_t i) { watch([&](bool& odd) { head.prepare(i, odd); }); });
+        parallel_each(job.threads, head.key_blocks(), [&](std::int64_t b) { keys(b).pack(head.head, b * kBackKeys); });
+        parallel_each(job.threads, head.blocks(), [&](std::int64_t i) {
+            const std::int64_t block = head.blocks() - 1 - i;
+            for (std::int64_t b = 0; b < head.key_blocks(); ++b)
+                head.pair(block, b * kBackKeys, keys(b), true, nullptr, nullptr);
+            watch([&](bool& odd) { head.finish_queries(block, odd); });
+        });
+        parallel_each(job.threads, blocks, [&](std::int64_t b) {
+            const KeySums<T> sums(job);
+            for (std::int64_t i = 0; i < head.blocks() && b < head.key_blocks(); ++i)
+                head.pair(i, b * kBackKeys, keys(b), false, sums.dk, sums.dv);
+            watch([&](bool& odd) { head.finish_keys(b * kBackKeys, sums.dk, sums.dv, odd); });
+        });
+    }
+    job.strange = strange;
+}
+
+}  // namespace
+
+void run_attend(AttendJob& job) {
+    const FloatEnvironment environment;
+    if (job.q.type == Type::f64) run_as<double>(job);
+    else run_as<float>(job);
+}
+
+void run_attend_gradient(AttendGradientJob& job) {
+    const FloatEnvironment environment;
+    if (job.q.type == Type::f64) run_gradient_as<double>(job);
+    else run_gradient_as<float>(job);
+}
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME

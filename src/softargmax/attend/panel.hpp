@@ -1,0 +1,219 @@
+// A dozen queries against a block of keys: scores, their exponentials, and what these weigh the values with.
+//
+//     k = max_j rint(S_j log2 e)       p_j = e^(S_j - k ln 2)       l = sum p_j       o = sum p_j v_j
+//
+// The maximum is that of the exponents: to merge two blocks is to multiply by powers of two, which is exact.
+#pragma once
+
+#include "attend/heads.hpp"
+#include "core/native/softcap.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME {
+
+// Scores lie in rows that do not fall on the same sets of a cache.
+constexpr int kPitch = kKeys + 16;
+using InPlace = Layout<kPitch, 1>;
+
+// What is left of a row of scores: k, l, and whether any key was seen.
+struct Part {
+    std::int32_t k = 0;
+    double l = 0;
+    bool empty() const { return l == 0; }
+};
+inline double log_of(const Part& x) {
+    return fma(x.k, Exp<double>::ln2_hi, fma(x.k, Exp<double>::ln2_lo, log_scalar(x.l)));
+}
+// 2^d, 0 where that is below every number.
+template <class T> T power(std::int64_t d) {
+    constexpr int least = std::numeric_limits<T>::min_exponent - 1;
+    return d < least ? T{0} : static_cast<T>(std::ldexp(T{1}, static_cast<int>(d)));
+}
+// Scores to which exponents are exact; terms so far below the largest are none.
+template <class T> constexpr T kLargest = sizeof(T) == 4 ? T(0x1p20) : T(0x1p30);
+template <class T> constexpr T kFar = sizeof(T) == 4 ? T(80) : T(700);
+
+// z[begin..end), multiples of two packs, become p; those outside of `in` are 0. `strange` where a score is NaN or too
+// large.
+template <class T> Part exponentials(T* z, Range all, Range in, bool& strange) {
+    using V = Pack<T>;
+    constexpr T lowest = -std::numeric_limits<T>::infinity();
+    std::fill(z + all.begin, z + std::min(in.begin, all.end), lowest);
+    std::fill(z + std::max(in.end, all.begin), z + all.end, lowest);
+    V top[2] = {V::all(lowest), V::all(lowest)};
+    for (std::int64_t i = all.begin; i < all.end; i += 2 * V::kLanes)
+        for (int u = 0; u < 2; ++u) top[u] = max(V::load(z + i + u * V::kLanes), top[u]);
+    const T m = max_of(max(top[0], top[1]));
+    if (m == lowest) {  // nothing is seen, or nothing but NaN
+        for (std::int64_t i = in.begin; i < in.end; ++i) strange = strange || z[i] != z[i];
+        std::fill(z + all.begin, z + all.end, T{0});
+        return {};
+    }
+    if (!(m < kLargest<T> && m > -kLargest<T>)) {
+        strange = true;
+        return {};
+    }
+    const std::int32_t k = static_cast<std::int32_t>(std::rint(static_cast<double>(m) * Exp<double>::log2e));
+    const V low = V::all(m - kFar<T>), magic = V::all(magic_of<T>(-k));
+    const ScaleIn<T> unit{Scale{}};
+    V sum[2] = {V::all(0), V::all(0)};
+    for (std::int64_t i = all.begin; i < all.end; i += 2 * V::kLanes)
+#pragma GCC unroll 2
+        for (int u = 0; u < 2; ++u) {
+            T* at = z + i + u * V::kLanes;
+            const V x = V::load(at), p = keep(above(x, low), exp_term<true>(x, unit, magic).value());
+            p.store(at);
+            sum[u] = sum[u] + p;
+        }
+    return {k, sum_of(sum[0] + sum[1])};
+}
+
+// Soft-cap, bias and mask of the scores `in` of a block that starts at key `begin`; and the soft-cap's slope, if
+// wanted.
+template <class T>
+void bend(const Shared& head, std::int64_t row, std::int64_t begin, Range in, T* z, T* slope = nullptr) {
+    const AttendJob& job = head.job;
+    const std::int64_t n = in.end - in.begin;
+    if (n <= 0 || !(job.softcap > 0 || job.bias || job.mask)) return;
+    if (job.softcap > 0) Softcap<T>(job.softcap).bend(z + in.begin, n);
+    if (slope) {
+        const T inverse = static_cast<T>(1 / job.softcap);
+        for (std::int64_t i = in.begin; i < in.end; ++i) slope[i] = (1 - z[i] * inverse) * (1 + z[i] * inverse);
+    }
+    T* const line = scratch(kMask).get<T>(kKeys) - in.begin;
+    if (job.bias) {
+        read(job.bias, head.at(job.bias, row), begin + in.begin, n, line + in.begin);
+        for (std::int64_t i = in.begin; i < in.end; ++i) z[i] += line[i];
+    }
+    if (job.mask) {
+        read(job.mask, head.at(job.mask, row), begin + in.begin, n, line + in.begin);
+        for (std::int64_t i = in.begin; i < in.end; ++i)
+            z[i] = line[i] != 0 ? z[i] : -std::numeric_limits<T>::infinity();
+    }
+}
+
+// A block of keys as a product takes it: panels of keys depth by depth, and values, panels of columns `panel` numbers
+// apart, one key `pitch` behind the other.
+template <class T> struct Block {
+    const T *keys, *values;
+    std::int64_t panel, pitch;
+};
+
+// Up to a dozen queries in the hands of one thread.
+template <class T> struct Panel {
+    static constexpr int kRows = kPanelRows;
+    const Shared& head;
+    std::int64_t first;
+    int rows;
+    Range seen[kRows], any;
+    T* q;           // packed: depth by depth
+    T* o;           // kRows rows of `pitch`
+    std::int64_t pitch;
+    Part part[kRows];  // of the keys so far, o with it
+
+    static std::int64_t size(const AttendJob& job) { return kRows * (job.width + whole_panels<T>(job.values)) + 64; }
+    Panel(const Shared& h, std::int64_t row, std::int64_t count, T* memory)
+        : head(h),
+          first(row),
+          rows(static_cast<int>(count)),
+          q(memory),
+          o(memory + kRows * h.job.width),
+          pitch(whole_panels<T>(h.job.values)) {
+        const AttendJob& job = head.job;
+        T* line = scratch(kWeights).get<T>(job.width);
+        std::fill(q, q + kRows * job.width, T{0});
+        std::fill(o, o + kRows * pitch, T{0});
+        for (int i = 0; i < rows; ++i) {
+            read(job.q, head.at(job.q, first + i), 0, job.width, line);
+            T scale = 0;
+            read(job.scale, head.at(job.scale, first + i), 0, 1, &scale);
+            for (std::int64_t d = 0; d < job.width; ++d) q[d * kRows + i] = line[d] * scale;
+            seen[i] = head.seen(first + i);
+            any.include(seen[i]);
+        }
+    }
+
+    // The scores of a block's keys, as far as any query sees them; `all` is where they stand, in whole panels of keys.
+    void scores(const T* keys, Range all, T* z) const {
+        const std::int64_t width = head.job.width;
+        for (std::int64_t j = all.begin; j < all.end; j += kTileCols<T>) {
+            const T* columns = keys + j / kPanelCols<T> * kPanelCols<T> * width + j % kPanelCols<T>;
+            for (int i = 0; i < rows; i += kTileRows)
+                lowest_tile<Packed>(rows - i, q + i, columns, kPanelCols<T>, width,
+                                    [to = z + i * kPitch + j](Pack<T> sum, int r, int c)
+                                        SOFTARGMAX_LAMBDA { sum.store(to + r * kPitch + c); });
+        }
+    }
+    // The block of keys from `begin` on is added.
+    void fold(std::int64_t begin, const Block<T>& block, bool& strange) {
+        const Range in = any.within(begin, kKeys);
+        if (in.empty()) return;
+        const Range all = in.panels<T>();
+        T* z = scratch(kScores).get<T>(kRows * kPitch);
+        scores(block.keys, all, z);
+        T weight[kRows] = {};
+        for (int i = 0; i < rows; ++i) {
+            const Range its{std::max(all.begin, seen[i].begin - begin), std::min(all.end, seen[i].end - begin)};
+            T* row = z + i * kPitch;
+            bend<T>(head, first + i, begin, its, row);
+            weight[i] = merge(part[i], exponentials(row, all, its, strange), o + i * pitch);
+        }
+        weigh(z, in, block, weight);
+    }
+    // o += weight p v.
+    void weigh(const T* z, Range in, const Block<T>& block, const T* weight) {
+        for (std::int64_t j = 0; j < pitch; j += kTileCols<T>) {
+            const T* columns = block.values + j / kPanelCols<T> * block.panel + j % kPanelCols<T>;
+            for (int i = 0; i < rows; i += kTileRows)
+                lowest_tile<InPlace>(rows - i, z + i * kPitch + in.begin, columns + in.begin * block.pitch, block.pitch,
+                                     in.end - in.begin,
+                                     [to = o + i * pitch + j, weight = weight + i, this](Pack<T> sum, int r, int c)
+                                         SOFTARGMAX_LAMBDA {
+                    T* at = to + r * pitch + c;
+                    fma(sum, Pack<T>::all(weight[r]), Pack<T>::load(at)).store(at);
+                });
+        }
+    }
+    // What a block counts beside what there is; that is brought to the block's exponent where it is the larger.
+    T merge(Part& to, const Part& block, T* its) const {
+        if (block.empty()) return 0;
+        if (to.empty()) {
+            to = block;
+            return 1;
+        }
+        const std::int64_t d = std::int64_t{block.k} - to.k;
+        if (d <= 0) {
+            const T weight = power<T>(d);
+            to.l += block.l * static_cast<double>(weight);
+            return weight;
+        }
+        const T weight = power<T>(-d);
+        for (std::int64_t j = 0; j < pitch; ++j) its[j] *= weight;
+        to = {block.k, to.l * static_cast<double>(weight) + block.l};
+        return 1;
+    }
+
+    // The output, and lse with the sink's part.
+    void finish(bool& strange) {
+        const AttendJob& job = head.job;
+        for (int i = 0; i < rows; ++i) {
+            const std::int64_t row = first + i;
+            Part& of = part[i];
+            double lse = of.empty() ? -kInf : log_of(of), inverse = of.empty() ? 0 : 1 / of.l;
+            if (job.sink) {
+                const double sink = job.sink[head.head(row)];
+                const State both = softargmax::SOFTARGMAX_ISA_NAME::merge(
+                    State{lse, lse == -kInf ? -1.0 : 0.0}, State{sink, sink == -kInf ? -1.0 : 0.0}, Scale{});
+                const double whole = finalize(both, Scale{});
+                inverse = of.empty() ? 0 : inverse * exp_scalar(lse - whole);
+                lse = whole;
+            }
+            if (job.lse) job.lse[head.number(row)] = lse;
+            T* its = o + i * pitch;
+            for (std::int64_t j = 0; j < job.values; ++j) its[j] *= static_cast<T>(inverse);
+            strange = strange || lse != lse || !all_finite(its, job.values);
+            write(job.out, head.at(job.out, row), job.values, its);
+        }
+    }
+};
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME

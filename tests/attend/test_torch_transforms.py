@@ -1,0 +1,116 @@
+"""Attention's operators: opcheck, compiled graphs, functorch's transforms, second and forward derivatives."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import softargmax as s  # noqa: E402 not without torch
+
+ops = importlib.import_module("softargmax.attend.torch_ops")
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")
+
+
+def draw(*shape: int, seed: int = 0) -> Any:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+QKV = draw(2, 4, 3, 6), draw(2, 2, 5, 6, seed=1), draw(2, 2, 5, 3, seed=2)
+BESIDE: dict[str, Any] = {
+    "scale": draw(4, 3, 1, seed=3),
+    "mask": draw(3, 5, seed=4) < 0.7,
+    "bias": draw(4, 1, 5, seed=5),
+    "sink": draw(4, seed=6),
+    "lengths": torch.tensor([3, 5]).reshape(2, 1, 1, 1),
+}
+NONE = dict.fromkeys(BESIDE)
+SUBSETS: list[tuple[str, ...]] = [(), *((name,) for name in BESIDE), tuple(BESIDE)]
+
+
+def arguments(names: tuple[str, ...], *, tracked: bool = False) -> tuple[Any, ...]:
+    tensors = [*QKV, *({**NONE, **{name: BESIDE[name] for name in names}}).values()]
+    return (*(_own(x, tracked) for x in tensors), 0.4, 2, 1, 1.3)
+
+
+def _own(x: Any, tracked: bool) -> Any:
+    return x if x is None or not x.is_floating_point() else x.clone().requires_grad_(tracked)
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+@pytest.mark.parametrize("names", SUBSETS, ids="+".join)
+def test_opcheck(names: tuple[str, ...], tracked: bool) -> None:
+    torch.library.opcheck(ops._attention.overload, arguments(names, tracked=tracked))
+    output, lse = ops._attention(*arguments(names))
+    g, g_lse = (draw(*x.shape, seed=9).requires_grad_(tracked) for x in (output, lse))
+    rest = arguments(names, tracked=tracked)
+    torch.library.opcheck(ops._attention_vjp.overload, (output, lse, g, g_lse, *rest, "bias" in names))
+
+
+@pytest.mark.parametrize("names", SUBSETS, ids="+".join)
+def test_derivatives(names: tuple[str, ...]) -> None:
+    """To every input, of both results, first and second, in both modes and across."""
+    rest = arguments(names)
+    places = [i for i, x in enumerate(rest) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    inputs = tuple(rest[i].clone().requires_grad_() for i in places)
+
+    def f(*given: Any) -> Any:
+        full = list(rest)
+        for i, x in zip(places, given, strict=True):
+            full[i] = x
+        return ops._attention(*full)
+
+    assert torch.autograd.gradcheck(f, inputs, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(f, inputs, check_fwd_over_rev=True, fast_mode=True)
+
+
+def loss(q: Any, k: Any, v: Any, sink: Any) -> Any:
+    found = s.attention_with_lse(q, k, v, sink=sink, causal=True, softcap=2.0)
+    return (found.output**2).sum() + found.lse.sin().sum()
+
+
+def test_transforms() -> None:
+    inputs = (*QKV, BESIDE["sink"])
+    with s.using("reference"):
+        wanted = torch.func.grad(loss, (0, 1, 2, 3))(*inputs)
+    for f in (torch.func.grad(loss, (0, 1, 2, 3)), torch.func.jacfwd(loss, (0, 1, 2, 3))):
+        for x, y in zip(f(*inputs), wanted, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
+    stacked = [torch.stack([x, 0.5 * x, -x]) for x in inputs]
+    for dims in ((0, 0, 0, 0), (0, None, 0, None), (None, 0, None, 0)):
+        given = [x if dim == 0 else x[0] for x, dim in zip(stacked, dims, strict=True)]
+        found = torch.func.vmap(torch.func.grad(loss, (0, 1, 2, 3)), dims)(*given)
+        for i in range(3):
+            one = [x[i] if dim == 0 else x for x, dim in zip(given, dims, strict=True)]
+            for x, y in zip(found, torch.func.grad(loss, (0, 1, 2, 3))(*one), strict=True):
+                torch.testing.assert_close(x[i], y, rtol=1e-12, atol=1e-12)
+
+
+def test_a_compiled_graph_has_the_same_bits() -> None:
+    inputs = [[x.float().requires_grad_() for x in (*QKV, BESIDE["sink"])] for _ in range(2)]
+    torch.compile(loss, fullgraph=True, backend="aot_eager")(*inputs[0]).backward()
+    loss(*inputs[1]).backward()
+    for x, y in zip(*inputs, strict=True):
+        assert torch.equal(x.grad, y.grad)
+
+
+@pytest.mark.parametrize("names", [(), ("mask", "scale", "sink"), ("bias",)], ids="+".join)
+def test_a_few_queries_at_a_time(names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is cut into parts is what is taken whole: of every order and mode."""
+    rest = arguments(names)
+
+    def hessian_row(q: Any) -> Any:
+        output, lse = ops._attention(q, *rest[1:])
+        return (output.sin().sum() + lse.sum()) ** 2
+
+    found = []
+    for size in (1, 1 << 20):
+        monkeypatch.setattr("softargmax.attend.torch_rules.SCORES", size)
+        q = rest[0].clone()
+        found.append([torch.func.grad(hessian_row)(q), torch.func.jvp(torch.func.grad(hessian_row), (q,), (q,))[1]])
+    for x, y in zip(*found, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
