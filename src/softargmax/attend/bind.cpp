@@ -12,7 +12,10 @@ namespace {
 using Sizes = std::vector<std::int64_t>;
 using Lengths = std::optional<nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>;
 
-// The arrays of a call, checked, and the job that is made of them.
+using Table = std::optional<nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>>;
+
+// The arrays of a call, checked, and the job that is made of them. With a `table` of pages k and v are (pages, page
+// size, heads, width).
 template <class J> struct AttendCall {
     J job;
     Held q, k, v, out, lse, scale, mask, bias, sink;
@@ -20,7 +23,7 @@ template <class J> struct AttendCall {
 
     AttendCall(nb::handle q_, nb::handle k_, nb::handle v_, nb::handle out_, nb::handle lse_, bool writes,
                nb::handle scale_, nb::handle mask_, nb::handle bias_, nb::handle sink_, const Lengths& lengths,
-               std::int64_t left, std::int64_t right, double softcap)
+               const Table& table, std::int64_t left, std::int64_t right, double softcap)
         : q(q_),
           k(k_),
           v(v_),
@@ -37,10 +40,16 @@ template <class J> struct AttendCall {
         must_be("scale", scale, {Type::f64});
         must_be("mask", mask, {Type::boolean});
         must_be("bias", bias, kReal);
-        sizes();
+        sizes(static_cast<bool>(table));
         add("q", job.q, q, q.shape);
-        add("k", job.k, k, of_keys(job.width));
-        add("v", job.v, v, of_keys(job.values));
+        if (table) {
+            take(*table);
+            add_pages(job.k, k);
+            add_pages(job.v, v);
+        } else {
+            add("k", job.k, k, of_keys(job.width));
+            add("v", job.v, v, of_keys(job.values));
+        }
         add("out", job.out, out, of_queries(job.values));
         add("scale", job.scale, scale, of_queries(1));
         add("mask", job.mask, mask, of_queries(job.keys));
@@ -49,6 +58,7 @@ template <class J> struct AttendCall {
         job.sink = numbers<const double>("sink", sink, job.heads);
         if (!job.scale || !job.out || !job.lse) throw nb::value_error("scale, out, lse: there have to be some");
         if (lengths) take(*lengths);
+        if (table) look_up();
         job.left = left;
         job.right = right;
         job.softcap = softcap;
@@ -80,9 +90,9 @@ template <class J> struct AttendCall {
     }
 
   private:
-    void sizes() {
-        const std::size_t dims = q.shape.size();
-        if (dims < 3 || dims > kMaxDims - 1 || k.shape.size() != dims || v.shape.size() != dims)
+    void sizes(bool paged) {
+        const std::size_t dims = q.shape.size(), heads = paged ? 2 : dims - 3, rows = paged ? 1 : dims - 2;
+        if (dims < 3 || dims > kMaxDims - 1 || k.shape.size() != (paged ? 4 : dims) || v.shape.size() != k.shape.size())
             throw nb::value_error("q, k, v: (batch..., heads, length, width)");
         batch.assign(q.shape.begin(), q.shape.end() - 3);
         job.batch.dims = std::max(1, static_cast<int>(batch.size()));
@@ -91,9 +101,9 @@ template <class J> struct AttendCall {
         job.heads = q.shape[dims - 3];
         job.queries = q.shape[dims - 2];
         job.width = q.shape[dims - 1];
-        job.groups = k.shape[dims - 3];
-        job.keys = k.shape[dims - 2];
-        job.values = v.shape[dims - 1];
+        job.groups = k.shape[heads];
+        job.keys = k.shape[rows];
+        job.values = v.shape.back();
         if (job.heads > 0 && (job.groups == 0 || job.heads % job.groups != 0))
             throw nb::value_error("k: heads that do not divide q's");
     }
@@ -109,12 +119,46 @@ template <class J> struct AttendCall {
         for (std::int64_t i = 0; i < job.batch.total; ++i)
             if (job.lengths[i] < 0 || job.lengths[i] > job.keys) throw nb::value_error("lengths: beyond the keys");
     }
+
+    // ---- pages --------------------------------------------------------------------------------------------------
+
+    void take(const nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>& table) {
+        if (static_cast<std::int64_t>(table.shape(0)) != job.batch.total || batch.size() != 1)
+            throw nb::value_error("table: a row per entry of the batch");
+        if (v.shape[0] != k.shape[0] || v.shape[1] != k.shape[1] || v.shape[2] != k.shape[2] || k.shape[3] != job.width)
+            throw nb::value_error("k, v: (pages, page size, heads, width), alike");
+        job.table = table.data();
+        job.pages = static_cast<std::int64_t>(table.shape(1));
+        job.page = k.shape[1];
+        job.keys = job.pages * job.page;
+    }
+    static void add_pages(Operand& to, const View& x) {
+        to.data = x.data;
+        to.type = x.type;
+        to.row[0] = x.stride[0];
+        to.row[1] = x.stride[2];
+        to.row[2] = x.stride[1];
+        to.col[0] = x.stride[3];
+    }
+    // Whether the pages that lengths reach are there.
+    void look_up() const {
+        for (std::int64_t e = 0; e < job.batch.total; ++e) {
+            const std::int64_t keys = job.lengths ? job.lengths[e] : job.keys;
+            for (std::int64_t i = 0; i * job.page < keys; ++i) {
+                const std::int64_t page = job.table[e * job.pages + i];
+                if (page < 0 || page >= k.shape[0])
+                    throw nb::index_error(("page_table: " + std::to_string(page) + " in row " + std::to_string(e) +
+                                           "; it may be from 0 to " + std::to_string(k.shape[0] - 1))
+                                              .c_str());
+            }
+        }
+    }
 };
 
 bool attend(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle scale, nb::handle mask,
-            nb::handle bias, nb::handle sink, const Lengths& lengths, std::int64_t left, std::int64_t right,
-            double softcap) {
-    AttendCall<AttendJob> call(q, k, v, out, lse, true, scale, mask, bias, sink, lengths, left, right, softcap);
+            nb::handle bias, nb::handle sink, const Lengths& lengths, const Table& table, std::int64_t left,
+            std::int64_t right, double softcap) {
+    AttendCall<AttendJob> call(q, k, v, out, lse, true, scale, mask, bias, sink, lengths, table, left, right, softcap);
     return call.run(chosen_isa().run_attend);
 }
 
@@ -122,8 +166,8 @@ bool attend_gradient(nb::handle q, nb::handle k, nb::handle v, nb::handle out, n
                      nb::handle to_lse_, nb::handle dq_, nb::handle dk_, nb::handle dv_, nb::handle delta_,
                      nb::handle dscale_, nb::handle dbias_, nb::handle scale, nb::handle mask, nb::handle bias,
                      const Lengths& lengths, std::int64_t left, std::int64_t right, double softcap) {
-    AttendCall<AttendGradientJob> call(q, k, v, out, lse, false, scale, mask, bias, nb::none(), lengths, left, right,
-                                       softcap);
+    AttendCall<AttendGradientJob> call(q, k, v, out, lse, false, scale, mask, bias, nb::none(), lengths, {}, left,
+                                       right, softcap);
     const Held seed(seed_), to_lse(to_lse_), dq(dq_, true), dk(dk_, true), dv(dv_, true), delta(delta_, true),
         dscale(dscale_, true), dbias(dbias_, true);
     AttendGradientJob& job = call.job;
@@ -148,7 +192,8 @@ bool attend_gradient(nb::handle q, nb::handle k, nb::handle v, nb::handle out, n
 void bind_attend(nb::module_& module) {
     module.def("attend", &attend, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, nb::kw_only(), "scale"_a,
                "mask"_a.none() = nb::none(), "bias"_a.none() = nb::none(), "sink"_a.none() = nb::none(),
-               "lengths"_a.none() = nb::none(), "left"_a = -1, "right"_a = -1, "softcap"_a = 0.0,
+               "lengths"_a.none() = nb::none(), "table"_a.none() = nb::none(), "left"_a = -1, "right"_a = -1,
+               "softcap"_a = 0.0,
                "attention into out, and lse; false where a number was not finite, and out is not to be used");
     module.def(
         "attend_gradient", &attend_gradient, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "seed"_a, "to_lse"_a.none(), "dq"_a,

@@ -84,22 +84,35 @@ struct Shared {
         return {job.left < 0 ? 0 : std::max<std::int64_t>(0, place - job.left),
                 job.right < 0 ? keys : std::min(keys, place + job.right + 1)};
     }
-    // `count` keys (or values) from `first` on, in panels of keys, which are beside each other depth by depth; or in
-    // panels of their columns, one key behind the other.
+    // f(first number, row stride, column stride) of `count` keys, or values, from `first` on. Those of pages are copied
+    // first.
+    template <class T, class F>
+    void with_rows(const Operand& x, std::int64_t width, std::int64_t first, std::int64_t count, F f) const {
+        if (!job.table) {
+            with_type(x.type, x.data, [&](auto* base) {
+                f(base + offset(job, x, entry, group, first), x.row[job.batch.dims + 1], x.col[0]);
+            });
+            return;
+        }
+        T* const lines = scratch(kMask).get<T>(kKeys * width);
+        for (std::int64_t i = 0; i < count; ++i) {
+            const std::int64_t at = first + i, page = job.table[entry * job.pages + at / job.page];
+            read(x, page * x.row[0] + group * x.row[1] + at % job.page * x.row[2], 0, width, lines + i * width);
+        }
+        f(lines, width, std::int64_t{1});
+    }
+    // In panels of keys, which are beside each other depth by depth; or in panels of their columns, one key behind the
+    // other.
     template <class T> void pack_keys(const Operand& x, std::int64_t width, std::int64_t first, std::int64_t count,
                                       T* to) const {
-        with_type(x.type, x.data, [&](auto* base) {
-            using S = std::remove_reference_t<decltype(*base)>;
-            const auto* from = base + offset(job, x, entry, group, first);
-            pack<kPanelCols<T>>(Matrix<S>{from, count, width, x.row[job.batch.dims + 1], x.col[0]}, to);
+        with_rows<T>(x, width, first, count, [&](auto* from, std::int64_t row, std::int64_t col) {
+            pack<kPanelCols<T>>(Matrix<std::remove_pointer_t<decltype(from)>>{from, count, width, row, col}, to);
         });
     }
     template <class T> void pack_columns(const Operand& x, std::int64_t width, std::int64_t first, std::int64_t count,
                                          T* to) const {
-        with_type(x.type, x.data, [&](auto* base) {
-            using S = std::remove_reference_t<decltype(*base)>;
-            const auto* from = base + offset(job, x, entry, group, first);
-            pack<kPanelCols<T>>(Matrix<S>{from, width, count, x.col[0], x.row[job.batch.dims + 1]}, to);
+        with_rows<T>(x, width, first, count, [&](auto* from, std::int64_t row, std::int64_t col) {
+            pack<kPanelCols<T>>(Matrix<std::remove_pointer_t<decltype(from)>>{from, width, count, col, row}, to);
         });
     }
 };

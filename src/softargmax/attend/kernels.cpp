@@ -1,8 +1,7 @@
 // Attention, compiled once for each instruction set.
 //
 // Keys and values of a head are packed once, then its queries pass by them, a few panels at a time, a block of keys
-// after the other. Few queries, as in decoding, take the packed block while it is in a cache; where their heads are
-// fewer than threads, blocks are dealt out too, and merged in order.
+// after the other. Few queries, as in decoding, take the packed block while it is in a cache.
 #include <vector>
 
 #include "attend/backward.hpp"
@@ -42,7 +41,7 @@ template <class T> struct Packing {
     // The same for few queries, which read values where they are, if that can be.
     Block<T> pack_once(const Shared& head, std::int64_t begin) const {
         const AttendJob& job = head.job;
-        if (job.v.type != kTypeOf<T> || job.v.col[0] != 1 || job.values % kPanelCols<T> != 0)
+        if (job.table || job.v.type != kTypeOf<T> || job.v.col[0] != 1 || job.values % kPanelCols<T> != 0)
             return pack(head, begin, 0);
         head.pack_keys(job.k, width, begin, std::min(kKeys, head.keys - begin), keys);
         const T* there = reinterpret_cast<const T*>(job.v.data) + offset(job, job.v, head.entry, head.group, begin);
@@ -55,48 +54,99 @@ template <class T> struct Unit {
     std::vector<Panel<T>> panels;
     Range any;
     bool strange = false;
-    Unit(const Shared& head, std::int64_t row) {
-        const std::int64_t size = Panel<T>::size(head.job), end = std::min(row + kQueries, head.rows());
-        T* memory = scratch(kTerms).get<T>(kPanels * size);
+    static std::int64_t size(const AttendJob& job) { return kPanels * Panel<T>::size(job); }
+    Unit(const Shared& head, std::int64_t row, T* memory) {
+        const std::int64_t each = Panel<T>::size(head.job), end = std::min(row + kQueries, head.rows());
         panels.reserve(kPanels);
-        for (std::int64_t i = row; i < end; i += kPanelRows, memory += size) {
+        for (std::int64_t i = row; i < end; i += kPanelRows, memory += each) {
             panels.emplace_back(head, i, std::min<std::int64_t>(kPanelRows, end - i), memory);
             any.include(panels.back().any);
         }
     }
-    // One block of keys after the other.
-    template <class BlockAt> bool run(BlockAt block_at) {
-        for (std::int64_t b = any.begin / kKeys * kKeys; b < any.end; b += kKeys) {
-            const Block<T> block = block_at(b);
-            for (Panel<T>& panel : panels) panel.fold(b, block, strange);
-        }
+    std::int64_t begin() const { return any.begin / kKeys * kKeys; }
+    void fold(std::int64_t first, const Block<T>& block) {
+        for (Panel<T>& panel : panels) panel.fold(first, block, strange);
+    }
+    void add(const Unit& later) {
+        for (std::size_t i = 0; i < panels.size(); ++i) panels[i].add(later.panels[i]);
+        strange = strange || later.strange;
+    }
+    bool finish() {
         for (Panel<T>& panel : panels) panel.finish(strange);
         return strange;
     }
+    // One block of keys after the other.
+    template <class BlockAt> bool run(BlockAt block_at) {
+        for (std::int64_t b = begin(); b < any.end; b += kKeys) fold(b, block_at(b));
+        return finish();
+    }
 };
+template <class T> T* unit_memory(const AttendJob& job) { return scratch(kTerms).get<T>(Unit<T>::size(job)); }
+
+// A head by one thread.
+template <class T> bool alone(const Shared& head) {
+    const AttendJob& job = head.job;
+    const bool few = head.rows() <= kQueries;
+    const std::int64_t keys = few ? kKeys : head.keys;
+    const Packing<T> packing(job, keys, scratch(kOther).get<T>(Packing<T>::size(job, keys)));
+    if (few)
+        return Unit<T>(head, 0, unit_memory<T>(job)).run([&](std::int64_t b) { return packing.pack_once(head, b); });
+    for (std::int64_t b = 0; b < head.keys; b += kKeys) packing.pack(head, b, b);
+    bool strange = false;
+    for (std::int64_t row = 0; row < head.rows(); row += kQueries)
+        strange |=
+            Unit<T>(head, row, unit_memory<T>(job)).run([&](std::int64_t b) { return packing.block(head, b, b); });
+    return strange;
+}
+
+// A head's units by all threads.
+template <class T> bool together(const Shared& head) {
+    const AttendJob& job = head.job;
+    const Packing<T> packing(job, head.keys, scratch(kOther).get<T>(Packing<T>::size(job, head.keys)));
+    parallel_each(job.threads, blocks_of(head.keys), [&](std::int64_t b) { packing.pack(head, b * kKeys, b * kKeys); });
+    const std::int64_t units = (head.rows() + kQueries - 1) / kQueries;
+    std::atomic<bool> strange{false};
+    parallel_each(job.threads, units, [&](std::int64_t i) {  // the last queries see the most keys, where some do
+        Unit<T> unit(head, (units - 1 - i) * kQueries, unit_memory<T>(job));
+        if (unit.run([&](std::int64_t b) { return packing.block(head, b, b); })) strange = true;
+    });
+    return strange;
+}
+
+// A head of few queries by all threads: of some blocks at a time each has its own sums, which are then added in order.
+constexpr std::int64_t kWave = 8;
+template <class T> bool split(const Shared& head) {
+    const AttendJob& job = head.job;
+    Unit<T> whole(head, 0, unit_memory<T>(job));
+    const std::int64_t wave = kWave * job.threads, size = Unit<T>::size(job);
+    T* const memory = scratch(kResult).get<T>(wave * size);
+    for (std::int64_t first = whole.begin(); first < whole.any.end; first += wave * kKeys) {
+        const std::int64_t count = std::min(wave, blocks_of(whole.any.end - first));
+        std::vector<Unit<T>> parts;
+        parts.reserve(static_cast<std::size_t>(count));
+        for (std::int64_t i = 0; i < count; ++i) parts.emplace_back(head, 0, memory + i * size);
+        parallel_each(job.threads, count, [&](std::int64_t i) {
+            const Packing<T> packing(job, kKeys, scratch(kOther).get<T>(Packing<T>::size(job, kKeys)));
+            const std::int64_t b = first + i * kKeys;
+            parts[static_cast<std::size_t>(i)].fold(b, packing.pack_once(head, b));
+        });
+        for (const Unit<T>& part : parts) whole.add(part);
+    }
+    return whole.finish();
+}
 
 template <class T> void run_as(AttendJob& job) {
-    const std::int64_t heads = job.batch.total * job.groups, rows = job.heads / job.groups * job.queries;
+    const std::int64_t heads = job.batch.total * job.groups;
     std::atomic<bool> strange{false};
-    if (rows <= kQueries) {
+    if (heads >= 2 * job.threads || job.threads == 1) {
         parallel_each(job.threads, heads, [&](std::int64_t index) {
+            if (alone<T>(Shared(job, index))) strange = true;
+        });
+    } else {
+        for (std::int64_t index = 0; index < heads; ++index) {
             const Shared head(job, index);
-            const Packing<T> packing(job, kKeys, scratch(kOther).get<T>(Packing<T>::size(job, kKeys)));
-            if (Unit<T>(head, 0).run([&](std::int64_t b) { return packing.pack_once(head, b); })) strange = true;
-        });
-        job.strange = strange;
-        return;
-    }
-    const Packing<T> packing(job, job.keys, scratch(kOther).get<T>(Packing<T>::size(job, job.keys)));
-    for (std::int64_t index = 0; index < heads; ++index) {
-        const Shared head(job, index);
-        parallel_each(job.threads, blocks_of(head.keys),
-                      [&](std::int64_t b) { packing.pack(head, b * kKeys, b * kKeys); });
-        const std::int64_t units = (rows + kQueries - 1) / kQueries;
-        parallel_each(job.threads, units, [&](std::int64_t i) {  // the last queries see the most keys, where some do
-            Unit<T> unit(head, (units - 1 - i) * kQueries);
-            if (unit.run([&](std::int64_t b) { return packing.block(head, b, b); })) strange = true;
-        });
+            if (head.rows() <= kQueries ? split<T>(head) : together<T>(head)) strange = true;
+        }
     }
     job.strange = strange;
 }

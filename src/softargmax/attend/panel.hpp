@@ -192,6 +192,18 @@ template <class T> struct Panel {
         return 1;
     }
 
+    // The same queries and later keys.
+    void add(const Panel& later) {
+        for (int i = 0; i < rows; ++i) {
+            const T weight = merge(part[i], later.part[i], o + i * pitch);
+            const T* const from = later.o + i * pitch;
+            for (std::int64_t j = 0; j < pitch; j += Pack<T>::kLanes) {
+                T* const at = o + i * pitch + j;
+                fma(Pack<T>::load(from + j), Pack<T>::all(weight), Pack<T>::load(at)).store(at);
+            }
+        }
+    }
+
     // The output, and lse with the sink's part.
     void finish(bool& strange) {
         const AttendJob& job = head.job;

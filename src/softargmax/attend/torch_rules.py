@@ -66,7 +66,7 @@ class Parted:
         count, length = len(tensors), tensors[0].shape[-2]
 
         def run(part: slice, piece: Tensors) -> Sequence[Tensor]:
-            f = lambda *x: self.f(options, part, length, x)  # noqa: E731
+            f: Any = lambda *x: self.f(options, part, length, x)  # noqa: E731
             return pull(f, piece[:count], wanted, piece[count:])
 
         given = (*tensors, *g)
@@ -77,8 +77,8 @@ class Parted:
         count, length = len(tensors), tensors[0].shape[-2]
 
         def run(part: slice, piece: Tensors) -> Sequence[Tensor]:
-            f = lambda *x: self.f(options, part, length, x)  # noqa: E731
-            with torch.no_grad():  # type: ignore[no-untyped-call]
+            f: Any = lambda *x: self.f(options, part, length, x)  # noqa: E731
+            with torch.no_grad():
                 start = [torch.zeros_like(x) for x in f(*piece[:count])]
             push: Any = lambda *g: tuple(pull(f, piece[:count], given, g))  # noqa: E731
             vjp: Any = torch.func.vjp

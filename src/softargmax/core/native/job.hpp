@@ -136,6 +136,10 @@ struct AttendJob {
     Operand mask, bias;  // of scores; absent: none
     const double* sink = nullptr;  // one per head; null: none
     const std::int64_t* lengths = nullptr;  // of keys, one per entry of the batch; null: all
+    // Pages of keys: entry e has its key j in row j % page of page table[e * pages + j / page] of k and v, whose first
+    // `row` stride runs over pages.
+    const std::int64_t* table = nullptr;
+    std::int64_t pages = 0, page = 0;
     std::int64_t left = -1, right = -1;  // how many keys a query sees beside its own place; -1: all
     double softcap = 0;  // 0: none
     double* lse = nullptr;  // one per query, in order
