@@ -83,6 +83,7 @@ bench: $(VENV)/.native $(VENV)/.group-test ## ratios against torch and SciPy; wi
 	$(BIN)/python -m bench.loss $(BENCH_ARGS)
 	$(BIN)/python -m bench.sparse $(BENCH_ARGS)
 	$(BIN)/python -m bench.sample $(BENCH_ARGS)
+	$(BIN)/python -m bench.attend $(BENCH_ARGS)
 
 memory: $(VENV)/.native $(VENV)/.group-test ## a 4 GiB file converted under a cap
 	$(BIN)/python -m bench.memory

@@ -41,13 +41,16 @@ class Promise:
 def line(promise: Promise, result: Result, limits: Limits) -> str:
     """Return one line for the terminal."""
     ours = result.timings["softargmax"]
-    ratios = ", ".join(
-        f"{peer} {result.ratio(peer):.2f} (>= {target:g})" + ("" if result.ratio(peer) >= target else " MISSED")
-        for peer, target in promise.targets.items()
-    )
+    ratios = ", ".join(told(peer, result.ratio(peer), promise.targets.get(peer)) for peer in result.peers)
     bounds = ", ".join(f"{name} {readable(seconds)}" for name, seconds in result.limits(limits).items())
     spread = f"[{readable(ours.low)}, {readable(ours.high)}]"
     return f"{result.name:48} {readable(ours.median):>8} {spread:22} {ratios:48} {bounds}"
+
+
+def told(peer: str, ratio: float, target: float | None) -> str:
+    """Return a ratio beside what was promised of it, if anything was."""
+    verdict = "" if target is None else f" (>= {target:g})" + ("" if ratio >= target else " MISSED")
+    return f"{peer} {ratio:.2f}{verdict}"
 
 
 def run(promises: Iterable[Promise], words: list[str], rounds: int) -> tuple[list[dict[str, Any]], Limits]:

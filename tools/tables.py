@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 NOT_YET = "*Not measured yet.*"
-PEERS = {"torch": "torch", "scipy": "SciPy", "numpy": "NumPy", "jax": "JAX"}
+PEERS = {"torch": "torch", "scipy": "SciPy", "numpy": "NumPy", "jax": "JAX", "sgemm": "products alone"}
 
 
 def load(path: Path) -> dict[str, Any] | None:
@@ -170,7 +170,9 @@ Absolute times of a shared machine drift by a factor of two, ratios by much less
 that moving the bytes (memory: inputs read once, outputs written once, at the speed of a large copy) or doing the
 multiplications (arithmetic: of 16 floats each, with or without an addition, at the rate of a loop in registers) would
 take alone, measured in the same run. A loop of just the instructions of our kernels, comparisons, additions, shifts and
-stores among them, on registers takes 1.4 times as long as its multiplications.
+stores among them, on registers takes 1.4 times as long as its multiplications. "Products alone" beside attention is no
+peer: it is as many operations in torch's products of 1024 x 1024 matrices, so that the ratio is the share of their
+speed.
 
 `softargmax bench` measures on your machine, `make bench` with every peer installed.
 

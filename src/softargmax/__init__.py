@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from softargmax.attend import AttentionWithLse as AttentionWithLse
     from softargmax.attend import attention as attention
+    from softargmax.attend import attention_paged as attention_paged
+    from softargmax.attend import attention_state as attention_state
+    from softargmax.attend import attention_stats as attention_stats
+    from softargmax.attend import attention_varlen as attention_varlen
+    from softargmax.attend import attention_vjp as attention_vjp
     from softargmax.attend import attention_with_lse as attention_with_lse
     from softargmax.attend import entropy_invariant_scale as entropy_invariant_scale
     from softargmax.attend import qk_norm as qk_norm
@@ -75,6 +80,11 @@ _HOME = {
     "softargmax.attend": (
         "AttentionWithLse",
         "attention",
+        "attention_paged",
+        "attention_state",
+        "attention_stats",
+        "attention_varlen",
+        "attention_vjp",
         "attention_with_lse",
         "entropy_invariant_scale",
         "qk_norm",

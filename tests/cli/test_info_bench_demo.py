@@ -135,7 +135,7 @@ def test_the_converting_process_tells_its_failure(tmp_path):
 
 @pytest.mark.parametrize("stop", [stop.name for stop in STOPS if stop.name != "bench"])
 def test_stops_of_the_tour(run, tmp_path, stop):
-    if stop in ("temperature", "digits"):
+    if stop in ("temperature", "digits", "attention"):
         pytest.importorskip("matplotlib")
     done = run("demo", "--only", stop, "-o", tmp_path / "out", "--json")
     found = done.json()

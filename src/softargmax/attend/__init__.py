@@ -2,11 +2,27 @@
 
     S = softcap(scale q k^T) + bias        p = softmax(S) over the keys that a query sees        o = p v
 
-`reference.py` is the definition, a few queries at a time.
+`reference.py` is the definition, a few queries at a time; `kernels.cpp` one pass over keys and values.
 """
 
 from softargmax.attend.attention import attention, attention_with_lse
-from softargmax.attend.results import AttentionWithLse
+from softargmax.attend.gradients import attention_vjp
+from softargmax.attend.results import AttentionGradients, AttentionStats, AttentionWithLse
 from softargmax.attend.scales import entropy_invariant_scale, qk_norm
+from softargmax.attend.sequences import attention_paged, attention_varlen
+from softargmax.attend.summaries import attention_state, attention_stats
 
-__all__ = ["AttentionWithLse", "attention", "attention_with_lse", "entropy_invariant_scale", "qk_norm"]
+__all__ = [
+    "AttentionGradients",
+    "AttentionStats",
+    "AttentionWithLse",
+    "attention",
+    "attention_paged",
+    "attention_state",
+    "attention_stats",
+    "attention_varlen",
+    "attention_vjp",
+    "attention_with_lse",
+    "entropy_invariant_scale",
+    "qk_norm",
+]

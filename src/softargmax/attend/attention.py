@@ -104,7 +104,7 @@ def attention(  # noqa: PLR0913 each is asked for by its name
     """
     heads = heads_of(q, k, v)
     options = options_of(causal, window, softcap)
-    beside = beside_of(heads, scale, mask, bias, sink, alpha, key_lengths)
+    beside = beside_of(heads.q, heads.k.shape[-2], scale, mask, bias, sink, alpha, key_lengths)
     return implementation("attend", heads.q).attention(heads, beside, options).output
 
 
@@ -167,6 +167,6 @@ def attention_with_lse(  # noqa: PLR0913 each is asked for by its name
     """
     heads = heads_of(q, k, v)
     options = options_of(causal, window, softcap)
-    beside = beside_of(heads, scale, mask, bias, sink, 1.0, key_lengths)
+    beside = beside_of(heads.q, heads.k.shape[-2], scale, mask, bias, sink, 1.0, key_lengths)
     found = implementation("attend", heads.q).attention(heads, beside, options)
     return AttentionWithLse(found.output, namespace(found.lse).astype(found.lse, check.row_dtype(None, heads.q)))

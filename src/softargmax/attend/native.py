@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from softargmax import _native
 from softargmax.attend import reference
-from softargmax.attend.results import AttentionWithLse
+from softargmax.attend.reference_vjp import summed
+from softargmax.attend.results import AttentionGradients, AttentionWithLse
 from softargmax.core.native import TYPES, fresh, view
 
 if TYPE_CHECKING:
-    from softargmax.attend.options import Beside, Heads, Options
+    from softargmax.attend.options import Beside, Heads, Options, Pages
 
 Array = np.ndarray[Any, Any]
-
-
-class Pulled(NamedTuple):
-    """Gradients to q, k and v, to the scale of every query, to the bias if wanted, and to the sink of every head."""
-
-    q: Array
-    k: Array
-    v: Array
-    scale: Array
-    bias: Array | None
-    sink: Array | None
 
 
 def attention(heads: Heads, beside: Beside, options: Options) -> AttentionWithLse:
@@ -39,12 +29,42 @@ def served(beside: Beside) -> bool:
     return isinstance(beside.alpha, float) and beside.alpha == 1.0
 
 
+def vjp(heads: Heads, beside: Beside, options: Options, g: Any, g_lse: Any) -> AttentionGradients:
+    """The gradients of <g, output> + <g_lse, lse>."""
+    found = formed(heads, beside, options)
+    if found is not None:
+        gradients = pulled(heads, beside, options, found, g, g_lse, to_bias=beside.bias is not None)
+        if gradients is not None:
+            return gradients._replace(
+                scale=summed(gradients.scale, beside.scale),
+                sink=summed(gradients.sink, beside.sink),
+            )
+    return reference.vjp(heads, beside, options, g, g_lse)
+
+
 def formed(heads: Heads, beside: Beside, options: Options) -> AttentionWithLse | None:
     """Attention by the core; None where numbers that are not finite want the definition. bfloat16 may be its bits."""
     q, k, v = heads
     output, lse = fresh((*q.shape[:-1], v.shape[-1]), q.dtype), np.empty(q.shape[:-1])
-    whole = _native.attend(view(q), view(k), view(v), view(output), lse, **_spread(heads, beside, options))
+    whole = _native.attend(
+        view(q), view(k), view(v), view(output), lse, **_spread(heads.q, heads.k.shape[-2], beside, options)
+    )
     return AttentionWithLse(output, lse) if whole else None
+
+
+def paged(q: Array, pages: Pages, beside: Beside, options: Options) -> Any:
+    """The output for keys in pages."""
+    found = formed_of_pages(q, pages, beside, options) if served(beside) else None
+    return reference.paged(q, pages, beside, options) if found is None else found
+
+
+def formed_of_pages(q: Array, pages: Pages, beside: Beside, options: Options) -> Array | None:
+    """The same by the core, as `formed`."""
+    output, lse = fresh((*q.shape[:-1], pages.v.shape[-1]), q.dtype), np.empty(q.shape[:-1])
+    beside_it = _spread(q, pages.keys, beside, options)
+    table = np.ascontiguousarray(pages.table, np.int64)
+    whole = _native.attend(view(q), view(pages.k), view(pages.v), view(output), lse, table=table, **beside_it)
+    return output if whole else None
 
 
 def pulled(
@@ -56,13 +76,13 @@ def pulled(
     to_lse: Array | None,
     *,
     to_bias: bool = False,
-) -> Pulled | None:
+) -> AttentionGradients | None:
     """The gradients of <seed, output> + <to_lse, lse>; None where numbers that are not finite want the definition."""
     dq, dk, dv = (fresh(x.shape, x.dtype) for x in heads)
     delta, dscale = np.empty(found.lse.shape), np.empty(found.lse.shape)
     if to_lse is not None:
         to_lse = np.ascontiguousarray(to_lse, np.float64)
-    beside_it = _spread(heads, beside, options)
+    beside_it = _spread(heads.q, heads.k.shape[-2], beside, options)
     sink = beside_it.pop("sink")
     arrays = (*heads, found.output, found.lse, seed, to_lse, dq, dk, dv)
     views = [x if x is None else view(x) for x in arrays]
@@ -84,15 +104,15 @@ def pulled(
         with np.errstate(invalid="ignore"):
             p = np.exp(np.where(found.lse == -np.inf, -np.inf, sink[:, None] - found.lse))
         dsink = -(p * delta).sum(axis=(*range(delta.ndim - 2), -1))
-    return Pulled(dq, dk, dv, dscale, dbias, dsink)
+    return AttentionGradients(dq, dk, dv, dscale[..., None], dbias, dsink)
 
 
-def _spread(heads: Heads, beside: Beside, options: Options) -> dict[str, Any]:
+def _spread(q: Array, keys: int, beside: Beside, options: Options) -> dict[str, Any]:
     """What stands beside q, k and v as the core takes it: of full shape, with strides of 0."""
-    batch, scores = heads.q.shape[:-3], heads.scores
+    batch, scores = q.shape[:-3], (*q.shape[:-1], keys)
     sink, lengths = beside.sink, beside.lengths
     if sink is not None:
-        sink = np.ascontiguousarray(np.broadcast_to(sink, heads.q.shape[-3:-2]), np.float64)
+        sink = np.ascontiguousarray(np.broadcast_to(sink, q.shape[-3:-2]), np.float64)
     if lengths is not None:
         lengths = np.ascontiguousarray(np.broadcast_to(lengths[..., 0, 0, 0], batch), np.int64).reshape(-1)
     return {

@@ -6,7 +6,8 @@ import math
 from typing import Any, NamedTuple
 
 from softargmax.core import arrays, check
-from softargmax.core.dispatch import namespace
+from softargmax.core.chunks import piece
+from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.targets import integer
 
 
@@ -40,6 +41,28 @@ class Heads(NamedTuple):
     def scores(self) -> tuple[int, ...]:
         """The shape of the scores, which are never all there: (..., H, L, K)."""
         return (*self.q.shape[:-1], self.k.shape[-2])
+
+
+class Pages(NamedTuple):
+    """k (pages, page size, G, D), v (pages, page size, G, Dv), and the table (B, P) of which pages an entry has."""
+
+    k: Any
+    v: Any
+    table: Any
+
+    @property
+    def keys(self) -> int:
+        """How many keys an entry may have."""
+        count: int = self.table.shape[1] * self.k.shape[1]
+        return count
+
+
+def part_of(heads: Heads, beside: Beside, part: slice) -> tuple[Heads, Beside]:
+    """The same of some queries."""
+    scale, mask, bias, alpha = (
+        piece(x, -2, part.start, part.stop) for x in (beside.scale, beside.mask, beside.bias, beside.alpha)
+    )
+    return heads._replace(q=heads.q[..., part, :]), beside._replace(scale=scale, mask=mask, bias=bias, alpha=alpha)
 
 
 def heads_of(q: Any, k: Any, v: Any) -> Heads:
@@ -83,9 +106,9 @@ def _sides(window: Any) -> tuple[int | None, int | None]:
     return left, right
 
 
-def beside_of(heads: Heads, scale: Any, mask: Any, bias: Any, sink: Any, alpha: Any, key_lengths: Any) -> Beside:
+def beside_of(q: Any, keys: int, scale: Any, mask: Any, bias: Any, sink: Any, alpha: Any, key_lengths: Any) -> Beside:
     """Everything that stands beside q, k and v."""
-    shape, q = heads.scores, heads.q
+    shape = (*q.shape[:-1], keys)
     each, axes = "the heads' queries", (q.ndim - 1,)
     if scale is None:
         scale = 1.0 / math.sqrt(q.shape[-1]) if q.shape[-1] else 1.0
@@ -112,15 +135,53 @@ def _fits(array: Any, shape: tuple[int, ...], name: str) -> Any:
     return array
 
 
-def _lengths(lengths: Any, q: Any, shape: tuple[int, ...]) -> Any:
+def _lengths(lengths: Any, q: Any, shape: tuple[int, ...], name: str = "key_lengths") -> Any:
     """How many keys there are, one per entry of the batch, with three axes of 1 behind."""
-    lengths = arrays.like(lengths, q, "key_lengths")
+    lengths = arrays.like(lengths, q, name)
     if arrays.dtype_name(lengths.dtype) not in arrays.INTEGERS - {"bool"}:
-        raise TypeError(f"key_lengths: dtype {lengths.dtype}; it may be integers")
+        raise TypeError(f"{name}: dtype {lengths.dtype}; it may be integers")
     batch, keys = shape[:-3], shape[-1]
     if not check.broadcasts(tuple(lengths.shape), batch):
-        raise ValueError(f"key_lengths: shape {tuple(lengths.shape)}; it may be that of the batch, {batch}")
+        raise ValueError(f"{name}: shape {tuple(lengths.shape)}; it may be that of the batch, {batch}")
     xp = namespace(lengths)
     if check.seen(lengths) and bool(xp.any((lengths < 0) | (lengths > keys))):
-        raise ValueError(f"key_lengths: some are out of range; each may be from 0 to {keys}")
+        raise ValueError(f"{name}: some are out of range; each may be from 0 to {keys}")
     return xp.reshape(lengths, (*lengths.shape, 1, 1, 1))
+
+
+def pages_of(q: Any, k_pages: Any, v_pages: Any, page_table: Any, lengths: Any) -> tuple[Any, Pages, Any]:
+    """Queries (B, H, L, D), pages and their table, and lengths with three axes of 1 behind."""
+    q = check.scores(q, "q")
+    if q.ndim != 4:
+        raise ValueError(f"q: shape {tuple(q.shape)}; beside pages it may be (batch, heads, length, width)")
+    k, v = (check.scores(arrays.like(x, q, n), n) for x, n in ((k_pages, "k_pages"), (v_pages, "v_pages")))
+    if len({arrays.dtype_name(x.dtype) for x in (q, k, v)}) > 1:
+        raise TypeError(
+            f"k_pages, v_pages: dtypes {k.dtype} and {v.dtype} beside q's {q.dtype}; they may be of one dtype"
+        )
+    batch, heads, _, width = q.shape
+    if k.ndim != 4 or k.shape[-1] != width:
+        raise ValueError(f"k_pages: shape {tuple(k.shape)}; it may be (pages, page size, heads, {width})")
+    if v.ndim != 4 or tuple(v.shape[:-1]) != tuple(k.shape[:-1]):
+        raise ValueError(f"v_pages: shape {tuple(v.shape)}; beside k_pages it may be {(*k.shape[:-1], 'width')}")
+    if (k.shape[2] == 0 and heads) or (k.shape[2] and heads % k.shape[2]):
+        raise ValueError(f"k_pages: {k.shape[2]} heads; they may be as many as q's {heads}, or a divisor of them")
+    table = arrays.like(page_table, q, "page_table")
+    if arrays.dtype_name(table.dtype) not in arrays.INTEGERS - {"bool"}:
+        raise TypeError(f"page_table: dtype {table.dtype}; it may be integers")
+    if table.ndim != 2 or table.shape[0] != batch:
+        raise ValueError(f"page_table: shape {tuple(table.shape)}; it may be ({batch}, pages of an entry)")
+    lengths = _lengths(lengths, q, (batch, heads, 1, table.shape[1] * k.shape[1]), "lengths")
+    _are_there(table, lengths, k)
+    return q, Pages(k, v, table), lengths
+
+
+def _are_there(table: Any, lengths: Any, k: Any) -> None:
+    """Whether the pages that lengths reach are there."""
+    xp = namespace(table)
+    if not (check.seen(table) and check.seen(lengths)):
+        return
+    used = xp.arange(table.shape[1], device=device_of(table)) * k.shape[1] < lengths[..., 0, 0]
+    wrong = used & ((table < 0) | (table >= k.shape[0]))
+    if bool(xp.any(wrong)):
+        raise IndexError(f"page_table: {int(table[wrong][0])} among its pages; they may be from 0 to {k.shape[0] - 1}")

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from softargmax import attend as room
 from softargmax.attend import native, reference
-from softargmax.attend.options import Beside, Heads, Options
-from softargmax.attend.results import AttentionWithLse
+from softargmax.attend.options import Beside, Heads, Options, Pages
+from softargmax.attend.results import AttentionGradients, AttentionWithLse
 from softargmax.attend.torch_rules import Definition, closed, definition, gradients
-from softargmax.core.torch_bridge import Operator, compile_whole
+from softargmax.core.torch_bridge import Operator, all_direct, compile_whole
 from softargmax.core.torch_rules import Tensors, inputs_of
 
 if TYPE_CHECKING:
@@ -36,13 +36,34 @@ def attention(heads: Heads, beside: Beside, options: Options) -> AttentionWithLs
     """The output, in q's dtype, and lse (of other orders than 1: NaN)."""
     if not native.served(beside):
         return AttentionWithLse(*Definition.apply(options, *heads, *beside))  # type: ignore[no-untyped-call]
+    return AttentionWithLse(*_attention(*_arguments(heads, beside, options)))
+
+
+def _arguments(heads: Heads, beside: Beside, options: Options) -> Tensors:
+    """The operator's arguments."""
     scale, mask, bias, sink, _, lengths = beside
     factor = 1.0 if isinstance(scale, Tensor) else scale
-    numbers = (-1 if side is None else side for side in (options.left, options.right))
+    left, right = (-1 if side is None else side for side in (options.left, options.right))
     scale = scale if isinstance(scale, Tensor) else None
-    return AttentionWithLse(
-        *_attention(*heads, scale, mask, bias, sink, lengths, factor, *numbers, options.softcap or 0.0)
-    )
+    return (*heads, scale, mask, bias, sink, lengths, factor, left, right, options.softcap or 0.0)
+
+
+def vjp(heads: Heads, beside: Beside, options: Options, g: Tensor, g_lse: Tensor | None) -> AttentionGradients:
+    """The gradients of <g, output> + <g_lse, lse>; they can be differentiated."""
+    arguments = _arguments(heads, beside, options)
+    found = _attention_vjp(*_attention(*arguments), g, g_lse, *arguments, beside.bias is not None)
+    return AttentionGradients(*(None if x.shape == (0,) else x for x in found))
+
+
+def paged(q: Tensor, pages: Pages, beside: Beside, options: Options) -> Tensor:
+    """The output for keys in pages; where derivatives are taken, these are put side by side first."""
+    tensors = (q, *pages, *beside)
+    if native.served(beside) and all_direct(tensors):
+        shared = native.formed_of_pages(_numpy(q), Pages(*map(_numpy, pages)), Beside(*map(_numpy, beside)), options)
+        if shared is not None:
+            return _tensor(shared, q.dtype)
+    found: Tensor = attention(reference.side_by_side(q, pages, beside), beside, options).output
+    return found
 
 
 def _taken(arguments: Sequence[Any]) -> tuple[list[Any], Options]:
@@ -91,7 +112,7 @@ def _vjp(output: Tensor, lse: Tensor, g: Tensor, g_lse: Tensor | None, *argument
         pulled = iter(definition.pulled(options, tensors, wanted, (g, g_lse)))
         return tuple(next(pulled) if i in wanted else _nothing(g) for i in _WANTED)
     result = [_tensor(x, g.dtype) for x in found[:3]]
-    for i, x in zip(_WANTED[3:], (found.scale[..., None], found.bias, found.sink), strict=True):
+    for i, x in zip(_WANTED[3:], (found.scale, found.bias, found.sink), strict=True):
         like = tensors[i]
         result.append(torch.from_numpy(x).sum_to_size(like.shape).to(like.dtype) if i in wanted else _nothing(g))
     return tuple(result)

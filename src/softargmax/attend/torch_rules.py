@@ -13,6 +13,7 @@ from torch import Tensor
 
 from softargmax.attend import reference
 from softargmax.attend.options import Beside, Heads, Options
+from softargmax.attend.reference_parts import parts, some
 from softargmax.core.torch_rules import Rule, Tensors, inputs_of, pull
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def closed(tensors: Sequence[Any]) -> tuple[Heads, Beside]:
 
 def forward(options: Options, part: slice, length: int, tensors: Tensors) -> Tensors:
     """Output and lse of a part."""
-    return tuple(reference.some(*closed(tensors), options, part.start, length))
+    return tuple(some(*closed(tensors), options, part.start, length))
 
 
 def backward(wanted: Sequence[int], options: Options, part: slice, length: int, tensors: Tensors) -> Tensors:
@@ -102,7 +103,7 @@ class Parted:
         length = tensors[0].shape[-2]
         found = [
             run(part, tuple(_cut(x, axis, part, length) for x, axis in zip(given, axes, strict=True)))
-            for part in reference.parts(Heads(*tensors[:3]), SCORES)
+            for part in parts(Heads(*tensors[:3]), SCORES)
         ]
         whole = []
         for i, (axis, each) in enumerate(zip(results, zip(*found, strict=True), strict=True)):

@@ -1,0 +1,72 @@
+"""Measure the memory of attention where its scores would be far larger than all else.
+
+    python -m bench.attend_memory           half a minute on 2 cores; bench.attend writes what it finds
+
+Each case runs in a process of its own: the most that is resident, less what was before it, the inputs among that, and
+less the gradients. Exit code 1 where a bound is missed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+
+class Shape(NamedTuple):
+    """A case of one head, and its bound in bytes."""
+
+    name: str
+    queries: int
+    keys: int
+    width: int
+    backward: bool
+    bound: int
+
+
+SHAPES = (
+    Shape("attention, causal 1x1x32768x64", 32_768, 32_768, 64, backward=True, bound=200 << 20),
+    Shape("attention, one query, 10^6 keys, forward only", 1, 1_000_000, 64, backward=False, bound=64 << 20),
+)
+MEASURE = """
+import json, sys
+import torch
+import softargmax as sa
+L, K, D, backward = map(int, sys.argv[1:])
+torch.set_num_threads(2)
+sa.set_num_threads(2)
+q, k, v = (torch.randn(1, 1, n, D, requires_grad=bool(backward)) for n in (L, K, K))
+def run(q, k, v):
+    output = sa.attention(q, k, v, causal=True)
+    return torch.autograd.grad(output, (q, k, v), torch.ones_like(output)) if backward else ()
+run(*(x[:, :, :2] for x in (q, k, v)))
+def status(name):
+    return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith(name))
+open("/proc/self/clear_refs", "w").write("5")
+before = status("VmRSS")
+gradients = run(q, k, v)
+peak = status("VmHWM")
+print(json.dumps({"peak": peak, "beyond": peak - before - sum(x.nbytes for x in gradients), "scores": 4 * L * K}))
+"""
+
+
+def memory() -> tuple[dict[str, Any], bool]:
+    """Measure every case; give what goes into the record, and whether all are within their bounds."""
+    found, kept = [], True
+    for name, *numbers, bound in SHAPES:
+        command = [sys.executable, "-c", MEASURE, *(str(int(number)) for number in numbers)]
+        record = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        verdict = "" if record["beyond"] <= bound else " MISSED"
+        kept = kept and not verdict
+        mib = {key: f"{value / 2**20:.0f}" for key, value in record.items()}
+        print(
+            f"{name}: scores would be {mib['scores']} MiB; beyond inputs and gradients {mib['beyond']} "
+            f"(<= {bound >> 20}), resident in all {mib['peak']}{verdict}"
+        )
+        found.append({"name": name, **record, "what": "beyond", "bound": bound})
+    return {"memory": found}, kept
+
+
+if __name__ == "__main__":
+    sys.exit(0 if memory()[1] else 1)

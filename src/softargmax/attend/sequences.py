@@ -1,0 +1,182 @@
+"""Attention of sequences of many lengths: packed one after the other, or with keys in pages."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from softargmax.attend.options import beside_of, heads_of, options_of, pages_of, part_of
+from softargmax.core import arrays, check
+from softargmax.core.dispatch import device_of, implementation, namespace
+from softargmax.core.offsets import bounds_hold, offsets_of
+
+
+def attention_varlen(  # noqa: PLR0913 each is asked for by its name
+    q: Any,
+    k: Any,
+    v: Any,
+    /,
+    cu_q: Any,
+    cu_k: Any,
+    *,
+    scale: Any = None,
+    causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    softcap: float | None = None,
+    sink: Any = None,
+    alpha: Any = 1.0,
+) -> Any:
+    r"""Attention of sequences that are packed one after the other, without padding.
+
+    .. math::
+        o_{a_s \ldots a_{s+1}} = \mathrm{attention}\left(
+            q_{a_s \ldots a_{s+1}},\; k_{b_s \ldots b_{s+1}},\; v_{b_s \ldots b_{s+1}}\right)
+
+    Parameters
+    ----------
+    q : array_like, shape (N, H, D)
+        Queries of all sequences.
+    k : array_like, shape (M, G, D)
+        Keys of all sequences; G divides H.
+    v : array_like, shape (M, G, Dv)
+        Values.
+    cu_q, cu_k : array of int, shape (S + 1,)
+        a and b, where sequences begin and end: from 0 to N, and to M, never falling.
+    scale, alpha : float or array, optional
+        As in `attention`; an array broadcasts with (H, N).
+    causal, window, softcap, sink
+        As in `attention`, of each sequence by itself.
+
+    Returns
+    -------
+    array, shape (N, H, Dv)
+        The output, in q's dtype: to the bit what `attention` gives each sequence alone.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong kind or dtype; if it has a wrong shape or value.
+
+    Notes
+    -----
+    The bounds are looked at: tracing (`jax.jit`, `torch.compile`) cannot go through this function.
+
+    See Also
+    --------
+    attention : of sequences of one length, or padded (`key_lengths`).
+    attention_paged : for decoding, from a cache in pages.
+
+    References
+    ----------
+    Dao (2023), FlashAttention-2, section 3. arXiv:2307.08691.
+
+    Examples
+    --------
+    >>> import numpy as np, softargmax
+    >>> x = np.arange(6.0).reshape(6, 1, 1)
+    >>> softargmax.attention_varlen(x, x, x, [0, 2, 6], [0, 2, 6], causal=True)[:, 0, 0].round(2)
+    array([0.  , 0.73, 2.  , 2.95, 3.98, 4.99])
+    """
+    q = check.scores(q, "q")
+    if q.ndim != 3:
+        raise ValueError(f"q: shape {tuple(q.shape)}; it may be (queries, heads, width)")
+    k, v = (arrays.like(x, q, name) for x, name in ((k, "k"), (v, "v")))
+    for x, name in ((k, "k"), (v, "v")):
+        if x.ndim != 3:
+            raise ValueError(f"{name}: shape {tuple(x.shape)}; it may be (keys, heads, width)")
+    ends = [_bounds(cu_q, q, "cu_q", "q"), _bounds(cu_k, k, "cu_k", "k")]
+    if len(ends[0]) != len(ends[1]):
+        raise ValueError(f"cu_k: {len(ends[1])} bounds; they may be as many as cu_q's {len(ends[0])}")
+    xp = namespace(q)
+    heads = heads_of(*(xp.permute_dims(x, (1, 0, 2)) for x in (q, k, v)))
+    options = options_of(causal, window, softcap)
+    beside = beside_of(heads.q, heads.k.shape[-2], scale, None, None, sink, alpha, None)
+    run, found = implementation("attend", heads.q), []
+    for (start, stop), (first, last) in zip(*map(pairwise, ends), strict=True):
+        some, its = part_of(heads, beside, slice(start, stop))
+        some = some._replace(k=heads.k[:, first:last, :], v=heads.v[:, first:last, :])
+        found.append(xp.permute_dims(run.attention(some, its, options).output, (1, 0, 2)))
+    if not found:
+        return xp.zeros((0, q.shape[1], v.shape[-1]), dtype=q.dtype, device=device_of(q))
+    return xp.concat(found, axis=0)
+
+
+def _bounds(offsets: Any, x: Any, name: str, of: str) -> list[int]:
+    """Where sequences begin and end, as numbers."""
+    offsets = offsets_of(offsets, x, name, of)
+    bounds_hold(offsets, x, name, of)
+    return [int(i) for i in offsets]
+
+
+def attention_paged(  # noqa: PLR0913 each is asked for by its name
+    q: Any,
+    k_pages: Any,
+    v_pages: Any,
+    /,
+    page_table: Any,
+    lengths: Any,
+    *,
+    scale: Any = None,
+    causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    softcap: float | None = None,
+    sink: Any = None,
+    alpha: Any = 1.0,
+) -> Any:
+    r"""Attention to keys and values in pages, as serving keeps them: an entry's j-th key is in its j // P-th page.
+
+    .. math:: k_{ej} = \mathrm{k\_pages}_{t,\; j \bmod P}, \qquad t = \mathrm{page\_table}_{e,\; \lfloor j / P \rfloor}
+
+    Parameters
+    ----------
+    q : array_like, shape (B, H, L, D)
+        Queries, of which the last stands at the entry's last key.
+    k_pages : array_like, shape (pages, P, G, D)
+        Pages of P keys; G divides H.
+    v_pages : array_like, shape (pages, P, G, Dv)
+        Pages of values.
+    page_table : array of int, shape (B, pages of an entry)
+        t; what is behind an entry's length is not looked at.
+    lengths : array of int, shape (B,)
+        How many keys an entry has.
+    scale, causal, window, softcap, sink, alpha
+        As in `attention`.
+
+    Returns
+    -------
+    array, shape (B, H, L, Dv)
+        The output, in q's dtype: to the bit what `attention` gives for the same keys side by side.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong kind or dtype; if it has a wrong shape or value.
+    IndexError
+        If a page is not there.
+
+    Notes
+    -----
+    Pages are read where they are. Where derivatives are taken, and of orders other than 1, they are put side by side
+    first.
+
+    See Also
+    --------
+    attention : of keys side by side.
+    attention_varlen : of packed sequences.
+
+    References
+    ----------
+    Kwon et al. (2023), Efficient memory management for large language model serving with PagedAttention, section 4.1.
+    arXiv:2309.06180.
+
+    Examples
+    --------
+    >>> import numpy as np, softargmax
+    >>> pages = np.arange(8.0).reshape(4, 2, 1, 1)  # keys 0 and 1, 2 and 3, ..
+    >>> softargmax.attention_paged(np.zeros((1, 1, 1, 1)), pages, pages, [[3, 0]], [3])  # of 6, 7 and 0
+    array([[[[4.33333333]]]])
+    """
+    q, pages, lengths = pages_of(q, k_pages, v_pages, page_table, lengths)
+    options = options_of(causal, window, softcap)
+    beside = beside_of(q, pages.keys, scale, None, None, sink, alpha, None)._replace(lengths=lengths)
+    return implementation("attend", q).paged(q, pages, beside, options)

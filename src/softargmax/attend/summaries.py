@@ -1,0 +1,167 @@
+"""What attention comes down to: states that merge, and statistics of p."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from softargmax.attend.options import Heads, beside_of, heads_of, options_of, part_of
+from softargmax.attend.reference_parts import parts, weights
+from softargmax.attend.results import AttentionStats
+from softargmax.core import check
+from softargmax.core.chunks import SIZE, cut
+from softargmax.core.dispatch import implementation, namespace
+from softargmax.core.state import State
+
+if TYPE_CHECKING:
+    from softargmax.attend.options import Beside, Options
+
+
+def attention_state(  # noqa: PLR0913 each is asked for by its name
+    q: Any,
+    k: Any,
+    v: Any,
+    /,
+    *,
+    scale: Any = None,
+    causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    mask: Any = None,
+    bias: Any = None,
+    softcap: float | None = None,
+    key_lengths: Any = None,
+) -> State:
+    r"""What attention over some of the keys comes down to: states of parts of the keys merge to that of all.
+
+    .. math:: m = \mathrm{lse}, \qquad r = 0, \qquad o = \frac{\sum_j e^{S_j} v_j}{\sum_j e^{S_j}}
+
+    Parameters
+    ----------
+    q, k, v : array_like
+        Queries, and a part of the keys and values, as in `attention`.
+    scale, causal, window, mask, bias, softcap, key_lengths
+        As in `attention`, of this part: places are counted from its own last key. There is no sink: a part more, of one
+        score without a value, is one; and of other orders than 1 there is no state.
+
+    Returns
+    -------
+    State
+        Of every query, rows (..., H, L) with values of width Dv, float32 for half inputs, else in q's dtype.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `attention`.
+
+    Notes
+    -----
+    Any m with the sums to it makes a state: this one counts from lse, so that l is 1. A query that sees no key has the
+    empty state.
+
+    See Also
+    --------
+    State.merge : puts two parts together; `finalize` gives output and lse.
+    attention_with_lse : the whole at once.
+
+    References
+    ----------
+    Dao et al. (2023), Flash-Decoding for long-context inference. https://crfm.stanford.edu/2023/10/12/flashdecoding.html
+
+    Examples
+    --------
+    >>> import numpy as np, softargmax
+    >>> q, k, v = np.ones((1, 1, 2)), np.arange(8.0).reshape(1, 4, 2), np.arange(4.0).reshape(1, 4, 1)
+    >>> parts = [softargmax.attention_state(q, k[:, i : i + 2], v[:, i : i + 2]) for i in (0, 2)]
+    >>> parts[0].merge(parts[1]).finalize().output.round(12) == softargmax.attention(q, k, v).round(12)
+    array([[[ True]]])
+    """
+    heads = heads_of(q, k, v)
+    xp = namespace(heads.q)
+    kind = check.row_dtype(None, heads.q)
+    heads = Heads(*(xp.astype(x, kind, copy=False) for x in heads))
+    options = options_of(causal, window, softcap)
+    beside = beside_of(heads.q, heads.k.shape[-2], scale, mask, bias, None, 1.0, key_lengths)
+    found = implementation("attend", heads.q).attention(heads, beside, options)
+    lse = xp.astype(found.lse, kind)
+    return State(lse, xp.where(lse == -math.inf, -1.0, xp.zeros_like(lse)), found.output)
+
+
+def attention_stats(  # noqa: PLR0913 each is asked for by its name
+    q: Any,
+    k: Any,
+    /,
+    *,
+    scale: Any = None,
+    causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    mask: Any = None,
+    bias: Any = None,
+    softcap: float | None = None,
+    sink: Any = None,
+    alpha: Any = 1.0,
+    key_lengths: Any = None,
+) -> AttentionStats:
+    r"""How sharp attention is, and which keys it reads, without keeping its scores.
+
+    .. math:: \max_j S_{ij}, \qquad H_i = -\sum_j p_{ij} \log p_{ij}, \qquad M_j = \sum_i p_{ij}
+
+    Parameters
+    ----------
+    q, k : array_like
+        Queries (..., H, L, D) and keys (..., G, K, D), as in `attention`.
+    scale, causal, window, mask, bias, softcap, sink, alpha, key_lengths
+        As in `attention`.
+
+    Returns
+    -------
+    AttentionStats
+        max_score and entropy (nats), of shape (..., H, L), and key_mass, (..., G, K), float32 for half inputs, else in
+        q's dtype. Where no key is seen: -inf, 0 and 0. What a sink takes is part of the entropy, but no key's.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `attention`.
+
+    Notes
+    -----
+    By the definition, a few queries at a time.
+
+    See Also
+    --------
+    attention : the output.
+    entropy : of any scores.
+
+    References
+    ----------
+    Zhai et al. (2023), Stabilizing transformer training by preventing attention entropy collapse. arXiv:2303.06296.
+    Zhang et al. (2023), H2O: heavy-hitter oracle, section 4 (sums of p by key). arXiv:2306.14048.
+
+    Examples
+    --------
+    >>> import numpy as np, softargmax
+    >>> q, k = np.array([[[1.0], [4.0]]]), np.array([[[1.0], [2.0]]])
+    >>> found = softargmax.attention_stats(q, k, scale=1.0)
+    >>> found.max_score, found.entropy.round(3), found.key_mass.round(3)
+    (array([[2., 8.]]), array([[0.582, 0.09 ]]), array([[0.287, 1.713]]))
+    """
+    heads = heads_of(q, k, k)
+    options = options_of(causal, window, softcap)
+    beside = beside_of(heads.q, heads.k.shape[-2], scale, mask, bias, sink, alpha, key_lengths)
+    xp, length = namespace(heads.q), heads.q.shape[-2]
+    slices = parts(heads, SIZE if cut((*heads, *(x for x in beside if hasattr(x, "shape")))) else None)
+    found = [_stats(*part_of(heads, beside, part), options, part.start, length) for part in slices]
+    tops, entropies, masses = zip(*found, strict=True)
+    whole = xp.concat(tops, axis=-1), xp.concat(entropies, axis=-1), sum(masses[1:], masses[0])
+    return AttentionStats(*(xp.astype(x, check.row_dtype(None, heads.q)) for x in whole))
+
+
+def _stats(heads: Heads, beside: Beside, options: Options, start: int, length: int) -> tuple[Any, Any, Any]:
+    """The same of some queries, in working precision."""
+    z, p, whole = weights(heads, beside, options, start, length)
+    xp = namespace(z)
+    top = xp.max(z, axis=-1) if z.shape[-1] else xp.sum(z, axis=-1) - math.inf
+    *leading, groups, keys, _ = heads.k.shape
+    mass = xp.sum(xp.reshape(p, (*leading, groups, -1, keys)), axis=-2) if groups else xp.sum(p, axis=-2)
+    inside = whole > 0.0
+    return top, -xp.sum(xp.where(inside, whole * xp.log(xp.where(inside, whole, 1.0)), 0.0), axis=-1), mass

@@ -1,0 +1,117 @@
+"""A query's result has the same bits whatever stands beside it, however many threads there are, on any processor."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.native.test_isa import HERE
+
+import softargmax as s
+
+WORKER = str(Path(__file__).with_name("worker.py"))
+B, H, G, L, K, D, V = 3, 4, 2, 37, 1300, 24, 40
+
+
+def draw(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng((seed, *shape)).standard_normal(shape).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def arrays() -> tuple[np.ndarray, ...]:
+    return draw(B, H, L, D), draw(B, G, K, D, seed=1), draw(B, G, K, V, seed=2)
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"causal": True},
+    {"window": (300, 5), "softcap": 2.0},
+    {"sink": np.ones(H), "mask": np.arange(K) % 7 != 3},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "causal", "window", "sink"])
+def test_alone_and_beside_others(arrays: tuple[np.ndarray, ...], options: dict[str, Any]) -> None:
+    q, k, v = arrays
+    whole, gradients = s.attention_with_lse(q, k, v, **options), s.attention_vjp(q, k, v, draw(B, H, L, V), **options)
+    reverse = s.attention(q[::-1], k[::-1], v[::-1], **options)[::-1]
+    np.testing.assert_array_equal(reverse, whole.output)
+    for entry in range(B):
+        one = s.attention_with_lse(q[entry], k[entry], v[entry], **options)
+        np.testing.assert_array_equal(one.output, whole.output[entry])
+        np.testing.assert_array_equal(one.lse, whole.lse[entry])
+        back = s.attention_vjp(q[entry], k[entry], v[entry], draw(B, H, L, V)[entry], **options)
+        for x, y in zip(back[:3], gradients[:3], strict=True):
+            np.testing.assert_array_equal(x, y[entry])
+    if "causal" in options or "window" in options:
+        return  # a query alone would stand elsewhere
+    for i in (0, 11, 12, L - 1):
+        row = {key: x[..., i, :] if np.ndim(x) > 2 else x for key, x in options.items()}
+        np.testing.assert_array_equal(s.attention(q[:, :, i : i + 1], k, v, **row), whole.output[:, :, i : i + 1])
+
+
+@pytest.mark.parametrize("length", [60, 1300])
+def test_step_by_step_with_a_cache(length: int) -> None:
+    q, k, v = draw(H, length, D), draw(G, length, D, seed=1), draw(G, length, V, seed=2)
+    for options in ({}, {"window": (100, 0), "sink": np.zeros(H)}):
+        whole = s.attention(q, k, v, causal=True, **options)
+        cache = [np.full_like(k, np.nan), np.full_like(v, np.nan)]
+        for i in range(0, length, 1 if length < 100 else 97):
+            cache[0][:, : i + 1], cache[1][:, : i + 1] = k[:, : i + 1], v[:, : i + 1]
+            step = s.attention(q[:, i : i + 1], k[:, : i + 1], v[:, : i + 1], causal=True, **options)
+            padded = s.attention(q[:, i : i + 1], *cache, key_lengths=i + 1, causal=True, **options)
+            np.testing.assert_array_equal(step[:, 0], whole[:, i])
+            np.testing.assert_array_equal(padded[:, 0], whole[:, i])
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 300), (2, 4, 5), (5, 1, 200)])
+def test_any_number_of_threads(shape: tuple[int, int, int]) -> None:
+    """Few heads are dealt out by queries and keys, many by heads."""
+    batch, heads, length = shape
+    q, k, v, g = draw(batch, heads, length, D), draw(batch, heads, K, D), draw(batch, heads, K, V), draw(*shape, V)
+    found = []
+    try:
+        for threads in (1, 2, 3, 16):
+            s.set_num_threads(threads)
+            found.append((*s.attention_with_lse(q, k, v), *s.attention_vjp(q, k, v, g)[:3]))
+    finally:
+        s.set_num_threads(0)
+    for other in found[1:]:
+        for x, y in zip(other, found[0], strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_strides_and_libraries(arrays: tuple[np.ndarray, ...]) -> None:
+    wanted = s.attention(*arrays)
+    turned = [np.ascontiguousarray(x.transpose(2, 0, 3, 1)).transpose(1, 3, 0, 2) for x in arrays]
+    np.testing.assert_array_equal(s.attention(*turned), wanted)
+    apart = [np.repeat(x, 2, axis=-1)[..., ::2] for x in arrays]
+    np.testing.assert_array_equal(s.attention(*apart), wanted)
+    torch = pytest.importorskip("torch")
+    np.testing.assert_array_equal(s.attention(*map(torch.from_numpy, arrays)).numpy(), wanted)
+
+
+@functools.lru_cache
+def worker(isa: str) -> dict[str, Any]:
+    environment = {**os.environ, "SOFTARGMAX_ISA": isa}
+    done = subprocess.run(
+        [sys.executable, WORKER], env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("isa", HERE)
+def test_every_instruction_set_within_its_buffers(isa: str) -> None:
+    """The buffers end, or begin, at a protected page."""
+    best, forced = worker(HERE[0]), worker(isa)
+    assert forced["isa"] == isa
+    assert len(best["digests"]) > 250
+    assert not {name for name, x in forced["digests"].items() if best["digests"][name] != x}
