@@ -27,6 +27,7 @@ BESIDE: dict[str, Any] = {
     "bias": draw(4, 1, 5, seed=5),
     "sink": draw(4, seed=6),
     "lengths": torch.tensor([3, 5]).reshape(2, 1, 1, 1),
+    "seeds": torch.arange(16).reshape(2, 4, 1, 2),
 }
 NONE = dict.fromkeys(BESIDE)
 SUBSETS: list[tuple[str, ...]] = [(), *((name,) for name in BESIDE), tuple(BESIDE)]
@@ -34,7 +35,7 @@ SUBSETS: list[tuple[str, ...]] = [(), *((name,) for name in BESIDE), tuple(BESID
 
 def arguments(names: tuple[str, ...], *, tracked: bool = False) -> tuple[Any, ...]:
     tensors = [*QKV, *({**NONE, **{name: BESIDE[name] for name in names}}).values()]
-    return (*(_own(x, tracked) for x in tensors), 0.4, 2, 1, 1.3)
+    return (*(_own(x, tracked) for x in tensors), 0.4, 2, 1, 1.3, 0.3)
 
 
 def _own(x: Any, tracked: bool) -> Any:

@@ -7,7 +7,8 @@ import pytest
 
 import softargmax as s
 from softargmax import _native
-from softargmax.sample import philox, reference
+from softargmax.core import philox
+from softargmax.sample import reference
 from softargmax.sample.options import parameter
 
 jax = pytest.importorskip("jax")

@@ -10,8 +10,9 @@ from tests.oracle.backends import Backend
 
 import softargmax
 from softargmax import _native
-from softargmax.sample import philox, reference
-from softargmax.sample.seeds import Source
+from softargmax.core import philox
+from softargmax.core.seeds import Source
+from softargmax.sample import reference
 
 WORD = 0xFFFFFFFF
 # Random123's kat_vectors, philox 4x32 10.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from softargmax.attend.dropout import seeds_of
 from softargmax.attend.options import beside_of, heads_of, options_of
 from softargmax.attend.results import AttentionWithLse
 from softargmax.core import check
@@ -24,6 +25,9 @@ def attention(  # noqa: PLR0913 each is asked for by its name
     softcap: float | None = None,
     sink: Any = None,
     alpha: Any = 1.0,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    stream: Any = None,
     key_lengths: Any = None,
 ) -> Any:
     r"""The values of a memory, averaged by how well their keys match each query.
@@ -59,6 +63,13 @@ def attention(  # noqa: PLR0913 each is asked for by its name
     alpha : float or array
         1 is softmax; above it p is the entmax of that order over the keys (and the sink), sparsemax at 2: a number, or
         an array that broadcasts with (..., H, L).
+    dropout : float
+        The share of p that is dropped, from 0 to below 1; what is kept is divided by 1 - dropout.
+    seed : int, optional
+        What the draw is made with; without it, one of the library's default generator.
+    stream : array of int, optional
+        A number of its own for every entry of the batch, by its index without it: what is dropped is a function of the
+        seed, that number, the head, the query and the key.
     key_lengths : array of int, optional
         How many keys there are, one per entry of the batch: what stands behind them is not seen.
 
@@ -103,8 +114,10 @@ def attention(  # noqa: PLR0913 each is asked for by its name
     array([[[10.]]])
     """
     heads = heads_of(q, k, v)
-    options = options_of(causal, window, softcap)
-    beside = beside_of(heads.q, heads.k.shape[-2], scale, mask, bias, sink, alpha, key_lengths)
+    options = options_of(causal, window, softcap, dropout)
+    beside = beside_of(heads.q, heads.k.shape[-2], scale, mask, bias, sink, alpha, key_lengths)._replace(
+        seeds=seeds_of(heads.q, tuple(heads.q.shape[:-3]), options.dropout, seed, stream)
+    )
     return implementation("attend", heads.q).attention(heads, beside, options).output
 
 
@@ -121,6 +134,9 @@ def attention_with_lse(  # noqa: PLR0913 each is asked for by its name
     bias: Any = None,
     softcap: float | None = None,
     sink: Any = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    stream: Any = None,
     key_lengths: Any = None,
 ) -> AttentionWithLse:
     r"""Attention, and log sum exp of every query's scores, from which p can be had again.
@@ -131,8 +147,8 @@ def attention_with_lse(  # noqa: PLR0913 each is asked for by its name
     ----------
     q, k, v : array_like
         Queries, keys and values as in `attention`.
-    scale, causal, window, mask, bias, softcap, sink, key_lengths
-        As in `attention`; its `alpha` is 1 here, as other orders have no lse.
+    scale, causal, window, mask, bias, softcap, sink, dropout, seed, stream, key_lengths
+        As in `attention`; its `alpha` is 1 here, as other orders have no lse. Nothing is dropped from lse.
 
     Returns
     -------
@@ -166,7 +182,9 @@ def attention_with_lse(  # noqa: PLR0913 each is asked for by its name
     array([[1.3133]])
     """
     heads = heads_of(q, k, v)
-    options = options_of(causal, window, softcap)
-    beside = beside_of(heads.q, heads.k.shape[-2], scale, mask, bias, sink, 1.0, key_lengths)
+    options = options_of(causal, window, softcap, dropout)
+    beside = beside_of(heads.q, heads.k.shape[-2], scale, mask, bias, sink, 1.0, key_lengths)._replace(
+        seeds=seeds_of(heads.q, tuple(heads.q.shape[:-3]), options.dropout, seed, stream)
+    )
     found = implementation("attend", heads.q).attention(heads, beside, options)
     return AttentionWithLse(found.output, namespace(found.lse).astype(found.lse, check.row_dtype(None, heads.q)))

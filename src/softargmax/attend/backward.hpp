@@ -224,11 +224,20 @@ template <class T> struct Backward {
             T* const slope = job.softcap > 0 ? scratch(kResult).get<T>(kBackKeys) : nullptr;
             bend(head, first + i, begin, its, z, slope);
             probabilities(z, all, its, row[i]);
+            if (job.dropout > 0) {
+                T* const keep = scratch(kMask).get<T>(kKeys);
+                kept(head, first + i, begin, all, keep);
+                for (std::int64_t j = all.begin; j < all.end; ++j) g[j] *= keep[j];
+            }
             using V = Pack<T>;
             const V delta = V::all(row[i].delta), zero = V::all(0);
             for (std::int64_t j = all.begin; j < all.end; j += V::kLanes) {
                 const V weight = V::load(z + j);
                 keep(above(weight, zero), weight * (V::load(g + j) - delta)).store(g + j);
+            }
+            if (job.dropout > 0) {
+                const T* const keep = scratch(kMask).get<T>(kKeys);
+                for (std::int64_t j = all.begin; j < all.end; ++j) z[j] *= keep[j];
             }
             if (to_queries && job.dbias) add_to_bias(first + i, begin, its, g);
             for (std::int64_t j = all.begin; slope && j < all.end; j += V::kLanes)

@@ -12,6 +12,7 @@ namespace {
 using Sizes = std::vector<std::int64_t>;
 using Lengths = std::optional<nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>;
 
+using Seeds = std::optional<nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>;
 using Table = std::optional<nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>>;
 
 // The arrays of a call, checked, and the job that is made of them. With a `table` of pages k and v are (pages, page
@@ -23,7 +24,8 @@ template <class J> struct AttendCall {
 
     AttendCall(nb::handle q_, nb::handle k_, nb::handle v_, nb::handle out_, nb::handle lse_, bool writes,
                nb::handle scale_, nb::handle mask_, nb::handle bias_, nb::handle sink_, const Lengths& lengths,
-               const Table& table, std::int64_t left, std::int64_t right, double softcap)
+               const Table& table, const Seeds& seeds, std::int64_t left, std::int64_t right, double softcap,
+               double dropout)
         : q(q_),
           k(k_),
           v(v_),
@@ -59,6 +61,12 @@ template <class J> struct AttendCall {
         if (!job.scale || !job.out || !job.lse) throw nb::value_error("scale, out, lse: there have to be some");
         if (lengths) take(*lengths);
         if (table) look_up();
+        if (seeds) {
+            if (static_cast<std::int64_t>(seeds->size()) != job.batch.total * job.heads)
+                throw nb::value_error("seeds: one per entry and head");
+            job.seeds = seeds->data();
+        }
+        job.dropout = job.seeds ? dropout : 0;
         job.left = left;
         job.right = right;
         job.softcap = softcap;
@@ -156,18 +164,20 @@ template <class J> struct AttendCall {
 };
 
 bool attend(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle scale, nb::handle mask,
-            nb::handle bias, nb::handle sink, const Lengths& lengths, const Table& table, std::int64_t left,
-            std::int64_t right, double softcap) {
-    AttendCall<AttendJob> call(q, k, v, out, lse, true, scale, mask, bias, sink, lengths, table, left, right, softcap);
+            nb::handle bias, nb::handle sink, const Lengths& lengths, const Table& table, const Seeds& seeds,
+            std::int64_t left, std::int64_t right, double softcap, double dropout) {
+    AttendCall<AttendJob> call(q, k, v, out, lse, true, scale, mask, bias, sink, lengths, table, seeds, left, right,
+                               softcap, dropout);
     return call.run(chosen_isa().run_attend);
 }
 
 bool attend_gradient(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle seed_,
                      nb::handle to_lse_, nb::handle dq_, nb::handle dk_, nb::handle dv_, nb::handle delta_,
                      nb::handle dscale_, nb::handle dbias_, nb::handle scale, nb::handle mask, nb::handle bias,
-                     const Lengths& lengths, std::int64_t left, std::int64_t right, double softcap) {
-    AttendCall<AttendGradientJob> call(q, k, v, out, lse, false, scale, mask, bias, nb::none(), lengths, {}, left,
-                                       right, softcap);
+                     const Lengths& lengths, const Seeds& seeds, std::int64_t left, std::int64_t right, double softcap,
+                     double dropout) {
+    AttendCall<AttendGradientJob> call(q, k, v, out, lse, false, scale, mask, bias, nb::none(), lengths, {}, seeds,
+                                       left, right, softcap, dropout);
     const Held seed(seed_), to_lse(to_lse_), dq(dq_, true), dk(dk_, true), dv(dv_, true), delta(delta_, true),
         dscale(dscale_, true), dbias(dbias_, true);
     AttendGradientJob& job = call.job;
@@ -192,16 +202,15 @@ bool attend_gradient(nb::handle q, nb::handle k, nb::handle v, nb::handle out, n
 void bind_attend(nb::module_& module) {
     module.def("attend", &attend, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, nb::kw_only(), "scale"_a,
                "mask"_a.none() = nb::none(), "bias"_a.none() = nb::none(), "sink"_a.none() = nb::none(),
-               "lengths"_a.none() = nb::none(), "table"_a.none() = nb::none(), "left"_a = -1, "right"_a = -1,
-               "softcap"_a = 0.0,
+               "lengths"_a.none() = nb::none(), "table"_a.none() = nb::none(), "seeds"_a.none() = nb::none(),
+               "left"_a = -1, "right"_a = -1, "softcap"_a = 0.0, "dropout"_a = 0.0,
                "attention into out, and lse; false where a number was not finite, and out is not to be used");
-    module.def(
-        "attend_gradient", &attend_gradient, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "seed"_a, "to_lse"_a.none(), "dq"_a,
-        "dk"_a, "dv"_a, "delta"_a, "dscale"_a.none(), "dbias"_a.none(), nb::kw_only(), "scale"_a,
-        "mask"_a.none() = nb::none(), "bias"_a.none() = nb::none(), "lengths"_a.none() = nb::none(), "left"_a = -1,
-        "right"_a = -1, "softcap"_a = 0.0,
-        "its gradients into dq, dk, dv, added to dbias; of every query <seed, out> - to_lse and the gradient to its "
-        "scale; false as for `attend`");
+    module.def("attend_gradient", &attend_gradient, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "seed"_a, "to_lse"_a.none(),
+               "dq"_a, "dk"_a, "dv"_a, "delta"_a, "dscale"_a.none(), "dbias"_a.none(), nb::kw_only(), "scale"_a,
+               "mask"_a.none() = nb::none(), "bias"_a.none() = nb::none(), "lengths"_a.none() = nb::none(),
+               "seeds"_a.none() = nb::none(), "left"_a = -1, "right"_a = -1, "softcap"_a = 0.0, "dropout"_a = 0.0,
+               "its gradients into dq, dk, dv, added to dbias; of every query <seed, out> - to_lse and the gradient to "
+               "its scale; false as for `attend`");
 }
 
 }  // namespace softargmax

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from softargmax.attend.dropout import seeds_of
 from softargmax.attend.options import beside_of, heads_of, options_of
 from softargmax.attend.results import AttentionGradients
 from softargmax.core import arrays, check
@@ -25,6 +26,9 @@ def attention_vjp(  # noqa: PLR0913 each is asked for by its name
     bias: Any = None,
     softcap: float | None = None,
     sink: Any = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    stream: Any = None,
     key_lengths: Any = None,
 ) -> AttentionGradients:
     r"""The gradients of :math:`\langle g, o \rangle + \langle g_{\mathrm{lse}}, \mathrm{lse} \rangle`.
@@ -43,8 +47,8 @@ def attention_vjp(  # noqa: PLR0913 each is asked for by its name
         The gradient that comes in for the output.
     g_lse : array_like, shape (..., H, L), optional
         The same for lse; 0 without it.
-    scale, causal, window, mask, bias, softcap, sink, key_lengths
-        As in `attention`, of order 1.
+    scale, causal, window, mask, bias, softcap, sink, dropout, seed, stream, key_lengths
+        As in `attention`, of order 1; with dropout the seed has to be the forward's.
 
     Returns
     -------
@@ -76,8 +80,12 @@ def attention_vjp(  # noqa: PLR0913 each is asked for by its name
     array([[[-2.5,  2.5]]])
     """
     heads = heads_of(q, k, v)
-    options = options_of(causal, window, softcap)
-    beside = beside_of(heads.q, heads.k.shape[-2], scale, mask, bias, sink, 1.0, key_lengths)
+    options = options_of(causal, window, softcap, dropout)
+    if options.dropout and seed is None:
+        raise ValueError("seed: None; with dropout it has to be the one that the output was made with")
+    beside = beside_of(heads.q, heads.k.shape[-2], scale, mask, bias, sink, 1.0, key_lengths)._replace(
+        seeds=seeds_of(heads.q, tuple(heads.q.shape[:-3]), options.dropout, seed, stream)
+    )
     rows = tuple(heads.q.shape[:-1])
     g = _of_shape(g, heads.q, (*rows, heads.v.shape[-1]), "g")
     g_lse = None if g_lse is None else _of_shape(g_lse, heads.q, rows, "g_lse")

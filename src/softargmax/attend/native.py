@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax import _native
-from softargmax.attend import reference
+from softargmax.attend import native_sparse, reference
 from softargmax.attend.reference_vjp import summed
 from softargmax.attend.results import AttentionGradients, AttentionWithLse
 from softargmax.core.native import TYPES, fresh, view
@@ -20,12 +20,12 @@ Array = np.ndarray[Any, Any]
 
 def attention(heads: Heads, beside: Beside, options: Options) -> AttentionWithLse:
     """The output, in q's dtype, and lse in float64 (of other orders than 1: NaN)."""
-    found = formed(heads, beside, options) if served(beside) else None
+    found = (formed if served(beside) else native_sparse.formed)(heads, beside, options)
     return reference.attention(heads, beside, options) if found is None else found
 
 
 def served(beside: Beside) -> bool:
-    """Whether the core knows what is asked for: orders other than 1 it does not."""
+    """Whether it is of order 1, which is one pass over keys and values."""
     return isinstance(beside.alpha, float) and beside.alpha == 1.0
 
 
@@ -55,7 +55,7 @@ def formed(heads: Heads, beside: Beside, options: Options) -> AttentionWithLse |
 def paged(q: Array, pages: Pages, beside: Beside, options: Options) -> Any:
     """The output for keys in pages."""
     found = formed_of_pages(q, pages, beside, options) if served(beside) else None
-    return reference.paged(q, pages, beside, options) if found is None else found
+    return attention(reference.side_by_side(q, pages, beside), beside, options).output if found is None else found
 
 
 def formed_of_pages(q: Array, pages: Pages, beside: Beside, options: Options) -> Array | None:
@@ -115,13 +115,19 @@ def _spread(q: Array, keys: int, beside: Beside, options: Options) -> dict[str, 
         sink = np.ascontiguousarray(np.broadcast_to(sink, q.shape[-3:-2]), np.float64)
     if lengths is not None:
         lengths = np.ascontiguousarray(np.broadcast_to(lengths[..., 0, 0, 0], batch), np.int64).reshape(-1)
+    seeds = None
+    if beside.seeds is not None:
+        words = np.broadcast_to(beside.seeds, (*q.shape[:-2], 1, 2)).astype(np.uint64).reshape(-1, 2)
+        seeds = words[:, 0] | words[:, 1] << np.uint64(32)
     return {
         "scale": np.broadcast_to(np.asarray(beside.scale, np.float64), (*scores[:-1], 1)),
         "mask": None if beside.mask is None else np.broadcast_to(beside.mask, scores),
         "bias": None if beside.bias is None else view(np.broadcast_to(beside.bias, scores)),
         "sink": sink,
         "lengths": lengths,
+        "seeds": seeds,
         "left": -1 if options.left is None else options.left,
         "right": -1 if options.right is None else options.right,
         "softcap": options.softcap or 0.0,
+        "dropout": options.dropout,
     }

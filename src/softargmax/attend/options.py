@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from softargmax.attend.dropout import rate_of
 from softargmax.core import arrays, check
 from softargmax.core.chunks import piece
 from softargmax.core.dispatch import device_of, namespace
@@ -17,10 +18,25 @@ class Options(NamedTuple):
     left: int | None
     right: int | None
     softcap: float | None
+    dropout: float = 0.0
+
+    def sees(self, place: Any, key: Any) -> Any:
+        """Whether a query at this place sees a key, as far as the window goes."""
+        seen = key >= place - self.left if self.left is not None else key == key  # noqa: PLR0124 all
+        return seen if self.right is None else seen & (key <= place + self.right)
+
+    def range(self, start: int, stop: int, keys: int) -> slice:
+        """The keys that queries at these places see at most."""
+        first = 0 if self.left is None else max(0, start - self.left)
+        last = keys if self.right is None else min(keys, stop + self.right)
+        return slice(min(first, keys), max(last, min(first, keys)))
 
 
 class Beside(NamedTuple):
-    """Arrays beside q, k and v, or None; scale and alpha a float, or an array with an axis of 1 for the keys."""
+    """Arrays beside q, k and v, or None; scale and alpha a float, or an array with an axis of 1 for the keys.
+
+    Seeds are the heads' own, (..., H, 1, 2) words (dropout.py); None where nothing is dropped.
+    """
 
     scale: Any
     mask: Any
@@ -28,6 +44,7 @@ class Beside(NamedTuple):
     sink: Any
     alpha: Any
     lengths: Any
+    seeds: Any = None
 
 
 class Heads(NamedTuple):
@@ -86,14 +103,14 @@ def heads_of(q: Any, k: Any, v: Any) -> Heads:
     return Heads(q, k, v)
 
 
-def options_of(causal: Any, window: Any, softcap: Any) -> Options:
-    """The window that causal and window make together, and the soft-cap."""
+def options_of(causal: Any, window: Any, softcap: Any, dropout: Any = 0.0) -> Options:
+    """The window that causal and window make together, the soft-cap, and the share that is dropped."""
     if not isinstance(causal, bool):
         raise TypeError(f"causal: {causal!r}; it may be True or False")
     left, right = (None, None) if window is None else _sides(window)
     if causal:
         right = 0
-    return Options(left, right, None if softcap is None else check.positive(softcap, "softcap"))
+    return Options(left, right, None if softcap is None else check.positive(softcap, "softcap"), rate_of(dropout))
 
 
 def _sides(window: Any) -> tuple[int | None, int | None]:

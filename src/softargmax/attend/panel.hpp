@@ -6,6 +6,7 @@
 #pragma once
 
 #include "attend/heads.hpp"
+#include "core/native/philox.hpp"
 #include "core/native/softcap.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
@@ -91,6 +92,20 @@ void bend(const Shared& head, std::int64_t row, std::int64_t begin, Range in, T*
     }
 }
 
+// Which p of a query are kept (dropout.py): 1 / (1 - rate) there, 0 elsewhere.
+template <class T> void kept(const Shared& head, std::int64_t row, std::int64_t first, Range all, T* to) {
+    const AttendJob& job = head.job;
+    const Philox philox(job.seeds[head.entry * job.heads + head.head(row)], static_cast<std::uint64_t>(head.query(row)),
+                        0);
+    const std::uint32_t low = static_cast<std::uint32_t>(job.dropout * 0x1p32);
+    const T share = static_cast<T>(1 / (1 - job.dropout));
+    std::uint32_t words[kChunk];
+    for (std::int64_t i = all.begin; i < all.end; i += kChunk) {
+        philox.adjacent(first + i, 0, words);
+        for (std::int64_t j = i; j < std::min(i + kChunk, all.end); ++j) to[j] = words[j - i] >= low ? share : T{0};
+    }
+}
+
 // A block of keys as a product takes it: panels of keys depth by depth, and values, panels of columns `panel` numbers
 // apart, one key `pitch` behind the other.
 template <class T> struct Block {
@@ -156,6 +171,11 @@ template <class T> struct Panel {
             T* row = z + i * kPitch;
             bend<T>(head, first + i, begin, its, row);
             weight[i] = merge(part[i], exponentials(row, all, its, strange), o + i * pitch);
+            if (head.job.dropout > 0) {
+                T* const keep = scratch(kMask).get<T>(kKeys);
+                kept(head, first + i, begin, all, keep);
+                for (std::int64_t j = all.begin; j < all.end; ++j) row[j] *= keep[j];
+            }
         }
         weigh(z, in, block, weight);
     }

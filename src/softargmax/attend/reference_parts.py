@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from softargmax.attend.dropout import kept
 from softargmax.attend.results import AttentionWithLse
 from softargmax.core import check
 from softargmax.core.dispatch import device_of, frozen, namespace
@@ -41,7 +42,10 @@ def some(heads: Heads, beside: Beside, options: Options, start: int, length: int
     p, lse = _normalized(z, beside)
     v = xp.astype(xp.expand_dims(heads.v, axis=-3), dtype)
     keys = z.shape[-1]
-    output = _times(grouped(p[..., :keys], heads), v, grouped(seen & (z > -INF), heads))
+    p = p[..., :keys]
+    if beside.seeds is not None:
+        p = p * kept(beside.seeds, start, p.shape[-2], slice(0, keys), options.dropout, p.dtype)
+    output = _times(grouped(p, heads), v, grouped(seen & (z > -INF), heads))
     output = xp.reshape(output, (*heads.q.shape[:-1], v.shape[-1]))
     return AttentionWithLse(xp.astype(output, heads.q.dtype), lse)
 
@@ -85,11 +89,7 @@ def visible(start: int, length: int, heads: Heads, beside: Beside, options: Opti
     count = keys if beside.lengths is None else beside.lengths
     key = xp.arange(keys, device=device)
     place = xp.expand_dims(xp.arange(start, start + queries, device=device), axis=-1) + (count - length)
-    seen = key < count
-    if options.left is not None:
-        seen = seen & (key >= place - options.left)
-    if options.right is not None:
-        seen = seen & (key <= place + options.right)
+    seen = (key < count) & options.sees(place, key)
     return seen if beside.mask is None else seen & beside.mask
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from softargmax.attend.dropout import kept
 from softargmax.attend.options import part_of
 from softargmax.attend.reference_parts import grouped, parts, weights
 from softargmax.attend.results import AttentionGradients
@@ -62,7 +63,10 @@ def _some(
     q, k, v, g = (xp.astype(x, dtype) for x in (*heads, g))
     finite: Any = lambda x: xp.where(xp.isfinite(x), x, 0.0)  # noqa: E731
     seen = p > 0.0
-    dp = _scores_like(g, v, heads)
+    dp, weight = _scores_like(g, v, heads), p
+    if beside.seeds is not None:
+        keep = kept(beside.seeds, start, p.shape[-2], slice(0, p.shape[-1]), options.dropout, dtype)
+        dp, weight = dp * keep, p * keep
     delta = xp.sum(xp.where(seen, p * dp, 0.0), axis=-1, keepdims=True)
     if g_lse is not None:
         delta = delta - xp.expand_dims(xp.astype(g_lse, dtype), axis=-1)
@@ -75,7 +79,7 @@ def _some(
     return (
         _to_queries(scaled, finite(k), heads),
         _to_keys(scaled, finite(q), heads),
-        _to_keys(p, g, heads),
+        _to_keys(weight, g, heads),
         summed(xp.sum(xp.where(seen, dz * raw, 0.0), axis=-1, keepdims=True), beside.scale),
         summed(ds, beside.bias),
         _to_sink(whole, p, delta, beside.sink),

@@ -2,7 +2,7 @@
 
 `attention` gives output and lse, in float64; its rule's backward is the operator `attention_vjp`, whose own
 derivatives, as the forward mode of both, are the definition's, a few queries at a time (torch_rules.py). What the core
-does not serve (orders other than 1, numbers that are not finite) is the definition's altogether.
+does not serve (numbers that are not finite) is the definition's altogether.
 """
 
 from __future__ import annotations
@@ -16,36 +16,45 @@ from softargmax import attend as room
 from softargmax.attend import native, reference
 from softargmax.attend.options import Beside, Heads, Options, Pages
 from softargmax.attend.results import AttentionGradients, AttentionWithLse
-from softargmax.attend.torch_rules import Definition, closed, definition, gradients
+from softargmax.attend.torch_rules import closed, definition, gradients
+from softargmax.attend.torch_sparse import Sparse
 from softargmax.core.torch_bridge import Operator, all_direct, compile_whole
+from softargmax.core.torch_memory import returned, shared
 from softargmax.core.torch_rules import Tensors, inputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
 
 compile_whole(getattr(room, name) for name in room.__all__)
 
-_BESIDE = "Tensor? scale, Tensor? mask, Tensor? bias, Tensor? sink, Tensor? lengths"
-_NUMBERS = "float factor, int left, int right, float softcap"
-_WANTED = (0, 1, 2, 3, 5, 6)  # of q, k, v, scale, mask, bias, sink, alpha, lengths: those that are differentiated
+_BESIDE = "Tensor? scale, Tensor? mask, Tensor? bias, Tensor? sink, Tensor? lengths, Tensor? seeds"
+_NUMBERS = "float factor, int left, int right, float softcap, float dropout"
+_WANTED = (
+    0,
+    1,
+    2,
+    3,
+    5,
+    6,
+)  # of q, k, v, scale, mask, bias, sink, alpha, lengths, seeds: those that are differentiated
 
 
 def attention(heads: Heads, beside: Beside, options: Options) -> AttentionWithLse:
     """The output, in q's dtype, and lse (of other orders than 1: NaN)."""
     if not native.served(beside):
-        return AttentionWithLse(*Definition.apply(options, *heads, *beside))  # type: ignore[no-untyped-call]
+        return AttentionWithLse(*Sparse.apply(options, *heads, *beside))  # type: ignore[no-untyped-call]
     return AttentionWithLse(*_attention(*_arguments(heads, beside, options)))
 
 
 def _arguments(heads: Heads, beside: Beside, options: Options) -> Tensors:
     """The operator's arguments."""
-    scale, mask, bias, sink, _, lengths = beside
+    scale, mask, bias, sink, _, lengths, seeds = beside
     factor = 1.0 if isinstance(scale, Tensor) else scale
     left, right = (-1 if side is None else side for side in (options.left, options.right))
     scale = scale if isinstance(scale, Tensor) else None
-    return (*heads, scale, mask, bias, sink, lengths, factor, left, right, options.softcap or 0.0)
+    numbers = factor, left, right, options.softcap or 0.0, options.dropout
+    return (*heads, scale, mask, bias, sink, lengths, seeds, *numbers)
 
 
 def vjp(heads: Heads, beside: Beside, options: Options, g: Tensor, g_lse: Tensor | None) -> AttentionGradients:
@@ -59,42 +68,30 @@ def paged(q: Tensor, pages: Pages, beside: Beside, options: Options) -> Tensor:
     """The output for keys in pages; where derivatives are taken, these are put side by side first."""
     tensors = (q, *pages, *beside)
     if native.served(beside) and all_direct(tensors):
-        shared = native.formed_of_pages(_numpy(q), Pages(*map(_numpy, pages)), Beside(*map(_numpy, beside)), options)
-        if shared is not None:
-            return _tensor(shared, q.dtype)
+        output = native.formed_of_pages(shared(q), Pages(*map(shared, pages)), Beside(*map(shared, beside)), options)
+        if output is not None:
+            return returned(output, q.dtype)
     found: Tensor = attention(reference.side_by_side(q, pages, beside), beside, options).output
     return found
 
 
 def _taken(arguments: Sequence[Any]) -> tuple[list[Any], Options]:
-    """An operator's arguments as the nine tensors, the scale perhaps a number, and options."""
-    q, k, v, scale, mask, bias, sink, lengths, factor, left, right, softcap = arguments
-    options = Options(None if left < 0 else left, None if right < 0 else right, softcap or None)
-    return [q, k, v, factor if scale is None else scale, mask, bias, sink, 1.0, lengths], options
+    """An operator's arguments as the ten tensors, the scale perhaps a number, and options."""
+    q, k, v, scale, mask, bias, sink, lengths, seeds, factor, left, right, softcap, dropout = arguments
+    options = Options(None if left < 0 else left, None if right < 0 else right, softcap or None, dropout)
+    return [q, k, v, factor if scale is None else scale, mask, bias, sink, 1.0, lengths, seeds], options
 
 
 # --- the kernels ------------------------------------------------------------------------------------------------------
 
 
-def _numpy(x: Any) -> Any:
-    """The same memory as NumPy's array; of bfloat16 the bits."""
-    if not isinstance(x, Tensor):
-        return x
-    return (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x).numpy()
-
-
-def _tensor(array: np.ndarray[Any, Any], dtype: torch.dtype) -> Tensor:
-    found = torch.from_numpy(array)
-    return found.view(dtype) if dtype == torch.bfloat16 else found
-
-
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     tensors, options = _taken(arguments)
-    found = native.formed(*closed([_numpy(x) for x in tensors]), options)
+    found = native.formed(*closed([shared(x) for x in tensors]), options)
     if found is None:
         output, lse = reference.attention(*closed(tensors), options)
         return output.contiguous(), lse.double()
-    return _tensor(found.output, arguments[0].dtype), torch.from_numpy(found.lse)
+    return returned(found.output, arguments[0].dtype), torch.from_numpy(found.lse)
 
 
 def _shapes(q: Tensor, _k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
@@ -105,13 +102,13 @@ def _vjp(output: Tensor, lse: Tensor, g: Tensor, g_lse: Tensor | None, *argument
     *arguments_, to_bias = arguments
     tensors, options = _taken(arguments_)
     wanted = [i for i in _WANTED if isinstance(tensors[i], Tensor) and (i != 5 or to_bias)]
-    state = AttentionWithLse(_numpy(output), _numpy(lse))
-    shared = closed([_numpy(x) for x in tensors])
-    found = native.pulled(*shared, options, state, _numpy(g), _numpy(g_lse), to_bias=to_bias)
+    state = AttentionWithLse(shared(output), shared(lse))
+    memory = closed([shared(x) for x in tensors])
+    found = native.pulled(*memory, options, state, shared(g), shared(g_lse), to_bias=to_bias)
     if found is None:
         pulled = iter(definition.pulled(options, tensors, wanted, (g, g_lse)))
         return tuple(next(pulled) if i in wanted else _nothing(g) for i in _WANTED)
-    result = [_tensor(x, g.dtype) for x in found[:3]]
+    result = [returned(x, g.dtype) for x in found[:3]]
     for i, x in zip(_WANTED[3:], (found.scale, found.bias, found.sink), strict=True):
         like = tensors[i]
         result.append(torch.from_numpy(x).sum_to_size(like.shape).to(like.dtype) if i in wanted else _nothing(g))
@@ -199,13 +196,13 @@ def _placed(found: Sequence[Tensor], needed: Sequence[bool], count: int) -> Tens
 
 
 def _tangents(tangents: Sequence[Any]) -> tuple[list[int], list[Any]]:
-    """Which of the nine tensors have tangents, from an operator's first eight arguments."""
+    """Which of the ten tensors have tangents, from an operator's first arguments."""
     there = [i for i in _WANTED if tangents[i] is not None]
     return there, [tangents[i] for i in there]
 
 
-# Where the nine tensors, and what comes in for output and lse, are among the arguments of `attention_vjp`; -1: nowhere.
-_AMONG = (4, 5, 6, 7, 8, 9, 10, -1, 11, 2, 3)
+# Where the ten tensors, and what comes in for output and lse, are among the arguments of `attention_vjp`; -1: nowhere.
+_AMONG = (4, 5, 6, 7, 8, 9, 10, -1, 11, 12, 2, 3)
 
 
 class _AttentionVjp(torch.autograd.Function):

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 SCORES = 1 << 20
 """Scores to a part: some temporaries of 8 MiB."""
 
-OF_QUERIES = (-2, None, None, -2, -2, -2, None, -2, None)
-"""Along which axis queries lie in q, k, v, scale, mask, bias, sink, alpha and lengths."""
+OF_QUERIES = (-2, None, None, -2, -2, -2, None, -2, None, None)
+"""Along which axis queries lie in q, k, v, scale, mask, bias, sink, alpha, lengths and seeds."""
 
 
 def closed(tensors: Sequence[Any]) -> tuple[Heads, Beside]:
@@ -37,7 +37,7 @@ def forward(options: Options, part: slice, length: int, tensors: Tensors) -> Ten
 
 
 def backward(wanted: Sequence[int], options: Options, part: slice, length: int, tensors: Tensors) -> Tensors:
-    """The gradients to the wanted among the nine tensors, from these and an incoming gradient to output and lse."""
+    """The gradients to the wanted among the ten tensors, from these and an incoming gradient to output and lse."""
     *given, g, g_lse = tensors
     return tuple(pull(lambda *x: forward(options, part, length, x), tuple(given), wanted, (g, g_lse)))
 
@@ -127,13 +127,13 @@ definition = Parted(forward, OF_QUERIES, (-2, -1))
 
 
 def gradients(wanted: Sequence[int]) -> Parted:
-    """The gradients to the wanted, as a function of the nine tensors and of what comes in for output and lse."""
+    """The gradients to the wanted, as a function of the ten tensors and of what comes in for output and lse."""
     f = lambda *x: backward(wanted, *x)  # noqa: E731
     return Parted(f, (*OF_QUERIES, -2, -1), [OF_QUERIES[i] for i in wanted], wanted)
 
 
 class Definition(Rule):
-    """(options, the nine tensors) -> output and lse by the definition, whose scores are never kept."""
+    """(options, the ten tensors) -> output and lse by the definition, whose scores are never kept."""
 
     @staticmethod
     def forward(options: Options, *tensors: Any) -> Tensors:

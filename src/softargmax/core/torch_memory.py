@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 from torch import Tensor
 
 from softargmax import _native
 from softargmax.core.native import TYPES, View
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _LARGE = 4 << 20  # bytes from which NumPy asks for huge pages; torch does not, and 16 MiB of small ones take 6 ms
 _ORDINARY = (Tensor, torch.nn.Parameter)
@@ -33,3 +38,17 @@ def fresh_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     memory = torch.frombuffer(_native.memory(size), dtype=torch.uint8)
     # Not a view of that: a result that was one could not be changed in place where it was made under no_grad.
     return torch.empty(0, dtype=dtype, device="cpu").set_(memory.untyped_storage(), 0, tensor.shape, strides)
+
+
+def shared(x: Any) -> Any:
+    """The same memory as NumPy's array, of bfloat16 the bits; what is no tensor stays what it is."""
+    if not isinstance(x, Tensor):
+        return x
+    x = x.detach()
+    return (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x).numpy()
+
+
+def returned(array: np.ndarray[Any, Any], dtype: torch.dtype) -> Tensor:
+    """The way back."""
+    found = torch.from_numpy(array)
+    return found.view(dtype) if dtype == torch.bfloat16 else found

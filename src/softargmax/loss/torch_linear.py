@@ -10,6 +10,7 @@ from torch import Tensor
 
 from softargmax.core.reduce import counts, factor
 from softargmax.core.torch_bridge import all_direct, direct
+from softargmax.core.torch_memory import shared
 from softargmax.core.torch_rules import by_definition
 from softargmax.loss import native_linear, torch_reference
 from softargmax.loss.layer import Flat
@@ -18,8 +19,6 @@ from softargmax.loss.torch_rules import closed, opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import numpy as np
 
     from softargmax.loss.options import Beside, Options
 
@@ -117,9 +116,4 @@ def _taken_apart(tensors: Tensors) -> tuple[Flat, Beside]:
 
 def _shared(tensors: Tensors) -> tuple[Flat, Beside]:
     """The same memory as NumPy's arrays; of bfloat16 the bits."""
-    return _taken_apart(tuple(_numpy(x) if isinstance(x, Tensor) else x for x in tensors))
-
-
-def _numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
-    tensor = tensor.detach()
-    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return _taken_apart(tuple(map(shared, tensors)))

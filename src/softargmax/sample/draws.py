@@ -6,9 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from softargmax.core.dispatch import as_number, device_of, implementation, namespace
+from softargmax.core.seeds import source
 from softargmax.sample.options import ORDERS, asked, number_of_draws, rows_of, unsound
 from softargmax.sample.results import CategoricalWithLogprob
-from softargmax.sample.seeds import source
 
 if TYPE_CHECKING:
     from softargmax.sample.reference import Drawn

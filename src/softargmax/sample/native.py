@@ -14,8 +14,8 @@ from softargmax.sample.options import refuse
 from softargmax.sample.reference import Drawn
 
 if TYPE_CHECKING:
+    from softargmax.core.seeds import Source
     from softargmax.sample.options import Asked, Filters
-    from softargmax.sample.seeds import Source
 
 Array = np.ndarray[Any, Any]
 

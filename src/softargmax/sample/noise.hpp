@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/native/log.hpp"
-#include "sample/philox.hpp"
+#include "core/native/philox.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 

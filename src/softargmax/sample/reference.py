@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from softargmax.core import check
+from softargmax.core import check, philox
 from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.exact import working_dtype
 from softargmax.core.rows import INF
 from softargmax.core.scale import rounded
-from softargmax.sample import philox
 from softargmax.sample.options import Asked, Filters, refuse, unsound
 
 if TYPE_CHECKING:
-    from softargmax.sample.seeds import Source
+    from softargmax.core.seeds import Source
 
 
 class Drawn(NamedTuple):

@@ -10,9 +10,9 @@ import numpy as np
 from softargmax.core import check
 from softargmax.core.arrays import HALVES, dtype_name
 from softargmax.core.dispatch import as_array, as_number, device_of, frozen, implementation, namespace
+from softargmax.core.seeds import Source, seed_of, source
 from softargmax.normalize import softmax
 from softargmax.sample.options import parameter, rows_of
-from softargmax.sample.seeds import Source, seed_of, source
 
 INF = math.inf
 

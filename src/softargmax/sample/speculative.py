@@ -12,12 +12,12 @@ from softargmax.core import check
 from softargmax.core.arrays import INTEGERS, dtype_name, like
 from softargmax.core.dispatch import as_number, device_of, implementation, namespace
 from softargmax.core.scale import UNIT
+from softargmax.core.seeds import Source, source
 from softargmax.normalize import softmax
 from softargmax.sample.draws import filter_scores
 from softargmax.sample.options import ORDERS, Asked, Filters, rows_of
 from softargmax.sample.reference import uniforms
 from softargmax.sample.results import SpeculativeSample
-from softargmax.sample.seeds import Source, source
 
 _OTHER = 0x1E3779B97F4A7C15  # another key than that of draws with this seed
 

@@ -19,8 +19,8 @@ from softargmax.sample.options import refuse
 from softargmax.sample.reference import Drawn
 
 if TYPE_CHECKING:
+    from softargmax.core.seeds import Source
     from softargmax.sample.options import Asked
-    from softargmax.sample.seeds import Source
 
 compile_whole(getattr(sample, name) for name in sample.__all__)
 

@@ -143,6 +143,8 @@ struct AttendJob {
     std::int64_t left = -1, right = -1;  // how many keys a query sees beside its own place; -1: all
     double softcap = 0;  // 0: none
     double* lse = nullptr;  // one per query, in order
+    double dropout = 0;  // the share of p that is dropped
+    const std::uint64_t* seeds = nullptr;  // by which, one per entry and head
     bool strange = false;  // written: whether a number was not finite, so that `out` is not to be used
     int threads = 1;
 };

@@ -5,7 +5,7 @@
 // column's, so a column's number depends on nothing else, whatever is drawn beside it.
 #pragma once
 
-#include "core/native/simd.hpp"
+#include "simd.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 

@@ -1,0 +1,179 @@
+"""Attention of orders above 1 on NumPy arrays: scores, their entmax and what it weighs, a few queries at a time.
+
+The products and the sparse maps are the compiled core's; of p, most of which is 0, tiles of zeros take no time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from softargmax import _native
+from softargmax.attend.dropout import kept
+from softargmax.attend.results import AttentionGradients, AttentionWithLse
+from softargmax.core.native import fresh, view
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from softargmax.attend.options import Beside, Heads, Options
+
+Array = np.ndarray[Any, Any]
+SCORES = 1 << 19
+"""Scores to a part: 2 MiB, which a third-level cache keeps."""
+
+
+class _Part(NamedTuple):
+    """Some queries of a head, in working precision: where they are, and their scores with the sink's."""
+
+    at: tuple[Any, ...]  # of an array (..., H, L, n)
+    group: tuple[Any, ...]  # of an array (..., G, K, n): the keys that any of them may see
+    keys: int  # how many these are
+    q: Array  # times the scale
+    scale: Array
+    alpha: Any
+    z: Array
+    slope: Any  # of the soft-cap; None: 1
+    keep: Any  # what p is multiplied by; None: 1
+
+
+def formed(heads: Heads, beside: Beside, options: Options) -> AttentionWithLse | None:
+    """Attention; None where numbers that are not finite want the definition. bfloat16 may be its bits."""
+    if not _all_finite(heads):
+        return None
+    output = fresh((*heads.q.shape[:-1], heads.v.shape[-1]), heads.q.dtype)
+    for part in _parts(heads, beside, options):
+        _native.sparse(part.z, part.z, (1,), part.alpha, None)
+        found = np.empty((len(part.z), heads.v.shape[-1]), part.z.dtype)
+        p = part.z[:, : part.keys]
+        if part.keep is not None:
+            p *= part.keep
+        _native.product(p, view(heads.v[part.group]), found, sparse=True)
+        _put(found, output, part.at)
+    return AttentionWithLse(output, np.full(heads.q.shape[:-1], np.nan))
+
+
+def pulled(heads: Heads, beside: Beside, options: Options, g: Array) -> AttentionGradients | None:
+    """The gradients of <g, output>, but to the order; None as in `formed`."""
+    if not (_all_finite(heads) and _all_finite((g,))):
+        return None
+    kind = _kind(heads.q)
+    dq, dk, dv = (np.zeros(x.shape, kind) for x in heads)
+    dscale = np.zeros((*heads.q.shape[:-1], 1))
+    dbias = None if beside.bias is None else np.zeros(beside.bias.shape, kind)
+    dsink = None if beside.sink is None else np.zeros(heads.q.shape[-3])
+    for part in _parts(heads, beside, options):
+        tau, p, g_part = np.empty((len(part.z), 1), kind), part.z, _widened(g[part.at])
+        _native.sparse(p, p, (1,), part.alpha, None, tau)
+        dp = np.zeros_like(p)
+        _native.product(g_part, view(heads.v[part.group].T), dp[:, : part.keys])
+        weight = p[:, : part.keys]
+        if part.keep is not None:
+            weight = weight * part.keep
+            dp[:, : part.keys] *= part.keep
+        _native.product(weight.T, g_part, dv[part.group], None, True, sparse=True)
+        _native.sparse_vjp(p, tau, dp, dp, (1,), part.alpha)
+        dz = dp[:, : part.keys]
+        if dsink is not None:
+            dsink[part.at[-2]] += dp[:, part.keys].sum(dtype=np.float64)
+        if dbias is not None:
+            _add_to(dbias, dz, (*part.at, part.group[-1]), len(heads.scores))
+        if part.slope is not None:
+            dz = dz * part.slope
+        found = np.empty_like(part.q)
+        _native.product(dz, view(heads.k[part.group]), found, sparse=True)
+        dscale[part.at] = (found * _widened(heads.q[part.at])).sum(-1, dtype=np.float64, keepdims=True)
+        dq[part.at] = found * part.scale
+        _native.product(dz.T, part.q, dk[part.group], None, True, sparse=True)
+    return AttentionGradients(dq, dk, dv, dscale, dbias, dsink)
+
+
+def _parts(heads: Heads, beside: Beside, options: Options) -> Iterator[_Part]:
+    """All queries, their scores -inf where a key is not seen."""
+    q, k, _ = heads
+    kind, (length, keys) = _kind(q), heads.scores[-2:]
+    each, with_sink = q.shape[-3] // max(k.shape[-3], 1), beside.sink is not None
+    scale = np.broadcast_to(np.asarray(beside.scale, kind), (*q.shape[:-1], 1))
+    alpha = beside.alpha if isinstance(beside.alpha, float) else np.broadcast_to(beside.alpha, (*q.shape[:-1], 1))
+    mask, bias = (x if x is None else np.broadcast_to(x, heads.scores) for x in (beside.mask, beside.bias))
+    sink = None if beside.sink is None else np.broadcast_to(beside.sink, q.shape[-3:-2])
+    lengths = np.broadcast_to(keys if beside.lengths is None else beside.lengths[..., 0, 0, 0], q.shape[:-3])
+    step = max(1, min(length, SCORES // max(keys, 1)))
+    memory = np.empty(step * (keys + with_sink), kind)
+    for *entry, head in np.ndindex(q.shape[:-2]):
+        count = int(lengths[tuple(entry)])
+        for start in range(0, length, step):
+            at = (*entry, head, slice(start, min(start + step, length)))
+            places = start + count - length, at[-1].stop + count - length
+            among = options.range(*places, count)
+            group = (*entry, head // each, among)
+            n = among.stop - among.start
+            rows = at[-1].stop - start
+            z = memory[: rows * (n + with_sink)].reshape(rows, n + with_sink)
+            scaled = _widened(q[at]) * scale[at]
+            _native.product(scaled, view(k[group].T), z[:, :n])
+            seen = options.sees(np.arange(*places)[:, None], np.arange(among.start, among.stop))
+            if mask is not None:
+                seen = seen & mask[(*at, among)]
+            slope = _bend(z[:, :n], seen, None if bias is None else _widened(bias[(*at, among)]), options.softcap)
+            if sink is not None:
+                z[:, n] = sink[head]
+            order = alpha if isinstance(alpha, float) else np.ascontiguousarray(alpha[at], np.float64)
+            keep = None
+            if beside.seeds is not None:
+                keep = kept(
+                    np.broadcast_to(beside.seeds, (*q.shape[:-2], 1, 2))[(*entry, head)],
+                    start,
+                    len(z),
+                    among,
+                    options.dropout,
+                    kind,
+                )
+            yield _Part(at, group, n, scaled, scale[at], order, z, slope, keep)
+
+
+def _bend(z: Array, seen: Array, bias: Array | None, softcap: float | None) -> Array | None:
+    """Soft-cap, bias and what is not seen, in place; the soft-cap's slope."""
+    slope = None
+    if softcap is not None:
+        tanh = np.tanh(z / z.dtype.type(softcap))
+        np.multiply(tanh, z.dtype.type(softcap), out=z)
+        slope = (1 - tanh) * (1 + tanh)
+    if bias is not None:
+        z += bias
+    np.copyto(z, -np.inf, where=~seen)
+    return slope
+
+
+def _add_to(total: Array, x: Array, at: tuple[Any, ...], rank: int) -> None:
+    """Add the scores of a part to an array that was broadcast to all of them."""
+    home = total.reshape((1,) * (rank - total.ndim) + total.shape)
+    for axis in (-2, -1):
+        if home.shape[axis] == 1:
+            x = x.sum(axis=axis, keepdims=True)
+    whole = (slice(None) if isinstance(i, slice) else 0 for i in at)
+    home[tuple(i if n > 1 else one for i, one, n in zip(at, whole, home.shape, strict=True))] += x
+
+
+def _kind(q: Array) -> type[np.floating[Any]]:
+    return np.float64 if q.dtype == np.float64 else np.float32
+
+
+def _widened(x: Array) -> Array:
+    """In working precision; the bits of bfloat16 are the upper half of a float32."""
+    if x.dtype == np.uint16:
+        return (x.astype(np.uint32) << 16).view(np.float32)
+    return np.ascontiguousarray(x, _kind(x))
+
+
+def _put(found: Array, output: Array, at: tuple[Any, ...]) -> None:
+    if output.dtype == np.uint16:
+        bits = found.view(np.uint32)
+        output[at] = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+    else:
+        output[at] = found
+
+
+def _all_finite(arrays: tuple[Array, ...]) -> bool:
+    return all(_native.finite(view(x.reshape(-1, x.shape[-1]))) for x in arrays)
