@@ -11,6 +11,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from softargmax.attend import AttentionGradients as AttentionGradients
+    from softargmax.attend import AttentionStats as AttentionStats
     from softargmax.attend import AttentionWithLse as AttentionWithLse
     from softargmax.attend import attention as attention
     from softargmax.attend import attention_paged as attention_paged
@@ -78,6 +80,8 @@ __version__ = "0.1.0"
 
 _HOME = {
     "softargmax.attend": (
+        "AttentionGradients",
+        "AttentionStats",
         "AttentionWithLse",
         "attention",
         "attention_paged",

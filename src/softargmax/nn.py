@@ -6,12 +6,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from softargmax.attend.modules import Attention
     from softargmax.loss.modules import CrossEntropyLoss, LinearCrossEntropyLoss
     from softargmax.normalize.modules import LogSoftmax, Softmax
     from softargmax.sample.modules import GumbelSoftmax
     from softargmax.sparse.modules import Entmax, EntmaxLoss, Sparsemax, SparsemaxLoss
 
 _HOME = {
+    "softargmax.attend.modules": ("Attention",),
     "softargmax.loss.modules": ("CrossEntropyLoss", "LinearCrossEntropyLoss"),
     "softargmax.normalize.modules": ("LogSoftmax", "Softmax"),
     "softargmax.sparse.modules": ("Entmax", "EntmaxLoss", "Sparsemax", "SparsemaxLoss"),
@@ -20,6 +22,7 @@ _HOME = {
 _home_of = {name: home for home, names in _HOME.items() for name in names}
 
 __all__ = [
+    "Attention",
     "CrossEntropyLoss",
     "Entmax",
     "EntmaxLoss",
