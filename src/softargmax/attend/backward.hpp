@@ -140,12 +140,13 @@ template <class T> struct Backward {
 
     // c += a b for up to a dozen rows, `pitch` numbers to a row of c.
     template <class A> static void add_product(std::int64_t count, const T* a, const T* b, std::int64_t panel,
-                                               std::int64_t depth, T* c, std::int64_t pitch) {
+                                               const Depth& depth, T* c, std::int64_t pitch) {
         for (std::int64_t j = 0; j < pitch; j += kTileCols<T>)
             for (std::int64_t i = 0; i < count; i += kTileRows)
-                lowest_tile<A>(
-                    count - i, a + i * A::row, b + j / kPanelCols<T> * panel + j % kPanelCols<T>, kPanelCols<T>, depth,
-                    [to = c + i * pitch + j, pitch, rest = count - i](Pack<T> sum, int r, int col) SOFTARGMAX_LAMBDA {
+                lowest_tile<A>(count - i, a + i * A::row, b + j / kPanelCols<T> * panel + j % kPanelCols<T>,
+                               kPanelCols<T>, depth,
+                               [to = c + i * pitch + j, pitch, rest = count - i](Pack<T> sum, int r, int col, bool)
+                                   SOFTARGMAX_LAMBDA {
                     if (r >= rest) return;
                     T* at = to + r * pitch + col;
                     (Pack<T>::load(at) + sum).store(at);
@@ -156,9 +157,9 @@ template <class T> struct Backward {
         for (std::int64_t j = all.begin; j < all.end; j += kTileCols<T>)
             for (int i = 0; i < count; i += kTileRows)
                 lowest_tile<Packed>(count - i, a + i, b + j / kPanelCols<T> * kPanelCols<T> * depth + j % kPanelCols<T>,
-                                    kPanelCols<T>, depth,
-                                    [to = z + i * kBackPitch + j](Pack<T> sum, int r, int c)
-                                        SOFTARGMAX_LAMBDA { sum.store(to + r * kBackPitch + c); });
+                                    kPanelCols<T>, Depth(depth, kWidthChunk),
+                                    [to = z + i * kBackPitch + j](Pack<T> sum, int r, int c, bool first)
+                                        SOFTARGMAX_LAMBDA { gather(sum, to + r * kBackPitch + c, first); });
     }
 
     // A hundred queries and the block of keys from `begin` on: what they add to dq, where `to_queries`; to dk and dv of
@@ -181,7 +182,8 @@ template <class T> struct Backward {
                 std::min(kBackKeys, head.keys - begin) * kPanelCols<T>, in.end - in.begin, dq + first * width, width);
         }
         if (!dk || panels.empty()) return;
-        const std::int64_t from = panels.begin * kPanelRows, depth = panels.end * kPanelRows - from;
+        const std::int64_t from = panels.begin * kPanelRows;
+        const Depth depth(panels.end * kPanelRows - from, kChain, from);
         const T* const q_at = q_columns + block * kBackQueries * width + from * kPanelCols<T>;
         const T* const seed_at = seed_columns + block * kBackQueries * values + from * kPanelCols<T>;
         for (std::int64_t i = seen.begin / kPanelRows * kPanelRows; i < seen.end; i += kPanelRows) {

@@ -105,7 +105,7 @@ template <class T> struct Corner {
         const T* from = addend.data ? addend.data + i * addend.pitch + j : nullptr;
         return {c + i * pitch + j, pitch, rows - i, cols - j, {from, addend.pitch}};
     }
-    template <class V> SOFTARGMAX_INLINE void operator()(V sum, std::int64_t i, std::int64_t j) const {
+    template <class V> SOFTARGMAX_INLINE void operator()(V sum, std::int64_t i, std::int64_t j, bool) const {
         if (i >= rows) return;
         const std::int64_t n = cols - j;
         if (addend.data) sum = V::load_part(addend.data + i * addend.pitch + j, n, 0) + sum;
@@ -119,36 +119,53 @@ template <int row_, int col_> struct Layout {
 };
 using Packed = Layout<1, kPanelRows>;
 
-// put(sum, i, j) for every pack of the product of `Rows` rows of A and kTileCols columns of B, which lie side by side,
-// one depth `pitch` numbers behind the other.
-template <class A, int Rows, class T, class Put>
-SOFTARGMAX_INLINE void tile(const T* a, const T* b, std::int64_t pitch, std::int64_t depth, const Put& put) {
-    using V = Pack<T>;
-    V sum[Rows][kTilePacks];
-#pragma GCC unroll 12
-    for (int i = 0; i < Rows; ++i)
-#pragma GCC unroll 2
-        for (int j = 0; j < kTilePacks; ++j) sum[i][j] = V::all(0);
-#pragma GCC unroll 1
-    for (std::int64_t d = 0; d < depth; ++d, a += A::col, b += pitch) {
-        V y[kTilePacks];
-#pragma GCC unroll 2
-        for (int j = 0; j < kTilePacks; ++j) y[j] = V::load(b + j * V::kLanes);
-#pragma GCC unroll 12
-        for (int i = 0; i < Rows; ++i) {
-            const V x = V::all(a[i * A::row]);
-#pragma GCC unroll 2
-            for (int j = 0; j < kTilePacks; ++j) sum[i][j] = fma(x, y[j], sum[i][j]);
-        }
+// The depth of a product, and where its sums begin anew: `phase` depths before a multiple of `chunk`, and at all of
+// these. The shorter a chain of multiply-adds, the fewer roundings gather.
+struct Depth {
+    std::int64_t size, chunk, phase = 0;
+    Depth(std::int64_t n) : size(n), chunk(std::max<std::int64_t>(n, 1)) {}
+    Depth(std::int64_t n, std::int64_t each, std::int64_t begin = 0) : size(n), chunk(each), phase(begin % each) {}
+    std::int64_t end_of_chunk(std::int64_t d) const {
+        return std::min(size, (d + phase) / chunk * chunk + chunk - phase);
     }
+};
+
+// put(sum, i, j, first) for every pack of the product of `Rows` rows of A and kTileCols columns of B, which lie side by
+// side, one depth `pitch` numbers behind the other; once for every chunk.
+template <class A, int Rows, class T, class Put>
+SOFTARGMAX_INLINE void tile(const T* a, const T* b, std::int64_t pitch, const Depth& depth, const Put& put) {
+    using V = Pack<T>;
+    std::int64_t d = 0;
+#pragma GCC unroll 1
+    do {
+        const bool first = d == 0;
+        const std::int64_t end = depth.end_of_chunk(d);
+        V sum[Rows][kTilePacks];
 #pragma GCC unroll 12
-    for (int i = 0; i < Rows; ++i)
+        for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 2
-        for (int j = 0; j < kTilePacks; ++j) put(sum[i][j], i, j * V::kLanes);
+            for (int j = 0; j < kTilePacks; ++j) sum[i][j] = V::all(0);
+#pragma GCC unroll 1
+        for (; d < end; ++d, a += A::col, b += pitch) {
+            V y[kTilePacks];
+#pragma GCC unroll 2
+            for (int j = 0; j < kTilePacks; ++j) y[j] = V::load(b + j * V::kLanes);
+#pragma GCC unroll 12
+            for (int i = 0; i < Rows; ++i) {
+                const V x = V::all(a[i * A::row]);
+#pragma GCC unroll 2
+                for (int j = 0; j < kTilePacks; ++j) sum[i][j] = fma(x, y[j], sum[i][j]);
+            }
+        }
+#pragma GCC unroll 12
+        for (int i = 0; i < Rows; ++i)
+#pragma GCC unroll 2
+            for (int j = 0; j < kTilePacks; ++j) put(sum[i][j], i, j * V::kLanes, first);
+    } while (d < depth.size);
 }
 // The last rows take a lower tile: a panel of one row would cost as much as one of 12. put hears of rows beyond `rows`.
 template <class A, int Rows = kTileRows, class T, class Put>
-void lowest_tile(std::int64_t rows, const T* a, const T* b, std::int64_t pitch, std::int64_t depth, const Put& put) {
+void lowest_tile(std::int64_t rows, const T* a, const T* b, std::int64_t pitch, const Depth& depth, const Put& put) {
     if constexpr (Rows > 4)
         if (rows <= Rows - 4) return lowest_tile<A, Rows - 4>(rows, a, b, pitch, depth, put);
     tile<A, Rows>(a, b, pitch, depth, put);

@@ -1,0 +1,95 @@
+"""The error of float32 attention, against float64 brute force and beside torch's on the same inputs."""
+
+from __future__ import annotations
+
+import importlib
+import math
+
+import numpy as np
+import pytest
+
+import softargmax as s
+
+torch = pytest.importorskip("torch")
+sdpa = importlib.import_module("torch.nn.functional").scaled_dot_product_attention
+
+SEEDS = range(60)
+
+
+def draw(seed: int, length: int, keys: int, width: int, size: float) -> tuple[np.ndarray, ...]:
+    """q, k, v with scores of up to about `size`."""
+    rng = np.random.default_rng((seed, length, keys, width))
+    q, k, v = (rng.standard_normal((2, 2, n, width)) for n in (length, keys, keys))
+    most = abs(q @ k.swapaxes(-1, -2)).max() / math.sqrt(width)
+    return (q * size / most).astype(np.float32), k.astype(np.float32), v.astype(np.float32)
+
+
+def truth(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool) -> tuple[np.ndarray, float]:
+    """The output in float64, and the largest score."""
+    z = q.astype(float) @ k.astype(float).swapaxes(-1, -2) / math.sqrt(q.shape[-1])
+    if causal:
+        z = np.where(np.tri(*z.shape[-2:], dtype=bool), z, -math.inf)
+    p = np.exp(z - z.max(-1, keepdims=True))
+    return (p / p.sum(-1, keepdims=True)) @ v.astype(float), float(abs(z[np.isfinite(z)]).max())
+
+
+SHAPES = [(64, 64, 16), (50, 700, 64), (3, 2000, 128)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("size", [1.0, 10.0, 100.0, 1e4])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_at_most_half_as_much_again_as_torchs(shape: tuple[int, int, int], size: float, causal: bool) -> None:
+    """Over all seeds; and within 1e-6 of max |v| for scores up to 10, D 2^-24 max |S| max |v| beyond."""
+    if causal and shape[0] != shape[1]:
+        shape = (max(shape[0], 50), max(shape[0], 50), shape[2])
+    ours, theirs = 0.0, 0.0
+    for seed in SEEDS:
+        q, k, v = draw(seed, *shape, size)
+        wanted, most = truth(q, k, v, causal=causal)
+        found = s.attention(q, k, v, causal=causal)
+        error = abs(found - wanted).max()
+        bound = 1e-6 if most <= 10 else shape[2] * 2.0**-24 * most
+        assert error <= bound * abs(v).max()
+        ours = max(ours, error)
+        peer = sdpa(*map(torch.from_numpy, (q, k, v)), is_causal=causal).numpy()
+        theirs = max(theirs, abs(peer - wanted).max())
+    assert ours <= 1.5 * theirs
+
+
+@pytest.mark.parametrize("size", [1.0, 30.0])
+def test_gradients_beside_torchs(size: float) -> None:
+    ours, theirs = np.zeros(3), np.zeros(3)
+    for seed in SEEDS:
+        arrays = (*draw(seed, 60, 60, 32, size), draw(seed + 100, 60, 60, 32, 1.0)[2])
+        wide, narrow = ([torch.tensor(x, dtype=kind) for x in arrays] for kind in (torch.float64, torch.float32))
+        for x in (*wide[:3], *narrow[:3]):
+            x.requires_grad_()
+        for each in (wide, narrow):
+            sdpa(*each[:3], is_causal=True).backward(each[3])
+        found = s.attention_vjp(*arrays, causal=True)
+        for i in range(3):
+            truth_ = wide[i].grad.numpy()
+            ours[i] = max(ours[i], abs(found[i] - truth_).max())
+            theirs[i] = max(theirs[i], abs(narrow[i].grad.numpy() - truth_).max())
+    assert (ours <= 1.5 * theirs).all(), (ours, theirs)
+
+
+@pytest.mark.parametrize("shift", [0.0, 5e3, -3e5])
+def test_a_common_score_shifts_nothing_but_lse(shift: float) -> None:
+    q, k, v = draw(0, 20, 300, 16, 5.0)
+    plain, moved = (s.attention_with_lse(q, k, v, bias=np.full((1, 1), b, np.float32)) for b in (0.0, shift))
+    slack = 2.0**-23 * max(abs(shift), 4.0)  # a score of this size is rounded to this
+    np.testing.assert_allclose(moved.output, plain.output, atol=2 * slack * abs(v).max())
+    np.testing.assert_allclose(moved.lse, plain.lse + shift, atol=slack + 2.0**-23 * abs(shift))
+
+
+def test_order_of_keys_and_scores_beyond_the_kernels_range() -> None:
+    q, k, v = draw(3, 9, 1100, 16, 4.0)
+    order = np.random.default_rng(0).permutation(1100)
+    found, shuffled = s.attention(q, k, v), s.attention(q, k[..., order, :], v[..., order, :])
+    np.testing.assert_allclose(shuffled, found, atol=1e-6 * abs(v).max())
+    for factor in (1e6, 1e30):  # arg max
+        hard = s.attention(q, k, v, scale=factor)
+        best = (q.astype(float) @ k.astype(float).swapaxes(-1, -2)).argmax(-1)
+        np.testing.assert_allclose(hard, np.take_along_axis(v, best[..., None], -2), rtol=1e-6)
