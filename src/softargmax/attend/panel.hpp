@@ -16,7 +16,7 @@ constexpr int kPitch = kKeys + 16;
 using InPlace = Layout<kPitch, 1>;
 // Sums over the width of a vector, and over keys or queries, begin anew so often: in one chain their error was three
 // times that of torch's for a few queries of width 128.
-constexpr std::int64_t kWidthChunk = 16, kChain = 64;
+constexpr std::int64_t kWidthChunk = 16, kChain = 32;
 // What the sums of chunks are added up in.
 template <class V> SOFTARGMAX_INLINE void gather(V sum, typename V::Scalar* to, bool first) {
     (first ? sum : V::load(to) + sum).store(to);
@@ -253,7 +253,8 @@ template <class T> struct Panel {
             }
             if (job.lse) job.lse[head.number(row)] = lse;
             T* its = o + i * pitch;
-            for (std::int64_t j = 0; j < job.values; ++j) its[j] = static_cast<T>(static_cast<double>(its[j]) * inverse);
+            for (std::int64_t j = 0; j < job.values; ++j)
+                its[j] = static_cast<T>(static_cast<double>(its[j]) * inverse);
             strange = strange || lse != lse || !all_finite(its, job.values);
             write(job.out, head.at(job.out, row), job.values, its);
         }

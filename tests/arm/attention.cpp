@@ -1,0 +1,117 @@
+// Prints a hash of the bits that attention and its gradients have, one line a case; linked with the room's kernels.cpp
+// compiled for one instruction set. test_arm.py compares the lines of all of them.
+#include <cstdio>
+#include <vector>
+
+#include "core/native/job.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME {
+void run_attend(AttendJob& job);
+void run_attend_gradient(AttendGradientJob& job);
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+
+namespace {
+
+using namespace softargmax;
+
+struct Numbers {  // xorshift64*
+    std::uint64_t state;
+    double next() {  // in [-1, 1)
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        return static_cast<double>(static_cast<std::int64_t>(state * 0x2545F4914F6CDD1DULL) >> 11) * 0x1p-52;
+    }
+};
+
+// Two entries of a batch, heads, rows, columns, drawn.
+template <class T> struct Tensor {
+    std::int64_t heads, rows, cols;
+    std::vector<T> values;
+    Tensor(std::int64_t h, std::int64_t r, std::int64_t c, std::uint64_t seed, double size = 2)
+        : heads(h), rows(r), cols(c), values(static_cast<std::size_t>(2 * h * r * c)) {
+        Numbers numbers{0x9E3779B97F4A7C15ULL + seed};
+        for (T& x : values) x = static_cast<T>(size * numbers.next());
+    }
+    Operand operand(Type type) {
+        Operand x;
+        x.data = reinterpret_cast<char*>(values.data());
+        x.type = type;
+        x.row[0] = heads * rows * cols;
+        x.row[1] = rows * cols;
+        x.row[2] = cols;
+        x.col[0] = 1;
+        return x;
+    }
+};
+
+template <class... Ts> void print(const char* name, std::int64_t queries, std::int64_t keys, const Ts&... all) {
+    std::printf("%s %lldx%lld:", name, static_cast<long long>(queries), static_cast<long long>(keys));
+    const auto hash = [](const auto& values) {
+        std::uint64_t found = 0xCBF29CE484222325ULL;  // FNV-1a
+        const auto* bytes = reinterpret_cast<const unsigned char*>(values.data());
+        for (std::size_t i = 0; i < values.size() * sizeof values[0]; ++i)
+            found = (found ^ bytes[i]) * 0x100000001B3ULL;
+        std::printf(" %016llx", static_cast<unsigned long long>(found));
+    };
+    (hash(all), ...);
+    std::printf("\n");
+}
+
+template <class T> void one(const char* name, Type type, std::int64_t queries, std::int64_t keys, int options) {
+    constexpr std::int64_t heads = 4, groups = 2, width = 20, values = 24;
+    Tensor<T> q(heads, queries, width, 1), k(groups, keys, width, 2), v(groups, keys, values, 3),
+        out(heads, queries, values, 4), g(heads, queries, values, 5), bias(heads, queries, keys, 6),
+        dq = q, dk = k, dv = v, dbias(heads, queries, keys, 7, 0);
+    Tensor<double> scale(heads, queries, 1, 8, 0.4), lse(heads, queries, 1, 9), delta = lse, dscale = lse;
+    std::vector<std::int64_t> lengths{keys, keys / 2};
+    std::vector<std::uint64_t> seeds{1, 2, 3, 4, 5, 6, 7, 1ULL << 63};
+    AttendGradientJob job;
+    job.batch.dims = 1;
+    job.batch.size[0] = job.batch.total = 2;
+    job.heads = heads;
+    job.groups = groups;
+    job.queries = queries;
+    job.keys = keys;
+    job.width = width;
+    job.values = values;
+    job.q = q.operand(type);
+    job.k = k.operand(type);
+    job.v = v.operand(type);
+    job.out = out.operand(type);
+    job.seed = g.operand(type);
+    job.dq = dq.operand(type);
+    job.dk = dk.operand(type);
+    job.dv = dv.operand(type);
+    job.scale = scale.operand(Type::f64);
+    job.lse = lse.values.data();
+    job.delta = delta.values.data();
+    job.dscale = dscale.values.data();
+    if (options & 1) job.right = 0;
+    if (options & 2) job.left = 70;
+    if (options & 4) {
+        job.softcap = 1.5;
+        job.bias = bias.operand(type);
+        job.dbias = dbias.operand(type);
+    }
+    if (options & 8) job.lengths = lengths.data();
+    if (options & 16) {
+        job.dropout = 0.3;
+        job.seeds = seeds.data();
+    }
+    softargmax::SOFTARGMAX_ISA_NAME::run_attend(job);
+    softargmax::SOFTARGMAX_ISA_NAME::run_attend_gradient(job);
+    print(name, queries, keys, out.values, lse.values, dq.values, dk.values, dv.values, dbias.values, dscale.values);
+}
+
+}  // namespace
+
+int main() {
+    for (int options = 0; options < 32; options += 3)
+        for (std::int64_t queries : {1, 30})
+            for (std::int64_t keys : {7, 600}) {
+                one<float>("float", Type::f32, queries, keys, options);
+                one<double>("double", Type::f64, queries, keys, options);
+            }
+    return 0;
+}
