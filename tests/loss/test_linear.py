@@ -179,7 +179,7 @@ def test_a_bias_puts_classes_out_of_the_support() -> None:
 MEMORY = """
 import resource, sys
 import numpy as np, softargmax as s
-n, d, k = 2048, 16, 8192
+n, d, k = 1024, 16, 8192
 rng = np.random.default_rng(0)
 h, w, y = (rng.standard_normal(x).astype("float32") for x in ((n, d), (k, d))), None, rng.integers(0, k, n)
 h, w = h

@@ -17,12 +17,14 @@ from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
 import softargmax as s  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings(line) for line in IGNORED]
-TARGET = torch.tensor([0, 3, -100, 5])
-SOFT = torch.softmax(draw(4, 6, seed=9), -1)
+# From the order 1.5 on a class outside the support, one inside, an ignored row. Small: what the checks of derivatives
+# take grows with the square of it, and 24 scores were a minute.
+TARGET = torch.tensor([0, 3, -100])
+SOFT = torch.softmax(draw(3, 4, seed=9), -1)
 
 
 def scores() -> Tensor:
-    return (0.7 * draw(4, 6, seed=1)).requires_grad_()
+    return (0.7 * draw(3, 4, seed=4)).requires_grad_()
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.25, 1.5, 2.0, 3.0])
@@ -42,7 +44,7 @@ def test_first_second_and_forward_derivatives(alpha: float, kind: str, different
 def test_derivatives_to_alpha(alpha: float, differentiating: Backend) -> None:
     if differentiating.library != "torch":
         pytest.skip("torch's checks")
-    order = torch.full((4,), alpha, dtype=torch.float64, requires_grad=True)
+    order = torch.full((3,), alpha, dtype=torch.float64, requires_grad=True)
 
     def loss(z: Tensor, alpha: Tensor) -> Tensor:
         return s.entmax_loss(z, TARGET, alpha, reduction="none")
@@ -111,17 +113,16 @@ def test_map_modules() -> None:
 
 
 @pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0, 3.0])
-@pytest.mark.parametrize("length", [40, 80])
-def test_an_incoming_gradient_that_is_no_number_stays_in_the_support(
-    length: int, alpha: float, differentiating: Backend
-) -> None:
-    row = np.full((2, length), -math.inf, np.float32)
-    row[:, :4] = 1, 0.98, 0.97, -50
-    y, g = differentiating.array([0, 0], "int32"), differentiating.array([math.nan, math.inf], "float32")
-    with differentiating.using():
-        found = differentiating.gradient(
-            lambda z: s.entmax_loss(z, y, alpha, reduction="none"), differentiating.array(row), g
-        )
-    assert not np.isfinite(found[:, :3]).any()
-    outside = 3 if differentiating.implementation == "native" else 4  # where p is 0, and where the score is -inf
-    np.testing.assert_array_equal(found[:, outside:], 0)
+def test_an_incoming_gradient_that_is_no_number_stays_in_the_support(alpha: float, differentiating: Backend) -> None:
+    # JAX serves any length in one way, and compiles each anew: 8 s.
+    for length in (40,) if differentiating.library == "jax" else (40, 80):
+        row = np.full((2, length), -math.inf, np.float32)
+        row[:, :4] = 1, 0.98, 0.97, -50
+        y, g = differentiating.array([0, 0], "int32"), differentiating.array([math.nan, math.inf], "float32")
+        with differentiating.using():
+            found = differentiating.gradient(
+                lambda z, y=y: s.entmax_loss(z, y, alpha, reduction="none"), differentiating.array(row), g
+            )
+        assert not np.isfinite(found[:, :3]).any()
+        outside = 3 if differentiating.implementation == "native" else 4  # where p is 0, and where the score is -inf
+        np.testing.assert_array_equal(found[:, outside:], 0)
