@@ -19,7 +19,8 @@ SANITIZE := build/sanitize
 # runs no native code, looks for the same with guarded pages, or weighs memory, which the sanitizers use up themselves.
 # Sums of many and of long rows are about digits: their memory is that of tests/native and of rows that are read again.
 SANITIZE_LESS := not reference and not test_guard and not temporary and not test_many_rows and not test_long_rows
-SANITIZE_TESTS ?= $(wildcard tests/core tests/native tests/normalize) $(filter-out %/test_products.py %/test_torch_%.py, $(wildcard tests/loss/test_*.py tests/sparse/test_*.py)) $(addprefix tests/sample/test_,filters.py edges.py fuzz.py reproducible.py)
+SANITIZE_TESTS ?= $(wildcard tests/core tests/native tests/normalize) $(filter-out %/test_products.py %/test_torch_%.py, $(wildcard tests/loss/test_*.py tests/sparse/test_*.py)) $(addprefix tests/sample/test_,filters.py edges.py fuzz.py reproducible.py) \
+	$(addprefix tests/attend/test_,bits.py dropout.py errors.py sequences.py summaries.py values.py)
 SANITIZE_ENV = OMP_WAIT_POLICY=passive ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 

@@ -167,8 +167,7 @@ def promises() -> Iterator[Promise]:
     yield capped(2048, 20.0)
     yield decoding(8, 32, 8, 8192, 128)
     yield sparse(2048)
-    if hasattr(sa, "attention_varlen"):
-        yield packed(8, 16, 2048)
+    yield packed(8, 16, 2048)
 
 
 if __name__ == "__main__":
