@@ -71,6 +71,19 @@ def test_step_by_step_with_a_cache(length: int) -> None:
             np.testing.assert_array_equal(padded[:, 0], whole[:, i])
 
 
+@pytest.mark.parametrize("window", [None, (700, 0), (5000, 0)])
+@pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
+def test_sparse_step_by_step(alpha: float, window: Any) -> None:
+    """Rows of more than two blocks of scores, whose parts begin at different keys."""
+    length, steps = (9000, 3) if window == (5000, 0) else (1500, 9)
+    q, k, v = (1.5 * draw(1, length, 8, seed=i) for i in range(3))
+    options: dict[str, Any] = {"causal": True, "alpha": alpha, "window": window, "sink": 0.3}
+    last = s.attention(q[:, -64:], k, v, **options) if length > 2000 else s.attention(q, k, v, **options)
+    for i in np.linspace(length - last.shape[1], length - 1, steps).astype(int):
+        step = s.attention(q[:, i : i + 1], k[:, : i + 1], v[:, : i + 1], **options)
+        np.testing.assert_array_equal(step[:, 0], last[:, i - length])
+
+
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 300), (2, 4, 5), (5, 1, 200)])
 def test_any_number_of_threads(shape: tuple[int, int, int]) -> None:
     """Few heads are dealt out by queries and keys, many by heads."""

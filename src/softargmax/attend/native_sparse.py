@@ -12,7 +12,7 @@ import numpy as np
 from softargmax import _native
 from softargmax.attend.dropout import kept
 from softargmax.attend.results import AttentionGradients, AttentionWithLse
-from softargmax.core.native import fresh, view
+from softargmax.core.native import BLOCK, fresh, view
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +106,8 @@ def _parts(heads: Heads, beside: Beside, options: Options) -> Iterator[_Part]:
         for start in range(0, length, step):
             at = (*entry, head, slice(start, min(start + step, length)))
             places = start + count - length, at[-1].stop + count - length
-            among = options.range(*places, count)
+            seen_at_most = options.range(*places, count)
+            among = slice(seen_at_most.start // BLOCK * BLOCK, seen_at_most.stop)  # so that sums keep their order
             group = (*entry, head // each, among)
             n = among.stop - among.start
             rows = at[-1].stop - start
