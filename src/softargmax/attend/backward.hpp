@@ -8,6 +8,7 @@
 // neither on threads nor on which of them are made together.
 #pragma once
 
+#include <atomic>
 #include <vector>
 
 #include "attend/panel.hpp"
@@ -24,6 +25,7 @@ template <class T> struct BackRow {
     Range seen;
     std::int32_t k = 0;
     T factor = 0, low = std::numeric_limits<T>::infinity(), delta = 0, scale = 0;
+    bool sees_any() const { return low < std::numeric_limits<T>::infinity(); }
 };
 
 // p of one row of scores; 0 outside of `in`.
@@ -64,6 +66,7 @@ template <class T> struct Backward {
     std::int64_t width, values;  // of rows in memory
     std::vector<BackRow<T>> rows;
     T *q, *seed, *q_columns, *seed_columns, *dq;
+    std::atomic<bool> strange{false};  // whether a number was not finite, in any thread's hands
 
     static std::int64_t padded(std::int64_t rows) { return (rows + kBackQueries - 1) / kBackQueries * kBackQueries; }
     static std::int64_t size(const AttendJob& job) {
@@ -86,8 +89,8 @@ template <class T> struct Backward {
     std::int64_t blocks() const { return padded(head.rows()) / kBackQueries; }
     std::int64_t key_blocks() const { return (head.keys + kBackKeys - 1) / kBackKeys; }
 
-    // A hundred queries into panels; `strange` where their lse is.
-    void prepare(std::int64_t block, bool& strange) {
+    // A hundred queries into panels.
+    void prepare(std::int64_t block) {
         const std::int64_t first = block * kBackQueries, end = std::min(first + kBackQueries, head.rows());
         std::fill(dq + first * width, dq + (first + kBackQueries) * width, T{0});
         T* line = scratch(kWeights).get<T>(std::max(width, values) + job.values);
@@ -109,12 +112,12 @@ template <class T> struct Backward {
                 double delta = 0;
                 for (std::int64_t d = 0; d < job.values; ++d)
                     delta += static_cast<double>(line[d]) * static_cast<double>(out[d]);
-                measure(row, head.number(i), delta, strange);
+                measure(row, head.number(i), delta);
             }
             put(line, job.values, values, i, seed, seed_columns);
         }
     }
-    void measure(BackRow<T>& row, std::int64_t number, double delta, bool& strange) {
+    void measure(BackRow<T>& row, std::int64_t number, double delta) {
         const double lse = job.lse[number];
         if (job.to_lse) delta -= job.to_lse[number];
         job.delta[number] = delta;
@@ -165,7 +168,7 @@ template <class T> struct Backward {
     // A hundred queries and the block of keys from `begin` on: what they add to dq, where `to_queries`; to dk and dv of
     // the block, where there are some.
     void pair(std::int64_t block, std::int64_t begin, const BackKeys<T>& keys, bool to_queries, T* dk, T* dv) {
-        T* const p = scratch(kScores).get<T>(3 * kBackQueries * kBackPitch);
+        T* const p = scratch(kScores).get<T>(2 * kBackQueries * kBackPitch);
         T* const ds = p + kBackQueries * kBackPitch;
         Range panels, seen;  // those that see any of the keys, and what they see
         for (std::int64_t i = 0; i < kBackPanels; ++i) {
@@ -224,7 +227,9 @@ template <class T> struct Backward {
                             std::clamp(row[i].seen.end - begin, all.begin, all.end)};
             T *const z = p + i * kBackPitch, *const g = ds + i * kBackPitch;
             T* const slope = job.softcap > 0 ? scratch(kResult).get<T>(kBackKeys) : nullptr;
-            bend(head, first + i, begin, its, z, slope);
+            bool overflown = false;
+            bend(head, first + i, begin, its, z, overflown, slope);
+            if (overflown) strange = true;
             probabilities(z, all, its, row[i]);
             if (job.dropout > 0) {
                 T* const keep = scratch(kMask).get<T>(kKeys);
@@ -242,15 +247,14 @@ template <class T> struct Backward {
                 for (std::int64_t j = all.begin; j < all.end; ++j) z[j] *= keep[j];
             }
             if (to_queries && job.dbias) add_to_bias(first + i, begin, its, g);
-            for (std::int64_t j = all.begin; slope && j < all.end; j += V::kLanes)
-                (V::load(g + j) * V::load(slope + j)).store(g + j);
+            for (std::int64_t j = its.begin; slope && j < its.end; ++j) g[j] *= slope[j];
         }
         return in;
     }
 
     // ---- results ------------------------------------------------------------------------------------------------
 
-    void finish_queries(std::int64_t block, bool& strange) {
+    void finish_queries(std::int64_t block) {
         const std::int64_t first = block * kBackQueries, end = std::min(first + kBackQueries, head.rows());
         T* line = scratch(kWeights).get<T>(job.width);
         for (std::int64_t i = first; i < end; ++i) {
@@ -258,18 +262,18 @@ template <class T> struct Backward {
             if (job.dscale) {
                 read(job.q, head.at(job.q, i), 0, job.width, line);
                 double sum = 0;
-                for (std::int64_t d = 0; d < job.width; ++d)
+                for (std::int64_t d = 0; d < job.width && rows[static_cast<std::size_t>(i)].sees_any(); ++d)
                     sum += static_cast<double>(line[d]) * static_cast<double>(its[d]);
                 job.dscale[head.number(i)] = sum;
             }
             for (std::int64_t d = 0; d < job.width; ++d) its[d] *= rows[static_cast<std::size_t>(i)].scale;
-            strange = strange || !all_finite(its, job.width);
+            if (!all_finite(its, job.width)) strange = true;
             write(job.dq, head.at(job.dq, i), job.width, its);
         }
     }
-    void finish_keys(std::int64_t begin, const T* dk, const T* dv, bool& strange) const {
+    void finish_keys(std::int64_t begin, const T* dk, const T* dv) {
         for (std::int64_t i = 0; i < std::min(kBackKeys, job.keys - begin); ++i, dk += width, dv += values) {
-            strange = strange || !all_finite(dk, job.width) || !all_finite(dv, job.values);
+            if (!all_finite(dk, job.width) || !all_finite(dv, job.values)) strange = true;
             write(job.dk, offset(job, job.dk, head.entry, head.group, begin + i), job.width, dk);
             write(job.dv, offset(job, job.dv, head.entry, head.group, begin + i), job.values, dv);
         }

@@ -13,6 +13,7 @@ using Sizes = std::vector<std::int64_t>;
 using Lengths = std::optional<nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>;
 
 using Seeds = std::optional<nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>;
+using Flags = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Table = std::optional<nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>>;
 
 // The arrays of a call, checked, and the job that is made of them. With a `table` of pages k and v are (pages, page
@@ -90,11 +91,15 @@ template <class J> struct AttendCall {
         std::copy(x.stride.begin(), x.stride.end() - 1, to.row + (batched ? 0 : 1));
         to.col[0] = x.stride.back();
     }
+    void flags(const Flags& strange, std::int64_t count) {
+        if (static_cast<std::int64_t>(strange.size()) != count) throw nb::value_error("strange: of another size");
+        job.strange = strange.data();
+    }
     template <class Kernel> bool run(Kernel kernel) {
         if (queries() == 0) return true;
         const nb::gil_scoped_release release;
         kernel(job);
-        return !job.strange;
+        return !job.any_strange;
     }
 
   private:
@@ -125,7 +130,8 @@ template <class J> struct AttendCall {
             throw nb::value_error("lengths: one per entry of the batch");
         job.lengths = lengths.data();
         for (std::int64_t i = 0; i < job.batch.total; ++i)
-            if (job.lengths[i] < 0 || job.lengths[i] > job.keys) throw nb::value_error("lengths: beyond the keys");
+            if (job.lengths[i] < 0 || job.lengths[i] > job.keys)
+                throw nb::value_error("key_lengths: some are out of range; each may be from 0 to the number of keys");
     }
 
     // ---- pages --------------------------------------------------------------------------------------------------
@@ -163,19 +169,20 @@ template <class J> struct AttendCall {
     }
 };
 
-bool attend(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle scale, nb::handle mask,
-            nb::handle bias, nb::handle sink, const Lengths& lengths, const Table& table, const Seeds& seeds,
-            std::int64_t left, std::int64_t right, double softcap, double dropout) {
+bool attend(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, Flags strange, nb::handle scale,
+            nb::handle mask, nb::handle bias, nb::handle sink, const Lengths& lengths, const Table& table,
+            const Seeds& seeds, std::int64_t left, std::int64_t right, double softcap, double dropout) {
     AttendCall<AttendJob> call(q, k, v, out, lse, true, scale, mask, bias, sink, lengths, table, seeds, left, right,
                                softcap, dropout);
+    call.flags(strange, call.queries());
     return call.run(chosen_isa().run_attend);
 }
 
 bool attend_gradient(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle seed_,
                      nb::handle to_lse_, nb::handle dq_, nb::handle dk_, nb::handle dv_, nb::handle delta_,
-                     nb::handle dscale_, nb::handle dbias_, nb::handle scale, nb::handle mask, nb::handle bias,
-                     const Lengths& lengths, const Seeds& seeds, std::int64_t left, std::int64_t right, double softcap,
-                     double dropout) {
+                     nb::handle dscale_, nb::handle dbias_, Flags strange, nb::handle scale, nb::handle mask,
+                     nb::handle bias, const Lengths& lengths, const Seeds& seeds, std::int64_t left, std::int64_t right,
+                     double softcap, double dropout) {
     AttendCall<AttendGradientJob> call(q, k, v, out, lse, false, scale, mask, bias, nb::none(), lengths, {}, seeds,
                                        left, right, softcap, dropout);
     const Held seed(seed_), to_lse(to_lse_), dq(dq_, true), dk(dk_, true), dv(dv_, true), delta(delta_, true),
@@ -194,23 +201,25 @@ bool attend_gradient(nb::handle q, nb::handle k, nb::handle v, nb::handle out, n
     job.dscale = numbers<double>("dscale", dscale, call.queries());
     if (!job.seed || !job.dq || !job.dk || !job.dv || !job.delta)
         throw nb::value_error("seed, dq, dk, dv, delta: there have to be some");
+    call.flags(strange, job.batch.total * job.groups);
     return call.run(chosen_isa().run_attend_gradient);
 }
 
 }  // namespace
 
 void bind_attend(nb::module_& module) {
-    module.def("attend", &attend, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, nb::kw_only(), "scale"_a,
-               "mask"_a.none() = nb::none(), "bias"_a.none() = nb::none(), "sink"_a.none() = nb::none(),
-               "lengths"_a.none() = nb::none(), "table"_a.none() = nb::none(), "seeds"_a.none() = nb::none(),
-               "left"_a = -1, "right"_a = -1, "softcap"_a = 0.0, "dropout"_a = 0.0,
-               "attention into out, and lse; false where a number was not finite, and out is not to be used");
+    module.def(
+        "attend", &attend, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "strange"_a, nb::kw_only(), "scale"_a,
+        "mask"_a.none() = nb::none(), "bias"_a.none() = nb::none(), "sink"_a.none() = nb::none(),
+        "lengths"_a.none() = nb::none(), "table"_a.none() = nb::none(), "seeds"_a.none() = nb::none(), "left"_a = -1,
+        "right"_a = -1, "softcap"_a = 0.0, "dropout"_a = 0.0,
+        "attention into out, and lse; false where a number was not finite: a query that is `strange` has no result");
     module.def("attend_gradient", &attend_gradient, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "seed"_a, "to_lse"_a.none(),
-               "dq"_a, "dk"_a, "dv"_a, "delta"_a, "dscale"_a.none(), "dbias"_a.none(), nb::kw_only(), "scale"_a,
-               "mask"_a.none() = nb::none(), "bias"_a.none() = nb::none(), "lengths"_a.none() = nb::none(),
+               "dq"_a, "dk"_a, "dv"_a, "delta"_a, "dscale"_a.none(), "dbias"_a.none(), "strange"_a, nb::kw_only(),
+               "scale"_a, "mask"_a.none() = nb::none(), "bias"_a.none() = nb::none(), "lengths"_a.none() = nb::none(),
                "seeds"_a.none() = nb::none(), "left"_a = -1, "right"_a = -1, "softcap"_a = 0.0, "dropout"_a = 0.0,
                "its gradients into dq, dk, dv, added to dbias; of every query <seed, out> - to_lse and the gradient to "
-               "its scale; false as for `attend`");
+               "its scale; false where a number was not finite: a head of keys that is `strange` has none");
 }
 
 }  // namespace softargmax

@@ -95,8 +95,10 @@ def attention_vjp(  # noqa: PLR0913 each is asked for by its name
     gradients = AttentionGradients(*cast)
     if gradients.scale is None:
         return gradients
-    shape = tuple(arrays.like(scale, heads.q, "scale").shape)
-    return gradients._replace(scale=namespace(gradients.scale).reshape(gradients.scale, shape))
+    own = arrays.like(scale, heads.q, "scale")
+    xp = namespace(own)
+    dtype = own.dtype if arrays.dtype_name(own.dtype) in arrays.FLOATS else gradients.scale.dtype
+    return gradients._replace(scale=xp.astype(xp.reshape(gradients.scale, tuple(own.shape)), dtype))
 
 
 def _of_shape(x: Any, q: Any, shape: tuple[int, ...], name: str) -> Any:

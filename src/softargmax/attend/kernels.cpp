@@ -53,9 +53,9 @@ template <class T> struct Packing {
 template <class T> struct Unit {
     std::vector<Panel<T>> panels;
     Range any;
-    bool strange = false;
-    static std::int64_t size(const AttendJob& job) { return kPanels * Panel<T>::size(job); }
-    Unit(const Shared& head, std::int64_t row, T* memory) {
+    T* spare;
+    static std::int64_t size(const AttendJob& job) { return (kPanels + 1) * Panel<T>::size(job); }
+    Unit(const Shared& head, std::int64_t row, T* memory) : spare(memory + kPanels * Panel<T>::size(head.job)) {
         const std::int64_t each = Panel<T>::size(head.job), end = std::min(row + kQueries, head.rows());
         panels.reserve(kPanels);
         for (std::int64_t i = row; i < end; i += kPanelRows, memory += each) {
@@ -65,20 +65,29 @@ template <class T> struct Unit {
     }
     std::int64_t begin() const { return any.begin / kKeys * kKeys; }
     void fold(std::int64_t first, const Block<T>& block) {
-        for (Panel<T>& panel : panels) panel.fold(first, block, strange);
+        for (Panel<T>& panel : panels) panel.fold(first, block);
     }
     void add(const Unit& later) {
         for (std::size_t i = 0; i < panels.size(); ++i) panels[i].add(later.panels[i]);
-        strange = strange || later.strange;
     }
-    bool finish() {
-        for (Panel<T>& panel : panels) panel.finish(strange);
+    // What was not finite may be in keys that only others of a panel see: such queries are taken alone.
+    template <class BlockAt> bool finish(BlockAt block_at) {
+        bool strange = false;
+        for (Panel<T>& panel : panels) {
+            if (!panel.finish()) continue;
+            for (int i = 0; i < panel.rows; ++i) {
+                if (!panel.strange[i]) continue;
+                Panel<T> alone(panel.head, panel.first + i, 1, spare);
+                for (std::int64_t b = begin(); b < any.end; b += kKeys) alone.fold(b, block_at(b));
+                strange |= alone.finish();
+            }
+        }
         return strange;
     }
     // One block of keys after the other.
     template <class BlockAt> bool run(BlockAt block_at) {
         for (std::int64_t b = begin(); b < any.end; b += kKeys) fold(b, block_at(b));
-        return finish();
+        return finish(block_at);
     }
 };
 template <class T> T* unit_memory(const AttendJob& job) { return scratch(kTerms).get<T>(Unit<T>::size(job)); }
@@ -132,7 +141,8 @@ template <class T> bool split(const Shared& head) {
         });
         for (const Unit<T>& part : parts) whole.add(part);
     }
-    return whole.finish();
+    const Packing<T> packing(job, kKeys, scratch(kOther).get<T>(Packing<T>::size(job, kKeys)));
+    return whole.finish([&](std::int64_t b) { return packing.pack_once(head, b); });
 }
 
 template <class T> void run_as(AttendJob& job) {
@@ -148,7 +158,7 @@ template <class T> void run_as(AttendJob& job) {
             if (head.rows() <= kQueries ? split<T>(head) : together<T>(head)) strange = true;
         }
     }
-    job.strange = strange;
+    job.any_strange = strange;
 }
 
 // dk and dv of a block, and where they go.
@@ -172,57 +182,52 @@ bool shares_bias(const AttendGradientJob& job) {
 // queries are dealt out, then keys, at seven products.
 template <class T> void run_gradient_as(AttendGradientJob& job) {
     const std::int64_t heads = job.batch.total * job.groups;
-    std::atomic<bool> strange{false};
-    const auto watch = [&](auto body) {
-        bool odd = false;
-        body(odd);
-        if (odd) strange = true;
-    };
     if (shares_bias(job)) job.threads = 1;
     if (heads >= job.threads && !job.dbias) {
         parallel_each(job.threads, heads, [&](std::int64_t index) {
-            watch([&](bool& odd) {
-                const std::int64_t size = Backward<T>::size(job);
-                T* const memory = scratch(kOther).get<T>(size + BackKeys<T>::size(job));
-                Backward<T> head(job, index, memory);
-                const BackKeys<T> keys(job, memory + size);
-                for (std::int64_t i = 0; i < head.blocks(); ++i) head.prepare(i, odd);
-                for (std::int64_t b = 0; b < job.keys; b += kBackKeys) {
-                    const KeySums<T> sums(job);
-                    if (b < head.head.keys) {
-                        keys.pack(head.head, b);
-                        for (std::int64_t i = 0; i < head.blocks(); ++i) head.pair(i, b, keys, true, sums.dk, sums.dv);
-                    }
-                    head.finish_keys(b, sums.dk, sums.dv, odd);
+            const std::int64_t size = Backward<T>::size(job);
+            T* const memory = scratch(kOther).get<T>(size + BackKeys<T>::size(job));
+            Backward<T> head(job, index, memory);
+            const BackKeys<T> keys(job, memory + size);
+            for (std::int64_t i = 0; i < head.blocks(); ++i) head.prepare(i);
+            for (std::int64_t b = 0; b < job.keys; b += kBackKeys) {
+                const KeySums<T> sums(job);
+                if (b < head.head.keys) {
+                    keys.pack(head.head, b);
+                    for (std::int64_t i = 0; i < head.blocks(); ++i) head.pair(i, b, keys, true, sums.dk, sums.dv);
                 }
-                for (std::int64_t i = 0; i < head.blocks(); ++i) head.finish_queries(i, odd);
+                head.finish_keys(b, sums.dk, sums.dv);
+            }
+            for (std::int64_t i = 0; i < head.blocks(); ++i) head.finish_queries(i);
+            job.strange[index] = head.strange;
+        });
+    } else {
+        const std::int64_t blocks = (job.keys + kBackKeys - 1) / kBackKeys, each = BackKeys<T>::size(job);
+        T* const memory = scratch(kOther).get<T>(Backward<T>::size(job) + blocks * each);
+        for (std::int64_t index = 0; index < heads; ++index) {
+            Backward<T> head(job, index, memory);
+            const auto keys = [&](std::int64_t b) {
+                return BackKeys<T>(job, memory + Backward<T>::size(job) + b * each);
+            };
+            parallel_each(job.threads, head.blocks(), [&](std::int64_t i) { head.prepare(i); });
+            parallel_each(job.threads, head.key_blocks(),
+                          [&](std::int64_t b) { keys(b).pack(head.head, b * kBackKeys); });
+            parallel_each(job.threads, head.blocks(), [&](std::int64_t i) {
+                const std::int64_t block = head.blocks() - 1 - i;
+                for (std::int64_t b = 0; b < head.key_blocks(); ++b)
+                    head.pair(block, b * kBackKeys, keys(b), true, nullptr, nullptr);
+                head.finish_queries(block);
             });
-        });
-        job.strange = strange;
-        return;
+            parallel_each(job.threads, blocks, [&](std::int64_t b) {
+                const KeySums<T> sums(job);
+                for (std::int64_t i = 0; i < head.blocks() && b < head.key_blocks(); ++i)
+                    head.pair(i, b * kBackKeys, keys(b), false, sums.dk, sums.dv);
+                head.finish_keys(b * kBackKeys, sums.dk, sums.dv);
+            });
+            job.strange[index] = head.strange;
+        }
     }
-    const std::int64_t blocks = (job.keys + kBackKeys - 1) / kBackKeys, each = BackKeys<T>::size(job);
-    T* const memory = scratch(kOther).get<T>(Backward<T>::size(job) + blocks * each);
-    for (std::int64_t index = 0; index < heads; ++index) {
-        Backward<T> head(job, index, memory);
-        const auto keys = [&](std::int64_t b) { return BackKeys<T>(job, memory + Backward<T>::size(job) + b * each); };
-        parallel_each(job.threads, head.blocks(),
-                      [&](std::int64_t i) { watch([&](bool& odd) { head.prepare(i, odd); }); });
-        parallel_each(job.threads, head.key_blocks(), [&](std::int64_t b) { keys(b).pack(head.head, b * kBackKeys); });
-        parallel_each(job.threads, head.blocks(), [&](std::int64_t i) {
-            const std::int64_t block = head.blocks() - 1 - i;
-            for (std::int64_t b = 0; b < head.key_blocks(); ++b)
-                head.pair(block, b * kBackKeys, keys(b), true, nullptr, nullptr);
-            watch([&](bool& odd) { head.finish_queries(block, odd); });
-        });
-        parallel_each(job.threads, blocks, [&](std::int64_t b) {
-            const KeySums<T> sums(job);
-            for (std::int64_t i = 0; i < head.blocks() && b < head.key_blocks(); ++i)
-                head.pair(i, b * kBackKeys, keys(b), false, sums.dk, sums.dv);
-            watch([&](bool& odd) { head.finish_keys(b * kBackKeys, sums.dk, sums.dv, odd); });
-        });
-    }
-    job.strange = strange;
+    job.any_strange = std::any_of(job.strange, job.strange + heads, [](std::uint8_t x) { return x != 0; });
 }
 
 }  // namespace

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from softargmax import _native
 from softargmax.attend import native_sparse, reference
+from softargmax.attend.mending import mend
 from softargmax.attend.reference_vjp import summed
 from softargmax.attend.results import AttentionGradients, AttentionWithLse
 from softargmax.core.native import TYPES, fresh, view
@@ -20,8 +22,13 @@ Array = np.ndarray[Any, Any]
 
 def attention(heads: Heads, beside: Beside, options: Options) -> AttentionWithLse:
     """The output, in q's dtype, and lse in float64 (of other orders than 1: NaN)."""
-    found = (formed if served(beside) else native_sparse.formed)(heads, beside, options)
-    return reference.attention(heads, beside, options) if found is None else found
+    if not served(beside):
+        sparse = native_sparse.formed(heads, beside, options)
+        return reference.attention(heads, beside, options) if sparse is None else sparse
+    found, strange = formed(heads, beside, options)
+    if strange is not None:
+        mend(found, strange, heads, beside, options)
+    return found
 
 
 def served(beside: Beside) -> bool:
@@ -31,8 +38,8 @@ def served(beside: Beside) -> bool:
 
 def vjp(heads: Heads, beside: Beside, options: Options, g: Any, g_lse: Any) -> AttentionGradients:
     """The gradients of <g, output> + <g_lse, lse>."""
-    found = formed(heads, beside, options)
-    if found is not None:
+    found, strange = formed(heads, beside, options)
+    if strange is None:
         gradients = pulled(heads, beside, options, found, g, g_lse, to_bias=beside.bias is not None)
         if gradients is not None:
             return gradients._replace(
@@ -42,14 +49,17 @@ def vjp(heads: Heads, beside: Beside, options: Options, g: Any, g_lse: Any) -> A
     return reference.vjp(heads, beside, options, g, g_lse)
 
 
-def formed(heads: Heads, beside: Beside, options: Options) -> AttentionWithLse | None:
-    """Attention by the core; None where numbers that are not finite want the definition. bfloat16 may be its bits."""
+def formed(heads: Heads, beside: Beside, options: Options) -> tuple[AttentionWithLse, Array | None]:
+    """Attention by the core, and which queries (..., H, L) have no result, as numbers were not finite; None: no one.
+
+    bfloat16 may be its bits.
+    """
     q, k, v = heads
     output, lse = fresh((*q.shape[:-1], v.shape[-1]), q.dtype), np.empty(q.shape[:-1])
-    whole = _native.attend(
-        view(q), view(k), view(v), view(output), lse, **_spread(heads.q, heads.k.shape[-2], beside, options)
-    )
-    return AttentionWithLse(output, lse) if whole else None
+    strange = np.empty(lse.size, np.uint8)
+    beside_it = _spread(q, k.shape[-2], beside, options)
+    whole = _native.attend(view(q), view(k), view(v), view(output), lse, strange, **beside_it)
+    return AttentionWithLse(output, lse), None if whole else strange.reshape(lse.shape)
 
 
 def paged(q: Array, pages: Pages, beside: Beside, options: Options) -> Any:
@@ -59,11 +69,12 @@ def paged(q: Array, pages: Pages, beside: Beside, options: Options) -> Any:
 
 
 def formed_of_pages(q: Array, pages: Pages, beside: Beside, options: Options) -> Array | None:
-    """The same by the core, as `formed`."""
+    """The same by the core; None where numbers that are not finite want the definition."""
     output, lse = fresh((*q.shape[:-1], pages.v.shape[-1]), q.dtype), np.empty(q.shape[:-1])
     beside_it = _spread(q, pages.keys, beside, options)
     table = np.ascontiguousarray(pages.table, np.int64)
-    whole = _native.attend(view(q), view(pages.k), view(pages.v), view(output), lse, table=table, **beside_it)
+    strange = np.empty(lse.size, np.uint8)
+    whole = _native.attend(view(q), view(pages.k), view(pages.v), view(output), lse, strange, table=table, **beside_it)
     return output if whole else None
 
 
@@ -79,12 +90,15 @@ def pulled(
 ) -> AttentionGradients | None:
     """The gradients of <seed, output> + <to_lse, lse>; None where numbers that are not finite want the definition."""
     dq, dk, dv = (fresh(x.shape, x.dtype) for x in heads)
+    if not found.lse.size:
+        dq, dk, dv = (np.zeros_like(x) for x in heads)
     delta, dscale = np.empty(found.lse.shape), np.empty(found.lse.shape)
+    strange = np.empty(math.prod(heads.k.shape[:-2]), np.uint8)
     if to_lse is not None:
         to_lse = np.ascontiguousarray(to_lse, np.float64)
     beside_it = _spread(heads.q, heads.k.shape[-2], beside, options)
     sink = beside_it.pop("sink")
-    arrays = (*heads, found.output, found.lse, seed, to_lse, dq, dk, dv)
+    arrays = (*heads, found.output, np.ascontiguousarray(found.lse), seed, to_lse, dq, dk, dv)
     views = [x if x is None else view(x) for x in arrays]
     gradient: Any = _native.attend_gradient
     dbias = spread = None
@@ -97,7 +111,7 @@ def pulled(
             whole.shape,
             tuple(stride // dbias.itemsize for stride in whole.strides),
         )
-    if not gradient(*views, delta=delta, dscale=dscale, dbias=spread, **beside_it):
+    if not gradient(*views, delta=delta, dscale=dscale, dbias=spread, strange=strange, **beside_it):
         return None
     dsink = None
     if sink is not None:

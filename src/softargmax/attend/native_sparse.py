@@ -40,7 +40,7 @@ class _Part(NamedTuple):
 
 def formed(heads: Heads, beside: Beside, options: Options) -> AttentionWithLse | None:
     """Attention; None where numbers that are not finite want the definition. bfloat16 may be its bits."""
-    if not _all_finite(heads):
+    if not _all_finite(heads) or not _is_usual(options.softcap):
         return None
     output = fresh((*heads.q.shape[:-1], heads.v.shape[-1]), heads.q.dtype)
     for part in _parts(heads, beside, options):
@@ -56,7 +56,7 @@ def formed(heads: Heads, beside: Beside, options: Options) -> AttentionWithLse |
 
 def pulled(heads: Heads, beside: Beside, options: Options, g: Array) -> AttentionGradients | None:
     """The gradients of <g, output>, but to the order; None as in `formed`."""
-    if not (_all_finite(heads) and _all_finite((g,))):
+    if not (_all_finite((*heads, g)) and _is_usual(options.softcap)):
         return None
     kind = _kind(heads.q)
     dq, dk, dv = (np.zeros(x.shape, kind) for x in heads)
@@ -176,5 +176,10 @@ def _put(found: Array, output: Array, at: tuple[Any, ...]) -> None:
         output[at] = found
 
 
+def _is_usual(softcap: float | None) -> bool:
+    """Whether float32 can divide by it."""
+    return softcap is None or 1e-30 < softcap < 1e30
+
+
 def _all_finite(arrays: tuple[Array, ...]) -> bool:
-    return all(_native.finite(view(x.reshape(-1, x.shape[-1]))) for x in arrays)
+    return all(_native.finite(view(x.reshape(-1, x.shape[-1]))) for x in arrays if x.size)

@@ -11,6 +11,9 @@ from softargmax.core.chunks import piece
 from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.targets import integer
 
+_FAR = 1 << 48
+"""Beyond every key: to places it can be added."""
+
 
 class Options(NamedTuple):
     """Plain numbers. left, right: how many keys a query sees to either side of its own place; None: all."""
@@ -120,7 +123,7 @@ def _sides(window: Any) -> tuple[int | None, int | None]:
     left, right = (None if side is None else integer(side, "window") for side in window)
     if min(left or 0, right or 0) < 0:
         raise ValueError(f"window: {window!r}; {may}")
-    return left, right
+    return tuple(side if side is None else min(side, _FAR) for side in (left, right))  # type: ignore[return-value]
 
 
 def beside_of(q: Any, keys: int, scale: Any, mask: Any, bias: Any, sink: Any, alpha: Any, key_lengths: Any) -> Beside:
@@ -141,6 +144,7 @@ def beside_of(q: Any, keys: int, scale: Any, mask: Any, bias: Any, sink: Any, al
         bias = _fits(check.scores(arrays.like(bias, q, "bias"), "bias"), shape, "bias")
     if sink is not None:
         sink = check.scores(arrays.like(sink, q, "sink"), "sink")
+        sink = namespace(sink).astype(sink, check.row_dtype(None, sink), copy=False)
         if not check.broadcasts(tuple(sink.shape), (shape[-3],)):
             raise ValueError(f"sink: shape {tuple(sink.shape)}; it may be one number per head, ({shape[-3]},)")
     return Beside(scale, mask, bias, sink, alpha, None if key_lengths is None else _lengths(key_lengths, q, shape))

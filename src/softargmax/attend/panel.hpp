@@ -40,9 +40,9 @@ template <class T> T power(std::int64_t d) {
 template <class T> constexpr T kLargest = sizeof(T) == 4 ? T(0x1p20) : T(0x1p30);
 template <class T> constexpr T kFar = sizeof(T) == 4 ? T(80) : T(700);
 
-// z[begin..end), multiples of two packs, become p; those outside of `in` are 0. `strange` where a score is NaN or too
-// large.
-template <class T> Part exponentials(T* z, Range all, Range in, bool& strange) {
+// z[begin..end), multiples of two packs, become p; those outside of `in` are 0. Where nothing masks them, scores that
+// are all -inf have overflown (`may_be_empty`). `strange` where a score is NaN or too large.
+template <class T> Part exponentials(T* z, Range all, Range in, bool may_be_empty, bool& strange) {
     using V = Pack<T>;
     constexpr T lowest = -std::numeric_limits<T>::infinity();
     std::fill(z + all.begin, z + std::min(in.begin, all.end), lowest);
@@ -52,6 +52,7 @@ template <class T> Part exponentials(T* z, Range all, Range in, bool& strange) {
         for (int u = 0; u < 2; ++u) top[u] = max(V::load(z + i + u * V::kLanes), top[u]);
     const T m = max_of(max(top[0], top[1]));
     if (m == lowest) {  // nothing is seen, or nothing but NaN
+        strange = strange || !may_be_empty;
         for (std::int64_t i = in.begin; i < in.end; ++i) strange = strange || z[i] != z[i];
         std::fill(z + all.begin, z + all.end, T{0});
         return {};
@@ -77,11 +78,15 @@ template <class T> Part exponentials(T* z, Range all, Range in, bool& strange) {
 
 // Soft-cap, bias and mask of the scores `in` of a block that starts at key `begin`; and the soft-cap's slope, if
 // wanted.
+// `strange` where a product is -inf, which is no mask's: it has overflown, or its key is not finite.
 template <class T>
-void bend(const Shared& head, std::int64_t row, std::int64_t begin, Range in, T* z, T* slope = nullptr) {
+void bend(const Shared& head, std::int64_t row, std::int64_t begin, Range in, T* z, bool& strange, T* slope = nullptr) {
     const AttendJob& job = head.job;
     const std::int64_t n = in.end - in.begin;
     if (n <= 0 || !(job.softcap > 0 || job.bias || job.mask)) return;
+    bool low = false;
+    for (std::int64_t i = in.begin; i < in.end; ++i) low |= z[i] == -std::numeric_limits<T>::infinity();
+    strange = strange || low;
     if (job.softcap > 0) Softcap<T>(job.softcap).bend(z + in.begin, n);
     if (slope) {
         const T inverse = static_cast<T>(1 / job.softcap);
@@ -131,6 +136,7 @@ template <class T> struct Panel {
     T* o;           // kRows rows of `pitch`
     std::int64_t pitch;
     Part part[kRows];  // of the keys so far, o with it
+    bool strange[kRows] = {};
 
     static std::int64_t size(const AttendJob& job) { return kRows * (job.width + whole_panels<T>(job.values)) + 64; }
     Panel(const Shared& h, std::int64_t row, std::int64_t count, T* memory)
@@ -166,18 +172,19 @@ template <class T> struct Panel {
         }
     }
     // The block of keys from `begin` on is added.
-    void fold(std::int64_t begin, const Block<T>& block, bool& strange) {
+    void fold(std::int64_t begin, const Block<T>& block) {
         const Range in = any.within(begin, kKeys);
         if (in.empty()) return;
         const Range all = in.panels<T>();
         T* z = scratch(kScores).get<T>(kRows * kPitch);
         scores(block.keys, all, z);
         T weight[kRows] = {};
+        const bool masked = head.job.mask || head.job.bias;
         for (int i = 0; i < rows; ++i) {
             const Range its{std::max(all.begin, seen[i].begin - begin), std::min(all.end, seen[i].end - begin)};
             T* row = z + i * kPitch;
-            bend<T>(head, first + i, begin, its, row);
-            weight[i] = merge(part[i], exponentials(row, all, its, strange), o + i * pitch);
+            bend<T>(head, first + i, begin, its, row, strange[i]);
+            weight[i] = merge(part[i], exponentials(row, all, its, masked || its.empty(), strange[i]), o + i * pitch);
             if (head.job.dropout > 0) {
                 T* const keep = scratch(kMask).get<T>(kKeys);
                 kept(head, first + i, begin, all, keep);
@@ -228,6 +235,7 @@ template <class T> struct Panel {
     void add(const Panel& later) {
         for (int i = 0; i < rows; ++i) {
             const T weight = merge(part[i], later.part[i], o + i * pitch);
+            strange[i] = strange[i] || later.strange[i];
             const T* const from = later.o + i * pitch;
             for (std::int64_t j = 0; j < pitch; j += Pack<T>::kLanes) {
                 T* const at = o + i * pitch + j;
@@ -237,8 +245,9 @@ template <class T> struct Panel {
     }
 
     // The output, and lse with the sink's part.
-    void finish(bool& strange) {
+    bool finish() {
         const AttendJob& job = head.job;
+        bool any_strange = false;
         for (int i = 0; i < rows; ++i) {
             const std::int64_t row = first + i;
             Part& of = part[i];
@@ -255,9 +264,12 @@ template <class T> struct Panel {
             T* its = o + i * pitch;
             for (std::int64_t j = 0; j < job.values; ++j)
                 its[j] = static_cast<T>(static_cast<double>(its[j]) * inverse);
-            strange = strange || lse != lse || !all_finite(its, job.values);
+            strange[i] = strange[i] || lse != lse || !all_finite(its, job.values);
+            job.strange[head.number(row)] = strange[i];
+            any_strange = any_strange || strange[i];
             write(job.out, head.at(job.out, row), job.values, its);
         }
+        return any_strange;
     }
 };
 

@@ -48,6 +48,8 @@ def _put_together(x: Any, table: Any) -> Any:
     """(pages, page size, heads, width) to (batch, heads, keys, width)."""
     xp = namespace(x)
     batch, count = table.shape
+    if not x.shape[0]:
+        return xp.zeros((batch, x.shape[2], count * x.shape[1], x.shape[3]), dtype=x.dtype, device=device_of(x))
     found = xp.take(x, xp.reshape(table, (-1,)), axis=0)
     found = xp.reshape(found, (batch, count * x.shape[1], *x.shape[2:]))
     return xp.permute_dims(found, (0, 2, 1, 3))

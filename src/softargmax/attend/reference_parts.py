@@ -45,7 +45,7 @@ def some(heads: Heads, beside: Beside, options: Options, start: int, length: int
     p = p[..., :keys]
     if beside.seeds is not None:
         p = p * kept(beside.seeds, start, p.shape[-2], slice(0, keys), options.dropout, p.dtype)
-    output = _times(grouped(p, heads), v, grouped(seen & (z > -INF), heads))
+    output = times(grouped(p, heads), v, grouped(seen & (z > -INF), heads))
     output = xp.reshape(output, (*heads.q.shape[:-1], v.shape[-1]))
     return AttentionWithLse(xp.astype(output, heads.q.dtype), lse)
 
@@ -70,15 +70,15 @@ def _scores(heads: Heads, beside: Beside, options: Options, start: int, length: 
     xp, dtype = namespace(heads.q), working_dtype(heads.q, namespace(heads.q))
     q, k = xp.astype(grouped(heads.q, heads), dtype), xp.astype(xp.expand_dims(heads.k, axis=-3), dtype)
     z = xp.reshape(_product(q, k), heads.scores)
-    out = z == -INF
-    z = z * beside.scale
+    seen = xp.broadcast_to(visible(start, length, heads, beside, options), heads.scores) & (z != -INF)
+    if beside.bias is not None:
+        seen = seen & (beside.bias != -INF)
+    z = xp.where(seen, z, 0.0) * beside.scale  # before: what is not seen moves the scale neither
     if options.softcap is not None:
         z = options.softcap * xp.tanh(z / options.softcap)
     if beside.bias is not None:
         bias = xp.astype(beside.bias, z.dtype)
-        out = out | (bias == -INF)
         z = z + xp.where(bias == -INF, 0.0, bias)
-    seen = xp.broadcast_to(visible(start, length, heads, beside, options), heads.scores) & ~out
     return xp.where(seen, z, -INF), seen
 
 
@@ -115,7 +115,7 @@ def _product(q: Any, k: Any) -> Any:
     return xp.where(whole, safe, frozen(q) @ frozen(turned))
 
 
-def _times(p: Any, v: Any, seen: Any) -> Any:
+def times(p: Any, v: Any, seen: Any) -> Any:
     """p v over the keys that are seen."""
     xp = namespace(p)
     if _known_finite(v):

@@ -15,7 +15,7 @@ import numpy as np
 
 from softargmax.attend.dropout import kept
 from softargmax.attend.options import part_of
-from softargmax.attend.reference_parts import grouped, parts, weights
+from softargmax.attend.reference_parts import grouped, parts, times, weights
 from softargmax.attend.results import AttentionGradients
 from softargmax.core.chunks import SIZE, cut, piece
 from softargmax.core.dispatch import namespace
@@ -79,7 +79,7 @@ def _some(
     return (
         _to_queries(scaled, finite(k), heads),
         _to_keys(scaled, finite(q), heads),
-        _to_keys(weight, g, heads),
+        _to_values(weight, g, seen, heads),
         summed(xp.sum(xp.where(seen, dz * raw, 0.0), axis=-1, keepdims=True), beside.scale),
         summed(ds, beside.bias),
         _to_sink(whole, p, delta, beside.sink),
@@ -103,6 +103,13 @@ def _to_keys(p: Any, x: Any, heads: Heads) -> Any:
     xp = namespace(x)
     p, x = grouped(p, heads), grouped(x, heads)
     return xp.sum(xp.matrix_transpose(p) @ x, axis=-3)
+
+
+def _to_values(p: Any, g: Any, seen: Any, heads: Heads) -> Any:
+    """p^T g; a g that is not finite goes where its query sees, and nowhere else."""
+    xp = namespace(p)
+    p, seen = (xp.matrix_transpose(grouped(x, heads)) for x in (p, seen))
+    return xp.sum(times(p, grouped(g, heads), seen), axis=-3)
 
 
 def summed(gradient: Any, like: Any) -> Any:

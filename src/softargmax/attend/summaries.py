@@ -162,6 +162,10 @@ def _stats(heads: Heads, beside: Beside, options: Options, start: int, length: i
     xp = namespace(z)
     top = xp.max(z, axis=-1) if z.shape[-1] else xp.sum(z, axis=-1) - math.inf
     *leading, groups, keys, _ = heads.k.shape
-    mass = xp.sum(xp.reshape(p, (*leading, groups, -1, keys)), axis=-2) if groups else xp.sum(p, axis=-2)
+    mass = (
+        xp.sum(xp.reshape(p, (*leading, groups, math.prod(p.shape[-3:-1]) // groups, keys)), axis=-2)
+        if groups
+        else xp.sum(p, axis=-2)
+    )
     inside = whole > 0.0
     return top, -xp.sum(xp.where(inside, whole * xp.log(xp.where(inside, whole, 1.0)), 0.0), axis=-1), mass

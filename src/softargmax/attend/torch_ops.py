@@ -14,6 +14,7 @@ from torch import Tensor
 
 from softargmax import attend as room
 from softargmax.attend import native, reference
+from softargmax.attend.mending import mend
 from softargmax.attend.options import Beside, Heads, Options, Pages
 from softargmax.attend.results import AttentionGradients, AttentionWithLse
 from softargmax.attend.torch_rules import closed, definition, gradients
@@ -87,11 +88,11 @@ def _taken(arguments: Sequence[Any]) -> tuple[list[Any], Options]:
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     tensors, options = _taken(arguments)
-    found = native.formed(*closed([shared(x) for x in tensors]), options)
-    if found is None:
-        output, lse = reference.attention(*closed(tensors), options)
-        return output.contiguous(), lse.double()
-    return returned(found.output, arguments[0].dtype), torch.from_numpy(found.lse)
+    found, strange = native.formed(*closed([shared(x) for x in tensors]), options)
+    whole = AttentionWithLse(returned(found.output, arguments[0].dtype), torch.from_numpy(found.lse))
+    if strange is not None:
+        mend(whole, strange, *closed([x.detach() if isinstance(x, Tensor) else x for x in tensors]), options)
+    return tuple(whole)
 
 
 def _shapes(q: Tensor, _k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
@@ -106,8 +107,9 @@ def _vjp(output: Tensor, lse: Tensor, g: Tensor, g_lse: Tensor | None, *argument
     memory = closed([shared(x) for x in tensors])
     found = native.pulled(*memory, options, state, shared(g), shared(g_lse), to_bias=to_bias)
     if found is None:
-        pulled = iter(definition.pulled(options, tensors, wanted, (g, g_lse)))
-        return tuple(next(pulled) if i in wanted else _nothing(g) for i in _WANTED)
+        formula = reference.vjp(*closed(tensors), options, g, g_lse)
+        cast = (x.to(tensors[i].dtype) if i in wanted else _nothing(g) for i, x in zip(_WANTED, formula, strict=True))
+        return tuple(x.contiguous() for x in cast)
     result = [returned(x, g.dtype) for x in found[:3]]
     for i, x in zip(_WANTED[3:], (found.scale, found.bias, found.sink), strict=True):
         like = tensors[i]

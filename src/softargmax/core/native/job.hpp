@@ -145,7 +145,10 @@ struct AttendJob {
     double* lse = nullptr;  // one per query, in order
     double dropout = 0;  // the share of p that is dropped
     const std::uint64_t* seeds = nullptr;  // by which, one per entry and head
-    bool strange = false;  // written: whether a number was not finite, so that `out` is not to be used
+    // Written, one per query, or of gradients per head of keys: 1 where a number was not finite, so that what was
+    // written is not to be used. And whether there is any.
+    std::uint8_t* strange = nullptr;
+    bool any_strange = false;
     int threads = 1;
 };
 
