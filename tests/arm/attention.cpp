@@ -66,6 +66,7 @@ template <class T> void one(const char* name, Type type, std::int64_t queries, s
     Tensor<double> scale(heads, queries, 1, 8, 0.4), lse(heads, queries, 1, 9), delta = lse, dscale = lse;
     std::vector<std::int64_t> lengths{keys, keys / 2};
     std::vector<std::uint64_t> seeds{1, 2, 3, 4, 5, 6, 7, 1ULL << 63};
+    std::vector<std::uint8_t> strange(static_cast<std::size_t>(2 * heads * queries));
     AttendGradientJob job;
     job.batch.dims = 1;
     job.batch.size[0] = job.batch.total = 2;
@@ -86,6 +87,7 @@ template <class T> void one(const char* name, Type type, std::int64_t queries, s
     job.scale = scale.operand(Type::f64);
     job.lse = lse.values.data();
     job.delta = delta.values.data();
+    job.strange = strange.data();
     job.dscale = dscale.values.data();
     if (options & 1) job.right = 0;
     if (options & 2) job.left = 70;
