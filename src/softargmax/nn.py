@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from softargmax.attend.modules import Attention
     from softargmax.loss.modules import CrossEntropyLoss, LinearCrossEntropyLoss
     from softargmax.normalize.modules import LogSoftmax, Softmax
+    from softargmax.output.torch_hierarchical import HierarchicalSoftmax
     from softargmax.sample.modules import GumbelSoftmax
     from softargmax.sparse.modules import Entmax, EntmaxLoss, Sparsemax, SparsemaxLoss
 
@@ -17,6 +18,7 @@ _HOME = {
     "softargmax.loss.modules": ("CrossEntropyLoss", "LinearCrossEntropyLoss"),
     "softargmax.normalize.modules": ("LogSoftmax", "Softmax"),
     "softargmax.sparse.modules": ("Entmax", "EntmaxLoss", "Sparsemax", "SparsemaxLoss"),
+    "softargmax.output.torch_hierarchical": ("HierarchicalSoftmax",),
     "softargmax.sample.modules": ("GumbelSoftmax",),
 }
 _home_of = {name: home for home, names in _HOME.items() for name in names}
@@ -27,6 +29,7 @@ __all__ = [
     "Entmax",
     "EntmaxLoss",
     "GumbelSoftmax",
+    "HierarchicalSoftmax",
     "LinearCrossEntropyLoss",
     "LogSoftmax",
     "Softmax",

@@ -1,0 +1,12 @@
+"""Output layers for large vocabularies: samplers of negatives, trees, and the losses on them.
+
+    hierarchical: p(y) = prod over the path of sigma(+-(<h, w_node> + b_node))
+
+Samplers and trees are NumPy's (`samplers.py`, `tree.py`); the layers are torch modules, in `softargmax.nn`.
+"""
+
+from softargmax.output.nodes import Paths
+from softargmax.output.samplers import Learned, LogUniform, Negatives, Sampler, Uniform, Unigram
+from softargmax.output.tree import Tree
+
+__all__ = ["Learned", "LogUniform", "Negatives", "Paths", "Sampler", "Tree", "Uniform", "Unigram"]

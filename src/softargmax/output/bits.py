@@ -1,0 +1,58 @@
+"""Random bits of the samplers: Philox on a counter of (position, purpose, stream)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from softargmax.core import philox
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+# What the bits are for: the counter's second word. The noise of `sample` has its draws there, counted from 0; these lie
+# at the far end, so that a seed may serve both.
+CANDIDATES = (1 << 31) - 1
+ARRIVALS = (1 << 31) - 2
+
+_CHUNK = 1 << 15  # positions at a time: the words stay in the cache
+
+
+class Numbers(NamedTuple):
+    """Two numbers of 64 bits to each position, as upper and lower words, (count,) each."""
+
+    high: Ints
+    low: Ints
+    other_high: Ints
+    other_low: Ints
+
+
+def numbers(seed: int, stream: int, first: int, count: int, purpose: int = CANDIDATES) -> Numbers:
+    """The numbers of positions first, first + 1, ...: one block of Philox to each, below position 2^32."""
+    words = np.empty((4, count), np.int64)
+    for at in range(0, count, _CHUNK):
+        position = np.arange(first + at, first + min(at + _CHUNK, count), dtype=np.int64)
+        counter = (position, philox.word(purpose, position), *philox.halves(stream, position))
+        words[:, at : at + _CHUNK] = philox.block(counter, philox.halves(seed, position))
+    return Numbers(*words)
+
+
+def below(n: int, high: Ints, low: Ints) -> Ints:
+    """An integer from 0 to n - 1, n < 2^31: the whole part of n V, where V is the number of 64 bits over 2^64."""
+    return (high * n + (low * n >> 32)) >> 32
+
+
+def unit(high: Ints, low: Ints) -> Floats:
+    """A uniform number of [0, 1), a multiple of 2^-53."""
+    whole = (high << 21 | low >> 11).astype(np.float64)
+    return whole * 2.0**-53
+
+
+def exponential(high: Ints, low: Ints) -> Floats:
+    """-log(1 - V), V = (the number of 64 bits + 1/2) / 2^64, right at both ends of V."""
+    v = high * 2.0**-32 + (low + 0.5) * 2.0**-64
+    rest = (high ^ philox.WORD) * 2.0**-32 + ((low ^ philox.WORD) + 0.5) * 2.0**-64
+    logarithm: Floats = np.where(v < 0.5, np.log1p(-np.minimum(v, 0.5)), np.log(rest))
+    return -logarithm

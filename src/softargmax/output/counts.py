@@ -1,0 +1,82 @@
+"""Classes and counts as callers give them, checked; counts to a power."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from softargmax.core import check
+from softargmax.core.dispatch import as_array
+from softargmax.core.targets import integer
+
+if TYPE_CHECKING:
+    from softargmax.output.bits import Floats, Ints
+
+MOST = (1 << 31) - 1  # classes and draws
+
+
+def number_of_classes(classes: Any) -> int:
+    """K, 1 or above."""
+    number = integer(classes, "classes")
+    if not 1 <= number <= MOST:
+        raise ValueError(f"classes: {number}; it may be an integer from 1 to 2^31 - 1")
+    return number
+
+
+def on_host(values: Any, name: str) -> Any:
+    """An array, a tensor in CPU memory, numbers or a sequence as a NumPy array."""
+    try:
+        return np.asarray(as_array(values, name))
+    except (TypeError, RuntimeError) as error:
+        raise TypeError(f"{name}: {type(values).__name__} that cannot be made a NumPy array: {error}") from None
+
+
+def classes_of(index: Any, name: str, classes: int) -> Ints:
+    """Classes, of any shape, each from 0 to K - 1."""
+    found = on_host(index, name)
+    if found.dtype.kind not in "iu" and found.size:
+        raise TypeError(f"{name}: dtype {found.dtype}; it may be integers")
+    wrong = (found < 0) | (found >= classes)
+    if wrong.any():
+        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise IndexError(f"{name}: {found[place]} at {place}; it may be from 0 to {classes - 1}")
+    asked: Ints = found.astype(np.int64, copy=False)
+    return asked
+
+
+def counts_of(counts: Any, name: str) -> Floats:
+    """Counts, one per class, finite and at least 0."""
+    found = on_host(counts, name)
+    if found.dtype.kind not in "biuf":
+        raise TypeError(f"{name}: dtype {found.dtype}; it may be integers or floats")
+    if found.ndim != 1 or not 1 <= found.size <= MOST:
+        raise ValueError(f"{name}: shape {found.shape}; it may be (K,), one per class, K from 1 to 2^31 - 1")
+    values: Floats = found.astype(np.float64)
+    wrong = ~((values >= 0.0) & (values < np.inf))
+    if wrong.any():
+        place = int(np.argmax(wrong))
+        raise ValueError(f"{name}: {values[place]} at {place}; each may be 0 or a finite number above it")
+    return values
+
+
+def powers(counts: Floats, power: float) -> Floats:
+    """The distribution of counts to a power; 0 to any power is 0."""
+    counted = counts > 0.0
+    reference = counts.max() if power >= 0.0 else counts.min(where=counted, initial=np.inf)
+    with np.errstate(over="ignore"):
+        weights: Floats = np.where(counted, (np.where(counted, counts, reference) / reference) ** power, 0.0)
+        weights /= weights.sum()
+    return weights
+
+
+def finite(value: Any, name: str) -> float:
+    """A finite number."""
+    if not isinstance(value, Real):
+        raise TypeError(f"{name}: {value!r}; it may be a finite number")
+    number = check.number(value, name)
+    if not math.isfinite(number):
+        raise ValueError(f"{name}: {value}; it may be a finite number")
+    return number

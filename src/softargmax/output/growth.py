@@ -1,0 +1,294 @@
+"""How trees grow: over items in their order, by counts, from nested clusters, by halving a cloud of points.
+
+Each function returns children (n - 1, 2) over n items, a node's number or ~item; a node's parent has a smaller number.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from softargmax.core import arrays, check, philox
+from softargmax.core.dispatch import is_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+
+# --- what is given ----------------------------------------------------------------------------------------------------
+
+
+def numpy_of(values: Any, name: str) -> NDArray[Any]:
+    """Values of any library as a NumPy array."""
+    values = arrays.dense(arrays.array_of(values, name), name)
+    if is_torch(values):
+        values = values.detach().cpu()
+        values = (values.float() if arrays.dtype_name(values.dtype) == "bfloat16" else values).numpy()
+    array: NDArray[Any] = np.asarray(values)
+    return array
+
+
+def children_of(values: Any) -> Integers:
+    """A copy of a tree's children, after a look whether they are a tree's."""
+    found = numpy_of(values, "children")
+    if found.dtype.kind not in "iu" or found.ndim != 2 or found.shape[1] != 2:
+        error = ValueError if found.dtype.kind in "iu" else TypeError
+        raise error(f"children: dtype {found.dtype}, shape {found.shape}; it may be integers, (K - 1, 2)")
+    children = found.astype(np.int64)
+    flat = children.reshape(-1)
+    (places,) = np.nonzero(flat >= 0)
+    if not np.array_equal(flat[places], np.arange(1, len(found))) or np.any(places >> 1 >= flat[places]):
+        may = f"each from 1 to {len(found) - 1} may be a child once, in this order and after its parent"
+        raise ValueError(f"children: no tree whose nodes are numbered level by level; {may}")
+    if not np.array_equal(np.sort(~flat[flat < 0]), np.arange(len(found) + 1 if len(found) else 0)):
+        raise ValueError(f"children: each class k from 0 to {len(found)} may be a child once, as ~k")
+    return children
+
+
+def counts_of(values: Any) -> NDArray[Any]:
+    """Counts, one per class and at least 0."""
+    found = numpy_of(values, "counts")
+    if found.dtype.kind not in "biuf":
+        raise TypeError(f"counts: dtype {found.dtype}; it may be integers or floats")
+    if found.ndim != 1 or not found.size:
+        raise ValueError(f"counts: shape {found.shape}; it may be (K,), one per class")
+    wrong = ~((found >= 0) & (found < np.inf))
+    if np.any(wrong):
+        place = int(np.argmax(wrong))
+        raise ValueError(f"counts: {found[place]} for class {place}; it may be 0 or a finite number above it")
+    return found
+
+
+def points_of(values: Any) -> NDArray[Any]:
+    """Vectors, one per class, moved and scaled to lie around 0 and within 1."""
+    found = numpy_of(values, "weights")
+    if found.ndim != 2 or not len(found):
+        raise ValueError(f"weights: shape {found.shape}; it may be (K, D), a vector for each class")
+    found = check.scores(found, "weights")
+    x: NDArray[Any] = found.astype(np.float64 if found.dtype == np.float64 else np.float32)
+    if not np.all(np.isfinite(x)):
+        raise ValueError("weights: some are infinite or NaN; they may be finite numbers")
+    if x.size:
+        x /= max(float(np.max(np.abs(x))), float(np.finfo(x.dtype).tiny))
+        x -= np.mean(x, axis=0)
+    return x
+
+
+def clusters_of(values: Any) -> Any:
+    """Nested clusters as they are; of each class's cluster's number the clusters, in the order of their numbers."""
+    if isinstance(values, (list, tuple)) and any(map(_is_cluster, values)):
+        return values
+    found = numpy_of(values, "clusters")
+    if found.ndim > 1:
+        return found
+    if found.dtype.kind not in "iu" or not found.size or not found.ndim:
+        was = f"dtype {found.dtype}, shape {found.shape}"
+        raise TypeError(f"clusters: {was}; it may be integers, one per class, or a nested sequence")
+    order = np.argsort(found, kind="stable")
+    starts = np.flatnonzero(np.diff(found[order])) + 1
+    return [part.tolist() for part in np.split(order, starts)]
+
+
+# --- in order, and by counts ------------------------------------------------------------------------------------------
+
+
+def balanced(n: int) -> Integers:
+    """The complete tree: node i has the children 2i + 1 and 2i + 2, the first items are the least deep."""
+    heap = np.arange(1, 2 * n - 1).reshape(-1, 2)
+    children: Integers = np.where(heap < n - 1, heap, ~(heap - (n - 1)))
+    return children
+
+
+def huffman(counts: NDArray[Any]) -> Integers:
+    """The tree of the least sum of counts times depths; of those the one whose deepest item is least deep.
+
+    Two queues, van Leeuwen (1976): the items by count, and the nodes made of them, which come in the order of theirs.
+    Of equal counts an item goes before a node, an earlier item before a later one.
+    """
+    n = len(counts)
+    order = np.argsort(counts, kind="stable")
+    items, made = counts[order].tolist(), [0] * (n - 1)  # Python's numbers: integers do not overflow
+    children = [0] * (2 * n - 2)
+    item = node = 0
+    for new in range(n - 1):
+        total = 0
+        for side in (1, 0):  # the likelier one is the first child
+            if item < n and (node == new or items[item] <= made[node]):
+                child, count, item = ~item, items[item], item + 1
+            else:
+                child, count, node = n - 2 - node, made[node], node + 1
+            children[2 * (n - 2 - new) + side] = child
+            total += count
+        made[new] = total
+    found = np.array(children, np.int64).reshape(-1, 2)
+    return np.where(found < 0, ~order[np.where(found < 0, ~found, 0)], found)
+
+
+def numbered(children: Integers, root: int = 0) -> Integers:
+    """The same tree with its nodes numbered level by level, from left to right."""
+    level, levels = np.array([root]) if len(children) else np.empty(0, np.int64), []
+    while level.size:
+        levels.append(level)
+        below = children[level].reshape(-1)
+        level = below[below >= 0]
+    order = np.concatenate([*levels, np.empty(0, np.int64)]).astype(np.int64)
+    place = np.zeros(len(children) + 1, np.int64)
+    place[order] = np.arange(len(order))
+    found = children[order]
+    return np.where(found < 0, found, place[found])
+
+
+# --- clusters ---------------------------------------------------------------------------------------------------------
+
+
+class _Grove:
+    """Trees that are joined to larger ones. A tree is its root: a node's number, or ~class."""
+
+    def __init__(self) -> None:
+        self.parts: list[Integers] = []
+        self.nodes = 0
+
+    def joined(self, trees: Sequence[int], weights: Sequence[float] | None) -> int:
+        if len(trees) == 1:
+            return trees[0]
+        join = balanced(len(trees)) if weights is None else huffman(np.array(weights))
+        below = np.asarray(trees)[np.where(join < 0, ~join, 0)]
+        root, self.nodes = self.nodes, self.nodes + len(join)
+        self.parts.append(np.where(join < 0, below, join + root))
+        return root
+
+
+class _Cluster:
+    """A cluster that is being read: what is left of it, the trees found so far, their weights."""
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self.left = iter(items)
+        self.trees: list[int] = []
+        self.weights: list[float] = []
+        self.has_clusters = False
+
+    def add(self, tree: int, weight: float) -> None:
+        self.trees.append(tree)
+        self.weights.append(weight)
+
+
+def nested(clusters: Iterable[Any], counts: Sequence[float] | None) -> Integers:
+    """Clusters of clusters, however deep: without recursion, which Python limits.
+
+    Classes alone are balanced; where there are clusters, all that is beside them goes by counts if there are any.
+    """
+    grove, open_ones = _Grove(), [_Cluster(clusters)]
+    while True:
+        here = open_ones[-1]
+        for item in here.left:
+            if _is_cluster(item):
+                here.has_clusters = True
+                open_ones.append(_Cluster(item))
+                break
+            number = _class(item)
+            here.add(~number, counts[number] if counts is not None and number < len(counts) else 0.0)
+        else:
+            if not here.trees:
+                raise ValueError("clusters: one of them is empty; each may hold classes or clusters")
+            root = grove.joined(here.trees, here.weights if here.has_clusters and counts is not None else None)
+            open_ones.pop()
+            if not open_ones:
+                return _whole(grove, root)
+            open_ones[-1].add(root, sum(here.weights))
+
+
+def _whole(grove: _Grove, root: int) -> Integers:
+    children = np.concatenate([np.empty((0, 2), np.int64), *grove.parts])
+    classes = np.sort(~children[children < 0]) if len(children) else np.array([~root])
+    if not np.array_equal(classes, np.arange(len(classes))):
+        may = f"each class from 0 to {len(classes) - 1} may stand in it once"
+        raise ValueError(f"clusters: {len(classes)} classes of which some are missing or repeated; {may}")
+    return numbered(children, root)
+
+
+def _is_cluster(item: Any) -> bool:
+    return isinstance(item, (list, tuple, range)) or getattr(item, "ndim", 0) > 0
+
+
+def _class(item: Any) -> int:
+    if isinstance(item, (bool, np.bool_)) or not hasattr(item, "__index__"):
+        raise TypeError(f"clusters: {item!r:.60}; a cluster may hold integers (classes) and clusters")
+    number = operator.index(item)
+    if number < 0:
+        raise ValueError(f"clusters: {number}; a class may be from 0 on")
+    return number
+
+
+# --- halves of a cloud ------------------------------------------------------------------------------------------------
+
+
+_POWER, _MEANS = 3, 6  # steps of the power method, then of two-means; both end earlier where nothing moves
+
+
+def halves(x: NDArray[Any], seed: int) -> Integers:
+    """The tree of points cut in two again and again: at each node the half that lies together, all of a level at once.
+
+    x: (K, D), around 0. Whatever the points, the sizes of a level's clusters differ by 1 at most.
+    """
+    order, sizes, nodes = np.arange(len(x)), np.array([len(x)]), 0
+    sizes, children = sizes[sizes > 1], [np.empty((0, 2), np.int64)]
+    while sizes.size:
+        if sizes.max() > 2:
+            order = order[_cut(x[order], sizes, _direction(seed, len(children) - 1, x))]
+        parts = np.stack([(sizes + 1) // 2, sizes // 2], axis=1).reshape(-1)
+        nodes += len(sizes)
+        single = parts == 1
+        below = np.where(single, ~order[np.cumsum(parts) - parts], nodes + np.cumsum(~single) - 1)
+        children.append(below.reshape(-1, 2))
+        order, sizes = order[np.repeat(~single, parts)], parts[~single]
+    return np.concatenate(children)
+
+
+def _direction(seed: int, level: int, x: NDArray[Any]) -> NDArray[Any]:
+    """Where a level's search begins: the level's stream of the seed."""
+    words, _ = philox.words(np.empty(0), seed, np.array([level]), np.arange(1), x.shape[1])
+    direction: NDArray[Any] = (words[0, 0] * 2.0**-32 - 0.5).astype(x.dtype)
+    return direction
+
+
+def _cut(x: NDArray[Any], sizes: Integers, direction: NDArray[Any]) -> Integers:
+    """The points' order in which the first half of every cluster lies on one side and the rest on the other.
+
+    Clusters of one size but for 1 are a block (G, S, D). Each step projects on a direction v and takes a new one from
+    sum_i f_i x_i: f = p - mean p is a step of the power method (the widest direction); 1 / size with the halves' signs
+    one of two-means, v being the difference of their means. Both sum to 0 over a cluster, which so need not be centred.
+    """
+    starts, place = np.cumsum(sizes) - sizes, np.arange(sizes.max())
+    size, there = sizes[:, None], place < sizes[:, None]
+    index = starts[:, None] + np.where(there, place, 0)
+    block, first = x[index], (size + 1) // 2
+    v = np.broadcast_to(direction, (len(sizes), x.shape[1]))
+
+    def projected() -> NDArray[Any]:
+        p: NDArray[Any] = np.matmul(block, v[:, :, None])[:, :, 0]
+        return p
+
+    def summed(f: NDArray[Any]) -> NDArray[Any]:
+        v: NDArray[Any] = np.matmul(np.where(there, f, 0).astype(x.dtype)[:, None, :], block)[:, 0, :]
+        v /= np.maximum(np.sqrt(np.sum(v * v, axis=1, keepdims=True)), np.finfo(x.dtype).tiny)
+        return v
+
+    for _ in range(_POWER):
+        p = projected()
+        v = summed(p - np.sum(p, axis=1, keepdims=True, where=there) / size)
+    low = there & False
+    for _ in range(_MEANS):
+        order = np.argsort(np.where(there, projected(), np.inf), axis=1, kind="stable")
+        before, low = low, np.argsort(order, axis=1, kind="stable") < first
+        if np.array_equal(before, low):
+            break
+        v = summed(np.where(low, -1 / first, 1 / (size - first)))
+    order = np.argsort(np.where(there, ~low, 2), axis=1, kind="stable")
+    parted: Integers = np.take_along_axis(index, order, axis=1)[there]
+    return parted
