@@ -174,9 +174,7 @@ def test_any_layout_is_right(case: tuple[np.ndarray, int], alpha: float, name: s
                 assert (t, n) == (-math.inf, 0)
                 continue
             true = exact(row, alpha)
-            lo = (
-                12.0 if z.dtype == np.float64 else 0.51 if alpha > 1 else 3.0
-            )  # order 1: softmax, and its promise
+            lo = 12.0 if z.dtype == np.float64 else 0.51 if alpha > 1 else 3.0  # order 1: softmax, and its promise
             p_true = np.ldexp(true.p.hi, -LIFT)
             error = np.abs(ours - p_true) - lo * np.spacing(p_true.astype(z.dtype)).astype(np.float64)
             assert (error <= 2.0**-49 * (p_true < 1) + (2.0**-126 if z.dtype == np.float32 else 0)).all(), (row, alpha)
