@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from softargmax.attend.dropout import seeds_of
-from softargmax.attend.options import beside_of, heads_of, options_of
+from softargmax.attend.options import asked_of
 from softargmax.attend.results import AttentionWithLse
 from softargmax.core import check
 from softargmax.core.dispatch import implementation, namespace
@@ -113,10 +112,22 @@ def attention(  # noqa: PLR0913 each is asked for by its name
     >>> softargmax.attention(q, k, v, scale=1.0, alpha=2.0)
     array([[[10.]]])
     """
-    heads = heads_of(q, k, v)
-    options = options_of(causal, window, softcap, dropout)
-    beside = beside_of(heads.q, heads.k.shape[-2], scale, mask, bias, sink, alpha, key_lengths)._replace(
-        seeds=seeds_of(heads.q, tuple(heads.q.shape[:-3]), options.dropout, seed, stream)
+    heads, beside, options = asked_of(
+        q,
+        k,
+        v,
+        causal=causal,
+        window=window,
+        softcap=softcap,
+        scale=scale,
+        mask=mask,
+        bias=bias,
+        key_lengths=key_lengths,
+        alpha=alpha,
+        sink=sink,
+        dropout=dropout,
+        seed=seed,
+        stream=stream,
     )
     return implementation("attend", heads.q).attention(heads, beside, options).output
 
@@ -181,10 +192,21 @@ def attention_with_lse(  # noqa: PLR0913 each is asked for by its name
     >>> softargmax.attention_with_lse(q, k, k, scale=1.0).lse.round(4)
     array([[1.3133]])
     """
-    heads = heads_of(q, k, v)
-    options = options_of(causal, window, softcap, dropout)
-    beside = beside_of(heads.q, heads.k.shape[-2], scale, mask, bias, sink, 1.0, key_lengths)._replace(
-        seeds=seeds_of(heads.q, tuple(heads.q.shape[:-3]), options.dropout, seed, stream)
+    heads, beside, options = asked_of(
+        q,
+        k,
+        v,
+        causal=causal,
+        window=window,
+        softcap=softcap,
+        scale=scale,
+        mask=mask,
+        bias=bias,
+        key_lengths=key_lengths,
+        sink=sink,
+        dropout=dropout,
+        seed=seed,
+        stream=stream,
     )
     found = implementation("attend", heads.q).attention(heads, beside, options)
     return AttentionWithLse(found.output, namespace(found.lse).astype(found.lse, check.row_dtype(None, heads.q)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from softargmax.attend.dropout import seeds_of
-from softargmax.attend.options import beside_of, heads_of, options_of
+from softargmax.attend.dropout import rate_of
+from softargmax.attend.options import asked_of
 from softargmax.attend.results import AttentionGradients
 from softargmax.core import arrays, check
 from softargmax.core.dispatch import implementation, namespace
@@ -79,12 +79,23 @@ def attention_vjp(  # noqa: PLR0913 each is asked for by its name
     >>> softargmax.attention_vjp(q, k, v, np.ones((1, 1, 1)), scale=1.0).q
     array([[[-2.5,  2.5]]])
     """
-    heads = heads_of(q, k, v)
-    options = options_of(causal, window, softcap, dropout)
-    if options.dropout and seed is None:
+    if seed is None and rate_of(dropout):
         raise ValueError("seed: None; with dropout it has to be the one that the output was made with")
-    beside = beside_of(heads.q, heads.k.shape[-2], scale, mask, bias, sink, 1.0, key_lengths)._replace(
-        seeds=seeds_of(heads.q, tuple(heads.q.shape[:-3]), options.dropout, seed, stream)
+    heads, beside, options = asked_of(
+        q,
+        k,
+        v,
+        causal=causal,
+        window=window,
+        softcap=softcap,
+        scale=scale,
+        mask=mask,
+        bias=bias,
+        key_lengths=key_lengths,
+        sink=sink,
+        dropout=dropout,
+        seed=seed,
+        stream=stream,
     )
     rows = tuple(heads.q.shape[:-1])
     g = _of_shape(g, heads.q, (*rows, heads.v.shape[-1]), "g")

@@ -164,7 +164,6 @@ template <class T> void run_as(AttendJob& job) {
 // dk and dv of a block, and where they go.
 template <class T> struct KeySums {
     T *dk, *dv;
-    std::int64_t width, values;
     explicit KeySums(const AttendJob& job)
         : dk(scratch(kTerms).get<T>(kBackKeys * (whole_panels<T>(job.width) + whole_panels<T>(job.values)))),
           dv(dk + kBackKeys * whole_panels<T>(job.width)) {

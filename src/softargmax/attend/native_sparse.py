@@ -12,7 +12,7 @@ import numpy as np
 from softargmax import _native
 from softargmax.attend.dropout import kept
 from softargmax.attend.results import AttentionGradients, AttentionWithLse
-from softargmax.core.native import BLOCK, fresh, view
+from softargmax.core.native import BLOCK, fresh, view, widened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,7 @@ def pulled(heads: Heads, beside: Beside, options: Options, g: Array) -> Attentio
     dbias = None if beside.bias is None else np.zeros(beside.bias.shape, kind)
     dsink = None if beside.sink is None else np.zeros(heads.q.shape[-3])
     for part in _parts(heads, beside, options):
-        tau, p, g_part = np.empty((len(part.z), 1), kind), part.z, _widened(g[part.at])
+        tau, p, g_part = np.empty((len(part.z), 1), kind), part.z, widened(g[part.at], kind)
         _native.sparse(p, p, (1,), part.alpha, None, tau)
         dp = np.zeros_like(p)
         _native.product(g_part, view(heads.v[part.group].T), dp[:, : part.keys])
@@ -83,7 +83,7 @@ def pulled(heads: Heads, beside: Beside, options: Options, g: Array) -> Attentio
             dz = dz * part.slope
         found = np.empty_like(part.q)
         _native.product(dz, view(heads.k[part.group]), found, sparse=True)
-        dscale[part.at] = (found * _widened(heads.q[part.at])).sum(-1, dtype=np.float64, keepdims=True)
+        dscale[part.at] = (found * widened(heads.q[part.at], kind)).sum(-1, dtype=np.float64, keepdims=True)
         dq[part.at] = found * part.scale
         _native.product(dz.T, part.q, dk[part.group], None, True, sparse=True)
     return AttentionGradients(dq, dk, dv, dscale, dbias, dsink)
@@ -112,12 +112,14 @@ def _parts(heads: Heads, beside: Beside, options: Options) -> Iterator[_Part]:
             n = among.stop - among.start
             rows = at[-1].stop - start
             z = memory[: rows * (n + with_sink)].reshape(rows, n + with_sink)
-            scaled = _widened(q[at]) * scale[at]
+            scaled = widened(q[at], kind) * scale[at]
             _native.product(scaled, view(k[group].T), z[:, :n])
             seen = options.sees(np.arange(*places)[:, None], np.arange(among.start, among.stop))
             if mask is not None:
                 seen = seen & mask[(*at, among)]
-            slope = _bend(z[:, :n], seen, None if bias is None else _widened(bias[(*at, among)]), options.softcap)
+            slope = _bend(
+                z[:, :n], seen, None if bias is None else widened(bias[(*at, among)], _kind(bias)), options.softcap
+            )
             if sink is not None:
                 z[:, n] = sink[head]
             order = alpha if isinstance(alpha, float) else np.ascontiguousarray(alpha[at], np.float64)
@@ -159,13 +161,6 @@ def _add_to(total: Array, x: Array, at: tuple[Any, ...], rank: int) -> None:
 
 def _kind(q: Array) -> type[np.floating[Any]]:
     return np.float64 if q.dtype == np.float64 else np.float32
-
-
-def _widened(x: Array) -> Array:
-    """In working precision; the bits of bfloat16 are the upper half of a float32."""
-    if x.dtype == np.uint16:
-        return (x.astype(np.uint32) << 16).view(np.float32)
-    return np.ascontiguousarray(x, _kind(x))
 
 
 def _put(found: Array, output: Array, at: tuple[Any, ...]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from softargmax.attend.dropout import rate_of
+from softargmax.attend.dropout import rate_of, seeds_of
 from softargmax.core import arrays, check
 from softargmax.core.chunks import piece
 from softargmax.core.dispatch import device_of, namespace
@@ -124,6 +124,31 @@ def _sides(window: Any) -> tuple[int | None, int | None]:
     if min(left or 0, right or 0) < 0:
         raise ValueError(f"window: {window!r}; {may}")
     return tuple(side if side is None else min(side, _FAR) for side in (left, right))  # type: ignore[return-value]
+
+
+def asked_of(  # noqa: PLR0913 what callers may ask for
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    causal: Any,
+    window: Any,
+    softcap: Any,
+    scale: Any,
+    mask: Any,
+    bias: Any,
+    key_lengths: Any,
+    sink: Any = None,
+    alpha: Any = 1.0,
+    dropout: Any = 0.0,
+    seed: Any = None,
+    stream: Any = None,
+) -> tuple[Heads, Beside, Options]:
+    """All that attention of one batch is asked for, checked."""
+    heads, options = heads_of(q, k, v), options_of(causal, window, softcap, dropout)
+    beside = beside_of(heads.q, heads.k.shape[-2], scale, mask, bias, sink, alpha, key_lengths)
+    seeds = seeds_of(heads.q, tuple(heads.q.shape[:-3]), options.dropout, seed, stream)
+    return heads, beside._replace(seeds=seeds), options
 
 
 def beside_of(q: Any, keys: int, scale: Any, mask: Any, bias: Any, sink: Any, alpha: Any, key_lengths: Any) -> Beside:

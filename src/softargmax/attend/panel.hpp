@@ -260,7 +260,7 @@ template <class T> struct Panel {
                 inverse = of.empty() ? 0 : inverse * exp_scalar(lse - whole);
                 lse = whole;
             }
-            if (job.lse) job.lse[head.number(row)] = lse;
+            job.lse[head.number(row)] = lse;
             T* its = o + i * pitch;
             for (std::int64_t j = 0; j < job.values; ++j)
                 its[j] = static_cast<T>(static_cast<double>(its[j]) * inverse);

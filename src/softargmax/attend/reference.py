@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from softargmax.attend.options import Heads, part_of
-from softargmax.attend.reference_parts import parts, some
+from softargmax.attend.reference_parts import few, some
 from softargmax.attend.reference_vjp import vjp
 from softargmax.attend.results import AttentionWithLse
-from softargmax.core.chunks import SIZE, cut
 from softargmax.core.dispatch import device_of, namespace
 
 if TYPE_CHECKING:
@@ -20,11 +19,7 @@ __all__ = ["attention", "paged", "side_by_side", "vjp"]
 def attention(heads: Heads, beside: Beside, options: Options) -> AttentionWithLse:
     """The output, in q's dtype, and lse in working precision (of other orders than 1: NaN)."""
     length = heads.q.shape[-2]
-    given = tuple(x for x in (*heads, *beside) if hasattr(x, "shape"))
-    found = [
-        some(*part_of(heads, beside, part), options, part.start, length)
-        for part in parts(heads, SIZE if cut(given) else None)
-    ]
+    found = [some(*part_of(heads, beside, part), options, part.start, length) for part in few(heads, beside)]
     xp = namespace(heads.q)
     return AttentionWithLse(
         xp.concat([one.output for one in found], axis=-2), xp.concat([one.lse for one in found], axis=-1)

@@ -16,6 +16,7 @@ import numpy as np
 from softargmax.attend.dropout import kept
 from softargmax.attend.results import AttentionWithLse
 from softargmax.core import check
+from softargmax.core.chunks import SIZE, cut
 from softargmax.core.dispatch import device_of, frozen, namespace
 from softargmax.core.exact import working_dtype
 from softargmax.normalize import softmax_with_lse
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from softargmax.attend.options import Beside, Heads, Options
 
 INF = math.inf
+
+
+def few(heads: Heads, beside: Beside, *others: Any) -> list[slice]:
+    """Slices of the queries so small that temporaries stay in the cache; one of all where derivatives are recorded."""
+    given = tuple(x for x in (*heads, *beside, *others) if hasattr(x, "shape"))
+    return parts(heads, SIZE if cut(given) else None)
 
 
 def parts(heads: Heads, size: int | None) -> list[slice]:

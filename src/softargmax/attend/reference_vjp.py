@@ -15,9 +15,9 @@ import numpy as np
 
 from softargmax.attend.dropout import kept
 from softargmax.attend.options import part_of
-from softargmax.attend.reference_parts import grouped, parts, times, weights
+from softargmax.attend.reference_parts import few, grouped, times, weights
 from softargmax.attend.results import AttentionGradients
-from softargmax.core.chunks import SIZE, cut, piece
+from softargmax.core.chunks import piece
 from softargmax.core.dispatch import namespace
 from softargmax.core.exact import working_dtype
 
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 def vjp(heads: Heads, beside: Beside, options: Options, g: Any, g_lse: Any) -> AttentionGradients:
     """The gradients of <g, output> + <g_lse, lse>, in working precision."""
     length, xp = heads.q.shape[-2], namespace(heads.q)
-    given = tuple(x for x in (*heads, *beside, g) if hasattr(x, "shape"))
     found = []
-    for part in parts(heads, SIZE if cut(given) else None):
+    for part in few(heads, beside, g):
         g_part = piece(g, -2, part.start, part.stop)
         lse_part = None if g_lse is None else g_lse[..., part]
         found.append(_some(*part_of(heads, beside, part), options, part.start, length, g_part, lse_part))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from softargmax.attend.options import Heads, beside_of, heads_of, options_of, part_of
-from softargmax.attend.reference_parts import parts, weights
+from softargmax.attend.options import Heads, asked_of, part_of
+from softargmax.attend.reference_parts import few, weights
 from softargmax.attend.results import AttentionStats
 from softargmax.core import check
-from softargmax.core.chunks import SIZE, cut
 from softargmax.core.dispatch import implementation, namespace
 from softargmax.core.state import State
 
@@ -75,12 +74,21 @@ def attention_state(  # noqa: PLR0913 each is asked for by its name
     >>> parts[0].merge(parts[1]).finalize().output.round(12) == softargmax.attention(q, k, v).round(12)
     array([[[ True]]])
     """
-    heads = heads_of(q, k, v)
+    heads, beside, options = asked_of(
+        q,
+        k,
+        v,
+        causal=causal,
+        window=window,
+        softcap=softcap,
+        scale=scale,
+        mask=mask,
+        bias=bias,
+        key_lengths=key_lengths,
+    )
     xp = namespace(heads.q)
     kind = check.row_dtype(None, heads.q)
     heads = Heads(*(xp.astype(x, kind, copy=False) for x in heads))
-    options = options_of(causal, window, softcap)
-    beside = beside_of(heads.q, heads.k.shape[-2], scale, mask, bias, None, 1.0, key_lengths)
     found = implementation("attend", heads.q).attention(heads, beside, options)
     lse = xp.astype(found.lse, kind)
     return State(lse, xp.where(lse == -math.inf, -1.0, xp.zeros_like(lse)), found.output)
@@ -145,11 +153,22 @@ def attention_stats(  # noqa: PLR0913 each is asked for by its name
     >>> found.max_score, found.entropy.round(3), found.key_mass.round(3)
     (array([[2., 8.]]), array([[0.582, 0.09 ]]), array([[0.287, 1.713]]))
     """
-    heads = heads_of(q, k, k)
-    options = options_of(causal, window, softcap)
-    beside = beside_of(heads.q, heads.k.shape[-2], scale, mask, bias, sink, alpha, key_lengths)
+    heads, beside, options = asked_of(
+        q,
+        k,
+        k,
+        causal=causal,
+        window=window,
+        softcap=softcap,
+        scale=scale,
+        mask=mask,
+        bias=bias,
+        key_lengths=key_lengths,
+        sink=sink,
+        alpha=alpha,
+    )
     xp, length = namespace(heads.q), heads.q.shape[-2]
-    slices = parts(heads, SIZE if cut((*heads, *(x for x in beside if hasattr(x, "shape")))) else None)
+    slices = few(heads, beside)
     found = [_stats(*part_of(heads, beside, part), options, part.start, length) for part in slices]
     tops, entropies, masses = zip(*found, strict=True)
     whole = xp.concat(tops, axis=-1), xp.concat(entropies, axis=-1), sum(masses[1:], masses[0])

@@ -17,11 +17,11 @@ from softargmax.attend import native, reference
 from softargmax.attend.mending import mend
 from softargmax.attend.options import Beside, Heads, Options, Pages
 from softargmax.attend.results import AttentionGradients, AttentionWithLse
-from softargmax.attend.torch_rules import closed, definition, gradients
+from softargmax.attend.torch_rules import DIFFERENTIATED, closed, definition, gradients
 from softargmax.attend.torch_sparse import Sparse
 from softargmax.core.torch_bridge import Operator, all_direct, compile_whole
 from softargmax.core.torch_memory import returned, shared
-from softargmax.core.torch_rules import Tensors, inputs_of
+from softargmax.core.torch_rules import Tensors, inputs_of, keep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,14 +31,6 @@ compile_whole(getattr(room, name) for name in room.__all__)
 
 _BESIDE = "Tensor? scale, Tensor? mask, Tensor? bias, Tensor? sink, Tensor? lengths, Tensor? seeds"
 _NUMBERS = "float factor, int left, int right, float softcap, float dropout"
-_WANTED = (
-    0,
-    1,
-    2,
-    3,
-    5,
-    6,
-)  # of q, k, v, scale, mask, bias, sink, alpha, lengths, seeds: those that are differentiated
 
 
 def attention(heads: Heads, beside: Beside, options: Options) -> AttentionWithLse:
@@ -102,16 +94,18 @@ def _shapes(q: Tensor, _k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 def _vjp(output: Tensor, lse: Tensor, g: Tensor, g_lse: Tensor | None, *arguments: Any) -> Tensors:
     *arguments_, to_bias = arguments
     tensors, options = _taken(arguments_)
-    wanted = [i for i in _WANTED if isinstance(tensors[i], Tensor) and (i != 5 or to_bias)]
+    wanted = [i for i in DIFFERENTIATED if isinstance(tensors[i], Tensor) and (i != 5 or to_bias)]
     state = AttentionWithLse(shared(output), shared(lse))
     memory = closed([shared(x) for x in tensors])
     found = native.pulled(*memory, options, state, shared(g), shared(g_lse), to_bias=to_bias)
     if found is None:
         formula = reference.vjp(*closed(tensors), options, g, g_lse)
-        cast = (x.to(tensors[i].dtype) if i in wanted else _nothing(g) for i, x in zip(_WANTED, formula, strict=True))
+        cast = (
+            x.to(tensors[i].dtype) if i in wanted else _nothing(g) for i, x in zip(DIFFERENTIATED, formula, strict=True)
+        )
         return tuple(x.contiguous() for x in cast)
     result = [returned(x, g.dtype) for x in found[:3]]
-    for i, x in zip(_WANTED[3:], (found.scale, found.bias, found.sink), strict=True):
+    for i, x in zip(DIFFERENTIATED[3:], (found.scale, found.bias, found.sink), strict=True):
         like = tensors[i]
         result.append(torch.from_numpy(x).sum_to_size(like.shape).to(like.dtype) if i in wanted else _nothing(g))
     return tuple(result)
@@ -123,9 +117,10 @@ def _nothing(like: Tensor) -> Tensor:
 
 def _gradient_shapes(_output: Tensor, _lse: Tensor, g: Tensor, _g_lse: Any, *arguments: Any) -> Tensors:
     tensors, _ = _taken(arguments[:-1])
-    there = [isinstance(tensors[i], Tensor) and (i != 5 or arguments[-1]) for i in _WANTED]
+    there = [isinstance(tensors[i], Tensor) and (i != 5 or arguments[-1]) for i in DIFFERENTIATED]
     return tuple(
-        tensors[i].new_empty(tensors[i].shape) if here else _nothing(g) for i, here in zip(_WANTED, there, strict=True)
+        tensors[i].new_empty(tensors[i].shape) if here else _nothing(g)
+        for i, here in zip(DIFFERENTIATED, there, strict=True)
     )
 
 
@@ -160,18 +155,10 @@ def _entry(x: Any, dim: int | None, index: int) -> Any:
 # --- the rules --------------------------------------------------------------------------------------------------------
 
 
-def _keep(ctx: Any, inputs: Tensors, results: Sequence[Tensor] = ()) -> None:
-    tensors = [x if isinstance(x, Tensor) else None for x in (*inputs, *results)]
-    ctx.plain = [None if isinstance(x, Tensor) else x for x in (*inputs, *results)]
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors)
-    ctx.save_for_forward(*tensors)
-
-
 class _Attention(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: Tensors, output: tuple[Tensor, Tensor]) -> None:
-        _keep(ctx, inputs, output)
+        keep(ctx, (*inputs, *output))
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, g_lse: Tensor | None) -> Tensors:
@@ -199,7 +186,7 @@ def _placed(found: Sequence[Tensor], needed: Sequence[bool], count: int) -> Tens
 
 def _tangents(tangents: Sequence[Any]) -> tuple[list[int], list[Any]]:
     """Which of the ten tensors have tangents, from an operator's first arguments."""
-    there = [i for i in _WANTED if tangents[i] is not None]
+    there = [i for i in DIFFERENTIATED if tangents[i] is not None]
     return there, [tangents[i] for i in there]
 
 
@@ -212,7 +199,7 @@ class _AttentionVjp(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Tensors, output: Tensors) -> None:
-        _keep(ctx, inputs)
+        keep(ctx, inputs)
 
     @staticmethod
     def backward(ctx: Any, *h: Tensor | None) -> Tensors:
@@ -232,7 +219,7 @@ class _AttentionVjp(torch.autograd.Function):
         parted, places, options, tensors = _second(inputs)
         given = [i for i, at in enumerate(_AMONG) if at >= 0 and tangents[at] is not None]
         pushed = parted.pushed(options, tensors, given, [tangents[_AMONG[i]] for i in given])
-        found = [_nothing(inputs[2]) for _ in _WANTED]
+        found = [_nothing(inputs[2]) for _ in DIFFERENTIATED]
         for i, one in zip(places, pushed, strict=True):
             found[i] = one
         return tuple(found)
@@ -242,9 +229,9 @@ def _second(arguments: Sequence[Any]) -> tuple[Any, list[int], Options, list[Any
     """The gradients as a function, which results of the operator they are, options, and the tensors."""
     _, lse, g, g_lse, *rest, to_bias = arguments
     tensors, options = _taken(rest)
-    places = [n for n, i in enumerate(_WANTED) if isinstance(tensors[i], Tensor) and (i != 5 or to_bias)]
+    places = [n for n, i in enumerate(DIFFERENTIATED) if isinstance(tensors[i], Tensor) and (i != 5 or to_bias)]
     g_lse = torch.zeros_like(lse, dtype=torch.float64) if g_lse is None else g_lse
-    return gradients([_WANTED[n] for n in places]), places, options, [*tensors, g, g_lse]
+    return gradients([DIFFERENTIATED[n] for n in places]), places, options, [*tensors, g, g_lse]
 
 
 _attention = Operator(

@@ -15,6 +15,7 @@ from softargmax.attend import reference
 from softargmax.attend.options import Beside, Heads, Options
 from softargmax.attend.reference_parts import parts, some
 from softargmax.core.torch_rules import Rule, Tensors, inputs_of, pull
+from softargmax.core.torch_rules import backward as rule_backward
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,7 +24,10 @@ SCORES = 1 << 20
 """Scores to a part: some temporaries of 8 MiB."""
 
 OF_QUERIES = (-2, None, None, -2, -2, -2, None, -2, None, None)
-"""Along which axis queries lie in q, k, v, scale, mask, bias, sink, alpha, lengths and seeds."""
+"""Along which axis queries lie in the ten tensors: q, k, v, scale, mask, bias, sink, alpha, lengths and seeds."""
+
+DIFFERENTIATED = (0, 1, 2, 3, 5, 6)
+"""Which of them the core's gradients go to."""
 
 
 def closed(tensors: Sequence[Any]) -> tuple[Heads, Beside]:
@@ -56,11 +60,6 @@ class Parted:
         like: Sequence[int] | None = None,
     ) -> None:
         self.f, self.axes, self.results, self.like = f, axes, results, like
-
-    def __call__(self, options: Options, tensors: Sequence[Any]) -> list[Tensor]:
-        """All queries' results."""
-        run = lambda part, piece: self.f(options, part, tensors[0].shape[-2], piece)  # noqa: E731
-        return self._each(tensors, tensors, self.axes, self.results, run, self.like)
 
     def pulled(self, options: Options, tensors: Sequence[Any], wanted: Sequence[int], g: Sequence[Any]) -> list[Tensor]:
         """The gradients of <g, results> to the wanted tensors."""
@@ -139,23 +138,17 @@ class Definition(Rule):
     def forward(options: Options, *tensors: Any) -> Tensors:
         return tuple(reference.attention(*closed(tensors), options))
 
+    @classmethod
+    def pulled(cls, inputs: Tensors, wanted: Sequence[int], g: Sequence[Tensor | None]) -> list[Tensor]:
+        options, *tensors = inputs
+        return definition.pulled(options, tensors, [i - 1 for i in wanted], g)
+
     @staticmethod
     def backward(ctx: Any, *g: Tensor | None) -> Tensors:
-        return pulled_by(ctx, definition, 1, g)
+        return rule_backward(Definition, ctx, g)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensors:
         options, *tensors = inputs_of(ctx)
         given = [i for i, t in enumerate(tangents[1:]) if t is not None]
         return tuple(definition.pushed(options, tensors, given, [tangents[i + 1] for i in given]))
-
-
-def pulled_by(ctx: Any, parted: Parted, before: int, g: Sequence[Tensor | None]) -> Tensors:
-    """The gradients to a rule's inputs, the first `before` of which are none."""
-    options, *tensors = inputs_of(ctx)
-    found: list[Any] = [None] * (before + len(tensors))
-    wanted = [i for i in range(len(tensors)) if ctx.needs_input_grad[i + before]]
-    if wanted and any(one is not None for one in g):
-        for i, gradient in zip(wanted, parted.pulled(options, tensors, wanted, g), strict=True):
-            found[i + before] = gradient
-    return tuple(found)

@@ -8,15 +8,13 @@ import torch
 from torch import Tensor
 
 from softargmax.attend import native_sparse
-from softargmax.attend.torch_rules import Definition, closed
+from softargmax.attend.torch_rules import DIFFERENTIATED, Definition, closed
 from softargmax.core.torch_bridge import all_direct
 from softargmax.core.torch_memory import returned, shared
 from softargmax.core.torch_rules import Rule, Tensors, inputs_of
 
 if TYPE_CHECKING:
     from softargmax.attend.options import Options
-
-_PLACES = (0, 1, 2, 3, 5, 6)  # of the gradients to q, k, v, scale, bias, sink among the ten tensors
 
 
 class Sparse(Rule):
@@ -43,7 +41,7 @@ class Sparse(Rule):
         if found is None:
             return Definition.backward(ctx, g, None)
         gradients: list[Any] = [None] * len(tensors)
-        for i, x in zip(_PLACES, found, strict=True):
+        for i, x in zip(DIFFERENTIATED, found, strict=True):
             if needed[i]:
                 gradients[i] = torch.from_numpy(x).sum_to_size(tensors[i].shape).to(tensors[i].dtype)
         return None, *gradients

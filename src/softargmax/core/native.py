@@ -101,6 +101,13 @@ def view(array: np.ndarray[Any, Any]) -> Any:
     return (array.view(np.uint16),) if array.dtype.name in ("bfloat16", "uint16") else array
 
 
+def widened(array: np.ndarray[Any, Any], kind: Any) -> np.ndarray[Any, Any]:
+    """An array contiguous in this dtype; of the bits of bfloat16, the upper half of a float32, the numbers."""
+    if array.dtype == np.uint16:
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    return np.ascontiguousarray(array, kind)
+
+
 def fresh(shape: tuple[int, ...], dtype: Any) -> Array:
     """Memory for a result; from the pool (pool.hpp) if it is large, where it has no page faults to pay."""
     dtype = np.dtype(dtype)

@@ -73,11 +73,12 @@ def target_of(target: Any, z: Any, shape: tuple[int, ...], axis: int, ignore_ind
     kind = xp.__array_namespace_info__().default_dtypes(device=device_of(target))["integral"]
     target = xp.astype(target, kind, copy=False)
     if check.seen(target):
-        _in_range(target, shape[axis], ignore_index, name)
+        in_range(target, shape[axis], ignore_index, name)
     return xp.expand_dims(target, axis=axis), False
 
 
-def _in_range(target: Any, classes: int, ignore_index: int, name: str) -> None:
+def in_range(target: Any, classes: int, ignore_index: int, name: str) -> None:
+    """Check the values of classes, which may be looked at."""
     xp = namespace(target)
     wrong = ((target < 0) | (target >= classes)) & (target != ignore_index)
     if not bool(xp.any(wrong)):

@@ -6,6 +6,7 @@ differentiated again; its forward mode is the transpose of the backward, which i
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,7 @@ from torch._functorch.utils import unwrap_dead_wrappers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
 Tensors = tuple[Any, ...]  # in the place of a tensor there may be a number or None
 
@@ -25,12 +27,8 @@ class Rule(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        tensors = [x if isinstance(x, Tensor) else None for x in inputs]
-        ctx.plain = [None if isinstance(x, Tensor) else x for x in inputs]
         ctx.shapes = [(one.shape, one.dtype) for one in output]
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
+        keep(ctx, inputs)
 
     @classmethod
     def pulled(cls, inputs: Tensors, wanted: Sequence[int], g: Sequence[Tensor | None]) -> list[Tensor]:
@@ -38,8 +36,17 @@ class Rule(torch.autograd.Function):
         raise NotImplementedError
 
 
+def keep(ctx: Any, values: Tensors) -> None:
+    """Save tensors, and what stands in the place of one, for `inputs_of`."""
+    tensors = [x if isinstance(x, Tensor) else None for x in values]
+    ctx.plain = [None if isinstance(x, Tensor) else x for x in values]
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors)
+    ctx.save_for_forward(*tensors)
+
+
 def inputs_of(ctx: Any) -> Tensors:
-    """What a rule was called with."""
+    """What was kept; of a rule, what it was called with."""
     # A pullback of torch.func.vjp runs when its level is gone: what it wrapped is taken out.
     saved = unwrap_dead_wrappers(ctx.saved_tensors)
     return tuple(plain if x is None else x for x, plain in zip(saved, ctx.plain, strict=True))
@@ -94,3 +101,9 @@ def by_definition(
     asked = [x for x, needed in zip(aliases, wanted, strict=True) if needed]
     found = iter(torch.autograd.grad(value, asked, g, create_graph=again))
     return [next(found) if needed else None for needed in wanted]
+
+
+def without_autocast(like: Tensor) -> AbstractContextManager[Any]:
+    """Products are computed in the dtype they have here, whatever autocast says."""
+    kind = like.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax import _native
-from softargmax.core.native import fresh, view
+from softargmax.core.native import fresh, view, widened
 from softargmax.loss import native_rows, reference_linear
 from softargmax.loss.results import LinearLossAndGradient
 
@@ -95,8 +95,7 @@ def _scores(layer: Flat) -> Iterator[tuple[slice, Array]]:
         step -= step % EVEN
     kind = _kind(layer)
     if bias is not None:
-        bits = bias.dtype == np.uint16  # of bfloat16, the upper half of a float32
-        bias = np.ascontiguousarray((bias.astype(np.uint32) << 16).view(np.float32) if bits else bias, kind)
+        bias = widened(bias, kind)
     memory = np.empty((step, classes), kind)
     for start in range(0, size, max(step, 1)):
         part = slice(start, min(start + step, size))

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from softargmax.core.scale import Scale
-from softargmax.core.torch_rules import Rule, Tensors, backward, pull, pushed
+from softargmax.core.torch_rules import Rule, Tensors, backward, pull, pushed, without_autocast
 from softargmax.loss import reference_linear, reference_rows
 from softargmax.loss.layer import Flat
 from softargmax.loss.options import Beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
 
 
 def opened(beside: Beside) -> Tensors:
@@ -80,7 +78,7 @@ class Product(Rule):
         (dz,) = g
         if dz is None:
             return [torch.zeros_like(inputs[i]) for i in wanted]
-        with _without_autocast(h):
+        with without_autocast(h):
             found = (*cls.gradients(dz, h, w), dz.sum(0))
         return [found[i].to(inputs[i].dtype) for i in wanted]
 
@@ -101,14 +99,9 @@ class Product(Rule):
 
 def product(h: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     """The scores h W^T + b, in float32 at least whatever autocast says."""
-    with _without_autocast(h):
+    with without_autocast(h):
         scores: Tensor = Product.apply(h, w, bias)[0]  # type: ignore[no-untyped-call]
         return scores
-
-
-def _without_autocast(h: Tensor) -> AbstractContextManager[Any]:
-    known = torch.amp.is_autocast_available(h.device.type)
-    return torch.autocast(h.device.type, enabled=False) if known else nullcontext()
 
 
 class _Parted(Rule):

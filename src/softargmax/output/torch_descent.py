@@ -16,7 +16,8 @@ from softargmax.core.dispatch import asked_for
 from softargmax.core.native import view
 from softargmax.core.torch_bridge import all_direct
 from softargmax.core.torch_memory import shared
-from softargmax.output.torch_paths import dots, without_autocast
+from softargmax.core.torch_rules import without_autocast
+from softargmax.output.torch_paths import dots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,22 +9,19 @@ Pairs are gathered a few thousand at a time, so that memory is that of the pairs
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from softargmax.core import arrays
 from softargmax.core.dispatch import readable
+from softargmax.core.targets import in_range
 from softargmax.core.torch_bridge import all_direct, direct
-from softargmax.core.torch_rules import by_definition
+from softargmax.core.torch_rules import by_definition, without_autocast
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from softargmax.output.nodes import Paths
 
 _SIZE = 1 << 19
@@ -38,12 +35,6 @@ class Pairs(NamedTuple):
     signs: Tensor
     rows: Tensor
     offsets: Tensor
-
-
-def without_autocast(h: Tensor) -> AbstractContextManager[Any]:
-    """Scores are computed in the dtype they have here, whatever autocast says."""
-    kind = h.device.type
-    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
 def targets_of(
@@ -60,12 +51,7 @@ def targets_of(
     wrong = ((y < 0) | (y >= classes)) & ~ignored
     if not (readable(y) and y.is_cpu):
         return y, ~(ignored | wrong), wrong
-    if bool(wrong.any()):
-        place = int(wrong.nonzero()[0])
-        at = tuple(int(i) for i in np.unravel_index(place, rows)) if rows else ()
-        raise IndexError(
-            f"target: {int(y[place])} at {at}; it may be from 0 to {classes - 1}, or {ignore_index}: ignored"
-        )
+    in_range(target, classes, ignore_index, "target")
     return y, ~ignored, None
 
 
