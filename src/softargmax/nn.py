@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from softargmax.attend.modules import Attention
     from softargmax.loss.modules import CrossEntropyLoss, LinearCrossEntropyLoss
     from softargmax.normalize.modules import LogSoftmax, Softmax
+    from softargmax.output.torch_full import FullSoftmax
     from softargmax.output.torch_hierarchical import HierarchicalSoftmax
+    from softargmax.output.torch_layer import OutputLayer
     from softargmax.sample.modules import GumbelSoftmax
     from softargmax.sparse.modules import Entmax, EntmaxLoss, Sparsemax, SparsemaxLoss
 
@@ -18,7 +20,9 @@ _HOME = {
     "softargmax.loss.modules": ("CrossEntropyLoss", "LinearCrossEntropyLoss"),
     "softargmax.normalize.modules": ("LogSoftmax", "Softmax"),
     "softargmax.sparse.modules": ("Entmax", "EntmaxLoss", "Sparsemax", "SparsemaxLoss"),
+    "softargmax.output.torch_full": ("FullSoftmax",),
     "softargmax.output.torch_hierarchical": ("HierarchicalSoftmax",),
+    "softargmax.output.torch_layer": ("OutputLayer",),
     "softargmax.sample.modules": ("GumbelSoftmax",),
 }
 _home_of = {name: home for home, names in _HOME.items() for name in names}
@@ -28,10 +32,12 @@ __all__ = [
     "CrossEntropyLoss",
     "Entmax",
     "EntmaxLoss",
+    "FullSoftmax",
     "GumbelSoftmax",
     "HierarchicalSoftmax",
     "LinearCrossEntropyLoss",
     "LogSoftmax",
+    "OutputLayer",
     "Softmax",
     "Sparsemax",
     "SparsemaxLoss",

@@ -12,7 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 hierarchical = importlib.import_module("softargmax.output.torch_hierarchical")
 paths = importlib.import_module("softargmax.output.torch_paths")
+rows = importlib.import_module("softargmax.output.torch_rows")
 descent = importlib.import_module("softargmax.output.torch_descent")
+layers = importlib.import_module("softargmax.output.torch_layer")
 
 from tests.sample.truth import p_value  # noqa: E402
 
@@ -240,7 +242,7 @@ def test_topk_looks_at_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def dots(*arguments: Any) -> Any:
         looked.append(len(arguments[-1]))
-        return paths.dots(*arguments)
+        return rows.dots(*arguments)
 
     layer = layer_of(Tree.balanced(4096), 5, 2.0, dtype=F64)
     hidden = drawn(8, 5)
@@ -248,7 +250,7 @@ def test_topk_looks_at_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descent, "dots", dots)
     assert torch.equal(layer.topk(hidden, 3).index, wanted.indices)
     assert sum(looked) < 8 * 4095 / 10
-    monkeypatch.setattr(descent, "_SIZE", 5000)
+    monkeypatch.setattr(layers, "_SIZE", 5000)
     assert torch.equal(layer.topk(hidden, 3).index, wanted.indices), "row by row"
 
 
@@ -290,9 +292,9 @@ def test_draws_are_a_function_of_seed_and_stream() -> None:
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
     assert not torch.equal(layer.sample(hidden), layer.sample(hidden))
-    kept = descent._SIZE
+    kept = layers._SIZE
     try:
-        descent._SIZE = 900
+        layers._SIZE = 900
         assert torch.equal(found, layer.sample(hidden, 5)), "in blocks"
     finally:
-        descent._SIZE = kept
+        layers._SIZE = kept

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 hierarchical = importlib.import_module("softargmax.output.torch_hierarchical")
 paths = importlib.import_module("softargmax.output.torch_paths")
+rows = importlib.import_module("softargmax.output.torch_rows")
 descent = importlib.import_module("softargmax.output.torch_descent")
 cases = importlib.import_module("tests.output.test_hierarchical")
 
@@ -61,7 +62,7 @@ def test_a_row_has_the_same_bits_in_every_batch(dtype: Any) -> None:
 def test_chunks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden, y = layer_of(counted(500)), drawn(50, 5, dtype=torch.float32), torch.arange(50)
     found = layer(hidden, y), layer.log_prob_of(hidden, y)
-    monkeypatch.setattr(paths, "_SIZE", 40)
+    monkeypatch.setattr(rows, "_SIZE", 40)
     assert torch.equal(layer(hidden, y), found[0])
     assert torch.equal(layer.log_prob_of(hidden, y), found[1])
 
@@ -85,10 +86,10 @@ def test_the_definition_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden, y = layer_of(counted(60), reduction="none"), drawn(9, 5, dtype=torch.float32), torch.arange(9)
     tables = hierarchical.Paths(layer.offsets, layer.path_nodes, layer.path_signs)
     pairs = paths.pairs_of(tables, y, torch.ones(9, dtype=torch.bool), layer.tree.depth, hidden.dtype)
-    found = paths._definition(hidden, layer.weight, layer.bias, *pairs)
-    torch.testing.assert_close(found, layer(hidden, y))
+    found = rows._definition(hidden, layer.weight, layer.bias, pairs.nodes, pairs.rows, pairs.offsets)
+    torch.testing.assert_close(found, rows.pair_scores(hidden, layer.weight, layer.bias, pairs, sparse=False))
     native = layer.log_prob(hidden)
-    monkeypatch.setattr(descent, "_Scores", None)
+    monkeypatch.setattr(rows, "_Scores", None)
     with pytest.raises(AttributeError, match="apply"):
         layer.log_prob(hidden)
     with using("reference"):

@@ -8,42 +8,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, logsigmoid
+from torch.nn.functional import logsigmoid
 
-from softargmax import _native
 from softargmax.core import philox
-from softargmax.core.dispatch import asked_for
-from softargmax.core.native import view
-from softargmax.core.torch_bridge import all_direct
-from softargmax.core.torch_memory import shared
-from softargmax.core.torch_rules import without_autocast
-from softargmax.output.torch_paths import dots
+from softargmax.output.torch_layer import TopK, blocks
+from softargmax.output.torch_rows import dots
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from softargmax.core.seeds import Source
     from softargmax.output.nodes import Slots
 
-_SIZE = 1 << 23
-"""Numbers to a block of rows that are searched or drawn together."""
 _SLACK = 1e-5
-
-
-class TopK(NamedTuple):
-    """What `topk` of a layer returns: log-probabilities, the largest first, and their classes.
-
-    Examples
-    --------
-    >>> import torch, softargmax
-    >>> from softargmax.output import Tree
-    >>> layer = softargmax.nn.HierarchicalSoftmax(4, Tree.balanced(3))
-    >>> layer.topk(torch.zeros(1, 4), 2).index
-    tensor([[0, 1]])
-    """
-
-    values: Any
-    index: Any
 
 
 class Splits(NamedTuple):
@@ -52,42 +29,6 @@ class Splits(NamedTuple):
     weight: Tensor
     bias: Tensor | None
     children: Tensor
-
-
-def blocks(n: int, width: int) -> Iterator[slice]:
-    """Rows of so many numbers each, a few at a time."""
-    step = max(1, _SIZE // max(1, width))
-    return (slice(start, start + step) for start in range(0, n, step))
-
-
-def scores(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The scores of all nodes, (N, nodes); a row's are the same in every batch where the core's own product serves."""
-    given = tuple(x.detach() for x in (h, weight, bias) if x is not None)
-    with without_autocast(h):
-        if not all_direct(given) or asked_for() == "reference":
-            return linear(h, weight.to(h.dtype), None if bias is None else bias.to(h.dtype))
-        found: Tensor = _Scores.apply(h, weight, bias)  # type: ignore[no-untyped-call]
-    return found
-
-
-class _Scores(torch.autograd.Function):
-    """(h, weight, bias) -> h W^T + b by the core's product."""
-
-    @staticmethod
-    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(h, weight, bias)
-        out = h.new_empty(len(h), len(weight))
-        b = None if bias is None else shared(bias.to(h.dtype).contiguous())
-        _native.product(view(shared(h)), view(shared(weight).T), out.numpy(), b)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        h, weight, bias = ctx.saved_tensors
-        wanted = ctx.needs_input_grad
-        dh = g @ weight.to(g.dtype) if wanted[0] else None
-        dw = (g.mT @ h).to(weight.dtype) if wanted[1] else None
-        return dh, dw, g.sum(0).to(bias.dtype) if wanted[2] else None
 
 
 def sweep(z: Tensor, levels: Sequence[int], slots: Slots) -> Tensor:

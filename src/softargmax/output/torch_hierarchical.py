@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from softargmax.core import arrays, check, seeds
 from softargmax.core.dispatch import readable
-from softargmax.core.targets import IGNORE, REDUCTIONS, integer, one_of
+from softargmax.core.targets import IGNORE
 from softargmax.output import torch_descent
 from softargmax.output.nodes import Paths, Slots
-from softargmax.output.torch_descent import TopK
-from softargmax.output.torch_paths import pairs_of, path_loss, targets_of
+from softargmax.output.torch_layer import OutputLayer, Targets, TopK, float_dtype
+from softargmax.output.torch_paths import pairs_of, path_loss
+from softargmax.output.torch_rows import scores
 from softargmax.output.tree import Tree
 
-__all__ = ["HierarchicalSoftmax", "TopK"]
+if TYPE_CHECKING:
+    from softargmax.core import seeds
+
+__all__ = ["HierarchicalSoftmax"]
 
 _TABLES = ("offsets", "path_nodes", "path_signs", "node_slots", "class_slots")
 
 
-class HierarchicalSoftmax(nn.Module):
+class HierarchicalSoftmax(OutputLayer):
     r"""A distribution over K classes as coins on the inner nodes of a binary tree.
 
     .. math:: p(y \mid h) = \prod_{n\ \text{above}\ y} \sigma\left(\pm(\langle h, w_n\rangle + b_n)\right)
@@ -66,7 +69,12 @@ class HierarchicalSoftmax(nn.Module):
     -----
     The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss
     :math:`-\log p(y \mid h)`. Halves are computed in float32 and give float32. If nothing counts, the mean is 0. The
-    other methods are `log_prob`, `log_prob_of`, `topk` and `sample`.
+    other methods are `log_prob` (one product for all nodes, one sweep over the levels), `log_prob_of` (along the path),
+    `topk` and `sample`.
+
+    `topk` looks at few classes: only nodes are opened that are as likely as a class found before (best first, of all
+    rows a level at a time); the flatter a distribution, the more there are. Of equal classes the lowest comes first.
+    `sample` goes down from the root, one coin at each node.
 
     Parameters begin at 0, where every class has probability :math:`2^{-d_y}`: of a Huffman tree the distribution that
     the counts had, nearly.
@@ -121,17 +129,10 @@ class HierarchicalSoftmax(nn.Module):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        self.dim = integer(dim, "dim")
-        if self.dim < 1:
-            raise ValueError(f"dim: {dim}; it may be 1 or more")
         if not isinstance(tree, Tree):
             raise TypeError(f"tree: {type(tree).__name__}; it may be a Tree")
-        if dtype is not None and arrays.dtype_name(dtype) not in arrays.FLOATS:
-            raise TypeError(f"dtype: {dtype}; it may be float16, bfloat16, float32 or float64")
-        self.sparse = sparse
-        self.reduction = one_of(reduction, "reduction", REDUCTIONS)
-        self.ignore_index = integer(ignore_index, "ignore_index")
+        super().__init__(dim, tree.classes, reduction=reduction, ignore_index=ignore_index)
+        self.sparse, dtype = sparse, float_dtype(dtype)
         self.weight = nn.Parameter(torch.zeros(tree.nodes, self.dim, device=device, dtype=dtype))
         begin = torch.zeros(tree.nodes, device=device, dtype=dtype) if bias else None
         self.register_parameter("bias", None if begin is None else nn.Parameter(begin))
@@ -145,124 +146,28 @@ class HierarchicalSoftmax(nn.Module):
 
     # --- what it computes ---------------------------------------------------------------------------------------------
 
-    def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
-        loss, counted = self._losses(hidden, target)
-        if self.reduction == "none":
-            return loss
-        return loss.sum() / counted.sum().clamp(min=1) if self.reduction == "mean" else loss.sum()
+    def _losses(self, h: Tensor, y: Targets) -> Tensor:
+        paths = Paths(self.offsets, self.path_nodes, self.path_signs)
+        pairs = pairs_of(paths, y.classes, y.counted, self.tree.depth, h.dtype)
+        return path_loss(h, self.weight, self.bias, pairs, sparse=self.sparse)
 
-    def log_prob(self, hidden: Tensor) -> Tensor:
-        """The log-probabilities of all classes, (..., K): one product for all nodes, one sweep over the levels."""
-        h, rows = self._rows(hidden)
-        slots = Slots(self.node_slots, self.class_slots)
-        parts = [slice(None)]
-        if not torch.is_grad_enabled() and readable(h):
-            parts = list(torch_descent.blocks(len(h), 4 * self.tree.classes)) or parts
-        found = (torch_descent.scores(h[part], self.weight, self.bias) for part in parts)
-        log_p = [torch_descent.sweep(z, self.tree.levels, slots) for z in found]
-        return torch.cat(log_p).reshape(*rows, self.tree.classes)
+    def _log_p(self, h: Tensor) -> Tensor:
+        """One product for all nodes, one sweep over the levels."""
+        z = scores(h, self.weight, self.bias)
+        return torch_descent.sweep(z, self.tree.levels, Slots(self.node_slots, self.class_slots))
 
-    def log_prob_of(self, hidden: Tensor, target: Tensor) -> Tensor:
-        """The log-probability of one class of each row, (...), along its path; 0 where the target is ignored."""
-        return 0.0 - self._losses(hidden, target)[0]
+    def _log_p_of(self, h: Tensor, y: Targets) -> Tensor:
+        return 0.0 - self._losses(h, y)
 
-    @torch.no_grad()
-    def topk(self, hidden: Tensor, k: int) -> TopK:
-        """The k likeliest classes of each row, found without a look at the others, and their log-probabilities.
+    def _likeliest(self, h: Tensor, k: int) -> TopK:
+        return torch_descent.likeliest(h, self._splits(), k)
 
-        Parameters
-        ----------
-        hidden : Tensor
-            (..., D).
-        k : int
-            From 1 to K.
-
-        Returns
-        -------
-        TopK
-            values and index, (..., k): the largest first, of equal ones the lowest class first. In a row that meets
-            NaN they are NaN and -1. No gradient: `log_prob_of` has one.
-
-        Notes
-        -----
-        Only nodes are opened that are as likely as a class found before (best first, of all rows a level at a time):
-        the flatter a distribution, the more there are.
-        """
-        h, rows = self._rows(hidden)
-        n = integer(k, "k")
-        if not 1 <= n <= self.tree.classes:
-            raise ValueError(f"k: {n}; it may be from 1 to {self.tree.classes}")
-        found = torch_descent.likeliest(h, self._splits(), n)
-        return TopK(*(x.reshape(*rows, n) for x in found))
-
-    @torch.no_grad()
-    def sample(
-        self,
-        hidden: Tensor,
-        seed: int | None = None,
-        *,
-        stream: Any = None,
-        generator: Any = None,
-    ) -> Tensor:
-        """A class drawn for each row, (...): from the root down, one coin at each node.
-
-        Parameters
-        ----------
-        hidden : Tensor
-            (..., D).
-        seed, stream, generator
-            As in `softargmax.categorical`: a row's draw depends on its h, the seed and its stream, on nothing else.
-
-        Returns
-        -------
-        Tensor
-            int64.
-
-        Raises
-        ------
-        ValueError
-            If a row meets NaN (it is named); where nobody may look, its class is -1.
-        """
-        h, rows = self._rows(hidden)
-        source = seeds.source(hidden, rows, seed, stream, generator)
-        looks = readable(h)
-        drawn = torch_descent.descend(h, self._splits(), self.tree.depth, source, compact=looks)
-        if looks and bool((drawn < 0).any()):
-            row = int((drawn < 0).nonzero()[0])
-            raise ValueError(f"hidden: row {row} meets NaN; there is no distribution to draw from")
-        return drawn.reshape(rows)
+    def _drawn(self, h: Tensor, source: seeds.Source) -> Tensor:
+        return torch_descent.descend(h, self._splits(), self.tree.depth, source, compact=readable(h))
 
     def extra_repr(self) -> str:
         bias = self.bias is not None
         return f"{self.dim}, {self.tree}, bias={bias}, sparse={self.sparse}, reduction={self.reduction!r}"
-
-    # --- arguments ----------------------------------------------------------------------------------------------------
-
-    def _losses(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of every row, 0 where it is ignored; which rows count."""
-        h, rows = self._rows(hidden)
-        y, counted, wrong = targets_of(target, h.detach(), rows, self.tree.classes, self.ignore_index)
-        if wrong is not None:
-            h = torch.where(counted[:, None], h, 0)  # what a row holds that does not count, is not to be met
-        paths = Paths(self.offsets, self.path_nodes, self.path_signs)
-        pairs = pairs_of(paths, y, counted, self.tree.depth, h.dtype)
-        loss = path_loss(h, self.weight, self.bias, pairs, sparse=self.sparse)
-        if wrong is not None:
-            loss = torch.where(wrong, torch.nan, loss)
-        return loss.reshape(rows), counted
-
-    def _rows(self, hidden: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-        """Hidden vectors (N, D), in float32 at least, and the rows' shape."""
-        if not isinstance(hidden, Tensor):
-            raise TypeError(f"hidden: {type(hidden).__name__}; it may be a tensor")
-        h = check.scores(hidden, "hidden")
-        if not h.ndim or h.shape[-1] != self.dim:
-            raise ValueError(f"hidden: shape {tuple(h.shape)}; it may be (..., {self.dim})")
-        if h.device != self.weight.device:
-            raise ValueError(f"hidden: on {h.device}; here it may be on {self.weight.device}")
-        wide = torch.float64 if torch.float64 in (h.dtype, self.weight.dtype) else torch.float32
-        rows = tuple(h.shape[:-1])
-        return h.reshape(-1, self.dim).to(wide), rows
 
     # --- the tree -----------------------------------------------------------------------------------------------------
 

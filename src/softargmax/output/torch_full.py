@@ -1,0 +1,149 @@
+"""Layers whose scores are h W^T + b: the full softmax, and what all that are trained by samples have in common."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from softargmax.core.targets import IGNORE
+from softargmax.loss import linear_cross_entropy, linear_selected_log_softmax
+from softargmax.normalize import log_softmax
+from softargmax.output.torch_layer import OutputLayer, Targets, float_dtype
+from softargmax.output.torch_rows import scores
+
+__all__ = ["FullSoftmax", "LinearLayer"]
+
+
+class LinearLayer(OutputLayer):
+    """A score <h, w_k> + b_k for each class, and their softmax; how it is trained is what subclasses say."""
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        dim: int,
+        classes: int,
+        *,
+        bias: bool = True,
+        weight: nn.Parameter | None = None,
+        reduction: str = "mean",
+        ignore_index: int = IGNORE,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(dim, classes, reduction=reduction, ignore_index=ignore_index)
+        if weight is None:
+            weight = nn.Parameter(torch.empty(self.classes, self.dim, device=device, dtype=float_dtype(dtype)))
+            _begun(weight, self.dim)
+        elif not isinstance(weight, nn.Parameter):
+            raise TypeError(f"weight: {type(weight).__name__}; it may be a Parameter, an embedding's, say")
+        elif tuple(weight.shape) != (self.classes, self.dim):
+            raise ValueError(f"weight: shape {tuple(weight.shape)}; it may be ({self.classes}, {self.dim})")
+        self.weight = weight
+        zeros = torch.zeros(self.classes, device=weight.device, dtype=weight.dtype) if bias else None
+        self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
+
+    def reset_parameters(self) -> None:
+        """The weight, though it be shared, uniform within 1 / sqrt(D), as `torch.nn.Linear` begins; the bias 0."""
+        _begun(self.weight, self.dim)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """The scores of all classes, (..., K), not normalised."""
+        h, rows = self._rows(hidden)
+        return scores(h, self.weight, self.bias).reshape(*rows, self.classes)
+
+    def _log_p(self, h: Tensor) -> Tensor:
+        found: Tensor = log_softmax(scores(h, self.weight, self.bias))
+        return found
+
+    def _log_p_of(self, h: Tensor, y: Targets) -> Tensor:
+        found: Tensor = linear_selected_log_softmax(h, self.weight, y.classes, bias=self.bias)
+        return found
+
+    def extra_repr(self) -> str:
+        return f"{self.dim}, {self.classes}, bias={self.bias is not None}, reduction={self.reduction!r}"
+
+
+def _begun(weight: Tensor, dim: int) -> None:
+    nn.init.uniform_(weight, -1 / math.sqrt(dim), 1 / math.sqrt(dim))
+
+
+class FullSoftmax(LinearLayer):
+    r"""The softmax over all classes, never stored: the yardstick for what avoids it.
+
+    .. math:: p(y \mid h) = \frac{e^{s_y}}{\sum_k e^{s_k}}, \qquad s_k = \langle h, w_k \rangle + b_k
+
+    Parameters
+    ----------
+    dim : int
+        D, the length of the hidden vectors h.
+    classes : int
+        K.
+    bias : bool
+        Whether classes have a b.
+    weight : Parameter, optional
+        W, (K, D), to be shared: an embedding's weight, say.
+    reduction : {"mean", "sum", "none"}
+        The loss is the mean over the rows that count, their sum, or one number per row.
+    ignore_index : int
+        Rows with this target count nothing.
+    device, dtype
+        Of the parameters that are made here.
+
+    Attributes
+    ----------
+    weight : Parameter
+        W, (K, D); uniform within :math:`1 / \sqrt D` at first.
+    bias : Parameter or None
+        b, (K,); 0 at first.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of a wrong kind or out of its range.
+
+    Notes
+    -----
+    The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss
+    :math:`-\log p(y \mid h)`, `softargmax.linear_cross_entropy`: the scores (N, K) are made and used a block at a time.
+    The other methods are `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`. Halves are computed in float32 and
+    give float32. If nothing counts, the mean is 0. A target out of range is an IndexError; where nobody may look
+    (devices, tracing), its row is NaN.
+
+    Gradients: with :math:`dz = p - e_y`, :math:`dh = dz\,W`, :math:`dW = dz^T h`, :math:`db = \sum dz`.
+
+    References
+    ----------
+    Bridle (1990), Probabilistic interpretation of feedforward classification network outputs. Press & Wolf (2017),
+    Using the output embedding to improve language models (shared weights). EACL. arXiv:1608.05859. Wijmans et al.
+    (2025), Cut your losses in large-vocabulary language models. arXiv:2411.09009.
+
+    See Also
+    --------
+    softargmax.nn.LinearCrossEntropyLoss : the loss alone, with label smoothing, z-loss and more.
+
+    Examples
+    --------
+    >>> import torch, softargmax
+    >>> embedding = torch.nn.Embedding(10, 4)
+    >>> layer = softargmax.nn.FullSoftmax(4, 10, weight=embedding.weight)
+    >>> loss = layer(torch.zeros(2, 4), torch.tensor([3, 9]))
+    >>> loss, torch.tensor(10.0).log()
+    (tensor(2.3026, grad_fn=<...>), tensor(2.3026))
+    """
+
+    def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
+        h, rows, y = self._given(hidden, target)
+        if self.reduction == "none" or y.wrong is not None:
+            return self._reduced(self._losses(h, y), rows, y)
+        counted = torch.where(y.counted, y.classes, IGNORE)  # of one number the gradients come with the value
+        loss: Tensor = linear_cross_entropy(h, self.weight, counted, bias=self.bias, reduction=self.reduction)
+        return loss
+
+    def _losses(self, h: Tensor, y: Targets) -> Tensor:
+        return 0.0 - self._log_p_of(h, y)

@@ -1,0 +1,283 @@
+"""What all layers for large vocabularies share: their interface, checks of rows and targets, reductions."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from softargmax.core import arrays, check, seeds
+from softargmax.core.dispatch import readable
+from softargmax.core.targets import IGNORE, REDUCTIONS, in_range, integer, one_of
+from softargmax.sample import categorical
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SIZE = 1 << 23
+"""Numbers to a block of rows that are normalised, searched or drawn together."""
+
+
+class TopK(NamedTuple):
+    """What `topk` of a layer returns: log-probabilities, the largest first, and their classes.
+
+    Examples
+    --------
+    >>> import torch, softargmax
+    >>> from softargmax.output import Tree
+    >>> layer = softargmax.nn.HierarchicalSoftmax(4, Tree.balanced(3))
+    >>> layer.topk(torch.zeros(1, 4), 2).index
+    tensor([[0, 1]])
+    """
+
+    values: Any
+    index: Any
+
+
+class Targets(NamedTuple):
+    """Targets (N,), 0 where they do not count; which count; where nobody has looked, which are out of range."""
+
+    classes: Tensor
+    counted: Tensor
+    wrong: Tensor | None
+
+
+def blocks(n: int, width: int) -> Iterator[slice]:
+    """Rows of so many numbers each, a few at a time."""
+    step = max(1, _SIZE // max(1, width))
+    return (slice(start, start + step) for start in range(0, n, step))
+
+
+class OutputLayer(nn.Module, ABC):
+    r"""What every layer of this room answers to.
+
+    .. math:: \text{layer}(h, y) = \text{loss}, \qquad \log p(\cdot \mid h), \qquad \log p(y \mid h)
+
+    Parameters
+    ----------
+    dim : int
+        D, the length of the hidden vectors h.
+    classes : int
+        K.
+    reduction : {"mean", "sum", "none"}
+        The loss is the mean over the rows that count, their sum, or one number per row.
+    ignore_index : int
+        Rows with this target count nothing.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of a wrong kind or out of its range.
+
+    Notes
+    -----
+    A layer is called with hidden vectors (..., D) and targets (...), integers, and returns the loss. The other methods
+    are `log_prob`, `log_prob_of`, `topk` and `sample`. Halves are computed in float32 and give float32. If nothing
+    counts, the mean is 0. A target out of range is an IndexError; where nobody may look (devices, tracing), its row is
+    NaN.
+
+    References
+    ----------
+    Chen, Grangier & Auli (2016), Strategies for training large vocabulary neural language models, section 2. ACL.
+    arXiv:1512.04906.
+
+    Examples
+    --------
+    >>> import torch, softargmax
+    >>> isinstance(softargmax.nn.FullSoftmax(4, 10), softargmax.nn.OutputLayer)
+    True
+    """
+
+    def __init__(self, dim: int, classes: int, *, reduction: str = "mean", ignore_index: int = IGNORE) -> None:
+        super().__init__()
+        self.dim, self.classes = _size(dim, "dim"), _size(classes, "classes")
+        self.reduction = one_of(reduction, "reduction", REDUCTIONS)
+        self.ignore_index = integer(ignore_index, "ignore_index")
+
+    # --- what a layer says of itself ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _losses(self, h: Tensor, y: Targets) -> Tensor:
+        """The loss of every row, (N,), whatever in those that do not count."""
+
+    @abstractmethod
+    def _log_p(self, h: Tensor) -> Tensor:
+        """The log-probabilities of all classes, (N, K)."""
+
+    @abstractmethod
+    def _log_p_of(self, h: Tensor, y: Targets) -> Tensor:
+        """The log-probability of a class of each row, (N,), whatever in those that do not count."""
+
+    # --- what it computes ---------------------------------------------------------------------------------------------
+
+    def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
+        h, rows, y = self._given(hidden, target)
+        return self._reduced(self._losses(h, y), rows, y)
+
+    def log_prob(self, hidden: Tensor) -> Tensor:
+        """The log-probabilities of all classes, (..., K)."""
+        h, rows = self._rows(hidden)
+        parts = [slice(None)]
+        if not torch.is_grad_enabled() and readable(h):
+            parts = list(blocks(len(h), 4 * self.classes)) or parts
+        return torch.cat([self._log_p(h[part]) for part in parts]).reshape(*rows, self.classes)
+
+    def log_prob_of(self, hidden: Tensor, target: Tensor) -> Tensor:
+        """The log-probability of one class of each row, (...); 0 where the target is ignored."""
+        h, rows, y = self._given(hidden, target)
+        return _blanked(self._log_p_of(h, y), y).reshape(rows)
+
+    @torch.no_grad()
+    def topk(self, hidden: Tensor, k: int) -> TopK:
+        """The k likeliest classes of each row and their log-probabilities.
+
+        Parameters
+        ----------
+        hidden : Tensor
+            (..., D).
+        k : int
+            From 1 to K.
+
+        Returns
+        -------
+        TopK
+            values and index, (..., k), the largest first. In a row that meets NaN they are NaN and -1. No gradient:
+            `log_prob_of` has one.
+        """
+        h, rows = self._rows(hidden)
+        n = integer(k, "k")
+        if not 1 <= n <= self.classes:
+            raise ValueError(f"k: {n}; it may be from 1 to {self.classes}")
+        return TopK(*(x.reshape(*rows, n) for x in self._likeliest(h, n)))
+
+    @torch.no_grad()
+    def sample(
+        self,
+        hidden: Tensor,
+        seed: int | None = None,
+        *,
+        stream: Any = None,
+        generator: Any = None,
+    ) -> Tensor:
+        """A class drawn for each row, (...).
+
+        Parameters
+        ----------
+        hidden : Tensor
+            (..., D).
+        seed, stream, generator
+            As in `softargmax.categorical`: a row's draw depends on its h, the seed and its stream, on nothing else.
+
+        Returns
+        -------
+        Tensor
+            int64.
+
+        Raises
+        ------
+        ValueError
+            If a row meets NaN (it is named); where nobody may look, its class is -1.
+        """
+        h, rows = self._rows(hidden)
+        drawn = self._drawn(h, seeds.source(hidden, rows, seed, stream, generator))
+        if readable(h) and bool((drawn < 0).any()):
+            row = int((drawn < 0).nonzero()[0])
+            raise ValueError(f"hidden: row {row} meets NaN; there is no distribution to draw from")
+        return drawn.reshape(rows)
+
+    # --- from all log-probabilities, where a layer knows nothing better -----------------------------------------------
+
+    def _likeliest(self, h: Tensor, k: int) -> TopK:
+        values, index = h.new_empty(len(h), k), torch.empty(len(h), k, dtype=torch.int64, device=h.device)
+        for part in blocks(len(h), self.classes):
+            values[part], index[part] = _best(self._log_p(h[part]), k)
+        return TopK(values, index)
+
+    def _drawn(self, h: Tensor, source: seeds.Source) -> Tensor:
+        """A class for every row, -1 where it meets NaN."""
+        drawn = torch.empty(len(h), dtype=torch.int64, device=h.device)
+        seed = int(source.seed) % seeds.SEEDS
+        for part in blocks(len(h), self.classes):
+            log_p = self._log_p(h[part])
+            stream = torch.arange(len(h), device=h.device) if source.stream is None else source.stream
+            sound = ~log_p.isnan().any(1, keepdim=True)
+            found = categorical(torch.where(sound, log_p, 0), seed=seed, stream=stream[part])
+            drawn[part] = torch.where(sound[:, 0], found, -1)
+        return drawn
+
+    # --- arguments ----------------------------------------------------------------------------------------------------
+
+    def _reduced(self, losses: Tensor, rows: tuple[int, ...], y: Targets) -> Tensor:
+        losses = _blanked(losses, y)
+        if self.reduction == "none":
+            return losses.reshape(rows)
+        return losses.sum() / y.counted.sum().clamp(min=1) if self.reduction == "mean" else losses.sum()
+
+    def _given(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, tuple[int, ...], Targets]:
+        """Hidden vectors, the rows' shape, and targets; what a row holds that does not count is not to be met."""
+        h, rows = self._rows(hidden)
+        y = targets_of(target, h.detach(), rows, self.classes, self.ignore_index)
+        if y.wrong is not None or not bool(y.counted.all()):
+            h = torch.where(y.counted[:, None], h, 0)
+        return h, rows, y
+
+    def _rows(self, hidden: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        """Hidden vectors (N, D), in float32 at least, and the rows' shape."""
+        if not isinstance(hidden, Tensor):
+            raise TypeError(f"hidden: {type(hidden).__name__}; it may be a tensor")
+        h = check.scores(hidden, "hidden")
+        if not h.ndim or h.shape[-1] != self.dim:
+            raise ValueError(f"hidden: shape {tuple(h.shape)}; it may be (..., {self.dim})")
+        own = next(self.parameters())
+        if h.device != own.device:
+            raise ValueError(f"hidden: on {h.device}; here it may be on {own.device}")
+        wide = torch.float64 if torch.float64 in (h.dtype, own.dtype) else torch.float32
+        rows = tuple(h.shape[:-1])
+        return h.reshape(-1, self.dim).to(wide), rows
+
+
+def targets_of(target: Any, like: Tensor, rows: tuple[int, ...], classes: int, ignore_index: int) -> Targets:
+    """Targets as a caller gives them, checked."""
+    target = arrays.like(target, like, "target")
+    if arrays.dtype_name(target.dtype) not in arrays.INTEGERS - {"bool"}:
+        raise TypeError(f"target: dtype {target.dtype}; it may be integers, one per row")
+    if tuple(target.shape) != rows:
+        raise ValueError(f"target: shape {tuple(target.shape)}; it may be that of the rows, {rows}")
+    y = target.to(torch.int64).reshape(-1)
+    ignored = y == ignore_index
+    outside = ((y < 0) | (y >= classes)) & ~ignored
+    looked = readable(y) and y.is_cpu
+    if looked:
+        in_range(target, classes, ignore_index, "target")
+    counted = ~(ignored | outside)
+    return Targets(torch.where(counted, y, 0), counted, None if looked else outside)
+
+
+def _blanked(found: Tensor, y: Targets) -> Tensor:
+    """0 where a row is ignored, NaN where its target is out of range."""
+    found = torch.where(y.counted, found, 0)
+    return found if y.wrong is None else torch.where(y.wrong, torch.nan, found)
+
+
+def _best(log_p: Tensor, k: int) -> TopK:
+    values, index = log_p.topk(k, 1)
+    strange = log_p.isnan().any(1, keepdim=True)
+    return TopK(torch.where(strange, math.nan, values), torch.where(strange, -1, index))
+
+
+def _size(value: Any, name: str) -> int:
+    found = integer(value, name)
+    if found < 1:
+        raise ValueError(f"{name}: {found}; it may be 1 or more")
+    return found
+
+
+def float_dtype(dtype: Any) -> torch.dtype | None:
+    """A dtype that parameters may have."""
+    if dtype is not None and arrays.dtype_name(dtype) not in arrays.FLOATS:
+        raise TypeError(f"dtype: {dtype}; it may be float16, bfloat16, float32 or float64")
+    found: torch.dtype | None = dtype
+    return found
