@@ -1,11 +1,11 @@
-"""Put the committed measurements into README.md, docs/speed.md and docs/sparse.md: no figure in them is typed by hand.
+"""Put the committed measurements into README.md and docs/{speed,sparse,output}.md: no figure there is typed by hand.
 
     python tools/tables.py            write
     python tools/tables.py --check    exit with 1 if a page and its measurements differ
 
-Reads bench/results/accuracy.json (`make accuracy`), sparse_accuracy.json, and every other file there that holds the
-results of a bench. In README.md and docs/sparse.md a table stands between `<!-- table: NAME -->` and
-`<!-- end table -->`.
+Reads bench/results/accuracy.json (`make accuracy`), sparse_accuracy.json, output_bias.json, and every other file there
+that holds the results of a bench. In README.md, docs/sparse.md and docs/output.md a table stands between
+`<!-- table: NAME -->` and `<!-- end table -->`.
 """
 
 from __future__ import annotations
@@ -92,6 +92,17 @@ def sparse_accuracy() -> str:
     ]
     head = ["order", *(f"{side}, ulp" for side in sides), *(f"{side}, zeros wrong" for side in sides)]
     return f"{table(head, rows)}\n\n{measured_on(record)}"
+
+
+def output_bias() -> str:
+    """Give how far the mean gradient of each loss that samples is from the full softmax's, over the number of draws."""
+    record = load(RESULTS / "output_bias.json")
+    if record is None:
+        return NOT_YET
+    found = record["bias"]
+    draws = list(next(iter(found.values())))
+    rows = [[name, *(f"{row[n][0]:.3f} ({row[n][1]:.3f})" for n in draws)] for name, row in found.items()]
+    return f"{table(['draws', *draws], rows)}\n\n{measured_on(record)}"
 
 
 # --- speed -----------------------------------------------------------------------------------------------------------
@@ -214,11 +225,12 @@ def pages() -> dict[Path, str]:
     """Return the pages as they should be."""
     readme = ROOT / "README.md"
     text = insert(readme.read_text(encoding="utf-8"), "accuracy", accuracy())
-    sparse = ROOT / "docs" / "sparse.md"
+    sparse, output = ROOT / "docs" / "sparse.md", ROOT / "docs" / "output.md"
     return {
         readme: insert(text, "speed", speed()),
         ROOT / "docs" / "speed.md": speed_page(),
         sparse: insert(sparse.read_text(encoding="utf-8"), "sparse accuracy", sparse_accuracy()),
+        output: insert(output.read_text(encoding="utf-8"), "output bias", output_bias()),
     }
 
 

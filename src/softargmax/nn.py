@@ -9,9 +9,15 @@ if TYPE_CHECKING:
     from softargmax.attend.modules import Attention
     from softargmax.loss.modules import CrossEntropyLoss, LinearCrossEntropyLoss
     from softargmax.normalize.modules import LogSoftmax, Softmax
+    from softargmax.output.torch_adaptive import AdaptiveSoftmax
+    from softargmax.output.torch_contrast import NCE, NegativeSampling
+    from softargmax.output.torch_differentiated import DifferentiatedSoftmax
     from softargmax.output.torch_full import FullSoftmax
     from softargmax.output.torch_hierarchical import HierarchicalSoftmax
+    from softargmax.output.torch_importance import ImportanceSampledSoftmax
     from softargmax.output.torch_layer import OutputLayer
+    from softargmax.output.torch_sampled import SampledSoftmax
+    from softargmax.output.torch_target import TargetSampledSoftmax
     from softargmax.sample.modules import GumbelSoftmax
     from softargmax.sparse.modules import Entmax, EntmaxLoss, Sparsemax, SparsemaxLoss
 
@@ -20,27 +26,40 @@ _HOME = {
     "softargmax.loss.modules": ("CrossEntropyLoss", "LinearCrossEntropyLoss"),
     "softargmax.normalize.modules": ("LogSoftmax", "Softmax"),
     "softargmax.sparse.modules": ("Entmax", "EntmaxLoss", "Sparsemax", "SparsemaxLoss"),
+    "softargmax.output.torch_adaptive": ("AdaptiveSoftmax",),
+    "softargmax.output.torch_contrast": ("NCE", "NegativeSampling"),
+    "softargmax.output.torch_differentiated": ("DifferentiatedSoftmax",),
     "softargmax.output.torch_full": ("FullSoftmax",),
     "softargmax.output.torch_hierarchical": ("HierarchicalSoftmax",),
+    "softargmax.output.torch_importance": ("ImportanceSampledSoftmax",),
     "softargmax.output.torch_layer": ("OutputLayer",),
+    "softargmax.output.torch_sampled": ("SampledSoftmax",),
+    "softargmax.output.torch_target": ("TargetSampledSoftmax",),
     "softargmax.sample.modules": ("GumbelSoftmax",),
 }
 _home_of = {name: home for home, names in _HOME.items() for name in names}
 
 __all__ = [
+    "NCE",
+    "AdaptiveSoftmax",
     "Attention",
     "CrossEntropyLoss",
+    "DifferentiatedSoftmax",
     "Entmax",
     "EntmaxLoss",
     "FullSoftmax",
     "GumbelSoftmax",
     "HierarchicalSoftmax",
+    "ImportanceSampledSoftmax",
     "LinearCrossEntropyLoss",
     "LogSoftmax",
+    "NegativeSampling",
     "OutputLayer",
+    "SampledSoftmax",
     "Softmax",
     "Sparsemax",
     "SparsemaxLoss",
+    "TargetSampledSoftmax",
 ]
 
 

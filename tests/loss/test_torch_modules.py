@@ -91,3 +91,14 @@ def test_export() -> None:
     z = cases.draw(3, 4)
     program = torch.export.export(s.nn.CrossEntropyLoss(temperature=3.0), (z, Y))
     torch.testing.assert_close(program.module()(z, Y), s.cross_entropy(z, Y, temperature=3.0))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_empty_batch_has_a_gradient_of_zeros(dtype, reduction):
+    h, w, z = (torch.ones(shape, dtype=dtype, requires_grad=True) for shape in ((0, 3), (5, 3), (0, 5)))
+    y = torch.zeros(0, dtype=torch.int64)
+    s.linear_cross_entropy(h, w, y, reduction=reduction).sum().backward()
+    s.cross_entropy(z, y, reduction=reduction).sum().backward()
+    assert not w.grad.any()
+    assert h.grad.shape == (0, 3)

@@ -85,8 +85,8 @@ def test_the_loss_needs_no_row_of_all_classes() -> None:
 def test_the_definition_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden, y = layer_of(counted(60), reduction="none"), drawn(9, 5, dtype=torch.float32), torch.arange(9)
     tables = hierarchical.Paths(layer.offsets, layer.path_nodes, layer.path_signs)
-    pairs = paths.pairs_of(tables, y, torch.ones(9, dtype=torch.bool), layer.tree.depth, hidden.dtype)
-    found = rows._definition(hidden, layer.weight, layer.bias, pairs.nodes, pairs.rows, pairs.offsets)
+    pairs, _ = paths.pairs_of(tables, y, torch.ones(9, dtype=torch.bool), layer.tree.depth)
+    found = rows._definition(hidden, layer.weight, layer.bias, *pairs)
     torch.testing.assert_close(found, rows.pair_scores(hidden, layer.weight, layer.bias, pairs, sparse=False))
     native = layer.log_prob(hidden)
     monkeypatch.setattr(rows, "_Scores", None)

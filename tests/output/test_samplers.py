@@ -252,9 +252,9 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: LogUniform(-3), ValueError, "classes: -3"),
     (lambda: Learned(2.0), TypeError, "classes: 2.0; it may be an integer"),  # type: ignore[arg-type]
     (lambda: Uniform(2**31), ValueError, "classes: 2147483648"),
-    (lambda: Unigram([1, -2]), ValueError, "counts: -2.0 at 1; each may be 0 or"),
-    (lambda: Unigram([1, math.nan]), ValueError, "counts: nan at 1"),
-    (lambda: Unigram([math.inf, 1]), ValueError, "counts: inf at 0"),
+    (lambda: Unigram([1, -2]), ValueError, "counts: -2 for class 1; it may be 0 or"),
+    (lambda: Unigram([1, math.nan]), ValueError, "counts: nan for class 1"),
+    (lambda: Unigram([math.inf, 1]), ValueError, "counts: inf for class 0"),
     (lambda: Unigram([0, 0]), ValueError, "counts: all are 0"),
     (lambda: Unigram([[1, 2]]), ValueError, r"counts: shape \(1, 2\); it may be \(K,\)"),
     (lambda: Unigram(3), ValueError, r"counts: shape \(\)"),
@@ -280,7 +280,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: learned().observe([7]), IndexError, r"targets: 7 at \(0,\); it may be from 0 to 6"),
     (lambda: learned().observe([0.0]), TypeError, "targets: dtype float64"),
     (lambda: Learned(3).load_state_dict({"counts": [1, 2]}), ValueError, "state.'counts'.: of 2 classes; .* has 3"),
-    (lambda: Learned(2).load_state_dict({"counts": [1, -2]}), ValueError, "state.'counts'.: -2.0 at 1"),
+    (lambda: Learned(2).load_state_dict({"counts": [1, -2]}), ValueError, "state.'counts'.: -2 for class 1"),
     (lambda: Learned(2).load_state_dict({"count": [1, 2]}), ValueError, r"state: it holds \['count'\]; it may hold"),
 ]
 

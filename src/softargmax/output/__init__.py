@@ -5,8 +5,23 @@
 Samplers and trees are NumPy's (`samplers.py`, `tree.py`); the layers are torch modules, in `softargmax.nn`.
 """
 
+from softargmax.output.cutoffs import StepCost, adaptive_cutoffs
 from softargmax.output.nodes import Paths
+from softargmax.output.partition import Partition, partitions
 from softargmax.output.samplers import Learned, LogUniform, Negatives, Sampler, Uniform, Unigram
 from softargmax.output.tree import Tree
 
-__all__ = ["Learned", "LogUniform", "Negatives", "Paths", "Sampler", "Tree", "Uniform", "Unigram"]
+__all__ = [
+    "Learned",
+    "LogUniform",
+    "Negatives",
+    "Partition",
+    "Paths",
+    "Sampler",
+    "StepCost",
+    "Tree",
+    "Uniform",
+    "Unigram",
+    "adaptive_cutoffs",
+    "partitions",
+]

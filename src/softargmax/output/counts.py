@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax.core import check
-from softargmax.core.dispatch import as_array
+from softargmax.core import arrays, check
+from softargmax.core.dispatch import device_of, is_torch, namespace
 from softargmax.core.targets import integer
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from softargmax.output.bits import Floats, Ints
 
 MOST = (1 << 31) - 1  # classes and draws
@@ -27,11 +29,18 @@ def number_of_classes(classes: Any) -> int:
 
 
 def on_host(values: Any, name: str) -> Any:
-    """An array, a tensor in CPU memory, numbers or a sequence as a NumPy array."""
-    try:
-        return np.asarray(as_array(values, name))
-    except (TypeError, RuntimeError) as error:
-        raise TypeError(f"{name}: {type(values).__name__} that cannot be made a NumPy array: {error}") from None
+    """Values of any library as a NumPy array; halves that NumPy lacks in float32."""
+    values = arrays.dense(arrays.array_of(values, name), name)
+    if is_torch(values):
+        values = values.detach().cpu()
+        values = (values.float() if arrays.dtype_name(values.dtype) == "bfloat16" else values).numpy()
+    return np.asarray(values)
+
+
+def beside(found: Floats | Ints, like: Any, name: str) -> Any:
+    """What was found on the host, as an array of the library and on the device of another one."""
+    like = arrays.array_of(like, name)
+    return found if isinstance(like, np.ndarray) else namespace(like).asarray(found, device=device_of(like))
 
 
 def classes_of(index: Any, name: str, classes: int) -> Ints:
@@ -47,19 +56,18 @@ def classes_of(index: Any, name: str, classes: int) -> Ints:
     return asked
 
 
-def counts_of(counts: Any, name: str) -> Floats:
+def counts_of(counts: Any, name: str = "counts") -> NDArray[Any]:
     """Counts, one per class, finite and at least 0."""
-    found = on_host(counts, name)
+    found: NDArray[Any] = on_host(counts, name)
     if found.dtype.kind not in "biuf":
         raise TypeError(f"{name}: dtype {found.dtype}; it may be integers or floats")
     if found.ndim != 1 or not 1 <= found.size <= MOST:
         raise ValueError(f"{name}: shape {found.shape}; it may be (K,), one per class, K from 1 to 2^31 - 1")
-    values: Floats = found.astype(np.float64)
-    wrong = ~((values >= 0.0) & (values < np.inf))
+    wrong = ~((found >= 0) & (found < np.inf))
     if wrong.any():
         place = int(np.argmax(wrong))
-        raise ValueError(f"{name}: {values[place]} at {place}; each may be 0 or a finite number above it")
-    return values
+        raise ValueError(f"{name}: {found[place]} for class {place}; it may be 0 or a finite number above it")
+    return found
 
 
 def powers(counts: Floats, power: float) -> Floats:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax.core import arrays, check, philox
-from softargmax.core.dispatch import is_torch
+from softargmax.core import check, philox
+from softargmax.output.counts import on_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,23 +24,13 @@ if TYPE_CHECKING:
 # --- what is given ----------------------------------------------------------------------------------------------------
 
 
-def numpy_of(values: Any, name: str) -> NDArray[Any]:
-    """Values of any library as a NumPy array."""
-    values = arrays.dense(arrays.array_of(values, name), name)
-    if is_torch(values):
-        values = values.detach().cpu()
-        values = (values.float() if arrays.dtype_name(values.dtype) == "bfloat16" else values).numpy()
-    array: NDArray[Any] = np.asarray(values)
-    return array
-
-
 def children_of(values: Any) -> Integers:
     """A copy of a tree's children, after a look whether they are a tree's."""
-    found = numpy_of(values, "children")
+    found = on_host(values, "children")
     if found.dtype.kind not in "iu" or found.ndim != 2 or found.shape[1] != 2:
         error = ValueError if found.dtype.kind in "iu" else TypeError
         raise error(f"children: dtype {found.dtype}, shape {found.shape}; it may be integers, (K - 1, 2)")
-    children = found.astype(np.int64)
+    children: Integers = found.astype(np.int64)
     flat = children.reshape(-1)
     (places,) = np.nonzero(flat >= 0)
     if not np.array_equal(flat[places], np.arange(1, len(found))) or np.any(places >> 1 >= flat[places]):
@@ -51,23 +41,9 @@ def children_of(values: Any) -> Integers:
     return children
 
 
-def counts_of(values: Any) -> NDArray[Any]:
-    """Counts, one per class and at least 0."""
-    found = numpy_of(values, "counts")
-    if found.dtype.kind not in "biuf":
-        raise TypeError(f"counts: dtype {found.dtype}; it may be integers or floats")
-    if found.ndim != 1 or not found.size:
-        raise ValueError(f"counts: shape {found.shape}; it may be (K,), one per class")
-    wrong = ~((found >= 0) & (found < np.inf))
-    if np.any(wrong):
-        place = int(np.argmax(wrong))
-        raise ValueError(f"counts: {found[place]} for class {place}; it may be 0 or a finite number above it")
-    return found
-
-
 def points_of(values: Any) -> NDArray[Any]:
     """Vectors, one per class, moved and scaled to lie around 0 and within 1."""
-    found = numpy_of(values, "weights")
+    found = on_host(values, "weights")
     if found.ndim != 2 or not len(found):
         raise ValueError(f"weights: shape {found.shape}; it may be (K, D), a vector for each class")
     found = check.scores(found, "weights")
@@ -84,7 +60,7 @@ def clusters_of(values: Any) -> Any:
     """Nested clusters as they are; of each class's cluster's number the clusters, in the order of their numbers."""
     if isinstance(values, (list, tuple)) and any(map(_is_cluster, values)):
         return values
-    found = numpy_of(values, "clusters")
+    found = on_host(values, "clusters")
     if found.ndim > 1:
         return found
     if found.dtype.kind not in "iu" or not found.size or not found.ndim:

@@ -123,7 +123,7 @@ class Learned(Sampler):
         """
         if set(state) != {"counts"}:
             raise ValueError(f"state: it holds {sorted(map(str, state))}; it may hold 'counts' and nothing else")
-        counts = counts_of(state["counts"], "state['counts']")
+        counts = counts_of(state["counts"], "state['counts']").astype(np.float64)
         if counts.size != self._classes:
             raise ValueError(f"state['counts']: of {counts.size} classes; this sampler has {self._classes}")
         self._put(counts)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from softargmax.output import growth
+from softargmax.output.counts import counts_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -129,7 +130,7 @@ class Nodes:
         >>> Tree.huffman(counts).expected_depth(counts), Tree.balanced(5).expected_depth(counts)
         (1.875, 2.125)
         """
-        found = growth.counts_of(counts).astype(np.float64)
+        found = counts_of(counts).astype(np.float64)
         if found.shape != self._depths.shape:
             raise ValueError(f"counts: shape {found.shape}; it may be one per class, ({self.classes},)")
         if not np.any(found):

@@ -10,7 +10,7 @@ import numpy as np
 from softargmax.core.seeds import seed_of
 from softargmax.core.targets import integer
 from softargmax.output import bits
-from softargmax.output.counts import MOST, classes_of
+from softargmax.output.counts import MOST, beside, classes_of
 from softargmax.output.inclusion import inclusion_probabilities
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Sampler(ABC):
             self._q.setflags(write=False)
         return self._q
 
-    def log_probabilities(self, index: Any) -> Floats:
+    def log_probabilities(self, index: Any) -> Any:
         """Look up log q of classes.
 
         Parameters
@@ -117,8 +117,8 @@ class Sampler(ABC):
 
         Returns
         -------
-        ndarray of float64
-            Of index's shape; -inf for a class that is never drawn.
+        array of float64
+            Of index's shape, library and device; -inf for a class that is never drawn.
 
         Raises
         ------
@@ -129,9 +129,9 @@ class Sampler(ABC):
         """
         with np.errstate(divide="ignore"):
             found: Floats = np.log(self.probabilities[classes_of(index, "index", self._classes)])
-        return found
+        return beside(found, index, "index")
 
-    def expected(self, index: Any, n: int, *, unique: bool = False) -> Floats:
+    def expected(self, index: Any, n: int, *, unique: bool = False) -> Any:
         """How often classes are expected among n draws.
 
         Parameters
@@ -145,8 +145,8 @@ class Sampler(ABC):
 
         Returns
         -------
-        ndarray of float64
-            Of index's shape: n q, or with `unique` the probability to be among n distinct draws.
+        array of float64
+            Of index's shape, library and device: n q, or with `unique` the probability to be among n distinct draws.
 
         Raises
         ------
@@ -158,9 +158,9 @@ class Sampler(ABC):
             If an argument is of a wrong kind.
         """
         found = classes_of(index, "index", self._classes)
-        return self._expected(found, self._number(n, unique=unique), unique=unique)
+        return beside(self._expected(found, self._number(n, unique=unique), unique=unique), index, "index")
 
-    def draw(self, n: int, *, seed: int, stream: int = 0, unique: bool = False) -> Negatives:
+    def draw(self, n: int, *, seed: int, stream: int = 0, unique: bool = False, like: Any = None) -> Negatives:
         """Draw n classes.
 
         Parameters
@@ -173,6 +173,8 @@ class Sampler(ABC):
             Which of the seed's streams of random numbers, any integer of 64 bits: the number of the step, say.
         unique : bool
             Whether the draws are distinct (see the Notes of `Sampler`).
+        like : array, optional
+            The results are of its library and on its device; without it, NumPy's.
 
         Returns
         -------
@@ -191,7 +193,8 @@ class Sampler(ABC):
             raise TypeError("seed: None; it may be an integer from 0 to 2^64 - 1")
         key, stream = seed_of(np.empty(0), seed, None), integer(stream, "stream")
         index = self._distinct(n, key, stream) if unique else self._choose(bits.numbers(key, stream, 0, n))
-        return Negatives(index, np.log(self._expected(index, n, unique=unique)))
+        found = Negatives(index, np.log(self._expected(index, n, unique=unique)))
+        return found if like is None else Negatives(*(beside(one, like, "like") for one in found))
 
     def _number(self, n: Any, *, unique: bool) -> int:
         number = integer(n, "n")

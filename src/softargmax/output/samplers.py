@@ -156,7 +156,7 @@ class Unigram(Sampler):
     """
 
     def __init__(self, counts: Any, *, power: float = 0.75) -> None:
-        found, a = counts_of(counts, "counts"), finite(power, "power")
+        found, a = counts_of(counts).astype(np.float64), finite(power, "power")
         if not found.any():
             raise ValueError("counts: all are 0; at least one has to be above 0")
         super().__init__(found.size)

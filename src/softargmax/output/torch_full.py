@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,17 @@ from softargmax.output.torch_layer import OutputLayer, Targets, float_dtype
 from softargmax.output.torch_rows import scores
 
 __all__ = ["FullSoftmax", "LinearLayer"]
+
+
+class LinearKeywords(TypedDict, total=False):
+    """What every layer of linear scores takes by name."""
+
+    bias: bool
+    weight: nn.Parameter | None
+    reduction: str
+    ignore_index: int
+    device: Any
+    dtype: torch.dtype | None
 
 
 class LinearLayer(OutputLayer):
@@ -138,9 +149,9 @@ class FullSoftmax(LinearLayer):
     """
 
     def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
-        h, rows, y = self._given(hidden, target)
+        h, shape, y = self._given(hidden, target)
         if self.reduction == "none" or y.wrong is not None:
-            return self._reduced(self._losses(h, y), rows, y)
+            return self._reduced(self._losses(h, y), shape, y)
         counted = torch.where(y.counted, y.classes, IGNORE)  # of one number the gradients come with the value
         loss: Tensor = linear_cross_entropy(h, self.weight, counted, bias=self.bias, reduction=self.reduction)
         return loss

@@ -148,8 +148,8 @@ class HierarchicalSoftmax(OutputLayer):
 
     def _losses(self, h: Tensor, y: Targets) -> Tensor:
         paths = Paths(self.offsets, self.path_nodes, self.path_signs)
-        pairs = pairs_of(paths, y.classes, y.counted, self.tree.depth, h.dtype)
-        return path_loss(h, self.weight, self.bias, pairs, sparse=self.sparse)
+        pairs, signs = pairs_of(paths, y.classes, y.counted, self.tree.depth)
+        return path_loss(h, self.weight, self.bias, pairs, signs, sparse=self.sparse)
 
     def _log_p(self, h: Tensor) -> Tensor:
         """One product for all nodes, one sweep over the levels."""

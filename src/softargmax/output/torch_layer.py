@@ -38,11 +38,15 @@ class TopK(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Targets (N,), 0 where they do not count; which count; where nobody has looked, which are out of range."""
+    """Targets (N,), 0 where they do not count, and which do; if nobody may look, which are out of range.
+
+    If one may look, rows that do not count are left out; then `rows` is where the others were among so many.
+    """
 
     classes: Tensor
     counted: Tensor
     wrong: Tensor | None
+    rows: Tensor | None
 
 
 def blocks(n: int, width: int) -> Iterator[slice]:
@@ -114,8 +118,8 @@ class OutputLayer(nn.Module, ABC):
     # --- what it computes ---------------------------------------------------------------------------------------------
 
     def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
-        h, rows, y = self._given(hidden, target)
-        return self._reduced(self._losses(h, y), rows, y)
+        h, shape, y = self._given(hidden, target)
+        return self._reduced(self._losses(h, y), shape, y)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         """The log-probabilities of all classes, (..., K)."""
@@ -127,8 +131,8 @@ class OutputLayer(nn.Module, ABC):
 
     def log_prob_of(self, hidden: Tensor, target: Tensor) -> Tensor:
         """The log-probability of one class of each row, (...); 0 where the target is ignored."""
-        h, rows, y = self._given(hidden, target)
-        return _blanked(self._log_p_of(h, y), y).reshape(rows)
+        h, shape, y = self._given(hidden, target)
+        return back(self._log_p_of(h, y), shape, y)
 
     @torch.no_grad()
     def topk(self, hidden: Tensor, k: int) -> TopK:
@@ -210,19 +214,19 @@ class OutputLayer(nn.Module, ABC):
 
     # --- arguments ----------------------------------------------------------------------------------------------------
 
-    def _reduced(self, losses: Tensor, rows: tuple[int, ...], y: Targets) -> Tensor:
-        losses = _blanked(losses, y)
+    def _reduced(self, losses: Tensor, shape: tuple[int, ...], y: Targets) -> Tensor:
         if self.reduction == "none":
-            return losses.reshape(rows)
-        return losses.sum() / y.counted.sum().clamp(min=1) if self.reduction == "mean" else losses.sum()
+            return back(losses, shape, y)
+        total = _blanked(losses, y).sum()
+        return total / y.counted.sum().clamp(min=1) if self.reduction == "mean" else total
 
     def _given(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, tuple[int, ...], Targets]:
         """Hidden vectors, the rows' shape, and targets; what a row holds that does not count is not to be met."""
-        h, rows = self._rows(hidden)
-        y = targets_of(target, h.detach(), rows, self.classes, self.ignore_index)
-        if y.wrong is not None or not bool(y.counted.all()):
-            h = torch.where(y.counted[:, None], h, 0)
-        return h, rows, y
+        h, shape = self._rows(hidden)
+        y = targets_of(target, h.detach(), shape, self.classes, self.ignore_index)
+        if y.wrong is not None:
+            return torch.where(y.counted[:, None], h, 0), shape, y
+        return h if y.rows is None else h[y.rows], shape, y
 
     def _rows(self, hidden: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         """Hidden vectors (N, D), in float32 at least, and the rows' shape."""
@@ -249,17 +253,26 @@ def targets_of(target: Any, like: Tensor, rows: tuple[int, ...], classes: int, i
     y = target.to(torch.int64).reshape(-1)
     ignored = y == ignore_index
     outside = ((y < 0) | (y >= classes)) & ~ignored
-    looked = readable(y) and y.is_cpu
-    if looked:
-        in_range(target, classes, ignore_index, "target")
     counted = ~(ignored | outside)
-    return Targets(torch.where(counted, y, 0), counted, None if looked else outside)
+    if not (readable(y) and y.is_cpu):
+        return Targets(torch.where(counted, y, 0), counted, outside, None)
+    in_range(target, classes, ignore_index, "target")
+    if bool(counted.all()):
+        return Targets(y, counted, None, None)
+    (kept,) = counted.nonzero(as_tuple=True)
+    return Targets(y[kept], counted[kept], None, kept)
 
 
 def _blanked(found: Tensor, y: Targets) -> Tensor:
     """0 where a row is ignored, NaN where its target is out of range."""
-    found = torch.where(y.counted, found, 0)
-    return found if y.wrong is None else torch.where(y.wrong, torch.nan, found)
+    return found if y.wrong is None else torch.where(y.counted, found, torch.where(y.wrong, torch.nan, 0))
+
+
+def back(found: Tensor, shape: tuple[int, ...], y: Targets) -> Tensor:
+    """A number for every row, of those that were left out 0."""
+    if y.rows is not None:
+        found = found.new_zeros(math.prod(shape)).index_put((y.rows,), found)
+    return _blanked(found, y).reshape(shape)
 
 
 def _best(log_p: Tensor, k: int) -> TopK:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from softargmax.output.nodes import Paths
 
 
-def pairs_of(paths: Paths, target: Tensor, counted: Tensor, depth: int, dtype: torch.dtype) -> Pairs:
-    """The pairs of rows that count; of others none.
+def pairs_of(paths: Paths, target: Tensor, counted: Tensor, depth: int) -> tuple[Pairs, Tensor]:
+    """The pairs of rows that count and their signs; of others none.
 
-    Where values may not be looked at, each row has as many places as the longest path.
+    Where values may not be looked at, each row has as many places as the longest path, and a sign of 0 is no pair.
     """
     n = len(target)
     target = torch.where(counted, target, 0)
@@ -34,17 +34,17 @@ def pairs_of(paths: Paths, target: Tensor, counted: Tensor, depth: int, dtype: t
         rows = rows.repeat_interleave(lengths)
         offsets = lengths.cumsum(0) - lengths
         place = torch.arange(len(rows)) + (begin - offsets)[rows]
-        return Pairs(paths.nodes[place].long(), paths.signs[place].to(dtype), rows, offsets)
+        return Pairs(paths.nodes[place].long(), rows, offsets), paths.signs[place]
     step = torch.arange(depth, device=target.device)
     there = step < lengths[:, None]
     place = torch.where(there, begin[:, None] + step, 0).reshape(-1)
     signs = torch.where(there.reshape(-1), paths.signs[place], 0) if depth else place
     nodes = paths.nodes[place].long() if depth else place
-    return Pairs(nodes, signs.to(dtype), rows.repeat_interleave(depth), rows * depth)
+    return Pairs(nodes, rows.repeat_interleave(depth), rows * depth), signs
 
 
-def path_loss(h: Tensor, weight: Tensor, bias: Tensor | None, pairs: Pairs, *, sparse: bool) -> Tensor:
+def path_loss(h: Tensor, weight: Tensor, bias: Tensor | None, pairs: Pairs, signs: Tensor, *, sparse: bool) -> Tensor:
     """The loss of every row, (N,) in the dtype of h; arguments as of `pair_scores`."""
-    x = pair_scores(h, weight, bias, pairs, sparse=sparse) * pairs.signs
-    terms = torch.where(pairs.signs == 0, 0, functional.logsigmoid(x))
+    x = pair_scores(h, weight, bias, pairs, sparse=sparse) * signs
+    terms = torch.where(signs == 0, 0, functional.logsigmoid(x))
     return 0.0 - h.new_zeros(h.shape[0]).index_add(0, pairs.rows, terms)

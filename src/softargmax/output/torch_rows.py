@@ -26,7 +26,7 @@ _SIZE = 1 << 19
 """Numbers to a chunk of gathered vectors: a few of them stay in the cache."""
 
 
-def _quick(*tensors: Tensor | None) -> bool:
+def quick(*tensors: Tensor | None) -> bool:
     """Whether nobody but this backward records derivatives, and memory may be read."""
     return all_direct(tuple(x.detach() for x in tensors if x is not None)) and asked_for() != "reference"
 
@@ -37,7 +37,7 @@ def _quick(*tensors: Tensor | None) -> bool:
 def scores(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """h W^T + b, (N, K), in the dtype of h; a row's are the same in every batch where the core's own product serves."""
     with without_autocast(h):
-        if not _quick(h, weight, bias):
+        if not quick(h, weight, bias):
             return functional.linear(h, weight.to(h.dtype), None if bias is None else bias.to(h.dtype))
         found: Tensor = _Scores.apply(h, weight, bias)  # type: ignore[no-untyped-call]
     return found
@@ -62,9 +62,9 @@ class _Scores(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         h, weight, bias = ctx.saved_tensors
-        wanted, quick = ctx.needs_input_grad, not torch.is_grad_enabled() and direct(g)
-        dh = (times(g, weight) if quick else g @ weight.to(g.dtype)) if wanted[0] else None
-        dw = (times(g.mT, h) if quick else g.mT @ h).to(weight.dtype) if wanted[1] else None
+        wanted, once = ctx.needs_input_grad, not torch.is_grad_enabled() and direct(g)
+        dh = (times(g, weight) if once else g @ weight.to(g.dtype)) if wanted[0] else None
+        dw = (times(g.mT, h) if once else g.mT @ h).to(weight.dtype) if wanted[1] else None
         return dh, dw, g.sum(0).to(bias.dtype) if wanted[2] else None
 
 
@@ -77,7 +77,7 @@ def gathered(table: Tensor, index: Tensor, *, sparse: bool) -> Tensor:
     sparse: whether the gradient to the table is a sparse tensor of the rows that were met. One that is itself to be
     differentiated is dense.
     """
-    if not _quick(table, index):
+    if not quick(table, index):
         return table[index]
     found: Tensor = _Gathered.apply(sparse, table, index)  # type: ignore[no-untyped-call]
     return found
@@ -107,10 +107,9 @@ class _Gathered(torch.autograd.Function):
 
 
 class Pairs(NamedTuple):
-    """Rows beside the nodes that they meet, row after row, the first of each at `offsets`; a sign of 0: no pair."""
+    """Rows beside the nodes that they meet, row after row, the first of each at `offsets`."""
 
     nodes: Tensor
-    signs: Tensor
     rows: Tensor
     offsets: Tensor
 
@@ -119,13 +118,12 @@ def pair_scores(h: Tensor, weight: Tensor, bias: Tensor | None, pairs: Pairs, *,
     """<h, w> + b of every pair, (P,) in the dtype of h; of sparse gradients see `gathered`.
 
     h (N, D) float32 or float64, weight (nodes, D), bias (nodes,) or None; they may be halves, their rows become h's
-    dtype when they are met. Signs are not looked at.
+    dtype when they are met.
     """
-    nodes, _, rows, offsets = pairs
     with without_autocast(h):
-        if not _quick(h, weight, bias, *pairs):
-            return _definition(h, weight, bias, nodes, rows, offsets)
-        found: Tensor = _PairScores.apply(sparse, h.contiguous(), weight, bias, nodes, rows, offsets)  # type: ignore[no-untyped-call]
+        if not quick(h, weight, bias, *pairs):
+            return _definition(h, weight, bias, *pairs)
+        found: Tensor = _PairScores.apply(sparse, h.contiguous(), weight, bias, *pairs)  # type: ignore[no-untyped-call]
     return found
 
 

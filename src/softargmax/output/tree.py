@@ -10,6 +10,7 @@ from softargmax.core import seeds
 from softargmax.core.dispatch import is_torch
 from softargmax.core.targets import integer
 from softargmax.output import growth
+from softargmax.output.counts import counts_of
 from softargmax.output.nodes import Nodes, Paths
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class Tree(Nodes):
         >>> Tree.huffman([5, 1, 0, 2]).depths
         array([1, 3, 3, 2])
         """
-        return cls(growth.numbered(growth.huffman(growth.counts_of(counts))))
+        return cls(growth.numbered(growth.huffman(counts_of(counts))))
 
     @classmethod
     def from_clusters(cls, clusters: Any, *, counts: Any = None) -> Tree:
@@ -181,7 +182,7 @@ class Tree(Nodes):
         >>> Tree.from_clusters([[0, 1], [[2, 3], [4]]], counts=[1, 1, 1, 1, 9]).depths
         array([2, 2, 3, 3, 2])
         """
-        numbers = None if counts is None else growth.counts_of(counts)
+        numbers = None if counts is None else counts_of(counts)
         children = growth.nested(growth.clusters_of(clusters), None if numbers is None else numbers.tolist())
         if numbers is not None and len(numbers) != len(children) + 1:
             raise ValueError(f"counts: shape {numbers.shape}; it may be one per class, ({len(children) + 1},)")

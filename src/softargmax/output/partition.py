@@ -1,0 +1,89 @@
+"""Slices of the data with few distinct targets each: what target sampling trains on one after the other."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from softargmax.core.targets import integer
+from softargmax.output.counts import on_host
+
+
+class Partition(NamedTuple):
+    """A slice of the data, and the distinct targets in it.
+
+    Examples
+    --------
+    >>> from softargmax.output import partitions
+    >>> partitions([3, 3, 1, 2], most=2)[1].classes
+    array([2])
+    """
+
+    start: int
+    stop: int
+    classes: Any
+
+
+def partitions(targets: Any, *, most: int) -> list[Partition]:
+    r"""Cut the data into consecutive slices with a limited number of distinct targets each.
+
+    .. math:: D = D_1 D_2 \cdots, \qquad |\{y : y \in D_i\}| \le \text{most}, \qquad \text{each as long as can be}
+
+    Parameters
+    ----------
+    targets : array_like of int
+        The targets of the data in their order, (n,).
+    most : int
+        How many distinct ones a slice may have, 1 or more.
+
+    Returns
+    -------
+    list of Partition
+        start, stop, and classes (sorted, distinct) of every slice, for `TargetSampledSoftmax.use`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of a wrong kind or out of its range.
+
+    Notes
+    -----
+    Time is O(n log n). What a loss ignores is a target like others here: it is to be left out before.
+
+    References
+    ----------
+    Jean, Cho, Memisevic & Bengio (2015), On using very large target vocabulary for neural machine translation, section
+    3.1. ACL. arXiv:1412.2007.
+
+    Examples
+    --------
+    >>> from softargmax.output import partitions
+    >>> [(part.start, part.stop) for part in partitions([7, 7, 1, 7, 2, 2, 1], most=2)]
+    [(0, 4), (4, 7)]
+    """
+    y, limit = on_host(targets, "targets"), integer(most, "most")
+    if y.dtype.kind not in "iu" and y.size:
+        raise TypeError(f"targets: dtype {y.dtype}; it may be integers")
+    if y.ndim != 1:
+        raise ValueError(f"targets: shape {y.shape}; it may be (n,), one after the other")
+    if limit < 1:
+        raise ValueError(f"most: {limit}; it may be 1 or more")
+    before = _before(y)
+    found: list[Partition] = []
+    start = 0
+    while start < y.size:
+        (fresh,) = np.nonzero(before[start:] < start)  # first of their class in a slice that begins here
+        stop = start + int(fresh[limit]) if fresh.size > limit else y.size
+        found.append(Partition(start, stop, np.unique(y[start:stop])))
+        start = stop
+    return found
+
+
+def _before(y: Any) -> Any:
+    """Where each target stood the last time, or -1."""
+    order = np.argsort(y, kind="stable")
+    before = np.full(y.size, -1)
+    same = y[order[1:]] == y[order[:-1]]
+    before[order[1:][same]] = order[:-1][same]
+    return before

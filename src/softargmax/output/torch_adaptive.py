@@ -1,0 +1,288 @@
+"""The adaptive softmax: frequent classes at full width, rare ones in clusters that are opened when they are met."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from softargmax.core import check, seeds
+from softargmax.core.targets import IGNORE
+from softargmax.output.cutoffs import BATCH, adaptive_cutoffs, integers, ranked, widths
+from softargmax.output.torch_clusters import Cluster, Clusters, all_log_p, descend, likeliest
+from softargmax.output.torch_layer import Targets, TopK, blocks, float_dtype
+from softargmax.output.torch_ranked import Part, RankedLayer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["AdaptiveSoftmax"]
+
+
+class AdaptiveSoftmax(RankedLayer):
+    r"""A softmax over the frequent classes and one token for each cluster of rare ones; a softmax in each cluster.
+
+    .. math:: p(y \mid h) = \mathrm{softmax}(W_0 h + b_0)_y \ \text{for the frequent}, \qquad
+        p(y \mid h) = \mathrm{softmax}(W_0 h + b_0)_{\text{token}(i)}\ \mathrm{softmax}(W_i P_i h + b_i)_y
+        \ \text{in cluster } i
+
+    A loss costs the head, and the cluster of its target if that is rare. :math:`P_i` makes :math:`D / v^i` numbers of
+    h, so that the rare classes, of which there are most, have short vectors.
+
+    Parameters
+    ----------
+    dim : int
+        D, the length of the hidden vectors h.
+    classes : int
+        K. Class 0 is the most frequent, class K - 1 the rarest; `from_counts` takes classes in any order.
+    cutoffs : sequence of int
+        Where clusters begin, rising, from 1 to K - 1; the frequent classes are those below the first. Without any, all
+        are in the head: the full softmax.
+    div_value : float
+        v.
+    head_bias, tail_bias : bool
+        Whether there are b in the head, and in the clusters.
+    reduction : {"mean", "sum", "none"}
+        The loss is the mean over the rows that count, their sum, or one number per row.
+    ignore_index : int
+        Rows with this target count nothing.
+    device, dtype
+        Of the parameters.
+
+    Attributes
+    ----------
+    head : Parameter
+        :math:`W_0`, a vector for each frequent class and then one for each cluster, (frequent + clusters, D).
+    projections, tails : ParameterList
+        :math:`P_i`, (:math:`D_i`, D), and :math:`W_i`, (classes of the cluster, :math:`D_i`), with
+        :math:`D_i = \max(1, \lfloor D / v^i \rfloor)`. All vectors begin uniform within 1 / sqrt(their length).
+    head_bias, tail_bias : Parameter or None
+        :math:`b_0`, and the b of all clusters one after the other; 0 at first.
+    order : Tensor
+        The class of each rank, (K,). A checkpoint brings its own, if K is the same.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of a wrong kind or out of its range.
+
+    Notes
+    -----
+    The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss
+    :math:`-\log p(y \mid h)`. The other methods are `log_prob`, `log_prob_of`, `topk` and `sample`. Halves are computed
+    in float32 and give float32. If nothing counts, the mean is 0. A target out of range is an IndexError; where nobody
+    may look (devices, tracing), its row is NaN.
+
+    The rows of each cluster are gathered once. Where nobody may look, all rows pass through all clusters, and those
+    that are not meant count nothing. Of the scores of a part at most 16 MiB exist at once. All parameters have a
+    gradient, of a cluster that was not met it is 0.
+
+    `topk` is exact: it opens clusters, each row its likeliest first, as long as their tokens are as likely as the k-th
+    class that it knows, since no class has more than its token. `sample` draws from the head, and where that gives a
+    token, from its cluster, with other random numbers.
+
+    Gradients are those of `softargmax.linear_cross_entropy`, of the head and of each cluster; they can be
+    differentiated again.
+
+    References
+    ----------
+    Grave, Joulin, Cissé, Grangier & Jégou (2017), Efficient softmax approximation for GPUs, section 4. ICML.
+    arXiv:1609.04309.
+
+    See Also
+    --------
+    softargmax.output.adaptive_cutoffs : how `from_counts` chooses.
+
+    Examples
+    --------
+    >>> import torch, softargmax
+    >>> layer = softargmax.nn.AdaptiveSoftmax(8, 1000, [20, 200])
+    >>> [tuple(tail.shape) for tail in layer.tails]
+    [(180, 2), (800, 1)]
+    >>> hidden = torch.randn(5, 8)
+    >>> bool(layer.log_prob(hidden).exp().sum(1).allclose(torch.ones(5)))
+    True
+    >>> layer(hidden, torch.tensor([3, 19, 20, 500, 999])).shape
+    torch.Size([])
+    """
+
+    head_bias: nn.Parameter | None
+    tail_bias: nn.Parameter | None
+
+    def __init__(  # noqa: PLR0913 each is asked for by its name
+        self,
+        dim: int,
+        classes: int,
+        cutoffs: Sequence[int],
+        *,
+        div_value: float = 4.0,
+        head_bias: bool = False,
+        tail_bias: bool = False,
+        reduction: str = "mean",
+        ignore_index: int = IGNORE,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(dim, classes, reduction=reduction, ignore_index=ignore_index, device=device)
+        self.cutoffs, self.div_value = integers(cutoffs, "cutoffs"), check.positive(div_value, "div_value")
+        frequent, *sizes = (end - begin for begin, end in pairwise((0, *self.cutoffs, self.classes)))
+        if min(frequent, *sizes, 1) < 1:
+            raise ValueError(f"cutoffs: {self.cutoffs}; they may rise, from 1 or above to {classes - 1} or below")
+        sees, dtype = widths(self.dim, self.div_value, len(sizes)), float_dtype(dtype)
+
+        def parameter(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
+
+        self.head = parameter(frequent + len(sizes), self.dim)
+        self.register_parameter("head_bias", parameter(len(self.head)) if head_bias else None)
+        self.projections = nn.ParameterList(parameter(width, self.dim) for width in sees)
+        self.tails = nn.ParameterList(map(parameter, sizes, sees))
+        self.register_parameter("tail_bias", parameter(sum(sizes)) if tail_bias else None)
+        self.reset_parameters()
+
+    # --- how it is made -----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_counts(
+        cls,
+        dim: int,
+        counts: Any,
+        *,
+        cutoffs: Sequence[int] | None = None,
+        clusters: int | None = None,
+        batch: int = BATCH,
+        **options: Any,
+    ) -> AdaptiveSoftmax:
+        """A layer for classes that come as often as counted, in any order.
+
+        Parameters
+        ----------
+        dim : int
+            D.
+        counts : array_like
+            (K,): how often each class was seen, at least 0.
+        cutoffs : sequence of int, optional
+            Ranks at which clusters begin. Without them `softargmax.output.adaptive_cutoffs` chooses.
+        clusters, batch
+            What it is told.
+        **options
+            Those of the layer.
+
+        Raises
+        ------
+        ValueError
+            If a count is negative, NaN or infinite, if all are 0, if an argument is out of its range.
+        TypeError
+            If an argument is of a wrong kind.
+
+        Examples
+        --------
+        >>> import softargmax
+        >>> layer = softargmax.nn.AdaptiveSoftmax.from_counts(64, [1, 9, 0, 90], clusters=1)
+        >>> layer.cutoffs, layer.order
+        ((3,), tensor([3, 1, 0, 2]))
+        """
+        order = torch.from_numpy(ranked(counts).order)
+        if cutoffs is None:
+            cutoffs = adaptive_cutoffs(counts, dim=dim, clusters=clusters, batch=batch)
+        elif clusters is not None:
+            raise ValueError(f"clusters: {clusters}; beside cutoffs it may not be given")
+        layer = cls(dim, len(order), cutoffs, **options)
+        layer._reorder(order)
+        return layer
+
+    @classmethod
+    def from_torch(cls, module: nn.AdaptiveLogSoftmaxWithLoss, **options: Any) -> AdaptiveSoftmax:
+        """A layer with copies of the weights of torch's own, that gives the same numbers.
+
+        Parameters
+        ----------
+        module : torch.nn.AdaptiveLogSoftmaxWithLoss
+            Its `forward(h, y).output` is `log_prob_of(h, y)` here, its `.loss` is `forward(h, y)`, its `predict(h)` is
+            `topk(h, 1).index`.
+        **options
+            reduction and ignore_index.
+
+        Raises
+        ------
+        TypeError
+            If it is no such module.
+
+        Examples
+        --------
+        >>> import torch, softargmax
+        >>> module = torch.nn.AdaptiveLogSoftmaxWithLoss(16, 100, [10, 40])
+        >>> layer = softargmax.nn.AdaptiveSoftmax.from_torch(module)
+        >>> hidden, y = torch.randn(3, 16), torch.tensor([0, 20, 99])
+        >>> bool(layer(hidden, y).isclose(module(hidden, y).loss))
+        True
+        """
+        if not isinstance(module, nn.AdaptiveLogSoftmaxWithLoss):
+            raise TypeError(f"module: {type(module).__name__}; it may be a torch.nn.AdaptiveLogSoftmaxWithLoss")
+        like = module.head.weight
+        layer = cls(
+            module.in_features,
+            module.n_classes,
+            module.cutoffs[:-1],
+            div_value=module.div_value,
+            head_bias=module.head_bias,
+            device=like.device,
+            dtype=like.dtype,
+            **options,
+        )
+        ours = [layer.head, *layer.projections, *layer.tails]
+        tails: list[Any] = list(module.tail)
+        theirs = [module.head.weight, *(tail[i].weight for i in (0, 1) for tail in tails)]
+        with torch.no_grad():
+            for to, given in zip(ours, theirs, strict=True):
+                to.zero_()[: given.shape[0], : given.shape[1]] = given  # a width of 0, which torch allows, is 1 here
+            if layer.head_bias is not None:
+                layer.head_bias.copy_(module.head.bias)
+        return layer.train(module.training)
+
+    # --- what it computes ---------------------------------------------------------------------------------------------
+
+    def _clusters(self) -> Clusters:
+        sizes = [len(tail) for tail in self.tails]
+        biases = [None] * len(sizes) if self.tail_bias is None else self.tail_bias.split_with_sizes(sizes)
+        bounds = pairwise((*self.cutoffs, self.classes))
+        every = zip(bounds, self.projections, self.tails, biases, strict=True)
+        return Clusters(self.head, self.head_bias, [Cluster(*bound, *tensors) for bound, *tensors in every])
+
+    def _parts(self, h: Tensor, y: Targets) -> Iterator[Part]:
+        clusters, rank = self._clusters(), y.classes
+        place = rank
+        for i, cluster in enumerate(clusters.below):
+            place = torch.where(rank >= cluster.begin, self.cutoffs[0] + i, place)
+        yield Part(None, h, (self.head,), self.head_bias, torch.where(y.counted, place, IGNORE))
+        for cluster in clusters.below:
+            met, target = (rank >= cluster.begin) & (rank < cluster.end) & y.counted, rank - cluster.begin
+            rows, x = None, h
+            if y.wrong is None:
+                (rows,) = met.nonzero(as_tuple=True)
+                x, met, target = h[rows], met[rows], target[rows]
+            target = torch.where(met, target, IGNORE)
+            yield Part(rows, cluster.projected(x), (cluster.weight,), cluster.bias, target)
+
+    def _ranked_log_p(self, h: Tensor) -> Tensor:
+        return all_log_p(h, self._clusters())
+
+    def _likeliest(self, h: Tensor, k: int) -> TopK:
+        parts = list(blocks(len(h), self.classes)) or [slice(None)]
+        found = (likeliest(h[part], self._clusters(), k) for part in parts)
+        values, ranks = (torch.cat(each) for each in zip(*found, strict=True))
+        return TopK(values, self._classes_of(ranks))
+
+    def _drawn(self, h: Tensor, source: seeds.Source) -> Tensor:
+        ranks = torch.empty(len(h), dtype=torch.int64, device=h.device)
+        stream = torch.arange(len(h), device=h.device) if source.stream is None else source.stream
+        for part in blocks(len(h), self.classes):
+            ranks[part] = descend(h[part], self._clusters(), int(source.seed) % seeds.SEEDS, stream[part])
+        return self._classes_of(ranks)
+
+    def extra_repr(self) -> str:
+        biases = f"head_bias={self.head_bias is not None}, tail_bias={self.tail_bias is not None}"
+        shape = f"{self.dim}, {self.classes}, {list(self.cutoffs)}, div_value={self.div_value:g}"
+        return f"{shape}, {biases}, reduction={self.reduction!r}"

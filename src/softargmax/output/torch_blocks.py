@@ -1,0 +1,152 @@
+"""A softmax whose classes come in blocks, each with columns of h of its own: scores, and the loss without them all.
+
+    z = (h_1 W_1^T, h_2 W_2^T, ..) + b        h = (h_1, h_2, ..), each as wide as its W
+
+One block is an ordinary last layer. The scores of a few rows exist at a time. Where the losses will be added up, they
+become gradients while they are there. A row's loss has the same bits in every batch, and so has its gradient to h.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from softargmax import _native
+from softargmax.core.native import fresh
+from softargmax.core.targets import IGNORE
+from softargmax.core.torch_bridge import direct
+from softargmax.core.torch_memory import view
+from softargmax.core.torch_rules import by_definition, without_autocast
+from softargmax.loss import (
+    cross_entropy,
+    cross_entropy_and_gradient,
+    linear_cross_entropy,
+    linear_cross_entropy_terms,
+)
+from softargmax.normalize import logsumexp
+from softargmax.output.torch_layer import blocks
+from softargmax.output.torch_rows import quick, scores
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+def block_scores(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None) -> Tensor:
+    """The scores of all classes, (N, K), in the dtype of h: of W_i (K_i, D_i), whose sums are K and D."""
+    return torch.cat([scores(*one) for one in _apart(h, weights, bias)], 1)
+
+
+def block_losses(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None, y: Tensor, *, total: bool) -> Tensor:
+    """The cross-entropy of every row, (N,), 0 where y is IGNORE; or their total, which is quicker to differentiate.
+
+    h is float32 or float64; weights and bias may be halves.
+    """
+    tensors = h, *weights
+    with without_autocast(h):
+        if quick(*tensors, bias, y) and all(_native.finite(view(x)) for x in tensors):
+            found: Tensor = _Losses.apply(total, y, h, bias, *weights)  # type: ignore[no-untyped-call]
+            return found
+        return _definition(total, y, h, bias, *weights)
+
+
+def _apart(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+    """h_i, W_i and b_i of every block."""
+    biases = [None] * len(weights) if bias is None else bias.split_with_sizes([len(w) for w in weights])
+    return zip(h.split_with_sizes([w.shape[1] for w in weights], 1), weights, biases, strict=True)
+
+
+def _definition(total: bool, y: Tensor, h: Tensor, bias: Tensor | None, *weights: Tensor) -> Tensor:
+    """The loss in y's own block, and what the other blocks add to its lse."""
+    if len(weights) == 1:
+        rows: Tensor = linear_cross_entropy(h, weights[0], y, bias=bias, ignore_index=IGNORE, reduction="none")
+        return rows.sum() if total else rows
+    terms, own, begin = [], torch.zeros_like(y), 0
+    for x, w, b in _apart(h, weights, bias):
+        terms.append(linear_cross_entropy_terms(x, w, (y - begin).clamp(0, len(w) - 1), bias=b, reduction="none"))
+        begin += len(w)
+        own = own + (y >= begin)
+    loss, lse = (torch.stack([getattr(term, name) for term in terms], 1) for name in ("loss", "lse"))
+    rows = loss.gather(1, own[:, None])[:, 0] + logsumexp(lse - lse.gather(1, own[:, None]))
+    rows = torch.where(y == IGNORE, 0, rows)
+    return rows.sum() if total else rows
+
+
+class _Losses(torch.autograd.Function):
+    """(total, y, h, bias, *weights) -> the losses of rows, or their total.
+
+    The gradients of a total are known but for a factor: the forward forms them, the first backward hands them over.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, total: bool, y: Tensor, h: Tensor, bias: Tensor | None, *weights: Tensor) -> Tensor:
+        ctx.total = total
+        ctx.save_for_backward(y, h, bias, *weights)
+        wanted = ctx.needs_input_grad[2:] if total else (False,) * (2 + len(weights))
+        rows, gradients = _formed(y, h, bias, *weights, wanted=wanted)
+        ctx.formed = gradients if any(wanted) else None
+        return rows.sum() if total else rows
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+        inputs = ctx.saved_tensors
+        wanted, again = ctx.needs_input_grad[1:], torch.is_grad_enabled()
+        formed, ctx.formed = ctx.formed, None
+        if again or not direct(g):
+
+            def defined(*tensors: Any) -> Tensor:
+                return _definition(ctx.total, *tensors)
+
+            return None, *by_definition(defined, inputs, wanted, g, again=again)
+        if formed is None:
+            _, formed = _formed(*inputs, wanted=wanted[1:], seed=None if ctx.total else g)
+        if ctx.total and g != 1:
+            formed = [x if x is None else x.mul_(g) for x in formed]
+        given = (x if x is None else x.to(of.dtype) for x, of in zip(formed, inputs[1:], strict=True))
+        return None, None, *given
+
+
+def _formed(
+    y: Tensor,
+    h: Tensor,
+    bias: Tensor | None,
+    *weights: Tensor,
+    wanted: Sequence[bool],
+    seed: Tensor | None = None,
+) -> tuple[Tensor, list[Tensor | None]]:
+    """The losses of rows; the wanted of the gradients to h, bias and weights, every row's times its seed."""
+    sizes, widths = ([w.shape[axis] for w in weights] for axis in (0, 1))
+    shapes = h.shape, (1, sum(sizes)), *(w.shape for w in weights)
+    dh, db, *dws = (_memory(h, *shape) if it else None for shape, it in zip(shapes, wanted, strict=True))
+    wide = None if bias is None else bias.to(h.dtype).contiguous()
+    parts = list(blocks(len(h), 2 * sum(sizes))) or [slice(0, 0)]
+    rows, memory = h.new_empty(len(h)), _memory(h, len(h[parts[0]]), sum(sizes))
+    for part in parts:
+        z, later = memory[: len(h[part])], part.start > 0
+        apart = list(_apart(h[part], weights, wide))
+        for (x, w, b), into in zip(apart, z.split_with_sizes(sizes, 1), strict=True):
+            _product(x, w.mT, into, b)
+        if not any(wanted):
+            rows[part] = cross_entropy(z, y[part], ignore_index=IGNORE, reduction="none")
+            continue
+        rows[part], dz = cross_entropy_and_gradient(z, y[part], ignore_index=IGNORE, reduction="none")
+        if seed is not None:
+            dz *= seed[part, None]
+        if db is not None:
+            _product(dz.new_ones(1, len(dz)), dz, db, adds=later)
+        dxs = [None] * len(sizes) if dh is None else dh[part].split_with_sizes(widths, 1)
+        for (x, w, _), ds, dx, dw in zip(apart, dz.split_with_sizes(sizes, 1), dxs, dws, strict=True):
+            if dx is not None:
+                _product(ds, w, dx)
+            if dw is not None:
+                _product(ds.mT, x, dw, adds=later)
+    return rows, [dh, None if db is None else db[0], *dws]
+
+
+def _product(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None = None, *, adds: bool = False) -> None:
+    _native.product(view(a), view(b), view(out), None if bias is None else view(bias), adds)
+
+
+def _memory(like: Tensor, *shape: int) -> Tensor:
+    return torch.from_numpy(fresh(shape, str(like.dtype).removeprefix("torch.")))

@@ -1,0 +1,108 @@
+"""A head of frequent classes and tokens, and clusters below the tokens: log-probabilities, the likeliest, draws.
+
+    log p(r) = log p_head(r)        log p(r) = log p_head(token) + log p_cluster(r)
+
+Ranks: the frequent from 0, then the clusters one after the other.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from softargmax.normalize import log_softmax
+from softargmax.output.torch_layer import TopK
+from softargmax.output.torch_rows import scores
+from softargmax.sample import categorical
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Cluster(NamedTuple):
+    """Ranks from begin to end - 1: P (D_i, D), W (end - begin, D_i), b or None."""
+
+    begin: int
+    end: int
+    projection: Tensor
+    weight: Tensor
+    bias: Tensor | None
+
+    def projected(self, h: Tensor) -> Tensor:
+        """P h, (N, D_i)."""
+        return scores(h, self.projection, None)
+
+    def log_p(self, h: Tensor) -> Tensor:
+        """The log-probabilities in the cluster."""
+        found: Tensor = log_softmax(scores(self.projected(h), self.weight, self.bias))
+        return found
+
+
+class Clusters(NamedTuple):
+    """The head's W (frequent + tokens, D) and b or None, and a cluster for each token."""
+
+    weight: Tensor
+    bias: Tensor | None
+    below: Sequence[Cluster]
+
+    def head(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """The log-probabilities of the frequent and of the tokens."""
+        found: Tensor = log_softmax(scores(h, self.weight, self.bias))
+        return found[:, : found.shape[1] - len(self.below)], found[:, found.shape[1] - len(self.below) :]
+
+
+def all_log_p(h: Tensor, clusters: Clusters) -> Tensor:
+    """The log-probabilities of all ranks, (N, K)."""
+    frequent, tokens = clusters.head(h)
+    below = (tokens[:, i, None] + cluster.log_p(h) for i, cluster in enumerate(clusters.below))
+    return torch.cat([frequent, *below], 1)
+
+
+def likeliest(h: Tensor, clusters: Clusters, k: int) -> TopK:
+    """The k likeliest ranks of every row and their log-probabilities, in order; a row that meets NaN: NaN and -1.
+
+    Each row opens its likeliest cluster first, and goes on while the token has as much as the k-th rank that is known:
+    no rank has more than its token.
+    """
+    frequent, tokens = clusters.head(h)
+    sound = ~(frequent.isnan().any(1) | tokens.isnan().any(1))
+    known = frequent.topk(min(k, frequent.shape[1]), 1)
+    room = 0, k - known.values.shape[1]
+    values, ranks = pad(known.values, room, value=-math.inf), pad(known.indices, room, value=-1)
+    tokens, order = tokens.sort(1, descending=True)
+    for token, which in zip(tokens.unbind(1), order.unbind(1), strict=True):
+        opened = sound & (token >= values[:, -1])
+        for i, cluster in enumerate(clusters.below):
+            (rows,) = (opened & (which == i)).nonzero(as_tuple=True)
+            log_p = token[rows, None] + cluster.log_p(h[rows])
+            sound[rows] = ~log_p.isnan().any(1)
+            more = log_p.topk(min(k, log_p.shape[1]), 1)
+            both = torch.cat([more.values, values[rows]], 1)
+            places = both.argsort(dim=1, descending=True, stable=True)[:, :k]  # room, if there is any, stays last
+            values[rows] = both.gather(1, places)
+            ranks[rows] = torch.cat([more.indices + cluster.begin, ranks[rows]], 1).gather(1, places)
+    return TopK(torch.where(sound[:, None], values, math.nan), torch.where(sound[:, None], ranks, -1))
+
+
+def descend(h: Tensor, clusters: Clusters, seed: int, stream: Tensor) -> Tensor:
+    """A rank for every row: from the head and, after a token, from its cluster; -1 where a row meets NaN."""
+    head = torch.cat(clusters.head(h), 1)
+    place = _picked(head, seed, stream)
+    rank, size = place.clone(), head.shape[1]
+    for i, cluster in enumerate(clusters.below):
+        (rows,) = (place == size - len(clusters.below) + i).nonzero(as_tuple=True)
+        columns = pad(cluster.log_p(h[rows]), (size, 0), value=-math.inf)  # beyond those that the head's noise had
+        inside = _picked(columns, seed, stream[rows])
+        rank[rows] = torch.where(inside < 0, -1, inside - size + cluster.begin)
+    return rank
+
+
+def _picked(log_p: Tensor, seed: int, stream: Tensor) -> Tensor:
+    """A column for every row, -1 where there is NaN."""
+    sound = ~log_p.isnan().any(1)
+    found = categorical(torch.where(sound[:, None], log_p, 0), seed=seed, stream=stream)
+    return torch.where(sound, found, -1)

@@ -1,0 +1,180 @@
+"""The differentiated softmax: one softmax over all classes, the rarer of which see fewer numbers of h."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from softargmax.core.targets import IGNORE
+from softargmax.normalize import log_softmax
+from softargmax.output.cutoffs import at_least, integers, ranked
+from softargmax.output.torch_blocks import block_scores
+from softargmax.output.torch_layer import float_dtype
+from softargmax.output.torch_ranked import Part, RankedLayer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from softargmax.output.torch_layer import Targets
+
+__all__ = ["DifferentiatedSoftmax"]
+
+
+class DifferentiatedSoftmax(RankedLayer):
+    r"""One softmax over classes that come in blocks, each with numbers of h of its own.
+
+    .. math:: p(y \mid h) = \frac{e^{s_y}}{\sum_k e^{s_k}}, \qquad s_k = \langle h_{(i)}, w_k \rangle + b_k
+        \ \text{for } k \text{ in block } i, \qquad h = (h_{(1)}, h_{(2)}, \dots)
+
+    The scores cost :math:`\sum_i K_i D_i` in place of K D: the rarer a class, the shorter its vector.
+
+    Parameters
+    ----------
+    dim : int
+        D, the length of the hidden vectors h.
+    blocks : sequence of int
+        :math:`K_i`, how many classes are in each block; K is their sum. The classes are in order of falling frequency;
+        `from_counts` takes them in any.
+    widths : sequence of int
+        :math:`D_i`, how many numbers of h each block has, one after the other; D is their sum.
+    bias : bool
+        Whether classes have a b.
+    reduction : {"mean", "sum", "none"}
+        The loss is the mean over the rows that count, their sum, or one number per row.
+    ignore_index : int
+        Rows with this target count nothing.
+    device, dtype
+        Of the parameters.
+
+    Attributes
+    ----------
+    weights : ParameterList
+        :math:`W_i`, (:math:`K_i`, :math:`D_i`); uniform within :math:`1 / \sqrt{D_i}` at first.
+    bias : Parameter or None
+        b, (K,), by rank; 0 at first.
+    order : Tensor
+        The class of each rank, (K,). A checkpoint brings its own, if K is the same.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of a wrong kind or out of its range.
+
+    Notes
+    -----
+    The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss
+    :math:`-\log p(y \mid h)`. The other methods are `log_prob`, `log_prob_of`, `topk` and `sample`. Halves are computed
+    in float32 and give float32. If nothing counts, the mean is 0. A target out of range is an IndexError; where nobody
+    may look (devices, tracing), its row is NaN.
+
+    Of the scores (N, K) at most 16 MiB (of float64 32) exist at once.
+
+    Gradients, with :math:`dz = p - e_y` and its columns by block: :math:`dh_{(i)} = dz_{(i)} W_i`,
+    :math:`dW_i = dz_{(i)}^T h_{(i)}`, :math:`db = \sum dz`. They can be differentiated again.
+
+    References
+    ----------
+    Chen, Grangier & Auli (2016), Strategies for training large vocabulary neural language models, section 2.3. ACL.
+    arXiv:1512.04906.
+
+    See Also
+    --------
+    softargmax.nn.AdaptiveSoftmax : short vectors too, and a loss that does not look at all classes.
+
+    Examples
+    --------
+    >>> import torch, softargmax
+    >>> layer = softargmax.nn.DifferentiatedSoftmax(8, [10, 990], [6, 2])
+    >>> sum(weight.numel() for weight in layer.weights), 1000 * 8
+    (2040, 8000)
+    >>> hidden = torch.randn(5, 8)
+    >>> bool(layer.log_prob(hidden).exp().sum(1).allclose(torch.ones(5)))
+    True
+    """
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        dim: int,
+        blocks: Sequence[int],
+        widths: Sequence[int],
+        *,
+        bias: bool = True,
+        reduction: str = "mean",
+        ignore_index: int = IGNORE,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        sizes, sees = integers(blocks, "blocks"), integers(widths, "widths")
+        for name, found in (("blocks", sizes), ("widths", sees)):
+            if min(found, default=0) < 1:
+                raise ValueError(f"{name}: {found}; there may be one or more, each 1 or above")
+        if len(sizes) != len(sees):
+            raise ValueError(f"widths: {sees}; it may be one for each of {len(sizes)} blocks")
+        super().__init__(dim, sum(sizes), reduction=reduction, ignore_index=ignore_index, device=device)
+        if sum(sees) != self.dim:
+            raise ValueError(f"widths: {sees}, {sum(sees)} together; their sum may be dim, {self.dim}")
+        kind: dict[str, Any] = {"device": device, "dtype": float_dtype(dtype)}
+        shapes = zip(sizes, sees, strict=True)
+        self.weights = nn.ParameterList(nn.Parameter(torch.empty(*shape, **kind)) for shape in shapes)
+        self.register_parameter("bias", nn.Parameter(torch.empty(self.classes, **kind)) if bias else None)
+        self.reset_parameters()
+
+    @classmethod
+    def from_counts(cls, dim: int, counts: Any, *, blocks: int = 4, **options: Any) -> DifferentiatedSoftmax:
+        """A layer for classes that come as often as counted, in any order.
+
+        Parameters
+        ----------
+        dim : int
+            D.
+        counts : array_like
+            (K,): how often each class was seen, at least 0.
+        blocks : int
+            How many blocks, 1 or above; fewer where K or D has no more. Each has about the same share of the counts,
+            and half as many numbers of h as the one before; the last has what is left.
+        **options
+            Those of the layer.
+
+        Raises
+        ------
+        ValueError
+            If a count is negative, NaN or infinite, if all are 0, if an argument is out of its range.
+        TypeError
+            If an argument is of a wrong kind.
+
+        Examples
+        --------
+        >>> import softargmax
+        >>> layer = softargmax.nn.DifferentiatedSoftmax.from_counts(64, [1, 9, 0, 90, 0, 8], blocks=2)
+        >>> [tuple(weight.shape) for weight in layer.weights], layer.order
+        ([(1, 32), (5, 32)], tensor([3, 1, 5, 0, 2, 4]))
+        """
+        order, shares = ranked(counts)
+        number = min(at_least(1, blocks, "blocks"), len(order), at_least(1, dim, "dim").bit_length())
+        ends = [0]
+        widths: list[int] = []
+        for i in range(1, number):
+            end = int(np.searchsorted(shares, i / number))
+            ends.append(min(max(end, ends[-1] + 1), len(order) - (number - i)))
+            widths.append((dim - sum(widths) + 1) // 2)
+        sizes = np.diff([*ends, len(order)]).tolist()
+        layer = cls(dim, sizes, [*widths, dim - sum(widths)], **options)
+        layer._reorder(torch.from_numpy(order))
+        return layer
+
+    def _parts(self, h: Tensor, y: Targets) -> Iterator[Part]:
+        yield Part(None, h, tuple(self.weights), self.bias, torch.where(y.counted, y.classes, IGNORE))
+
+    def _ranked_log_p(self, h: Tensor) -> Tensor:
+        found: Tensor = log_softmax(block_scores(h, tuple(self.weights), self.bias))
+        return found
+
+    def extra_repr(self) -> str:
+        blocks, widths = zip(*(weight.shape for weight in self.weights), strict=True)
+        shape = f"{self.dim}, {list(blocks)}, {list(widths)}"
+        return f"{shape}, bias={self.bias is not None}, reduction={self.reduction!r}"

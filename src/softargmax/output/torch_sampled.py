@@ -1,0 +1,143 @@
+"""Sampled softmax: the sum over all classes is estimated from some."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from softargmax.normalize import logsumexp
+from softargmax.output.sampler import Sampler
+from softargmax.output.torch_candidates import Candidates, SampledKeywords, SamplingLayer
+
+if TYPE_CHECKING:
+    from softargmax.output.torch_layer import Targets
+
+__all__ = ["SampledSoftmax"]
+
+
+class SampledSoftmax(SamplingLayer):
+    r"""A softmax that is trained on the target and some negatives, drawn anew at each step.
+
+    .. math:: \text{loss} = -\log \frac{e^{s_y}}{e^{s_y} + \sum_{j \in S,\, j \ne y} e^{s_j} / E\,\#j}, \qquad
+        s_k = \langle h, w_k \rangle + b_k
+
+    where :math:`E\,\#j` is how often class j is expected among the negatives S.
+
+    Parameters
+    ----------
+    dim : int
+        D, the length of the hidden vectors h.
+    sampler : Sampler
+        Of the K classes: `softargmax.output.LogUniform`, `Unigram`, `Learned`, .. A `Learned` one observes the targets
+        when training, and its counts are in the state_dict.
+    samples : int
+        n, how many negatives are drawn.
+    unique : bool
+        Whether they are distinct.
+    shared : bool
+        Whether all rows of a call have the same negatives, which makes their scores one product; or each its own.
+    in_batch : Sampler, optional
+        How the targets are distributed (`Unigram` of their counts with power=1, say): then the other rows' targets are
+        negatives, too. A class is expected among both together :math:`E\,\#j + (N - 1)\, p_j` times.
+    seed : int
+        Of the draws: those of a step are a function of seed and step.
+    sparse : bool
+        Whether the gradients to weight and bias are sparse tensors of the classes that were met: for
+        `torch.optim.SparseAdam` and SGD. A gradient that is itself to be differentiated is dense.
+    bias, weight, reduction, ignore_index, device, dtype
+        As of `FullSoftmax`.
+
+    Attributes
+    ----------
+    weight : Parameter
+        W, (K, D).
+    bias : Parameter or None
+        b, (K,).
+    step : Tensor
+        How many calls there were in training mode: a buffer, so that a checkpoint goes on with the next draws.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of a wrong kind or out of its range.
+
+    Notes
+    -----
+    The module is called with hidden vectors (..., D) and targets (...), and returns the loss; a third argument,
+    `softargmax.output.Negatives` of shapes (n,) or (..., n), is used in place of draws. In eval mode the draws stay
+    those of the step. The other methods, `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`, are those of the
+    softmax over all classes, which is what the layer is trained for.
+
+    Draws of the target itself are removed, and its own score is not corrected: so the sum under the fraction is right
+    in the mean, and the gradient tends to that of the full softmax as n grows. With distinct negatives and n = K it is
+    the full softmax. At finite n the gradient is biased, the less the nearer the sampler is to the softmax itself.
+
+    Memory: :math:`O(N n + (N + n) D)`; of negatives of their own :math:`O(N n)`.
+
+    Gradients: those of a softmax over y and S.
+
+    References
+    ----------
+    Bengio & Senécal (2008), Adaptive importance sampling to accelerate training of a neural probabilistic language
+    model. IEEE Transactions on Neural Networks 19. Jean, Cho, Memisevic & Bengio (2015), section 3. arXiv:1412.2007.
+    Blanc & Rendle (2018), Adaptive sampled softmax with kernel based sampling, section 2 (which scores are to be
+    corrected). ICML. arXiv:1712.00527.
+
+    See Also
+    --------
+    FullSoftmax, ImportanceSampledSoftmax, TargetSampledSoftmax, NCE
+
+    Examples
+    --------
+    >>> import torch, softargmax
+    >>> from softargmax.output import LogUniform
+    >>> layer = softargmax.nn.SampledSoftmax(4, LogUniform(1000), samples=50, sparse=True)
+    >>> loss = layer(torch.zeros(2, 4), torch.tensor([3, 9]))
+    >>> loss.backward()
+    >>> layer.weight.grad.coalesce().values().shape[0] <= 52  # rows that were met
+    True
+    >>> layer.log_prob(torch.zeros(4)).shape
+    torch.Size([1000])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        sampler: Sampler,
+        *,
+        samples: int,
+        unique: bool = True,
+        shared: bool = True,
+        in_batch: Sampler | None = None,
+        **options: Unpack[SampledKeywords],
+    ) -> None:
+        super().__init__(dim, sampler, samples=samples, unique=unique, shared=shared, **options)
+        if in_batch is not None:
+            if not isinstance(in_batch, Sampler):
+                raise TypeError(f"in_batch: {type(in_batch).__name__}; it may be a Sampler")
+            if in_batch.classes != self.classes:
+                raise ValueError(f"in_batch: of {in_batch.classes} classes; sampler has {self.classes}")
+            if not shared:
+                raise ValueError("in_batch: given; beside shared=False it may be None")
+        self.in_batch = in_batch
+
+    def _losses(self, h: Tensor, y: Targets, drawn: Candidates | None = None) -> Tensor:
+        if drawn is None:
+            drawn = self._mixed(self._drawn_for(h, self.samples), y)
+        own, s = self._scored(h, y, drawn.index)
+        s = s - drawn.log_expected
+        others = torch.where(drawn.index == y.classes[:, None], -torch.inf, s)
+        return 0.0 - logsigmoid(own - logsumexp(others))
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _mixed(self, drawn: Candidates, y: Targets) -> Candidates:
+        """The draws and the targets of all rows; each row's own is removed with the other draws of it."""
+        if self.in_batch is None:
+            return drawn
+        index = torch.cat([drawn.index, y.classes])
+        others = (len(y.classes) - 1) * self.in_batch.expected(index, 1)
+        expected = self.sampler.expected(index, self.samples, unique=self.unique) + others
+        return Candidates(index, expected.log().to(drawn.log_expected.dtype))

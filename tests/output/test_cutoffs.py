@@ -1,0 +1,113 @@
+"""Cut-offs by the cost model: against every choice there is, on small K; at large K quick, and no worse than others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from softargmax.output import StepCost, adaptive_cutoffs, cutoffs
+
+MEASURED = StepCost()
+
+
+def total(
+    counts: Any, cuts: Sequence[int], dim: int, batch: int = 1024, div_value: float = 1.0, cost: StepCost = MEASURED
+) -> float:
+    """The formulas of the docstrings."""
+
+    def g(classes: int, rows: float, width: int) -> float:
+        products = classes * rows * (width + cost.score) + classes * width * cost.parameter
+        return max(cost.call + cost.least, cost.call + products)
+
+    shares = np.sort(np.asarray(counts, np.float64))[::-1] / np.sum(counts)
+    ends = [0, *cuts, len(shares)]
+    found = g(ends[1], batch, dim)
+    for i in range(1, len(ends) - 1):
+        met, width = batch * shares[ends[i] : ends[i + 1]].sum(), max(1, int(dim // div_value**i))
+        found += g(ends[i + 1] - ends[i], met, width) + (met + cost.parameter) * dim * width
+        found += batch * (dim + cost.score) + dim * cost.parameter
+    return float(found)
+
+
+COUNTS = {
+    "zipf": 1000 / np.arange(1, 15),
+    "random": np.random.default_rng(1).integers(0, 50, 14),
+    "equal": np.ones(14),
+    "one": np.eye(14)[3],
+    "two": [5, 1],
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("constants", [(0, 0, 0, 0), (1e4, 0, 64, 9), (10, 3e4, 8, 100), (0, 1e3, 1, 0), ()])
+@pytest.mark.parametrize(("dim", "batch", "div_value"), [(16, 64, 4.0), (7, 1000, 1.1), (1, 3, 2.0)])
+def test_no_choice_is_cheaper(
+    name: str, constants: Any, dim: int, batch: int, div_value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = COUNTS[name]
+    options: Any = {"dim": dim, "batch": batch, "div_value": div_value, "cost": StepCost(*constants)}
+    least = []
+    for clusters in range(min(4, len(counts))):
+        every = [total(counts, cuts, **options) for cuts in combinations(range(1, len(counts)), clusters)]
+        found = adaptive_cutoffs(counts, clusters=clusters, **options)
+        assert len(found) == clusters
+        assert total(counts, found, **options) == pytest.approx(min(every), rel=1e-12)
+        least.append(min(every))
+    for most in range(len(least)):
+        monkeypatch.setattr(cutoffs, "MOST", most)
+        found = adaptive_cutoffs(counts, **options)
+        assert total(counts, found, **options) == pytest.approx(min(least[: most + 1]), rel=1e-12)
+
+
+def test_many_classes_take_no_time() -> None:
+    counts = 1e9 / np.arange(1.0, 100_004)
+    began = time.perf_counter()
+    found = adaptive_cutoffs(counts, dim=256, clusters=4)
+    assert time.perf_counter() - began < 10, "100,003 squared would take minutes"
+    assert list(found) == sorted(set(found))
+    assert 0 < found[0] < found[-1] < 100_003
+    rng, least = np.random.default_rng(0), total(counts, found, 256)
+    for _ in range(20):
+        moved = sorted(int(cut * factor) for cut, factor in zip(found, rng.uniform(0.9, 1.1, 4), strict=True))
+        assert total(counts, moved, 256) >= least * (1 - 1e-12)
+    assert total(counts, adaptive_cutoffs(counts, dim=256), 256) <= total(
+        counts, adaptive_cutoffs(counts, dim=256, clusters=3), 256
+    )
+
+
+def test_the_order_of_counts_is_of_no_account() -> None:
+    counts = 1e6 / np.arange(1.0, 500)
+    wanted = adaptive_cutoffs(counts, dim=64, clusters=2)
+    assert adaptive_cutoffs(np.random.default_rng(0).permutation(counts), dim=64, clusters=2) == wanted
+    assert adaptive_cutoffs((counts * 3).tolist(), dim=64, clusters=2) == wanted
+    assert adaptive_cutoffs([7], dim=64) == adaptive_cutoffs([7], dim=64, clusters=0) == ()
+
+
+def test_few_classes_want_no_cluster() -> None:
+    assert adaptive_cutoffs(np.ones(20), dim=64, batch=8) == ()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda f: f([1, -1], dim=4), ValueError, "counts: -1 for class 1"),
+        (lambda f: f([np.nan], dim=4), ValueError, "counts: nan for class 0"),
+        (lambda f: f([0, 0], dim=4), ValueError, "counts: all are 0; at least one has to be above 0"),
+        (lambda f: f([[1]], dim=4), ValueError, "counts: shape"),
+        (lambda f: f([1, 1], dim=0), ValueError, "dim: 0; it may be 1 or more"),
+        (lambda f: f([1, 1], dim=4, batch=0), ValueError, "batch: 0; it may be 1 or more"),
+        (lambda f: f([1, 1], dim=4, clusters=-1), ValueError, "clusters: -1; it may be 0 or more"),
+        (lambda f: f([1, 1], dim=4, clusters=2), ValueError, "clusters: 2; of 2 classes there may be 1"),
+        (lambda f: f([1, 1], dim=4, clusters=1.0), TypeError, "clusters: 1.0"),
+        (lambda f: f([1, 1], dim=4, div_value=-1), ValueError, "div_value: -1"),
+        (lambda f: f([1, 1], dim=4, cost=2.0), TypeError, "cost: float; it may be a StepCost"),
+    ],
+)
+def test_errors(call: Callable[[Any], Any], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        call(adaptive_cutoffs)

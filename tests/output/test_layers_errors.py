@@ -1,0 +1,127 @@
+"""What output layers refuse, and how they say it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+layers = importlib.import_module("tests.output.layers")
+
+from softargmax import nn  # noqa: E402
+from softargmax.output import Negatives, Uniform, Unigram  # noqa: E402
+
+layer_of, drawn = layers.layer_of, layers.drawn
+every = pytest.mark.parametrize("name", layers.LAYERS)
+distributions = pytest.mark.parametrize("name", layers.DISTRIBUTIONS)
+
+X, Y = drawn(2, 5, dtype=torch.float32), torch.tensor([0, 6])
+
+
+@every
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda s: s(X, torch.tensor([0, 7])), IndexError, r"target: 7 at \(1,\); it may be from 0 to 6, or -100"),
+        (lambda s: s(X[None], torch.tensor([[-1, 0]])), IndexError, r"target: -1 at \(0, 0\)"),
+        (lambda s: s.log_prob_of(X, torch.tensor([0, 7])), IndexError, "target: 7"),
+        (lambda s: s(X, Y.float()), TypeError, "target: dtype torch.float32"),
+        (lambda s: s(X, Y[:1]), ValueError, r"target: shape \(1,\); it may be that of the rows, \(2,\)"),
+        (lambda s: s([[1.0]], Y), TypeError, "hidden: list"),
+        (lambda s: s(X[:, :4], Y), ValueError, r"hidden: shape \(2, 4\); it may be \(..., 5\)"),
+        (lambda s: s(X + 1j, Y), TypeError, "hidden: dtype torch.complex64"),
+        (lambda s: s(X.to("meta"), Y), ValueError, "hidden: on meta; here it may be on cpu"),
+        (lambda s: s.log_prob(X[:, :2]), ValueError, "hidden: shape"),
+        (lambda s: s.topk(X, 0), ValueError, "k: 0; it may be from 1 to 7"),
+        (lambda s: s.topk(X, 8), ValueError, "k: 8"),
+        (lambda s: s.sample(X, -1), ValueError, "seed: negative"),
+    ],
+)
+def test_errors(name: str, call: Callable[[Any], Any], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        call(layers.LAYERS[name](5, 7))
+
+
+@distributions
+def test_a_row_that_meets_nan(name: str) -> None:
+    layer, hidden = layer_of(name), drawn(3, 5, dtype=torch.float32)
+    hidden[1, 2] = torch.nan
+    found = layer.topk(hidden, 2)
+    assert found.index[1].tolist() == [-1, -1]
+    assert found.values[1].isnan().all()
+    assert torch.equal(found.index[[0, 2]], layer.topk(hidden[[0, 2]], 2).index)
+    with pytest.raises(ValueError, match="hidden: row 1 meets NaN"):
+        layer.sample(hidden, 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda: nn.SampledSoftmax(5, [1, 2], samples=1), TypeError, "sampler: list; it may be a Sampler"),
+        (lambda: nn.SampledSoftmax(5, Uniform(7), samples=0), ValueError, "samples: 0; it may be 1 or more"),
+        (lambda: nn.SampledSoftmax(5, Uniform(7), samples=8), ValueError, "n: 8 distinct draws"),
+        (lambda: nn.SampledSoftmax(5, Uniform(7), samples=1.5), TypeError, "samples: 1.5"),
+        (lambda: nn.SampledSoftmax(5, Uniform(7), samples=1, seed=-1), ValueError, "seed: negative"),
+        (lambda: nn.SampledSoftmax(5, Uniform(7), samples=1, in_batch=3), TypeError, "in_batch: int"),
+        (
+            lambda: nn.SampledSoftmax(5, Uniform(7), samples=1, in_batch=Uniform(8)),
+            ValueError,
+            "in_batch: of 8 classes",
+        ),
+        (
+            lambda: nn.SampledSoftmax(5, Uniform(7), samples=1, shared=False, in_batch=Uniform(7)),
+            ValueError,
+            "in_batch: given; beside shared=False",
+        ),
+        (
+            lambda: nn.ImportanceSampledSoftmax(5, Uniform(7), samples=4, most=3),
+            ValueError,
+            "most: 3; it may be",
+        ),
+        (lambda: nn.ImportanceSampledSoftmax(5, Uniform(7), samples=4, least_ess=-1), ValueError, "least_ess: -1"),
+        (lambda: nn.NCE(5, Uniform(7), samples=4, log_z="no"), ValueError, "log_z: 'no'; it may be 'learned'"),
+        (lambda: nn.NCE(5, Uniform(7), samples=4, log_z=None), TypeError, "log_z: None"),
+        (lambda: nn.TargetSampledSoftmax(5, 7).use([7]), IndexError, "classes: 7 at"),
+        (lambda: nn.TargetSampledSoftmax(5, 7).use([[1]]), ValueError, r"classes: shape \(1, 1\)"),
+        (lambda: nn.FullSoftmax(5, 7, weight=torch.zeros(7, 5)), TypeError, "weight: Tensor; it may be a Parameter"),
+        (
+            lambda: nn.FullSoftmax(5, 7, weight=torch.nn.Parameter(torch.zeros(6, 5))),
+            ValueError,
+            r"weight: shape \(6, 5\); it may be \(7, 5\)",
+        ),
+        (lambda: nn.FullSoftmax(5, 0), ValueError, "classes: 0; it may be 1 or more"),
+        (lambda: nn.FullSoftmax(5, 7, dtype=torch.int64), TypeError, "dtype: torch.int64"),
+        (lambda: nn.SampledSoftmax(5, Unigram([1, -1]), samples=1), ValueError, "counts: -1 for class 1"),
+        (lambda: nn.SampledSoftmax(5, Unigram([1, float("nan")]), samples=1), ValueError, "counts: nan for class 1"),
+    ],
+)
+def test_errors_of_construction(call: Callable[[], Any], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("negatives", "error", "match"),
+    [
+        ([1, 2], TypeError, "negatives: list; it may be Negatives"),
+        (Negatives(torch.zeros(3), torch.zeros(3)), TypeError, "negatives.index: dtype torch.float32"),
+        (Negatives(torch.zeros(3, 3).long(), torch.zeros(3, 3)), ValueError, r"negatives.index: shape \(3, 3\)"),
+        (Negatives(torch.zeros(3).long(), torch.zeros(2)), ValueError, "negatives.log_expected: shape"),
+        (Negatives(torch.tensor([7]), torch.zeros(1)), IndexError, "negatives.index: 7 at"),
+    ],
+)
+def test_errors_of_negatives(negatives: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        nn.SampledSoftmax(5, Uniform(7), samples=2)(X, Y, negatives)
+
+
+@pytest.mark.parametrize("method", ["log_prob", "log_prob_of", "topk", "sample"])
+def test_negative_sampling_defines_no_distribution(method: str) -> None:
+    layer = layer_of("negative")
+    given = {"log_prob": (X,), "log_prob_of": (X, Y), "topk": (X, 2), "sample": (X, 0)}[method]
+    with pytest.raises(NotImplementedError, match="NegativeSampling defines no distribution"):
+        getattr(layer, method)(*given)
+    assert layer.scores(X).shape == (2, 40)
