@@ -34,10 +34,12 @@ LAYERS: dict[str, Any] = {
     "nce by context": lambda d, k, **o: nn.NCE(d, sampler(k), samples=min(k, 6), unique=True, log_z="context", **o),
     "negative": lambda d, k, **o: nn.NegativeSampling(d, sampler(k), samples=5, **o),
     "negative, shared": lambda d, k, **o: nn.NegativeSampling(d, sampler(k), samples=5, shared=True, **o),
+    "adaptive": lambda d, k, **o: nn.AdaptiveSoftmax.from_counts(d, counts(k), clusters=min(2, k - 1), **o),
+    "differentiated": lambda d, k, **o: nn.DifferentiatedSoftmax.from_counts(d, counts(k), **o),
     "hierarchical": lambda d, k, **o: nn.HierarchicalSoftmax(d, Tree.huffman(counts(k)), **o),
 }
 DISTRIBUTIONS = [name for name in LAYERS if not name.startswith("negative")]
-SPARSE = [name for name in LAYERS if name != "full"]
+SPARSE = [name for name in LAYERS if name not in ("full", "adaptive", "differentiated")]
 
 
 def layer_of(name: str, dim: int = 5, k: int = 40, scale: float = 0.7, **options: Any) -> Any:

@@ -150,27 +150,29 @@ def test_topk_is_that_of_all(k: int, cutoffs: list[int], scale: float) -> None:
 
 def test_topk_opens_what_may_hold_a_likely_class(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = filled(AdaptiveSoftmax(3, 90, [30, 50, 70], head_bias=True), 0.1, mixed=False)
-    with torch.no_grad():
-        layer.head_bias.zero_()[30:] = torch.tensor([-20.0, 5.0, -20.0])
     opened: list[tuple[int, int]] = []
     log_p = clusters.Cluster.log_p
 
     def counted(cluster: Any, h: Any) -> Any:
-        opened.append((cluster.begin, len(h)))
+        if len(h):
+            opened.append((cluster.begin, len(h)))
         return log_p(cluster, h)
 
     hidden = drawn(8, 3, dtype=torch.float32)
-    wanted = layer.log_prob(hidden).topk(90).indices
-    monkeypatch.setattr(clusters.Cluster, "log_p", counted)
-    assert torch.equal(layer.topk(hidden, 5).index, wanted[:, :5])
-    assert {begin for begin, rows in opened if rows} == {50}, "the likely one alone"
-    assert sum(rows for _, rows in opened) == 8, "and each row once"
-    assert torch.equal(layer.topk(hidden, 90).index, wanted)
-    with torch.no_grad():
-        layer.head_bias[31] = -20.0
-    opened.clear()
-    layer.topk(hidden, 30)
-    assert not any(rows for _, rows in opened), "where the frequent suffice, none"
+    for tokens, k, wanted in (
+        ([-20.0, 5.0, -20.0], 5, [(50, 8)]),
+        ([-9.0, -9.0, -9.0], 30, []),  # the frequent suffice
+        ([0.5, 5.0, -20.0], 5, [(50, 8)]),  # the first was as likely as those known, until the second was opened
+        ([5.0, 5.5, -20.0], 25, [(30, 8), (50, 8)]),
+    ):
+        with torch.no_grad():
+            layer.head_bias.zero_()[30:] = torch.tensor(tokens)
+        monkeypatch.setattr(clusters.Cluster, "log_p", log_p)
+        truth = layer.log_prob(hidden).topk(k).indices
+        monkeypatch.setattr(clusters.Cluster, "log_p", counted)
+        opened.clear()
+        assert torch.equal(layer.topk(hidden, k).index, truth)
+        assert sorted(opened) == wanted
 
 
 def test_classes_of_probability_0() -> None:

@@ -97,6 +97,8 @@ def test_one_class_with_all_counts() -> None:
     assert layer.order[0] == 2
     layer = DifferentiatedSoftmax.from_counts(16, [1, 1, 1, 1, 1000], blocks=5)
     assert [len(weight) for weight in layer.weights] == [1, 1, 1, 1, 1]
+    layer = DifferentiatedSoftmax.from_counts(1024, np.ones(10), blocks=10)  # eight tenths are added up to a bit less
+    assert [len(weight) for weight in layer.weights] == [1] * 10
 
 
 def test_draws_have_the_distribution() -> None:

@@ -131,7 +131,7 @@ def test_a_checkpoint_goes_on(name: str) -> None:
         assert torch.equal(layer(hidden, y), twin(hidden, y)), "with the same draws"
     assert torch.equal(copy.deepcopy(layer)(hidden, y), layer(hidden, y))
     for dim, k in ((5, 41), (6, 40)):
-        with pytest.raises(RuntimeError, match="size mismatch for weight"):
+        with pytest.raises(RuntimeError, match="size mismatch for "):
             layers.LAYERS[name](dim, k).load_state_dict(layer.state_dict())
 
 

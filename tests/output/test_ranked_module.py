@@ -1,4 +1,4 @@
-"""AdaptiveSoftmax and DifferentiatedSoftmax as modules: transforms, checkpoints."""
+"""AdaptiveSoftmax and DifferentiatedSoftmax as modules: halves, transforms, checkpoints."""
 
 from __future__ import annotations
 
@@ -11,10 +11,39 @@ import pytest
 torch = pytest.importorskip("torch")
 cases = importlib.import_module("tests.output.test_ranked")
 
+from softargmax.core.dispatch import using  # noqa: E402
+
 pytestmark = cases.pytestmark
 F64, KINDS, every, filled, layer_of, drawn = (
     getattr(cases, name) for name in ("F64", "KINDS", "every", "filled", "layer_of", "drawn")
 )
+
+
+# --- halves -----------------------------------------------------------------------------------------------------------
+
+
+@every
+def test_halves(name: str) -> None:
+    y = torch.arange(6) * 7 % 40
+    for dtype in (torch.float16, torch.bfloat16):
+        hidden = drawn(6, 6, dtype=dtype)
+        half = layer_of(name, dtype=dtype)
+        wide = copy.deepcopy(half).float()
+        for x in (hidden, hidden.float()):
+            found = half(x, y)
+            assert found.dtype == half.log_prob(x).dtype == half.topk(x, 2).values.dtype == torch.float32
+            assert torch.equal(found, wide(x.float(), y))
+            assert torch.equal(half.log_prob(x), wide.log_prob(x.float()))
+        half(hidden, y).backward()
+        wide(hidden.float(), y).backward()
+        for ours, theirs in zip(half.parameters(), wide.parameters(), strict=True):
+            assert torch.equal(ours.grad, theirs.grad.to(dtype)), "rounded once"
+        for implementation in ("native", "reference"):
+            with using(implementation):
+                found = wide(hidden.float(), y), wide.log_prob(hidden.float())
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    assert torch.equal(wide(hidden.float(), y), found[0])
+                    assert torch.equal(wide.log_prob(hidden.float()), found[1])
 
 
 # --- transforms -------------------------------------------------------------------------------------------------------

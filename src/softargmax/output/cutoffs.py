@@ -181,9 +181,8 @@ def adaptive_cutoffs(
 
     after, ends = np.full(classes + 1, np.inf), []
     after[classes] = 0.0
-    for i, d in reversed(list(enumerate(widths(width, value, most)))):
-        last = classes if clusters is None else classes - (most - 1 - i)
-        after, end = _cheapest(partial(cluster, d), after, i + 1, last)
+    for d in reversed(widths(width, value, most)):
+        after, end = _cheapest(partial(cluster, d), after)
         ends.append(end)
         if clusters is None:
             after[classes] = 0.0
@@ -199,13 +198,13 @@ def widths(dim: int, div_value: float, clusters: int) -> list[int]:
     return [max(1, int(dim // div_value**i)) for i in range(1, clusters + 1)]
 
 
-def _cheapest(cost: Callable[[Ints, Ints], Floats], after: Floats, first: int, last: int) -> tuple[Floats, Ints]:
-    """min over b > a of cost(a, b) + after[b], and its b, for a from `first` to last - 1, b to `last`; elsewhere inf.
+def _cheapest(cost: Callable[[Ints, Ints], Floats], after: Floats) -> tuple[Floats, Ints]:
+    """min over b > a of cost(a, b) + after[b], and its b, for a from 1 to K - 1; inf where there is none, as at K.
 
     The best b of the middle a bounds those of both halves, which are halved again, all at once.
     """
-    least, best = np.full(len(after), np.inf), np.zeros(len(after), np.int64)
-    a_low, a_high, b_low, b_high = (np.array([x]) for x in (first, last - 1, first + 1, last))
+    least, best, last = np.full(len(after), np.inf), np.zeros(len(after), np.int64), len(after) - 1
+    a_low, a_high, b_low, b_high = (np.array([x]) for x in (1, last - 1, 2, last))
     while a_low.size:
         a = (a_low + a_high) // 2
         begin = np.maximum(b_low, a + 1)

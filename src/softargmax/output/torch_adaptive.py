@@ -256,15 +256,15 @@ class AdaptiveSoftmax(RankedLayer):
         place = rank
         for i, cluster in enumerate(clusters.below):
             place = torch.where(rank >= cluster.begin, self.cutoffs[0] + i, place)
-        yield Part(None, h, (self.head,), self.head_bias, torch.where(y.counted, place, IGNORE))
+        yield Part(None, h, (self.head,), self.head_bias, place)
         for cluster in clusters.below:
-            met, target = (rank >= cluster.begin) & (rank < cluster.end) & y.counted, rank - cluster.begin
-            rows, x = None, h
+            met, target = (rank >= cluster.begin) & (rank < cluster.end), rank - cluster.begin
             if y.wrong is None:
                 (rows,) = met.nonzero(as_tuple=True)
-                x, met, target = h[rows], met[rows], target[rows]
-            target = torch.where(met, target, IGNORE)
-            yield Part(rows, cluster.projected(x), (cluster.weight,), cluster.bias, target)
+                yield Part(rows, cluster.projected(h[rows]), (cluster.weight,), cluster.bias, target[rows])
+            else:
+                target = torch.where(met, target, IGNORE)
+                yield Part(None, cluster.projected(h), (cluster.weight,), cluster.bias, target)
 
     def _ranked_log_p(self, h: Tensor) -> Tensor:
         return all_log_p(h, self._clusters())

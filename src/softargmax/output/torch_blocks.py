@@ -18,7 +18,7 @@ from softargmax.core.native import fresh
 from softargmax.core.targets import IGNORE
 from softargmax.core.torch_bridge import direct
 from softargmax.core.torch_memory import view
-from softargmax.core.torch_rules import by_definition, without_autocast
+from softargmax.core.torch_rules import by_definition
 from softargmax.loss import (
     cross_entropy,
     cross_entropy_and_gradient,
@@ -44,11 +44,10 @@ def block_losses(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None, y: T
     h is float32 or float64; weights and bias may be halves.
     """
     tensors = h, *weights
-    with without_autocast(h):
-        if quick(*tensors, bias, y) and all(_native.finite(view(x)) for x in tensors):
-            found: Tensor = _Losses.apply(total, y, h, bias, *weights)  # type: ignore[no-untyped-call]
-            return found
+    if not quick(*tensors, bias, y) or not all(_native.finite(view(x)) for x in tensors):
         return _definition(total, y, h, bias, *weights)
+    found: Tensor = _Losses.apply(total, y, h, bias, *weights)  # type: ignore[no-untyped-call]
+    return found
 
 
 def _apart(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:

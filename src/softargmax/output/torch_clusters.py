@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from softargmax.normalize import log_softmax
-from softargmax.output.torch_layer import TopK
+from softargmax.output.torch_layer import TopK, picked
 from softargmax.output.torch_rows import scores
-from softargmax.sample import categorical
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,18 +90,11 @@ def likeliest(h: Tensor, clusters: Clusters, k: int) -> TopK:
 def descend(h: Tensor, clusters: Clusters, seed: int, stream: Tensor) -> Tensor:
     """A rank for every row: from the head and, after a token, from its cluster; -1 where a row meets NaN."""
     head = torch.cat(clusters.head(h), 1)
-    place = _picked(head, seed, stream)
+    place = picked(head, seed, stream)
     rank, size = place.clone(), head.shape[1]
     for i, cluster in enumerate(clusters.below):
         (rows,) = (place == size - len(clusters.below) + i).nonzero(as_tuple=True)
         columns = pad(cluster.log_p(h[rows]), (size, 0), value=-math.inf)  # beyond those that the head's noise had
-        inside = _picked(columns, seed, stream[rows])
+        inside = picked(columns, seed, stream[rows])
         rank[rows] = torch.where(inside < 0, -1, inside - size + cluster.begin)
     return rank
-
-
-def _picked(log_p: Tensor, seed: int, stream: Tensor) -> Tensor:
-    """A column for every row, -1 where there is NaN."""
-    sound = ~log_p.isnan().any(1)
-    found = categorical(torch.where(sound[:, None], log_p, 0), seed=seed, stream=stream)
-    return torch.where(sound, found, -1)

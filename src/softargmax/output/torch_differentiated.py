@@ -168,7 +168,7 @@ class DifferentiatedSoftmax(RankedLayer):
         return layer
 
     def _parts(self, h: Tensor, y: Targets) -> Iterator[Part]:
-        yield Part(None, h, tuple(self.weights), self.bias, torch.where(y.counted, y.classes, IGNORE))
+        yield Part(None, h, tuple(self.weights), self.bias, y.classes)
 
     def _ranked_log_p(self, h: Tensor) -> Tensor:
         found: Tensor = log_softmax(block_scores(h, tuple(self.weights), self.bias))

@@ -205,11 +205,8 @@ class OutputLayer(nn.Module, ABC):
         drawn = torch.empty(len(h), dtype=torch.int64, device=h.device)
         seed = int(source.seed) % seeds.SEEDS
         for part in blocks(len(h), self.classes):
-            log_p = self._log_p(h[part])
             stream = torch.arange(len(h), device=h.device) if source.stream is None else source.stream
-            sound = ~log_p.isnan().any(1, keepdim=True)
-            found = categorical(torch.where(sound, log_p, 0), seed=seed, stream=stream[part])
-            drawn[part] = torch.where(sound[:, 0], found, -1)
+            drawn[part] = picked(self._log_p(h[part]), seed, stream[part])
         return drawn
 
     # --- arguments ----------------------------------------------------------------------------------------------------
@@ -273,6 +270,13 @@ def back(found: Tensor, shape: tuple[int, ...], y: Targets) -> Tensor:
     if y.rows is not None:
         found = found.new_zeros(math.prod(shape)).index_put((y.rows,), found)
     return _blanked(found, y).reshape(shape)
+
+
+def picked(log_p: Tensor, seed: int, stream: Tensor) -> Tensor:
+    """A column drawn for every row, -1 where there is NaN."""
+    sound = ~log_p.isnan().any(1)
+    found = categorical(torch.where(sound[:, None], log_p, 0), seed=seed, stream=stream)
+    return torch.where(sound, found, -1)
 
 
 def _best(log_p: Tensor, k: int) -> TopK:

@@ -1,0 +1,197 @@
+"""Losses of coins and scores of pairs by the compiled core, beside their definitions in torch."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import softargmax
+from softargmax.output import Tree, Unigram
+
+coins = importlib.import_module("softargmax.output.torch_coins")
+rows = importlib.import_module("softargmax.output.torch_rows")
+NAMES = ("h", "weight", "bias", "shift")
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def given(
+    dtype: torch.dtype = torch.float64,
+    weights: torch.dtype | None = None,
+    width: int = 5,
+    wanted: tuple[str, ...] = NAMES,
+) -> tuple[dict[str, Tensor], Any, Tensor]:
+    """h, weight, bias and shift, of which some want a gradient; pairs; signs."""
+    counts = torch.tensor([3, 0, 1, 6, 2])
+    n = int(counts.sum())
+    nodes = torch.tensor([0, 6, 2, 3, 0, 0, 5, 1, 2, 6, 4, 0])
+    pairs = rows.Pairs(nodes, torch.arange(5).repeat_interleave(counts), counts.cumsum(0) - counts)
+    shapes = {"h": (5, width), "weight": (7, width), "bias": (7,), "shift": (n,)}
+    numbers = {
+        name: drawn(*shape, seed=i, dtype=(weights or dtype) if name in ("weight", "bias") else dtype)
+        for i, (name, shape) in enumerate(shapes.items())
+    }
+    for name in wanted:
+        numbers[name].requires_grad_()
+    return numbers, pairs, torch.tensor([1, -1, 1, 0, 1, -1, -1, 1, -1, 1, -1, 0], dtype=torch.int8)
+
+
+def losses(numbers: dict[str, Tensor | None], pairs: Any, signs: Tensor, *, sparse: bool = False) -> Tensor:
+    h, weight, bias, shift = (numbers[name] for name in NAMES)
+    return coins.coin_losses(h, weight, bias, pairs, signs, shift=shift, sparse=sparse)
+
+
+def gradients(numbers: dict[str, Tensor], loss: Tensor) -> list[Tensor | None]:
+    for x in numbers.values():
+        x.grad = None
+    (loss * drawn(*loss.shape, seed=9, dtype=loss.dtype)).sum().backward()
+    return [None if x.grad is None else x.grad.to_dense() for x in numbers.values()]
+
+
+@pytest.mark.parametrize("width", [1, 5, 100])
+@pytest.mark.parametrize(
+    ("dtype", "weights"),
+    [(torch.float64, None), (torch.float32, None), *((torch.float32, half) for half in HALVES)],
+    ids=str,
+)
+def test_the_definition_agrees(dtype: torch.dtype, weights: torch.dtype | None, width: int) -> None:
+    numbers, pairs, signs = given(dtype, weights, width)
+    native = losses(numbers, pairs, signs)
+    of_native = gradients(numbers, native)
+    with softargmax.using("reference"):
+        defined = losses(numbers, pairs, signs)
+        of_defined = gradients(numbers, defined)
+    assert native.dtype == defined.dtype == dtype
+    torch.testing.assert_close(native, defined)
+    tolerance = {"rtol": 1e-2, "atol": 1e-2} if weights in HALVES else {}
+    for found, expected in zip(of_native, of_defined, strict=True):
+        torch.testing.assert_close(found, expected, **tolerance)
+
+
+@pytest.mark.parametrize("wanted", [w for n in range(5) for w in itertools.combinations(NAMES, n)], ids="+".join)
+def test_only_what_is_wanted_has_a_gradient(wanted: tuple[str, ...]) -> None:
+    whole, pairs, signs = given()
+    expected = gradients(whole, losses(whole, pairs, signs))
+    numbers, _, _ = given(wanted=wanted)
+    loss = losses(numbers, pairs, signs)
+    assert loss.requires_grad == bool(wanted)
+    if wanted:
+        for name, found, right in zip(NAMES, gradients(numbers, loss), expected, strict=True):
+            torch.testing.assert_close(found, right if name in wanted else None)
+
+
+@pytest.mark.parametrize("absent", ["bias", "shift"])
+def test_without_bias_or_shift(absent: str) -> None:
+    numbers, pairs, signs = given()
+    zero = {**numbers, absent: torch.zeros_like(numbers[absent])}
+    torch.testing.assert_close(losses({**numbers, absent: None}, pairs, signs), losses(zero, pairs, signs))
+
+
+def test_tables_and_gradients_may_lie_anyhow() -> None:
+    """Tables with strides, shared numbers; an incoming gradient that is one number for all."""
+    numbers, pairs, signs = given()
+    wide = {name: x.detach() for name, x in numbers.items()}
+    apart = {
+        "h": wide["h"].mT.contiguous().mT,
+        "weight": wide["weight"].repeat_interleave(2, 1)[:, ::2],
+        "bias": wide["bias"].repeat_interleave(3)[::3],
+        "shift": wide["shift"].repeat_interleave(2)[::2],
+    }
+    for x in apart.values():
+        x.requires_grad_()
+    leaves = [[x[name] for name in NAMES[:3]] for x in (numbers, apart)]
+    for both in (
+        [losses(x, pairs, signs) for x in (numbers, apart)],
+        [rows.pair_scores(*of, pairs, sparse=False) for of in leaves],
+    ):
+        assert torch.equal(*both)
+        found = [torch.autograd.grad(y.sum(), of) for y, of in zip(both, leaves, strict=True)]
+        for a, b in zip(*found, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_sparse_gradients_have_the_rows_that_were_met() -> None:
+    numbers, pairs, signs = given()
+    dense = gradients(numbers, losses(numbers, pairs, signs))
+    sparse = gradients(numbers, losses(numbers, pairs, signs, sparse=True))
+    for name, a, b in zip(NAMES, sparse, dense, strict=True):
+        grad = numbers[name].grad
+        assert grad.is_sparse == (name in ("weight", "bias"))
+        if grad.is_sparse:
+            assert grad._indices()[0].tolist() == sorted(set(pairs.nodes.tolist()))
+        torch.testing.assert_close(a, b)
+
+
+def test_derivatives() -> None:
+    numbers, pairs, signs = given(width=2)
+
+    def function(*values: Tensor) -> Tensor:
+        return losses(dict(zip(NAMES, values, strict=True)), pairs, signs)
+
+    assert torch.autograd.gradcheck(function, tuple(numbers.values()))
+    assert torch.autograd.gradgradcheck(function, tuple(numbers.values()))
+
+
+def test_transforms_meet_the_definition() -> None:
+    numbers, pairs, signs = given()
+    h, rest = numbers["h"].detach(), {name: x.detach() for name, x in numbers.items() if name != "h"}
+    total = lambda x: losses({"h": x, **rest}, pairs, signs).sum()  # noqa: E731
+    one = torch.func.grad(total)(h)
+    torch.testing.assert_close(one, torch.func.jacrev(total)(h))
+    torch.testing.assert_close(torch.func.vmap(total)(h.expand(3, *h.shape)), total(h).expand(3))
+    numbers["weight"].grad = None
+    leaf = h.clone().requires_grad_()
+    total(leaf).backward()
+    torch.testing.assert_close(leaf.grad, one)
+
+
+def test_nothing_at_all() -> None:
+    none = torch.zeros(0, dtype=torch.int64)
+    h, weight = drawn(0, 4).requires_grad_(), drawn(3, 4).requires_grad_()
+    loss = coins.coin_losses(h, weight, None, rows.Pairs(none, none, none), none.to(torch.int8), sparse=True)
+    loss.sum().backward()
+    assert loss.shape == (0,)
+    assert weight.grad._nnz() == 0
+    h = drawn(2, 4).requires_grad_()
+    loss = coins.coin_losses(
+        h, weight, None, rows.Pairs(none, none, torch.zeros(2, dtype=torch.int64)), none, sparse=False
+    )
+    loss.sum().backward()
+    assert loss.tolist() == [0, 0]
+    assert not h.grad.any()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_layers_do_not_know_who_serves(dtype: torch.dtype, sparse: bool) -> None:
+    """A step of the layers on pairs, by the compiled core and by the definitions."""
+    counts = 1.0 / torch.arange(1, 41)
+    hidden, target = drawn(30, 16, dtype=torch.float32), torch.arange(30)
+    layers = [
+        softargmax.nn.HierarchicalSoftmax(16, Tree.huffman(counts), sparse=sparse, dtype=dtype),
+        softargmax.nn.NegativeSampling(16, Unigram(counts), samples=6, sparse=sparse, dtype=dtype),
+        softargmax.nn.NCE(16, Unigram(counts), samples=6, shared=True, sparse=sparse, dtype=dtype),
+    ]
+    for layer in layers:
+        layer.eval()
+        with torch.no_grad():
+            layer.weight.copy_(drawn(*layer.weight.shape, seed=3) * 0.3)
+        found = []
+        for name in ("native", "reference"):
+            layer.zero_grad()
+            h = hidden.clone().requires_grad_()
+            with softargmax.using(name):
+                loss = layer(h, target)
+                loss.backward()
+            found.append([loss.detach(), h.grad, *(p.grad.to_dense().float() for p in layer.parameters())])
+        tolerance = {"rtol": 1e-2, "atol": 1e-3} if dtype == torch.bfloat16 else {}
+        for a, b in zip(*found, strict=True):
+            torch.testing.assert_close(a, b, **tolerance)
