@@ -17,6 +17,7 @@ import typer
 from softargmax.cli import bench, demo, info, normalize, plot
 from softargmax.cli.errors import FailedRunError, TyperException, WrongUseError, refused_as
 from softargmax.cli.values import listed, spelled
+from softargmax.cli.words import command as words
 from softargmax.core import dispatch
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ SUBCOMMANDS: dict[str, Callable[..., None]] = {
     "info": info.command,
     "bench": bench.command,
     "demo": demo.command,
+    "train-words": words.command,
 }
 
 # What the machine refuses, and text that a terminal's encoding lacks; any other exception is a bug of ours.

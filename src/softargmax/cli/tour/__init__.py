@@ -18,6 +18,7 @@ from softargmax.cli.tour.sparse import run as sparse
 from softargmax.cli.tour.stream_file import run as stream_file
 from softargmax.cli.tour.temperature import run as temperature
 from softargmax.cli.tour.values import run as values
+from softargmax.cli.tour.words import run as words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +43,7 @@ STOPS = (
     Stop("sparse", "Probabilities that are exactly 0", sparse),
     Stop("sampling", "Draws: a bandit, and samples with a gradient", sampling),
     Stop("attention", "Attention as addressing: long memories, soft and hard reads", attention),
+    Stop("words", "A language model, by three output layers", words),
     Stop("stream", "A file larger than its memory", stream_file),
     Stop("bench", "Against the installed peers", short_bench),
 )

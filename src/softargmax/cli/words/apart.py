@@ -1,0 +1,92 @@
+"""Layers trained in processes of their own, one after the other: what a layer's memory was is its process's peak."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+
+from softargmax.cli.errors import FailedRunError
+from softargmax.cli.words.settings import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from io import BufferedReader
+    from pathlib import Path
+
+    from softargmax.cli.words.corpus import Corpus
+    from softargmax.cli.words.vocabulary import Ints
+
+KINDS = (np.int32, np.int32, np.int64)
+
+
+class Texts(NamedTuple):
+    """Classes (int32) that are trained on and held out, and the counts (int64) of the K classes."""
+
+    train: Ints
+    held_out: Ints
+    counts: Ints
+
+
+def send(pipe: IO[bytes], job: Job, texts: Texts) -> None:
+    """Write a job: a line of JSON, then the numbers."""
+    told = {"job": job.told(), "sizes": [len(part) for part in texts]}
+    pipe.write(json.dumps(told).encode() + b"\n")
+    pipe.writelines(np.ascontiguousarray(part, kind).data for part, kind in zip(texts, KINDS, strict=True))
+    pipe.flush()
+
+
+def received(pipe: BufferedReader) -> tuple[Job, Texts]:
+    """Read what `send` wrote; EOFError where it broke off."""
+    told = json.loads(pipe.readline() or b'{"sizes": []}')
+    parts = [np.empty(size, kind) for size, kind in zip(told["sizes"], KINDS, strict=False)]
+    if not parts or any(pipe.readinto(part.data) < part.nbytes for part in parts):
+        raise EOFError
+    return Job.of(told["job"]), Texts(*parts)
+
+
+def trained(job: Job, names: Sequence[str], text: Corpus, folder: Path) -> Iterator[dict[str, Any]]:
+    """Train layers as the job says, with their checkpoints in the folder; give their records until one was stopped."""
+    texts = Texts(text.train, text.held_out, text.vocabulary.counts)
+    for name in names:
+        settings, path = replace(job.settings, layer=name), folder / f"{name}.safetensors"
+        record = train(replace(job, settings=settings, checkpoint=str(path)), texts)
+        if generated := record.pop("generated"):
+            record["text"] = text.vocabulary.text([*job.prompt, *generated])
+        yield record
+        if not record["finished"]:
+            break
+
+
+def train(job: Job, texts: Texts) -> dict[str, Any]:
+    """Train a layer in a process of its own and give its record.
+
+    An interrupt closes the pipe, upon which the process saves and tells how far it came.
+    """
+    layer, words = job.settings.layer, [sys.executable, "-m", "softargmax.cli.words.torch_job"]
+    # A session of its own: what the terminal sends comes to us alone.
+    with subprocess.Popen(  # noqa: S603 our own module
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        to, back = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
+        try:
+            with suppress(BrokenPipeError):
+                send(to, job, texts)
+            told = back.read()
+        except KeyboardInterrupt:
+            with suppress(BrokenPipeError):
+                to.close()
+            told = back.read()
+            if not told:
+                raise
+    if not told:
+        raise FailedRunError(f"the process that trained {layer} ended with code {process.returncode}, without a word")
+    record: dict[str, Any] = json.loads(told)
+    if "error" in record:
+        raise FailedRunError(record["error"])
+    return record

@@ -1,0 +1,152 @@
+"""``softargmax train-words``: a language model of Python's own library, or of any text, with any output layer."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from softargmax.cli import measure, show
+from softargmax.cli.errors import FailedRunError, WrongUseError
+from softargmax.cli.words import apart, corpus, report
+from softargmax.cli.words.layers import LAYERS
+from softargmax.cli.words.settings import CONTEXTS, HEADS, Job, Settings, Until
+
+ALL, SECONDS, LONG = "all", 60.0, 100
+SOURCE = "Files, folders and patterns; without any, Python's standard library."
+
+Source = Annotated[list[str] | None, typer.Argument(help=SOURCE, metavar="TEXT")]
+Layer = Annotated[list[str], typer.Option("--layer", help=f"May be repeated: {', '.join((*LAYERS, ALL))}.")]
+Model = Annotated[str, typer.Option("--model", help=f"{' or '.join(CONTEXTS)}.")]
+Dim = Annotated[int, typer.Option("--dim", min=1, help="D, the length of the hidden vectors.")]
+Context = Annotated[
+    int | None, typer.Option("--context", min=1, help="Tokens that a prediction sees (8; attention 64).")
+]
+Vocab = Annotated[int | None, typer.Option("--vocab", help="K, the classes (32768, or what comes twice).")]
+Tokens = Annotated[int | None, typer.Option("--tokens", min=1, help="Train on no more tokens than these.")]
+Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Train for so many steps.")]
+Epochs = Annotated[float | None, typer.Option("--epochs", help="Train for so many passes over the text.")]
+Seconds = Annotated[float | None, typer.Option("--seconds", help="Train each layer for so long (60).")]
+Batch = Annotated[int, typer.Option("--batch", min=1, help="Tokens predicted in a step.")]
+Rate = Annotated[float, typer.Option("--lr", help="The step size of Adam.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="The same seed and --steps: the same bits.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="The folder for checkpoints, table and picture.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the checkpoints in the folder.")]
+SaveEvery = Annotated[float, typer.Option("--save-every", help="Seconds between checkpoints.")]
+Evaluate = Annotated[int, typer.Option("--evaluate", min=1, help="Held-out tokens that perplexity is measured on.")]
+Prompt = Annotated[str, typer.Option("--prompt", help="Text to go on with when training is done.")]
+Generate = Annotated[int | None, typer.Option("--generate", min=0, help="How many tokens to go on for (100).")]
+TopP = Annotated[float, typer.Option("--top-p", help="Draw from the most probable tokens of this mass.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+
+
+def command(  # noqa: PLR0913 one for each option
+    source: Source = None,
+    *,
+    layer: Layer = ["full", "sampled", "hierarchical"],  # noqa: B006 typer's way
+    model: Model = "window",
+    dim: Dim = 128,
+    context: Context = None,
+    vocab: Vocab = None,
+    tokens: Tokens = None,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    seconds: Seconds = None,
+    batch: Batch = 1024,
+    lr: Rate = 0.002,
+    seed: Seed = 0,
+    out: Out = Path("words-output"),
+    resume: Resume = False,
+    save_every: SaveEvery = 60.0,
+    evaluate: Evaluate = 1 << 14,
+    prompt: Prompt = "",
+    generate: Generate = None,
+    top_p: TopP = 0.9,
+    json: Json = False,
+) -> None:
+    """Train a small language model on real text with any output layer; report speed, memory and perplexity."""
+    names = layers_named(layer)
+    above_zero({"--epochs": epochs, "--seconds": seconds, "--lr": lr, "--save-every": save_every, "--top-p": top_p})
+    if top_p > 1:
+        raise WrongUseError(f"--top-p {top_p:g}: it may be above 0 and at most 1")
+    until = until_of(steps, epochs, seconds)
+    settings = settings_of(model, context, dim=dim, batch=batch, lr=lr, seed=seed)
+    ready(out, names, resume=resume)
+    text = corpus.read(source or (), classes=vocab, tokens=tokens)
+    vocabulary, wanted = text.vocabulary, generate if generate is not None else LONG if prompt else 0
+    job = Job(
+        settings, until, "", text.digest(), resume=resume, save_every=save_every, evaluated=evaluate, top_p=top_p,
+        prompt=vocabulary.encoded(prompt), generate=wanted, without=[vocabulary.unknown, vocabulary.begin],
+    )  # fmt: skip
+    console = show.console()
+    if not json:
+        console.print(report.about(text.facts))
+    found = {"machine": measure.machine(), "text": text.facts, "settings": asdict(settings), "until": asdict(until)}
+    records: list[report.Record] = []
+    try:
+        for record in apart.trained(job, names, text, out):
+            records.append(record)
+            report.write(out, {**found, "layers": records})
+    finally:  # what was found before an error is told
+        if records and not json:
+            report.printed(console, records, out)
+    if json:
+        print(show.as_json({**found, "layers": records}))
+    if not records[-1]["finished"]:
+        raise KeyboardInterrupt
+
+
+def ready(out: Path, names: list[str], *, resume: bool) -> None:
+    """Look before hours of work at what it would end without: packages, a folder to write to, no checkpoint lost."""
+    for package in ("torch", "safetensors", "matplotlib"):
+        if find_spec(package) is None:
+            raise FailedRunError(f"training needs {package}, which is not installed: pip install 'softargmax[words]'")
+    out.mkdir(parents=True, exist_ok=True)
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "cannot be written to", str(out))
+    there = [str(path) for name in names if (path := out / f"{name}.safetensors").exists()]
+    if there and not resume:
+        raise FailedRunError(f"{there[0]} is there already: --resume goes on with it, another --out begins anew")
+
+
+def until_of(steps: int | None, epochs: float | None, seconds: float | None) -> Until:
+    """Read what ends the training."""
+    if sum(value is not None for value in (steps, epochs, seconds)) > 1:
+        raise WrongUseError("--steps, --epochs, --seconds: one of them may be given")
+    return Until(steps, epochs, SECONDS if steps is None and epochs is None and seconds is None else seconds)
+
+
+def settings_of(model: str, context: int | None, **others: Any) -> Settings:
+    """Read what the model is made of."""
+    if model not in CONTEXTS:
+        raise WrongUseError(f"--model {model}: it may be {' or '.join(CONTEXTS)}")
+    settings = Settings("", model, context=context or CONTEXTS[model], **others)
+    if settings.batch % settings.length:
+        raise WrongUseError(
+            f"--batch {settings.batch}: a {model} model predicts {settings.length} tokens next to each other; "
+            "it may be a multiple of that"
+        )
+    if model == "attention" and settings.dim % HEADS:
+        raise WrongUseError(f"--dim {settings.dim}: an attention model has {HEADS} heads; it may be a multiple of that")
+    return settings
+
+
+def layers_named(words: list[str]) -> list[str]:
+    """Read ``--layer``: every name once, `ALL` for all of them."""
+    for word in words:
+        if word not in LAYERS and word != ALL:
+            raise WrongUseError(f"--layer {word}: there is no such layer; it may be {', '.join((*LAYERS, ALL))}")
+    return list(LAYERS) if ALL in words else list(dict.fromkeys(words))
+
+
+def above_zero(numbers: dict[str, float | None]) -> None:
+    """Refuse what is not a finite number above 0."""
+    for name, value in numbers.items():
+        if value is not None and not 0 < value < math.inf:
+            raise WrongUseError(f"{name} {value:g}: it may be a finite number above 0")

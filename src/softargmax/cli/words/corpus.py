@@ -1,0 +1,149 @@
+"""Text files as classes: which files there are, which of them are held out, what their tokens are."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import sys
+import sysconfig
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from softargmax.cli.errors import FailedRunError
+from softargmax.cli.words.vocabulary import BEGIN, TOKEN, Numbering, Vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from softargmax.cli.words.vocabulary import Ints
+
+HELD_OUT = 20  # one file of so many, or that share of a text that files do not part
+PIECE = 1 << 22  # characters read at once, and the rest of a line
+BEGUN = 1  # the number of BEGIN
+APART = ("site-packages", "dist-packages", "__pycache__")
+
+
+class Corpus(NamedTuple):
+    """What is trained on and what is held out, as classes (int32); `facts` are for people."""
+
+    vocabulary: Vocabulary
+    train: Ints
+    held_out: Ints
+    facts: dict[str, Any]
+
+    def digest(self) -> str:
+        """A short name: that of the same words, counts and texts is the same."""
+        found = hashlib.blake2b("\0".join(self.vocabulary.words).encode(), digest_size=12)
+        for part in (self.vocabulary.counts, self.train, self.held_out):
+            found.update(np.ascontiguousarray(part).data)
+        return found.hexdigest()
+
+
+class Source(NamedTuple):
+    """A file and its place in the order of reading, a hash of its name below what was given."""
+
+    place: int
+    name: str
+    path: Path
+
+    @classmethod
+    def of(cls, path: Path, name: str) -> Source:
+        """The source of a file."""
+        spelled = name.replace(os.sep, "/").encode("utf-8", "surrogateescape")
+        return cls(int.from_bytes(hashlib.blake2b(spelled, digest_size=8).digest()), name, path)
+
+    @property
+    def held_out(self) -> bool:
+        """Whether it is held out."""
+        return self.place * HELD_OUT < 1 << 64
+
+
+def read(words: Sequence[str] = (), *, classes: int | None = None, tokens: int | None = None) -> Corpus:
+    """Read files, folders and patterns, or without any the standard library, and number their tokens.
+
+    Files are read in the order of a hash of their names. The first twentieth of all hashes is held out, so that a file
+    is on the same side everywhere, and `tokens` of the other files are a fair sample of them. Of text that cannot be
+    parted so (a single file) the last twentieth is held out.
+    """
+    began = time.perf_counter()
+    sources = sorted({source.path.resolve(): source for source in sources_of(words)}.values())
+    numbering = Numbering()
+    train = numbered([source.path for source in sources if not source.held_out], numbering, tokens)
+    held_out = numbered([source.path for source in sources if source.held_out], numbering)
+    files = [int(np.count_nonzero(side == BEGUN)) for side in (train, held_out)]
+    if not any(files):
+        raise FailedRunError(f"{' '.join(words) or stdlib()}: no text in it")
+    if not all(files):
+        whole = np.concatenate([train, held_out])
+        train, held_out = np.split(whole, [len(whole) - len(whole) // HELD_OUT])
+        train = train[:tokens]
+    vocabulary, class_of = Vocabulary.of(numbering, train, classes)
+    facts = {
+        "files": files[0],
+        "held_out_files": files[1],
+        "tokens": len(train),
+        "held_out_tokens": len(held_out),
+        "distinct": int(np.count_nonzero(np.bincount(train)[BEGUN + 1 :])),
+        "classes": len(vocabulary.words),
+        "unknown": float(vocabulary.counts[vocabulary.unknown] / len(train)),
+        "seconds": time.perf_counter() - began,
+    }
+    return Corpus(vocabulary, class_of[train], class_of[held_out], facts)
+
+
+def numbered(paths: Iterable[Path], numbering: Numbering, most: int | None = None) -> Ints:
+    """The numbers of the files' tokens, and of them no more than asked for."""
+    found = [np.empty(0, np.int32)]
+    room = sys.maxsize if most is None else most
+    for tokens in (tokens for path in paths for tokens in tokens_in(path)):
+        if room <= 0:
+            break
+        found.append(numbering.of(tokens)[:room])
+        room -= len(found[-1])
+    return np.concatenate(found)
+
+
+def tokens_in(path: Path) -> Iterator[list[str]]:
+    """A file's tokens after `BEGIN`, some lines at a time; nothing of what is no text (it has a NUL in it)."""
+    before = [BEGIN]
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        while piece := "".join(file.readlines(PIECE)):
+            if "\0" in piece:
+                return
+            if tokens := TOKEN.findall(piece):
+                yield before + tokens
+                before = []
+
+
+def stdlib() -> Path:
+    """The folder of Python's own library."""
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def sources_of(words: Sequence[str]) -> Iterator[Source]:
+    """Every file that is meant: of a folder all below it that are not hidden, of the standard library the .py."""
+    if not words:
+        yield from (source for source in below(stdlib()) if source.path.suffix == ".py")
+    for word in words:
+        given = [Path(word)] if Path(word).exists() else [Path(found) for found in glob.glob(word, recursive=True)]  # noqa: PTH207 any pattern
+        found = [
+            source for path in given for source in (below(path) if path.is_dir() else [Source.of(path, path.name)])
+        ]
+        if not found:
+            raise FailedRunError(f"{word}: no such file, and no files in it")
+        for source in found:
+            if not source.path.is_file():
+                raise FailedRunError(f"{source.path} is not a regular file; it may be a text")
+        yield from found
+
+
+def below(folder: Path) -> Iterator[Source]:
+    """The files of a folder and of those in it, without what is hidden, installed apart, or no regular file."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in APART and not name.startswith(".")]
+        paths = (Path(place, name) for name in names if not name.startswith("."))
+        yield from (Source.of(path, str(path.relative_to(folder))) for path in paths if path.is_file())

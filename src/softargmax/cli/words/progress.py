@@ -1,0 +1,27 @@
+"""A bar on standard error while a layer is trained."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from softargmax.cli import show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@contextmanager
+def bar(what: str) -> Iterator[Callable[[float, str], None]]:
+    """A bar to be told the share that is done and a word on it; nothing is shown where there is no terminal."""
+    columns = (
+        TextColumn("{task.description:12}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[told]}"),
+    )  # fmt: skip
+    out = show.console(stderr=True)
+    with Progress(*columns, console=out, transient=True, disable=not sys.stderr.isatty()) as shown:
+        task = shown.add_task(what, total=1.0, told="")
+        yield lambda share, told: shown.update(task, completed=share, told=told)

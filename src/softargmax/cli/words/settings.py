@@ -1,0 +1,79 @@
+"""What a run is made of, and until when it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+CONTEXTS = {"window": 8, "attention": 64}
+"""The models, and how many tokens before it a prediction sees at most."""
+HEADS = 4  # of attention
+SPAN = 16  # predictions of a window model next to each other: they share rows of the embedding
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the numbers of a trained model follow from, beside the text; a checkpoint goes on with the same alone."""
+
+    layer: str
+    model: str = "window"
+    dim: int = 128
+    context: int = CONTEXTS["window"]
+    batch: int = 1024
+    lr: float = 0.002
+    seed: int = 0
+
+    @property
+    def before(self) -> int:
+        """The tokens of a span before the first that is predicted."""
+        return self.context if self.model == "window" else 1
+
+    @property
+    def length(self) -> int:
+        """The tokens of a span that are predicted."""
+        return SPAN if self.model == "window" else self.context
+
+    @property
+    def width(self) -> int:
+        """The tokens of a span."""
+        return self.before + self.length
+
+
+@dataclass(frozen=True)
+class Until:
+    """What ends the training, whichever comes first: steps, passes over the text, seconds of training."""
+
+    steps: int | None = None
+    epochs: float | None = None
+    seconds: float | None = None
+
+    def share(self, step: int, per_epoch: int, seconds: float) -> float:
+        """How much of it is done; from 1 on it is over."""
+        asked = ((step, self.steps), (step / per_epoch, self.epochs), (seconds, self.seconds))
+        return max(done / most if most else 1.0 for done, most in asked if most is not None)
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that the process of one layer is told, beside the text."""
+
+    settings: Settings
+    until: Until
+    checkpoint: str
+    digest: str
+    resume: bool = False
+    save_every: float = 60.0
+    evaluated: int = 1 << 14
+    prompt: list[int] = field(default_factory=list)
+    generate: int = 0
+    top_p: float = 0.9
+    without: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> Job:
+        """The job that `asdict` has written."""
+        return cls(**told | {"settings": Settings(**told["settings"]), "until": Until(**told["until"])})
+
+    def told(self) -> dict[str, Any]:
+        """The same as plain values."""
+        return asdict(self)

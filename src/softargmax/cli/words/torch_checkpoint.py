@@ -1,0 +1,82 @@
+"""Checkpoints: safetensors files with all that training goes on from, whole or not there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from softargmax.cli.errors import FailedRunError
+from softargmax.stream import whole_file
+
+if TYPE_CHECKING:
+    from softargmax.cli.words.torch_training import Training
+
+FORMAT = "softargmax train-words 1"
+DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.int32: "I32", torch.bool: "BOOL"}
+
+
+def save(path: str, training: Training, digest: str, record: dict[str, Any]) -> None:
+    """Write where training stands, beside a record of how it came there; until the file is whole, the one before stays.
+
+    One tensor after the other goes to the file: safetensors' own writers hold all of them once more, or leave parts
+    behind when they are killed.
+    """
+    identity = {**asdict(training.settings), "text": digest}
+    record = {**record, "step": training.step, "seconds": training.seconds}
+    told = {"format": FORMAT, "identity": json.dumps(identity), "record": json.dumps(record)}
+    header: dict[str, Any] = {"__metadata__": told}
+    end = 0
+    tensors = {name: tensor.detach().contiguous() for name, tensor in training.tensors().items()}
+    for name, tensor in tensors.items():
+        place = [end, end := end + tensor.nbytes]
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": place}
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    with whole_file(path, 8 + len(head) + end) as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for tensor in tensors.values():
+            file.write(tensor.numpy().data)
+
+
+def load(path: str, training: Training, digest: str) -> dict[str, Any]:
+    """Go on where a checkpoint of the same settings and the same text stands, and give its record."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            told = file.metadata() or {}
+            if told.get("format") != FORMAT:
+                raise FailedRunError(f"{path} is no checkpoint of this command")
+            check_identity(path, json.loads(told["identity"]), {**asdict(training.settings), "text": digest})
+            # Copies: what torch allocates is aligned, and bits may depend on that.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 no mapping
+    except SafetensorError as error:
+        raise FailedRunError(f"{path} is not a whole checkpoint: {error}") from error
+    check_shapes(path, tensors, training.shapes())
+    training.restore(tensors)
+    record: dict[str, Any] = json.loads(told["record"])
+    training.step, training.seconds = record.pop("step"), record.pop("seconds")
+    return record
+
+
+def check_identity(path: str, found: dict[str, Any], asked: dict[str, Any]) -> None:
+    """Refuse what was trained otherwise, and say what differs."""
+    differ = [name for name in asked if found.get(name) != asked[name]]
+    if differ:
+        said = [f"--{name} {found.get(name)}, not {asked[name]}" for name in differ if name != "text"]
+        said += ["another text, --tokens or --vocab"] if "text" in differ else []
+        raise FailedRunError(f"{path} was trained with {', and with '.join(said)}")
+
+
+def check_shapes(path: str, found: dict[str, Tensor], asked: dict[str, torch.Size]) -> None:
+    """Refuse tensors of other names or shapes, and say which."""
+    lacking = [name for name in asked if name.startswith("model.") and name not in found]
+    strange = [name for name in found if name not in asked]
+    if lacking or strange:
+        raise FailedRunError(f"{path}: {f'no {lacking[0]} in it' if lacking else f'{strange[0]} is not known here'}")
+    for name, tensor in found.items():
+        if tensor.shape != asked[name]:
+            raise FailedRunError(f"{path}: {name} has shape {tuple(tensor.shape)}; here it is {tuple(asked[name])}")

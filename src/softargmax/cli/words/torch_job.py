@@ -1,0 +1,146 @@
+"""The process that trains one layer: its job comes on standard input, its record goes to standard output.
+
+`apart.py` starts it. It goes on for as long as standard input is open: when that is closed, or whoever held it open is
+killed, training ends and what was reached is saved.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from softargmax.cli.app import RUN_ERRORS, sentence
+from softargmax.cli.errors import FailedRunError
+from softargmax.cli.streamed import peak_memory
+from softargmax.cli.words import apart, torch_checkpoint
+from softargmax.cli.words.progress import bar
+from softargmax.cli.words.torch_text import continued
+from softargmax.cli.words.torch_training import HeldOut, Training
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from softargmax.cli.words.apart import Texts
+    from softargmax.cli.words.settings import Job
+
+FIRST, GROWTH = 1.0, 1.4  # seconds of training at a curve's first point, and from one point to the next
+
+
+class Run:
+    """A layer's training with its curve and its checkpoints."""
+
+    def __init__(self, job: Job, texts: Texts) -> None:
+        self.job, self.texts, self.memory_before = job, texts, peak_memory()
+        self.training = Training(job.settings, texts.train, texts.counts)
+        self.held_out = HeldOut(job.settings, texts.held_out, job.evaluated)
+        self.kept: dict[str, Any] = {"curve": [], "peak": 0}
+        if job.resume and Path(job.checkpoint).exists():
+            self.kept = torch_checkpoint.load(job.checkpoint, self.training, job.digest)
+        self.began, self.stopped = self.training.step, False
+
+    def go(self, stop: Callable[[], bool]) -> None:
+        """Train until the job is done or `stop` says so."""
+        training, saved = self.training, time.perf_counter()
+        with bar(self.job.settings.layer) as tell:
+            while not self.stopped and self.share() < 1:
+                training.advance()
+                tell(self.share(), f"step {training.step}  loss {training.loss:.2f}  {self.told()}")
+                if training.seconds >= self.due():
+                    self.measure()
+                if time.perf_counter() - saved >= self.job.save_every:
+                    self.save()
+                    saved = time.perf_counter()
+                self.stopped = stop()
+        if training.step > self.began:
+            if not self.stopped:
+                self.measure()
+            self.save()
+
+    def share(self) -> float:
+        """How much of the job is done."""
+        return self.job.until.share(self.training.step, self.training.per_epoch, self.training.seconds)
+
+    def due(self) -> float:
+        """When the curve's next point is due, in seconds of training."""
+        return GROWTH * self.kept["curve"][-1]["seconds"] if self.kept["curve"] else FIRST
+
+    def measure(self) -> None:
+        """A point of the curve, if there is none of this step yet."""
+        curve, training = self.kept["curve"], self.training
+        if not curve or curve[-1]["step"] < training.step:
+            perplexity = self.held_out.perplexity(training.model)
+            curve.append({"step": training.step, "seconds": training.seconds, "perplexity": perplexity})
+
+    @property
+    def perplexity(self) -> float | None:
+        """The last that was measured."""
+        return self.kept["curve"][-1]["perplexity"] if self.kept["curve"] else None
+
+    def told(self) -> str:
+        """The perplexity in words."""
+        return "" if self.perplexity is None else f"perplexity {self.perplexity:.1f}"
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        self.kept["peak"] = max(self.kept["peak"], peak_memory())
+        torch_checkpoint.save(self.job.checkpoint, self.training, self.job.digest, self.kept)
+
+    def generated(self) -> list[int]:
+        """The prompt's continuation, if it was asked for and training is done."""
+        job = self.job
+        if not job.generate or self.stopped or self.perplexity is None:
+            return []
+        return continued(
+            self.training.model, job.prompt, job.generate, job.top_p, job.settings.seed, without=job.without
+        )
+
+    def record(self) -> dict[str, Any]:
+        """All that there is to report."""
+        training = self.training
+        return {
+            "layer": self.job.settings.layer,
+            "finished": not self.stopped,
+            "steps": training.step,
+            "resumed_at": self.began,
+            "seconds": training.seconds,
+            "steps_per_second": training.step / training.seconds,
+            "seconds_per_epoch": training.per_epoch * training.seconds / training.step,
+            "tokens_per_step": training.tokens_per_step,
+            "perplexity": self.perplexity,
+            "unigram": self.held_out.unigram(self.texts.counts),
+            "held_out_tokens": self.held_out.tokens,
+            "parameters": sum(parameter.numel() for parameter in training.model.parameters()),
+            "memory_before": self.memory_before,
+            "threads": torch.get_num_threads(),
+            "generated": self.generated(),
+            **self.kept,
+        }
+
+
+def main() -> None:
+    """Serve one job."""
+    with os.fdopen(sys.stdin.fileno(), "rb", closefd=False) as pipe:
+        try:
+            run = Run(*apart.received(pipe))
+            run.go(lambda: bool(select.select([pipe], [], [], 0)[0]))
+            told = run.record()
+        except EOFError:
+            sys.exit(1)
+        except (FailedRunError, *RUN_ERRORS) as error:
+            told = {"error": sentence(error)}
+        except RuntimeError as error:  # torch has no kind of its own for this
+            if "allocate memory" not in str(error):
+                raise
+            told = {"error": "the model does not fit in memory; a smaller --dim, --vocab or --batch may help"}
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Small language models: a body that turns tokens into hidden vectors, and any output layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from softargmax.cli.words.layers import LAYERS, Given
+from softargmax.cli.words.settings import HEADS
+from softargmax.nn import Attention, OutputLayer
+
+if TYPE_CHECKING:
+    from softargmax.cli.words.settings import Settings
+    from softargmax.cli.words.vocabulary import Ints
+
+EMBEDDED, HIDDEN = 64, 128  # a token's numbers in a window, and its hidden layer's
+BLOCKS = 2
+
+
+class Window(nn.Module):
+    """The embeddings of the last n tokens beside each other, through one hidden layer.
+
+    tokens (S, n - 1 + L) -> hidden vectors (S, L, D), each of the n tokens up to its own.
+    """
+
+    def __init__(self, classes: int, dim: int, context: int) -> None:
+        super().__init__()
+        self.context = context
+        self.embedding = nn.Embedding(classes, EMBEDDED, sparse=True)
+        self.hidden = nn.Linear(context * EMBEDDED, HIDDEN)
+        self.out = nn.Linear(HIDDEN, dim)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        seen = self.embedding(tokens).unfold(1, self.context, 1)
+        found: Tensor = self.out(torch.tanh(self.hidden(seen.flatten(2))))
+        return found
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + MLP(norm(x))."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.attention = nn.Sequential(nn.LayerNorm(dim), Attention(dim, HEADS, causal=True))
+        self.mlp = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(x)
+        found: Tensor = x + self.mlp(x)
+        return found
+
+
+class CausalAttention(nn.Module):
+    """Embedding and position, blocks, a norm: tokens (S, L) -> hidden vectors (S, L, D), each of all up to its own."""
+
+    def __init__(self, classes: int, dim: int, context: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(classes, dim, sparse=True)
+        self.position = nn.Parameter(torch.zeros(context, dim))
+        self.blocks = nn.Sequential(*(Block(dim) for _ in range(BLOCKS)), nn.LayerNorm(dim))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        found: Tensor = self.blocks(self.embedding(tokens) + self.position[: tokens.shape[1]])
+        return found
+
+
+BODIES = {"window": Window, "attention": CausalAttention}
+
+
+class LanguageModel(nn.Module):
+    """A body and a layer, made from the settings' seed; spans of tokens (S, before + length) go in."""
+
+    def __init__(self, settings: Settings, counts: Ints) -> None:
+        super().__init__()
+        self.settings = settings
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(settings.seed)
+            self.body = BODIES[settings.model](len(counts), settings.dim, settings.context)
+            self.layer: OutputLayer = LAYERS[settings.layer](Given(settings.dim, counts, settings.seed))
+
+    def loss(self, spans: Tensor) -> Tensor:
+        """The layer's loss of the tokens that are predicted."""
+        loss: Tensor = self.layer(self.body(spans[:, :-1]), self.predicted(spans))
+        return loss
+
+    def log_prob_of(self, spans: Tensor) -> Tensor:
+        """The log-probability of every token that is predicted, (S, length)."""
+        found: Tensor = self.layer.log_prob_of(self.body(spans[:, :-1]), self.predicted(spans))
+        return found
+
+    def log_prob(self, tokens: Tensor) -> Tensor:
+        """The log-probabilities of what comes after tokens (T,), of which the last are looked at: (K,)."""
+        found: Tensor = self.layer.log_prob(self.body(tokens[None, -self.settings.context :])[0, -1])
+        return found
+
+    def predicted(self, spans: Tensor) -> Tensor:
+        """The tokens that are predicted, (S, length)."""
+        return spans[:, self.settings.before :]

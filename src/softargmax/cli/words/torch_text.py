@@ -1,0 +1,31 @@
+"""Text that goes on as a model has it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from softargmax import categorical
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from softargmax.cli.words.torch_models import LanguageModel
+
+
+@torch.no_grad()
+def continued(
+    model: LanguageModel, classes: Sequence[int], n: int, top_p: float, seed: int, *, without: Sequence[int] = ()
+) -> list[int]:
+    """`n` classes that go on after some (at least one), each drawn from the most probable whose mass reaches `top_p`.
+
+    A place's draw follows from the seed, the place and the classes before it; those in `without` never come.
+    """
+    tokens = [classes[0]] * (model.settings.before - 1) + list(classes)
+    allowed = torch.ones(model.layer.classes, dtype=torch.bool)
+    allowed[list(without)] = False
+    for place in range(n):
+        log_p = model.log_prob(torch.tensor(tokens))
+        tokens.append(int(categorical(log_p, top_p=top_p, where=allowed, seed=seed, stream=torch.tensor(place))))
+    return tokens[-n:] if n else []

@@ -1,0 +1,105 @@
+"""Tokens, and the classes that the frequent ones are."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from keyword import iskeyword
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from softargmax.cli.errors import WrongUseError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    Ints = np.ndarray[Any, np.dtype[Any]]
+
+TOKEN = re.compile(r"[^\W\d]\w*|\d+|[^\w\s]|\n")
+"""A name or a word, digits, one other character, the end of a line; indentation and spaces are dropped."""
+
+UNKNOWN, BEGIN = "<unk>", "<file>"  # every other word; what stands before each file
+COMMONEST = 1 << 15
+"""K at most, where nobody asks for a number."""
+
+CLOSES, OPENS = frozenset(".,:;)]}"), frozenset("([{.@\n")
+
+
+class Numbering:
+    """Every token's number, in the order of first occurrence; the two of our own come first."""
+
+    def __init__(self) -> None:
+        self.numbers: defaultdict[str, int] = defaultdict()
+        self.numbers.default_factory = self.numbers.__len__
+        self.of((UNKNOWN, BEGIN))
+
+    def of(self, tokens: Sequence[str]) -> Ints:
+        """The numbers of tokens; new ones are numbered on."""
+        return np.fromiter(map(self.numbers.__getitem__, tokens), np.int32, len(tokens))
+
+
+class Vocabulary:
+    """K classes by falling count: the most frequent tokens of a text, what begins a file, `UNKNOWN` for the rest.
+
+    Examples
+    --------
+    >>> numbering = Numbering()
+    >>> numbers = numbering.of([BEGIN, *TOKEN.findall("a b a c d b a")])
+    >>> vocabulary, class_of = Vocabulary.of(numbering, numbers, 4)
+    >>> vocabulary.words, vocabulary.counts
+    (['a', '<unk>', 'b', '<file>'], array([3, 2, 2, 1]))
+    >>> class_of[numbers]
+    array([3, 0, 2, 0, 1, 1, 2, 0], dtype=int32)
+    """
+
+    def __init__(self, words: Sequence[str], counts: Ints) -> None:
+        self.words, self.counts = list(words), counts
+        self._classes = {word: i for i, word in enumerate(words)}
+        self.unknown, self.begin = self._classes[UNKNOWN], self._classes[BEGIN]
+
+    @classmethod
+    def of(cls, numbering: Numbering, numbers: Ints, classes: int | None) -> tuple[Vocabulary, Ints]:
+        """The vocabulary of a text, and the class of every number.
+
+        Without a number of classes: at most `COMMONEST`, tokens that come twice or more.
+        """
+        counts = np.bincount(numbers, minlength=len(numbering.numbers))
+        by_count = np.argsort(-counts[2:], kind="stable") + 2
+        distinct = int(np.count_nonzero(counts[2:]))
+        if classes is None:
+            classes = 2 + max(1, min(int(np.count_nonzero(counts[2:] > 1)), COMMONEST - 2))
+        elif not 3 <= classes <= distinct + 2:
+            raise WrongUseError(
+                f"--vocab {classes}: the text has {distinct:,} distinct tokens, so that it may be from 3 to "
+                f"{distinct + 2} ({UNKNOWN} and {BEGIN} are classes too)"
+            )
+        kept = np.concatenate([[0, 1], by_count[: classes - 2]])
+        counted = counts[kept]
+        counted[0] = counts.sum() - counted[1:].sum()
+        order = np.argsort(-counted, kind="stable")
+        words = list(numbering.numbers)
+        made = cls([words[number] for number in kept[order]], counted[order])
+        class_of = np.full(len(words), made.unknown, np.int32)
+        class_of[kept[order]] = np.arange(classes)
+        return made, class_of
+
+    def encoded(self, text: str) -> list[int]:
+        """The classes of a piece of text, as they would stand at the beginning of a file."""
+        return [self.begin, *(self._classes.get(token, self.unknown) for token in TOKEN.findall(text))]
+
+    def text(self, classes: Iterable[int]) -> str:
+        """Write classes as text, with the spaces that most code has.
+
+        >>> vocabulary = Vocabulary([*"def a(1+):[]", UNKNOWN, BEGIN, "f"], np.ones(15))
+        >>> vocabulary.text(vocabulary.encoded("f(1+f): a[1]"))
+        'f(1 + f): a[1]'
+        """
+        written, before = "", "\n"
+        for word in (self.words[i] for i in classes):
+            if word != BEGIN:
+                called = word in ("(", "[") and before.isidentifier() and not iskeyword(before)
+                near = called or word == "\n" or word in CLOSES or before in OPENS
+                written += word if near else f" {word}"
+                before = word
+        return written

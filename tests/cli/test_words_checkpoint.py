@@ -1,0 +1,87 @@
+"""Checkpoints: what is in them, and what is refused in one line."""
+
+import json
+import struct
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.cli.words import TEXTS, job, run
+
+from softargmax.cli.errors import FailedRunError
+from softargmax.cli.words.torch_job import Run
+
+
+def test_a_checkpoint_is_a_safetensors_file(tmp_path):
+    done = run(job(tmp_path, "hierarchical"))
+    found = load_file(tmp_path / "hierarchical.safetensors")
+    expected = done.training.tensors()
+    assert found.keys() == expected.keys() == done.training.shapes().keys()
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+    assert {"model.layer.weight", "model.body.embedding.weight", "adam.0.step", "sparse_adam.0.exp_avg"} <= set(found)
+
+
+@pytest.mark.parametrize("share", [0.0, 1e-6, 0.01, 0.5, 0.999999])
+def test_a_file_that_is_cut_off(tmp_path, share):
+    run(job(tmp_path))
+    path = tmp_path / "full.safetensors"
+    data = path.read_bytes()
+    path.write_bytes(data[: int(share * len(data))])
+    with pytest.raises(FailedRunError, match=r"full.safetensors is not a whole checkpoint: "):
+        Run(job(tmp_path, resume=True), TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"dim": 8}, "was trained with --dim 16, not 8"),
+        ({"seed": 3, "lr": 0.5}, "was trained with --lr 0.01, not 0.5, and with --seed 0, not 3"),
+        ({"model": "attention"}, "was trained with --model window, not attention"),
+        ({"digest": "other"}, "was trained with another text, --tokens or --vocab"),
+    ],
+)
+def test_a_checkpoint_of_other_settings(tmp_path, changed, said):
+    run(job(tmp_path))
+    with pytest.raises(FailedRunError, match=said + "$"):
+        Run(job(tmp_path, resume=True, **changed), TEXTS)
+
+
+def test_a_checkpoint_of_another_layer(tmp_path):
+    run(job(tmp_path))
+    (tmp_path / "full.safetensors").rename(tmp_path / "sampled.safetensors")
+    with pytest.raises(FailedRunError, match="was trained with --layer full, not sampled"):
+        Run(job(tmp_path, "sampled", resume=True), TEXTS)
+
+
+def changed_tensors(path, change):
+    """Write a checkpoint anew with other tensors."""
+    data = path.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    told, tensors = json.loads(data[8 : 8 + size])["__metadata__"], load_file(path)
+    change(tensors)
+    save_file(tensors, path, told)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda t: t.update({"model.layer.weight": torch.zeros(5, 16)}),
+            r"model.layer.weight has shape \(5, 16\); here it is \(60, 16\)",
+        ),
+        (lambda t: t.update({"adam.0.exp_avg": torch.zeros(5)}), r"adam.0.exp_avg has shape \(5,\); here"),
+        (lambda t: t.pop("model.body.out.weight"), "no model.body.out.weight in it"),
+        (lambda t: t.update({"model.more": torch.zeros(5)}), "model.more is not known here"),
+    ],
+)
+def test_a_checkpoint_of_other_shapes(tmp_path, change, said):
+    run(job(tmp_path))
+    changed_tensors(tmp_path / "full.safetensors", change)
+    with pytest.raises(FailedRunError, match=f"full.safetensors: {said}"):
+        Run(job(tmp_path, resume=True), TEXTS)
+
+
+def test_a_file_of_someone_else(tmp_path):
+    save_file({"x": torch.zeros(3)}, tmp_path / "full.safetensors")
+    with pytest.raises(FailedRunError, match=r"full.safetensors is no checkpoint of this command"):
+        Run(job(tmp_path, resume=True), TEXTS)

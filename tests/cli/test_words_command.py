@@ -1,0 +1,265 @@
+"""The command train-words: what it says, writes and refuses, and what outlives a kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from tests.cli.words import TEXTS, job, written
+from tests.cli.words import run as run_here
+
+from softargmax.cli.words import apart
+from softargmax.cli.words.command import layers_named
+from softargmax.cli.words.layers import LAYERS
+from softargmax.cli.words.settings import Until
+from softargmax.cli.words.torch_job import Run
+
+SMALL = ("--steps", 20, "--dim", 16, "--batch", 64, "--evaluate", 256, "--out", "out")
+
+
+@pytest.fixture
+def text(tmp_path):
+    return written(tmp_path / "text")
+
+
+def test_train_words(run, text, tmp_path):
+    layers = ("--layer", "hierarchical", "--layer", "negative")
+    done = run("train-words", text, *layers, *SMALL, "--prompt", "w1 w2", "--generate", 7)
+    assert done.code == 0, done.err
+    assert done.err == ""
+    assert "held out" in done.out
+    assert "perplexity of 256 tokens" in done.out
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    one, other = report["layers"]
+    assert (one["layer"], other["layer"]) == ("hierarchical", "negative")
+    assert f"{one['perplexity']:.2f}" in done.out
+    assert 1 < one["perplexity"] < report["text"]["classes"]
+    assert other["perplexity"] is None
+    assert one["peak"] > one["memory_before"] > 1 << 20
+    assert one["steps_per_second"] == pytest.approx(20 / one["seconds"])
+    assert one["seconds_per_epoch"] == pytest.approx(one["seconds"] / 20 * (report["text"]["tokens"] // 64), rel=0.02)
+    assert one["text"].startswith("w1 w2 ")
+    assert one["text"] in done.out
+    assert "text" not in other
+    assert "<svg" in (tmp_path / "out" / "perplexity.svg").read_text()
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *("report.json", "perplexity.svg", "hierarchical.safetensors", "negative.safetensors")
+    }  # fmt: skip
+
+
+def test_a_resumed_run_is_that_which_never_stopped(run, text, tmp_path):
+    words = ("train-words", text, "--layer", "full", "--dim", 16, "--batch", 64, "--json", "--evaluate", 256)
+    whole = run(*words, "--steps", 30, "--out", "whole").json()
+    run(*words, "--steps", 12, "--out", "parts")
+    refused = run(*words, "--steps", 30, "--out", "parts")
+    assert refused.code == 1
+    assert refused.err == (
+        "softargmax: parts/full.safetensors is there already: --resume goes on with it, another --out begins anew\n"
+    )
+    parts = run(*words, "--steps", 30, "--out", "parts", "--resume").json()
+    assert parts["layers"][0]["resumed_at"] == 12
+    assert parts["layers"][0]["perplexity"] == whole["layers"][0]["perplexity"]
+    one, other = (load_file(tmp_path / name / "full.safetensors") for name in ("whole", "parts"))
+    assert all((one[name] == other[name]).all() for name in one)
+    other = run(*words, "--steps", 30, "--out", "parts", "--resume", "--seed", 1)
+    assert other.code == 1
+    assert other.err == "softargmax: parts/full.safetensors was trained with --seed 0, not 1\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--layer", "fully"], 2, "--layer fully: there is no such layer; it may be full, "),
+        (["--model", "lstm"], 2, "--model lstm: it may be window or attention"),
+        (["--steps", "1", "--seconds", "2"], 2, "--steps, --epochs, --seconds: one of them may be given"),
+        (["--seconds", "nan"], 2, "--seconds nan: it may be a finite number above 0"),
+        (["--lr", "0"], 2, "--lr 0: it may be a finite number above 0"),
+        (["--top-p", "1.5"], 2, "--top-p 1.5: it may be above 0 and at most 1"),
+        (
+            ["--batch", "100"],
+            2,
+            "--batch 100: a window model predicts 16 tokens next to each other; it may be",
+        ),
+        (["--model", "attention", "--dim", "6"], 2, "--dim 6: an attention model has 4 heads; it may be a multiple"),
+        (["--steps", "0"], 2, "--steps"),
+        (["--dim", "many"], 2, "--dim"),
+        (["--seed", "-1"], 2, "--seed"),
+        (["--vocab", "100000"], 2, "--vocab 100000: the text has "),
+        (["nothing-here"], 1, "nothing-here: no such file, and no files in it"),
+        (["empty.txt"], 1, "empty.txt: no text in it"),
+        (["short.txt"], 1, "tokens to train on; a window model that sees 8 needs 24"),
+        (["--out", "empty.txt"], 1, "empty.txt: File exists"),
+        (["--out", "/proc/out"], 1, "/proc/out: No such file or directory"),
+        (["--out", "empty.txt/below"], 1, "empty.txt/below: Not a directory"),
+        (["--out", "broken", "--resume"], 1, "broken/full.safetensors is not a whole checkpoint: "),
+        (
+            ["--dim", "1000000000000"],
+            1,
+            "the model does not fit in memory; a smaller --dim, --vocab or --batch may help",
+        ),
+        (["--layer", "sampled", "--lr", "1e38"], 1, "a smaller --lr may help"),
+    ],
+)
+def test_what_is_refused_is_refused_in_one_line(run, text, tmp_path, words, code, said):
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "short.txt").write_text("one two three")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "full.safetensors").write_bytes(b"\0" * 100)
+    source = [] if words[0].endswith(("here", ".txt")) else [text]
+    out = [] if "--out" in words else ["--out", "out"]
+    length = [] if {"--steps", "--seconds"} & set(words) else ["--steps", "50"]
+    layer = [] if "--layer" in words else ["--layer", "full"]
+    done = run("train-words", *source, *words, *out, *length, *layer)
+    assert done.code == code
+    assert done.err.startswith("softargmax: ")
+    assert done.err.count("\n") == 1
+    assert said in done.err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_to(run, text, tmp_path):
+    (tmp_path / "out").mkdir(mode=0o555)
+    assert run("train-words", text, *SMALL).err == "softargmax: out: cannot be written to\n"
+
+
+@pytest.mark.parametrize("package", ["torch", "safetensors", "matplotlib"])
+def test_a_missing_package_is_named_before_any_work(run, text, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    done = run("train-words", text, *SMALL)
+    assert done.code == 1
+    said = f"training needs {package}, which is not installed: pip install 'softargmax[words]'"
+    assert done.err == f"softargmax: {said}\n"
+
+
+def test_a_single_text(run, tmp_path):
+    (tmp_path / "one.txt").write_text("one two three four five six\n" * 100)
+    done = run("train-words", "one.txt", "--layer", "full", *SMALL)
+    assert done.code == 0
+    assert " ".join(done.out.split()).startswith(
+        "666 tokens of 1 files, 7 distinct; 9 classes, 0.0% of the text outside"
+    )
+    assert "35 tokens of their end held out" in " ".join(done.out.split())
+
+
+def test_layers_by_name():
+    assert layers_named(["sampled", "full", "sampled"]) == ["sampled", "full"]
+    assert layers_named(["full", "all"]) == list(LAYERS)
+
+
+# --- kills -------------------------------------------------------------------------------------------------------
+
+
+def waited_for(condition, seconds=100):
+    """What a condition gives as soon as it gives something."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+    return found
+
+
+STUCK = """
+import os, sys, time
+from softargmax.cli.words import torch_job
+saved, sync = 0, os.fsync
+def stuck(fd):
+    global saved
+    saved += not os.path.isdir(f"/proc/self/fd/{fd}")
+    if saved == 3:  # all of it is written, nothing of it renamed
+        print("stuck", file=sys.stderr, flush=True)
+        time.sleep(1000)
+    sync(fd)
+os.fsync = stuck
+torch_job.main()
+"""
+
+
+def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path):
+    whole = run_here(job(tmp_path, until=Until(steps=30)))
+    other = tmp_path / "other"
+    other.mkdir()
+    asked = job(other, until=Until(steps=30), save_every=1e-9)  # after every step
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", STUCK], **pipes) as process:
+        apart.send(process.stdin, asked, TEXTS)
+        assert process.stderr.readline() == b"stuck\n"
+        process.kill()
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert [path.name for path in other.iterdir()] == ["full.safetensors"]
+    resumed = Run(job(other, until=Until(steps=30), resume=True), TEXTS)
+    assert resumed.began == 2
+    resumed.go(lambda: False)
+    one, two = whole.training.tensors(), resumed.training.tensors()
+    assert all((one[name] == two[name]).all() for name in one)
+
+
+@pytest.mark.slow
+def test_kills_at_any_time_leave_a_whole_checkpoint(tmp_path):
+    began = 0
+    for pause in (0.0, 0.003, 0.011, 0.05, 0.123):
+        asked = job(tmp_path, dim=512, until=Until(steps=10**6), save_every=1e-9, resume=True)
+        with subprocess.Popen(
+            [sys.executable, "-m", "softargmax.cli.words.torch_job"], stdin=subprocess.PIPE
+        ) as process:
+            apart.send(process.stdin, asked, TEXTS)
+            path, before = Path(asked.checkpoint), began and Path(asked.checkpoint).stat().st_ino
+            waited_for(lambda path=path, before=before: path.exists() and path.stat().st_ino != before)
+            time.sleep(pause)
+            process.kill()
+        assert [path.name for path in tmp_path.iterdir()] == ["full.safetensors"]
+        found = Run(asked, TEXTS).began
+        assert found > began
+        began = found
+
+
+def child_of(process):
+    """The process that a process has started."""
+    return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_what_was_reached_is_saved_when_the_command_ends(tmp_path, text, sent):
+    words = ["train-words", text, "--layer", "full", "--steps", 10**6, "--save-every", 0.01, *SMALL[2:]]
+    line = [sys.executable, "-m", "softargmax.cli", *map(str, words)]
+    path = tmp_path / "out" / "full.safetensors"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(line, cwd=tmp_path, start_new_session=True, **pipes) as process:
+        waited_for(path.exists)
+        (child,) = child_of(process)
+        if sent == signal.SIGINT:
+            os.killpg(process.pid, sent)  # all that the terminal has, as Ctrl-C does
+        else:
+            process.send_signal(sent)
+        out, err = process.communicate(timeout=100)
+    if sent == signal.SIGINT:
+        assert process.returncode == 1
+        assert err == b"softargmax: interrupted\n"
+        assert b"full" in out
+        report = json.loads((tmp_path / "out" / "report.json").read_text())
+        assert not report["layers"][0]["finished"]
+    waited_for(lambda: not Path(f"/proc/{child}").exists())
+    assert {path.name for path in path.parent.iterdir()} <= {"full.safetensors", "report.json", "perplexity.svg"}
+    assert load_file(path)
+
+
+def test_an_interrupt_before_training_has_begun(tmp_path, text):
+    line = [sys.executable, "-m", "softargmax.cli", "train-words", str(text), *map(str, SMALL)]
+    with subprocess.Popen(line, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE) as process:
+        waited_for(lambda: child_of(process))
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=100)
+    assert process.returncode == 1
+    assert err == b"softargmax: interrupted\n"
+
+
+def test_a_process_that_dies_is_told(run, text, monkeypatch):
+    monkeypatch.setattr(apart, "send", lambda pipe, *_: pipe.close())
+    done = run("train-words", text, "--layer", "full", *SMALL)
+    assert done.code == 1
+    assert done.err == "softargmax: the process that trained full ended with code 1, without a word\n"
