@@ -20,7 +20,7 @@ SANITIZE := build/sanitize
 # Sums of many and of long rows are about digits: their memory is that of tests/native and of rows that are read again.
 SANITIZE_LESS := not reference and not test_guard and not temporary and not test_many_rows and not test_long_rows
 SANITIZE_TESTS ?= $(wildcard tests/core tests/native tests/normalize) $(filter-out %/test_products.py %/test_torch_%.py, $(wildcard tests/loss/test_*.py tests/sparse/test_*.py)) $(addprefix tests/sample/test_,filters.py edges.py fuzz.py reproducible.py) \
-	$(addprefix tests/attend/test_,bits.py dropout.py errors.py sequences.py summaries.py values.py)
+	$(addprefix tests/attend/test_,bits.py dropout.py errors.py sequences.py summaries.py values.py) tests/output/test_word_vectors.py
 SANITIZE_ENV = OMP_WAIT_POLICY=passive ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
@@ -80,12 +80,14 @@ build: $(VENV)/.native ## rebuild the native module, incrementally
 
 dev: $(VENV)/.native $(VENV)/.group-dev ## everything a developer needs, in .venv
 
-bench: $(VENV)/.native $(VENV)/.group-test ## ratios against torch and SciPy; with BENCH_ARGS=WORDS only some
+bench: $(VENV)/.native $(VENV)/.group-bench ## ratios against the installed peers; with BENCH_ARGS=WORDS only some
 	$(BIN)/python -m bench.normalize $(BENCH_ARGS)
 	$(BIN)/python -m bench.loss $(BENCH_ARGS)
 	$(BIN)/python -m bench.sparse $(BENCH_ARGS)
 	$(BIN)/python -m bench.sample $(BENCH_ARGS)
 	$(BIN)/python -m bench.attend $(BENCH_ARGS)
+	$(BIN)/python -m bench.output $(BENCH_ARGS)
+	$(BIN)/python -m bench.word2vec $(BENCH_ARGS)
 
 memory: $(VENV)/.native $(VENV)/.group-test ## a 4 GiB file converted under a cap
 	$(BIN)/python -m bench.memory

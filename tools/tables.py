@@ -150,6 +150,21 @@ def extra_memory(record: dict[str, Any]) -> str:
     return f"\n\n{table(head, rows)}" if rows else ""
 
 
+def extra_words(record: dict[str, Any]) -> str:
+    """Say how many words a second each side trained on, and what it learned, where a bench has measured that."""
+    quality, rows = record.get("quality", {}), []
+    for result in record["results"] if quality else []:
+        kind = result["name"].split(",")[0]
+        for side, timing in result["seconds"].items():
+            learned = quality[kind][side]
+            speed = f"{record['tokens'] / timing['median']:,.0f}"
+            rows.append([f"{kind}, {side}", speed, f"{learned['loss']:.3f}", f"{learned['agreement']:.2f}"])
+        other = quality[kind]["gensim, another seed"]
+        rows.append([f"{kind}, gensim, another seed", "", f"{other['loss']:.3f}", f"{other['agreement']:.2f}"])
+    head = ["one epoch", "words a second", "loss on held-out files", "nearest neighbours shared with gensim"]
+    return f"\n\n{table(head, rows)}" if rows else ""
+
+
 def timings(record: dict[str, Any], *, limits: bool) -> str:
     """Return one table of medians and ratios."""
     rows = []
@@ -201,7 +216,7 @@ def speed_page() -> str:
     """Return docs/speed.md."""
     parts = [SPEED]
     for name, record in benches():
-        tables = timings(record, limits=True) + extra_memory(record)
+        tables = timings(record, limits=True) + extra_memory(record) + extra_words(record)
         parts.append(f"## {name.replace('_', ' ')}\n\n{tables}\n\n{measured_on(record)}\n")
     if len(parts) == 1:
         parts.append(NOT_YET + "\n")

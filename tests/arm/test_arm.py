@@ -16,13 +16,15 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parent.parent / "src" / "softargmax"
-NORMALIZE, SAMPLE, ATTEND = (SOURCE / room / "kernels.cpp" for room in ("normalize", "sample", "attend"))
+ROOMS = ("normalize", "sample", "attend", "output")
+NORMALIZE, SAMPLE, ATTEND, OUTPUT = (SOURCE / room / "kernels.cpp" for room in ROOMS)
 # Which sources make a program, and how many lines it prints.
 PROGRAMS = {
     "states": ([HERE / "bits.cpp"], 56),
     "operations": ([HERE / "operations.cpp", NORMALIZE], 1800),
     "draws": ([HERE / "draws.cpp", SAMPLE], 425),
     "attention": ([HERE / "attention.cpp", ATTEND], 88),
+    "vectors": ([HERE / "vectors.cpp", OUTPUT], 128),
 }
 
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", f"-I{SOURCE}", "-fopenmp"]

@@ -7,6 +7,7 @@ python tests/native/guard_worker.py --beyond   reads one element too far on purp
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 from tests.native.operations import GRADIENTS, ROW_OPERATIONS, have_torch, scores
+from tests.native.vectors import everything
 
 import softargmax
 
@@ -115,6 +117,16 @@ def large_calls() -> int:
     return 4
 
 
+def vector_calls(fences: list[Fenced]) -> int:
+    """Make the calls of the output room, whose arrays take the fences in turn."""
+    count = 0
+    for end in (True, False):
+        turn = itertools.cycle(fences)
+        for dtype in ("float32", "float64"):
+            count += len(everything(dtype, lambda a, turn=turn, end=end: next(turn).place(a, end=end)))  # type: ignore[misc]
+    return count
+
+
 def beyond() -> None:
     """Read one element too far."""
     fence = Fenced(100)
@@ -129,6 +141,7 @@ def main() -> None:
         for dtype in ("float16", "float32", "float64"):
             count += sum(calls(dtype, n, fences) for n in LENGTHS)
         count += large_calls()
+        count += vector_calls([Fenced(1 << 18) for _ in range(16)])
         if have_torch():
             count += sum(bfloat16_calls(n, fences) for n in LENGTHS)
     sys.stdout.write(f"{count}\n")

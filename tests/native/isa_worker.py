@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 from tests.native.operations import have_torch, row_operations, scores, segments
+from tests.native.vectors import everything
 
 import softargmax
 from softargmax.core import native
@@ -61,6 +62,8 @@ def main() -> None:
                     found[f"{name} {dtype} {shape}"] = digest(result)
             if have_torch():
                 found |= {f"{name} bfloat16 {shape}": digest(a) for name, a in bfloat16_results(shape).items()}
+        for dtype in ("float32", "float64"):
+            found |= {name: digest(result) for name, result in everything(dtype).items()}
     sys.stdout.write(json.dumps({"isa": native.info()["isa"], "digests": found}))
 
 

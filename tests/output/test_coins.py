@@ -178,7 +178,8 @@ def test_layers_do_not_know_who_serves(dtype: torch.dtype, sparse: bool) -> None
     layers = [
         softargmax.nn.HierarchicalSoftmax(16, Tree.huffman(counts), sparse=sparse, dtype=dtype),
         softargmax.nn.NegativeSampling(16, Unigram(counts), samples=6, sparse=sparse, dtype=dtype),
-        softargmax.nn.NCE(16, Unigram(counts), samples=6, shared=True, sparse=sparse, dtype=dtype),
+        softargmax.nn.NCE(16, Unigram(counts), samples=6, log_z="context", shared=False, sparse=sparse, dtype=dtype),
+        softargmax.nn.SampledSoftmax(16, Unigram(counts), samples=6, sparse=sparse, dtype=dtype),
     ]
     for layer in layers:
         layer.eval()

@@ -89,6 +89,8 @@ def test_reductions_and_ignored_rows(name: str) -> None:
     layer(hidden, y).backward()
     assert (hidden.grad[y == -100] == 0).all()
     assert hidden.grad.isfinite().all()
+    if not getattr(layer, "shared", True):
+        return  # a row's negatives depend on its place
     whole = [parameter.grad for parameter in layer.parameters()]
     layer.zero_grad()
     layer(kept[y != -100], y[y != -100]).backward()

@@ -85,6 +85,7 @@ def test_a_row_that_meets_nan(name: str) -> None:
         (lambda: nn.NCE(5, Uniform(7), samples=4, log_z="no"), ValueError, "log_z: 'no'; it may be 'learned'"),
         (lambda: nn.NCE(5, Uniform(7), samples=4, log_z=None), TypeError, "log_z: None"),
         (lambda: nn.TargetSampledSoftmax(5, 7).use([7]), IndexError, "classes: 7 at"),
+        (lambda: nn.TargetSampledSoftmax(5, 7).use([]), ValueError, r"classes: shape \(0,\); it may be"),
         (lambda: nn.TargetSampledSoftmax(5, 7).use([[1]]), ValueError, r"classes: shape \(1, 1\)"),
         (lambda: nn.FullSoftmax(5, 7, weight=torch.zeros(7, 5)), TypeError, "weight: Tensor; it may be a Parameter"),
         (

@@ -135,6 +135,24 @@ def test_a_checkpoint_goes_on(name: str) -> None:
             layers.LAYERS[name](dim, k).load_state_dict(layer.state_dict())
 
 
+@every
+def test_a_layer_without_memory_gets_it(name: str) -> None:
+    """The three ways of models that are made on the meta device."""
+    layer, hidden, y = layer_of(name).eval(), drawn(6, 5, dtype=torch.float32), torch.arange(6)
+    wanted = layer(hidden, y)
+    assigned = layers.LAYERS[name](5, 40, device="meta").eval()
+    assigned.load_state_dict(layer.state_dict(), assign=True)
+    assert torch.equal(assigned(hidden, y), wanted)
+    emptied = layers.LAYERS[name](5, 40, device="meta").to_empty(device="cpu").eval()
+    emptied.load_state_dict(layer.state_dict())
+    assert torch.equal(emptied(hidden, y), wanted)
+    with torch.device("meta"):
+        begun = layers.LAYERS[name](5, 40)
+    begun.to_empty(device="cpu")
+    begun.reset_parameters()
+    assert begun.eval()(hidden, y).isfinite()
+
+
 def test_learned_counts_are_in_a_checkpoint() -> None:
     layer, twin = (nn.SampledSoftmax(5, Learned(40), samples=6) for _ in range(2))
     hidden, y = drawn(3, 5, dtype=torch.float32), torch.tensor([7, -100, 7])

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 layers = importlib.import_module("tests.output.layers")
 
 from softargmax import nn  # noqa: E402
-from softargmax.output import Learned, LogUniform, Negatives, Sampler, Uniform, Unigram, partitions  # noqa: E402
+from softargmax.output import Learned, LogUniform, Negatives, Uniform, Unigram, partitions  # noqa: E402
 
 F64, layer_of, drawn = torch.float64, layers.layer_of, layers.drawn
 K, D, N = 9, 3, 4
@@ -164,91 +164,84 @@ def test_learned_follows_the_targets() -> None:
     assert layer.sampler.counts.tolist() == [5, 0, 0, 10, 0, 0, 0, 0, 5]
 
 
-# --- means of gradients -----------------------------------------------------------------------------------------------
-
-DRAWS = 10_000
-
-
-def gradients(layer: Any, hidden: Any, y: Any) -> tuple[Any, Any]:
-    """The mean over draws of the gradient to h, and its standard error. Every draw is a row of a batch."""
-    assert not layer.shared
-    rows = hidden.expand(DRAWS, D).clone().requires_grad_()
-    layer.reduction = "sum"
-    (each,) = torch.autograd.grad(layer(rows, y.expand(DRAWS)), rows)
-    return each.mean(0), each.std(0) / DRAWS**0.5
-
-
-def truth(hidden: Any, y: Any) -> Any:
-    h = hidden.clone().requires_grad_()
-    return torch.autograd.grad(at(nn.FullSoftmax(D, K))(h, y), h)[0]
+@pytest.mark.parametrize(
+    "options", [{}, {"shared": False}, {"shared": False, "unique": False}, {"in_batch": True}], ids=str
+)
+def test_rows_that_are_ignored_change_nothing_of_the_others(options: dict[str, Any]) -> None:
+    """Nor does it whether values may be read: then they are left out."""
+    given = {**options, "in_batch": Unigram(layers.counts(K))} if "in_batch" in options else options
+    layer = at(nn.SampledSoftmax(D, Unigram(layers.counts(K)), samples=3, reduction="none", **given)).eval()
+    hidden, y = drawn(6, D), torch.tensor([7, -100, 5, -100, -100, 2])
+    found = layer(hidden, y)
+    traced, _ = torch.func.vjp(lambda h: layer(h, y), hidden)
+    torch.testing.assert_close(traced, found)
+    if "in_batch" not in options:
+        y[0] = -100
+        assert torch.equal(layer(hidden, y)[1:], found[1:])
 
 
-def own_distribution(hidden: Any, y: int) -> Sampler:
-    """The softmax itself, over the classes but y."""
-    p = at(nn.FullSoftmax(D, K)).log_prob(hidden).detach().exp().numpy()
-    p[y] = 0
-    return Unigram(p, power=1)
+def test_classes_that_nothing_expects_are_no_negatives_of_others() -> None:
+    few = np.array([5, 4, 3, 2, 0, 0, 0, 0, 0])
+    layer = at(nn.SampledSoftmax(D, Unigram(few), samples=3, in_batch=Unigram(few, power=1), reduction="none"))
+    found = layer.eval()(drawn(4, D), torch.tensor([7, 0, 1, 2]))
+    assert found.isfinite().all()
 
 
-@pytest.mark.parametrize("n", [1, 5])
-def test_sampled_from_the_softmax_itself_it_is_unbiased(n: int) -> None:
-    """Blanc & Rendle (2018), theorem 2.1: of all samplers this one alone."""
-    hidden, y = drawn(D), torch.tensor(3)
-    options: dict[str, Any] = {"samples": n, "unique": False, "shared": False}
-    mean, error = gradients(at(nn.SampledSoftmax(D, own_distribution(hidden, 3), **options)), hidden, y)
-    assert ((mean - truth(hidden, y)).abs() < 3 * error).all()
-    biased, error = gradients(at(nn.SampledSoftmax(D, Uniform(K), **options)), hidden, y)
-    assert ((biased - truth(hidden, y)).abs() > 6 * error).any(), "the test can fail"
+def test_in_batch_learns_and_is_saved() -> None:
+    def fresh() -> Any:
+        return nn.SampledSoftmax(D, Uniform(K), samples=3, in_batch=Learned(K))
+
+    layer, twin = fresh(), fresh()
+    layer(drawn(N, D), Y)
+    assert layer.in_batch.counts.tolist() == [1, 0, 0, 2, 0, 0, 0, 0, 1]
+    twin.load_state_dict(layer.state_dict())
+    assert np.array_equal(twin.in_batch.counts, layer.in_batch.counts)
 
 
-@pytest.mark.parametrize("kind", [nn.SampledSoftmax, nn.ImportanceSampledSoftmax])
-def test_the_bias_falls_as_one_over_n(kind: Any) -> None:
-    """Consistent: what is left of the bias at 16 times the draws is a sixteenth, within 3 standard errors."""
-    hidden, y, sampler = drawn(D), torch.tensor(3), Unigram(layers.counts(K))
-    options: dict[str, Any] = {"unique": False} if kind is nn.SampledSoftmax else {}
-    bias = {}
-    for n in (4, 64):
-        mean, error = gradients(at(kind(D, sampler, samples=n, shared=False, **options)), hidden, y)
-        bias[n] = mean - truth(hidden, y), error
-    assert (bias[4][0].abs() > 6 * bias[4][1]).any()
-    assert (bias[64][0].abs() < bias[4][0].abs() / 8 + 3 * bias[64][1]).all()
+@pytest.mark.parametrize("unique", [True, False])
+def test_negatives_of_each_row_change_with_the_step(unique: bool) -> None:
+    layer = at(nn.SampledSoftmax(D, Uniform(1000), samples=4, shared=False, unique=unique))
+    losses = {layer(drawn(N, D), Y).item() for _ in range(3)}
+    assert len(losses) == 3
 
 
-def test_nce_is_unbiased_for_its_expectation_and_tends_to_likelihood() -> None:
-    """E = sigma(-D_y) (-s'_y) + sum_j n q_j sigma(D_j) s'_j; at scores that are normalised it tends to p - e_y."""
-    hidden, y, sampler = drawn(D), torch.tensor(3), Unigram(layers.counts(K), power=0.5)
-    q = torch.tensor(sampler.probabilities)
-    far = []
-    for n in (3, 2000):
-        layer = at(nn.NCE(D, sampler, samples=n, shared=False, log_z=0.0))
-        with torch.no_grad():
-            layer.bias -= scores(layer, hidden).logsumexp(-1)
-        s = scores(layer, hidden).detach()
-        delta = s - (n * q).log()
-        expected = (n * q * delta.sigmoid())[:, None] * layer.weight
-        wanted = (expected.sum(0) - (-delta[y]).sigmoid() * layer.weight[y]).detach()
-        far.append((wanted - truth(hidden, y)).norm().item())
-        if n == 3:
-            mean, error = gradients(layer, hidden, y)
-            assert ((mean - wanted).abs() < 3 * error).all()
-    assert far[1] < 0.01 * far[0]
-
-
-def test_negative_sampling_learns_pointwise_mutual_information() -> None:
-    """Levy & Goldberg (2014): at the best scores, log p - log q - log n, the mean gradient is 0."""
-    n, sampler = 4, Unigram(layers.counts(K))
-    p = torch.tensor(Unigram(np.arange(1, K + 1), power=1).probabilities)
-    best = p.log() - torch.tensor(sampler.log_probabilities(range(K))) - np.log(n)
-    pulled = p * (best.sigmoid() - 1) + n * torch.tensor(sampler.probabilities) * best.sigmoid()
-    torch.testing.assert_close(pulled, torch.zeros(K, dtype=F64))
-    layer = at(nn.NegativeSampling(D, sampler, samples=n))
+@pytest.mark.parametrize("log_z", ["learned", "context", 0.0, 2.5])
+def test_nce_begins_normalised(log_z: Any) -> None:
+    layer, hidden = nn.NCE(D, Uniform(K), samples=4, log_z=log_z), torch.zeros(2, D)
+    scores_of = torch.stack([layer.log_score_of(hidden, torch.full((2,), k)) for k in range(K)], 1)
+    torch.testing.assert_close(scores_of.exp().sum(1), torch.ones(2))
     with torch.no_grad():
+        layer.bias.normal_()
         layer.weight.zero_()
-        layer.bias.copy_(best)
-    y = torch.multinomial(p, DRAWS, replacement=True, generator=torch.Generator().manual_seed(0))
-    layer(torch.zeros(DRAWS, D, dtype=F64), y).backward()
-    error = (p + n * torch.tensor(sampler.probabilities)).sqrt() / DRAWS**0.5  # at most: of the counts
-    assert (layer.bias.grad.abs() < 3 * error).all()
+    layer.reset_parameters()
+    scores_of = torch.stack([layer.log_score_of(hidden, torch.full((2,), k)) for k in range(K)], 1)
+    torch.testing.assert_close(scores_of.exp().sum(1), torch.ones(2))
+    assert layer.weight.any()
+
+
+def test_log_scores_are_scores_less_log_z() -> None:
+    layer, hidden = at(nn.NCE(D, Uniform(K), samples=4, log_z="learned")), drawn(N, D)
+    with torch.no_grad():
+        layer.log_z.fill_(1.5)
+    torch.testing.assert_close(layer.log_score_of(hidden, Y), scores(layer, hidden).gather(1, Y[:, None])[:, 0] - 1.5)
+    torch.testing.assert_close(layer.scores(hidden), scores(layer, hidden))
+
+
+@pytest.mark.parametrize("kind", [nn.SampledSoftmax, nn.ImportanceSampledSoftmax, nn.NCE, nn.NegativeSampling])
+def test_a_weight_that_is_given_stays_what_it_was(kind: Any) -> None:
+    weight = torch.nn.Parameter(drawn(K, D, dtype=torch.float32))
+    before = weight.detach().clone()
+    layer = kind(D, Uniform(K), samples=4, weight=weight, dtype=torch.bfloat16)
+    assert layer.weight is weight
+    assert torch.equal(weight, before)
+    assert layer.bias.dtype == torch.bfloat16
+
+
+def test_negatives_out_of_range_are_nan_where_nobody_may_look() -> None:
+    layer = at(nn.SampledSoftmax(D, Uniform(K), samples=4, reduction="none"))
+    index, log_e = torch.tensor([[0, 1], [-1, 2], [3, K], [4, 5]]), torch.zeros(4, 2, dtype=F64)
+    found = torch.func.vmap(lambda h, y, i, e: layer(h, y, Negatives(i, e)))(drawn(4, D), Y, index, log_e)
+    assert found.isnan().tolist() == [False, True, True, False]
 
 
 # --- parts of the data ------------------------------------------------------------------------------------------------

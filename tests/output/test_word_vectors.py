@@ -122,7 +122,10 @@ def test_it_learns_which_words_are_alike(options: dict[str, Any]) -> None:
 
 def test_large_batches_stay_in_bounds() -> None:
     """256 words ask the root for a thousand steps at once: gradients taken from the old root would leave all bounds."""
-    tokens = np.random.default_rng(0).integers(0, 3000, 30_000)
+    q = 1.0 / np.arange(1, 1501)
+    rng = np.random.default_rng(0)
+    kinds = np.repeat(rng.integers(0, 2, 3000), 10)
+    tokens = 2 * rng.choice(1500, 30_000, p=q / q.sum()) + kinds
     counts = np.bincount(tokens, minlength=3000)
     small, large = (WordVectors(counts, 16, tree=Tree.huffman(counts)) for _ in range(2))
     losses = small.train(tokens, batch=1), large.train(tokens, batch=256)

@@ -117,6 +117,7 @@ class Operator(Generic[Result]):
     def _obey(self, rule: Any) -> None:
         rule.forward = staticmethod(self._forward)
         rule.jvp = staticmethod(_nested(rule.jvp))
+        rule.backward = staticmethod(_unpacking(rule.backward))
         self._below = threading.local()
         self._apply = rule.apply
         self._apply_here = super(torch.autograd.Function, rule).apply  # type: ignore[misc]
@@ -163,15 +164,18 @@ class Operator(Generic[Result]):
 
 
 class _Saved:
-    """A rule's context in which what was saved has lost its tangent of the level that is being served."""
+    """A rule's context beside what was saved, which it says as often as it is asked."""
 
-    def __init__(self, ctx: Any) -> None:
-        self._ctx = ctx
-        # Not forward_ad.unpack_dual: it goes by a count of levels that compiled graphs do not keep.
-        self.saved_tensors = tuple(x if x is None else torch._VF._unpack_dual(x, level=0)[0] for x in ctx.saved_tensors)
+    def __init__(self, ctx: Any, saved_tensors: tuple[Any, ...]) -> None:
+        self._ctx, self.saved_tensors = ctx, saved_tensors
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ctx, name)
+
+
+def _unpacking(backward: Kernel) -> Kernel:
+    """A rule's backward that unpacks what was saved once: activation checkpointing refuses a second time."""
+    return lambda ctx, *g: backward(_Saved(ctx, ctx.saved_tensors), *g)
 
 
 def _nested(jvp: Kernel) -> Kernel:
@@ -185,7 +189,10 @@ def _nested(jvp: Kernel) -> Kernel:
         if not _transformed():
             return jvp(ctx, *tangents)
         with forward_ad._set_fwd_grad_enabled(True):
-            return jvp(_Saved(ctx), *tangents)
+            # What was saved loses its tangent of the level that is being served. Not forward_ad.unpack_dual: it goes by
+            # a count of levels that compiled graphs do not keep.
+            saved = (x if x is None else torch._VF._unpack_dual(x, level=0)[0] for x in ctx.saved_tensors)
+            return jvp(_Saved(ctx, tuple(saved)), *tangents)
 
     return nested
 

@@ -3,6 +3,7 @@
     hierarchical: p(y) = prod over the path of sigma(+-(<h, w_node> + b_node))
 
 Samplers and trees are NumPy's (`samplers.py`, `tree.py`); the layers are torch modules, in `softargmax.nn`.
+`WordVectors` trains embeddings without torch.
 """
 
 from softargmax.output.cutoffs import StepCost, adaptive_cutoffs
@@ -10,6 +11,7 @@ from softargmax.output.nodes import Paths
 from softargmax.output.partition import Partition, partitions
 from softargmax.output.samplers import Learned, LogUniform, Negatives, Sampler, Uniform, Unigram
 from softargmax.output.tree import Tree
+from softargmax.output.word_vectors import WordVectors
 
 __all__ = [
     "Learned",
@@ -22,6 +24,7 @@ __all__ = [
     "Tree",
     "Uniform",
     "Unigram",
+    "WordVectors",
     "adaptive_cutoffs",
     "partitions",
 ]

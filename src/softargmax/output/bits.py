@@ -7,7 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from softargmax import _native
 from softargmax.core import philox
+from softargmax.core.dispatch import asked_for
+from softargmax.core.seeds import SEEDS
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -16,6 +19,8 @@ Ints = npt.NDArray[np.int64]
 # at the far end, so that a seed may serve both.
 CANDIDATES = (1 << 31) - 1
 ARRIVALS = (1 << 31) - 2
+WINDOWS = (1 << 31) - 3
+BEGINNINGS = (1 << 31) - 4
 
 _CHUNK = 1 << 15  # positions at a time: the words stay in the cache
 
@@ -32,6 +37,9 @@ class Numbers(NamedTuple):
 def numbers(seed: int, stream: int, first: int, count: int, purpose: int = CANDIDATES) -> Numbers:
     """The numbers of positions first, first + 1, ...: one block of Philox to each, below position 2^32."""
     words = np.empty((4, count), np.int64)
+    if asked_for() != "reference":
+        _native.random_blocks(words, seed, stream % SEEDS, purpose, first)
+        return Numbers(*words)
     for at in range(0, count, _CHUNK):
         position = np.arange(first + at, first + min(at + _CHUNK, count), dtype=np.int64)
         counter = (position, philox.word(purpose, position), *philox.halves(stream, position))

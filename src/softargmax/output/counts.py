@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 MOST = (1 << 31) - 1  # classes and draws
 
 
+def at_least(value: Any, name: str, least: int) -> int:
+    """An integer, not below the least."""
+    found = integer(value, name)
+    if found < least:
+        raise ValueError(f"{name}: {found}; it may be {least} or more")
+    return found
+
+
 def number_of_classes(classes: Any) -> int:
     """K, 1 or above."""
     number = integer(classes, "classes")

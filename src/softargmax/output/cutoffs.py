@@ -10,7 +10,7 @@ import numpy as np
 
 from softargmax.core import check
 from softargmax.core.targets import integer
-from softargmax.output.counts import counts_of, powers
+from softargmax.output.counts import at_least, counts_of, powers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,14 +58,6 @@ class StepCost(NamedTuple):
         """g of k classes, B rows, d numbers each."""
         products = classes * (rows * (width + self.score) + width * self.parameter)
         return self.call + np.maximum(self.least, products)
-
-
-def at_least(least: int, value: Any, name: str) -> int:
-    """An integer, not below the least."""
-    found = integer(value, name)
-    if found < least:
-        raise ValueError(f"{name}: {found}; it may be {least} or more")
-    return found
 
 
 def integers(values: Any, name: str) -> tuple[int, ...]:
@@ -163,9 +155,9 @@ def adaptive_cutoffs(
     3
     """
     shares = ranked(counts).shares
-    classes, width, rows = len(shares) - 1, at_least(1, dim, "dim"), at_least(1, batch, "batch")
+    classes, width, rows = len(shares) - 1, at_least(dim, "dim", 1), at_least(batch, "batch", 1)
     value = check.positive(div_value, "div_value")
-    most = min(MOST, classes - 1) if clusters is None else at_least(0, clusters, "clusters")
+    most = min(MOST, classes - 1) if clusters is None else at_least(clusters, "clusters", 0)
     if most >= classes:
         raise ValueError(f"clusters: {most}; of {classes} classes there may be {classes - 1}")
 

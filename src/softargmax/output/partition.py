@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from softargmax.core.targets import integer
-from softargmax.output.counts import on_host
+from softargmax.output.counts import at_least, on_host
 
 
 class Partition(NamedTuple):
@@ -62,13 +61,11 @@ def partitions(targets: Any, *, most: int) -> list[Partition]:
     >>> [(part.start, part.stop) for part in partitions([7, 7, 1, 7, 2, 2, 1], most=2)]
     [(0, 4), (4, 7)]
     """
-    y, limit = on_host(targets, "targets"), integer(most, "most")
+    y, limit = on_host(targets, "targets"), at_least(most, "most", 1)
     if y.dtype.kind not in "iu" and y.size:
         raise TypeError(f"targets: dtype {y.dtype}; it may be integers")
     if y.ndim != 1:
         raise ValueError(f"targets: shape {y.shape}; it may be (n,), one after the other")
-    if limit < 1:
-        raise ValueError(f"most: {limit}; it may be 1 or more")
     before = _before(y)
     found: list[Partition] = []
     start = 0

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from softargmax import _native
+from softargmax.core.dispatch import asked_for
+from softargmax.core.seeds import SEEDS
 from softargmax.output import bits
 from softargmax.output.alias import alias_table
 from softargmax.output.counts import counts_of, finite, number_of_classes, powers
@@ -170,3 +173,11 @@ class Unigram(Sampler):
     def _choose(self, numbers: Numbers) -> Ints:
         bucket = bits.below(self._classes, numbers.high, numbers.low)
         return self._table.pick(bucket, bits.unit(numbers.other_high, numbers.other_low))
+
+    def chosen(self, seed: int, stream: int, first: int, count: int) -> Ints:
+        """The same draws, all at once where the compiled core serves."""
+        if asked_for() == "reference":
+            return super().chosen(seed, stream, first, count)
+        found = np.empty(count, np.int64)
+        _native.alias_draws(*self._table, found, seed, stream % SEEDS, bits.CANDIDATES, first)
+        return found

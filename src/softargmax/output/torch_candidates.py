@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from softargmax.core import arrays, seeds
 from softargmax.core.dispatch import readable
 from softargmax.core.targets import integer
-from softargmax.output.counts import classes_of
+from softargmax.normalize import logsumexp
+from softargmax.output.counts import at_least, classes_of
 from softargmax.output.learned import Learned
 from softargmax.output.sampler import Negatives, Sampler
+from softargmax.output.torch_coins import coin_losses
 from softargmax.output.torch_full import LinearKeywords, LinearLayer
 from softargmax.output.torch_rows import Pairs, gathered, pair_scores, scores
 
@@ -64,12 +67,33 @@ class CandidateLayer(LinearLayer):
                 return own, s
             b = gathered(self.bias, both, sparse=self.sparse).to(h.dtype)
             return own + b[: len(h)], s + b[len(h) :]
-        nodes = torch.cat([y.classes[:, None], index], 1)
-        n, width = nodes.shape
-        rows = torch.arange(n, device=h.device)
-        pairs = Pairs(nodes.reshape(-1), rows.repeat_interleave(width), rows * width)
-        s = pair_scores(h, self.weight, self.bias, pairs, sparse=self.sparse).reshape(n, width)
+        s = pair_scores(h, self.weight, self.bias, _pairs(y, index), sparse=self.sparse)
+        s = s.reshape(len(h), 1 + index.shape[1])
         return s[:, 0], s[:, 1:]
+
+    def _told_apart(self, h: Tensor, y: Targets, index: Tensor, shift: Tensor | None = None) -> Tensor:
+        """-log sigma of the target's score and of minus those of each row's own candidates, (N,).
+
+        shift: what is added to these scores, (N, 1 + n), the target's first.
+        """
+        signs = torch.full((len(h), 1 + index.shape[1]), -1, dtype=torch.int8, device=h.device)
+        signs[:, 0] = 1
+        added = None if shift is None else shift.reshape(-1)
+        pairs = _pairs(y, index)
+        return coin_losses(h, self.weight, self.bias, pairs, signs.reshape(-1), shift=added, sparse=self.sparse)
+
+
+def against_others(own: Tensor, others: Tensor) -> Tensor:
+    """-log of the softmax of the target's score (N,) among those of others (N, n)."""
+    loss: Tensor = 0.0 - logsigmoid(own - logsumexp(others))
+    return loss
+
+
+def _pairs(y: Targets, index: Tensor) -> Pairs:
+    """Every row's target and candidates, (N, n)."""
+    nodes = torch.cat([y.classes[:, None], index], 1)
+    rows = torch.arange(len(nodes), device=nodes.device)
+    return Pairs(nodes.reshape(-1), rows.repeat_interleave(nodes.shape[1]), rows * nodes.shape[1])
 
 
 class SamplingLayer(CandidateLayer):
@@ -92,10 +116,8 @@ class SamplingLayer(CandidateLayer):
             raise TypeError(f"sampler: {type(sampler).__name__}; it may be a Sampler: Uniform, LogUniform, Unigram, ..")
         super().__init__(dim, sampler.classes, **options)
         self.sampler, self.unique, self.shared = sampler, unique, shared
-        self.samples = integer(samples, "samples")
+        self.samples = at_least(samples, "samples", 1)
         sampler.expected(0, self.samples, unique=unique)  # what it cannot draw is said here
-        if self.samples < 1:
-            raise ValueError(f"samples: {samples}; it may be 1 or more")
         self.seed = seeds.seed_of(sampler.probabilities, integer(seed, "seed"), None)
         self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=self.weight.device))
 
@@ -112,59 +134,65 @@ class SamplingLayer(CandidateLayer):
         """The loss of every row beside these candidates, or beside this step's."""
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _drawn_for(self, h: Tensor, n: int) -> Candidates:
-        """The first n draws of this step, for all rows or for each."""
-        step, rows = int(self.step), len(h)
+    def _drawn_for(self, h: Tensor, y: Targets, n: int) -> Candidates:
+        """The first n draws of this step, for all rows or for each; a row's are the same whatever other rows count."""
+        step = int(self.step)
         draw = partial(self.sampler.draw, seed=self.seed, unique=self.unique, like=h)
         if self.shared:
             found = draw(n, stream=step)
-        elif not self.unique:
-            found = draw(rows * n, stream=step)
-            found = Negatives(found.index.reshape(rows, n), found.log_expected.reshape(rows, n) - log(max(rows, 1)))
+            return Candidates(found.index, found.log_expected.to(h.dtype))
+        if self.unique:
+            rows = range(y.total) if y.rows is None else y.rows.tolist()
+            each = [draw(n, stream=step * ROWS + row) for row in rows] or [draw(n, stream=0)]
+            index, log_expected = (torch.stack(part)[: len(h)] for part in zip(*each, strict=True))
         else:
-            each = [draw(n, stream=step * ROWS + row) for row in range(max(rows, 1))]
-            found = Negatives(*(torch.stack(part)[:rows] for part in zip(*each, strict=True)))
-        return Candidates(found.index, found.log_expected.to(h.dtype))
+            index, log_expected = (part.reshape(y.total, n) for part in draw(y.total * n, stream=step))
+            log_expected = log_expected - log(max(1, y.total))
+            if y.rows is not None:
+                index, log_expected = index[y.rows], log_expected[y.rows]
+        return Candidates(index, log_expected.to(h.dtype))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _expected_of(self, y: Targets, n: int, like: Tensor) -> Tensor:
-        """The log of how often targets are expected among n draws."""
-        if readable(y.classes):
-            found = self.sampler.expected(y.classes, n, unique=self.unique)
-        else:
-            found = torch.as_tensor(self.sampler.expected(range(self.classes), n, unique=self.unique))[y.classes]
-        log_expected: Tensor = found.log().to(like.dtype)
-        return log_expected
+    def _expected(self, sampler: Sampler, index: Tensor, n: int, *, unique: bool) -> Tensor:
+        """How often classes are expected among n draws; of what may not be read (`torch.func`) by a table of all."""
+        if readable(index):
+            found: Tensor = sampler.expected(index, n, unique=unique)
+            return found
+        table = torch.as_tensor(sampler.expected(range(self.classes), n, unique=unique))
+        return table.to(index.device)[index]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _go_on(self, y: Targets) -> None:
         """To the next step."""
         self.step += 1
-        if isinstance(self.sampler, Learned):
-            self.sampler.observe(y.classes[y.counted])
+        for learned in self._learned().values():
+            learned.observe(y.classes[y.counted])
 
     # --- state --------------------------------------------------------------------------------------------------------
 
+    def _learned(self) -> dict[str, Learned]:
+        """The samplers that learn, by name."""
+        return {"sampler": self.sampler} if isinstance(self.sampler, Learned) else {}
+
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        if isinstance(self.sampler, Learned):
-            for name, array in self.sampler.state_dict().items():
-                destination[f"{prefix}sampler.{name}"] = torch.from_numpy(array)
+        for name, learned in self._learned().items():
+            destination[f"{prefix}{name}.counts"] = torch.from_numpy(learned.counts)
 
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Any], prefix: str, metadata: Any, strict: bool, *lists: list[str]
     ) -> None:
         missing, _, errors = lists
-        if isinstance(self.sampler, Learned):
-            key = f"{prefix}sampler.counts"
-            state_dict = dict(state_dict)
+        state_dict = dict(state_dict)
+        for name, learned in self._learned().items():
+            key = f"{prefix}{name}.counts"
             if key not in state_dict:
                 missing.append(key)
-            else:
-                try:
-                    self.sampler.load_state_dict({"counts": state_dict.pop(key)})
-                except (TypeError, ValueError) as error:
-                    errors.append(f"{key}: {error}")
+                continue
+            try:
+                learned.load_state_dict({"counts": state_dict.pop(key)})
+            except (TypeError, ValueError) as error:
+                errors.append(f"{key}: {error}")
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, *lists)
 
     def extra_repr(self) -> str:
@@ -179,12 +207,15 @@ def _candidates(negatives: Any, h: Tensor, shape: tuple[int, ...], y: Targets, c
     index, log_expected = (torch.as_tensor(x, device=like.device) for x in negatives)
     if arrays.dtype_name(index.dtype) not in arrays.INTEGERS - {"bool"}:
         raise TypeError(f"negatives.index: dtype {index.dtype}; it may be integers")
-    if index.ndim != 1 and tuple(index.shape[:-1]) != shape:
+    if not index.ndim or (index.ndim != 1 and tuple(index.shape[:-1]) != shape):
         raise ValueError(f"negatives.index: shape {tuple(index.shape)}; it may be (n,) or (*{shape}, n)")
     if log_expected.shape != index.shape:
         raise ValueError(f"negatives.log_expected: shape {tuple(log_expected.shape)}; index has {tuple(index.shape)}")
     if readable(index) and index.is_cpu:
         classes_of(index, "negatives.index", classes)
+    else:
+        outside = (index < 0) | (index >= classes)
+        index, log_expected = torch.where(outside, 0, index), torch.where(outside, torch.nan, log_expected)
     if index.ndim > 1:
         index, log_expected = (x.reshape(-1, x.shape[-1]) for x in (index, log_expected))
         if y.rows is not None:

@@ -36,13 +36,13 @@ class NCE(SamplingLayer):
     dim : int
         D, the length of the hidden vectors h.
     sampler : Sampler
-        Of the noise, over the K classes. A class that it never draws is never told from noise: its loss is 0.
+        Of the noise, over the K classes. A class that it never draws is never told from noise: as a target it adds 0.
     samples : int
         n, how much noise is drawn.
     log_z : float or {"learned", "context"}
         log Z: a fixed number, 0 trains scores that normalise themselves; one that is learned; or one for each h
-        (:math:`\langle h, u \rangle + c`, learned), whose gradients are dense. It, or where it is fixed the bias,
-        begins such that scores of 0 are normalised.
+        (:math:`\langle h, u \rangle + c`, learned). It, or where it is fixed the bias (if there is one), begins such
+        that scores of 0 are normalised. Gradients to what is learned are dense, whatever `sparse` says.
     unique : bool
         Whether draws are distinct.
     shared : bool
@@ -75,8 +75,11 @@ class NCE(SamplingLayer):
     The module is called as `SampledSoftmax` is. `log_prob`, `log_prob_of`, `topk` and `sample` are exact: they sum over
     all classes. `log_score_of` does not: it is s_y - log Z, which training makes tend to log p(y | h).
 
-    As n grows, the gradient tends to that of maximum likelihood. At any n the expected loss is least where
-    :math:`e^{s_k} / Z = p(k \mid h)`, so that the estimate is consistent.
+    At any n the expected loss is least where :math:`e^{s_k} / Z = p(k \mid h)`, so that the estimate is consistent.
+    Where the scores are normalised already, the gradient tends to that of maximum likelihood as n grows; elsewhere it
+    also pulls at their sum.
+
+    Beside negatives that are given, n is their number and :math:`E\,\#y` that of n draws of the sampler.
 
     Gradients: every s_k of the target and the noise has :math:`\sigma(\Delta_k)`, that of the target less 1; log Z has
     minus their sum.
@@ -125,11 +128,14 @@ class NCE(SamplingLayer):
             self.log_z = nn.Parameter(torch.zeros((), **kind)) if self.context is None else 0.0
         else:
             self.log_z = fixed
-        self.reset_parameters()
+        self._begin()
 
     def reset_parameters(self) -> None:
         """As of `FullSoftmax`, and log Z, or where it is fixed the bias, such that scores of 0 are normalised."""
         super().reset_parameters()
+        self._begin()
+
+    def _begin(self) -> None:
         if self.context is not None:
             nn.init.zeros_(self.context.weight)
             nn.init.constant_(self.context.bias, log(self.classes))
@@ -151,10 +157,14 @@ class NCE(SamplingLayer):
         return scores(h, self.context.weight, self.context.bias)[:, 0]
 
     def _losses(self, h: Tensor, y: Targets, drawn: Candidates | None = None) -> Tensor:
-        drawn = self._drawn_for(h, self.samples) if drawn is None else drawn
-        own, s = self._scored(h, y, drawn.index)
+        drawn = self._drawn_for(h, y, self.samples) if drawn is None else drawn
+        expected = self._expected(self.sampler, y.classes, drawn.index.shape[-1], unique=self.unique).log().to(h.dtype)
         z = self._log_z(h)
-        own = own - z - self._expected_of(y, drawn.index.shape[-1], h)
+        if drawn.index.ndim > 1:
+            both = torch.cat([expected[:, None], drawn.log_expected], 1)
+            return self._told_apart(h, y, drawn.index, 0.0 - z[..., None] - both)
+        own, s = self._scored(h, y, drawn.index)
+        own = own - z - expected
         return 0.0 - logsigmoid(own) - logsigmoid(z[..., None] + drawn.log_expected - s).sum(1)
 
 
@@ -237,7 +247,9 @@ class NegativeSampling(SamplingLayer):
         super().__init__(dim, sampler, samples=samples, unique=unique, shared=shared, **options)
 
     def _losses(self, h: Tensor, y: Targets, drawn: Candidates | None = None) -> Tensor:
-        drawn = self._drawn_for(h, self.samples) if drawn is None else drawn
+        drawn = self._drawn_for(h, y, self.samples) if drawn is None else drawn
+        if drawn.index.ndim > 1:
+            return self._told_apart(h, y, drawn.index)
         own, s = self._scored(h, y, drawn.index)
         return 0.0 - logsigmoid(own) - logsigmoid(-s).sum(1)
 

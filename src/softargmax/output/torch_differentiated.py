@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from softargmax.core.targets import IGNORE
 from softargmax.normalize import log_softmax
-from softargmax.output.cutoffs import at_least, integers, ranked
+from softargmax.output.counts import at_least
+from softargmax.output.cutoffs import integers, ranked
 from softargmax.output.torch_blocks import block_scores
 from softargmax.output.torch_layer import float_dtype
 from softargmax.output.torch_ranked import Part, RankedLayer
@@ -155,7 +156,7 @@ class DifferentiatedSoftmax(RankedLayer):
         ([(1, 32), (5, 32)], tensor([3, 1, 5, 0, 2, 4]))
         """
         order, shares = ranked(counts)
-        number = min(at_least(1, blocks, "blocks"), len(order), at_least(1, dim, "dim").bit_length())
+        number = min(at_least(blocks, "blocks", 1), len(order), at_least(dim, "dim", 1).bit_length())
         ends = [0]
         widths: list[int] = []
         for i in range(1, number):

@@ -54,7 +54,8 @@ class LinearLayer(OutputLayer):
         elif tuple(weight.shape) != (self.classes, self.dim):
             raise ValueError(f"weight: shape {tuple(weight.shape)}; it may be ({self.classes}, {self.dim})")
         self.weight = weight
-        zeros = torch.zeros(self.classes, device=weight.device, dtype=weight.dtype) if bias else None
+        kind = float_dtype(dtype) or weight.dtype
+        zeros = torch.zeros(self.classes, device=device or weight.device, dtype=kind) if bias else None
         self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
 
     def reset_parameters(self) -> None:
@@ -152,8 +153,7 @@ class FullSoftmax(LinearLayer):
         h, shape, y = self._given(hidden, target)
         if self.reduction == "none" or y.wrong is not None:
             return self._reduced(self._losses(h, y), shape, y)
-        counted = torch.where(y.counted, y.classes, IGNORE)  # of one number the gradients come with the value
-        loss: Tensor = linear_cross_entropy(h, self.weight, counted, bias=self.bias, reduction=self.reduction)
+        loss: Tensor = linear_cross_entropy(h, self.weight, y.classes, bias=self.bias, reduction=self.reduction)
         return loss
 
     def _losses(self, h: Tensor, y: Targets) -> Tensor:

@@ -136,11 +136,11 @@ class HierarchicalSoftmax(OutputLayer):
         self.weight = nn.Parameter(torch.zeros(tree.nodes, self.dim, device=device, dtype=dtype))
         begin = torch.zeros(tree.nodes, device=device, dtype=dtype) if bias else None
         self.register_parameter("bias", None if begin is None else nn.Parameter(begin))
-        self.register_buffer("tree_children", torch.tensor(tree.children, device=device))
-        self._grow(tree)
+        self._grow(tree, self.weight.device)
 
     def reset_parameters(self) -> None:
-        """All parameters 0 again."""
+        """All parameters 0 again; tables of the tree that were lost (`to_empty`) are made anew."""
+        self._grow(self.tree, self.weight.device)
         for parameter in self.parameters():
             nn.init.zeros_(parameter)
 
@@ -174,11 +174,12 @@ class HierarchicalSoftmax(OutputLayer):
     def _splits(self) -> torch_descent.Splits:
         return torch_descent.Splits(self.weight, self.bias, self.tree_children)
 
-    def _grow(self, tree: Tree) -> None:
+    def _grow(self, tree: Tree, device: Any) -> None:
         """Hold the tree, and as buffers what follows from it."""
         self.tree = tree
+        self.register_buffer("tree_children", torch.tensor(tree.children, device=device))
         for name, table in zip(_TABLES, (*tree.paths, *tree.slots), strict=True):
-            self.register_buffer(name, torch.tensor(table, device=self.weight.device), persistent=False)
+            self.register_buffer(name, torch.tensor(table, device=device), persistent=False)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *lists: list[str]
@@ -187,7 +188,7 @@ class HierarchicalSoftmax(OutputLayer):
         given = state_dict.get(f"{prefix}tree_children")
         if isinstance(given, Tensor) and given.shape == self.tree_children.shape and not given.is_meta:
             try:
-                self._grow(Tree(given))
+                self._grow(Tree(given), given.device if self.weight.is_meta else self.weight.device)
             except (TypeError, ValueError) as error:
                 lists[-1].append(f"{prefix}tree_children: {error}")
                 return

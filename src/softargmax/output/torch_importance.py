@@ -36,7 +36,8 @@ class ImportanceSampledSoftmax(SamplingLayer):
     samples : int
         n, how many classes are drawn at first.
     least_ess : float
-        The effective sample size that every row is to have: as long as one has less, n is doubled. 0: n stays.
+        The effective sample size that every row is to have: as long as one has less, n is doubled, for all rows where
+        they share their draws. 0: n stays.
     most : int, optional
         What n may grow to; without it, 16 times `samples`.
     shared : bool
@@ -53,10 +54,11 @@ class ImportanceSampledSoftmax(SamplingLayer):
     bias : Parameter or None
         b, (K,).
     ess : Tensor
-        The effective sample sizes :math:`(\sum r)^2 / \sum r^2` of the rows of the last call that counted. Where
-        nobody may look (devices, tracing) it stays what it was, and n does not grow.
+        The effective sample sizes :math:`(\sum r)^2 / \sum r^2` of the rows of the last call that counted (on
+        devices of all rows). Where calls are traced (`torch.compile`, `torch.func`) it stays what it was, and n does
+        not grow.
     drawn : int
-        The n that the last call came to.
+        The n that the last such call came to.
     step : Tensor
         As of `SampledSoftmax`.
 
@@ -117,12 +119,12 @@ class ImportanceSampledSoftmax(SamplingLayer):
     def _losses(self, h: Tensor, y: Targets, drawn: Candidates | None = None) -> Tensor:
         given, looks, n = drawn, readable(h), self.samples
         while True:
-            drawn = self._drawn_for(h, n) if given is None else given
+            drawn = self._drawn_for(h, y, n) if given is None else given
             own, s = self._scored(h, y, drawn.index)
             log_r = s - drawn.log_expected
             log_z = logsumexp(log_r)
             if looks:
-                self.ess = (2 * log_z.detach() - logsumexp(2 * log_r.detach())).exp()[y.counted]
+                self.ess = (2 * log_z.detach() - logsumexp(2 * log_r.detach())).exp()
                 self.drawn = drawn.index.shape[-1]
             if given is not None or not looks or n == self.most or not bool((self.ess < self.least_ess).any()):
                 break

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from softargmax.core import arrays, check, seeds
 from softargmax.core.dispatch import readable
 from softargmax.core.targets import IGNORE, REDUCTIONS, in_range, integer, one_of
+from softargmax.output.counts import at_least
 from softargmax.sample import categorical
 
 if TYPE_CHECKING:
@@ -40,13 +41,14 @@ class TopK(NamedTuple):
 class Targets(NamedTuple):
     """Targets (N,), 0 where they do not count, and which do; if nobody may look, which are out of range.
 
-    If one may look, rows that do not count are left out; then `rows` is where the others were among so many.
+    If one may look, rows that do not count are left out; then `rows` is where the others were among `total`.
     """
 
     classes: Tensor
     counted: Tensor
     wrong: Tensor | None
     rows: Tensor | None
+    total: int
 
 
 def blocks(n: int, width: int) -> Iterator[slice]:
@@ -97,7 +99,7 @@ class OutputLayer(nn.Module, ABC):
 
     def __init__(self, dim: int, classes: int, *, reduction: str = "mean", ignore_index: int = IGNORE) -> None:
         super().__init__()
-        self.dim, self.classes = _size(dim, "dim"), _size(classes, "classes")
+        self.dim, self.classes = at_least(dim, "dim", 1), at_least(classes, "classes", 1)
         self.reduction = one_of(reduction, "reduction", REDUCTIONS)
         self.ignore_index = integer(ignore_index, "ignore_index")
 
@@ -252,12 +254,12 @@ def targets_of(target: Any, like: Tensor, rows: tuple[int, ...], classes: int, i
     outside = ((y < 0) | (y >= classes)) & ~ignored
     counted = ~(ignored | outside)
     if not (readable(y) and y.is_cpu):
-        return Targets(torch.where(counted, y, 0), counted, outside, None)
+        return Targets(torch.where(counted, y, 0), counted, outside, None, len(y))
     in_range(target, classes, ignore_index, "target")
     if bool(counted.all()):
-        return Targets(y, counted, None, None)
+        return Targets(y, counted, None, None, len(y))
     (kept,) = counted.nonzero(as_tuple=True)
-    return Targets(y[kept], counted[kept], None, kept)
+    return Targets(y[kept], counted[kept], None, kept, len(y))
 
 
 def _blanked(found: Tensor, y: Targets) -> Tensor:
@@ -283,13 +285,6 @@ def _best(log_p: Tensor, k: int) -> TopK:
     values, index = log_p.topk(k, 1)
     strange = log_p.isnan().any(1, keepdim=True)
     return TopK(torch.where(strange, math.nan, values), torch.where(strange, -1, index))
-
-
-def _size(value: Any, name: str) -> int:
-    found = integer(value, name)
-    if found < 1:
-        raise ValueError(f"{name}: {found}; it may be 1 or more")
-    return found
 
 
 def float_dtype(dtype: Any) -> torch.dtype | None:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from softargmax.core.dispatch import readable
-from softargmax.output.torch_rows import Pairs, pair_scores
+from softargmax.output.torch_coins import coin_losses
+from softargmax.output.torch_rows import Pairs
 
 if TYPE_CHECKING:
     from softargmax.output.nodes import Paths
@@ -45,6 +45,4 @@ def pairs_of(paths: Paths, target: Tensor, counted: Tensor, depth: int) -> tuple
 
 def path_loss(h: Tensor, weight: Tensor, bias: Tensor | None, pairs: Pairs, signs: Tensor, *, sparse: bool) -> Tensor:
     """The loss of every row, (N,) in the dtype of h; arguments as of `pair_scores`."""
-    x = pair_scores(h, weight, bias, pairs, sparse=sparse) * signs
-    terms = torch.where(signs == 0, 0, functional.logsigmoid(x))
-    return 0.0 - h.new_zeros(h.shape[0]).index_add(0, pairs.rows, terms)
+    return coin_losses(h, weight, bias, pairs, signs, sparse=sparse)

@@ -41,12 +41,14 @@ class RankedLayer(OutputLayer):
         self, dim: int, classes: int, *, reduction: str = "mean", ignore_index: int = IGNORE, device: Any = None
     ) -> None:
         super().__init__(dim, classes, reduction=reduction, ignore_index=ignore_index)
-        self.register_buffer("order", torch.empty(self.classes, dtype=torch.int64, device=device))
-        self.register_buffer("ranks", torch.empty_like(self.order), persistent=False)
-        self._reorder(torch.arange(self.classes))
+        self.register_buffer("order", None)
+        self.register_buffer("ranks", None, persistent=False)
+        self._reorder(torch.arange(self.classes, device=device))
 
     def reset_parameters(self) -> None:
-        """Vectors uniform within 1 / sqrt(their length), as `torch.nn.Linear` begins; biases 0."""
+        """Vectors uniform within 1 / sqrt(their length), as `torch.nn.Linear` begins; biases 0; a lost order rising."""
+        if not _is_order(self.order, self.classes):  # memory that `to_empty` made
+            self._reorder(torch.arange(self.classes, device=self.order.device))
         for parameter in self.parameters():
             bound = 1 / math.sqrt(parameter.shape[1]) if parameter.ndim == 2 else 0.0
             nn.init.uniform_(parameter, -bound, bound)
@@ -97,11 +99,10 @@ class RankedLayer(OutputLayer):
 
     def _reorder(self, order: Tensor) -> None:
         """Have these classes at ranks 0, 1, .."""
-        places = torch.arange(self.classes)
-        order = order.to("cpu", torch.int64)
-        self._sorted = torch.equal(order, places)
-        self.order = order.to(self.order.device)
-        self.ranks = torch.empty_like(order).index_put((order,), places).to(self.ranks.device)
+        self.order = order.to(torch.int64)
+        places = torch.arange(self.classes, device=order.device)
+        self.ranks = torch.empty_like(self.order).index_put((self.order,), places)
+        self._sorted = order.is_meta or torch.equal(self.order, places)
 
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Any], prefix: str, metadata: Any, strict: bool, *lists: list[str]
@@ -109,8 +110,13 @@ class RankedLayer(OutputLayer):
         """A checkpoint's order comes with its parameters."""
         given = state_dict.get(f"{prefix}order")
         if isinstance(given, Tensor) and given.shape == self.order.shape and not given.is_meta:
-            if not torch.equal(given.sort().values.cpu(), torch.arange(self.classes)):
+            if not _is_order(given, self.classes):
                 lists[-1].append(f"{prefix}order: it may hold each class from 0 to {self.classes - 1} once")
                 return
-            self._reorder(given)
+            self._reorder(given if self.order.is_meta else given.to(self.order.device))
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, *lists)
+
+
+def _is_order(order: Tensor, classes: int) -> bool:
+    """Whether it holds each class once; of no values that may not be."""
+    return order.is_meta or torch.equal(order.sort().values.cpu(), torch.arange(classes, device="cpu"))

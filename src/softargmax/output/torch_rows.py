@@ -10,7 +10,8 @@ the quick way. A row's scores have the same bits in every batch, and so have its
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +22,11 @@ from softargmax.core.dispatch import asked_for
 from softargmax.core.torch_bridge import all_direct, direct
 from softargmax.core.torch_memory import view
 from softargmax.core.torch_rules import by_definition, without_autocast
+from softargmax.output import torch_vectors
+from softargmax.output.torch_vectors import Touched
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _SIZE = 1 << 19
 """Numbers to a chunk of gathered vectors: a few of them stay in the cache."""
@@ -97,10 +103,10 @@ class _Gathered(torch.autograd.Function):
         table, index = ctx.saved_tensors
         if (again := torch.is_grad_enabled()) or not direct(g):
             return None, *by_definition(lambda x, i: x[i], (table, index), (True, False), g, again=again)
-        touched, flat = Touched(index.reshape(-1)), g.reshape(index.numel(), *table.shape[1:])
-        places = torch.arange(len(flat), device=flat.device)
-        each = touched.totals(flat) if flat.ndim == 1 else touched.sums(flat, flat.new_ones(len(flat)), places)
-        return None, touched.laid_out(each, table, sparse=ctx.sparse), None
+        touched, flat = Touched(index.reshape(-1)), g.reshape(index.numel(), math.prod(table.shape[1:]))
+        ones = flat.new_ones(len(flat), dtype=torch.promote_types(flat.dtype, torch.float32))
+        each, _ = touched.sums(flat, ones, torch.arange(len(flat)))
+        return None, touched.laid_out(each.reshape(-1, *table.shape[1:]), table, sparse=ctx.sparse), None
 
 
 # --- pairs ------------------------------------------------------------------------------------------------------------
@@ -143,7 +149,7 @@ class _PairScores(torch.autograd.Function):
         nodes, rows, _ = places
         ctx.sparse = sparse
         ctx.save_for_backward(h, weight, bias, *places)
-        return dots(h, rows, weight, bias, nodes)
+        return torch_vectors.dots(h, rows, weight, bias, nodes)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
@@ -152,17 +158,40 @@ class _PairScores(torch.autograd.Function):
         if again or not direct(g):
             inputs = (h, weight, bias, nodes, rows, offsets)
             return None, *by_definition(_definition, inputs, wanted, g, again=again)
-        touched = Touched(nodes)
-        dh = _to_rows(weight, g, nodes, offsets, touched, h) if wanted[0] else None
-        dw = touched.laid_out(touched.sums(h, g, rows), weight, sparse=ctx.sparse) if wanted[1] else None
-        db = None
-        if bias is not None and wanted[2]:
-            db = touched.laid_out(touched.totals(g), bias, sparse=ctx.sparse)
+        dh = torch_vectors.sums(weight, nodes, g, starts_of(offsets, nodes)) if wanted[0] else None
+        dw, db = to_table(h, g, rows, nodes, weight, bias, sparse=ctx.sparse, wanted=wanted[1:3])
         return None, dh, dw, db, None, None, None
+
+
+def starts_of(offsets: Tensor, nodes: Tensor) -> Tensor:
+    """Where every row's pairs begin, and where the last one's end."""
+    return torch.cat([offsets, offsets.new_tensor([len(nodes)])])
+
+
+def to_table(
+    h: Tensor,
+    g: Tensor,
+    rows: Tensor,
+    nodes: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    sparse: bool,
+    wanted: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients to weight and bias from those to the scores of pairs."""
+    if not any(wanted):
+        return None, None
+    touched = Touched(nodes)
+    dw, db = touched.sums(h, g, rows)
+    dw = touched.laid_out(dw, weight, sparse=sparse)
+    return dw, None if bias is None else touched.laid_out(db, bias, sparse=sparse)
 
 
 def dots(h: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None, nodes: Tensor) -> Tensor:
     """The score <h, w> + b of every pair; a pair's is the same whatever the others are."""
+    if quick(h, rows, weight, bias, nodes):
+        return torch_vectors.dots(h.contiguous(), rows, weight, bias, nodes)
     step = max(1, _SIZE // max(1, h.shape[1]))
     found = h.new_empty(len(nodes))
     for start in range(0, len(nodes), step):
@@ -170,47 +199,3 @@ def dots(h: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None, nodes: Te
         met = weight.index_select(0, nodes[part]).to(h.dtype)
         torch.sum(met.mul_(h.index_select(0, rows[part])), -1, out=found[part])
     return found if bias is None else found.add_(bias.index_select(0, nodes).to(h.dtype))
-
-
-class Touched:
-    """The rows of a table that an index (P,) meets, each once and in order, and the places by row."""
-
-    def __init__(self, index: Tensor) -> None:
-        by_row, self.order = torch.sort(index, stable=True)
-        found: Any = torch.unique_consecutive(by_row, return_inverse=True, return_counts=True)
-        self.rows, self.places, self.counts = found
-
-    def index(self) -> Tensor:
-        """For every place, its row's place among the touched."""
-        return torch.empty_like(self.order).index_copy_(0, self.order, self.places)
-
-    def sums(self, values: Tensor, factors: Tensor, at: Tensor) -> Tensor:
-        """sum factors values[at] over every row's places; `at`: for every place, which of the values it takes."""
-        starts = self.counts.cumsum(0) - self.counts
-        return _bags(at[self.order], values, starts, factors[self.order])
-
-    def totals(self, x: Tensor) -> Tensor:
-        """sum x over every row's places."""
-        return x.new_zeros(len(self.rows)).index_add_(0, self.places, x[self.order])
-
-    def laid_out(self, values: Tensor, like: Tensor, *, sparse: bool) -> Tensor:
-        """The gradient to a table from that to its touched rows."""
-        values = values.to(like.dtype)
-        if not sparse:
-            return torch.zeros_like(like).index_copy_(0, self.rows, values)
-        shape, index = like.shape, self.rows[None]
-        return torch.sparse_coo_tensor(index, values, shape, is_coalesced=True, check_invariants=False)
-
-
-def _to_rows(weight: Tensor, g: Tensor, nodes: Tensor, offsets: Tensor, touched: Touched, h: Tensor) -> Tensor:
-    """sum g w over every row's pairs."""
-    if weight.dtype == h.dtype:
-        return _bags(nodes, weight, offsets, g)
-    return _bags(touched.index(), weight.index_select(0, touched.rows).to(h.dtype), offsets, g)
-
-
-def _bags(index: Tensor, table: Tensor, offsets: Tensor, factors: Tensor) -> Tensor:
-    """sum factors table[index] over every bag, without gathering."""
-    if not len(index):
-        return table.new_zeros(len(offsets), table.shape[1])
-    return functional.embedding_bag(index, table, offsets, mode="sum", per_sample_weights=factors)

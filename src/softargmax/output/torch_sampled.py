@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Unpack
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
-from softargmax.normalize import logsumexp
+from softargmax.output.learned import Learned
 from softargmax.output.sampler import Sampler
-from softargmax.output.torch_candidates import Candidates, SampledKeywords, SamplingLayer
+from softargmax.output.torch_candidates import Candidates, SampledKeywords, SamplingLayer, against_others
 
 if TYPE_CHECKING:
     from softargmax.output.torch_layer import Targets
@@ -38,12 +37,15 @@ class SampledSoftmax(SamplingLayer):
     unique : bool
         Whether they are distinct.
     shared : bool
-        Whether all rows of a call have the same negatives, which makes their scores one product; or each its own.
+        Whether all rows of a call have the same negatives, which makes their scores one product; or each its own, that
+        depend on its place in the call. Distinct ones are then drawn row by row, 0.7 ms each at K = 100,003.
     in_batch : Sampler, optional
-        How the targets are distributed (`Unigram` of their counts with power=1, say): then the other rows' targets are
-        negatives, too. A class is expected among both together :math:`E\,\#j + (N - 1)\, p_j` times.
+        How the targets are distributed (`Unigram` of their counts with power=1, say, or `Learned`): then the other
+        rows' targets are negatives, too. Among both together a class is expected :math:`E\,\#j + (N - 1)\, p_j` times,
+        N being the number of rows that count.
     seed : int
-        Of the draws: those of a step are a function of seed and step.
+        Of the draws: those of a step are a function of seed and step. Processes that train one model together want
+        different seeds. It is in no checkpoint.
     sparse : bool
         Whether the gradients to weight and bias are sparse tensors of the classes that were met: for
         `torch.optim.SparseAdam` and SGD. A gradient that is itself to be differentiated is dense.
@@ -67,9 +69,11 @@ class SampledSoftmax(SamplingLayer):
     Notes
     -----
     The module is called with hidden vectors (..., D) and targets (...), and returns the loss; a third argument,
-    `softargmax.output.Negatives` of shapes (n,) or (..., n), is used in place of draws. In eval mode the draws stay
-    those of the step. The other methods, `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`, are those of the
-    softmax over all classes, which is what the layer is trained for.
+    `softargmax.output.Negatives` of shapes (n,) or (..., n), is used in place of all that is drawn or mixed in. In eval
+    mode the draws stay those of the step. Under activation checkpointing, which calls it again for the backward, it
+    wants negatives that are given, or eval mode. `torch.compile` breaks its graph to draw. The other methods, `scores`,
+    `log_prob`, `log_prob_of`, `topk` and `sample`, are those of the softmax over all classes, which is what the layer
+    is trained for.
 
     Draws of the target itself are removed, and its own score is not corrected: so the sum under the fraction is right
     in the mean, and the gradient tends to that of the full softmax as n grows. With distinct negatives and n = K it is
@@ -125,19 +129,24 @@ class SampledSoftmax(SamplingLayer):
         self.in_batch = in_batch
 
     def _losses(self, h: Tensor, y: Targets, drawn: Candidates | None = None) -> Tensor:
-        if drawn is None:
-            drawn = self._mixed(self._drawn_for(h, self.samples), y)
+        drawn = self._mixed(self._drawn_for(h, y, self.samples), y) if drawn is None else drawn
         own, s = self._scored(h, y, drawn.index)
-        s = s - drawn.log_expected
-        others = torch.where(drawn.index == y.classes[:, None], -torch.inf, s)
-        return 0.0 - logsigmoid(own - logsumexp(others))
+        return against_others(own, torch.where(drawn.index == y.classes[:, None], -torch.inf, s - drawn.log_expected))
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _mixed(self, drawn: Candidates, y: Targets) -> Candidates:
-        """The draws and the targets of all rows; each row's own is removed with the other draws of it."""
+        """The draws and the targets of all rows that count; each row's own is removed with the other draws of it.
+
+        A class that none of both ever gives is no negative.
+        """
         if self.in_batch is None:
             return drawn
         index = torch.cat([drawn.index, y.classes])
-        others = (len(y.classes) - 1) * self.in_batch.expected(index, 1)
-        expected = self.sampler.expected(index, self.samples, unique=self.unique) + others
-        return Candidates(index, expected.log().to(drawn.log_expected.dtype))
+        others = (y.counted.sum() - 1) * self._expected(self.in_batch, index, 1, unique=False)
+        expected = others + self._expected(self.sampler, index, self.samples, unique=self.unique)
+        counts = torch.cat([torch.ones_like(drawn.index, dtype=torch.bool), y.counted]) & (expected > 0)
+        log_expected = torch.where(counts, torch.where(counts, expected, 1).log(), torch.inf)
+        return Candidates(index, log_expected.to(drawn.log_expected.dtype))
+
+    def _learned(self) -> dict[str, Learned]:
+        own = {"in_batch": self.in_batch} if isinstance(self.in_batch, Learned) else {}
+        return super()._learned() | ({} if self.in_batch is self.sampler else own)

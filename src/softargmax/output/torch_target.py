@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
-from softargmax.normalize import logsumexp
 from softargmax.output.counts import classes_of
-from softargmax.output.torch_candidates import CandidateKeywords, CandidateLayer
+from softargmax.output.torch_candidates import CandidateKeywords, CandidateLayer, against_others
 
 if TYPE_CHECKING:
     from softargmax.output.torch_layer import Targets
@@ -42,7 +40,7 @@ class TargetSampledSoftmax(CandidateLayer):
     bias : Parameter or None
         b, (K,).
     candidates : Tensor or None
-        V, (n,), as `use` has set it; None: the distinct targets of each call.
+        V, (n,), as `use` has set it; None: the distinct targets of each call. It is in no checkpoint.
 
     Raises
     ------
@@ -95,7 +93,7 @@ class TargetSampledSoftmax(CandidateLayer):
         Parameters
         ----------
         classes : array_like of int, optional
-            V, (n,), repeated ones count once. None: the distinct targets of each call.
+            V, (n,), one or more, repeated ones count once. None: the distinct targets of each call.
 
         Raises
         ------
@@ -108,12 +106,11 @@ class TargetSampledSoftmax(CandidateLayer):
             self.candidates = None
             return
         found = torch.as_tensor(classes_of(classes, "classes", self.classes))
-        if found.ndim != 1:
-            raise ValueError(f"classes: shape {tuple(found.shape)}; it may be (n,)")
+        if found.ndim != 1 or not len(found):
+            raise ValueError(f"classes: shape {tuple(found.shape)}; it may be (n,), one class or more")
         self.candidates = torch.unique(found).to(self.weight.device)
 
     def _losses(self, h: Tensor, y: Targets) -> Tensor:
         index = torch.unique(y.classes[y.counted]) if self.candidates is None else self.candidates
         own, s = self._scored(h, y, index)
-        others = torch.where(index == y.classes[:, None], -torch.inf, s)
-        return 0.0 - logsigmoid(own - logsumexp(others))
+        return against_others(own, torch.where(index == y.classes[:, None], -torch.inf, s))

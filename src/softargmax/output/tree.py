@@ -8,9 +8,8 @@ import numpy as np
 
 from softargmax.core import seeds
 from softargmax.core.dispatch import is_torch
-from softargmax.core.targets import integer
 from softargmax.output import growth
-from softargmax.output.counts import counts_of
+from softargmax.output.counts import at_least, counts_of
 from softargmax.output.nodes import Nodes, Paths
 
 if TYPE_CHECKING:
@@ -108,10 +107,7 @@ class Tree(Nodes):
         >>> Tree.balanced(6).depths
         array([2, 2, 3, 3, 3, 3])
         """
-        n = integer(classes, "classes")
-        if n < 1:
-            raise ValueError(f"classes: {n}; it may be 1 or more")
-        return cls(growth.balanced(n))
+        return cls(growth.balanced(at_least(classes, "classes", 1)))
 
     @classmethod
     def huffman(cls, counts: Any) -> Tree:

@@ -162,6 +162,13 @@ struct AttendGradientJob : AttendJob {
     double* delta = nullptr;  // <seed, out> - to_lse, one per query
 };
 
+// The output room's are its own (output/jobs.hpp).
+struct DotsJob;
+struct SumsJob;
+struct CoinsJob;
+struct StepsJob;
+struct DrawsJob;
+
 // Operations that add up something under the softmax of each row.
 inline bool is_sum(Op op) { return op == Op::entropy || op == Op::expectation || op == Op::kl_divergence; }
 // Operations that give one number to a row (or a state), even to a row without scores.
@@ -178,6 +185,11 @@ struct Entries {
     void (*run_product)(const ProductJob&);
     void (*run_attend)(AttendJob&);
     void (*run_attend_gradient)(AttendGradientJob&);
+    void (*run_dots)(const DotsJob&);
+    void (*run_sums)(const SumsJob&);
+    void (*run_coins)(const CoinsJob&);
+    void (*run_steps)(StepsJob&);
+    void (*run_draws)(const DrawsJob&);
     double (*multiply_adds)(std::int64_t);
 };
 #define X(name)                                       \
@@ -189,6 +201,11 @@ struct Entries {
     void run_product(const ProductJob& job);          \
     void run_attend(AttendJob& job);                  \
     void run_attend_gradient(AttendGradientJob& job); \
+    void run_dots(const DotsJob& job);                \
+    void run_sums(const SumsJob& job);                \
+    void run_coins(const CoinsJob& job);              \
+    void run_steps(StepsJob& job);                    \
+    void run_draws(const DrawsJob& job);              \
     double multiply_adds(std::int64_t rounds);        \
     }
 #ifdef SOFTARGMAX_ISA_LIST

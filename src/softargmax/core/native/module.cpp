@@ -147,6 +147,7 @@ void bind_loss(nb::module_& module);
 void bind_sparse(nb::module_& module);
 void bind_sample(nb::module_& module);
 void bind_attend(nb::module_& module);
+void bind_output(nb::module_& module);
 }  // namespace softargmax
 
 NB_MODULE(_native, module) {
@@ -159,6 +160,7 @@ NB_MODULE(_native, module) {
     bind_sparse(module);
     bind_sample(module);
     bind_attend(module);
+    bind_output(module);
 
     module.def("fold", &fold, "z"_a, "m"_a, "r"_a, "low"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0,
                "where"_a = nb::none(), "fold a piece into the state m, r, low of its rows, in place");

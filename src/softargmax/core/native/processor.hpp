@@ -36,7 +36,8 @@ inline const std::vector<Isa>& isas() {
         };
 #define X(name)                                                                                                     \
     isa(#name, {name::run, name::run_loss, name::run_sparse, name::run_sample, name::run_product, name::run_attend, \
-                name::run_attend_gradient, name::multiply_adds}),
+                name::run_attend_gradient, name::run_dots, name::run_sums, name::run_coins, name::run_steps,        \
+                name::run_draws, name::multiply_adds}),
         return std::vector<Isa>{SOFTARGMAX_ISA_LIST};
 #undef X
     }();

@@ -1,0 +1,130 @@
+// Scores of pairs, and sums of the vectors that were met. Compiled once for each instruction set.
+#include "core/native/group.hpp"
+#include "core/native/threads.hpp"
+#include "output/coins.hpp"
+#include "output/draws.hpp"
+#include "output/steps.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace {
+
+// The rows of a table, in the type that is computed in, and a bias of each.
+template <class T, class S> struct Nodes {
+    const S* data;
+    const Table &table, &bias;
+    std::int64_t width;
+
+    SOFTARGMAX_INLINE const S* at(std::int64_t i) const { return data + i * table.pitch; }
+    // <h, w_i> + b_i; meanwhile node `next` is asked for. `room`: for a vector.
+    SOFTARGMAX_INLINE T score(const T* h, std::int64_t i, std::int64_t next, T* room) const {
+        double found = inner(h, as(at(i), width, room), width, at(next));
+        if (bias.data)
+            with_type(bias.type, bias.data, [&](auto* b) {
+                __builtin_prefetch(b + next * bias.pitch);
+                found += convert<double>(b[i * bias.pitch]);
+            });
+        return static_cast<T>(found);
+    }
+};
+
+template <class T, class S> void dots(const DotsJob& job, const S* weight) {
+    const Nodes<T, S> nodes{weight, job.weight, job.bias, job.width};
+    const T* const h = reinterpret_cast<const T*>(job.h.data);
+    T* const out = reinterpret_cast<T*>(job.out);
+    parallel_for(job.threads, job.pairs, [&](std::int64_t begin, std::int64_t end) {
+        T* const room = scratch(kScores).get<T>(job.width);
+        for (std::int64_t p = begin; p < end; ++p) {
+            const std::int64_t next = job.nodes[std::min(p + kAhead, end - 1)];
+            out[p] = nodes.score(h + job.rows[p] * job.h.pitch, job.nodes[p], next, room);
+        }
+    });
+}
+
+// body(i) for every i below n, whose places begin at starts[i], in pieces of about as many places each.
+constexpr std::int64_t kPieces = 8;
+template <class F> void each_with_places(int threads, const std::int64_t* starts, std::int64_t n, const F& body) {
+    const std::int64_t pieces = threads > 1 ? threads * kPieces : 1, places = starts[n];
+    const auto first = [&](std::int64_t piece) {
+        return piece == pieces ? n : std::lower_bound(starts, starts + n, places * piece / pieces) - starts;
+    };
+    parallel_each(threads, pieces, [&](std::int64_t piece) {
+        for (std::int64_t i = first(piece), last = first(piece + 1); i < last; ++i) body(i);
+    });
+}
+
+template <class T, class S> void sums(const SumsJob& job, const S* table) {
+    T* const out = reinterpret_cast<T*>(job.out.data);
+    T* const totals = reinterpret_cast<T*>(job.totals);
+    const T* const factors = reinterpret_cast<const T*>(job.factors);
+    const auto place = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return job.order ? job.order[j] : j; };
+    const auto vector = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return table + job.index[place(j)] * job.table.pitch; };
+    each_with_places(job.threads, job.starts, job.sums, [&](std::int64_t i) {
+        const std::int64_t begin = job.starts[i], end = job.starts[i + 1];
+        const auto factor = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return factors[place(begin + j)]; };
+        const auto there = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return vector(begin + j); };
+        add_up<T, S>(Summands{there, factor, job.places - begin}, end - begin, job.width, out + i * job.out.pitch);
+        if (!totals) return;
+        double total = 0;
+        for (std::int64_t j = 0; j < end - begin; ++j) total += static_cast<double>(factor(j));
+        totals[i] = static_cast<T>(total);
+    });
+}
+
+template <class T, class S> void coins(const CoinsJob& job, const S* weight) {
+    const Nodes<T, S> nodes{weight, job.weight, job.bias, job.width};
+    const T *const h = reinterpret_cast<const T*>(job.h.data), *const shift = reinterpret_cast<const T*>(job.shift);
+    T *const loss = reinterpret_cast<T*>(job.loss), *const slopes = reinterpret_cast<T*>(job.slopes),
+             *const dh = reinterpret_cast<T*>(job.dh.data);
+    each_with_places(job.threads, job.starts, job.rows, [&](std::int64_t r) {
+        const std::int64_t begin = job.starts[r], count = job.starts[r + 1] - begin;
+        T* const x = slopes ? slopes + begin : scratch(kTerms).get<T>(count);
+        T* const room = scratch(kScores).get<T>(job.width);
+        for (std::int64_t j = 0, p = begin; j < count; ++j, ++p) {
+            x[j] = nodes.score(h + r * job.h.pitch, job.nodes[p], job.nodes[std::min(p + kAhead, job.pairs - 1)], room);
+            if (shift) x[j] += shift[p];
+        }
+        const auto sign = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return job.signs[begin + j]; };
+        loss[r] = static_cast<T>(toss(x, count, T{-1}, sign));
+        if (!dh) return;
+        const auto node = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return nodes.at(job.nodes[begin + j]); };
+        const auto slope = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return x[j]; };
+        add_up<T, S>(Summands{node, slope, count}, count, job.width, dh + r * job.dh.pitch);
+    });
+}
+
+// f(a number of the type that is computed in, the table's memory)
+template <class F> void with_table(Type type, const Table& table, const F& f) {
+    with_type(table.type, table.data, [&](auto* data) {
+        if constexpr (!std::is_same_v<decltype(data), std::uint8_t*>) {
+            if (type == Type::f64) f(double{}, data);
+            else f(float{}, data);
+        }
+    });
+}
+
+}  // namespace
+
+void run_dots(const DotsJob& job) {
+    const FloatEnvironment environment;
+    with_table(job.h.type, job.weight, [&](auto zero, auto* data) { dots<decltype(zero)>(job, data); });
+}
+void run_sums(const SumsJob& job) {
+    const FloatEnvironment environment;
+    with_table(job.out.type, job.table, [&](auto zero, auto* data) { sums<decltype(zero)>(job, data); });
+}
+
+void run_coins(const CoinsJob& job) {
+    const FloatEnvironment environment;
+    with_table(job.h.type, job.weight, [&](auto zero, auto* data) { coins<decltype(zero)>(job, data); });
+}
+void run_steps(StepsJob& job) {
+    const FloatEnvironment environment;
+    if (job.weight.type == Type::f64) Steps<double>(job).run();
+    else Steps<float>(job).run();
+}
+void run_draws(const DrawsJob& job) {
+    parallel_for(job.threads, (job.draws + kAtOnce - 1) / kAtOnce,
+                 [&](std::int64_t begin, std::int64_t end) { draw(job, begin, end); });
+}
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME

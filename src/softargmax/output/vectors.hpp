@@ -1,0 +1,115 @@
+// Vectors of tables that are met one by one: their inner products, and sums of them.
+//
+//     <a, b> = sum over lanes and chains of s_c,  s_c = fma(a_i, b_i, ..) over every kChains-th pack, in order, from 0
+//     sum f_p x_p = (s_0 + s_1) + ..,  s_c = fma(f_p, x_p, ..) over kSummands terms in order, from 0
+//
+// The bits depend on the vectors, and on the order of a sum's terms, alone.
+#pragma once
+
+#include "core/native/tiles.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME {
+
+// Packs of a product that are summed apart: their additions do not wait for one another.
+constexpr int kChains = 4;
+// The more terms of a sum follow one another, the more roundings gather.
+constexpr std::int64_t kSummands = 512;
+// Vectors are asked for this many pairs before they are met.
+constexpr std::int64_t kAhead = 8;
+// Packs of a sum that are made at a time, in registers.
+constexpr int kSummed = kRegisterBytes == 64 ? 16 : 4;
+
+// <a, b>; meanwhile the vector `next`, as long as b, is asked for.
+template <class T, class S>
+SOFTARGMAX_INLINE double inner(const T* a, const T* b, std::int64_t n, const S* next) {
+    using V = Pack<T>;
+    constexpr int L = V::kLanes;
+    V s[kChains];
+#pragma GCC unroll 4
+    for (V& each : s) each = V::all(0);
+    std::int64_t i = 0;
+    for (; i + kChains * L <= n; i += kChains * L)
+#pragma GCC unroll 4
+        for (int c = 0; c < kChains; ++c) {
+            __builtin_prefetch(next + i + c * L);
+            s[c] = fma(V::load(a + i + c * L), V::load(b + i + c * L), s[c]);
+        }
+#pragma GCC unroll 4
+    for (int c = 0; c < kChains; ++c)
+        if (const std::int64_t rest = n - i - c * L; rest > 0) {
+            __builtin_prefetch(next + i + c * L);
+            s[c] = fma(V::load_part(a + i + c * L, rest, 0), V::load_part(b + i + c * L, rest, 0), s[c]);
+        }
+    __builtin_prefetch(next + n - 1);  // vectors may begin anywhere in a line
+    return sum_of((s[0] + s[1]) + (s[2] + s[3]));
+}
+
+// A vector as T: itself, or converted into `room`.
+template <class T, class S> SOFTARGMAX_INLINE const T* as(const S* x, std::int64_t n, T* room) {
+    if constexpr (std::is_same_v<S, T>) return x;
+    else {
+        convert(x, n, room);
+        return room;
+    }
+}
+// The sum of f(j) x(j) from j = begin to end, over the n numbers of `Packs` packs, the last of which may be cut:
+// written to out, or added to it.
+template <int Packs, class T, class S, class Those>
+SOFTARGMAX_INLINE void add_packs(const Those& terms, std::int64_t begin, std::int64_t end, std::int64_t at,
+                                 std::int64_t n, T* out) {
+    using V = Pack<T>;
+    constexpr int L = V::kLanes, last = Packs - 1;
+    V sum[Packs];
+#pragma GCC unroll 16
+    for (V& each : sum) each = V::all(0);
+    for (std::int64_t j = begin; j < end; ++j) {
+        T room[Packs * L];
+        const T* x = as<T, S>(terms.vector(j) + at, n, room);
+        const V factor = V::all(terms.factor(j));
+        const S* next = terms.vector(std::min(j + kAhead, terms.known - 1)) + at;
+#pragma GCC unroll 16
+        for (int c = 0; c < last; ++c) {
+            __builtin_prefetch(next + c * L);
+            sum[c] = fma(factor, V::load(x + c * L), sum[c]);
+        }
+        __builtin_prefetch(next + last * L);
+        sum[last] = fma(factor, V::load_part(x + last * L, n - last * L, 0), sum[last]);
+    }
+    if (begin > 0) {
+#pragma GCC unroll 16
+        for (int c = 0; c < last; ++c) sum[c] = V::load(out + c * L) + sum[c];
+        sum[last] = V::load_part(out + last * L, n - last * L, 0) + sum[last];
+    }
+#pragma GCC unroll 16
+    for (int c = 0; c < last; ++c) sum[c].store(out + c * L);
+    sum[last].store_part(out + last * L, n - last * L);
+}
+template <class T, class S, int Packs = kSummed, class Those>
+SOFTARGMAX_INLINE void add_last(const Those& terms, std::int64_t begin, std::int64_t end, std::int64_t at,
+                                std::int64_t n, T* out) {
+    if constexpr (Packs > 1)
+        if (n <= (Packs - 1) * Pack<T>::kLanes) return add_last<T, S, Packs - 1>(terms, begin, end, at, n, out);
+    add_packs<Packs, T, S>(terms, begin, end, at, n, out);
+}
+// out (n numbers) = sum of the terms below `count`.
+template <class T, class S, class Those> void add_up(const Those& terms, std::int64_t count, std::int64_t n, T* out) {
+    constexpr std::int64_t step = kSummed * Pack<T>::kLanes;
+    std::int64_t begin = 0;
+    do {
+        const std::int64_t end = std::min(count, begin + kSummands);
+        std::int64_t i = 0;
+        for (; i + step < n; i += step) add_packs<kSummed, T, S>(terms, begin, end, i, step, out + i);
+        add_last<T, S>(terms, begin, end, i, n - i, out + i);
+        begin = end;
+    } while (begin < count);
+}
+
+// Terms of a sum: a vector each, and a factor. Vectors are `known` beyond the sum's own, to be asked for.
+template <class Vector, class Factor> struct Summands {
+    const Vector& vector;
+    const Factor& factor;
+    std::int64_t known;
+};
+template <class V, class F> Summands(const V&, const F&, std::int64_t) -> Summands<V, F>;
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME

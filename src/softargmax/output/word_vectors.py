@@ -1,0 +1,249 @@
+"""Vectors of words from the words beside them: skip-gram with negative sampling, or on a tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from softargmax import _native
+from softargmax.core import check
+from softargmax.core.seeds import seed_of
+from softargmax.core.targets import integer
+from softargmax.output import bits
+from softargmax.output.counts import counts_of, finite, on_host
+from softargmax.output.sampler import Sampler
+from softargmax.output.samplers import Unigram
+from softargmax.output.tree import Tree
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from softargmax.output.bits import Floats, Ints
+    from softargmax.output.nodes import Paths
+
+_TOKENS = 1 << 14  # whose pairs are made, and drawn for, at a time
+
+
+class WordVectors:
+    r"""word2vec: a vector for every word, by which it tells the words near it from noise.
+
+    .. math:: \text{loss} = \sum_{i}\ \sum_{0 < |j - i| \le b_i} -\log \sigma(\langle v_i, w_{j} \rangle)
+        - \sum_{k \in S_{ij}} \log \sigma(-\langle v_i, w_k \rangle)
+
+    where :math:`v_i` is the vector of the i-th token, w the weight, :math:`b_i` is uniform on 1, .., window, and S are
+    draws of noise, those of the token j itself left out; on a tree, the coins of the path to the token j stand there.
+
+    Parameters
+    ----------
+    counts : array_like
+        c, shape (K,): how often each word is in the text.
+    dim : int
+        D, the length of the vectors.
+    tree : Tree, optional
+        Over the words: then the loss is that of a hierarchical softmax. `Tree.huffman(counts)` is word2vec's.
+    sampler : Sampler, optional
+        Of the noise; `Unigram(counts)` where nothing is given.
+    samples : int
+        n, how many words of noise each pair has.
+    window : int
+        How far away a word may be.
+    threshold : float
+        t: of a word that makes up a share f > t of the text, tokens are left out, all but about
+        :math:`\sqrt{t / f} + t / f` of them; 0: none.
+    seed : int
+        Of the first vectors, the windows, what is left out, and the noise.
+
+    Attributes
+    ----------
+    vectors : ndarray of float32
+        v, shape (K, D): at first uniform within 1 / (2 D).
+    weight : ndarray of float32
+        w, shape (K, D), or on a tree (K - 1, D): at first 0.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of a wrong kind or out of its range.
+
+    Notes
+    -----
+    It is gradient descent on the loss of `softargmax.nn.NegativeSampling` or `softargmax.nn.HierarchicalSoftmax`,
+    summed over pairs, without biases and with v as hidden vectors. In a batch of tokens, the change of v is the
+    gradient at the tables as they are before it. Past w the tokens go one after the other (64 products at a time), each
+    with the vector that it has before the batch: if all changed w at once, the nodes near a tree's root would leave all
+    bounds. With a batch of one token this is word2vec, a window at a time.
+
+    Scores, gradients and changes are one call of the compiled core on the tables' memory, with the same bits for any
+    number of threads. (word2vec's threads write into one another's vectors.)
+
+    References
+    ----------
+    Mikolov, Sutskever, Chen, Corrado & Dean (2013), Distributed representations of words and phrases and their
+    compositionality, sections 2.1 to 2.3. NeurIPS. arXiv:1310.4546.
+
+    See Also
+    --------
+    softargmax.nn.NegativeSampling, softargmax.nn.HierarchicalSoftmax
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from softargmax.output import WordVectors
+    >>> tokens = np.tile([0, 1, 2, 3], 500)
+    >>> model = WordVectors(np.bincount(tokens), 8, window=1, samples=2)
+    >>> first = model.train(tokens)
+    >>> first > model.train(tokens)
+    True
+    >>> model.vectors.shape
+    (4, 8)
+    """
+
+    def __init__(
+        self,
+        counts: Any,
+        dim: int,
+        *,
+        tree: Tree | None = None,
+        sampler: Sampler | None = None,
+        samples: int = 5,
+        window: int = 5,
+        threshold: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        counted: Floats = counts_of(counts).astype(np.float64)
+        classes, self._dim, self._window = counted.size, _at_least(dim, "dim", 1), _at_least(window, "window", 1)
+        self._samples, t = _at_least(samples, "samples", 0), finite(threshold, "threshold")
+        if t < 0:
+            raise ValueError(f"threshold: {threshold}; it may be 0 or above")
+        if tree is not None and sampler is not None:
+            raise ValueError("tree, sampler: both are given; it may be one of them")
+        for name, given, kind in (("tree", tree, Tree), ("sampler", sampler, Sampler)):
+            if not (given is None or isinstance(given, kind)):
+                raise TypeError(f"{name}: {type(given).__name__}; it may be a {kind.__name__}")
+        noise = tree or sampler or Unigram(counted)
+        if noise.classes != classes:
+            raise ValueError(f"{'sampler' if tree is None else 'tree'}: of {noise.classes} classes; counts: {classes}")
+        self._noise, self._kept = noise, _kept(counted, t)
+        self._seed = int(seed_of(np.empty(0), integer(seed, "seed"), None))
+        self._pieces = 0  # of texts so far: each has random numbers of its own
+        self.vectors = _begun(self._seed, classes, self._dim)
+        self.weight = np.zeros((classes if tree is None else tree.nodes, self._dim), np.float32)
+
+    def train(self, tokens: Any, *, rate: float = 0.025, last_rate: float | None = None, batch: int = 16) -> float:
+        """Go once through a text.
+
+        Parameters
+        ----------
+        tokens : array_like of int
+            The words' classes in order, (n,), from 0 to K - 1; -1 ends a sentence, which no window goes beyond.
+        rate : float
+            What gradients are multiplied by before they are taken from the vectors.
+        last_rate : float, optional
+            What the rate falls to, along the text; without it, it stays.
+        batch : int
+            How many tokens go together, each with all that are in its window: so few that no word is often among them.
+            The fewer, the nearer to word2vec, and the better the vectors after little text; the more, the less threads
+            wait for each other.
+
+        Returns
+        -------
+        float
+            The mean loss of a pair of words, before its batch; 0 if there are none.
+
+        Raises
+        ------
+        IndexError
+            If a token is not from -1 to K - 1.
+        TypeError, ValueError
+            If an argument is of a wrong kind or out of its range.
+        """
+        text = _tokens_of(tokens, len(self.vectors))
+        first = check.positive(rate, "rate")
+        last = first if last_rate is None else check.positive(last_rate, "last_rate")
+        rows, total, pairs = _at_least(batch, "batch", 1), 0.0, 0
+        kept, windows = self._reduced(text)
+        for start in range(0, len(kept), _TOKENS):
+            stop = min(len(kept), start + _TOKENS)
+            centres, starts, beside = _pairs(kept, windows, self._window, start, stop)
+            now, then = (first + (last - first) * at / len(kept) for at in (start, stop))
+            noise, paths = self._beside(len(beside), self._pieces + start // _TOKENS)
+            tables = self.vectors, self.weight
+            total += _native.descend(*tables, centres, starts, beside, noise, paths, now, then, rows)
+            pairs += len(beside)
+        self._pieces += -(-len(text) // _TOKENS)
+        return total / max(1, pairs)
+
+    def _reduced(self, text: Ints) -> tuple[Ints, Ints]:
+        """The tokens that are not left out, and the windows around them."""
+        kept, windows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for piece, start in enumerate(range(0, len(text), _TOKENS)):
+            part = text[start : start + _TOKENS]
+            drawn = bits.numbers(self._seed, self._pieces + piece, 0, len(part), bits.WINDOWS)
+            stay = (part < 0) | (bits.unit(drawn.other_high, drawn.other_low) < self._kept[part])
+            kept.append(part[stay])
+            windows.append(1 + bits.below(self._window, drawn.high[stay], drawn.low[stay]))
+        return np.concatenate(kept), np.concatenate(windows)
+
+    def _beside(self, pairs: int, piece: int) -> tuple[Ints | None, Paths | None]:
+        """The noise of pairs, or the paths."""
+        if isinstance(self._noise, Tree):
+            return None, self._noise.paths
+        return self._noise.chosen(self._seed, piece, 0, pairs * self._samples), None
+
+
+def _begun(seed: int, classes: int, dim: int) -> NDArray[np.float32]:
+    """Vectors that are uniform within 1 / (2 D)."""
+    found = np.empty(classes * dim, np.float32)
+    for stream, start in enumerate(range(0, found.size, _TOKENS)):
+        part = found[start : start + _TOKENS]
+        drawn = bits.numbers(seed, stream, 0, part.size, bits.BEGINNINGS)
+        part[:] = (bits.unit(drawn.high, drawn.low) - 0.5) / dim
+    return found.reshape(classes, dim)
+
+
+def _pairs(text: Ints, windows: Ints, reach: int, start: int, stop: int) -> tuple[Ints, Ints, Ints]:
+    """Of the tokens from start to stop: those that are words, where the words beside each begin, and these."""
+    first = max(0, start - reach)
+    near = text[first : stop + reach]
+    (ends,) = np.nonzero(near < 0)
+    (places,) = np.nonzero(text[start:stop] >= 0)
+    places += start - first
+    window, sentence = windows[first + places], np.searchsorted(ends, places)
+    fences = np.concatenate([[-1], ends, [len(near)]])
+    low, high = np.maximum(places - window, fences[sentence] + 1), np.minimum(places + window, fences[sentence + 1] - 1)
+    count = high - low
+    starts = np.concatenate([[0], np.cumsum(count)])
+    beside = np.arange(starts[-1]) + np.repeat(low - starts[:-1], count)
+    beside += beside >= np.repeat(places, count)
+    return near[places], starts, near[beside]
+
+
+def _kept(counts: Floats, threshold: float) -> Floats:
+    """How likely a token of each word stays: sqrt(t / f) + t / f, at most 1."""
+    total = counts.sum()
+    if not threshold or not total:
+        return np.ones(counts.size)
+    ratio = threshold * total / np.maximum(counts, threshold * total)
+    found: Floats = np.minimum(1.0, np.sqrt(ratio) + ratio)
+    return found
+
+
+def _tokens_of(tokens: Any, classes: int) -> Ints:
+    found: Ints = on_host(tokens, "tokens")
+    if found.dtype.kind not in "iu" and found.size:
+        raise TypeError(f"tokens: dtype {found.dtype}; it may be integers")
+    if found.ndim != 1:
+        raise ValueError(f"tokens: shape {found.shape}; it may be (n,), one after the other")
+    wrong = (found < -1) | (found >= classes)
+    if wrong.any():
+        place = int(np.argmax(wrong))
+        raise IndexError(f"tokens: {found[place]} at {place}; it may be from -1 to {classes - 1}")
+    return found.astype(np.int64, copy=False)
+
+
+def _at_least(value: Any, name: str, least: int) -> int:
+    found = integer(value, name)
+    if found < least:
+        raise ValueError(f"{name}: {found}; it may be {least} or more")
+    return found

@@ -1,0 +1,216 @@
+"""The output room's native operations on NumPy memory, and what they ought to give, in float64 and loops of Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softargmax import _native
+from softargmax.output import Tree, Unigram, bits
+
+Array = NDArray[Any]
+Place = Callable[[Array], Array]
+ROOM = 64  # pairs of a row that nodes follow at a time (steps.hpp)
+
+
+class Problem(NamedTuple):
+    """Rows and nodes, and pairs of them, row after row."""
+
+    h: Array
+    weight: Array
+    bias: Array
+    nodes: Array
+    starts: Array
+    signs: Array
+    shift: Array
+    factors: Array
+
+    @property
+    def rows(self) -> Array:
+        return np.repeat(np.arange(len(self.h)), np.diff(self.starts))
+
+
+def problem(
+    counts: list[int], width: int, nodes: int, dtype: str, weights: str | None = None, spread: float = 1.0
+) -> Problem:
+    """A problem whose rows have so many pairs each."""
+    rng = np.random.default_rng([len(counts), width, nodes])
+    starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    n = int(starts[-1])
+    return Problem(
+        (rng.standard_normal((len(counts), width)) * spread).astype(dtype),
+        rng.standard_normal((nodes, width)).astype(weights or dtype),
+        rng.standard_normal(nodes).astype(weights or dtype),
+        (nodes * rng.random(n) ** 3).astype(np.int64),
+        starts,
+        rng.choice(np.array([-1, 0, 1], np.int8), n, p=[0.6, 0.1, 0.3]),
+        rng.standard_normal(n).astype(dtype),
+        rng.standard_normal(n).astype(dtype),
+    )
+
+
+def as_is(array: Array) -> Array:
+    return array
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+def dots(p: Problem, place: Place = as_is) -> Array:
+    out = place(np.empty(len(p.nodes), p.h.dtype))
+    _native.pair_dots(place(p.h), place(p.rows), place(p.weight), place(p.bias), place(p.nodes), out)
+    return out
+
+
+def row_sums(p: Problem, place: Place = as_is) -> Array:
+    """The gradient to h: sum factors w."""
+    out = place(np.empty(p.h.shape, p.h.dtype))
+    _native.sums_of_rows(place(p.weight), place(p.nodes), place(p.factors), place(p.starts), None, out)
+    return out
+
+
+def places(index: Array, place: Place = as_is) -> tuple[Array, Array, Array]:
+    order, rows, starts = (place(np.empty(len(index) + more, np.int64)) for more in (0, 0, 1))
+    n = _native.places_by_row(place(index), order, rows, starts)
+    return order, rows[:n], starts[: n + 1]
+
+
+def node_sums(p: Problem, place: Place = as_is) -> tuple[Array, Array]:
+    """The gradients to the nodes that were met: sum factors h, and sum factors."""
+    order, rows, starts = places(p.nodes, place)
+    out, totals = place(np.empty((len(rows), p.h.shape[1]), p.h.dtype)), place(np.empty(len(rows), p.h.dtype))
+    _native.sums_of_rows(place(p.h), place(p.rows), place(p.factors), place(starts), place(order), out, totals)
+    return out, totals
+
+
+def coins(p: Problem, place: Place = as_is) -> tuple[Array, Array, Array]:
+    """Losses, slopes, gradients to h."""
+    loss, slopes, dh = (
+        place(np.empty_like(x)) for x in (p.h[:, :1].reshape(-1) if p.h.size else p.h.sum(1), p.shift, p.h)
+    )
+    numbers = place(p.nodes), place(p.starts), place(p.signs), place(p.shift)
+    _native.coins(place(p.h), place(p.weight), place(p.bias), *numbers, loss, slopes, dh)
+    return loss, slopes, dh
+
+
+class Text(NamedTuple):
+    """What `descend` is given: rows, their targets, and noise or paths."""
+
+    vectors: Array
+    weight: Array
+    inputs: Array
+    starts: Array
+    target: Array
+    negatives: Array | None
+    paths: tuple[Array, Array, Array] | None
+
+
+def text(rows: int, width: int, classes: int, dtype: str, *, tree: bool, samples: int = 3) -> Text:
+    rng = np.random.default_rng([rows, width, classes, samples])
+    counts = rng.integers(0, 6, rows)
+    starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    drawn = lambda n: (classes * rng.random(n) ** 2).astype(np.int64)  # noqa: E731
+    inputs, target, negatives = drawn(rows), drawn(starts[-1]), drawn(starts[-1] * samples)
+    huffman = Tree.huffman(1.0 / np.arange(1, classes + 1))
+    vectors, weight = (rng.standard_normal((n, width)).astype(dtype) for n in (classes, classes - tree))
+    paths = tuple(map(np.asarray, huffman.paths)) if tree else None
+    return Text(vectors, weight, inputs, starts, target, None if tree else negatives, paths)
+
+
+def descend(t: Text, rate: float, last: float, batch: int, place: Place = as_is) -> tuple[Array, Array, float]:
+    """Copies of the tables after the steps, and the loss."""
+    vectors, weight = place(t.vectors.copy()), place(t.weight.copy())
+    noise = None if t.negatives is None else place(t.negatives), None if t.paths is None else tuple(map(place, t.paths))
+    loss = _native.descend(
+        vectors, weight, place(t.inputs), place(t.starts), place(t.target), *noise, rate, last, batch
+    )
+    return vectors, weight, loss
+
+
+def alias_draws(n: int, classes: int, first: int = 0, place: Place = as_is) -> Array:
+    table = Unigram(1.0 / np.arange(1, classes + 1))._table
+    out = place(np.empty(n, np.int64))
+    _native.alias_draws(place(table.threshold), place(table.alias), out, 5, 9, bits.CANDIDATES, first)
+    return out
+
+
+def random_blocks(n: int, first: int = 0, place: Place = as_is) -> Array:
+    out = place(np.empty((4, n), np.int64))
+    _native.random_blocks(out, 3, 2**63 + 1, bits.ARRIVALS, first)
+    return out
+
+
+def everything(dtype: str, place: Place = as_is) -> dict[str, Array]:
+    """One result of each operation by name, of several shapes."""
+    found: dict[str, Array] = {}
+    for width in (1, 7, 16, 33, 64, 100, 257):
+        for weights in {"float16", dtype}:
+            p = problem([3, 0, 17, 70, 1, 1200, 0], width, 40, dtype, weights)
+            named = {"dots": dots, "row sums": row_sums, "node sums": node_sums, "coins": coins}
+            for name, call in named.items():
+                each = call(p, place)
+                for i, array in enumerate(each if isinstance(each, tuple) else (each,)):
+                    found[f"{name} {i} {dtype} {weights} {width}"] = array.copy()
+        if dtype != "float16":
+            for tree in (False, True):
+                *tables, loss = descend(text(90, width, 30, dtype, tree=tree), 0.3, 0.1, 16, place)
+                found |= {f"descend {tree} {i} {dtype} {width}": array.copy() for i, array in enumerate(tables)}
+                found[f"descend {tree} loss {dtype} {width}"] = np.array(loss)
+    if dtype == "float64":
+        found |= {f"places {i}": x.copy() for i, x in enumerate(places(problem([999], 1, 70, dtype).nodes, place))}
+        found |= {"alias": alias_draws(1003, 71, place=place).copy(), "blocks": random_blocks(1003, place=place).copy()}
+    return found
+
+
+# --- what they ought to give ------------------------------------------------------------------------------------------
+
+
+def log_sigma(x: Array) -> Array:
+    return -np.logaddexp(0.0, -x)
+
+
+def true_dots(p: Problem) -> Array:
+    h, w = p.h.astype(np.float64), p.weight.astype(np.float64)
+    return (h[p.rows] * w[p.nodes]).sum(1) + p.bias.astype(np.float64)[p.nodes]
+
+
+def true_coins(p: Problem, x: Array | None = None) -> tuple[Array, Array, Array]:
+    s, x = p.signs.astype(np.float64), true_dots(p) + p.shift if x is None else x
+    terms, slopes = np.where(s == 0, 0, -log_sigma(s * x)), -s * np.exp(log_sigma(-s * x))
+    loss, dh = np.zeros(len(p.h)), np.zeros(p.h.shape)
+    np.add.at(loss, p.rows, terms)
+    np.add.at(dh, p.rows, slopes[:, None] * p.weight.astype(np.float64)[p.nodes])
+    return loss, slopes, dh
+
+
+def true_descent(t: Text, rate: float, last: float, batch: int) -> tuple[Array, Array, float]:
+    """Rows' vectors follow the tables as they are before the batch; nodes follow row by row, ROOM pairs at a time."""
+    v, w, total, n = t.vectors.astype(np.float64), t.weight.astype(np.float64), 0.0, len(t.inputs)
+    for first in range(0, n, batch):
+        step, before, change = rate + (last - rate) * first / n, w.copy(), np.zeros_like(v)
+        for row in range(first, min(n, first + batch)):
+            h, pairs = v[t.inputs[row]].copy(), []
+            for target in range(t.starts[row], t.starts[row + 1]):
+                y = t.target[target]
+                if t.paths is None:
+                    samples = len(t.negatives) // len(t.target)
+                    noise = t.negatives[target * samples : (target + 1) * samples]
+                    pairs += [(y, 1), *((k, -1 if k != y else 0) for k in noise)]
+                else:
+                    offsets, nodes, signs = t.paths
+                    pairs += list(
+                        zip(nodes[offsets[y] : offsets[y + 1]], signs[offsets[y] : offsets[y + 1]], strict=True)
+                    )
+            for k, s in pairs:
+                x = s * (before[k] @ h)
+                total -= log_sigma(x) if s else 0.0
+                change[t.inputs[row]] += step * s * np.exp(log_sigma(-x)) * before[k]
+            for at in range(0, len(pairs), ROOM):
+                together, now = pairs[at : at + ROOM], w.copy()
+                for k, s in together:
+                    w[k] += step * s * np.exp(log_sigma(-s * (now[k] @ h))) * h
+        v += change
+    return v, w, total

@@ -1,0 +1,101 @@
+"""What theory says of the mean, over draws, of the gradients of losses that sample."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+layers = importlib.import_module("tests.output.layers")
+sampled = importlib.import_module("tests.output.test_sampled")
+
+from softargmax import nn  # noqa: E402
+from softargmax.output import Sampler, Uniform, Unigram  # noqa: E402
+
+F64, drawn, at, scores, K, D = torch.float64, layers.drawn, sampled.at, sampled.scores, sampled.K, sampled.D
+DRAWS = 10_000
+
+
+def gradients(layer: Any, hidden: Any, y: Any) -> tuple[Any, Any]:
+    """The mean over draws of the gradient to h, and its standard error. Every draw is a row of a batch."""
+    assert not layer.shared
+    rows = hidden.expand(DRAWS, D).clone().requires_grad_()
+    layer.reduction = "sum"
+    (each,) = torch.autograd.grad(layer(rows, y.expand(DRAWS)), rows)
+    return each.mean(0), each.std(0) / DRAWS**0.5
+
+
+def truth(hidden: Any, y: Any) -> Any:
+    h = hidden.clone().requires_grad_()
+    return torch.autograd.grad(at(nn.FullSoftmax(D, K))(h, y), h)[0]
+
+
+def own_distribution(hidden: Any, y: int) -> Sampler:
+    """The softmax itself, over the classes but y."""
+    p = at(nn.FullSoftmax(D, K)).log_prob(hidden).detach().exp().numpy()
+    p[y] = 0
+    return Unigram(p, power=1)
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_sampled_from_the_softmax_itself_it_is_unbiased(n: int) -> None:
+    """Blanc & Rendle (2018), theorem 2.1: of all samplers this one alone."""
+    hidden, y = drawn(D), torch.tensor(3)
+    options: dict[str, Any] = {"samples": n, "unique": False, "shared": False}
+    mean, error = gradients(at(nn.SampledSoftmax(D, own_distribution(hidden, 3), **options)), hidden, y)
+    assert ((mean - truth(hidden, y)).abs() < 3 * error).all()
+    biased, error = gradients(at(nn.SampledSoftmax(D, Uniform(K), **options)), hidden, y)
+    assert ((biased - truth(hidden, y)).abs() > 6 * error).any(), "the test can fail"
+
+
+@pytest.mark.parametrize("kind", [nn.SampledSoftmax, nn.ImportanceSampledSoftmax])
+def test_the_bias_falls_as_one_over_n(kind: Any) -> None:
+    """Consistent: what is left of the bias at 16 times the draws is a sixteenth, within 3 standard errors."""
+    hidden, y, sampler = drawn(D), torch.tensor(3), Unigram(layers.counts(K))
+    options: dict[str, Any] = {"unique": False} if kind is nn.SampledSoftmax else {}
+    bias = {}
+    for n in (4, 64):
+        mean, error = gradients(at(kind(D, sampler, samples=n, shared=False, **options)), hidden, y)
+        bias[n] = mean - truth(hidden, y), error
+    assert (bias[4][0].abs() > 6 * bias[4][1]).any()
+    assert (bias[64][0].abs() < bias[4][0].abs() / 8 + 3 * bias[64][1]).all()
+
+
+def test_nce_is_unbiased_for_its_expectation_and_tends_to_likelihood() -> None:
+    """E = sigma(-D_y) (-s'_y) + sum_j n q_j sigma(D_j) s'_j; at scores that are normalised it tends to p - e_y."""
+    hidden, y, sampler = drawn(D), torch.tensor(3), Unigram(layers.counts(K), power=0.5)
+    q = torch.tensor(sampler.probabilities)
+    far = []
+    for n in (3, 2000):
+        layer = at(nn.NCE(D, sampler, samples=n, shared=False, log_z=0.0))
+        with torch.no_grad():
+            layer.bias -= scores(layer, hidden).logsumexp(-1)
+        s = scores(layer, hidden).detach()
+        delta = s - (n * q).log()
+        expected = (n * q * delta.sigmoid())[:, None] * layer.weight
+        wanted = (expected.sum(0) - (-delta[y]).sigmoid() * layer.weight[y]).detach()
+        far.append((wanted - truth(hidden, y)).norm().item())
+        if n == 3:
+            mean, error = gradients(layer, hidden, y)
+            assert ((mean - wanted).abs() < 3 * error).all()
+    assert far[1] < 0.01 * far[0]
+
+
+def test_negative_sampling_learns_pointwise_mutual_information() -> None:
+    """Levy & Goldberg (2014): at the best scores, log p - log q - log n, the mean gradient is 0."""
+    n, sampler = 4, Unigram(layers.counts(K))
+    p = torch.tensor(Unigram(np.arange(1, K + 1), power=1).probabilities)
+    best = p.log() - torch.tensor(sampler.log_probabilities(range(K))) - np.log(n)
+    pulled = p * (best.sigmoid() - 1) + n * torch.tensor(sampler.probabilities) * best.sigmoid()
+    torch.testing.assert_close(pulled, torch.zeros(K, dtype=F64))
+    layer = at(nn.NegativeSampling(D, sampler, samples=n))
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.bias.copy_(best)
+    y = torch.multinomial(p, DRAWS, replacement=True, generator=torch.Generator().manual_seed(0))
+    layer(torch.zeros(DRAWS, D, dtype=F64), y).backward()
+    error = (p + n * torch.tensor(sampler.probabilities)).sqrt() / DRAWS**0.5  # at most: of the counts
+    assert (layer.bias.grad.abs() < 3 * error).all()
