@@ -31,7 +31,7 @@ from softargmax.output import Tree, Unigram, WordVectors
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-TOKENS, HELD_OUT, DIM, WINDOW, SAMPLES, THRESHOLD, LEAST = 2_000_000, 60_000, 100, 5, 5, 1e-3, 5
+TOKENS, HELD_OUT, DIM, WINDOW, SAMPLES, THRESHOLD, LEAST = 1_000_000, 60_000, 100, 5, 5, 1e-3, 5
 FIRST_RATE, LAST_RATE = 0.025, 1e-4
 BATCH, ADAM_RATE = 4096, 2e-3
 SLACK = 1.02
