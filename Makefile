@@ -88,6 +88,7 @@ bench: $(VENV)/.native $(VENV)/.group-bench ## ratios against the installed peer
 	$(BIN)/python -m bench.attend $(BENCH_ARGS)
 	$(BIN)/python -m bench.output $(BENCH_ARGS)
 	$(BIN)/python -m bench.word2vec $(BENCH_ARGS)
+	$(BIN)/python -m bench.classify $(BENCH_ARGS)
 
 memory: $(VENV)/.native $(VENV)/.group-test ## a 4 GiB file converted under a cap
 	$(BIN)/python -m bench.memory

@@ -31,11 +31,13 @@ SERVES = {
     "dask": r"parallel/dask\w*\.py",
     "sklearn": r"classify/.*\.py",
     "transformers": r"integrate/.*\.py",
-    "matplotlib": r"cli/plot\w*\.py",
+    "matplotlib": r"(cli|classify)/plot\w*\.py",
     "rich": r"cli/.*\.py",
     "typer": r"cli/.*\.py",
     "jax": r"",
-    "scipy": r"",
+    "scipy": r"classify/.*\.py",
+    "pyarrow": r"",
+    "skops": r"",
 }
 OPTIONAL = (*SERVES, "ml_dtypes", "click")
 

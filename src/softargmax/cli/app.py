@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from softargmax.cli import bench, demo, info, normalize, plot
+from softargmax.cli.classify import fit, predict
 from softargmax.cli.errors import FailedRunError, TyperException, WrongUseError, refused_as
 from softargmax.cli.values import listed, spelled
 from softargmax.cli.words import command as words
@@ -31,6 +32,8 @@ SUBCOMMANDS: dict[str, Callable[..., None]] = {
     "bench": bench.command,
     "demo": demo.command,
     "train-words": words.command,
+    "fit": fit.command,
+    "predict": predict.command,
 }
 
 # What the machine refuses, and text that a terminal's encoding lacks; any other exception is a bug of ours.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from softargmax.cli.tour.attention import run as attention
+from softargmax.cli.tour.classifiers import run as classifiers
 from softargmax.cli.tour.digits import run as digits
 from softargmax.cli.tour.regression import run as regression
 from softargmax.cli.tour.sampling import run as sampling
@@ -40,6 +41,7 @@ STOPS = (
     Stop("temperature", "Temperature, from arg max to uniform", temperature),
     Stop("digits", "Real scores: handwritten digits", digits),
     Stop("regression", "A classifier trained on them: cross-entropy and its gradient", regression),
+    Stop("classifiers", "Six classifiers, and how sure they may be", classifiers),
     Stop("sparse", "Probabilities that are exactly 0", sparse),
     Stop("sampling", "Draws: a bandit, and samples with a gradient", sampling),
     Stop("attention", "Attention as addressing: long memories, soft and hard reads", attention),

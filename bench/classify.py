@@ -1,0 +1,118 @@
+"""Time fits of softmax regression against scikit-learn's LogisticRegression, to one tolerance; memory beside it.
+
+    python -m bench.classify                all cases, about 6 minutes on 2 cores; writes bench/results/classify.json
+    python -m bench.classify digits         only the cases whose names hold these words; writes nothing
+
+Both stop where no derivative of the mean loss with its penalty is above tol (1e-4, C = 1). The record has what each has
+reached, the objective in float64 and the largest derivative, and the peak memory of a process that makes the data and
+fits once, beyond that of one that only makes the data. Exit code 1 where a target is missed or our objective is larger.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from bench.promises import Promise, main
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+
+from softargmax.classify import SoftmaxRegression
+from softargmax.loss import cross_entropy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STEPS = 2000
+SIDES = {"softargmax": SoftmaxRegression, "sklearn": LogisticRegression}
+CASES: dict[str, tuple[tuple[int, int, int], str, float, dict[str, Any]]] = {
+    "20000 x 784, 10 classes": ((20_000, 784, 10), "float32", 1.5, {}),
+    "50000 x 64, 1000 classes": ((50_000, 64, 1000), "float32", 3.0, {}),
+    "20000 x 784, 10 classes, float64": ((20_000, 784, 10), "float64", 0.0, {}),
+    "digits": ((0, 0, 0), "float64", 0.0, {}),
+    "digits, tol 1e-6": ((0, 0, 0), "float64", 0.0, {"tol": 1e-6}),
+}
+
+
+@cache
+def data(case: str) -> tuple[Any, Any]:
+    """Return rows and classes: the digits, or draws from a softmax of affine scores."""
+    (n, features, classes), dtype, _, _ = CASES[case]
+    if not n:
+        return load_digits(return_X_y=True)
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, features), dtype=np.float32)
+    w = rng.standard_normal((features, classes), dtype=np.float32) * np.float32(2 / np.sqrt(features))
+    y = np.concatenate([(z + rng.gumbel(size=z.shape)).argmax(axis=1) for z in (x @ w for x in np.split(X, 20))])
+    return X.astype(dtype), y
+
+
+def fit(side: str, case: str) -> Any:
+    """Fit once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return SIDES[side](max_iter=STEPS, **CASES[case][3]).fit(*data(case))
+
+
+def promises() -> Iterator[Promise]:
+    """Yield every case."""
+    for case, (shape, _, target, _) in CASES.items():
+        sides = {side: (lambda side=side, case=case: fit(side, case)) for side in SIDES}
+        yield Promise(case, sides, {"sklearn": target} if target else {}, rounds=5 if shape[0] else 15)
+        data.cache_clear()
+
+
+def reached(side: str, case: str) -> dict[str, float]:
+    """Fit once more, and look: objective, largest derivative, steps."""
+    X, y = data(case)
+    model, w = fit(side, case), 0.0
+    w = model.coef_.astype(np.float64)
+    loss, gradient = 0.0, np.zeros((w.shape[0], w.shape[1] + 1))
+    for rows in np.array_split(np.arange(len(y)), 20):
+        x = X[rows].astype(np.float64)
+        z = x @ w.T + model.intercept_
+        loss += float(cross_entropy(z, y[rows], reduction="sum"))
+        z -= z.max(axis=1, keepdims=True)
+        p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+        p[np.arange(len(rows)), y[rows]] -= 1
+        gradient += p.T @ np.concatenate([x, np.ones((len(rows), 1))], axis=1)
+    gradient[:, :-1] += w
+    return {
+        "objective": (loss + 0.5 * float(np.square(w).sum())) / len(y),
+        "derivative": float(np.abs(gradient).max() / len(y)),
+        "steps": int(model.n_iter_[0]),
+    }
+
+
+MEMORY = """
+import resource, sys
+from bench.classify import data, fit
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+data(sys.argv[1])
+print(peak(), fit(sys.argv[2], sys.argv[1]) and peak())
+"""
+
+
+def more() -> tuple[dict[str, Any], bool]:
+    """Look at what each side has reached, and what memory it took."""
+    found: dict[str, Any] = {}
+    kept = True
+    for case in CASES:
+        found[case] = {}
+        for side in SIDES:
+            out = subprocess.run([sys.executable, "-c", MEMORY, case, side], check=True, capture_output=True, text=True)
+            before, peak = map(int, out.stdout.split())
+            found[case][side] = {**reached(side, case), "memory_mib": (peak - before) / 1024}
+        ours, theirs = found[case]["softargmax"], found[case]["sklearn"]
+        kept = kept and ours["objective"] <= theirs["objective"] * (1 + 1e-6)
+        print(case, found[case], flush=True)
+        data.cache_clear()
+    return {"reached": found}, kept
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, promises(), "classify", more))

@@ -1,0 +1,35 @@
+"""Classifiers that are scores of classes and a softmax: the oldest users of it. Estimators for scikit-learn.
+
+    p(y = k | x) = exp(z_k(x)) / sum_j exp(z_j(x))
+
+`base.py` turns scores into decisions and probabilities; a model is little more than its scores. Needs the extra
+`sklearn`.
+"""
+
+try:
+    import sklearn  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise ImportError("softargmax.classify needs scikit-learn: pip install 'softargmax[sklearn]'") from missing
+
+from softargmax.classify.base import ScoreClassifier
+from softargmax.classify.counting_bayes import BernoulliNaiveBayes, MultinomialNaiveBayes
+from softargmax.classify.discriminant import LinearDiscriminant, QuadraticDiscriminant
+from softargmax.classify.gaussian_bayes import GaussianNaiveBayes
+from softargmax.classify.newton import fit_temperature
+from softargmax.classify.regression import SoftmaxRegression
+from softargmax.classify.report import CalibrationReport, calibration_report
+from softargmax.classify.temperature import TemperatureScaling
+
+__all__ = [
+    "BernoulliNaiveBayes",
+    "CalibrationReport",
+    "GaussianNaiveBayes",
+    "LinearDiscriminant",
+    "MultinomialNaiveBayes",
+    "QuadraticDiscriminant",
+    "ScoreClassifier",
+    "SoftmaxRegression",
+    "TemperatureScaling",
+    "calibration_report",
+    "fit_temperature",
+]

@@ -1,0 +1,160 @@
+"""What the classifiers of this room share: scores of classes, of which a softmax makes probabilities."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from softargmax.normalize import log_softmax, softmax
+
+Array = NDArray[Any]
+
+
+class Training(NamedTuple):
+    """What a model learns from: rows, their classes as indices, how much each row counts (None: 1)."""
+
+    X: Any
+    target: NDArray[np.int64]
+    weight: NDArray[np.float64] | None
+
+    def per_class(self, classes: int) -> NDArray[np.float64]:
+        """How much every class counts."""
+        return np.bincount(self.target, self.weight, minlength=classes).astype(np.float64)
+
+
+class ScoreClassifier(ClassifierMixin, BaseEstimator):
+    r"""A classifier that maps x to a score for every class.
+
+    .. math:: p(y = k \mid x) = \frac{e^{z_k(x)}}{\sum_j e^{z_j(x)}}
+
+    Scores are log prior plus log likelihood up to a number that all classes share, or an affine map of x. A model of
+    this kind gives `fit` and `_scores`; what follows from scores stands here.
+    """
+
+    _accept_sparse: ClassVar[str | bool] = False
+    _least_classes: ClassVar[int] = 2
+    _decides: ClassVar[bool] = True
+
+    classes_: Array
+
+    def _scores(self, X: Any) -> Array:
+        """z, shape (n, K), of rows that are checked."""
+        raise NotImplementedError
+
+    @available_if(lambda self: self._decides)  # type: ignore[untyped-decorator]
+    def decision_function(self, X: Any) -> Array:
+        """Give the scores of rows.
+
+        Parameters
+        ----------
+        X : array_like
+            Rows, shape (n, D).
+
+        Returns
+        -------
+        ndarray
+            z, shape (n, K); of two classes their difference, shape (n,): above 0 it is the second.
+        """
+        z = self._scores(self._seen(X))
+        return z[:, 1] - z[:, 0] if z.shape[1] == 2 else z
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """Give log probabilities, with all their digits where a class is almost certain.
+
+        Parameters
+        ----------
+        X : array_like
+            Rows, shape (n, D).
+
+        Returns
+        -------
+        ndarray
+            log p, shape (n, K), of the classes in the order of `classes_`.
+        """
+        return np.asarray(log_softmax(self._scores(self._seen(X))))
+
+    def predict_proba(self, X: Any) -> Array:
+        """Give probabilities.
+
+        Parameters
+        ----------
+        X : array_like
+            Rows, shape (n, D).
+
+        Returns
+        -------
+        ndarray
+            p, shape (n, K), of the classes in the order of `classes_`.
+        """
+        return np.asarray(softmax(self._scores(self._seen(X))))
+
+    def predict(self, X: Any) -> Array:
+        """Give the most probable class, of equal ones the first.
+
+        Parameters
+        ----------
+        X : array_like
+            Rows, shape (n, D).
+
+        Returns
+        -------
+        ndarray
+            Classes, shape (n,).
+        """
+        best = self._scores(self._seen(X)).argmax(axis=1)
+        return np.asarray(self.classes_[best])
+
+    def _training(self, X: Any, y: Any, sample_weight: Any = None) -> Training:
+        """Check what `fit` was given; `classes_` is known from here on."""
+        X, y = validate_data(self, X, y, accept_sparse=self._accept_sparse, dtype=[np.float64, np.float32], order="C")
+        check_classification_targets(y)
+        self.classes_, target = np.unique(y, return_inverse=True)
+        if len(self.classes_) < self._least_classes:
+            raise ValueError(
+                f"y: one class alone, {label(self.classes_[0])}; {type(self).__name__} tells two classes or more"
+            )
+        if sample_weight is None:
+            return Training(X, target, None)
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        if not weight.sum() > 0:
+            raise ValueError("sample_weight: all are 0; some may count")
+        return Training(X, target, weight)
+
+    def _seen(self, X: Any) -> Any:
+        """Check rows that come after `fit`."""
+        check_is_fitted(self)
+        return validate_data(
+            self, X, reset=False, accept_sparse=self._accept_sparse, dtype=[np.float64, np.float32], order="C"
+        )
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = bool(self._accept_sparse)
+        return tags
+
+
+def log_priors(priors: Any, counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Log probabilities of classes, as they are given (summing to 1), or their shares of what was counted."""
+    if priors is None:
+        found = counts / counts.sum()
+    else:
+        found = np.asarray(priors, np.float64)
+        if found.shape != counts.shape:
+            raise ValueError(f"priors: shape {found.shape}; it may be one per class, {counts.shape}")
+        if not (found >= 0).all():
+            raise ValueError(f"priors: {found}; they may be 0 or above")
+        if abs(found.sum() - 1) > 1e-8:
+            raise ValueError(f"priors: they sum to {found.sum():.6g}; they may sum to 1")
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(found))
+
+
+def label(name: Any) -> str:
+    """A class as a message shows it."""
+    return repr(name.item() if isinstance(name, np.generic) else name)

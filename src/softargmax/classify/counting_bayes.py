@@ -1,0 +1,234 @@
+"""Naive Bayes of counts: features that are independent of each other, given the class."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.preprocessing import binarize
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.validation import check_non_negative
+
+from softargmax.classify.base import Array, ScoreClassifier, log_priors
+
+
+class _CountingBayes(ScoreClassifier):
+    """Features are counted, class by class; a number is added to every count, so that none is 0."""
+
+    _accept_sparse: ClassVar[str | bool] = "csr"
+    _least_classes: ClassVar[int] = 1
+
+    def __init__(self, *, alpha: Any = 1.0, fit_prior: bool = True, class_prior: Any = None) -> None:
+        self.alpha = alpha
+        self.fit_prior = fit_prior
+        self.class_prior = class_prior
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Count.
+
+        Parameters
+        ----------
+        X : array_like or sparse matrix
+            Rows, shape (n, D).
+        y : array_like
+            Their classes, shape (n,).
+        sample_weight : array_like, optional
+            How much every row counts, shape (n,).
+
+        Returns
+        -------
+        self
+        """
+        training = self._training(X, y, sample_weight)
+        alpha = self._smoothing(training.X.shape[1])
+        classes = len(self.classes_)
+        member = np.zeros((len(training.target), classes))
+        member[np.arange(len(member)), training.target] = 1.0 if training.weight is None else training.weight
+        self.class_count_ = training.per_class(classes)
+        self.feature_count_ = np.asarray(safe_sparse_dot(member.T, self._features(training.X)), np.float64)
+        even = None if self.fit_prior or self.class_prior is not None else np.full(classes, 1.0 / classes)
+        self.class_log_prior_ = log_priors(even if even is not None else self.class_prior, self.class_count_)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            self._learn(alpha)
+        return self
+
+    def _features(self, X: Any) -> Any:
+        raise NotImplementedError
+
+    def _learn(self, alpha: Any) -> None:
+        """Set `feature_log_prob_` from the counts."""
+        raise NotImplementedError
+
+    def _smoothing(self, features: int) -> Any:
+        alpha = np.asarray(self.alpha, np.float64)
+        if alpha.shape not in ((), (features,)):
+            raise ValueError(f"alpha: shape {alpha.shape}; it may be a number, or one per feature, ({features},)")
+        if not ((alpha >= 0) & (alpha < np.inf)).all():
+            raise ValueError(f"alpha: {self.alpha}; it may be 0 or a finite number above it")
+        return alpha
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = True
+        return tags
+
+
+class MultinomialNaiveBayes(_CountingBayes):
+    r"""Rows are counts of features, drawn from a distribution that every class has.
+
+    .. math:: z_k(x) = \log \pi_k + \sum_j x_j \log \theta_{kj}, \qquad
+        \theta_{kj} = \frac{N_{kj} + \alpha_j}{\sum_i N_{ki} + \alpha_i}
+
+    where :math:`N_{kj}` is the sum of feature j over the rows of class k.
+
+    Parameters
+    ----------
+    alpha : float or array_like
+        :math:`\alpha`, at least 0, for all features or one each, shape (D,).
+    fit_prior : bool
+        Whether :math:`\pi` are the classes' shares of what is learned from; else they are equal.
+    class_prior : array_like, optional
+        :math:`\pi`, shape (K,), summing to 1.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        The classes, in order.
+    feature_log_prob_ : ndarray
+        :math:`\log \theta`, shape (K, D).
+    class_log_prior_ : ndarray
+        :math:`\log \pi`, shape (K,).
+    feature_count_, class_count_ : ndarray
+        N, shape (K, D), and how much every class counts, shape (K,).
+
+    Raises
+    ------
+    ValueError
+        If a feature, or alpha, is negative, or priors do not fit.
+
+    Notes
+    -----
+    As scikit-learn's MultinomialNB, which has no `decision_function` either; dense and sparse rows. With alpha = 0 a
+    feature that a class never had excludes the class from rows that have it, and from no others (there: NaN).
+
+    References
+    ----------
+    Manning, Raghavan & Schuetze (2008), Introduction to information retrieval, section 13.2.
+
+    Examples
+    --------
+    >>> from softargmax.classify import MultinomialNaiveBayes
+    >>> X, y = [[3, 0, 1], [2, 1, 0], [0, 4, 1]], ["spam", "spam", "mail"]
+    >>> MultinomialNaiveBayes().fit(X, y).predict_proba([[2, 0, 0]]).round(3)
+    array([[0.03, 0.97]])
+    """
+
+    # scikit-learn's check of estimators gives negative rows to whatever has a decision function.
+    _decides: ClassVar[bool] = False
+
+    def _features(self, X: Any) -> Any:
+        check_non_negative(X, "MultinomialNaiveBayes (input X)")
+        return X
+
+    def _learn(self, alpha: Any) -> None:
+        counts = self.feature_count_ + alpha
+        self.feature_log_prob_ = _log_ratio(counts, counts.sum(axis=1, keepdims=True))
+
+    def _scores(self, X: Any) -> Array:
+        return self.class_log_prior_ + _weighed(X, self.feature_log_prob_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = True
+        return tags
+
+
+class BernoulliNaiveBayes(_CountingBayes):
+    r"""Features are there or not, each with a probability of its own in every class.
+
+    .. math:: z_k(x) = \log \pi_k + \sum_j x_j \log \theta_{kj} + (1 - x_j) \log (1 - \theta_{kj}), \qquad
+        \theta_{kj} = \frac{N_{kj} + \alpha_j}{N_k + 2 \alpha_j}
+
+    where :math:`N_{kj}` counts the rows of class k that have feature j, of :math:`N_k`.
+
+    Parameters
+    ----------
+    alpha : float or array_like
+        :math:`\alpha`, at least 0, for all features or one each, shape (D,).
+    binarize : float, optional
+        A feature is there if it is above this; with None, rows are 0 and 1 already.
+    fit_prior : bool
+        Whether :math:`\pi` are the classes' shares of what is learned from; else they are equal.
+    class_prior : array_like, optional
+        :math:`\pi`, shape (K,), summing to 1.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        The classes, in order.
+    feature_log_prob_ : ndarray
+        :math:`\log \theta`, shape (K, D).
+    class_log_prior_ : ndarray
+        :math:`\log \pi`, shape (K,).
+    feature_count_, class_count_ : ndarray
+        :math:`N_{kj}`, shape (K, D), and how much every class counts, shape (K,).
+
+    Raises
+    ------
+    ValueError
+        If alpha is negative, or priors do not fit.
+
+    Notes
+    -----
+    As scikit-learn's BernoulliNB; dense and sparse rows. :math:`1 - \theta` is formed from the rows that lack the
+    feature, never by subtraction. With alpha = 0 what a class always or never had excludes the class from rows that
+    differ, and from no others.
+
+    References
+    ----------
+    Manning, Raghavan & Schuetze (2008), Introduction to information retrieval, section 13.3.
+
+    Examples
+    --------
+    >>> from softargmax.classify import BernoulliNaiveBayes
+    >>> X, y = [[1, 0, 1], [1, 1, 0], [0, 1, 1]], ["spam", "spam", "mail"]
+    >>> BernoulliNaiveBayes().fit(X, y).predict_proba([[1, 0, 0]]).round(3)
+    array([[0.1, 0.9]])
+    """
+
+    def __init__(
+        self, *, alpha: Any = 1.0, binarize: float | None = 0.0, fit_prior: bool = True, class_prior: Any = None
+    ) -> None:
+        super().__init__(alpha=alpha, fit_prior=fit_prior, class_prior=class_prior)
+        self.binarize = binarize
+
+    def _features(self, X: Any) -> Any:
+        return X if self.binarize is None else binarize(X, threshold=self.binarize)
+
+    def _learn(self, alpha: Any) -> None:
+        total = self.class_count_[:, None] + 2 * alpha
+        self.feature_log_prob_ = _log_ratio(self.feature_count_ + alpha, total)
+        self._absent_log_prob = _log_ratio(self.class_count_[:, None] - self.feature_count_ + alpha, total)
+
+    def _scores(self, X: Any) -> Array:
+        x = self._features(X)
+        never_absent = np.isneginf(self._absent_log_prob)
+        absent = np.where(never_absent, 0.0, self._absent_log_prob)
+        z: Array = self.class_log_prior_ + absent.sum(axis=1) + _weighed(x, self.feature_log_prob_ - absent)
+        if never_absent.any():
+            z[never_absent.sum(axis=1) > safe_sparse_dot(x, never_absent.T.astype(np.float64))] = -np.inf
+        return z
+
+
+def _log_ratio(counts: Array, total: Array) -> Array:
+    """log(counts / total); 0 for a class of which nothing is known."""
+    return np.where(total > 0, np.log(counts) - np.log(total), 0.0)
+
+
+def _weighed(X: Any, logs: Array) -> Array:
+    """The sum of x_j logs_kj, shape (n, K), where 0 times -inf is 0."""
+    never = np.isneginf(logs)
+    z = np.asarray(safe_sparse_dot(X, np.where(never, 0.0, logs).T), np.float64)
+    if never.any():
+        z[safe_sparse_dot(X, never.T.astype(np.float64)) > 0] = -np.inf
+    return z

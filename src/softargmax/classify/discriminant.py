@@ -1,0 +1,288 @@
+"""Discriminant analysis: normal features, with one covariance for all classes or one for each."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.covariance import empirical_covariance, ledoit_wolf, shrunk_covariance
+
+from softargmax.classify.base import Array, ScoreClassifier, label, log_priors
+from softargmax.classify.distances import power_of_two, scaled, square_sums
+from softargmax.core.targets import between
+
+
+class LinearDiscriminant(ScoreClassifier):
+    r"""Classes are normal, with one covariance: scores are affine.
+
+    .. math:: z_k(x) = \log \pi_k - \frac{1}{2} (x - \mu_k)^T \Sigma^{-1} (x - \mu_k) + \ldots
+        = \log \pi_k + \mu_k^T \Sigma^{-1} x - \frac{1}{2} \mu_k^T \Sigma^{-1} \mu_k
+
+    Parameters
+    ----------
+    shrinkage : {"auto"} or float, optional
+        How far the covariance of a class is moved towards a multiple of the identity: from 0 to 1, or what Ledoit and
+        Wolf find for standardised features. Without it :math:`\Sigma` is the covariance around the classes' means.
+    priors : array_like, optional
+        :math:`\pi`, shape (K,), summing to 1; the classes' shares of what is learned from if nothing is given.
+    tol : float
+        Without shrinkage: directions whose standard deviation within classes is below this (features have 1) are left
+        out.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        The classes, in order.
+    coef_, intercept_ : ndarray
+        Of the scores, shapes (K, D) and (K,); of two classes those of the difference, (1, D) and (1,).
+    means_ : ndarray
+        :math:`\mu`, shape (K, D).
+    priors_ : ndarray
+        :math:`\pi`, shape (K,).
+    rank_ : int
+        How many directions there are.
+
+    Raises
+    ------
+    ValueError
+        If there are no more rows than classes, or a parameter is out of its range.
+
+    Notes
+    -----
+    As scikit-learn's LinearDiscriminantAnalysis: without shrinkage its solver "svd", with it "lsqr". Of two classes,
+    probabilities near 1 and their logarithms keep their digits (there 1 - p is formed by subtraction). Rows are scored
+    relative to the classes' common mean, which may be large.
+
+    References
+    ----------
+    Hastie, Tibshirani & Friedman (2009), The elements of statistical learning, section 4.3.
+    Ledoit & Wolf (2004), A well-conditioned estimator for large-dimensional covariance matrices. J. Multivar. Anal. 88.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from softargmax.classify import LinearDiscriminant
+    >>> X = np.array([[-2.0, 0.0], [-1.0, 1.0], [1.0, 0.0], [2.0, 1.0]])
+    >>> LinearDiscriminant(shrinkage=0.5).fit(X, [0, 0, 1, 1]).predict_proba([[0.0, 0.5], [0.1, 0.5]]).round(3)
+    array([[0.5  , 0.5  ],
+           [0.168, 0.832]])
+    """
+
+    def __init__(self, *, shrinkage: str | float | None = None, priors: Any = None, tol: float = 1e-4) -> None:
+        self.shrinkage = shrinkage
+        self.priors = priors
+        self.tol = tol
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn means and the covariance.
+
+        Parameters
+        ----------
+        X : array_like
+            Rows, shape (n, D).
+        y : array_like
+            Their classes, shape (n,).
+
+        Returns
+        -------
+        self
+        """
+        tol = between(self.tol, "tol", np.inf)
+        shrinkage = _shrinkage_of(self.shrinkage)
+        training = self._training(X, y)
+        classes, rows = len(self.classes_), len(training.target)
+        if rows <= classes:
+            raise ValueError(f"X: {rows} rows; of {classes} classes there may be more rows than that")
+        counts = training.per_class(classes)
+        log_prior = log_priors(self.priors, counts)
+        prior = np.exp(log_prior)
+        scale = power_of_two(training.X)
+        x = scaled(training.X, scale)
+        means = _means(x, training.target, classes)
+        centre = prior @ means
+        apart = means - centre
+        if shrinkage is None:
+            whiten = _whitening((x - means[training.target]) / np.sqrt(rows), tol)
+            coef = apart @ whiten @ whiten.T
+            self.rank_ = whiten.shape[1]
+        else:
+            own = [x[training.target == k] for k in range(classes)]
+            covariance = np.sum(
+                [p * covariance_of(part, shrinkage, 1 / scale) for p, part in zip(prior, own, strict=True)], axis=0
+            )
+            coef, _, self.rank_, _ = np.linalg.lstsq(covariance, apart.T)
+            coef = coef.T
+        self._centre, self._coef = centre * scale, coef / scale
+        self._offset = log_prior - 0.5 * np.einsum("kj,kj->k", apart, coef)
+        self.means_, self.priors_ = means * scale, prior
+        self.coef_, self.intercept_ = self._coef, self._offset - self._coef @ self._centre
+        if classes == 2:
+            self.coef_, self.intercept_ = np.diff(self.coef_, axis=0), np.diff(self.intercept_)
+        return self
+
+    def _scores(self, X: Any) -> Array:
+        return np.asarray((X - self._centre) @ self._coef.T + self._offset)
+
+
+class QuadraticDiscriminant(ScoreClassifier):
+    r"""Classes are normal, each with a covariance of its own: scores are quadratic.
+
+    .. math:: z_k(x) = \log \pi_k - \frac{1}{2} \log |\Sigma_k| - \frac{1}{2} (x - \mu_k)^T \Sigma_k^{-1} (x - \mu_k)
+
+    Parameters
+    ----------
+    shrinkage : {"auto"} or float, optional
+        How far covariances are moved towards a multiple of the identity: from 0 to 1, or what Ledoit and Wolf find for
+        standardised features.
+    reg_param : float
+        Without shrinkage: how far covariances are moved towards the identity itself, from 0 to 1.
+    priors : array_like, optional
+        :math:`\pi`, shape (K,), summing to 1; the classes' shares of what is learned from if nothing is given.
+    tol : float
+        A covariance with a variance below this has too few directions, and is refused.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        The classes, in order.
+    means_ : ndarray
+        :math:`\mu`, shape (K, D).
+    priors_ : ndarray
+        :math:`\pi`, shape (K,).
+    variances_, directions_ : list of ndarray
+        The eigenvalues of every covariance, (D,), and its eigenvectors as columns, (D, D).
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If a covariance has too few directions: shrinkage or reg_param gives them. (It is a ValueError.)
+    ValueError
+        If a class has one row, or a parameter is out of its range.
+
+    Notes
+    -----
+    As scikit-learn's QuadraticDiscriminantAnalysis: without shrinkage its solver "svd", with it "eigen". Rows so far
+    away that squares overflow are told apart all the same, and numbers are scaled by a power of two first.
+
+    References
+    ----------
+    Hastie, Tibshirani & Friedman (2009), The elements of statistical learning, section 4.3.
+    Friedman (1989), Regularized discriminant analysis. J. Am. Stat. Assoc. 84.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from softargmax.classify import QuadraticDiscriminant
+    >>> X = np.array([[-0.1], [0.1], [-3.0], [3.0]])
+    >>> QuadraticDiscriminant().fit(X, ["near", "near", "far", "far"]).predict([[0.05], [-1.0], [8.0]])
+    array(['near', 'far', 'far'], dtype='<U4')
+    """
+
+    def __init__(
+        self,
+        *,
+        shrinkage: str | float | None = None,
+        reg_param: float = 0.0,
+        priors: Any = None,
+        tol: float = 1e-4,
+    ) -> None:
+        self.shrinkage = shrinkage
+        self.reg_param = reg_param
+        self.priors = priors
+        self.tol = tol
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn means and covariances.
+
+        Parameters
+        ----------
+        X : array_like
+            Rows, shape (n, D).
+        y : array_like
+            Their classes, shape (n,).
+
+        Returns
+        -------
+        self
+        """
+        tol, towards = between(self.tol, "tol", np.inf), between(self.reg_param, "reg_param", 1.0)
+        shrinkage = _shrinkage_of(self.shrinkage)
+        if shrinkage is not None and towards:
+            raise ValueError("shrinkage, reg_param: both are given; it may be one of them")
+        training = self._training(X, y)
+        counts = training.per_class(len(self.classes_))
+        self.priors_ = np.exp(log_priors(self.priors, counts))
+        if counts.min() < 2:
+            raise ValueError(
+                f"y: one row of class {label(self.classes_[counts.argmin()])}; there may be two or more of each"
+            )
+        scale = power_of_two(training.X)
+        x = scaled(training.X, scale)
+        means, spreads, self.directions_ = _means(x, training.target, len(counts)), [], []
+        for k, name in enumerate(self.classes_):
+            part = x[training.target == k]
+            variances, directions = _axes(part, means[k], shrinkage, towards, 1 / scale)
+            enough = variances > tol / scale / scale
+            if len(variances) < x.shape[1] or not enough.all():
+                raise np.linalg.LinAlgError(
+                    f"X: the covariance of class {label(name)}, of {len(part)} rows, has {enough.sum()} of "
+                    f"{x.shape[1]} directions; reg_param, or shrinkage, gives it the others"
+                )
+            spreads.append(np.sqrt(variances))
+            self.directions_.append(directions)
+        self._scale, self._means, self._spreads = scale, means, spreads
+        with np.errstate(over="ignore", under="ignore"):
+            self.means_, self.variances_ = means * scale, [np.square(spread * scale) for spread in spreads]
+        return self
+
+    def _scores(self, X: Any) -> Array:
+        x = scaled(X, self._scale)
+
+        def deviations(k: int, rows: Any) -> Array:
+            found: Array = (x[rows] - self._means[k]) @ (self.directions_[k] / self._spreads[k])
+            return found
+
+        far = square_sums(deviations, len(x), len(self.classes_))
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.priors_) - np.log(self._spreads).sum(axis=1) - 0.5 * far)
+
+
+def covariance_of(x: Array, shrinkage: str | float, unit: float) -> Array:
+    """The covariance of rows, divided by their number, shrunk; of features that do not vary the spread is a unit."""
+    if shrinkage != "auto":
+        return np.asarray(shrunk_covariance(empirical_covariance(x), shrinkage))
+    spread = x.std(axis=0)
+    spread[spread == 0] = unit
+    return np.asarray(ledoit_wolf((x - x.mean(axis=0)) / spread)[0] * spread[:, None] * spread)
+
+
+def _means(x: Array, target: Array, classes: int) -> Array:
+    return np.stack([x[target == k].mean(axis=0) for k in range(classes)])
+
+
+def _whitening(x: Array, tol: float) -> Array:
+    """A, (D, rank), with A^T x^T x A = 1, of directions in which standardised features vary by more than tol."""
+    spread = np.sqrt(np.square(x).sum(axis=0))
+    spread[spread == 0] = 1.0
+    _, s, vt = np.linalg.svd(x / spread, full_matrices=False)
+    kept = s > tol
+    return np.asarray((vt[kept] / spread).T / s[kept])
+
+
+def _axes(x: Array, mean: Array, shrinkage: str | float | None, towards: float, unit: float) -> tuple[Array, Array]:
+    """The eigenvalues of a class's covariance, and its eigenvectors as columns; `unit`: 1 as x has it."""
+    if shrinkage is not None:
+        variances, directions = np.linalg.eigh(covariance_of(x, shrinkage, unit))
+        return variances, directions
+    _, s, vt = np.linalg.svd(x - mean, full_matrices=False)
+    return (1 - towards) * np.square(s) / len(x) + towards * unit * unit, vt.T
+
+
+def _shrinkage_of(shrinkage: Any) -> str | float | None:
+    if shrinkage is None or (isinstance(shrinkage, str) and shrinkage == "auto"):
+        return shrinkage
+    if isinstance(shrinkage, str):
+        raise ValueError(  # noqa: TRY004 a word, but not the right one
+            f"shrinkage: {shrinkage!r}; it may be 'auto', a number from 0 to 1, or None"
+        )
+    return between(shrinkage, "shrinkage", 1.0)

@@ -1,0 +1,46 @@
+"""Squared distances of rows from the classes' means, in numbers that cannot overflow where it matters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+FAR = 1e140
+"""Rows are taken for no farther away than this, in units of the largest number that was learned from."""
+LEAST = 1e-290
+"""The least variance in these units: FAR over its root is still a number."""
+
+
+def power_of_two(X: NDArray[Any]) -> float:
+    """A power of two near the largest number; 1 where all are 0."""
+    largest = float(np.abs(X).max(initial=0.0))
+    return float(2.0 ** np.floor(np.log2(largest))) if largest > 0 else 1.0
+
+
+def scaled(X: NDArray[Any], scale: float) -> Floats:
+    """Rows in these units, float64."""
+    with np.errstate(over="ignore"):
+        found: Floats = np.clip(X.astype(np.float64) / scale, -FAR, FAR)
+    return found
+
+
+def square_sums(deviations: Callable[[int, Any], Floats], rows: int, classes: int) -> Floats:
+    """|deviations(k, rows)|^2, shape (n, K); where a square overflows, less that of the nearest class."""
+    far = np.empty((rows, classes))
+    with np.errstate(over="ignore"):
+        for k in range(classes):
+            far[:, k] = np.square(deviations(k, slice(None))).sum(axis=1)
+    beyond = ~np.isfinite(far).all(axis=1)
+    if beyond.any():
+        found = np.stack([deviations(k, beyond) for k in range(classes)], axis=1)
+        relative = np.square(found / np.abs(found).max(axis=(1, 2), keepdims=True)).sum(axis=2)
+        far[beyond] = (relative - relative.min(axis=1, keepdims=True)) * 1e300
+    return far

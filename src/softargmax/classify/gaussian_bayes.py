@@ -1,0 +1,110 @@
+"""Naive Bayes of measurements: normal features that are independent of each other, given the class."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from softargmax.classify.base import Array, ScoreClassifier, log_priors
+from softargmax.classify.distances import LEAST, power_of_two, scaled, square_sums
+from softargmax.core.targets import between
+
+
+class GaussianNaiveBayes(ScoreClassifier):
+    r"""Every feature is normal, with a mean and a variance of its own in every class.
+
+    .. math:: z_k(x) = \log \pi_k - \frac{1}{2} \sum_j
+        \left(\log \sigma_{kj}^2 + \frac{(x_j - \mu_{kj})^2}{\sigma_{kj}^2}\right)
+
+    Parameters
+    ----------
+    priors : array_like, optional
+        :math:`\pi`, shape (K,), summing to 1; the classes' shares of what is learned from if nothing is given.
+    var_smoothing : float
+        This share of the largest variance of a feature is added to all variances.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        The classes, in order.
+    theta_, var_ : ndarray
+        :math:`\mu` and :math:`\sigma^2`, shape (K, D), float64.
+    class_prior_ : ndarray
+        :math:`\pi`, shape (K,).
+    class_count_ : ndarray
+        How much every class counts.
+
+    Raises
+    ------
+    ValueError
+        If priors do not fit, or var_smoothing is negative.
+
+    Notes
+    -----
+    As scikit-learn's GaussianNB with the same parameters (there weights do not count in var_smoothing). Numbers are
+    scaled by a power of two first, so that squares of 1e200 do not overflow, nor those of 1e-200 vanish.
+
+    References
+    ----------
+    Hastie, Tibshirani & Friedman (2009), The elements of statistical learning, section 6.6.3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from softargmax.classify import GaussianNaiveBayes
+    >>> X, y = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array(["a", "a", "b", "b"])
+    >>> GaussianNaiveBayes().fit(X, y).predict_proba([[0.0], [3.0]]).round(6)
+    array([[0.5, 0.5],
+           [0. , 1. ]])
+    """
+
+    _least_classes: ClassVar[int] = 1
+
+    def __init__(self, *, priors: Any = None, var_smoothing: float = 1e-9) -> None:
+        self.priors = priors
+        self.var_smoothing = var_smoothing
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn means and variances.
+
+        Parameters
+        ----------
+        X : array_like
+            Rows, shape (n, D).
+        y : array_like
+            Their classes, shape (n,).
+        sample_weight : array_like, optional
+            How much every row counts, shape (n,).
+
+        Returns
+        -------
+        self
+        """
+        smoothing = between(self.var_smoothing, "var_smoothing", np.inf)
+        training = self._training(X, y, sample_weight)
+        classes = len(self.classes_)
+        self.class_count_ = training.per_class(classes)
+        log_prior = log_priors(self.priors, self.class_count_)
+        scale = power_of_two(training.X)
+        x = scaled(training.X, scale)
+        mean, var = np.zeros((2, classes, x.shape[1]))
+        for k in range(classes):
+            rows = training.target == k
+            weight = None if training.weight is None else training.weight[rows]
+            if self.class_count_[k] > 0:
+                mean[k] = np.average(x[rows], axis=0, weights=weight)
+                var[k] = np.average((x[rows] - mean[k]) ** 2, axis=0, weights=weight)
+        spread = np.average((x - np.average(x, axis=0, weights=training.weight)) ** 2, axis=0, weights=training.weight)
+        var += smoothing * spread.max()
+        self.class_prior_ = np.exp(log_prior)
+        self._scale, self._mean, self._deviation = scale, mean, np.sqrt(np.maximum(var, LEAST))
+        with np.errstate(over="ignore", under="ignore"):
+            self.theta_, self.var_ = mean * scale, var * scale * scale
+        return self
+
+    def _scores(self, X: Any) -> Array:
+        x = scaled(X, self._scale)
+        far = square_sums(lambda k, rows: (x[rows] - self._mean[k]) / self._deviation[k], len(x), len(self.classes_))
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.class_prior_) - np.log(self._deviation).sum(axis=1) - 0.5 * far)

@@ -1,0 +1,192 @@
+"""What softmax regression minimises, its gradient and its Hessian's products with vectors, a block of rows at a time.
+
+    f(W, b) = (1 / sum w) sum_i w_i loss(W x_i + b, y_i) + (l2 / 2) |W|^2
+
+A block's scores, their probabilities and its part of the gradient are made while its rows are in the cache, so a sweep
+reads X once. Sums over blocks are float64.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from softargmax import _native
+from softargmax.loss import cross_entropy_and_gradient
+from softargmax.normalize import softmax
+from softargmax.sparse import entmax, entmax_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from softargmax.classify.base import Array, Training
+
+BLOCK = 1 << 18
+"""Numbers of X, or scores, to a block."""
+
+
+class Block(NamedTuple):
+    """Some rows, their classes and what they count (None: 1)."""
+
+    x: Any
+    target: Array
+    weight: Array | None
+
+
+class Objective:
+    """f of a table (F, D + 1), a row of coefficients and an intercept for each of F classes.
+
+    Of two classes, only the second has a row: the first one's scores are 0.
+    """
+
+    def __init__(self, training: Training, classes: int, *, alpha: float, l2: float, intercept: bool) -> None:
+        self.X, self.target, self.weight = training
+        self.classes, self.alpha, self.l2, self.intercept = classes, alpha, l2, intercept
+        self.free = 1 if classes == 2 else classes
+        self.features = self.X.shape[1]
+        self.total = float(len(self.target) if self.weight is None else self.weight.sum())
+        self.shape = self.free, self.features + 1
+
+    def value_and_gradient(self, table: Array) -> tuple[float, Array]:
+        """F and its gradient, of the table's shape."""
+        value, gradient = 0.0, np.zeros(self.shape)
+        for block in self._blocks():
+            z = self._scores(block.x, table)
+            rows, dz = _loss_and_gradient(z, block.target, self.alpha)
+            if block.weight is not None:
+                rows = rows * block.weight
+                dz *= block.weight[:, None].astype(dz.dtype)
+            value += float(rows.sum())
+            self._add(gradient, dz, block.x)
+        return value / self.total + 0.5 * self.l2 * float(np.vdot(table[:, :-1], table[:, :-1])), self._penalised(
+            gradient, table
+        )
+
+    def hessian_at(self, table: Array) -> Callable[[Array], Array]:
+        """The product of the Hessian with a table: J = s (t - <s, t> / <s, 1>) of every row, s = p^(2 - alpha)."""
+
+        def product(other: Array) -> Array:
+            found = np.zeros(self.shape)
+            for block in self._blocks():
+                z = self._scores(block.x, table)
+                p = self._probabilities(z)
+                s = p if self.alpha == 1 else _power(p, 2 - self.alpha)
+                t = self._scores(block.x, other)
+                mean = np.einsum("ik,ik->i", s, t) / s.sum(axis=1)
+                dz = s * (t - mean[:, None])
+                if block.weight is not None:
+                    dz *= block.weight[:, None].astype(dz.dtype)
+                self._add(found, dz, block.x)
+            return self._penalised(found, other)
+
+        return product
+
+    def curvature(self, table: Array | None, rows: int) -> Array:
+        """The Hessian's blocks between a class and itself, (F, D + 1, D + 1), from about so many rows, evenly spread.
+
+        With no table at W = 0, where all classes have the same block, (1, D + 1, D + 1).
+        """
+        step = max(1, len(self.target) // rows)
+        x = self.X[::step]
+        weight = np.ones(x.shape[0]) if self.weight is None else self.weight[::step]
+        weight = weight / max(float(weight.sum()), 1e-300)
+        if table is None:
+            return self._block(x, weight * (1 / self.classes))[None]
+        p = self._probabilities(self._scores(x, table)).astype(np.float64)[:, self.classes - self.free :]
+        return np.stack([self._block(x, weight * p_k * (1 - p_k)) for p_k in p.T])
+
+    def scales(self) -> Array:
+        """The roots of the Hessian's diagonal at W = 0, (D + 1,); 1 where that is 0."""
+        found = np.append(np.zeros(self.features), 1.0)
+        for block in self._blocks():
+            squares = block.x.power(2) if sparse.issparse(block.x) else np.square(block.x, dtype=np.float64)
+            found[:-1] += squares.T @ (np.ones(len(block.target)) if block.weight is None else block.weight)
+        found[:-1] = np.sqrt(found[:-1] / self.total / self.classes + self.l2)
+        return np.where(found > 0, found, 1.0)
+
+    def _block(self, x: Any, weight: Array) -> Array:
+        """The sum of w (x, 1)(x, 1)^T and the penalty; 1 for an intercept that there is not."""
+        weighed = (
+            sparse.diags_array(weight.astype(x.dtype)) @ x
+            if sparse.issparse(x)
+            else x * weight.astype(x.dtype)[:, None]
+        )
+        found = np.empty((self.features + 1, self.features + 1))
+        found[:-1, :-1] = _transposed_product(weighed, x) + self.l2 * np.eye(self.features)
+        found[-1, :-1] = found[:-1, -1] = np.asarray(weighed.sum(axis=0)).reshape(-1) * self.intercept
+        found[-1, -1] = weight.sum() if self.intercept else 1.0
+        return found
+
+    def _blocks(self) -> Iterator[Block]:
+        rows = max(24, BLOCK // max(self.features, self.classes) // 24 * 24)
+        for start in range(0, len(self.target), rows):
+            part = slice(start, start + rows)
+            weight = None if self.weight is None else self.weight[part]
+            yield Block(_rows(self.X, part), self.target[part], weight)
+
+    def _scores(self, x: Any, table: Array) -> Array:
+        """The scores of all classes, in the dtype of X."""
+        w, bias = table[:, :-1].astype(x.dtype), table[:, -1].astype(x.dtype)
+        if sparse.issparse(x):
+            z = np.asarray(x @ w.T) + bias
+        else:
+            z = np.empty((x.shape[0], self.free), x.dtype)
+            _native.product(x, w.T, z, bias)
+        return z if self.free == self.classes else np.concatenate([np.zeros_like(z), z], axis=1)
+
+    def _probabilities(self, z: Array) -> Array:
+        return np.asarray(softmax(z) if self.alpha == 1 else entmax(z, self.alpha))
+
+    def _add(self, gradient: Array, dz: Array, x: Any) -> None:
+        """Add the part of a block."""
+        dz = dz[:, self.classes - self.free :]
+        if sparse.issparse(x):
+            gradient[:, :-1] += (x.T @ dz).T
+        else:
+            found = np.empty((self.free, self.features), dz.dtype)
+            _native.product(dz.T, x, found)
+            gradient[:, :-1] += found
+        if self.intercept:
+            gradient[:, -1] += dz.sum(axis=0, dtype=np.float64)
+
+    def _penalised(self, gradient: Array, table: Array) -> Array:
+        gradient /= self.total
+        gradient[:, :-1] += self.l2 * table[:, :-1]
+        return gradient
+
+
+def _loss_and_gradient(z: Array, target: Array, alpha: float) -> tuple[Array, Array]:
+    """The loss of every row, float64, and its gradient p - y."""
+    if alpha == 1:
+        loss, gradient = cross_entropy_and_gradient(z, target, reduction="none", dtype=np.float64)
+        return loss, gradient
+    rows = entmax_loss(z, target, alpha, reduction="none", dtype=np.float64)
+    gradient = entmax(z, alpha)
+    gradient[np.arange(len(target)), target] -= 1
+    return rows, gradient
+
+
+def _power(p: Array, exponent: float) -> Array:
+    """Of what is above 0; 0 stays."""
+    return np.where(p > 0, np.where(p > 0, p, 1) ** exponent, 0).astype(p.dtype)
+
+
+def _rows(X: Any, part: slice) -> Any:
+    """Rows of X, without a copy of what they hold."""
+    if not sparse.issparse(X):
+        return X[part]
+    begin, end, _ = part.indices(X.shape[0])
+    first, last = X.indptr[begin], X.indptr[end]
+    data = X.data[first:last], X.indices[first:last], X.indptr[begin : end + 1] - first
+    return sparse.csr_array(data, shape=(end - begin, X.shape[1]), copy=False)
+
+
+def _transposed_product(a: Any, b: Any) -> Array:
+    """A^T b as a dense array."""
+    if sparse.issparse(a):
+        return np.asarray((a.T @ b).todense())
+    found = np.empty((a.shape[1], b.shape[1]), a.dtype)
+    _native.product(a.T, b, found)
+    return found

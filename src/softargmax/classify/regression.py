@@ -1,0 +1,228 @@
+"""Softmax regression: multinomial logistic regression, and its sparse relatives."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.class_weight import compute_class_weight
+
+from softargmax.classify import solvers
+from softargmax.classify.base import Array, ScoreClassifier, Training
+from softargmax.classify.objective import Objective
+from softargmax.core.check import number, positive
+from softargmax.core.targets import between, integer, one_of
+from softargmax.sparse import entmax
+
+SOLVERS = {"lbfgs": solvers.lbfgs, "newton-cg": solvers.newton}
+
+
+class SoftmaxRegression(ScoreClassifier):
+    r"""Affine scores and a softmax, fitted by penalised maximum likelihood.
+
+    .. math:: \min_{W, b}\ C \sum_i w_i\, \ell(W x_i + b, y_i) + \rho \lVert W \rVert_1
+        + \frac{1 - \rho}{2} \lVert W \rVert_2^2, \qquad \ell(z, y) = \log \sum_k e^{z_k} - z_y
+
+    Of two classes, the first has scores of 0 and no coefficients, as in logistic regression. With
+    :math:`\alpha > 1` the loss is that of `softargmax.entmax`, whose probabilities are sparse; :math:`\alpha = 2`:
+    sparsemax regression.
+
+    Parameters
+    ----------
+    C : float
+        What the losses count beside the penalty; inf: no penalty.
+    l1_ratio : float
+        :math:`\rho`, from 0 to 1.
+    alpha : float
+        The order of the map from scores to probabilities, 1 or above.
+    tol : float
+        No derivative of the mean loss with its penalty may be above this in the end.
+    max_iter : int
+        The most steps.
+    fit_intercept : bool
+        Whether there is b; it is not penalised.
+    class_weight : dict or "balanced", optional
+        What the rows of every class count; "balanced": all classes the same.
+    solver : {"lbfgs", "newton-cg"}
+        How the minimum is found without an l1 penalty; with it, always by L-BFGS-B.
+    warm_start : bool
+        Whether `fit` begins where the last one ended.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        The classes, in order.
+    coef_, intercept_ : ndarray
+        W, shape (K, D), and b, shape (K,), in the dtype of X; of two classes (1, D) and (1,).
+    n_iter_ : ndarray
+        Steps taken, shape (1,).
+    objective_ : float
+        The mean loss with its penalty at the end, float64.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of its range, or there is but one class.
+    TypeError
+        If a parameter is of a wrong kind.
+
+    Notes
+    -----
+    Parameters have the meaning that they have in scikit-learn's LogisticRegression, and the minimum is the same. Rows
+    of float32 stay float32; the objective and sums of gradients are float64. SciPy minimises in coordinates in which
+    the problem is round at the beginning, so that scales and correlations of features do not matter.
+
+    The Hessian of a row is :math:`x x^T \otimes (\mathrm{diag}(p) - p p^T)`; "newton-cg" takes its products with
+    vectors.
+
+    References
+    ----------
+    Hastie, Tibshirani & Friedman (2009), The elements of statistical learning, section 4.4.
+    Boehning (1992), Multinomial logistic regression algorithm. Ann. Inst. Stat. Math. 44.
+    Blondel, Martins & Niculae (2020), Learning with Fenchel-Young losses, section 5. JMLR 21.
+
+    See Also
+    --------
+    softargmax.linear_cross_entropy
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from softargmax.classify import SoftmaxRegression
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = SoftmaxRegression().fit(X, y)
+    >>> model.predict_proba(X[[0, 70]]).round(2)
+    array([[0.98, 0.02, 0.  ],
+           [0.  , 0.44, 0.56]])
+    >>> SoftmaxRegression(alpha=2).fit(X, y).predict_proba(X[[0, 70]]).round(2)
+    array([[1. , 0. , 0. ],
+           [0. , 0.4, 0.6]])
+    """
+
+    _accept_sparse: ClassVar[str | bool] = "csr"
+
+    def __init__(
+        self,
+        C: float = 1.0,
+        *,
+        l1_ratio: float = 0.0,
+        alpha: float = 1.0,
+        tol: float = 1e-4,
+        max_iter: int = 100,
+        fit_intercept: bool = True,
+        class_weight: Any = None,
+        solver: str = "lbfgs",
+        warm_start: bool = False,
+    ) -> None:
+        self.C = C
+        self.l1_ratio = l1_ratio
+        self.alpha = alpha
+        self.tol = tol
+        self.max_iter = max_iter
+        self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
+        self.solver = solver
+        self.warm_start = warm_start
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Find the minimum.
+
+        Parameters
+        ----------
+        X : array_like or sparse matrix
+            Rows, shape (n, D), float32 or float64.
+        y : array_like
+            Their classes, shape (n,).
+        sample_weight : array_like, optional
+            w, how much every row counts, shape (n,).
+
+        Returns
+        -------
+        self
+        """
+        strength = 0.0 if math.inf == self.C else 1.0 / positive(self.C, "C")
+        ratio, tol = between(self.l1_ratio, "l1_ratio", 1.0), positive(self.tol, "tol")
+        alpha, steps = number(self.alpha, "alpha"), integer(self.max_iter, "max_iter")
+        if not 1 <= alpha < math.inf:
+            raise ValueError(f"alpha: {self.alpha}; it may be 1 or a finite number above it")
+        if steps < 1:
+            raise ValueError(f"max_iter: {steps}; it may be 1 or more")
+        solver = one_of(self.solver, "solver", tuple(SOLVERS))
+        training = self._weighed(self._training(X, y, sample_weight), y)
+        total = len(training.target) if training.weight is None else float(training.weight.sum())
+        strength /= total
+        options: dict[str, Any] = {"alpha": alpha, "intercept": bool(self.fit_intercept)}
+        objective = Objective(training, len(self.classes_), l2=(1 - ratio) * strength, **options)
+        start = self._start(objective.shape)
+        if ratio * strength > 0:
+            found = solvers.lasso(objective, start, l1=ratio * strength, tol=tol, steps=steps)
+        else:
+            found = SOLVERS[solver](objective, start, tol=tol, steps=steps)
+        if not found.converged:
+            warnings.warn(
+                f"max_iter: {steps} steps were not enough for tol {tol:g}; more of either may help",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        table = found.table.astype(training.X.dtype)
+        self.coef_, self.intercept_ = np.ascontiguousarray(table[:, :-1]), np.ascontiguousarray(table[:, -1])
+        self.n_iter_, self.objective_ = np.array([found.steps], np.int32), found.value
+        return self
+
+    def predict_proba(self, X: Any) -> Array:
+        """Give probabilities, some of them exactly 0 where alpha is above 1.
+
+        Parameters
+        ----------
+        X : array_like or sparse matrix
+            Rows, shape (n, D).
+
+        Returns
+        -------
+        ndarray
+            p, shape (n, K), of the classes in the order of `classes_`.
+        """
+        return (
+            super().predict_proba(X) if self.alpha == 1 else np.asarray(entmax(self._scores(self._seen(X)), self.alpha))
+        )
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """Give log probabilities; -inf of those that are exactly 0.
+
+        Parameters
+        ----------
+        X : array_like or sparse matrix
+            Rows, shape (n, D).
+
+        Returns
+        -------
+        ndarray
+            log p, shape (n, K), of the classes in the order of `classes_`.
+        """
+        if self.alpha == 1:
+            return super().predict_log_proba(X)
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def _scores(self, X: Any) -> Array:
+        z = X @ self.coef_.T + self.intercept_
+        return np.concatenate([np.zeros_like(z), z], axis=1) if len(self.classes_) == 2 else z
+
+    def _weighed(self, training: Training, y: Any) -> Training:
+        """Weights of rows times those of their classes."""
+        if self.class_weight is None:
+            return training
+        own = np.ones(len(training.target)) if training.weight is None else training.weight
+        y = np.asarray(y).reshape(-1)
+        each = compute_class_weight(self.class_weight, classes=self.classes_, y=y, sample_weight=own)
+        return training._replace(weight=own * each[training.target])
+
+    def _start(self, shape: tuple[int, int]) -> Array:
+        """The table of the last fit, if it has the shape, or 0."""
+        table = np.zeros(shape)
+        if self.warm_start and getattr(self, "coef_", np.empty(0)).shape == (shape[0], shape[1] - 1):
+            table[:, :-1], table[:, -1] = self.coef_, self.intercept_ if self.fit_intercept else 0.0
+        return table

@@ -1,0 +1,216 @@
+"""How often a classifier is right, where it says how sure it is: calibration, in numbers and as a figure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from softargmax.classify.temperature import _indices
+from softargmax.core.targets import between, integer, one_of
+
+Floats = NDArray[np.float64]
+STRATEGIES = ("uniform", "quantile")
+DRAWS = 2000
+"""Of the calibration error, for its interval."""
+
+
+@dataclass(frozen=True)
+class CalibrationReport:
+    r"""What `calibration_report` finds.
+
+    Attributes
+    ----------
+    rows : int
+        n.
+    accuracy, log_loss, brier : float
+        The share of rows where the most probable class is right; the mean of -log p of the right class; the mean of
+        the sum over classes of (p - y)^2.
+    ece : float
+        The expected calibration error: the mean of \|accuracy - confidence\| over bins, weighted by their rows.
+    ece_interval : tuple of float
+        Where the calibration error of these bins is, with the confidence asked for.
+    edges : ndarray
+        Of the bins of confidence, shape (bins + 1,).
+    counts, bin_confidence, bin_accuracy : ndarray
+        Of every bin, shape (bins,): its rows, their mean confidence (the largest p), the share that is right; NaN of an
+        empty one.
+
+    Examples
+    --------
+    >>> from softargmax.classify import calibration_report
+    >>> calibration_report([0, 1, 1], [[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], bins=2).accuracy
+    0.666...
+    """
+
+    rows: int
+    accuracy: float
+    log_loss: float
+    brier: float
+    ece: float
+    ece_interval: tuple[float, float]
+    edges: Floats
+    counts: NDArray[np.int64]
+    bin_confidence: Floats
+    bin_accuracy: Floats
+
+    def figure(self, *, title: str = "") -> Any:
+        """Draw the reliability diagram: accuracy over confidence, and how many rows there are (needs matplotlib).
+
+        Parameters
+        ----------
+        title : str
+            What stands above it.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        from softargmax.classify.plot import reliability
+
+        return reliability(self, title)
+
+
+def calibration_report(
+    y: Any,
+    p: Any,
+    *,
+    classes: Any = None,
+    bins: int = 15,
+    strategy: str = "uniform",
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> CalibrationReport:
+    r"""Compare how sure a classifier is with how often it is right.
+
+    .. math:: \mathrm{ECE} = \sum_b \frac{n_b}{n} \left| \mathrm{acc}_b - \mathrm{conf}_b \right|
+
+    Parameters
+    ----------
+    y : array_like
+        The right classes, shape (n,).
+    p : array_like
+        Probabilities, shape (n, K); (n,) are those of the second of two classes.
+    classes : array_like, optional
+        The classes in the order of p's columns; if nothing is given the labels in y, in order, where there are K, or 0
+        to K - 1.
+    bins : int
+        How many bins the confidence, the largest p of a row, is sorted into.
+    strategy : {"uniform", "quantile"}
+        Bins of one width, or of one number of rows.
+    confidence : float
+        Of the interval, between 0 and 1.
+    seed : int
+        Of the draws that the interval is made from.
+
+    Returns
+    -------
+    CalibrationReport
+        Numbers; its `figure()` draws the reliability diagram.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, p are no probabilities, y has other classes, or an option is out of its range.
+    TypeError
+        If an option is of a wrong kind.
+
+    Notes
+    -----
+    The error that is found is too large on average, since noise never cancels in it. The interval takes that into
+    account: it has every error E for which the one that was found is no surprise, where the bins' gaps are as found but
+    for a factor, and noise is normal: a test that is inverted. (In simulations 95% intervals held the error in 89 to 99
+    of 100 samples.)
+
+    References
+    ----------
+    Naeini, Cooper & Hauskrecht (2015), Obtaining well calibrated probabilities using Bayesian binning. AAAI.
+    Guo, Pleiss, Sun & Weinberger (2017), On calibration of modern neural networks, section 2. ICML. arXiv:1706.04599.
+    Casella & Berger (2002), Statistical inference, section 9.2.1 (inverting a test).
+
+    See Also
+    --------
+    TemperatureScaling
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from softargmax.classify import calibration_report
+    >>> rng = np.random.default_rng(0)
+    >>> p = rng.uniform(0.5, 1, 4000)
+    >>> y = np.where(rng.random(4000) < p**2, 1, 0)  # less often right than it says
+    >>> report = calibration_report(y, p)
+    >>> round(report.ece, 2), tuple(round(end, 2) for end in report.ece_interval)
+    (0.16, (0.15, 0.17))
+    """
+    p, target = _checked(y, p, classes)
+    bins, seed = integer(bins, "bins"), integer(seed, "seed")
+    if bins < 1:
+        raise ValueError(f"bins: {bins}; it may be 1 or more")
+    level, strategy = between(confidence, "confidence", 1.0), one_of(strategy, "strategy", STRATEGIES)
+    sure, right = p.max(axis=1), p.argmax(axis=1) == target
+    edges = np.linspace(0, 1, bins + 1)
+    if strategy == "quantile":
+        edges = np.quantile(sure, edges)
+        edges[0], edges[-1] = 0.0, 1.0
+    place = np.searchsorted(edges[1:-1], sure, side="left")
+    counts = np.bincount(place, minlength=bins)
+    hits, sums = (np.bincount(place, x, minlength=bins).astype(np.float64) for x in (right, sure))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means, shares = sums / counts, hits / counts
+        log_loss = -float(np.mean(np.log(p[np.arange(len(p)), target])))
+    ece, interval = _error(counts, hits, sums, level, seed)
+    brier = np.square(p).sum(axis=1) - 2 * p[np.arange(len(p)), target] + 1
+    return CalibrationReport(
+        len(p), float(right.mean()), log_loss, float(brier.mean()), ece, interval, edges, counts, means, shares
+    )
+
+
+def _error(
+    counts: NDArray[np.int64], hits: Floats, sums: Floats, level: float, seed: int
+) -> tuple[float, tuple[float, float]]:
+    """The calibration error, and its interval."""
+    n = counts.sum()
+    gaps = (hits - sums) / n
+    found = float(np.abs(gaps).sum())
+    share = (hits + 1) / (counts + 2)  # a bin that is always right may err, too
+    spread = np.sqrt(counts * share * (1 - share)) / n
+    noise = spread * np.random.default_rng(seed).standard_normal((DRAWS, len(gaps)))
+
+    def end(quantile: float) -> float:
+        """The error of gaps c times those found, where so many of the errors drawn are below what was found."""
+
+        def beyond(c: float) -> float:
+            return float(np.quantile(np.abs(c * gaps + noise).sum(axis=1), quantile)) - found
+
+        if found == 0 or beyond(0.0) >= 0:
+            return 0.0
+        high = 2.0
+        while beyond(high) < 0:
+            high *= 2
+        return found * float(brentq(beyond, 0.0, high, xtol=1e-6))
+
+    return found, (end(0.5 + level / 2), end(0.5 - level / 2))
+
+
+def _checked(y: Any, p: Any, classes: Any) -> tuple[Floats, NDArray[np.int64]]:
+    """Probabilities (n, K), and the right classes as indices."""
+    p, y = np.asarray(p, np.float64), np.asarray(y)
+    if p.ndim == 1:
+        p = np.stack([1 - p, p], axis=1)
+    if p.ndim != 2 or not p.size:
+        raise ValueError(f"p: shape {p.shape}; it may be (n, K), or (n,) of two classes")
+    if y.shape != p.shape[:1]:
+        raise ValueError(f"y: shape {y.shape}; it may be one class per row, {p.shape[:1]}")
+    if not ((p >= 0).all() and np.abs(p.sum(axis=1) - 1).max() < 1e-3):
+        raise ValueError("p: some rows are no probabilities; they may be 0 or above, and sum to 1")
+    known = np.unique(y) if classes is None else np.asarray(classes)
+    if classes is None and len(known) != p.shape[1]:
+        known = np.arange(p.shape[1])
+    if known.shape != p.shape[1:]:
+        raise ValueError(f"classes: shape {known.shape}; it may be one per column of p, {p.shape[1:]}")
+    order = np.argsort(known)
+    return p, order[_indices(y, known[order])]

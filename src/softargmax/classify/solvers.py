@@ -1,0 +1,207 @@
+"""How softmax regression is fitted: SciPy's minimisers, in coordinates where the problem is round.
+
+At W = 0 every class has the Hessian (1 / K) (1 - 1 / K) G + l2, where G is the mean of (x, 1)(x, 1)^T. With R^T R near
+it, in U = W R^T all directions have about the same curvature, however features are scaled and correlated: a fit takes
+some tens of sweeps in place of hundreds or thousands.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.sparse.linalg import LinearOperator, cg
+
+if TYPE_CHECKING:
+    from softargmax.classify.base import Array
+    from softargmax.classify.objective import Objective
+
+DENSE = 2048
+"""Features up to which correlations are taken out; above, only scales."""
+ROWS = 8
+"""Rows for each feature that are enough to know correlations."""
+MATRICES, PRODUCTS = 1 << 24, 1 << 34
+"""Numbers in one matrix for every class, and multiplications to make them, that are not too many."""
+MEMORY = 20
+"""Steps that L-BFGS remembers."""
+FIRST = 50
+"""Steps after which L-BFGS gets new coordinates; then twice as many, and so on."""
+ROUNDING = 4 * np.finfo(np.float64).eps
+"""Of an objective."""
+CG = 500
+"""Products with the Hessian for a step of Newton's method, at most."""
+
+
+class Found(NamedTuple):
+    """A table (F, D + 1), the objective there, steps, and whether these were enough."""
+
+    table: Array
+    value: float
+    steps: int
+    converged: bool
+
+
+class Round:
+    """Tables W as U, U_k = R_k W_k for every class: R_k^T R_k is near the Hessian's block of class k."""
+
+    def __init__(self, objective: Objective, table: Array | None = None) -> None:
+        """Look at the Hessian at a table, or with none at W = 0, where one R serves all classes."""
+        rows = ROWS * objective.shape[1] if table is None else len(objective.target)
+        blocks = objective.curvature(table, rows)
+        scale = np.sqrt(np.einsum("kii->ki", blocks))
+        scale[scale == 0] = 1.0
+        size = objective.shape[1]
+        rounding = 100 * np.finfo(objective.X.dtype).eps * size**0.5 * np.eye(size)
+        self.shape = objective.shape
+        self.r = (
+            np.linalg.cholesky(blocks / scale[:, :, None] / scale[:, None] + rounding).transpose(0, 2, 1)
+            * scale[:, None]
+        )
+        self.inverse = np.linalg.inv(self.r)
+
+    def table(self, u: Array) -> Array:
+        """W of U, both of a vector."""
+        return _times(self.inverse, u.reshape(self.shape))
+
+    def gradient(self, of_table: Array) -> Array:
+        """The gradient to U, as a vector."""
+        return _times(self.inverse.transpose(0, 2, 1), of_table).reshape(-1)
+
+    def point(self, table: Array) -> Array:
+        """U of W, as a vector."""
+        return _times(self.r, table).reshape(-1)
+
+
+class Scaled:
+    """Tables W as U = W R, R diagonal: for many features."""
+
+    def __init__(self, objective: Objective) -> None:
+        self.shape = objective.shape
+        self.r = objective.scales()
+
+    def table(self, u: Array) -> Array:
+        """W of U, both of a vector."""
+        return np.asarray(u.reshape(self.shape) / self.r)
+
+    def gradient(self, of_table: Array) -> Array:
+        """The gradient to U, as a vector."""
+        return np.asarray((of_table / self.r).reshape(-1))
+
+    def point(self, table: Array) -> Array:
+        """U of W, as a vector."""
+        return np.asarray((table * self.r).reshape(-1))
+
+
+def _times(matrices: Array, table: Array) -> Array:
+    """Every row times its matrix, or all times one."""
+    if len(matrices) == 1:
+        return np.asarray(table @ matrices[0].T)
+    return np.asarray((matrices @ table[:, :, None])[:, :, 0])
+
+
+def is_affordable(objective: Objective) -> bool:
+    """Whether every class may have a matrix of its own."""
+    numbers = objective.free * objective.shape[1] ** 2
+    return bool(numbers <= MATRICES and numbers * len(objective.target) <= PRODUCTS)
+
+
+class _Watch:
+    """The objective as a minimiser sees it; stops where no derivative to W is above tol."""
+
+    def __init__(self, objective: Objective, round_: Round | Scaled, tol: float) -> None:
+        self.objective, self.round, self.tol = objective, round_, tol
+        self.at: Array | None = None
+        self.largest = np.inf
+
+    def __call__(self, u: Array) -> tuple[float, Array]:
+        value, gradient = self.objective.value_and_gradient(self.round.table(u))
+        self.at, self.largest = u.copy(), float(np.abs(gradient).max(initial=0.0))
+        return value, self.round.gradient(gradient)
+
+    def stop(self, intermediate_result: Any) -> None:
+        if self.at is None or not np.array_equal(self.at, intermediate_result.x):
+            self(intermediate_result.x)
+        if self.largest <= self.tol:
+            raise StopIteration
+
+
+def lbfgs(objective: Objective, start: Array, *, tol: float, steps: int) -> Found:
+    """Minimise without an l1 penalty, by L-BFGS; now and then in coordinates that are made for where it has come to."""
+    round_: Round | Scaled = Scaled(objective) if objective.features > DENSE else Round(objective)
+    table, taken, patience = start, 0, FIRST
+    while True:
+        watch = _Watch(objective, round_, tol)
+        again = objective.features <= DENSE and is_affordable(objective)
+        now = min(steps - taken, patience) if again else steps - taken
+        options = {"maxiter": now, "maxfun": 50 * now, "maxls": 50, "maxcor": MEMORY, "gtol": 0.0, "ftol": 0.0}
+        found = minimize(watch, round_.point(table), jac=True, method="L-BFGS-B", callback=watch.stop, options=options)
+        stuck = found.nit < now and found.nit < 2
+        watch(found.x)
+        table, taken, patience = round_.table(found.x), taken + found.nit, 2 * patience
+        if watch.largest <= tol or taken >= steps or stuck or not again:
+            return Found(table, float(found.fun), taken, watch.largest <= tol or taken < steps)
+        round_ = Round(objective, table)
+
+
+def newton(objective: Objective, start: Array, *, tol: float, steps: int) -> Found:
+    """Minimise without an l1 penalty, by Newton's method; SciPy's conjugate gradients solve for the step."""
+    table, first = start, 0.0
+    value, gradient = objective.value_and_gradient(table)
+    for taken in range(steps):
+        if np.abs(gradient).max(initial=0.0) <= tol:
+            return Found(table, value, taken, True)
+        round_ = Round(objective, table) if is_affordable(objective) else Round(objective)
+        hessian, g = objective.hessian_at(table), round_.gradient(gradient)
+        size = float(np.linalg.norm(g))
+        first = first or size
+        operator = LinearOperator(
+            (g.size, g.size), lambda v, h=hessian, r=round_: r.gradient(h(r.table(v))), dtype=float
+        )
+        step, _ = cg(operator, -g, rtol=min(0.1, (size / first) ** 0.5), maxiter=CG)
+        change, slope, length = round_.table(step), float(g @ step), 1.0
+        found, its_gradient = objective.value_and_gradient(table + change)
+        while found > value + 1e-4 * length * slope and -length * slope > ROUNDING * abs(value):
+            length /= 2
+            found, its_gradient = objective.value_and_gradient(table + length * change)
+        if -length * slope <= ROUNDING * abs(value):  # no lower number that float64 could tell from this one
+            return Found(table, value, taken, True)
+        table, value, gradient = table + length * change, found, its_gradient
+    return Found(table, value, steps, bool(np.abs(gradient).max(initial=0.0) <= tol))
+
+
+def lasso(objective: Objective, start: Array, *, l1: float, tol: float, steps: int) -> Found:
+    """Minimise with l1 |W|_1: W = P - N, both at least 0, by L-BFGS-B, in units of the features."""
+    shape, size, r = objective.shape, start[:, :-1].size, Scaled(objective).r[:-1]
+    largest = np.inf
+
+    def table_of(x: Array) -> Array:
+        parts = x[: 2 * size].reshape(2, shape[0], -1)
+        return np.concatenate([(parts[0] - parts[1]) / r, x[2 * size :, None]], axis=1)
+
+    def value_and_gradient(x: Array) -> tuple[float, Array]:
+        value, gradient = objective.value_and_gradient(table_of(x))
+        sides = np.stack([gradient[:, :-1] + l1, l1 - gradient[:, :-1]]) / r
+        weights = float((x[: 2 * size].reshape(-1, shape[1] - 1) / r).sum())
+        return value + l1 * weights, np.concatenate([sides.reshape(-1), gradient[:, -1]])
+
+    def stop(intermediate_result: Any) -> None:
+        nonlocal largest
+        largest = slack(objective, table_of(intermediate_result.x), l1)
+        if largest <= tol:
+            raise StopIteration
+
+    w = start[:, :-1] * r
+    x = np.concatenate([np.maximum(w, 0).reshape(-1), np.maximum(-w, 0).reshape(-1), start[:, -1]])
+    bounds = [(0.0, None)] * (2 * size) + [(None, None)] * shape[0]
+    options = {"maxiter": steps, "maxfun": 50 * steps, "maxls": 50, "maxcor": MEMORY, "gtol": 0.0, "ftol": 0.0}
+    found = minimize(value_and_gradient, x, jac=True, method="L-BFGS-B", bounds=bounds, callback=stop, options=options)
+    return Found(table_of(found.x), float(found.fun), found.nit, largest <= tol or found.nit < steps)
+
+
+def slack(objective: Objective, table: Array, l1: float) -> float:
+    """The largest number of the smallest subgradient."""
+    _, gradient = objective.value_and_gradient(table)
+    w, dw = table[:, :-1], gradient[:, :-1]
+    inner = np.where(w == 0, np.maximum(np.abs(dw) - l1, 0), np.abs(dw + l1 * np.sign(w)))
+    return float(max(inner.max(initial=0.0), np.abs(gradient[:, -1]).max(initial=0.0)))

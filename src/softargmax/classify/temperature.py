@@ -1,0 +1,239 @@
+"""Scores of a classifier, made to say how often it is right: a temperature, or a weight and a bias for every class."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from scipy.optimize import minimize
+from sklearn.base import MetaEstimatorMixin, clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import cross_val_predict
+from sklearn.utils import get_tags
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    _check_y,
+    check_is_fitted,
+    has_fit_parameter,
+    indexable,
+)
+
+from softargmax.classify.base import Array, ScoreClassifier, label
+from softargmax.classify.newton import fit_temperature
+from softargmax.classify.regression import SoftmaxRegression
+from softargmax.core.targets import one_of
+from softargmax.loss import cross_entropy, cross_entropy_and_gradient
+
+METHODS = ("temperature", "vector")
+FOLDS = 5
+LEAST = 1e-12  # what probabilities have more than they say, as in scikit-learn: a 0 has a logarithm, too
+RESPONSES = ("decision_function", "predict_proba")
+
+
+class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
+    r"""Calibrates a classifier by the temperature of its scores.
+
+    .. math:: p = \mathrm{softmax}(z / T), \qquad T = \arg\min_T \sum_i w_i\, \ell(z_i / T, y_i)
+
+    Parameters
+    ----------
+    estimator : estimator, optional
+        A classifier with `decision_function` or `predict_proba`. One that is fitted already comes in a
+        `sklearn.frozen.FrozenEstimator`: the rows that T is found from should be new to it. Without one, a
+        `SoftmaxRegression`.
+    method : {"temperature", "vector"}
+        "vector": :math:`w \circ z + b`, a weight and a bias for every class, in place of z / T.
+    cv : int or splitter, optional
+        How rows are split where the classifier is not fitted yet: scores of rows that it has not seen make T, and then
+        it is fitted to all. 5 parts if nothing is given, fewer where a class has fewer rows.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        The classes, in order.
+    estimator_ : estimator
+        The classifier.
+    temperature_ : float
+        T; with "vector" 1.
+    weight_, bias_ : ndarray
+        w and b, shape (K,); 1 / T and 0 where there is one temperature.
+
+    Raises
+    ------
+    ValueError
+        If method is another one, or a class has one row only and the classifier has to be fitted.
+    TypeError
+        If the classifier has neither response.
+
+    Notes
+    -----
+    As scikit-learn's CalibratedClassifierCV with method "temperature", ensemble off: the same probabilities, found by
+    Newton's method (`fit_temperature`). T does not change which class is the most probable. Probabilities p are taken
+    for scores log(p + 1e-12).
+
+    For scores of any library, without a classifier: `fit_temperature`, and softmax(z, temperature=T).
+
+    References
+    ----------
+    Guo, Pleiss, Sun & Weinberger (2017), On calibration of modern neural networks, section 4.2. ICML. arXiv:1706.04599.
+
+    See Also
+    --------
+    calibration_report, fit_temperature
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from sklearn.frozen import FrozenEstimator
+    >>> from softargmax.classify import GaussianNaiveBayes, TemperatureScaling, calibration_report
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = GaussianNaiveBayes(var_smoothing=1e-3).fit(X[:800], y[:800])
+    >>> calibrated = TemperatureScaling(FrozenEstimator(model)).fit(X[800:1200], y[800:1200])
+    >>> bool(calibrated.temperature_ > 5)  # naive Bayes is far too sure
+    True
+    >>> before, after = (calibration_report(y[1200:], m.predict_proba(X[1200:])) for m in (model, calibrated))
+    >>> bool(after.log_loss < before.log_loss)
+    True
+    """
+
+    def __init__(self, estimator: Any = None, *, method: str = "temperature", cv: Any = None) -> None:
+        self.estimator = estimator
+        self.method = method
+        self.cv = cv
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Find the temperature, and fit the classifier if it is not fitted.
+
+        Parameters
+        ----------
+        X : array_like
+            What the classifier takes, n rows.
+        y : array_like
+            Their classes, shape (n,).
+        sample_weight : array_like, optional
+            How much every row counts, shape (n,).
+
+        Returns
+        -------
+        self
+        """
+        method = one_of(self.method, "method", METHODS)
+        X, y = indexable(X, y)
+        y = _check_y(y, estimator=self)
+        if not len(y):
+            raise ValueError("X: 0 rows; there may be two or more of each class")
+        check_classification_targets(y)
+        weight = None if sample_weight is None else _check_sample_weight(sample_weight, y, ensure_non_negative=True)
+        estimator = SoftmaxRegression() if self.estimator is None else self.estimator
+        if isinstance(estimator, FrozenEstimator):
+            self.estimator_, z = estimator, _scores_of(estimator, X)
+        else:
+            z = self._unseen_scores(estimator, X, y, weight)
+            options = (
+                {} if weight is None or not has_fit_parameter(estimator, "sample_weight") else {"sample_weight": weight}
+            )
+            self.estimator_ = clone(estimator).fit(X, y, **options)
+        self.classes_ = self.estimator_.classes_
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.estimator_, name):
+                setattr(self, name, getattr(self.estimator_, name))
+        self._calibrate(z, _indices(y, self.classes_), weight, method)
+        return self
+
+    def _unseen_scores(self, estimator: Any, X: Any, y: Array, weight: Array | None) -> Array:
+        """The scores of all rows, each by a classifier that has not seen it."""
+        cv = self.cv
+        if cv is None:
+            classes, counts = np.unique(y, return_counts=True)
+            if len(classes) < 2:
+                raise ValueError(f"y: one class alone, {label(classes[0])}; there may be two or more classes")
+            if counts.min() < 2:
+                raise ValueError(
+                    f"y: one row of class {label(classes[counts.argmin()])}; there may be two or more of each"
+                )
+            cv = min(FOLDS, int(counts.min()))
+        options = (
+            None if weight is None or not has_fit_parameter(estimator, "sample_weight") else {"sample_weight": weight}
+        )
+        found = cross_val_predict(clone(estimator), X, y, cv=cv, method=_response(estimator), params=options)
+        return _as_scores(found, _response(estimator))
+
+    def _calibrate(self, z: Array, target: Array, weight: Array | None, method: str) -> None:
+        classes = z.shape[1]
+        self.temperature_, self.bias_ = 1.0, np.zeros(classes)
+        if method == "vector":
+            self.weight_, self.bias_ = _fit_vector(z, target, weight)
+            return
+        temperature = float(fit_temperature(z, target, weight=weight))
+        if _loss(z / temperature, target, weight) <= _loss(z, target, weight):  # else a rounding stands between them
+            self.temperature_ = temperature
+        self.weight_ = np.full(classes, 1.0 / self.temperature_)
+
+    def _seen(self, X: Any) -> Any:
+        check_is_fitted(self)
+        return X
+
+    def _scores(self, X: Any) -> Array:
+        return _scores_of(self.estimator_, X) * self.weight_ + self.bias_
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = get_tags(
+            SoftmaxRegression() if self.estimator is None else self.estimator
+        ).input_tags.sparse
+        return tags
+
+
+def _response(estimator: Any) -> str:
+    for name in RESPONSES:
+        if hasattr(estimator, name):
+            return name
+    raise TypeError(f"estimator: {type(estimator).__name__}; it may be a classifier with {' or '.join(RESPONSES)}")
+
+
+def _scores_of(estimator: Any, X: Any) -> Array:
+    response = _response(estimator)
+    return _as_scores(getattr(estimator, response)(X), response)
+
+
+def _as_scores(found: Any, response: str) -> Array:
+    """What a classifier responds as scores (n, K), float64."""
+    z = np.asarray(found)
+    if response == "predict_proba":
+        return np.log(z.astype(np.float64) + LEAST)
+    z = z.astype(np.float64)
+    z = z[:, 0] if z.ndim == 2 and z.shape[1] == 1 else z
+    return z if z.ndim == 2 else np.stack([np.zeros_like(z), z], axis=1)
+
+
+def _indices(y: Array, classes: Array) -> Array:
+    """Labels as indices of classes, which are in order."""
+    found = np.searchsorted(classes, y).clip(max=len(classes) - 1)
+    unknown = classes[found] != y
+    if unknown.any():
+        raise ValueError(f"y: {label(y[unknown][0])} is no class of the estimator; it may be one of {classes}")
+    return found
+
+
+def _loss(z: Array, target: Array, weight: Array | None) -> float:
+    return float(np.average(cross_entropy(z, target, reduction="none"), weights=weight))
+
+
+def _fit_vector(z: Array, target: Array, weight: Array | None) -> tuple[Array, Array]:
+    """The w and b that minimise the log-loss of w z + b."""
+    counts = np.ones(len(z)) if weight is None else weight
+    counts = counts[:, None] / counts.sum()
+
+    def value_and_gradient(x: Array) -> tuple[float, Array]:
+        w, b = x.reshape(2, -1)
+        rows, dz = cross_entropy_and_gradient(z * w + b, target, reduction="none")
+        dz *= counts
+        return float(rows @ counts[:, 0]), np.concatenate([(dz * z).sum(axis=0), dz.sum(axis=0)])
+
+    start = np.concatenate([np.ones(z.shape[1]), np.zeros(z.shape[1])])
+    found = minimize(
+        value_and_gradient, start, jac=True, method="L-BFGS-B", options={"maxiter": 1000, "gtol": 1e-8, "ftol": 0.0}
+    )
+    w, b = found.x.reshape(2, -1)
+    return w, b

@@ -1,0 +1,71 @@
+"""Data sets that packages ship, and hard ones; the objective of penalised softmax regression, apart from our code."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.special import logsumexp
+from sklearn import datasets
+
+Array = NDArray[Any]
+
+
+class Problem(NamedTuple):
+    X: Any
+    y: Array
+
+
+def shipped(name: str) -> Problem:
+    """digits, iris, wine, breast_cancer: as they are, not scaled."""
+    return Problem(*getattr(datasets, f"load_{name}")(return_X_y=True))
+
+
+def synthetic(n: int, features: int, classes: int, seed: int = 0, dtype: Any = np.float32) -> Problem:
+    """Classes from a softmax of affine scores."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, features), dtype=np.float32)
+    z = X @ rng.standard_normal((features, classes), dtype=np.float32) * (2 / np.sqrt(features))
+    return Problem(X.astype(dtype), (z + rng.gumbel(size=z.shape)).argmax(axis=1))
+
+
+def words(n: int = 5000, features: int = 2000, classes: int = 50, seed: int = 0) -> Problem:
+    """Sparse rows of counts, 1% of them not 0."""
+    rng = np.random.default_rng(seed)
+    X = sparse.random_array(
+        (n, features),
+        density=0.01,
+        format="csr",
+        rng=rng,
+        data_sampler=lambda size: rng.integers(1, 5, size).astype(float),
+    )
+    z = X @ rng.standard_normal((features, classes)) * 0.5
+    return Problem(X, (z + rng.gumbel(size=z.shape)).argmax(axis=1))
+
+
+def separable() -> Problem:
+    X = np.concatenate([np.random.default_rng(0).standard_normal((20, 3)) + shift for shift in (-9, 0, 9)])
+    return Problem(X, np.repeat([0, 1, 2], 20))
+
+
+def collinear() -> Problem:
+    """Columns that are sums, multiples and copies of others, and one of zeros."""
+    X, y = shipped("iris")
+    return Problem(np.column_stack([X, X[:, 0] + X[:, 1], 1e3 * X[:, 2], X[:, 3], np.zeros(len(X))]), y)
+
+
+def objective(model: Any, problem: Problem, l1_ratio: float = 0.0, weight: Any = None) -> float:
+    """C times the sum of losses, and the penalty, of whatever has coef_ and intercept_."""
+    X, y = problem
+    C, w = float(model.C), model.coef_.astype(np.float64)
+    z = np.asarray(X @ w.T, np.float64) + model.intercept_
+    if len(w) == 1:
+        z = np.concatenate([np.zeros_like(z), z], axis=1)
+    losses = logsumexp(z, axis=1) - z[np.arange(len(y)), np.searchsorted(model.classes_, y)]
+    total = losses.sum() if weight is None else losses @ weight
+    if np.isinf(C):
+        return float(total / len(y))
+    penalty = l1_ratio * np.abs(w).sum() + (1 - l1_ratio) / 2 * np.square(w).sum()
+    return float(total / len(y) + penalty / (C * len(y)))

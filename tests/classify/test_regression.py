@@ -1,0 +1,263 @@
+"""Softmax regression: the minimum that scikit-learn's solvers find, on every penalty; what its options mean."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+from sklearn.preprocessing import StandardScaler
+from tests.classify import problems
+from tests.classify.problems import Problem, objective
+
+from softargmax import classify
+from softargmax.classify import SoftmaxRegression
+from softargmax.sparse import entmax, entmax_loss
+
+SMALL = {name: problems.shipped(name) for name in ("digits", "iris", "wine", "breast_cancer")}
+SMALL |= {"separable": problems.separable(), "collinear": problems.collinear()}
+STRENGTHS = (1e-6, 1e-2, 1.0, 1e2, 1e4, 1e6)
+PRECISE = {"tol": 1e-13, "max_iter": 3000}
+
+
+def peer(problem: Problem, **options: Any) -> Any:
+    """scikit-learn's solver that gets nearest on small problems."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of steps that rounding makes impossible
+        return LogisticRegression(solver="newton-cholesky", tol=1e-13, max_iter=1000, **options).fit(*problem)
+
+
+def fitted(problem: Problem, **options: Any) -> SoftmaxRegression:
+    return SoftmaxRegression(**{**PRECISE, **options}).fit(*problem)
+
+
+# --- the minimum ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
+@pytest.mark.parametrize("C", STRENGTHS)
+@pytest.mark.parametrize("name", SMALL)
+def test_minimum(name: str, C: float, solver: str) -> None:
+    problem = SMALL[name]
+    found, theirs = (objective(m, problem) for m in (fitted(problem, C=C, solver=solver), peer(problem, C=C)))
+    assert found <= theirs * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["iris", "collinear"])
+def test_minimum_without_a_penalty(name: str) -> None:
+    problem = SMALL[name]
+    model = fitted(problem, C=np.inf)
+    assert objective(model, problem) <= objective(peer(problem, C=np.inf), problem) * (1 + 1e-9)
+    assert model.objective_ == pytest.approx(objective(model, problem), rel=1e-9)
+
+
+def test_without_a_penalty_separable_rows_are_told_apart() -> None:
+    """There is no minimum: the loss falls as far as float64 tells, nothing overflows."""
+    problem = SMALL["separable"]
+    model = fitted(problem, C=np.inf)
+    assert np.isfinite(model.coef_).all()
+    assert objective(model, problem) < 1e-9
+    assert model.score(*problem) == 1
+
+
+@pytest.mark.parametrize("l1_ratio", [0.3, 1.0])
+@pytest.mark.parametrize("C", [0.05, 1.0])
+@pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer"])
+def test_minimum_with_an_l1_penalty(name: str, C: float, l1_ratio: float) -> None:
+    X, y = SMALL[name]
+    problem = Problem(StandardScaler().fit_transform(X), y)
+    model = fitted(problem, C=C, l1_ratio=l1_ratio, tol=1e-9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = LogisticRegression(C=C, l1_ratio=l1_ratio, solver="saga", tol=1e-7, max_iter=3000).fit(*problem)
+    assert objective(model, problem, l1_ratio) <= objective(theirs, problem, l1_ratio) * (1 + 1e-9)
+    assert (model.coef_ == 0).sum() >= (theirs.coef_ == 0).sum()
+    assert (C, l1_ratio) != (0.05, 1.0) or (model.coef_ == 0).mean() > 0.3
+    assert model.objective_ == pytest.approx(objective(model, problem, l1_ratio), rel=1e-9)
+
+
+def test_minimum_of_sparse_rows() -> None:
+    problem = problems.words()
+    model = SoftmaxRegression(tol=1e-6, max_iter=500).fit(*problem)
+    theirs = LogisticRegression(tol=1e-6, max_iter=2000).fit(*problem)
+    assert objective(model, problem) <= objective(theirs, problem) * (1 + 1e-9)
+
+
+@pytest.mark.slow
+def test_minimum_of_many_rows_in_float32() -> None:
+    problem = problems.synthetic(20_000, 784, 10)
+    model = SoftmaxRegression(tol=1e-5, max_iter=500).fit(*problem)
+    theirs = LogisticRegression(tol=1e-4, max_iter=500).fit(*problem)
+    assert model.coef_.dtype == model.intercept_.dtype == model.predict_proba(problem.X[:3]).dtype == np.float32
+    assert objective(model, problem) <= objective(theirs, problem) * (1 + 1e-9)
+
+
+def test_sparse_rows_are_dense_rows() -> None:
+    X, y = problems.words(300, 40, 5)
+    for kind in (sparse.csr_array, sparse.csr_matrix, sparse.csc_array, sparse.coo_array):
+        for options in ({}, {"solver": "newton-cg"}, {"l1_ratio": 0.5}):
+            found, dense = (
+                SoftmaxRegression(tol=1e-9, max_iter=2000, **options).fit(x, y) for x in (kind(X), X.toarray())
+            )
+            np.testing.assert_allclose(found.coef_, dense.coef_, atol=1e-6)
+            np.testing.assert_allclose(found.predict_proba(kind(X)), dense.predict_proba(X.toarray()), atol=1e-6)
+
+
+def test_blocks_of_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problems.synthetic(500, 20, 4, dtype=np.float64)
+    whole = fitted(problem)
+    monkeypatch.setattr("softargmax.classify.objective.BLOCK", 500)
+    np.testing.assert_allclose(fitted(problem).coef_, whole.coef_, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_derivatives(alpha: float, classes: int) -> None:
+    """Gradient and Hessian beside differences of the objective, with weights, penalty and intercept."""
+    from softargmax.classify.base import Training
+    from softargmax.classify.objective import Objective
+
+    rng = np.random.default_rng(0)
+    X, y, w = rng.standard_normal((60, 3)), rng.integers(0, classes, 60), rng.uniform(0.5, 2, 60)
+    f = Objective(Training(X, y, w), classes, alpha=alpha, l2=0.3, intercept=True)
+    at, along = rng.standard_normal((2, *f.shape)) * 0.3
+    h = 1e-6
+    gradients = [f.value_and_gradient(at + s * h * along) for s in (1, -1)]
+    _, gradient = f.value_and_gradient(at)
+    assert (gradients[0][0] - gradients[1][0]) / (2 * h) == pytest.approx(np.vdot(gradient, along), rel=1e-6)
+    difference = (gradients[0][1] - gradients[1][1]) / (2 * h)
+    np.testing.assert_allclose(f.hessian_at(at)(along), difference, rtol=1e-5, atol=1e-6)
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
+@pytest.mark.parametrize("name", ["iris", "breast_cancer"])
+def test_entmax_regression(name: str, alpha: float) -> None:
+    """Its minimum beside SciPy's on the public loss; probabilities that are exactly 0."""
+    from scipy.optimize import minimize
+
+    X, y = StandardScaler().fit_transform(SMALL[name].X), SMALL[name].y
+    model = fitted(Problem(X, y), alpha=alpha, tol=1e-8)
+    p = model.predict_proba(X)
+    assert (p == 0).any()
+    np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-12)
+    assert (model.predict(X) == model.classes_[p.argmax(axis=1)]).all()
+    assert (np.isneginf(model.predict_log_proba(X)) == (p == 0)).all()
+    free, bias = len(model.coef_), len(model.coef_)
+
+    def f(table: Any) -> float:
+        w, b = table[: free * X.shape[1]].reshape(free, -1), table[-bias:]
+        z = X @ w.T + b
+        z = z if free > 1 else np.column_stack([np.zeros(len(z)), z])
+        return float(entmax_loss(z, y, alpha) + 0.5 * np.square(w).sum() / len(y))
+
+    own = f(np.concatenate([model.coef_.ravel(), model.intercept_]))
+    assert own == pytest.approx(model.objective_, rel=1e-9)
+    near = minimize(f, np.concatenate([model.coef_.ravel(), model.intercept_]), method="L-BFGS-B")
+    assert own <= near.fun * (1 + 1e-7)
+    z = X @ model.coef_.T + model.intercept_
+    if free > 1:
+        np.testing.assert_allclose(p, entmax(z, alpha), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options", [{"fit_intercept": False}, {"class_weight": "balanced"}, {"class_weight": {0: 3.0}}]
+)
+def test_options_mean_what_they_mean_there(options: dict[str, Any]) -> None:
+    for name in ("iris", "breast_cancer"):
+        X, y = SMALL[name]
+        problem = Problem(StandardScaler().fit_transform(X)[20:], y[20:])
+        model, theirs = fitted(problem, **options), peer(problem, **options)
+        np.testing.assert_allclose(model.predict_proba(problem.X), theirs.predict_proba(problem.X), atol=1e-7)
+        np.testing.assert_allclose(model.coef_, theirs.coef_, atol=1e-6)
+        np.testing.assert_allclose(model.intercept_, theirs.intercept_, atol=1e-6)
+        np.testing.assert_allclose(model.decision_function(problem.X), theirs.decision_function(problem.X), atol=1e-5)
+
+
+def test_weights_are_repetitions() -> None:
+    X, y = SMALL["iris"]
+    times = np.random.default_rng(0).integers(0, 4, len(y))
+    weighed = SoftmaxRegression(**PRECISE).fit(X, y, sample_weight=times)
+    repeated = SoftmaxRegression(**PRECISE).fit(np.repeat(X, times, axis=0), np.repeat(y, times))
+    np.testing.assert_allclose(weighed.coef_, repeated.coef_, rtol=1e-6, atol=1e-8)
+
+
+def test_a_fold_without_a_class() -> None:
+    X, y = SMALL["iris"]
+    model = fitted(Problem(X[y != 1], y[y != 1]))
+    assert model.classes_.tolist() == [0, 2]
+    assert model.predict_proba(X).shape == (150, 2)
+    scores = [SoftmaxRegression().fit(X[a], y[a]).score(X[b], y[b]) for a, b in StratifiedKFold(5).split(X, y)]
+    assert min(scores) > 0.9
+
+
+def test_warm_start_goes_on() -> None:
+    X, y = SMALL["digits"]
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        model = SoftmaxRegression(warm_start=True, max_iter=5, tol=1e-6).fit(X, y)
+    first = model.objective_
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        model.fit(X, y)
+    assert model.objective_ < first
+    model.set_params(max_iter=500).fit(X, y)
+    assert model.fit(X, y).n_iter_[0] <= 1
+    assert model.fit(X[y < 7], y[y < 7]).coef_.shape == (7, 64)
+
+
+def test_the_same_bits() -> None:
+    problem = problems.synthetic(3000, 50, 6)
+    models = [SoftmaxRegression().fit(*problem) for _ in range(2)]
+    assert np.array_equal(models[0].coef_, models[1].coef_)
+    whole = models[0].predict_proba(problem.X)
+    assert np.allclose(whole[:7], models[0].predict_proba(problem.X[:7]), rtol=1e-5)
+
+
+def test_a_confident_row_keeps_its_digits() -> None:
+    model = SoftmaxRegression(C=1e4, tol=1e-8, max_iter=1000).fit([[-1.0], [1.0]], [0, 1])
+    score = model.decision_function([[50.0]])[0]
+    assert score > 100
+    assert model.predict_log_proba([[50.0]])[0, 1] == pytest.approx(-np.exp(-score), rel=1e-12)
+    assert model.predict_proba([[50.0]])[0, 0] == pytest.approx(np.exp(-score), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "options"),
+    [
+        (ValueError, "C", {"C": 0.0}),
+        (ValueError, "C", {"C": float("nan")}),
+        (TypeError, "C", {"C": "much"}),
+        (ValueError, "l1_ratio", {"l1_ratio": 1.5}),
+        (ValueError, "alpha", {"alpha": 0.5}),
+        (ValueError, "alpha", {"alpha": float("inf")}),
+        (ValueError, "tol", {"tol": 0.0}),
+        (ValueError, "max_iter", {"max_iter": 0}),
+        (TypeError, "max_iter", {"max_iter": 2.5}),
+        (ValueError, "solver", {"solver": "saga"}),
+        (ValueError, "class_weight", {"class_weight": "even"}),
+    ],
+)
+def test_wrong_options(error: type[Exception], name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(error, match=name):
+        SoftmaxRegression(**options).fit([[0.0], [1.0], [2.0]], [0, 1, 1])
+
+
+def test_wrong_rows() -> None:
+    model = classify.SoftmaxRegression()
+    for X, y, name in (
+        ([[0.0], [1.0]], [0, 0], "one class"),
+        ([[0.0], [np.nan]], [0, 1], "NaN"),
+        ([[0.0], [1.0]], [0.5, 1.5], "Unknown label type"),
+        ([[0.0], [1.0]], [0, 1, 1], "inconsistent"),
+    ):
+        with pytest.raises(ValueError, match=name):
+            model.fit(X, y)
+    for weight, name in (([-1.0, 1.0], "Negative"), ([0.0, 0.0], "sample_weight|Sample weights")):
+        with pytest.raises(ValueError, match=name):
+            model.fit([[0.0], [1.0]], [0, 1], sample_weight=weight)
