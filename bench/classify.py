@@ -69,7 +69,7 @@ def promises() -> Iterator[Promise]:
 def reached(side: str, case: str) -> dict[str, float]:
     """Fit once more, and look: objective, largest derivative, steps."""
     X, y = data(case)
-    model, w = fit(side, case), 0.0
+    model = fit(side, case)
     w = model.coef_.astype(np.float64)
     loss, gradient = 0.0, np.zeros((w.shape[0], w.shape[1] + 1))
     for rows in np.array_split(np.arange(len(y)), 20):

@@ -215,8 +215,42 @@ def test_the_same_bits() -> None:
     problem = problems.synthetic(3000, 50, 6)
     models = [SoftmaxRegression().fit(*problem) for _ in range(2)]
     assert np.array_equal(models[0].coef_, models[1].coef_)
-    whole = models[0].predict_proba(problem.X)
-    assert np.allclose(whole[:7], models[0].predict_proba(problem.X[:7]), rtol=1e-5)
+    for model in (
+        models[0],
+        classify.LinearDiscriminant().fit(*problem),
+        classify.QuadraticDiscriminant().fit(*problem),
+    ):
+        whole = model.predict_proba(problem.X)
+        for part in (slice(7), slice(100, 101), slice(5, 900, 3)):
+            assert np.array_equal(whole[part], model.predict_proba(problem.X[part]))
+
+
+def test_a_scale_beyond_the_dtype() -> None:
+    X, y = SMALL["iris"]
+    for kind, scale in ((np.float64, 1e160), (np.float32, 1e30)):
+        with np.errstate(all="ignore"), pytest.raises(ValueError, match="scale"):
+            SoftmaxRegression().fit((X * scale).astype(kind), y)
+    whole = fitted(SMALL["iris"]).coef_
+    weighed = SoftmaxRegression(C=1e60, **PRECISE).fit(X, y, sample_weight=np.full(len(y), 1e-60))
+    np.testing.assert_allclose(weighed.coef_, whole, rtol=1e-6)
+    narrow = SoftmaxRegression(C=1e-39, tol=1e-6).fit(X.astype(np.float32), y, sample_weight=np.full(len(y), 1e39))
+    np.testing.assert_allclose(narrow.coef_, whole, rtol=1e-2, atol=1e-2)
+
+
+def test_what_stops_short_says_so() -> None:
+    """Unscaled rows of float32 with an l1 penalty: the descent stalls far above tol."""
+    X, y = SMALL["breast_cancer"]
+    with pytest.warns(ConvergenceWarning, match="float32 tells no lower point"):
+        model = SoftmaxRegression(l1_ratio=0.5, max_iter=5000, tol=1e-8).fit(X.astype(np.float32), y)
+    assert model.objective_ == pytest.approx(objective(model, Problem(X, y), 0.5), rel=1e-3)
+
+
+def test_newton_with_many_features_makes_no_table_of_them() -> None:
+    X = sparse.random_array((60, 30_000), density=0.001, format="csr", rng=np.random.default_rng(0))
+    models = [
+        SoftmaxRegression(solver=s, tol=1e-8, max_iter=500).fit(X, np.arange(60) % 3) for s in ("newton-cg", "lbfgs")
+    ]
+    np.testing.assert_allclose(models[0].coef_, models[1].coef_, atol=1e-5)
 
 
 def test_a_confident_row_keeps_its_digits() -> None:
@@ -236,7 +270,11 @@ def test_a_confident_row_keeps_its_digits() -> None:
         (ValueError, "l1_ratio", {"l1_ratio": 1.5}),
         (ValueError, "alpha", {"alpha": 0.5}),
         (ValueError, "alpha", {"alpha": float("inf")}),
-        (ValueError, "tol", {"tol": 0.0}),
+        (ValueError, "tol", {"tol": -1.0}),
+        (TypeError, "alpha", {"alpha": "x"}),
+        (ValueError, "class_weight", {"class_weight": {0: float("nan")}}),
+        (ValueError, "class_weight", {"class_weight": {0: -1.0}}),
+        (ValueError, "class_weight", {"class_weight": {0: 0.0, 1: 0.0}}),
         (ValueError, "max_iter", {"max_iter": 0}),
         (TypeError, "max_iter", {"max_iter": 2.5}),
         (ValueError, "solver", {"solver": "saga"}),

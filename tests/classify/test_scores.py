@@ -195,6 +195,9 @@ def test_counts_of_zero_without_smoothing(kind: Any) -> None:
     model = classify.BernoulliNaiveBayes(alpha=0.0).fit(X, y)
     p = model.predict_proba(kind([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0]]))
     assert p.tolist() == [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+    assert model.decision_function(kind([[0.0, 0.0, 1.0]])) == 0
+    with pytest.raises(ValueError, match="neither 0 nor 1"):
+        classify.BernoulliNaiveBayes(binarize=None).fit(X, y)
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

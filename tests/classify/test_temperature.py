@@ -17,10 +17,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import LinearSVC
+from sklearn.svm import SVC, LinearSVC
 
 import softargmax
-from softargmax.classify import TemperatureScaling, calibration_report, fit_temperature
+from softargmax.classify import GaussianNaiveBayes, TemperatureScaling, calibration_report, fit_temperature
 
 CASES: list[tuple[Any, Any]] = [
     (load_digits, GaussianNB(var_smoothing=1e-3)),
@@ -61,7 +61,8 @@ def test_minimum(sharp: float, weighed: bool) -> None:
 
 def test_scores_without_a_minimum() -> None:
     z = np.array([[3.0, 0.0], [0.0, 2.0]])
-    assert float(fit_temperature(z, [1, 0])) == pytest.approx(np.exp(10))  # wrong always
+    worthless = fit_temperature(z, [1, 0])  # wrong always
+    np.testing.assert_allclose(softargmax.softmax(z, temperature=worthless), 0.5, atol=1e-6)
     right = fit_temperature(z, [0, 1])
     assert float(softargmax.cross_entropy(z, [0, 1], temperature=right)) < 1e-16
     assert float(fit_temperature(np.zeros((3, 2)), [0, 1, 1])) > 0
@@ -109,9 +110,9 @@ def test_same_as_scikit_learn(load: Any, model: Any, cv: int | None) -> None:
 @pytest.mark.parametrize("method", ["temperature", "vector"])
 def test_the_loss_is_never_worse(method: str) -> None:
     X, y = load_digits(return_X_y=True)
-    for seed in range(3):
+    for seed, made in enumerate((GaussianNB(), GaussianNaiveBayes(var_smoothing=1e-3), GaussianNaiveBayes())):
         part = np.random.default_rng(seed).permutation(len(y))
-        model = FrozenEstimator(GaussianNB(var_smoothing=10.0 ** (-seed)).fit(X[part[:500]], y[part[:500]]))
+        model = FrozenEstimator(made.fit(X[part[:500]], y[part[:500]]))
         new = part[500:900]
         before, own = (
             calibration_report(y[new], m.predict_proba(X[new]))
@@ -122,6 +123,39 @@ def test_the_loss_is_never_worse(method: str) -> None:
             y[new], TemperatureScaling(model, method=method).fit(X[new], y[new]).predict_proba(X[new])
         )
         assert after.log_loss <= own.log_loss * (1 + 1e-9)
+
+
+def test_scores_of_any_size() -> None:
+    z, y = scores()
+    for scale in (1e-30, 1e-3, 1e5, 1e30):
+        assert float(fit_temperature(z * scale, y)) == pytest.approx(scale * float(fit_temperature(z, y)), rel=1e-6)
+
+
+def test_scores_that_say_nothing() -> None:
+    z, y = scores(20)
+    wrong = z.copy()
+    wrong[3, 1] = np.nan
+    assert np.isnan(fit_temperature(wrong, y))
+    y[3] = -100
+    assert np.isfinite(fit_temperature(wrong, y))
+    assert np.isnan(fit_temperature(z, np.full(20, -100)))
+    assert np.isnan(fit_temperature(z, y, weight=np.zeros(20)))
+    assert np.isnan(fit_temperature(z, y, weight=np.full(20, np.nan)))
+    assert np.isnan(fit_temperature(np.zeros((0, 3)), np.zeros(0, int)))
+
+
+def test_no_gradient_flows() -> None:
+    torch = pytest.importorskip("torch")
+    z, y = scores(20)
+    assert not fit_temperature(torch.tensor(z, requires_grad=True), torch.from_numpy(y)).requires_grad
+
+
+def test_classifiers_that_cannot_be_calibrated() -> None:
+    X, y = load_digits(return_X_y=True)
+    with pytest.raises(ValueError, match="6 scores a row"):
+        TemperatureScaling(SVC(decision_function_shape="ovo")).fit(X[y < 4][:200], y[y < 4][:200])
+    with pytest.warns(UserWarning, match="Pipeline takes none"):
+        TemperatureScaling(make_pipeline(StandardScaler(), GaussianNB())).fit(X, y, sample_weight=np.ones(len(y)))
 
 
 def test_weights_are_repetitions() -> None:
@@ -142,7 +176,7 @@ def test_estimator_errors() -> None:
         TemperatureScaling(method="isotonic").fit(X, y)
     with pytest.raises(ValueError, match="one row of class 2"):
         TemperatureScaling().fit(X[:101], y[:101])
-    with pytest.raises(ValueError, match="no class of the estimator"):
+    with pytest.raises(ValueError, match="2 is no class"):
         TemperatureScaling(FrozenEstimator(GaussianNB().fit(X[:100], y[:100]))).fit(X, y)
     with pytest.raises(TypeError, match="StandardScaler"):
         TemperatureScaling(StandardScaler()).fit(X, y)
@@ -211,6 +245,9 @@ def test_labels_and_columns() -> None:
     assert plain.accuracy == calibration_report(["a", "b"], p, classes=["a", "b", "c"]).accuracy == 1
     assert calibration_report(["b", "a"], p, classes=["b", "a", "c"]).accuracy == 1
     assert calibration_report([1, 0], [0.9, 0.2]).accuracy == 1
+    low, high = calibration_report([1] * 20, np.ones(20), classes=[0, 1]).ece_interval
+    assert low == 0 < high < 0.3
+    assert calibration_report([0] * 5, np.full(5, 0.9), classes=[0, 1]).ece_interval[1] <= 1
     with np.errstate(divide="raise"):
         assert calibration_report([1, 0], [0.0, 0.2]).log_loss == np.inf
 
@@ -235,7 +272,12 @@ def test_figure() -> None:
         (ValueError, "bins", {"bins": 0}),
         (ValueError, "strategy", {"strategy": "even"}),
         (ValueError, "confidence", {"confidence": 2.0}),
-        (ValueError, "y:", {"y": [5]}),
+        (ValueError, "y:", {"y": [5], "classes": [0, 1]}),
+        (ValueError, "classes", {"y": [5]}),
+        (ValueError, "classes", {"y": [1]}),
+        (ValueError, "classes", {"classes": [0, 0]}),
+        (ValueError, "bins", {"bins": 10**7}),
+        (ValueError, "seed", {"seed": -1}),
     ],
 )
 def test_wrong_reports(error: type[Exception], name: str, change: dict[str, Any]) -> None:

@@ -124,7 +124,11 @@ def test_a_refused_fit_keeps_the_old_model(run, wine, tmp_path):
 
 BAD = [
     ("--target cultivr", "'cultivar' is the nearest"),
-    ("--target alcohol", "fractions"),
+    ("--target alcohol --drop id", "fractions"),
+    ("--target cultivar --drop id --model lda --C 2", "lda has no penalty"),
+    ("--target cultivar --drop id -o .", "not a regular file"),
+    ("--target cultivar --drop id -o wine.csv", "the source itself"),
+    ("--target cultivar --drop id -o ./wine.csv", "the source itself"),
     ("--target cultivar", "'id': every row has a word of its own"),
     ("--target cultivar --drop ids", "'id' is the nearest"),
     ("--target cultivar --drop id --folds 60", "has 48 of 178 rows"),
@@ -165,7 +169,7 @@ def test_gaps_and_rare_classes(run, wine, column, value, said):
     ("column", "value", "said"),
     [
         ("ash", "", "'ash': one row is empty"),
-        ("ash", "much", "'ash' holds string"),
+        ("ash", "much", "column 'ash', row 3: 'much' is no number"),
         ("colour", "blue", "row 3: 'blue' is none of the 3 categories"),
         ("cultivar", "class_9", "row 3: 'class_9' is no class"),
     ],
@@ -177,20 +181,67 @@ def test_new_rows_that_the_model_cannot_read(run, wine, tmp_path, column, value,
     assert said in found.err
 
 
+def written(path, text):
+    path.write_text(text)
+    return path
+
+
+def test_files_as_other_programs_write_them(run, tmp_path):
+    """Semicolons, a mark of the byte order, words that look like numbers or truths; they come back as they were."""
+    rows = [
+        ("01", "true", 1.5),
+        ("02", "false", 2.5),
+        ("x1", "true", 1.0),
+        ("01", "false", 3.5),
+        ("02", "true", 1.2),
+    ] * 8
+    text = "\ufeffcode;Name of it;size\r\n" + "".join(f"{a};{b};{c}\r\n" for a, b, c in rows)
+    path = written(tmp_path / "semi.csv", text)
+    assert run("fit", path, "-t", "Name of it", "--folds", "2", "-o", "kept").code == 0
+    found = run("predict", "kept", written(tmp_path / "new.csv", "size,code\n1.5,01\n2,02\n"))
+    assert found.code == 0, found.err
+    assert found.out.splitlines()[0] == '"Name of it","p_false","p_true"'
+    assert {line.split(",")[0] for line in found.out.splitlines()[1:]} <= {'"true"', '"false"'}
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (["12345678901234567890,1", "12345678901234567891,2"] * 4, None),  # classes beyond 64 bits stay apart
+        (["a,9007199254740993", "b,2"] * 4, None),
+        (["None,1", "null,2"] * 4, "4 rows are empty"),
+        (["a,1e200", "b,2"] * 4, "up to 1e+100"),
+        ([*(["a,1", "b,2"] * 20), "a,7x"], "row 41: '7x' is no number, as 40 others"),
+        (["v,1", "w,2"] * 4, "the name of a class's probability"),
+    ],
+)
+def test_odd_columns(run, tmp_path, rows, said):
+    head = "p_v,x" if "v,1" in rows else "t,x"
+    found = run(
+        "fit", written(tmp_path / "odd.csv", "\n".join([head, *rows])), "-t", head[:-2], "--folds", "2", "--json"
+    )
+    if said is None:
+        assert found.code == 0, found.err
+        assert len(found.json()["classes"]) == 2
+        return
+    assert found.code == 1
+    assert said in found.err
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"", "no CSV file"),
+        (b"", "Empty CSV file"),
         (b"a,b\n", "no row"),
         (b"a,b\n1,2\n3\n", "Expected 2 columns, got 1"),
         (b"a,a\n1,2\n", "two columns"),
-        (b"\x89PNG\r\n\x1a\n\xff\xfe", ""),
+        (b"\x89PNG\r\n\x1a\n\xff\xfe", "cannot be read"),
         (b"a,b\n1,x\n1,y\n1,x\n1,y\n", "'a' is the same in every row"),
         (b"a,b\nu,x\nu,y\nu,x\nu,y\n", "'a' is the same in every row"),
         (b"a,b\n2020-01-01,x\n2020-01-02,y\n2020-01-01,x\n2020-01-02,y\n", "--drop a"),
         (b"b\nx\ny\nx\ny\n", "no column but the target"),
         (b"a,b\n1,x\n2,x\n3,x\n4,x\n", "every row has class 'x'"),
-        (b"a,c\n1,2\n3,4\n", "no column 'b'"),
+        (b"a,c\n1,2\n3,4\n", "--target b"),
     ],
 )
 def test_files_that_nothing_can_be_learned_from(run, tmp_path, text, said):
@@ -202,7 +253,9 @@ def test_files_that_nothing_can_be_learned_from(run, tmp_path, text, said):
 
 
 def test_files_that_are_no_models(run, wine, tmp_path):
-    from skops.io import dump
+    from skops.io import dump, loads
+
+    from softargmax.cli.classify.models import TRUSTED
 
     assert run("fit", wine, *FIT, "-o", "kept").code == 0
     data = (tmp_path / "kept").read_bytes()
@@ -221,7 +274,18 @@ def test_files_that_are_no_models(run, wine, tmp_path):
         found = run("predict", name, wine)
         assert found.code == 1
         assert said in found.err
-    assert run("predict", "kept", wine, "-o", wine).code == 2
+    for output in (wine, "./wine.csv", "kept", "./kept"):
+        assert run("predict", "kept", wine, "-o", output).code == 2
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer
+
+    told = loads(data, trusted=TRUSTED)
+    function = make_pipeline(FunctionTransformer(np.exp), told["estimator"][1])
+    for name, part in (("estimator", function), ("estimator", None), ("numbers", 3), ("target", None), ("numbers", [])):
+        dump({**told, name: part}, tmp_path / "changed")
+        found = run("predict", "changed", wine)
+        assert found.code == 1
+        assert "do not fit each other" in found.err
     flipped = bytearray(data)
     for at in range(100, len(data), 997):
         flipped[at] ^= 0xFF

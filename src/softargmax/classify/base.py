@@ -6,11 +6,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from softargmax import _native
 from softargmax.normalize import log_softmax, softmax
 
 Array = NDArray[Any]
@@ -62,7 +64,10 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
             z, shape (n, K); of two classes their difference, shape (n,): above 0 it is the second.
         """
         z = self._scores(self._seen(X))
-        return z[:, 1] - z[:, 0] if z.shape[1] == 2 else z
+        if z.shape[1] != 2:
+            return z
+        with np.errstate(invalid="ignore"):
+            return np.where(np.isneginf(z).all(axis=1), 0.0, z[:, 1] - z[:, 0]).astype(z.dtype, copy=False)
 
     def predict_log_proba(self, X: Any) -> Array:
         """Give log probabilities, with all their digits where a class is almost certain.
@@ -90,7 +95,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         ndarray
-            p, shape (n, K), of the classes in the order of `classes_`.
+            p, shape (n, K), of the classes in the order of `classes_`; all 0 where a model excludes every class.
         """
         return np.asarray(softmax(self._scores(self._seen(X))))
 
@@ -158,3 +163,22 @@ def log_priors(priors: Any, counts: NDArray[np.float64]) -> NDArray[np.float64]:
 def label(name: Any) -> str:
     """A class as a message shows it."""
     return repr(name.item() if isinstance(name, np.generic) else name)
+
+
+def indices_of(y: Any, classes: Array) -> NDArray[np.int64]:
+    """Labels as indices of classes, which are in order."""
+    found = np.searchsorted(classes, y).clip(max=len(classes) - 1)
+    unknown = classes[found] != y
+    if unknown.any():
+        raise ValueError(f"y: {label(y[unknown][0])} is no class that is known; it may be one of {classes}")
+    return np.asarray(found)
+
+
+def affine(X: Any, w: Array, bias: Array) -> Array:
+    """X W^T + b; the bits of a row of a dense X are the same in every batch."""
+    if sparse.issparse(X):
+        return np.asarray(X @ w.T) + bias
+    kind = np.float64 if np.float64 in (X.dtype, w.dtype) else np.float32
+    found = np.empty((X.shape[0], len(w)), kind)
+    _native.product(X, w.T, found, np.ascontiguousarray(bias, kind))
+    return found

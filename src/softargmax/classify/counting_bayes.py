@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from scipy import sparse
 from sklearn.preprocessing import binarize
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_non_negative
@@ -203,7 +204,12 @@ class BernoulliNaiveBayes(_CountingBayes):
         self.binarize = binarize
 
     def _features(self, X: Any) -> Any:
-        return X if self.binarize is None else binarize(X, threshold=self.binarize)
+        if self.binarize is not None:
+            return binarize(X, threshold=self.binarize)
+        values = X.data if sparse.issparse(X) else X
+        if not ((values == 0) | (values == 1)).all():
+            raise ValueError("X: some numbers are neither 0 nor 1, as they may be where binarize is None")
+        return X
 
     def _learn(self, alpha: Any) -> None:
         total = self.class_count_[:, None] + 2 * alpha

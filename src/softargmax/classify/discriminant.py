@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.covariance import empirical_covariance, ledoit_wolf, shrunk_covariance
 
-from softargmax.classify.base import Array, ScoreClassifier, label, log_priors
+from softargmax.classify.base import Array, ScoreClassifier, affine, label, log_priors
 from softargmax.classify.distances import power_of_two, scaled, square_sums
 from softargmax.core.targets import between
 
@@ -121,7 +121,7 @@ class LinearDiscriminant(ScoreClassifier):
         return self
 
     def _scores(self, X: Any) -> Array:
-        return np.asarray((X - self._centre) @ self._coef.T + self._offset)
+        return affine(X - self._centre, self._coef, self._offset)
 
 
 class QuadraticDiscriminant(ScoreClassifier):
@@ -230,7 +230,7 @@ class QuadraticDiscriminant(ScoreClassifier):
                 )
             spreads.append(np.sqrt(variances))
             self.directions_.append(directions)
-        self._scale, self._means, self._spreads = scale, means, spreads
+        self._scale, self._means, self._spreads, self._zeros = scale, means, spreads, np.zeros(x.shape[1])
         with np.errstate(over="ignore", under="ignore"):
             self.means_, self.variances_ = means * scale, [np.square(spread * scale) for spread in spreads]
         return self
@@ -239,8 +239,7 @@ class QuadraticDiscriminant(ScoreClassifier):
         x = scaled(X, self._scale)
 
         def deviations(k: int, rows: Any) -> Array:
-            found: Array = (x[rows] - self._means[k]) @ (self.directions_[k] / self._spreads[k])
-            return found
+            return affine(x[rows] - self._means[k], (self.directions_[k] / self._spreads[k]).T, self._zeros)
 
         far = square_sums(deviations, len(x), len(self.classes_))
         with np.errstate(divide="ignore"):

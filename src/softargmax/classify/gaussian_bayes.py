@@ -43,7 +43,8 @@ class GaussianNaiveBayes(ScoreClassifier):
     Notes
     -----
     As scikit-learn's GaussianNB with the same parameters (there weights do not count in var_smoothing). Numbers are
-    scaled by a power of two first, so that squares of 1e200 do not overflow, nor those of 1e-200 vanish.
+    scaled by a power of two first, so that squares of 1e200 do not overflow, nor those of 1e-200 vanish
+    where all numbers are as small.
 
     References
     ----------

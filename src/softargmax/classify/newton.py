@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from softargmax.core import arrays, check
-from softargmax.core.dispatch import device_of, namespace
+from softargmax.core import check
+from softargmax.core.dispatch import device_of, is_torch, namespace
 from softargmax.core.targets import IGNORE, target_of
 from softargmax.normalize import softmax
 
 STEPS = 60
 """Enough to halve the range of log beta to its last digit, were every step a bisection."""
-RANGE = 10.0
-"""How far log beta may be from 0."""
+LEAST, MOST = -20.0, 40.0
+"""Where log beta may be, if the scores of a row are at most 1 apart."""
 
 
 def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
@@ -47,10 +47,11 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
     Notes
     -----
     The loss is convex in :math:`\beta`: its derivative is the mean of :math:`\langle p, z \rangle - z_y`, its second
-    derivative that of the variance of z under p. Newton's steps that leave what is left of the range, |log T| <= 10,
-    are replaced by its middle. Nothing is read back from a device on the way.
+    derivative that of the variance of z under p. Newton's steps that leave what is left of the range are replaced by
+    its middle. Nothing is read back from a device on the way.
 
-    Scores that are wrong more than right get the largest T; of those that are always right no loss is left.
+    Scores that are wrong more than right get a T at which all are equal; of those that are always right no loss is
+    left. A score of NaN, and nothing that counts, give NaN.
 
     Gradient: none flows to z.
 
@@ -70,23 +71,31 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
     if z.ndim != 2:
         raise ValueError(f"z: shape {tuple(z.shape)}; it may be (n, K)")
     xp = namespace(z)
-    z = xp.astype(z, check.row_dtype(None, z), copy=False)
+    z = xp.astype(z.detach() if is_torch(z) else z, check.row_dtype(None, z), copy=False)
     target, soft = target_of(target, z, tuple(z.shape), 1, IGNORE, "target")
     if soft:
         raise TypeError("target: probabilities; it may be classes")
-    counts = xp.astype(target != IGNORE, z.dtype)
+    counted = target != IGNORE
+    w = xp.astype(counted, z.dtype)
+    if weight is not None:
+        weight = check.weights_of(weight, z[:, 0], "weight")
+        w = w * xp.astype(xp.broadcast_to(weight, (z.shape[0],)), z.dtype)[:, None]
     own = target == xp.arange(z.shape[1], device=device_of(z))
     apart = z - xp.sum(xp.where(own, z, 0.0), axis=-1, keepdims=True)
-    return xp.exp(-_log_beta(z, apart, counts if weight is None else counts * _weight_of(weight, z)))
+    apart = xp.where(counted, apart, 0.0)
+    size = xp.max(xp.where(xp.isfinite(apart), xp.abs(apart), 0.0)) if z.shape[0] * z.shape[1] else xp.sum(z)
+    size = xp.where(size > 0.0, size, 1.0)
+    total = xp.sum(w) + xp.sum(xp.where(xp.isnan(apart) & ~xp.isinf(z), apart, 0.0))
+    return xp.where(total > 0.0, size * xp.exp(-_log_beta(z, apart / size, w, size)), xp.nan)
 
 
-def _log_beta(z: Any, apart: Any, w: Any) -> Any:
-    """Newton's method in beta, within a range of log beta that every step makes smaller; `apart`: z - z_y."""
+def _log_beta(z: Any, apart: Any, w: Any, size: Any) -> Any:
+    """Newton's method in beta, within a range of log beta that every step makes smaller; z and `apart` in sizes."""
     xp = namespace(z)
-    zero = xp.sum(w) * 0.0
-    found, low, high = zero, zero - RANGE, zero + RANGE
+    zero = xp.zeros_like(size)
+    found, low, high = zero, zero + LEAST, zero + MOST
     for _ in range(STEPS):
-        p = softmax(z, temperature=xp.exp(-found))
+        p = softmax(z, temperature=size * xp.exp(-found))
         beside = xp.where((p > 0.0) & xp.isfinite(apart), apart, 0.0)
         mean = xp.sum(p * beside, axis=-1, keepdims=True)
         slope, curvature = xp.sum(w * mean), xp.sum(w * p * xp.square(beside - mean))
@@ -98,14 +107,3 @@ def _log_beta(z: Any, apart: Any, w: Any) -> Any:
         if isinstance(found, np.ndarray | np.generic) and abs(found - before) <= 4 * np.finfo(found.dtype).eps:
             break
     return found
-
-
-def _weight_of(weight: Any, z: Any) -> Any:
-    """What rows count, (n, 1), in z's dtype."""
-    xp = namespace(z)
-    found = check.scores(arrays.like(weight, z, "weight"), "weight")
-    if tuple(found.shape) != (z.shape[0],):
-        raise ValueError(f"weight: shape {tuple(found.shape)}; it may be one per row, ({z.shape[0]},)")
-    if check.seen(found) and bool(xp.any(found < 0)):
-        raise ValueError("weight: some are negative; they may be 0 or positive")
-    return xp.astype(found, z.dtype)[:, None]

@@ -14,6 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from softargmax import _native
+from softargmax.classify.base import affine
 from softargmax.loss import cross_entropy_and_gradient
 from softargmax.normalize import softmax
 from softargmax.sparse import entmax, entmax_loss
@@ -42,38 +43,38 @@ class Objective:
     """
 
     def __init__(self, training: Training, classes: int, *, alpha: float, l2: float, intercept: bool) -> None:
-        self.X, self.target, self.weight = training
+        self.X, self.target, weight = training
+        # Weights of mean 1: whatever their unit, float32 holds them.
+        self.weight = None if weight is None else weight * (len(self.target) / weight.sum())
         self.classes, self.alpha, self.l2, self.intercept = classes, alpha, l2, intercept
         self.free = 1 if classes == 2 else classes
         self.features = self.X.shape[1]
-        self.total = float(len(self.target) if self.weight is None else self.weight.sum())
+        self.total = float(len(self.target))
         self.shape = self.free, self.features + 1
 
     def value_and_gradient(self, table: Array) -> tuple[float, Array]:
-        """F and its gradient, of the table's shape."""
-        value, gradient = 0.0, np.zeros(self.shape)
+        """f and its gradient, of the table's shape."""
+        value, gradient, layer = 0.0, np.zeros(self.shape), self._layer(table)
         for block in self._blocks():
-            z = self._scores(block.x, table)
-            rows, dz = _loss_and_gradient(z, block.target, self.alpha)
+            rows, dz = _loss_and_gradient(self._scores(block.x, layer), block.target, self.alpha)
             if block.weight is not None:
                 rows = rows * block.weight
                 dz *= block.weight[:, None].astype(dz.dtype)
             value += float(rows.sum())
             self._add(gradient, dz, block.x)
-        return value / self.total + 0.5 * self.l2 * float(np.vdot(table[:, :-1], table[:, :-1])), self._penalised(
-            gradient, table
-        )
+        penalty = 0.5 * self.l2 * float(np.square(table[:, :-1]).sum())
+        return value / self.total + penalty, self._penalised(gradient, table)
 
     def hessian_at(self, table: Array) -> Callable[[Array], Array]:
         """The product of the Hessian with a table: J = s (t - <s, t> / <s, 1>) of every row, s = p^(2 - alpha)."""
+        layer = self._layer(table)
 
         def product(other: Array) -> Array:
-            found = np.zeros(self.shape)
+            found, along = np.zeros(self.shape), self._layer(other)
             for block in self._blocks():
-                z = self._scores(block.x, table)
-                p = self._probabilities(z)
+                p = self._probabilities(self._scores(block.x, layer))
                 s = p if self.alpha == 1 else _power(p, 2 - self.alpha)
-                t = self._scores(block.x, other)
+                t = self._scores(block.x, along)
                 mean = np.einsum("ik,ik->i", s, t) / s.sum(axis=1)
                 dz = s * (t - mean[:, None])
                 if block.weight is not None:
@@ -94,7 +95,7 @@ class Objective:
         weight = weight / max(float(weight.sum()), 1e-300)
         if table is None:
             return self._block(x, weight * (1 / self.classes))[None]
-        p = self._probabilities(self._scores(x, table)).astype(np.float64)[:, self.classes - self.free :]
+        p = self._probabilities(self._scores(x, self._layer(table))).astype(np.float64)[:, self.classes - self.free :]
         return np.stack([self._block(x, weight * p_k * (1 - p_k)) for p_k in p.T])
 
     def scales(self) -> Array:
@@ -126,14 +127,13 @@ class Objective:
             weight = None if self.weight is None else self.weight[part]
             yield Block(_rows(self.X, part), self.target[part], weight)
 
-    def _scores(self, x: Any, table: Array) -> Array:
-        """The scores of all classes, in the dtype of X."""
-        w, bias = table[:, :-1].astype(x.dtype), table[:, -1].astype(x.dtype)
-        if sparse.issparse(x):
-            z = np.asarray(x @ w.T) + bias
-        else:
-            z = np.empty((x.shape[0], self.free), x.dtype)
-            _native.product(x, w.T, z, bias)
+    def _layer(self, table: Array) -> tuple[Array, Array]:
+        """W and b in the dtype of X."""
+        return table[:, :-1].astype(self.X.dtype), table[:, -1].astype(self.X.dtype)
+
+    def _scores(self, x: Any, layer: tuple[Array, Array]) -> Array:
+        """The scores of all classes."""
+        z = affine(x, *layer)
         return z if self.free == self.classes else np.concatenate([np.zeros_like(z), z], axis=1)
 
     def _probabilities(self, z: Array) -> Array:

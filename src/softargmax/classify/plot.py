@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
+from softargmax.classify.report import standard_errors
+
 if TYPE_CHECKING:
     from softargmax.classify.report import CalibrationReport
 
@@ -19,9 +21,8 @@ def reliability(report: CalibrationReport, title: str) -> Figure:
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     filled = report.counts > 0
     sure, right, count = report.bin_confidence[filled], report.bin_accuracy[filled], report.counts[filled]
-    share = (right * count + 1) / (count + 2)  # a bin that is always right may err, too
     above.plot([0, 1], [0, 1], "--", color=GREY, linewidth=1, label="as right as sure")
-    above.errorbar(sure, right, np.sqrt(share * (1 - share) / count), fmt="o", color=BLUE, capsize=2, label="found")
+    above.errorbar(sure, right, standard_errors(count, right * count), fmt="o", color=BLUE, capsize=2, label="found")
     low, high = report.ece_interval
     said = f"calibration error {report.ece:.3f} ({low:.3f} to {high:.3f})"
     above.set_title(f"{title}\n{said}" if title else said, loc="left", fontsize=10)

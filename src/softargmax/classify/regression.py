@@ -11,9 +11,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.class_weight import compute_class_weight
 
 from softargmax.classify import solvers
-from softargmax.classify.base import Array, ScoreClassifier, Training
+from softargmax.classify.base import Array, ScoreClassifier, Training, affine
 from softargmax.classify.objective import Objective
-from softargmax.core.check import number, positive
+from softargmax.core.check import positive
 from softargmax.core.targets import between, integer, one_of
 from softargmax.sparse import entmax
 
@@ -144,9 +144,9 @@ class SoftmaxRegression(ScoreClassifier):
         self
         """
         strength = 0.0 if math.inf == self.C else 1.0 / positive(self.C, "C")
-        ratio, tol = between(self.l1_ratio, "l1_ratio", 1.0), positive(self.tol, "tol")
-        alpha, steps = number(self.alpha, "alpha"), integer(self.max_iter, "max_iter")
-        if not 1 <= alpha < math.inf:
+        ratio, tol = between(self.l1_ratio, "l1_ratio", 1.0), between(self.tol, "tol", math.inf)
+        alpha, steps = positive(self.alpha, "alpha"), integer(self.max_iter, "max_iter")
+        if alpha < 1:
             raise ValueError(f"alpha: {self.alpha}; it may be 1 or a finite number above it")
         if steps < 1:
             raise ValueError(f"max_iter: {steps}; it may be 1 or more")
@@ -161,11 +161,14 @@ class SoftmaxRegression(ScoreClassifier):
             found = solvers.lasso(objective, start, l1=ratio * strength, tol=tol, steps=steps)
         else:
             found = SOLVERS[solver](objective, start, tol=tol, steps=steps)
+        if not np.isfinite(found.value):
+            raise ValueError(f"X: its scale is beyond {training.X.dtype}; a StandardScaler before the model may help")
         if not found.converged:
+            why = (
+                f"max_iter, {steps}, is reached" if found.steps >= steps else f"{training.X.dtype} tells no lower point"
+            )
             warnings.warn(
-                f"max_iter: {steps} steps were not enough for tol {tol:g}; more of either may help",
-                ConvergenceWarning,
-                stacklevel=2,
+                f"{why} where a derivative is {found.largest:.1e}, above tol, {tol:g}", ConvergenceWarning, stacklevel=2
             )
         table = found.table.astype(training.X.dtype)
         self.coef_, self.intercept_ = np.ascontiguousarray(table[:, :-1]), np.ascontiguousarray(table[:, -1])
@@ -208,7 +211,7 @@ class SoftmaxRegression(ScoreClassifier):
             return np.log(self.predict_proba(X))
 
     def _scores(self, X: Any) -> Array:
-        z = X @ self.coef_.T + self.intercept_
+        z = affine(X, self.coef_, self.intercept_)
         return np.concatenate([np.zeros_like(z), z], axis=1) if len(self.classes_) == 2 else z
 
     def _weighed(self, training: Training, y: Any) -> Training:
@@ -218,7 +221,10 @@ class SoftmaxRegression(ScoreClassifier):
         own = np.ones(len(training.target)) if training.weight is None else training.weight
         y = np.asarray(y).reshape(-1)
         each = compute_class_weight(self.class_weight, classes=self.classes_, y=y, sample_weight=own)
-        return training._replace(weight=own * each[training.target])
+        weight = own * each[training.target]
+        if not ((weight >= 0).all() and 0 < weight.sum() < np.inf):
+            raise ValueError(f"class_weight: {self.class_weight}; they may be finite, 0 or above, and some above 0")
+        return training._replace(weight=weight)
 
     def _start(self, shape: tuple[int, int]) -> Array:
         """The table of the last fit, if it has the shape, or 0."""

@@ -25,6 +25,8 @@ MATRICES, PRODUCTS = 1 << 24, 1 << 34
 """Numbers in one matrix for every class, and multiplications to make them, that are not too many."""
 MEMORY = 20
 """Steps that L-BFGS remembers."""
+LOST = 64.0
+"""Roundings of the objective that are lost among the sums."""
 FIRST = 50
 """Steps after which L-BFGS gets new coordinates; then twice as many, and so on."""
 ROUNDING = 4 * np.finfo(np.float64).eps
@@ -34,11 +36,12 @@ CG = 500
 
 
 class Found(NamedTuple):
-    """A table (F, D + 1), the objective there, steps, and whether these were enough."""
+    """A table (F, D + 1), the objective there, steps, the largest derivative, and whether more could be had."""
 
     table: Array
     value: float
     steps: int
+    largest: float
     converged: bool
 
 
@@ -100,10 +103,19 @@ def _times(matrices: Array, table: Array) -> Array:
     return np.asarray((matrices @ table[:, :, None])[:, :, 0])
 
 
+def first_round(objective: Objective) -> Round | Scaled:
+    """The coordinates at W = 0."""
+    return Scaled(objective) if objective.features > DENSE else Round(objective)
+
+
+def _most(gradient: Array) -> float:
+    return float(np.abs(gradient).max(initial=0.0))
+
+
 def is_affordable(objective: Objective) -> bool:
     """Whether every class may have a matrix of its own."""
     numbers = objective.free * objective.shape[1] ** 2
-    return bool(numbers <= MATRICES and numbers * len(objective.target) <= PRODUCTS)
+    return bool(objective.features <= DENSE and numbers <= MATRICES and numbers * len(objective.target) <= PRODUCTS)
 
 
 class _Watch:
@@ -112,12 +124,14 @@ class _Watch:
     def __init__(self, objective: Objective, round_: Round | Scaled, tol: float) -> None:
         self.objective, self.round, self.tol = objective, round_, tol
         self.at: Array | None = None
-        self.largest = np.inf
+        self.largest, self.gain = np.inf, np.inf
 
     def __call__(self, u: Array) -> tuple[float, Array]:
         value, gradient = self.objective.value_and_gradient(self.round.table(u))
-        self.at, self.largest = u.copy(), float(np.abs(gradient).max(initial=0.0))
-        return value, self.round.gradient(gradient)
+        g = self.round.gradient(gradient)
+        # Where the problem is round a step of -g gains |g|^2 / 2: less than float64 or float32 tells is nothing.
+        self.at, self.largest, self.gain = u.copy(), _most(gradient), 0.5 * float(g @ g) / max(abs(value), 1e-300)
+        return value, g
 
     def stop(self, intermediate_result: Any) -> None:
         if self.at is None or not np.array_equal(self.at, intermediate_result.x):
@@ -128,11 +142,11 @@ class _Watch:
 
 def lbfgs(objective: Objective, start: Array, *, tol: float, steps: int) -> Found:
     """Minimise without an l1 penalty, by L-BFGS; now and then in coordinates that are made for where it has come to."""
-    round_: Round | Scaled = Scaled(objective) if objective.features > DENSE else Round(objective)
+    round_ = first_round(objective)
     table, taken, patience = start, 0, FIRST
     while True:
         watch = _Watch(objective, round_, tol)
-        again = objective.features <= DENSE and is_affordable(objective)
+        again = is_affordable(objective)
         now = min(steps - taken, patience) if again else steps - taken
         options = {"maxiter": now, "maxfun": 50 * now, "maxls": 50, "maxcor": MEMORY, "gtol": 0.0, "ftol": 0.0}
         found = minimize(watch, round_.point(table), jac=True, method="L-BFGS-B", callback=watch.stop, options=options)
@@ -140,7 +154,8 @@ def lbfgs(objective: Objective, start: Array, *, tol: float, steps: int) -> Foun
         watch(found.x)
         table, taken, patience = round_.table(found.x), taken + found.nit, 2 * patience
         if watch.largest <= tol or taken >= steps or stuck or not again:
-            return Found(table, float(found.fun), taken, watch.largest <= tol or taken < steps)
+            enough = watch.largest <= tol or watch.gain <= LOST * np.finfo(objective.X.dtype).eps
+            return Found(table, float(found.fun), taken, watch.largest, enough)
         round_ = Round(objective, table)
 
 
@@ -149,9 +164,9 @@ def newton(objective: Objective, start: Array, *, tol: float, steps: int) -> Fou
     table, first = start, 0.0
     value, gradient = objective.value_and_gradient(table)
     for taken in range(steps):
-        if np.abs(gradient).max(initial=0.0) <= tol:
-            return Found(table, value, taken, True)
-        round_ = Round(objective, table) if is_affordable(objective) else Round(objective)
+        if _most(gradient) <= tol:
+            return Found(table, value, taken, _most(gradient), True)
+        round_ = Round(objective, table) if is_affordable(objective) else first_round(objective)
         hessian, g = objective.hessian_at(table), round_.gradient(gradient)
         size = float(np.linalg.norm(g))
         first = first or size
@@ -165,15 +180,14 @@ def newton(objective: Objective, start: Array, *, tol: float, steps: int) -> Fou
             length /= 2
             found, its_gradient = objective.value_and_gradient(table + length * change)
         if -length * slope <= ROUNDING * abs(value):  # no lower number that float64 could tell from this one
-            return Found(table, value, taken, True)
+            return Found(table, value, taken, _most(gradient), True)
         table, value, gradient = table + length * change, found, its_gradient
-    return Found(table, value, steps, bool(np.abs(gradient).max(initial=0.0) <= tol))
+    return Found(table, value, steps, _most(gradient), _most(gradient) <= tol)
 
 
 def lasso(objective: Objective, start: Array, *, l1: float, tol: float, steps: int) -> Found:
     """Minimise with l1 |W|_1: W = P - N, both at least 0, by L-BFGS-B, in units of the features."""
     shape, size, r = objective.shape, start[:, :-1].size, Scaled(objective).r[:-1]
-    largest = np.inf
 
     def table_of(x: Array) -> Array:
         parts = x[: 2 * size].reshape(2, shape[0], -1)
@@ -186,9 +200,7 @@ def lasso(objective: Objective, start: Array, *, l1: float, tol: float, steps: i
         return value + l1 * weights, np.concatenate([sides.reshape(-1), gradient[:, -1]])
 
     def stop(intermediate_result: Any) -> None:
-        nonlocal largest
-        largest = slack(objective, table_of(intermediate_result.x), l1)
-        if largest <= tol:
+        if subgradient(objective, table_of(intermediate_result.x), l1, r)[0] <= tol:
             raise StopIteration
 
     w = start[:, :-1] * r
@@ -196,12 +208,17 @@ def lasso(objective: Objective, start: Array, *, l1: float, tol: float, steps: i
     bounds = [(0.0, None)] * (2 * size) + [(None, None)] * shape[0]
     options = {"maxiter": steps, "maxfun": 50 * steps, "maxls": 50, "maxcor": MEMORY, "gtol": 0.0, "ftol": 0.0}
     found = minimize(value_and_gradient, x, jac=True, method="L-BFGS-B", bounds=bounds, callback=stop, options=options)
-    return Found(table_of(found.x), float(found.fun), found.nit, largest <= tol or found.nit < steps)
+    table = table_of(found.x)
+    slack, gain = subgradient(objective, table, l1, r)
+    value = objective.value_and_gradient(table)[0] + l1 * float(np.abs(table[:, :-1]).sum())
+    enough = slack <= tol or gain <= LOST * np.finfo(objective.X.dtype).eps * abs(value)
+    return Found(table, value, found.nit, slack, enough)
 
 
-def slack(objective: Objective, table: Array, l1: float) -> float:
-    """The largest number of the smallest subgradient."""
+def subgradient(objective: Objective, table: Array, l1: float, r: Array) -> tuple[float, float]:
+    """The largest number of the smallest subgradient, and what a step against it gains, features divided by r."""
     _, gradient = objective.value_and_gradient(table)
     w, dw = table[:, :-1], gradient[:, :-1]
     inner = np.where(w == 0, np.maximum(np.abs(dw) - l1, 0), np.abs(dw + l1 * np.sign(w)))
-    return float(max(inner.max(initial=0.0), np.abs(gradient[:, -1]).max(initial=0.0)))
+    gain = 0.5 * float(np.square(inner / r).sum() + np.square(gradient[:, -1]).sum())
+    return max(_most(inner), _most(gradient[:, -1])), gain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Self
 
 import numpy as np
@@ -19,7 +20,7 @@ from sklearn.utils.validation import (
     indexable,
 )
 
-from softargmax.classify.base import Array, ScoreClassifier, label
+from softargmax.classify.base import Array, ScoreClassifier, indices_of, label
 from softargmax.classify.newton import fit_temperature
 from softargmax.classify.regression import SoftmaxRegression
 from softargmax.core.targets import one_of
@@ -55,7 +56,7 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
     estimator_ : estimator
         The classifier.
     temperature_ : float
-        T; with "vector" 1.
+        T, which "vector" begins with.
     weight_, bias_ : ndarray
         w and b, shape (K,); 1 / T and 0 where there is one temperature.
 
@@ -130,15 +131,12 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
             self.estimator_, z = estimator, _scores_of(estimator, X)
         else:
             z = self._unseen_scores(estimator, X, y, weight)
-            options = (
-                {} if weight is None or not has_fit_parameter(estimator, "sample_weight") else {"sample_weight": weight}
-            )
-            self.estimator_ = clone(estimator).fit(X, y, **options)
+            self.estimator_ = clone(estimator).fit(X, y, **_fit_options(estimator, weight))
         self.classes_ = self.estimator_.classes_
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
-        self._calibrate(z, _indices(y, self.classes_), weight, method)
+        self._calibrate(z, indices_of(y, self.classes_), weight, method)
         return self
 
     def _unseen_scores(self, estimator: Any, X: Any, y: Array, weight: Array | None) -> Array:
@@ -153,29 +151,32 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
                     f"y: one row of class {label(classes[counts.argmin()])}; there may be two or more of each"
                 )
             cv = min(FOLDS, int(counts.min()))
-        options = (
-            None if weight is None or not has_fit_parameter(estimator, "sample_weight") else {"sample_weight": weight}
-        )
+        options = _fit_options(estimator, weight)
         found = cross_val_predict(clone(estimator), X, y, cv=cv, method=_response(estimator), params=options)
         return _as_scores(found, _response(estimator))
 
     def _calibrate(self, z: Array, target: Array, weight: Array | None, method: str) -> None:
         classes = z.shape[1]
-        self.temperature_, self.bias_ = 1.0, np.zeros(classes)
-        if method == "vector":
-            self.weight_, self.bias_ = _fit_vector(z, target, weight)
-            return
+        if classes != len(self.classes_):
+            raise ValueError(
+                f"estimator: {classes} scores a row; it may be one for each of {len(self.classes_)} classes"
+            )
         temperature = float(fit_temperature(z, target, weight=weight))
-        if _loss(z / temperature, target, weight) <= _loss(z, target, weight):  # else a rounding stands between them
-            self.temperature_ = temperature
-        self.weight_ = np.full(classes, 1.0 / self.temperature_)
+        if not np.isfinite(temperature):
+            raise ValueError("estimator: its scores are NaN, or no row counts; they may be numbers")
+        if _loss(z / temperature, target, weight) > _loss(z, target, weight):  # a rounding stands between them
+            temperature = 1.0
+        self.temperature_ = temperature
+        self.weight_, self.bias_ = np.full(classes, 1.0 / temperature), np.zeros(classes)
+        if method == "vector":
+            self.weight_, self.bias_ = _fit_vector(z, target, weight, temperature)
 
     def _seen(self, X: Any) -> Any:
         check_is_fitted(self)
         return X
 
     def _scores(self, X: Any) -> Array:
-        return _scores_of(self.estimator_, X) * self.weight_ + self.bias_
+        return np.asarray(_scores_of(self.estimator_, X) * self.weight_ + self.bias_)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -183,6 +184,17 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
             SoftmaxRegression() if self.estimator is None else self.estimator
         ).input_tags.sparse
         return tags
+
+
+def _fit_options(estimator: Any, weight: Array | None) -> dict[str, Any]:
+    """The weights, where the classifier takes any."""
+    if weight is None:
+        return {}
+    if has_fit_parameter(estimator, "sample_weight"):
+        return {"sample_weight": weight}
+    name = type(estimator).__name__
+    warnings.warn(f"sample_weight: {name} takes none; they count for the temperature alone", UserWarning, stacklevel=3)
+    return {}
 
 
 def _response(estimator: Any) -> str:
@@ -207,23 +219,15 @@ def _as_scores(found: Any, response: str) -> Array:
     return z if z.ndim == 2 else np.stack([np.zeros_like(z), z], axis=1)
 
 
-def _indices(y: Array, classes: Array) -> Array:
-    """Labels as indices of classes, which are in order."""
-    found = np.searchsorted(classes, y).clip(max=len(classes) - 1)
-    unknown = classes[found] != y
-    if unknown.any():
-        raise ValueError(f"y: {label(y[unknown][0])} is no class of the estimator; it may be one of {classes}")
-    return found
-
-
 def _loss(z: Array, target: Array, weight: Array | None) -> float:
     return float(np.average(cross_entropy(z, target, reduction="none"), weights=weight))
 
 
-def _fit_vector(z: Array, target: Array, weight: Array | None) -> tuple[Array, Array]:
-    """The w and b that minimise the log-loss of w z + b."""
+def _fit_vector(z: Array, target: Array, weight: Array | None, temperature: float) -> tuple[Array, Array]:
+    """The w and b that minimise the log-loss of w z + b, from one temperature on."""
     counts = np.ones(len(z)) if weight is None else weight
     counts = counts[:, None] / counts.sum()
+    z = z / temperature  # about 1: no score is so large that a step of w means a different thing for each class
 
     def value_and_gradient(x: Array) -> tuple[float, Array]:
         w, b = x.reshape(2, -1)
@@ -232,8 +236,6 @@ def _fit_vector(z: Array, target: Array, weight: Array | None) -> tuple[Array, A
         return float(rows @ counts[:, 0]), np.concatenate([(dz * z).sum(axis=0), dz.sum(axis=0)])
 
     start = np.concatenate([np.ones(z.shape[1]), np.zeros(z.shape[1])])
-    found = minimize(
-        value_and_gradient, start, jac=True, method="L-BFGS-B", options={"maxiter": 1000, "gtol": 1e-8, "ftol": 0.0}
-    )
-    w, b = found.x.reshape(2, -1)
-    return w, b
+    options = {"maxiter": 10_000, "maxfun": 100_000, "gtol": 1e-9, "ftol": 0.0, "maxcor": 20}
+    w, b = minimize(value_and_gradient, start, jac=True, method="L-BFGS-B", options=options).x.reshape(2, -1)
+    return w / temperature, b

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -21,9 +20,10 @@ Target = Annotated[str, typer.Option("--target", "-t", help="The column of class
 Name = Annotated[str, typer.Option("--model", "-m", help=f"{', '.join(models.MODELS)}.")]
 Output = Annotated[str | None, typer.Option("--output", "-o", help="Where the model is kept.")]
 Drop = Annotated[list[str] | None, typer.Option("--drop", help="A column to leave out (may be repeated).")]
-Strength = Annotated[float, typer.Option("--C", help="softmax: what losses count beside the penalty.")]
+Strength = Annotated[float | None, typer.Option("--C", help="softmax: what losses count beside the penalty (1).")]
 Ratio = Annotated[
-    float, typer.Option("--l1-ratio", min=0, max=1, help="softmax: how much of the penalty is on absolute values.")
+    float | None,
+    typer.Option("--l1-ratio", min=0, max=1, help="softmax: how much of the penalty is on absolute values."),
 ]
 Calibrate = Annotated[bool, typer.Option("--calibrate", help="Find a temperature on rows that were not learned from.")]
 Folds = Annotated[int, typer.Option("--folds", min=2, help="Parts of the cross-validation.")]
@@ -38,8 +38,8 @@ def command(  # noqa: PLR0913 one for each option
     model: Name = "softmax",
     output: Output = None,
     drop: Drop = None,
-    C: Strength = 1.0,
-    l1_ratio: Ratio = 0.0,
+    C: Strength = None,
+    l1_ratio: Ratio = None,
     calibrate: Calibrate = False,
     folds: Folds = 5,
     seed: Seed = 0,
@@ -48,17 +48,19 @@ def command(  # noqa: PLR0913 one for each option
     """Learn to tell the classes in one column of a CSV file from its other columns."""
     if model not in models.MODELS:
         raise WrongUseError(f"--model {model}: it may be {', '.join(models.MODELS)}")
-    if not C > 0:
+    if C is not None and not C > 0:
         raise WrongUseError(f"--C {C:g}: it may be above 0; inf: no penalty")
-    if output is not None and not Path(output).resolve().parent.is_dir():
-        raise WrongUseError(f"--output {output}: there is no such folder")
+    if model != "softmax" and (C is not None or l1_ratio is not None):
+        raise WrongUseError(f"--C, --l1-ratio: {model} has no penalty; they may be given with --model softmax")
     columns.ready()
-    table, name = columns.read(source), columns.named(source)
-    y = classes_of(table, target, name, folds)
-    chosen = columns.learned(table, name, target, drop or [])
-    X = chosen.matrix(table, name)
-    estimator = models.estimator_of(model, strength=C, l1_ratio=l1_ratio, calibrate=calibrate)
-    with refused_as(FailedRunError, f"{name}: "):
+    models.check_output(output, source)
+    given = columns.Source(source)
+    chosen, table = columns.learned(given, target, drop or [])
+    y = classes_of(table, target, given.name, folds)
+    X = chosen.matrix(table, given.name)
+    options: dict[str, Any] = {"C": 1.0 if C is None else C, "l1_ratio": l1_ratio or 0.0}
+    estimator = models.estimator_of(model, options, calibrate=calibrate)
+    with refused_as(FailedRunError, f"{given.name}: "):
         report = validated(estimator, X, y, folds, seed)
         estimator.fit(X, y)
     if output is not None:
@@ -75,16 +77,9 @@ def command(  # noqa: PLR0913 one for each option
 
 def classes_of(table: Any, target: str, source: str, folds: int) -> NDArray[Any]:
     """Give the column of classes as words, some of each."""
-    if target not in table.column_names:
-        raise FailedRunError(f"{source}: there is no column {target!r}{columns.near(target, table.column_names)}")
-    column = columns.filled(table, target, source)
-    if columns.is_number(column.type):
-        values = column.cast("float64").to_numpy()
-        if (values != np.rint(values)).any():
-            raise FailedRunError(
-                f"{source}: column {target!r} holds numbers with fractions; classes are words or integers"
-            )
     y = columns.words_of(table, target, source).astype(str)
+    if all(map(columns.as_number, y)) and any(float(word) % 1 for word in y):
+        raise FailedRunError(f"{source}: column {target!r} holds numbers with fractions; classes are words or integers")
     classes, counts = np.unique(y, return_counts=True)
     if len(classes) < 2:
         raise FailedRunError(
@@ -95,6 +90,8 @@ def classes_of(table: Any, target: str, source: str, folds: int) -> NDArray[Any]
         raise FailedRunError(
             f"{source}: column {target!r}: class {rare!r} has {few} of {len(y)} rows; it may have --folds, {folds}"
         )
+    if target in models.heads(classes):
+        raise FailedRunError(f"{source}: column {target!r} has the name of a class's probability; it may have another")
     return y
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softargmax import stream
-from softargmax.cli import info
+from softargmax.cli import info, values
 from softargmax.cli.classify.columns import Columns
-from softargmax.cli.errors import FailedRunError
+from softargmax.cli.errors import FailedRunError, WrongUseError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,7 +44,22 @@ class Model:
         return found
 
 
-def estimator_of(name: str, *, strength: float, l1_ratio: float, calibrate: bool) -> Any:
+def heads(classes: Any) -> list[str]:
+    """Give the names of the columns of probabilities."""
+    return [f"p_{name}" for name in classes]
+
+
+def check_output(output: str | None, *sources: str) -> None:
+    """Refuse, before any work, a file that cannot be written, or that is read."""
+    if output is None:
+        return
+    if not Path(output).resolve().parent.is_dir():
+        raise WrongUseError(f"--output {output}: there is no such folder")
+    for source in sources:
+        values.check_target(output, source)
+
+
+def estimator_of(name: str, options: dict[str, Any], *, calibrate: bool) -> Any:
     """Make the estimator that a name stands for; features have mean 0 and variance 1 before it."""
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -52,7 +67,7 @@ def estimator_of(name: str, *, strength: float, l1_ratio: float, calibrate: bool
     from softargmax import classify
 
     made = {
-        "softmax": classify.SoftmaxRegression(strength, l1_ratio=l1_ratio, tol=1e-6, max_iter=1000),
+        "softmax": classify.SoftmaxRegression(**options, tol=1e-6, max_iter=1000),
         "lda": classify.LinearDiscriminant(),
         "qda": classify.QuadraticDiscriminant(shrinkage="auto"),
         "nb": classify.GaussianNaiveBayes(),
@@ -93,8 +108,25 @@ def load(path: str) -> Model:
         told = loads(data, trusted=TRUSTED)
     except UntrustedTypesFoundException as error:
         raise FailedRunError(f"{path} is no model of `softargmax fit`: {error}") from error
-    except (KeyError, ValueError, TypeError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise FailedRunError(f"{path} is damaged: {error}") from error
+    except Exception as error:  # skops has no end of them, for bytes that it cannot make sense of
+        raise FailedRunError(f"{path} is damaged: {str(error)[:200]}") from error
     if not isinstance(told, dict) or told.get("format") != FORMAT:
         raise FailedRunError(f"{path} is no model of `softargmax fit`, or one of another version")
+    if not is_sound(**{name: told.get(name) for name in ("target", "numbers", "categories", "estimator")}):
+        raise FailedRunError(f"{path} is damaged: its parts do not fit each other")
     return Model(told["target"], Columns(told["numbers"], told["categories"]), told["estimator"])
+
+
+def is_sound(target: Any, numbers: Any, categories: Any, estimator: Any) -> bool:
+    """Tell whether what was read is what `fit` makes, and nothing else."""
+    if not (isinstance(target, str) and isinstance(numbers, list) and isinstance(categories, dict)):
+        return False
+    if not all(isinstance(known, list) for known in categories.values()):
+        return False
+    if type(estimator).__name__ == "TemperatureScaling":
+        estimator = getattr(estimator, "estimator_", None)
+    steps = [type(step).__name__ for _, step in getattr(estimator, "steps", [])]
+    made = {name.rpartition(".")[2] for name in TRUSTED}
+    if len(steps) != 2 or steps[0] != "StandardScaler" or steps[1] not in made:
+        return False
+    return bool(getattr(estimator, "n_features_in_", None) == Columns(numbers, categories).width)

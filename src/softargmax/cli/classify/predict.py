@@ -13,7 +13,7 @@ from rich.markup import escape
 from softargmax import stream
 from softargmax.cli import show
 from softargmax.cli.classify import columns, models
-from softargmax.cli.errors import FailedRunError, WrongUseError
+from softargmax.cli.errors import FailedRunError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,21 +25,23 @@ Output = Annotated[str | None, typer.Option("--output", "-o", help="Write to thi
 
 def command(model: File, source: Source, output: Output = None) -> None:
     """Tell the classes of the rows of a CSV file, and their probabilities."""
-    if output is not None and output in (model, source):
-        raise WrongUseError(f"--output {output}: it would replace what is read")
     columns.ready()
+    models.check_output(output, source, model)
     kept = models.load(model)
-    table, name = columns.read(source), columns.named(source)
-    p = kept.estimator.predict_proba(kept.columns.matrix(table, name))
+    given = columns.Source(source)
+    table = kept.columns.read(given, kept.target)
+    p = kept.estimator.predict_proba(kept.columns.matrix(table, given.name))
+    if not np.isfinite(p).all():
+        raise FailedRunError(f"{model} is damaged: its probabilities are no numbers")
     data = written(kept, p)
     if output is None:
         sys.stdout.flush()
         sys.stdout.buffer.write(data) if hasattr(sys.stdout, "buffer") else print(data.decode(), end="")
         return
+    told = f"{len(p):,} rows: {escape(output)}[dim]{judged(kept, table, given.name, p)}[/]"
     with stream.whole_file(output) as file:
         file.write(data)
-    told = f"{len(p):,} rows: {escape(output)}"
-    show.console().print(f"{told}[dim]{judged(kept, table, name, p)}[/]")
+    show.console().print(told)
 
 
 def written(kept: models.Model, p: NDArray[Any]) -> bytes:
@@ -48,7 +50,7 @@ def written(kept: models.Model, p: NDArray[Any]) -> bytes:
     from pyarrow import csv
 
     told: dict[str, Any] = {kept.target: kept.classes[p.argmax(axis=1)].astype(str)}
-    told |= {f"p_{name}": p[:, k] for k, name in enumerate(kept.classes)}
+    told |= dict(zip(models.heads(kept.classes), p.T, strict=True))
     sink = io.BytesIO()
     csv.write_csv(pa.table(told), sink)
     return sink.getvalue()
