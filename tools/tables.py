@@ -1,10 +1,10 @@
-"""Put the committed measurements into README.md and docs/{speed,sparse,output}.md: no figure there is typed by hand.
+"""Put the committed measurements into README.md and docs/{speed,sparse,output,words}.md: no figure there is typed.
 
     python tools/tables.py            write
     python tools/tables.py --check    exit with 1 if a page and its measurements differ
 
-Reads bench/results/accuracy.json (`make accuracy`), sparse_accuracy.json, output_bias.json, and every other file there
-that holds the results of a bench. In README.md, docs/sparse.md and docs/output.md a table stands between
+Reads bench/results/accuracy.json (`make accuracy`), sparse_accuracy.json, output_bias.json, words.json, and every
+other file there that holds the results of a bench. In these pages but docs/speed.md a table stands between
 `<!-- table: NAME -->` and `<!-- end table -->`.
 """
 
@@ -105,6 +105,22 @@ def output_bias() -> str:
     return f"{table(['draws', *draws], rows)}\n\n{measured_on(record)}"
 
 
+def words() -> str:
+    """Give what `softargmax train-words --layer all` found, and when a layer was as good as the full one at its end."""
+    record = load(RESULTS / "words.json")
+    if record is None:
+        return NOT_YET
+    rows, end = [], next(layer["perplexity"] for layer in record["layers"] if layer["layer"] == "full")
+    for layer in record["layers"]:
+        there = [point["seconds"] for point in layer["curve"] if (point["perplexity"] or end + 1) <= end]
+        per = f"{layer['steps_per_second']:.1f}", f"{layer['seconds_per_epoch']:,.0f}", f"{layer['peak'] / 2**20:,.0f}"
+        good = "" if layer["perplexity"] is None else f"{layer['perplexity']:.4g}"
+        rows.append([layer["layer"], f"{layer['steps']:,}", *per, good, f"{min(there):.0f}" if there else ""])
+    head = ["layer", "steps", "steps/s", "s/epoch", "peak, MiB", "perplexity", "seconds to the full layer's last"]
+    told = f"seed {record['settings']['seed']}, {record['layers'][0]['held_out_tokens']:,} held-out tokens"
+    return f"{table(head, rows)}\n\n{measured_on(record)} `{record['command']}`, {told}."
+
+
 # --- speed -----------------------------------------------------------------------------------------------------------
 
 
@@ -165,6 +181,23 @@ def extra_words(record: dict[str, Any]) -> str:
     return f"\n\n{table(head, rows)}" if rows else ""
 
 
+def extra_fits(record: dict[str, Any]) -> str:
+    """Say what each side's fit has reached, and the memory it took, where a bench has measured that."""
+    rows = [
+        [
+            f"{case}, {side}",
+            f"{fit['objective']:.8g}",
+            f"{fit['derivative']:.1e}",
+            str(fit["steps"]),
+            f"{fit['memory_mib']:,.0f}",
+        ]
+        for case, sides in record.get("reached", {}).items()
+        for side, fit in sides.items()
+    ]
+    head = ["fits", "objective", "largest derivative", "steps", "memory beyond the data, MiB"]
+    return f"\n\n{table(head, rows)}" if rows else ""
+
+
 def timings(record: dict[str, Any], *, limits: bool) -> str:
     """Return one table of medians and ratios."""
     rows = []
@@ -216,7 +249,7 @@ def speed_page() -> str:
     """Return docs/speed.md."""
     parts = [SPEED]
     for name, record in benches():
-        tables = timings(record, limits=True) + extra_memory(record) + extra_words(record)
+        tables = timings(record, limits=True) + extra_memory(record) + extra_words(record) + extra_fits(record)
         parts.append(f"## {name.replace('_', ' ')}\n\n{tables}\n\n{measured_on(record)}\n")
     if len(parts) == 1:
         parts.append(NOT_YET + "\n")
@@ -240,13 +273,16 @@ def pages() -> dict[Path, str]:
     """Return the pages as they should be."""
     readme = ROOT / "README.md"
     text = insert(readme.read_text(encoding="utf-8"), "accuracy", accuracy())
-    sparse, output = ROOT / "docs" / "sparse.md", ROOT / "docs" / "output.md"
-    return {
-        readme: insert(text, "speed", speed()),
-        ROOT / "docs" / "speed.md": speed_page(),
-        sparse: insert(sparse.read_text(encoding="utf-8"), "sparse accuracy", sparse_accuracy()),
-        output: insert(output.read_text(encoding="utf-8"), "output bias", output_bias()),
+    made = {readme: insert(text, "speed", speed()), ROOT / "docs" / "speed.md": speed_page()}
+    filled = {
+        "sparse": ("sparse accuracy", sparse_accuracy),
+        "output": ("output bias", output_bias),
+        "words": ("words", words),
     }
+    for page, (name, fill) in filled.items():
+        path = ROOT / "docs" / f"{page}.md"
+        made[path] = insert(path.read_text(encoding="utf-8"), name, fill())
+    return made
 
 
 def main() -> int:

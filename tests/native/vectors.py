@@ -187,30 +187,33 @@ def true_coins(p: Problem, x: Array | None = None) -> tuple[Array, Array, Array]
 
 
 def true_descent(t: Text, rate: float, last: float, batch: int) -> tuple[Array, Array, float]:
-    """Rows' vectors follow the tables as they are before the batch; nodes follow row by row, ROOM pairs at a time."""
+    """Nodes follow row by row, ROOM pairs at a time, and rows' vectors, by what nodes are then, after the batch."""
     v, w, total, n = t.vectors.astype(np.float64), t.weight.astype(np.float64), 0.0, len(t.inputs)
     for first in range(0, n, batch):
-        step, before, change = rate + (last - rate) * first / n, w.copy(), np.zeros_like(v)
+        step, change = rate + (last - rate) * first / n, np.zeros_like(v)
         for row in range(first, min(n, first + batch)):
-            h, pairs = v[t.inputs[row]].copy(), []
-            for target in range(t.starts[row], t.starts[row + 1]):
-                y = t.target[target]
-                if t.paths is None:
-                    samples = len(t.negatives) // len(t.target)
-                    noise = t.negatives[target * samples : (target + 1) * samples]
-                    pairs += [(y, 1), *((k, -1 if k != y else 0) for k in noise)]
-                else:
-                    offsets, nodes, signs = t.paths
-                    pairs += list(
-                        zip(nodes[offsets[y] : offsets[y + 1]], signs[offsets[y] : offsets[y + 1]], strict=True)
-                    )
-            for k, s in pairs:
-                x = s * (before[k] @ h)
-                total -= log_sigma(x) if s else 0.0
-                change[t.inputs[row]] += step * s * np.exp(log_sigma(-x)) * before[k]
+            h, pairs = v[t.inputs[row]], pairs_of(t, row)
             for at in range(0, len(pairs), ROOM):
-                together, now = pairs[at : at + ROOM], w.copy()
-                for k, s in together:
-                    w[k] += step * s * np.exp(log_sigma(-s * (now[k] @ h))) * h
+                together = pairs[at : at + ROOM]
+                for (k, s), x in zip(together, [s * (w[k] @ h) for k, s in together], strict=True):
+                    total -= log_sigma(x) if s else 0.0
+                    slope = step * s * np.exp(log_sigma(-x))
+                    change[t.inputs[row]] += slope * w[k]
+                    w[k] += slope * h
         v += change
     return v, w, total
+
+
+def pairs_of(t: Text, row: int) -> list[tuple[int, int]]:
+    """The nodes that a row meets, and the signs there."""
+    pairs: list[tuple[int, int]] = []
+    for target in range(t.starts[row], t.starts[row + 1]):
+        y = t.target[target]
+        if t.paths is None:
+            samples = len(t.negatives) // len(t.target)
+            noise = t.negatives[target * samples : (target + 1) * samples]
+            pairs += [(y, 1), *((k, -1 if k != y else 0) for k in noise)]
+        else:
+            offsets, nodes, signs = t.paths
+            pairs += list(zip(nodes[offsets[y] : offsets[y + 1]], signs[offsets[y] : offsets[y + 1]], strict=True))
+    return pairs

@@ -23,7 +23,7 @@ ROWS = 8
 """Rows for each feature that are enough to know correlations."""
 MATRICES, PRODUCTS = 1 << 24, 1 << 34
 """Numbers in one matrix for every class, and multiplications to make them, that are not too many."""
-MEMORY = 20
+MEMORY = 10
 """Steps that L-BFGS remembers."""
 LOST = 64.0
 """Roundings of the objective that are lost among the sums."""

@@ -2,6 +2,8 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
 
+#include <numeric>
+
 #include "core/native/arguments.hpp"
 #include "output/jobs.hpp"
 #include "output/sort.hpp"
@@ -201,8 +203,12 @@ double descend(nb::handle vectors_, nb::handle weight_, const Index& inputs, con
     job.target = target.data();
     job.rate = rate;
     job.last_rate = last_rate;
-    const std::int64_t each = job.rows ? job.targets * (job.offsets ? 1 : 1 + job.samples) / job.rows : 0;
-    job.threads = threads_for(std::min(batch, job.rows) * each * job.width);
+    std::int64_t pairs = job.targets * (1 + job.samples);
+    if (job.offsets) {
+        const auto length = [&](std::int64_t y) { return job.offsets[y + 1] - job.offsets[y]; };
+        pairs = std::transform_reduce(job.target, job.target + job.targets, std::int64_t{0}, std::plus<>(), length);
+    }
+    job.threads = job.rows ? threads_for(std::min(batch, job.rows) * (pairs / job.rows) * job.width) : 1;
     const nb::gil_scoped_release release;
     chosen_isa().run_steps(job);
     return job.loss;

@@ -22,11 +22,10 @@ template <class V> SOFTARGMAX_INLINE Coin<V> coin(V x) {
     return {max(zero - x, zero) + log + strange, (keep(unless(all, negative), e) + keep(negative, one)) / u + strange};
 }
 
-// x (n scores) becomes minus their slopes times `factor`, of signs s; returns the sum of the losses.
-template <class T, class Sign>
-SOFTARGMAX_INLINE double toss(T* x, std::int64_t n, T factor, const Sign& sign) {
+// x (n scores) becomes minus their slopes times `factor`, of signs s; lost(j, loss) for every one whose sign is not 0.
+template <class T, class Sign, class Lost>
+SOFTARGMAX_INLINE void toss(T* x, std::int64_t n, T factor, const Sign& sign, const Lost& lost) {
     using V = Pack<T>;
-    double total = 0;
     for (std::int64_t i = 0; i < n; i += V::kLanes) {
         const std::int64_t count = std::min<std::int64_t>(V::kLanes, n - i);
         T y[V::kLanes] = {}, loss[V::kLanes], slope[V::kLanes];
@@ -37,10 +36,9 @@ SOFTARGMAX_INLINE double toss(T* x, std::int64_t n, T factor, const Sign& sign) 
         for (std::int64_t j = 0; j < count; ++j) {
             const int s = sign(i + j);
             x[i + j] = s == 0 ? T{0} : (s < 0 ? -slope[j] : slope[j]) * factor;
-            if (s != 0) total += static_cast<double>(loss[j]);
+            if (s != 0) lost(i + j, static_cast<double>(loss[j]));
         }
     }
-    return total;
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME

@@ -84,7 +84,9 @@ template <class T, class S> void coins(const CoinsJob& job, const S* weight) {
             if (shift) x[j] += shift[p];
         }
         const auto sign = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return job.signs[begin + j]; };
-        loss[r] = static_cast<T>(toss(x, count, T{-1}, sign));
+        double total = 0;
+        toss(x, count, T{-1}, sign, [&](std::int64_t, double lost) SOFTARGMAX_LAMBDA { total += lost; });
+        loss[r] = static_cast<T>(total);
         if (!dh) return;
         const auto node = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return nodes.at(job.nodes[begin + j]); };
         const auto slope = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return x[j]; };

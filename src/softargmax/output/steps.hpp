@@ -1,12 +1,13 @@
 // Descent on the vectors of words, in small batches of rows, in place.
 //
-// A batch has two halves. In the first, rows are dealt out: the losses of each and the change of its own vector, from
-// tables that nobody writes. In the second, the vectors of both tables are dealt out, each to one thread. To a node
-// come the batch's rows one after the other, up to kTogether pairs of a row at a time, and what they ask for is taken
-// from the node as it is then: where all asked at once for what the node was before the batch, they would push the
-// nodes near a tree's root beyond all bounds. A row's own vector has its change last.
+// Nodes belong to kOwners owners, and threads run these. To a node come the batch's rows one after the other, up to
+// kTogether pairs of a row at a time: scores, and with these the changes of both, are of the node as it is then. (Where
+// all rows asked at once for what the node was before the batch, they would push the nodes near a tree's root beyond
+// all bounds.) A row's own vector is what it was before the batch, until all of its nodes are done; then it has its
+// change, the owners' one after the other.
 //
-// So the bits depend neither on the number of threads nor on who was quicker.
+// So the bits depend neither on the number of threads nor on who was quicker, and a node stays in one core's cache:
+// with rows dealt out to threads in place of nodes, two were no quicker than one.
 #pragma once
 
 #include <atomic>
@@ -20,110 +21,158 @@
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
 constexpr std::int64_t kTogether = 64;
-// Parts of a batch's first half for each thread; how often one looks whether others are ready before it lets them run.
-constexpr std::int64_t kParts = 2;
+constexpr int kOwners = 8;
+// How often a thread looks whether the others are ready before it lets them run.
 constexpr int kSpins = 1000;
+// Packs of a vector that are met at a time, in registers: as many again hold their change.
+constexpr int kMet = kRegisterBytes == 64 ? 8 : 2;
+
+inline int owner_of(std::int64_t i) { return static_cast<int>(static_cast<std::uint32_t>(i) * 0x9E3779B1u >> 29); }
+static_assert(kOwners == 1 << (32 - 29));
+
+// change += f_j w_j, and then w_j += f_j h, for every j below `count`, over n numbers of `Packs` packs from `at` on.
+template <int Packs, class T>
+SOFTARGMAX_INLINE void meet_packs(T* const* nodes, const T* factors, std::int64_t count, const T* h, T* change,
+                                  std::int64_t at, std::int64_t n) {
+    using V = Pack<T>;
+    constexpr int L = V::kLanes, last = Packs - 1;
+    const std::int64_t rest = n - last * L;
+    V own[Packs], sum[Packs];
+#pragma GCC unroll 8
+    for (int c = 0; c < last; ++c) {
+        own[c] = V::load(h + at + c * L);
+        sum[c] = V::load(change + at + c * L);
+    }
+    own[last] = V::load_part(h + at + last * L, rest, 0);
+    sum[last] = V::load_part(change + at + last * L, rest, 0);
+    for (std::int64_t j = 0; j < count; ++j) {
+        T* const w = nodes[j] + at;
+        const V factor = V::all(factors[j]);
+#pragma GCC unroll 8
+        for (int c = 0; c < last; ++c) {
+            const V x = V::load(w + c * L);
+            sum[c] = fma(factor, x, sum[c]);
+            fma(factor, own[c], x).store(w + c * L);
+        }
+        const V x = V::load_part(w + last * L, rest, 0);
+        sum[last] = fma(factor, x, sum[last]);
+        fma(factor, own[last], x).store_part(w + last * L, rest);
+    }
+#pragma GCC unroll 8
+    for (int c = 0; c < last; ++c) sum[c].store(change + at + c * L);
+    sum[last].store_part(change + at + last * L, rest);
+}
+template <int Packs = kMet, class T>
+SOFTARGMAX_INLINE void meet_last(T* const* nodes, const T* factors, std::int64_t count, const T* h, T* change,
+                                 std::int64_t at, std::int64_t n) {
+    if constexpr (Packs > 1)
+        if (n <= (Packs - 1) * Pack<T>::kLanes) return meet_last<Packs - 1>(nodes, factors, count, h, change, at, n);
+    meet_packs<Packs>(nodes, factors, count, h, change, at, n);
+}
+template <class T>
+void meet(T* const* nodes, const T* factors, std::int64_t count, const T* h, T* change, std::int64_t n) {
+    constexpr std::int64_t step = kMet * Pack<T>::kLanes;
+    std::int64_t i = 0;
+    for (; i + step < n; i += step) meet_packs<kMet>(nodes, factors, count, h, change, i, step);
+    meet_last(nodes, factors, count, h, change, i, n - i);
+}
 
 template <class T> class Steps {
-    struct Met {
-        std::int32_t node, row;  // the row in the batch
+    // Some pairs of a row, of those owners that a thread runs: side by side where they have one owner.
+    struct Pairs {
+        std::int64_t count = 0;
+        T* node[kTogether];
+        std::int8_t sign[kTogether];
+        std::uint8_t owner[kTogether];
     };
 
     StepsJob& job_;
     T *const vectors_, *const weight_;
-    const int threads_;
-    std::int64_t* begin_;  // of every target, its first pair among all
-    double* loss_;         // of every row
-    Met* met_;             // of the batch, as are these
-    std::int8_t* signs_;
-    T *slopes_, *h_, *dh_;
+    const std::int64_t batch_;
+    T* const changes_;  // of every owner, for every row of the batch
+    double* const losses_;  // the same
+    double* const loss_;  // of every row
+    std::atomic<std::int64_t> done_{0};
 
-    std::int64_t pairs_before(std::int64_t row) const { return begin_[job_.starts[row]]; }
-    std::int64_t end_of_batch(std::int64_t row) const { return std::min(job_.rows, row + job_.batch); }
-    T* vector(std::int64_t i) const { return vectors_ + i * job_.vectors.pitch; }
-    T* node(std::int64_t p) const { return weight_ + met_[p].node * job_.weight.pitch; }
-    bool is_mine(std::int64_t i, int role) const {
-        const std::uint64_t scattered = static_cast<std::uint32_t>(i) * 0x9E3779B1u;
-        return static_cast<int>(scattered * static_cast<std::uint64_t>(threads_) >> 32) == role;
-    }
+    T* change(int owner, std::int64_t row) const { return changes_ + (owner * batch_ + row) * job_.width; }
+    double& loss(int owner, std::int64_t row) const { return losses_[owner * batch_ + row]; }
 
-    // f(node, sign) for all that stands beside a target.
-    template <class F> SOFTARGMAX_INLINE void each_node(std::int64_t target, const F& f) const {
-        const std::int64_t y = job_.target[target];
-        if (job_.offsets) {
-            for (std::int64_t i = job_.offsets[y]; i < job_.offsets[y + 1]; ++i) f(job_.nodes[i], job_.signs[i]);
-            return;
+    // f(node, sign) for all that stands beside a row's targets.
+    template <class F> SOFTARGMAX_INLINE void each_node(std::int64_t row, const F& f) const {
+        for (std::int64_t t = job_.starts[row]; t < job_.starts[row + 1]; ++t) {
+            const std::int64_t y = job_.target[t];
+            if (job_.offsets) {
+                for (std::int64_t i = job_.offsets[y]; i < job_.offsets[y + 1]; ++i) f(job_.nodes[i], job_.signs[i]);
+                continue;
+            }
+            f(y, 1);
+            const std::int64_t* const negatives = job_.negatives + t * job_.samples;
+            for (std::int64_t i = 0; i < job_.samples; ++i) f(negatives[i], negatives[i] == y ? 0 : -1);
         }
-        f(y, 1);
-        const std::int64_t* const negatives = job_.negatives + target * job_.samples;
-        for (std::int64_t i = 0; i < job_.samples; ++i) f(negatives[i], negatives[i] == y ? 0 : -1);
     }
-
-    // ---- the first half ---------------------------------------------------------------------------------------------
-
-    // The pairs of the rows from `begin` to `end`.
-    void look_up(std::int64_t first, std::int64_t begin, std::int64_t end) {
-        std::int64_t p = pairs_before(begin) - pairs_before(first);
-        for (std::int64_t row = begin; row < end; ++row)
-            for (std::int64_t t = job_.starts[row]; t < job_.starts[row + 1]; ++t)
-                each_node(t, [&](std::int64_t i, int sign) SOFTARGMAX_LAMBDA {
-                    met_[p] = {static_cast<std::int32_t>(i), static_cast<std::int32_t>(row - first)};
-                    signs_[p++] = static_cast<std::int8_t>(sign);
-                });
+    void meet_row(std::int64_t first, std::int64_t row, int begin, int end, T rate) const {
+        for (int owner = begin; owner < end; ++owner) {
+            std::fill_n(change(owner, row - first), job_.width, T{0});
+            loss(owner, row - first) = 0;
+        }
+        Pairs found;
+        std::int64_t together = 0;
+        each_node(row, [&](std::int64_t i, int sign) SOFTARGMAX_LAMBDA {
+            const int owner = owner_of(i);
+            found.node[found.count] = weight_ + i * job_.weight.pitch;
+            found.sign[found.count] = static_cast<std::int8_t>(sign);
+            found.owner[found.count] = static_cast<std::uint8_t>(owner);
+            found.count += (sign != 0) & (begin <= owner) & (owner < end);  // no branch: half of them would be missed
+            if (++together < kTogether) return;
+            meet_pairs(found, first, row, begin, end, rate);
+            found.count = together = 0;
+        });
+        meet_pairs(found, first, row, begin, end, rate);
     }
-    void look_at(std::int64_t first, std::int64_t begin, std::int64_t end, T rate) {
-        look_up(first, begin, end);
-        for (std::int64_t row = begin; row < end; ++row)
-            look_at_row(row, first, pairs_before(end) - pairs_before(first), rate);
-    }
-    // A row's vector, its losses and its change; `known`: up to which pair nodes are known.
-    void look_at_row(std::int64_t row, std::int64_t first, std::int64_t known, T rate) {
-        const std::int64_t n = job_.width, from = pairs_before(row) - pairs_before(first),
-                           count = pairs_before(row + 1) - pairs_before(row);
-        T *const h = h_ + (row - first) * n, *const x = slopes_ + from;
-        std::memcpy(h, vector(job_.inputs[row]), static_cast<std::size_t>(n) * sizeof(T));
-        for (std::int64_t j = 0; j < count; ++j)
-            x[j] = static_cast<T>(inner(h, node(from + j), n, node(std::min(from + j + kAhead, known - 1))));
-        loss_[row] = toss(x, count, rate, [&](std::int64_t j) SOFTARGMAX_LAMBDA { return signs_[from + j]; });
-        const auto w = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return node(from + j); };
-        const auto slope = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return x[j]; };
-        add_up<T, T>(Summands{w, slope, count}, count, n, dh_ + (row - first) * n);
-    }
-
-    // ---- the second half --------------------------------------------------------------------------------------------
-
-    static SOFTARGMAX_INLINE void add(T* to, T factor, const T* x, std::int64_t n) {
-        using V = Pack<T>;
-        const V f = V::all(factor);
-        std::int64_t i = 0;
-        for (; i + V::kLanes <= n; i += V::kLanes) fma(f, V::load(x + i), V::load(to + i)).store(to + i);
-        if (i < n) fma(f, V::load_part(x + i, n - i, 0), V::load_part(to + i, n - i, 0)).store_part(to + i, n - i);
-    }
-    // Of pairs from `begin` to `end`, all of one row, those whose nodes are this role's.
-    void change_nodes(std::int64_t begin, std::int64_t end, int role, T rate) {
-        const T* const h = h_ + met_[begin].row * job_.width;
-        std::int64_t mine[kTogether], count = 0;
-        for (std::int64_t p = begin; p < end; ++p)
-            if (signs_[p] != 0 && is_mine(met_[p].node, role)) mine[count++] = p;
+    void meet_pairs(const Pairs& found, std::int64_t first, std::int64_t row, int begin, int end, T rate) const {
+        std::int64_t ends[kOwners + 1] = {};
+        for (std::int64_t j = 0; j < found.count; ++j) ++ends[found.owner[j] + 1];
+        for (int owner = 0; owner < kOwners; ++owner) ends[owner + 1] += ends[owner];
+        T* node[kTogether];
+        std::int8_t sign[kTogether];
+        for (std::int64_t j = 0; j < found.count; ++j) {
+            const std::int64_t at = ends[found.owner[j]]++;  // an owner's end is what its beginning was, at last
+            node[at] = found.node[j];
+            sign[at] = found.sign[j];
+        }
+        const T* const h = vectors_ + job_.inputs[row] * job_.vectors.pitch;
         T x[kTogether];
-        for (std::int64_t j = 0; j < count; ++j)
-            x[j] = static_cast<T>(inner(h, node(mine[j]), job_.width, node(mine[std::min(j + kAhead, count - 1)])));
-        toss(x, count, rate, [&](std::int64_t j) SOFTARGMAX_LAMBDA { return signs_[mine[j]]; });
-        for (std::int64_t j = 0; j < count; ++j) add(node(mine[j]), x[j], h, job_.width);
-    }
-    void change(std::int64_t first, std::int64_t last, int role, T rate) {
-        for (std::int64_t row = first; row < last; ++row) {
-            const std::int64_t end = pairs_before(row + 1) - pairs_before(first);
-            for (std::int64_t p = pairs_before(row) - pairs_before(first); p < end; p += kTogether)
-                change_nodes(p, std::min(end, p + kTogether), role, rate);
+        double losses[kTogether];
+        for (std::int64_t j = 0; j < found.count; ++j)
+            x[j] = static_cast<T>(inner(h, node[j], job_.width, node[std::min(j + kAhead, found.count - 1)]));
+        const auto side = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return sign[j]; };
+        toss(x, found.count, rate, side, [&](std::int64_t j, double lost) SOFTARGMAX_LAMBDA { losses[j] = lost; });
+        std::int64_t at = 0;
+        for (int owner = begin; owner < end; at = ends[owner++]) {
+            const std::int64_t count = ends[owner] - at;
+            for (std::int64_t j = at; j < ends[owner]; ++j) loss(owner, row - first) += losses[j];
+            if (count) meet(node + at, x + at, count, h, change(owner, row - first), job_.width);
         }
-        for (std::int64_t row = first; row < last; ++row)
-            if (is_mine(job_.inputs[row], role))
-                add(vector(job_.inputs[row]), T{1}, dh_ + (row - first) * job_.width, job_.width);
+    }
+    // The changes of a row's own vector.
+    void change_row(std::int64_t first, std::int64_t row) const {
+        using V = Pack<T>;
+        T* const h = vectors_ + job_.inputs[row] * job_.vectors.pitch;
+        for (std::int64_t i = 0; i < job_.width; i += V::kLanes) {
+            const std::int64_t rest = std::min<std::int64_t>(V::kLanes, job_.width - i);
+            V sum = V::load_part(change(0, row - first) + i, rest, 0);
+            for (int owner = 1; owner < kOwners; ++owner)
+                sum = sum + V::load_part(change(owner, row - first) + i, rest, 0);
+            (V::load_part(h + i, rest, 0) + sum).store_part(h + i, rest);
+        }
+        loss_[row] = 0;
+        for (int owner = 0; owner < kOwners; ++owner) loss_[row] += loss(owner, row - first);
     }
 
-    static void wait_for(const std::atomic<std::int64_t>& done, std::int64_t enough) {
-        for (int spins = 0; done.load(std::memory_order_acquire) < enough; ++spins)
+    // Half of a batch is done by so many owners; returns when it is by all. `halves`: up to this one.
+    void wait_for_all(std::int64_t owners, std::int64_t halves) {
+        done_.fetch_add(owners, std::memory_order_acq_rel);
+        for (int spins = 0; done_.load(std::memory_order_acquire) < halves * kOwners; ++spins)
             if (spins > kSpins) std::this_thread::yield();
     }
 
@@ -132,41 +181,25 @@ template <class T> class Steps {
         : job_(job),
           vectors_(reinterpret_cast<T*>(job.vectors.data)),
           weight_(reinterpret_cast<T*>(job.weight.data)),
-          threads_(job.threads),
-          begin_(scratch(kTerms).get<std::int64_t>(job.targets + 1)),
-          loss_(scratch(kResult).get<double>(job.rows)) {
-        begin_[0] = 0;
-        for (std::int64_t t = 0; t < job.targets; ++t) {
-            const std::int64_t y = job.target[t];
-            begin_[t + 1] = begin_[t] + (job.offsets ? job.offsets[y + 1] - job.offsets[y] : 1 + job.samples);
-        }
-        std::int64_t most = 0;
-        for (std::int64_t row = 0; row < job.rows; row += job.batch)
-            most = std::max(most, pairs_before(end_of_batch(row)) - pairs_before(row));
-        const std::int64_t numbers = std::min(job.batch, job.rows) * job.width;
-        met_ = scratch(kOther).get<Met>(most);
-        signs_ = scratch(kMask).get<std::int8_t>(most);
-        slopes_ = scratch(kWeights).get<T>(most);
-        h_ = scratch(kScores).get<T>(2 * numbers);
-        dh_ = h_ + numbers;
-    }
-    // The halves' parts are numbered through all batches, and each goes to the thread that is free: one that the system
-    // has put to sleep between two parts holds nobody up. A part waits until all of the halves before it are done.
+          batch_(std::min(job.batch, job.rows)),
+          changes_(scratch(kScores).get<T>(kOwners * batch_ * job.width)),
+          losses_(scratch(kTerms).get<double>(kOwners * batch_)),
+          loss_(scratch(kResult).get<double>(job.rows)) {}
+
     void run() {
-        const std::int64_t batches = (job_.rows + job_.batch - 1) / job_.batch, parts = kParts * threads_,
-                           each = parts + threads_;
-        std::atomic<std::int64_t> next{0}, done{0};
-        parallel_for(threads_, threads_, [&](std::int64_t, std::int64_t) {
-            for (std::int64_t i; (i = next++) < batches * each;) {
-                const std::int64_t first = i / each * job_.batch, last = end_of_batch(first), part = i % each;
+        parallel_for(std::min(job_.threads, kOwners), kOwners, [&](std::int64_t begin, std::int64_t end) {
+            const auto is_mine = [&](std::int64_t i) { return begin <= owner_of(i) && owner_of(i) < end; };
+            std::int64_t halves = 0;
+            for (std::int64_t first = 0; first < job_.rows; first += batch_) {
+                const std::int64_t last = std::min(job_.rows, first + batch_);
                 const double share = static_cast<double>(first) / static_cast<double>(job_.rows);
                 const T rate = static_cast<T>(job_.rate + (job_.last_rate - job_.rate) * share);
-                wait_for(done, part < parts ? i - part : i - part + parts);
-                if (part < parts)
-                    look_at(first, first + (last - first) * part / parts, first + (last - first) * (part + 1) / parts,
-                            rate);
-                else change(first, last, static_cast<int>(part - parts), rate);
-                done.fetch_add(1, std::memory_order_release);
+                for (std::int64_t row = first; row < last; ++row)
+                    meet_row(first, row, static_cast<int>(begin), static_cast<int>(end), rate);
+                wait_for_all(end - begin, ++halves);
+                for (std::int64_t row = first; row < last; ++row)
+                    if (is_mine(job_.inputs[row])) change_row(first, row);
+                wait_for_all(end - begin, ++halves);
             }
         });
         for (std::int64_t row = 0; row < job_.rows; ++row) job_.loss += loss_[row];

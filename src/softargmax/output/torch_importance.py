@@ -73,8 +73,9 @@ class ImportanceSampledSoftmax(SamplingLayer):
     other methods are those of the softmax over all classes.
 
     The sum over S is an unbiased estimate of Z, so the loss tends to the full softmax's as n grows, from below in the
-    mean. It can be negative: the target need not be among the draws. Where that is to be avoided `SampledSoftmax` is
-    the better one, which counts the target as it is.
+    mean. It can be negative: the target need not be among the draws. Once a model is surer than n draws can tell, that
+    has no end: scores of targets grow, the loss falls, and the true one rises (`softargmax train-words`, 32,768 classes
+    and 1024 draws: after 20 seconds). `SampledSoftmax` counts the target as it is, and does not do that.
 
     Gradients: :math:`\sum_{j \in S} r_j s'_j / \sum_{j \in S} r_j - s'_y`, the estimator of the reference.
 
