@@ -90,11 +90,12 @@ def test_minimum_of_sparse_rows() -> None:
 
 
 @pytest.mark.slow
-def test_minimum_of_many_rows_in_float32() -> None:
-    problem = problems.synthetic(20_000, 784, 10)
-    model = SoftmaxRegression(tol=1e-5, max_iter=500).fit(*problem)
-    theirs = LogisticRegression(tol=1e-4, max_iter=500).fit(*problem)
-    assert model.coef_.dtype == model.intercept_.dtype == model.predict_proba(problem.X[:3]).dtype == np.float32
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_minimum_of_many_rows(dtype: Any) -> None:
+    problem = problems.synthetic(20_000, 784, 10, dtype=dtype)
+    options: Any = {"tol": 1e-7 if dtype == np.float64 else 1e-6, "max_iter": 500}
+    model, theirs = SoftmaxRegression(**options).fit(*problem), LogisticRegression(**options).fit(*problem)
+    assert model.coef_.dtype == model.intercept_.dtype == model.predict_proba(problem.X[:3]).dtype == dtype
     assert objective(model, problem) <= objective(theirs, problem) * (1 + 1e-9)
 
 

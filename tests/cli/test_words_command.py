@@ -223,12 +223,17 @@ def child_of(process):
     return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
 
 
+def heeding_interrupts():
+    """A process that was started in the background ignores them, and so do its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_what_was_reached_is_saved_when_the_command_ends(tmp_path, text, sent):
     words = ["train-words", text, "--layer", "full", "--steps", 10**6, "--save-every", 0.01, *SMALL[2:]]
     line = [sys.executable, "-m", "softargmax.cli", *map(str, words)]
     path = tmp_path / "out" / "full.safetensors"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": heeding_interrupts}
     with subprocess.Popen(line, cwd=tmp_path, start_new_session=True, **pipes) as process:
         waited_for(path.exists)
         (child,) = child_of(process)
@@ -250,7 +255,8 @@ def test_what_was_reached_is_saved_when_the_command_ends(tmp_path, text, sent):
 
 def test_an_interrupt_before_training_has_begun(tmp_path, text):
     line = [sys.executable, "-m", "softargmax.cli", "train-words", str(text), *map(str, SMALL)]
-    with subprocess.Popen(line, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE) as process:
+    options = {"cwd": tmp_path, "start_new_session": True, "preexec_fn": heeding_interrupts}
+    with subprocess.Popen(line, stderr=subprocess.PIPE, **options) as process:
         waited_for(lambda: child_of(process))
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=100)

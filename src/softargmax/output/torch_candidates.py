@@ -121,6 +121,12 @@ class SamplingLayer(CandidateLayer):
         self.seed = seeds.seed_of(sampler.probabilities, integer(seed, "seed"), None)
         self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=self.weight.device))
 
+    def reset_parameters(self) -> None:
+        """As of `FullSoftmax`; and the first step comes again."""
+        super().reset_parameters()
+        if "step" in self._buffers:  # not while it is made
+            self.step.zero_()
+
     def forward(self, hidden: Tensor, target: Tensor, negatives: Negatives | None = None) -> Tensor:
         h, shape, y = self._given(hidden, target)
         drawn = None if negatives is None else _candidates(negatives, h, shape, y, self.classes)
