@@ -115,6 +115,25 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         best = self._scores(self._seen(X)).argmax(axis=1)
         return np.asarray(self.classes_[best])
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Give the share of rows whose class is told.
+
+        Parameters
+        ----------
+        X : array_like
+            Rows, shape (n, D).
+        y : array_like
+            Their classes, shape (n,).
+        sample_weight : array_like, optional
+            How much every row counts, shape (n,).
+
+        Returns
+        -------
+        float
+            From 0 to 1.
+        """
+        return float(super().score(X, y, sample_weight))
+
     def _training(self, X: Any, y: Any, sample_weight: Any = None) -> Training:
         """Check what `fit` was given; `classes_` is known from here on."""
         X, y = validate_data(self, X, y, accept_sparse=self._accept_sparse, dtype=[np.float64, np.float32], order="C")
