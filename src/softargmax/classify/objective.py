@@ -51,9 +51,15 @@ class Objective:
         self.features = self.X.shape[1]
         self.total = float(len(self.target))
         self.shape = self.free, self.features + 1
+        self._last: tuple[Array, float, Array] | None = None
 
     def value_and_gradient(self, table: Array) -> tuple[float, Array]:
-        """f and its gradient, of the table's shape."""
+        """f and its gradient, of the table's shape; where it was asked for last, without another sweep."""
+        if self._last is None or not np.array_equal(self._last[0], table):
+            self._last = (table.copy(), *self._swept(table))
+        return self._last[1:]
+
+    def _swept(self, table: Array) -> tuple[float, Array]:
         value, gradient, layer = 0.0, np.zeros(self.shape), self._layer(table)
         for block in self._blocks():
             rows, dz = _loss_and_gradient(self._scores(block.x, layer), block.target, self.alpha)
@@ -142,12 +148,7 @@ class Objective:
     def _add(self, gradient: Array, dz: Array, x: Any) -> None:
         """Add the part of a block."""
         dz = dz[:, self.classes - self.free :]
-        if sparse.issparse(x):
-            gradient[:, :-1] += (x.T @ dz).T
-        else:
-            found = np.empty((self.free, self.features), dz.dtype)
-            _native.product(dz.T, x, found)
-            gradient[:, :-1] += found
+        gradient[:, :-1] += _transposed_product(dz, x)
         if self.intercept:
             gradient[:, -1] += dz.sum(axis=0)
 
@@ -185,8 +186,9 @@ def _rows(X: Any, part: slice) -> Any:
 
 def _transposed_product(a: Any, b: Any) -> Array:
     """A^T b as a dense array."""
-    if sparse.issparse(a):
-        return np.asarray((a.T @ b).todense())
+    if sparse.issparse(b):
+        found = b.T @ a
+        return np.asarray(found.todense() if sparse.issparse(found) else found).T
     found = np.empty((a.shape[1], b.shape[1]), a.dtype)
     _native.product(a.T, b, found)
     return found

@@ -123,19 +123,17 @@ class _Watch:
 
     def __init__(self, objective: Objective, round_: Round | Scaled, tol: float) -> None:
         self.objective, self.round, self.tol = objective, round_, tol
-        self.at: Array | None = None
         self.largest, self.gain = np.inf, np.inf
 
     def __call__(self, u: Array) -> tuple[float, Array]:
         value, gradient = self.objective.value_and_gradient(self.round.table(u))
         g = self.round.gradient(gradient)
         # Where the problem is round a step of -g gains |g|^2 / 2: less than float64 or float32 tells is nothing.
-        self.at, self.largest, self.gain = u.copy(), _most(gradient), 0.5 * float(g @ g) / max(abs(value), 1e-300)
+        self.largest, self.gain = _most(gradient), 0.5 * float(g @ g) / max(abs(value), 1e-300)
         return value, g
 
     def stop(self, intermediate_result: Any) -> None:
-        if self.at is None or not np.array_equal(self.at, intermediate_result.x):
-            self(intermediate_result.x)
+        self(intermediate_result.x)
         if self.largest <= self.tol:
             raise StopIteration
 
@@ -163,10 +161,11 @@ def newton(objective: Objective, start: Array, *, tol: float, steps: int) -> Fou
     """Minimise without an l1 penalty, by Newton's method; SciPy's conjugate gradients solve for the step."""
     table, first = start, 0.0
     value, gradient = objective.value_and_gradient(table)
+    fixed = None if is_affordable(objective) else first_round(objective)
     for taken in range(steps):
         if _most(gradient) <= tol:
             return Found(table, value, taken, _most(gradient), True)
-        round_ = Round(objective, table) if is_affordable(objective) else first_round(objective)
+        round_ = fixed or Round(objective, table)
         hessian, g = objective.hessian_at(table), round_.gradient(gradient)
         size = float(np.linalg.norm(g))
         first = first or size
