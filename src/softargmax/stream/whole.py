@@ -17,7 +17,8 @@ def whole_file(path: str | os.PathLike[str], size: int = 0) -> Iterator[BinaryIO
     """Write a file that takes its name when the block ends well; until then, and after any error, the old one stays.
 
     The data goes to a file beside the target, which is synced to disk and then renamed. On Linux that file has no name
-    until it is whole, so even a killed process leaves nothing behind. A target that exists keeps its permissions.
+    until it is whole, so that a killed process leaves nothing half written behind (between the two names, for
+    microseconds, a whole file with a hidden one). A target that exists keeps its permissions.
 
     Parameters
     ----------

@@ -45,22 +45,23 @@ class Columns:
 
     def read(self, source: Source, target: str) -> Any:
         """Give the table of a source that has all of these columns, with the numbers and words that they may hold."""
-        there = source.table({}).column_names
-        absent = [name for name in self.names if name not in there]
-        if absent:
-            raise FailedRunError(f"{source.name}: there is no column {absent[0]!r}{near(absent[0], there)}")
         words = dict.fromkeys((*self.categories, target), "string")
         try:
-            return source.table(words | dict.fromkeys(self.numbers, "double"))
+            table = source.table(words | dict.fromkeys(self.numbers, "double"))
         except FailedRunError:
             text = source.table(words | dict.fromkeys(self.numbers, "string"))
-            for name in self.numbers:
+            for name in (name for name in self.numbers if name in text.column_names):
                 for row, word in enumerate(text[name].to_pylist(), 1):
                     if not as_number(word or "0"):
                         raise FailedRunError(
                             f"{source.name}: column {name!r}, row {row}: {word!r} is no number"
                         ) from None
             raise
+        there = table.column_names
+        absent = [name for name in self.names if name not in there]
+        if absent:
+            raise FailedRunError(f"{source.name}: there is no column {absent[0]!r}{near(absent[0], there)}")
+        return table
 
     def matrix(self, table: Any, source: str) -> NDArray[np.float64]:
         """Give rows as numbers; categories are 1 in a column of their own."""
