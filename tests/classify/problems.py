@@ -56,6 +56,14 @@ def collinear() -> Problem:
     return Problem(np.column_stack([X, X[:, 0] + X[:, 1], 1e3 * X[:, 2], X[:, 3], np.zeros(len(X))]), y)
 
 
+def scores(n: int = 400, classes: int = 5, seed: int = 0, sharp: float = 3.0) -> Problem:
+    """Scores that are too sure by a factor."""
+    rng = np.random.default_rng(seed)
+    z = rng.standard_normal((n, classes)) * 2
+    y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+    return Problem(z * sharp, y)
+
+
 def objective(model: Any, problem: Problem, l1_ratio: float = 0.0, weight: Any = None) -> float:
     """C times the sum of losses, and the penalty, of whatever has coef_ and intercept_."""
     X, y = problem

@@ -1,10 +1,9 @@
-"""Temperatures: the minimum of the log-loss, scikit-learn's probabilities, any array library; calibration reports."""
+"""Temperatures: the minimum of the log-loss, scikit-learn's probabilities, any array library."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
@@ -18,9 +17,16 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
+from tests.classify.problems import scores
 
 import softargmax
-from softargmax.classify import GaussianNaiveBayes, TemperatureScaling, calibration_report, fit_temperature
+from softargmax.classify import (
+    BernoulliNaiveBayes,
+    GaussianNaiveBayes,
+    TemperatureScaling,
+    calibration_report,
+    fit_temperature,
+)
 
 CASES: list[tuple[Any, Any]] = [
     (load_digits, GaussianNB(var_smoothing=1e-3)),
@@ -30,14 +36,6 @@ CASES: list[tuple[Any, Any]] = [
     (load_breast_cancer, make_pipeline(StandardScaler(), LinearSVC())),
     (load_breast_cancer, RandomForestClassifier(20, random_state=0)),
 ]
-
-
-def scores(n: int = 400, classes: int = 5, seed: int = 0, sharp: float = 3.0) -> tuple[Any, Any]:
-    """Scores that are too sure by a factor."""
-    rng = np.random.default_rng(seed)
-    z = rng.standard_normal((n, classes)) * 2
-    y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
-    return z * sharp, y
 
 
 # --- the minimum ------------------------------------------------------------------------------------------------------
@@ -137,7 +135,10 @@ def test_scores_that_say_nothing() -> None:
     wrong[3, 1] = np.nan
     assert np.isnan(fit_temperature(wrong, y))
     y[3] = -100
-    assert np.isfinite(fit_temperature(wrong, y))
+    for nothing in (np.nan, np.inf, -np.inf, 1e300):
+        wrong[3, 1] = nothing
+        expected = float(fit_temperature(np.delete(z, 3, axis=0), np.delete(y, 3)))
+        assert float(fit_temperature(wrong, y)) == pytest.approx(expected, rel=1e-12)
     assert np.isnan(fit_temperature(z, np.full(20, -100)))
     assert np.isnan(fit_temperature(z, y, weight=np.zeros(20)))
     assert np.isnan(fit_temperature(z, y, weight=np.full(20, np.nan)))
@@ -166,6 +167,36 @@ def test_weights_are_repetitions() -> None:
         weighed = TemperatureScaling(model, method=method).fit(X, y, sample_weight=times)
         repeated = TemperatureScaling(model, method=method).fit(np.repeat(X, times, axis=0), np.repeat(y, times))
         np.testing.assert_allclose(weighed.predict_proba(X), repeated.predict_proba(X), rtol=1e-4, atol=1e-6)
+
+
+def test_weights_reach_the_classifier() -> None:
+    """One that is not fitted yet: whole rows that do not count change nothing."""
+    X, y = load_iris(return_X_y=True)
+    counted = np.arange(len(y)) % 3 > 0
+    cv = [(np.flatnonzero(i % 5 != k), np.flatnonzero(i % 5 == k)) for i in [np.arange(len(y))] for k in range(5)]
+    place = np.cumsum(counted) - 1
+    fewer = [(place[a[counted[a]]], place[b[counted[b]]]) for a, b in cv]
+    weighed = TemperatureScaling(GaussianNB(), cv=cv).fit(X, y, sample_weight=counted.astype(float))
+    alone = TemperatureScaling(GaussianNB(), cv=fewer).fit(X[counted], y[counted])
+    assert weighed.temperature_ == pytest.approx(alone.temperature_, rel=1e-3)  # var_smoothing there heeds no weights
+    np.testing.assert_allclose(weighed.estimator_.theta_, alone.estimator_.theta_, rtol=1e-12)
+
+
+def test_a_class_that_is_excluded_stays_so() -> None:
+    X = np.random.default_rng(0).integers(0, 2, (300, 4)).astype(float)
+    y = (X[:, 0] + X[:, 1] + np.random.default_rng(1).integers(0, 2, 300)).astype(int)
+    frozen = FrozenEstimator(BernoulliNaiveBayes(alpha=0.0).fit(X, y))
+    excluded = np.isneginf(frozen.predict_log_proba(X))
+    assert excluded.any()
+    losses = []
+    for method in ("temperature", "vector"):
+        model = TemperatureScaling(frozen, method=method).fit(X, y)
+        log_p = model.predict_log_proba(X)
+        assert (np.isneginf(log_p) == excluded).all()
+        assert not np.isnan(log_p).any()
+        losses.append(-log_p[np.arange(len(y)), y].mean())
+    assert losses[1] < losses[0] - 1e-3
+    assert np.ptp(model.weight_) > 1e-3
 
 
 def test_estimator_errors() -> None:
@@ -199,87 +230,3 @@ def test_estimator_errors() -> None:
 def test_wrong_arguments(error: type[Exception], name: str, z: Any, target: Any, options: Any) -> None:
     with pytest.raises(error, match=name):
         fit_temperature(z, target, **options)
-
-
-# --- reports ----------------------------------------------------------------------------------------------------------
-
-
-def test_report_by_loops() -> None:
-    z, y = scores(300, 4)
-    p = softargmax.softmax(z)
-    report = calibration_report(y, p, bins=7)
-    sure, right = p.max(axis=1), p.argmax(axis=1) == y
-    ece = 0.0
-    for b in range(7):
-        rows = (sure > b / 7) & (sure <= (b + 1) / 7)
-        assert report.counts[b] == rows.sum()
-        if rows.any():
-            ece += rows.sum() / 300 * abs(right[rows].mean() - sure[rows].mean())
-            assert report.bin_accuracy[b] == pytest.approx(right[rows].mean())
-            assert report.bin_confidence[b] == pytest.approx(sure[rows].mean())
-        else:
-            assert np.isnan(report.bin_accuracy[b])
-    assert report.ece == pytest.approx(ece, rel=1e-12)
-    assert report.log_loss == pytest.approx(float(softargmax.cross_entropy(z, y)), rel=1e-9)
-    assert report.brier == pytest.approx(np.square(p - np.eye(4)[y]).sum(axis=1).mean(), rel=1e-12)
-    assert report.accuracy == right.mean()
-    equal = calibration_report(y, p, bins=6, strategy="quantile")
-    assert np.ptp(equal.counts) <= 1
-
-
-@pytest.mark.parametrize("gap", [0.0, 0.05, 0.2])
-def test_the_interval_holds_the_error(gap: float) -> None:
-    """Of 300 samples, at least 85% of the intervals of 95% hold the calibration error of the bins."""
-    rng, held = np.random.default_rng(0), 0
-    for _ in range(300):
-        sure = rng.uniform(0.5, 1.0, 1500)
-        y = (rng.random(1500) < sure - gap).astype(int)
-        low, high = calibration_report(y, sure, bins=10, confidence=0.95).ece_interval
-        held += low <= gap <= high
-    assert held >= 255
-
-
-def test_labels_and_columns() -> None:
-    p = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]])
-    plain = calibration_report([0, 1], p)
-    assert plain.accuracy == calibration_report(["a", "b"], p, classes=["a", "b", "c"]).accuracy == 1
-    assert calibration_report(["b", "a"], p, classes=["b", "a", "c"]).accuracy == 1
-    assert calibration_report([1, 0], [0.9, 0.2]).accuracy == 1
-    low, high = calibration_report([1] * 20, np.ones(20), classes=[0, 1]).ece_interval
-    assert low == 0 < high < 0.3
-    assert calibration_report([0] * 5, np.full(5, 0.9), classes=[0, 1]).ece_interval[1] <= 1
-    with np.errstate(divide="raise"):
-        assert calibration_report([1, 0], [0.0, 0.2]).log_loss == np.inf
-
-
-def test_figure() -> None:
-    z, y = scores(300, 4)
-    figure = calibration_report(y, softargmax.softmax(z)).figure(title="a title")
-    assert isinstance(figure, mpl.figure.Figure)
-    assert "a title" in figure.axes[0].get_title(loc="left")
-    figure.canvas.draw()
-
-
-@pytest.mark.parametrize(
-    ("error", "name", "change"),
-    [
-        (ValueError, "p:", {"p": [[0.5, 0.6]]}),
-        (ValueError, "p:", {"p": [[1.5, -0.5]]}),
-        (ValueError, "p:", {"p": [[np.nan, 0.5]]}),
-        (ValueError, "p:", {"p": np.zeros((0, 2))}),
-        (ValueError, "y:", {"y": [0, 1]}),
-        (ValueError, "classes", {"classes": ["a"]}),
-        (ValueError, "bins", {"bins": 0}),
-        (ValueError, "strategy", {"strategy": "even"}),
-        (ValueError, "confidence", {"confidence": 2.0}),
-        (ValueError, "y:", {"y": [5], "classes": [0, 1]}),
-        (ValueError, "classes", {"y": [5]}),
-        (ValueError, "classes", {"y": [1]}),
-        (ValueError, "classes", {"classes": [0, 0]}),
-        (ValueError, "bins", {"bins": 10**7}),
-        (ValueError, "seed", {"seed": -1}),
-    ],
-)
-def test_wrong_reports(error: type[Exception], name: str, change: dict[str, Any]) -> None:
-    with pytest.raises(error, match=name):
-        calibration_report(**{"y": [0], "p": [[0.4, 0.6]], **change})

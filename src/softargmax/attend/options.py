@@ -9,7 +9,7 @@ from softargmax.attend.dropout import rate_of, seeds_of
 from softargmax.core import arrays, check
 from softargmax.core.chunks import piece
 from softargmax.core.dispatch import device_of, namespace
-from softargmax.core.targets import integer
+from softargmax.core.targets import flag, integer
 
 _FAR = 1 << 48
 """Beyond every key: to places it can be added."""
@@ -108,10 +108,8 @@ def heads_of(q: Any, k: Any, v: Any) -> Heads:
 
 def options_of(causal: Any, window: Any, softcap: Any, dropout: Any = 0.0) -> Options:
     """The window that causal and window make together, the soft-cap, and the share that is dropped."""
-    if not isinstance(causal, bool):
-        raise TypeError(f"causal: {causal!r}; it may be True or False")
     left, right = (None, None) if window is None else _sides(window)
-    if causal:
+    if flag(causal, "causal"):
         right = 0
     return Options(left, right, None if softcap is None else check.positive(softcap, "softcap"), rate_of(dropout))
 

@@ -163,18 +163,26 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
 
-def log_priors(priors: Any, counts: NDArray[np.float64]) -> NDArray[np.float64]:
+def numbers(value: Any, name: str) -> NDArray[np.float64]:
+    """A parameter as float64."""
+    try:
+        return np.asarray(value, np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}: {value!r}; it may be a number, or an array of numbers") from error
+
+
+def log_priors(priors: Any, counts: NDArray[np.float64], name: str = "priors") -> NDArray[np.float64]:
     """Log probabilities of classes, as they are given (summing to 1), or their shares of what was counted."""
     if priors is None:
         found = counts / counts.sum()
     else:
-        found = np.asarray(priors, np.float64)
+        found = numbers(priors, name)
         if found.shape != counts.shape:
-            raise ValueError(f"priors: shape {found.shape}; it may be one per class, {counts.shape}")
+            raise ValueError(f"{name}: shape {found.shape}; it may be one per class, {counts.shape}")
         if not (found >= 0).all():
-            raise ValueError(f"priors: {found}; they may be 0 or above")
+            raise ValueError(f"{name}: {found}; they may be 0 or above")
         if abs(found.sum() - 1) > 1e-8:
-            raise ValueError(f"priors: they sum to {found.sum():.6g}; they may sum to 1")
+            raise ValueError(f"{name}: they sum to {found.sum():.6g}; they may sum to 1")
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(found))
 
@@ -191,6 +199,12 @@ def indices_of(y: Any, classes: Array) -> NDArray[np.int64]:
     if unknown.any():
         raise ValueError(f"y: {label(y[unknown][0])} is no class that is known; it may be one of {classes}")
     return np.asarray(found)
+
+
+def both(z: Array) -> Array:
+    """Scores (n, 2) of two classes from those of the second, (n,) or (n, 1); the first one's are 0."""
+    z = z.reshape(-1, 1)
+    return np.concatenate([np.zeros_like(z), z], axis=1)
 
 
 def affine(X: Any, w: Array, bias: Array) -> Array:

@@ -10,7 +10,8 @@ from sklearn.preprocessing import binarize
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_non_negative
 
-from softargmax.classify.base import Array, ScoreClassifier, log_priors
+from softargmax.classify.base import Array, ScoreClassifier, log_priors, numbers
+from softargmax.core.targets import flag
 
 
 class _CountingBayes(ScoreClassifier):
@@ -46,9 +47,9 @@ class _CountingBayes(ScoreClassifier):
         member = np.zeros((len(training.target), classes))
         member[np.arange(len(member)), training.target] = 1.0 if training.weight is None else training.weight
         self.class_count_ = training.per_class(classes)
-        self.feature_count_ = np.asarray(safe_sparse_dot(member.T, self._features(training.X)), np.float64)
-        even = None if self.fit_prior or self.class_prior is not None else np.full(classes, 1.0 / classes)
-        self.class_log_prior_ = log_priors(even if even is not None else self.class_prior, self.class_count_)
+        self._count(member, self._features(training.X))
+        shares = self.class_count_ if flag(self.fit_prior, "fit_prior") else np.ones(classes)
+        self.class_log_prior_ = log_priors(self.class_prior, shares, "class_prior")
         with np.errstate(divide="ignore", invalid="ignore"):
             self._learn(alpha)
         return self
@@ -56,12 +57,16 @@ class _CountingBayes(ScoreClassifier):
     def _features(self, X: Any) -> Any:
         raise NotImplementedError
 
+    def _count(self, member: Array, x: Any) -> None:
+        """Sum the features of every class; `member` has the weight of every row in the column of its class."""
+        self.feature_count_ = np.asarray(safe_sparse_dot(member.T, x), np.float64)
+
     def _learn(self, alpha: Any) -> None:
         """Set `feature_log_prob_` from the counts."""
         raise NotImplementedError
 
     def _smoothing(self, features: int) -> Any:
-        alpha = np.asarray(self.alpha, np.float64)
+        alpha = numbers(self.alpha, "alpha")
         if alpha.shape not in ((), (features,)):
             raise ValueError(f"alpha: shape {alpha.shape}; it may be a number, or one per feature, ({features},)")
         if not ((alpha >= 0) & (alpha < np.inf)).all():
@@ -147,7 +152,7 @@ class MultinomialNaiveBayes(_CountingBayes):
 class BernoulliNaiveBayes(_CountingBayes):
     r"""Features are there or not, each with a probability of its own in every class.
 
-    .. math:: z_k(x) = \log \pi_k + \sum_j x_j \log \theta_{kj} + (1 - x_j) \log (1 - \theta_{kj}), \qquad
+    .. math:: z_k(x) = \log \pi_k + \sum_j \left(x_j \log \theta_{kj} + (1 - x_j) \log (1 - \theta_{kj})\right), \qquad
         \theta_{kj} = \frac{N_{kj} + \alpha_j}{N_k + 2 \alpha_j}
 
     where :math:`N_{kj}` counts the rows of class k that have feature j, of :math:`N_k`.
@@ -181,8 +186,8 @@ class BernoulliNaiveBayes(_CountingBayes):
 
     Notes
     -----
-    As scikit-learn's BernoulliNB; dense and sparse rows. :math:`1 - \theta` is formed from the rows that lack the
-    feature, never by subtraction. With alpha = 0 what a class always or never had excludes the class from rows that
+    As scikit-learn's BernoulliNB; dense and sparse rows. :math:`1 - \theta` is formed from the count of what lacks the
+    feature, not from :math:`\theta`. With alpha = 0 what a class always or never had excludes the class from rows that
     differ, and from no others.
 
     References
@@ -211,10 +216,18 @@ class BernoulliNaiveBayes(_CountingBayes):
             raise ValueError("X: some numbers are neither 0 nor 1, as they may be where binarize is None")
         return X
 
+    def _count(self, member: Array, x: Any) -> None:
+        super()._count(member, x)
+        # Sums of weights are rounded, numbers of rows are not: they tell whether any row lacks a feature.
+        rows = (member > 0).astype(np.float64)
+        some = rows.sum(axis=0)[:, None] > safe_sparse_dot(rows.T, x)
+        weight = np.maximum(self.class_count_[:, None] - self.feature_count_, np.finfo(np.float64).tiny)
+        self._absent_count = np.where(some, weight, 0.0)
+
     def _learn(self, alpha: Any) -> None:
         total = self.class_count_[:, None] + 2 * alpha
         self.feature_log_prob_ = _log_ratio(self.feature_count_ + alpha, total)
-        self._absent_log_prob = _log_ratio(self.class_count_[:, None] - self.feature_count_ + alpha, total)
+        self._absent_log_prob = _log_ratio(self._absent_count + alpha, total)
 
     def _scores(self, X: Any) -> Array:
         x = self._features(X)

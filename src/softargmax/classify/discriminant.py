@@ -155,7 +155,7 @@ class QuadraticDiscriminant(ScoreClassifier):
     Raises
     ------
     numpy.linalg.LinAlgError
-        If a covariance has too few directions: shrinkage or reg_param gives them. (It is a ValueError.)
+        If a covariance has too few directions: reg_param gives them, and so may shrinkage. (It is a ValueError.)
     ValueError
         If a class has one row, or a parameter is out of its range.
 
@@ -211,7 +211,8 @@ class QuadraticDiscriminant(ScoreClassifier):
             raise ValueError("shrinkage, reg_param: both are given; it may be one of them")
         training = self._training(X, y)
         counts = training.per_class(len(self.classes_))
-        self.priors_ = np.exp(log_priors(self.priors, counts))
+        self._log_prior = log_priors(self.priors, counts)
+        self.priors_ = np.exp(self._log_prior)
         if counts.min() < 2:
             raise ValueError(
                 f"y: one row of class {label(self.classes_[counts.argmin()])}; there may be two or more of each"
@@ -223,10 +224,11 @@ class QuadraticDiscriminant(ScoreClassifier):
             part = x[training.target == k]
             variances, directions = _axes(part, means[k], shrinkage, towards, 1 / scale)
             enough = variances > tol / scale / scale
-            if len(variances) < x.shape[1] or not enough.all():
+            if not enough.all():
+                instead = "" if shrinkage is None else ", in place of shrinkage,"
                 raise np.linalg.LinAlgError(
                     f"X: the covariance of class {label(name)}, of {len(part)} rows, has {enough.sum()} of "
-                    f"{x.shape[1]} directions; reg_param, or shrinkage, gives it the others"
+                    f"{x.shape[1]} directions; a reg_param above {tol:g}{instead} gives it the others"
                 )
             spreads.append(np.sqrt(variances))
             self.directions_.append(directions)
@@ -242,8 +244,7 @@ class QuadraticDiscriminant(ScoreClassifier):
             return affine(x[rows] - self._means[k], (self.directions_[k] / self._spreads[k]).T, self._zeros)
 
         far = square_sums(deviations, len(x), len(self.classes_))
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.log(self.priors_) - np.log(self._spreads).sum(axis=1) - 0.5 * far)
+        return np.asarray(self._log_prior - np.log(self._spreads).sum(axis=1) - 0.5 * far)
 
 
 def covariance_of(x: Array, shrinkage: str | float, unit: float) -> Array:
@@ -273,8 +274,10 @@ def _axes(x: Array, mean: Array, shrinkage: str | float | None, towards: float, 
     if shrinkage is not None:
         variances, directions = np.linalg.eigh(covariance_of(x, shrinkage, unit))
         return variances, directions
-    _, s, vt = np.linalg.svd(x - mean, full_matrices=False)
-    return (1 - towards) * np.square(s) / len(x) + towards * unit * unit, vt.T
+    _, s, vt = np.linalg.svd(x - mean, full_matrices=len(x) < x.shape[1])  # all directions, if rows are few
+    variances = np.zeros(x.shape[1])
+    variances[: len(s)] = np.square(s) / len(x)
+    return (1 - towards) * variances + towards * unit * unit, vt.T
 
 
 def _shrinkage_of(shrinkage: Any) -> str | float | None:

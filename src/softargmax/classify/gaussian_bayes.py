@@ -86,7 +86,7 @@ class GaussianNaiveBayes(ScoreClassifier):
         training = self._training(X, y, sample_weight)
         classes = len(self.classes_)
         self.class_count_ = training.per_class(classes)
-        log_prior = log_priors(self.priors, self.class_count_)
+        self._log_prior = log_priors(self.priors, self.class_count_)
         scale = power_of_two(training.X)
         x = scaled(training.X, scale)
         mean, var = np.zeros((2, classes, x.shape[1]))
@@ -98,7 +98,7 @@ class GaussianNaiveBayes(ScoreClassifier):
                 var[k] = np.average((x[rows] - mean[k]) ** 2, axis=0, weights=weight)
         spread = np.average((x - np.average(x, axis=0, weights=training.weight)) ** 2, axis=0, weights=training.weight)
         var += smoothing * spread.max()
-        self.class_prior_ = np.exp(log_prior)
+        self.class_prior_ = np.exp(self._log_prior)
         self._scale, self._mean, self._deviation = scale, mean, np.sqrt(np.maximum(var, LEAST))
         with np.errstate(over="ignore", under="ignore"):
             self.theta_, self.var_ = mean * scale, var * scale * scale
@@ -107,5 +107,4 @@ class GaussianNaiveBayes(ScoreClassifier):
     def _scores(self, X: Any) -> Array:
         x = scaled(X, self._scale)
         far = square_sums(lambda k, rows: (x[rows] - self._mean[k]) / self._deviation[k], len(x), len(self.classes_))
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.log(self.class_prior_) - np.log(self._deviation).sum(axis=1) - 0.5 * far)
+        return np.asarray(self._log_prior - np.log(self._deviation).sum(axis=1) - 0.5 * far)

@@ -76,6 +76,7 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
     if soft:
         raise TypeError("target: probabilities; it may be classes")
     counted = target != IGNORE
+    z = xp.where(counted, z, 0.0)
     w = xp.astype(counted, z.dtype)
     if weight is not None:
         weight = check.weights_of(weight, z[:, 0], "weight")

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from softargmax import _native
-from softargmax.classify.base import affine
+from softargmax.classify.base import affine, both
 from softargmax.loss import cross_entropy_and_gradient
 from softargmax.normalize import softmax
 from softargmax.sparse import entmax, entmax_loss
@@ -48,7 +48,7 @@ class Objective:
         self.weight = None if weight is None else weight * (len(self.target) / weight.sum())
         self.classes, self.alpha, self.l2, self.intercept = classes, alpha, l2, intercept
         self.free = 1 if classes == 2 else classes
-        self.features = self.X.shape[1]
+        self.features: int = self.X.shape[1]
         self.total = float(len(self.target))
         self.shape = self.free, self.features + 1
         self._last: tuple[Array, float, Array] | None = None
@@ -127,11 +127,18 @@ class Objective:
         return found
 
     def _blocks(self) -> Iterator[Block]:
-        rows = max(24, BLOCK // max(self.features, self.classes) // 24 * 24)
+        rows = max(24, self._rows_to_a_block() // 24 * 24)
         for start in range(0, len(self.target), rows):
             part = slice(start, start + rows)
             weight = None if self.weight is None else self.weight[part]
             yield Block(_rows(self.X, part), self.target[part], weight)
+
+    def _rows_to_a_block(self) -> int:
+        """As many as the cache holds; more where adding each block's part of the gradient would cost more than it."""
+        stored = self.X.nnz // max(1, len(self.target)) if sparse.issparse(self.X) else self.features
+        held = BLOCK // max(stored, self.classes, 1)
+        worth = 16 * self.classes * self.features // (self.classes + stored + 1)
+        return int(max(held, min(worth, 16 * BLOCK // self.classes)))
 
     def _layer(self, table: Array) -> tuple[Array, Array]:
         """W and b in the dtype of X."""
@@ -140,7 +147,7 @@ class Objective:
     def _scores(self, x: Any, layer: tuple[Array, Array]) -> Array:
         """The scores of all classes."""
         z = affine(x, *layer)
-        return z if self.free == self.classes else np.concatenate([np.zeros_like(z), z], axis=1)
+        return z if self.free == self.classes else both(z)
 
     def _probabilities(self, z: Array) -> Array:
         return np.asarray(softmax(z) if self.alpha == 1 else entmax(z, self.alpha))

@@ -12,10 +12,10 @@ from sklearn.utils.class_weight import compute_class_weight
 from threadpoolctl import threadpool_limits
 
 from softargmax.classify import solvers
-from softargmax.classify.base import Array, ScoreClassifier, Training, affine
+from softargmax.classify.base import Array, ScoreClassifier, Training, affine, both
 from softargmax.classify.objective import Objective
 from softargmax.core.check import positive
-from softargmax.core.targets import between, integer, one_of
+from softargmax.core.targets import between, flag, integer, one_of
 from softargmax.sparse import entmax
 
 SOLVERS = {"lbfgs": solvers.lbfgs, "newton-cg": solvers.newton}
@@ -40,7 +40,7 @@ class SoftmaxRegression(ScoreClassifier):
     alpha : float
         The order of the map from scores to probabilities, 1 or above.
     tol : float
-        No derivative of the mean loss with its penalty may be above this in the end.
+        No derivative of the mean loss with its penalty is above this in the end, or no step gains what float64 tells.
     max_iter : int
         The most steps.
     fit_intercept : bool
@@ -155,9 +155,11 @@ class SoftmaxRegression(ScoreClassifier):
         training = self._weighed(self._training(X, y, sample_weight), y)
         total = len(training.target) if training.weight is None else float(training.weight.sum())
         strength /= total
-        options: dict[str, Any] = {"alpha": alpha, "intercept": bool(self.fit_intercept)}
+        options: dict[str, Any] = {"alpha": alpha, "intercept": flag(self.fit_intercept, "fit_intercept")}
         objective = Objective(training, len(self.classes_), l2=(1 - ratio) * strength, **options)
-        start = self._start(objective.shape)
+        start = np.zeros(objective.shape)
+        if flag(self.warm_start, "warm_start"):
+            self._go_on(start)
         # BLAS keeps its threads spinning after every product, on the cores that ours run on: a sweep took 40 ms for 16.
         with threadpool_limits(1, user_api="blas"):
             if ratio * strength > 0:
@@ -173,7 +175,7 @@ class SoftmaxRegression(ScoreClassifier):
             warnings.warn(
                 f"{why} where a derivative is {found.largest:.1e}, above tol, {tol:g}", ConvergenceWarning, stacklevel=2
             )
-        table = found.table.astype(training.X.dtype)
+        table = self._centred(found.table, penalised=ratio * strength > 0).astype(training.X.dtype)
         self.coef_, self.intercept_ = np.ascontiguousarray(table[:, :-1]), np.ascontiguousarray(table[:, -1])
         self.n_iter_, self.objective_ = np.array([found.steps], np.int32), found.value
         return self
@@ -215,7 +217,7 @@ class SoftmaxRegression(ScoreClassifier):
 
     def _scores(self, X: Any) -> Array:
         z = affine(X, self.coef_, self.intercept_)
-        return np.concatenate([np.zeros_like(z), z], axis=1) if len(self.classes_) == 2 else z
+        return both(z) if len(self.classes_) == 2 else z
 
     def _weighed(self, training: Training, y: Any) -> Training:
         """Weights of rows times those of their classes."""
@@ -229,9 +231,16 @@ class SoftmaxRegression(ScoreClassifier):
             raise ValueError(f"class_weight: {self.class_weight}; they may be finite, 0 or above, and some above 0")
         return training._replace(weight=weight)
 
-    def _start(self, shape: tuple[int, int]) -> Array:
-        """The table of the last fit, if it has the shape, or 0."""
-        table = np.zeros(shape)
-        if self.warm_start and getattr(self, "coef_", np.empty(0)).shape == (shape[0], shape[1] - 1):
+    def _centred(self, table: Array, *, penalised: bool) -> Array:
+        """Shift what all classes share to 0: no loss depends on it, and |W|_2 is least there (|W|_1 may not be)."""
+        if len(self.classes_) == 2:
+            return table
+        shift = table.mean(axis=0)
+        if penalised:
+            shift[:-1] = 0.0
+        return np.asarray(table - shift)
+
+    def _go_on(self, table: Array) -> None:
+        """Write the last fit into the table, if it has the shape."""
+        if getattr(self, "coef_", np.empty(0)).shape == table[:, :-1].shape:
             table[:, :-1], table[:, -1] = self.coef_, self.intercept_ if self.fit_intercept else 0.0
-        return table

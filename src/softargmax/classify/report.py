@@ -123,14 +123,15 @@ def calibration_report(
     -----
     The error that is found is too large on average, since noise never cancels in it. The interval takes that into
     account: it has every error E for which the one that was found is no surprise, where the bins' gaps are as found but
-    for a factor, and noise is normal: a test that is inverted. (In simulations 95% intervals held the error in 85 to 99
-    of 100 samples.)
+    for a factor, and noise is normal: a test that is inverted. An error that is found as small by noise alone excludes
+    less (Read's CLs). In simulations 95% intervals held the error in 84 to 100 of 100 samples.
 
     References
     ----------
     Naeini, Cooper & Hauskrecht (2015), Obtaining well calibrated probabilities using Bayesian binning. AAAI.
     Guo, Pleiss, Sun & Weinberger (2017), On calibration of modern neural networks, section 2. ICML. arXiv:1706.04599.
     Casella & Berger (2002), Statistical inference, section 9.2.1 (inverting a test).
+    Read (2002), Presentation of search results: the CLs technique. J. Phys. G 28.
 
     See Also
     --------
@@ -164,7 +165,7 @@ def calibration_report(
     hits, sums = (np.bincount(place, x, minlength=bins).astype(np.float64) for x in (right, sure))
     with np.errstate(invalid="ignore", divide="ignore"):
         means, shares = sums / counts, hits / counts
-        log_loss = -float(np.mean(np.log(p[np.arange(len(p)), target])))
+        log_loss = 0.0 - float(np.mean(np.log(p[np.arange(len(p)), target])))  # no -0
     ece, interval = _error(counts, hits, sums, level, seed)
     brier = np.square(p).sum(axis=1) - 2 * p[np.arange(len(p)), target] + 1
     return CalibrationReport(
@@ -181,14 +182,15 @@ def _error(
     found = float(np.abs(gaps).sum())
     noise = counts * standard_errors(counts, hits) / n * np.random.default_rng(seed).standard_normal((DRAWS, len(gaps)))
 
+    alone = np.abs(noise).sum(axis=1)
+    by_noise = float((alone <= found).mean())
+
     def end(quantile: float) -> float:
         """The error of gaps c times those found, where so many of the errors drawn are below what was found."""
 
         def beyond(c: float) -> float:
             return float(np.quantile(np.abs(c * gaps + noise).sum(axis=1), quantile)) - found
 
-        if found == 0:
-            return 0.0 if quantile > 0.5 else float(np.quantile(np.abs(noise).sum(axis=1), level))
         if beyond(0.0) >= 0:
             return 0.0
         high = 2.0
@@ -196,7 +198,9 @@ def _error(
             high *= 2
         return min(1.0, found * float(brentq(beyond, 0.0, high, xtol=1e-6)))
 
-    return found, (end(0.5 + level / 2), end(0.5 - level / 2))
+    # Where noise alone seldom errs as little, what was found says nothing of the gaps.
+    most = float(np.quantile(alone, level)) if by_noise <= 1 - level else end((0.5 - level / 2) * by_noise)
+    return found, (end(0.5 + level / 2), most)
 
 
 def standard_errors(counts: NDArray[np.int64], hits: Floats) -> Floats:
@@ -216,12 +220,10 @@ def _checked(y: Any, p: Any, classes: Any) -> tuple[Floats, NDArray[np.int64]]:
         raise ValueError(f"y: shape {y.shape}; it may be one class per row, {p.shape[:1]}")
     if not ((p >= 0).all() and np.abs(p.sum(axis=1) - 1).max() < 1e-3):
         raise ValueError("p: some rows are no probabilities; they may be 0 or above, and sum to 1")
-    known = np.unique(y if classes is None else np.asarray(classes))
+    known = np.unique(y) if classes is None else np.asarray(classes)
     if classes is None and len(known) < p.shape[1] and set(known) <= set(range(p.shape[1])) and known[0] == 0:
         known = np.arange(p.shape[1])
-    given = known if classes is None else np.asarray(classes)
-    if given.shape != p.shape[1:] or known.shape != p.shape[1:]:
-        raise ValueError(f"classes: {given}; they may be {p.shape[1]}, one per column of p, each another one")
-    known = given
+    if known.shape != p.shape[1:] or len(np.unique(known)) != len(known):
+        raise ValueError(f"classes: {known}; they may be {p.shape[1]}, one per column of p, each another one")
     order = np.argsort(known)
     return p, order[indices_of(y, known[order])]

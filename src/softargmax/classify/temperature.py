@@ -20,7 +20,7 @@ from sklearn.utils.validation import (
     indexable,
 )
 
-from softargmax.classify.base import Array, ScoreClassifier, indices_of, label
+from softargmax.classify.base import Array, ScoreClassifier, both, indices_of, label
 from softargmax.classify.newton import fit_temperature
 from softargmax.classify.regression import SoftmaxRegression
 from softargmax.core.targets import one_of
@@ -176,7 +176,7 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
         return X
 
     def _scores(self, X: Any) -> Array:
-        return np.asarray(_scores_of(self.estimator_, X) * self.weight_ + self.bias_)
+        return _weighed(_scores_of(self.estimator_, X), self.weight_, self.bias_)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -215,12 +215,16 @@ def _as_scores(found: Any, response: str) -> Array:
     if response == "predict_proba":
         return np.log(z.astype(np.float64) + LEAST)
     z = z.astype(np.float64)
-    z = z[:, 0] if z.ndim == 2 and z.shape[1] == 1 else z
-    return z if z.ndim == 2 else np.stack([np.zeros_like(z), z], axis=1)
+    return z if z.ndim == 2 and z.shape[1] > 1 else both(z)
 
 
 def _loss(z: Array, target: Array, weight: Array | None) -> float:
     return float(np.average(cross_entropy(z, target, reduction="none"), weights=weight))
+
+
+def _weighed(z: Array, w: Array, b: Array) -> Array:
+    """w z + b; a class that is excluded stays so."""
+    return np.where(np.isneginf(z), -np.inf, np.where(np.isneginf(z), 0.0, z) * w + b)
 
 
 def _fit_vector(z: Array, target: Array, weight: Array | None, temperature: float) -> tuple[Array, Array]:
@@ -228,12 +232,13 @@ def _fit_vector(z: Array, target: Array, weight: Array | None, temperature: floa
     counts = np.ones(len(z)) if weight is None else weight
     counts = counts[:, None] / counts.sum()
     z = z / temperature  # about 1: no score is so large that a step of w means a different thing for each class
+    finite = np.where(np.isneginf(z), 0.0, z)
 
     def value_and_gradient(x: Array) -> tuple[float, Array]:
         w, b = x.reshape(2, -1)
-        rows, dz = cross_entropy_and_gradient(z * w + b, target, reduction="none")
+        rows, dz = cross_entropy_and_gradient(_weighed(z, w, b), target, reduction="none")
         dz *= counts
-        return float(rows @ counts[:, 0]), np.concatenate([(dz * z).sum(axis=0), dz.sum(axis=0)])
+        return float(rows @ counts[:, 0]), np.concatenate([(dz * finite).sum(axis=0), dz.sum(axis=0)])
 
     start = np.concatenate([np.ones(z.shape[1]), np.zeros(z.shape[1])])
     options = {"maxiter": 10_000, "maxfun": 100_000, "gtol": 1e-9, "ftol": 0.0, "maxcor": 20}

@@ -233,7 +233,7 @@ def best_of(call: Callable[[], object], seconds: float = 0.5) -> float:
 
 def machine() -> dict[str, Any]:
     """Describe the machine and the versions installed, for the head of a result file."""
-    packages = ("softargmax", "numpy", "scipy", "torch", "jax", "entmax", "transformers", "gensim")
+    packages = ("softargmax", "numpy", "scipy", "torch", "jax", "entmax", "scikit-learn", "transformers", "gensim")
     return {
         "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)),

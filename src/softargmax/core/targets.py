@@ -7,6 +7,8 @@ import operator
 from numbers import Real
 from typing import Any
 
+import numpy as np
+
 from softargmax.core import arrays, check
 from softargmax.core.dispatch import device_of, namespace
 
@@ -29,6 +31,13 @@ def integer(value: Any, name: str) -> int:
     if not -(1 << 63) <= number < 1 << 63:
         raise ValueError(f"{name}: {number:.3e}; it may be an integer of 64 bits")
     return number
+
+
+def flag(value: Any, name: str) -> bool:
+    """True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}: {value!r}; it may be True or False")
+    return bool(value)
 
 
 def between(value: Any, name: str, high: float) -> float:
