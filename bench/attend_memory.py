@@ -33,6 +33,7 @@ MEASURE = """
 import json, sys
 import torch
 import softargmax as sa
+from bench.peak import peak_of
 L, K, D, backward = map(int, sys.argv[1:])
 torch.set_num_threads(2)
 sa.set_num_threads(2)
@@ -41,12 +42,7 @@ def run(q, k, v):
     output = sa.attention(q, k, v, causal=True)
     return torch.autograd.grad(output, (q, k, v), torch.ones_like(output)) if backward else ()
 run(*(x[:, :, :2] for x in (q, k, v)))
-def status(name):
-    return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith(name))
-open("/proc/self/clear_refs", "w").write("5")
-before = status("VmRSS")
-gradients = run(q, k, v)
-peak = status("VmHWM")
+before, peak, gradients = peak_of(lambda: run(q, k, v))
 print(json.dumps({"peak": peak, "beyond": peak - before - sum(x.nbytes for x in gradients), "scores": 4 * L * K}))
 """
 

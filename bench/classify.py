@@ -102,14 +102,12 @@ MEMORY = """
 import sys
 import joblib
 from bench import classify
+from bench.peak import peak_of
 side, case, path = sys.argv[1:]
 data = joblib.load(path)
 classify.data = lambda case: data
-status = lambda name: next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name))
-open("/proc/self/clear_refs", "w").write("5")
-before = status("VmRSS")
-classify.fit(side, case)
-print((status("VmHWM") - before) / 1024)
+before, peak, _ = peak_of(lambda: classify.fit(side, case))
+print((peak - before) / 2**20)
 """
 
 
