@@ -1,4 +1,4 @@
-"""``softargmax fit`` and ``softargmax predict`` on files written from scikit-learn's data sets, good and bad."""
+"""``softargmax fit`` and ``softargmax predict`` on files written from scikit-learn's data sets; their options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_breast_cancer, load_iris, load_wine
+from sklearn.datasets import load_breast_cancer, load_wine
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("skops")
@@ -72,22 +72,38 @@ def test_fit_and_predict(run, wine, tmp_path, model, calibrate):
     assert np.mean([row["cultivar"] == y for row, y in zip(rows, right, strict=True)]) > 0.97
 
 
-def test_the_same_model_as_in_python(run, wine, tmp_path):
+@pytest.mark.parametrize(
+    ("options", "made"),
+    [
+        ("--C 0.1", {"C": 0.1}),
+        ("--C 0.1 --l1-ratio 1", {"C": 0.1, "l1_ratio": 1.0}),
+        ("--calibrate", {}),
+        ("--folds 3 --seed 7", {}),
+    ],
+)
+def test_the_same_model_as_in_python(run, tmp_path, options, made):
+    """The report, and the probabilities: every option does what it says."""
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    from softargmax.classify import SoftmaxRegression
+    from softargmax.classify import SoftmaxRegression, TemperatureScaling, calibration_report
 
     data = load_breast_cancer()
     with (tmp_path / "cells.csv").open("w", newline="") as file:
         csv.writer(file).writerows(
             [[*data.feature_names, "kind"], *([*x, y] for x, y in zip(data.data, data.target, strict=True))]
         )
-    assert run("fit", "cells.csv", "-t", "kind", "--C", "0.1", "-o", "kept").code == 0
+    told = run("fit", "cells.csv", "-t", "kind", *options.split(), "-o", "kept", "--json").json()
     found = run("predict", "kept", "cells.csv")
     p = np.array([[float(row["p_0"]), float(row["p_1"])] for row in csv.DictReader(io.StringIO(found.out))])
-    model = make_pipeline(StandardScaler(), SoftmaxRegression(0.1, tol=1e-6, max_iter=1000)).fit(data.data, data.target)
-    np.testing.assert_allclose(p, model.predict_proba(data.data), rtol=1e-9)
+    model = make_pipeline(StandardScaler(), SoftmaxRegression(**made, tol=1e-6, max_iter=1000))
+    model = TemperatureScaling(model) if "--calibrate" in options else model
+    folds, seed = (3, 7) if "--folds" in options else (5, 0)
+    parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    unseen = cross_val_predict(model, data.data, data.target, cv=parts, method="predict_proba")
+    assert told["log_loss"] == pytest.approx(calibration_report(data.target, unseen).log_loss, rel=1e-9)
+    np.testing.assert_allclose(p, model.fit(data.data, data.target).predict_proba(data.data), rtol=1e-9)
 
 
 def test_the_same_seed_says_the_same(run, wine):
@@ -110,7 +126,15 @@ def test_new_rows_need_no_classes(run, wine, tmp_path):
 
 def test_what_is_printed(run, wine):
     found = run("fit", wine, *FIT)
-    for word in ("178 rows", "16 features", "softmax", "shares of the classes", "log-loss", "-o MODEL keeps it"):
+    for word in (
+        "178 rows",
+        "16 features",
+        "softmax",
+        "shares of the classes",
+        "log-loss",
+        "the interval allows",
+        "-o MODEL keeps it",
+    ):
         assert word in found.out
     assert run("fit", "-", *FIT, "--json", stdin=wine.read_bytes()).json() == run("fit", wine, *FIT, "--json").json()
 
@@ -124,6 +148,7 @@ def test_a_refused_fit_keeps_the_old_model(run, wine, tmp_path):
 
 BAD = [
     ("--target cultivr", "'cultivar' is the nearest"),
+    ("--target CULTIVAR", "'cultivar' is the nearest"),
     ("--target alcohol --drop id", "fractions"),
     ("--target cultivar --drop id --model lda --C 2", "lda has no penalty"),
     ("--target cultivar --drop id -o .", "not a regular file"),
@@ -156,7 +181,7 @@ def test_wrong_use(run, wine, options, said):
         ("ash", "inf", "row 3: inf"),
         ("cultivar", "", "'cultivar': one row is empty"),
         ("colour", "", "'colour': one row is empty"),
-        ("cultivar", "class_9", "class 'class_9' has 1 of 178 rows"),
+        ("cultivar", "class_9", "class 'class_9' has 1 of 178 rows; --folds 5 needs 5 or more of each"),
     ],
 )
 def test_gaps_and_rare_classes(run, wine, column, value, said):
@@ -171,7 +196,6 @@ def test_gaps_and_rare_classes(run, wine, column, value, said):
         ("ash", "", "'ash': one row is empty"),
         ("ash", "much", "column 'ash', row 3: 'much' is no number"),
         ("colour", "blue", "row 3: 'blue' is none of the 3 categories"),
-        ("cultivar", "class_9", "row 3: 'class_9' is no class"),
     ],
 )
 def test_new_rows_that_the_model_cannot_read(run, wine, tmp_path, column, value, said):
@@ -181,113 +205,82 @@ def test_new_rows_that_the_model_cannot_read(run, wine, tmp_path, column, value,
     assert said in found.err
 
 
-def written(path, text):
-    path.write_text(text)
-    return path
-
-
-def test_files_as_other_programs_write_them(run, tmp_path):
-    """Semicolons, a mark of the byte order, words that look like numbers or truths; they come back as they were."""
-    rows = [
-        ("01", "true", 1.5),
-        ("02", "false", 2.5),
-        ("x1", "true", 1.0),
-        ("01", "false", 3.5),
-        ("02", "true", 1.2),
-    ] * 8
-    text = "\ufeffcode;Name of it;size\r\n" + "".join(f"{a};{b};{c}\r\n" for a, b, c in rows)
-    path = written(tmp_path / "semi.csv", text)
-    assert run("fit", path, "-t", "Name of it", "--folds", "2", "-o", "kept").code == 0
-    found = run("predict", "kept", written(tmp_path / "new.csv", "size,code\n1.5,01\n2,02\n"))
+def test_a_class_that_the_model_does_not_know_is_only_not_judged(run, wine, tmp_path):
+    assert run("fit", wine, *FIT, "-o", "kept").code == 0
+    assert ", of which 100.0% are right" in run("predict", "kept", wine, "-o", "out.csv").out
+    new = changed(changed(wine, "one.csv", 3, "cultivar", "class_9"), "two.csv", 4, "cultivar", "")
+    found = run("predict", "kept", new, "-o", "out.csv")
     assert found.code == 0, found.err
-    assert found.out.splitlines()[0] == '"Name of it","p_false","p_true"'
-    assert {line.split(",")[0] for line in found.out.splitlines()[1:]} <= {'"true"', '"false"'}
+    assert "178 rows: out.csv, of the 176 of known classes 100.0% are right" in found.out
+    assert (tmp_path / "out.csv").read_text() == run("predict", "kept", new).out
+    wine.write_text(wine.read_text().replace("class_", "kind "))
+    assert run("predict", "kept", wine, "-o", "out.csv").out == "178 rows: out.csv\n"
 
 
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        (["12345678901234567890,1", "12345678901234567891,2"] * 4, None),  # classes beyond 64 bits stay apart
-        (["a,9007199254740993", "b,2"] * 4, None),
-        (["None,1", "null,2"] * 4, "4 rows are empty"),
-        (["a,1e200", "b,2"] * 4, "up to 1e+100"),
-        ([*(["a,1", "b,2"] * 20), "a,7x"], "row 41: '7x' is no number, as 40 others"),
-        (["v,1", "w,2"] * 4, "the name of a class's probability"),
-    ],
-)
-def test_odd_columns(run, tmp_path, rows, said):
-    head = "p_v,x" if "v,1" in rows else "t,x"
-    found = run(
-        "fit", written(tmp_path / "odd.csv", "\n".join([head, *rows])), "-t", head[:-2], "--folds", "2", "--json"
-    )
-    if said is None:
-        assert found.code == 0, found.err
-        assert len(found.json()["classes"]) == 2
-        return
-    assert found.code == 1
-    assert said in found.err
+def test_warnings_are_told_in_lines_of_their_own(run, wine, monkeypatch):
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    from softargmax.classify import SoftmaxRegression
+    from softargmax.cli.classify import models
+
+    assert run("fit", wine, *FIT, "--json").json()["warnings"] == []
+    made = make_pipeline(StandardScaler(), SoftmaxRegression(max_iter=3))
+    monkeypatch.setattr(models, "estimator_of", lambda *_, **__: made)
+    found = run("fit", wine, *FIT)
+    assert found.code == 0
+    assert not found.err
+    told = [line for line in found.out.splitlines() if line.startswith("warning: max_iter, 3, is reached where")]
+    assert len(told) == 1  # of six fits
+    assert found.out.count("warning") == 1
+    assert run("fit", wine, *FIT, "--json").json()["warnings"] == [told[0].removeprefix("warning: ")]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (b"", "Empty CSV file"),
-        (b"a,b\n", "no row"),
-        (b"a,b\n1,2\n3\n", "Expected 2 columns, got 1"),
-        (b"a,a\n1,2\n", "two columns"),
-        (b"\x89PNG\r\n\x1a\n\xff\xfe", "cannot be read"),
-        (b"a,b\n1,x\n1,y\n1,x\n1,y\n", "'a' is the same in every row"),
-        (b"a,b\nu,x\nu,y\nu,x\nu,y\n", "'a' is the same in every row"),
-        (b"a,b\n2020-01-01,x\n2020-01-02,y\n2020-01-01,x\n2020-01-02,y\n", "--drop a"),
-        (b"b\nx\ny\nx\ny\n", "no column but the target"),
-        (b"a,b\n1,x\n2,x\n3,x\n4,x\n", "every row has class 'x'"),
-        (b"a,c\n1,2\n3,4\n", "--target b"),
-    ],
-)
-def test_files_that_nothing_can_be_learned_from(run, tmp_path, text, said):
-    (tmp_path / "bad.csv").write_bytes(text)
-    found = run("fit", "bad.csv", "--target", "b", "--folds", "2")
-    assert found.code == 1
-    assert said in found.err
-    assert found.err.count("\n") == 1
+def test_a_model_of_another_scikit_learn_is_told(run, wine, tmp_path):
+    import zipfile
 
-
-def test_files_that_are_no_models(run, wine, tmp_path):
-    from skops.io import dump, loads
-
-    from softargmax.cli.classify.models import TRUSTED
+    import sklearn
 
     assert run("fit", wine, *FIT, "-o", "kept").code == 0
-    data = (tmp_path / "kept").read_bytes()
-    (tmp_path / "cut").write_bytes(data[: len(data) // 2])
-    (tmp_path / "text").write_text("hello")
-    dump({"format": "another"}, tmp_path / "other")
-    dump(load_iris, tmp_path / "function")
-    for name, said in (
-        ("cut", "model"),
-        ("text", "no model"),
-        ("other", "no model"),
-        ("function", "no model"),
-        ("absent", "no such file"),
-        (".", "folder"),
-    ):
-        found = run("predict", name, wine)
-        assert found.code == 1
-        assert said in found.err
-    for output in (wine, "./wine.csv", "kept", "./kept"):
-        assert run("predict", "kept", wine, "-o", output).code == 2
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import FunctionTransformer
+    with zipfile.ZipFile(tmp_path / "kept") as old, zipfile.ZipFile(tmp_path / "other", "w") as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name).replace(b'"' + sklearn.__version__.encode(), b'"0.1'))
+    found = run("predict", "other", wine)
+    assert found.code == 0
+    assert found.out == run("predict", "kept", wine).out
+    assert all(line.startswith("warning: Trying to") for line in found.err.splitlines())
+    assert found.err
 
-    told = loads(data, trusted=TRUSTED)
-    function = make_pipeline(FunctionTransformer(np.exp), told["estimator"][1])
-    for name, part in (("estimator", function), ("estimator", None), ("numbers", 3), ("target", None), ("numbers", [])):
-        dump({**told, name: part}, tmp_path / "changed")
-        found = run("predict", "changed", wine)
-        assert found.code == 1
-        assert "do not fit each other" in found.err
-    flipped = bytearray(data)
-    for at in range(100, len(data), 997):
-        flipped[at] ^= 0xFF
-    (tmp_path / "damaged").write_bytes(flipped)
-    assert run("predict", "damaged", wine).code == 1
+
+def table_of(path, **columns):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([columns, *zip(*columns.values(), strict=True)])
+
+
+def test_qda_names_the_class_and_the_column(run, tmp_path):
+    rng = np.random.default_rng(0)
+    t, x, z = np.arange(400) % 2, rng.normal(size=400), rng.normal(size=400)
+    colour = np.where(t, "red", rng.choice(["red", "blue"], 400))
+    once = np.where(t, np.arange(400) == 7, x)
+    little = np.where(t, 0.03 * x, x)
+    for columns, said in (
+        ({"a": z, "b": np.where(t, 2, x)}, "class '1' does not vary in column 'b'; --drop b leaves it out, or"),
+        ({"a": z, "b": np.where(t, 1e-6 * x, x)}, "class '1' hardly varies in column 'b'; --drop b leaves it out, or"),
+        ({"a": z, "my k": colour}, "class '1' does not vary in column 'my k' ('blue' or not); --drop 'my k' leaves"),
+        ({"a": z, "b": once}, "class '1' does not vary in column 'b', where one part of the rows is left out;"),
+        ({"a": z, "b": little, "c": 2 * little}, "in class '1' some columns follow from others; it may have"),
+    ):
+        table_of(tmp_path / "t.csv", **columns, t=t)
+        for options in ((), ("--calibrate",)):
+            found = run("fit", "t.csv", "-t", "t", "-m", "qda", *options)
+            assert found.code == 1
+            assert said in found.err
+            assert "--model lda" in found.err
+        assert run("fit", "t.csv", "-t", "t", "-m", "lda").code == 0
+
+
+def test_a_loss_of_nothing_has_no_sign(run, tmp_path):
+    table_of(tmp_path / "t.csv", a=np.arange(40) % 2 * 2e6 + np.arange(40), t=np.arange(40) % 2)
+    assert run("fit", "t.csv", "-t", "t", "-m", "nb", "-o", "kept", "--json").json()["log_loss"] == 0
+    assert " 0.0000 " in run("fit", "t.csv", "-t", "t", "-m", "nb").out
+    assert run("predict", "kept", "t.csv", "-o", "out.csv").out.endswith("log-loss 0.0000\n")

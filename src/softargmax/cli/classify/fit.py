@@ -9,13 +9,13 @@ import typer
 from rich.markup import escape
 
 from softargmax.cli import show
-from softargmax.cli.classify import columns, models
+from softargmax.cli.classify import columns, decimals, learning, models, source
 from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Source = Annotated[str, typer.Argument(help="A CSV file with a head, or - for standard input.", metavar="DATA")]
+Data = Annotated[str, typer.Argument(help="A CSV file with a head, or - for standard input.", metavar="DATA")]
 Target = Annotated[str, typer.Option("--target", "-t", help="The column of classes.")]
 Name = Annotated[str, typer.Option("--model", "-m", help=f"{', '.join(models.MODELS)}.")]
 Output = Annotated[str | None, typer.Option("--output", "-o", help="Where the model is kept.")]
@@ -32,7 +32,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def command(  # noqa: PLR0913 one for each option
-    source: Source,
+    data: Data,
     *,
     target: Target,
     model: Name = "softmax",
@@ -52,22 +52,21 @@ def command(  # noqa: PLR0913 one for each option
         raise WrongUseError(f"--C {C:g}: it may be above 0; inf: no penalty")
     if model != "softmax" and (C is not None or l1_ratio is not None):
         raise WrongUseError(f"--C, --l1-ratio: {model} has no penalty; they may be given with --model softmax")
-    columns.ready()
-    models.check_output(output, source)
-    given = columns.Source(source)
+    source.ready()
+    models.check_output(output, data)
+    given = source.Source(data)
     chosen, table = columns.learned(given, target, drop or [])
-    y = classes_of(table, target, given.name, folds)
+    y = classes_of(table, target, given, folds)
     X = chosen.matrix(table, given.name)
     options: dict[str, Any] = {"C": 1.0 if C is None else C, "l1_ratio": l1_ratio or 0.0}
     estimator = models.estimator_of(model, options, calibrate=calibrate)
-    with refused_as(FailedRunError, f"{given.name}: "):
-        report = validated(estimator, X, y, folds, seed)
-        estimator.fit(X, y)
+    with refused_as(FailedRunError, f"{given.name}: "), learning.heard() as warned:
+        report = learning.fitted(estimator, X, y, learning.parts_of(folds, seed), chosen)
     if output is not None:
         models.save(output, models.Model(target, chosen, estimator))
     told = {
         "rows": len(y), "columns": len(chosen.names), "features": chosen.width, "classes": np.unique(y),
-        "model": model, "folds": folds, **report, "output": output,
+        "model": model, "folds": folds, **report, "warnings": warned, "output": output,
     }  # fmt: skip
     if json:
         print(show.as_json(told))
@@ -75,46 +74,24 @@ def command(  # noqa: PLR0913 one for each option
         printed(told)
 
 
-def classes_of(table: Any, target: str, source: str, folds: int) -> NDArray[Any]:
+def classes_of(table: Any, target: str, given: source.Source, folds: int) -> NDArray[Any]:
     """Give the column of classes as words, some of each."""
-    y = columns.words_of(table, target, source).astype(str)
-    if all(map(columns.as_number, y)) and any(float(word) % 1 for word in y):
-        raise FailedRunError(f"{source}: column {target!r} holds numbers with fractions; classes are words or integers")
+    where = f"{given.name}: column {target!r}"
+    y = columns.words_of(table, target, given.name).astype(str)
+    numbers = decimals.numbers_in(table[target], given.mark, where)
+    if numbers is not None and (np.floor(numbers.to_numpy()) != numbers.to_numpy()).any():
+        raise FailedRunError(f"{where} holds numbers with fractions; classes are words or integers")
     classes, counts = np.unique(y, return_counts=True)
     if len(classes) < 2:
-        raise FailedRunError(
-            f"{source}: column {target!r}: every row has class {str(classes[0])!r}; there may be two or more"
-        )
+        raise FailedRunError(f"{where}: every row has class {str(classes[0])!r}; there may be two or more")
     if counts.min() < folds:
         rare, few = str(classes[counts.argmin()]), counts.min()
         raise FailedRunError(
-            f"{source}: column {target!r}: class {rare!r} has {few} of {len(y)} rows; it may have --folds, {folds}"
+            f"{where}: class {rare!r} has {few} of {len(y):,} rows; --folds {folds} needs {folds} or more of each"
         )
     if target in models.heads(classes):
-        raise FailedRunError(f"{source}: column {target!r} has the name of a class's probability; it may have another")
+        raise FailedRunError(f"{where} has the name of a class's probability; it may have another")
     return y
-
-
-def validated(estimator: Any, X: NDArray[Any], y: NDArray[Any], folds: int, seed: int) -> dict[str, Any]:
-    """Say how good the estimator is on rows that it has not seen, and how good the shares of the classes are."""
-    from sklearn.base import clone
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
-
-    from softargmax.classify import calibration_report
-
-    parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
-    p = cross_val_predict(clone(estimator), X, y, cv=parts, method="predict_proba")
-    found = calibration_report(y, p)
-    _, counts = np.unique(y, return_counts=True)
-    share = counts / len(y)
-    return {
-        "accuracy": found.accuracy,
-        "accuracy_error": float(np.sqrt(found.accuracy * (1 - found.accuracy) / len(y))),
-        "log_loss": found.log_loss,
-        "calibration_error": found.ece,
-        "calibration_interval": list(found.ece_interval),
-        "shares": {"accuracy": float(share.max()), "log_loss": float(-(share * np.log(share)).sum())},
-    }
 
 
 def printed(told: dict[str, Any]) -> None:
@@ -137,5 +114,8 @@ def printed(told: dict[str, Any]) -> None:
         f"{told['calibration_error']:.3f} ({low:.3f} to {high:.3f})",
     )
     out.print(shown)
+    out.print("[dim]noise makes calibration errors too large; the interval allows for that[/]")
+    for line in told["warnings"]:
+        out.print(f"[dim]warning: {escape(line)}[/]", soft_wrap=True)
     kept = f"kept in {escape(told['output'])}" if told["output"] else "not kept: -o MODEL keeps it"
     out.print(f"[dim]fitted to all rows, {kept}[/]")

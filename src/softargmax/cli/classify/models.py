@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from softargmax import stream
 from softargmax.cli import info, values
 from softargmax.cli.classify.columns import Columns
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 MODELS = ("softmax", "lda", "qda", "nb")
 FORMAT = "softargmax fit 1"
+PARTS = ("target", "numbers", "categories", "estimator")
 TRUSTED = [
     f"softargmax.classify.{module}.{name}"
     for module, names in {
@@ -80,14 +83,8 @@ def save(path: str, model: Model) -> None:
     """Write a model, whole or not at all."""
     from skops.io import dumps
 
-    told = {
-        "format": FORMAT,
-        "version": info.version(),
-        "target": model.target,
-        "numbers": model.columns.numbers,
-        "categories": model.columns.categories,
-        "estimator": model.estimator,
-    }
+    parts = (model.target, model.columns.numbers, model.columns.categories, model.estimator)
+    told = {"format": FORMAT, "version": info.version(), **dict(zip(PARTS, parts, strict=True))}
     with stream.whole_file(path) as file:
         file.write(dumps(told))
 
@@ -112,21 +109,37 @@ def load(path: str) -> Model:
         raise FailedRunError(f"{path} is damaged: {str(error)[:200]}") from error
     if not isinstance(told, dict) or told.get("format") != FORMAT:
         raise FailedRunError(f"{path} is no model of `softargmax fit`, or one of another version")
-    if not is_sound(**{name: told.get(name) for name in ("target", "numbers", "categories", "estimator")}):
-        raise FailedRunError(f"{path} is damaged: its parts do not fit each other")
-    return Model(told["target"], Columns(told["numbers"], told["categories"]), told["estimator"])
+    damaged = f"{path} is damaged: its parts do not fit each other"
+    parts: Any = [told.get(name) for name in PARTS]
+    target, numbers, categories, estimator = parts
+    model = Model(target, Columns(numbers, categories), estimator)
+    try:
+        sound = is_sound(target, numbers, categories, estimator) and fits(model)
+    except Exception as error:  # there are as many as there are ways to be wrong
+        raise FailedRunError(damaged) from error
+    if not sound:
+        raise FailedRunError(damaged)
+    return model
 
 
 def is_sound(target: Any, numbers: Any, categories: Any, estimator: Any) -> bool:
-    """Tell whether what was read is what `fit` makes, and nothing else."""
-    if not (isinstance(target, str) and isinstance(numbers, list) and isinstance(categories, dict)):
+    """Tell whether what was read is of the kinds that `fit` makes."""
+    if not all(isinstance(words, list) for words in (numbers, *categories.values())):
         return False
-    if not all(isinstance(known, list) for known in categories.values()):
-        return False
+    for words in ([target, *numbers, *categories], *categories.values()):
+        if len(set(words)) < len(words) or not all(isinstance(word, str) for word in words):
+            return False
     if type(estimator).__name__ == "TemperatureScaling":
-        estimator = getattr(estimator, "estimator_", None)
-    steps = [type(step).__name__ for _, step in getattr(estimator, "steps", [])]
-    made = {name.rpartition(".")[2] for name in TRUSTED}
-    if len(steps) != 2 or steps[0] != "StandardScaler" or steps[1] not in made:
+        estimator = estimator.estimator_
+    steps = [type(step).__name__ for _, step in estimator.steps]
+    made = {name.rpartition(".")[2] for name in TRUSTED} - {"TemperatureScaling"}
+    return len(steps) == 2 and steps[0] == "StandardScaler" and steps[1] in made
+
+
+def fits(model: Model) -> bool:
+    """Tell whether the estimator gives each of two classes or more a probability, in a row of 0."""
+    classes = model.classes
+    if classes.dtype.kind != "U" or not len(set(classes)) == len(classes) >= 2:
         return False
-    return bool(getattr(estimator, "n_features_in_", None) == Columns(numbers, categories).width)
+    p = model.estimator.predict_proba(np.zeros((1, model.columns.width)))
+    return bool(p.shape == (1, len(classes)) and np.isfinite(p).all())

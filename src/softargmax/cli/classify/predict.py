@@ -12,36 +12,41 @@ from rich.markup import escape
 
 from softargmax import stream
 from softargmax.cli import show
-from softargmax.cli.classify import columns, models
-from softargmax.cli.errors import FailedRunError
+from softargmax.cli.classify import learning, models, source
+from softargmax.cli.errors import FailedRunError, refused_as
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 File = Annotated[str, typer.Argument(help="What `softargmax fit` has kept.", metavar="MODEL")]
-Source = Annotated[str, typer.Argument(help="A CSV file with a head, or - for standard input.", metavar="DATA")]
+Data = Annotated[str, typer.Argument(help="A CSV file with a head, or - for standard input.", metavar="DATA")]
 Output = Annotated[str | None, typer.Option("--output", "-o", help="Write to this CSV file.")]
 
 
-def command(model: File, source: Source, output: Output = None) -> None:
+def command(model: File, data: Data, output: Output = None) -> None:
     """Tell the classes of the rows of a CSV file, and their probabilities."""
-    columns.ready()
-    models.check_output(output, source, model)
-    kept = models.load(model)
-    given = columns.Source(source)
-    table = kept.columns.read(given, kept.target)
-    p = kept.estimator.predict_proba(kept.columns.matrix(table, given.name))
+    source.ready()
+    models.check_output(output, data, model)
+    with learning.heard() as warned:  # of a model that another version of scikit-learn has kept
+        kept = models.load(model)
+        given = source.Source(data)
+        table = kept.columns.read(given)
+        X = kept.columns.matrix(table, given.name)
+        with refused_as(FailedRunError, f"{given.name}: "):
+            p = kept.estimator.predict_proba(X)
     if not np.isfinite(p).all():
         raise FailedRunError(f"{model} is damaged: its probabilities are no numbers")
-    data = written(kept, p)
+    for line in warned:
+        show.console(stderr=True).print(f"[dim]warning: {escape(line)}[/]", soft_wrap=True)
+    told = written(kept, p)
     if output is None:
         sys.stdout.flush()
-        sys.stdout.buffer.write(data) if hasattr(sys.stdout, "buffer") else print(data.decode(), end="")
+        sys.stdout.buffer.write(told) if hasattr(sys.stdout, "buffer") else print(told.decode(), end="")
         return
-    told = f"{len(p):,} rows: {escape(output)}[dim]{judged(kept, table, given.name, p)}[/]"
+    remark = judged(kept, table, p)
     with stream.whole_file(output) as file:
-        file.write(data)
-    show.console().print(told)
+        file.write(told)
+    show.console().print(f"{len(p):,} rows: {escape(output)}[dim]{remark}[/]", soft_wrap=True)
 
 
 def written(kept: models.Model, p: NDArray[Any]) -> bytes:
@@ -56,18 +61,16 @@ def written(kept: models.Model, p: NDArray[Any]) -> bytes:
     return sink.getvalue()
 
 
-def judged(kept: models.Model, table: Any, source: str, p: NDArray[Any]) -> str:
-    """Say how often the model is right, if the file has the classes."""
-    if kept.target not in table.column_names or table[kept.target].null_count:
+def judged(kept: models.Model, table: Any, p: NDArray[Any]) -> str:
+    """Say how often the model is right on the rows whose class it knows, if there are any."""
+    if kept.target not in table.column_names:
         return ""
-    y = columns.words_of(table, kept.target, source).astype(str)
-    known = np.isin(y, kept.classes)
-    if not known.all():
-        raise FailedRunError(
-            f"{source}: column {kept.target!r}, row {int((~known).argmax()) + 1}: {str(y[~known][0])!r} is no class "
-            "that the model knows"
-        )
+    words, classes = table[kept.target].to_pylist(), set(kept.classes)
+    known = [row for row, word in enumerate(words) if word in classes]
+    if not known:
+        return ""
     from softargmax.classify import calibration_report
 
-    found = calibration_report(y, p, classes=kept.classes)
-    return f", of which {found.accuracy:.1%} are right; log-loss {found.log_loss:.4f}"
+    found = calibration_report(np.array(words)[known].astype(str), p[known], classes=kept.classes)
+    which = "which" if len(known) == len(words) else f"the {len(known):,} of known classes"
+    return f", of {which} {found.accuracy:.1%} are right; log-loss {found.log_loss:.4f}"

@@ -1,0 +1,59 @@
+"""Words that are numbers; where fields are not separated by commas, a comma may stand for the point."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from softargmax.cli import values
+from softargmax.cli.errors import FailedRunError
+
+THOUSANDS = r"^[+-]?[1-9][0-9]{0,2}[.,][0-9]{3}$"
+LOOKS = re.compile(r"\W*\d+([.,:/'_\s]\d+)*\W*")  # 1.5%, 1,200, $3, 1/2/2020; no ranges (10-19)
+
+
+def numbers_in(words: Any, mark: str, where: str) -> Any:
+    """Give a column of words as numbers, or None where some are none; `mark` separates fields."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    words = compute.ascii_trim_whitespace(words)
+    pointed = words if mark == "," else compute.replace_substring(words, ",", ".")
+    try:
+        numbers = pointed.cast("double")
+    except pa.ArrowInvalid:
+        return None
+    if mark != ",":
+        check_marks(words, where)
+    return numbers
+
+
+def check_marks(words: Any, where: str) -> None:
+    """Refuse numbers of which it is not plain what their points and commas mean."""
+    from pyarrow import compute
+
+    point, comma, thousands = (compute.match_substring_regex(words, kind) for kind in (r"\.", ",", THOUSANDS))
+    marked = compute.or_(point, comma)
+    both = compute.any(point).as_py() and compute.any(comma).as_py()
+    some = compute.any(marked).as_py() and not compute.all(marked).as_py()
+    if not both and not (some and compute.all(compute.equal(marked, thousands)).as_py()):
+        return
+    row = compute.index(comma if both else marked, True).as_py()
+    word = words[row].as_py()
+    said = f"{where}, row {row + 1}: {word!r}"
+    if both:
+        raise FailedRunError(f"{said} has a comma, and others of this column a point; all may have the same")
+    # Three decimals in every number that has any, beside numbers that have none, are rather thousands.
+    digits = word.replace(",", "").replace(".", "")
+    raise FailedRunError(f"{said} may be {digits} or {word}0; it may be written as one of these")
+
+
+def is_number(word: str, mark: str) -> bool:
+    """Tell whether a word is a number."""
+    text = word if mark == "," else word.replace(",", ".")
+    return text.isascii() and values.is_number(text)
+
+
+def looks_like_number(word: str) -> bool:
+    """Tell whether a word has digits and signs alone, but for what stands between two numbers."""
+    return LOOKS.fullmatch(word) is not None

@@ -1,0 +1,106 @@
+"""Cross-validation and the fit: what they find, what they warn of, and why one fails."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from softargmax.cli.classify.columns import leave_out
+from softargmax.cli.errors import FailedRunError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from softargmax.cli.classify.columns import Columns
+
+TINY = float(np.finfo(np.float64).tiny)
+HARDLY = 0.02  # of a column's spread: one within a class that is too small for a covariance
+
+
+@contextmanager
+def heard() -> Iterator[list[str]]:
+    """Collect what is warned of, in one line each; what differs in its numbers alone is told once, the last of it."""
+    told: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield told
+    said = (" ".join(str(warning.message).split()) for warning in caught)
+    told += {re.sub(r"\d[\d.e+-]*", "", line): line for line in said}.values()
+
+
+def fitted(estimator: Any, X: NDArray[Any], y: NDArray[Any], parts: Any, columns: Columns) -> dict[str, Any]:
+    """Fit an estimator to all rows, and say how good it is on rows that it has not seen."""
+    from softargmax.classify import QuadraticDiscriminant
+
+    try:
+        report = validated(estimator, X, y, parts)
+        estimator.fit(X, y)
+    except np.linalg.LinAlgError as error:
+        innermost = getattr(estimator, "estimator", estimator)
+        if not isinstance(innermost[-1], QuadraticDiscriminant):
+            raise
+        raise FailedRunError(narrow(X, y, parts, columns)) from error
+    return report
+
+
+def parts_of(folds: int, seed: int) -> Any:
+    """Give the parts of the cross-validation."""
+    from sklearn.model_selection import StratifiedKFold
+
+    return StratifiedKFold(folds, shuffle=True, random_state=seed)
+
+
+def validated(estimator: Any, X: NDArray[Any], y: NDArray[Any], parts: Any) -> dict[str, Any]:
+    """Say how good the estimator is on rows that it has not seen, and how good the shares of the classes are."""
+    from sklearn.base import clone
+    from sklearn.model_selection import cross_val_predict
+
+    from softargmax.classify import calibration_report
+
+    p = cross_val_predict(clone(estimator), X, y, cv=parts, method="predict_proba")
+    found = calibration_report(y, p)
+    _, counts = np.unique(y, return_counts=True)
+    share = counts / len(y)
+    return {
+        "accuracy": found.accuracy,
+        "accuracy_error": float(np.sqrt(found.accuracy * (1 - found.accuracy) / len(y))),
+        "log_loss": found.log_loss,
+        "calibration_error": found.ece,
+        "calibration_interval": list(found.ece_interval),
+        "shares": {"accuracy": float(share.max()), "log_loss": float(-(share * np.log(share)).sum())},
+    }
+
+
+def narrow(X: NDArray[Any], y: NDArray[Any], parts: Any, columns: Columns) -> str:
+    """Say which class has no covariance, and in which column it does not vary, in all rows or those of a part."""
+    for rows in (np.arange(len(y)), *(rows for rows, _ in parts.split(X, y))):
+        for name in np.unique(y):
+            x = X[rows][y[rows] == name]
+            spread = x.std(axis=0) / np.maximum(X[rows].std(axis=0), TINY)
+            at = int(spread.argmin())
+            if spread[at] < HARDLY:
+                column, word = columns.features[at]
+                how = "hardly varies" if np.ptp(x[:, at]) else "does not vary"
+                what = f"column {column!r}" + ("" if word is None else f" ({word!r} or not)")
+                when = "" if len(rows) == len(y) else ", where one part of the rows is left out"
+                return f"qda: class {str(name)!r} {how} in {what}{when}; {leave_out(column)}, or --model lda"
+    return f"qda: in class {str(thinnest(X, y))!r} some columns follow from others; it may have --model lda"
+
+
+def thinnest(X: NDArray[Any], y: NDArray[Any]) -> Any:
+    """Give the class that varies least in some direction, by the covariance that qda makes of it."""
+    from sklearn.covariance import ledoit_wolf
+
+    least = {}
+    for name in np.unique(y):
+        x = X[y == name] / X.std(axis=0)
+        spread = x.std(axis=0)
+        covariance = ledoit_wolf((x - x.mean(axis=0)) / spread)[0] * np.outer(spread, spread)
+        least[name] = np.linalg.eigvalsh(covariance)[0]
+    return min(least, key=least.__getitem__)

@@ -1,0 +1,122 @@
+"""A CSV file as words; of one that cannot be read it is said why, and where."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from softargmax.cli.errors import FailedRunError
+
+STDIN = "standard input"
+LONGEST = 120  # of what a broken file says
+EMPTY = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
+HEAD = 1 << 16  # of a file, in which its first line ends
+PACKAGES = {"pyarrow": "pyarrow", "sklearn": "scikit-learn", "skops": "skops"}
+RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")  # pyarrow's words; the head is row 1
+SAVE = "it may be saved as CSV in UTF-8"
+NO_CSV = {
+    b"PK\x03\x04": "a workbook (.xlsx) or another zip archive",
+    b"\xd0\xcf\x11\xe0": "an old workbook (.xls)",
+    b"\xff\xfe": "text in UTF-16",
+    b"\xfe\xff": "text in UTF-16",
+}
+
+
+class Source:
+    """A CSV file, or standard input for ``-``, whole."""
+
+    def __init__(self, path: str) -> None:
+        if path == "-" and sys.stdin is None:
+            raise FailedRunError(f"{STDIN} is closed; give it something to read, or a file")
+        if path != "-" and (not Path(path).exists() or Path(path).is_dir()):
+            raise FailedRunError(f"{path}: {'a folder, not a file' if Path(path).is_dir() else 'no such file'}")
+        self.name = STDIN if path == "-" else path
+        self._data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        head = self._data[:HEAD].split(b"\n", 1)[0]
+        self.mark = max(",;\t", key=lambda mark: head.count(mark.encode()))
+        self.dates: set[str] = set()
+
+    def table(self) -> Any:
+        """Give a pyarrow Table of words as they are written, with one row or more; `dates` are known from here on."""
+        import pyarrow as pa
+
+        if not self._data.strip():
+            raise FailedRunError(f"{self.name} is empty; it may have a head, and rows")
+        for start, what in NO_CSV.items():
+            if self._data.startswith(start):
+                raise FailedRunError(f"{self.name} is {what}; {SAVE}")
+        guessed = self._parsed({})
+        try:
+            names = guessed.column_names
+        except UnicodeDecodeError:
+            raise FailedRunError(f"{self.name}: its head is not UTF-8; {SAVE}") from None
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise FailedRunError(f"{self.name}: two columns are called {min(twice)!r}")
+        if not len(guessed):
+            raise FailedRunError(f"{self.name}: there is a head, and no row")
+        self.dates = {field.name for field in guessed.schema if pa.types.is_temporal(field.type)}
+        found = self._parsed(dict.fromkeys(names, pa.binary()))
+        return pa.table({name: self._decoded(found[name], name) for name in names})
+
+    def _parsed(self, kinds: dict[str, Any]) -> Any:
+        """Parse in one thread, which counts rows; of some columns it is known what they hold."""
+        import pyarrow as pa
+        from pyarrow import csv
+
+        marks = csv.ParseOptions(delimiter=self.mark, newlines_in_values=True)
+        options = csv.ConvertOptions(
+            null_values=EMPTY, strings_can_be_null=True, quoted_strings_can_be_null=False, column_types=kinds
+        )
+        try:
+            return csv.read_csv(
+                pa.BufferReader(self._data), csv.ReadOptions(use_threads=False), marks, convert_options=options
+            )
+        except pa.ArrowInvalid as error:
+            reason = "".join(c for c in str(error) if c.isprintable())[:LONGEST]
+            ragged = RAGGED.search(reason)
+            if ragged:
+                row, head, fields = map(int, ragged.groups())
+                reason = f"row {row - 1} has {fields} {'fields' if fields > 1 else 'field'}, and the head {head}"
+            raise FailedRunError(f"{self.name} cannot be read: {reason}") from error
+
+    def _decoded(self, cells: Any, name: str) -> Any:
+        """Give a column as text."""
+        import pyarrow as pa
+
+        try:
+            return cells.cast("string")
+        except pa.ArrowInvalid:
+            row = next(row for row, cell in enumerate(cells.to_pylist(), 1) if not is_text(cell or b""))
+            raise FailedRunError(f"{self.name}: column {name!r}, row {row}: not UTF-8; {SAVE}") from None
+
+
+def ready() -> None:
+    """Look first whether the packages are there."""
+    for package, name in PACKAGES.items():
+        if find_spec(package) is None:
+            raise FailedRunError(f"tables need {name}, which is not installed: pip install 'softargmax[csv]'")
+
+
+def is_text(cell: bytes) -> bool:
+    """Tell whether bytes are UTF-8."""
+    try:
+        cell.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def near(word: str, known: list[str]) -> str:
+    """Name what may be meant."""
+    folded = {name.casefold(): name for name in known}
+    found = difflib.get_close_matches(word.casefold(), folded, n=1)
+    return (
+        f"; {folded[found[0]]!r} is the nearest"
+        if found
+        else f"; they are {', '.join(map(repr, known[:8]))}{', ..' * (len(known) > 8)}"
+    )

@@ -1,0 +1,293 @@
+"""Files of ``softargmax fit`` and ``softargmax predict``: as other programs write them, broken ones, no models."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("skops")
+
+
+def written(path, text):
+    path.write_text(text)
+    return path
+
+
+def flowers(path, mark=",", **changed):
+    """Iris's sepals, some columns of them changed."""
+    data = load_iris()
+    columns = {"length": data.data[:, 0], "width": data.data[:, 1]}
+    columns |= {name: [change(i, x) for i, x in enumerate(columns[name])] for name, change in changed.items()}
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, delimiter=mark)
+        writer.writerow([*columns, "kind"])
+        writer.writerows(zip(*columns.values(), data.target_names[data.target], strict=True))
+    return path
+
+
+def comma(_, x):
+    return str(x).replace(".", ",")
+
+
+def thousands(_, x):
+    return f"{200 * x:,.0f}"  # some above 1,000, others below
+
+
+def german(_, x):
+    return thousands(_, x).replace(",", ".")
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_decimal_commas(run, tmp_path, mark):
+    point = run("fit", flowers(tmp_path / "point.csv"), "-t", "kind", "--json", "-o", "kept").json()
+    path = flowers(tmp_path / "comma.csv", mark, length=comma, width=comma)
+    assert run("fit", path, "-t", "kind", "--json", "-o", "other").json() == point | {"output": "other"}
+    assert point["features"] == 2
+    expected = run("predict", "kept", "point.csv").out
+    assert run("predict", "kept", "comma.csv").out == run("predict", "other", "point.csv").out == expected
+    found = run("predict", "kept", written(tmp_path / "new.csv", 'length,width\n5.1,"3,5"\n'))
+    assert "column 'width', row 1: '3,5' is no number" in found.err
+    assert run("predict", "kept", written(tmp_path / "new.csv", "length;width\n5,125;3,25\n")).code == 0
+
+
+@pytest.mark.parametrize(
+    ("mark", "change", "said"),
+    [
+        (",", comma, "row 1: '5,1' is no number; it may be written like 1234.5, or --drop length leaves it out"),
+        (";", lambda i, x: x if i % 2 else comma(i, x), "row 1: '5,1' has a comma, and others of this column a point"),
+        (";", lambda i, x: "1.020,5" if i == 4 else comma(i, x), "row 5: '1.020,5' is no number, as 149 others"),
+        (";", thousands, "row 1: '1,020' may be 1020 or 1,0200"),
+        ("\t", german, "row 1: '1.020' may be 1020 or 1.0200"),
+        (",", lambda _, x: f"{x}%", "row 1: '5.1%' is no number; it may be written like 1234.5"),
+        (",", lambda _, x: f"$ {1000 * x:,}", "row 1: '$ 5,100.0' is no number"),
+        (",", lambda i, _: f"{1 + i % 12}/{1 + i % 28}/2020", "row 1: '1/1/2020' is no number"),
+        (",", lambda i, x: x if i % 4 else "-", "row 1: '-' is no number, as 112 others of this column are; mend it"),
+        (",", lambda i, x: "?" if i % 3 else x, "row 2: '?' is no number, as 50 others of this column are"),
+        (",", lambda i, _: f"w{i % 100}", "'length' has 100 categories in 150 rows; it may have up to 75, or --drop"),
+        (",", lambda i, _: f"2020-01-{1 + i % 28:02}", "'length' holds dates or times; --drop length leaves it out"),
+        (",", lambda i, _: f"2020-01-01T12:{i % 28:02}:00Z", "'length' holds dates or times"),
+    ],
+)
+def test_numbers_are_not_taken_for_categories(run, tmp_path, mark, change, said):
+    found = run("fit", flowers(tmp_path / "bad.csv", mark, length=change), "-t", "kind")
+    assert found.code == 1
+    assert "bad.csv: column 'length'" in found.err
+    assert said in found.err
+
+
+@pytest.mark.parametrize(
+    ("change", "features"),
+    [
+        (lambda i, _: ("0", "1", "2", "3+")[i % 4], 5),  # codes
+        (lambda i, _: ("01", "02", "x1")[i % 3], 4),
+        (lambda i, _: f"{i % 18 * 5}-{i % 18 * 5 + 4}", 19),  # ages
+        (lambda i, _: f"w{i % 75}", 76),
+        (lambda i, _: str(500 + i % 32) if i % 32 < 12 else f"Golf {i % 32}", 33),  # more are words
+        (lambda _, x: f" {x} ", 2),
+    ],
+)
+def test_categories_that_have_digits(run, tmp_path, change, features):
+    found = run("fit", flowers(tmp_path / "good.csv", length=change), "-t", "kind", "--json")
+    assert found.code == 0, found.err
+    assert found.json()["features"] == features
+
+
+def test_a_word_in_a_file_of_few_rows(run, tmp_path):
+    rows = ["1.5,u", "2,v", "-,u", "2.5,v", "3,u", "4,v", "-,u", "4.5,v", "6,u", "-,v"]
+    found = run("fit", written(tmp_path / "few.csv", "\n".join(["a,t", *rows])), "-t", "t", "--folds", "2")
+    assert "column 'a', row 3: '-' is no number, as 7 others of this column are" in found.err
+    codes = [row.replace("-", "x").replace(".5", "").replace("6", "4") for row in rows]
+    written(tmp_path / "codes.csv", "\n".join(["a,t", *codes, *codes]))
+    assert run("fit", "codes.csv", "-t", "t", "--folds", "2", "--json").json()["features"] == 5
+
+
+def test_how_many_categories_there_may_be(run, tmp_path):
+    def rows(categories, many):
+        return "k,t\n" + "".join(f"w{i % categories},{'uv'[i // 2 % 2]}\n" for i in range(many))
+
+    for categories, many, most in ((257, 800, 256), (11, 12, 10), (21, 40, 20)):
+        found = run("fit", written(tmp_path / "k.csv", rows(categories, many)), "-t", "t", "--folds", "2")
+        assert f"has {categories} categories in {many} rows; it may have up to {most}, or --drop k" in found.err
+        found = run("fit", written(tmp_path / "k.csv", rows(most, many)), "-t", "t", "--folds", "2", "--json")
+        assert found.json()["features"] == most
+
+
+@pytest.mark.parametrize("name", ["", " ", "Unnamed: 0"])
+def test_row_numbers_are_not_learned_from(run, tmp_path, name):
+    rows = [f"{i},{x},{'uv'[i // 20]}" for i, x in enumerate(np.random.default_rng(0).normal(size=40))]
+    written(tmp_path / "index.csv", "\n".join([f'"{name}",x,t', *rows]))
+    found = run("fit", "index.csv", "-t", "t")
+    assert found.code == 1
+    assert f"column {name!r} has no name" in found.err
+    assert "--drop '" + name + "' leaves it out" in found.err
+    assert run("fit", "index.csv", "-t", "t", "--drop", name, "--json").json()["features"] == 1
+
+
+def test_files_as_other_programs_write_them(run, tmp_path):
+    """Semicolons, a mark of the byte order, words that look like numbers or truths; they come back as they were."""
+    rows = [
+        ("01", "true", 1.5),
+        ("02", "false", 2.5),
+        ("x1", "true", 1.0),
+        ("01", "false", 3.5),
+        ("02", "true", 1.2),
+    ] * 8
+    text = "\ufeffcode;Name of it;size\r\n" + "".join(f"{a};{b};{c}\r\n" for a, b, c in rows)
+    path = written(tmp_path / "semi.csv", text)
+    assert run("fit", path, "-t", "Name of it", "--folds", "2", "-o", "kept").code == 0
+    found = run("predict", "kept", written(tmp_path / "new.csv", "size,code\n1.5,01\n2,02\n"))
+    assert found.code == 0, found.err
+    assert found.out.splitlines()[0] == '"Name of it","p_false","p_true"'
+    assert {line.split(",")[0] for line in found.out.splitlines()[1:]} <= {'"true"', '"false"'}
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (["12345678901234567890,1", "12345678901234567891,2"] * 4, None),  # classes beyond 64 bits stay apart
+        (["a,9007199254740993", "b,2"] * 4, None),
+        (["None,1", "null,2"] * 4, "4 rows are empty"),
+        (["a,1e200", "b,2"] * 4, "up to 1e+100"),
+        ([*(["a,1", "b,2"] * 20), "a,7x"], "row 41: '7x' is no number, as 40 others"),
+        (["v,1", "w,2"] * 4, "the name of a class's probability"),
+    ],
+)
+def test_odd_columns(run, tmp_path, rows, said):
+    head = "p_v,x" if "v,1" in rows else "t,x"
+    found = run(
+        "fit", written(tmp_path / "odd.csv", "\n".join([head, *rows])), "-t", head[:-2], "--folds", "2", "--json"
+    )
+    if said is None:
+        assert found.code == 0, found.err
+        assert len(found.json()["classes"]) == 2
+        return
+    assert found.code == 1
+    assert said in found.err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"", "is empty"),
+        (b"\n\n", "is empty"),
+        (b"a,b\n", "no row"),
+        (b"a,b\n1,2\n\n3\n4,5\n", "row 2 has 1 field, and the head 2"),  # an empty line is no row
+        (b"a,b\n1,2\n\xe9,4,5\n", "row 2 has 3 fields, and the head 2"),
+        (b"a,a\n1,2\n", "two columns"),
+        (b"\x89PNG\r\n\x1a\n\xff\xfe", "its head is not UTF-8"),
+        ("a,b\nn,x\n".encode("utf-16"), "is text in UTF-16; it may be saved as CSV in UTF-8"),
+        (b"\xfe\xff" + "a,b\nn,x\n".encode("utf-16-be"), "is text in UTF-16"),
+        (b"PK\x03\x04\x14\x00", "is a workbook (.xlsx) or another zip archive; it may be saved as CSV"),
+        ("c,a,b\n1,n,x\n2,é,y\n".encode("latin-1"), "column 'a', row 2: not UTF-8; it may be saved as CSV in UTF-8"),
+        ("é,b\n1,x\n2,y\n".encode("latin-1"), "its head is not UTF-8"),
+        (b"a,B\n1,x\n2,y\n", "'B' is the nearest"),
+        (b"a,b\n1,x\n1,y\n1,x\n1,y\n", "'a' is the same in every row"),
+        (b"a,b\nu,x\nu,y\nu,x\nu,y\n", "'a' is the same in every row"),
+        (b"a,b\n2020-01-01,x\n2020-01-02,y\n2020-01-01,x\n2020-01-02,y\n", "--drop a"),
+        (b"b\nx\ny\nx\ny\n", "no column but the target"),
+        (b"a,b\n1,x\n2,x\n3,x\n4,x\n", "every row has class 'x'"),
+        (b"a,c\n1,2\n3,4\n", "--target b"),
+    ],
+)
+def test_files_that_nothing_can_be_learned_from(run, tmp_path, text, said):
+    (tmp_path / "bad.csv").write_bytes(text)
+    found = run("fit", "bad.csv", "--target", "b", "--folds", "2")
+    assert found.code == 1
+    assert said in found.err
+    assert found.err.count("\n") == 1
+
+
+@pytest.fixture
+def kept(run, tmp_path):
+    """A model, kept, and a file for it."""
+    flowers(tmp_path / "iris.csv", width=lambda _, x: "wide" if x > 3 else "narrow")
+    assert run("fit", "iris.csv", "-t", "kind", "-o", "kept").code == 0
+    return tmp_path / "kept"
+
+
+def test_files_that_are_no_models(run, kept, tmp_path):
+    from skops.io import dump
+
+    data = kept.read_bytes()
+    (tmp_path / "cut").write_bytes(data[: len(data) // 2])
+    (tmp_path / "text").write_text("hello")
+    dump({"format": "another"}, tmp_path / "other")
+    dump(load_iris, tmp_path / "function")
+    flipped = bytearray(data)
+    for at in range(100, len(data), 997):
+        flipped[at] ^= 0xFF
+    (tmp_path / "flipped").write_bytes(flipped)
+    for name, said in (
+        ("cut", "model"),
+        ("text", "no model"),
+        ("other", "no model"),
+        ("function", "no model"),
+        ("flipped", "softargmax: flipped is "),
+        ("absent", "no such file"),
+        (".", "folder"),
+    ):
+        found = run("predict", name, "iris.csv")
+        assert found.code == 1
+        assert said in found.err
+    for output in ("iris.csv", "./iris.csv", "kept", "./kept"):
+        assert run("predict", "kept", "iris.csv", "-o", output).code == 2
+
+
+def exp(told):
+    """In place of the scaler, a step that runs what the file names."""
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer
+
+    told["estimator"] = make_pipeline(FunctionTransformer(np.exp), told["estimator"][1])
+
+
+def part(step, name, value):
+    return lambda told: setattr(told["estimator"][step], name, value)
+
+
+CHANGES = [
+    exp,
+    lambda told: told.update(estimator=None),
+    lambda told: told.update(estimator=told["estimator"][1]),
+    lambda told: setattr(told["estimator"], "steps", [3]),
+    lambda told: told.pop("numbers"),
+    lambda told: told.update(numbers=3),
+    lambda told: told.update(numbers=[3]),
+    lambda told: told.update(numbers=[]),
+    lambda told: told.update(numbers=["width"]),
+    lambda told: told.update(target=None),
+    lambda told: told.update(categories={"width": ["wide", 3]}),
+    lambda told: told.update(categories={"width": ["wide", "wide"]}),
+    lambda told: told.update(categories={"width": "ab"}),
+    part(0, "mean_", np.zeros(7)),
+    part(0, "scale_", np.zeros(3)),
+    lambda told: delattr(told["estimator"][1], "coef_"),
+    part(1, "coef_", np.zeros((3, 2))),
+    part(1, "coef_", np.zeros((2, 3))),
+    part(1, "coef_", np.full((3, 3), "a")),
+    part(1, "intercept_", np.full(3, np.nan)),
+    part(1, "classes_", 3),
+    part(1, "classes_", np.arange(3)),
+    part(1, "classes_", np.array(["a"])),
+    part(1, "classes_", np.array(["a", "a", "b"])),
+    part(1, "classes_", np.array(["a", "b", "c", "d"])),
+    part(1, "alpha", "x"),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_models_whose_parts_do_not_fit(run, kept, change):
+    from skops.io import dump, loads
+
+    from softargmax.cli.classify.models import TRUSTED
+
+    told = loads(kept.read_bytes(), trusted=TRUSTED)
+    change(told)
+    dump(told, kept.parent / "changed")
+    found = run("predict", "changed", "iris.csv")
+    assert found.code == 1
+    assert found.err == "softargmax: changed is damaged: its parts do not fit each other\n"
