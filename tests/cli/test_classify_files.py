@@ -177,7 +177,8 @@ def test_odd_columns(run, tmp_path, rows, said):
         (b"a,b\n", "no row"),
         (b"a,b\n1,2\n\n3\n4,5\n", "row 2 has 1 field, and the head 2"),  # an empty line is no row
         (b"a,b\n1,2\n\xe9,4,5\n", "row 2 has 3 fields, and the head 2"),
-        (b"a,a\n1,2\n", "two columns"),
+        (b"a,a\n1,2\n", "two columns are called 'a'"),
+        (b"a,,\n1,2,3\n", "two columns have no name"),
         (b"\x89PNG\r\n\x1a\n\xff\xfe", "its head is not UTF-8"),
         ("a,b\nn,x\n".encode("utf-16"), "is text in UTF-16; it may be saved as CSV in UTF-8"),
         (b"\xfe\xff" + "a,b\nn,x\n".encode("utf-16-be"), "is text in UTF-16"),

@@ -56,7 +56,8 @@ class Source:
             raise FailedRunError(f"{self.name}: its head is not UTF-8; {SAVE}") from None
         twice = {name for name in names if names.count(name) > 1}
         if twice:
-            raise FailedRunError(f"{self.name}: two columns are called {min(twice)!r}")
+            called = f"are called {min(twice)!r}" if min(twice) else "have no name"
+            raise FailedRunError(f"{self.name}: two columns {called}; each may have a name of its own")
         if not len(guessed):
             raise FailedRunError(f"{self.name}: there is a head, and no row")
         self.dates = {field.name for field in guessed.schema if pa.types.is_temporal(field.type)}
