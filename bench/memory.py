@@ -29,11 +29,11 @@ ROW = 1 << 17  # scores in a row along the last axis
 CONVERT = """
 import json, sys, time
 import softargmax as sa
+from bench.peak import resident
 start = time.perf_counter()
 sa.stream.softmax(sys.argv[1], sys.argv[2], axis=int(sys.argv[3]), memory=int(sys.argv[4]))
 seconds = time.perf_counter() - start
-peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
-print(json.dumps({"seconds": seconds, "peak_mib": peak / 1024}))
+print(json.dumps({"seconds": seconds, "peak_mib": resident("VmHWM") / 2**20}))
 """
 
 

@@ -51,15 +51,9 @@ class Objective:
         self.features: int = self.X.shape[1]
         self.total = float(len(self.target))
         self.shape = self.free, self.features + 1
-        self._last: tuple[Array, float, Array] | None = None
 
     def value_and_gradient(self, table: Array) -> tuple[float, Array]:
-        """f and its gradient, of the table's shape; where it was asked for last, without another sweep."""
-        if self._last is None or not np.array_equal(self._last[0], table):
-            self._last = (table.copy(), *self._swept(table))
-        return self._last[1:]
-
-    def _swept(self, table: Array) -> tuple[float, Array]:
+        """f and its gradient, of the table's shape."""
         value, gradient, layer = 0.0, np.zeros(self.shape), self._layer(table)
         for block in self._blocks():
             rows, dz = _loss_and_gradient(self._scores(block.x, layer), block.target, self.alpha)

@@ -15,6 +15,8 @@ from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, cg
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from softargmax.classify.base import Array
     from softargmax.classify.objective import Objective
 
@@ -119,25 +121,37 @@ def is_affordable(objective: Objective) -> bool:
     return bool(objective.features <= DENSE and numbers <= MATRICES and numbers * len(objective.target) <= PRODUCTS)
 
 
+class _Last:
+    """A function of a vector that keeps what it found last: callbacks ask where the minimiser has just been."""
+
+    def __init__(self, function: Callable[[Array], Any]) -> None:
+        self.function = function
+        self.at: Array | None = None
+        self.found: Any = None
+
+    def __call__(self, x: Array) -> Any:
+        if self.at is None or not np.array_equal(self.at, x):
+            self.at, self.found = x.copy(), self.function(x)
+        return self.found
+
+
 class _Watch:
     """The objective as a minimiser sees it; stops where no derivative to W is above tol."""
 
     def __init__(self, objective: Objective, round_: Round | Scaled, tol: float) -> None:
         self.objective, self.round, self.tol = objective, round_, tol
         self.largest, self.gain = np.inf, np.inf
-        self._last: tuple[Array, float, Array] | None = None
+        self.look = _Last(self._look)
 
-    def __call__(self, u: Array) -> tuple[float, Array]:
-        if self._last is None or not np.array_equal(self._last[0], u):
-            value, gradient = self.objective.value_and_gradient(self.round.table(u))
-            g = self.round.gradient(gradient)
-            # Where the problem is round a step of -g gains |g|^2 / 2: less than float64 or float32 tells is nothing.
-            self.largest, self.gain = _most(gradient), 0.5 * float(g @ g) / max(abs(value), 1e-300)
-            self._last = u.copy(), value, g
-        return self._last[1:]
+    def _look(self, u: Array) -> tuple[float, Array]:
+        value, gradient = self.objective.value_and_gradient(self.round.table(u))
+        g = self.round.gradient(gradient)
+        # Where the problem is round a step of -g gains |g|^2 / 2: less than float64 or float32 tells is nothing.
+        self.largest, self.gain = _most(gradient), 0.5 * float(g @ g) / max(abs(value), 1e-300)
+        return value, g
 
     def stop(self, intermediate_result: Any) -> None:
-        self(intermediate_result.x)
+        self.look(intermediate_result.x)
         if self.largest <= self.tol:
             raise StopIteration
 
@@ -151,9 +165,11 @@ def lbfgs(objective: Objective, start: Array, *, tol: float, steps: int) -> Foun
         again = is_affordable(objective)
         now = min(steps - taken, patience) if again else steps - taken
         options = {"maxiter": now, "maxfun": 50 * now, "maxls": 50, "maxcor": MEMORY, "gtol": 0.0, "ftol": 0.0}
-        found = minimize(watch, round_.point(table), jac=True, method="L-BFGS-B", callback=watch.stop, options=options)
+        found = minimize(
+            watch.look, round_.point(table), jac=True, method="L-BFGS-B", callback=watch.stop, options=options
+        )
         stuck = found.nit < now and found.nit < 2
-        watch(found.x)
+        watch.look(found.x)
         table, taken, patience = round_.table(found.x), taken + found.nit, 2 * patience
         if watch.largest <= tol or taken >= steps or stuck or not again:
             enough = watch.largest <= tol or watch.gain <= LOST * np.finfo(objective.X.dtype).eps
@@ -196,18 +212,22 @@ def lasso(objective: Objective, start: Array, *, l1: float, tol: float, steps: i
     """Minimise with l1 |W|_1: W = P - N, both at least 0, by L-BFGS-B, in units of the features."""
     shape, size, r = objective.shape, start[:, :-1].size, Scaled(objective).r[:-1]
 
-    def table_of(x: Array) -> Array:
+    @_Last
+    def look(x: Array) -> tuple[Array, float, Array]:
+        """The table, the objective without its l1 penalty, and the gradient of that."""
         parts = x[: 2 * size].reshape(2, shape[0], -1)
-        return np.concatenate([(parts[0] - parts[1]) / r, x[2 * size :, None]], axis=1)
+        table = np.concatenate([(parts[0] - parts[1]) / r, x[2 * size :, None]], axis=1)
+        return table, *objective.value_and_gradient(table)
 
     def value_and_gradient(x: Array) -> tuple[float, Array]:
-        value, gradient = objective.value_and_gradient(table_of(x))
+        _, value, gradient = look(x)
         sides = np.stack([gradient[:, :-1] + l1, l1 - gradient[:, :-1]]) / r
         weights = float((x[: 2 * size].reshape(-1, shape[1] - 1) / r).sum())
         return value + l1 * weights, np.concatenate([sides.reshape(-1), gradient[:, -1]])
 
     def stop(intermediate_result: Any) -> None:
-        if subgradient(objective, table_of(intermediate_result.x), l1, r)[0] <= tol:
+        table, _, gradient = look(intermediate_result.x)
+        if subgradient(table, gradient, l1, r)[0] <= tol:
             raise StopIteration
 
     w = start[:, :-1] * r
@@ -215,16 +235,15 @@ def lasso(objective: Objective, start: Array, *, l1: float, tol: float, steps: i
     bounds = [(0.0, None)] * (2 * size) + [(None, None)] * shape[0]
     options = {"maxiter": steps, "maxfun": 50 * steps, "maxls": 50, "maxcor": MEMORY, "gtol": 0.0, "ftol": 0.0}
     found = minimize(value_and_gradient, x, jac=True, method="L-BFGS-B", bounds=bounds, callback=stop, options=options)
-    table = table_of(found.x)
-    slack, gain = subgradient(objective, table, l1, r)
-    value = objective.value_and_gradient(table)[0] + l1 * float(np.abs(table[:, :-1]).sum())
+    table, value, gradient = look(found.x)
+    slack, gain = subgradient(table, gradient, l1, r)
+    value += l1 * float(np.abs(table[:, :-1]).sum())
     enough = slack <= tol or gain <= LOST * np.finfo(objective.X.dtype).eps * abs(value)
     return Found(table, value, found.nit, slack, enough)
 
 
-def subgradient(objective: Objective, table: Array, l1: float, r: Array) -> tuple[float, float]:
+def subgradient(table: Array, gradient: Array, l1: float, r: Array) -> tuple[float, float]:
     """The largest number of the smallest subgradient, and what a step against it gains, features divided by r."""
-    _, gradient = objective.value_and_gradient(table)
     w, dw = table[:, :-1], gradient[:, :-1]
     inner = np.where(w == 0, np.maximum(np.abs(dw) - l1, 0), np.abs(dw + l1 * np.sign(w)))
     gain = 0.5 * float(np.square(inner / r).sum() + np.square(gradient[:, -1]).sum())

@@ -224,7 +224,8 @@ def _loss(z: Array, target: Array, weight: Array | None) -> float:
 
 def _weighed(z: Array, w: Array, b: Array) -> Array:
     """w z + b; a class that is excluded stays so."""
-    return np.where(np.isneginf(z), -np.inf, np.where(np.isneginf(z), 0.0, z) * w + b)
+    with np.errstate(invalid="ignore"):  # 0 times -inf
+        return np.where(np.isneginf(z), z, z * w + b)
 
 
 def _fit_vector(z: Array, target: Array, weight: Array | None, temperature: float) -> tuple[Array, Array]:

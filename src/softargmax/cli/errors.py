@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from numpy.exceptions import AxisError
@@ -15,7 +16,7 @@ try:
 except ImportError:  # a typer that still stands on click
     from click import ClickException as TyperException  # type: ignore[assignment]
 
-__all__ = ["FailedRunError", "TyperException", "WrongUseError", "refused_as"]
+__all__ = ["FailedRunError", "TyperException", "WrongUseError", "refused_as", "require"]
 
 
 class WrongUseError(Exception):
@@ -24,6 +25,13 @@ class WrongUseError(Exception):
 
 class FailedRunError(Exception):
     """What was asked could not be done: exit code 1."""
+
+
+def require(need: str, extra: str, **packages: str) -> None:
+    """Look before any work whether modules are there, each with the name of its package; `extra` brings them."""
+    for module, package in packages.items():
+        if find_spec(module) is None:
+            raise FailedRunError(f"{need} {package}, which is not installed: pip install 'softargmax[{extra}]'")
 
 
 @contextmanager

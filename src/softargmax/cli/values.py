@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax import stream
-from softargmax.cli.errors import WrongUseError, refused_as
+from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,6 +144,12 @@ def check_options(options: dict[str, Any], shape: Sequence[int] = (), **others: 
     axis = options.get("axis") if len(shape) else None
     with refused_as(WrongUseError):
         stream.logsumexp(np.zeros([1] * len(shape)), **{**options, **others, "axis": axis})
+
+
+def check_source(path: str) -> None:
+    """Refuse to read what is not there, or is a folder."""
+    if not Path(path).exists() or Path(path).is_dir():
+        raise FailedRunError(f"{path}: {'a folder, not a file' if Path(path).is_dir() else 'no such file'}")
 
 
 def check_target(output: str, source: str | None = None) -> None:

@@ -96,8 +96,7 @@ def load(path: str) -> Model:
     from skops.io import loads
     from skops.io.exceptions import UntrustedTypesFoundException
 
-    if not Path(path).is_file():
-        raise FailedRunError(f"{path}: {'a folder, not a file' if Path(path).is_dir() else 'no such file'}")
+    values.check_source(path)
     data = Path(path).read_bytes()
     if not zipfile.is_zipfile(io.BytesIO(data)):
         raise FailedRunError(f"{path} is no model of `softargmax fit`")

@@ -5,17 +5,16 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from softargmax.cli.errors import FailedRunError
+from softargmax.cli import values
+from softargmax.cli.errors import FailedRunError, require
 
 STDIN = "standard input"
 LONGEST = 120  # of what a broken file says
 EMPTY = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
 HEAD = 1 << 16  # of a file, in which its first line ends
-PACKAGES = {"pyarrow": "pyarrow", "sklearn": "scikit-learn", "skops": "skops"}
 RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")  # pyarrow's words; the head is row 1
 SAVE = "it may be saved as CSV in UTF-8"
 NO_CSV = {
@@ -32,8 +31,8 @@ class Source:
     def __init__(self, path: str) -> None:
         if path == "-" and sys.stdin is None:
             raise FailedRunError(f"{STDIN} is closed; give it something to read, or a file")
-        if path != "-" and (not Path(path).exists() or Path(path).is_dir()):
-            raise FailedRunError(f"{path}: {'a folder, not a file' if Path(path).is_dir() else 'no such file'}")
+        if path != "-":
+            values.check_source(path)
         self.name = STDIN if path == "-" else path
         self._data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
         head = self._data[:HEAD].split(b"\n", 1)[0]
@@ -98,9 +97,7 @@ class Source:
 
 def ready() -> None:
     """Look first whether the packages are there."""
-    for package, name in PACKAGES.items():
-        if find_spec(package) is None:
-            raise FailedRunError(f"tables need {name}, which is not installed: pip install 'softargmax[csv]'")
+    require("tables need", "csv", pyarrow="pyarrow", sklearn="scikit-learn", skops="skops")
 
 
 def is_text(cell: bytes) -> bool:

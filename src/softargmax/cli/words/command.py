@@ -6,14 +6,13 @@ import errno
 import math
 import os
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from softargmax.cli import measure, show
-from softargmax.cli.errors import FailedRunError, WrongUseError
+from softargmax.cli.errors import FailedRunError, WrongUseError, require
 from softargmax.cli.words import apart, corpus, report
 from softargmax.cli.words.layers import LAYERS
 from softargmax.cli.words.settings import CONTEXTS, HEADS, Job, Settings, Until
@@ -104,9 +103,7 @@ def command(  # noqa: PLR0913 one for each option
 
 def ready(out: Path, names: list[str], *, resume: bool) -> None:
     """Look before hours of work at what it would end without: packages, a folder to write to, no checkpoint lost."""
-    for package in ("torch", "safetensors", "matplotlib"):
-        if find_spec(package) is None:
-            raise FailedRunError(f"training needs {package}, which is not installed: pip install 'softargmax[words]'")
+    require("training needs", "words", torch="torch", safetensors="safetensors", matplotlib="matplotlib")
     out.mkdir(parents=True, exist_ok=True)
     if not os.access(out, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, "cannot be written to", str(out))
