@@ -15,17 +15,11 @@ CXX_SOURCES = $(NATIVE) $(wildcard tests/*/*.cpp tools/*.cpp)
 LOCK := flock build/.lock
 
 SANITIZE := build/sanitize
-# Not every product of the losses' options: they are minutes there, and touch the same memory again and again. Nor what
-# runs no native code, looks for the same with guarded pages, or weighs memory, which the sanitizers use up themselves.
-# Sums of many and of long rows are about digits: their memory is that of tests/native and of rows that are read again.
-SANITIZE_LESS := not reference and not test_guard and not temporary and not test_many_rows and not test_long_rows
-SANITIZE_TESTS ?= $(wildcard tests/core tests/native tests/normalize) $(filter-out %/test_products.py %/test_torch_%.py, $(wildcard tests/loss/test_*.py tests/sparse/test_*.py)) $(addprefix tests/sample/test_,filters.py edges.py fuzz.py reproducible.py) \
-	$(addprefix tests/attend/test_,bits.py dropout.py errors.py sequences.py summaries.py values.py) tests/output/test_word_vectors.py
 SANITIZE_ENV = $(QUIET) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types build bench memory accuracy exp-check docs sanitize wheel dev clean
+.PHONY: help demo test check check-quick lint format types build bench memory accuracy exp-check docs sanitize wheel dev clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -65,6 +59,9 @@ QUIET := OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1
 check: $(VENV)/.native $(VENV)/.group-test ## tests and doctests only
 	$(QUIET) $(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
+check-quick: $(VENV)/.native $(VENV)/.group-test ## a sample of the tests, in about a minute
+	$(QUIET) $(BIN)/python -m pytest --quick -n auto --dist worksteal -q $(PYTEST_ARGS)
+
 lint: $(VENV)/.group-lint ## ruff, formatting, of C++ too
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -82,15 +79,14 @@ build: $(VENV)/.native ## rebuild the native module, incrementally
 
 dev: $(VENV)/.native $(VENV)/.group-dev ## everything a developer needs, in .venv
 
-bench: $(VENV)/.native $(VENV)/.group-bench ## ratios against the installed peers; with BENCH_ARGS=WORDS only some
-	$(BIN)/python -m bench.normalize $(BENCH_ARGS)
-	$(BIN)/python -m bench.loss $(BENCH_ARGS)
-	$(BIN)/python -m bench.sparse $(BENCH_ARGS)
-	$(BIN)/python -m bench.sample $(BENCH_ARGS)
-	$(BIN)/python -m bench.attend $(BENCH_ARGS)
-	$(BIN)/python -m bench.output $(BENCH_ARGS)
-	$(BIN)/python -m bench.word2vec $(BENCH_ARGS)
-	$(BIN)/python -m bench.classify $(BENCH_ARGS)
+# Every room with a bench of its name. The bench of word vectors belongs to the room output.
+ROOM ?= $(patsubst bench/%.py,%,$(wildcard $(patsubst src/softargmax/%/__init__.py,bench/%.py,$(wildcard src/softargmax/*/__init__.py))))
+bench: $(VENV)/.native $(VENV)/.group-bench ## ratios against the installed peers; ROOM=loss: one room, BENCH_ARGS=WORDS: some cases
+	set -e; $(foreach bench,$(ROOM:output=output word2vec),$(BIN)/python -m bench.$(bench) $(BENCH_ARGS);)
+
+.PHONY: bench-compare
+bench-compare: ## two commits of ours, or the Pythons of two installs, against each other: A=.. B=..
+	$(PYTHON) -m bench.compare $(A) $(B) $(ROOM)
 
 memory: $(VENV)/.native $(VENV)/.group-test ## a 4 GiB file converted under a cap
 	$(BIN)/python -m bench.memory
@@ -118,8 +114,8 @@ $(SANITIZE)/venv/.installed: $(PACKAGE) $(NATIVE) $(shell find src -name '*.py' 
 	@touch $@
 
 sanitize: $(SANITIZE)/venv/.installed ## native tests under address and undefined-behaviour sanitizers
-	$(SANITIZE_ENV) $(SANITIZE)/venv/bin/python -m pytest -n auto --dist worksteal -q --capture=sys \
-		--ignore-glob='*torch*' -p no:cacheprovider -k '$(SANITIZE_LESS)' $(SANITIZE_TESTS) $(PYTEST_ARGS)
+	$(SANITIZE_ENV) $(SANITIZE)/venv/bin/python -m pytest -n auto --dist worksteal -q --capture=sys -p no:cacheprovider \
+		--ignore-glob='*torch*' --doctest-ignore-import-errors -m 'sanitize and not no_sanitize' tests $(PYTEST_ARGS)
 
 wheel: $(VENV)/.pip ## a wheel in dist/
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist .

@@ -231,7 +231,7 @@ def page(record: dict[str, Any]) -> str:
 
 def main() -> int:
     """Run from the command line; exit code 1 where a bound is broken."""
-    from softargmax.cli.measure import machine
+    from softargmax.measure import machine
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="10^5 values a row, nothing written")

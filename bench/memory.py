@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 import softargmax as sa
-from softargmax.cli.measure import machine
+from softargmax.measure import machine
 
 RESULT = Path(__file__).parent / "results" / "memory.json"
 ROW = 1 << 17  # scores in a row along the last axis

@@ -3,7 +3,7 @@
     python -m bench.normalize                all cases, about 2 minutes on 2 cores; writes bench/results/normalize.json
     python -m bench.normalize softmax out=   only the cases whose names hold these words; writes nothing
 
-Each case is one alternating run (`softargmax.cli.measure`); exit code 1 where a target is missed. Run it on a machine
+Each case is one alternating run (`softargmax.measure`); exit code 1 where a target is missed. Run it on a machine
 that does nothing else, and look at the quartiles it prints: where they are far apart, run it again.
 """
 

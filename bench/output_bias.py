@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from softargmax import nn
-from softargmax.cli.measure import machine
+from softargmax.measure import machine
 from softargmax.output import LogUniform, Uniform, Unigram
 
 CLASSES, DIM, ROWS, STEPS, SPREAD = 10_000, 32, 64, 400, 3.0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import softargmax as sa
-from softargmax.cli.measure import Case, Limits, Result, machine, machine_limits, measure, readable
+from softargmax.measure import Case, Limits, Result, machine, machine_limits, measure, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -1,8 +1,12 @@
-"""Fixtures of every test: the backends."""
+"""What all tests share: the backends as fixtures, and the sample of tests that `--quick` runs."""
 
 from __future__ import annotations
 
+import zlib
+from collections import defaultdict
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -10,6 +14,12 @@ from tests.oracle.backends import BACKENDS, DIFFERENTIATING, Backend
 
 settings.register_profile("house", deadline=None, derandomize=True)  # a red run is red again
 settings.load_profile("house")
+
+# The sanitizers' environment has no frameworks. Folders whose every test needs one are not collected there.
+NEEDS = {"classify": "sklearn", "cli": "typer"}
+collect_ignore_glob = [f"{folder}/*" for folder, framework in NEEDS.items() if not find_spec(framework)]
+
+SANITIZED = [Path(__file__).parent / room for room in ("core", "native", "normalize", "loss", "sparse")]
 
 
 @pytest.fixture(params=BACKENDS, ids=str)
@@ -34,3 +44,34 @@ def differentiating(request: pytest.FixtureRequest) -> Iterator[Backend]:
     request.param.array([0.0])
     with request.param.using():
         yield request.param
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="of every test run one case in 25, slow tests not at all")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark for the sanitizers what these folders hold, and against them what runs the reference: no native code."""
+    if item.path.parent in SANITIZED:
+        item.add_marker("sanitize")
+    if "reference" in item.nodeid:
+        item.add_marker("no_sanitize")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose the sample of `--quick`: of every test one case in 25, at least one; all of the architecture's.
+
+    The test's name says which is the first, so that all backends have their turn and no test moves another's choice.
+    """
+    if not config.getoption("--quick"):
+        return
+    cases = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("slow") is None:
+            test = item.nodeid if item.path.name == "test_architecture.py" else item.nodeid.split("[")[0]
+            cases[test].append(item)
+    kept = [
+        item for test, found in cases.items() for item in found[zlib.crc32(test.encode()) % min(25, len(found)) :: 25]
+    ]
+    config.hook.pytest_deselected(items=list(set(items) - set(kept)))
+    items[:] = kept

@@ -29,5 +29,6 @@ def test_kernel_objects_define_symbols_only_in_their_own_namespace(path: Path) -
     symbols = [line.split(maxsplit=2)[1:] for line in out.splitlines() if line.strip()]
     # Capital letters, and u, v, w, are seen outside the object. DW.ref.* are references, alike in every object.
     seen = [s for kind, s in symbols if (kind.isupper() or kind in "uvw") and not s.startswith("DW.ref.")]
-    leaked = [s for s in seen if not re.search(rf"\b{isa}\b", s)]
+    # nm leaves some names of lambdas as they are: there a namespace stands behind its length.
+    leaked = [s for s in seen if not re.search(rf"\b{isa}\b|^_Z\w*{len(isa)}{isa}", s)]
     assert not leaked, f"{path.name} for {isa} defines, visibly to other objects: {leaked}"

@@ -6,7 +6,6 @@ Every public name is here, and loaded when it is first asked for; `_HOME` says w
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -154,7 +153,6 @@ _HOME = {
     ),
 }
 _MODULES = ("nn", "stream")
-_OPERATORS = (("torch_ops", "softargmax._native"), ("torch_reference", "torch"))  # a room's, and what they need
 _home_of = {name: home for home, names in _HOME.items() for name in names}
 
 __all__ = ["__version__", *sorted(_home_of)]  # noqa: PLE0604 the names are strings
@@ -168,10 +166,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'softargmax' has no attribute {name!r}")
     room = importlib.import_module(home)
     if "torch" in sys.modules and hasattr(room, "__path__"):
-        # The room's operators tell torch.compile of its functions: before the first one is traced, not in its midst.
-        for operators, needs in _OPERATORS:
-            if all(importlib.util.find_spec(module) for module in (f"{home}.{operators}", needs)):
-                importlib.import_module(f"{home}.{operators}")
+        # torch hears of the room's operators and functions before the first one is traced, not in its midst.
+        from softargmax.core.torch_operation import register
+
+        register(home)
     value = globals()[name] = getattr(room, name)  # the next access comes straight here
     return value
 

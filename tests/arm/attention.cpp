@@ -3,16 +3,12 @@
 #include <cstdio>
 #include <vector>
 
-#include "core/native/job.hpp"
-
-namespace softargmax::SOFTARGMAX_ISA_NAME {
-void run_attend(AttendJob& job);
-void run_attend_gradient(AttendGradientJob& job);
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+#include "attend/args.hpp"
 
 namespace {
 
 using namespace softargmax;
+using namespace softargmax::attend;
 
 struct Numbers {  // xorshift64*
     std::uint64_t state;
@@ -65,44 +61,45 @@ template <class T> void one(const char* name, Type type, std::int64_t queries, s
         dq = q, dk = k, dv = v, dbias(heads, queries, keys, 7, 0);
     Tensor<double> scale(heads, queries, 1, 8, 0.4), lse(heads, queries, 1, 9), delta = lse, dscale = lse;
     std::vector<std::int64_t> lengths{keys, keys / 2};
-    std::vector<std::uint64_t> seeds{1, 2, 3, 4, 5, 6, 7, 1ULL << 63};
+    std::vector<std::int64_t> seeds(4 * heads);  // two words for each of two entries' heads
+    for (std::size_t i = 0; i < seeds.size(); ++i) seeds[i] = static_cast<std::int64_t>(i * 0x9E3779B9u % 0xFFFFFFFFu);
     std::vector<std::uint8_t> strange(static_cast<std::size_t>(2 * heads * queries));
-    AttendGradientJob job;
-    job.batch.dims = 1;
-    job.batch.size[0] = job.batch.total = 2;
-    job.heads = heads;
-    job.groups = groups;
-    job.queries = queries;
-    job.keys = keys;
-    job.width = width;
-    job.values = values;
-    job.q = q.operand(type);
-    job.k = k.operand(type);
-    job.v = v.operand(type);
-    job.out = out.operand(type);
-    job.seed = g.operand(type);
-    job.dq = dq.operand(type);
-    job.dk = dk.operand(type);
-    job.dv = dv.operand(type);
-    job.scale = scale.operand(Type::f64);
-    job.lse = lse.values.data();
-    job.delta = delta.values.data();
-    job.strange = strange.data();
-    job.dscale = dscale.values.data();
-    if (options & 1) job.right = 0;
-    if (options & 2) job.left = 70;
+    GradientArgs args;
+    args.batch.dims = 1;
+    args.batch.size[0] = args.batch.total = 2;
+    args.heads = heads;
+    args.groups = groups;
+    args.queries = queries;
+    args.keys = keys;
+    args.width = width;
+    args.values = values;
+    args.q = q.operand(type);
+    args.k = k.operand(type);
+    args.v = v.operand(type);
+    args.out = out.operand(type);
+    args.seed = g.operand(type);
+    args.dq = dq.operand(type);
+    args.dk = dk.operand(type);
+    args.dv = dv.operand(type);
+    args.scale = scale.operand(Type::f64);
+    args.lse = lse.values.data();
+    args.delta = delta.values.data();
+    args.strange = strange.data();
+    args.dscale = dscale.values.data();
+    if (options & 1) args.right = 0;
+    if (options & 2) args.left = 70;
     if (options & 4) {
-        job.softcap = 1.5;
-        job.bias = bias.operand(type);
-        job.dbias = dbias.operand(type);
+        args.softcap = 1.5;
+        args.bias = bias.operand(type);
+        args.dbias = dbias.operand(type);
     }
-    if (options & 8) job.lengths = lengths.data();
+    if (options & 8) args.lengths = lengths.data();
     if (options & 16) {
-        job.dropout = 0.3;
-        job.seeds = seeds.data();
+        args.dropout = 0.3;
+        args.seeds = seeds.data();
     }
-    softargmax::SOFTARGMAX_ISA_NAME::run_attend(job);
-    softargmax::SOFTARGMAX_ISA_NAME::run_attend_gradient(job);
+    softargmax::SOFTARGMAX_ISA_NAME::attend::run(args);
+    softargmax::SOFTARGMAX_ISA_NAME::attend::run_gradient(args);
     print(name, queries, keys, out.values, lse.values, dq.values, dk.values, dv.values, dbias.values, dscale.values);
 }
 

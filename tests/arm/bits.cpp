@@ -53,8 +53,8 @@ template <class T> void rows(const char* type) {
                     if (kind == 4) at(n / 2) = static_cast<T>(4 * spread + 40);  // a confident row
                     State state;
                     for (std::int64_t i = 0; i < n; i += kBlock) {
-                        state = merge(state, fold<T>(z.data() + i, n - i < kBlock ? n - i : kBlock, beta, z.data() + i),
-                                      beta);
+                        const State piece = fold<T>(z.data() + i, n - i < kBlock ? n - i : kBlock, beta, z.data() + i);
+                        state = merge(state, piece, beta).state;
                     }
                     const double lse = finalize(state, beta);
                     for (double x : {state.m, state.r, lse, smooth_maximum(state, beta)}) hash.add(x);

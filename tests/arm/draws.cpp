@@ -4,19 +4,16 @@
 #include <cstdio>
 #include <vector>
 
-#include "core/native/job.hpp"
-
-namespace softargmax::SOFTARGMAX_ISA_NAME {
-void run_sample(const SampleJob& job);
-}
+#include "sample/args.hpp"
 
 namespace {
 
 using namespace softargmax;
+using namespace softargmax::sample;
 
-void constant(Operand& x, double& value) {
+template <class T> void constant(Operand& x, T& value, Type type = Type::f64) {
     x.data = reinterpret_cast<char*>(&value);
-    x.type = Type::f64;
+    x.type = type;
     x.row[0] = x.col[0] = 0;
 }
 template <class T> Operand dense(std::vector<T>& values, Type type, std::int64_t cols) {
@@ -34,22 +31,23 @@ std::uint64_t hash(const void* data, std::size_t bytes) {  // FNV-1a
     return found;
 }
 
-SampleJob rows_of(std::int64_t rows, std::int64_t cols) {
-    SampleJob job{};
-    job.rows.dims = job.cols.dims = 1;
-    job.rows.size[0] = job.rows.total = rows;
-    job.cols.size[0] = job.cols.total = cols;
-    job.seed = 12345 + static_cast<std::uint64_t>(cols);
-    return job;
+Args rows_of(std::int64_t rows, std::int64_t cols, std::int64_t& seed) {
+    Args args{};
+    args.rows.dims = args.cols.dims = 1;
+    args.rows.size[0] = args.rows.total = rows;
+    args.cols.size[0] = args.cols.total = cols;
+    seed = 12345 + cols;
+    constant(args.seed, seed, Type::i64);
+    return args;
 }
 void noise(std::int64_t cols) {
     constexpr std::int64_t rows = 5;
     std::vector<double> found(static_cast<std::size_t>(rows * cols));
-    SampleJob job = rows_of(rows, cols);
-    job.op = Op::softmax;
-    job.out = dense(found, Type::f64, cols);
-    job.draws = 0;
-    softargmax::SOFTARGMAX_ISA_NAME::run_sample(job);
+    std::int64_t seed = 0;
+    Args args = rows_of(rows, cols, seed);
+    args.out = dense(found, Type::f64, cols);
+    args.draws = 0;
+    softargmax::SOFTARGMAX_ISA_NAME::sample::run(args);
     std::printf("noise cols %lld: %016llx\n", static_cast<long long>(cols),
                 static_cast<unsigned long long>(hash(found.data(), found.size() * 8)));
 }
@@ -63,24 +61,24 @@ template <class T> void one(Type type, std::int64_t cols, double spread, int fil
     std::vector<double> logprob(rows * draws);
     std::vector<std::int64_t> index(rows * draws), support(rows);
     std::vector<std::uint8_t> status(rows);
-    SampleJob job = rows_of(rows, cols);
-    job.op = Op::logsumexp;
-    job.z = dense(z, type, cols);
+    std::int64_t seed = 0;
+    Args args = rows_of(rows, cols, seed);
+    args.z = dense(z, type, cols);
     double hi = 1 / temperature, lo = 0x1p-60, k = std::fmin(30, static_cast<double>(cols)), p = 0.9, least = 0.01;
-    constant(job.hi, hi);
-    constant(job.lo, lo);
-    if (filters & 1) constant(job.top_k, k);
-    if (filters & 2) constant(job.top_p, p);
-    if (filters & 4) constant(job.typical_p, p);
-    if (filters & 8) constant(job.eta, least);
-    job.draws = draws;
-    job.index = index.data();
-    job.status = status.data();
+    constant(args.hi, hi);
+    constant(args.lo, lo);
+    if (filters & 1) constant(args.top_k, k);
+    if (filters & 2) constant(args.top_p, p);
+    if (filters & 4) constant(args.typical_p, p);
+    if (filters & 8) constant(args.eta, least);
+    args.draws = draws;
+    args.index = dense(index, Type::i64, draws);
+    args.status = status.data();
     if (filters) {
-        job.logprob = logprob.data();
-        job.support = support.data();
+        args.logprob = dense(logprob, Type::f64, draws);
+        args.support_size = dense(support, Type::i64, 1);
     }
-    softargmax::SOFTARGMAX_ISA_NAME::run_sample(job);
+    softargmax::SOFTARGMAX_ISA_NAME::sample::run(args);
     std::printf("type %d cols %lld spread %g filters %d T %g: %016llx %016llx", static_cast<int>(type),
                 static_cast<long long>(cols), spread, filters, temperature,
                 static_cast<unsigned long long>(hash(logprob.data(), logprob.size() * 8)),

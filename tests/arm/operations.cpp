@@ -5,15 +5,12 @@
 #include <limits>
 #include <vector>
 
-#include "core/native/job.hpp"
-
-namespace softargmax::SOFTARGMAX_ISA_NAME {
-void run(const Job& job);
-}
+#include "normalize/args.hpp"
 
 namespace {
 
 using namespace softargmax;
+using namespace softargmax::normalize;
 
 struct Numbers {  // xorshift64*
     std::uint64_t state;
@@ -70,23 +67,23 @@ void one(Op op, Type type, std::int64_t rows, std::int64_t cols, double spread, 
         other.set(i, numbers.next());
     }
     double hi = 1 / temperature, lo = 0x1p-60;
-    Job job;
-    job.op = op;
-    job.rows.dims = job.cols.dims = 1;
-    job.rows.size[0] = job.rows.total = rows;
-    job.cols.size[0] = job.cols.total = cols;
+    Args args;
+    args.op = op;
+    args.rows.dims = args.cols.dims = 1;
+    args.rows.size[0] = args.rows.total = rows;
+    args.cols.size[0] = args.cols.total = cols;
     const std::int64_t row = columns ? 1 : cols, col = columns ? rows : 1;
-    job.z = z.operand(row, col);
-    job.out = out.operand(row, op == Op::logsumexp ? 0 : col);
-    if (op == Op::softmax_vjp) job.other = other.operand(row, col);
+    args.z = z.operand(row, col);
+    args.out = out.operand(row, op == Op::logsumexp ? 0 : col);
+    if (op == Op::softmax_vjp) args.other = other.operand(row, col);
     if (temperature != 1) {
-        for (auto [x, value] : {std::pair{&job.hi, &hi}, std::pair{&job.lo, &lo}}) {
+        for (auto [x, value] : {std::pair{&args.hi, &hi}, std::pair{&args.lo, &lo}}) {
             x->data = reinterpret_cast<char*>(value);
             x->type = Type::f64;
             x->row[0] = x->col[0] = 0;
         }
     }
-    softargmax::SOFTARGMAX_ISA_NAME::run(job);
+    softargmax::SOFTARGMAX_ISA_NAME::normalize::run(args);
     std::uint64_t hash = 0xCBF29CE484222325ULL;  // FNV-1a
     for (char c : out.bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3ULL;
     std::printf("op %d type %d %lldx%lld spread %g columns %d T %g: %016llx\n", static_cast<int>(op),

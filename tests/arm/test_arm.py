@@ -67,6 +67,7 @@ def expected(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return request.param, lines(["g++", *ISAS[isa]], isa, request.param, tmp_path_factory.mktemp("best") / isa, [])
 
 
+@pytest.mark.slow
 def test_neon_gives_the_same_bits(expected: tuple[str, list[str]], tmp_path: Path) -> None:
     program, bits = expected
     compiler = [str(CROSS), "-static", "-D_Float16=__fp16"]  # CMakeLists.txt does so too where the compiler needs it

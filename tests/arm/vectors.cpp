@@ -4,20 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "output/jobs.hpp"
-
-namespace softargmax::SOFTARGMAX_ISA_NAME {
-void run_dots(const DotsJob& job);
-void run_sums(const SumsJob& job);
-void run_coins(const CoinsJob& job);
-void run_steps(StepsJob& job);
-void run_draws(const DrawsJob& job);
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+#include "output/args.hpp"
 
 namespace {
 
 using namespace softargmax;
-using namespace softargmax::SOFTARGMAX_ISA_NAME;
+using namespace softargmax::SOFTARGMAX_ISA_NAME::output;
 using Numbers = std::vector<std::int64_t>;
 
 std::uint32_t state = 1;
@@ -59,7 +51,7 @@ template <class T> void pairs(Type type, std::int64_t width) {
     for (std::int64_t r = 0; r <= rows; ++r) starts.push_back(r * each);
     const Table table{at(weight), type, width}, offset{at(bias), type, 1};
 
-    DotsJob dots;
+    DotsArgs dots;
     dots.h = {at(h), type, width};
     dots.weight = table;
     dots.bias = offset;
@@ -71,7 +63,7 @@ template <class T> void pairs(Type type, std::int64_t width) {
     run_dots(dots);
     print("dots", width, x);
 
-    SumsJob sums;
+    SumsArgs sums;
     sums.table = table;
     sums.out = {at(dh), type, width};
     sums.width = width;
@@ -85,7 +77,7 @@ template <class T> void pairs(Type type, std::int64_t width) {
     print("sums", width, dh);
     print("totals", width, totals);
 
-    CoinsJob coins;
+    CoinsArgs coins;
     coins.h = dots.h;
     coins.weight = table;
     coins.bias = offset;
@@ -112,24 +104,24 @@ template <class T> void steps(Type type, std::int64_t width) {
                   negatives = below(words, rows * each * samples);
     Numbers starts;
     for (std::int64_t r = 0; r <= rows; ++r) starts.push_back(r * each);
-    StepsJob job;
-    job.vectors = {at(vectors), type, width};
-    job.weight = {at(weight), type, width};
-    job.width = width;
-    job.rows = rows;
-    job.batch = 16;
-    job.targets = rows * each;
-    job.inputs = inputs.data();
-    job.starts = starts.data();
-    job.target = target.data();
-    job.negatives = negatives.data();
-    job.samples = samples;
-    job.rate = 0.3;
-    job.last_rate = 0.1;
-    run_steps(job);
+    StepsArgs args;
+    args.vectors = {at(vectors), type, width};
+    args.weight = {at(weight), type, width};
+    args.width = width;
+    args.rows = rows;
+    args.batch = 16;
+    args.targets = rows * each;
+    args.inputs = inputs.data();
+    args.starts = starts.data();
+    args.target = target.data();
+    args.negatives = negatives.data();
+    args.samples = samples;
+    args.rate = 0.3;
+    args.last_rate = 0.1;
+    run_steps(args);
     print("vectors", width, vectors);
     print("weight", width, weight);
-    print("loss", width, std::vector<double>{job.loss});
+    print("loss", width, std::vector<double>{args.loss});
 }
 
 void draws() {
@@ -137,20 +129,20 @@ void draws() {
     std::vector<double> threshold = reals<double>(classes);
     const Numbers alias = below(classes, classes);
     Numbers words(4 * count), found(count);
-    DrawsJob job;
-    job.seed = 5;
-    job.stream = 7;
-    job.purpose = 3;
-    job.first = 17;
-    job.draws = count;
-    job.out = words.data();
-    run_draws(job);
+    DrawsArgs args;
+    args.seed = 5;
+    args.stream = 7;
+    args.purpose = 3;
+    args.first = 17;
+    args.draws = count;
+    args.out = words.data();
+    run_draws(args);
     print("words", 0, words);
-    job.classes = classes;
-    job.threshold = threshold.data();
-    job.alias = alias.data();
-    job.out = found.data();
-    run_draws(job);
+    args.classes = classes;
+    args.threshold = threshold.data();
+    args.alias = alias.data();
+    args.out = found.data();
+    run_draws(args);
     print("draws", 0, found);
 }
 

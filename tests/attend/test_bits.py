@@ -16,6 +16,8 @@ from tests.native.test_isa import HERE
 
 import softargmax as s
 
+pytestmark = pytest.mark.sanitize
+
 WORKER = str(Path(__file__).with_name("worker.py"))
 B, H, G, L, K, D, V = 3, 4, 2, 37, 1300, 24, 40
 

@@ -11,6 +11,8 @@ from tests.oracle.backends import Backend
 
 import softargmax as s
 
+pytestmark = pytest.mark.sanitize
+
 B, H, L, K, D = 3, 4, 40, 600, 8
 
 
@@ -28,6 +30,7 @@ def kept(backend: Backend, keys: int = K, **options: object) -> np.ndarray:
     return backend.back(dropped) / backend.back(p)
 
 
+@pytest.mark.slow
 def test_the_same_on_every_backend() -> None:
     found = [kept(backend, dropout=0.3, seed=7) for backend in BACKENDS]
     for other in found:

@@ -10,6 +10,8 @@ import pytest
 
 import softargmax as s
 
+pytestmark = pytest.mark.sanitize
+
 Q, K, V = np.ones((2, 4, 3, 5)), np.ones((2, 2, 6, 5)), np.ones((2, 2, 6, 7))
 BAD: dict[str, list[tuple[Any, type[Exception], str]]] = {
     "scale": [

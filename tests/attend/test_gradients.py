@@ -69,6 +69,7 @@ def test_what_is_not_seen_has_no_part(backend: Backend, bad: float) -> None:
         np.testing.assert_allclose(backend.back(x), backend.back(y), atol=1e-14)
 
 
+@pytest.mark.slow
 def test_jax_and_lists() -> None:
     jnp = pytest.importorskip("jax.numpy")
     q, k, v = inputs()

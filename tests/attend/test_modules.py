@@ -100,6 +100,7 @@ def test_errors(options: dict[str, Any], words: str) -> None:
         s.nn.Attention(12, heads, **options)
 
 
+@pytest.mark.slow
 def test_it_compiles() -> None:
     torch.manual_seed(2)
     layer, x = s.nn.Attention(8, 2, causal=True, sink=True, scale="log"), torch.randn(2, 5, 8)

@@ -13,6 +13,8 @@ from tests.oracle.backends import Backend
 
 import softargmax as s
 
+pytestmark = pytest.mark.sanitize
+
 NATIVE = [backend for backend in BACKENDS if backend.implementation == "native"]
 
 

@@ -13,6 +13,8 @@ from tests.oracle.backends import Backend
 
 import softargmax as s
 
+pytestmark = pytest.mark.sanitize
+
 
 def draw(keys: int, width: int = 16) -> tuple[np.ndarray, ...]:
     rng = np.random.default_rng(keys)

@@ -13,6 +13,8 @@ from tests.oracle.backends import Backend
 
 import softargmax as s
 
+pytestmark = pytest.mark.sanitize
+
 INF, NAN = math.inf, math.nan
 BATCH, HEADS, GROUPS, LENGTH, KEYS, WIDTH, VALUES = 2, 4, 2, 5, 7, 6, 3
 SHAPE = (BATCH, HEADS, LENGTH, KEYS)
@@ -100,6 +102,7 @@ def test_one_query_that_sees_a_nan_does_not_reach_the_others(backend: Backend) -
     assert np.isnan(found[:, :, -1]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # of torch's forward mode
 def test_the_gradients_are_those_of_differences() -> None:
     torch = pytest.importorskip("torch")
@@ -118,6 +121,7 @@ def test_the_gradients_are_those_of_differences() -> None:
     assert torch.autograd.gradcheck(lambda *x: s.attention(*x[:3], alpha=x[3], causal=True), (q, k, v, alpha))
 
 
+@pytest.mark.slow
 def test_jax_differentiates_what_is_seen() -> None:
     jax = pytest.importorskip("jax")
     q, k, v = inputs()

@@ -48,6 +48,7 @@ def held(rows: int, least: float, most: float, gap: float, confidence: float = 0
     return count / 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gap", [0.0, 0.05, 0.2])
 def test_the_interval_holds_the_error(gap: float) -> None:
     assert held(1500, 0.5, 1.0, gap) >= 0.85

@@ -68,6 +68,7 @@ def test_scores_without_a_minimum() -> None:
     assert np.isfinite(fit_temperature(masked, [0, 1, 2]))
 
 
+@pytest.mark.slow
 def test_any_library() -> None:
     z, y = scores()
     expected = float(fit_temperature(z, y))

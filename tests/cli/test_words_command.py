@@ -27,6 +27,7 @@ def text(tmp_path):
     return written(tmp_path / "text")
 
 
+@pytest.mark.slow
 def test_train_words(run, text, tmp_path):
     layers = ("--layer", "hierarchical", "--layer", "negative")
     done = run("train-words", text, *layers, *SMALL, "--prompt", "w1 w2", "--generate", 7)
@@ -52,6 +53,7 @@ def test_train_words(run, text, tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_that_which_never_stopped(run, text, tmp_path):
     words = ("train-words", text, "--layer", "full", "--dim", 16, "--batch", 64, "--json", "--evaluate", 256)
     whole = run(*words, "--steps", 30, "--out", "whole").json()
@@ -136,6 +138,7 @@ def test_a_missing_package_is_named_before_any_work(run, text, monkeypatch, pack
     assert done.err == f"softargmax: {said}\n"
 
 
+@pytest.mark.slow
 def test_a_single_text(run, tmp_path):
     (tmp_path / "one.txt").write_text("one two three four five six\n" * 100)
     done = run("train-words", "one.txt", "--layer", "full", *SMALL)
@@ -179,6 +182,7 @@ torch_job.main()
 """
 
 
+@pytest.mark.slow
 def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path):
     whole = run_here(job(tmp_path, until=Until(steps=30)))
     other = tmp_path / "other"
@@ -231,6 +235,7 @@ def heeding_interrupts():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_what_was_reached_is_saved_when_the_command_ends(tmp_path, text, sent):
     words = ["train-words", text, "--layer", "full", "--steps", 10**6, "--save-every", 0.01, *SMALL[2:]]
@@ -256,6 +261,7 @@ def test_what_was_reached_is_saved_when_the_command_ends(tmp_path, text, sent):
     assert load_file(path)
 
 
+@pytest.mark.slow
 def test_an_interrupt_before_training_has_begun(tmp_path, text):
     line = [sys.executable, "-m", "softargmax.cli", "train-words", str(text), *map(str, SMALL)]
     options = {"cwd": tmp_path, "start_new_session": True, "preexec_fn": heeding_interrupts}
@@ -267,6 +273,7 @@ def test_an_interrupt_before_training_has_begun(tmp_path, text):
     assert err == b"softargmax: interrupted\n"
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_told(run, text, monkeypatch):
     monkeypatch.setattr(apart, "send", lambda pipe, *_: pipe.close())
     done = run("train-words", text, "--layer", "full", *SMALL)

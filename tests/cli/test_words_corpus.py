@@ -188,6 +188,7 @@ def test_what_is_written_has_the_same_tokens(text):
     assert TOKEN.findall(again(text)) == TOKEN.findall(text)
 
 
+@pytest.mark.slow
 def test_the_standard_library_is_large_enough():
     found = corpus.read()
     assert found.facts["distinct"] > 30_000

@@ -35,6 +35,7 @@ def test_linear_layers_begin_with_what_counting_says(layer):
     assert p == pytest.approx((TEXTS.counts + 1) / (TEXTS.counts + 1).sum(), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", LAYERS)
 def test_every_layer_learns(tmp_path, layer):
     done = run(job(tmp_path, layer, until=Until(steps=400)))
@@ -241,6 +242,7 @@ def test_who_is_stopped_has_saved(tmp_path):
 # --- text that goes on -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["window", "attention"])
 def test_text_goes_on(tmp_path, model):
     done = run(job(tmp_path, model=model, until=Until(steps=400)))

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 import softargmax
-from softargmax import _native
-from softargmax.core import native
+from softargmax.core import _native, native
 
 LARGE = _native.POOLED // 4 + 4  # float32 scores of the smallest result that comes from the pool, and a bit
 
@@ -128,7 +127,7 @@ def test_threads_take_and_give_at_once() -> None:
 
 CHILD = """
 import os
-from softargmax import _native
+from softargmax.core import _native
 held, let_go = _native.memory(_native.POOLED), _native.memory(_native.POOLED)
 held[:] = 7
 del let_go
@@ -144,7 +143,7 @@ assert status == 0 and (held == 7).all() and (mine == 6).all()
 
 LIMITED = """
 import resource
-from softargmax import _native
+from softargmax.core import _native
 _native.memory(1)
 now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (now + (200 << 20), now + (200 << 20)))
@@ -154,7 +153,7 @@ _native.memory(160 << 20)[:] = 1
 
 KEPT = """
 import re
-from softargmax import _native
+from softargmax.core import _native
 _native.memory(1)  # loads NumPy
 def resident():
     return int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024

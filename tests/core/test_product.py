@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import softargmax as s
-from softargmax import _native
+from softargmax.core import _native
 from softargmax.core.native import view
 
 SHAPES = ((1, 1, 1), (5, 33, 7), (130, 1030, 600), (97, 50, 1500), (13, 2, 513), (3, 2, 0), (0, 3, 4))

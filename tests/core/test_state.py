@@ -139,6 +139,7 @@ def test_values_are_given_always_or_never() -> None:
         State.empty(()).merge(State.empty((), width=1))
 
 
+@pytest.mark.slow
 def test_float32_stays_where_it_is_asked() -> None:
     jnp = pytest.importorskip("jax.numpy")
     assert State.empty((2,), like=jnp.ones(1)).fold(jnp.ones((2, 3))).r.dtype == np.float32
@@ -233,6 +234,7 @@ def test_integers_keep_their_digits() -> None:
     assert state.fold(torch.tensor([2**24 + 1])).m == 2.0**24 + 1
 
 
+@pytest.mark.slow
 def test_states_pass_through_transformations() -> None:
     jax = pytest.importorskip("jax")
     z = jax.numpy.arange(12.0).reshape(4, 3)

@@ -14,8 +14,9 @@ from tests.loss import truth
 from tests.loss.cases import CHOICES, PRODUCTS, SOFT, THREES, Z, rounded, shown
 
 import softargmax as s
-from softargmax import _native
+from softargmax.core import _native
 
+pytestmark = pytest.mark.no_sanitize  # minutes there, and the memory is that of the other tests
 INF = math.inf
 
 
@@ -79,6 +80,7 @@ def test_the_soft_cap_of_the_core() -> None:
     assert np.isnan(core_tanh(np.array([math.nan]))).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["automatic", "reference"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_values_and_gradients(dtype: str, implementation: str) -> None:
@@ -97,6 +99,7 @@ def test_values_and_gradients(dtype: str, implementation: str) -> None:
     print(measured)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_tensors_and_their_derivatives(dtype: str) -> None:
     torch = pytest.importorskip("torch")

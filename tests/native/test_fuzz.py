@@ -99,7 +99,6 @@ def _parts(result: Any) -> list[np.ndarray]:
     return [np.asarray(r) for r in (result if isinstance(result, tuple) else (result,))]
 
 
-@pytest.mark.sanitize
 @pytest.mark.parametrize("block", range(10))
 def test_random_calls(block: int) -> None:
     rng = np.random.default_rng([SEED, block])
@@ -131,7 +130,6 @@ def test_random_calls(block: int) -> None:
             )
 
 
-@pytest.mark.sanitize
 def test_random_out() -> None:
     """`out` with any strides that do not overlap, beside or on top of the input."""
     rng = np.random.default_rng(SEED)
@@ -172,7 +170,6 @@ WRONG: list[tuple[type[Exception], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.sanitize
 @pytest.mark.parametrize(("error", "options"), WRONG, ids=lambda x: str(x)[:40])
 def test_wrong_arguments_never_reach_the_kernel(error: type[Exception], options: dict[str, Any]) -> None:
     out = np.full((4, 5), 3.0)

@@ -11,10 +11,14 @@ import pytest
 
 from softargmax.core import native
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs mprotect")
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs mprotect"),
+    pytest.mark.no_sanitize,  # the pages look for the same
+]
 WORKER = str(Path(__file__).with_name("guard_worker.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", [isa for isa, runs in native.info()["isas"].items() if runs])
 def test_no_access_beyond_the_buffers(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOFTARGMAX_ISA", isa)

@@ -26,6 +26,7 @@ def _restore() -> Iterator[None]:
     softargmax.set_num_threads(0)
 
 
+@pytest.mark.slow
 def test_eight_threads_at_once() -> None:
     """Every operation, shapes that use the pool and shapes that do not, from 8 Python threads that start together."""
     inputs = [scores(shape, dtype) for shape in ((16, 9000), (3, 60_001), (5, 7)) for dtype in ("float32", "float64")]

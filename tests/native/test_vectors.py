@@ -12,7 +12,7 @@ from tests.native.operations import same_bits
 from tests.native.vectors import problem
 
 import softargmax
-from softargmax import _native
+from softargmax.core import _native
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

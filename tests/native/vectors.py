@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from softargmax import _native
+from softargmax.core import _native
 from softargmax.output import Tree, Unigram, bits
 
 Array = NDArray[Any]

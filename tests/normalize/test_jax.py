@@ -71,6 +71,7 @@ def test_jit_vmap_and_grad(name: str) -> None:
     assert (gradient * direction).sum() == pytest.approx(slope, rel=2e-2, abs=2e-2)
 
 
+@pytest.mark.slow
 def test_masked_entries_bring_no_nan_into_any_derivative() -> None:
     rows = jnp.asarray([[1.0, math.nan, 2.0], [1.0, math.inf, 2.0], [-math.inf, math.nan, 3.0], [1.0, math.nan, 1e30]])
     where = jnp.asarray([True, False, True])
@@ -90,6 +91,7 @@ def test_masked_entries_bring_no_nan_into_any_derivative() -> None:
         assert np.isfinite(second).all(), function.__name__
 
 
+@pytest.mark.slow
 def test_second_derivatives_at_ties() -> None:
     tied = jnp.asarray([1.0, 1.0, 0.0])
     hessian = np.asarray(jax.jit(jax.hessian(s.logsumexp))(tied))
@@ -100,6 +102,7 @@ def test_second_derivatives_at_ties() -> None:
     )
 
 
+@pytest.mark.slow
 def test_gradients_reach_temperature_and_weights() -> None:
     z = jnp.asarray(Z[0])
     slope = jax.jit(jax.grad(lambda t: s.softmax(z, temperature=t)[2]))
@@ -113,6 +116,7 @@ def test_gradients_reach_temperature_and_weights() -> None:
     assert gradient == pytest.approx(p / np.array([1.0, 2, 1, 1]), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_wrong_values_in_a_traced_function_make_nan() -> None:
     z = jnp.asarray(Z[:, 0])
     for offsets in ([0, 5], [1, 3], [0, 2, 1, 3]):

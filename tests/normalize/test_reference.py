@@ -46,6 +46,7 @@ def test_temperature_is_exact_where_scores_are_large() -> None:
     assert max(errors(z, np.asarray, 0.1, None)) <= 3.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [1.0, 10.0, 40.0, 1e4])
 def test_accuracy_in_float32_alone(spread: float) -> None:
     """JAX has no float64 here, so this is the arithmetic of pairs in float32, on top of XLA's own exp and log."""

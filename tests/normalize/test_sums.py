@@ -151,6 +151,7 @@ def test_numbers_beside_tensors_are_not_rounded_to_float32() -> None:
     assert s.kl_divergence(z.float(), [0.0, 1.0]).dtype == torch.float32
 
 
+@pytest.mark.no_sanitize  # the sanitizers use memory themselves
 @pytest.mark.parametrize("shape", [(4096, 4096), (1, 1 << 24), (1 << 24, 1)])
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_no_temporary_of_the_scores_size(library: str, shape: tuple[int, int]) -> None:

@@ -120,14 +120,14 @@ def test_lazy_bits_subclasses_and_inference(name: str) -> None:
 @both
 def test_all_ways_lead_to_one_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel called at once, through the Function, through the dispatcher: the same bits."""
-    bridge = importlib.import_module("softargmax.core.torch_bridge")
-    rows = importlib.import_module("softargmax.normalize.torch_rows")
-    operation, operator = getattr(softargmax, name), getattr(rows, f"{name}_rows")
+    operations = importlib.import_module("softargmax.normalize.operations")
+    operation = getattr(softargmax, name)
+    of = getattr(operations, name).torch
     z = (9 * cases.draw(7, 300)).float()
     tracked = operation(z.clone().requires_grad_())
     assert tracked.grad_fn is not None
-    dispatched, _ = operator.overload(z, None, None, None, [1], 1.0, 0.0, z.dtype)
-    monkeypatch.setattr(bridge.Operator, "__call__", lambda *_: pytest.fail("a plain tensor went through the operator"))
+    dispatched, _ = of.overload(*of.flatten(operations.Scores(z, None, operations.UNIT, (1,), z.dtype)))
+    monkeypatch.setattr(of, "apply", lambda *_: pytest.fail("a plain tensor went through the operator"))
     alone = operation(z)
     assert torch.equal(alone, tracked)
     assert torch.equal(alone, dispatched)

@@ -11,15 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 cases = importlib.import_module("tests.normalize.torch_cases")
-kernels = importlib.import_module("softargmax.normalize.torch_kernels")
-rows = importlib.import_module("softargmax.normalize.torch_rows")
-sums = importlib.import_module("softargmax.normalize.torch_logsumexp")
-under = importlib.import_module("softargmax.normalize.torch_sums")
-segments = importlib.import_module("softargmax.normalize.torch_segments")
-running = importlib.import_module("softargmax.normalize.torch_cumulative")
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap  # noqa: E402 not without torch
 
 import softargmax  # noqa: E402
+from softargmax.core.scale import Scale  # noqa: E402
+from softargmax.normalize import divergence_operations, prefix_operations, segment_operations  # noqa: E402
+from softargmax.normalize import operations as o  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in cases.IGNORED]
 each = pytest.mark.parametrize("case", cases.CASES, ids=[case.name for case in cases.CASES])
@@ -148,6 +145,7 @@ def test_compiled_gradient_is_eager_to_the_bit(operation: Any) -> None:
     assert torch.equal(z[0].grad, z[1].grad)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", [jacrev, jacfwd, hessian, grad, vmap], ids=lambda t: t.__name__)
 def test_compiled_transforms(transform: Any) -> None:
     """What is traced is what counts; of the hessian, which has both modes, C++ is made too (3 s each)."""
@@ -161,7 +159,8 @@ def test_compiled_transforms(transform: Any) -> None:
 
 def test_operators_inside_transforms() -> None:
     """A graph that was captured calls the operators, not their rules: nested levels reach all of them."""
-    call = lambda z: rows.softmax_rows.overload(z, None, None, None, [0], 0.7, 0.0, z.dtype)[0]  # noqa: E731
+    of = o.softmax.torch
+    call = lambda z: of.overload(*of.flatten(o.Scores(z, None, Scale(0.7, 0.0), (0,), z.dtype)))[0]  # noqa: E731
     z = cases.draw(4)
     wanted = lambda z: softargmax.softmax(z, temperature=1 / 0.7)  # noqa: E731
     for first in (jacrev, jacfwd):
@@ -176,6 +175,7 @@ def test_dynamic_shapes() -> None:
         assert torch.equal(compiled(cases.draw(*shape)), softargmax.softmax(cases.draw(*shape), temperature=3.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("implementation", "backend"), [("native", "aot_eager"), ("native", "inductor"), ("reference", "aot_eager")]
 )
@@ -197,6 +197,7 @@ FIRST_CALLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIRST_CALLS)
 def test_first_call_of_a_process_may_be_compiled(name: str) -> None:
     code = f"""
@@ -212,40 +213,47 @@ assert torch.equal(f(z), softargmax.softmax(z, temperature=2.0))
 # --- opcheck ----------------------------------------------------------------------------------------------------------
 
 Z, G = cases.draw(3, 4), cases.draw(3, 4, seed=1)
-BETA, LO = cases.positive(3, 1), torch.zeros(3, 1, dtype=torch.float64)
+NUMBER, ROWS = Scale(0.7, 0.0), Scale(cases.positive(3, 1), torch.zeros(3, 1, dtype=torch.float64))
 WEIGHTS, LSE = cases.positive(3, 4), torch.zeros(3, 1, dtype=torch.float64)
 P = torch.softmax(Z, 1)
 F64, F32 = torch.float64, torch.float32
+RAGGED = segment_operations.SegmentScores(Z[:, 0], torch.tensor([0, 2, 3]), NUMBER, F64)
 CHECKS = {
-    "softmax": (rows.softmax_rows, (Z, None, None, cases.MASK, [1], 0.7, 0.0, F64)),
-    "softmax, beta": (rows.softmax_rows, (Z, BETA, LO, None, [1], 1.0, 0.0, F64)),
-    "softmax, half": (rows.softmax_rows, (Z.half(), None, None, None, [0, 1], 0.7, 0.0, F32)),
-    "log_softmax": (rows.log_softmax_rows, (Z, BETA, LO, None, [1], 1.0, 0.0, F64)),
-    "softmax_vjp": (rows.softmax_vjp, (P, LSE, G, [1], 0.7, 0.0, F64)),
-    "log_softmax_vjp": (rows.log_softmax_vjp, (P.log(), LSE, G, [1], 0.7, 0.0, F32)),
-    "logsumexp": (sums.logsumexp_rows, (Z, BETA, LO, WEIGHTS, cases.MASK, [1], 1.0, 0.0, F64)),
-    "logsumexp_vjp": (sums.logsumexp_vjp, (P, BETA, [1], F64)),
-    "entropy": (under.entropy_rows, (Z, BETA, LO, cases.MASK, [1], 1.0, 0.0, F64)),
-    "expectation": (under.expectation_rows, (Z, None, None, None, WEIGHTS, [1], 0.7, 0.0, F32)),
-    "kl_divergence": (under.divergence_rows, (Z, G, cases.MASK, [0], F64)),
-    "segment_softmax": (segments.segment_softmax_rows, (Z[:, 0], torch.tensor([0, 2, 3]), None, None, 0.7, 0.0)),
-    "segment_log_softmax": (
-        segments.segment_log_softmax_rows,
-        (Z[:, 0], torch.tensor([0, 2, 3]), None, None, 0.7, 0.0),
+    "softmax": (o.softmax, o.Scores(Z, cases.MASK, NUMBER, (1,), F64)),
+    "softmax, beta": (o.softmax, o.Scores(Z, None, ROWS, (1,), F64)),
+    "softmax, half": (o.softmax, o.Scores(Z.half(), None, NUMBER, (0, 1), F32)),
+    "log_softmax": (o.log_softmax, o.Scores(Z, None, ROWS, (1,), F64)),
+    "softmax_vjp": (o.softmax_vjp, o.SoftmaxVjp(P, LSE, G, NUMBER, (1,), F64)),
+    "log_softmax_vjp": (o.log_softmax_vjp, o.LogSoftmaxVjp(P.log(), LSE, G, NUMBER, (1,), F32)),
+    "logsumexp": (o.logsumexp, o.LogSumExp(Z, WEIGHTS, cases.MASK, ROWS, (1,), F64)),
+    "logsumexp_vjp": (o.logsumexp_vjp, o.LogSumExpVjp(P, ROWS.hi, (1,), F64)),
+    "entropy": (o.entropy, o.Scores(Z, cases.MASK, ROWS, (1,), F64)),
+    "expectation": (o.expectation, o.Expectation(Z, None, NUMBER, WEIGHTS, (1,), F32)),
+    "kl_divergence": (
+        divergence_operations.kl_divergence,
+        divergence_operations.KlDivergence(Z, G, cases.MASK, (0,), F64),
     ),
-    "segment_logsumexp": (segments.segment_logsumexp_rows, (Z[:, 0], torch.tensor([0, 2, 3]), None, None, 0.7, 0.0)),
-    "logcumsumexp": (running.logcumsumexp_rows, (Z, 1)),
-    "softmax_out": (kernels.softmax_out, (torch.empty_like(Z), Z, None, None, None, [1], 0.7, 0.0)),
+    "segment_softmax": (segment_operations.segment_softmax, RAGGED),
+    "segment_log_softmax": (segment_operations.segment_log_softmax, RAGGED),
+    "segment_logsumexp": (segment_operations.segment_logsumexp, RAGGED),
+    "logcumsumexp": (prefix_operations.logcumsumexp, prefix_operations.LogCumSumExp(Z, (1,), F64)),
 }
 
 
 @pytest.mark.parametrize("name", CHECKS)
 @pytest.mark.parametrize("tracked", [False, True])
 def test_opcheck(name: str, tracked: bool) -> None:
-    operator, arguments = CHECKS[name]
-    if tracked and not name.endswith("_out"):
+    operation, i = CHECKS[name]
+    arguments = operation.torch.flatten(i)
+    if tracked:
+        lo = ROWS.lo
         arguments = tuple(
-            x.clone().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() and x is not LO else x
+            x.clone().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() and x is not lo else x
             for x in arguments
         )
-    torch.library.opcheck(operator.overload, arguments)
+    torch.library.opcheck(operation.torch.overload, arguments)
+
+
+def test_opcheck_of_a_result_that_is_written() -> None:
+    i = o.Scores(Z, None, NUMBER, (1,), F64)
+    torch.library.opcheck(o.softmax.torch.overload_out, (torch.empty_like(Z), *o.softmax.torch.flatten(i)))

@@ -33,6 +33,7 @@ def _rows(dtype: str) -> list[np.ndarray]:
 OPTIONS = [(1.0, None), (3.7, None), (0.1, None), (1.0, 2.0), (10.0, 10.0), (-1.3, None), (0.7, 0.3), (1e-3, None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_truth_agrees_with_mpmath(dtype: str) -> None:
     """float64 truth of float32: 0.001 ulp of float32. Pairs for float64: 1e-4 ulp of float64."""

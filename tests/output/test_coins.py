@@ -7,11 +7,13 @@ import itertools
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
-import softargmax
-from softargmax.output import Tree, Unigram
+torch = pytest.importorskip("torch")
+
+from torch import Tensor  # noqa: E402
+
+import softargmax  # noqa: E402
+from softargmax.output import Tree, Unigram  # noqa: E402
 
 coins = importlib.import_module("softargmax.output.torch_coins")
 rows = importlib.import_module("softargmax.output.torch_rows")

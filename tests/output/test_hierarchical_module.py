@@ -118,6 +118,7 @@ def test_vmap_and_functional_derivatives() -> None:
     assert wrong.isnan().tolist() == [False, True, True, False, False, True], "where nobody may look"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["forward", "log_prob", "log_prob_of"])
 def test_it_compiles_without_a_break(method: str) -> None:
     layer, hidden = layer_of(counted(30)), drawn(6, 5, dtype=torch.float32)

@@ -74,6 +74,7 @@ def test_a_tied_weight_learns_from_both() -> None:
     assert embedding.weight.grad[[1, 2, 3, 4]].any(1).all()
 
 
+@pytest.mark.slow
 @every
 def test_vmap_and_compile(name: str) -> None:
     layer, hidden, y = layer_of(name, reduction="none").eval(), drawn(6, 5, dtype=torch.float32), torch.arange(6)

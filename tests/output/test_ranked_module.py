@@ -73,6 +73,7 @@ def test_vmap_and_functional_derivatives(name: str) -> None:
         torch.testing.assert_close(found[one], parameter.grad)
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.parametrize("method", ["forward", "log_prob", "log_prob_of"])
 def test_it_compiles_without_a_break(name: str, method: str) -> None:

@@ -14,6 +14,8 @@ import pytest
 import softargmax
 from softargmax.output import LogUniform, Tree, Uniform, Unigram, WordVectors, bits
 
+pytestmark = pytest.mark.sanitize
+
 module = importlib.import_module("softargmax.output.word_vectors")
 COUNTS = 1000 // np.arange(1, 41)
 

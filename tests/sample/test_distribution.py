@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 from tests.oracle.backends import BACKENDS, Backend
 from tests.sample.tracing import traced
 from tests.sample.truth import distribution, p_value
 
 import softargmax
-from softargmax import _native
+from softargmax.core import _native
+
+stats = pytest.importorskip("scipy.stats")
 
 DRAWS = 1_000_000
 RNG = np.random.default_rng(7)
@@ -88,6 +89,7 @@ def test_a_wrong_distribution_is_rejected(wrong: str) -> None:
             p_value(draws, distribution(z, top_k=7))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", [b for b in BACKENDS if b.implementation == "reference"], ids=str)
 def test_the_reference(backend: Backend) -> None:
     z, filters = Z[40].astype("float32"), {"top_k": 30, "top_p": 0.9, "min_p": 0.01}

@@ -10,6 +10,8 @@ from tests.oracle.backends import Backend
 
 import softargmax
 
+pytestmark = pytest.mark.sanitize
+
 INF, NAN = np.inf, np.nan
 # Rows with one possible draw.
 CERTAIN: list[tuple[list[float], dict[str, Any], int]] = [

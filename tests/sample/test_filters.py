@@ -12,6 +12,8 @@ from tests.sample.truth import NAMES, distribution
 
 import softargmax
 
+pytestmark = pytest.mark.sanitize
+
 VALUES = {"top_k": 5, "top_p": 0.7, "min_p": 0.08, "typical_p": 0.6, "epsilon": 0.02, "eta": 0.05}
 RNG = np.random.default_rng(3)
 

@@ -11,6 +11,8 @@ from tests.native.test_fuzz import _base, _view
 
 import softargmax
 
+pytestmark = pytest.mark.sanitize
+
 CALLS = int(os.environ.get("SOFTARGMAX_FUZZ_CALLS", "1000"))
 SEED = int(os.environ.get("SOFTARGMAX_FUZZ_SEED", "2026"))
 Rng = np.random.Generator
@@ -50,7 +52,6 @@ def _call(function: Any, *arguments: Any, **options: Any) -> Any:
     return [np.asarray(part) for part in (found if isinstance(found, tuple) else (found,))]
 
 
-@pytest.mark.sanitize
 @pytest.mark.parametrize("block", range(10))
 def test_random_calls(block: int) -> None:
     rng = np.random.default_rng([SEED, block])

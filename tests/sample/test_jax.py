@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import softargmax as s
-from softargmax import _native
-from softargmax.core import philox
+from softargmax.core import _native, philox
 from softargmax.sample import reference
 from softargmax.sample.options import parameter
 
@@ -17,6 +16,7 @@ jnp = pytest.importorskip("jax.numpy")
 Z = np.random.default_rng(9).standard_normal((6, 40)).astype(np.float32) * 3
 
 
+@pytest.mark.slow
 def test_traced_draws_are_those_of_numpy() -> None:
     def run(z):
         every = {}, {"top_k": 5, "top_p": 0.8, "min_p": 0.01, "temperature": 0.7}
@@ -27,6 +27,7 @@ def test_traced_draws_are_those_of_numpy() -> None:
             assert np.allclose(a, b, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_counters_of_32_bits_are_those_of_64() -> None:
     """The ends of what seeds, streams, draws and columns may be, in JAX's integers."""
     streams, draws = [0, 1, -1, 2**31 - 1, -(2**31)], [0, 1, 2**31 - 1]
@@ -64,6 +65,7 @@ PARAMETERS = {
 }
 
 
+@pytest.mark.slow
 def test_traced_parameters_out_of_range() -> None:
     """Nobody looks: that row's result is NaN, or the index -1."""
     z = jnp.asarray(Z[:3, :5])
@@ -106,6 +108,7 @@ def test_traced_integers_as_top_k_out_of_range() -> None:
     assert (np.asarray(found[0]) > -np.inf).sum() == 2
 
 
+@pytest.mark.slow
 def test_traced_guesses_that_are_no_classes() -> None:
     target, guesses = jnp.zeros((4, 3, 5)), jnp.asarray([[1, 4], [1, 5], [-1, 2], [2**31 - 1, 0]])
     found = jax.jit(lambda t, g: s.speculative_sample(t, t[:, :2], g, seed=0))(target, guesses)
@@ -114,6 +117,7 @@ def test_traced_guesses_that_are_no_classes() -> None:
     assert (found.tokens[1:] == -1).all()
 
 
+@pytest.mark.slow
 def test_mapped_draws_are_those_of_each_call_alone() -> None:
     """With one seed the same noise in every call, unless each has streams of its own."""
     z, streams = Z[:4].reshape(2, 2, 40), np.array([[5, 6], [7, 8]], np.int32)
@@ -128,6 +132,7 @@ def test_mapped_draws_are_those_of_each_call_alone() -> None:
     assert np.array_equal(apart, s.categorical(z, seed=1, stream=streams))
 
 
+@pytest.mark.slow
 def test_straight_through() -> None:
     @jax.jit
     def run(z, g):
@@ -149,6 +154,7 @@ def test_straight_through() -> None:
         assert float(jnp.abs(ours).max()) > 0
 
 
+@pytest.mark.slow
 def test_gradients_have_no_nan_from_what_is_left_out() -> None:
     z = jnp.asarray([[1.0, -np.inf, 2.0], [np.inf, 1.0, np.inf], [-np.inf] * 3])
     gradient = jax.jit(jax.grad(lambda z: (s.gumbel_softmax(z, seed=0, hard=True) * jnp.arange(3.0)).sum()))(z)

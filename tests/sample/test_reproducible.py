@@ -11,7 +11,9 @@ from tests.oracle.backends import BACKENDS, Backend
 from tests.sample.tracing import traced
 
 import softargmax
-from softargmax import _native
+from softargmax.core import _native
+
+pytestmark = pytest.mark.sanitize
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -121,7 +123,7 @@ def test_noise_is_that_of_its_words() -> None:
     """Through every entry of the core: words of a stream, their noise, noise of rows with streams of their own."""
     streams = np.array([7, -1, 2**40])
     noise = np.empty((3, 130))
-    _native.gumbel(noise, 11, streams)
+    _native.gumbel(noise, 11, streams[:, None], (1,))
     for stream, row in zip(streams, noise, strict=True):
         words, found = np.empty(130, np.uint64), np.empty(130)
         _native.random_words(words, 11, int(stream), 0, 0)

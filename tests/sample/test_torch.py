@@ -9,7 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import softargmax as sa  # noqa: E402
-from softargmax.core.dispatch import implementation  # noqa: E402
+from softargmax.core.scale import UNIT, Scale  # noqa: E402
+from softargmax.sample import operations as o  # noqa: E402
+from softargmax.sample.arguments import Distribution, Filters  # noqa: E402
 
 # torch warns of itself: of what its forward mode and its compiler are made of.
 pytestmark = [
@@ -123,6 +125,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS, ids=", ".join)
 def test_compiled_draws_are_those_of_eager_code(options: dict[str, Any]) -> None:
     z = scores(3, 6, dtype=torch.float32)
@@ -138,6 +141,7 @@ def test_compiled_draws_are_those_of_eager_code(options: dict[str, Any]) -> None
     )
 
 
+@pytest.mark.slow
 def test_compiled_relaxed_draws() -> None:
     z = scores(8, 6, dtype=torch.float32).requires_grad_()
     for hard in (False, True):
@@ -151,6 +155,7 @@ def test_compiled_relaxed_draws() -> None:
         assert torch.allclose(*(torch.autograd.grad(y, z, g)[0] for y in (found, eager)), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_compiled_graph_without_a_seed_draws_anew() -> None:
     z = torch.zeros(4, 10_000)
     compiled = torch.compile(lambda z: (sa.categorical(z), sa.gumbel_softmax(z)), fullgraph=True)
@@ -159,6 +164,7 @@ def test_a_compiled_graph_without_a_seed_draws_anew() -> None:
     assert not torch.equal(first[1], second[1])
 
 
+@pytest.mark.slow
 def test_compiled_rows_that_cannot_be_drawn_from() -> None:
     """The operator looks, since it runs on CPU memory."""
     compiled = torch.compile(lambda z: sa.categorical(z, seed=0), fullgraph=True, backend="aot_eager")
@@ -180,6 +186,7 @@ def test_compiled_rows_that_cannot_be_drawn_from() -> None:
     assert relaxed(torch.zeros(2, 3), torch.tensor([2.0, -1.0])).isnan().all(-1).tolist() == [False, True]
 
 
+@pytest.mark.slow
 def test_compiled_guesses_that_are_no_classes() -> None:
     z, guesses = torch.zeros(3, 3, 5), torch.tensor([[1, 4], [1, 5], [-1, 2]])
     compiled = torch.compile(
@@ -203,40 +210,51 @@ def test_a_generator_stays_outside_of_graphs() -> None:
             torch.compile(draw, fullgraph=True, backend="aot_eager")(torch.zeros(2, 3), generator)
 
 
-def operator_calls() -> list[tuple[str, tuple[Any, ...]]]:
-    from softargmax.sample import torch_ops as ops
-
-    z, nothing = scores(3, 6, dtype=torch.float32), [None] * 6
-    numbers = [float("nan")] * 6
-    filters = [None, torch.full((3, 1), 0.9, dtype=torch.float64), *[None] * 4]
-    seed, stream = torch.tensor(-5), torch.tensor([1, 2, 3])
-    beside = (None, None, None, nothing, 0.5, 0.0, [2.0, *numbers[1:]], False)
-    other = (
-        torch.ones(6, dtype=torch.bool),
-        torch.ones(3, 1, dtype=torch.float64),
-        torch.zeros(3, 1, dtype=torch.float64),
-    )
-    return [
-        ("gumbel_noise", (seed, None, [2, 3], torch.float32)),
-        ("gumbel_noise", (seed, stream, [3, 5], torch.bfloat16)),
-        ("filter_mask", (z, *beside)),
-        ("filter_mask", (z.bfloat16().T.contiguous().T, *other, filters, 1.0, 0.0, numbers, True)),
-        ("categorical_draws", (z, seed, stream, *beside, 4, True, True)),
-        ("categorical_draws", (z.double(), seed, None, *other, filters, 1.0, 0.0, numbers, False, 2, False, False)),
-        (ops.__name__, ()),
-    ][:-1]
-
-
-@pytest.mark.parametrize("number", range(6))
-def test_opcheck(number: int) -> None:
-    from softargmax.sample import torch_ops as ops
-
-    name, arguments = operator_calls()[number]
-    torch.library.opcheck(getattr(ops, name).overload, arguments)
+Z = scores(3, 6, dtype=torch.float32)
+SEED, STREAM = torch.tensor(-5), torch.tensor([[1], [2], [3]])
+NUMBERS = Distribution(Scale(0.5, 0.0), None, Filters(top_k=2.0))
+ROWS = Distribution(
+    Scale(torch.ones(3, 1, dtype=torch.float64), torch.zeros(3, 1, dtype=torch.float64)),
+    torch.ones(6, dtype=torch.bool),
+    Filters(top_k=torch.tensor([[1], [2], [3]]), top_p=torch.full((3, 1), 0.9, dtype=torch.float64)),
+    joint=True,
+)
+CHECKS = {
+    "gumbel": (o.gumbel, o.Noise(Z.T, SEED, None, (0,), torch.float32)),
+    "gumbel, streams": (o.gumbel, o.Noise(Z, SEED, STREAM, (1,), torch.bfloat16)),
+    "filter_mask": (o.filter_mask, o.FilterMask(Z, NUMBERS, (1,))),
+    "filter_mask, rows": (o.filter_mask, o.FilterMask(Z.bfloat16().T.contiguous().T, ROWS, (1,))),
+    "categorical": (o.categorical, o.Categorical(Z, NUMBERS, SEED, STREAM, (1,), 4, replace=True)),
+    "categorical, rows": (o.categorical, o.Categorical(Z.double(), ROWS, SEED, None, (1,), 1, replace=False)),
+    "with logprob": (
+        o.categorical_with_logprob,
+        o.Categorical(Z.half(), Distribution(UNIT), SEED, None, (1,), 2, replace=False),
+    ),
+}
 
 
-def test_the_core_serves_tensors() -> None:
-    assert implementation("sample", torch.zeros(1)).__name__.endswith("torch_ops")
+@pytest.mark.parametrize("name", CHECKS)
+def test_opcheck(name: str) -> None:
+    operation, i = CHECKS[name]
+    torch.library.opcheck(operation.torch.overload, operation.torch.flatten(i))
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_the_core_serves_tensors(mapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(o.categorical, "define", None)
+    draw = torch.vmap(lambda z: sa.categorical(z, seed=0)) if mapped else lambda z: sa.categorical(z, seed=0)
+    assert draw(scores(2, 3, 4).requires_grad_()).shape == (2, 3)
+
+
+def test_draws_are_constants() -> None:
+    """Of scores that are differentiated, in either mode."""
+    z = scores(3, 6).requires_grad_()
+    drawn = sa.categorical_with_logprob(z, top_k=2, seed=0)
+    assert not any(x.requires_grad for x in drawn)
+    compiled = torch.compile(lambda z: sa.categorical_with_logprob(z, top_k=2, seed=0).logprob, backend="aot_eager")
+    assert not compiled(z).requires_grad
+    _, tangent = torch.func.jvp(lambda z: sa.categorical_with_logprob(z, seed=0).logprob, (z.detach(),), (z.detach(),))
+    assert (tangent == 0).all()
 
 
 def test_the_module() -> None:

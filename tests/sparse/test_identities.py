@@ -158,6 +158,7 @@ def layouts(draw: Any) -> tuple[np.ndarray, int]:
     return z, draw(st.integers(-z.ndim, z.ndim - 1))
 
 
+@pytest.mark.slow
 @given(layouts(), st.sampled_from([1.0, 1 + 1e-6, 1.25, 1.5, 1.75, 2.0]), st.sampled_from(["native", "reference"]))
 def test_any_layout_is_right(case: tuple[np.ndarray, int], alpha: float, name: str) -> None:
     z, axis = case

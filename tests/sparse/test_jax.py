@@ -35,6 +35,7 @@ def mapped(z: Any, alpha: Any, mask: Any, g: Any) -> list[np.ndarray]:
     return list(map(np.asarray, (p, *pull(g))))
 
 
+@pytest.mark.slow
 def test_the_edge_table() -> None:
     """Every row at every order, side by side."""
     wrong = []
@@ -59,6 +60,7 @@ def test_the_edge_table() -> None:
     assert not wrong
 
 
+@pytest.mark.slow
 def test_compiled_and_batched() -> None:
     """Wrong orders, which nobody looks at here, make rows of NaN."""
     z = (3 * np.random.default_rng(9).standard_normal((3, 7, 5))).astype(np.float32)

@@ -26,6 +26,7 @@ def off(p: np.ndarray, true: np.ndarray, sum_error: float) -> float:
     return float(((error - sum_error * 2.0**-53) / unit).max())
 
 
+@pytest.mark.no_sanitize  # about digits: shorter rows touch the same memory
 @pytest.mark.parametrize("alpha", [1.0001, 1.25, 1.5, 2.0, 2.5])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("k", [1000, 4097, 1_000_000])

@@ -63,7 +63,7 @@ def test_the_derivative_to_alpha_is_finite_at_one() -> None:
     assert found[2] == pytest.approx(found[0], rel=1e-3)
 
 
-def test_transforms_compile_and_opcheck() -> None:
+def test_transforms_and_compile() -> None:
     z, y = draw(4, 6, seed=1), torch.tensor([0, 3, 1, 5])
     alone = torch.stack([s.entmax_loss(row, t) for row, t in zip(z, y, strict=True)])
     assert torch.equal(torch.func.vmap(s.entmax_loss)(z, y), alone)
@@ -71,10 +71,6 @@ def test_transforms_compile_and_opcheck() -> None:
     leaf = z.clone().requires_grad_()
     torch.compile(lambda z: s.entmax_loss(z, y), fullgraph=True, backend="aot_eager")(leaf).backward()
     assert torch.equal(leaf.grad, jacobian)
-    arguments = z, y[:, None], None, None, [1], 1.5, -100
-    operator = torch.ops.softargmax.entmax_loss.default
-    torch.library.opcheck(operator, arguments)
-    torch.library.opcheck(operator, (z.clone().requires_grad_(), *arguments[1:]))
 
 
 def modules() -> list[tuple[torch.nn.Module, Callable[[Tensor, Tensor], Tensor]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 import pytest
 
@@ -134,16 +133,12 @@ def test_out(alpha: float) -> None:
 
 def test_all_ways_lead_to_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel called at once, through the Function, through the dispatcher: the same bits."""
-    bridge = importlib.import_module("softargmax.core.torch_bridge")
-    rows = importlib.import_module("softargmax.sparse.torch_rows")
+    operations = importlib.import_module("softargmax.sparse.operations")
+    of = operations.entmax.torch
     z = (2 * cases.draw(7, 300)).float()
     tracked = s.entmax(z.clone().requires_grad_(), 1.7)
-    dispatched, _ = rows.entmax_rows.overload(z, None, None, [1], 1.7)
-    calls: list[Any] = []
-    kernel = rows.entmax_rows.kernel
-    monkeypatch.setattr(rows.entmax_rows, "kernel", lambda *a: (calls.append(a), kernel(*a))[1])
-    assert isinstance(rows.entmax_rows, bridge.Operator)
+    dispatched, _ = of.overload(*of.flatten(operations.Scores(z, 1.7, None, (1,))))
+    monkeypatch.setattr(of, "apply", lambda *_: pytest.fail("a plain tensor went through the operator"))
     alone = s.entmax(z, 1.7)
-    assert len(calls) == 1
     assert torch.equal(alone, tracked)
     assert torch.equal(alone, dispatched)

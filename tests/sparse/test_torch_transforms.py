@@ -9,10 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 cases = importlib.import_module("tests.sparse.torch_cases")
-rows = importlib.import_module("softargmax.sparse.torch_rows")
 from torch.func import grad, hessian, jacfwd, jacrev, vmap  # noqa: E402 not without torch
 
 import softargmax as s  # noqa: E402
+from softargmax.sparse import loss_operations as losses  # noqa: E402
+from softargmax.sparse import operations as o  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in cases.IGNORED]
 each = pytest.mark.parametrize("case", cases.CASES, ids=[case.name for case in cases.CASES])
@@ -99,25 +100,36 @@ def test_compiled_out_and_dynamic_shapes() -> None:
 
 Z, G = cases.draw(3, 4), cases.draw(3, 4, seed=1)
 ORDERS = cases.PER_ROW[:, None]
-P, TAU = rows.entmax_rows(Z, ORDERS, None, [1], 1.0)
+SCORES = o.Scores(Z, ORDERS, None, (1,))
+P, TAU = o.entmax(SCORES)
+TARGETS = losses.OfClasses(Z, torch.tensor([[0], [3], [-100]]), ORDERS, cases.MASK, (1,), -100)
+ROOTS = losses.entmax_loss(TARGETS).roots
 CHECKS = {
-    "entmax": (rows.entmax_rows, (Z, None, cases.MASK, [1], 1.5)),
-    "entmax, per row": (rows.entmax_rows, (Z, ORDERS, None, [1], 1.0)),
-    "entmax, half": (rows.entmax_rows, (Z.half(), None, None, [0, 1], 2.0)),
-    "entmax_vjp": (rows.entmax_vjp, (P, TAU, ORDERS, G, [1], 1.0)),
-    "entmax_threshold": (rows.threshold_rows, (Z, ORDERS, cases.MASK, [1], 1.0)),
-    "entmax_out": (rows.entmax_out, (torch.empty_like(Z), Z, ORDERS, None, [1], 1.0)),
+    "entmax": (o.entmax, o.Scores(Z, 1.5, cases.MASK, (1,))),
+    "entmax, per row": (o.entmax, SCORES),
+    "entmax, half": (o.entmax, o.Scores(Z.half(), 2.0, None, (0, 1))),
+    "entmax_vjp": (o.entmax_vjp, o.EntmaxVjp(P, TAU, ORDERS, G, (1,))),
+    "entmax_threshold": (o.threshold, o.Scores(Z, ORDERS, cases.MASK, (1,))),
+    "entmax_loss": (losses.entmax_loss, TARGETS),
+    "entmax_loss, one order": (losses.entmax_loss, TARGETS._replace(alpha=1.5, where=None)),
+    "entmax_loss_vjp": (losses.entmax_loss_vjp, losses.LossVjp(TAU.abs(), ROOTS, TARGETS)),
 }
 
 
 @pytest.mark.parametrize("name", CHECKS)
 @pytest.mark.parametrize("tracked", [False, True])
 def test_opcheck(name: str, tracked: bool) -> None:
-    operator, arguments = CHECKS[name]
-    arguments = tuple(
-        x.detach().clone().requires_grad_(tracked and not name.endswith("_out") and x is not TAU)
-        if isinstance(x, torch.Tensor) and x.is_floating_point()
-        else x
-        for x in arguments
-    )
-    torch.library.opcheck(operator.overload, arguments)
+    operation, i = CHECKS[name]
+    arguments = operation.torch.flatten(i)
+    if tracked:
+        arguments = tuple(
+            x.clone().requires_grad_()
+            if isinstance(x, torch.Tensor) and x.is_floating_point() and x is not TAU and x is not ROOTS
+            else x
+            for x in arguments
+        )
+    torch.library.opcheck(operation.torch.overload, arguments)
+
+
+def test_opcheck_of_a_result_that_is_written() -> None:
+    torch.library.opcheck(o.entmax.torch.overload_out, (torch.empty_like(Z), *o.entmax.torch.flatten(SCORES)))

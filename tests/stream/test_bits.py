@@ -125,6 +125,7 @@ def test_the_target_keeps_the_storage_order(tmp_path):
     assert stream.softmax(z).flags.f_contiguous
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=120)
 @given(
     small=st.lists(st.integers(1, 6), max_size=3),

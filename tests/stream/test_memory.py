@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from softargmax.cli import streamed
+streamed = pytest.importorskip("softargmax.cli.streamed", reason="the command is not installed", exc_type=ImportError)
 
 MIB = 1 << 20
 
@@ -34,6 +34,7 @@ def growth(name, axis, memory, source, target, how="path"):
     return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
 
 
+@pytest.mark.slow
 def test_a_quarter_gibibyte_under_a_proportional_cap(tmp_path):
     source, target = tmp_path / "z.npy", tmp_path / "p.npy"
     streamed.write_scores(source, 256 * MIB)

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from softargmax.attend.options import asked_of
+from softargmax.attend import operations
+from softargmax.attend.options import OfAttention, OfSoftmax, attention_of, takes
 from softargmax.attend.results import AttentionWithLse
 from softargmax.core import check
-from softargmax.core.dispatch import implementation, namespace
+from softargmax.core.dispatch import namespace
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 
-def attention(  # noqa: PLR0913 each is asked for by its name
+@takes(OfAttention)
+def attention(
     q: Any,
     k: Any,
     v: Any,
     /,
-    *,
-    scale: Any = None,
-    causal: bool = False,
-    window: tuple[int | None, int | None] | None = None,
-    mask: Any = None,
-    bias: Any = None,
-    softcap: float | None = None,
-    sink: Any = None,
-    alpha: Any = 1.0,
-    dropout: float = 0.0,
-    seed: int | None = None,
-    stream: Any = None,
-    key_lengths: Any = None,
+    **options: Unpack[OfAttention],
 ) -> Any:
     r"""The values of a memory, averaged by how well their keys match each query.
 
@@ -112,43 +105,16 @@ def attention(  # noqa: PLR0913 each is asked for by its name
     >>> softargmax.attention(q, k, v, scale=1.0, alpha=2.0)
     array([[[10.]]])
     """
-    heads, beside, options = asked_of(
-        q,
-        k,
-        v,
-        causal=causal,
-        window=window,
-        softcap=softcap,
-        scale=scale,
-        mask=mask,
-        bias=bias,
-        key_lengths=key_lengths,
-        alpha=alpha,
-        sink=sink,
-        dropout=dropout,
-        seed=seed,
-        stream=stream,
-    )
-    return implementation("attend", heads.q).attention(heads, beside, options).output
+    return operations.attention.first(attention_of(q, k, v, options))
 
 
-def attention_with_lse(  # noqa: PLR0913 each is asked for by its name
+@takes(OfSoftmax)
+def attention_with_lse(
     q: Any,
     k: Any,
     v: Any,
     /,
-    *,
-    scale: Any = None,
-    causal: bool = False,
-    window: tuple[int | None, int | None] | None = None,
-    mask: Any = None,
-    bias: Any = None,
-    softcap: float | None = None,
-    sink: Any = None,
-    dropout: float = 0.0,
-    seed: int | None = None,
-    stream: Any = None,
-    key_lengths: Any = None,
+    **options: Unpack[OfSoftmax],
 ) -> AttentionWithLse:
     r"""Attention, and log sum exp of every query's scores, from which p can be had again.
 
@@ -192,21 +158,6 @@ def attention_with_lse(  # noqa: PLR0913 each is asked for by its name
     >>> softargmax.attention_with_lse(q, k, k, scale=1.0).lse.round(4)
     array([[1.3133]])
     """
-    heads, beside, options = asked_of(
-        q,
-        k,
-        v,
-        causal=causal,
-        window=window,
-        softcap=softcap,
-        scale=scale,
-        mask=mask,
-        bias=bias,
-        key_lengths=key_lengths,
-        sink=sink,
-        dropout=dropout,
-        seed=seed,
-        stream=stream,
-    )
-    found = implementation("attend", heads.q).attention(heads, beside, options)
-    return AttentionWithLse(found.output, namespace(found.lse).astype(found.lse, check.row_dtype(None, heads.q)))
+    i = attention_of(q, k, v, options)
+    output, lse = operations.attention(i)
+    return AttentionWithLse(output, namespace(lse).astype(lse, check.row_dtype(None, i.q)))

@@ -13,7 +13,7 @@
 
 #include "attend/panel.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::attend {
 
 constexpr std::int64_t kBackKeys = 256, kBackPanels = 8, kBackQueries = kBackPanels * kPanelRows;
 constexpr int kBackPitch = kBackKeys + 16;
@@ -44,24 +44,24 @@ template <class T> void probabilities(T* z, Range all, Range in, const BackRow<T
 // A block of keys and values in the panels that products want.
 template <class T> struct BackKeys {
     T *keys, *columns, *values;
-    static std::int64_t size(const AttendJob& job) {
-        return kBackKeys * (job.width + whole_panels<T>(job.width) + job.values);
+    static std::int64_t size(const Args& args) {
+        return kBackKeys * (args.width + whole_panels<T>(args.width) + args.values);
     }
-    BackKeys(const AttendJob& job, T* memory)
+    BackKeys(const Args& args, T* memory)
         : keys(memory),
-          columns(keys + kBackKeys * job.width),
-          values(columns + kBackKeys * whole_panels<T>(job.width)) {}
+          columns(keys + kBackKeys * args.width),
+          values(columns + kBackKeys * whole_panels<T>(args.width)) {}
     void pack(const Shared& head, std::int64_t begin) const {
-        const AttendJob& job = head.job;
+        const Args& args = head.args;
         const std::int64_t count = std::min(kBackKeys, head.keys - begin);
-        head.pack_keys(job.k, job.width, begin, count, keys);
-        head.pack_columns(job.k, job.width, begin, count, columns);
-        head.pack_keys(job.v, job.values, begin, count, values);
+        head.pack_keys(args.k, args.width, begin, count, keys);
+        head.pack_columns(args.k, args.width, begin, count, columns);
+        head.pack_keys(args.v, args.values, begin, count, values);
     }
 };
 
 template <class T> struct Backward {
-    const AttendGradientJob& job;
+    const GradientArgs& args;
     Shared head;
     std::int64_t width, values;  // of rows in memory
     std::vector<BackRow<T>> rows;
@@ -69,20 +69,20 @@ template <class T> struct Backward {
     std::atomic<bool> strange{false};  // whether a number was not finite, in any thread's hands
 
     static std::int64_t padded(std::int64_t rows) { return (rows + kBackQueries - 1) / kBackQueries * kBackQueries; }
-    static std::int64_t size(const AttendJob& job) {
-        return padded(job.heads / job.groups * job.queries) *
-               (job.width + job.values + 2 * whole_panels<T>(job.width) + whole_panels<T>(job.values));
+    static std::int64_t size(const Args& args) {
+        return padded(args.heads / args.groups * args.queries) *
+               (args.width + args.values + 2 * whole_panels<T>(args.width) + whole_panels<T>(args.values));
     }
-    Backward(const AttendGradientJob& j, std::int64_t index, T* memory)
-        : job(j),
+    Backward(const GradientArgs& j, std::int64_t index, T* memory)
+        : args(j),
           head(j, index),
           width(whole_panels<T>(j.width)),
           values(whole_panels<T>(j.values)),
           rows(static_cast<std::size_t>(padded(head.rows()))) {
         const std::int64_t n = padded(head.rows());
         q = memory;
-        seed = q + n * job.width;
-        q_columns = seed + n * job.values;
+        seed = q + n * args.width;
+        q_columns = seed + n * args.values;
         seed_columns = q_columns + n * width;
         dq = seed_columns + n * values;
     }
@@ -93,34 +93,34 @@ template <class T> struct Backward {
     void prepare(std::int64_t block) {
         const std::int64_t first = block * kBackQueries, end = std::min(first + kBackQueries, head.rows());
         std::fill(dq + first * width, dq + (first + kBackQueries) * width, T{0});
-        T* line = scratch(kWeights).get<T>(std::max(width, values) + job.values);
+        T* line = scratch(kWeights).get<T>(std::max(width, values) + args.values);
         T* out = line + std::max(width, values);
         for (std::int64_t i = first; i < first + kBackQueries; ++i) {
             BackRow<T>& row = rows[static_cast<std::size_t>(i)];
             std::fill(line, line + width, T{0});
             if (i < end) {
                 row.seen = head.seen(i);
-                read(job.scale, head.at(job.scale, i), 0, 1, &row.scale);
-                read(job.q, head.at(job.q, i), 0, job.width, line);
-                for (std::int64_t d = 0; d < job.width; ++d) line[d] *= row.scale;
+                read(args.scale, head.at(args.scale, i), 0, 1, &row.scale);
+                read(args.q, head.at(args.q, i), 0, args.width, line);
+                for (std::int64_t d = 0; d < args.width; ++d) line[d] *= row.scale;
             }
-            put(line, job.width, width, i, q, q_columns);
+            put(line, args.width, width, i, q, q_columns);
             std::fill(line, line + values, T{0});
             if (i < end) {
-                read(job.seed, head.at(job.seed, i), 0, job.values, line);
-                read(job.out, head.at(job.out, i), 0, job.values, out);
+                read(args.seed, head.at(args.seed, i), 0, args.values, line);
+                read(args.out, head.at(args.out, i), 0, args.values, out);
                 double delta = 0;
-                for (std::int64_t d = 0; d < job.values; ++d)
+                for (std::int64_t d = 0; d < args.values; ++d)
                     delta += static_cast<double>(line[d]) * static_cast<double>(out[d]);
                 measure(row, head.number(i), delta);
             }
-            put(line, job.values, values, i, seed, seed_columns);
+            put(line, args.values, values, i, seed, seed_columns);
         }
     }
     void measure(BackRow<T>& row, std::int64_t number, double delta) {
-        const double lse = job.lse[number];
-        if (job.to_lse) delta -= job.to_lse[number];
-        job.delta[number] = delta;
+        const double lse = args.lse[number];
+        if (args.to_lse) delta -= args.to_lse[number];
+        args.delta[number] = delta;
         if (lse == -kInf) return;  // it sees nothing
         if (!(std::fabs(lse) < static_cast<double>(kLargest<T>))) {
             strange = true;
@@ -129,7 +129,7 @@ template <class T> struct Backward {
         const double k = std::rint(lse * Exp<double>::log2e);
         row.k = static_cast<std::int32_t>(k);
         row.factor = static_cast<T>(exp_scalar(fma(k, Exp<double>::ln2_hi, -lse) + k * Exp<double>::ln2_lo));
-        row.low = static_cast<T>(lse) - kFar<T>;
+        row.low = static_cast<T>(lse) - kPowerReach<T>;
         row.delta = static_cast<T>(delta);
     }
     // A vector as a row of a panel of a dozen, and of panels of columns.
@@ -200,8 +200,8 @@ template <class T> struct Backward {
     }
 
     void add_to_bias(std::int64_t row, std::int64_t begin, Range in, const T* g) const {
-        T* const to = reinterpret_cast<T*>(job.dbias.data) + head.at(job.dbias, row) + begin * job.dbias.col[0];
-        for (std::int64_t j = in.begin; j < in.end; ++j) to[j * job.dbias.col[0]] += g[j];
+        T* const to = reinterpret_cast<T*>(args.dbias.data) + head.at(args.dbias, row) + begin * args.dbias.col[0];
+        for (std::int64_t j = in.begin; j < in.end; ++j) to[j * args.dbias.col[0]] += g[j];
     }
     // p and dS of a dozen queries, and which keys any of them sees; all other columns are 0 where `whole`.
     Range scores(std::int64_t first, std::int64_t begin, const BackKeys<T>& keys, T* p, T* ds, bool to_queries,
@@ -220,18 +220,18 @@ template <class T> struct Backward {
                     if (there) std::fill(x + all.end, x + kBackKeys, T{0});
                 }
         if (in.empty()) return in;
-        products(count, q + first * job.width, keys.keys, job.width, all, p);
-        products(count, seed + first * job.values, keys.values, job.values, all, ds);
+        products(count, q + first * args.width, keys.keys, args.width, all, p);
+        products(count, seed + first * args.values, keys.values, args.values, all, ds);
         for (int i = 0; i < count; ++i) {
             const Range its{std::clamp(row[i].seen.begin - begin, all.begin, all.end),
                             std::clamp(row[i].seen.end - begin, all.begin, all.end)};
             T *const z = p + i * kBackPitch, *const g = ds + i * kBackPitch;
-            T* const slope = job.softcap > 0 ? scratch(kResult).get<T>(kBackKeys) : nullptr;
+            T* const slope = args.softcap > 0 ? scratch(kResult).get<T>(kBackKeys) : nullptr;
             bool overflown = false;
             bend(head, first + i, begin, its, z, overflown, slope);
             if (overflown) strange = true;
             probabilities(z, all, its, row[i]);
-            if (job.dropout > 0) {
+            if (args.dropout > 0) {
                 T* const keep = scratch(kMask).get<T>(kKeys);
                 kept(head, first + i, begin, all, keep);
                 for (std::int64_t j = all.begin; j < all.end; ++j) g[j] *= keep[j];
@@ -242,11 +242,11 @@ template <class T> struct Backward {
                 const V weight = V::load(z + j);
                 keep(above(weight, zero), weight * (V::load(g + j) - delta)).store(g + j);
             }
-            if (job.dropout > 0) {
+            if (args.dropout > 0) {
                 const T* const keep = scratch(kMask).get<T>(kKeys);
                 for (std::int64_t j = all.begin; j < all.end; ++j) z[j] *= keep[j];
             }
-            if (to_queries && job.dbias) add_to_bias(first + i, begin, its, g);
+            if (to_queries && args.dbias) add_to_bias(first + i, begin, its, g);
             for (std::int64_t j = its.begin; slope && j < its.end; ++j) g[j] *= slope[j];
         }
         return in;
@@ -256,28 +256,28 @@ template <class T> struct Backward {
 
     void finish_queries(std::int64_t block) {
         const std::int64_t first = block * kBackQueries, end = std::min(first + kBackQueries, head.rows());
-        T* line = scratch(kWeights).get<T>(job.width);
+        T* line = scratch(kWeights).get<T>(args.width);
         for (std::int64_t i = first; i < end; ++i) {
             T* const its = dq + i * width;
-            if (job.dscale) {
-                read(job.q, head.at(job.q, i), 0, job.width, line);
+            if (args.dscale) {
+                read(args.q, head.at(args.q, i), 0, args.width, line);
                 double sum = 0;
-                for (std::int64_t d = 0; d < job.width && rows[static_cast<std::size_t>(i)].sees_any(); ++d)
+                for (std::int64_t d = 0; d < args.width && rows[static_cast<std::size_t>(i)].sees_any(); ++d)
                     sum += static_cast<double>(line[d]) * static_cast<double>(its[d]);
-                job.dscale[head.number(i)] = sum;
+                args.dscale[head.number(i)] = sum;
             }
-            for (std::int64_t d = 0; d < job.width; ++d) its[d] *= rows[static_cast<std::size_t>(i)].scale;
-            if (!all_finite(its, job.width)) strange = true;
-            write(job.dq, head.at(job.dq, i), job.width, its);
+            for (std::int64_t d = 0; d < args.width; ++d) its[d] *= rows[static_cast<std::size_t>(i)].scale;
+            if (!all_finite(its, args.width)) strange = true;
+            write(args.dq, head.at(args.dq, i), args.width, its);
         }
     }
     void finish_keys(std::int64_t begin, const T* dk, const T* dv) {
-        for (std::int64_t i = 0; i < std::min(kBackKeys, job.keys - begin); ++i, dk += width, dv += values) {
-            if (!all_finite(dk, job.width) || !all_finite(dv, job.values)) strange = true;
-            write(job.dk, offset(job, job.dk, head.entry, head.group, begin + i), job.width, dk);
-            write(job.dv, offset(job, job.dv, head.entry, head.group, begin + i), job.values, dv);
+        for (std::int64_t i = 0; i < std::min(kBackKeys, args.keys - begin); ++i, dk += width, dv += values) {
+            if (!all_finite(dk, args.width) || !all_finite(dv, args.values)) strange = true;
+            write(args.dk, offset(args, args.dk, head.entry, head.group, begin + i), args.width, dk);
+            write(args.dv, offset(args, args.dv, head.entry, head.group, begin + i), args.values, dv);
         }
     }
 };
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::attend

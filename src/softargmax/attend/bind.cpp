@@ -1,113 +1,112 @@
-// This room's kernels as Python sees them.
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/vector.h>
+// This room's kernels as Python sees them: arguments by name, each into its field (core/native/bind.hpp). What is not
+// exactly of its shape broadcasts: its strides are 0 where it has one number for many.
+#include "core/native/bind.hpp"
 
-#include "core/native/arguments.hpp"
+#include "attend/args.hpp"
 
-using namespace nb::literals;
-
-namespace softargmax {
+namespace softargmax::attend {
 namespace {
 
-using Sizes = std::vector<std::int64_t>;
-using Lengths = std::optional<nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>;
+using Integers = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Flags = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 
-using Seeds = std::optional<nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>;
-using Flags = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Table = std::optional<nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>>;
+Integers integers_of(const char* name, nb::handle x) {
+    Integers found;
+    if (!nb::try_cast(x, found, false)) refuse(name, "a contiguous array of int64");
+    return found;
+}
 
-// The arrays of a call, checked, and the job that is made of them. With a `table` of pages k and v are (pages, page
+// Which pages of keys an entry has.
+struct Table : std::optional<Integers> {};
+
+// What an array has a row for, after the dimensions of the batch and the heads, and how many numbers to it.
+enum class Per { query, key };
+enum class Count { one, width, values, keys };
+
+// The arrays of a call, checked, and the struct that is made of them. With a table of pages k and v are (pages, page
 // size, heads, width).
-template <class J> struct AttendCall {
+template <class J> struct Call {
     J job;
-    Held q, k, v, out, lse, scale, mask, bias, sink;
-    Sizes batch;
+    Dims batch;
+    std::vector<std::uint8_t> strange;
 
-    AttendCall(nb::handle q_, nb::handle k_, nb::handle v_, nb::handle out_, nb::handle lse_, bool writes,
-               nb::handle scale_, nb::handle mask_, nb::handle bias_, nb::handle sink_, const Lengths& lengths,
-               const Table& table, const Seeds& seeds, std::int64_t left, std::int64_t right, double softcap,
-               double dropout)
-        : q(q_),
-          k(k_),
-          v(v_),
-          out(out_, writes),
-          lse(lse_, writes),
-          scale(scale_),
-          mask(mask_),
-          bias(bias_),
-          sink(sink_) {
-        must_be("q", q, kReal);
+    template <class Values> explicit Call(const Values& values) {
+        const Held &q = std::get<0>(values), &k = std::get<1>(values), &v = std::get<2>(values);
         must_be("k", k, {q.type});
         must_be("v", v, {q.type});
-        must_be("out", out, kReal);
-        must_be("scale", scale, {Type::f64});
-        must_be("mask", mask, {Type::boolean});
-        must_be("bias", bias, kReal);
-        sizes(static_cast<bool>(table));
-        add("q", job.q, q, q.shape);
-        if (table) {
-            take(*table);
-            add_pages(job.k, k);
-            add_pages(job.v, v);
-        } else {
-            add("k", job.k, k, of_keys(job.width));
-            add("v", job.v, v, of_keys(job.values));
+        const Integers* table = nullptr;
+        if constexpr (std::is_same_v<std::tuple_element_t<3, Values>, Table>) table = &*std::get<3>(values);
+        sizes(q, k, v, table);
+        if (table) pages(*table, k, v);
+    }
+    std::int64_t heads() const { return job.batch.total * job.heads; }
+    std::int64_t queries() const { return heads() * job.queries; }
+
+    void add(const char* name, Operand& to, const View& x, Per per, Count count, bool exactly) const {
+        if (!x) return;
+        const Dims shape = shape_of(per, count);
+        const std::size_t dims = shape.size(), lacks = dims - x.shape.size();
+        if (x.shape.size() > dims || (exactly && lacks)) refuse(name);
+        Dims stride(dims, 0);
+        for (std::size_t d = lacks; d < dims; ++d) {
+            const std::int64_t size = x.shape[d - lacks];
+            if (size != shape[d] && (exactly || size != 1)) refuse(name);
+            if (size == shape[d]) stride[d] = x.stride[d - lacks];
         }
-        add("out", job.out, out, of_queries(job.values));
-        add("scale", job.scale, scale, of_queries(1));
-        add("mask", job.mask, mask, of_queries(job.keys));
-        add("bias", job.bias, bias, of_queries(job.keys));
-        job.lse = numbers<double>("lse", lse, queries());
-        job.sink = numbers<const double>("sink", sink, job.heads);
-        if (!job.scale || !job.out || !job.lse) throw nb::value_error("scale, out, lse: there have to be some");
-        if (lengths) take(*lengths);
-        if (table) look_up();
-        if (seeds) {
-            if (static_cast<std::int64_t>(seeds->size()) != job.batch.total * job.heads)
-                throw nb::value_error("seeds: one per entry and head");
-            job.seeds = seeds->data();
+        to.data = x.data;
+        to.type = x.type;
+        to.row[0] = 0;  // of the one entry that there is without dimensions of a batch
+        std::copy(stride.begin(), stride.end() - 1, to.row + (batch.empty() ? 1 : 0));
+        to.col[0] = stride.back();
+    }
+    // One number for all queries.
+    static void constant(Operand& to, double& value) {
+        to.data = reinterpret_cast<char*>(&value);
+        to.type = Type::f64;
+        std::fill(std::begin(to.row), std::end(to.row), 0);
+        to.col[0] = 0;
+    }
+    // The kernel, which may set as many flags; the flags where one is set, else None.
+    template <class Kernel> nb::object run(Kernel kernel, std::int64_t flags) {
+        if (queries() == 0) return nb::none();
+        if (!job.scale || !job.out || !job.lse) throw nb::value_error("scale, output, lse: expected arrays, got None");
+        if constexpr (std::is_same_v<J, GradientArgs>) {
+            if (!job.seed || !job.dq || !job.dk || !job.dv || !job.delta)
+                throw nb::value_error("g, dq, dk, dv, delta: expected arrays, got None");
+            if (job.dbias && job.dbias.type != (job.q.type == Type::f64 ? Type::f64 : Type::f32))
+                throw nb::type_error("dbias: expected the type in which the kernel computes");
         }
-        job.dropout = job.seeds ? dropout : 0;
-        job.left = left;
-        job.right = right;
-        job.softcap = softcap;
+        for (std::int64_t e = 0; job.lengths && e < job.batch.total; ++e)
+            if (job.lengths[e] < 0 || job.lengths[e] > job.keys)
+                throw nb::value_error("key_lengths: some are out of range; each may be from 0 to the number of keys");
+        look_up();
+        job.dropout = job.seeds ? job.dropout : 0;
         const std::int64_t work =
             queries() * std::max<std::int64_t>(job.keys, 1) * std::max<std::int64_t>(job.width, 1);
         job.threads = work < kParallel ? 1 : threads_now();
-    }
-    std::int64_t queries() const { return job.batch.total * job.heads * job.queries; }
-    Sizes of_queries(std::int64_t cols) const { return of(job.heads, job.queries, cols); }
-    Sizes of_keys(std::int64_t cols) const { return of(job.groups, job.keys, cols); }
-
-    // An operand of shape (batch..., heads, rows, cols).
-    static void add(const char* name, Operand& to, const View& x, const Sizes& shape) {
-        if (!x) return;
-        if (x.shape != shape)
-            throw nb::value_error((std::string(name) + ": its shape does not fit q, k and v").c_str());
-        to.data = x.data;
-        to.type = x.type;
-        const bool batched = x.shape.size() > 3;
-        to.row[0] = 0;
-        std::copy(x.stride.begin(), x.stride.end() - 1, to.row + (batched ? 0 : 1));
-        to.col[0] = x.stride.back();
-    }
-    void flags(const Flags& strange, std::int64_t count) {
-        if (static_cast<std::int64_t>(strange.size()) != count) throw nb::value_error("strange: of another size");
+        strange.resize(static_cast<std::size_t>(flags));
         job.strange = strange.data();
-    }
-    template <class Kernel> bool run(Kernel kernel) {
-        if (queries() == 0) return true;
-        const nb::gil_scoped_release release;
-        kernel(job);
-        return !job.any_strange;
+        {
+            const nb::gil_scoped_release release;
+            kernel(job);
+        }
+        if (!job.any_strange) return nb::none();
+        auto* const kept = new std::vector<std::uint8_t>(std::move(strange));
+        const nb::capsule owner(kept, [](void* x) noexcept { delete static_cast<std::vector<std::uint8_t>*>(x); });
+        return nb::cast(Flags(kept->data(), {kept->size()}, owner));
     }
 
   private:
-    void sizes(bool paged) {
+    std::int64_t there = 0;  // pages
+
+    [[noreturn]] static void refuse(const char* name) {
+        throw nb::value_error((std::string(name) + ": its shape does not fit q, k and v").c_str());
+    }
+    void sizes(const View& q, const View& k, const View& v, bool paged) {
         const std::size_t dims = q.shape.size(), heads = paged ? 2 : dims - 3, rows = paged ? 1 : dims - 2;
         if (dims < 3 || dims > kMaxDims - 1 || k.shape.size() != (paged ? 4 : dims) || v.shape.size() != k.shape.size())
             throw nb::value_error("q, k, v: (batch..., heads, length, width)");
-        batch.assign(q.shape.begin(), q.shape.end() - 3);
+        for (std::size_t d = 0; d + 3 < dims; ++d) batch.push_back(q.shape[d]);
         job.batch.dims = std::max(1, static_cast<int>(batch.size()));
         job.batch.size[0] = 1;
         for (std::size_t d = 0; d < batch.size(); ++d) job.batch.total *= job.batch.size[d] = batch[d];
@@ -120,31 +119,30 @@ template <class J> struct AttendCall {
         if (job.heads > 0 && (job.groups == 0 || job.heads % job.groups != 0))
             throw nb::value_error("k: heads that do not divide q's");
     }
-    Sizes of(std::int64_t heads, std::int64_t rows, std::int64_t cols) const {
-        Sizes all = batch;
-        all.insert(all.end(), {heads, rows, cols});
+    Dims shape_of(Per per, Count count) const {
+        const std::int64_t counts[] = {1, job.width, job.values, job.keys};
+        Dims all = batch;
+        all.push_back(per == Per::key ? job.groups : job.heads);
+        all.push_back(per == Per::key ? job.keys : job.queries);
+        all.push_back(counts[static_cast<int>(count)]);
         return all;
-    }
-    void take(const nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>& lengths) {
-        if (static_cast<std::int64_t>(lengths.size()) != job.batch.total)
-            throw nb::value_error("lengths: one per entry of the batch");
-        job.lengths = lengths.data();
-        for (std::int64_t i = 0; i < job.batch.total; ++i)
-            if (job.lengths[i] < 0 || job.lengths[i] > job.keys)
-                throw nb::value_error("key_lengths: some are out of range; each may be from 0 to the number of keys");
     }
 
     // ---- pages --------------------------------------------------------------------------------------------------
 
-    void take(const nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>& table) {
-        if (static_cast<std::int64_t>(table.shape(0)) != job.batch.total || batch.size() != 1)
-            throw nb::value_error("table: a row per entry of the batch");
+    void pages(const Integers& table, const View& k, const View& v) {
+        const std::int64_t size = static_cast<std::int64_t>(table.size()), entries = job.batch.total;
+        if (batch.size() != 1 || (entries ? size % entries : size))
+            throw nb::value_error("page_table: a row per entry of the batch");
         if (v.shape[0] != k.shape[0] || v.shape[1] != k.shape[1] || v.shape[2] != k.shape[2] || k.shape[3] != job.width)
             throw nb::value_error("k, v: (pages, page size, heads, width), alike");
         job.table = table.data();
-        job.pages = static_cast<std::int64_t>(table.shape(1));
+        job.pages = entries ? size / entries : 0;
         job.page = k.shape[1];
         job.keys = job.pages * job.page;
+        there = k.shape[0];
+        add_pages(job.k, k);
+        add_pages(job.v, v);
     }
     static void add_pages(Operand& to, const View& x) {
         to.data = x.data;
@@ -156,70 +154,180 @@ template <class J> struct AttendCall {
     }
     // Whether the pages that lengths reach are there.
     void look_up() const {
-        for (std::int64_t e = 0; e < job.batch.total; ++e) {
+        for (std::int64_t e = 0; job.table && e < job.batch.total; ++e) {
             const std::int64_t keys = job.lengths ? job.lengths[e] : job.keys;
             for (std::int64_t i = 0; i * job.page < keys; ++i) {
                 const std::int64_t page = job.table[e * job.pages + i];
-                if (page < 0 || page >= k.shape[0])
+                if (page < 0 || page >= there)
                     throw nb::index_error(("page_table: " + std::to_string(page) + " in row " + std::to_string(e) +
-                                           "; it may be from 0 to " + std::to_string(k.shape[0] - 1))
+                                           "; it may be from 0 to " + std::to_string(there - 1))
                                               .c_str());
             }
         }
     }
 };
 
-bool attend(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, Flags strange, nb::handle scale,
-            nb::handle mask, nb::handle bias, nb::handle sink, const Lengths& lengths, const Table& table,
-            const Seeds& seeds, std::int64_t left, std::int64_t right, double softcap, double dropout) {
-    AttendCall<AttendJob> call(q, k, v, out, lse, true, scale, mask, bias, sink, lengths, table, seeds, left, right,
-                               softcap, dropout);
-    call.flags(strange, call.queries());
-    return call.run(chosen_isa().run_attend);
+// ---- fields ---------------------------------------------------------------------------------------------------------
+
+template <class B> struct ArrayField {
+    using Value = Held;
+    const char* name;
+    Operand B::* to;
+    Per per;
+    Count count;
+    bool exactly, written;
+    std::initializer_list<Type> types;
+    Held read(nb::handle x) const {
+        Held held(x, written);
+        must_be(name, held, types);
+        return held;
+    }
+    template <class J> void put(Call<J>& call, Held& x) const { call.add(name, call.job.*to, x, per, count, exactly); }
+};
+template <class B> ArrayField<B> given(const char* name, Operand B::* to, Per per, Count count) {
+    return {name, to, per, count, true, false, kReal};
+}
+template <class B> ArrayField<B> written(const char* name, Operand B::* to, Per per, Count count) {
+    return {name, to, per, count, true, true, kReal};
+}
+ArrayField<Args> beside(const char* name, Operand Args::* to, Per per, Count count) {
+    return {name, to, per, count, false, false, kReal};
 }
 
-bool attend_gradient(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle seed_,
-                     nb::handle to_lse_, nb::handle dq_, nb::handle dk_, nb::handle dv_, nb::handle delta_,
-                     nb::handle dscale_, nb::handle dbias_, Flags strange, nb::handle scale, nb::handle mask,
-                     nb::handle bias, const Lengths& lengths, const Seeds& seeds, std::int64_t left, std::int64_t right,
-                     double softcap, double dropout) {
-    AttendCall<AttendGradientJob> call(q, k, v, out, lse, false, scale, mask, bias, nb::none(), lengths, {}, seeds,
-                                       left, right, softcap, dropout);
-    const Held seed(seed_), to_lse(to_lse_), dq(dq_, true), dk(dk_, true), dv(dv_, true), delta(delta_, true),
-        dscale(dscale_, true), dbias(dbias_, true);
-    AttendGradientJob& job = call.job;
-    for (const auto& [name, x] : {std::pair{"seed", &seed}, {"dq", &dq}, {"dk", &dk}, {"dv", &dv}})
-        must_be(name, *x, kReal);
-    call.add("seed", job.seed, seed, call.of_queries(job.values));
-    call.add("dq", job.dq, dq, call.of_queries(job.width));
-    call.add("dk", job.dk, dk, call.of_keys(job.width));
-    call.add("dv", job.dv, dv, call.of_keys(job.values));
-    must_be("dbias", dbias, {call.q.type == Type::f64 ? Type::f64 : Type::f32});
-    call.add("dbias", job.dbias, dbias, call.of_queries(job.keys));
-    job.to_lse = numbers<const double>("to_lse", to_lse, call.queries());
-    job.delta = numbers<double>("delta", delta, call.queries());
-    job.dscale = numbers<double>("dscale", dscale, call.queries());
-    if (!job.seed || !job.dq || !job.dk || !job.dv || !job.delta)
-        throw nb::value_error("seed, dq, dk, dv, delta: there have to be some");
-    call.flags(strange, job.batch.total * job.groups);
-    return call.run(chosen_isa().run_attend_gradient);
+// Pages of keys or values, which the call has read already.
+struct PagesField {
+    using Value = Held;
+    const char* name;
+    Held read(nb::handle x) const {
+        Held held(x);
+        must_be(name, held, kReal);
+        return held;
+    }
+    template <class J> void put(Call<J>&, Held&) const {}
+};
+struct TableField {
+    using Value = Table;
+    const char* name;
+    Table read(nb::handle x) const { return Table{{integers_of(name, x)}}; }
+    template <class J> void put(Call<J>&, Table&) const {}
+};
+
+// A number for all queries, or an array with one for each.
+struct RowwiseField {
+    struct Value {
+        double number;
+        Held array;
+    };
+    const char* name;
+    Operand Args::* to;
+    Value read(nb::handle x) const {
+        const bool one = PyFloat_Check(x.ptr());
+        Value value{one ? PyFloat_AsDouble(x.ptr()) : 0, Held(one ? nb::none() : x)};
+        must_be(name, value.array, kDouble);
+        return value;
+    }
+    template <class J> void put(Call<J>& call, Value& x) const {
+        if (x.array) call.add(name, call.job.*to, x.array, Per::query, Count::one, false);
+        else call.constant(call.job.*to, x.number);
+    }
+};
+
+// A number; None leaves what the struct has.
+template <class T> struct OptionalField {
+    using Value = std::optional<T>;
+    const char* name;
+    T Args::* to;
+    Value read(nb::handle x) const { return x.is_none() ? Value{} : Value{number_of<T>(name, x)}; }
+    template <class J> void put(Call<J>& call, const Value& x) const {
+        if (x) call.job.*to = *x;
+    }
+};
+template <class T> OptionalField<T> optional(const char* name, T Args::* to) { return {name, to}; }
+
+// Integers, `each` of them to an entry of the batch, or to each of its heads.
+struct IntegersField {
+    using Value = std::optional<Integers>;
+    const char* name;
+    const std::int64_t* Args::* to;
+    bool of_heads;
+    std::int64_t each;
+    Value read(nb::handle x) const { return x.is_none() ? Value{} : Value{integers_of(name, x)}; }
+    template <class J> void put(Call<J>& call, Value& x) const {
+        if (!x) return;
+        const std::int64_t count = each * (of_heads ? call.heads() : call.job.batch.total);
+        if (static_cast<std::int64_t>(x->size()) != count)
+            throw nb::value_error((std::string(name) + ": expected " + std::to_string(count) + " integers, got " +
+                                   std::to_string(x->size()))
+                                      .c_str());
+        call.job.*to = x->data();
+    }
+};
+
+// A float64 per query, one after the other.
+template <class B, class T> struct QueriesField {
+    using Value = Held;
+    const char* name;
+    T* B::* to;
+    Held read(nb::handle x) const { return Held(x, !std::is_const_v<T>); }
+    template <class J> void put(Call<J>& call, Held& x) const { call.job.*to = numbers<T>(name, x, call.queries()); }
+};
+template <class B> QueriesField<B, double> queries(const char* name, double* B::* to) { return {name, to}; }
+
+// A kernel with these fields, the first three of which are queries, keys and values. It sets a flag for each query
+// whose numbers were not finite, or (`flag_heads`) for each head of keys.
+template <class J, class Kernel, class... Field>
+void bind_heads(nb::module_& module, const char* name, const char* text, Kernel kernel, bool flag_heads,
+                const std::tuple<Field...>& all) {
+    std::apply([&](const Field&... fields) {
+        module.def(name, [=](Handle<Field>... given) {
+            std::tuple<typename Field::Value...> values{fields.read(given)...};
+            Call<J> call(values);
+            std::apply([&](auto&... value) { (fields.put(call, value), ...); }, values);
+            return call.run(kernel, flag_heads ? call.job.batch.total * call.job.groups : call.queries());
+        }, nb::arg(fields.name).none()..., text);
+        list_arguments(module, name, fields...);
+    }, all);
 }
 
 }  // namespace
 
-void bind_attend(nb::module_& module) {
-    module.def(
-        "attend", &attend, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "strange"_a, nb::kw_only(), "scale"_a,
-        "mask"_a.none() = nb::none(), "bias"_a.none() = nb::none(), "sink"_a.none() = nb::none(),
-        "lengths"_a.none() = nb::none(), "table"_a.none() = nb::none(), "seeds"_a.none() = nb::none(), "left"_a = -1,
-        "right"_a = -1, "softcap"_a = 0.0, "dropout"_a = 0.0,
-        "attention into out, and lse; false where a number was not finite: a query that is `strange` has no result");
-    module.def("attend_gradient", &attend_gradient, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "seed"_a, "to_lse"_a.none(),
-               "dq"_a, "dk"_a, "dv"_a, "delta"_a, "dscale"_a.none(), "dbias"_a.none(), "strange"_a, nb::kw_only(),
-               "scale"_a, "mask"_a.none() = nb::none(), "bias"_a.none() = nb::none(), "lengths"_a.none() = nb::none(),
-               "seeds"_a.none() = nb::none(), "left"_a = -1, "right"_a = -1, "softcap"_a = 0.0, "dropout"_a = 0.0,
-               "its gradients into dq, dk, dv, added to dbias; of every query <seed, out> - to_lse and the gradient to "
-               "its scale; false where a number was not finite: a head of keys that is `strange` has none");
+void bind(nb::module_& module) {
+    const auto qkv =
+        std::tuple{given("q", &Args::q, Per::query, Count::width), given("k", &Args::k, Per::key, Count::width),
+                   given("v", &Args::v, Per::key, Count::values)};
+    const auto pages =
+        std::tuple{std::get<0>(qkv), PagesField{"k_pages"}, PagesField{"v_pages"}, TableField{"page_table"}};
+    const auto options = std::tuple{RowwiseField{"scale", &Args::scale},
+                                    ArrayField<Args>{"mask", &Args::mask, Per::query, Count::keys, false, false, kMask},
+                                    beside("bias", &Args::bias, Per::query, Count::keys),
+                                    beside("sink", &Args::sink, Per::query, Count::one),
+                                    IntegersField{"lengths", &Args::lengths, false, 1},
+                                    IntegersField{"seeds", &Args::seeds, true, 2},
+                                    optional("left", &Args::left),
+                                    optional("right", &Args::right),
+                                    optional("softcap", &Args::softcap),
+                                    optional("dropout", &Args::dropout)};
+    const auto results =
+        std::tuple{written("output", &Args::out, Per::query, Count::values), queries("lse", &Args::lse)};
+    const auto gradients =
+        std::tuple{given("g", &GradientArgs::seed, Per::query, Count::values),
+                   QueriesField<GradientArgs, const double>{"g_lse", &GradientArgs::to_lse},
+                   written("dq", &GradientArgs::dq, Per::query, Count::width),
+                   written("dk", &GradientArgs::dk, Per::key, Count::width),
+                   written("dv", &GradientArgs::dv, Per::key, Count::values),
+                   queries("dscale", &GradientArgs::dscale),
+                   ArrayField<GradientArgs>{"dbias", &GradientArgs::dbias, Per::query, Count::keys, false, true, kReal},
+                   queries("delta", &GradientArgs::delta)};
+    const char* const told =
+        "attention into output, and lse; flags of the queries, where some have no result, as their "
+        "numbers were not finite";
+    bind_heads<Args>(module, "attend", told, run, false, std::tuple_cat(qkv, options, results));
+    bind_heads<Args>(module, "attend_paged", told, run, false, std::tuple_cat(pages, options, results));
+    bind_heads<GradientArgs>(
+        module, "attend_vjp",
+        "its gradients into dq, dk, dv, added to dbias; of every query delta = <g, output> - g_lse and the gradient to "
+        "its scale; flags of the heads of keys, where some have none, as their numbers were not finite",
+        run_gradient, true, std::tuple_cat(qkv, options, results, gradients));
 }
 
-}  // namespace softargmax
+}  // namespace softargmax::attend

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from softargmax.attend import operations
+from softargmax.attend.arguments import AttentionVjp
 from softargmax.attend.dropout import rate_of
-from softargmax.attend.options import asked_of
+from softargmax.attend.options import OfSoftmax, attention_of, takes
 from softargmax.attend.results import AttentionGradients
 from softargmax.core import arrays, check
-from softargmax.core.dispatch import implementation, namespace
+from softargmax.core.dispatch import namespace
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 
-def attention_vjp(  # noqa: PLR0913 each is asked for by its name
+@takes(OfSoftmax)
+def attention_vjp(
     q: Any,
     k: Any,
     v: Any,
@@ -19,17 +25,7 @@ def attention_vjp(  # noqa: PLR0913 each is asked for by its name
     /,
     *,
     g_lse: Any = None,
-    scale: Any = None,
-    causal: bool = False,
-    window: tuple[int | None, int | None] | None = None,
-    mask: Any = None,
-    bias: Any = None,
-    softcap: float | None = None,
-    sink: Any = None,
-    dropout: float = 0.0,
-    seed: int | None = None,
-    stream: Any = None,
-    key_lengths: Any = None,
+    **options: Unpack[OfSoftmax],
 ) -> AttentionGradients:
     r"""The gradients of :math:`\langle g, o \rangle + \langle g_{\mathrm{lse}}, \mathrm{lse} \rangle`.
 
@@ -79,37 +75,32 @@ def attention_vjp(  # noqa: PLR0913 each is asked for by its name
     >>> softargmax.attention_vjp(q, k, v, np.ones((1, 1, 1)), scale=1.0).q
     array([[[-2.5,  2.5]]])
     """
-    if seed is None and rate_of(dropout):
+    if options.get("seed") is None and rate_of(options.get("dropout", 0.0)):
         raise ValueError("seed: None; with dropout it has to be the one that the output was made with")
-    heads, beside, options = asked_of(
-        q,
-        k,
-        v,
-        causal=causal,
-        window=window,
-        softcap=softcap,
-        scale=scale,
-        mask=mask,
-        bias=bias,
-        key_lengths=key_lengths,
-        sink=sink,
-        dropout=dropout,
-        seed=seed,
-        stream=stream,
-    )
-    rows = tuple(heads.q.shape[:-1])
-    g = _of_shape(g, heads.q, (*rows, heads.v.shape[-1]), "g")
-    g_lse = None if g_lse is None else _of_shape(g_lse, heads.q, rows, "g_lse")
-    found = implementation("attend", heads.q).vjp(heads, beside, options, g, g_lse)
-    like = (*heads, beside.scale, beside.bias, beside.sink)
-    cast = (x if x is None else namespace(x).astype(x, y.dtype, copy=False) for x, y in zip(found, like, strict=True))
-    gradients = AttentionGradients(*cast)
-    if gradients.scale is None:
-        return gradients
-    own = arrays.like(scale, heads.q, "scale")
-    xp = namespace(own)
-    dtype = own.dtype if arrays.dtype_name(own.dtype) in arrays.FLOATS else gradients.scale.dtype
-    return gradients._replace(scale=xp.astype(xp.reshape(gradients.scale, tuple(own.shape)), dtype))
+    i = attention_of(q, k, v, options)
+    rows, its = tuple(i.q.shape[:-1]), i.options
+    g = _of_shape(g, i.q, (*rows, i.v.shape[-1]), "g")
+    g_lse = None if g_lse is None else _of_shape(g_lse, i.q, rows, "g_lse")
+    output, lse = operations.attention(i)
+    found = operations.attention_vjp(AttentionVjp(g, g_lse, i, output, lse, to_bias=its.bias is not None))
+    likes = (*i[:3], its.scale, its.bias, its.sink)
+    gradients = AttentionGradients(
+        *(namespace(x).astype(x, like.dtype, copy=False) if hasattr(like, "shape") else None
+          for x, like in zip(found, likes, strict=True))
+    )  # fmt: skip
+    own = {
+        name: arrays.like(options[name], i.q, name)
+        for name in ("scale", "sink")
+        if getattr(gradients, name) is not None
+    }
+    return gradients._replace(**{name: _like_own(getattr(gradients, name), x) for name, x in own.items()})
+
+
+def _like_own(gradient: Any, own: Any) -> Any:
+    """In the shape and the floating dtype of what was given."""
+    xp = namespace(gradient)
+    gradient = xp.reshape(gradient, tuple(own.shape))
+    return xp.astype(gradient, own.dtype) if arrays.dtype_name(own.dtype) in arrays.FLOATS else gradient
 
 
 def _of_shape(x: Any, q: Any, shape: tuple[int, ...], name: str) -> Any:

@@ -1,20 +1,21 @@
 // What a query sees, and where its memory is.
 #pragma once
 
+#include "attend/args.hpp"
 #include "core/native/group.hpp"
 #include "core/native/matmul.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::attend {
 
 // Keys to a block. A block's sums start at 0, so a query's result does not depend on how blocks are dealt out: neither
 // on threads nor on how many queries there are.
 constexpr std::int64_t kKeys = 512;
 
 // From the first element of what one index of an operand's batch, head and row names.
-inline std::int64_t offset(const AttendJob& job, const Operand& x, std::int64_t entry, std::int64_t head,
+inline std::int64_t offset(const Args& args, const Operand& x, std::int64_t entry, std::int64_t head,
                            std::int64_t row) {
-    const std::int64_t* stride = x.row + job.batch.dims;
-    return offset_of(entry, job.batch, x.row) + head * stride[0] + row * stride[1];
+    const std::int64_t* stride = x.row + args.batch.dims;
+    return offset_of(entry, args.batch, x.row) + head * stride[0] + row * stride[1];
 }
 // `count` numbers of one row from column `first` on, as T.
 template <class T>
@@ -65,39 +66,39 @@ struct Range {
 // A head of keys and values, and the queries of the heads that share it, one after the other: query `row` is number
 // row % queries of head row / queries among them.
 struct Shared {
-    const AttendJob& job;
+    const Args& args;
     std::int64_t entry, group, heads, keys;
-    Shared(const AttendJob& j, std::int64_t index)
-        : job(j),
+    Shared(const Args& j, std::int64_t index)
+        : args(j),
           entry(index / j.groups),
           group(index % j.groups),
           heads(j.heads / j.groups),
           keys(j.lengths ? j.lengths[index / j.groups] : j.keys) {}
-    std::int64_t rows() const { return heads * job.queries; }
-    std::int64_t head(std::int64_t row) const { return group * heads + row / job.queries; }
-    std::int64_t query(std::int64_t row) const { return row % job.queries; }
-    std::int64_t at(const Operand& x, std::int64_t row) const { return offset(job, x, entry, head(row), query(row)); }
-    std::int64_t number(std::int64_t row) const { return (entry * job.heads + head(row)) * job.queries + query(row); }
+    std::int64_t rows() const { return heads * args.queries; }
+    std::int64_t head(std::int64_t row) const { return group * heads + row / args.queries; }
+    std::int64_t query(std::int64_t row) const { return row % args.queries; }
+    std::int64_t at(const Operand& x, std::int64_t row) const { return offset(args, x, entry, head(row), query(row)); }
+    std::int64_t number(std::int64_t row) const { return (entry * args.heads + head(row)) * args.queries + query(row); }
     // The last query stands at the last key.
     Range seen(std::int64_t row) const {
-        const std::int64_t place = query(row) + keys - job.queries;
-        return {job.left < 0 ? 0 : std::max<std::int64_t>(0, place - job.left),
-                job.right < 0 ? keys : std::min(keys, place + job.right + 1)};
+        const std::int64_t place = query(row) + keys - args.queries;
+        return {args.left < 0 ? 0 : std::max<std::int64_t>(0, place - args.left),
+                args.right < 0 ? keys : std::min(keys, place + args.right + 1)};
     }
     // f(first number, row stride, column stride) of `count` keys, or values, from `first` on. Those of pages are copied
     // first.
     template <class T, class F>
     void with_rows(const Operand& x, std::int64_t width, std::int64_t first, std::int64_t count, F f) const {
-        if (!job.table) {
+        if (!args.table) {
             with_type(x.type, x.data, [&](auto* base) {
-                f(base + offset(job, x, entry, group, first), x.row[job.batch.dims + 1], x.col[0]);
+                f(base + offset(args, x, entry, group, first), x.row[args.batch.dims + 1], x.col[0]);
             });
             return;
         }
         T* const lines = scratch(kMask).get<T>(kKeys * width);
         for (std::int64_t i = 0; i < count; ++i) {
-            const std::int64_t at = first + i, page = job.table[entry * job.pages + at / job.page];
-            read(x, page * x.row[0] + group * x.row[1] + at % job.page * x.row[2], 0, width, lines + i * width);
+            const std::int64_t at = first + i, page = args.table[entry * args.pages + at / args.page];
+            read(x, page * x.row[0] + group * x.row[1] + at % args.page * x.row[2], 0, width, lines + i * width);
         }
         f(lines, width, std::int64_t{1});
     }
@@ -121,4 +122,4 @@ template <class T> std::int64_t whole_panels(std::int64_t n) {
     return (n + kPanelCols<T> - 1) / kPanelCols<T> * kPanelCols<T>;
 }
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::attend

@@ -7,7 +7,7 @@
 #include "attend/backward.hpp"
 #include "core/native/threads.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::attend {
 namespace {
 
 // Queries to a unit of work: while they pass by a block of keys, it stays in the second-level cache.
@@ -19,13 +19,13 @@ std::int64_t blocks_of(std::int64_t keys) { return (keys + kKeys - 1) / kKeys; }
 template <class T> struct Packing {
     T *keys, *values;
     std::int64_t width, pitch;
-    Packing(const AttendJob& job, std::int64_t count, T* memory)
+    Packing(const Args& args, std::int64_t count, T* memory)
         : keys(memory),
-          values(memory + whole_panels<T>(count) * job.width),
-          width(job.width),
-          pitch(whole_panels<T>(job.values)) {}
-    static std::int64_t size(const AttendJob& job, std::int64_t keys) {
-        return whole_panels<T>(keys) * (job.width + whole_panels<T>(job.values));
+          values(memory + whole_panels<T>(count) * args.width),
+          width(args.width),
+          pitch(whole_panels<T>(args.values)) {}
+    static std::int64_t size(const Args& args, std::int64_t keys) {
+        return whole_panels<T>(keys) * (args.width + whole_panels<T>(args.values));
     }
     // The block of keys from `begin` on, `at` of the memory.
     Block<T> block(const Shared& head, std::int64_t begin, std::int64_t at) const {
@@ -34,18 +34,18 @@ template <class T> struct Packing {
     }
     Block<T> pack(const Shared& head, std::int64_t begin, std::int64_t at) const {
         const std::int64_t count = std::min(kKeys, head.keys - begin);
-        head.pack_keys(head.job.k, width, begin, count, keys + at * width);
-        head.pack_columns(head.job.v, head.job.values, begin, count, values + at * pitch);
+        head.pack_keys(head.args.k, width, begin, count, keys + at * width);
+        head.pack_columns(head.args.v, head.args.values, begin, count, values + at * pitch);
         return block(head, begin, at);
     }
     // The same for few queries, which read values where they are, if that can be.
     Block<T> pack_once(const Shared& head, std::int64_t begin) const {
-        const AttendJob& job = head.job;
-        if (job.table || job.v.type != kTypeOf<T> || job.v.col[0] != 1 || job.values % kPanelCols<T> != 0)
+        const Args& args = head.args;
+        if (args.table || args.v.type != kTypeOf<T> || args.v.col[0] != 1 || args.values % kPanelCols<T> != 0)
             return pack(head, begin, 0);
-        head.pack_keys(job.k, width, begin, std::min(kKeys, head.keys - begin), keys);
-        const T* there = reinterpret_cast<const T*>(job.v.data) + offset(job, job.v, head.entry, head.group, begin);
-        return {keys, there, kPanelCols<T>, job.v.row[job.batch.dims + 1]};
+        head.pack_keys(args.k, width, begin, std::min(kKeys, head.keys - begin), keys);
+        const T* there = reinterpret_cast<const T*>(args.v.data) + offset(args, args.v, head.entry, head.group, begin);
+        return {keys, there, kPanelCols<T>, args.v.row[args.batch.dims + 1]};
     }
 };
 
@@ -54,9 +54,9 @@ template <class T> struct Unit {
     std::vector<Panel<T>> panels;
     Range any;
     T* spare;
-    static std::int64_t size(const AttendJob& job) { return (kPanels + 1) * Panel<T>::size(job); }
-    Unit(const Shared& head, std::int64_t row, T* memory) : spare(memory + kPanels * Panel<T>::size(head.job)) {
-        const std::int64_t each = Panel<T>::size(head.job), end = std::min(row + kQueries, head.rows());
+    static std::int64_t size(const Args& args) { return (kPanels + 1) * Panel<T>::size(args); }
+    Unit(const Shared& head, std::int64_t row, T* memory) : spare(memory + kPanels * Panel<T>::size(head.args)) {
+        const std::int64_t each = Panel<T>::size(head.args), end = std::min(row + kQueries, head.rows());
         panels.reserve(kPanels);
         for (std::int64_t i = row; i < end; i += kPanelRows, memory += each) {
             panels.emplace_back(head, i, std::min<std::int64_t>(kPanelRows, end - i), memory);
@@ -90,33 +90,34 @@ template <class T> struct Unit {
         return finish(block_at);
     }
 };
-template <class T> T* unit_memory(const AttendJob& job) { return scratch(kTerms).get<T>(Unit<T>::size(job)); }
+template <class T> T* unit_memory(const Args& args) { return scratch(kTerms).get<T>(Unit<T>::size(args)); }
 
 // A head by one thread.
 template <class T> bool alone(const Shared& head) {
-    const AttendJob& job = head.job;
+    const Args& args = head.args;
     const bool few = head.rows() <= kQueries;
     const std::int64_t keys = few ? kKeys : head.keys;
-    const Packing<T> packing(job, keys, scratch(kOther).get<T>(Packing<T>::size(job, keys)));
+    const Packing<T> packing(args, keys, scratch(kOther).get<T>(Packing<T>::size(args, keys)));
     if (few)
-        return Unit<T>(head, 0, unit_memory<T>(job)).run([&](std::int64_t b) { return packing.pack_once(head, b); });
+        return Unit<T>(head, 0, unit_memory<T>(args)).run([&](std::int64_t b) { return packing.pack_once(head, b); });
     for (std::int64_t b = 0; b < head.keys; b += kKeys) packing.pack(head, b, b);
     bool strange = false;
     for (std::int64_t row = 0; row < head.rows(); row += kQueries)
         strange |=
-            Unit<T>(head, row, unit_memory<T>(job)).run([&](std::int64_t b) { return packing.block(head, b, b); });
+            Unit<T>(head, row, unit_memory<T>(args)).run([&](std::int64_t b) { return packing.block(head, b, b); });
     return strange;
 }
 
 // A head's units by all threads.
 template <class T> bool together(const Shared& head) {
-    const AttendJob& job = head.job;
-    const Packing<T> packing(job, head.keys, scratch(kOther).get<T>(Packing<T>::size(job, head.keys)));
-    parallel_each(job.threads, blocks_of(head.keys), [&](std::int64_t b) { packing.pack(head, b * kKeys, b * kKeys); });
+    const Args& args = head.args;
+    const Packing<T> packing(args, head.keys, scratch(kOther).get<T>(Packing<T>::size(args, head.keys)));
+    parallel_each(args.threads, blocks_of(head.keys),
+                  [&](std::int64_t b) { packing.pack(head, b * kKeys, b * kKeys); });
     const std::int64_t units = (head.rows() + kQueries - 1) / kQueries;
     std::atomic<bool> strange{false};
-    parallel_each(job.threads, units, [&](std::int64_t i) {  // the last queries see the most keys, where some do
-        Unit<T> unit(head, (units - 1 - i) * kQueries, unit_memory<T>(job));
+    parallel_each(args.threads, units, [&](std::int64_t i) {  // the last queries see the most keys, where some do
+        Unit<T> unit(head, (units - 1 - i) * kQueries, unit_memory<T>(args));
         if (unit.run([&](std::int64_t b) { return packing.block(head, b, b); })) strange = true;
     });
     return strange;
@@ -125,72 +126,72 @@ template <class T> bool together(const Shared& head) {
 // A head of few queries by all threads: of some blocks at a time each has its own sums, which are then added in order.
 constexpr std::int64_t kWave = 8;
 template <class T> bool split(const Shared& head) {
-    const AttendJob& job = head.job;
-    Unit<T> whole(head, 0, unit_memory<T>(job));
-    const std::int64_t wave = kWave * job.threads, size = Unit<T>::size(job);
+    const Args& args = head.args;
+    Unit<T> whole(head, 0, unit_memory<T>(args));
+    const std::int64_t wave = kWave * args.threads, size = Unit<T>::size(args);
     T* const memory = scratch(kResult).get<T>(wave * size);
     for (std::int64_t first = whole.begin(); first < whole.any.end; first += wave * kKeys) {
         const std::int64_t count = std::min(wave, blocks_of(whole.any.end - first));
         std::vector<Unit<T>> parts;
         parts.reserve(static_cast<std::size_t>(count));
         for (std::int64_t i = 0; i < count; ++i) parts.emplace_back(head, 0, memory + i * size);
-        parallel_each(job.threads, count, [&](std::int64_t i) {
-            const Packing<T> packing(job, kKeys, scratch(kOther).get<T>(Packing<T>::size(job, kKeys)));
+        parallel_each(args.threads, count, [&](std::int64_t i) {
+            const Packing<T> packing(args, kKeys, scratch(kOther).get<T>(Packing<T>::size(args, kKeys)));
             const std::int64_t b = first + i * kKeys;
             parts[static_cast<std::size_t>(i)].fold(b, packing.pack_once(head, b));
         });
         for (const Unit<T>& part : parts) whole.add(part);
     }
-    const Packing<T> packing(job, kKeys, scratch(kOther).get<T>(Packing<T>::size(job, kKeys)));
+    const Packing<T> packing(args, kKeys, scratch(kOther).get<T>(Packing<T>::size(args, kKeys)));
     return whole.finish([&](std::int64_t b) { return packing.pack_once(head, b); });
 }
 
-template <class T> void run_as(AttendJob& job) {
-    const std::int64_t heads = job.batch.total * job.groups;
+template <class T> void run_as(Args& args) {
+    const std::int64_t heads = args.batch.total * args.groups;
     std::atomic<bool> strange{false};
-    if (heads >= 2 * job.threads || job.threads == 1) {
-        parallel_each(job.threads, heads, [&](std::int64_t index) {
-            if (alone<T>(Shared(job, index))) strange = true;
+    if (heads >= 2 * args.threads || args.threads == 1) {
+        parallel_each(args.threads, heads, [&](std::int64_t index) {
+            if (alone<T>(Shared(args, index))) strange = true;
         });
     } else {
         for (std::int64_t index = 0; index < heads; ++index) {
-            const Shared head(job, index);
+            const Shared head(args, index);
             if (head.rows() <= kQueries ? split<T>(head) : together<T>(head)) strange = true;
         }
     }
-    job.any_strange = strange;
+    args.any_strange = strange;
 }
 
 // dk and dv of a block, and where they go.
 template <class T> struct KeySums {
     T *dk, *dv;
-    explicit KeySums(const AttendJob& job)
-        : dk(scratch(kTerms).get<T>(kBackKeys * (whole_panels<T>(job.width) + whole_panels<T>(job.values)))),
-          dv(dk + kBackKeys * whole_panels<T>(job.width)) {
-        std::fill(dk, dk + kBackKeys * (whole_panels<T>(job.width) + whole_panels<T>(job.values)), T{0});
+    explicit KeySums(const Args& args)
+        : dk(scratch(kTerms).get<T>(kBackKeys * (whole_panels<T>(args.width) + whole_panels<T>(args.values)))),
+          dv(dk + kBackKeys * whole_panels<T>(args.width)) {
+        std::fill(dk, dk + kBackKeys * (whole_panels<T>(args.width) + whole_panels<T>(args.values)), T{0});
     }
 };
 
 // Whether scores of one head share a number of the bias: then one thread adds to it.
-bool shares_bias(const AttendGradientJob& job) {
-    const std::int64_t* stride = job.dbias.row + job.batch.dims;
-    return job.dbias && ((stride[0] == 0 && job.heads > 1) || (stride[1] == 0 && job.queries > 1));
+bool shares_bias(const GradientArgs& args) {
+    const std::int64_t* stride = args.dbias.row + args.batch.dims;
+    return args.dbias && ((stride[0] == 0 && args.heads > 1) || (stride[1] == 0 && args.queries > 1));
 }
 
 // Many heads: each in the hands of one thread, five products to a pair. Few heads, or a bias that entries may share:
 // queries are dealt out, then keys, at seven products.
-template <class T> void run_gradient_as(AttendGradientJob& job) {
-    const std::int64_t heads = job.batch.total * job.groups;
-    if (shares_bias(job)) job.threads = 1;
-    if (heads >= job.threads && !job.dbias) {
-        parallel_each(job.threads, heads, [&](std::int64_t index) {
-            const std::int64_t size = Backward<T>::size(job);
-            T* const memory = scratch(kOther).get<T>(size + BackKeys<T>::size(job));
-            Backward<T> head(job, index, memory);
-            const BackKeys<T> keys(job, memory + size);
+template <class T> void run_gradient_as(GradientArgs& args) {
+    const std::int64_t heads = args.batch.total * args.groups;
+    if (shares_bias(args)) args.threads = 1;
+    if (heads >= args.threads && !args.dbias) {
+        parallel_each(args.threads, heads, [&](std::int64_t index) {
+            const std::int64_t size = Backward<T>::size(args);
+            T* const memory = scratch(kOther).get<T>(size + BackKeys<T>::size(args));
+            Backward<T> head(args, index, memory);
+            const BackKeys<T> keys(args, memory + size);
             for (std::int64_t i = 0; i < head.blocks(); ++i) head.prepare(i);
-            for (std::int64_t b = 0; b < job.keys; b += kBackKeys) {
-                const KeySums<T> sums(job);
+            for (std::int64_t b = 0; b < args.keys; b += kBackKeys) {
+                const KeySums<T> sums(args);
                 if (b < head.head.keys) {
                     keys.pack(head.head, b);
                     for (std::int64_t i = 0; i < head.blocks(); ++i) head.pair(i, b, keys, true, sums.dk, sums.dv);
@@ -198,49 +199,49 @@ template <class T> void run_gradient_as(AttendGradientJob& job) {
                 head.finish_keys(b, sums.dk, sums.dv);
             }
             for (std::int64_t i = 0; i < head.blocks(); ++i) head.finish_queries(i);
-            job.strange[index] = head.strange;
+            args.strange[index] = head.strange;
         });
     } else {
-        const std::int64_t blocks = (job.keys + kBackKeys - 1) / kBackKeys, each = BackKeys<T>::size(job);
-        T* const memory = scratch(kOther).get<T>(Backward<T>::size(job) + blocks * each);
+        const std::int64_t blocks = (args.keys + kBackKeys - 1) / kBackKeys, each = BackKeys<T>::size(args);
+        T* const memory = scratch(kOther).get<T>(Backward<T>::size(args) + blocks * each);
         for (std::int64_t index = 0; index < heads; ++index) {
-            Backward<T> head(job, index, memory);
+            Backward<T> head(args, index, memory);
             const auto keys = [&](std::int64_t b) {
-                return BackKeys<T>(job, memory + Backward<T>::size(job) + b * each);
+                return BackKeys<T>(args, memory + Backward<T>::size(args) + b * each);
             };
-            parallel_each(job.threads, head.blocks(), [&](std::int64_t i) { head.prepare(i); });
-            parallel_each(job.threads, head.key_blocks(),
+            parallel_each(args.threads, head.blocks(), [&](std::int64_t i) { head.prepare(i); });
+            parallel_each(args.threads, head.key_blocks(),
                           [&](std::int64_t b) { keys(b).pack(head.head, b * kBackKeys); });
-            parallel_each(job.threads, head.blocks(), [&](std::int64_t i) {
+            parallel_each(args.threads, head.blocks(), [&](std::int64_t i) {
                 const std::int64_t block = head.blocks() - 1 - i;
                 for (std::int64_t b = 0; b < head.key_blocks(); ++b)
                     head.pair(block, b * kBackKeys, keys(b), true, nullptr, nullptr);
                 head.finish_queries(block);
             });
-            parallel_each(job.threads, blocks, [&](std::int64_t b) {
-                const KeySums<T> sums(job);
+            parallel_each(args.threads, blocks, [&](std::int64_t b) {
+                const KeySums<T> sums(args);
                 for (std::int64_t i = 0; i < head.blocks() && b < head.key_blocks(); ++i)
                     head.pair(i, b * kBackKeys, keys(b), false, sums.dk, sums.dv);
                 head.finish_keys(b * kBackKeys, sums.dk, sums.dv);
             });
-            job.strange[index] = head.strange;
+            args.strange[index] = head.strange;
         }
     }
-    job.any_strange = std::any_of(job.strange, job.strange + heads, [](std::uint8_t x) { return x != 0; });
+    args.any_strange = std::any_of(args.strange, args.strange + heads, [](std::uint8_t x) { return x != 0; });
 }
 
 }  // namespace
 
-void run_attend(AttendJob& job) {
+void run(Args& args) {
     const FloatEnvironment environment;
-    if (job.q.type == Type::f64) run_as<double>(job);
-    else run_as<float>(job);
+    if (args.q.type == Type::f64) run_as<double>(args);
+    else run_as<float>(args);
 }
 
-void run_attend_gradient(AttendGradientJob& job) {
+void run_gradient(GradientArgs& args) {
     const FloatEnvironment environment;
-    if (job.q.type == Type::f64) run_gradient_as<double>(job);
-    else run_gradient_as<float>(job);
+    if (args.q.type == Type::f64) run_gradient_as<double>(args);
+    else run_gradient_as<float>(args);
 }
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::attend

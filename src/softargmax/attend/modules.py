@@ -8,14 +8,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from softargmax.attend import attention, entropy_invariant_scale, qk_norm, torch_ops
+from softargmax.attend import attention, entropy_invariant_scale, qk_norm
 from softargmax.attend.dropout import rate_of
-from softargmax.attend.options import options_of
+from softargmax.attend.options import window_of
+from softargmax.core import check
 from softargmax.core.targets import integer, one_of
+from softargmax.core.torch_compile import compile_whole
 from softargmax.core.torch_modules import keep, shown
 
 __all__ = ["Attention"]
-del torch_ops  # imported so that a model may be compiled before its first call
+compile_whole("softargmax.attend")  # so that a model may be compiled before its first call
 
 
 class Attention(nn.Module):
@@ -104,7 +106,9 @@ class Attention(nn.Module):
             raise ValueError(f"head_dim: None; dim, {dim}, is no multiple of heads, {heads}")
         self.head_dim = dim // heads if head_dim is None else _positive(head_dim, "head_dim")
         self.scale = one_of(scale, "scale", ("root", "log"))
-        options_of(causal, window, softcap)
+        window_of(causal, window)
+        if softcap is not None:
+            check.positive(softcap, "softcap")
         self.causal, self.window, self.softcap, self.dropout = causal, window, softcap, rate_of(dropout)
         keep(self, "alpha", alpha)
         new: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -160,7 +164,7 @@ class Attention(nn.Module):
         device = self.kappa.device
         count = torch.as_tensor(keys, device=device) if lengths is None else lengths.to(device)[..., None, None]
         place = torch.arange(queries, device=device) + (count - queries)
-        left, right, *_ = options_of(self.causal, self.window, None)
+        left, right = window_of(self.causal, self.window)
         first = torch.zeros_like(place) if left is None else (place - left).clamp(min=0)
         last = count - 1 if right is None else place + right
         seen = (torch.minimum(last, count - 1) - first + 1).clamp(min=0)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from softargmax import _native
 from softargmax.attend.dropout import kept
-from softargmax.attend.results import AttentionGradients, AttentionWithLse
-from softargmax.core.native import BLOCK, fresh, view, widened
+from softargmax.attend.results import AttentionGradients
+from softargmax.core import _native
+from softargmax.core.native import BLOCK, view, widened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from softargmax.attend.options import Beside, Heads, Options
+    from softargmax.attend.arguments import Attention
 
 Array = np.ndarray[Any, Any]
 SCORES = 1 << 19
@@ -38,71 +38,79 @@ class _Part(NamedTuple):
     keep: Any  # what p is multiplied by; None: 1
 
 
-def formed(heads: Heads, beside: Beside, options: Options) -> AttentionWithLse | None:
-    """Attention; None where numbers that are not finite want the definition. bfloat16 may be its bits."""
-    if not _all_finite(heads) or not _is_usual(options.softcap):
-        return None
-    output = fresh((*heads.q.shape[:-1], heads.v.shape[-1]), heads.q.dtype)
-    for part in _parts(heads, beside, options):
-        _native.sparse(part.z, part.z, (1,), part.alpha, None)
-        found = np.empty((len(part.z), heads.v.shape[-1]), part.z.dtype)
+def attend(i: Attention, output: Array) -> bool:
+    """Attention into `output`; False where numbers that are not finite want the definition. bfloat16 may be bits."""
+    if not _all_finite(i[:3]) or not _is_usual(i.options.softcap):
+        return False
+    for part in _parts(i):
+        _native.entmax(part.z, part.alpha, None, (1,), part.z, None)
+        found = np.empty((len(part.z), i.v.shape[-1]), part.z.dtype)
         p = part.z[:, : part.keys]
         if part.keep is not None:
             p *= part.keep
-        _native.product(p, view(heads.v[part.group]), found, sparse=True)
+        _native.product(p, view(i.v[part.group]), found, sparse=True)
         _put(found, output, part.at)
-    return AttentionWithLse(output, np.full(heads.q.shape[:-1], np.nan))
+    return True
 
 
-def pulled(heads: Heads, beside: Beside, options: Options, g: Array) -> AttentionGradients | None:
-    """The gradients of <g, output>, but to the order; None as in `formed`."""
-    if not (_all_finite((*heads, g)) and _is_usual(options.softcap)):
+def serves(i: Attention, g: Array) -> bool:
+    """Whether `attend_vjp` has gradients."""
+    return _all_finite((*i[:3], g)) and _is_usual(i.options.softcap)
+
+
+def attend_vjp(i: Attention, g: Array) -> AttentionGradients | None:
+    """The gradients of <g, output>, but to the order; None as above."""
+    if not serves(i, g):
         return None
-    kind = _kind(heads.q)
-    dq, dk, dv = (np.zeros(x.shape, kind) for x in heads)
-    dscale = np.zeros((*heads.q.shape[:-1], 1))
-    dbias = None if beside.bias is None else np.zeros(beside.bias.shape, kind)
-    dsink = None if beside.sink is None else np.zeros(heads.q.shape[-3])
-    for part in _parts(heads, beside, options):
+    kind, options = _kind(i.q), i.options
+    dq, dk, dv = (np.zeros(x.shape, kind) for x in i[:3])
+    dscale = np.zeros((*i.q.shape[:-1], 1))
+    dbias = None if options.bias is None else np.zeros(options.bias.shape, kind)
+    dsink = None if options.sink is None else np.zeros((*options.sink.shape[:-3], i.q.shape[-3], 1, 1))
+    for part in _parts(i):
         tau, p, g_part = np.empty((len(part.z), 1), kind), part.z, widened(g[part.at], kind)
-        _native.sparse(p, p, (1,), part.alpha, None, tau)
+        _native.entmax(p, part.alpha, None, (1,), p, tau)
         dp = np.zeros_like(p)
-        _native.product(g_part, view(heads.v[part.group].T), dp[:, : part.keys])
+        _native.product(g_part, view(i.v[part.group].T), dp[:, : part.keys])
         weight = p[:, : part.keys]
         if part.keep is not None:
             weight = weight * part.keep
             dp[:, : part.keys] *= part.keep
         _native.product(weight.T, g_part, dv[part.group], None, True, sparse=True)
-        _native.sparse_vjp(p, tau, dp, dp, (1,), part.alpha)
+        _native.entmax_vjp(p, tau, part.alpha, dp, (1,), dp)
         dz = dp[:, : part.keys]
         if dsink is not None:
-            dsink[part.at[-2]] += dp[:, part.keys].sum(dtype=np.float64)
+            total = dp[:, part.keys].sum(dtype=np.float64, keepdims=True)[None]
+            _add_to(dsink, total, (*part.at, slice(None)), len(i.scores))
         if dbias is not None:
-            _add_to(dbias, dz, (*part.at, part.group[-1]), len(heads.scores))
+            _add_to(dbias, dz, (*part.at, part.group[-1]), len(i.scores))
         if part.slope is not None:
             dz = dz * part.slope
         found = np.empty_like(part.q)
-        _native.product(dz, view(heads.k[part.group]), found, sparse=True)
-        dscale[part.at] = (found * widened(heads.q[part.at], kind)).sum(-1, dtype=np.float64, keepdims=True)
+        _native.product(dz, view(i.k[part.group]), found, sparse=True)
+        dscale[part.at] = (found * widened(i.q[part.at], kind)).sum(-1, dtype=np.float64, keepdims=True)
         dq[part.at] = found * part.scale
         _native.product(dz.T, part.q, dk[part.group], None, True, sparse=True)
     return AttentionGradients(dq, dk, dv, dscale, dbias, dsink)
 
 
-def _parts(heads: Heads, beside: Beside, options: Options) -> Iterator[_Part]:
+def _parts(i: Attention) -> Iterator[_Part]:
     """All queries, their scores -inf where a key is not seen."""
-    q, k, _ = heads
-    kind, (length, keys) = _kind(q), heads.scores[-2:]
-    each, with_sink = q.shape[-3] // max(k.shape[-3], 1), beside.sink is not None
-    scale = np.broadcast_to(np.asarray(beside.scale, kind), (*q.shape[:-1], 1))
-    alpha = beside.alpha if isinstance(beside.alpha, float) else np.broadcast_to(beside.alpha, (*q.shape[:-1], 1))
-    mask, bias = (x if x is None else np.broadcast_to(x, heads.scores) for x in (beside.mask, beside.bias))
-    sink = None if beside.sink is None else np.broadcast_to(beside.sink, q.shape[-3:-2])
-    lengths = np.broadcast_to(keys if beside.lengths is None else beside.lengths[..., 0, 0, 0], q.shape[:-3])
+    q, k, _, options = i
+    kind, (length, keys) = _kind(q), i.scores[-2:]
+    each, with_sink = q.shape[-3] // max(k.shape[-3], 1), options.sink is not None
+
+    def spread(x: Any, *last: int) -> Any:
+        """Of every query; a number, or what is not there, as it is."""
+        return np.broadcast_to(x, (*q.shape[:-2], *last)) if hasattr(x, "shape") else x
+
+    scale = np.broadcast_to(np.asarray(options.scale, kind), (*q.shape[:-1], 1))
+    alpha, sink, seeds = spread(options.alpha, length, 1), spread(options.sink, 1, 1), spread(options.seeds, 1, 2)
+    mask, bias = spread(options.mask, length, keys), spread(options.bias, length, keys)
     step = max(1, min(length, SCORES // max(keys, 1)))
     memory = np.empty(step * (keys + with_sink), kind)
     for *entry, head in np.ndindex(q.shape[:-2]):
-        count = int(lengths[tuple(entry)])
+        count = keys if options.lengths is None else int(options.lengths[tuple(entry)].item())
         for start in range(0, length, step):
             at = (*entry, head, slice(start, min(start + step, length)))
             places = start + count - length, at[-1].stop + count - length
@@ -117,22 +125,14 @@ def _parts(heads: Heads, beside: Beside, options: Options) -> Iterator[_Part]:
             seen = options.sees(np.arange(*places)[:, None], np.arange(among.start, among.stop))
             if mask is not None:
                 seen = seen & mask[(*at, among)]
-            slope = _bend(
-                z[:, :n], seen, None if bias is None else widened(bias[(*at, among)], _kind(bias)), options.softcap
-            )
+            its = None if bias is None else widened(bias[(*at, among)], _kind(bias))
+            slope = _bend(z[:, :n], seen, its, options.softcap)
             if sink is not None:
-                z[:, n] = sink[head]
+                z[:, n] = sink[(*entry, head, 0)]
             order = alpha if isinstance(alpha, float) else np.ascontiguousarray(alpha[at], np.float64)
             keep = None
-            if beside.seeds is not None:
-                keep = kept(
-                    np.broadcast_to(beside.seeds, (*q.shape[:-2], 1, 2))[(*entry, head)],
-                    start,
-                    len(z),
-                    among,
-                    options.dropout,
-                    kind,
-                )
+            if seeds is not None:
+                keep = kept(seeds[(*entry, head)], start, len(z), among, options.dropout, kind)
             yield _Part(at, group, n, scaled, scale[at], order, z, slope, keep)
 
 

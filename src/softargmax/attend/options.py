@@ -1,91 +1,82 @@
-"""What attention may be asked for, checked once at the public edge."""
+"""What attention may be asked for, checked once at the public edge.
+
+An option is spelled twice here: as a keyword with its type, and in `options_of` with its default and its check. It
+becomes a field of `arguments.Options`.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
+from softargmax.attend.arguments import Attention, Options, Pages
 from softargmax.attend.dropout import rate_of, seeds_of
 from softargmax.core import arrays, check
-from softargmax.core.chunks import piece
 from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.targets import flag, integer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 _FAR = 1 << 48
 """Beyond every key: to places it can be added."""
 
 
-class Options(NamedTuple):
-    """Plain numbers. left, right: how many keys a query sees to either side of its own place; None: all."""
-
-    left: int | None
-    right: int | None
-    softcap: float | None
-    dropout: float = 0.0
-
-    def sees(self, place: Any, key: Any) -> Any:
-        """Whether a query at this place sees a key, as far as the window goes."""
-        seen = key >= place - self.left if self.left is not None else key == key  # noqa: PLR0124 all
-        return seen if self.right is None else seen & (key <= place + self.right)
-
-    def range(self, start: int, stop: int, keys: int) -> slice:
-        """The keys that queries at these places see at most."""
-        first = 0 if self.left is None else max(0, start - self.left)
-        last = keys if self.right is None else min(keys, stop + self.right)
-        return slice(min(first, keys), max(last, min(first, keys)))
-
-
-class Beside(NamedTuple):
-    """Arrays beside q, k and v, or None; scale and alpha a float, or an array with an axis of 1 for the keys.
-
-    Seeds are the heads' own, (..., H, 1, 2) words (dropout.py); None where nothing is dropped.
-    """
+class OfPlaces(TypedDict, total=False):
+    """The options of every function; `attention` explains them."""
 
     scale: Any
-    mask: Any
-    bias: Any
+    causal: bool
+    window: tuple[int | None, int | None] | None
+    softcap: float | None
+
+
+class OfSequences(OfPlaces, total=False):
+    """Those of sequences of many lengths."""
+
     sink: Any
     alpha: Any
-    lengths: Any
-    seeds: Any = None
 
 
-class Heads(NamedTuple):
-    """q (..., H, L, D), k (..., G, K, D), v (..., G, K, Dv); G divides H."""
+class OfParts(OfPlaces, total=False):
+    """Those of a part of the keys, of which there is a state."""
 
-    q: Any
-    k: Any
-    v: Any
-
-    @property
-    def scores(self) -> tuple[int, ...]:
-        """The shape of the scores, which are never all there: (..., H, L, K)."""
-        return (*self.q.shape[:-1], self.k.shape[-2])
+    mask: Any
+    bias: Any
+    key_lengths: Any
 
 
-class Pages(NamedTuple):
-    """k (pages, page size, G, D), v (pages, page size, G, Dv), and the table (B, P) of which pages an entry has."""
+class OfStats(OfParts, total=False):
+    """Those of p."""
 
-    k: Any
-    v: Any
-    table: Any
-
-    @property
-    def keys(self) -> int:
-        """How many keys an entry may have."""
-        count: int = self.table.shape[1] * self.k.shape[1]
-        return count
+    sink: Any
+    alpha: Any
 
 
-def part_of(heads: Heads, beside: Beside, part: slice) -> tuple[Heads, Beside]:
-    """The same of some queries."""
-    scale, mask, bias, alpha = (
-        piece(x, -2, part.start, part.stop) for x in (beside.scale, beside.mask, beside.bias, beside.alpha)
-    )
-    return heads._replace(q=heads.q[..., part, :]), beside._replace(scale=scale, mask=mask, bias=bias, alpha=alpha)
+class OfSoftmax(OfParts, total=False):
+    """Those of order 1, which has an lse."""
+
+    sink: Any
+    dropout: float
+    seed: int | None
+    stream: Any
 
 
-def heads_of(q: Any, k: Any, v: Any) -> Heads:
+class OfAttention(OfSoftmax, total=False):
+    """All."""
+
+    alpha: Any
+
+
+def attention_of(q: Any, k: Any, v: Any, options: Mapping[str, Any]) -> Attention:
+    """All that attention of one batch is asked for, checked."""
+    q, k, v = heads_of(q, k, v)
+    return Attention(q, k, v, options_of(q, k.shape[-2], **options))
+
+
+def heads_of(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
     """q, k and v of one kind and dtype, with shapes that fit."""
     q = check.scores(q, "q")
     k, v = (check.scores(arrays.like(x, q, name), name) for x, name in ((k, "k"), (v, "v")))
@@ -103,56 +94,30 @@ def heads_of(q: Any, k: Any, v: Any) -> Heads:
     groups = k.shape[-3]
     if (groups == 0 and heads) or (groups and heads % groups):
         raise ValueError(f"k: {groups} heads; they may be as many as q's {heads}, or a divisor of them")
-    return Heads(q, k, v)
+    return q, k, v
 
 
-def options_of(causal: Any, window: Any, softcap: Any, dropout: Any = 0.0) -> Options:
-    """The window that causal and window make together, the soft-cap, and the share that is dropped."""
-    left, right = (None, None) if window is None else _sides(window)
-    if flag(causal, "causal"):
-        right = 0
-    return Options(left, right, None if softcap is None else check.positive(softcap, "softcap"), rate_of(dropout))
-
-
-def _sides(window: Any) -> tuple[int | None, int | None]:
-    may = "it may be (left, right), each an integer, 0 or above, or None: without a limit"
-    if not isinstance(window, (tuple, list)) or len(window) != 2:
-        raise TypeError(f"window: {window!r}; {may}")
-    left, right = (None if side is None else integer(side, "window") for side in window)
-    if min(left or 0, right or 0) < 0:
-        raise ValueError(f"window: {window!r}; {may}")
-    return tuple(side if side is None else min(side, _FAR) for side in (left, right))  # type: ignore[return-value]
-
-
-def asked_of(  # noqa: PLR0913 what callers may ask for
+def options_of(  # noqa: PLR0913 what callers may ask for
     q: Any,
-    k: Any,
-    v: Any,
+    keys: int,
     *,
-    causal: Any,
-    window: Any,
-    softcap: Any,
-    scale: Any,
-    mask: Any,
-    bias: Any,
-    key_lengths: Any,
+    scale: Any = None,
+    causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    mask: Any = None,
+    bias: Any = None,
+    softcap: float | None = None,
     sink: Any = None,
     alpha: Any = 1.0,
-    dropout: Any = 0.0,
-    seed: Any = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
     stream: Any = None,
-) -> tuple[Heads, Beside, Options]:
-    """All that attention of one batch is asked for, checked."""
-    heads, options = heads_of(q, k, v), options_of(causal, window, softcap, dropout)
-    beside = beside_of(heads.q, heads.k.shape[-2], scale, mask, bias, sink, alpha, key_lengths)
-    seeds = seeds_of(heads.q, tuple(heads.q.shape[:-3]), options.dropout, seed, stream)
-    return heads, beside._replace(seeds=seeds), options
-
-
-def beside_of(q: Any, keys: int, scale: Any, mask: Any, bias: Any, sink: Any, alpha: Any, key_lengths: Any) -> Beside:
-    """Everything that stands beside q, k and v."""
-    shape = (*q.shape[:-1], keys)
-    each, axes = "the heads' queries", (q.ndim - 1,)
+    key_lengths: Any = None,
+) -> Options:
+    """All that is asked for beside q, k and v, with its defaults."""
+    left, right = window_of(causal, window)
+    softcap, rate = None if softcap is None else check.positive(softcap, "softcap"), rate_of(dropout)
+    shape, each, axes = (*q.shape[:-1], keys), "the heads' queries", (q.ndim - 1,)
     if scale is None:
         scale = 1.0 / math.sqrt(q.shape[-1]) if q.shape[-1] else 1.0
     else:
@@ -166,11 +131,62 @@ def beside_of(q: Any, keys: int, scale: Any, mask: Any, bias: Any, sink: Any, al
     if bias is not None:
         bias = _fits(check.scores(arrays.like(bias, q, "bias"), "bias"), shape, "bias")
     if sink is not None:
-        sink = check.scores(arrays.like(sink, q, "sink"), "sink")
-        sink = namespace(sink).astype(sink, check.row_dtype(None, sink), copy=False)
-        if not check.broadcasts(tuple(sink.shape), (shape[-3],)):
-            raise ValueError(f"sink: shape {tuple(sink.shape)}; it may be one number per head, ({shape[-3]},)")
-    return Beside(scale, mask, bias, sink, alpha, None if key_lengths is None else _lengths(key_lengths, q, shape))
+        sink = _sink(sink, q)
+    if key_lengths is not None:
+        key_lengths = lengths_of(key_lengths, q, shape)
+    seeds = seeds_of(q, tuple(q.shape[:-3]), rate, seed, stream)
+    return Options(scale, mask, bias, sink, alpha, key_lengths, seeds, left, right, softcap, rate)
+
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def takes(keywords: Any) -> Callable[[F], F]:
+    """A function of these options: it refuses others, and shows them with their defaults."""
+    shown = [x for x in inspect.signature(options_of).parameters.values() if x.name in keywords.__optional_keys__]
+
+    def of(function: F) -> F:
+        signature = inspect.signature(function)
+        own = [x for x in signature.parameters.values() if x.kind is not x.VAR_KEYWORD]
+        allowed = {x.name for x in (*own, *shown)}
+
+        @functools.wraps(function)
+        def checked(*arrays: Any, **options: Any) -> Any:
+            if not options.keys() <= allowed:
+                name = min(options.keys() - allowed)
+                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
+            return function(*arrays, **options)
+
+        checked.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+        return cast("F", checked)
+
+    return of
+
+
+def _sink(sink: Any, q: Any) -> Any:
+    """A score per head, with axes of 1 for queries and keys."""
+    sink = check.scores(arrays.like(sink, q, "sink"), "sink")
+    xp, heads = namespace(sink), q.shape[-3]
+    sink = xp.astype(sink, check.row_dtype(None, sink), copy=False)
+    if not check.broadcasts(tuple(sink.shape), (heads,)):
+        raise ValueError(f"sink: shape {tuple(sink.shape)}; it may be one number per head, ({heads},)")
+    return xp.reshape(sink, (-1, 1, 1))
+
+
+def window_of(causal: Any, window: Any) -> tuple[int | None, int | None]:
+    """How many keys a query sees to the left and to the right, by causal and window together; None: all."""
+    left, right = (None, None) if window is None else _sides(window)
+    return left, 0 if flag(causal, "causal") else right
+
+
+def _sides(window: Any) -> tuple[int | None, int | None]:
+    may = "it may be (left, right), each an integer, 0 or above, or None: without a limit"
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise TypeError(f"window: {window!r}; {may}")
+    left, right = (None if side is None else integer(side, "window") for side in window)
+    if min(left or 0, right or 0) < 0:
+        raise ValueError(f"window: {window!r}; {may}")
+    return tuple(side if side is None else min(side, _FAR) for side in (left, right))  # type: ignore[return-value]
 
 
 def _fits(array: Any, shape: tuple[int, ...], name: str) -> Any:
@@ -179,7 +195,7 @@ def _fits(array: Any, shape: tuple[int, ...], name: str) -> Any:
     return array
 
 
-def _lengths(lengths: Any, q: Any, shape: tuple[int, ...], name: str = "key_lengths") -> Any:
+def lengths_of(lengths: Any, q: Any, shape: tuple[int, ...], name: str = "key_lengths") -> Any:
     """How many keys there are, one per entry of the batch, with three axes of 1 behind."""
     lengths = arrays.like(lengths, q, name)
     if arrays.dtype_name(lengths.dtype) not in arrays.INTEGERS - {"bool"}:
@@ -190,11 +206,11 @@ def _lengths(lengths: Any, q: Any, shape: tuple[int, ...], name: str = "key_leng
     xp = namespace(lengths)
     if check.seen(lengths) and bool(xp.any((lengths < 0) | (lengths > keys))):
         raise ValueError(f"{name}: some are out of range; each may be from 0 to {keys}")
-    return xp.reshape(lengths, (*lengths.shape, 1, 1, 1))
+    return xp.reshape(xp.broadcast_to(lengths, batch), (*batch, 1, 1, 1))
 
 
-def pages_of(q: Any, k_pages: Any, v_pages: Any, page_table: Any, lengths: Any) -> tuple[Any, Pages, Any]:
-    """Queries (B, H, L, D), pages and their table, and lengths with three axes of 1 behind."""
+def pages_of(q: Any, k_pages: Any, v_pages: Any, page_table: Any, lengths: Any, options: Mapping[str, Any]) -> Pages:
+    """The same for keys in pages."""
     q = check.scores(q, "q")
     if q.ndim != 4:
         raise ValueError(f"q: shape {tuple(q.shape)}; beside pages it may be (batch, heads, length, width)")
@@ -215,9 +231,10 @@ def pages_of(q: Any, k_pages: Any, v_pages: Any, page_table: Any, lengths: Any) 
         raise TypeError(f"page_table: dtype {table.dtype}; it may be integers")
     if table.ndim != 2 or table.shape[0] != batch:
         raise ValueError(f"page_table: shape {tuple(table.shape)}; it may be ({batch}, pages of an entry)")
-    lengths = _lengths(lengths, q, (batch, heads, 1, table.shape[1] * k.shape[1]), "lengths")
+    keys = table.shape[1] * k.shape[1]
+    lengths = lengths_of(lengths, q, (batch, heads, 1, keys), "lengths")
     _are_there(table, lengths, k)
-    return q, Pages(k, v, table), lengths
+    return Pages(q, k, v, table, options_of(q, keys, **options)._replace(lengths=lengths))
 
 
 def _are_there(table: Any, lengths: Any, k: Any) -> None:

@@ -1,15 +1,13 @@
 // A dozen queries against a block of keys: scores, their exponentials, and what these weigh the values with.
 //
-//     k = max_j rint(S_j log2 e)       p_j = e^(S_j - k ln 2)       l = sum p_j       o = sum p_j v_j
-//
-// The maximum is that of the exponents: to merge two blocks is to multiply by powers of two, which is exact.
+//     m = max_j rint(S_j log2 e)       p_j = e^(S_j - m ln 2)       l = sum p_j       o = sum p_j v_j
 #pragma once
 
 #include "attend/heads.hpp"
 #include "core/native/philox.hpp"
 #include "core/native/softcap.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::attend {
 
 // Scores lie in rows that do not fall on the same sets of a cache.
 constexpr int kPitch = kKeys + 16;
@@ -22,58 +20,28 @@ template <class V> SOFTARGMAX_INLINE void gather(V sum, typename V::Scalar* to, 
     (first ? sum : V::load(to) + sum).store(to);
 }
 
-// What is left of a row of scores: k, l, and whether any key was seen.
-struct Part {
-    std::int32_t k = 0;
-    double l = 0;
-    bool empty() const { return l == 0; }
-};
-inline double log_of(const Part& x) {
-    return fma(x.k, Exp<double>::ln2_hi, fma(x.k, Exp<double>::ln2_lo, log_scalar(x.l)));
-}
-// 2^d, 0 where that is below every number.
-template <class T> T power(std::int64_t d) {
-    constexpr int least = std::numeric_limits<T>::min_exponent - 1;
-    return d < least ? T{0} : static_cast<T>(std::ldexp(T{1}, static_cast<int>(d)));
-}
-// Scores to which exponents are exact; terms so far below the largest are none.
+// Scores to which exponents are exact.
 template <class T> constexpr T kLargest = sizeof(T) == 4 ? T(0x1p20) : T(0x1p30);
-template <class T> constexpr T kFar = sizeof(T) == 4 ? T(80) : T(700);
 
 // z[begin..end), multiples of two packs, become p; those outside of `in` are 0. Where nothing masks them, scores that
 // are all -inf have overflown (`may_be_empty`). `strange` where a score is NaN or too large.
-template <class T> Part exponentials(T* z, Range all, Range in, bool may_be_empty, bool& strange) {
-    using V = Pack<T>;
+template <class T>
+PowerState<T> exponentials(T* z, Range all, Range in, bool may_be_empty, bool& strange) {
     constexpr T lowest = -std::numeric_limits<T>::infinity();
     std::fill(z + all.begin, z + std::min(in.begin, all.end), lowest);
     std::fill(z + std::max(in.end, all.begin), z + all.end, lowest);
-    V top[2] = {V::all(lowest), V::all(lowest)};
-    for (std::int64_t i = all.begin; i < all.end; i += 2 * V::kLanes)
-        for (int u = 0; u < 2; ++u) top[u] = max(V::load(z + i + u * V::kLanes), top[u]);
-    const T m = max_of(max(top[0], top[1]));
-    if (m == lowest) {  // nothing is seen, or nothing but NaN
+    const T top = maximum(z + all.begin, all.end - all.begin);
+    if (top == lowest) {  // nothing is seen, or nothing but NaN
         strange = strange || !may_be_empty;
         for (std::int64_t i = in.begin; i < in.end; ++i) strange = strange || z[i] != z[i];
         std::fill(z + all.begin, z + all.end, T{0});
         return {};
     }
-    if (!(m < kLargest<T> && m > -kLargest<T>)) {
+    if (!(top < kLargest<T> && top > -kLargest<T>)) {
         strange = true;
         return {};
     }
-    const std::int32_t k = static_cast<std::int32_t>(std::rint(static_cast<double>(m) * Exp<double>::log2e));
-    const V low = V::all(m - kFar<T>), magic = V::all(magic_of<T>(-k));
-    const ScaleIn<T> unit{Scale{}};
-    V sum[2] = {V::all(0), V::all(0)};
-    for (std::int64_t i = all.begin; i < all.end; i += 2 * V::kLanes)
-#pragma GCC unroll 2
-        for (int u = 0; u < 2; ++u) {
-            T* at = z + i + u * V::kLanes;
-            const V x = V::load(at), p = keep(above(x, low), exp_term<true>(x, unit, magic).value());
-            p.store(at);
-            sum[u] = sum[u] + p;
-        }
-    return {k, sum_of(sum[0] + sum[1])};
+    return fold_in_place(z + all.begin, all.end - all.begin, top);
 }
 
 // Soft-cap, bias and mask of the scores `in` of a block that starts at key `begin`; and the soft-cap's slope, if
@@ -81,24 +49,24 @@ template <class T> Part exponentials(T* z, Range all, Range in, bool may_be_empt
 // `strange` where a product is -inf, which is no mask's: it has overflown, or its key is not finite.
 template <class T>
 void bend(const Shared& head, std::int64_t row, std::int64_t begin, Range in, T* z, bool& strange, T* slope = nullptr) {
-    const AttendJob& job = head.job;
+    const Args& args = head.args;
     const std::int64_t n = in.end - in.begin;
-    if (n <= 0 || !(job.softcap > 0 || job.bias || job.mask)) return;
+    if (n <= 0 || !(args.softcap > 0 || args.bias || args.mask)) return;
     bool low = false;
     for (std::int64_t i = in.begin; i < in.end; ++i) low |= z[i] == -std::numeric_limits<T>::infinity();
     strange = strange || low;
-    if (job.softcap > 0) Softcap<T>(job.softcap).bend(z + in.begin, n);
+    if (args.softcap > 0) Softcap<T>(args.softcap).bend(z + in.begin, n);
     if (slope) {
-        const T inverse = static_cast<T>(1 / job.softcap);
+        const T inverse = static_cast<T>(1 / args.softcap);
         for (std::int64_t i = in.begin; i < in.end; ++i) slope[i] = (1 - z[i] * inverse) * (1 + z[i] * inverse);
     }
     T* const line = scratch(kMask).get<T>(kKeys) - in.begin;
-    if (job.bias) {
-        read(job.bias, head.at(job.bias, row), begin + in.begin, n, line + in.begin);
+    if (args.bias) {
+        read(args.bias, head.at(args.bias, row), begin + in.begin, n, line + in.begin);
         for (std::int64_t i = in.begin; i < in.end; ++i) z[i] += line[i];
     }
-    if (job.mask) {
-        read(job.mask, head.at(job.mask, row), begin + in.begin, n, line + in.begin);
+    if (args.mask) {
+        read(args.mask, head.at(args.mask, row), begin + in.begin, n, line + in.begin);
         for (std::int64_t i = in.begin; i < in.end; ++i)
             z[i] = line[i] != 0 ? z[i] : -std::numeric_limits<T>::infinity();
     }
@@ -106,11 +74,13 @@ void bend(const Shared& head, std::int64_t row, std::int64_t begin, Range in, T*
 
 // Which p of a query are kept (dropout.py): 1 / (1 - rate) there, 0 elsewhere.
 template <class T> void kept(const Shared& head, std::int64_t row, std::int64_t first, Range all, T* to) {
-    const AttendJob& job = head.job;
-    const Philox philox(job.seeds[head.entry * job.heads + head.head(row)], static_cast<std::uint64_t>(head.query(row)),
-                        0);
-    const std::uint32_t low = static_cast<std::uint32_t>(job.dropout * 0x1p32);
-    const T share = static_cast<T>(1 / (1 - job.dropout));
+    const Args& args = head.args;
+    const std::int64_t* const words_of_seed = args.seeds + 2 * (head.entry * args.heads + head.head(row));
+    const std::uint64_t seed =
+        static_cast<std::uint64_t>(words_of_seed[0]) | static_cast<std::uint64_t>(words_of_seed[1]) << 32;
+    const Philox philox(seed, static_cast<std::uint64_t>(head.query(row)), 0);
+    const std::uint32_t low = static_cast<std::uint32_t>(args.dropout * 0x1p32);
+    const T share = static_cast<T>(1 / (1 - args.dropout));
     std::uint32_t words[kChunk];
     for (std::int64_t i = all.begin; i < all.end; i += kChunk) {
         philox.adjacent(first + i, 0, words);
@@ -135,26 +105,26 @@ template <class T> struct Panel {
     T* q;           // packed: depth by depth
     T* o;           // kRows rows of `pitch`
     std::int64_t pitch;
-    Part part[kRows];  // of the keys so far, o with it
+    PowerState<T> state[kRows];  // of the keys so far, o with it
     bool strange[kRows] = {};
 
-    static std::int64_t size(const AttendJob& job) { return kRows * (job.width + whole_panels<T>(job.values)) + 64; }
+    static std::int64_t size(const Args& args) { return kRows * (args.width + whole_panels<T>(args.values)) + 64; }
     Panel(const Shared& h, std::int64_t row, std::int64_t count, T* memory)
         : head(h),
           first(row),
           rows(static_cast<int>(count)),
           q(memory),
-          o(memory + kRows * h.job.width),
-          pitch(whole_panels<T>(h.job.values)) {
-        const AttendJob& job = head.job;
-        T* line = scratch(kWeights).get<T>(job.width);
-        std::fill(q, q + kRows * job.width, T{0});
+          o(memory + kRows * h.args.width),
+          pitch(whole_panels<T>(h.args.values)) {
+        const Args& args = head.args;
+        T* line = scratch(kWeights).get<T>(args.width);
+        std::fill(q, q + kRows * args.width, T{0});
         std::fill(o, o + kRows * pitch, T{0});
         for (int i = 0; i < rows; ++i) {
-            read(job.q, head.at(job.q, first + i), 0, job.width, line);
+            read(args.q, head.at(args.q, first + i), 0, args.width, line);
             T scale = 0;
-            read(job.scale, head.at(job.scale, first + i), 0, 1, &scale);
-            for (std::int64_t d = 0; d < job.width; ++d) q[d * kRows + i] = line[d] * scale;
+            read(args.scale, head.at(args.scale, first + i), 0, 1, &scale);
+            for (std::int64_t d = 0; d < args.width; ++d) q[d * kRows + i] = line[d] * scale;
             seen[i] = head.seen(first + i);
             any.include(seen[i]);
         }
@@ -162,7 +132,7 @@ template <class T> struct Panel {
 
     // The scores of a block's keys, as far as any query sees them; `all` is where they stand, in whole panels of keys.
     void scores(const T* keys, Range all, T* z) const {
-        const std::int64_t width = head.job.width;
+        const std::int64_t width = head.args.width;
         for (std::int64_t j = all.begin; j < all.end; j += kTileCols<T>) {
             const T* columns = keys + j / kPanelCols<T> * kPanelCols<T> * width + j % kPanelCols<T>;
             for (int i = 0; i < rows; i += kTileRows)
@@ -179,13 +149,13 @@ template <class T> struct Panel {
         T* z = scratch(kScores).get<T>(kRows * kPitch);
         scores(block.keys, all, z);
         T weight[kRows] = {};
-        const bool masked = head.job.mask || head.job.bias;
+        const bool masked = head.args.mask || head.args.bias;
         for (int i = 0; i < rows; ++i) {
             const Range its{std::max(all.begin, seen[i].begin - begin), std::min(all.end, seen[i].end - begin)};
             T* row = z + i * kPitch;
             bend<T>(head, first + i, begin, its, row, strange[i]);
-            weight[i] = merge(part[i], exponentials(row, all, its, masked || its.empty(), strange[i]), o + i * pitch);
-            if (head.job.dropout > 0) {
+            weight[i] = merge_into(i, exponentials(row, all, its, masked || its.empty(), strange[i]));
+            if (head.args.dropout > 0) {
                 T* const keep = scratch(kMask).get<T>(kKeys);
                 kept(head, first + i, begin, all, keep);
                 for (std::int64_t j = all.begin; j < all.end; ++j) row[j] *= keep[j];
@@ -212,29 +182,19 @@ template <class T> struct Panel {
             }
         }
     }
-    // What a block counts beside what there is; that is brought to the block's exponent where it is the larger.
-    T merge(Part& to, const Part& block, T* its) const {
-        if (block.empty()) return 0;
-        if (to.empty()) {
-            to = block;
-            return 1;
-        }
-        const std::int64_t d = std::int64_t{block.k} - to.k;
-        if (d <= 0) {
-            const T weight = power<T>(d);
-            to.l += block.l * static_cast<double>(weight);
-            return weight;
-        }
-        const T weight = power<T>(-d);
-        for (std::int64_t j = 0; j < pitch; ++j) its[j] *= weight;
-        to = {block.k, to.l * static_cast<double>(weight) + block.l};
-        return 1;
+    // Merges a block into what is known of query i. Returns what the block's o weighs in that.
+    T merge_into(int i, const PowerState<T>& block) {
+        const Merged<PowerState<T>> both = merge(state[i], block);
+        state[i] = both.state;
+        if (both.first != 1)
+            for (T* its = o + i * pitch; its < o + (i + 1) * pitch; ++its) *its *= both.first;
+        return both.second;
     }
 
     // The same queries and later keys.
     void add(const Panel& later) {
         for (int i = 0; i < rows; ++i) {
-            const T weight = merge(part[i], later.part[i], o + i * pitch);
+            const T weight = merge_into(i, later.state[i]);
             strange[i] = strange[i] || later.strange[i];
             const T* const from = later.o + i * pitch;
             for (std::int64_t j = 0; j < pitch; j += Pack<T>::kLanes) {
@@ -246,31 +206,29 @@ template <class T> struct Panel {
 
     // The output, and lse with the sink's part.
     bool finish() {
-        const AttendJob& job = head.job;
+        const Args& args = head.args;
         bool any_strange = false;
         for (int i = 0; i < rows; ++i) {
             const std::int64_t row = first + i;
-            Part& of = part[i];
-            double lse = of.empty() ? -kInf : log_of(of), inverse = of.empty() ? 0 : 1 / of.l;
-            if (job.sink) {
-                const double sink = job.sink[head.head(row)];
-                const State both = softargmax::SOFTARGMAX_ISA_NAME::merge(
-                    State{lse, lse == -kInf ? -1.0 : 0.0}, State{sink, sink == -kInf ? -1.0 : 0.0}, Scale{});
-                const double whole = finalize(both, Scale{});
-                inverse = of.empty() ? 0 : inverse * exp_scalar(lse - whole);
-                lse = whole;
+            double lse = finalize(state[i]), inverse = state[i].empty() ? 0 : 1 / state[i].l;
+            if (args.sink) {
+                const double own = lse;
+                double sink = 0;
+                read(args.sink, head.at(args.sink, row), 0, 1, &sink);
+                lse = finalize(merge(state_of(own), state_of(sink), Scale{}).state, Scale{});
+                inverse *= share(own, lse);
             }
-            job.lse[head.number(row)] = lse;
+            args.lse[head.number(row)] = lse;
             T* its = o + i * pitch;
-            for (std::int64_t j = 0; j < job.values; ++j)
+            for (std::int64_t j = 0; j < args.values; ++j)
                 its[j] = static_cast<T>(static_cast<double>(its[j]) * inverse);
-            strange[i] = strange[i] || lse != lse || !all_finite(its, job.values);
-            job.strange[head.number(row)] = strange[i];
+            strange[i] = strange[i] || lse != lse || !all_finite(its, args.values);
+            args.strange[head.number(row)] = strange[i];
             any_strange = any_strange || strange[i];
-            write(job.out, head.at(job.out, row), job.values, its);
+            write(args.out, head.at(args.out, row), args.values, its);
         }
         return any_strange;
     }
 };
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::attend

@@ -1,42 +1,274 @@
-"""The primitives of this room by the definition, a few queries at a time, in any array-API library."""
+"""The definition of attention, in any array-API library, a few queries at a time:
+
+    S = softcap(scale q k^T) + bias        p = entmax_alpha(S) over the keys a query sees        output = p v
+
+The sink is a score more, without a value. Sums run over the keys that are seen: whatever stands in another key or its
+value reaches neither the output nor a gradient. The gradients, from g and g_lse:
+
+    p = e^(S - lse)      dS = p (g v^T - delta)      delta = <g, o> - g_lse      dz = dS (1 - tanh^2), z = scale q k^T
+    dq = scale dz k      dk = dz^T (scale q)      dv = p^T g      dscale = <dz, q k^T>      dbias = dS
+    dsink = -e^(sink - lse) delta
+"""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
-from softargmax.attend.options import Heads, part_of
-from softargmax.attend.reference_parts import few, some
-from softargmax.attend.reference_vjp import vjp
-from softargmax.attend.results import AttentionWithLse
-from softargmax.core.dispatch import device_of, namespace
+import numpy as np
+
+from softargmax.attend.arguments import Attention
+from softargmax.attend.dropout import kept
+from softargmax.attend.results import AttentionGradients, AttentionWithLse
+from softargmax.core import check
+from softargmax.core.chunks import SIZE, cut, piece
+from softargmax.core.dispatch import device_of, frozen, namespace
+from softargmax.core.exact import working_dtype
+from softargmax.normalize import softmax_with_lse
+from softargmax.sparse import entmax
 
 if TYPE_CHECKING:
-    from softargmax.attend.options import Beside, Options, Pages
+    from softargmax.attend.arguments import Options
 
-__all__ = ["attention", "paged", "side_by_side", "vjp"]
+INF = math.inf
 
 
-def attention(heads: Heads, beside: Beside, options: Options) -> AttentionWithLse:
+def attention(q: Any, k: Any, v: Any, options: Options) -> AttentionWithLse:
     """The output, in q's dtype, and lse in working precision (of other orders than 1: NaN)."""
-    length = heads.q.shape[-2]
-    found = [some(*part_of(heads, beside, part), options, part.start, length) for part in few(heads, beside)]
-    xp = namespace(heads.q)
+    i, length = Attention(q, k, v, options), q.shape[-2]
+    found = [some(i.part(part), part.start, length) for part in few(i)]
+    xp = namespace(q)
     return AttentionWithLse(
         xp.concat([one.output for one in found], axis=-2), xp.concat([one.lse for one in found], axis=-1)
     )
 
 
-def paged(q: Any, pages: Pages, beside: Beside, options: Options) -> Any:
-    """The output for keys in pages."""
-    return attention(side_by_side(q, pages, beside), beside, options).output
+def few(i: Attention, *others: Any) -> list[slice]:
+    """Slices of the queries so small that temporaries stay in the cache; one of all where derivatives are recorded."""
+    given = tuple(x for x in (*i[:3], *i.options, *others) if hasattr(x, "shape"))
+    return parts(i, SIZE if cut(given) else None)
 
 
-def side_by_side(q: Any, pages: Pages, beside: Beside) -> Heads:
+def parts(i: Attention, size: int | None) -> list[slice]:
+    """Slices of the queries with so many scores, or a query's; None: one of all."""
+    length, rows = i.q.shape[-2], math.prod(i.q.shape[:-2]) * i.k.shape[-2]
+    step = max(1, length if size is None else size // max(rows, 1))
+    return [slice(start, min(start + step, length)) for start in range(0, max(length, 1), step)]
+
+
+@np.errstate(all="ignore")
+def some(of: Attention, start: int, length: int) -> AttentionWithLse:
+    """Attention of some queries, the first of which is number `start` of `length`."""
+    xp, dtype = namespace(of.q), working_dtype(of.q, namespace(of.q))
+    z, seen = _scores(of, start, length)
+    p, lse = _normalized(z, of.options)
+    v = xp.astype(xp.expand_dims(of.v, axis=-3), dtype)
+    keys = z.shape[-1]
+    p = p[..., :keys]
+    if of.options.seeds is not None:
+        p = p * kept(of.options.seeds, start, p.shape[-2], slice(0, keys), of.options.dropout, p.dtype)
+    output = times(grouped(p, of), v, grouped(seen & (z > -INF), of))
+    output = xp.reshape(output, (*of.q.shape[:-1], v.shape[-1]))
+    return AttentionWithLse(xp.astype(output, of.q.dtype), lse)
+
+
+@np.errstate(all="ignore")
+def weights(of: Attention, start: int, length: int) -> tuple[Any, Any, Any]:
+    """The scores, p, and p with the sink's, of some queries."""
+    z, _ = _scores(of, start, length)
+    whole, _ = _normalized(z, of.options)
+    return z, whole[..., : z.shape[-1]], whole
+
+
+def grouped(x: Any, of: Attention) -> Any:
+    """(..., H, L, n) as (..., G, H / G, L, n): heads that share keys beside each other."""
+    *leading, count, length, last = x.shape
+    groups = of.k.shape[-3]
+    return namespace(x).reshape(x, (*leading, groups, count // max(groups, 1), length, last))
+
+
+def _scores(of: Attention, start: int, length: int) -> tuple[Any, Any]:
+    """The scores, -inf where a key is not seen, and where one is."""
+    xp, dtype, options = namespace(of.q), working_dtype(of.q, namespace(of.q)), of.options
+    q, k = xp.astype(grouped(of.q, of), dtype), xp.astype(xp.expand_dims(of.k, axis=-3), dtype)
+    z = xp.reshape(_product(q, k), of.scores)
+    seen = xp.broadcast_to(visible(of, start, length), of.scores) & (z != -INF)
+    if options.bias is not None:
+        seen = seen & (options.bias != -INF)
+    z = xp.where(seen, z, 0.0) * options.scale  # before: what is not seen moves the scale neither
+    if options.softcap is not None:
+        z = options.softcap * xp.tanh(z / options.softcap)
+    if options.bias is not None:
+        bias = xp.astype(options.bias, z.dtype)
+        z = z + xp.where(bias == -INF, 0.0, bias)
+    return xp.where(seen, z, -INF), seen
+
+
+def visible(of: Attention, start: int, length: int) -> Any:
+    """Which keys some queries see, whatever their scores: broadcasts with the scores."""
+    xp, device, options = namespace(of.q), device_of(of.q), of.options
+    queries, keys = of.scores[-2:]
+    count = keys if options.lengths is None else options.lengths
+    key = xp.arange(keys, device=device)
+    place = xp.expand_dims(xp.arange(start, start + queries, device=device), axis=-1) + (count - length)
+    seen = (key < count) & options.sees(place, key)
+    return seen if options.mask is None else seen & options.mask
+
+
+def _normalized(z: Any, options: Options) -> tuple[Any, Any]:
+    """p over the keys and the sink, and lse; 0 and -inf where there is nothing."""
+    xp = namespace(z)
+    if options.sink is not None:
+        sink = xp.broadcast_to(xp.astype(options.sink, z.dtype), (*z.shape[:-1], 1))
+        z = xp.concat([z, sink], axis=-1)
+    if options.is_softmax:
+        return softmax_with_lse(z)
+    return entmax(z, options.alpha), xp.full(z.shape[:-1], math.nan, dtype=z.dtype, device=device_of(z))
+
+
+def _product(q: Any, k: Any) -> Any:
+    """q k^T. Of a key that is not finite the product is a constant: what is not seen of it moves nothing."""
+    xp = namespace(q)
+    turned = xp.matrix_transpose(k)
+    if _known_finite(k):
+        return q @ turned
+    whole = xp.all(xp.isfinite(turned), axis=-2, keepdims=True)
+    safe = q @ xp.where(xp.isfinite(turned), turned, 0.0)
+    return xp.where(whole, safe, frozen(q) @ frozen(turned))
+
+
+def times(p: Any, v: Any, seen: Any) -> Any:
+    """p v over the keys that are seen."""
+    xp = namespace(p)
+    if _known_finite(v):
+        return p @ v
+    found = p @ xp.where(xp.isfinite(v), v, 0.0)
+    at = xp.astype(seen, p.dtype)
+    high, low, nan = (at @ xp.astype(mask, p.dtype) > 0.0 for mask in (v == INF, v == -INF, xp.isnan(v)))
+    found = xp.where(high, INF, xp.where(low, -INF, found))
+    return xp.where(nan | (high & low), math.nan, found)
+
+
+def _known_finite(x: Any) -> bool:
+    """Whether it may be looked at and is finite: what follows takes one product then, not two to four."""
+    xp = namespace(x)
+    return check.seen(x) and bool(xp.all(xp.isfinite(x)))
+
+
+# --- the gradients ----------------------------------------------------------------------------------------------------
+
+
+@np.errstate(all="ignore")
+def vjp(of: Attention, g: Any, g_lse: Any) -> AttentionGradients:
+    """The gradients of <g, output> + <g_lse, lse>, in working precision; None to what is no array."""
+    length, options = of.q.shape[-2], of.options
+    found = []
+    for part in few(of, g):
+        g_part = piece(g, -2, part.start, part.stop)
+        lse_part = None if g_lse is None else g_lse[..., part]
+        found.append(_some_vjp(of.part(part), part.start, length, g_part, lse_part))
+    likes = AttentionGradients(of.q, None, None, options.scale, options.bias, options.sink)
+    return AttentionGradients(
+        *(joined(each, x, length) for each, x in zip(zip(*found, strict=True), likes, strict=True))
+    )
+
+
+def joined(pieces: tuple[Any, ...], like: Any, length: int) -> Any:
+    """Parts' results beside each other where an array has a row for each query, or none (None) their sum."""
+    if pieces[0] is None:
+        return None
+    if hasattr(like, "shape") and like.ndim >= 2 and like.shape[-2] == length:
+        return namespace(like).concat(pieces, axis=-2)
+    return sum(pieces[1:], pieces[0])
+
+
+def _some_vjp(of: Attention, start: int, length: int, g: Any, g_lse: Any) -> AttentionGradients:
+    xp, dtype, options = namespace(of.q), working_dtype(of.q, namespace(of.q)), of.options
+    _, p, whole = weights(of, start, length)
+    q, k, v, g = (xp.astype(x, dtype) for x in (*of[:3], g))
+    finite: Any = lambda x: xp.where(xp.isfinite(x), x, 0.0)  # noqa: E731
+    seen = p > 0.0
+    dp, weight = _scores_like(g, v, of), p
+    if options.seeds is not None:
+        keep = kept(options.seeds, start, p.shape[-2], slice(0, p.shape[-1]), options.dropout, dtype)
+        dp, weight = dp * keep, p * keep
+    slope, sink_slope = p, whole[..., p.shape[-1] :]  # dp / dS = slope (1 - slope^T / <slope, 1>)
+    if not options.is_softmax:
+        slope = xp.where(whole > 0.0, xp.where(whole > 0.0, whole, 1.0) ** (2.0 - options.alpha), 0.0)
+        total = xp.sum(slope, axis=-1, keepdims=True)
+        slope, sink_slope = slope[..., : p.shape[-1]], slope[..., p.shape[-1] :]
+        p = slope / total
+    delta = xp.sum(xp.where(seen, p * dp, 0.0), axis=-1, keepdims=True)
+    if g_lse is not None:
+        delta = delta - xp.expand_dims(xp.astype(g_lse, dtype), axis=-1)
+    ds = xp.where(seen, slope * (dp - delta), 0.0)
+    dz, raw = ds, _scores_like(q, k, of)
+    if options.softcap is not None:
+        dz = dz * (1.0 - xp.tanh(raw * options.scale / options.softcap) ** 2)
+    dz = xp.where(seen, dz, 0.0)
+    scaled = dz * options.scale
+    return AttentionGradients(
+        _to_queries(scaled, finite(k), of),
+        _to_keys(scaled, finite(q), of),
+        _to_values(weight, g, seen, of),
+        summed(xp.sum(xp.where(seen, dz * raw, 0.0), axis=-1, keepdims=True), options.scale),
+        summed(ds, options.bias),
+        None if options.sink is None else summed(to_heads(-sink_slope * delta, options.sink), options.sink),
+    )
+
+
+def _scores_like(a: Any, b: Any, of: Attention) -> Any:
+    """a b^T of every query and key."""
+    xp = namespace(a)
+    turned = xp.matrix_transpose(xp.expand_dims(b, axis=-3))
+    return xp.reshape(grouped(a, of) @ turned, of.scores)
+
+
+def _to_queries(p: Any, x: Any, of: Attention) -> Any:
+    xp = namespace(x)
+    found = grouped(p, of) @ xp.expand_dims(x, axis=-3)
+    return xp.reshape(found, (*of.q.shape[:-1], x.shape[-1]))
+
+
+def _to_keys(p: Any, x: Any, of: Attention) -> Any:
+    xp = namespace(x)
+    p, x = grouped(p, of), grouped(x, of)
+    return xp.sum(xp.matrix_transpose(p) @ x, axis=-3)
+
+
+def _to_values(p: Any, g: Any, seen: Any, of: Attention) -> Any:
+    """p^T g; a g that is not finite goes where its query sees, and nowhere else."""
+    xp = namespace(p)
+    p, seen = (xp.matrix_transpose(grouped(x, of)) for x in (p, seen))
+    return xp.sum(times(p, grouped(g, of), seen), axis=-3)
+
+
+def summed(gradient: Any, like: Any) -> Any:
+    """Summed over the axes along which `like` was broadcast; None where it is no array."""
+    return _sum_to(gradient, tuple(like.shape)) if hasattr(like, "shape") else None
+
+
+def _sum_to(gradient: Any, shape: tuple[int, ...]) -> Any:
+    xp, full = namespace(gradient), (1,) * (gradient.ndim - len(shape)) + shape
+    axes = tuple(i for i, (n, whole) in enumerate(zip(full, gradient.shape, strict=True)) if n == 1 != whole)
+    return xp.reshape(xp.sum(gradient, axis=axes, keepdims=True) if axes else gradient, shape)
+
+
+def to_heads(gradient: Any, sink: Any) -> Any:
+    """Gradients to the sink of every query (..., H, L, 1) summed to those of heads."""
+    return _sum_to(gradient, (*sink.shape[:-3], gradient.shape[-3], 1, 1))
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+
+
+def side_by_side(q: Any, k_pages: Any, v_pages: Any, page_table: Any, options: Options) -> Attention:
     """Keys and values of pages one behind the other; what is behind an entry's length is page 0's."""
     xp = namespace(q)
-    used = xp.arange(pages.table.shape[1], device=device_of(q)) * pages.k.shape[1] < beside.lengths[..., 0, 0]
-    table = xp.where(used, pages.table, 0)
-    return Heads(q, _put_together(pages.k, table), _put_together(pages.v, table))
+    lengths: Any = options.lengths
+    used = xp.arange(page_table.shape[1], device=device_of(q)) * k_pages.shape[1] < lengths[..., 0, 0]
+    table = xp.where(used, page_table, 0)
+    return Attention(q, _put_together(k_pages, table), _put_together(v_pages, table), options)
 
 
 def _put_together(x: Any, table: Any) -> Any:

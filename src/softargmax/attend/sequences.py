@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from softargmax.attend.options import beside_of, heads_of, options_of, pages_of, part_of
+from softargmax.attend import operations
+from softargmax.attend.options import OfSequences, attention_of, pages_of, takes
 from softargmax.core import arrays, check
-from softargmax.core.dispatch import device_of, implementation, namespace
+from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.offsets import bounds_hold, offsets_of
 
+if TYPE_CHECKING:
+    from typing import Unpack
 
-def attention_varlen(  # noqa: PLR0913 each is asked for by its name
+
+@takes(OfSequences)
+def attention_varlen(
     q: Any,
     k: Any,
     v: Any,
     /,
     cu_q: Any,
     cu_k: Any,
-    *,
-    scale: Any = None,
-    causal: bool = False,
-    window: tuple[int | None, int | None] | None = None,
-    softcap: float | None = None,
-    sink: Any = None,
-    alpha: Any = 1.0,
+    **options: Unpack[OfSequences],
 ) -> Any:
     r"""Attention of sequences that are packed one after the other, without padding.
 
@@ -88,14 +87,11 @@ def attention_varlen(  # noqa: PLR0913 each is asked for by its name
     if len(ends[0]) != len(ends[1]):
         raise ValueError(f"cu_k: {len(ends[1])} bounds; they may be as many as cu_q's {len(ends[0])}")
     xp = namespace(q)
-    heads = heads_of(*(xp.permute_dims(x, (1, 0, 2)) for x in (q, k, v)))
-    options = options_of(causal, window, softcap)
-    beside = beside_of(heads.q, heads.k.shape[-2], scale, None, None, sink, alpha, None)
-    run, found = implementation("attend", heads.q), []
+    q_, k_, v_ = (xp.permute_dims(x, (1, 0, 2)) for x in (q, k, v))
+    whole, found = attention_of(q_, k_, v_, options), []
     for (start, stop), (first, last) in zip(*map(pairwise, ends), strict=True):
-        some, its = part_of(heads, beside, slice(start, stop))
-        some = some._replace(k=heads.k[:, first:last, :], v=heads.v[:, first:last, :])
-        found.append(xp.permute_dims(run.attention(some, its, options).output, (1, 0, 2)))
+        i = whole.part(slice(start, stop))._replace(k=whole.k[:, first:last, :], v=whole.v[:, first:last, :])
+        found.append(xp.permute_dims(operations.attention.first(i), (1, 0, 2)))
     if not found:
         return xp.zeros((0, q.shape[1], v.shape[-1]), dtype=q.dtype, device=device_of(q))
     return xp.concat(found, axis=0)
@@ -108,20 +104,15 @@ def _bounds(offsets: Any, x: Any, name: str, of: str) -> list[int]:
     return [int(i) for i in offsets]
 
 
-def attention_paged(  # noqa: PLR0913 each is asked for by its name
+@takes(OfSequences)
+def attention_paged(
     q: Any,
     k_pages: Any,
     v_pages: Any,
     /,
     page_table: Any,
     lengths: Any,
-    *,
-    scale: Any = None,
-    causal: bool = False,
-    window: tuple[int | None, int | None] | None = None,
-    softcap: float | None = None,
-    sink: Any = None,
-    alpha: Any = 1.0,
+    **options: Unpack[OfSequences],
 ) -> Any:
     r"""Attention to keys and values in pages, as serving keeps them: an entry's j-th key is in its j // P-th page.
 
@@ -176,7 +167,4 @@ def attention_paged(  # noqa: PLR0913 each is asked for by its name
     >>> softargmax.attention_paged(np.zeros((1, 1, 1, 1)), pages, pages, [[3, 0]], [3])  # of 6, 7 and 0
     array([[[[4.33333333]]]])
     """
-    q, pages, lengths = pages_of(q, k_pages, v_pages, page_table, lengths)
-    options = options_of(causal, window, softcap)
-    beside = beside_of(q, pages.keys, scale, None, None, sink, alpha, None)._replace(lengths=lengths)
-    return implementation("attend", q).paged(q, pages, beside, options)
+    return operations.attention_paged.first(pages_of(q, k_pages, v_pages, page_table, lengths, options))

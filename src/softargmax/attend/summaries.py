@@ -5,30 +5,27 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from softargmax.attend.options import Heads, asked_of, part_of
-from softargmax.attend.reference_parts import few, weights
+from softargmax.attend import operations
+from softargmax.attend.options import OfParts, OfStats, attention_of, takes
+from softargmax.attend.reference import few, weights
 from softargmax.attend.results import AttentionStats
 from softargmax.core import check
-from softargmax.core.dispatch import implementation, namespace
+from softargmax.core.dispatch import namespace
 from softargmax.core.state import State
 
 if TYPE_CHECKING:
-    from softargmax.attend.options import Beside, Options
+    from typing import Unpack
+
+    from softargmax.attend.arguments import Attention
 
 
-def attention_state(  # noqa: PLR0913 each is asked for by its name
+@takes(OfParts)
+def attention_state(
     q: Any,
     k: Any,
     v: Any,
     /,
-    *,
-    scale: Any = None,
-    causal: bool = False,
-    window: tuple[int | None, int | None] | None = None,
-    mask: Any = None,
-    bias: Any = None,
-    softcap: float | None = None,
-    key_lengths: Any = None,
+    **options: Unpack[OfParts],
 ) -> State:
     r"""What attention over some of the keys comes down to: states of parts of the keys merge to that of all.
 
@@ -74,40 +71,20 @@ def attention_state(  # noqa: PLR0913 each is asked for by its name
     >>> parts[0].merge(parts[1]).finalize().output.round(12) == softargmax.attention(q, k, v).round(12)
     array([[[ True]]])
     """
-    heads, beside, options = asked_of(
-        q,
-        k,
-        v,
-        causal=causal,
-        window=window,
-        softcap=softcap,
-        scale=scale,
-        mask=mask,
-        bias=bias,
-        key_lengths=key_lengths,
-    )
-    xp = namespace(heads.q)
-    kind = check.row_dtype(None, heads.q)
-    heads = Heads(*(xp.astype(x, kind, copy=False) for x in heads))
-    found = implementation("attend", heads.q).attention(heads, beside, options)
-    lse = xp.astype(found.lse, kind)
-    return State(lse, xp.where(lse == -math.inf, -1.0, xp.zeros_like(lse)), found.output)
+    i = attention_of(q, k, v, options)
+    xp, kind = namespace(i.q), check.row_dtype(None, i.q)
+    q, k, v = (xp.astype(x, kind, copy=False) for x in i[:3])
+    output, lse = operations.attention(i._replace(q=q, k=k, v=v))
+    lse = xp.astype(lse, kind)
+    return State(lse, xp.where(lse == -math.inf, -1.0, xp.zeros_like(lse)), output)
 
 
-def attention_stats(  # noqa: PLR0913 each is asked for by its name
+@takes(OfStats)
+def attention_stats(
     q: Any,
     k: Any,
     /,
-    *,
-    scale: Any = None,
-    causal: bool = False,
-    window: tuple[int | None, int | None] | None = None,
-    mask: Any = None,
-    bias: Any = None,
-    softcap: float | None = None,
-    sink: Any = None,
-    alpha: Any = 1.0,
-    key_lengths: Any = None,
+    **options: Unpack[OfStats],
 ) -> AttentionStats:
     r"""How sharp attention is, and which keys it reads, without keeping its scores.
 
@@ -153,34 +130,20 @@ def attention_stats(  # noqa: PLR0913 each is asked for by its name
     >>> found.max_score, found.entropy.round(3), found.key_mass.round(3)
     (array([[2., 8.]]), array([[0.582, 0.09 ]]), array([[0.287, 1.713]]))
     """
-    heads, beside, options = asked_of(
-        q,
-        k,
-        k,
-        causal=causal,
-        window=window,
-        softcap=softcap,
-        scale=scale,
-        mask=mask,
-        bias=bias,
-        key_lengths=key_lengths,
-        sink=sink,
-        alpha=alpha,
-    )
-    xp, length = namespace(heads.q), heads.q.shape[-2]
-    slices = few(heads, beside)
-    found = [_stats(*part_of(heads, beside, part), options, part.start, length) for part in slices]
+    i = attention_of(q, k, k, options)
+    xp, length = namespace(i.q), i.q.shape[-2]
+    found = [_stats(i.part(part), part.start, length) for part in few(i)]
     tops, entropies, masses = zip(*found, strict=True)
     whole = xp.concat(tops, axis=-1), xp.concat(entropies, axis=-1), sum(masses[1:], masses[0])
-    return AttentionStats(*(xp.astype(x, check.row_dtype(None, heads.q)) for x in whole))
+    return AttentionStats(*(xp.astype(x, check.row_dtype(None, i.q)) for x in whole))
 
 
-def _stats(heads: Heads, beside: Beside, options: Options, start: int, length: int) -> tuple[Any, Any, Any]:
+def _stats(i: Attention, start: int, length: int) -> tuple[Any, Any, Any]:
     """The same of some queries, in working precision."""
-    z, p, whole = weights(heads, beside, options, start, length)
+    z, p, whole = weights(i, start, length)
     xp = namespace(z)
     top = xp.max(z, axis=-1) if z.shape[-1] else xp.sum(z, axis=-1) - math.inf
-    *leading, groups, keys, _ = heads.k.shape
+    *leading, groups, keys, _ = i.k.shape
     mass = (
         xp.sum(xp.reshape(p, (*leading, groups, math.prod(p.shape[-3:-1]) // groups, keys)), axis=-2)
         if groups

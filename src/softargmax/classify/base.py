@@ -12,7 +12,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from softargmax import _native
+from softargmax.core import _native
 from softargmax.normalize import log_softmax, softmax
 
 Array = NDArray[Any]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from softargmax import _native
 from softargmax.classify.base import affine, both
+from softargmax.core import _native
 from softargmax.loss import cross_entropy_and_gradient
 from softargmax.normalize import softmax
 from softargmax.sparse import entmax, entmax_loss

@@ -72,7 +72,16 @@ class CalibrationReport:
         """
         from softargmax.classify.plot import reliability
 
-        return reliability(self, title)
+        low, high = self.ece_interval
+        error = f"calibration error {self.ece:.3f} ({low:.3f} to {high:.3f})"
+        return reliability(
+            self.edges,
+            self.counts,
+            self.bin_confidence,
+            self.bin_accuracy,
+            standard_errors(self.counts, self.bin_accuracy * self.counts),
+            f"{title}\n{error}" if title else error,
+        )
 
 
 def calibration_report(

@@ -25,4 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = f"the command needs {error.name}, which is not installed: pip install 'softargmax[cli]'"
         print(f"softargmax: {message}", file=sys.stderr)
         return 1
+    except ImportError as error:  # of the compiled core, which is asked for an instruction set that is not there
+        if not str(error).startswith("SOFTARGMAX_ISA"):
+            raise
+        print(f"softargmax: {error}", file=sys.stderr)
+        return 2
     return run(sys.argv[1:] if argv is None else argv)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from softargmax import stream
-from softargmax.cli import cases, measure, show, streamed, values
+from softargmax import measure, stream
+from softargmax.cli import cases, show, streamed, values
 from softargmax.cli.errors import FailedRunError, WrongUseError
 
 if TYPE_CHECKING:

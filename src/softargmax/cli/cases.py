@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import softargmax
-from softargmax.cli.measure import OURS, Case
+from softargmax.measure import OURS, Case
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,10 +11,11 @@ import typer
 from rich.markup import escape
 
 import softargmax
-from softargmax.cli import measure, show
+from softargmax import measure
+from softargmax.cli import show
 from softargmax.core import dispatch
 
-PACKAGES = ("numpy", "array-api-compat", "torch", "jax", "dask", "scipy", "scikit-learn", "matplotlib", "typer", "rich")
+PACKAGES = ("numpy", "array-api-compat", "torch", "jax", "scipy", "scikit-learn", "matplotlib", "typer", "rich")
 NEEDS = {"torch": "torch", "torch-device": "torch"}  # kind of array: what has to be installed for it
 WHAT = {
     "numpy": "NumPy arrays",
@@ -94,7 +95,10 @@ def usable(room: str, kind: str, implementation: str) -> dict[str, Any]:
     if needed is not None and find_spec(needed) is None:
         return {**row, "why": f"{needed} is not installed: pip install 'softargmax[{needed}]'"}
     try:
-        importlib.import_module(f"softargmax.{room}.{dispatch.MODULES[kind, implementation]}")
+        records = find_spec(f"softargmax.{room}.operations") is not None
+        importlib.import_module(
+            f"softargmax.{room}.{'operations' if records else dispatch.MODULES[kind, implementation]}"
+        )
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         return {**row, "why": " ".join(str(error).split())}
     return {**row, "usable": True}

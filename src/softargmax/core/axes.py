@@ -5,7 +5,10 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import numpy as np
 from numpy.exceptions import AxisError
+
+from softargmax.core.dispatch import namespace
 
 
 def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
@@ -32,3 +35,10 @@ def one_axis(axis: Any, ndim: int) -> int:
     if axis is None or isinstance(axis, (tuple, list)):
         raise TypeError(f"axis: {axis!r}; it may be one integer here")
     return (*axes_of(axis, ndim), 0)[0]
+
+
+def squeezed(row: Any, axes: tuple[int, ...]) -> Any:
+    """A number per row, of which the reduced axes were kept as 1, without them; of one row the number itself."""
+    if type(row) is np.ndarray:
+        return row.squeeze(axes)[()]
+    return namespace(row).squeeze(row, axis=axes) if axes else row

@@ -15,16 +15,9 @@ import numpy as np
 from softargmax.core.arrays import COMPLEX, FLOATS, HALVES, INTEGERS, array_of, dense, dtype_name, like, strided
 from softargmax.core.axes import axes_of as axes_of  # noqa: PLC0414 other rooms say check.axes_of
 from softargmax.core.axes import one_axis as one_axis  # noqa: PLC0414
-from softargmax.core.dispatch import (
-    device_of,
-    implementation,
-    is_torch,
-    kind_of,
-    namespace,
-    readable,
-)
+from softargmax.core.dispatch import device_of, is_torch, kind_of, namespace, readable
 from softargmax.core.exact import working_dtype
-from softargmax.core.memory import fits, is_strict, output
+from softargmax.core.memory import is_strict
 from softargmax.core.scale import UNIT, Scale, scale_of_array, scale_of_number
 
 if TYPE_CHECKING:
@@ -33,55 +26,37 @@ if TYPE_CHECKING:
 _quick: dict[type, set[Any]] = {np.ndarray: {np.dtype(name) for name in ("float16", "float32", "float64")}}
 
 
-class Rowwise(NamedTuple):
-    """Who runs an operation along rows, and what every such operation takes, checked."""
+def plain_axes(z: Any, axis: Any) -> tuple[int, ...] | None:
+    """The axes of the common call, an array of floats as it is and one good axis: there is nothing to check in it.
 
-    run: Any
+    Public functions ask this once, where no other option is given.
+    """
+    known = _quick.get(type(z))
+    if known is not None and type(axis) is int and z.dtype in known and -z.ndim <= axis < z.ndim:
+        return (axis % z.ndim,) if type(z) is np.ndarray or strided(z) else None
+    return None
+
+
+class Rows(NamedTuple):
+    """Scores, the axes along which a row runs, and beta: what every operation along rows takes, checked."""
+
     z: Any
     axes: tuple[int, ...]
-    scale: Scale
+    beta: Scale
 
 
-def rowwise(room: str, z: Any, axis: Any = -1, temperature: Any = 1.0, base: Any = None) -> Rowwise:
-    """Check the scores, the axis and the scale; choose the implementation."""
-    if type(temperature) is float and temperature == 1.0 and base is None and (axes := _one_axis_of_floats(z, axis)):
-        return Rowwise(implementation(room, z), z, axes, UNIT)
+def rows(z: Any, axis: Any, temperature: Any = 1.0, base: Any = None) -> Rows:
+    """Check the scores, the axis and the temperature."""
+    if type(temperature) is float and temperature == 1.0 and base is None and (axes := plain_axes(z, axis)):
+        return Rows(z, axes, UNIT)
     z = scores(z)
     axes = axes_of(axis, z.ndim)
-    return Rowwise(implementation(room, z), z, axes, scale_of(temperature, base, z, axes))
+    return Rows(z, axes, scale_of(temperature, base, z, axes))
 
 
-def elementwise(
-    room: str, z: Any, axis: Any, temperature: Any, base: Any, where: Any, dtype: Any, out: Any
-) -> tuple[Any, tuple[Any, ...]]:
-    """Check the arguments of softmax and its like: the implementation, and its primitives' arguments."""
-    if (
-        where is dtype is base is None
-        and type(temperature) is float
-        and temperature == 1.0
-        and (axes := _one_axis_of_floats(z, axis))
-        and (out is None or fits(out, z))
-    ):
-        return implementation(room, z), (z, axes, UNIT, None, z.dtype, out)
-    run, z, axes, scale = rowwise(room, z, axis, temperature, base)
-    if where is not None:
-        where = mask(where, z)
-    dtype = z.dtype if dtype is None else float_dtype(dtype, z)
-    if out is not None:
-        output(out, z, dtype, where, scale)
-    return run, (z, axes, scale, where, dtype, out)
-
-
-def _one_axis_of_floats(z: Any, axis: Any) -> tuple[int, ...] | None:
-    """The axis of the common call, an array of floats as it is and one good axis."""
-    known = _quick.get(type(z))
-    if known is not None and type(axis) is int and z.dtype in known:
-        ndim = z.ndim
-        if known is not _quick[np.ndarray] and not strided(z):
-            return None
-        if -ndim <= axis < ndim:
-            return (axis % ndim,)
-    return None
+def optional_mask(where: Any, z: Any) -> Any:
+    """`where` checked, or None."""
+    return None if where is None else mask(where, z)
 
 
 def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:

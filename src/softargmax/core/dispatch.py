@@ -35,6 +35,8 @@ MODULES = {
 PREFERENCE = ("native", "reference")
 
 _asked: ContextVar[str | None] = ContextVar("softargmax implementation", default=None)
+asked = _asked.get
+"""The name that a `using` block asks for, if any."""
 _from_environment = os.environ.get("SOFTARGMAX_IMPLEMENTATION") or None
 _kinds: dict[type, str] = {np.ndarray: "numpy"}
 _modules: dict[tuple[str | None, str, str], Any] = {}
@@ -83,6 +85,13 @@ def implementation(room: str, z: Any) -> Any:
     return _modules.get((asked, room, kind)) or _choose(asked, room, kind)
 
 
+def check_serves(name: str, kind: str) -> None:
+    """Check that an implementation that was asked for by name serves a kind of arrays."""
+    if (kind, name) not in MODULES:
+        able = " or ".join(repr(known) for known in PREFERENCE if (kind, known) in MODULES)
+        raise RuntimeError(f"implementation {name!r} was asked for: it does not serve {kind} arrays, {able} does")
+
+
 def asked_for() -> str | None:
     """The name that an implementation was asked for by, if any."""
     asked = _asked.get()
@@ -106,7 +115,7 @@ def _best(room: str, kind: str) -> Any:
             continue
         except ImportError as missing:
             left_out = missing.name == f"softargmax.{room}.{MODULES[kind, name]}"
-            if not left_out and importlib.util.find_spec("softargmax._native") is not None:
+            if not left_out and importlib.util.find_spec("softargmax.core._native") is not None:
                 raise  # it is built: what keeps it from loading has to be heard of
     raise RuntimeError(f"no implementation of softargmax.{room} serves {kind} arrays")
 
@@ -187,6 +196,11 @@ def readable(array: Any) -> bool:
     transformed = getattr(core, "_are_functorch_transforms_active", lambda: True)
     faking = getattr(core, "_len_torch_dispatch_stack", lambda: 1)
     return not transformed() and not faking()
+
+
+def recorded(array: Any) -> bool:
+    """Whether torch may be asked for derivatives of what is computed with this array now."""
+    return is_torch(array) and sys.modules["torch"].is_grad_enabled()
 
 
 def device_of(z: Any) -> Any:

@@ -4,22 +4,22 @@
 #include "core/native/matmul.hpp"
 #include "core/native/threads.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::core {
 
 // n rounds of kMultiplyAdds fused multiply-adds of 16 floats, each on an accumulator of its own: as many as hide the
 // latency and stay in registers. The sum is returned so that the work has to be done.
-double multiply_adds(std::int64_t n) {
+void multiply_adds(MultiplyAddsArgs& args) {
     using V = Pack<float>;
     constexpr int kInRegisters = kRegisterBytes == 64 ? 16 : 4;
     const V a = V::all(0.999F), b = V::all(0.001F);
     V x[kInRegisters];
     for (int i = 0; i < kInRegisters; ++i) x[i] = V::all(static_cast<float>(i));
-    for (std::int64_t round = 0; round < n; ++round)
+    for (std::int64_t round = 0; round < args.rounds; ++round)
         for (int again = 0; again < kMultiplyAdds; again += kInRegisters)
             for (V& each : x) each = fma(each, a, b);
     V sum = V::all(0);
     for (const V& each : x) sum = sum + each;
-    return static_cast<double>(max_of(sum));
+    args.sum = static_cast<double>(max_of(sum));
 }
 
 namespace {
@@ -40,35 +40,37 @@ template <class T, int Width> Panels<T, Width> packed(const Factor2D& x, std::in
 
 // Depth by depth, as its sums are; the columns of B in blocks that all threads share, the panels of A dealt out, and
 // where these are fewer than threads, the block in pieces too.
-template <class T> void product(const ProductJob& job) {
+template <class T> void product_as(const ProductArgs& args) {
     constexpr int width = kPanelCols<T>;
     T* const b = scratch(kOther).get<T>(kBlockCols * kDepth);
-    T* const out = reinterpret_cast<T*>(job.out);
-    const Factor2D columns{job.b.data, job.b.type, job.b.col, job.b.row};
-    const std::int64_t panels = (job.rows + kPanelRows - 1) / kPanelRows, pieces = (job.threads + panels - 1) / panels;
-    for (std::int64_t d = 0; d == 0 || d < job.depth; d += kDepth)
-        for (std::int64_t j = 0; j < job.cols; j += kBlockCols) {
-            const std::int64_t depth = std::min(kDepth, job.depth - d), n = std::min(kBlockCols, job.cols - j);
-            parallel_for(job.threads, (n + width - 1) / width, [&](std::int64_t begin, std::int64_t end) {
+    T* const out = reinterpret_cast<T*>(args.out);
+    const Factor2D columns{args.b.data, args.b.type, args.b.col, args.b.row};
+    const std::int64_t panels = (args.rows + kPanelRows - 1) / kPanelRows,
+                       pieces = (args.threads + panels - 1) / panels;
+    for (std::int64_t d = 0; d == 0 || d < args.depth; d += kDepth)
+        for (std::int64_t j = 0; j < args.cols; j += kBlockCols) {
+            const std::int64_t depth = std::min(kDepth, args.depth - d), n = std::min(kBlockCols, args.cols - j);
+            parallel_for(args.threads, (n + width - 1) / width, [&](std::int64_t begin, std::int64_t end) {
                 const std::int64_t from = begin * width, count = std::min(n, end * width) - from;
                 packed<T, width>(columns, j + from, count, d, depth, b + from * depth);
             });
             const std::int64_t few = n * depth <= kNearCols * kDepth ? 1 : kFewPanels,
                                piece = ((n + pieces - 1) / pieces + width - 1) / width * width;
-            parallel_for(job.threads, panels * pieces, [&](std::int64_t begin, std::int64_t end) {
+            parallel_for(args.threads, panels * pieces, [&](std::int64_t begin, std::int64_t end) {
                 T* const a = scratch(kScores).get<T>(kFewPanels * kPanelRows * kDepth);
                 for (std::int64_t unit = begin, count; unit < end; unit += count) {
                     const std::int64_t p = unit % panels, i = p * kPanelRows, from = unit / panels * piece;
                     count = std::min({end - unit, panels - p, few});
                     if (from >= n) return;
-                    T* const c = out + i * job.pitch + j + from;
-                    Addend<T> addend{c, job.pitch};
-                    if (d == 0 && !job.adds)
-                        addend = job.bias ? Addend<T>{reinterpret_cast<const T*>(job.bias) + j + from, 0} : Addend<T>{};
+                    T* const c = out + i * args.pitch + j + from;
+                    Addend<T> addend{c, args.pitch};
+                    if (d == 0 && !args.adds)
+                        addend =
+                            args.bias ? Addend<T>{reinterpret_cast<const T*>(args.bias) + j + from, 0} : Addend<T>{};
                     const auto rows =
-                        packed<T, kPanelRows>(job.a, i, std::min(count * kPanelRows, job.rows - i), d, depth, a);
-                    multiply(rows, PanelsB<T>{b, n, depth}.part(from, std::min(piece, n - from)), c, job.pitch, addend,
-                             job.sparse);
+                        packed<T, kPanelRows>(args.a, i, std::min(count * kPanelRows, args.rows - i), d, depth, a);
+                    multiply(rows, PanelsB<T>{b, n, depth}.part(from, std::min(piece, n - from)), c, args.pitch, addend,
+                             args.sparse);
                 }
             });
         }
@@ -76,10 +78,10 @@ template <class T> void product(const ProductJob& job) {
 
 }  // namespace
 
-void run_product(const ProductJob& job) {
+void product(const ProductArgs& args) {
     const FloatEnvironment environment;
-    if (job.a.type == Type::f64 || job.b.type == Type::f64) product<double>(job);
-    else product<float>(job);
+    if (args.a.type == Type::f64 || args.b.type == Type::f64) product_as<double>(args);
+    else product_as<float>(args);
 }
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::core

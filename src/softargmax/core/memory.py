@@ -26,6 +26,8 @@ def output(out: Any, z: Any, dtype: Any, where: Any = None, scale: Any = ()) -> 
         raise TypeError(f"out: {type(out).__name__}; beside z it may be {type(z).__name__}")
     if is_torch(z):
         _check_tensor(out, z, where, *scale)
+        if any(is_torch(part) and part.requires_grad for part in scale):
+            raise TypeError("out: temperature requires grad; with out= it may not: what is written has no derivative")
     if tuple(out.shape) != tuple(z.shape):
         raise ValueError(f"out: shape {tuple(out.shape)}; it may be z's, {tuple(z.shape)}")
     if out.dtype != dtype:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from softargmax.core.scale import Scale
 
 try:
-    from softargmax import _native
+    from softargmax.core import _native
 except ImportError as missing:
     if "libgomp" not in str(missing):
         raise
@@ -28,7 +28,7 @@ except ImportError as missing:
 BLOCK: int = _native.BLOCK
 """Scores to a block: rows are cut at multiples of it, whatever the threads and pieces."""
 
-TYPES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3, "bool": 4}
+TYPES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3, "bool": 4, "int64": 5}
 """The codes of `View`'s second place."""
 
 View = tuple[int, int, tuple[int, ...], tuple[int, ...]]
@@ -130,19 +130,19 @@ def fold(z: Any, axes: tuple[int, ...], scale: Any, where: Any = None, state: St
     """
     rows = tuple(size for axis, size in enumerate(z.shape) if axis not in axes)
     m, r, low = (np.full(rows, -np.inf), np.full(rows, -1.0), np.zeros(rows)) if state is None else map(np.copy, state)
-    _native.fold(view(z), m, r, low, axes, scale.hi, scale.lo, where)
+    _native.fold(view(z), where, scale, axes, m, r, low)
     return m, r, low
 
 
 def apply(op: str, z: Any, axes: tuple[int, ...], scale: Any, where: Any, state: State, out: Any) -> Any:
     """Write "softmax" or "log_softmax" of a piece into `out`, from the final state of its whole rows."""
     kernel = {"softmax": _native.apply_softmax, "log_softmax": _native.apply_log_softmax}[op]
-    kernel(view(z), *state, view(out), axes, scale.hi, scale.lo, where)
+    kernel(view(z), where, scale, axes, *state, view(out))
     return out
 
 
 def finish(state: State, scale: Any, dtype: Any) -> np.ndarray[Any, Any]:
     """lse / beta of rows, from their final state."""
     out = np.empty(state[0].shape, dtype)
-    _native.finish(*state, view(out), scale.hi, scale.lo)
+    _native.finish(*state, scale, view(out))
     return out

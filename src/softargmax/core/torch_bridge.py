@@ -15,8 +15,7 @@ can be differentiated again, in either mode, as often as one likes.
 from __future__ import annotations
 
 import threading
-import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -229,27 +228,3 @@ def batch_rows(
             moved.append(argument)
     result = function(*moved)
     return result, (0,) * len(result) if isinstance(result, tuple) else 0
-
-
-def compile_whole(functions: Iterable[Any]) -> None:
-    """Have `torch.compile` take these public functions into its graph as they are.
-
-    Tracing starts at their operators then: the checks of arguments, the choice of an implementation and the exact
-    temperature have nothing to compile in them, and are no Python that it could follow.
-    """
-    for function in functions:
-        if isinstance(function, types.FunctionType):
-            _compile_whole(function)
-
-
-def _compile_whole(function: Kernel) -> None:
-    def whole(*args: Any, **options: Any) -> Any:
-        return function(*args, **options)
-
-    # Two steps, since torch.compile(function) itself would look inside a function that is merely allowed in graphs.
-    torch.compiler.allow_in_graph(whole)  # type: ignore[no-untyped-call]
-
-    def traced(*args: Any, **options: Any) -> Any:
-        return whole(*args, **options)
-
-    torch.compiler.substitute_in_graph(function, skip_signature_check=True)(traced)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from softargmax import _native
+from softargmax.core import _native
 from softargmax.core.native import TYPES, View
 
 if TYPE_CHECKING:
@@ -34,10 +35,21 @@ def fresh_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
         if size >= _LARGE:
             _native.want_huge_pages(result.data_ptr(), size)
         return result
-    strides = torch.empty_like(tensor, dtype=dtype, device="meta").stride()
+    return _pooled(size, torch.empty_like(tensor, dtype=dtype, device="meta"))
+
+
+def fresh_empty(beside: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Contiguous memory for a result; from the pool if it is large."""
+    size = math.prod(shape) * dtype.itemsize
+    if size < _native.POOLED or type(beside) not in _ORDINARY:
+        return beside.new_empty(shape, dtype=dtype)
+    return _pooled(size, torch.empty(shape, dtype=dtype, device="meta"))
+
+
+def _pooled(size: int, like: Tensor) -> Tensor:
     memory = torch.frombuffer(_native.memory(size), dtype=torch.uint8)
     # Not a view of that: a result that was one could not be changed in place where it was made under no_grad.
-    return torch.empty(0, dtype=dtype, device="cpu").set_(memory.untyped_storage(), 0, tensor.shape, strides)
+    return torch.empty(0, dtype=like.dtype, device="cpu").set_(memory.untyped_storage(), 0, like.shape, like.stride())
 
 
 def shared(x: Any) -> Any:

@@ -3,10 +3,11 @@
 #include <nanobind/stl/vector.h>
 
 #include "core/native/arguments.hpp"
+#include "loss/args.hpp"
 
 using namespace nb::literals;
 
-namespace softargmax {
+namespace softargmax::loss {
 namespace {
 
 // Losses of rows, their states, and where `out` is given the gradients. `target`: classes in the order of the rows,
@@ -24,8 +25,8 @@ std::int64_t cross_entropy(
     must_be("weight", weight, kReal);
     must_be("where", where, {Type::boolean});
     must_be("out", out, kReal);
-    CallOf<LossJob> call(Op::logsumexp);
-    LossJob& job = call.job;
+    CallOf<Args> call;
+    Args& job = call.job;
     Plan plan(z, axes);
     plan.add("z", job.z, z, true);
     plan.add("other", job.other, other, static_cast<bool>(other));
@@ -55,13 +56,13 @@ std::int64_t cross_entropy(
     job.softcap = softcap;
     job.least = least;
     job.folds = !given;
-    call.run(chosen_isa().run_loss);
+    call.run(run);
     return counted;
 }
 
 }  // namespace
 
-void bind_loss(nb::module_& module) {
+void bind(nb::module_& module) {
     module.def(
         "cross_entropy", &cross_entropy, "z"_a, "target"_a.none(), "states"_a, "axes"_a, nb::kw_only(),
         "given"_a = false, "other"_a = nb::none(), "weight"_a = nb::none(), "where"_a = nb::none(), "hi"_a = 1.0,
@@ -70,4 +71,4 @@ void bind_loss(nb::module_& module) {
         "the loss of every row and its state; the gradient, times seed, into out; how many rows are not ignored");
 }
 
-}  // namespace softargmax
+}  // namespace softargmax::loss

@@ -8,77 +8,108 @@
 #include "core/native/softcap.hpp"
 #include "loss/rows.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::loss {
 namespace {
 
-template <class T, int Size> struct Rows {
-    Group<T, Size>& group;
-    const LossJob& job;
-    const bool plain, looks;  // whether the state and the target's class are all that is needed; whether sums are, too
-    Row row[Size];
+bool is_plain(const Args& args) { return args.target && args.label_smoothing == 0 && args.softcap == 0; }
+
+double weight_of(const Args& args, std::int64_t y) {
+    double value = 0;
+    with_type(args.weight.type, args.weight.data,
+              [&](auto* base) { value = convert<double>(base[offset_of(y, args.cols, args.weight.col)]); });
+    return value;
+}
+
+// A group of rows with all that a loss reads of them.
+template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
+    using Base = GroupOf<Args, T, Size>;
+    using Base::args, Base::begin, Base::end, Base::first, Base::pitch, Base::scale, Base::scores;
+    const bool plain = is_plain(args);
     // Of the block: weights, target, scores before the soft-cap.
     const double *w = nullptr, *t = nullptr, *raw = nullptr;
 
-    Rows(Group<T, Size>& g, const LossJob& j)
-        : group(g), job(j), plain(is_plain(j)), looks(!j.target || j.label_smoothing > 0) {
-        for (int i = 0; i < group.count; ++i) {
-            if (!job.target) continue;
-            row[i].y = job.target[group.first + i];
-            row[i].ignored = row[i].y == job.ignore_index;
-            if (row[i].ignored) row[i].y = 0;
-            else if (job.weight) row[i].w_y = weight_of(row[i].y);
-        }
-    }
-    static bool is_plain(const LossJob& j) { return j.target && j.label_smoothing == 0 && j.softcap == 0; }
-    double weight_of(std::int64_t y) const {
-        double value = 0;
-        with_type(job.weight.type, job.weight.data,
-                  [&](auto* base) { value = convert<double>(base[offset_of(y, job.cols, job.weight.col)]); });
-        return value;
-    }
-    std::int64_t size(std::int64_t block) const { return group.end(block) - group.begin(block); }
-    const T* scores(int g) const { return group.scores + g * group.pitch; }
-    bool holds(int g, std::int64_t block) const {
-        return row[g].y >= group.begin(block) && row[g].y < group.end(block);
-    }
+    using Base::Base;
+    std::int64_t size(std::int64_t block) const { return end(block) - begin(block); }
+    const T* row(int g) const { return scores + g * pitch; }
+    bool holds(std::int64_t y, std::int64_t block) const { return y >= begin(block) && y < end(block); }
 
     void load(std::int64_t block) {
-        group.load(block);
+        Base::load(block);
         if (plain) return;
         if constexpr (sizeof(T) == 8) {
-            const std::int64_t b = group.begin(block), e = group.end(block);
-            w = group.load_if_there(job.weight, b, e, kWeights);
-            t = group.other;
-            if (job.softcap == 0) return;
-            T* bent = group.own(group.scores, e - b, kScores);
-            T* kept = scratch(kMask).template get<T>(Size * group.pitch);
-            std::copy_n(bent, Size * group.pitch, kept);
+            const std::int64_t b = begin(block), e = end(block);
+            w = this->load_if_there(args.weight, b, e, kWeights);
+            t = this->other;
+            if (args.softcap == 0) return;
+            T* bent = this->own(scores, e - b, kScores);
+            T* kept = scratch(kMask).template get<T>(Size * pitch);
+            std::copy_n(bent, Size * pitch, kept);
             raw = kept;
-            const Softcap<double> cap(job.softcap);
-            for (int g = 0; g < group.count; ++g) {
-                double* row_bent = bent + g * group.pitch;
+            const Softcap<double> cap(args.softcap);
+            for (int g = 0; g < this->count; ++g) {
+                double* row_bent = bent + g * pitch;
                 cap.bend(row_bent, e - b);
-                for (std::int64_t i = 0; i < e - b && group.scale[g].flat; ++i)  // beta = 0: infinities are bent, too
+                for (std::int64_t i = 0; i < e - b && scale[g].flat; ++i)  // beta = 0: infinities are bent, too
                     row_bent[i] = row_bent[i] - row_bent[i] == 0 ? 0 : row_bent[i];
             }
         }
     }
 
+    // What is known of a row before its scores are read.
+    Row start(int g) const {
+        Row to;
+        if (!args.folds) {
+            const double* given = args.states + 3 * (first + g);
+            to.state = {given[0], given[1], given[2]};
+        }
+        if (!args.target) return to;
+        to.y = args.target[first + g];
+        to.ignored = to.y == args.ignore_index;
+        if (to.ignored) to.y = 0;
+        else if (args.weight) to.w_y = weight_of(args, to.y);
+        return to;
+    }
+    // The state of a row, and where its block holds it the score of the row's class.
+    struct Piece {
+        State state;
+        bool holds = false;
+        double at_y = 0;
+    };
+    Piece fold(std::int64_t block, int g, std::int64_t y) const {
+        Piece piece{this->fold_row(g, block)};
+        piece.holds = holds(y, block);
+        if (piece.holds) piece.at_y = static_cast<double>(row(g)[y - begin(block)]);
+        return piece;
+    }
+    void finish(int g, Row& to) const {
+        State& s = to.state;
+        if (scale[g].undefined) s.r = kNaN;
+        to.inside = to.at_y > -kInf;
+        if (!args.folds) return;
+        double* kept = args.states + 3 * (first + g);
+        kept[0] = s.m;
+        kept[1] = s.r;
+        kept[2] = s.low;
+    }
+    void put(int g, const Row& of) const {
+        if (args.loss) args.loss[first + g] = loss_of(of, this->beta(g), args);
+        if (args.lse) args.lse[first + g] = finalize(of.state, this->beta(g));
+    }
+
     // The sums of one block whose row's maximum is known.
-    void look(int g, std::int64_t block) {
+    Sums look(std::int64_t block, int g, const State& s) const {
         using V = Pack<double>;
-        const State s = group.state[g];
-        const Scale beta = group.beta(g);
+        const Scale beta = this->beta(g);
         // far = kFar beta (m - z): (m - z) may overflow where that does not.
         const double part = beta.hi < 1 || std::fabs(s.m) > 1e290 ? kFar : 1;
         const V top = V::all(s.m), m = V::all(part * s.m), minus_part = V::all(-part);
         const V rest_of_beta = V::all(beta.hi * (kFar / part));
         const V zero = V::all(0), one = V::all(1), out = V::all(-kInf);
-        const std::int64_t n = size(block), from = g * group.pitch;
+        const std::int64_t n = size(block), from = g * pitch;
         Count<double> count;
         Sum<double> w_sum, w_far, t_sum, t_far, beyond;
         for (std::int64_t i = 0; i < n; i += V::kLanes) {
-            const V z = V::load_part(group.scores + from + i, n - i, -kInf);
+            const V z = V::load_part(scores + from + i, n - i, -kInf);
             const V weight = w ? V::load_part(w + from + i, n - i, 0) : one;
             const auto in = above(z, out);
             const V far = keep(unless(in, equal(z, top)), fma(z, minus_part, m) * rest_of_beta);  // ties: 0, at inf too
@@ -91,92 +122,52 @@ template <class T, int Size> struct Rows {
             t_far.add({keep(above(here, zero), here * far)});
             beyond.add({both - here});
         }
-        Row& to = row[g];
         const Twofold rest = std::isinf(beta.hi) ? Twofold{1, 0} : Twofold{1, beta.lo / beta.hi};
-        to.n += static_cast<double>(count.total());
-        to.w = plus(to.w, w ? w_sum.total() : Twofold{static_cast<double>(count.total()), 0});
-        to.w_far = plus(to.w_far, times(w_far.total(), rest));
-        to.t = plus(to.t, t_sum.total());
-        to.t_far = plus(to.t_far, times(t_far.total(), rest));
-        to.beyond = plus(to.beyond, beyond.total());
+        const double n_in = static_cast<double>(count.total());
+        return {n_in,          w ? w_sum.total() : Twofold{n_in, 0}, times(w_far.total(), rest),
+                t_sum.total(), times(t_far.total(), rest),           beyond.total()};
     }
 
-    // The states, from the scores or as given, and what the formulas need besides.
-    void fold_rows() {
-        for (int g = 0; g < group.count; ++g) {
-            const double* given = job.states + 3 * (group.first + g);
-            group.state[g] = job.folds ? State{} : State{given[0], given[1], given[2]};
-        }
-        for (std::int64_t b = 0; b < group.blocks() && job.folds; ++b) {
-            load(b);
-            for (int g = 0; g < group.count; ++g) {
-                group.state[g] = merge(group.state[g], group.fold_row(g, b), group.beta(g));
-                if (holds(g, b)) row[g].at_y = static_cast<double>(scores(g)[row[g].y - group.begin(b)]);
-            }
-        }
-        for (int g = 0; g < group.count; ++g) {
-            State& s = group.state[g];
-            if (group.scale[g].undefined) s.r = kNaN;
-            row[g].inside = row[g].at_y > -kInf;
-            if (!job.folds) continue;
-            double* kept = job.states + 3 * (group.first + g);
-            kept[0] = s.m;
-            kept[1] = s.r;
-            kept[2] = s.low;
-        }
-        for (std::int64_t b = 0; b < group.blocks() && looks; ++b) {
-            if (group.blocks() > 1 || !job.folds) load(b);
-            if constexpr (sizeof(T) == 8)
-                for (int g = 0; g < group.count; ++g) look(g, b);
-        }
-    }
-
-    void put_losses() const {
-        for (int g = 0; g < group.count; ++g) {
-            const std::int64_t at = group.first + g;
-            if (job.loss) job.loss[at] = loss_of(row[g], group.state[g], group.beta(g), job);
-            if (job.lse) job.lse[at] = finalize(group.state[g], group.beta(g));
-        }
-    }
-
-    void gradient(std::int64_t block) {
-        for (int g = 0; g < group.count; ++g) {
-            const double seed = job.seed[(group.first + g) * job.seed_stride];
-            const Slope slope(row[g], group.state[g], group.beta(g), times(beta_to_scores(g), seed), job);
-            const T* z = scores(g);
-            const std::int64_t n = size(block), y = row[g].y - group.begin(block);
-            const bool here = holds(g, block) && slope.gain.hi == slope.gain.hi;  // a row of NaN is one as it is
-            const auto to = group.target(g, block, z);
+    void gradient(std::int64_t block, const Row* rows) {
+        for (int g = 0; g < this->count; ++g) {
+            const Row& of = rows[g];
+            const double seed = args.seed[(first + g) * args.seed_stride];
+            const Slope slope(of, this->beta(g), times(beta_to_scores(g), seed), args);
+            const T* z = row(g);
+            const std::int64_t n = size(block), y = of.y - begin(block);
+            const bool here = holds(of.y, block) && slope.gain.hi == slope.gain.hi;  // a row of NaN is one as it is
+            const auto to = this->target(g, block, z);
             if (slope.flat()) {
                 std::fill_n(to.out, n, T{0});
             } else if (plain) {
                 const double at_y = here ? static_cast<double>(z[y]) : -kInf;  // results may go to where the scores are
-                probabilities(g, z, n, here ? y : -1, slope.gain, to);
+                probabilities(g, n, here ? y : -1, of.state, slope.gain, to);
                 if (at_y > -kInf)
-                    to.out[y] = static_cast<T>(rounded(slope.at(at_y == group.state[g].m, to.out[y], row[g].w_y, 1)));
+                    to.out[y] = static_cast<T>(rounded(slope.at(at_y == of.state.m, to.out[y], of.w_y, 1)));
             } else if constexpr (sizeof(T) == 8) {
                 double* p = scratch(kTerms).get<double>(kBlock);
-                apply<Log::no>(z, n, group.state[g], group.beta(g), {p, to.next, false}, slope.gain, job.least);
-                less_masses(g, n, here ? y : -1, slope, p, to);
+                apply<Log::no>(z, n, of.state, this->beta(g), {p, to.next, false}, slope.gain, args.least);
+                less_masses(g, n, here ? y : -1, of.state, slope, p, to);
             }
         }
-        group.flush(block);
+        this->flush(block);
     }
     // d x / d z: beta with the sign it was asked with.
     Twofold beta_to_scores(int g) const {
-        const RowScale& s = group.scale[g];
-        const Scale beta = group.beta(g);
+        const RowScale& s = scale[g];
+        const Scale beta = this->beta(g);
         return times(Twofold{beta.hi, beta.lo}, s.flat ? 0.0 : s.negate ? -1.0 : 1.0);
     }
     // gain p. The line of y is not written past the caches, as it is read again: that takes 0.95 ms of 4096 x 1024, so
     // 0.4.
-    void probabilities(int g, const T* z, std::int64_t n, std::int64_t y, Twofold gain, const Target<T>& to) const {
+    void probabilities(int g, std::int64_t n, std::int64_t y, const State& s, Twofold gain, const Target<T>& to) const {
+        const T* z = row(g);
         const std::int64_t line = 64 / sizeof(T);
         const bool cut = to.streaming && y >= 0;
         const std::int64_t near = cut ? y / line * line : n, far = std::min(n, near + line);
         const auto put = [&](std::int64_t from, std::int64_t end, bool streaming) {
             const Target<T> part{to.out + from, to.next.from(from), streaming};
-            apply<Log::no>(z + from, end - from, group.state[g], group.beta(g), part, gain, job.least);
+            apply<Log::no>(z + from, end - from, s, this->beta(g), part, gain, args.least);
         };
         put(0, near, to.streaming);
         if (near == n) return;
@@ -185,14 +176,13 @@ template <class T, int Size> struct Rows {
     }
     // From gain p to the gradient of a block: less the target's masses, times the soft-cap's slope, 0 outside the
     // support.
-    void less_masses(int g, std::int64_t n, std::int64_t y, const Slope& slope, const double* p,
+    void less_masses(int g, std::int64_t n, std::int64_t y, const State& s, const Slope& slope, const double* p,
                      const Target<double>& to) const {
         using V = Pack<double>;
-        const std::int64_t from = g * group.pitch;
-        const State& s = group.state[g];
+        const std::int64_t from = g * pitch;
         const V zero = V::all(0), one = V::all(1), m = V::all(s.m), out = V::all(-kInf);
-        const Softcap<double> cap(job.softcap > 0 ? job.softcap : 1);
-        map(scores(g), p, n, Target<double>{to.out, p, to.streaming},
+        const Softcap<double> cap(args.softcap > 0 ? args.softcap : 1);
+        map(row(g), p, n, Target<double>{to.out, p, to.streaming},
             [&, i = std::int64_t{0}](V z, V p_k) mutable SOFTARGMAX_LAMBDA {
             const V w_k = w ? V::load_part(w + from + i, n - i, 0) : one;
             const V t_k = t ? V::load_part(t + from + i, n - i, 0) : zero;
@@ -220,29 +210,40 @@ template <class T, int Size> struct Rows {
             return keep(above(z, out), d.hi + d.lo);
         });
     }
-
-    void run() {
-        fold_rows();
-        put_losses();
-        for (std::int64_t b = 0; b < group.blocks() && job.out; ++b) {
-            if (group.blocks() > 1 || !(looks || job.folds)) load(b);
-            gradient(b);
-        }
-    }
 };
 
-template <class T> void run_as(const LossJob& job) {
-    if (rows_are_adjacent(job, job.z))
-        each_group<T, kGroup>(Frame<T>(job, kGroup), [&](Group<T, kGroup>& g) { Rows<T, kGroup>(g, job).run(); });
-    else each_group<T, 1>(Frame<T>(job, 1), [&](Group<T, 1>& g) { Rows<T, 1>(g, job).run(); });
+template <class T, int Size> void run_groups(const Args& args) {
+    const FrameOf<Args, T> frame(args, Size);
+    fold_rows<Row, Group<T, Size>>(frame, few_long_rows(frame), [&](auto& rows) {
+        rows.each([](const auto& group, int g, Row& row) { row = group.start(g); });
+        if (args.folds)
+            rows.fold([](const auto& group, std::int64_t block, int g, const Row& row) {
+                return group.fold(block, g, row.y);
+            }, [](const auto& group, int g, Row& row, const auto& piece) {
+                row.state = merge(row.state, piece.state, group.beta(g)).state;
+                if (piece.holds) row.at_y = piece.at_y;
+            });
+        rows.each([](const auto& group, int g, Row& row) { group.finish(g, row); });
+        if constexpr (sizeof(T) == 8)
+            if (!args.target || args.label_smoothing > 0)
+                rows.fold([](const auto& group, std::int64_t block, int g, const Row& row) {
+                    return group.look(block, g, row.state);
+                }, [](const auto&, int, Row& row, const Sums& piece) { row.add(piece); });
+        rows.each([](const auto& group, int g, const Row& row) { group.put(g, row); });
+        if (args.out) rows.apply([](auto& group, std::int64_t block, const Row* all) { group.gradient(block, all); });
+    });
+}
+template <class T> void run_as(const Args& args) {
+    if (rows_are_adjacent(args, args.z)) run_groups<T, kGroup>(args);
+    else run_groups<T, 1>(args);
 }
 
 }  // namespace
 
-void run_loss(const LossJob& job) {
+void run(const Args& args) {
     const FloatEnvironment environment;
-    if (Rows<double, 1>::is_plain(job) && job.z.type != Type::f64) run_as<float>(job);
-    else run_as<double>(job);
+    if (is_plain(args) && args.z.type != Type::f64) run_as<float>(args);
+    else run_as<double>(args);
 }
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::loss

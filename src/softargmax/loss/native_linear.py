@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax import _native
+from softargmax.core import _native
 from softargmax.core.native import fresh, view, widened
 from softargmax.loss import native_rows, reference_linear
 from softargmax.loss.results import LinearLossAndGradient

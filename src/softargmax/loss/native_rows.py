@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax import _native
-from softargmax.core.dispatch import implementation
+from softargmax.core import _native
+from softargmax.core.axes import squeezed
 from softargmax.core.native import beta_of, fresh, view
 from softargmax.loss import reference
 from softargmax.loss.results import CrossEntropyTerms, LossAndGradient
+from softargmax.normalize import operations
+from softargmax.normalize.operations import Scores
 
 if TYPE_CHECKING:
     from softargmax.loss.options import Beside, Options
@@ -31,7 +33,8 @@ def terms(z: Array, beside: Beside, options: Options) -> CrossEntropyTerms:
         return reference.terms(z, beside, options)._replace(loss=loss(z, beside, options))
     rows, lse = _per_row(z, options), _per_row(z, options)
     _run(z, beside, options, loss=rows, lse=lse)
-    entropy = implementation("normalize", z).entropy(z, (options.axis,), beside.scale, beside.where, rows.dtype)
+    axes = (options.axis,)
+    entropy = squeezed(operations.entropy.first(Scores(z, beside.where, beside.scale, axes, rows.dtype)), axes)
     found = rows, lse, entropy, options.z_loss * lse * lse if options.z_loss else np.zeros_like(lse)
     if options.soft:
         return CrossEntropyTerms(*found)

@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from softargmax.core.chunks import by_rows
-from softargmax.core.dispatch import device_of, implementation, namespace
+from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.exact import row_sum, total, two_sum, working_dtype
 from softargmax.loss.options import Beside
 from softargmax.loss.results import CrossEntropyTerms, LossAndGradient
+from softargmax.normalize import operations
+from softargmax.normalize.operations import Scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,16 +75,16 @@ def look(z: Any, beside: Beside, options: Options) -> Look:
     if beside.weight is not None:
         mass = xp.astype(beside.weight, p.dtype) * mass
     log_p = xp.where(possible, log_p, 0.0)
-    return Look(p, log_p, xp.expand_dims(lse, axis=axis), inside, possible, mass, skipped, wrong)
+    return Look(p, log_p, lse, inside, possible, mass, skipped, wrong)
 
 
 def normalized(z: Any, scale: Scale, where: Any, axis: int, softcap: float | None) -> tuple[Any, Any, Any]:
-    """p, log p and lse of the rows of scores, in working precision."""
+    """p, log p and lse (the classes' axis kept as 1) of the rows of scores, in working precision."""
     xp = namespace(z)
     x = capped(xp.astype(z, working_dtype(z, xp)), scale, softcap)
-    run = implementation("normalize", x)
-    p, lse = run.softmax_with_lse(x, (axis,), scale, where, x.dtype)
-    return p, run.log_softmax(x, (axis,), scale, where, x.dtype, None), lse
+    i = Scores(x, where, scale, (axis,), x.dtype)
+    p, lse = operations.softmax(i)
+    return p, operations.log_softmax.first(i), lse
 
 
 def capped(z: Any, scale: Scale, softcap: float | None) -> Any:

@@ -7,22 +7,36 @@
 #pragma once
 
 #include "core/native/apply.hpp"
+#include "loss/args.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::loss {
 
-// What the formulas need of a row besides its state. `far` is beta (m - z_k); its sums are kept 2^-64 times smaller,
-// since they may be beyond what their n-th part is.
+// Sums that the formulas need where the target has more than one class. `far` is beta (m - z_k); its sums are kept
+// 2^-64 times smaller, since they may be beyond what their n-th part is.
 constexpr double kFar = 0x1p-64;
-struct Row {
+struct Sums {
+    double n = 0;          // scores in the support
+    Twofold w{}, w_far{};  // sum w_k, kFar sum w_k far
+    Twofold t{}, t_far{};  // sum w_k t_k, kFar sum w_k t_k far
+    Twofold beyond{};      // sum w_k t_k outside the support
+    void add(const Sums& piece) {
+        n += piece.n;
+        w = plus(w, piece.w);
+        w_far = plus(w_far, piece.w_far);
+        t = plus(t, piece.t);
+        t_far = plus(t_far, piece.t_far);
+        beyond = plus(beyond, piece.beyond);
+    }
+};
+
+// What the formulas need of a row.
+struct Row : Sums {
+    State state;
     std::int64_t y = -1;  // its class; -1: the target is probabilities
     bool ignored = false;
     bool inside = false;  // whether y is in the support
     double at_y = 0;      // the score of y
     double w_y = 1;
-    double n = 0;             // scores in the support
-    Twofold w{}, w_far{};     // sum w_k, kFar sum w_k far
-    Twofold t{}, t_far{};     // sum w_k t_k, kFar sum w_k t_k far
-    Twofold beyond{};         // sum w_k t_k outside the support
 };
 
 inline bool is_limit(const State& s, Scale beta) { return std::isinf(s.m) || std::isinf(beta.hi); }
@@ -42,11 +56,12 @@ struct Smoothing {
         : own(two_sum(1.0, -e)), each(e > 0 ? times(inverse(Twofold{row.n, 0}), e) : Twofold{}) {}
 };
 
-inline double loss_of(const Row& row, const State& s, Scale beta, const LossJob& job) {
+inline double loss_of(const Row& row, Scale beta, const Args& args) {
+    const State& s = row.state;
     if (row.ignored) return 0;
     if (s.r != s.r) return kNaN;
     const Twofold log{log_l(s), 0};
-    const Smoothing share(row, job.label_smoothing);
+    const Smoothing share(row, args.label_smoothing);
     const bool owns = share.own.hi > 0 && (row.y < 0 || row.w_y > 0);
     if (s.r == -1 || (owns && (row.y >= 0 ? !row.inside : row.beyond.hi > 0))) return kInf;
     Twofold loss{};
@@ -57,9 +72,9 @@ inline double loss_of(const Row& row, const State& s, Scale beta, const LossJob&
         add(times(times(share.each, 1 / kFar), row.w_far));
         add(times(times(share.each, row.w), log));
     }
-    if (job.z_loss > 0) {
+    if (args.z_loss > 0) {
         const Twofold lse = lse_of(s, beta);
-        add(times(times(lse, lse), job.z_loss));
+        add(times(times(lse, lse), args.z_loss));
     }
     return rounded(loss);
 }
@@ -77,11 +92,11 @@ struct Slope {
     Twofold p{}, others_p{};  // of a score at the maximum, and of the others
 
     // `seed`: d / d loss times beta
-    Slope(const Row& row, const State& s, Scale beta, Twofold seed, const LossJob& job)
-        : share(row, job.label_smoothing) {
+    Slope(const Row& row, Scale beta, Twofold seed, const Args& args) : share(row, args.label_smoothing) {
+        const State& s = row.state;
         if (row.ignored || s.r == -1 || (is_limit(s, beta) && s.r == s.r)) return;  // constant there
         own = times(share.own, row.y < 0 ? plus(row.t, row.beyond) : Twofold{row.w_y, 0});
-        if (job.z_loss > 0) lse = times(lse_of(s, beta), 2 * job.z_loss);
+        if (args.z_loss > 0) lse = times(lse_of(s, beta), 2 * args.z_loss);
         w = row.w;
         scale = seed;
         own_mass = times(scale, share.own);
@@ -107,4 +122,4 @@ struct Slope {
     }
 };
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::loss

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softargmax import _native
-from softargmax.core.dispatch import implementation
+from softargmax.core import _native
+from softargmax.core.axes import squeezed
 from softargmax.core.scale import UNIT, Scale
 from softargmax.core.torch_bridge import Operator, all_direct, batch_rows, may_be_differentiated
 from softargmax.core.torch_memory import fresh_like, view
@@ -23,6 +23,8 @@ from softargmax.loss import reference_rows, torch_linear, torch_reference
 from softargmax.loss.options import Beside, Options
 from softargmax.loss.results import CrossEntropyTerms, LossAndGradient
 from softargmax.loss.torch_usual import usual_loss as usual_loss  # noqa: PLC0414 a primitive of this module
+from softargmax.normalize import operations
+from softargmax.normalize.operations import LogSumExp, Scores
 
 divergence = torch_reference.divergence
 linear_divergence = torch_reference.linear_divergence
@@ -48,9 +50,9 @@ def terms(z: Tensor, beside: Beside, options: Options) -> CrossEntropyTerms:
     """Loss, lse, entropy and z-loss of every row."""
     if _differentiated(beside, options) or options.softcap is not None or beside.scale is not UNIT:
         return torch_reference.terms(z, beside, options)._replace(loss=loss(z, beside, options))
-    run, axes, where = implementation("normalize", z), (options.axis,), beside.where
-    lse = run.logsumexp(z, axes, UNIT, None, where, torch.float64, False)
-    entropy = run.entropy(z, axes, UNIT, where, torch.float64)
+    axes, where = (options.axis,), beside.where
+    lse = squeezed(operations.logsumexp.first(LogSumExp(z, None, where, UNIT, axes, torch.float64)), axes)
+    entropy = squeezed(operations.entropy.first(Scores(z, where, UNIT, axes, torch.float64)), axes)
     found = loss(z, beside, options), lse, entropy, options.z_loss * lse * lse if options.z_loss else 0 * entropy
     if options.soft:
         return CrossEntropyTerms(*found)

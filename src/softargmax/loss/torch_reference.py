@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from softargmax import loss as room
 from softargmax.core.chunks import cut
 from softargmax.core.scale import Scale
-from softargmax.core.torch_bridge import compile_whole
+from softargmax.core.torch_compile import compile_whole
 from softargmax.loss import reference_divergence, reference_linear, reference_rows
 from softargmax.loss.results import CrossEntropyTerms, LinearLossAndGradient, LossAndGradient
 from softargmax.loss.torch_rules import Product, closed, opened, parted, product, rows
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from softargmax.loss.layer import Flat
     from softargmax.loss.options import Beside, Divergence, Options
 
-compile_whole(getattr(room, name) for name in room.__all__)
+compile_whole("softargmax.loss")
 
 
 # --- primitives -------------------------------------------------------------------------------------------------------

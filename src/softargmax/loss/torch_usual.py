@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softargmax import _native
+from softargmax.core import _native
 from softargmax.core.torch_bridge import direct
 from softargmax.core.torch_memory import fresh_like, view
 from softargmax.core.torch_rules import by_definition

@@ -1,105 +1,25 @@
 // This room's kernels as Python sees them.
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
+#include "core/native/bind.hpp"
 
-#include "core/native/arguments.hpp"
+#include "normalize/args.hpp"
 
 using namespace nb::literals;
 
-namespace softargmax {
+namespace softargmax::normalize {
 namespace {
 
-// softmax and log_softmax, from scores or from a given state.
-void probabilities(Op op, nb::handle z_, nb::handle out_, const Axes& axes, nb::handle hi, nb::handle lo,
-                   nb::handle where_, nb::handle lse_, nb::handle m_, nb::handle r_, nb::handle low_) {
-    const Held z(z_), out(out_, true), where(where_), lse(lse_, true), m(m_, true), r(r_, true), low(low_, true);
-    must_be("z", z, kReal);
-    must_be("out", out, kReal);
-    must_be("where", where, {Type::boolean});
-    must_be("lse", lse, kReal);
-    must_be("m", m, {Type::f64});
-    must_be("r", r, {Type::f64});
-    must_be("low", low, {Type::f64});
-    Call call(op);
-    Plan plan(z, axes);
-    plan.add("z", call.job.z, z, true);
-    plan.add("out", call.job.out, out, true);
-    plan.add("where", call.job.where, where);
-    plan.add_row("lse", call.job.lse, lse);
-    plan.add_row("m", call.job.m, m);
-    plan.add_row("r", call.job.r, r);
-    plan.add_row("low", call.job.low, low);
-    call.scale(plan, hi, lo);
-    call.run(plan);
-}
+struct Call : CallOf<Args> {
+    explicit Call(Op op) { job.op = op; }
+};
 
-void logsumexp(nb::handle z_, nb::handle out_, const Axes& axes, nb::handle hi, nb::handle lo, nb::handle weights_,
-               nb::handle where_) {
-    const Held z(z_), out(out_, true), weights(weights_), where(where_);
-    must_be("z", z, kReal);
-    must_be("out", out, kReal);
-    must_be("weights", weights, kReal);
-    must_be("where", where, {Type::boolean});
-    Call call(Op::logsumexp);
-    Plan plan(z, axes);
-    plan.add("z", call.job.z, z, true);
-    plan.add_row("out", call.job.out, out);
-    plan.add("weights", call.job.weights, weights);
-    plan.add("where", call.job.where, where);
-    call.scale(plan, hi, lo);
-    call.run(plan);
-}
-
-// A sum under the softmax of z along its rows.
-void sum(Op op, nb::handle z_, nb::handle other_, nb::handle out_, const Axes& axes, nb::handle hi, nb::handle lo,
-         nb::handle where_) {
-    const Held z(z_), other(other_), out(out_, true), where(where_);
-    must_be("z", z, kReal);
-    must_be("other", other, kReal);
-    must_be("out", out, kReal);
-    must_be("where", where, {Type::boolean});
-    if (op == Op::kl_divergence && !other) throw nb::value_error("other: None; it may be the scores of q");
-    Call call(op);
-    Plan plan(z, axes);
-    plan.add("z", call.job.z, z, true);
-    plan.add("other", call.job.other, other);
-    plan.add_row("out", call.job.out, out);
-    plan.add("where", call.job.where, where);
-    call.scale(plan, hi, lo);
-    call.run(plan);
-}
-
-void vjp(Op op, nb::handle p_, nb::handle g_, nb::handle out_, const Axes& axes, nb::handle hi, nb::handle lo,
-         nb::handle lse_) {
-    const Held p(p_), g(g_), out(out_, true), lse(lse_, true);
-    must_be("p", p, kReal);
-    must_be("g", g, kReal);
-    must_be("out", out, kReal);
-    must_be("lse", lse, kReal);
-    Call call(op);
-    Plan plan(p, axes);
-    plan.add("p", call.job.z, p, true);
-    plan.add("g", call.job.other, g);
-    plan.add("out", call.job.out, out, true);
-    plan.add_row("lse", call.job.lse, lse);
-    call.scale(plan, hi, lo);
-    call.run(plan);
-}
-
-void logcumsumexp(nb::handle z_, nb::handle out_, const Axes& axes) {
-    const Held z(z_), out(out_, true);
-    must_be("z", z, kReal);
-    must_be("out", out, kReal);
-    Call call(Op::logcumsumexp);
-    Plan plan(z, axes);
-    plan.add("z", call.job.z, z, true);
-    plan.add("out", call.job.out, out, true);
-    call.run(plan);
+template <class... Field>
+void bind_rows(nb::module_& module, const char* name, Op op, const char* text, Field... fields) {
+    softargmax::bind<Args>(module, name, text, run, [op](Args& args) { args.op = op; }, fields...);
 }
 
 // Ragged rows: segment s holds z[offsets[s]:offsets[s + 1]], for each index of the trailing dimensions.
-void segments(Op op, nb::handle z_, nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> offsets,
-              nb::handle out_, nb::handle hi, nb::handle lo, nb::handle lse_) {
+using Offsets = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+void segments(Op op, nb::handle z_, const Offsets& offsets, nb::handle pair, nb::handle out_, nb::handle lse_) {
     const Held z(z_), out(out_, true), lse(lse_, true);
     must_be("z", z, kReal);
     must_be("out", out, kReal);
@@ -120,7 +40,7 @@ void segments(Op op, nb::handle z_, nb::ndarray<const std::int64_t, nb::ndim<1>,
     View rows = z;
     rows.shape[0] = count;
     Call call(op);
-    Plan plan(rows, {});
+    Plan plan(rows, Dims{});
     const auto along = [&](const char* name, Operand& to, const Held& x) {
         if (x.shape != z.shape) throw nb::value_error((std::string(name) + ": its shape is not that of z").c_str());
         View all = x;
@@ -132,7 +52,7 @@ void segments(Op op, nb::handle z_, nb::ndarray<const std::int64_t, nb::ndim<1>,
     if (op == Op::logsumexp) plan.add("out", call.job.out, out, true);
     else along("out", call.job.out, out);
     plan.add("lse", call.job.lse, lse, static_cast<bool>(lse));
-    call.scale(plan, hi, lo);
+    beta("beta").put(plan, call, beta("beta").read(pair));
     plan.finish(call.job);
     call.job.offsets = at.data();
     call.job.segments = count;
@@ -141,70 +61,84 @@ void segments(Op op, nb::handle z_, nb::ndarray<const std::int64_t, nb::ndim<1>,
     call.job.z.col[0] = z.stride[0];
     call.job.out.col[0] = out.stride[0];
     call.segment_work = z.shape[0] * (count ? call.job.rows.total / count : 0);
-    call.run(chosen_isa().run);
+    call.run(run);
+}
+
+// `out` is the name of the result of z's shape.
+void bind_segments(nb::module_& module, const char* name, Op op, const char* text, const char* out) {
+    module.def(name, [op](nb::handle z, const Offsets& offsets, nb::handle pair, nb::handle p, nb::handle lse) {
+        segments(op, z, offsets, pair, p, lse);
+    }, "z"_a, "offsets"_a, "beta"_a, nb::arg(out), "lse"_a.none(), text);
+    module.attr("ARGUMENTS")[name] = nb::make_tuple("z", "offsets", "beta", out, "lse");
+}
+
+// lse / beta of rows whose states are given: a fold of no scores at all.
+void finish(nb::handle m_, nb::handle r_, nb::handle low_, nb::handle pair, nb::handle lse_) {
+    const Held m(m_, true), r(r_, true), low(low_, true), lse(lse_, true);
+    must_be("m", m, kDouble);
+    must_be("r", r, kDouble);
+    must_be("low", low, kDouble);
+    must_be("lse", lse, kReal);
+    Call call(Op::logsumexp);
+    View rows = m;
+    rows.shape.push_back(0);
+    rows.stride.push_back(0);
+    Plan plan(rows, Dims{static_cast<std::int64_t>(m.shape.size())});
+    plan.add("m", call.job.z, rows, true);
+    plan.add_row("m", call.job.m, m);
+    plan.add_row("r", call.job.r, r);
+    plan.add_row("low", call.job.low, low);
+    plan.add_row("lse", call.job.out, lse);
+    beta("beta").put(plan, call, beta("beta").read(pair));
+    call.run(plan, run);
 }
 
 }  // namespace
 
-void bind_normalize(nb::module_& module) {
-    const auto scores = [&](const char* name, Op op, const char* text) {
-        module.def(name,
-                   [op](nb::handle z, nb::handle out, const Axes& axes, nb::handle hi, nb::handle lo, nb::handle where,
-                        nb::handle lse) {
-            probabilities(op, z, out, axes, hi, lo, where, lse, nb::none(), nb::none(), nb::none());
-        },
-                   "z"_a, "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "where"_a = nb::none(), "lse"_a = nb::none(),
-                   text);
-    };
-    scores("softmax", Op::softmax, "exp(beta z - lse) into out; lse, in nats, where given");
-    scores("log_softmax", Op::log_softmax, "beta z - lse into out; lse, in nats, where given");
+void bind(nb::module_& module) {
+    const auto z = scores("z", &Args::z);
+    const auto where = optional(mask("where", &Args::where));
+    const auto pair = beta("beta");
+    const auto along = axes("axes");
+    const auto p = result("p", &Args::out), log_p = result("log_p", &Args::out), gz = result("gz", &Args::out);
+    const auto lse = optional(row_result("lse", &Args::lse)), m = row_state("m", &Args::m),
+               r = row_state("r", &Args::r), low = row_state("low", &Args::low);
+    const auto of_row = [](const char* name) { return row_result(name, &Args::out); };
 
-    const auto from_state = [&](const char* name, Op op, const char* text) {
-        module.def(name,
-                   [op](nb::handle z, nb::handle m, nb::handle r, nb::handle low, nb::handle out, const Axes& axes,
-                        nb::handle hi, nb::handle lo,
-                        nb::handle where) { probabilities(op, z, out, axes, hi, lo, where, nb::none(), m, r, low); },
-                   "z"_a, "m"_a, "r"_a, "low"_a, "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "where"_a = nb::none(),
-                   text);
-    };
-    from_state("apply_softmax", Op::apply_softmax, "softmax of a piece from the state of its whole rows");
-    from_state("apply_log_softmax", Op::apply_log_softmax, "log_softmax of a piece from the state of its whole rows");
+    bind_rows(module, "softmax", Op::softmax, "exp(beta z - lse) into p; lse, in nats, if it is not None", z, where,
+              pair, along, p, lse);
+    bind_rows(module, "log_softmax", Op::log_softmax, "beta z - lse into log_p; lse, in nats, if it is not None", z,
+              where, pair, along, log_p, lse);
+    bind_rows(module, "logsumexp", Op::logsumexp, "lse / beta of weighted terms", z,
+              optional(beside("weights", &Args::weights)), where, pair, along, of_row("lse"));
+    bind_rows(module, "logcumsumexp", Op::logcumsumexp, "the lse of every prefix", z, along, result("lse", &Args::out));
+    bind_rows(module, "entropy", Op::entropy, "<p, -log p>", z, where, pair, along, of_row("entropy"));
+    bind_rows(module, "expectation", Op::expectation, "<p, values>; of the positions where there are none", z, where,
+              pair, optional(beside("values", &Args::other)), along, of_row("mean"));
+    bind_rows(module, "kl_divergence", Op::kl_divergence, "<p, log p - log q>", scores("z_p", &Args::z),
+              scores("z_q", &Args::other), where, along, of_row("divergence"));
 
-    module.def("logsumexp", &logsumexp, "z"_a, "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "weights"_a = nb::none(),
-               "where"_a = nb::none(), "lse / beta into out");
-    module.def("logcumsumexp", &logcumsumexp, "z"_a, "out"_a, "axes"_a, "running log-sum-exp into out");
+    bind_rows(module, "softmax_vjp", Op::softmax_vjp, "beta p (g - <p, g>) into gz; 0 in rows whose lse is +inf",
+              scores("p", &Args::z), row("lse", &Args::lse), beside("g", &Args::other), pair, along, gz);
+    bind_rows(module, "log_softmax_vjp", Op::log_softmax_vjp, "beta (g - p <1, g>) into gz", scores("log_p", &Args::z),
+              row("lse", &Args::lse), beside("g", &Args::other), pair, along, gz);
+    bind_rows(module, "logsumexp_vjp", Op::logsumexp_vjp, "p g into gz; g has one number a row", scores("p", &Args::z),
+              row("g", &Args::lse), along, gz);
 
-    const auto under_softmax = [&](const char* name, Op op, const char* text) {
-        module.def(name,
-                   [op](nb::handle z, nb::handle other, nb::handle out, const Axes& axes, nb::handle hi, nb::handle lo,
-                        nb::handle where) { sum(op, z, other, out, axes, hi, lo, where); },
-                   "z"_a, "other"_a.none(), "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "where"_a = nb::none(),
-                   text);
-    };
-    under_softmax("entropy", Op::entropy, "<p, -log p> into out (other: None)");
-    under_softmax("expectation", Op::expectation, "<p, other> into out; of the positions where that is None");
-    under_softmax("kl_divergence", Op::kl_divergence, "<p, log p - log q> into out, other being the scores of q");
+    bind_segments(module, "segment_softmax", Op::softmax, "softmax inside each segment of axis 0", "p");
+    bind_segments(module, "segment_log_softmax", Op::log_softmax, "log_softmax inside each segment of axis 0", "log_p");
+    module.def("segment_logsumexp", [](nb::handle z, const Offsets& offsets, nb::handle pair, nb::handle lse) {
+        segments(Op::logsumexp, z, offsets, pair, lse, nb::none());
+    }, "z"_a, "offsets"_a, "beta"_a, "lse"_a, "lse / beta of each segment of axis 0");
+    module.attr("ARGUMENTS")["segment_logsumexp"] = nb::make_tuple("z", "offsets", "beta", "lse");
 
-    const auto derivative = [&](const char* name, Op op, const char* text) {
-        module.def(name,
-                   [op](nb::handle p, nb::handle g, nb::handle out, const Axes& axes, nb::handle hi, nb::handle lo,
-                        nb::handle lse) { vjp(op, p, g, out, axes, hi, lo, lse); },
-                   "p"_a, "g"_a, "out"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0, "lse"_a = nb::none(), text);
-    };
-    derivative("softmax_vjp", Op::softmax_vjp, "beta p (g - <p, g>) into out; 0 in rows whose lse is +inf");
-    derivative("log_softmax_vjp", Op::log_softmax_vjp, "beta (g - p sum g) into out, from log p");
-
-    const auto ragged = [&](const char* name, Op op, const char* text) {
-        module.def(
-            name,
-            [op](nb::handle z, nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> offsets,
-                 nb::handle out, nb::handle hi, nb::handle lo,
-                 nb::handle lse) { segments(op, z, offsets, out, hi, lo, lse); },
-            "z"_a, "offsets"_a, "out"_a, "hi"_a = 1.0, "lo"_a = 0.0, "lse"_a = nb::none(), text);
-    };
-    ragged("segment_softmax", Op::softmax, "softmax inside each segment of axis 0");
-    ragged("segment_log_softmax", Op::log_softmax, "log_softmax inside each segment of axis 0");
-    ragged("segment_logsumexp", Op::logsumexp, "lse / beta of each segment of axis 0");
+    bind_rows(module, "fold", Op::fold, "fold a piece into the state m, r, low of its rows, in place", z, where, pair,
+              along, m, r, low);
+    bind_rows(module, "apply_softmax", Op::apply_softmax, "softmax of a piece from the state of its whole rows", z,
+              where, pair, along, m, r, low, p);
+    bind_rows(module, "apply_log_softmax", Op::apply_log_softmax,
+              "log_softmax of a piece from the state of its whole rows", z, where, pair, along, m, r, low, log_p);
+    module.def("finish", &finish, "m"_a, "r"_a, "low"_a, "beta"_a, "lse"_a, "lse / beta into lse, from states");
 }
 
-}  // namespace softargmax
+}  // namespace softargmax::normalize

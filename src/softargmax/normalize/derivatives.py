@@ -9,6 +9,8 @@ import numpy as np
 
 from softargmax.core import check
 from softargmax.core.dispatch import device_of, namespace
+from softargmax.normalize import operations
+from softargmax.normalize.operations import Scores
 
 
 @np.errstate(all="ignore")
@@ -56,11 +58,11 @@ def softmax_jacobian(z: Any, /, *, axis: int = -1, temperature: Any = 1.0, base:
     xp = namespace(z)
     if z.ndim == 0:
         return softmax_jacobian(xp.reshape(z, (1,)), temperature=temperature, base=base)
-    run, z, axes, scale = check.rowwise("normalize", z, one, temperature, base)
+    z, axes, scale = check.rows(z, one, temperature, base)
     wide = check.row_dtype(None, z)
     last = (*(i for i in range(z.ndim) if i != one), one)
-    p = xp.permute_dims(run.softmax(z, axes, scale, None, wide, None), last)
-    log_p = xp.permute_dims(run.log_softmax(z, axes, scale, None, wide, None), last)
+    p = xp.permute_dims(operations.softmax.first(Scores(z, None, scale, axes, wide)), last)
+    log_p = xp.permute_dims(operations.log_softmax.first(Scores(z, None, scale, axes, wide)), last)
     rest = -xp.expm1(log_p)  # 1 - p
     diagonal = xp.eye(z.shape[one], dtype=xp.bool, device=device_of(z))
     slope = xp.where(diagonal, (p * rest)[..., None, :], -p[..., :, None] * p[..., None, :])

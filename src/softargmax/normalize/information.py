@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.dispatch import as_number, implementation
+from softargmax.core.axes import squeezed
+from softargmax.normalize import divergence_operations, operations
+from softargmax.normalize.divergence_operations import KlDivergence
+from softargmax.normalize.operations import Scores
 
 
 def entropy(
@@ -50,9 +53,9 @@ def entropy(
     >>> float(softargmax.entropy([40.0, 0.0]))
     1.74182...e-16
     """
-    run, z, axes, scale = check.rowwise("normalize", z, axis, temperature, base)
-    where = None if where is None else check.mask(where, z)
-    return as_number(run.entropy(z, axes, scale, where, check.row_dtype(None, z)))
+    z, axes, beta = check.rows(z, axis, temperature, base)
+    i = Scores(z, check.optional_mask(where, z), beta, axes, check.row_dtype(None, z))
+    return squeezed(operations.entropy.first(i), axes)
 
 
 def kl_divergence(z_p: Any, z_q: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any = None) -> Any:
@@ -94,6 +97,6 @@ def kl_divergence(z_p: Any, z_q: Any, /, *, axis: int | tuple[int, ...] | None =
     0.0
     """
     z_p, z_q = check.together(check.scores(z_p, "z_p"), z_q, "z_q")
-    where = None if where is None else check.mask(where, z_p)
-    axes, run = check.axes_of(axis, z_p.ndim), implementation("normalize", z_p)
-    return as_number(run.kl_divergence(z_p, z_q, axes, where, check.row_dtype(None, z_p)))
+    axes = check.axes_of(axis, z_p.ndim)
+    i = KlDivergence(z_p, z_q, check.optional_mask(where, z_p), axes, check.row_dtype(None, z_p))
+    return squeezed(divergence_operations.kl_divergence.first(i), axes)

@@ -8,7 +8,7 @@
 #include "core/native/tiles.hpp"
 #include "normalize/rows.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 
 constexpr int kShort = kUnroll * 16;  // the longest such row: one step of `steps`
 
@@ -201,4 +201,4 @@ template <bool Unit> class Lanes {
     }
 };
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::normalize

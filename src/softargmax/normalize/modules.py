@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from softargmax.core import check
 from softargmax.core.torch_modules import keep, shown
-from softargmax.normalize import log_softmax, softmax, torch_ops
+from softargmax.core.torch_operation import register
+from softargmax.normalize import log_softmax, softmax
 
 __all__ = ["LogSoftmax", "Softmax"]
-del torch_ops  # imported so that a model may be compiled before its first call
+register("softargmax.normalize")  # so that a model may be compiled before its first call
 
 Dim = int | tuple[int, ...] | None
 

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import arrays, check
-from softargmax.core.dispatch import as_number, asked_for, implementation, namespace, readable
+from softargmax.core.axes import squeezed
+from softargmax.core.dispatch import as_number, asked_for, namespace, readable
 from softargmax.core.exact import working_dtype
 from softargmax.core.scale import UNIT
-from softargmax.normalize import reference_complex
+from softargmax.normalize import operations, prefix_operations, reference_complex
+from softargmax.normalize.operations import Expectation, LogSumExp
+from softargmax.normalize.prefix_operations import LogCumSumExp
 from softargmax.normalize.results import SignedLog
 
 
@@ -89,10 +92,11 @@ def logsumexp(
     z = check.scores(z, complex_too=True)
     if arrays.dtype_name(z.dtype) in arrays.COMPLEX:
         return _complex_logsumexp(z, axis, temperature, base, weights, where, keepdims, dtype)
-    run, z, axes, scale = check.rowwise("normalize", z, axis, temperature, base)
+    z, axes, beta = check.rows(z, axis, temperature, base)
     weights = None if weights is None else check.weights_of(weights, z)
-    where = None if where is None else check.mask(where, z)
-    return as_number(run.logsumexp(z, axes, scale, weights, where, check.row_dtype(dtype, z), bool(keepdims)))
+    where = check.optional_mask(where, z)
+    lse = operations.logsumexp.first(LogSumExp(z, weights, where, beta, axes, check.row_dtype(dtype, z)))
+    return as_number(lse) if keepdims else squeezed(lse, axes)
 
 
 def _complex_logsumexp(
@@ -166,13 +170,13 @@ def signed_logsumexp(
     >>> float(log_abs), float(sign)
     (1.541324..., -1.0)
     """
-    run, z, axes, _ = check.rowwise("normalize", z, axis)
+    z, axes, _ = check.rows(z, axis)
     xp, dtype, wide = namespace(z), check.row_dtype(None, z), working_dtype(z, namespace(z))
     z, weights = xp.astype(z, wide), xp.astype(check.weights_of(weights, z, signed=True), wide)
-    where = None if where is None else check.mask(where, z)
+    where = check.optional_mask(where, z)
     none = xp.zeros_like(weights)
     sides = xp.where(weights < 0.0, none, weights), xp.where(weights < 0.0, -weights, none)
-    plus, minus = (run.logsumexp(z, axes, UNIT, side, where, wide, False) for side in sides)
+    plus, minus = (_lse(LogSumExp(z, side, where, UNIT, axes, wide)) for side in sides)
     ahead = plus >= minus
     large, small = xp.where(ahead, plus, minus), xp.where(ahead, minus, plus)
     gap = xp.where(small == -math.inf, -math.inf, small - xp.where(small == -math.inf, 0.0, large))
@@ -183,10 +187,8 @@ def signed_logsumexp(
     cancels = (gap > -0.5) & (xp.abs(large) < math.inf)
     z, weights = _powers_to_scores(z, weights)
     support = weights != 0.0 if where is None else where & (weights != 0.0)
-    lse, mean = (
-        run.logsumexp(z, axes, UNIT, None, support, wide, False),
-        run.expectation(z, axes, UNIT, weights, support, wide),
-    )
+    lse = _lse(LogSumExp(z, None, support, UNIT, axes, wide))
+    mean = squeezed(operations.expectation.first(Expectation(z, support, UNIT, weights, axes, wide)), axes)
     found = xp.where(cancels & (mean != 0.0), xp.abs(mean), 1.0)
     log_abs = xp.where(cancels, xp.where(mean == 0.0, -math.inf, lse + xp.log(found)), log_abs)
     sign = xp.where(cancels, _sign(mean), sign)
@@ -195,6 +197,10 @@ def signed_logsumexp(
     return SignedLog(
         *(as_number(xp.reshape(xp.astype(xp.where(nan, math.nan, x), dtype), kept)) for x in (log_abs, sign))
     )
+
+
+def _lse(i: LogSumExp) -> Any:
+    return squeezed(operations.logsumexp.first(i), i.axes)
 
 
 def _sign(x: Any) -> Any:
@@ -262,8 +268,6 @@ def logcumsumexp(z: Any, /, *, axis: int = -1) -> Any:
     """
     z = check.scores(z)
     one = check.one_axis(axis, z.ndim)
-    run = implementation("normalize", z)
     if z.ndim == 0:
-        xp = namespace(z)
-        return xp.reshape(run.logcumsumexp(xp.reshape(z, (1,)), 0), ())
-    return run.logcumsumexp(z, one)
+        return namespace(z).reshape(logcumsumexp(namespace(z).reshape(z, (1,))), ())
+    return prefix_operations.logcumsumexp.first(LogCumSumExp(z, (one,), check.row_dtype(None, z)))

@@ -6,7 +6,10 @@ import math
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.dispatch import as_number, device_of, namespace
+from softargmax.core.axes import squeezed
+from softargmax.core.dispatch import device_of, namespace
+from softargmax.normalize import operations
+from softargmax.normalize.operations import Expectation
 
 
 def soft_argmax(
@@ -57,19 +60,19 @@ def soft_argmax(
     >>> softargmax.soft_argmax([0.0, 8.0], [[1.0, 0.0], [0.0, 1.0]]).round(3)
     array([0., 1.])
     """
-    run, z, axes, scale = check.rowwise("normalize", z, axis, temperature)
-    where = None if where is None else check.mask(where, z)
+    z, axes, beta = check.rows(z, axis, temperature)
     xp, wide = namespace(z), check.row_dtype(None, z)
+    i = Expectation(z, check.optional_mask(where, z), beta, None, axes, wide)
     if values is None:
-        return as_number(run.expectation(z, axes, scale, None, where, wide))
+        return squeezed(operations.expectation.first(i), axes)
     values = check.values_of(values, z, math.prod(z.shape[i] for i in axes))
     shape = tuple(n if i in axes else 1 for i, n in enumerate(z.shape))
 
     def mean(column: Any) -> Any:
-        return run.expectation(z, axes, scale, xp.reshape(column, shape), where, wide)
+        return squeezed(operations.expectation.first(i._replace(values=xp.reshape(column, shape))), axes)
 
     if values.ndim == 1:
-        return as_number(mean(values))
+        return mean(values)
     if values.shape[1] == 0:
         kept = tuple(n for i, n in enumerate(z.shape) if i not in axes)
         return xp.zeros((*kept, 0), dtype=wide, device=device_of(z))

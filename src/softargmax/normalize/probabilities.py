@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from softargmax.core.check import elementwise, float_dtype, mask, rowwise
-from softargmax.core.dispatch import as_number, namespace, readable
-from softargmax.core.scale import Scale, negated
+from softargmax.core import check
+from softargmax.core.axes import squeezed
+from softargmax.core.dispatch import namespace, readable
+from softargmax.core.memory import fits, output
+from softargmax.core.scale import UNIT, Scale, negated
+from softargmax.normalize import operations
+from softargmax.normalize.operations import Scores
 from softargmax.normalize.results import SoftmaxWithLse
 
 
@@ -77,8 +81,8 @@ def softmax(
     >>> softargmax.softmax([1.0, float("nan"), 1.0], where=[True, False, True])
     array([0.5, 0. , 0.5])
     """
-    run, arguments = elementwise("normalize", z, axis, temperature, base, where, dtype, out)
-    return run.softmax(*arguments)
+    i = _checked(z, axis, temperature, base, where, dtype, out)
+    return operations.softmax.first(i) if out is None else operations.softmax.into(i, out)
 
 
 def log_softmax(
@@ -127,8 +131,21 @@ def log_softmax(
     >>> float(softargmax.log_softmax([40.0, 0.0])[0])
     -4.248354...e-18
     """
-    run, arguments = elementwise("normalize", z, axis, temperature, base, where, dtype, out)
-    return run.log_softmax(*arguments)
+    i = _checked(z, axis, temperature, base, where, dtype, out)
+    return operations.log_softmax.first(i) if out is None else operations.log_softmax.into(i, out)
+
+
+def _checked(z: Any, axis: Any, temperature: Any, base: Any, where: Any, dtype: Any, out: Any) -> Scores:
+    """The arguments of the functions that return an array of z's shape."""
+    plain = where is dtype is base is None and type(temperature) is float and temperature == 1.0
+    if plain and (axes := check.plain_axes(z, axis)) and (out is None or fits(out, z)):
+        return Scores(z, None, UNIT, axes, z.dtype)
+    z, axes, beta = check.rows(z, axis, temperature, base)
+    where = check.optional_mask(where, z)
+    dtype = z.dtype if dtype is None else check.float_dtype(dtype, z)
+    if out is not None:
+        output(out, z, dtype, where, beta)
+    return Scores(z, where, beta, axes, dtype)
 
 
 def softmin(
@@ -179,9 +196,10 @@ def softmin(
     >>> softargmax.softmin([1.0, 2.0, 8.0]).round(3)
     array([0.731, 0.269, 0.001])
     """
-    run, (z, axes, scale, *rest) = elementwise("normalize", z, axis, temperature, base, where, dtype, out)
-    z, scale = falling(z, scale)
-    return run.softmax(z, axes, scale, *rest)
+    i = _checked(z, axis, temperature, base, where, dtype, out)
+    z, beta = falling(i.z, i.beta)
+    i = i._replace(z=z, beta=beta)
+    return operations.softmax.first(i) if out is None else operations.softmax.into(i, out)
 
 
 def falling(z: Any, scale: Scale) -> tuple[Any, Scale]:
@@ -233,8 +251,7 @@ def hardmax(z: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any = 
     >>> softargmax.hardmax([1.0, 5.0, 5.0])
     array([0. , 0.5, 0.5])
     """
-    run, arguments = elementwise("normalize", z, axis, 0.0, None, where, None, None)
-    return run.softmax(*arguments)
+    return operations.softmax.first(_checked(z, axis, 0.0, None, where, None, None))
 
 
 def softmax_with_lse(
@@ -285,8 +302,6 @@ def softmax_with_lse(
     >>> p.round(3), float(lse)
     (array([0.001, 0.002, 0.997]), 8.003384...)
     """
-    run, z, axes, scale = rowwise("normalize", z, axis, temperature, base)
-    where = None if where is None else mask(where, z)
-    dtype = z.dtype if dtype is None else float_dtype(dtype, z)
-    p, lse = run.softmax_with_lse(z, axes, scale, where, dtype)
-    return SoftmaxWithLse(p, as_number(lse))
+    i = _checked(z, axis, temperature, base, where, dtype, None)
+    p, lse = operations.softmax(i)
+    return SoftmaxWithLse(p, squeezed(lse, i.axes))

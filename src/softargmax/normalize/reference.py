@@ -16,6 +16,7 @@ import numpy as np
 from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.exact import two_sum, working_dtype
 from softargmax.core.rows import INF, Rows
+from softargmax.core.rules import only, row_dtype, row_sum, slope
 from softargmax.core.scale import UNIT
 from softargmax.core.scan import scan
 from softargmax.core.state import State
@@ -23,15 +24,6 @@ from softargmax.normalize.reference_rows import Measure, Segments, measure, safe
 
 if TYPE_CHECKING:
     from softargmax.core.scale import Scale
-
-
-def _deliver(result: Any, dtype: Any, out: Any) -> Any:
-    xp = namespace(result)
-    result = xp.astype(result, dtype)
-    if out is None:
-        return result
-    out[...] = result
-    return out
 
 
 def _shares(rows: Rows, a: Measure) -> Any:
@@ -62,39 +54,62 @@ def _smooth_maximum(rows: Rows, a: Measure) -> Any:
 
 
 @np.errstate(all="ignore")
-def softmax(z: Any, axes: tuple[int, ...], scale: Scale, where: Any, dtype: Any, out: Any) -> Any:
-    """exp(x - m) / l."""
+def softmax(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> tuple[Any, Any]:
+    """exp(x - m) / l, and lse."""
     rows = Rows(z, axes)
-    return _deliver(_probabilities(rows, measure(rows, z, scale, where)), dtype, out)
+    a = measure(rows, z, beta, where)
+    return rows.xp.astype(_probabilities(rows, a), dtype), _lse(rows, a, dtype)
 
 
 @np.errstate(all="ignore")
-def log_softmax(z: Any, axes: tuple[int, ...], scale: Scale, where: Any, dtype: Any, out: Any) -> Any:
-    """x - m - log l."""
+def log_softmax(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> tuple[Any, Any]:
+    """x - m - log l, and lse."""
     rows = Rows(z, axes)
-    return _deliver(_log_probabilities(rows, measure(rows, z, scale, where)), dtype, out)
+    a = measure(rows, z, beta, where)
+    return rows.xp.astype(_log_probabilities(rows, a), dtype), _lse(rows, a, dtype)
 
 
-@np.errstate(all="ignore")
-def softmax_with_lse(z: Any, axes: tuple[int, ...], scale: Scale, where: Any, dtype: Any) -> tuple[Any, Any]:
-    """exp(x - m) / l, and m + log l in the unit of x."""
-    rows, xp = Rows(z, axes), namespace(z)
-    a = measure(rows, z, scale, where)
+def _lse(rows: Rows, a: Measure, dtype: Any) -> Any:
+    """m + log l in the unit of x, float32 at least."""
+    xp = rows.xp
     still = (xp.abs(a.m) == INF) | ((a.m == 0.0) & (a.hi == INF))  # beta 0 and beta inf leave these where they are
     infinite = ~still & (a.hi == INF)
     m, hi = xp.where(still, 0.0, a.m), xp.where(a.hi == INF, 0.0, a.hi)
     scaled = xp.where(infinite, xp.where(a.m < 0.0, -xp.full_like(m, INF), INF), hi * m + a.lo * m)
     lse = xp.where(still, a.m, scaled) + xp.log1p(safe(a.r, xp))
-    row_type = xp.float64 if dtype == xp.float64 else xp.float32
-    return xp.astype(_probabilities(rows, a), dtype), xp.astype(rows.per_row(lse), row_type)
+    return xp.astype(rows.per_row(lse, keepdims=True), row_dtype(dtype, xp))
 
 
 @np.errstate(all="ignore")
-def logsumexp(z: Any, axes: tuple[int, ...], scale: Scale, weights: Any, where: Any, dtype: Any, keepdims: bool) -> Any:
+def softmax_vjp(p: Any, lse: Any, g: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
+    """beta p (g - <p, g>); 0 in a row of infinities."""
+    xp, wide = namespace(p), working_dtype(p, namespace(p))
+    inside = (p != 0) & (lse != INF)
+    p, g = (only(inside, xp.astype(x, wide)) for x in (p, g))
+    return xp.astype(p * (g - row_sum(p * g, axes)) * slope(beta), dtype)
+
+
+@np.errstate(all="ignore")
+def log_softmax_vjp(log_p: Any, lse: Any, g: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
+    """beta (g - p <1, g>); 0 in a row of infinities."""
+    xp, wide = namespace(log_p), working_dtype(log_p, namespace(log_p))
+    inside = (log_p != -INF) & (lse != INF)
+    log_p, g = (only(inside, xp.astype(x, wide)) for x in (log_p, g))
+    return xp.astype(only(inside, g - xp.exp(log_p) * row_sum(g, axes)) * slope(beta), dtype)
+
+
+@np.errstate(all="ignore")
+def logsumexp(z: Any, weights: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
     """(m + log l) / beta."""
     rows = Rows(z, axes)
-    lse = _smooth_maximum(rows, measure(rows, z, scale, where, weights))
-    return namespace(z).astype(rows.per_row(lse, keepdims=keepdims), dtype)
+    lse = _smooth_maximum(rows, measure(rows, z, beta, where, weights))
+    return rows.xp.astype(rows.per_row(lse, keepdims=True), dtype)
+
+
+@np.errstate(all="ignore")
+def logsumexp_vjp(p: Any, g: Any, dtype: Any) -> Any:
+    """p g in the support."""
+    return namespace(p).astype(only(p != 0, p * g), dtype)
 
 
 def _total(rows: Rows, terms: Any) -> Any:
@@ -107,30 +122,31 @@ def _sum(rows: Rows, a: Measure, values: Any, dtype: Any) -> Any:
     """sum p v over the support of each row; outside of it no value is looked at."""
     xp = rows.xp
     p = _shares(rows, a)
-    return xp.astype(rows.per_row(_total(rows, xp.where(p == 0.0, 0.0, p * xp.where(p == 0.0, 0.0, values)))), dtype)
+    terms = xp.where(p == 0.0, 0.0, p * xp.where(p == 0.0, 0.0, values))
+    return xp.astype(rows.per_row(_total(rows, terms), keepdims=True), dtype)
 
 
 @np.errstate(all="ignore")
-def entropy(z: Any, axes: tuple[int, ...], scale: Scale, where: Any, dtype: Any) -> Any:
+def entropy(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
     """sum p (-log p)."""
     rows = Rows(z, axes)
-    a = measure(rows, z, scale, where)
+    a = measure(rows, z, beta, where)
     return _sum(rows, a, rows.xp.log1p(safe(a.r, rows.xp)) - a.t - a.s, dtype)
 
 
 @np.errstate(all="ignore")
-def expectation(z: Any, axes: tuple[int, ...], scale: Scale, values: Any, where: Any, dtype: Any) -> Any:
+def expectation(z: Any, where: Any, beta: Scale, values: Any, axes: tuple[int, ...], dtype: Any) -> Any:
     """sum p v; of the positions 0..K-1 where there are no values."""
     rows, xp = Rows(z, axes), namespace(z)
     if values is None:
         values = xp.arange(max(rows.length, 1), dtype=rows.dtype, device=device_of(z))
     else:
         values = rows.pad(xp.astype(rows.lay(values), rows.dtype))
-    return _sum(rows, measure(rows, z, scale, where), values, dtype)
+    return _sum(rows, measure(rows, z, beta, where), values, dtype)
 
 
 @np.errstate(all="ignore")
-def kl_divergence(z_p: Any, z_q: Any, axes: tuple[int, ...], where: Any, dtype: Any) -> Any:
+def kl_divergence(z_p: Any, z_q: Any, where: Any, axes: tuple[int, ...], dtype: Any) -> Any:
     """sum p (delta - 1 + exp(-delta)), delta = log p - log q; no term is below 0, so they do not cancel.
 
     delta = (z_p - z_q) - (m_p - m_q) - (log l_p - log l_q): an error of what is subtracted changes the sum by its
@@ -157,37 +173,38 @@ def kl_divergence(z_p: Any, z_q: Any, axes: tuple[int, ...], where: Any, dtype: 
     total = _total(rows, terms)
     infinite = rows.total(xp.astype(lost, rows.dtype))[0] > 0.0
     total = xp.where(infinite & ~xp.isnan(total), INF, total)
-    return xp.astype(rows.per_row(xp.where(a.r == -1.0, 0.0, total)), dtype)
+    return xp.astype(rows.per_row(xp.where(a.r == -1.0, 0.0, total), keepdims=True), dtype)
 
 
 @np.errstate(all="ignore")
-def logcumsumexp(z: Any, axis: int) -> Any:
+def logcumsumexp(z: Any, axes: tuple[int, ...], dtype: Any) -> Any:
     """m + log l of every prefix, by the state's merge."""
     xp = namespace(z)
-    m = xp.astype(xp.moveaxis(z, axis, -1), working_dtype(z, xp))
+    m = xp.astype(xp.moveaxis(z, axes[0], -1), working_dtype(z, xp))
     states = m, xp.where(m == -INF, xp.full_like(m, -1.0), 0.0)
     state = State(*scan(lambda a, b: State(*a).merge(State(*b))[:2], states, (-INF, -1.0)))
-    lse = xp.astype(state.finalize().lse, xp.float64 if z.dtype == xp.float64 else xp.float32)
-    return xp.moveaxis(lse, -1, axis)
+    return xp.moveaxis(xp.astype(state.finalize().lse, dtype), -1, axes[0])
 
 
 @np.errstate(all="ignore")
-def segment_softmax(z: Any, offsets: Any, scale: Scale) -> Any:
-    """exp(x - m) / l, with m and l of the segment."""
+def segment_softmax(z: Any, offsets: Any, beta: Scale, dtype: Any) -> tuple[Any, Any]:
+    """exp(x - m) / l, with m and l of the segment, and lse."""
     rows = Segments(z, offsets)
-    return namespace(z).astype(_probabilities(rows, measure(rows, z, scale)), z.dtype)
+    a = measure(rows, z, beta)
+    return rows.xp.astype(_probabilities(rows, a), dtype), _lse(rows, a, dtype)
 
 
 @np.errstate(all="ignore")
-def segment_log_softmax(z: Any, offsets: Any, scale: Scale) -> Any:
-    """x - m - log l."""
+def segment_log_softmax(z: Any, offsets: Any, beta: Scale, dtype: Any) -> tuple[Any, Any]:
+    """x - m - log l, and lse."""
     rows = Segments(z, offsets)
-    return namespace(z).astype(_log_probabilities(rows, measure(rows, z, scale)), z.dtype)
+    a = measure(rows, z, beta)
+    return rows.xp.astype(_log_probabilities(rows, a), dtype), _lse(rows, a, dtype)
 
 
 @np.errstate(all="ignore")
-def segment_logsumexp(z: Any, offsets: Any, scale: Scale) -> Any:
+def segment_logsumexp(z: Any, offsets: Any, beta: Scale, dtype: Any) -> Any:
     """(m + log l) / beta of each segment."""
-    rows, xp = Segments(z, offsets), namespace(z)
-    lse = rows.per_row(_smooth_maximum(rows, measure(rows, z, scale)))
-    return xp.astype(lse, xp.float64 if z.dtype == xp.float64 else xp.float32)
+    rows = Segments(z, offsets)
+    lse = rows.per_row(_smooth_maximum(rows, measure(rows, z, beta)))
+    return rows.xp.astype(lse, row_dtype(dtype, rows.xp))

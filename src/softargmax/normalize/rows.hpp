@@ -3,7 +3,7 @@
 
 #include "core/native/apply.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 
 // ---- softmax and its derivatives -----------------------------------------------------------------------------
 
@@ -104,4 +104,4 @@ void log_softmax_vjp(const T* log_p, const T* g, std::int64_t n, double sum, dou
     });
 }
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::normalize

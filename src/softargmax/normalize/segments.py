@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from softargmax.core import check
-from softargmax.core.dispatch import implementation
 from softargmax.core.offsets import offsets_of
+from softargmax.normalize import segment_operations as operations
+from softargmax.normalize.segment_operations import SegmentScores
 
-if TYPE_CHECKING:
-    from softargmax.core.scale import Scale
+_COLUMNS = "the axes after the first (every segment has the same)"
 
 
 def segment_softmax(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any:
@@ -55,8 +55,7 @@ def segment_softmax(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any:
     >>> softargmax.segment_softmax([1.0, 2.0, 5.0, 5.0, 5.0], [0, 2, 2, 4, 5]).round(3)
     array([0.269, 0.731, 0.5  , 0.5  , 1.   ])
     """
-    run, arguments = _checked(z, offsets, temperature)
-    return run.segment_softmax(*arguments)
+    return operations.segment_softmax.first(_checked(z, offsets, temperature))
 
 
 def segment_log_softmax(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any:
@@ -96,8 +95,7 @@ def segment_log_softmax(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> A
     >>> softargmax.segment_log_softmax([1.0, 2.0, 5.0, 5.0, 5.0], [0, 2, 2, 4, 5]).round(3)
     array([-1.313, -0.313, -0.693, -0.693,  0.   ])
     """
-    run, arguments = _checked(z, offsets, temperature)
-    return run.segment_log_softmax(*arguments)
+    return operations.segment_log_softmax.first(_checked(z, offsets, temperature))
 
 
 def segment_logsumexp(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any:
@@ -137,12 +135,10 @@ def segment_logsumexp(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any
     >>> softargmax.segment_logsumexp([1.0, 2.0, 5.0, 5.0, 5.0], [0, 2, 2, 4, 5]).round(3)
     array([2.313,  -inf, 5.693, 5.   ])
     """
-    run, arguments = _checked(z, offsets, temperature)
-    return run.segment_logsumexp(*arguments)
+    return operations.segment_logsumexp.first(_checked(z, offsets, temperature))
 
 
-def _checked(z: Any, offsets: Any, temperature: Any) -> tuple[Any, tuple[Any, Any, Scale]]:
+def _checked(z: Any, offsets: Any, temperature: Any) -> SegmentScores:
     z = check.scores(z)
     offsets = offsets_of(offsets, z)
-    scale = check.scale_of(temperature, None, z, (0,), rows="the axes after the first (every segment has the same)")
-    return implementation("normalize", z), (z, offsets, scale)
+    return SegmentScores(z, offsets, check.scale_of(temperature, None, z, (0,), rows=_COLUMNS), z.dtype)

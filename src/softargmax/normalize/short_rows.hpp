@@ -5,36 +5,36 @@
 #include "normalize/groups.hpp"
 #include "normalize/lanes.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 
 // Whether all that is asked for is the softmax of rows of one block, from memory to memory as they lie.
 template <class T, int Size> bool is_bare(const Frame<T>& frame) {
-    const Job& job = frame.job;
-    return Size == 1 && job.op == Op::softmax && !job.offsets && job.cols.total <= kBlock && frame.z_direct &&
-           frame.out_direct && !frame.changed && frame.one_scale && !frame.scale.undefined && !job.lse;
+    const Args& args = frame.args;
+    return Size == 1 && args.op == Op::softmax && !args.offsets && args.cols.total <= kBlock && frame.z_direct &&
+           frame.out_direct && !frame.changed && frame.one_scale && !frame.scale.undefined && !args.lse;
 }
 // Such rows need no Group (10 ns, which a row of 1024 takes 240).
 template <class T> void bare_rows(const Frame<T>& frame, std::int64_t begin, std::int64_t end) {
-    const Job& job = frame.job;
+    const Args& args = frame.args;
     T* store = scratch(kTerms).get<T>(2 * kBlock);
     for (std::int64_t i = begin; i < end; ++i) {
-        const RowOf row{job, i};
-        const T* z = reinterpret_cast<const T*>(row.start(job.z));
-        softmax_short(z, job.cols.total, frame.scale.beta, store,
-                      {reinterpret_cast<T*>(row.start(job.out)), z + job.cols.total, job.streaming});
+        const RowOf row{args, i};
+        const T* z = reinterpret_cast<const T*>(row.start(args.z));
+        softmax_short(z, args.cols.total, frame.scale.beta, store,
+                      {reinterpret_cast<T*>(row.start(args.out)), z + args.cols.total, args.streaming});
     }
 }
 
 // Sixteen rows or fewer of at most `columns` scores, one to a lane (lanes.hpp).
 template <bool Unit> void side_by_side(const Frame<float>& frame, const std::int64_t* rows, int count, int columns,
                                        Ahead& ahead) {
-    const Job& job = frame.job;
-    const bool read_there = frame.z_direct && !frame.changed, written_there = frame.out_direct && !job.lse;
+    const Args& args = frame.args;
+    const bool read_there = frame.z_direct && !frame.changed, written_there = frame.out_direct && !args.lse;
     Lanes<Unit> lanes(frame.scale.beta, columns);
     for (int g = 0; g < kSide; ++g) {
-        const RowOf row{job, rows[g < count ? g : 0]};
+        const RowOf row{args, rows[g < count ? g : 0]};
         if (read_there) {
-            lanes.put(g, reinterpret_cast<const float*>(row.start(job.z)), row.length());
+            lanes.put(g, reinterpret_cast<const float*>(row.start(args.z)), row.length());
             continue;
         }
         Group<float, 1> group(frame, row.index);
@@ -42,11 +42,11 @@ template <bool Unit> void side_by_side(const Frame<float>& frame, const std::int
         lanes.put(g, group.scores, group.length);
     }
     lanes.fold(ahead);
-    if (job.op == Op::softmax) lanes.softmax();
-    else if (job.op == Op::log_softmax) lanes.log_softmax();
+    if (args.op == Op::softmax) lanes.softmax();
+    else if (args.op == Op::log_softmax) lanes.log_softmax();
     for (int g = 0; g < count; ++g) {
-        if (written_there && job.op != Op::logsumexp && lanes.plain(g)) {
-            lanes.take(g, reinterpret_cast<float*>(RowOf{job, rows[g]}.start(job.out)));
+        if (written_there && args.op != Op::logsumexp && lanes.plain(g)) {
+            lanes.take(g, reinterpret_cast<float*>(RowOf{args, rows[g]}.start(args.out)));
             continue;
         }
         Group<float, 1> group(frame, rows[g]);
@@ -54,9 +54,9 @@ template <bool Unit> void side_by_side(const Frame<float>& frame, const std::int
             whole_group(group);
             continue;
         }
-        group.state[0] = lanes.state(g);
-        finish(group, 0);
-        if (job.op == Op::logsumexp) continue;
+        State s = lanes.state(g);
+        finish(group, 0, s);
+        if (args.op == Op::logsumexp) continue;
         lanes.take(g, group.target(0, 0, lanes.row(g)).out);
         group.flush(0);
     }
@@ -64,12 +64,12 @@ template <bool Unit> void side_by_side(const Frame<float>& frame, const std::int
 
 // The lines that short rows will want, if they lie one after the other.
 inline Ahead ahead_of(const Frame<float>& frame, std::int64_t begin, std::int64_t end) {
-    const Job& job = frame.job;
-    const auto dense = [&](const Operand& x) { return job.rows.dims == 1 && x.row[0] == job.cols.total; };
-    const bool packed = job.offsets ? job.heads == 1 : dense(job.z) && dense(job.out);
+    const Args& args = frame.args;
+    const auto dense = [&](const Operand& x) { return args.rows.dims == 1 && x.row[0] == args.cols.total; };
+    const bool packed = args.offsets ? args.heads == 1 : dense(args.z) && dense(args.out);
     if (!packed || !frame.z_direct || !frame.out_direct || begin == end) return {};
-    const RowOf first{job, begin}, last{job, end - 1};
-    return {first.start(job.z), last.start(job.z), first.start(job.out)};
+    const RowOf first{args, begin}, last{args, end - 1};
+    return {first.start(args.z), last.start(args.z), first.start(args.out)};
 }
 
 // Rows [begin, end): those of about one length side by side, those too long for a lane one by one.
@@ -79,7 +79,7 @@ template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t beg
     std::int64_t waiting[kSizes][kSide];
     int count[kSizes] = {};
     for (std::int64_t row = begin; row < end; ++row) {
-        const std::int64_t n = RowOf{frame.job, row}.length();
+        const std::int64_t n = RowOf{frame.args, row}.length();
         if (n == 0 || n > kShort) {
             Group<float, 1> group(frame, row);
             whole_group(group);
@@ -88,7 +88,7 @@ template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t beg
         const int size = static_cast<int>((n + kSide - 1) / kSide);
         waiting[size][count[size]++] = row;
         if (count[size] < kSide) continue;
-        ahead.reach(RowOf{frame.job, row}.start(frame.job.z));
+        ahead.reach(RowOf{frame.args, row}.start(frame.args.z));
         side_by_side<Unit>(frame, waiting[size], kSide, size * kSide, ahead);
         count[size] = 0;
     }
@@ -96,12 +96,13 @@ template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t beg
         if (count[size] > 0) side_by_side<Unit>(frame, waiting[size], count[size], size * kSide, ahead);
 }
 
-// Whether the rows of a job are worth sixteen lanes.
+// Whether the rows of a call are worth sixteen lanes.
 inline bool fits_lanes(const Frame<float>& frame) {
-    const Job& job = frame.job;
-    const bool is_short = job.offsets ? job.cols.total <= kShort * job.segments / 2 : job.cols.total <= kShort;
-    return job.op <= Op::logsumexp && !job.m && is_short && frame.one_scale && frame.groups.total >= kSide &&
-           !frame.scale.undefined && !frame.scale.flat && std::isfinite(frame.scale.beta.hi);
+    const Args& args = frame.args;
+    const bool is_short = args.offsets ? args.cols.total <= kShort * args.segments / 2 : args.cols.total <= kShort;
+    return folds(args.op) && args.op != Op::fold && !args.m && is_short && frame.one_scale &&
+           frame.groups.total >= kSide && !frame.scale.undefined && !frame.scale.flat &&
+           std::isfinite(frame.scale.beta.hi);
 }
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::normalize

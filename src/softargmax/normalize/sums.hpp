@@ -5,14 +5,14 @@
 
 #include "normalize/groups.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 
 // The states of a row of scores, and of the scores of q where there are two softmaxes.
 struct States {
     State p, q;
 };
 template <int Size> States fold_both(const Group<double, Size>& group, std::int64_t block, int g) {
-    if (group.job.op != Op::kl_divergence) return {group.fold_row(g, block), {}};
+    if (group.args.op != Op::kl_divergence) return {group.fold_row(g, block), {}};
     return {group.fold_row(g, block),
             fold(group.other + g * group.pitch, group.end(block) - group.begin(block), Scale{}, group.other)};
 }
@@ -60,11 +60,11 @@ template <int Size> Twofold block_part(const Group<double, Size>& group, std::in
     double *p = scratch(kTerms).get<double>(4 * kBlock), *q = p + kBlock, *log_p = q + kBlock, *log_q = log_p + kBlock;
     const Scale beta = group.beta(g);
     apply<Log::no>(z, n, s.p, beta, {p, z, false});
-    if (group.job.op == Op::expectation) {
+    if (group.args.op == Op::expectation) {
         for (std::int64_t i = 0; i < n && !other; ++i) q[i] = static_cast<double>(group.begin(block) + i);
         return inner_product(p, other ? other : q, n);
     }
-    if (group.job.op == Op::entropy) {
+    if (group.args.op == Op::entropy) {
         apply<Log::yes>(z, n, s.p, beta, {log_p, z, false});
         const Twofold sum = inner_product(p, log_p, n);
         return {0 - sum.hi, 0 - sum.lo};
@@ -82,7 +82,7 @@ template <int Size> Twofold block_part(const Group<double, Size>& group, std::in
 template <int Size> void put_sum(const Group<double, Size>& group, int g, const States& s, Twofold sum) {
     const bool nan = s.p.r != s.p.r || group.scale[g].undefined || (s.q.r != s.q.r && s.p.r > -1);
     const double value = s.p.r == -1 ? 0 : sum.hi + sum.lo;  // an empty support has no terms, whatever q is
-    put(group.job.out, group.job, group.first + g, nan ? kNaN : value);
+    put(group.args.out, group.args, group.first + g, nan ? kNaN : value);
 }
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::normalize

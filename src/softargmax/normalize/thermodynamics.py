@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import check
+from softargmax.core.axes import squeezed
 from softargmax.core.chunks import by_rows
-from softargmax.core.dispatch import as_number, device_of, implementation, namespace
+from softargmax.core.dispatch import as_number, device_of, namespace
 from softargmax.core.scale import UNIT, Scale
+from softargmax.normalize import operations
+from softargmax.normalize.operations import Expectation, LogSumExp, Scores
 from softargmax.normalize.probabilities import falling
 from softargmax.normalize.results import Boltzmann
 
@@ -89,7 +92,7 @@ def boltzmann(
 
 
 def _system(energies: Any, axes: tuple[int, ...], scale: Scale, where: Any, weights: Any, k: float) -> Boltzmann:
-    xp, wide, run = namespace(energies), check.row_dtype(None, energies), implementation("normalize", energies)
+    xp, wide = namespace(energies), check.row_dtype(None, energies)
     allowed = energies != math.inf
     if where is not None:
         allowed = allowed & where
@@ -97,22 +100,28 @@ def _system(energies: Any, axes: tuple[int, ...], scale: Scale, where: Any, weig
         allowed = allowed & (weights != 0)
 
     z, turned = falling(energies, scale)
-    p, log_z = run.softmax_with_lse(z, axes, turned, allowed, wide)
-    free = run.logsumexp(energies, axes, turned, weights, allowed, wide, False)
+    of = Scores(z, allowed, turned, axes, wide)
+
+    def mean_of(values: Any) -> Any:
+        return squeezed(operations.expectation.first(Expectation(of.z, allowed, of.beta, values, axes, wide)), axes)
+
+    p, log_z = operations.softmax(of)
+    log_z = squeezed(log_z, axes)
+    free = squeezed(operations.logsumexp.first(LogSumExp(energies, weights, allowed, turned, axes, wide)), axes)
     kept = tuple(1 if i in axes else n for i, n in enumerate(p.shape))
     beta = turned.hi if not isinstance(turned.hi, float) else xp.asarray(turned.hi, dtype=wide, device=device_of(p))
     beta = xp.broadcast_to(xp.astype(beta, wide), kept)
 
     if weights is None:
-        entropy = run.entropy(z, axes, turned, allowed, wide)
+        entropy = squeezed(operations.entropy.first(of), axes)
     else:  # states in proportion to p without degeneracies, times g
-        log_ratio = run.log_softmax(z, axes, turned, allowed, wide, None)  # log(p / g) but for a constant
+        log_ratio = operations.log_softmax.first(of)  # log(p / g) but for a constant
         log_g = xp.log(xp.astype(xp.where(weights == 0, 1.0, weights), wide))
-        z, turned = log_ratio + log_g, UNIT
-        p, more = run.softmax_with_lse(z, axes, UNIT, allowed, wide)
-        entropy = run.expectation(z, axes, UNIT, xp.reshape(more, kept) - log_ratio, allowed, wide)
-        log_z = log_z + more
-    mean = run.expectation(z, axes, turned, energies, allowed, wide)
+        of = of._replace(z=log_ratio + log_g, beta=UNIT)
+        p, more = operations.softmax(of)
+        entropy = mean_of(more - log_ratio)
+        log_z = log_z + squeezed(more, axes)
+    mean = mean_of(energies)
 
     far = xp.full_like(mean, math.inf)
     limit = xp.where(log_z > 0.0, -far, xp.where(log_z < 0.0, far, mean))  # of -kT log Z
@@ -123,8 +132,8 @@ def _system(energies: Any, axes: tuple[int, ...], scale: Scale, where: Any, weig
     still = (p == 0.0) | (xp.abs(energies) == math.inf)
     deviation = xp.where(still, 0.0, xp.astype(xp.where(still, 0.0, energies), wide) - centre)
     deviation = deviation * xp.where(xp.abs(beta) == math.inf, 0.0, beta)
-    rest = run.expectation(z, axes, turned, deviation, allowed, wide)  # U was rounded: E may be 1e15
+    rest = mean_of(deviation)  # U was rounded: E may be 1e15
     deviation = deviation - xp.reshape(rest, kept)
-    heat = k * run.expectation(z, axes, turned, deviation * deviation, allowed, wide)
+    heat = k * mean_of(deviation * deviation)
     entropy = k * entropy
     return Boltzmann(xp.astype(p, energies.dtype), log_z, free, mean, entropy, heat)

@@ -5,12 +5,12 @@
 #include <numeric>
 
 #include "core/native/arguments.hpp"
-#include "output/jobs.hpp"
+#include "output/args.hpp"
 #include "output/sort.hpp"
 
 using namespace nb::literals;
 
-namespace softargmax {
+namespace softargmax::output {
 namespace {
 
 template <class T> using Vector = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -69,7 +69,7 @@ template <class J> void two_tables(J& job, const Held& h, const Held& weight, co
 void pair_dots(nb::handle h_, const Index& rows, nb::handle weight_, nb::handle bias_, const Index& nodes,
                nb::handle out_) {
     const Held h(h_), weight(weight_), bias(bias_), out(out_, true);
-    DotsJob job;
+    DotsArgs job;
     two_tables(job, h, weight, bias);
     if (rows.size() != nodes.size()) refuse("rows", "one per node");
     job.pairs = size_of(nodes);
@@ -80,7 +80,7 @@ void pair_dots(nb::handle h_, const Index& rows, nb::handle weight_, nb::handle 
     job.nodes = nodes.data();
     job.threads = threads_for(job.pairs * job.width);
     const nb::gil_scoped_release release;
-    chosen_isa().run_dots(job);
+    run_dots(job);
 }
 
 void sums_of_rows(nb::handle table_, const Index& index, nb::handle factors_, const Index& starts,
@@ -89,7 +89,7 @@ void sums_of_rows(nb::handle table_, const Index& index, nb::handle factors_, co
     must_be("table", table, kReal);
     must_be("out", out, kWide);
     if (out.shape.size() != 2) refuse("out", "it may be a matrix");
-    SumsJob job;
+    SumsArgs job;
     job.width = out.shape[1];
     job.sums = out.shape[0];
     job.places = size_of(index);
@@ -108,7 +108,7 @@ void sums_of_rows(nb::handle table_, const Index& index, nb::handle factors_, co
     job.starts = starts.data();
     job.threads = threads_for(job.places * job.width);
     const nb::gil_scoped_release release;
-    chosen_isa().run_sums(job);
+    run_sums(job);
 }
 
 std::int64_t places_by_row(const Index& index, Vector<std::int64_t> order, Vector<std::int64_t> rows,
@@ -127,7 +127,7 @@ void coins(nb::handle h_, nb::handle weight_, nb::handle bias_, const Index& nod
            nb::handle dh_) {
     const Held h(h_), weight(weight_), bias(bias_), shift(shift_), loss(loss_, true), slopes(slopes_, true),
         dh(dh_, true);
-    CoinsJob job;
+    CoinsArgs job;
     two_tables(job, h, weight, bias);
     job.rows = h.shape[0];
     job.pairs = size_of(nodes);
@@ -147,7 +147,7 @@ void coins(nb::handle h_, nb::handle weight_, nb::handle bias_, const Index& nod
     }
     job.threads = threads_for(job.pairs * job.width);
     const nb::gil_scoped_release release;
-    chosen_isa().run_coins(job);
+    run_coins(job);
 }
 
 bool overlap(const Held& a, const Held& b) {
@@ -166,7 +166,7 @@ double descend(nb::handle vectors_, nb::handle weight_, const Index& inputs, con
     must_be("vectors", vectors, kWide);
     must_be("weight", weight, {vectors.type});
     if (vectors.shape.size() != 2) refuse("vectors", "it may be a matrix");
-    StepsJob job;
+    StepsArgs job;
     job.width = vectors.shape[1];
     job.vectors = table_of("vectors", vectors, job.width);
     job.weight = table_of("weight", weight, job.width);
@@ -210,11 +210,11 @@ double descend(nb::handle vectors_, nb::handle weight_, const Index& inputs, con
     }
     job.threads = job.rows ? threads_for(std::min(batch, job.rows) * (pairs / job.rows) * job.width) : 1;
     const nb::gil_scoped_release release;
-    chosen_isa().run_steps(job);
+    run_steps(job);
     return job.loss;
 }
 
-void draw(DrawsJob& job, std::uint64_t seed, std::uint64_t stream, std::uint32_t purpose, std::int64_t first) {
+void draw(DrawsArgs& job, std::uint64_t seed, std::uint64_t stream, std::uint32_t purpose, std::int64_t first) {
     if (first < 0 || first + job.draws > 1LL << 32) refuse("first", "out of range");
     job.seed = seed;
     job.stream = stream;
@@ -222,18 +222,18 @@ void draw(DrawsJob& job, std::uint64_t seed, std::uint64_t stream, std::uint32_t
     job.first = first;
     job.threads = threads_for(job.draws);
     const nb::gil_scoped_release release;
-    chosen_isa().run_draws(job);
+    run_draws(job);
 }
 void random_blocks(nb::ndarray<std::int64_t, nb::shape<4, -1>, nb::c_contig, nb::device::cpu> out, std::uint64_t seed,
                    std::uint64_t stream, std::uint32_t purpose, std::int64_t first) {
-    DrawsJob job;
+    DrawsArgs job;
     job.draws = static_cast<std::int64_t>(out.shape(1));
     job.out = out.data();
     draw(job, seed, stream, purpose, first);
 }
 void alias_draws(const Vector<const double>& threshold, const Index& alias, Vector<std::int64_t> out,
                  std::uint64_t seed, std::uint64_t stream, std::uint32_t purpose, std::int64_t first) {
-    DrawsJob job;
+    DrawsArgs job;
     job.classes = size_of(threshold);
     job.draws = size_of(out);
     if (job.classes < 1 || job.classes >= 1LL << 31 || size_of(alias) != job.classes)
@@ -246,7 +246,7 @@ void alias_draws(const Vector<const double>& threshold, const Index& alias, Vect
 
 }  // namespace
 
-void bind_output(nb::module_& module) {
+void bind(nb::module_& module) {
     module.def("pair_dots", &pair_dots, "h"_a, "rows"_a, "weight"_a, "bias"_a.none(), "nodes"_a, "out"_a,
                "<h, w> + b of every pair of a row and a node, into out");
     module.def("sums_of_rows", &sums_of_rows, "table"_a, "index"_a, "factors"_a, "starts"_a, "order"_a.none(), "out"_a,
@@ -268,4 +268,4 @@ void bind_output(nb::module_& module) {
                "first"_a, "draws from an alias table, by the random words of positions from the first on");
 }
 
-}  // namespace softargmax
+}  // namespace softargmax::output

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from softargmax import _native
-from softargmax.core import philox
+from softargmax.core import _native, philox
 from softargmax.core.dispatch import asked_for
 from softargmax.core.seeds import SEEDS
 

@@ -4,7 +4,7 @@
 #include "core/native/log.hpp"
 #include "output/vectors.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::output {
 
 // -log sigma(x), and sigma(-x), which is minus its slope. Both are NaN where x is. e^-|x| is 0 below the normal
 // numbers.
@@ -41,4 +41,4 @@ SOFTARGMAX_INLINE void toss(T* x, std::int64_t n, T factor, const Sign& sign, co
     }
 }
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::output

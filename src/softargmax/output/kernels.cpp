@@ -5,7 +5,7 @@
 #include "output/draws.hpp"
 #include "output/steps.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::output {
 namespace {
 
 // The rows of a table, in the type that is computed in, and a bias of each.
@@ -27,15 +27,15 @@ template <class T, class S> struct Nodes {
     }
 };
 
-template <class T, class S> void dots(const DotsJob& job, const S* weight) {
-    const Nodes<T, S> nodes{weight, job.weight, job.bias, job.width};
-    const T* const h = reinterpret_cast<const T*>(job.h.data);
-    T* const out = reinterpret_cast<T*>(job.out);
-    parallel_for(job.threads, job.pairs, [&](std::int64_t begin, std::int64_t end) {
-        T* const room = scratch(kScores).get<T>(job.width);
+template <class T, class S> void dots(const DotsArgs& args, const S* weight) {
+    const Nodes<T, S> nodes{weight, args.weight, args.bias, args.width};
+    const T* const h = reinterpret_cast<const T*>(args.h.data);
+    T* const out = reinterpret_cast<T*>(args.out);
+    parallel_for(args.threads, args.pairs, [&](std::int64_t begin, std::int64_t end) {
+        T* const room = scratch(kScores).get<T>(args.width);
         for (std::int64_t p = begin; p < end; ++p) {
-            const std::int64_t next = job.nodes[std::min(p + kAhead, end - 1)];
-            out[p] = nodes.score(h + job.rows[p] * job.h.pitch, job.nodes[p], next, room);
+            const std::int64_t next = args.nodes[std::min(p + kAhead, end - 1)];
+            out[p] = nodes.score(h + args.rows[p] * args.h.pitch, args.nodes[p], next, room);
         }
     });
 }
@@ -52,17 +52,18 @@ template <class F> void each_with_places(int threads, const std::int64_t* starts
     });
 }
 
-template <class T, class S> void sums(const SumsJob& job, const S* table) {
-    T* const out = reinterpret_cast<T*>(job.out.data);
-    T* const totals = reinterpret_cast<T*>(job.totals);
-    const T* const factors = reinterpret_cast<const T*>(job.factors);
-    const auto place = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return job.order ? job.order[j] : j; };
-    const auto vector = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return table + job.index[place(j)] * job.table.pitch; };
-    each_with_places(job.threads, job.starts, job.sums, [&](std::int64_t i) {
-        const std::int64_t begin = job.starts[i], end = job.starts[i + 1];
+template <class T, class S> void sums(const SumsArgs& args, const S* table) {
+    T* const out = reinterpret_cast<T*>(args.out.data);
+    T* const totals = reinterpret_cast<T*>(args.totals);
+    const T* const factors = reinterpret_cast<const T*>(args.factors);
+    const auto place = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return args.order ? args.order[j] : j; };
+    const auto vector = [&](std::int64_t j)
+                            SOFTARGMAX_LAMBDA { return table + args.index[place(j)] * args.table.pitch; };
+    each_with_places(args.threads, args.starts, args.sums, [&](std::int64_t i) {
+        const std::int64_t begin = args.starts[i], end = args.starts[i + 1];
         const auto factor = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return factors[place(begin + j)]; };
         const auto there = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return vector(begin + j); };
-        add_up<T, S>(Summands{there, factor, job.places - begin}, end - begin, job.width, out + i * job.out.pitch);
+        add_up<T, S>(Summands{there, factor, args.places - begin}, end - begin, args.width, out + i * args.out.pitch);
         if (!totals) return;
         double total = 0;
         for (std::int64_t j = 0; j < end - begin; ++j) total += static_cast<double>(factor(j));
@@ -70,27 +71,28 @@ template <class T, class S> void sums(const SumsJob& job, const S* table) {
     });
 }
 
-template <class T, class S> void coins(const CoinsJob& job, const S* weight) {
-    const Nodes<T, S> nodes{weight, job.weight, job.bias, job.width};
-    const T *const h = reinterpret_cast<const T*>(job.h.data), *const shift = reinterpret_cast<const T*>(job.shift);
-    T *const loss = reinterpret_cast<T*>(job.loss), *const slopes = reinterpret_cast<T*>(job.slopes),
-             *const dh = reinterpret_cast<T*>(job.dh.data);
-    each_with_places(job.threads, job.starts, job.rows, [&](std::int64_t r) {
-        const std::int64_t begin = job.starts[r], count = job.starts[r + 1] - begin;
+template <class T, class S> void coins(const CoinsArgs& args, const S* weight) {
+    const Nodes<T, S> nodes{weight, args.weight, args.bias, args.width};
+    const T *const h = reinterpret_cast<const T*>(args.h.data), *const shift = reinterpret_cast<const T*>(args.shift);
+    T *const loss = reinterpret_cast<T*>(args.loss), *const slopes = reinterpret_cast<T*>(args.slopes),
+             *const dh = reinterpret_cast<T*>(args.dh.data);
+    each_with_places(args.threads, args.starts, args.rows, [&](std::int64_t r) {
+        const std::int64_t begin = args.starts[r], count = args.starts[r + 1] - begin;
         T* const x = slopes ? slopes + begin : scratch(kTerms).get<T>(count);
-        T* const room = scratch(kScores).get<T>(job.width);
+        T* const room = scratch(kScores).get<T>(args.width);
         for (std::int64_t j = 0, p = begin; j < count; ++j, ++p) {
-            x[j] = nodes.score(h + r * job.h.pitch, job.nodes[p], job.nodes[std::min(p + kAhead, job.pairs - 1)], room);
+            x[j] = nodes.score(h + r * args.h.pitch, args.nodes[p], args.nodes[std::min(p + kAhead, args.pairs - 1)],
+                               room);
             if (shift) x[j] += shift[p];
         }
-        const auto sign = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return job.signs[begin + j]; };
+        const auto sign = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return args.signs[begin + j]; };
         double total = 0;
         toss(x, count, T{-1}, sign, [&](std::int64_t, double lost) SOFTARGMAX_LAMBDA { total += lost; });
         loss[r] = static_cast<T>(total);
         if (!dh) return;
-        const auto node = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return nodes.at(job.nodes[begin + j]); };
+        const auto node = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return nodes.at(args.nodes[begin + j]); };
         const auto slope = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return x[j]; };
-        add_up<T, S>(Summands{node, slope, count}, count, job.width, dh + r * job.dh.pitch);
+        add_up<T, S>(Summands{node, slope, count}, count, args.width, dh + r * args.dh.pitch);
     });
 }
 
@@ -106,27 +108,27 @@ template <class F> void with_table(Type type, const Table& table, const F& f) {
 
 }  // namespace
 
-void run_dots(const DotsJob& job) {
+void run_dots(const DotsArgs& args) {
     const FloatEnvironment environment;
-    with_table(job.h.type, job.weight, [&](auto zero, auto* data) { dots<decltype(zero)>(job, data); });
+    with_table(args.h.type, args.weight, [&](auto zero, auto* data) { dots<decltype(zero)>(args, data); });
 }
-void run_sums(const SumsJob& job) {
+void run_sums(const SumsArgs& args) {
     const FloatEnvironment environment;
-    with_table(job.out.type, job.table, [&](auto zero, auto* data) { sums<decltype(zero)>(job, data); });
+    with_table(args.out.type, args.table, [&](auto zero, auto* data) { sums<decltype(zero)>(args, data); });
 }
 
-void run_coins(const CoinsJob& job) {
+void run_coins(const CoinsArgs& args) {
     const FloatEnvironment environment;
-    with_table(job.h.type, job.weight, [&](auto zero, auto* data) { coins<decltype(zero)>(job, data); });
+    with_table(args.h.type, args.weight, [&](auto zero, auto* data) { coins<decltype(zero)>(args, data); });
 }
-void run_steps(StepsJob& job) {
+void run_steps(StepsArgs& args) {
     const FloatEnvironment environment;
-    if (job.weight.type == Type::f64) Steps<double>(job).run();
-    else Steps<float>(job).run();
+    if (args.weight.type == Type::f64) Steps<double>(args).run();
+    else Steps<float>(args).run();
 }
-void run_draws(const DrawsJob& job) {
-    parallel_for(job.threads, (job.draws + kAtOnce - 1) / kAtOnce,
-                 [&](std::int64_t begin, std::int64_t end) { draw(job, begin, end); });
+void run_draws(const DrawsArgs& args) {
+    parallel_for(args.threads, (args.draws + kAtOnce - 1) / kAtOnce,
+                 [&](std::int64_t begin, std::int64_t end) { draw(args, begin, end); });
 }
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::output

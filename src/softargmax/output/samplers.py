@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax import _native
+from softargmax.core import _native
 from softargmax.core.dispatch import asked_for
 from softargmax.core.seeds import SEEDS
 from softargmax.output import bits

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace softargmax {
+namespace softargmax::output {
 
 // `order`: the places of `index` by its numbers, which are from 0 to `most`, below 2^31; equal ones in order. `rows`:
 // the numbers that occur, in order; `starts`: where in `order` those of each begin, and at the end where the last end.
@@ -50,4 +50,4 @@ inline std::int64_t sort_places(const std::int64_t* index, std::int64_t count, s
     return found;
 }
 
-}  // namespace softargmax
+}  // namespace softargmax::output

@@ -15,10 +15,10 @@
 
 #include "core/native/group.hpp"
 #include "core/native/threads.hpp"
+#include "output/args.hpp"
 #include "output/coins.hpp"
-#include "output/jobs.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::output {
 
 constexpr std::int64_t kTogether = 64;
 constexpr int kOwners = 8;
@@ -86,7 +86,7 @@ template <class T> class Steps {
         std::uint8_t owner[kTogether];
     };
 
-    StepsJob& job_;
+    StepsArgs& args_;
     T *const vectors_, *const weight_;
     const std::int64_t batch_;
     T* const changes_;  // of every owner, for every row of the batch
@@ -94,32 +94,33 @@ template <class T> class Steps {
     double* const loss_;  // of every row
     std::atomic<std::int64_t> done_{0};
 
-    T* change(int owner, std::int64_t row) const { return changes_ + (owner * batch_ + row) * job_.width; }
+    T* change(int owner, std::int64_t row) const { return changes_ + (owner * batch_ + row) * args_.width; }
     double& loss(int owner, std::int64_t row) const { return losses_[owner * batch_ + row]; }
 
     // f(node, sign) for all that stands beside a row's targets.
     template <class F> SOFTARGMAX_INLINE void each_node(std::int64_t row, const F& f) const {
-        for (std::int64_t t = job_.starts[row]; t < job_.starts[row + 1]; ++t) {
-            const std::int64_t y = job_.target[t];
-            if (job_.offsets) {
-                for (std::int64_t i = job_.offsets[y]; i < job_.offsets[y + 1]; ++i) f(job_.nodes[i], job_.signs[i]);
+        for (std::int64_t t = args_.starts[row]; t < args_.starts[row + 1]; ++t) {
+            const std::int64_t y = args_.target[t];
+            if (args_.offsets) {
+                for (std::int64_t i = args_.offsets[y]; i < args_.offsets[y + 1]; ++i)
+                    f(args_.nodes[i], args_.signs[i]);
                 continue;
             }
             f(y, 1);
-            const std::int64_t* const negatives = job_.negatives + t * job_.samples;
-            for (std::int64_t i = 0; i < job_.samples; ++i) f(negatives[i], negatives[i] == y ? 0 : -1);
+            const std::int64_t* const negatives = args_.negatives + t * args_.samples;
+            for (std::int64_t i = 0; i < args_.samples; ++i) f(negatives[i], negatives[i] == y ? 0 : -1);
         }
     }
     void meet_row(std::int64_t first, std::int64_t row, int begin, int end, T rate) const {
         for (int owner = begin; owner < end; ++owner) {
-            std::fill_n(change(owner, row - first), job_.width, T{0});
+            std::fill_n(change(owner, row - first), args_.width, T{0});
             loss(owner, row - first) = 0;
         }
         Pairs found;
         std::int64_t together = 0;
         each_node(row, [&](std::int64_t i, int sign) SOFTARGMAX_LAMBDA {
             const int owner = owner_of(i);
-            found.node[found.count] = weight_ + i * job_.weight.pitch;
+            found.node[found.count] = weight_ + i * args_.weight.pitch;
             found.sign[found.count] = static_cast<std::int8_t>(sign);
             found.owner[found.count] = static_cast<std::uint8_t>(owner);
             found.count += (sign != 0) & (begin <= owner) & (owner < end);  // no branch: half of them would be missed
@@ -140,26 +141,26 @@ template <class T> class Steps {
             node[at] = found.node[j];
             sign[at] = found.sign[j];
         }
-        const T* const h = vectors_ + job_.inputs[row] * job_.vectors.pitch;
+        const T* const h = vectors_ + args_.inputs[row] * args_.vectors.pitch;
         T x[kTogether];
         double losses[kTogether];
         for (std::int64_t j = 0; j < found.count; ++j)
-            x[j] = static_cast<T>(inner(h, node[j], job_.width, node[std::min(j + kAhead, found.count - 1)]));
+            x[j] = static_cast<T>(inner(h, node[j], args_.width, node[std::min(j + kAhead, found.count - 1)]));
         const auto side = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return sign[j]; };
         toss(x, found.count, rate, side, [&](std::int64_t j, double lost) SOFTARGMAX_LAMBDA { losses[j] = lost; });
         std::int64_t at = 0;
         for (int owner = begin; owner < end; at = ends[owner++]) {
             const std::int64_t count = ends[owner] - at;
             for (std::int64_t j = at; j < ends[owner]; ++j) loss(owner, row - first) += losses[j];
-            if (count) meet(node + at, x + at, count, h, change(owner, row - first), job_.width);
+            if (count) meet(node + at, x + at, count, h, change(owner, row - first), args_.width);
         }
     }
     // The changes of a row's own vector.
     void change_row(std::int64_t first, std::int64_t row) const {
         using V = Pack<T>;
-        T* const h = vectors_ + job_.inputs[row] * job_.vectors.pitch;
-        for (std::int64_t i = 0; i < job_.width; i += V::kLanes) {
-            const std::int64_t rest = std::min<std::int64_t>(V::kLanes, job_.width - i);
+        T* const h = vectors_ + args_.inputs[row] * args_.vectors.pitch;
+        for (std::int64_t i = 0; i < args_.width; i += V::kLanes) {
+            const std::int64_t rest = std::min<std::int64_t>(V::kLanes, args_.width - i);
             V sum = V::load_part(change(0, row - first) + i, rest, 0);
             for (int owner = 1; owner < kOwners; ++owner)
                 sum = sum + V::load_part(change(owner, row - first) + i, rest, 0);
@@ -177,33 +178,33 @@ template <class T> class Steps {
     }
 
   public:
-    explicit Steps(StepsJob& job)
-        : job_(job),
-          vectors_(reinterpret_cast<T*>(job.vectors.data)),
-          weight_(reinterpret_cast<T*>(job.weight.data)),
-          batch_(std::min(job.batch, job.rows)),
-          changes_(scratch(kScores).get<T>(kOwners * batch_ * job.width)),
+    explicit Steps(StepsArgs& args)
+        : args_(args),
+          vectors_(reinterpret_cast<T*>(args.vectors.data)),
+          weight_(reinterpret_cast<T*>(args.weight.data)),
+          batch_(std::min(args.batch, args.rows)),
+          changes_(scratch(kScores).get<T>(kOwners * batch_ * args.width)),
           losses_(scratch(kTerms).get<double>(kOwners * batch_)),
-          loss_(scratch(kResult).get<double>(job.rows)) {}
+          loss_(scratch(kResult).get<double>(args.rows)) {}
 
     void run() {
-        parallel_for(std::min(job_.threads, kOwners), kOwners, [&](std::int64_t begin, std::int64_t end) {
+        parallel_for(std::min(args_.threads, kOwners), kOwners, [&](std::int64_t begin, std::int64_t end) {
             const auto is_mine = [&](std::int64_t i) { return begin <= owner_of(i) && owner_of(i) < end; };
             std::int64_t halves = 0;
-            for (std::int64_t first = 0; first < job_.rows; first += batch_) {
-                const std::int64_t last = std::min(job_.rows, first + batch_);
-                const double share = static_cast<double>(first) / static_cast<double>(job_.rows);
-                const T rate = static_cast<T>(job_.rate + (job_.last_rate - job_.rate) * share);
+            for (std::int64_t first = 0; first < args_.rows; first += batch_) {
+                const std::int64_t last = std::min(args_.rows, first + batch_);
+                const double share = static_cast<double>(first) / static_cast<double>(args_.rows);
+                const T rate = static_cast<T>(args_.rate + (args_.last_rate - args_.rate) * share);
                 for (std::int64_t row = first; row < last; ++row)
                     meet_row(first, row, static_cast<int>(begin), static_cast<int>(end), rate);
                 wait_for_all(end - begin, ++halves);
                 for (std::int64_t row = first; row < last; ++row)
-                    if (is_mine(job_.inputs[row])) change_row(first, row);
+                    if (is_mine(args_.inputs[row])) change_row(first, row);
                 wait_for_all(end - begin, ++halves);
             }
         });
-        for (std::int64_t row = 0; row < job_.rows; ++row) job_.loss += loss_[row];
+        for (std::int64_t row = 0; row < args_.rows; ++row) args_.loss += loss_[row];
     }
 };
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::output

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from softargmax import _native
+from softargmax.core import _native
 from softargmax.core.native import fresh
 from softargmax.core.targets import IGNORE
 from softargmax.core.torch_bridge import direct

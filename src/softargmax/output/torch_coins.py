@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from softargmax import _native
+from softargmax.core import _native
 from softargmax.core.torch_bridge import direct
 from softargmax.core.torch_memory import view
 from softargmax.core.torch_rules import by_definition, without_autocast

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from softargmax import _native
+from softargmax.core import _native
 from softargmax.core.dispatch import asked_for
 from softargmax.core.torch_bridge import all_direct, direct
 from softargmax.core.torch_memory import view

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from softargmax import _native
+from softargmax.core import _native
 from softargmax.core.torch_memory import view
 
 if TYPE_CHECKING:

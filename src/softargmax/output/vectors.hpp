@@ -8,7 +8,7 @@
 
 #include "core/native/tiles.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::output {
 
 // Packs of a product that are summed apart: their additions do not wait for one another.
 constexpr int kChains = 4;
@@ -112,4 +112,4 @@ template <class Vector, class Factor> struct Summands {
 };
 template <class V, class F> Summands(const V&, const F&, std::int64_t) -> Summands<V, F>;
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::output

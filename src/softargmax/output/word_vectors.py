@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax import _native
-from softargmax.core import check
+from softargmax.core import _native, check
 from softargmax.core.seeds import seed_of
 from softargmax.core.targets import integer
 from softargmax.output import bits

@@ -3,8 +3,8 @@
     g = -log(-log(1 - V))        arg max (beta z + g) ~ softmax(beta z)        gumbel_softmax = softmax((z + g) / T)
 
 The noise of a column is a function of (seed, the row's stream, the draw, the column) and of nothing else: `philox.py`
-and `philox.hpp` make it. `reference.py` is the definition; `kernels.cpp` with `native.py`, and `torch_ops.py`, serve
-CPU memory.
+and `philox.hpp` make it. `operations.py` has the operations, `reference.py` their definitions, `kernels.cpp` what
+serves CPU memory.
 """
 
 from softargmax.sample.draws import categorical, categorical_with_logprob, filter_scores

@@ -8,7 +8,7 @@
 #include "sample/noise.hpp"
 #include "sample/row.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::sample {
 
 // The largest of beta z + g so far; of equal ones the first. Compared by differences, which lose nothing where beta z
 // is huge.
@@ -137,4 +137,4 @@ void draw(const Piece<T>& piece, const Kept<T>& kept, double m, Scale beta, cons
     }
 }
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::sample

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
-from softargmax.core.dispatch import as_number, device_of, implementation, namespace
-from softargmax.core.seeds import source
-from softargmax.sample.options import ORDERS, asked, number_of_draws, rows_of, unsound
+from softargmax.core.dispatch import as_number, device_of, namespace
+from softargmax.sample import operations
+from softargmax.sample.operations import Categorical, FilterMask
+from softargmax.sample.options import ORDERS, distribution_of, number_of_draws, rows_of, source_of
+from softargmax.sample.refusals import unsound
 from softargmax.sample.results import CategoricalWithLogprob
-
-if TYPE_CHECKING:
-    from softargmax.sample.reference import Drawn
 
 
 class DrawKeywords(TypedDict, total=False):
@@ -137,7 +136,7 @@ def categorical(  # noqa: PLR0913 each is asked for by its name
         "generator": generator,
         "order": order,
     }
-    return _drawn(z, options, counts=False).index
+    return _of_draws(operations.categorical.first(_checked(z, options)), num_samples)
 
 
 def categorical_with_logprob(z: Any, /, **options: Unpack[DrawKeywords]) -> CategoricalWithLogprob:
@@ -182,30 +181,32 @@ def categorical_with_logprob(z: Any, /, **options: Unpack[DrawKeywords]) -> Cate
     >>> drawn.logprob.round(4), drawn.support_size
     (array([ 0.    , -1.0986]), array([1, 3]))
     """
-    drawn = _drawn(z, options, counts=True)
-    return CategoricalWithLogprob(drawn.index, drawn.logprob, as_number(drawn.support_size))
+    drawn, n = operations.categorical_with_logprob(_checked(z, options)), options.get("num_samples")
+    size = as_number(drawn.support_size[..., 0])
+    return CategoricalWithLogprob(_of_draws(drawn.index, n), _of_draws(drawn.logprob, n), size)
 
 
-def _drawn(z: Any, options: DrawKeywords, *, counts: bool) -> Drawn:
+def _of_draws(x: Any, num_samples: int | None) -> Any:
+    """What there is of each draw; of each row if nobody said how many draws."""
+    return as_number(x[..., 0]) if num_samples is None else x
+
+
+def _checked(z: Any, options: DrawKeywords) -> Categorical:
     given = {**_DEFAULTS, **options}
     unknown = given.keys() - _DEFAULTS.keys()
     if unknown:
         raise TypeError(f"{min(unknown)}: no such option; there are {', '.join(_DEFAULTS)}")
     z = rows_of(z)
-    wanted = asked(
+    distribution = distribution_of(
         z, given["temperature"], given["where"], given["order"],
         top_k=given["top_k"], top_p=given["top_p"], min_p=given["min_p"],
     )  # fmt: skip
     replace, n = bool(given["replace"]), number_of_draws(given["num_samples"])
     if not replace and n > z.shape[-1] > 0:
         raise ValueError(f"num_samples: {n} without replacement, of {z.shape[-1]} classes")
-    numbers = source(z, tuple(z.shape[:-1]), given["seed"], given["stream"], given["generator"])
-    run = implementation("sample", z)
-    found: Drawn = run.draw(z, wanted, numbers, n, replace=replace, counts=counts)
-    if given["num_samples"] is not None:
-        return found
-    first = (x if x is None else as_number(x[..., 0]) for x in found[:2])
-    return found._replace(**dict(zip(("index", "logprob"), first, strict=True)))
+    axis = z.ndim - 1
+    seed, stream = source_of(z, axis, given["seed"], given["stream"], given["generator"])
+    return Categorical(z, distribution, seed, stream, (axis,), n, replace)
 
 
 _DEFAULTS: dict[str, Any] = {
@@ -291,8 +292,8 @@ def filter_scores(  # noqa: PLR0913 each is asked for by its name
     filters = {
         "top_k": top_k, "top_p": top_p, "min_p": min_p, "typical_p": typical_p, "epsilon": epsilon, "eta": eta
     }  # fmt: skip
-    wanted = asked(z, temperature, where, order, **filters)
-    kept = implementation("sample", z).keep(z, wanted)
-    xp, wrong = namespace(z), unsound(wanted)
+    distribution = distribution_of(z, temperature, where, order, **filters)
+    kept = operations.filter_mask.first(FilterMask(z, distribution, (z.ndim - 1,)))
+    xp, wrong = namespace(z), unsound(distribution)
     left = xp.where(kept, z, xp.asarray(-math.inf, dtype=z.dtype, device=device_of(z)))
     return left if wrong is None else xp.where(wrong, xp.asarray(math.nan, dtype=z.dtype, device=device_of(z)), left)

@@ -7,7 +7,7 @@
 
 #include "sample/select.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::sample {
 
 template <class T> struct Pick {
     T z;
@@ -17,11 +17,14 @@ template <class T> struct Pick {
 
 template <class T> class Filters {
     static constexpr std::int64_t kListed = 4096;  // of a larger k the boundary is found by steps
-    const SampleJob& job_;
+    const Args& args_;
     Row<T>& row_;
     const bool lists_;  // whether the row may be replaced by the list of what is left
 
-    double parameter(const Operand& x) const { return at(x, job_, row_.group.first); }
+    double parameter(const Operand& x) const {
+        const std::int64_t row = row_.group.first;
+        return x.type == Type::i64 ? static_cast<double>(integer_at(x, args_, row)) : at(x, args_, row);
+    }
 
     static std::vector<Pick<T>>& picks() {
         thread_local std::vector<Pick<T>> all;
@@ -110,10 +113,10 @@ template <class T> class Filters {
     }
 
   public:
-    Filters(Row<T>& row, const SampleJob& job, bool lists) : job_(job), row_(row), lists_(lists) {}
+    Filters(Row<T>& row, const Args& args, bool lists) : args_(args), row_(row), lists_(lists) {}
 
-    static bool any_asked(const SampleJob& job) {
-        return job.top_k || job.top_p || job.min_p || job.typical_p || job.epsilon || job.eta;
+    static bool any_asked(const Args& args) {
+        return args.top_k || args.top_p || args.min_p || args.typical_p || args.epsilon || args.eta;
     }
 
     // Whether every parameter is in its range: tensors of them may come here unseen.
@@ -123,15 +126,16 @@ template <class T> class Filters {
             return (open ? value > least : value >= least) && value <= most;
         };
         const RowScale& scale = row_.group.scale[0];
-        return within(job_.top_k, 1, static_cast<double>(row_.length), false) && within(job_.top_p, 0, 1, true) &&
-               within(job_.min_p, 0, 1, false) && within(job_.typical_p, 0, 1, true) &&
-               within(job_.epsilon, 0, 1, false) && within(job_.eta, 0, 1, false) && !scale.undefined && !scale.negate;
+        return within(args_.top_k, 1, static_cast<double>(row_.length), false) && within(args_.top_p, 0, 1, true) &&
+               within(args_.min_p, 0, 1, false) && within(args_.typical_p, 0, 1, true) &&
+               within(args_.epsilon, 0, 1, false) && within(args_.eta, 0, 1, false) && !scale.undefined &&
+               !scale.negate;
     }
     // Where the first filter leaves few, one pass finds them, the maximum and whether there is a NaN (64 x 128256, k =
     // 50: 0.7 of the time of two passes).
-    bool lists_the_top() const { return lists_ && !job_.joint && job_.top_k && parameter(job_.top_k) <= kListed; }
+    bool lists_the_top() const { return lists_ && !args_.joint && args_.top_k && parameter(args_.top_k) <= kListed; }
     bool nan_or_top() {
-        if (gather_top(static_cast<std::int64_t>(parameter(job_.top_k)))) return true;
+        if (gather_top(static_cast<std::int64_t>(parameter(args_.top_k)))) return true;
         std::vector<Pick<T>>& all = picks();
         T top = -std::numeric_limits<T>::infinity();
         for (const Pick<T>& pick : all) top = std::max(top, pick.z);
@@ -152,33 +156,34 @@ template <class T> class Filters {
         Band band;
         const auto narrow = [&](const Kept<T>& to) {
             kept.tighten(to);
-            if (!job_.joint) row_.kept.tighten(to);
+            if (!args_.joint) row_.kept.tighten(to);
         };
-        if (job_.top_k && !row_.list) {
-            const double k = parameter(job_.top_k);
+        if (args_.top_k && !row_.list) {
+            const double k = parameter(args_.top_k);
             if (k < static_cast<double>(row_.length)) narrow(top_k(static_cast<std::int64_t>(k)));
         }
-        if (job_.top_p && parameter(job_.top_p) < 1) {
-            const Boundary last = Select<T>(row_, By::mass)(parameter(job_.top_p));
+        if (args_.top_p && parameter(args_.top_p) < 1) {
+            const Boundary last = Select<T>(row_, By::mass)(parameter(args_.top_p));
             narrow({static_cast<T>(-last.key), last.at});
         }
-        if (job_.min_p && parameter(job_.min_p) > 0) narrow(at_least(log_scalar(parameter(job_.min_p))));
-        if (job_.typical_p && parameter(job_.typical_p) < 1) {
+        if (args_.min_p && parameter(args_.min_p) > 0) narrow(at_least(log_scalar(parameter(args_.min_p))));
+        if (args_.typical_p && parameter(args_.typical_p) < 1) {
             const double center = moments(row_).mean;
-            const Boundary last = Select<T>(row_, By::typical, center)(parameter(job_.typical_p));
+            const Boundary last = Select<T>(row_, By::typical, center)(parameter(args_.typical_p));
             band = {center, last.key, last.at};
-            if (!job_.joint) row_.band = band;
+            if (!args_.joint) row_.band = band;
         }
-        if (job_.epsilon && parameter(job_.epsilon) > 0) narrow(at_least(bound(log_scalar(parameter(job_.epsilon)))));
-        if (job_.eta && parameter(job_.eta) > 0) {
-            const double log_eta = log_scalar(parameter(job_.eta));
+        if (args_.epsilon && parameter(args_.epsilon) > 0)
+            narrow(at_least(bound(log_scalar(parameter(args_.epsilon)))));
+        if (args_.eta && parameter(args_.eta) > 0) {
+            const double log_eta = log_scalar(parameter(args_.eta));
             const Moments p = moments(row_);
             narrow(at_least(bound(std::min(log_eta, 0.5 * log_eta - (p.log_l() - p.mean)))));
         }
         row_.kept = kept;
         row_.band = band;
         if (band.everything()) return;
-        if (job_.joint && moments(row_).count == 0) {  // what is typical may not be among the others: the top is left
+        if (args_.joint && moments(row_).count == 0) {  // what is typical may not be among the others: the top is left
             row_.band = {};
             row_.kept = {};
             row_.kept = top_k(1);
@@ -210,4 +215,4 @@ template <class T> class Filters {
     }
 };
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::sample

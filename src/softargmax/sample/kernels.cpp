@@ -5,29 +5,41 @@
 #include "sample/draw.hpp"
 #include "sample/filters.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::sample {
 namespace {
 
 enum Status : std::uint8_t { kFine, kEmpty, kNaNs, kTooMany, kOutOfRange };
 
+// The random words of a row's draw.
+Philox words_of(const Args& args, std::int64_t row, std::int64_t draw) {
+    const std::int64_t seed = args.seed ? integer_at(args.seed, args, row) : 0;
+    const std::int64_t stream = args.stream ? integer_at(args.stream, args, row) : row;
+    return {static_cast<std::uint64_t>(seed), static_cast<std::uint64_t>(stream), static_cast<std::uint32_t>(draw)};
+}
+
 template <class T> class Draws {
     static constexpr std::int64_t kTogether = 32;  // draws of a row that pass over it together
-    const SampleJob& job_;
+    const Args& args_;
     Row<T> row_;
     const std::int64_t at_;
+    std::int64_t* const index_;
+    char* const logprob_;
     Moments p_;
 
-    Philox words(std::int64_t draw) const {
-        const std::int64_t stream = job_.stream ? job_.stream[at_] : at_;
-        return {job_.seed, static_cast<std::uint64_t>(stream), static_cast<std::uint32_t>(draw)};
-    }
+    Philox words(std::int64_t draw) const { return words_of(args_, at_, draw); }
     void put(std::int64_t draw, double x, std::int64_t column) const {
-        job_.index[at_ * job_.draws + draw] = column;
-        if (job_.logprob) job_.logprob[at_ * job_.draws + draw] = x - p_.log_l();
+        index_[draw] = column;
+        if (!logprob_) return;
+        const double logprob = x - p_.log_l();
+        if (args_.logprob.type == Type::f64) reinterpret_cast<double*>(logprob_)[draw] = logprob;
+        else reinterpret_cast<float*>(logprob_)[draw] = static_cast<float>(logprob);
+    }
+    void put_size(std::int64_t size) const {
+        if (args_.support_size) integer_at(args_.support_size, args_, at_) = size;
     }
     Status fail(Status why) const {
-        std::fill_n(job_.index + at_ * job_.draws, job_.draws, std::int64_t{-1});
-        if (job_.support) job_.support[at_] = 0;
+        std::fill_n(index_, args_.draws, std::int64_t{-1});
+        put_size(0);
         return why;
     }
 
@@ -57,8 +69,8 @@ template <class T> class Draws {
 
     void with_replacement() {
         Best best[kTogether];
-        for (std::int64_t first = 0; first < job_.draws; first += kTogether) {
-            const std::int64_t count = std::min(kTogether, job_.draws - first);
+        for (std::int64_t first = 0; first < args_.draws; first += kTogether) {
+            const std::int64_t count = std::min(kTogether, args_.draws - first);
             std::fill_n(best, count, Best{});
             row_.each([&](const Piece<T>& piece) {
                 for (std::int64_t i = 0; i < count; ++i)
@@ -69,54 +81,60 @@ template <class T> class Draws {
     }
     void without_replacement() {
         thread_local std::vector<Ranked> all;
-        Top top(all, job_.draws, row_.m);
+        Top top(all, args_.draws, row_.m);
         const Philox noise = words(0);
         row_.each([&](const Piece<T>& piece) { draw(piece, row_.kept, row_.m, row_.beta, noise, top); });
         top.finish();
-        for (std::int64_t i = 0; i < job_.draws; ++i)
+        for (std::int64_t i = 0; i < args_.draws; ++i)
             put(i, all[static_cast<std::size_t>(i)].x, all[static_cast<std::size_t>(i)].at);
     }
 
   public:
-    Draws(Group<T, 1>& group, const SampleJob& job) : job_(job), row_(group), at_(group.first) {}
+    explicit Draws(Group<T, 1>& group)
+        : args_(group.args),
+          row_(group),
+          at_(group.first),
+          index_(&integer_at(args_.index, args_, at_)),
+          logprob_(args_.logprob ? RowOf{args_, at_}.start(args_.logprob) : nullptr) {}
 
     Status run() {
-        Filters<T> filters(row_, job_, true);
+        Filters<T> filters(row_, args_, true);
         if (row_.length > 0 && !filters.sound()) return fail(kOutOfRange);
-        const bool filtered = Filters<T>::any_asked(job_), counts = job_.logprob || job_.support || !job_.replace;
+        const bool filtered = Filters<T>::any_asked(args_), counts = args_.logprob || !args_.replace;
         if (!filtered && !counts && !row_.frozen()) {
-            for (std::int64_t first = 0; first < job_.draws; first += kTogether)
-                if (const Status status = at_once(first, std::min(kTogether, job_.draws - first))) return fail(status);
+            for (std::int64_t first = 0; first < args_.draws; first += kTogether)
+                if (const Status status = at_once(first, std::min(kTogether, args_.draws - first))) return fail(status);
             return kFine;
         }
         if (filters.lists_the_top() ? filters.nan_or_top() : row_.nan_or_maximum()) return fail(kNaNs);
         if (row_.m == -kInf) return fail(kEmpty);
         if (row_.frozen()) {
-            if (!job_.replace && job_.draws > 1) return fail(kTooMany);
+            if (!args_.replace && args_.draws > 1) return fail(kTooMany);
             const std::int64_t top = row_.first_maximum();
             p_.r = 0;
-            for (std::int64_t i = 0; i < job_.draws; ++i) put(i, 0, top);
-            if (job_.support) job_.support[at_] = 1;
+            for (std::int64_t i = 0; i < args_.draws; ++i) put(i, 0, top);
+            put_size(1);
             return kFine;
         }
         if (filtered) filters();
-        if (counts || (filtered && job_.draws > 1)) {
+        if (counts || (filtered && args_.draws > 1)) {
             p_ = moments(row_);
-            if (job_.support) job_.support[at_] = p_.count;
-            if (!job_.replace && job_.draws > p_.count) return fail(kTooMany);
+            put_size(p_.count);
+            if (!args_.replace && args_.draws > p_.count) return fail(kTooMany);
             // A few are drawn from many times: they are put together.
-            if (!row_.list && job_.draws > 1 && p_.count <= row_.length / 8) filters.list_what_is_left();
+            if (!row_.list && args_.draws > 1 && p_.count <= row_.length / 8) filters.list_what_is_left();
         }
-        if (job_.replace) with_replacement();
-        else if (job_.draws > 0) without_replacement();
+        if (args_.replace) with_replacement();
+        else if (args_.draws > 0) without_replacement();
         return kFine;
     }
 };
 
 // 1 where a score is left, 0 where it is not.
-template <class T> Status mark(Group<T, 1>& group, const SampleJob& job) {
+template <class T> Status mark(Group<T, 1>& group) {
+    const Args& args = group.args;
     Row<T> row(group);
-    Filters<T> filters(row, job, false);
+    Filters<T> filters(row, args, false);
     if (row.length > 0 && !filters.sound()) return kOutOfRange;
     const bool nan = row.nan_or_maximum();
     if (!nan && row.m > -kInf) {
@@ -133,56 +151,55 @@ template <class T> Status mark(Group<T, 1>& group, const SampleJob& job) {
                 left = row.band(distance(static_cast<double>(z[i]), row.m, row.beta), from + i);
             marks[i] = left ? T{1} : T{0};
         }
-        write(job, job.out, group.first, 1, from, group.end(b), marks, group.pitch);
+        write(args, args.out, group.first, 1, from, group.end(b), marks, group.pitch);
     }
     return kFine;
 }
 
 // Gumbel noise of whole rows; or their words alone, or the noise of words that are given.
-void put_noise(const SampleJob& job) {
-    const std::int64_t cols = job.cols.total;
-    parallel_for(job.threads, job.rows.total, [&](std::int64_t begin, std::int64_t end) {
+void put_noise(const Args& args) {
+    const std::int64_t cols = args.cols.total;
+    parallel_for(args.threads, args.rows.total, [&](std::int64_t begin, std::int64_t end) {
         std::uint32_t w1[kChunk] = {}, w2[kChunk] = {};
         double g[kChunk];
         for (std::int64_t row = begin; row < end; ++row) {
-            const std::int64_t stream = job.stream ? job.stream[row] : row;
-            const Philox words(job.seed, static_cast<std::uint64_t>(stream), static_cast<std::uint32_t>(job.draws));
+            const Philox words = words_of(args, row, args.draws);
             for (std::int64_t from = 0; from < cols; from += kChunk) {
                 const std::int64_t n = std::min<std::int64_t>(kChunk, cols - from);
-                if (job.words && job.out) {
+                if (args.words && args.out) {
                     for (std::int64_t i = 0; i < n; ++i) {
-                        w1[i] = static_cast<std::uint32_t>(job.words[row * cols + from + i] >> 32);
-                        w2[i] = static_cast<std::uint32_t>(job.words[row * cols + from + i]);
+                        w1[i] = static_cast<std::uint32_t>(args.words[row * cols + from + i] >> 32);
+                        w2[i] = static_cast<std::uint32_t>(args.words[row * cols + from + i]);
                     }
                 } else {
-                    words.adjacent(job.first + from, 0, w1);
-                    words.adjacent(job.first + from, 1, w2);
+                    words.adjacent(args.first + from, 0, w1);
+                    words.adjacent(args.first + from, 1, w2);
                 }
-                if (!job.out) {
+                if (!args.out) {
                     for (std::int64_t i = 0; i < n; ++i)
-                        job.words[row * cols + from + i] = std::uint64_t{w1[i]} << 32 | w2[i];
+                        args.words[row * cols + from + i] = std::uint64_t{w1[i]} << 32 | w2[i];
                     continue;
                 }
                 for (int i = 0; i < kChunk; i += kLanes) gumbel(w1 + i, w2 + i).store(g + i);
-                write(job, job.out, row, 1, from, from + n, g, cols);
+                write(args, args.out, row, 1, from, from + n, g, cols);
             }
         }
     });
 }
 
-template <class T> void run_as(const SampleJob& job) {
-    each_group<T, 1>(Frame<T>(job, 1), [&](Group<T, 1>& group) {
-        job.status[group.first] = job.index ? Draws<T>(group, job).run() : mark(group, job);
+template <class T> void run_as(const Args& args) {
+    each_group<Group<T, 1>>(Frame<T>(args, 1), [&](Group<T, 1>& group) {
+        args.status[group.first] = args.index ? Draws<T>(group).run() : mark(group);
     });
 }
 
 }  // namespace
 
-void run_sample(const SampleJob& job) {
+void run(const Args& args) {
     const FloatEnvironment environment;
-    if (!job.z) put_noise(job);
-    else if (job.z.type == Type::f64) run_as<double>(job);
-    else run_as<float>(job);
+    if (!args.z) put_noise(args);
+    else if (args.z.type == Type::f64) run_as<double>(args);
+    else run_as<float>(args);
 }
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::sample

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from softargmax.core.torch_modules import keep, shown
-from softargmax.sample import gumbel_softmax, torch_ops
+from softargmax.core.torch_operation import register
+from softargmax.sample import gumbel_softmax
 
 __all__ = ["GumbelSoftmax"]
-del torch_ops  # imported so that a model may be compiled before its first call
+register("softargmax.sample")  # so that a model may be compiled before its first call
 
 
 class GumbelSoftmax(nn.Module):

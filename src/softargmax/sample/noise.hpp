@@ -4,7 +4,7 @@
 #include "core/native/log.hpp"
 #include "core/native/philox.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::sample {
 
 constexpr int kLanes = Pack<double>::kLanes;
 // Noise lies between these: V is at least 2^-65 and at most 1 - 2^-65.
@@ -39,4 +39,4 @@ SOFTARGMAX_INLINE Pack<float> noise_bound(const std::uint32_t* w1) {
     return Pack<float>::load(bound);
 }
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::sample

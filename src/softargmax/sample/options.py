@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from softargmax.core import check
 from softargmax.core.dispatch import namespace
+from softargmax.core.seeds import source
+from softargmax.sample.arguments import Distribution, Filters
 
 if TYPE_CHECKING:
-    from softargmax.core.scale import Scale
+    from softargmax.core.seeds import Source
 
 ORDERS = ("top_k_first", "joint")
-
-
-class Filters(NamedTuple):
-    """Each a float, an array that broadcasts with the rows (the classes' axis kept as 1), or None: no such filter.
-
-    An array of integers stays one: float32, where it is the widest there is, would round those above 2^24.
-    """
-
-    top_k: Any = None
-    top_p: Any = None
-    min_p: Any = None
-    typical_p: Any = None
-    epsilon: Any = None
-    eta: Any = None
-
-
-class Asked(NamedTuple):
-    """The distribution to draw from, beside the scores."""
-
-    scale: Scale
-    where: Any
-    filters: Filters
-    joint: bool
 
 
 _RANGES = {
@@ -57,14 +34,14 @@ def rows_of(z: Any, name: str = "z") -> Any:
     return z
 
 
-def asked(z: Any, temperature: Any, where: Any, order: Any, **filters: Any) -> Asked:
+def distribution_of(z: Any, temperature: Any, where: Any, order: Any, **filters: Any) -> Distribution:
     """Check everything that says which distribution is meant."""
     if order not in ORDERS:
         raise ValueError(f"order: {order!r}; it may be {' or '.join(map(repr, ORDERS))}")
     where = None if where is None else check.mask(where, z)
     given = {name: parameter(value, z, name) for name, value in filters.items() if value is not None}
-    scale = check.scale_of(parameter(temperature, z, "temperature"), None, z, (z.ndim - 1,))
-    return Asked(scale, where, Filters(**given), order == "joint")
+    beta = check.scale_of(parameter(temperature, z, "temperature"), None, z, (z.ndim - 1,))
+    return Distribution(beta, where, Filters(**given), order == "joint")
 
 
 def parameter(value: Any, z: Any, name: str, axis: int = -1) -> Any:
@@ -91,18 +68,13 @@ def _holds(x: Any, name: str) -> Any:
     return ((x > 0.0) if name in ("top_p", "typical_p") else (x >= 0.0)) & (x <= 1.0)
 
 
-def unsound(asked: Asked) -> Any:
-    """Which rows have a parameter that nobody could look at and that is out of its range (1 along the classes).
-
-    None if all could be looked at.
-    """
-    found = None
-    for x in (asked.scale.hi, *asked.filters):
-        if x is not None and not isinstance(x, float) and not check.seen(x):
-            xp = namespace(x)
-            wrong = xp.isnan(x) if xp.isdtype(x.dtype, "real floating") else x < 1
-            found = wrong if found is None else found | wrong
-    return found
+def source_of(z: Any, axis: int, seed: Any, stream: Any, generator: Any) -> Source:
+    """Where the noise of rows along `axis` comes from; the streams have z's shape, the axis kept as 1."""
+    rows = tuple(n for i, n in enumerate(z.shape) if i != axis)
+    found = source(z, rows, seed, stream, generator)
+    if found.stream is None:
+        return found
+    return found._replace(stream=namespace(z).reshape(found.stream, (*rows[:axis], 1, *rows[axis:])))
 
 
 def number_of_draws(num_samples: Any) -> int:
@@ -115,19 +87,3 @@ def number_of_draws(num_samples: Any) -> int:
     if not 0 <= number < 1 << 31:
         raise ValueError(f"num_samples: {number}; it may be an integer from 0 to 2^31 - 1")
     return number
-
-
-def refuse(row: int, why: int, shape: tuple[int, ...], draws: int = 1) -> None:
-    """Raise for the first row that cannot be drawn from, if there is one; the codes are those of kernels.cpp."""
-    if row < 0 or draws == 0:
-        return
-    place = tuple(int(i) for i in np.unravel_index(row, shape)) if shape else ()
-    raise ValueError(_PROBLEMS[why].format(draws=draws, place=place))
-
-
-_PROBLEMS = {
-    1: "z: nothing to draw, every score is -inf or masked, in row {place}",
-    2: "z: NaN in row {place}",
-    3: "z: fewer classes than the {draws} draws without replacement in row {place}",
-    4: "temperature, filters: one is out of range in row {place}",
-}

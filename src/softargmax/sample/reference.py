@@ -15,33 +15,24 @@ import numpy as np
 from softargmax.core import check, philox
 from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.exact import working_dtype
-from softargmax.core.rows import INF
+from softargmax.core.rows import INF, Rows
 from softargmax.core.scale import rounded
-from softargmax.sample.options import Asked, Filters, refuse, unsound
+from softargmax.sample.refusals import refuse, unsound
 
 if TYPE_CHECKING:
-    from softargmax.core.seeds import Source
-
-
-class Drawn(NamedTuple):
-    """Draws (..., n), their log-probabilities, and each row's number of classes; the last two if they were wanted."""
-
-    index: Any
-    logprob: Any
-    support_size: Any
+    from softargmax.core.scale import Scale
+    from softargmax.sample.arguments import Distribution, Filters
 
 
 # --- noise ------------------------------------------------------------------------------------------------------------
 
 
-def uniforms(like: Any, source: Source, rows: int, draws: Any, columns: int) -> tuple[Any, Any]:
+def uniforms(like: Any, seed: Any, stream: Any, rows: int, draws: Any, columns: int) -> tuple[Any, Any]:
     """V and 1 - V of every row, draw and column, each to its last digit."""
     xp, device = namespace(like), device_of(like)
     wide = working_dtype(like, xp)
-    stream = (
-        xp.arange(rows, dtype=philox.word_dtype(xp, device), device=device) if source.stream is None else source.stream
-    )
-    high, low = philox.words(like, source.seed, stream, draws, columns)
+    stream = xp.arange(rows, dtype=philox.word_dtype(xp, device), device=device) if stream is None else stream
+    high, low = philox.words(like, seed, stream, draws, columns)
 
     def fraction(high: Any, low: Any) -> Any:
         return xp.astype(high, wide) * 2.0**-32 + (xp.astype(low, wide) + 0.5) * 2.0**-64
@@ -50,10 +41,10 @@ def uniforms(like: Any, source: Source, rows: int, draws: Any, columns: int) -> 
     return fraction(high, low), fraction(high ^ ones, low ^ ones)
 
 
-def noise(like: Any, source: Source, rows: int, draws: Any, columns: int) -> Any:
+def noise(like: Any, seed: Any, stream: Any, rows: int, draws: Any, columns: int) -> Any:
     """g = -log(-log(1 - V)), (rows, draws, columns), in working precision."""
     xp = namespace(like)
-    v, u = uniforms(like, source, rows, draws, columns)
+    v, u = uniforms(like, seed, stream, rows, draws, columns)
     return -xp.log(xp.where(v < 0.5, -xp.log1p(-xp.where(v < 0.5, v, 0.0)), -xp.log(u)))
 
 
@@ -63,11 +54,11 @@ def _draws(like: Any, n: int) -> Any:
 
 
 @np.errstate(all="ignore")
-def gumbel(like: Any, shape: tuple[int, ...], dtype: Any, source: Source) -> Any:
-    """Noise of this shape, a stream to each row along the last axis."""
-    xp = namespace(like)
-    rows, columns = math.prod(shape[:-1]), shape[-1] if shape else 1
-    return xp.astype(xp.reshape(noise(like, source, rows, _draws(like, 1), columns), shape), dtype)
+def gumbel(z: Any, seed: Any, stream: Any, axes: tuple[int, ...], dtype: Any) -> Any:
+    """Noise of z's shape, a stream to each row."""
+    rows = Rows(z, axes)
+    g = noise(z, seed, stream, math.prod(rows.outer), _draws(z, 1), rows.length)
+    return rows.xp.astype(rows.restore(rows.xp.reshape(g, (*rows.outer, rows.length))), dtype)
 
 
 # --- the distribution -------------------------------------------------------------------------------------------------
@@ -84,16 +75,16 @@ class Distances(NamedTuple):
     status: Any
 
 
-def distances(z: Any, asked: Asked) -> Distances:
+def distances(z: Any, distribution: Distribution) -> Distances:
     """Where every score lies below its row's maximum. A row that holds +inf is that of its infinities, all equal."""
     xp, device = namespace(z), device_of(z)
     wide = working_dtype(z, xp)
     x = xp.astype(z, wide)
-    if asked.where is not None:
-        x = xp.where(asked.where, x, -INF)
+    if distribution.where is not None:
+        x = xp.where(distribution.where, x, -INF)
     if x.shape[-1] == 0:
         x = xp.full((*x.shape[:-1], 1), -INF, dtype=wide, device=device)
-    hi, lo = _beta(z, asked, wide)
+    hi, lo = _beta(z, distribution.beta, wide)
     nan = _any(xp.isnan(x))
     x = xp.where(xp.isnan(x), 0.0, x)
     x = xp.where((hi == 0.0) & (xp.abs(x) < INF), 0.0, x)
@@ -110,16 +101,16 @@ def distances(z: Any, asked: Asked) -> Distances:
     found = xp.where(frozen, xp.where(_first(x == m), zero, -INF), found)
     fine = xp.zeros_like(m, dtype=xp.int32)
     status = xp.where(nan, 2, xp.where(_any(inside), fine, 1))
-    if (wrong := unsound(asked)) is not None:
+    if (wrong := unsound(distribution)) is not None:
         status = xp.where(wrong, 4, status)
     return Distances(xp.where(inside, found, -INF), x, status)
 
 
-def _beta(z: Any, asked: Asked, wide: Any) -> tuple[Any, Any]:
+def _beta(z: Any, beta: Scale, wide: Any) -> tuple[Any, Any]:
     xp = namespace(z)
-    hi, lo = asked.scale
+    hi, lo = beta
     if isinstance(hi, float):
-        pair = rounded(asked.scale, 53 if wide == xp.float64 else 24)
+        pair = rounded(beta, 53 if wide == xp.float64 else 24)
         one = (1,) * z.ndim
         return tuple(xp.full(one, part, dtype=wide, device=device_of(z)) for part in pair)
     return xp.astype(hi, wide), xp.astype(lo, wide)
@@ -232,23 +223,31 @@ _FILTERS = {
 
 
 @np.errstate(all="ignore")
-def keep(z: Any, asked: Asked) -> Any:
+def filter_mask(z: Any, distribution: Distribution) -> Any:
     """Where the filters leave a score, of z's shape; in a row that cannot be drawn from its support."""
-    found = distances(z, asked)
-    inside = ~(z == -INF) if asked.where is None else ~(z == -INF) & asked.where
-    kept = left(found, asked.filters, asked.joint)[..., : z.shape[-1]]
+    found = distances(z, distribution)
+    inside = ~(z == -INF) if distribution.where is None else ~(z == -INF) & distribution.where
+    kept = left(found, distribution.filters, distribution.joint)[..., : z.shape[-1]]
     return inside & (kept | (found.status != 0))
 
 
 # --- draws ------------------------------------------------------------------------------------------------------------
 
 
-@np.errstate(all="ignore")
-def draw(z: Any, asked: Asked, source: Source, n: int, *, replace: bool, counts: bool) -> Drawn:
-    """n draws of each row."""
+class Drawn(NamedTuple):
+    """Draws (..., n), as places in the row too; the distances of what could be drawn, how many, whether all is well."""
+
+    index: Any
+    place: Any
+    x: Any
+    count: Any
+    fine: Any
+
+
+def _draw(z: Any, distribution: Distribution, seed: Any, stream: Any, n: int, replace: bool) -> Drawn:
     xp = namespace(z)
-    found = distances(z, asked)
-    kept, status = left(found, asked.filters, asked.joint), found.status
+    found = distances(z, distribution)
+    kept, status = left(found, distribution.filters, distribution.joint), found.status
     x = xp.where(kept, found.x, -INF)
     count = xp.sum(xp.astype(kept & (x > -INF), xp.int32), axis=-1, keepdims=True)
     if not replace:
@@ -257,22 +256,32 @@ def draw(z: Any, asked: Asked, source: Source, n: int, *, replace: bool, counts:
 
     rows, columns = math.prod(x.shape[:-1]), x.shape[-1]
     each = n if replace else 1
-    g = noise(z, source, rows, _draws(z, each), columns)
+    g = noise(z, seed, stream, rows, _draws(z, each), columns)
     key = x[..., None, :] + xp.reshape(g, (*x.shape[:-1], each, columns))
     if replace:
         index = xp.argmax(key, axis=-1) if columns else xp.zeros(key.shape[:-1], dtype=count.dtype)
     else:
         index = xp.argsort(-key, axis=-1, stable=True)[..., 0, :n]
-    index = _int64(index, xp)
-    fine = status == 0
-    number = xp.where(fine, index, -1)
-    if not counts:
-        return Drawn(number, None, None)
-    _, l, _ = _mass(x)
-    logprob = xp.take_along_axis(x, index, axis=-1) - xp.log(l)
-    dtype = check.row_dtype(None, z)
-    logprob = xp.astype(xp.where(fine, logprob, math.nan), dtype)
-    return Drawn(number, logprob, _int64(xp.where(fine, count, 0), xp)[..., 0])
+    index, fine = _int64(index, xp), status == 0
+    return Drawn(xp.where(fine, index, -1), index, x, count, fine)
+
+
+@np.errstate(all="ignore")
+def categorical(z: Any, distribution: Distribution, seed: Any, stream: Any, draws: int, replace: bool) -> Any:
+    """Draws of each row."""
+    return _draw(z, distribution, seed, stream, draws, replace).index
+
+
+@np.errstate(all="ignore")
+def categorical_with_logprob(
+    z: Any, distribution: Distribution, seed: Any, stream: Any, draws: int, replace: bool
+) -> tuple[Any, Any, Any]:
+    """The same, log p of each, and how many classes could be drawn."""
+    xp, drawn = namespace(z), _draw(z, distribution, seed, stream, draws, replace)
+    _, l, _ = _mass(drawn.x)
+    logprob = xp.where(drawn.fine, xp.take_along_axis(drawn.x, drawn.place, axis=-1) - xp.log(l), math.nan)
+    size = _int64(xp.where(drawn.fine, drawn.count, 0), xp)
+    return drawn.index, xp.astype(logprob, check.row_dtype(None, z)), size
 
 
 def _int64(index: Any, xp: Any) -> Any:
@@ -286,4 +295,4 @@ def _check(status: Any, z: Any, n: int) -> None:
     status = xp.reshape(xp.broadcast_to(status, (*z.shape[:-1], 1)), (-1,))
     if status.shape[0] and check.seen(status) and bool(xp.any(status != 0)):
         row = int(xp.argmax(xp.astype(status != 0, xp.int32)))
-        refuse(row, int(status[row]), tuple(z.shape[:-1]), n)
+        refuse((row, int(status[row])), tuple(z.shape[:-1]), n)

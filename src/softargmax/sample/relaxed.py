@@ -9,10 +9,12 @@ import numpy as np
 
 from softargmax.core import check
 from softargmax.core.arrays import HALVES, dtype_name
-from softargmax.core.dispatch import as_array, as_number, device_of, frozen, implementation, namespace
-from softargmax.core.seeds import Source, seed_of, source
+from softargmax.core.dispatch import as_array, as_number, device_of, frozen, namespace
+from softargmax.core.seeds import seed_of
 from softargmax.normalize import softmax
-from softargmax.sample.options import parameter, rows_of
+from softargmax.sample import operations
+from softargmax.sample.operations import Noise
+from softargmax.sample.options import parameter, rows_of, source_of
 
 INF = math.inf
 
@@ -62,8 +64,9 @@ def gumbel(shape: int | tuple[int, ...], *, like: Any = None, seed: int | None =
     """
     like = check.scores(0.0 if like is None else as_array(like, "like"), "like")
     shape = _shape(shape)
-    found = implementation("sample", like).gumbel(like, shape, like.dtype, Source(seed_of(like, seed, generator), None))
-    return as_number(found)
+    z = namespace(like).empty(shape, dtype=like.dtype, device=device_of(like))  # only its layout is looked at
+    axes = (len(shape) - 1,) if shape else ()
+    return as_number(operations.gumbel.first(Noise(z, seed_of(like, seed, generator), None, axes, like.dtype)))
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
@@ -142,12 +145,9 @@ def gumbel_softmax(
     axis = check.one_axis(axis, z.ndim)
     where = None if where is None else check.mask(where, z)
     temperature = parameter(temperature, z, "temperature", axis)
-    xp, last = namespace(z), z.ndim - 1
-    rows = tuple(n for i, n in enumerate(z.shape) if i != axis)
-    numbers = source(z, rows, seed, stream, generator)
+    xp = namespace(z)
     dtype = xp.float32 if dtype_name(z.dtype) in HALVES else z.dtype
-    noise = implementation("sample", z).gumbel(z, (*rows, z.shape[axis]), dtype, numbers)
-    noise = xp.permute_dims(noise, (*range(axis), last, *range(axis, last)))
+    noise = operations.gumbel.first(Noise(z, *source_of(z, axis, seed, stream, generator), (axis,), dtype))
     scores = xp.astype(z, dtype, copy=False)
     if not (isinstance(temperature, float) and temperature < _LARGE):
         scores, noise, temperature = 0.5 * scores, 0.5 * noise, 0.5 * temperature

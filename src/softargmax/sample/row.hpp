@@ -3,8 +3,12 @@
 
 #include "core/native/deal.hpp"
 #include "core/native/log.hpp"
+#include "sample/args.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::sample {
+
+template <class T> using Frame = FrameOf<Args, T>;
+template <class T, int Size> using Group = GroupOf<Args, T, Size>;
 
 constexpr double kFar = -1e300;  // nearer to the maximum than any score whose distance would overflow
 
@@ -231,4 +235,4 @@ template <class T> Moments moments(Row<T>& row) {
     return found;
 }
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::sample

@@ -8,7 +8,7 @@
 
 #include "sample/row.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::sample {
 
 enum class By { count, mass, typical };  // by score, until k or the mass p; by |x - mean|, until the mass p
 
@@ -201,4 +201,4 @@ template <class T> class Select {
     }
 };
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::sample

@@ -10,12 +10,14 @@ import numpy as np
 
 from softargmax.core import check
 from softargmax.core.arrays import INTEGERS, dtype_name, like
-from softargmax.core.dispatch import as_number, device_of, implementation, namespace
+from softargmax.core.dispatch import as_number, device_of, namespace
 from softargmax.core.scale import UNIT
-from softargmax.core.seeds import Source, source
 from softargmax.normalize import softmax
+from softargmax.sample import operations
+from softargmax.sample.arguments import Distribution
 from softargmax.sample.draws import filter_scores
-from softargmax.sample.options import ORDERS, Asked, Filters, rows_of
+from softargmax.sample.operations import Categorical
+from softargmax.sample.options import ORDERS, rows_of, source_of
 from softargmax.sample.reference import uniforms
 from softargmax.sample.results import SpeculativeSample
 
@@ -92,10 +94,9 @@ def speculative_sample(  # noqa: PLR0913 each is asked for by its name
     target = rows_of(target, "target")
     draft = rows_of(like(draft, target, "draft"), "draft")
     tokens = _checked(target, draft, tokens)
-    xp, rows = namespace(target), tuple(tokens.shape[:-1])
-    length = tokens.shape[-1]
-    numbers = source(target, rows, seed, stream, generator)
-    numbers = numbers._replace(seed=numbers.seed ^ _OTHER)
+    xp, length = namespace(target), tokens.shape[-1]
+    key, stream = source_of(tokens, tokens.ndim - 1, seed, stream, generator)
+    key = key ^ _OTHER
     filters = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "temperature": temperature}
     each = {name: _per_sequence(value, target, name) for name, value in filters.items()}
     p, q = (
@@ -108,7 +109,7 @@ def speculative_sample(  # noqa: PLR0913 each is asked for by its name
     wrong = xp.any(classes != tokens, axis=-1)  # where nobody could look
     p_x, q_x = (xp.take_along_axis(a, classes[..., None], axis=-1)[..., 0] for a in (p[..., :length, :], q))
     draws = xp.full((1,), 1, dtype=tokens.dtype, device=device_of(tokens))
-    v, _ = uniforms(target, numbers, math.prod(rows), draws, length)
+    v, _ = uniforms(target, key, stream, math.prod(tokens.shape[:-1]), draws, length)
     accept = xp.reshape(v, tokens.shape) * q_x < p_x
     run = xp.cumulative_sum(xp.astype(~accept, tokens.dtype), axis=-1) == 0
     accepted = xp.where(wrong, 0, xp.sum(xp.astype(run, tokens.dtype), axis=-1))
@@ -118,7 +119,7 @@ def speculative_sample(  # noqa: PLR0913 each is asked for by its name
     q_a = xp.take_along_axis(xp.concat([q, xp.zeros_like(p[..., :1, :])], axis=-2), row, axis=-2)[..., 0, :]
     rest = xp.maximum(p_a - q_a, xp.zeros_like(p_a))
     rest = xp.where(xp.sum(rest, axis=-1, keepdims=True) == 0.0, p_a, rest)
-    index = xp.where(wrong[..., None], -1, xp.astype(_drawn(rest, numbers), tokens.dtype, copy=False))
+    index = xp.where(wrong[..., None], -1, xp.astype(_drawn(rest, key, stream), tokens.dtype, copy=False))
     step = xp.arange(length + 1, dtype=tokens.dtype, device=device_of(tokens))
     guesses = xp.concat([tokens, xp.zeros_like(index)], axis=-1)
     end = accepted[..., None]
@@ -133,12 +134,11 @@ def _per_sequence(value: Any, z: Any, name: str) -> Any:
     return check.per_row(value, z, (z.ndim - 2, z.ndim - 1), name, "the sequences", whole=name == "top_k")
 
 
-def _drawn(p: Any, numbers: Source) -> Any:
+def _drawn(p: Any, seed: Any, stream: Any) -> Any:
     """One draw from each distribution, that need not sum to 1."""
-    asked = Asked(UNIT, None, Filters(), False)
     z = namespace(p).log(p)
     try:
-        return implementation("sample", p).draw(z, asked, numbers, 1, replace=True, counts=False).index
+        return operations.categorical.first(Categorical(z, Distribution(UNIT), seed, stream, (z.ndim - 1,), 1, True))
     except ValueError as error:
         raise ValueError(f"target, draft{str(error).removeprefix('z')}") from None
 

@@ -2,8 +2,8 @@
 
     p = argmax_p <p, z> + H_alpha(p)      p_i = [(alpha - 1) z_i - tau]_+^(1 / (alpha - 1))      sum p = 1
 
-alpha = 1 is softmax, 2 sparsemax. `reference.py` is the definition; `kernels.cpp` with `native.py`, and `torch_ops.py`,
-serve CPU memory.
+alpha = 1 is softmax, 2 sparsemax. `reference.py` is the definition, `operations.py` the record of each operation;
+`kernels.cpp` serves CPU memory.
 """
 
 from softargmax.sparse.losses import entmax_loss, sparsemax_loss

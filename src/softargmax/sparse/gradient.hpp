@@ -8,11 +8,11 @@
 
 #include "sparse/solve.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 
 // s of p > 0.
 struct Slope {
-    double a;
+    double a = 0;
     template <class T> SOFTARGMAX_INLINE Doubles of(Doubles p) const {
         if (a == 1) return Doubles::all(1);
         if (a == 0.5) return sqrt(p);
@@ -25,11 +25,22 @@ struct Slope {
     }
 };
 
-struct Mean {  // <s, g> and <s, 1>, with g less the g of the least p
+// What g is counted from: that of the least p > 0.
+struct Origin {
+    double p = kInf, g = 0;
+    void add(const Origin& piece) {
+        if (piece.p < p) *this = piece;
+    }
+};
+struct Mean {  // <s, g> and <s, 1>, with g less the origin's
     Twofold sg{0, 0}, s{0, 0};
-    double least = kInf, origin = 0;
     bool nan = false;
     double value() const { return nan ? kNaN : (sg.hi + sg.lo) / (s.hi + s.lo); }
+    void add(const Mean& piece) {
+        sg = plus(sg, piece.sg);
+        s = plus(s, piece.s);
+        nan = nan || piece.nan;
+    }
 };
 
 // f(s, g, which half) for each half of the packs where any p > 0; s is 0 where p is.
@@ -43,38 +54,38 @@ template <class T, class F> SOFTARGMAX_INLINE void each_slope(Pack<T> p, Pack<T>
     });
 }
 
-template <class T> void find_origin(const T* p, const T* g, std::int64_t n, Mean& mean) {
-    for (std::int64_t i = 0; i < n; ++i) {
-        if (!(p[i] > 0 && static_cast<double>(p[i]) < mean.least)) continue;
-        mean.least = static_cast<double>(p[i]);
-        mean.origin = static_cast<double>(g[i]);
-    }
+template <class T> Origin origin_of(const T* p, const T* g, std::int64_t n) {
+    Origin found;
+    for (std::int64_t i = 0; i < n; ++i)
+        if (p[i] > 0) found.add({static_cast<double>(p[i]), static_cast<double>(g[i])});
+    return found;
 }
 
-template <class T> void add_mean(const T* p, const T* g, std::int64_t n, const Slope& slope, Mean& mean) {
+template <class T> Mean mean_of(const T* p, const T* g, std::int64_t n, const Slope& slope, const Origin& from) {
     using V = Pack<T>;
     const V zero = V::all(0);
-    const Doubles origin = Doubles::all(mean.origin);
+    const Doubles origin = Doubles::all(from.g);
+    bool nan = false;
     std::conditional_t<sizeof(T) == 8, Sum<double>, PlainSum> sg[2], s[2];
     for (std::int64_t i = 0; i < n; i += V::kLanes) {
         const V x = V::load_part(p + i, n - i, 0);
         if (!any(above(x, zero))) continue;
-        mean.nan = mean.nan || any(above(x, x));
+        nan = nan || any(above(x, x));
         each_slope<T>(x, V::load_part(g + i, n - i, 0), slope,
                       [&](Doubles s_i, Doubles g_i, int half) SOFTARGMAX_LAMBDA {
             sg[half].add({s_i * (g_i - origin)});
             s[half].add({s_i});
         });
     }
-    mean.sg = plus(mean.sg, plus(sg[0].total(), sg[1].total()));
-    mean.s = plus(mean.s, plus(s[0].total(), s[1].total()));
+    return {plus(sg[0].total(), sg[1].total()), plus(s[0].total(), s[1].total()), nan};
 }
 
 template <class T>
-void write_gradient(const T* p, const T* g, std::int64_t n, const Slope& slope, const Mean& mean, const Target<T>& to) {
+void write_gradient(const T* p, const T* g, std::int64_t n, const Slope& slope, const Origin& from, const Mean& mean,
+                    const Target<T>& to) {
     using V = Pack<T>;
     const V zero = V::all(0);
-    const Doubles origin = Doubles::all(mean.origin), center = Doubles::all(mean.value());
+    const Doubles origin = Doubles::all(from.g), center = Doubles::all(mean.value());
     map(p, n, to, [&, i = std::int64_t{0}](V x) mutable SOFTARGMAX_LAMBDA -> V {
         const std::int64_t from = i;
         i += V::kLanes;
@@ -89,4 +100,4 @@ void write_gradient(const T* p, const T* g, std::int64_t n, const Slope& slope, 
     });
 }
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::sparse

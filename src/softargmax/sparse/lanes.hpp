@@ -5,7 +5,7 @@
 
 #include "sparse/solve.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 
 constexpr int kShort = 64;  // the longest such row
 
@@ -112,4 +112,4 @@ class Lanes {
     }
 };
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::sparse

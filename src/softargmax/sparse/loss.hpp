@@ -10,7 +10,7 @@
 
 #include "sparse/solve.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 
 // What the entries but one that equals z_y have: sum p and sum p v. Entries are told by their values.
 struct Others {
@@ -77,4 +77,4 @@ inline double loss_of_ties(double a, double k) {
     return log / (1 + a) * (u < 1e-6 ? 1 - u / 2 : (1 - exp_scalar(-u)) / u);
 }
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::sparse

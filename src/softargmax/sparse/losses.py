@@ -5,36 +5,25 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from softargmax.core import check
-from softargmax.core.dispatch import implementation, namespace
+from softargmax.core.dispatch import namespace
 from softargmax.core.reduce import counts, reduced
 from softargmax.core.targets import IGNORE, REDUCTIONS, between, class_weights, integer, one_of, target_of
+from softargmax.sparse import loss_operations
+from softargmax.sparse.loss_operations import OfClasses, OfMasses
 from softargmax.sparse.maps import order
 
 
-class Beside(NamedTuple):
-    """The arrays beside scores, each of as many dimensions: along the classes' axis they are 1 or K long."""
+class Asked(NamedTuple):
+    """What a loss was asked for, as `core.reduce` reads it."""
 
     target: Any
     weight: Any
-    where: Any
-    alpha: Any  # a number, or one per row
-
-
-class Options(NamedTuple):
-    """What was asked for, without arrays. `soft`: targets are probabilities; `wide`: the dtype of a row's number."""
-
     axis: int
     classes: int
     reduction: str
     ignore_index: int
-    label_smoothing: float
     soft: bool
     wide: Any
-
-    @property
-    def plain(self) -> bool:
-        """Whether all the mass of a row's target is at its class."""
-        return not self.soft and self.label_smoothing == 0.0
 
 
 def sparsemax_loss(
@@ -196,23 +185,16 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
     target, soft = target_of(target, z, shape, axis, ignore_index, "target")
     if soft and weight is not None:
         raise ValueError("weight: given; beside probabilities as targets it may be None only")
-    beside = Beside(
-        target,
-        class_weights(weight, z, shape, axis),
-        None if where is None else check.mask(where, z),
-        order(alpha, z, (axis,)),
-    )
-    options = Options(
-        axis=axis,
-        classes=shape[axis],
-        reduction=one_of(reduction, "reduction", REDUCTIONS),
-        ignore_index=ignore_index,
-        label_smoothing=between(label_smoothing, "label_smoothing", 1.0),
-        soft=soft,
-        wide=check.row_dtype(dtype, z),
-    )
-    rows, count = implementation("sparse", z).loss(z, beside, options), counts(beside, options)
-    return reduced(rows if beside.weight is None else _weighed(rows, count), count, options)
+    weight, where = class_weights(weight, z, shape, axis), check.optional_mask(where, z)
+    i = OfClasses(z, target, order(alpha, z, (axis,)), where, (axis,), ignore_index)
+    reduction, smoothing = one_of(reduction, "reduction", REDUCTIONS), between(label_smoothing, "label_smoothing", 1.0)
+    asked = Asked(target, weight, axis, shape[axis], reduction, ignore_index, soft, check.row_dtype(dtype, z))
+    if soft or smoothing:
+        rows = loss_operations.loss_of_masses.first(OfMasses(*i, smoothing))
+    else:
+        rows = loss_operations.entmax_loss.first(i)
+    rows, count = namespace(rows).squeeze(rows, axis=axis), counts(asked, asked)
+    return reduced(rows if weight is None else _weighed(rows, count), count, asked)
 
 
 def _weighed(rows: Any, count: Any) -> Any:

@@ -11,7 +11,7 @@
 
 #include "sparse/power.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 
 constexpr double kMargin = 1e-3;  // lambda is never further from the root than this where the cut counts on it
 
@@ -121,7 +121,7 @@ template <class N> struct Shifted : Gentle<N, 0> {
     double a() const { return a_; }
     // A score that is v away from the threshold adds v^(1/a) to the sum, which no derivative at v = 0 foresees.
     double tolerance() const { return std::min(1e-5, exp_scalar(-37 * a_)); }
-    N newton(N rest, N slope) const { return SOFTARGMAX_ISA_NAME::newton(a_, rest, slope); }
+    N newton(N rest, N slope) const { return sparse::newton(a_, rest, slope); }
     double reach() const { return std::min(a_ > 0 ? 1 / a_ : kInf, -Limit<double>::least); }
     double cut() const { return next_below(at.hi - (reach() + kMargin)); }
     Two<N> tau() const { return plus(times(at, as<N>(a_)), {as<N>(-1), as<N>(0)}); }
@@ -192,7 +192,7 @@ struct SteepSearch {
     SteepSearch(double top, double a, double n)  // n scores can be above 0
         : m(top), a_(a), low(std::max(exp_scalar(-a * log_scalar(n)) * 0.999, 0x1p-900)), root(a) {}
     double a() const { return a_; }
-    double newton(double rest, double slope) const { return SOFTARGMAX_ISA_NAME::newton(a_, rest, slope); }
+    double newton(double rest, double slope) const { return sparse::newton(a_, rest, slope); }
     double cut() const { return next_below(m - high * (1 + kMargin) * root.inverse_a.hi); }
     double threshold() const { return m - t * root.inverse_a.hi; }
     // The bracket is as wide as the sums are uncertain.
@@ -226,4 +226,4 @@ template <class F> SOFTARGMAX_INLINE void with_map(double m, double a, Twofold a
         });
 }
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::sparse

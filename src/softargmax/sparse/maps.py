@@ -6,9 +6,12 @@ import math
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.dispatch import as_number, implementation
+from softargmax.core.axes import squeezed
+from softargmax.core.dispatch import namespace
 from softargmax.core.memory import output
 from softargmax.normalize import softmax
+from softargmax.sparse import operations
+from softargmax.sparse.operations import Scores
 from softargmax.sparse.results import Threshold
 
 
@@ -134,12 +137,13 @@ def entmax(
            [0.0048, 0.324 , 0.6712],
            [0.    , 0.25  , 0.75  ]])
     """
-    run, z, axes, alpha, where = _arguments(z, alpha, axis, where)
-    if isinstance(alpha, float) and alpha == 1.0:
-        return softmax(z, axis=axis, where=where, out=out)
-    if out is not None:
-        output(out, z, z.dtype, where, (alpha,))
-    return run.entmax(z, axes, alpha, where, out)
+    i = _checked(z, alpha, axis, where)
+    if isinstance(i.alpha, float) and i.alpha == 1.0:
+        return softmax(i.z, axis=axis, where=i.where, out=out)
+    if out is None:
+        return operations.entmax.first(i)
+    output(out, i.z, i.z.dtype, i.where, (i.alpha,))
+    return operations.entmax.into(i, out)
 
 
 def threshold(z: Any, /, alpha: Any = 1.5, *, axis: int | tuple[int, ...] | None = -1, where: Any = None) -> Threshold:
@@ -181,18 +185,21 @@ def threshold(z: Any, /, alpha: Any = 1.5, *, axis: int | tuple[int, ...] | None
     >>> softargmax.threshold([[1.0, 2.0, 2.5], [0.0, 9.0, 0.0]], 2.0)
     Threshold(tau=array([1.75, 8.  ]), support_size=array([2, 1]))
     """
-    run, z, axes, alpha, where = _arguments(z, alpha, axis, where)
-    tau, support = run.threshold(z, axes, alpha, where)
-    return Threshold(as_number(tau), as_number(support))
+    i = _checked(z, alpha, axis, where)
+    return Threshold(*(squeezed(row, i.axes) for row in operations.threshold(i)))
 
 
-def _arguments(z: Any, alpha: Any, axis: Any, where: Any) -> tuple[Any, Any, tuple[int, ...], Any, Any]:
-    """The implementation, and the arguments of its primitives, checked."""
-    z = check.scores(z)
-    axes = check.axes_of(axis, z.ndim)
-    return implementation("sparse", z), z, axes, order(alpha, z, axes), None if where is None else check.mask(where, z)
+def _checked(z: Any, alpha: Any, axis: Any, where: Any) -> Scores:
+    """The arguments of the functions of scores and an order."""
+    z, axes, _ = check.rows(z, axis)
+    return Scores(z, order(alpha, z, axes), check.optional_mask(where, z), axes)
 
 
 def order(alpha: Any, z: Any, axes: tuple[int, ...]) -> Any:
-    """alpha as a number, or as an array with z's number of dimensions, 1 where z is reduced."""
-    return check.within(alpha, z, axes, "alpha", lambda a: (a >= 1.0) & (a < math.inf), "a finite number, 1 or above")
+    """alpha as a number, or as an array with one per row, z's shape but for 1 where z is reduced."""
+    may = "a finite number, 1 or above"
+    alpha = check.within(alpha, z, axes, "alpha", lambda a: (a >= 1.0) & (a < math.inf), may)
+    if isinstance(alpha, float):
+        return alpha
+    rows = tuple(1 if i in axes else n for i, n in enumerate(z.shape))
+    return namespace(alpha).broadcast_to(alpha, rows)

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from softargmax.core.targets import IGNORE
+from softargmax.core.torch_compile import compile_whole
 from softargmax.core.torch_modules import keep, shown
-from softargmax.sparse import entmax, entmax_loss, torch_ops
+from softargmax.sparse import entmax, entmax_loss
 from softargmax.sparse.maps import order
 
 __all__ = ["Entmax", "EntmaxLoss", "Sparsemax", "SparsemaxLoss"]
-del torch_ops  # imported so that a model may be compiled before its first call
+compile_whole("softargmax.sparse")  # so that a model may be compiled before its first call
 
 Dim = int | tuple[int, ...] | None
 

@@ -3,7 +3,7 @@
 
 #include "core/native/log.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 
 using Doubles = Pack<double>;
 template <class V> struct Rough {
@@ -83,4 +83,4 @@ struct Root {
     }
 };
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::sparse

@@ -11,32 +11,41 @@ from typing import Any
 
 import numpy as np
 
-from softargmax.core.dispatch import device_of, frozen
+from softargmax.core.dispatch import device_of, frozen, namespace
 from softargmax.core.rows import INF
-from softargmax.sparse.reference_loss import loss as loss  # noqa: PLC0414 a primitive of this module
-from softargmax.sparse.reference_root import no_number, powers, solved, threshold_of
+from softargmax.core.rules import row_dtype
+from softargmax.sparse.reference_root import Solved, no_number, powers, solved, threshold_of
+from softargmax.sparse.support import Support
 
 
 @np.errstate(all="ignore")
-def entmax(z: Any, axes: tuple[int, ...], alpha: Any, where: Any, out: Any) -> Any:
-    """[(alpha - 1) z - tau]_+^(1 / (alpha - 1))."""
+def entmax(z: Any, alpha: Any, where: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
+    """[(alpha - 1) z - tau]_+^(1 / (alpha - 1)), and tau."""
     found = solved(z, axes, alpha, where)
     rows, xp = found.rows, found.rows.xp
     p = xp.where(found.lost & ~(found.x == -INF), no_number(found), powers(found.place, found.low)[0])
-    result = xp.astype(rows.restore(p), z.dtype)
-    if out is None:
-        return result
-    out[...] = result
-    return out
+    return xp.astype(rows.restore(p), z.dtype), _threshold(found, z.dtype)
 
 
 @np.errstate(all="ignore")
-def threshold(z: Any, axes: tuple[int, ...], alpha: Any, where: Any) -> tuple[Any, Any]:
+def threshold(z: Any, alpha: Any, where: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
     """Tau, and how many p are above 0 (-1 in a row of NaN)."""
     found = solved(z, axes, alpha, where)
     rows, xp = found.rows, found.rows.xp
     p = frozen(powers(found.place, found.low)[0])
     integer = xp.__array_namespace_info__().default_dtypes(device=device_of(z))["integral"]
     support = xp.sum(xp.astype(p > 0.0, integer), axis=-1, keepdims=True, dtype=integer)
-    kind = xp.float64 if z.dtype == xp.float64 else xp.float32
-    return xp.astype(rows.per_row(threshold_of(found, kind)), kind), rows.per_row(xp.where(found.lost, -1, support))
+    return _threshold(found, z.dtype), rows.per_row(xp.where(found.lost, -1, support), keepdims=True)
+
+
+def _threshold(found: Solved, dtype: Any) -> Any:
+    xp = found.rows.xp
+    kind = row_dtype(dtype, xp)
+    return xp.astype(found.rows.per_row(threshold_of(found, kind), keepdims=True), kind)
+
+
+@np.errstate(all="ignore")
+def entmax_vjp(p: Any, tau: Any, alpha: Any, g: Any, axes: tuple[int, ...]) -> Any:
+    """s (g - <s, g> / <s, 1>), s = p^(2 - alpha)."""
+    row = Support(p, tau, alpha, axes)
+    return namespace(p).astype(row.s * row.centred(g), p.dtype)

@@ -11,58 +11,92 @@ The second form has no negative term: a confident row keeps its small loss. For 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.exact import total
-from softargmax.core.rows import INF, Rows
+from softargmax.core.rows import INF
+from softargmax.sparse.reference import entmax
 from softargmax.sparse.reference_root import Place, distances, expm1_over, no_number, powers, solved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _TERMS = 25  # of the series for psi, where e < 1/4
 
 
 @np.errstate(all="ignore")
-def loss(z: Any, beside: Any, options: Any) -> Any:
-    """The loss of every row, in working precision."""
+def entmax_loss(
+    z: Any, target: Any, alpha: Any, where: Any, axes: tuple[int, ...], ignore_index: int
+) -> tuple[Any, None]:
+    """The loss of every row's class, in working precision. (The roots are the kernel's alone.)"""
+    return _loss(z, target, alpha, where, axes, ignore_index, _of_class), None
+
+
+@np.errstate(all="ignore")
+def loss_of_masses(
+    z: Any, target: Any, alpha: Any, where: Any, axes: tuple[int, ...], ignore_index: int, label_smoothing: float
+) -> Any:
+    """The loss of every row, of which `label_smoothing` of the target is spread over the support."""
+
+    def smoothed(place: Place, low: Any, t: Any, inside: Any) -> Any:
+        xp, e = namespace(t), label_smoothing
+        n = _sum(xp.astype(inside, t.dtype))
+        return _of_masses(place, low, xp.where(inside, (1.0 - e) * t + e / xp.where(n == 0.0, 1.0, n), 0.0), inside)
+
+    return _loss(z, target, alpha, where, axes, ignore_index, smoothed)
+
+
+def _loss(
+    z: Any, target: Any, alpha: Any, where: Any, axes: tuple[int, ...], ignore_index: int, form: Callable[..., Any]
+) -> Any:
+    """The loss of every row by a form of it, and the rows that have none."""
     xp, skipped, wrong = namespace(z), None, None
-    if not options.soft:
-        skipped = beside.target == options.ignore_index
-        wrong = ~skipped & ((beside.target < 0) | (beside.target >= options.classes))
+    of_classes = xp.isdtype(target.dtype, "integral")
+    if of_classes:
+        skipped = target == ignore_index
+        wrong = ~skipped & ((target < 0) | (target >= z.shape[axes[0]]))
         z = xp.where(skipped, 0.0, z)  # whatever stands there, NaN included, has no derivative
-    solution = solved(z, (options.axis,), beside.alpha, beside.where)
+    solution = solved(z, axes, alpha, where)
     rows, _, m, broken, place, low = solution
-    t = _masses(rows, z, beside, options)
+    t = _one_hot(target, z, axes[0]) if of_classes else target
+    t = rows.pad_with(xp.astype(rows.lay(t), rows.dtype), 0.0)
     inside = place.d > -INF
-    n = _sum(xp.astype(inside, rows.dtype))
-    if options.plain:
-        found = _of_class(place, low, t, inside)
-    else:
-        e = options.label_smoothing
-        found = _of_masses(place, low, xp.where(inside, (1.0 - e) * t + e / xp.where(n == 0.0, 1.0, n), 0.0), inside)
+    found = form(place, low, t, inside)
     # What the target has outside the support makes the loss infinite; z_max + lambda keeps its gradient, p.
     outside = _sum(xp.where(inside, 0.0, t))
     level = xp.where(broken | (xp.abs(m) == INF), 0.0, m) - distances(
         place._replace(d=xp.zeros_like(m), e=xp.zeros_like(m)), low
     )
-    lost = (outside != 0.0) | (n == 0.0)
+    lost = (outside != 0.0) | ~xp.any(inside, axis=-1, keepdims=True)
     found = found + xp.where(lost, outside * level + INF, 0.0)
-    found = rows.per_row(xp.where(broken, xp.sum(no_number(solution), axis=-1, keepdims=True), found))
+    found = xp.where(broken, xp.sum(no_number(solution), axis=-1, keepdims=True), found)
+    found = rows.per_row(found, keepdims=True)
     if skipped is None:
         return found
-    found = xp.where(xp.squeeze(skipped, axis=options.axis), 0.0, found)
-    return xp.where(xp.squeeze(wrong, axis=options.axis), math.nan, found)
+    return xp.where(wrong, math.nan, xp.where(skipped, 0.0, found))
 
 
-def _masses(rows: Rows, z: Any, beside: Any, options: Any) -> Any:
-    """The target of each row as masses, without smoothing."""
-    xp = rows.xp
-    if options.soft:
-        return rows.pad_with(xp.astype(rows.lay(beside.target), rows.dtype), 0.0)
-    shape = tuple(options.classes if i == options.axis else 1 for i in range(z.ndim))
-    classes = xp.reshape(xp.arange(options.classes, dtype=beside.target.dtype, device=device_of(z)), shape)
-    return rows.pad_with(xp.astype(rows.lay(classes == beside.target), rows.dtype), 0.0)
+def _one_hot(target: Any, z: Any, axis: int) -> Any:
+    """Whether this is the class of its row."""
+    xp, classes = namespace(z), z.shape[axis]
+    places = xp.arange(classes, dtype=target.dtype, device=device_of(z))
+    return xp.reshape(places, tuple(classes if i == axis else 1 for i in range(z.ndim))) == target
+
+
+@np.errstate(all="ignore")
+def entmax_loss_vjp(
+    z: Any, target: Any, alpha: Any, where: Any, axes: tuple[int, ...], ignore_index: int, g: Any
+) -> Any:
+    """g (p - t) in the support; 0 in rows of infinities and in those that are ignored."""
+    xp, skipped = namespace(z), target == ignore_index
+    p, tau = entmax(xp.where(skipped, 0.0, z), alpha, where, axes)
+    t = _one_hot(target, z, axes[0]) & (z != -INF)
+    t = t if where is None else t & where
+    slope = xp.where(skipped | (tau == INF), 0.0, xp.astype(p, g.dtype) - xp.astype(t, g.dtype))
+    return xp.astype(xp.where(slope == 0.0, 0.0, g * slope), z.dtype)
 
 
 def _of_class(place: Place, low: Any, t: Any, inside: Any) -> Any:

@@ -4,9 +4,13 @@
 
 #include "core/native/apply.hpp"
 #include "core/native/deal.hpp"
+#include "sparse/args.hpp"
 #include "sparse/maps.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
+
+template <class T> using Frame = FrameOf<Args, T>;
+template <class T, int Size> using Group = GroupOf<Args, T, Size>;
 
 // How far below the maximum p is 0, whatever alpha.
 constexpr double kReach = -Limit<double>::least;
@@ -122,4 +126,4 @@ template <class T, int Size> void gather_rows(Group<T, Size>& group, Candidates<
     }
 }
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::sparse

@@ -3,7 +3,7 @@
 
 #include "sparse/rows.hpp"
 
-namespace softargmax::SOFTARGMAX_ISA_NAME {
+namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 
 constexpr int kMostSteps = 200;
 struct Sums {
@@ -211,4 +211,4 @@ template <class From, class Then> void with_solution(double m, double a, From& f
     else with_gentle_map(m, a, [&](auto map) { solved(map, from, then); });
 }
 
-}  // namespace softargmax::SOFTARGMAX_ISA_NAME
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::sparse

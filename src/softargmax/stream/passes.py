@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax import normalize
+from softargmax.normalize import log_softmax, logsumexp, softmax
 from softargmax.stream import carry
 from softargmax.stream.boxes import Form, parts, window_of
 from softargmax.stream.stores import ScatteredRows, rows_like, rows_of
@@ -120,7 +120,7 @@ def normalise(name: str, source: Store, target: Store, job: Job) -> None:
     windows = Windows(source, job, job.dtype.itemsize)
     results = rows_like(windows.rows, target, job.axes)
     room = np.empty(math.prod(windows.window), job.dtype)
-    whole = getattr(normalize, name)
+    whole = {"softmax": softmax, "log_softmax": log_softmax}[name]
 
     for outer, inner in windows.groups():
         state = None if windows.whole else windows.folded(outer, inner, job)
@@ -145,7 +145,7 @@ def reduce(source: Store, job: Job) -> Array:
         if windows.whole:
             window = windows.read((outer, slice(0, form.length), inner))
             options: dict[str, Any] = {"temperature": job.temperature, "base": job.base, "dtype": job.asked}
-            lse[outer, inner] = normalize.logsumexp(window, axis=1, **options)
+            lse[outer, inner] = logsumexp(window, axis=1, **options)
             windows.done(window)
         else:
             state = windows.folded(outer, inner, job)

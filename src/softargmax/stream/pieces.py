@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax import normalize
 from softargmax.core import check
+from softargmax.normalize import logsumexp
 from softargmax.stream import carry
 from softargmax.stream.dtypes import check_readable, numpy_of, returned, working
 
@@ -107,7 +107,7 @@ def of_pieces(
     """Give logsumexp of pieces that follow one another along `axis`."""
     if not carry.native():
         whole = np.concatenate(list(checked_pieces(pieces, axis)), axis)
-        return np.asarray(normalize.logsumexp(whole, axis=axis, keepdims=keepdims, **options))[()]
+        return np.asarray(logsumexp(whole, axis=axis, keepdims=keepdims, **options))[()]
     fold = Fold(scale)
     frame: tuple[int, ...] = ()
     read = 0

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from softargmax.cli import measure, show
+from softargmax import measure
+from softargmax.cli import show
 from softargmax.cli.errors import FailedRunError, WrongUseError, require
 from softargmax.cli.words import apart, corpus, report
 from softargmax.cli.words.layers import LAYERS

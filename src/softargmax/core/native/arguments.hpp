@@ -23,7 +23,8 @@ inline Type type_of(nb::dlpack::dtype t) {
     if (code == nb::dlpack::dtype_code::Float && t.bits == 16) return Type::f16;
     if (code == nb::dlpack::dtype_code::Bfloat && t.bits == 16) return Type::bf16;
     if (code == nb::dlpack::dtype_code::Bool && t.bits == 8) return Type::boolean;
-    throw nb::type_error("native arrays are float16, bfloat16, float32, float64 or bool");
+    if (code == nb::dlpack::dtype_code::Int && t.bits == 64) return Type::i64;
+    throw nb::type_error("native arrays are float16, bfloat16, float32, float64, int64 or bool");
 }
 
 // A NumPy array whose elements lie where their type may lie; of one whose do not, a copy, unless it is to be written.
@@ -53,7 +54,7 @@ struct Held : View {
             }
             data = reinterpret_cast<char*>(nb::cast<std::uintptr_t>(parts[0]));
             type = static_cast<Type>(nb::cast<int>(parts[1]));
-            if (type > Type::boolean) throw nb::type_error("unknown type code");
+            if (type > Type::i64) throw nb::type_error("unknown type code");
             for (nb::handle n : nb::borrow<nb::tuple>(parts[2])) shape.push_back(nb::cast<std::int64_t>(n));
             for (nb::handle n : nb::borrow<nb::tuple>(parts[3])) stride.push_back(nb::cast<std::int64_t>(n));
             if (shape.size() != stride.size()) throw nb::value_error("as many strides as dimensions, please");
@@ -86,14 +87,17 @@ inline void must_be(const char* name, const View& x, std::initializer_list<Type>
 template <class T> T* numbers(const char* name, const View& x, std::int64_t count) {
     if (!x) return nullptr;
     std::int64_t size = 1, stride = 1;
-    bool dense = x.type == Type::f64;
+    constexpr bool real = std::is_same_v<std::remove_const_t<T>, double>;
+    bool dense = x.type == (real ? Type::f64 : Type::i64);
     for (std::size_t d = x.shape.size(); d-- > 0;) {
         dense = dense && (x.shape[d] == 1 || x.stride[d] == stride);
         stride *= x.shape[d];
         size *= x.shape[d];
     }
     if ((!dense && size > 0) || size != count)
-        throw nb::value_error((std::string(name) + ": not as many float64 in a row as rows want").c_str());
+        throw nb::value_error((std::string(name) + ": expected " + std::to_string(count) +
+                               (real ? " float64" : " int64") + " that lie one after the other")
+                                  .c_str());
     return reinterpret_cast<T*>(x.data);
 }
 
@@ -120,7 +124,6 @@ constexpr std::int64_t kStreaming = 16 << 20;
 
 template <class J> struct CallOf {
     J job;
-    explicit CallOf(Op op) { job.op = op; }
 
     // beta as two numbers, or two arrays that broadcast with the rows.
     double hi_ = 1, lo_ = 0;
@@ -141,29 +144,31 @@ template <class J> struct CallOf {
         plan.add("hi", job.hi, *hi);
         plan.add("lo", job.lo, *lo);
     }
-    static void constant(Operand& x, double& value) {
+    // An operand that is the same for all rows.
+    template <class T> static void constant(Operand& x, T& value) {
         x.data = reinterpret_cast<char*>(&value);
-        x.type = Type::f64;
+        x.type = std::is_floating_point_v<T> ? Type::f64 : Type::i64;
         for (auto& s : x.row) s = 0;
         for (auto& s : x.col) s = 0;
     }
 
-    void run(Plan& plan) {
+    // What the kernel returns; nothing where there are no rows.
+    template <class Kernel> auto run(Plan& plan, Kernel kernel) {
         plan.finish(job);
-        run(chosen_isa().run);
+        return run(kernel);
     }
-    template <class Kernel> void run(Kernel kernel) {
-        if (job.rows.total == 0 || (job.cols.total == 0 && !is_reduction(job.op) && !job.lse)) return;
+    template <class Kernel> auto run(Kernel kernel) -> decltype(kernel(job)) {
+        if (job.rows.total == 0) return decltype(kernel(job))();
         const std::int64_t work =
-            job.rows.total * (job.offsets ? 1 : std::max<std::int64_t>(1, job.cols.total)) + segment_work;
+            passes * job.rows.total * (job.offsets ? 1 : std::max<std::int64_t>(1, job.cols.total)) + segment_work;
         job.threads = work < kParallel ? 1 : threads_now();
         job.streaming = streaming_pays() && job.out && work * kTypeBytes[static_cast<int>(job.out.type)] >= kStreaming;
         if (work < 1024) return kernel(job);
         const nb::gil_scoped_release release;
-        kernel(job);
+        return kernel(job);
     }
     std::int64_t segment_work = 0;
+    std::int64_t passes = 1;  // over the scores, for the number of threads
 };
-using Call = CallOf<Job>;
 
 }  // namespace softargmax

@@ -1,8 +1,9 @@
-// fold: the state of one block of scores.
+// fold: the state of one block of scores, of either kind.
 #pragma once
 
 #include <type_traits>
 
+#include "args.hpp"
 #include "state.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
@@ -267,6 +268,27 @@ template <class T> State fold(const T* z, std::int64_t n, Scale beta, const Next
         }
     }
     return fold_finite<Fold::kPlain>(z, n, Peak<T>(m, beta), beta, next);
+}
+
+// How far below the maximum a PowerState adds terms: all of them are normal numbers.
+template <class T> constexpr T kPowerReach = sizeof(T) == 4 ? T(80) : T(700);
+
+// The state of n scores, pairs of packs, with the finite maximum `top`. They become its terms, e^(z - m ln 2).
+template <class T> PowerState<T> fold_in_place(T* z, std::int64_t n, T top) {
+    using V = Pack<T>;
+    const auto m = static_cast<std::int32_t>(std::rint(static_cast<double>(top) * Exp<double>::log2e));
+    const V low = V::all(top - kPowerReach<T>), magic = V::all(magic_of<T>(-m));
+    const ScaleIn<T> unit{Scale{}};
+    V sum[2] = {V::all(0), V::all(0)};
+    for (std::int64_t i = 0; i < n; i += 2 * V::kLanes)
+#pragma GCC unroll 2
+        for (int u = 0; u < 2; ++u) {
+            T* at = z + i + u * V::kLanes;
+            const V x = V::load(at), term = keep(above(x, low), exp_term<true>(x, unit, magic).value());
+            term.store(at);
+            sum[u] = sum[u] + term;
+        }
+    return {m, sum_of(sum[0] + sum[1])};
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME

@@ -7,7 +7,7 @@
 // multiplies it by 1/a.
 #pragma once
 
-#include "state.hpp"
+#include "twofold.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 

@@ -1,4 +1,4 @@
-// softargmax._native: the compiled core as Python sees it (through core/native.py and the rooms' torch operators).
+// softargmax.core._native: the compiled core as Python sees it (through core/native.py and the rooms' torch operators).
 //
 // An array is a NumPy array, or a tuple (address, type, shape, strides in elements) for memory that others own: four
 // integers are ten times cheaper to pass than a DLPack capsule. Arguments are checked for shapes here, because memory
@@ -17,46 +17,6 @@ using namespace nb::literals;
 namespace softargmax {
 namespace {
 
-void fold(nb::handle z_, nb::handle m_, nb::handle r_, nb::handle low_, const Axes& axes, nb::handle hi, nb::handle lo,
-          nb::handle where_) {
-    const Held z(z_), m(m_, true), r(r_, true), low(low_, true), where(where_);
-    must_be("z", z, kReal);
-    must_be("m", m, {Type::f64});
-    must_be("r", r, {Type::f64});
-    must_be("low", low, {Type::f64});
-    must_be("where", where, {Type::boolean});
-    Call call(Op::fold);
-    Plan plan(z, axes);
-    plan.add("z", call.job.z, z, true);
-    plan.add_row("m", call.job.m, m);
-    plan.add_row("r", call.job.r, r);
-    plan.add_row("low", call.job.low, low);
-    plan.add("where", call.job.where, where);
-    call.scale(plan, hi, lo);
-    call.run(plan);
-}
-
-// lse / beta of rows whose states are given: a fold of no scores at all.
-void finish(nb::handle m_, nb::handle r_, nb::handle low_, nb::handle out_, nb::handle hi, nb::handle lo) {
-    const Held m(m_, true), r(r_, true), low(low_, true), out(out_, true);
-    must_be("m", m, {Type::f64});
-    must_be("r", r, {Type::f64});
-    must_be("low", low, {Type::f64});
-    must_be("out", out, kReal);
-    Call call(Op::logsumexp);
-    View rows = m;
-    rows.shape.push_back(0);
-    rows.stride.push_back(0);
-    Plan plan(rows, {static_cast<std::int64_t>(m.shape.size())});
-    plan.add("m", call.job.z, rows, true);
-    plan.add_row("m", call.job.m, m);
-    plan.add_row("r", call.job.r, r);
-    plan.add_row("low", call.job.low, low);
-    plan.add_row("out", call.job.out, out);
-    call.scale(plan, hi, lo);
-    call.run(plan);
-}
-
 // out = A B + bias, or out + A B. A row's bits depend on that row and on B alone.
 void product(nb::handle a_, nb::handle b_, nb::handle out_, nb::handle bias_, bool adds, bool sparse) {
     const Held a(a_), b(b_), out(out_, true), bias(bias_);
@@ -69,10 +29,10 @@ void product(nb::handle a_, nb::handle b_, nb::handle out_, nb::handle bias_, bo
         out.shape[0] != a.shape[0] || out.shape[1] != b.shape[1] ||
         (out.stride[1] != 1 && out.shape[1] > 1 && out.shape[0] > 0))
         throw nb::value_error("a, b, out: (M, K), (K, N) and (M, N), the last one's rows contiguous");
-    if (bias && (bias.shape != std::vector<std::int64_t>{b.shape[1]} || (bias.stride[0] != 1 && bias.shape[0] > 1)))
+    if (bias && (bias.shape != Dims{b.shape[1]} || (bias.stride[0] != 1 && bias.shape[0] > 1)))
         throw nb::value_error("bias: one number per column, contiguous");
     if (bias && adds) throw nb::value_error("bias: where the product is added to out there is none");
-    ProductJob job;
+    core::ProductArgs job;
     job.a = {a.data, a.type, a.stride[0], a.stride[1]};
     job.b = {b.data, b.type, b.stride[0], b.stride[1]};
     job.rows = a.shape[0];
@@ -86,7 +46,7 @@ void product(nb::handle a_, nb::handle b_, nb::handle out_, nb::handle bias_, bo
     if (job.rows == 0 || job.cols == 0) return;
     job.threads = job.rows * job.cols * std::max<std::int64_t>(job.depth, 1) < kParallel ? 1 : threads_now();
     const nb::gil_scoped_release release;
-    chosen_isa().run_product(job);
+    core::product(job);
 }
 
 // Whether no number of a matrix is infinite or NaN: none has all bits of the exponent.
@@ -140,40 +100,30 @@ nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> memory(std::size_t bytes) {
 }  // namespace
 }  // namespace softargmax
 
-namespace softargmax {
-// Each room's own, in its bind.cpp.
-void bind_normalize(nb::module_& module);
-void bind_loss(nb::module_& module);
-void bind_sparse(nb::module_& module);
-void bind_sample(nb::module_& module);
-void bind_attend(nb::module_& module);
-void bind_output(nb::module_& module);
-}  // namespace softargmax
+#define SOFTARGMAX_DECLARE_ROOM(room) \
+    namespace softargmax::room {      \
+    void bind(nb::module_& module);   \
+    }
+SOFTARGMAX_EACH_ROOM(SOFTARGMAX_DECLARE_ROOM)
+#define SOFTARGMAX_BIND_ROOM(room) room::bind(module);
 
 NB_MODULE(_native, module) {
     using namespace softargmax;
     watch_forks();
     chosen_isa();  // a wrong SOFTARGMAX_ISA is an error now, not at the first call
     Pool::instance();  // and a wrong SOFTARGMAX_POOL_MIB
-    bind_normalize(module);
-    bind_loss(module);
-    bind_sparse(module);
-    bind_sample(module);
-    bind_attend(module);
-    bind_output(module);
+    SOFTARGMAX_EACH_ROOM(SOFTARGMAX_BIND_ROOM)
 
-    module.def("fold", &fold, "z"_a, "m"_a, "r"_a, "low"_a, "axes"_a, "hi"_a = 1.0, "lo"_a = 0.0,
-               "where"_a = nb::none(), "fold a piece into the state m, r, low of its rows, in place");
-    module.def("finish", &finish, "m"_a, "r"_a, "low"_a, "out"_a, "hi"_a = 1.0, "lo"_a = 0.0,
-               "lse / beta into out, from states");
     module.def("set_num_threads", [](int n) { asked_threads() = n; }, "n"_a, "0: as OpenMP says");
     module.def("get_num_threads", [] { return threads_now(); });
     module.def("multiply_adds", [](std::int64_t rounds) {
         const nb::gil_scoped_release release;
-        return chosen_isa().multiply_adds(rounds);
+        core::MultiplyAddsArgs args{rounds};
+        core::multiply_adds(args);
+        return args.sum;
     }, "rounds"_a, "MULTIPLY_ADDS fused multiply-adds of 16 floats a round, on the calling thread");
-    module.attr("MULTIPLY_ADDS") = kMultiplyAdds;
-    module.def("isa", [] { return std::string(chosen_isa().name); }, "the instruction set in use");
+    module.attr("MULTIPLY_ADDS") = core::kMultiplyAdds;
+    module.def("isa", [] { return std::string(isas()[chosen_isa()].name); }, "the instruction set in use");
     module.def("isas", [] {
         nb::dict all;
         for (const Isa& each : isas()) all[each.name] = each.usable;

@@ -13,53 +13,48 @@
 #include <cpuid.h>
 #endif
 
-#include "job.hpp"
+#include "compiled.hpp"
 
 namespace softargmax {
 
-struct Isa : Entries {
+struct Isa {
     const char* name;  // what SOFTARGMAX_ISA says
-    const char* compiled;
     bool usable;
 };
 
+// Those that were compiled, the best first.
 inline const std::vector<Isa>& isas() {
     static const std::vector<Isa> table = [] {
-        const auto isa = [](const std::string& compiled, const Entries& entries) -> Isa {
+        const auto isa = [](const std::string& compiled) -> Isa {
 #if defined(__x86_64__)
             __builtin_cpu_init();
-            if (compiled == "v4") return {entries, "x86-64-v4", "v4", __builtin_cpu_supports("x86-64-v4") != 0};
-            if (compiled == "v3") return {entries, "x86-64-v3", "v3", __builtin_cpu_supports("x86-64-v3") != 0};
+            if (compiled == "v4") return {"x86-64-v4", __builtin_cpu_supports("x86-64-v4") != 0};
+            if (compiled == "v3") return {"x86-64-v3", __builtin_cpu_supports("x86-64-v3") != 0};
 #endif
-            if (compiled == "neon") return {entries, "neon", "neon", true};
-            return {entries, "baseline", "baseline", true};
+            return {compiled == "neon" ? "neon" : "baseline", true};
         };
-#define X(name)                                                                                                     \
-    isa(#name, {name::run, name::run_loss, name::run_sparse, name::run_sample, name::run_product, name::run_attend, \
-                name::run_attend_gradient, name::run_dots, name::run_sums, name::run_coins, name::run_steps,        \
-                name::run_draws, name::multiply_adds}),
-        return std::vector<Isa>{SOFTARGMAX_ISA_LIST};
-#undef X
+#define SOFTARGMAX_NAMED(name, make) make(#name),
+        return std::vector<Isa>{SOFTARGMAX_EACH_ISA(SOFTARGMAX_NAMED, isa)};
+#undef SOFTARGMAX_NAMED
     }();
     return table;
 }
 
-// The best usable one, or the one that SOFTARGMAX_ISA names. Throws std::invalid_argument with a sentence for the user.
-inline const Isa& chosen_isa() {
-    static const Isa& isa = []() -> const Isa& {
+// The place of the best usable one, or of the one that SOFTARGMAX_ISA names. Throws std::invalid_argument with a
+// sentence for the user.
+inline std::size_t chosen_isa() {
+    static const std::size_t chosen = [] {
         const char* asked = std::getenv("SOFTARGMAX_ISA");
         const std::string name = asked ? asked : "";
-        std::string known;
-        for (const Isa& each : isas()) {
-            if (name.empty() ? each.usable : name == each.name) {
-                if (each.usable) return each;
-                throw std::invalid_argument("SOFTARGMAX_ISA=" + name + ": this processor does not support it");
-            }
-            known += (known.empty() ? "" : ", ") + std::string(each.name);
+        std::string usable;
+        for (std::size_t i = 0; i < isas().size(); ++i) {
+            if (!isas()[i].usable) continue;
+            if (name.empty() || name == isas()[i].name) return i;
+            usable += (usable.empty() ? "" : ", ") + std::string(isas()[i].name);
         }
-        throw std::invalid_argument("SOFTARGMAX_ISA=" + name + ": unknown; it may be " + known);
+        throw std::invalid_argument("SOFTARGMAX_ISA: expected one of " + usable + " on this processor, got " + name);
     }();
-    return isa;
+    return chosen;
 }
 
 // ---- threads ----------------------------------------------------------------------------------------------------

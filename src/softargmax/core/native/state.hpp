@@ -1,75 +1,70 @@
-// The softmax state and its verbs: empty, fold, merge, finalize (design section 2).
+// The softmax state and its verbs: empty, fold (fold.hpp), merge, finalize.
 //
-//     m = max z_i       l = sum exp(beta (z_i - m))       r = l - 1, the sum without the maximum's own term
+//     m = max z_i      l = sum e^(beta (z_i - m))      o = sum e^(beta (z_i - m)) v_i
 //
-// A state keeps r, so that the tail of a confident row (1e-18, say) survives every merge and lse = beta m + log1p(r).
-// It is the unevaluated sum r + low: rows of 10^6 scores have hundreds of merges, each of which would round. The
-// recurrence stands here and in core/state.py, and nowhere else.
+// The states of disjoint pieces merge to that of the whole, in any grouping:
+//
+//     m = max(m1, m2)      l = w1 l1 + w2 l2      o = w1 o1 + w2 o2      w_i = e^(beta (m_i - m))
+//
+// This recurrence stands here and in core/state.py, and nowhere else. There are two kinds of states, which differ in
+// what m is and how a weight is formed from it: exact ones, and those whose weights are powers of two.
 #pragma once
 
-#include "job.hpp"
-#include "math.hpp"
+#include "twofold.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
-// `empty` is {}: m = -inf, r = -1. m = +inf: r + 1 entries are +inf. r = NaN: a NaN in the row.
+// m is a score. The maximum's own term, 1, is left out of the sum, so that the tail of a confident row (1e-18, say)
+// survives every merge and lse = beta m + log1p(r); r = l - 1 is the unevaluated sum r + low, since rows of 10^6 scores
+// have hundreds of merges, each of which would round.
+//
+// Empty is {}: m = -inf, r = -1. m = +inf: r + 1 entries are +inf. r = NaN: a NaN in the row.
 struct State {
+    using Weight = double;
     double m = -kInf, r = -1, low = 0;
+
+    static SOFTARGMAX_INLINE double weight(double m, double top, Scale beta) {
+        if (m == top) return 1;  // -inf and +inf, too
+        // With the rounding errors of both steps: they would be |x| / 2 ulp of the weight.
+        const Twofold d = two_sum(m, -top), x = times(d.hi, beta);
+        const double w = exp_scalar(std::isinf(d.hi) ? d.hi : x.hi);
+        return w > 0 && w < 1 ? fma(w, x.lo + d.lo * beta.hi, w) : w;
+    }
+    SOFTARGMAX_INLINE State plus(const State& other, double w) const {
+        const Twofold s = two_sum(r, (1.0 + other.r) * w), sum = two_sum(s.hi, low + (s.lo + other.low * w));
+        return {m, sum.hi, std::isinf(sum.hi) ? 0 : sum.lo};
+    }
 };
 
-// An unevaluated sum, of numbers or of packs.
-template <class V> struct Two {
-    V hi, lo;
+// m counts ln 2: the largest of rint(z log2 e). A weight is 2^(m_i - m), which is exact in T unless it is below every
+// number; then it is 0. Scores come scaled by beta. Empty is {}: l = 0.
+template <class T> struct PowerState {
+    using Weight = T;
+    std::int32_t m = std::numeric_limits<std::int32_t>::min();
+    double l = 0;
+    bool empty() const { return l == 0; }
+
+    static T weight(std::int32_t m, std::int32_t top) {
+        const std::int64_t d = std::int64_t{m} - top;
+        return d < std::numeric_limits<T>::min_exponent - 1 ? T{0} : std::ldexp(T{1}, static_cast<int>(d));
+    }
+    PowerState plus(const PowerState& other, T w) const { return {m, l + other.l * static_cast<double>(w)}; }
 };
-using Twofold = Two<double>;
-template <class V> SOFTARGMAX_INLINE Two<V> two_sum(V a, V b) {
-    const V s = a + b, part = s - a;
-    return {s, (a - (s - part)) + (b - part)};
-}
-// beta d.
-template <class V> SOFTARGMAX_INLINE Two<V> times(V d, Scale beta) {
-    const V b = Splat<V>::of(beta.hi), hi = d * b;
-    return {hi, fma(d, b, Splat<V>::of(-0.0) - hi) + d * Splat<V>::of(beta.lo)};
+
+// The state of a whole, and what its two parts weigh in it: one of them 1. (Exact states take beta, too.)
+template <class S> struct Merged {
+    S state;
+    typename S::Weight first, second;
+};
+template <class S, class... Beta> SOFTARGMAX_INLINE Merged<S> merge(const S& a, const S& b, Beta... beta) {
+    const bool later = b.m > a.m;
+    const S &top = later ? b : a, &other = later ? a : b;
+    const typename S::Weight one = 1, w = S::weight(other.m, top.m, beta...);
+    return {top.plus(other, w), later ? w : one, later ? one : w};
 }
 
-// Sums, products and inverses to about 2^-100; what is infinite, and the inverse of 0, has no lower part.
-SOFTARGMAX_INLINE double or_zero(double lo) { return lo == lo ? lo : 0; }
-template <class V> SOFTARGMAX_INLINE V or_zero(V lo) { return keep(equal(lo, lo), lo); }
-template <class V> SOFTARGMAX_INLINE Two<V> plus(Two<V> a, Two<V> b) {
-    const Two<V> s = two_sum(a.hi, b.hi);
-    return {s.hi, or_zero(s.lo + (a.lo + b.lo))};
-}
-template <class V> SOFTARGMAX_INLINE Two<V> minus(Two<V> a, Two<V> b) {
-    const V none = Splat<V>::of(-0.0);
-    return plus(a, Two<V>{none - b.hi, none - b.lo});
-}
-template <class V> SOFTARGMAX_INLINE Two<V> times(Two<V> a, Two<V> b) {
-    const V hi = a.hi * b.hi;
-    return {hi, or_zero(fma(a.hi, b.hi, Splat<V>::of(-0.0) - hi) + (a.hi * b.lo + a.lo * b.hi))};
-}
-template <class V> SOFTARGMAX_INLINE Two<V> times(Two<V> a, V b) { return times(a, Two<V>{b, Splat<V>::of(0)}); }
-template <class V> SOFTARGMAX_INLINE Two<V> inverse(Two<V> x) {
-    const V one = Splat<V>::of(1), q = one / x.hi;
-    return {q, or_zero((fma(Splat<V>::of(-0.0) - q, x.hi, one) - q * x.lo) * q)};
-}
-SOFTARGMAX_INLINE double rounded(Twofold x) { return x.hi + x.lo; }
-
-SOFTARGMAX_INLINE State merge(State a, State b, Scale beta) {
-    if (b.m > a.m) {
-        const State c = a;
-        a = b;
-        b = c;
-    }
-    double w = 1;
-    if (b.m != a.m) {  // with the rounding errors of both steps: they would be |x| / 2 ulp of w
-        const Twofold d = two_sum(b.m, -a.m), x = times(d.hi, beta);
-        w = exp_scalar(std::isinf(d.hi) ? d.hi : x.hi);
-        if (w > 0 && w < 1) w = fma(w, x.lo + d.lo * beta.hi, w);
-    }
-    const Twofold r = two_sum(a.r, (1.0 + b.r) * w);  // where both are empty, or both +inf, w is 1
-    const Twofold sum = two_sum(r.hi, a.low + (r.lo + b.low * w));
-    return {a.m, sum.hi, std::isinf(sum.hi) ? 0 : sum.lo};
-}
+// The state of one score; -inf is outside of the support.
+SOFTARGMAX_INLINE State state_of(double z) { return {z, z == -kInf ? -1.0 : 0.0}; }
 
 // l = 1 + r.
 SOFTARGMAX_INLINE Twofold sum_l(const State& s) {
@@ -93,6 +88,9 @@ inline Twofold lse_of(const State& s, Scale beta) {
     return std::isinf(top.hi) ? Twofold{top.hi, 0} : plus(top, Twofold{tail, 0});
 }
 inline double finalize(const State& s, Scale beta) { return rounded(lse_of(s, beta)); }
+template <class T> double finalize(const PowerState<T>& s) {
+    return fma(s.m, Exp<double>::ln2_hi, fma(s.m, Exp<double>::ln2_lo, log_scalar(s.l)));
+}
 
 // The same divided by beta: the smooth maximum m + log1p(r) / beta.
 inline double smooth_maximum(const State& s, Scale beta) {
@@ -100,5 +98,8 @@ inline double smooth_maximum(const State& s, Scale beta) {
     const double tail = log_l(s);
     return tail == 0 ? s.m : s.m + tail / beta.hi * (1.0 - beta.lo / beta.hi);
 }
+
+// What the output o / l of a part counts in that of the whole, from the lse of both.
+inline double share(double part, double whole) { return part == -kInf ? 0 : exp_scalar(part - whole); }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME

@@ -8,8 +8,8 @@
 
 #include <algorithm>
 
+#include "args.hpp"
 #include "fold.hpp"
-#include "job.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
@@ -44,6 +44,7 @@ template <class F> SOFTARGMAX_INLINE void with_type(Type type, char* data, F f) 
         case Type::f32: return f(reinterpret_cast<float*>(data));
         case Type::f64: return f(reinterpret_cast<double*>(data));
         case Type::boolean: return f(reinterpret_cast<std::uint8_t*>(data));  // NumPy masks may hold any byte
+        case Type::i64: return;  // no scores: `integer_at` reads them
     }
 }
 template <class T, class S> SOFTARGMAX_INLINE T convert(S x) {
@@ -94,19 +95,19 @@ SOFTARGMAX_INLINE std::int64_t offset_of(std::int64_t i, const Shape& shape, con
 
 // A row of an operand: where it starts and how many scores it has.
 struct RowOf {
-    const Job& job;
+    const RowArgs& args;
     std::int64_t index;
     SOFTARGMAX_INLINE std::int64_t length() const {
-        if (!job.offsets) return job.cols.total;
+        if (!args.offsets) return args.cols.total;
         const std::int64_t s = segment();
-        return job.offsets[s + 1] - job.offsets[s];
+        return args.offsets[s + 1] - args.offsets[s];
     }
     SOFTARGMAX_INLINE char* start(const Operand& x) const {
-        std::int64_t at = offset_of(index, job.rows, x.row);
-        if (job.offsets) at += job.offsets[segment()] * x.col[0];
+        std::int64_t at = offset_of(index, args.rows, x.row);
+        if (args.offsets) at += args.offsets[segment()] * x.col[0];
         return x.data + at * kTypeBytes[static_cast<int>(x.type)];
     }
-    SOFTARGMAX_INLINE std::int64_t segment() const { return job.heads == 1 ? index : index / job.heads; }
+    SOFTARGMAX_INLINE std::int64_t segment() const { return args.heads == 1 ? index : index / args.heads; }
 };
 
 // Calls f(offset, stride, first, count) for each stretch of columns [begin, end) that one stride describes.
@@ -126,20 +127,20 @@ template <class T> bool is_contiguous(const Operand& x, const Shape& cols) {
 }
 
 // Whether rows i and i + 1 lie one element apart while columns lie further: the case for tiles of many rows.
-inline bool rows_are_adjacent(const Job& job, const Operand& x) {
-    return !job.offsets && job.rows.dims > 0 && x.row[job.rows.dims - 1] == 1 && job.cols.dims == 1 &&
-           job.cols.total > 1 && x.col[0] != 1 && job.rows.size[job.rows.dims - 1] > 1;
+inline bool rows_are_adjacent(const RowArgs& args, const Operand& x) {
+    return !args.offsets && args.rows.dims > 0 && x.row[args.rows.dims - 1] == 1 && args.cols.dims == 1 &&
+           args.cols.total > 1 && x.col[0] != 1 && args.rows.size[args.rows.dims - 1] > 1;
 }
 
 // How rows are dealt out: `size` adjacent rows to a group, never across the end of the innermost row dimension.
 struct Groups {
     int size;
     std::int64_t inner, in_inner;
-    Groups(const Job& job, int wanted)
+    Groups(const RowArgs& args, int wanted)
         : size(wanted),
-          inner(wanted == 1 ? 1 : job.rows.size[job.rows.dims - 1]),
+          inner(wanted == 1 ? 1 : args.rows.size[args.rows.dims - 1]),
           in_inner((inner + wanted - 1) / wanted),
-          total(inner ? job.rows.total / inner * in_inner : 0) {}
+          total(inner ? args.rows.total / inner * in_inner : 0) {}
     std::int64_t total;
     std::int64_t first(std::int64_t i) const { return size == 1 ? i : i / in_inner * inner + i % in_inner * size; }
     int count(std::int64_t i) const {
@@ -178,15 +179,17 @@ SOFTARGMAX_INLINE void turn(const T* from, std::int64_t from_pitch, T* to, std::
 }
 
 // Whether a group of rows is turned as a whole.
-inline bool is_turned(const Job& job, const Operand& x, int count) { return count > 1 && rows_are_adjacent(job, x); }
+inline bool is_turned(const RowArgs& args, const Operand& x, int count) {
+    return count > 1 && rows_are_adjacent(args, x);
+}
 
 // Reads columns [begin, end) of `count` rows from `first` on into tile (count rows of `pitch`).
 template <class T>
-void read(const Job& job, const Operand& x, std::int64_t first, int count, std::int64_t begin, std::int64_t end,
+void read(const RowArgs& args, const Operand& x, std::int64_t first, int count, std::int64_t begin, std::int64_t end,
           T* tile, std::int64_t pitch) {
     const std::int64_t n = end - begin;
-    if (is_turned(job, x, count)) {
-        with_type(x.type, RowOf{job, first}.start(x), [&](auto* base) {
+    if (is_turned(args, x, count)) {
+        with_type(x.type, RowOf{args, first}.start(x), [&](auto* base) {
             T strip[kSide][kGroup] = {}, turned[kSide][kSide];
             for (std::int64_t i = 0; i < n; i += kSide) {
                 const int width = static_cast<int>(std::min<std::int64_t>(kSide, n - i));
@@ -209,9 +212,9 @@ void read(const Job& job, const Operand& x, std::int64_t first, int count, std::
         return;
     }
     for (int g = 0; g < count; ++g)
-        with_type(x.type, RowOf{job, first + g}.start(x), [&](auto* base) {
+        with_type(x.type, RowOf{args, first + g}.start(x), [&](auto* base) {
             T* to = tile + g * pitch;
-            stretches(x, job.cols, begin, end,
+            stretches(x, args.cols, begin, end,
                       [&](std::int64_t at, std::int64_t stride, std::int64_t to_at, std::int64_t run) {
                 const auto* from = base + at;
                 if (stride == 1) convert(from, run, to + to_at);
@@ -223,11 +226,11 @@ void read(const Job& job, const Operand& x, std::int64_t first, int count, std::
 
 // The way back.
 template <class T>
-void write(const Job& job, const Operand& x, std::int64_t first, int count, std::int64_t begin, std::int64_t end,
+void write(const RowArgs& args, const Operand& x, std::int64_t first, int count, std::int64_t begin, std::int64_t end,
            const T* tile, std::int64_t pitch, bool streaming = false) {
     const std::int64_t n = end - begin;
-    if (is_turned(job, x, count)) {
-        with_type(x.type, RowOf{job, first}.start(x), [&](auto* base) {
+    if (is_turned(args, x, count)) {
+        with_type(x.type, RowOf{args, first}.start(x), [&](auto* base) {
             T square[kSide][kSide] = {}, strip[kSide][kGroup];
             for (std::int64_t i = 0; i < n; i += kSide) {
                 const int width = static_cast<int>(std::min<std::int64_t>(kSide, n - i));
@@ -250,10 +253,10 @@ void write(const Job& job, const Operand& x, std::int64_t first, int count, std:
         return;
     }
     for (int g = 0; g < count; ++g)
-        with_type(x.type, RowOf{job, first + g}.start(x), [&](auto* base) {
+        with_type(x.type, RowOf{args, first + g}.start(x), [&](auto* base) {
             using S = std::remove_reference_t<decltype(*base)>;
             const T* from = tile + g * pitch;
-            stretches(x, job.cols, begin, end,
+            stretches(x, args.cols, begin, end,
                       [&](std::int64_t at, std::int64_t stride, std::int64_t from_at, std::int64_t run) {
                 auto* to = base + at;
                 if (stride == 1 && streaming) convert_past_caches(from + from_at, run, to);

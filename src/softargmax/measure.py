@@ -211,7 +211,7 @@ def copy_rate(threads: int, megabytes: int = 64) -> float:
 
 def arithmetic_rate(threads: int) -> float:
     """Measure fused multiply-adds of 16 floats a second, by the compiled core's own loop in registers."""
-    from softargmax import _native  # at the top, a core that cannot be loaded would end every command
+    from softargmax.core import _native  # at the top, a core that cannot be loaded would end every command
 
     start = time.perf_counter()
     _native.multiply_adds(1000)

@@ -1,9 +1,9 @@
 // What this room's bindings hand to its kernels: plain data, no Python and no vectors.
 #pragma once
 
-#include "core/native/job.hpp"
+#include "core/native/args.hpp"
 
-namespace softargmax {
+namespace softargmax::output {
 
 // Vectors of contiguous numbers; the next one begins `pitch` numbers further on.
 struct Table {
@@ -14,7 +14,7 @@ struct Table {
 
 // The scores <h, w> + b of pairs of a row of h and a row of a table: out[p] is that of h's row rows[p] and row
 // nodes[p].
-struct DotsJob {
+struct DotsArgs {
     Table h, weight, bias;  // h is float or double, which all is computed in; the bias may be absent
     std::int64_t width = 0, pairs = 0;
     const std::int64_t *rows = nullptr, *nodes = nullptr;
@@ -24,7 +24,7 @@ struct DotsJob {
 
 // Sums of a table's rows: vector i of `out` is the sum of factors[p] table[index[p]] over the places p that stand in
 // `order` (absent: 0, 1, ..) from starts[i] to starts[i + 1]; `totals` is that of the factors alone.
-struct SumsJob {
+struct SumsArgs {
     Table table, out;
     std::int64_t width = 0, sums = 0, places = 0;
     const std::int64_t *index = nullptr, *order = nullptr, *starts = nullptr;
@@ -38,7 +38,7 @@ struct SumsJob {
 //     x_p = <h_r, w_p> + b_p + shift_p      loss_r = sum -log sigma(s_p x_p)      slope_p = d loss_r / d x_p
 //
 // with a sign s_p of 1, -1, or 0: no coin. dh_r = sum slope_p w_p.
-struct CoinsJob {
+struct CoinsArgs {
     Table h, weight, bias, dh;  // the bias and dh may be absent
     std::int64_t width = 0, rows = 0, pairs = 0;
     const std::int64_t *starts = nullptr, *nodes = nullptr;
@@ -51,7 +51,7 @@ struct CoinsJob {
 // Descent: batch by batch of rows, the gradients of their coins' losses, as the tables are before it, are taken from
 // the tables. Row r is vector inputs[r]; it meets the targets from starts[r] to starts[r + 1], each by the nodes on its
 // path or by itself and `samples` negatives.
-struct StepsJob {
+struct StepsArgs {
     Table vectors, weight;  // of one type, float or double
     std::int64_t width = 0, rows = 0, batch = 0, targets = 0;
     const std::int64_t *inputs = nullptr, *starts = nullptr, *target = nullptr;
@@ -66,7 +66,7 @@ struct StepsJob {
 };
 
 // The random words of positions first, first + 1, .. (bits.py), or with a table what `AliasTable.pick` gives for them.
-struct DrawsJob {
+struct DrawsArgs {
     std::uint64_t seed = 0, stream = 0;
     std::uint32_t purpose = 0;
     std::int64_t first = 0, draws = 0, classes = 0;
@@ -76,4 +76,10 @@ struct DrawsJob {
     int threads = 1;
 };
 
-}  // namespace softargmax
+}  // namespace softargmax::output
+
+SOFTARGMAX_KERNEL(output, run_dots, const DotsArgs)
+SOFTARGMAX_KERNEL(output, run_sums, const SumsArgs)
+SOFTARGMAX_KERNEL(output, run_coins, const CoinsArgs)
+SOFTARGMAX_KERNEL(output, run_steps, StepsArgs)
+SOFTARGMAX_KERNEL(output, run_draws, const DrawsArgs)

@@ -1,0 +1,158 @@
+"""Measure two installs of ours against each other: is a change as fast as what was there?
+
+    python -m bench.compare A B              git revisions, or paths of Python executables that have an install
+    python -m bench.compare main HEAD loss   only the lines of that room
+
+A revision is checked out under build/compare and built there, in an environment of its own. Each line of
+bench/compare_lines.py is run by processes that stay and take turns: first two of A, whose ratio is the margin, then A
+and B; each ratio is of medians of 15 runs. Above 1, B is faster. A line holds if its ratio is at least 0.97 or within
+the margin, a room if the geometric mean of its ratios is at least 0.98. Writes build/compare/result.json; exit code 1
+where something does not hold. On a quiet machine, and for few minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "compare"
+LINE, ROOM = 0.97, 0.98
+"""The least ratio of a line, and of a room's mean."""
+RUNS = 15
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The result of a line: A's median in seconds, over B's, and how far A was from A."""
+
+    room: str
+    name: str
+    seconds: float
+    ratio: float
+    margin: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether B is as fast as A, as far as this run can say."""
+        return self.ratio >= min(LINE, 1 - self.margin)
+
+    def __str__(self) -> str:
+        seconds, numbers = f"{1e3 * self.seconds:10.4f} ms", f"{self.ratio:7.3f} {self.margin:8.3f}"
+        return f"{self.room:10} {self.name:42} {seconds} {numbers} {verdict(self.holds):>9}"
+
+
+def verdict(holds: bool) -> str:
+    return "ok" if holds else "SLOWER"
+
+
+class Worker:
+    """A process that has an install, and runs a line when it is asked to (bench/compare_lines.py)."""
+
+    def __init__(self, python: str) -> None:
+        self.process = subprocess.Popen(
+            [python, "-m", "bench.compare_lines"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": "0"},  # dictionaries are laid out alike
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.hello = self._answer()
+
+    def ask(self, line: int, repeats: int = 0) -> Any:
+        """Return the seconds a call of the line takes, of so many in a row; without repeats, how many fill a run."""
+        print(json.dumps((line, repeats)), file=self.process.stdin, flush=True)
+        return self._answer()
+
+    def close(self) -> int:
+        """End the process and return its status."""
+        self.process.communicate()
+        return self.process.returncode
+
+    def _answer(self) -> Any:
+        if answer := self.process.stdout.readline():
+            return json.loads(answer)
+        raise SystemExit(f"{self.process.args[0]}: ended with status {self.close()}")
+
+
+def medians(first: Worker, second: Worker, line: int, repeats: int) -> tuple[float, float]:
+    """Run a line in both by turns, in changing order, and return the medians."""
+    samples: dict[Worker, list[float]] = {first: [], second: []}
+    for turn in range(-1, RUNS):
+        for worker in (first, second) if turn % 2 else (second, first):
+            seconds = worker.ask(line, repeats)
+            if turn >= 0:  # the first one pays for inputs, pages and imports
+                samples[worker].append(seconds)
+    return statistics.median(samples[first]), statistics.median(samples[second])
+
+
+def python_of(name: str) -> str:
+    """Return the Python of an install: a path as it is; of a revision, one that is built from it."""
+    if Path(name).is_file():
+        return str(Path(name).absolute())
+    git = ["git", "-C", str(ROOT)]
+    commit = subprocess.check_output([*git, "rev-parse", "--verify", f"{name}^{{commit}}"], text=True).strip()
+    tree = BUILD / commit[:12]
+    if not tree.exists():
+        subprocess.run([*git, "worktree", "prune"], check=True)  # of folders that were deleted
+        subprocess.run([*git, "worktree", "add", "--detach", str(tree), commit], check=True)
+    make = ["make", "-C", str(tree), "VENV=.venv"]
+    subprocess.run([*make, ".venv/.native", ".venv/.group-tour"], check=True)
+    return str(tree / ".venv" / "bin" / "python")
+
+
+def measured(a: str, b: str, room: str | None) -> list[Ratio]:
+    """Measure A against A, and A against B, line by line."""
+    first, twin, other = Worker(a), Worker(a), Worker(b)
+    print("A:", first.hello["softargmax"])
+    print("B:", other.hello["softargmax"])
+    print(f"{'':53} {'A':>10}    {'A / B':>8} {'margin':>8}")
+    found = []
+    for line, (of, name) in enumerate(first.hello["lines"]):
+        if room not in (None, of):
+            continue
+        repeats = first.ask(line)
+        mine, again = medians(first, twin, line, repeats)
+        before, after = medians(first, other, line, repeats)
+        found.append(Ratio(of, name, before, before / after, abs(mine / again - 1)))
+        print(found[-1], flush=True)
+    for worker in (first, twin, other):
+        worker.close()
+    return found
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("a", help="what there was: a git revision, or the path of a Python")
+    parser.add_argument("b", help="what there is now")
+    parser.add_argument("room", nargs="?", help="only the lines of this room")
+    options = parser.parse_args()
+    processor = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    cpu = processor[1] if processor else platform.machine()
+    print(cpu)
+    lines = measured(python_of(options.a), python_of(options.b), options.room)
+    rooms = {}
+    for room in dict.fromkeys(x.room for x in lines):
+        rooms[room] = statistics.geometric_mean([x.ratio for x in lines if x.room == room])
+        print(f"{room:10} {'geometric mean':42} {'':13} {rooms[room]:7.3f} {verdict(rooms[room] >= ROOM):>18}")
+    holds = all(x.holds for x in lines) and min(rooms.values()) >= ROOM
+    sides = {"a": options.a, "b": options.b}
+    record = {"cpu": cpu, **sides, "holds": holds, "rooms": rooms, "lines": [asdict(x) for x in lines]}
+    BUILD.mkdir(parents=True, exist_ok=True)
+    (BUILD / "result.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return int(not holds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

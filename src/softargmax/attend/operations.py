@@ -1,0 +1,226 @@
+"""The operations of this room: results, derivative rules and kernels (arguments.py; the definitions: reference.py).
+
+The gradients of `attention` are an operation themselves. Its derivatives, and the forward mode of both, are the
+definition's, a few queries at a time, so that scores are never all there: queries are independent of each other, and
+what they share (k, v, a sink) gets the sum of their gradients.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from softargmax.attend import kernels, reference
+from softargmax.attend.arguments import Attention, AttentionVjp, Options, Pages, Queries, QueriesVjp
+from softargmax.attend.reference import joined
+from softargmax.attend.results import AttentionWithLse
+from softargmax.core.chunks import piece
+from softargmax.core.dispatch import namespace
+from softargmax.core.operation import Gradients, Operation, Result, Tangents, Wanted, gradient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SCORES = 1 << 20
+"""Scores to a part of what is differentiated by the definition: some temporaries of 8 MiB."""
+
+
+class HeadGradients(NamedTuple):
+    """The gradients to q, k, v, scale, bias and sink, of their shapes; of shape (0,) where one is no array."""
+
+    dq: Any
+    dk: Any
+    dv: Any
+    dscale: Any
+    dbias: Any
+    dsink: Any
+
+
+TO = dict(zip(("q", "k", "v", "scale", "bias", "sink"), HeadGradients._fields, strict=True))
+"""Which of them an argument's is."""
+CONSTANT = frozenset(("mask", "lengths", "seeds"))
+
+
+def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
+    """One more axis in front of every array, behind which they are aligned."""
+    return _in_front(i, dims, size, 1 + i[0].ndim - (dims[0] is not None)), 0
+
+
+def _in_front(i: Any, dims: Any, size: int, rank: int) -> Any:
+    def moved(name: str, x: Any, dim: Any) -> Any:
+        if isinstance(x, tuple):
+            return _in_front(x, dim, size, rank)
+        if not hasattr(x, "shape"):
+            return x
+        front = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
+        lacks = rank - (name in ("lse", "g_lse")) - front.ndim
+        front = front[(slice(None), *(None,) * lacks)]
+        return front.expand(size, *front.shape[1:])
+
+    return type(i)(*map(moved, i._fields, i, dims))
+
+
+# --- attention: o = p v with p = softmax(S), or an entmax of it -------------------------------------------------------
+
+
+def _attention_vjp(i: Attention, r: AttentionWithLse, g: AttentionWithLse, wanted: Wanted) -> Gradients:
+    if not i.options.is_softmax and ("alpha" in wanted or not kernels.serves_entmax(i, g.output)):
+        return _by_definition(i, g, wanted)
+    g_output = namespace(i.q).zeros_like(r.output) if g.output is None else g.output
+    found = attention_vjp(AttentionVjp(g_output, g.lse, i, r.output, r.lse, "bias" in wanted))
+    return {name: getattr(found, field) for name, field in TO.items()}
+
+
+def _attention_jvp(i: Attention, r: AttentionWithLse, t: Tangents) -> AttentionWithLse:
+    found = [
+        some.torch.transposed(piece_of_i, _cut(r, part), {name: _along(name, x, part) for name, x in t.items()})
+        for part, piece_of_i in _parts(i)
+    ]
+    return _results_joined(found)
+
+
+attention: Operation[Attention, AttentionWithLse] = Operation(
+    "attention",
+    Attention,
+    AttentionWithLse(
+        Result("q", shape=lambda i: (*i.q.shape[:-1], i.v.shape[-1])),
+        Result("q", "float64", lambda i: tuple(i.q.shape[:-1])),
+    ),
+    definition=reference.attention,
+    kernels={"cpu": kernels.attend},
+    vjp=_attention_vjp,
+    jvp=_attention_jvp,
+    saved={"q", "k", "v", *Options._fields, "output", "lse"},
+    constant=CONSTANT,
+    batch=_batch,
+)
+
+
+# --- its gradients. Output and lse are what the other arguments make them: no derivative is taken along them ----------
+
+
+def _attention_vjp_vjp(i: AttentionVjp, _r: HeadGradients, h: HeadGradients, wanted: Wanted) -> Gradients:
+    found = []
+    for part, of in _parts(i.of):
+        h_part = HeadGradients(*(_along(name, x, part) for name, x in zip(TO, h, strict=True)))
+        found.append(some_vjp.torch.defined_vjp(_some_vjp_of(i, part, of), None, h_part, wanted))
+    return {name: _joined(name, [one[name] for one in found], i.of) for name in wanted}
+
+
+def _attention_vjp_jvp(i: AttentionVjp, _r: HeadGradients, t: Tangents) -> HeadGradients:
+    found = []
+    for part, of in _parts(i.of):
+        t_part = {name: _along(name, x, part) for name, x in t.items()}
+        likes = HeadGradients(*_differentiated(of.of, i.to_bias).values())
+        found.append(some_vjp.torch.transposed(_some_vjp_of(i, part, of), likes, t_part))
+    return HeadGradients(*(_joined(name, [getattr(one, to) for one in found], i.of) for name, to in TO.items()))
+
+
+attention_vjp: Operation[AttentionVjp, HeadGradients] = Operation(
+    "attention_vjp",
+    AttentionVjp,
+    HeadGradients(*(gradient(name, "to_bias" if name == "bias" else "True") for name in TO)),
+    definition=reference.vjp,
+    kernels={"cpu": kernels.attend_vjp},
+    vjp=_attention_vjp_vjp,
+    jvp=_attention_vjp_jvp,
+    constant=CONSTANT | {"output", "lse"},
+    batch=_batch,
+)
+
+
+# --- a few queries at a time ------------------------------------------------------------------------------------------
+
+
+def _parts(i: Attention) -> Iterator[tuple[slice, Queries]]:
+    length = i.q.shape[-2]
+    for part in reference.parts(i, SCORES):
+        yield part, Queries(i.part(part), part.start, length)
+
+
+def _along(name: str, x: Any, part: slice) -> Any:
+    """Some queries' part of what belongs to an argument."""
+    if x is None or name in ("k", "v"):
+        return x
+    return x[..., part] if name in ("lse", "g_lse") else piece(x, -2, part.start, part.stop)
+
+
+def _cut(r: AttentionWithLse, part: slice) -> AttentionWithLse:
+    return AttentionWithLse(*(_along(name, x, part) for name, x in zip(r._fields, r, strict=True)))
+
+
+def _joined(name: str, pieces: list[Any], of: Attention) -> Any:
+    """The gradients of parts to an argument: beside each other, or their sum."""
+    xp = namespace(of.q)
+    if name in ("q", "g"):
+        return xp.concat(pieces, axis=-2)
+    if name == "g_lse":
+        return xp.concat(pieces, axis=-1)
+    return joined(tuple(pieces), getattr(of.options, name, None), of.q.shape[-2])
+
+
+def _results_joined(found: list[AttentionWithLse]) -> AttentionWithLse:
+    xp = namespace(found[0].output)
+    return AttentionWithLse(
+        xp.concat([one.output for one in found], axis=-2), xp.concat([one.lse for one in found], axis=-1)
+    )
+
+
+def _by_definition(i: Attention, g: AttentionWithLse, wanted: Wanted) -> Gradients:
+    found = [some.torch.defined_vjp(of, None, _cut(g, part), wanted) for part, of in _parts(i)]
+    return {name: _joined(name, [one[name] for one in found], i) for name in wanted}
+
+
+def _some_vjp_of(i: AttentionVjp, part: slice, of: Queries) -> QueriesVjp:
+    g_lse = namespace(i.lse).zeros_like(i.lse) if i.g_lse is None else i.g_lse
+    return QueriesVjp(i.g[..., part, :], g_lse[..., part], of, i.to_bias)
+
+
+def _differentiated(of: Attention, to_bias: bool) -> dict[str, Any]:
+    """The arrays that gradients go to; an empty one in the place of what is none."""
+    there = of._asdict() | of.options._asdict()
+    there["bias"] = there["bias"] if to_bias else None
+    return {name: there[name] if hasattr(there[name], "shape") else of.q.new_empty(0) for name in TO}
+
+
+def _gradients_of_some(g: Any, g_lse: Any, some_: Queries, to_bias: bool) -> HeadGradients:
+    """The definition's gradients as a function, to be differentiated again."""
+    there = _differentiated(some_.of, to_bias)
+    wanted = {name for name, x in there.items() if x.shape != (0,)}
+    found = some.torch.defined_vjp(some_, None, AttentionWithLse(g, g_lse), wanted)
+    return HeadGradients(*(found.get(name, x) for name, x in there.items()))
+
+
+some: Operation[Queries, AttentionWithLse] = Operation(
+    "attention_of_some",
+    Queries,
+    AttentionWithLse(*attention.results),
+    definition=reference.some,
+    constant=CONSTANT,
+)
+some_vjp: Operation[QueriesVjp, HeadGradients] = Operation(
+    "attention_of_some_vjp",
+    QueriesVjp,
+    attention_vjp.results,
+    definition=_gradients_of_some,
+    constant=CONSTANT,
+)
+
+
+# --- attention to keys in pages; its derivatives are those of attention to the same keys side by side -----------------
+
+
+def _paged(q: Any, k_pages: Any, v_pages: Any, page_table: Any, options: Any) -> AttentionWithLse:
+    return attention(reference.side_by_side(q, k_pages, v_pages, page_table, options))
+
+
+attention_paged: Operation[Pages, AttentionWithLse] = Operation(
+    "attention_paged",
+    Pages,
+    AttentionWithLse(
+        Result("q", shape=lambda i: (*i.q.shape[:-1], i.v_pages.shape[-1])),
+        Result("q", "float64", lambda i: tuple(i.q.shape[:-1])),
+    ),
+    definition=_paged,
+    kernels={"cpu": kernels.attend_paged},
+    constant=CONSTANT | {"page_table"},
+)

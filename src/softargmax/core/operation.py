@@ -1,0 +1,320 @@
+"""An operation is one record: arguments by name and type, results, a definition, derivative rules, kernels.
+
+    class Softmax(NamedTuple):
+        z: Array
+        where: Array | None
+        beta: Beta
+        axes: Axes
+        dtype: DType
+
+    class Probabilities(NamedTuple):
+        p: Any
+        lse: Any
+
+    softmax = Operation(
+        "softmax",
+        Softmax,
+        Probabilities(like("z", "dtype"), per_row("z", "dtype")),
+        definition=reference.softmax,
+        kernels={"cpu": _native.softmax},
+        vjp=softmax_vjp,
+        jvp=softmax_jvp,
+    )
+
+- The *definition* is a function of arrays of any library. It names the arguments that it wants, in any order, and
+  returns the results. It is the oracle, and serves every array that no kernel serves.
+- A *kernel* names arguments and results, in any order: `def kernel(z, axes, p)`. Results are memory that it writes.
+  One that names `i` gets the record and the results as they are, arrays or tensors: what a native kernel needs around
+  it is written so, with `Native` for the call. `serve` adds the kernel of another device by "module:function".
+- The derivative rules read records and answer by name, in array-API Python:
+
+      def vjp(i: Softmax, r: Probabilities, g: Probabilities, wanted: Wanted) -> Gradients: return {"z": ..}
+      def jvp(i: Softmax, r: Probabilities, t: Tangents) -> Probabilities
+
+  A gradient is summed to its argument's shape and rounded to its dtype by whoever calls the rule. Without a vjp the
+  definition is differentiated; without a jvp the vjp is transposed.
+
+The first array decides the library and the device. A field may be a record itself (`of: Softmax`): so a vjp takes the
+arguments of its operation. Names are unique.
+
+What a framework needs is derived from the record when its first array comes in: `torch_operation.py` for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Generic
+
+from softargmax.core import dispatch
+from softargmax.core.dispatch import asked
+from softargmax.core.record import (
+    ARRAY as ARRAY,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    AXES as AXES,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    BETA as BETA,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    DENSE as DENSE,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    DTYPE as DTYPE,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    INTEGERS as INTEGERS,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    NUMBERS as NUMBERS,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    NUMPY as NUMPY,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    OPERATIONS as OPERATIONS,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    ROWWISE as ROWWISE,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    SEED as SEED,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    A as A,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    Array as Array,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    Axes as Axes,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    Beta as Beta,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    Branch as Branch,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    Dense as Dense,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    DType as DType,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    Gradients as Gradients,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    Integers as Integers,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    Kind as Kind,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    Leaf as Leaf,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    Memory as Memory,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    Native as Native,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    R as R,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    Result as Result,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    Rowwise as Rowwise,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    Seed as Seed,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    Tangents as Tangents,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    Wanted as Wanted,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    branch as branch,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    generated as generated,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    gradient as gradient,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    like as like,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    memory_of as memory_of,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    parameters as parameters,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    passed as passed,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    per_row as per_row,  # noqa: PLC0414 rooms say core.operation
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from softargmax.core.torch_operation import TorchOperation
+
+# --- the record -------------------------------------------------------------------------------------------------------
+
+
+class Operation(Generic[A, R]):
+    """One operation. Call it with its arguments for all results; `first` and `into` want the first one only."""
+
+    def __init__(  # noqa: PLR0913 each is given by its name
+        self,
+        name: str,
+        arguments: type[A],
+        results: R,
+        *,
+        definition: Callable[..., Any],
+        kernels: Mapping[str, Callable[..., Any] | str] | None = None,
+        vjp: Callable[[A, R, R, Wanted], Gradients] | None = None,
+        jvp: Callable[[A, R, Tangents], R] | None = None,
+        saved: Wanted | Callable[[A], Wanted] | None = None,
+        constant: Wanted = frozenset(),
+        batch: Callable[..., Any] | None = None,
+        differentiable: bool = True,
+        refuse: Callable[[A, Any], None] | None = None,
+    ) -> None:
+        """`saved`: what the rules read, a set of names or a function of the record; None for all arguments, no result.
+
+        `constant`: arguments and results without a derivative. `batch`: its vmap, where that is not one more axis
+        before all others. `refuse`: what is called with what a kernel returns, if that is not None; it may raise.
+        """
+        self.name, self.arguments, self.results, self.kernels = name, arguments, results, dict(kernels or {})
+        self.definition, self.vjp, self.jvp = definition, vjp, jvp
+        self.saved, self.constant, self.batch, self.differentiable = saved, constant, batch, differentiable
+        self.refuse = refuse
+        self.fields: tuple[str, ...] = type(results)._fields  # type: ignore[attr-defined]
+        self.tree = branch(arguments)
+        self.leaves = self.tree.leaves
+        self._check_names()
+        path = self._paths(self.tree, "")[next(leaf.name for leaf in self.leaves if leaf.kind.slots[0][1] == "Tensor")]
+        self.array = attrgetter(path[1:])
+        """The first array of a record, whose library and device decide what serves."""
+        self.room = arguments.__module__.rpartition(".")[0]
+        self._by_record: Callable[[A], Any] | None = None
+        self._servers: dict[tuple[str | None, type], Callable[..., Any]] = {}
+        self._torch: TorchOperation | None = None
+        OPERATIONS.append(self)
+
+    def serve(self, device: str, kernel: str) -> None:
+        """Serve torch tensors on a device by the kernel "module:function", which is imported at the first call."""
+        self.kernels[device] = kernel
+        if self._torch is not None:
+            self._torch.serve(device)
+
+    def __call__(self, i: A) -> R:
+        """All results."""
+        array = self.array(i)
+        found = (self._servers.get((asked(), type(array))) or self.server(array))(i)
+        return type(self.results)(*(found if len(self.fields) > 1 else (found,)))
+
+    def first(self, i: A) -> Any:
+        """The first result, which may cost less than all of them."""
+        array = self.array(i)
+        return (self._servers.get((asked(), type(array))) or self.server(array))(i, True)
+
+    def into(self, i: A, out: Any) -> Any:
+        """The first result, written into `out`."""
+        array = self.array(i)
+        return (self._servers.get((asked(), type(array))) or self.server(array))(i, True, out)
+
+    def server(self, array: Any) -> Callable[..., Any]:
+        """(arguments, first, out) -> results: what serves this array."""
+        key = asked(), type(array)
+        if key not in self._servers:
+            self._servers[key] = self._choose(array)
+        return self._servers[key]
+
+    def _choose(self, array: Any) -> Callable[..., Any]:
+        kind, name = dispatch.kind_of(array), dispatch.asked_for()
+        if name is not None:
+            dispatch.check_serves(name, kind)
+        if name == "reference" or kind == "array-api":
+            return self.define
+        if kind == "numpy":
+            return self.launcher(self.kernel("cpu"), NUMPY) if "cpu" in self.kernels else self.define
+        return self.torch.run
+
+    @property
+    def torch(self) -> TorchOperation:
+        """What is derived for torch, once for all operations of the room."""
+        if self._torch is None:
+            from softargmax.core.torch_operation import register
+
+            register(self.room)
+        return self._torch  # type: ignore[return-value]
+
+    def _check_names(self) -> None:
+        """Check that names are unique and none is one of those that generated code uses, which begin with "_"."""
+        names = [slot for leaf in self.leaves for slot, _ in leaf.slots] + list(self.fields)
+        wrong = [name for name in names if names.count(name) > 1 or name.startswith("_")]
+        if wrong:
+            raise TypeError(f"{self.name}: expected unique names that do not begin with _, got {wrong[0]}")
+
+    def kernel(self, device: str) -> Callable[..., Any]:
+        """A device's kernel."""
+        found = self.kernels[device]
+        if isinstance(found, str):
+            module, _, function = found.partition(":")
+            found = self.kernels[device] = getattr(importlib.import_module(module), function)
+        return found
+
+    def define(self, i: A, first: bool = False, out: Any = None) -> Any:
+        """The results by the definition."""
+        if self._by_record is None:
+            paths = self._paths(self.tree, "_i")
+            call = ", ".join(f"{name}={paths[name]}" for name in parameters(self.definition))
+            self._by_record = generated("_i", [f"return _definition({call})"], _definition=self.definition)
+        found = self._by_record(i)
+        found = found[0] if first and len(self.fields) > 1 else found
+        if out is None:
+            return found
+        out[...] = found
+        return out
+
+    def _paths(self, tree: Branch, path: str) -> dict[str, str]:
+        """Where every argument and every record stands."""
+        found = {}
+        for one in tree.parts:
+            found[one.name] = f"{path}.{one.name}"
+            if isinstance(one, Branch):
+                found |= self._paths(one, found[one.name])
+        return found
+
+    def launcher(self, kernel: Callable[..., Any], memory: Memory) -> Callable[..., Any]:
+        """(arguments, first, out) -> results: fresh memory and the kernel. Generated, so that a call has no loops."""
+        leaves = {leaf.name: leaf for leaf in self.leaves}
+        lines = [f"{self.tree.target}= _i"]
+        for number, (field, spec) in enumerate(zip(self.fields, self.results, strict=True)):
+            made = spec.text(field, number, leaves.keys())
+            if number == 0:
+                lines += [f"{field} = _out", f"if _out is None: {made}"]
+            else:
+                lines += [f"{field} = None", f"if not _first: {made}"] if spec.spare else [made]
+        views = {}
+        for field, spec in zip(self.fields, self.results, strict=True):
+            view = f"_view({field})"
+            views[field] = f"None if {field} is None else {view}" if spec.spare else view
+        copies, run = passed(kernel, leaves, views)
+        results = self.fields[0] if len(self.fields) == 1 else f"({', '.join(self.fields)})"
+        told = [run] if self.refuse is None else [f"_found = {run}", "if _found is not None: _refuse(_i, _found)"]
+        lines += [*copies, *told, f"return {self.fields[0]} if _first else {results}"]
+        names = {f"_{name}": one for name, one in memory._asdict().items()}
+        shapes = {f"_shape{number}": spec.shape for number, spec in enumerate(self.results)}
+        return generated("_i, _first=False, _out=None", lines, _kernel=kernel, _refuse=self.refuse, **names, **shapes)

@@ -1,0 +1,300 @@
+"""What the arguments and the results of an operation may be, and how they reach kernels (see operation.py)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from softargmax.core import _native
+from softargmax.core.native import fresh
+from softargmax.core.scale import Scale
+
+# --- what an argument may be ------------------------------------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """A type of argument: its slots in a torch schema, and how these and the argument are made of each other.
+
+    `{0}`, `{1}`, .. stand for the argument (flatten, dense, native, arrays) or for its slots (unflatten).
+    """
+
+    slots: tuple[tuple[str, str], ...]
+    flatten: str = "{0}"
+    unflatten: str = "{0}"
+    dense: str = ""
+    """What makes a copy that kernels can read; it has to outlive the call."""
+    native: str = "{0}"
+    """What kernels are given."""
+    arrays: tuple[str, ...] = ()
+    """The arrays in it."""
+    number: str = ""
+    """Whether it is a number and holds no array."""
+
+
+ARRAY = Kind((("", "Tensor"),), native="_view({0})", arrays=("{0}",))
+DENSE = ARRAY._replace(dense="_dense({0})")
+INTEGERS = Kind((("", "Tensor"),), dense="_integers({0})", arrays=("{0}",))
+ROWWISE = Kind(
+    (("", "Tensor?"), ("_number", "float?")),
+    flatten="*((None, {0}) if {0} is None or type({0}) is float else ({0}, None))",
+    unflatten="({1} if {0} is None else {0})",
+    native="({0} if type({0}) is float else _view({0}))",
+    arrays=("{0}",),
+    number="type({0}) is float",
+)
+BETA = Kind(
+    (("_hi", "Tensor?"), ("_lo", "Tensor?"), ("_number", "float"), ("_rest", "float")),
+    flatten="*((None, None, *{0}) if type({0}[0]) is float else (*{0}, 1.0, 0.0))",
+    unflatten="(_Scale({2}, {3}) if {0} is None else _Scale({0}, {1}))",
+    native="({0} if type({0}[0]) is float else (_view({0}[0]), _view({0}[1])))",
+    arrays=("{0}[0]", "{0}[1]"),
+    number="type({0}[0]) is float",
+)
+SEED = Kind((("", "Tensor"),), native="({0} if type({0}) is int else _view({0}))", arrays=("{0}",))
+DTYPE = Kind((("", "ScalarType"),))
+AXES = Kind((("", "int[]"),), unflatten="tuple({0} or ())")  # () of what has none: where vmap maps an argument
+NUMBERS = {kind: Kind((("", kind.__name__),)) for kind in (float, int, bool, str)}
+
+Array = Annotated[Any, ARRAY]
+"""An array with any strides."""
+Dense = Annotated[Any, DENSE]
+"""An array that kernels get contiguous, in float64."""
+Integers = Annotated[Any, INTEGERS]
+"""Integers that kernels get as a flat contiguous array of int64."""
+Rowwise = Annotated[Any, ROWWISE]
+"""A float for all rows, or an array with one per row: float64 where the library has it, or int64 for a count."""
+Beta = Annotated[Scale, BETA]
+"""beta = hi + lo: two floats, or two such arrays. Gradients go to hi."""
+Seed = Annotated[Any, SEED]
+"""64 random bits: an int, of tensors a 0-d one of int64, which compiled graphs draw anew; one per row under vmap."""
+DType = Annotated[Any, DTYPE]
+"""A floating dtype, as the arrays' library has it."""
+Axes = Annotated[tuple[int, ...], AXES]
+
+A = TypeVar("A", bound=tuple[Any, ...])
+R = TypeVar("R", bound=tuple[Any, ...])
+Gradients = Mapping[str, Any]
+Tangents = Mapping[str, Any]
+Wanted = AbstractSet[str]
+
+
+class Leaf(NamedTuple):
+    """An argument that is no record itself: its name, its type, whether it may be None."""
+
+    name: str
+    kind: Kind
+    optional: bool
+
+    @property
+    def slots(self) -> list[tuple[str, str]]:
+        """(name, type) of what stands for it in a torch schema."""
+        return [(self.name + end, kind + "?" * (self.optional and not kind.endswith("?")))
+                for end, kind in self.kind.slots]  # fmt: skip
+
+    def text(self, template: str) -> str:
+        """Code for it, None where it is None."""
+        code = template.format(self.name)
+        return f"None if {self.name} is None else {code}" if self.optional and template != "{0}" else code
+
+
+class Branch(NamedTuple):
+    """A record, by the name of its field, with what is in it."""
+
+    name: str
+    record: type[Any]
+    parts: list[Leaf | Branch]
+
+    @property
+    def leaves(self) -> list[Leaf]:
+        """The arguments in it, those of records in it too."""
+        return [leaf for one in self.parts for leaf in ([one] if isinstance(one, Leaf) else one.leaves)]
+
+    @property
+    def target(self) -> str:
+        """Its variables, as the target of an assignment."""
+        return "".join(one.name + ", " if isinstance(one, Leaf) else f"({one.target}), " for one in self.parts)
+
+
+def branch(record: type[Any], name: str = "i") -> Branch:
+    """The arguments of a record, in order."""
+    found: list[Leaf | Branch] = []
+    for field, hint in get_type_hints(record, include_extras=True).items():
+        optional = get_origin(hint) is not Annotated and type(None) in get_args(hint)
+        some = get_args(hint)[0] if optional else hint
+        kind = next((one for one in getattr(some, "__metadata__", ()) if isinstance(one, Kind)), NUMBERS.get(some))
+        if kind is not None:
+            found.append(Leaf(field, kind, optional))
+        elif hasattr(some, "_fields"):
+            found.append(branch(some, field))
+        else:
+            raise TypeError(f"{record.__name__}.{field}: expected an array, a number or a record, got {hint}")
+    return Branch(name, record, found)
+
+
+# --- what a result is -------------------------------------------------------------------------------------------------
+
+
+class Result(NamedTuple):
+    """Memory for a result: laid out like an argument, or of a shape that follows from the record."""
+
+    of: str
+    """The argument beside which it lies."""
+    dtype: str = ""
+    """An argument that says its dtype, or a dtype's name; "" for the dtype of `of`."""
+    shape: Callable[[Any], tuple[int, ...]] | None = None
+    wide: bool = False
+    """Whether it is float32 where that dtype is a half."""
+    spare: bool = False
+    """Whether kernels do without it where only the first result is asked for."""
+    when: str = ""
+    """Code that says whether there is one; else it is of shape (0,)."""
+
+    def text(self, variable: str, number: int, names: AbstractSet[str]) -> str:
+        """The call that makes it; `names` are the arguments'."""
+        if self.when:
+            made, none = f"_empty({self.of}, {self.of}.shape, {self.of}.dtype)", "_empty(_i[0], (0,), _i[0].dtype)"
+            return f"{variable} = {made} if {self.when} else {none}"
+        dtype = self.dtype if self.dtype in names else f"_dtypes[{self.dtype!r}]" if self.dtype else f"{self.of}.dtype"
+        dtype = f"_row_dtype({dtype})" if self.wide else dtype
+        made = f"_like({self.of}, {dtype})" if self.shape is None else f"_empty({self.of}, _shape{number}(_i), {dtype})"
+        return f"{variable} = {made}"
+
+
+def like(of: str, dtype: str = "") -> Result:
+    """A result laid out like an argument."""
+    return Result(of, dtype)
+
+
+def per_row(of: str, dtype: str = "", *, wide: bool = False, spare: bool = False) -> Result:
+    """A number per row of an argument, the reduced axes kept as 1."""
+
+    def shape(i: Any) -> tuple[int, ...]:
+        return tuple([1 if k in i.axes else n for k, n in enumerate(getattr(i, of).shape)])
+
+    return Result(of, dtype, shape, wide=wide, spare=spare)
+
+
+def gradient(of: str, when: str = "True") -> Result:
+    """The gradient to an argument, of its shape and dtype; of shape (0,) where that is no array, or not `when`."""
+    return Result(of, when=f"hasattr({of}, 'shape') and {when}")
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+class Memory(NamedTuple):
+    """How the arrays of a library reach kernels, and where results come from."""
+
+    view: Callable[[Any], Any]
+    dense: Callable[[Any], Any]
+    integers: Callable[[Any], Any]
+    like: Callable[[Any, Any], Any]
+    empty: Callable[[Any, tuple[int, ...], Any], Any]
+    row_dtype: Callable[[Any], Any]
+    dtypes: Mapping[str, Any]
+    numpy: Callable[[Any], Any]
+    """NumPy's array of the same memory; of a tensor's bfloat16 the bits."""
+    array: Callable[[Any], Any]
+    """The way back, for what is no bits."""
+
+
+def memory_of(array: Any) -> Memory:
+    """The memory of an array that native kernels can read."""
+    return MEMORIES["numpy" if isinstance(array, np.ndarray) else "torch"]
+
+
+def _view(x: Any) -> Any:
+    """The array, or in a tuple the bits of bfloat16 (ml_dtypes calls its kind "V"), which buffers do not know."""
+    return x if x.dtype.kind != "V" else (x.view(np.uint16),)
+
+
+def _like(x: Any, dtype: Any) -> Any:
+    """Memory of an array's shape; from the pool where that may pay."""
+    return np.empty(x.shape, dtype) if x.size < _SMALL else fresh(x.shape, dtype)
+
+
+def _empty(beside: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    return np.empty(shape, dtype) if beside.size < _SMALL else fresh(shape, dtype)
+
+
+_SMALL = 1 << 12
+_FLOAT64 = np.dtype(np.float64)
+NUMPY = Memory(
+    view=_view,
+    dense=lambda x: np.ascontiguousarray(x, np.float64),
+    integers=lambda x: np.ascontiguousarray(x, np.int64).reshape(-1),
+    like=_like,
+    empty=_empty,
+    row_dtype=lambda dtype: _FLOAT64 if dtype == _FLOAT64 else np.dtype(np.float32),
+    dtypes={name: np.dtype(name) for name in ("float32", "float64", "int64", "bool")},
+    numpy=lambda x: x,
+    array=lambda x: x,
+)
+
+
+MEMORIES = {"numpy": NUMPY}
+"""By kind of array; torch's joins when the first tensor comes in."""
+OPERATIONS: list[Any] = []
+"""Every operation of the rooms that are loaded."""
+
+
+# --- code ----------------------------------------------------------------------------------------------------------
+
+
+def parameters(kernel: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of a function's parameters; the compiled module lists those of its kernels."""
+    native: tuple[str, ...] | None = _native.ARGUMENTS.get(getattr(kernel, "__name__", ""))
+    if native is not None and kernel is getattr(_native, kernel.__name__):
+        return native
+    return tuple(inspect.signature(kernel).parameters)
+
+
+def passed(kernel: Callable[..., Any], leaves: Mapping[str, Leaf], results: Mapping[str, str]) -> tuple[list[str], str]:
+    """Lines that copy the arguments which a kernel wants dense, and its call; `results`: what it is given of each."""
+    names, copies, call = parameters(kernel), [], []
+    for name in names:
+        if name == "i":
+            call.append("_i")
+        elif name in results:
+            call.append(name if "i" in names else results[name])
+        elif name in leaves:
+            leaf = leaves[name]
+            copies += [f"{name} = {leaf.text(leaf.kind.dense)}"] * bool(leaf.kind.dense)
+            call.append(leaf.text(leaf.kind.native))
+        else:
+            raise TypeError(f"expected a kernel of {', '.join((*leaves, *results))}, got {name}")
+    return copies, f"_kernel({', '.join(call)})"
+
+
+class Native:
+    """A native kernel as a function of a record, and of arrays for its results by name: what Python kernels call."""
+
+    def __init__(self, kernel: Callable[..., Any], record: type[Any], results: tuple[str, ...]) -> None:
+        self._kernel, self._tree, self._results = kernel, branch(record), results
+        self._made: dict[type, Callable[..., Any]] = {}
+
+    def __call__(self, i: Any, **results: Any) -> Any:
+        """What the kernel returns."""
+        array = next(iter(results.values()))
+        return (self._made.get(type(array)) or self._make(array))(i, **results)
+
+    def _make(self, array: Any) -> Callable[..., Any]:
+        leaves = {leaf.name: leaf for leaf in self._tree.leaves}
+        views = {name: f"None if {name} is None else _view({name})" for name in self._results}
+        copies, call = passed(self._kernel, leaves, views)
+        lines = [f"{self._tree.target}= _i", *copies, f"return {call}"]
+        names = {f"_{name}": one for name, one in memory_of(array)._asdict().items()}
+        made = generated(f"_i, {', '.join(self._results)}", lines, _kernel=self._kernel, **names)
+        self._made[type(array)] = made
+        return made
+
+
+def generated(parameters: str, lines: list[str], **names: Any) -> Callable[..., Any]:
+    """A function from its lines, as dataclasses make theirs. No text comes from a caller of the library."""
+    exec(f"def made({parameters}):\n    " + "\n    ".join(lines), names)  # noqa: S102
+    made: Callable[..., Any] = names["made"]
+    return made

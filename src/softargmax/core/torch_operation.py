@@ -1,0 +1,445 @@
+"""What an operation's record becomes for torch: an operator in `torch.ops`, an autograd Function, a short way.
+
+- The operator (schema, kernels by device, fake tensors, vmap, autograd) is what torch.compile, torch.export and opcheck
+  see. Torch's dispatcher chooses the device's kernel.
+- Eager calls that record a derivative call the Function: functorch's transforms want to meet one.
+- Eager calls that record none call the kernel, without the Function (5 us) and without the dispatcher (3 us).
+- A device without a kernel gets the definition, which torch differentiates by itself.
+
+A derivative rule is made of operations and of array-API functions, so that it can be differentiated again, in either
+mode, as often as one likes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from softargmax.core import dispatch
+from softargmax.core.record import (
+    AXES,
+    MEMORIES,
+    OPERATIONS,
+    Branch,
+    Gradients,
+    Leaf,
+    Memory,
+    Tangents,
+    Wanted,
+    generated,
+)
+from softargmax.core.scale import Scale
+from softargmax.core.torch_bridge import LIBRARY
+from softargmax.core.torch_compile import compile_whole
+from softargmax.core.torch_memory import fresh_empty, fresh_like, shared, view
+from softargmax.core.torch_private import (
+    AS_IT_IS,
+    READY,
+    READY_NAMES,
+    STILL,
+    after_autograd,
+    apply_here,
+    below_autograd,
+    enable_single_level_autograd_function,
+    forward_mode,
+    primal,
+    tangent_of,
+    transformed,
+    unwrap_dead_wrappers,
+)
+
+_KEYS = {"cpu": "CPU", "cuda": "CUDA", "xpu": "XPU", "mps": "MPS"}
+_level = threading.local()  # keys: of the transform's level that is served; inside: rules call operators there
+_DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "bool": torch.bool}
+
+
+def _row_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+CPU = Memory(
+    view=view,
+    dense=lambda x: x.detach().double().contiguous(),
+    integers=lambda x: x.to(torch.int64).contiguous().view(-1).numpy(),
+    like=fresh_like,
+    empty=fresh_empty,
+    row_dtype=_row_dtype,
+    dtypes=_DTYPES,
+    numpy=shared,
+    array=torch.from_numpy,
+)
+MEMORIES["torch"] = CPU
+DEVICE = CPU._replace(
+    view=lambda x: x,
+    integers=lambda x: x.to(torch.int64).contiguous().view(-1),
+    like=lambda x, dtype: torch.empty_like(x, dtype=dtype),
+    empty=lambda x, shape, dtype: x.new_empty(shape, dtype=dtype),
+)
+
+
+_registering = threading.RLock()
+
+
+def register(room: str) -> None:
+    """Derive what torch needs of a room: its operators, so that graphs which were saved find them, and its functions.
+
+    Two threads may meet torch at once, and the second has to wait until the first is done.
+    """
+    with _registering:
+        for operation in OPERATIONS:
+            if operation.room == room and operation._torch is None:
+                operation._torch = TorchOperation(operation)
+        compile_whole(room)
+
+
+class Like(NamedTuple):
+    """What rules see in the place of an argument or a result that was not saved."""
+
+    shape: Any
+    dtype: Any
+
+
+class TorchOperation:
+    """What is derived from one record."""
+
+    def __init__(self, operation: Any) -> None:
+        self.operation = operation
+        self.many = len(operation.fields) > 1
+        slots = [(leaf.name, slot, kind) for leaf in operation.leaves for slot, kind in leaf.slots]
+        self.names = [name for name, _, _ in slots]
+        self.slots = [slot for _, slot, _ in slots]
+        self.arrays = [slot for _, slot, kind in slots if "Tensor" in kind]
+        self.schema = ", ".join(f"{kind} {slot}" for _, slot, kind in slots)
+        # Where gradients go, the first slot of an argument with arrays: its name, slot, and place among the arrays.
+        varying = [leaf.name for leaf in operation.leaves if leaf.kind.arrays and leaf.name not in operation.constant]
+        places = [(name, self.names.index(name)) for name in varying]
+        self.gradients = [(name, slot, self.arrays.index(self.slots[slot])) for name, slot in places]
+        self.known = frozenset(self.names)
+        self._generate()
+        self.launch = {"cpu": operation.launcher(operation.kernel("cpu"), CPU)} if "cpu" in operation.kernels else {}
+        self._allocate = operation.launcher(lambda: None, DEVICE)
+        self.rule: Any = None
+        self._vjp: Any = operation.vjp or self.defined_vjp
+        self._jvp_rule: Any = operation.jvp or self.transposed
+        if operation.kernels:
+            self._define()
+
+    def _generate(self) -> None:
+        """Make the functions between a record and its slots, and those that ask and keep what a call wants."""
+        operation, unpacked = self.operation, f"{self.operation.tree.target}= _i"
+        flat = [leaf.kind.flatten.format(leaf.name) for leaf in operation.leaves]
+        self.flatten = generated("_i", [unpacked, f"return ({', '.join(flat)},)"])
+        names: dict[str, Any] = {"_Scale": Scale, "_Results": type(operation.results), "_Like": Like}
+        names["_saved"] = operation.saved
+        packed, slots = _packed(operation.tree, names), ", ".join(self.slots)
+        self.unflatten = generated(slots, [f"return {packed}"], **names)
+        tests, ready = [], READY if operation.differentiable else AS_IT_IS
+        for leaf in operation.leaves:
+            absent = [f"{leaf.name} is None"] * leaf.optional
+            absent += [leaf.kind.number.format(leaf.name)] * bool(leaf.kind.number)
+            arrays = " and ".join(ready.format(array.format(leaf.name)) for array in leaf.kind.arrays)
+            tests += [f"({' or '.join((*absent, arrays))})"] * bool(arrays)
+        plain = " and ".join((*tests, STILL)) if "cpu" in operation.kernels else "False"
+        self.at_once = generated("_i", [unpacked, f"return {plain}"], **READY_NAMES)
+        self.ready = generated("_x", [f"return {READY.format('_x')}"], **READY_NAMES)
+        # What the rule keeps: tensors, numbers, and of all tensors the shapes and dtypes.
+        results, numbers = (
+            ", ".join(operation.fields),
+            ", ".join(slot for slot in self.slots if slot not in self.arrays),
+        )
+        saved = [*self.arrays, *operation.fields]
+        likes = [f"None if {name} is None else _Like({name}.shape, {name}.dtype)" for name in saved]
+        keep = ["_ctx.set_materialize_grads(False)", f"{slots}, = _inputs", f"{results} = _output"]
+        keep += [f"_ctx.numbers = {numbers}," if numbers else "_ctx.numbers = ()", f"_ctx.likes = {', '.join(likes)},"]
+        owners = dict(zip(self.slots, self.names, strict=True)) | {field: field for field in operation.fields}
+        if callable(operation.saved):
+            keep.append(f"_wanted = _saved({packed})")
+            keep += [f"if {owners[name]!r} not in _wanted: {name} = None" for name in saved]
+        else:
+            read = self.names if operation.saved is None else operation.saved
+            keep += [f"{name} = None" for name in saved if owners[name] not in read]
+        keep += [f"_ctx.save_for_backward({', '.join(saved)})", f"_ctx.save_for_forward({', '.join(saved)})"]
+        self._save = generated("_ctx, _inputs, _output", keep, **names)
+        kept = [f"{', '.join(saved)}, = _kept"] + [f"{numbers}, = _numbers"] * bool(numbers)
+        kept += [f"if {name} is None: {name} = _likes[{place}]" for place, name in enumerate(saved)]
+        self._restore = generated("_kept, _numbers, _likes", [*kept, f"return {packed}, _Results({results})"], **names)
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def run(self, i: Any, first: bool = False, out: Tensor | None = None) -> Any:
+        """(arguments, first, out) -> results."""
+        if out is not None:
+            return self._into(i, out)
+        if self.at_once(i):
+            return self.launch["cpu"](i, first)
+        if not self._served(i):
+            return self.operation.define(i, first)
+        flat = self.flatten(i)
+        if not self.operation.differentiable:
+            flat = tuple(x.detach() if isinstance(x, Tensor) else x for x in flat)
+        found = self.apply(flat)
+        return found[0] if first and self.many else found
+
+    def _served(self, i: Any) -> bool:
+        """Whether the device has a kernel; where one was asked for by name it must."""
+        device = self.operation.array(i).device.type
+        if device in self.operation.kernels:
+            return True
+        name = dispatch.asked_for()
+        if name is not None and device != "cpu":
+            dispatch.check_serves(name, "torch-device")
+        return False
+
+    def _into(self, i: Any, out: Tensor) -> Tensor:
+        """The first result written into memory; it has no derivative."""
+        if not self._served(i):
+            self.operation.define(i, True, out)
+        elif self.at_once(i) and self.ready(out):
+            self.launch["cpu"](i, True, out)
+            torch.autograd.graph.increment_version(out)
+        else:
+            for name, tensor in (("out", out), *zip(self.names, self.flatten(i), strict=True)):
+                if isinstance(tensor, Tensor):
+                    _refuse_derivative(name, tensor)
+            self.overload_out(out, *self.flatten(i))
+        return out
+
+    def apply(self, flat: tuple[Any, ...]) -> Any:
+        """By the Function, or by the operator where a compiler looks or there is no derivative."""
+        if self.rule is None or getattr(_level, "inside", False) or torch.compiler.is_compiling():
+            return self.overload(*flat)
+        if transformed():
+            return self.rule.apply(*flat)
+        # A pullback of torch.func.vjp brings wrappers of a level that is gone.
+        return self._apply_here(*unwrap_dead_wrappers(flat))
+
+    # --- the operator -------------------------------------------------------------------------------------------------
+
+    def _define(self) -> None:
+        operation, tags = self.operation, (torch.Tag.pt2_compliant_tag,)
+        name = f"softargmax::{operation.name}"
+        results = ", ".join("Tensor" for _ in operation.fields)
+        LIBRARY.define(f"{operation.name}({self.schema}) -> {f'({results})' if self.many else results}", tags=tags)
+        LIBRARY.define(f"{operation.name}_out(Tensor(a!) out, {self.schema}) -> ()", tags=tags)
+        self.overload: Any = getattr(torch.ops.softargmax, operation.name).default
+        self.overload_out: Any = getattr(torch.ops.softargmax, f"{operation.name}_out").default
+        for device in operation.kernels:
+            self._implement(device)
+        torch.library.register_fake(name, lambda *flat: self._allocate(self.unflatten(*flat)), lib=LIBRARY)
+        torch.library.register_fake(f"{name}_out", lambda *_flat: None, lib=LIBRARY)
+        along_axes = AXES in [leaf.kind for leaf in operation.leaves]
+        vmap = self._vmap_by_batch if operation.batch else self._vmap if along_axes else self._vmap_defined
+        torch.library.register_vmap(name, vmap, lib=LIBRARY)
+        if not operation.differentiable:
+            return
+        members: dict[str, Any] = {"forward": self._forward, "setup_context": self._set_up, "vmap": vmap}
+        members |= {"backward": self._backward, "jvp": self._jvp}
+        static = {key: staticmethod(member) for key, member in members.items()}
+        self.rule = type(operation.name, (torch.autograd.Function,), static)
+        self._apply_here = apply_here(self.rule)
+        LIBRARY.impl(operation.name, self._autograd, "Autograd", with_keyset=True)
+
+    def serve(self, device: str) -> None:
+        """Have torch's dispatcher find the kernel of one more device."""
+        if len(self.operation.kernels) == 1:
+            self._define()
+        else:
+            self._implement(device)
+
+    def _implement(self, device: str) -> None:
+        """Have torch's dispatcher find the kernel of a device, which is imported at the first call."""
+
+        def launcher() -> Any:
+            if device not in self.launch:
+                self.launch[device] = self.operation.launcher(self.operation.kernel(device), DEVICE)
+            return self.launch[device]
+
+        def kernel(*flat: Any) -> Any:
+            return launcher()(self.unflatten(*flat))
+
+        def kernel_out(out: Tensor, *flat: Any) -> None:
+            launcher()(self.unflatten(*flat), True, out)
+            torch.autograd.graph.increment_version(out)
+
+        LIBRARY.impl(self.operation.name, kernel, _KEYS[device])
+        LIBRARY.impl(f"{self.operation.name}_out", kernel_out, _KEYS[device])
+
+    def _vmap(self, info: Any, dims: Any, *flat: Any) -> Any:
+        """Along rows: the batch becomes the first axis of every tensor, so that axes move up by one.
+
+        The tensors broadcast with the first among them.
+        """
+        place = self.slots.index(self.arrays[0])
+        rank = flat[place].ndim - (dims[place] is not None)
+        axes = {leaf.name for leaf in self.operation.leaves if leaf.kind == AXES}
+        moved: list[Any] = []
+        for name, x, dim in zip(self.names, flat, dims, strict=True):
+            if isinstance(x, Tensor):
+                front = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
+                front = front[(slice(None),) + (None,) * (rank + 1 - front.ndim)]
+                moved.append(front.expand(info.batch_size, *front.shape[1:]))
+            else:
+                moved.append([axis + 1 for axis in x] if name in axes else x)
+        found = self.run(self.unflatten(*moved))
+        return found, (0,) * len(found) if self.many else 0
+
+    def _vmap_by_batch(self, info: Any, dims: Any, *flat: Any) -> Any:
+        """The record's own way: from the record, and a record of where each argument has its batch.
+
+        It returns a record and the axis of the batch in the results; None for arguments that are still to be mapped.
+        """
+        batch: Any = self.operation.batch
+        places = [dim if isinstance(x, Tensor) else None for x, dim in zip(flat, dims, strict=True)]
+        i, axis = batch(self.unflatten(*flat), self.unflatten(*places), info.batch_size)
+        if axis is None:
+            return self._vmap(info, dims, *self.flatten(i))
+        found = self.run(i)
+        return found, tuple(None if x.shape == (0,) else axis for x in found) if self.many else axis
+
+    def _vmap_defined(self, _info: Any, dims: Any, *flat: Any) -> Any:
+        """Of what has neither axes nor a way of its own: the definition's."""
+        found = torch.func.vmap(lambda *x: self.operation.define(self.unflatten(*x)), dims)(*flat)
+        return found, (0,) * len(found) if self.many else 0
+
+    # --- the derivative -----------------------------------------------------------------------------------------------
+
+    def _autograd(self, keys: Any, *flat: Any) -> Any:
+        """The kernel of the Autograd key.
+
+        Inside functorch's transforms (a compiled `jacrev` comes here) it serves one level of them. Then the forward has
+        to go on to the levels below it, with their derivatives, in place of skipping them all.
+        """
+        if not transformed():
+            return self._apply_here(*flat)
+        before = getattr(_level, "inside", False), getattr(_level, "keys", None)
+        _level.inside, _level.keys = True, after_autograd(keys)
+        try:
+            with enable_single_level_autograd_function():
+                return self._apply_here(*flat)
+        finally:
+            _level.inside, _level.keys = before
+
+    def _forward(self, *flat: Any) -> Any:
+        keys = getattr(_level, "keys", None)
+        if keys is not None:
+            _level.keys = None
+            with torch.enable_grad(), forward_mode():
+                return self.overload.redispatch(keys, *flat)
+        i = self.unflatten(*flat)
+        if self.at_once(i):
+            return self.launch["cpu"](i)
+        with below_autograd():
+            return self.overload(*flat)
+
+    def _set_up(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        self._save(ctx, inputs, output)
+        if self.operation.constant:
+            fields = zip(self.operation.fields, output if self.many else (output,), strict=True)
+            ctx.mark_non_differentiable(*[x for name, x in fields if name in self.operation.constant])
+
+    def _backward(self, ctx: Any, *g: Any) -> Any:
+        flat: list[Any] = [None] * len(self.slots)
+        if all(one is None for one in g):
+            return tuple(flat)
+        # Unpacked once: activation checkpointing refuses a second time.
+        i, r = self._restore(ctx.saved_tensors, ctx.numbers, ctx.likes)
+        needed = ctx.needs_input_grad
+        wanted = {name for name, slot, _ in self.gradients if needed[slot]}
+        found = self._vjp(i, r, type(r)(*g), wanted)
+        if not wanted <= found.keys() <= self.known:
+            wrong = min((found.keys() - self.known) or (wanted - found.keys()))
+            raise TypeError(
+                f"{self.operation.name}: expected a vjp that returns {sorted(wanted)}, got it wrong at {wrong}"
+            )
+        for name, slot, like in self.gradients:
+            if needed[slot] and found[name] is not None:
+                flat[slot] = _fitted(found[name], *ctx.likes[like])
+        return tuple(flat)
+
+    def _jvp(self, ctx: Any, *tangents: Any) -> Any:
+        if not transformed():
+            return self._pushed(ctx, ctx.saved_tensors, tangents)
+        # torch runs `jvp` with forward mode switched off, and does not switch it on again for the other levels: without
+        # this, `jacfwd(jacfwd(f))` drops terms and says nothing (torch 2.13, for every Function).
+        with forward_mode():
+            return self._pushed(ctx, [x if x is None else primal(x) for x in ctx.saved_tensors], tangents)
+
+    def _pushed(self, ctx: Any, saved: Any, tangents: Any) -> Any:
+        i, r = self._restore(saved, ctx.numbers, ctx.likes)
+        given = {name: tangents[slot] for name, slot, _ in self.gradients if isinstance(tangents[slot], Tensor)}
+        found = zip(self.operation.fields, self._jvp_rule(i, r, given), ctx.likes[len(self.arrays) :], strict=True)
+        moved = [None if x is None or name in self.operation.constant else x.to(of.dtype) for name, x, of in found]
+        return tuple(moved) if self.many else moved[0]
+
+    # --- rules for what has none --------------------------------------------------------------------------------------
+
+    def defined_vjp(self, i: Any, _r: Any, g: Any, wanted: Wanted) -> Gradients:
+        """The gradients of <g, definition>, which can be differentiated again."""
+        operation, flat = self.operation, unwrap_dead_wrappers(self.flatten(i))
+        slots = [slot for name, slot, _ in self.gradients if name in wanted]
+        names = [name for name, _, _ in self.gradients if name in wanted]
+        varying = [field not in operation.constant for field in operation.fields]
+
+        def definition(*values: Tensor) -> tuple[Tensor, ...]:
+            full = list(flat)
+            for slot, value in zip(slots, values, strict=True):
+                full[slot] = value
+            found = operation.define(self.unflatten(*full))
+            return tuple(itertools.compress(found if self.many else (found,), varying))
+
+        # A pullback of torch.func.vjp runs when its level is gone: what it wrapped is taken out.
+        found, pullback = torch.func.vjp(definition, *(flat[slot] for slot in slots))  # type: ignore[misc]
+        given = unwrap_dead_wrappers(tuple(itertools.compress(g, varying)))
+        full = tuple(
+            torch.zeros_like(x) if one is None else one.to(x.dtype) for x, one in zip(found, given, strict=True)
+        )
+        return dict(zip(names, pullback(full), strict=True))
+
+    def transposed(self, i: Any, r: Any, t: Tangents) -> Any:
+        """The tangents of the results: the transpose of the vjp, which is linear in what comes in.
+
+        (torch.func.jvp cannot be called in a jvp.)
+        """
+        operation, names = self.operation, list(t)
+        fields = [field for field in operation.fields if field not in operation.constant]
+        given = {name: self.flatten(i)[slot] for name, slot, _ in self.gradients if name in t}
+        some = given[names[0]]
+
+        def gradients(*g: Tensor) -> tuple[Tensor, ...]:
+            full = type(r)(**{**dict.fromkeys(operation.fields), **dict(zip(fields, g, strict=True))})
+            found = self._vjp(i, r, full, frozenset(names))
+            return tuple(_fitted(found[name], given[name].shape, given[name].dtype) for name in names)
+
+        likes = [getattr(r, field) for field in fields]
+        start = (torch.zeros(like.shape, dtype=like.dtype, device=some.device) for like in likes)
+        _, transpose = torch.func.vjp(gradients, *start)  # type: ignore[misc]
+        moved = transpose(tuple(t[name].to(given[name].dtype) for name in names))
+        return type(r)(**{**dict.fromkeys(operation.fields), **dict(zip(fields, moved, strict=True))})
+
+
+def _fitted(gradient: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """A gradient summed over what its argument was broadcast to, and rounded once."""
+    if gradient.shape != shape:
+        gradient = gradient.to(dtype if dtype.itemsize > 2 else torch.float32).sum_to_size(shape)
+    return gradient if gradient.dtype is dtype else gradient.to(dtype)
+
+
+def _refuse_derivative(name: str, tensor: Tensor) -> None:
+    if tensor.requires_grad or tangent_of(tensor) is not None:
+        what = "requires grad" if tensor.requires_grad else "carries a forward-mode tangent"
+        raise TypeError(f"out: {name} {what}; with out= neither may, as results written in place have no derivative")
+
+
+def _packed(tree: Branch, names: dict[str, Any]) -> str:
+    """The text that makes a record of its slots."""
+    record = f"_Record{len(names)}"
+    names[record] = tree.record
+    parts = [
+        one.kind.unflatten.format(*(slot for slot, _ in one.slots)) if isinstance(one, Leaf) else _packed(one, names)
+        for one in tree.parts
+    ]
+    return f"{record}({', '.join(parts)})"

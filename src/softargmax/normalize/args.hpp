@@ -1,0 +1,67 @@
+// What this room's bindings hand to its kernels: plain data, no Python and no vectors.
+#pragma once
+
+#include "core/native/args.hpp"
+
+namespace softargmax::normalize {
+
+enum class Op : std::uint8_t {
+    softmax,
+    log_softmax,
+    logsumexp,        // the smooth maximum lse / beta
+    fold,             // the state alone, carried on from `m`, `r`
+    apply_softmax,    // from a given state
+    apply_log_softmax,
+    entropy,          // of the softmax, in nats
+    expectation,      // other = v: <p, v>; without it, of the positions
+    kl_divergence,    // other = the scores of q, in nats
+    softmax_vjp,      // z = p, other = g:      out = beta p (g - <p, g>)
+    log_softmax_vjp,  // z = log p, other = g:  out = beta (g - p sum g)
+    logsumexp_vjp,    // z = p, lse = g:        out = p g
+    logcumsumexp,
+};
+
+// Whether the scores are folded into a state first; elsewhere it is given, or not needed.
+constexpr bool folds(Op op) {
+    switch (op) {
+        case Op::softmax:
+        case Op::log_softmax:
+        case Op::logsumexp:
+        case Op::fold: return true;
+        default: return false;
+    }
+}
+constexpr bool is_log(Op op) {
+    switch (op) {
+        case Op::log_softmax:
+        case Op::apply_log_softmax: return true;
+        default: return false;
+    }
+}
+// Whether something is added up under the softmax of each row.
+constexpr bool is_sum(Op op) {
+    switch (op) {
+        case Op::entropy:
+        case Op::expectation:
+        case Op::kl_divergence: return true;
+        default: return false;
+    }
+}
+// Whether a row has one number (or a state), even a row without scores.
+constexpr bool is_reduction(Op op) {
+    switch (op) {
+        case Op::logsumexp:
+        case Op::fold: return true;
+        default: return is_sum(op);
+    }
+}
+
+struct Args : RowArgs {
+    Op op;
+    Operand m, r, low;  // the state, double: read by apply, read and written by fold
+    Operand lse;        // one per row: written by softmax and log_softmax where wanted, read by the vjps; in nats
+};
+
+}  // namespace softargmax::normalize
+
+SOFTARGMAX_KERNEL(normalize, run, const Args)

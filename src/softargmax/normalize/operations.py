@@ -1,0 +1,466 @@
+"""The operations of this room: arguments, results, derivative rules and kernels (the definitions: reference.py).
+
+Only the support (p != 0, log p != -inf) takes part in a derivative. A row of infinities (lse = inf) is constant: the
+derivative of its softmax is 0. So it is at |beta| = inf (T -> 0), where softmax is flat between jumps.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from softargmax.core import _native
+from softargmax.core.dispatch import device_of, namespace
+from softargmax.core.exact import working_dtype
+from softargmax.core.operation import (
+    Array,
+    Axes,
+    Beta,
+    DType,
+    Gradients,
+    Operation,
+    Tangents,
+    Wanted,
+    like,
+    per_row,
+)
+from softargmax.core.rules import finite_or_zero, is_number, only, row_dtype, row_sum, slope
+from softargmax.core.scale import UNIT
+from softargmax.normalize import reference
+
+# --- softmax: p = exp(x - lse). dp = p (dx - <p, dx>), dlse = <p, dx>, with dx = beta dz + z dbeta ------------------
+
+
+class Scores(NamedTuple):
+    """Scores, the rows of which run along `axes`; `dtype` is that of the result."""
+
+    z: Array
+    where: Array | None
+    beta: Beta
+    axes: Axes
+    dtype: DType
+
+
+class Probabilities(NamedTuple):
+    """The softmax, and lse in nats."""
+
+    p: Any
+    lse: Any
+
+
+class SoftmaxVjp(NamedTuple):
+    """gz = beta p (g - <p, g>), of `dtype`."""
+
+    p: Array
+    lse: Array
+    g: Array
+    beta: Beta
+    axes: Axes
+    dtype: DType
+
+
+class ToScores(NamedTuple):
+    """The gradient to the scores."""
+
+    gz: Any
+
+
+def _saved(i: Any) -> Wanted:
+    """What the rules of both normalizers read: the scores only where beta is differentiated."""
+    results = {"p", "log_p", "lse"}
+    return results if is_number(i.beta) else results | {"z", "beta"}
+
+
+def _tangent(i: Any, inside: Any, t: Tangents) -> Any:
+    """dx = beta dz + z dbeta."""
+    dx = only(inside, t["z"]) * slope(i.beta) if "z" in t else only(inside, inside) * 0
+    return dx + only(inside & ~_infinite(i.z), i.z) * t["beta"] if "beta" in t else dx
+
+
+def _infinite(z: Any) -> Any:
+    return namespace(z).isinf(z)
+
+
+def _softmax_vjp(i: Scores, r: Probabilities, g: Probabilities, wanted: Wanted) -> Gradients:
+    number, xp, gx = is_number(i.beta), namespace(r.p), None
+    if g.p is not None:
+        beta, dtype = (i.beta, i.z.dtype) if number else (UNIT, row_dtype(i.z.dtype, xp))
+        gx = softmax_vjp.first(SoftmaxVjp(r.p, r.lse, g.p, beta, i.axes, dtype))
+    if g.lse is not None:
+        of_lse = only(r.p != 0, r.p * g.lse) * (slope(i.beta) if number else 1.0)
+        gx = of_lse if gx is None else gx + of_lse
+    if number:
+        return {"z": gx}
+    found = {"z": gx * slope(i.beta)}
+    if "beta" in wanted:
+        # <z, p (g - <p, g>)> = <z - <p, z>, p (g - <p, g>)>: the covariance of z and g, without cancellation.
+        inside = (r.p != 0) & ~_infinite(i.z)
+        mean = row_sum(only(inside, r.p) * only(inside, i.z), i.axes)
+        of_beta = row_sum(gx * only(inside, i.z - mean), i.axes) + (0 if g.lse is None else mean * g.lse)
+        found["beta"] = finite_or_zero(i.beta.hi, of_beta)
+    return found
+
+
+def _softmax_jvp(i: Scores, r: Probabilities, t: Tangents) -> Probabilities:
+    dx = _tangent(i, r.p != 0, t)
+    dp = softmax_vjp.first(SoftmaxVjp(r.p, r.lse, dx, UNIT, i.axes, r.p.dtype))
+    return Probabilities(dp, row_sum(only(r.p != 0, r.p) * dx, i.axes))
+
+
+softmax: Operation[Scores, Probabilities] = Operation(
+    "softmax",
+    Scores,
+    Probabilities(like("z", "dtype"), per_row("z", "dtype", wide=True, spare=True)),
+    definition=reference.softmax,
+    kernels={"cpu": _native.softmax},
+    vjp=_softmax_vjp,
+    jvp=_softmax_jvp,
+    saved=_saved,
+    constant={"where"},
+)
+
+
+def _softmax_vjp_vjp(i: SoftmaxVjp, _r: ToScores, g: ToScores, _wanted: Wanted) -> Gradients:
+    """gz is symmetric in g: d gz = beta (p (dg - <p, dg>) + dp (g - <p, g>) - p <dp, g>)."""
+    inside = (i.p != 0) & (i.lse != math.inf)
+    p, g_, h = only(inside, i.p), only(inside, i.g), only(inside, g.gz)
+    gp = h * (g_ - row_sum(p * g_, i.axes)) - g_ * row_sum(p * h, i.axes)
+    gg = softmax_vjp.first(i._replace(g=g.gz, dtype=i.g.dtype))
+    return {"p": gp * slope(i.beta), "g": gg}
+
+
+def _softmax_vjp_jvp(i: SoftmaxVjp, _r: ToScores, t: Tangents) -> ToScores:
+    xp = namespace(i.g)
+    u = softmax_vjp.first(i._replace(g=t.get("g", xp.zeros_like(i.g))))
+    if "p" not in t:
+        return ToScores(u)
+    inside = (i.p != 0) & (i.lse != math.inf)
+    p, g, dp = only(inside, i.p), only(inside, i.g), only(inside, t["p"])
+    du = dp * (g - row_sum(p * g, i.axes)) - p * row_sum(dp * g, i.axes)
+    return ToScores(u + xp.astype(du * slope(i.beta), i.dtype))
+
+
+softmax_vjp: Operation[SoftmaxVjp, ToScores] = Operation(
+    "softmax_vjp",
+    SoftmaxVjp,
+    ToScores(like("p", "dtype")),
+    definition=reference.softmax_vjp,
+    kernels={"cpu": _native.softmax_vjp},
+    vjp=_softmax_vjp_vjp,
+    jvp=_softmax_vjp_jvp,
+    constant={"lse", "beta"},  # a number, and what tells the rows of infinities
+)
+
+
+# --- log_softmax: log p = x - lse. dlog p = dx - <p, dx> ------------------------------------------------------------
+
+
+class LogProbabilities(NamedTuple):
+    """The log-softmax, and lse in nats, which only tells the rows of infinities."""
+
+    log_p: Any
+    lse: Any
+
+
+class LogSoftmaxVjp(NamedTuple):
+    """gz = beta (g - p <1, g>), of `dtype`."""
+
+    log_p: Array
+    lse: Array
+    g: Array
+    beta: Beta
+    axes: Axes
+    dtype: DType
+
+
+def _inside(log_p: Any, lse: Any) -> Any:
+    return (log_p != -math.inf) & (lse != math.inf)
+
+
+def _probability(inside: Any, log_p: Any) -> Any:
+    return only(inside, namespace(log_p).exp(only(inside, log_p)))
+
+
+def _log_softmax_vjp(i: Scores, r: LogProbabilities, g: LogProbabilities, wanted: Wanted) -> Gradients:
+    if is_number(i.beta):
+        return {"z": log_softmax_vjp.first(LogSoftmaxVjp(r.log_p, r.lse, g.log_p, i.beta, i.axes, i.z.dtype))}
+    dtype = row_dtype(i.z.dtype, namespace(r.log_p))
+    gx = log_softmax_vjp.first(LogSoftmaxVjp(r.log_p, r.lse, g.log_p, UNIT, i.axes, dtype))
+    found = {"z": gx * slope(i.beta)}
+    if "beta" in wanted:
+        inside = _inside(r.log_p, r.lse)
+        mean = row_sum(_probability(inside, r.log_p) * only(inside, i.z), i.axes)
+        of_beta = row_sum(only(inside, g.log_p) * only(inside, i.z - mean), i.axes)
+        found["beta"] = finite_or_zero(i.beta.hi, of_beta)
+    return found
+
+
+def _log_softmax_jvp(i: Scores, r: LogProbabilities, t: Tangents) -> LogProbabilities:
+    inside = _inside(r.log_p, r.lse)
+    dx = _tangent(i, inside, t)
+    return LogProbabilities(only(inside, dx - row_sum(_probability(inside, r.log_p) * dx, i.axes)), None)
+
+
+log_softmax: Operation[Scores, LogProbabilities] = Operation(
+    "log_softmax",
+    Scores,
+    LogProbabilities(like("z", "dtype"), per_row("z", "dtype", wide=True, spare=True)),
+    definition=reference.log_softmax,
+    kernels={"cpu": _native.log_softmax},
+    vjp=_log_softmax_vjp,
+    jvp=_log_softmax_jvp,
+    saved=_saved,
+    constant={"where", "lse"},
+)
+
+
+def _log_softmax_vjp_vjp(i: LogSoftmaxVjp, _r: ToScores, g: ToScores, _wanted: Wanted) -> Gradients:
+    """d gz = beta (dg - p <1, dg> - p dlog p <1, g>)."""
+    inside = _inside(i.log_p, i.lse)
+    h = only(inside, g.gz) * slope(i.beta)
+    ph = _probability(inside, i.log_p) * h
+    return {
+        "log_p": -ph * row_sum(only(inside, i.g), i.axes),
+        "g": only(inside, h - row_sum(ph, i.axes)),
+    }
+
+
+def _log_softmax_vjp_jvp(i: LogSoftmaxVjp, _r: ToScores, t: Tangents) -> ToScores:
+    xp = namespace(i.g)
+    u = log_softmax_vjp.first(i._replace(g=t.get("g", xp.zeros_like(i.g))))
+    if "log_p" not in t:
+        return ToScores(u)
+    inside = _inside(i.log_p, i.lse)
+    du = _probability(inside, i.log_p) * only(inside, t["log_p"]) * row_sum(only(inside, i.g), i.axes)
+    return ToScores(u - xp.astype(du * slope(i.beta), i.dtype))
+
+
+log_softmax_vjp: Operation[LogSoftmaxVjp, ToScores] = Operation(
+    "log_softmax_vjp",
+    LogSoftmaxVjp,
+    ToScores(like("log_p", "dtype")),
+    definition=reference.log_softmax_vjp,
+    kernels={"cpu": _native.log_softmax_vjp},
+    vjp=_log_softmax_vjp_vjp,
+    jvp=_log_softmax_vjp_jvp,
+    constant={"lse", "beta"},  # a number, and what tells the rows of infinities
+)
+
+
+# --- logsumexp: L = log <w, exp x> / beta. dL = <p, dz> + <q, dw> / (beta <w, q>) + <p, z - L> dbeta / beta -----------
+# with q = softmax(x) and p = w q / <w, q>. (Weights that span more than the exponents of their dtype let q underflow
+# where w is huge: the value is right, this gradient is not.)
+
+
+class LogSumExp(NamedTuple):
+    """As Scores, with weights."""
+
+    z: Array
+    weights: Array | None
+    where: Array | None
+    beta: Beta
+    axes: Axes
+    dtype: DType
+
+
+class SmoothMaximum(NamedTuple):
+    """lse / beta."""
+
+    lse: Any
+
+
+class LogSumExpVjp(NamedTuple):
+    """gz = p g in the support, of `dtype`; g has one number per row."""
+
+    p: Array
+    g: Array
+    axes: Axes
+    dtype: DType
+
+
+def _logsumexp_slopes(i: LogSumExp, lse: Any, wanted: Wanted) -> tuple[Any, Any, Any]:
+    """dL/dz, and dL/dbeta and dL/dw where they are wanted, each differentiable again."""
+    xp, support = namespace(i.z), i.where
+    if i.weights is not None:
+        support = i.weights != 0 if i.where is None else (i.weights != 0) & i.where
+    dtype = row_dtype(xp.result_type(i.z.dtype, lse.dtype), xp)
+    p = softmax(Scores(i.z, support, i.beta, i.axes, dtype)).p
+    of_beta = of_weights = None
+    if i.weights is not None:
+        total = row_sum(i.weights * p, i.axes)
+        share = p / xp.where(total == 0, 1.0, total)
+        p, of_weights = i.weights * share, share / i.beta.hi if "weights" in wanted else None
+    if "beta" in wanted:
+        still = xp.isinf(lse) | xp.isinf(i.beta.hi)
+        distance = only((p != 0) & ~still & ~xp.isinf(i.z), i.z - xp.where(still, 0.0, lse))
+        of_beta = row_sum(p * distance, i.axes) / xp.where(xp.isinf(i.beta.hi), 1.0, i.beta.hi)
+        of_beta = finite_or_zero(of_beta, of_beta)
+    return p, of_beta, of_weights
+
+
+def _logsumexp_vjp(i: LogSumExp, r: SmoothMaximum, g: SmoothMaximum, wanted: Wanted) -> Gradients:
+    p, of_beta, of_weights = _logsumexp_slopes(i, r.lse, wanted)
+    return {
+        "z": logsumexp_vjp.first(LogSumExpVjp(p, g.lse, i.axes, i.z.dtype)),
+        "beta": None if of_beta is None else of_beta * g.lse,
+        "weights": None if of_weights is None else only(of_weights != 0, of_weights * g.lse),
+    }
+
+
+def _logsumexp_jvp(i: LogSumExp, r: SmoothMaximum, t: Tangents) -> SmoothMaximum:
+    p, of_beta, of_weights = _logsumexp_slopes(i, r.lse, t.keys())
+    xp = namespace(p)
+    moved = row_sum(only(p != 0, p * t["z"]), i.axes) if "z" in t else xp.zeros_like(r.lse)
+    if "weights" in t:
+        moved = moved + row_sum(only(of_weights != 0, of_weights * t["weights"]), i.axes)
+    return SmoothMaximum(moved + of_beta * t["beta"] if "beta" in t else moved)
+
+
+logsumexp: Operation[LogSumExp, SmoothMaximum] = Operation(
+    "logsumexp",
+    LogSumExp,
+    SmoothMaximum(per_row("z", "dtype")),
+    definition=reference.logsumexp,
+    kernels={"cpu": _native.logsumexp},
+    vjp=_logsumexp_vjp,
+    jvp=_logsumexp_jvp,
+    saved={"z", "weights", "where", "beta", "lse"},
+    constant={"where"},
+)
+
+
+def _logsumexp_vjp_vjp(i: LogSumExpVjp, _r: ToScores, g: ToScores, _wanted: Wanted) -> Gradients:
+    inside = i.p != 0
+    return {"p": only(inside, g.gz * i.g), "g": row_sum(only(inside, i.p * g.gz), i.axes)}
+
+
+def _logsumexp_vjp_jvp(i: LogSumExpVjp, _r: ToScores, t: Tangents) -> ToScores:
+    inside = i.p != 0
+    u = only(inside, t["p"] * i.g) if "p" in t else namespace(i.p).zeros_like(i.p)
+    return ToScores(u + only(inside, i.p * t["g"]) if "g" in t else u)
+
+
+logsumexp_vjp: Operation[LogSumExpVjp, ToScores] = Operation(
+    "logsumexp_vjp",
+    LogSumExpVjp,
+    ToScores(like("p", "dtype")),
+    definition=reference.logsumexp_vjp,
+    kernels={"cpu": _native.logsumexp_vjp},
+    vjp=_logsumexp_vjp_vjp,
+    jvp=_logsumexp_vjp_jvp,
+)
+
+
+# --- entropy <p, -log p> and expectation <p, v>: dE = <p (v - E), dx> + <p, dv>. All rests on the covariance ---------
+# p (v - <p, v>), which is what softmax_vjp computes; p and log p are recomputed from the scores.
+
+
+class Expectation(NamedTuple):
+    """As Scores; without values they are the positions 0..K-1."""
+
+    z: Array
+    where: Array | None
+    beta: Beta
+    values: Array | None
+    axes: Axes
+    dtype: DType
+
+
+class EntropyOf(NamedTuple):
+    """In nats."""
+
+    entropy: Any
+
+
+class Mean(NamedTuple):
+    """<p, v>."""
+
+    mean: Any
+
+
+def _scores_of(i: Any) -> Scores:
+    return Scores(i.z, i.where, i.beta, i.axes, row_dtype(i.z.dtype, namespace(i.z)))
+
+
+def _entropy_slope(i: Scores) -> tuple[Any, Any]:
+    """p, and the derivative of the entropy to x: that of -log p vanishes in the mean."""
+    of = _scores_of(i)
+    found = softmax(of)
+    log_p = log_softmax.first(of)
+    return found.p, softmax_vjp.first(SoftmaxVjp(found.p, found.lse, -log_p, UNIT, i.axes, found.p.dtype))
+
+
+def _mean_slope(i: Expectation) -> tuple[Any, Any]:
+    """p, and the derivative of the mean to x."""
+    found = softmax(_scores_of(i))
+    values = _positions(i.z, i.axes) if i.values is None else i.values
+    return found.p, softmax_vjp.first(SoftmaxVjp(found.p, found.lse, values, UNIT, i.axes, found.p.dtype))
+
+
+def _positions(z: Any, axes: tuple[int, ...]) -> Any:
+    """0..K-1 along the axes of a row, in their order."""
+    xp, sizes = namespace(z), [n if axis in axes else 1 for axis, n in enumerate(z.shape)]
+    places = xp.arange(math.prod(sizes), dtype=working_dtype(z, xp), device=device_of(z))
+    return xp.broadcast_to(xp.reshape(places, tuple(sizes)), z.shape)
+
+
+def _to_scores(i: Any, p: Any, of_x: Any, g: Any, wanted: Wanted) -> dict[str, Any]:
+    """The gradients of a sum to z and beta, from its derivative to x."""
+    gx = only(p != 0, of_x * g)
+    found = {"z": gx * slope(i.beta)}
+    if "beta" in wanted:  # <z, gx> = <z - <p, z>, gx>, without cancellation
+        inside = (p != 0) & ~_infinite(i.z)
+        mean = row_sum(only(inside, p) * only(inside, i.z), i.axes)
+        found["beta"] = finite_or_zero(i.beta.hi, row_sum(gx * only(inside, i.z - mean), i.axes))
+    return found
+
+
+def _along(i: Any, p: Any, of_x: Any, t: Tangents) -> Any:
+    """The tangent of a sum, from its derivative to x."""
+    return row_sum(of_x * _tangent(i, (p != 0) & ~_infinite(i.z), t), i.axes)
+
+
+def _entropy_vjp(i: Scores, _r: EntropyOf, g: EntropyOf, wanted: Wanted) -> Gradients:
+    return _to_scores(i, *_entropy_slope(i), g.entropy, wanted)
+
+
+def _entropy_jvp(i: Scores, _r: EntropyOf, t: Tangents) -> EntropyOf:
+    return EntropyOf(_along(i, *_entropy_slope(i), t))
+
+
+entropy: Operation[Scores, EntropyOf] = Operation(
+    "entropy",
+    Scores,
+    EntropyOf(per_row("z", "dtype")),
+    definition=reference.entropy,
+    kernels={"cpu": _native.entropy},
+    vjp=_entropy_vjp,
+    jvp=_entropy_jvp,
+    constant={"where"},
+)
+
+
+def _expectation_vjp(i: Expectation, _r: Mean, g: Mean, wanted: Wanted) -> Gradients:
+    p, of_x = _mean_slope(i)
+    found = _to_scores(i, p, of_x, g.mean, wanted)
+    if "values" in wanted:
+        found["values"] = only(p != 0, p * g.mean)
+    return found
+
+
+def _expectation_jvp(i: Expectation, _r: Mean, t: Tangents) -> Mean:
+    p, of_x = _mean_slope(i)
+    moved = _along(i, p, of_x, t)
+    return Mean(moved + row_sum(only(p != 0, p * t["values"]), i.axes) if "values" in t else moved)
+
+
+expectation: Operation[Expectation, Mean] = Operation(
+    "expectation",
+    Expectation,
+    Mean(per_row("z", "dtype")),
+    definition=reference.expectation,
+    kernels={"cpu": _native.expectation},
+    vjp=_expectation_vjp,
+    jvp=_expectation_jvp,
+    constant={"where"},
+)

@@ -1,0 +1,209 @@
+"""The family on ragged rows: arguments, results, derivative rules and kernels.
+
+A row is a segment z[offsets[s] : offsets[s + 1]] along axis 0; the axes behind it are columns on their own. lse has one
+entry to a row, (S, ...); beta is the same for all segments, a number or (1, ...).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from softargmax.core import _native
+from softargmax.core.dispatch import device_of, namespace
+from softargmax.core.operation import (
+    Array,
+    Beta,
+    DType,
+    Gradients,
+    Integers,
+    Operation,
+    Result,
+    Tangents,
+    Wanted,
+    like,
+)
+from softargmax.core.rules import finite_or_zero, only, slope
+from softargmax.core.scale import Scale
+from softargmax.normalize import reference
+from softargmax.normalize.operations import LogProbabilities, Probabilities, SmoothMaximum
+
+
+class Segments(NamedTuple):
+    """Sums over segments, and numbers per segment spread over its scores."""
+
+    offsets: Any
+    row: Any
+
+    @staticmethod
+    def of(i: Any) -> Segments:
+        """The rows of a record."""
+        xp = namespace(i.z)
+        places = xp.arange(i.z.shape[0], device=device_of(i.z), dtype=i.offsets.dtype)
+        return Segments(i.offsets, xp.searchsorted(i.offsets, places, side="right") - 1)
+
+    def sum(self, x: Any) -> Any:
+        """<1, x>: (N, ...) to (S, ...)."""
+        return x.new_zeros((self.offsets.shape[0] - 1, *x.shape[1:])).index_add(0, self.row, x)
+
+    def spread(self, row: Any) -> Any:
+        """(S, ...) to (N, ...)."""
+        return namespace(row).take(row, self.row, axis=0)
+
+
+def _per_segment(i: Any) -> tuple[int, ...]:
+    return (i.offsets.shape[0] - 1, *i.z.shape[1:])
+
+
+_LSE = Result("z", "dtype", _per_segment, wide=True)
+
+
+def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
+    """One more axis behind, since columns are on their own."""
+    if dims.offsets is not None:
+        raise NotImplementedError("vmap: offsets cannot be batched; make one ragged batch of all segments")
+
+    def moved(x: Any, dim: int | None) -> Any:
+        if isinstance(x, float):
+            return x
+        last = x.unsqueeze(-1) if dim is None else x.movedim(dim, -1)
+        return last.expand(*last.shape[:-1], size)
+
+    beta = Scale(*(moved(x, dim) for x, dim in zip(i.beta, dims.beta, strict=True)))
+    return i._replace(z=moved(i.z, dims.z), beta=beta), -1
+
+
+def _tangent(i: Any, inside: Any, t: Tangents) -> Any:
+    """dx = beta dz + z dbeta."""
+    dx = only(inside, t["z"]) * slope(i.beta) if "z" in t else namespace(inside).zeros_like(only(inside, i.z))
+    return dx + only(inside, i.z) * t["beta"] if "beta" in t else dx
+
+
+def _to_beta(i: Any, rows: Segments, p: Any, inside: Any, gx: Any) -> Any:
+    """<z - <p, z>, gx>, the gradient to beta without cancellation."""
+    z = only(inside, i.z)
+    return finite_or_zero(i.beta.hi, rows.sum(gx * only(inside, z - rows.spread(rows.sum(p * z)))))
+
+
+# --- softmax: dp = p (dx - <p, dx>). lse tells the rows of infinities; it has no derivative --------------------------
+
+
+class SegmentScores(NamedTuple):
+    """Scores z (N, ...), segments' bounds (S + 1,)."""
+
+    z: Array
+    offsets: Integers
+    beta: Beta
+    dtype: DType
+
+
+def _softmax_inside(rows: Segments, r: Probabilities) -> Any:
+    return (r.p != 0) & (rows.spread(r.lse) != math.inf)
+
+
+def _softmax_vjp(i: SegmentScores, r: Probabilities, g: Probabilities, wanted: Wanted) -> Gradients:
+    rows = Segments.of(i)
+    inside = _softmax_inside(rows, r)
+    p, g_ = only(inside, r.p), only(inside, g.p)
+    gx = p * (g_ - rows.spread(rows.sum(p * g_)))
+    return {"z": gx * slope(i.beta), "beta": _to_beta(i, rows, p, inside, gx) if "beta" in wanted else None}
+
+
+def _softmax_jvp(i: SegmentScores, r: Probabilities, t: Tangents) -> Probabilities:
+    rows = Segments.of(i)
+    inside = _softmax_inside(rows, r)
+    p, dx = only(inside, r.p), _tangent(i, inside, t)
+    return Probabilities(p * (dx - rows.spread(rows.sum(p * dx))), None)
+
+
+segment_softmax: Operation[SegmentScores, Probabilities] = Operation(
+    "segment_softmax",
+    SegmentScores,
+    Probabilities(like("z", "dtype"), _LSE._replace(spare=True)),
+    definition=reference.segment_softmax,
+    kernels={"cpu": _native.segment_softmax},
+    vjp=_softmax_vjp,
+    jvp=_softmax_jvp,
+    saved={"z", "offsets", "beta", "p", "log_p", "lse"},
+    constant={"offsets", "lse"},
+    batch=_batch,
+)
+
+
+# --- log_softmax: dlog p = dx - <p, dx> -------------------------------------------------------------------------------
+
+
+def _log_inside(rows: Segments, r: LogProbabilities) -> tuple[Any, Any]:
+    """The support, and p in it."""
+    inside = (r.log_p != -math.inf) & (rows.spread(r.lse) != math.inf)
+    return inside, only(inside, namespace(r.log_p).exp(only(inside, r.log_p)))
+
+
+def _log_softmax_vjp(i: SegmentScores, r: LogProbabilities, g: LogProbabilities, wanted: Wanted) -> Gradients:
+    rows = Segments.of(i)
+    inside, p = _log_inside(rows, r)
+    g_ = only(inside, g.log_p)
+    gx = g_ - p * rows.spread(rows.sum(g_))
+    return {"z": gx * slope(i.beta), "beta": _to_beta(i, rows, p, inside, g_) if "beta" in wanted else None}
+
+
+def _log_softmax_jvp(i: SegmentScores, r: LogProbabilities, t: Tangents) -> LogProbabilities:
+    rows = Segments.of(i)
+    inside, p = _log_inside(rows, r)
+    dx = _tangent(i, inside, t)
+    return LogProbabilities(only(inside, dx - rows.spread(rows.sum(p * dx))), None)
+
+
+segment_log_softmax: Operation[SegmentScores, LogProbabilities] = Operation(
+    "segment_log_softmax",
+    SegmentScores,
+    LogProbabilities(like("z", "dtype"), _LSE._replace(spare=True)),
+    definition=reference.segment_log_softmax,
+    kernels={"cpu": _native.segment_log_softmax},
+    vjp=_log_softmax_vjp,
+    jvp=_log_softmax_jvp,
+    saved={"z", "offsets", "beta", "p", "log_p", "lse"},
+    constant={"offsets", "lse"},
+    batch=_batch,
+)
+
+
+# --- logsumexp: L = log sum exp(x) / beta. dL = <p, dz> + <p, z - L> dbeta / beta -------------------------------------
+
+
+def _slopes(i: SegmentScores, lse: Any, wanted: Wanted) -> tuple[Segments, Any, Any]:
+    """The rows, dL/dz, and dL/dbeta where it is wanted, each differentiable again."""
+    xp, rows = namespace(i.z), Segments.of(i)
+    p = segment_softmax(SegmentScores(i.z, i.offsets, i.beta, i.z.dtype)).p
+    if "beta" not in wanted:
+        return rows, p, None
+    still = xp.isinf(lse) | xp.isinf(i.beta.hi)
+    inside = (p != 0) & ~rows.spread(still)
+    distance = only(inside, i.z - rows.spread(xp.where(still, 0.0, lse)))
+    of_beta = rows.sum(p * distance) / xp.where(xp.isinf(i.beta.hi), 1.0, i.beta.hi)
+    return rows, p, finite_or_zero(of_beta, of_beta)
+
+
+def _logsumexp_vjp(i: SegmentScores, r: SmoothMaximum, g: SmoothMaximum, wanted: Wanted) -> Gradients:
+    rows, p, of_beta = _slopes(i, r.lse, wanted)
+    return {"z": only(p != 0, p * rows.spread(g.lse)), "beta": None if of_beta is None else of_beta * g.lse}
+
+
+def _logsumexp_jvp(i: SegmentScores, r: SmoothMaximum, t: Tangents) -> SmoothMaximum:
+    rows, p, of_beta = _slopes(i, r.lse, t.keys())
+    moved = rows.sum(only(p != 0, p * t["z"])) if "z" in t else namespace(r.lse).zeros_like(r.lse)
+    return SmoothMaximum(moved + of_beta * t["beta"] if "beta" in t else moved)
+
+
+segment_logsumexp: Operation[SegmentScores, SmoothMaximum] = Operation(
+    "segment_logsumexp",
+    SegmentScores,
+    SmoothMaximum(_LSE),
+    definition=reference.segment_logsumexp,
+    kernels={"cpu": _native.segment_logsumexp},
+    vjp=_logsumexp_vjp,
+    jvp=_logsumexp_jvp,
+    saved={"z", "offsets", "beta", "lse"},
+    constant={"offsets"},
+    batch=_batch,
+)

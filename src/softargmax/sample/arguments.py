@@ -1,0 +1,30 @@
+"""What is drawn from: the arguments that every record of this room has."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from softargmax.core.operation import Array, Beta, Rowwise
+
+
+class Filters(NamedTuple):
+    """Each a float, an array that broadcasts with the rows (the classes' axis kept as 1), or None: no such filter.
+
+    An array of integers stays one: float32, where it is the widest there is, would round those above 2^24.
+    """
+
+    top_k: Rowwise | None = None
+    top_p: Rowwise | None = None
+    min_p: Rowwise | None = None
+    typical_p: Rowwise | None = None
+    epsilon: Rowwise | None = None
+    eta: Rowwise | None = None
+
+
+class Distribution(NamedTuple):
+    """What to draw from, beside the scores; `joint`: each filter sees the whole row, not what the one before left."""
+
+    beta: Beta
+    where: Array | None = None
+    filters: Filters = Filters()
+    joint: bool = False

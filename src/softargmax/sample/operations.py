@@ -1,0 +1,151 @@
+"""The operations of this room, none of which has a derivative: arguments, results, kernels (definitions: reference.py).
+
+    draw = arg max (beta z + g)        g = -log(-log(1 - V))
+
+The noise g of a row is a function of the seed and the row's stream, which is the row's index if none is given.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from softargmax.core import _native
+from softargmax.core.dispatch import device_of, namespace
+from softargmax.core.operation import (
+    Array,
+    Axes,
+    DType,
+    Operation,
+    Result,
+    Seed,
+    like,
+    per_row,
+)
+from softargmax.sample import reference
+from softargmax.sample.arguments import Distribution
+from softargmax.sample.refusals import refuse
+
+
+class FilterMask(NamedTuple):
+    """Scores, the rows of which run along the last axis, `axes`."""
+
+    z: Array
+    distribution: Distribution
+    axes: Axes
+
+
+class Kept(NamedTuple):
+    """Where the filters leave a score."""
+
+    kept: Any
+
+
+filter_mask: Operation[FilterMask, Kept] = Operation(
+    "filter_mask",
+    FilterMask,
+    Kept(like("z", "bool")),
+    definition=reference.filter_mask,
+    kernels={"cpu": _native.filter_mask},
+    differentiable=False,
+    refuse=lambda i, problem: refuse(problem, i.z.shape[:-1]),
+)
+
+
+# --- draws, and the noise that they are made of ----------------------------------------------------------------------
+
+
+class Categorical(NamedTuple):
+    """As FilterMask; `stream` has the rows' shape, `axes` kept as 1."""
+
+    z: Array
+    distribution: Distribution
+    seed: Seed
+    stream: Array | None
+    axes: Axes
+    draws: int
+    replace: bool
+
+
+class Draws(NamedTuple):
+    """Classes, (..., draws)."""
+
+    index: Any
+
+
+class DrawsWithLogprob(NamedTuple):
+    """Classes and the logarithms of their probabilities, (..., draws); how many could be drawn, (..., 1)."""
+
+    index: Any
+    logprob: Any
+    support_size: Any
+
+
+class Noise(NamedTuple):
+    """Noise of z's shape and of `dtype`, beside its rows."""
+
+    z: Array
+    seed: Seed
+    stream: Array | None
+    axes: Axes
+    dtype: DType
+
+
+class Gumbel(NamedTuple):
+    """g = -log(-log(1 - V))."""
+
+    g: Any
+
+
+def _refuse_draws(i: Categorical, problem: tuple[int, int]) -> None:
+    refuse(problem, i.z.shape[:-1], i.draws)
+
+
+def _per_draw(i: Categorical) -> tuple[int, ...]:
+    return (*i.z.shape[:-1], i.draws)
+
+
+def _with_own_streams(i: Any, dims: Any, _size: int) -> tuple[Any, None]:
+    """Every mapped call has the streams that it has alone."""
+    if i.stream is not None:
+        return i, None
+    xp, sizes = namespace(i.z), list(i.z.shape)
+    if dims.z is not None:
+        del sizes[dims.z]
+    rows = tuple(1 if axis in i.axes else size for axis, size in enumerate(sizes))
+    return i._replace(stream=xp.reshape(xp.arange(math.prod(rows), device=device_of(i.z)), rows)), None
+
+
+_INDEX = Result("z", "int64", _per_draw)
+
+categorical: Operation[Categorical, Draws] = Operation(
+    "categorical",
+    Categorical,
+    Draws(_INDEX),
+    definition=reference.categorical,
+    kernels={"cpu": _native.categorical},
+    batch=_with_own_streams,
+    differentiable=False,
+    refuse=_refuse_draws,
+)
+
+categorical_with_logprob: Operation[Categorical, DrawsWithLogprob] = Operation(
+    "categorical_with_logprob",
+    Categorical,
+    DrawsWithLogprob(_INDEX, Result("z", "", _per_draw, wide=True), per_row("z", "int64")),
+    definition=reference.categorical_with_logprob,
+    kernels={"cpu": _native.categorical_with_logprob},
+    batch=_with_own_streams,
+    differentiable=False,
+    refuse=_refuse_draws,
+)
+
+gumbel: Operation[Noise, Gumbel] = Operation(
+    "gumbel",
+    Noise,
+    Gumbel(like("z", "dtype")),
+    definition=reference.gumbel,
+    kernels={"cpu": _native.gumbel},
+    batch=_with_own_streams,
+    differentiable=False,
+)

@@ -1,0 +1,179 @@
+"""The Fenchel-Young losses as operations (the definitions: reference_loss.py).
+
+Letters as in `support.py`; t is the target's mass of each class, u = g (p - t) the gradient of <g, loss>.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from softargmax.core import _native
+from softargmax.core.dispatch import device_of, namespace
+from softargmax.core.operation import (
+    Array,
+    Axes,
+    Dense,
+    Gradients,
+    Integers,
+    Operation,
+    Result,
+    Rowwise,
+    Tangents,
+    Wanted,
+    like,
+    per_row,
+)
+from softargmax.core.rules import row_sum
+from softargmax.sparse import reference_loss
+from softargmax.sparse.operations import EntmaxVjp, Scores, ToScores, entmax, entmax_vjp
+from softargmax.sparse.support import Support
+
+# --- of a class: dloss = <p - t, dz> + dH / dalpha dalpha -------------------------------------------------------------
+
+
+class OfClasses(NamedTuple):
+    """As Scores, and the class of each row."""
+
+    z: Array
+    target: Integers
+    alpha: Rowwise
+    where: Array | None
+    axes: Axes
+    ignore_index: int
+
+
+class Losses(NamedTuple):
+    """The losses of rows in float64, and where a kernel found them: five numbers a row, from which p is made again."""
+
+    loss: Any
+    roots: Any
+
+
+class LossVjp(NamedTuple):
+    """u = g (p - t)."""
+
+    g: Dense
+    roots: Dense
+    of: OfClasses
+
+
+def _roots(i: OfClasses) -> tuple[int, ...]:
+    return (*(1 if k in i.axes else n for k, n in enumerate(i.z.shape)), 5)
+
+
+def _support(i: OfClasses) -> tuple[Support, Any, Any]:
+    """What the second derivatives are made of, p and tau; rows that are ignored have no support."""
+    xp = namespace(i.z)
+    ignored = i.target == i.ignore_index
+    p, tau = entmax(Scores(xp.where(ignored, 0.0, i.z), i.alpha, i.where, i.axes))
+    tau = xp.where(ignored, math.inf, tau)
+    return Support(p, tau, i.alpha, i.axes), p, tau
+
+
+def _by_alpha(i: OfClasses) -> Any:
+    """The loss' derivative to alpha, that of H(p) at constant p: H = -sum p l E(a l) / alpha, E(u) = (e^u - 1) / u.
+
+    With w of `Support.by_alpha` and v = p^a: l E(a l) = v l - a w, and its derivative l^2 E'(a l) = w.
+    """
+    row, _, _ = _support(i)
+    p, w, alpha = row.only(row.p), row.by_alpha(), row.a + 1.0
+    v = row.xp.exp(row.a * row.log)
+    return row_sum(p * (v * row.log - row.a * w), row.axes) / (alpha * alpha) - row_sum(p * w, row.axes) / alpha
+
+
+def _along(slope: Any, t: Any, axes: tuple[int, ...]) -> Any:
+    """<slope, t> of each row in float64; where the slope is 0, t is not looked at."""
+    xp = namespace(slope)
+    slope = xp.astype(slope, xp.float64)
+    return row_sum(xp.where(slope == 0, 0.0, slope * t), axes)
+
+
+def _loss_vjp(i: OfClasses, r: Losses, g: Losses, wanted: Wanted) -> Gradients:
+    return {
+        "z": entmax_loss_vjp.first(LossVjp(g.loss, r.roots, i)) if "z" in wanted else None,
+        "alpha": g.loss * _by_alpha(i) if "alpha" in wanted else None,
+    }
+
+
+def _loss_jvp(i: OfClasses, r: Losses, t: Tangents) -> Losses:
+    xp = namespace(i.z)
+    one = xp.ones(r.loss.shape, dtype=r.loss.dtype, device=device_of(i.z))
+    moved = _along(entmax_loss_vjp.first(LossVjp(one, r.roots, i)), t["z"], i.axes) if "z" in t else one * 0.0
+    return Losses(moved + _by_alpha(i) * t["alpha"] if "alpha" in t else moved, None)
+
+
+entmax_loss: Operation[OfClasses, Losses] = Operation(
+    "entmax_loss",
+    OfClasses,
+    Losses(per_row("z", "float64"), Result("z", "float64", _roots, spare=True)),
+    definition=reference_loss.entmax_loss,
+    kernels={"cpu": _native.entmax_loss},
+    vjp=_loss_vjp,
+    jvp=_loss_jvp,
+    saved={"z", "target", "alpha", "where", "roots"},
+    constant={"roots"},
+)
+
+
+def _loss_vjp_vjp(i: LossVjp, _r: ToScores, h: ToScores, wanted: Wanted) -> Gradients:
+    """du = (p - t) dg + g dp."""
+    slope = entmax_loss_vjp.first(i._replace(g=namespace(i.g).ones_like(i.g)))
+    row, p, tau = _support(i.of)
+    gh = i.g * h.gz
+    return {
+        "g": _along(slope, h.gz, row.axes),
+        "z": entmax_vjp.first(EntmaxVjp(p, tau, i.of.alpha, row.xp.astype(gh, p.dtype), row.axes)),
+        "alpha": row_sum(row.to_alpha() * row.centred(gh), row.axes) if "alpha" in wanted else None,
+    }
+
+
+def _loss_vjp_jvp(i: LossVjp, _r: ToScores, t: Tangents) -> ToScores:
+    xp = namespace(i.g)
+    u = entmax_loss_vjp.first(i._replace(g=t["g"] if "g" in t else xp.zeros_like(i.g)))
+    if "z" not in t and "alpha" not in t:
+        return ToScores(u)
+    row, p, tau = _support(i.of)
+    if "z" in t:
+        u = u + xp.astype(i.g * entmax_vjp.first(EntmaxVjp(p, tau, i.of.alpha, t["z"], row.axes)), u.dtype)
+    if "alpha" in t:
+        u = u + xp.astype(i.g * row.to_alpha() * t["alpha"], u.dtype)
+    return ToScores(u)
+
+
+entmax_loss_vjp: Operation[LossVjp, ToScores] = Operation(
+    "entmax_loss_vjp",
+    LossVjp,
+    ToScores(like("z")),
+    definition=reference_loss.entmax_loss_vjp,
+    kernels={"cpu": _native.entmax_loss_vjp},
+    vjp=_loss_vjp_vjp,
+    jvp=_loss_vjp_jvp,
+    constant={"roots"},
+)
+
+
+# --- of any target: the definition serves it, and is differentiated ---------------------------------------------------
+
+
+class OfMasses(NamedTuple):
+    """As OfClasses, where the target is a class or has probabilities, and is smoothed."""
+
+    z: Array
+    target: Array
+    alpha: Rowwise
+    where: Array | None
+    axes: Axes
+    ignore_index: int
+    label_smoothing: float
+
+
+class Loss(NamedTuple):
+    """The losses of rows, in working precision."""
+
+    loss: Any
+
+
+loss_of_masses: Operation[OfMasses, Loss] = Operation(
+    "entmax_loss_of_masses", OfMasses, Loss(per_row("z", "float64")), definition=reference_loss.loss_of_masses
+)

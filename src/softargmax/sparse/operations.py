@@ -1,0 +1,157 @@
+"""The sparse maps as operations: arguments, results, derivative rules and kernels (the definitions: reference.py).
+
+Letters as in `support.py`. tau only tells the rows of infinities to the rules of p; its own derivatives: `threshold`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from softargmax.core import _native
+from softargmax.core.dispatch import namespace
+from softargmax.core.operation import Array, Axes, Gradients, Operation, Rowwise, Tangents, Wanted, like, per_row
+from softargmax.core.rules import row_sum
+from softargmax.sparse import reference
+from softargmax.sparse.results import Threshold
+from softargmax.sparse.support import Support
+
+# --- the map: dp = s ((dz)' - w' dalpha) ------------------------------------------------------------------------------
+
+
+class Scores(NamedTuple):
+    """Scores, the rows of which run along `axes`, and their orders."""
+
+    z: Array
+    alpha: Rowwise
+    where: Array | None
+    axes: Axes
+
+
+class Probabilities(NamedTuple):
+    """The sparse probabilities, and their threshold."""
+
+    p: Any
+    tau: Any
+
+
+class EntmaxVjp(NamedTuple):
+    """gz = s g'."""
+
+    p: Array
+    tau: Array
+    alpha: Rowwise
+    g: Array
+    axes: Axes
+
+
+class ToScores(NamedTuple):
+    """The gradient to the scores."""
+
+    gz: Any
+
+
+def _entmax_vjp(i: Scores, r: Probabilities, g: Probabilities, wanted: Wanted) -> Gradients:
+    found = {}
+    if "z" in wanted:
+        found["z"] = entmax_vjp.first(EntmaxVjp(r.p, r.tau, i.alpha, g.p, i.axes))
+    if "alpha" in wanted:
+        row = Support(r.p, r.tau, i.alpha, i.axes)
+        found["alpha"] = row_sum(row.to_alpha() * row.centred(g.p), i.axes)
+    return found
+
+
+def _entmax_jvp(i: Scores, r: Probabilities, t: Tangents) -> Probabilities:
+    xp = namespace(r.p)
+    dp = entmax_vjp.first(EntmaxVjp(r.p, r.tau, i.alpha, t["z"], i.axes)) if "z" in t else xp.zeros_like(r.p)
+    if "alpha" in t:
+        dp = dp + xp.astype(Support(r.p, r.tau, i.alpha, i.axes).to_alpha() * t["alpha"], r.p.dtype)
+    return Probabilities(dp, None)
+
+
+entmax: Operation[Scores, Probabilities] = Operation(
+    "entmax",
+    Scores,
+    Probabilities(like("z"), per_row("z", wide=True, spare=True)),
+    definition=reference.entmax,
+    kernels={"cpu": _native.entmax},
+    vjp=_entmax_vjp,
+    jvp=_entmax_jvp,
+    saved={"alpha", "p", "tau"},
+    constant={"tau"},
+)
+
+
+def _entmax_vjp_vjp(i: EntmaxVjp, _r: ToScores, g: ToScores, wanted: Wanted) -> Gradients:
+    """gz is linear and symmetric in g: <h, gz> = <g, s h'>. To s, <h, gz> has the derivative h' g'."""
+    row = Support(i.p, i.tau, i.alpha, i.axes)
+    to_s = row.centred(i.g) * row.centred(g.gz)
+    return {
+        "p": (1.0 - row.a) * row.s / row.p * to_s,
+        "alpha": -row_sum(row.s * row.log * to_s, i.axes) if "alpha" in wanted else None,
+        "g": entmax_vjp.first(i._replace(g=g.gz)),
+    }
+
+
+def _entmax_vjp_jvp(i: EntmaxVjp, _r: ToScores, t: Tangents) -> ToScores:
+    xp = namespace(i.p)
+    u = entmax_vjp.first(i._replace(g=t["g"])) if "g" in t else xp.zeros_like(i.p)
+    if "p" not in t and "alpha" not in t:
+        return ToScores(u)
+    row = Support(i.p, i.tau, i.alpha, i.axes)
+    rate = (1.0 - row.a) / row.p * row.only(t["p"]) if "p" in t else 0.0  # of change of s
+    rate = rate - row.log * t["alpha"] if "alpha" in t else rate
+    return ToScores(u + xp.astype(row.s * row.centred(rate * row.centred(i.g)), i.p.dtype))
+
+
+entmax_vjp: Operation[EntmaxVjp, ToScores] = Operation(
+    "entmax_vjp",
+    EntmaxVjp,
+    ToScores(like("p")),
+    definition=reference.entmax_vjp,
+    kernels={"cpu": _native.entmax_vjp},
+    vjp=_entmax_vjp_vjp,
+    jvp=_entmax_vjp_jvp,
+    constant={"tau"},
+)
+
+
+# --- its threshold: dtau = a <s, dz> / <s, 1> + ((tau + 1) / a - a <s, w> / <s, 1>) dalpha ----------------------------
+
+
+def _slopes(i: Scores) -> tuple[Support, Any]:
+    """What tau's derivatives are made of: its own to alpha is m + lambda + a dlambda / da."""
+    p, tau = entmax(i)
+    row = Support(p, tau, i.alpha, i.axes)
+    if isinstance(i.alpha, float):
+        return row, None
+    xp, a = row.xp, row.a
+    level = row.top(xp.astype(i.z, row.dtype), row.inside)
+    log = row.top(row.log, row.inside)  # of the largest p, e_a(x) with x = -lambda
+    x = xp.where(a == 0, log, xp.expm1(a * log) / xp.where(a == 0, 1.0, a))
+    return row, xp.where(xp.isinf(tau), 0.0, level - x - a * row.mean(row.by_alpha()))
+
+
+def _threshold_vjp(i: Scores, _r: Threshold, g: Threshold, _wanted: Wanted) -> Gradients:
+    row, by_alpha = _slopes(i)
+    return {
+        "z": row.s / row.total * (row.a * g.tau),
+        "alpha": None if by_alpha is None else g.tau * by_alpha,
+    }
+
+
+def _threshold_jvp(i: Scores, _r: Threshold, t: Tangents) -> Threshold:
+    row, by_alpha = _slopes(i)
+    moved = row.a * row.mean(t["z"]) if "z" in t else row.xp.zeros_like(row.total)
+    return Threshold(moved + by_alpha * t["alpha"] if "alpha" in t else moved, None)
+
+
+threshold: Operation[Scores, Threshold] = Operation(
+    "entmax_threshold",
+    Scores,
+    Threshold(per_row("z", wide=True), per_row("z", "int64")),
+    definition=reference.threshold,
+    kernels={"cpu": _native.entmax_threshold},
+    vjp=_threshold_vjp,
+    jvp=_threshold_jvp,
+    constant={"support_size"},
+)

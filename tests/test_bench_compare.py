@@ -1,0 +1,53 @@
+"""What compares two installs: every line runs, of every room, and the verdicts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from bench.compare import ROOT, Ratio, Worker
+from bench.compare_lines import LINES, timed
+
+
+@pytest.mark.filterwarnings("ignore:max_iter")
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line.name)
+def test_every_line_runs(line) -> None:
+    assert timed(line.make(), 1) > 0
+
+
+def test_every_room_has_a_line() -> None:
+    rooms = {path.parent.name for path in (ROOT / "src" / "softargmax").glob("*/__init__.py")}
+    assert {line.room for line in LINES} == rooms - {"core", "cli"}
+    assert len(LINES) == len({line.name for line in LINES}) == 25
+
+
+def test_a_worker_answers() -> None:
+    worker = Worker(sys.executable)
+    repeats = worker.ask(0)
+    assert repeats > 1
+    assert 0 < worker.ask(0, repeats) < 1
+    assert worker.close() == 0
+
+
+def test_an_install_that_fails_is_named(tmp_path) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+    with pytest.raises(SystemExit, match="python: ended with status 3"):
+        Worker(str(broken))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "margin", "holds"), [(1.2, 0.0, True), (0.97, 0.0, True), (0.96, 0.01, False), (0.95, 0.06, True)]
+)
+def test_verdicts(ratio: float, margin: float, holds: bool) -> None:
+    assert Ratio("loss", "a line", 1.0, ratio, margin).holds == holds
+
+
+def test_a_name_that_is_no_revision_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.compare", "no-such-revision", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode != 0
+    assert "no-such-revision" in done.stderr
