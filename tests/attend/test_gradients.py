@@ -103,3 +103,11 @@ def test_halves(dtype: str) -> None:
     assert s.attention(*narrow[:3]).dtype == found.q.dtype == narrow[0].dtype
     for x, y in zip(found[:3], wanted[:3], strict=True):  # the output, of which delta is made, is rounded too
         assert (x.float() - y).abs().max() <= 4 * step * y.abs().max()
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4,)])
+def test_a_half_sink_has_its_gradient_in_float32(shape: tuple[int, ...]) -> None:
+    arrays = [x.astype(np.float16) for x in (*inputs(), incoming()[0])]
+    found = s.attention_vjp(*arrays, sink=np.zeros(shape, np.float16))
+    assert found.sink.dtype == np.float32
+    assert found.sink.shape == shape

@@ -88,12 +88,12 @@ def attention_vjp(
         *(namespace(x).astype(x, like.dtype, copy=False) if hasattr(like, "shape") else None
           for x, like in zip(found, likes, strict=True))
     )  # fmt: skip
-    own = {
-        name: arrays.like(options[name], i.q, name)
-        for name in ("scale", "sink")
-        if getattr(gradients, name) is not None
-    }
-    return gradients._replace(**{name: _like_own(getattr(gradients, name), x) for name, x in own.items()})
+    if gradients.sink is not None:  # of a half sink in float32: it is one number for many queries
+        shape = tuple(arrays.like(options["sink"], i.q, "sink").shape)
+        gradients = gradients._replace(sink=namespace(gradients.sink).reshape(gradients.sink, shape))
+    if gradients.scale is None:
+        return gradients
+    return gradients._replace(scale=_like_own(gradients.scale, arrays.like(options["scale"], i.q, "scale")))
 
 
 def _like_own(gradient: Any, own: Any) -> Any:
