@@ -1,0 +1,149 @@
+"""What a case is: a name, and a call of the library's public functions; options alone and in pairs; gradients.
+
+The same file runs against old installations and new ones, so nothing here looks behind the public names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from tests.digests.inputs import World, scores
+
+
+class Case(NamedTuple):
+    """What is computed, in which world and manner, and how."""
+
+    what: str
+    variant: str
+    run: Callable[[], Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.what} | {self.variant}"
+
+
+Options = Mapping[str, Mapping[str, Any]]
+"""By label, the keywords of an option."""
+
+
+def alone(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Without options, and with each one alone."""
+    yield "", {}
+    for label, given in options.items():
+        yield label, dict(given)
+
+
+def pairs(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every two options that are not values of the same one."""
+    for (one, first), (other, second) in combinations(options.items(), 2):
+        if not first.keys() & second.keys():
+            yield f"{one} + {other}", {**first, **second}
+
+
+def both(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Without options, each alone, and every two."""
+    yield from alone(options)
+    yield from pairs(options)
+
+
+def chosen(options: Options, *labels: str) -> Options:
+    """Some of them."""
+    return {label: given for label, given in options.items() if label in labels}
+
+
+def titled(function: str, label: str) -> str:
+    """The name of what is computed."""
+    return f"{function}: {label}" if label else function
+
+
+def flat(found: Any) -> Iterator[Any]:
+    """The tensors among results, whatever holds them."""
+    if isinstance(found, (tuple, list)):
+        for part in found:
+            yield from flat(part)
+    elif hasattr(found, "grad_fn"):
+        yield found
+
+
+def with_gradients(function: Callable[..., Any], *given: Any, **options: Any) -> tuple[Any, Any]:
+    """The result, and the gradients of all floating tensors, positional or options, for fixed incoming ones."""
+    import torch
+
+    def leaf(x: Any) -> Any:
+        return x.detach().clone().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+    leaves, named = [leaf(x) for x in given], {name: leaf(x) for name, x in options.items()}
+    found = function(*leaves, **named)
+    return found, gradients(found, [x for x in (*leaves, *named.values()) if getattr(x, "requires_grad", False)])
+
+
+def incoming(outputs: Iterable[Any]) -> list[Any]:
+    """The gradients that come in for outputs: fixed numbers, neither equal nor of one sign."""
+    import torch
+
+    return [torch.tensor(scores(*x.shape, salt=f"incoming {i}", size=1.0)).to(x.dtype) for i, x in enumerate(outputs)]
+
+
+def gradients(found: Any, leaves: Iterable[Any], *, create_graph: bool = False) -> Any:
+    """Those of the leaves for fixed incoming gradients of all results that have one."""
+    import torch
+
+    outputs = [x for x in flat(found) if x.requires_grad]
+    leaves = list(leaves)
+    if not outputs or not leaves:
+        return None
+    return torch.autograd.grad(outputs, leaves, incoming(outputs), allow_unused=True, create_graph=create_graph)
+
+
+def second(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    """The derivative of the gradients, to all floating tensors again, for fixed incoming ones."""
+    names, tensors, called = _of_tensors(function, given, options)
+    leaves = [x.detach().clone().requires_grad_() for x in (*given, *tensors)]
+    first = gradients(called(*leaves), leaves, create_graph=True)
+    return names, first, gradients(first, leaves)
+
+
+def forward_mode(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    """The tangents of the results along fixed directions of all floating tensors."""
+    import torch
+
+    names, tensors, called = _of_tensors(function, given, options)
+    primals = (*given, *tensors)
+    return names, torch.func.jvp(called, primals, tuple(incoming(primals)))
+
+
+def _of_tensors(
+    function: Callable[..., Any], given: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[list[str], list[Any], Callable[..., Any]]:
+    """The options that are floating tensors, and a function of these and of what is given by position."""
+    names = [name for name, x in options.items() if hasattr(x, "is_floating_point") and x.is_floating_point()]
+
+    def called(*x: Any) -> Any:
+        return function(*x[: len(given)], **{**options, **dict(zip(names, x[len(given) :], strict=True))})
+
+    return names, [options[name] for name in names], called
+
+
+def mapped(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    """The function under vmap along the first axis, and its gradient by the functional interface."""
+    import torch
+
+    def total(*x: Any) -> Any:
+        return sum((part.float() * part.float()).sum() for part in flat(function(*x, **options)))
+
+    every = tuple(range(len(given)))
+    return torch.func.vmap(lambda *x: function(*x, **options))(*given), torch.func.grad(total, every)(*given)
+
+
+def in_manner(manner: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, or what a derivative makes of it."""
+    manners = {"": function, "grad": with_gradients, "second": second, "forward": forward_mode, "vmap": mapped}
+    found = manners[manner]
+    return function if found is function else lambda *given, **options: found(function, *given, **options)
+
+
+def variant(world: World, *words: str) -> str:
+    """The name of a world and a manner."""
+    return " ".join(filter(None, (world.name, *words)))

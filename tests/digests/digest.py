@@ -1,0 +1,61 @@
+"""A result's digest: its kind, dtype, shape and bytes, and for what raises the name of the error."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+DIGITS = 16
+
+
+def _host(x: Any) -> tuple[str, np.ndarray[Any, Any]]:
+    """What an array or tensor is, and its bytes as an array; every NaN is one, since its sign is not promised."""
+    if hasattr(x, "detach"):
+        kind, x = f"torch {x.dtype} {tuple(x.shape)}", x.detach().cpu().resolve_conj().resolve_neg()
+        if str(x.dtype) == "torch.bfloat16":
+            bits = x.contiguous().view(_int16()).numpy()
+            return kind, np.where(np.isnan(x.float().numpy()), np.int16(0x7FC0), bits)
+        values = x.numpy()
+    else:
+        kind, values = f"{type(x).__name__} {x.dtype} {x.shape}", np.asarray(x)
+    if values.dtype.kind in "fc":
+        values = np.where(np.isnan(values), np.array(np.nan, values.dtype), values)
+    return kind, np.ascontiguousarray(values)
+
+
+def _int16() -> Any:
+    import torch
+
+    return torch.int16
+
+
+def _put(x: Any, into: Any) -> None:
+    if getattr(x, "is_sparse", False):
+        x = x.coalesce()
+        _put(("sparse", x.shape, x.indices(), x.values()), into)
+    elif hasattr(x, "dtype") and hasattr(x, "shape"):
+        kind, values = _host(x)
+        into.update(f"[{kind}]".encode() + values.tobytes())
+    elif isinstance(x, (tuple, list)):
+        into.update(f"({type(x).__name__}".encode())
+        for part in x:
+            _put(part, into)
+        into.update(b")")
+    elif isinstance(x, Mapping):
+        _put([part for key in sorted(x) for part in (key, x[key])], into)
+    else:
+        into.update(f"<{type(x).__name__} {x!r}>".encode())
+
+
+def digest(run: Callable[[], Any]) -> str:
+    """Of what a call returns; the error's name if it raises."""
+    try:
+        found = run()
+    except Exception as error:  # noqa: BLE001 that it raises, and what, is the result
+        return type(error).__name__
+    state = hashlib.blake2b(digest_size=DIGITS // 2)
+    _put(found, state)
+    return state.hexdigest()
