@@ -3,9 +3,10 @@
     PYTHONPATH=THIS_CLONE ANY_INSTALLATION/bin/python -m tests.digests.record [ROOM ...]
 
 compares that installation with `digests.json` and `changed.json`; run it in a folder without a `softargmax` of its own.
-SOFTARGMAX_ISA chooses the instruction set: the library promises the same bits on all. `--old` leaves `changed.json`
-out, `--against FILE` compares with another record, `--write FILE` writes one. `digests.json` was recorded with
-commit f4b594a, before the operations became records:
+It prints the name of each case that differs, and its digest: if the change is meant, both go to `changed.json` with the
+reason. SOFTARGMAX_ISA chooses the instruction set: the library promises the same bits on all. `--old` leaves
+`changed.json` out, `--against FILE` compares with another record, `--write FILE` writes one. `digests.json` was
+recorded with commit f4b594a, before the operations became records:
 
     PYTHONPATH=THIS_CLONE OLD_INSTALLATION/bin/python -m tests.digests.record --write digests.json
 
@@ -186,7 +187,9 @@ def main() -> int:
             there = read(asked.against or FILE)[room] if asked.against or asked.old else expected(room)
             names = compared(room, found[room], there)
             wrong += len(names)
-            print(*(f"{room}: {name}\n" for name in names), sep="", end="")
+            for name in names:
+                what, _, variant = name.rpartition(" | ")
+                print(f"{room}: {name}\t{found[room].get(what, {}).get(variant, 'is gone')}")
     if asked.write:
         asked.write.write_text(text(found if asked.free else marked(found)))
     else:
