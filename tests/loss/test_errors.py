@@ -164,7 +164,10 @@ def test_where_nobody_looks_the_row_is_nan() -> None:
     torch = pytest.importorskip("torch")
     z = torch.zeros(2, 3, 2)
     wrong = torch.tensor([[0, 1, -100], [0, 2, -1]])
-    with pytest.raises(IndexError, match="target: 2 in row 4"), s.using("native"):  # the operator looks into CPU memory
+    with (
+        pytest.raises(IndexError, match=r"target: 2 at \(1, 1\)"),
+        s.using("native"),
+    ):  # the operator looks into CPU memory
         torch.func.vmap(lambda z, y: s.cross_entropy(z, y, reduction="none"))(z, wrong)
     with s.using("reference"):
         _rows_are_nan(torch, z, wrong)

@@ -8,38 +8,58 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-ops = importlib.import_module("softargmax.loss.torch_ops")
 
 import softargmax as s  # noqa: E402 not without torch
+from softargmax.core.scale import UNIT, Scale  # noqa: E402
+from softargmax.loss import linear_operations, operations  # noqa: E402
+from softargmax.loss.arguments import Asked, CrossEntropy, CrossEntropyVjp, Layer, LinearCrossEntropy, LinearVjp  # noqa: E402  # noqa: E402  # noqa: E402
 
 Z = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-CLASSES = torch.tensor([[0, 1, -100, 3, 2], [3, 3, 2, 1, 0], [1, 1, -100, 2, 2]]).unsqueeze(1)
+CLASSES = torch.tensor([[0, 1, -100, 3, 2], [3, 3, 2, 1, 0], [1, 1, -100, 2, 2]])
 WEIGHT = torch.rand(1, 4, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 WHERE = torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(3)) < 0.8
 BETA = torch.rand(3, 1, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(4)) + 0.5
-PLAIN = [1], False, 1.0, 0.0, -100, 0.0, 0.0, 0.0
-EVERYTHING = [1], False, 0.7, 0.0, -100, 0.1, 1e-2, 5.0
+PLAIN = Asked(CLASSES, None, None, None, UNIT, -100, 0.0, 0.0, 0.0)
 FORWARD = {
-    "plain": (Z, CLASSES, None, None, None, None, *PLAIN),
-    "everything": (Z, CLASSES, WEIGHT, WHERE, BETA, torch.zeros_like(BETA), *EVERYTHING),
-    "soft": (Z, torch.softmax(Z, 1), None, None, None, None, [1], True, *PLAIN[2:]),
+    "plain": PLAIN,
+    "everything": Asked(CLASSES, None, WEIGHT, WHERE, Scale(BETA, torch.zeros_like(BETA)), -100, 0.1, 1e-2, 5.0),
+    "soft": PLAIN._replace(target=None, probabilities=torch.softmax(Z, 1)),
 }
+
+
+def record(name: str, z: Any, kept: int, *, mean: bool = False) -> CrossEntropy:
+    return CrossEntropy(z, FORWARD[name], (1,), kept, mean, torch.float64)
 
 
 @pytest.mark.parametrize("name", FORWARD)
 @pytest.mark.parametrize("tracked", [False, True])
-def test_opcheck(name: str, tracked: bool) -> None:
-    z, *rest = FORWARD[name]
-    z = z.clone().requires_grad_(tracked)
-    torch.library.opcheck(ops.cross_entropy_rows.overload, (z, *rest))
-    _, states = ops.cross_entropy_rows(z.detach(), *rest)
-    g = torch.rand(3, 1, 5, dtype=torch.float64).requires_grad_(tracked)
-    torch.library.opcheck(ops.cross_entropy_vjp.overload, (g, states, z, *rest))
+@pytest.mark.parametrize("kept", [0, 2])
+def test_opcheck(name: str, tracked: bool, kept: int) -> None:
+    z = Z.clone().requires_grad_(tracked)
+    i, torch_operation = record(name, z, kept, mean=kept == 0), operations.cross_entropy.torch
+    torch.library.opcheck(torch_operation.overload, torch_operation.flatten(i))
+    states = operations.cross_entropy(i._replace(z=z.detach())).states
+    g = torch.rand((3, 5)[:kept], dtype=torch.float64).requires_grad_(tracked)
+    torch_operation = operations.cross_entropy_vjp.torch
+    torch.library.opcheck(torch_operation.overload, torch_operation.flatten(CrossEntropyVjp(i, states, g, 0.0)))
+
+
+@pytest.mark.parametrize("forms", ["", "hwb"])
+@pytest.mark.parametrize("tracked", [False, True])
+def test_opcheck_of_layers(forms: str, tracked: bool) -> None:
+    h, w, bias = Z[0].clone().requires_grad_(tracked), Z[1].clone().requires_grad_(tracked), Z[2, :, 0].clone()
+    asked = PLAIN._replace(target=CLASSES[0, :4])
+    i = LinearCrossEntropy(Layer(h, w, bias), asked, 0, True, 0.0, forms, torch.float64, torch.float64)
+    torch_operation = linear_operations.linear_cross_entropy.torch
+    torch.library.opcheck(torch_operation.overload, torch_operation.flatten(i))
+    torch_operation = linear_operations.linear_cross_entropy_vjp.torch
+    g = torch.rand((), dtype=torch.float64).requires_grad_(tracked)
+    torch.library.opcheck(torch_operation.overload, torch_operation.flatten(LinearVjp(i, g, "hw")))
 
 
 def test_derivatives_run_on_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward of classes as targets call nothing else."""
-    monkeypatch.delattr(importlib.import_module("softargmax.loss.reference_rows"), "look")
+    monkeypatch.delattr(importlib.import_module("softargmax.loss.reference"), "look")
     z = Z.clone().requires_grad_()
     options: dict[str, Any] = {
         "axis": 1,
@@ -48,18 +68,18 @@ def test_derivatives_run_on_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
         "softcap": 5.0,
         "where": WHERE,
     }
-    s.cross_entropy(z, CLASSES[:, 0], **options).backward()
+    s.cross_entropy(z, CLASSES, **options).backward()
     assert z.grad is not None
     gradient = s.cross_entropy_and_gradient(
         Z.numpy(),
-        CLASSES[:, 0].numpy(),
+        CLASSES.numpy(),
         **{k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in options.items()},
     ).gradient
     assert torch.equal(z.grad, torch.from_numpy(gradient))
 
 
 def test_targets_are_checked_by_the_operator() -> None:
-    with pytest.raises(IndexError, match="target: 7 in row 1"):
-        torch.ops.softargmax.cross_entropy(
-            Z[0], torch.tensor([[0, 7, 0, 0, 0]]), None, None, None, None, [0], *PLAIN[1:]
-        )
+    flat = operations.cross_entropy.torch.flatten(record("plain", Z, 0))
+    wrong = [torch.full_like(x, 7) if x is CLASSES else x for x in flat]
+    with pytest.raises(IndexError, match=r"target: 7 at \(0, 0\)"):
+        torch.ops.softargmax.cross_entropy(*wrong)

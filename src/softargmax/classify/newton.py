@@ -75,6 +75,7 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
     target, soft = target_of(target, z, tuple(z.shape), 1, IGNORE, "target")
     if soft:
         raise TypeError("target: probabilities; it may be classes")
+    target = xp.expand_dims(target, axis=1)
     counted = target != IGNORE
     z = xp.where(counted, z, 0.0)
     w = xp.astype(counted, z.dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from softargmax.core.dispatch import as_number, kind_of, namespace
+from softargmax.core.dispatch import as_number, is_torch, kind_of, namespace
 from softargmax.core.scale import Scale
 
 if TYPE_CHECKING:
@@ -48,9 +48,10 @@ def cut(arguments: tuple[Any, ...]) -> bool:
     kind = kind_of(arguments[0])
     if kind != "torch":
         return kind == "numpy"
-    from softargmax.core.torch_bridge import all_direct
+    from softargmax.core.torch_private import direct
 
-    return all(all_direct(one if isinstance(one, Scale) else (one,)) for one in arguments)
+    arrays = (x for one in arguments for x in (one if isinstance(one, Scale) else (one,)))
+    return all(direct(x) for x in arrays if is_torch(x))
 
 
 def piece(argument: Any, axis: int, start: int, stop: int) -> Any:

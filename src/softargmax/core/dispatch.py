@@ -136,6 +136,11 @@ def _load(name: str, room: str, kind: str) -> Any:
     return importlib.import_module(f"softargmax.{room}.{MODULES[kind, name]}")
 
 
+def is_native(z: Any) -> bool:
+    """Whether kernels of the compiled core serve an array."""
+    return kind_of(z) in ("numpy", "torch") and asked_for() != "reference"
+
+
 def is_torch(z: Any) -> bool:
     """Whether z is a torch tensor."""
     torch = sys.modules.get("torch")
@@ -195,7 +200,9 @@ def readable(array: Any) -> bool:
     core = torch._C  # noqa: SLF001 torch has no public question for the two below; were one to disappear, nothing is read
     transformed = getattr(core, "_are_functorch_transforms_active", lambda: True)
     faking = getattr(core, "_len_torch_dispatch_stack", lambda: 1)
-    return not transformed() and not faking()
+    # Gradients of a batch (is_grads_batched) come by an older kind of vmap, of which only the tensor's keys tell.
+    keys = getattr(core, "_dispatch_keys", lambda _: "Batched")
+    return not transformed() and not faking() and "Batched" not in str(keys(array))
 
 
 def recorded(array: Any) -> bool:

@@ -21,8 +21,8 @@
         jvp=softmax_jvp,
     )
 
-- The *definition* is a function of arrays of any library. It names the arguments that it wants, in any order, and
-  returns the results. It is the oracle, and serves every array that no kernel serves.
+- The *definition* is a function of arrays of any library. It names the arguments that it wants, in any order (`i` is
+  the whole record), and returns the results. It is the oracle, and serves every array that no kernel serves.
 - A *kernel* names arguments and results, in any order: `def kernel(z, axes, p)`. Results are memory that it writes.
   One that names `i` gets the record and the results as they are, arrays or tensors: what a native kernel needs around
   it is written so, with `Native` for the call. `serve` adds the kernel of another device by "module:function".
@@ -31,8 +31,8 @@
       def vjp(i: Softmax, r: Probabilities, g: Probabilities, wanted: Wanted) -> Gradients: return {"z": ..}
       def jvp(i: Softmax, r: Probabilities, t: Tangents) -> Probabilities
 
-  A gradient is summed to its argument's shape and rounded to its dtype by whoever calls the rule. Without a vjp the
-  definition is differentiated; without a jvp the vjp is transposed.
+  A gradient is summed to its argument's shape and rounded to its dtype by whoever calls the rule. For what a vjp does
+  not answer, the definition is differentiated; without a jvp the vjp is transposed.
 
 The first array decides the library and the device. A field may be a record itself (`of: Softmax`): so a vjp takes the
 arguments of its operation. Names are unique.
@@ -188,17 +188,20 @@ class Operation(Generic[A, R]):
         constant: Wanted = frozenset(),
         batch: Callable[..., Any] | None = None,
         differentiable: bool = True,
+        always_by_rule: bool = False,
         refuse: Callable[[A, Any], None] | None = None,
     ) -> None:
         """`saved`: what the rules read, a set of names or a function of the record; None for all arguments, no result.
 
         `constant`: arguments and results without a derivative. `batch`: its vmap, where that is not one more axis
-        before all others. `refuse`: what is called with what a kernel returns, if that is not None; it may raise.
+        before all others. `always_by_rule`: the rules hold where the definition serves tensors, too, which would lose
+        digits were it differentiated. `refuse`: what is called with what a kernel returns, if that is not None; it may
+        raise.
         """
         self.name, self.arguments, self.results, self.kernels = name, arguments, results, dict(kernels or {})
         self.definition, self.vjp, self.jvp = definition, vjp, jvp
         self.saved, self.constant, self.batch, self.differentiable = saved, constant, batch, differentiable
-        self.refuse = refuse
+        self.always_by_rule, self.refuse = always_by_rule, refuse
         self.fields: tuple[str, ...] = type(results)._fields  # type: ignore[attr-defined]
         self.tree = branch(arguments)
         self.leaves = self.tree.leaves
@@ -234,6 +237,11 @@ class Operation(Generic[A, R]):
         array = self.array(i)
         return (self._servers.get((asked(), type(array))) or self.server(array))(i, True, out)
 
+    def gradients(self, i: A, g: R, wanted: Wanted) -> Gradients:
+        """The gradients of <g, results>, for the rules of other operations."""
+        found: Gradients = self.torch.vjp(i, None, g, wanted)
+        return found
+
     def server(self, array: Any) -> Callable[..., Any]:
         """(arguments, first, out) -> results: what serves this array."""
         key = asked(), type(array)
@@ -245,11 +253,11 @@ class Operation(Generic[A, R]):
         kind, name = dispatch.kind_of(array), dispatch.asked_for()
         if name is not None:
             dispatch.check_serves(name, kind)
-        if name == "reference" or kind == "array-api":
+        if kind == "array-api" or (kind == "numpy" and (name == "reference" or "cpu" not in self.kernels)):
             return self.define
         if kind == "numpy":
-            return self.launcher(self.kernel("cpu"), NUMPY) if "cpu" in self.kernels else self.define
-        return self.torch.run
+            return self.launcher(self.kernel("cpu"), NUMPY)
+        return self.torch.run_definition if name == "reference" else self.torch.run
 
     @property
     def torch(self) -> TorchOperation:
@@ -279,6 +287,7 @@ class Operation(Generic[A, R]):
         """The results by the definition."""
         if self._by_record is None:
             paths = self._paths(self.tree, "_i")
+            paths["i"] = "_i"
             call = ", ".join(f"{name}={paths[name]}" for name in parameters(self.definition))
             self._by_record = generated("_i", [f"return _definition({call})"], _definition=self.definition)
         found = self._by_record(i)

@@ -57,6 +57,7 @@ BETA = Kind(
 SEED = Kind((("", "Tensor"),), native="({0} if type({0}) is int else _view({0}))", arrays=("{0}",))
 DTYPE = Kind((("", "ScalarType"),))
 AXES = Kind((("", "int[]"),), unflatten="tuple({0} or ())")  # () of what has none: where vmap maps an argument
+LEADING = Kind((("", "int"),))
 NUMBERS = {kind: Kind((("", kind.__name__),)) for kind in (float, int, bool, str)}
 
 Array = Annotated[Any, ARRAY]
@@ -74,6 +75,9 @@ Seed = Annotated[Any, SEED]
 DType = Annotated[Any, DTYPE]
 """A floating dtype, as the arrays' library has it."""
 Axes = Annotated[tuple[int, ...], AXES]
+
+Leading = Annotated[int, LEADING]
+"""A number of leading dimensions, one more under vmap."""
 
 A = TypeVar("A", bound=tuple[Any, ...])
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -155,11 +159,12 @@ class Result(NamedTuple):
 
     def text(self, variable: str, number: int, names: AbstractSet[str]) -> str:
         """The call that makes it; `names` are the arguments'."""
-        if self.when:
-            made, none = f"_empty({self.of}, {self.of}.shape, {self.of}.dtype)", "_empty(_i[0], (0,), _i[0].dtype)"
-            return f"{variable} = {made} if {self.when} else {none}"
         dtype = self.dtype if self.dtype in names else f"_dtypes[{self.dtype!r}]" if self.dtype else f"{self.of}.dtype"
         dtype = f"_row_dtype({dtype})" if self.wide else dtype
+        if self.when:
+            first = next(iter(names))
+            made, none = f"_empty({self.of}, {self.of}.shape, {dtype})", f"_empty({first}, (0,), {first}.dtype)"
+            return f"{variable} = {made} if {self.when} else {none}"
         made = f"_like({self.of}, {dtype})" if self.shape is None else f"_empty({self.of}, _shape{number}(_i), {dtype})"
         return f"{variable} = {made}"
 
@@ -178,9 +183,9 @@ def per_row(of: str, dtype: str = "", *, wide: bool = False, spare: bool = False
     return Result(of, dtype, shape, wide=wide, spare=spare)
 
 
-def gradient(of: str, when: str = "True") -> Result:
-    """The gradient to an argument, of its shape and dtype; of shape (0,) where that is no array, or not `when`."""
-    return Result(of, when=f"hasattr({of}, 'shape') and {when}")
+def gradient(of: str, when: str = "True", dtype: str = "") -> Result:
+    """The gradient to an argument, of its shape; of shape (0,) where that is no array, or not `when`."""
+    return Result(of, dtype, when=f"hasattr({of}, 'shape') and {when}")
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -208,8 +213,11 @@ def memory_of(array: Any) -> Memory:
 
 
 def _view(x: Any) -> Any:
-    """The array, or in a tuple the bits of bfloat16 (ml_dtypes calls its kind "V"), which buffers do not know."""
-    return x if x.dtype.kind != "V" else (x.view(np.uint16),)
+    """The array, or in a tuple the bits of bfloat16, which buffers do not know.
+
+    ml_dtypes calls its kind "V"; uint16 are the bits of a tensor.
+    """
+    return x if x.dtype.kind not in "Vu" else (x.view(np.uint16),)
 
 
 def _like(x: Any, dtype: Any) -> Any:

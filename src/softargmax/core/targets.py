@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from numbers import Real
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -64,8 +64,13 @@ def class_weights(weight: Any, z: Any, shape: tuple[int, ...], axis: int) -> Any
     return xp.reshape(weight, tuple(n if i == axis else 1 for i, n in enumerate(shape)))
 
 
-def target_of(target: Any, z: Any, shape: tuple[int, ...], axis: int, ignore_index: int, name: str) -> tuple[Any, bool]:
-    """The target laid out to broadcast with the scores, and whether it holds probabilities."""
+def target_of(
+    target: Any, z: Any, shape: tuple[int, ...], axis: int, ignore_index: int, name: str, *, look: bool = True
+) -> tuple[Any, bool]:
+    """The target, classes of the rows' shape or probabilities of the scores', and whether it holds probabilities.
+
+    The values of classes are checked where they may be looked at, unless the kernel does (`look`).
+    """
     target = arrays.like(target, z, name)
     rows = tuple(n for i, n in enumerate(shape) if i != axis)
     found, dtype = tuple(target.shape), arrays.dtype_name(target.dtype)
@@ -81,9 +86,9 @@ def target_of(target: Any, z: Any, shape: tuple[int, ...], axis: int, ignore_ind
     xp = namespace(target)
     kind = xp.__array_namespace_info__().default_dtypes(device=device_of(target))["integral"]
     target = xp.astype(target, kind, copy=False)
-    if check.seen(target):
+    if look and check.seen(target):
         in_range(target, shape[axis], ignore_index, name)
-    return xp.expand_dims(target, axis=axis), False
+    return target, False
 
 
 def in_range(target: Any, classes: int, ignore_index: int, name: str) -> None:
@@ -93,10 +98,12 @@ def in_range(target: Any, classes: int, ignore_index: int, name: str) -> None:
     if not bool(xp.any(wrong)):
         return
     place = int(xp.argmax(xp.astype(xp.reshape(wrong, (-1,)), target.dtype)))
-    value = int(xp.reshape(target, (-1,))[place])
-    position = []
-    for n in reversed(target.shape):
-        place, at = divmod(place, n)
-        position.append(at)
+    refuse_class(target, place, classes, ignore_index, name)
+
+
+def refuse_class(target: Any, place: int, classes: int, ignore_index: int, name: str = "target") -> NoReturn:
+    """Refuse the class at this place of all, counted in order."""
+    value = int(namespace(target).reshape(target, (-1,))[place])
+    position = tuple(int(i) for i in np.unravel_index(place, tuple(target.shape))) if target.ndim else ()
     may = f"from 0 to {classes - 1}" if classes else "nothing, there are no classes"
-    raise IndexError(f"{name}: {value} at {tuple(reversed(position))}; it may be {may}, or {ignore_index}: ignored")
+    raise IndexError(f"{name}: {value} at {position}; it may be {may}, or {ignore_index}: ignored")

@@ -22,6 +22,7 @@ from torch import Tensor
 from softargmax.core import dispatch
 from softargmax.core.record import (
     AXES,
+    LEADING,
     MEMORIES,
     OPERATIONS,
     Branch,
@@ -33,7 +34,6 @@ from softargmax.core.record import (
     generated,
 )
 from softargmax.core.scale import Scale
-from softargmax.core.torch_bridge import LIBRARY
 from softargmax.core.torch_compile import compile_whole
 from softargmax.core.torch_memory import fresh_empty, fresh_like, shared, view
 from softargmax.core.torch_private import (
@@ -52,6 +52,7 @@ from softargmax.core.torch_private import (
     unwrap_dead_wrappers,
 )
 
+LIBRARY: Any = torch.library.Library("softargmax", "FRAGMENT")  # type: ignore[no-untyped-call]
 _KEYS = {"cpu": "CPU", "cuda": "CUDA", "xpu": "XPU", "mps": "MPS"}
 _level = threading.local()  # keys: of the transform's level that is served; inside: rules call operators there
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "bool": torch.bool}
@@ -123,8 +124,14 @@ class TorchOperation:
         self.launch = {"cpu": operation.launcher(operation.kernel("cpu"), CPU)} if "cpu" in operation.kernels else {}
         self._allocate = operation.launcher(lambda: None, DEVICE)
         self.rule: Any = None
-        self._vjp: Any = operation.vjp or self.defined_vjp
+        self.vjp: Any = self._completed if operation.vjp else self.defined_vjp
         self._jvp_rule: Any = operation.jvp or self.transposed
+        self.rule_of_definition: Any = None
+        if operation.always_by_rule:
+            members: dict[str, Any] = {"forward": self._forward_definition, "setup_context": self._set_up}
+            members |= {"backward": self._backward, "jvp": self._jvp}
+            self.rule_of_definition = _function(f"{operation.name}_defined", members, generate_vmap_rule=True)
+            self._apply_definition = apply_here(self.rule_of_definition)
         if operation.kernels:
             self._define()
 
@@ -177,11 +184,23 @@ class TorchOperation:
         if self.at_once(i):
             return self.launch["cpu"](i, first)
         if not self._served(i):
-            return self.operation.define(i, first)
+            return self.run_definition(i, first)
         flat = self.flatten(i)
         if not self.operation.differentiable:
             flat = tuple(x.detach() if isinstance(x, Tensor) else x for x in flat)
         found = self.apply(flat)
+        return found[0] if first and self.many else found
+
+    def run_definition(self, i: Any, first: bool = False, out: Tensor | None = None) -> Any:
+        """(arguments, first, out) -> results by the definition, with the record's rules if it has some."""
+        if out is not None or self.rule_of_definition is None or getattr(_level, "inside", False):
+            return self.operation.define(i, first, out)
+        flat = self.flatten(i)
+        found = (
+            self.rule_of_definition.apply(*flat)
+            if transformed()
+            else self._apply_definition(*unwrap_dead_wrappers(flat))
+        )
         return found[0] if first and self.many else found
 
     def _served(self, i: Any) -> bool:
@@ -238,8 +257,7 @@ class TorchOperation:
             return
         members: dict[str, Any] = {"forward": self._forward, "setup_context": self._set_up, "vmap": vmap}
         members |= {"backward": self._backward, "jvp": self._jvp}
-        static = {key: staticmethod(member) for key, member in members.items()}
-        self.rule = type(operation.name, (torch.autograd.Function,), static)
+        self.rule = _function(operation.name, members)
         self._apply_here = apply_here(self.rule)
         LIBRARY.impl(operation.name, self._autograd, "Autograd", with_keyset=True)
 
@@ -276,6 +294,7 @@ class TorchOperation:
         place = self.slots.index(self.arrays[0])
         rank = flat[place].ndim - (dims[place] is not None)
         axes = {leaf.name for leaf in self.operation.leaves if leaf.kind == AXES}
+        leading = {leaf.name for leaf in self.operation.leaves if leaf.kind is LEADING}
         moved: list[Any] = []
         for name, x, dim in zip(self.names, flat, dims, strict=True):
             if isinstance(x, Tensor):
@@ -283,7 +302,7 @@ class TorchOperation:
                 front = front[(slice(None),) + (None,) * (rank + 1 - front.ndim)]
                 moved.append(front.expand(info.batch_size, *front.shape[1:]))
             else:
-                moved.append([axis + 1 for axis in x] if name in axes else x)
+                moved.append([axis + 1 for axis in x] if name in axes else x + 1 if name in leading else x)
         found = self.run(self.unflatten(*moved))
         return found, (0,) * len(found) if self.many else 0
 
@@ -335,6 +354,10 @@ class TorchOperation:
         with below_autograd():
             return self.overload(*flat)
 
+    def _forward_definition(self, *flat: Any) -> Any:
+        found = self.operation.define(self.unflatten(*flat))
+        return tuple(found) if self.many else found  # no record: torch's vmap knows tuples only
+
     def _set_up(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         self._save(ctx, inputs, output)
         if self.operation.constant:
@@ -349,12 +372,7 @@ class TorchOperation:
         i, r = self._restore(ctx.saved_tensors, ctx.numbers, ctx.likes)
         needed = ctx.needs_input_grad
         wanted = {name for name, slot, _ in self.gradients if needed[slot]}
-        found = self._vjp(i, r, type(r)(*g), wanted)
-        if not wanted <= found.keys() <= self.known:
-            wrong = min((found.keys() - self.known) or (wanted - found.keys()))
-            raise TypeError(
-                f"{self.operation.name}: expected a vjp that returns {sorted(wanted)}, got it wrong at {wrong}"
-            )
+        found = self.vjp(i, r, type(r)(*g), wanted)
         for name, slot, like in self.gradients:
             if needed[slot] and found[name] is not None:
                 flat[slot] = _fitted(found[name], *ctx.likes[like])
@@ -374,6 +392,15 @@ class TorchOperation:
         found = zip(self.operation.fields, self._jvp_rule(i, r, given), ctx.likes[len(self.arrays) :], strict=True)
         moved = [None if x is None or name in self.operation.constant else x.to(of.dtype) for name, x, of in found]
         return tuple(moved) if self.many else moved[0]
+
+    def _completed(self, i: Any, r: Any, g: Any, wanted: Wanted) -> Gradients:
+        """The vjp, and the definition's for what it does not answer."""
+        found = self.operation.vjp(i, r, g, wanted)
+        if not found.keys() <= self.known:
+            wrong = min(found.keys() - self.known)
+            raise TypeError(f"{self.operation.name}: expected a vjp that answers its arguments, got {wrong}")
+        missing = wanted - found.keys()
+        return {**found, **self.defined_vjp(i, r, g, missing)} if missing else found
 
     # --- rules for what has none --------------------------------------------------------------------------------------
 
@@ -411,7 +438,7 @@ class TorchOperation:
 
         def gradients(*g: Tensor) -> tuple[Tensor, ...]:
             full = type(r)(**{**dict.fromkeys(operation.fields), **dict(zip(fields, g, strict=True))})
-            found = self._vjp(i, r, full, frozenset(names))
+            found = self.vjp(i, r, full, frozenset(names))
             return tuple(_fitted(found[name], given[name].shape, given[name].dtype) for name in names)
 
         likes = [getattr(r, field) for field in fields]
@@ -419,6 +446,11 @@ class TorchOperation:
         _, transpose = torch.func.vjp(gradients, *start)  # type: ignore[misc]
         moved = transpose(tuple(t[name].to(given[name].dtype) for name in names))
         return type(r)(**{**dict.fromkeys(operation.fields), **dict(zip(fields, moved, strict=True))})
+
+
+def _function(name: str, members: dict[str, Any], **more: Any) -> Any:
+    """An autograd Function of these static methods."""
+    return type(name, (torch.autograd.Function,), {key: staticmethod(one) for key, one in members.items()} | more)
 
 
 def _fitted(gradient: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 __all__ = [
     "AS_IT_IS",
@@ -21,12 +23,14 @@ __all__ = [
     "after_autograd",
     "apply_here",
     "below_autograd",
+    "direct",
     "enable_single_level_autograd_function",
     "forward_mode",
     "primal",
     "tangent_of",
     "transformed",
     "unwrap_dead_wrappers",
+    "without_autocast",
 ]
 
 # They answer in 0.03 us to 0.3 us.
@@ -68,6 +72,22 @@ READY_NAMES = {
     "_PLAIN": PLAIN,
     "_grad": torch.is_grad_enabled,
 }
+
+
+def direct(tensor: Tensor) -> bool:
+    """Whether the memory of a tensor may be read now, with no derivative to record: the questions above, asked once."""
+    return (
+        dispatch_keys(tensor).raw_repr() in PLAIN
+        and not (tensor.requires_grad and torch.is_grad_enabled())
+        and not (transformed() or modes() or forward_ad._current_level >= 0 or recording() is not None)
+        and not torch.compiler.is_compiling()
+    )
+
+
+def without_autocast(like: Tensor) -> AbstractContextManager[Any]:
+    """Products are computed in the dtype they have here, whatever autocast says."""
+    kind = like.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
 def tangent_of(tensor: Tensor) -> Any:

@@ -2,9 +2,8 @@
 
     loss = -sum_k m_k log p_k + c lse^2        m_k = w_k ((1 - e) t_k + e / n)        p = softmax(beta z)
 
-`reference.py` names the primitives that an implementation provides; `reference_rows.py` is the definition,
-`reference_linear.py` makes scores of hidden vectors a few rows at a time, and `torch_reference.py` is how tensors
-differentiate both. `kernels.cpp` with `native.py`, and `torch_ops.py`, serve scores in CPU memory.
+`operations.py` holds the records of scores, `linear_operations.py` those of a last layer, whose scores are made a few
+rows at a time; `reference*.py` are the definitions, `kernels.cpp` and `kernels.py` serve CPU memory.
 """
 
 from softargmax.loss.distil import distillation, linear_distillation

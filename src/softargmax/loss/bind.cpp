@@ -1,8 +1,9 @@
 // This room's kernels as Python sees them.
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/vector.h>
 
-#include "core/native/arguments.hpp"
+#include <cstring>
+
+#include "core/native/bind.hpp"
 #include "loss/args.hpp"
 
 using namespace nb::literals;
@@ -10,65 +11,78 @@ using namespace nb::literals;
 namespace softargmax::loss {
 namespace {
 
-// Losses of rows, their states, and where `out` is given the gradients. `target`: classes in the order of the rows,
-// else `other` holds probabilities. With `given` states the scores are not folded again. Returns how many rows are not
-// ignored.
-std::int64_t cross_entropy(
-    nb::handle z_, std::optional<nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>> target,
-    nb::handle states_, const Axes& axes, bool given, nb::handle other_, nb::handle weight_, nb::handle where_,
-    nb::handle hi, nb::handle lo, std::int64_t ignore_index, double label_smoothing, double z_loss, double softcap,
-    double least, nb::handle loss_, nb::handle lse_, nb::handle out_, nb::handle seed_) {
-    const Held z(z_), other(other_), weight(weight_), where(where_), states(states_, !given), loss(loss_, true),
-        lse(lse_, true), out(out_, true), seed(seed_);
-    must_be("z", z, kReal);
-    must_be("other", other, kReal);
-    must_be("weight", weight, kReal);
-    must_be("where", where, {Type::boolean});
-    must_be("out", out, kReal);
-    CallOf<Args> call;
-    Args& job = call.job;
-    Plan plan(z, axes);
-    plan.add("z", job.z, z, true);
-    plan.add("other", job.other, other, static_cast<bool>(other));
-    plan.add("weight", job.weight, weight);
-    plan.add("where", job.where, where);
-    plan.add("out", job.out, out, static_cast<bool>(out));
-    call.scale(plan, hi, lo);
-    plan.finish(job);
-    const std::int64_t rows = job.rows.total;
-    job.states = numbers<double>("states", states, 3 * rows);
-    job.loss = numbers<double>("loss", loss, rows);
-    job.lse = numbers<double>("lse", lse, rows);
-    const bool one = seed && seed.shape.empty();
-    job.seed = numbers<const double>("seed", seed, one ? 1 : rows);
-    job.seed_stride = one ? 0 : 1;
-    if (!job.states || (out && !seed) || (!target && !other))
-        throw nb::value_error("states, target and seed: there have to be some");
-    std::int64_t counted = rows;
-    if (target) {
-        job.target = target->data();
-        counted =
-            check_classes(job.target, static_cast<std::int64_t>(target->size()), rows, job.cols.total, ignore_index);
+// Runs, unless a class does not exist: then the first row with such a one.
+std::optional<std::int64_t> first_wrong(Args& args) {
+    const std::int64_t rows = args.target ? args.rows.total : 0, classes = args.cols.total;
+    for (std::int64_t row = 0; row < rows; ++row) {
+        const std::int64_t y = args.target[row];
+        if (y != args.ignore_index && (y < 0 || y >= classes)) return row;
     }
-    job.ignore_index = ignore_index;
-    job.label_smoothing = label_smoothing;
-    job.z_loss = z_loss;
-    job.softcap = softcap;
-    job.least = least;
-    job.folds = !given;
-    call.run(run);
-    return counted;
+    run(args);
+    return std::nullopt;
 }
+
+// Numbers of groups of rows, one after the other.
+struct GroupedField {
+    using Value = Held;
+    const char* name;
+    Grouped Args::* to;
+    std::initializer_list<Type> types;
+    bool written, may_be_none = false;
+    Held read(nb::handle x) const {
+        if (!may_be_none) must_be_given(name, x);
+        Held held(x, written);
+        must_be(name, held, types);
+        return held;
+    }
+    void put(Plan& plan, CallOf<Args>& call, const Held& x) const {
+        if (!x) return;
+        std::int64_t count = 1;
+        bool dense = true;
+        for (std::size_t d = x.shape.size(); d-- > 0;) {
+            dense = dense && (x.shape[d] == 1 || x.stride[d] == count);
+            count *= x.shape[d];
+        }
+        const std::int64_t rows = plan.rows();
+        if ((!dense && count > 0) || (count == 0 ? rows != 0 : rows % count != 0))
+            throw nb::value_error((std::string(name) + ": expected numbers of groups of the rows").c_str());
+        call.job.*to = {x.data, x.type, count};
+        // Nothing runs where there are no rows: their sum is 0.
+        if (written && rows == 0)
+            std::memset(x.data, 0, static_cast<std::size_t>(count * kTypeBytes[static_cast<int>(x.type)]));
+    }
+};
 
 }  // namespace
 
 void bind(nb::module_& module) {
-    module.def(
-        "cross_entropy", &cross_entropy, "z"_a, "target"_a.none(), "states"_a, "axes"_a, nb::kw_only(),
-        "given"_a = false, "other"_a = nb::none(), "weight"_a = nb::none(), "where"_a = nb::none(), "hi"_a = 1.0,
-        "lo"_a = 0.0, "ignore_index"_a = -100, "label_smoothing"_a = 0.0, "z_loss"_a = 0.0, "softcap"_a = 0.0,
-        "least"_a = 0.0, "loss"_a = nb::none(), "lse"_a = nb::none(), "out"_a = nb::none(), "seed"_a = nb::none(),
-        "the loss of every row and its state; the gradient, times seed, into out; how many rows are not ignored");
+    const auto z = scores("z", &Args::z);
+    const auto target = optional(integers("target", &Args::target));
+    const auto probabilities = optional(beside("probabilities", &Args::other));
+    const auto weight = optional(beside("weight", &Args::weight));
+    const auto where = optional(mask("where", &Args::where));
+    const auto pair = beta("beta");
+    const auto along = axes("axes");
+    const auto ignore_index = number("ignore_index", &Args::ignore_index);
+    const auto label_smoothing = number("label_smoothing", &Args::label_smoothing);
+    const auto z_loss = number("z_loss", &Args::z_loss), softcap = number("softcap", &Args::softcap);
+    const auto mean = number("mean", &Args::mean);
+    const auto least = number("least", &Args::least);
+    const GroupedField loss{"loss", &Args::loss, kReal, true}, g{"g", &Args::g, kDouble, false};
+    const auto gradient = result("gradient", &Args::out);
+
+    const auto bind_rows = [&](const char* name, const char* text, const auto&... more) {
+        softargmax::bind<Args>(module, name, text, first_wrong, [](Args&) {}, z, target, probabilities, weight, where,
+                               pair, along, ignore_index, label_smoothing, z_loss, softcap, mean, more...);
+    };
+    bind_rows("cross_entropy",
+              "the loss of groups of rows; the rows' states, if they are not None; the first row whose "
+              "class does not exist",
+              loss, optional(dense("states", &Args::states, 3)));
+    bind_rows("cross_entropy_and_gradient", "the same; the gradient of every group's loss, times g if there is one",
+              loss, optional(g), least, gradient);
+    bind_rows("cross_entropy_vjp", "g times the gradient of every group's loss, from the rows' states",
+              optional(dense("states", &Args::given, 3)), g, least, gradient);
 }
 
 }  // namespace softargmax::loss

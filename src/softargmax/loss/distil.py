@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from softargmax.core import arrays, check
 from softargmax.core.dispatch import namespace
-from softargmax.core.reduce import reduced
+from softargmax.core.reduce import each_counts, kept_of, reduced
 from softargmax.core.targets import REDUCTIONS, one_of
-from softargmax.loss.implement import implementation
-from softargmax.loss.layer import flattened, layer_of, wide_of
-from softargmax.loss.options import Beside, Divergence, scores_options
+from softargmax.loss import linear_operations, operations
+from softargmax.loss.arguments import Divergence, LinearDivergence
+from softargmax.loss.layer import flat_beta, layer_of, spread, wide_of
+from softargmax.loss.options import scores_options
 
 if TYPE_CHECKING:
     from softargmax.core.scale import Scale
@@ -94,12 +94,15 @@ def distillation(  # noqa: PLR0913 each is asked for by its name
     0.307450...
     """
     student, teacher = check.together(check.scores(z_student, "z_student"), z_teacher, "z_teacher")
+    if not student.ndim:
+        raise ValueError("z_student: 0-d; a divergence needs an axis of classes")
     axis, shape = check.one_axis(axis, student.ndim), tuple(student.shape)
-    given = {"axis": axis, "temperature": temperature, "softcap": softcap, "where": where, "reduction": reduction}
-    beta, where, options = _checked(student, shape, given, divergence, dtype)
-    squared = _squared(beta) if scale else None
-    rows = implementation(student).divergence(student, teacher, beta, where, options)
-    return _reduced(rows, squared, where, options)
+    given = {"temperature": temperature, "softcap": softcap, "where": where}
+    beta, softcap, where = scores_options(student, shape, axis, given)
+    i = Divergence(student, teacher, where, beta, (axis,), one_of(divergence, "divergence", DIVERGENCES), softcap)
+    count, squared = _counts(where, axis), _squared(beta, axis) if scale else 1.0
+    dtype = check.row_dtype(dtype, student)
+    return _reduced(operations.divergence.first(i) * squared, count, one_of(reduction, "reduction", REDUCTIONS), dtype)
 
 
 def linear_distillation(  # noqa: PLR0913 each is asked for by its name
@@ -165,40 +168,40 @@ def linear_distillation(  # noqa: PLR0913 each is asked for by its name
     teacher = layer_of(arrays.like(h_teacher, student.h, "h_teacher"), w_teacher, bias_teacher, "_teacher")
     if teacher.shape != student.shape:
         raise ValueError(f"h_teacher, w_teacher: scores of shape {teacher.shape}; the student's are {student.shape}")
-    given = {"axis": -1, "temperature": temperature, "softcap": softcap, "where": where, "reduction": reduction}
+    given = {"temperature": temperature, "softcap": softcap, "where": where}
     dtype = wide_of(dtype, student, teacher)
-    beta, where, options = _checked(student.h, student.shape, given, divergence, dtype)
-    squared = _squared(beta) if scale else None
-    flat = flattened(Beside(None, None, beta, where), student.shape)
-    run = implementation(student.h)
-    rows = run.linear_divergence(student.flat, teacher.flat, flat.scale, flat.where, replace(options, axis=1))
-    return _reduced(namespace(rows).reshape(rows, student.shape[:-1]), squared, where, options)
+    shape, size, axis = student.shape, student.flat.h.shape[0], len(student.shape) - 1
+    beta, softcap, where = scores_options(student.h, shape, axis, given)
+    count, squared = _counts(where, axis), _squared(beta, axis) if scale else 1.0
+    i = LinearDivergence(
+        *student.flat,
+        *teacher.flat,
+        where=None if where is None else spread(where, shape[:-1], size),
+        beta=flat_beta(beta, shape[:-1], size),
+        kind=one_of(divergence, "divergence", DIVERGENCES),
+        softcap=softcap,
+    )
+    rows = linear_operations.linear_divergence.first(i)
+    rows = namespace(rows).reshape(rows, shape[:-1]) * squared
+    return _reduced(rows, count, one_of(reduction, "reduction", REDUCTIONS), check.row_dtype(dtype, student.h))
 
 
-def _checked(
-    z: Any, shape: tuple[int, ...], given: dict[str, Any], kind: Any, dtype: Any
-) -> tuple[Scale, Any, Divergence]:
-    axis = check.one_axis(given["axis"], len(shape))
-    if not shape:
-        raise ValueError("z_student: 0-d; a divergence needs an axis of classes")
-    scale, softcap, where = scores_options(z, shape, axis, given)
-    reduction, kind = one_of(given["reduction"], "reduction", REDUCTIONS), one_of(kind, "divergence", DIVERGENCES)
-    return scale, where, Divergence(axis, kind, reduction, softcap, check.row_dtype(dtype, z))
-
-
-def _squared(scale: Scale) -> Any:
-    """T^2, of numbers that are neither 0 nor infinite."""
-    if isinstance(scale.hi, float) and (scale.hi == 0.0 or math.isinf(scale.hi)):
+def _squared(beta: Scale, axis: int) -> Any:
+    """T^2, of numbers that are neither 0 nor infinite; a number, or one per row."""
+    if not isinstance(beta.hi, float):
+        return namespace(beta.hi).squeeze(1.0 / (beta.hi * beta.hi), axis=axis)
+    if beta.hi == 0.0 or math.isinf(beta.hi):
         raise ValueError("temperature: 0 or infinite; beside scale=True it may be any other number")
-    return 1.0 / (scale.hi * scale.hi)
+    return 1.0 / (beta.hi * beta.hi)
 
 
-def _reduced(rows: Any, squared: Any, where: Any, options: Divergence) -> Any:
-    """The rows' divergences times T^2, as asked for; what is masked wholly counts nothing."""
-    xp, axis = namespace(rows), options.axis
-    count = xp.ones_like(rows)
-    if where is not None:
-        count = count * xp.astype(xp.any(where, axis=axis), rows.dtype)
-    if squared is not None:
-        rows = rows * (squared if isinstance(squared, float) else xp.squeeze(squared, axis=axis))
-    return reduced(rows, count, options)
+def _counts(where: Any, axis: int) -> Any:
+    """Which rows count in a mean: those that are not masked wholly; None for all."""
+    return None if where is None else namespace(where).any(where, axis=axis)
+
+
+def _reduced(rows: Any, count: Any, reduction: str, dtype: Any) -> Any:
+    """The rows' divergences as asked for."""
+    every = each_counts(rows)
+    count = every if count is None else every * namespace(rows).astype(count, rows.dtype)
+    return reduced(rows, count, dtype, kept=kept_of(reduction, rows.ndim), mean=reduction == "mean")

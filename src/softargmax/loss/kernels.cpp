@@ -4,6 +4,8 @@
 // the state applied to the blocks, as softmax is, less the target's mass. Classes as targets, without label smoothing
 // and soft-cap, need nothing else (`plain`). Other losses run in double, since p less a smoothed target cancels, and
 // where the target has more than one class they look at each block once more, for its sums.
+#include <vector>
+
 #include "core/native/deal.hpp"
 #include "core/native/softcap.hpp"
 #include "loss/rows.hpp"
@@ -13,10 +15,10 @@ namespace {
 
 bool is_plain(const Args& args) { return args.target && args.label_smoothing == 0 && args.softcap == 0; }
 
-double weight_of(const Args& args, std::int64_t y) {
+double weight_of(const Args& args, std::int64_t row, std::int64_t y) {
     double value = 0;
-    with_type(args.weight.type, args.weight.data,
-              [&](auto* base) { value = convert<double>(base[offset_of(y, args.cols, args.weight.col)]); });
+    const std::int64_t at = offset_of(row, args.rows, args.weight.row) + offset_of(y, args.cols, args.weight.col);
+    with_type(args.weight.type, args.weight.data, [&](auto* base) { value = convert<double>(base[at]); });
     return value;
 }
 
@@ -58,15 +60,15 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
     // What is known of a row before its scores are read.
     Row start(int g) const {
         Row to;
-        if (!args.folds) {
-            const double* given = args.states + 3 * (first + g);
+        if (args.given) {
+            const double* given = args.given + 3 * (first + g);
             to.state = {given[0], given[1], given[2]};
         }
         if (!args.target) return to;
         to.y = args.target[first + g];
         to.ignored = to.y == args.ignore_index;
         if (to.ignored) to.y = 0;
-        else if (args.weight) to.w_y = weight_of(args, to.y);
+        else if (args.weight) to.w_y = weight_of(args, first + g, to.y);
         return to;
     }
     // The state of a row, and where its block holds it the score of the row's class.
@@ -85,15 +87,14 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
         State& s = to.state;
         if (scale[g].undefined) s.r = kNaN;
         to.inside = to.at_y > -kInf;
-        if (!args.folds) return;
+        if (!args.states) return;
         double* kept = args.states + 3 * (first + g);
         kept[0] = s.m;
         kept[1] = s.r;
         kept[2] = s.low;
     }
     void put(int g, const Row& of) const {
-        if (args.loss) args.loss[first + g] = loss_of(of, this->beta(g), args);
-        if (args.lse) args.lse[first + g] = finalize(of.state, this->beta(g));
+        if (args.losses) args.losses[first + g] = loss_of(of, this->beta(g), args);
     }
 
     // The sums of one block whose row's maximum is known.
@@ -131,7 +132,7 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
     void gradient(std::int64_t block, const Row* rows) {
         for (int g = 0; g < this->count; ++g) {
             const Row& of = rows[g];
-            const double seed = args.seed[(first + g) * args.seed_stride];
+            const double seed = args.seeds[args.each_of_seed == 1 ? first + g : (first + g) / args.each_of_seed];
             const Slope slope(of, this->beta(g), times(beta_to_scores(g), seed), args);
             const T* z = row(g);
             const std::int64_t n = size(block), y = of.y - begin(block);
@@ -216,7 +217,7 @@ template <class T, int Size> void run_groups(const Args& args) {
     const FrameOf<Args, T> frame(args, Size);
     fold_rows<Row, Group<T, Size>>(frame, few_long_rows(frame), [&](auto& rows) {
         rows.each([](const auto& group, int g, Row& row) { row = group.start(g); });
-        if (args.folds)
+        if (!args.given)
             rows.fold([](const auto& group, std::int64_t block, int g, const Row& row) {
                 return group.fold(block, g, row.y);
             }, [](const auto& group, int g, Row& row, const auto& piece) {
@@ -238,12 +239,56 @@ template <class T> void run_as(const Args& args) {
     else run_groups<T, 1>(args);
 }
 
+// What the rows from `begin` to `end` count together in a mean; infinite in place of 0, so that the mean of nothing is
+// 0.
+double together(const Args& args, std::int64_t begin, std::int64_t end) {
+    if (!args.mean) return 1;
+    Twofold sum{};
+    for (std::int64_t i = begin; i < end; ++i)
+        if (!args.target) sum = plus(sum, Twofold{1, 0});
+        else if (args.target[i] != args.ignore_index)
+            sum = plus(sum, Twofold{args.weight ? weight_of(args, i, args.target[i]) : 1, 0});
+    const double count = rounded(sum);
+    return count == 0 ? kInf : count;
+}
+void reduce(const Args& args) {
+    with_type(args.loss.type, args.loss.data, [&](auto* loss) {
+        using S = std::remove_reference_t<decltype(*loss)>;
+        for (std::int64_t group = 0; group < args.loss.count; ++group) {
+            const std::int64_t begin = group * args.each, end = begin + args.each;
+            Twofold total{};
+            double plain = 0;
+            for (std::int64_t i = begin; i < end; ++i) {
+                total = plus(total, Twofold{args.losses[i], 0});
+                plain += args.losses[i];
+            }
+            const double sum = std::isfinite(plain) ? rounded(total) : plain;
+            if constexpr (!std::is_same_v<S, std::uint8_t>) loss[group] = convert<S>(sum / together(args, begin, end));
+        }
+    });
+}
+
 }  // namespace
 
-void run(const Args& args) {
+void run(Args& args) {
     const FloatEnvironment environment;
+    const std::int64_t rows = args.rows.total, groups = args.loss ? args.loss.count : rows;
+    const std::int64_t seeds_there = args.g ? args.g.count : groups;
+    args.each = rows / groups;
+    args.each_of_seed = rows / seeds_there;
+    std::vector<double> losses(static_cast<std::size_t>(args.loss ? rows : 0));
+    std::vector<double> seeds(static_cast<std::size_t>(args.out ? seeds_there : 0));
+    std::int64_t begin = 0;
+    for (double& seed : seeds) {
+        const double g = args.g ? reinterpret_cast<const double*>(args.g.data)[begin / args.each_of_seed] : 1;
+        seed = g / together(args, begin, begin + args.each_of_seed);
+        begin += args.each_of_seed;
+    }
+    args.losses = args.loss ? losses.data() : nullptr;
+    args.seeds = seeds.data();
     if (is_plain(args) && args.z.type != Type::f64) run_as<float>(args);
     else run_as<double>(args);
+    if (args.loss) reduce(args);
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME::loss

@@ -10,26 +10,18 @@ import numpy as np
 from softargmax.core import arrays, check
 from softargmax.core.dispatch import namespace
 from softargmax.core.scale import Scale
-from softargmax.loss.options import Beside
+from softargmax.loss.arguments import Asked, Layer
 
 
-class Flat(NamedTuple):
-    """What primitives take: h (N, D), w (K, D), bias (K,) or None; dtypes may differ."""
-
-    h: Any
-    w: Any
-    bias: Any
-
-
-class Layer(NamedTuple):
+class Given(NamedTuple):
     """The layer as it was given, the shape of its scores, and the layer as rows."""
 
     h: Any
     shape: tuple[int, ...]
-    flat: Flat
+    flat: Layer
 
 
-def layer_of(h: Any, w: Any, bias: Any, suffix: str = "") -> Layer:
+def layer_of(h: Any, w: Any, bias: Any, suffix: str = "") -> Given:
     """Check h (..., D), w (K, D) and bias (K,); `suffix` completes their names."""
     h = check.scores(h, f"h{suffix}")
     w = check.scores(arrays.like(w, h, f"w{suffix}"), f"w{suffix}")
@@ -43,10 +35,10 @@ def layer_of(h: Any, w: Any, bias: Any, suffix: str = "") -> Layer:
         if tuple(bias.shape) != (classes,):
             raise ValueError(f"bias{suffix}: shape {tuple(bias.shape)}; it may be one per class, ({classes},)")
     rows = tuple(h.shape[:-1])
-    return Layer(h, (*rows, classes), Flat(_as_rows(h, math.prod(rows)), w, bias))
+    return Given(h, (*rows, classes), Layer(_as_rows(h, math.prod(rows)), w, bias))
 
 
-def wide_of(dtype: Any, *layers: Layer) -> Any:
+def wide_of(dtype: Any, *layers: Given) -> Any:
     """The dtype of the result: the one asked for, else the widest of the layers', float32 for halves."""
     if dtype is not None:
         return dtype
@@ -55,7 +47,14 @@ def wide_of(dtype: Any, *layers: Layer) -> Any:
     return xp.float64 if "float64" in every else xp.float32
 
 
-def least_of(layer: Layer, exact: bool) -> float:
+def sums_of(layer: Given) -> Any:
+    """The dtype that products of the layer are added up in."""
+    xp = namespace(layer.h)
+    every = {arrays.dtype_name(x.dtype) for x in layer.flat[:2]}
+    return xp.float64 if "float64" in every else xp.float32
+
+
+def least_of(layer: Given, exact: bool) -> float:
     """The probability from which on a class counts in gradients: all below it together are lost in the rounding."""
     if not isinstance(exact, (bool, np.bool_)):
         raise TypeError(f"exact: {exact!r}; it may be True or False")
@@ -63,25 +62,30 @@ def least_of(layer: Layer, exact: bool) -> float:
     return 0.0 if exact else rounding / max(layer.shape[-1], 1)
 
 
-def flattened(beside: Beside, shape: tuple[int, ...]) -> Beside:
-    """The arrays beside scores of shape (..., K) as those beside scores of shape (N, K)."""
+def flattened(asked: Asked, shape: tuple[int, ...]) -> Asked:
+    """What stands beside scores of shape (..., K) as what stands beside scores of shape (N, K)."""
     rows = tuple(shape[:-1])
     size = math.prod(rows)
-    target, weight, scale, where = beside
-    if target is not None:
-        target = _as_rows(target, size)
-    if weight is not None:
-        weight = namespace(weight).reshape(weight, (1, -1))
-    if not isinstance(scale.hi, float):
-        scale = Scale(*(_spread(part, rows, size) for part in scale))
-    return Beside(target, weight, scale, None if where is None else _spread(where, rows, size))
+    target, probabilities, weight, where, beta, *_ = asked
+    return asked._replace(
+        target=None if target is None else namespace(target).reshape(target, (size,)),
+        probabilities=None if probabilities is None else _as_rows(probabilities, size),
+        weight=None if weight is None else namespace(weight).reshape(weight, (1, -1)),
+        where=None if where is None else spread(where, rows, size),
+        beta=flat_beta(beta, rows, size),
+    )
+
+
+def flat_beta(beta: Scale, rows: tuple[int, ...], size: int) -> Scale:
+    """One beta for all rows, or one per row."""
+    return beta if isinstance(beta.hi, float) else Scale(*(spread(part, rows, size) for part in beta))
 
 
 def _as_rows(array: Any, size: int) -> Any:
     return array if array.ndim == 2 else namespace(array).reshape(array, (size, array.shape[-1]))
 
 
-def _spread(array: Any, rows: tuple[int, ...], size: int) -> Any:
+def spread(array: Any, rows: tuple[int, ...], size: int) -> Any:
     """One row for all, or one per row."""
     xp, last = namespace(array), array.shape[-1]
     if math.prod(array.shape[:-1]) == 1:

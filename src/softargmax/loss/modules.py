@@ -7,12 +7,13 @@ from typing import TypedDict, Unpack
 from torch import Tensor, nn
 
 from softargmax.core.targets import IGNORE
+from softargmax.core.torch_compile import compile_whole
 from softargmax.core.torch_modules import keep, shown
-from softargmax.loss import cross_entropy, linear_cross_entropy, torch_reference
+from softargmax.loss import cross_entropy, linear_cross_entropy
 from softargmax.loss.options import DEFAULTS, LinearKeywords
 
 __all__ = ["CrossEntropyLoss", "LinearCrossEntropyLoss"]
-del torch_reference  # imported so that a model may be compiled before its first call
+compile_whole("softargmax.loss")  # a model may be compiled before its first call
 
 
 class ModuleKeywords(TypedDict, total=False):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Unpack
 
-from softargmax.core.dispatch import namespace
-from softargmax.core.reduce import counts, factor, reduced
-from softargmax.loss.implement import implementation
-from softargmax.loss.layer import Layer, flattened, layer_of, least_of, wide_of
+from softargmax.core.dispatch import as_number, namespace, recorded
+from softargmax.loss import linear_operations as operations
+from softargmax.loss.arguments import Layer, LinearCrossEntropy, LinearTerms, LinearVjp
+from softargmax.loss.layer import Given, flattened, layer_of, least_of, sums_of, wide_of
+from softargmax.loss.linear_operations import letters
 from softargmax.loss.of_scores import terms_of
-from softargmax.loss.options import Beside, LinearKeywords, Options, checked
-from softargmax.loss.results import CrossEntropyTerms, LinearLossAndGradient
+from softargmax.loss.options import LinearKeywords, checked
+from softargmax.loss.results import CrossEntropyTerms, LinearLossAndGradient, ToLayer
 
 
 def linear_cross_entropy(
@@ -72,10 +72,14 @@ def linear_cross_entropy(
     >>> float(softargmax.linear_cross_entropy(h, w, [2]))  # of the scores 1, 2, 8
     0.003384...
     """
-    layer, beside, asked, flat = checked_layer(h, w, bias, target, options)
-    flat_asked = replace(asked, axis=1, least=least_of(layer, exact))
-    rows = implementation(layer.h).linear_loss(layer.flat, flat, flat_asked)
-    return reduced(like_rows(rows, layer), counts(beside, asked), asked)
+    layer, i = record(h, w, bias, target, options, exact=exact)
+    if not i.kept:
+        i = i._replace(forms=letters(name for name, x in zip(Layer._fields, i.layer, strict=True) if _trained(x)))
+    return as_number(like_rows(operations.linear_cross_entropy.first(i), layer, i.kept))
+
+
+def _trained(x: Any) -> bool:
+    return recorded(x) and x.requires_grad
 
 
 def linear_cross_entropy_terms(
@@ -117,9 +121,10 @@ def linear_cross_entropy_terms(
     >>> float(softargmax.linear_cross_entropy_terms(h, w, [2]).lse)
     8.003384...
     """
-    layer, beside, asked, flat = checked_layer(h, w, bias, target, options)
-    rows = implementation(layer.h).linear_terms(layer.flat, flat, replace(asked, axis=1))
-    return terms_of(CrossEntropyTerms(*(like_rows(part, layer) for part in rows)), beside, asked)
+    layer, i = record(h, w, bias, target, options)
+    rows = CrossEntropyTerms(*operations.linear_terms(LinearTerms(i.layer, i.asked)))
+    found = terms_of(rows, i.asked, i.kept, i.mean, i.dtype)
+    return CrossEntropyTerms(*(as_number(like_rows(part, layer, i.kept)) for part in found))
 
 
 def linear_cross_entropy_and_gradient(
@@ -164,27 +169,41 @@ def linear_cross_entropy_and_gradient(
     >>> softargmax.linear_cross_entropy_and_gradient(h, w, [2]).dh.round(4)
     array([[-0.0058, -0.0077]])
     """
-    layer, beside, asked, flat = checked_layer(h, w, bias, target, options)
-    count = counts(beside, asked)
-    run = implementation(layer.h)
-    flat_asked = replace(asked, axis=1, least=least_of(layer, exact))
-    found = run.linear_loss_and_gradient(layer.flat, factor(count, asked), flat, flat_asked)
-    loss = reduced(like_rows(found.loss, layer), count, asked)
-    return LinearLossAndGradient(loss, namespace(layer.h).reshape(found.dh, tuple(layer.h.shape)), *found[2:])
+    layer, i = record(h, w, bias, target, options, exact=exact)
+    forms = letters(name for name, x in zip(Layer._fields, i.layer, strict=True) if x is not None)
+    if recorded(i.layer.h):
+        loss = operations.linear_cross_entropy.first(i)
+        found = operations.linear_cross_entropy_vjp(LinearVjp(i, namespace(loss).ones_like(loss), forms))
+    else:
+        loss, *gradients = operations.linear_cross_entropy(i._replace(forms=forms))
+        found = ToLayer(*gradients)
+    xp = namespace(layer.h)
+    dh, dw, db = (x if of is None else xp.astype(x, of.dtype, copy=False) for x, of in zip(found, i.layer, strict=True))
+    loss = as_number(like_rows(loss, layer, i.kept))
+    return LinearLossAndGradient(loss, xp.reshape(dh, tuple(layer.h.shape)), dw, None if bias is None else db)
 
 
-def checked_layer(
-    h: Any, w: Any, bias: Any, target: Any, options: Any, name: str = "target"
-) -> tuple[Layer, Beside, Options, Beside]:
-    """The layer, what stands beside its scores and the options; at last what stands beside the scores as rows."""
+def record(
+    h: Any, w: Any, bias: Any, target: Any, options: Any, *, exact: bool = False, name: str = "target"
+) -> tuple[Given, LinearCrossEntropy]:
+    """The layer as it was given, and the operation's arguments: checked, and laid out as rows."""
     layer = layer_of(h, w, bias)
     if "axis" in options:
         raise TypeError("axis: no option here; the classes run along the last axis of the scores")
-    asked = {**options, "dtype": wide_of(options.get("dtype"), layer)}
-    beside, checked_options = checked(layer.h, target, asked, layer.shape, name)
-    return layer, beside, checked_options, flattened(beside, layer.shape)
+    given = {**options, "dtype": wide_of(options.get("dtype"), layer)}
+    asked, _, kept, mean, dtype = checked(layer.h, target, given, layer.shape, name)
+    return layer, LinearCrossEntropy(
+        layer=layer.flat,
+        asked=flattened(asked, layer.shape),
+        kept=min(kept, 1),
+        mean=mean,
+        least=least_of(layer, exact),
+        forms="",
+        sums=sums_of(layer),
+        dtype=dtype,
+    )
 
 
-def like_rows(rows: Any, layer: Layer) -> Any:
-    """A number per row in the shape of h's rows."""
-    return namespace(rows).reshape(rows, layer.shape[:-1])
+def like_rows(rows: Any, layer: Given, kept: int = 1) -> Any:
+    """A number per row in the shape of h's rows; of all rows, as it is."""
+    return namespace(rows).reshape(rows, layer.shape[:-1]) if kept else rows

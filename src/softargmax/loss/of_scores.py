@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from softargmax.core import check
-from softargmax.core.dispatch import is_torch
-from softargmax.core.reduce import counts, factor, reduced
+from softargmax.core.axes import squeezed
+from softargmax.core.dispatch import as_number, is_native, namespace, recorded
+from softargmax.core.exact import working_dtype
+from softargmax.core.reduce import reduced
+from softargmax.core.scale import UNIT
 from softargmax.core.targets import IGNORE
-from softargmax.loss.implement import implementation
+from softargmax.loss import operations, reference
+from softargmax.loss.arguments import CrossEntropy, CrossEntropyVjp, GradientOf
 from softargmax.loss.options import Keywords, checked
 from softargmax.loss.results import CrossEntropyTerms, LossAndGradient
+from softargmax.normalize import operations as normalize
+from softargmax.normalize.operations import LogSumExp, Scores
+
+if TYPE_CHECKING:
+    from softargmax.loss.arguments import Asked
 
 
 def cross_entropy(  # noqa: PLR0913 each is asked for by its name
@@ -106,12 +115,7 @@ def cross_entropy(  # noqa: PLR0913 each is asked for by its name
     >>> float(softargmax.cross_entropy([20.0, 0.0], 0))  # torch in float32: 0.0
     2.061153...e-09
     """
-    plain = weight is where is softcap is dtype is None and type(axis) is int and axis == -1 and is_torch(z)
-    if plain and type(temperature) is type(label_smoothing) is type(z_loss) is float:
-        usual = (temperature, label_smoothing, z_loss) == (1.0, 0.0, 0.0)
-        if usual and (found := usual_loss(z, target, reduction, ignore_index)) is not None:
-            return found
-    asked: Keywords = {
+    options: Keywords = {
         "axis": axis,
         "reduction": reduction,
         "ignore_index": ignore_index,
@@ -123,25 +127,14 @@ def cross_entropy(  # noqa: PLR0913 each is asked for by its name
         "where": where,
         "dtype": dtype,
     }
-    return general_loss(z, target, asked)
+    return as_number(operations.cross_entropy.first(record(z, target, options)))
 
 
-def usual_loss(z: Any, target: Any, reduction: Any, ignore_index: Any) -> Any:
-    """The loss of a tensor without further options by the implementation's shortest way, if it has one for these."""
-    run = implementation(z)
-    if not hasattr(run, "usual_loss"):
-        return None
-    try:
-        return run.usual_loss(z, target, reduction, ignore_index)
-    except IndexError:  # a class is out of range: the general way says which, and where
-        return None
-
-
-def general_loss(z: Any, target: Any, asked: Keywords) -> Any:
-    """The loss, whatever is asked for."""
+def record(z: Any, target: Any, options: Keywords) -> CrossEntropy:
+    """The operation's arguments, checked."""
     z = check.scores(z)
-    beside, options = checked(z, target, asked)
-    return reduced(implementation(z).loss(z, beside, options), counts(beside, options), options)
+    asked, axis, kept, mean, dtype = checked(z, target, options, look=not is_native(z))
+    return CrossEntropy(z, asked, (axis,), kept, mean, dtype)
 
 
 def cross_entropy_terms(z: Any, target: Any, /, **options: Unpack[Keywords]) -> CrossEntropyTerms:
@@ -187,16 +180,36 @@ def cross_entropy_terms(z: Any, target: Any, /, **options: Unpack[Keywords]) -> 
     >>> terms.loss.round(4), terms.entropy.round(4)
     (array([0.0034, 1.0986]), array([0.0246, 1.0986]))
     """
-    z = check.scores(z)
-    beside, asked = checked(z, target, options)
-    return terms_of(implementation(z).terms(z, beside, asked), beside, asked)
+    i = record(z, target, options)
+    return terms_of(_terms(i), i.asked, i.kept, i.mean, i.dtype)
 
 
-def terms_of(rows: CrossEntropyTerms, beside: Any, options: Any) -> CrossEntropyTerms:
-    """The rows' terms as asked for."""
-    weighed, plain = counts(beside, options), counts(beside, options, weighted=False)
+def _terms(i: CrossEntropy) -> CrossEntropyTerms:
+    """The terms of every row, each with its own derivative."""
+    z, asked, axes = i.z, i.asked, i.axes
+    kind = working_dtype(z, namespace(z))
+    loss = operations.cross_entropy.first(i._replace(kept=z.ndim - 1, mean=False, dtype=kind))
+    x = reference.capped(namespace(z).astype(z, kind) if asked.softcap else z, asked.beta, asked.softcap)
+    if asked.beta is UNIT:
+        lse = normalize.logsumexp.first(LogSumExp(x, None, asked.where, UNIT, axes, kind))
+    else:
+        lse = normalize.softmax(Scores(x, asked.where, asked.beta, axes, kind)).lse
+    entropy = normalize.entropy.first(Scores(x, asked.where, asked.beta, axes, kind))
+    lse, entropy = squeezed(lse, axes), squeezed(entropy, axes)
+    found = CrossEntropyTerms(loss, lse, entropy, asked.z_loss * lse * lse if asked.z_loss else 0.0 * entropy)
+    if asked.target is None:
+        return found
+    xp, ignored = namespace(z), asked.target == asked.ignore_index
+    return CrossEntropyTerms(*(xp.where(ignored, 0.0, one) for one in found))
+
+
+def terms_of(rows: CrossEntropyTerms, asked: Asked, kept: int, mean: bool, dtype: Any) -> CrossEntropyTerms:
+    """The rows' terms as asked for: the mean of loss and z-loss is weighted, that of the others counts rows."""
+    weighed, plain = (reference.weights_of_rows(rows.loss, one) for one in (asked, asked._replace(weight=None)))
     of = (weighed, plain, plain, weighed)
-    return CrossEntropyTerms(*(reduced(rows, count, options) for rows, count in zip(rows, of, strict=True)))
+    return CrossEntropyTerms(
+        *(reduced(one, count, dtype, kept=kept, mean=mean) for one, count in zip(rows, of, strict=True))
+    )
 
 
 def cross_entropy_and_gradient(z: Any, target: Any, /, **options: Unpack[Keywords]) -> LossAndGradient:
@@ -239,8 +252,11 @@ def cross_entropy_and_gradient(z: Any, target: Any, /, **options: Unpack[Keyword
     array([[ 0.   ,  0.001, -0.002],
            [-0.333,  0.167,  0.167]])
     """
-    z = check.scores(z)
-    beside, asked = checked(z, target, options)
-    count = counts(beside, asked)
-    rows, gradient = implementation(z).loss_and_gradient(z, factor(count, asked), beside, asked)
-    return LossAndGradient(reduced(rows, count, asked), gradient)
+    i = record(z, target, options)
+    if not recorded(i.z):
+        loss, gradient = operations.cross_entropy_and_gradient(GradientOf(i, None, 0.0))
+        return LossAndGradient(as_number(loss), gradient)
+    loss, states = operations.cross_entropy(i)
+    states = None if states.shape == (0,) else states
+    one = namespace(loss).ones_like(loss)
+    return LossAndGradient(loss, operations.cross_entropy_vjp.first(CrossEntropyVjp(i, states, one, 0.0)))

@@ -1,17 +1,18 @@
 """What every loss may be asked for, checked once at the public edge.
 
-Numbers and names become `Options`, arrays `Beside`, each laid out to broadcast with the scores.
+Arrays are laid out to broadcast with the scores.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from softargmax.core import check
 from softargmax.core.dispatch import namespace
+from softargmax.core.reduce import kept_of
 from softargmax.core.targets import IGNORE, REDUCTIONS, between, class_weights, integer, one_of, target_of
+from softargmax.loss.arguments import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,86 +54,61 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Options:
-    """What was asked for, without arrays. `soft`: targets are probabilities; `wide`: the dtype of a row's number."""
+class Checked(NamedTuple):
+    """What was asked for, checked: beside the scores, and of the loss."""
 
+    asked: Asked
     axis: int
-    classes: int
-    reduction: str
-    ignore_index: int
-    label_smoothing: float
-    z_loss: float
-    softcap: float | None
-    soft: bool
-    wide: Any
-    least: float = 0.0
-    """Probabilities of this and below may be taken as 0 in gradients."""
-
-
-@dataclass(frozen=True)
-class Divergence:
-    """What a distillation was asked for, without arrays. `kind`: "forward", "reverse" or "js"."""
-
-    axis: int
-    kind: str
-    reduction: str
-    softcap: float | None
-    wide: Any
-
-
-class Beside(NamedTuple):
-    """The arrays beside scores, each of as many dimensions: along `axis` they are 1 or K long (`where`: or fewer).
-
-    `target` is classes in the default integer dtype, or probabilities; `weight` and `where` may be None.
-    """
-
-    target: Any
-    weight: Any
-    scale: Scale
-    where: Any
+    kept: int
+    mean: bool
+    dtype: Any
 
 
 def checked(
-    z: Any, target: Any, given: Mapping[str, Any], shape: tuple[int, ...] | None = None, name: str = "target"
-) -> tuple[Beside, Options]:
+    z: Any,
+    target: Any,
+    given: Mapping[str, Any],
+    shape: tuple[int, ...] | None = None,
+    name: str = "target",
+    *,
+    look: bool = True,
+) -> Checked:
     """Check the target and the options beside scores z, or beside scores of this shape that are made of z.
 
-    An "index" in the target's place may be classes only.
+    An "index" in the target's place may be classes only. Without `look`, the kernel checks the classes' values.
     """
     unknown = given.keys() - DEFAULTS.keys()
     if unknown:
         raise TypeError(f"{min(unknown)}: no such option; there are {', '.join(DEFAULTS)}")
-    asked = {**DEFAULTS, **given}
+    options = {**DEFAULTS, **given}
     shape = tuple(z.shape) if shape is None else shape
     if not shape:
         raise ValueError("z: 0-d; a loss needs an axis of classes")
-    axis = check.one_axis(asked["axis"], len(shape))
-    ignore_index = integer(asked["ignore_index"], "ignore_index")
-    target, soft = target_of(target, z, shape, axis, ignore_index, name)
-    scale, softcap, where = scores_options(z, shape, axis, asked)
-    options = Options(
-        axis=axis,
-        classes=shape[axis],
-        reduction=one_of(asked["reduction"], "reduction", REDUCTIONS),
+    axis = check.one_axis(options["axis"], len(shape))
+    ignore_index = integer(options["ignore_index"], "ignore_index")
+    target, soft = target_of(target, z, shape, axis, ignore_index, name, look=look)
+    beta, softcap, where = scores_options(z, shape, axis, options)
+    reduction = one_of(options["reduction"], "reduction", REDUCTIONS)
+    asked = Asked(
+        target=None if soft else target,
+        probabilities=target if soft else None,
+        weight=class_weights(options["weight"], z, shape, axis),
+        where=where,
+        beta=beta,
         ignore_index=ignore_index,
-        label_smoothing=between(asked["label_smoothing"], "label_smoothing", 1.0),
-        z_loss=between(asked["z_loss"], "z_loss", math.inf),
+        label_smoothing=between(options["label_smoothing"], "label_smoothing", 1.0),
+        z_loss=between(options["z_loss"], "z_loss", math.inf),
         softcap=softcap,
-        soft=soft,
-        wide=check.row_dtype(asked["dtype"], z),
     )
-    return Beside(target, class_weights(asked["weight"], z, shape, axis), scale, where), options
+    dtype = check.row_dtype(options["dtype"], z)
+    return Checked(asked, axis, kept_of(reduction, len(shape) - 1), reduction == "mean", dtype)
 
 
-def scores_options(
-    z: Any, shape: tuple[int, ...], axis: int, asked: Mapping[str, Any]
-) -> tuple[Scale, float | None, Any]:
-    """What becomes of scores before anything else: the scale, the soft-cap, the support."""
-    softcap, where = asked["softcap"], asked["where"]
-    if softcap is not None:
-        softcap = check.positive(softcap, "softcap")
+def scores_options(z: Any, shape: tuple[int, ...], axis: int, options: Mapping[str, Any]) -> tuple[Scale, float, Any]:
+    """What becomes of scores before anything else: the scale, the soft-cap (0: none), the support."""
+    softcap, where = options["softcap"], options["where"]
+    softcap = 0.0 if softcap is None else check.positive(softcap, "softcap")
     if where is not None:
         where = check.mask(where, z, shape)
         where = namespace(where).reshape(where, (1,) * (len(shape) - where.ndim) + tuple(where.shape))
-    return check.scale_of(asked["temperature"], None, z, (axis,)), softcap, where
+    return check.scale_of(options["temperature"], None, z, (axis,)), softcap, where

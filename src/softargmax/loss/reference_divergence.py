@@ -16,38 +16,54 @@ import numpy as np
 from softargmax.core.chunks import by_rows
 from softargmax.core.dispatch import namespace
 from softargmax.core.exact import row_sum
-from softargmax.loss.reference_rows import INF, normalized
+from softargmax.loss.arguments import Layer
+from softargmax.loss.reference import INF, normalized
+from softargmax.loss.reference_linear import beta_of, by_parts, product, rows_of
 
 if TYPE_CHECKING:
     from softargmax.core.scale import Scale
-    from softargmax.loss.options import Divergence
+    from softargmax.loss.arguments import LinearDivergence
 
 
 @np.errstate(all="ignore")
-def divergence(student: Any, teacher: Any, scale: Scale, where: Any, options: Divergence) -> Any:
+def divergence(
+    student: Any, teacher: Any, where: Any, beta: Scale, axes: tuple[int, ...], kind: str, softcap: float
+) -> Any:
     """The divergence of every row, in working precision."""
+    (axis,) = axes
 
-    def rows(student: Any, teacher: Any, scale: Any, where: Any) -> Any:
-        q, log_q, _ = normalized(student, scale, where, options.axis, options.softcap)
-        p, log_p, _ = normalized(teacher, scale, where, options.axis, options.softcap)
-        if options.kind == "reverse":
+    def rows(student: Any, teacher: Any, beta: Any, where: Any) -> Any:
+        q, log_q, _ = normalized(student, beta, where, axis, softcap)
+        p, log_p, _ = normalized(teacher, beta, where, axis, softcap)
+        if kind == "reverse":
             p, log_p, q, log_q = q, log_q, p, log_p
         xp = namespace(p)
         in_p, in_q = log_p != -INF, log_q != -INF
         both = in_p & in_q
         d = xp.where(both, log_p, 0.0) - xp.where(both, log_q, 0.0)
-        if options.kind != "js":
-            there = xp.any(in_p, axis=options.axis, keepdims=True)
+        if kind != "js":
+            there = xp.any(in_p, axis=axis, keepdims=True)
             alone = xp.where(in_p, INF, xp.where(there, q, 0.0))
-            return row_sum(xp.where(both, _term(p, d, q), alone), (options.axis,))
+            return row_sum(xp.where(both, _term(p, d, q), alone), axes)
         m = 0.5 * (p + q)
         # log(p / m) = -log((1 + exp(-d)) / 2); where one of the two is 0, the other one's is log 2.
         to_p, to_q = (-xp.log1p(0.5 * xp.expm1(xp.minimum(x, 700.0))) for x in (-d, d))
         of_p = xp.where(both, _term(p, to_p, m), xp.where(in_p, p * _LOG_2_LESS_HALF, 0.5 * q))
         of_q = xp.where(both, _term(q, to_q, m), xp.where(in_q, q * _LOG_2_LESS_HALF, 0.5 * p))
-        return 0.5 * row_sum(of_p + of_q, (options.axis,))
+        return 0.5 * row_sum(of_p + of_q, axes)
 
-    return by_rows(rows, (options.axis,), student, teacher, scale, where)
+    return by_rows(rows, axes, student, teacher, beta, where)
+
+
+def linear_divergence(i: LinearDivergence) -> Any:
+    """The same of scores that two layers make, by parts of the rows."""
+    student, teacher = Layer(i.h_student, i.w_student, i.bias_student), Layer(i.h_teacher, i.w_teacher, i.bias_teacher)
+
+    def rows(z: Any, part: slice) -> Any:
+        other = product(Layer(rows_of(teacher.h, part), teacher.w, teacher.bias))
+        return divergence(z, other, rows_of(i.where, part), beta_of(i.beta, part), (1,), i.kind, i.softcap)
+
+    return by_parts(rows, student, (*teacher, i.where, i.beta))
 
 
 _LOG_2_LESS_HALF = 0.6931471805599453 - 0.5

@@ -2,85 +2,90 @@
 
     dh = dz W        dW = dz^T h        db = sum dz
 
-The product is that of the library, in the inputs' dtype (halves as float32); the rest is `reference`'s. Libraries whose
-arrays are traced or cannot be written to take all rows at once.
+The product is that of the library, in the inputs' dtype (halves as float32); the rest is the definition's. Libraries
+whose arrays are traced or cannot be written to take all rows at once.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from softargmax.core.arrays import dtype_name
 from softargmax.core.chunks import SIZE, cut
-from softargmax.core.dispatch import namespace
+from softargmax.core.dispatch import is_torch, namespace
+from softargmax.core.reduce import together
 from softargmax.core.scale import Scale
-from softargmax.loss import reference_rows as reference
-from softargmax.loss.layer import Flat
-from softargmax.loss.options import Beside
-from softargmax.loss.reference_divergence import divergence
-from softargmax.loss.results import CrossEntropyTerms, LinearLossAndGradient
+from softargmax.loss import reference
+from softargmax.loss.arguments import Asked, Layer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
-    from softargmax.loss.options import Divergence, Options
+    from softargmax.loss.arguments import LinearCrossEntropy, LinearTerms
+    from softargmax.loss.results import CrossEntropyTerms
 
 COPIES = 192  # of the scores' size: what the definition's float64 temporaries add up to, times 8
+CLASSES = (1,)
 
 
-def linear_loss(layer: Flat, beside: Beside, options: Options) -> Any:
-    """The loss of every row."""
-    return by_parts(lambda z, part: reference.loss(z, piece(beside, part), options), layer, beside)
-
-
-def linear_terms(layer: Flat, beside: Beside, options: Options) -> CrossEntropyTerms:
-    """Loss, lse, entropy and z-loss of every row."""
-    found: CrossEntropyTerms = by_parts(
-        lambda z, part: reference.terms(z, piece(beside, part), options), layer, beside.scale
-    )
-    return found
-
-
-def linear_divergence(student: Flat, teacher: Flat, scale: Scale, where: Any, options: Divergence) -> Any:
-    """The divergence of every row."""
-
-    def rows(z: Any, part: slice) -> Any:
-        hidden = Flat(teacher.h[part, :], teacher.w, teacher.bias)
-        beside = piece(Beside(None, None, scale, where), part)
-        return divergence(z, product(hidden), beside.scale, beside.where, options)
-
-    return by_parts(rows, student, (scale, where))
+# --- definitions ------------------------------------------------------------------------------------------------------
 
 
 @np.errstate(all="ignore")
-def linear_loss_and_gradient(layer: Flat, seed: Any, beside: Beside, options: Options) -> LinearLossAndGradient:
-    """The loss of every row, and seed (a number) times its gradients."""
-    h, w, bias = layer
-    xp = namespace(h)
-    safe_w = finite(w)
-    losses, dhs, dw, db = [], [], None, None
-    for part in parts(layer, beside):
-        hidden = h[part, :]
-        z = product(Flat(hidden, w, bias))
-        found = reference.loss_and_gradient(z, seed, piece(beside, part), options)
-        losses.append(xp.reshape(xp.asarray(found.loss), (-1,)))
-        dhs.append(xp.astype(times(found.gradient, safe_w), h.dtype))
-        more = times(xp.permute_dims(found.gradient, (1, 0)), finite(hidden))
-        dw, db = _added(dw, more), _added(db, xp.sum(found.gradient, axis=0))
-    dbias = None if bias is None else xp.astype(db, bias.dtype)
-    return LinearLossAndGradient(xp.concat(losses), xp.concat(dhs, axis=0), xp.astype(dw, w.dtype), dbias)
+def linear_cross_entropy(i: LinearCrossEntropy) -> tuple[Any, ...]:
+    """The loss, and the gradients to what `forms` names."""
+    rows = by_parts(lambda z, part: reference.losses(z, piece(i.asked, part), CLASSES), i.layer, i.asked)
+    loss = reference.reduced_losses(rows, i.asked, i.kept, i.mean, i.dtype)
+    if not i.forms:
+        return loss, *(reference.no_array(rows),) * 3
+    return loss, *linear_cross_entropy_vjp(i, namespace(rows).ones_like(loss), i.forms)
 
 
-def _added(total: Any, more: Any) -> Any:
-    if total is None:
-        return more
-    total += more
-    return total
+@np.errstate(all="ignore")
+def linear_cross_entropy_vjp(of: LinearCrossEntropy, g: Any, to: str) -> tuple[Any, ...]:
+    """g times the gradients of the loss to what `to` names."""
+    seed = seed_of(of, g)
+
+    def slope(z: Any, part: slice) -> Any:
+        return reference.gradient(z, (rows_of(seed, part), None, None, None), piece(of.asked, part), CLASSES)
+
+    return pulled(slope, of.layer, (of.asked, seed), to)
 
 
-def product(layer: Flat) -> Any:
+def linear_terms(layer: Layer, asked: Asked) -> CrossEntropyTerms:
+    """Loss, lse, entropy and z-loss of every row."""
+    found: CrossEntropyTerms = by_parts(lambda z, part: reference.terms(z, piece(asked, part), CLASSES), layer, asked)
+    return found
+
+
+def linear_terms_gradients(i: LinearTerms, g: Sequence[Any], forms: str) -> tuple[Any, ...]:
+    """The gradients of <g, terms> to what `forms` names."""
+    seeds = [None if one is None else one[:, None] for one in g]
+
+    def slope(z: Any, part: slice) -> Any:
+        return reference.gradient(z, [rows_of(one, part) for one in seeds], piece(i.asked, part), CLASSES)
+
+    return pulled(slope, i.layer, (i.asked, *seeds), forms)
+
+
+def seed_of(of: LinearCrossEntropy, g: Any) -> Any:
+    """What the gradient of each row's own loss is multiplied by: (N, 1), or (1, 1) for all rows."""
+    xp = namespace(g)
+    g = xp.reshape(g, (-1, 1))
+    if not of.mean:
+        return g
+    count = reference.weights_of_rows(xp.zeros((of.layer.h.shape[0],), dtype=g.dtype), of.asked)
+    return g / together(count, xp.float64 if dtype_name(g.dtype) == "float64" else g.dtype)
+
+
+# --- products ---------------------------------------------------------------------------------------------------------
+
+
+def product(layer: Layer) -> Any:
     """h W^T + b. A class that the product puts out of the support stays out of it."""
     h, w, bias = layer
     xp = namespace(h)
@@ -91,15 +96,24 @@ def product(layer: Flat) -> Any:
 
 
 def times(a: Any, b: Any) -> Any:
-    """a b in the wider dtype of the two, at least float32; of halves, b is widened a part at a time."""
+    """a b in the wider dtype of the two, at least float32, whatever autocast says; halves of b widened part by part."""
     xp = namespace(a)
     kind = xp.float64 if "float64" in (dtype_name(a.dtype), dtype_name(b.dtype)) else xp.float32
     a = xp.astype(a, kind, copy=False)
     step = max(1, 8 * SIZE // max(b.shape[0], 1))
-    if b.dtype == kind or b.shape[1] <= step:
-        return a @ xp.astype(b, kind, copy=False)
-    columns = (b[:, start : start + step] for start in range(0, b.shape[1], step))
-    return xp.concat([a @ xp.astype(part, kind) for part in columns], axis=1)
+    with _without_autocast(a):
+        if b.dtype == kind or b.shape[1] <= step:
+            return a @ xp.astype(b, kind, copy=False)
+        columns = (b[:, start : start + step] for start in range(0, b.shape[1], step))
+        return xp.concat([a @ xp.astype(part, kind) for part in columns], axis=1)
+
+
+def _without_autocast(like: Any) -> AbstractContextManager[Any]:
+    if not is_torch(like):
+        return nullcontext()
+    from softargmax.core.torch_private import without_autocast
+
+    return without_autocast(like)
 
 
 def finite(array: Any) -> Any:
@@ -108,35 +122,75 @@ def finite(array: Any) -> Any:
     return xp.where(xp.isfinite(array), array, 0.0)
 
 
+def pulled(slope: Callable[[Any, slice], Any], layer: Layer, beside: Sequence[Any], forms: str) -> tuple[Any, Any, Any]:
+    """dz W, dz^T h and sum dz for dz = slope(scores, part), as `forms` names them; of shape (0,) what it does not."""
+    h, w, bias = layer
+    xp, none = namespace(h), reference.no_array(h)
+    safe_w = finite(w) if "h" in forms else none
+    dh, dw, db = [], none, none
+    for part in parts(layer, beside):
+        hidden = rows_of(h, part)
+        dz = slope(product(Layer(hidden, w, bias)), part)
+        if "h" in forms:
+            dh.append(times(dz, safe_w))
+        if "w" in forms:
+            dw = _added(dw, times(xp.permute_dims(dz, (1, 0)), finite(hidden)))
+        if "b" in forms:
+            db = _added(db, xp.sum(dz, axis=0))
+    return _joined(dh) if dh else none, dw, db
+
+
+def _added(total: Any, more: Any) -> Any:
+    if total.shape == (0,) != more.shape:
+        return more
+    total += more
+    return total
+
+
 # --- a few rows at a time ---------------------------------------------------------------------------------------------
 
 
 @np.errstate(all="ignore")
-def by_parts(rows: Callable[[Any, slice], Any], layer: Flat, beside: Sequence[Any]) -> Any:
+def by_parts(rows: Callable[[Any, slice], Any], layer: Layer, beside: Sequence[Any]) -> Any:
     """rows(scores, part) of every part, put together: an array, or a named tuple of them."""
     xp = namespace(layer.h)
-    found = [rows(product(Flat(layer.h[part, :], *layer[1:])), part) for part in parts(layer, beside)]
+    found = [rows(product(Layer(rows_of(layer.h, part), *layer[1:])), part) for part in parts(layer, beside)]
     if isinstance(found[0], tuple):
-        joined = (xp.concat([xp.reshape(xp.asarray(x), (-1,)) for x in each]) for each in zip(*found, strict=True))
-        return type(found[0])(*joined)
-    return xp.concat([xp.reshape(xp.asarray(x), (-1,)) for x in found])
+        return type(found[0])(*(_joined([xp.reshape(x, (-1,)) for x in each]) for each in zip(*found, strict=True)))
+    return _joined([xp.reshape(x, (-1,)) for x in found])
 
 
-def parts(layer: Flat, beside: Sequence[Any]) -> Iterator[slice]:
+def _joined(found: list[Any]) -> Any:
+    return found[0] if len(found) == 1 else namespace(found[0]).concat(found, axis=0)
+
+
+def parts(layer: Layer, beside: Sequence[Any]) -> Iterator[slice]:
     """Slices of the rows, so small that what the definition makes of their scores is an eighth of all scores."""
     size, classes = layer.h.shape[0], layer.w.shape[0]
-    whole = size * classes <= SIZE or not cut((*layer, *beside))
+    arrays = (x for one in (layer, *beside) for x in (one if isinstance(one, tuple) else (one,)) if not _is_plain(x))
+    whole = size * classes <= SIZE or not cut(tuple(arrays))
     step = max(size, 1) if whole else max(1, min(SIZE // classes, size // COPIES))
     return (slice(start, min(start + step, size)) for start in range(0, max(size, 1), step))
 
 
-def piece(beside: Beside, part: slice) -> Beside:
+def _is_plain(x: Any) -> bool:
+    return x is None or isinstance(x, int | float)
+
+
+def piece(asked: Asked, part: slice) -> Asked:
     """What stands beside the scores of a part of the rows."""
-    target, weight, scale, where = beside
-    if not isinstance(scale.hi, float):
-        scale = Scale(_rows(scale.hi, part), _rows(scale.lo, part))
-    return Beside(_rows(target, part), weight, scale, _rows(where, part))
+    target = rows_of(asked.target, part)
+    probabilities, where = rows_of(asked.probabilities, part), rows_of(asked.where, part)
+    return asked._replace(target=target, probabilities=probabilities, where=where, beta=beta_of(asked.beta, part))
 
 
-def _rows(array: Any, part: slice) -> Any:
-    return array if array is None or array.shape[0] == 1 else array[part, :]
+def beta_of(beta: Scale, part: slice) -> Scale:
+    """That of a part of the rows."""
+    return beta if isinstance(beta.hi, float) else Scale(*(rows_of(x, part) for x in beta))
+
+
+def rows_of(array: Any, part: slice) -> Any:
+    """Those of an array with numbers per row, or the one for all."""
+    if array is None or array.shape[0] == 1 or part == slice(0, array.shape[0]):
+        return array
+    return array[part, ...]

@@ -52,3 +52,57 @@ class LinearLossAndGradient(NamedTuple):
     dh: Any
     dw: Any
     dbias: Any
+
+
+# --- of operations ----------------------------------------------------------------------------------------------------
+
+
+class Loss(NamedTuple):
+    """The loss of each group of rows, and the rows' states; of shape (0,) where there is no kernel."""
+
+    loss: Any
+    states: Any
+
+
+class ToScores(NamedTuple):
+    """The gradient to the scores."""
+
+    gradient: Any
+
+
+class Divergences(NamedTuple):
+    """One per row, in working precision."""
+
+    divergence: Any
+
+
+class LinearLoss(NamedTuple):
+    """The loss, and its gradients as they were added up; what is not formed is of shape (0,)."""
+
+    loss: Any
+    dh: Any
+    dw: Any
+    db: Any
+
+
+class ToLayer(NamedTuple):
+    """The gradients, as they were added up."""
+
+    dh: Any
+    dw: Any
+    db: Any
+
+
+class RowTerms(NamedTuple):
+    """The loss of every row, its lse, its entropy, and the z-loss in it; in working precision."""
+
+    loss: Any
+    lse: Any
+    entropy: Any
+    of_z: Any
+
+
+class LinearDivergences(NamedTuple):
+    """One per row, in working precision."""
+
+    divergence: Any

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.dispatch import as_number, namespace
+from softargmax.core.dispatch import as_number
 from softargmax.core.targets import IGNORE
-from softargmax.loss.implement import implementation
-from softargmax.loss.of_layers import checked_layer, like_rows
+from softargmax.loss import linear_operations, operations
+from softargmax.loss.arguments import CrossEntropy
+from softargmax.loss.of_layers import like_rows, record
 from softargmax.loss.options import checked
 
 
@@ -68,8 +68,9 @@ def selected_log_softmax(
     """
     z = check.scores(z)
     given = {"axis": axis, "ignore_index": ignore_index, "softcap": softcap, "temperature": temperature}
-    beside, options = checked(z, index, {**given, **_FIXED, "where": where, "dtype": dtype}, name="index")
-    return _negative(implementation(z).loss(z, beside, options), options)
+    given |= {"reduction": "none", "where": where, "dtype": dtype}
+    asked, axis, kept, mean, dtype = checked(z, index, given, name="index")
+    return _negative(operations.cross_entropy.first(CrossEntropy(z, asked, (axis,), kept, mean, dtype)))
 
 
 def linear_selected_log_softmax(
@@ -126,14 +127,10 @@ def linear_selected_log_softmax(
     array([-7.0034])
     """
     given = {"ignore_index": ignore_index, "softcap": softcap, "temperature": temperature}
-    given |= {**_FIXED, "where": where, "dtype": dtype}
-    layer, _, options, flat = checked_layer(h, w, bias, index, given, "index")
-    rows = implementation(layer.h).linear_loss(layer.flat, flat, replace(options, axis=1))
-    return _negative(like_rows(rows, layer), options)
+    given |= {"reduction": "none", "where": where, "dtype": dtype}
+    layer, i = record(h, w, bias, index, given, name="index")
+    return _negative(like_rows(linear_operations.linear_cross_entropy.first(i), layer))
 
 
-_FIXED = {"reduction": "none"}
-
-
-def _negative(loss: Any, options: Any) -> Any:
-    return as_number(namespace(loss).astype(0.0 - loss, options.wide))
+def _negative(loss: Any) -> Any:
+    return as_number(0.0 - loss)

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from softargmax.core import check
 from softargmax.core.dispatch import namespace
-from softargmax.core.reduce import counts, reduced
+from softargmax.core.reduce import counts, each_counts, kept_of, reduced
 from softargmax.core.targets import IGNORE, REDUCTIONS, between, class_weights, integer, one_of, target_of
 from softargmax.sparse import loss_operations
 from softargmax.sparse.loss_operations import OfClasses, OfMasses
 from softargmax.sparse.maps import order
-
-
-class Asked(NamedTuple):
-    """What a loss was asked for, as `core.reduce` reads it."""
-
-    target: Any
-    weight: Any
-    axis: int
-    classes: int
-    reduction: str
-    ignore_index: int
-    soft: bool
-    wide: Any
 
 
 def sparsemax_loss(
@@ -186,19 +173,21 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
     if soft and weight is not None:
         raise ValueError("weight: given; beside probabilities as targets it may be None only")
     weight, where = class_weights(weight, z, shape, axis), check.optional_mask(where, z)
-    i = OfClasses(z, target, order(alpha, z, (axis,)), where, (axis,), ignore_index)
+    beside = target if soft else namespace(target).expand_dims(target, axis=axis)
+    i = OfClasses(z, beside, order(alpha, z, (axis,)), where, (axis,), ignore_index)
     reduction, smoothing = one_of(reduction, "reduction", REDUCTIONS), between(label_smoothing, "label_smoothing", 1.0)
-    asked = Asked(target, weight, axis, shape[axis], reduction, ignore_index, soft, check.row_dtype(dtype, z))
+    dtype = check.row_dtype(dtype, z)
     if soft or smoothing:
         rows = loss_operations.loss_of_masses.first(OfMasses(*i, smoothing))
     else:
         rows = loss_operations.entmax_loss.first(i)
-    rows, count = namespace(rows).squeeze(rows, axis=axis), counts(asked, asked)
-    return reduced(rows if weight is None else _weighed(rows, count), count, asked)
+    rows = namespace(rows).squeeze(rows, axis=axis)
+    count = each_counts(rows) if soft else counts(target, ignore_index, weight)
+    rows = rows if weight is None else _weighed(rows, count)
+    return reduced(rows, count, dtype, kept=kept_of(reduction, rows.ndim), mean=reduction == "mean")
 
 
 def _weighed(rows: Any, count: Any) -> Any:
     """The rows' losses times what they count; 0 where that is 0, whatever the loss."""
     xp = namespace(rows)
-    count = xp.reshape(count, tuple(rows.shape))
     return xp.where(count == 0.0, 0.0, rows * count)

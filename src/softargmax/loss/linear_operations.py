@@ -1,0 +1,156 @@
+"""The losses of a last layer's scores as operations (definitions: reference_linear.py).
+
+    z = h W^T + b        dh = dz W        dW = dz^T h        db = sum dz
+
+A vjp answers for the layer; what stands beside the scores is differentiated by the definition.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from softargmax.core.dispatch import readable, recorded
+from softargmax.core.operation import Operation
+from softargmax.core.record import (
+    Gradients,
+    Result,
+    Wanted,
+    gradient,
+)
+from softargmax.loss import kernels, reference_divergence, reference_linear
+from softargmax.loss.arguments import (
+    Asked,
+    Divergence,
+    Layer,
+    LinearCrossEntropy,
+    LinearDivergence,
+    LinearTerms,
+    LinearVjp,
+)
+from softargmax.loss.operations import divergence
+from softargmax.loss.results import Divergences, LinearDivergences, LinearLoss, RowTerms, ToLayer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OF_LAYER = {"h": "h", "w": "w", "bias": "b"}
+"""The letters of `forms`."""
+
+
+def letters(names: Any) -> str:
+    """What `forms` says of the arrays of a layer by their names."""
+    return "".join(letter for name, letter in OF_LAYER.items() if name in names)
+
+
+def _by_name(found: tuple[Any, ...], to: str) -> Gradients:
+    """The gradients that `to` names, dh, dw and db in this order."""
+    return {name: x for (name, letter), x in zip(OF_LAYER.items(), found, strict=True) if letter in to}
+
+
+# --- linear_cross_entropy ---------------------------------------------------------------------------------------------
+
+
+def _linear_vjp(i: LinearCrossEntropy, r: LinearLoss, g: LinearLoss, wanted: Wanted) -> Gradients:
+    to = letters(wanted)
+    if not to:
+        return {}
+    if {*to} <= {*i.forms} and not recorded(g.loss):
+        whole = readable(g.loss) and float(g.loss) == 1.0  # the usual case: no pass over dW, no second one in memory
+        found = ToLayer(*(x if whole else x * g.loss for x in r[1:]))
+    else:
+        found = linear_cross_entropy_vjp(LinearVjp(i._replace(forms=""), g.loss, to))
+    return _by_name(found, to)
+
+
+linear_cross_entropy: Operation[LinearCrossEntropy, LinearLoss] = Operation(
+    "linear_cross_entropy",
+    LinearCrossEntropy,
+    LinearLoss(
+        Result("h", "dtype", lambda i: tuple(i.layer.h.shape[:1])[: i.kept]),
+        gradient("h", "'h' in forms", "sums"),
+        gradient("w", "'w' in forms", "sums"),
+        gradient("bias", "'b' in forms", "sums"),
+    ),
+    definition=reference_linear.linear_cross_entropy,
+    kernels={"cpu": kernels.linear_cross_entropy},
+    vjp=_linear_vjp,
+    always_by_rule=True,
+    saved={*Layer._fields, *Asked._fields, "dh", "dw", "db"},
+    constant={"target", "where", "dh", "dw", "db"},
+)
+
+linear_cross_entropy_vjp: Operation[LinearVjp, ToLayer] = Operation(
+    "linear_cross_entropy_vjp",
+    LinearVjp,
+    ToLayer(
+        gradient("h", "'h' in to", "sums"),
+        gradient("w", "'w' in to", "sums"),
+        gradient("bias", "'b' in to", "sums"),
+    ),
+    definition=reference_linear.linear_cross_entropy_vjp,
+    kernels={"cpu": kernels.linear_cross_entropy_vjp},
+    constant={"target", "where"},
+)
+
+
+# --- what the loss is made of -----------------------------------------------------------------------------------------
+
+
+def _terms_vjp(i: LinearTerms, _r: RowTerms, g: RowTerms, wanted: Wanted) -> Gradients:
+    to = letters(wanted)
+    if not to:
+        return {}
+    return _by_name(reference_linear.linear_terms_gradients(i, g, to), to)
+
+
+linear_terms: Operation[LinearTerms, RowTerms] = Operation(
+    "linear_cross_entropy_terms",
+    LinearTerms,
+    RowTerms(*(Result("h", "float64", lambda i: tuple(i.layer.h.shape[:1])) for _ in range(4))),
+    definition=reference_linear.linear_terms,
+    vjp=_terms_vjp,
+    always_by_rule=True,
+    constant={"target", "where"},
+)
+
+
+# --- divergence between the softmaxes of two layers -------------------------------------------------------------------
+
+
+def _divergence_vjp(i: LinearDivergence, _r: LinearDivergences, g: LinearDivergences, wanted: Wanted) -> Gradients:
+    found: dict[str, Any] = {}
+    for whose in ("student", "teacher"):
+        to = letters(name.removesuffix(f"_{whose}") for name in wanted)
+        if to:
+            gradients = reference_linear.pulled(_slope(i, g, whose), _layer(i, whose), (*i[:8], g.divergence), to)
+            found |= {f"{name}_{whose}": x for name, x in _by_name(gradients, to).items()}
+    return found
+
+
+def _layer(i: LinearDivergence, whose: str) -> Layer:
+    return Layer(*i[:3]) if whose == "student" else Layer(*i[3:6])
+
+
+def _slope(i: LinearDivergence, g: LinearDivergences, whose: str) -> Callable[[Any, slice], Any]:
+    """The gradient to the scores of one of the two, of a part of the rows."""
+    other = "teacher" if whose == "student" else "student"
+
+    def slope(z: Any, part: slice) -> Any:
+        h, w, bias = _layer(i, other)
+        scores = {whose: z, other: reference_linear.product(Layer(reference_linear.rows_of(h, part), w, bias))}
+        where, beta = reference_linear.rows_of(i.where, part), reference_linear.beta_of(i.beta, part)
+        of = Divergence(**scores, where=where, beta=beta, axes=(1,), kind=i.kind, softcap=i.softcap)
+        return divergence.gradients(of, Divergences(reference_linear.rows_of(g.divergence, part)), {whose})[whose]
+
+    return slope
+
+
+linear_divergence: Operation[LinearDivergence, LinearDivergences] = Operation(
+    "linear_divergence",
+    LinearDivergence,
+    LinearDivergences(Result("h_student", "float64", lambda i: tuple(i.h_student.shape[:1]))),
+    definition=reference_divergence.linear_divergence,
+    vjp=_divergence_vjp,
+    always_by_rule=True,
+    constant={"where"},
+)
