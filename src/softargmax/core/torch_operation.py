@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,6 +52,9 @@ from softargmax.core.torch_private import (
     unwrap_dead_wrappers,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 LIBRARY: Any = torch.library.Library("softargmax", "FRAGMENT")  # type: ignore[no-untyped-call]
 _KEYS = {"cpu": "CPU", "cuda": "CUDA", "xpu": "XPU", "mps": "MPS"}
 _level = threading.local()  # keys: of the transform's level that is served; inside: rules call operators there
@@ -62,10 +65,20 @@ def _row_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
+def _dense(x: Tensor) -> Tensor:
+    x = x.detach() if x.requires_grad else x  # asked first: a call of torch that changes nothing is 0.3 us to 0.8 us
+    return (x if x.dtype is torch.float64 else x.double()).contiguous()
+
+
+def _integers(x: Tensor) -> Any:
+    x = (x if x.dtype is torch.int64 else x.to(torch.int64)).contiguous()
+    return (x if x.ndim == 1 else x.view(-1)).numpy()
+
+
 CPU = Memory(
     view=view,
-    dense=lambda x: x.detach().double().contiguous(),
-    integers=lambda x: x.to(torch.int64).contiguous().view(-1).numpy(),
+    dense=_dense,
+    integers=_integers,
     like=fresh_like,
     empty=fresh_empty,
     row_dtype=_row_dtype,
@@ -97,6 +110,10 @@ def register(room: str) -> None:
         compile_whole(room)
 
 
+ELSEWHERE, RECORDED, AT_ONCE = "elsewhere", "recorded", "at once"
+"""Where a call goes: to torch's dispatcher or a transform; to the kernel, with or without a derivative to record."""
+
+
 class Like(NamedTuple):
     """What rules see in the place of an argument or a result that was not saved."""
 
@@ -115,11 +132,14 @@ class TorchOperation:
         self.slots = [slot for _, slot, _ in slots]
         self.arrays = [slot for _, slot, kind in slots if "Tensor" in kind]
         self.schema = ", ".join(f"{kind} {slot}" for _, slot, kind in slots)
-        # Where gradients go, the first slot of an argument with arrays: its name, slot, and place among the arrays.
+        # Where gradients go, the first slot of an argument with arrays: its name and its slot.
         varying = [leaf.name for leaf in operation.leaves if leaf.kind.arrays and leaf.name not in operation.constant]
         places = [(name, self.names.index(name)) for name in varying]
-        self.gradients = [(name, slot, self.arrays.index(self.slots[slot])) for name, slot in places]
+        self.gradients = places
+        self.varying, self.places = [name for name, _ in places], [slot for _, slot in places]
         self.known = frozenset(self.names)
+        self.constant = [field in operation.constant for field in operation.fields]
+        self.constant = self.constant if any(self.constant) else []
         self._generate()
         self.launch = {"cpu": operation.launcher(operation.kernel("cpu"), CPU)} if "cpu" in operation.kernels else {}
         self._allocate = operation.launcher(lambda: None, DEVICE)
@@ -144,36 +164,62 @@ class TorchOperation:
         names["_saved"] = operation.saved
         packed, slots = _packed(operation.tree, names), ", ".join(self.slots)
         self.unflatten = generated(slots, [f"return {packed}"], **names)
-        tests, ready = [], READY if operation.differentiable else AS_IT_IS
+        tests, derived = [], []
         for leaf in operation.leaves:
             absent = [f"{leaf.name} is None"] * leaf.optional
             absent += [leaf.kind.number.format(leaf.name)] * bool(leaf.kind.number)
-            arrays = " and ".join(ready.format(array.format(leaf.name)) for array in leaf.kind.arrays)
-            tests += [f"({' or '.join((*absent, arrays))})"] * bool(arrays)
+            arrays = [array.format(leaf.name) for array in leaf.kind.arrays]
+            if arrays:
+                tests.append(f"({' or '.join((*absent, ' and '.join(AS_IT_IS.format(array) for array in arrays)))})")
+                tracked = f"({' or '.join(f'{array}.requires_grad' for array in arrays)})"
+                derived.append(" and ".join((*(f"not ({one})" for one in absent), tracked)))
         plain = " and ".join((*tests, STILL)) if "cpu" in operation.kernels else "False"
-        self.at_once = generated("_i", [unpacked, f"return {plain}"], **READY_NAMES)
+        recorded = f"_grad() and ({' or '.join(derived)})" if operation.differentiable else "False"
+        lines = [unpacked, f"if not ({plain}): return _ELSEWHERE", f"return _RECORDED if {recorded} else _AT_ONCE"]
+        stages = {"_ELSEWHERE": ELSEWHERE, "_RECORDED": RECORDED, "_AT_ONCE": AT_ONCE}
+        self.stage = generated("_i", lines, **READY_NAMES, **stages)
         self.ready = generated("_x", [f"return {READY.format('_x')}"], **READY_NAMES)
-        # What the rule keeps: tensors, numbers, and of all tensors the shapes and dtypes.
-        results, numbers = (
-            ", ".join(operation.fields),
-            ", ".join(slot for slot in self.slots if slot not in self.arrays),
-        )
-        saved = [*self.arrays, *operation.fields]
-        likes = [f"None if {name} is None else _Like({name}.shape, {name}.dtype)" for name in saved]
-        keep = ["_ctx.set_materialize_grads(False)", f"{slots}, = _inputs", f"{results} = _output"]
-        keep += [f"_ctx.numbers = {numbers}," if numbers else "_ctx.numbers = ()", f"_ctx.likes = {', '.join(likes)},"]
+        self._generate_saving(packed, names)
+
+    def _generate_saving(self, packed: str, names: dict[str, Any]) -> None:
+        """Make what keeps for the rules what they read, of tensors that they do not read shape and dtype, and gives it.
+
+        `_save` reads slots, `_save_record` a record.
+        """
+        operation = self.operation
+        results, every = ", ".join(operation.fields), [*self.arrays, *operation.fields]
+        numbers = "".join(f"{slot}, " for slot in self.slots if slot not in self.arrays)
         owners = dict(zip(self.slots, self.names, strict=True)) | {field: field for field in operation.fields}
-        if callable(operation.saved):
+        asks, read = callable(operation.saved), self.names if operation.saved is None else operation.saved
+        saved = [name for name in every if asks or owners[name] in read]
+        others = [name for name in every if asks or owners[name] not in read]
+        likes = "".join(f"None if {name} is None else _Like({name}.shape, {name}.dtype), " for name in others)
+        keep = ["_ctx.set_materialize_grads(False)", f"{results} = _output"]
+        keep += [f"_ctx.numbers = ({numbers})", f"_ctx.likes = ({likes})"]
+        if asks:
             keep.append(f"_wanted = _saved({packed})")
-            keep += [f"if {owners[name]!r} not in _wanted: {name} = None" for name in saved]
-        else:
-            read = self.names if operation.saved is None else operation.saved
-            keep += [f"{name} = None" for name in saved if owners[name] not in read]
-        keep += [f"_ctx.save_for_backward({', '.join(saved)})", f"_ctx.save_for_forward({', '.join(saved)})"]
-        self._save = generated("_ctx, _inputs, _output", keep, **names)
-        kept = [f"{', '.join(saved)}, = _kept"] + [f"{numbers}, = _numbers"] * bool(numbers)
-        kept += [f"if {name} is None: {name} = _likes[{place}]" for place, name in enumerate(saved)]
-        self._restore = generated("_kept, _numbers, _likes", [*kept, f"return {packed}, _Results({results})"], **names)
+            keep += [f"if {owners[name]!r} not in _wanted: {name} = None" for name in every]
+        keep.append(f"_ctx.save_for_backward({', '.join(saved)})")
+        forward = f"_ctx.save_for_forward({', '.join(saved)})"
+        self._save = generated(
+            "_ctx, _inputs, _output", [f"{', '.join(self.slots)}, = _inputs", *keep, forward], **names
+        )
+        apart = [
+            f"{', '.join(slot for slot, _ in leaf.slots)}, = {leaf.kind.flatten.format(leaf.name).removeprefix('*')}"
+            for leaf in operation.leaves
+            if leaf.kind.flatten != "{0}"
+        ]
+        self._save_record = generated("_ctx, _i, _output", [f"{operation.tree.target}= _i", *apart, *keep], **names)
+        again = [f"{', '.join(saved)}, = _kept"] * bool(saved) + [f"{numbers}= _numbers"] * bool(numbers)
+        again += [f"if {name} is None: {name} = _likes[{place}]" if asks else f"{name} = _likes[{place}]"
+                  for place, name in enumerate(others)]  # fmt: skip
+        slots = "".join(f"{self.slots[slot]}, " for _, slot in self.gradients)
+        self._restore = generated(
+            "_kept, _numbers, _likes", [*again, f"return {packed}, _Results({results}), ({slots})"], **names
+        )
+        # The arrays that may have a gradient.
+        varying = [*apart, f"return ({slots})"]
+        self._varying = generated("_i", [f"{operation.tree.target}= _i", *varying], **names)
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
@@ -181,8 +227,12 @@ class TorchOperation:
         """(arguments, first, out) -> results."""
         if out is not None:
             return self._into(i, out)
-        if self.at_once(i):
+        stage = self.stage(i)
+        if stage is AT_ONCE:
             return self.launch["cpu"](i, first)
+        if stage is RECORDED:
+            found = self._apply_recorded(i, *self._varying(i))
+            return found[0] if first and self.many else found
         if not self._served(i):
             return self.run_definition(i, first)
         flat = self.flatten(i)
@@ -217,7 +267,7 @@ class TorchOperation:
         """The first result written into memory; it has no derivative."""
         if not self._served(i):
             self.operation.define(i, True, out)
-        elif self.at_once(i) and self.ready(out):
+        elif self.stage(i) is AT_ONCE and self.ready(out):
             self.launch["cpu"](i, True, out)
             torch.autograd.graph.increment_version(out)
         else:
@@ -259,6 +309,8 @@ class TorchOperation:
         members |= {"backward": self._backward, "jvp": self._jvp}
         self.rule = _function(operation.name, members)
         self._apply_here = apply_here(self.rule)
+        recorded = {"forward": self._forward_recorded, "backward": self._backward_recorded}
+        self._apply_recorded = apply_here(_function(f"{operation.name}_recorded", recorded))
         LIBRARY.impl(operation.name, self._autograd, "Autograd", with_keyset=True)
 
     def serve(self, device: str) -> None:
@@ -349,7 +401,7 @@ class TorchOperation:
             with torch.enable_grad(), forward_mode():
                 return self.overload.redispatch(keys, *flat)
         i = self.unflatten(*flat)
-        if self.at_once(i):
+        if self.stage(i) is AT_ONCE:
             return self.launch["cpu"](i)
         with below_autograd():
             return self.overload(*flat)
@@ -360,23 +412,46 @@ class TorchOperation:
 
     def _set_up(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         self._save(ctx, inputs, output)
-        if self.operation.constant:
-            fields = zip(self.operation.fields, output if self.many else (output,), strict=True)
-            ctx.mark_non_differentiable(*[x for name, x in fields if name in self.operation.constant])
+        self._mark(ctx, output)
+
+    def _mark(self, ctx: Any, output: Any) -> None:
+        if self.constant:
+            ctx.mark_non_differentiable(*itertools.compress(output if self.many else (output,), self.constant))
+
+    def _forward_recorded(self, ctx: Any, i: Any, *_varying: Any) -> Any:
+        """The kernel on plain memory of which nobody but autograd hears: the record stays as it is.
+
+        The general Function below takes 22 arguments of a loss one by one: forward and backward take twice the time.
+        """
+        found = self.launch["cpu"](i)
+        self._save_record(ctx, i, found)
+        self._mark(ctx, found)
+        return found
+
+    def _backward_recorded(self, ctx: Any, *g: Any) -> Any:
+        return None, *self._pulled(ctx, g, ctx.needs_input_grad[1:])
 
     def _backward(self, ctx: Any, *g: Any) -> Any:
         flat: list[Any] = [None] * len(self.slots)
-        if all(one is None for one in g):
-            return tuple(flat)
-        # Unpacked once: activation checkpointing refuses a second time.
-        i, r = self._restore(ctx.saved_tensors, ctx.numbers, ctx.likes)
         needed = ctx.needs_input_grad
-        wanted = {name for name, slot, _ in self.gradients if needed[slot]}
-        found = self.vjp(i, r, type(r)(*g), wanted)
-        for name, slot, like in self.gradients:
-            if needed[slot] and found[name] is not None:
-                flat[slot] = _fitted(found[name], *ctx.likes[like])
+        for (_, slot), gradient in zip(
+            self.gradients, self._pulled(ctx, g, [needed[k] for k in self.places]), strict=True
+        ):
+            flat[slot] = gradient
         return tuple(flat)
+
+    def _pulled(self, ctx: Any, g: tuple[Any, ...], needed: Sequence[bool]) -> list[Any]:
+        """The gradients to the arguments that have some, None where none is needed."""
+        if all(one is None for one in g):
+            return [None] * len(needed)
+        # Unpacked once: activation checkpointing refuses a second time.
+        i, r, arrays = self._restore(ctx.saved_tensors, ctx.numbers, ctx.likes)
+        names = self.varying
+        found = self.vjp(i, r, type(r)(*g), frozenset(itertools.compress(names, needed)))
+        return [
+            _fitted(found[name], of.shape, of.dtype) if need and found[name] is not None else None
+            for name, of, need in zip(names, arrays, needed, strict=True)
+        ]
 
     def _jvp(self, ctx: Any, *tangents: Any) -> Any:
         if not transformed():
@@ -387,15 +462,17 @@ class TorchOperation:
             return self._pushed(ctx, [x if x is None else primal(x) for x in ctx.saved_tensors], tangents)
 
     def _pushed(self, ctx: Any, saved: Any, tangents: Any) -> Any:
-        i, r = self._restore(saved, ctx.numbers, ctx.likes)
-        given = {name: tangents[slot] for name, slot, _ in self.gradients if isinstance(tangents[slot], Tensor)}
-        found = zip(self.operation.fields, self._jvp_rule(i, r, given), ctx.likes[len(self.arrays) :], strict=True)
+        i, r, _ = self._restore(saved, ctx.numbers, ctx.likes)
+        given = {name: tangents[slot] for name, slot in self.gradients if isinstance(tangents[slot], Tensor)}
+        found = zip(self.operation.fields, self._jvp_rule(i, r, given), r, strict=True)
         moved = [None if x is None or name in self.operation.constant else x.to(of.dtype) for name, x, of in found]
         return tuple(moved) if self.many else moved[0]
 
     def _completed(self, i: Any, r: Any, g: Any, wanted: Wanted) -> Gradients:
         """The vjp, and the definition's for what it does not answer."""
-        found = self.operation.vjp(i, r, g, wanted)
+        found: Gradients = self.operation.vjp(i, r, g, wanted)
+        if found.keys() == wanted:
+            return found
         if not found.keys() <= self.known:
             wrong = min(found.keys() - self.known)
             raise TypeError(f"{self.operation.name}: expected a vjp that answers its arguments, got {wrong}")
@@ -407,8 +484,8 @@ class TorchOperation:
     def defined_vjp(self, i: Any, _r: Any, g: Any, wanted: Wanted) -> Gradients:
         """The gradients of <g, definition>, which can be differentiated again."""
         operation, flat = self.operation, unwrap_dead_wrappers(self.flatten(i))
-        slots = [slot for name, slot, _ in self.gradients if name in wanted]
-        names = [name for name, _, _ in self.gradients if name in wanted]
+        slots = [slot for name, slot in self.gradients if name in wanted]
+        names = [name for name, _ in self.gradients if name in wanted]
         varying = [field not in operation.constant for field in operation.fields]
 
         def definition(*values: Tensor) -> tuple[Tensor, ...]:
@@ -433,7 +510,7 @@ class TorchOperation:
         """
         operation, names = self.operation, list(t)
         fields = [field for field in operation.fields if field not in operation.constant]
-        given = {name: self.flatten(i)[slot] for name, slot, _ in self.gradients if name in t}
+        given = {name: self.flatten(i)[slot] for name, slot in self.gradients if name in t}
         some = given[names[0]]
 
         def gradients(*g: Tensor) -> tuple[Tensor, ...]:

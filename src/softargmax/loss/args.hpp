@@ -29,6 +29,10 @@ struct Args : RowArgs {
     double* losses = nullptr;
     const double* seeds = nullptr;
     std::int64_t each = 1, each_of_seed = 1;  // rows to a group
+    // A division is as long as the loss of a row of three classes.
+    double seed_of(std::int64_t row) const {
+        return seeds[each_of_seed == 1 ? row : each_of_seed == rows.total ? 0 : row / each_of_seed];
+    }
 };
 
 }  // namespace softargmax::loss

@@ -58,18 +58,16 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
     }
 
     // What is known of a row before its scores are read.
-    Row start(int g) const {
-        Row to;
+    void start(int g, Row& to) const {
         if (args.given) {
             const double* given = args.given + 3 * (first + g);
             to.state = {given[0], given[1], given[2]};
         }
-        if (!args.target) return to;
+        if (!args.target) return;
         to.y = args.target[first + g];
         to.ignored = to.y == args.ignore_index;
         if (to.ignored) to.y = 0;
         else if (args.weight) to.w_y = weight_of(args, first + g, to.y);
-        return to;
     }
     // The state of a row, and where its block holds it the score of the row's class.
     struct Piece {
@@ -132,7 +130,7 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
     void gradient(std::int64_t block, const Row* rows) {
         for (int g = 0; g < this->count; ++g) {
             const Row& of = rows[g];
-            const double seed = args.seeds[args.each_of_seed == 1 ? first + g : (first + g) / args.each_of_seed];
+            const double seed = args.seed_of(first + g);
             const Slope slope(of, this->beta(g), times(beta_to_scores(g), seed), args);
             const T* z = row(g);
             const std::int64_t n = size(block), y = of.y - begin(block);
@@ -216,7 +214,7 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
 template <class T, int Size> void run_groups(const Args& args) {
     const FrameOf<Args, T> frame(args, Size);
     fold_rows<Row, Group<T, Size>>(frame, few_long_rows(frame), [&](auto& rows) {
-        rows.each([](const auto& group, int g, Row& row) { row = group.start(g); });
+        rows.each([](const auto& group, int g, Row& row) { group.start(g, row); });
         if (!args.given)
             rows.fold([](const auto& group, std::int64_t block, int g, const Row& row) {
                 return group.fold(block, g, row.y);
@@ -239,31 +237,34 @@ template <class T> void run_as(const Args& args) {
     else run_groups<T, 1>(args);
 }
 
-// What the rows from `begin` to `end` count together in a mean; infinite in place of 0, so that the mean of nothing is
-// 0.
+// What the rows from `begin` to `end` count together in a mean; infinite in place of 0: the mean of nothing is 0.
 double together(const Args& args, std::int64_t begin, std::int64_t end) {
     if (!args.mean) return 1;
-    Twofold sum{};
-    for (std::int64_t i = begin; i < end; ++i)
-        if (!args.target) sum = plus(sum, Twofold{1, 0});
-        else if (args.target[i] != args.ignore_index)
-            sum = plus(sum, Twofold{args.weight ? weight_of(args, i, args.target[i]) : 1, 0});
-    const double count = rounded(sum);
+    std::int64_t counted = end - begin;
+    Twofold weights{};
+    for (std::int64_t i = begin; i < end && args.target; ++i)
+        if (args.target[i] == args.ignore_index) --counted;
+        else if (args.weight) weights = plus(weights, Twofold{weight_of(args, i, args.target[i]), 0});
+    const double count = args.target && args.weight ? rounded(weights) : static_cast<double>(counted);
     return count == 0 ? kInf : count;
+}
+double sum_of_losses(const Args& args, std::int64_t begin, std::int64_t end) {
+    using V = Pack<double>;
+    Sum<double> sum;
+    for (std::int64_t i = begin; i < end; i += V::kLanes) sum.add({V::load_part(args.losses + i, end - i, 0)});
+    const double found = rounded(sum.total());
+    if (found - found == 0) return found;
+    double plain = 0;  // an infinite loss has no rounding error
+    for (std::int64_t i = begin; i < end; ++i) plain += args.losses[i];
+    return plain;
 }
 void reduce(const Args& args) {
     with_type(args.loss.type, args.loss.data, [&](auto* loss) {
         using S = std::remove_reference_t<decltype(*loss)>;
         for (std::int64_t group = 0; group < args.loss.count; ++group) {
             const std::int64_t begin = group * args.each, end = begin + args.each;
-            Twofold total{};
-            double plain = 0;
-            for (std::int64_t i = begin; i < end; ++i) {
-                total = plus(total, Twofold{args.losses[i], 0});
-                plain += args.losses[i];
-            }
-            const double sum = std::isfinite(plain) ? rounded(total) : plain;
-            if constexpr (!std::is_same_v<S, std::uint8_t>) loss[group] = convert<S>(sum / together(args, begin, end));
+            const double found = sum_of_losses(args, begin, end) / together(args, begin, end);
+            if constexpr (!std::is_same_v<S, std::uint8_t>) loss[group] = convert<S>(found);
         }
     });
 }

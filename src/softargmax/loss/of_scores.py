@@ -13,7 +13,7 @@ from softargmax.core.scale import UNIT
 from softargmax.core.targets import IGNORE
 from softargmax.loss import operations, reference
 from softargmax.loss.arguments import CrossEntropy, CrossEntropyVjp, GradientOf
-from softargmax.loss.options import Keywords, checked
+from softargmax.loss.options import Keywords, checked, usual
 from softargmax.loss.results import CrossEntropyTerms, LossAndGradient
 from softargmax.normalize import operations as normalize
 from softargmax.normalize.operations import LogSumExp, Scores
@@ -115,6 +115,12 @@ def cross_entropy(  # noqa: PLR0913 each is asked for by its name
     >>> float(softargmax.cross_entropy([20.0, 0.0], 0))  # torch in float32: 0.0
     2.061153...e-09
     """
+    plain = weight is where is softcap is dtype is None
+    if plain and type(temperature) is type(label_smoothing) is type(z_loss) is float:
+        plain = (temperature, label_smoothing, z_loss) == (1.0, 0.0, 0.0)
+        i = usual(z, target, axis, reduction, ignore_index) if plain else None
+        if i is not None:
+            return as_number(operations.cross_entropy.first(i))
     options: Keywords = {
         "axis": axis,
         "reduction": reduction,
@@ -188,7 +194,6 @@ def _terms(i: CrossEntropy) -> CrossEntropyTerms:
     """The terms of every row, each with its own derivative."""
     z, asked, axes = i.z, i.asked, i.axes
     kind = working_dtype(z, namespace(z))
-    loss = operations.cross_entropy.first(i._replace(kept=z.ndim - 1, mean=False, dtype=kind))
     x = reference.capped(namespace(z).astype(z, kind) if asked.softcap else z, asked.beta, asked.softcap)
     if asked.beta is UNIT:
         lse = normalize.logsumexp.first(LogSumExp(x, None, asked.where, UNIT, axes, kind))
@@ -196,10 +201,14 @@ def _terms(i: CrossEntropy) -> CrossEntropyTerms:
         lse = normalize.softmax(Scores(x, asked.where, asked.beta, axes, kind)).lse
     entropy = normalize.entropy.first(Scores(x, asked.where, asked.beta, axes, kind))
     lse, entropy = squeezed(lse, axes), squeezed(entropy, axes)
-    found = CrossEntropyTerms(loss, lse, entropy, asked.z_loss * lse * lse if asked.z_loss else 0.0 * entropy)
+    loss = operations.cross_entropy.first(i._replace(kept=z.ndim - 1, mean=False, dtype=kind))
+    xp = namespace(z)
+    # Without a z-loss its derivative is 0, not none.
+    of_z = asked.z_loss * lse * lse if asked.z_loss else xp.where(xp.isfinite(entropy), 0.0 * entropy, 0.0)
+    found = CrossEntropyTerms(loss, lse, entropy, of_z)
     if asked.target is None:
         return found
-    xp, ignored = namespace(z), asked.target == asked.ignore_index
+    ignored = asked.target == asked.ignore_index
     return CrossEntropyTerms(*(xp.where(ignored, 0.0, one) for one in found))
 
 

@@ -25,6 +25,7 @@ struct State {
 
     static SOFTARGMAX_INLINE double weight(double m, double top, Scale beta) {
         if (m == top) return 1;  // -inf and +inf, too
+        if (m == -kInf) return 0;  // of the empty state that a row of one block begins with, at once
         // With the rounding errors of both steps: they would be |x| / 2 ulp of the weight.
         const Twofold d = two_sum(m, -top), x = times(d.hi, beta);
         const double w = exp_scalar(std::isinf(d.hi) ? d.hi : x.hi);
