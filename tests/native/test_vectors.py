@@ -63,7 +63,8 @@ def test_sums_of_thousands_of_terms_gather_few_roundings() -> None:
     n = 1 << 18
     table, factors = np.full((1, 3), 0.1, np.float32), np.ones(n, np.float32)
     out, totals = np.empty((1, 3), np.float32), np.empty(1, np.float32)
-    _native.sums_of_rows(table, np.zeros(n, np.int64), factors, np.array([0, n]), None, out, totals)
+    index, starts = np.zeros(n, np.int64), np.array([0, n])
+    _native.sums(sums=out, table=table, index=index, factors=factors, starts=starts, order=None, totals=totals)
     assert np.abs(out / (n * float(table[0, 0])) - 1).max() < 1e-5
     assert abs(np.cumsum(np.full(n, 0.1, np.float32))[-1] / (n * 0.1) - 1) > 1e-4
     assert totals[0] == n
@@ -130,7 +131,8 @@ def test_pairs_do_not_know_each_other(dtype: str) -> None:
     for i, node in enumerate(np.unique(p.nodes)):
         here = p.nodes == node
         out, total = np.empty((1, 100), dtype), np.empty(1, dtype)
-        _native.sums_of_rows(p.h, p.rows[here], p.factors[here], np.array([0, here.sum()]), None, out, total)
+        given = {"index": p.rows[here], "factors": p.factors[here], "starts": np.array([0, here.sum()])}
+        _native.sums(sums=out, table=p.h, order=None, totals=total, **given)
         assert same_bits(out[0], sums[i])
         assert same_bits(total[0], totals[i])
 
@@ -233,27 +235,39 @@ WRONG = [
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda w: f"{next(iter(w.change))}")
 def test_wrong_pairs_never_reach_the_kernel(wrong: Wrong) -> None:
     p = PROBLEM._replace(**wrong.change)
-    numbers = p.nodes, p.starts, p.signs, p.shift
+    given = {name: getattr(p, name) for name in ("h", "weight", "bias", "nodes", "starts", "signs", "shift")}
     loss, slopes, dh = (np.full(shape, 7, np.float32) for shape in (2, 5, (2, 4)))
     with pytest.raises(wrong.error):
-        _native.coins(p.h, p.weight, p.bias, *numbers, loss, slopes, dh)
+        _native.coin_losses(loss=loss, slopes=slopes, dh=dh, **given)
     assert (np.concatenate([loss, slopes, dh.reshape(-1)]) == 7).all()
 
 
-def test_wrong_sums_and_scores_never_reach_the_kernel() -> None:
+@pytest.mark.parametrize(
+    ("error", "name", "change"),
+    [
+        (IndexError, "index", {"index": PROBLEM.nodes + 6}),
+        (IndexError, "order", {"order": PROBLEM.nodes + 3}),
+        (ValueError, "order", {"order": PROBLEM.nodes[:4]}),
+        (ValueError, "starts", {"starts": PROBLEM.starts[::-1].copy()}),
+        (ValueError, "starts", {"starts": np.array([0, 5])}),
+        (ValueError, "totals", {"totals": np.zeros(3, np.float32)}),
+        (TypeError, "factors", {"factors": np.zeros(5)}),
+        (TypeError, "table", {"table": None}),
+    ],
+)
+def test_wrong_sums_never_reach_the_kernel(error: type[Exception], name: str, change: dict[str, Any]) -> None:
     p, out = PROBLEM, np.full((2, 4), 7, np.float32)
-    with pytest.raises(IndexError, match="index"):
-        _native.sums_of_rows(p.weight, p.nodes + 6, p.factors, p.starts, None, out)
-    with pytest.raises(IndexError, match="order"):
-        _native.sums_of_rows(p.weight, p.nodes, p.factors, p.starts, p.nodes + 3, out)
-    with pytest.raises(ValueError, match="order"):
-        _native.sums_of_rows(p.weight, p.nodes, p.factors, p.starts, p.nodes[:4], out)
-    with pytest.raises(ValueError, match="starts"):
-        _native.sums_of_rows(p.weight, p.nodes, p.factors, p.starts[::-1].copy(), None, out)
-    with pytest.raises(ValueError, match="totals"):
-        _native.sums_of_rows(p.weight, p.nodes, p.factors, p.starts, None, out, np.zeros(3, np.float32))
-    with pytest.raises(IndexError, match="rows"):
-        _native.pair_dots(p.h, p.rows + 1, p.weight, None, p.nodes, np.zeros(5, np.float32))
-    with pytest.raises(ValueError, match="rows"):
-        _native.pair_dots(p.h, p.rows[:4], p.weight, None, p.nodes, np.zeros(5, np.float32))
+    right = {"table": p.weight, "index": p.nodes, "factors": p.factors, "starts": p.starts, "order": None}
+    with pytest.raises(error, match=name):
+        _native.sums(sums=out, **{"totals": None, **right, **change})
     assert (out == 7).all()
+
+
+def test_wrong_pairs_never_reach_the_scores() -> None:
+    p, x = PROBLEM, np.full(5, 7, np.float32)
+    given = {"h": p.h, "weight": p.weight, "bias": None, "nodes": p.nodes}
+    with pytest.raises(IndexError, match="rows"):
+        _native.pair_scores(rows=p.rows + 1, x=x, **given)
+    with pytest.raises(ValueError, match="rows"):
+        _native.pair_scores(rows=p.rows[:4], x=x, **given)
+    assert (x == 7).all()

@@ -61,20 +61,22 @@ def as_is(array: Array) -> Array:
 
 def dots(p: Problem, place: Place = as_is) -> Array:
     out = place(np.empty(len(p.nodes), p.h.dtype))
-    _native.pair_dots(place(p.h), place(p.rows), place(p.weight), place(p.bias), place(p.nodes), out)
+    pairs = {"nodes": place(p.nodes), "rows": place(p.rows)}
+    _native.pair_scores(h=place(p.h), weight=place(p.weight), bias=place(p.bias), x=out, **pairs)
     return out
 
 
 def row_sums(p: Problem, place: Place = as_is) -> Array:
     """The gradient to h: sum factors w."""
     out = place(np.empty(p.h.shape, p.h.dtype))
-    _native.sums_of_rows(place(p.weight), place(p.nodes), place(p.factors), place(p.starts), None, out)
+    given = {"index": place(p.nodes), "factors": place(p.factors), "starts": place(p.starts)}
+    _native.sums(table=place(p.weight), sums=out, order=None, totals=None, **given)
     return out
 
 
 def places(index: Array, place: Place = as_is) -> tuple[Array, Array, Array]:
     order, rows, starts = (place(np.empty(len(index) + more, np.int64)) for more in (0, 0, 1))
-    n = _native.places_by_row(place(index), order, rows, starts)
+    n = _native.places_by_row(index=place(index), order=order, rows=rows, starts=starts)
     return order, rows[:n], starts[: n + 1]
 
 
@@ -82,7 +84,8 @@ def node_sums(p: Problem, place: Place = as_is) -> tuple[Array, Array]:
     """The gradients to the nodes that were met: sum factors h, and sum factors."""
     order, rows, starts = places(p.nodes, place)
     out, totals = place(np.empty((len(rows), p.h.shape[1]), p.h.dtype)), place(np.empty(len(rows), p.h.dtype))
-    _native.sums_of_rows(place(p.h), place(p.rows), place(p.factors), place(starts), place(order), out, totals)
+    given = {"index": place(p.rows), "factors": place(p.factors), "starts": place(starts), "order": place(order)}
+    _native.sums(table=place(p.h), sums=out, totals=totals, **given)
     return out, totals
 
 
@@ -91,8 +94,8 @@ def coins(p: Problem, place: Place = as_is) -> tuple[Array, Array, Array]:
     loss, slopes, dh = (
         place(np.empty_like(x)) for x in (p.h[:, :1].reshape(-1) if p.h.size else p.h.sum(1), p.shift, p.h)
     )
-    numbers = place(p.nodes), place(p.starts), place(p.signs), place(p.shift)
-    _native.coins(place(p.h), place(p.weight), place(p.bias), *numbers, loss, slopes, dh)
+    given = {name: place(getattr(p, name)) for name in ("h", "weight", "bias", "nodes", "starts", "signs", "shift")}
+    _native.coin_losses(loss=loss, slopes=slopes, dh=dh, **given)
     return loss, slopes, dh
 
 
@@ -123,9 +126,18 @@ def text(rows: int, width: int, classes: int, dtype: str, *, tree: bool, samples
 def descend(t: Text, rate: float, last: float, batch: int, place: Place = as_is) -> tuple[Array, Array, float]:
     """Copies of the tables after the steps, and the loss."""
     vectors, weight = place(t.vectors.copy()), place(t.weight.copy())
-    noise = None if t.negatives is None else place(t.negatives), None if t.paths is None else tuple(map(place, t.paths))
+    paths = (None,) * 3 if t.paths is None else tuple(map(place, t.paths))
     loss = _native.descend(
-        vectors, weight, place(t.inputs), place(t.starts), place(t.target), *noise, rate, last, batch
+        vectors=vectors,
+        weight=weight,
+        inputs=place(t.inputs),
+        starts=place(t.starts),
+        target=place(t.target),
+        negatives=None if t.negatives is None else place(t.negatives),
+        **dict(zip(("offsets", "nodes", "signs"), paths, strict=True)),
+        rate=rate,
+        last_rate=last,
+        batch=batch,
     )
     return vectors, weight, loss
 
@@ -133,13 +145,14 @@ def descend(t: Text, rate: float, last: float, batch: int, place: Place = as_is)
 def alias_draws(n: int, classes: int, first: int = 0, place: Place = as_is) -> Array:
     table = Unigram(1.0 / np.arange(1, classes + 1))._table
     out = place(np.empty(n, np.int64))
-    _native.alias_draws(place(table.threshold), place(table.alias), out, 5, 9, bits.CANDIDATES, first)
+    where = {"seed": 5, "stream": 9, "purpose": bits.CANDIDATES, "first": first}
+    _native.alias_draws(threshold=place(table.threshold), alias=place(table.alias), index=out, **where)
     return out
 
 
 def random_blocks(n: int, first: int = 0, place: Place = as_is) -> Array:
     out = place(np.empty((4, n), np.int64))
-    _native.random_blocks(out, 3, 2**63 + 1, bits.ARRIVALS, first)
+    _native.random_blocks(words=out, seed=3, stream=2**63 + 1, purpose=bits.ARRIVALS, first=first)
     return out
 
 

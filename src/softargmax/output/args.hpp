@@ -5,18 +5,20 @@
 
 namespace softargmax::output {
 
+constexpr std::int64_t kUnknown = -1;  // how many, before an argument has said it
+
 // Vectors of contiguous numbers; the next one begins `pitch` numbers further on.
 struct Table {
     char* data = nullptr;
     Type type = Type::f32;
-    std::int64_t pitch = 0;
+    std::int64_t pitch = 0, rows = 0;
 };
 
 // The scores <h, w> + b of pairs of a row of h and a row of a table: out[p] is that of h's row rows[p] and row
 // nodes[p].
 struct DotsArgs {
     Table h, weight, bias;  // h is float or double, which all is computed in; the bias may be absent
-    std::int64_t width = 0, pairs = 0;
+    std::int64_t width = kUnknown, pairs = kUnknown;
     const std::int64_t *rows = nullptr, *nodes = nullptr;
     char* out = nullptr;  // of h's type
     int threads = 1;
@@ -26,7 +28,7 @@ struct DotsArgs {
 // `order` (absent: 0, 1, ..) from starts[i] to starts[i + 1]; `totals` is that of the factors alone.
 struct SumsArgs {
     Table table, out;
-    std::int64_t width = 0, sums = 0, places = 0;
+    std::int64_t width = kUnknown, sums = kUnknown, places = kUnknown;
     const std::int64_t *index = nullptr, *order = nullptr, *starts = nullptr;
     const char* factors = nullptr;  // of out's type, float or double
     char* totals = nullptr;         // so are these; null: not wanted
@@ -40,7 +42,7 @@ struct SumsArgs {
 // with a sign s_p of 1, -1, or 0: no coin. dh_r = sum slope_p w_p.
 struct CoinsArgs {
     Table h, weight, bias, dh;  // the bias and dh may be absent
-    std::int64_t width = 0, rows = 0, pairs = 0;
+    std::int64_t width = kUnknown, rows = kUnknown, pairs = kUnknown;
     const std::int64_t *starts = nullptr, *nodes = nullptr;
     const std::int8_t* signs = nullptr;
     const char* shift = nullptr;  // of h's type, as are these; null: none
@@ -53,9 +55,10 @@ struct CoinsArgs {
 // path or by itself and `samples` negatives.
 struct StepsArgs {
     Table vectors, weight;  // of one type, float or double
-    std::int64_t width = 0, rows = 0, batch = 0, targets = 0;
+    std::int64_t width = kUnknown, rows = kUnknown, targets = kUnknown, batch = 0;
     const std::int64_t *inputs = nullptr, *starts = nullptr, *target = nullptr;
     const std::int64_t* offsets = nullptr;  // of paths, one per class and one more; null: negatives
+    std::int64_t classes = kUnknown, path_nodes = kUnknown, drawn = kUnknown;  // how many those and the next ones are
     const std::int32_t* nodes = nullptr;
     const std::int8_t* signs = nullptr;
     const std::int64_t* negatives = nullptr;  // of each target
@@ -69,7 +72,7 @@ struct StepsArgs {
 struct DrawsArgs {
     std::uint64_t seed = 0, stream = 0;
     std::uint32_t purpose = 0;
-    std::int64_t first = 0, draws = 0, classes = 0;
+    std::int64_t first = 0, draws = kUnknown, classes = kUnknown;
     const double* threshold = nullptr;  // null: no table, and `out` has the four words of a position in as many rows
     const std::int64_t* alias = nullptr;
     std::int64_t* out = nullptr;

@@ -1,271 +1,338 @@
-// This room's kernels as Python sees them.
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/tuple.h>
+// This room's kernels as Python sees them: arguments by name, each into its field (core/native/bind.hpp). How many
+// there are of something, the first argument with one for each says; the others must agree.
+#include "core/native/bind.hpp"
 
 #include <numeric>
 
-#include "core/native/arguments.hpp"
 #include "output/args.hpp"
 #include "output/sort.hpp"
-
-using namespace nb::literals;
 
 namespace softargmax::output {
 namespace {
 
 template <class T> using Vector = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Index = Vector<const std::int64_t>;
 
-template <class A> std::int64_t size_of(const A& array) { return static_cast<std::int64_t>(array.size()); }
+// What `places_by_row` is called with (sort.hpp).
+struct PlacesArgs {
+    const std::int64_t* index = nullptr;
+    std::int64_t *order = nullptr, *rows = nullptr, *starts = nullptr;
+    std::int64_t places = kUnknown;
+};
 
-[[noreturn]] void refuse(const char* name, const char* why) {
-    throw nb::value_error((std::string(name) + ": " + why).c_str());
+[[noreturn]] void wrong(const char* name, const char* expected) {
+    throw nb::value_error((std::string(name) + ": expected " + expected).c_str());
+}
+void agree(const char* name, std::int64_t& count, std::int64_t found) {
+    if (count == kUnknown) count = found;
+    if (count == found) return;
+    throw nb::value_error(
+        (std::string(name) + ": expected one for each of " + std::to_string(count) + ", got " + std::to_string(found))
+            .c_str());
 }
 
-// (count, width) numbers, or (count,) where the width is 1, with the numbers of a vector side by side.
-Table table_of(const char* name, const View& x, std::int64_t width) {
-    if (x.shape.size() != 2 || x.shape[1] != width || (width > 1 && x.stride[1] != 1))
-        refuse(name, "it may be vectors of one length, contiguous");
-    return {x.data, x.type, x.stride[0]};
+// ---- fields ---------------------------------------------------------------------------------------------------------
+
+// A matrix, each row of which is a vector of contiguous numbers.
+template <class J> struct TableField {
+    using Value = Held;
+    const char* name;
+    Table J::* to;
+    std::initializer_list<Type> types;
+    bool written;
+    bool may_be_none = false;
+    Held read(nb::handle x) const {
+        if (!may_be_none) must_be_given(name, x);
+        Held held(x, written);
+        must_be(name, held, types);
+        return held;
+    }
+    void put(J& job, const Held& x) const {
+        if (!x) return;
+        if (x.shape.size() != 2) wrong(name, "a matrix");
+        if (job.width == kUnknown) job.width = x.shape[1];
+        if (x.shape[1] != job.width || (job.width > 1 && x.stride[1] != 1))
+            wrong(name, "vectors of one length, contiguous");
+        job.*to = {x.data, x.type, x.stride[0], x.shape[0]};
+    }
+};
+template <class J> TableField<J> vectors(const char* name, Table J::* to, std::initializer_list<Type> types = kReal) {
+    return {name, to, types, false};
 }
-template <class T> T* dense(const char* name, const View& x, std::int64_t count, Type type) {
-    must_be(name, x, {type});
-    if (x.shape.size() != 1 || x.shape[0] != count || (count > 1 && x.stride[0] != 1))
-        refuse(name, "it may be as many numbers as there are places, contiguous");
-    return reinterpret_cast<T*>(x.data);
+template <class J> TableField<J> vectors_result(const char* name, Table J::* to) { return {name, to, kWide, true}; }
+
+// A number to each vector of a table, or None.
+template <class J> struct BiasField {
+    using Value = Held;
+    const char* name;
+    Table J::* to;
+    Table J::* of;
+    Held read(nb::handle x) const {
+        Held held(x);
+        must_be(name, held, kReal);
+        return held;
+    }
+    void put(J& job, const Held& x) const {
+        if (!x) return;
+        if (x.shape.size() != 1 || x.shape[0] != (job.*of).rows) wrong(name, "one per node");
+        job.*to = {x.data, x.type, x.stride[0], x.shape[0]};
+    }
+};
+template <class J> BiasField<J> bias(const char* name, Table J::* to, Table J::* of) { return {name, to, of}; }
+
+// Contiguous numbers of a table's type.
+template <class J, class T> struct NumbersField {
+    using Value = Held;
+    const char* name;
+    T* J::* to;
+    std::int64_t J::* count;
+    Table J::* like;
+    bool may_be_none = false;
+    Held read(nb::handle x) const {
+        if (!may_be_none) must_be_given(name, x);
+        return Held(x, !std::is_const_v<T>);
+    }
+    void put(J& job, const Held& x) const {
+        if (!x) return;
+        must_be(name, x, {(job.*like).type});
+        if (x.shape.size() != 1 || (x.shape[0] > 1 && x.stride[0] != 1)) wrong(name, "a vector, contiguous");
+        agree(name, job.*count, x.shape[0]);
+        job.*to = x.data;
+    }
+};
+template <class J, class T>
+NumbersField<J, T> numbers(const char* name, T* J::* to, std::int64_t J::* count, Table J::* like) {
+    return {name, to, count, like};
 }
+
+// Contiguous integers or float64, one for each of `count` and `more`. Those that are read become so where they are not.
+template <class J, class T> struct VectorField {
+    using Value = Vector<T>;
+    const char* name;
+    T* J::* to;
+    std::int64_t J::* count;
+    std::int64_t more = 0;
+    bool may_be_none = false;
+    Value read(nb::handle x) const {
+        Value found;
+        if (may_be_none && x.is_none()) return found;
+        must_be_given(name, x);
+        if (!nb::try_cast(x, found, std::is_const_v<T>)) refuse(name, "a vector of another type");
+        return found;
+    }
+    void put(J& job, const Value& x) const {
+        if (!x.is_valid()) return;
+        agree(name, job.*count, static_cast<std::int64_t>(x.size()) - more);
+        static T nothing{};  // an array without elements may have no address
+        job.*to = x.size() ? x.data() : &nothing;
+    }
+};
+template <class J, class T> VectorField<J, T> vector(const char* name, T* J::* to, std::int64_t J::* count) {
+    return {name, to, count};
+}
+// Where each of `count` pieces begins, and where the last one ends.
+template <class J> VectorField<J, const std::int64_t> bounds(const char* name, const std::int64_t* J::* to,
+                                                             std::int64_t J::* count) {
+    return {name, to, count, 1};
+}
+
+// A number.
+template <class J, class T> struct NumberField {
+    using Value = T;
+    const char* name;
+    T J::* to;
+    T read(nb::handle x) const { return number_of<T>(name, x); }
+    void put(J& job, T x) const { job.*to = x; }
+};
+template <class J, class T> NumberField<J, T> number(const char* name, T J::* to) { return {name, to}; }
+
+// A kernel with these fields; `run` checks the values of the arguments.
+template <class J, class Run, class... Field>
+void bind_vectors(nb::module_& module, const char* name, const char* text, Run run, Field... fields) {
+    module.def(name, [=](Handle<Field>... given) {
+        std::tuple<typename Field::Value...> values{fields.read(given)...};
+        J job;
+        std::apply([&](auto&... value) { (fields.put(job, value), ...); }, values);
+        return run(job);
+    }, nb::arg(fields.name).none()..., text);
+    list_arguments(module, name, fields...);
+}
+
+// ---- values ---------------------------------------------------------------------------------------------------------
+
 // Whether all are from 0 to `limit` - 1: of negative ones the largest bit is set.
-void in_range(const char* name, const Index& index, std::int64_t limit) {
-    std::uint64_t most = 0;
-    for (std::size_t i = 0; i < index.size(); ++i) most = std::max(most, static_cast<std::uint64_t>(index.data()[i]));
-    if (index.size() && most >= static_cast<std::uint64_t>(limit))
+template <class T> void in_range(const char* name, const T* index, std::int64_t count, std::int64_t limit) {
+    using Unsigned = std::make_unsigned_t<T>;
+    Unsigned most = 0;
+    for (std::int64_t i = 0; i < count; ++i) most = std::max(most, static_cast<Unsigned>(index[i]));
+    if (count && most >= static_cast<std::uint64_t>(limit))
         throw nb::index_error((std::string(name) + ": some are out of range").c_str());
 }
+void check_bounds(const char* name, const std::int64_t* starts, std::int64_t count, std::int64_t places) {
+    if (count < 0 || starts[0] != 0 || starts[count] != places || !std::is_sorted(starts, starts + count + 1))
+        wrong(name, "bounds from 0 up to the number of places, one more than there are pieces");
+}
 int threads_for(std::int64_t work) { return work < kParallel ? 1 : threads_now(); }
-constexpr std::initializer_list<Type> kWide = {Type::f32, Type::f64};
 
-// Starts of `count` pieces of so many places, one after the other.
-template <class T> void pieces_of(const char* name, const Vector<const T>& starts, std::int64_t count,
-                                  std::int64_t places) {
-    if (size_of(starts) != count + 1 || starts.data()[0] != 0 || starts.data()[count] != places ||
-        !std::is_sorted(starts.data(), starts.data() + count + 1))
-        refuse(name, "it may go from 0 up to the number of places, one more than there are pieces");
-}
-
-// h and a table of nodes, and a bias of these or none.
-template <class J> void two_tables(J& job, const Held& h, const Held& weight, const Held& bias) {
-    must_be("h", h, kWide);
-    must_be("weight", weight, kReal);
-    must_be("bias", bias, kReal);
-    if (h.shape.size() != 2) refuse("h", "it may be a matrix");
-    job.width = h.shape[1];
-    job.h = table_of("h", h, job.width);
-    job.weight = table_of("weight", weight, job.width);
-    if (!bias) return;
-    if (bias.shape.size() != 1 || bias.shape[0] != weight.shape[0]) refuse("bias", "it may be one per node");
-    job.bias = {bias.data, bias.type, bias.stride[0]};
-}
-
-void pair_dots(nb::handle h_, const Index& rows, nb::handle weight_, nb::handle bias_, const Index& nodes,
-               nb::handle out_) {
-    const Held h(h_), weight(weight_), bias(bias_), out(out_, true);
-    DotsArgs job;
-    two_tables(job, h, weight, bias);
-    if (rows.size() != nodes.size()) refuse("rows", "one per node");
-    job.pairs = size_of(nodes);
-    job.out = dense<char>("out", out, job.pairs, h.type);
-    in_range("rows", rows, h.shape[0]);
-    in_range("nodes", nodes, weight.shape[0]);
-    job.rows = rows.data();
-    job.nodes = nodes.data();
+void check_and_run(DotsArgs& job) {
+    in_range("rows", job.rows, job.pairs, job.h.rows);
+    in_range("nodes", job.nodes, job.pairs, job.weight.rows);
     job.threads = threads_for(job.pairs * job.width);
     const nb::gil_scoped_release release;
     run_dots(job);
 }
 
-void sums_of_rows(nb::handle table_, const Index& index, nb::handle factors_, const Index& starts,
-                  const std::optional<Index>& order, nb::handle out_, nb::handle totals_) {
-    const Held table(table_), factors(factors_), out(out_, true), totals(totals_, true);
-    must_be("table", table, kReal);
-    must_be("out", out, kWide);
-    if (out.shape.size() != 2) refuse("out", "it may be a matrix");
-    SumsArgs job;
-    job.width = out.shape[1];
-    job.sums = out.shape[0];
-    job.places = size_of(index);
-    job.table = table_of("table", table, job.width);
-    job.out = table_of("out", out, job.width);
-    job.factors = dense<char>("factors", factors, job.places, out.type);
-    if (totals) job.totals = dense<char>("totals", totals, job.sums, out.type);
-    in_range("index", index, table.shape[0]);
-    pieces_of("starts", starts, job.sums, job.places);
-    if (order) {
-        if (order->size() != index.size()) refuse("order", "one per place");
-        in_range("order", *order, job.places);
-        job.order = order->data();
-    }
-    job.index = index.data();
-    job.starts = starts.data();
+void check_and_run(SumsArgs& job) {
+    if (job.out.rows != job.sums) wrong("starts", "one more than there are sums");
+    in_range("index", job.index, job.places, job.table.rows);
+    check_bounds("starts", job.starts, job.sums, job.places);
+    if (job.order) in_range("order", job.order, job.places, job.places);
     job.threads = threads_for(job.places * job.width);
     const nb::gil_scoped_release release;
     run_sums(job);
 }
 
-std::int64_t places_by_row(const Index& index, Vector<std::int64_t> order, Vector<std::int64_t> rows,
-                           Vector<std::int64_t> starts) {
-    const std::int64_t count = size_of(index);
-    if (size_of(order) != count || size_of(rows) != count || size_of(starts) != count + 1 || count >= 1LL << 31)
-        refuse("order, rows, starts", "as many as there are places, of the last one more");
-    in_range("index", index, 1LL << 31);
-    const nb::gil_scoped_release release;
-    const std::int64_t most = count ? *std::max_element(index.data(), index.data() + count) : 0;
-    return sort_places(index.data(), count, most, order.data(), rows.data(), starts.data());
-}
-
-void coins(nb::handle h_, nb::handle weight_, nb::handle bias_, const Index& nodes, const Index& starts,
-           const Vector<const std::int8_t>& signs, nb::handle shift_, nb::handle loss_, nb::handle slopes_,
-           nb::handle dh_) {
-    const Held h(h_), weight(weight_), bias(bias_), shift(shift_), loss(loss_, true), slopes(slopes_, true),
-        dh(dh_, true);
-    CoinsArgs job;
-    two_tables(job, h, weight, bias);
-    job.rows = h.shape[0];
-    job.pairs = size_of(nodes);
-    if (size_of(signs) != job.pairs) refuse("signs", "one per pair");
-    pieces_of("starts", starts, job.rows, job.pairs);
-    in_range("nodes", nodes, weight.shape[0]);
-    job.nodes = nodes.data();
-    job.starts = starts.data();
-    job.signs = signs.data();
-    job.loss = dense<char>("loss", loss, job.rows, h.type);
-    if (shift) job.shift = dense<char>("shift", shift, job.pairs, h.type);
-    if (slopes) job.slopes = dense<char>("slopes", slopes, job.pairs, h.type);
-    if (dh) {
-        must_be("dh", dh, {h.type});
-        if (dh.shape != h.shape) refuse("dh", "it may be of h's shape");
-        job.dh = table_of("dh", dh, job.width);
-    }
+void check_and_run(CoinsArgs& job) {
+    if (job.h.rows != job.rows) wrong("starts", "one more than h has rows");
+    if (job.dh.data && (job.dh.rows != job.rows || job.dh.type != job.h.type)) wrong("dh", "the shape and type of h");
+    check_bounds("starts", job.starts, job.rows, job.pairs);
+    in_range("nodes", job.nodes, job.pairs, job.weight.rows);
     job.threads = threads_for(job.pairs * job.width);
     const nb::gil_scoped_release release;
     run_coins(job);
 }
 
-bool overlap(const Held& a, const Held& b) {
-    const auto end = [](const Held& x) {
-        return x.data + x.shape[0] * x.stride[0] * kTypeBytes[static_cast<int>(x.type)];
-    };
+bool overlap(const Table& a, const Table& b) {
+    const auto end = [](const Table& x) { return x.data + x.rows * x.pitch * kTypeBytes[static_cast<int>(x.type)]; };
     return a.data < end(b) && b.data < end(a);
 }
 
-using Paths = std::tuple<Index, Vector<const std::int32_t>, Vector<const std::int8_t>>;
-
-double descend(nb::handle vectors_, nb::handle weight_, const Index& inputs, const Index& starts, const Index& target,
-               const std::optional<Index>& negatives, const std::optional<Paths>& paths, double rate, double last_rate,
-               std::int64_t batch) {
-    const Held vectors(vectors_, true), weight(weight_, true);
-    must_be("vectors", vectors, kWide);
-    must_be("weight", weight, {vectors.type});
-    if (vectors.shape.size() != 2) refuse("vectors", "it may be a matrix");
-    StepsArgs job;
-    job.width = vectors.shape[1];
-    job.vectors = table_of("vectors", vectors, job.width);
-    job.weight = table_of("weight", weight, job.width);
-    if (overlap(vectors, weight)) refuse("weight", "it shares memory with the vectors");
-    job.rows = size_of(inputs);
-    job.targets = size_of(target);
-    job.batch = batch;
-    if (batch < 1 || batch >= 1LL << 31 || weight.shape[0] >= 1LL << 31) refuse("batch, weight", "out of range");
-    in_range("inputs", inputs, vectors.shape[0]);
-    pieces_of("starts", starts, job.rows, job.targets);
-    if (paths) {
-        const auto& [offsets, nodes, signs] = *paths;
-        const std::int64_t classes = size_of(offsets) - 1;
-        pieces_of("offsets", offsets, classes, size_of(nodes));
-        if (signs.size() != nodes.size()) refuse("signs", "one per node");
-        std::uint32_t most = 0;
-        for (std::size_t i = 0; i < nodes.size(); ++i)
-            most = std::max(most, static_cast<std::uint32_t>(nodes.data()[i]));
-        if (nodes.size() && most >= weight.shape[0]) throw nb::index_error("paths: some nodes are out of range");
-        in_range("target", target, classes);
-        job.offsets = offsets.data();
-        job.nodes = nodes.data();
-        job.signs = signs.data();
-    } else {
-        if (!negatives || (job.targets ? size_of(*negatives) % job.targets != 0 : negatives->size() != 0))
-            refuse("negatives", "as many for each target, or paths");
-        in_range("target", target, weight.shape[0]);
-        in_range("negatives", *negatives, weight.shape[0]);
-        job.negatives = negatives->data();
-        job.samples = job.targets ? size_of(*negatives) / job.targets : 0;
-    }
-    job.inputs = inputs.data();
-    job.starts = starts.data();
-    job.target = target.data();
-    job.rate = rate;
-    job.last_rate = last_rate;
-    std::int64_t pairs = job.targets * (1 + job.samples);
+double check_and_run(StepsArgs& job) {
+    constexpr std::int64_t kEnd = std::int64_t{1} << 31;
+    if (job.weight.type != job.vectors.type) throw nb::type_error("weight: a type that this operation does not take");
+    if (overlap(job.vectors, job.weight)) wrong("weight", "memory apart from that of the vectors");
+    if (job.batch < 1 || job.batch >= kEnd || job.weight.rows >= kEnd) wrong("batch, weight", "numbers below 2^31");
+    in_range("inputs", job.inputs, job.rows, job.vectors.rows);
+    check_bounds("starts", job.starts, job.rows, job.targets);
+    std::int64_t pairs = 0;
     if (job.offsets) {
+        if (!job.nodes || !job.signs || job.negatives) wrong("nodes, signs", "those of the paths, and no negatives");
+        check_bounds("offsets", job.offsets, job.classes, job.path_nodes);
+        in_range("nodes", job.nodes, job.path_nodes, job.weight.rows);
+        in_range("target", job.target, job.targets, job.classes);
         const auto length = [&](std::int64_t y) { return job.offsets[y + 1] - job.offsets[y]; };
         pairs = std::transform_reduce(job.target, job.target + job.targets, std::int64_t{0}, std::plus<>(), length);
+    } else {
+        if (!job.negatives || (job.targets ? job.drawn % job.targets != 0 : job.drawn != 0))
+            wrong("negatives", "as many for each target, or paths");
+        in_range("target", job.target, job.targets, job.weight.rows);
+        in_range("negatives", job.negatives, job.drawn, job.weight.rows);
+        job.samples = job.targets ? job.drawn / job.targets : 0;
+        pairs = job.targets + job.drawn;
     }
-    job.threads = job.rows ? threads_for(std::min(batch, job.rows) * (pairs / job.rows) * job.width) : 1;
+    job.threads = job.rows ? threads_for(std::min(job.batch, job.rows) * (pairs / job.rows) * job.width) : 1;
     const nb::gil_scoped_release release;
     run_steps(job);
     return job.loss;
 }
 
-void draw(DrawsArgs& job, std::uint64_t seed, std::uint64_t stream, std::uint32_t purpose, std::int64_t first) {
-    if (first < 0 || first + job.draws > 1LL << 32) refuse("first", "out of range");
-    job.seed = seed;
-    job.stream = stream;
-    job.purpose = purpose;
-    job.first = first;
+void check_and_run(DrawsArgs& job) {
+    if (job.first < 0 || job.first + job.draws > std::int64_t{1} << 32) wrong("first", "positions below 2^32");
+    if (job.threshold && (job.classes < 1 || job.classes >= std::int64_t{1} << 31))
+        wrong("threshold, alias", "one per class, below 2^31");
     job.threads = threads_for(job.draws);
     const nb::gil_scoped_release release;
     run_draws(job);
 }
-void random_blocks(nb::ndarray<std::int64_t, nb::shape<4, -1>, nb::c_contig, nb::device::cpu> out, std::uint64_t seed,
-                   std::uint64_t stream, std::uint32_t purpose, std::int64_t first) {
-    DrawsArgs job;
-    job.draws = static_cast<std::int64_t>(out.shape(1));
-    job.out = out.data();
-    draw(job, seed, stream, purpose, first);
+
+std::int64_t check_and_run(PlacesArgs& job) {
+    constexpr std::int64_t kEnd = std::int64_t{1} << 31;
+    if (job.places >= kEnd) wrong("index", "fewer than 2^31");
+    in_range("index", job.index, job.places, kEnd);
+    const nb::gil_scoped_release release;
+    const std::int64_t most = job.places ? *std::max_element(job.index, job.index + job.places) : 0;
+    return sort_places(job.index, job.places, most, job.order, job.rows, job.starts);
 }
-void alias_draws(const Vector<const double>& threshold, const Index& alias, Vector<std::int64_t> out,
-                 std::uint64_t seed, std::uint64_t stream, std::uint32_t purpose, std::int64_t first) {
-    DrawsArgs job;
-    job.classes = size_of(threshold);
-    job.draws = size_of(out);
-    if (job.classes < 1 || job.classes >= 1LL << 31 || size_of(alias) != job.classes)
-        refuse("threshold, alias", "one per class");
-    job.threshold = threshold.data();
-    job.alias = alias.data();
-    job.out = out.data();
-    draw(job, seed, stream, purpose, first);
-}
+
+// Four rows of integers, a column to each draw.
+struct WordsField {
+    using Value = nb::ndarray<std::int64_t, nb::shape<4, -1>, nb::c_contig, nb::device::cpu>;
+    const char* name;
+    Value read(nb::handle x) const {
+        Value found;
+        if (!nb::try_cast(x, found, false)) refuse(name, "four rows of int64, contiguous");
+        return found;
+    }
+    void put(DrawsArgs& job, const Value& x) const {
+        job.draws = static_cast<std::int64_t>(x.shape(1));
+        job.out = x.data();
+    }
+};
 
 }  // namespace
 
 void bind(nb::module_& module) {
-    module.def("pair_dots", &pair_dots, "h"_a, "rows"_a, "weight"_a, "bias"_a.none(), "nodes"_a, "out"_a,
-               "<h, w> + b of every pair of a row and a node, into out");
-    module.def("sums_of_rows", &sums_of_rows, "table"_a, "index"_a, "factors"_a, "starts"_a, "order"_a.none(), "out"_a,
-               "totals"_a.none() = nb::none(),
-               "factors times rows of the table, summed from each start to the next, into out; those of factors alone "
-               "into totals");
-    module.def("places_by_row", &places_by_row, "index"_a, "order"_a, "rows"_a, "starts"_a,
-               "places of an index by what stands there; what stands there, each once, and where its places start: how "
-               "many there are");
-    module.def("coins", &coins, "h"_a, "weight"_a, "bias"_a.none(), "nodes"_a, "starts"_a, "signs"_a, "shift"_a.none(),
-               "loss"_a, "slopes"_a.none(), "dh"_a.none(),
-               "the losses of rows whose coins fell as the signs say, their slopes and the gradients to h");
-    module.def("descend", &descend, "vectors"_a, "weight"_a, "inputs"_a, "starts"_a, "target"_a, "negatives"_a.none(),
-               "paths"_a.none(), "rate"_a, "last_rate"_a, "batch"_a,
-               "steps of gradient descent on both tables, in place; the sum of the losses");
-    module.def("random_blocks", &random_blocks, "out"_a, "seed"_a, "stream"_a, "purpose"_a, "first"_a,
-               "the four random words of positions from the first on, into the rows of out");
-    module.def("alias_draws", &alias_draws, "threshold"_a, "alias"_a, "out"_a, "seed"_a, "stream"_a, "purpose"_a,
-               "first"_a, "draws from an alias table, by the random words of positions from the first on");
+    const auto run = [](auto& job) { return check_and_run(job); };
+
+    bind_vectors<DotsArgs>(module, "pair_scores", "<h, w> + b of every pair of a row and a node, into x", run,
+                           vectors("h", &DotsArgs::h, kWide), vectors("weight", &DotsArgs::weight),
+                           bias("bias", &DotsArgs::bias, &DotsArgs::weight),
+                           vector("nodes", &DotsArgs::nodes, &DotsArgs::pairs),
+                           vector("rows", &DotsArgs::rows, &DotsArgs::pairs),
+                           numbers("x", &DotsArgs::out, &DotsArgs::pairs, &DotsArgs::h));
+
+    bind_vectors<SumsArgs>(
+        module, "sums",
+        "factors times rows of the table, summed from each start to the next, into sums; those of factors alone into "
+        "totals",
+        run, vectors_result("sums", &SumsArgs::out), vectors("table", &SumsArgs::table),
+        vector("index", &SumsArgs::index, &SumsArgs::places),
+        numbers("factors", &SumsArgs::factors, &SumsArgs::places, &SumsArgs::out),
+        bounds("starts", &SumsArgs::starts, &SumsArgs::sums),
+        optional(vector("order", &SumsArgs::order, &SumsArgs::places)),
+        optional(numbers("totals", &SumsArgs::totals, &SumsArgs::sums, &SumsArgs::out)));
+
+    bind_vectors<PlacesArgs>(
+        module, "places_by_row",
+        "places of an index by what stands there, into order; what stands there, each once, into rows, and where its "
+        "places start: how many there are",
+        run, vector("index", &PlacesArgs::index, &PlacesArgs::places),
+        vector("order", &PlacesArgs::order, &PlacesArgs::places),
+        vector("rows", &PlacesArgs::rows, &PlacesArgs::places),
+        VectorField<PlacesArgs, std::int64_t>{"starts", &PlacesArgs::starts, &PlacesArgs::places, 1});
+
+    bind_vectors<CoinsArgs>(
+        module, "coin_losses",
+        "the losses of rows whose coins fell as the signs say, their slopes and the gradients to h", run,
+        vectors("h", &CoinsArgs::h, kWide), vectors("weight", &CoinsArgs::weight),
+        bias("bias", &CoinsArgs::bias, &CoinsArgs::weight), vector("nodes", &CoinsArgs::nodes, &CoinsArgs::pairs),
+        bounds("starts", &CoinsArgs::starts, &CoinsArgs::rows), vector("signs", &CoinsArgs::signs, &CoinsArgs::pairs),
+        optional(numbers("shift", &CoinsArgs::shift, &CoinsArgs::pairs, &CoinsArgs::h)),
+        numbers("loss", &CoinsArgs::loss, &CoinsArgs::rows, &CoinsArgs::h),
+        optional(numbers("slopes", &CoinsArgs::slopes, &CoinsArgs::pairs, &CoinsArgs::h)),
+        optional(vectors_result("dh", &CoinsArgs::dh)));
+
+    bind_vectors<StepsArgs>(
+        module, "descend", "steps of gradient descent on both tables, in place; the sum of the losses", run,
+        vectors_result("vectors", &StepsArgs::vectors), vectors_result("weight", &StepsArgs::weight),
+        vector("inputs", &StepsArgs::inputs, &StepsArgs::rows), bounds("starts", &StepsArgs::starts, &StepsArgs::rows),
+        vector("target", &StepsArgs::target, &StepsArgs::targets),
+        optional(vector("negatives", &StepsArgs::negatives, &StepsArgs::drawn)),
+        optional(bounds("offsets", &StepsArgs::offsets, &StepsArgs::classes)),
+        optional(vector("nodes", &StepsArgs::nodes, &StepsArgs::path_nodes)),
+        optional(vector("signs", &StepsArgs::signs, &StepsArgs::path_nodes)), number("rate", &StepsArgs::rate),
+        number("last_rate", &StepsArgs::last_rate), number("batch", &StepsArgs::batch));
+
+    const auto seed = number("seed", &DrawsArgs::seed), stream = number("stream", &DrawsArgs::stream);
+    const auto purpose = number("purpose", &DrawsArgs::purpose);
+    const auto first = number("first", &DrawsArgs::first);
+    bind_vectors<DrawsArgs>(module, "random_blocks",
+                            "the four random words of positions from the first on, into the rows of words", run,
+                            WordsField{"words"}, seed, stream, purpose, first);
+    bind_vectors<DrawsArgs>(module, "alias_draws",
+                            "draws from an alias table, by the random words of positions from the first on", run,
+                            vector("threshold", &DrawsArgs::threshold, &DrawsArgs::classes),
+                            vector("alias", &DrawsArgs::alias, &DrawsArgs::classes),
+                            vector("index", &DrawsArgs::out, &DrawsArgs::draws), seed, stream, purpose, first);
 }
 
 }  // namespace softargmax::output

@@ -37,7 +37,7 @@ def numbers(seed: int, stream: int, first: int, count: int, purpose: int = CANDI
     """The numbers of positions first, first + 1, ...: one block of Philox to each, below position 2^32."""
     words = np.empty((4, count), np.int64)
     if asked_for() != "reference":
-        _native.random_blocks(words, seed, stream % SEEDS, purpose, first)
+        _native.random_blocks(words=words, seed=seed, stream=stream % SEEDS, purpose=purpose, first=first)
         return Numbers(*words)
     for at in range(0, count, _CHUNK):
         position = np.arange(first + at, first + min(at + _CHUNK, count), dtype=np.int64)

@@ -179,5 +179,6 @@ class Unigram(Sampler):
         if asked_for() == "reference":
             return super().chosen(seed, stream, first, count)
         found = np.empty(count, np.int64)
-        _native.alias_draws(*self._table, found, seed, stream % SEEDS, bits.CANDIDATES, first)
+        place = {"seed": seed, "stream": stream % SEEDS, "purpose": bits.CANDIDATES, "first": first}
+        _native.alias_draws(**self._table._asdict(), index=found, **place)
         return found

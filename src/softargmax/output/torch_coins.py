@@ -73,7 +73,7 @@ class _CoinLosses(torch.autograd.Function):
         numbers = weight.contiguous(), bias, None if shift is None else shift.contiguous(), loss, slopes, dh
         table, offset, added, to, slope, step = (None if x is None else view(x) for x in numbers)
         starts = starts_of(offsets, nodes).numpy()
-        _native.coins(view(h), table, offset, nodes.numpy(), starts, signs.numpy(), added, to, slope, step)
+        _native.coin_losses(view(h), table, offset, nodes.numpy(), starts, signs.numpy(), added, to, slope, step)
         return loss
 
     @staticmethod

@@ -20,7 +20,7 @@ def dots(h: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None, nodes: Te
     """<h, w> + b of every pair of a row of h (float32 or float64) and a node, in the dtype of h."""
     out, weight = h.new_empty(len(nodes)), weight.contiguous()
     offset = None if bias is None else view(bias)
-    _native.pair_dots(view(h), rows.numpy(), view(weight), offset, nodes.numpy(), view(out))
+    _native.pair_scores(view(h), view(weight), offset, nodes.numpy(), rows.numpy(), view(out))
     return out
 
 
@@ -28,7 +28,7 @@ def sums(table: Tensor, index: Tensor, factors: Tensor, starts: Tensor) -> Tenso
     """sum factors table[index] over the places from each start to the next, in the dtype of the factors."""
     out = factors.new_empty(len(starts) - 1, table.shape[1])
     table, factors = table.contiguous(), factors.contiguous()
-    _native.sums_of_rows(view(table), index.numpy(), view(factors), starts.numpy(), None, view(out))
+    _native.sums(view(out), view(table), index.numpy(), view(factors), starts.numpy(), None, None)
     return out
 
 
@@ -48,7 +48,7 @@ class Touched:
         each, total = factors.new_empty(len(self.rows), values.shape[1]), factors.new_empty(len(self.rows))
         values, factors = values.contiguous(), factors.contiguous()
         places = at.numpy(), view(factors), self._starts.numpy(), self.order.numpy()
-        _native.sums_of_rows(view(values), *places, view(each), view(total))
+        _native.sums(view(each), view(values), *places, view(total))
         return each, total
 
     def laid_out(self, values: Tensor, like: Tensor, *, sparse: bool) -> Tensor:

@@ -11,6 +11,7 @@ from softargmax.core.seeds import seed_of
 from softargmax.core.targets import integer
 from softargmax.output import bits
 from softargmax.output.counts import at_least, counts_of, finite, on_host
+from softargmax.output.nodes import Paths
 from softargmax.output.sampler import Sampler
 from softargmax.output.samplers import Unigram
 from softargmax.output.tree import Tree
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from softargmax.output.bits import Floats, Ints
-    from softargmax.output.nodes import Paths
+
 
 _TOKENS = 1 << 14  # whose pairs are made, and drawn for, at a time
 _LINE = 16  # numbers to a cache line
@@ -167,9 +168,17 @@ class WordVectors:
             stop = min(len(kept), start + _TOKENS)
             centres, starts, beside = _pairs(kept, windows, self._window, start, stop)
             now, then = (first + (last - first) * at / len(kept) for at in (start, stop))
-            noise, paths = self._beside(len(beside), self._pieces + start // _TOKENS)
-            tables = self.vectors, self.weight
-            total += _native.descend(*tables, centres, starts, beside, noise, paths, now, then, rows)
+            total += _native.descend(
+                vectors=self.vectors,
+                weight=self.weight,
+                inputs=centres,
+                starts=starts,
+                target=beside,
+                **self._beside(len(beside), self._pieces + start // _TOKENS),
+                rate=now,
+                last_rate=then,
+                batch=rows,
+            )
             pairs += len(beside)
         self._pieces += -(-len(text) // _TOKENS)
         return total / max(1, pairs)
@@ -185,11 +194,12 @@ class WordVectors:
             windows.append(1 + bits.below(self._window, drawn.high[stay], drawn.low[stay]))
         return np.concatenate(kept), np.concatenate(windows)
 
-    def _beside(self, pairs: int, piece: int) -> tuple[Ints | None, Paths | None]:
-        """The noise of pairs, or the paths."""
+    def _beside(self, pairs: int, piece: int) -> dict[str, Any]:
+        """What the targets of pairs stand beside, by name: noise, or the paths."""
         if isinstance(self._noise, Tree):
-            return None, self._noise.paths
-        return self._noise.chosen(self._seed, piece, 0, pairs * self._samples), None
+            return {"negatives": None, **self._noise.paths._asdict()}
+        noise = self._noise.chosen(self._seed, piece, 0, pairs * self._samples)
+        return {"negatives": noise, **dict.fromkeys(Paths._fields)}
 
 
 def _table(classes: int, dim: int) -> NDArray[np.float32]:
