@@ -14,9 +14,9 @@ from torch import Tensor  # noqa: E402
 
 import softargmax  # noqa: E402
 from softargmax.output import Tree, Unigram  # noqa: E402
+from softargmax.output.arguments import Pairs, Table  # noqa: E402
 
-coins = importlib.import_module("softargmax.output.torch_coins")
-rows = importlib.import_module("softargmax.output.torch_rows")
+scored = importlib.import_module("softargmax.output.torch_scores")
 NAMES = ("h", "weight", "bias", "shift")
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -35,7 +35,8 @@ def given(
     counts = torch.tensor([3, 0, 1, 6, 2])
     n = int(counts.sum())
     nodes = torch.tensor([0, 6, 2, 3, 0, 0, 5, 1, 2, 6, 4, 0])
-    pairs = rows.Pairs(nodes, torch.arange(5).repeat_interleave(counts), counts.cumsum(0) - counts)
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+    pairs = Pairs(nodes, torch.arange(5).repeat_interleave(counts), starts)
     shapes = {"h": (5, width), "weight": (7, width), "bias": (7,), "shift": (n,)}
     numbers = {
         name: drawn(*shape, seed=i, dtype=(weights or dtype) if name in ("weight", "bias") else dtype)
@@ -48,7 +49,7 @@ def given(
 
 def losses(numbers: dict[str, Tensor | None], pairs: Any, signs: Tensor, *, sparse: bool = False) -> Tensor:
     h, weight, bias, shift = (numbers[name] for name in NAMES)
-    return coins.coin_losses(h, weight, bias, pairs, signs, shift=shift, sparse=sparse)
+    return scored.coin_losses(h, Table(weight, bias, sparse), pairs, signs, shift)
 
 
 def gradients(numbers: dict[str, Tensor], loss: Tensor) -> list[Tensor | None]:
@@ -112,7 +113,7 @@ def test_tables_and_gradients_may_lie_anyhow() -> None:
     leaves = [[x[name] for name in NAMES[:3]] for x in (numbers, apart)]
     for both in (
         [losses(x, pairs, signs) for x in (numbers, apart)],
-        [rows.pair_scores(*of, pairs, sparse=False) for of in leaves],
+        [scored.pair_scores(of[0], Table(*of[1:], False), pairs) for of in leaves],
     ):
         assert torch.equal(*both)
         found = [torch.autograd.grad(y.sum(), of) for y, of in zip(both, leaves, strict=True)]
@@ -158,14 +159,14 @@ def test_transforms_meet_the_definition() -> None:
 def test_nothing_at_all() -> None:
     none = torch.zeros(0, dtype=torch.int64)
     h, weight = drawn(0, 4).requires_grad_(), drawn(3, 4).requires_grad_()
-    loss = coins.coin_losses(h, weight, None, rows.Pairs(none, none, none), none.to(torch.int8), sparse=True)
+    pairs = Pairs(none, none, torch.zeros(1, dtype=torch.int64))
+    loss = scored.coin_losses(h, Table(weight, None, True), pairs, none.to(torch.int8))
     loss.sum().backward()
     assert loss.shape == (0,)
     assert weight.grad._nnz() == 0
     h = drawn(2, 4).requires_grad_()
-    loss = coins.coin_losses(
-        h, weight, None, rows.Pairs(none, none, torch.zeros(2, dtype=torch.int64)), none, sparse=False
-    )
+    pairs = pairs._replace(starts=torch.zeros(3, dtype=torch.int64))
+    loss = scored.coin_losses(h, Table(weight, None, False), pairs, none)
     loss.sum().backward()
     assert loss.tolist() == [0, 0]
     assert not h.grad.any()

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 hierarchical = importlib.import_module("softargmax.output.torch_hierarchical")
 paths = importlib.import_module("softargmax.output.torch_paths")
-rows = importlib.import_module("softargmax.output.torch_rows")
+rows = importlib.import_module("softargmax.output.torch_scores")
 descent = importlib.import_module("softargmax.output.torch_descent")
 layers = importlib.import_module("softargmax.output.torch_layer")
 

@@ -13,7 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 hierarchical = importlib.import_module("softargmax.output.torch_hierarchical")
 paths = importlib.import_module("softargmax.output.torch_paths")
-rows = importlib.import_module("softargmax.output.torch_rows")
+scored = importlib.import_module("softargmax.output.torch_scores")
+operations = importlib.import_module("softargmax.output.operations")
 descent = importlib.import_module("softargmax.output.torch_descent")
 cases = importlib.import_module("tests.output.test_hierarchical")
 
@@ -62,7 +63,7 @@ def test_a_row_has_the_same_bits_in_every_batch(dtype: Any) -> None:
 def test_chunks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden, y = layer_of(counted(500)), drawn(50, 5, dtype=torch.float32), torch.arange(50)
     found = layer(hidden, y), layer.log_prob_of(hidden, y)
-    monkeypatch.setattr(rows, "_SIZE", 40)
+    monkeypatch.setattr(scored, "_SIZE", 40)
     assert torch.equal(layer(hidden, y), found[0])
     assert torch.equal(layer.log_prob_of(hidden, y), found[1])
 
@@ -86,12 +87,12 @@ def test_the_definition_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden, y = layer_of(counted(60), reduction="none"), drawn(9, 5, dtype=torch.float32), torch.arange(9)
     tables = hierarchical.Paths(layer.offsets, layer.path_nodes, layer.path_signs)
     pairs, _ = paths.pairs_of(tables, y, torch.ones(9, dtype=torch.bool), layer.tree.depth)
-    found = rows._definition(hidden, layer.weight, layer.bias, *pairs)
-    torch.testing.assert_close(found, rows.pair_scores(hidden, layer.weight, layer.bias, pairs, sparse=False))
+    i = operations.PairScores(hidden, operations.Table(layer.weight, layer.bias, False), pairs)
+    torch.testing.assert_close(operations.pair_scores.define(i), scored.pair_scores(*i))
     native = layer.log_prob(hidden)
-    monkeypatch.setattr(rows, "_Scores", None)
-    with pytest.raises(AttributeError, match="apply"):
-        layer.log_prob(hidden)
+    with monkeypatch.context() as patch:
+        patch.setattr(operations.linear_scores, "define", None)
+        assert torch.equal(layer.log_prob(hidden), native)
     with using("reference"):
         torch.testing.assert_close(layer.log_prob(hidden), native)
 

@@ -210,6 +210,16 @@ def recorded(array: Any) -> bool:
     return is_torch(array) and sys.modules["torch"].is_grad_enabled()
 
 
+def followed(array: Any) -> bool:
+    """Whether a derivative, in either mode, may be asked for of what is computed with this array now."""
+    if not is_torch(array):
+        return False
+    torch = sys.modules["torch"]
+    core, forward = torch._C, torch.autograd.forward_ad  # noqa: SLF001 as in `readable`
+    transformed = getattr(core, "_are_functorch_transforms_active", lambda: True)
+    return torch.is_grad_enabled() or transformed() or getattr(forward, "_current_level", 0) >= 0
+
+
 def device_of(z: Any) -> Any:
     """The device of an array, or None where only its library knows (a traced JAX array)."""
     return getattr(z, "device", None)

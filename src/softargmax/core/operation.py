@@ -55,6 +55,9 @@ from softargmax.core.record import (
     AXES as AXES,  # noqa: PLC0414 rooms say core.operation
 )
 from softargmax.core.record import (
+    BARE as BARE,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
     BETA as BETA,  # noqa: PLC0414 rooms say core.operation
 )
 from softargmax.core.record import (
@@ -76,6 +79,9 @@ from softargmax.core.record import (
     OPERATIONS as OPERATIONS,  # noqa: PLC0414 rooms say core.operation
 )
 from softargmax.core.record import (
+    PACKED as PACKED,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
     ROWWISE as ROWWISE,  # noqa: PLC0414 rooms say core.operation
 )
 from softargmax.core.record import (
@@ -89,6 +95,9 @@ from softargmax.core.record import (
 )
 from softargmax.core.record import (
     Axes as Axes,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    Bare as Bare,  # noqa: PLC0414 rooms say core.operation
 )
 from softargmax.core.record import (
     Beta as Beta,  # noqa: PLC0414 rooms say core.operation
@@ -119,6 +128,9 @@ from softargmax.core.record import (
 )
 from softargmax.core.record import (
     Native as Native,  # noqa: PLC0414 rooms say core.operation
+)
+from softargmax.core.record import (
+    Packed as Packed,  # noqa: PLC0414 rooms say core.operation
 )
 from softargmax.core.record import (
     R as R,  # noqa: PLC0414 rooms say core.operation

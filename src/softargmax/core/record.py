@@ -37,6 +37,8 @@ class Kind(NamedTuple):
 
 ARRAY = Kind((("", "Tensor"),), native="_view({0})", arrays=("{0}",))
 DENSE = ARRAY._replace(dense="_dense({0})")
+PACKED = ARRAY._replace(dense="_packed({0})")
+BARE = ARRAY._replace(native="_numpy({0})")
 INTEGERS = Kind((("", "Tensor"),), dense="_integers({0})", arrays=("{0}",))
 ROWWISE = Kind(
     (("", "Tensor?"), ("_number", "float?")),
@@ -64,6 +66,10 @@ Array = Annotated[Any, ARRAY]
 """An array with any strides."""
 Dense = Annotated[Any, DENSE]
 """An array that kernels get contiguous, in float64."""
+Packed = Annotated[Any, PACKED]
+"""An array that kernels get contiguous."""
+Bare = Annotated[Any, BARE]
+"""An array that kernels get as NumPy's, of any dtype."""
 Integers = Annotated[Any, INTEGERS]
 """Integers that kernels get as a flat contiguous array of int64."""
 Rowwise = Annotated[Any, ROWWISE]
@@ -196,6 +202,7 @@ class Memory(NamedTuple):
 
     view: Callable[[Any], Any]
     dense: Callable[[Any], Any]
+    packed: Callable[[Any], Any]
     integers: Callable[[Any], Any]
     like: Callable[[Any, Any], Any]
     empty: Callable[[Any, tuple[int, ...], Any], Any]
@@ -234,6 +241,7 @@ _FLOAT64 = np.dtype(np.float64)
 NUMPY = Memory(
     view=_view,
     dense=lambda x: np.ascontiguousarray(x, np.float64),
+    packed=np.ascontiguousarray,
     integers=lambda x: np.ascontiguousarray(x, np.int64).reshape(-1),
     like=_like,
     empty=_empty,

@@ -26,10 +26,12 @@ def compile_whole(room: str) -> None:
     _done.add(room)
     for name in getattr(module, "__all__", ()):
         if isinstance(function := getattr(module, name), types.FunctionType):
-            _compile_whole(function)
+            compile_function(function)
 
 
-def _compile_whole(function: Callable[..., Any]) -> None:
+def compile_function(function: Callable[..., Any]) -> None:
+    """Have `torch.compile` take a function into its graph as it is."""
+
     def whole(*args: Any, **options: Any) -> Any:
         return function(*args, **options)
 

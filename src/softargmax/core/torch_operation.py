@@ -78,6 +78,7 @@ def _integers(x: Tensor) -> Any:
 CPU = Memory(
     view=view,
     dense=_dense,
+    packed=lambda x: x.contiguous(),
     integers=_integers,
     like=fresh_like,
     empty=fresh_empty,

@@ -6,16 +6,17 @@ differentiated again; its forward mode is the transpose of the backward, which i
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch._functorch.utils import unwrap_dead_wrappers
 
+from softargmax.core.torch_once import by_definition as by_definition  # noqa: PLC0414 rules have it from here
+from softargmax.core.torch_once import without_autocast as without_autocast  # noqa: PLC0414 the same
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
 
 Tensors = tuple[Any, ...]  # in the place of a tensor there may be a number or None
 
@@ -85,25 +86,3 @@ def pull(f: Callable[..., Tensors], inputs: Tensors, wanted: Sequence[int], g: S
 
     values, pull = torch.func.vjp(of, *(inputs[i] for i in wanted))  # type: ignore[misc]
     return list(pull(tuple(torch.zeros_like(x) if one is None else one for x, one in zip(values, g, strict=True))))
-
-
-def by_definition(
-    f: Callable[..., Tensor], inputs: Tensors, wanted: Sequence[bool], g: Tensor, *, again: bool
-) -> list[Tensor | None]:
-    """The gradients of <g, f(inputs)> to what is wanted, for a backward; with `again` they can be differentiated.
-
-    They are taken at aliases: at the inputs themselves, their hooks would run here and once more outside, and of an
-    input that is made from another one (tied weights) that one's part would be counted twice.
-    """
-    with torch.enable_grad():
-        aliases = [x.view_as(x) if needed else x for x, needed in zip(inputs, wanted, strict=True)]
-        value = f(*aliases)
-    asked = [x for x, needed in zip(aliases, wanted, strict=True) if needed]
-    found = iter(torch.autograd.grad(value, asked, g, create_graph=again))
-    return [next(found) if needed else None for needed in wanted]
-
-
-def without_autocast(like: Tensor) -> AbstractContextManager[Any]:
-    """Products are computed in the dtype they have here, whatever autocast says."""
-    kind = like.device.type
-    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()

@@ -16,9 +16,8 @@ from torch import Tensor
 from softargmax.core import _native
 from softargmax.core.native import fresh
 from softargmax.core.targets import IGNORE
-from softargmax.core.torch_bridge import direct
 from softargmax.core.torch_memory import view
-from softargmax.core.torch_rules import by_definition
+from softargmax.core.torch_once import as_they_are, by_definition
 from softargmax.loss import (
     cross_entropy,
     cross_entropy_and_gradient,
@@ -27,7 +26,7 @@ from softargmax.loss import (
 )
 from softargmax.normalize import logsumexp
 from softargmax.output.torch_layer import blocks
-from softargmax.output.torch_rows import quick, scores
+from softargmax.output.torch_scores import scores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,7 +43,7 @@ def block_losses(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None, y: T
     h is float32 or float64; weights and bias may be halves.
     """
     tensors = h, *weights
-    if not quick(*tensors, bias, y) or not all(_native.finite(view(x)) for x in tensors):
+    if not as_they_are(*tensors, bias, y) or not all(_native.finite(view(x)) for x in tensors):
         return _definition(total, y, h, bias, *weights)
     found: Tensor = _Losses.apply(total, y, h, bias, *weights)  # type: ignore[no-untyped-call]
     return found
@@ -92,7 +91,7 @@ class _Losses(torch.autograd.Function):
         inputs = ctx.saved_tensors
         wanted, again = ctx.needs_input_grad[1:], torch.is_grad_enabled()
         formed, ctx.formed = ctx.formed, None
-        if again or not direct(g):
+        if again or not as_they_are(g):
 
             def defined(*tensors: Any) -> Tensor:
                 return _definition(ctx.total, *tensors)

@@ -15,12 +15,12 @@ from softargmax.core import arrays, seeds
 from softargmax.core.dispatch import readable
 from softargmax.core.targets import integer
 from softargmax.normalize import logsumexp
+from softargmax.output.arguments import Pairs, Table
 from softargmax.output.counts import at_least, classes_of
 from softargmax.output.learned import Learned
 from softargmax.output.sampler import Negatives, Sampler
-from softargmax.output.torch_coins import coin_losses
 from softargmax.output.torch_full import LinearKeywords, LinearLayer
-from softargmax.output.torch_rows import Pairs, gathered, pair_scores, scores
+from softargmax.output.torch_scores import coin_losses, gathered, pair_scores, scores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +67,7 @@ class CandidateLayer(LinearLayer):
                 return own, s
             b = gathered(self.bias, both, sparse=self.sparse).to(h.dtype)
             return own + b[: len(h)], s + b[len(h) :]
-        s = pair_scores(h, self.weight, self.bias, _pairs(y, index), sparse=self.sparse)
+        s = pair_scores(h, Table(self.weight, self.bias, self.sparse), _pairs(y, index))
         s = s.reshape(len(h), 1 + index.shape[1])
         return s[:, 0], s[:, 1:]
 
@@ -79,8 +79,8 @@ class CandidateLayer(LinearLayer):
         signs = torch.full((len(h), 1 + index.shape[1]), -1, dtype=torch.int8, device=h.device)
         signs[:, 0] = 1
         added = None if shift is None else shift.reshape(-1)
-        pairs = _pairs(y, index)
-        return coin_losses(h, self.weight, self.bias, pairs, signs.reshape(-1), shift=added, sparse=self.sparse)
+        table = Table(self.weight, self.bias, self.sparse)
+        return coin_losses(h, table, _pairs(y, index), signs.reshape(-1), added)
 
 
 def against_others(own: Tensor, others: Tensor) -> Tensor:
@@ -92,8 +92,8 @@ def against_others(own: Tensor, others: Tensor) -> Tensor:
 def _pairs(y: Targets, index: Tensor) -> Pairs:
     """Every row's target and candidates, (N, n)."""
     nodes = torch.cat([y.classes[:, None], index], 1)
-    rows = torch.arange(len(nodes), device=nodes.device)
-    return Pairs(nodes.reshape(-1), rows.repeat_interleave(nodes.shape[1]), rows * nodes.shape[1])
+    rows = torch.arange(len(nodes) + 1, device=nodes.device)
+    return Pairs(nodes.reshape(-1), rows[:-1].repeat_interleave(nodes.shape[1]), rows * nodes.shape[1])
 
 
 class SamplingLayer(CandidateLayer):

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from softargmax.normalize import log_softmax
 from softargmax.output.torch_layer import TopK, picked
-from softargmax.output.torch_rows import scores
+from softargmax.output.torch_scores import scores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

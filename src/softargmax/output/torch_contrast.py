@@ -12,7 +12,7 @@ from torch.nn.functional import logsigmoid
 from softargmax.output.counts import finite
 from softargmax.output.torch_candidates import Candidates, SampledKeywords, SamplingLayer
 from softargmax.output.torch_layer import back
-from softargmax.output.torch_rows import scores
+from softargmax.output.torch_scores import scores
 
 if TYPE_CHECKING:
     from softargmax.output.sampler import Sampler

@@ -12,7 +12,7 @@ from torch.nn.functional import logsigmoid
 
 from softargmax.core import philox
 from softargmax.output.torch_layer import TopK, blocks
-from softargmax.output.torch_rows import dots
+from softargmax.output.torch_scores import dots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from softargmax.core.targets import IGNORE
 from softargmax.loss import linear_cross_entropy, linear_selected_log_softmax
 from softargmax.normalize import log_softmax
 from softargmax.output.torch_layer import OutputLayer, Targets, float_dtype
-from softargmax.output.torch_rows import scores
+from softargmax.output.torch_scores import scores
 
 __all__ = ["FullSoftmax", "LinearLayer"]
 

@@ -13,7 +13,7 @@ from softargmax.output import torch_descent
 from softargmax.output.nodes import Paths, Slots
 from softargmax.output.torch_layer import OutputLayer, Targets, TopK, float_dtype
 from softargmax.output.torch_paths import pairs_of, path_loss
-from softargmax.output.torch_rows import scores
+from softargmax.output.torch_scores import scores
 from softargmax.output.tree import Tree
 
 if TYPE_CHECKING:

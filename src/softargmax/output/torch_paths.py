@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from softargmax.core.dispatch import readable
-from softargmax.output.torch_coins import coin_losses
-from softargmax.output.torch_rows import Pairs
+from softargmax.output.arguments import Pairs, Table
+from softargmax.output.torch_scores import coin_losses
 
 if TYPE_CHECKING:
     from softargmax.output.nodes import Paths
@@ -29,20 +29,20 @@ def pairs_of(paths: Paths, target: Tensor, counted: Tensor, depth: int) -> tuple
     target = torch.where(counted, target, 0)
     begin = paths.offsets[target]
     lengths = torch.where(counted, paths.offsets[target + 1] - begin, 0)
-    rows = torch.arange(n, device=target.device)
+    rows = torch.arange(n + 1, device=target.device)
     if readable(target) and target.is_cpu:
-        rows = rows.repeat_interleave(lengths)
-        offsets = lengths.cumsum(0) - lengths
-        place = torch.arange(len(rows)) + (begin - offsets)[rows]
-        return Pairs(paths.nodes[place].long(), rows, offsets), paths.signs[place]
+        rows = rows[:-1].repeat_interleave(lengths)
+        starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        place = torch.arange(len(rows)) + (begin - starts[:-1])[rows]
+        return Pairs(paths.nodes[place].long(), rows, starts), paths.signs[place]
     step = torch.arange(depth, device=target.device)
     there = step < lengths[:, None]
     place = torch.where(there, begin[:, None] + step, 0).reshape(-1)
     signs = torch.where(there.reshape(-1), paths.signs[place], 0) if depth else place
     nodes = paths.nodes[place].long() if depth else place
-    return Pairs(nodes, rows.repeat_interleave(depth), rows * depth), signs
+    return Pairs(nodes, rows[:-1].repeat_interleave(depth), rows * depth), signs
 
 
 def path_loss(h: Tensor, weight: Tensor, bias: Tensor | None, pairs: Pairs, signs: Tensor, *, sparse: bool) -> Tensor:
-    """The loss of every row, (N,) in the dtype of h; arguments as of `pair_scores`."""
-    return coin_losses(h, weight, bias, pairs, signs, sparse=sparse)
+    """The loss of every row, (N,) in the dtype of h."""
+    return coin_losses(h, Table(weight, bias, sparse), pairs, signs)

@@ -1,0 +1,68 @@
+"""What serves CPU memory: native kernels and what stands around them, the same for NumPy's arrays and for tensors."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from softargmax.core import _native
+from softargmax.core.dispatch import is_torch, namespace
+from softargmax.core.operation import Native, memory_of
+from softargmax.output.arguments import CoinLosses, Gathered, LinearScores, NodeSums, Sums
+
+_coin_losses = Native(_native.coin_losses, CoinLosses, ("loss", "slopes", "dh"))
+_sums = Native(_native.sums, Sums, ("sums", "totals"))
+
+
+def linear_scores(i: LinearScores, z: Any) -> None:
+    """h W^T + b by the core's product."""
+    memory = memory_of(z)
+    bias = None if i.bias is None else memory.packed(namespace(z).astype(i.bias, z.dtype, copy=False))
+    _native.product(
+        a=memory.view(i.h),
+        b=memory.view(i.weight.T),
+        out=memory.view(z),
+        bias=None if bias is None else memory.view(bias),
+    )
+
+
+def gathered(i: Gathered, rows: Any) -> None:
+    """table[index]."""
+    xp = namespace(rows)
+    if is_torch(rows):
+        xp.index_select(i.table, 0, i.index, out=rows)
+    else:
+        xp.take(i.table, i.index, axis=0, out=rows)
+
+
+def coin_losses(i: CoinLosses, loss: Any, slopes: Any, dh: Any) -> None:
+    """The losses; slopes and dh if they are not None."""
+    _coin_losses(i, loss=loss, slopes=slopes, dh=dh if i.to_h else None)
+
+
+def node_sums(i: NodeSums, sums: Any, totals: Any) -> None:
+    """The sums of nodes that were met, among zeros."""
+    found = touched_sums(i.nodes, i.values, i.at, i.factors)
+    for to, x in ((sums, found.sums), (totals, found.totals)):
+        if to is not None:
+            to[...] = 0.0
+            to[found.rows] = namespace(x).astype(x, to.dtype, copy=False)
+
+
+class Touched(NamedTuple):
+    """The nodes that were met, each once and in order, and their sums in the dtype of the factors."""
+
+    rows: Any
+    sums: Any
+    totals: Any
+
+
+def touched_sums(nodes: Any, values: Any, at: Any, factors: Any) -> Touched:
+    """sum factors_p values[at_p], and sum factors_p, over the places p of every node that was met."""
+    memory, count = memory_of(factors), nodes.shape[0]
+    order, rows, starts = (memory.empty(nodes, (count + more,), memory.dtypes["int64"]) for more in (0, 0, 1))
+    n = _native.places_by_row(
+        index=memory.numpy(nodes), order=memory.numpy(order), rows=memory.numpy(rows), starts=memory.numpy(starts)
+    )
+    each, total = (memory.empty(values, shape, factors.dtype) for shape in ((n, values.shape[1]), (n,)))
+    _sums(Sums(values, at, factors, starts[: n + 1], order), sums=each, totals=total)
+    return Touched(rows[:n], each, total)

@@ -1,0 +1,69 @@
+"""Scores of some classes, and losses of coins: what layers call, with records made of it (operations.py).
+
+Products are computed in the dtype of h, whatever autocast says; weights may be halves.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from softargmax.core.dispatch import asked_for, readable
+from softargmax.core.torch_compile import compile_function
+from softargmax.core.torch_once import without_autocast
+from softargmax.output import operations
+from softargmax.output.arguments import CoinLosses, Gathered, LinearScores, Pairs, PairScores, Table
+
+_SIZE = 1 << 19
+"""Numbers to a chunk of gathered vectors: a few of them stay in the cache."""
+
+
+def scores(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """h W^T + b, (N, K), in the dtype of h."""
+    with without_autocast(h):
+        found: Tensor = operations.linear_scores.first(LinearScores(h, weight, bias))
+    return found
+
+
+def gathered(table: Tensor, index: Tensor, *, sparse: bool) -> Tensor:
+    """Rows (or numbers) of a table, index.shape + table.shape[1:]."""
+    found: Tensor = operations.gathered.first(Gathered(table, index, sparse))
+    return found
+
+
+def pair_scores(h: Tensor, table: Table, pairs: Pairs) -> Tensor:
+    """<h, w> + b of every pair, (P,) in the dtype of h, float32 or float64."""
+    with without_autocast(h):
+        found: Tensor = operations.pair_scores.first(PairScores(h, table, pairs))
+    return found
+
+
+def coin_losses(h: Tensor, table: Table, pairs: Pairs, signs: Tensor, shift: Tensor | None = None) -> Tensor:
+    """The loss of every row, (N,) in the dtype of h, where all that it meets falls as the signs (P,) say.
+
+    signs: 1, -1, or 0: no coin. shift: what is added to the scores, (P,).
+    """
+    to_h = h.requires_grad and _by_kernel(h)
+    with without_autocast(h):
+        i = CoinLosses(h, table, pairs, signs.to(torch.int8), shift, to_h)
+        found: Tensor = operations.coin_losses.first(i)
+    return found
+
+
+def dots(h: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None, nodes: Tensor) -> Tensor:
+    """The score <h, w> + b of every pair, as a constant; a pair's is the same whatever the others are."""
+    h, table = h.detach(), Table(weight.detach(), None if bias is None else bias.detach(), False)
+    if _by_kernel(h):
+        return pair_scores(h, table, Pairs(nodes, rows, None))
+    step = max(1, _SIZE // max(1, h.shape[1]))
+    parts = (slice(start, start + step) for start in range(0, max(1, len(nodes)), step))
+    return torch.cat([pair_scores(h, table, Pairs(nodes[part], rows[part], None)) for part in parts])
+
+
+def _by_kernel(h: Tensor) -> bool:
+    """Whether a native kernel serves, with nothing traced."""
+    return readable(h) and asked_for() != "reference"
+
+
+for _function in (scores, gathered, pair_scores, coin_losses):  # so that a layer may be compiled before its first call
+    compile_function(_function)
