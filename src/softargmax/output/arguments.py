@@ -25,9 +25,9 @@ class Pairs(NamedTuple):
     starts: where every row's pairs begin, and where the last one's end, (N + 1,); None if rows are in any order.
     """
 
-    nodes: Bare
-    rows: Bare
-    starts: Bare | None
+    nodes: Packed
+    rows: Packed
+    starts: Packed | None
 
 
 class LinearScores(NamedTuple):
@@ -82,10 +82,10 @@ class Sums(NamedTuple):
     """Rows of a table (M, D) at places (P,), with a factor to each; `order`: the places that starts tell apart."""
 
     table: Packed
-    index: Bare
+    index: Packed
     factors: Packed
-    starts: Bare
-    order: Bare | None
+    starts: Packed
+    order: Packed | None
 
 
 class NodeSums(NamedTuple):

@@ -104,26 +104,43 @@ NumbersField<J, T> numbers(const char* name, T* J::* to, std::int64_t J::* count
     return {name, to, count, like};
 }
 
-// Contiguous integers or float64, one for each of `count` and `more`. Those that are read become so where they are not.
+// Contiguous integers or float64, one for each of `count` and `more`. NumPy's that are read become so where they are
+// not.
 template <class J, class T> struct VectorField {
-    using Value = Vector<T>;
+    struct Value {
+        T* data = nullptr;
+        std::int64_t size = 0;
+        Vector<T> array;
+    };
     const char* name;
     T* J::* to;
     std::int64_t J::* count;
     std::int64_t more = 0;
     bool may_be_none = false;
     Value read(nb::handle x) const {
-        Value found;
-        if (may_be_none && x.is_none()) return found;
+        if (may_be_none && x.is_none()) return {};
         must_be_given(name, x);
-        if (!nb::try_cast(x, found, std::is_const_v<T>)) refuse(name, "a vector of another type");
-        return found;
+        if (PyTuple_Check(x.ptr())) return described(Held(x, !std::is_const_v<T>));
+        Vector<T> array;
+        if (!nb::try_cast(x, array, std::is_const_v<T>)) refuse(name, "a vector of another type");
+        static T nothing{};  // an array without elements may have no address
+        const auto size = static_cast<std::int64_t>(array.size());
+        return {size ? array.data() : &nothing, size, std::move(array)};
     }
     void put(J& job, const Value& x) const {
-        if (!x.is_valid()) return;
-        agree(name, job.*count, static_cast<std::int64_t>(x.size()) - more);
-        static T nothing{};  // an array without elements may have no address
-        job.*to = x.size() ? x.data() : &nothing;
+        if (!x.data) return;
+        agree(name, job.*count, x.size - more);
+        job.*to = x.data;
+    }
+
+  private:
+    Value described(const Held& x) const {
+        using Number = std::remove_const_t<T>;
+        constexpr bool integer = std::is_same_v<Number, std::int64_t>;
+        static_assert(integer || std::is_same_v<Number, double> || sizeof(Number) < 8);
+        if (sizeof(Number) < 8 || x.type != (integer ? Type::i64 : Type::f64)) refuse(name, "a vector of another type");
+        if (x.shape.size() != 1 || (x.shape[0] > 1 && x.stride[0] != 1)) wrong(name, "a vector, contiguous");
+        return {reinterpret_cast<T*>(x.data), x.shape[0], {}};
     }
 };
 template <class J, class T> VectorField<J, T> vector(const char* name, T* J::* to, std::int64_t J::* count) {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from softargmax.core import _native
 from softargmax.core.dispatch import is_torch, namespace
 from softargmax.core.operation import Native, memory_of
@@ -42,10 +44,18 @@ def coin_losses(i: CoinLosses, loss: Any, slopes: Any, dh: Any) -> None:
 def node_sums(i: NodeSums, sums: Any, totals: Any) -> None:
     """The sums of nodes that were met, among zeros."""
     found = touched_sums(i.nodes, i.values, i.at, i.factors)
-    for to, x in ((sums, found.sums), (totals, found.totals)):
-        if to is not None:
-            to[...] = 0.0
-            to[found.rows] = namespace(x).astype(x, to.dtype, copy=False)
+    _put(sums, found.rows, found.sums)
+    if totals is not None:
+        _put(totals, found.rows, found.totals)
+
+
+def _put(to: Any, rows: Any, x: Any) -> None:
+    """Some rows among zeros."""
+    if is_torch(to):
+        to.zero_().index_copy_(0, rows, x.to(to.dtype))
+    else:
+        to[...] = 0.0
+        to[rows] = x
 
 
 class Touched(NamedTuple):
@@ -59,10 +69,9 @@ class Touched(NamedTuple):
 def touched_sums(nodes: Any, values: Any, at: Any, factors: Any) -> Touched:
     """sum factors_p values[at_p], and sum factors_p, over the places p of every node that was met."""
     memory, count = memory_of(factors), nodes.shape[0]
-    order, rows, starts = (memory.empty(nodes, (count + more,), memory.dtypes["int64"]) for more in (0, 0, 1))
-    n = _native.places_by_row(
-        index=memory.numpy(nodes), order=memory.numpy(order), rows=memory.numpy(rows), starts=memory.numpy(starts)
-    )
+    order, rows, starts = (np.empty(count + more, np.int64) for more in (0, 0, 1))
+    n = _native.places_by_row(index=memory.view(memory.packed(nodes)), order=order, rows=rows, starts=starts)
     each, total = (memory.empty(values, shape, factors.dtype) for shape in ((n, values.shape[1]), (n,)))
-    _sums(Sums(values, at, factors, starts[: n + 1], order), sums=each, totals=total)
-    return Touched(rows[:n], each, total)
+    i = Sums(values, at, factors, memory.array(starts[: n + 1]), memory.array(order))
+    _sums(i, sums=each, totals=total)
+    return Touched(memory.array(rows[:n]), each, total)

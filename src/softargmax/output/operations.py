@@ -208,7 +208,7 @@ tossed: Operation[Tossed, TossedScores] = Operation(
 def _coin_losses_vjp(i: CoinLosses, r: LossesOfCoins, g: LossesOfCoins, wanted: Wanted) -> Gradients:
     if followed(g.loss):
         return _by_scores(i, g, wanted)
-    slopes = r.slopes * namespace(g.loss).take(g.loss, i.pairs.rows, axis=0)
+    slopes = r.slopes * reference.gathered(g.loss, i.pairs.rows)
     found = {"h": r.dh * g.loss[:, None]} if i.to_h else {}
     return _pair_gradients(i.h, i.table, i.pairs, slopes, wanted - found.keys()) | found | {"shift": slopes}
 
