@@ -9,10 +9,9 @@ import numpy as np
 from softargmax.core import _native
 from softargmax.core.dispatch import is_torch, namespace
 from softargmax.core.operation import Native, memory_of
-from softargmax.output.arguments import CoinLosses, Gathered, LinearScores, NodeSums, Sums
+from softargmax.output.arguments import CoinLosses, Gathered, LinearScores, NodeSums
 
 _coin_losses = Native(_native.coin_losses, CoinLosses, ("loss", "slopes", "dh"))
-_sums = Native(_native.sums, Sums, ("sums", "totals"))
 
 
 def linear_scores(i: LinearScores, z: Any) -> None:
@@ -43,7 +42,7 @@ def coin_losses(i: CoinLosses, loss: Any, slopes: Any, dh: Any) -> None:
 
 def node_sums(i: NodeSums, sums: Any, totals: Any) -> None:
     """The sums of nodes that were met, among zeros."""
-    found = touched_sums(i.nodes, i.values, i.at, i.factors)
+    found = touched_sums(i, totals=totals is not None)
     _put(sums, found.rows, found.sums)
     if totals is not None:
         _put(totals, found.rows, found.totals)
@@ -52,7 +51,7 @@ def node_sums(i: NodeSums, sums: Any, totals: Any) -> None:
 def _put(to: Any, rows: Any, x: Any) -> None:
     """Some rows among zeros."""
     if is_torch(to):
-        to.zero_().index_copy_(0, rows, x.to(to.dtype))
+        to.zero_().index_copy_(0, rows, x if x.dtype is to.dtype else x.to(to.dtype))
     else:
         to[...] = 0.0
         to[rows] = x
@@ -64,14 +63,24 @@ class Touched(NamedTuple):
     rows: Any
     sums: Any
     totals: Any
+    """None if nobody asked."""
 
 
-def touched_sums(nodes: Any, values: Any, at: Any, factors: Any) -> Touched:
-    """sum factors_p values[at_p], and sum factors_p, over the places p of every node that was met."""
-    memory, count = memory_of(factors), nodes.shape[0]
+def touched_sums(i: NodeSums, *, totals: bool) -> Touched:
+    """sum factors_p values[at_p], and sum factors_p if asked for, over the places p of every node that was met."""
+    memory, count = memory_of(i.factors), i.nodes.shape[0]
+    nodes, values, at, factors = (memory.packed(x) for x in (i.nodes, i.values, i.at, i.factors))
     order, rows, starts = (np.empty(count + more, np.int64) for more in (0, 0, 1))
-    n = _native.places_by_row(index=memory.view(memory.packed(nodes)), order=order, rows=rows, starts=starts)
-    each, total = (memory.empty(values, shape, factors.dtype) for shape in ((n, values.shape[1]), (n,)))
-    i = Sums(values, at, factors, memory.array(starts[: n + 1]), memory.array(order))
-    _sums(i, sums=each, totals=total)
+    n = _native.places_by_row(index=memory.view(nodes), order=order, rows=rows, starts=starts)
+    each = memory.empty(values, (n, values.shape[1]), factors.dtype)
+    total = memory.empty(values, (n,), factors.dtype) if totals else None
+    _native.sums(
+        table=memory.view(values),
+        index=memory.view(at),
+        factors=memory.view(factors),
+        starts=starts[: n + 1],
+        order=order,
+        sums=memory.view(each),
+        totals=None if total is None else memory.view(total),
+    )
     return Touched(memory.array(rows[:n]), each, total)

@@ -66,17 +66,16 @@ node_sums: Operation[NodeSums, WeightedSums] = Operation(
 )
 
 
-def _by_node(table: Any, nodes: Any, values: Any, at: Any, factors: Any, *, sparse: bool) -> WeightedSums:
-    """The sums as gradients to a table."""
-    i = NodeSums(values, at, factors, nodes, table.shape[0], table.dtype)
+def _by_node(table: Any, i: NodeSums, *, sparse: bool, totals: bool) -> tuple[Any, Any]:
+    """The sums as the gradient to a table; if asked for, those of the factors alone."""
     if sparse:
         from softargmax.output.torch_sparse import sparse_sums
 
-        found = sparse_sums(i, table)
+        found = sparse_sums(i, table, totals=totals)
         if found is not None:
-            return WeightedSums(*found)
-    found = node_sums(i)
-    return found if table.ndim == 2 else found._replace(sums=namespace(values).reshape(found.sums, tuple(table.shape)))
+            return found
+    each, total = node_sums(i) if totals else (node_sums.first(i), None)
+    return each if table.ndim == 2 else namespace(each).reshape(each, tuple(table.shape)), total
 
 
 # --- all scores: dh = g W, dW = g^T h, db = sum g ---------------------------------------------------------------------
@@ -123,7 +122,8 @@ def _gathered_vjp(i: Gathered, r: Rows, g: Rows, wanted: Wanted) -> Gradients:
     xp, n, device = namespace(g.rows), i.index.shape[0], device_of(g.rows)
     ones = xp.ones(n, dtype=xp.float64 if g.rows.dtype == xp.float64 else xp.float32, device=device)
     flat = xp.reshape(g.rows, (n, math.prod(i.table.shape[1:])))
-    return {"table": _by_node(i.table, i.index, flat, xp.arange(n, device=device), ones, sparse=i.sparse).sums}
+    to_rows = NodeSums(flat, xp.arange(n, device=device), ones, i.index, i.table.shape[0], i.table.dtype)
+    return {"table": _by_node(i.table, to_rows, sparse=i.sparse, totals=False)[0]}
 
 
 gathered: Operation[Gathered, Rows] = Operation(
@@ -153,8 +153,9 @@ def _pair_gradients(h: Any, table: Table, pairs: Pairs, g: Any, wanted: Wanted) 
     elif "h" in wanted:
         found["h"] = node_sums.first(NodeSums(table.weight, pairs.nodes, g, pairs.rows, h.shape[0], h.dtype))
     if "weight" in wanted or "bias" in wanted:
-        to_nodes = _by_node(table.weight, pairs.nodes, h, pairs.rows, g, sparse=table.sparse)
-        found |= {"weight": to_nodes.sums, "bias": to_nodes.totals}
+        w = table.weight
+        to_nodes = NodeSums(h, pairs.rows, g, pairs.nodes, w.shape[0], w.dtype)
+        found["weight"], found["bias"] = _by_node(w, to_nodes, sparse=table.sparse, totals="bias" in wanted)
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,21 +27,31 @@ def pairs_of(paths: Paths, target: Tensor, counted: Tensor, depth: int) -> tuple
     Where values may not be looked at, each row has as many places as the longest path, and a sign of 0 is no pair.
     """
     n = len(target)
+    if readable(target):
+        return _pairs_in_memory(paths, target, counted)
     target = torch.where(counted, target, 0)
     begin = paths.offsets[target]
     lengths = torch.where(counted, paths.offsets[target + 1] - begin, 0)
     rows = torch.arange(n + 1, device=target.device)
-    if readable(target) and target.is_cpu:
-        rows = rows[:-1].repeat_interleave(lengths)
-        starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-        place = torch.arange(len(rows)) + (begin - starts[:-1])[rows]
-        return Pairs(paths.nodes[place].long(), rows, starts), paths.signs[place]
     step = torch.arange(depth, device=target.device)
     there = step < lengths[:, None]
     place = torch.where(there, begin[:, None] + step, 0).reshape(-1)
     signs = torch.where(there.reshape(-1), paths.signs[place], 0) if depth else place
     nodes = paths.nodes[place].long() if depth else place
     return Pairs(nodes, rows[:-1].repeat_interleave(depth), rows * depth), signs
+
+
+def _pairs_in_memory(paths: Paths, target: Tensor, counted: Tensor) -> tuple[Pairs, Tensor]:
+    """The pairs where values may be looked at, by NumPy: half the time of torch's steps for a few rows."""
+    offsets, nodes, signs = (x.numpy() for x in paths)
+    y = np.where(counted.numpy(), target.numpy(), 0)
+    begin = offsets[y]
+    lengths = np.where(counted.numpy(), offsets[y + 1] - begin, 0)
+    starts = np.zeros(len(y) + 1, np.int64)
+    np.cumsum(lengths, out=starts[1:])
+    place = np.arange(starts[-1]) + np.repeat(begin - starts[:-1], lengths)
+    pairs = nodes[place].astype(np.int64), np.repeat(np.arange(len(y)), lengths), starts
+    return Pairs(*map(torch.from_numpy, pairs)), torch.from_numpy(signs[place])
 
 
 def path_loss(h: Tensor, weight: Tensor, bias: Tensor | None, pairs: Pairs, signs: Tensor, *, sparse: bool) -> Tensor:

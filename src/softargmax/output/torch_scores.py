@@ -43,9 +43,8 @@ def coin_losses(h: Tensor, table: Table, pairs: Pairs, signs: Tensor, shift: Ten
 
     signs: 1, -1, or 0: no coin. shift: what is added to the scores, (P,).
     """
-    to_h = h.requires_grad and _by_kernel(h)
+    i = CoinLosses(h, table, pairs, signs.to(torch.int8), shift, to_h=h.requires_grad and _by_kernel(h))
     with without_autocast(h):
-        i = CoinLosses(h, table, pairs, signs.to(torch.int8), shift, to_h)
         found: Tensor = operations.coin_losses.first(i)
     return found
 

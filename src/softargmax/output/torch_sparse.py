@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from softargmax.output.arguments import NodeSums
 
 
-def sparse_sums(i: NodeSums, table: Tensor) -> tuple[Tensor, Tensor] | None:
+def sparse_sums(i: NodeSums, table: Tensor, *, totals: bool) -> tuple[Tensor, Tensor | None] | None:
     """The results of `node_sums` as sparse tensors, the first in the table's shape; None where nobody may look."""
     if not as_they_are(i.nodes, i.values, i.at, i.factors):
         return None
-    rows, sums, totals = touched_sums(i.nodes, i.values, i.at, i.factors)
+    rows, sums, total = touched_sums(i, totals=totals)
     sums = sums.to(i.dtype).reshape(len(rows), *table.shape[1:])
-    return _among_zeros(rows, sums, i.size), _among_zeros(rows, totals, i.size)
+    return _among_zeros(rows, sums, i.size), None if total is None else _among_zeros(rows, total, i.size)
 
 
 def _among_zeros(rows: Tensor, values: Tensor, size: int) -> Tensor:
