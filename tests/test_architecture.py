@@ -236,8 +236,6 @@ def level(part: str) -> int:
 # Files that still break a rule. The lists may only shrink: a file that keeps the rule has to leave its list.
 IMPORT_THE_TOP_PACKAGE: set[str] = set()
 REACH_INSIDE_A_ROOM: set[str] = set()
-# Rooms whose kernels are not yet served by operation records. The list may only shrink.
-WITHOUT_RECORDS: set[str] = set()
 
 
 def only_shrinks(path: Path, wrong: list[str], listed: set[str], complaint: str) -> None:
@@ -278,10 +276,6 @@ def reached(path: Path) -> list[str]:
         allowed = other not in ROOMS or records or (names and {*names} <= public_names(module))
         if level(other) > level(mine) or not allowed:
             wrong.append(f"line {line}: {module}: {', '.join(names)}")
-    for node in ast.walk(tree(path)):  # implementation("room", z) gives the inside of a room
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("implementation"):
-            other = ast.literal_eval(node.args[0]) if isinstance(node.args[0], ast.Constant) else mine
-            wrong += [f"line {node.lineno}: the implementation of {other}"] if other != mine else []
     return wrong
 
 
@@ -299,10 +293,7 @@ def test_kernels_are_served_by_records(room: str) -> None:
         p.name for p in (SOURCE / room).iterdir()
     }
     served = (SOURCE / room / "operations.py").exists() and not own
-    if room in WITHOUT_RECORDS:
-        assert not served, f"{room} is served by records now: take it off the list"
-    else:
-        assert served, f"{room}: its kernels belong to the records of operations.py, not to {sorted(own)}"
+    assert served, f"{room}: its kernels belong to the records of operations.py, not to {sorted(own)}"
 
 
 RECORDS = sorted(path for path in PYTHON if path.name.endswith("operations.py"))

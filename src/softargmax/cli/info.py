@@ -24,6 +24,8 @@ WHAT = {
     "array-api": "JAX, CuPy and other array-API arrays",
 }
 
+SERVED = [(kind, name) for kind in WHAT for name, kinds in dispatch.SERVES.items() if kind in kinds]
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -63,7 +65,7 @@ def gathered() -> dict[str, Any]:
         "version": version(),
         "machine": measure.machine(),
         "native": native(),
-        "implementations": [usable(room, *key) for room in rooms() for key in dispatch.MODULES],
+        "implementations": [usable(room, *key) for room in rooms() for key in SERVED],
         "packages": {name: measure.package_version(name) for name in PACKAGES},
     }
 
@@ -83,22 +85,19 @@ def native() -> dict[str, Any]:
 
 
 def rooms() -> list[str]:
-    """Give the rooms that have implementations: those with a definition."""
+    """Give the rooms that have operations."""
     home = Path(softargmax.__file__).parent
-    return sorted(definition.parent.name for definition in home.glob("*/reference.py"))
+    return sorted(records.parent.name for records in home.glob("*/operations.py"))
 
 
 def usable(room: str, kind: str, implementation: str) -> dict[str, Any]:
-    """Try an implementation: whether it loads, and the reason where it does not."""
+    """Try an implementation: whether the operations load, and the reason where they do not."""
     row = {"room": room, "arrays": kind, "implementation": implementation, "usable": False, "why": None}
     needed = NEEDS.get(kind)
     if needed is not None and find_spec(needed) is None:
         return {**row, "why": f"{needed} is not installed: pip install 'softargmax[{needed}]'"}
     try:
-        records = find_spec(f"softargmax.{room}.operations") is not None
-        importlib.import_module(
-            f"softargmax.{room}.{'operations' if records else dispatch.MODULES[kind, implementation]}"
-        )
+        importlib.import_module(f"softargmax.{room}.operations")
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         return {**row, "why": " ".join(str(error).split())}
     return {**row, "usable": True}

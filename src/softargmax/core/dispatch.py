@@ -1,18 +1,15 @@
-"""What kind of array this is, and which implementation serves it.
+"""What kind of array this is, and what serves it.
 
 A *kind* says whose memory an array is: "numpy", "torch" (CPU memory), "torch-device" (any other device), "array-api".
-An *implementation* of a room is a module that defines the primitives of the room; `MODULES` names it, `PREFERENCE`
-orders the choice. Frameworks are looked up in `sys.modules`, never imported: what the user has not imported cannot
-have come in.
+An *implementation* is "native", the kernels of the compiled core, or "reference", the definitions. Frameworks are
+looked up in `sys.modules`, never imported: what the user has not imported cannot have come in.
 
-Without a name the best implementation that can serve is taken. `using(name)` or the environment variable
+Without a name the kernel serves where there is one. `using(name)` or the environment variable
 SOFTARGMAX_IMPLEMENTATION ask for one by name, and then nothing else serves: if it cannot, that is an error.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 import sys
 from contextlib import contextmanager
@@ -24,22 +21,17 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MODULES = {
-    ("numpy", "native"): "native",
-    ("torch", "native"): "torch_ops",
-    ("numpy", "reference"): "reference",
-    ("torch", "reference"): "reference",
-    ("torch-device", "reference"): "reference",
-    ("array-api", "reference"): "reference",
+SERVES = {
+    "native": ("numpy", "torch"),
+    "reference": ("numpy", "torch", "torch-device", "array-api"),
 }
-PREFERENCE = ("native", "reference")
+"""The kinds of arrays that each implementation serves."""
 
 _asked: ContextVar[str | None] = ContextVar("softargmax implementation", default=None)
 asked = _asked.get
 """The name that a `using` block asks for, if any."""
 _from_environment = os.environ.get("SOFTARGMAX_IMPLEMENTATION") or None
 _kinds: dict[type, str] = {np.ndarray: "numpy"}
-_modules: dict[tuple[str | None, str, str], Any] = {}
 _namespaces: dict[type, Any] = {}
 
 
@@ -72,23 +64,16 @@ def using(name: str) -> Iterator[None]:
 
 
 def _known(name: str, source: str) -> str:
-    if name not in PREFERENCE:
-        choices = ", ".join(repr(known) for known in PREFERENCE)
+    if name not in SERVES:
+        choices = ", ".join(repr(known) for known in SERVES)
         raise ValueError(f"{source}: there is no implementation {name!r}; it may be {choices}")
     return name
 
 
-def implementation(room: str, z: Any) -> Any:
-    """The module whose primitives serve the array z in this room."""
-    asked = _asked.get()
-    kind = kind_of(z)
-    return _modules.get((asked, room, kind)) or _choose(asked, room, kind)
-
-
 def check_serves(name: str, kind: str) -> None:
     """Check that an implementation that was asked for by name serves a kind of arrays."""
-    if (kind, name) not in MODULES:
-        able = " or ".join(repr(known) for known in PREFERENCE if (kind, known) in MODULES)
+    if kind not in SERVES[name]:
+        able = " or ".join(repr(known) for known, kinds in SERVES.items() if kind in kinds)
         raise RuntimeError(f"implementation {name!r} was asked for: it does not serve {kind} arrays, {able} does")
 
 
@@ -98,42 +83,6 @@ def asked_for() -> str | None:
     if asked is None and _from_environment is not None:
         asked = _known(_from_environment, "SOFTARGMAX_IMPLEMENTATION")
     return asked
-
-
-def _choose(asked: str | None, room: str, kind: str) -> Any:
-    wanted = asked_for()
-    module = _named(wanted, room, kind) if wanted else _best(room, kind)
-    _modules[asked, room, kind] = module
-    return module
-
-
-def _best(room: str, kind: str) -> Any:
-    for name in PREFERENCE:
-        try:
-            return _load(name, room, kind)
-        except KeyError:
-            continue
-        except ImportError as missing:
-            left_out = missing.name == f"softargmax.{room}.{MODULES[kind, name]}"
-            if not left_out and importlib.util.find_spec("softargmax.core._native") is not None:
-                raise  # it is built: what keeps it from loading has to be heard of
-    raise RuntimeError(f"no implementation of softargmax.{room} serves {kind} arrays")
-
-
-def _named(name: str, room: str, kind: str) -> Any:
-    try:
-        return _load(name, room, kind)
-    except KeyError:
-        able = " or ".join(repr(known) for known in PREFERENCE if (kind, known) in MODULES)
-        raise RuntimeError(
-            f"implementation {name!r} was asked for: it does not serve {kind} arrays, {able} does"
-        ) from None
-    except ImportError as missing:
-        raise RuntimeError(f"implementation {name!r} was asked for and cannot be loaded: {missing}") from missing
-
-
-def _load(name: str, room: str, kind: str) -> Any:
-    return importlib.import_module(f"softargmax.{room}.{MODULES[kind, name]}")
 
 
 def is_native(z: Any) -> bool:

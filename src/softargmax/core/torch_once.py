@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +13,6 @@ from softargmax.core.torch_private import AS_IT_IS, READY_NAMES, STILL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
 
 Tensors = tuple[Any, ...]  # in the place of a tensor there may be a number or None
 
@@ -43,10 +41,3 @@ def by_definition(
     asked = [x for x, needed in zip(aliases, wanted, strict=True) if needed]
     found = iter(torch.autograd.grad(value, asked, g, create_graph=again))
     return [next(found) if needed else None for needed in wanted]
-
-
-def without_autocast(like: Tensor) -> AbstractContextManager[Any]:
-    """Products are computed in the dtype they have here, whatever autocast says."""
-    kind = like.device.type
-    on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-    return torch.autocast(kind, enabled=False) if on else nullcontext()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,22 +25,14 @@ from softargmax.core.record import (
     LEADING,
     MEMORIES,
     OPERATIONS,
-    Branch,
     Gradients,
-    Leaf,
     Memory,
     Tangents,
     Wanted,
-    generated,
 )
-from softargmax.core.scale import Scale
 from softargmax.core.torch_compile import compile_whole
 from softargmax.core.torch_memory import fresh_empty, fresh_like, shared, view
 from softargmax.core.torch_private import (
-    AS_IT_IS,
-    READY,
-    READY_NAMES,
-    STILL,
     after_autograd,
     apply_here,
     below_autograd,
@@ -51,6 +43,7 @@ from softargmax.core.torch_private import (
     transformed,
     unwrap_dead_wrappers,
 )
+from softargmax.core.torch_slots import AT_ONCE, RECORDED, Slots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,37 +104,16 @@ def register(room: str) -> None:
         compile_whole(room)
 
 
-ELSEWHERE, RECORDED, AT_ONCE = "elsewhere", "recorded", "at once"
-"""Where a call goes: to torch's dispatcher or a transform; to the kernel, with or without a derivative to record."""
-
-
-class Like(NamedTuple):
-    """What rules see in the place of an argument or a result that was not saved."""
-
-    shape: Any
-    dtype: Any
-
-
 class TorchOperation:
     """What is derived from one record."""
 
     def __init__(self, operation: Any) -> None:
         self.operation = operation
         self.many = len(operation.fields) > 1
-        slots = [(leaf.name, slot, kind) for leaf in operation.leaves for slot, kind in leaf.slots]
-        self.names = [name for name, _, _ in slots]
-        self.slots = [slot for _, slot, _ in slots]
-        self.arrays = [slot for _, slot, kind in slots if "Tensor" in kind]
-        self.schema = ", ".join(f"{kind} {slot}" for _, slot, kind in slots)
-        # Where gradients go, the first slot of an argument with arrays: its name and its slot.
-        varying = [leaf.name for leaf in operation.leaves if leaf.kind.arrays and leaf.name not in operation.constant]
-        places = [(name, self.names.index(name)) for name in varying]
-        self.gradients = places
-        self.varying, self.places = [name for name, _ in places], [slot for _, slot in places]
-        self.known = frozenset(self.names)
+        self.slots = Slots(operation)
+        self.flatten, self.unflatten, self.stage = self.slots.flatten, self.slots.unflatten, self.slots.stage
         self.constant = [field in operation.constant for field in operation.fields]
         self.constant = self.constant if any(self.constant) else []
-        self._generate()
         self.launch = {"cpu": operation.launcher(operation.kernel("cpu"), CPU)} if "cpu" in operation.kernels else {}
         self._allocate = operation.launcher(lambda: None, DEVICE)
         self.rule: Any = None
@@ -156,72 +128,6 @@ class TorchOperation:
         if operation.kernels:
             self._define()
 
-    def _generate(self) -> None:
-        """Make the functions between a record and its slots, and those that ask and keep what a call wants."""
-        operation, unpacked = self.operation, f"{self.operation.tree.target}= _i"
-        flat = [leaf.kind.flatten.format(leaf.name) for leaf in operation.leaves]
-        self.flatten = generated("_i", [unpacked, f"return ({', '.join(flat)},)"])
-        names: dict[str, Any] = {"_Scale": Scale, "_Results": type(operation.results), "_Like": Like}
-        names["_saved"] = operation.saved
-        packed, slots = _packed(operation.tree, names), ", ".join(self.slots)
-        self.unflatten = generated(slots, [f"return {packed}"], **names)
-        tests, derived = [], []
-        for leaf in operation.leaves:
-            absent = [f"{leaf.name} is None"] * leaf.optional
-            absent += [leaf.kind.number.format(leaf.name)] * bool(leaf.kind.number)
-            arrays = [array.format(leaf.name) for array in leaf.kind.arrays]
-            if arrays:
-                tests.append(f"({' or '.join((*absent, ' and '.join(AS_IT_IS.format(array) for array in arrays)))})")
-                tracked = f"({' or '.join(f'{array}.requires_grad' for array in arrays)})"
-                derived.append(" and ".join((*(f"not ({one})" for one in absent), tracked)))
-        plain = " and ".join((*tests, STILL)) if "cpu" in operation.kernels else "False"
-        recorded = f"_grad() and ({' or '.join(derived)})" if operation.differentiable else "False"
-        lines = [unpacked, f"if not ({plain}): return _ELSEWHERE", f"return _RECORDED if {recorded} else _AT_ONCE"]
-        stages = {"_ELSEWHERE": ELSEWHERE, "_RECORDED": RECORDED, "_AT_ONCE": AT_ONCE}
-        self.stage = generated("_i", lines, **READY_NAMES, **stages)
-        self.ready = generated("_x", [f"return {READY.format('_x')}"], **READY_NAMES)
-        self._generate_saving(packed, names)
-
-    def _generate_saving(self, packed: str, names: dict[str, Any]) -> None:
-        """Make what keeps for the rules what they read, of tensors that they do not read shape and dtype, and gives it.
-
-        `_save` reads slots, `_save_record` a record.
-        """
-        operation = self.operation
-        results, every = ", ".join(operation.fields), [*self.arrays, *operation.fields]
-        numbers = "".join(f"{slot}, " for slot in self.slots if slot not in self.arrays)
-        owners = dict(zip(self.slots, self.names, strict=True)) | {field: field for field in operation.fields}
-        asks, read = callable(operation.saved), self.names if operation.saved is None else operation.saved
-        saved = [name for name in every if asks or owners[name] in read]
-        others = [name for name in every if asks or owners[name] not in read]
-        likes = "".join(f"None if {name} is None else _Like({name}.shape, {name}.dtype), " for name in others)
-        keep = ["_ctx.set_materialize_grads(False)", f"{results} = _output"]
-        keep += [f"_ctx.numbers = ({numbers})", f"_ctx.likes = ({likes})"]
-        if asks:
-            keep.append(f"_wanted = _saved({packed})")
-            keep += [f"if {owners[name]!r} not in _wanted: {name} = None" for name in every]
-        keep.append(f"_ctx.save_for_backward({', '.join(saved)})")
-        forward = f"_ctx.save_for_forward({', '.join(saved)})"
-        self._save = generated(
-            "_ctx, _inputs, _output", [f"{', '.join(self.slots)}, = _inputs", *keep, forward], **names
-        )
-        apart = [
-            f"{', '.join(slot for slot, _ in leaf.slots)}, = {leaf.kind.flatten.format(leaf.name).removeprefix('*')}"
-            for leaf in operation.leaves
-            if leaf.kind.flatten != "{0}"
-        ]
-        self._save_record = generated("_ctx, _i, _output", [f"{operation.tree.target}= _i", *apart, *keep], **names)
-        again = [f"{', '.join(saved)}, = _kept"] * bool(saved) + [f"{numbers}= _numbers"] * bool(numbers)
-        again += [f"if {name} is None: {name} = _likes[{place}]" if asks else f"{name} = _likes[{place}]"
-                  for place, name in enumerate(others)]  # fmt: skip
-        slots = "".join(f"{self.slots[slot]}, " for _, slot in self.gradients)
-        self._restore = generated(
-            "_kept, _numbers, _likes", [*again, f"return {packed}, _Results({results}), ({slots})"], **names
-        )
-        # The arrays that may have a gradient.
-        varying = [*apart, f"return ({slots})"]
-        self._varying = generated("_i", [f"{operation.tree.target}= _i", *varying], **names)
-
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def run(self, i: Any, first: bool = False, out: Tensor | None = None) -> Any:
@@ -232,7 +138,7 @@ class TorchOperation:
         if stage is AT_ONCE:
             return self.launch["cpu"](i, first)
         if stage is RECORDED:
-            found = self._apply_recorded(i, *self._varying(i))
+            found = self._apply_recorded(i, *self.slots.of_varying(i))
             return found[0] if first and self.many else found
         if not self._served(i):
             return self.run_definition(i, first)
@@ -268,11 +174,11 @@ class TorchOperation:
         """The first result written into memory; it has no derivative."""
         if not self._served(i):
             self.operation.define(i, True, out)
-        elif self.stage(i) is AT_ONCE and self.ready(out):
+        elif self.stage(i) is AT_ONCE and self.slots.ready(out):
             self.launch["cpu"](i, True, out)
             torch.autograd.graph.increment_version(out)
         else:
-            for name, tensor in (("out", out), *zip(self.names, self.flatten(i), strict=True)):
+            for name, tensor in (("out", out), *zip(self.slots.names, self.flatten(i), strict=True)):
                 if isinstance(tensor, Tensor):
                     _refuse_derivative(name, tensor)
             self.overload_out(out, *self.flatten(i))
@@ -293,8 +199,10 @@ class TorchOperation:
         operation, tags = self.operation, (torch.Tag.pt2_compliant_tag,)
         name = f"softargmax::{operation.name}"
         results = ", ".join("Tensor" for _ in operation.fields)
-        LIBRARY.define(f"{operation.name}({self.schema}) -> {f'({results})' if self.many else results}", tags=tags)
-        LIBRARY.define(f"{operation.name}_out(Tensor(a!) out, {self.schema}) -> ()", tags=tags)
+        LIBRARY.define(
+            f"{operation.name}({self.slots.schema}) -> {f'({results})' if self.many else results}", tags=tags
+        )
+        LIBRARY.define(f"{operation.name}_out(Tensor(a!) out, {self.slots.schema}) -> ()", tags=tags)
         self.overload: Any = getattr(torch.ops.softargmax, operation.name).default
         self.overload_out: Any = getattr(torch.ops.softargmax, f"{operation.name}_out").default
         for device in operation.kernels:
@@ -344,12 +252,12 @@ class TorchOperation:
 
         The tensors broadcast with the first among them.
         """
-        place = self.slots.index(self.arrays[0])
+        place = self.slots.slots.index(self.slots.arrays[0])
         rank = flat[place].ndim - (dims[place] is not None)
         axes = {leaf.name for leaf in self.operation.leaves if leaf.kind == AXES}
         leading = {leaf.name for leaf in self.operation.leaves if leaf.kind is LEADING}
         moved: list[Any] = []
-        for name, x, dim in zip(self.names, flat, dims, strict=True):
+        for name, x, dim in zip(self.slots.names, flat, dims, strict=True):
             if isinstance(x, Tensor):
                 front = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
                 front = front[(slice(None),) + (None,) * (rank + 1 - front.ndim)]
@@ -412,7 +320,7 @@ class TorchOperation:
         return tuple(found) if self.many else found  # no record: torch's vmap knows tuples only
 
     def _set_up(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        self._save(ctx, inputs, output)
+        self.slots.save(ctx, inputs, output)
         self._mark(ctx, output)
 
     def _mark(self, ctx: Any, output: Any) -> None:
@@ -425,7 +333,7 @@ class TorchOperation:
         The general Function below takes 22 arguments of a loss one by one: forward and backward take twice the time.
         """
         found = self.launch["cpu"](i)
-        self._save_record(ctx, i, found)
+        self.slots.save_record(ctx, i, found)
         self._mark(ctx, found)
         return found
 
@@ -433,10 +341,10 @@ class TorchOperation:
         return None, *self._pulled(ctx, g, ctx.needs_input_grad[1:])
 
     def _backward(self, ctx: Any, *g: Any) -> Any:
-        flat: list[Any] = [None] * len(self.slots)
+        flat: list[Any] = [None] * len(self.slots.slots)
         needed = ctx.needs_input_grad
         for (_, slot), gradient in zip(
-            self.gradients, self._pulled(ctx, g, [needed[k] for k in self.places]), strict=True
+            self.slots.gradients, self._pulled(ctx, g, [needed[k] for k in self.slots.places]), strict=True
         ):
             flat[slot] = gradient
         return tuple(flat)
@@ -446,8 +354,8 @@ class TorchOperation:
         if all(one is None for one in g):
             return [None] * len(needed)
         # Unpacked once: activation checkpointing refuses a second time.
-        i, r, arrays = self._restore(ctx.saved_tensors, ctx.numbers, ctx.likes)
-        names = self.varying
+        i, r, arrays = self.slots.restore(ctx.saved_tensors, ctx.numbers, ctx.likes)
+        names = self.slots.varying
         found = self.vjp(i, r, type(r)(*g), frozenset(itertools.compress(names, needed)))
         return [
             _fitted(found[name], of.shape, of.dtype) if need and found[name] is not None else None
@@ -463,8 +371,8 @@ class TorchOperation:
             return self._pushed(ctx, [x if x is None else primal(x) for x in ctx.saved_tensors], tangents)
 
     def _pushed(self, ctx: Any, saved: Any, tangents: Any) -> Any:
-        i, r, _ = self._restore(saved, ctx.numbers, ctx.likes)
-        given = {name: tangents[slot] for name, slot in self.gradients if isinstance(tangents[slot], Tensor)}
+        i, r, _ = self.slots.restore(saved, ctx.numbers, ctx.likes)
+        given = {name: tangents[slot] for name, slot in self.slots.gradients if isinstance(tangents[slot], Tensor)}
         found = zip(self.operation.fields, self._jvp_rule(i, r, given), r, strict=True)
         moved = [None if x is None or name in self.operation.constant else x.to(of.dtype) for name, x, of in found]
         return tuple(moved) if self.many else moved[0]
@@ -474,8 +382,8 @@ class TorchOperation:
         found: Gradients = self.operation.vjp(i, r, g, wanted)
         if found.keys() == wanted:
             return found
-        if not found.keys() <= self.known:
-            wrong = min(found.keys() - self.known)
+        if not found.keys() <= set(self.slots.names):
+            wrong = min(found.keys() - set(self.slots.names))
             raise TypeError(f"{self.operation.name}: expected a vjp that answers its arguments, got {wrong}")
         missing = wanted - found.keys()
         return {**found, **self.defined_vjp(i, r, g, missing)} if missing else found
@@ -485,8 +393,8 @@ class TorchOperation:
     def defined_vjp(self, i: Any, _r: Any, g: Any, wanted: Wanted) -> Gradients:
         """The gradients of <g, definition>, which can be differentiated again."""
         operation, flat = self.operation, unwrap_dead_wrappers(self.flatten(i))
-        slots = [slot for name, slot in self.gradients if name in wanted]
-        names = [name for name, _ in self.gradients if name in wanted]
+        slots = [slot for name, slot in self.slots.gradients if name in wanted]
+        names = [name for name, _ in self.slots.gradients if name in wanted]
         varying = [field not in operation.constant for field in operation.fields]
 
         def definition(*values: Tensor) -> tuple[Tensor, ...]:
@@ -511,7 +419,7 @@ class TorchOperation:
         """
         operation, names = self.operation, list(t)
         fields = [field for field in operation.fields if field not in operation.constant]
-        given = {name: self.flatten(i)[slot] for name, slot in self.gradients if name in t}
+        given = {name: self.flatten(i)[slot] for name, slot in self.slots.gradients if name in t}
         some = given[names[0]]
 
         def gradients(*g: Tensor) -> tuple[Tensor, ...]:
@@ -542,14 +450,3 @@ def _refuse_derivative(name: str, tensor: Tensor) -> None:
     if tensor.requires_grad or tangent_of(tensor) is not None:
         what = "requires grad" if tensor.requires_grad else "carries a forward-mode tangent"
         raise TypeError(f"out: {name} {what}; with out= neither may, as results written in place have no derivative")
-
-
-def _packed(tree: Branch, names: dict[str, Any]) -> str:
-    """The text that makes a record of its slots."""
-    record = f"_Record{len(names)}"
-    names[record] = tree.record
-    parts = [
-        one.kind.unflatten.format(*(slot for slot, _ in one.slots)) if isinstance(one, Leaf) else _packed(one, names)
-        for one in tree.parts
-    ]
-    return f"{record}({', '.join(parts)})"

@@ -87,7 +87,8 @@ def direct(tensor: Tensor) -> bool:
 def without_autocast(like: Tensor) -> AbstractContextManager[Any]:
     """Products are computed in the dtype they have here, whatever autocast says."""
     kind = like.device.type
-    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
+    on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if on else nullcontext()
 
 
 def tangent_of(tensor: Tensor) -> Any:

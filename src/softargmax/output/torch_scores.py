@@ -10,7 +10,7 @@ from torch import Tensor
 
 from softargmax.core.dispatch import asked_for, readable
 from softargmax.core.torch_compile import compile_function
-from softargmax.core.torch_once import without_autocast
+from softargmax.core.torch_private import without_autocast
 from softargmax.output import operations
 from softargmax.output.arguments import CoinLosses, Gathered, LinearScores, Pairs, PairScores, Table
 

@@ -1,0 +1,118 @@
+"""A record and its slots in a torch schema: how they are made of each other, and what a derivative keeps of them.
+
+All is code made once for every operation, as dataclasses make theirs, so that a call has no loops.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from softargmax.core.record import Branch, Leaf, generated
+from softargmax.core.scale import Scale
+from softargmax.core.torch_private import AS_IT_IS, READY, READY_NAMES, STILL
+
+ELSEWHERE, RECORDED, AT_ONCE = "elsewhere", "recorded", "at once"
+"""Where a call goes: to torch's dispatcher or a transform; to the kernel, with or without a derivative to record."""
+
+
+class Like(NamedTuple):
+    """What rules see in the place of an argument or a result that was not saved."""
+
+    shape: Any
+    dtype: Any
+
+
+class Slots:
+    """The slots of an operation's arguments.
+
+    `flatten(record)` gives them, `unflatten(*slots)` a record. `stage(record)` says where an eager call goes. `save`
+    keeps for the rules what they read of slots, `save_record` of a record, and of what they do not read shape and
+    dtype; `restore` gives it as (record, results, arrays that may have a gradient). `of_varying(record)`: these arrays.
+    """
+
+    def __init__(self, operation: Any) -> None:
+        self._operation = operation
+        slots = [(leaf.name, slot, kind) for leaf in operation.leaves for slot, kind in leaf.slots]
+        self.names = [name for name, _, _ in slots]
+        self.slots = [slot for _, slot, _ in slots]
+        self.arrays = [slot for _, slot, kind in slots if "Tensor" in kind]
+        self.schema = ", ".join(f"{kind} {slot}" for _, slot, kind in slots)
+        # Where gradients go, the first slot of an argument with arrays: its name and its slot.
+        varying = [leaf.name for leaf in operation.leaves if leaf.kind.arrays and leaf.name not in operation.constant]
+        self.varying, self.places = varying, [self.names.index(name) for name in varying]
+        self.gradients = list(zip(self.varying, self.places, strict=True))
+        names: dict[str, Any] = {"_Scale": Scale, "_Results": type(operation.results), "_Like": Like}
+        names["_saved"] = operation.saved
+        packed = _packed(operation.tree, names)
+        self._between(packed, names)
+        self._staging()
+        self._saving(packed, names)
+
+    def _between(self, packed: str, names: dict[str, Any]) -> None:
+        leaves = self._operation.leaves
+        flat = [leaf.kind.flatten.format(leaf.name) for leaf in leaves]
+        self.flatten = generated("_i", [f"{self._operation.tree.target}= _i", f"return ({', '.join(flat)},)"])
+        self.unflatten = generated(", ".join(self.slots), [f"return {packed}"], **names)
+
+    def _staging(self) -> None:
+        operation, unpacked = self._operation, f"{self._operation.tree.target}= _i"
+        tests, derived = [], []
+        for leaf in operation.leaves:
+            absent = [f"{leaf.name} is None"] * leaf.optional
+            absent += [leaf.kind.number.format(leaf.name)] * bool(leaf.kind.number)
+            arrays = [array.format(leaf.name) for array in leaf.kind.arrays]
+            if arrays:
+                tests.append(f"({' or '.join((*absent, ' and '.join(AS_IT_IS.format(array) for array in arrays)))})")
+                tracked = f"({' or '.join(f'{array}.requires_grad' for array in arrays)})"
+                derived.append(" and ".join((*(f"not ({one})" for one in absent), tracked)))
+        plain = " and ".join((*tests, STILL)) if "cpu" in operation.kernels else "False"
+        recorded = f"_grad() and ({' or '.join(derived)})" if operation.differentiable else "False"
+        lines = [unpacked, f"if not ({plain}): return _ELSEWHERE", f"return _RECORDED if {recorded} else _AT_ONCE"]
+        stages = {"_ELSEWHERE": ELSEWHERE, "_RECORDED": RECORDED, "_AT_ONCE": AT_ONCE}
+        self.stage = generated("_i", lines, **READY_NAMES, **stages)
+        self.ready = generated("_x", [f"return {READY.format('_x')}"], **READY_NAMES)
+
+    def _saving(self, packed: str, names: dict[str, Any]) -> None:
+        operation = self._operation
+        results, every = ", ".join(operation.fields), [*self.arrays, *operation.fields]
+        numbers = "".join(f"{slot}, " for slot in self.slots if slot not in self.arrays)
+        owners = dict(zip(self.slots, self.names, strict=True)) | {field: field for field in operation.fields}
+        asks, read = callable(operation.saved), self.names if operation.saved is None else operation.saved
+        saved = [name for name in every if asks or owners[name] in read]
+        others = [name for name in every if asks or owners[name] not in read]
+        likes = "".join(f"None if {name} is None else _Like({name}.shape, {name}.dtype), " for name in others)
+        keep = ["_ctx.set_materialize_grads(False)", f"{results} = _output"]
+        keep += [f"_ctx.numbers = ({numbers})", f"_ctx.likes = ({likes})"]
+        if asks:
+            keep.append(f"_wanted = _saved({packed})")
+            keep += [f"if {owners[name]!r} not in _wanted: {name} = None" for name in every]
+        keep.append(f"_ctx.save_for_backward({', '.join(saved)})")
+        forward = f"_ctx.save_for_forward({', '.join(saved)})"
+        self.save = generated(
+            "_ctx, _inputs, _output", [f"{', '.join(self.slots)}, = _inputs", *keep, forward], **names
+        )
+        apart = [
+            f"{', '.join(slot for slot, _ in leaf.slots)}, = {leaf.kind.flatten.format(leaf.name).removeprefix('*')}"
+            for leaf in operation.leaves
+            if leaf.kind.flatten != "{0}"
+        ]
+        self.save_record = generated("_ctx, _i, _output", [f"{operation.tree.target}= _i", *apart, *keep], **names)
+        again = [f"{', '.join(saved)}, = _kept"] * bool(saved) + [f"{numbers}= _numbers"] * bool(numbers)
+        again += [f"if {name} is None: {name} = _likes[{place}]" if asks else f"{name} = _likes[{place}]"
+                  for place, name in enumerate(others)]  # fmt: skip
+        slots = "".join(f"{self.slots[slot]}, " for slot in self.places)
+        self.restore = generated(
+            "_kept, _numbers, _likes", [*again, f"return {packed}, _Results({results}), ({slots})"], **names
+        )
+        self.of_varying = generated("_i", [f"{operation.tree.target}= _i", *apart, f"return ({slots})"], **names)
+
+
+def _packed(tree: Branch, names: dict[str, Any]) -> str:
+    """The text that makes a record of its slots."""
+    record = f"_Record{len(names)}"
+    names[record] = tree.record
+    parts = [
+        one.kind.unflatten.format(*(slot for slot, _ in one.slots)) if isinstance(one, Leaf) else _packed(one, names)
+        for one in tree.parts
+    ]
+    return f"{record}({', '.join(parts)})"
