@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from softargmax.core.dispatch import readable, recorded
 from softargmax.core.operation import Operation
-from softargmax.core.record import (
-    Gradients,
-    Result,
-    Wanted,
-    gradient,
-)
+from softargmax.core.record import Gradients, Result, Wanted, gradient
 from softargmax.loss import kernels, reference_divergence, reference_linear
 from softargmax.loss.arguments import (
     Asked,
