@@ -26,13 +26,13 @@ from softargmax.loss.operations import divergence
 from softargmax.loss.results import Divergences, LinearDivergences, LinearLoss, RowTerms, ToLayer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 OF_LAYER = {"h": "h", "w": "w", "bias": "b"}
 """The letters of `forms`."""
 
 
-def letters(names: Any) -> str:
+def letters(names: Collection[str]) -> str:
     """What `forms` says of the arrays of a layer by their names."""
     return "".join(letter for name, letter in OF_LAYER.items() if name in names)
 
@@ -115,7 +115,7 @@ linear_terms: Operation[LinearTerms, RowTerms] = Operation(
 def _divergence_vjp(i: LinearDivergence, _r: LinearDivergences, g: LinearDivergences, wanted: Wanted) -> Gradients:
     found: dict[str, Any] = {}
     for whose in ("student", "teacher"):
-        to = letters(name.removesuffix(f"_{whose}") for name in wanted)
+        to = letters({name.removesuffix(f"_{whose}") for name in wanted if name.endswith(whose)})
         if to:
             gradients = reference_linear.pulled(_slope(i, g, whose), _layer(i, whose), (*i[:8], g.divergence), to)
             found |= {f"{name}_{whose}": x for name, x in _by_name(gradients, to).items()}

@@ -74,7 +74,7 @@ def linear_cross_entropy(
     """
     layer, i = record(h, w, bias, target, options, exact=exact)
     if not i.kept:
-        i = i._replace(forms=letters(name for name, x in zip(Layer._fields, i.layer, strict=True) if _trained(x)))
+        i = i._replace(forms=letters([name for name, x in zip(Layer._fields, i.layer, strict=True) if _trained(x)]))
     return as_number(like_rows(operations.linear_cross_entropy.first(i), layer, i.kept))
 
 
@@ -170,7 +170,7 @@ def linear_cross_entropy_and_gradient(
     array([[-0.0058, -0.0077]])
     """
     layer, i = record(h, w, bias, target, options, exact=exact)
-    forms = letters(name for name, x in zip(Layer._fields, i.layer, strict=True) if x is not None)
+    forms = letters([name for name, x in zip(Layer._fields, i.layer, strict=True) if x is not None])
     if recorded(i.layer.h):
         loss = operations.linear_cross_entropy.first(i)
         found = operations.linear_cross_entropy_vjp(LinearVjp(i, namespace(loss).ones_like(loss), forms))

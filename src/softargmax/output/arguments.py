@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from softargmax.core.operation import Array, Bare, DType, Packed
+from softargmax.core.record import Array, Bare, DType, Packed
 
 
 class Table(NamedTuple):

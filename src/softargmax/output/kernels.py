@@ -8,7 +8,7 @@ import numpy as np
 
 from softargmax.core import _native
 from softargmax.core.dispatch import is_torch, namespace
-from softargmax.core.operation import Native, memory_of
+from softargmax.core.record import Native, memory_of
 from softargmax.output.arguments import CoinLosses, Gathered, LinearScores, NodeSums
 
 _coin_losses = Native(_native.coin_losses, CoinLosses, ("loss", "slopes", "dh"))

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.dispatch import device_of, followed, namespace
-from softargmax.core.operation import Gradients, Operation, Result, Wanted, gradient
+from softargmax.core.operation import Operation
+from softargmax.core.record import Gradients, Result, Wanted, gradient
 from softargmax.output import kernels, reference
 from softargmax.output.arguments import (
     CoinLosses,

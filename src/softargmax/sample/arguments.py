@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from softargmax.core.operation import Array, Beta, Rowwise
+from softargmax.core.record import Array, Beta, Rowwise
 
 
 class Filters(NamedTuple):

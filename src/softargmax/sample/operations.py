@@ -12,16 +12,8 @@ from typing import Any, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.dispatch import device_of, namespace
-from softargmax.core.operation import (
-    Array,
-    Axes,
-    DType,
-    Operation,
-    Result,
-    Seed,
-    like,
-    per_row,
-)
+from softargmax.core.operation import Operation
+from softargmax.core.record import Array, Axes, DType, Result, Seed, like, per_row
 from softargmax.sample import reference
 from softargmax.sample.arguments import Distribution
 from softargmax.sample.refusals import refuse

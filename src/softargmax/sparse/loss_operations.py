@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.dispatch import device_of, namespace
-from softargmax.core.operation import (
+from softargmax.core.operation import Operation
+from softargmax.core.record import (
     Array,
     Axes,
     Dense,
     Gradients,
     Integers,
-    Operation,
     Result,
     Rowwise,
     Tangents,

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.dispatch import namespace
-from softargmax.core.operation import Array, Axes, Gradients, Operation, Rowwise, Tangents, Wanted, like, per_row
+from softargmax.core.operation import Operation
+from softargmax.core.record import Array, Axes, Gradients, Rowwise, Tangents, Wanted, like, per_row
 from softargmax.core.rules import row_sum
 from softargmax.sparse import reference
 from softargmax.sparse.results import Threshold
