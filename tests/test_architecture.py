@@ -301,7 +301,8 @@ RECORDS = sorted(path for path in PYTHON if path.name.endswith("operations.py"))
 
 @every(RECORDS)
 def test_every_record_has_a_definition_and_uses_its_arguments(path: Path) -> None:
-    from softargmax.core.operation import Branch, Operation, parameters
+    from softargmax.core.operation import Operation
+    from softargmax.core.record import Branch, parameters
 
     module = importlib.import_module(module_of(path))
     mine = [operation for operation in vars(module).values() if isinstance(operation, Operation)]

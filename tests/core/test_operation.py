@@ -12,7 +12,8 @@ import pytest
 import softargmax
 from softargmax.core import _native
 from softargmax.core.dispatch import namespace
-from softargmax.core.operation import NUMPY, Array, Axes, Dense, Integers, Operation, Rowwise, like, per_row
+from softargmax.core.operation import Operation
+from softargmax.core.record import NUMPY, Array, Axes, Dense, Integers, Rowwise, like, per_row
 from softargmax.core.rules import row_sum
 
 torch = pytest.importorskip("torch")

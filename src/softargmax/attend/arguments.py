@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from softargmax.core.chunks import piece
-from softargmax.core.operation import Array, Dense, Integers, Rowwise
+from softargmax.core.record import Array, Dense, Integers, Rowwise
 
 if TYPE_CHECKING:
     from collections.abc import Callable

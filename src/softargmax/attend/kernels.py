@@ -14,7 +14,7 @@ from softargmax.attend.arguments import Attention, AttentionVjp, Pages
 from softargmax.attend.results import AttentionGradients, AttentionWithLse
 from softargmax.core import _native
 from softargmax.core.dispatch import frozen, namespace, readable, recorded
-from softargmax.core.operation import Memory, Native, memory_of
+from softargmax.core.record import Memory, Native, memory_of
 
 _attend = Native(_native.attend, Attention, AttentionWithLse._fields)
 _attend_paged = Native(_native.attend_paged, Pages, AttentionWithLse._fields)

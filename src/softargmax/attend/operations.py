@@ -15,7 +15,8 @@ from softargmax.attend.reference import joined
 from softargmax.attend.results import AttentionWithLse
 from softargmax.core.chunks import piece
 from softargmax.core.dispatch import namespace
-from softargmax.core.operation import Gradients, Operation, Result, Tangents, Wanted, gradient
+from softargmax.core.operation import Operation
+from softargmax.core.record import Gradients, Result, Tangents, Wanted, gradient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

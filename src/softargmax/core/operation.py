@@ -49,130 +49,19 @@ from typing import TYPE_CHECKING, Any, Generic
 from softargmax.core import dispatch
 from softargmax.core.dispatch import asked
 from softargmax.core.record import (
-    ARRAY as ARRAY,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    AXES as AXES,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    BARE as BARE,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    BETA as BETA,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    DENSE as DENSE,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    DTYPE as DTYPE,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    INTEGERS as INTEGERS,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    NUMBERS as NUMBERS,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    NUMPY as NUMPY,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    OPERATIONS as OPERATIONS,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    PACKED as PACKED,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    ROWWISE as ROWWISE,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    SEED as SEED,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    A as A,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    Array as Array,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    Axes as Axes,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    Bare as Bare,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    Beta as Beta,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    Branch as Branch,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    Dense as Dense,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    DType as DType,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    Gradients as Gradients,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    Integers as Integers,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    Kind as Kind,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    Leaf as Leaf,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    Memory as Memory,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    Native as Native,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    Packed as Packed,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    R as R,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    Result as Result,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    Rowwise as Rowwise,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    Seed as Seed,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    Tangents as Tangents,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    Wanted as Wanted,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    branch as branch,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    generated as generated,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    gradient as gradient,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    like as like,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    memory_of as memory_of,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    parameters as parameters,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    passed as passed,  # noqa: PLC0414 rooms say core.operation
-)
-from softargmax.core.record import (
-    per_row as per_row,  # noqa: PLC0414 rooms say core.operation
+    NUMPY,
+    OPERATIONS,
+    A,
+    Branch,
+    Gradients,
+    Memory,
+    R,
+    Tangents,
+    Wanted,
+    branch,
+    generated,
+    parameters,
+    passed,
 )
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from softargmax.core import _native
 from softargmax.core.dispatch import namespace
 from softargmax.core.exact import working_dtype
-from softargmax.core.operation import Array, Axes, DType, Gradients, Operation, Tangents, Wanted, per_row
+from softargmax.core.operation import Operation
+from softargmax.core.record import Array, Axes, DType, Gradients, Tangents, Wanted, per_row
 from softargmax.core.rules import only, row_sum
 from softargmax.core.scale import UNIT
 from softargmax.normalize import reference

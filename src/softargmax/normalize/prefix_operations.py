@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.dispatch import namespace
-from softargmax.core.operation import Array, Axes, DType, Gradients, Operation, Tangents, Wanted, like
+from softargmax.core.operation import Operation
+from softargmax.core.record import Array, Axes, DType, Gradients, Tangents, Wanted, like
 from softargmax.core.rules import row_dtype
 from softargmax.normalize import reference
 

@@ -11,18 +11,8 @@ from typing import Any, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.dispatch import device_of, namespace
-from softargmax.core.operation import (
-    Array,
-    Beta,
-    DType,
-    Gradients,
-    Integers,
-    Operation,
-    Result,
-    Tangents,
-    Wanted,
-    like,
-)
+from softargmax.core.operation import Operation
+from softargmax.core.record import Array, Beta, DType, Gradients, Integers, Result, Tangents, Wanted, like
 from softargmax.core.rules import finite_or_zero, only, slope
 from softargmax.core.scale import Scale
 from softargmax.normalize import reference
