@@ -49,8 +49,7 @@ template <class T, int Size> void under_softmax(const Args& args) {
     fold_rows<Row, Group<T, Size>>(frame, few_long_rows(frame), [](auto& rows) {
         rows.fold([](const auto& group, std::int64_t block, int g, const Row&) { return fold_both(group, block, g); },
                   [](const auto& group, int g, Row& row, const States& piece) {
-            row.states = {merge(row.states.p, piece.p, group.beta(g)).state,
-                          merge(row.states.q, piece.q, Scale{}).state};
+            row.states = merge_both(group, g, row.states, piece);
         });
         rows.fold([](const auto& group, std::int64_t block, int g, const Row& row) {
             return block_part(group, block, g, row.states);

@@ -394,7 +394,7 @@ def _positions(z: Any, axes: tuple[int, ...]) -> Any:
     return xp.broadcast_to(xp.reshape(places, tuple(sizes)), z.shape)
 
 
-def _to_scores(i: Any, p: Any, of_x: Any, g: Any, wanted: Wanted) -> dict[str, Any]:
+def sum_to_scores(i: Any, p: Any, of_x: Any, g: Any, wanted: Wanted) -> dict[str, Any]:
     """The gradients of a sum to z and beta, from its derivative to x."""
     gx = only(p != 0, of_x * g)
     found = {"z": gx * slope(i.beta)}
@@ -411,7 +411,7 @@ def _along(i: Any, p: Any, of_x: Any, t: Tangents) -> Any:
 
 
 def _entropy_vjp(i: Scores, _r: EntropyOf, g: EntropyOf, wanted: Wanted) -> Gradients:
-    return _to_scores(i, *_entropy_slope(i), g.entropy, wanted)
+    return sum_to_scores(i, *_entropy_slope(i), g.entropy, wanted)
 
 
 def _entropy_jvp(i: Scores, _r: EntropyOf, t: Tangents) -> EntropyOf:
@@ -432,7 +432,7 @@ entropy: Operation[Scores, EntropyOf] = Operation(
 
 def _expectation_vjp(i: Expectation, _r: Mean, g: Mean, wanted: Wanted) -> Gradients:
     p, of_x = _mean_slope(i)
-    found = _to_scores(i, p, of_x, g.mean, wanted)
+    found = sum_to_scores(i, p, of_x, g.mean, wanted)
     if "values" in wanted:
         found["values"] = only(p != 0, p * g.mean)
     return found

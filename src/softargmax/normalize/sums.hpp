@@ -16,6 +16,9 @@ template <int Size> States fold_both(const Group<double, Size>& group, std::int6
     return {group.fold_row(g, block),
             fold(group.other + g * group.pitch, group.end(block) - group.begin(block), Scale{}, group.other)};
 }
+template <int Size> States merge_both(const Group<double, Size>& group, int g, const States& a, const States& b) {
+    return {merge(a.p, b.p, group.beta(g)).state, merge(a.q, b.q, Scale{}).state};
+}
 SOFTARGMAX_INLINE void add_to(Twofold& sum, Twofold part) {
     const Twofold s = two_sum(sum.hi, part.hi);
     sum = {s.hi, std::isinf(s.hi) ? 0 : sum.lo + (s.lo + part.lo)};
