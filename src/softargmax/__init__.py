@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from softargmax.normalize import log_softmax as log_softmax
     from softargmax.normalize import logcumsumexp as logcumsumexp
     from softargmax.normalize import logsumexp as logsumexp
+    from softargmax.normalize import renyi_entropy as renyi_entropy
     from softargmax.normalize import segment_log_softmax as segment_log_softmax
     from softargmax.normalize import segment_logsumexp as segment_logsumexp
     from softargmax.normalize import segment_softmax as segment_softmax
@@ -121,6 +122,7 @@ _HOME = {
         "log_softmax",
         "logcumsumexp",
         "logsumexp",
+        "renyi_entropy",
         "segment_log_softmax",
         "segment_logsumexp",
         "segment_softmax",

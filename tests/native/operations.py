@@ -87,6 +87,10 @@ ROW_OPERATIONS: dict[str, RowOperation] = {
     "hardmax": softargmax.hardmax,
     "entropy": softargmax.entropy,
     "entropy, where, temperature": lambda z: softargmax.entropy(z, where=_columns(z, 5) < 0.7, temperature=-1.3),
+    "renyi_entropy 0.7": lambda z: softargmax.renyi_entropy(z, 0.7),
+    "renyi_entropy, order per row, where": lambda z: softargmax.renyi_entropy(
+        z, _orders(z), where=_columns(z, 5) < 0.7, temperature=_per_row(z)
+    ),
     "kl_divergence": lambda z: softargmax.kl_divergence(z, z[:, ::-1]),
     "kl_divergence, near, where": lambda z: softargmax.kl_divergence(
         z, (z + 0.01 * _columns(z, 6)).astype(z.dtype), where=_columns(z, 7) < 0.7

@@ -29,6 +29,10 @@ CALLS: dict[str, Any] = {
     "signed": lambda z, to: s.signed_logsumexp(z, to(SIGNED)).log_abs,
     "logcumsumexp": lambda z, _: s.logcumsumexp(z),
     "entropy": lambda z, _: s.entropy(z),
+    "renyi_entropy": lambda z, _: s.renyi_entropy(z, 1.3),
+    "renyi_entropy, orders": lambda z, to: s.renyi_entropy(
+        z, to(np.array([0.4, 1.0, 3.0], np.float32)), where=to(MASK)
+    ),
     "kl_divergence": lambda z, _: s.kl_divergence(z, z[::-1]),
     "jacobian": lambda z, _: s.softmax_jacobian(z),
     "boltzmann": lambda z, to: s.boltzmann(z, 2.0, weights=to(RISING)).heat_capacity,

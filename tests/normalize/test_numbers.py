@@ -17,6 +17,7 @@ CALLS = {
     "softmax_with_lse": lambda z: s.softmax_with_lse(z, axis=None).lse,
     "signed_logsumexp": lambda z: s.signed_logsumexp(z, z - 1, axis=None),
     "entropy": lambda z: s.entropy(z, axis=None),
+    "renyi_entropy": lambda z: s.renyi_entropy(z, 2.0, axis=None),
     "kl_divergence": lambda z: s.kl_divergence(z, z[::-1], axis=None),
     "soft_argmax": lambda z: s.soft_argmax(z, axis=None),
     "boltzmann": lambda z: s.boltzmann(z, 2.0, axis=None)[1:],

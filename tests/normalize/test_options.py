@@ -33,6 +33,7 @@ OPTIONS: dict[str, dict[str, Any]] = {  # function: options, each to change the 
     },
     "logcumsumexp": {"axis": 1},
     "entropy": {"axis": 1, "temperature": 2.0, "base": 2.0, "where": MASK},
+    "renyi_entropy": {"axis": 1, "temperature": 2.0, "base": 2.0, "where": MASK},
     "softmax_jacobian": {"axis": 1, "temperature": 2.0, "base": 2.0},
     "soft_argmax": {"axis": 1, "temperature": 2.0, "where": MASK, "values": [3.0, 1.0, 4.0, 1.0, 5.0]},
     "boltzmann": {"axis": 1, "k": 2.0, "weights": [1.0, 2.0, 0.0, 1.0, 3.0], "where": MASK},
@@ -41,6 +42,7 @@ OPTIONS: dict[str, dict[str, Any]] = {  # function: options, each to change the 
 }
 LEADING = {
     "boltzmann": (1.5,),
+    "renyi_entropy": (1.5,),
     "signed_logsumexp": (np.array([1.0, -2.0, 0.0, 1.0, 3.0]),),
     "kl_divergence": (np.cos(Z),),
 }
@@ -80,6 +82,7 @@ def test_results_keep_halves_and_widen_numbers_per_row(quick: Backend) -> None:
         for result in (
             s.logsumexp(z),
             s.entropy(z),
+            s.renyi_entropy(z, 2.0),
             s.kl_divergence(z, z),
             s.logcumsumexp(z),
             s.soft_argmax(z),
@@ -164,6 +167,7 @@ def test_shapes_without_much_in_them(quick: Backend, shape: tuple[int, ...]) -> 
         assert function(z, axis=None).shape == ()
     assert s.softmax_jacobian(z).shape == (shape + shape[-1:] if shape else (1, 1))
     assert s.kl_divergence(z, z).shape == shape[:-1]
+    assert s.renyi_entropy(z, 0.5).shape == shape[:-1]
     assert s.boltzmann(z, 1.0).heat_capacity.shape == shape[:-1]
 
 

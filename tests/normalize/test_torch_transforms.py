@@ -228,6 +228,14 @@ CHECKS = {
     "logsumexp": (o.logsumexp, o.LogSumExp(Z, WEIGHTS, cases.MASK, ROWS, (1,), F64)),
     "logsumexp_vjp": (o.logsumexp_vjp, o.LogSumExpVjp(P, ROWS.hi, (1,), F64)),
     "entropy": (o.entropy, o.Scores(Z, cases.MASK, ROWS, (1,), F64)),
+    "renyi_entropy": (
+        divergence_operations.renyi_entropy,
+        divergence_operations.RenyiEntropy(Z, cases.MASK, ROWS, ROWS.hi + 1.0, (1,), F64),
+    ),
+    "renyi_entropy, order 2": (
+        divergence_operations.renyi_entropy,
+        divergence_operations.RenyiEntropy(Z, None, NUMBER, 2.0, (0,), F32),
+    ),
     "expectation": (o.expectation, o.Expectation(Z, None, NUMBER, WEIGHTS, (1,), F32)),
     "kl_divergence": (
         divergence_operations.kl_divergence,

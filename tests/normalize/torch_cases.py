@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -95,6 +96,24 @@ def _cases() -> list[Case]:
             Case(f"{name}, T per row, where", on(operation, temperature=None, where=MASK), (z, positive(3))),
         ]
     cases += [
+        Case("renyi_entropy, order 0.3", on(softargmax.renyi_entropy, order=0.3), (z,)),
+        Case("renyi_entropy, order 1", on(softargmax.renyi_entropy, order=1.0, where=MASK), (z,)),
+        Case("renyi_entropy, order inf", on(softargmax.renyi_entropy, order=math.inf, axis=0), (z,)),
+        Case(
+            "renyi_entropy, two axes, T < 0",
+            on(softargmax.renyi_entropy, order=1.7, axis=(0, 2), where=MASK[:, :2], temperature=-0.7),
+            (draw(2, 3, 2),),
+        ),
+        Case(
+            "renyi_entropy, order and T per row, where",
+            on(softargmax.renyi_entropy, order=None, temperature=None, where=MASK),
+            (z, torch.tensor([0.4, 1.0, 3.0], dtype=torch.float64), positive(3)),
+        ),
+        Case(
+            "renyi_entropy, order a scalar",
+            on(softargmax.renyi_entropy, order=None, axis=0),
+            (3 * z, torch.tensor(1.2, dtype=torch.float64)),
+        ),
         Case("soft_argmax, values", on(softargmax.soft_argmax, values=None, where=MASK), (z, draw(4, seed=2))),
         Case("soft_argmax, vectors", on(softargmax.soft_argmax, values=None, axis=0), (z, draw(3, 2, seed=2))),
         Case("kl_divergence", softargmax.kl_divergence, (z, draw(3, 4, seed=2))),

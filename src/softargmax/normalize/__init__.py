@@ -6,7 +6,7 @@
 """
 
 from softargmax.normalize.derivatives import softmax_jacobian
-from softargmax.normalize.information import entropy, kl_divergence
+from softargmax.normalize.information import entropy, kl_divergence, renyi_entropy
 from softargmax.normalize.partition import logcumsumexp, logsumexp, signed_logsumexp
 from softargmax.normalize.positions import soft_argmax
 from softargmax.normalize.probabilities import hardmax, log_softmax, softmax, softmax_with_lse, softmin
@@ -25,6 +25,7 @@ __all__ = [
     "log_softmax",
     "logcumsumexp",
     "logsumexp",
+    "renyi_entropy",
     "segment_log_softmax",
     "segment_logsumexp",
     "segment_softmax",

@@ -15,6 +15,7 @@ enum class Op : std::uint8_t {
     entropy,          // of the softmax, in nats
     expectation,      // other = v: <p, v>; without it, of the positions
     kl_divergence,    // other = the scores of q, in nats
+    renyi_entropy,    // of the softmax, of `order`, in nats
     softmax_vjp,      // z = p, other = g:      out = beta p (g - <p, g>)
     log_softmax_vjp,  // z = log p, other = g:  out = beta (g - p sum g)
     logsumexp_vjp,    // z = p, lse = g:        out = p g
@@ -43,7 +44,8 @@ constexpr bool is_sum(Op op) {
     switch (op) {
         case Op::entropy:
         case Op::expectation:
-        case Op::kl_divergence: return true;
+        case Op::kl_divergence:
+        case Op::renyi_entropy: return true;
         default: return false;
     }
 }
@@ -59,6 +61,7 @@ constexpr bool is_reduction(Op op) {
 struct Args : RowArgs {
     Op op;
     Operand m, r, low;  // the state, double: read by apply, read and written by fold
+    Operand order;      // one per row, double: of the Renyi entropy
     Operand lse;        // one per row: written by softmax and log_softmax where wanted, read by the vjps; in nats
 };
 

@@ -113,6 +113,8 @@ void bind(nb::module_& module) {
               optional(beside("weights", &Args::weights)), where, pair, along, of_row("lse"));
     bind_rows(module, "logcumsumexp", Op::logcumsumexp, "the lse of every prefix", z, along, result("lse", &Args::out));
     bind_rows(module, "entropy", Op::entropy, "<p, -log p>", z, where, pair, along, of_row("entropy"));
+    bind_rows(module, "renyi_entropy", Op::renyi_entropy, "log sum p^order / (1 - order)", z, where, pair,
+              rowwise("order", &Args::order), along, of_row("entropy"));
     bind_rows(module, "expectation", Op::expectation, "<p, values>; of the positions where there are none", z, where,
               pair, optional(beside("values", &Args::other)), along, of_row("mean"));
     bind_rows(module, "kl_divergence", Op::kl_divergence, "<p, log p - log q>", scores("z_p", &Args::z),

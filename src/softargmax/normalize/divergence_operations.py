@@ -1,7 +1,4 @@
-"""The divergence of two softmaxes: arguments, result, derivative rules and kernel.
-
-D = <p, log p - log q>. dD = <p (log p - log q - D), dz_p> + <q - p, dz_q>.
-"""
+"""The divergence of two softmaxes, and Renyi's entropies of one: arguments, results, derivative rules and kernels."""
 
 from __future__ import annotations
 
@@ -12,11 +9,21 @@ from softargmax.core import _native
 from softargmax.core.dispatch import namespace
 from softargmax.core.exact import working_dtype
 from softargmax.core.operation import Operation
-from softargmax.core.record import Array, Axes, DType, Gradients, Tangents, Wanted, per_row
-from softargmax.core.rules import only, row_sum
+from softargmax.core.record import Array, Axes, Beta, DType, Gradients, Rowwise, Tangents, Wanted, per_row
+from softargmax.core.rules import only, row_dtype, row_sum
 from softargmax.core.scale import UNIT
 from softargmax.normalize import reference
-from softargmax.normalize.operations import Scores, SoftmaxVjp, log_softmax, softmax, softmax_vjp
+from softargmax.normalize.operations import (
+    EntropyOf,
+    Scores,
+    SoftmaxVjp,
+    log_softmax,
+    softmax,
+    softmax_vjp,
+    sum_to_scores,
+)
+
+# --- D = <p, log p - log q>. dD = <p (log p - log q - D), dz_p> + <q - p, dz_q> ---------------------------------------
 
 
 class KlDivergence(NamedTuple):
@@ -71,4 +78,69 @@ kl_divergence: Operation[KlDivergence, Divergence] = Operation(
     vjp=_kl_divergence_vjp,
     jvp=_kl_divergence_jvp,
     constant={"where"},
+)
+
+
+# --- H = log <1, p^a> / (1 - a). dH = a <q - p, dx> / (1 - a) - <q, log q - log p> da / (1 - a)^2, q = p^a / <1, p^a>
+# q = p e^u with u = (a - 1) (log p + H): near u = 0 the quotients are series.
+
+
+class RenyiEntropy(NamedTuple):
+    """As Scores, with the order a of each row."""
+
+    z: Array
+    where: Array | None
+    beta: Beta
+    order: Rowwise
+    axes: Axes
+    dtype: DType
+
+
+def _series(u: Any, add: int) -> Any:
+    """sum u^k / (k! (k + add)): (e^u - 1) / u for 1, (u e^u - e^u + 1) / u^2 for 2."""
+    found = namespace(u).zeros_like(u)
+    for k in range(18, -1, -1):
+        found = found * u + 1.0 / (math.factorial(k) * (k + add))
+    return found
+
+
+def _renyi_slopes(i: RenyiEntropy, entropy: Any) -> tuple[Any, Any, Any]:
+    """(p + q) / 2, and the derivatives of H to x and to a."""
+    xp, dtype = namespace(i.z), row_dtype(i.z.dtype, namespace(i.z))
+    of_p = Scores(i.z, i.where, i.beta, i.axes, dtype)
+    of_q = of_p._replace(beta=reference.raised(i.beta, i.order, i.z))
+    (p, lse), q = softmax(of_p), softmax(of_q).p
+    log_p, log_q = log_softmax.first(of_p), log_softmax.first(of_q)
+    inside = (log_p != -math.inf) & (lse != math.inf)
+    lost = inside & (log_q == -math.inf)
+    p, q, log_p, log_q = only(inside, p), only(inside, q), only(inside, log_p), only(inside & ~lost, log_q)
+    order = xp.full_like(entropy, min(i.order, 1e18)) if isinstance(i.order, float) else i.order
+    order = xp.where(order > 1e18, 1e18, order)
+
+    more = order - 1.0
+    direct = xp.abs(more) >= 1.0  # then log q - log p keeps the digits of a confident row
+    y = xp.where(direct, (log_q - log_p) / xp.where(direct, more, 1.0), only(inside, log_p + entropy))
+    u = more * y
+    near = ~lost & (xp.abs(u) < 1.0)
+    small, rest = xp.where(near, u, 0.0), xp.where(near, 1.0, more)
+    of_x = -order * xp.where(near, p * y * _series(small, 1), (q - p) / rest)
+    of_order = -xp.where(near, p * y * y * _series(small, 2), ((q * u - q) + p) / (rest * rest))
+    return 0.5 * (p + q), of_x, row_sum(of_order, i.axes)
+
+
+def _renyi_vjp(i: RenyiEntropy, r: EntropyOf, g: EntropyOf, wanted: Wanted) -> Gradients:
+    shares, of_x, of_order = _renyi_slopes(i, r.entropy)
+    return sum_to_scores(i, shares, of_x, g.entropy, wanted) | {"order": of_order * g.entropy}
+
+
+renyi_entropy: Operation[RenyiEntropy, EntropyOf] = Operation(
+    "renyi_entropy",
+    RenyiEntropy,
+    EntropyOf(per_row("z", "dtype")),
+    definition=reference.renyi_entropy,
+    kernels={"cpu": _native.renyi_entropy},
+    vjp=_renyi_vjp,
+    saved={"z", "where", "beta", "order", "entropy"},
+    constant={"where"},
+    always_by_rule=True,
 )

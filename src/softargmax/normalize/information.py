@@ -1,4 +1,4 @@
-"""What a softmax knows: its entropy, and the divergence of two."""
+"""What a softmax knows: its entropies, and the divergence of two."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from softargmax.core import check
 from softargmax.core.axes import squeezed
 from softargmax.normalize import divergence_operations, operations
-from softargmax.normalize.divergence_operations import KlDivergence
+from softargmax.normalize.divergence_operations import KlDivergence, RenyiEntropy
 from softargmax.normalize.operations import Scores
 
 
@@ -56,6 +56,76 @@ def entropy(
     z, axes, beta = check.rows(z, axis, temperature, base)
     i = Scores(z, check.optional_mask(where, z), beta, axes, check.row_dtype(None, z))
     return squeezed(operations.entropy.first(i), axes)
+
+
+def renyi_entropy(
+    z: Any,
+    /,
+    order: Any,
+    *,
+    axis: int | tuple[int, ...] | None = -1,
+    temperature: Any = 1.0,
+    base: float | None = None,
+    where: Any = None,
+    dtype: Any = None,
+) -> Any:
+    r"""The Rényi entropy of the softmax, in nats: how many classes are in play, if likely ones count more.
+
+    .. math::
+        H_a = \frac{1}{1 - a} \log \sum_i p_i^a, \qquad
+        H_1 = -\sum_i p_i \log p_i, \qquad H_\infty = -\log \max_i p_i
+
+    Parameters
+    ----------
+    z, axis, temperature, base, where
+        As in `softmax`. `base` changes the distribution, not the unit.
+    order : float or array
+        a, 0 or above, infinity included. An array has one order per row; a tensor may be learned.
+    dtype : dtype, optional
+        Of the result; defaults to z's, float32 for half scores.
+
+    Returns
+    -------
+    array
+        One number per row, from 0 to log K. It falls as the order grows.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+
+    Notes
+    -----
+    Order 0 is the logarithm of the size of the support (Hartley), 1 the Shannon entropy, 2 the collision entropy,
+    infinity the min-entropy. Orders next to 1 lose no digits, and a confident row keeps its small entropy.
+
+    0 for a row with nothing in its support, log k for one with k entries of +inf, NaN for one with a NaN. On devices
+    and under tracing, where nobody looks, an order below 0 gives NaN.
+
+    Gradient: with incoming g and :math:`q_i = p_i^a / \sum_j p_j^a`, :math:`g\,\beta\,a\,(q_i - p_i) / (1 - a)` to z_i
+    and :math:`-g\,\mathrm{KL}(q \,\|\, p) / (1 - a)^2` to the order; at 1 their limits.
+
+    See Also
+    --------
+    entropy : order 1.
+
+    References
+    ----------
+    Rényi (1961), On measures of entropy and information. Proceedings of the fourth Berkeley symposium on mathematical
+    statistics and probability, volume 1.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.renyi_entropy([[0.0, 1.0, 3.0]] * 3, [0.0, 1.0, 2.0]).round(4)
+    array([1.0986, 0.5243, 0.3191])
+    >>> float(softargmax.renyi_entropy([20.0, 0.0], 1.0))
+    4.3284...e-08
+    """
+    z, axes, beta = check.rows(z, axis, temperature, base)
+    order = check.within(order, z, axes, "order", lambda a: a >= 0.0, "0 or above, infinity included")
+    i = RenyiEntropy(z, check.optional_mask(where, z), beta, order, axes, check.row_dtype(dtype, z))
+    return squeezed(divergence_operations.renyi_entropy.first(i), axes)
 
 
 def kl_divergence(z_p: Any, z_q: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any = None) -> Any:

@@ -9,21 +9,19 @@ values, so it can be traced. How it stays exact, and what becomes of limits: `re
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any
 
 import numpy as np
 
 from softargmax.core.dispatch import device_of, namespace
-from softargmax.core.exact import two_sum, working_dtype
+from softargmax.core.exact import two_product, two_sum, working_dtype
 from softargmax.core.rows import INF, Rows
 from softargmax.core.rules import only, row_dtype, row_sum, slope
-from softargmax.core.scale import UNIT
+from softargmax.core.scale import UNIT, Scale
 from softargmax.core.scan import scan
 from softargmax.core.state import State
 from softargmax.normalize.reference_rows import Measure, Segments, measure, safe
-
-if TYPE_CHECKING:
-    from softargmax.core.scale import Scale
 
 
 def _shares(rows: Rows, a: Measure) -> Any:
@@ -132,6 +130,76 @@ def entropy(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) 
     rows = Rows(z, axes)
     a = measure(rows, z, beta, where)
     return _sum(rows, a, rows.xp.log1p(safe(a.r, rows.xp)) - a.t - a.s, dtype)
+
+
+def raised(beta: Scale, order: Any, z: Any) -> Scale:
+    """The scale of the softmax that p to the power of `order` becomes: beta itself where that is a limit of softmax."""
+    xp, dtype = namespace(z), working_dtype(z, namespace(z))
+
+    def per_row(x: Any) -> Any:
+        if isinstance(x, float):
+            return xp.full((1,) * z.ndim, x, dtype=dtype, device=device_of(z))
+        return xp.astype(x, dtype)
+
+    hi, lo, order = per_row(beta.hi), per_row(beta.lo), per_row(order)
+    still = (hi == 0.0) | (xp.abs(hi) == INF)
+    plain = ~still & (order < INF)
+    a, b = xp.where(plain, hi, 1.0), xp.where(plain, order, 1.0)
+    product, error = two_product(a, b)
+    rest = error + xp.where(plain, lo, 0.0) * b
+    limit = xp.where(still, hi, xp.where(hi < 0.0, -INF, xp.full_like(hi, INF)))
+    good = plain & (xp.abs(product) < INF) & (xp.abs(rest) < INF)
+    return Scale(xp.where(plain, product + 0.0, limit), xp.where(good, rest, 0.0))
+
+
+def _series(u: Any, terms: int) -> Any:
+    """(exp(u) - 1) / u."""
+    found = namespace(u).ones_like(u)
+    for n in range(terms, 1, -1):
+        found = 1.0 + found * u / n
+    return found
+
+
+@np.errstate(all="ignore")
+def renyi_entropy(z: Any, where: Any, beta: Scale, order: Any, axes: tuple[int, ...], dtype: Any) -> Any:
+    """log sum p^a / (1 - a), in one of two forms; q = p^a / sum p^a.
+
+    Where log l_q and a log l_p are well apart: their difference, in which the maxima have cancelled, over 1 - a. Else
+    log1p((1 - a) E) / (1 - a), with E = <p, (p^(a-1) - 1) / (1 - a)>, no term of which is negative.
+    """
+    rows, xp = Rows(z, axes), namespace(z)
+    scale = raised(beta, order, z)
+    a, b = measure(rows, z, beta, where), measure(rows, z, scale, where)
+    given = xp.asarray(order, dtype=rows.dtype, device=device_of(z)) if isinstance(order, float) else None
+    given = rows.lay_kept(xp.astype(order, rows.dtype)) if given is None else given
+    log_p, log_q = (xp.log1p(safe(x.r, xp)) for x in (a, b))
+
+    infinite = given > 1e18
+    order = xp.where(infinite, 2.0, given)
+    apart = order * log_p, log_q
+    far = (order != 1.0) & (xp.minimum(*apart) <= 0.5 * xp.maximum(*apart))
+    difference = (apart[0] - apart[1]) / xp.where(order == 1.0, 1.0, order - 1.0) + 0.0  # no negative zero
+
+    order = xp.where(far, 1.0, order)
+    less, inside, p = order - 1.0, a.s != -INF, _shares(rows, a)
+    y = xp.where(inside, xp.where(inside, a.s, 0.0) + (a.t - log_p), 0.0)
+    u = less * y
+    near = xp.abs(u) < 1.4
+    near_terms = -p * y * _series(xp.where(near, u, 0.0), 26)
+    far_terms = (p - xp.exp(xp.where(near, 0.0, order * y))) / xp.where(less == 0.0, 1.0, less)
+    mean = _total(rows, xp.where(near, near_terms, xp.where(inside, far_terms, 0.0)))
+    rise = -less * mean
+    small = xp.abs(rise) < 0.05
+    v, w = xp.where(small, rise, 0.0), xp.where(small | (rise <= -0.9), 1.0, rise)
+    ratio = xp.full_like(v, 1.0 / 14)  # log1p(v) / v = 1 - v (1/2 - v (1/3 - ..))
+    for n in range(13, 0, -1):
+        ratio = 1.0 / n - v * ratio
+    found = mean * xp.where(small, ratio, xp.log1p(w) / w)
+
+    found = xp.where(far | (rise <= -0.9), difference, found)
+    found = xp.where(infinite, log_p, found)
+    found = xp.where(a.r == -1.0, 0.0, found)
+    return xp.astype(rows.per_row(xp.where(given == given, found, math.nan), keepdims=True), dtype)  # noqa: PLR0124
 
 
 @np.errstate(all="ignore")

@@ -1,8 +1,10 @@
 // Sums under the softmax of a row, in double whatever its scores are: terms may cancel.
 //
 //     expectation <p, v>      entropy -<p, log p>      divergence <p, log p - log q>
+//     Renyi entropy log <1, p^a> / (1 - a)
 #pragma once
 
+#include "core/native/log.hpp"
 #include "normalize/groups.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
@@ -11,13 +13,29 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 struct States {
     State p, q;
 };
+// The order a of a Renyi entropy, whose q is p^a over its sum: the softmax of a times the scores.
+template <int Size> double order_of(const Group<double, Size>& group, int g) {
+    return at(group.args.order, group.args, group.first + g);
+}
+// Whether q is needed: at a = 1 the entropy is <p, -log p>, at a = inf it is -log max p. (NaN needs none.)
+inline bool has_q(double order) { return order != 1 && order <= 0x1p60; }
+// What the scores of q are multiplied by. At T = 0 every power of p is p.
+template <int Size> Scale scale_of_q(const Group<double, Size>& group, int g) {
+    if (group.args.op != Op::renyi_entropy) return {};
+    const Scale beta = group.beta(g);
+    if (std::isinf(beta.hi)) return beta;
+    const Twofold product = times(Twofold{beta.hi, beta.lo}, order_of(group, g));
+    return {product.hi, product.lo};
+}
 template <int Size> States fold_both(const Group<double, Size>& group, std::int64_t block, int g) {
-    if (group.args.op != Op::kl_divergence) return {group.fold_row(g, block), {}};
-    return {group.fold_row(g, block),
-            fold(group.other + g * group.pitch, group.end(block) - group.begin(block), Scale{}, group.other)};
+    const State p = group.fold_row(g, block);
+    const bool renyi = group.args.op == Op::renyi_entropy && has_q(order_of(group, g));
+    if (group.args.op != Op::kl_divergence && !renyi) return {p, {}};
+    const double* of_q = group.args.op == Op::kl_divergence ? group.other : group.scores;
+    return {p, fold(of_q + g * group.pitch, group.end(block) - group.begin(block), scale_of_q(group, g), of_q)};
 }
 template <int Size> States merge_both(const Group<double, Size>& group, int g, const States& a, const States& b) {
-    return {merge(a.p, b.p, group.beta(g)).state, merge(a.q, b.q, Scale{}).state};
+    return {merge(a.p, b.p, group.beta(g)).state, merge(a.q, b.q, scale_of_q(group, g)).state};
 }
 SOFTARGMAX_INLINE void add_to(Twofold& sum, Twofold part) {
     const Twofold s = two_sum(sum.hi, part.hi);
@@ -56,12 +74,56 @@ inline Twofold divergence(const double* x, const double* y, Twofold top, double 
     return sum.total();
 }
 
+// The Renyi entropy has two forms, with E = <p, p^(a-1) - 1> / (1 - a):
+//
+//     (a log l_p - log l_q) / (a - 1), the maxima taken out        log1p((1 - a) E) / (1 - a)
+//
+// In the first no more than 1.6 bits cancel where one logarithm is at most half the other, as they are for a <= 1/2 and
+// a >= 2. No term of the second is negative, and at a = 1 it is the Shannon entropy.
+inline bool logs_are_apart(const States& s, double order) {
+    if (!has_q(order)) return order > 1;
+    const double log_p = order * log_l(s.p), log_q = log_l(s.q);
+    return std::min(log_p, log_q) <= 0.5 * std::max(log_p, log_q);
+}
+// sum p (-y) phi((a - 1) y) with y = log p, phi(u) = (e^u - 1) / u: E of one block.
+inline Twofold mean_of_powers(const double* p, const double* log_p, double order, std::int64_t n) {
+    using V = Pack<double>;
+    constexpr int L = V::kLanes;
+    const V zero = V::all(0), one = V::all(1), none = V::all(-kInf), bound = V::all(kNear), least = V::all(-708);
+    const V a = V::all(order), less = V::all(order - 1);
+    Sum<double> sum;
+    for (std::int64_t i = 0; i < n; i += L) {
+        const std::int64_t m = std::min<std::int64_t>(L, n - i);
+        const V x = V::load_part(p + i, m, 0), given = V::load_part(log_p + i, m, -kInf);
+        const auto in = above(given, none);
+        const V y = keep(in, given), u = less * y, hi = a * y;
+        const auto far = above(max(u, zero - u), bound), some = unless(in, equal(u, zero));
+        const V phi = one + keep(some, beyond_linear(u) / u);
+        const V power = keep(above(hi, least), exp_of(Two<V>{hi, fma(a, y, zero - hi)}));
+        sum.add({keep(unless(in, far), (zero - y) * x * phi), keep(far, (x - power) / less)});
+    }
+    return sum.total();
+}
+inline double renyi_entropy(const States& s, double order, double mean) {
+    if (!(order >= 0)) return kNaN;
+    if (!logs_are_apart(s, order)) {
+        const double rise = (1 - order) * mean;
+        if (std::fabs(rise) < 0x1p-54) return mean;
+        if (rise > -0.9) return log1p_scalar(rise) / (1 - order);
+    }
+    const double log_p = log_l(s.p);
+    if (!has_q(order)) return log_p;
+    return fma(order, log_p, -log_l(s.q)) / (order - 1) + 0.0;  // no negative zero
+}
+
 // What one block adds to the sum of its row.
 template <int Size> Twofold block_part(const Group<double, Size>& group, std::int64_t block, int g, const States& s) {
     const std::int64_t n = group.end(block) - group.begin(block);
     const double *z = group.scores + g * group.pitch, *other = group.other ? group.other + g * group.pitch : nullptr;
     double *p = scratch(kTerms).get<double>(4 * kBlock), *q = p + kBlock, *log_p = q + kBlock, *log_q = log_p + kBlock;
     const Scale beta = group.beta(g);
+    const double order = group.args.op == Op::renyi_entropy ? order_of(group, g) : 1;
+    if (order != 1 && logs_are_apart(s, order)) return {0, 0};
     apply<Log::no>(z, n, s.p, beta, {p, z, false});
     if (group.args.op == Op::expectation) {
         for (std::int64_t i = 0; i < n && !other; ++i) q[i] = static_cast<double>(group.begin(block) + i);
@@ -71,6 +133,10 @@ template <int Size> Twofold block_part(const Group<double, Size>& group, std::in
         apply<Log::yes>(z, n, s.p, beta, {log_p, z, false});
         const Twofold sum = inner_product(p, log_p, n);
         return {0 - sum.hi, 0 - sum.lo};
+    }
+    if (group.args.op == Op::renyi_entropy) {
+        apply<Log::yes>(z, n, s.p, beta, {log_p, z, false});
+        return mean_of_powers(p, log_p, order, n);
     }
     apply<Log::no>(other, n, s.q, beta, {q, other, false});
     if (std::fabs(s.p.m) < 1e290 && std::fabs(s.q.m) < 1e290) {
@@ -84,7 +150,9 @@ template <int Size> Twofold block_part(const Group<double, Size>& group, std::in
 
 template <int Size> void put_sum(const Group<double, Size>& group, int g, const States& s, Twofold sum) {
     const bool nan = s.p.r != s.p.r || group.scale[g].undefined || (s.q.r != s.q.r && s.p.r > -1);
-    const double value = s.p.r == -1 ? 0 : sum.hi + sum.lo;  // an empty support has no terms, whatever q is
+    double value = sum.hi + sum.lo;
+    if (group.args.op == Op::renyi_entropy) value = renyi_entropy(s, order_of(group, g), value);
+    if (s.p.r == -1) value = 0;  // an empty support has no terms, whatever q is
     put(group.args.out, group.args, group.first + g, nan ? kNaN : value);
 }
 
