@@ -22,6 +22,7 @@ def test_every_room_has_a_line() -> None:
     assert len(LINES) == len({line.name for line in LINES}) == 25
 
 
+@pytest.mark.slow
 def test_a_worker_answers() -> None:
     worker = Worker(sys.executable)
     repeats = worker.ask(0)

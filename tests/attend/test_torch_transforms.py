@@ -51,6 +51,7 @@ NOT_COMPARED: dict[str, Any] = {"test_utils": ("test_schema", "test_autograd_reg
 CHECKED = [*((names, False) for names in SUBSETS), (SUBSETS[0], True), (SUBSETS[-2], True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("names", "along"), CHECKED, ids=lambda x: "+".join(x) if isinstance(x, tuple) else str(x))
 def test_opcheck(names: tuple[str, ...], along: bool) -> None:
     i = arguments(names)

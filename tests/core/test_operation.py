@@ -232,6 +232,7 @@ def run(code: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.slow
 def test_threads_that_meet_torch_at_once() -> None:
     run("""
 import sys, threading, torch
@@ -248,6 +249,7 @@ assert not failed, failed
 """)
 
 
+@pytest.mark.slow
 def test_a_saved_program_finds_its_operators(tmp_path: Any) -> None:
     path = str(tmp_path / "program.pt2")
     run(f"""
