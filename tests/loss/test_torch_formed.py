@@ -136,3 +136,50 @@ def test_exact_is_true_or_false(exact):
     leaves, y = layer()
     with pytest.raises(TypeError, match="exact"):
         s.linear_cross_entropy(*leaves[:2], y, exact=exact)
+
+
+def test_what_is_handed_out_is_the_callers():
+    leaves, y = layer()
+    loss = s.linear_cross_entropy(*leaves[:2], y, bias=leaves[2])
+    first = torch.autograd.grad(loss, leaves, retain_graph=True)
+    kept = [g.clone() for g in first]
+    for g in first:
+        g.data.mul_(7)
+    assert all(torch.equal(a, b) for a, b in zip(torch.autograd.grad(loss, leaves), kept, strict=True))
+
+
+def test_compiled_graphs_refuse_a_class_that_is_not_there():
+    h, w = torch.randn(4, 3, requires_grad=True), torch.randn(5, 3)
+    y = torch.tensor([0, 1, 5, 2])
+    compiled = torch.compile(lambda h: s.linear_cross_entropy(h, w, y), backend="aot_eager", fullgraph=True)
+    with pytest.raises(IndexError, match=r"target: 5 at \(2,\)"):
+        compiled(h)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch._prims_common.check` is deprecated:FutureWarning")
+def test_forward_mode_through_the_gradient_and_without_grad_mode():
+    h, w = torch.randn(4, 3, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
+    y, v = torch.tensor([0, 1, 4, 2]), torch.randn(4, 3, dtype=torch.float64)
+    fw = torch.autograd.forward_ad
+    wanted = torch.func.jvp(torch.func.grad(lambda h: torch.nn.functional.cross_entropy(h @ w.T, y)), (h,), (v,))[1]
+    with fw.dual_level():
+        dual = fw.make_dual(h.clone().requires_grad_(), v)
+        (g,) = torch.autograd.grad(s.linear_cross_entropy(dual, w, y), dual)
+        assert torch.allclose(fw.unpack_dual(g).tangent, wanted)
+    with torch.no_grad():
+        moved = torch.func.jvp(lambda h: s.linear_cross_entropy_and_gradient(h, w, y).dh, (h,), (v,))[1]
+        assert torch.allclose(moved, wanted)
+        z, t = h @ w.T, v @ w.T
+        loss = torch.func.jvp(lambda z: s.cross_entropy_and_gradient(z, y).loss, (z,), (t,))[1]
+        assert torch.allclose(loss, torch.func.jvp(lambda z: torch.nn.functional.cross_entropy(z, y), (z,), (t,))[1])
+
+
+def test_class_weights_of_a_batch():
+    """The gradient through a vmap of weights: each entry's mean is divided by its own weights."""
+    z, y = torch.tensor([[1.0, 2.0, 3.0], [3.0, 1.0, 0.0]], dtype=torch.float64), torch.tensor([0, 2])
+    weights = torch.tensor([[1.0, 1.0, 1.0], [5.0, 1.0, 0.1]], dtype=torch.float64, requires_grad=True)
+    mapped = torch.func.vmap(lambda w: s.cross_entropy(z, y, weight=w))(weights).sum()
+    looped = sum(s.cross_entropy(z, y, weight=w) for w in weights)
+    (found,), (wanted,) = (torch.autograd.grad(x, weights) for x in (mapped, looped))
+    assert torch.allclose(found, wanted, rtol=1e-12)

@@ -95,9 +95,9 @@ class Operation(Generic[A, R]):
         """`saved`: what the rules read, a set of names or a function of the record; None for all arguments, no result.
 
         `constant`: arguments and results without a derivative. `batch`: its vmap, where that is not one more axis
-        before all others. `always_by_rule`: the rules hold where the definition serves tensors, too, which would lose
-        digits were it differentiated. `refuse`: what is called with what a kernel returns, if that is not None; it may
-        raise.
+        before all others. `always_by_rule`: use the rules even where the definition computes the result, as
+        differentiating it would lose digits. `refuse`: called with the record and what a kernel returns, where that is
+        not None; it may raise.
         """
         self.name, self.arguments, self.results, self.kernels = name, arguments, results, dict(kernels or {})
         self.definition, self.vjp, self.jvp = definition, vjp, jvp
@@ -139,7 +139,7 @@ class Operation(Generic[A, R]):
         return (self._servers.get((asked(), type(array))) or self.server(array))(i, True, out)
 
     def gradients(self, i: A, g: R, wanted: Wanted) -> Gradients:
-        """The gradients of <g, results>, for the rules of other operations."""
+        """The gradients of <g, results> of tensors, for the rules of other operations; no rule that reads results."""
         found: Gradients = self.torch.vjp(i, None, g, wanted)
         return found
 

@@ -16,16 +16,25 @@ def kept_of(reduction: str, ndim: int) -> int:
     return ndim if reduction == "none" else 0
 
 
-def counts(target: Any, ignore_index: int, weight: Any = None) -> Any:
-    """What the row of each class counts in a mean: 1, or w_y where there are class weights; 0 if it is ignored."""
+def counts(target: Any, ignore_index: int, weight: Any = None, axis: int = -1) -> Any:
+    """The weight of each row in a mean: 1, or w_y where there are class weights; 0 if the row is ignored.
+
+    The classes of `weight` run along `axis`; it broadcasts with the scores.
+    """
     xp, kind = namespace(target), working_dtype(target, namespace(target))
     ignored = target == ignore_index
-    classes = 0 if weight is None else math.prod(weight.shape)
-    if not classes:
+    if weight is None or not weight.shape[axis]:
         return xp.astype(~ignored, kind)
-    place = xp.reshape(xp.clip(xp.where(ignored, 0, target), 0, classes - 1), (-1,))
-    of_class = xp.take(xp.astype(xp.reshape(weight, (-1,)), kind), place, axis=0)
-    return xp.where(ignored, 0.0, xp.reshape(of_class, tuple(target.shape)))
+    classes = weight.shape[axis]
+    place = xp.clip(xp.where(ignored, 0, target), 0, classes - 1)
+    if math.prod(weight.shape) == classes:
+        of_class = xp.take(xp.astype(xp.reshape(weight, (-1,)), kind), xp.reshape(place, (-1,)), axis=0)
+        return xp.where(ignored, 0.0, xp.reshape(of_class, tuple(target.shape)))
+    # Weights of rows of their own, as under vmap.
+    along = tuple(classes if i == axis % weight.ndim else 1 for i in range(weight.ndim))
+    own = xp.reshape(xp.arange(classes, dtype=place.dtype, device=device_of(place)), along)
+    chosen = xp.where(own == xp.expand_dims(place, axis=axis), xp.astype(weight, kind), 0.0)
+    return xp.where(ignored, 0.0, xp.sum(chosen, axis=axis))
 
 
 def each_counts(rows: Any) -> Any:

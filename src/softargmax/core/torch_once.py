@@ -1,4 +1,4 @@
-"""Derivatives that are taken once go a quick way; this is for those that are written without an operation record."""
+"""What backward functions need that have no operation record (those of the room output)."""
 
 from __future__ import annotations
 

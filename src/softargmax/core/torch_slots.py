@@ -1,6 +1,6 @@
 """A record and its slots in a torch schema: how they are made of each other, and what a derivative keeps of them.
 
-All is code made once for every operation, as dataclasses make theirs, so that a call has no loops.
+The functions are generated once for every operation, so a call runs no loop.
 """
 
 from __future__ import annotations

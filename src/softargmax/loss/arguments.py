@@ -126,5 +126,5 @@ class LinearDivergence(NamedTuple):
     softcap: float
 
 
-Seed = Any
+Factor = Any
 """What a gradient is multiplied by: a number, or one per row with an axis of 1 in the classes' place."""

@@ -36,15 +36,19 @@ _loss = Native(_native.cross_entropy, CrossEntropy, Loss._fields)
 _loss_and_gradient = Native(_native.cross_entropy_and_gradient, GradientOf, LossAndGradient._fields)
 
 
-def linear_cross_entropy(i: LinearCrossEntropy, loss: Any, dh: Any, dw: Any, db: Any) -> None:
-    """The loss, and what is to be formed."""
+def linear_cross_entropy(i: LinearCrossEntropy, loss: Any, dh: Any, dw: Any, db: Any) -> int | None:
+    """The loss, and what is to be formed; the first row whose class does not exist."""
     if not _finite(i):
         _put((loss, dh, dw, db), reference_linear.linear_cross_entropy(i))
-        return
+        return None
     i, memory = _in_numpy(i), memory_of(loss)
+    wrong = _first_wrong(i)
+    if wrong is not None:
+        return wrong
     one = np.ones((), np.float64)
     rows = _formed(i, reference_linear.seed_of(i, one), i.forms, *(memory.numpy(x) for x in (dh, dw, db)))
-    loss[...] = memory.array(np.asarray(reference.reduced_losses(rows, i.asked, i.kept, i.mean, _kind(loss))))
+    loss[...] = memory.array(np.asarray(reference.reduced_losses(rows, i.asked, (1,), i.kept, i.mean, _kind(loss))))
+    return None
 
 
 def linear_cross_entropy_vjp(i: LinearVjp, dh: Any, dw: Any, db: Any) -> None:
@@ -55,6 +59,13 @@ def linear_cross_entropy_vjp(i: LinearVjp, dh: Any, dw: Any, db: Any) -> None:
     of, memory = _in_numpy(i.of), memory_of(dh)
     seed = reference_linear.seed_of(of, np.asarray(memory.numpy(i.g), np.float64))
     _formed(of, seed, i.to, *(memory.numpy(x) for x in (dh, dw, db)))
+
+
+def _first_wrong(i: LinearCrossEntropy) -> int | None:
+    """The first row whose class does not exist, which only compiled graphs let come this far."""
+    y = i.asked.target
+    wrong = np.zeros(0) if y is None else ((y < 0) | (y >= len(i.layer.w))) & (y != i.asked.ignore_index)
+    return int(np.argmax(wrong)) if wrong.any() else None
 
 
 def _put(to: tuple[Any, ...], found: tuple[Any, ...]) -> None:

@@ -66,13 +66,13 @@ def flattened(asked: Asked, shape: tuple[int, ...]) -> Asked:
     """What stands beside scores of shape (..., K) as what stands beside scores of shape (N, K)."""
     rows = tuple(shape[:-1])
     size = math.prod(rows)
-    target, probabilities, weight, where, beta, *_ = asked
+    target, probabilities, weight = asked.target, asked.probabilities, asked.weight
     return asked._replace(
         target=None if target is None else namespace(target).reshape(target, (size,)),
         probabilities=None if probabilities is None else _as_rows(probabilities, size),
         weight=None if weight is None else namespace(weight).reshape(weight, (1, -1)),
-        where=None if where is None else spread(where, rows, size),
-        beta=flat_beta(beta, rows, size),
+        where=None if asked.where is None else spread(asked.where, rows, size),
+        beta=flat_beta(asked.beta, rows, size),
     )
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from softargmax.core.dispatch import readable, recorded
+from softargmax.core.dispatch import followed
 from softargmax.core.operation import Operation
 from softargmax.core.record import Gradients, Result, Wanted, gradient
+from softargmax.core.targets import refuse_class
 from softargmax.loss import kernels, reference_divergence, reference_linear
 from softargmax.loss.arguments import (
     Asked,
@@ -49,9 +50,9 @@ def _linear_vjp(i: LinearCrossEntropy, r: LinearLoss, g: LinearLoss, wanted: Wan
     to = letters(wanted)
     if not to:
         return {}
-    if {*to} <= {*i.forms} and not recorded(g.loss):
-        whole = readable(g.loss) and float(g.loss) == 1.0  # the usual case: no pass over dW, no second one in memory
-        found = ToLayer(*(x if whole else x * g.loss for x in r[1:]))
+    if {*to} <= {*i.forms} and not followed(g.loss):
+        # Not the saved arrays themselves: what is handed out is the caller's, and a second backward reads them again.
+        found = ToLayer(*(x * g.loss if letter in to else x for letter, x in zip("hwb", r[1:], strict=True)))
     else:
         found = linear_cross_entropy_vjp(LinearVjp(i._replace(forms=""), g.loss, to))
     return _by_name(found, to)
@@ -70,6 +71,7 @@ linear_cross_entropy: Operation[LinearCrossEntropy, LinearLoss] = Operation(
     kernels={"cpu": kernels.linear_cross_entropy},
     vjp=_linear_vjp,
     always_by_rule=True,
+    refuse=lambda i, row: refuse_class(i.asked.target, row, i.layer.w.shape[0], i.asked.ignore_index),
     saved={*Layer._fields, *Asked._fields, "dh", "dw", "db"},
     constant={"target", "where", "dh", "dw", "db"},
 )
@@ -117,13 +119,19 @@ def _divergence_vjp(i: LinearDivergence, _r: LinearDivergences, g: LinearDiverge
     for whose in ("student", "teacher"):
         to = letters({name.removesuffix(f"_{whose}") for name in wanted if name.endswith(whose)})
         if to:
-            gradients = reference_linear.pulled(_slope(i, g, whose), _layer(i, whose), (*i[:8], g.divergence), to)
+            gradients = reference_linear.pulled(
+                _slope(i, g, whose),
+                _layer(i, whose),
+                (*_layer(i, "student"), *_layer(i, "teacher"), i.where, i.beta, g.divergence),
+                to,
+            )
             found |= {f"{name}_{whose}": x for name, x in _by_name(gradients, to).items()}
     return found
 
 
 def _layer(i: LinearDivergence, whose: str) -> Layer:
-    return Layer(*i[:3]) if whose == "student" else Layer(*i[3:6])
+    h, w, bias = (getattr(i, f"{name}_{whose}") for name in Layer._fields)
+    return Layer(h, w, bias)
 
 
 def _slope(i: LinearDivergence, g: LinearDivergences, whose: str) -> Callable[[Any, slice], Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from softargmax.core import check
 from softargmax.core.axes import squeezed
-from softargmax.core.dispatch import as_number, is_native, namespace, recorded
+from softargmax.core.dispatch import as_number, followed, is_native, namespace
 from softargmax.core.exact import working_dtype
 from softargmax.core.reduce import reduced
 from softargmax.core.scale import UNIT
@@ -187,7 +187,7 @@ def cross_entropy_terms(z: Any, target: Any, /, **options: Unpack[Keywords]) -> 
     (array([0.0034, 1.0986]), array([0.0246, 1.0986]))
     """
     i = record(z, target, options)
-    return terms_of(_terms(i), i.asked, i.kept, i.mean, i.dtype)
+    return terms_of(_terms(i), i.asked, i.axes, i.kept, i.mean, i.dtype)
 
 
 def _terms(i: CrossEntropy) -> CrossEntropyTerms:
@@ -212,9 +212,11 @@ def _terms(i: CrossEntropy) -> CrossEntropyTerms:
     return CrossEntropyTerms(*(xp.where(ignored, 0.0, one) for one in found))
 
 
-def terms_of(rows: CrossEntropyTerms, asked: Asked, kept: int, mean: bool, dtype: Any) -> CrossEntropyTerms:
+def terms_of(
+    rows: CrossEntropyTerms, asked: Asked, axes: tuple[int, ...], kept: int, mean: bool, dtype: Any
+) -> CrossEntropyTerms:
     """The rows' terms as asked for: the mean of loss and z-loss is weighted, that of the others counts rows."""
-    weighed, plain = (reference.weights_of_rows(rows.loss, one) for one in (asked, asked._replace(weight=None)))
+    weighed, plain = (reference.weights_of_rows(rows.loss, one, axes) for one in (asked, asked._replace(weight=None)))
     of = (weighed, plain, plain, weighed)
     return CrossEntropyTerms(
         *(reduced(one, count, dtype, kept=kept, mean=mean) for one, count in zip(rows, of, strict=True))
@@ -262,7 +264,7 @@ def cross_entropy_and_gradient(z: Any, target: Any, /, **options: Unpack[Keyword
            [-0.333,  0.167,  0.167]])
     """
     i = record(z, target, options)
-    if not recorded(i.z):
+    if not followed(i.z):
         loss, gradient = operations.cross_entropy_and_gradient(GradientOf(i, None, 0.0))
         return LossAndGradient(as_number(loss), gradient)
     loss, states = operations.cross_entropy(i)

@@ -68,6 +68,17 @@ class Checked(NamedTuple):
     dtype: Any
 
 
+_PLAIN = Asked(
+    target=None,
+    probabilities=None,
+    weight=None,
+    where=None,
+    beta=UNIT,
+    ignore_index=IGNORE,
+    label_smoothing=0.0,
+    z_loss=0.0,
+    softcap=0.0,
+)
 _USUAL = {"mean": (0, True), "sum": (0, False)}
 
 
@@ -87,7 +98,7 @@ def usual(z: Any, target: Any, axis: Any, reduction: Any, ignore_index: Any) -> 
         or not _classes_beside(target, z, axes[0])
     ):
         return None
-    asked = Asked(target, None, None, None, UNIT, ignore_index, 0.0, 0.0, 0.0)
+    asked = _PLAIN._replace(target=target, ignore_index=ignore_index)
     return CrossEntropy(z, asked, axes, *kept, check.row_dtype(None, z))
 
 
@@ -111,7 +122,7 @@ def checked(
 ) -> Checked:
     """Check the target and the options beside scores z, or beside scores of this shape that are made of z.
 
-    An "index" in the target's place may be classes only. Without `look`, the kernel checks the classes' values.
+    With the name "index", probabilities are not accepted. Without `look`, the kernel checks the classes' values.
     """
     unknown = given.keys() - DEFAULTS.keys()
     if unknown:

@@ -24,7 +24,6 @@ from softargmax.core.chunks import by_rows
 from softargmax.core.dispatch import device_of, namespace
 from softargmax.core.exact import row_sum, total, two_sum, working_dtype
 from softargmax.core.reduce import counts, each_counts, reduced, together
-from softargmax.loss.arguments import Asked
 from softargmax.loss.results import CrossEntropyTerms
 from softargmax.normalize import operations
 from softargmax.normalize.operations import Scores
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from softargmax.core.scale import Scale
-    from softargmax.loss.arguments import CrossEntropy, Seed
+    from softargmax.loss.arguments import Asked, CrossEntropy, Factor
 
 INF = math.inf
 
@@ -44,7 +43,7 @@ INF = math.inf
 def cross_entropy(z: Any, asked: Asked, axes: tuple[int, ...], kept: int, mean: bool, dtype: Any) -> tuple[Any, Any]:
     """The loss, and no states: the definition has none."""
     rows = losses(z, asked, axes)
-    return reduced_losses(rows, asked, kept, mean, dtype), no_array(rows)
+    return reduced_losses(rows, asked, axes, kept, mean, dtype), no_array(rows)
 
 
 def cross_entropy_vjp(of: CrossEntropy, g: Any) -> Any:
@@ -63,19 +62,20 @@ def no_array(like: Any) -> Any:
     return namespace(like).zeros((0,), dtype=like.dtype, device=device_of(like))
 
 
-def reduced_losses(rows: Any, asked: Asked, kept: int, mean: bool, dtype: Any) -> Any:
+def reduced_losses(rows: Any, asked: Asked, axes: tuple[int, ...], kept: int, mean: bool, dtype: Any) -> Any:
     """The rows' losses as asked for."""
-    return reduced(rows, weights_of_rows(rows, asked), dtype, kept=kept, mean=mean)
+    return reduced(rows, weights_of_rows(rows, asked, axes), dtype, kept=kept, mean=mean)
 
 
-def weights_of_rows(rows: Any, asked: Asked) -> Any:
-    """What each row counts in a mean, of the shape of rows."""
+def weights_of_rows(rows: Any, asked: Asked, axes: tuple[int, ...]) -> Any:
+    """The weight of each row in a mean, of the shape of rows."""
     if asked.target is None:
         return each_counts(rows)
-    return namespace(rows).reshape(counts(asked.target, asked.ignore_index, asked.weight), tuple(rows.shape))
+    target = namespace(rows).reshape(asked.target, tuple(rows.shape))
+    return counts(target, asked.ignore_index, asked.weight, *axes)
 
 
-def seed_of(of: CrossEntropy, g: Any) -> Seed:
+def seed_of(of: CrossEntropy, g: Any) -> Factor:
     """What the gradient of each row's own loss is multiplied by."""
     z, (axis,), kept = of.z, of.axes, of.kept
     xp, kind = namespace(z), working_dtype(z, namespace(z))
@@ -83,7 +83,7 @@ def seed_of(of: CrossEntropy, g: Any) -> Seed:
     groups = (*rows[:kept], *(1,) * (len(rows) - kept))
     g = xp.reshape(xp.astype(g, kind), groups)
     if of.mean:
-        count = weights_of_rows(xp.zeros(rows, dtype=kind, device=device_of(z)), of.asked)
+        count = weights_of_rows(xp.zeros(rows, dtype=kind, device=device_of(z)), of.asked, of.axes)
         g = g / xp.reshape(together(count, kind, kept), groups)
     return xp.expand_dims(g, axis=axis)
 
@@ -184,7 +184,7 @@ def terms(z: Any, asked: Asked, axes: tuple[int, ...]) -> CrossEntropyTerms:
     return found
 
 
-def gradient(z: Any, seeds: Sequence[Seed | None], asked: Asked, axes: tuple[int, ...]) -> Any:
+def gradient(z: Any, seeds: Sequence[Factor | None], asked: Asked, axes: tuple[int, ...]) -> Any:
     """The gradient of <seeds, terms>."""
 
     def rows(z: Any, a: Look, i: Asked, *seeds: Any) -> Any:
@@ -199,17 +199,16 @@ def gradient(z: Any, seeds: Sequence[Seed | None], asked: Asked, axes: tuple[int
 @np.errstate(all="ignore")
 def _by_rows(compute: Callable[..., Any], z: Any, asked: Asked, axes: tuple[int, ...], *more: Any) -> Any:
     """compute(z, look, asked, *more) a few rows at a time."""
-    arrays = 5  # the fields of `asked` that are arrays
-    target = asked.target
-    if target is not None:
+    arrays = {name: getattr(asked, name) for name in ("target", "probabilities", "weight", "where", "beta")}
+    if asked.target is not None:
         shape = tuple(1 if i in axes else n for i, n in enumerate(z.shape))
-        target = namespace(target).reshape(target, shape)
+        arrays["target"] = namespace(asked.target).reshape(asked.target, shape)
 
     def rows(z: Any, *given: Any) -> Any:
-        i = Asked(*given[:arrays], *asked[arrays:])
-        return compute(z, look(z, i, axes[0]), i, *given[arrays:])
+        i = asked._replace(**dict(zip(arrays, given, strict=False)))
+        return compute(z, look(z, i, axes[0]), i, *given[len(arrays) :])
 
-    return by_rows(rows, axes, z, target, *asked[1:arrays], *more)
+    return by_rows(rows, axes, z, *arrays.values(), *more)
 
 
 def settled(rows: Any, a: Look) -> Any:

@@ -39,7 +39,7 @@ CLASSES = (1,)
 def linear_cross_entropy(i: LinearCrossEntropy) -> tuple[Any, ...]:
     """The loss, and the gradients to what `forms` names."""
     rows = by_parts(lambda z, part: reference.losses(z, piece(i.asked, part), CLASSES), i.layer, i.asked)
-    loss = reference.reduced_losses(rows, i.asked, i.kept, i.mean, i.dtype)
+    loss = reference.reduced_losses(rows, i.asked, CLASSES, i.kept, i.mean, i.dtype)
     if not i.forms:
         return loss, *(reference.no_array(rows),) * 3
     return loss, *linear_cross_entropy_vjp(i, namespace(rows).ones_like(loss), i.forms)
@@ -78,7 +78,7 @@ def seed_of(of: LinearCrossEntropy, g: Any) -> Any:
     g = xp.reshape(g, (-1, 1))
     if not of.mean:
         return g
-    count = reference.weights_of_rows(xp.zeros((of.layer.h.shape[0],), dtype=g.dtype), of.asked)
+    count = reference.weights_of_rows(xp.zeros((of.layer.h.shape[0],), dtype=g.dtype), of.asked, CLASSES)
     return g / together(count, xp.float64 if dtype_name(g.dtype) == "float64" else g.dtype)
 
 

@@ -2,7 +2,7 @@
 
     p_i = exp(beta z_i) / sum_j exp(beta z_j)        lse = log sum_j exp(beta z_j)        beta = ln(base) / temperature
 
-`reference.py` is the definition; `kernels.cpp` with `native.py`, and `torch_ops.py`, serve CPU memory.
+`operations.py` and its like hold the records, `reference.py` the definitions; `kernels.cpp` serves CPU memory.
 """
 
 from softargmax.normalize.derivatives import softmax_jacobian

@@ -182,7 +182,7 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
     else:
         rows = loss_operations.entmax_loss.first(i)
     rows = namespace(rows).squeeze(rows, axis=axis)
-    count = each_counts(rows) if soft else counts(target, ignore_index, weight)
+    count = each_counts(rows) if soft else counts(target, ignore_index, weight, axis)
     rows = rows if weight is None else _weighed(rows, count)
     return reduced(rows, count, dtype, kept=kept_of(reduction, rows.ndim), mean=reduction == "mean")
 
