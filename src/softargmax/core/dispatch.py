@@ -161,12 +161,26 @@ def recorded(array: Any) -> bool:
 
 def followed(array: Any) -> bool:
     """Whether a derivative, in either mode, may be asked for of what is computed with this array now."""
-    if not is_torch(array):
+    return is_torch(array) and (sys.modules["torch"].is_grad_enabled() or _in_a_level())
+
+
+def differentiated(*arrays: Any) -> bool:
+    """Whether a derivative along one of these arrays, in either mode, may be asked for now; None and numbers are none.
+
+    Which of them a transform, or forward mode, is at work on is not asked.
+    """
+    tensors = [x for x in arrays if is_torch(x)]
+    if not tensors:
         return False
+    return _in_a_level() or (sys.modules["torch"].is_grad_enabled() and any(x.requires_grad for x in tensors))
+
+
+def _in_a_level() -> bool:
+    """Whether a transform of torch, or its forward mode, is at work."""
     torch = sys.modules["torch"]
     core, forward = torch._C, torch.autograd.forward_ad  # noqa: SLF001 as in `readable`
     transformed = getattr(core, "_are_functorch_transforms_active", lambda: True)
-    return torch.is_grad_enabled() or transformed() or getattr(forward, "_current_level", 0) >= 0
+    return bool(transformed()) or getattr(forward, "_current_level", 0) >= 0
 
 
 def device_of(z: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from softargmax.core.dispatch import as_number, followed, namespace, readable, recorded
+from softargmax.core.dispatch import as_number, differentiated, namespace, recorded
 from softargmax.loss import linear_operations as operations
 from softargmax.loss.arguments import Layer, LinearCrossEntropy, LinearTerms, LinearVjp
 from softargmax.loss.layer import Given, flattened, layer_of, least_of, sums_of, wide_of
@@ -81,11 +81,6 @@ def linear_cross_entropy(
 def _trained(x: Any) -> bool:
     """Whether the backward of a loss will want this array's gradient."""
     return recorded(x) and x.requires_grad
-
-
-def _tracked(x: Any) -> bool:
-    """Whether a derivative along this array, in either mode, may be asked for."""
-    return followed(x) and (x.requires_grad or not readable(x) or not recorded(x))
 
 
 def linear_cross_entropy_terms(
@@ -177,7 +172,7 @@ def linear_cross_entropy_and_gradient(
     """
     layer, i = record(h, w, bias, target, options, exact=exact)
     forms = letters([name for name, x in zip(Layer._fields, i.layer, strict=True) if x is not None])
-    if any(_tracked(x) for x in (*i.layer, i.asked.weight, i.asked.probabilities, *i.asked.beta)):
+    if differentiated(*i.layer, i.asked.weight, i.asked.probabilities, *i.asked.beta):
         loss = operations.linear_cross_entropy.first(i)
         found = operations.linear_cross_entropy_vjp(LinearVjp(i, namespace(loss).ones_like(loss), forms))
     else:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from softargmax.core import check
 from softargmax.core.axes import squeezed
-from softargmax.core.dispatch import as_number, followed, is_native, namespace
+from softargmax.core.dispatch import as_number, differentiated, is_native, namespace
 from softargmax.core.exact import working_dtype
 from softargmax.core.reduce import reduced
 from softargmax.core.scale import UNIT
@@ -264,7 +264,7 @@ def cross_entropy_and_gradient(z: Any, target: Any, /, **options: Unpack[Keyword
            [-0.333,  0.167,  0.167]])
     """
     i = record(z, target, options)
-    if not followed(i.z):
+    if not differentiated(i.z, i.asked.weight, i.asked.probabilities, *i.asked.beta):
         loss, gradient = operations.cross_entropy_and_gradient(GradientOf(i, None, 0.0))
         return LossAndGradient(as_number(loss), gradient)
     loss, states = operations.cross_entropy(i)
