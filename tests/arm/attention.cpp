@@ -81,11 +81,11 @@ template <class T> void one(const char* name, Type type, std::int64_t queries, s
     args.dq = dq.operand(type);
     args.dk = dk.operand(type);
     args.dv = dv.operand(type);
-    args.scale = scale.operand(Type::f64);
+    args.scale.value = scale.operand(Type::f64);
     args.lse = lse.values.data();
     args.delta = delta.values.data();
     args.strange = strange.data();
-    args.dscale = dscale.values.data();
+    args.scale.gradient = dscale.values.data();
     if (options & 1) args.right = 0;
     if (options & 2) args.left = 70;
     if (options & 4) {

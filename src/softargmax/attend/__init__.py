@@ -5,9 +5,10 @@
 `reference.py` is the definition, a few queries at a time; `kernels.cpp` one pass over keys and values.
 """
 
+from softargmax.attend.arguments import AttentionGradients
 from softargmax.attend.attention import attention, attention_with_lse
 from softargmax.attend.gradients import attention_vjp
-from softargmax.attend.results import AttentionGradients, AttentionStats, AttentionWithLse
+from softargmax.attend.results import AttentionStats, AttentionWithLse
 from softargmax.attend.scales import entropy_invariant_scale, qk_norm
 from softargmax.attend.sequences import attention_paged, attention_varlen
 from softargmax.attend.summaries import attention_state, attention_stats

@@ -5,6 +5,12 @@
 
 namespace softargmax::attend {
 
+// A number for each query, and where the gradient to it goes: one per query, in order. Null: there is none.
+struct Learned {
+    Operand value;
+    double* gradient = nullptr;
+};
+
 // Attention: of every entry of a batch, `heads` heads of queries, of which heads / groups beside each other share one
 // of keys and values. An operand's `row` strides run over the batch, the heads and the queries or keys, its `col` over
 // the rest.
@@ -12,7 +18,7 @@ struct Args {
     Shape batch;
     std::int64_t heads = 0, groups = 0, queries = 0, keys = 0, width = 0, values = 0;
     Operand q, k, v, out;
-    Operand scale;  // double, one per query
+    Learned scale;  // double
     Operand mask, bias;  // of scores; absent: none
     Operand sink;  // a score without a value, one per query; absent: none
     const std::int64_t* lengths = nullptr;  // of keys, one per entry of the batch; null: all
@@ -38,7 +44,6 @@ struct GradientArgs : Args {
     const double* to_lse = nullptr;  // into lse; null: none
     Operand dq, dk, dv;
     Operand dbias;  // of the kernels' own type; strides are 0 where one number is for many scores: added to
-    double* dscale = nullptr;  // one per query
     double* delta = nullptr;  // <seed, out> - to_lse, one per query
 };
 

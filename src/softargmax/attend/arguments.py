@@ -55,6 +55,26 @@ class Options(NamedTuple):
         return slice(min(first, keys), max(last, min(first, keys)))
 
 
+class AttentionGradients(NamedTuple):
+    """What `attention_vjp` returns: gradients to q, k and v, and to scale, bias and sink where these are arrays.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> q = [[[1.0]]]
+    >>> softargmax.attention_vjp(q, [[[1.0], [1.0]]], [[[2.0], [4.0]]], [[[1.0]]]).v
+    array([[[0.5],
+            [0.5]]])
+    """
+
+    q: Any
+    k: Any
+    v: Any
+    scale: Any
+    bias: Any
+    sink: Any
+
+
 class Attention(NamedTuple):
     """q (..., H, L, D), k (..., G, K, D), v (..., G, K, Dv); G divides H."""
 
@@ -71,6 +91,12 @@ class Attention(NamedTuple):
     def each(self, change: Callable[[Any], Any]) -> Attention:
         """The same with every array changed."""
         return Attention(change(self.q), change(self.k), change(self.v), self.options.each(change))
+
+    @property
+    def learned(self) -> AttentionGradients:
+        """What the gradients go to; what is no array has none."""
+        there = self._asdict() | self.options._asdict()
+        return AttentionGradients(*(there[name] for name in AttentionGradients._fields))
 
     def part(self, part: slice) -> Attention:
         """The same of some queries."""

@@ -100,7 +100,7 @@ template <class T> struct Backward {
             std::fill(line, line + width, T{0});
             if (i < end) {
                 row.seen = head.seen(i);
-                read(args.scale, head.at(args.scale, i), 0, 1, &row.scale);
+                read(args.scale.value, head.at(args.scale.value, i), 0, 1, &row.scale);
                 read(args.q, head.at(args.q, i), 0, args.width, line);
                 for (std::int64_t d = 0; d < args.width; ++d) line[d] *= row.scale;
             }
@@ -199,10 +199,6 @@ template <class T> struct Backward {
         }
     }
 
-    void add_to_bias(std::int64_t row, std::int64_t begin, Range in, const T* g) const {
-        T* const to = reinterpret_cast<T*>(args.dbias.data) + head.at(args.dbias, row) + begin * args.dbias.col[0];
-        for (std::int64_t j = in.begin; j < in.end; ++j) to[j * args.dbias.col[0]] += g[j];
-    }
     // p and dS of a dozen queries, and which keys any of them sees; all other columns are 0 where `whole`.
     Range scores(std::int64_t first, std::int64_t begin, const BackKeys<T>& keys, T* p, T* ds, bool to_queries,
                  bool whole) {
@@ -246,7 +242,7 @@ template <class T> struct Backward {
                 const T* const keep = scratch(kMask).get<T>(kKeys);
                 for (std::int64_t j = all.begin; j < all.end; ++j) z[j] *= keep[j];
             }
-            if (to_queries && args.dbias) add_to_bias(first + i, begin, its, g);
+            if (to_queries) add_to_terms(head, args, first + i, begin, its, g);
             for (std::int64_t j = its.begin; slope && j < its.end; ++j) g[j] *= slope[j];
         }
         return in;
@@ -259,12 +255,12 @@ template <class T> struct Backward {
         T* line = scratch(kWeights).get<T>(args.width);
         for (std::int64_t i = first; i < end; ++i) {
             T* const its = dq + i * width;
-            if (args.dscale) {
+            if (args.scale.gradient) {
                 read(args.q, head.at(args.q, i), 0, args.width, line);
                 double sum = 0;
                 for (std::int64_t d = 0; d < args.width && rows[static_cast<std::size_t>(i)].sees_any(); ++d)
                     sum += static_cast<double>(line[d]) * static_cast<double>(its[d]);
-                args.dscale[head.number(i)] = sum;
+                args.scale.gradient[head.number(i)] = sum;
             }
             for (std::int64_t d = 0; d < args.width; ++d) its[d] *= rows[static_cast<std::size_t>(i)].scale;
             if (!all_finite(its, args.width)) strange = true;

@@ -69,7 +69,8 @@ template <class J> struct Call {
     // The kernel, which may set as many flags; the flags where one is set, else None.
     template <class Kernel> nb::object run(Kernel kernel, std::int64_t flags) {
         if (queries() == 0) return nb::none();
-        if (!job.scale || !job.out || !job.lse) throw nb::value_error("scale, output, lse: expected arrays, got None");
+        if (!job.scale.value || !job.out || !job.lse)
+            throw nb::value_error("scale, output, lse: expected arrays, got None");
         if constexpr (std::is_same_v<J, GradientArgs>) {
             if (!job.seed || !job.dq || !job.dk || !job.dv || !job.delta)
                 throw nb::value_error("g, dq, dk, dv, delta: expected arrays, got None");
@@ -212,25 +213,43 @@ struct TableField {
     template <class J> void put(Call<J>&, Table&) const {}
 };
 
-// A number for all queries, or an array with one for each.
-struct RowwiseField {
+// A number for all queries, or an array with one for each; the name of the gradient to it is `gradient`.
+struct LearnedField {
     struct Value {
-        double number;
+        std::optional<double> number;
         Held array;
     };
-    const char* name;
-    Operand Args::* to;
+    const char *name, *gradient;
+    Learned Args::* to;
+    std::initializer_list<Type> types;
     Value read(nb::handle x) const {
         const bool one = PyFloat_Check(x.ptr());
-        Value value{one ? PyFloat_AsDouble(x.ptr()) : 0, Held(one ? nb::none() : x)};
-        must_be(name, value.array, kDouble);
+        Value value{one ? std::optional(PyFloat_AsDouble(x.ptr())) : std::nullopt, Held(one ? nb::none() : x)};
+        must_be(name, value.array, types);
         return value;
     }
     template <class J> void put(Call<J>& call, Value& x) const {
-        if (x.array) call.add(name, call.job.*to, x.array, Per::query, Count::one, false);
-        else call.constant(call.job.*to, x.number);
+        Operand& value = (call.job.*to).value;
+        if (x.array) call.add(name, value, x.array, Per::query, Count::one, false);
+        else if (x.number) call.constant(value, *x.number);
     }
 };
+// The gradient to it: a float64 per query, or None.
+struct LearnedGradient {
+    using Value = Held;
+    const char* name;
+    Learned Args::* to;
+    Held read(nb::handle x) const { return Held(x, true); }
+    template <class J> void put(Call<J>& call, Held& x) const {
+        (call.job.*to).gradient = numbers<double>(name, x, call.queries());
+    }
+};
+// Those of all options that are learned.
+template <class Field> std::tuple<> gradient_of(const Field&) { return {}; }
+std::tuple<LearnedGradient> gradient_of(const LearnedField& field) { return {{field.gradient, field.to}}; }
+template <class... Field> auto gradients_of(const std::tuple<Field...>& options) {
+    return std::apply([](const Field&... field) { return std::tuple_cat(gradient_of(field)...); }, options);
+}
 
 // A number; None leaves what the struct has.
 template <class T> struct OptionalField {
@@ -297,7 +316,7 @@ void bind(nb::module_& module) {
                    given("v", &Args::v, Per::key, Count::values)};
     const auto pages =
         std::tuple{std::get<0>(qkv), PagesField{"k_pages"}, PagesField{"v_pages"}, TableField{"page_table"}};
-    const auto options = std::tuple{RowwiseField{"scale", &Args::scale},
+    const auto options = std::tuple{LearnedField{"scale", "dscale", &Args::scale, kDouble},
                                     ArrayField<Args>{"mask", &Args::mask, Per::query, Count::keys, false, false, kMask},
                                     beside("bias", &Args::bias, Per::query, Count::keys),
                                     beside("sink", &Args::sink, Per::query, Count::one),
@@ -315,7 +334,6 @@ void bind(nb::module_& module) {
                    written("dq", &GradientArgs::dq, Per::query, Count::width),
                    written("dk", &GradientArgs::dk, Per::key, Count::width),
                    written("dv", &GradientArgs::dv, Per::key, Count::values),
-                   queries("dscale", &GradientArgs::dscale),
                    ArrayField<GradientArgs>{"dbias", &GradientArgs::dbias, Per::query, Count::keys, false, true, kReal},
                    queries("delta", &GradientArgs::delta)};
     const char* const told =
@@ -325,9 +343,10 @@ void bind(nb::module_& module) {
     bind_heads<Args>(module, "attend_paged", told, run, false, std::tuple_cat(pages, options, results));
     bind_heads<GradientArgs>(
         module, "attend_vjp",
-        "its gradients into dq, dk, dv, added to dbias; of every query delta = <g, output> - g_lse and the gradient to "
-        "its scale; flags of the heads of keys, where some have none, as their numbers were not finite",
-        run_gradient, true, std::tuple_cat(qkv, options, results, gradients));
+        "its gradients into dq, dk, dv, added to dbias; of every query delta = <g, output> - g_lse and the gradients "
+        "to "
+        "numbers of its own; flags of the heads of keys, where some have none, as their numbers were not finite",
+        run_gradient, true, std::tuple_cat(qkv, options, results, gradients, gradients_of(options)));
 }
 
 }  // namespace softargmax::attend

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from softargmax.attend import operations
-from softargmax.attend.arguments import AttentionVjp
+from softargmax.attend.arguments import AttentionGradients, AttentionVjp
 from softargmax.attend.dropout import rate_of
 from softargmax.attend.options import OfSoftmax, attention_of, takes
-from softargmax.attend.results import AttentionGradients
 from softargmax.core import arrays, check
 from softargmax.core.dispatch import namespace
 
@@ -78,29 +77,28 @@ def attention_vjp(
     if options.get("seed") is None and rate_of(options.get("dropout", 0.0)):
         raise ValueError("seed: None; with dropout it has to be the one that the output was made with")
     i = attention_of(q, k, v, options)
-    rows, its = tuple(i.q.shape[:-1]), i.options
+    rows = tuple(i.q.shape[:-1])
     g = _of_shape(g, i.q, (*rows, i.v.shape[-1]), "g")
     g_lse = None if g_lse is None else _of_shape(g_lse, i.q, rows, "g_lse")
     output, lse = operations.attention(i)
-    found = operations.attention_vjp(AttentionVjp(g, g_lse, i, output, lse, to_bias=its.bias is not None))
-    likes = (*i[:3], its.scale, its.bias, its.sink)
-    gradients = AttentionGradients(
-        *(namespace(x).astype(x, like.dtype, copy=False) if hasattr(like, "shape") else None
-          for x, like in zip(found, likes, strict=True))
-    )  # fmt: skip
-    if gradients.sink is not None:  # of a half sink in float32: it is one number for many queries
-        shape = tuple(arrays.like(options["sink"], i.q, "sink").shape)
-        gradients = gradients._replace(sink=namespace(gradients.sink).reshape(gradients.sink, shape))
-    if gradients.scale is None:
-        return gradients
-    return gradients._replace(scale=_like_own(gradients.scale, arrays.like(options["scale"], i.q, "scale")))
+    found = operations.attention_vjp(AttentionVjp(g, g_lse, i, output, lse, to_bias=i.options.bias is not None))
+    gradients = {
+        name: namespace(x).astype(x, like.dtype, copy=False) if hasattr(like, "shape") else None
+        for (name, like), x in zip(i.learned._asdict().items(), found, strict=True)
+    }
+    given: dict[str, Any] = {**options}
+    for name in gradients.keys() & given.keys():
+        if gradients[name] is not None:
+            gradients[name] = _like_own(gradients[name], arrays.like(given[name], i.q, name), name)
+    return AttentionGradients(**gradients)
 
 
-def _like_own(gradient: Any, own: Any) -> Any:
-    """In the shape and the floating dtype of what was given."""
+def _like_own(gradient: Any, own: Any, name: str) -> Any:
+    """In the shape of what was given, and a scale's in its floating dtype; others have theirs, halves float32."""
     xp = namespace(gradient)
     gradient = xp.reshape(gradient, tuple(own.shape))
-    return xp.astype(gradient, own.dtype) if arrays.dtype_name(own.dtype) in arrays.FLOATS else gradient
+    in_own = name == "scale" and arrays.dtype_name(own.dtype) in arrays.FLOATS
+    return xp.astype(gradient, own.dtype) if in_own else gradient
 
 
 def _of_shape(x: Any, q: Any, shape: tuple[int, ...], name: str) -> Any:

@@ -80,10 +80,10 @@ struct Shared {
     std::int64_t at(const Operand& x, std::int64_t row) const { return offset(args, x, entry, head(row), query(row)); }
     std::int64_t number(std::int64_t row) const { return (entry * args.heads + head(row)) * args.queries + query(row); }
     // The last query stands at the last key.
+    std::int64_t place(std::int64_t row) const { return query(row) + keys - args.queries; }
     Range seen(std::int64_t row) const {
-        const std::int64_t place = query(row) + keys - args.queries;
-        return {args.left < 0 ? 0 : std::max<std::int64_t>(0, place - args.left),
-                args.right < 0 ? keys : std::min(keys, place + args.right + 1)};
+        return {args.left < 0 ? 0 : std::max<std::int64_t>(0, place(row) - args.left),
+                args.right < 0 ? keys : std::min(keys, place(row) + args.right + 1)};
     }
     // f(first number, row stride, column stride) of `count` keys, or values, from `first` on. Those of pages are copied
     // first.

@@ -10,15 +10,19 @@ from typing import Any
 import numpy as np
 
 from softargmax.attend import native_sparse, reference
-from softargmax.attend.arguments import Attention, AttentionVjp, Pages
-from softargmax.attend.results import AttentionGradients, AttentionWithLse
+from softargmax.attend.arguments import Attention, AttentionGradients, AttentionVjp, Pages
+from softargmax.attend.results import AttentionWithLse
 from softargmax.core import _native
 from softargmax.core.dispatch import frozen, namespace, readable, recorded
-from softargmax.core.record import Memory, Native, memory_of
+from softargmax.core.record import Memory, Native, memory_of, parameters
 
+_NATIVE = {name: f"d{name}" for name in AttentionGradients._fields if f"d{name}" in parameters(_native.attend_vjp)}
+"""What the kernel calls the gradients that it has."""
 _attend = Native(_native.attend, Attention, AttentionWithLse._fields)
 _attend_paged = Native(_native.attend_paged, Pages, AttentionWithLse._fields)
-_attend_vjp = Native(_native.attend_vjp, AttentionVjp, ("dq", "dk", "dv", "dscale", "dbias", "delta"))
+_attend_vjp = Native(_native.attend_vjp, AttentionVjp, (*_NATIVE.values(), "delta"))
+_OF_QUERIES = {name: to for name, to in _NATIVE.items() if name not in ("q", "k", "v", "bias")}
+"""Those that have a number for each query."""
 
 
 def attend(i: Attention, output: Any, lse: Any) -> None:
@@ -39,43 +43,49 @@ def attend_paged(i: Pages, output: Any, lse: Any) -> None:
         attend(reference.side_by_side(*i), output, lse)
 
 
-def attend_vjp(i: AttentionVjp, dq: Any, dk: Any, dv: Any, dscale: Any, dbias: Any, dsink: Any) -> None:
+def attend_vjp(i: AttentionVjp, r: tuple[Any, ...]) -> None:
     """The gradients of <g, output> + <g_lse, lse>."""
-    found = _softmax_vjp(i, dq, dk, dv, dbias) if i.of.options.is_softmax else _entmax_vjp(i)
+    found = _softmax_vjp(i, AttentionGradients(*r)) if i.of.options.is_softmax else _entmax_vjp(i)
     if found is None:
         found = reference.vjp(_frozen(i.of), frozen(i.g), None if i.g_lse is None else frozen(i.g_lse))
-    for to, x in zip((dq, dk, dv, dscale, dbias, dsink), found, strict=True):
+    for to, x in zip(r, found, strict=True):
         if x is not to and to.shape != (0,):
             to[...] = x
 
 
-def _softmax_vjp(i: AttentionVjp, dq: Any, dk: Any, dv: Any, dbias: Any) -> AttentionGradients | None:
+def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients | None:
     """dq, dk, dv, and dbias if it can be, are written; None where numbers that are not finite want the definition."""
-    memory, options = memory_of(dq), i.of.options
+    memory, to = memory_of(r.q), i.of.learned
     double, single = memory.dtypes["float64"], memory.dtypes["float32"]
-    dscale, delta = (memory.empty(dq, i.lse.shape, double) for _ in range(2))
-    if i.to_bias and options.bias is not None:
-        kind = double if dq.dtype == double else single
-        dbias = dbias if dbias.dtype == kind else memory.empty(dq, options.bias.shape, kind)
-        dbias[...] = 0.0
-    else:
-        dbias = None
+    found: dict[str, Any] = dict.fromkeys(_NATIVE) | {"q": r.q, "k": r.k, "v": r.v}
+    if i.to_bias and to.bias is not None:
+        kind = double if r.q.dtype == double else single
+        found["bias"] = r.bias if r.bias.dtype == kind else memory.empty(r.q, to.bias.shape, kind)
+        found["bias"][...] = 0.0
+    for name in _OF_QUERIES:
+        if hasattr(getattr(to, name), "shape"):
+            found[name] = memory.empty(r.q, i.lse.shape, double)
+            found[name][...] = 0.0
+    delta = memory.empty(r.q, i.lse.shape, double)
     if 0 in i.lse.shape:
-        dk[...], dv[...] = 0.0, 0.0
-    if _attend_vjp(i, dq=dq, dk=dk, dv=dv, dscale=dscale, dbias=dbias, delta=delta) is not None:
+        r.k[...], r.v[...] = 0.0, 0.0
+    if _attend_vjp(i, **{_NATIVE[name]: x for name, x in found.items()}, delta=delta) is not None:
         return None
-    dscale = reference.summed(dscale[..., None], options.scale)
-    return AttentionGradients(dq, dk, dv, dscale, dbias, _to_sink(i, memory, delta))
+    for name in _OF_QUERIES:
+        found[name] = None if found[name] is None else reference.summed(found[name][..., None], getattr(to, name))
+    return AttentionGradients(**found, sink=_to_sink(i, memory, delta))
 
 
 def _entmax_vjp(i: AttentionVjp) -> AttentionGradients | None:
-    memory, options = memory_of(i.g), i.of.options
+    memory = memory_of(i.g)
     found = native_sparse.attend_vjp(_in_numpy(i.of), memory.numpy(i.g))
     if found is None:
         return None
-    likes = (*i.of[:3], options.scale, options.bias, options.sink)
     return AttentionGradients(
-        *(reference.summed(x if x is None else memory.array(x), like) for x, like in zip(found, likes, strict=True))
+        *(
+            reference.summed(x if x is None else memory.array(x), like)
+            for x, like in zip(found, i.of.learned, strict=True)
+        )
     )
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from softargmax.attend.arguments import AttentionGradients
 from softargmax.attend.dropout import kept
-from softargmax.attend.results import AttentionGradients
+from softargmax.attend.reference import Places
 from softargmax.core import _native
 from softargmax.core.native import BLOCK, view, widened
 
@@ -34,6 +35,7 @@ class _Part(NamedTuple):
     scale: Array
     alpha: Any
     z: Array
+    factors: dict[str, Any]  # of the terms that are added; None: 1
     slope: Any  # of the soft-cap; None: 1
     keep: Any  # what p is multiplied by; None: 1
 
@@ -65,7 +67,8 @@ def attend_vjp(i: Attention, g: Array) -> AttentionGradients | None:
     kind, options = _kind(i.q), i.options
     dq, dk, dv = (np.zeros(x.shape, kind) for x in i[:3])
     dscale = np.zeros((*i.q.shape[:-1], 1))
-    dbias = None if options.bias is None else np.zeros(options.bias.shape, kind)
+    added = Places(np.zeros(1), np.zeros(1), 0).terms(options)
+    of_terms = {name: np.zeros(getattr(options, name).shape, kind) for name in added}
     dsink = None if options.sink is None else np.zeros((*options.sink.shape[:-3], i.q.shape[-3], 1, 1))
     for part in _parts(i):
         tau, p, g_part = np.empty((len(part.z), 1), kind), part.z, widened(g[part.at], kind)
@@ -82,8 +85,9 @@ def attend_vjp(i: Attention, g: Array) -> AttentionGradients | None:
         if dsink is not None:
             total = dp[:, part.keys].sum(dtype=np.float64, keepdims=True)[None]
             _add_to(dsink, total, (*part.at, slice(None)), len(i.scores))
-        if dbias is not None:
-            _add_to(dbias, dz, (*part.at, part.group[-1]), len(i.scores))
+        for name, factor in part.factors.items():
+            gains = dz if factor is None else dz * factor.astype(kind)
+            _add_to(of_terms[name], gains, (*part.at, part.group[-1]), len(i.scores))
         if part.slope is not None:
             dz = dz * part.slope
         found = np.empty_like(part.q)
@@ -91,7 +95,8 @@ def attend_vjp(i: Attention, g: Array) -> AttentionGradients | None:
         dscale[part.at] = (found * widened(i.q[part.at], kind)).sum(-1, dtype=np.float64, keepdims=True)
         dq[part.at] = found * part.scale
         _native.product(dz.T, part.q, dk[part.group], None, True, sparse=True)
-    return AttentionGradients(dq, dk, dv, dscale, dbias, dsink)
+    whole = {"q": dq, "k": dk, "v": dv, "scale": dscale, "sink": dsink} | of_terms
+    return AttentionGradients(**dict.fromkeys(AttentionGradients._fields) | whole)
 
 
 def _parts(i: Attention) -> Iterator[_Part]:
@@ -106,7 +111,7 @@ def _parts(i: Attention) -> Iterator[_Part]:
 
     scale = np.broadcast_to(np.asarray(options.scale, kind), (*q.shape[:-1], 1))
     alpha, sink, seeds = spread(options.alpha, length, 1), spread(options.sink, 1, 1), spread(options.seeds, 1, 2)
-    mask, bias = spread(options.mask, length, keys), spread(options.bias, length, keys)
+    mask = spread(options.mask, length, keys)
     step = max(1, min(length, SCORES // max(keys, 1)))
     memory = np.empty(step * (keys + with_sink), kind)
     for *entry, head in np.ndindex(q.shape[:-2]):
@@ -122,10 +127,12 @@ def _parts(i: Attention) -> Iterator[_Part]:
             z = memory[: rows * (n + with_sink)].reshape(rows, n + with_sink)
             scaled = widened(q[at], kind) * scale[at]
             _native.product(scaled, view(k[group].T), z[:, :n])
-            seen = options.sees(np.arange(*places)[:, None], np.arange(among.start, among.stop))
+            there = Places(np.arange(*places)[:, None], np.arange(among.start, among.stop), count)
+            seen = options.sees(there.place, there.key)
             if mask is not None:
                 seen = seen & mask[(*at, among)]
-            its = None if bias is None else widened(bias[(*at, among)], _kind(bias))
+            added = there.terms(options)
+            its = [(spread(x, length, keys)[(*at, among)], factor) for x, factor in added.values()]
             slope = _bend(z[:, :n], seen, its, options.softcap)
             if sink is not None:
                 z[:, n] = sink[(*entry, head, 0)]
@@ -133,18 +140,20 @@ def _parts(i: Attention) -> Iterator[_Part]:
             keep = None
             if seeds is not None:
                 keep = kept(seeds[(*entry, head)], start, len(z), among, options.dropout, kind)
-            yield _Part(at, group, n, scaled, scale[at], order, z, slope, keep)
+            factors = {name: factor for name, (_, factor) in added.items()}
+            yield _Part(at, group, n, scaled, scale[at], order, z, factors, slope, keep)
 
 
-def _bend(z: Array, seen: Array, bias: Array | None, softcap: float | None) -> Array | None:
-    """Soft-cap, bias and what is not seen, in place; the soft-cap's slope."""
+def _bend(z: Array, seen: Array, added: list[tuple[Array, Any]], softcap: float | None) -> Array | None:
+    """Soft-cap, what is added and what is not seen, in place; the soft-cap's slope."""
     slope = None
     if softcap is not None:
         tanh = np.tanh(z / z.dtype.type(softcap))
         np.multiply(tanh, z.dtype.type(softcap), out=z)
         slope = (1 - tanh) * (1 + tanh)
-    if bias is not None:
-        z += bias
+    for x, factor in added:
+        its = widened(x, _kind(x))
+        z += its if factor is None else its * factor.astype(z.dtype)
     np.copyto(z, -np.inf, where=~seen)
     return slope
 

@@ -7,10 +7,11 @@ what they share (k, v, a sink) gets the sum of their gradients.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import namedtuple
+from typing import TYPE_CHECKING, Any, cast
 
 from softargmax.attend import kernels, reference
-from softargmax.attend.arguments import Attention, AttentionVjp, Options, Pages, Queries, QueriesVjp
+from softargmax.attend.arguments import Attention, AttentionGradients, AttentionVjp, Options, Pages, Queries, QueriesVjp
 from softargmax.attend.reference import joined
 from softargmax.attend.results import AttentionWithLse
 from softargmax.core.chunks import piece
@@ -25,19 +26,10 @@ SCORES = 1 << 20
 """Scores to a part of what is differentiated by the definition: some temporaries of 8 MiB."""
 
 
-class HeadGradients(NamedTuple):
-    """The gradients to q, k, v, scale, bias and sink, of their shapes; of shape (0,) where one is no array."""
-
-    dq: Any
-    dk: Any
-    dv: Any
-    dscale: Any
-    dbias: Any
-    dsink: Any
-
-
-TO = dict(zip(("q", "k", "v", "scale", "bias", "sink"), HeadGradients._fields, strict=True))
-"""Which of them an argument's is."""
+TO = {name: f"d{name}" for name in AttentionGradients._fields}
+"""What the gradient to an argument is called."""
+HeadGradients = cast("type[AttentionGradients]", namedtuple("HeadGradients", TO.values()))  # noqa: PYI024 its names are made
+"""The same gradients by these names, each of its argument's shape; of shape (0,) where that is no array."""
 CONSTANT = frozenset(("mask", "lengths", "seeds"))
 
 
@@ -99,7 +91,7 @@ attention: Operation[Attention, AttentionWithLse] = Operation(
 # --- its gradients. Output and lse are what the other arguments make them: no derivative is taken along them ----------
 
 
-def _attention_vjp_vjp(i: AttentionVjp, _r: HeadGradients, h: HeadGradients, wanted: Wanted) -> Gradients:
+def _attention_vjp_vjp(i: AttentionVjp, _r: AttentionGradients, h: AttentionGradients, wanted: Wanted) -> Gradients:
     found = []
     for part, of in _parts(i.of):
         h_part = HeadGradients(*(_along(name, x, part) for name, x in zip(TO, h, strict=True)))
@@ -107,7 +99,7 @@ def _attention_vjp_vjp(i: AttentionVjp, _r: HeadGradients, h: HeadGradients, wan
     return {name: _joined(name, [one[name] for one in found], i.of) for name in wanted}
 
 
-def _attention_vjp_jvp(i: AttentionVjp, _r: HeadGradients, t: Tangents) -> HeadGradients:
+def _attention_vjp_jvp(i: AttentionVjp, _r: AttentionGradients, t: Tangents) -> AttentionGradients:
     found = []
     for part, of in _parts(i.of):
         t_part = {name: _along(name, x, part) for name, x in t.items()}
@@ -116,7 +108,7 @@ def _attention_vjp_jvp(i: AttentionVjp, _r: HeadGradients, t: Tangents) -> HeadG
     return HeadGradients(*(_joined(name, [getattr(one, to) for one in found], i.of) for name, to in TO.items()))
 
 
-attention_vjp: Operation[AttentionVjp, HeadGradients] = Operation(
+attention_vjp: Operation[AttentionVjp, AttentionGradients] = Operation(
     "attention_vjp",
     AttentionVjp,
     HeadGradients(*(gradient(name, "to_bias" if name == "bias" else "True") for name in TO)),
@@ -178,12 +170,11 @@ def _some_vjp_of(i: AttentionVjp, part: slice, of: Queries) -> QueriesVjp:
 
 def _differentiated(of: Attention, to_bias: bool) -> dict[str, Any]:
     """The arrays that gradients go to; an empty one in the place of what is none."""
-    there = of._asdict() | of.options._asdict()
-    there["bias"] = there["bias"] if to_bias else None
-    return {name: there[name] if hasattr(there[name], "shape") else of.q.new_empty(0) for name in TO}
+    there = of.learned if to_bias else of.learned._replace(bias=None)
+    return {name: x if hasattr(x, "shape") else of.q.new_empty(0) for name, x in there._asdict().items()}
 
 
-def _gradients_of_some(g: Any, g_lse: Any, some_: Queries, to_bias: bool) -> HeadGradients:
+def _gradients_of_some(g: Any, g_lse: Any, some_: Queries, to_bias: bool) -> AttentionGradients:
     """The definition's gradients as a function, to be differentiated again."""
     there = _differentiated(some_.of, to_bias)
     wanted = {name for name, x in there.items() if x.shape != (0,)}
@@ -198,7 +189,7 @@ some: Operation[Queries, AttentionWithLse] = Operation(
     definition=reference.some,
     constant=CONSTANT,
 )
-some_vjp: Operation[QueriesVjp, HeadGradients] = Operation(
+some_vjp: Operation[QueriesVjp, AttentionGradients] = Operation(
     "attention_of_some_vjp",
     QueriesVjp,
     attention_vjp.results,

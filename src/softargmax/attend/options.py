@@ -1,7 +1,7 @@
 """What attention may be asked for, checked once at the public edge.
 
-An option is spelled twice here: as a keyword with its type, and in `options_of` with its default and its check. It
-becomes a field of `arguments.Options`.
+An option is spelled twice here: as a keyword with its type, and in `options_of` with its check. It becomes a field of
+`arguments.Options`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast, get_type_hints
 
 from softargmax.attend.arguments import Attention, Options, Pages
 from softargmax.attend.dropout import rate_of, seeds_of
@@ -70,10 +70,14 @@ class OfAttention(OfSoftmax, total=False):
     alpha: Any
 
 
+_DEFAULTS: dict[str, Any] = {"causal": False, "alpha": 1.0, "dropout": 0.0}
+"""Of all others: None."""
+
+
 def attention_of(q: Any, k: Any, v: Any, options: Mapping[str, Any]) -> Attention:
     """All that attention of one batch is asked for, checked."""
     q, k, v = heads_of(q, k, v)
-    return Attention(q, k, v, options_of(q, k.shape[-2], **options))
+    return Attention(q, k, v, options_of(q, k.shape[-2], options))
 
 
 def heads_of(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
@@ -97,45 +101,43 @@ def heads_of(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
     return q, k, v
 
 
-def options_of(  # noqa: PLR0913 what callers may ask for
-    q: Any,
-    keys: int,
-    *,
-    scale: Any = None,
-    causal: bool = False,
-    window: tuple[int | None, int | None] | None = None,
-    mask: Any = None,
-    bias: Any = None,
-    softcap: float | None = None,
-    sink: Any = None,
-    alpha: Any = 1.0,
-    dropout: float = 0.0,
-    seed: int | None = None,
-    stream: Any = None,
-    key_lengths: Any = None,
-) -> Options:
+def options_of(q: Any, keys: int, options: Mapping[str, Any]) -> Options:
     """All that is asked for beside q, k and v, with its defaults."""
-    left, right = window_of(causal, window)
-    softcap, rate = None if softcap is None else check.positive(softcap, "softcap"), rate_of(dropout)
+    asked = {**_ASKED, **options}
+    left, right = window_of(asked["causal"], asked["window"])
+    scale, softcap, rate = asked["scale"], asked["softcap"], rate_of(asked["dropout"])
     shape, each, axes = (*q.shape[:-1], keys), "the heads' queries", (q.ndim - 1,)
     if scale is None:
         scale = 1.0 / math.sqrt(q.shape[-1]) if q.shape[-1] else 1.0
     else:
         scale = check.within(scale, q, axes, "scale", lambda x: abs(x) < math.inf, "a finite number", each)
     may = "a finite number, 1 or above"
-    alpha = check.within(alpha, q, axes, "alpha", lambda a: (a >= 1.0) & (a < math.inf), may, each)
+    alpha = check.within(asked["alpha"], q, axes, "alpha", lambda a: (a >= 1.0) & (a < math.inf), may, each)
+    mask, bias, lengths = asked["mask"], asked["bias"], asked["key_lengths"]
     if mask is not None:
         mask = _fits(arrays.like(mask, q, "mask"), shape, "mask")
         if arrays.dtype_name(mask.dtype) != "bool":
             raise TypeError(f"mask: dtype {mask.dtype}; it may be bool, True where a query attends (bias is added)")
-    if bias is not None:
-        bias = _fits(check.scores(arrays.like(bias, q, "bias"), "bias"), shape, "bias")
-    if sink is not None:
-        sink = _sink(sink, q)
-    if key_lengths is not None:
-        key_lengths = lengths_of(key_lengths, q, shape)
-    seeds = seeds_of(q, tuple(q.shape[:-3]), rate, seed, stream)
-    return Options(scale, mask, bias, sink, alpha, key_lengths, seeds, left, right, softcap, rate)
+    return Options(
+        scale=scale,
+        mask=mask,
+        bias=None if bias is None else _fits(check.scores(arrays.like(bias, q, "bias"), "bias"), shape, "bias"),
+        sink=_per_head(asked["sink"], q, "sink", (q.shape[-3],)),
+        alpha=alpha,
+        lengths=None if lengths is None else lengths_of(lengths, q, shape),
+        seeds=seeds_of(q, tuple(q.shape[:-3]), rate, asked["seed"], asked["stream"]),
+        left=left,
+        right=right,
+        softcap=None if softcap is None else check.positive(softcap, "softcap"),
+        dropout=rate,
+    )
+
+
+_SHOWN = {
+    name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS.get(name), annotation=kind)
+    for name, kind in get_type_hints(OfAttention).items()
+}
+_ASKED = {name: x.default for name, x in _SHOWN.items()}
 
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -143,7 +145,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 def takes(keywords: Any) -> Callable[[F], F]:
     """A function of these options: it refuses others, and shows them with their defaults."""
-    shown = [x for x in inspect.signature(options_of).parameters.values() if x.name in keywords.__optional_keys__]
+    shown = [x for name, x in _SHOWN.items() if name in keywords.__optional_keys__]
 
     def of(function: F) -> F:
         signature = inspect.signature(function)
@@ -163,14 +165,15 @@ def takes(keywords: Any) -> Callable[[F], F]:
     return of
 
 
-def _sink(sink: Any, q: Any) -> Any:
-    """A score per head, with axes of 1 for queries and keys."""
-    sink = check.scores(arrays.like(sink, q, "sink"), "sink")
-    xp, heads = namespace(sink), q.shape[-3]
-    sink = xp.astype(sink, check.row_dtype(None, sink), copy=False)
-    if not check.broadcasts(tuple(sink.shape), (heads,)):
-        raise ValueError(f"sink: shape {tuple(sink.shape)}; it may be one number per head, ({heads},)")
-    return xp.reshape(sink, (-1, 1, 1))
+def _per_head(x: Any, q: Any, name: str, heads: tuple[int, ...]) -> Any:
+    """A number per head, with axes of 1 for queries and keys."""
+    if x is None:
+        return None
+    x = check.scores(arrays.like(x, q, name), name)
+    xp, shape = namespace(x), tuple(x.shape)
+    if not check.broadcasts(shape, heads):
+        raise ValueError(f"{name}: shape {shape}; it may be one number per head, {heads}")
+    return xp.reshape(xp.astype(x, check.row_dtype(None, x), copy=False), (*(shape or (1,)), 1, 1))
 
 
 def window_of(causal: Any, window: Any) -> tuple[int | None, int | None]:
@@ -234,7 +237,7 @@ def pages_of(q: Any, k_pages: Any, v_pages: Any, page_table: Any, lengths: Any, 
     keys = table.shape[1] * k.shape[1]
     lengths = lengths_of(lengths, q, (batch, heads, 1, keys), "lengths")
     _are_there(table, lengths, k)
-    return Pages(q, k, v, table, options_of(q, keys, **options)._replace(lengths=lengths))
+    return Pages(q, k, v, table, options_of(q, keys, options)._replace(lengths=lengths))
 
 
 def _are_there(table: Any, lengths: Any, k: Any) -> None:

@@ -44,17 +44,19 @@ PowerState<T> exponentials(T* z, Range all, Range in, bool may_be_empty, bool& s
     return fold_in_place(z + all.begin, all.end - all.begin, top);
 }
 
-// Soft-cap, bias and mask of the scores `in` of a block that starts at key `begin`; and the soft-cap's slope, if
-// wanted.
+// Soft-cap, added terms and mask of the scores `in` of a block that starts at key `begin`; and the soft-cap's slope, if
+// wanted. The gradients to the terms: `add_to_terms`.
 // `strange` where a product is -inf, which is no mask's: it has overflown, or its key is not finite.
 template <class T>
 void bend(const Shared& head, std::int64_t row, std::int64_t begin, Range in, T* z, bool& strange, T* slope = nullptr) {
     const Args& args = head.args;
     const std::int64_t n = in.end - in.begin;
-    if (n <= 0 || !(args.softcap > 0 || args.bias || args.mask)) return;
-    bool low = false;
-    for (std::int64_t i = in.begin; i < in.end; ++i) low |= z[i] == -std::numeric_limits<T>::infinity();
-    strange = strange || low;
+    if (n <= 0) return;
+    if (args.softcap > 0 || args.bias || args.mask) {
+        bool low = false;
+        for (std::int64_t i = in.begin; i < in.end; ++i) low |= z[i] == -std::numeric_limits<T>::infinity();
+        strange = strange || low;
+    }
     if (args.softcap > 0) Softcap<T>(args.softcap).bend(z + in.begin, n);
     if (slope) {
         const T inverse = static_cast<T>(1 / args.softcap);
@@ -69,6 +71,16 @@ void bend(const Shared& head, std::int64_t row, std::int64_t begin, Range in, T*
         read(args.mask, head.at(args.mask, row), begin + in.begin, n, line + in.begin);
         for (std::int64_t i = in.begin; i < in.end; ++i)
             z[i] = line[i] != 0 ? z[i] : -std::numeric_limits<T>::infinity();
+    }
+}
+
+// What a query's scores `in` of the block from key `begin` on, of gradients g, add to the gradients of the terms.
+template <class T>
+void add_to_terms(const Shared& head, const GradientArgs& args, std::int64_t row, std::int64_t begin, Range in,
+                  const T* g) {
+    if (args.dbias) {
+        T* const to = reinterpret_cast<T*>(args.dbias.data) + head.at(args.dbias, row) + begin * args.dbias.col[0];
+        for (std::int64_t j = in.begin; j < in.end; ++j) to[j * args.dbias.col[0]] += g[j];
     }
 }
 
@@ -123,7 +135,7 @@ template <class T> struct Panel {
         for (int i = 0; i < rows; ++i) {
             read(args.q, head.at(args.q, first + i), 0, args.width, line);
             T scale = 0;
-            read(args.scale, head.at(args.scale, first + i), 0, 1, &scale);
+            read(args.scale.value, head.at(args.scale.value, first + i), 0, 1, &scale);
             for (std::int64_t d = 0; d < args.width; ++d) q[d * kRows + i] = line[d] * scale;
             seen[i] = head.seen(first + i);
             any.include(seen[i]);

@@ -1,25 +1,27 @@
 """The definition of attention, in any array-API library, a few queries at a time:
 
-    S = softcap(scale q k^T) + bias        p = entmax_alpha(S) over the keys a query sees        output = p v
+    S = softcap(scale q k^T) + terms       p = entmax_alpha(S) over the keys a query sees        output = p v
 
 The sink is a score more, without a value. Sums run over the keys that are seen: whatever stands in another key or its
 value reaches neither the output nor a gradient. The gradients, from g and g_lse:
 
     p = e^(S - lse)      dS = p (g v^T - delta)      delta = <g, o> - g_lse      dz = dS (1 - tanh^2), z = scale q k^T
-    dq = scale dz k      dk = dz^T (scale q)      dv = p^T g      dscale = <dz, q k^T>      dbias = dS
+    dq = scale dz k      dk = dz^T (scale q)      dv = p^T g      dscale = <dz, q k^T>
     dsink = -e^(sink - lse) delta
+
+A term is a number times a factor that is given (`Places.terms`); the gradient to the number is <dS, factor>.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from softargmax.attend.arguments import Attention
+from softargmax.attend.arguments import Attention, AttentionGradients
 from softargmax.attend.dropout import kept
-from softargmax.attend.results import AttentionGradients, AttentionWithLse
+from softargmax.attend.results import AttentionWithLse
 from softargmax.core import check
 from softargmax.core.chunks import SIZE, cut, piece
 from softargmax.core.dispatch import device_of, frozen, namespace
@@ -92,27 +94,46 @@ def _scores(of: Attention, start: int, length: int) -> tuple[Any, Any]:
     xp, dtype, options = namespace(of.q), working_dtype(of.q, namespace(of.q)), of.options
     q, k = xp.astype(grouped(of.q, of), dtype), xp.astype(xp.expand_dims(of.k, axis=-3), dtype)
     z = xp.reshape(_product(q, k), of.scores)
-    seen = xp.broadcast_to(visible(of, start, length), of.scores) & (z != -INF)
+    at = places(of, start, length)
+    seen = xp.broadcast_to(at.visible(options), of.scores) & (z != -INF)
     if options.bias is not None:
         seen = seen & (options.bias != -INF)
     z = xp.where(seen, z, 0.0) * options.scale  # before: what is not seen moves the scale neither
     if options.softcap is not None:
         z = options.softcap * xp.tanh(z / options.softcap)
-    if options.bias is not None:
-        bias = xp.astype(options.bias, z.dtype)
-        z = z + xp.where(bias == -INF, 0.0, bias)
+    for x, factor in at.terms(options).values():
+        wide = xp.astype(x, z.dtype)
+        z = z + (xp.where(wide == -INF, 0.0, wide) if factor is None else wide * xp.astype(factor, z.dtype))
     return xp.where(seen, z, -INF), seen
 
 
-def visible(of: Attention, start: int, length: int) -> Any:
-    """Which keys some queries see, whatever their scores: broadcasts with the scores."""
+class Places(NamedTuple):
+    """Where queries stand, the keys, and how many of these there are: each broadcasts with the scores."""
+
+    place: Any
+    key: Any
+    count: Any
+
+    def visible(self, options: Options) -> Any:
+        """Which keys these queries see, whatever their scores."""
+        seen = (self.key < self.count) & options.sees(self.place, self.key)
+        return seen if options.mask is None else seen & options.mask
+
+    def terms(self, options: Options) -> dict[str, tuple[Any, Any]]:
+        """What is added to their scores, each term with its factor (None: 1), of the same option's name."""
+        found: dict[str, tuple[Any, Any]] = {}
+        if options.bias is not None:
+            found["bias"] = options.bias, None
+        return found
+
+
+def places(of: Attention, start: int, length: int) -> Places:
+    """Those of some queries, the first of which is number `start` of `length`."""
     xp, device, options = namespace(of.q), device_of(of.q), of.options
     queries, keys = of.scores[-2:]
     count = keys if options.lengths is None else options.lengths
-    key = xp.arange(keys, device=device)
     place = xp.expand_dims(xp.arange(start, start + queries, device=device), axis=-1) + (count - length)
-    seen = (key < count) & options.sees(place, key)
-    return seen if options.mask is None else seen & options.mask
+    return Places(place, xp.arange(keys, device=device), count)
 
 
 def _normalized(z: Any, options: Options) -> tuple[Any, Any]:
@@ -161,13 +182,12 @@ def _known_finite(x: Any) -> bool:
 @np.errstate(all="ignore")
 def vjp(of: Attention, g: Any, g_lse: Any) -> AttentionGradients:
     """The gradients of <g, output> + <g_lse, lse>, in working precision; None to what is no array."""
-    length, options = of.q.shape[-2], of.options
-    found = []
+    length, found = of.q.shape[-2], []
     for part in few(of, g):
         g_part = piece(g, -2, part.start, part.stop)
         lse_part = None if g_lse is None else g_lse[..., part]
         found.append(_some_vjp(of.part(part), part.start, length, g_part, lse_part))
-    likes = AttentionGradients(of.q, None, None, options.scale, options.bias, options.sink)
+    likes = of.learned._replace(k=None, v=None)
     return AttentionGradients(
         *(joined(each, x, length) for each, x in zip(zip(*found, strict=True), likes, strict=True))
     )
@@ -207,13 +227,17 @@ def _some_vjp(of: Attention, start: int, length: int, g: Any, g_lse: Any) -> Att
         dz = dz * (1.0 - xp.tanh(raw * options.scale / options.softcap) ** 2)
     dz = xp.where(seen, dz, 0.0)
     scaled = dz * options.scale
-    return AttentionGradients(
-        _to_queries(scaled, finite(k), of),
-        _to_keys(scaled, finite(q), of),
-        _to_values(weight, g, seen, of),
-        summed(xp.sum(xp.where(seen, dz * raw, 0.0), axis=-1, keepdims=True), options.scale),
-        summed(ds, options.bias),
-        None if options.sink is None else summed(to_heads(-sink_slope * delta, options.sink), options.sink),
+    of_terms = {
+        name: summed(ds if factor is None else ds * xp.astype(factor, dtype), x)
+        for name, (x, factor) in places(of, start, length).terms(options).items()
+    }
+    found = dict.fromkeys(AttentionGradients._fields) | of_terms
+    return AttentionGradients(**found)._replace(
+        q=_to_queries(scaled, finite(k), of),
+        k=_to_keys(scaled, finite(q), of),
+        v=_to_values(weight, g, seen, of),
+        scale=summed(xp.sum(xp.where(seen, dz * raw, 0.0), axis=-1, keepdims=True), options.scale),
+        sink=None if options.sink is None else summed(to_heads(-sink_slope * delta, options.sink), options.sink),
     )
 
 

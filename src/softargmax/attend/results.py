@@ -20,26 +20,6 @@ class AttentionWithLse(NamedTuple):
     lse: Any
 
 
-class AttentionGradients(NamedTuple):
-    """What `attention_vjp` returns: gradients to q, k and v, and to scale, bias and sink where these are arrays.
-
-    Examples
-    --------
-    >>> import softargmax
-    >>> q = [[[1.0]]]
-    >>> softargmax.attention_vjp(q, [[[1.0], [1.0]]], [[[2.0], [4.0]]], [[[1.0]]]).v
-    array([[[0.5],
-            [0.5]]])
-    """
-
-    q: Any
-    k: Any
-    v: Any
-    scale: Any
-    bias: Any
-    sink: Any
-
-
 class AttentionStats(NamedTuple):
     """What `attention_stats` returns: of every query (..., H, L) the largest score and the entropy of p in nats, and of
     every key (..., G, K) the sum of p over the queries of all heads that read it.

@@ -24,8 +24,9 @@
 - The *definition* is a function of arrays of any library. It names the arguments that it wants, in any order (`i` is
   the whole record), and returns the results. It is the oracle, and serves every array that no kernel serves.
 - A *kernel* names arguments and results, in any order: `def kernel(z, axes, p)`. Results are memory that it writes.
-  One that names `i` gets the record and the results as they are, arrays or tensors: what a native kernel needs around
-  it is written so, with `Native` for the call. `serve` adds the kernel of another device by "module:function".
+  One that names `i` gets the record and the results as they are, arrays or tensors, and as `r` a tuple of all of them:
+  what a native kernel needs around it is written so, with `Native` for the call. `serve` adds the kernel of another
+  device by "module:function".
 - The derivative rules read records and answer by name, in array-API Python:
 
       def vjp(i: Softmax, r: Probabilities, g: Probabilities, wanted: Wanted) -> Gradients: return {"z": ..}

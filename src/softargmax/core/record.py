@@ -275,6 +275,8 @@ def passed(kernel: Callable[..., Any], leaves: Mapping[str, Leaf], results: Mapp
     for name in names:
         if name == "i":
             call.append("_i")
+        elif name == "r":
+            call.append(f"({', '.join(results)},)")
         elif name in results:
             call.append(name if "i" in names else results[name])
         elif name in leaves:
