@@ -59,7 +59,8 @@ template <class T> void one(const char* name, Type type, std::int64_t queries, s
     Tensor<T> q(heads, queries, width, 1), k(groups, keys, width, 2), v(groups, keys, values, 3),
         out(heads, queries, values, 4), g(heads, queries, values, 5), bias(heads, queries, keys, 6),
         dq = q, dk = k, dv = v, dbias(heads, queries, keys, 7, 0);
-    Tensor<double> scale(heads, queries, 1, 8, 0.4), lse(heads, queries, 1, 9), delta = lse, dscale = lse;
+    Tensor<double> scale(heads, queries, 1, 8, 0.4), slopes(heads, 1, 1, 10, 0.1), dslopes(heads, queries, 1, 11, 0),
+        lse(heads, queries, 1, 9), delta = lse, dscale = lse;
     std::vector<std::int64_t> lengths{keys, keys / 2};
     std::vector<std::int64_t> seeds(4 * heads);  // two words for each of two entries' heads
     for (std::size_t i = 0; i < seeds.size(); ++i) seeds[i] = static_cast<std::int64_t>(i * 0x9E3779B9u % 0xFFFFFFFFu);
@@ -98,15 +99,21 @@ template <class T> void one(const char* name, Type type, std::int64_t queries, s
         args.dropout = 0.3;
         args.seeds = seeds.data();
     }
+    if (options & 32) {
+        args.slopes.value = slopes.operand(Type::f64);
+        args.slopes.value.row[2] = 0;
+        args.slopes.gradient = dslopes.values.data();
+    }
     softargmax::SOFTARGMAX_ISA_NAME::attend::run(args);
     softargmax::SOFTARGMAX_ISA_NAME::attend::run_gradient(args);
-    print(name, queries, keys, out.values, lse.values, dq.values, dk.values, dv.values, dbias.values, dscale.values);
+    print(name, queries, keys, out.values, lse.values, dq.values, dk.values, dv.values, dbias.values, dscale.values,
+          dslopes.values);
 }
 
 }  // namespace
 
 int main() {
-    for (int options = 0; options < 32; options += 3)
+    for (int options = 0; options < 64; options += 3)
         for (std::int64_t queries : {1, 30})
             for (std::int64_t keys : {7, 600}) {
                 one<float>("float", Type::f32, queries, keys, options);

@@ -36,10 +36,11 @@ OPTIONS: list[dict[str, Any]] = [
     {"causal": True},
     {"window": (300, 5), "softcap": 2.0},
     {"sink": np.ones(H), "mask": np.arange(K) % 7 != 3},
+    {"slopes": 0.01 * np.arange(H), "causal": True},
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "causal", "window", "sink"])
+@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "causal", "window", "sink", "slopes"])
 def test_alone_and_beside_others(arrays: tuple[np.ndarray, ...], options: dict[str, Any]) -> None:
     q, k, v = arrays
     whole, gradients = s.attention_with_lse(q, k, v, **options), s.attention_vjp(q, k, v, draw(B, H, L, V), **options)
@@ -62,7 +63,7 @@ def test_alone_and_beside_others(arrays: tuple[np.ndarray, ...], options: dict[s
 @pytest.mark.parametrize("length", [60, 1300])
 def test_step_by_step_with_a_cache(length: int) -> None:
     q, k, v = draw(H, length, D), draw(G, length, D, seed=1), draw(G, length, V, seed=2)
-    for options in ({}, {"window": (100, 0), "sink": np.zeros(H)}):
+    for options in ({}, {"window": (100, 0), "sink": np.zeros(H)}, {"slopes": 0.3 ** np.arange(H)}):
         whole = s.attention(q, k, v, causal=True, **options)
         cache = [np.full_like(k, np.nan), np.full_like(v, np.nan)]
         for i in range(0, length, 1 if length < 100 else 97):
@@ -79,7 +80,7 @@ def test_sparse_step_by_step(alpha: float, window: Any) -> None:
     """Rows of more than two blocks of scores, whose parts begin at different keys."""
     length, steps = (9000, 3) if window == (5000, 0) else (1500, 9)
     q, k, v = (1.5 * draw(1, length, 8, seed=i) for i in range(3))
-    options: dict[str, Any] = {"causal": True, "alpha": alpha, "window": window, "sink": 0.3}
+    options: dict[str, Any] = {"causal": True, "alpha": alpha, "window": window, "sink": 0.3, "slopes": [1e-3]}
     last = s.attention(q[:, -64:], k, v, **options) if length > 2000 else s.attention(q, k, v, **options)
     for i in np.linspace(length - last.shape[1], length - 1, steps).astype(int):
         step = s.attention(q[:, i : i + 1], k[:, : i + 1], v[:, : i + 1], **options)
@@ -96,6 +97,9 @@ def test_any_number_of_threads(shape: tuple[int, int, int]) -> None:
         for threads in (1, 2, 3, 16):
             s.set_num_threads(threads)
             found.append((*s.attention_with_lse(q, k, v), *s.attention_vjp(q, k, v, g)[:3]))
+            slopes = {"slopes": np.linspace(0, 0.1, heads)}
+            found[-1] += s.attention_with_lse(q, k, v, **slopes)
+            found[-1] += tuple(x for x in s.attention_vjp(q, k, v, g, **slopes) if x is not None)
     finally:
         s.set_num_threads(0)
     for other in found[1:]:

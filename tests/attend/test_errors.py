@@ -36,6 +36,12 @@ BAD: dict[str, list[tuple[Any, type[Exception], str]]] = {
     "bias": [(np.ones((4, 6)), ValueError, r"does not broadcast"), (np.ones(6, complex), TypeError, "complex128")],
     "softcap": [(0.0, ValueError, "above 0"), (-1.0, ValueError, "above 0"), ("1", TypeError, "above 0")],
     "sink": [(np.ones(2), ValueError, r"one number per head, \(4,\)"), (np.ones((1, 4)), ValueError, "per head")],
+    "slopes": [
+        (np.ones(3), ValueError, r"shape \(3,\); it may be one number per head, \(2, 4\)"),
+        (np.ones((4, 3)), ValueError, "per head"),
+        (np.ones(4, complex), TypeError, "complex128"),
+        ("1", TypeError, ""),
+    ],
     "alpha": [(0.9, ValueError, "1 or above"), (math.nan, ValueError, "1 or above"), (np.ones(5), ValueError, "shape")],
     "key_lengths": [
         ([3.0, 1.0], TypeError, "integers"),

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 NAMES = [name for name in OPTIONS if name != "alpha"]
 PAIRS = [(), *((name,) for name in NAMES), *itertools.combinations(NAMES, 2)]
-TRACKED = ("scale", "bias", "sink")
+TRACKED = ("scale", "bias", "sink", "slopes")
 
 
 def incoming() -> tuple[np.ndarray, np.ndarray]:

@@ -15,6 +15,7 @@ import softargmax as s
 
 pytestmark = pytest.mark.sanitize
 
+SLOPES = 2.0 ** -np.arange(1.0, 7.0)
 NATIVE = [backend for backend in BACKENDS if backend.implementation == "native"]
 
 
@@ -24,7 +25,9 @@ def draw(*shape: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize(
-    "options", [{}, {"causal": True, "sink": np.zeros(4)}, {"window": (3, 1), "softcap": 2.0}], ids=str
+    "options",
+    [{}, {"causal": True, "sink": np.zeros(4)}, {"window": (3, 1), "softcap": 2.0}, {"slopes": np.arange(4.0)}],
+    ids=str,
 )
 def test_packed(backend: Backend, options: dict[str, Any]) -> None:
     q_bounds, k_bounds = [0, 3, 3, 20, 21], [0, 5, 6, 40, 40]
@@ -73,12 +76,16 @@ def test_paged(backend: Backend, size: int) -> None:
     q = draw(4, 6, 3, 8, seed=9)
     a = backend.array
     with backend.using():
-        found = s.attention_paged(a(q), a(k_pages), a(v_pages), a(table), a(lengths), causal=True, sink=a(np.ones(6)))
-        wanted = s.attention(a(q), a(k), a(v), key_lengths=a(lengths), causal=True, sink=a(np.ones(6)))
+        found = s.attention_paged(
+            a(q), a(k_pages), a(v_pages), a(table), a(lengths), causal=True, sink=a(np.ones(6)), slopes=a(SLOPES)
+        )
+        wanted = s.attention(
+            a(q), a(k), a(v), key_lengths=a(lengths), causal=True, sink=a(np.ones(6)), slopes=a(SLOPES)
+        )
         np.testing.assert_array_equal(backend.back(found), backend.back(wanted))
         if size == 16:
-            sparse = s.attention_paged(a(q), a(k_pages), a(v_pages), a(table), a(lengths), alpha=1.5)
-            plain = s.attention(a(q), a(k), a(v), key_lengths=a(lengths), alpha=1.5)
+            sparse = s.attention_paged(a(q), a(k_pages), a(v_pages), a(table), a(lengths), alpha=1.5, slopes=a(SLOPES))
+            plain = s.attention(a(q), a(k), a(v), key_lengths=a(lengths), alpha=1.5, slopes=a(SLOPES))
             np.testing.assert_array_equal(backend.back(sparse), backend.back(plain))
 
 
@@ -86,12 +93,14 @@ def test_gradients_flow_through_both() -> None:
     torch = pytest.importorskip("torch")
     *_, k_pages, v_pages, table = pages(4, [3, 9])
     q = torch.tensor(draw(2, 2, 1, 8), dtype=torch.float64, requires_grad=True)
-    kp, vp = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (k_pages, v_pages))
+    kp, vp, slopes = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (k_pages, v_pages, [0.5, 0.1]))
     assert torch.autograd.gradcheck(
-        lambda *x: s.attention_paged(*x, table.tolist(), [3, 9]), (q, kp, vp), fast_mode=True
+        lambda *x: s.attention_paged(*x[:3], table.tolist(), [3, 9], slopes=x[3]), (q, kp, vp, slopes), fast_mode=True
     )
     packed = [torch.tensor(draw(5, 2, 3, seed=i), dtype=torch.float64, requires_grad=True) for i in range(3)]
-    assert torch.autograd.gradcheck(lambda *x: s.attention_varlen(*x, [0, 2, 5], [0, 1, 5], causal=True), tuple(packed))
+    assert torch.autograd.gradcheck(
+        lambda *x: s.attention_varlen(*x[:3], [0, 2, 5], [0, 1, 5], causal=True, slopes=x[3]), (*packed, slopes)
+    )
 
 
 BOUNDS = [

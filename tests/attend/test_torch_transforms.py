@@ -27,6 +27,7 @@ BESIDE: dict[str, Any] = {
     "mask": draw(3, 5, seed=4) < 0.7,
     "bias": draw(4, 1, 5, seed=5),
     "sink": draw(4, 1, 1, seed=6),
+    "slopes": draw(4, 1, 1, seed=8),
     "lengths": torch.tensor([3, 5]).reshape(2, 1, 1, 1),
     "seeds": torch.arange(16).reshape(2, 4, 1, 2),
     "alpha": draw(1, 4, 1, 1, seed=7).abs() + 1.1,
@@ -93,37 +94,44 @@ def test_derivatives(names: tuple[str, ...]) -> None:
     assert torch.autograd.gradgradcheck(f, inputs, check_fwd_over_rev=True, fast_mode=True)
 
 
-def loss(q: Any, k: Any, v: Any, sink: Any) -> Any:
-    found = s.attention_with_lse(q, k, v, sink=sink, causal=True, softcap=2.0)
+def loss(q: Any, k: Any, v: Any, sink: Any, slopes: Any) -> Any:
+    found = s.attention_with_lse(q, k, v, sink=sink, slopes=slopes, causal=True, softcap=2.0)
     return (found.output**2).sum() + found.lse.sin().sum()
 
 
 def test_transforms() -> None:
-    inputs = (*QKV, BESIDE["sink"].flatten())
+    inputs = (*QKV, BESIDE["sink"].flatten(), BESIDE["slopes"].flatten())
     with s.using("reference"):
-        wanted = torch.func.grad(loss, (0, 1, 2, 3))(*inputs)
-    for f in (torch.func.grad(loss, (0, 1, 2, 3)), torch.func.jacfwd(loss, (0, 1, 2, 3))):
+        wanted = torch.func.grad(loss, (0, 1, 2, 3, 4))(*inputs)
+    for f in (torch.func.grad(loss, (0, 1, 2, 3, 4)), torch.func.jacfwd(loss, (0, 1, 2, 3, 4))):
         for x, y in zip(f(*inputs), wanted, strict=True):
             torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
     stacked = [torch.stack([x, 0.5 * x, -x]) for x in inputs]
-    for dims in ((0, 0, 0, 0), (0, None, 0, None), (None, 0, None, 0)):
+    for dims in ((0,) * 5, (0, None, 0, None, 0), (None, 0, None, 0, None)):
         given = [x if dim == 0 else x[0] for x, dim in zip(stacked, dims, strict=True)]
-        found = torch.func.vmap(torch.func.grad(loss, (0, 1, 2, 3)), dims)(*given)
+        found = torch.func.vmap(torch.func.grad(loss, (0, 1, 2, 3, 4)), dims)(*given)
         for i in range(3):
             one = [x[i] if dim == 0 else x for x, dim in zip(given, dims, strict=True)]
-            for x, y in zip(found, torch.func.grad(loss, (0, 1, 2, 3))(*one), strict=True):
+            for x, y in zip(found, torch.func.grad(loss, (0, 1, 2, 3, 4))(*one), strict=True):
                 torch.testing.assert_close(x[i], y, rtol=1e-12, atol=1e-12)
 
 
 def test_a_compiled_graph_has_the_same_bits() -> None:
-    inputs = [[x.float().requires_grad_() for x in (*QKV, BESIDE["sink"].flatten())] for _ in range(2)]
+    inputs = [
+        [x.float().requires_grad_() for x in (*QKV, BESIDE["sink"].flatten(), BESIDE["slopes"].flatten())]
+        for _ in range(2)
+    ]
     torch.compile(loss, fullgraph=True, backend="aot_eager")(*inputs[0]).backward()
     loss(*inputs[1]).backward()
     for x, y in zip(*inputs, strict=True):
         assert torch.equal(x.grad, y.grad)
 
 
-@pytest.mark.parametrize("names", [(), ("mask", "scale", "sink"), ("bias",), ("alpha", "bias", "sink")], ids="+".join)
+@pytest.mark.parametrize(
+    "names",
+    [(), ("mask", "scale", "sink"), ("bias",), ("slopes", "lengths"), ("alpha", "bias", "sink", "slopes")],
+    ids="+".join,
+)
 def test_a_few_queries_at_a_time(names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """What is cut into parts is what is taken whole: of every order and mode."""
     i = arguments(names)

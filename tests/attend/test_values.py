@@ -28,6 +28,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "softcap": {"softcap": 0.7},
     "sink": {"sink": _rng.standard_normal(HEADS)},
     "alpha": {"alpha": np.array([1.0, 1.3, 1.5, 2.0])[:, None]},
+    "slopes": {"slopes": _rng.uniform(-0.5, 1.0, HEADS)},
     "lengths": {"key_lengths": np.array([3, 7])},
 }
 PAIRS = [(), *((x,) for x in OPTIONS), *itertools.combinations(OPTIONS, 2)]

@@ -39,7 +39,8 @@ def attended(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> tup
                 s = options["softcap"] * np.tanh(s / options["softcap"])
             b = at(options["bias"], *place, j) if options.get("bias") is not None else 0.0
             if b > -INF:
-                scores[j] = s + b
+                m = at(options["slopes"], *entry, head) if options.get("slopes") is not None else 0.0
+                scores[j] = s + b - np.longdouble(m) * abs(i + count - length - j)
         z = [float(x) for x in scores.values()]
         if options.get("sink") is not None:
             z.append(float(at(options["sink"], head)))

@@ -32,6 +32,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "window": {"window": (40, 3), "sink": 0.5},
     "bent": {"softcap": 1.5, "bias": 1, "mask": 1, "scale": 1},
     "lengths": {"key_lengths": 1, "causal": True},
+    "slopes": {"slopes": 1, "key_lengths": 1, "softcap": 4.0},
 }
 
 
@@ -42,6 +43,7 @@ def options_of(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
         "bias": _rng.standard_normal((heads, queries, keys)).astype(np.float32),
         "mask": _rng.random((batch, 1, queries, keys)) < 0.7,
         "scale": _rng.uniform(0.1, 0.5, (heads, queries)),
+        "slopes": _rng.uniform(0.0, 1.0, heads),
         "key_lengths": np.arange(keys, keys - batch, -1).clip(0),
     }
     return {key: arrays.get(key, value) if value == 1 else value for key, value in OPTIONS[name].items()}

@@ -20,6 +20,7 @@ struct Args {
     Operand q, k, v, out;
     Learned scale;  // double
     Operand mask, bias;  // of scores; absent: none
+    Learned slopes;  // times the distance of query and key, taken from scores; absent: none
     Operand sink;  // a score without a value, one per query; absent: none
     const std::int64_t* lengths = nullptr;  // of keys, one per entry of the batch; null: all
     // Pages of keys: entry e has its key j in row j % page of page table[e * pages + j / page] of k and v, whose first

@@ -33,6 +33,7 @@ class Options(NamedTuple):
     right: int | None
     softcap: float | None
     dropout: float
+    slopes: Array | None = None
 
     @property
     def is_softmax(self) -> bool:
@@ -73,6 +74,7 @@ class AttentionGradients(NamedTuple):
     scale: Any
     bias: Any
     sink: Any
+    slopes: Any = None
 
 
 class Attention(NamedTuple):

@@ -319,6 +319,7 @@ void bind(nb::module_& module) {
     const auto options = std::tuple{LearnedField{"scale", "dscale", &Args::scale, kDouble},
                                     ArrayField<Args>{"mask", &Args::mask, Per::query, Count::keys, false, false, kMask},
                                     beside("bias", &Args::bias, Per::query, Count::keys),
+                                    LearnedField{"slopes", "dslopes", &Args::slopes, kReal},
                                     beside("sink", &Args::sink, Per::query, Count::one),
                                     IntegersField{"lengths", &Args::lengths, false, 1},
                                     IntegersField{"seeds", &Args::seeds, true, 2},

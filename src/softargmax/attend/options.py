@@ -31,6 +31,7 @@ class OfPlaces(TypedDict, total=False):
     causal: bool
     window: tuple[int | None, int | None] | None
     softcap: float | None
+    slopes: Any
 
 
 class OfSequences(OfPlaces, total=False):
@@ -130,6 +131,7 @@ def options_of(q: Any, keys: int, options: Mapping[str, Any]) -> Options:
         right=right,
         softcap=None if softcap is None else check.positive(softcap, "softcap"),
         dropout=rate,
+        slopes=_per_head(asked["slopes"], q, "slopes", tuple(q.shape[:-2])),
     )
 
 

@@ -67,6 +67,12 @@ void bend(const Shared& head, std::int64_t row, std::int64_t begin, Range in, T*
         read(args.bias, head.at(args.bias, row), begin + in.begin, n, line + in.begin);
         for (std::int64_t i = in.begin; i < in.end; ++i) z[i] += line[i];
     }
+    if (const Operand& slopes = args.slopes.value) {
+        const T place = static_cast<T>(head.place(row) - begin);
+        T its = 0;
+        read(slopes, head.at(slopes, row), 0, 1, &its);
+        for (std::int64_t i = in.begin; i < in.end; ++i) z[i] -= its * std::fabs(place - static_cast<T>(i));
+    }
     if (args.mask) {
         read(args.mask, head.at(args.mask, row), begin + in.begin, n, line + in.begin);
         for (std::int64_t i = in.begin; i < in.end; ++i)
@@ -81,6 +87,13 @@ void add_to_terms(const Shared& head, const GradientArgs& args, std::int64_t row
     if (args.dbias) {
         T* const to = reinterpret_cast<T*>(args.dbias.data) + head.at(args.dbias, row) + begin * args.dbias.col[0];
         for (std::int64_t j = in.begin; j < in.end; ++j) to[j * args.dbias.col[0]] += g[j];
+    }
+    if (args.slopes.gradient) {
+        const std::int64_t place = head.place(row) - begin;
+        double sums[8] = {};  // in one chain each would wait for the one before
+        for (std::int64_t j = in.begin; j < in.end; ++j)
+            sums[j % 8] -= static_cast<double>(g[j]) * static_cast<double>(std::abs(place - j));
+        for (const double sum : sums) args.slopes.gradient[head.number(row)] += sum;
     }
 }
 

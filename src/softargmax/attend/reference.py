@@ -124,6 +124,8 @@ class Places(NamedTuple):
         found: dict[str, tuple[Any, Any]] = {}
         if options.bias is not None:
             found["bias"] = options.bias, None
+        if options.slopes is not None:
+            found["slopes"] = options.slopes, -abs(self.place - self.key)
         return found
 
 
