@@ -23,7 +23,7 @@ PROGRAMS = {
     "states": ([HERE / "bits.cpp"], 56),
     "operations": ([HERE / "operations.cpp", NORMALIZE], 1800),
     "draws": ([HERE / "draws.cpp", SAMPLE], 425),
-    "attention": ([HERE / "attention.cpp", ATTEND], 88),
+    "attention": ([HERE / "attention.cpp", ATTEND], 176),
     "vectors": ([HERE / "vectors.cpp", OUTPUT], 128),
 }
 

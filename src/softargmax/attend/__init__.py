@@ -1,6 +1,6 @@
 """Softmax as soft addressing: a query reads the values of the keys that match it.
 
-    S = softcap(scale q k^T) + bias        p = softmax(S) over the keys that a query sees        o = p v
+    S = softcap(scale q k^T) + bias - slope |i - j|        p = softmax(S) over the keys that a query sees        o = p v
 
 `reference.py` is the definition, a few queries at a time; `kernels.cpp` one pass over keys and values.
 """

@@ -57,7 +57,8 @@ class Options(NamedTuple):
 
 
 class AttentionGradients(NamedTuple):
-    """What `attention_vjp` returns: gradients to q, k and v, and to scale, bias and sink where these are arrays.
+    """What `attention_vjp` returns: gradients to q, k and v, and to scale, bias, sink and slopes where these are
+    arrays.
 
     Examples
     --------

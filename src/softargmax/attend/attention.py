@@ -25,7 +25,7 @@ def attention(
     r"""The values of a memory, averaged by how well their keys match each query.
 
     .. math::
-        S_{ij} = c \tanh\!\left(\frac{s_i \langle q_i, k_j\rangle}{c}\right) + b_{ij}, \qquad
+        S_{ij} = c \tanh\!\left(\frac{s_i \langle q_i, k_j\rangle}{c}\right) + b_{ij} - m \lvert i - j \rvert, \qquad
         o_i = \sum_{j \text{ seen by } i} p_{ij} v_j, \qquad
         p_{ij} = \frac{e^{S_{ij}}}{e^{\mathrm{sink}} + \sum_{j' \text{ seen by } i} e^{S_{ij'}}}
 
@@ -48,6 +48,11 @@ def attention(
         True where a query sees a key; broadcasts with (..., H, L, K).
     bias : array, optional
         b, added to the scores after the soft-cap; broadcasts with (..., H, L, K). A key with -inf is not seen.
+    slopes : array, optional
+        m, a finite number for each head: broadcasts with (..., H). After the soft-cap, m times the distance of query
+        and key is taken from the score (ALiBi). Here i is the query's place among the keys, as `causal` counts it: the
+        last query stands at the last key. For causal queries this is m (j - i), as in the paper; to a key behind the
+        query's place the distance is positive, too.
     softcap : float, optional
         c; without it S is the scaled product.
     sink : array, optional
@@ -91,6 +96,7 @@ def attention(
     References
     ----------
     Vaswani et al. (2017), Attention is all you need, section 3.2.1. arXiv:1706.03762.
+    Press, Smith & Lewis (2022), Train short, test long, section 3 (slopes). arXiv:2108.12409.
     Correia, Niculae & Martins (2019), Adaptively sparse transformers, section 3 (alpha). arXiv:1909.00015.
     Xiao et al. (2024), Efficient streaming language models with attention sinks, section 3.2. arXiv:2309.17453.
 
@@ -124,7 +130,7 @@ def attention_with_lse(
     ----------
     q, k, v : array_like
         Queries, keys and values as in `attention`.
-    scale, causal, window, mask, bias, softcap, sink, dropout, seed, stream, key_lengths
+    scale, causal, window, mask, bias, slopes, softcap, sink, dropout, seed, stream, key_lengths
         As in `attention`; its `alpha` is 1 here, as other orders have no lse. Nothing is dropped from lse.
 
     Returns

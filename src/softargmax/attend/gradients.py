@@ -32,7 +32,8 @@ def attention_vjp(
         dS = p \odot (g v^T - \delta), \qquad \delta = \langle g, o \rangle - g_{\mathrm{lse}}, \qquad
         dq = s\,dz\,k, \qquad dk = dz^T (s q), \qquad dv = p^T g
 
-    Here dz is dS times the slope of the soft-cap, 1 - tanh^2.
+    Here dz is dS times the slope of the soft-cap, 1 - tanh^2. The gradient to a head's slope is minus the sum of dS,
+    each times the distance of query and key.
 
     Parameters
     ----------
@@ -42,13 +43,13 @@ def attention_vjp(
         The gradient that comes in for the output.
     g_lse : array_like, shape (..., H, L), optional
         The same for lse; 0 without it.
-    scale, causal, window, mask, bias, softcap, sink, dropout, seed, stream, key_lengths
+    scale, causal, window, mask, bias, slopes, softcap, sink, dropout, seed, stream, key_lengths
         As in `attention`, of order 1; with dropout the seed has to be the forward's.
 
     Returns
     -------
     AttentionGradients
-        To q, k and v, in their dtype; to scale, bias and sink where these are arrays, else None.
+        To q, k and v, in their dtype; to scale, bias, sink and slopes where these are arrays, else None.
 
     Raises
     ------

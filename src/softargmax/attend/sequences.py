@@ -43,7 +43,7 @@ def attention_varlen(
         a and b, where sequences begin and end: from 0 to N, and to M, never falling.
     scale, alpha : float or array, optional
         As in `attention`; an array broadcasts with (H, N).
-    causal, window, softcap, sink
+    causal, window, softcap, slopes, sink
         As in `attention`, of each sequence by itself.
 
     Returns
@@ -130,7 +130,7 @@ def attention_paged(
         t; what is behind an entry's length is not looked at.
     lengths : array of int, shape (B,)
         How many keys an entry has.
-    scale, causal, window, softcap, sink, alpha
+    scale, causal, window, softcap, slopes, sink, alpha
         As in `attention`.
 
     Returns

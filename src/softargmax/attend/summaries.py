@@ -35,7 +35,7 @@ def attention_state(
     ----------
     q, k, v : array_like
         Queries, and a part of the keys and values, as in `attention`.
-    scale, causal, window, mask, bias, softcap, key_lengths
+    scale, causal, window, mask, bias, slopes, softcap, key_lengths
         As in `attention`, of this part: places are counted from its own last key. There is no sink: a part more, of one
         score without a value, is one; and of other orders than 1 there is no state.
 
@@ -94,7 +94,7 @@ def attention_stats(
     ----------
     q, k : array_like
         Queries (..., H, L, D) and keys (..., G, K, D), as in `attention`.
-    scale, causal, window, mask, bias, softcap, sink, alpha, key_lengths
+    scale, causal, window, mask, bias, slopes, softcap, sink, alpha, key_lengths
         As in `attention`.
 
     Returns
