@@ -6,6 +6,7 @@ where one number is for many queries or keys, or none in front. A sink is a scor
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from softargmax.core.chunks import piece
@@ -98,13 +99,15 @@ class Attention(NamedTuple):
     @property
     def learned(self) -> AttentionGradients:
         """What the gradients go to; what is no array has none."""
-        there = self._asdict() | self.options._asdict()
-        return AttentionGradients(*(there[name] for name in AttentionGradients._fields))
+        return AttentionGradients(*_LEARNED(self))
 
     def part(self, part: slice) -> Attention:
         """The same of some queries."""
         options = self.options.each(lambda x: piece(x, -2, part.start, part.stop))
         return self._replace(q=self.q[..., part, :], options=options)
+
+
+_LEARNED = attrgetter(*(n if n in Attention._fields else f"options.{n}" for n in AttentionGradients._fields))
 
 
 class Pages(NamedTuple):

@@ -87,10 +87,9 @@ def attention_vjp(
         name: namespace(x).astype(x, like.dtype, copy=False) if hasattr(like, "shape") else None
         for (name, like), x in zip(i.learned._asdict().items(), found, strict=True)
     }
-    given: dict[str, Any] = {**options}
-    for name in gradients.keys() & given.keys():
-        if gradients[name] is not None:
-            gradients[name] = _like_own(gradients[name], arrays.like(given[name], i.q, name), name)
+    for name, given in options.items():
+        if gradients.get(name) is not None:
+            gradients[name] = _like_own(gradients[name], arrays.like(given, i.q, name), name)
     return AttentionGradients(**gradients)
 
 

@@ -16,13 +16,14 @@ from softargmax.core import _native
 from softargmax.core.dispatch import frozen, namespace, readable, recorded
 from softargmax.core.record import Memory, Native, memory_of, parameters
 
-_NATIVE = {name: f"d{name}" for name in AttentionGradients._fields if f"d{name}" in parameters(_native.attend_vjp)}
-"""What the kernel calls the gradients that it has."""
 _attend = Native(_native.attend, Attention, AttentionWithLse._fields)
 _attend_paged = Native(_native.attend_paged, Pages, AttentionWithLse._fields)
-_attend_vjp = Native(_native.attend_vjp, AttentionVjp, (*_NATIVE.values(), "delta"))
+_NATIVE = {name: f"d{name}" for name in AttentionGradients._fields if f"d{name}" in parameters(_native.attend_vjp)}
+"""What the kernel calls the gradients that it has."""
 _OF_QUERIES = {name: to for name, to in _NATIVE.items() if name not in ("q", "k", "v", "bias")}
 """Those that have a number for each query."""
+_NONE: dict[str, Any] = dict.fromkeys((*_NATIVE.values(), "delta"))
+_attend_vjp = Native(_native.attend_vjp, AttentionVjp, tuple(_NONE))
 
 
 def attend(i: Attention, output: Any, lse: Any) -> None:
@@ -55,25 +56,28 @@ def attend_vjp(i: AttentionVjp, r: tuple[Any, ...]) -> None:
 
 def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients | None:
     """dq, dk, dv, and dbias if it can be, are written; None where numbers that are not finite want the definition."""
-    memory, to = memory_of(r.q), i.of.learned
+    memory, options = memory_of(r.q), i.of.options
     double, single = memory.dtypes["float64"], memory.dtypes["float32"]
-    found: dict[str, Any] = dict.fromkeys(_NATIVE) | {"q": r.q, "k": r.k, "v": r.v}
-    if i.to_bias and to.bias is not None:
-        kind = double if r.q.dtype == double else single
-        found["bias"] = r.bias if r.bias.dtype == kind else memory.empty(r.q, to.bias.shape, kind)
-        found["bias"][...] = 0.0
-    for name in _OF_QUERIES:
-        if hasattr(getattr(to, name), "shape"):
-            found[name] = memory.empty(r.q, i.lse.shape, double)
-            found[name][...] = 0.0
     delta = memory.empty(r.q, i.lse.shape, double)
+    given: dict[str, Any] = {**_NONE, "dq": r.q, "dk": r.k, "dv": r.v, "delta": delta}
+    found: dict[str, Any] = {}
+    if i.to_bias and options.bias is not None:
+        kind = double if r.q.dtype == double else single
+        found["bias"] = given["dbias"] = r.bias if r.bias.dtype == kind else memory.empty(r.q, options.bias.shape, kind)
+        found["bias"][...] = 0.0
+    for name, to in _OF_QUERIES.items():
+        if hasattr(getattr(options, name), "shape"):
+            found[name] = given[to] = memory.empty(r.q, i.lse.shape, double)
+            found[name][...] = 0.0
     if 0 in i.lse.shape:
         r.k[...], r.v[...] = 0.0, 0.0
-    if _attend_vjp(i, **{_NATIVE[name]: x for name, x in found.items()}, delta=delta) is not None:
+    if _attend_vjp(i, **given) is not None:
         return None
-    for name in _OF_QUERIES:
-        found[name] = None if found[name] is None else reference.summed(found[name][..., None], getattr(to, name))
-    return AttentionGradients(**found, sink=_to_sink(i, memory, delta))
+    for name in found.keys() & _OF_QUERIES.keys():
+        found[name] = reference.summed(found[name][..., None], getattr(options, name))
+    if options.sink is not None:
+        found["sink"] = _to_sink(i, memory, delta)
+    return r._replace(**found) if found else r
 
 
 def _entmax_vjp(i: AttentionVjp) -> AttentionGradients | None:
@@ -91,8 +95,6 @@ def _entmax_vjp(i: AttentionVjp) -> AttentionGradients | None:
 
 def _to_sink(i: AttentionVjp, memory: Memory, delta: Any) -> Any:
     """-e^(sink - lse) delta, of all queries."""
-    if i.of.options.sink is None:
-        return None
     sink, lse, delta = (memory.numpy(x) for x in (i.of.options.sink, i.lse, delta))
     with np.errstate(invalid="ignore"):
         p = np.exp(np.where(lse == -np.inf, -np.inf, sink[..., 0].astype(np.float64) - lse))

@@ -113,25 +113,29 @@ def options_of(q: Any, keys: int, options: Mapping[str, Any]) -> Options:
     else:
         scale = check.within(scale, q, axes, "scale", lambda x: abs(x) < math.inf, "a finite number", each)
     may = "a finite number, 1 or above"
-    alpha = check.within(asked["alpha"], q, axes, "alpha", lambda a: (a >= 1.0) & (a < math.inf), may, each)
+    alpha = asked["alpha"]
+    if "alpha" in options:
+        alpha = check.within(alpha, q, axes, "alpha", lambda a: (a >= 1.0) & (a < math.inf), may, each)
     mask, bias, lengths = asked["mask"], asked["bias"], asked["key_lengths"]
     if mask is not None:
         mask = _fits(arrays.like(mask, q, "mask"), shape, "mask")
         if arrays.dtype_name(mask.dtype) != "bool":
             raise TypeError(f"mask: dtype {mask.dtype}; it may be bool, True where a query attends (bias is added)")
+    if bias is not None:
+        bias = _fits(check.scores(arrays.like(bias, q, "bias"), "bias"), shape, "bias")
     return Options(
-        scale=scale,
-        mask=mask,
-        bias=None if bias is None else _fits(check.scores(arrays.like(bias, q, "bias"), "bias"), shape, "bias"),
-        sink=_per_head(asked["sink"], q, "sink", (q.shape[-3],)),
-        alpha=alpha,
-        lengths=None if lengths is None else lengths_of(lengths, q, shape),
-        seeds=seeds_of(q, tuple(q.shape[:-3]), rate, asked["seed"], asked["stream"]),
-        left=left,
-        right=right,
-        softcap=None if softcap is None else check.positive(softcap, "softcap"),
-        dropout=rate,
-        slopes=_per_head(asked["slopes"], q, "slopes", tuple(q.shape[:-2])),
+        scale,
+        mask,
+        bias,
+        _per_head(asked["sink"], q, "sink"),
+        alpha,
+        None if lengths is None else lengths_of(lengths, q, shape),
+        seeds_of(q, tuple(q.shape[:-3]), rate, asked["seed"], asked["stream"]),
+        left,
+        right,
+        None if softcap is None else check.positive(softcap, "softcap"),
+        rate,
+        _per_head(asked["slopes"], q, "slopes", in_batch=True),
     )
 
 
@@ -167,10 +171,11 @@ def takes(keywords: Any) -> Callable[[F], F]:
     return of
 
 
-def _per_head(x: Any, q: Any, name: str, heads: tuple[int, ...]) -> Any:
-    """A number per head, with axes of 1 for queries and keys."""
+def _per_head(x: Any, q: Any, name: str, *, in_batch: bool = False) -> Any:
+    """A number per head, or for those of each entry, with axes of 1 for queries and keys."""
     if x is None:
         return None
+    heads = tuple(q.shape[:-2] if in_batch else q.shape[-3:-2])
     x = check.scores(arrays.like(x, q, name), name)
     xp, shape = namespace(x), tuple(x.shape)
     if not check.broadcasts(shape, heads):
