@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 DIGITS = 16
+JOINED = {"slopes"}
+"""Fields that results got after their digests were recorded: left out where they are None."""
 
 
 def _host(x: Any) -> tuple[str, np.ndarray[Any, Any]]:
@@ -41,8 +43,10 @@ def _put(x: Any, into: Any) -> None:
         into.update(f"[{kind}]".encode() + values.tobytes())
     elif isinstance(x, (tuple, list)):
         into.update(f"({type(x).__name__}".encode())
-        for part in x:
-            _put(part, into)
+        names = getattr(x, "_fields", None) or (None,) * len(x)
+        for name, part in zip(names, x, strict=True):
+            if part is not None or name not in JOINED:
+                _put(part, into)
         into.update(b")")
     elif isinstance(x, Mapping):
         _put([part for key in sorted(x) for part in (key, x[key])], into)
