@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from softargmax.core.scale import Scale
 
 try:
     from softargmax.core import _native
@@ -74,13 +71,6 @@ def get_num_threads() -> int:
     True
     """
     return _native.get_num_threads()
-
-
-def beta_of(scale: Scale) -> tuple[Any, Any]:
-    """The pair as the compiled core takes it: two numbers, or two arrays of float64 with one shape."""
-    if isinstance(scale.hi, np.ndarray):
-        return scale.hi.astype(np.float64), np.broadcast_to(scale.lo, scale.hi.shape).astype(np.float64)
-    return scale.hi, scale.lo
 
 
 def info() -> dict[str, Any]:

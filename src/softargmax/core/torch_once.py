@@ -1,4 +1,4 @@
-"""What backward functions need that have no operation record (those of the room output)."""
+"""Whether the memory of tensors may be read now, and what backward functions without an operation record need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from softargmax.core.dispatch import asked_for
 from softargmax.core.record import generated
-from softargmax.core.torch_private import AS_IT_IS, READY_NAMES, STILL
+from softargmax.core.torch_private import AS_IT_IS, READY, READY_NAMES, STILL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,6 +18,13 @@ Tensors = tuple[Any, ...]  # in the place of a tensor there may be a number or N
 
 _still = generated("", [f"return {STILL}"], **READY_NAMES)
 _as_it_is = generated("_x", [f"return {AS_IT_IS.format('_x')}"], **READY_NAMES)
+ready = generated("_x", [f"return {READY.format('_x')}"], **READY_NAMES)
+"""Whether a kernel may read this tensor as it is, with no derivative to record."""
+
+
+def direct(tensor: Tensor) -> bool:
+    """Whether the memory of a tensor may be read now: `ready`, and nobody else sees what is computed with it."""
+    return bool(ready(tensor) and _still()) and not torch.compiler.is_compiling()
 
 
 def as_they_are(*tensors: Tensor | None) -> bool:

@@ -32,6 +32,7 @@ from softargmax.core.record import (
 )
 from softargmax.core.torch_compile import compile_whole
 from softargmax.core.torch_memory import fresh_empty, fresh_like, shared, view
+from softargmax.core.torch_once import ready
 from softargmax.core.torch_private import (
     after_autograd,
     apply_here,
@@ -174,7 +175,7 @@ class TorchOperation:
         """The first result written into memory; it has no derivative."""
         if not self._served(i):
             self.operation.define(i, True, out)
-        elif self.stage(i) is AT_ONCE and self.slots.ready(out):
+        elif self.stage(i) is AT_ONCE and ready(out):
             self.launch["cpu"](i, True, out)
             torch.autograd.graph.increment_version(out)
         else:

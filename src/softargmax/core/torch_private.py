@@ -23,7 +23,6 @@ __all__ = [
     "after_autograd",
     "apply_here",
     "below_autograd",
-    "direct",
     "enable_single_level_autograd_function",
     "forward_mode",
     "primal",
@@ -72,16 +71,6 @@ READY_NAMES = {
     "_PLAIN": PLAIN,
     "_grad": torch.is_grad_enabled,
 }
-
-
-def direct(tensor: Tensor) -> bool:
-    """Whether the memory of a tensor may be read now, with no derivative to record: the questions above, asked once."""
-    return (
-        dispatch_keys(tensor).raw_repr() in PLAIN
-        and not (tensor.requires_grad and torch.is_grad_enabled())
-        and not (transformed() or modes() or forward_ad._current_level >= 0 or recording() is not None)
-        and not torch.compiler.is_compiling()
-    )
 
 
 def without_autocast(like: Tensor) -> AbstractContextManager[Any]:

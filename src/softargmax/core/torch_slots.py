@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from softargmax.core.record import Branch, Leaf, generated
 from softargmax.core.scale import Scale
-from softargmax.core.torch_private import AS_IT_IS, READY, READY_NAMES, STILL
+from softargmax.core.torch_private import AS_IT_IS, READY_NAMES, STILL
 
 ELSEWHERE, RECORDED, AT_ONCE = "elsewhere", "recorded", "at once"
 """Where a call goes: to torch's dispatcher or a transform; to the kernel, with or without a derivative to record."""
@@ -70,7 +70,6 @@ class Slots:
         lines = [unpacked, f"if not ({plain}): return _ELSEWHERE", f"return _RECORDED if {recorded} else _AT_ONCE"]
         stages = {"_ELSEWHERE": ELSEWHERE, "_RECORDED": RECORDED, "_AT_ONCE": AT_ONCE}
         self.stage = generated("_i", lines, **READY_NAMES, **stages)
-        self.ready = generated("_x", [f"return {READY.format('_x')}"], **READY_NAMES)
 
     def _saving(self, packed: str, names: dict[str, Any]) -> None:
         operation = self._operation

@@ -52,7 +52,9 @@ def _linear_vjp(i: LinearCrossEntropy, r: LinearLoss, g: LinearLoss, wanted: Wan
         return {}
     if {*to} <= {*i.forms} and not followed(g.loss):
         # Not the saved arrays themselves: what is handed out is the caller's, and a second backward reads them again.
-        found = ToLayer(*(x * g.loss if letter in to else x for letter, x in zip("hwb", r[1:], strict=True)))
+        found = ToLayer(
+            *(x * g.loss if letter in to else x for letter, x in zip(OF_LAYER.values(), r[1:], strict=True))
+        )
     else:
         found = linear_cross_entropy_vjp(LinearVjp(i._replace(forms=""), g.loss, to))
     return _by_name(found, to)
