@@ -32,9 +32,9 @@ def plain_axes(z: Any, axis: Any) -> tuple[int, ...] | None:
     Public functions ask this once, where no other option is given.
     """
     known = _quick.get(type(z))
-    if known is not None and type(axis) is int and z.dtype in known and -z.ndim <= axis < z.ndim:
-        return (axis % z.ndim,) if type(z) is np.ndarray or strided(z) else None
-    return None
+    if known is None or type(axis) is not int or z.dtype not in known or not -(n := z.ndim) <= axis < n:
+        return None
+    return (axis % n,) if type(z) is np.ndarray or strided(z) else None
 
 
 class Rows(NamedTuple):

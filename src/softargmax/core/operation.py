@@ -44,6 +44,7 @@ What a framework needs is derived from the record when its first array comes in:
 from __future__ import annotations
 
 import importlib
+from collections import defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -113,7 +114,7 @@ class Operation(Generic[A, R]):
         """The first array of a record, whose library and device decide what serves."""
         self.room = arguments.__module__.rpartition(".")[0]
         self._by_record: Callable[[A], Any] | None = None
-        self._servers: dict[tuple[str | None, type], Callable[..., Any]] = {}
+        self._servers: defaultdict[str | None, dict[type, Callable[..., Any]]] = defaultdict(dict)
         self._torch: TorchOperation | None = None
         OPERATIONS.append(self)
 
@@ -126,18 +127,18 @@ class Operation(Generic[A, R]):
     def __call__(self, i: A) -> R:
         """All results."""
         array = self.array(i)
-        found = (self._servers.get((asked(), type(array))) or self.server(array))(i)
+        found = (self._servers[asked()].get(type(array)) or self.server(array))(i)
         return type(self.results)(*(found if len(self.fields) > 1 else (found,)))
 
     def first(self, i: A) -> Any:
         """The first result, which may cost less than all of them."""
         array = self.array(i)
-        return (self._servers.get((asked(), type(array))) or self.server(array))(i, True)
+        return (self._servers[asked()].get(type(array)) or self.server(array))(i, True)
 
     def into(self, i: A, out: Any) -> Any:
         """The first result, written into `out`."""
         array = self.array(i)
-        return (self._servers.get((asked(), type(array))) or self.server(array))(i, True, out)
+        return (self._servers[asked()].get(type(array)) or self.server(array))(i, True, out)
 
     def gradients(self, i: A, g: R, wanted: Wanted) -> Gradients:
         """The gradients of <g, results> of tensors, for the rules of other operations; no rule that reads results."""
@@ -146,10 +147,10 @@ class Operation(Generic[A, R]):
 
     def server(self, array: Any) -> Callable[..., Any]:
         """(arguments, first, out) -> results: what serves this array."""
-        key = asked(), type(array)
-        if key not in self._servers:
-            self._servers[key] = self._choose(array)
-        return self._servers[key]
+        servers = self._servers[asked()]
+        if type(array) not in servers:
+            servers[type(array)] = self._choose(array)
+        return servers[type(array)]
 
     def _choose(self, array: Any) -> Callable[..., Any]:
         kind, name = dispatch.kind_of(array), dispatch.asked_for()
@@ -159,7 +160,7 @@ class Operation(Generic[A, R]):
             return self.define
         if kind == "numpy":
             return self.launcher(self.kernel("cpu"), NUMPY)
-        return self.torch.run_definition if name == "reference" else self.torch.run
+        return self.torch.run_definition if name == "reference" else self.torch.serve_eager
 
     @property
     def torch(self) -> TorchOperation:
@@ -208,10 +209,13 @@ class Operation(Generic[A, R]):
                 found |= self._paths(one, found[one.name])
         return found
 
-    def launcher(self, kernel: Callable[..., Any], memory: Memory) -> Callable[..., Any]:
-        """(arguments, first, out) -> results: fresh memory and the kernel. Generated, so that a call has no loops."""
+    def launcher(self, kernel: Callable[..., Any], memory: Memory, first: str = "", **more: Any) -> Callable[..., Any]:
+        """(arguments, first, out) -> results: fresh memory and the kernel. Generated, so that a call has no loops.
+
+        `first`: a line that comes before; it may use the names of the arguments and of `more`.
+        """
         leaves = {leaf.name: leaf for leaf in self.leaves}
-        lines = [f"{self.tree.target}= _i"]
+        lines = [f"{self.tree.target}= _i", *[first] * bool(first)]
         for number, (field, spec) in enumerate(zip(self.fields, self.results, strict=True)):
             made = spec.text(field, number, leaves.keys())
             if number == 0:
@@ -228,4 +232,6 @@ class Operation(Generic[A, R]):
         lines += [*copies, *told, f"return {self.fields[0]} if _first else {results}"]
         names = {f"_{name}": one for name, one in memory._asdict().items()}
         shapes = {f"_shape{number}": spec.shape for number, spec in enumerate(self.results)}
-        return generated("_i, _first=False, _out=None", lines, _kernel=kernel, _refuse=self.refuse, **names, **shapes)
+        return generated(
+            "_i, _first=False, _out=None", lines, _kernel=kernel, _refuse=self.refuse, **names, **shapes, **more
+        )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _LARGE = 4 << 20  # bytes from which NumPy asks for huge pages; torch does not, and 16 MiB of small ones take 6 ms
+_POOLED = _native.POOLED
 _ORDINARY = (Tensor, torch.nn.Parameter)
 _CODES = {getattr(torch, name): code for name, code in TYPES.items()}
 
@@ -29,9 +30,10 @@ def fresh_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
     Memory from the pool cannot grow in place (`resize_`), as NumPy's cannot.
     """
-    size = tensor.nbytes if tensor.dtype is dtype else tensor.numel() * dtype.itemsize
-    if size < _native.POOLED or type(tensor) not in _ORDINARY:
-        result = torch.empty_like(tensor) if tensor.dtype is dtype else torch.empty_like(tensor, dtype=dtype)
+    same = tensor.dtype is dtype
+    size = tensor.nbytes if same else tensor.numel() * dtype.itemsize
+    if size < _POOLED or type(tensor) not in _ORDINARY:
+        result = torch.empty_like(tensor) if same else torch.empty_like(tensor, dtype=dtype)
         if size >= _LARGE:
             _native.want_huge_pages(result.data_ptr(), size)
         return result
@@ -41,7 +43,7 @@ def fresh_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 def fresh_empty(beside: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Contiguous memory for a result; from the pool if it is large."""
     size = math.prod(shape) * dtype.itemsize
-    if size < _native.POOLED or type(beside) not in _ORDINARY:
+    if size < _POOLED or type(beside) not in _ORDINARY:
         return beside.new_empty(shape, dtype=dtype)
     return _pooled(size, torch.empty(shape, dtype=dtype, device="meta"))
 
