@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import softargmax
-from softargmax.core.dispatch import as_array, kind_of
+from softargmax.core.arrays import as_array, kind_of
 from softargmax.normalize.operations import softmax
 
 Z = np.arange(3.0)

@@ -11,7 +11,7 @@ import pytest
 
 import softargmax
 from softargmax.core import _native
-from softargmax.core.dispatch import namespace
+from softargmax.core.arrays import namespace
 from softargmax.core.operation import Operation
 from softargmax.core.record import NUMPY, Array, Axes, Dense, Integers, Rowwise, like, per_row
 from softargmax.core.rules import row_sum

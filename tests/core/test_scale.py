@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softargmax.core.dispatch import namespace
+from softargmax.core.arrays import namespace
 from softargmax.core.scale import UNIT, Scale, negated, rounded, scale_of_array, scale_of_number
 
 INF = math.inf

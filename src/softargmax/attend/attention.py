@@ -8,7 +8,7 @@ from softargmax.attend import operations
 from softargmax.attend.options import OfAttention, OfSoftmax, attention_of, takes
 from softargmax.attend.results import AttentionWithLse
 from softargmax.core import check
-from softargmax.core.dispatch import namespace
+from softargmax.core.arrays import namespace
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -11,9 +11,9 @@ import math
 from typing import Any
 
 from softargmax.core import philox
-from softargmax.core.dispatch import device_of, namespace
+from softargmax.core.arrays import device_of, namespace
+from softargmax.core.check import between
 from softargmax.core.seeds import source
-from softargmax.core.targets import between
 
 
 def rate_of(dropout: Any) -> float:

@@ -9,7 +9,7 @@ from softargmax.attend.arguments import AttentionGradients, AttentionVjp
 from softargmax.attend.dropout import rate_of
 from softargmax.attend.options import OfSoftmax, attention_of, takes
 from softargmax.core import arrays, check
-from softargmax.core.dispatch import namespace
+from softargmax.core.arrays import namespace
 
 if TYPE_CHECKING:
     from typing import Unpack

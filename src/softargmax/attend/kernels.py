@@ -13,7 +13,7 @@ from softargmax.attend import native_sparse, reference
 from softargmax.attend.arguments import Attention, AttentionGradients, AttentionVjp, Pages
 from softargmax.attend.results import AttentionWithLse
 from softargmax.core import _native
-from softargmax.core.dispatch import frozen, namespace, readable, recorded
+from softargmax.core.arrays import frozen, namespace, readable, recorded
 from softargmax.core.record import Memory, Native, memory_of, parameters
 
 _attend = Native(_native.attend, Attention, AttentionWithLse._fields)

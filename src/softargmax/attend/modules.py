@@ -12,7 +12,7 @@ from softargmax.attend import attention, entropy_invariant_scale, qk_norm
 from softargmax.attend.dropout import rate_of
 from softargmax.attend.options import window_of
 from softargmax.core import check
-from softargmax.core.targets import integer, one_of
+from softargmax.core.check import integer, one_of
 from softargmax.core.torch_compile import compile_whole
 from softargmax.core.torch_modules import keep, shown
 

@@ -14,8 +14,8 @@ from softargmax.attend import kernels, reference
 from softargmax.attend.arguments import Attention, AttentionGradients, AttentionVjp, Options, Pages, Queries, QueriesVjp
 from softargmax.attend.reference import joined
 from softargmax.attend.results import AttentionWithLse
+from softargmax.core.arrays import namespace
 from softargmax.core.chunks import piece
-from softargmax.core.dispatch import namespace
 from softargmax.core.operation import Operation
 from softargmax.core.record import Gradients, Result, Tangents, Wanted, gradient
 

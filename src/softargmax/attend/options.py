@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast, get_type_hints
 from softargmax.attend.arguments import Attention, Options, Pages
 from softargmax.attend.dropout import rate_of, seeds_of
 from softargmax.core import arrays, check
-from softargmax.core.dispatch import device_of, namespace
-from softargmax.core.targets import flag, integer
+from softargmax.core.arrays import device_of, namespace
+from softargmax.core.check import flag, integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -23,9 +23,8 @@ from softargmax.attend.arguments import Attention, AttentionGradients
 from softargmax.attend.dropout import kept
 from softargmax.attend.results import AttentionWithLse
 from softargmax.core import check
+from softargmax.core.arrays import device_of, frozen, namespace, working_dtype
 from softargmax.core.chunks import SIZE, cut, piece
-from softargmax.core.dispatch import device_of, frozen, namespace
-from softargmax.core.exact import working_dtype
 from softargmax.normalize import softmax_with_lse
 from softargmax.sparse import entmax
 

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softargmax.core import arrays, check
-from softargmax.core.dispatch import as_number, namespace
-from softargmax.core.exact import working_dtype
-from softargmax.core.targets import between, integer
+from softargmax.core.arrays import as_number, namespace, working_dtype
+from softargmax.core.check import between, integer
 
 
 class NormalizedQK(NamedTuple):

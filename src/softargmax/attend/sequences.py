@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from softargmax.attend import operations
 from softargmax.attend.options import OfSequences, attention_of, pages_of, takes
 from softargmax.core import arrays, check
-from softargmax.core.dispatch import device_of, namespace
+from softargmax.core.arrays import device_of, namespace
 from softargmax.core.offsets import bounds_hold, offsets_of
 
 if TYPE_CHECKING:

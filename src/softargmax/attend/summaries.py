@@ -10,7 +10,7 @@ from softargmax.attend.options import OfParts, OfStats, attention_of, takes
 from softargmax.attend.reference import few, weights
 from softargmax.attend.results import AttentionStats
 from softargmax.core import check
-from softargmax.core.dispatch import namespace
+from softargmax.core.arrays import namespace
 from softargmax.core.state import State
 
 if TYPE_CHECKING:

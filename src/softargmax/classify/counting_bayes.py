@@ -11,7 +11,7 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_non_negative
 
 from softargmax.classify.base import Array, ScoreClassifier, log_priors, numbers
-from softargmax.core.targets import flag
+from softargmax.core.check import flag
 
 
 class _CountingBayes(ScoreClassifier):

@@ -9,7 +9,7 @@ from sklearn.covariance import empirical_covariance, ledoit_wolf, shrunk_covaria
 
 from softargmax.classify.base import Array, ScoreClassifier, affine, label, log_priors
 from softargmax.classify.distances import power_of_two, scaled, square_sums
-from softargmax.core.targets import between
+from softargmax.core.check import between
 
 
 class LinearDiscriminant(ScoreClassifier):

@@ -8,7 +8,7 @@ import numpy as np
 
 from softargmax.classify.base import Array, ScoreClassifier, log_priors
 from softargmax.classify.distances import LEAST, power_of_two, scaled, square_sums
-from softargmax.core.targets import between
+from softargmax.core.check import between
 
 
 class GaussianNaiveBayes(ScoreClassifier):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.dispatch import device_of, is_torch, namespace
+from softargmax.core.arrays import device_of, is_torch, namespace
 from softargmax.core.targets import IGNORE, target_of
 from softargmax.normalize import softmax
 

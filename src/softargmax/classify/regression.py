@@ -14,8 +14,7 @@ from threadpoolctl import threadpool_limits
 from softargmax.classify import solvers
 from softargmax.classify.base import Array, ScoreClassifier, Training, affine, both
 from softargmax.classify.objective import Objective
-from softargmax.core.check import positive
-from softargmax.core.targets import between, flag, integer, one_of
+from softargmax.core.check import between, flag, integer, one_of, positive
 from softargmax.sparse import entmax
 
 SOLVERS = {"lbfgs": solvers.lbfgs, "newton-cg": solvers.newton}

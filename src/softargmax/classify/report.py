@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from softargmax.classify.base import indices_of
-from softargmax.core.targets import between, integer, one_of
+from softargmax.core.check import between, integer, one_of
 
 Floats = NDArray[np.float64]
 STRATEGIES = ("uniform", "quantile")

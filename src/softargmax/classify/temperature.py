@@ -23,7 +23,7 @@ from sklearn.utils.validation import (
 from softargmax.classify.base import Array, ScoreClassifier, both, indices_of, label
 from softargmax.classify.newton import fit_temperature
 from softargmax.classify.regression import SoftmaxRegression
-from softargmax.core.targets import one_of
+from softargmax.core.check import one_of
 from softargmax.loss import cross_entropy, cross_entropy_and_gradient
 
 METHODS = ("temperature", "vector")

@@ -1,24 +1,121 @@
-"""Arguments as arrays: which dtypes there are, and what stands beside scores as an array of their kind."""
+"""Arrays of every library: their kind, namespace, dtype and axes, and arguments made arrays of one kind.
+
+A *kind* says whose memory an array is: "numpy", "torch" (CPU memory), "torch-device" (any other device), "array-api".
+Frameworks are looked up in `sys.modules`, never imported: what the user has not imported cannot have come in.
+"""
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Sequence
 from numbers import Number
 from typing import Any
 
-from softargmax.core.dispatch import as_array, device_of, is_torch, kind_of, namespace, refuse_lazy
-from softargmax.core.exact import working_dtype
+import numpy as np
+from numpy.exceptions import AxisError
 
 HALVES = frozenset(("float16", "bfloat16"))
 FLOATS = HALVES | {"float32", "float64"}
 COMPLEX = frozenset(("complex64", "complex128"))
 INTEGERS = frozenset(("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))))
 
+PLAIN: dict[type, set[Any]] = {np.ndarray: {np.dtype(name) for name in ("float16", "float32", "float64")}}
+"""Types of arrays with the dtypes that are taken as they are; tensors' join as they come in."""
+_kinds: dict[type, str] = {np.ndarray: "numpy"}
+_namespaces: dict[type, Any] = {}
+
+# --- what an array is -------------------------------------------------------------------------------------------------
+
+
+def is_torch(z: Any) -> bool:
+    """Whether z is a torch tensor."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(z, torch.Tensor)
+
+
+def kind_of(z: Any) -> str:
+    """The kind of an array (`as_array` makes one of what is not)."""
+    kind = _kinds.get(type(z))
+    if kind is None:
+        if isinstance(z, (np.ndarray, np.generic)):
+            return "numpy"
+        kind = _kinds[type(z)] = "torch, by device" if is_torch(z) else "array-api"
+    if kind == "torch, by device":
+        return "torch" if z.is_cpu else "torch-device"
+    return kind
+
+
+def device_of(z: Any) -> Any:
+    """The device of an array, or None where only its library knows (a traced JAX array)."""
+    return getattr(z, "device", None)
+
+
+def namespace(z: Any) -> Any:
+    """The array-API namespace of an array."""
+    xp = _namespaces.get(type(z))
+    if xp is None:
+        from array_api_compat import array_namespace
+
+        xp = _namespaces[type(z)] = array_namespace(z)
+    return xp
+
 
 def dtype_name(dtype: Any) -> str:
     """The name of a dtype in any library: "float32", "bfloat16", "int64", ..."""
     return str(getattr(dtype, "name", None) or str(dtype).rsplit(".", 1)[-1])
+
+
+def working_dtype(z: Any, xp: Any) -> Any:
+    """The widest real dtype that z's library and device compute in: float64, or float32 where there is no float64."""
+    known = xp.__array_namespace_info__().dtypes(device=device_of(z), kind="real floating")
+    return known.get("float64", known["float32"])
+
+
+def strided(tensor: Any) -> bool:
+    """Whether every element of a tensor is in memory."""
+    return tensor.layout is sys.modules["torch"].strided and not tensor.is_nested
+
+
+def as_number(row: Any) -> Any:
+    """One row's number: of a 0-d NumPy array what is in it, as NumPy's reductions give it; else the array itself."""
+    return row[()] if type(row) is np.ndarray and row.ndim == 0 else row
+
+
+def frozen(array: Any) -> Any:
+    """The array as a constant: no derivative is taken along it."""
+    if is_torch(array):
+        return array.detach()
+    jax = sys.modules.get("jax")
+    return jax.lax.stop_gradient(array) if jax is not None and isinstance(array, jax.Array) else array
+
+
+# --- arguments as arrays ----------------------------------------------------------------------------------------------
+
+
+def as_array(z: Any, name: str = "z") -> Any:
+    """The array itself if it is one; subclasses of ndarray, numbers and sequences as plain NumPy arrays."""
+    if type(z) in _kinds or is_torch(z):
+        return z
+    if isinstance(z, np.ma.MaskedArray):
+        raise TypeError(f"{name}: a masked array; give its data, and where=~mask for the entries that count")
+    if hasattr(z, "__array_namespace__") and not isinstance(z, (np.ndarray, np.generic)):
+        return z
+    refuse_lazy(z, name)
+    try:
+        return np.asarray(z)
+    except (ValueError, TypeError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{name}: {z!r:.60} cannot be made an array: {error}") from None
+
+
+def refuse_lazy(z: Any, name: str) -> None:
+    """Refuse what stands for a computation, a Dask array say: made an array, it would be computed unasked."""
+    graph = getattr(z, "__dask_graph__", None)
+    if callable(graph) and graph() is not None:
+        raise TypeError(
+            f"{name}: {type(z).__name__}, not computed yet; give its blocks one by one, or {name}.compute()"
+        )
 
 
 def array_of(values: Any, name: str) -> Any:
@@ -41,11 +138,6 @@ def dense(z: Any, name: str) -> Any:
         what = "a nested tensor" if z.is_nested else f"a tensor of layout {z.layout}"
         raise TypeError(f"{name}: {what}; it may be a dense one, of layout torch.strided")
     return z
-
-
-def strided(tensor: Any) -> bool:
-    """Whether every element of a tensor is in memory."""
-    return tensor.layout is sys.modules["torch"].strided and not tensor.is_nested
 
 
 def like(values: Any, z: Any, name: str) -> Any:
@@ -83,3 +175,103 @@ def _holds_tracked(values: Any) -> bool:
     if isinstance(values, (list, tuple)):
         return any(map(_holds_tracked, values))
     return is_torch(values) and values.requires_grad
+
+
+# --- axes -------------------------------------------------------------------------------------------------------------
+
+
+def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
+    """The axes as a sorted tuple of numbers from 0; a 0-d array is one row of one score."""
+    if axis is None:
+        return tuple(range(ndim))
+    try:
+        given = [operator.index(one) for one in axis] if isinstance(axis, (tuple, list)) else [operator.index(axis)]
+    except TypeError:
+        raise TypeError(f"axis: {axis!r}; it may be an integer, a tuple of integers or None") from None
+    limit = max(ndim, 1)
+    for one in given:
+        if not -limit <= one < limit:
+            may = f"from {-limit} to {limit - 1}"
+            raise AxisError(f"axis: {axis} is out of range for {ndim} dimensions; it may be {may}")
+    axes = sorted(one % limit for one in given)
+    if len(set(axes)) < len(axes):
+        raise ValueError(f"axis: {axis} names an axis twice; each may be named once")
+    return tuple(axes) if ndim else ()
+
+
+def plain_axes(z: Any, axis: Any) -> tuple[int, ...] | None:
+    """The axes of the common call, an array of floats as it is and one good axis: there is nothing to check in it.
+
+    Public functions ask this once, where no other option is given.
+    """
+    known = PLAIN.get(type(z))
+    if known is None or type(axis) is not int or z.dtype not in known or not -(n := z.ndim) <= axis < n:
+        return None
+    return (axis % n,) if type(z) is np.ndarray or strided(z) else None
+
+
+def one_axis(axis: Any, ndim: int) -> int:
+    """One axis as a number from 0, where a tuple or None makes no sense."""
+    if axis is None or isinstance(axis, (tuple, list)):
+        raise TypeError(f"axis: {axis!r}; it may be one integer here")
+    return (*axes_of(axis, ndim), 0)[0]
+
+
+def squeezed(row: Any, axes: tuple[int, ...]) -> Any:
+    """A number per row, of which the reduced axes were kept as 1, without them; of one row the number itself."""
+    if type(row) is np.ndarray:
+        return row.squeeze(axes)[()]
+    return namespace(row).squeeze(row, axis=axes) if axes else row
+
+
+# --- whether values may be read, and derivatives asked for, now -------------------------------------------------------
+
+
+def is_strict(z: Any) -> bool:
+    """Whether z is of array-api-strict, which lies in NumPy's memory."""
+    return type(z).__module__.startswith("array_api_strict")
+
+
+def readable(array: Any) -> bool:
+    """Whether the values lie in CPU memory and may be looked at now, without tracing or waiting."""
+    kind = kind_of(array)
+    if kind != "torch":
+        return kind == "numpy"
+    torch = sys.modules["torch"]
+    if torch.compiler.is_compiling():
+        return False
+    core = torch._C  # noqa: SLF001 torch has no public question for the two below; were one to disappear, nothing is read
+    transformed = getattr(core, "_are_functorch_transforms_active", lambda: True)
+    faking = getattr(core, "_len_torch_dispatch_stack", lambda: 1)
+    # Gradients of a batch (is_grads_batched) come by an older kind of vmap, of which only the tensor's keys tell.
+    keys = getattr(core, "_dispatch_keys", lambda _: "Batched")
+    return not transformed() and not faking() and "Batched" not in str(keys(array))
+
+
+def recorded(array: Any) -> bool:
+    """Whether torch may be asked for derivatives of what is computed with this array now."""
+    return is_torch(array) and sys.modules["torch"].is_grad_enabled()
+
+
+def followed(array: Any) -> bool:
+    """Whether a derivative, in either mode, may be asked for of what is computed with this array now."""
+    return is_torch(array) and (sys.modules["torch"].is_grad_enabled() or _in_a_level())
+
+
+def differentiated(*arrays: Any) -> bool:
+    """Whether a derivative along one of these arrays, in either mode, may be asked for now; None and numbers are none.
+
+    Which of them a transform, or forward mode, is at work on is not asked.
+    """
+    tensors = [x for x in arrays if is_torch(x)]
+    if not tensors:
+        return False
+    return _in_a_level() or (sys.modules["torch"].is_grad_enabled() and any(x.requires_grad for x in tensors))
+
+
+def _in_a_level() -> bool:
+    """Whether a transform of torch, or its forward mode, is at work."""
+    torch = sys.modules["torch"]
+    core, forward = torch._C, torch.autograd.forward_ad  # noqa: SLF001 as in `readable`
+    transformed = getattr(core, "_are_functorch_transforms_active", lambda: True)
+    return bool(transformed()) or getattr(forward, "_current_level", 0) >= 0

@@ -7,34 +7,36 @@ into a device or a traced array: there the rule is that the row's result is NaN.
 from __future__ import annotations
 
 import math
+import operator
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from softargmax.core.arrays import COMPLEX, FLOATS, HALVES, INTEGERS, array_of, dense, dtype_name, like, strided
-from softargmax.core.axes import axes_of as axes_of  # noqa: PLC0414 other rooms say check.axes_of
-from softargmax.core.axes import one_axis as one_axis  # noqa: PLC0414
-from softargmax.core.dispatch import device_of, is_torch, kind_of, namespace, readable
-from softargmax.core.exact import working_dtype
-from softargmax.core.memory import is_strict
+from softargmax.core.arrays import (
+    COMPLEX,
+    FLOATS,
+    HALVES,
+    INTEGERS,
+    PLAIN,
+    array_of,
+    axes_of,
+    dense,
+    device_of,
+    dtype_name,
+    is_strict,
+    is_torch,
+    kind_of,
+    like,
+    namespace,
+    plain_axes,
+    readable,
+    working_dtype,
+)
 from softargmax.core.scale import UNIT, Scale, scale_of_array, scale_of_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_quick: dict[type, set[Any]] = {np.ndarray: {np.dtype(name) for name in ("float16", "float32", "float64")}}
-
-
-def plain_axes(z: Any, axis: Any) -> tuple[int, ...] | None:
-    """The axes of the common call, an array of floats as it is and one good axis: there is nothing to check in it.
-
-    Public functions ask this once, where no other option is given.
-    """
-    known = _quick.get(type(z))
-    if known is None or type(axis) is not int or z.dtype not in known or not -(n := z.ndim) <= axis < n:
-        return None
-    return (axis % n,) if type(z) is np.ndarray or strided(z) else None
 
 
 class Rows(NamedTuple):
@@ -71,7 +73,7 @@ def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
         may = f"float16, bfloat16, float32, float64{also}, an integer or bool"
         raise TypeError(f"{name}: dtype {z.dtype}; it may be {may}")
     if is_torch(z) and dtype in FLOATS:
-        _quick.setdefault(type(z), set()).add(z.dtype)  # from now on this type and dtype are taken as they are
+        PLAIN.setdefault(type(z), set()).add(z.dtype)  # from now on this type and dtype are taken as they are
     return z if getattr(z.dtype, "isnative", True) else z.astype(z.dtype.newbyteorder("="))
 
 
@@ -169,6 +171,41 @@ def number(value: Any, name: str) -> float:
         return float(value)
     except OverflowError:  # not shown: it may have thousands of digits
         raise ValueError(f"{name}: an integer beyond float64; it may be up to 1.8e308") from None
+
+
+def between(value: Any, name: str, high: float) -> float:
+    """A finite number from 0 to `high`."""
+    may = f"from 0 to {high:g}" if high < math.inf else "0 or a finite number above it"
+    if not isinstance(value, Real):
+        raise TypeError(f"{name}: {value!r}; it may be a number, {may}")
+    number = float(value)
+    if not 0.0 <= number <= high or math.isinf(number):
+        raise ValueError(f"{name}: {value}; it may be {may}")
+    return number
+
+
+def integer(value: Any, name: str) -> int:
+    """An integer of any library, no boolean."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name}: {value!r}; it may be an integer")
+    number = operator.index(value)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"{name}: {number:.3e}; it may be an integer of 64 bits")
+    return number
+
+
+def flag(value: Any, name: str) -> bool:
+    """True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}: {value!r}; it may be True or False")
+    return bool(value)
+
+
+def one_of(value: Any, name: str, choices: tuple[str, ...]) -> str:
+    """One of some words."""
+    if value not in choices:
+        raise ValueError(f"{name}: {value!r}; it may be {', '.join(map(repr, choices))}")
+    return str(value)
 
 
 def scale_of(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from softargmax.core.dispatch import as_number, is_torch, kind_of, namespace
+from softargmax.core.arrays import as_number, is_torch, kind_of, namespace
 from softargmax.core.scale import Scale
 
 if TYPE_CHECKING:

@@ -1,22 +1,18 @@
-"""What kind of array this is, and what serves it.
+"""What serves an array, by its kind (core/arrays.py).
 
-A *kind* says whose memory an array is: "numpy", "torch" (CPU memory), "torch-device" (any other device), "array-api".
-An *implementation* is "native", the kernels of the compiled core, or "reference", the definitions. Frameworks are
-looked up in `sys.modules`, never imported: what the user has not imported cannot have come in.
-
-Without a name the kernel serves where there is one. `using(name)` or the environment variable
-SOFTARGMAX_IMPLEMENTATION ask for one by name, and then nothing else serves: if it cannot, that is an error.
+An *implementation* is "native", the kernels of the compiled core, or "reference", the definitions. Without a name the
+kernel serves where there is one. `using(name)` or the environment variable SOFTARGMAX_IMPLEMENTATION ask for one by
+name, and then nothing else serves: if it cannot, that is an error.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from softargmax.core.arrays import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +27,6 @@ _asked: ContextVar[str | None] = ContextVar("softargmax implementation", default
 asked = _asked.get
 """The name that a `using` block asks for, if any."""
 _from_environment = os.environ.get("SOFTARGMAX_IMPLEMENTATION") or None
-_kinds: dict[type, str] = {np.ndarray: "numpy"}
-_namespaces: dict[type, Any] = {}
 
 
 @contextmanager
@@ -88,119 +82,3 @@ def asked_for() -> str | None:
 def is_native(z: Any) -> bool:
     """Whether kernels of the compiled core serve an array."""
     return kind_of(z) in ("numpy", "torch") and asked_for() != "reference"
-
-
-def is_torch(z: Any) -> bool:
-    """Whether z is a torch tensor."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(z, torch.Tensor)
-
-
-def kind_of(z: Any) -> str:
-    """The kind of an array (`as_array` makes one of what is not)."""
-    kind = _kinds.get(type(z))
-    if kind is None:
-        if isinstance(z, (np.ndarray, np.generic)):
-            return "numpy"
-        kind = _kinds[type(z)] = "torch, by device" if is_torch(z) else "array-api"
-    if kind == "torch, by device":
-        return "torch" if z.is_cpu else "torch-device"
-    return kind
-
-
-def as_array(z: Any, name: str = "z") -> Any:
-    """The array itself if it is one; subclasses of ndarray, numbers and sequences as plain NumPy arrays."""
-    if type(z) in _kinds or is_torch(z):
-        return z
-    if isinstance(z, np.ma.MaskedArray):
-        raise TypeError(f"{name}: a masked array; give its data, and where=~mask for the entries that count")
-    if hasattr(z, "__array_namespace__") and not isinstance(z, (np.ndarray, np.generic)):
-        return z
-    refuse_lazy(z, name)
-    try:
-        return np.asarray(z)
-    except (ValueError, TypeError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{name}: {z!r:.60} cannot be made an array: {error}") from None
-
-
-def as_number(row: Any) -> Any:
-    """One row's number: of a 0-d NumPy array what is in it, as NumPy's reductions give it; else the array itself."""
-    return row[()] if type(row) is np.ndarray and row.ndim == 0 else row
-
-
-def refuse_lazy(z: Any, name: str) -> None:
-    """Refuse what stands for a computation, a Dask array say: made an array, it would be computed unasked."""
-    graph = getattr(z, "__dask_graph__", None)
-    if callable(graph) and graph() is not None:
-        raise TypeError(
-            f"{name}: {type(z).__name__}, not computed yet; give its blocks one by one, or {name}.compute()"
-        )
-
-
-def readable(array: Any) -> bool:
-    """Whether the values lie in CPU memory and may be looked at now, without tracing or waiting."""
-    kind = kind_of(array)
-    if kind != "torch":
-        return kind == "numpy"
-    torch = sys.modules["torch"]
-    if torch.compiler.is_compiling():
-        return False
-    core = torch._C  # noqa: SLF001 torch has no public question for the two below; were one to disappear, nothing is read
-    transformed = getattr(core, "_are_functorch_transforms_active", lambda: True)
-    faking = getattr(core, "_len_torch_dispatch_stack", lambda: 1)
-    # Gradients of a batch (is_grads_batched) come by an older kind of vmap, of which only the tensor's keys tell.
-    keys = getattr(core, "_dispatch_keys", lambda _: "Batched")
-    return not transformed() and not faking() and "Batched" not in str(keys(array))
-
-
-def recorded(array: Any) -> bool:
-    """Whether torch may be asked for derivatives of what is computed with this array now."""
-    return is_torch(array) and sys.modules["torch"].is_grad_enabled()
-
-
-def followed(array: Any) -> bool:
-    """Whether a derivative, in either mode, may be asked for of what is computed with this array now."""
-    return is_torch(array) and (sys.modules["torch"].is_grad_enabled() or _in_a_level())
-
-
-def differentiated(*arrays: Any) -> bool:
-    """Whether a derivative along one of these arrays, in either mode, may be asked for now; None and numbers are none.
-
-    Which of them a transform, or forward mode, is at work on is not asked.
-    """
-    tensors = [x for x in arrays if is_torch(x)]
-    if not tensors:
-        return False
-    return _in_a_level() or (sys.modules["torch"].is_grad_enabled() and any(x.requires_grad for x in tensors))
-
-
-def _in_a_level() -> bool:
-    """Whether a transform of torch, or its forward mode, is at work."""
-    torch = sys.modules["torch"]
-    core, forward = torch._C, torch.autograd.forward_ad  # noqa: SLF001 as in `readable`
-    transformed = getattr(core, "_are_functorch_transforms_active", lambda: True)
-    return bool(transformed()) or getattr(forward, "_current_level", 0) >= 0
-
-
-def device_of(z: Any) -> Any:
-    """The device of an array, or None where only its library knows (a traced JAX array)."""
-    return getattr(z, "device", None)
-
-
-def namespace(z: Any) -> Any:
-    """The array-API namespace of an array."""
-    xp = _namespaces.get(type(z))
-    if xp is None:
-        from array_api_compat import array_namespace
-
-        xp = _namespaces[type(z)] = array_namespace(z)
-    return xp
-
-
-def frozen(array: Any) -> Any:
-    """The array as a constant: no derivative is taken along it."""
-    if is_torch(array):
-        return array.detach()
-    jax = sys.modules.get("jax")
-    return jax.lax.stop_gradient(array) if jax is not None and isinstance(array, jax.Array) else array

@@ -8,13 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from softargmax.core.dispatch import device_of, namespace
-
-
-def working_dtype(z: Any, xp: Any) -> Any:
-    """The widest real dtype that z's library and device compute in: float64, or float32 where there is no float64."""
-    known = xp.__array_namespace_info__().dtypes(device=device_of(z), kind="real floating")
-    return known.get("float64", known["float32"])
+from softargmax.core.arrays import namespace
 
 
 def two_sum(a: Any, b: Any) -> tuple[Any, Any]:

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from softargmax.core.arrays import INTEGERS, dtype_name, like
+from softargmax.core.arrays import INTEGERS, dtype_name, is_torch, like, namespace
 from softargmax.core.check import seen
-from softargmax.core.dispatch import is_torch, namespace
 
 
 def offsets_of(offsets: Any, z: Any, name: str = "offsets", of: str = "z") -> Any:

@@ -49,6 +49,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic
 
 from softargmax.core import dispatch
+from softargmax.core.arrays import kind_of
 from softargmax.core.dispatch import asked
 from softargmax.core.record import (
     NUMPY,
@@ -153,7 +154,7 @@ class Operation(Generic[A, R]):
         return servers[type(array)]
 
     def _choose(self, array: Any) -> Callable[..., Any]:
-        kind, name = dispatch.kind_of(array), dispatch.asked_for()
+        kind, name = kind_of(array), dispatch.asked_for()
         if name is not None:
             dispatch.check_serves(name, kind)
         if kind == "array-api" or (kind == "numpy" and (name == "reference" or "cpu" not in self.kernels)):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from softargmax.core.dispatch import device_of, namespace
+from softargmax.core.arrays import device_of, namespace
 
 WORD = 0xFFFFFFFF
 _ROUNDS = 10

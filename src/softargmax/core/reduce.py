@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from softargmax.core.dispatch import as_number, device_of, namespace
-from softargmax.core.exact import row_sum, working_dtype
+from softargmax.core.arrays import as_number, device_of, namespace, working_dtype
+from softargmax.core.exact import row_sum
 
 
 def kept_of(reduction: str, ndim: int) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from softargmax.core.dispatch import device_of, namespace
-from softargmax.core.exact import total, working_dtype
+from softargmax.core.arrays import device_of, namespace, working_dtype
+from softargmax.core.exact import total
 
 INF = math.inf
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from softargmax.core.dispatch import namespace
+from softargmax.core.arrays import namespace
 
 if TYPE_CHECKING:
     from softargmax.core.scale import Scale

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from softargmax.core.dispatch import namespace
+from softargmax.core.arrays import namespace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

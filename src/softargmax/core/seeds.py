@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from softargmax.core.arrays import INTEGERS, dtype_name, like
-from softargmax.core.dispatch import device_of, is_torch, kind_of, namespace
+from softargmax.core.arrays import INTEGERS, device_of, dtype_name, is_torch, kind_of, like, namespace
 
 SEEDS = 1 << 64
 

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softargmax.core import arrays, check
+from softargmax.core.arrays import device_of, namespace, one_axis, working_dtype
 from softargmax.core.chunks import SIZE, cut
-from softargmax.core.dispatch import device_of, namespace
-from softargmax.core.exact import difference, total, working_dtype
+from softargmax.core.exact import difference, total
 
 INF = math.inf
 
@@ -125,7 +125,7 @@ class State(NamedTuple):
         xp = namespace(scores)
         if scores.ndim == 0:
             scores = xp.reshape(scores, (1,))
-        one = check.one_axis(axis, scores.ndim)
+        one = one_axis(axis, scores.ndim)
         z = xp.permute_dims(scores, (*(i for i in range(scores.ndim) if i != one), one))
         rows, length = tuple(z.shape[:-1]), z.shape[-1]
         if rows != tuple(self.m.shape):

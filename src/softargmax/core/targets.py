@@ -2,53 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import operator
-from numbers import Real
 from typing import Any, NoReturn
 
 import numpy as np
 
 from softargmax.core import arrays, check
-from softargmax.core.dispatch import device_of, namespace
+from softargmax.core.arrays import device_of, namespace
 
 REDUCTIONS = ("none", "mean", "sum")
 IGNORE = -100
-
-
-def one_of(value: Any, name: str, choices: tuple[str, ...]) -> str:
-    """One of some words."""
-    if value not in choices:
-        raise ValueError(f"{name}: {value!r}; it may be {', '.join(map(repr, choices))}")
-    return str(value)
-
-
-def integer(value: Any, name: str) -> int:
-    """An integer of any library, no boolean."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name}: {value!r}; it may be an integer")
-    number = operator.index(value)
-    if not -(1 << 63) <= number < 1 << 63:
-        raise ValueError(f"{name}: {number:.3e}; it may be an integer of 64 bits")
-    return number
-
-
-def flag(value: Any, name: str) -> bool:
-    """True or False."""
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name}: {value!r}; it may be True or False")
-    return bool(value)
-
-
-def between(value: Any, name: str, high: float) -> float:
-    """A finite number from 0 to `high`."""
-    may = f"from 0 to {high:g}" if high < math.inf else "0 or a finite number above it"
-    if not isinstance(value, Real):
-        raise TypeError(f"{name}: {value!r}; it may be a number, {may}")
-    number = float(value)
-    if not 0.0 <= number <= high or math.isinf(number):
-        raise ValueError(f"{name}: {value}; it may be {may}")
-    return number
 
 
 def class_weights(weight: Any, z: Any, shape: tuple[int, ...], axis: int) -> Any:

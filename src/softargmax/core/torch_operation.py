@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,12 +23,10 @@ from torch import Tensor
 from softargmax.core import dispatch
 from softargmax.core.record import (
     AXES,
-    LEADING,
     MEMORIES,
     OPERATIONS,
     Gradients,
     Memory,
-    Tangents,
     Wanted,
 )
 from softargmax.core.torch_compile import compile_whole
@@ -45,7 +44,9 @@ from softargmax.core.torch_private import (
     transformed,
     unwrap_dead_wrappers,
 )
+from softargmax.core.torch_rules import defined_vjp, transposed
 from softargmax.core.torch_slots import AT_ONCE, RECORDED, Slots
+from softargmax.core.torch_vmap import along_rows, by_batch, by_definition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,6 +120,8 @@ class TorchOperation:
         self.launch = {"cpu": operation.launcher(operation.kernel("cpu"), CPU)} if "cpu" in operation.kernels else {}
         self._allocate = operation.launcher(lambda: None, DEVICE)
         self.rule: Any = None
+        self.defined_vjp = partial(defined_vjp, self)
+        self.transposed = partial(transposed, self)
         self.vjp: Any = self._completed if operation.vjp else self.defined_vjp
         self._jvp_rule: Any = operation.jvp or self.transposed
         self.rule_of_definition: Any = None
@@ -218,7 +221,7 @@ class TorchOperation:
         torch.library.register_fake(name, lambda *flat: self._allocate(self.unflatten(*flat)), lib=LIBRARY)
         torch.library.register_fake(f"{name}_out", lambda *_flat: None, lib=LIBRARY)
         along_axes = AXES in [leaf.kind for leaf in operation.leaves]
-        vmap = self._vmap_by_batch if operation.batch else self._vmap if along_axes else self._vmap_defined
+        vmap = partial(by_batch if operation.batch else along_rows if along_axes else by_definition, self)
         torch.library.register_vmap(name, vmap, lib=LIBRARY)
         if not operation.differentiable:
             return
@@ -254,44 +257,6 @@ class TorchOperation:
 
         LIBRARY.impl(self.operation.name, kernel, _KEYS[device])
         LIBRARY.impl(f"{self.operation.name}_out", kernel_out, _KEYS[device])
-
-    def _vmap(self, info: Any, dims: Any, *flat: Any) -> Any:
-        """Along rows: the batch becomes the first axis of every tensor, so that axes move up by one.
-
-        The tensors broadcast with the first among them.
-        """
-        place = self.slots.slots.index(self.slots.arrays[0])
-        rank = flat[place].ndim - (dims[place] is not None)
-        axes = {leaf.name for leaf in self.operation.leaves if leaf.kind == AXES}
-        leading = {leaf.name for leaf in self.operation.leaves if leaf.kind is LEADING}
-        moved: list[Any] = []
-        for name, x, dim in zip(self.slots.names, flat, dims, strict=True):
-            if isinstance(x, Tensor):
-                front = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
-                front = front[(slice(None),) + (None,) * (rank + 1 - front.ndim)]
-                moved.append(front.expand(info.batch_size, *front.shape[1:]))
-            else:
-                moved.append([axis + 1 for axis in x] if name in axes else x + 1 if name in leading else x)
-        found = self.run(self.unflatten(*moved))
-        return found, (0,) * len(found) if self.many else 0
-
-    def _vmap_by_batch(self, info: Any, dims: Any, *flat: Any) -> Any:
-        """The record's own way: from the record, and a record of where each argument has its batch.
-
-        It returns a record and the axis of the batch in the results; None for arguments that are still to be mapped.
-        """
-        batch: Any = self.operation.batch
-        places = [dim if isinstance(x, Tensor) else None for x, dim in zip(flat, dims, strict=True)]
-        i, axis = batch(self.unflatten(*flat), self.unflatten(*places), info.batch_size)
-        if axis is None:
-            return self._vmap(info, dims, *self.flatten(i))
-        found = self.run(i)
-        return found, tuple(None if x.shape == (0,) else axis for x in found) if self.many else axis
-
-    def _vmap_defined(self, _info: Any, dims: Any, *flat: Any) -> Any:
-        """Of what has neither axes nor a way of its own: the definition's."""
-        found = torch.func.vmap(lambda *x: self.operation.define(self.unflatten(*x)), dims)(*flat)
-        return found, (0,) * len(found) if self.many else 0
 
     # --- the derivative -----------------------------------------------------------------------------------------------
 
@@ -366,7 +331,7 @@ class TorchOperation:
         names = self.slots.varying
         found = self.vjp(i, r, type(r)(*g), frozenset(itertools.compress(names, needed)))
         return [
-            _fitted(found[name], of.shape, of.dtype) if need and found[name] is not None else None
+            self.fitted(found[name], of.shape, of.dtype) if need and found[name] is not None else None
             for name, of, need in zip(names, arrays, needed, strict=True)
         ]
 
@@ -396,62 +361,17 @@ class TorchOperation:
         missing = wanted - found.keys()
         return {**found, **self.defined_vjp(i, r, g, missing)} if missing else found
 
-    # --- rules for what has none --------------------------------------------------------------------------------------
-
-    def defined_vjp(self, i: Any, _r: Any, g: Any, wanted: Wanted) -> Gradients:
-        """The gradients of <g, definition>, which can be differentiated again."""
-        operation, flat = self.operation, unwrap_dead_wrappers(self.flatten(i))
-        slots = [slot for name, slot in self.slots.gradients if name in wanted]
-        names = [name for name, _ in self.slots.gradients if name in wanted]
-        varying = [field not in operation.constant for field in operation.fields]
-
-        def definition(*values: Tensor) -> tuple[Tensor, ...]:
-            full = list(flat)
-            for slot, value in zip(slots, values, strict=True):
-                full[slot] = value
-            found = operation.define(self.unflatten(*full))
-            return tuple(itertools.compress(found if self.many else (found,), varying))
-
-        # A pullback of torch.func.vjp runs when its level is gone: what it wrapped is taken out.
-        found, pullback = torch.func.vjp(definition, *(flat[slot] for slot in slots))  # type: ignore[misc]
-        given = unwrap_dead_wrappers(tuple(itertools.compress(g, varying)))
-        full = tuple(
-            torch.zeros_like(x) if one is None else one.to(x.dtype) for x, one in zip(found, given, strict=True)
-        )
-        return dict(zip(names, pullback(full), strict=True))
-
-    def transposed(self, i: Any, r: Any, t: Tangents) -> Any:
-        """The tangents of the results: the transpose of the vjp, which is linear in what comes in.
-
-        (torch.func.jvp cannot be called in a jvp.)
-        """
-        operation, names = self.operation, list(t)
-        fields = [field for field in operation.fields if field not in operation.constant]
-        given = {name: self.flatten(i)[slot] for name, slot in self.slots.gradients if name in t}
-        some = given[names[0]]
-
-        def gradients(*g: Tensor) -> tuple[Tensor, ...]:
-            full = type(r)(**{**dict.fromkeys(operation.fields), **dict(zip(fields, g, strict=True))})
-            found = self.vjp(i, r, full, frozenset(names))
-            return tuple(_fitted(found[name], given[name].shape, given[name].dtype) for name in names)
-
-        likes = [getattr(r, field) for field in fields]
-        start = (torch.zeros(like.shape, dtype=like.dtype, device=some.device) for like in likes)
-        _, transpose = torch.func.vjp(gradients, *start)  # type: ignore[misc]
-        moved = transpose(tuple(t[name].to(given[name].dtype) for name in names))
-        return type(r)(**{**dict.fromkeys(operation.fields), **dict(zip(fields, moved, strict=True))})
+    @staticmethod
+    def fitted(gradient: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        """A gradient summed over what its argument was broadcast to, and rounded once."""
+        if gradient.shape != shape:
+            gradient = gradient.to(dtype if dtype.itemsize > 2 else torch.float32).sum_to_size(shape)
+        return gradient if gradient.dtype is dtype else gradient.to(dtype)
 
 
 def _function(name: str, members: dict[str, Any], **more: Any) -> Any:
     """An autograd Function of these static methods."""
     return type(name, (torch.autograd.Function,), {key: staticmethod(one) for key, one in members.items()} | more)
-
-
-def _fitted(gradient: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """A gradient summed over what its argument was broadcast to, and rounded once."""
-    if gradient.shape != shape:
-        gradient = gradient.to(dtype if dtype.itemsize > 2 else torch.float32).sum_to_size(shape)
-    return gradient if gradient.dtype is dtype else gradient.to(dtype)
 
 
 def _refuse_derivative(name: str, tensor: Tensor) -> None:

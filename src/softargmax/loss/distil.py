@@ -6,9 +6,10 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from softargmax.core import arrays, check
-from softargmax.core.dispatch import namespace
+from softargmax.core.arrays import namespace, one_axis
+from softargmax.core.check import one_of
 from softargmax.core.reduce import each_counts, kept_of, reduced
-from softargmax.core.targets import REDUCTIONS, one_of
+from softargmax.core.targets import REDUCTIONS
 from softargmax.loss import linear_operations, operations
 from softargmax.loss.arguments import Divergence, LinearDivergence
 from softargmax.loss.layer import flat_beta, layer_of, spread, wide_of
@@ -96,7 +97,7 @@ def distillation(  # noqa: PLR0913 each is asked for by its name
     student, teacher = check.together(check.scores(z_student, "z_student"), z_teacher, "z_teacher")
     if not student.ndim:
         raise ValueError("z_student: 0-d; a divergence needs an axis of classes")
-    axis, shape = check.one_axis(axis, student.ndim), tuple(student.shape)
+    axis, shape = one_axis(axis, student.ndim), tuple(student.shape)
     given = {"temperature": temperature, "softcap": softcap, "where": where}
     beta, softcap, where = scores_options(student, shape, axis, given)
     i = Divergence(student, teacher, where, beta, (axis,), one_of(divergence, "divergence", DIVERGENCES), softcap)

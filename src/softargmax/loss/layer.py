@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softargmax.core import arrays, check
-from softargmax.core.dispatch import namespace
+from softargmax.core.arrays import namespace
 from softargmax.core.scale import Scale
 from softargmax.loss.arguments import Asked, Layer
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from softargmax.core.dispatch import followed
+from softargmax.core.arrays import followed
 from softargmax.core.operation import Operation
 from softargmax.core.record import Gradients, Result, Wanted, gradient
 from softargmax.core.targets import refuse_class

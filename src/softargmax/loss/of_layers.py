@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from softargmax.core.dispatch import as_number, differentiated, namespace, recorded
+from softargmax.core.arrays import as_number, differentiated, namespace, recorded
 from softargmax.loss import linear_operations as operations
 from softargmax.loss.arguments import Layer, LinearCrossEntropy, LinearTerms, LinearVjp
 from softargmax.loss.layer import Given, flattened, layer_of, least_of, sums_of, wide_of

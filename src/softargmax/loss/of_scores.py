@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Unpack
 
 from softargmax.core import check
-from softargmax.core.axes import squeezed
-from softargmax.core.dispatch import as_number, differentiated, is_native, namespace
-from softargmax.core.exact import working_dtype
+from softargmax.core.arrays import as_number, differentiated, namespace, squeezed, working_dtype
+from softargmax.core.dispatch import is_native
 from softargmax.core.reduce import reduced
 from softargmax.core.scale import UNIT
 from softargmax.core.targets import IGNORE

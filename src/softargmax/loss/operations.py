@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from softargmax.core import _native
-from softargmax.core.dispatch import namespace
+from softargmax.core.arrays import namespace
 from softargmax.core.operation import Operation
 from softargmax.core.record import Gradients, Result, Wanted, like
 from softargmax.core.targets import refuse_class

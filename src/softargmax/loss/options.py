@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.arrays import dtype_name
-from softargmax.core.dispatch import is_native, is_torch, namespace
+from softargmax.core.arrays import dtype_name, is_torch, namespace, one_axis, plain_axes
+from softargmax.core.check import between, integer, one_of
+from softargmax.core.dispatch import is_native
 from softargmax.core.reduce import kept_of
 from softargmax.core.scale import UNIT
-from softargmax.core.targets import IGNORE, REDUCTIONS, between, class_weights, integer, one_of, target_of
+from softargmax.core.targets import IGNORE, REDUCTIONS, class_weights, target_of
 from softargmax.loss.arguments import Asked, CrossEntropy
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def usual(z: Any, target: Any, axis: Any, reduction: Any, ignore_index: Any) -> 
 
     None for any other. It saves 8 of the 12 us that the checks of all options take.
     """
-    axes = check.plain_axes(z, axis)
+    axes = plain_axes(z, axis)
     kept = _USUAL.get(reduction) if type(reduction) is str else None
     if (
         axes is None
@@ -131,7 +132,7 @@ def checked(
     shape = tuple(z.shape) if shape is None else shape
     if not shape:
         raise ValueError("z: 0-d; a loss needs an axis of classes")
-    axis = check.one_axis(options["axis"], len(shape))
+    axis = one_axis(options["axis"], len(shape))
     ignore_index = integer(options["ignore_index"], "ignore_index")
     target, soft = target_of(target, z, shape, axis, ignore_index, name, look=look)
     beta, softcap, where = scores_options(z, shape, axis, options)

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from softargmax.core.arrays import device_of, namespace, working_dtype
 from softargmax.core.chunks import by_rows
-from softargmax.core.dispatch import device_of, namespace
-from softargmax.core.exact import row_sum, total, two_sum, working_dtype
+from softargmax.core.exact import row_sum, total, two_sum
 from softargmax.core.reduce import counts, each_counts, reduced, together
 from softargmax.loss.results import CrossEntropyTerms
 from softargmax.normalize import operations

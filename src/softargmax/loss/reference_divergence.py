@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from softargmax.core.arrays import namespace
 from softargmax.core.chunks import by_rows
-from softargmax.core.dispatch import namespace
 from softargmax.core.exact import row_sum
 from softargmax.loss.arguments import Layer
 from softargmax.loss.reference import INF, normalized

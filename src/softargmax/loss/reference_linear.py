@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax.core.arrays import dtype_name
+from softargmax.core.arrays import dtype_name, is_torch, namespace
 from softargmax.core.chunks import SIZE, cut
-from softargmax.core.dispatch import is_torch, namespace
 from softargmax.core.reduce import together
 from softargmax.core.scale import Scale
 from softargmax.loss import reference

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.dispatch import as_number
+from softargmax.core.arrays import as_number
 from softargmax.core.targets import IGNORE
 from softargmax.loss import linear_operations, operations
 from softargmax.loss.arguments import CrossEntropy

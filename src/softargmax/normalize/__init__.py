@@ -6,12 +6,15 @@
 """
 
 from softargmax.normalize.derivatives import softmax_jacobian
+from softargmax.normalize.hardmax import hardmax
 from softargmax.normalize.information import entropy, kl_divergence, renyi_entropy
+from softargmax.normalize.log_softmax import log_softmax
 from softargmax.normalize.partition import logcumsumexp, logsumexp, signed_logsumexp
 from softargmax.normalize.positions import soft_argmax
-from softargmax.normalize.probabilities import hardmax, log_softmax, softmax, softmax_with_lse, softmin
 from softargmax.normalize.results import Boltzmann, SignedLog, SoftmaxWithLse
 from softargmax.normalize.segments import segment_log_softmax, segment_logsumexp, segment_softmax
+from softargmax.normalize.softmax import softmax, softmax_with_lse
+from softargmax.normalize.softmin import softmin
 from softargmax.normalize.thermodynamics import boltzmann
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.dispatch import device_of, namespace
+from softargmax.core.arrays import device_of, namespace, one_axis
 from softargmax.normalize import operations
 from softargmax.normalize.operations import Scores
 
@@ -54,7 +54,7 @@ def softmax_jacobian(z: Any, /, *, axis: int = -1, temperature: Any = 1.0, base:
            [-0.0599, -0.1628,  0.2227]])
     """
     z = check.scores(z)
-    one = check.one_axis(axis, z.ndim)
+    one = one_axis(axis, z.ndim)
     xp = namespace(z)
     if z.ndim == 0:
         return softmax_jacobian(xp.reshape(z, (1,)), temperature=temperature, base=base)

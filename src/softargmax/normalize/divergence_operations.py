@@ -6,8 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from softargmax.core import _native
-from softargmax.core.dispatch import namespace
-from softargmax.core.exact import working_dtype
+from softargmax.core.arrays import namespace, working_dtype
 from softargmax.core.operation import Operation
 from softargmax.core.record import Array, Axes, Beta, DType, Gradients, Rowwise, Tangents, Wanted, per_row
 from softargmax.core.rules import only, row_dtype, row_sum

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.axes import squeezed
+from softargmax.core.arrays import axes_of, squeezed
 from softargmax.normalize import divergence_operations, operations
 from softargmax.normalize.divergence_operations import KlDivergence, RenyiEntropy
 from softargmax.normalize.operations import Scores
@@ -167,6 +167,6 @@ def kl_divergence(z_p: Any, z_q: Any, /, *, axis: int | tuple[int, ...] | None =
     0.0
     """
     z_p, z_q = check.together(check.scores(z_p, "z_p"), z_q, "z_q")
-    axes = check.axes_of(axis, z_p.ndim)
+    axes = axes_of(axis, z_p.ndim)
     i = KlDivergence(z_p, z_q, check.optional_mask(where, z_p), axes, check.row_dtype(None, z_p))
     return squeezed(divergence_operations.kl_divergence.first(i), axes)

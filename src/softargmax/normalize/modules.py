@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from softargmax.core import check
+from softargmax.core.arrays import axes_of
 from softargmax.core.torch_modules import keep, shown
 from softargmax.core.torch_operation import register
 from softargmax.normalize import log_softmax, softmax
@@ -50,7 +51,7 @@ class _Normalizer(nn.Module):
 def _check_dim(dim: Any) -> None:
     """What can be said of axes before there are scores: torch has no more than 64."""
     try:
-        check.axes_of(dim, 64)
+        axes_of(dim, 64)
     except (TypeError, ValueError) as error:
         raise type(error)("dim" + str(error).removeprefix("axis")) from None
 

@@ -10,8 +10,7 @@ import math
 from typing import Any, NamedTuple
 
 from softargmax.core import _native
-from softargmax.core.dispatch import device_of, namespace
-from softargmax.core.exact import working_dtype
+from softargmax.core.arrays import device_of, namespace, working_dtype
 from softargmax.core.operation import Operation
 from softargmax.core.record import Array, Axes, Beta, DType, Gradients, Tangents, Wanted, like, per_row
 from softargmax.core.rules import finite_or_zero, is_number, only, row_dtype, row_sum, slope

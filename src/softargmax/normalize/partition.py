@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import arrays, check
-from softargmax.core.axes import squeezed
-from softargmax.core.dispatch import as_number, asked_for, namespace, readable
-from softargmax.core.exact import working_dtype
+from softargmax.core.arrays import as_number, axes_of, namespace, one_axis, readable, squeezed, working_dtype
+from softargmax.core.dispatch import asked_for
 from softargmax.core.scale import UNIT
 from softargmax.normalize import operations, prefix_operations, reference_complex
 from softargmax.normalize.operations import Expectation, LogSumExp
@@ -106,7 +105,7 @@ def _complex_logsumexp(
         raise TypeError(f"dtype: {dtype!r}; with complex scores it may be None, the result has their dtype")
     if asked_for() == "native":
         raise RuntimeError("implementation 'native' was asked for: it does not serve complex scores, 'reference' does")
-    axes = check.axes_of(axis, z.ndim)
+    axes = axes_of(axis, z.ndim)
     scale = check.scale_of(temperature, base, z, axes)
     if base == 1:
         raise ValueError("base: 1; with complex scores, which have no limits, it may be any other number above 0")
@@ -267,7 +266,7 @@ def logcumsumexp(z: Any, /, *, axis: int = -1) -> Any:
     array([0.        , 0.69314718, 1.09861229, 1.38629436])
     """
     z = check.scores(z)
-    one = check.one_axis(axis, z.ndim)
+    one = one_axis(axis, z.ndim)
     if z.ndim == 0:
         return namespace(z).reshape(logcumsumexp(namespace(z).reshape(z, (1,))), ())
     return prefix_operations.logcumsumexp.first(LogCumSumExp(z, (one,), check.row_dtype(None, z)))

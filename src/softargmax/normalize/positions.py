@@ -6,8 +6,7 @@ import math
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.axes import squeezed
-from softargmax.core.dispatch import device_of, namespace
+from softargmax.core.arrays import device_of, namespace, squeezed
 from softargmax.normalize import operations
 from softargmax.normalize.operations import Expectation
 

@@ -11,7 +11,7 @@ import math
 from typing import Any, NamedTuple
 
 from softargmax.core import _native
-from softargmax.core.dispatch import namespace
+from softargmax.core.arrays import namespace
 from softargmax.core.operation import Operation
 from softargmax.core.record import Array, Axes, DType, Gradients, Tangents, Wanted, like
 from softargmax.core.rules import row_dtype

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from softargmax.core.dispatch import device_of, namespace
-from softargmax.core.exact import two_product, two_sum, working_dtype
+from softargmax.core.arrays import device_of, namespace, working_dtype
+from softargmax.core.exact import two_product, two_sum
 from softargmax.core.rows import INF, Rows
 from softargmax.core.rules import only, row_dtype, row_sum, slope
 from softargmax.core.scale import UNIT, Scale

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from softargmax.core.dispatch import device_of, namespace
+from softargmax.core.arrays import device_of, namespace
 from softargmax.core.exact import difference, two_product, two_sum
 from softargmax.core.offsets import bounds_hold
 from softargmax.core.rows import INF, Rows, with_identity

@@ -10,7 +10,7 @@ import math
 from typing import Any, NamedTuple
 
 from softargmax.core import _native
-from softargmax.core.dispatch import device_of, namespace
+from softargmax.core.arrays import device_of, namespace
 from softargmax.core.operation import Operation
 from softargmax.core.record import Array, Beta, DType, Gradients, Integers, Result, Tangents, Wanted, like
 from softargmax.core.rules import finite_or_zero, only, slope

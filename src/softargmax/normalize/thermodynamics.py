@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.axes import squeezed
+from softargmax.core.arrays import as_number, axes_of, device_of, namespace, squeezed
 from softargmax.core.chunks import by_rows
-from softargmax.core.dispatch import as_number, device_of, namespace
 from softargmax.core.scale import UNIT, Scale
 from softargmax.normalize import operations
 from softargmax.normalize.operations import Expectation, LogSumExp, Scores
-from softargmax.normalize.probabilities import falling
 from softargmax.normalize.results import Boltzmann
+from softargmax.normalize.softmin import falling
 
 
 @np.errstate(all="ignore")
@@ -80,7 +79,7 @@ def boltzmann(
     """
     k = check.positive(k, "k")
     energies = check.scores(energies, "energies")
-    axes = check.axes_of(axis, energies.ndim)
+    axes = axes_of(axis, energies.ndim)
     scale = check.scale_of(temperature, None, energies, axes, k)
     where = None if where is None else check.mask(where, energies)
     weights = None if weights is None else check.weights_of(weights, energies)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.core import arrays, check
-from softargmax.core.dispatch import device_of, is_torch, namespace
-from softargmax.core.targets import integer
+from softargmax.core.arrays import device_of, is_torch, namespace
+from softargmax.core.check import integer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

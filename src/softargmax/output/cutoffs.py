@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.targets import integer
+from softargmax.core.check import integer
 from softargmax.output.counts import at_least, counts_of, powers
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softargmax.core import _native
-from softargmax.core.dispatch import is_torch, namespace
+from softargmax.core.arrays import is_torch, namespace
 from softargmax.core.record import Native, memory_of
 from softargmax.output.arguments import CoinLosses, Gathered, LinearScores, NodeSums
 

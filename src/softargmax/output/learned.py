@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.targets import between
+from softargmax.core.check import between
 from softargmax.output import bits
 from softargmax.output.counts import classes_of, counts_of, finite, number_of_classes, powers
 from softargmax.output.sampler import Sampler

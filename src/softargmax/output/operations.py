@@ -16,7 +16,7 @@ import math
 from typing import Any, NamedTuple
 
 from softargmax.core import _native
-from softargmax.core.dispatch import device_of, followed, namespace
+from softargmax.core.arrays import device_of, followed, namespace
 from softargmax.core.operation import Operation
 from softargmax.core.record import Gradients, Result, Wanted, gradient
 from softargmax.output import kernels, reference

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from softargmax.core.dispatch import device_of, is_torch, namespace
+from softargmax.core.arrays import device_of, is_torch, namespace
 
 if TYPE_CHECKING:
     from softargmax.output.arguments import Pairs, Table

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from softargmax.core.check import integer
 from softargmax.core.seeds import seed_of
-from softargmax.core.targets import integer
 from softargmax.output import bits
 from softargmax.output.counts import MOST, beside, classes_of
 from softargmax.output.inclusion import inclusion_probabilities

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from softargmax.core import arrays, seeds
-from softargmax.core.dispatch import readable
-from softargmax.core.targets import integer
+from softargmax.core.arrays import readable
+from softargmax.core.check import integer
 from softargmax.normalize import logsumexp
 from softargmax.output.arguments import Pairs, Table
 from softargmax.output.counts import at_least, classes_of

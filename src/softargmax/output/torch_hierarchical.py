@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from softargmax.core.dispatch import readable
+from softargmax.core.arrays import readable
 from softargmax.core.targets import IGNORE
 from softargmax.output import torch_descent
 from softargmax.output.nodes import Paths, Slots

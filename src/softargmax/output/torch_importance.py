@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Unpack
 import torch
 from torch import Tensor
 
-from softargmax.core.dispatch import readable
-from softargmax.core.targets import between, integer
+from softargmax.core.arrays import readable
+from softargmax.core.check import between, integer
 from softargmax.normalize import logsumexp
 from softargmax.output.torch_candidates import Candidates, SampledKeywords, SamplingLayer
 

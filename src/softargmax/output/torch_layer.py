@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from softargmax.core import arrays, check, seeds
-from softargmax.core.dispatch import readable
-from softargmax.core.targets import IGNORE, REDUCTIONS, in_range, integer, one_of
+from softargmax.core.arrays import readable
+from softargmax.core.check import integer, one_of
+from softargmax.core.targets import IGNORE, REDUCTIONS, in_range
 from softargmax.output.counts import at_least
 from softargmax.sample import categorical
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softargmax.core.dispatch import readable
+from softargmax.core.arrays import readable
 from softargmax.output.arguments import Pairs, Table
 from softargmax.output.torch_scores import coin_losses
 

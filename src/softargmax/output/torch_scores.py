@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from softargmax.core.dispatch import asked_for, readable
+from softargmax.core.arrays import readable
+from softargmax.core.dispatch import asked_for
 from softargmax.core.torch_compile import compile_function
 from softargmax.core.torch_private import without_autocast
 from softargmax.output import operations

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.core import seeds
-from softargmax.core.dispatch import is_torch
+from softargmax.core.arrays import is_torch
 from softargmax.output import growth
 from softargmax.output.counts import at_least, counts_of
 from softargmax.output.nodes import Nodes, Paths

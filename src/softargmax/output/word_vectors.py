@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.core import _native, check
+from softargmax.core.check import integer
 from softargmax.core.seeds import seed_of
-from softargmax.core.targets import integer
 from softargmax.output import bits
 from softargmax.output.counts import at_least, counts_of, finite, on_host
 from softargmax.output.nodes import Paths

@@ -6,7 +6,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from softargmax.core import check
-from softargmax.core.dispatch import namespace
+from softargmax.core.arrays import namespace
 from softargmax.core.seeds import source
 from softargmax.sample.arguments import Distribution, Filters
 

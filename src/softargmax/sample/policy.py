@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.dispatch import namespace
+from softargmax.core.arrays import namespace
 from softargmax.normalize import softmax
 from softargmax.sample.options import parameter, rows_of
 

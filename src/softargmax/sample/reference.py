@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from softargmax.core import check, philox
-from softargmax.core.dispatch import device_of, namespace
-from softargmax.core.exact import working_dtype
+from softargmax.core.arrays import device_of, namespace, working_dtype
 from softargmax.core.rows import INF, Rows
 from softargmax.core.scale import rounded
 from softargmax.sample.refusals import refuse, unsound

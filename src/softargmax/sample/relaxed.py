@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.arrays import HALVES, dtype_name
-from softargmax.core.dispatch import as_array, as_number, device_of, frozen, namespace
+from softargmax.core.arrays import HALVES, as_array, as_number, device_of, dtype_name, frozen, namespace, one_axis
 from softargmax.core.seeds import seed_of
 from softargmax.normalize import softmax
 from softargmax.sample import operations
@@ -142,7 +141,7 @@ def gumbel_softmax(
     array([0., 0., 1.])
     """
     z = rows_of(z)
-    axis = check.one_axis(axis, z.ndim)
+    axis = one_axis(axis, z.ndim)
     where = None if where is None else check.mask(where, z)
     temperature = parameter(temperature, z, "temperature", axis)
     xp = namespace(z)

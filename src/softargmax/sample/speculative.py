@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.arrays import INTEGERS, dtype_name, like
-from softargmax.core.dispatch import as_number, device_of, namespace
+from softargmax.core.arrays import INTEGERS, as_number, device_of, dtype_name, like, namespace
 from softargmax.core.scale import UNIT
 from softargmax.normalize import softmax
 from softargmax.sample import operations

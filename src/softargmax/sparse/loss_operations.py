@@ -9,7 +9,7 @@ import math
 from typing import Any, NamedTuple
 
 from softargmax.core import _native
-from softargmax.core.dispatch import device_of, namespace
+from softargmax.core.arrays import device_of, namespace
 from softargmax.core.operation import Operation
 from softargmax.core.record import (
     Array,

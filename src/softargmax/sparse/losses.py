@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.dispatch import namespace
+from softargmax.core.arrays import namespace, one_axis
+from softargmax.core.check import between, integer, one_of
 from softargmax.core.reduce import counts, each_counts, kept_of, reduced
-from softargmax.core.targets import IGNORE, REDUCTIONS, between, class_weights, integer, one_of, target_of
+from softargmax.core.targets import IGNORE, REDUCTIONS, class_weights, target_of
 from softargmax.sparse import loss_operations
 from softargmax.sparse.loss_operations import OfClasses, OfMasses
 from softargmax.sparse.maps import order
@@ -167,7 +168,7 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
     z = check.scores(z)
     if not z.ndim:
         raise ValueError("z: 0-d; a loss needs an axis of classes")
-    axis, shape = check.one_axis(axis, z.ndim), tuple(z.shape)
+    axis, shape = one_axis(axis, z.ndim), tuple(z.shape)
     ignore_index = integer(ignore_index, "ignore_index")
     target, soft = target_of(target, z, shape, axis, ignore_index, "target")
     if soft and weight is not None:

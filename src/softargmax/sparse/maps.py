@@ -6,9 +6,8 @@ import math
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.axes import squeezed
-from softargmax.core.dispatch import namespace
-from softargmax.core.memory import output
+from softargmax.core.arrays import namespace, squeezed
+from softargmax.core.out import output
 from softargmax.normalize import softmax
 from softargmax.sparse import operations
 from softargmax.sparse.operations import Scores

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from softargmax.core import _native
-from softargmax.core.dispatch import namespace
+from softargmax.core.arrays import namespace
 from softargmax.core.operation import Operation
 from softargmax.core.record import Array, Axes, Gradients, Rowwise, Tangents, Wanted, like, per_row
 from softargmax.core.rules import row_sum

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from softargmax.core.dispatch import device_of, frozen, namespace
+from softargmax.core.arrays import device_of, frozen, namespace
 from softargmax.core.rows import INF
 from softargmax.core.rules import row_dtype
 from softargmax.sparse.reference_root import Solved, no_number, powers, solved, threshold_of

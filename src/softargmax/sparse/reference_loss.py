@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax.core.dispatch import device_of, namespace
+from softargmax.core.arrays import device_of, namespace
 from softargmax.core.exact import total
 from softargmax.core.rows import INF
 from softargmax.sparse.reference import entmax

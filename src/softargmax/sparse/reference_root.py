@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from softargmax.core.arrays import device_of, frozen, namespace
 from softargmax.core.check import seen
-from softargmax.core.dispatch import device_of, frozen, namespace
 from softargmax.core.exact import difference, total, two_product, two_sum
 from softargmax.core.rows import INF, Rows
 from softargmax.sparse.reference_search import origin, search_least, search_shift

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from softargmax.core.arrays import namespace
 from softargmax.core.check import seen
-from softargmax.core.dispatch import namespace
 from softargmax.core.rows import INF
 
 MOST, TRACED = 300, 24

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from softargmax.core.dispatch import device_of, namespace
-from softargmax.core.exact import working_dtype
+from softargmax.core.arrays import device_of, namespace, working_dtype
 from softargmax.core.rules import row_sum
 
 _SERIES = (1 / 2, 1 / 3, 1 / 8, 1 / 30, 1 / 144, 1 / 840, 1 / 5760, 1 / 45360)  # (k + 1) / (k + 2)!

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.dispatch import namespace
+from softargmax.core.arrays import namespace, one_axis
 from softargmax.normalize import softmax
 from softargmax.sample import filter_scores
 
@@ -65,7 +65,7 @@ def topk_softmax(z: Any, /, k: Any, *, axis: int = -1, temperature: Any = 1.0, w
     z = check.scores(z)
     if not z.ndim:
         raise ValueError("z: 0-d; the k largest scores are those of an axis")
-    xp, axis = namespace(z), check.one_axis(axis, z.ndim)
+    xp, axis = namespace(z), one_axis(axis, z.ndim)
     if k is None:  # for filter_scores: no filter
         raise TypeError("k: None; it may be an integer, 1 or above, or an array with one per row")
     # Below 0 the scores that are left out, -inf, would be the largest.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.dispatch import as_array
+from softargmax.core.arrays import as_array
 
 
 def numpy_of(item: Any, name: str) -> np.ndarray[Any, Any]:

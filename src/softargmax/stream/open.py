@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.core import check
+from softargmax.core.arrays import axes_of
 from softargmax.stream.dtypes import check_readable, numpy_of, returned, working
 from softargmax.stream.npy import open_npy
 from softargmax.stream.passes import Job
@@ -102,7 +103,7 @@ def job_of(
     check_progress(progress)
     dtype = returned(store.dtype, options["dtype"], lse=lse)
     return Job(
-        axes=check.axes_of(axis, len(store.shape)),
+        axes=axes_of(axis, len(store.shape)),
         temperature=options["temperature"],
         base=options["base"],
         scale=scale_of(options["temperature"], options["base"]),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax.core import check
+from softargmax.core.arrays import one_axis
 from softargmax.normalize import logsumexp
 from softargmax.stream import carry
 from softargmax.stream.dtypes import check_readable, numpy_of, returned, working
@@ -79,7 +79,7 @@ def checked_pieces(pieces: Iterable[Any], axis: int) -> Iterator[Array]:
         piece = numpy_of(item, f"source: piece {index}")
         if piece.ndim == 0:
             raise ValueError(f"source: piece {index} is a single value; pieces may be arrays of at least one dimension")
-        check.one_axis(axis, piece.ndim)
+        one_axis(axis, piece.ndim)
         check_readable(piece.dtype, f"source: piece {index}")
         if first is None:
             first = piece

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from softargmax.core.dispatch import as_array, is_torch, kind_of, readable
+from softargmax.core.arrays import as_array, is_strict, is_torch, kind_of, readable
 
 
 def output(out: Any, z: Any, dtype: Any, where: Any = None, scale: Any = ()) -> None:
@@ -58,11 +58,6 @@ def _in_touch(out: Any, z: Any) -> bool:
         return bool(np.may_share_memory(out, z))
     start, other = out.data_ptr(), z.data_ptr()
     return bool(start < other + z.nbytes and other < start + out.nbytes)
-
-
-def is_strict(z: Any) -> bool:
-    """Whether z is of array-api-strict, which lies in NumPy's memory."""
-    return type(z).__module__.startswith("array_api_strict")
 
 
 def _check_tensor(out: Any, z: Any, *others: Any) -> None:

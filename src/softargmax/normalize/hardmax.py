@@ -1,0 +1,49 @@
+"""hardmax: the limit of softmax for T to 0+."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from softargmax.normalize import operations
+from softargmax.normalize.softmax import checked
+
+
+def hardmax(z: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any = None) -> Any:
+    r"""The limit of softmax for T to 0+: arg max as a distribution, ties shared.
+
+    .. math:: p_i = \frac{[i \in I]}{|I|}, \qquad I = \{i : z_i = \max_j z_j\}
+
+    Parameters
+    ----------
+    z, axis, where
+        As in `softmax`.
+
+    Returns
+    -------
+    array
+        p, of z's shape and dtype.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+
+    Notes
+    -----
+    The edge rows are those of `softmax`. softmax converges to it at every point as T goes to 0, but not uniformly:
+    near a tie as slowly as one likes.
+
+    Gradient: 0 (it is constant wherever it is continuous).
+
+    References
+    ----------
+    Gao & Pavel (2017), On the properties of the softmax function with application in game theory and reinforcement
+    learning. arXiv:1704.00805.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.hardmax([1.0, 5.0, 5.0])
+    array([0. , 0.5, 0.5])
+    """
+    return operations.softmax.first(checked(z, axis, 0.0, None, where, None, None))

@@ -1,0 +1,58 @@
+"""log_softmax: the logarithms of the probabilities, without forming these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from softargmax.normalize import operations
+from softargmax.normalize.softmax import checked
+
+
+def log_softmax(
+    z: Any,
+    /,
+    *,
+    axis: int | tuple[int, ...] | None = -1,
+    temperature: Any = 1.0,
+    base: float | None = None,
+    where: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+) -> Any:
+    r"""The natural logarithms of the softmax, without forming it.
+
+    .. math:: \log p_i = \beta z_i - \mathrm{lse}, \qquad \mathrm{lse} = \log \sum_j e^{\beta z_j}
+
+    Parameters
+    ----------
+    z, axis, temperature, base, where, dtype, out
+        As in `softmax`. `base` changes the distribution, not the unit: the result is in nats.
+
+    Returns
+    -------
+    array
+        log p, of z's shape, at most 0; -inf outside the support.
+
+    Notes
+    -----
+    A row with nothing in its support is -inf everywhere. With k entries of +inf it is -log k there and -inf elsewhere.
+
+    The maximum's own term never enters the sum l = 1 + r, so a confident row keeps its small loss: -log1p(r).
+
+    Gradient: with incoming g, :math:`\beta\,(g - p \sum g)` over the support, 0 in rows that hold +inf.
+
+    References
+    ----------
+    Blanchard, Higham & Higham (2021), Accurately computing the log-sum-exp and softmax functions.
+    IMA Journal of Numerical Analysis 41. https://doi.org/10.1093/imanum/draa038
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.log_softmax([1.0, 2.0, 8.0]).round(4)
+    array([-7.0034, -6.0034, -0.0034])
+    >>> float(softargmax.log_softmax([40.0, 0.0])[0])
+    -4.248354...e-18
+    """
+    i = checked(z, axis, temperature, base, where, dtype, out)
+    return operations.log_softmax.first(i) if out is None else operations.log_softmax.into(i, out)

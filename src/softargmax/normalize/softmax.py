@@ -1,0 +1,150 @@
+"""softmax: a row of scores to a row of probabilities, alone or with the logarithm of its denominator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from softargmax.core import check
+from softargmax.core.arrays import plain_axes, squeezed
+from softargmax.core.out import fits, output
+from softargmax.core.scale import UNIT
+from softargmax.normalize import operations
+from softargmax.normalize.operations import Scores
+from softargmax.normalize.results import SoftmaxWithLse
+
+
+def softmax(
+    z: Any,
+    /,
+    *,
+    axis: int | tuple[int, ...] | None = -1,
+    temperature: Any = 1.0,
+    base: float | None = None,
+    where: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+) -> Any:
+    r"""The probabilities proportional to the exponentials of the scores.
+
+    .. math:: p_i = \frac{e^{\beta z_i}}{\sum_j e^{\beta z_j}}, \qquad \beta = \frac{\ln(\mathrm{base})}{T}
+
+    Parameters
+    ----------
+    z : array_like
+        Scores, any shape, any array library; the result is of the same kind, shape and dtype. float16 and bfloat16 are
+        computed in float32 or better; integers and booleans become the library's default float.
+    axis : int, tuple of int, or None
+        The axes along which a row of scores runs; None for all of them.
+    temperature : float or array
+        T: the higher, the more uniform. 0 is the limit arg max with ties shared (-0.0: arg min), infinity is uniform
+        over the support, below 0 small scores are favoured. An array has one temperature per row.
+    base : float, optional
+        Exponentials of this base in place of e: above 1 large scores are favoured, below 1 small ones, 1 is uniform.
+    where : array of bool, optional
+        The support; an entry outside it has probability 0 whatever its score, NaN included.
+    dtype : dtype, optional
+        The floating dtype of the result.
+    out : array, optional
+        Where to put the result: of z's shape and the result's dtype, z itself or memory apart from it.
+
+    Returns
+    -------
+    array
+        p, of z's shape. Non-negative; a row sums to 1, or is 0 if nothing is in its support.
+
+    Notes
+    -----
+    An entry of -inf (scaled) is out of the support: 0. A row with nothing in it, or of length 0, is 0 everywhere.
+    k entries of +inf share the row, 1/k each. A NaN in the support makes its row NaN and no other.
+
+    Gradient: with incoming g, :math:`\beta\,p \odot (g - \langle p, g\rangle)`, 0 outside the support and in rows
+    that hold +inf.
+
+    Invariant under a shift of all scores of a row, not under a change of their scale; p_i / p_j depends on z_i - z_j
+    alone (Luce).
+
+    References
+    ----------
+    Bridle (1990), Probabilistic interpretation of feedforward classification network outputs. Neurocomputing, 227-236.
+    Goodfellow, Bengio & Courville (2016), Deep Learning, section 6.2.2.3.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.softmax([1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0])
+    array([0.02364054, 0.06426166, 0.1746813 , 0.474833  , 0.02364054, 0.06426166, 0.1746813 ])
+    >>> softargmax.softmax([1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0], temperature=10).round(3)
+    array([0.125, 0.138, 0.153, 0.169, 0.125, 0.138, 0.153])
+    >>> softargmax.softmax([1.0, 5.0, 5.0], temperature=0)
+    array([0. , 0.5, 0.5])
+    >>> softargmax.softmax([1.0, float("nan"), 1.0], where=[True, False, True])
+    array([0.5, 0. , 0.5])
+    """
+    i = checked(z, axis, temperature, base, where, dtype, out)
+    return operations.softmax.first(i) if out is None else operations.softmax.into(i, out)
+
+
+def softmax_with_lse(
+    z: Any,
+    /,
+    *,
+    axis: int | tuple[int, ...] | None = -1,
+    temperature: Any = 1.0,
+    base: float | None = None,
+    where: Any = None,
+    dtype: Any = None,
+) -> SoftmaxWithLse:
+    r"""The softmax and the logarithm of its denominator, from one pass.
+
+    .. math:: \mathrm{lse} = \log \sum_j e^{\beta z_j}, \qquad p_i = e^{\beta z_i - \mathrm{lse}}
+
+    Parameters
+    ----------
+    z, axis, temperature, base, where, dtype
+        As in `softmax`.
+
+    Returns
+    -------
+    SoftmaxWithLse
+        p, of z's shape, and lse, one per row: float32 for half scores. lse is in the unit of beta z (nats);
+        `logsumexp` divides it by beta.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+
+    Notes
+    -----
+    A row with nothing in its support has lse = -inf, one that holds an infinite score +inf. The rest as in `softmax`.
+
+    Gradient: that of `softmax`, and :math:`\beta\,p\,g` of lse.
+
+    References
+    ----------
+    Blanchard, Higham & Higham (2021), Accurately computing the log-sum-exp and softmax functions.
+    IMA Journal of Numerical Analysis 41. https://doi.org/10.1093/imanum/draa038
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> p, lse = softargmax.softmax_with_lse([1.0, 2.0, 8.0])
+    >>> p.round(3), float(lse)
+    (array([0.001, 0.002, 0.997]), 8.003384...)
+    """
+    i = checked(z, axis, temperature, base, where, dtype, None)
+    p, lse = operations.softmax(i)
+    return SoftmaxWithLse(p, squeezed(lse, i.axes))
+
+
+def checked(z: Any, axis: Any, temperature: Any, base: Any, where: Any, dtype: Any, out: Any) -> Scores:
+    """The arguments of the functions that return an array of z's shape."""
+    plain = where is dtype is base is None and type(temperature) is float and temperature == 1.0
+    if plain and (axes := plain_axes(z, axis)) and (out is None or fits(out, z)):
+        return Scores(z, None, UNIT, axes, z.dtype)
+    z, axes, beta = check.rows(z, axis, temperature, base)
+    where = check.optional_mask(where, z)
+    dtype = z.dtype if dtype is None else check.float_dtype(dtype, z)
+    if out is not None:
+        output(out, z, dtype, where, beta)
+    return Scores(z, where, beta, axes, dtype)
