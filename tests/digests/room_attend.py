@@ -159,6 +159,8 @@ def scales() -> Iterator[Case]:
         kappa = w.array(uniform(HEADS, 1))
         yield Case("entropy_invariant_scale", variant(w), partial(run, n, 8))
         yield Case("entropy_invariant_scale: kappa", variant(w), partial(run, n, 8, kappa))
+        if w.is_torch and w.dtype != "float32":
+            continue  # torch's sums and their gradients, the bits of which depend on the processor
         q, k, _ = qkv(w)
         run = in_manner("grad" if w.is_torch else "", sa.qk_norm)
         for label, asked in both({"gain": {"gain": w.array(uniform(DIM))}, "eps": {"eps": 0.1}}):

@@ -12,6 +12,7 @@ Left out, with the reason:
   generators of NumPy and torch.
 - float16 in second derivatives, forward mode and vmap (sample: all of these), and pairs of options in dtypes other than
   float32 (a few functions: bfloat16 too): the same code as in the other dtypes, and the file is to stay small.
+- `qk_norm` of tensors other than float32: a mean by torch, which has other bits on another processor.
 - By the definition (`using("reference")`): the rooms sample (but draws) and attend.
 
 Nothing is left out because its bits differ between instruction sets: none do. Results that take part in a product or a
