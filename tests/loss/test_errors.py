@@ -119,7 +119,7 @@ def test_layers(h: Any, w: Any, bias: Any, says: str) -> None:
     for function in (s.linear_cross_entropy, s.linear_cross_entropy_and_gradient, s.linear_selected_log_softmax):
         with pytest.raises(ValueError, match=f"^{says}"):
             function(h, w, Y, bias=bias)
-    with pytest.raises(TypeError, match=r"^axis: no option here"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'axis'"):
         s.linear_cross_entropy(Z, np.eye(2), Y, axis=0)
 
 

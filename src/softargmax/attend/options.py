@@ -7,18 +7,17 @@ An option is spelled twice here: as a keyword with its type, and in `options_of`
 from __future__ import annotations
 
 import functools
-import inspect
 import math
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from softargmax.attend.arguments import Attention, Options, Pages
 from softargmax.attend.dropout import rate_of, seeds_of
-from softargmax.core import arrays, check
+from softargmax.core import arrays, check, keywords
 from softargmax.core.arrays import device_of, namespace
 from softargmax.core.check import flag, integer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 _FAR = 1 << 48
 """Beyond every key: to places it can be added."""
@@ -71,8 +70,10 @@ class OfAttention(OfSoftmax, total=False):
     alpha: Any
 
 
-_DEFAULTS: dict[str, Any] = {"causal": False, "alpha": 1.0, "dropout": 0.0}
+DEFAULTS = {"causal": False, "alpha": 1.0, "dropout": 0.0}
 """Of all others: None."""
+_ASKED: dict[str, Any] = dict.fromkeys(OfAttention.__optional_keys__) | DEFAULTS
+takes = functools.partial(keywords.takes, defaults=DEFAULTS)
 
 
 def attention_of(q: Any, k: Any, v: Any, options: Mapping[str, Any]) -> Attention:
@@ -137,38 +138,6 @@ def options_of(q: Any, keys: int, options: Mapping[str, Any]) -> Options:
         rate,
         _per_head(asked["slopes"], q, "slopes", in_batch=True),
     )
-
-
-_SHOWN = {
-    name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS.get(name), annotation=kind)
-    for name, kind in get_type_hints(OfAttention).items()
-}
-_ASKED = {name: x.default for name, x in _SHOWN.items()}
-
-
-F = TypeVar("F", bound="Callable[..., Any]")
-
-
-def takes(keywords: Any) -> Callable[[F], F]:
-    """A function of these options: it refuses others, and shows them with their defaults."""
-    shown = [x for name, x in _SHOWN.items() if name in keywords.__optional_keys__]
-
-    def of(function: F) -> F:
-        signature = inspect.signature(function)
-        own = [x for x in signature.parameters.values() if x.kind is not x.VAR_KEYWORD]
-        allowed = {x.name for x in (*own, *shown)}
-
-        @functools.wraps(function)
-        def checked(*arrays: Any, **options: Any) -> Any:
-            if not options.keys() <= allowed:
-                name = min(options.keys() - allowed)
-                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
-            return function(*arrays, **options)
-
-        checked.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
-        return cast("F", checked)
-
-    return of
 
 
 def _per_head(x: Any, q: Any, name: str, *, in_batch: bool = False) -> Any:

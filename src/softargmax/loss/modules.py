@@ -2,71 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TypedDict, Unpack
+from typing import Unpack, get_type_hints
 
 from torch import Tensor, nn
 
-from softargmax.core.targets import IGNORE
 from softargmax.core.torch_compile import compile_whole
 from softargmax.core.torch_modules import keep, shown
 from softargmax.loss import cross_entropy, linear_cross_entropy
-from softargmax.loss.options import DEFAULTS, LinearKeywords
+from softargmax.loss.options import DEFAULTS, LinearKeywords, ModuleKeywords, takes
 
 __all__ = ["CrossEntropyLoss", "LinearCrossEntropyLoss"]
+_NAMES = tuple(get_type_hints(ModuleKeywords))
 compile_whole("softargmax.loss")  # a model may be compiled before its first call
 
 
-class ModuleKeywords(TypedDict, total=False):
-    """The options that both modules take by name."""
-
-    ignore_index: int
-    reduction: str
-    label_smoothing: float
-    z_loss: float
-    softcap: float | None
-    temperature: float | Tensor
-
-
 class _CrossEntropy(nn.Module):
-    """What both modules share: the options."""
+    """What both modules share: the options, each an attribute of its name."""
 
     weight: Tensor | None
 
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        *,
-        ignore_index: int = IGNORE,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
-        z_loss: float = 0.0,
-        softcap: float | None = None,
-        temperature: float | Tensor = 1.0,
-    ) -> None:
+    def __init__(self, weight: Tensor | None = None, **options: Unpack[ModuleKeywords]) -> None:
         super().__init__()
         self.register_buffer("weight", weight)
-        self.ignore_index = ignore_index
-        self.reduction = reduction
-        self.label_smoothing = label_smoothing
-        self.z_loss = z_loss
-        self.softcap = softcap
-        keep(self, "temperature", temperature)
+        for name in _NAMES:
+            keep(self, name, options.get(name, DEFAULTS.get(name)))
 
     def _options(self, where: Tensor | None = None) -> LinearKeywords:
-        return {
-            "weight": self.weight,
-            "ignore_index": self.ignore_index,
-            "reduction": self.reduction,
-            "label_smoothing": self.label_smoothing,
-            "z_loss": self.z_loss,
-            "softcap": self.softcap,
-            "temperature": self.temperature,
-            "where": where,
+        asked = {"weight": self.weight, **{name: getattr(self, name) for name in _NAMES}, "where": where}
+        return {  # type: ignore[return-value]
+            name: x for name, x in asked.items() if isinstance(x, Tensor) or x != DEFAULTS.get(name)
         }
 
     def extra_repr(self) -> str:
-        options = {name: shown(value) for name, value in self._options().items()}
-        return ", ".join(f"{name}={value}" for name, value in options.items() if value != repr(DEFAULTS[name]))
+        return ", ".join(f"{name}={shown(x)}" for name, x in self._options().items())
 
 
 class CrossEntropyLoss(_CrossEntropy):
@@ -99,6 +67,10 @@ class CrossEntropyLoss(_CrossEntropy):
     >>> softargmax.nn.CrossEntropyLoss()(torch.tensor([[20.0, 0.0]]), torch.tensor([0]))
     tensor(2.06e-09)
     """
+
+    @takes(ModuleKeywords)
+    def __init__(self, weight: Tensor | None = None, **options: Unpack[ModuleKeywords]) -> None:
+        super().__init__(weight, **options)
 
     def forward(self, z: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
         loss: Tensor = cross_entropy(z, target, axis=min(z.ndim - 1, 1), **self._options(where))
@@ -135,6 +107,7 @@ class LinearCrossEntropyLoss(_CrossEntropy):
     tensor(0.0034)
     """
 
+    @takes(ModuleKeywords)
     def __init__(self, weight: Tensor | None = None, *, exact: bool = False, **options: Unpack[ModuleKeywords]) -> None:
         super().__init__(weight, **options)
         self.exact = exact

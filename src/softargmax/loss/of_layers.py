@@ -10,10 +10,11 @@ from softargmax.loss.arguments import Layer, LinearCrossEntropy, LinearTerms, Li
 from softargmax.loss.layer import Given, flattened, layer_of, least_of, sums_of, wide_of
 from softargmax.loss.linear_operations import letters
 from softargmax.loss.of_scores import terms_of
-from softargmax.loss.options import LinearKeywords, checked
+from softargmax.loss.options import LinearKeywords, checked, takes
 from softargmax.loss.results import CrossEntropyTerms, LinearLossAndGradient, ToLayer
 
 
+@takes(LinearKeywords)
 def linear_cross_entropy(
     h: Any, w: Any, target: Any, /, *, bias: Any = None, exact: bool = False, **options: Unpack[LinearKeywords]
 ) -> Any:
@@ -83,6 +84,7 @@ def _trained(x: Any) -> bool:
     return recorded(x) and x.requires_grad
 
 
+@takes(LinearKeywords)
 def linear_cross_entropy_terms(
     h: Any, w: Any, target: Any, /, *, bias: Any = None, **options: Unpack[LinearKeywords]
 ) -> CrossEntropyTerms:
@@ -128,6 +130,7 @@ def linear_cross_entropy_terms(
     return CrossEntropyTerms(*(as_number(like_rows(part, layer, i.kept)) for part in found))
 
 
+@takes(LinearKeywords)
 def linear_cross_entropy_and_gradient(
     h: Any, w: Any, target: Any, /, *, bias: Any = None, exact: bool = False, **options: Unpack[LinearKeywords]
 ) -> LinearLossAndGradient:
@@ -189,8 +192,6 @@ def record(
 ) -> tuple[Given, LinearCrossEntropy]:
     """The layer as it was given, and the operation's arguments: checked, and laid out as rows."""
     layer = layer_of(h, w, bias)
-    if "axis" in options:
-        raise TypeError("axis: no option here; the classes run along the last axis of the scores")
     given = {**options, "dtype": wide_of(options.get("dtype"), layer)}
     asked, _, kept, mean, dtype = checked(layer.h, target, given, layer.shape, name)
     return layer, LinearCrossEntropy(

@@ -9,10 +9,9 @@ from softargmax.core.arrays import as_number, differentiated, namespace, squeeze
 from softargmax.core.dispatch import is_native
 from softargmax.core.reduce import reduced
 from softargmax.core.scale import UNIT
-from softargmax.core.targets import IGNORE
 from softargmax.loss import operations, reference
 from softargmax.loss.arguments import CrossEntropy, CrossEntropyVjp, GradientOf
-from softargmax.loss.options import Keywords, checked, usual
+from softargmax.loss.options import Keywords, checked, takes, usual
 from softargmax.loss.results import CrossEntropyTerms, LossAndGradient
 from softargmax.normalize import operations as normalize
 from softargmax.normalize.operations import LogSumExp, Scores
@@ -21,22 +20,8 @@ if TYPE_CHECKING:
     from softargmax.loss.arguments import Asked
 
 
-def cross_entropy(  # noqa: PLR0913 each is asked for by its name
-    z: Any,
-    target: Any,
-    /,
-    *,
-    axis: int = -1,
-    reduction: str = "mean",
-    ignore_index: int = IGNORE,
-    weight: Any = None,
-    label_smoothing: float = 0.0,
-    z_loss: float = 0.0,
-    softcap: float | None = None,
-    temperature: Any = 1.0,
-    where: Any = None,
-    dtype: Any = None,
-) -> Any:
+@takes(Keywords)
+def cross_entropy(z: Any, target: Any, /, **options: Unpack[Keywords]) -> Any:
     r"""The cross-entropy of the softmax of scores with targets, in nats.
 
     .. math::
@@ -114,25 +99,8 @@ def cross_entropy(  # noqa: PLR0913 each is asked for by its name
     >>> float(softargmax.cross_entropy([20.0, 0.0], 0))  # torch in float32: 0.0
     2.061153...e-09
     """
-    plain = weight is where is softcap is dtype is None
-    if plain and type(temperature) is type(label_smoothing) is type(z_loss) is float:
-        plain = (temperature, label_smoothing, z_loss) == (1.0, 0.0, 0.0)
-        i = usual(z, target, axis, reduction, ignore_index) if plain else None
-        if i is not None:
-            return as_number(operations.cross_entropy.first(i))
-    options: Keywords = {
-        "axis": axis,
-        "reduction": reduction,
-        "ignore_index": ignore_index,
-        "weight": weight,
-        "label_smoothing": label_smoothing,
-        "z_loss": z_loss,
-        "softcap": softcap,
-        "temperature": temperature,
-        "where": where,
-        "dtype": dtype,
-    }
-    return as_number(operations.cross_entropy.first(record(z, target, options)))
+    i = usual(z, target, options)
+    return as_number(operations.cross_entropy.first(record(z, target, options) if i is None else i))
 
 
 def record(z: Any, target: Any, options: Keywords) -> CrossEntropy:
@@ -142,6 +110,7 @@ def record(z: Any, target: Any, options: Keywords) -> CrossEntropy:
     return CrossEntropy(z, asked, (axis,), kept, mean, dtype)
 
 
+@takes(Keywords)
 def cross_entropy_terms(z: Any, target: Any, /, **options: Unpack[Keywords]) -> CrossEntropyTerms:
     r"""The cross-entropy with what it is made of: log-denominator, entropy and z-loss of the same softmax.
 
@@ -222,6 +191,7 @@ def terms_of(
     )
 
 
+@takes(Keywords)
 def cross_entropy_and_gradient(z: Any, target: Any, /, **options: Unpack[Keywords]) -> LossAndGradient:
     r"""The cross-entropy and its gradient to the scores, in one pass: training without a framework.
 

@@ -6,6 +6,7 @@ import math
 from typing import Any, TypedDict, Unpack
 
 from softargmax.core.arrays import as_number, device_of, namespace
+from softargmax.core.keywords import takes
 from softargmax.sample import operations
 from softargmax.sample.operations import Categorical, FilterMask
 from softargmax.sample.options import ORDERS, distribution_of, number_of_draws, rows_of, source_of
@@ -29,22 +30,13 @@ class DrawKeywords(TypedDict, total=False):
     order: str
 
 
-def categorical(  # noqa: PLR0913 each is asked for by its name
-    z: Any,
-    /,
-    *,
-    temperature: Any = 1.0,
-    top_k: Any = None,
-    top_p: Any = None,
-    min_p: Any = None,
-    where: Any = None,
-    num_samples: int | None = None,
-    replace: bool = True,
-    seed: int | None = None,
-    stream: Any = None,
-    generator: Any = None,
-    order: str = ORDERS[0],
-) -> Any:
+_DEFAULTS = {"temperature": 1.0, "replace": True, "order": ORDERS[0]}
+"""Of all others: None."""
+_ASKED: dict[str, Any] = dict.fromkeys(DrawKeywords.__optional_keys__) | _DEFAULTS
+
+
+@takes(DrawKeywords, _DEFAULTS)
+def categorical(z: Any, /, **options: Unpack[DrawKeywords]) -> Any:
     r"""Classes drawn from the softmax of scores, after filters.
 
     .. math:: \arg\max_i\,(\beta z_i + g_i) \sim \mathrm{softmax}(\beta z), \qquad g_i = -\log(-\log(1 - V_i))
@@ -123,22 +115,10 @@ def categorical(  # noqa: PLR0913 each is asked for by its name
     >>> softargmax.categorical(z, temperature=[1.0, 2.0], top_k=2, num_samples=5, seed=0).shape
     (2, 5)
     """
-    options: DrawKeywords = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "where": where,
-        "num_samples": num_samples,
-        "replace": replace,
-        "seed": seed,
-        "stream": stream,
-        "generator": generator,
-        "order": order,
-    }
-    return _of_draws(operations.categorical.first(_checked(z, options)), num_samples)
+    return _of_draws(operations.categorical.first(_checked(z, options)), options.get("num_samples"))
 
 
+@takes(DrawKeywords, _DEFAULTS)
 def categorical_with_logprob(z: Any, /, **options: Unpack[DrawKeywords]) -> CategoricalWithLogprob:
     r"""Draws as `categorical` makes them, their log-probabilities, and the number of classes there were.
 
@@ -192,10 +172,7 @@ def _of_draws(x: Any, num_samples: int | None) -> Any:
 
 
 def _checked(z: Any, options: DrawKeywords) -> Categorical:
-    given = {**_DEFAULTS, **options}
-    unknown = given.keys() - _DEFAULTS.keys()
-    if unknown:
-        raise TypeError(f"{min(unknown)}: no such option; there are {', '.join(_DEFAULTS)}")
+    given = {**_ASKED, **options}
     z = rows_of(z)
     distribution = distribution_of(
         z, given["temperature"], given["where"], given["order"],
@@ -207,21 +184,6 @@ def _checked(z: Any, options: DrawKeywords) -> Categorical:
     axis = z.ndim - 1
     seed, stream = source_of(z, axis, given["seed"], given["stream"], given["generator"])
     return Categorical(z, distribution, seed, stream, (axis,), n, replace)
-
-
-_DEFAULTS: dict[str, Any] = {
-    "temperature": 1.0,
-    "top_k": None,
-    "top_p": None,
-    "min_p": None,
-    "where": None,
-    "num_samples": None,
-    "replace": True,
-    "seed": None,
-    "stream": None,
-    "generator": None,
-    "order": ORDERS[0],
-}
 
 
 def filter_scores(  # noqa: PLR0913 each is asked for by its name
