@@ -7,36 +7,10 @@ the backward finds the same again.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from softargmax.core import philox
 from softargmax.core.arrays import device_of, namespace
-from softargmax.core.check import between
-from softargmax.core.seeds import source
-
-
-def rate_of(dropout: Any) -> float:
-    """The share of p that is dropped."""
-    rate = between(dropout, "dropout", 1.0)
-    if rate == 1.0:
-        raise ValueError("dropout: 1.0; it may be from 0 to below 1")
-    return rate
-
-
-def seeds_of(q: Any, batch: tuple[int, ...], rate: float, seed: Any, stream: Any) -> Any:
-    """The heads' seeds, (*batch, H, 1, 2) words of 32 bits, low and high; None where nothing is dropped."""
-    if rate == 0.0:
-        return None
-    given = source(q, batch, seed, stream, None)
-    xp, heads, count = namespace(q), q.shape[-3], math.prod(batch)
-    kind = philox.word_dtype(xp, device_of(q))
-    if count * heads == 0:
-        return xp.zeros((*batch, heads, 1, 2), dtype=kind, device=device_of(q))
-    index = xp.arange(count, device=device_of(q))
-    streams = index if given.stream is None else given.stream
-    high, low = philox.words(q, given.seed, streams, xp.zeros(1, dtype=kind, device=device_of(q)), heads)
-    return xp.reshape(xp.stack([low, high], axis=-1), (*batch, heads, 1, 2))
 
 
 def kept(seeds: Any, start: int, queries: int, keys: slice, rate: float, dtype: Any) -> Any:

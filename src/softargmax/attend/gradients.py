@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from softargmax.attend import operations
 from softargmax.attend.arguments import AttentionGradients, AttentionVjp
-from softargmax.attend.dropout import rate_of
-from softargmax.attend.options import OfSoftmax, attention_of, takes
+from softargmax.attend.options import OfSoftmax, attention_of, rate_of, takes
 from softargmax.core import arrays, check
 from softargmax.core.arrays import namespace
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from softargmax.attend import attention, entropy_invariant_scale, qk_norm
-from softargmax.attend.dropout import rate_of
-from softargmax.attend.options import window_of
+from softargmax.attend.options import rate_of, window_of
 from softargmax.core import check
 from softargmax.core.check import integer, one_of
 from softargmax.core.torch_compile import compile_whole

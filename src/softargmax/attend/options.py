@@ -11,10 +11,10 @@ import math
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from softargmax.attend.arguments import Attention, Options, Pages
-from softargmax.attend.dropout import rate_of, seeds_of
-from softargmax.core import arrays, check, keywords
+from softargmax.core import arrays, check, philox
 from softargmax.core.arrays import device_of, namespace
-from softargmax.core.check import flag, integer
+from softargmax.core.check import between, flag, integer
+from softargmax.core.seeds import source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +73,7 @@ class OfAttention(OfSoftmax, total=False):
 DEFAULTS = {"causal": False, "alpha": 1.0, "dropout": 0.0}
 """Of all others: None."""
 _ASKED: dict[str, Any] = dict.fromkeys(OfAttention.__optional_keys__) | DEFAULTS
-takes = functools.partial(keywords.takes, defaults=DEFAULTS)
+takes = functools.partial(check.takes, defaults=DEFAULTS)
 
 
 def attention_of(q: Any, k: Any, v: Any, options: Mapping[str, Any]) -> Attention:
@@ -150,6 +150,29 @@ def _per_head(x: Any, q: Any, name: str, *, in_batch: bool = False) -> Any:
     if not check.broadcasts(shape, heads):
         raise ValueError(f"{name}: shape {shape}; it may be one number per head, {heads}")
     return xp.reshape(xp.astype(x, check.row_dtype(None, x), copy=False), (*(shape or (1,)), 1, 1))
+
+
+def rate_of(dropout: Any) -> float:
+    """Dropout: the share of p that is dropped."""
+    rate = between(dropout, "dropout", 1.0)
+    if rate == 1.0:
+        raise ValueError("dropout: 1.0; it may be from 0 to below 1")
+    return rate
+
+
+def seeds_of(q: Any, batch: tuple[int, ...], rate: float, seed: Any, stream: Any) -> Any:
+    """The heads' seeds of dropout, (*batch, H, 1, 2) words of 32 bits, low and high; None where nothing is dropped."""
+    if rate == 0.0:
+        return None
+    given = source(q, batch, seed, stream, None)
+    xp, heads, count = namespace(q), q.shape[-3], math.prod(batch)
+    kind = philox.word_dtype(xp, device_of(q))
+    if count * heads == 0:
+        return xp.zeros((*batch, heads, 1, 2), dtype=kind, device=device_of(q))
+    index = xp.arange(count, device=device_of(q))
+    streams = index if given.stream is None else given.stream
+    high, low = philox.words(q, given.seed, streams, xp.zeros(1, dtype=kind, device=device_of(q)), heads)
+    return xp.reshape(xp.stack([low, high], axis=-1), (*batch, heads, 1, 2))
 
 
 def window_of(causal: Any, window: Any) -> tuple[int | None, int | None]:

@@ -6,10 +6,12 @@ into a device or a traced array: there the rule is that the row's result is NaN.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import operator
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, get_type_hints
 
 import numpy as np
 
@@ -36,7 +38,9 @@ from softargmax.core.arrays import (
 from softargmax.core.scale import UNIT, Scale, scale_of_array, scale_of_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+F = TypeVar("F", bound="Callable[..., Any]")
 
 
 class Rows(NamedTuple):
@@ -284,3 +288,32 @@ def per_row(
 def seen(array: Any) -> bool:
     """Whether the values may be looked at now: `readable`, or array-api-strict's."""
     return is_strict(array) or readable(array)
+
+
+def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
+    """A function that takes these options, a TypedDict: it refuses others, and its signature shows them.
+
+    `defaults`: those other than None.
+    """
+    kind = inspect.Parameter.KEYWORD_ONLY
+    shown = [
+        inspect.Parameter(name, kind, default=defaults.get(name), annotation=hint)
+        for name, hint in get_type_hints(keywords).items()
+    ]
+
+    def of(function: F) -> F:
+        signature = inspect.signature(function)
+        own = [x for x in signature.parameters.values() if x.kind is not x.VAR_KEYWORD]
+        allowed = {x.name for x in (*own, *shown)}
+
+        @functools.wraps(function)
+        def checked(*arguments: Any, **options: Any) -> Any:
+            if not options.keys() <= allowed:
+                name = min(options.keys() - allowed)
+                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
+            return function(*arguments, **options)
+
+        checked.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+        return cast("F", checked)
+
+    return of

@@ -11,11 +11,6 @@ from softargmax.core.arrays import as_number, device_of, namespace, working_dtyp
 from softargmax.core.exact import row_sum
 
 
-def kept_of(reduction: str, ndim: int) -> int:
-    """How many leading dimensions of the rows' numbers a reduction keeps: all or none."""
-    return ndim if reduction == "none" else 0
-
-
 def counts(target: Any, ignore_index: int, weight: Any = None, axis: int = -1) -> Any:
     """The weight of each row in a mean: 1, or w_y where there are class weights; 0 if the row is ignored.
 

@@ -13,6 +13,11 @@ REDUCTIONS = ("none", "mean", "sum")
 IGNORE = -100
 
 
+def kept_of(reduction: str, ndim: int) -> int:
+    """How many leading dimensions of the rows' numbers a reduction keeps: all or none."""
+    return ndim if reduction == "none" else 0
+
+
 def class_weights(weight: Any, z: Any, shape: tuple[int, ...], axis: int) -> Any:
     """Weights, one per class and at least 0, along the classes' axis."""
     if weight is None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from softargmax.core import arrays, check
 from softargmax.core.arrays import namespace, one_axis
 from softargmax.core.check import one_of
-from softargmax.core.reduce import each_counts, kept_of, reduced
-from softargmax.core.targets import REDUCTIONS
+from softargmax.core.reduce import each_counts, reduced
+from softargmax.core.targets import REDUCTIONS, kept_of
 from softargmax.loss import linear_operations, operations
 from softargmax.loss.arguments import Divergence, LinearDivergence
 from softargmax.loss.layer import flat_beta, layer_of, spread, wide_of

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from softargmax.core import check, keywords
+from softargmax.core import check
 from softargmax.core.arrays import dtype_name, is_torch, namespace, one_axis, plain_axes
 from softargmax.core.check import between, integer, one_of
 from softargmax.core.dispatch import is_native
-from softargmax.core.reduce import kept_of
 from softargmax.core.scale import UNIT
-from softargmax.core.targets import IGNORE, REDUCTIONS, class_weights, target_of
+from softargmax.core.targets import IGNORE, REDUCTIONS, class_weights, kept_of, target_of
 from softargmax.loss.arguments import Asked, CrossEntropy
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ DEFAULTS = {
 }
 """Of all others: None."""
 _ASKED: dict[str, Any] = dict.fromkeys(Keywords.__optional_keys__) | DEFAULTS
-takes = functools.partial(keywords.takes, defaults=DEFAULTS)
+takes = functools.partial(check.takes, defaults=DEFAULTS)
 
 
 class Checked(NamedTuple):

@@ -6,7 +6,7 @@ import math
 from typing import Any, TypedDict, Unpack
 
 from softargmax.core.arrays import as_number, device_of, namespace
-from softargmax.core.keywords import takes
+from softargmax.core.check import takes
 from softargmax.sample import operations
 from softargmax.sample.operations import Categorical, FilterMask
 from softargmax.sample.options import ORDERS, distribution_of, number_of_draws, rows_of, source_of

@@ -7,8 +7,8 @@ from typing import Any
 from softargmax.core import check
 from softargmax.core.arrays import namespace, one_axis
 from softargmax.core.check import between, integer, one_of
-from softargmax.core.reduce import counts, each_counts, kept_of, reduced
-from softargmax.core.targets import IGNORE, REDUCTIONS, class_weights, target_of
+from softargmax.core.reduce import counts, each_counts, reduced
+from softargmax.core.targets import IGNORE, REDUCTIONS, class_weights, kept_of, target_of
 from softargmax.sparse import loss_operations
 from softargmax.sparse.loss_operations import OfClasses, OfMasses
 from softargmax.sparse.maps import order
