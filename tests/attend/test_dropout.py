@@ -96,6 +96,15 @@ def test_torch_differentiates_with_the_same_mask() -> None:
     assert not torch.equal(first, second)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # of torch's forward mode
+def test_forward_mode_has_the_digits_of_the_dtype() -> None:
+    """Along v the tangent is the output itself: 1 / (1 - rate) is not rounded to float32 by the definition."""
+    torch = pytest.importorskip("torch")
+    q, k, v = (torch.tensor(draw(1, 2, n, 4, seed=i), dtype=torch.float64) for i, n in enumerate((3, 5, 5)))
+    output, tangent = torch.func.jvp(lambda v: s.attention(q, k, v, dropout=0.3, seed=1), (v,), (v,))
+    torch.testing.assert_close(tangent, output, rtol=1e-14, atol=1e-15)
+
+
 def test_the_sparse_maps_drop_too() -> None:
     q, k, v = draw(2, 2, 30, D), draw(2, 2, 700, D, seed=1), draw(2, 2, 700, 5, seed=2)
     found = []

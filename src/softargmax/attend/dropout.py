@@ -25,7 +25,7 @@ def kept(seeds: Any, start: int, queries: int, keys: slice, rate: float, dtype: 
     words = xp.stack(philox.block(counter, (seeds[..., :1], seeds[..., 1:])), axis=-1)
     words = xp.reshape(words, (*shape[:-1], 4 * shape[-1]))[..., keys.start - 4 * first : keys.stop - 4 * first]
     low = philox.word(threshold(rate), seeds)
-    return xp.astype(xp.where(words >= low, 1.0 / (1.0 - rate), 0.0), dtype)
+    return xp.astype(words >= low, dtype) * (1.0 / (1.0 - rate))
 
 
 def threshold(rate: float) -> int:
