@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "core/native/fold.hpp"
+#include "core/native/state.hpp"
 
 namespace {
 

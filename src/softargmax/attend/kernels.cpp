@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "attend/backward.hpp"
-#include "core/native/threads.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::attend {
 namespace {

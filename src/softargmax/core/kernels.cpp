@@ -1,8 +1,6 @@
 // What every room may use: products of matrices. And what this processor can do at best with an instruction set: the
 // yardstick that `softargmax bench` puts beside its times.
-#include "core/native/group.hpp"
 #include "core/native/matmul.hpp"
-#include "core/native/threads.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::core {
 

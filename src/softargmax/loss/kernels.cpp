@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "core/native/deal.hpp"
-#include "core/native/softcap.hpp"
 #include "loss/rows.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::loss {

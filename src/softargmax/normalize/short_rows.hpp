@@ -1,11 +1,208 @@
-// Which rows are short, and how they are dealt out: bare ones without a Group, float32 ones of up to 64 scores to
-// sixteen lanes. Nothing of this changes a bit.
+// Short float32 rows, sixteen at a time, one to a lane: what is done once a row (its peak, its factor) is then done for
+// sixteen rows side by side, where a row by itself would wait for its own chain of latencies (65536 x 64: 71 ns a row).
+//
+// The operations of each row, and their order, are those of core/native/state.hpp and rows.hpp: the same bits. Loops
+// over `g` are written so that the compiler makes vectors of them.
 #pragma once
 
-#include "normalize/groups.hpp"
-#include "normalize/lanes.hpp"
+#include "normalize/rows.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
+
+// ---- sixteen rows in lanes ------------------------------------------------------------------------------------
+
+constexpr int kShort = kUnroll * 16;  // the longest such row: one step of `steps`
+
+// Memory that will be wanted soon, asked for line by line in the midst of arithmetic: rows of many lengths are read in
+// an order that caches do not foresee, and all lines at once would wait for one another.
+struct Ahead {
+    const char *next = nullptr, *end = nullptr;  // of the scores
+    char* out = nullptr;  // of the results, as far along
+    const char* until = nullptr;
+
+    static constexpr std::int64_t kFar = 8192;
+    // `here` is where the scores are being read now.
+    void reach(const char* here) {
+        if (!end) return;
+        if (next < here) {
+            out += here - next;
+            next = here;
+        }
+        until = end - here < kFar ? end : here + kFar;
+    }
+    SOFTARGMAX_INLINE void line() {
+        if (next >= until) return;
+        __builtin_prefetch(next);
+        __builtin_prefetch(out, 1);
+        next += 64;
+        out += 64;
+    }
+};
+
+template <bool Unit> class Lanes {
+    using V = Pack<float>;
+    using W = Pack<double>;
+    static constexpr int kRows = kSide;
+    Scale beta_;
+    int columns_;  // of the longest row, in whole squares
+    alignas(64) float row_[kRows][kShort];  // as given, filled up with -inf
+    alignas(64) float lane_[kShort][kRows];
+    alignas(64) float t_[kShort][kRows], power_[kShort][kRows], y_[kShort][kRows];
+    alignas(64) float top_[kRows], m_[kRows], shift_[kRows], low_[kRows], magic_[kRows], hi_[kRows], lo_[kRows],
+        ties_[kRows];
+    alignas(64) double e_[kRows], r_[kRows], rest_[kRows];
+    bool plain_[kRows];
+    std::int64_t length_[kRows];
+
+    static void turn_all(const float* from, int from_pitch, float* to, int to_pitch, int squares, bool back) {
+        for (int i = 0; i < squares; ++i)
+            if (back) turn(from + i * kSide * from_pitch, from_pitch, to + i * kSide, to_pitch);
+            else turn(from + i * kSide, from_pitch, to + i * kSide * to_pitch, to_pitch);
+    }
+    void turn_back() { turn_all(lane_[0], kRows, y_[0], kShort, columns_ / kSide, true); }  // y_ read as rows
+
+    // The peak of every row, as Peak<float> has it.
+    void find_peaks() {
+        V top = V::all(-INFINITY);
+        for (int i = 0; i < columns_; ++i) top = max(V::load(lane_[i]), top);
+        top.store(top_);
+        alignas(64) double d[kRows], k[kRows];
+        for (int g = 0; g < kRows; ++g) {
+            const bool ordinary = std::isfinite(top_[g]) && fits_float(top_[g], beta_);
+            m_[g] = ordinary ? top_[g] : 0;
+            shift_[g] = Peak<float>::shift_of(m_[g], beta_);
+            plain_[g] = ordinary && !(Unit && shift_[g] != 0);
+        }
+        for (int g = 0; g < kRows; ++g) {
+            low_[g] = Peak<float>::floor_of(m_[g], beta_);
+            d[g] = static_cast<double>(m_[g]) - static_cast<double>(shift_[g]);
+        }
+        for (int g = 0; g < kRows; g += W::kLanes) {
+            const Parts<W> x = parts_of(W::load(d + g), beta_);
+            x.k.store(k + g);
+            x.e.store(e_ + g);
+        }
+        constexpr double magic = static_cast<double>(Exp<float>::magic) + Exp<float>::bias + Reach<float>::lift;
+        for (int g = 0; g < kRows; ++g) magic_[g] = static_cast<float>(magic - k[g]);
+    }
+
+    // The terms, and for each row the sum of those that are not its maximum.
+    void add_terms(Ahead& ahead) {
+        const ScaleIn<float> scale(beta_);
+        const V top = V::load(top_), shift = V::load(shift_), low = V::load(low_), magic = V::load(magic_),
+                one = V::all(1);
+        V ties = V::all(0);
+        for (int i = 0; i < columns_; ++i) {
+            ahead.line();
+            const V v = V::load(lane_[i]);
+            const Term<float> e = exp_term<Unit>(Unit ? v : v - shift, scale, magic);
+            const auto in = above(v, low), tie = equal(v, top);
+            keep(in, e.t).store(t_[i]);
+            keep(in, e.power).store(power_[i]);
+            keep(unless(in, tie), e.value()).store(y_[i]);
+            ties = ties + keep(tie, one);
+        }
+        ties.store(ties_);
+        sum_up(rest_);
+        for (int g = 0; g < kRows; ++g) r_[g] = sum_of_terms(g, rest_[g]);
+    }
+    // The state's r: ties are counted, `rest` is the sum of the other terms.
+    double sum_of_terms(int g, double rest) const {
+        return (static_cast<double>(ties_[g]) - 1) + rest * (Reach<float>::lower / e_[g]);
+    }
+    // As Fold::kCareful: power and power t of each term added apart, where a row looks confident.
+    void look_again() {
+        bool any = false;
+        for (int g = 0; g < kRows; ++g) any = any || looks_confident(r_[g]);
+        if (!any) return;
+        const V top = V::load(top_), low = V::load(low_);
+        const auto add = [&](bool whole, double* sum) SOFTARGMAX_LAMBDA {
+            for (int i = 0; i < columns_; ++i) {
+                const V v = V::load(lane_[i]), power = V::load(power_[i]);
+                keep(unless(above(v, low), equal(v, top)), whole ? power : V::load(t_[i]) * power).store(y_[i]);
+            }
+            sum_up(sum);
+        };
+        alignas(64) double powers[kRows];
+        add(true, powers);
+        add(false, rest_);
+        for (int g = 0; g < kRows; ++g)
+            if (looks_confident(r_[g])) r_[g] = sum_of_terms(g, powers[g] + rest_[g]);
+    }
+    // The sum of y_ over each row in the order of Sum<float>: four packs of a step, then lanes as sum_of (simd.hpp)
+    // adds them, low and high halves first.
+    void sum_up(double* sum) const {
+        const auto lane = [&](int j) SOFTARGMAX_LAMBDA {
+            const V y = V::load(y_[j]);
+            if (columns_ == 16) return widen(y);
+            const V second = y + V::load(y_[j + 16]);
+            if (columns_ == 32) return widen(second);
+            const V third = V::load(y_[j + 32]);
+            return widen(second + (columns_ == 48 ? third : third + V::load(y_[j + 48])));
+        };
+        Wide x[8] = {};
+        for (int j = 0; j < 8; ++j) {
+            const Wide a = lane(j), b = lane(j + 8);
+            x[j] = {a.low + b.low, a.high + b.high};
+        }
+        const auto tree = [&](W Wide::* half) SOFTARGMAX_LAMBDA {
+            return ((x[0].*half + x[4].*half) + (x[2].*half + x[6].*half)) +
+                   ((x[1].*half + x[5].*half) + (x[3].*half + x[7].*half));
+        };
+        tree(&Wide::low).store(sum);
+        tree(&Wide::high).store(sum + 8);
+    }
+
+  public:
+    // For rows of at most `columns` scores, a multiple of 16.
+    Lanes(Scale beta, int columns) : beta_(beta), columns_(columns) {}
+
+    void put(int g, const float* z, std::int64_t n) {
+        for (int i = 0; i < columns_; i += V::kLanes) V::load_part(z + i, n - i, -INFINITY).store(row_[g] + i);
+        length_[g] = n;
+    }
+    const float* row(int g) const { return row_[g]; }
+
+    // Whether the row has an ordinary maximum and no NaN; the others are left to the one-row formulas.
+    bool plain(int g) const { return plain_[g] && r_[g] == r_[g]; }
+    State state(int g) const { return {static_cast<double>(top_[g]), r_[g]}; }
+
+    void fold(Ahead& ahead) {
+        turn_all(row_[0], kShort, lane_[0], kRows, columns_ / kSide, false);
+        find_peaks();
+        add_terms(ahead);
+        look_again();
+    }
+
+    // softmax of all rows, to be taken by `take`.
+    void softmax() {
+        for (int g = 0; g < kRows; ++g) {
+            const double inverse = inverse_of<float>(r_[g], e_[g]);
+            hi_[g] = static_cast<float>(inverse);
+            lo_[g] = static_cast<float>(inverse - static_cast<double>(hi_[g]));
+        }
+        const V hi = V::load(hi_), lo = V::load(lo_);
+        for (int i = 0; i < columns_; ++i) ((hi + fma(V::load(t_[i]), hi, lo)) * V::load(power_[i])).store(lane_[i]);
+        turn_back();
+    }
+    // log_softmax of all rows.
+    void log_softmax() {
+        for (int g = 0; g < kRows; ++g) {
+            const double log = -log_l(state(g));
+            hi_[g] = static_cast<float>(log);
+            lo_[g] = static_cast<float>(log - static_cast<double>(hi_[g]));
+        }
+        const LogOf<Unit, float> log_of(V::load(top_), V::load(hi_), V::load(lo_), beta_);
+        for (int i = 0; i < columns_; ++i) log_of(V::load(lane_[i])).store(lane_[i]);
+        turn_back();
+    }
+    void take(int g, float* out) const {
+        for (int i = 0; i < length_[g]; i += V::kLanes)
+            V::load(y_[0] + g * kShort + i).store_part(out + i, length_[g] - i);
+    }
+};
+
+// ---- which rows are short, and how they are dealt out: bare ones without a Group ------------------------------
 
 // Whether all that is asked for is the softmax of rows of one block, from memory to memory as they lie.
 template <class T, int Size> bool is_bare(const Frame<T>& frame) {
@@ -25,7 +222,7 @@ template <class T> void bare_rows(const Frame<T>& frame, std::int64_t begin, std
     }
 }
 
-// Sixteen rows or fewer of at most `columns` scores, one to a lane (lanes.hpp).
+// Sixteen rows or fewer of at most `columns` scores, one to a lane.
 template <bool Unit> void side_by_side(const Frame<float>& frame, const std::int64_t* rows, int count, int columns,
                                        Ahead& ahead) {
     const Args& args = frame.args;

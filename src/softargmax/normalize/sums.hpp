@@ -4,8 +4,7 @@
 //     Renyi entropy log <1, p^a> / (1 - a)
 #pragma once
 
-#include "core/native/log.hpp"
-#include "normalize/groups.hpp"
+#include "normalize/rows.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 

@@ -13,10 +13,8 @@
 #include <atomic>
 #include <thread>
 
-#include "core/native/group.hpp"
-#include "core/native/threads.hpp"
 #include "output/args.hpp"
-#include "output/coins.hpp"
+#include "output/vectors.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::output {
 

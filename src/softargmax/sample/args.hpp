@@ -1,7 +1,7 @@
 // What this room's bindings hand to its kernels: plain data, no Python and no vectors.
 #pragma once
 
-#include "core/native/args.hpp"
+#include "core/native/kernel.hpp"
 
 namespace softargmax::sample {
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "core/native/deal.hpp"
-#include "core/native/log.hpp"
 #include "sample/args.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::sample {

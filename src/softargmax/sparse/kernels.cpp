@@ -2,9 +2,7 @@
 //
 // Newton's method for the threshold runs over the scores that were gathered alone, and each of its steps drops some.
 // Then p is formed where a pack of scores holds one above the threshold; elsewhere it is 0.
-#include "sparse/gradient.hpp"
-#include "sparse/lanes.hpp"
-#include "sparse/loss.hpp"
+#include "sparse/derivatives.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 namespace {

@@ -1,10 +1,135 @@
-// Kernels: functions that are compiled once for each instruction set.
+// Kernels: functions that are compiled once for each instruction set, what the bindings hand to them (plain data, no
+// Python and no vectors), and the threads that they run on.
 //
 //     SOFTARGMAX_KERNEL(room, run, const Args)
 //
 // declares softargmax::v4::room::run(const softargmax::room::Args&), the same for every other instruction set, and
-// softargmax::room::run, which calls that of the instruction set in use. A kernel's own source sees only its own.
+// softargmax::room::run, which calls that of the instruction set in use. A kernel's own source sees only its own, and
+// nothing that chooses between them.
 #pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#ifndef SOFTARGMAX_ISA_NAME
+#include <pthread.h>
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <vector>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include "compiled.hpp"
+#endif
+
+namespace softargmax {
+
+// ---- arguments ------------------------------------------------------------------------------------------------
+
+enum class Type : std::uint8_t { f16, bf16, f32, f64, boolean, i64 };
+constexpr int kTypeBytes[] = {2, 2, 4, 8, 1, 8};
+
+// Scores to a block: 16 KiB of float32, half of the smallest first-level cache. Rows are cut at multiples of it.
+constexpr std::int64_t kBlock = 4096;
+
+constexpr int kMaxDims = 64;  // NumPy's own limit
+
+struct Shape {
+    int dims = 0;
+    std::int64_t size[kMaxDims];
+    std::int64_t total = 1;
+};
+
+struct Operand {
+    char* data = nullptr;  // null: absent
+    Type type = Type::f64;
+    std::int64_t row[kMaxDims];  // strides in elements; 0 where the operand is broadcast
+    std::int64_t col[kMaxDims];
+    explicit operator bool() const { return data != nullptr; }
+};
+
+// `rows` rows of `cols` scores. Every operand is a pointer with one stride for each dimension of the rows and of the
+// columns, so any axis, any tuple of axes and any strides are the same to a kernel.
+struct RowArgs {
+    Shape rows, cols;
+    // Segments: the rows are `segments` times `heads`; segment s has the scores from offsets[s] to offsets[s + 1].
+    const std::int64_t* offsets = nullptr;
+    std::int64_t segments = 0, heads = 1;
+    Operand z, other, where, weights, out;
+    Operand hi, lo;  // beta, double
+    int threads = 1;
+    bool streaming = false;  // whether non-temporal stores pay on this processor, for a result of this size
+};
+
+// ---- threads --------------------------------------------------------------------------------------------------
+//
+// They are from OpenMP's pool (torch's CPU wheel brings the same library under the same name, so both share one pool),
+// asked for by num_threads clauses, never by changing anybody's setting.
+
+// Inside: rounding to nearest, subnormals kept, whatever the caller (torch.set_flush_denormal, say) has set.
+class FloatEnvironment {
+#if defined(__x86_64__)
+    unsigned saved_ = _mm_getcsr();
+
+  public:
+    FloatEnvironment() { _mm_setcsr(0x1F80); }
+    ~FloatEnvironment() { _mm_setcsr(saved_); }
+#elif defined(__aarch64__)
+    std::uint64_t saved_;
+
+  public:
+    FloatEnvironment() {
+        asm volatile("mrs %0, fpcr" : "=r"(saved_));
+        asm volatile("msr fpcr, %0" : : "r"(std::uint64_t{0}));
+    }
+    ~FloatEnvironment() { asm volatile("msr fpcr, %0" : : "r"(saved_)); }
+#else
+  public:
+    FloatEnvironment() {}
+#endif
+    FloatEnvironment(const FloatEnvironment&) = delete;
+    FloatEnvironment& operator=(const FloatEnvironment&) = delete;
+};
+
+// body(begin, end) over disjoint ranges that cover 0 to n. What a body throws (there may be no memory for a tile) is
+// thrown here, when all are done: OpenMP would end the process.
+template <class Body> void parallel_for(int threads, std::int64_t n, const Body& body) {
+    if (threads <= 1 || n <= 1) return body(std::int64_t{0}, n);  // the caller has set its own environment
+    const int wanted = n < threads ? static_cast<int>(n) : threads;
+    std::atomic<bool> failed{false};
+    std::exception_ptr failure;
+#pragma omp parallel num_threads(wanted)
+    {
+        const FloatEnvironment environment;
+        const std::int64_t team = omp_get_num_threads(), i = omp_get_thread_num();
+        try {
+            body(n * i / team, n * (i + 1) / team);
+        } catch (...) {
+            if (!failed.exchange(true)) failure = std::current_exception();
+        }
+    }
+    if (failure) std::rethrow_exception(failure);
+}
+
+// body(i) for every i below n, each given to the thread that is free: for work of unequal size.
+template <class Body> void parallel_each(int threads, std::int64_t n, const Body& body) {
+    std::atomic<std::int64_t> next{0};
+    parallel_for(threads, std::min<std::int64_t>(n, threads), [&](std::int64_t, std::int64_t) {
+        for (std::int64_t i; (i = next++) < n;) body(i);
+    });
+}
+
+}  // namespace softargmax
 
 #ifdef SOFTARGMAX_ISA_NAME
 
@@ -16,7 +141,91 @@
 
 #else
 
-#include "processor.hpp"
+// ---- which instruction set serves -----------------------------------------------------------------------------
+
+namespace softargmax {
+
+struct Isa {
+    const char* name;  // what SOFTARGMAX_ISA says
+    bool usable;
+};
+
+// Those that were compiled, the best first.
+inline const std::vector<Isa>& isas() {
+    static const std::vector<Isa> table = [] {
+        const auto isa = [](const std::string& compiled) -> Isa {
+#if defined(__x86_64__)
+            __builtin_cpu_init();
+            if (compiled == "v4") return {"x86-64-v4", __builtin_cpu_supports("x86-64-v4") != 0};
+            if (compiled == "v3") return {"x86-64-v3", __builtin_cpu_supports("x86-64-v3") != 0};
+#endif
+            return {compiled == "neon" ? "neon" : "baseline", true};
+        };
+#define SOFTARGMAX_NAMED(name, make) make(#name),
+        return std::vector<Isa>{SOFTARGMAX_EACH_ISA(SOFTARGMAX_NAMED, isa)};
+#undef SOFTARGMAX_NAMED
+    }();
+    return table;
+}
+
+// The place of the best usable one, or of the one that SOFTARGMAX_ISA names. Throws std::invalid_argument with a
+// sentence for the user.
+inline std::size_t chosen_isa() {
+    static const std::size_t chosen = [] {
+        const char* asked = std::getenv("SOFTARGMAX_ISA");
+        const std::string name = asked ? asked : "";
+        std::string usable;
+        for (std::size_t i = 0; i < isas().size(); ++i) {
+            if (!isas()[i].usable) continue;
+            if (name.empty() || name == isas()[i].name) return i;
+            usable += (usable.empty() ? "" : ", ") + std::string(isas()[i].name);
+        }
+        throw std::invalid_argument("SOFTARGMAX_ISA: expected one of " + usable + " on this processor, got " + name);
+    }();
+    return chosen;
+}
+
+// ---- how many threads -----------------------------------------------------------------------------------------
+
+inline int& asked_threads() {
+    static int threads = 0;  // 0: what OpenMP says (OMP_NUM_THREADS, torch.set_num_threads)
+    return threads;
+}
+// A forked child has no pool of its own yet believes in its parent's: OpenMP would wait for threads that are not there.
+// It runs serially.
+inline bool& forked() {
+    static bool value = false;
+    return value;
+}
+// OpenMP ends the process where it cannot have the threads it is asked for.
+inline int most_threads() { return std::max(64, 4 * omp_get_num_procs()); }
+inline int threads_now() {
+    if (forked()) return 1;
+    return asked_threads() > 0 ? std::min(asked_threads(), most_threads()) : omp_get_max_threads();
+}
+inline void watch_forks() {
+    pthread_atfork(nullptr, nullptr, [] { forked() = true; });
+}
+
+// ---- stores -----------------------------------------------------------------------------------------------------
+
+// Whether results larger than the caches should be written past them. Measured on 512 x 32768 float32: Zen 5 2.6 ms
+// against 3.2; Zen 4 9.3 against 5.1. So on Zen 5 (family 0x1A) alone.
+inline bool streaming_pays() {
+#if defined(__x86_64__)
+    static const bool pays = [] {
+        unsigned a = 0, b = 0, c = 0, d = 0;
+        if (!__get_cpuid(0, &a, &b, &c, &d) || b != 0x68747541) return false;  // "Auth" of AuthenticAMD
+        __get_cpuid(1, &a, &b, &c, &d);
+        return ((a >> 8) & 0xF) + ((a >> 20) & 0xFF) == 0x1A;
+    }();
+    return pays;
+#else
+    return false;
+#endif
+}
+
+}  // namespace softargmax
 
 #define SOFTARGMAX_DECLARE(isa, room, name, Args) \
     namespace softargmax::isa::room {             \
@@ -34,3 +243,36 @@
     }
 
 #endif
+
+// ---- core's own kernels ---------------------------------------------------------------------------------------
+
+namespace softargmax::core {
+
+// A product of matrices, out = A B + bias, or out + A B; out is float64 where A or B is, else float32, its rows
+// contiguous.
+struct Factor2D {
+    char* data = nullptr;
+    Type type = Type::f32;
+    std::int64_t row = 0, col = 0;  // strides in elements
+};
+struct ProductArgs {
+    Factor2D a, b;
+    std::int64_t rows = 0, cols = 0, depth = 0;
+    char* out = nullptr;
+    std::int64_t pitch = 0;  // from one row of `out` to the next, in elements
+    const char* bias = nullptr;  // `cols` numbers of out's type
+    bool adds = false;
+    bool sparse = false;  // A has many zeros, and B is finite: tiles of zeros are left out
+    int threads = 1;
+};
+
+constexpr int kMultiplyAdds = 16;  // to a round
+struct MultiplyAddsArgs {
+    std::int64_t rounds = 0;
+    double sum = 0;  // written
+};
+
+}  // namespace softargmax::core
+
+SOFTARGMAX_KERNEL(core, product, const ProductArgs)
+SOFTARGMAX_KERNEL(core, multiply_adds, MultiplyAddsArgs)

@@ -1,17 +1,21 @@
-// exp without a rounded subtraction of the maximum, and log1p; the same bits on every instruction set.
+// exp and log, the same bits on every instruction set: of packs, of scalars in double, and of unevaluated sums of two.
+#pragma once
+
+#include <limits>
+
+#include "simd.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME {
+
+// ---- exp ------------------------------------------------------------------------------------------------------
+//
+// exp without a rounded subtraction of the maximum:
 //
 //     e^x = 2^k e^r,   k = rint(x log2 e),   r = x - k ln 2  in two fused steps, ln 2 = hi + lo, k hi exact
 //     e^r = 1 + t,     t = r + r^2 q(r)      (q: tools/fit_polynomials.py)
 //
 // The shift by the maximum becomes a shift of the exponent, 2^(k - k_max), which is exact; rounding z - m before exp
 // costs peers 63 ulp at score spreads of 10 to 40.
-#pragma once
-
-#include <limits>
-
-#include "pack.hpp"
-
-namespace softargmax::SOFTARGMAX_ISA_NAME {
 
 template <class T> struct Exp;
 
@@ -144,6 +148,105 @@ inline double log_scalar(double w) {
     if (w == 0) return -kInf;
     if (!(w > 0)) return kNaN;
     return w < kInf ? log_of_parts(w, 0) : w;
+}
+
+// ---- unevaluated sums of two, of numbers or of packs ----------------------------------------------------------
+
+template <class V> struct Two {
+    V hi, lo;
+};
+using Twofold = Two<double>;
+template <class V> SOFTARGMAX_INLINE Two<V> two_sum(V a, V b) {
+    const V s = a + b, part = s - a;
+    return {s, (a - (s - part)) + (b - part)};
+}
+// beta d.
+template <class V> SOFTARGMAX_INLINE Two<V> times(V d, Scale beta) {
+    const V b = Splat<V>::of(beta.hi), hi = d * b;
+    return {hi, fma(d, b, Splat<V>::of(-0.0) - hi) + d * Splat<V>::of(beta.lo)};
+}
+
+// Sums, products and inverses to about 2^-100; what is infinite, and the inverse of 0, has no lower part.
+SOFTARGMAX_INLINE double or_zero(double lo) { return lo == lo ? lo : 0; }
+template <class V> SOFTARGMAX_INLINE V or_zero(V lo) { return keep(equal(lo, lo), lo); }
+template <class V> SOFTARGMAX_INLINE Two<V> plus(Two<V> a, Two<V> b) {
+    const Two<V> s = two_sum(a.hi, b.hi);
+    return {s.hi, or_zero(s.lo + (a.lo + b.lo))};
+}
+template <class V> SOFTARGMAX_INLINE Two<V> minus(Two<V> a, Two<V> b) {
+    const V none = Splat<V>::of(-0.0);
+    return plus(a, Two<V>{none - b.hi, none - b.lo});
+}
+template <class V> SOFTARGMAX_INLINE Two<V> times(Two<V> a, Two<V> b) {
+    const V hi = a.hi * b.hi;
+    return {hi, or_zero(fma(a.hi, b.hi, Splat<V>::of(-0.0) - hi) + (a.hi * b.lo + a.lo * b.hi))};
+}
+template <class V> SOFTARGMAX_INLINE Two<V> times(Two<V> a, V b) { return times(a, Two<V>{b, Splat<V>::of(0)}); }
+template <class V> SOFTARGMAX_INLINE Two<V> inverse(Two<V> x) {
+    const V one = Splat<V>::of(1), q = one / x.hi;
+    return {q, or_zero((fma(Splat<V>::of(-0.0) - q, x.hi, one) - q * x.lo) * q)};
+}
+SOFTARGMAX_INLINE double rounded(Twofold x) { return x.hi + x.lo; }
+
+// ---- logarithms and exponentials of such sums, in packs: what powers are made of ------------------------------
+//
+//     log v = k ln 2 + log(1 + t),   v = 2^k (1 + t),   sqrt(1/2) <= 1 + t < sqrt(2)
+//     log(1 + t) = t - t^2 / 2 + s (t^2 / 2 + 2 u p(u)),   s = t / (2 + t),   u = s^2        (2 atanh s)
+//
+// The first two terms are a pair, so that the error is a quarter of a rounding of the logarithm: a power v^(1/a)
+// multiplies it by 1/a.
+
+template <class T> struct Logarithm;  // the coefficients of p
+template <> struct Logarithm<float> {
+    static constexpr float p[] = {0x1.555556p-2f, 0x1.99999ap-3f, 0x1.24924ap-3f, 0x1.c71c72p-4f};
+};
+template <> struct Logarithm<double> {
+    static constexpr double p[] = {0x1.5555555555555p-2, 0x1.9999999999d0dp-3, 0x1.2492492439dc7p-3,
+                                   0x1.c71c724b00b54p-4, 0x1.745ce1e46b4ebp-4, 0x1.3b202098f5061p-4,
+                                   0x1.0f678a3d1e989p-4, 0x1.0f0befb1d6faep-4};
+};
+
+// What log v is made of: v = 2^k (1 + t), log(1 + t) = t - half + tail, half = t^2 / 2.
+template <class V> struct Logs {
+    V k, t, half, tail, rest;  // `rest` is what v.lo adds
+};
+template <int terms, class V> SOFTARGMAX_INLINE Logs<V> logs_of(Two<V> v) {
+    using T = typename V::Scalar;
+    const V one = V::all(1), two = V::all(2);
+    const Binary<V> parts = binary_of(v.hi);
+    const Two<V> t = two_sum(parts.f - one, v.lo * power_of_two(V::all(Exp<T>::magic + Exp<T>::bias) - parts.k));
+    const V s = t.hi / (two + t.hi), u = s * s, half = V::all(T(0.5)) * t.hi * t.hi;
+    V q = V::all(Logarithm<T>::p[terms - 1]);
+#pragma GCC unroll 8
+    for (int i = terms - 2; i >= 0; --i) q = fma(q, u, V::all(Logarithm<T>::p[i]));
+    return {parts.k, t.hi, half, s * fma(two * u, q, half), t.lo * (one - t.hi * (one - t.hi))};
+}
+template <class T> constexpr int kLogTerms = sizeof(Logarithm<T>::p) / sizeof(T);
+
+// log v, v.hi positive and normal, as a pair.
+template <class V> SOFTARGMAX_INLINE Two<V> log_pair(Two<V> v) {
+    using E = Exp<typename V::Scalar>;
+    const Logs<V> x = logs_of<kLogTerms<typename V::Scalar>>(v);
+    const V zero = V::all(0), half_low = fma(V::all(0.5) * x.t, x.t, zero - x.half);
+    const Two<V> head = two_sum(x.t, zero - x.half), sum = two_sum(x.k * V::all(E::ln2_hi), head.hi);
+    const V low = sum.lo + (fma(x.k, V::all(E::ln2_lo), head.lo) + ((x.tail - half_low) + x.rest));
+    return two_sum(sum.hi, low);  // `low` may be a twentieth of it
+}
+// The same rounded, to a rounding or two; fewer terms make it rougher.
+template <int terms, class V> SOFTARGMAX_INLINE V log_of(Two<V> v) {
+    using E = Exp<typename V::Scalar>;
+    const Logs<V> x = logs_of<terms>(v);
+    return fma(x.k, V::all(E::ln2_hi), x.t - (x.half - (x.tail + fma(x.k, V::all(E::ln2_lo), x.rest))));
+}
+template <class T> constexpr int kExpTerms = sizeof(Exp<T>::q) / sizeof(T);
+
+// e^y where that is a normal number; of n terms, or 0: of all.
+template <int n = 0, class V> SOFTARGMAX_INLINE V exp_of(Two<V> y) {
+    using T = typename V::Scalar;
+    using E = Exp<T>;
+    const V magic = V::all(E::magic + E::bias), km = fma(y.hi, V::all(E::log2e), magic), k = km - magic;
+    const V r = fma(k, V::all(-E::ln2_lo), fma(k, V::all(-E::ln2_hi), y.hi)) + y.lo, power = power_of_two(km);
+    return fma(exp_less_one<T, n == 0 ? kExpTerms<T> : n>(r), power, power);
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME

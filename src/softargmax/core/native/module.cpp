@@ -8,9 +8,8 @@
 
 #include <atomic>
 
-#include "arguments.hpp"
+#include "bind.hpp"
 #include "pool.hpp"
-#include "threads.hpp"
 
 using namespace nb::literals;
 

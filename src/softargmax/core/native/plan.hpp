@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "args.hpp"
+#include "kernel.hpp"
 
 namespace softargmax {
 

@@ -1,4 +1,4 @@
-// The softmax state and its verbs: empty, fold (fold.hpp), merge, finalize.
+// The softmax state and its verbs: empty, fold, merge, finalize.
 //
 //     m = max z_i      l = sum e^(beta (z_i - m))      o = sum e^(beta (z_i - m)) v_i
 //
@@ -10,7 +10,10 @@
 // what m is and how a weight is formed from it: exact ones, and those whose weights are powers of two.
 #pragma once
 
-#include "twofold.hpp"
+#include <type_traits>
+
+#include "kernel.hpp"
+#include "math.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
@@ -102,5 +105,290 @@ inline double smooth_maximum(const State& s, Scale beta) {
 
 // What the output o / l of a part counts in that of the whole, from the lse of both.
 inline double share(double part, double whole) { return part == -kInf ? 0 : exp_scalar(part - whole); }
+
+// ---- the terms of a block of scores ---------------------------------------------------------------------------
+
+// How far below the maximum terms are added, e^-reach; the power of two by which they are raised, so that all of them
+// are normal numbers; and twice the distance at which a term falls below the rounding of every result (e^-104, e^-750).
+template <class T> struct Reach;
+template <> struct Reach<float> {
+    static constexpr double reach = 130, twice = 2 * 104;
+    static constexpr int lift = 62;
+    static constexpr double lower = 0x1p-62;
+};
+template <> struct Reach<double> {
+    static constexpr double reach = 1100, twice = 2 * 750;
+    static constexpr int lift = 600;
+    static constexpr double lower = 0x1p-600;
+};
+
+// e^(beta d) = 2^k (e + e_low), for one number or a pack.
+template <class V> struct Parts {
+    V k, e, e_low;
+};
+template <class V> SOFTARGMAX_INLINE Parts<V> parts_of(V d, Scale beta) {
+    using E = Exp<double>;
+    const auto all = [](double x) SOFTARGMAX_LAMBDA { return Splat<V>::of(x); };
+    const Two<V> x = times(d, beta);
+    const V k = fma(x.hi, all(E::log2e), all(E::magic)) - all(E::magic);
+    const V r = fma(k, all(-E::ln2_hi), x.hi) + fma(k, all(-E::ln2_lo), x.lo);
+    const V t = exp_less_one<double>(r), e = all(1.0) + t;
+    return {k, e, t - (e - all(1.0))};
+}
+
+// What a piece with maximum m is measured from: e^(beta (m - shift)) = 2^k (e + e_low).
+//
+// The shift is nothing while the scores are small, and m itself once |beta m| is `twice`. Either way z - shift is exact
+// for every score that matters: in the second case such a z is within a factor of two of m (Sterbenz).
+template <class T> struct Peak {
+    T m, shift;
+    int k;
+    double e, e_low;
+    SOFTARGMAX_INLINE Peak(T top, Scale beta) : m(top), shift(shift_of(top, beta)) {
+        const Parts<double> x = parts_of(static_cast<double>(m) - static_cast<double>(shift), beta);
+        k = static_cast<int>(x.k);
+        e = x.e;
+        e_low = x.e_low;
+    }
+    static SOFTARGMAX_INLINE T shift_of(T m, Scale beta) {
+        return std::fabs(static_cast<double>(m) * beta.hi) >= Reach<T>::twice ? m : 0;
+    }
+    // Whether the terms are simply e^z: nothing to shift by, nothing to scale with.
+    SOFTARGMAX_INLINE bool plain(Scale beta) const { return shift == 0 && beta.unit(); }
+    // Scores at or below this, `reach` below the maximum, contribute nothing. Always below m itself.
+    static SOFTARGMAX_INLINE T floor_of(T m, Scale beta, double reach = Reach<T>::reach) {
+        const double far = beta.hi == 1 ? reach : reach / beta.hi;  // a division is 15 cycles of a row
+        const T low = static_cast<T>(static_cast<double>(m) - far);
+        const T below = next_below(m);
+        return low < below ? low : below;
+    }
+};
+
+// ---- fold -----------------------------------------------------------------------------------------------------
+
+// What will likely be read next, fetched in the midst of arithmetic: the scores of the next block or row, where they
+// come from. Without, its maximum waits for them (4096 x 1000: 83 ns of 290 a row; logsumexp of 512 x 32768: 2.5 ms,
+// so 1.6). A short softmax, too, fetches here, not only while it writes (4096 x 1024: torch's time over ours 1.44,
+// so 1.60).
+struct Next {
+    const char* at;
+    int width;  // bytes of a score
+    template <class T> SOFTARGMAX_INLINE Next(const T* x) : at(reinterpret_cast<const char*>(x)), width(sizeof(T)) {}
+    SOFTARGMAX_INLINE Next(const char* x, int bytes) : at(x), width(bytes) {}
+    SOFTARGMAX_INLINE void fetch(std::int64_t i) const { __builtin_prefetch(at + i * width); }
+    SOFTARGMAX_INLINE Next from(std::int64_t i) const { return {at + i * width, width}; }
+};
+
+constexpr int kUnroll = 4;  // packs to a step: hides the latency of the multiply-adds
+
+// Sum of many terms: float lanes are added four at a time, then in double lanes; doubles are added with their rounding
+// errors kept (a plain sum of 10^6 equal terms is off by hundreds of ulp).
+template <class T> struct Sum;
+template <> struct Sum<float> {
+    Pack<double> low = Pack<double>::all(0), high = low;
+    SOFTARGMAX_INLINE void add(const Pack<float> (&y)[kUnroll]) {
+        const Wide w = widen((y[0] + y[1]) + (y[2] + y[3]));
+        low = low + w.low;
+        high = high + w.high;
+    }
+    SOFTARGMAX_INLINE Twofold total() const { return {sum_of(low + high), 0}; }
+};
+template <> struct Sum<double> {
+    Pack<double> sum = Pack<double>::all(0), error = sum;
+    template <int N> SOFTARGMAX_INLINE void add(const Pack<double> (&y)[N]) {
+        for (const auto& x : y) {
+            const Pack<double> s = sum + x, part = s - sum;
+            error = error + ((sum - (s - part)) + (x - part));
+            sum = s;
+        }
+    }
+    SOFTARGMAX_INLINE Twofold total() const {
+        double x[8];
+        sum.store(x);
+        Twofold s{0, sum_of(error)};
+        for (double y : x) {
+            const Twofold next = two_sum(s.hi, y);
+            s = {next.hi, s.lo + next.lo};
+        }
+        return std::isinf(s.hi) ? Twofold{s.hi, 0} : two_sum(s.hi, s.lo);  // an infinite term has no rounding error
+    }
+};
+
+// The same without its rounding errors.
+struct PlainSum {
+    Pack<double> sum = Pack<double>::all(0);
+    template <int N> SOFTARGMAX_INLINE void add(const Pack<double> (&y)[N]) {
+        for (const auto& x : y) sum = sum + x;
+    }
+    SOFTARGMAX_INLINE Twofold total() const { return {sum_of(sum), 0}; }
+};
+
+// Runs body(packs, count) over z in steps of kUnroll packs; the last step is filled up with `fill`, and count says how
+// many of its packs hold scores.
+template <class T, class Body> SOFTARGMAX_INLINE void steps(const T* z, std::int64_t n, T fill, Body body) {
+    using V = Pack<T>;
+    constexpr std::int64_t step = kUnroll * V::kLanes;
+    std::int64_t i = 0;
+    V v[kUnroll];
+    for (; i + step <= n; i += step) {
+        for (int u = 0; u < kUnroll; ++u) v[u] = V::load(z + i + u * V::kLanes);
+        body(v, kUnroll);
+    }
+    if (i == n) return;
+    for (int u = 0; u < kUnroll; ++u) v[u] = V::load_part(z + i + u * V::kLanes, n - i - u * V::kLanes, fill);
+    body(v, static_cast<int>((n - i + V::kLanes - 1) / V::kLanes));
+}
+
+template <class T> T maximum(const T* z, std::int64_t n) {
+    constexpr T lowest = -std::numeric_limits<T>::infinity();
+    Pack<T> top[kUnroll];
+    for (auto& t : top) t = Pack<T>::all(lowest);
+    steps(z, n, lowest, [&](const Pack<T>(&v)[kUnroll], int) {
+        for (int u = 0; u < kUnroll; ++u) top[u] = max(v[u], top[u]);
+    });
+    return max_of(max(max(top[0], top[1]), max(top[2], top[3])));
+}
+
+// The state of a piece whose maximum is infinite, or whose beta is: its ties with the maximum, or NaN.
+template <class T> State count_ties(const T* z, std::int64_t n, T m) {
+    constexpr T lowest = -std::numeric_limits<T>::infinity();
+    const Pack<T> top = Pack<T>::all(m);
+    Count<T> ties, nans;
+    steps(z, n, lowest, [&](const Pack<T>(&v)[kUnroll], int) SOFTARGMAX_LAMBDA {
+        for (const Pack<T>& x : v) {
+            ties.add(equal(x, top));
+            nans.add(above(x, x));
+        }
+    });
+    const double l = m == lowest ? 0 : static_cast<double>(ties.total());
+    return {static_cast<double>(m), nans.total() ? kNaN : l - 1};
+}
+
+// The terms e^(beta (z - shift)) of one row or block, times 2^(lift - k); 0 from `reach` below its maximum on.
+// Without the shift where there is none: it is a twentieth of the time of a softmax.
+template <bool Plain, class T> struct Terms {
+    using V = Pack<T>;
+    ScaleIn<T> scale;
+    V shift, low, magic;
+    SOFTARGMAX_INLINE Terms(const Peak<T>& peak, Scale beta, double reach = Reach<T>::reach, int lift = Reach<T>::lift)
+        : scale(beta),
+          shift(V::all(peak.shift)),
+          low(V::all(Peak<T>::floor_of(peak.m, beta, reach))),
+          magic(V::all(magic_of<T>(lift - peak.k))) {}
+    SOFTARGMAX_INLINE auto in(V z) const { return above(z, low); }
+    SOFTARGMAX_INLINE Term<T> operator()(V z) const { return exp_term<Plain>(Plain ? z : z - shift, scale, magic); }
+};
+
+// kStore: t and power of each term are written to two rows of kBlock, for softmax to scale.
+// kCareful: power and power t are added apart, so that no term is rounded.
+enum class Fold { kPlain, kStore, kCareful };
+
+// The maximum's own term and its ties are counted, not added: r keeps the tail of a confident row, and the largest term
+// brings no rounding error into the sum.
+template <bool Plain, Fold mode, class T>
+State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, const Next& next, T* store = nullptr) {
+    using V = Pack<T>;
+    const Terms<Plain, T> terms(peak, beta);
+    const V top = V::all(peak.m), none = V::all(0);
+    const double lower = Reach<T>::lower / peak.e;
+    Sum<T> sum, powers;
+    Count<T> ties;
+    steps(z, n, -std::numeric_limits<T>::infinity(),
+          [&, i = std::int64_t{0}](const V(&v)[kUnroll], int count) mutable SOFTARGMAX_LAMBDA {
+        V y[kUnroll], x[kUnroll];
+        if constexpr (mode != Fold::kCareful)
+            for (int u = 0; u < kUnroll; ++u, i += V::kLanes) next.fetch(i);
+        for (int u = 0; u < kUnroll; ++u) {
+            if (u >= count) {
+                y[u] = x[u] = none;
+                continue;
+            }
+            const auto in = terms.in(v[u]), tie = equal(v[u], top);
+            const Term<T> term = terms(v[u]);
+            if constexpr (mode == Fold::kStore) {
+                keep(in, term.t).store(store + u * V::kLanes);
+                keep(in, term.power).store(store + kBlock + u * V::kLanes);
+            }
+            ties.add(tie);
+            const auto counts = unless(in, tie);
+            if constexpr (mode == Fold::kCareful) {
+                y[u] = keep(counts, term.t * term.power);
+                x[u] = keep(counts, term.power);
+            } else {
+                y[u] = keep(counts, term.value());
+            }
+        }
+        if constexpr (mode == Fold::kStore) store += count * V::kLanes;
+        if constexpr (mode == Fold::kCareful) powers.add(x);
+        sum.add(y);
+    });
+    const Twofold total = sum.total();
+    const double others = static_cast<double>(ties.total() - 1);
+    if constexpr (sizeof(T) == 4) {  // the sums of float32 terms are doubles: room enough
+        const double rest = mode == Fold::kCareful ? powers.total().hi + total.hi : total.hi;
+        return {static_cast<double>(peak.m), others + rest * lower};
+    }
+    const double rest = total.hi / peak.e;
+    const double lost = ((fma(-rest, peak.e, total.hi) - rest * peak.e_low) + total.lo) / peak.e;
+    const Twofold r = two_sum(others, rest * Reach<T>::lower);
+    const Twofold all = two_sum(r.hi, r.lo + lost * Reach<T>::lower);
+    return {static_cast<double>(peak.m), all.hi, all.lo};
+}
+
+SOFTARGMAX_INLINE bool looks_confident(double r) { return r > 0 && r < 0.125; }
+
+// f(std::true_type) where the terms are plain, f(std::false_type) elsewhere.
+template <class T, class F> SOFTARGMAX_INLINE auto with_plain(const Peak<T>& peak, Scale beta, F f) {
+    return peak.plain(beta) ? f(std::true_type{}) : f(std::false_type{});
+}
+
+// A confident piece, whose log l is about r, is looked at twice: the terms of float32 are good to an ulp, which the
+// division by E can make two.
+template <Fold mode, class T>
+State fold_finite(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, const Next& next, T* store = nullptr) {
+    return with_plain(peak, beta, [&](auto plain) {
+        const State s = fold_once<plain.value, mode>(z, n, peak, beta, next, store);
+        if (sizeof(T) == 8 || !looks_confident(s.r)) return s;
+        return fold_once<plain.value, Fold::kCareful>(z, n, peak, beta, next);
+    });
+}
+
+// Whether a float32 piece can be folded in float32: beyond these it is folded in float64.
+inline bool fits_float(double m, Scale beta) { return beta.hi >= 1e-30 && beta.hi <= 1e30 && std::fabs(m) < 1e30; }
+
+// The state of at most kBlock contiguous scores. Where the design asks for a negative beta, z comes negated.
+template <class T> State fold(const T* z, std::int64_t n, Scale beta, const Next& next) {
+    const T m = maximum(z, n);
+    if (std::isinf(m) || std::isinf(beta.hi)) return count_ties(z, n, m);
+    if constexpr (sizeof(T) == 4) {
+        if (!fits_float(m, beta)) {
+            double wide[kBlock] = {};
+            for (std::int64_t i = 0; i < n; ++i) wide[i] = z[i];
+            return fold<double>(wide, n, beta, next);
+        }
+    }
+    return fold_finite<Fold::kPlain>(z, n, Peak<T>(m, beta), beta, next);
+}
+
+// How far below the maximum a PowerState adds terms: all of them are normal numbers.
+template <class T> constexpr T kPowerReach = sizeof(T) == 4 ? T(80) : T(700);
+
+// The state of n scores, pairs of packs, with the finite maximum `top`. They become its terms, e^(z - m ln 2).
+template <class T> PowerState<T> fold_in_place(T* z, std::int64_t n, T top) {
+    using V = Pack<T>;
+    const auto m = static_cast<std::int32_t>(std::rint(static_cast<double>(top) * Exp<double>::log2e));
+    const V low = V::all(top - kPowerReach<T>), magic = V::all(magic_of<T>(-m));
+    const ScaleIn<T> unit{Scale{}};
+    V sum[2] = {V::all(0), V::all(0)};
+    for (std::int64_t i = 0; i < n; i += 2 * V::kLanes)
+#pragma GCC unroll 2
+        for (int u = 0; u < 2; ++u) {
+            T* at = z + i + u * V::kLanes;
+            const V x = V::load(at), term = keep(above(x, low), exp_term<true>(x, unit, magic).value());
+            term.store(at);
+            sum[u] = sum[u] + term;
+        }
+    return {m, sum_of(sum[0] + sum[1])};
+}
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME

@@ -7,11 +7,39 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <new>
 
-#include "args.hpp"
-#include "fold.hpp"
+#include "state.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
+
+// ---- memory of one thread, kept between calls -----------------------------------------------------------------
+
+class Scratch {
+    struct Free {
+        void operator()(void* p) const { std::free(p); }
+    };
+    std::unique_ptr<void, Free> memory_;
+    std::size_t bytes_ = 0;
+
+  public:
+    template <class T> T* get(std::int64_t count) {
+        const std::size_t bytes = (static_cast<std::size_t>(count) * sizeof(T) + 4095) & ~std::size_t{4095};
+        if (bytes > bytes_) {
+            memory_.reset(std::aligned_alloc(4096, bytes));
+            bytes_ = memory_ ? bytes : 0;
+            if (!memory_) throw std::bad_alloc();
+        }
+        return static_cast<T*>(memory_.get());
+    }
+};
+enum Slot { kScores, kOther, kMask, kWeights, kTerms, kResult, kSlots };
+inline Scratch& scratch(Slot slot) {
+    thread_local Scratch slots[kSlots];
+    return slots[slot];
+}
 
 // Rows to a tile, where rows are adjacent in memory (8192 x 4096, axis 0: 16 rows 99 ms, 64 45, 128 39, 256 41).
 constexpr int kGroup = 128;
