@@ -98,6 +98,30 @@ def test_strides(name: str, dtype: str) -> None:
             assert same_bits(operation(other), whole), (shape, layout)
 
 
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "sparsemax"])
+def test_bfloat16_of_numpy_is_read_and_written_where_it_lies(name: str) -> None:
+    """No buffer describes it, so kernels take its bits."""
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    operation = getattr(softargmax, name)
+    for shape in ((5, 7), (40, 100), (3, 9001)):
+        z = scores(shape, "float32").astype(bfloat16)
+        whole = operation(z.astype(np.float32)).astype(bfloat16)
+        for layout, other in layouts(z).items():
+            found = operation(other)
+            assert found.dtype == bfloat16
+            assert np.array_equal(found.astype(np.float32), whole.astype(np.float32), equal_nan=True), (shape, layout)
+            if layout == "unaligned":
+                with pytest.raises(ValueError, match="out: not aligned"):
+                    operation(z, out=other)
+            elif other.flags.writeable:
+                around = other if other.base is None else other.base
+                before = around.copy()
+                assert operation(z, out=other) is other
+                assert np.array_equal(other.astype(np.float32), whole.astype(np.float32), equal_nan=True)
+                other[...] = z
+                assert around.tobytes() == before.tobytes(), (shape, layout)  # and nothing beside it
+
+
 def test_the_comparison_can_fail() -> None:
     """The usual formula depends on the layout: NumPy adds along a contiguous axis and across it in different orders."""
 

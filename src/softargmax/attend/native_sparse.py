@@ -13,7 +13,7 @@ from softargmax.attend.arguments import AttentionGradients
 from softargmax.attend.dropout import kept
 from softargmax.attend.reference import Places
 from softargmax.core import _native
-from softargmax.core.native import BLOCK, view, widened
+from softargmax.core.native import BLOCK, widened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,7 @@ def attend(i: Attention, output: Array) -> bool:
         p = part.z[:, : part.keys]
         if part.keep is not None:
             p *= part.keep
-        _native.product(p, view(i.v[part.group]), found, sparse=True)
+        _native.product(p, i.v[part.group], found, sparse=True)
         _put(found, output, part.at)
     return True
 
@@ -74,7 +74,7 @@ def attend_vjp(i: Attention, g: Array) -> AttentionGradients | None:
         tau, p, g_part = np.empty((len(part.z), 1), kind), part.z, widened(g[part.at], kind)
         _native.entmax(p, part.alpha, None, (1,), p, tau)
         dp = np.zeros_like(p)
-        _native.product(g_part, view(i.v[part.group].T), dp[:, : part.keys])
+        _native.product(g_part, i.v[part.group].T, dp[:, : part.keys])
         weight = p[:, : part.keys]
         if part.keep is not None:
             weight = weight * part.keep
@@ -91,7 +91,7 @@ def attend_vjp(i: Attention, g: Array) -> AttentionGradients | None:
         if part.slope is not None:
             dz = dz * part.slope
         found = np.empty_like(part.q)
-        _native.product(dz, view(i.k[part.group]), found, sparse=True)
+        _native.product(dz, i.k[part.group], found, sparse=True)
         dscale[part.at] = (found * widened(i.q[part.at], kind)).sum(-1, dtype=np.float64, keepdims=True)
         dq[part.at] = found * part.scale
         _native.product(dz.T, part.q, dk[part.group], None, True, sparse=True)
@@ -126,7 +126,7 @@ def _parts(i: Attention) -> Iterator[_Part]:
             rows = at[-1].stop - start
             z = memory[: rows * (n + with_sink)].reshape(rows, n + with_sink)
             scaled = widened(q[at], kind) * scale[at]
-            _native.product(scaled, view(k[group].T), z[:, :n])
+            _native.product(scaled, k[group].T, z[:, :n])
             there = Places(np.arange(*places)[:, None], np.arange(among.start, among.stop), count)
             seen = options.sees(there.place, there.key)
             if mask is not None:
@@ -186,4 +186,4 @@ def _is_usual(softcap: float | None) -> bool:
 
 
 def _all_finite(arrays: tuple[Array, ...]) -> bool:
-    return all(_native.finite(view(x.reshape(-1, x.shape[-1]))) for x in arrays if x.size)
+    return all(_native.finite(x.reshape(-1, x.shape[-1])) for x in arrays if x.size)

@@ -83,14 +83,6 @@ def info() -> dict[str, Any]:
     }
 
 
-def view(array: np.ndarray[Any, Any]) -> Any:
-    """A NumPy array as the extension takes it: itself; in a tuple, the bits of bfloat16, which buffers do not know.
-
-    An array of uint16 is bits already: what there is of a tensor's bfloat16 without a library that has the dtype.
-    """
-    return (array.view(np.uint16),) if array.dtype.name in ("bfloat16", "uint16") else array
-
-
 def widened(array: np.ndarray[Any, Any], kind: Any) -> np.ndarray[Any, Any]:
     """An array contiguous in this dtype; of the bits of bfloat16, the upper half of a float32, the numbers."""
     if array.dtype == np.uint16:
@@ -120,19 +112,19 @@ def fold(z: Any, axes: tuple[int, ...], scale: Any, where: Any = None, state: St
     """
     rows = tuple(size for axis, size in enumerate(z.shape) if axis not in axes)
     m, r, low = (np.full(rows, -np.inf), np.full(rows, -1.0), np.zeros(rows)) if state is None else map(np.copy, state)
-    _native.fold(view(z), where, scale, axes, m, r, low)
+    _native.fold(z, where, scale, axes, m, r, low)
     return m, r, low
 
 
 def apply(op: str, z: Any, axes: tuple[int, ...], scale: Any, where: Any, state: State, out: Any) -> Any:
     """Write "softmax" or "log_softmax" of a piece into `out`, from the final state of its whole rows."""
     kernel = {"softmax": _native.apply_softmax, "log_softmax": _native.apply_log_softmax}[op]
-    kernel(view(z), where, scale, axes, *state, view(out))
+    kernel(z, where, scale, axes, *state, out)
     return out
 
 
 def finish(state: State, scale: Any, dtype: Any) -> np.ndarray[Any, Any]:
     """lse / beta of rows, from their final state."""
     out = np.empty(state[0].shape, dtype)
-    _native.finish(*state, scale, view(out))
+    _native.finish(*state, scale, out)
     return out

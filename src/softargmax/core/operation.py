@@ -223,11 +223,8 @@ class Operation(Generic[A, R]):
                 lines += [f"{field} = _out", f"if _out is None: {made}"]
             else:
                 lines += [f"{field} = None", f"if not _first: {made}"] if spec.spare else [made]
-        views = {}
-        for field, spec in zip(self.fields, self.results, strict=True):
-            view = f"_view({field})"
-            views[field] = f"None if {field} is None else {view}" if spec.spare else view
-        copies, run = passed(kernel, leaves, views)
+        spare = {field: spec.spare for field, spec in zip(self.fields, self.results, strict=True)}
+        copies, run = passed(kernel, leaves, spare, memory)
         results = self.fields[0] if len(self.fields) == 1 else f"({', '.join(self.fields)})"
         told = [run] if self.refuse is None else [f"_found = {run}", "if _found is not None: _refuse(_i, _found)"]
         lines += [*copies, *told, f"return {self.fields[0]} if _first else {results}"]

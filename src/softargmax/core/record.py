@@ -28,7 +28,7 @@ class Kind(NamedTuple):
     dense: str = ""
     """What makes a copy that kernels can read; it has to outlive the call."""
     native: str = "{0}"
-    """What kernels are given."""
+    """What kernels are given; where they take arrays as they are (`Memory.direct`), the argument itself."""
     arrays: tuple[str, ...] = ()
     """The arrays in it."""
     number: str = ""
@@ -201,6 +201,7 @@ class Memory(NamedTuple):
     """How the arrays of a library reach kernels, and where results come from."""
 
     view: Callable[[Any], Any]
+    """What the compiled core takes in place of an array; `same` where that is the array."""
     dense: Callable[[Any], Any]
     packed: Callable[[Any], Any]
     integers: Callable[[Any], Any]
@@ -213,18 +214,26 @@ class Memory(NamedTuple):
     array: Callable[[Any], Any]
     """The way back, for what is no bits."""
 
+    @property
+    def direct(self) -> bool:
+        """Whether kernels take arrays as they are: then generated code calls nothing for them."""
+        return self.view is same
+
+    def seen(self, result: str, *, optional: bool) -> str:
+        """Code for what a kernel is given of a result."""
+        if self.direct:
+            return result
+        return f"None if {result} is None else _view({result})" if optional else f"_view({result})"
+
 
 def memory_of(array: Any) -> Memory:
     """The memory of an array that native kernels can read."""
     return MEMORIES["numpy" if isinstance(array, np.ndarray) else "torch"]
 
 
-def _view(x: Any) -> Any:
-    """The array, or in a tuple the bits of bfloat16, which buffers do not know.
-
-    ml_dtypes calls its kind "V"; uint16 are the bits of a tensor.
-    """
-    return x if x.dtype.kind not in "Vu" else (x.view(np.uint16),)
+def same(x: Any) -> Any:
+    """The argument."""
+    return x
 
 
 def _like(x: Any, dtype: Any) -> Any:
@@ -239,7 +248,7 @@ def _empty(beside: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 _SMALL = 1 << 12
 _FLOAT64 = np.dtype(np.float64)
 NUMPY = Memory(
-    view=_view,
+    view=same,
     dense=lambda x: np.ascontiguousarray(x, np.float64),
     packed=np.ascontiguousarray,
     integers=lambda x: np.ascontiguousarray(x, np.int64).reshape(-1),
@@ -247,8 +256,8 @@ NUMPY = Memory(
     empty=_empty,
     row_dtype=lambda dtype: _FLOAT64 if dtype == _FLOAT64 else np.dtype(np.float32),
     dtypes={name: np.dtype(name) for name in ("float32", "float64", "int64", "bool")},
-    numpy=lambda x: x,
-    array=lambda x: x,
+    numpy=same,
+    array=same,
 )
 
 
@@ -269,8 +278,10 @@ def parameters(kernel: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(inspect.signature(kernel).parameters)
 
 
-def passed(kernel: Callable[..., Any], leaves: Mapping[str, Leaf], results: Mapping[str, str]) -> tuple[list[str], str]:
-    """Lines that copy the arguments which a kernel wants dense, and its call; `results`: what it is given of each."""
+def passed(
+    kernel: Callable[..., Any], leaves: Mapping[str, Leaf], results: Mapping[str, bool], memory: Memory
+) -> tuple[list[str], str]:
+    """Lines that copy the arguments which a kernel wants dense, and its call; `results`: whether each may be None."""
     names, copies, call = parameters(kernel), [], []
     for name in names:
         if name == "i":
@@ -278,11 +289,11 @@ def passed(kernel: Callable[..., Any], leaves: Mapping[str, Leaf], results: Mapp
         elif name == "r":
             call.append(f"({', '.join(results)},)")
         elif name in results:
-            call.append(name if "i" in names else results[name])
+            call.append(name if "i" in names else memory.seen(name, optional=results[name]))
         elif name in leaves:
             leaf = leaves[name]
             copies += [f"{name} = {leaf.text(leaf.kind.dense)}"] * bool(leaf.kind.dense)
-            call.append(leaf.text(leaf.kind.native))
+            call.append(name if memory.direct else leaf.text(leaf.kind.native))
         else:
             raise TypeError(f"expected a kernel of {', '.join((*leaves, *results))}, got {name}")
     return copies, f"_kernel({', '.join(call)})"
@@ -302,10 +313,10 @@ class Native:
 
     def _make(self, array: Any) -> Callable[..., Any]:
         leaves = {leaf.name: leaf for leaf in self._tree.leaves}
-        views = {name: f"None if {name} is None else _view({name})" for name in self._results}
-        copies, call = passed(self._kernel, leaves, views)
+        memory = memory_of(array)
+        copies, call = passed(self._kernel, leaves, dict.fromkeys(self._results, True), memory)
         lines = [f"{self._tree.target}= _i", *copies, f"return {call}"]
-        names = {f"_{name}": one for name, one in memory_of(array)._asdict().items()}
+        names = {f"_{name}": one for name, one in memory._asdict().items()}
         made = generated(f"_i, {', '.join(self._results)}", lines, _kernel=self._kernel, **names)
         self._made[type(array)] = made
         return made

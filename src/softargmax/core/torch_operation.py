@@ -28,6 +28,7 @@ from softargmax.core.record import (
     Gradients,
     Memory,
     Wanted,
+    same,
 )
 from softargmax.core.torch_compile import compile_whole
 from softargmax.core.torch_memory import fresh_empty, fresh_like, shared, view
@@ -85,7 +86,7 @@ CPU = Memory(
 )
 MEMORIES["torch"] = CPU
 DEVICE = CPU._replace(
-    view=lambda x: x,
+    view=same,
     integers=lambda x: x.to(torch.int64).contiguous().view(-1),
     like=lambda x, dtype: torch.empty_like(x, dtype=dtype),
     empty=lambda x, shape, dtype: x.new_empty(shape, dtype=dtype),

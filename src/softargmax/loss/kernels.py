@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.core import _native
-from softargmax.core.native import view, widened
+from softargmax.core.native import widened
 from softargmax.core.record import Native, memory_of
 from softargmax.core.scale import Scale
 from softargmax.loss import reference, reference_linear
@@ -117,9 +117,9 @@ def _formed(i: LinearCrossEntropy, seed: Array, forms: str, dh: Array, dw: Array
         _loss_and_gradient(GradientOf(of, of_part, i.least), loss=rows[part], gradient=z)  # z is dz now
         later = part.start > 0
         if "h" in forms:
-            _native.product(z, view(w), dh[part], sparse=True)
+            _native.product(z, w, dh[part], sparse=True)
         if "w" in forms:
-            _native.product(z.T, view(h[part]), dw, None, later, sparse=True)
+            _native.product(z.T, h[part], dw, None, later, sparse=True)
         if "b" in forms:
             _native.product(np.ones((1, len(z)), z.dtype), z, db[None], None, later)
     return rows
@@ -139,5 +139,5 @@ def _scores(i: LinearCrossEntropy) -> Iterator[tuple[slice, Array]]:
     for start in range(0, size, max(step, 1)):
         part = slice(start, min(start + step, size))
         z = memory[: part.stop - start]
-        _native.product(view(h[part]), view(w.T), z, bias)
+        _native.product(h[part], w.T, z, bias)
         yield part, z

@@ -34,22 +34,40 @@ inline Type type_of(nb::dlpack::dtype t) {
     if (code == nb::dlpack::dtype_code::Float && t.bits == 64) return Type::f64;
     if (code == nb::dlpack::dtype_code::Float && t.bits == 16) return Type::f16;
     if (code == nb::dlpack::dtype_code::Bfloat && t.bits == 16) return Type::bf16;
+    if (code == nb::dlpack::dtype_code::UInt && t.bits == 16) return Type::bf16;  // its bits
     if (code == nb::dlpack::dtype_code::Bool && t.bits == 8) return Type::boolean;
     if (code == nb::dlpack::dtype_code::Int && t.bits == 64) return Type::i64;
     throw nb::type_error("native arrays are float16, bfloat16, float32, float64, int64 or bool");
 }
 
+// Whether an array has the bfloat16 of ml_dtypes, which neither DLPack nor buffers describe. The refusal of both takes
+// 2.5 us, so the dtype of the first array that was `refused` is kept, and later arrays are compared with it.
+inline bool is_bfloat16(nb::handle x, bool refused) {
+    static PyObject* known = nullptr;
+    if (!known && !refused) return false;
+    const nb::object dtype = nb::getattr(x, "dtype", nb::none());
+    if (dtype.is(known) || !refused) return dtype.is(known);
+    const nb::object name = nb::getattr(dtype, "name", nb::none());
+    const bool is = PyUnicode_Check(name.ptr()) && PyUnicode_CompareWithASCIIString(name.ptr(), "bfloat16") == 0;
+    if (is && !known) known = dtype.inc_ref().ptr();
+    return is;
+}
 // A NumPy array whose elements lie where their type may lie; of one whose do not, a copy, unless it is to be written.
+// Of bfloat16 the bits, in the same memory.
 inline Array aligned(nb::handle x, bool written) {
     Array array;
     const auto lies_well = [&] {
         const std::size_t size = array.dtype().bits / 8u;
         return reinterpret_cast<std::uintptr_t>(array.data()) % size == 0;
     };
-    if (nb::try_cast(x, array) && lies_well()) return array;
+    if (is_bfloat16(x, false)) return aligned(x.attr("view")("uint16"), written);
+    const bool described = nb::try_cast(x, array);
+    if (described && lies_well()) return array;
+    if (!described && is_bfloat16(x, true)) return aligned(x.attr("view")("uint16"), written);
     if (written) throw nb::value_error("out: not aligned to its type; it may be an aligned array");
-    if (!nb::hasattr(x, "copy")) throw nb::type_error("not a NumPy array of a known type");
-    return nb::cast<Array>(x.attr("copy")());
+    if (!nb::hasattr(x, "copy") || !nb::try_cast(x.attr("copy")(), array))
+        throw nb::type_error("not a NumPy array of a known type");
+    return array;
 }
 
 // Memory that Python described, and the hold on it.
@@ -60,10 +78,7 @@ struct Held : View {
         if (x.is_none()) return;
         if (PyTuple_Check(x.ptr())) {
             const auto parts = nb::borrow<nb::tuple>(x);
-            if (parts.size() == 1) {  // the bits of a NumPy array of bfloat16, which its buffer does not describe
-                hold(aligned(parts[0], written), Type::bf16);
-                return;
-            }
+            if (parts.size() != 4) throw nb::type_error("not an address, a type, a shape and strides");
             data = reinterpret_cast<char*>(nb::cast<std::uintptr_t>(parts[0]));
             type = static_cast<Type>(nb::cast<int>(parts[1]));
             if (type > Type::i64) throw nb::type_error("unknown type code");
@@ -71,19 +86,13 @@ struct Held : View {
             for (nb::handle n : nb::borrow<nb::tuple>(parts[3])) stride.push_back(nb::cast<std::int64_t>(n));
             if (shape.size() != stride.size()) throw nb::value_error("as many strides as dimensions, please");
         } else {
-            Array numpy = aligned(x, written);
-            const Type its = type_of(numpy.dtype());
-            hold(std::move(numpy), its);
-        }
-        if (!data) data = const_cast<char*>(&somewhere);
-    }
-    void hold(Array numpy, Type its) {
-        array = std::move(numpy);
-        data = const_cast<char*>(static_cast<const char*>(array.data()));
-        type = its;
-        for (std::size_t i = 0; i < array.ndim(); ++i) {
-            shape.push_back(static_cast<std::int64_t>(array.shape(i)));
-            stride.push_back(array.stride(i));
+            array = aligned(x, written);
+            data = const_cast<char*>(static_cast<const char*>(array.data()));
+            type = type_of(array.dtype());
+            for (std::size_t i = 0; i < array.ndim(); ++i) {
+                shape.push_back(static_cast<std::int64_t>(array.shape(i)));
+                stride.push_back(array.stride(i));
+            }
         }
         if (!data) data = const_cast<char*>(&somewhere);
     }

@@ -1,8 +1,9 @@
 // softargmax.core._native: the compiled core as Python sees it (through core/native.py and the rooms' torch operators).
 //
 // An array is a NumPy array, or a tuple (address, type, shape, strides in elements) for memory that others own: four
-// integers are ten times cheaper to pass than a DLPack capsule. Arguments are checked for shapes here, because memory
-// safety rests on it, and offsets for their values; what else arguments mean is checked in core/check.py.
+// integers are ten times cheaper to pass than a DLPack capsule. An array of uint16 is the bits of bfloat16. Arguments
+// are checked for shapes here, because memory safety rests on it, and offsets for their values; what else arguments
+// mean is checked in core/check.py.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
