@@ -14,7 +14,8 @@ from softargmax.attend.arguments import Attention, AttentionGradients, Attention
 from softargmax.attend.results import AttentionWithLse
 from softargmax.core import _native
 from softargmax.core.arrays import frozen, namespace, readable, recorded
-from softargmax.core.record import Memory, Native, memory_of, parameters
+from softargmax.core.memory import Memory, memory_of
+from softargmax.core.record import Native, parameters
 
 _attend = Native(_native.attend, Attention, AttentionWithLse._fields)
 _attend_paged = Native(_native.attend_paged, Pages, AttentionWithLse._fields)

@@ -51,13 +51,12 @@ from typing import TYPE_CHECKING, Any, Generic
 from softargmax.core import dispatch
 from softargmax.core.arrays import kind_of
 from softargmax.core.dispatch import asked
+from softargmax.core.memory import NUMPY, Memory
 from softargmax.core.record import (
-    NUMPY,
     OPERATIONS,
     A,
     Branch,
     Gradients,
-    Memory,
     R,
     Tangents,
     Wanted,

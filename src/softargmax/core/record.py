@@ -7,10 +7,8 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-import numpy as np
-
 from softargmax.core import _native
-from softargmax.core.native import fresh
+from softargmax.core.memory import Memory, memory_of
 from softargmax.core.scale import Scale
 
 # --- what an argument may be ------------------------------------------------------------------------------------------
@@ -155,7 +153,8 @@ class Result(NamedTuple):
     """The argument beside which it lies."""
     dtype: str = ""
     """An argument that says its dtype, or a dtype's name; "" for the dtype of `of`."""
-    shape: Callable[[Any], tuple[int, ...]] | None = None
+    shape: Callable[[Any], tuple[int, ...]] | str | None = None
+    """Made of the record; or code for it, of the arguments' names."""
     wide: bool = False
     """Whether it is float32 where that dtype is a half."""
     spare: bool = False
@@ -171,8 +170,10 @@ class Result(NamedTuple):
             first = next(iter(names))
             made, none = f"_empty({self.of}, {self.of}.shape, {dtype})", f"_empty({first}, (0,), {first}.dtype)"
             return f"{variable} = {made} if {self.when} else {none}"
-        made = f"_like({self.of}, {dtype})" if self.shape is None else f"_empty({self.of}, _shape{number}(_i), {dtype})"
-        return f"{variable} = {made}"
+        if self.shape is None:
+            return f"{variable} = _like({self.of}, {dtype})"
+        shape = self.shape if isinstance(self.shape, str) else f"_shape{number}(_i)"
+        return f"{variable} = _empty({self.of}, {shape}, {dtype})"
 
 
 def like(of: str, dtype: str = "") -> Result:
@@ -182,10 +183,7 @@ def like(of: str, dtype: str = "") -> Result:
 
 def per_row(of: str, dtype: str = "", *, wide: bool = False, spare: bool = False) -> Result:
     """A number per row of an argument, the reduced axes kept as 1."""
-
-    def shape(i: Any) -> tuple[int, ...]:
-        return tuple([1 if k in i.axes else n for k, n in enumerate(getattr(i, of).shape)])
-
+    shape = f"tuple([1 if k in axes else n for k, n in enumerate({of}.shape)])"
     return Result(of, dtype, shape, wide=wide, spare=spare)
 
 
@@ -194,75 +192,6 @@ def gradient(of: str, when: str = "True", dtype: str = "") -> Result:
     return Result(of, dtype, when=f"hasattr({of}, 'shape') and {when}")
 
 
-# --- memory -----------------------------------------------------------------------------------------------------------
-
-
-class Memory(NamedTuple):
-    """How the arrays of a library reach kernels, and where results come from."""
-
-    view: Callable[[Any], Any]
-    """What the compiled core takes in place of an array; `same` where that is the array."""
-    dense: Callable[[Any], Any]
-    packed: Callable[[Any], Any]
-    integers: Callable[[Any], Any]
-    like: Callable[[Any, Any], Any]
-    empty: Callable[[Any, tuple[int, ...], Any], Any]
-    row_dtype: Callable[[Any], Any]
-    dtypes: Mapping[str, Any]
-    numpy: Callable[[Any], Any]
-    """NumPy's array of the same memory; of a tensor's bfloat16 the bits."""
-    array: Callable[[Any], Any]
-    """The way back, for what is no bits."""
-
-    @property
-    def direct(self) -> bool:
-        """Whether kernels take arrays as they are: then generated code calls nothing for them."""
-        return self.view is same
-
-    def seen(self, result: str, *, optional: bool) -> str:
-        """Code for what a kernel is given of a result."""
-        if self.direct:
-            return result
-        return f"None if {result} is None else _view({result})" if optional else f"_view({result})"
-
-
-def memory_of(array: Any) -> Memory:
-    """The memory of an array that native kernels can read."""
-    return MEMORIES["numpy" if isinstance(array, np.ndarray) else "torch"]
-
-
-def same(x: Any) -> Any:
-    """The argument."""
-    return x
-
-
-def _like(x: Any, dtype: Any) -> Any:
-    """Memory of an array's shape; from the pool where that may pay."""
-    return np.empty(x.shape, dtype) if x.size < _SMALL else fresh(x.shape, dtype)
-
-
-def _empty(beside: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    return np.empty(shape, dtype) if beside.size < _SMALL else fresh(shape, dtype)
-
-
-_SMALL = 1 << 12
-_FLOAT64 = np.dtype(np.float64)
-NUMPY = Memory(
-    view=same,
-    dense=lambda x: np.ascontiguousarray(x, np.float64),
-    packed=np.ascontiguousarray,
-    integers=lambda x: np.ascontiguousarray(x, np.int64).reshape(-1),
-    like=_like,
-    empty=_empty,
-    row_dtype=lambda dtype: _FLOAT64 if dtype == _FLOAT64 else np.dtype(np.float32),
-    dtypes={name: np.dtype(name) for name in ("float32", "float64", "int64", "bool")},
-    numpy=same,
-    array=same,
-)
-
-
-MEMORIES = {"numpy": NUMPY}
-"""By kind of array; torch's joins when the first tensor comes in."""
 OPERATIONS: list[Any] = []
 """Every operation of the rooms that are loaded."""
 

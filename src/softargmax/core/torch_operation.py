@@ -21,15 +21,8 @@ import torch
 from torch import Tensor
 
 from softargmax.core import dispatch
-from softargmax.core.record import (
-    AXES,
-    MEMORIES,
-    OPERATIONS,
-    Gradients,
-    Memory,
-    Wanted,
-    same,
-)
+from softargmax.core.memory import MEMORIES, Memory, same
+from softargmax.core.record import AXES, OPERATIONS, Gradients, Wanted
 from softargmax.core.torch_compile import compile_whole
 from softargmax.core.torch_memory import fresh_empty, fresh_like, shared, view
 from softargmax.core.torch_once import ready

@@ -13,7 +13,8 @@ from softargmax.normalize.partition import logcumsumexp, logsumexp, signed_logsu
 from softargmax.normalize.positions import soft_argmax
 from softargmax.normalize.results import Boltzmann, SignedLog, SoftmaxWithLse
 from softargmax.normalize.segments import segment_log_softmax, segment_logsumexp, segment_softmax
-from softargmax.normalize.softmax import softmax, softmax_with_lse
+from softargmax.normalize.softmax import softmax
+from softargmax.normalize.softmax_with_lse import softmax_with_lse
 from softargmax.normalize.softmin import softmin
 from softargmax.normalize.thermodynamics import boltzmann
 

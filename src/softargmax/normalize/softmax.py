@@ -1,16 +1,15 @@
-"""softmax: a row of scores to a row of probabilities, alone or with the logarithm of its denominator."""
+"""softmax: a row of scores to a row of probabilities."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.arrays import plain_axes, squeezed
+from softargmax.core.arrays import plain_axes
 from softargmax.core.out import fits, output
 from softargmax.core.scale import UNIT
 from softargmax.normalize import operations
 from softargmax.normalize.operations import Scores
-from softargmax.normalize.results import SoftmaxWithLse
 
 
 def softmax(
@@ -82,59 +81,6 @@ def softmax(
     """
     i = checked(z, axis, temperature, base, where, dtype, out)
     return operations.softmax.first(i) if out is None else operations.softmax.into(i, out)
-
-
-def softmax_with_lse(
-    z: Any,
-    /,
-    *,
-    axis: int | tuple[int, ...] | None = -1,
-    temperature: Any = 1.0,
-    base: float | None = None,
-    where: Any = None,
-    dtype: Any = None,
-) -> SoftmaxWithLse:
-    r"""The softmax and the logarithm of its denominator, from one pass.
-
-    .. math:: \mathrm{lse} = \log \sum_j e^{\beta z_j}, \qquad p_i = e^{\beta z_i - \mathrm{lse}}
-
-    Parameters
-    ----------
-    z, axis, temperature, base, where, dtype
-        As in `softmax`.
-
-    Returns
-    -------
-    SoftmaxWithLse
-        p, of z's shape, and lse, one per row: float32 for half scores. lse is in the unit of beta z (nats);
-        `logsumexp` divides it by beta.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
-
-    Notes
-    -----
-    A row with nothing in its support has lse = -inf, one that holds an infinite score +inf. The rest as in `softmax`.
-
-    Gradient: that of `softmax`, and :math:`\beta\,p\,g` of lse.
-
-    References
-    ----------
-    Blanchard, Higham & Higham (2021), Accurately computing the log-sum-exp and softmax functions.
-    IMA Journal of Numerical Analysis 41. https://doi.org/10.1093/imanum/draa038
-
-    Examples
-    --------
-    >>> import softargmax
-    >>> p, lse = softargmax.softmax_with_lse([1.0, 2.0, 8.0])
-    >>> p.round(3), float(lse)
-    (array([0.001, 0.002, 0.997]), 8.003384...)
-    """
-    i = checked(z, axis, temperature, base, where, dtype, None)
-    p, lse = operations.softmax(i)
-    return SoftmaxWithLse(p, squeezed(lse, i.axes))
 
 
 def checked(z: Any, axis: Any, temperature: Any, base: Any, where: Any, dtype: Any, out: Any) -> Scores:
