@@ -6,7 +6,8 @@
 """
 
 from softargmax.attend.arguments import AttentionGradients
-from softargmax.attend.attention import attention, attention_with_lse
+from softargmax.attend.attention import attention
+from softargmax.attend.attention_with_lse import attention_with_lse
 from softargmax.attend.gradients import attention_vjp
 from softargmax.attend.results import AttentionStats, AttentionWithLse
 from softargmax.attend.scales import entropy_invariant_scale, qk_norm

@@ -15,7 +15,8 @@ from softargmax.attend.results import AttentionWithLse
 from softargmax.core import _native
 from softargmax.core.arrays import frozen, namespace, readable, recorded
 from softargmax.core.memory import Memory, memory_of
-from softargmax.core.record import Native, parameters
+from softargmax.core.native_call import Native
+from softargmax.core.record import parameters
 
 _attend = Native(_native.attend, Attention, AttentionWithLse._fields)
 _attend_paged = Native(_native.attend_paged, Pages, AttentionWithLse._fields)

@@ -217,6 +217,11 @@ def one_axis(axis: Any, ndim: int) -> int:
     return (*axes_of(axis, ndim), 0)[0]
 
 
+def row_shape(shape: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a number per row, of arrays of this shape whose rows run along the axes."""
+    return tuple([n for axis, n in enumerate(shape) if axis not in axes])
+
+
 def squeezed(row: Any, axes: tuple[int, ...]) -> Any:
     """A number per row, of which the reduced axes were kept as 1, without them; of one row the number itself."""
     if type(row) is np.ndarray:

@@ -33,6 +33,7 @@ from softargmax.core.arrays import (
     namespace,
     plain_axes,
     readable,
+    row_shape,
     working_dtype,
 )
 from softargmax.core.scale import UNIT, Scale, scale_of_array, scale_of_number
@@ -269,7 +270,7 @@ def per_row(
     values = like(values, z, name)
     values = values if dtype_name(values.dtype) in INTEGERS else scores(values, name)
     kept = tuple(1 if i in axes else size for i, size in enumerate(z.shape))
-    rows = tuple(size for i, size in enumerate(z.shape) if i not in axes)
+    rows = row_shape(z.shape, axes)
     shape = tuple(values.shape)
     if len(shape) == z.ndim and broadcasts(shape, kept):
         pass

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from softargmax.core.arrays import row_shape
+
 try:
     from softargmax.core import _native
 except ImportError as missing:
@@ -110,7 +112,7 @@ def fold(z: Any, axes: tuple[int, ...], scale: Any, where: Any = None, state: St
 
     Pieces that are multiples of `BLOCK` along the row (but for the last) give the bits of the whole.
     """
-    rows = tuple(size for axis, size in enumerate(z.shape) if axis not in axes)
+    rows = row_shape(z.shape, axes)
     m, r, low = (np.full(rows, -np.inf), np.full(rows, -1.0), np.zeros(rows)) if state is None else map(np.copy, state)
     _native.fold(z, where, scale, axes, m, r, low)
     return m, r, low

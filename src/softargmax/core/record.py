@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from softargmax.core import _native
-from softargmax.core.memory import Memory, memory_of
 from softargmax.core.scale import Scale
+
+if TYPE_CHECKING:
+    from softargmax.core.memory import Memory
 
 # --- what an argument may be ------------------------------------------------------------------------------------------
 
@@ -226,29 +228,6 @@ def passed(
         else:
             raise TypeError(f"expected a kernel of {', '.join((*leaves, *results))}, got {name}")
     return copies, f"_kernel({', '.join(call)})"
-
-
-class Native:
-    """A native kernel as a function of a record, and of arrays for its results by name: what Python kernels call."""
-
-    def __init__(self, kernel: Callable[..., Any], record: type[Any], results: tuple[str, ...]) -> None:
-        self._kernel, self._tree, self._results = kernel, branch(record), results
-        self._made: dict[type, Callable[..., Any]] = {}
-
-    def __call__(self, i: Any, **results: Any) -> Any:
-        """What the kernel returns."""
-        array = next(iter(results.values()))
-        return (self._made.get(type(array)) or self._make(array))(i, **results)
-
-    def _make(self, array: Any) -> Callable[..., Any]:
-        leaves = {leaf.name: leaf for leaf in self._tree.leaves}
-        memory = memory_of(array)
-        copies, call = passed(self._kernel, leaves, dict.fromkeys(self._results, True), memory)
-        lines = [f"{self._tree.target}= _i", *copies, f"return {call}"]
-        names = {f"_{name}": one for name, one in memory._asdict().items()}
-        made = generated(f"_i, {', '.join(self._results)}", lines, _kernel=self._kernel, **names)
-        self._made[type(array)] = made
-        return made
 
 
 def generated(parameters: str, lines: list[str], **names: Any) -> Callable[..., Any]:

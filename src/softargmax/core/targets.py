@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from softargmax.core import arrays, check
-from softargmax.core.arrays import device_of, namespace
+from softargmax.core.arrays import device_of, namespace, row_shape
 
 REDUCTIONS = ("none", "mean", "sum")
 IGNORE = -100
@@ -39,7 +39,7 @@ def target_of(
     The values of classes are checked where they may be looked at, unless the kernel does (`look`).
     """
     target = arrays.like(target, z, name)
-    rows = tuple(n for i, n in enumerate(shape) if i != axis)
+    rows = row_shape(shape, (axis,))
     found, dtype = tuple(target.shape), arrays.dtype_name(target.dtype)
     if dtype in arrays.FLOATS and found == shape and name == "target":
         if ignore_index != IGNORE:
@@ -54,23 +54,25 @@ def target_of(
     kind = xp.__array_namespace_info__().default_dtypes(device=device_of(target))["integral"]
     target = xp.astype(target, kind, copy=False)
     if look and check.seen(target):
-        in_range(target, shape[axis], ignore_index, name)
+        in_range(target, shape, axis, ignore_index, name)
     return target, False
 
 
-def in_range(target: Any, classes: int, ignore_index: int, name: str) -> None:
+def in_range(target: Any, shape: tuple[int, ...], axis: int, ignore_index: int, name: str) -> None:
     """Check the values of classes, which may be looked at."""
     xp = namespace(target)
-    wrong = ((target < 0) | (target >= classes)) & (target != ignore_index)
-    if not bool(xp.any(wrong)):
-        return
-    place = int(xp.argmax(xp.astype(xp.reshape(wrong, (-1,)), target.dtype)))
-    refuse_class(target, place, classes, ignore_index, name)
+    wrong = ((target < 0) | (target >= shape[axis])) & (target != ignore_index)
+    if bool(xp.any(wrong)):
+        row = int(xp.argmax(xp.astype(xp.reshape(wrong, (-1,)), target.dtype)))
+        refuse_class(target, row, shape, (axis,), ignore_index, name)
 
 
-def refuse_class(target: Any, place: int, classes: int, ignore_index: int, name: str = "target") -> NoReturn:
-    """Refuse the class at this place of all, counted in order."""
-    value = int(namespace(target).reshape(target, (-1,))[place])
-    position = tuple(int(i) for i in np.unravel_index(place, tuple(target.shape))) if target.ndim else ()
+def refuse_class(
+    target: Any, row: int, shape: tuple[int, ...], axes: tuple[int, ...], ignore_index: int, name: str = "target"
+) -> NoReturn:
+    """Refuse the class of this row of scores of this shape; rows are counted in order."""
+    value, rows = int(namespace(target).reshape(target, (-1,))[row]), row_shape(shape, axes)
+    position = tuple(int(i) for i in np.unravel_index(row, rows)) if rows else ()
+    classes = shape[axes[0]]
     may = f"from 0 to {classes - 1}" if classes else "nothing, there are no classes"
     raise IndexError(f"{name}: {value} at {position}; it may be {may}, or {ignore_index}: ignored")

@@ -11,17 +11,6 @@ using namespace nb::literals;
 namespace softargmax::loss {
 namespace {
 
-// Runs, unless a class does not exist: then the first row with such a one.
-std::optional<std::int64_t> first_wrong(Args& args) {
-    const std::int64_t rows = args.target ? args.rows.total : 0, classes = args.cols.total;
-    for (std::int64_t row = 0; row < rows; ++row) {
-        const std::int64_t y = args.target[row];
-        if (y != args.ignore_index && (y < 0 || y >= classes)) return row;
-    }
-    run(args);
-    return std::nullopt;
-}
-
 // Numbers of groups of rows, one after the other.
 struct GroupedField {
     using Value = Held;
@@ -56,24 +45,18 @@ struct GroupedField {
 }  // namespace
 
 void bind(nb::module_& module) {
-    const auto z = scores("z", &Args::z);
-    const auto target = optional(integers("target", &Args::target));
-    const auto probabilities = optional(beside("probabilities", &Args::other));
-    const auto weight = optional(beside("weight", &Args::weight));
-    const auto where = optional(mask("where", &Args::where));
-    const auto pair = beta("beta");
-    const auto along = axes("axes");
-    const auto ignore_index = number("ignore_index", &Args::ignore_index);
-    const auto label_smoothing = number("label_smoothing", &Args::label_smoothing);
-    const auto z_loss = number("z_loss", &Args::z_loss), softcap = number("softcap", &Args::softcap);
-    const auto mean = number("mean", &Args::mean);
     const auto least = number("least", &Args::least);
     const GroupedField loss{"loss", &Args::loss, kReal, true}, g{"g", &Args::g, kDouble, false};
     const auto gradient = result("gradient", &Args::out);
 
     const auto bind_rows = [&](const char* name, const char* text, const auto&... more) {
-        softargmax::bind<Args>(module, name, text, first_wrong, [](Args&) {}, z, target, probabilities, weight, where,
-                               pair, along, ignore_index, label_smoothing, z_loss, softcap, mean, more...);
+        softargmax::bind<Args>(module, name, text, unless_wrong_class<run, Args>, [](Args&) {}, scores("z", &Args::z),
+                               optional(integers("target", &Args::target)),
+                               optional(beside("probabilities", &Args::other)),
+                               optional(beside("weight", &Args::weight)), optional(mask("where", &Args::where)),
+                               beta("beta"), axes("axes"), number("ignore_index", &Args::ignore_index),
+                               number("label_smoothing", &Args::label_smoothing), number("z_loss", &Args::z_loss),
+                               number("softcap", &Args::softcap), number("mean", &Args::mean), more...);
     };
     bind_rows("cross_entropy",
               "the loss of groups of rows; the rows' states, if they are not None; the first row whose "

@@ -13,7 +13,7 @@ import numpy as np
 from softargmax.core import _native
 from softargmax.core.memory import memory_of
 from softargmax.core.native import widened
-from softargmax.core.record import Native
+from softargmax.core.native_call import Native
 from softargmax.core.scale import Scale
 from softargmax.loss import reference, reference_linear
 from softargmax.loss.arguments import CrossEntropy, GradientOf, Layer

@@ -73,7 +73,9 @@ linear_cross_entropy: Operation[LinearCrossEntropy, LinearLoss] = Operation(
     kernels={"cpu": kernels.linear_cross_entropy},
     vjp=_linear_vjp,
     always_by_rule=True,
-    refuse=lambda i, row: refuse_class(i.asked.target, row, i.layer.w.shape[0], i.asked.ignore_index),
+    refuse=lambda i, row: refuse_class(
+        i.asked.target, row, (*i.layer.h.shape[:1], *i.layer.w.shape[:1]), (1,), i.asked.ignore_index
+    ),
     saved={*Layer._fields, *Asked._fields, "dh", "dw", "db"},
     constant={"target", "where", "dh", "dw", "db"},
 )

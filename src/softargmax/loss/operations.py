@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from softargmax.core import _native
-from softargmax.core.arrays import namespace
+from softargmax.core.arrays import namespace, row_shape
 from softargmax.core.operation import Operation
 from softargmax.core.record import Gradients, Result, Wanted, like
 from softargmax.core.targets import refuse_class
@@ -22,20 +22,13 @@ from softargmax.loss.results import Divergences, Loss, LossAndGradient, ToScores
 # --- cross_entropy: loss = -sum_k m_k log p_k + c lse^2 ---------------------------------------------------------------
 
 
-def row_shape(z: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the rows' numbers."""
-    return tuple([n for axis, n in enumerate(z.shape) if axis not in axes])
-
-
 def _kept(i: Any) -> tuple[int, ...]:
-    return row_shape(i.z, i.axes)[: i.kept]
+    return row_shape(i.z.shape, i.axes)[: i.kept]
 
 
 def refuse(i: CrossEntropy, row: int) -> None:
     """Refuse the class of a row, which the kernel has found not to exist."""
-    (axis,) = i.axes
-    target = namespace(i.asked.target).reshape(i.asked.target, row_shape(i.z, i.axes))
-    refuse_class(target, row, i.z.shape[axis], i.asked.ignore_index)
+    refuse_class(i.asked.target, row, i.z.shape, i.axes, i.asked.ignore_index)
 
 
 def _cross_entropy_vjp(i: CrossEntropy, r: Loss, g: Loss, wanted: Wanted) -> Gradients:
@@ -61,7 +54,7 @@ cross_entropy: Operation[CrossEntropy, Loss] = Operation(
     CrossEntropy,
     Loss(
         Result("z", "dtype", _kept),
-        Result("z", "float64", lambda i: (*row_shape(i.z, i.axes), 3), spare=True),
+        Result("z", "float64", lambda i: (*row_shape(i.z.shape, i.axes), 3), spare=True),
     ),
     definition=reference.cross_entropy,
     kernels={"cpu": _native.cross_entropy},
@@ -100,7 +93,7 @@ cross_entropy_and_gradient: Operation[GradientOf, LossAndGradient] = Operation(
 divergence: Operation[Divergence, Divergences] = Operation(
     "divergence",
     Divergence,
-    Divergences(Result("student", "float64", lambda i: row_shape(i.student, i.axes))),
+    Divergences(Result("student", "float64", lambda i: row_shape(i.student.shape, i.axes))),
     definition=reference_divergence.divergence,
     constant={"where"},
 )

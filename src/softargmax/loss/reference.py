@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from softargmax.core.arrays import device_of, namespace, working_dtype
+from softargmax.core.arrays import device_of, namespace, row_shape, working_dtype
 from softargmax.core.chunks import by_rows
 from softargmax.core.exact import row_sum, total, two_sum
 from softargmax.core.reduce import counts, each_counts, reduced, together
@@ -79,7 +79,7 @@ def seed_of(of: CrossEntropy, g: Any) -> Factor:
     """What the gradient of each row's own loss is multiplied by."""
     z, (axis,), kept = of.z, of.axes, of.kept
     xp, kind = namespace(z), working_dtype(z, namespace(z))
-    rows = tuple(n for i, n in enumerate(z.shape) if i != axis)
+    rows = row_shape(z.shape, (axis,))
     groups = (*rows[:kept], *(1,) * (len(rows) - kept))
     g = xp.reshape(xp.astype(g, kind), groups)
     if of.mean:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.arrays import device_of, namespace, squeezed
+from softargmax.core.arrays import device_of, namespace, row_shape, squeezed
 from softargmax.normalize import operations
 from softargmax.normalize.operations import Expectation
 
@@ -73,6 +73,6 @@ def soft_argmax(
     if values.ndim == 1:
         return mean(values)
     if values.shape[1] == 0:
-        kept = tuple(n for i, n in enumerate(z.shape) if i not in axes)
+        kept = row_shape(z.shape, axes)
         return xp.zeros((*kept, 0), dtype=wide, device=device_of(z))
     return xp.stack([mean(values[:, d]) for d in range(values.shape[1])], axis=-1)

@@ -256,7 +256,7 @@ def targets_of(target: Any, like: Tensor, rows: tuple[int, ...], classes: int, i
     counted = ~(ignored | outside)
     if not (readable(y) and y.is_cpu):
         return Targets(torch.where(counted, y, 0), counted, outside, None, len(y))
-    in_range(target, classes, ignore_index, "target")
+    in_range(target, (*target.shape, classes), target.ndim, ignore_index, "target")
     if bool(counted.all()):
         return Targets(y, counted, None, None, len(y))
     (kept,) = counted.nonzero(as_tuple=True)

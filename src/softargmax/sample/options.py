@@ -6,7 +6,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from softargmax.core import check
-from softargmax.core.arrays import namespace
+from softargmax.core.arrays import namespace, row_shape
 from softargmax.core.seeds import source
 from softargmax.sample.arguments import Distribution, Filters
 
@@ -70,7 +70,7 @@ def _holds(x: Any, name: str) -> Any:
 
 def source_of(z: Any, axis: int, seed: Any, stream: Any, generator: Any) -> Source:
     """Where the noise of rows along `axis` comes from; the streams have z's shape, the axis kept as 1."""
-    rows = tuple(n for i, n in enumerate(z.shape) if i != axis)
+    rows = row_shape(z.shape, (axis,))
     found = source(z, rows, seed, stream, generator)
     if found.stream is None:
         return found

@@ -1,18 +1,11 @@
 // This room's kernels as Python sees them.
+#include <nanobind/stl/optional.h>
+
 #include "core/native/bind.hpp"
 
 #include "sparse/args.hpp"
 
 namespace softargmax::sparse {
-namespace {
-
-void run_loss(const Args& args) {
-    check_classes(args.target, args.rows.total, args.rows.total, args.cols.total, args.ignore_index);
-    run(args);
-}
-
-}  // namespace
-
 void bind(nb::module_& module) {
     const auto z = scores("z", &Args::z);
     const auto alpha = rowwise("alpha", &Args::alpha);
@@ -29,12 +22,12 @@ void bind(nb::module_& module) {
                            alpha, scores("g", &Args::other), along, result("gz", &Args::out));
     softargmax::bind<Args>(module, "entmax_threshold", "tau, and how many p are above 0", run, [](Args&) {}, z, alpha,
                            where, along, tau, integers("support_size", &Args::support));
-    softargmax::bind<Args>(module, "entmax_loss", "the loss of each row's class; its root, if it is not None", run_loss,
-                           [](Args&) {}, z, target, alpha, where, along, ignore_index, dense("loss", &Args::loss),
-                           optional(dense("roots", &Args::roots, kRootNumbers)));
-    softargmax::bind<Args>(module, "entmax_loss_vjp", "g (p - target) into gz, from the roots", run_loss, [](Args&) {},
-                           z, target, alpha, where, along, ignore_index, dense("g", &Args::g),
-                           dense("roots", &Args::found, kRootNumbers), result("gz", &Args::out));
+    softargmax::bind<Args>(module, "entmax_loss", "the loss of each row's class; its root, if it is not None",
+                           unless_wrong_class<run, Args>, [](Args&) {}, z, target, alpha, where, along, ignore_index,
+                           dense("loss", &Args::loss), optional(dense("roots", &Args::roots, kRootNumbers)));
+    softargmax::bind<Args>(module, "entmax_loss_vjp", "g (p - target) into gz, from the roots",
+                           unless_wrong_class<run, Args>, [](Args&) {}, z, target, alpha, where, along, ignore_index,
+                           dense("g", &Args::g), dense("roots", &Args::found, kRootNumbers), result("gz", &Args::out));
 }
 
 }  // namespace softargmax::sparse

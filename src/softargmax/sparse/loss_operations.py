@@ -25,6 +25,7 @@ from softargmax.core.record import (
     per_row,
 )
 from softargmax.core.rules import row_sum
+from softargmax.core.targets import refuse_class
 from softargmax.sparse import reference_loss
 from softargmax.sparse.operations import EntmaxVjp, Scores, ToScores, entmax, entmax_vjp
 from softargmax.sparse.support import Support
@@ -60,6 +61,11 @@ class LossVjp(NamedTuple):
 
 def _roots(i: OfClasses) -> tuple[int, ...]:
     return (*(1 if k in i.axes else n for k, n in enumerate(i.z.shape)), 5)
+
+
+def _refuse(i: OfClasses, row: int) -> None:
+    """Refuse the class of a row, which the kernel has found not to exist."""
+    refuse_class(i.target, row, i.z.shape, i.axes, i.ignore_index)
 
 
 def _support(i: OfClasses) -> tuple[Support, Any, Any]:
@@ -113,6 +119,7 @@ entmax_loss: Operation[OfClasses, Losses] = Operation(
     jvp=_loss_jvp,
     saved={"z", "target", "alpha", "where", "roots"},
     constant={"roots"},
+    refuse=_refuse,
 )
 
 
@@ -150,6 +157,7 @@ entmax_loss_vjp: Operation[LossVjp, ToScores] = Operation(
     vjp=_loss_vjp_vjp,
     jvp=_loss_vjp_jvp,
     constant={"roots"},
+    refuse=lambda i, row: _refuse(i.of, row),
 )
 
 

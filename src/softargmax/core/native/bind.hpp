@@ -122,18 +122,15 @@ template <class T> T* numbers(const char* name, const View& x, std::int64_t coun
     return reinterpret_cast<T*>(x.data);
 }
 
-// Classes, one to a row, from 0 to `classes` or to be ignored; how many rows are not.
-inline std::int64_t check_classes(const std::int64_t* target, std::int64_t given, std::int64_t rows,
-                                  std::int64_t classes, std::int64_t ignore_index) {
-    if (given != rows) throw nb::value_error("target: not one per row");
-    std::int64_t counted = rows;
-    for (std::int64_t i = 0; i < rows; ++i)
-        if (target[i] == ignore_index) --counted;
-        else if (target[i] < 0 || target[i] >= classes)
-            throw nb::index_error(("target: " + std::to_string(target[i]) + " in row " + std::to_string(i) +
-                                   "; it may be from 0 to " + std::to_string(classes - 1))
-                                      .c_str());
-    return counted;
+// A kernel that runs unless a class of `target` does not exist: then the first row with such a one is returned.
+template <auto kRun, class Args> std::optional<std::int64_t> unless_wrong_class(Args& args) {
+    const std::int64_t rows = args.target ? args.rows.total : 0;
+    for (std::int64_t row = 0; row < rows; ++row) {
+        const std::int64_t y = args.target[row];
+        if (y != args.ignore_index && (y < 0 || y >= args.cols.total)) return row;
+    }
+    kRun(args);
+    return std::nullopt;
 }
 constexpr std::initializer_list<Type> kReal = {Type::f16, Type::bf16, Type::f32, Type::f64};
 

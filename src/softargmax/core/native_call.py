@@ -1,0 +1,34 @@
+"""Native kernels as functions of records: what kernels in Python call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from softargmax.core.memory import memory_of
+from softargmax.core.record import branch, generated, passed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Native:
+    """A native kernel as a function of a record, and of arrays for its results by name."""
+
+    def __init__(self, kernel: Callable[..., Any], record: type[Any], results: tuple[str, ...]) -> None:
+        self._kernel, self._tree, self._results = kernel, branch(record), results
+        self._made: dict[type, Callable[..., Any]] = {}
+
+    def __call__(self, i: Any, **results: Any) -> Any:
+        """What the kernel returns."""
+        array = next(iter(results.values()))
+        return (self._made.get(type(array)) or self._make(array))(i, **results)
+
+    def _make(self, array: Any) -> Callable[..., Any]:
+        leaves = {leaf.name: leaf for leaf in self._tree.leaves}
+        memory = memory_of(array)
+        copies, call = passed(self._kernel, leaves, dict.fromkeys(self._results, True), memory)
+        lines = [f"{self._tree.target}= _i", *copies, f"return {call}"]
+        names = {f"_{name}": one for name, one in memory._asdict().items()}
+        made = generated(f"_i, {', '.join(self._results)}", lines, _kernel=self._kernel, **names)
+        self._made[type(array)] = made
+        return made
