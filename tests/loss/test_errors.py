@@ -179,3 +179,24 @@ def _rows_are_nan(torch: Any, z: Any, wrong: Any) -> None:
     assert found[0, 2] == 0
     gradient = torch.func.vmap(torch.func.grad(lambda z, y: s.cross_entropy(z, y, reduction="sum")))(z, wrong)
     assert gradient.isnan().all(-1).tolist() == [[False, False, False], [False, True, True]]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"label_smoothing": 10**400}, ValueError, "label_smoothing: an integer beyond float64"),
+        ({"reduction": np.array(["mean"])}, ValueError, "reduction: array"),
+        ({"ignore_index": -100.0}, TypeError, "ignore_index: -100.0"),
+    ],
+)
+def test_modules_refuse_what_functions_refuse(options: dict[str, Any], error: type[Exception], says: str) -> None:
+    torch = pytest.importorskip("torch")
+    z, y = torch.zeros(2, 3), torch.tensor([0, 1])
+    for call in (lambda: s.cross_entropy(z, y, **options), lambda: s.nn.CrossEntropyLoss(**options)(z, y)):
+        with pytest.raises(error, match=f"^{says}"):
+            call()
+    with pytest.raises(TypeError, match=r"^where: ndarray"):
+        s.nn.CrossEntropyLoss()(z, y, np.ones((2, 3), bool))
+    for reduction in ("mean", "none"):
+        with pytest.raises(TypeError, match=r"^target: a tensor of layout"):
+            s.cross_entropy(z, y.to_sparse(), reduction=reduction)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from softargmax.attend import operations
 from softargmax.attend.options import OfAttention, attention_of, takes
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 
 @takes(OfAttention)

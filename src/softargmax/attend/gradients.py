@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from softargmax.attend import operations
 from softargmax.attend.arguments import AttentionGradients, AttentionVjp
 from softargmax.attend.options import OfSoftmax, attention_of, rate_of, takes
 from softargmax.core import arrays, check
 from softargmax.core.arrays import namespace
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 
 @takes(OfSoftmax)

@@ -1,7 +1,7 @@
 """What attention may be asked for, checked once at the public edge.
 
-An option is spelled twice here: as a keyword with its type, and in `options_of` with its check. It becomes a field of
-`arguments.Options`.
+An option is spelled twice here: as a keyword with its type, and in `options_of` with its check; a default other than
+None stands in `DEFAULTS`. It becomes a field of `arguments.Options`.
 """
 
 from __future__ import annotations

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from softargmax.attend import operations
 from softargmax.attend.options import OfSequences, attention_of, pages_of, takes
 from softargmax.core import arrays, check
 from softargmax.core.arrays import device_of, namespace
 from softargmax.core.offsets import bounds_hold, offsets_of
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 
 @takes(OfSequences)

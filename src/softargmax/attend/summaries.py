@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from softargmax.attend import operations
 from softargmax.attend.options import OfParts, OfStats, attention_of, takes
@@ -14,8 +14,6 @@ from softargmax.core.arrays import namespace
 from softargmax.core.state import State
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from softargmax.attend.arguments import Attention
 
 

@@ -20,8 +20,8 @@ FLOATS = HALVES | {"float32", "float64"}
 COMPLEX = frozenset(("complex64", "complex128"))
 INTEGERS = frozenset(("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))))
 
-PLAIN: dict[type, set[Any]] = {np.ndarray: {np.dtype(name) for name in ("float16", "float32", "float64")}}
-"""Types of arrays with the dtypes that are taken as they are; tensors' join as they come in."""
+_plain: dict[type, set[Any]] = {np.ndarray: {np.dtype(name) for name in ("float16", "float32", "float64")}}
+"""Types of arrays with the dtypes that need no conversion; tensors' join as they come in."""
 _kinds: dict[type, str] = {np.ndarray: "numpy"}
 _namespaces: dict[type, Any] = {}
 
@@ -204,10 +204,15 @@ def plain_axes(z: Any, axis: Any) -> tuple[int, ...] | None:
 
     Public functions ask this once, where no other option is given.
     """
-    known = PLAIN.get(type(z))
+    known = _plain.get(type(z))
     if known is None or type(axis) is not int or z.dtype not in known or not -(n := z.ndim) <= axis < n:
         return None
     return (axis % n,) if type(z) is np.ndarray or strided(z) else None
+
+
+def take_as_it_is(z: Any) -> None:
+    """From now on `plain_axes` takes arrays of this type and dtype as they are."""
+    _plain.setdefault(type(z), set()).add(z.dtype)
 
 
 def one_axis(axis: Any, ndim: int) -> int:
@@ -220,6 +225,11 @@ def one_axis(axis: Any, ndim: int) -> int:
 def row_shape(shape: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of a number per row, of arrays of this shape whose rows run along the axes."""
     return tuple([n for axis, n in enumerate(shape) if axis not in axes])
+
+
+def kept_shape(shape: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
+    """The same with the rows' axes kept as 1."""
+    return tuple([1 if axis in axes else n for axis, n in enumerate(shape)])
 
 
 def squeezed(row: Any, axes: tuple[int, ...]) -> Any:

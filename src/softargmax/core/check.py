@@ -1,4 +1,6 @@
-"""Every check of an argument, once, at the public edge and before any work (offsets: core/offsets.py).
+"""The checks of arguments, each once, at the public edge and before any work.
+
+Those of `out=` stand in out.py, of classes in targets.py, of segments in offsets.py.
 
 Errors name the argument, what it was and what it may be. Checks on values (`readable`) look only into CPU memory, never
 into a device or a traced array: there the rule is that the row's result is NaN.
@@ -20,7 +22,6 @@ from softargmax.core.arrays import (
     FLOATS,
     HALVES,
     INTEGERS,
-    PLAIN,
     array_of,
     axes_of,
     dense,
@@ -28,12 +29,14 @@ from softargmax.core.arrays import (
     dtype_name,
     is_strict,
     is_torch,
+    kept_shape,
     kind_of,
     like,
     namespace,
     plain_axes,
     readable,
     row_shape,
+    take_as_it_is,
     working_dtype,
 )
 from softargmax.core.scale import UNIT, Scale, scale_of_array, scale_of_number
@@ -78,7 +81,7 @@ def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
         may = f"float16, bfloat16, float32, float64{also}, an integer or bool"
         raise TypeError(f"{name}: dtype {z.dtype}; it may be {may}")
     if is_torch(z) and dtype in FLOATS:
-        PLAIN.setdefault(type(z), set()).add(z.dtype)  # from now on this type and dtype are taken as they are
+        take_as_it_is(z)
     return z if getattr(z.dtype, "isnative", True) else z.astype(z.dtype.newbyteorder("="))
 
 
@@ -183,20 +186,20 @@ def between(value: Any, name: str, high: float) -> float:
     may = f"from 0 to {high:g}" if high < math.inf else "0 or a finite number above it"
     if not isinstance(value, Real):
         raise TypeError(f"{name}: {value!r}; it may be a number, {may}")
-    number = float(value)
-    if not 0.0 <= number <= high or math.isinf(number):
+    found = number(value, name)
+    if not 0.0 <= found <= high or math.isinf(found):
         raise ValueError(f"{name}: {value}; it may be {may}")
-    return number
+    return found
 
 
 def integer(value: Any, name: str) -> int:
     """An integer of any library, no boolean."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name}: {value!r}; it may be an integer")
-    number = operator.index(value)
-    if not -(1 << 63) <= number < 1 << 63:
-        raise ValueError(f"{name}: {number:.3e}; it may be an integer of 64 bits")
-    return number
+    found = operator.index(value)
+    if not -(1 << 63) <= found < 1 << 63:
+        raise ValueError(f"{name}: {found:.3e}; it may be an integer of 64 bits")
+    return found
 
 
 def flag(value: Any, name: str) -> bool:
@@ -208,7 +211,7 @@ def flag(value: Any, name: str) -> bool:
 
 def one_of(value: Any, name: str, choices: tuple[str, ...]) -> str:
     """One of some words."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name}: {value!r}; it may be {', '.join(map(repr, choices))}")
     return str(value)
 
@@ -269,7 +272,7 @@ def per_row(
     xp = namespace(z)
     values = like(values, z, name)
     values = values if dtype_name(values.dtype) in INTEGERS else scores(values, name)
-    kept = tuple(1 if i in axes else size for i, size in enumerate(z.shape))
+    kept = kept_shape(z.shape, axes)
     rows = row_shape(z.shape, axes)
     shape = tuple(values.shape)
     if len(shape) == z.ndim and broadcasts(shape, kept):
@@ -296,25 +299,29 @@ def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
 
     `defaults`: those other than None.
     """
-    kind = inspect.Parameter.KEYWORD_ONLY
     shown = [
-        inspect.Parameter(name, kind, default=defaults.get(name), annotation=hint)
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=hint)
         for name, hint in get_type_hints(keywords).items()
     ]
 
     def of(function: F) -> F:
-        signature = inspect.signature(function)
+        signature = inspect.signature(function, eval_str=True)
         own = [x for x in signature.parameters.values() if x.kind is not x.VAR_KEYWORD]
-        allowed = {x.name for x in (*own, *shown)}
+        by_position = {x.name for x in own if x.kind is x.POSITIONAL_ONLY}
+        allowed = {x.name for x in (*own, *shown)} - by_position
 
         @functools.wraps(function)
         def checked(*arguments: Any, **options: Any) -> Any:
             if not options.keys() <= allowed:
                 name = min(options.keys() - allowed)
-                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
+                what = "by its name the positional-only" if name in by_position else "an unexpected keyword"
+                raise TypeError(f"{function.__qualname__}() got {what} argument {name!r}")
             return function(*arguments, **options)
 
-        checked.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+        parameters = [*own, *shown]
+        checked.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        checked.__annotations__ = {x.name: x.annotation for x in parameters if x.annotation is not x.empty}
+        checked.__annotations__["return"] = signature.return_annotation
         return cast("F", checked)
 
     return of

@@ -27,7 +27,7 @@ class Memory(NamedTuple):
     numpy: Callable[[Any], Any]
     """NumPy's array of the same memory; of a tensor's bfloat16 the bits."""
     array: Callable[[Any], Any]
-    """The way back, for what is no bits."""
+    """From NumPy's array to the library's own, where `numpy` did not return bits."""
 
     @property
     def direct(self) -> bool:

@@ -209,13 +209,13 @@ class Operation(Generic[A, R]):
                 found |= self._paths(one, found[one.name])
         return found
 
-    def launcher(self, kernel: Callable[..., Any], memory: Memory, first: str = "", **more: Any) -> Callable[..., Any]:
+    def launcher(self, kernel: Callable[..., Any], memory: Memory, guard: str = "", **more: Any) -> Callable[..., Any]:
         """(arguments, first, out) -> results: fresh memory and the kernel. Generated, so that a call has no loops.
 
-        `first`: a line that comes before; it may use the names of the arguments and of `more`.
+        `guard`: a line that may return before the kernel runs; it uses the names of the arguments and of `more`.
         """
         leaves = {leaf.name: leaf for leaf in self.leaves}
-        lines = [f"{self.tree.target}= _i", *[first] * bool(first)]
+        lines = [f"{self.tree.target}= _i", *[guard] * bool(guard)]
         for number, (field, spec) in enumerate(zip(self.fields, self.results, strict=True)):
             made = spec.text(field, number, leaves.keys())
             if number == 0:

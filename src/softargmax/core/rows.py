@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from softargmax.core.arrays import device_of, namespace, working_dtype
+from softargmax.core.arrays import device_of, kept_shape, namespace, working_dtype
 from softargmax.core.exact import total
 
 INF = math.inf
@@ -39,7 +39,7 @@ class Rows:
 
     def per_row(self, row: Any, *, keepdims: bool = False) -> Any:
         """Rows of one as an array with one number per row."""
-        kept = tuple(1 if i in self.axes else n for i, n in enumerate(self.shape))
+        kept = kept_shape(self.shape, self.axes)
         return self.xp.reshape(row, kept if keepdims else self.outer)
 
     def top(self, x: Any) -> Any:

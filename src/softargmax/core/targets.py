@@ -1,4 +1,4 @@
-"""Checks of what losses take beside scores: targets, class weights, reductions, numbers in a range."""
+"""Checks of what losses take besides scores: targets, class weights, reductions."""
 
 from __future__ import annotations
 

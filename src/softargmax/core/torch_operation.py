@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 
 from softargmax.core import dispatch
-from softargmax.core.memory import MEMORIES, Memory, same
 from softargmax.core.record import AXES, OPERATIONS, Gradients, Wanted
 from softargmax.core.torch_compile import compile_whole
-from softargmax.core.torch_memory import fresh_empty, fresh_like, shared, view
+from softargmax.core.torch_memory import CPU, DEVICE
 from softargmax.core.torch_once import ready
 from softargmax.core.torch_private import (
     READY_NAMES,
@@ -48,42 +47,6 @@ if TYPE_CHECKING:
 LIBRARY: Any = torch.library.Library("softargmax", "FRAGMENT")  # type: ignore[no-untyped-call]
 _KEYS = {"cpu": "CPU", "cuda": "CUDA", "xpu": "XPU", "mps": "MPS"}
 _level = threading.local()  # keys: of the transform's level that is served; inside: rules call operators there
-_DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "bool": torch.bool}
-
-
-def _row_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype is torch.float64 else torch.float32
-
-
-def _dense(x: Tensor) -> Tensor:
-    x = x.detach() if x.requires_grad else x  # asked first: a call of torch that changes nothing is 0.3 us to 0.8 us
-    return (x if x.dtype is torch.float64 else x.double()).contiguous()
-
-
-def _integers(x: Tensor) -> Any:
-    x = (x if x.dtype is torch.int64 else x.to(torch.int64)).contiguous()
-    return (x if x.ndim == 1 else x.view(-1)).numpy()
-
-
-CPU = Memory(
-    view=view,
-    dense=_dense,
-    packed=lambda x: x.contiguous(),
-    integers=_integers,
-    like=fresh_like,
-    empty=fresh_empty,
-    row_dtype=_row_dtype,
-    dtypes=_DTYPES,
-    numpy=shared,
-    array=torch.from_numpy,
-)
-MEMORIES["torch"] = CPU
-DEVICE = CPU._replace(
-    view=same,
-    integers=lambda x: x.to(torch.int64).contiguous().view(-1),
-    like=lambda x, dtype: torch.empty_like(x, dtype=dtype),
-    empty=lambda x, shape, dtype: x.new_empty(shape, dtype=dtype),
-)
 
 
 _registering = threading.RLock()
@@ -111,7 +74,14 @@ class TorchOperation:
         self.flatten, self.unflatten, self.stage = self.slots.flatten, self.slots.unflatten, self.slots.stage
         self.constant = [field in operation.constant for field in operation.fields]
         self.constant = self.constant if any(self.constant) else []
-        self.launch = {"cpu": operation.launcher(operation.kernel("cpu"), CPU)} if "cpu" in operation.kernels else {}
+        self.launch: dict[str, Any] = {}
+        self.serve_eager = self.run
+        if "cpu" in operation.kernels:
+            kernel = operation.kernel("cpu")
+            self.launch["cpu"] = operation.launcher(kernel, CPU)
+            # The common call in one function: `run` asks where a call goes, which costs 0.6 us of 8.
+            guard = f"if _out is not None or not ({self.slots.at_once}): return _run(_i, _first, _out)"
+            self.serve_eager = operation.launcher(kernel, CPU, guard, _run=self.run, **READY_NAMES)
         self._allocate = operation.launcher(lambda: None, DEVICE)
         self.rule: Any = None
         self.defined_vjp = partial(defined_vjp, self)
@@ -124,12 +94,6 @@ class TorchOperation:
             members |= {"backward": self._backward, "jvp": self._jvp}
             self.rule_of_definition = _function(f"{operation.name}_defined", members, generate_vmap_rule=True)
             self._apply_definition = apply_here(self.rule_of_definition)
-        self.serve_eager = self.run
-        if "cpu" in operation.kernels:
-            # The common call in one function: `run` asks where a call goes, which costs 0.6 us of 8.
-            elsewhere = f"if _out is not None or not ({self.slots.at_once}): return _run(_i, _first, _out)"
-            kernel = operation.kernel("cpu")
-            self.serve_eager = operation.launcher(kernel, CPU, elsewhere, _run=self.run, **READY_NAMES)
         if operation.kernels:
             self._define()
 

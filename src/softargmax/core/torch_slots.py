@@ -28,7 +28,7 @@ class Slots:
     `flatten(record)` gives them, `unflatten(*slots)` a record. `stage(record)` says where an eager call goes. `save`
     keeps for the rules what they read of slots, `save_record` of a record, and of what they do not read shape and
     dtype; `restore` gives it as (record, results, arrays that may have a gradient). `of_varying(record)`: these arrays.
-    `at_once` is code for the most common stage.
+    `at_once`: code that is true if the kernel may run directly and no derivative is recorded.
     """
 
     def __init__(self, operation: Any) -> None:
@@ -57,14 +57,16 @@ class Slots:
 
     def _staging(self) -> None:
         operation, unpacked = self._operation, f"{self._operation.tree.target}= _i"
-        tests, derived, ready = [], [], []
+        tests: list[str] = []
+        ready: list[str] = []
+        derived: list[str] = []
         for leaf in operation.leaves:
             absent = [f"{leaf.name} is None"] * leaf.optional
             absent += [leaf.kind.number.format(leaf.name)] * bool(leaf.kind.number)
             arrays = [array.format(leaf.name) for array in leaf.kind.arrays]
             if arrays:
-                tests.append(f"({' or '.join((*absent, ' and '.join(AS_IT_IS.format(array) for array in arrays)))})")
-                ready.append(f"({' or '.join((*absent, ' and '.join(READY.format(array) for array in arrays)))})")
+                for test, each in ((AS_IT_IS, tests), (READY, ready)):
+                    each.append(f"({' or '.join((*absent, ' and '.join(map(test.format, arrays))))})")
                 tracked = f"({' or '.join(f'{array}.requires_grad' for array in arrays)})"
                 derived.append(" and ".join((*(f"not ({one})" for one in absent), tracked)))
         self.at_once = " and ".join((*ready, STILL))

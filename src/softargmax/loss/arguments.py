@@ -17,9 +17,9 @@ class Asked(NamedTuple):
     where: Array | None
     beta: Beta
     ignore_index: int
-    label_smoothing: float = 0.0
-    z_loss: float = 0.0
-    softcap: float = 0.0
+    label_smoothing: float
+    z_loss: float
+    softcap: float
     """0: none."""
 
     @property

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from softargmax.core import arrays, check
 from softargmax.core.arrays import namespace
 from softargmax.core.scale import Scale
@@ -56,10 +54,8 @@ def sums_of(layer: Given) -> Any:
 
 def least_of(layer: Given, exact: bool) -> float:
     """The probability from which on a class counts in gradients: all below it together are lost in the rounding."""
-    if not isinstance(exact, (bool, np.bool_)):
-        raise TypeError(f"exact: {exact!r}; it may be True or False")
     rounding = 2.0**-53 if any(arrays.dtype_name(x.dtype) == "float64" for x in layer.flat[:2]) else 2.0**-24
-    return 0.0 if exact else rounding / max(layer.shape[-1], 1)
+    return 0.0 if check.flag(exact, "exact") else rounding / max(layer.shape[-1], 1)
 
 
 def flattened(asked: Asked, shape: tuple[int, ...]) -> Asked:

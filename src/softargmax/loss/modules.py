@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack, get_type_hints
+from typing import Any, Unpack, get_type_hints
 
 from torch import Tensor, nn
 
@@ -29,12 +29,16 @@ class _CrossEntropy(nn.Module):
 
     def _options(self, where: Tensor | None = None) -> LinearKeywords:
         asked = {"weight": self.weight, **{name: getattr(self, name) for name in _NAMES}, "where": where}
-        return {  # type: ignore[return-value]
-            name: x for name, x in asked.items() if isinstance(x, Tensor) or x != DEFAULTS.get(name)
-        }
+        return {name: x for name, x in asked.items() if not _is_default(name, x)}  # type: ignore[return-value]
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={shown(x)}" for name, x in self._options().items())
+
+
+def _is_default(name: str, x: Any) -> bool:
+    """Whether the function may do without it."""
+    default = DEFAULTS.get(name)
+    return x is None or (type(x) is type(default) and x == default)
 
 
 class CrossEntropyLoss(_CrossEntropy):

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.arrays import dtype_name, is_torch, namespace, one_axis, plain_axes
+from softargmax.core.arrays import dtype_name, is_torch, namespace, one_axis, plain_axes, row_shape, strided
 from softargmax.core.check import between, integer, one_of
 from softargmax.core.dispatch import is_native
-from softargmax.core.scale import UNIT
 from softargmax.core.targets import IGNORE, REDUCTIONS, class_weights, kept_of, target_of
 from softargmax.loss.arguments import Asked, CrossEntropy
 
@@ -75,7 +74,6 @@ class Checked(NamedTuple):
     dtype: Any
 
 
-_PLAIN = Asked(None, None, None, None, UNIT, IGNORE)
 _OF_USUAL = {"axis", "reduction", "ignore_index"}
 _USUAL = {"mean": (0, True), "sum": (0, False)}
 
@@ -109,7 +107,8 @@ def _classes_beside(target: Any, z: Any, axis: int) -> bool:
         fits = type(z) is np.ndarray and target.dtype == np.int64
     else:
         fits = is_torch(target) and is_torch(z) and target.is_cpu and dtype_name(target.dtype) == "int64"
-    return fits and tuple(target.shape) == (*z.shape[:axis], *z.shape[axis + 1 :])
+        fits = fits and strided(target)
+    return fits and tuple(target.shape) == row_shape(z.shape, (axis,))
 
 
 def checked(
@@ -157,3 +156,7 @@ def scores_options(z: Any, shape: tuple[int, ...], axis: int, options: Mapping[s
         where = check.mask(where, z, shape)
         where = namespace(where).reshape(where, (1,) * (len(shape) - where.ndim) + tuple(where.shape))
     return check.scale_of(options["temperature"], None, z, (axis,)), softcap, where
+
+
+_PLAIN = checked(np.zeros((1, 1)), np.zeros(1, np.int64), {}).asked
+"""What stands beside scores where no option is given."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from softargmax.core.arrays import device_of, namespace, row_shape, working_dtype
+from softargmax.core.arrays import device_of, kept_shape, namespace, row_shape, working_dtype
 from softargmax.core.chunks import by_rows
 from softargmax.core.exact import row_sum, total, two_sum
 from softargmax.core.reduce import counts, each_counts, reduced, together
@@ -201,7 +201,7 @@ def _by_rows(compute: Callable[..., Any], z: Any, asked: Asked, axes: tuple[int,
     """compute(z, look, asked, *more) a few rows at a time."""
     arrays = {name: getattr(asked, name) for name in ("target", "probabilities", "weight", "where", "beta")}
     if asked.target is not None:
-        shape = tuple(1 if i in axes else n for i, n in enumerate(z.shape))
+        shape = kept_shape(z.shape, axes)
         arrays["target"] = namespace(asked.target).reshape(asked.target, shape)
 
     def rows(z: Any, *given: Any) -> Any:

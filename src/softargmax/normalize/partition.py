@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import arrays, check
-from softargmax.core.arrays import as_number, axes_of, namespace, one_axis, readable, squeezed, working_dtype
+from softargmax.core.arrays import (
+    as_number,
+    axes_of,
+    kept_shape,
+    namespace,
+    one_axis,
+    readable,
+    squeezed,
+    working_dtype,
+)
 from softargmax.core.dispatch import asked_for
 from softargmax.core.scale import UNIT
 from softargmax.normalize import operations, prefix_operations, reference_complex
@@ -191,7 +200,7 @@ def signed_logsumexp(
     found = xp.where(cancels & (mean != 0.0), xp.abs(mean), 1.0)
     log_abs = xp.where(cancels, xp.where(mean == 0.0, -math.inf, lse + xp.log(found)), log_abs)
     sign = xp.where(cancels, _sign(mean), sign)
-    kept = tuple(1 if i in axes else n for i, n in enumerate(z.shape)) if keepdims else large.shape
+    kept = kept_shape(z.shape, axes) if keepdims else large.shape
     nan = xp.isnan(plus) | xp.isnan(minus) | (small == math.inf)  # inf - inf
     return SignedLog(
         *(as_number(xp.reshape(xp.astype(xp.where(nan, math.nan, x), dtype), kept)) for x in (log_abs, sign))

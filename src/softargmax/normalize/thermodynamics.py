@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.arrays import as_number, axes_of, device_of, namespace, squeezed
+from softargmax.core.arrays import as_number, axes_of, device_of, kept_shape, namespace, squeezed
 from softargmax.core.chunks import by_rows
 from softargmax.core.scale import UNIT, Scale
 from softargmax.normalize import operations
@@ -107,7 +107,7 @@ def _system(energies: Any, axes: tuple[int, ...], scale: Scale, where: Any, weig
     p, log_z = operations.softmax(of)
     log_z = squeezed(log_z, axes)
     free = squeezed(operations.logsumexp.first(LogSumExp(energies, weights, allowed, turned, axes, wide)), axes)
-    kept = tuple(1 if i in axes else n for i, n in enumerate(p.shape))
+    kept = kept_shape(p.shape, axes)
     beta = turned.hi if not isinstance(turned.hi, float) else xp.asarray(turned.hi, dtype=wide, device=device_of(p))
     beta = xp.broadcast_to(xp.astype(beta, wide), kept)
 

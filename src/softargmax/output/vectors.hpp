@@ -1,4 +1,4 @@
-// Vectors of tables that are met one by one: their inner products, their sums, and the losses of coins.
+// Vectors of tables that are met one by one: their inner products, their sums, and binary logistic losses.
 //
 //     <a, b> = sum over lanes and chains of s_c,  s_c = fma(a_i, b_i, ..) over every kChains-th pack, in order, from 0
 //     sum f_p x_p = (s_0 + s_1) + ..,  s_c = fma(f_p, x_p, ..) over kSummands terms in order, from 0
@@ -114,7 +114,8 @@ template <class Vector, class Factor> struct Summands {
 };
 template <class V, class F> Summands(const V&, const F&, std::int64_t) -> Summands<V, F>;
 
-// ---- coins: log sigma and its slope, the same bits on every instruction set -----------------------------------
+// ---- binary logistic losses: log sigma and its slope, the same bits on every instruction set
+// -----------------------------------
 
 // -log sigma(x), and sigma(-x), which is minus its slope. Both are NaN where x is. e^-|x| is 0 below the normal
 // numbers.

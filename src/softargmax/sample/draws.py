@@ -6,7 +6,7 @@ import math
 from typing import Any, TypedDict, Unpack
 
 from softargmax.core.arrays import as_number, device_of, namespace
-from softargmax.core.check import takes
+from softargmax.core.check import flag, takes
 from softargmax.sample import operations
 from softargmax.sample.operations import Categorical, FilterMask
 from softargmax.sample.options import ORDERS, distribution_of, number_of_draws, rows_of, source_of
@@ -178,7 +178,7 @@ def _checked(z: Any, options: DrawKeywords) -> Categorical:
         z, given["temperature"], given["where"], given["order"],
         top_k=given["top_k"], top_p=given["top_p"], min_p=given["min_p"],
     )  # fmt: skip
-    replace, n = bool(given["replace"]), number_of_draws(given["num_samples"])
+    replace, n = flag(given["replace"], "replace"), number_of_draws(given["num_samples"])
     if not replace and n > z.shape[-1] > 0:
         raise ValueError(f"num_samples: {n} without replacement, of {z.shape[-1]} classes")
     axis = z.ndim - 1

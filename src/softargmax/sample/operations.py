@@ -11,7 +11,7 @@ import math
 from typing import Any, NamedTuple
 
 from softargmax.core import _native
-from softargmax.core.arrays import device_of, namespace
+from softargmax.core.arrays import device_of, kept_shape, namespace
 from softargmax.core.operation import Operation
 from softargmax.core.record import Array, Axes, DType, Result, Seed, like, per_row
 from softargmax.sample import reference
@@ -104,7 +104,7 @@ def _with_own_streams(i: Any, dims: Any, _size: int) -> tuple[Any, None]:
     xp, sizes = namespace(i.z), list(i.z.shape)
     if dims.z is not None:
         del sizes[dims.z]
-    rows = tuple(1 if axis in i.axes else size for axis, size in enumerate(sizes))
+    rows = kept_shape(sizes, i.axes)
     return i._replace(stream=xp.reshape(xp.arange(math.prod(rows), device=device_of(i.z)), rows)), None
 
 

@@ -9,7 +9,7 @@ import math
 from typing import Any, NamedTuple
 
 from softargmax.core import _native
-from softargmax.core.arrays import device_of, namespace
+from softargmax.core.arrays import device_of, kept_shape, namespace
 from softargmax.core.operation import Operation
 from softargmax.core.record import (
     Array,
@@ -60,7 +60,7 @@ class LossVjp(NamedTuple):
 
 
 def _roots(i: OfClasses) -> tuple[int, ...]:
-    return (*(1 if k in i.axes else n for k, n in enumerate(i.z.shape)), 5)
+    return (*kept_shape(i.z.shape, i.axes), 5)
 
 
 def _refuse(i: OfClasses, row: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from softargmax.core import check
 from softargmax.core.arrays import namespace, one_axis
 from softargmax.core.check import between, integer, one_of
+from softargmax.core.dispatch import is_native
 from softargmax.core.reduce import counts, each_counts, reduced
 from softargmax.core.targets import IGNORE, REDUCTIONS, class_weights, kept_of, target_of
 from softargmax.sparse import loss_operations
@@ -170,13 +171,15 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
         raise ValueError("z: 0-d; a loss needs an axis of classes")
     axis, shape = one_axis(axis, z.ndim), tuple(z.shape)
     ignore_index = integer(ignore_index, "ignore_index")
-    target, soft = target_of(target, z, shape, axis, ignore_index, "target")
+    smoothing = between(label_smoothing, "label_smoothing", 1.0)
+    looks = bool(smoothing) or not is_native(z)  # else the kernel looks at the classes
+    target, soft = target_of(target, z, shape, axis, ignore_index, "target", look=looks)
     if soft and weight is not None:
         raise ValueError("weight: given; beside probabilities as targets it may be None only")
     weight, where = class_weights(weight, z, shape, axis), check.optional_mask(where, z)
     beside = target if soft else namespace(target).expand_dims(target, axis=axis)
     i = OfClasses(z, beside, order(alpha, z, (axis,)), where, (axis,), ignore_index)
-    reduction, smoothing = one_of(reduction, "reduction", REDUCTIONS), between(label_smoothing, "label_smoothing", 1.0)
+    reduction = one_of(reduction, "reduction", REDUCTIONS)
     dtype = check.row_dtype(dtype, z)
     if soft or smoothing:
         rows = loss_operations.loss_of_masses.first(OfMasses(*i, smoothing))

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.arrays import namespace, squeezed
+from softargmax.core.arrays import kept_shape, namespace, squeezed
 from softargmax.core.out import output
 from softargmax.normalize import softmax
 from softargmax.sparse import operations
@@ -200,5 +200,5 @@ def order(alpha: Any, z: Any, axes: tuple[int, ...]) -> Any:
     alpha = check.within(alpha, z, axes, "alpha", lambda a: (a >= 1.0) & (a < math.inf), may)
     if isinstance(alpha, float):
         return alpha
-    rows = tuple(1 if i in axes else n for i, n in enumerate(z.shape))
+    rows = kept_shape(z.shape, axes)
     return namespace(alpha).broadcast_to(alpha, rows)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from softargmax.core.arrays import device_of, namespace, working_dtype
+from softargmax.core.arrays import device_of, kept_shape, namespace, working_dtype
 from softargmax.core.rules import row_sum
 
 _SERIES = (1 / 2, 1 / 3, 1 / 8, 1 / 30, 1 / 144, 1 / 840, 1 / 5760, 1 / 45360)  # (k + 1) / (k + 2)!
@@ -81,5 +81,5 @@ def _maximum(x: Any, axes: tuple[int, ...]) -> Any:
     xp = namespace(x)
     if not axes or 0 not in x.shape:
         return xp.max(x, axis=axes, keepdims=True) if axes else x
-    rows = tuple(1 if axis in axes else n for axis, n in enumerate(x.shape))
+    rows = kept_shape(x.shape, axes)
     return xp.full(rows, -math.inf, dtype=x.dtype, device=device_of(x))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from softargmax.core.arrays import kept_shape
 from softargmax.stream.npy import new_npy
 from softargmax.stream.open import (
     MEMORY,
@@ -214,5 +215,5 @@ def _rows_as_array(flat: Array, store: Store, axes: Sequence[int], *, keepdims: 
     back = sorted(range(len(kept)), key=kept.__getitem__)
     values = flat.reshape([store.shape[dim] for dim in kept]).transpose(back)
     if keepdims:
-        return values.reshape([1 if dim in axes else size for dim, size in enumerate(store.shape)])
+        return values.reshape(kept_shape(store.shape, tuple(axes)))
     return values[()]

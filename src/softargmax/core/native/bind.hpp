@@ -11,7 +11,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <optional>
 #include <tuple>
@@ -25,7 +24,6 @@ namespace softargmax {
 
 // ---- arrays and scales as Python passes them, and the call that is made of them -------------------------------
 
-using Axes = std::vector<std::int64_t>;
 using Array = nb::ndarray<nb::ro, nb::device::cpu>;
 
 inline Type type_of(nb::dlpack::dtype t) {
@@ -40,8 +38,8 @@ inline Type type_of(nb::dlpack::dtype t) {
     throw nb::type_error("native arrays are float16, bfloat16, float32, float64, int64 or bool");
 }
 
-// Whether an array has the bfloat16 of ml_dtypes, which neither DLPack nor buffers describe. The refusal of both takes
-// 2.5 us, so the dtype of the first array that was `refused` is kept, and later arrays are compared with it.
+// True for arrays of ml_dtypes' bfloat16. DLPack and the buffer protocol both refuse these, and trying them takes 2.5
+// us: so the first such dtype is remembered and compared by identity. `refused`: both have just failed.
 inline bool is_bfloat16(nb::handle x, bool refused) {
     static PyObject* known = nullptr;
     if (!known && !refused) return false;

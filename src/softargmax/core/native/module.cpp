@@ -1,11 +1,10 @@
-// softargmax.core._native: the compiled core as Python sees it (through core/native.py and the rooms' torch operators).
+// softargmax.core._native: the compiled core as Python sees it (through core/native.py and the operation records).
 //
 // An array is a NumPy array, or a tuple (address, type, shape, strides in elements) for memory that others own: four
-// integers are ten times cheaper to pass than a DLPack capsule. An array of uint16 is the bits of bfloat16. Arguments
-// are checked for shapes here, because memory safety rests on it, and offsets for their values; what else arguments
-// mean is checked in core/check.py.
+// integers are ten times cheaper to pass than a DLPack capsule. An array of uint16 is the bits of bfloat16, an array of
+// ml_dtypes bfloat16 is taken as it is. Arguments are checked for shapes here, because memory safety rests on it, and
+// offsets for their values; what else arguments mean is checked in core/check.py.
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <atomic>
 
@@ -49,7 +48,7 @@ void product(nb::handle a_, nb::handle b_, nb::handle out_, nb::handle bias_, bo
     core::product(job);
 }
 
-// Whether no number of a matrix is infinite or NaN: none has all bits of the exponent.
+// True if all entries of a matrix are finite: the exponent of the others has all bits set.
 template <class U> bool is_finite(const View& x, std::int64_t row, U exponent) {
     const U* at = reinterpret_cast<const U*>(x.data) + row * x.stride[0];
     bool finite = true;
