@@ -76,6 +76,7 @@ def test_opcheck_of_pages(alpha: float) -> None:
         torch.library.opcheck(o.attention_paged.torch.overload, given, **(NOT_COMPARED if alpha != 1.0 else {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", SUBSETS, ids="+".join)
 def test_derivatives(names: tuple[str, ...]) -> None:
     """To every input, of both results, first and second, in both modes and across."""

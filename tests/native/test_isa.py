@@ -41,6 +41,7 @@ def test_there_is_more_than_one() -> None:
     assert len(HERE) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", HERE)
 def test_same_bits_on_every_instruction_set(isa: str) -> None:
     best, forced = _worker(HERE[0]), _worker(isa)

@@ -43,6 +43,7 @@ CALLS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_jit_vmap_and_grad(name: str) -> None:
     """Traced it gives what NumPy gives, batched what a loop gives; its derivative is that of differences."""

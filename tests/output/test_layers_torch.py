@@ -39,6 +39,7 @@ def losses_of(layer: Any, y: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return loss, tuple(value.detach().clone().requires_grad_() for value in layer.parameters())
 
 
+@pytest.mark.slow
 @every
 def test_derivatives(name: str) -> None:
     layer = layer_of(name, 3, 7, dtype=F64, reduction="none").eval()  # whose candidates stay those of the step
