@@ -25,8 +25,6 @@ _plain: dict[type, set[Any]] = {np.ndarray: {np.dtype(name) for name in ("float1
 _kinds: dict[type, str] = {np.ndarray: "numpy"}
 _namespaces: dict[type, Any] = {}
 
-# --- what an array is -------------------------------------------------------------------------------------------------
-
 
 def is_torch(z: Any) -> bool:
     """Whether z is a torch tensor."""
