@@ -345,8 +345,7 @@ void bind(nb::module_& module) {
     bind_heads<GradientArgs>(
         module, "attend_vjp",
         "its gradients into dq, dk, dv, added to dbias; of every query delta = <g, output> - g_lse and the gradients "
-        "to "
-        "numbers of its own; flags of the heads of keys, where some have none, as their numbers were not finite",
+        "to numbers of its own; flags of the heads of keys, where some have none, as their numbers were not finite",
         run_gradient, true, std::tuple_cat(qkv, options, results, gradients, gradients_of(options)));
 }
 

@@ -71,7 +71,7 @@ class OfAttention(OfSoftmax, total=False):
 
 
 DEFAULTS = {"causal": False, "alpha": 1.0, "dropout": 0.0}
-"""Of all others: None."""
+"""All other options default to None."""
 _ASKED: dict[str, Any] = dict.fromkeys(OfAttention.__optional_keys__) | DEFAULTS
 takes = functools.partial(check.takes, defaults=DEFAULTS)
 

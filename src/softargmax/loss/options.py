@@ -59,7 +59,7 @@ DEFAULTS = {
     "z_loss": 0.0,
     "temperature": 1.0,
 }
-"""Of all others: None."""
+"""All other options default to None."""
 _ASKED: dict[str, Any] = dict.fromkeys(Keywords.__optional_keys__) | DEFAULTS
 takes = functools.partial(check.takes, defaults=DEFAULTS)
 
@@ -85,8 +85,8 @@ def usual(z: Any, target: Any, options: Keywords) -> CrossEntropy | None:
     """
     if not options.keys() <= _OF_USUAL:
         return None
-    axes = plain_axes(z, options.get("axis", -1))
-    reduction, ignore_index = options.get("reduction", "mean"), options.get("ignore_index", IGNORE)
+    asked = {**DEFAULTS, **options}
+    axes, reduction, ignore_index = plain_axes(z, asked["axis"]), asked["reduction"], asked["ignore_index"]
     kept = _USUAL.get(reduction) if type(reduction) is str else None
     if (
         axes is None
@@ -97,8 +97,9 @@ def usual(z: Any, target: Any, options: Keywords) -> CrossEntropy | None:
         or not _classes_beside(target, z, axes[0])
     ):
         return None
-    asked = _PLAIN._replace(target=target, ignore_index=ignore_index)
-    return CrossEntropy(z, asked, axes, *kept, check.row_dtype(None, z))
+    return CrossEntropy(
+        z, _PLAIN._replace(target=target, ignore_index=ignore_index), axes, *kept, check.row_dtype(None, z)
+    )
 
 
 def _classes_beside(target: Any, z: Any, axis: int) -> bool:

@@ -31,7 +31,7 @@ class DrawKeywords(TypedDict, total=False):
 
 
 _DEFAULTS = {"temperature": 1.0, "replace": True, "order": ORDERS[0]}
-"""Of all others: None."""
+"""All other options default to None."""
 _ASKED: dict[str, Any] = dict.fromkeys(DrawKeywords.__optional_keys__) | _DEFAULTS
 
 
