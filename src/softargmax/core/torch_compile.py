@@ -1,17 +1,28 @@
-"""How public functions stand in the graphs of torch.compile: as they are."""
+"""How functions stand in the graphs of torch.compile: as they are, or outside.
+
+The compiler takes 2 s to import, and most processes compile nothing. So it hears of our functions when somebody else
+imports it.
+"""
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from importlib.abc import MetaPathFinder
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
 
+    F = TypeVar("F", bound=Callable[..., Any])
+
+_COMPILER = "torch._dynamo"
 _done: set[str] = set()
+_waiting: list[Callable[[], None]] = []
 
 
 def compile_whole(room: str) -> None:
@@ -35,10 +46,61 @@ def compile_function(function: Callable[..., Any]) -> None:
     def whole(*args: Any, **options: Any) -> Any:
         return function(*args, **options)
 
-    # Two steps, since torch.compile(function) itself would look inside a function that is merely allowed in graphs.
-    torch.compiler.allow_in_graph(whole)  # type: ignore[no-untyped-call]
-
     def traced(*args: Any, **options: Any) -> Any:
         return whole(*args, **options)
 
-    torch.compiler.substitute_in_graph(function, skip_signature_check=True)(traced)
+    def tell() -> None:
+        # Two steps: torch.compile(function) itself would look inside a function that is merely allowed in graphs.
+        torch.compiler.allow_in_graph(whole)  # type: ignore[no-untyped-call]
+        torch.compiler.substitute_in_graph(function, skip_signature_check=True)(traced)
+
+    _when_imported(tell)
+
+
+def outside_graphs(function: F) -> F:
+    """Have `torch.compile` leave a function to eager code."""
+    called = [function]
+
+    @functools.wraps(function)
+    def outside(*args: Any, **options: Any) -> Any:
+        return called[0](*args, **options)
+
+    def tell() -> None:
+        called[0] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+
+    _when_imported(tell)
+    return outside  # type: ignore[return-value]
+
+
+def _when_imported(tell: Callable[[], None]) -> None:
+    if _COMPILER in sys.modules:
+        tell()
+        return
+    if not _waiting:
+        sys.meta_path.insert(0, _Compiler())
+    _waiting.append(tell)
+
+
+class _Compiler(MetaPathFinder):
+    """Sees the compiler being imported, and tells it what waits when it is there."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != _COMPILER:
+            return None
+        others = (one.find_spec(name, path, target) for one in sys.meta_path if one is not self)
+        spec = next(filter(None, others), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = self._telling(spec.loader.exec_module)  # type: ignore[method-assign, assignment]
+        return spec
+
+    def _telling(self, load: Callable[[types.ModuleType], None]) -> Callable[[types.ModuleType], None]:
+        def loaded(module: types.ModuleType) -> None:
+            load(module)
+            sys.meta_path.remove(self)
+            for tell in _waiting:
+                tell()
+            _waiting.clear()
+
+        return loaded

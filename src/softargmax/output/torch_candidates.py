@@ -14,6 +14,7 @@ from torch.nn.functional import logsigmoid
 from softargmax.core import arrays, seeds
 from softargmax.core.arrays import readable
 from softargmax.core.check import integer
+from softargmax.core.torch_compile import outside_graphs
 from softargmax.normalize import logsumexp
 from softargmax.output.arguments import Pairs, Table
 from softargmax.output.counts import at_least, classes_of
@@ -139,7 +140,7 @@ class SamplingLayer(CandidateLayer):
     def _losses(self, h: Tensor, y: Targets, drawn: Candidates | None = None) -> Tensor:
         """The loss of every row beside these candidates, or beside this step's."""
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @outside_graphs
     def _drawn_for(self, h: Tensor, y: Targets, n: int) -> Candidates:
         """The first n draws of this step, for all rows or for each; a row's are the same whatever other rows count."""
         step = int(self.step)
@@ -158,7 +159,7 @@ class SamplingLayer(CandidateLayer):
                 index, log_expected = index[y.rows], log_expected[y.rows]
         return Candidates(index, log_expected.to(h.dtype))
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @outside_graphs
     def _expected(self, sampler: Sampler, index: Tensor, n: int, *, unique: bool) -> Tensor:
         """How often classes are expected among n draws; of what may not be read (`torch.func`) by a table of all."""
         if readable(index):
@@ -167,7 +168,7 @@ class SamplingLayer(CandidateLayer):
         table = torch.as_tensor(sampler.expected(range(self.classes), n, unique=unique))
         return table.to(index.device)[index]
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @outside_graphs
     def _go_on(self, y: Targets) -> None:
         """To the next step."""
         self.step += 1
