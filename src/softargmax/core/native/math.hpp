@@ -210,7 +210,7 @@ template <> struct Logarithm<double> {
 template <class V> struct Logs {
     V k, t, half, tail, rest;  // `rest` is what v.lo adds
 };
-template <int terms, class V> SOFTARGMAX_INLINE Logs<V> logs_of(Two<V> v) {
+template <int terms, class V> SOFTARGMAX_FORMULA Logs<V> logs_of(Two<V> v) {
     using T = typename V::Scalar;
     const V one = V::all(1), two = V::all(2);
     const Binary<V> parts = binary_of(v.hi);
@@ -241,7 +241,7 @@ template <int terms, class V> SOFTARGMAX_INLINE V log_of(Two<V> v) {
 template <class T> constexpr int kExpTerms = sizeof(Exp<T>::q) / sizeof(T);
 
 // e^y where that is a normal number; of n terms, or 0: of all.
-template <int n = 0, class V> SOFTARGMAX_INLINE V exp_of(Two<V> y) {
+template <int n = 0, class V> SOFTARGMAX_FORMULA V exp_of(Two<V> y) {
     using T = typename V::Scalar;
     using E = Exp<T>;
     const V magic = V::all(E::magic + E::bias), km = fma(y.hi, V::all(E::log2e), magic), k = km - magic;

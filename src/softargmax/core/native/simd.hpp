@@ -25,8 +25,24 @@
 #error "compile with -DSOFTARGMAX_ISA_NAME=v4|v3|baseline|neon"
 #endif
 
+// Under the sanitizers GCC inlines what it likes, and takes half as long.
+#if defined(__SANITIZE_ADDRESS__)
+#define SOFTARGMAX_SANITIZED true
+#define SOFTARGMAX_INLINE inline
+#define SOFTARGMAX_LAMBDA
+#else
+#define SOFTARGMAX_SANITIZED false
 #define SOFTARGMAX_INLINE inline __attribute__((always_inline))
 #define SOFTARGMAX_LAMBDA __attribute__((always_inline))
+#endif
+// The baseline calls the C library in every fma: functions that have many are not inlined there. The kernels of sparse
+// compile in 36 s, not 67.
+#define SOFTARGMAX_CALLED __attribute__((noinline))
+#if defined(__x86_64__) && !defined(__FMA__)
+#define SOFTARGMAX_FORMULA SOFTARGMAX_CALLED
+#else
+#define SOFTARGMAX_FORMULA SOFTARGMAX_INLINE
+#endif
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
@@ -81,9 +97,7 @@ template <class T> struct One {
             return {_mm256_blendv_ps(all(fill).r, _mm256_maskload_ps(p, lanes(n)), _mm256_castsi256_ps(lanes(n)))};
         else return {_mm256_blendv_pd(all(fill).r, _mm256_maskload_pd(p, lanes(n)), _mm256_castsi256_pd(lanes(n)))};
 #else
-        One v = all(fill);
-        for (int i = 0; i < kLanes && i < n; ++i) v.r[i] = p[i];
-        return v;
+        return lane_by_lane(p, n, fill);
 #endif
     }
     SOFTARGMAX_INLINE void store_part(T* p, std::int64_t n) const {
@@ -96,7 +110,7 @@ template <class T> struct One {
         if constexpr (sizeof(T) == 4) _mm256_maskstore_ps(p, lanes(n), r);
         else _mm256_maskstore_pd(p, lanes(n), r);
 #else
-        for (int i = 0; i < kLanes && i < n; ++i) p[i] = r[i];
+        lane_by_lane(p, n, r);
 #endif
     }
 
@@ -111,6 +125,15 @@ template <class T> struct One {
         if constexpr (sizeof(T) == 4)
             return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
         else return _mm256_cmpgt_epi64(_mm256_set1_epi64x(count), _mm256_setr_epi64x(0, 1, 2, 3));
+    }
+#else
+    static SOFTARGMAX_CALLED One lane_by_lane(const T* p, std::int64_t n, T fill) {
+        One v = all(fill);
+        for (int i = 0; i < kLanes && i < n; ++i) v.r[i] = p[i];
+        return v;
+    }
+    static SOFTARGMAX_CALLED void lane_by_lane(T* p, std::int64_t n, Register<T> r) {
+        for (int i = 0; i < kLanes && i < n; ++i) p[i] = r[i];
     }
 #endif
 
@@ -154,7 +177,7 @@ SOFTARGMAX_INLINE One<double> fma(One<double> a, One<double> b, One<double> c) {
     return {(Register<double>)vfmaq_f64((float64x2_t)c.r, (float64x2_t)a.r, (float64x2_t)b.r)};
 }
 #else  // no fused multiply-add in the baseline: the C library's is right, not fast
-template <class T> SOFTARGMAX_INLINE One<T> fma(One<T> a, One<T> b, One<T> c) {
+template <class T> SOFTARGMAX_CALLED One<T> fma(One<T> a, One<T> b, One<T> c) {
     for (int i = 0; i < One<T>::kLanes; ++i) a.r[i] = std::fma(a.r[i], b.r[i], c.r[i]);
     return a;
 }
