@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.oracle import traced
 
 import softargmax as s
 
@@ -32,24 +33,7 @@ CALLS: dict[str, Any] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_jit_vmap_and_grad(name: str) -> None:
-    """Traced it gives what NumPy gives, batched what a loop gives; its derivative is that of differences."""
-
-    def traced(z: Any) -> Any:
-        return CALLS[name](z, jnp.asarray)
-
-    function = jax.jit(traced)
-    value = np.asarray(function(jnp.asarray(Z)))
-    assert value == pytest.approx(np.asarray(CALLS[name](Z, np.asarray)), rel=1e-5, abs=1e-6)
-    batch = np.stack([Z, 2 * Z])
-    looped = np.stack([np.asarray(function(jnp.asarray(z))) for z in batch])
-    assert np.asarray(jax.jit(jax.vmap(traced))(jnp.asarray(batch))) == pytest.approx(looped, rel=1e-5, abs=1e-6)
-    weights = np.cos(np.arange(value.size, dtype=np.float32)).reshape(value.shape)
-    f = jax.jit(jax.value_and_grad(lambda z: jnp.sum(traced(z) * weights)))
-    gradient = np.asarray(f(jnp.asarray(Z))[1])
-    direction = np.sin(np.arange(Z.size, dtype=np.float32)).reshape(Z.shape)
-    h = 1e-2
-    slope = (float(f(jnp.asarray(Z + h * direction))[0]) - float(f(jnp.asarray(Z - h * direction))[0])) / (2 * h)
-    assert (gradient * direction).sum() == pytest.approx(slope, rel=2e-2, abs=2e-2)
+    traced.check(CALLS[name], Z)
 
 
 def test_the_gradient_is_its_own_derivative() -> None:

@@ -1,0 +1,45 @@
+"""What a function of JAX arrays has to do when it is traced."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+Call = Callable[[Any, Callable[[Any], Any]], Any]
+"""(scores, what brings the arrays beside them into their library) -> an array."""
+
+
+def check(call: Call, z: np.ndarray, *, mapped: bool = True) -> None:
+    """Traced it gives what NumPy gives, `mapped` what a loop gives; its derivative is that of differences.
+
+    The value comes with the derivative: to compile it alone would take half as long again.
+    """
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+    wanted = np.asarray(call(z, np.asarray))
+    weights = np.cos(np.arange(math.prod(wanted.shape), dtype=np.float32)).reshape(wanted.shape)
+
+    @jax.jit
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def f(z: Any) -> Any:
+        out = call(z, jnp.asarray)
+        return jnp.sum(jnp.where(jnp.isfinite(out), out, 0.0) * weights), out
+
+    def of(z: np.ndarray) -> tuple[float, np.ndarray]:
+        (total, out), _ = f(jnp.asarray(z))
+        return float(total), np.asarray(out)
+
+    assert of(z)[1] == pytest.approx(wanted, rel=1e-5, abs=1e-6)
+    if mapped:
+        batch = np.stack([z, 2 * z])
+        found = np.asarray(jax.jit(jax.vmap(lambda z: call(z, jnp.asarray)))(jnp.asarray(batch)))
+        assert found == pytest.approx(np.stack([of(one)[1] for one in batch]), rel=1e-5, abs=1e-6)
+    gradient = np.asarray(f(jnp.asarray(z))[1])
+    direction, h = np.sin(np.arange(z.size, dtype=np.float32)).reshape(z.shape), 1e-2
+    slope = (of(z + h * direction)[0] - of(z - h * direction)[0]) / (2 * h)
+    assert (gradient * direction).sum() == pytest.approx(slope, rel=2e-2, abs=2e-2)
