@@ -5,8 +5,9 @@
 compares that installation with `digests.json` and `changed.json`; run it in a folder without a `softargmax` of its own.
 It prints the name of each case that differs, and its digest: if the change is meant, both go to `changed.json` with the
 reason. SOFTARGMAX_ISA chooses the instruction set: the library promises the same bits on all. `--old` leaves
-`changed.json` out, `--against FILE` compares with another record, `--write FILE` writes one. `digests.json` was
-recorded with commit f4b594a, before the operations became records:
+`changed.json` out, `--against FILE` compares with another record, `--write FILE` writes one. `--kernels` leaves out the
+definition, second derivatives, forward mode and vmap: they are made of the arrays' own operations, and of kernels that
+other cases call. `digests.json` was recorded with commit f4b594a, before the operations became records:
 
     PYTHONPATH=THIS_CLONE OLD_INSTALLATION/bin/python -m tests.digests.record --write digests.json
 
@@ -43,6 +44,7 @@ PINNED = {
     "OMP_WAIT_POLICY": "passive",
 }
 FOREIGN = "~"
+COMPOSED = {"definition", "second", "forward", "vmap"}
 
 Digests = dict[str, dict[str, str]]
 """By what is computed, then by variant."""
@@ -53,8 +55,8 @@ def versions() -> dict[str, str]:
     return {"machine": platform.machine(), **{name: metadata.version(name) for name in ("numpy", "torch")}}
 
 
-def computed(room: str) -> Digests:
-    """All digests of a room; dtypes other than float32 share one, to keep the file small."""
+def computed(room: str, *, kernels: bool = False) -> Digests:
+    """All digests of a room, or those of `kernels`; dtypes other than float32 share one, to keep the file small."""
     import numpy as np
     import torch
     from tests.digests.digest import digest
@@ -69,11 +71,23 @@ def computed(room: str) -> Digests:
             if case.name in names:
                 raise ValueError(f"{case.name}: there are two of this name")
             names.add(case.name)
+            if kernels and is_composed(case.variant):
+                continue
             variants, one = found.setdefault(case.what, {}), digest(case.run)
             variant = re.sub(r"\b(float64|float16|bfloat16)\b", "other dtypes", case.variant)
             before = variants.get(variant, one)
             variants[variant] = one if before == one else blake2b((before + one).encode(), digest_size=8).hexdigest()
     return found
+
+
+def is_composed(variant: str) -> bool:
+    """Whether the variant adds no kernel to those of others."""
+    return not COMPOSED.isdisjoint(variant.split())
+
+
+def of_kernels(found: Digests) -> Digests:
+    """Those that `computed` makes of kernels."""
+    return {what: {v: x for v, x in cases.items() if not is_composed(v)} for what, cases in found.items()}
 
 
 def differing(here: Digests, there: Digests) -> list[str]:
@@ -167,6 +181,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rooms", nargs="*", metavar="ROOM", help=", ".join(ROOMS))
     parser.add_argument("--old", action="store_true")
+    parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--against", type=Path)
     parser.add_argument("--write", type=Path)
     parser.add_argument("--free", action="store_true")
@@ -180,11 +195,12 @@ def main() -> int:
     found, wrong = {}, 0
     for room in asked.rooms or ROOMS:
         begin = time.process_time()
-        found[room] = computed(room)
+        found[room] = computed(room, kernels=asked.kernels)
         count = sum(map(len, found[room].values()))
         print(f"{room}: {count} digests, {time.process_time() - begin:.1f} s", file=sys.stderr)
         if not asked.write:
             there = read(asked.against or FILE)[room] if asked.against or asked.old else expected(room)
+            there = of_kernels(there) if asked.kernels else there
             names = compared(room, found[room], there)
             wrong += len(names)
             for name in names:
