@@ -30,6 +30,7 @@ def scores() -> Tensor:
 @pytest.mark.parametrize("alpha", [1.0, 1.25, 1.5, 2.0, 3.0])
 @pytest.mark.parametrize("kind", ["classes", "smoothed", "soft"])
 def test_first_second_and_forward_derivatives(alpha: float, kind: str, differentiating: Backend) -> None:
+    """Second ones entry by entry of the kernels, along one direction of the definition, which has the same rules."""
     if differentiating.library != "torch":
         pytest.skip("torch's checks")
 
@@ -37,7 +38,7 @@ def test_first_second_and_forward_derivatives(alpha: float, kind: str, different
         return s.entmax_loss(z, SOFT if kind == "soft" else TARGET, alpha, label_smoothing=0.2 * (kind == "smoothed"))
 
     assert gradcheck(loss, scores(), check_forward_ad=True)
-    assert gradgradcheck(loss, scores())
+    assert gradgradcheck(loss, scores(), fast_mode=differentiating.implementation == "reference")
 
 
 @pytest.mark.parametrize("alpha", [1.3, 1.8, 2.5])
@@ -50,7 +51,7 @@ def test_derivatives_to_alpha(alpha: float, differentiating: Backend) -> None:
         return s.entmax_loss(z, TARGET, alpha, reduction="none")
 
     assert gradcheck(loss, (scores(), order), check_forward_ad=True)
-    assert gradgradcheck(loss, (scores(), order))
+    assert gradgradcheck(loss, (scores(), order), fast_mode=differentiating.implementation == "reference")
 
 
 def test_the_derivative_to_alpha_is_finite_at_one() -> None:
