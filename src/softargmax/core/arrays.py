@@ -84,8 +84,14 @@ def frozen(array: Any) -> Any:
     """The array as a constant: no derivative is taken along it."""
     if is_torch(array):
         return array.detach()
+    jax = jax_of(array)
+    return array if jax is None else jax.lax.stop_gradient(array)
+
+
+def jax_of(array: Any) -> Any:
+    """The library JAX if the array is one of its, else None."""
     jax = sys.modules.get("jax")
-    return jax.lax.stop_gradient(array) if jax is not None and isinstance(array, jax.Array) else array
+    return jax if jax is not None and isinstance(array, jax.Array) else None
 
 
 # --- arguments as arrays ----------------------------------------------------------------------------------------------
@@ -264,6 +270,11 @@ def readable(array: Any) -> bool:
 def recorded(array: Any) -> bool:
     """Whether torch may be asked for derivatives of what is computed with this array now."""
     return is_torch(array) and sys.modules["torch"].is_grad_enabled()
+
+
+def trained(array: Any) -> bool:
+    """Whether the backward of what is computed now will want the gradient of this array."""
+    return recorded(array) and array.requires_grad
 
 
 def followed(array: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from softargmax.core.arrays import as_number, differentiated, namespace, recorded
+from softargmax.core.arrays import as_number, differentiated, namespace, trained
 from softargmax.loss import linear_operations as operations
 from softargmax.loss.arguments import Layer, LinearCrossEntropy, LinearTerms, LinearVjp
 from softargmax.loss.layer import Given, flattened, layer_of, least_of, sums_of, wide_of
@@ -75,13 +75,8 @@ def linear_cross_entropy(
     """
     layer, i = record(h, w, bias, target, options, exact=exact)
     if not i.kept:
-        i = i._replace(forms=letters([name for name, x in zip(Layer._fields, i.layer, strict=True) if _trained(x)]))
+        i = i._replace(forms=letters([name for name, x in zip(Layer._fields, i.layer, strict=True) if trained(x)]))
     return as_number(like_rows(operations.linear_cross_entropy.first(i), layer, i.kept))
-
-
-def _trained(x: Any) -> bool:
-    """Whether the backward of a loss will want this array's gradient."""
-    return recorded(x) and x.requires_grad
 
 
 @takes(LinearKeywords)

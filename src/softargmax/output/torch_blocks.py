@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from softargmax.core import _native
+from softargmax.core.arrays import trained
 from softargmax.core.native import fresh
 from softargmax.core.targets import IGNORE
 from softargmax.core.torch_memory import view
@@ -45,6 +46,9 @@ def block_losses(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None, y: T
     tensors = h, *weights
     if not as_they_are(*tensors, bias, y) or not all(_native.finite(view(x)) for x in tensors):
         return _definition(total, y, h, bias, *weights)
+    if not any(map(trained, (h, bias, *weights))):
+        rows, _ = _formed(y, h, bias, *weights, wanted=(False,) * (2 + len(weights)))
+        return rows.sum() if total else rows
     found: Tensor = _Losses.apply(total, y, h, bias, *weights)  # type: ignore[no-untyped-call]
     return found
 

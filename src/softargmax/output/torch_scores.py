@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from softargmax.core.arrays import readable
+from softargmax.core.arrays import readable, trained
 from softargmax.core.dispatch import asked_for
 from softargmax.core.torch_compile import compile_function
 from softargmax.core.torch_private import without_autocast
@@ -44,7 +44,7 @@ def coin_losses(h: Tensor, table: Table, pairs: Pairs, signs: Tensor, shift: Ten
 
     signs: 1, -1, or 0: no coin. shift: what is added to the scores, (P,).
     """
-    i = CoinLosses(h, table, pairs, signs.to(torch.int8), shift, to_h=h.requires_grad and _by_kernel(h))
+    i = CoinLosses(h, table, pairs, signs.to(torch.int8), shift, to_h=trained(h) and _by_kernel(h))
     with without_autocast(h):
         found: Tensor = operations.coin_losses.first(i)
     return found
