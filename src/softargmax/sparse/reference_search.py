@@ -1,14 +1,14 @@
 """The search for the root of the sparse maps, on constants; each row stops by itself, whatever its batch mates do.
 
-No control flow depends on values that may not be looked at, so it can be traced; it takes `TRACED` steps then, enough
-for all but contrived rows.
+Steps are taken until all rows have settled; in JAX by a loop of its own. Torch has none that can be traced: where
+values may not be looked at it takes `TRACED` steps, enough for all but contrived rows.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from softargmax.core.arrays import namespace
+from softargmax.core.arrays import jax_of, namespace
 from softargmax.core.check import seen
 from softargmax.core.rows import INF
 
@@ -114,15 +114,26 @@ def search_least(x: Any, e: Any, a: Any) -> Any:
 
 def _until(step: Any, at: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
     """Take steps until every row has settled; a row that has stays where it is."""
-    xp, look = namespace(at), seen(at)
-    settled = xp.zeros_like(at, dtype=xp.bool)
-    for _ in range(MOST if look else TRACED):
-        *moved, small = step(at, low, high)
-        at, low, high = (xp.where(settled, x, y) for x, y in zip((at, low, high), moved, strict=True))
-        settled = settled | small
-        if look and bool(xp.all(settled | xp.isnan(at))):
-            break
-    return at, low, high
+    xp = namespace(at)
+
+    def further(taken: Any, settled: Any, *old: Any) -> tuple[Any, ...]:
+        *moved, small = step(*old)
+        return taken + 1, settled | small, *(xp.where(settled, x, y) for x, y in zip(old, moved, strict=True))
+
+    def goes_on(taken: Any, settled: Any, at: Any, *_: Any) -> Any:
+        return (taken < MOST) & xp.any(~(settled | xp.isnan(at)))
+
+    state: tuple[Any, ...] = 0, xp.zeros_like(at, dtype=xp.bool), at, low, high
+    if (jax := jax_of(at)) is not None:
+        # One step is compiled, not 24: entmax under jit takes 1 s to compile, not 14.
+        state = jax.lax.while_loop(lambda x: goes_on(*x), lambda x: further(*x), state)
+    elif seen(at):
+        while goes_on(*state):
+            state = further(*state)
+    else:
+        for _ in range(TRACED):
+            state = further(*state)
+    return state[2:]
 
 
 def _roots(v: Any, inside: Any, a: Any) -> Any:
