@@ -146,7 +146,7 @@ def test_eager_calls_import_no_compiler() -> None:
         calls + "print(len(set(sys.modules) - before))\nlayer =" + layers + "print('torch._dynamo' in sys.modules)"
     )
     new, compiler = done.stdout.split()
-    assert int(new) < 200
+    assert int(new) < 250  # numpy alone brings up to 100 that torch does not
     assert compiler == "False"
 
 
