@@ -86,6 +86,7 @@ def test_multiprocessing_fork_after_use() -> None:
     assert all(same_bits(a, before) for a in answers)
 
 
+@pytest.mark.no_sanitize  # a child waits for the lock of GCC 12's sanitized allocator, which the other thread held
 def test_fork_while_another_thread_computes() -> None:
     """The pool is busy in the parent at the very moment of the fork."""
     code = """
