@@ -19,7 +19,7 @@ def draw(*shape: int, seed: int = 0) -> Any:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-# Small: finite differences take a call or two for every number (at a width of 6, twice as many, 110 s in place of 45).
+# Small, since finite differences take a call or two for every number.
 QKV = draw(2, 4, 3, 3), draw(2, 2, 5, 3, seed=1), draw(2, 2, 5, 2, seed=2)
 NUMBERS: dict[str, Any] = {"left": 2, "right": 1, "softcap": 1.3, "dropout": 0.3}
 PLAIN = Options(scale=0.4, mask=None, bias=None, sink=None, alpha=1.0, lengths=None, seeds=None, **NUMBERS)

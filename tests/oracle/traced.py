@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 Call = Callable[[Any, Callable[[Any], Any]], Any]
-"""(scores, what brings the arrays beside them into their library) -> an array."""
+"""A function of scores, and of what makes NumPy arrays into arrays of their library; it returns an array."""
 
 
 def check(call: Call, z: np.ndarray, *, mapped: bool = True) -> None:
