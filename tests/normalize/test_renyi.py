@@ -30,6 +30,7 @@ def truth(z: Any, order: Any, beta: Any = 1) -> Any:
     return (mp.log(sum(mp.exp(order * v) for v in x)) - order * lse) / (1 - order)
 
 
+@pytest.mark.no_sanitize  # 20 s of mpmath; the kernel runs in the other tests
 @pytest.mark.parametrize("implementation", ["native", "reference"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("order", ORDERS)
