@@ -154,7 +154,7 @@ _HOME = {
         "speculative_sample",
     ),
 }
-_MODULES = ("nn", "stream")
+_MODULES = ("classify", "nn", "output", "stream")
 _home_of = {name: home for home, names in _HOME.items() for name in names}
 
 __all__ = ["__version__", *sorted(_home_of)]  # noqa: PLE0604 the names are strings

@@ -10,11 +10,9 @@ import pytest
 pytest.importorskip("torch")
 
 SCRIPT = """
-import re, sys, torch, softargmax
+import sys, torch, softargmax
+from bench.peak import peak_of
 from softargmax import nn, output
-
-def peak():
-    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
 
 classes, dim = 200_000, 64  # of weights: 51 MB
 h, y = torch.randn(8, dim, requires_grad=True), torch.arange(8) * 1000
@@ -32,14 +30,13 @@ def loss(h):
 
 with torch.no_grad():
     loss(h[:1].repeat(8, 1))  # what is made once
-    before = peak()
-    found = loss(h)
-    print((peak() - before) / weights.nbytes)
+    before, peak, found = peak_of(lambda: loss(h))
+print((peak - before) / weights.nbytes)
 assert found.requires_grad is False
 tracked = loss(h)
 assert torch.equal(tracked, found), (tracked, found)
-tracked.backward()
-print((peak() - before) / weights.nbytes)
+before, peak, _ = peak_of(lambda: loss(h).backward())
+print((peak - before) / weights.nbytes)
 """
 
 

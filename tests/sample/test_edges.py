@@ -171,10 +171,11 @@ def test_parameters_per_row(quick: Backend) -> None:
 
 FILTERS = ("temperature", "top_k", "top_p", "min_p")
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"top_k": 0}, ValueError, "top_k: 0; it may be an integer from 1 to 4"),
-    ({"top_k": 5}, ValueError, "top_k: 5"),
+    ({"top_k": -2}, ValueError, "top_k: -2; it may be an integer: 1 or above, or -1 or 0 for all classes"),
     ({"top_k": 1.5}, ValueError, "top_k: 1.5"),
-    ({"top_k": [1, 0]}, ValueError, "top_k: some are out of range"),
+    ({"top_k": 7.5}, ValueError, "top_k: 7.5"),
+    ({"top_k": INF}, ValueError, "top_k: inf"),
+    ({"top_k": [1, -2]}, ValueError, "top_k: some are out of range"),
     ({"top_k": [1.5, 2]}, ValueError, "top_k: some are out of range"),
     ({"top_k": [1, 2, 3]}, ValueError, "top_k: shape"),
     ({"top_k": "2"}, TypeError, "top_k"),
@@ -267,8 +268,25 @@ def test_libraries_without_a_default_generator() -> None:
 def test_filters_of_no_classes(quick: Backend, options: dict[str, Any]) -> None:
     """Of nothing, nothing is left, whatever k is; but it has to be one."""
     assert tuple(softargmax.filter_scores(quick.array(np.zeros((2, 0))), **options).shape) == (2, 0)
-    with pytest.raises(ValueError, match="top_k: 0; it may be an integer, 1 or above"):
-        softargmax.filter_scores(quick.array(np.zeros((2, 0))), top_k=0)
+    with pytest.raises(ValueError, match="top_k: -2; it may be an integer"):
+        softargmax.filter_scores(quick.array(np.zeros((2, 0))), top_k=-2)
+
+
+def test_every_class_by_top_k(backend: Backend) -> None:
+    """-1 as vLLM writes it, 0 as transformers does, and more than there are, as a server's default may be."""
+    z = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+    for k in (-1, 0, 4, 5, 50, np.int64(50)):
+        assert np.array_equal(backend.back(softargmax.filter_scores(backend.array(z), top_k=k)), z), k
+    for dtype in ("int32", "float32"):
+        found = softargmax.filter_scores(backend.array(z), top_k=backend.array([-1, 0, 50, 4, 2], dtype))
+        assert (backend.back(found) > -INF).sum(axis=1).tolist() == [4, 4, 4, 4, 2]
+    mixed = found
+    wide = np.zeros((2, 300), np.float32)
+    if backend.library == "numpy":
+        found = softargmax.filter_scores(wide, top_k=np.array([3, 0], np.uint8))  # 300 is no uint8
+        assert (found > -INF).sum(axis=1).tolist() == [3, 300]
+    listed = softargmax.filter_scores(backend.array(z), top_k=[-1, 0, 50, 4, 2])
+    assert np.array_equal(backend.back(listed), backend.back(mixed))
 
 
 def test_filters_of_empty_and_nan_rows(quick: Backend) -> None:

@@ -56,10 +56,16 @@ def test_derivatives() -> None:
     assert torch.autograd.gradgradcheck(lambda z: s.topk_softmax(z, 2), z)
 
 
-@pytest.mark.parametrize("k", [0, 4, -1, 1.5, "two", None, [None], [1.5]])
+@pytest.mark.parametrize("k", [0, -1, 1.5, "two", None, [None], [1.5]])
 def test_errors_name_k(k: object) -> None:
     with pytest.raises((TypeError, ValueError), match=r"^k: "):
         s.topk_softmax([1.0, 2.0, 3.0], k)
+
+
+def test_more_than_there_are_keep_all() -> None:
+    z = np.array([[1.0, 2.0, 3.0], [0.0, -1.0, 4.0]])
+    for k in (3, 4, 100, [4, 3]):
+        assert (s.topk_softmax(z, k) == s.softmax(z)).all()
 
 
 def test_no_classes(quick: Backend) -> None:

@@ -13,7 +13,6 @@ def attention(
     q: Any,
     k: Any,
     v: Any,
-    /,
     **options: Unpack[OfAttention],
 ) -> Any:
     r"""The values of a memory, averaged by how well their keys match each query.

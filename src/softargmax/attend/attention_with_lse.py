@@ -16,7 +16,6 @@ def attention_with_lse(
     q: Any,
     k: Any,
     v: Any,
-    /,
     **options: Unpack[OfSoftmax],
 ) -> AttentionWithLse:
     r"""Attention, and log sum exp of every query's scores, from which p can be had again.

@@ -17,7 +17,6 @@ def attention_vjp(
     k: Any,
     v: Any,
     g: Any,
-    /,
     *,
     g_lse: Any = None,
     **options: Unpack[OfSoftmax],

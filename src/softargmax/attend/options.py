@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from softargmax.attend.arguments import Attention, Options, Pages
-from softargmax.core import arrays, check, philox
+from softargmax.core import arrays, check, philox, signature
 from softargmax.core.arrays import device_of, namespace
 from softargmax.core.check import between, flag, integer
 from softargmax.core.seeds import source
@@ -73,7 +73,7 @@ class OfAttention(OfSoftmax, total=False):
 DEFAULTS = {"causal": False, "alpha": 1.0, "dropout": 0.0}
 """All other options default to None."""
 _ASKED: dict[str, Any] = dict.fromkeys(OfAttention.__optional_keys__) | DEFAULTS
-takes = functools.partial(check.takes, defaults=DEFAULTS)
+takes = functools.partial(signature.takes, defaults=DEFAULTS)
 
 
 def attention_of(q: Any, k: Any, v: Any, options: Mapping[str, Any]) -> Attention:
@@ -113,10 +113,7 @@ def options_of(q: Any, keys: int, options: Mapping[str, Any]) -> Options:
         scale = 1.0 / math.sqrt(q.shape[-1]) if q.shape[-1] else 1.0
     else:
         scale = check.within(scale, q, axes, "scale", lambda x: abs(x) < math.inf, "a finite number", each)
-    may = "a finite number, 1 or above"
-    alpha = asked["alpha"]
-    if "alpha" in options:
-        alpha = check.within(alpha, q, axes, "alpha", lambda a: (a >= 1.0) & (a < math.inf), may, each)
+    alpha = alpha_of(options["alpha"], q, axes) if "alpha" in options else asked["alpha"]
     mask, bias, lengths = asked["mask"], asked["bias"], asked["key_lengths"]
     if mask is not None:
         mask = _fits(arrays.like(mask, q, "mask"), shape, "mask")
@@ -154,10 +151,13 @@ def _per_head(x: Any, q: Any, name: str, *, in_batch: bool = False) -> Any:
 
 def rate_of(dropout: Any) -> float:
     """Dropout: the share of p that is dropped."""
-    rate = between(dropout, "dropout", 1.0)
-    if rate == 1.0:
-        raise ValueError("dropout: 1.0; it may be from 0 to below 1")
-    return rate
+    return between(dropout, "dropout", 1.0, below=True)
+
+
+def alpha_of(alpha: Any, q: Any, axes: tuple[int, ...]) -> Any:
+    """The order, a number or one per query."""
+    may = "a finite number, 1 or above"
+    return check.within(alpha, q, axes, "alpha", lambda a: (a >= 1.0) & (a < math.inf), may, "the heads' queries")
 
 
 def seeds_of(q: Any, batch: tuple[int, ...], rate: float, seed: Any, stream: Any) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 from softargmax.core import arrays, check
 from softargmax.core.arrays import as_number, namespace, working_dtype
 from softargmax.core.check import between, integer
+from softargmax.core.signature import public
 
 
 class NormalizedQK(NamedTuple):
@@ -20,6 +21,7 @@ class NormalizedQK(NamedTuple):
     k: Any
 
 
+@public
 def entropy_invariant_scale(n: Any, d: int, /, kappa: Any = 1.0) -> Any:
     r"""A scale of attention's scores that keeps the entropy of p about the same for any number of keys.
 
@@ -84,7 +86,8 @@ def entropy_invariant_scale(n: Any, d: int, /, kappa: Any = 1.0) -> Any:
     return float(found) if numbers else as_number(found)
 
 
-def qk_norm(q: Any, k: Any, /, *, gain: Any = 1.0, eps: float = 1e-6) -> NormalizedQK:
+@public
+def qk_norm(q: Any, k: Any, *, gain: Any = 1.0, eps: float = 1e-6) -> NormalizedQK:
     r"""Queries and keys divided by their root mean square, so that no score is beyond its scale.
 
     .. math::

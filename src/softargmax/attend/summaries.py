@@ -22,7 +22,6 @@ def attention_state(
     q: Any,
     k: Any,
     v: Any,
-    /,
     **options: Unpack[OfParts],
 ) -> State:
     r"""What attention over some of the keys comes down to: states of parts of the keys merge to that of all.
@@ -81,7 +80,6 @@ def attention_state(
 def attention_stats(
     q: Any,
     k: Any,
-    /,
     **options: Unpack[OfStats],
 ) -> AttentionStats:
     r"""How sharp attention is, and which keys it reads, without keeping its scores.

@@ -8,12 +8,10 @@ into a device or a traced array: there the rule is that the row's result is NaN.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
 import operator
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -42,9 +40,7 @@ from softargmax.core.arrays import (
 from softargmax.core.scale import UNIT, Scale, scale_of_array, scale_of_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-F = TypeVar("F", bound="Callable[..., Any]")
+    from collections.abc import Callable
 
 
 class Rows(NamedTuple):
@@ -181,13 +177,13 @@ def number(value: Any, name: str) -> float:
         raise ValueError(f"{name}: an integer beyond float64; it may be up to 1.8e308") from None
 
 
-def between(value: Any, name: str, high: float) -> float:
-    """A finite number from 0 to `high`."""
-    may = f"from 0 to {high:g}" if high < math.inf else "0 or a finite number above it"
+def between(value: Any, name: str, high: float, *, below: bool = False) -> float:
+    """A finite number from 0 to `high`, or below it."""
+    may = f"from 0 to {'below ' * below}{high:g}" if high < math.inf else "0 or a finite number above it"
     if not isinstance(value, Real):
         raise TypeError(f"{name}: {value!r}; it may be a number, {may}")
     found = number(value, name)
-    if not 0.0 <= found <= high or math.isinf(found):
+    if not 0.0 <= found <= high or math.isinf(found) or (below and found == high):
         raise ValueError(f"{name}: {value}; it may be {may}")
     return found
 
@@ -242,7 +238,8 @@ def within(
 ) -> Any:
     """A float for all rows, or an array with one for each, of which `holds` is true; `whole`: integers stay integers.
 
-    What it is not true of becomes NaN where nobody may look, of integers 0, so that its row's result does.
+    Where values cannot be read, one out of range becomes NaN (an integer -2: -1 and 0 may mean all), so that its row's
+    result becomes NaN.
     """
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = float(scores(value, name))
@@ -254,7 +251,7 @@ def within(
     values = per_row(value, z, axes, name, rows, whole=whole)
     xp, good = namespace(values), holds(values)
     if not seen(values):
-        return xp.where(good, values, 0 if dtype_name(values.dtype) in INTEGERS else math.nan)
+        return xp.where(good, values, -2 if dtype_name(values.dtype) in INTEGERS else math.nan)
     if not bool(xp.all(good)):
         raise ValueError(f"{name}: some are out of range; each may be {may}")
     return values
@@ -292,36 +289,3 @@ def per_row(
 def seen(array: Any) -> bool:
     """Whether the values may be looked at now: `readable`, or array-api-strict's."""
     return is_strict(array) or readable(array)
-
-
-def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
-    """A function that takes these options, a TypedDict: it refuses others, and its signature shows them.
-
-    `defaults`: those other than None.
-    """
-    shown = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=hint)
-        for name, hint in get_type_hints(keywords).items()
-    ]
-
-    def of(function: F) -> F:
-        signature = inspect.signature(function, eval_str=True)
-        own = [x for x in signature.parameters.values() if x.kind is not x.VAR_KEYWORD]
-        by_position = {x.name for x in own if x.kind is x.POSITIONAL_ONLY}
-        allowed = {x.name for x in (*own, *shown)} - by_position
-
-        @functools.wraps(function)
-        def checked(*arguments: Any, **options: Any) -> Any:
-            if not options.keys() <= allowed:
-                name = min(options.keys() - allowed)
-                what = "by its name the positional-only" if name in by_position else "an unexpected keyword"
-                raise TypeError(f"{function.__qualname__}() got {what} argument {name!r}")
-            return function(*arguments, **options)
-
-        parameters = [*own, *shown]
-        checked.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        checked.__annotations__ = {x.name: x.annotation for x in parameters if x.annotation is not x.empty}
-        checked.__annotations__["return"] = signature.return_annotation
-        return cast("F", checked)
-
-    return of

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from softargmax.core.arrays import kind_of
+from softargmax.core.signature import public
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,7 @@ asked = _asked.get
 _from_environment = os.environ.get("SOFTARGMAX_IMPLEMENTATION") or None
 
 
+@public
 @contextmanager
 def using(name: str) -> Iterator[None]:
     """Ask for an implementation by name inside a `with` block; one that cannot serve raises.

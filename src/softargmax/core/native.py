@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from softargmax.core.arrays import row_shape
+from softargmax.core.signature import public
 
 try:
     from softargmax.core import _native
@@ -34,6 +35,7 @@ View = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 """Memory that others own: address, type code, shape, strides in elements."""
 
 
+@public
 def set_num_threads(n: int) -> None:
     """Use at most n threads from now on, in this process.
 
@@ -63,6 +65,7 @@ def set_num_threads(n: int) -> None:
     _native.set_num_threads(n)
 
 
+@public
 def get_num_threads() -> int:
     """How many threads large inputs run on.
 

@@ -49,13 +49,22 @@ def target_of(
         also = f", or probabilities of the scores' shape {shape}" if name == "target" else ""
         raise TypeError(f"{name}: dtype {target.dtype}, shape {found}; it may be integers of shape {rows}{also}")
     if found != rows:
-        raise ValueError(f"{name}: shape {found}; it may be that of the rows, {rows}")
+        raise ValueError(f"{name}: shape {found}; it may be that of the rows, {rows}{_hint(found, shape, name)}")
     xp = namespace(target)
     kind = xp.__array_namespace_info__().default_dtypes(device=device_of(target))["integral"]
     target = xp.astype(target, kind, copy=False)
     if look and check.seen(target):
         in_range(target, shape, axis, ignore_index, name)
     return target, False
+
+
+def _hint(found: tuple[int, ...], shape: tuple[int, ...], name: str) -> str:
+    """What is meant where the shape is that of one-hot integers, or that beside torch's (N, K, d1, ..)."""
+    if found == shape and name == "target":
+        return "; one-hot and other probabilities are floats"
+    if len(shape) > 2 and found == row_shape(shape, (1,)):
+        return "; use axis=1 for classes along axis 1, where torch has them"
+    return ""
 
 
 def in_range(target: Any, shape: tuple[int, ...], axis: int, ignore_index: int, name: str) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -82,6 +82,7 @@ class TorchOperation:
             # The common call in one function: `run` asks where a call goes, which costs 0.6 us of 8.
             guard = f"if _out is not None or not ({self.slots.at_once}): return _run(_i, _first, _out)"
             self.serve_eager = operation.launcher(kernel, CPU, guard, _run=self.run, **READY_NAMES)
+        self._wanted = cache(lambda needed: frozenset(itertools.compress(self.slots.varying, needed)))
         self._allocate = operation.launcher(lambda: None, DEVICE)
         self.rule: Any = None
         self.defined_vjp = partial(defined_vjp, self)
@@ -282,15 +283,14 @@ class TorchOperation:
 
     def _pulled(self, ctx: Any, g: tuple[Any, ...], needed: Sequence[bool]) -> list[Any]:
         """The gradients to the arguments that have some, None where none is needed."""
-        if all(one is None for one in g):
+        if g[0] is None and all(one is None for one in g):
             return [None] * len(needed)
         # Unpacked once: activation checkpointing refuses a second time.
         i, r, arrays = self.slots.restore(ctx.saved_tensors, ctx.numbers, ctx.likes)
-        names = self.slots.varying
-        found = self.vjp(i, r, type(r)(*g), frozenset(itertools.compress(names, needed)))
+        found = self.vjp(i, r, r.__class__(*g), self._wanted(tuple(needed)))
         return [
             self.fitted(found[name], of.shape, of.dtype) if need and found[name] is not None else None
-            for name, of, need in zip(names, arrays, needed, strict=True)
+            for name, of, need in zip(self.slots.varying, arrays, needed, strict=True)
         ]
 
     def _jvp(self, ctx: Any, *tangents: Any) -> Any:

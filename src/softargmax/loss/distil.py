@@ -9,6 +9,7 @@ from softargmax.core import arrays, check
 from softargmax.core.arrays import namespace, one_axis
 from softargmax.core.check import one_of
 from softargmax.core.reduce import each_counts, reduced
+from softargmax.core.signature import public
 from softargmax.core.targets import REDUCTIONS, kept_of
 from softargmax.loss import linear_operations, operations
 from softargmax.loss.arguments import Divergence, LinearDivergence
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 DIVERGENCES = ("forward", "reverse", "js")
 
 
+@public
 def distillation(  # noqa: PLR0913 each is asked for by its name
     z_student: Any,
     z_teacher: Any,
-    /,
     *,
     axis: int = -1,
     temperature: Any = 1.0,
@@ -106,12 +107,12 @@ def distillation(  # noqa: PLR0913 each is asked for by its name
     return _reduced(operations.divergence.first(i) * squared, count, one_of(reduction, "reduction", REDUCTIONS), dtype)
 
 
+@public
 def linear_distillation(  # noqa: PLR0913 each is asked for by its name
     h_student: Any,
     w_student: Any,
     h_teacher: Any,
     w_teacher: Any,
-    /,
     *,
     bias_student: Any = None,
     bias_teacher: Any = None,

@@ -6,8 +6,9 @@ from typing import Any, Unpack, get_type_hints
 
 from torch import Tensor, nn
 
+from softargmax.core.signature import public
 from softargmax.core.torch_compile import compile_whole
-from softargmax.core.torch_modules import keep, shown
+from softargmax.core.torch_modules import keep, known, one_row, shown
 from softargmax.loss import cross_entropy, linear_cross_entropy
 from softargmax.loss.options import DEFAULTS, LinearKeywords, ModuleKeywords, takes
 
@@ -21,9 +22,12 @@ class _CrossEntropy(nn.Module):
 
     weight: Tensor | None
 
+    @public
     def __init__(self, weight: Tensor | None = None, **options: Unpack[ModuleKeywords]) -> None:
         super().__init__()
         self.register_buffer("weight", weight)
+        temperature = known(options.get("temperature", 1.0), "temperature")
+        cross_entropy(*one_row(weight), **{**options, "weight": weight, "temperature": temperature})
         for name in _NAMES:
             keep(self, name, options.get(name, DEFAULTS.get(name)))
 

@@ -16,7 +16,7 @@ from softargmax.loss.results import CrossEntropyTerms, LinearLossAndGradient, To
 
 @takes(LinearKeywords)
 def linear_cross_entropy(
-    h: Any, w: Any, target: Any, /, *, bias: Any = None, exact: bool = False, **options: Unpack[LinearKeywords]
+    h: Any, w: Any, target: Any, *, bias: Any = None, exact: bool = False, **options: Unpack[LinearKeywords]
 ) -> Any:
     r"""The cross-entropy of the scores of a last layer, without holding the scores.
 
@@ -81,7 +81,7 @@ def linear_cross_entropy(
 
 @takes(LinearKeywords)
 def linear_cross_entropy_terms(
-    h: Any, w: Any, target: Any, /, *, bias: Any = None, **options: Unpack[LinearKeywords]
+    h: Any, w: Any, target: Any, *, bias: Any = None, **options: Unpack[LinearKeywords]
 ) -> CrossEntropyTerms:
     r"""The linear cross-entropy with what it is made of.
 
@@ -127,7 +127,7 @@ def linear_cross_entropy_terms(
 
 @takes(LinearKeywords)
 def linear_cross_entropy_and_gradient(
-    h: Any, w: Any, target: Any, /, *, bias: Any = None, exact: bool = False, **options: Unpack[LinearKeywords]
+    h: Any, w: Any, target: Any, *, bias: Any = None, exact: bool = False, **options: Unpack[LinearKeywords]
 ) -> LinearLossAndGradient:
     r"""The linear cross-entropy and its gradients to h, w and bias.
 

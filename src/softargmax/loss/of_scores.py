@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 
 @takes(Keywords)
-def cross_entropy(z: Any, target: Any, /, **options: Unpack[Keywords]) -> Any:
+def cross_entropy(z: Any, /, target: Any, **options: Unpack[Keywords]) -> Any:
     r"""The cross-entropy of the softmax of scores with targets, in nats.
+
+    Classes run along the last axis. `torch.nn.functional.cross_entropy` has them along axis 1: of scores (N, K, d1, ..)
+    that is `axis=1` here.
 
     .. math::
         \ell = -\sum_k m_k \log p_k + c\,\mathrm{lse}^2, \qquad
@@ -111,7 +114,7 @@ def record(z: Any, target: Any, options: Keywords) -> CrossEntropy:
 
 
 @takes(Keywords)
-def cross_entropy_terms(z: Any, target: Any, /, **options: Unpack[Keywords]) -> CrossEntropyTerms:
+def cross_entropy_terms(z: Any, /, target: Any, **options: Unpack[Keywords]) -> CrossEntropyTerms:
     r"""The cross-entropy with what it is made of: log-denominator, entropy and z-loss of the same softmax.
 
     .. math::
@@ -192,7 +195,7 @@ def terms_of(
 
 
 @takes(Keywords)
-def cross_entropy_and_gradient(z: Any, target: Any, /, **options: Unpack[Keywords]) -> LossAndGradient:
+def cross_entropy_and_gradient(z: Any, /, target: Any, **options: Unpack[Keywords]) -> LossAndGradient:
     r"""The cross-entropy and its gradient to the scores, in one pass: training without a framework.
 
     .. math:: \ell, \qquad \frac{\partial \ell}{\partial z}

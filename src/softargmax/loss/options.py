@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from softargmax.core import check
+from softargmax.core import check, signature
 from softargmax.core.arrays import dtype_name, is_torch, namespace, one_axis, plain_axes, row_shape, strided
 from softargmax.core.check import between, integer, one_of
 from softargmax.core.dispatch import is_native
+from softargmax.core.scale import UNIT
 from softargmax.core.targets import IGNORE, REDUCTIONS, class_weights, kept_of, target_of
 from softargmax.loss.arguments import Asked, CrossEntropy
 
@@ -61,7 +62,7 @@ DEFAULTS = {
 }
 """All other options default to None."""
 _ASKED: dict[str, Any] = dict.fromkeys(Keywords.__optional_keys__) | DEFAULTS
-takes = functools.partial(check.takes, defaults=DEFAULTS)
+takes = functools.partial(signature.takes, defaults=DEFAULTS)
 
 
 class Checked(NamedTuple):
@@ -85,7 +86,7 @@ def usual(z: Any, target: Any, options: Keywords) -> CrossEntropy | None:
     """
     if not options.keys() <= _OF_USUAL:
         return None
-    asked = {**DEFAULTS, **options}
+    asked = {**DEFAULTS, **options} if options else DEFAULTS
     axes, reduction, ignore_index = plain_axes(z, asked["axis"]), asked["reduction"], asked["ignore_index"]
     kept = _USUAL.get(reduction) if type(reduction) is str else None
     if (
@@ -97,9 +98,8 @@ def usual(z: Any, target: Any, options: Keywords) -> CrossEntropy | None:
         or not _classes_beside(target, z, axes[0])
     ):
         return None
-    return CrossEntropy(
-        z, _PLAIN._replace(target=target, ignore_index=ignore_index), axes, *kept, check.row_dtype(None, z)
-    )
+    plain = Asked(target, None, None, None, UNIT, ignore_index, 0.0, 0.0, 0.0)  # `_replace` takes 1 us more
+    return CrossEntropy(z, plain, axes, *kept, check.row_dtype(None, z))
 
 
 def _classes_beside(target: Any, z: Any, axis: int) -> bool:
@@ -157,7 +157,3 @@ def scores_options(z: Any, shape: tuple[int, ...], axis: int, options: Mapping[s
         where = check.mask(where, z, shape)
         where = namespace(where).reshape(where, (1,) * (len(shape) - where.ndim) + tuple(where.shape))
     return check.scale_of(options["temperature"], None, z, (axis,)), softcap, where
-
-
-_PLAIN = checked(np.zeros((1, 1)), np.zeros(1, np.int64), {}).asked
-"""What stands beside scores where no option is given."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from softargmax.core import check
 from softargmax.core.arrays import as_number
+from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
 from softargmax.loss import linear_operations, operations
 from softargmax.loss.arguments import CrossEntropy
@@ -13,10 +14,11 @@ from softargmax.loss.of_layers import like_rows, record
 from softargmax.loss.options import checked
 
 
+@public
 def selected_log_softmax(
     z: Any,
-    index: Any,
     /,
+    index: Any,
     *,
     axis: int = -1,
     ignore_index: int = IGNORE,
@@ -73,11 +75,11 @@ def selected_log_softmax(
     return _negative(operations.cross_entropy.first(CrossEntropy(z, asked, (axis,), kept, mean, dtype)))
 
 
+@public
 def linear_selected_log_softmax(
     h: Any,
     w: Any,
     index: Any,
-    /,
     *,
     bias: Any = None,
     ignore_index: int = IGNORE,

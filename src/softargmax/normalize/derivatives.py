@@ -9,10 +9,12 @@ import numpy as np
 
 from softargmax.core import check
 from softargmax.core.arrays import device_of, namespace, one_axis
+from softargmax.core.signature import public
 from softargmax.normalize import operations
 from softargmax.normalize.operations import Scores
 
 
+@public
 @np.errstate(all="ignore")
 def softmax_jacobian(z: Any, /, *, axis: int = -1, temperature: Any = 1.0, base: float | None = None) -> Any:
     r"""The Jacobian matrix of the softmax.

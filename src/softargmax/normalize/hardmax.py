@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from softargmax.core.signature import public
 from softargmax.normalize import operations
 from softargmax.normalize.softmax import checked
 
 
+@public
 def hardmax(z: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any = None) -> Any:
     r"""The limit of softmax for T to 0+: arg max as a distribution, ties shared.
 

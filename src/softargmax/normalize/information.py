@@ -6,11 +6,13 @@ from typing import Any
 
 from softargmax.core import check
 from softargmax.core.arrays import axes_of, squeezed
+from softargmax.core.signature import public
 from softargmax.normalize import divergence_operations, operations
 from softargmax.normalize.divergence_operations import KlDivergence, RenyiEntropy
 from softargmax.normalize.operations import Scores
 
 
+@public
 def entropy(
     z: Any,
     /,
@@ -58,6 +60,7 @@ def entropy(
     return squeezed(operations.entropy.first(i), axes)
 
 
+@public
 def renyi_entropy(
     z: Any,
     /,
@@ -128,6 +131,7 @@ def renyi_entropy(
     return squeezed(divergence_operations.renyi_entropy.first(i), axes)
 
 
+@public
 def kl_divergence(z_p: Any, z_q: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any = None) -> Any:
     r"""The Kullback-Leibler divergence of two softmaxes, from their scores, in nats.
 

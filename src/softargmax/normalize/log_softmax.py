@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from softargmax.core.signature import public
 from softargmax.normalize import operations
 from softargmax.normalize.softmax import checked
 
 
+@public
 def log_softmax(
     z: Any,
     /,

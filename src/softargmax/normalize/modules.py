@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from softargmax.core import check
-from softargmax.core.arrays import axes_of
-from softargmax.core.torch_modules import keep, shown
+from softargmax.core.signature import public
+from softargmax.core.torch_modules import check_dim, keep, known, shown
 from softargmax.core.torch_operation import register
 from softargmax.normalize import log_softmax, softmax
 
@@ -24,6 +24,7 @@ class _Normalizer(nn.Module):
 
     temperature: float | Tensor
 
+    @public
     def __init__(
         self,
         dim: Dim = -1,
@@ -33,7 +34,7 @@ class _Normalizer(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        _check_dim(dim)
+        check_dim(dim)
         _check_options(temperature, base, dtype)
         self.dim = dim
         self.base = base
@@ -48,21 +49,10 @@ class _Normalizer(nn.Module):
         return ", ".join(options)
 
 
-def _check_dim(dim: Any) -> None:
-    """What can be said of axes before there are scores: torch has no more than 64."""
-    try:
-        axes_of(dim, 64)
-    except (TypeError, ValueError) as error:
-        raise type(error)("dim" + str(error).removeprefix("axis")) from None
-
-
 def _check_options(temperature: Any, base: Any, dtype: Any) -> None:
     """What can be said of them before there are scores; a tensor's values may still be to come."""
     z = torch.empty(0)
-    if isinstance(temperature, (Tensor, list, tuple)):
-        check.scores(temperature, "temperature")
-        temperature = 1.0
-    check.scale_of(temperature, base, z, (0,))
+    check.scale_of(known(temperature, "temperature"), base, z, (0,))
     if dtype is not None:
         check.float_dtype(dtype, z)
 

@@ -20,12 +20,14 @@ from softargmax.core.arrays import (
 )
 from softargmax.core.dispatch import asked_for
 from softargmax.core.scale import UNIT
+from softargmax.core.signature import public
 from softargmax.normalize import operations, prefix_operations, reference_complex
 from softargmax.normalize.operations import Expectation, LogSumExp
 from softargmax.normalize.prefix_operations import LogCumSumExp
 from softargmax.normalize.results import SignedLog
 
 
+@public
 def logsumexp(
     z: Any,
     /,
@@ -127,6 +129,7 @@ def _complex_logsumexp(
     return as_number(reference_complex.logsumexp(z, axes, scale, weights, where, bool(keepdims)))
 
 
+@public
 @np.errstate(all="ignore")
 def signed_logsumexp(
     z: Any,
@@ -235,6 +238,7 @@ def _powers_to_scores(z: Any, weights: Any) -> tuple[Any, Any]:
     return z + power * math.log(2.0), weights * factor
 
 
+@public
 def logcumsumexp(z: Any, /, *, axis: int = -1) -> Any:
     r"""The logarithm of the sum of exponentials of every prefix of a row.
 

@@ -7,10 +7,12 @@ from typing import Any
 
 from softargmax.core import check
 from softargmax.core.arrays import device_of, namespace, row_shape, squeezed
+from softargmax.core.signature import public
 from softargmax.normalize import operations
 from softargmax.normalize.operations import Expectation
 
 
+@public
 def soft_argmax(
     z: Any,
     /,

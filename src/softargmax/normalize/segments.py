@@ -6,12 +6,14 @@ from typing import Any
 
 from softargmax.core import check
 from softargmax.core.offsets import offsets_of
+from softargmax.core.signature import public
 from softargmax.normalize import segment_operations as operations
 from softargmax.normalize.segment_operations import SegmentScores
 
 _COLUMNS = "the axes after the first (every segment has the same)"
 
 
+@public
 def segment_softmax(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any:
     r"""The softmax of each segment of z's first axis.
 
@@ -58,6 +60,7 @@ def segment_softmax(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any:
     return operations.segment_softmax.first(_checked(z, offsets, temperature))
 
 
+@public
 def segment_log_softmax(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any:
     r"""The natural logarithms of `segment_softmax`, without forming it.
 
@@ -98,6 +101,7 @@ def segment_log_softmax(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> A
     return operations.segment_log_softmax.first(_checked(z, offsets, temperature))
 
 
+@public
 def segment_logsumexp(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any:
     r"""The smooth maximum of each segment of z's first axis.
 

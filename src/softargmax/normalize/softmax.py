@@ -8,10 +8,12 @@ from softargmax.core import check
 from softargmax.core.arrays import plain_axes
 from softargmax.core.out import fits, output
 from softargmax.core.scale import UNIT
+from softargmax.core.signature import public
 from softargmax.normalize import operations
 from softargmax.normalize.operations import Scores
 
 
+@public
 def softmax(
     z: Any,
     /,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from softargmax.core.arrays import squeezed
+from softargmax.core.signature import public
 from softargmax.normalize import operations
 from softargmax.normalize.results import SoftmaxWithLse
 from softargmax.normalize.softmax import checked
 
 
+@public
 def softmax_with_lse(
     z: Any,
     /,

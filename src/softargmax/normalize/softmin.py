@@ -6,10 +6,12 @@ from typing import Any
 
 from softargmax.core.arrays import namespace, readable
 from softargmax.core.scale import Scale, negated
+from softargmax.core.signature import public
 from softargmax.normalize import operations
 from softargmax.normalize.softmax import checked
 
 
+@public
 def softmin(
     z: Any,
     /,

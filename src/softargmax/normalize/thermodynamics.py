@@ -11,12 +11,14 @@ from softargmax.core import check
 from softargmax.core.arrays import as_number, axes_of, device_of, kept_shape, namespace, squeezed
 from softargmax.core.chunks import by_rows
 from softargmax.core.scale import UNIT, Scale
+from softargmax.core.signature import public
 from softargmax.normalize import operations
 from softargmax.normalize.operations import Expectation, LogSumExp, Scores
 from softargmax.normalize.results import Boltzmann
 from softargmax.normalize.softmin import falling
 
 
+@public
 @np.errstate(all="ignore")
 def boltzmann(
     energies: Any,

@@ -10,6 +10,7 @@ import numpy as np
 
 from softargmax.core import check
 from softargmax.core.check import integer
+from softargmax.core.signature import public
 from softargmax.output.counts import at_least, counts_of, powers
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def ranked(counts: Any) -> Ranked:
     return Ranked(order, np.concatenate([[0.0], np.cumsum(q[order])]))
 
 
+@public
 def adaptive_cutoffs(
     counts: Any,
     *,

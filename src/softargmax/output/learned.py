@@ -8,6 +8,7 @@ import numpy as np
 
 from softargmax.core import check
 from softargmax.core.check import between
+from softargmax.core.signature import public
 from softargmax.output import bits
 from softargmax.output.counts import classes_of, counts_of, finite, number_of_classes, powers
 from softargmax.output.sampler import Sampler
@@ -66,6 +67,7 @@ class Learned(Sampler):
     array([2., 0., 1.])
     """
 
+    @public
     def __init__(self, classes: int, *, smoothing: float = 1.0, decay: float = 1.0, power: float = 1.0) -> None:
         super().__init__(number_of_classes(classes))
         self._smoothing = check.positive(smoothing, "smoothing")

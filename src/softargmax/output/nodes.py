@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from softargmax.core.signature import public
 from softargmax.output import growth
 from softargmax.output.counts import counts_of
 
@@ -41,6 +42,7 @@ class Slots(NamedTuple):
 class Nodes:
     """A tree as `Tree` describes it, without the ways to make one."""
 
+    @public
     def __init__(self, children: Any) -> None:
         self._children = _read_only(growth.children_of(children))
         n = len(self._children)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from softargmax.core.signature import public
 from softargmax.output.counts import at_least, on_host
 
 
@@ -24,6 +25,7 @@ class Partition(NamedTuple):
     classes: Any
 
 
+@public
 def partitions(targets: Any, *, most: int) -> list[Partition]:
     r"""Cut the data into consecutive slices with a limited number of distinct targets each.
 

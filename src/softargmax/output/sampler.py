@@ -9,6 +9,7 @@ import numpy as np
 
 from softargmax.core.check import integer
 from softargmax.core.seeds import seed_of
+from softargmax.core.signature import public
 from softargmax.output import bits
 from softargmax.output.counts import MOST, beside, classes_of
 from softargmax.output.inclusion import inclusion_probabilities
@@ -78,6 +79,7 @@ class Sampler(ABC):
     array([0.9999 , 0.02400])
     """
 
+    @public
     def __init__(self, classes: int) -> None:
         self._classes = classes
         self._inclusion: dict[int, Floats] = {}

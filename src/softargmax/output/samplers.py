@@ -10,6 +10,7 @@ import numpy as np
 from softargmax.core import _native
 from softargmax.core.dispatch import asked_for
 from softargmax.core.seeds import SEEDS
+from softargmax.core.signature import public
 from softargmax.output import bits
 from softargmax.output.alias import alias_table
 from softargmax.output.counts import counts_of, finite, number_of_classes, powers
@@ -56,6 +57,7 @@ class Uniform(Sampler):
     array([0., 0., 0., 0.])
     """
 
+    @public
     def __init__(self, classes: int) -> None:
         super().__init__(number_of_classes(classes))
 
@@ -104,6 +106,7 @@ class LogUniform(Sampler):
     array([0.5   , 0.2925, 0.2075])
     """
 
+    @public
     def __init__(self, classes: int) -> None:
         super().__init__(number_of_classes(classes))
 
@@ -158,6 +161,7 @@ class Unigram(Sampler):
     [0, 2]
     """
 
+    @public
     def __init__(self, counts: Any, *, power: float = 0.75) -> None:
         found, a = counts_of(counts).astype(np.float64), finite(power, "power")
         if not found.any():

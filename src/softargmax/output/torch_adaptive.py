@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from softargmax.core import check, seeds
+from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
 from softargmax.output.cutoffs import BATCH, adaptive_cutoffs, integers, ranked, widths
 from softargmax.output.torch_clusters import Cluster, Clusters, all_log_p, descend, likeliest
@@ -111,6 +112,7 @@ class AdaptiveSoftmax(RankedLayer):
     head_bias: nn.Parameter | None
     tail_bias: nn.Parameter | None
 
+    @public
     def __init__(  # noqa: PLR0913 each is asked for by its name
         self,
         dim: int,

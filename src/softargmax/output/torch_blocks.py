@@ -46,10 +46,8 @@ def block_losses(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None, y: T
     tensors = h, *weights
     if not as_they_are(*tensors, bias, y) or not all(_native.finite(view(x)) for x in tensors):
         return _definition(total, y, h, bias, *weights)
-    if not any(map(trained, (h, bias, *weights))):
-        rows, _ = _formed(y, h, bias, *weights, wanted=(False,) * (2 + len(weights)))
-        return rows.sum() if total else rows
-    found: Tensor = _Losses.apply(total, y, h, bias, *weights)  # type: ignore[no-untyped-call]
+    wanted = [trained(x) for x in (h, bias, *weights)]  # asked here: inside forward no gradient is ever recorded
+    found: Tensor = _Losses.apply(total, wanted, y, h, bias, *weights)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -76,37 +74,40 @@ def _definition(total: bool, y: Tensor, h: Tensor, bias: Tensor | None, *weights
 
 
 class _Losses(torch.autograd.Function):
-    """(total, y, h, bias, *weights) -> the losses of rows, or their total.
+    """(total, wanted, y, h, bias, *weights) -> the losses of rows, or their total.
 
-    The gradients of a total are known but for a factor: the forward forms them, the first backward hands them over.
+    The gradients of a total are known but for a factor: the forward forms those wanted of h, bias and weights, the
+    first backward hands them over.
     """
 
     @staticmethod
-    def forward(ctx: Any, total: bool, y: Tensor, h: Tensor, bias: Tensor | None, *weights: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, total: bool, wanted: list[bool], y: Tensor, h: Tensor, bias: Tensor | None, *weights: Tensor
+    ) -> Tensor:
         ctx.total = total
         ctx.save_for_backward(y, h, bias, *weights)
-        wanted = ctx.needs_input_grad[2:] if total else (False,) * (2 + len(weights))
-        rows, gradients = _formed(y, h, bias, *weights, wanted=wanted)
-        ctx.formed = gradients if any(wanted) else None
+        formed = total and any(wanted)
+        rows, gradients = _formed(y, h, bias, *weights, wanted=wanted if formed else [False] * len(wanted))
+        ctx.formed = gradients if formed else None
         return rows.sum() if total else rows
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         inputs = ctx.saved_tensors
-        wanted, again = ctx.needs_input_grad[1:], torch.is_grad_enabled()
+        wanted, again = ctx.needs_input_grad[2:], torch.is_grad_enabled()
         formed, ctx.formed = ctx.formed, None
         if again or not as_they_are(g):
 
             def defined(*tensors: Any) -> Tensor:
                 return _definition(ctx.total, *tensors)
 
-            return None, *by_definition(defined, inputs, wanted, g, again=again)
+            return None, None, *by_definition(defined, inputs, wanted, g, again=again)
         if formed is None:
             _, formed = _formed(*inputs, wanted=wanted[1:], seed=None if ctx.total else g)
         if ctx.total and g != 1:
             formed = [x if x is None else x.mul_(g) for x in formed]
         given = (x if x is None else x.to(of.dtype) for x, of in zip(formed, inputs[1:], strict=True))
-        return None, None, *given
+        return None, None, None, *given
 
 
 def _formed(

@@ -14,6 +14,7 @@ from torch.nn.functional import logsigmoid
 from softargmax.core import arrays, seeds
 from softargmax.core.arrays import readable
 from softargmax.core.check import integer
+from softargmax.core.signature import public
 from softargmax.core.torch_compile import outside_graphs
 from softargmax.normalize import logsumexp
 from softargmax.output.arguments import Pairs, Table
@@ -54,6 +55,7 @@ class SampledKeywords(CandidateKeywords, total=False):
 class CandidateLayer(LinearLayer):
     """A linear layer whose loss looks at some classes: a gradient to weight and bias may be sparse."""
 
+    @public
     def __init__(self, dim: int, classes: int, *, sparse: bool = False, **options: Unpack[LinearKeywords]) -> None:
         super().__init__(dim, classes, **options)
         self.sparse = sparse
@@ -102,6 +104,7 @@ class SamplingLayer(CandidateLayer):
 
     step: Tensor
 
+    @public
     def __init__(
         self,
         dim: int,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
+from softargmax.core.signature import public
 from softargmax.output.counts import finite
 from softargmax.output.torch_candidates import Candidates, SampledKeywords, SamplingLayer
 from softargmax.output.torch_layer import back
@@ -107,6 +108,7 @@ class NCE(SamplingLayer):
 
     log_z: nn.Parameter | float
 
+    @public
     def __init__(
         self,
         dim: int,
@@ -234,6 +236,7 @@ class NegativeSampling(SamplingLayer):
     tensor(6., grad_fn=<DivBackward0>)
     """
 
+    @public
     def __init__(
         self,
         dim: int,

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
 from softargmax.normalize import log_softmax
 from softargmax.output.counts import at_least
@@ -98,6 +99,7 @@ class DifferentiatedSoftmax(RankedLayer):
 
     bias: nn.Parameter | None
 
+    @public
     def __init__(
         self,
         dim: int,

@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor, nn
 
+from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
 from softargmax.loss import linear_cross_entropy, linear_selected_log_softmax
 from softargmax.normalize import log_softmax
@@ -33,6 +34,7 @@ class LinearLayer(OutputLayer):
 
     bias: nn.Parameter | None
 
+    @public
     def __init__(
         self,
         dim: int,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from softargmax.core.arrays import readable
+from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
 from softargmax.output import torch_descent
 from softargmax.output.nodes import Paths, Slots
@@ -117,6 +118,7 @@ class HierarchicalSoftmax(OutputLayer):
     node_slots: Tensor
     class_slots: Tensor
 
+    @public
     def __init__(
         self,
         dim: int,

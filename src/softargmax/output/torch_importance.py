@@ -9,6 +9,7 @@ from torch import Tensor
 
 from softargmax.core.arrays import readable
 from softargmax.core.check import between, integer
+from softargmax.core.signature import public
 from softargmax.normalize import logsumexp
 from softargmax.output.torch_candidates import Candidates, SampledKeywords, SamplingLayer
 
@@ -99,6 +100,7 @@ class ImportanceSampledSoftmax(SamplingLayer):
     (tensor(6.9078, grad_fn=<...>), 200, tensor([200., 200.]))
     """
 
+    @public
     def __init__(
         self,
         dim: int,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from softargmax.core import arrays, check, seeds
 from softargmax.core.arrays import readable
 from softargmax.core.check import integer, one_of
+from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE, REDUCTIONS, in_range
 from softargmax.output.counts import at_least
 from softargmax.sample import categorical
@@ -98,6 +99,7 @@ class OutputLayer(nn.Module, ABC):
     True
     """
 
+    @public
     def __init__(self, dim: int, classes: int, *, reduction: str = "mean", ignore_index: int = IGNORE) -> None:
         super().__init__()
         self.dim, self.classes = at_least(dim, "dim", 1), at_least(classes, "classes", 1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
 from softargmax.output.torch_blocks import block_losses
 from softargmax.output.torch_layer import OutputLayer, Targets
@@ -37,6 +38,7 @@ class RankedLayer(OutputLayer):
     order: Tensor
     ranks: Tensor
 
+    @public
     def __init__(
         self, dim: int, classes: int, *, reduction: str = "mean", ignore_index: int = IGNORE, device: Any = None
     ) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 import torch
 from torch import Tensor
 
+from softargmax.core.signature import public
 from softargmax.output.learned import Learned
 from softargmax.output.sampler import Sampler
 from softargmax.output.torch_candidates import Candidates, SampledKeywords, SamplingLayer, against_others
@@ -107,6 +108,7 @@ class SampledSoftmax(SamplingLayer):
     torch.Size([1000])
     """
 
+    @public
     def __init__(
         self,
         dim: int,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import Tensor
 
+from softargmax.core.signature import public
 from softargmax.output.counts import classes_of
 from softargmax.output.torch_candidates import CandidateKeywords, CandidateLayer, against_others
 
@@ -83,6 +84,7 @@ class TargetSampledSoftmax(CandidateLayer):
 
     candidates: Tensor | None
 
+    @public
     def __init__(self, dim: int, classes: int, **options: Unpack[CandidateKeywords]) -> None:
         super().__init__(dim, classes, **options)
         self.register_buffer("candidates", None, persistent=False)

@@ -9,6 +9,7 @@ import numpy as np
 from softargmax.core import _native, check
 from softargmax.core.check import integer
 from softargmax.core.seeds import seed_of
+from softargmax.core.signature import public
 from softargmax.output import bits
 from softargmax.output.counts import at_least, counts_of, finite, on_host
 from softargmax.output.nodes import Paths
@@ -100,6 +101,7 @@ class WordVectors:
     (4, 8)
     """
 
+    @public
     def __init__(
         self,
         counts: Any,

@@ -6,7 +6,8 @@ import math
 from typing import Any, TypedDict, Unpack
 
 from softargmax.core.arrays import as_number, device_of, namespace
-from softargmax.core.check import flag, takes
+from softargmax.core.check import flag
+from softargmax.core.signature import public, takes
 from softargmax.sample import operations
 from softargmax.sample.operations import Categorical, FilterMask
 from softargmax.sample.options import ORDERS, distribution_of, number_of_draws, rows_of, source_of
@@ -48,7 +49,7 @@ def categorical(z: Any, /, **options: Unpack[DrawKeywords]) -> Any:
     temperature : float or array
         T, at least 0. 0 is the arg max, of equal scores the first; infinity is uniform over the support.
     top_k : int or array, optional
-        Keep the k largest, from 1 to K.
+        Keep the k largest; -1, 0 and K or more keep all.
     top_p : float or array, optional
         Keep the smallest set of most probable classes whose mass reaches p, above 0 and at most 1.
     min_p : float or array, optional
@@ -186,6 +187,7 @@ def _checked(z: Any, options: DrawKeywords) -> Categorical:
     return Categorical(z, distribution, seed, stream, (axis,), n, replace)
 
 
+@public
 def filter_scores(  # noqa: PLR0913 each is asked for by its name
     z: Any,
     /,

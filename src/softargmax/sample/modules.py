@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from softargmax.core.torch_modules import keep, shown
+from softargmax.core.signature import public
+from softargmax.core.torch_modules import check_dim, keep, known, shown
 from softargmax.core.torch_operation import register
 from softargmax.sample import gumbel_softmax
+from softargmax.sample.options import parameter
 
 __all__ = ["GumbelSoftmax"]
 register("softargmax.sample")  # so that a model may be compiled before its first call
@@ -46,8 +48,11 @@ class GumbelSoftmax(nn.Module):
 
     temperature: float | Tensor
 
+    @public
     def __init__(self, dim: int = -1, *, temperature: float | Tensor = 1.0, hard: bool = False) -> None:
         super().__init__()
+        check_dim(dim, one=True)
+        parameter(known(temperature, "temperature"), torch.empty(1), "temperature")
         self.dim = dim
         self.hard = hard
         keep(self, "temperature", temperature)

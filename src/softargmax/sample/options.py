@@ -48,17 +48,19 @@ def parameter(value: Any, z: Any, name: str, axis: int = -1) -> Any:
     """A temperature or a filter's parameter: a float, or an array with one per row of the classes along `axis`."""
     axes = (axis % z.ndim,)
     if name == "top_k":
-        classes = z.shape[-1]
-        may = f"an integer from 1 to {classes}, the number of classes" if classes else "an integer, 1 or above"
-        return check.within(value, z, axes, name, lambda k: _counts(k, classes), may, whole=True)
+        may = "an integer: 1 or above, or -1 or 0 for all classes"
+        found = check.within(value, z, axes, name, lambda k: (k >= -1) & (k % 1 == 0), may, whole=True)
+        return _kept(found, max(z.shape[-1], 1))
     may = f"a number {_RANGES[name]}"
     return check.within(value, z, axes, name, lambda x: _holds(x, name), may) + 0.0  # -0.0 is 0
 
 
-def _counts(k: Any, classes: int) -> Any:
-    """Whether k of the classes may be kept; of none, nothing is left whatever k is."""
-    found = (k >= 1) & (k % 1 == 0)
-    return found & (k <= classes) if classes else found
+def _kept(k: Any, classes: int) -> Any:
+    """How many classes top_k keeps: 0 (as in transformers), -1 (as in vLLM) and more than there are say all."""
+    if isinstance(k, float):
+        return k if 1 <= k <= classes else float(classes)
+    xp = namespace(k)
+    return xp.where((k == -1) | (k == 0) | (k > classes), xp.full_like(k, classes), k)
 
 
 def _holds(x: Any, name: str) -> Any:

@@ -7,10 +7,12 @@ from typing import Any
 
 from softargmax.core import check
 from softargmax.core.arrays import namespace
+from softargmax.core.signature import public
 from softargmax.normalize import softmax
 from softargmax.sample.options import parameter, rows_of
 
 
+@public
 def boltzmann_policy(values: Any, /, *, temperature: Any, epsilon: Any = 0.0, where: Any = None) -> Any:
     r"""The probabilities of actions with these values: Boltzmann exploration, mixed with uniform exploration.
 

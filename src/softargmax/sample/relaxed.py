@@ -10,6 +10,7 @@ import numpy as np
 from softargmax.core import check
 from softargmax.core.arrays import HALVES, as_array, as_number, device_of, dtype_name, frozen, namespace, one_axis
 from softargmax.core.seeds import seed_of
+from softargmax.core.signature import public
 from softargmax.normalize import softmax
 from softargmax.sample import operations
 from softargmax.sample.operations import Noise
@@ -18,6 +19,7 @@ from softargmax.sample.options import parameter, rows_of, source_of
 INF = math.inf
 
 
+@public
 def gumbel(shape: int | tuple[int, ...], *, like: Any = None, seed: int | None = None, generator: Any = None) -> Any:
     r"""Standard Gumbel noise.
 
@@ -79,6 +81,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
     return sizes
 
 
+@public
 def gumbel_softmax(
     z: Any,
     /,

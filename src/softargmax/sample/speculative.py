@@ -11,6 +11,7 @@ import numpy as np
 from softargmax.core import check
 from softargmax.core.arrays import INTEGERS, as_number, device_of, dtype_name, like, namespace
 from softargmax.core.scale import UNIT
+from softargmax.core.signature import public
 from softargmax.normalize import softmax
 from softargmax.sample import operations
 from softargmax.sample.arguments import Distribution
@@ -23,6 +24,7 @@ from softargmax.sample.results import SpeculativeSample
 _OTHER = 0x1E3779B97F4A7C15  # another key than that of draws with this seed
 
 
+@public
 @np.errstate(divide="ignore")
 def speculative_sample(  # noqa: PLR0913 each is asked for by its name
     target: Any,

@@ -9,16 +9,18 @@ from softargmax.core.arrays import namespace, one_axis
 from softargmax.core.check import between, integer, one_of
 from softargmax.core.dispatch import is_native
 from softargmax.core.reduce import counts, each_counts, reduced
+from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE, REDUCTIONS, class_weights, kept_of, target_of
 from softargmax.sparse import loss_operations
 from softargmax.sparse.loss_operations import OfClasses, OfMasses
 from softargmax.sparse.maps import order
 
 
+@public
 def sparsemax_loss(
     z: Any,
-    target: Any,
     /,
+    target: Any,
     *,
     axis: int = -1,
     reduction: str = "mean",
@@ -77,10 +79,11 @@ def sparsemax_loss(
     )
 
 
+@public
 def entmax_loss(  # noqa: PLR0913 each is asked for by its name
     z: Any,
-    target: Any,
     /,
+    target: Any,
     alpha: Any = 1.5,
     *,
     axis: int = -1,

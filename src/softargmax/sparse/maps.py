@@ -8,12 +8,14 @@ from typing import Any
 from softargmax.core import check
 from softargmax.core.arrays import kept_shape, namespace, squeezed
 from softargmax.core.out import output
+from softargmax.core.signature import public
 from softargmax.normalize import softmax
 from softargmax.sparse import operations
 from softargmax.sparse.operations import Scores
 from softargmax.sparse.results import Threshold
 
 
+@public
 def sparsemax(z: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any = None, out: Any = None) -> Any:
     r"""The point of the probability simplex that is nearest to the scores.
 
@@ -72,6 +74,7 @@ def sparsemax(z: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any 
     return entmax(z, 2.0, axis=axis, where=where, out=out)
 
 
+@public
 def entmax(
     z: Any, /, alpha: Any = 1.5, *, axis: int | tuple[int, ...] | None = -1, where: Any = None, out: Any = None
 ) -> Any:
@@ -145,6 +148,7 @@ def entmax(
     return operations.entmax.into(i, out)
 
 
+@public
 def threshold(z: Any, /, alpha: Any = 1.5, *, axis: int | tuple[int, ...] | None = -1, where: Any = None) -> Threshold:
     r"""The threshold of `entmax` and the number of probabilities above it.
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
 from softargmax.core.torch_compile import compile_whole
-from softargmax.core.torch_modules import keep, shown
+from softargmax.core.torch_modules import check_dim, keep, one_row, shown
 from softargmax.sparse import entmax, entmax_loss
 from softargmax.sparse.maps import order
 
@@ -22,6 +23,7 @@ class _WithOrder(nn.Module):
 
     alpha: float | Tensor
 
+    @public
     def __init__(self, alpha: float | Tensor) -> None:
         super().__init__()
         keep(self, "alpha", alpha if isinstance(alpha, Tensor) else order(alpha, torch.empty(0), (0,)))
@@ -60,8 +62,10 @@ class Entmax(_WithOrder):
     tensor(-0.182)
     """
 
+    @public
     def __init__(self, alpha: float | Tensor = 1.5, dim: Dim = -1) -> None:
         super().__init__(alpha)
+        check_dim(dim)
         self.dim = dim
 
     def forward(self, z: Tensor, where: Tensor | None = None) -> Tensor:
@@ -97,6 +101,7 @@ class Sparsemax(Entmax):
     tensor([0., 0.25, 0.75])
     """
 
+    @public
     def __init__(self, dim: Dim = -1) -> None:
         super().__init__(2.0, dim)
 
@@ -139,6 +144,7 @@ class EntmaxLoss(_WithOrder):
 
     weight: Tensor | None
 
+    @public
     def __init__(
         self,
         alpha: float | Tensor = 1.5,
@@ -153,6 +159,13 @@ class EntmaxLoss(_WithOrder):
         self.ignore_index = ignore_index
         self.reduction = reduction
         self.label_smoothing = label_smoothing
+        entmax_loss(
+            *one_row(weight),
+            ignore_index=ignore_index,
+            reduction=reduction,
+            weight=weight,
+            label_smoothing=label_smoothing,
+        )
 
     def forward(self, z: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
         loss: Tensor = entmax_loss(
@@ -197,6 +210,7 @@ class SparsemaxLoss(EntmaxLoss):
     tensor(0.562)
     """
 
+    @public
     def __init__(
         self,
         weight: Tensor | None = None,

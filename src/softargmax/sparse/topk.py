@@ -6,10 +6,12 @@ from typing import Any
 
 from softargmax.core import check
 from softargmax.core.arrays import namespace, one_axis
+from softargmax.core.signature import public
 from softargmax.normalize import softmax
 from softargmax.sample import filter_scores
 
 
+@public
 def topk_softmax(z: Any, /, k: Any, *, axis: int = -1, temperature: Any = 1.0, where: Any = None) -> Any:
     r"""The softmax over the k largest scores of each row, 0 elsewhere.
 
@@ -20,8 +22,7 @@ def topk_softmax(z: Any, /, k: Any, *, axis: int = -1, temperature: Any = 1.0, w
     z : array_like
         Scores, any shape but 0-d, any array library; the result is of the same kind, shape and dtype.
     k : int or array
-        How many scores keep a probability, from 1 to the length of the row (of an empty row, 1 or above); an array has
-        one per row.
+        How many scores keep a probability, 1 or above; more than there are keep all. An array has one per row.
     axis : int
         The axis along which a row of scores runs.
     temperature : float or array
@@ -66,8 +67,6 @@ def topk_softmax(z: Any, /, k: Any, *, axis: int = -1, temperature: Any = 1.0, w
     if not z.ndim:
         raise ValueError("z: 0-d; the k largest scores are those of an axis")
     xp, axis = namespace(z), one_axis(axis, z.ndim)
-    if k is None:  # for filter_scores: no filter
-        raise TypeError("k: None; it may be an integer, 1 or above, or an array with one per row")
     # Below 0 the scores that are left out, -inf, would be the largest.
     may = "a number from 0 on, infinity included"
     temperature = check.within(temperature, z, (axis,), "temperature", lambda t: t >= 0.0, may)
@@ -76,8 +75,7 @@ def topk_softmax(z: Any, /, k: Any, *, axis: int = -1, temperature: Any = 1.0, w
     if where is not None:
         where = xp.permute_dims(xp.broadcast_to(check.mask(where, z), tuple(z.shape)), (*front, axis))
     rows = xp.permute_dims(z, (*front, axis))
-    try:
-        kept = filter_scores(rows, top_k=k, where=where)
-    except (TypeError, ValueError) as error:
-        raise type(error)(str(error).removeprefix("top_")) from None
+    last, whole = (z.ndim - 1,), "an integer, 1 or above"
+    k = check.within(k, rows, last, "k", lambda k: (k >= 1) & (k % 1 == 0), whole, whole=True)
+    kept = filter_scores(rows, top_k=k, where=where)
     return softmax(xp.permute_dims(kept, back), axis=axis, temperature=temperature)

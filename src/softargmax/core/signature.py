@@ -1,0 +1,138 @@
+"""Public functions and their options: a call that does not fit is answered in the function's own names."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_OURS = {
+    "T": ("temperature",),
+    "a": ("z",),
+    "alibi_slopes": ("slopes",),
+    "attention_mask": ("mask",),
+    "attn_mask": ("mask",),
+    "axis": ("dim",),
+    "b": ("weights",),
+    "dim": ("axis",),
+    "dropout_p": ("dropout",),
+    "input": ("z", "h"),
+    "is_causal": ("causal",),
+    "keepdim": ("keepdims",),
+    "key": ("k",),
+    "labels": ("target",),
+    "logit_cap": ("softcap",),
+    "logits": ("z",),
+    "lse_square_scale": ("z_loss",),
+    "mask": ("where",),
+    "query": ("q",),
+    "random_state": ("seed",),
+    "rng": ("generator",),
+    "scaling": ("scale",),
+    "sinks": ("sink",),
+    "size": ("num_samples", "shape"),
+    "sliding_window": ("window",),
+    "tau": ("temperature",),
+    "value": ("v",),
+    "where": ("mask",),
+    "window_size": ("window",),
+    "x": ("z",),
+    "y": ("target",),
+    "z": ("h", "values"),
+}
+"""What SciPy, torch, Hugging Face and FlashAttention call it, and what we do: of several, what the function has."""
+
+
+def public(function: F, allowed: AbstractSet[str] | None = None) -> F:
+    """A public function, or the `__init__` of a public class; `allowed`: what its **options may be named."""
+
+    @functools.wraps(function)
+    def called(*arguments: Any, **options: Any) -> Any:
+        if allowed is not None and not options.keys() <= allowed:
+            raise TypeError(_misfit(called, arguments, options))
+        try:
+            return function(*arguments, **options)
+        except TypeError:
+            told = _misfit(called, arguments, options)
+            if told is None:
+                raise
+        raise TypeError(told)
+
+    return cast("F", called)
+
+
+def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
+    """A public function whose **options are these, a TypedDict: it refuses others, and its signature shows them.
+
+    `defaults`: those other than None.
+    """
+    shown = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=hint)
+        for name, hint in get_type_hints(keywords).items()
+    ]
+
+    def of(function: F) -> F:
+        signature = inspect.signature(function, eval_str=True)
+        own = [x for x in signature.parameters.values() if x.kind is not x.VAR_KEYWORD]
+        parameters = [*own, *shown]
+        allowed = {x.name for x in parameters if x.kind is not x.POSITIONAL_ONLY}
+
+        called = public(function, allowed)
+        called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {x.name: x.annotation for x in parameters if x.annotation is not x.empty}
+        called.__annotations__["return"] = signature.return_annotation
+        return called
+
+    return of
+
+
+def _misfit(function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> str | None:
+    """Why these arguments do not fit the function; None if they do."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*arguments, **options)
+    except TypeError as error:
+        reason = str(error)
+    else:
+        return None
+    name, own, given = function.__name__, list(signature.parameters.values()), len(arguments)
+    if name == "__init__":
+        name, own, given = type(arguments[0]).__name__, own[1:], given - 1
+    more = [x for x in own if x.kind is x.VAR_KEYWORD]  # a layer's, which its base takes and answers for
+    own = [x for x in own if x not in more]
+    placed = [x.name for x in own if x.kind in _BY_POSITION]
+    named = [x.name for x in own if x.kind is not x.POSITIONAL_ONLY]
+    if not more and (wrong := min(options.keys() - named, default=None)):
+        return f"{name}() has no argument {wrong}; {_instead(wrong, placed, named)}"
+    if given > len(placed):
+        others = ", ".join(f"{x}=" for x in named if x not in placed)
+        by_position = f"{len(placed)} by position ({', '.join(placed)})" if placed else "none by position"
+        return f"{name}() takes {by_position}, got {given}" + f"; give the others by name: {others}" * bool(others)
+    if twice := next((x for x in placed[:given] if x in options), None):
+        return f"{name}() got {twice} by position and by name"
+    missing = [
+        x.name
+        for place, x in enumerate(own)
+        if x.default is x.empty and x.name not in options and (place >= given or x.kind is x.KEYWORD_ONLY)
+    ]
+    return f"{name}() needs {', '.join(missing)}" if missing else f"{name}(): {reason}"
+
+
+def _instead(wrong: str, placed: Sequence[str], named: Sequence[str]) -> str:
+    """What to write in place of a name that a function does not have."""
+    if wrong in placed:
+        return f"{wrong} goes by position"
+    every = {*placed, *named}
+    near = difflib.get_close_matches(wrong, sorted(every), 1)
+    found = next((x for x in (*_OURS.get(wrong, ()), *near) if x in every), None)
+    if found is None:
+        return f"it takes {', '.join((*placed, *(x for x in named if x not in placed)))}"
+    return f"use {found}" if found in named else f"{found} goes by position"

@@ -1,0 +1,58 @@
+"""Modules refuse what they cannot take when they are built, not at the first batch."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+nn = importlib.import_module("softargmax.nn")
+
+WRONG = [
+    (lambda: nn.Softmax("a"), TypeError, "dim: 'a'"),
+    (lambda: nn.Softmax(temperature=float("nan")), ValueError, "temperature: nan"),
+    (lambda: nn.LogSoftmax(dtype=torch.int32), TypeError, "dtype: "),
+    (lambda: nn.CrossEntropyLoss(reduction="foo"), ValueError, "reduction: 'foo'"),
+    (lambda: nn.CrossEntropyLoss(label_smoothing=3), ValueError, "label_smoothing: 3; it may be from 0 to 1"),
+    (lambda: nn.CrossEntropyLoss(torch.ones(3, 3)), ValueError, r"weight: shape \(3, 3\)"),
+    (lambda: nn.CrossEntropyLoss(torch.tensor([1.0, -1.0])), ValueError, "weight: some are negative"),
+    (lambda: nn.CrossEntropyLoss(ignore_index="x"), TypeError, "ignore_index: 'x'"),
+    (lambda: nn.CrossEntropyLoss(temperature=torch.tensor(1j)), TypeError, "temperature: dtype"),
+    (lambda: nn.LinearCrossEntropyLoss(softcap=-1), ValueError, "softcap: -1"),
+    (lambda: nn.LinearCrossEntropyLoss(z_loss=-1), ValueError, "z_loss: -1"),
+    (lambda: nn.Entmax(0.5), ValueError, r"alpha: 0\.5"),
+    (lambda: nn.Entmax(1.5, "a"), TypeError, "dim: 'a'"),
+    (lambda: nn.Sparsemax(dim="a"), TypeError, "dim: 'a'"),
+    (lambda: nn.EntmaxLoss(reduction="foo"), ValueError, "reduction: 'foo'"),
+    (lambda: nn.SparsemaxLoss(label_smoothing=4), ValueError, "label_smoothing: 4"),
+    (lambda: nn.GumbelSoftmax(dim="a"), TypeError, "dim: 'a'"),
+    (lambda: nn.GumbelSoftmax(dim=None), TypeError, "dim: None"),
+    (lambda: nn.GumbelSoftmax(temperature=-1), ValueError, "temperature: -1"),
+    (lambda: nn.Attention(8, 2, dropout=1.5), ValueError, r"dropout: 1\.5; it may be from 0 to below 1"),
+    (lambda: nn.Attention(8, 2, dropout=1.0), ValueError, r"dropout: 1\.0; it may be from 0 to below 1"),
+    (lambda: nn.Attention(8, 2, alpha=0.5), ValueError, r"alpha: 0\.5"),
+    (lambda: nn.Attention(8, 2, softcap=0), ValueError, "softcap: 0"),
+]
+
+
+@pytest.mark.parametrize(("build", "error", "says"), WRONG, ids=[says for _, _, says in WRONG])
+def test_wrong_options(build: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=f"^{says}"):
+        build()
+
+
+def test_tensors_whose_values_are_to_come() -> None:
+    """Temperatures per row and parameters of any value are taken; weights may lie on any device."""
+    rows = torch.tensor([[1.0], [2.0]])
+    assert nn.Softmax(temperature=rows)(torch.zeros(2, 3)).shape == (2, 3)
+    loss = nn.CrossEntropyLoss(temperature=torch.nn.Parameter(torch.tensor(2.0)))
+    loss(torch.zeros(2, 3), torch.tensor([0, 1])).backward()
+    weight = torch.ones(3, device="meta")
+    assert nn.CrossEntropyLoss(weight).weight is weight
+    assert nn.SparsemaxLoss(weight).weight is weight
+    with torch.device("meta"):
+        assert nn.Attention(8, 2).q_proj.weight.is_meta
+        nn.CrossEntropyLoss(label_smoothing=0.1)
+        nn.EntmaxLoss(1.3)
