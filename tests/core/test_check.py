@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-import typing
 from typing import Any
 
 import numpy as np
@@ -222,9 +220,6 @@ def test_kinds_are_not_mixed(backend: Backend) -> None:
     if backend.library == "numpy":
         pytest.skip("for NumPy everything that is no other library's is an array")
     z = backend.array(Z)
-    for option in ({"where": np.ones(4, bool)}, {"temperature": np.ones(3)}):
-        with pytest.raises(TypeError, match=r"^(where|temperature): ndarray"):
-            softargmax.softmax(z, **option)
     with pytest.raises(TypeError, match=r"^where: "):
         softargmax.softmax(Z, where=backend.array(np.ones(4, bool)))
     listed = softargmax.softmax(z, where=[True, False, True, True], temperature=[1.0, 2.0, 3.0])
@@ -276,22 +271,3 @@ def test_options_that_are_not_dense() -> None:
     for out in (z.to_sparse(), z.to_mkldnn()):
         with pytest.raises(TypeError, match=r"^out: .*strided"):
             softargmax.softmax(z, out=out)
-
-
-OPTIONS = [name for name in softargmax.__all__ if "__signature__" in getattr(getattr(softargmax, name), "__dict__", {})]
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_functions_of_options_refuse_others(name: str) -> None:
-    """Their **options would take the name of a positional argument, and ignore it."""
-    function = getattr(softargmax, name)
-    own = [x.name for x in inspect.signature(function).parameters.values() if x.kind is x.POSITIONAL_ONLY]
-    for wrong, what in ((own[0], "by its name the positional-only"), ("tempreture", "an unexpected keyword")):
-        with pytest.raises(TypeError, match=rf"^{name}\(\) got {what} argument '{wrong}'"):
-            function(*own, **{wrong: 1})
-    hints = typing.get_type_hints(function)
-    assert hints.keys() - {"return"} == inspect.signature(function).parameters.keys()
-
-
-def test_there_are_functions_of_options() -> None:
-    assert {"attention", "categorical", "cross_entropy", "linear_cross_entropy"} <= {*OPTIONS}

@@ -172,6 +172,27 @@ def test_offsets_of_tensors_of_every_integer_type(dtype: str) -> None:
                 softargmax.segment_softmax(z, torch.tensor([0, 5, 3, 8]).to(getattr(torch, dtype)))
 
 
+def test_numpy_arrays_beside_arrays_of_any_library(backend: Any) -> None:
+    """Masks, targets, temperatures and weights often come out of NumPy: read-only, strided and swapped ones too."""
+    z = backend.array(Z, "float32")
+    mask, target = np.array([[True, False, True, True]] * 3), np.array([3, 0, 2])
+    mask.flags.writeable = False
+    calls: list[tuple[Any, np.ndarray[Any, Any]]] = [
+        (lambda z, values: softargmax.softmax(z, where=values), mask),
+        (lambda z, values: softargmax.softmax(z, temperature=values), np.arange(1.0, 4.0)[::-1]),
+        (lambda z, values: softargmax.logsumexp(z, weights=values), np.arange(8.0)[::-2].astype(">f8")),
+        (softargmax.soft_argmax, np.arange(4.0)),
+        (softargmax.segment_softmax, np.array([0, 1, 3])),
+        (softargmax.cross_entropy, target),
+    ]
+    for call, values in calls:
+        native = values.astype(values.dtype.newbyteorder("="))
+        own = backend.array(native, "int32" if values.dtype.kind == "i" else None)
+        found, expected = call(z, values), call(z, own)
+        assert type(found) is type(expected)
+        assert np.array_equal(backend.back(found), backend.back(expected))
+
+
 def test_lists_of_offsets_are_seen_beside_a_device() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(ValueError, match=r"^offsets: they decrease"):

@@ -209,8 +209,6 @@ def test_libraries_and_devices_are_not_mixed() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match=r"^scores: Tensor"):
         State.empty(()).fold(torch.ones(2))
-    with pytest.raises(TypeError, match=r"^scores: ndarray"):
-        State.empty((), like=torch.ones(1)).fold(np.ones(2))
     with pytest.raises(TypeError, match=r"^others: a state of Tensor"):
         State.empty(()).merge(State.empty((), like=torch.ones(1)))
 

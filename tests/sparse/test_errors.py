@@ -121,14 +121,13 @@ def test_out_must_not_lie_across_other_arguments() -> None:
 
 
 def test_a_list_is_refused_where_tensors_are_meant(quick: Backend) -> None:
-    """Orders may be lists; arrays of another library may not."""
+    """Orders may be lists and NumPy arrays; `out` and arrays of another library may not."""
     z = quick.array(Z)
     listed = s.entmax(z, [1.5, 2.0, 3.0])
     assert (quick.back(listed) == quick.back(s.entmax(z, quick.array([1.5, 2.0, 3.0])))).all()
     if quick.library == "torch":
-        for options in ({"alpha": np.full(3, 1.5)}, {"where": np.ones(4, bool)}, {"out": np.zeros((3, 4))}):
-            with pytest.raises(TypeError, match=f"^{next(iter(options))}: ndarray"):
-                s.entmax(z, **options)
+        with pytest.raises(TypeError, match=r"^out: ndarray"):
+            s.entmax(z, out=np.zeros((3, 4)))
         torch = pytest.importorskip("torch")
         with pytest.raises(TypeError, match=r"^alpha: Tensor"):
             s.entmax(Z, torch.tensor([1.5, 2.0, 3.0]))

@@ -18,6 +18,7 @@ from numpy.exceptions import AxisError
 HALVES = frozenset(("float16", "bfloat16"))
 FLOATS = HALVES | {"float32", "float64"}
 COMPLEX = frozenset(("complex64", "complex128"))
+NUMPY = np.ndarray, np.generic
 INTEGERS = frozenset(("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))))
 
 _plain: dict[type, set[Any]] = {np.ndarray: {np.dtype(name) for name in ("float16", "float32", "float64")}}
@@ -36,7 +37,7 @@ def kind_of(z: Any) -> str:
     """The kind of an array (`as_array` makes one of what is not)."""
     kind = _kinds.get(type(z))
     if kind is None:
-        if isinstance(z, (np.ndarray, np.generic)):
+        if isinstance(z, NUMPY):
             return "numpy"
         kind = _kinds[type(z)] = "torch, by device" if is_torch(z) else "array-api"
     if kind == "torch, by device":
@@ -103,7 +104,7 @@ def as_array(z: Any, name: str = "z") -> Any:
         return z
     if isinstance(z, np.ma.MaskedArray):
         raise TypeError(f"{name}: a masked array; give its data, and where=~mask for the entries that count")
-    if hasattr(z, "__array_namespace__") and not isinstance(z, (np.ndarray, np.generic)):
+    if hasattr(z, "__array_namespace__") and not isinstance(z, NUMPY):
         return z
     refuse_lazy(z, name)
     try:
@@ -145,13 +146,14 @@ def dense(z: Any, name: str) -> Any:
 
 
 def like(values: Any, z: Any, name: str) -> Any:
-    """An argument beside z as an array of z's kind, on its device; only numbers and sequences are brought there."""
+    """An argument beside z as an array of z's kind, on its device; numbers, sequences and NumPy arrays are brought."""
     if kind_of(z) == "numpy":
         values = array_of(values, name)
-    elif not (is_torch(values) or hasattr(values, "__array_namespace__")):
+    elif isinstance(values, NUMPY) or not (is_torch(values) or hasattr(values, "__array_namespace__")):
         values = _brought(values, z, name)
     if namespace(values) is not namespace(z):
-        raise TypeError(f"{name}: {type(values).__name__}; here it may be {type(z).__name__}, a number or a list")
+        own = dict.fromkeys((type(z).__name__, "ndarray"))
+        raise TypeError(f"{name}: {type(values).__name__}; here it may be {', '.join(own)}, a number or a list")
     if is_torch(z) and values.device != z.device:
         if values.ndim or not values.is_cpu:
             raise ValueError(f"{name}: on {values.device}; here it may be on {z.device}")
@@ -160,15 +162,19 @@ def like(values: Any, z: Any, name: str) -> Any:
 
 
 def _brought(values: Any, z: Any, name: str) -> Any:
-    """A number or a sequence as an array of z's library."""
+    """A number, a sequence or a NumPy array as an array of z's library."""
     refuse_lazy(values, name)
     if _holds_tracked(values):
         raise _unstacked(values, name)  # torch would take them for numbers, without their gradients
-    xp = namespace(z)
+    xp, typed = namespace(z), isinstance(values, NUMPY)
+    if typed:  # torch takes no negative strides and no foreign byte order, and warns of what may not be written
+        values = np.require(as_array(values, name), values.dtype.newbyteorder("="), ["C", "W"])
     try:
         found = xp.asarray(values, device=device_of(z))
-        float_too = dtype_name(found.dtype) in FLOATS  # numbers are float64, whatever the library makes of them
-        return xp.asarray(values, dtype=working_dtype(z, xp), device=device_of(z)) if float_too else found
+        if typed or dtype_name(found.dtype) not in FLOATS:
+            return found
+        # Plain numbers are float64, whatever the library makes of them.
+        return xp.asarray(values, dtype=working_dtype(z, xp), device=device_of(z))
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         wrong = isinstance(error, TypeError) or not isinstance(values, (Number, Sequence))
         kind = TypeError if wrong else ValueError
@@ -228,6 +234,8 @@ def one_axis(axis: Any, ndim: int) -> int:
 
 def row_shape(shape: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of a number per row, of arrays of this shape whose rows run along the axes."""
+    if axes == (len(shape) - 1,):
+        return tuple(shape[:-1])
     return tuple([n for axis, n in enumerate(shape) if axis not in axes])
 
 
