@@ -70,7 +70,8 @@ def test_errors_name_the_argument(library: str, name: str, value: Any, error: ty
     [
         (Q[0, 0], K, V, ValueError, r"^q: shape \(3, 5\)"),
         (Q, K[..., :4], V, ValueError, r"^k: shape \(2, 2, 6, 4\)"),
-        (Q, K[:1], V, ValueError, r"^k: shape \(1, 2, 6, 5\)"),
+        (Q, np.concatenate([K, K[:1]]), V, ValueError, r"^k: shape \(3, 2, 6, 5\)"),
+        (Q, K, V[:, [0, 1, 1]], ValueError, r"^v: shape \(2, 3, 6, 7\)"),
         (Q, K, V[:, :, :5], ValueError, r"^v: shape \(2, 2, 5, 7\)"),
         (Q[:, :3], K, V, ValueError, r"^k: 2 heads; .* 3"),
         (Q, K[:, :0], V[:, :0], ValueError, r"^k: 0 heads"),

@@ -29,7 +29,7 @@ def attention(
     k : array_like, shape (..., G, K, D)
         Keys; G divides H, and H / G query heads next to each other share a head of keys.
     v : array_like, shape (..., G, K, Dv)
-        Values.
+        Values. The axes in front of the heads broadcast between q, k and v, and so does a single head.
     scale : float or array, optional
         s, a number, or an array that broadcasts with (..., H, L); 1 / sqrt(D) without it.
     causal : bool

@@ -85,6 +85,8 @@ def attention_vjp(
     for name, given in options.items():
         if gradients.get(name) is not None:
             gradients[name] = _like_own(gradients[name], arrays.like(given, i.q, name), name)
+    for name, given in (("q", q), ("k", k), ("v", v)):
+        gradients[name] = _summed(gradients[name], tuple(arrays.like(given, i.q, name).shape))
     return AttentionGradients(**gradients)
 
 
@@ -94,6 +96,15 @@ def _like_own(gradient: Any, own: Any, name: str) -> Any:
     gradient = xp.reshape(gradient, tuple(own.shape))
     in_own = name == "scale" and arrays.dtype_name(own.dtype) in arrays.FLOATS
     return xp.astype(gradient, own.dtype) if in_own else gradient
+
+
+def _summed(gradient: Any, own: tuple[int, ...]) -> Any:
+    """In the shape of the array that was given, which may have been broadcast."""
+    if tuple(gradient.shape) == own:
+        return gradient
+    xp, sizes = namespace(gradient), (1,) * (gradient.ndim - len(own)) + own
+    spread = tuple(i for i, (size, n) in enumerate(zip(sizes, gradient.shape, strict=True)) if size != n)
+    return xp.reshape(xp.sum(gradient, axis=spread), own)
 
 
 def _of_shape(x: Any, q: Any, shape: tuple[int, ...], name: str) -> Any:

@@ -10,6 +10,8 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import numpy as np
+
 from softargmax.attend.arguments import Attention, Options, Pages
 from softargmax.core import arrays, check, philox, signature
 from softargmax.core.arrays import device_of, namespace
@@ -83,7 +85,7 @@ def attention_of(q: Any, k: Any, v: Any, options: Mapping[str, Any]) -> Attentio
 
 
 def heads_of(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
-    """q, k and v of one kind and dtype, with shapes that fit."""
+    """q, k and v of one kind and dtype; the axes in front broadcast, and one head serves all."""
     q = check.scores(q, "q")
     k, v = (check.scores(arrays.like(x, q, name), name) for x, name in ((k, "k"), (v, "v")))
     for x, name in ((q, "q"), (k, "k"), (v, "v")):
@@ -91,16 +93,30 @@ def heads_of(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
             raise ValueError(f"{name}: shape {tuple(x.shape)}; it may be (..., heads, length, width)")
     if len({arrays.dtype_name(x.dtype) for x in (q, k, v)}) > 1:
         raise TypeError(f"k, v: dtypes {k.dtype} and {v.dtype} beside q's {q.dtype}; they may be of one dtype")
-    leading, heads = tuple(q.shape[:-3]), q.shape[-3]
-    if tuple(k.shape[:-3]) != leading or k.shape[-1] != q.shape[-1]:
-        may = f"({', '.join(map(str, leading))}{', ' * bool(leading)}heads, keys, {q.shape[-1]})"
+    leading = _met(q.shape[:-3], k.shape[:-3])
+    if leading is None or k.shape[-1] != q.shape[-1]:
+        may = f"(..., heads, keys, {q.shape[-1]}), and axes in front broadcast"
         raise ValueError(f"k: shape {tuple(k.shape)}; beside q of shape {tuple(q.shape)} it may be {may}")
-    if tuple(v.shape[:-1]) != tuple(k.shape[:-1]):
-        raise ValueError(f"v: shape {tuple(v.shape)}; beside k it may be ({', '.join(map(str, k.shape[:-1]))}, width)")
-    groups = k.shape[-3]
-    if (groups == 0 and heads) or (groups and heads % groups):
-        raise ValueError(f"k: {groups} heads; they may be as many as q's {heads}, or a divisor of them")
-    return q, k, v
+    leading, groups = _met(leading, v.shape[:-3]), _met(k.shape[-3:-2], v.shape[-3:-2])
+    if leading is None or groups is None or v.shape[-2] != k.shape[-2]:
+        may = f"(..., heads, {k.shape[-2]}, width), and axes in front broadcast"
+        raise ValueError(f"v: shape {tuple(v.shape)}; beside k of shape {tuple(k.shape)} it may be {may}")
+    heads = groups if q.shape[-3] == 1 else tuple(q.shape[-3:-2])
+    if (groups == (0,) != heads) or (groups != (0,) and heads[0] % groups[0]):
+        raise ValueError(f"k: {groups[0]} heads; they may be as many as q's {heads[0]}, or a divisor of them")
+    return _spread(q, leading + heads), _spread(k, leading + groups), _spread(v, leading + groups)
+
+
+def _met(a: Any, b: Any) -> tuple[int, ...] | None:
+    """The shape that both broadcast to, None if there is none."""
+    try:
+        return np.broadcast_shapes(tuple(a), tuple(b))
+    except ValueError:
+        return None
+
+
+def _spread(x: Any, front: tuple[int, ...]) -> Any:
+    return x if x.shape[:-2] == front else namespace(x).broadcast_to(x, (*front, *x.shape[-2:]))
 
 
 def options_of(q: Any, keys: int, options: Mapping[str, Any]) -> Options:
