@@ -56,8 +56,27 @@ def rows(z: Any, axis: Any, temperature: Any = 1.0, base: Any = None) -> Rows:
     if type(temperature) is float and temperature == 1.0 and base is None and (axes := plain_axes(z, axis)):
         return Rows(z, axes, UNIT)
     z = scores(z)
-    axes = axes_of(axis, z.ndim)
+    z, axes = at_each(temperature, z, axes_of(axis, z.ndim))
     return Rows(z, axes, scale_of(temperature, base, z, axes))
+
+
+def at_each(temperature: Any, z: Any, axes: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
+    """The scores once for each of many temperatures, and the axes of a row: both as given where there are no more.
+
+    A list of temperatures beside a single row, or an array of them with more axes than z, adds axes in front.
+    """
+    try:
+        is_list = isinstance(temperature, (list, tuple))
+        shape: tuple[int, ...] = tuple(np.shape(temperature) if is_list else getattr(temperature, "shape", ()))
+    except (ValueError, TypeError, RuntimeError):
+        return z, axes  # what is wrong with it, `per_row` says
+    more = len(shape) - z.ndim
+    if len(shape) == 1 and shape != (1,) and len(axes) == z.ndim:
+        more = 1
+    elif more <= 0 or not broadcasts(shape[more:], kept_shape(z.shape, axes)):
+        return z, axes
+    front = shape[:more]
+    return namespace(z).broadcast_to(z, front + tuple(z.shape)), tuple(i + len(front) for i in axes)
 
 
 def optional_mask(where: Any, z: Any) -> Any:
@@ -90,10 +109,16 @@ def together(a: Any, b: Any, name: str) -> tuple[Any, Any]:
         shape = np.broadcast_shapes(tuple(a.shape), tuple(b.shape))
     except ValueError:
         raise ValueError(f"{name}: shape {tuple(b.shape)} does not broadcast with {tuple(a.shape)}") from None
-    mixed = dtype_name(a.dtype) != dtype_name(b.dtype) and {dtype_name(x.dtype) for x in (a, b)} == HALVES
-    dtype = xp.float32 if mixed else xp.result_type(a.dtype, b.dtype)  # NumPy knows no type for both halves
+    dtype = _wider(a, b)
     a, b = (xp.broadcast_to(xp.astype(x, dtype, copy=False), shape) for x in (a, b))
     return a, b
+
+
+def _wider(a: Any, b: Any) -> Any:
+    """The floating dtype that holds both: float32 for the two halves, for which NumPy knows none."""
+    xp = namespace(a)
+    mixed = {dtype_name(x.dtype) for x in (a, b)} == HALVES
+    return xp.float32 if mixed else xp.result_type(a.dtype, b.dtype)
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
@@ -122,6 +147,15 @@ def weights_of(weights: Any, z: Any, name: str = "weights", *, signed: bool = Fa
             f"{name}: some are negative; they may be 0 or positive (signed_logsumexp is logsumexp with signs)"
         )
     return weights
+
+
+def weighted(z: Any, weights: Any, *, signed: bool = False) -> tuple[Any, Any]:
+    """Scores and their weights; float64 weights beside float32 scores make both float64, lists and integers do not."""
+    if weights is None:
+        return z, None
+    typed = dtype_name(getattr(weights, "dtype", None)) in FLOATS
+    weights = weights_of(weights, z, signed=signed)
+    return (namespace(z).astype(z, _wider(z, weights), copy=False) if typed else z), weights
 
 
 def values_of(values: Any, z: Any, length: int) -> Any:

@@ -61,6 +61,7 @@ def softmax_jacobian(z: Any, /, *, axis: int = -1, temperature: Any = 1.0, base:
     if z.ndim == 0:
         return softmax_jacobian(xp.reshape(z, (1,)), temperature=temperature, base=base)
     z, axes, scale = check.rows(z, one, temperature, base)
+    (one,) = axes
     wide = check.row_dtype(None, z)
     last = (*(i for i in range(z.ndim) if i != one), one)
     p = xp.permute_dims(operations.softmax.first(Scores(z, None, scale, axes, wide)), last)

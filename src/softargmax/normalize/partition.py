@@ -52,11 +52,12 @@ def logsumexp(
         The axes that are summed over; None for all of them.
     temperature : float or array
         T. As it goes to 0 this goes to the maximum, from above; a negative T gives the smooth minimum. An array has one
-        temperature per row.
+        temperature per row, or many for the same scores, as in `softmax`.
     base : float, optional
         Exponentials of this base in place of e.
     weights : array, optional
-        w, which broadcasts with z, at least 0; a weight of 0 takes its score out of the support.
+        w, which broadcasts with z, at least 0; a weight of 0 takes its score out of the support. Beside float64
+        weights (an array, not a list) float32 scores give a float64 result.
     where : array of bool, optional
         The support; what is outside it is not looked at.
     keepdims : bool
@@ -103,7 +104,7 @@ def logsumexp(
     if arrays.dtype_name(z.dtype) in arrays.COMPLEX:
         return _complex_logsumexp(z, axis, temperature, base, weights, where, keepdims, dtype)
     z, axes, beta = check.rows(z, axis, temperature, base)
-    weights = None if weights is None else check.weights_of(weights, z)
+    z, weights = check.weighted(z, weights)
     where = check.optional_mask(where, z)
     lse = operations.logsumexp.first(LogSumExp(z, weights, where, beta, axes, check.row_dtype(dtype, z)))
     return as_number(lse) if keepdims else squeezed(lse, axes)
@@ -182,8 +183,9 @@ def signed_logsumexp(
     (1.541324..., -1.0)
     """
     z, axes, _ = check.rows(z, axis)
+    z, weights = check.weighted(z, weights, signed=True)
     xp, dtype, wide = namespace(z), check.row_dtype(None, z), working_dtype(z, namespace(z))
-    z, weights = xp.astype(z, wide), xp.astype(check.weights_of(weights, z, signed=True), wide)
+    z, weights = xp.astype(z, wide), xp.astype(weights, wide)
     where = check.optional_mask(where, z)
     none = xp.zeros_like(weights)
     sides = xp.where(weights < 0.0, none, weights), xp.where(weights < 0.0, -weights, none)

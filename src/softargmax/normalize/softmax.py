@@ -38,7 +38,9 @@ def softmax(
         The axes along which a row of scores runs; None for all of them.
     temperature : float or array
         T: the higher, the more uniform. 0 is the limit arg max with ties shared (-0.0: arg min), infinity is uniform
-        over the support, below 0 small scores are favoured. An array has one temperature per row.
+        over the support, below 0 small scores are favoured. An array has one temperature per row. Many temperatures
+        for the same scores add axes in front: a list of M beside a single row gives (M, K), and so does an array with
+        more axes than z that has size 1 along `axis`.
     base : float, optional
         Exponentials of this base in place of e: above 1 large scores are favoured, below 1 small ones, 1 is uniform.
     where : array of bool, optional

@@ -43,7 +43,8 @@ def boltzmann(
     energies : array_like
         E, any shape, any array library.
     temperature : float or array
-        T. 0 is the ground state (degenerate ones share), infinity every state alike; an array has one per row.
+        T. 0 is the ground state (degenerate ones share), infinity every state alike; an array has one per row, a
+        list of M beside a single system gives M of each result, as in `softmax`.
     k : float
         Boltzmann's constant in the unit of E / T, above 0.
     weights : array, optional
@@ -81,10 +82,10 @@ def boltzmann(
     """
     k = check.positive(k, "k")
     energies = check.scores(energies, "energies")
-    axes = axes_of(axis, energies.ndim)
+    energies, axes = check.at_each(temperature, energies, axes_of(axis, energies.ndim))
     scale = check.scale_of(temperature, None, energies, axes, k)
     where = None if where is None else check.mask(where, energies)
-    weights = None if weights is None else check.weights_of(weights, energies)
+    energies, weights = check.weighted(energies, weights)
 
     def rows(energies: Any, scale: Scale, where: Any, weights: Any) -> Boltzmann:
         return _system(energies, axes, scale, where, weights, k)
