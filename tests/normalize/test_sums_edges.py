@@ -56,10 +56,11 @@ def test_signed_sums_next_to_1(quick: Backend, z: Any, w: Any, truth: float) -> 
     assert float(quick.back(found.log_abs)) == pytest.approx(truth, rel=1e-12)
 
 
-def test_signed_logsumexp_has_the_dtype_of_its_scores() -> None:
+def test_signed_logsumexp_has_the_dtype_of_its_scores_and_weights() -> None:
     z = np.float32([0, 1])
     for w in ([1.0, -1.0], [1.0, -1e200], [1e-200, 1.0]):
-        assert {x.dtype for x in map(np.asarray, s.signed_logsumexp(z, np.array(w)))} == {np.dtype("float32")}
+        assert {x.dtype for x in map(np.asarray, s.signed_logsumexp(z, w))} == {np.dtype("float32")}
+        assert {x.dtype for x in map(np.asarray, s.signed_logsumexp(z, np.array(w)))} == {np.dtype("float64")}
     torch = pytest.importorskip("torch")
     found = torch.func.vmap(lambda z: s.signed_logsumexp(z, [1.0, -2.0]).log_abs)(torch.ones(3, 2))
     assert found.dtype == torch.float32
