@@ -215,3 +215,44 @@ def test_jointly_something_is_left() -> None:
             assert kept(z, typical_p=0.3, top_k=1, order="joint").sum() == 1
             assert kept(z, typical_p=0.3, top_k=1, order="joint")[0]
             assert not kept(z, typical_p=0.3)[0]
+
+
+@pytest.mark.parametrize("order", ["top_k_first", "joint"])
+def test_draws_have_every_filter(quick: Backend, order: str) -> None:
+    """They are those from the scores that `filter_scores` leaves, at the same temperature."""
+    z = np.random.default_rng(8).standard_normal((40, 30))
+    for filters in ({name: VALUES[name]} for name in NAMES):
+        left = softargmax.filter_scores(quick.array(z), temperature=1.5, order=order, **filters)
+        options = {"temperature": 1.5, "num_samples": 20, "seed": 3}
+        expected = quick.back(softargmax.categorical(left, **options))
+        found = softargmax.categorical_with_logprob(quick.array(z), order=order, **options, **filters)
+        assert (quick.back(found.index) == expected).all(), filters
+        sizes = [(distribution(row, 1.5, order, **filters) > 0).sum() for row in z]
+        assert quick.back(found.support_size).tolist() == sizes
+
+
+@pytest.mark.parametrize("axis", [0, 1, -2])
+def test_classes_along_any_axis(quick: Backend, axis: int) -> None:
+    """Parameters per row with and without the classes' axis, masks of fewer axes, streams of the rows."""
+    rng = np.random.default_rng(9)
+    z = rng.standard_normal((6, 7, 5))
+    rows = np.moveaxis(z, axis, -1)
+    temperature, k = rng.uniform(0.5, 2.0, rows.shape[:-1]), rng.integers(1, 5, rows.shape[:-1])
+    where = rng.random((6, 1, 1) if axis == 0 else (7, 5)) < 0.8
+    plain = {"temperature": temperature, "top_k": k, "typical_p": 0.9}
+    masked = np.moveaxis(np.broadcast_to(where, z.shape), axis, -1)
+    given = {
+        "temperature": quick.array(np.expand_dims(temperature, axis)),
+        "top_k": quick.array(k, "int32"),
+        "typical_p": 0.9,
+        "where": quick.array(where, "bool"),
+    }
+    draws = {"seed": 5, "stream": rng.permutation(temperature.size).reshape(temperature.shape), "num_samples": 3}
+    expected = softargmax.categorical(rows, where=masked, **plain, **draws)
+    draws["stream"] = quick.array(draws["stream"], "int32")
+    found = softargmax.categorical(quick.array(z), axis=axis, **given, **draws)
+    assert (quick.back(found) == expected).all()
+    left = quick.back(softargmax.filter_scores(quick.array(z), axis=axis, **given))
+    assert (np.moveaxis(left, axis, -1) == softargmax.filter_scores(rows, where=masked, **plain)).all()
+    policy = quick.back(softargmax.boltzmann_policy(quick.array(z), axis=axis, temperature=1.0, epsilon=0.1))
+    np.testing.assert_allclose(policy.sum(axis=axis), 1.0, rtol=1e-6)

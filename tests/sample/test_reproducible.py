@@ -169,6 +169,8 @@ def test_seeds_of_generators() -> None:
     z = np.zeros((50, 1000))
     first, second = (softargmax.categorical(z, generator=np.random.default_rng(5)) for _ in range(2))
     assert (first == second).all()
+    first, second = (softargmax.categorical(z, generator=np.random.RandomState(5)) for _ in range(2))
+    assert (first == second).all()
     generator = torch.Generator().manual_seed(3)
     t = torch.zeros(50, 1000)
     a = softargmax.categorical(t, generator=generator)

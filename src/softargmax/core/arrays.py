@@ -244,6 +244,22 @@ def kept_shape(shape: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple([1 if axis in axes else n for axis, n in enumerate(shape)])
 
 
+def last(x: Any, axis: int) -> Any:
+    """x with this axis behind all others. (torch cannot batch its moveaxis.)"""
+    if axis == x.ndim - 1:
+        return x
+    return namespace(x).permute_dims(x, (*(k for k in range(x.ndim) if k != axis), axis))
+
+
+def back(x: Any, axis: int) -> Any:
+    """x with its last axis where `last` took it from."""
+    if axis == x.ndim - 1:
+        return x
+    places = list(range(x.ndim - 1))
+    places.insert(axis, x.ndim - 1)
+    return namespace(x).permute_dims(x, tuple(places))
+
+
 def squeezed(row: Any, axes: tuple[int, ...]) -> Any:
     """A number per row, of which the reduced axes were kept as 1, without them; of one row the number itself."""
     if type(row) is np.ndarray:

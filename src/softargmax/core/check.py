@@ -287,8 +287,15 @@ def within(
     if not seen(values):
         return xp.where(good, values, -2 if dtype_name(values.dtype) in INTEGERS else math.nan)
     if not bool(xp.all(good)):
-        raise ValueError(f"{name}: some are out of range; each may be {may}")
+        row = int(xp.argmax(xp.astype(xp.reshape(~good, (-1,)), xp.int32)))
+        at = place(row, row_shape(values.shape, axes))
+        raise ValueError(f"{name}: {float(xp.reshape(values, (-1,))[row]):g} in row {at}; it may be {may}")
     return values
+
+
+def place(row: int, rows: tuple[int, ...]) -> tuple[int, ...]:
+    """Where the row of this number stands, of rows counted in order."""
+    return tuple(int(i) for i in np.unravel_index(row, rows)) if rows else ()
 
 
 def per_row(

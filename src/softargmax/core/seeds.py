@@ -31,7 +31,8 @@ def seed_of(z: Any, seed: Any, generator: Any) -> Any:
     if seed is None:
         return _drawn(z, generator)
     if isinstance(seed, (bool, np.bool_)) or not hasattr(seed, "__index__"):
-        raise TypeError(f"seed: {seed!r}; it may be an integer from 0 to 2^64 - 1")
+        hint = "; give a generator as generator=" if callable(getattr(seed, "random", None)) or _of_torch(seed) else ""
+        raise TypeError(f"seed: {seed!r}; it may be an integer from 0 to 2^64 - 1{hint}")
     number = operator.index(seed)
     if not 0 <= number < SEEDS:
         was = "negative" if number < 0 else "above 2^64 - 1"
@@ -51,7 +52,9 @@ def _drawn(z: Any, generator: Any) -> Any:
     """64 bits. Of tensors they stay on their device: a compiled graph draws anew at each call."""
     if isinstance(generator, np.random.Generator):
         return _for(z, int(generator.integers(SEEDS, dtype=np.uint64)))
-    if is_torch(z) or type(generator).__module__.partition(".")[0] == "torch":
+    if isinstance(generator, np.random.RandomState):
+        return _for(z, int(generator.randint(SEEDS, dtype=np.uint64)))
+    if is_torch(z) or _of_torch(generator):
         import torch
 
         if generator is not None and not isinstance(generator, torch.Generator):
@@ -68,9 +71,13 @@ def _drawn(z: Any, generator: Any) -> Any:
     )
 
 
+def _of_torch(generator: Any) -> bool:
+    return type(generator).__module__.partition(".")[0] == "torch"
+
+
 def _no_generator(generator: Any) -> TypeError:
-    may = "numpy.random.Generator or torch.Generator"
-    return TypeError(f"generator: {type(generator).__name__}; it may be a {may}")
+    may = "a numpy.random.Generator, numpy.random.RandomState or torch.Generator"
+    return TypeError(f"generator: {type(generator).__name__}; it may be {may}")
 
 
 def stream_of(z: Any, rows: tuple[int, ...], stream: Any) -> Any:

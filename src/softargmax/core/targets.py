@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-import numpy as np
-
 from softargmax.core import arrays, check
 from softargmax.core.arrays import device_of, namespace, row_shape
 
@@ -81,7 +79,7 @@ def refuse_class(
 ) -> NoReturn:
     """Refuse the class of this row of scores of this shape; rows are counted in order."""
     value, rows = int(namespace(target).reshape(target, (-1,))[row]), row_shape(shape, axes)
-    position = tuple(int(i) for i in np.unravel_index(row, rows)) if rows else ()
+    position = check.place(row, rows)
     classes = shape[axes[0]]
     may = f"from 0 to {classes - 1}" if classes else "nothing, there are no classes"
     raise IndexError(f"{name}: {value} at {position}; it may be {may}, or {ignore_index}: ignored")

@@ -11,7 +11,7 @@ import math
 from typing import Any, NamedTuple
 
 from softargmax.core import _native
-from softargmax.core.arrays import namespace
+from softargmax.core.arrays import back, last, namespace
 from softargmax.core.operation import Operation
 from softargmax.core.record import Array, Axes, DType, Gradients, Tangents, Wanted, like
 from softargmax.core.rules import row_dtype
@@ -62,32 +62,22 @@ def _joined(*parts: Any) -> Any:
     return getattr(xp, "cat", xp.concat)(parts, -1)
 
 
-def _last(i: LogCumSumExp, x: Any) -> Any:
-    """x with the axis of the prefixes behind all others. (torch cannot batch its moveaxis.)"""
-    others = tuple(k for k in range(x.ndim) if k != i.axes[0])
-    return namespace(x).permute_dims(x, (*others, i.axes[0]))
-
-
-def _back(i: LogCumSumExp, x: Any) -> Any:
-    places = list(range(x.ndim - 1))
-    places.insert(i.axes[0], x.ndim - 1)
-    return namespace(x).permute_dims(x, tuple(places))
-
-
 def _vjp(i: LogCumSumExp, r: Prefixes, g: Prefixes, _wanted: Wanted) -> Gradients:
-    xp, z, y = namespace(i.z), _last(i, i.z), _last(i, r.lse)
+    (axis,) = i.axes
+    xp, z, y = namespace(i.z), last(i.z, axis), last(r.lse, axis)
     w, rest = _weights(z, y)
-    c = xp.where(y == -math.inf, 0.0, _last(i, g.lse))  # an empty prefix depends on nothing
+    c = xp.where(y == -math.inf, 0.0, last(g.lse, axis))  # an empty prefix depends on nothing
     backwards = _joined(rest[..., :1], xp.flip(rest[..., 1:], axis=-1))
     c = xp.flip(_scan(backwards, xp.flip(c, axis=-1)), axis=-1)
-    return {"z": _back(i, xp.where(z == -math.inf, 0.0, w * c))}
+    return {"z": back(xp.where(z == -math.inf, 0.0, w * c), axis)}
 
 
 def _jvp(i: LogCumSumExp, r: Prefixes, t: Tangents) -> Prefixes:
-    xp, z, y = namespace(i.z), _last(i, i.z), _last(i, r.lse)
+    (axis,) = i.axes
+    xp, z, y = namespace(i.z), last(i.z, axis), last(r.lse, axis)
     w, rest = _weights(z, y)
-    u = xp.where(z == -math.inf, 0.0, xp.astype(_last(i, t["z"]), y.dtype))
-    return Prefixes(_back(i, _scan(rest, w * u)))
+    u = xp.where(z == -math.inf, 0.0, xp.astype(last(t["z"], axis), y.dtype))
+    return Prefixes(back(_scan(rest, w * u), axis))
 
 
 logcumsumexp: Operation[LogCumSumExp, Prefixes] = Operation(

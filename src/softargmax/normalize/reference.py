@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from softargmax.core.arrays import device_of, namespace, working_dtype
+from softargmax.core.arrays import back, device_of, last, namespace, working_dtype
 from softargmax.core.exact import two_product, two_sum
 from softargmax.core.rows import INF, Rows
 from softargmax.core.rules import only, row_dtype, row_sum, slope
@@ -248,10 +248,10 @@ def kl_divergence(z_p: Any, z_q: Any, where: Any, axes: tuple[int, ...], dtype: 
 def logcumsumexp(z: Any, axes: tuple[int, ...], dtype: Any) -> Any:
     """m + log l of every prefix, by the state's merge."""
     xp = namespace(z)
-    m = xp.astype(xp.moveaxis(z, axes[0], -1), working_dtype(z, xp))
+    m = xp.astype(last(z, *axes), working_dtype(z, xp))
     states = m, xp.where(m == -INF, xp.full_like(m, -1.0), 0.0)
     state = State(*scan(lambda a, b: State(*a).merge(State(*b))[:2], states, (-INF, -1.0)))
-    return xp.moveaxis(xp.astype(state.finalize().lse, dtype), -1, axes[0])
+    return back(xp.astype(state.finalize().lse, dtype), *axes)
 
 
 @np.errstate(all="ignore")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any, TypedDict, Unpack
 
-from softargmax.core.arrays import as_number, device_of, namespace
+from softargmax.core.arrays import as_number, back, device_of, last, namespace, one_axis
 from softargmax.core.check import flag
 from softargmax.core.signature import public, takes
 from softargmax.sample import operations
+from softargmax.sample.arguments import Filters
 from softargmax.sample.operations import Categorical, FilterMask
 from softargmax.sample.options import ORDERS, distribution_of, number_of_draws, rows_of, source_of
 from softargmax.sample.refusals import unsound
@@ -18,10 +19,14 @@ from softargmax.sample.results import CategoricalWithLogprob
 class DrawKeywords(TypedDict, total=False):
     """The options of `categorical`."""
 
+    axis: int
     temperature: Any
     top_k: Any
     top_p: Any
     min_p: Any
+    typical_p: Any
+    epsilon: Any
+    eta: Any
     where: Any
     num_samples: int | None
     replace: bool
@@ -31,7 +36,7 @@ class DrawKeywords(TypedDict, total=False):
     order: str
 
 
-_DEFAULTS = {"temperature": 1.0, "replace": True, "order": ORDERS[0]}
+_DEFAULTS = {"axis": -1, "temperature": 1.0, "replace": True, "order": ORDERS[0]}
 """All other options default to None."""
 _ASKED: dict[str, Any] = dict.fromkeys(DrawKeywords.__optional_keys__) | _DEFAULTS
 
@@ -46,6 +51,8 @@ def categorical(z: Any, /, **options: Unpack[DrawKeywords]) -> Any:
     ----------
     z : array_like
         Scores, shape (..., K), any array library.
+    axis : int
+        The axis of the classes. A row is what runs along it; results have the other axes.
     temperature : float or array
         T, at least 0. 0 is the arg max, of equal scores the first; infinity is uniform over the support.
     top_k : int or array, optional
@@ -54,6 +61,8 @@ def categorical(z: Any, /, **options: Unpack[DrawKeywords]) -> Any:
         Keep the smallest set of most probable classes whose mass reaches p, above 0 and at most 1.
     min_p : float or array, optional
         Keep those with at least this share, 0 to 1, of the greatest probability.
+    typical_p, epsilon, eta : float or array, optional
+        As in `filter_scores`.
     where : array of bool, optional
         The support as in `softmax`.
     num_samples : int, optional
@@ -64,7 +73,7 @@ def categorical(z: Any, /, **options: Unpack[DrawKeywords]) -> Any:
         0 to 2^64 - 1. Without seed and generator, one is drawn from the default generator of z's library.
     stream : array of int, optional
         One per row: which of the seed's streams of random numbers is the row's. Without it the row's index.
-    generator : numpy.random.Generator or torch.Generator, optional
+    generator : numpy.random.Generator, numpy.random.RandomState or torch.Generator, optional
         What a seed is drawn from. `torch.compile` takes none into its graphs: there a seed, or torch's default one.
     order : {"top_k_first", "joint"}
         Whether each filter sees what the ones before (in the order above) have left, renormalised, as in Hugging Face
@@ -87,7 +96,7 @@ def categorical(z: Any, /, **options: Unpack[DrawKeywords]) -> Any:
 
     Notes
     -----
-    Temperature, top_k, top_p and min_p are numbers, or arrays with one per row. Of equal scores at the boundary of
+    Temperature and the filters' parameters are numbers, or arrays with one per row. Of equal scores at the boundary of
     top_k and top_p the first by column are kept. k entries of +inf share the row. A class of probability 0 is never
     drawn, one of probability 2^-40 at its rate.
 
@@ -105,7 +114,7 @@ def categorical(z: Any, /, **options: Unpack[DrawKeywords]) -> Any:
     ----------
     Gumbel (1954), Statistical theory of extreme values. Kool, van Hoof & Welling (2019), Stochastic beams and where to
     find them, section 3. arXiv:1903.06059. Holtzman et al. (2020), The curious case of neural text degeneration
-    (top-p). arXiv:1904.09751. Nguyen et al. (2024), Min p sampling. arXiv:2407.01082.
+    (top-p). arXiv:1904.09751. Nguyen et al. (2024), Min p sampling. arXiv:2407.01082. And as `filter_scores`.
 
     Examples
     --------
@@ -175,10 +184,10 @@ def _of_draws(x: Any, num_samples: int | None) -> Any:
 def _checked(z: Any, options: DrawKeywords) -> Categorical:
     given = {**_ASKED, **options}
     z = rows_of(z)
-    distribution = distribution_of(
-        z, given["temperature"], given["where"], given["order"],
-        top_k=given["top_k"], top_p=given["top_p"], min_p=given["min_p"],
-    )  # fmt: skip
+    axis = one_axis(given["axis"], z.ndim)
+    filters = {name: given[name] for name in Filters._fields}
+    distribution = distribution_of(z, axis, given["temperature"], given["where"], given["order"], **filters)
+    z = last(z, axis)
     replace, n = flag(given["replace"], "replace"), number_of_draws(given["num_samples"])
     if not replace and n > z.shape[-1] > 0:
         raise ValueError(f"num_samples: {n} without replacement, of {z.shape[-1]} classes")
@@ -201,6 +210,7 @@ def filter_scores(  # noqa: PLR0913 each is asked for by its name
     eta: Any = None,
     where: Any = None,
     order: str = ORDERS[0],
+    axis: int = -1,
 ) -> Any:
     r"""The scores, with -inf for every class that the filters leave out.
 
@@ -208,7 +218,7 @@ def filter_scores(  # noqa: PLR0913 each is asked for by its name
 
     Parameters
     ----------
-    z, temperature, top_k, top_p, min_p, where, order
+    z, axis, temperature, top_k, top_p, min_p, where, order
         As in `categorical`. The temperature is that of the probabilities the filters look at; the scores that are kept
         are not divided by it.
     typical_p : float or array, optional
@@ -256,8 +266,11 @@ def filter_scores(  # noqa: PLR0913 each is asked for by its name
     filters = {
         "top_k": top_k, "top_p": top_p, "min_p": min_p, "typical_p": typical_p, "epsilon": epsilon, "eta": eta
     }  # fmt: skip
-    distribution = distribution_of(z, temperature, where, order, **filters)
+    axis = one_axis(axis, z.ndim)
+    distribution, z = distribution_of(z, axis, temperature, where, order, **filters), last(z, axis)
     kept = operations.filter_mask.first(FilterMask(z, distribution, (z.ndim - 1,)))
     xp, wrong = namespace(z), unsound(distribution)
     left = xp.where(kept, z, xp.asarray(-math.inf, dtype=z.dtype, device=device_of(z)))
-    return left if wrong is None else xp.where(wrong, xp.asarray(math.nan, dtype=z.dtype, device=device_of(z)), left)
+    if wrong is not None:
+        left = xp.where(wrong, xp.asarray(math.nan, dtype=z.dtype, device=device_of(z)), left)
+    return back(left, axis)

@@ -6,7 +6,8 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from softargmax.core import check
-from softargmax.core.arrays import namespace, row_shape
+from softargmax.core.arrays import last, namespace, row_shape
+from softargmax.core.scale import Scale
 from softargmax.core.seeds import source
 from softargmax.sample.arguments import Distribution, Filters
 
@@ -34,14 +35,21 @@ def rows_of(z: Any, name: str = "z") -> Any:
     return z
 
 
-def distribution_of(z: Any, temperature: Any, where: Any, order: Any, **filters: Any) -> Distribution:
-    """Check everything that says which distribution is meant."""
+def distribution_of(z: Any, axis: int, temperature: Any, where: Any, order: Any, **filters: Any) -> Distribution:
+    """Check everything that says which distribution is meant; what comes back has the classes' axis last."""
     if order not in ORDERS:
         raise ValueError(f"order: {order!r}; it may be {' or '.join(map(repr, ORDERS))}")
     where = None if where is None else check.mask(where, z)
-    given = {name: parameter(value, z, name) for name, value in filters.items() if value is not None}
-    beta = check.scale_of(parameter(temperature, z, "temperature"), None, z, (z.ndim - 1,))
-    return Distribution(beta, where, Filters(**given), order == "joint")
+    given = {name: parameter(value, z, name, axis) for name, value in filters.items() if value is not None}
+    beta = check.scale_of(parameter(temperature, z, "temperature", axis), None, z, (axis,))
+
+    def behind(x: Any) -> Any:
+        if x is None or isinstance(x, float) or axis == z.ndim - 1:
+            return x
+        return last(namespace(x).reshape(x, (1,) * (z.ndim - x.ndim) + tuple(x.shape)), axis)
+
+    filters = {name: behind(value) for name, value in given.items()}
+    return Distribution(Scale(*map(behind, beta)), behind(where), Filters(**filters), order == "joint")
 
 
 def parameter(value: Any, z: Any, name: str, axis: int = -1) -> Any:
@@ -50,7 +58,7 @@ def parameter(value: Any, z: Any, name: str, axis: int = -1) -> Any:
     if name == "top_k":
         may = "an integer: 1 or above, or -1 or 0 for all classes"
         found = check.within(value, z, axes, name, lambda k: (k >= -1) & (k % 1 == 0), may, whole=True)
-        return _kept(found, max(z.shape[-1], 1))
+        return _kept(found, max(z.shape[axis], 1))
     may = f"a number {_RANGES[name]}"
     return check.within(value, z, axes, name, lambda x: _holds(x, name), may) + 0.0  # -0.0 is 0
 

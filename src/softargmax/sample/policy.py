@@ -6,14 +6,14 @@ import math
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.arrays import namespace
+from softargmax.core.arrays import namespace, one_axis
 from softargmax.core.signature import public
 from softargmax.normalize import softmax
 from softargmax.sample.options import parameter, rows_of
 
 
 @public
-def boltzmann_policy(values: Any, /, *, temperature: Any, epsilon: Any = 0.0, where: Any = None) -> Any:
+def boltzmann_policy(values: Any, /, *, temperature: Any, epsilon: Any = 0.0, axis: int = -1, where: Any = None) -> Any:
     r"""The probabilities of actions with these values: Boltzmann exploration, mixed with uniform exploration.
 
     .. math:: \pi_i = (1 - \epsilon)\,\mathrm{softmax}(q / T)_i + \frac{\epsilon}{n}
@@ -27,6 +27,8 @@ def boltzmann_policy(values: Any, /, *, temperature: Any, epsilon: Any = 0.0, wh
         row.
     epsilon : float or array
         From 0 to 1: that much is spread over the n actions in the support. An array has one per row.
+    axis : int
+        The axis of the actions.
     where : array of bool, optional
         The actions there are.
 
@@ -60,9 +62,11 @@ def boltzmann_policy(values: Any, /, *, temperature: Any, epsilon: Any = 0.0, wh
     array([0.1, 0.1, 0.8])
     """
     values = rows_of(values, "values")
-    temperature, epsilon = parameter(temperature, values, "temperature"), parameter(epsilon, values, "epsilon")
+    axis = one_axis(axis, values.ndim)
+    temperature = parameter(temperature, values, "temperature", axis)
+    epsilon = parameter(epsilon, values, "epsilon", axis)
     xp, dtype = namespace(values), check.row_dtype(None, values)
-    p = softmax(values, temperature=temperature, where=where, dtype=dtype)
+    p = softmax(values, axis=axis, temperature=temperature, where=where, dtype=dtype)
     if not (isinstance(epsilon, float) and epsilon == 0.0):
-        p = (1.0 - epsilon) * p + epsilon * softmax(values, temperature=math.inf, where=where, dtype=dtype)
+        p = (1.0 - epsilon) * p + epsilon * softmax(values, axis=axis, temperature=math.inf, where=where, dtype=dtype)
     return xp.astype(xp.astype(p, dtype, copy=False), values.dtype, copy=False)

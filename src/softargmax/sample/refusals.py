@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from softargmax.core import check
 from softargmax.core.arrays import namespace
 
@@ -32,8 +30,7 @@ def refuse(problem: tuple[int, int], shape: tuple[int, ...], draws: int = 1) -> 
     if draws == 0:
         return
     row, why = problem
-    place = tuple(int(i) for i in np.unravel_index(row, shape)) if shape else ()
-    raise ValueError(_PROBLEMS[why].format(draws=draws, place=place))
+    raise ValueError(_PROBLEMS[why].format(draws=draws, place=check.place(row, shape)))
 
 
 _PROBLEMS = {
