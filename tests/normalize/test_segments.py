@@ -98,15 +98,115 @@ def test_segments_of_any_lengths(lengths: list[int], name: str) -> None:
             assert lse[i] == pytest.approx(s.logsumexp(z[piece]), rel=1e-15)
 
 
-def test_one_temperature_per_segment_is_refused(quick: Backend) -> None:
+def test_temperatures_that_fit_no_segments_are_refused(quick: Backend) -> None:
     z = quick.array(np.zeros((5, 3)))
     for function, _ in PAIRS:
-        for shape in ((2,), (5,), (2, 1), (5, 3)):
-            says = (
-                rf"^temperature: shape {re.escape(str(shape))}; it may be a number, or broadcast with the axes after "
-            )
-            with pytest.raises(ValueError, match=says + r"the first \(every segment has the same\), \(3,\)"):
+        for shape in ((2,), (5,), (5, 1), (5, 3)):
+            says = rf"^temperature: shape {re.escape(str(shape))}; it may be .* broadcast with the segments, \(2, 3\)$"
+            with pytest.raises(ValueError, match=says):
                 function(z, [0, 2, 5], temperature=quick.array(np.ones(shape)))
+
+
+LIMITS = [0.0, -0.0, 0.5, 1.0, -2.0, INF, -INF]
+IDS = np.random.default_rng(3).integers(0, 7, 60)
+IDS[IDS == 4] = 5  # a segment without a score
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("trailing", [(), (3,)])
+def test_segments_by_ids(quick: Backend, trailing: tuple[int, ...], masked: bool) -> None:
+    """Each with its own temperature and support is the row alone, in any order of the ids."""
+    rng = np.random.default_rng(4)
+    z = rng.standard_normal((60, *trailing)) * 5
+    z[[3, 8, 9]] = [[INF], [-INF], [NAN]] if trailing else [INF, -INF, NAN]
+    where = rng.random(z.shape) < 0.7
+    where[IDS == 2] = False
+    options = {"where": quick.array(where, "bool")} if masked else {}
+    t = quick.array(np.array(LIMITS).reshape(7, *(1 for _ in trailing)))
+    for by_id, alone in PAIRS:
+        found = quick.back(by_id(quick.array(z), index=quick.array(IDS, "int32"), temperature=t, **options))
+        assert found.shape == ((7, *trailing) if by_id is s.segment_logsumexp else z.shape)
+        for i, one in enumerate(LIMITS):
+            rows = {"where": where[i == IDS]} if masked else {}
+            expected = alone(z[i == IDS], axis=0, temperature=one, **rows)
+            got = found[i] if by_id is s.segment_logsumexp else found[i == IDS]
+            assert ulp_error(got, expected, at=np.abs(expected)).max(initial=0) <= 6, (by_id, one)
+
+
+def test_ids_are_what_offsets_of_sorted_scores_are(backend: Backend) -> None:
+    z = np.random.default_rng(5).standard_normal((60, 2))
+    order = np.argsort(IDS, kind="stable")
+    offsets = backend.array(np.searchsorted(IDS[order], np.arange(8)), "int32")
+    for function, _ in PAIRS:
+        expected = backend.back(function(backend.array(z[order]), offsets))
+        found = backend.back(function(backend.array(z), index=backend.array(IDS, "int32")))
+        in_order = backend.back(function(backend.array(z[order]), index=backend.array(IDS[order], "int32")))
+        for got in (in_order, found if function is s.segment_logsumexp else found[order]):
+            if backend.library == "jax":  # XLA compiles the sums of each shape in its own way
+                np.testing.assert_allclose(got, expected, rtol=4 * np.finfo("f4").eps)
+            else:
+                assert (got == expected).all()
+    more = function(backend.array(z), index=list(map(int, IDS)), num_segments=9)
+    assert tuple(more.shape) == (9, 2)
+    assert (backend.back(more)[7:] == -INF).all()
+
+
+def test_gradients_by_ids() -> None:
+    torch = pytest.importorskip("torch")
+    ids, where = torch.tensor([2, 0, 1, 0, 2, 2]), torch.tensor([True, True, True, True, False, True])
+    z = torch.randn(6, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    t = torch.tensor([[0.5], [-1.0], [2.0]], dtype=torch.float64, requires_grad=True)
+    for name in ("native", "reference"):
+        for function, _ in PAIRS:
+
+            def of(z: Any, t: Any, function: Any = function) -> Any:
+                found = function(z, index=ids, temperature=t, where=where[:, None])
+                return torch.where(torch.isinf(found), 0.0, found)
+
+            with s.using(name):
+                assert torch.autograd.gradcheck(of, (z, t))
+                assert torch.autograd.gradgradcheck(of, (z, t))
+
+
+def test_ids_where_nobody_looks() -> None:
+    jax = pytest.importorskip("jax")
+    z = jax.numpy.asarray(np.random.default_rng(6).standard_normal(9).astype(np.float32))
+    ids = np.array([2, 0, 1, 0, 2, 2, 1, 0, 1])
+    traced = jax.jit(lambda z, ids: s.segment_softmax(z, index=ids, num_segments=3))
+    # JAX compiles the sum of each traced function in its own way.
+    np.testing.assert_allclose(traced(z, ids), s.segment_softmax(z, index=ids), rtol=4 * np.finfo("f4").eps)
+    assert np.isnan(traced(z, ids - 1)).all()
+    assert np.isnan(traced(z, ids + 1)).all()
+    with pytest.raises(ValueError, match="num_segments: None; it has to be given where index cannot be looked at"):
+        jax.jit(lambda z, ids: s.segment_softmax(z, index=ids))(z, ids)
+
+
+WRONG_IDS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({}, TypeError, "offsets, index: one of them is needed, and only one"),
+    ({"offsets": [0, 4], "index": [0, 0, 1, 1]}, TypeError, "offsets, index: one of them is needed, and only one"),
+    ({"offsets": [0, 4], "num_segments": 1}, TypeError, "num_segments: it goes with index"),
+    ({"index": [0, 1]}, ValueError, r"index: shape \(2,\); it may be one per score of the first axis, \(4,\)"),
+    ({"index": [[0, 1, 2, 3]]}, ValueError, r"index: shape \(1, 4\)"),
+    ({"index": [0.0, 1.0, 2.0, 3.0]}, TypeError, "index: dtype float64; it may be an integer type"),
+    ({"index": [True, False, True, False]}, TypeError, "index: dtype bool"),
+    ({"index": [0, -1, 2, 3]}, ValueError, "index: -1 among them; they may go from 0 to 3, the last segment"),
+    ({"index": [0, 1, 2, 3], "num_segments": 3}, ValueError, "index: 3 among them; they may go from 0 to 2"),
+    ({"index": [0, 1, 2, 3], "num_segments": -1}, ValueError, "num_segments: -1; it may be an integer, 0 or above"),
+    ({"index": [0, 1, 2, 3], "num_segments": 4.0}, TypeError, "num_segments: 4.0; it may be an integer"),
+    ({"index": [0, 1, 2, 3], "where": [1, 0, 1, 0]}, TypeError, "where: dtype int64; it may be bool"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), WRONG_IDS)
+def test_wrong_ids(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    for function, _ in PAIRS:
+        with pytest.raises(error, match=f"^{message}"):
+            function(np.zeros(4), **options)
+
+
+def test_ids_of_nothing() -> None:
+    assert s.segment_softmax(np.zeros((0, 2)), index=[]).shape == (0, 2)
+    assert (s.segment_logsumexp(np.zeros((0, 2)), index=[], num_segments=3) == np.full((3, 2), -INF)).all()
 
 
 @pytest.mark.parametrize("offsets", [[0, 2**63], [2**63, 4], [0, 2**63, 4], [0, 2**64 - 1]])

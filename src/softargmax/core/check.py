@@ -319,7 +319,7 @@ def per_row(
         given = iter((1,) * (len(rows) - len(shape)) + shape)
         shape = tuple(1 if i in axes else next(given) for i in range(z.ndim))
     else:
-        may = f"it may be a number, or broadcast with {rows_name}, {rows} (axes kept: {kept})"
+        may = f"it may be a number, or broadcast with {rows_name}, {rows}" + f" (axes kept: {kept})" * (kept != rows)
         raise ValueError(f"{name}: shape {shape}; {may}")
     dtype = working_dtype(z, xp)
     if whole and dtype_name(values.dtype) in INTEGERS:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from softargmax.core.arrays import INTEGERS, dtype_name, is_torch, like, namespace
+from softargmax.core import check
+from softargmax.core.arrays import INTEGERS, device_of, dtype_name, is_torch, like, namespace
 from softargmax.core.check import seen
 
 
@@ -24,6 +25,51 @@ def offsets_of(offsets: Any, z: Any, name: str = "offsets", of: str = "z") -> An
     if len(shape) != 1 or shape[0] < 1:
         raise ValueError(f"{name}: shape {shape}; it may be (S + 1,) for S segments, so [0] for none")
     return _signed(offsets, z, name, of) if dtype_name(offsets.dtype).startswith("uint") else offsets
+
+
+def segments_of(offsets: Any, index: Any, num_segments: Any, z: Any) -> tuple[Any, Any]:
+    """Segment bounds as they are given or as ids tell them, and the order that sorts z by its ids, or None."""
+    if (offsets is None) is (index is None):
+        raise TypeError("offsets, index: one of them is needed, and only one")
+    if index is None:
+        if num_segments is not None:
+            raise TypeError("num_segments: it goes with index; offsets say how many there are")
+        return offsets_of(offsets, z), None
+    if z.ndim < 1:
+        raise ValueError("z: 0-d; segments need at least one axis")
+    index = like(index, z, "index")
+    shape = tuple(index.shape)
+    if dtype_name(index.dtype) not in INTEGERS - {"bool"} and shape != (0,):  # an empty list has a dtype by chance
+        raise TypeError(f"index: dtype {index.dtype}; it may be an integer type")
+    if shape != tuple(z.shape[:1]):
+        raise ValueError(f"index: shape {shape}; it may be one per score of the first axis, {tuple(z.shape[:1])}")
+    xp = namespace(index)
+    index = xp.astype(index, xp.__array_namespace_info__().default_dtypes(device=device_of(index))["integral"])
+    count = _count(index, num_segments)
+    order = None
+    if not (seen(index) and bool(xp.all(index[1:] >= index[:-1]))):
+        order = xp.argsort(index, stable=True)
+        index = xp.take(index, order)
+    # Ids that are out of range, where nobody looks, make bounds that do not go from 0 to N: the result is NaN.
+    return xp.searchsorted(index, xp.arange(count + 1, dtype=index.dtype, device=device_of(index))), order
+
+
+def _count(index: Any, num_segments: Any) -> int:
+    """How many segments there are; the ids are checked where they can be looked at."""
+    xp = namespace(index)
+    low, high, look = 0, -1, num_segments is None or seen(index)
+    if look and index.shape[0]:
+        try:
+            low, high = int(xp.min(index)), int(xp.max(index))
+        except (TypeError, RuntimeError):  # as JAX and torch say that they are tracing
+            raise ValueError("num_segments: None; it has to be given where index cannot be looked at") from None
+    count = high + 1 if num_segments is None else check.integer(num_segments, "num_segments")
+    if count < 0:
+        raise ValueError(f"num_segments: {num_segments}; it may be an integer, 0 or above")
+    if low < 0 or high >= count:
+        wrong = low if low < 0 else high
+        raise ValueError(f"index: {wrong} among them; they may go from 0 to {count - 1}, the last segment")
+    return count
 
 
 def _looked_at(offsets: Any, z: Any, name: str, of: str) -> Any:

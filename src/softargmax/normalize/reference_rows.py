@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from softargmax.core.arrays import device_of, namespace
 from softargmax.core.exact import difference, two_product, two_sum
 from softargmax.core.offsets import bounds_hold
-from softargmax.core.rows import INF, Rows, with_identity
+from softargmax.core.rows import INF, Rows
 from softargmax.core.scale import UNIT, Scale, rounded
 from softargmax.core.scan import scan
 
@@ -24,7 +24,7 @@ from softargmax.core.scan import scan
 class Segments(Rows):
     """Ragged rows along z's first axis, [offsets[s], offsets[s + 1]): each is a stretch of the last axis here.
 
-    An identity is appended as a segment of its own, so that there always is one. Offsets that are not non-decreasing
+    A score of 0 is appended as a segment of its own, so that there always is one. Offsets that are not non-decreasing
     from 0 to len(z) (they cannot be looked at everywhere) make every result NaN.
     """
 
@@ -42,9 +42,20 @@ class Segments(Rows):
         self.void = xp.concat([ends <= starts, xp.zeros_like(place[n:], dtype=xp.bool)])
         self.sound = xp.all(starts <= ends) & (offsets[0] == 0) & (offsets[-1] == n)
 
+    def lay(self, array: Any) -> Any:
+        """With the last segment's score at the end."""
+        rows = super().lay(array)
+        zero = self.xp.zeros((*rows.shape[:-1], 1), dtype=rows.dtype, device=device_of(rows))
+        return self.xp.concat([rows, zero], axis=-1)
+
+    def lay_kept(self, array: Any) -> Any:
+        """A number for all segments, or one for each and 1 for the last."""
+        row = self.xp.permute_dims(array, self.order)
+        return row if row.shape[-1] == 1 else self.xp.concat([row, self.xp.ones_like(row[..., :1])], axis=-1)
+
     def pad(self, x: Any) -> Any:
-        """The identity at the end."""
-        return with_identity(x)
+        """Nothing is empty."""
+        return x
 
     def _reduce(self, merge: Any, parts: tuple[Any, ...], identity: tuple[float, ...]) -> tuple[Any, ...]:
         """Each segment's merge: the prefix at its last place."""
@@ -62,8 +73,8 @@ class Segments(Rows):
         return high, low
 
     def spread(self, row: Any) -> Any:
-        """A number per segment, to each of its places."""
-        return self.xp.take(row, self.ids, axis=-1)
+        """A number per segment, to each of its places; one for all of them stays."""
+        return row if isinstance(row, float) or row.shape[-1:] in ((), (1,)) else self.xp.take(row, self.ids, axis=-1)
 
     def restore(self, rows: Any) -> Any:
         """Rows as an array of z's shape."""
@@ -99,7 +110,7 @@ def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = 
     """Everything that the family's formulas need of each row."""
     xp = rows.xp
     sign, hi, lo = _magnitude(rows, z, scale)
-    x = sign * xp.astype(rows.lay(z), rows.dtype)
+    x = rows.spread(sign) * xp.astype(rows.lay(z), rows.dtype)
     if where is not None:
         x = xp.where(rows.lay(where), x, -INF)
     if weights is not None:
@@ -112,8 +123,9 @@ def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = 
         s, t = difference(x, rows.spread(m))
     else:
         # Where |beta| < 1 the difference of two huge numbers could overflow and yet matter; a quarter of it cannot.
-        quarter = xp.where(hi < 1.0, xp.full_like(hi, 0.25), 1.0)
-        s, t = _times(hi / quarter, lo / quarter, *difference(x * quarter, rows.spread(m) * quarter))
+        b, e = rows.spread(hi), rows.spread(lo)
+        quarter = xp.where(b < 1.0, xp.full_like(b, 0.25), 1.0)
+        s, t = _times(b / quarter, e / quarter, *difference(x * quarter, rows.spread(m) * quarter))
     c = xp.zeros_like(m)
     if weights is not None:
         y, e = two_sum(s, xp.log(xp.where(weights == 0, 1.0, weights)) if rows.length else 0.0)

@@ -1,7 +1,7 @@
 """The family on ragged rows: arguments, results, derivative rules and kernels.
 
 A row is a segment z[offsets[s] : offsets[s + 1]] along axis 0; the axes behind it are columns on their own. lse has one
-entry to a row, (S, ...); beta is the same for all segments, a number or (1, ...).
+entry to a row, (S, ...); beta is a number, or broadcasts with lse.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Segments(NamedTuple):
         return x.new_zeros((self.offsets.shape[0] - 1, *x.shape[1:])).index_add(0, self.row, x)
 
     def spread(self, row: Any) -> Any:
-        """(S, ...) to (N, ...)."""
-        return namespace(row).take(row, self.row, axis=0)
+        """(S, ...) to (N, ...); what is one for all segments stays."""
+        return row if isinstance(row, float) or row.shape[0] == 1 else namespace(row).take(row, self.row, axis=0)
 
 
 def _per_segment(i: Any) -> tuple[int, ...]:
@@ -63,10 +63,11 @@ def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
     return i._replace(z=moved(i.z, dims.z), beta=beta), -1
 
 
-def _tangent(i: Any, inside: Any, t: Tangents) -> Any:
+def _tangent(i: Any, rows: Segments, inside: Any, t: Tangents) -> Any:
     """dx = beta dz + z dbeta."""
-    dx = only(inside, t["z"]) * slope(i.beta) if "z" in t else namespace(inside).zeros_like(only(inside, i.z))
-    return dx + only(inside, i.z) * t["beta"] if "beta" in t else dx
+    z = only(inside, i.z)
+    dx = only(inside, t["z"]) * rows.spread(slope(i.beta)) if "z" in t else namespace(z).zeros_like(z)
+    return dx + z * rows.spread(t["beta"]) if "beta" in t else dx
 
 
 def _to_beta(i: Any, rows: Segments, p: Any, inside: Any, gx: Any) -> Any:
@@ -96,13 +97,16 @@ def _softmax_vjp(i: SegmentScores, r: Probabilities, g: Probabilities, wanted: W
     inside = _softmax_inside(rows, r)
     p, g_ = only(inside, r.p), only(inside, g.p)
     gx = p * (g_ - rows.spread(rows.sum(p * g_)))
-    return {"z": gx * slope(i.beta), "beta": _to_beta(i, rows, p, inside, gx) if "beta" in wanted else None}
+    return {
+        "z": gx * rows.spread(slope(i.beta)),
+        "beta": _to_beta(i, rows, p, inside, gx) if "beta" in wanted else None,
+    }
 
 
 def _softmax_jvp(i: SegmentScores, r: Probabilities, t: Tangents) -> Probabilities:
     rows = Segments.of(i)
     inside = _softmax_inside(rows, r)
-    p, dx = only(inside, r.p), _tangent(i, inside, t)
+    p, dx = only(inside, r.p), _tangent(i, rows, inside, t)
     return Probabilities(p * (dx - rows.spread(rows.sum(p * dx))), None)
 
 
@@ -134,13 +138,16 @@ def _log_softmax_vjp(i: SegmentScores, r: LogProbabilities, g: LogProbabilities,
     inside, p = _log_inside(rows, r)
     g_ = only(inside, g.log_p)
     gx = g_ - p * rows.spread(rows.sum(g_))
-    return {"z": gx * slope(i.beta), "beta": _to_beta(i, rows, p, inside, g_) if "beta" in wanted else None}
+    return {
+        "z": gx * rows.spread(slope(i.beta)),
+        "beta": _to_beta(i, rows, p, inside, g_) if "beta" in wanted else None,
+    }
 
 
 def _log_softmax_jvp(i: SegmentScores, r: LogProbabilities, t: Tangents) -> LogProbabilities:
     rows = Segments.of(i)
     inside, p = _log_inside(rows, r)
-    dx = _tangent(i, inside, t)
+    dx = _tangent(i, rows, inside, t)
     return LogProbabilities(only(inside, dx - rows.spread(rows.sum(p * dx))), None)
 
 

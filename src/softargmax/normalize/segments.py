@@ -1,24 +1,33 @@
-"""The family on ragged rows: segments of one long axis between sorted offsets (graphs, packed sequences)."""
+"""The family on ragged rows: segments of one long axis, between offsets or told by an id (graphs, packed sequences)."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.offsets import offsets_of
+from softargmax.core.arrays import device_of, namespace
+from softargmax.core.offsets import segments_of
 from softargmax.core.signature import public
 from softargmax.normalize import segment_operations as operations
 from softargmax.normalize.segment_operations import SegmentScores
 
-_COLUMNS = "the axes after the first (every segment has the same)"
-
 
 @public
-def segment_softmax(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any:
+def segment_softmax(
+    z: Any,
+    /,
+    offsets: Any = None,
+    *,
+    index: Any = None,
+    num_segments: int | None = None,
+    temperature: Any = 1.0,
+    where: Any = None,
+) -> Any:
     r"""The softmax of each segment of z's first axis.
 
     .. math:: p_i = \frac{e^{z_i / T}}{\sum_{j \in S} e^{z_j / T}}, \qquad
-              S = \{o_s, \dots, o_{s+1} - 1\} \ni i
+              S = \{o_s, \dots, o_{s+1} - 1\} \ni i \quad\text{or}\quad S = \{j : s_j = s_i\}
 
     Parameters
     ----------
@@ -26,8 +35,15 @@ def segment_softmax(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any:
         Scores, any array library. Other axes (heads) are carried along.
     offsets : array of int, shape (S + 1,)
         Where segments begin and end: non-decreasing, from 0 to N. A segment may be empty.
+    index : array of int, shape (N,)
+        In place of offsets: the segment of every score, from 0 to S - 1, in any order.
+    num_segments : int, optional
+        S, beside `index`; without it one more than the largest of them, for which a device is waited for. Under tracing
+        it has to be given.
     temperature : float or array
-        T as in `softmax`; an array broadcasts with the other axes (one per head), the same for every segment.
+        T as in `softmax`; an array broadcasts with (S, ...): (S, 1) has one per segment, (H,) one per head.
+    where : array of bool, optional
+        The support as in `softmax`.
 
     Returns
     -------
@@ -43,8 +59,11 @@ def segment_softmax(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any:
 
     Notes
     -----
-    Each segment is a row, with the edge rules of `softmax` and its gradient. Where offsets cannot be looked at (on a
-    device, in a traced function) and are wrong, the result is NaN.
+    Each segment is a row, with the edge rules of `softmax` and its gradient. Where offsets or index cannot be looked at
+    (on a device, in a traced function) and are wrong, the result is NaN.
+
+    Scores whose index is not sorted are sorted first, stably: the result is that of the sorted scores between their
+    offsets, in its bits, too. Offsets save that.
 
     References
     ----------
@@ -56,19 +75,31 @@ def segment_softmax(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any:
     >>> import softargmax
     >>> softargmax.segment_softmax([1.0, 2.0, 5.0, 5.0, 5.0], [0, 2, 2, 4, 5]).round(3)
     array([0.269, 0.731, 0.5  , 0.5  , 1.   ])
+    >>> softargmax.segment_softmax([5.0, 1.0, 5.0, 2.0, 5.0], index=[2, 0, 2, 0, 3]).round(3)
+    array([0.5  , 0.269, 0.5  , 0.731, 1.   ])
     """
-    return operations.segment_softmax.first(_checked(z, offsets, temperature))
+    rows, order = _checked(z, offsets, index, num_segments, temperature, where)
+    return _unsorted(operations.segment_softmax.first(rows), order)
 
 
 @public
-def segment_log_softmax(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any:
+def segment_log_softmax(
+    z: Any,
+    /,
+    offsets: Any = None,
+    *,
+    index: Any = None,
+    num_segments: int | None = None,
+    temperature: Any = 1.0,
+    where: Any = None,
+) -> Any:
     r"""The natural logarithms of `segment_softmax`, without forming it.
 
     .. math:: \log p_i = z_i / T - \log \sum_{j \in S} e^{z_j / T}
 
     Parameters
     ----------
-    z, offsets, temperature
+    z, offsets, index, num_segments, temperature, where
         As in `segment_softmax`.
 
     Returns
@@ -98,18 +129,28 @@ def segment_log_softmax(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> A
     >>> softargmax.segment_log_softmax([1.0, 2.0, 5.0, 5.0, 5.0], [0, 2, 2, 4, 5]).round(3)
     array([-1.313, -0.313, -0.693, -0.693,  0.   ])
     """
-    return operations.segment_log_softmax.first(_checked(z, offsets, temperature))
+    rows, order = _checked(z, offsets, index, num_segments, temperature, where)
+    return _unsorted(operations.segment_log_softmax.first(rows), order)
 
 
 @public
-def segment_logsumexp(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any:
+def segment_logsumexp(
+    z: Any,
+    /,
+    offsets: Any = None,
+    *,
+    index: Any = None,
+    num_segments: int | None = None,
+    temperature: Any = 1.0,
+    where: Any = None,
+) -> Any:
     r"""The smooth maximum of each segment of z's first axis.
 
     .. math:: T \log \sum_{j \in S} e^{z_j / T}
 
     Parameters
     ----------
-    z, offsets, temperature
+    z, offsets, index, num_segments, temperature, where
         As in `segment_softmax`.
 
     Returns
@@ -139,10 +180,37 @@ def segment_logsumexp(z: Any, /, offsets: Any, *, temperature: Any = 1.0) -> Any
     >>> softargmax.segment_logsumexp([1.0, 2.0, 5.0, 5.0, 5.0], [0, 2, 2, 4, 5]).round(3)
     array([2.313,  -inf, 5.693, 5.   ])
     """
-    return operations.segment_logsumexp.first(_checked(z, offsets, temperature))
+    rows, _ = _checked(z, offsets, index, num_segments, temperature, where)
+    return operations.segment_logsumexp.first(rows)
 
 
-def _checked(z: Any, offsets: Any, temperature: Any) -> SegmentScores:
+def _checked(
+    z: Any, offsets: Any, index: Any, num_segments: Any, temperature: Any, where: Any
+) -> tuple[SegmentScores, Any]:
+    """The rows, sorted by segment, and the order that sorts them, None where they are."""
     z = check.scores(z)
-    offsets = offsets_of(offsets, z)
-    return SegmentScores(z, offsets, check.scale_of(temperature, None, z, (0,), rows=_COLUMNS), z.dtype)
+    where = check.optional_mask(where, z)
+    offsets, order = segments_of(offsets, index, num_segments, z)
+    xp = namespace(z)
+    segments = xp.empty((offsets.shape[0] - 1, *z.shape[1:]), dtype=z.dtype, device=device_of(z))
+    scale = check.scale_of(temperature, None, segments, (), rows="the segments")
+    if where is not None:
+        where = xp.broadcast_to(where, z.shape)
+    if order is not None:
+        z, where = (None if x is None else xp.take(x, order, axis=0) for x in (z, where))
+    rows = SegmentScores(z, offsets, scale, z.dtype)
+    return rows if where is None else rows._replace(z=_masked(rows, where)), order
+
+
+def _masked(rows: SegmentScores, where: Any) -> Any:
+    """The scores, with the infinity that beta sends below all others wherever they are out of the support."""
+    xp, hi = namespace(rows.z), rows.beta.hi
+    if isinstance(hi, float):
+        return xp.where(where, rows.z, math.inf if hi < 0.0 else -math.inf)
+    below = xp.where(hi < 0.0, xp.full_like(hi, math.inf), -math.inf)
+    return xp.where(where, rows.z, xp.astype(operations.Segments.of(rows).spread(below), rows.z.dtype))
+
+
+def _unsorted(x: Any, order: Any) -> Any:
+    """Sorted rows in the order in which they were given."""
+    return x if order is None else namespace(x).take(x, namespace(order).argsort(order), axis=0)
