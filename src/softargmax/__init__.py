@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from softargmax.normalize import segment_softmax as segment_softmax
     from softargmax.normalize import signed_logsumexp as signed_logsumexp
     from softargmax.normalize import soft_argmax as soft_argmax
+    from softargmax.normalize import spatial_soft_argmax as spatial_soft_argmax
     from softargmax.normalize import softmax as softmax
     from softargmax.normalize import softmax_jacobian as softmax_jacobian
     from softargmax.normalize import softmax_with_lse as softmax_with_lse
@@ -132,6 +133,7 @@ _HOME = {
         "softmax_jacobian",
         "softmax_with_lse",
         "softmin",
+        "spatial_soft_argmax",
     ),
     "softargmax.sparse": (
         "Threshold",
