@@ -55,11 +55,11 @@ if TYPE_CHECKING:
     from softargmax.normalize import segment_softmax as segment_softmax
     from softargmax.normalize import signed_logsumexp as signed_logsumexp
     from softargmax.normalize import soft_argmax as soft_argmax
-    from softargmax.normalize import spatial_soft_argmax as spatial_soft_argmax
     from softargmax.normalize import softmax as softmax
     from softargmax.normalize import softmax_jacobian as softmax_jacobian
     from softargmax.normalize import softmax_with_lse as softmax_with_lse
     from softargmax.normalize import softmin as softmin
+    from softargmax.normalize import spatial_soft_argmax as spatial_soft_argmax
     from softargmax.sample import CategoricalWithLogprob as CategoricalWithLogprob
     from softargmax.sample import SpeculativeSample as SpeculativeSample
     from softargmax.sample import boltzmann_policy as boltzmann_policy
