@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from softargmax.normalize import softmax_jacobian as softmax_jacobian
     from softargmax.normalize import softmax_with_lse as softmax_with_lse
     from softargmax.normalize import softmin as softmin
+    from softargmax.normalize import spatial_soft_argmax as spatial_soft_argmax
     from softargmax.sample import CategoricalWithLogprob as CategoricalWithLogprob
     from softargmax.sample import SpeculativeSample as SpeculativeSample
     from softargmax.sample import boltzmann_policy as boltzmann_policy
@@ -132,6 +133,7 @@ _HOME = {
         "softmax_jacobian",
         "softmax_with_lse",
         "softmin",
+        "spatial_soft_argmax",
     ),
     "softargmax.sparse": (
         "Threshold",

@@ -32,13 +32,20 @@ OPTIONS: dict[str, dict[str, Any]] = {  # function: options, each to change the 
         "keepdims": True,
     },
     "logcumsumexp": {"axis": 1},
-    "entropy": {"axis": 1, "temperature": 2.0, "base": 2.0, "where": MASK},
-    "renyi_entropy": {"axis": 1, "temperature": 2.0, "base": 2.0, "where": MASK},
+    "entropy": {"axis": 1, "temperature": 2.0, "base": 2.0, "where": MASK, "keepdims": True},
+    "renyi_entropy": {"axis": 1, "temperature": 2.0, "base": 2.0, "where": MASK, "keepdims": True},
     "softmax_jacobian": {"axis": 1, "temperature": 2.0, "base": 2.0},
-    "soft_argmax": {"axis": 1, "temperature": 2.0, "where": MASK, "values": [3.0, 1.0, 4.0, 1.0, 5.0]},
+    "soft_argmax": {
+        "axis": 1,
+        "temperature": 2.0,
+        "where": MASK,
+        "values": [3.0, 1.0, 4.0, 1.0, 5.0],
+        "keepdims": True,
+    },
+    "spatial_soft_argmax": {"axis": (0, 1), "temperature": 2.0, "where": MASK},
     "boltzmann": {"axis": 1, "k": 2.0, "weights": [1.0, 2.0, 0.0, 1.0, 3.0], "where": MASK},
     "signed_logsumexp": {"axis": 1, "where": MASK, "keepdims": True},
-    "kl_divergence": {"axis": 1, "where": MASK},
+    "kl_divergence": {"axis": 1, "where": MASK, "keepdims": True},
 }
 LEADING = {
     "boltzmann": (1.5,),
@@ -210,3 +217,44 @@ def test_layout_does_not_change_bits(case: tuple[np.ndarray, int], name: str) ->
             other = function(packed)
             same = np.moveaxis(whole, axis, -1) if whole.ndim == z.ndim else whole
             assert np.array_equal(same, other, equal_nan=True)
+
+
+@pytest.mark.parametrize("axis", [1, (0, -1), None])
+def test_kept_axes_have_size_1(quick: Backend, axis: Any) -> None:
+    z = quick.array(Z)
+    axes = range(3) if axis is None else [one % 3 for one in np.atleast_1d(axis)]
+    shape = tuple(1 if i in axes else n for i, n in enumerate(Z.shape))
+    values = np.outer(np.arange(Z.size // np.prod(shape)), [1.0, 2.0])
+    for function in (
+        s.logsumexp,
+        s.entropy,
+        s.soft_argmax,
+        lambda z, **options: s.renyi_entropy(z, 2.0, **options),
+        lambda z, **options: s.kl_divergence(z, 2.0 * z, **options),
+        lambda z, **options: s.soft_argmax(z, quick.array(values), **options),
+    ):
+        plain, kept = (quick.back(function(z, axis=axis, keepdims=keep)) for keep in (False, True))
+        assert kept.shape[:3] == shape
+        assert np.array_equal(np.reshape(kept, np.shape(plain)), plain)
+
+
+@pytest.mark.parametrize("axis", [(0, 1), (1, 0), (-2, -1), (-1,), None])
+def test_coordinates_of_grids(quick: Backend, axis: Any) -> None:
+    """Means of each axis's positions under the softmax of the grid, in the order of the axes."""
+    axes = (0, 1, 2) if axis is None else tuple(a % 3 for a in axis)
+    p = np.asarray(s.softmax(Z, axis=axis, temperature=0.7), np.float64)
+    found = quick.back(s.spatial_soft_argmax(quick.array(Z), axis=axis, temperature=0.7))
+    places = np.indices(Z.shape)
+    expected = np.stack([np.sum(p * places[a], axis=axes) for a in axes], axis=-1)
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=1e-6 if quick.library == "jax" else 1e-14)
+    both = quick.back(s.spatial_soft_argmax(quick.array(Z), axis=None, temperature=[0.7, 2.0]))
+    assert both.shape == (2, 3)
+    assert np.array_equal(both[0], quick.back(s.spatial_soft_argmax(quick.array(Z), axis=None, temperature=0.7)))
+
+
+def test_gradients_of_coordinates() -> None:
+    torch = pytest.importorskip("torch")
+    z = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: s.spatial_soft_argmax(z, temperature=0.5), z)
+    assert torch.autograd.gradgradcheck(lambda z: s.spatial_soft_argmax(z, temperature=0.5), z)

@@ -260,8 +260,10 @@ def back(x: Any, axis: int) -> Any:
     return namespace(x).permute_dims(x, tuple(places))
 
 
-def squeezed(row: Any, axes: tuple[int, ...]) -> Any:
-    """A number per row, of which the reduced axes were kept as 1, without them; of one row the number itself."""
+def squeezed(row: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
+    """A number per row, of which the reduced axes were kept as 1, without them or not; of one row the number itself."""
+    if keepdims:
+        return as_number(row)
     if type(row) is np.ndarray:
         return row.squeeze(axes)[()]
     return namespace(row).squeeze(row, axis=axes) if axes else row

@@ -10,7 +10,7 @@ from softargmax.normalize.hardmax import hardmax
 from softargmax.normalize.information import entropy, kl_divergence, renyi_entropy
 from softargmax.normalize.log_softmax import log_softmax
 from softargmax.normalize.partition import logcumsumexp, logsumexp, signed_logsumexp
-from softargmax.normalize.positions import soft_argmax
+from softargmax.normalize.positions import soft_argmax, spatial_soft_argmax
 from softargmax.normalize.results import Boltzmann, SignedLog, SoftmaxWithLse
 from softargmax.normalize.segments import segment_log_softmax, segment_logsumexp, segment_softmax
 from softargmax.normalize.softmax import softmax
@@ -39,4 +39,5 @@ __all__ = [
     "softmax_jacobian",
     "softmax_with_lse",
     "softmin",
+    "spatial_soft_argmax",
 ]

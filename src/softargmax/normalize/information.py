@@ -21,6 +21,7 @@ def entropy(
     temperature: Any = 1.0,
     base: float | None = None,
     where: Any = None,
+    keepdims: bool = False,
 ) -> Any:
     r"""The Shannon entropy of the softmax, in nats.
 
@@ -30,6 +31,8 @@ def entropy(
     ----------
     z, axis, temperature, base, where
         As in `softmax`. `base` changes the distribution, not the unit.
+    keepdims : bool
+        Keep the reduced axes with size 1.
 
     Returns
     -------
@@ -57,7 +60,7 @@ def entropy(
     """
     z, axes, beta = check.rows(z, axis, temperature, base)
     i = Scores(z, check.optional_mask(where, z), beta, axes, check.row_dtype(None, z))
-    return squeezed(operations.entropy.first(i), axes)
+    return squeezed(operations.entropy.first(i), axes, keepdims)
 
 
 @public
@@ -70,6 +73,7 @@ def renyi_entropy(
     temperature: Any = 1.0,
     base: float | None = None,
     where: Any = None,
+    keepdims: bool = False,
     dtype: Any = None,
 ) -> Any:
     r"""The Rényi entropy of the softmax, in nats: how many classes are in play, if likely ones count more.
@@ -84,6 +88,8 @@ def renyi_entropy(
         As in `softmax`. `base` changes the distribution, not the unit.
     order : float or array
         a, 0 or above, infinity included. An array has one order per row; a tensor may be learned.
+    keepdims : bool
+        Keep the reduced axes with size 1.
     dtype : dtype, optional
         Of the result; defaults to z's, float32 for half scores.
 
@@ -128,11 +134,13 @@ def renyi_entropy(
     z, axes, beta = check.rows(z, axis, temperature, base)
     order = check.within(order, z, axes, "order", lambda a: a >= 0.0, "0 or above, infinity included")
     i = RenyiEntropy(z, check.optional_mask(where, z), beta, order, axes, check.row_dtype(dtype, z))
-    return squeezed(divergence_operations.renyi_entropy.first(i), axes)
+    return squeezed(divergence_operations.renyi_entropy.first(i), axes, keepdims)
 
 
 @public
-def kl_divergence(z_p: Any, z_q: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any = None) -> Any:
+def kl_divergence(
+    z_p: Any, z_q: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any = None, keepdims: bool = False
+) -> Any:
     r"""The Kullback-Leibler divergence of two softmaxes, from their scores, in nats.
 
     .. math:: \mathrm{KL}(p \,\|\, q) = \sum_i p_i \log \frac{p_i}{q_i} = \sum_i p_i \log \frac{p_i}{q_i} - p_i + q_i
@@ -143,6 +151,8 @@ def kl_divergence(z_p: Any, z_q: Any, /, *, axis: int | tuple[int, ...] | None =
         Scores of p and of q, which broadcast with each other.
     axis, where
         As in `softmax`; the support of both.
+    keepdims : bool
+        Keep the reduced axes with size 1.
 
     Returns
     -------
@@ -173,4 +183,4 @@ def kl_divergence(z_p: Any, z_q: Any, /, *, axis: int | tuple[int, ...] | None =
     z_p, z_q = check.together(check.scores(z_p, "z_p"), z_q, "z_q")
     axes = axes_of(axis, z_p.ndim)
     i = KlDivergence(z_p, z_q, check.optional_mask(where, z_p), axes, check.row_dtype(None, z_p))
-    return squeezed(divergence_operations.kl_divergence.first(i), axes)
+    return squeezed(divergence_operations.kl_divergence.first(i), axes, keepdims)

@@ -107,7 +107,7 @@ def logsumexp(
     z, weights = check.weighted(z, weights)
     where = check.optional_mask(where, z)
     lse = operations.logsumexp.first(LogSumExp(z, weights, where, beta, axes, check.row_dtype(dtype, z)))
-    return as_number(lse) if keepdims else squeezed(lse, axes)
+    return squeezed(lse, axes, keepdims)
 
 
 def _complex_logsumexp(

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.arrays import device_of, namespace, row_shape, squeezed
+from softargmax.core.arrays import axes_of, device_of, kept_shape, namespace, row_shape, squeezed
 from softargmax.core.signature import public
 from softargmax.normalize import operations
 from softargmax.normalize.operations import Expectation
@@ -21,6 +21,7 @@ def soft_argmax(
     axis: int | tuple[int, ...] | None = -1,
     temperature: Any = 1.0,
     where: Any = None,
+    keepdims: bool = False,
 ) -> Any:
     r"""The mean of positions, or of any values, under the softmax: a differentiable arg max.
 
@@ -33,7 +34,10 @@ def soft_argmax(
     values : array, shape (K,) or (K, D), optional
         What is averaged: a number or a vector for each of a row's K places. Without it the positions 0..K-1.
     axis, temperature, where
-        As in `softmax`. A row along several axes has its places in their (C) order.
+        As in `softmax`. A row along several axes has its places in their (C) order; `spatial_soft_argmax` has one
+        coordinate for each.
+    keepdims : bool
+        Keep the reduced axes with size 1.
 
     Returns
     -------
@@ -42,7 +46,8 @@ def soft_argmax(
 
     Notes
     -----
-    Values outside the support are not looked at, NaN or not. A row with nothing in its support gives 0. The D entries
+    Values outside the support are not looked at, NaN or not. A row with nothing in its support gives 0, as one whose
+    peak is at 0 does: ``logsumexp(z) == -inf`` tells it. The D entries
     of vectors are averaged one after the other: for many of them, ``softmax(z) @ values`` is faster and less exact.
 
     Gradient: with incoming g, :math:`\beta\,p_i \langle g, v_i - \hat v\rangle` to z_i and p_i g to v_i. As T goes to
@@ -65,16 +70,77 @@ def soft_argmax(
     xp, wide = namespace(z), check.row_dtype(None, z)
     i = Expectation(z, check.optional_mask(where, z), beta, None, axes, wide)
     if values is None:
-        return squeezed(operations.expectation.first(i), axes)
+        return squeezed(operations.expectation.first(i), axes, keepdims)
     values = check.values_of(values, z, math.prod(z.shape[i] for i in axes))
     shape = tuple(n if i in axes else 1 for i, n in enumerate(z.shape))
 
     def mean(column: Any) -> Any:
-        return squeezed(operations.expectation.first(i._replace(values=xp.reshape(column, shape))), axes)
+        return squeezed(operations.expectation.first(i._replace(values=xp.reshape(column, shape))), axes, keepdims)
 
     if values.ndim == 1:
         return mean(values)
     if values.shape[1] == 0:
-        kept = row_shape(z.shape, axes)
+        kept = kept_shape(z.shape, axes) if keepdims else row_shape(z.shape, axes)
         return xp.zeros((*kept, 0), dtype=wide, device=device_of(z))
     return xp.stack([mean(values[:, d]) for d in range(values.shape[1])], axis=-1)
+
+
+@public
+def spatial_soft_argmax(
+    z: Any, /, *, axis: tuple[int, ...] = (-2, -1), temperature: Any = 1.0, where: Any = None
+) -> Any:
+    r"""The mean position under the softmax of an image, or of any grid: one coordinate for each of its axes.
+
+    .. math:: \hat v_d = \sum_{i_1 \dots i_D} p_{i_1 \dots i_D}\, i_d, \qquad p = \mathrm{softmax}(z / T)
+
+    Parameters
+    ----------
+    z : array_like
+        Scores, any shape that has the axes, any array library.
+    axis : tuple of int
+        The grid's axes, D of them.
+    temperature, where
+        As in `softmax`; a row is a whole grid.
+
+    Returns
+    -------
+    array, shape (..., D)
+        Positions in pixels from 0, in the order of `axis`: of an image (row, column), so (y, x). float32 for half
+        scores.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+
+    Notes
+    -----
+    The edge rows are those of `soft_argmax`: a grid with nothing in its support has its mean position at 0.
+
+    Gradient: that of `soft_argmax`, of each coordinate.
+
+    References
+    ----------
+    Levine, Finn, Darrell & Abbeel (2016), End-to-end training of deep visuomotor policies, JMLR 17, section 5.
+
+    Examples
+    --------
+    >>> import numpy as np, softargmax
+    >>> image = np.zeros((480, 640))
+    >>> image[123, 456] = 40.0
+    >>> softargmax.spatial_soft_argmax(image).round(3)
+    array([123., 456.])
+    """
+    z = check.scores(z)
+    ndim, given = z.ndim, axes_of(axis, z.ndim)
+    z, axes, beta = check.rows(z, given, temperature)
+    xp, wide = namespace(z), check.row_dtype(None, z)
+    i = Expectation(z, check.optional_mask(where, z), beta, None, axes, wide)
+
+    def mean(d: int) -> Any:
+        places = xp.arange(z.shape[d], dtype=wide, device=device_of(z))
+        places = xp.reshape(places, tuple(n if k == d else 1 for k, n in enumerate(z.shape)))
+        return squeezed(operations.expectation.first(i._replace(values=places)), axes)
+
+    order = [one % ndim for one in axis] if isinstance(axis, (tuple, list)) else given
+    return xp.stack([mean(d + z.ndim - ndim) for d in order], axis=-1)  # many temperatures add axes in front
