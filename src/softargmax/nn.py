@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from softargmax.core.extras import install
+
 if TYPE_CHECKING:
     from softargmax.attend.modules import Attention
     from softargmax.loss.modules import CrossEntropyLoss, LinearCrossEntropyLoss
@@ -72,7 +74,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as missing:
         if missing.name != "torch":
             raise
-        raise ImportError("softargmax.nn needs PyTorch: pip install 'softargmax[torch]'") from missing
+        raise ImportError(f"softargmax.nn needs PyTorch: {install('torch')}") from missing
     value = globals()[name] = getattr(module, name)
     return value
 

@@ -94,7 +94,7 @@ def test_the_same_model_as_in_python(run, tmp_path, options, made):
         csv.writer(file).writerows(
             [[*data.feature_names, "kind"], *([*x, y] for x, y in zip(data.data, data.target, strict=True))]
         )
-    told = run("fit", "cells.csv", "-t", "kind", *options.split(), "-o", "kept", "--json").json()
+    told = run("fit", "cells.csv", "--target", "kind", *options.split(), "-o", "kept", "--json").json()
     found = run("predict", "kept", "cells.csv")
     p = np.array([[float(row["p_0"]), float(row["p_1"])] for row in csv.DictReader(io.StringIO(found.out))])
     model = make_pipeline(StandardScaler(), SoftmaxRegression(**made, tol=1e-6, max_iter=1000))
@@ -272,15 +272,15 @@ def test_qda_names_the_class_and_the_column(run, tmp_path):
     ):
         table_of(tmp_path / "t.csv", **columns, t=t)
         for options in ((), ("--calibrate",)):
-            found = run("fit", "t.csv", "-t", "t", "-m", "qda", *options)
+            found = run("fit", "t.csv", "--target", "t", "-m", "qda", *options)
             assert found.code == 1
             assert said in found.err
             assert "--model lda" in found.err
-        assert run("fit", "t.csv", "-t", "t", "-m", "lda").code == 0
+        assert run("fit", "t.csv", "--target", "t", "-m", "lda").code == 0
 
 
 def test_a_loss_of_nothing_has_no_sign(run, tmp_path):
     table_of(tmp_path / "t.csv", a=np.arange(40) % 2 * 2e6 + np.arange(40), t=np.arange(40) % 2)
-    assert run("fit", "t.csv", "-t", "t", "-m", "nb", "-o", "kept", "--json").json()["log_loss"] == 0
-    assert " 0.0000 " in run("fit", "t.csv", "-t", "t", "-m", "nb").out
+    assert run("fit", "t.csv", "--target", "t", "-m", "nb", "-o", "kept", "--json").json()["log_loss"] == 0
+    assert " 0.0000 " in run("fit", "t.csv", "--target", "t", "-m", "nb").out
     assert run("predict", "kept", "t.csv", "-o", "out.csv").out.endswith("log-loss 0.0000\n")

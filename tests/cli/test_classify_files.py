@@ -43,9 +43,9 @@ def german(_, x):
 
 @pytest.mark.parametrize("mark", [";", "\t"])
 def test_decimal_commas(run, tmp_path, mark):
-    point = run("fit", flowers(tmp_path / "point.csv"), "-t", "kind", "--json", "-o", "kept").json()
+    point = run("fit", flowers(tmp_path / "point.csv"), "--target", "kind", "--json", "-o", "kept").json()
     path = flowers(tmp_path / "comma.csv", mark, length=comma, width=comma)
-    assert run("fit", path, "-t", "kind", "--json", "-o", "other").json() == point | {"output": "other"}
+    assert run("fit", path, "--target", "kind", "--json", "-o", "other").json() == point | {"output": "other"}
     assert point["features"] == 2
     expected = run("predict", "kept", "point.csv").out
     assert run("predict", "kept", "comma.csv").out == run("predict", "other", "point.csv").out == expected
@@ -73,7 +73,7 @@ def test_decimal_commas(run, tmp_path, mark):
     ],
 )
 def test_numbers_are_not_taken_for_categories(run, tmp_path, mark, change, said):
-    found = run("fit", flowers(tmp_path / "bad.csv", mark, length=change), "-t", "kind")
+    found = run("fit", flowers(tmp_path / "bad.csv", mark, length=change), "--target", "kind")
     assert found.code == 1
     assert "bad.csv: column 'length'" in found.err
     assert said in found.err
@@ -91,18 +91,18 @@ def test_numbers_are_not_taken_for_categories(run, tmp_path, mark, change, said)
     ],
 )
 def test_categories_that_have_digits(run, tmp_path, change, features):
-    found = run("fit", flowers(tmp_path / "good.csv", length=change), "-t", "kind", "--json")
+    found = run("fit", flowers(tmp_path / "good.csv", length=change), "--target", "kind", "--json")
     assert found.code == 0, found.err
     assert found.json()["features"] == features
 
 
 def test_a_word_in_a_file_of_few_rows(run, tmp_path):
     rows = ["1.5,u", "2,v", "-,u", "2.5,v", "3,u", "4,v", "-,u", "4.5,v", "6,u", "-,v"]
-    found = run("fit", written(tmp_path / "few.csv", "\n".join(["a,t", *rows])), "-t", "t", "--folds", "2")
+    found = run("fit", written(tmp_path / "few.csv", "\n".join(["a,t", *rows])), "--target", "t", "--folds", "2")
     assert "column 'a', row 3: '-' is no number, as 7 others of this column are" in found.err
     codes = [row.replace("-", "x").replace(".5", "").replace("6", "4") for row in rows]
     written(tmp_path / "codes.csv", "\n".join(["a,t", *codes, *codes]))
-    assert run("fit", "codes.csv", "-t", "t", "--folds", "2", "--json").json()["features"] == 5
+    assert run("fit", "codes.csv", "--target", "t", "--folds", "2", "--json").json()["features"] == 5
 
 
 def test_how_many_categories_there_may_be(run, tmp_path):
@@ -110,9 +110,9 @@ def test_how_many_categories_there_may_be(run, tmp_path):
         return "k,t\n" + "".join(f"w{i % categories},{'uv'[i // 2 % 2]}\n" for i in range(many))
 
     for categories, many, most in ((257, 800, 256), (11, 12, 10), (21, 40, 20)):
-        found = run("fit", written(tmp_path / "k.csv", rows(categories, many)), "-t", "t", "--folds", "2")
+        found = run("fit", written(tmp_path / "k.csv", rows(categories, many)), "--target", "t", "--folds", "2")
         assert f"has {categories} categories in {many} rows; it may have up to {most}, or --drop k" in found.err
-        found = run("fit", written(tmp_path / "k.csv", rows(most, many)), "-t", "t", "--folds", "2", "--json")
+        found = run("fit", written(tmp_path / "k.csv", rows(most, many)), "--target", "t", "--folds", "2", "--json")
         assert found.json()["features"] == most
 
 
@@ -120,11 +120,11 @@ def test_how_many_categories_there_may_be(run, tmp_path):
 def test_row_numbers_are_not_learned_from(run, tmp_path, name):
     rows = [f"{i},{x},{'uv'[i // 20]}" for i, x in enumerate(np.random.default_rng(0).normal(size=40))]
     written(tmp_path / "index.csv", "\n".join([f'"{name}",x,t', *rows]))
-    found = run("fit", "index.csv", "-t", "t")
+    found = run("fit", "index.csv", "--target", "t")
     assert found.code == 1
     assert f"column {name!r} has no name" in found.err
     assert "--drop '" + name + "' leaves it out" in found.err
-    assert run("fit", "index.csv", "-t", "t", "--drop", name, "--json").json()["features"] == 1
+    assert run("fit", "index.csv", "--target", "t", "--drop", name, "--json").json()["features"] == 1
 
 
 def test_files_as_other_programs_write_them(run, tmp_path):
@@ -138,7 +138,7 @@ def test_files_as_other_programs_write_them(run, tmp_path):
     ] * 8
     text = "\ufeffcode;Name of it;size\r\n" + "".join(f"{a};{b};{c}\r\n" for a, b, c in rows)
     path = written(tmp_path / "semi.csv", text)
-    assert run("fit", path, "-t", "Name of it", "--folds", "2", "-o", "kept").code == 0
+    assert run("fit", path, "--target", "Name of it", "--folds", "2", "-o", "kept").code == 0
     found = run("predict", "kept", written(tmp_path / "new.csv", "size,code\n1.5,01\n2,02\n"))
     assert found.code == 0, found.err
     assert found.out.splitlines()[0] == '"Name of it","p_false","p_true"'
@@ -159,7 +159,7 @@ def test_files_as_other_programs_write_them(run, tmp_path):
 def test_odd_columns(run, tmp_path, rows, said):
     head = "p_v,x" if "v,1" in rows else "t,x"
     found = run(
-        "fit", written(tmp_path / "odd.csv", "\n".join([head, *rows])), "-t", head[:-2], "--folds", "2", "--json"
+        "fit", written(tmp_path / "odd.csv", "\n".join([head, *rows])), "--target", head[:-2], "--folds", "2", "--json"
     )
     if said is None:
         assert found.code == 0, found.err
@@ -206,7 +206,7 @@ def test_files_that_nothing_can_be_learned_from(run, tmp_path, text, said):
 def kept(run, tmp_path):
     """A model, kept, and a file for it."""
     flowers(tmp_path / "iris.csv", width=lambda _, x: "wide" if x > 3 else "narrow")
-    assert run("fit", "iris.csv", "-t", "kind", "-o", "kept").code == 0
+    assert run("fit", "iris.csv", "--target", "kind", "-o", "kept").code == 0
     return tmp_path / "kept"
 
 

@@ -12,6 +12,7 @@ from softargmax import measure
 from softargmax.cli import bench, cases, demo, info, streamed
 from softargmax.cli.errors import FailedRunError
 from softargmax.cli.tour import STOPS, Stop
+from softargmax.core.extras import install
 
 
 def test_info_for_programs(run):
@@ -40,7 +41,7 @@ def test_info_says_why_not(monkeypatch):
     monkeypatch.setattr(info, "find_spec", lambda _: None)
     row = info.usable("normalize", "torch", "native")
     assert not row["usable"]
-    assert row["why"] == "torch is not installed: pip install 'softargmax[torch]'"
+    assert row["why"] == f"torch is not installed: {install('torch')}"
     monkeypatch.undo()
     row = info.usable("nowhere", "numpy", "native")
     assert not row["usable"]
@@ -174,9 +175,9 @@ def without(*modules):
 @pytest.mark.parametrize(
     ("module", "words", "said"),
     [
-        ("typer", ["1", "2"], "pip install 'softargmax[cli]'"),
-        ("rich", ["1", "2"], "pip install 'softargmax[cli]'"),
-        ("matplotlib", ["plot", "1", "2"], "pip install 'softargmax[plot]'"),
+        ("typer", ["1", "2"], install("cli")),
+        ("rich", ["1", "2"], install("cli")),
+        ("matplotlib", ["plot", "1", "2"], install("plot")),
     ],
 )
 def test_a_missing_extra_is_named(tmp_path, module, words, said):

@@ -18,6 +18,7 @@ from softargmax.cli.words.command import layers_named
 from softargmax.cli.words.layers import LAYERS
 from softargmax.cli.words.settings import Until
 from softargmax.cli.words.torch_job import Run
+from softargmax.core.extras import install
 
 SMALL = ("--steps", 20, "--dim", 16, "--batch", 64, "--evaluate", 256, "--out", "out")
 
@@ -134,7 +135,7 @@ def test_a_missing_package_is_named_before_any_work(run, text, monkeypatch, pack
     monkeypatch.setitem(sys.modules, package, None)
     done = run("train-words", text, *SMALL)
     assert done.code == 1
-    said = f"training needs {package}, which is not installed: pip install 'softargmax[words]'"
+    said = f"training needs {package}, which is not installed: {install('words')}"
     assert done.err == f"softargmax: {said}\n"
 
 
@@ -251,7 +252,7 @@ def test_what_was_reached_is_saved_when_the_command_ends(tmp_path, text, sent):
             process.send_signal(sent)
         out, err = process.communicate(timeout=100)
     if sent == signal.SIGINT:
-        assert process.returncode == 1
+        assert process.returncode == 130
         assert err == b"softargmax: interrupted\n"
         assert b"full" in out
         report = json.loads((tmp_path / "out" / "report.json").read_text())
@@ -269,7 +270,7 @@ def test_an_interrupt_before_training_has_begun(tmp_path, text):
         waited_for(lambda: child_of(process))
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=100)
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert err == b"softargmax: interrupted\n"
 
 

@@ -258,3 +258,12 @@ def test_a_disk_that_fills_midway(tmp_path, source, old, monkeypatch):
         stream.softmax(source, old)
     assert caught.value.filename == str(old)
     assert old.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.txt", "p"])
+def test_only_a_npy_file_is_written(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    for function in (stream.softmax, stream.log_softmax):
+        with pytest.raises(ValueError, match=r"target: p\S*; its name may end in \.npy"):
+            function(np.zeros(3), name)
+    assert not [*tmp_path.iterdir()]

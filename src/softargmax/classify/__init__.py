@@ -6,10 +6,12 @@
 `sklearn`.
 """
 
+from softargmax.core.extras import install
+
 try:
     import sklearn  # noqa: F401
 except ModuleNotFoundError as missing:
-    raise ImportError("softargmax.classify needs scikit-learn: pip install 'softargmax[sklearn]'") from missing
+    raise ImportError(f"softargmax.classify needs scikit-learn: {install('sklearn')}") from missing
 
 from softargmax.classify.base import ScoreClassifier
 from softargmax.classify.counting_bayes import BernoulliNaiveBayes, MultinomialNaiveBayes

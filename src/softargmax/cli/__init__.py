@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from softargmax.core.extras import install
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -16,13 +18,13 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 0, 1 for a failed run, 2 for wrong use."""
+    """Run the command and return its exit code: 0, 1 for a failed run, 2 for wrong use, 130 for an interrupt."""
     try:
         from softargmax.cli.app import run
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("typer", "rich", "click"):
             raise
-        message = f"the command needs {error.name}, which is not installed: pip install 'softargmax[cli]'"
+        message = f"the command needs {error.name}, which is not installed: {install('cli')}"
         print(f"softargmax: {message}", file=sys.stderr)
         return 1
     except ImportError as error:  # of the compiled core, which is asked for an instruction set that is not there

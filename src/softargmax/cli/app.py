@@ -7,6 +7,7 @@ refuses whatever is neither.
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from pathlib import Path
@@ -38,7 +39,7 @@ SUBCOMMANDS: dict[str, Callable[..., None]] = {
 
 # What the machine refuses, and text that a terminal's encoding lacks; any other exception is a bug of ours.
 RUN_ERRORS = (OSError, MemoryError, UnicodeEncodeError)
-INTERRUPTED = 130  # what typer makes of an interrupt
+INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it; typer makes the same of an interrupt
 
 app = typer.Typer(
     add_completion=False,
@@ -87,13 +88,15 @@ def dispatched(arguments: Sequence[str]) -> list[str]:
         for word in given:
             if word in SUBCOMMANDS and not Path(word).exists():
                 raise WrongUseError(f"{word}: a subcommand stands first: softargmax {word} ...")
+        if not Path(given[0]).exists() and (near := difflib.get_close_matches(given[0], SUBCOMMANDS, 1)):
+            raise WrongUseError(f"{given[0]}: no such file or subcommand; did you mean {near[0]}?")
         given.insert(0, DEFAULT)
     given = [spelled(word) for word in given]
     return listed(given, ("--temperatures", "-t")) if given[0] == "plot" else given
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line and return its exit code: 0, 1 for a failed run, 2 for wrong use."""
+    """Run the command line and return its exit code: 0, 1 for a failed run, 2 for wrong use, 130 for an interrupt."""
     if sys.stdout is None:  # as Python has it where the file descriptor was closed
         closed = "standard output is closed: there is nowhere to print (> /dev/null throws it away)"
         print(f"softargmax: {closed}", file=sys.stderr)
@@ -112,7 +115,6 @@ def run(arguments: Sequence[str]) -> int:
         print(f"softargmax: {sentence(error)}", file=sys.stderr)
     if code == INTERRUPTED:
         print("softargmax: interrupted", file=sys.stderr)
-        return 1
     return code if isinstance(code, int) else 0
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from numpy.exceptions import AxisError
 
+from softargmax.core.extras import install
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -31,7 +33,7 @@ def require(need: str, extra: str, **packages: str) -> None:
     """Look before any work whether modules are there, each with the name of its package; `extra` brings them."""
     for module, package in packages.items():
         if find_spec(module) is None:
-            raise FailedRunError(f"{need} {package}, which is not installed: pip install 'softargmax[{extra}]'")
+            raise FailedRunError(f"{need} {package}, which is not installed: {install(extra)}")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import softargmax
 from softargmax import measure
 from softargmax.cli import show
 from softargmax.core import dispatch
+from softargmax.core.extras import install
 
 PACKAGES = ("numpy", "array-api-compat", "torch", "jax", "scipy", "scikit-learn", "matplotlib", "typer", "rich")
 NEEDS = {"torch": "torch", "torch-device": "torch"}  # kind of array: what has to be installed for it
@@ -95,7 +96,7 @@ def usable(room: str, kind: str, implementation: str) -> dict[str, Any]:
     row = {"room": room, "arrays": kind, "implementation": implementation, "usable": False, "why": None}
     needed = NEEDS.get(kind)
     if needed is not None and find_spec(needed) is None:
-        return {**row, "why": f"{needed} is not installed: pip install 'softargmax[{needed}]'"}
+        return {**row, "why": f"{needed} is not installed: {install(needed)}"}
     try:
         importlib.import_module(f"softargmax.{room}.operations")
     except (ImportError, OSError, RuntimeError, ValueError) as error:

@@ -12,6 +12,7 @@ import softargmax
 from softargmax import stream
 from softargmax.cli import show, tables, values
 from softargmax.cli.errors import FailedRunError, WrongUseError
+from softargmax.core.extras import install
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,9 +85,7 @@ def pyplot() -> Any:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise FailedRunError(
-            "pictures need matplotlib, which is not installed: pip install 'softargmax[plot]'"
-        ) from error
+        raise FailedRunError(f"pictures need matplotlib, which is not installed: {install('plot')}") from error
     return Figure
 
 

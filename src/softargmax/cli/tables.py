@@ -116,7 +116,7 @@ def parsed(text: str, name: str, delimiter: str | None) -> Array:
     for line, cells in rows_in(text, name, delimiter):
         try:
             table.append([values.number(cell) for cell in cells])
-        except ValueError:
+        except (ValueError, WrongUseError):
             raise FailedRunError(_wrong_cell(name, line, cells)) from None
         if len(cells) != len(table[0]):
             raise FailedRunError(
@@ -132,6 +132,8 @@ def _wrong_cell(name: str, line: int, cells: list[str]) -> str:
     for column, cell in enumerate(cells, 1):
         try:
             values.number(cell)
+        except WrongUseError as error:
+            return f"{name}, line {line}, column {column}: {error}"
         except ValueError:
             what = f"{cell.strip()[:40]!r} is not a number" if cell.strip() else "empty"
             return f"{name}, line {line}, column {column}: {what}"

@@ -20,19 +20,36 @@ OPTIONS = ("--temperature", "--base", "--log", "--axis", "--output", "--json", "
 
 
 def number(text: str | float) -> float:
-    """Read a number (or an option's default, which is one), but not what only Python writes so, such as 1_000."""
+    """Read a number (or an option's default, which is one), but not what only Python writes so, such as 1_000.
+
+    A finite number that float64 does not hold is refused: infinity is written inf.
+    """
     if "_" in str(text):
         raise ValueError(f"{text!r} is not a number")
-    return float(text)
+    value = float(text)
+    if math.isinf(value) and any(letter.isdigit() for letter in str(text)):
+        raise WrongUseError(f"{text}: too large for float64; infinity is written inf")
+    return value
 
 
 def is_number(text: str) -> bool:
-    """Say whether a word of a command line is a number."""
+    """Say whether a word of a command line is a number, if one that is too large for float64."""
     try:
         number(text)
     except ValueError:
         return False
+    except WrongUseError:
+        return True
     return True
+
+
+def has_commas(word: str) -> bool:
+    """Say whether a word is numbers with commas between or behind them.
+
+    >>> has_commas("1,2,-3"), has_commas("1,"), has_commas("1"), has_commas("a,b.csv")
+    (True, True, False, False)
+    """
+    return "," in word and all(map(is_number, word.strip(",").split(",")))
 
 
 def spelled(word: str) -> str:
@@ -55,7 +72,8 @@ def listed(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
             count += 1
             continue
         if option and not count:
-            raise WrongUseError(f"{option} needs at least one number")
+            given_instead = "" if word.startswith("-") else f"; {word!r} is not a number"
+            raise WrongUseError(f"{option} needs at least one number{given_instead}")
         name, attached, _ = (word[:2], "=", "") if is_number(word[2:]) else word.partition("=")  # -t0.1
         option, count = (name, len(attached)) if name in names else ("", 0)
         if not option or attached:
@@ -83,6 +101,8 @@ def source(words: Sequence[str]) -> str | None:
         raise WrongUseError(
             unknown(others[0]) if len(others) < len(words) else f"one file at a time: {' '.join(words)}"
         )
+    if has_commas(others[0]) and not Path(others[0]).exists():
+        raise WrongUseError(unknown(others[0]))
     return others[0]
 
 
@@ -91,6 +111,8 @@ def unknown(word: str) -> str:
     if word.startswith("-") and word != "-":
         near = difflib.get_close_matches(word.partition("=")[0], OPTIONS, 1)
         return f"there is no option {word}" + (f"; did you mean {near[0]}?" if near else "")
+    if has_commas(word):
+        return f"{word}: spaces separate numbers, not commas: {' '.join(word.strip(',').split(','))}"
     return f"{word!r} is not a number; give numbers, or one file"
 
 

@@ -119,6 +119,8 @@ def check_target(source: Any, target: Any) -> None:
     """Refuse what is not a path, and to replace the file that is being read."""
     if not isinstance(target, str | os.PathLike):
         raise TypeError(f"target: {target!r}; it may be the path of a .npy file, or None for an array in memory")
+    if not Path(target).is_dir() and not os.fspath(target).lower().endswith(".npy"):
+        raise ValueError(f"target: {os.fspath(target)}; its name may end in .npy, which is the format written")
     names = source if isinstance(source, Sequence) and not isinstance(source, str) else [source]
     for name in names:
         path = name.filename if isinstance(name, np.memmap) else name

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Data = Annotated[str, typer.Argument(help="A CSV file with a head, or - for standard input.", metavar="DATA")]
-Target = Annotated[str, typer.Option("--target", "-t", help="The column of classes.")]
+Target = Annotated[str, typer.Option("--target", help="The column of classes.")]
 Name = Annotated[str, typer.Option("--model", "-m", help=f"{', '.join(models.MODELS)}.")]
 Output = Annotated[str | None, typer.Option("--output", "-o", help="Where the model is kept.")]
 Drop = Annotated[list[str] | None, typer.Option("--drop", help="A column to leave out (may be repeated).")]

@@ -9,6 +9,7 @@ from rich.markup import escape
 
 import softargmax
 from softargmax.cli import plot, show
+from softargmax.core.extras import install
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +64,7 @@ def split_digits(out: Console | None) -> list[Any] | None:
         import sklearn.model_selection
     except ModuleNotFoundError:
         if out is not None:
-            out.print("scikit-learn is not installed, so this stop is left out: pip install 'softargmax[sklearn]'")
+            out.print(f"scikit-learn is not installed, so this stop is left out: {escape(install('sklearn'))}")
         return None
     images, labels = sklearn.datasets.load_digits(return_X_y=True)
     parts: list[Any] = sklearn.model_selection.train_test_split(

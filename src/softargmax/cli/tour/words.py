@@ -12,6 +12,7 @@ from rich.markup import escape
 from softargmax.cli import show
 from softargmax.cli.words import apart, corpus, report
 from softargmax.cli.words.settings import Job, Settings, Until
+from softargmax.core.extras import install
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +27,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
     for package in ("torch", "safetensors"):
         if find_spec(package) is None:
             if out is not None:
-                out.print(f"{package} is not installed, so this stop is left out: pip install 'softargmax[words]'")
+                out.print(f"{package} is not installed, so this stop is left out: {escape(install('words'))}")
             return {"ok": True, "skipped": f"{package} is not installed"}
     text = corpus.read(tokens=TOKENS)
     vocabulary = text.vocabulary
