@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 
 import numpy as np
 import pytest
@@ -292,3 +293,41 @@ def test_models_whose_parts_do_not_fit(run, kept, change):
     found = run("predict", "changed", "iris.csv")
     assert found.code == 1
     assert found.err == "softargmax: changed is damaged: its parts do not fit each other\n"
+
+
+def numbered(path, start, step):
+    """Iris's sepals with a column of row numbers."""
+    return flowers(path, length=lambda i, _: start + step * i)
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "shown"), [(0, 1, "0, 1, 2, .."), (1, 1, "1, 2, 3, .."), (100, 7, "100, 107")]
+)
+def test_running_numbers_are_warned_of(run, tmp_path, start, step, shown):
+    path = numbered(tmp_path / "id.csv", start, step)
+    found = run("fit", path, "--target", "kind", "--json").json()
+    [line] = found["warnings"]
+    assert line.startswith(f"column 'length' numbers the rows ({shown}")
+    assert line.endswith("--drop length leaves it out")
+    assert "warning: column 'length'" in run("fit", path, "--target", "kind").out
+    assert not run("fit", path, "--target", "kind", "--drop", "length", "--json").json()["warnings"]
+    assert not run("fit", numbered(tmp_path / "x.csv", 0.5, 1), "--target", "kind", "--json").json()["warnings"]
+    assert not run("fit", numbered(tmp_path / "x.csv", 200, -1), "--target", "kind", "--json").json()["warnings"]
+
+
+def test_a_file_without_a_header(run, tmp_path):
+    path = flowers(tmp_path / "iris.csv")
+    told = run("fit", path, "--target", "3", "--json", "-o", "kept").json()
+    assert told == run("fit", path, "--target", "kind", "--json", "-o", "kept").json()
+    rows = path.read_bytes().split(b"\n", 1)[1]
+    bare = tmp_path / "bare.csv"
+    for data in (rows, gzip.compress(rows)):
+        bare.write_bytes(data)
+        assert run("fit", bare, "--target", "3", "--json", "-o", "kept").json() == told
+    assert run("fit", bare, "--target", "3", "--drop", "1", "--json", "-o", "kept").json()["features"] == 1
+    assert ", of which " in run("predict", "kept", bare, "-o", "out.csv").out
+    p = np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1, usecols=(1, 2, 3))
+    assert p.shape == (150, 3)
+    path.write_bytes(b"1,2,kind\n" + rows)  # names that are numbers, and one that is known
+    assert run("fit", path, "--target", "kind", "--json", "-o", "kept").json() == told
+    assert run("fit", path, "--target", "3", "--header", "--json", "-o", "kept").json() == told

@@ -103,7 +103,10 @@ def test_npy_to_npy(run, tmp_path, dtype, order, axis, log):
 
 WRONG = {
     "word.csv": (b"1,2,3\n4,x y,6\n", "word.csv, line 2, column 2: 'x y' is not a number"),
-    "head.csv": (b"a,b\n1,2\n", "head.csv, line 1, column 1: 'a' is not a number"),
+    "head.csv": (b"a,2\n1,2\n", "head.csv, line 1, column 1: 'a' is not a number (--columns"),
+    "only.csv": (b"a,b\n", "only.csv: no numbers in it"),
+    "packed.csv": (b"\x1f\x8bno", "packed.csv is not a sound gzip file: "),
+    "book.csv": (b"PK\x03\x04..", "book.csv is a workbook"),
     "gap.csv": (b"1,2\n\n3,\n", "gap.csv, line 3, column 2: empty"),
     "ragged.csv": (b"1,2\n3,4\n5\n", "ragged.csv, line 3: 1 values, where the lines above have 2"),
     "quote.csv": (b'1,"2\n3,4\n', "quote.csv, line 1: unexpected end of data"),
@@ -173,7 +176,10 @@ def test_errors_have_no_traceback(command, tmp_path):
     (tmp_path / "z.csv").write_text("1,x\n")
     done = command("z.csv")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "softargmax: z.csv, line 1, column 2: 'x' is not a number\n"
+    assert (
+        done.stderr
+        == "softargmax: z.csv, line 1, column 2: 'x' is not a number (--columns chooses columns, --header a header)\n"
+    )
     done = command("1", "--axis", "7")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

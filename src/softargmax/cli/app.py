@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from softargmax.cli import bench, demo, info, normalize, plot
+from softargmax.cli import bench, demo, info, maps, normalize, plot
 from softargmax.cli.classify import fit, predict
 from softargmax.cli.errors import FailedRunError, TyperException, WrongUseError, refused_as
 from softargmax.cli.values import listed, spelled
@@ -26,9 +26,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 DEFAULT = "softmax"
-SUBCOMMANDS: dict[str, Callable[..., None]] = {
+ON_VALUES: dict[str, Callable[..., None]] = {
     DEFAULT: normalize.command,
+    "logsumexp": maps.logsumexp,
+    "entropy": maps.entropy,
+    "sparsemax": maps.sparsemax,
+    "entmax": maps.entmax,
+    "top-k": maps.top_k,
+    "sample": maps.sample,
     "plot": plot.command,
+}
+"""They take options that they do not know for values, so that -3.5 is a number."""
+SUBCOMMANDS: dict[str, Callable[..., None]] = {
+    **ON_VALUES,
     "info": info.command,
     "bench": bench.command,
     "demo": demo.command,
@@ -51,7 +61,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for name, function in SUBCOMMANDS.items():
-    settings: dict[str, Any] = {"ignore_unknown_options": True} if name in (DEFAULT, "plot") else {}
+    settings: dict[str, Any] = {"ignore_unknown_options": True} if name in ON_VALUES else {}
     app.command(name, context_settings=settings)(function)
 
 

@@ -12,19 +12,16 @@ import softargmax
 from softargmax import stream
 from softargmax.cli import show, tables, values
 from softargmax.cli.errors import FailedRunError, WrongUseError
+from softargmax.cli.options import Base, Columns, Header, Values
 from softargmax.core.extras import install
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Values = Annotated[list[str] | None, typer.Argument(help="Numbers, or one file with one row.", metavar="VALUES")]
 Temperatures = Annotated[
     list[float] | None, typer.Option("--temperatures", "-t", parser=values.number, help="One or more: 0.1 1 10.")
 ]
 Output = Annotated[str, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.")]
-Base = Annotated[
-    float | None, typer.Option("--base", "-b", parser=values.number, help="Exponentials of this base in place of e.")
-]
 Json = Annotated[bool, typer.Option("--json", help="Print the drawn numbers as JSON.")]
 
 KINDS = (".png", ".svg", ".pdf")
@@ -33,9 +30,12 @@ MOST_BARS = 64
 
 def command(
     values_: Values = None,
+    *,
     temperatures: Temperatures = None,
     output: Output = "softargmax.png",
     base: Base = None,
+    header: Header = None,
+    columns: Columns = None,
     json: Json = False,
 ) -> None:
     """How temperature moves the distribution, as a picture."""
@@ -43,7 +43,7 @@ def command(
     if not words:
         raise WrongUseError("nothing to draw; give numbers: softargmax plot 1 2 3 4 --temperatures 0.1 1 10")
     path = values.source(words)
-    scores = values.numbers(words) if path is None else tables.read_any(path)
+    scores = values.numbers(words) if path is None else tables.read(path, tables.Reading(header, columns)).scores
     if scores.ndim != 1:
         raise WrongUseError(f"{path}: shape {scores.shape}; plot draws one row of scores")
     if Path(output).suffix.lower() not in KINDS:

@@ -15,6 +15,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
+from softargmax.cli import tables
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -96,6 +98,23 @@ def vector(values: Iterable[Any], results: Iterable[Any], shares: list[float], *
     out.print(shown)
     if len(shares) > MOST_ROWS * 2:
         out.print(f"[dim]and {len(shares) - MOST_ROWS * 2} more; -o FILE writes them all[/]")
+
+
+def results(
+    scores: np.ndarray[Any, Any],
+    found: np.ndarray[Any, Any],
+    shares: np.ndarray[Any, Any],
+    *,
+    log: bool = False,
+    names: list[str] | None = None,
+) -> None:
+    """Print what is as large as its scores: a row beside its values, rows as a summary or, in a pipe, whole."""
+    if found.ndim <= 1:
+        vector(np.atleast_1d(scores), np.atleast_1d(found), np.atleast_1d(shares).tolist(), log=log)
+    elif sys.stdout.isatty():
+        matrix(found, shares)
+    else:
+        sys.stdout.writelines(tables.text_of(found, "\t", names))
 
 
 def matrix(results: np.ndarray[Any, Any], shares: np.ndarray[Any, Any]) -> None:

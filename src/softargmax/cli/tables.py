@@ -5,25 +5,39 @@ from __future__ import annotations
 import csv
 import io
 import math
-import sys
+import re
+from itertools import chain
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from softargmax import stream
-from softargmax.cli import values
+from softargmax.cli import texts, values
 from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    Array = np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]
 
-DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": None}
-STDIN = "standard input"
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": " "}
 KINDS = ".npy, .csv, .tsv or .txt"
+
+
+class Reading(NamedTuple):
+    """How a text file is to be read: whether it has a header (None: as it looks), and which of its columns."""
+
+    header: bool | None = None
+    columns: str | None = None
+
+
+class Table(NamedTuple):
+    """Scores, and the names of their columns where the file has a header."""
+
+    scores: Array
+    names: list[str] | None = None
 
 
 def kind_of(path: str) -> str:
@@ -34,30 +48,17 @@ def kind_of(path: str) -> str:
     return kind
 
 
-def read(path: str) -> Array:
-    """Read a file, or standard input for ``-``, whole; a single column or a single row is a vector."""
-    if path == "-":
-        if sys.stdin is None:  # as Python has it where the file descriptor was closed
-            raise FailedRunError(f"{STDIN} is closed; give it something to read, numbers, or one file")
-        data = sys.stdin.buffer.read()
-        if data.startswith(b"\x93NUMPY"):
-            return npy_in(data, STDIN)
-        text = decoded(data, STDIN)
-        first = next((line for line in text.splitlines() if line.strip()), "")
-        return parsed(text, STDIN, "," if "," in first else "\t" if "\t" in first else None)
-    if not Path(path).exists():
+def read(path: str, reading: Reading = Reading()) -> Table:  # noqa: B008 it has no state
+    """Read a file, packed by gzip or not, or standard input for ``-``; a single column or row is a vector."""
+    if path != "-" and not Path(path).exists():
         raise FailedRunError(f"{path}: no such file, and not a number")
-    kind = kind_of(path)
-    return parsed(decoded(Path(path).read_bytes(), path), path, DELIMITERS[kind])
-
-
-def read_any(path: str) -> Array:
-    """Read a .npy file or a text file, whole."""
-    if path.lower().endswith(".npy"):
-        with refused_as(FailedRunError):
-            stream.logsumexp(path)  # its checks: header, length, dtype
-        return np.asarray(np.load(path, allow_pickle=False))
-    return read(path)
+    kind = ".txt" if path == "-" else kind_of(re.sub(r"\.gz$", "", path, flags=re.IGNORECASE))
+    name, data = texts.STDIN if path == "-" else path, texts.read(path)
+    if kind == ".npy" or data.startswith(b"\x93NUMPY"):
+        if reading != Reading():
+            raise WrongUseError(f"--columns, --header: {name} is a .npy file; they may be given with text files")
+        return Table(npy_in(data, name))
+    return parsed(decoded(data, name), name, kind, reading)
 
 
 def npy_in(data: bytes, name: str) -> Array:
@@ -110,46 +111,66 @@ def rows_in(text: str, name: str, delimiter: str | None) -> Iterator[tuple[int, 
         raise FailedRunError(f"{name}, line {line}: {error}") from None
 
 
-def parsed(text: str, name: str, delimiter: str | None) -> Array:
+def parsed(text: str, name: str, kind: str, reading: Reading) -> Table:
     """Read a table of numbers; FailedRunError names the line and the column of the first thing that is none."""
-    table: list[list[float]] = []
-    for line, cells in rows_in(text, name, delimiter):
-        try:
-            table.append([values.number(cell) for cell in cells])
-        except (ValueError, WrongUseError):
-            raise FailedRunError(_wrong_cell(name, line, cells)) from None
-        if len(cells) != len(table[0]):
-            raise FailedRunError(
-                f"{name}, line {line}: {len(cells)} values, where the lines above have {len(table[0])}"
-            )
+    first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
+    mark = texts.separator(first, kind)
+    rows = rows_in(text, name, mark)
+    line, cells = next(rows, (1, []))
+    width, header = len(cells), reading.header
+    numbers = [str(place + 1) for place in range(width)]
+    if header is None:  # names of columns need one
+        by_name = reading.columns is not None and not reading.columns.replace(",", "").replace(" ", "").isdecimal()
+        places = [] if by_name else texts.columns(reading.columns, numbers, name)
+        header = texts.is_header([cells[place] for place in places], mark)
+    names = [cell.strip() for cell in cells] if header else numbers
+    if not header:
+        rows = chain([(line, cells)], rows)
+    wanted = texts.columns(reading.columns, names, name)
+    table = []
+    for line, cells in rows:
+        if len(cells) != width:
+            raise FailedRunError(f"{name}, line {line}: {len(cells)} values, where the lines above have {width}")
+        table.append([number_in(cells[place], mark, f"{name}, line {line}, column {place + 1}") for place in wanted])
     if not table:
         raise FailedRunError(f"{name}: no numbers in it")
     scores = np.array(table)
-    return scores.reshape(-1) if 1 in scores.shape else scores
+    return Table(
+        scores.reshape(-1) if 1 in scores.shape else scores, [names[place] for place in wanted] if header else None
+    )
 
 
-def _wrong_cell(name: str, line: int, cells: list[str]) -> str:
-    for column, cell in enumerate(cells, 1):
-        try:
-            values.number(cell)
-        except WrongUseError as error:
-            return f"{name}, line {line}, column {column}: {error}"
-        except ValueError:
-            what = f"{cell.strip()[:40]!r} is not a number" if cell.strip() else "empty"
-            return f"{name}, line {line}, column {column}: {what}"
-    return f"{name}, line {line}: not numbers"
+def number_in(cell: str, mark: str | None, where: str) -> float:
+    """Read a cell."""
+    try:
+        return values.number(texts.plain(cell, mark))
+    except WrongUseError as error:
+        raise FailedRunError(f"{where}: {error}") from None
+    except ValueError:
+        what = f"{cell.strip()[:40]!r} is not a number" if cell.strip() else "empty"
+        raise FailedRunError(f"{where}: {what} (--columns chooses columns, --header a header)") from None
 
 
-def text_of(array: Array, delimiter: str) -> Iterator[str]:
-    """Write an array line by line, in the fewest figures that read back as the same numbers; a vector is a column."""
+def text_of(array: Array, delimiter: str, names: list[str] | None = None) -> Iterator[str]:
+    """Write an array line by line, in the fewest figures that read back as the same numbers; a vector is a column.
+
+    The names of columns stand above if there are as many as columns.
+    """
     rows = array.reshape(-1, 1) if array.ndim < 2 else array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
+    if names is not None and len(names) == rows.shape[1]:
+        head = io.StringIO()
+        csv.writer(head, delimiter=delimiter, lineterminator="\n").writerow(names)
+        yield head.getvalue()
     for row in rows:
         yield delimiter.join(row.astype(str)) + "\n"
 
 
-def write(path: str, array: Array) -> None:
-    """Write a text file that appears when it is whole."""
-    delimiter = DELIMITERS[kind_of(path)] or " "
+def write(path: str, array: Array, names: list[str] | None = None) -> None:
+    """Write a file that appears when it is whole: text, or a .npy file."""
+    kind = kind_of(path)
     with stream.whole_file(path) as file:
-        for line in text_of(array, delimiter):
+        if kind == ".npy":
+            np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+            return
+        for line in text_of(array, DELIMITERS[kind], names):
             file.write(line.encode())

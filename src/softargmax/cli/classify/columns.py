@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.cli.classify.decimals import is_number, looks_like_number, numbers_in
-from softargmax.cli.classify.source import Source, near
 from softargmax.cli.errors import FailedRunError
+from softargmax.cli.texts import column, near
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from softargmax.cli.classify.source import Source
 
 LARGEST = 1e100
 FEW = 0.1  # of a column: fewer words than this among numbers are a mistake
 CODES = 10  # different numbers, or fewer, among words are codes
 MOST = 256  # categories of a column: each has a column of the matrix, which is dense
+MANY = 10  # rows: in fewer, integers may rise by chance
 SMALL = 10  # categories that a column may have though they are more than half of the rows
 
 
@@ -75,16 +78,15 @@ class Columns:
         return np.concatenate(parts, axis=1)
 
 
-def learned(source: Source, target: str, left_out: list[str]) -> tuple[Columns, Any]:
+def learned(source: Source, target: str, left_out: list[str]) -> tuple[Columns, Any, str]:
     """Tell numbers from categories, and refuse what tells no classes apart; give the table with numbers where they are.
 
-    The target's words stay as they are written.
+    The target's words stay as they are written; its name comes last, as it may have been given by number.
     """
     table = source.table()
     there = table.column_names
-    for name, option in ((target, "--target"), *((name, "--drop") for name in left_out)):
-        if name not in there:
-            raise FailedRunError(f"{option} {shlex.quote(name)}: {source.name} has no such column{near(name, there)}")
+    target = there[column(target, there, "--target", source.name)]
+    left_out = [there[column(name, there, "--drop", source.name)] for name in left_out]
     chosen = [name for name in there if name != target and name not in left_out]
     if not chosen:
         raise FailedRunError(
@@ -103,7 +105,20 @@ def learned(source: Source, target: str, left_out: list[str]) -> tuple[Columns, 
         if np.ptp(numbers_of(table, name, source.name, learns=True)) == 0:
             raise FailedRunError(f"{where} is the same in every row, so it tells nothing; {leave_out(name)}")
         numbers.append(name)
-    return Columns(numbers, categories), table
+    return Columns(numbers, categories), table, target
+
+
+def running(columns: Columns, table: Any) -> list[str]:
+    """Warn of columns of integers that rise from row to row: they tell of a file's order, and nothing of new rows."""
+    found = []
+    for name in columns.numbers:
+        cells = table[name].to_numpy()
+        if len(cells) >= MANY and (np.floor(cells) == cells).all() and (np.diff(cells) > 0).all():
+            shown = ", ".join(f"{cell:.0f}" for cell in cells[:3])
+            found.append(
+                f"column {name!r} numbers the rows ({shown}, ..), which tells nothing of new ones; {leave_out(name)}"
+            )
+    return found
 
 
 def known_words(table: Any, name: str, source: Source) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from softargmax.cli import values
+from softargmax.cli import texts, values
 from softargmax.cli.errors import FailedRunError
 
 THOUSANDS = r"^[+-]?[1-9][0-9]{0,2}[.,][0-9]{3}$"
@@ -50,7 +50,7 @@ def check_marks(words: Any, where: str) -> None:
 
 def is_number(word: str, mark: str) -> bool:
     """Tell whether a word is a number."""
-    text = word if mark == "," else word.replace(",", ".")
+    text = texts.plain(word, mark)
     return text.isascii() and values.is_number(text)
 
 

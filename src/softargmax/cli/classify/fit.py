@@ -11,15 +11,18 @@ from rich.markup import escape
 from softargmax.cli import show
 from softargmax.cli.classify import columns, decimals, learning, models, source
 from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
+from softargmax.cli.options import Header
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Data = Annotated[str, typer.Argument(help="A CSV file with a head, or - for standard input.", metavar="DATA")]
-Target = Annotated[str, typer.Option("--target", help="The column of classes.")]
+Data = Annotated[str, typer.Argument(help="A CSV file, or - for standard input.", metavar="DATA")]
+Target = Annotated[str, typer.Option("--target", help="The column of classes, by name or number.")]
 Name = Annotated[str, typer.Option("--model", "-m", help=f"{', '.join(models.MODELS)}.")]
 Output = Annotated[str | None, typer.Option("--output", "-o", help="Where the model is kept.")]
-Drop = Annotated[list[str] | None, typer.Option("--drop", help="A column to leave out (may be repeated).")]
+Drop = Annotated[
+    list[str] | None, typer.Option("--drop", help="A column to leave out, by name or number (may be repeated).")
+]
 Strength = Annotated[float | None, typer.Option("--C", help="softmax: what losses count beside the penalty (1).")]
 Ratio = Annotated[
     float | None,
@@ -38,6 +41,7 @@ def command(  # noqa: PLR0913 one for each option
     model: Name = "softmax",
     output: Output = None,
     drop: Drop = None,
+    header: Header = None,
     C: Strength = None,
     l1_ratio: Ratio = None,
     calibrate: Calibrate = False,
@@ -54,19 +58,20 @@ def command(  # noqa: PLR0913 one for each option
         raise WrongUseError(f"--C, --l1-ratio: {model} has no penalty; they may be given with --model softmax")
     source.ready()
     models.check_output(output, data)
-    given = source.Source(data)
-    chosen, table = columns.learned(given, target, drop or [])
+    given = source.Source(data, header=header, known=[target])
+    chosen, table, target = columns.learned(given, target, drop or [])
     y = classes_of(table, target, given, folds)
     X = chosen.matrix(table, given.name)
     options: dict[str, Any] = {"C": 1.0 if C is None else C, "l1_ratio": l1_ratio or 0.0}
     estimator = models.estimator_of(model, options, calibrate=calibrate)
+    running = columns.running(chosen, table)
     with refused_as(FailedRunError, f"{given.name}: "), learning.heard() as warned:
         report = learning.fitted(estimator, X, y, learning.parts_of(folds, seed), chosen)
     if output is not None:
         models.save(output, models.Model(target, chosen, estimator))
     told = {
         "rows": len(y), "columns": len(chosen.names), "features": chosen.width, "classes": np.unique(y),
-        "model": model, "folds": folds, **report, "warnings": warned, "output": output,
+        "model": model, "folds": folds, **report, "warnings": [*running, *warned], "output": output,
     }  # fmt: skip
     if json:
         print(show.as_json(told))

@@ -14,22 +14,23 @@ from softargmax import stream
 from softargmax.cli import show
 from softargmax.cli.classify import learning, models, source
 from softargmax.cli.errors import FailedRunError, refused_as
+from softargmax.cli.options import Header
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 File = Annotated[str, typer.Argument(help="What `softargmax fit` has kept.", metavar="MODEL")]
-Data = Annotated[str, typer.Argument(help="A CSV file with a head, or - for standard input.", metavar="DATA")]
+Data = Annotated[str, typer.Argument(help="A CSV file, or - for standard input.", metavar="DATA")]
 Output = Annotated[str | None, typer.Option("--output", "-o", help="Write to this CSV file.")]
 
 
-def command(model: File, data: Data, output: Output = None) -> None:
+def command(model: File, data: Data, output: Output = None, header: Header = None) -> None:
     """Tell the classes of the rows of a CSV file, and their probabilities."""
     source.ready()
     models.check_output(output, data, model)
     with learning.heard() as warned:  # of a model that another version of scikit-learn has kept
         kept = models.load(model)
-        given = source.Source(data)
+        given = source.Source(data, header=header, known=kept.columns.names)
         table = kept.columns.read(given)
         X = kept.columns.matrix(table, given.name)
         with refused_as(FailedRunError, f"{given.name}: "):

@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from softargmax.cli import values
+from softargmax.cli import texts, values
 from softargmax.cli.errors import FailedRunError, require
+from softargmax.cli.texts import SAVE
 
-STDIN = "standard input"
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 LONGEST = 120  # of what a broken file says
 EMPTY = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
 HEAD = 1 << 16  # of a file, in which its first line ends
 RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")  # pyarrow's words; the head is row 1
-SAVE = "it may be saved as CSV in UTF-8"
-NO_CSV = {
-    b"PK\x03\x04": "a workbook (.xlsx) or another zip archive",
-    b"\xd0\xcf\x11\xe0": "an old workbook (.xls)",
-    b"\xff\xfe": "text in UTF-16",
-    b"\xfe\xff": "text in UTF-16",
-}
 
 
 class Source:
-    """A CSV file, or standard input for ``-``, whole."""
+    """A CSV file, or standard input for ``-``, whole.
 
-    def __init__(self, path: str) -> None:
-        if path == "-" and sys.stdin is None:
-            raise FailedRunError(f"{STDIN} is closed; give it something to read, or a file")
+    It has a header, or the numbers of its columns name them; `known` are names that the header may have.
+    """
+
+    def __init__(self, path: str, *, header: bool | None = None, known: Iterable[str] = ()) -> None:
         if path != "-":
             values.check_source(path)
-        self.name = STDIN if path == "-" else path
-        self._data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-        head = self._data[:HEAD].split(b"\n", 1)[0]
-        self.mark = max(",;\t", key=lambda mark: head.count(mark.encode()))
+        self.name = texts.STDIN if path == "-" else path
+        self._data = texts.read(path)
+        text = self._data[:HEAD].decode("utf-8-sig", "replace")
+        self.mark = texts.separator(next((line for line in text.splitlines() if line.strip()), ""), ".csv") or ","
+        cells = texts.first_cells(text, self.mark)
+        headed = texts.is_header(cells, self.mark, known) if header is None else header
+        self._names = None if headed else [str(place + 1) for place in range(len(cells))]
         self.dates: set[str] = set()
 
     def table(self) -> Any:
@@ -45,9 +42,6 @@ class Source:
 
         if not self._data.strip():
             raise FailedRunError(f"{self.name} is empty; it may have a head, and rows")
-        for start, what in NO_CSV.items():
-            if self._data.startswith(start):
-                raise FailedRunError(f"{self.name} is {what}; {SAVE}")
         guessed = self._parsed({})
         try:
             names = guessed.column_names
@@ -74,7 +68,10 @@ class Source:
         )
         try:
             return csv.read_csv(
-                pa.BufferReader(self._data), csv.ReadOptions(use_threads=False), marks, convert_options=options
+                pa.BufferReader(self._data),
+                csv.ReadOptions(use_threads=False, column_names=self._names),
+                marks,
+                convert_options=options,
             )
         except pa.ArrowInvalid as error:
             reason = "".join(c for c in str(error) if c.isprintable())[:LONGEST]
@@ -107,14 +104,3 @@ def is_text(cell: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def near(word: str, known: list[str]) -> str:
-    """Name what may be meant."""
-    folded = {name.casefold(): name for name in known}
-    found = difflib.get_close_matches(word.casefold(), folded, n=1)
-    return (
-        f"; {folded[found[0]]!r} is the nearest"
-        if found
-        else f"; they are {', '.join(map(repr, known[:8]))}{', ..' * (len(known) > 8)}"
-    )
