@@ -7,6 +7,7 @@ Samplers and trees are NumPy's (`samplers.py`, `tree.py`); the layers are torch 
 """
 
 from softargmax.output.cutoffs import StepCost, adaptive_cutoffs
+from softargmax.output.keyed_vectors import KeyedVectors
 from softargmax.output.nodes import Paths
 from softargmax.output.partition import Partition, partitions
 from softargmax.output.samplers import Learned, LogUniform, Negatives, Sampler, Uniform, Unigram
@@ -14,6 +15,7 @@ from softargmax.output.tree import Tree
 from softargmax.output.word_vectors import WordVectors
 
 __all__ = [
+    "KeyedVectors",
     "Learned",
     "LogUniform",
     "Negatives",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from softargmax.core.seeds import seed_of
 from softargmax.core.signature import public
 from softargmax.output import bits
 from softargmax.output.counts import at_least, counts_of, finite, on_host
+from softargmax.output.keyed_vectors import KeyedVectors
 from softargmax.output.nodes import Paths
 from softargmax.output.sampler import Sampler
 from softargmax.output.samplers import Unigram
@@ -27,7 +30,7 @@ _TOKENS = 1 << 14  # whose pairs are made, and drawn for, at a time
 _LINE = 16  # numbers to a cache line
 
 
-class WordVectors:
+class WordVectors(KeyedVectors):
     r"""word2vec: a vector for every word, by which it tells the words near it from noise.
 
     .. math:: \text{loss} = \sum_{i}\ \sum_{0 < |j - i| \le b_i} -\log \sigma(\langle v_i, w_{j} \rangle)
@@ -42,6 +45,9 @@ class WordVectors:
         c, shape (K,): how often each word is in the text.
     dim : int
         D, the length of the vectors.
+    words : list of str, optional
+        The words, in the order of the counts; `WordVectors.of_sentences` finds both. Without words, numbers stand for
+        them.
     tree : Tree, optional
         Over the words: then the loss is that of a hierarchical softmax. `Tree.huffman(counts)` is word2vec's.
     sampler : Sampler, optional
@@ -99,6 +105,9 @@ class WordVectors:
     True
     >>> model.vectors.shape
     (4, 8)
+    >>> named = WordVectors.of_sentences([["to", "be", "or", "not", "to", "be"]], 4)
+    >>> named, named.words
+    (WordVectors(4 words, dim=4), ['to', 'be', 'or', 'not'])
     """
 
     @public
@@ -107,6 +116,7 @@ class WordVectors:
         counts: Any,
         dim: int,
         *,
+        words: Any = None,
         tree: Tree | None = None,
         sampler: Sampler | None = None,
         samples: int = 5,
@@ -132,6 +142,36 @@ class WordVectors:
         self._pieces = 0  # of texts so far: each has random numbers of its own
         self.vectors = _begun(self._seed, classes, self._dim)
         self.weight = _table(classes if tree is None else tree.nodes, self._dim)
+        self._name(words)
+
+    @classmethod
+    def of_sentences(cls, sentences: Any, dim: int, *, min_count: int = 1, **options: Any) -> WordVectors:
+        """Vectors, before any training, of the words in some sentences, by falling count.
+
+        Parameters
+        ----------
+        sentences : list of list of str
+            The words of each sentence, in order. `train` takes them too.
+        dim : int
+            D, the length of the vectors.
+        min_count : int
+            Rarer words are left out.
+        **options
+            As those of `WordVectors`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of a wrong kind, or no word comes so often.
+        """
+        least = at_least(min_count, "min_count", 1)
+        if not _is_sentences(sentences):
+            raise TypeError(f"sentences: {sentences!r:.60}; it may be a list of lists of strings")
+        counted = Counter(chain.from_iterable(sentences)).most_common()
+        words = [word for word, count in counted if count >= least]
+        if not words:
+            raise ValueError(f"sentences: no word comes {least} times or more; there may be one or more")
+        return cls([count for _, count in counted[: len(words)]], dim, words=words, **options)
 
     def train(self, tokens: Any, *, rate: float = 0.025, last_rate: float | None = None, batch: int = 16) -> float:
         """Go once through a text.
@@ -140,6 +180,7 @@ class WordVectors:
         ----------
         tokens : array_like of int
             The words' classes in order, (n,), from 0 to K - 1; -1 ends a sentence, which no window goes beyond.
+            A model that has words takes a list of sentences, each a list of words, too; other words are left out.
         rate : float
             What gradients are multiplied by before they are taken from the vectors.
         last_rate : float, optional
@@ -161,7 +202,7 @@ class WordVectors:
         TypeError, ValueError
             If an argument is of a wrong kind or out of its range.
         """
-        text = _tokens_of(tokens, len(self.vectors))
+        text = _tokens_of(self._numbered(tokens), len(self.vectors))
         first = check.positive(rate, "rate")
         last = first if last_rate is None else check.positive(last_rate, "last_rate")
         rows, total, pairs = at_least(batch, "batch", 1), 0.0, 0
@@ -185,6 +226,15 @@ class WordVectors:
         self._pieces += -(-len(text) // _TOKENS)
         return total / max(1, pairs)
 
+    def _numbered(self, tokens: Any) -> Any:
+        """The numbers of words in sentences, with -1 behind each; other tokens as they are."""
+        if not _is_sentences(tokens):
+            return tokens
+        if self.words is None:
+            raise ValueError("tokens: sentences of words, and the model has none; words= gives it words")
+        known = ([self._places[word] for word in line if word in self._places] for line in tokens)
+        return np.array([number for line in known for number in (*line, -1)], np.int64)
+
     def _reduced(self, text: Ints) -> tuple[Ints, Ints]:
         """The tokens that are not left out, and the windows around them."""
         kept, windows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
@@ -202,6 +252,12 @@ class WordVectors:
             return {"negatives": None, **self._noise.paths._asdict()}
         noise = self._noise.chosen(self._seed, piece, 0, pairs * self._samples)
         return {"negatives": noise, **dict.fromkeys(Paths._fields)}
+
+
+def _is_sentences(tokens: Any) -> bool:
+    """Whether it is a list of lists of words."""
+    lists = isinstance(tokens, list | tuple) and all(isinstance(line, list | tuple) for line in tokens)
+    return lists and any(tokens) and all(isinstance(word, str) for line in tokens for word in line)
 
 
 def _table(classes: int, dim: int) -> NDArray[np.float32]:

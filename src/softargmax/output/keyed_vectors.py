@@ -1,0 +1,234 @@
+"""Vectors that are found by their words: neighbours, similarities, files that other programs read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from softargmax.core.signature import public
+from softargmax.output import word2vec_files
+from softargmax.output.counts import at_least, on_host
+from softargmax.stream import whole_file
+
+if TYPE_CHECKING:
+    import os
+
+    from numpy.typing import NDArray
+
+    from softargmax.output.bits import Floats
+
+_ROWS = 1 << 14  # whose cosines are formed at a time, in float64
+
+
+class KeyedVectors:
+    r"""A vector for every word, and which words are near each other.
+
+    .. math:: \text{similarity}(a, b) = \frac{\langle v_a, v_b \rangle}{\|v_a\| \|v_b\|}
+
+    Parameters
+    ----------
+    vectors : array_like
+        v, shape (K, D).
+    words : list of str, optional
+        K words, none of them twice. Without words, the numbers from 0 to K - 1 stand for them.
+
+    Attributes
+    ----------
+    vectors : ndarray of float32
+        v, shape (K, D).
+    words : list of str, or None
+        The words, in the order of the vectors.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there are no vectors, or not one word for each.
+
+    Notes
+    -----
+    The formats are those of word2vec; gensim opens them by ``KeyedVectors.load_word2vec_format``. Similarities are
+    formed in float64; that of a vector of zeros is 0.
+
+    References
+    ----------
+    Mikolov, Chen, Corrado & Dean (2013), Efficient estimation of word representations in vector space, section 4.
+    arXiv:1301.3781.
+
+    See Also
+    --------
+    WordVectors
+
+    Examples
+    --------
+    >>> from softargmax.output import KeyedVectors
+    >>> found = KeyedVectors([[1, 0], [0.8, 0.6], [0, 1]], ["king", "queen", "woman"])
+    >>> found
+    KeyedVectors(3 words, dim=2)
+    >>> found["queen"]
+    array([0.8, 0.6], dtype=float32)
+    >>> found.most_similar("king", topn=1)
+    [('queen', 0.8)]
+    >>> "emperor" in found
+    False
+    """
+
+    vectors: NDArray[np.float32]
+
+    @public
+    def __init__(self, vectors: Any, words: Any = None) -> None:
+        found = on_host(vectors, "vectors")
+        if found.ndim != 2 or not found.size:
+            raise ValueError(f"vectors: shape {found.shape}; it may be (K, D), with one word and dimension or more")
+        if found.dtype.kind not in "iuf":
+            raise TypeError(f"vectors: dtype {found.dtype}; it may be numbers")
+        self.vectors = found.astype(np.float32)
+        self._name(words)
+
+    def _name(self, words: Any) -> None:
+        """Take the words for the vectors."""
+        self.words = None if words is None else word2vec_files.checked(words, len(self.vectors))
+        self._places = {word: place for place, word in enumerate(self.words or ())}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} words, dim={self.vectors.shape[1]})"
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._places if self.words is not None else word in range(len(self))
+
+    def __getitem__(self, word: str | int | np.integer[Any]) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = self.vectors[self._place(word)]
+        return found
+
+    def _place(self, word: Any) -> int:
+        """The place of a word, or of a number that stands for it."""
+        if isinstance(word, str):
+            if self.words is None:
+                raise KeyError(f"{word!r}: there are no words; numbers from 0 to {len(self) - 1} stand for them")
+            if word not in self._places:
+                raise KeyError(f"{word!r} is none of the {len(self)} words")
+            return self._places[word]
+        if isinstance(word, bool) or not isinstance(word, int | np.integer):
+            raise TypeError(f"word: {word!r:.60}; it may be a word or its number")
+        if not 0 <= word < len(self):
+            raise KeyError(f"{word}: it may be from 0 to {len(self) - 1}")
+        return int(word)
+
+    @public
+    def similarity(self, first: str | int, second: str | int) -> float:
+        """The cosine of the angle between the vectors of two words, from -1 to 1.
+
+        Raises
+        ------
+        KeyError
+            If a word is not there.
+        """
+        one, other = (_unit(self[word]) for word in (first, second))
+        return float(np.clip(one @ other, -1, 1))
+
+    @public
+    def most_similar(
+        self, positive: Any = (), negative: Any = (), *, topn: int = 10
+    ) -> list[tuple[str, float]] | list[tuple[int, float]]:
+        """The words nearest to the sum of some vectors minus others, each of length 1 (king - man + woman).
+
+        Parameters
+        ----------
+        positive, negative : str, int, array_like of shape (D,), or a list of these
+            Words, their numbers, or vectors; vectors keep their length. Words that are given are not found.
+        topn : int
+            How many words.
+
+        Returns
+        -------
+        list of (str, float)
+            Words and cosines, nearest first; numbers where there are no words.
+
+        Raises
+        ------
+        KeyError
+            If a word is not there.
+        TypeError, ValueError
+            If nothing is given, or a vector is not of length D.
+        """
+        count = at_least(topn, "topn", 1)
+        added, taken = _listed(positive), _listed(negative)
+        if not added and not taken:
+            raise ValueError("positive, negative: neither is given; there may be one word or more")
+        goal = sum((self._vector(word) for word in added), np.zeros(self.vectors.shape[1]))
+        goal = _unit(goal - sum(self._vector(word) for word in taken))
+        found = self._cosines(goal)
+        given = [self._place(word) for word in (*added, *taken) if isinstance(word, str | int | np.integer)]
+        found[given] = -np.inf
+        order = np.argsort(-found, kind="stable")[: min(count, len(self) - len(set(given)))].tolist()
+        if self.words is None:
+            return [(place, float(found[place])) for place in order]
+        return [(self.words[place], float(found[place])) for place in order]
+
+    def _vector(self, word: Any) -> Floats:
+        """A word's vector of length 1, or a vector that is given."""
+        if isinstance(word, str | int | np.integer):
+            return _unit(self[word])
+        found: Floats = on_host(word, "positive, negative").astype(np.float64)
+        if found.shape != self.vectors.shape[1:]:
+            raise ValueError(f"positive, negative: a vector of shape {found.shape}; it may be {self.vectors.shape[1:]}")
+        return found
+
+    def _cosines(self, goal: Floats) -> Floats:
+        """Every word's similarity to a vector of length 1."""
+        parts = []
+        for start in range(0, len(self), _ROWS):
+            part = self.vectors[start : start + _ROWS].astype(np.float64)
+            length = np.linalg.norm(part, axis=1)
+            parts.append(part @ goal / np.where(length > 0, length, 1))
+        return np.clip(np.concatenate(parts), -1, 1)
+
+    @public
+    def save(self, path: str | os.PathLike[str], *, binary: bool = False) -> None:
+        """Write the vectors in word2vec's text format, or in its binary one; the file appears when it is whole.
+
+        Raises
+        ------
+        ValueError
+            If a word is empty or has white space in it, which separates words there.
+        """
+        words = self.words or list(map(str, range(len(self))))
+        with whole_file(path) as file:
+            word2vec_files.write(file, words, self.vectors, binary=binary)
+
+    @staticmethod
+    @public
+    def load(path: str | os.PathLike[str], *, binary: bool = False) -> KeyedVectors:
+        """Read a file in word2vec's text format, or in its binary one.
+
+        Returns
+        -------
+        KeyedVectors
+            The words of the file and their vectors, without what training needs.
+
+        Raises
+        ------
+        ValueError
+            If the file is not whole or not of this format, or a word is there twice.
+        """
+        words, vectors = word2vec_files.read(path, binary=binary)
+        return KeyedVectors(vectors, words)
+
+
+def _unit(vector: Any) -> Floats:
+    """A vector of length 1 in the same direction; zeros stay."""
+    wide: Floats = np.asarray(vector, np.float64)
+    length = np.linalg.norm(wide)
+    return wide / length if length > 0 else wide
+
+
+def _listed(words: Any) -> list[Any]:
+    """A list of words and vectors, of which one may stand alone."""
+    if isinstance(words, str | int | np.integer) or getattr(words, "ndim", 0) == 1:
+        return [words]
+    found = list(words)
+    alone = found and all(isinstance(cell, float) for cell in found)
+    return [found] if alone else found

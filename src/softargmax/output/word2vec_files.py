@@ -1,0 +1,99 @@
+"""word2vec's two formats of vectors by words.
+
+Both begin with a line of two numbers, K and D. In text a line for each word follows: the word and D numbers, with one
+space between. In binary there follow the word, a space and D float32 in little-endian order; a line may end there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Vectors = NDArray[np.float32]
+
+
+def write(file: BinaryIO, words: Sequence[str], vectors: Vectors, *, binary: bool) -> None:
+    """Write vectors; the figures of text are the fewest that read back as the same numbers."""
+    for word in words:
+        if not word or any(letter.isspace() for letter in word):
+            raise ValueError(f"words: {word!r}; in word2vec's formats it may be letters without spaces")
+    file.write(b"%d %d\n" % vectors.shape)
+    for word, vector in zip(words, vectors, strict=True):
+        cells = vector.astype("<f4").tobytes() if binary else " ".join(vector.astype(str)).encode()
+        file.write(word.encode() + b" " + cells + b"\n")
+
+
+def read(path: str | os.PathLike[str], *, binary: bool) -> tuple[list[str], Vectors]:
+    """Read words and their vectors; a ValueError says where the file is wrong."""
+    name, data = str(path), Path(path).read_bytes()
+    head, _, rest = data.partition(b"\n")
+    numbers = head.split()
+    if len(numbers) != 2 or not all(number.isdigit() for number in numbers):
+        raise ValueError(f"{name}: first line {head[:40]!r}; it may be two numbers, of words and of dimensions")
+    count, dim = map(int, numbers)
+    if not count or not dim:
+        raise ValueError(f"{name}: {count} words of {dim} dimensions; it may be 1 or more of each")
+    if len(rest) < count * (dim * (4 if binary else 2) + 1):
+        raise ValueError(f"{name}: it ends before {count} words of {dim} dimensions, which its first line tells")
+    return (_binary if binary else _text)(name, rest, count, dim)
+
+
+def _text(name: str, data: bytes, count: int, dim: int) -> tuple[list[str], Vectors]:
+    words, vectors = [], np.empty((count, dim), np.float32)
+    lines = data.rstrip(b"\n").split(b"\n")
+    if len(lines) != count:
+        raise ValueError(f"{name}: {len(lines)} words; its first line tells of {count}")
+    for row, line in enumerate(lines):
+        word, *cells = line.rstrip().split(b" ")
+        if len(cells) != dim:
+            raise ValueError(f"{name}, line {row + 2}: {len(cells)} dimensions; its first line tells of {dim}")
+        try:
+            vectors[row] = [float(cell) for cell in cells]
+        except ValueError as error:
+            raise ValueError(f"{name}, line {row + 2}: {error}") from None
+        words.append(_decoded(word, f"{name}, line {row + 2}"))
+    return words, vectors
+
+
+def _binary(name: str, data: bytes, count: int, dim: int) -> tuple[list[str], Vectors]:
+    words, vectors, start = [], np.empty((count, dim), np.float32), 0
+    for row in range(count):
+        space = data.find(b" ", start)
+        end = space + 1 + 4 * dim
+        if space < 0 or end > len(data):
+            raise ValueError(f"{name}: it ends in word {row + 1} of {count}")
+        words.append(_decoded(data[start:space].lstrip(b"\n"), f"{name}, word {row + 1}"))
+        vectors[row] = np.frombuffer(data, "<f4", dim, space + 1)
+        start = end
+    if data[start:].strip(b"\n"):
+        raise ValueError(f"{name}: {len(data) - start} bytes more than {count} words of {dim} dimensions")
+    return words, vectors
+
+
+def _decoded(word: bytes, where: str) -> str:
+    try:
+        return word.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{where}: {word[:40]!r}; it may be UTF-8") from None
+
+
+def checked(words: Any, count: int) -> list[str]:
+    """Words, one for each vector, none of them twice."""
+    found = [] if isinstance(words, str) else list(words)
+    if not all(isinstance(word, str) for word in found) or isinstance(words, str):
+        raise TypeError(f"words: {words!r:.60}; it may be a list of strings")
+    if len(found) != count:
+        raise ValueError(f"words: {len(found)}; it may be {count}, one for each vector")
+    places: dict[str, int] = {}
+    for place, word in enumerate(found):
+        if places.setdefault(word, place) != place:
+            raise ValueError(f"words: {word!r} at {places[word]} and {place}; it may be there once")
+    return found

@@ -1,0 +1,182 @@
+"""Vectors by words: neighbours and files beside gensim's, and what is refused."""
+
+import numpy as np
+import pytest
+
+from softargmax.output import KeyedVectors, WordVectors
+
+gensim = pytest.importorskip("gensim.models")
+
+WORDS = [f"w{i}" for i in range(37)] + ["été", "a-b", "中文"]
+VECTORS = np.random.default_rng(0).normal(0, [[10.0 ** (i % 5 - 2)] for i in range(40)], (40, 7)).astype(np.float32)
+OURS = KeyedVectors(VECTORS, WORDS)
+QUERIES = [
+    (["w3"], []),
+    (["w1", "w2"], ["w3"]),
+    ([], ["w5"]),
+    (["été", "中文"], []),
+    (["w0", VECTORS[9]], ["a-b"]),
+    ([VECTORS[4] + VECTORS[5]], []),
+]
+
+
+def theirs(path, **options):
+    """What gensim reads from a file of ours."""
+    return gensim.KeyedVectors.load_word2vec_format(str(path), **options)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize(("positive", "negative"), QUERIES)
+def test_gensim_opens_our_files_and_finds_the_same_neighbours(tmp_path, binary, positive, negative):
+    OURS.save(tmp_path / "v", binary=binary)
+    peer = theirs(tmp_path / "v", binary=binary)
+    assert peer.index_to_key == WORDS
+    assert peer.vectors.tobytes() == VECTORS.tobytes()
+    found, expected = (x.most_similar(positive, negative, topn=40) for x in (OURS, peer))
+    assert len(found) == len(expected)
+    wide = dict(found)
+    # gensim's cosines are sums of 7 products in float32, of vectors of length 1, twice divided by a length
+    bound = 32 * np.finfo(np.float32).eps
+    assert all(abs(wide[word] - cosine) <= bound for word, cosine in expected)
+    ours, peers = ([word for word, _ in x] for x in (found, expected))
+    for one, other in zip(ours, peers, strict=True):
+        assert one == other or abs(wide[one] - wide[other]) <= bound
+    assert [cosine for _, cosine in found] == sorted(wide.values(), reverse=True)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_we_open_gensims_files(tmp_path, binary):
+    peer = gensim.KeyedVectors(7)
+    peer.add_vectors(WORDS, VECTORS)
+    peer.save_word2vec_format(str(tmp_path / "v"), binary=binary)
+    found = KeyedVectors.load(tmp_path / "v", binary=binary)
+    assert (found.words, found.vectors.tobytes()) == (WORDS, VECTORS.tobytes())
+    assert type(WordVectors.load(tmp_path / "v", binary=binary)) is KeyedVectors
+
+
+def test_word2vecs_own_files_are_read(tmp_path):
+    (tmp_path / "t").write_bytes(b"2 3\nthe 1 -2.5 1e-3 \nof 0 0 4 \n")  # it ends each line with a space
+    found = KeyedVectors.load(tmp_path / "t")
+    assert found.words == ["the", "of"]
+    assert found.vectors.tolist() == np.float32([[1, -2.5, 1e-3], [0, 0, 4]]).tolist()
+    first, second = (row.tobytes() for row in found.vectors)
+    (tmp_path / "b").write_bytes(b"2 3\nthe " + first + b"\nof " + second + b"\n")
+    assert KeyedVectors.load(tmp_path / "b", binary=True).vectors.tobytes() == found.vectors.tobytes()
+
+
+def test_similarity_is_the_cosine():
+    wide = VECTORS.astype(np.float64)
+    for first, second in (("w1", "w2"), ("été", 7), (3, 3)):
+        a, b = (wide[WORDS.index(x) if isinstance(x, str) else x] for x in (first, second))
+        cosine = a @ b / np.sqrt((a @ a) * (b @ b))
+        assert abs(OURS.similarity(first, second) - cosine) <= 16 * np.finfo(np.float64).eps
+    assert KeyedVectors([[0, 0], [1, 0]], ["zero", "one"]).similarity("zero", "one") == 0
+
+
+def test_numbers_stand_for_words(tmp_path):
+    bare = KeyedVectors(VECTORS)
+    assert [(WORDS[place], cosine) for place, cosine in bare.most_similar(3)] == OURS.most_similar("w3")
+    assert OURS.most_similar(np.int64(3), topn=2) == OURS.most_similar(["w3"], topn=2)
+    assert OURS.most_similar(VECTORS[3].tolist(), topn=1)[0][0] == "w3"
+    assert (3 in bare, 40 in bare, "w3" in bare, "w3" in OURS) == (True, False, False, True)
+    bare.save(tmp_path / "v")
+    assert KeyedVectors.load(tmp_path / "v").words == list(map(str, range(40)))
+    with pytest.raises(KeyError, match="there are no words; numbers from 0 to 39"):
+        bare["w3"]
+
+
+SENTENCES = [["a", "b", "c", "b"], ["b", "a", "rare"], [], ["c", "b", "a", "c"]] * 30 + [["once", "a"]]
+
+
+@pytest.mark.parametrize("options", [{}, {"min_count": 2}, {"window": 2, "samples": 3, "seed": 4}])
+def test_words_from_sentences(options):
+    model = WordVectors.of_sentences(SENTENCES, 4, **options)
+    kept = {"a", "b", "c", "rare"} if "min_count" in options else {"a", "b", "c", "rare", "once"}
+    assert set(model.words) == kept
+    assert repr(model) == f"WordVectors({len(kept)} words, dim=4)"
+    counts = [sum(line.count(word) for line in SENTENCES) for word in model.words]
+    assert counts == sorted(counts, reverse=True)
+    ids = [i for line in SENTENCES for i in (*(model.words.index(x) for x in line if x in kept), -1)]
+    options.pop("min_count", 0)
+    bare = WordVectors(counts, 4, **options)
+    assert model.train(SENTENCES) == bare.train(ids)
+    assert model.vectors.tobytes() == bare.vectors.tobytes()
+    assert model["a"].tobytes() == bare[model.words.index("a")].tobytes()
+
+
+def test_words_that_are_alike_come_near(tmp_path):
+    rng = np.random.default_rng(0)
+    groups = [["cat", "dog", "cow"], ["red", "blue", "green"]]
+    text = [rng.choice(groups[i % 2], 6).tolist() for i in range(2000)]
+    model = WordVectors.of_sentences(text, 8, window=3, seed=1)
+    for _ in range(3):
+        model.train(text)
+    for group in groups:
+        assert {word for word, _ in model.most_similar(group[0], topn=2)} == {*group[1:]}
+    model.save(tmp_path / "v", binary=True)
+    assert [word for word, _ in theirs(tmp_path / "v", binary=True).most_similar("cat", topn=2)] == [
+        word for word, _ in model.most_similar("cat", topn=2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "made"),
+    [
+        (ValueError, r"vectors: shape \(0, 3\)", lambda: KeyedVectors(np.empty((0, 3)), [])),
+        (ValueError, r"vectors: shape \(3,\)", lambda: KeyedVectors([1.0, 2.0, 3.0])),
+        (TypeError, "vectors: dtype <U1", lambda: KeyedVectors([["a"]])),
+        (ValueError, "words: 1; it may be 2", lambda: KeyedVectors(np.ones((2, 2)), ["a"])),
+        (ValueError, "words: 'a' at 0 and 2", lambda: KeyedVectors(np.ones((3, 2)), ["a", "b", "a"])),
+        (TypeError, "words: 'ab'; it may be a list", lambda: KeyedVectors(np.ones((2, 2)), "ab")),
+        (TypeError, r"words: \[1, 2\]", lambda: KeyedVectors(np.ones((2, 2)), [1, 2])),
+        (ValueError, "words: 'a' at 0 and 1", lambda: WordVectors([1, 2], 3, words=["a", "a"])),
+        (ValueError, "words: 3; it may be 2", lambda: WordVectors([1, 2], 3, words=["a", "b", "c"])),
+        (ValueError, "no word comes 9 times", lambda: WordVectors.of_sentences([["a"]], 3, min_count=9)),
+        (TypeError, r"sentences: \['a'\]", lambda: WordVectors.of_sentences(["a"], 3)),
+        (TypeError, r"sentences: \[\]", lambda: WordVectors.of_sentences([], 3)),
+        (ValueError, "words= gives it words", lambda: WordVectors([1, 2], 3).train([["a"]])),
+        (KeyError, "'x' is none of the 40 words", lambda: OURS["x"]),
+        (KeyError, "40: it may be from 0 to 39", lambda: OURS.similarity("w1", 40)),
+        (TypeError, "word: 1.5", lambda: OURS[1.5]),
+        (ValueError, "positive, negative: neither", OURS.most_similar),
+        (ValueError, r"a vector of shape \(2,\)", lambda: OURS.most_similar([1.0, 2.0])),
+        (ValueError, "topn: 0", lambda: OURS.most_similar("w1", topn=0)),
+        (TypeError, "has no argument restrict_vocab", lambda: OURS.most_similar("w1", restrict_vocab=3)),
+    ],
+)
+def test_what_is_refused(error, said, made):
+    with pytest.raises(error, match=said):
+        made()
+
+
+@pytest.mark.parametrize("word", ["New York", "a\u00a0b", "", "a\n"])
+def test_words_that_the_formats_cannot_hold(tmp_path, word):
+    for binary in (False, True):
+        with pytest.raises(ValueError, match="without spaces"):
+            KeyedVectors([[1.0], [2.0]], ["a", word]).save(tmp_path / "v", binary=binary)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("data", "binary", "said"),
+    [
+        (b"", False, "first line b''"),
+        (b"the 1 2\n", False, "first line b'the 1 2'"),
+        (b"0 3\n", False, "0 words of 3 dimensions"),
+        (b"2 2\na 1 2\n", False, "it ends before 2 words"),
+        (b"2 2\naaaa 1.25 2.25\n", False, "1 words; its first line tells of 2"),
+        (b"2 2\na 1 2\nb 1 2\nc 1 2\n", False, "3 words; its first line tells of 2"),
+        (b"2 2\na 1 2\nb 1 2 3\n", False, "line 3: 3 dimensions; its first line tells of 2"),
+        (b"2 2\na 1 2\nb 1 x\n", False, "line 3: could not convert"),
+        (b"2 2\na 1 2\na 3 4\n", False, "words: 'a' at 0 and 1"),
+        (b"1 2\n\xff 1 2\n", False, "line 2: b'\\\\xff'; it may be UTF-8"),
+        (b"2 1\na \0\0\0\0\n", True, "it ends before 2 words"),
+        (b"2 1\naaaaaaa \0\0\0\0\n", True, "it ends in word 2 of 2"),
+        (b"1 1\na \0\0\0\0\nb \0\0\0\0", True, "bytes more than 1 words"),
+        (b"9999999999999 9\na 1\n", True, "it ends before"),
+    ],
+)
+def test_files_that_are_none(tmp_path, data, binary, said):
+    (tmp_path / "v").write_bytes(data)
+    with pytest.raises(ValueError, match=said):
+        KeyedVectors.load(tmp_path / "v", binary=binary)
