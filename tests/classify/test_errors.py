@@ -93,3 +93,40 @@ def test_wrong_rows() -> None:
     for weight, name in (([-1.0, 1.0], "Negative"), ([0.0, 0.0], "sample_weight|Sample weights")):
         with pytest.raises(ValueError, match=name):
             model.fit([[0.0], [1.0]], [0, 1], sample_weight=weight)
+
+
+X, Y = np.random.default_rng(0).normal(size=(40, 2)), np.repeat([0, 1], 20)
+MIXED = np.array(["a", 1] * 20, object)
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "fitted"),
+    [
+        (ValueError, "C: -1; it may be a number above 0, or inf", lambda: SoftmaxRegression(C=-1).fit(X, Y)),
+        (
+            ValueError,
+            r"cv: 'prefit'; .* FrozenEstimator\(estimator\)",
+            lambda: classify.TemperatureScaling(SoftmaxRegression(), cv="prefit").fit(X, Y),
+        ),
+        (TypeError, "y: 'a' at 0 is a string, 1 at 1 is none", lambda: SoftmaxRegression().fit(X, MIXED)),
+        (TypeError, "y: 'a' at 0 is a string, 1 at 1 is none", lambda: classify.TemperatureScaling().fit(X, MIXED)),
+        (TypeError, r"SoftmaxRegression\(\) has no argument alpah; use alpha", lambda: SoftmaxRegression(alpah=2)),
+        (TypeError, r"^MultinomialNaiveBayes\(\) has no argument q", lambda: classify.MultinomialNaiveBayes(q=2)),
+        (TypeError, r"^LinearDiscriminant\(\) takes none by position", lambda: classify.LinearDiscriminant(2)),
+    ],
+)
+def test_what_people_type(error: type[Exception], said: str, fitted: Any) -> None:
+    with pytest.raises(error, match=said):
+        fitted()
+
+
+def test_a_frames_column_is_named() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"x": X[:, 0], "kind": ["u", "v"] * 20})
+    with pytest.raises(ValueError, match="X: column 'kind': could not convert string to float: 'u'"):
+        SoftmaxRegression().fit(frame, Y)
+    model = SoftmaxRegression().fit(frame[["x"]].assign(kind=0.0), Y)
+    with pytest.raises(ValueError, match="X: column 'kind'"):
+        model.predict(frame)
+    with pytest.raises(ValueError, match="^Input X contains NaN"):
+        SoftmaxRegression().fit(frame[["x"]].assign(kind=np.nan), Y)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import re
 import tracemalloc
 from itertools import pairwise
@@ -262,3 +263,28 @@ def test_a_long_block_is_folded_in_pieces() -> None:
     p = softargmax.softmax(z.astype(np.float64))
     assert np.allclose(lse, softargmax.logsumexp(z.astype(np.float64)), rtol=1e-15)
     assert np.allclose(output, p @ values.astype(np.float64), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("fields", [(), (np.zeros(2),)])
+def test_how_states_are_made_is_told(fields: tuple[Any, ...]) -> None:
+    with pytest.raises(
+        TypeError, match=r"State\(\) needs m and r; State\.empty\(\) is the state of no scores, and fold"
+    ):
+        State(*fields)
+
+
+def test_states_are_equal_or_not() -> None:
+    state = State.empty((2,), width=1).fold(np.array([[1.0, 2.0], [3.0, -np.inf]]), np.ones((2, 1)))
+    again = pickle.loads(pickle.dumps(state))
+    assert (state == again) is True
+    assert (state != again) is False
+    for other in (
+        state._replace(m=state.m + 1), state._replace(r=state.r + 1), state._replace(o=None), State.empty((2,), width=1),
+        State.empty((3,)), tuple(state), None,
+    ):  # fmt: skip
+        assert (state == other) is False
+        assert (state != other) is True
+    nan = State.empty(()).fold(np.array([np.nan]))
+    assert nan != nan  # noqa: PLR0124 as numbers are
+    with pytest.raises(TypeError, match="a State has no hash"):
+        hash(state)

@@ -136,7 +136,8 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
 
     def _training(self, X: Any, y: Any, sample_weight: Any = None) -> Training:
         """Check what `fit` was given; `classes_` is known from here on."""
-        X, y = validate_data(self, X, y, accept_sparse=self._accept_sparse, dtype=[np.float64, np.float32], order="C")
+        X, y = self._checked(X, y)
+        check_one_kind(y)
         check_classification_targets(y)
         self.classes_, target = np.unique(y, return_inverse=True)
         if len(self.classes_) < self._least_classes:
@@ -153,9 +154,20 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
     def _seen(self, X: Any) -> Any:
         """Check rows that come after `fit`."""
         check_is_fitted(self)
-        return validate_data(
-            self, X, reset=False, accept_sparse=self._accept_sparse, dtype=[np.float64, np.float32], order="C"
-        )
+        return self._checked(X, reset=False)
+
+    def _checked(self, X: Any, *y: Any, **options: Any) -> Any:
+        """Rows, and their classes if they are given, as arrays; of a frame, an error names the column."""
+        kinds = [np.float64, np.float32]
+        try:
+            return validate_data(self, X, *y, accept_sparse=self._accept_sparse, dtype=kinds, order="C", **options)
+        except ValueError as error:
+            for name in getattr(X, "columns", ()):
+                try:
+                    np.asarray(X[name], np.float64)
+                except (ValueError, TypeError):
+                    raise ValueError(f"X: column {name!r}: {error}") from error
+            raise
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -190,6 +202,14 @@ def log_priors(priors: Any, counts: NDArray[np.float64], name: str = "priors") -
 def label(name: Any) -> str:
     """A class as a message shows it."""
     return repr(name.item() if isinstance(name, np.generic) else name)
+
+
+def check_one_kind(y: Array) -> None:
+    """Refuse strings and others beside each other, which have no order."""
+    strings = [isinstance(name, str) for name in y.ravel()] if y.dtype == object else []
+    if any(strings) and not all(strings):
+        one, other = strings.index(True), strings.index(False)
+        raise TypeError(f"y: {y[one]!r} at {one} is a string, {y[other]!r} at {other} is none; all may be of one kind")
 
 
 def indices_of(y: Any, classes: Array) -> NDArray[np.int64]:

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_non_negative
 
 from softargmax.classify.base import Array, ScoreClassifier, log_priors, numbers
 from softargmax.core.check import flag
+from softargmax.core.signature import public
 
 
 class _CountingBayes(ScoreClassifier):
@@ -20,6 +21,7 @@ class _CountingBayes(ScoreClassifier):
     _accept_sparse: ClassVar[str | bool] = "csr"
     _least_classes: ClassVar[int] = 1
 
+    @public
     def __init__(self, *, alpha: Any = 1.0, fit_prior: bool = True, class_prior: Any = None) -> None:
         self.alpha = alpha
         self.fit_prior = fit_prior
@@ -202,6 +204,7 @@ class BernoulliNaiveBayes(_CountingBayes):
     array([[0.1, 0.9]])
     """
 
+    @public
     def __init__(
         self, *, alpha: Any = 1.0, binarize: float | None = 0.0, fit_prior: bool = True, class_prior: Any = None
     ) -> None:

@@ -10,6 +10,7 @@ from sklearn.covariance import empirical_covariance, ledoit_wolf, shrunk_covaria
 from softargmax.classify.base import Array, ScoreClassifier, affine, label, log_priors
 from softargmax.classify.distances import power_of_two, scaled, square_sums
 from softargmax.core.check import between
+from softargmax.core.signature import public
 
 
 class LinearDiscriminant(ScoreClassifier):
@@ -68,6 +69,7 @@ class LinearDiscriminant(ScoreClassifier):
            [0.168, 0.832]])
     """
 
+    @public
     def __init__(self, *, shrinkage: str | float | None = None, priors: Any = None, tol: float = 1e-4) -> None:
         self.shrinkage = shrinkage
         self.priors = priors
@@ -178,6 +180,7 @@ class QuadraticDiscriminant(ScoreClassifier):
     array(['near', 'far', 'far'], dtype='<U4')
     """
 
+    @public
     def __init__(
         self,
         *,

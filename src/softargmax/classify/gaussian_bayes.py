@@ -9,6 +9,7 @@ import numpy as np
 from softargmax.classify.base import Array, ScoreClassifier, log_priors
 from softargmax.classify.distances import LEAST, power_of_two, scaled, square_sums
 from softargmax.core.check import between
+from softargmax.core.signature import public
 
 
 class GaussianNaiveBayes(ScoreClassifier):
@@ -62,6 +63,7 @@ class GaussianNaiveBayes(ScoreClassifier):
 
     _least_classes: ClassVar[int] = 1
 
+    @public
     def __init__(self, *, priors: Any = None, var_smoothing: float = 1e-9) -> None:
         self.priors = priors
         self.var_smoothing = var_smoothing

@@ -15,6 +15,7 @@ from softargmax.classify import solvers
 from softargmax.classify.base import Array, ScoreClassifier, Training, affine, both
 from softargmax.classify.objective import Objective
 from softargmax.core.check import between, flag, integer, one_of, positive
+from softargmax.core.signature import public
 from softargmax.sparse import entmax
 
 SOLVERS = {"lbfgs": solvers.lbfgs, "newton-cg": solvers.newton}
@@ -104,6 +105,7 @@ class SoftmaxRegression(ScoreClassifier):
 
     _accept_sparse: ClassVar[str | bool] = "csr"
 
+    @public
     def __init__(
         self,
         C: float = 1.0,
@@ -143,7 +145,7 @@ class SoftmaxRegression(ScoreClassifier):
         -------
         self
         """
-        strength = 0.0 if math.inf == self.C else 1.0 / positive(self.C, "C")
+        strength = 1.0 / positive(self.C, "C", infinite=True)
         ratio, tol = between(self.l1_ratio, "l1_ratio", 1.0), between(self.tol, "tol", math.inf)
         alpha, steps = positive(self.alpha, "alpha"), integer(self.max_iter, "max_iter")
         if alpha < 1:

@@ -20,10 +20,11 @@ from sklearn.utils.validation import (
     indexable,
 )
 
-from softargmax.classify.base import Array, ScoreClassifier, both, indices_of, label
+from softargmax.classify.base import Array, ScoreClassifier, both, check_one_kind, indices_of, label
 from softargmax.classify.newton import fit_temperature
 from softargmax.classify.regression import SoftmaxRegression
 from softargmax.core.check import one_of
+from softargmax.core.signature import public
 from softargmax.loss import cross_entropy, cross_entropy_and_gradient
 
 METHODS = ("temperature", "vector")
@@ -98,6 +99,7 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
     True
     """
 
+    @public
     def __init__(self, estimator: Any = None, *, method: str = "temperature", cv: Any = None) -> None:
         self.estimator = estimator
         self.method = method
@@ -124,6 +126,7 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
         y = _check_y(y, estimator=self)
         if not len(y):
             raise ValueError("X: 0 rows; there may be two or more of each class")
+        check_one_kind(y)
         check_classification_targets(y)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, y, ensure_non_negative=True)
         estimator = SoftmaxRegression() if self.estimator is None else self.estimator
@@ -142,6 +145,8 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
     def _unseen_scores(self, estimator: Any, X: Any, y: Array, weight: Array | None) -> Array:
         """The scores of all rows, each by a classifier that has not seen it."""
         cv = self.cv
+        if isinstance(cv, str) and cv == "prefit":
+            raise ValueError(f"cv: {cv!r}; a classifier that is fitted may be given as FrozenEstimator(estimator)")
         if cv is None:
             classes, counts = np.unique(y, return_counts=True)
             if len(classes) < 2:

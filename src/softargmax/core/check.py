@@ -193,13 +193,15 @@ def row_dtype(dtype: Any, z: Any) -> Any:
     return namespace(z).float32 if dtype_name(z.dtype) in HALVES else z.dtype
 
 
-def positive(value: Any, name: str) -> float:
-    """A finite number above 0."""
+def positive(value: Any, name: str, *, infinite: bool = False) -> float:
+    """A number above 0, finite unless `infinite` allows inf."""
     if not isinstance(value, Real):
         raise TypeError(f"{name}: {value!r}; it may be a number above 0")
     found = number(value, name)
-    if not 0.0 < found < math.inf:
-        raise ValueError(f"{name}: {value}; it may be a finite number above 0")
+    if not found > 0.0 or (math.isinf(found) and not infinite):
+        raise ValueError(
+            f"{name}: {value}; it may be a {'' if infinite else 'finite '}number above 0{', or inf' * infinite}"
+        )
     return found
 
 

@@ -105,7 +105,9 @@ def _misfit(function: Callable[..., Any], arguments: Sequence[Any], options: Map
         return None
     name, own, given = function.__name__, list(signature.parameters.values()), len(arguments)
     if name == "__init__":
-        name, own, given = type(arguments[0]).__name__, own[1:], given - 1
+        name = type(arguments[0]).__name__
+    if own and own[0].name == "self":
+        own, given = own[1:], given - 1
     more = [x for x in own if x.kind is x.VAR_KEYWORD]  # a layer's, which its base takes and answers for
     own = [x for x in own if x not in more]
     placed = [x.name for x in own if x.kind in _BY_POSITION]

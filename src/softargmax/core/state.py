@@ -13,6 +13,7 @@ Milakov & Gimelshein (2018), Online normalizer calculation for softmax, https://
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -63,6 +64,16 @@ class State(NamedTuple):
     m: Any
     r: Any
     o: Any = None
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all numbers of both are equal, as one bool; a NaN equals none."""
+        return isinstance(other, State) and all(map(_equal, self, other))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        raise TypeError("a State has no hash, as the arrays in it have none")
 
     @property
     def l(self) -> Any:  # noqa: E743 the design's letter
@@ -210,6 +221,27 @@ class State(NamedTuple):
             lse = self.m + xp.log1p(xp.where(empty, 0.0, self.r))
             l = xp.where(empty, 1.0, 1.0 + self.r)
             return Finalized(None if self.o is None else self.o / l[..., None], lse)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two fields of states are equal."""
+    if one is None or other is None:
+        return one is other
+    return tuple(one.shape) == tuple(other.shape) and bool(namespace(one).all(one == other))
+
+
+_of_fields = State.__new__
+
+
+@functools.wraps(_of_fields)
+def _made(cls: type[State], *fields: Any, **named: Any) -> State:
+    """A state of given fields; with too few, an error says how states are made."""
+    if len(fields) + len(named) < 2:
+        raise TypeError("State() needs m and r; State.empty() is the state of no scores, and fold adds scores to it")
+    return _of_fields(cls, *fields, **named)
+
+
+setattr(State, "__new__", _made)  # noqa: B010 a NamedTuple does not let its class body have one
 
 
 def _lifted(z: Any, values: Any, dtype: Any) -> State:
