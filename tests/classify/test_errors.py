@@ -128,5 +128,5 @@ def test_a_frames_column_is_named() -> None:
     model = SoftmaxRegression().fit(frame[["x"]].assign(kind=0.0), Y)
     with pytest.raises(ValueError, match="X: column 'kind'"):
         model.predict(frame)
-    with pytest.raises(ValueError, match="^Input X contains NaN"):
+    with pytest.raises(ValueError, match=r"^Input X contains NaN"):
         SoftmaxRegression().fit(frame[["x"]].assign(kind=np.nan), Y)

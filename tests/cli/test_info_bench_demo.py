@@ -194,3 +194,12 @@ def test_the_command_imports_no_framework(tmp_path):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, timeout=60)
     loaded = done.stdout.splitlines()[-1].split()
     assert not {"torch", "jax", "scipy", "sklearn", "matplotlib"} & set(loaded)
+
+
+@pytest.mark.parametrize("stop", ["values", "temperature", "sparse", "sampling", "attention"])
+def test_tables_of_the_tour_fit_80_columns(run, monkeypatch, stop):
+    monkeypatch.setenv("COLUMNS", "80")
+    done = run("demo", "--only", stop, "-o", "out")
+    assert done.code == 0
+    assert "…" not in done.out
+    assert max(map(len, done.out.splitlines())) <= 80

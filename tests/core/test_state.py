@@ -279,8 +279,8 @@ def test_states_are_equal_or_not() -> None:
     assert (state == again) is True
     assert (state != again) is False
     for other in (
-        state._replace(m=state.m + 1), state._replace(r=state.r + 1), state._replace(o=None), State.empty((2,), width=1),
-        State.empty((3,)), tuple(state), None,
+        state._replace(m=state.m + 1), state._replace(r=state.r + 1), state._replace(o=None), State.empty((3,)),
+        State.empty((2,), width=1), tuple(state), None,
     ):  # fmt: skip
         assert (state == other) is False
         assert (state != other) is True

@@ -27,9 +27,10 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
     draw(p, str(picture))
     whole = all(abs(row.sum() - 1) < 1e-15 * row.size for row in p.values())
     if out is not None:
-        shown = show.table("", *(f"z = {z:g}" for z in SCORES), "above 0")
-        for (name, row), count in zip(p.items(), support, strict=True):
-            shown.add_row(name, *(f"{value:.4f}" if value else "0" for value in row), str(count))
+        shown = show.table("z", *p)
+        for z, *row in zip(SCORES, *p.values(), strict=True):
+            shown.add_row(f"{z:g}", *(f"{value:.4f}" if value else "0" for value in row))
+        shown.add_row("above 0", *map(str, support))
         out.print(shown)
         out.print(f"[dim]side by side: {escape(str(picture))}[/]")
     return {"ok": whole and support == sorted(support, reverse=True) and support[-1] < SCORES.size, "support": support}
