@@ -126,7 +126,7 @@ def test_draws_without_a_seed_are_new(run):
         (["top-k", "1", "2", "--axis", "0,1"], "axis: "),
         (["entropy"], "nothing to do"),
         (["entropy", "1", "-o", "p.xyz"], "p.xyz: the name may end in"),
-        (["sparsemax", "1", "--alhpa", "2"], "no option --alhpa"),
+        (["sparsemax", "1", "--alhpa", "2"], "no option --alhpa; did you mean --alpha?"),
     ],
 )
 def test_maps_refuse_wrong_use(run, words, said):

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DTYPES = {"f16": "float16", "f32": "float32", "f64": "float64"}
-OPTIONS = ("--temperature", "--base", "--log", "--axis", "--output", "--json", "--dtype", "--memory", "--temperatures")
+OPTIONS = (
+    "--temperature", "--base", "--log", "--axis", "--output", "--json", "--dtype", "--memory", "--temperatures",
+    "--header", "--no-header", "--columns", "--alpha", "--count", "--seed", "--top-k", "--top-p",
+)  # fmt: skip
 
 
 def number(text: str | float) -> float:
