@@ -111,8 +111,8 @@ template <class V> SOFTARGMAX_INLINE V log1p_of(V x) {
 }
 
 // The step of lambda by Newton's method on S^a = 1, S = 1 + rest the sum of p: (S - S^(1 - a)) / (a sum slope). For
-// alpha <= 2 it comes to the root from one side, in two to six steps for 32768 scores. Below order 1, with u = -a log S,
-// (e^u - 1) / u is formed from its inverse's (1 - e^-u) / u.
+// alpha <= 2 it comes to the root from one side, in two to six steps for 32768 scores. Below order 1, with u = -a log
+// S, (e^u - 1) / u is formed from its inverse's (1 - e^-u) / u.
 template <class N> SOFTARGMAX_INLINE N newton(double a, N rest, N slope) {
     const N log = log1p_of(rest), u = as<N>(std::fabs(a)) * log, decay = mean_decay(u);
     return (as<N>(1) + rest) * log * (a < 0 ? decay / (as<N>(1) - u * decay) : decay) / slope;
@@ -236,7 +236,7 @@ template <class N> struct Shifted : Gentle<N, 0> {
     }
     SOFTARGMAX_INLINE Two<Doubles> v(Doubles z) const {
         const Two<Doubles> x = less(z, at);
-        const Doubles a = Doubles::all(a_), w = x.hi * a, 
+        const Doubles a = Doubles::all(a_), w = x.hi * a,
                       low = fma(x.hi, Doubles::all(a_low), fma(x.hi, a, Doubles::all(0) - w) + x.lo * a);
         const Two<Doubles> sum = two_sum(Doubles::all(1), w);
         const Doubles rest = sum.lo + low, hi = sum.hi + rest;
@@ -261,7 +261,11 @@ struct Steep {
     Twofold at;  // o and q
     double q_a, q_slope;
     Steep(double a, double o, double q)
-        : a_(a), root({a, 0}), at{o, q}, q_a(exp_scalar(a * log_scalar(q))), q_slope(exp_scalar((a - 1) * log_scalar(q))) {}
+        : a_(a),
+          root({a, 0}),
+          at{o, q},
+          q_a(exp_scalar(a * log_scalar(q))),
+          q_slope(exp_scalar((a - 1) * log_scalar(q))) {}
     double a() const { return a_; }
     double cut() const { return next_below(at.hi); }
     Twofold tau() const { return minus(times({at.hi, 0}, a_), {q_a, 0}); }
