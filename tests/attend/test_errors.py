@@ -42,7 +42,7 @@ BAD: dict[str, list[tuple[Any, type[Exception], str]]] = {
         (np.ones(4, complex), TypeError, "complex128"),
         ("1", TypeError, ""),
     ],
-    "alpha": [(0.9, ValueError, "1 or above"), (math.nan, ValueError, "1 or above"), (np.ones(5), ValueError, "shape")],
+    "alpha": [(0.0, ValueError, "above 0"), (math.nan, ValueError, "above 0"), (np.ones(5), ValueError, "shape")],
     "key_lengths": [
         ([3.0, 1.0], TypeError, "integers"),
         ([3, 7], ValueError, "from 0 to 6"),

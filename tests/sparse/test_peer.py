@@ -27,6 +27,19 @@ def test_agreement(spread: float) -> None:
     torch.testing.assert_close(s.entmax(z, orders), peer.entmax_bisect(z, orders, n_iter=100), rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9, 0.99, 0.999])
+def test_agreement_below_order_1(alpha: float) -> None:
+    """Within what the peer's sum misses and its scores less tau are rounded."""
+    for spread in (0.3, 1.0, 10.0):
+        z = spread * cases.draw(20, 50)
+        theirs = peer.entmax_bisect(z, alpha, n_iter=100, ensure_sum_one=False)
+        a, v = alpha - 1, theirs ** (alpha - 1)
+        missed = (theirs.sum(-1, keepdim=True) - 1).abs() / (theirs / v).sum(-1, keepdim=True)
+        rounded = 2.0**-52 * ((a * z).abs() + (v - a * z).abs()) / abs(a)  # its a z - tau, which is v
+        off = (s.entmax(z, alpha) / theirs - 1).abs()
+        assert (off <= (missed + 2 * rounded) / v + 2.0**-50).all(), spread
+
+
 def test_first_derivatives_agree() -> None:
     g, orders = cases.draw(6, 9, seed=3), torch.linspace(1.2, 2.2, 6, dtype=torch.float64)[:, None]
     found = []

@@ -40,7 +40,7 @@ def test_order_1_and_a_half_is_its_closed_form() -> None:
             assert abs(tau - found.tau) <= mpmath.mpf(10) ** -40 * max(1, abs(tau))
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1 + 1e-12, 1 + 1e-4, 1.25, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9, 0.999, 1.0, 1 + 1e-12, 1 + 1e-4, 1.25, 1.5, 2.0, 3.0])
 def test_longdouble_is_mpmath(alpha: float) -> None:
     for row in ROWS:
         found, true = wide(row[None], alpha)[0], exact(row, alpha)
@@ -50,7 +50,7 @@ def test_longdouble_is_mpmath(alpha: float) -> None:
 
 
 def test_an_equal_row_is_uniform() -> None:
-    for alpha in (1.0, 1.5, 2.0, 5.0, 20.0, 1001.0):
+    for alpha in (0.1, 0.9, 1.0, 1.5, 2.0, 5.0, 20.0, 1001.0):
         assert exact(np.full(7, 3.0), alpha).p.hi == pytest.approx(np.full(7, math.ldexp(1 / 7, LIFT)), rel=1e-15)
 
 

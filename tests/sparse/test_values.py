@@ -13,7 +13,8 @@ from tests.sparse.truth import Exact, allowance, exact, made_of, sparsemax_fract
 
 import softargmax as s
 
-ALPHAS = (1.0, 1 + 1e-12, 1 + 1e-6, 1 + 1e-4, 1.01, 1.05, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 5.0, 20.0)
+BELOW = (0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 1 - 1e-6, 1 - 1e-12)
+ALPHAS = (*BELOW, 1.0, 1 + 1e-12, 1 + 1e-6, 1 + 1e-4, 1.01, 1.05, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 5.0, 20.0)
 SPREADS = (0.1, 1.0, 10.0, 100.0, 1e4)
 TINY = {"float32": 2.0**-126, "float64": 2.0**-1022}
 ROUNDING = {"float32": 2.0**-24, "float64": 2.0**-53}
@@ -54,13 +55,27 @@ def off_the_sum(row: Exact, implementation: str, dtype: str) -> float:
     return 2.0 if implementation == "native" else float((p * (4 + 2 * y)).sum())
 
 
+def of_the_logarithm(row: Exact, alpha: float) -> np.ndarray | float:
+    """The error of y = log(v) / a in units of 2^-53, below order 1, where no v ends at 0 and y is long.
+
+    With v = 2^k (1 + t) what follows t - t^2 / 2 in log(1 + t) has a rounding, or three in a row: `log_pair`.
+    """
+    if alpha >= 1:
+        return 0.0
+    t = np.frexp(np.where(row.v > 0, row.v, 1))[0]
+    t = np.where(t < math.sqrt(0.5), 2 * t, t) - 1
+    return 3 * np.abs(np.log1p(t) - t + t * t / 2) / (1 - alpha)
+
+
 def bound(row: Exact, alpha: float, implementation: str, dtype: str) -> np.ndarray:
     """How far p may be off: what the sum's error does, and its own rounding. Below the normal range it may be 0."""
     p = np.ldexp(row.p.hi, -LIFT)
     own = 0.51 * ROUNDING["float32"] * 2
     if dtype == "float64":
         y = np.abs(np.log(np.where(p > 0, p, 1)))
-        own = (1.1 if implementation == "native" else 2 + 2 * y) * ROUNDING["float64"] * 2
+        own = (
+            (1.1 + of_the_logarithm(row, alpha) if implementation == "native" else 2 + 2 * y) * ROUNDING["float64"] * 2
+        )
     return (
         own * p
         + np.where(p < TINY[dtype], TINY[dtype], 0)
@@ -119,6 +134,41 @@ def test_powers_over_the_range_of_v(alpha: float) -> None:
     for v in np.linspace(max(0.02, 1 - 60 * (alpha - 1)), 1, 97):
         row = np.array([0.0, (v - 1) / (alpha - 1)])
         check(row, alpha, "native", "float64")
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9, 0.99, 0.999])
+@both
+def test_heavy_tails_keep_their_digits(alpha: float, dtype: str) -> None:
+    """Below order 1, p of a second score from 1/2 to 1e-30: four units at most."""
+    for y in np.linspace(0, 69, 93):
+        row = np.array([0.0, -math.expm1((1 - alpha) * y) / (1 - alpha)], dtype)
+        found, true = s.entmax(row, alpha), exact(row, alpha)
+        assert ulp_error(found, *true.p).max() <= 4, (row, found)
+
+
+@pytest.mark.parametrize("k", [3, 5000])
+@both
+def test_below_order_1_every_class_has_mass(k: int, dtype: str, served: str) -> None:
+    z = (1e4 * np.random.default_rng(k).standard_normal((2, k))).astype(dtype)
+    z[:, 0] = -np.inf
+    p = s.entmax(z, 0.5)
+    assert (p[:, 0] == 0).all()
+    assert (p[:, 1:] > 0).all()
+    assert s.threshold(z, 0.5).support_size.tolist() == [k - 1] * 2
+    largest = np.finfo(dtype).max
+    assert s.entmax(np.array([largest, -largest, largest], dtype), 0.9).tolist() == [0.5, 0.0, 0.5]
+
+
+@both
+def test_order_1_is_approached_from_below(dtype: str, served: str) -> None:
+    z = (3 * np.random.default_rng(8).standard_normal((5, 40))).astype(dtype)
+    limit = s.softmax(z.astype(np.float64))
+    y = np.log(limit)
+    for h in (2.0**-40, math.ulp(0.5)):
+        # The first derivative to alpha at 1 is -p (y^2 - <p, y^2>) / 2; h^2 is not seen.
+        line = limit + h * limit * (y * y - (limit * y * y).sum(-1, keepdims=True)) / 2
+        off = np.abs(s.entmax(z, 1 - h) - line) / limit
+        assert (off <= (4 + 2 * np.abs(y)) * 2 * ROUNDING[dtype]).all(), h
 
 
 @pytest.mark.parametrize("alpha", [5.0, 20.0, 101.0, 1001.0, 1e300])

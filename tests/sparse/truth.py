@@ -76,7 +76,7 @@ def exact(row: ArrayLike, alpha: float, digits: int = DIGITS) -> Exact:
     values = np.asarray(row, np.float64)
     order = [int(i) for i in np.argsort(-values, kind="stable") if values[i] > -math.inf]
     start = float(np.max(wide(values[None], alpha)[0]))
-    lost = max(0, math.ceil(-math.log10(alpha - 1))) if alpha > 1 else 0  # v^(1/a) loses so many digits of v
+    lost = max(0, math.ceil(-math.log10(abs(alpha - 1)))) if alpha != 1 else 0  # v^(1/a) loses so many digits of v
     with mpmath.workdps(digits + lost):
         m, a = mpmath.mpf(float(values[order[0]])), mpmath.mpf(alpha) - 1
         d = [mpmath.mpf(float(values[i])) - m for i in order]
@@ -180,6 +180,8 @@ def allowance(row: Exact, alpha: float, sum_error: float) -> NDArray[np.float64]
     a, p = alpha - 1, np.ldexp(row.p.hi, -LIFT)
     if a == 0:
         return p * sum_error
-    move = a * sum_error / row.slope
+    move = abs(a) * sum_error / row.slope
     there = row.v > 4 * move
-    return np.where(there, 2 * sum_error / row.slope * p / np.where(there, row.v, 1), (row.v + move) ** (1 / a))
+    return np.where(
+        there, 2 * sum_error / row.slope * p / np.where(there, row.v, 1), (row.v + move) ** (1 / a) if a > 0 else 0
+    )

@@ -51,8 +51,8 @@ def attention(
     sink : array, optional
         A score without a value, one number per head, or one for all; 0 is softmax1. Without it there is none.
     alpha : float or array
-        1 is softmax; above it p is the entmax of that order over the keys (and the sink), sparsemax at 2: a number, or
-        an array that broadcasts with (..., H, L).
+        1 is softmax; otherwise p is the entmax of that order, above 0, over the keys (and the sink), sparsemax at 2: a
+        number, or an array that broadcasts with (..., H, L).
     dropout : float
         The share of p that is dropped, from 0 to below 1; what is kept is divided by 1 - dropout.
     seed : int, optional

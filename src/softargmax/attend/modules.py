@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from softargmax.attend import attention, entropy_invariant_scale, qk_norm
-from softargmax.attend.options import alpha_of, rate_of, window_of
+from softargmax.attend.options import rate_of, window_of
 from softargmax.core import check
 from softargmax.core.check import integer, one_of
 from softargmax.core.signature import public
@@ -111,7 +111,7 @@ class Attention(nn.Module):
         if softcap is not None:
             check.positive(softcap, "softcap")
         self.causal, self.window, self.softcap, self.dropout = causal, window, softcap, rate_of(dropout)
-        alpha_of(known(alpha, "alpha"), torch.empty(1), (0,))
+        check.order(known(alpha, "alpha"), torch.empty(1), (0,))
         keep(self, "alpha", alpha)
         new: dict[str, Any] = {"device": device, "dtype": dtype}
         context = dim if context_dim is None else _positive(context_dim, "context_dim")

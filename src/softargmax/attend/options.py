@@ -129,7 +129,7 @@ def options_of(q: Any, keys: int, options: Mapping[str, Any]) -> Options:
         scale = 1.0 / math.sqrt(q.shape[-1]) if q.shape[-1] else 1.0
     else:
         scale = check.within(scale, q, axes, "scale", lambda x: abs(x) < math.inf, "a finite number", each)
-    alpha = alpha_of(options["alpha"], q, axes) if "alpha" in options else asked["alpha"]
+    alpha = check.order(options["alpha"], q, axes, "the heads' queries") if "alpha" in options else asked["alpha"]
     mask, bias, lengths = asked["mask"], asked["bias"], asked["key_lengths"]
     if mask is not None:
         mask = _fits(arrays.like(mask, q, "mask"), shape, "mask")
@@ -168,12 +168,6 @@ def _per_head(x: Any, q: Any, name: str, *, in_batch: bool = False) -> Any:
 def rate_of(dropout: Any) -> float:
     """Dropout: the share of p that is dropped."""
     return between(dropout, "dropout", 1.0, below=True)
-
-
-def alpha_of(alpha: Any, q: Any, axes: tuple[int, ...]) -> Any:
-    """The order, a number or one per query."""
-    may = "a finite number, 1 or above"
-    return check.within(alpha, q, axes, "alpha", lambda a: (a >= 1.0) & (a < math.inf), may, "the heads' queries")
 
 
 def seeds_of(q: Any, batch: tuple[int, ...], rate: float, seed: Any, stream: Any) -> Any:

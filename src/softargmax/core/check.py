@@ -261,6 +261,12 @@ def scale_of(
     return scale_of_array(temperature, base, namespace(z), k)
 
 
+def order(alpha: Any, z: Any, axes: tuple[int, ...], rows: str = "the rows") -> Any:
+    """The order of a Tsallis entropy: a number, or an array with one for each row."""
+    may = "a finite number above 0"
+    return within(alpha, z, axes, "alpha", lambda a: (a > 0.0) & (a < math.inf), may, rows)
+
+
 def within(
     value: Any,
     z: Any,

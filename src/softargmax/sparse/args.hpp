@@ -11,7 +11,7 @@ constexpr int kRootNumbers = 5;
 // A sparse map: scores to `out`, or p in `z` and an incoming gradient in `other` to that of the scores. Numbers per row
 // lie one after the other.
 struct Args : RowArgs {
-    Operand alpha;                    // one per row, double, at least 1
+    Operand alpha;                    // one per row, double, above 0
     Operand tau;                      // written where wanted, read by the gradient
     std::int64_t* support = nullptr;  // so are the numbers of p > 0
     bool gradient = false;

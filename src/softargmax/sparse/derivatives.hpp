@@ -174,7 +174,7 @@ template <class F, class From> LossOf loss_of(const F& map, From& from, double z
 // The same of k scores that share the row, which is H_alpha of the uniform distribution.
 inline double loss_of_ties(double a, double k) {
     const double log = log_scalar(k), u = a * log;
-    return log / (1 + a) * (u < 1e-6 ? 1 - u / 2 : (1 - exp_scalar(-u)) / u);
+    return log / (1 + a) * (std::fabs(u) < 1e-6 ? 1 - u / 2 : (1 - exp_scalar(-u)) / u);
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME::sparse

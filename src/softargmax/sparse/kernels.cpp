@@ -12,6 +12,8 @@ constexpr std::int64_t kMostListed = 1 << 20;
 // Rows that are read 128 at a time have lists of at most this length each: 16 MiB of floats.
 constexpr std::int64_t kMostTogether = 1 << 15;
 constexpr double kOrdinary = -2;
+// alpha - 1 of a row.
+inline Twofold order_of(const Args& args, std::int64_t row) { return two_sum(at(args.alpha, args, row), -1.0); }
 inline void store(const Found& f, double* to) {
     const double numbers[kRootNumbers] = {f.limit.m, f.ordinary ? kOrdinary : f.limit.r, f.at.hi, f.at.lo, f.others};
     std::copy_n(numbers, kRootNumbers, to);
@@ -64,7 +66,7 @@ template <class T, int Size> void find_root(Candidates<T, Size>& row, const Args
     else if (args.target)
         put_loss(args, at, found, [&](double z_y) {
             const bool in = z_y == kInf && s.r == s.r;
-            return LossOf{in ? loss_of_ties(found.a, s.r + 1) : s.r == s.r ? kInf : kNaN, in ? s.r / (s.r + 1) : 0};
+            return LossOf{in ? loss_of_ties(found.a.hi, s.r + 1) : s.r == s.r ? kInf : kNaN, in ? s.r / (s.r + 1) : 0};
         });
     if (args.tau) put(args.tau, args, at, found.ordinary ? in_range(args.tau, rounded(tau)) : rounded(tau));
     if (args.support) args.support[at] = support;
@@ -122,7 +124,7 @@ template <class T, int Size> void map_group(Group<T, Size>& group) {
     const std::int64_t capacity = std::min(group.length, Size > 1 ? kMostTogether : kMostListed),
                        pitch = capacity + kSlack;
     Found found[Size];
-    for (int g = 0; g < group.count; ++g) found[g].a = at(args.alpha, args, group.first + g) - 1;
+    for (int g = 0; g < group.count; ++g) found[g].a = order_of(args, group.first + g);
     if (args.found) {
         for (int g = 0; g < group.count; ++g) recall(args.found + (group.first + g) * kRootNumbers, found[g]);
     } else {
@@ -188,7 +190,7 @@ template <class T, int Size> void gradient(const Args& args) {
 }
 
 // Sixteen rows or fewer of the order 1 + a.
-inline void side_by_side(const Frame<float>& frame, const std::int64_t* rows, int count, double a, Lanes& lanes) {
+inline void side_by_side(const Frame<float>& frame, const std::int64_t* rows, int count, Twofold a, Lanes& lanes) {
     const Args& args = frame.args;
     for (int g = 0; g < kSide; ++g) {
         Group<float, 1> group(frame, rows[g < count ? g : 0]);
@@ -213,19 +215,19 @@ inline void short_rows(const Frame<float>& frame, std::int64_t begin, std::int64
     Lanes lanes(static_cast<int>(args.cols.total));
     std::int64_t waiting[kSide];
     int count = 0;
-    double order = 0;
+    Twofold order{0, 0};
     const auto run = [&] {
         if (count) side_by_side(frame, waiting, count, order, lanes);
         count = 0;
     };
     for (std::int64_t row = begin; row < end; ++row) {
-        const double a = at(args.alpha, args, row) - 1;
-        if (!(a >= 0 && a <= 1)) {
+        const Twofold a = order_of(args, row);
+        if (!(a.hi >= -1 && a.hi <= 1)) {
             Group<float, 1> group(frame, row);
             map_group(group);
             continue;
         }
-        if (count == kSide || a != order) run();
+        if (count == kSide || a.hi != order.hi || a.lo != order.lo) run();
         order = a;
         waiting[count++] = row;
     }

@@ -109,7 +109,7 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
         Classes, integers of the rows' shape; or probabilities t, floats of z's shape. Their values are not checked: the
         loss is what the formula gives, and may be negative where they are none.
     alpha : float or array
-        The order, 1 or above, as in `entmax`: 1 is the cross-entropy less the target's own entropy (0 for a class
+        The order, above 0, as in `entmax`: 1 is the cross-entropy less the target's own entropy (0 for a class
         without smoothing), 2 `sparsemax_loss`.
     axis : int
         The axis of the classes.
@@ -148,8 +148,8 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
     gradient p. k scores of +inf share the row: :math:`H_\alpha` of 1/k at one of them, +inf at another; gradient 0. NaN
     in the support: NaN. An ignored row is 0 whatever its scores.
 
-    The loss is 0 where the target's score is :math:`1/(\alpha - 1)` above all others: the margin of the loss. A class
-    as target is served by a sum in which no term is negative, so that a small loss keeps its digits.
+    Above order 1 the loss is 0 where the target's score is :math:`1/(\alpha - 1)` above all others: the margin of the
+    loss. A class as target is served by a sum in which no term is negative, so that a small loss keeps its digits.
 
     Gradient: :math:`w_y (p - t)`, at the target's class formed from what the others have. To alpha:
     :math:`\partial_\alpha (H_\alpha(p) - H_\alpha(t))` at constant p.

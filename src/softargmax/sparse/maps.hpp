@@ -45,13 +45,13 @@ template <class T, class N> SOFTARGMAX_INLINE Doubles beyond(Doubles z, Two<N> c
     else return less(z, c).hi;
 }
 
-// The least v, and the least logarithm of p, that are not taken for 0.
+// The least v, and the least logarithm of p, that are not taken for 0; below order 1 the largest v, whose p is 0.
 template <class T> struct Limit;
 template <> struct Limit<float> {
-    static constexpr double tiny = 0x1p-120, least = -86;
+    static constexpr double tiny = 0x1p-120, least = -86, most = 0x1p126;
 };
 template <> struct Limit<double> {
-    static constexpr double tiny = 0x1p-1000, least = -708.396;
+    static constexpr double tiny = 0x1p-1000, least = -708.396, most = 0x1p1023;
 };
 
 // How well a power is wanted: to come near the root; for sums that land on it, which have to be good to the digits of
@@ -69,7 +69,7 @@ template <Power how, class T, class V> SOFTARGMAX_INLINE V exp_or_zero(Two<V> y)
 // v^(1/a), 0 where v is.
 struct Root {
     Twofold inverse_a;
-    explicit Root(double a) : inverse_a(inverse(Twofold{a, 0})) {}
+    explicit Root(Twofold a) : inverse_a(inverse(a)) {}
     template <Power how, class T, class V> SOFTARGMAX_INLINE V of(Two<V> v) const {
         const V tiny = all<V>(Limit<typename V::Scalar>::tiny), hi = max(v.hi, tiny);
         const auto in = above(hi, tiny);
@@ -111,11 +111,22 @@ template <class V> SOFTARGMAX_INLINE V log1p_of(V x) {
 }
 
 // The step of lambda by Newton's method on S^a = 1, S = 1 + rest the sum of p: (S - S^(1 - a)) / (a sum slope). For
-// alpha <= 2 it comes to the root from one side, in two to six steps for 32768 scores.
+// alpha <= 2 it comes to the root from one side, in two to six steps for 32768 scores. Below order 1, with u = -a log
+// S, (e^u - 1) / u is formed from its inverse's (1 - e^-u) / u.
 template <class N> SOFTARGMAX_INLINE N newton(double a, N rest, N slope) {
-    const N log = log1p_of(rest);
-    return (as<N>(1) + rest) * log * mean_decay(as<N>(a) * log) / slope;
+    const N log = log1p_of(rest), u = as<N>(std::fabs(a)) * log, decay = mean_decay(u);
+    return (as<N>(1) + rest) * log * (a < 0 ? decay / (as<N>(1) - u * decay) : decay) / slope;
 }
+
+// How far below m + lambda p is 0, for alpha < 2.
+inline double reach_of(double a) {
+    constexpr double reach = -Limit<double>::least, slack = 1 + 1e-6;
+    const double u = -a * reach;
+    if (a >= 0) return a * reach > 1 ? 1 / a : reach;
+    return slack * reach * (u < 1e-3 ? 1 + u * (0.5 + u * (1.0 / 6)) : (exp_scalar(u) - 1) / u);
+}
+// All scores but those up to x, which may be beyond the range.
+inline double cut_below(double x) { return next_below(std::max(x, std::numeric_limits<double>::lowest())); }
 
 // alpha <= 2, with c = m + lambda - offset as unknown.
 //
@@ -129,6 +140,7 @@ template <class N, int offset> struct Gentle {
     Two<N> at;  // c
     explicit Gentle(N top) : m(top), at(two_sum(top, as<N>(-offset))) {}
     N x(N z) const { return ((z - at.hi) - at.lo) - as<N>(offset); }  // z - m - lambda
+    N scale() const { return as<N>(1); }  // what a step is measured by
     double move(double step, bool /*over*/) {
         at = plus(at, {step, 0});
         return std::fabs(step);
@@ -193,19 +205,24 @@ template <class N> struct Squared : Gentle<N, 2> {
     }
 };
 
-// 1 <= alpha < 2: v = 1 + a (z - c).
+// alpha < 2: v = 1 + a (z - c). Below order 1 no v is below 1, none is near the threshold, and lambda may be thousands:
+// a step is measured by the v of the maximum. a is a pair, since alpha - 1 is rounded below order 1/2.
 template <class N> struct Shifted : Gentle<N, 0> {
-    using Gentle<N, 0>::at;
+    using Gentle<N, 0>::at, Gentle<N, 0>::m;
     static constexpr double kBeside = 1e-3;
-    double a_;
+    double a_, a_low;
     Root root;
-    Shifted(N top, double a) : Gentle<N, 0>(top), a_(a), root(a > 0 ? a : 1) {}
+    Shifted(N top, Twofold a) : Gentle<N, 0>(top), a_(a.hi), a_low(a.lo), root(a.hi != 0 ? a : Twofold{1, 0}) {}
     double a() const { return a_; }
+    N scale() const { return as<N>(1) - as<N>(std::min(a_, 0.0)) * ((at.hi - m) + at.lo); }
+    double move(double step, bool over) {
+        const double size = Gentle<N, 0>::move(step, over);
+        return size / scale();
+    }
     // A score that is v away from the threshold adds v^(1/a) to the sum, which no derivative at v = 0 foresees.
     double tolerance() const { return std::min(1e-5, exp_scalar(-37 * a_)); }
     N newton(N rest, N slope) const { return sparse::newton(a_, rest, slope); }
-    double reach() const { return std::min(a_ > 0 ? 1 / a_ : kInf, -Limit<double>::least); }
-    double cut() const { return next_below(at.hi - (reach() + kMargin)); }
+    double cut() const { return cut_below(at.hi - (reach_of(a_) + kMargin)); }
     Two<N> tau() const { return plus(times(at, as<N>(a_)), {as<N>(-1), as<N>(0)}); }
     template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
         const V x = this->roughly(z);
@@ -213,11 +230,14 @@ template <class N> struct Shifted : Gentle<N, 0> {
             const V p = exp_or_zero<Power::kRough, typename V::Scalar>(Two<V>{x, V::all(0)});
             return {p, p};
         }
-        return root.rough(two_sum(V::all(1), max(x * all<V>(a_), all<V>(-2))));
+        constexpr double most = Limit<typename V::Scalar>::most;
+        const V a = all<V>(a_), w = a_ < 0 ? max(x, all<V>(-most)) * a : max(x * a, all<V>(-2));
+        return root.rough(two_sum(V::all(1), w));
     }
     SOFTARGMAX_INLINE Two<Doubles> v(Doubles z) const {
         const Two<Doubles> x = less(z, at);
-        const Doubles a = Doubles::all(a_), w = x.hi * a, low = fma(x.hi, a, Doubles::all(0) - w) + x.lo * a;
+        const Doubles a = Doubles::all(a_), w = x.hi * a,
+                      low = fma(x.hi, Doubles::all(a_low), fma(x.hi, a, Doubles::all(0) - w) + x.lo * a);
         const Two<Doubles> sum = two_sum(Doubles::all(1), w);
         const Doubles rest = sum.lo + low, hi = sum.hi + rest;
         return {hi, rest - (hi - sum.hi)};
@@ -241,7 +261,11 @@ struct Steep {
     Twofold at;  // o and q
     double q_a, q_slope;
     Steep(double a, double o, double q)
-        : a_(a), root(a), at{o, q}, q_a(exp_scalar(a * log_scalar(q))), q_slope(exp_scalar((a - 1) * log_scalar(q))) {}
+        : a_(a),
+          root({a, 0}),
+          at{o, q},
+          q_a(exp_scalar(a * log_scalar(q))),
+          q_slope(exp_scalar((a - 1) * log_scalar(q))) {}
     double a() const { return a_; }
     double cut() const { return next_below(at.hi); }
     Twofold tau() const { return minus(times({at.hi, 0}, a_), {q_a, 0}); }
@@ -272,7 +296,7 @@ struct SteepSearch {
     Root root;
     int steps = 0;
     SteepSearch(double top, double a, double n)  // n scores can be above 0
-        : m(top), a_(a), low(std::max(exp_scalar(-a * log_scalar(n)) * 0.999, 0x1p-900)), root(a) {}
+        : m(top), a_(a), low(std::max(exp_scalar(-a * log_scalar(n)) * 0.999, 0x1p-900)), root({a, 0}) {}
     double a() const { return a_; }
     double newton(double rest, double slope) const { return sparse::newton(a_, rest, slope); }
     double cut() const { return next_below(m - high * (1 + kMargin) * root.inverse_a.hi); }
@@ -293,14 +317,14 @@ struct SteepSearch {
 };
 
 // f(the map for alpha - 1 = a <= 1), before its first step.
-template <class N, class F> SOFTARGMAX_INLINE void with_gentle_map(N m, double a, F f) {
-    if (a == 1) f(Linear<N>(m));
-    else if (a == 0.5) f(Squared<N>(m));
+template <class N, class F> SOFTARGMAX_INLINE void with_gentle_map(N m, Twofold a, F f) {
+    if (a.hi == 1) f(Linear<N>(m));
+    else if (a.hi == 0.5) f(Squared<N>(m));
     else f(Shifted<N>(m, a));
 }
 // f(the map for alpha - 1 = a), at `at`.
-template <class F> SOFTARGMAX_INLINE void with_map(double m, double a, Twofold at, F f) {
-    if (a > 1) f(Steep(a, at.hi, at.lo));
+template <class F> SOFTARGMAX_INLINE void with_map(double m, Twofold a, Twofold at, F f) {
+    if (a.hi > 1) f(Steep(a.hi, at.hi, at.lo));
     else
         with_gentle_map(m, a, [&](auto map) {
             map.at = at;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from softargmax.core import check
@@ -90,8 +89,8 @@ def entmax(
     z, axis, where, out
         As in `sparsemax`.
     alpha : float or array
-        The order, 1 or above: the higher, the sparser. 1 is `softmax`, approached continuously. An array has one order
-        per row; a tensor may be learned.
+        The order, above 0: the higher, the sparser. 1 is `softmax`, approached continuously from both sides. An array
+        has one order per row; a tensor may be learned.
 
     Returns
     -------
@@ -105,11 +104,12 @@ def entmax(
 
     Notes
     -----
-    Scores :math:`1/(\alpha - 1)` or more below the largest have probability 0.
+    Above order 1 scores :math:`1/(\alpha - 1)` or more below the largest have probability 0. Below it p falls as a
+    power of the distance, and every score but -inf has p > 0, unless it underflows.
 
     The edge rows are those of `softmax`: -inf is out of the support, k entries of +inf share the row, a NaN in the
     support makes its row NaN, an empty row is 0. On devices and under tracing, where nobody looks, so does an alpha
-    below 1 or NaN.
+    that is not above 0.
 
     Gradient: with incoming g, :math:`s \odot (g - \langle s, g\rangle / \sum s)`, :math:`s_i = p_i^{2-\alpha}` where
     p > 0 and 0 elsewhere. Of p to alpha: :math:`-s \odot (w - \langle s, w\rangle / \sum s)`,
@@ -200,8 +200,7 @@ def _checked(z: Any, alpha: Any, axis: Any, where: Any) -> Scores:
 
 def order(alpha: Any, z: Any, axes: tuple[int, ...]) -> Any:
     """alpha as a number, or as an array with one per row, z's shape but for 1 where z is reduced."""
-    may = "a finite number, 1 or above"
-    alpha = check.within(alpha, z, axes, "alpha", lambda a: (a >= 1.0) & (a < math.inf), may)
+    alpha = check.order(alpha, z, axes)
     if isinstance(alpha, float):
         return alpha
     rows = kept_shape(z.shape, axes)

@@ -37,7 +37,7 @@ class Entmax(_WithOrder):
     Parameters
     ----------
     alpha : float, Tensor or Parameter
-        The order, 1 or above. A `torch.nn.Parameter` is learned (keep it above 1: 1 + softplus or sigmoid of what is
+        The order, above 0. A `torch.nn.Parameter` is learned (keep it there: softplus, or 1 + sigmoid of what is
         learned, say), another tensor becomes a buffer. One number, or one per row.
     dim : int, tuple of int or None
         The axis or axes along which a row of scores runs, None for all.

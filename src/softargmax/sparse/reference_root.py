@@ -16,10 +16,11 @@ from softargmax.core.arrays import device_of, frozen, namespace
 from softargmax.core.check import seen
 from softargmax.core.exact import difference, total, two_product, two_sum
 from softargmax.core.rows import INF, Rows
-from softargmax.sparse.reference_search import origin, search_least, search_shift
+from softargmax.sparse.reference_search import mean_decay, origin, search_least, search_shift
 
 _NEAR, _SERIES = 1 / 64, 9
-_FAR = 1000.0  # so far below the maximum p is 0 whatever alpha, its derivatives too
+_FAR = 1000.0  # at p = e^-1000 it is 0, its derivatives too
+_SPLIT = 2.0**30  # so far from the largest number `two_product` has no overflow
 
 
 class Place(NamedTuple):
@@ -60,7 +61,7 @@ def solved(z: Any, axes: tuple[int, ...], alpha: Any, where: Any) -> Solved:
         a = xp.full_like(m, alpha - 1.0)
     else:
         a = rows.lay_kept(xp.astype(alpha, rows.dtype)) - 1.0 + xp.zeros_like(m)
-    known = (a >= 0.0) & (a < INF)
+    known = (a >= -1.0) & (a < INF)
     lost = xp.any(unknown, axis=-1, keepdims=True) | ~known
     d, e = difference(xp.where(lost, -INF, x), m)
     a = xp.where(known, a, 1.0)
@@ -99,8 +100,9 @@ def powers(place: Place, low: Any) -> tuple[Any, Any, Any]:
     """
     d, e, a, steep, at, o, o_low, first = place
     xp = namespace(d)
+    reach = xp.where(a < 0.0, xp.clip(_FAR * mean_decay(_FAR * a), max=xp.finfo(d.dtype).max / _SPLIT), _FAR)
     from_o = (d > o) | ((d == o) & (e >= o_low))
-    there = (d > -INF) & ((steep & from_o) | (~steep & (d > -_FAR)))
+    there = (d > -INF) & ((steep & from_o) | (~steep & (d > -reach)))
     x, r = two_sum(xp.where(there, d, 0.0), -xp.where(steep, o, at))
     r = r + xp.where(there, e, 0.0) - xp.where(steep, o_low, low)
     w, q = two_product(a + xp.zeros_like(x), x)

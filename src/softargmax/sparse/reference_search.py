@@ -16,11 +16,14 @@ MOST, TRACED = 300, 24
 
 
 def search_shift(d: Any, e: Any, a: Any) -> Any:
-    """lambda >= 0 with sum [1 + a (d + e - lambda)]_+^(1/a) = 1, for a <= 1: Newton's method climbs to it from 0."""
+    """lambda >= 0 with sum [1 + a (d + e - lambda)]_+^(1/a) = 1, for a <= 1: Newton's method climbs to it from 0.
+
+    Below order 1 lambda may be thousands; then a step is measured by 1 - a lambda, the v of the maximum.
+    """
     xp = namespace(d)
     n = _sum(xp.astype(d > -INF, d.dtype))
     log_n = xp.log(xp.where(n == 0.0, 1.0, n))
-    high = log_n * _mean_decay(a * log_n) * (1.0 + 1e-6) + 1e-30  # (1 - n^-a) / a
+    high = log_n * mean_decay(a * log_n) * (1.0 + 1e-6) + 1e-30  # (1 - n^-a) / a
     low = at = xp.zeros_like(a)
 
     def bases(at: Any) -> Any:
@@ -35,13 +38,13 @@ def search_shift(d: Any, e: Any, a: Any) -> Any:
         p = xp.where(inside, xp.exp(y), 0.0)
         s, by = _sum(p), _sum(p / safe)
         log_s = xp.log(xp.where(s > 0.0, s, 1.0))
-        change = s * log_s * _mean_decay(a * log_s) / xp.where(by > 0.0, by, 1.0)
+        change = s * log_s * mean_decay(a * log_s) / xp.where(by > 0.0, by, 1.0)
         low, high = xp.where(s >= 1.0, at, low), xp.where(s >= 1.0, high, at)
         following = at + change
         wild = (xp.abs(change) > 1e-9) & ((following < low) | (following > high))
         following = xp.where(wild, low + (high - low) / 2, following)
         crossed = xp.any(inside ^ (bases(following) > 0.0), axis=-1, keepdims=True)
-        size = xp.abs(change)
+        size = xp.abs(change) / xp.clip(1.0 - a * at, min=1.0)
         return following, low, high, ((size <= 1e-9) & ~crossed) | (size <= 2.0**-50) | (following == at)
 
     return _until(step, at, low, high)[0]
@@ -53,6 +56,7 @@ def origin(d: Any, e: Any, a: Any) -> tuple[Any, Any]:
     A search for t in v = t + a d comes near it, then it is moved from score to score.
     """
     xp = namespace(d)
+    a = xp.where(a > 1.0, a, 1.0)  # of the other rows nothing is asked
     n = _sum(xp.astype(d > -INF, d.dtype))
     low = xp.exp(-a * xp.log(xp.where(n == 0.0, 1.0, n)))
     high = xp.ones_like(a)
@@ -144,7 +148,7 @@ def _roots(v: Any, inside: Any, a: Any) -> Any:
     return xp.where(inside, xp.exp(xp.log(xp.where(inside, v, 1.0)) / xp.where(a > 0.0, a, 1.0)), 0.0)
 
 
-def _mean_decay(u: Any) -> Any:
+def mean_decay(u: Any) -> Any:
     """(1 - e^-u) / u."""
     xp = namespace(u)
     near = xp.abs(u) < 1e-5

@@ -8,13 +8,11 @@
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 
-// ---- candidates: the scores above m - 1 / (alpha - 1), m the maximum; no other can have p > 0 -----------------
+// ---- candidates: above order 1 the scores above m - 1 / (alpha - 1), m the maximum; no other can have p > 0 ---
 
 template <class T> using Frame = FrameOf<Args, T>;
 template <class T, int Size> using Group = GroupOf<Args, T, Size>;
 
-// How far below the maximum p is 0, whatever alpha.
-constexpr double kReach = -Limit<double>::least;
 constexpr std::int64_t kSlack = 2 * 16;  // what `compress` may write behind the end
 
 // A T's pack as packs of double, each with sums of its own: a chain of additions waits for itself.
@@ -80,7 +78,7 @@ template <class T, int Size> struct Candidates {
 };
 
 struct Found {  // what a row's results are made of
-    double a = 0;
+    Twofold a{0, 0};        // alpha - 1
     Twofold at;             // the root, where there is one
     State limit;            // else the state that says what the row is: of infinities, empty, with a NaN
     bool ordinary = false;
@@ -101,8 +99,8 @@ template <class T, int Size> void gather_rows(Group<T, Size>& group, Candidates<
             const T* z = group.scores + g * group.pitch;
             const T here = maximum(z, n);
             top[g] = here > top[g] ? here : top[g];
-            const double far = found[g].a * kReach > 1 ? 1 / found[g].a : kReach;
-            const T cut = std::min(rounded_down<T>(next_below(static_cast<double>(top[g]) - far)), next_below(top[g]));
+            const double far = static_cast<double>(top[g]) - reach_of(found[g].a.hi);
+            const T cut = std::min(rounded_down<T>(cut_below(far)), next_below(top[g]));
             rows[g].add(z, n, to[g], [&](const T* from, std::int64_t count, T*& end) {
                 end = gather(from, count, cut, end, nan[g]);
             });
@@ -112,7 +110,7 @@ template <class T, int Size> void gather_rows(Group<T, Size>& group, Candidates<
         rows[g].count = to[g] - rows[g].list;
         State& s = found[g].limit;
         s.m = static_cast<double>(top[g]);
-        if (nan[g] || !(found[g].a >= 0 && found[g].a < kInf)) {
+        if (nan[g] || !(found[g].a.hi >= -1 && found[g].a.hi < kInf)) {
             s.r = kNaN;
         } else if (top[g] == std::numeric_limits<T>::infinity()) {
             std::int64_t ties = 0;
@@ -205,7 +203,9 @@ template <class F, class From> void approach(F& map, From& from) {
         Sums sums;
         const T cut = rounded_down<T>(map.cut());
         from.each([&](const T* z, std::int64_t n, T*& to) { rough_sums(z, n, map, cut, to, sums); });
-        if (map.move(map.newton(sums.p - 1, sums.slope), sums.p >= 1) < near) return;
+        const double moved = map.move(map.newton(sums.p - 1, sums.slope), sums.p >= 1);
+        // Below order 1 a step back is the noise of float sums, which much of p far away may keep above `near`.
+        if (moved < near || (map.a() < 0 && sums.p <= 1)) return;
     }
 }
 template <bool pairs, class F, class From> ExactSums sums_of(const F& map, From& from) {
@@ -330,8 +330,8 @@ template <class From, class Then> void solved(SteepSearch search, From& from, Th
 }
 
 // then(the map at the root), of a row with maximum m.
-template <class From, class Then> void with_solution(double m, double a, From& from, Then then) {
-    if (a > 1) solved(SteepSearch(m, a, static_cast<double>(from.group.length)), from, then);
+template <class From, class Then> void with_solution(double m, Twofold a, From& from, Then then) {
+    if (a.hi > 1) solved(SteepSearch(m, a.hi, static_cast<double>(from.group.length)), from, then);
     else with_gentle_map(m, a, [&](auto map) { solved(map, from, then); });
 }
 
@@ -364,7 +364,7 @@ class Lanes {
             }
             const V step = keep(active, map.newton(sum.p - one, sum.slope));
             map.at = plus(map.at, Two<V>{step, zero});
-            active = unless(active, above(near, max(step, zero - step)));
+            active = unless(active, above(near * map.scale(), map.a() < 0 ? step : max(step, zero - step)));
         }
     }
     // And the map of eight of them to their roots.
@@ -389,7 +389,7 @@ class Lanes {
                           bent = fma(half * curve * straight, straight / slope, straight);
             const auto far = above(size_of(rest), near);
             const Doubles step = keep(active, keep(far, map.newton(rest, slope)) + keep(unless(active, far), bent)),
-                          moved = size_of(step), of_v = zero - moved * a;  // negated
+                          moved = size_of(step) / map.scale(), of_v = zero - moved * a;  // negated
             map.at = plus(map.at, Two<Doubles>{step, zero});
             // As has_landed has it, of each lane.
             const auto held = unless(active, above(Doubles::all(0.5) * nearest, of_v));
@@ -412,7 +412,7 @@ class Lanes {
     double tau(int g) const { return tau_[g]; }
 
     // p of all rows that have a root, at the order 1 + a.
-    void solve(double a) {
+    void solve(Twofold a) {
         using V = Pack<float>;
         for (int j = 0; j < columns_; j += kSide) turn(row_[0] + j, kShort, lane_[j], kSide);
         float top[kSide];
