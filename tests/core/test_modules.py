@@ -22,7 +22,7 @@ WRONG = [
     (lambda: nn.CrossEntropyLoss(temperature=torch.tensor(1j)), TypeError, "temperature: dtype"),
     (lambda: nn.LinearCrossEntropyLoss(softcap=-1), ValueError, "softcap: -1"),
     (lambda: nn.LinearCrossEntropyLoss(z_loss=-1), ValueError, "z_loss: -1"),
-    (lambda: nn.Entmax(0.5), ValueError, r"alpha: 0\.5"),
+    (lambda: nn.Entmax(-0.5), ValueError, r"alpha: -0\.5"),
     (lambda: nn.Entmax(1.5, "a"), TypeError, "dim: 'a'"),
     (lambda: nn.Sparsemax(dim="a"), TypeError, "dim: 'a'"),
     (lambda: nn.EntmaxLoss(reduction="foo"), ValueError, "reduction: 'foo'"),
@@ -32,7 +32,7 @@ WRONG = [
     (lambda: nn.GumbelSoftmax(temperature=-1), ValueError, "temperature: -1"),
     (lambda: nn.Attention(8, 2, dropout=1.5), ValueError, r"dropout: 1\.5; it may be from 0 to below 1"),
     (lambda: nn.Attention(8, 2, dropout=1.0), ValueError, r"dropout: 1\.0; it may be from 0 to below 1"),
-    (lambda: nn.Attention(8, 2, alpha=0.5), ValueError, r"alpha: 0\.5"),
+    (lambda: nn.Attention(8, 2, alpha=0.0), ValueError, r"alpha: 0\.0"),
     (lambda: nn.Attention(8, 2, softcap=0), ValueError, "softcap: 0"),
 ]
 
