@@ -1,4 +1,4 @@
-"""Put the committed measurements into README.md and docs/{speed,sparse,output,words}.md: no figure there is typed.
+"""Put the committed measurements into README.md and docs/{speed,design,sparse,output,words}.md: no figure is typed.
 
     python tools/tables.py            write
     python tools/tables.py --check    exit with 1 if a page and its measurements differ
@@ -33,11 +33,12 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in [head, rule, *rows])
 
 
-def measured_on(record: dict[str, Any]) -> str:
-    """Say where and with what something was measured."""
+def measured_on(record: dict[str, Any], *, packages: bool = True) -> str:
+    """Say where and, where `packages`, with what something was measured."""
     machine = record.get("machine", {})
-    packages = ", ".join(f"{name} {version}" for name, version in machine.get("packages", {}).items())
-    return f"Measured with {packages} on {machine.get('cpu', 'an unnamed machine')}, {machine.get('cores', '?')} cores."
+    versions = ", ".join(f"{name} {version}" for name, version in machine.get("packages", {}).items())
+    told = f" with {versions}" if packages else ""
+    return f"Measured{told} on {machine.get('cpu', 'an unnamed machine')}, {machine.get('cores', '?')} cores."
 
 
 # --- accuracy ------------------------------------------------------------------------------------------------------
@@ -213,13 +214,52 @@ def timings(record: dict[str, Any], *, limits: bool) -> str:
     return table(head, rows)
 
 
-def speed() -> str:
-    """Give README's table of speed."""
-    parts = [f"{timings(record, limits=False)}\n\n{measured_on(record)}" for _, record in benches()]
-    lead = "Medians, and ratios of medians from one run in which the sides take turns:\n\n"
-    text = lead + "\n\n".join(parts) if parts else NOT_YET
-    return f"{text}\n\n{memory()}".strip()
+SUMMARY = {
+    "softmax, 512 x 32768": ("normalize", "softmax 512x32768"),
+    "softmax, 512 x 32768, NumPy": ("normalize", "softmax 512x32768, NumPy"),
+    "logsumexp, 512 x 32768": ("normalize", "logsumexp 512x32768"),
+    "softmax of 7 scores, tensor": ("normalize", "softmax of 7, tensor"),
+    "cross_entropy, forward and backward, 512 x 32768": ("loss", "cross_entropy and backward 512x32768"),
+    "linear_cross_entropy, forward and backward, 1024 x 512 x 32768": (
+        "loss",
+        "linear_cross_entropy and backward 1024x512x32768",
+    ),
+    "entmax of order 1.5, 512 x 32768": ("sparse", "entmax 1.5, normal 512x32768"),
+    "categorical, top-p 0.9, 64 x 128256": ("sample", "top_p 0.9, temperature 0.8 64x128256"),
+    "attention, causal, forward and backward, 1 x 8 x 2048 x 64": (
+        "attend",
+        "attention, causal, and backward 1x8x2048x64",
+    ),
+    "SoftmaxRegression, 20000 x 784, 10 classes": ("classify", "20000 x 784, 10 classes"),
+}
+"""The lines of README's table: what they are called there, the result file, the name of the result."""
 
+
+def summary() -> str:
+    """Give README's table: one line or two per family, the worst case too."""
+    records = {name: load(RESULTS / f"{name}.json") for name, _ in SUMMARY.values()}
+    rows = []
+    for label, (name, line) in SUMMARY.items():
+        result = next(one for one in records[name]["results"] if one["name"] == line)
+        peer, ratio = next(iter(result["ratios"].items()))
+        ours = seconds(result["seconds"]["softargmax"]["median"])
+        rows.append([label, ours, PEERS.get(peer, peer), f"{ratio:.3g}"])
+    text = table(["float32, two threads", "softargmax", "peer", "peer's time / ours"], rows)
+    told = "Medians of one alternating run on Zen 5 with AVX-512; ratios are lower on processors without AVX-512."
+    return f"{told} {measured_on(records['normalize'], packages=False)}\n\n{text}"
+
+
+TITLES = {
+    "attend": "Attention: heads x length x width, after the batch",
+    "classify": "Fits of `SoftmaxRegression`: rows x features",
+    "loss": "Losses: rows x classes, of a last layer rows x width x classes",
+    "normalize": "The softmax family: rows x scores",
+    "output": "One training step with each output layer",
+    "sample": "Draws: rows x classes",
+    "sparse": "Sparse maps: rows x scores",
+    "word2vec": "`WordVectors`: one epoch",
+}
+"""What the tables of docs/speed.md are called, by result file."""
 
 SPEED = """# Speed
 
@@ -250,7 +290,7 @@ def speed_page() -> str:
     parts = [SPEED]
     for name, record in benches():
         tables = timings(record, limits=True) + extra_memory(record) + extra_words(record) + extra_fits(record)
-        parts.append(f"## {name.replace('_', ' ')}\n\n{tables}\n\n{measured_on(record)}\n")
+        parts.append(f"## {TITLES[name]}\n\n{tables}\n\n{measured_on(record)}\n")
     if len(parts) == 1:
         parts.append(NOT_YET + "\n")
     if text := memory():
@@ -272,9 +312,10 @@ def insert(page: str, name: str, text: str) -> str:
 def pages() -> dict[Path, str]:
     """Return the pages as they should be."""
     readme = ROOT / "README.md"
-    text = insert(readme.read_text(encoding="utf-8"), "accuracy", accuracy())
-    made = {readme: insert(text, "speed", speed()), ROOT / "docs" / "speed.md": speed_page()}
+    made = {readme: insert(readme.read_text(encoding="utf-8"), "summary", summary())}
+    made[ROOT / "docs" / "speed.md"] = speed_page()
     filled = {
+        "design": ("accuracy", accuracy),
         "sparse": ("sparse accuracy", sparse_accuracy),
         "output": ("output bias", output_bias),
         "words": ("words", words),
