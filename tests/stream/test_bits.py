@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import softargmax
 from softargmax import stream
-from softargmax.stream import carry
+from softargmax.stream import native_fold
 from softargmax.stream import open as open_module
 
 MIB = 1 << 20
@@ -238,4 +238,4 @@ def test_progress_tells_bytes_read(tmp_path):
 
 def test_blocks_are_those_of_the_kernels():
     native = pytest.importorskip("softargmax.core.native")
-    assert native.BLOCK == carry.BLOCK
+    assert native.BLOCK == native_fold.BLOCK

@@ -10,7 +10,7 @@ import pytest
 
 import softargmax
 from softargmax import stream
-from softargmax.stream import whole
+from softargmax.stream import atomic_file
 
 
 def header(descr="'<f4'", fortran="False", shape="(3,)", version=b"\x01\x00"):
@@ -224,12 +224,12 @@ def test_whole_files_with_and_without_nameless_ones(tmp_path, monkeypatch, namel
     if not nameless:
         monkeypatch.delattr(os, "O_TMPFILE", raising=False)
     target = tmp_path / "notes.txt"
-    with whole.whole_file(target) as file:
+    with atomic_file.whole_file(target) as file:
         file.write(b"one")
         assert not target.exists()
         assert len(list(tmp_path.iterdir())) == (0 if nameless and hasattr(os, "O_TMPFILE") else 1)
     assert target.read_bytes() == b"one"
-    with pytest.raises(TypeError), whole.whole_file(target) as file:
+    with pytest.raises(TypeError), atomic_file.whole_file(target) as file:
         file.write("two")
     assert target.read_bytes() == b"one"
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
@@ -244,7 +244,7 @@ def test_a_file_system_without_nameless_files(tmp_path, monkeypatch):
         return real(path, flags, *rest)
 
     monkeypatch.setattr(os, "open", refusing)
-    with whole.whole_file(tmp_path / "notes.txt") as file:
+    with atomic_file.whole_file(tmp_path / "notes.txt") as file:
         file.write(b"one")
     assert (tmp_path / "notes.txt").read_bytes() == b"one"
 

@@ -1,4 +1,4 @@
-"""Squared distances of rows from the classes' means, in numbers that cannot overflow where it matters."""
+"""Squared distances of rows from class means, scaled so that they do not overflow."""
 
 from __future__ import annotations
 

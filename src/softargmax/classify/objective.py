@@ -1,9 +1,9 @@
-"""What softmax regression minimises, its gradient and its Hessian's products with vectors, a block of rows at a time.
+"""The objective of softmax regression, its gradient, and products of its Hessian with vectors, by blocks of rows.
 
     f(W, b) = (1 / sum w) sum_i w_i loss(W x_i + b, y_i) + (l2 / 2) |W|^2
 
-A block's scores, their probabilities and its part of the gradient are made while its rows are in the cache, so a sweep
-reads X once. Sums over blocks are float64.
+Scores, probabilities and gradient of a block are computed while its rows are in the cache, so one pass reads X once.
+Sums over blocks are float64.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How softmax regression is fitted: SciPy's minimisers, in coordinates where the problem is round.
+"""Solvers of softmax regression: SciPy's minimisers in coordinates where the problem is well conditioned.
 
-At W = 0 every class has the Hessian (1 / K) (1 - 1 / K) G + l2, where G is the mean of (x, 1)(x, 1)^T. With R^T R near
-it, in U = W R^T all directions have about the same curvature, however features are scaled and correlated: a fit takes
-some tens of sweeps in place of hundreds or thousands.
+At W = 0 every class has the Hessian (1 / K) (1 - 1 / K) G + l2, where G is the mean of (x, 1)(x, 1)^T. With R^T R close
+to it, all directions of U = W R^T have about the same curvature, however the features are scaled and correlated. A fit
+then takes tens of passes over the data, not hundreds or thousands.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 DENSE = 2048
 """Features up to which correlations are taken out; above, only scales."""
 ROWS = 8
-"""Rows for each feature that are enough to know correlations."""
+"""Rows per feature that are enough to estimate correlations."""
 MATRICES, PRODUCTS = 1 << 24, 1 << 34
-"""Numbers in one matrix for every class, and multiplications to make them, that are not too many."""
+"""Limits of one matrix per class: numbers in all of them, multiplications to form them."""
 MEMORY = 10
-"""Steps that L-BFGS remembers."""
+"""Number of steps that L-BFGS stores."""
 LOST = 64.0
-"""Roundings of the objective that are lost among the sums."""
+"""Differences of the objective below this many roundings cannot be measured."""
 FIRST = 50
-"""Steps after which L-BFGS gets new coordinates; then twice as many, and so on."""
+"""Steps until L-BFGS gets new coordinates; the number doubles each time."""
 ROUNDING = 4 * np.finfo(np.float64).eps
-"""Of an objective."""
+"""Relative rounding error of the objective."""
 CG = 500
-"""Products with the Hessian for a step of Newton's method, at most."""
+"""Most products with the Hessian per Newton step."""
 
 
 class Found(NamedTuple):
-    """A table (F, D + 1), the objective there, steps, the largest derivative, and whether more could be had."""
+    """The table (F, D + 1), its objective, the number of steps, the largest derivative, whether the fit converged."""
 
     table: Array
     value: float
@@ -48,11 +48,11 @@ class Found(NamedTuple):
     converged: bool
 
 
-class Round:
-    """Tables W as U, U_k = R_k W_k for every class: R_k^T R_k is near the Hessian's block of class k."""
+class Whitened:
+    """Coordinates U_k = R_k W_k of each class, where R_k^T R_k approximates the Hessian's block of class k."""
 
     def __init__(self, objective: Objective, table: Array | None = None) -> None:
-        """Look at the Hessian at a table, or with none at W = 0, where one R serves all classes."""
+        """Use the Hessian at a table; without one that at W = 0, where all classes have the same R."""
         rows = ROWS * objective.shape[1] if table is None else len(objective.target)
         blocks = objective.curvature(table, rows)
         scale = np.sqrt(np.einsum("kii->ki", blocks))
@@ -67,20 +67,20 @@ class Round:
         self.inverse = np.stack([dtrtri(r)[0] for r in self.r])  # triangular: a third of what another one takes
 
     def table(self, u: Array) -> Array:
-        """W of U, both of a vector."""
+        """W from the vector U."""
         return _times(self.inverse, u.reshape(self.shape))
 
     def gradient(self, of_table: Array) -> Array:
-        """The gradient to U, as a vector."""
+        """The gradient to U as a vector, from that to W."""
         return _times(self.inverse.transpose(0, 2, 1), of_table).reshape(-1)
 
     def point(self, table: Array) -> Array:
-        """U of W, as a vector."""
+        """The vector U from W."""
         return _times(self.r, table).reshape(-1)
 
 
 class Scaled:
-    """Tables W as U = W R, R diagonal: for many features."""
+    """Coordinates U = W R with a diagonal R, for many features."""
 
     def __init__(self, objective: Objective) -> None:
         self.shape = objective.shape
@@ -100,15 +100,15 @@ class Scaled:
 
 
 def _times(matrices: Array, table: Array) -> Array:
-    """Every row times its matrix, or all times one."""
+    """Each row times its matrix, or all rows times the only one."""
     if len(matrices) == 1:
         return np.asarray(table @ matrices[0].T)
     return np.asarray((matrices @ table[:, :, None])[:, :, 0])
 
 
-def first_round(objective: Objective) -> Round | Scaled:
+def first_coordinates(objective: Objective) -> Whitened | Scaled:
     """The coordinates at W = 0."""
-    return Scaled(objective) if objective.features > DENSE else Round(objective)
+    return Scaled(objective) if objective.features > DENSE else Whitened(objective)
 
 
 def _most(gradient: Array) -> float:
@@ -116,13 +116,13 @@ def _most(gradient: Array) -> float:
 
 
 def is_affordable(objective: Objective) -> bool:
-    """Whether every class may have a matrix of its own."""
+    """Whether one matrix per class is within the limits."""
     numbers = objective.free * objective.shape[1] ** 2
     return bool(objective.features <= DENSE and numbers <= MATRICES and numbers * len(objective.target) <= PRODUCTS)
 
 
 class _Last:
-    """A function of a vector that keeps what it found last: callbacks ask where the minimiser has just been."""
+    """A function that caches its last value: the callbacks of a minimiser ask for the point just evaluated."""
 
     def __init__(self, function: Callable[[Array], Any]) -> None:
         self.function = function
@@ -136,17 +136,17 @@ class _Last:
 
 
 class _Watch:
-    """The objective as a minimiser sees it; stops where no derivative to W is above tol."""
+    """The objective for a minimiser; stops when no derivative to W is above tol."""
 
-    def __init__(self, objective: Objective, round_: Round | Scaled, tol: float) -> None:
-        self.objective, self.round, self.tol = objective, round_, tol
+    def __init__(self, objective: Objective, coordinates: Whitened | Scaled, tol: float) -> None:
+        self.objective, self.coordinates, self.tol = objective, coordinates, tol
         self.largest, self.gain = np.inf, np.inf
         self.look = _Last(self._look)
 
     def _look(self, u: Array) -> tuple[float, Array]:
-        value, gradient = self.objective.value_and_gradient(self.round.table(u))
-        g = self.round.gradient(gradient)
-        # Where the problem is round a step of -g gains |g|^2 / 2: less than float64 or float32 tells is nothing.
+        value, gradient = self.objective.value_and_gradient(self.coordinates.table(u))
+        g = self.coordinates.gradient(gradient)
+        # In these coordinates a step of -g gains about |g|^2 / 2; gains below the rounding error do not count.
         self.largest, self.gain = _most(gradient), 0.5 * float(g @ g) / max(abs(value), 1e-300)
         return value, g
 
@@ -157,59 +157,59 @@ class _Watch:
 
 
 def lbfgs(objective: Objective, start: Array, *, tol: float, steps: int) -> Found:
-    """Minimise without an l1 penalty, by L-BFGS; now and then in coordinates that are made for where it has come to."""
-    round_ = first_round(objective)
+    """Minimise without an l1 penalty by L-BFGS, and update the coordinates between runs of it."""
+    coordinates = first_coordinates(objective)
     table, taken, patience = start, 0, FIRST
     while True:
-        watch = _Watch(objective, round_, tol)
+        watch = _Watch(objective, coordinates, tol)
         again = is_affordable(objective)
         now = min(steps - taken, patience) if again else steps - taken
         options = {"maxiter": now, "maxfun": 50 * now, "maxls": 50, "maxcor": MEMORY, "gtol": 0.0, "ftol": 0.0}
         found = minimize(
-            watch.look, round_.point(table), jac=True, method="L-BFGS-B", callback=watch.stop, options=options
+            watch.look, coordinates.point(table), jac=True, method="L-BFGS-B", callback=watch.stop, options=options
         )
         stuck = found.nit < now and found.nit < 2
         watch.look(found.x)
-        table, taken, patience = round_.table(found.x), taken + found.nit, 2 * patience
+        table, taken, patience = coordinates.table(found.x), taken + found.nit, 2 * patience
         if watch.largest <= tol or taken >= steps or stuck or not again:
             enough = watch.largest <= tol or watch.gain <= LOST * np.finfo(objective.X.dtype).eps
             if enough or taken >= steps or not again:
                 return Found(table, float(found.fun), taken, watch.largest, enough)
-            # Where features are collinear but for rounding a line search loses its way, not so with the exact Hessian.
+            # With almost collinear features the line search fails; the exact Hessian does not.
             rest = newton(objective, table, tol=tol, steps=steps - taken)
             return rest._replace(steps=taken + rest.steps)
-        round_ = Round(objective, table)
+        coordinates = Whitened(objective, table)
 
 
 def newton(objective: Objective, start: Array, *, tol: float, steps: int) -> Found:
-    """Minimise without an l1 penalty, by Newton's method; SciPy's conjugate gradients solve for the step."""
+    """Minimise without an l1 penalty by Newton's method; SciPy's conjugate gradients solve for each step."""
     table, first = start, 0.0
     value, gradient = objective.value_and_gradient(table)
-    fixed = None if is_affordable(objective) else first_round(objective)
+    fixed = None if is_affordable(objective) else first_coordinates(objective)
     for taken in range(steps):
         if _most(gradient) <= tol:
             return Found(table, value, taken, _most(gradient), True)
-        round_ = fixed or Round(objective, table)
-        hessian, g = objective.hessian_at(table), round_.gradient(gradient)
+        coordinates = fixed or Whitened(objective, table)
+        hessian, g = objective.hessian_at(table), coordinates.gradient(gradient)
         size = float(np.linalg.norm(g))
         first = first or size
         operator = LinearOperator(
-            (g.size, g.size), lambda v, h=hessian, r=round_: r.gradient(h(r.table(v))), dtype=float
+            (g.size, g.size), lambda v, h=hessian, r=coordinates: r.gradient(h(r.table(v))), dtype=float
         )
         step, _ = cg(operator, -g, rtol=min(0.1, (size / first) ** 0.5), maxiter=CG)
-        change, slope, length = round_.table(step), float(g @ step), 1.0
+        change, slope, length = coordinates.table(step), float(g @ step), 1.0
         found, its_gradient = objective.value_and_gradient(table + change)
         while found > value + 1e-4 * length * slope and -length * slope > ROUNDING * abs(value):
             length /= 2
             found, its_gradient = objective.value_and_gradient(table + length * change)
-        if -length * slope <= ROUNDING * abs(value):  # no lower number that float64 could tell from this one
+        if -length * slope <= ROUNDING * abs(value):  # float64 cannot represent the gain
             return Found(table, value, taken, _most(gradient), True)
         table, value, gradient = table + length * change, found, its_gradient
     return Found(table, value, steps, _most(gradient), _most(gradient) <= tol)
 
 
 def lasso(objective: Objective, start: Array, *, l1: float, tol: float, steps: int) -> Found:
-    """Minimise with l1 |W|_1: W = P - N, both at least 0, by L-BFGS-B, in units of the features."""
+    """Minimise with the penalty l1 |W|_1 by L-BFGS-B over W = P - N, P and N at least 0, features scaled."""
     shape, size, r = objective.shape, start[:, :-1].size, Scaled(objective).r[:-1]
 
     @_Last
@@ -243,7 +243,7 @@ def lasso(objective: Objective, start: Array, *, l1: float, tol: float, steps: i
 
 
 def subgradient(table: Array, gradient: Array, l1: float, r: Array) -> tuple[float, float]:
-    """The largest number of the smallest subgradient, and what a step against it gains, features divided by r."""
+    """The largest entry of the smallest subgradient, and the gain of a step against it, with features divided by r."""
     w, dw = table[:, :-1], gradient[:, :-1]
     inner = np.where(w == 0, np.maximum(np.abs(dw) - l1, 0), np.abs(dw + l1 * np.sign(w)))
     gain = 0.5 * float(np.square(inner / r).sum() + np.square(gradient[:, -1]).sum())

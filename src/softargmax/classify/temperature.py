@@ -1,4 +1,4 @@
-"""Scores of a classifier, made to say how often it is right: a temperature, or a weight and a bias for every class."""
+"""Post-hoc calibration of a classifier: temperature scaling and vector scaling."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from sklearn.utils.validation import (
 )
 
 from softargmax.classify.base import Array, ScoreClassifier, both, check_one_kind, indices_of, label
-from softargmax.classify.newton import fit_temperature
 from softargmax.classify.regression import SoftmaxRegression
+from softargmax.classify.temperature_newton import fit_temperature
 from softargmax.core.check import one_of
 from softargmax.core.signature import public
 from softargmax.loss import cross_entropy, cross_entropy_and_gradient

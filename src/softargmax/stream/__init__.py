@@ -13,7 +13,7 @@ True
 
 from __future__ import annotations
 
+from softargmax.stream.atomic_file import whole_file
 from softargmax.stream.functions import log_softmax, logsumexp, softmax
-from softargmax.stream.whole import whole_file
 
 __all__ = ["log_softmax", "logsumexp", "softmax", "whole_file"]

@@ -1,4 +1,4 @@
-"""Which dtypes a stream reads, what they are computed in and what comes back."""
+"""The dtypes that a stream reads, computes in, and returns."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from softargmax.stream.open import (
     scale_of,
 )
 from softargmax.stream.passes import normalise, reduce
-from softargmax.stream.pieces import of_pieces
+from softargmax.stream.reblock import of_pieces
 from softargmax.stream.stores import ArrayStore
 
 if TYPE_CHECKING:

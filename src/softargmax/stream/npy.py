@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
 
-from softargmax.stream.boxes import spans_of, strides_of
+from softargmax.stream.atomic_file import whole_file
 from softargmax.stream.dtypes import check_readable
-from softargmax.stream.whole import whole_file
+from softargmax.stream.windows import spans_of, strides_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from softargmax.stream.boxes import Box, Span
+    from softargmax.stream.windows import Box, Span
 
 
 # Runs that lie nearer than this are read in one stretch of at most so many bytes: a call costs what 8 KiB cost.

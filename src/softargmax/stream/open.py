@@ -1,4 +1,4 @@
-"""A stream's arguments: checked before any work, and made into a store and a job."""
+"""Checks of a stream's arguments, and the store and the job that they become."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from softargmax.core.arrays import axes_of
 from softargmax.stream.dtypes import check_readable, numpy_of, returned, working
 from softargmax.stream.npy import open_npy
 from softargmax.stream.passes import Job
-from softargmax.stream.pieces import checked_pieces
+from softargmax.stream.reblock import checked_pieces
 from softargmax.stream.stores import ArrayStore, ListStore
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """The passes over a stream's windows.
 
-A window of whole rows is an array like any other: the in-memory function serves it and the data is read once. Rows
-longer than a window are read twice: every piece is folded into the rows' state, then the finished state is applied to
-every piece. Pieces are cut where the in-memory kernels cut their blocks, so the bits are the same either way.
+A window of whole rows is served by the in-memory function, and the data is read once. Rows longer than a window are
+read twice: each piece is folded into the states of the rows, then the final states are applied to each piece. Pieces
+are cut at the block boundaries of the in-memory kernels, so the bits are the same in both cases.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.normalize import log_softmax, logsumexp, softmax
-from softargmax.stream import carry
-from softargmax.stream.boxes import Form, parts, window_of
+from softargmax.stream import native_fold
 from softargmax.stream.stores import ScatteredRows, rows_like, rows_of
+from softargmax.stream.windows import Form, parts, window_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from softargmax.core.scale import Scale
-    from softargmax.stream.boxes import Box
     from softargmax.stream.stores import Array, Rows, Store
+    from softargmax.stream.windows import Box
 
     Progress = Callable[[int, int], None]
 
@@ -69,8 +69,8 @@ class Windows:
         copies = 2 if isinstance(self.rows, ScatteredRows) else 1  # gathered from boxes, scattered to boxes
         each = copies * (source.dtype.itemsize + out_bytes) + converted
         # Without the native fold a row is never cut, however long.
-        elements = max(job.memory // each, 0 if carry.native() else form.length)
-        self.window = window_of(form, elements, carry.BLOCK, source.dtype.itemsize)
+        elements = max(job.memory // each, 0 if native_fold.native() else form.length)
+        self.window = window_of(form, elements, native_fold.BLOCK, source.dtype.itemsize)
         self.converted = np.empty(0, self.work)
         self.whole = self.window.length == form.length
         size = math.prod(form) * source.dtype.itemsize
@@ -103,12 +103,12 @@ class Windows:
         for part in parts(self.rows.form.length, self.window.length):
             yield outer, part, inner
 
-    def folded(self, outer: slice, inner: slice, job: Job) -> carry.State:
+    def folded(self, outer: slice, inner: slice, job: Job) -> native_fold.State:
         """Fold a group of rows, piece by piece."""
         state = None
         for box in self.pieces(outer, inner):
             window = self.read(box)
-            state = carry.fold(window, job.scale, state)
+            state = native_fold.fold(window, job.scale, state)
             self.done(window)
         if state is None:
             raise RuntimeError("a group of rows has no pieces")
@@ -130,7 +130,7 @@ def normalise(name: str, source: Store, target: Store, job: Job) -> None:
             if state is None:
                 whole(window, axis=1, temperature=job.temperature, base=job.base, dtype=job.asked, out=out)
             else:
-                carry.apply(name, window, job.scale, state, out)
+                native_fold.apply(name, window, job.scale, state, out)
             results.write(box, out)
             target.done()
             windows.done(window)
@@ -149,5 +149,5 @@ def reduce(source: Store, job: Job) -> Array:
             windows.done(window)
         else:
             state = windows.folded(outer, inner, job)
-            lse[outer, inner] = carry.finish(state, job.scale, job.dtype)
+            lse[outer, inner] = native_fold.finish(state, job.scale, job.dtype)
     return lse.reshape(-1)

@@ -1,4 +1,4 @@
-"""What a stream reads from and writes to: files, arrays, lists of arrays, all by boxes, and the rows seen in them."""
+"""Sources and targets of streams (files, arrays, lists of arrays), read and written by boxes, and the rows in them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from softargmax.stream.boxes import Form, boxes_of, form_of
+from softargmax.stream.windows import Form, boxes_of, form_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from softargmax.stream.boxes import Box
+    from softargmax.stream.windows import Box
 
     Array = np.ndarray[Any, Any]
 

@@ -25,7 +25,7 @@ TRUSTED = [
     for module, names in {
         "regression": ["SoftmaxRegression"],
         "discriminant": ["LinearDiscriminant", "QuadraticDiscriminant"],
-        "gaussian_bayes": ["GaussianNaiveBayes"],
+        "gaussian_naive_bayes": ["GaussianNaiveBayes"],
         "temperature": ["TemperatureScaling"],
     }.items()
     for name in names

@@ -1,4 +1,4 @@
-"""Pieces of any length, folded as if they had been cut where the in-memory kernels cut their blocks."""
+"""Folding pieces of any length, cut again at the block boundaries of the in-memory kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from softargmax.core.arrays import one_axis
 from softargmax.normalize import logsumexp
-from softargmax.stream import carry
+from softargmax.stream import native_fold
 from softargmax.stream.dtypes import check_readable, numpy_of, returned, working
 
 if TYPE_CHECKING:
@@ -27,23 +27,23 @@ class Fold:
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
-        self.state: carry.State | None = None
+        self.state: native_fold.State | None = None
         self.rest: Array | None = None  # (outer, block, inner): `held` elements of each row wait here
         self.held = 0
 
     def add(self, piece: Array) -> None:
         """Fold in a piece of shape (outer, any length, inner)."""
         if self.rest is None:
-            self.rest = np.empty((piece.shape[0], carry.BLOCK, piece.shape[2]), piece.dtype)
+            self.rest = np.empty((piece.shape[0], native_fold.BLOCK, piece.shape[2]), piece.dtype)
         length, start = piece.shape[1], 0
         if self.held:
-            start = min(length, carry.BLOCK - self.held)
+            start = min(length, native_fold.BLOCK - self.held)
             self._keep(piece[:, :start])
-            if self.held < carry.BLOCK:
+            if self.held < native_fold.BLOCK:
                 return
             self._fold(self.rest)
             self.held = 0
-        whole = start + (length - start) // carry.BLOCK * carry.BLOCK
+        whole = start + (length - start) // native_fold.BLOCK * native_fold.BLOCK
         if whole > start:
             self._fold(piece[:, start:whole])
         self._keep(piece[:, whole:])
@@ -54,11 +54,11 @@ class Fold:
             raise RuntimeError("nothing was folded")
         state = self.state
         if self.held or state is None:
-            state = carry.fold(self.rest[:, : self.held], self.scale, state)
-        return carry.finish(state, self.scale, dtype)
+            state = native_fold.fold(self.rest[:, : self.held], self.scale, state)
+        return native_fold.finish(state, self.scale, dtype)
 
     def _fold(self, piece: Array) -> None:
-        self.state = carry.fold(piece, self.scale, self.state)
+        self.state = native_fold.fold(piece, self.scale, self.state)
 
     def _keep(self, piece: Array) -> None:
         if self.rest is not None and piece.shape[1]:
@@ -105,7 +105,7 @@ def of_pieces(
     progress: Callable[[int, int], None] | None,
 ) -> Array:
     """Give logsumexp of pieces that follow one another along `axis`."""
-    if not carry.native():
+    if not native_fold.native():
         whole = np.concatenate(list(checked_pieces(pieces, axis)), axis)
         return np.asarray(logsumexp(whole, axis=axis, keepdims=keepdims, **options))[()]
     fold = Fold(scale)

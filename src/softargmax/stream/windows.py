@@ -1,8 +1,8 @@
-"""Which windows of an array are read, in which order: integers only, no data.
+"""The windows of an array that are read, and their order: integers only, no data.
 
-An array's dimensions in *storage order* (slowest first) are seen as a form of three, (outer, length, inner): the rows
-run along the middle one, `inner` rows lie side by side, `outer` such slabs follow one another. A C-order file along
-its last axis is (rows, length, 1), along axis 0 it is (1, length, rows).
+An array's dimensions in *storage order* (slowest first) are viewed as three, (outer, length, inner): rows run along the
+middle one, `inner` rows are interleaved, and there are `outer` such slabs. A C-order file along its last axis is
+(rows, length, 1), along axis 0 it is (1, length, rows).
 """
 
 from __future__ import annotations

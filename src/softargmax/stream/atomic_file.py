@@ -1,4 +1,4 @@
-"""Files that appear under their name when they are whole, and not at all otherwise."""
+"""Files that get their name when they are complete, and do not appear otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often a classifier is right, where it says how sure it is: calibration, in numbers and as a figure."""
+"""The calibration report: accuracy by confidence, calibration errors, the reliability diagram."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softargmax.stream.boxes import Form, boxes_of, form_of, parts, spans_of, strides_of, window_of
+from softargmax.stream.windows import Form, boxes_of, form_of, parts, spans_of, strides_of, window_of
 
 shapes = st.lists(st.integers(1, 5), max_size=4)
 

@@ -1,7 +1,7 @@
-"""The native left fold that carries a row's state across windows, and what stands in for it where there is none.
+"""The native left fold, which continues the state of a row from one window to the next.
 
-`native()` says whether the compiled core serves arrays in memory now. Where it does not (``using("reference")``), rows
-are not carried: they are read whole, and the in-memory function keeps the promise of equal bits.
+`native()` tells whether the compiled core serves arrays in memory now. If it does not (``using("reference")``), rows
+are read whole, and the in-memory function gives equal bits.
 """
 
 from __future__ import annotations
