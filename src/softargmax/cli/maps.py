@@ -43,21 +43,20 @@ class Given(NamedTuple):
         if output is not None:
             tables.kind_of(output)
             values.check_target(output, path)
-        reading = tables.Reading(header, columns)
-        table = tables.Table(values.numbers(words)) if path is None else tables.read(path, reading)
-        return cls(table, output, json)
+        return cls(tables.given(words, path, tables.Reading(header, columns)), output, json)
 
     def told(self, key: str, function: Callable[..., Array], **options: Any) -> None:
         """Call a function of the scores, and write or print what it finds; JSON calls it `key`."""
         scores, names = self.table
+        as_scores = key == "probabilities"  # one for each score, so that the columns keep their names
         with refused_as(WrongUseError):
             result = np.asarray(function(scores, **options))
         if self.output is not None:
-            tables.write(self.output, result, names)
+            tables.write(self.output, result, names if as_scores else None)
         if self.json:
             where = {key: result} if self.output is None else {"output": self.output, "shape": result.shape}
             print(show.as_json({"values": scores, **where, **options}))
-        elif self.output is None and key == "probabilities":
+        elif self.output is None and as_scores:
             show.results(scores, result, result, names=names)
         elif self.output is None:
             print(*tables.text_of(result, "\t"), sep="", end="")

@@ -82,7 +82,7 @@ def readable(words: list[str], path: str | None, reading: tables.Reading) -> tup
     """Give what a stream can read: numbers, or the name of a .npy file; and the names of their columns."""
     if path is not None and path.lower().endswith(".npy") and reading == tables.Reading():
         return path, None
-    return tables.read(path, reading) if path is not None else (values.numbers(words), None)
+    return tables.given(words, path, reading)
 
 
 def computed(name: str, scores: Array | str, *target: str, **options: Any) -> Array:

@@ -43,7 +43,7 @@ def command(
     if not words:
         raise WrongUseError("nothing to draw; give numbers: softargmax plot 1 2 3 4 --temperatures 0.1 1 10")
     path = values.source(words)
-    scores = values.numbers(words) if path is None else tables.read(path, tables.Reading(header, columns)).scores
+    scores = tables.given(words, path, tables.Reading(header, columns)).scores
     if scores.ndim != 1:
         raise WrongUseError(f"{path}: shape {scores.shape}; plot draws one row of scores")
     if Path(output).suffix.lower() not in KINDS:

@@ -48,15 +48,28 @@ def kind_of(path: str) -> str:
     return kind
 
 
-def read(path: str, reading: Reading = Reading()) -> Table:  # noqa: B008 it has no state
+def given(words: list[str], path: str | None, reading: Reading) -> Table:
+    """Give the scores of a command line: the numbers that it holds, or those of the file that it names."""
+    if path is not None:
+        return read(path, reading)
+    check_plain(reading, "numbers are given")
+    return Table(values.numbers(words))
+
+
+def check_plain(reading: Reading, why: str) -> None:
+    """Refuse options of text files where there is none."""
+    if reading != Reading():
+        raise WrongUseError(f"--columns, --header: {why}; they may be given with a text file")
+
+
+def read(path: str, reading: Reading) -> Table:
     """Read a file, packed by gzip or not, or standard input for ``-``; a single column or row is a vector."""
     if path != "-" and not Path(path).exists():
         raise FailedRunError(f"{path}: no such file, and not a number")
     kind = ".txt" if path == "-" else kind_of(re.sub(r"\.gz$", "", path, flags=re.IGNORECASE))
     name, data = texts.STDIN if path == "-" else path, texts.read(path)
     if kind == ".npy" or data.startswith(b"\x93NUMPY"):
-        if reading != Reading():
-            raise WrongUseError(f"--columns, --header: {name} is a .npy file; they may be given with text files")
+        check_plain(reading, f"{name} is a .npy file")
         return Table(npy_in(data, name))
     return parsed(decoded(data, name), name, kind, reading)
 
