@@ -115,6 +115,7 @@ def test_json_is_json(run):
         (["plot", "1", "2", "--temperatures", "a"], "--temperatures needs at least one number; 'a' is not a number"),
         (["1,2,3"], "1,2,3: spaces separate numbers, not commas: 1 2 3"),
         (["1,", "2,", "3"], "1,: spaces separate numbers, not commas: 1"),
+        (["-1,2"], "-1,2: spaces separate numbers, not commas: -1 2"),
         (["infoo"], "infoo: no such file or subcommand; did you mean info?"),
         (["predcit", "kept", "new.csv"], "did you mean predict?"),
         (["fit", "t.csv", "-t", "kind"], "-t"),
@@ -150,6 +151,11 @@ def test_our_own_bugs_are_no_failed_runs(run, monkeypatch):
     monkeypatch.setattr(show, "vector", broken)
     with pytest.raises(TypeError, match="a bug"):
         run("1", "2")
+
+
+@pytest.mark.parametrize("word", ["inf", "-inf", "nan"])  # inf is near to info
+def test_words_that_are_numbers_stand_first(run, word):
+    assert run(word, "1", "--json").json()["values"] == [word, 1.0]
 
 
 @pytest.mark.parametrize("words", [["1", "2"], ["info"], ["demo", "--only", "values"]], ids=" ".join)

@@ -46,6 +46,15 @@ def test_a_header_goes_with_the_result(run, tmp_path):
         assert found.tobytes() == getattr(softargmax, words[0])(Z).tobytes()
 
 
+def test_a_header_goes_with_nothing_else(run, tmp_path):
+    (tmp_path / "z.csv").write_text("a,b\n1,2\n3,4\n")
+    assert run("sample", "z.csv", "-n", "2", "-o", "p.csv").code == 0  # as many draws as columns
+    assert len((tmp_path / "p.csv").read_text().splitlines()) == 2
+    (tmp_path / "z.csv").write_text("a\n1\n2\n")
+    assert run("logsumexp", "z.csv", "-o", "p.csv").code == 0
+    assert len((tmp_path / "p.csv").read_text().splitlines()) == 1
+
+
 def test_whether_there_is_a_header(run, tmp_path):
     (tmp_path / "years.csv").write_text("2019,2020\n1,2\n")
     assert run("years.csv", "--json").json()["values"] == [[2019, 2020], [1, 2]]
@@ -126,7 +135,11 @@ def test_draws_without_a_seed_are_new(run):
         (["top-k", "1", "2", "--axis", "0,1"], "axis: "),
         (["entropy"], "nothing to do"),
         (["entropy", "1", "-o", "p.xyz"], "p.xyz: the name may end in"),
-        (["sparsemax", "1", "--alhpa", "2"], "no option --alhpa; did you mean --alpha?"),
+        (["entmax", "1", "--alhpa", "2"], "entmax has no option --alhpa; did you mean --alpha?"),
+        (["sparsemax", "1", "--temperature=2"], "sparsemax has no option --temperature=2\n"),
+        (["entropy", "1", "2", "--columns", "1"], "--columns, --header: numbers are given"),
+        (["1", "2", "--no-header"], "--columns, --header: numbers are given"),
+        (["plot", "1", "2", "--header"], "--columns, --header: numbers are given"),
     ],
 )
 def test_maps_refuse_wrong_use(run, words, said):

@@ -17,8 +17,8 @@ import typer
 
 from softargmax.cli import bench, demo, info, maps, normalize, plot
 from softargmax.cli.classify import fit, predict
-from softargmax.cli.errors import FailedRunError, TyperException, WrongUseError, refused_as
-from softargmax.cli.values import listed, spelled
+from softargmax.cli.errors import FailedRunError, TyperException, UnknownOptionError, WrongUseError, refused_as
+from softargmax.cli.values import is_number, listed, spelled
 from softargmax.cli.words import command as words
 from softargmax.core import dispatch
 
@@ -98,7 +98,8 @@ def dispatched(arguments: Sequence[str]) -> list[str]:
         for word in given:
             if word in SUBCOMMANDS and not Path(word).exists():
                 raise WrongUseError(f"{word}: a subcommand stands first: softargmax {word} ...")
-        if not Path(given[0]).exists() and (near := difflib.get_close_matches(given[0], SUBCOMMANDS, 1)):
+        unknown = not is_number(given[0]) and not Path(given[0]).exists()
+        if unknown and (near := difflib.get_close_matches(given[0], SUBCOMMANDS, 1)):
             raise WrongUseError(f"{given[0]}: no such file or subcommand; did you mean {near[0]}?")
         given.insert(0, DEFAULT)
     given = [spelled(word) for word in given]
@@ -111,8 +112,10 @@ def run(arguments: Sequence[str]) -> int:
         closed = "standard output is closed: there is nowhere to print (> /dev/null throws it away)"
         print(f"softargmax: {closed}", file=sys.stderr)
         return 1
+    given: list[str] = []
     try:
-        code = app(args=dispatched(arguments), prog_name="softargmax", standalone_mode=False)
+        given = dispatched(arguments)
+        code = app(args=given, prog_name="softargmax", standalone_mode=False)
         sys.stdout.flush()  # a full disk or a closed pipe is an error of the run
     except BrokenPipeError:
         # The reader of our output has gone: nothing is left to tell, not even when Python flushes at its end.
@@ -120,6 +123,9 @@ def run(arguments: Sequence[str]) -> int:
         return 1
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except UnknownOptionError as error:
+        code = code_of(error)
+        print(f"softargmax: {no_option(str(error), given[0])}", file=sys.stderr)
     except (TyperException, WrongUseError, FailedRunError, *RUN_ERRORS) as error:
         code = code_of(error)
         print(f"softargmax: {sentence(error)}", file=sys.stderr)
@@ -133,6 +139,14 @@ def code_of(error: Exception) -> int:
     if isinstance(error, TyperException):
         return int(error.exit_code)
     return 2 if isinstance(error, WrongUseError) else 1
+
+
+def no_option(option: str, command: str) -> str:
+    """Say that a command has no such option, and which of those that it has is the nearest."""
+    parameters = typer.main.get_group(app).commands[command].params
+    own = [name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)]
+    near = difflib.get_close_matches(option.partition("=")[0], own, 1)
+    return f"{command} has no option {option}" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def sentence(error: Exception) -> str:

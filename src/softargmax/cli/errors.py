@@ -18,11 +18,15 @@ try:
 except ImportError:  # a typer that still stands on click
     from click import ClickException as TyperException  # type: ignore[assignment]
 
-__all__ = ["FailedRunError", "TyperException", "WrongUseError", "refused_as", "require"]
+__all__ = ["FailedRunError", "TyperException", "UnknownOptionError", "WrongUseError", "refused_as", "require"]
 
 
 class WrongUseError(Exception):
     """The command line asks for what cannot be meant: exit code 2."""
+
+
+class UnknownOptionError(WrongUseError):
+    """A command is given an option that it does not have."""
 
 
 class FailedRunError(Exception):

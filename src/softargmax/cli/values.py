@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,16 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax import stream
-from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
+from softargmax.cli.errors import FailedRunError, UnknownOptionError, WrongUseError, refused_as
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DTYPES = {"f16": "float16", "f32": "float32", "f64": "float64"}
-OPTIONS = (
-    "--temperature", "--base", "--log", "--axis", "--output", "--json", "--dtype", "--memory", "--temperatures",
-    "--header", "--no-header", "--columns", "--alpha", "--count", "--seed", "--top-k", "--top-p",
-)  # fmt: skip
 
 
 def number(text: str | float) -> float:
@@ -85,10 +80,7 @@ def listed(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def numbers(words: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Read bare numbers; anything else is wrong use."""
-    for word in words:
-        if not is_number(word):
-            raise WrongUseError(unknown(word))
+    """Read bare numbers."""
     return np.array([number(word) for word in words])
 
 
@@ -99,24 +91,21 @@ def source(words: Sequence[str]) -> str | None:
         return None
     option = next((word for word in others if word.startswith("-") and word != "-"), None)
     if option is not None:
-        raise WrongUseError(unknown(option))
-    if len(words) > 1:
-        raise WrongUseError(
-            unknown(others[0]) if len(others) < len(words) else f"one file at a time: {' '.join(words)}"
-        )
-    if has_commas(others[0]) and not Path(others[0]).exists():
-        raise WrongUseError(unknown(others[0]))
+        raise unknown(option)
+    if len(others) == len(words) > 1 and not has_commas(others[0]):
+        raise WrongUseError(f"one file at a time: {' '.join(words)}")
+    if len(words) > 1 or (has_commas(others[0]) and not Path(others[0]).exists()):
+        raise unknown(others[0])
     return others[0]
 
 
-def unknown(word: str) -> str:
-    """Say what is wrong with a word that is neither a number nor an option."""
-    if word.startswith("-") and word != "-":
-        near = difflib.get_close_matches(word.partition("=")[0], OPTIONS, 1)
-        return f"there is no option {word}" + (f"; did you mean {near[0]}?" if near else "")
+def unknown(word: str) -> WrongUseError:
+    """Make the error of a word that is neither a number nor an option."""
     if has_commas(word):
-        return f"{word}: spaces separate numbers, not commas: {' '.join(word.strip(',').split(','))}"
-    return f"{word!r} is not a number; give numbers, or one file"
+        return WrongUseError(f"{word}: spaces separate numbers, not commas: {' '.join(word.strip(',').split(','))}")
+    if word.startswith("-") and word != "-":
+        return UnknownOptionError(word)
+    return WrongUseError(f"{word!r} is not a number; give numbers, or one file")
 
 
 def dtype_named(name: str | None) -> str | None:
