@@ -55,6 +55,8 @@ def test_we_open_gensims_files(tmp_path, binary):
 
 
 def test_word2vecs_own_files_are_read(tmp_path):
+    (tmp_path / "t").write_bytes(b"2 3\r\nthe 1 -2.5 1e-3\r\nof 0 0 4\r\n\r\n")  # as Windows has it
+    assert KeyedVectors.load(tmp_path / "t").words == ["the", "of"]
     (tmp_path / "t").write_bytes(b"2 3\nthe 1 -2.5 1e-3 \nof 0 0 4 \n")  # it ends each line with a space
     found = KeyedVectors.load(tmp_path / "t")
     assert found.words == ["the", "of"]
@@ -73,12 +75,27 @@ def test_similarity_is_the_cosine():
     assert KeyedVectors([[0, 0], [1, 0]], ["zero", "one"]).similarity("zero", "one") == 0
 
 
+def test_a_vector_is_a_list_with_a_float():
+    found = KeyedVectors([[1, 0], [0.8, 0.6], [0, 1]], np.array(["king", "queen", "woman"]))
+    assert repr(found.words) == "['king', 'queen', 'woman']"
+    for vector in ([1.0, 0], [np.float32(1), np.float32(0)], [[1, 0]], np.array([1, 0])):
+        assert [word for word, _ in found.most_similar(vector)] == ["king", "queen", "woman"]
+    assert [word for word, _ in found.most_similar([1, 0])] == ["woman"]  # numbers of words
+
+
+def test_given_words_are_not_found_beside_a_nan():
+    found = KeyedVectors([[1, 0], [np.nan, 0], [0, 1]]).most_similar(0)
+    assert [place for place, _ in found] == [2, 1]
+
+
 def test_numbers_stand_for_words(tmp_path):
     bare = KeyedVectors(VECTORS)
     assert [(WORDS[place], cosine) for place, cosine in bare.most_similar(3)] == OURS.most_similar("w3")
     assert OURS.most_similar(np.int64(3), topn=2) == OURS.most_similar(["w3"], topn=2)
     assert OURS.most_similar(VECTORS[3].tolist(), topn=1)[0][0] == "w3"
-    assert (3 in bare, 40 in bare, "w3" in bare, "w3" in OURS) == (True, False, False, True)
+    assert [x in bare for x in (3, 40, "w3", True, [3])] == [True, False, False, False, False]
+    assert [x in OURS for x in (3, 40, "w3", "x")] == [True, False, True, False]  # as OURS[3] is found
+    assert (list(OURS), list(bare)) == (WORDS, list(range(40)))
     bare.save(tmp_path / "v")
     assert KeyedVectors.load(tmp_path / "v").words == list(map(str, range(40)))
     with pytest.raises(KeyError, match="there are no words; numbers from 0 to 39"):
@@ -100,6 +117,7 @@ def test_words_from_sentences(options):
     options.pop("min_count", 0)
     bare = WordVectors(counts, 4, **options)
     assert model.train(SENTENCES) == bare.train(ids)
+    assert model.train([[], []]) == 0
     assert model.vectors.tobytes() == bare.vectors.tobytes()
     assert model["a"].tobytes() == bare[model.words.index("a")].tobytes()
 
@@ -135,11 +153,16 @@ def test_words_that_are_alike_come_near(tmp_path):
         (TypeError, r"sentences: \['a'\]", lambda: WordVectors.of_sentences(["a"], 3)),
         (TypeError, r"sentences: \[\]", lambda: WordVectors.of_sentences([], 3)),
         (ValueError, "words= gives it words", lambda: WordVectors([1, 2], 3).train([["a"]])),
-        (KeyError, "'x' is none of the 40 words", lambda: OURS["x"]),
+        (KeyError, "'x' is not one of the 40 words", lambda: OURS["x"]),
         (KeyError, "40: it may be from 0 to 39", lambda: OURS.similarity("w1", 40)),
         (TypeError, "word: 1.5", lambda: OURS[1.5]),
         (ValueError, "positive, negative: neither", OURS.most_similar),
         (ValueError, r"a vector of shape \(2,\)", lambda: OURS.most_similar([1.0, 2.0])),
+        (TypeError, "positive, negative: 1.5; it may be a word", lambda: OURS.most_similar(1.5)),
+        (TypeError, "positive, negative: dtype <U2", lambda: OURS.most_similar(np.array(["w1", "w2"]))),
+        (TypeError, "words: 5; it may be a list", lambda: KeyedVectors(np.ones((2, 2)), 5)),
+        (TypeError, "has no argument rte; use rate", lambda: WordVectors([1, 2], 3).train([0, 1], rte=1)),
+        (ValueError, "no word comes 1 times", lambda: WordVectors.of_sentences([[], []], 3)),
         (ValueError, "topn: 0", lambda: OURS.most_similar("w1", topn=0)),
         (TypeError, "has no argument restrict_vocab", lambda: OURS.most_similar("w1", restrict_vocab=3)),
     ],
@@ -164,9 +187,9 @@ def test_words_that_the_formats_cannot_hold(tmp_path, word):
         (b"the 1 2\n", False, "first line b'the 1 2'"),
         (b"0 3\n", False, "0 words of 3 dimensions"),
         (b"2 2\na 1 2\n", False, "it ends before 2 words"),
-        (b"2 2\naaaa 1.25 2.25\n", False, "1 words; its first line tells of 2"),
-        (b"2 2\na 1 2\nb 1 2\nc 1 2\n", False, "3 words; its first line tells of 2"),
-        (b"2 2\na 1 2\nb 1 2 3\n", False, "line 3: 3 dimensions; its first line tells of 2"),
+        (b"2 2\naaaa 1.25 2.25\n", False, "1 words; its first line says 2"),
+        (b"2 2\na 1 2\nb 1 2\nc 1 2\n", False, "3 words; its first line says 2"),
+        (b"2 2\na 1 2\nb 1 2 3\n", False, "line 3: 3 dimensions; its first line says 2"),
         (b"2 2\na 1 2\nb 1 x\n", False, "line 3: could not convert"),
         (b"2 2\na 1 2\na 3 4\n", False, "words: 'a' at 0 and 1"),
         (b"1 2\n\xff 1 2\n", False, "line 2: b'\\\\xff'; it may be UTF-8"),

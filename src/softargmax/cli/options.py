@@ -20,7 +20,7 @@ Base = Annotated[
 ]
 Axis = Annotated[str, typer.Option("--axis", "-a", help="Along what the probabilities sum to 1: -1, 0, 0,1 or all.")]
 Header = Annotated[
-    bool | None, typer.Option("--header/--no-header", help="Whether the first line names the columns; without it, one without numbers does.")
+    bool | None, typer.Option("--header/--no-header", help="Whether the first line is a header; guessed without it.")
 ]
 Columns = Annotated[
     str | None, typer.Option("--columns", help="Columns of a text file: names, or numbers from 1, with commas between.")

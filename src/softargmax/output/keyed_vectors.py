@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +14,13 @@ from softargmax.stream import whole_file
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
     from softargmax.output.bits import Floats
 
+_WORD = (str, int, np.integer)  # what stands for a word: itself or its number
 _ROWS = 1 << 14  # whose cosines are formed at a time, in float64
 
 
@@ -77,17 +80,15 @@ class KeyedVectors:
 
     @public
     def __init__(self, vectors: Any, words: Any = None) -> None:
-        found = on_host(vectors, "vectors")
+        found = _numbers(vectors, "vectors")
         if found.ndim != 2 or not found.size:
             raise ValueError(f"vectors: shape {found.shape}; it may be (K, D), with one word and dimension or more")
-        if found.dtype.kind not in "iuf":
-            raise TypeError(f"vectors: dtype {found.dtype}; it may be numbers")
         self.vectors = found.astype(np.float32)
         self._name(words)
 
     def _name(self, words: Any) -> None:
         """Take the words for the vectors."""
-        self.words = None if words is None else word2vec_files.checked(words, len(self.vectors))
+        self.words = None if words is None else _words_of(words, len(self.vectors))
         self._places = {word: place for place, word in enumerate(self.words or ())}
 
     def __repr__(self) -> str:
@@ -96,8 +97,15 @@ class KeyedVectors:
     def __len__(self) -> int:
         return len(self.vectors)
 
+    def __iter__(self) -> Iterator[str] | Iterator[int]:
+        return iter(range(len(self))) if self.words is None else iter(self.words)
+
     def __contains__(self, word: object) -> bool:
-        return word in self._places if self.words is not None else word in range(len(self))
+        try:
+            self._place(word)
+        except (KeyError, TypeError):
+            return False
+        return True
 
     def __getitem__(self, word: str | int | np.integer[Any]) -> NDArray[np.float32]:
         found: NDArray[np.float32] = self.vectors[self._place(word)]
@@ -109,7 +117,7 @@ class KeyedVectors:
             if self.words is None:
                 raise KeyError(f"{word!r}: there are no words; numbers from 0 to {len(self) - 1} stand for them")
             if word not in self._places:
-                raise KeyError(f"{word!r} is none of the {len(self)} words")
+                raise KeyError(f"{word!r} is not one of the {len(self)} words")
             return self._places[word]
         if isinstance(word, bool) or not isinstance(word, int | np.integer):
             raise TypeError(f"word: {word!r:.60}; it may be a word or its number")
@@ -161,18 +169,18 @@ class KeyedVectors:
         goal = sum((self._vector(word) for word in added), np.zeros(self.vectors.shape[1]))
         goal = _unit(goal - sum(self._vector(word) for word in taken))
         found = self._cosines(goal)
-        given = [self._place(word) for word in (*added, *taken) if isinstance(word, str | int | np.integer)]
-        found[given] = -np.inf
-        order = np.argsort(-found, kind="stable")[: min(count, len(self) - len(set(given)))].tolist()
+        given = [self._place(word) for word in (*added, *taken) if isinstance(word, _WORD)]
+        others = np.delete(np.arange(len(self)), given)
+        order = others[np.argsort(-found[others], kind="stable")[:count]].tolist()
         if self.words is None:
             return [(place, float(found[place])) for place in order]
         return [(self.words[place], float(found[place])) for place in order]
 
     def _vector(self, word: Any) -> Floats:
         """A word's vector of length 1, or a vector that is given."""
-        if isinstance(word, str | int | np.integer):
+        if isinstance(word, _WORD):
             return _unit(self[word])
-        found: Floats = on_host(word, "positive, negative").astype(np.float64)
+        found: Floats = _numbers(word, "positive, negative").astype(np.float64)
         if found.shape != self.vectors.shape[1:]:
             raise ValueError(f"positive, negative: a vector of shape {found.shape}; it may be {self.vectors.shape[1:]}")
         return found
@@ -225,10 +233,34 @@ def _unit(vector: Any) -> Floats:
     return wide / length if length > 0 else wide
 
 
+def _numbers(values: Any, name: str) -> NDArray[Any]:
+    """An array of numbers."""
+    found: NDArray[Any] = on_host(values, name)
+    if found.dtype.kind not in "iuf":
+        raise TypeError(f"{name}: dtype {found.dtype}; it may be numbers")
+    return found
+
+
 def _listed(words: Any) -> list[Any]:
-    """A list of words and vectors, of which one may stand alone."""
-    if isinstance(words, str | int | np.integer) or getattr(words, "ndim", 0) == 1:
+    """A list of words and vectors, of which one may stand alone; numbers with a float among them are a vector."""
+    if isinstance(words, _WORD) or getattr(words, "ndim", 0) == 1:
         return [words]
+    if not isinstance(words, Iterable):
+        raise TypeError(f"positive, negative: {words!r:.60}; it may be a word, a vector or a list of these")
     found = list(words)
-    alone = found and all(isinstance(cell, float) for cell in found)
+    alone = any(isinstance(cell, float | np.floating) for cell in found)
     return [found] if alone else found
+
+
+def _words_of(words: Any, count: int) -> list[str]:
+    """Words, one for each vector, none of them twice."""
+    found: list[Any] = list(words) if isinstance(words, Iterable) else [words]
+    if isinstance(words, str) or not all(isinstance(word, str) for word in found):
+        raise TypeError(f"words: {words!r:.60}; it may be a list of strings")
+    if len(found) != count:
+        raise ValueError(f"words: {len(found)}; it may be {count}, one for each vector")
+    places: dict[str, int] = {}
+    for place, word in enumerate(found):
+        if places.setdefault(word, place) != place:
+            raise ValueError(f"words: {word!r} at {places[word]} and {place}; it may be there once")
+    return list(map(str, found))  # NumPy's strings too

@@ -7,7 +7,7 @@ space between. In binary there follow the word, a space and D float32 in little-
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
@@ -42,19 +42,19 @@ def read(path: str | os.PathLike[str], *, binary: bool) -> tuple[list[str], Vect
     if not count or not dim:
         raise ValueError(f"{name}: {count} words of {dim} dimensions; it may be 1 or more of each")
     if len(rest) < count * (dim * (4 if binary else 2) + 1):
-        raise ValueError(f"{name}: it ends before {count} words of {dim} dimensions, which its first line tells")
+        raise ValueError(f"{name}: it ends before {count} words of {dim} dimensions, as its first line says")
     return (_binary if binary else _text)(name, rest, count, dim)
 
 
 def _text(name: str, data: bytes, count: int, dim: int) -> tuple[list[str], Vectors]:
     words, vectors = [], np.empty((count, dim), np.float32)
-    lines = data.rstrip(b"\n").split(b"\n")
+    lines = data.rstrip().split(b"\n")
     if len(lines) != count:
-        raise ValueError(f"{name}: {len(lines)} words; its first line tells of {count}")
+        raise ValueError(f"{name}: {len(lines)} words; its first line says {count}")
     for row, line in enumerate(lines):
         word, *cells = line.rstrip().split(b" ")
         if len(cells) != dim:
-            raise ValueError(f"{name}, line {row + 2}: {len(cells)} dimensions; its first line tells of {dim}")
+            raise ValueError(f"{name}, line {row + 2}: {len(cells)} dimensions; its first line says {dim}")
         try:
             vectors[row] = [float(cell) for cell in cells]
         except ValueError as error:
@@ -83,17 +83,3 @@ def _decoded(word: bytes, where: str) -> str:
         return word.decode()
     except UnicodeDecodeError:
         raise ValueError(f"{where}: {word[:40]!r}; it may be UTF-8") from None
-
-
-def checked(words: Any, count: int) -> list[str]:
-    """Words, one for each vector, none of them twice."""
-    found = [] if isinstance(words, str) else list(words)
-    if not all(isinstance(word, str) for word in found) or isinstance(words, str):
-        raise TypeError(f"words: {words!r:.60}; it may be a list of strings")
-    if len(found) != count:
-        raise ValueError(f"words: {len(found)}; it may be {count}, one for each vector")
-    places: dict[str, int] = {}
-    for place, word in enumerate(found):
-        if places.setdefault(word, place) != place:
-            raise ValueError(f"words: {word!r} at {places[word]} and {place}; it may be there once")
-    return found

@@ -173,6 +173,7 @@ class WordVectors(KeyedVectors):
             raise ValueError(f"sentences: no word comes {least} times or more; there may be one or more")
         return cls([count for _, count in counted[: len(words)]], dim, words=words, **options)
 
+    @public
     def train(self, tokens: Any, *, rate: float = 0.025, last_rate: float | None = None, batch: int = 16) -> float:
         """Go once through a text.
 
@@ -257,7 +258,7 @@ class WordVectors(KeyedVectors):
 def _is_sentences(tokens: Any) -> bool:
     """Whether it is a list of lists of words."""
     lists = isinstance(tokens, list | tuple) and all(isinstance(line, list | tuple) for line in tokens)
-    return lists and any(tokens) and all(isinstance(word, str) for line in tokens for word in line)
+    return lists and bool(tokens) and all(isinstance(word, str) for line in tokens for word in line)
 
 
 def _table(classes: int, dim: int) -> NDArray[np.float32]:
