@@ -284,6 +284,11 @@ def test_states_are_equal_or_not() -> None:
     ):  # fmt: skip
         assert (state == other) is False
         assert (state != other) is True
+    torch = pytest.importorskip("torch")
+    other = State(*map(torch.from_numpy, state))
+    for one, two in ((state, other), (other, state)):
+        assert (one == two) is False
+    assert (other == State(*map(torch.from_numpy, state))) is True
     nan = State.empty(()).fold(np.array([np.nan]))
     assert nan != nan  # noqa: PLR0124 as numbers are
     with pytest.raises(TypeError, match="a State has no hash"):

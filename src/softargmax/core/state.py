@@ -66,7 +66,7 @@ class State(NamedTuple):
     o: Any = None
 
     def __eq__(self, other: object) -> bool:
-        """Whether all numbers of both are equal, as one bool; a NaN equals none."""
+        """Whether both are of one array library and shape, and all their numbers are equal, as one bool."""
         return isinstance(other, State) and all(map(_equal, self, other))
 
     def __ne__(self, other: object) -> bool:
@@ -227,7 +227,8 @@ def _equal(one: Any, other: Any) -> bool:
     """Whether two fields of states are equal."""
     if one is None or other is None:
         return one is other
-    return tuple(one.shape) == tuple(other.shape) and bool(namespace(one).all(one == other))
+    xp = namespace(one)
+    return xp is namespace(other) and tuple(one.shape) == tuple(other.shape) and bool(xp.all(one == other))
 
 
 _of_fields = State.__new__
