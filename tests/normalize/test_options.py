@@ -238,10 +238,10 @@ def test_kept_axes_have_size_1(quick: Backend, axis: Any) -> None:
         assert np.array_equal(np.reshape(kept, np.shape(plain)), plain)
 
 
-@pytest.mark.parametrize("axis", [(0, 1), (1, 0), (-2, -1), (-1,), None])
+@pytest.mark.parametrize("axis", [(0, 1), (1, 0), (-2, -1), (-1,), 1, None])
 def test_coordinates_of_grids(quick: Backend, axis: Any) -> None:
     """Means of each axis's positions under the softmax of the grid, in the order of the axes."""
-    axes = (0, 1, 2) if axis is None else tuple(a % 3 for a in axis)
+    axes = (0, 1, 2) if axis is None else tuple(int(a) % 3 for a in np.atleast_1d(axis))
     p = np.asarray(s.softmax(Z, axis=axis, temperature=0.7), np.float64)
     found = quick.back(s.spatial_soft_argmax(quick.array(Z), axis=axis, temperature=0.7))
     places = np.indices(Z.shape)
@@ -251,6 +251,12 @@ def test_coordinates_of_grids(quick: Backend, axis: Any) -> None:
     both = quick.back(s.spatial_soft_argmax(quick.array(Z), axis=None, temperature=[0.7, 2.0]))
     assert both.shape == (2, 3)
     assert np.array_equal(both[0], quick.back(s.spatial_soft_argmax(quick.array(Z), axis=None, temperature=0.7)))
+
+
+@pytest.mark.parametrize(("z", "axis"), [(Z, ()), (0.0, None)])
+def test_a_grid_has_axes(z: Any, axis: Any) -> None:
+    with pytest.raises(ValueError, match=r"axis: .* it may name one axis or more"):
+        s.spatial_soft_argmax(z, axis=axis)
 
 
 def test_gradients_of_coordinates() -> None:

@@ -261,7 +261,7 @@ def back(x: Any, axis: int) -> Any:
 
 
 def squeezed(row: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
-    """A number per row, of which the reduced axes were kept as 1, without them or not; of one row the number itself."""
+    """One number per row, given with the reduced axes as 1s: drops these unless `keepdims`; of one row, a number."""
     if keepdims:
         return as_number(row)
     if type(row) is np.ndarray:

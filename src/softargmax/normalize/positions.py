@@ -87,7 +87,7 @@ def soft_argmax(
 
 @public
 def spatial_soft_argmax(
-    z: Any, /, *, axis: tuple[int, ...] = (-2, -1), temperature: Any = 1.0, where: Any = None
+    z: Any, /, *, axis: int | tuple[int, ...] | None = (-2, -1), temperature: Any = 1.0, where: Any = None
 ) -> Any:
     r"""The mean position under the softmax of an image, or of any grid: one coordinate for each of its axes.
 
@@ -97,8 +97,8 @@ def spatial_soft_argmax(
     ----------
     z : array_like
         Scores, any shape that has the axes, any array library.
-    axis : tuple of int
-        The grid's axes, D of them.
+    axis : tuple of int, int or None
+        The grid's axes, D of them; None: all.
     temperature, where
         As in `softmax`; a row is a whole grid.
 
@@ -133,6 +133,8 @@ def spatial_soft_argmax(
     """
     z = check.scores(z)
     ndim, given = z.ndim, axes_of(axis, z.ndim)
+    if not given:
+        raise ValueError(f"axis: {axis} of {ndim} dimensions; it may name one axis or more")
     z, axes, beta = check.rows(z, given, temperature)
     xp, wide = namespace(z), check.row_dtype(None, z)
     i = Expectation(z, check.optional_mask(where, z), beta, None, axes, wide)
