@@ -9,7 +9,7 @@ from softargmax.classify.base import Training
 from softargmax.classify.objective import Objective
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 1.5, 2.0])
 @pytest.mark.parametrize("classes", [2, 4])
 def test_derivatives(alpha: float, classes: int) -> None:
     """Gradient and Hessian beside differences of the objective, with weights, penalty and intercept."""

@@ -209,7 +209,7 @@ def check_one_kind(y: Array) -> None:
     strings = [isinstance(name, str) for name in y.ravel()] if y.dtype == object else []
     if any(strings) and not all(strings):
         one, other = strings.index(True), strings.index(False)
-        raise TypeError(f"y: {y[one]!r} at {one} is a string, {y[other]!r} at {other} is none; all may be of one kind")
+        raise TypeError(f"y: {y[one]!r} at {one} is a string, {y[other]!r} at {other} is not; all may be of one kind")
 
 
 def indices_of(y: Any, classes: Array) -> NDArray[np.int64]:

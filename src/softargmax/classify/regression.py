@@ -27,9 +27,9 @@ class SoftmaxRegression(ScoreClassifier):
     .. math:: \min_{W, b}\ C \sum_i w_i\, \ell(W x_i + b, y_i) + \rho \lVert W \rVert_1
         + \frac{1 - \rho}{2} \lVert W \rVert_2^2, \qquad \ell(z, y) = \log \sum_k e^{z_k} - z_y
 
-    Of two classes, the first has scores of 0 and no coefficients, as in logistic regression. With
-    :math:`\alpha > 1` the loss is that of `softargmax.entmax`, whose probabilities are sparse; :math:`\alpha = 2`:
-    sparsemax regression.
+    Of two classes, the first has scores of 0 and no coefficients, as in logistic regression. With another order than
+    :math:`\alpha = 1` the loss is that of `softargmax.entmax`, whose probabilities are sparse above order 1;
+    :math:`\alpha = 2`: sparsemax regression.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class SoftmaxRegression(ScoreClassifier):
     l1_ratio : float
         :math:`\rho`, from 0 to 1.
     alpha : float
-        The order of the map from scores to probabilities, 1 or above.
+        The order of the map from scores to probabilities, above 0.
     tol : float
         No derivative of the mean loss with its penalty is above this in the end, or no step gains what float64 tells.
     max_iter : int
@@ -148,8 +148,6 @@ class SoftmaxRegression(ScoreClassifier):
         strength = 1.0 / positive(self.C, "C", infinite=True)
         ratio, tol = between(self.l1_ratio, "l1_ratio", 1.0), between(self.tol, "tol", math.inf)
         alpha, steps = positive(self.alpha, "alpha"), integer(self.max_iter, "max_iter")
-        if alpha < 1:
-            raise ValueError(f"alpha: {self.alpha}; it may be 1 or a finite number above it")
         if steps < 1:
             raise ValueError(f"max_iter: {steps}; it may be 1 or more")
         solver = one_of(self.solver, "solver", tuple(SOLVERS))
