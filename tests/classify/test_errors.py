@@ -126,7 +126,9 @@ def test_a_frames_column_is_named() -> None:
     with pytest.raises(ValueError, match="X: column 'kind': could not convert string to float: 'u'"):
         SoftmaxRegression().fit(frame, Y)
     model = SoftmaxRegression().fit(frame[["x"]].assign(kind=0.0), Y)
-    with pytest.raises(ValueError, match="X: column 'kind'"):
+    with pytest.raises(ValueError, match="X: column 'kind': could not convert string to float: 'u'"):
         model.predict(frame)
+    with pytest.raises(ValueError, match="X: column 'note': could not convert string to float: 'u'"):  # names it, too
+        model.predict(frame.assign(kind=0.0, note="u"))
     with pytest.raises(ValueError, match=r"^Input X contains NaN"):
         SoftmaxRegression().fit(frame[["x"]].assign(kind=np.nan), Y)

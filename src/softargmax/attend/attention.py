@@ -84,7 +84,7 @@ def attention(
     --------
     attention_with_lse : also log sum exp of every query's scores.
     entropy_invariant_scale : a scale for contexts of any length.
-    entmax : p of orders above 1.
+    entmax : p of any other order than 1.
 
     References
     ----------

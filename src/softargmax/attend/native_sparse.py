@@ -1,6 +1,6 @@
-"""Attention of orders above 1 on NumPy arrays: scores, their entmax and what it weighs, a few queries at a time.
+"""Attention of orders other than 1 on NumPy arrays: scores, their entmax and what it weighs, a few queries at a time.
 
-The products and the sparse maps are the compiled core's; of p, most of which is 0, tiles of zeros take no time.
+The products and the sparse maps are the compiled core's; tiles of p that are all 0 take no time: most, above order 1.
 """
 
 from __future__ import annotations

@@ -165,8 +165,8 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
             for name in getattr(X, "columns", ()):
                 try:
                     np.asarray(X[name], np.float64)
-                except (ValueError, TypeError):
-                    raise ValueError(f"X: column {name!r}: {error}") from error
+                except (ValueError, TypeError) as own:
+                    raise ValueError(f"X: column {name!r}: {own}") from error
             raise
 
     def __sklearn_tags__(self) -> Any:
