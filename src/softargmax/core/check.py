@@ -199,9 +199,8 @@ def positive(value: Any, name: str, *, infinite: bool = False) -> float:
         raise TypeError(f"{name}: {value!r}; it may be a number above 0")
     found = number(value, name)
     if not found > 0.0 or (math.isinf(found) and not infinite):
-        raise ValueError(
-            f"{name}: {value}; it may be a {'' if infinite else 'finite '}number above 0{', or inf' * infinite}"
-        )
+        may = "a number above 0, or inf" if infinite else "a finite number above 0"
+        raise ValueError(f"{name}: {value}; it may be {may}")
     return found
 
 

@@ -46,9 +46,9 @@ def soft_argmax(
 
     Notes
     -----
-    Values outside the support are not looked at, NaN or not. A row with nothing in its support gives 0, as one whose
-    peak is at 0 does: ``logsumexp(z) == -inf`` tells it. The D entries
-    of vectors are averaged one after the other: for many of them, ``softmax(z) @ values`` is faster and less exact.
+    Values outside the support are not looked at, NaN or not. A row with nothing in its support gives 0, and so does a
+    row whose peak is at 0; ``logsumexp(z) == -inf`` tells them apart. The D entries of vectors are averaged one after
+    the other: for many of them, ``softmax(z) @ values`` is faster and less exact.
 
     Gradient: with incoming g, :math:`\beta\,p_i \langle g, v_i - \hat v\rangle` to z_i and p_i g to v_i. As T goes to
     0 the result goes to the arg max (to the mean of the maxima), and the gradient to 0.
@@ -115,9 +115,10 @@ def spatial_soft_argmax(
 
     Notes
     -----
-    The edge rows are those of `soft_argmax`: a grid with nothing in its support has its mean position at 0.
+    The edge rows are those of `soft_argmax`: a grid with nothing in its support gives 0 for every coordinate.
 
-    Gradient: that of `soft_argmax`, of each coordinate.
+    Gradient: with incoming g, :math:`\beta\,p_i \sum_d g_d (i_d - \hat v_d)` to the score at place
+    :math:`i = (i_1 \dots i_D)`.
 
     References
     ----------

@@ -129,6 +129,11 @@ class KeyedVectors:
     def similarity(self, first: str | int, second: str | int) -> float:
         """The cosine of the angle between the vectors of two words, from -1 to 1.
 
+        Parameters
+        ----------
+        first, second : str or int
+            The words, or their numbers.
+
         Raises
         ------
         KeyError
@@ -146,7 +151,8 @@ class KeyedVectors:
         Parameters
         ----------
         positive, negative : str, int, array_like of shape (D,), or a list of these
-            Words, their numbers, or vectors; vectors keep their length. Words that are given are not found.
+            Words, their numbers, or vectors, which keep their length. A list of numbers is a vector if one of them is a
+            float. The result leaves out the words that are given.
         topn : int
             How many words.
 

@@ -146,23 +146,28 @@ class WordVectors(KeyedVectors):
 
     @classmethod
     def of_sentences(cls, sentences: Any, dim: int, *, min_count: int = 1, **options: Any) -> WordVectors:
-        """Vectors, before any training, of the words in some sentences, by falling count.
+        """Untrained vectors of the words in some sentences, the most frequent word first.
 
         Parameters
         ----------
         sentences : list of list of str
-            The words of each sentence, in order. `train` takes them too.
+            The words of each sentence, in order. `train` takes the same list.
         dim : int
             D, the length of the vectors.
         min_count : int
-            Rarer words are left out.
+            Words that occur less often are left out.
         **options
-            As those of `WordVectors`.
+            The other options of `WordVectors`, except `words`.
+
+        Returns
+        -------
+        WordVectors
+            Its `words` are those of the sentences, its counts theirs.
 
         Raises
         ------
         TypeError, ValueError
-            If an argument is of a wrong kind, or no word comes so often.
+            If an argument is of a wrong kind, or no word occurs `min_count` times.
         """
         least = at_least(min_count, "min_count", 1)
         if not _is_sentences(sentences):
@@ -170,7 +175,7 @@ class WordVectors(KeyedVectors):
         counted = Counter(chain.from_iterable(sentences)).most_common()
         words = [word for word, count in counted if count >= least]
         if not words:
-            raise ValueError(f"sentences: no word comes {least} times or more; there may be one or more")
+            raise ValueError(f"sentences: no word occurs {least} times, which is min_count; one word or more may")
         return cls([count for _, count in counted[: len(words)]], dim, words=words, **options)
 
     @public
@@ -180,8 +185,8 @@ class WordVectors(KeyedVectors):
         Parameters
         ----------
         tokens : array_like of int
-            The words' classes in order, (n,), from 0 to K - 1; -1 ends a sentence, which no window goes beyond.
-            A model that has words takes a list of sentences, each a list of words, too; other words are left out.
+            The words' classes in order, (n,), from 0 to K - 1; -1 ends a sentence, and no window goes beyond it.
+            A model with words also takes a list of sentences, each a list of words; words that it lacks are left out.
         rate : float
             What gradients are multiplied by before they are taken from the vectors.
         last_rate : float, optional
