@@ -46,6 +46,15 @@ def test_a_header_goes_with_the_result(run, tmp_path):
         assert found.tobytes() == getattr(softargmax, words[0])(Z).tobytes()
 
 
+@pytest.mark.parametrize("head", ["a,b", "a 1,b", ",b"])
+def test_text_between_spaces_is_read_back(run, tmp_path, head):
+    (tmp_path / "z.csv").write_text(f"{head}\n1,2\n3,4\n")
+    expected = run("z.csv", "--json").json()["probabilities"]
+    assert run("z.csv", "-o", "p.txt").code == 0
+    assert run("p.txt", "--json").json()["values"] == expected
+    assert (tmp_path / "p.txt").read_text().startswith("a b\n") == (head == "a,b")
+
+
 def test_a_header_goes_with_nothing_else(run, tmp_path):
     (tmp_path / "z.csv").write_text("a,b\n1,2\n3,4\n")
     assert run("sample", "z.csv", "-n", "2", "-o", "p.csv").code == 0  # as many draws as columns

@@ -167,10 +167,10 @@ def number_in(cell: str, mark: str | None, where: str) -> float:
 def text_of(array: Array, delimiter: str, names: list[str] | None = None) -> Iterator[str]:
     """Write an array line by line, in the fewest figures that read back as the same numbers; a vector is a column.
 
-    The names of columns stand above if there are as many as columns.
+    The names of columns stand above if there are as many as columns; between spaces, only if no name has one.
     """
     rows = array.reshape(-1, 1) if array.ndim < 2 else array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
-    if names is not None and len(names) == rows.shape[1]:
+    if names is not None and len(names) == rows.shape[1] and (delimiter != " " or " ".join(names).split() == names):
         head = io.StringIO()
         csv.writer(head, delimiter=delimiter, lineterminator="\n").writerow(names)
         yield head.getvalue()
