@@ -109,6 +109,18 @@ class LinearTerms(NamedTuple):
 
     layer: Layer
     asked: Asked
+    sums: DType
+
+
+class LinearTermsVjp(NamedTuple):
+    """The gradients of <g, terms> to what `to` names."""
+
+    of: LinearTerms
+    g_loss: Dense | None
+    g_lse: Dense | None
+    g_entropy: Dense | None
+    g_z: Dense | None
+    to: str
 
 
 class LinearDivergence(NamedTuple):

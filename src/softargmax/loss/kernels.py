@@ -1,7 +1,10 @@
-"""What serves layers in CPU memory: the core's own product, and the native loss of a few rows' scores at a time.
+"""What serves layers in CPU memory: the core's own product, and losses of a few rows' scores at a time.
 
 That product gives a row the same bits in every batch, so the loss of a row has them too. The scores of a part become
 their own gradient in place; the gradient to W adds up part by part.
+
+A row's scores depend on its own vector, a class's on its own. In the gradients 0 stands in place of what is not finite
+in h and w: it meets a dz that is 0, or NaN, anyway. So no other row's bits depend on it.
 """
 
 from __future__ import annotations
@@ -15,14 +18,22 @@ from softargmax.core.memory import memory_of
 from softargmax.core.native import widened
 from softargmax.core.native_call import Native
 from softargmax.core.scale import Scale
-from softargmax.loss import reference, reference_linear
-from softargmax.loss.arguments import CrossEntropy, GradientOf, Layer
+from softargmax.loss import reference, reference_divergence, reference_linear
+from softargmax.loss.arguments import Asked, CrossEntropy, GradientOf, Layer
+from softargmax.loss.reference_linear import CLASSES, beta_of, piece, rows_of
 from softargmax.loss.results import Loss, LossAndGradient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from softargmax.loss.arguments import LinearCrossEntropy, LinearVjp
+    from softargmax.core.memory import Memory
+    from softargmax.loss.arguments import (
+        LinearCrossEntropy,
+        LinearDivergence,
+        LinearTerms,
+        LinearTermsVjp,
+        LinearVjp,
+    )
 
 Array = np.ndarray[Any, Any]
 
@@ -36,59 +47,50 @@ PARTS = 9
 _loss = Native(_native.cross_entropy, CrossEntropy, Loss._fields)
 _loss_and_gradient = Native(_native.cross_entropy_and_gradient, GradientOf, LossAndGradient._fields)
 
+# --- linear_cross_entropy ---------------------------------------------------------------------------------------------
+
 
 def linear_cross_entropy(i: LinearCrossEntropy, loss: Any, dh: Any, dw: Any, db: Any) -> int | None:
     """The loss, and what is to be formed; the first row whose class does not exist."""
-    if not _finite(i):
-        _put((loss, dh, dw, db), reference_linear.linear_cross_entropy(i))
-        return None
-    i, memory = _in_numpy(i), memory_of(loss)
-    wrong = _first_wrong(i)
+    memory = memory_of(loss)
+    layer, asked = _layer(i.layer, memory), _asked(i.asked, memory)
+    wrong = _first_wrong(layer, asked)
     if wrong is not None:
         return wrong
-    one = np.ones((), np.float64)
-    rows = _formed(i, reference_linear.seed_of(i, one), i.forms, *(memory.numpy(x) for x in (dh, dw, db)))
-    loss[...] = memory.array(np.asarray(reference.reduced_losses(rows, i.asked, (1,), i.kept, i.mean, _kind(loss))))
+    seed = reference_linear.seed_of(i._replace(layer=layer, asked=asked), np.ones((), np.float64))
+    to = _To(i.layer, i.forms, memory, dh, dw, db)
+    rows = _formed(layer, asked, seed, i.least, to)
+    loss[...] = memory.array(np.asarray(reference.reduced_losses(rows, asked, CLASSES, i.kept, i.mean, _kind(loss))))
     return None
 
 
 def linear_cross_entropy_vjp(i: LinearVjp, dh: Any, dw: Any, db: Any) -> None:
     """What is asked for of the gradients."""
-    if not _finite(i.of):
-        _put((dh, dw, db), reference_linear.linear_cross_entropy_vjp(i.of, i.g, i.to))
-        return
-    of, memory = _in_numpy(i.of), memory_of(dh)
-    seed = reference_linear.seed_of(of, np.asarray(memory.numpy(i.g), np.float64))
-    _formed(of, seed, i.to, *(memory.numpy(x) for x in (dh, dw, db)))
+    memory = memory_of(dh)
+    layer, asked = _layer(i.of.layer, memory), _asked(i.of.asked, memory)
+    g = np.asarray(memory.numpy(i.g), np.float64)
+    seed = reference_linear.seed_of(i.of._replace(layer=layer, asked=asked), g)
+    _formed(layer, asked, seed, i.of.least, _To(i.of.layer, i.to, memory, dh, dw, db))
 
 
-def _first_wrong(i: LinearCrossEntropy) -> int | None:
+def _first_wrong(layer: Layer, asked: Asked) -> int | None:
     """The first row whose class does not exist, which only compiled graphs let come this far."""
-    y = i.asked.target
-    wrong = np.zeros(0) if y is None else ((y < 0) | (y >= len(i.layer.w))) & (y != i.asked.ignore_index)
+    y = asked.target
+    wrong = np.zeros(0) if y is None else ((y < 0) | (y >= len(layer.w))) & (y != asked.ignore_index)
     return int(np.argmax(wrong)) if wrong.any() else None
 
 
-def _put(to: tuple[Any, ...], found: tuple[Any, ...]) -> None:
-    for x, one in zip(to, found, strict=True):
-        x[...] = one
-
-
-def _in_numpy(i: LinearCrossEntropy) -> LinearCrossEntropy:
-    """The same memory as NumPy's arrays, of bfloat16 the bits."""
-    numpy = memory_of(i.layer.h).numpy
-
-    def there(x: Any) -> Any:
-        return x if x is None or isinstance(x, float) else numpy(x)
-
-    asked = i.asked._replace(
-        target=there(i.asked.target),
-        probabilities=there(i.asked.probabilities),
-        weight=there(i.asked.weight),
-        where=there(i.asked.where),
-        beta=Scale(*map(there, i.asked.beta)),
-    )
-    return i._replace(layer=Layer(*map(there, i.layer)), asked=asked)
+def _formed(layer: Layer, asked: Asked, seed: Array, least: float, to: _To) -> Array:
+    """The loss of every row; seed times the gradients are written."""
+    rows = np.empty(len(layer.h))
+    for part, z in _scores(layer, PARTS):
+        of = CrossEntropy(z, piece(asked, part), CLASSES, 1, False, rows.dtype)
+        if not to.forms:
+            _loss(of, loss=rows[part], states=None)
+            continue
+        _loss_and_gradient(GradientOf(of, rows_of(seed, part), least), loss=rows[part], gradient=z)
+        to.add(z, part)  # z is dz now
+    return rows
 
 
 def _kind(loss: Any) -> Any:
@@ -96,49 +98,140 @@ def _kind(loss: Any) -> Any:
     return np.float32 if loss.dtype.itemsize == 4 else np.float64
 
 
-def _finite(i: LinearCrossEntropy) -> bool:
-    """Whether no infinite vector could meet a gradient of 0: the definition leaves it out, a product does not."""
-    view_of = memory_of(i.layer.h).view
-    return bool(_native.finite(view_of(i.layer.h)) and _native.finite(view_of(i.layer.w)))
+# --- what the loss is made of, and divergences: the product is the core's, the rest the definition's ------------------
 
 
-def _formed(i: LinearCrossEntropy, seed: Array, forms: str, dh: Array, dw: Array, db: Array) -> Array:
-    """The loss of every row; seed times the gradients that `forms` names are written."""
-    h, w, _ = i.layer
-    rows = np.empty(len(h))
-    if not len(h):
-        for x in (dw, db):
-            x[...] = 0
-    for part, z in _scores(i):
-        of = CrossEntropy(z, reference_linear.piece(i.asked, part), (1,), 1, False, rows.dtype)
-        if not forms:
-            _loss(of, loss=rows[part], states=None)
-            continue
-        of_part = seed if len(seed) == 1 else seed[part]
-        _loss_and_gradient(GradientOf(of, of_part, i.least), loss=rows[part], gradient=z)  # z is dz now
+@np.errstate(all="ignore")
+def linear_terms(i: LinearTerms, r: tuple[Any, ...]) -> None:
+    """Loss, lse, entropy and z-loss of every row."""
+    memory = memory_of(r[0])
+    asked, results = _numbers(_asked(i.asked, memory)), [memory.numpy(x) for x in r]
+    for part, z in _scores(_layer(i.layer, memory), PARTS):
+        for to, x in zip(results, reference.terms(z, piece(asked, part), CLASSES), strict=True):
+            to[part] = x
+
+
+@np.errstate(all="ignore")
+def linear_terms_vjp(i: LinearTermsVjp, dh: Any, dw: Any, db: Any) -> None:
+    """The gradients of <g, terms>."""
+    memory = memory_of(dh)
+    asked, to = _numbers(_asked(i.of.asked, memory)), _To(i.of.layer, i.to, memory, dh, dw, db)
+    given = (i.g_loss, i.g_lse, i.g_entropy, i.g_z)
+    seeds = [None if g is None else memory.numpy(g).astype(np.float64)[:, None] for g in given]
+    for part, z in _scores(_layer(i.of.layer, memory), 2 * PARTS):
+        to.add(reference.gradient(z, [rows_of(g, part) for g in seeds], piece(asked, part), CLASSES), part)
+
+
+@np.errstate(all="ignore")
+def linear_divergence(i: LinearDivergence, divergence: Any) -> None:
+    """That of every row."""
+    memory = memory_of(divergence)
+    student, teacher = (
+        _scores(_layer(Layer(*one), memory), 2 * PARTS)
+        for one in ((i.h_student, i.w_student, i.bias_student), (i.h_teacher, i.w_teacher, i.bias_teacher))
+    )
+    where, beta, result = memory.numpy(i.where), Scale(*map(memory.numpy, i.beta)), memory.numpy(divergence)
+    for (part, z), (_, other) in zip(student, teacher, strict=True):
+        result[part] = reference_divergence.divergence(
+            z, other, rows_of(where, part), beta_of(beta, part), CLASSES, i.kind, i.softcap
+        )
+
+
+def pulled(slope: Callable[[Any, Any, slice], Any], layer: Layer, other: Layer, to: str) -> tuple[Any, Any, Any]:
+    """dz W, dz^T h and sum dz for dz = slope(scores, the other layer's, part), as `reference_linear.pulled`."""
+    memory, none = memory_of(layer.h), reference.no_array(layer.h)
+    own, kind = _layer(layer, memory), _precision(_layer(layer, memory))
+    dtype = memory.dtypes["float64" if kind is np.float64 else "float32"]
+    shapes = zip("hwb", (layer.h.shape, layer.w.shape, layer.w.shape[:1]), strict=True)
+    found = [memory.empty(layer.h, tuple(n), dtype) if letter in to else none for letter, n in shapes]
+    sums = _To(layer, to, memory, *found)
+    both = zip(_scores(own, 4 * PARTS), _scores(_layer(other, memory), 4 * PARTS), strict=True)
+    for (part, z), (_, beside) in both:
+        sums.add(np.asarray(memory.numpy(slope(memory.array(z), memory.array(beside), part)), kind), part)
+    return found[0], found[1], found[2]
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def _layer(layer: Layer, memory: Memory) -> Layer:
+    """The same memory as NumPy's arrays, of bfloat16 the bits."""
+    return Layer(*map(memory.numpy, layer))
+
+
+def _asked(asked: Asked, memory: Memory) -> Asked:
+    """The same of what stands beside the scores."""
+    arrays = {name: memory.numpy(getattr(asked, name)) for name in ("target", "probabilities", "weight", "where")}
+    return asked._replace(**arrays, beta=Scale(*map(memory.numpy, asked.beta)))
+
+
+def _numbers(asked: Asked) -> Asked:
+    """With numbers in place of bits, for definitions."""
+    bits: dict[str, Any] = {
+        name: widened(x, np.float32)
+        for name, x in asked._asdict().items()
+        if name in ("probabilities", "weight") and x is not None and x.dtype == np.uint16
+    }
+    return asked._replace(**bits)
+
+
+class _To:
+    """Where the gradients go that `forms` names: dz W, dz^T h and the sum of dz, part by part of the rows."""
+
+    def __init__(self, layer: Layer, forms: str, memory: Memory, dh: Any, dw: Any, db: Any) -> None:
+        self.forms, self._dh, self._dw, self._db = forms, *map(memory.numpy, (dh, dw, db))
+
+        def finite(x: Any) -> Array:
+            found: Array = memory.numpy(x if _native.finite(memory.view(x)) else reference_linear.finite(x))
+            return found
+
+        self._w = finite(layer.w) if "h" in forms else None
+        self._h = finite(layer.h) if "w" in forms else None
+        if not layer.h.shape[0]:
+            for x in (self._dw, self._db):
+                x[...] = 0
+
+    def add(self, dz: Array, part: slice) -> None:
+        """What the gradient to the scores of a part adds."""
         later = part.start > 0
-        if "h" in forms:
-            _native.product(z, w, dh[part], sparse=True)
-        if "w" in forms:
-            _native.product(z.T, h[part], dw, None, later, sparse=True)
-        if "b" in forms:
-            _native.product(np.ones((1, len(z)), z.dtype), z, db[None], None, later)
-    return rows
+        if "h" in self.forms:
+            _native.product(dz, self._w, self._dh[part], sparse=True)
+        if self._h is not None:
+            _native.product(dz.T, self._h[part], self._dw, None, later, sparse=True)
+        if "b" in self.forms:
+            _native.product(np.ones((1, len(dz)), dz.dtype), dz, self._db[None], None, later)
 
 
-def _scores(i: LinearCrossEntropy) -> Iterator[tuple[slice, Array]]:
+# --- scores -----------------------------------------------------------------------------------------------------------
+
+
+def _scores(layer: Layer, parts: int) -> Iterator[tuple[slice, Array]]:
     """A few rows after the other, and their scores."""
-    h, w, bias = i.layer
-    size, classes = h.shape[0], w.shape[0]
-    step = size if size * classes <= WHOLE else max(1, size // PARTS)
+    size, classes = layer.h.shape[0], layer.w.shape[0]
+    step = size if size * classes <= WHOLE else max(1, size // parts)
     if step > EVEN:
         step -= step % EVEN
-    kind = np.float64 if np.float64 in (h.dtype, w.dtype) else np.float32
-    if bias is not None:
-        bias = widened(bias, kind)
-    memory = np.empty((step, classes), kind)
+    memory = np.empty((step, classes), _precision(layer))
     for start in range(0, size, max(step, 1)):
         part = slice(start, min(start + step, size))
         z = memory[: part.stop - start]
-        _native.product(h[part], w.T, z, bias)
+        _product(layer._replace(h=layer.h[part]), z)
         yield part, z
+
+
+def _product(layer: Layer, z: Array) -> None:
+    """h W^T + b into z. What is not finite in b is added last, as it may not meet an infinite score."""
+    h, w, bias = layer
+    if bias is None:
+        _native.product(h, w.T, z)
+        return
+    bias = widened(bias, z.dtype)
+    late = np.flatnonzero(~np.isfinite(bias))
+    _native.product(h, w.T, z, reference_linear.finite(bias) if len(late) else bias)
+    if len(late):
+        z[:, late] = reference_linear.biased(z[:, late], bias[late])
+
+
+def _precision(layer: Layer) -> Any:
+    """The dtype of the scores and of sums."""
+    return np.float64 if np.float64 in (layer.h.dtype, layer.w.dtype) else np.float32

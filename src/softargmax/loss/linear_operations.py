@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from softargmax.core.arrays import followed
+from softargmax.core.chunks import cut
+from softargmax.core.dispatch import is_native
 from softargmax.core.operation import Operation
 from softargmax.core.record import Gradients, Result, Wanted, gradient
 from softargmax.core.targets import refuse_class
@@ -21,6 +23,7 @@ from softargmax.loss.arguments import (
     LinearCrossEntropy,
     LinearDivergence,
     LinearTerms,
+    LinearTermsVjp,
     LinearVjp,
 )
 from softargmax.loss.operations import divergence
@@ -101,7 +104,7 @@ def _terms_vjp(i: LinearTerms, _r: RowTerms, g: RowTerms, wanted: Wanted) -> Gra
     to = letters(wanted)
     if not to:
         return {}
-    return _by_name(reference_linear.linear_terms_gradients(i, g, to), to)
+    return _by_name(linear_terms_vjp(LinearTermsVjp(i, *g, to)), to)
 
 
 linear_terms: Operation[LinearTerms, RowTerms] = Operation(
@@ -109,8 +112,18 @@ linear_terms: Operation[LinearTerms, RowTerms] = Operation(
     LinearTerms,
     RowTerms(*(Result("h", "float64", lambda i: tuple(i.layer.h.shape[:1])) for _ in range(4))),
     definition=reference_linear.linear_terms,
+    kernels={"cpu": kernels.linear_terms},
     vjp=_terms_vjp,
     always_by_rule=True,
+    constant={"target", "where"},
+)
+
+linear_terms_vjp: Operation[LinearTermsVjp, ToLayer] = Operation(
+    "linear_cross_entropy_terms_vjp",
+    LinearTermsVjp,
+    linear_cross_entropy_vjp.results,
+    definition=reference_linear.linear_terms_vjp,
+    kernels={"cpu": kernels.linear_terms_vjp},
     constant={"target", "where"},
 )
 
@@ -120,16 +133,18 @@ linear_terms: Operation[LinearTerms, RowTerms] = Operation(
 
 def _divergence_vjp(i: LinearDivergence, _r: LinearDivergences, g: LinearDivergences, wanted: Wanted) -> Gradients:
     found: dict[str, Any] = {}
-    for whose in ("student", "teacher"):
+    arrays = (*_layer(i, "student"), *_layer(i, "teacher"), i.where, i.beta, g.divergence)
+    own = is_native(i.h_student) and cut(tuple(x for x in arrays if x is not None))
+    for whose, other in (("student", "teacher"), ("teacher", "student")):
         to = letters({name.removesuffix(f"_{whose}") for name in wanted if name.endswith(whose)})
-        if to:
-            gradients = reference_linear.pulled(
-                _slope(i, g, whose),
-                _layer(i, whose),
-                (*_layer(i, "student"), *_layer(i, "teacher"), i.where, i.beta, g.divergence),
-                to,
-            )
-            found |= {f"{name}_{whose}": x for name, x in _by_name(gradients, to).items()}
+        if not to:
+            continue
+        slope, layer, beside = _slope(i, g, whose, other), _layer(i, whose), _layer(i, other)
+        if own:
+            gradients = kernels.pulled(slope, layer, beside, to)
+        else:
+            gradients = reference_linear.pulled(_with(beside, slope), layer, arrays, to)
+        found |= {f"{name}_{whose}": x for name, x in _by_name(gradients, to).items()}
     return found
 
 
@@ -138,18 +153,21 @@ def _layer(i: LinearDivergence, whose: str) -> Layer:
     return Layer(h, w, bias)
 
 
-def _slope(i: LinearDivergence, g: LinearDivergences, whose: str) -> Callable[[Any, slice], Any]:
-    """The gradient to the scores of one of the two, of a part of the rows."""
-    other = "teacher" if whose == "student" else "student"
+def _slope(i: LinearDivergence, g: LinearDivergences, whose: str, other: str) -> Callable[[Any, Any, slice], Any]:
+    """The gradient to the scores of one of the two, beside the other's, of a part of the rows."""
 
-    def slope(z: Any, part: slice) -> Any:
-        h, w, bias = _layer(i, other)
-        scores = {whose: z, other: reference_linear.product(Layer(reference_linear.rows_of(h, part), w, bias))}
+    def slope(z: Any, beside: Any, part: slice) -> Any:
         where, beta = reference_linear.rows_of(i.where, part), reference_linear.beta_of(i.beta, part)
+        scores = {whose: z, other: beside}
         of = Divergence(**scores, where=where, beta=beta, axes=(1,), kind=i.kind, softcap=i.softcap)
         return divergence.gradients(of, Divergences(reference_linear.rows_of(g.divergence, part)), {whose})[whose]
 
     return slope
+
+
+def _with(beside: Layer, slope: Callable[[Any, Any, slice], Any]) -> Callable[[Any, slice], Any]:
+    """The same, which makes the other's scores itself."""
+    return lambda z, part: slope(z, reference_linear.product(reference_linear.part_of(beside, part)), part)
 
 
 linear_divergence: Operation[LinearDivergence, LinearDivergences] = Operation(
@@ -157,6 +175,7 @@ linear_divergence: Operation[LinearDivergence, LinearDivergences] = Operation(
     LinearDivergence,
     LinearDivergences(Result("h_student", "float64", lambda i: tuple(i.h_student.shape[:1]))),
     definition=reference_divergence.linear_divergence,
+    kernels={"cpu": kernels.linear_divergence},
     vjp=_divergence_vjp,
     always_by_rule=True,
     constant={"where"},

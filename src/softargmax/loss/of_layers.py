@@ -120,7 +120,7 @@ def linear_cross_entropy_terms(
     8.003384...
     """
     layer, i = record(h, w, bias, target, options)
-    rows = CrossEntropyTerms(*operations.linear_terms(LinearTerms(i.layer, i.asked)))
+    rows = CrossEntropyTerms(*operations.linear_terms(LinearTerms(i.layer, i.asked, i.sums)))
     found = terms_of(rows, i.asked, (1,), i.kept, i.mean, i.dtype)
     return CrossEntropyTerms(*(as_number(like_rows(part, layer, i.kept)) for part in found))
 

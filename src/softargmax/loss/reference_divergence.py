@@ -18,7 +18,7 @@ from softargmax.core.chunks import by_rows
 from softargmax.core.exact import row_sum
 from softargmax.loss.arguments import Layer
 from softargmax.loss.reference import INF, normalized
-from softargmax.loss.reference_linear import beta_of, by_parts, product, rows_of
+from softargmax.loss.reference_linear import beta_of, by_parts, part_of, product, rows_of
 
 if TYPE_CHECKING:
     from softargmax.core.scale import Scale
@@ -60,7 +60,7 @@ def linear_divergence(i: LinearDivergence) -> Any:
     student, teacher = Layer(i.h_student, i.w_student, i.bias_student), Layer(i.h_teacher, i.w_teacher, i.bias_teacher)
 
     def rows(z: Any, part: slice) -> Any:
-        other = product(Layer(rows_of(teacher.h, part), teacher.w, teacher.bias))
+        other = product(part_of(teacher, part))
         return divergence(z, other, rows_of(i.where, part), beta_of(i.beta, part), (1,), i.kind, i.softcap)
 
     return by_parts(rows, student, (*teacher, i.where, i.beta))

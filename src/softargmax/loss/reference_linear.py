@@ -18,13 +18,12 @@ from softargmax.core.chunks import SIZE, cut
 from softargmax.core.reduce import together
 from softargmax.core.scale import Scale
 from softargmax.loss import reference
-from softargmax.loss.arguments import Asked, Layer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from softargmax.loss.arguments import LinearCrossEntropy, LinearTerms
+    from softargmax.loss.arguments import Asked, Layer, LinearCrossEntropy, LinearTerms
     from softargmax.loss.results import CrossEntropyTerms
 
 PARTS = 768
@@ -64,14 +63,14 @@ def linear_terms(layer: Layer, asked: Asked) -> CrossEntropyTerms:
     return found
 
 
-def linear_terms_gradients(i: LinearTerms, g: Sequence[Any], forms: str) -> tuple[Any, ...]:
-    """The gradients of <g, terms> to what `forms` names."""
-    seeds = [None if one is None else one[:, None] for one in g]
+def linear_terms_vjp(of: LinearTerms, g_loss: Any, g_lse: Any, g_entropy: Any, g_z: Any, to: str) -> tuple[Any, ...]:
+    """The gradients of <g, terms> to what `to` names."""
+    seeds = [None if g is None else g[:, None] for g in (g_loss, g_lse, g_entropy, g_z)]
 
     def slope(z: Any, part: slice) -> Any:
-        return reference.gradient(z, [rows_of(one, part) for one in seeds], piece(i.asked, part), CLASSES)
+        return reference.gradient(z, [rows_of(g, part) for g in seeds], piece(of.asked, part), CLASSES)
 
-    return pulled(slope, i.layer, (i.asked, *seeds), forms)
+    return pulled(slope, of.layer, (of.asked, *seeds), to)
 
 
 def seed_of(of: LinearCrossEntropy, g: Any) -> Any:
@@ -92,9 +91,14 @@ def product(layer: Layer) -> Any:
     h, w, bias = layer
     xp = namespace(h)
     z = times(h, xp.permute_dims(w, (1, 0)))
-    if bias is None:
-        return z
-    return xp.where(xp.abs(z) == reference.INF, z, z + xp.astype(bias, z.dtype))
+    return z if bias is None else biased(z, xp.astype(bias, z.dtype))
+
+
+@np.errstate(all="ignore")
+def biased(z: Any, bias: Any) -> Any:
+    """z + b, but an infinite z stays what it is."""
+    xp = namespace(z)
+    return xp.where(xp.abs(z) == reference.INF, z, z + bias)
 
 
 def times(a: Any, b: Any) -> Any:
@@ -121,18 +125,18 @@ def _without_autocast(like: Any) -> AbstractContextManager[Any]:
 def finite(array: Any) -> Any:
     """The array with 0 in place of NaN and infinities: these meet a gradient that is 0, or NaN, anyway."""
     xp = namespace(array)
-    return xp.where(xp.isfinite(array), array, 0.0)
+    return xp.where(xp.isfinite(array), array, xp.zeros_like(array))
 
 
 def pulled(slope: Callable[[Any, slice], Any], layer: Layer, beside: Sequence[Any], forms: str) -> tuple[Any, Any, Any]:
     """dz W, dz^T h and sum dz for dz = slope(scores, part), as `forms` names them; of shape (0,) what it does not."""
-    h, w, bias = layer
+    h, w, _ = layer
     xp, none = namespace(h), reference.no_array(h)
     safe_w = finite(w) if "h" in forms else none
     dh, dw, db = none, none, none
     for part in parts(layer, beside):
         hidden = rows_of(h, part)
-        dz = slope(product(Layer(hidden, w, bias)), part)
+        dz = slope(product(layer._replace(h=hidden)), part)
         if "h" in forms:
             dh = _placed(dh, times(dz, safe_w), part, h.shape[0])
         if "w" in forms:
@@ -173,7 +177,7 @@ def by_parts(rows: Callable[[Any, slice], Any], layer: Layer, beside: Sequence[A
     whole: list[Any] = []
     found: Any = None
     for part in parts(layer, beside):
-        found = rows(product(Layer(rows_of(layer.h, part), *layer[1:])), part)
+        found = rows(product(part_of(layer, part)), part)
         each = [xp.reshape(x, (-1,)) for x in (found if isinstance(found, tuple) else (found,))]
         whole = whole or [reference.no_array(layer.h)] * len(each)
         whole = [_placed(*both, part, size) for both in zip(whole, each, strict=True)]
@@ -192,6 +196,11 @@ def parts(layer: Layer, beside: Sequence[Any]) -> Iterator[slice]:
 
 def _is_plain(x: Any) -> bool:
     return x is None or isinstance(x, int | float)
+
+
+def part_of(layer: Layer, part: slice) -> Layer:
+    """The layer of a part of the rows."""
+    return layer._replace(h=rows_of(layer.h, part))
 
 
 def piece(asked: Asked, part: slice) -> Asked:
