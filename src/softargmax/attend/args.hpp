@@ -32,8 +32,9 @@ struct Args {
     double* lse = nullptr;  // one per query, in order
     double dropout = 0;  // the share of p that is dropped
     const std::int64_t* seeds = nullptr;  // by which, two words of 32 bits per entry and head, the lower one first
-    // Written, one per query, or of gradients per head of keys: 1 where a number was not finite, so that what was
-    // written is not to be used. And whether there is any.
+    // Written, one per query: 1 where a number was not finite, so that what was written is not to be used. And whether
+    // there is any. Of gradients 1 where a query was left out from the beginning, 2 where it is in sums of others; and
+    // behind those of queries one per key: 1 where its sums have overflown.
     std::uint8_t* strange = nullptr;
     bool any_strange = false;
     int threads = 1;

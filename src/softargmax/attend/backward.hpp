@@ -4,11 +4,13 @@
 //     p = e^(S - lse)      dS = p (do v^T - delta), times the soft-cap's slope      delta = <do, o> - dlse
 //     dq = scale dS k      dk = dS^T (scale q)      dv = p^T do
 //
+// A query whose numbers are not finite is left out of all sums, and flagged: its gradients are the definition's. What
+// is not finite in a key or a value that a query does not see meets a weight of 0.
+//
 // Sums over keys run block by block, sums over queries hundred by hundred, each from 0 and in order: bits depend
 // neither on threads nor on which of them are made together.
 #pragma once
 
-#include <atomic>
 #include <vector>
 
 #include "attend/panel.hpp"
@@ -56,6 +58,7 @@ template <class T> struct BackKeys {
         const std::int64_t count = std::min(kBackKeys, head.keys - begin);
         head.pack_keys(args.k, args.width, begin, count, keys);
         head.pack_columns(args.k, args.width, begin, count, columns);
+        make_finite(columns, count * whole_panels<T>(args.width));
         head.pack_keys(args.v, args.values, begin, count, values);
     }
 };
@@ -66,7 +69,6 @@ template <class T> struct Backward {
     std::int64_t width, values;  // of rows in memory
     std::vector<BackRow<T>> rows;
     T *q, *seed, *q_columns, *seed_columns, *dq;
-    std::atomic<bool> strange{false};  // whether a number was not finite, in any thread's hands
 
     static std::int64_t padded(std::int64_t rows) { return (rows + kBackQueries - 1) / kBackQueries * kBackQueries; }
     static std::int64_t size(const Args& args) {
@@ -97,16 +99,10 @@ template <class T> struct Backward {
         T* out = line + std::max(width, values);
         for (std::int64_t i = first; i < first + kBackQueries; ++i) {
             BackRow<T>& row = rows[static_cast<std::size_t>(i)];
-            std::fill(line, line + width, T{0});
+            std::fill(line, line + values, T{0});
             if (i < end) {
                 row.seen = head.seen(i);
                 read(args.scale.value, head.at(args.scale.value, i), 0, 1, &row.scale);
-                read(args.q, head.at(args.q, i), 0, args.width, line);
-                for (std::int64_t d = 0; d < args.width; ++d) line[d] *= row.scale;
-            }
-            put(line, args.width, width, i, q, q_columns);
-            std::fill(line, line + values, T{0});
-            if (i < end) {
                 read(args.seed, head.at(args.seed, i), 0, args.values, line);
                 read(args.out, head.at(args.out, i), 0, args.values, out);
                 double delta = 0;
@@ -115,6 +111,12 @@ template <class T> struct Backward {
                 measure(row, head.number(i), delta);
             }
             put(line, args.values, values, i, seed, seed_columns);
+            std::fill(line, line + width, T{0});
+            if (i < end) {
+                read(args.q, head.at(args.q, i), 0, args.width, line);
+                for (std::int64_t d = 0; d < args.width; ++d) line[d] *= row.scale;
+            }
+            put(line, args.width, width, i, q, q_columns);
         }
     }
     void measure(BackRow<T>& row, std::int64_t number, double delta) {
@@ -122,20 +124,21 @@ template <class T> struct Backward {
         if (args.to_lse) delta -= args.to_lse[number];
         args.delta[number] = delta;
         if (lse == -kInf) return;  // it sees nothing
-        if (!(std::fabs(lse) < static_cast<double>(kLargest<T>))) {
-            strange = true;
+        row.delta = static_cast<T>(delta);
+        if (!(std::fabs(lse) < static_cast<double>(kLargest<T>)) || !all_finite(&row.delta, 1)) {
+            args.strange[number] = 1;
             return;
         }
         const double k = std::rint(lse * Exp<double>::log2e);
         row.k = static_cast<std::int32_t>(k);
         row.factor = static_cast<T>(exp_scalar(fma(k, Exp<double>::ln2_hi, -lse) + k * Exp<double>::ln2_lo));
         row.low = static_cast<T>(lse) - kPowerReach<T>;
-        row.delta = static_cast<T>(delta);
     }
     // A vector as a row of a panel of a dozen, and of panels of columns.
-    static void put(const T* line, std::int64_t n, std::int64_t pitch, std::int64_t row, T* panels, T* columns) {
+    void put(T* line, std::int64_t n, std::int64_t pitch, std::int64_t row, T* panels, T* columns) const {
         T* to = panels + row / kPanelRows * kPanelRows * n + row % kPanelRows;
         for (std::int64_t d = 0; d < n; ++d) to[d * kPanelRows] = line[d];
+        make_finite(line, n);
         T* at = columns + row / kBackQueries * kBackQueries * pitch + row % kBackQueries * kPanelCols<T>;
         for (std::int64_t d = 0; d < pitch; d += kPanelCols<T>, at += kBackQueries * kPanelCols<T>)
             std::copy_n(line + d, kPanelCols<T>, at);
@@ -222,10 +225,14 @@ template <class T> struct Backward {
             const Range its{std::clamp(row[i].seen.begin - begin, all.begin, all.end),
                             std::clamp(row[i].seen.end - begin, all.begin, all.end)};
             T *const z = p + i * kBackPitch, *const g = ds + i * kBackPitch;
+            if (!row[i].sees_any()) {
+                for (T* x : {z, g}) std::fill(x + all.begin, x + all.end, T{0});
+                continue;
+            }
             T* const slope = args.softcap > 0 ? scratch(kResult).get<T>(kBackKeys) : nullptr;
-            bool overflown = false;
-            bend(head, first + i, begin, its, z, overflown, slope);
-            if (overflown) strange = true;
+            bool strange = false;
+            bend(head, first + i, begin, its, z, strange, slope);
+            if (strange && to_queries) args.strange[head.number(first + i)] = 2;
             probabilities(z, all, its, row[i]);
             if (args.dropout > 0) {
                 T* const keep = scratch(kMask).get<T>(kKeys);
@@ -243,7 +250,7 @@ template <class T> struct Backward {
                 for (std::int64_t j = all.begin; j < all.end; ++j) z[j] *= keep[j];
             }
             if (to_queries) add_to_terms(head, args, first + i, begin, its, g);
-            for (std::int64_t j = its.begin; slope && j < its.end; ++j) g[j] *= slope[j];
+            for (std::int64_t j = its.begin; slope && j < its.end; ++j) g[j] = g[j] == 0 ? g[j] : g[j] * slope[j];
         }
         return in;
     }
@@ -257,19 +264,22 @@ template <class T> struct Backward {
             T* const its = dq + i * width;
             if (args.scale.gradient) {
                 read(args.q, head.at(args.q, i), 0, args.width, line);
+                make_finite(line, args.width);
                 double sum = 0;
                 for (std::int64_t d = 0; d < args.width && rows[static_cast<std::size_t>(i)].sees_any(); ++d)
                     sum += static_cast<double>(line[d]) * static_cast<double>(its[d]);
                 args.scale.gradient[head.number(i)] = sum;
             }
             for (std::int64_t d = 0; d < args.width; ++d) its[d] *= rows[static_cast<std::size_t>(i)].scale;
-            if (!all_finite(its, args.width)) strange = true;
+            if (!all_finite(its, args.width)) args.strange[head.number(i)] = 2;
             write(args.dq, head.at(args.dq, i), args.width, its);
         }
     }
     void finish_keys(std::int64_t begin, const T* dk, const T* dv) {
         for (std::int64_t i = 0; i < std::min(kBackKeys, args.keys - begin); ++i, dk += width, dv += values) {
-            if (!all_finite(dk, args.width) || !all_finite(dv, args.values)) strange = true;
+            const std::int64_t number = (head.entry * args.groups + head.group) * args.keys + begin + i;
+            if (!all_finite(dk, args.width) || !all_finite(dv, args.values))
+                args.strange[args.batch.total * args.heads * args.queries + number] = 1;
             write(args.dk, offset(args, args.dk, head.entry, head.group, begin + i), args.width, dk);
             write(args.dv, offset(args, args.dv, head.entry, head.group, begin + i), args.values, dv);
         }

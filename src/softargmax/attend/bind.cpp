@@ -293,16 +293,17 @@ template <class B, class T> struct QueriesField {
 template <class B> QueriesField<B, double> queries(const char* name, double* B::* to) { return {name, to}; }
 
 // A kernel with these fields, the first three of which are queries, keys and values. It sets a flag for each query
-// whose numbers were not finite, or (`flag_heads`) for each head of keys.
+// whose numbers were not finite, and behind these (`flag_keys`) for each key.
 template <class J, class Kernel, class... Field>
-void bind_heads(nb::module_& module, const char* name, const char* text, Kernel kernel, bool flag_heads,
+void bind_heads(nb::module_& module, const char* name, const char* text, Kernel kernel, bool flag_keys,
                 const std::tuple<Field...>& all) {
     std::apply([&](const Field&... fields) {
         module.def(name, [=](Handle<Field>... given) {
             std::tuple<typename Field::Value...> values{fields.read(given)...};
             Call<J> call(values);
             std::apply([&](auto&... value) { (fields.put(call, value), ...); }, values);
-            return call.run(kernel, flag_heads ? call.job.batch.total * call.job.groups : call.queries());
+            const std::int64_t keys = call.job.batch.total * call.job.groups * call.job.keys;
+            return call.run(kernel, call.queries() + (flag_keys ? keys : 0));
         }, nb::arg(fields.name).none()..., text);
         list_arguments(module, name, fields...);
     }, all);
@@ -345,7 +346,8 @@ void bind(nb::module_& module) {
     bind_heads<GradientArgs>(
         module, "attend_vjp",
         "its gradients into dq, dk, dv, added to dbias; of every query delta = <g, output> - g_lse and the gradients "
-        "to numbers of its own; flags of the heads of keys, where some have none, as their numbers were not finite",
+        "to numbers of its own; flags of the queries, then of the keys, where some were left out as their numbers were "
+        "not finite (1), or should have been (2)",
         run_gradient, true, std::tuple_cat(qkv, options, results, gradients, gradients_of(options)));
 }
 

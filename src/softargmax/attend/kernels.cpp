@@ -69,15 +69,17 @@ template <class T> struct Unit {
     void add(const Unit& later) {
         for (std::size_t i = 0; i < panels.size(); ++i) panels[i].add(later.panels[i]);
     }
-    // What was not finite may be in keys that only others of a panel see: such queries are taken alone.
+    // What was not finite may be in keys that only others see: such queries are taken alone, with finite values.
     template <class BlockAt> bool finish(BlockAt block_at) {
         bool strange = false;
+        FiniteBlock<T> finite;
         for (Panel<T>& panel : panels) {
             if (!panel.finish()) continue;
             for (int i = 0; i < panel.rows; ++i) {
                 if (!panel.strange[i]) continue;
                 Panel<T> alone(panel.head, panel.first + i, 1, spare);
-                for (std::int64_t b = begin(); b < any.end; b += kKeys) alone.fold(b, block_at(b));
+                for (std::int64_t b = begin(); b < any.end; b += kKeys)
+                    alone.fold(b, finite.of(block_at(b), std::min(kKeys, panel.head.keys - b), panel.head.args.values));
                 strange |= alone.finish();
             }
         }
@@ -198,7 +200,6 @@ template <class T> void run_gradient_as(GradientArgs& args) {
                 head.finish_keys(b, sums.dk, sums.dv);
             }
             for (std::int64_t i = 0; i < head.blocks(); ++i) head.finish_queries(i);
-            args.strange[index] = head.strange;
         });
     } else {
         const std::int64_t blocks = (args.keys + kBackKeys - 1) / kBackKeys, each = BackKeys<T>::size(args);
@@ -223,10 +224,10 @@ template <class T> void run_gradient_as(GradientArgs& args) {
                     head.pair(i, b * kBackKeys, keys(b), false, sums.dk, sums.dv);
                 head.finish_keys(b * kBackKeys, sums.dk, sums.dv);
             });
-            args.strange[index] = head.strange;
         }
     }
-    args.any_strange = std::any_of(args.strange, args.strange + heads, [](std::uint8_t x) { return x != 0; });
+    const std::int64_t flags = args.batch.total * (args.heads * args.queries + args.groups * args.keys);
+    args.any_strange = std::any_of(args.strange, args.strange + flags, [](std::uint8_t x) { return x != 0; });
 }
 
 }  // namespace

@@ -1,11 +1,12 @@
 """What serves CPU memory: the native kernels and what stands around them, the same for NumPy's arrays and for tensors.
 
-A query whose numbers are not finite in the native kernel is made anew by the definition; others keep their bits.
+A query whose numbers are not finite in the native kernel is made anew by the definition, its gradients too; others keep
+their bits.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,9 +15,14 @@ from softargmax.attend.arguments import Attention, AttentionGradients, Attention
 from softargmax.attend.results import AttentionWithLse
 from softargmax.core import _native
 from softargmax.core.arrays import frozen, namespace, readable, recorded
-from softargmax.core.memory import Memory, memory_of
+from softargmax.core.memory import memory_of
 from softargmax.core.native_call import Native
 from softargmax.core.record import parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from softargmax.core.memory import Memory
 
 _attend = Native(_native.attend, Attention, AttentionWithLse._fields)
 _attend_paged = Native(_native.attend_paged, Pages, AttentionWithLse._fields)
@@ -36,8 +42,12 @@ def attend(i: Attention, output: Any, lse: Any) -> None:
             _mend(i, output, lse, strange.reshape(lse.shape))
         return
     lse[...] = np.nan
-    if not native_sparse.attend(_in_numpy(i), memory_of(output).numpy(output)):
+    with np.errstate(all="ignore"):
+        found = native_sparse.attend(_in_numpy(i), memory_of(output).numpy(output))
+    if found is None:
         output[...] = reference.attention(*_frozen(i)).output
+    else:
+        _mend(i, output, lse, found)
 
 
 def attend_paged(i: Pages, output: Any, lse: Any) -> None:
@@ -56,8 +66,12 @@ def attend_vjp(i: AttentionVjp, r: tuple[Any, ...]) -> None:
             to[...] = x
 
 
-def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients | None:
-    """dq, dk, dv, and dbias if it can be, are written; None where numbers that are not finite want the definition."""
+def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
+    """dq, dk, dv, and dbias if it can be, are written.
+
+    The gradients are sums over queries. Those whose numbers are not finite the kernel leaves out, and the definition
+    adds; so all others keep their bits.
+    """
     memory, options = memory_of(r.q), i.of.options
     double, single = memory.dtypes["float64"], memory.dtypes["float32"]
     delta = memory.empty(r.q, i.lse.shape, double)
@@ -66,42 +80,118 @@ def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients |
     if i.to_bias and options.bias is not None:
         kind = double if r.q.dtype == double else single
         found["bias"] = given["dbias"] = r.bias if r.bias.dtype == kind else memory.empty(r.q, options.bias.shape, kind)
-        found["bias"][...] = 0.0
     for name, to in _OF_QUERIES.items():
         if hasattr(getattr(options, name), "shape"):
             found[name] = given[to] = memory.empty(r.q, i.lse.shape, double)
-            found[name][...] = 0.0
     if 0 in i.lse.shape:
         r.k[...], r.v[...] = 0.0, 0.0
-    if _attend_vjp(i, **given) is not None:
-        return None
-    for name in found.keys() & _OF_QUERIES.keys():
-        found[name] = reference.summed(found[name][..., None], getattr(options, name))
+    left_out, overflown = _without_strange(i, given, found)
     if options.sink is not None:
-        found["sink"] = _to_sink(i, memory, delta)
+        found["sink"] = memory.array(_to_sinks(i, memory, delta, left_out))
+    if left_out is not None:
+        per_query = {name: found[name][..., None] for name in found if name != "bias"}
+        _add_left_out(i, r._replace(**found)._replace(**per_query), left_out)
+        _put_overflown(i, r, overflown)
+    for name in found.keys() & {*_OF_QUERIES, "sink"}:
+        per_query = found[name][..., None]
+        per_query = reference.to_heads(per_query, options.sink) if name == "sink" else per_query
+        found[name] = reference.summed(per_query, getattr(options, name))
     return r._replace(**found) if found else r
+
+
+def _without_strange(i: AttentionVjp, given: dict[str, Any], found: dict[str, Any]) -> tuple[Any, Any]:
+    """The gradients of the queries whose numbers are finite; flags of the others, and of keys whose sums are not."""
+    numpy, lse = memory_of(i.lse).numpy, i.lse
+    while True:
+        for x in found.values():
+            x[...] = 0.0
+        flags = _attend_vjp(i._replace(lse=lse), **given)
+        if flags is None:
+            return None, None
+        queries, keys = np.split(flags, [numpy(lse).size])
+        queries = queries.reshape(lse.shape)
+        if (queries < 2).all():
+            return queries != 0, keys.reshape(i.of.k.shape[:-1]) != 0
+        # Seen too late, when they were in sums already: now from the beginning.
+        lse = memory_of(i.lse).array(np.where(queries, np.nan, numpy(lse)))
+
+
+@np.errstate(all="ignore")
+def _add_left_out(i: AttentionVjp, totals: AttentionGradients, left_out: Any) -> None:
+    """Add the definition's gradients of some queries to those of all others, arrays that broadcast with the scores."""
+    of, g, length = _frozen(i.of), frozen(i.g), i.of.q.shape[-2]
+    each = of.q.shape[-3] // max(of.k.shape[-3], 1)
+    for *entry, head in np.argwhere(left_out.any(-1)).tolist():
+        its, group = (*entry, slice(head, head + 1)), (*entry, slice(head // each, head // each + 1))
+        one = _head(of, group, its)
+        for part in _runs(left_out[(*entry, head)], reference.few(one)):
+            at = (*its, part)
+            g_lse = None if i.g_lse is None else frozen(i.g_lse)[at]
+            more = reference.some_vjp(one.part(part), part.start, length, g[at], g_lse)
+            for name, x in more._asdict().items():
+                total = getattr(totals, name)
+                if name in ("k", "v"):
+                    _add(total, group, x)
+                elif x is not None and total is not None and total.shape != (0,):
+                    _add_to(total, (*entry, head, slice(part.start, part.start + x.shape[-2]), slice(None)), x[0])
+
+
+@np.errstate(all="ignore")
+def _put_overflown(i: AttentionVjp, r: AttentionGradients, overflown: Any) -> None:
+    """Write the definition's gradients to keys whose sums are beyond the kernel's precision."""
+    of, g = _frozen(i.of), frozen(i.g)
+    each = of.q.shape[-3] // of.k.shape[-3]
+    for *entry, group in np.argwhere(overflown.any(-1)).tolist():
+        keys = (*entry, slice(group, group + 1))
+        at = (*entry, slice(group * each, (group + 1) * each))
+        right = reference.vjp(_head(of, keys, at), g[at], None if i.g_lse is None else frozen(i.g_lse)[at])
+        rows = memory_of(g).array(overflown[keys])
+        for to, x in ((r.k, right.k), (r.v, right.v)):
+            to[keys][rows] = namespace(x).astype(x, to.dtype)[rows]
+
+
+def _runs(flags: np.ndarray[Any, Any], parts: list[slice]) -> Iterator[slice]:
+    """Slices of queries that follow each other, where there are flags, each within one of the parts."""
+    edges = np.flatnonzero(np.diff(flags, prepend=False, append=False)).tolist()
+    for start, stop in zip(edges[::2], edges[1::2], strict=True):
+        for part in parts:
+            if max(start, part.start) < min(stop, part.stop):
+                yield slice(max(start, part.start), min(stop, part.stop))
+
+
+def _add(total: Any, at: tuple[Any, ...], x: Any) -> None:
+    """Add x where it is not 0: the keys that its queries do not see keep their bits."""
+    xp = namespace(x)
+    sums = xp.astype(total[at], x.dtype) + x
+    total[at] = xp.where(x != 0.0, xp.astype(sums, total.dtype), total[at])
+
+
+def _add_to(total: Any, at: tuple[Any, ...], x: Any) -> None:
+    """Add to an array that was broadcast to the scores of all queries."""
+    home = total.reshape((1,) * (len(at) - total.ndim) + tuple(total.shape))
+    whole = (slice(None) if isinstance(one, slice) else 0 for one in at)
+    there = tuple(one if n > 1 else every for one, every, n in zip(at, whole, home.shape, strict=True))
+    xp = namespace(x)
+    home[there] = xp.astype(xp.astype(home[there], x.dtype) + x, total.dtype)
 
 
 def _entmax_vjp(i: AttentionVjp) -> AttentionGradients | None:
     memory = memory_of(i.g)
-    found = native_sparse.attend_vjp(_in_numpy(i.of), memory.numpy(i.g))
+    with np.errstate(all="ignore"):
+        found = native_sparse.attend_vjp(_in_numpy(i.of), memory.numpy(i.g))
     if found is None:
         return None
-    return AttentionGradients(
-        *(
-            reference.summed(x if x is None else memory.array(x), like)
-            for x, like in zip(found, i.of.learned, strict=True)
-        )
-    )
+    totals = AttentionGradients(*(x if x is None else memory.array(x) for x in found[0]))
+    _add_left_out(i, totals, found[1])
+    return AttentionGradients(*(reference.summed(x, like) for x, like in zip(totals, i.of.learned, strict=True)))
 
 
-def _to_sink(i: AttentionVjp, memory: Memory, delta: Any) -> Any:
-    """-e^(sink - lse) delta, of all queries."""
+def _to_sinks(i: AttentionVjp, memory: Memory, delta: Any, left_out: Any) -> np.ndarray[Any, Any]:
+    """-e^(sink - lse) delta of every query but those left out."""
     sink, lse, delta = (memory.numpy(x) for x in (i.of.options.sink, i.lse, delta))
-    with np.errstate(invalid="ignore"):
+    with np.errstate(all="ignore"):
         p = np.exp(np.where(lse == -np.inf, -np.inf, sink[..., 0].astype(np.float64) - lse))
-    to_heads = reference.to_heads(-(p * delta)[..., None], sink)
-    return reference.summed(memory.array(to_heads), i.of.options.sink)
+        return np.where(False if left_out is None else left_out, 0.0, -(p * delta))
 
 
 def _mend(i: Attention, output: Any, lse: Any, strange: np.ndarray[Any, Any]) -> None:
@@ -139,6 +229,6 @@ def _frozen(i: Attention) -> Attention:
     return i.each(frozen)
 
 
-def serves_entmax(i: Attention, g: Any) -> bool:
-    """Whether the gradients of another order are `attend_vjp`'s: of finite numbers, to be taken once."""
-    return readable(i.q) and not recorded(i.q) and native_sparse.serves(_in_numpy(i), memory_of(g).numpy(g))
+def serves_entmax(i: Attention) -> bool:
+    """Whether the gradients of another order are `attend_vjp`'s, to be taken once."""
+    return readable(i.q) and not recorded(i.q) and native_sparse.serves(i)

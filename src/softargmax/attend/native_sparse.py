@@ -1,6 +1,9 @@
 """Attention of orders other than 1 on NumPy arrays: scores, their entmax and what it weighs, a few queries at a time.
 
-The products and the sparse maps are the compiled core's; tiles of p that are all 0 take no time: most, above order 1.
+The products and the sparse maps are the compiled core's. Tiles of p that are all 0 take no time; above order 1 most are.
+
+Queries that see numbers which are not finite are flagged, and have no part in the sums of others: 0 stands in their
+place, and in place of what is not finite in k and v.
 """
 
 from __future__ import annotations
@@ -38,32 +41,40 @@ class _Part(NamedTuple):
     factors: dict[str, Any]  # of the terms that are added; None: 1
     slope: Any  # of the soft-cap; None: 1
     keep: Any  # what p is multiplied by; None: 1
+    odd: Any  # a flag for each query that sees what is not finite; None: there is none
 
 
-def attend(i: Attention, output: Array) -> bool:
-    """Attention into `output`; False where numbers that are not finite want the definition. bfloat16 may be bits."""
-    if not _all_finite(i[:3]) or not _is_usual(i.options.softcap):
-        return False
+def attend(i: Attention, output: Array) -> Array | None:
+    """Attention into `output`; flags of the queries that see what is not finite. bfloat16 may be bits.
+
+    None: it is the definition's.
+    """
+    if not serves(i):
+        return None
+    strange, v = np.zeros(i.q.shape[:-1], bool), _finite(i.v)
     for part in _parts(i):
         _native.entmax(part.z, part.alpha, None, (1,), part.z, None)
         found = np.empty((len(part.z), i.v.shape[-1]), part.z.dtype)
         p = part.z[:, : part.keys]
         if part.keep is not None:
             p *= part.keep
-        _native.product(p, i.v[part.group], found, sparse=True)
+        _native.product(p, v[part.group], found, sparse=True)
         _put(found, output, part.at)
-    return True
+        strange[part.at] = part.odd is not None and part.odd
+    return strange
 
 
-def serves(i: Attention, g: Array) -> bool:
-    """Whether `attend_vjp` has gradients."""
-    return _all_finite((*i[:3], g)) and _is_usual(i.options.softcap)
+def serves(i: Attention) -> bool:
+    """Whether float32 can divide by the soft-cap."""
+    return i.options.softcap is None or 1e-30 < i.options.softcap < 1e30
 
 
-def attend_vjp(i: Attention, g: Array) -> AttentionGradients | None:
-    """The gradients of <g, output>, but to the order; None as above."""
-    if not serves(i, g):
+def attend_vjp(i: Attention, g: Array) -> tuple[AttentionGradients, Array] | None:
+    """The gradients of <g, output>, but to the order, of all queries but those that are flagged; None as above."""
+    if not serves(i):
         return None
+    left_out, g_finite = np.zeros(i.q.shape[:-1], bool), _all_finite((g,))
+    k, v = map(_finite, i[1:3])
     kind, options = _kind(i.q), i.options
     dq, dk, dv = (np.zeros(x.shape, kind) for x in i[:3])
     dscale = np.zeros((*i.q.shape[:-1], 1))
@@ -73,14 +84,24 @@ def attend_vjp(i: Attention, g: Array) -> AttentionGradients | None:
     for part in _parts(i):
         tau, p, g_part = np.empty((len(part.z), 1), kind), part.z, widened(g[part.at], kind)
         _native.entmax(p, part.alpha, None, (1,), p, tau)
+        odd, q, scaled = part.odd, widened(i.q[part.at], kind), part.q
+        if not g_finite:
+            wrong = ~np.isfinite(g_part).all(-1)
+            odd = wrong if odd is None else odd | wrong
+        if odd is not None:
+            left_out[part.at] = odd
+            p[odd] = 0.0
+            g_part, q, scaled = (_finite(np.where(odd[:, None], kind(0), x)) for x in (g_part, q, scaled))
         dp = np.zeros_like(p)
-        _native.product(g_part, i.v[part.group].T, dp[:, : part.keys])
+        _native.product(g_part, v[part.group].T, dp[:, : part.keys])
         weight = p[:, : part.keys]
         if part.keep is not None:
             weight = weight * part.keep
             dp[:, : part.keys] *= part.keep
         _native.product(weight.T, g_part, dv[part.group], None, True, sparse=True)
         _native.entmax_vjp(p, tau, part.alpha, dp, (1,), dp)
+        if odd is not None:
+            dp[odd] = 0.0
         dz = dp[:, : part.keys]
         if dsink is not None:
             total = dp[:, part.keys].sum(dtype=np.float64, keepdims=True)[None]
@@ -89,14 +110,14 @@ def attend_vjp(i: Attention, g: Array) -> AttentionGradients | None:
             gains = dz if factor is None else dz * factor.astype(kind)
             _add_to(of_terms[name], gains, (*part.at, part.group[-1]), len(i.scores))
         if part.slope is not None:
-            dz = dz * part.slope
+            dz = dz * part.slope if odd is None else np.where(dz == 0.0, dz, dz * part.slope)
         found = np.empty_like(part.q)
-        _native.product(dz, i.k[part.group], found, sparse=True)
-        dscale[part.at] = (found * widened(i.q[part.at], kind)).sum(-1, dtype=np.float64, keepdims=True)
+        _native.product(dz, k[part.group], found, sparse=True)
+        dscale[part.at] = (found * q).sum(-1, dtype=np.float64, keepdims=True)
         dq[part.at] = found * part.scale
-        _native.product(dz.T, part.q, dk[part.group], None, True, sparse=True)
+        _native.product(dz.T, scaled, dk[part.group], None, True, sparse=True)
     whole = {"q": dq, "k": dk, "v": dv, "scale": dscale, "sink": dsink} | of_terms
-    return AttentionGradients(**dict.fromkeys(AttentionGradients._fields) | whole)
+    return AttentionGradients(**dict.fromkeys(AttentionGradients._fields) | whole), left_out
 
 
 def _parts(i: Attention) -> Iterator[_Part]:
@@ -114,6 +135,7 @@ def _parts(i: Attention) -> Iterator[_Part]:
     mask = spread(options.mask, length, keys)
     step = max(1, min(length, SCORES // max(keys, 1)))
     memory = np.empty(step * (keys + with_sink), kind)
+    odd_values = None if _all_finite(i[:3]) else ~np.isfinite(widened(i.v, kind)).all(-1)
     for *entry, head in np.ndindex(q.shape[:-2]):
         count = keys if options.lengths is None else int(options.lengths[tuple(entry)].item())
         for start in range(0, length, step):
@@ -133,7 +155,10 @@ def _parts(i: Attention) -> Iterator[_Part]:
                 seen = seen & mask[(*at, among)]
             added = there.terms(options)
             its = [(spread(x, length, keys)[(*at, among)], factor) for x, factor in added.values()]
+            odd = None if odd_values is None else ~np.isfinite(z[:, :n]) | odd_values[group]
             slope = _bend(z[:, :n], seen, its, options.softcap)
+            if odd is not None:
+                odd = (odd & (z[:, :n] != -np.inf)).any(-1)
             if sink is not None:
                 z[:, n] = sink[(*entry, head, 0)]
             order = alpha if isinstance(alpha, float) else np.ascontiguousarray(alpha[at], np.float64)
@@ -141,7 +166,7 @@ def _parts(i: Attention) -> Iterator[_Part]:
             if seeds is not None:
                 keep = kept(seeds[(*entry, head)], start, len(z), among, options.dropout, kind)
             factors = {name: factor for name, (_, factor) in added.items()}
-            yield _Part(at, group, n, scaled, scale[at], order, z, factors, slope, keep)
+            yield _Part(at, group, n, scaled, scale[at], order, z, factors, slope, keep, odd)
 
 
 def _bend(z: Array, seen: Array, added: list[tuple[Array, Any]], softcap: float | None) -> Array | None:
@@ -180,9 +205,9 @@ def _put(found: Array, output: Array, at: tuple[Any, ...]) -> None:
         output[at] = found
 
 
-def _is_usual(softcap: float | None) -> bool:
-    """Whether float32 can divide by it."""
-    return softcap is None or 1e-30 < softcap < 1e30
+def _finite(x: Array) -> Array:
+    """The array with 0 in place of what is not finite; bfloat16 may be bits."""
+    return x if _all_finite((x,)) else np.where(np.isfinite(widened(x, _kind(x))), x, x.dtype.type(0))
 
 
 def _all_finite(arrays: tuple[Array, ...]) -> bool:

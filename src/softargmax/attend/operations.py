@@ -56,7 +56,7 @@ def _in_front(i: Any, dims: Any, size: int, rank: int) -> Any:
 
 
 def _attention_vjp(i: Attention, r: AttentionWithLse, g: AttentionWithLse, wanted: Wanted) -> Gradients:
-    if not i.options.is_softmax and ("alpha" in wanted or not kernels.serves_entmax(i, g.output)):
+    if not i.options.is_softmax and ("alpha" in wanted or not kernels.serves_entmax(i)):
         return _by_definition(i, g, wanted)
     g_output = namespace(i.q).zeros_like(r.output) if g.output is None else g.output
     found = attention_vjp(AttentionVjp(g_output, g.lse, i, r.output, r.lse, "bias" in wanted))

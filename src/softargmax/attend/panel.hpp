@@ -3,6 +3,8 @@
 //     m = max_j rint(S_j log2 e)       p_j = e^(S_j - m ln 2)       l = sum p_j       o = sum p_j v_j
 #pragma once
 
+#include <vector>
+
 #include "attend/args.hpp"
 #include "core/native/apply.hpp"
 #include "core/native/matmul.hpp"
@@ -48,6 +50,10 @@ template <class T> bool all_finite(const T* x, std::int64_t n) {
     bool finite = true;
     for (std::int64_t i = 0; i < n; ++i) finite &= std::fabs(x[i]) < std::numeric_limits<T>::infinity();
     return finite;
+}
+// 0 in place of what is not finite: in a product it meets a weight of 0, which does not make it one.
+template <class T> void make_finite(T* x, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) x[i] = std::fabs(x[i]) < std::numeric_limits<T>::infinity() ? x[i] : T{0};
 }
 
 // The keys from `begin` to `end`.
@@ -164,6 +170,24 @@ PowerState<T> exponentials(T* z, Range all, Range in, bool may_be_empty, bool& s
     return fold_in_place(z + all.begin, all.end - all.begin, top);
 }
 
+// Whether a product among the scores `in` is -inf, though neither the mask nor the bias takes its key out.
+template <class T> bool overflown(const Shared& head, std::int64_t row, std::int64_t begin, Range in, const T* z) {
+    constexpr T lowest = -std::numeric_limits<T>::infinity();
+    const Args& args = head.args;
+    const std::int64_t n = in.end - in.begin;
+    bool low[kKeys], any = false;
+    for (std::int64_t i = 0; i < n; ++i) any |= low[i] = z[in.begin + i] == lowest;
+    T* const line = scratch(kMask).get<T>(kKeys);
+    for (const Operand* x : {&args.mask, &args.bias}) {
+        if (!any || !*x) continue;
+        read(*x, head.at(*x, row), begin + in.begin, n, line);
+        const T out = x == &args.mask ? T{0} : lowest;
+        any = false;
+        for (std::int64_t i = 0; i < n; ++i) any |= low[i] = low[i] && line[i] != out;
+    }
+    return any;
+}
+
 // Soft-cap, added terms and mask of the scores `in` of a block that starts at key `begin`; and the soft-cap's slope, if
 // wanted. The gradients to the terms: `add_to_terms`.
 // `strange` where a product is -inf, which is no mask's: it has overflown, or its key is not finite.
@@ -172,11 +196,7 @@ void bend(const Shared& head, std::int64_t row, std::int64_t begin, Range in, T*
     const Args& args = head.args;
     const std::int64_t n = in.end - in.begin;
     if (n <= 0) return;
-    if (args.softcap > 0 || args.bias || args.mask) {
-        bool low = false;
-        for (std::int64_t i = in.begin; i < in.end; ++i) low |= z[i] == -std::numeric_limits<T>::infinity();
-        strange = strange || low;
-    }
+    if (args.softcap > 0 || args.bias || args.mask) strange = overflown(head, row, begin, in, z) || strange;
     if (args.softcap > 0) Softcap<T>(args.softcap).bend(z + in.begin, n);
     if (slope) {
         const T inverse = static_cast<T>(1 / args.softcap);
@@ -238,6 +258,28 @@ template <class T> void kept(const Shared& head, std::int64_t row, std::int64_t 
 template <class T> struct Block {
     const T *keys, *values;
     std::int64_t panel, pitch;
+    const bool* odd = nullptr;  // keys whose values are not finite, which are 0 here; null: none are known
+};
+
+// A block with finite values.
+template <class T> class FiniteBlock {
+    std::vector<T> values_;
+    bool odd_[kKeys] = {};
+
+  public:
+    Block<T> of(const Block<T>& block, std::int64_t keys, std::int64_t width) {
+        constexpr std::int64_t each = kPanelCols<T>;
+        values_.resize(static_cast<std::size_t>(keys * whole_panels<T>(width)));
+        std::fill(odd_, odd_ + keys, false);
+        T* to = values_.data();
+        for (std::int64_t j = 0; j < width; j += each)
+            for (std::int64_t i = 0; i < keys; ++i, to += each) {
+                std::copy_n(block.values + j / each * block.panel + i * block.pitch, each, to);
+                odd_[i] |= !all_finite(to, each);
+                make_finite(to, each);
+            }
+        return {block.keys, values_.data(), keys * each, each, odd_};
+    }
 };
 
 // Up to a dozen queries in the hands of one thread.
@@ -299,6 +341,8 @@ template <class T> struct Panel {
             const Range its{std::max(all.begin, seen[i].begin - begin), std::min(all.end, seen[i].end - begin)};
             T* row = z + i * kPitch;
             bend<T>(head, first + i, begin, its, row, strange[i]);
+            for (std::int64_t j = its.begin; block.odd && j < its.end; ++j)
+                strange[i] |= block.odd[j] && row[j] != -std::numeric_limits<T>::infinity();
             weight[i] = merge_into(i, exponentials(row, all, its, masked || its.empty(), strange[i]));
             if (head.args.dropout > 0) {
                 T* const keep = scratch(kMask).get<T>(kKeys);

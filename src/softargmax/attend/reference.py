@@ -76,9 +76,10 @@ def some(of: Attention, start: int, length: int) -> AttentionWithLse:
 @np.errstate(all="ignore")
 def weights(of: Attention, start: int, length: int) -> tuple[Any, Any, Any]:
     """The scores, p, and p with the sink's, of some queries."""
-    z, _ = _scores(of, start, length)
+    z, seen = _scores(of, start, length)
     whole, _ = _normalized(z, of.options)
-    return z, whole[..., : z.shape[-1]], whole
+    p = namespace(z).where(seen, whole[..., : z.shape[-1]], 0.0)  # in a row of NaN, too
+    return z, p, whole
 
 
 def grouped(x: Any, of: Attention) -> Any:
@@ -149,13 +150,14 @@ def _normalized(z: Any, options: Options) -> tuple[Any, Any]:
 
 
 def _product(q: Any, k: Any) -> Any:
-    """q k^T. Of a key that is not finite the product is a constant: what is not seen of it moves nothing."""
+    """q k^T. Of a query or key that is not finite it is a constant: what is not seen of it moves nothing."""
     xp = namespace(q)
     turned = xp.matrix_transpose(k)
-    if _known_finite(k):
+    if _known_finite(q) and _known_finite(k):
         return q @ turned
-    whole = xp.all(xp.isfinite(turned), axis=-2, keepdims=True)
-    safe = q @ xp.where(xp.isfinite(turned), turned, 0.0)
+    in_q, in_k = xp.isfinite(q), xp.isfinite(turned)
+    whole = xp.all(in_q, axis=-1, keepdims=True) & xp.all(in_k, axis=-2, keepdims=True)
+    safe = xp.where(in_q, q, 0.0) @ xp.where(in_k, turned, 0.0)
     return xp.where(whole, safe, frozen(q) @ frozen(turned))
 
 
@@ -187,7 +189,7 @@ def vjp(of: Attention, g: Any, g_lse: Any) -> AttentionGradients:
     for part in few(of, g):
         g_part = piece(g, -2, part.start, part.stop)
         lse_part = None if g_lse is None else g_lse[..., part]
-        found.append(_some_vjp(of.part(part), part.start, length, g_part, lse_part))
+        found.append(some_vjp(of.part(part), part.start, length, g_part, lse_part))
     likes = of.learned._replace(k=None, v=None)
     return AttentionGradients(
         *(joined(each, x, length) for each, x in zip(zip(*found, strict=True), likes, strict=True))
@@ -203,19 +205,22 @@ def joined(pieces: tuple[Any, ...], like: Any, length: int) -> Any:
     return sum(pieces[1:], pieces[0])
 
 
-def _some_vjp(of: Attention, start: int, length: int, g: Any, g_lse: Any) -> AttentionGradients:
+@np.errstate(all="ignore")
+def some_vjp(of: Attention, start: int, length: int, g: Any, g_lse: Any) -> AttentionGradients:
+    """The same of some queries, the first of which is number `start` of `length`."""
     xp, dtype, options = namespace(of.q), working_dtype(of.q, namespace(of.q)), of.options
     _, p, whole = weights(of, start, length)
     q, k, v, g = (xp.astype(x, dtype) for x in (*of[:3], g))
     finite: Any = lambda x: xp.where(xp.isfinite(x), x, 0.0)  # noqa: E731
-    seen = p > 0.0
+    seen = p != 0.0
     dp, weight = _scores_like(g, v, of), p
     if options.seeds is not None:
         keep = kept(options.seeds, start, p.shape[-2], slice(0, p.shape[-1]), options.dropout, dtype)
         dp, weight = dp * keep, p * keep
     slope, sink_slope = p, whole[..., p.shape[-1] :]  # dp / dS = slope (1 - slope^T / <slope, 1>)
     if not options.is_softmax:
-        slope = xp.where(whole > 0.0, xp.where(whole > 0.0, whole, 1.0) ** (2.0 - options.alpha), 0.0)
+        there = whole != 0.0
+        slope = xp.where(there, xp.where(there, whole, 1.0) ** (2.0 - options.alpha), 0.0)
         total = xp.sum(slope, axis=-1, keepdims=True)
         slope, sink_slope = slope[..., : p.shape[-1]], slope[..., p.shape[-1] :]
         p = slope / total
