@@ -28,7 +28,11 @@ INF = math.inf
 
 
 class Finalized(NamedTuple):
-    """What a state says of its scores: output = o / l (None without values) and lse = m + log l."""
+    """What a state says of its scores: output = o / l (None without values) and lse = m + log l.
+
+    With scaled scores beta z, as `State.fold` takes them, lse is that of `softmax_with_lse`, and lse / beta is what
+    `logsumexp` returns.
+    """
 
     output: Any
     lse: Any
@@ -49,7 +53,10 @@ class State(NamedTuple):
     Notes
     -----
     A score of -inf is not in the support, its value is never looked at. With scores of +inf the row is that of its
-    infinities. A NaN makes its row NaN. Temperature is the caller's: give scaled scores.
+    infinities. A NaN makes its row NaN.
+
+    A state knows no temperature. Fold the scaled scores beta z, for example z / T. Then lse is the logarithm of
+    softmax's denominator, and the smooth maximum that `logsumexp` returns is lse / beta, here lse times T.
 
     Examples
     --------
@@ -59,6 +66,9 @@ class State(NamedTuple):
     >>> two = State.empty(()).fold(np.array([8.0]))
     >>> float(one.merge(two).finalize().lse)
     8.003384...
+    >>> lse = State.empty(()).fold(np.array([1.0, 2.0]) / 2).finalize().lse  # at temperature 2
+    >>> float(lse), float(lse * 2)  # and `logsumexp` at temperature 2
+    (1.474076..., 2.948153...)
     """
 
     m: Any

@@ -140,8 +140,9 @@ def cross_entropy_terms(z: Any, /, target: Any, **options: Unpack[Keywords]) -> 
 
     Notes
     -----
-    lse is that of the scores after soft-cap and temperature. An ignored row is 0 in every term. A row with nothing in
-    its support: loss +inf, lse -inf, entropy 0.
+    x are the scores after soft-cap and temperature, as in `cross_entropy`, so that lse is the logarithm of softmax's
+    denominator; `logsumexp` with a temperature T is T times that. An ignored row is 0 in every term. A row with nothing
+    in its support: loss +inf, lse -inf, entropy 0.
 
     Gradient: every term has its own; that of the entropy is :math:`-p_k (\log p_k + H)` to :math:`x_k`, of lse
     :math:`p_k`.

@@ -44,6 +44,10 @@ def logsumexp(
 
     .. math:: \frac{1}{\beta} \log \sum_i w_i\, e^{\beta z_i}, \qquad \beta = \frac{\ln(\mathrm{base})}{T}
 
+    This is :math:`\mathrm{lse} / \beta = \mathrm{lse} \cdot T / \ln(\mathrm{base})`, where
+    :math:`\mathrm{lse} = \log \sum_i w_i\, e^{\beta z_i}` is the logarithm of softmax's denominator. Where T is 1 and
+    base is e they are equal. For lse itself use `softmax_with_lse`.
+
     Parameters
     ----------
     z : array_like
@@ -83,6 +87,10 @@ def logsumexp(
     Gradient: with incoming g, g p, the softmax, to z; in a row with k infinities g/k there. To w_i (above 0):
     g p_i / (beta w_i).
 
+    See Also
+    --------
+    softmax_with_lse : lse, without the division by beta, and the softmax.
+
     References
     ----------
     Blanchard, Higham & Higham (2021), Accurately computing the log-sum-exp and softmax functions.
@@ -93,6 +101,10 @@ def logsumexp(
     >>> import softargmax
     >>> float(softargmax.logsumexp([1.0, 2.0, 8.0]))
     8.003384...
+    >>> smooth_maximum = softargmax.logsumexp([1.0, 2.0], temperature=2)
+    >>> lse = softargmax.softmax_with_lse([1.0, 2.0], temperature=2).lse
+    >>> float(smooth_maximum), float(lse)  # the first is 2 times the second
+    (2.948153..., 1.474076...)
     >>> float(softargmax.logsumexp([1.0, 2.0, 8.0], temperature=-0.1))
     0.99999...
     >>> float(softargmax.logsumexp([0.0, -40.0]))

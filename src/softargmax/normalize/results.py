@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 
 class SoftmaxWithLse(NamedTuple):
-    """What `softmax_with_lse` returns: p of the scores' shape, lse in nats with one number per row.
+    """What `softmax_with_lse` returns: p of the scores' shape, and one number per row, lse = log sum exp(beta z).
+
+    The smooth maximum that `logsumexp` returns is lse / beta.
 
     Examples
     --------

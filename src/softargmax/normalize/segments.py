@@ -148,6 +148,8 @@ def segment_logsumexp(
 
     .. math:: T \log \sum_{j \in S} e^{z_j / T}
 
+    As `logsumexp` it is in the unit of the scores: T times the logarithm of the denominator of `segment_softmax`.
+
     Parameters
     ----------
     z, offsets, index, num_segments, temperature, where

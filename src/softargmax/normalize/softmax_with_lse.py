@@ -34,8 +34,7 @@ def softmax_with_lse(
     Returns
     -------
     SoftmaxWithLse
-        p, of z's shape, and lse, one per row: float32 for half scores. lse is in the unit of beta z (nats);
-        `logsumexp` divides it by beta.
+        p, of z's shape, and lse, one per row: float32 for half scores.
 
     Raises
     ------
@@ -44,9 +43,17 @@ def softmax_with_lse(
 
     Notes
     -----
+    lse has no unit: it belongs to the scaled scores beta z. The smooth maximum, in the unit of z, is
+    :math:`\mathrm{lse} / \beta = \mathrm{lse} \cdot T / \ln(\mathrm{base})`: `logsumexp` with the same options.
+    Where T is 1 and base is e they are equal.
+
     A row with nothing in its support has lse = -inf, one that holds an infinite score +inf. The rest as in `softmax`.
 
     Gradient: that of `softmax`, and :math:`\beta\,p\,g` of lse.
+
+    See Also
+    --------
+    logsumexp : the smooth maximum, lse / beta.
 
     References
     ----------
@@ -59,6 +66,10 @@ def softmax_with_lse(
     >>> p, lse = softargmax.softmax_with_lse([1.0, 2.0, 8.0])
     >>> p.round(3), float(lse)
     (array([0.001, 0.002, 0.997]), 8.003384...)
+    >>> lse = softargmax.softmax_with_lse([1.0, 2.0], temperature=2).lse
+    >>> smooth_maximum = softargmax.logsumexp([1.0, 2.0], temperature=2)
+    >>> float(lse), float(smooth_maximum)  # the second is 2 times the first
+    (1.474076..., 2.948153...)
     """
     i = checked(z, axis, temperature, base, where, dtype, None)
     p, lse = operations.softmax(i)

@@ -146,7 +146,7 @@ def logsumexp(
 ) -> Array:
     r"""Log-sum-exp (the smooth maximum) of an array that need not fit in memory, or of pieces as they come.
 
-    .. math:: \mathrm{lse} = \frac{1}{\beta} \log \sum_i \exp(\beta z_i), \qquad \beta = \ln(\mathrm{base})/T
+    .. math:: \frac{1}{\beta} \log \sum_i \exp(\beta z_i), \qquad \beta = \ln(\mathrm{base})/T
 
     The result has the bits that `softargmax.logsumexp` gives on the whole array, however the pieces are cut.
 
