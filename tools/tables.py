@@ -1,10 +1,10 @@
-"""Put the committed measurements into README.md and docs/{speed,design,sparse,output,words}.md: no figure is typed.
+"""Put the committed measurements into README.md and docs/: no figure there is typed.
 
     python tools/tables.py            write
     python tools/tables.py --check    exit with 1 if a page and its measurements differ
 
-Reads bench/results/accuracy.json (`make accuracy`), sparse_accuracy.json, output_bias.json, words.json, and every
-other file there that holds the results of a bench. In these pages but docs/speed.md a table stands between
+Reads bench/results/accuracy.json (`make accuracy`), sparse_accuracy.json, output_bias.json, words.json, tasks.json, and
+every other file there that holds the results of a bench. In these pages but docs/speed.md a table stands between
 `<!-- table: NAME -->` and `<!-- end table -->`.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,36 @@ def words() -> str:
     head = ["layer", "steps", "steps/s", "s/epoch", "peak, MiB", "perplexity", "seconds to the full layer's last"]
     told = f"seed {record['settings']['seed']}, {record['layers'][0]['held_out_tokens']:,} held-out tokens"
     return f"{table(head, rows)}\n\n{measured_on(record)} `{record['command']}`, {told}."
+
+
+def task(name: str) -> str:
+    """Give what a task of docs/tasks takes in its plain form and in ours."""
+    record = load(RESULTS / "tasks.json")
+    if record is None:
+        return NOT_YET
+    one = record["tasks"][name]
+    plain, ours = one["sides"]["plain"], one["sides"]["softargmax"]
+    mib = [f"{side['beyond'] / 2**20:,.0f} MiB" for side in (plain, ours)]
+    head = [one["what"], "plain", "softargmax"]
+    rows = [["peak memory beyond the inputs", *mib]]
+    rows += [["CPU time, one thread", *(seconds(side["cpu_seconds"]) for side in (plain, ours))]]
+    scores = f"The scores alone are {record['scores'] / 2**20:,.0f} MiB."
+    return f"{table(head, rows)}\n\n{scores} {measured_on(record, packages=False)}"
+
+
+def small_layers() -> str:
+    """Give the time of a step of small and large last layers, over that of torch's cross-entropy of the scores."""
+    record = load(RESULTS / "tasks.json")
+    if record is None:
+        return NOT_YET
+    rows = []
+    for one in record["layers"]:
+        (n, d, k), spent = one["shape"], one["cpu_seconds"]
+        ratios = (f"{spent[side] / spent['plain']:.2f}" for side in ("cross_entropy", "softargmax"))
+        rows.append([f"({n}, {d}, {k})", f"{n * k / 1e6:.2g}", seconds(spent["plain"]), *ratios])
+    ours = ("`sa.cross_entropy(h @ w.T, y)`", "`sa.linear_cross_entropy(h, w, y)`")
+    head = ["(N, D, K)", "million scores", "torch", *ours]
+    return f"{table(head, rows)}\n\n{measured_on(record)}"
 
 
 # --- speed -----------------------------------------------------------------------------------------------------------
@@ -309,20 +340,32 @@ def insert(page: str, name: str, text: str) -> str:
     return pattern.sub(lambda found: f"{found[1]}{text}\n{found[2]}", page)
 
 
+TASK_PAGES = {
+    "last-layer": ["last layer"],
+    "preference": ["DPO", "GRPO"],
+    "contrastive": ["CLIP"],
+    "sinks-windows": ["attention"],
+    "large-file": ["file"],
+}
+"""The tables of each page under docs/tasks."""
+
+
 def pages() -> dict[Path, str]:
     """Return the pages as they should be."""
     readme = ROOT / "README.md"
     made = {readme: insert(readme.read_text(encoding="utf-8"), "summary", summary())}
     made[ROOT / "docs" / "speed.md"] = speed_page()
-    filled = {
-        "design": ("accuracy", accuracy),
-        "sparse": ("sparse accuracy", sparse_accuracy),
-        "output": ("output bias", output_bias),
-        "words": ("words", words),
-    }
-    for page, (name, fill) in filled.items():
+    filled = [
+        ("design", "accuracy", accuracy),
+        ("sparse", "sparse accuracy", sparse_accuracy),
+        ("output", "output bias", output_bias),
+        ("words", "words", words),
+        ("losses", "small layers", small_layers),
+    ]
+    filled += [(f"tasks/{page}", name, partial(task, name)) for page, names in TASK_PAGES.items() for name in names]
+    for page, name, fill in filled:
         path = ROOT / "docs" / f"{page}.md"
-        made[path] = insert(path.read_text(encoding="utf-8"), name, fill())
+        made[path] = insert(made.get(path) or path.read_text(encoding="utf-8"), name, fill())
     return made
 
 
