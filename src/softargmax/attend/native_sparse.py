@@ -1,6 +1,6 @@
 """Attention of orders other than 1 on NumPy arrays: scores, their entmax and what it weighs, a few queries at a time.
 
-The products and the sparse maps are the compiled core's. Tiles of p that are all 0 take no time; above order 1 most are.
+The products and the sparse maps are the compiled core's. Tiles of zeros in p cost nothing; above order 1 most are.
 
 Queries that see numbers which are not finite are flagged, and have no part in the sums of others: 0 stands in their
 place, and in place of what is not finite in k and v.
