@@ -307,7 +307,7 @@ def test_running_numbers_are_warned_of(run, tmp_path, start, step, shown):
     path = numbered(tmp_path / "id.csv", start, step)
     found = run("fit", path, "--target", "kind", "--json").json()
     [line] = found["warnings"]
-    assert line.startswith(f"column 'length' numbers the rows ({shown}")
+    assert line.startswith(f"column 'length' rises from row to row ({shown}")
     assert line.endswith("--drop length leaves it out")
     assert "warning: column 'length'" in run("fit", path, "--target", "kind").out
     assert not run("fit", path, "--target", "kind", "--drop", "length", "--json").json()["warnings"]

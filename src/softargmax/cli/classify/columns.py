@@ -109,15 +109,13 @@ def learned(source: Source, target: str, left_out: list[str]) -> tuple[Columns, 
 
 
 def running(columns: Columns, table: Any) -> list[str]:
-    """Warn of columns of integers that rise from row to row: they tell of a file's order, and nothing of new rows."""
+    """Warn of columns of integers that rise from row to row, as row numbers do, which tell nothing of new rows."""
     found = []
     for name in columns.numbers:
         cells = table[name].to_numpy()
         if len(cells) >= MANY and (np.floor(cells) == cells).all() and (np.diff(cells) > 0).all():
             shown = ", ".join(f"{cell:.0f}" for cell in cells[:3])
-            found.append(
-                f"column {name!r} numbers the rows ({shown}, ..), which tells nothing of new ones; {leave_out(name)}"
-            )
+            found.append(f"column {name!r} rises from row to row ({shown}, ..); if it numbers them, {leave_out(name)}")
     return found
 
 
