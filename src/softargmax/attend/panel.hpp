@@ -176,7 +176,9 @@ template <class T> bool overflown(const Shared& head, std::int64_t row, std::int
     const Args& args = head.args;
     const std::int64_t n = in.end - in.begin;
     bool low[kKeys], any = false;
-    for (std::int64_t i = 0; i < n; ++i) any |= low[i] = z[in.begin + i] == lowest;
+    for (std::int64_t i = in.begin; i < in.end; ++i) any |= z[i] == lowest;
+    if (!any) return false;
+    for (std::int64_t i = 0; i < n; ++i) low[i] = z[in.begin + i] == lowest;
     T* const line = scratch(kMask).get<T>(kKeys);
     for (const Operand* x : {&args.mask, &args.bias}) {
         if (!any || !*x) continue;
