@@ -60,8 +60,9 @@ def test_the_scale_counts_the_keys_that_are_seen() -> None:
     layer = s.nn.Attention(8, 2, causal=True, window=(2, 5), scale="log")
     start = math.sqrt(4) / math.log(512) / 4
     wanted = [start * math.log(max(n, 1)) for n in (1, 2, 3, 3, 3)]
-    torch.testing.assert_close(layer._scale(5, 5, None)[0], torch.tensor(wanted))
-    padded = layer._scale(5, 9, torch.tensor([5, 9]))
+    q, k = torch.empty(2, 5, 4), torch.empty(2, 2, 9, 4)
+    torch.testing.assert_close(layer._scale(q, q, None)[0], torch.tensor(wanted))
+    padded = layer._scale(q, k, torch.tensor([5, 9]))
     assert padded.shape == (2, 2, 5)
     torch.testing.assert_close(padded[0, 0], torch.tensor(wanted))
     assert (padded[1] == start * math.log(3)).all()

@@ -6,7 +6,7 @@ import math
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from softargmax.attend import attention, entropy_invariant_scale, qk_norm
 from softargmax.attend.options import rate_of, window_of
@@ -142,7 +142,7 @@ class Attention(nn.Module):
             q,
             k,
             v,
-            scale=self._scale(q.shape[-2], k.shape[-2], key_lengths),
+            scale=self._scale(q, k, key_lengths),
             causal=self.causal,
             window=self.window,
             mask=mask,
@@ -158,18 +158,12 @@ class Attention(nn.Module):
         return result
 
     def _split(self, x: Tensor, heads: int) -> Tensor:
-        return x.reshape(*x.shape[:-1], heads, self.head_dim).transpose(-2, -3)
+        return torch.unflatten(x, -1, (heads, self.head_dim)).transpose(-2, -3)
 
-    def _scale(self, queries: int, keys: int, lengths: Tensor | None) -> Tensor | None:
+    def _scale(self, q: Tensor, k: Tensor, lengths: Tensor | None) -> Tensor | None:
         if self.kappa is None:
             return None
-        device = self.kappa.device
-        count = torch.as_tensor(keys, device=device) if lengths is None else lengths.to(device)[..., None, None]
-        place = torch.arange(queries, device=device) + (count - queries)
-        left, right = window_of(self.causal, self.window)
-        first = torch.zeros_like(place) if left is None else (place - left).clamp(min=0)
-        last = count - 1 if right is None else place + right
-        seen = (torch.minimum(last, count - 1) - first + 1).clamp(min=0)
+        seen = _seen(q, k, lengths, *window_of(self.causal, self.window))
         scale: Tensor = entropy_invariant_scale(seen, self.head_dim, self.kappa)
         return scale
 
@@ -181,6 +175,17 @@ class Attention(nn.Module):
             f"{self.dim}, {self.heads}, groups={self.groups}, head_dim={self.head_dim}, scale={self.scale!r}{given}"
             + ("" if plain else f", alpha={shown(self.alpha)}")
         )
+
+
+@fx.wrap
+def _seen(q: Tensor, k: Tensor, lengths: Tensor | None, left: int | None, right: int | None) -> Tensor:
+    """How many keys each query sees."""
+    queries, keys = q.shape[-2], k.shape[-2]
+    count = torch.as_tensor(keys, device=q.device) if lengths is None else lengths.to(q.device)[..., None, None]
+    place = torch.arange(queries, device=q.device) + (count - queries)
+    first = torch.zeros_like(place) if left is None else (place - left).clamp(min=0)
+    last = count - 1 if right is None else place + right
+    return (torch.minimum(last, count - 1) - first + 1).clamp(min=0)
 
 
 def _positive(value: Any, name: str) -> int:

@@ -54,6 +54,7 @@ def namespace(z: Any) -> Any:
     """The array-API namespace of an array."""
     xp = _namespaces.get(type(z))
     if xp is None:
+        _check_is_array(z)
         from array_api_compat import array_namespace
 
         xp = _namespaces[type(z)] = array_namespace(z)
@@ -102,6 +103,7 @@ def as_array(z: Any, name: str = "z") -> Any:
     """The array itself if it is one; subclasses of ndarray, numbers and sequences as plain NumPy arrays."""
     if type(z) in _kinds or is_torch(z):
         return z
+    _check_is_array(z)
     if isinstance(z, np.ma.MaskedArray):
         raise TypeError(f"{name}: a masked array; give its data, and where=~mask for the entries that count")
     if hasattr(z, "__array_namespace__") and not isinstance(z, NUMPY):
@@ -112,6 +114,20 @@ def as_array(z: Any, name: str = "z") -> Any:
     except (ValueError, TypeError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{name}: {z!r:.60} cannot be made an array: {error}") from None
+
+
+class StandInError(TypeError):
+    """An argument stands for a tensor that is not there, as those of `torch.fx` do; `public` answers with its own."""
+
+    def __init__(self, argument: Any) -> None:
+        super().__init__(f"{type(argument).__name__} stands for a tensor; it may be an array")
+        self.argument = argument
+
+
+def _check_is_array(z: Any) -> None:
+    """Raise StandInError for what is no tensor and answers for torch's functions."""
+    if hasattr(type(z), "__torch_function__") and not is_torch(z):
+        raise StandInError(z)
 
 
 def refuse_lazy(z: Any, name: str) -> None:

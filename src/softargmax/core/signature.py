@@ -7,6 +7,8 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
 
+from softargmax.core.arrays import StandInError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
@@ -60,6 +62,10 @@ def public(function: F, allowed: AbstractSet[str] | None = None) -> F:
             raise TypeError(_misfit(called, arguments, options))
         try:
             return function(*arguments, **options)
+        except StandInError as one:
+            from torch.overrides import handle_torch_function
+
+            return handle_torch_function(called, (one.argument,), *arguments, **options)
         except TypeError:
             told = _misfit(called, arguments, options)
             if told is None:

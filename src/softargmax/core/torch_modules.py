@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from softargmax.core import check
-from softargmax.core.arrays import axes_of, one_axis
+from softargmax.core.arrays import StandInError, axes_of, one_axis
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    F = TypeVar("F", bound=Callable[..., Any])
 
 
 def keep(module: nn.Module, name: str, value: Any) -> None:
@@ -18,6 +24,20 @@ def keep(module: nn.Module, name: str, value: Any) -> None:
         module.register_buffer(name, value)
     else:
         setattr(module, name, value)
+
+
+def one_call(forward: F) -> F:
+    """A `forward` that `torch.fx` does not look into: in its graph the module is called, as those of torch.nn are."""
+
+    @functools.wraps(forward)
+    def called(self: nn.Module, *arguments: Any, **options: Any) -> Any:
+        try:
+            return forward(self, *arguments, **options)
+        except StandInError as one:
+            tracer = one.argument.tracer
+            return tracer.create_proxy("call_module", tracer.path_of_module(self), arguments, options)
+
+    return called  # type: ignore[return-value]
 
 
 def check_dim(dim: Any, *, one: bool = False) -> None:
@@ -32,6 +52,11 @@ def one_row(weight: Tensor | None) -> tuple[Tensor, Tensor]:
     """Scores and a target, to try a loss's options on before there are any."""
     z = torch.zeros(1, 1) if weight is None else weight.new_zeros(1, max(weight.numel(), 1))
     return z, torch.zeros(1, dtype=torch.int64, device=z.device)
+
+
+def class_axis(z: Tensor) -> int:
+    """The axis of the classes, as torch's losses have it."""
+    return min(z.ndim - 1, 1)
 
 
 def known(value: Any, name: str) -> Any:

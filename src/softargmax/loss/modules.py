@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Unpack, get_type_hints
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from softargmax.core.signature import public
 from softargmax.core.torch_compile import compile_whole
-from softargmax.core.torch_modules import keep, known, one_row, shown
+from softargmax.core.torch_modules import class_axis, keep, known, one_row, shown
 from softargmax.loss import cross_entropy, linear_cross_entropy
 from softargmax.loss.options import DEFAULTS, LinearKeywords, ModuleKeywords, takes
 
 __all__ = ["CrossEntropyLoss", "LinearCrossEntropyLoss"]
 _NAMES = tuple(get_type_hints(ModuleKeywords))
 compile_whole("softargmax.loss")  # a model may be compiled before its first call
+fx.wrap("class_axis")
 
 
 class _CrossEntropy(nn.Module):
@@ -81,7 +82,7 @@ class CrossEntropyLoss(_CrossEntropy):
         super().__init__(weight, **options)
 
     def forward(self, z: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
-        loss: Tensor = cross_entropy(z, target, axis=min(z.ndim - 1, 1), **self._options(where))
+        loss: Tensor = cross_entropy(z, target, axis=class_axis(z), **self._options(where))
         return loss
 
 

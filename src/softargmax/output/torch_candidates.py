@@ -16,6 +16,7 @@ from softargmax.core.arrays import readable
 from softargmax.core.check import integer
 from softargmax.core.signature import public
 from softargmax.core.torch_compile import outside_graphs
+from softargmax.core.torch_modules import one_call
 from softargmax.normalize import logsumexp
 from softargmax.output.arguments import Pairs, Table
 from softargmax.output.counts import at_least, classes_of
@@ -131,6 +132,7 @@ class SamplingLayer(CandidateLayer):
         if "step" in self._buffers:  # not while it is made
             self.step.zero_()
 
+    @one_call
     def forward(self, hidden: Tensor, target: Tensor, negatives: Negatives | None = None) -> Tensor:
         h, shape, y = self._given(hidden, target)
         drawn = None if negatives is None else _candidates(negatives, h, shape, y, self.classes)

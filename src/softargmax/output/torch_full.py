@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
+from softargmax.core.torch_modules import one_call
 from softargmax.loss import linear_cross_entropy, linear_selected_log_softmax
 from softargmax.normalize import log_softmax
 from softargmax.output.torch_layer import OutputLayer, Targets, float_dtype
@@ -151,6 +152,7 @@ class FullSoftmax(LinearLayer):
     (tensor(2.3026, grad_fn=<...>), tensor(2.3026))
     """
 
+    @one_call
     def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
         h, shape, y = self._given(hidden, target)
         if self.reduction == "none" or y.wrong is not None:

@@ -14,6 +14,7 @@ from softargmax.core.arrays import readable
 from softargmax.core.check import integer, one_of
 from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE, REDUCTIONS, in_range
+from softargmax.core.torch_modules import one_call
 from softargmax.output.counts import at_least
 from softargmax.sample import categorical
 
@@ -122,6 +123,7 @@ class OutputLayer(nn.Module, ABC):
 
     # --- what it computes ---------------------------------------------------------------------------------------------
 
+    @one_call
     def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
         h, shape, y = self._given(hidden, target)
         return self._reduced(self._losses(h, y), shape, y)
@@ -232,9 +234,9 @@ class OutputLayer(nn.Module, ABC):
 
     def _rows(self, hidden: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         """Hidden vectors (N, D), in float32 at least, and the rows' shape."""
-        if not isinstance(hidden, Tensor):
-            raise TypeError(f"hidden: {type(hidden).__name__}; it may be a tensor")
         h = check.scores(hidden, "hidden")
+        if not isinstance(h, Tensor):
+            raise TypeError(f"hidden: {type(hidden).__name__}; it may be a tensor")
         if not h.ndim or h.shape[-1] != self.dim:
             raise ValueError(f"hidden: shape {tuple(h.shape)}; it may be (..., {self.dim})")
         own = next(self.parameters())

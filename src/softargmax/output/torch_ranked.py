@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
+from softargmax.core.torch_modules import one_call
 from softargmax.output.torch_blocks import block_losses
 from softargmax.output.torch_layer import OutputLayer, Targets
 
@@ -67,6 +68,7 @@ class RankedLayer(OutputLayer):
 
     # --- what it computes ---------------------------------------------------------------------------------------------
 
+    @one_call
     def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
         h, shape, y = self._given(hidden, target)
         if self.reduction == "none" or y.wrong is not None:

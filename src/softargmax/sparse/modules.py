@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
 from softargmax.core.torch_compile import compile_whole
-from softargmax.core.torch_modules import check_dim, keep, one_row, shown
+from softargmax.core.torch_modules import check_dim, class_axis, keep, one_row, shown
 from softargmax.sparse import entmax, entmax_loss
 from softargmax.sparse.maps import order
 
 __all__ = ["Entmax", "EntmaxLoss", "Sparsemax", "SparsemaxLoss"]
 compile_whole("softargmax.sparse")  # so that a model may be compiled before its first call
+fx.wrap("class_axis")
 
 Dim = int | tuple[int, ...] | None
 
@@ -172,7 +173,7 @@ class EntmaxLoss(_WithOrder):
             z,
             target,
             self.alpha,
-            axis=min(1, z.ndim - 1),
+            axis=class_axis(z),
             reduction=self.reduction,
             ignore_index=self.ignore_index,
             weight=self.weight,
