@@ -88,8 +88,8 @@ def test_vmap_and_compile(name: str) -> None:
     wanted = layer(*given)
     mapped = torch.func.vmap(layer, in_dims=(0, 0, None)[: len(given)])(*given)
     torch.testing.assert_close(mapped, wanted)
-    whole = not name.startswith("nce")  # whose sampler is asked for the targets, too
-    compiled = torch.compile(layer, fullgraph=whole, backend="aot_eager")
+    torch._dynamo.reset()  # it counts how often a function was compiled, and gives up
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(*given), wanted)
 
 

@@ -1,4 +1,4 @@
-"""How functions stand in the graphs of torch.compile: as they are, or outside.
+"""How functions stand in the graphs of torch.compile: as they are.
 
 The compiler takes 2 s to import, and most processes compile nothing. So it hears of our functions when somebody else
 imports it.
@@ -6,19 +6,16 @@ imports it.
 
 from __future__ import annotations
 
-import functools
 import sys
 import types
 from importlib.abc import MetaPathFinder
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
-
-    F = TypeVar("F", bound=Callable[..., Any])
 
 _COMPILER = "torch._dynamo"
 _done: set[str] = set()
@@ -55,21 +52,6 @@ def compile_function(function: Callable[..., Any]) -> None:
         torch.compiler.substitute_in_graph(function, skip_signature_check=True)(traced)
 
     _when_imported(tell)
-
-
-def outside_graphs(function: F) -> F:
-    """Have `torch.compile` leave a function to eager code."""
-    called = [function]
-
-    @functools.wraps(function)
-    def outside(*args: Any, **options: Any) -> Any:
-        return called[0](*args, **options)
-
-    def tell() -> None:
-        called[0] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
-
-    _when_imported(tell)
-    return outside  # type: ignore[return-value]
 
 
 def _when_imported(tell: Callable[[], None]) -> None:

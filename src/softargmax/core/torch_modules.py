@@ -10,12 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from softargmax.core import check
-from softargmax.core.arrays import StandInError, axes_of, one_axis
+from softargmax.core.arrays import StandInError, axes_of, namespace, one_axis
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     F = TypeVar("F", bound=Callable[..., Any])
+
+
+for _some in (torch.empty(0), nn.Parameter(torch.empty(0))):
+    namespace(_some)  # a compiler that looks into modules finds the namespace known; to find it is not for graphs
 
 
 def keep(module: nn.Module, name: str, value: Any) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -16,6 +18,11 @@ from softargmax.output.inclusion import inclusion_probabilities
 
 if TYPE_CHECKING:
     from softargmax.output.bits import Floats, Ints, Numbers
+
+
+NUMBERED: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""Every sampler by its number."""
+_numbers = itertools.count()
 
 
 class Negatives(NamedTuple):
@@ -84,6 +91,16 @@ class Sampler(ABC):
         self._classes = classes
         self._inclusion: dict[int, Floats] = {}
         self._q: Floats | None = None
+        self._join()
+
+    def _join(self) -> None:
+        """Take a number, by which compiled graphs call a sampler; no other one in this process has it."""
+        self.number = next(_numbers)
+        NUMBERED[self.number] = self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._join()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(classes={self._classes})"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import partial
-from math import log
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import torch
@@ -15,13 +13,13 @@ from softargmax.core import arrays, seeds
 from softargmax.core.arrays import readable
 from softargmax.core.check import integer
 from softargmax.core.signature import public
-from softargmax.core.torch_compile import outside_graphs
 from softargmax.core.torch_modules import one_call
 from softargmax.normalize import logsumexp
 from softargmax.output.arguments import Pairs, Table
 from softargmax.output.counts import at_least, classes_of
 from softargmax.output.learned import Learned
 from softargmax.output.sampler import Negatives, Sampler
+from softargmax.output.torch_draws import draw_classes, expected_counts, observe_classes
 from softargmax.output.torch_full import LinearKeywords, LinearLayer
 from softargmax.output.torch_scores import coin_losses, gathered, pair_scores, scores
 
@@ -29,9 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from softargmax.output.torch_layer import Targets
-
-ROWS = 1 << 32
-"""Streams to a step where each row has its own."""
 
 
 class Candidates(NamedTuple):
@@ -138,47 +133,32 @@ class SamplingLayer(CandidateLayer):
         drawn = None if negatives is None else _candidates(negatives, h, shape, y, self.classes)
         loss = self._reduced(self._losses(h, y, drawn), shape, y)
         if drawn is None and self.training:
-            self._go_on(y)
+            self._go_on(y, loss)
         return loss
 
     @abstractmethod
     def _losses(self, h: Tensor, y: Targets, drawn: Candidates | None = None) -> Tensor:
         """The loss of every row beside these candidates, or beside this step's."""
 
-    @outside_graphs
     def _drawn_for(self, h: Tensor, y: Targets, n: int) -> Candidates:
         """The first n draws of this step, for all rows or for each; a row's are the same whatever other rows count."""
-        step = int(self.step)
-        draw = partial(self.sampler.draw, seed=self.seed, unique=self.unique, like=h)
-        if self.shared:
-            found = draw(n, stream=step)
-            return Candidates(found.index, found.log_expected.to(h.dtype))
-        if self.unique:
-            rows = range(y.total) if y.rows is None else y.rows.tolist()
-            each = [draw(n, stream=step * ROWS + row) for row in rows] or [draw(n, stream=0)]
-            index, log_expected = (torch.stack(part)[: len(h)] for part in zip(*each, strict=True))
-        else:
-            index, log_expected = (part.reshape(y.total, n) for part in draw(y.total * n, stream=step))
-            log_expected = log_expected - log(max(1, y.total))
-            if y.rows is not None:
-                index, log_expected = index[y.rows], log_expected[y.rows]
-        return Candidates(index, log_expected.to(h.dtype))
+        total = None if self.shared else y.total
+        return Candidates(
+            *draw_classes(self.sampler.number, self.seed, self.step, n, self.unique, total, y.rows, h.dtype)
+        )
 
-    @outside_graphs
     def _expected(self, sampler: Sampler, index: Tensor, n: int, *, unique: bool) -> Tensor:
-        """How often classes are expected among n draws; of what may not be read (`torch.func`) by a table of all."""
-        if readable(index):
-            found: Tensor = sampler.expected(index, n, unique=unique)
-            return found
-        table = torch.as_tensor(sampler.expected(range(self.classes), n, unique=unique))
-        return table.to(index.device)[index]
+        """How often classes are expected among n draws of this step, in float64."""
+        found: Tensor = expected_counts(sampler.number, self.step, index, n, unique)
+        return found
 
-    @outside_graphs
-    def _go_on(self, y: Targets) -> None:
-        """To the next step."""
-        self.step += 1
-        for learned in self._learned().values():
-            learned.observe(y.classes[y.counted])
+    def _go_on(self, y: Targets, loss: Tensor) -> None:
+        """To the next step; what learns has the targets only when the loss has been computed."""
+        if learned := self._learned():
+            numbers = [one.number for one in learned.values()]
+            observe_classes(numbers, self.step, y.classes, y.counted, loss.detach())
+        else:
+            self.step += 1
 
     # --- state --------------------------------------------------------------------------------------------------------
 

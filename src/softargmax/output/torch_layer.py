@@ -15,11 +15,15 @@ from softargmax.core.check import integer, one_of
 from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE, REDUCTIONS, in_range
 from softargmax.core.torch_modules import one_call
+from softargmax.core.torch_operation import register
 from softargmax.output.counts import at_least
 from softargmax.sample import categorical
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+for _room in ("normalize", "loss", "sample", "output"):
+    register(f"softargmax.{_room}")  # so that a model may be compiled before its first call
 
 _SIZE = 1 << 23
 """Numbers to a block of rows that are normalised, searched or drawn together."""

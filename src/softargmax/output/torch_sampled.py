@@ -72,7 +72,8 @@ class SampledSoftmax(SamplingLayer):
     The module is called with hidden vectors (..., D) and targets (...), and returns the loss; a third argument,
     `softargmax.output.Negatives` of shapes (n,) or (..., n), is used in place of all that is drawn or mixed in. In eval
     mode the draws stay those of the step. Under activation checkpointing, which calls it again for the backward, it
-    wants negatives that are given, or eval mode. `torch.compile` breaks its graph to draw. The other methods, `scores`,
+    wants negatives that are given, or eval mode. `torch.compile` takes it whole (``fullgraph=True``), and compiled it
+    draws what it draws uncompiled: the same classes for the same sampler, seed and step. The other methods, `scores`,
     `log_prob`, `log_prob_of`, `topk` and `sample`, are those of the softmax over all classes, which is what the layer
     is trained for.
 

@@ -113,6 +113,15 @@ class TargetSampledSoftmax(CandidateLayer):
         self.candidates = torch.unique(found).to(self.weight.device)
 
     def _losses(self, h: Tensor, y: Targets) -> Tensor:
-        index = torch.unique(y.classes[y.counted]) if self.candidates is None else self.candidates
+        index, again = self._distinct(y) if self.candidates is None else (self.candidates, None)
         own, s = self._scored(h, y, index)
-        return against_others(own, torch.where(index == y.classes[:, None], -torch.inf, s))
+        left_out = index == y.classes[:, None] if again is None else again | (index == y.classes[:, None])
+        return against_others(own, torch.where(left_out, -torch.inf, s))
+
+    def _distinct(self, y: Targets) -> tuple[Tensor, Tensor | None]:
+        """The targets of rows that count, once each; where their number may not be asked, and which are there again."""
+        if y.wrong is None:
+            return torch.unique(y.classes), None
+        index = torch.where(y.counted, y.classes, self.classes).sort().values
+        again = torch.cat([index[:1] == self.classes, (index[1:] == index[:-1]) | (index[1:] == self.classes)])
+        return torch.where(again, 0, index), again
