@@ -9,6 +9,7 @@ from softargmax.core.extras import install
 
 if TYPE_CHECKING:
     from softargmax.attend.modules import Attention
+    from softargmax.attend.torch_cache import KVCache
     from softargmax.loss.modules import CrossEntropyLoss, LinearCrossEntropyLoss
     from softargmax.normalize.modules import LogSoftmax, Softmax
     from softargmax.output.torch_adaptive import AdaptiveSoftmax
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "softargmax.attend.modules": ("Attention",),
+    "softargmax.attend.torch_cache": ("KVCache",),
     "softargmax.loss.modules": ("CrossEntropyLoss", "LinearCrossEntropyLoss"),
     "softargmax.normalize.modules": ("LogSoftmax", "Softmax"),
     "softargmax.sparse.modules": ("Entmax", "EntmaxLoss", "Sparsemax", "SparsemaxLoss"),
@@ -53,6 +55,7 @@ __all__ = [
     "GumbelSoftmax",
     "HierarchicalSoftmax",
     "ImportanceSampledSoftmax",
+    "KVCache",
     "LinearCrossEntropyLoss",
     "LogSoftmax",
     "NegativeSampling",

@@ -12,19 +12,117 @@ torch = pytest.importorskip("torch")
 s = importlib.import_module("softargmax")
 
 
-def test_it_is_torchs_with_the_same_weights() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"bias": False}, {"kdim": 9, "vdim": 9}, {"add_zero_attn": True}, {"batch_first": False, "dropout": 0.5}],
+    ids=str,
+)
+def test_it_is_torchs_with_the_same_weights(options: dict[str, Any]) -> None:
     torch.manual_seed(0)
+    theirs = torch.nn.MultiheadAttention(24, 4, **{"batch_first": True} | options).eval()
+    if theirs.in_proj_bias is not None:
+        torch.nn.init.normal_(theirs.in_proj_bias)
+        torch.nn.init.normal_(theirs.out_proj.bias)
+    x, c = torch.randn(2, 7, 24), torch.randn(2, 6, theirs.kdim)
+    mask, padding = torch.rand(7, 6) > 0.8, torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
+    ours = s.nn.Attention.from_torch(theirs)
+    assert ours.dropout == theirs.dropout
+    assert not ours.training
+    given = (x, c, c) if theirs.batch_first else (part.transpose(0, 1) for part in (x, c, c))
+    wanted = theirs(*given, attn_mask=mask, key_padding_mask=padding)[0]
+    wanted = wanted if theirs.batch_first else wanted.transpose(0, 1)
+    torch.testing.assert_close(ours(x, c, mask=~mask & ~padding[:, None, None, :]), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_options_and_refusals_beside_torchs_weights() -> None:
     theirs, x = torch.nn.MultiheadAttention(24, 4, batch_first=True), torch.randn(2, 7, 24)
-    ours = s.nn.Attention(24, 4, causal=True)
-    with torch.no_grad():
-        projections = zip((ours.q_proj, ours.k_proj, ours.v_proj), theirs.in_proj_weight.chunk(3), strict=True)
-        for projection, weight in projections:
-            projection.weight.copy_(weight)
-            projection.bias.zero_()
-        ours.out_proj.load_state_dict(theirs.out_proj.state_dict())
     future = torch.ones(7, 7, dtype=torch.bool).triu(1)
     wanted = theirs(x, x, x, attn_mask=future, need_weights=False)[0]
+    ours = s.nn.Attention.from_torch(theirs, causal=True)
     torch.testing.assert_close(ours(x), wanted, rtol=1e-5, atol=1e-6)
+    assert ours.training
+    assert ours.q_proj.weight.data_ptr() != theirs.in_proj_weight.data_ptr()
+    for options, says in (({"kdim": 3}, "kdim 3 and vdim 8"), ({"add_bias_kv": True}, "bias_k")):
+        with pytest.raises(ValueError, match=says):
+            s.nn.Attention.from_torch(torch.nn.MultiheadAttention(8, 2, **options))
+    with pytest.raises(TypeError, match="module: Linear"):
+        s.nn.Attention.from_torch(torch.nn.Linear(3, 3))
+
+
+# --- decoding ---------------------------------------------------------------------------------------------------------
+
+DECODERS = {
+    "plain": {},
+    "all": {"groups": 2, "window": (4, 0), "scale": "log", "norm": True, "sink": True, "softcap": 5.0},
+    "entmax": {"alpha": 1.5},
+}
+
+
+def decoder(**options: Any) -> Any:
+    torch.manual_seed(2)
+    return s.nn.Attention(24, 4, causal=True, **options).requires_grad_(False)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_token_by_token_is_the_whole(name: str) -> None:
+    layer, x = decoder(**DECODERS[name]), torch.randn(2, 9, 24)
+    cache = layer.new_cache(2, 12)
+    found = [layer(part, cache=cache) for part in x.split([4, 1, 2, 1, 1], 1)]
+    torch.testing.assert_close(torch.cat(found, 1), layer(x), rtol=1e-5, atol=1e-6)
+    assert cache.lengths.tolist() == [9, 9]
+    cache.lengths.zero_()
+    torch.testing.assert_close(layer(x[:, :3], cache=cache), found[0][:, :3], rtol=1e-5, atol=1e-6)
+
+
+def test_padded_prompts_go_on_from_their_own_ends() -> None:
+    layer, x, lengths = decoder(scale="log"), torch.randn(2, 5, 24), torch.tensor([3, 5])
+    more = torch.randn(2, 2, 24)
+    cache = layer.new_cache(2, 7)
+    layer(x, cache=cache)
+    cache.lengths.copy_(lengths)
+    found = torch.cat([layer(part, cache=cache) for part in more.split(1, 1)], 1)
+    for i, n in enumerate(lengths):
+        whole = layer(torch.cat([x[i, :n], more[i]]))
+        torch.testing.assert_close(found[i], whole[n:], rtol=1e-5, atol=1e-6)
+
+
+def test_a_compiled_step_is_compiled_once() -> None:
+    layer, x = decoder(groups=2), torch.randn(2, 6, 24)
+    cache, count = layer.new_cache(2, 6), 0
+
+    def counting(graph: Any, _: Any) -> Any:
+        nonlocal count
+        count += 1
+        return graph
+
+    step = torch.compile(lambda part: layer(part, cache=cache), fullgraph=True, backend=counting)
+    found = torch.cat([step(part) for part in x.split(1, 1)], 1)
+    torch.testing.assert_close(found, layer(x), rtol=1e-5, atol=1e-6)
+    assert count == 1
+
+
+def test_a_context_without_keys_reads_what_is_there() -> None:
+    layer, x, c = s.nn.Attention(8, 2, context_dim=3).requires_grad_(False), torch.randn(4, 8), torch.randn(5, 3)
+    cache = layer.new_cache((), 5)
+    wanted = layer(x, c, cache=cache)
+    torch.testing.assert_close(layer(x, c[:0], cache=cache), wanted)
+    torch.testing.assert_close(layer(x, c), wanted)
+
+
+def test_what_a_cache_refuses() -> None:
+    layer, x = decoder(), torch.randn(2, 3, 24)
+    cache = layer.new_cache(2, 4, dtype=torch.float32)
+    layer(x, cache=cache)
+    with pytest.raises(ValueError, match=r"cache: 3 \+ 3 keys; it has room for 4"):
+        layer(x, cache=cache)
+    with pytest.raises(ValueError, match=r"cache: keys and values of shape \(2, 4, 4, 6\)"):
+        layer(x[:1], cache=cache)
+    with pytest.raises(ValueError, match="key_lengths: given"):
+        layer(x[:, :1], cache=cache, key_lengths=torch.tensor([1, 1]))
+    with pytest.raises(RuntimeError, match="cache: it keeps no derivatives"):
+        layer.requires_grad_(True)(x[:, :1], cache=cache)
+    with pytest.raises(ValueError, match="capacity: 0"):
+        layer.new_cache(2, 0)
 
 
 @pytest.mark.parametrize(

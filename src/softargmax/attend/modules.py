@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 
 from softargmax.attend import attention, entropy_invariant_scale, qk_norm
 from softargmax.attend.options import rate_of, window_of
+from softargmax.attend.torch_cache import KVCache
 from softargmax.core import check
 from softargmax.core.check import integer, one_of
 from softargmax.core.signature import public
@@ -62,9 +63,14 @@ class Attention(nn.Module):
     `mask` and `scores_bias` that broadcast with (..., H, L, K), and `key_lengths`. With "log" n counts causal and
     windowed keys and key_lengths, not what a mask leaves out.
 
+    With `cache`, a `KVCache` that `new_cache` has made, the keys and values of c are put behind those in it, and the
+    queries, which stand at the last of them, read all. A causal layer decodes so, token by token. K is then the cache's
+    capacity, and of a context without keys, (..., 0, context_dim), what is there already is read.
+
     See Also
     --------
     softargmax.attention : the function.
+    KVCache : the keys and values so far.
     torch.nn.MultiheadAttention : torch's, without most of these.
 
     Examples
@@ -132,12 +138,17 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         scores_bias: Tensor | None = None,
         key_lengths: Tensor | None = None,
+        cache: KVCache | None = None,
     ) -> Tensor:
         context = x if context is None else context
         q = self._split(self.q_proj(x), self.heads)
         k, v = (self._split(f(context), self.groups) for f in (self.k_proj, self.v_proj))
         if self.gain is not None:
             q, k = qk_norm(q, k, gain=self.gain)
+        if cache is not None:
+            if key_lengths is not None:
+                raise ValueError("key_lengths: given; beside a cache, which knows them, it may be None")
+            k, v, key_lengths = cache.append(k, v)
         found: Tensor = attention(
             q,
             k,
@@ -156,6 +167,98 @@ class Attention(nn.Module):
         joined = found.transpose(-2, -3).flatten(-2)
         result: Tensor = self.out_proj(joined)
         return result
+
+    def new_cache(
+        self, batch: int | tuple[int, ...], capacity: int, *, device: Any = None, dtype: torch.dtype | None = None
+    ) -> KVCache:
+        """An empty cache.
+
+        Parameters
+        ----------
+        batch : int or tuple of int
+            The axes of x in front of its tokens; () where there are none.
+        capacity : int
+            How many keys there may be.
+        device, dtype
+            Those of the parameters if None.
+
+        Returns
+        -------
+        KVCache
+            k and v (*batch, G, capacity, D), and lengths of 0.
+        """
+        rows = batch if isinstance(batch, tuple) else (batch,)
+        k, v = self.k_proj.weight.new_zeros(
+            (2, *rows, self.groups, _positive(capacity, "capacity"), self.head_dim), device=device, dtype=dtype
+        )
+        return KVCache(k, v, torch.zeros(rows, dtype=torch.int64, device=k.device))
+
+    @classmethod
+    def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> Attention:
+        """A layer with copies of the weights of torch's own, that gives the same numbers.
+
+        Parameters
+        ----------
+        module : torch.nn.MultiheadAttention
+            Its `kdim` and `vdim` have to be the same, as keys and values are made of one context, and it may have no
+            `bias_k`. `add_zero_attn` becomes a sink of 0, which does not learn.
+        **options
+            Options of this layer that torch's does not have: causal, window, softcap, ..
+
+        Returns
+        -------
+        Attention
+            In training mode if the module is, with its dropout.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it is no such module; if it has what this layer does not.
+
+        Notes
+        -----
+        x is (..., L, dim) whatever `batch_first` is. torch's masks say what is left out, so that
+        ``module(x, c, c, attn_mask=m, key_padding_mask=p)[0]`` is
+        ``layer(x, c, mask=~m & ~p[:, None, None, :])``; an `attn_mask` of floats is `scores_bias`. A query that sees
+        nothing has 0 before `out_proj` (torch: NaN).
+
+        Examples
+        --------
+        >>> import torch, softargmax
+        >>> module = torch.nn.MultiheadAttention(16, 4, batch_first=True)
+        >>> layer = softargmax.nn.Attention.from_torch(module)
+        >>> x = torch.randn(2, 5, 16)
+        >>> bool(layer(x).allclose(module(x, x, x)[0], atol=1e-6))
+        True
+        """
+        if not isinstance(module, nn.MultiheadAttention):
+            raise TypeError(f"module: {type(module).__name__}; it may be a torch.nn.MultiheadAttention")
+        if module.kdim != module.vdim:
+            raise ValueError(f"module: kdim {module.kdim} and vdim {module.vdim}; they may be the same")
+        if module.bias_k is not None:
+            raise ValueError("module: it has bias_k and bias_v; it may have none")
+        layer = cls(
+            module.embed_dim,
+            module.num_heads,
+            context_dim=module.kdim,
+            bias=module.in_proj_bias is not None,
+            dropout=module.dropout,
+            **{"sink": module.add_zero_attn} | options,
+            device=module.out_proj.weight.device,
+            dtype=module.out_proj.weight.dtype,
+        )
+        given = module.state_dict()
+        one = "in_proj_weight" in given  # of queries, keys and values of one width
+        weights = given["in_proj_weight"].chunk(3) if one else [given[f"{x}_proj_weight"] for x in "qkv"]
+        state = layer.state_dict() | {name: x for name, x in given.items() if name.startswith("out_proj")}
+        state |= {f"{x}_proj.weight": weight for x, weight in zip("qkv", weights, strict=True)}
+        if "in_proj_bias" in given:
+            biases = given["in_proj_bias"].chunk(3)
+            state |= {f"{x}_proj.bias": bias for x, bias in zip("qkv", biases, strict=True)}
+        layer.load_state_dict(state)
+        if module.add_zero_attn and layer.sink is not None:
+            layer.sink.requires_grad_(False)
+        return layer.train(module.training)
 
     def _split(self, x: Tensor, heads: int) -> Tensor:
         return torch.unflatten(x, -1, (heads, self.head_dim)).transpose(-2, -3)
