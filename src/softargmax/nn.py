@@ -10,6 +10,7 @@ from softargmax.core.extras import install
 if TYPE_CHECKING:
     from softargmax.attend.modules import Attention
     from softargmax.attend.torch_cache import KVCache
+    from softargmax.core.torch_decompositions import decompositions
     from softargmax.loss.modules import CrossEntropyLoss, LinearCrossEntropyLoss
     from softargmax.normalize.modules import LogSoftmax, Softmax
     from softargmax.output.torch_adaptive import AdaptiveSoftmax
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _HOME = {
     "softargmax.attend.modules": ("Attention",),
     "softargmax.attend.torch_cache": ("KVCache",),
+    "softargmax.core.torch_decompositions": ("decompositions",),
     "softargmax.loss.modules": ("CrossEntropyLoss", "LinearCrossEntropyLoss"),
     "softargmax.normalize.modules": ("LogSoftmax", "Softmax"),
     "softargmax.sparse.modules": ("Entmax", "EntmaxLoss", "Sparsemax", "SparsemaxLoss"),
@@ -65,6 +67,7 @@ __all__ = [
     "Sparsemax",
     "SparsemaxLoss",
     "TargetSampledSoftmax",
+    "decompositions",
 ]
 
 

@@ -23,7 +23,7 @@ def word_dtype(xp: Any, device: Any) -> Any:
 
 def word(value: int, like: Any) -> Any:
     """A constant of 32 bits as an array of like's type: as numbers JAX takes 31."""
-    return namespace(like).asarray(value, dtype=like.dtype, device=device_of(like))
+    return namespace(like).full((), value, dtype=like.dtype, device=device_of(like))
 
 
 def halves(x: Any, like: Any) -> tuple[Any, Any]:

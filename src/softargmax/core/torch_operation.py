@@ -251,6 +251,13 @@ class TorchOperation:
         found = self.operation.define(self.unflatten(*flat))
         return tuple(found) if self.many else found  # no record: torch's vmap knows tuples only
 
+    def decomposed(self, *flat: Any) -> Any:
+        """What the operator returns, by the definition; a result that the kernel alone knows is empty."""
+        found = self.operation.define(self.unflatten(*flat))
+        if not self.many:
+            return found
+        return tuple(torch.empty(0, device=found[0].device) if x is None else x for x in found)
+
     def _set_up(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         self.slots.save(ctx, inputs, output)
         self._mark(ctx, output)

@@ -170,7 +170,7 @@ def renyi_entropy(z: Any, where: Any, beta: Scale, order: Any, axes: tuple[int, 
     rows, xp = Rows(z, axes), namespace(z)
     scale = raised(beta, order, z)
     a, b = measure(rows, z, beta, where), measure(rows, z, scale, where)
-    given = xp.asarray(order, dtype=rows.dtype, device=device_of(z)) if isinstance(order, float) else None
+    given = xp.full((), order, dtype=rows.dtype, device=device_of(z)) if isinstance(order, float) else None
     given = rows.lay_kept(xp.astype(order, rows.dtype)) if given is None else given
     log_p, log_q = (xp.log1p(safe(x.r, xp)) for x in (a, b))
 

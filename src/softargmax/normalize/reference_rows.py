@@ -150,7 +150,7 @@ def _magnitude(rows: Rows, z: Any, scale: Scale) -> tuple[Any, Any, Any]:
     if isinstance(scale.hi, float):
         sign = -1.0 if scale.hi < 0.0 else 1.0
         pair = rounded(scale, 53 if rows.dtype == xp.float64 else 24)
-        hi, lo = (xp.asarray(sign * part, dtype=rows.dtype, device=device_of(z)) for part in pair)
+        hi, lo = (xp.full((), sign * part, dtype=rows.dtype, device=device_of(z)) for part in pair)
         return sign, hi, lo
     hi, lo = (rows.lay_kept(xp.astype(part, rows.dtype)) for part in scale)
     sign = xp.where(hi < 0.0, xp.full_like(hi, -1.0), 1.0)
