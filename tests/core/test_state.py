@@ -166,6 +166,10 @@ def test_totals_are_exact_to_a_rounding(n: int) -> None:
     assert (swapped[0] + swapped[1])[1, 0] == (high + low)[0]
 
 
+def _tensor() -> Any:
+    return pytest.importorskip("torch").ones(2, 3)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
@@ -174,6 +178,7 @@ def test_totals_are_exact_to_a_rounding(n: int) -> None:
         (lambda: State.empty((2, 4)).fold(np.ones((2, 3, 4))), ValueError, "scores: shape (2, 3, 4) has rows (2, 3)"),
         (lambda: State.empty((2,)).fold(np.ones((1, 0))), ValueError, "scores: shape (1, 0)"),
         (lambda: State.empty(()).fold(np.array([1j])), TypeError, "scores: dtype complex128"),
+        (lambda: State.empty((2,)).fold(_tensor()), TypeError, "scores: Tensor; the state holds ndarray, State.empty("),
         (lambda: State.empty(()).fold(["a"]), TypeError, "scores: dtype <U1"),
         (lambda: State.empty(()).fold([1.0, [2.0]]), ValueError, "scores: "),
         (lambda: State.empty((2,)).fold(np.ones((2, 3)), axis=3), IndexError, "axis: 3"),

@@ -216,3 +216,9 @@ def test_modules_refuse_what_functions_refuse(options: dict[str, Any], error: ty
     for reduction in ("mean", "none"):
         with pytest.raises(TypeError, match=r"^target: a tensor of layout"):
             s.cross_entropy(z, y.to_sparse(), reduction=reduction)
+
+
+def test_a_layer_in_place_of_its_weight() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=r"^w: Linear, a layer; give its weight, and its bias as bias="):
+        s.linear_cross_entropy(torch.ones(2, 4), torch.nn.Linear(4, 3), torch.tensor([0, 1]))

@@ -142,6 +142,12 @@ class State(NamedTuple):
         """
         if (values is None) != (self.o is None):
             raise ValueError("values: a state folds them always or never; State.empty(shape, width=D) is one that does")
+        scores = arrays.array_of(scores, "scores")
+        if not isinstance(scores, arrays.NUMPY) and namespace(scores) is not namespace(self.m):
+            raise TypeError(
+                f"scores: {type(scores).__name__}; the state holds {type(self.m).__name__}, "
+                "State.empty(shape, like=scores) one of their kind"
+            )
         scores = _real(arrays.like(scores, self.m, "scores"), "scores")
         xp = namespace(scores)
         if scores.ndim == 0:

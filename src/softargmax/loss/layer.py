@@ -22,6 +22,8 @@ class Given(NamedTuple):
 def layer_of(h: Any, w: Any, bias: Any, suffix: str = "") -> Given:
     """Check h (..., D), w (K, D) and bias (K,); `suffix` completes their names."""
     h = check.scores(h, f"h{suffix}")
+    if callable(w) and hasattr(w, "weight"):
+        raise TypeError(f"w{suffix}: {type(w).__name__}, a layer; give its weight, and its bias as bias{suffix}=")
     w = check.scores(arrays.like(w, h, f"w{suffix}"), f"w{suffix}")
     if not h.ndim:
         raise ValueError(f"h{suffix}: 0-d; it may be hidden vectors of shape (..., D)")
