@@ -173,3 +173,18 @@ def test_the_small_loss_of_a_confident_row_is_kept(quick: Backend) -> None:
         g = quick.array(np.float32([1.0, 1.0]))
         found = quick.gradient(lambda z: s.cross_entropy(z, target, reduction="none"), z, g)
         assert found == pytest.approx(quick.back(gradient), rel=1e-7)
+
+
+def test_several_classes_of_each_row(quick: Backend) -> None:
+    """As a gather from log_softmax, with every option of one class."""
+    z = np.random.default_rng(4).standard_normal((2, 3, 5))
+    index = np.array([[[0, 4], [1, 1], [-100, 2]], [[3, 0], [2, 4], [0, 0]]])
+    found = quick.back(s.selected_log_softmax(quick.array(z), quick.array(index), temperature=0.5))
+    rows = np.take_along_axis(s.log_softmax(z, temperature=0.5), np.maximum(index, 0), axis=-1)
+    assert found == pytest.approx(np.where(index == -100, 0.0, rows), rel=1e-5)
+    first = quick.array(np.moveaxis(z, -1, 0)), quick.array(np.moveaxis(index, -1, 0))
+    along = quick.back(s.selected_log_softmax(*first, axis=0, temperature=0.5))
+    assert (np.moveaxis(along, 0, -1) == found).all()
+    assert s.selected_log_softmax(first[0], first[1][:0, ...], axis=0).shape == (0, 2, 3)
+    with pytest.raises(ValueError, match=r"index: shape \(2, 2, 5\); it may be z's, \(2, 3, 5\), but for axis 2"):
+        s.selected_log_softmax(z, np.zeros((2, 2, 5), np.int64))

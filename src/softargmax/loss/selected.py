@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.arrays import as_number
+from softargmax.core.arrays import as_number, device_of, like, namespace, one_axis, row_shape
 from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
 from softargmax.loss import linear_operations, operations
@@ -27,7 +27,7 @@ def selected_log_softmax(
     where: Any = None,
     dtype: Any = None,
 ) -> Any:
-    r"""The log-probability of one class of each row, without forming the others.
+    r"""The log-probability of one class of each row, or of several, without forming the others.
 
     .. math:: \log p_y = x_y - \mathrm{lse}, \qquad x = \frac{s \tanh(z / s)}{T}
 
@@ -36,14 +36,15 @@ def selected_log_softmax(
     z : array_like
         Scores, any shape but 0-d; the K classes run along `axis`.
     index : array_like
-        y, integers of the rows' shape.
+        y, integers of the rows' shape; or of z's shape but for m along `axis`, for m classes of each row. They are
+        found one after the other: for many, `log_softmax` and a gather are faster.
     axis, ignore_index, softcap, temperature, where, dtype
         As in `cross_entropy`. The result of an ignored row is 0.
 
     Returns
     -------
     array
-        One number per row, at most 0.
+        One number per class, at most 0: of the shape of the index.
 
     Raises
     ------
@@ -67,12 +68,28 @@ def selected_log_softmax(
     >>> import softargmax
     >>> softargmax.selected_log_softmax([[1.0, 2.0, 8.0], [1.0, 1.0, 1.0]], [2, 0]).round(4)
     array([-0.0034, -1.0986])
+    >>> softargmax.selected_log_softmax([[1.0, 2.0, 8.0]], [[2, 1]]).round(4)
+    array([[-0.0034, -6.0034]])
     """
     z = check.scores(z)
+    index = like(index, z, "index")
     given = {"axis": axis, "ignore_index": ignore_index, "softcap": softcap, "temperature": temperature}
     given |= {"reduction": "none", "where": where, "dtype": dtype}
-    asked, axis, kept, mean, dtype = checked(z, index, given, name="index")
-    return _negative(operations.cross_entropy.first(CrossEntropy(z, asked, (axis,), kept, mean, dtype)))
+    several = index.ndim == z.ndim > 0
+    along = one_axis(axis, z.ndim) if several else axis
+    if several and row_shape(index.shape, (along,)) != row_shape(z.shape, (along,)):
+        raise ValueError(f"index: shape {tuple(index.shape)}; it may be z's, {tuple(z.shape)}, but for axis {along}")
+
+    def of(one: Any) -> Any:
+        asked, axis, kept, mean, dtype = checked(z, one, given, name="index")
+        return 0.0 - operations.cross_entropy.first(CrossEntropy(z, asked, (axis,), kept, mean, dtype))
+
+    if not several:
+        return as_number(of(index))
+    xp, before = namespace(z), (slice(None),) * along
+    if not index.shape[along]:
+        return xp.zeros(tuple(index.shape), dtype=check.row_dtype(dtype, z), device=device_of(z))
+    return xp.stack([of(index[(*before, j, ...)]) for j in range(index.shape[along])], axis=along)
 
 
 @public
