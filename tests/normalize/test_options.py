@@ -45,7 +45,7 @@ OPTIONS: dict[str, dict[str, Any]] = {  # function: options, each to change the 
     "spatial_soft_argmax": {"axis": (0, 1), "temperature": 2.0, "where": MASK},
     "boltzmann": {"axis": 1, "k": 2.0, "weights": [1.0, 2.0, 0.0, 1.0, 3.0], "where": MASK},
     "signed_logsumexp": {"axis": 1, "where": MASK, "keepdims": True},
-    "kl_divergence": {"axis": 1, "where": MASK, "keepdims": True},
+    "kl_divergence": {"axis": 1, "temperature": 2.0, "base": 2.0, "where": MASK, "keepdims": True},
 }
 LEADING = {
     "boltzmann": (1.5,),

@@ -178,3 +178,40 @@ print((peak - before) / z.nbytes)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 1 / 8
+
+
+def test_the_temperature_of_a_divergence(quick: Backend) -> None:
+    """It scales inside: near distributions keep their divergence, which scaled scores would have lost."""
+    rng = np.random.default_rng(8)
+    z, eps = rng.standard_normal(7) * 3 + 2000.0, rng.standard_normal(7) * 1e-6
+    for q, temperature, base in ((z + eps, 3.7, None), (z[::-1].copy(), 0.7, None), (z + eps, -2.3, 3.0)):
+        with mp.workdps(60):
+            beta = (mp.mpf(1) if base is None else mp.log(base)) / mp.mpf(temperature)
+            logs = []
+            for row in (z, q):
+                x = [mp.mpf(float(v)) * beta for v in row]
+                lse = mp.log(mp.fsum(mp.exp(v) for v in x))
+                logs.append([v - lse for v in x])
+            truth = mp.fsum(mp.exp(a) * (a - b) for a, b in zip(*logs, strict=True))
+        found = quick.back(s.kl_divergence(quick.array(z), quick.array(q), temperature=temperature, base=base))
+        if found.dtype == np.float64:
+            assert abs(mp.mpf(float(found)) - truth) <= 4 * np.spacing(float(truth))
+
+
+def test_the_limits_of_a_divergence(quick: Backend) -> None:
+    p, q = quick.array(np.array([1.0, 5.0, 5.0, -INF])), quick.array(np.array([7.0, 7.0, 7.0, 7.0]))
+    for temperature, there, back in ((0.0, math.log(2), INF), (INF, math.log(4 / 3), INF), (-0.0, math.log(4), INF)):
+        assert float(quick.back(s.kl_divergence(p, q, temperature=temperature))) == pytest.approx(there, rel=1e-6)
+        assert float(quick.back(s.kl_divergence(q, p, temperature=temperature))) == back
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch._prims_common.check` is deprecated:FutureWarning")
+def test_the_gradient_of_a_divergence_to_its_temperature() -> None:
+    torch = pytest.importorskip("torch")
+    z = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    t = torch.tensor([0.4, 1.7, -2.3], dtype=torch.float64)
+    leaves = [x.clone().requires_grad_() for x in (*z, t)]
+    call = lambda p, q, t: s.kl_divergence(p, q, temperature=t)  # noqa: E731
+    assert torch.autograd.gradcheck(call, leaves, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(call, leaves)

@@ -139,7 +139,7 @@ def test_what_the_core_refuses() -> None:
 
     z, out = np.ones((2, 3)), np.empty(2)
     with pytest.raises(TypeError, match="z_q"):
-        _native.kl_divergence(z, None, None, (1,), out)
+        _native.kl_divergence(z, None, None, (1.0, 0.0), (1,), out)
 
 
 def test_lse_in_the_unit_of_the_scaled_scores(quick: Backend) -> None:

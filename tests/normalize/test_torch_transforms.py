@@ -239,7 +239,7 @@ CHECKS = {
     "expectation": (o.expectation, o.Expectation(Z, None, NUMBER, WEIGHTS, (1,), F32)),
     "kl_divergence": (
         divergence_operations.kl_divergence,
-        divergence_operations.KlDivergence(Z, G, cases.MASK, (0,), F64),
+        divergence_operations.KlDivergence(Z, G, cases.MASK, NUMBER, (0,), F64),
     ),
     "segment_softmax": (segment_operations.segment_softmax, RAGGED),
     "segment_log_softmax": (segment_operations.segment_log_softmax, RAGGED),

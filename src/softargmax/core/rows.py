@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from softargmax.core.arrays import device_of, kept_shape, namespace, working_dtype
-from softargmax.core.exact import total
+from softargmax.core.exact import difference, total, two_product
+from softargmax.core.scale import UNIT, Scale, rounded
 
 INF = math.inf
 
@@ -69,3 +70,39 @@ def with_identity(x: Any) -> Any:
     """Rows with an entry of -inf at their end."""
     xp = namespace(x)
     return xp.concat([x, xp.full((*x.shape[:-1], 1), -INF, dtype=x.dtype, device=device_of(x))], axis=-1)
+
+
+def magnitude(rows: Rows, z: Any, scale: Scale) -> tuple[Any, Any, Any]:
+    """The sign of beta, and |beta| = hi + lo, in the working dtype."""
+    xp = rows.xp
+    if isinstance(scale.hi, float):
+        sign = -1.0 if scale.hi < 0.0 else 1.0
+        pair = rounded(scale, 53 if rows.dtype == xp.float64 else 24)
+        hi, lo = (xp.full((), sign * part, dtype=rows.dtype, device=device_of(z)) for part in pair)
+        return sign, hi, lo
+    hi, lo = (rows.lay_kept(xp.astype(part, rows.dtype)) for part in scale)
+    sign = xp.where(hi < 0.0, xp.full_like(hi, -1.0), 1.0)
+    return sign, sign * hi, sign * lo
+
+
+def below(x: Any, top: Any, scale: Scale, hi: Any, lo: Any, reach: float) -> tuple[Any, Any]:
+    """|beta| (x - top) as a pair; its second part is only needed down to -reach. At beta = inf only ties stay."""
+    if scale is UNIT:
+        return difference(x, top)
+    # Where |beta| < 1 the difference of two huge numbers could overflow and yet matter; a quarter of it cannot.
+    xp = namespace(x)
+    quarter = xp.where(hi < 1.0, xp.full_like(hi, 0.25), 1.0)
+    return _times(hi / quarter, lo / quarter, *difference(x * quarter, top * quarter), reach)
+
+
+def _times(hi: Any, lo: Any, d: Any, e: Any, reach: float) -> tuple[Any, Any]:
+    """(hi + lo) (d + e) as a pair, d <= 0 <= hi; at hi = inf only d = 0 stays in the support."""
+    xp = namespace(d)
+    frozen = hi == INF
+    out = (d == -INF) | (frozen & (d < 0.0))
+    b, y = xp.where(frozen, 0.0, hi), xp.where(out, 0.0, d)
+    s = b * y
+    near = s > -reach
+    _, q = two_product(b, xp.where(near, y, 0.0))
+    q = q + (b * xp.where(near, e, 0.0) + lo * xp.where(near, y, 0.0))
+    return xp.where(out, -INF, s), xp.where(near & (xp.abs(q) < 1.0), q, 0.0)

@@ -118,7 +118,7 @@ void bind(nb::module_& module) {
     bind_rows(module, "expectation", Op::expectation, "<p, values>; of the positions where there are none", z, where,
               pair, optional(beside("values", &Args::other)), along, of_row("mean"));
     bind_rows(module, "kl_divergence", Op::kl_divergence, "<p, log p - log q>", scores("z_p", &Args::z),
-              scores("z_q", &Args::other), where, along, of_row("divergence"));
+              scores("z_q", &Args::other), where, pair, along, of_row("divergence"));
 
     bind_rows(module, "softmax_vjp", Op::softmax_vjp, "beta p (g - <p, g>) into gz; 0 in rows whose lse is +inf",
               scores("p", &Args::z), row("lse", &Args::lse), beside("g", &Args::other), pair, along, gz);

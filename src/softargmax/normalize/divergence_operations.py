@@ -9,7 +9,7 @@ from softargmax.core import _native
 from softargmax.core.arrays import namespace, working_dtype
 from softargmax.core.operation import Operation
 from softargmax.core.record import Array, Axes, Beta, DType, Gradients, Rowwise, Tangents, Wanted, per_row
-from softargmax.core.rules import only, row_dtype, row_sum
+from softargmax.core.rules import finite_or_zero, only, row_dtype, row_sum, slope
 from softargmax.core.scale import UNIT
 from softargmax.normalize import reference
 from softargmax.normalize.operations import (
@@ -22,7 +22,7 @@ from softargmax.normalize.operations import (
     sum_to_scores,
 )
 
-# --- D = <p, log p - log q>. dD = <p (log p - log q - D), dz_p> + <q - p, dz_q> ---------------------------------------
+# --- D = <p, log p - log q>. dD = <p (log p - log q - D), dx_p> + <q - p, dx_q> ---------------------------------------
 
 
 class KlDivergence(NamedTuple):
@@ -31,6 +31,7 @@ class KlDivergence(NamedTuple):
     z_p: Array
     z_q: Array
     where: Array | None
+    beta: Beta
     axes: Axes
     dtype: DType
 
@@ -42,12 +43,12 @@ class Divergence(NamedTuple):
 
 
 def _divergence_slopes(i: KlDivergence) -> tuple[Any, Any]:
-    """The derivatives of D to both scores, in float64: where p is near q, both are small differences.
+    """The derivatives of D to both x = beta z, in float64: where p is near q, both are small differences.
 
     An infinite score is constant, and so is D where it is infinite.
     """
     xp = namespace(i.z_p)
-    of_p, of_q = (Scores(z, i.where, UNIT, i.axes, working_dtype(z, xp)) for z in (i.z_p, i.z_q))
+    of_p, of_q = (Scores(z, i.where, i.beta, i.axes, working_dtype(z, xp)) for z in (i.z_p, i.z_q))
     (p, lse_p), (q, lse_q) = softmax(of_p), softmax(of_q)
     log_q = log_softmax.first(of_q)
     lost = row_sum(xp.astype((p != 0) & (log_q == -math.inf), p.dtype), i.axes) > 0
@@ -57,14 +58,29 @@ def _divergence_slopes(i: KlDivergence) -> tuple[Any, Any]:
     return slope_p, only(~lost & (lse_q != math.inf) & (lse_p != -math.inf), q - p)
 
 
-def _kl_divergence_vjp(i: KlDivergence, _r: Divergence, g: Divergence, _wanted: Wanted) -> Gradients:
-    slope_p, slope_q = _divergence_slopes(i)
-    return {name: only(of != 0, of * g.divergence) for name, of in (("z_p", slope_p), ("z_q", slope_q))}
+def _to_beta(i: KlDivergence, slopes: tuple[Any, Any]) -> Any:
+    """<of_p, z_p> + <of_q, z_q>; each slope sums to 0, so that its scores count from the largest one it sees."""
+    xp, total = namespace(i.z_p), 0.0
+    for of, z in zip(slopes, (i.z_p, i.z_q), strict=True):
+        inside = (of != 0) & ~xp.isinf(z)
+        top = xp.max(xp.where(inside, z, -math.inf), axis=i.axes, keepdims=True) if z.size else 0.0
+        total = total + row_sum(of * only(inside, z - top), i.axes)
+    return finite_or_zero(i.beta.hi, total)
+
+
+def _kl_divergence_vjp(i: KlDivergence, _r: Divergence, g: Divergence, wanted: Wanted) -> Gradients:
+    slopes = _divergence_slopes(i)
+    scale = slope(i.beta)
+    found = {name: only(of != 0, of * g.divergence) * scale for name, of in zip(("z_p", "z_q"), slopes, strict=True)}
+    return found | {"beta": _to_beta(i, slopes) * g.divergence if "beta" in wanted else None}
 
 
 def _kl_divergence_jvp(i: KlDivergence, _r: Divergence, t: Tangents) -> Divergence:
-    slopes = zip(("z_p", "z_q"), _divergence_slopes(i), strict=True)
-    parts = [row_sum(of * only(of != 0, t[name]), i.axes) for name, of in slopes if name in t]
+    slopes, scale = _divergence_slopes(i), slope(i.beta)
+    named = zip(("z_p", "z_q"), slopes, strict=True)
+    parts = [row_sum(of * only(of != 0, t[name]), i.axes) * scale for name, of in named if name in t]
+    if "beta" in t:
+        parts.append(_to_beta(i, slopes) * t["beta"])
     return Divergence(sum(parts[1:], parts[0]))
 
 

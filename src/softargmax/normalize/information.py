@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.arrays import axes_of, squeezed
+from softargmax.core.arrays import namespace, squeezed
 from softargmax.core.signature import public
 from softargmax.normalize import divergence_operations, operations
 from softargmax.normalize.divergence_operations import KlDivergence, RenyiEntropy
@@ -139,7 +139,15 @@ def renyi_entropy(
 
 @public
 def kl_divergence(
-    z_p: Any, z_q: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any = None, keepdims: bool = False
+    z_p: Any,
+    z_q: Any,
+    /,
+    *,
+    axis: int | tuple[int, ...] | None = -1,
+    temperature: Any = 1.0,
+    base: float | None = None,
+    where: Any = None,
+    keepdims: bool = False,
 ) -> Any:
     r"""The Kullback-Leibler divergence of two softmaxes, from their scores, in nats.
 
@@ -149,8 +157,8 @@ def kl_divergence(
     ----------
     z_p, z_q : array_like
         Scores of p and of q, which broadcast with each other.
-    axis, where
-        As in `softmax`; the support of both.
+    axis, temperature, base, where
+        As in `softmax`, for both. `base` changes the distributions, not the unit.
     keepdims : bool
         Keep the reduced axes with size 1.
 
@@ -162,11 +170,13 @@ def kl_divergence(
     Notes
     -----
     Every term of the second form is at least 0, so terms do not cancel, and near distributions keep their small
-    divergence: that of two rows of float64 scores which differ by 1e-9 is right to many digits.
+    divergence: that of two rows of float64 scores which differ by 1e-9 is right to many digits. So it does at a high
+    temperature; dividing the scores themselves by it would cost digits.
     Terms with p_i = 0 add 0 to the first form; p_i > 0 = q_i gives +inf. A row with nothing in p's support gives 0,
     else a NaN in either support gives NaN.
 
-    Gradient: with incoming g, :math:`g\,p_i (\log(p_i / q_i) - \mathrm{KL})` to z_p and g (q - p) to z_q.
+    Gradient: with incoming g, :math:`g\,\beta\,p_i (\log(p_i / q_i) - \mathrm{KL})` to z_p and
+    :math:`g\,\beta\,(q_i - p_i)` to z_q.
 
     References
     ----------
@@ -181,6 +191,7 @@ def kl_divergence(
     0.0
     """
     z_p, z_q = check.together(check.scores(z_p, "z_p"), z_q, "z_q")
-    axes = axes_of(axis, z_p.ndim)
-    i = KlDivergence(z_p, z_q, check.optional_mask(where, z_p), axes, check.row_dtype(None, z_p))
+    z_p, axes, beta = check.rows(z_p, axis, temperature, base)
+    z_q = namespace(z_p).broadcast_to(z_q, tuple(z_p.shape))  # many temperatures of one row add axes in front
+    i = KlDivergence(z_p, z_q, check.optional_mask(where, z_p), beta, axes, check.row_dtype(None, z_p))
     return squeezed(divergence_operations.kl_divergence.first(i), axes, keepdims)

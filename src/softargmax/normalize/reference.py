@@ -18,7 +18,7 @@ from softargmax.core.arrays import back, device_of, last, namespace, working_dty
 from softargmax.core.exact import two_product, two_sum
 from softargmax.core.rows import INF, Rows
 from softargmax.core.rules import only, row_dtype, row_sum, slope
-from softargmax.core.scale import UNIT, Scale
+from softargmax.core.scale import Scale
 from softargmax.core.scan import scan
 from softargmax.core.state import State
 from softargmax.normalize.reference_rows import Measure, Segments, measure, safe
@@ -214,23 +214,24 @@ def expectation(z: Any, where: Any, beta: Scale, values: Any, axes: tuple[int, .
 
 
 @np.errstate(all="ignore")
-def kl_divergence(z_p: Any, z_q: Any, where: Any, axes: tuple[int, ...], dtype: Any) -> Any:
+def kl_divergence(z_p: Any, z_q: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
     """sum p (delta - 1 + exp(-delta)), delta = log p - log q; no term is below 0, so they do not cancel.
 
-    delta = (z_p - z_q) - (m_p - m_q) - (log l_p - log l_q): an error of what is subtracted changes the sum by its
-    square only.
+    delta = beta ((z_p - z_q) - (m_p - m_q)) - (log l_p - log l_q): an error of what is subtracted changes the sum by
+    its square only.
     """
     rows, xp = Rows(z_p, axes), namespace(z_p)
-    a, b = (measure(rows, z, UNIT, where) for z in (z_p, z_q))
+    a, b = (measure(rows, z, beta, where) for z in (z_p, z_q))
     p, q = _shares(rows, a), _shares(rows, b)
     inside, lost = (a.s != -INF) & (b.s != -INF), (p > 0.0) & (b.s == -INF)
     large = 1e290 if rows.dtype == xp.float64 else 1e30
-    plain = (xp.abs(a.m) < large) & (xp.abs(b.m) < large)
+    plain = (xp.abs(a.m) < large) & (xp.abs(b.m) < large) & (a.hi < INF)
+    scale = xp.where(plain, a.hi, 1.0)
     top = two_sum(xp.where(plain, a.m, 0.0), -xp.where(plain, b.m, 0.0))
-    x, y = (rows.pad(xp.astype(rows.lay(z), rows.dtype)) for z in (z_p, z_q))
+    x, y = (rows.pad(a.sign * xp.astype(rows.lay(z), rows.dtype)) for z in (z_p, z_q))
     gap = two_sum(*(xp.where(inside, xp.where(plain, c, d), 0.0) for c, d in ((x, a.s), (-y, -b.s))))
     log_ratio = xp.log1p(safe(a.r, xp)) - xp.log1p(safe(b.r, xp))
-    delta = (gap[0] - top[0]) + ((gap[1] - top[1]) - log_ratio)
+    delta = scale * (gap[0] - top[0]) + (scale * (gap[1] - top[1]) - log_ratio)
 
     near = inside & (xp.abs(delta) < 1.4)
     small, far = xp.where(near, delta, 0.0), xp.where(near | ~inside, 0.0, delta)

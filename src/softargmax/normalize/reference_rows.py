@@ -11,14 +11,16 @@ equal, and at beta = inf a row is its maxima. Nothing outside the support enters
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from softargmax.core.arrays import device_of, namespace
-from softargmax.core.exact import difference, two_product, two_sum
+from softargmax.core.arrays import device_of
+from softargmax.core.exact import difference, two_sum
 from softargmax.core.offsets import bounds_hold
-from softargmax.core.rows import INF, Rows
-from softargmax.core.scale import UNIT, Scale, rounded
+from softargmax.core.rows import INF, Rows, below, magnitude
 from softargmax.core.scan import scan
+
+if TYPE_CHECKING:
+    from softargmax.core.scale import Scale
 
 
 class Segments(Rows):
@@ -109,7 +111,7 @@ class Measure(NamedTuple):
 def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = None) -> Measure:
     """Everything that the family's formulas need of each row."""
     xp = rows.xp
-    sign, hi, lo = _magnitude(rows, z, scale)
+    sign, hi, lo = magnitude(rows, z, scale)
     x = rows.spread(sign) * xp.astype(rows.lay(z), rows.dtype)
     if where is not None:
         x = xp.where(rows.lay(where), x, -INF)
@@ -119,13 +121,8 @@ def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = 
         x = xp.where(weights == 0, -INF, x)
     x = rows.pad(xp.where(x == -INF, -INF, x))  # the same values; outside the support without a derivative
     m = rows.top(x)
-    if scale is UNIT:
-        s, t = difference(x, rows.spread(m))
-    else:
-        # Where |beta| < 1 the difference of two huge numbers could overflow and yet matter; a quarter of it cannot.
-        b, e = rows.spread(hi), rows.spread(lo)
-        quarter = xp.where(b < 1.0, xp.full_like(b, 0.25), 1.0)
-        s, t = _times(b / quarter, e / quarter, *difference(x * quarter, rows.spread(m) * quarter))
+    # Beyond -2000 exp is 0, and in log_softmax the second part is less than a rounding.
+    s, t = below(x, rows.spread(m), scale, rows.spread(hi), rows.spread(lo), 2000.0)
     c = xp.zeros_like(m)
     if weights is not None:
         y, e = two_sum(s, xp.log(xp.where(weights == 0, 1.0, weights)) if rows.length else 0.0)
@@ -142,32 +139,6 @@ def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = 
         share = w / (1.0 + rows.spread(safe(r, xp)))
         mean = m + rows.total(xp.where(w == 0.0, 0.0, share * xp.where(w == 0.0, 0.0, d)))[0]
     return Measure(m, c, s, t, w, r, sign, hi, lo, mean)
-
-
-def _magnitude(rows: Rows, z: Any, scale: Scale) -> tuple[Any, Any, Any]:
-    """The sign of beta, and |beta| = hi + lo, in the working dtype."""
-    xp = rows.xp
-    if isinstance(scale.hi, float):
-        sign = -1.0 if scale.hi < 0.0 else 1.0
-        pair = rounded(scale, 53 if rows.dtype == xp.float64 else 24)
-        hi, lo = (xp.full((), sign * part, dtype=rows.dtype, device=device_of(z)) for part in pair)
-        return sign, hi, lo
-    hi, lo = (rows.lay_kept(xp.astype(part, rows.dtype)) for part in scale)
-    sign = xp.where(hi < 0.0, xp.full_like(hi, -1.0), 1.0)
-    return sign, sign * hi, sign * lo
-
-
-def _times(hi: Any, lo: Any, d: Any, e: Any) -> tuple[Any, Any]:
-    """(hi + lo) (d + e) as a pair, d <= 0 <= hi; at hi = inf only d = 0 stays in the support."""
-    xp = namespace(d)
-    frozen = hi == INF
-    out = (d == -INF) | (frozen & (d < 0.0))
-    b, y = xp.where(frozen, 0.0, hi), xp.where(out, 0.0, d)
-    s = b * y
-    near = s > -2000.0  # beyond, exp is 0, and in log_softmax the rest is less than a rounding
-    _, q = two_product(b, xp.where(near, y, 0.0))
-    q = q + (b * xp.where(near, e, 0.0) + lo * xp.where(near, y, 0.0))
-    return xp.where(out, -INF, s), xp.where(near & (xp.abs(q) < 1.0), q, 0.0)
 
 
 def safe(r: Any, xp: Any) -> Any:

@@ -20,9 +20,8 @@ template <int Size> double order_of(const Group<double, Size>& group, int g) {
 inline bool has_q(double order) { return order != 1 && order <= 0x1p60; }
 // What the scores of q are multiplied by. At T = 0 every power of p is p.
 template <int Size> Scale scale_of_q(const Group<double, Size>& group, int g) {
-    if (group.args.op != Op::renyi_entropy) return {};
     const Scale beta = group.beta(g);
-    if (std::isinf(beta.hi)) return beta;
+    if (group.args.op != Op::renyi_entropy || std::isinf(beta.hi)) return beta;
     const Twofold product = times(Twofold{beta.hi, beta.lo}, order_of(group, g));
     return {product.hi, product.lo};
 }
@@ -51,22 +50,22 @@ SOFTARGMAX_INLINE Pack<double> beyond_linear(Pack<double> r) {
     return fma(two, h2, t2 * t2);
 }
 
-// sum p delta - p + q, all of whose terms are at least 0, with delta = (x - y) - top - log_ratio = log p - log q. An
+// sum p delta - p + q, all of whose terms are at least 0, with delta = beta (x - y - top) - log_ratio = log p - log q. An
 // error of what is subtracted changes the sum by its square only, since p and q both sum to 1; so near distributions,
 // too, keep their small divergence.
-inline Twofold divergence(const double* x, const double* y, Twofold top, double log_ratio, const double* p,
-                          const double* q, std::int64_t n) {
+inline Twofold divergence(const double* x, const double* y, double beta, Twofold top, double log_ratio,
+                          const double* p, const double* q, std::int64_t n) {
     using V = Pack<double>;
     constexpr int L = V::kLanes;
     const V zero = V::all(0), infinite = V::all(kInf), bound = V::all(kNear);
-    const V hi = V::all(top.hi), lo = V::all(top.lo), rest = V::all(log_ratio);
+    const V hi = V::all(top.hi), lo = V::all(top.lo), rest = V::all(log_ratio), scale = V::all(beta);
     Sum<double> sum;
     for (std::int64_t i = 0; i < n; i += L) {
         const std::int64_t m = std::min<std::int64_t>(L, n - i);
         const V a = V::load_part(p + i, m, 0), b = V::load_part(q + i, m, 0);
         const Two<V> gap = two_sum(V::load_part(x + i, m, 0), zero - V::load_part(y + i, m, 0));
         const auto finite = above(infinite, gap.hi);  // where q has nothing, log q = -inf and the rounding error is NaN
-        const V d = (gap.hi - hi) + ((keep(finite, gap.lo) - lo) - rest), r = zero - d;
+        const V d = scale * (gap.hi - hi) + (scale * (keep(finite, gap.lo) - lo) - rest), r = zero - d;
         const auto in = above(a, zero), near = unless(in, above(max(d, r), bound)), far = unless(in, near);
         sum.add({keep(near, a * beyond_linear(r)), keep(far, a * d - a), b - keep(near, b)});
     }
@@ -138,13 +137,13 @@ template <int Size> Twofold block_part(const Group<double, Size>& group, std::in
         return mean_of_powers(p, log_p, order, n);
     }
     apply<Log::no>(other, n, s.q, beta, {q, other, false});
-    if (std::fabs(s.p.m) < 1e290 && std::fabs(s.q.m) < 1e290) {
+    if (std::fabs(s.p.m) < 1e290 && std::fabs(s.q.m) < 1e290 && !std::isinf(beta.hi)) {
         const Twofold top = two_sum(s.p.m, -s.q.m);
-        return divergence(z, other, top, log_l(s.p) - log_l(s.q), p, q, n);
+        return divergence(z, other, beta.hi, top, log_l(s.p) - log_l(s.q), p, q, n);
     }
     apply<Log::yes>(z, n, s.p, beta, {log_p, z, false});
     apply<Log::yes>(other, n, s.q, beta, {log_q, other, false});
-    return divergence(log_p, log_q, {0, 0}, 0, p, q, n);
+    return divergence(log_p, log_q, 1, {0, 0}, 0, p, q, n);
 }
 
 template <int Size> void put_sum(const Group<double, Size>& group, int g, const States& s, Twofold sum) {

@@ -144,17 +144,19 @@ template <class A, class T, int Size> struct GroupOf {
     void transform(std::int64_t b, std::int64_t e) {
         T* tile = own(scores, e - b, kScores);
         const T* mask = load_if_there(args.where, b, e, kMask);
-        T* other_tile = frame.both && mask ? own(other, e - b, kOther) : nullptr;
+        T* other_tile = frame.both ? own(other, e - b, kOther) : nullptr;
         const T* weights = load_if_there(args.weights, b, e, kWeights);
         for (int g = 0; g < count; ++g) {
             const std::int64_t from = g * pitch, to = from + e - b;
-            if (scale[g].negate)
-                for (std::int64_t i = from; i < to; ++i) tile[i] = -tile[i];
-            if (weights || scale[g].flat)
-                for (std::int64_t i = from; i < to; ++i)
-                    if (!mask || mask[i] != 0) weigh(tile[i], weights ? weights[i] : T{1}, scale[g], mean[g]);
-            if (mask) leave_out(mask, from, to, tile);
-            if (mask && other_tile) leave_out(mask, from, to, other_tile);
+            for (T* x : {tile, other_tile}) {
+                if (!x) continue;
+                if (scale[g].negate)
+                    for (std::int64_t i = from; i < to; ++i) x[i] = -x[i];
+                if (weights || scale[g].flat)
+                    for (std::int64_t i = from; i < to; ++i)
+                        if (!mask || mask[i] != 0) weigh(x[i], weights ? weights[i] : T{1}, scale[g], mean[g]);
+                if (mask) leave_out(mask, from, to, x);
+            }
         }
     }
     // Whether log w counts beside beta z: in the limit T = 0, and where beta z overflows, weights say no more than
