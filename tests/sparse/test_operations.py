@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from softargmax.core.scale import UNIT
 from softargmax.sparse import loss_operations as losses
 from softargmax.sparse import operations as o
 
@@ -21,7 +22,7 @@ each = pytest.mark.parametrize("alpha", [1.0, 1.25, 1.5, 2.0, 3.0, np.linspace(1
 
 @each
 def test_the_gradient_of_the_map(alpha: float | np.ndarray) -> None:
-    p, tau = o.entmax(o.Scores(Z, alpha, None, (1,)))
+    p, tau = o.entmax(o.Scores(Z, alpha, None, UNIT, (1,)))
     i = o.EntmaxVjp(p, tau, alpha, G, (1,))
     found, wanted = o.entmax_vjp.first(i), o.entmax_vjp.define(i)
     np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=1e-13 * np.abs(wanted).max())
@@ -35,7 +36,7 @@ def test_the_gradient_of_the_map(alpha: float | np.ndarray) -> None:
 def test_the_gradient_of_the_loss(alpha: float | np.ndarray, masked: bool) -> None:
     target = np.array([0, 0, 1, 2, 30, -100, 39, 7])[:, None]
     where = np.sort(Z, axis=1)[:, -3:-2] > Z if masked else None  # the largest two are out
-    i = losses.OfClasses(Z, target, alpha, where, (1,), -100)
+    i = losses.OfClasses(Z, target, alpha, where, UNIT, (1,), -100)
     loss, roots = losses.entmax_loss(i)
     np.testing.assert_allclose(loss, losses.entmax_loss.define(i, first=True), rtol=1e-13)
     of = losses.LossVjp(G[:, :1].copy(), roots, i)

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 cases = importlib.import_module("tests.sparse.torch_cases")
 
 import softargmax as s  # noqa: E402 not without torch
+from softargmax.core.scale import UNIT  # noqa: E402
 
 each = pytest.mark.parametrize("alpha", [1.0, 1.25, 1.5, 2.0, 3.0])
 
@@ -137,7 +138,7 @@ def test_all_ways_lead_to_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     of = operations.entmax.torch
     z = (2 * cases.draw(7, 300)).float()
     tracked = s.entmax(z.clone().requires_grad_(), 1.7)
-    dispatched, _ = of.overload(*of.flatten(operations.Scores(z, 1.7, None, (1,))))
+    dispatched, _ = of.overload(*of.flatten(operations.Scores(z, 1.7, None, UNIT, (1,))))
     monkeypatch.setattr(of, "apply", lambda *_: pytest.fail("a plain tensor went through the operator"))
     alone = s.entmax(z, 1.7)
     assert torch.equal(alone, tracked)

@@ -12,6 +12,7 @@ cases = importlib.import_module("tests.sparse.torch_cases")
 from torch.func import grad, hessian, jacfwd, jacrev, vmap  # noqa: E402 not without torch
 
 import softargmax as s  # noqa: E402
+from softargmax.core.scale import UNIT, Scale  # noqa: E402
 from softargmax.sparse import loss_operations as losses  # noqa: E402
 from softargmax.sparse import operations as o  # noqa: E402
 
@@ -100,16 +101,17 @@ def test_compiled_out_and_dynamic_shapes() -> None:
 
 Z, G = cases.draw(3, 4), cases.draw(3, 4, seed=1)
 ORDERS = cases.PER_ROW[:, None]
-SCORES = o.Scores(Z, ORDERS, None, (1,))
+ROWS = Scale(cases.PER_ROW[:, None] / 2, cases.PER_ROW[:, None] * 0.0)
+SCORES = o.Scores(Z, ORDERS, None, ROWS, (1,))
 P, TAU = o.entmax(SCORES)
-TARGETS = losses.OfClasses(Z, torch.tensor([[0], [3], [-100]]), ORDERS, cases.MASK, (1,), -100)
+TARGETS = losses.OfClasses(Z, torch.tensor([[0], [3], [-100]]), ORDERS, cases.MASK, ROWS, (1,), -100)
 ROOTS = losses.entmax_loss(TARGETS).roots
 CHECKS = {
-    "entmax": (o.entmax, o.Scores(Z, 1.5, cases.MASK, (1,))),
+    "entmax": (o.entmax, o.Scores(Z, 1.5, cases.MASK, UNIT, (1,))),
     "entmax, per row": (o.entmax, SCORES),
-    "entmax, half": (o.entmax, o.Scores(Z.half(), 2.0, None, (0, 1))),
+    "entmax, half": (o.entmax, o.Scores(Z.half(), 2.0, None, Scale(0.7, 0.0), (0, 1))),
     "entmax_vjp": (o.entmax_vjp, o.EntmaxVjp(P, TAU, ORDERS, G, (1,))),
-    "entmax_threshold": (o.threshold, o.Scores(Z, ORDERS, cases.MASK, (1,))),
+    "entmax_threshold": (o.threshold, o.Scores(Z, ORDERS, cases.MASK, UNIT, (1,))),
     "entmax_loss": (losses.entmax_loss, TARGETS),
     "entmax_loss, one order": (losses.entmax_loss, TARGETS._replace(alpha=1.5, where=None)),
     "entmax_loss_vjp": (losses.entmax_loss_vjp, losses.LossVjp(TAU.abs(), ROOTS, TARGETS)),

@@ -26,7 +26,7 @@ inline void recall(const double* from, Found& f) {
 }
 
 // Whether row `at` has a target; of one outside the support the loss is infinite, of an ignored row 0.
-template <class F> void put_loss(const Args& args, std::int64_t row, Found& found, F loss_at) {
+template <class F> void put_loss(const Args& args, std::int64_t row, const RowScale& scale, Found& found, F loss_at) {
     const std::int64_t y = args.target[row];
     if (y == args.ignore_index) {
         if (args.loss) args.loss[row] = 0;
@@ -38,7 +38,9 @@ template <class F> void put_loss(const Args& args, std::int64_t row, Found& foun
                   [&](auto* base) { value = convert<double>(base[offset_of(y, args.cols, x.col)]); });
         return value;
     };
-    const double z_y = read_at(args.z);
+    double z_y = read_at(args.z);
+    if (scale.negate) z_y = -z_y;
+    if (scale.flat && std::isfinite(z_y)) z_y = 0;
     const bool in = z_y != -kInf && (!args.where || read_at(args.where) != 0);
     const bool nan = found.limit.r != found.limit.r;
     const LossOf result = in || nan ? loss_at(z_y) : LossOf{kInf, -1};
@@ -52,20 +54,28 @@ inline double in_range(const Operand& x, double tau) {
     return std::clamp(tau, -most, most);
 }
 
+// Of a row of infinities, or of its maxima where beta is infinite; an empty row has -inf.
+inline double threshold_of_ties(const Found& f) {
+    if (std::isinf(f.limit.m)) return f.limit.m;
+    const double side = f.a.hi * f.limit.m;
+    return side == 0 ? -exp_scalar(-f.a.hi * log_scalar(f.limit.r + 1)) : std::copysign(kInf, side);
+}
+
 template <class T, int Size> void find_root(Candidates<T, Size>& row, const Args& args, std::int64_t at, Found& found) {
     const State& s = found.limit;
-    Twofold tau{s.r == s.r ? s.m : kNaN, 0};
+    Twofold tau{s.r == s.r ? threshold_of_ties(found) : kNaN, 0};
+    const RowScale& scale = row.group.scale[row.g];
     std::int64_t support = s.r == s.r ? static_cast<std::int64_t>(s.r + 1) : -1;
     if (found.ordinary)
-        with_solution(s.m, found.a, row, [&](const auto& map_) {
+        with_solution(s.m, found.a, found.beta, row, [&](const auto& map_) {
             if (args.support) support = support_of(map_, row);
             tau = map_.tau();
             found.at = map_.at;
-            if (args.target) put_loss(args, at, found, [&](double z_y) { return loss_of(map_, row, z_y); });
+            if (args.target) put_loss(args, at, scale, found, [&](double z_y) { return loss_of(map_, row, z_y); });
         });
     else if (args.target)
-        put_loss(args, at, found, [&](double z_y) {
-            const bool in = z_y == kInf && s.r == s.r;
+        put_loss(args, at, scale, found, [&](double z_y) {
+            const bool in = z_y == s.m && s.r == s.r;
             return LossOf{in ? loss_of_ties(found.a.hi, s.r + 1) : s.r == s.r ? kInf : kNaN, in ? s.r / (s.r + 1) : 0};
         });
     if (args.tau) put(args.tau, args, at, found.ordinary ? in_range(args.tau, rounded(tau)) : rounded(tau));
@@ -110,7 +120,7 @@ template <class T, int Size> void write_block(Group<T, Size>& group, std::int64_
         if (level) std::fill_n(to.out, n, T{0});
         else if (!f.ordinary) apply_limit<Log::no>(z, n, f.limit, to.out, gain);
         else
-            with_map(f.limit.m, f.a, f.at, [&](const auto& map_) {
+            with_map(f.limit.m, f.a, f.beta, f.at, [&](const auto& map_) {
                 if (args.target) write_row<true>(z, n, map_, to, gain);
                 else write_row<false>(z, n, map_, to, gain);
             });
@@ -124,7 +134,10 @@ template <class T, int Size> void map_group(Group<T, Size>& group) {
     const std::int64_t capacity = std::min(group.length, Size > 1 ? kMostTogether : kMostListed),
                        pitch = capacity + kSlack;
     Found found[Size];
-    for (int g = 0; g < group.count; ++g) found[g].a = order_of(args, group.first + g);
+    for (int g = 0; g < group.count; ++g) {
+        found[g].a = order_of(args, group.first + g);
+        found[g].beta = group.beta(g);
+    }
     if (args.found) {
         for (int g = 0; g < group.count; ++g) recall(args.found + (group.first + g) * kRootNumbers, found[g]);
     } else {
@@ -240,7 +253,7 @@ template <class T, int Size> void run_groups(const Args& args) {
 }
 template <class T> void run_as(const Args& args) {
     if constexpr (sizeof(T) == 4) {
-        if (args.out && !args.gradient && !args.target && args.cols.total > 0 && args.cols.total <= kShort) {
+        if (args.out && !args.hi && !args.gradient && !args.target && args.cols.total > 0 && args.cols.total <= kShort) {
             const Frame<float> frame(args, 1);
             parallel_for(args.threads, args.rows.total,
                          [&](std::int64_t begin, std::int64_t end) { short_rows(frame, begin, end); });

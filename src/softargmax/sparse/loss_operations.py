@@ -14,6 +14,7 @@ from softargmax.core.operation import Operation
 from softargmax.core.record import (
     Array,
     Axes,
+    Beta,
     Dense,
     Gradients,
     Integers,
@@ -24,10 +25,10 @@ from softargmax.core.record import (
     like,
     per_row,
 )
-from softargmax.core.rules import row_sum
+from softargmax.core.rules import finite_or_zero, row_sum
 from softargmax.core.targets import refuse_class
 from softargmax.sparse import reference_loss
-from softargmax.sparse.operations import EntmaxVjp, Scores, ToScores, entmax, entmax_vjp
+from softargmax.sparse.operations import EntmaxVjp, Scores, ToScores, entmax, entmax_vjp, tangent, times_beta
 from softargmax.sparse.support import Support
 
 # --- of a class: dloss = <p - t, dz> + dH / dalpha dalpha -------------------------------------------------------------
@@ -40,6 +41,7 @@ class OfClasses(NamedTuple):
     target: Integers
     alpha: Rowwise
     where: Array | None
+    beta: Beta
     axes: Axes
     ignore_index: int
 
@@ -72,7 +74,7 @@ def _support(i: OfClasses) -> tuple[Support, Any, Any]:
     """What the second derivatives are made of, p and tau; rows that are ignored have no support."""
     xp = namespace(i.z)
     ignored = i.target == i.ignore_index
-    p, tau = entmax(Scores(xp.where(ignored, 0.0, i.z), i.alpha, i.where, i.axes))
+    p, tau = entmax(Scores(xp.where(ignored, 0.0, i.z), i.alpha, i.where, i.beta, i.axes))
     tau = xp.where(ignored, math.inf, tau)
     return Support(p, tau, i.alpha, i.axes), p, tau
 
@@ -95,9 +97,19 @@ def _along(slope: Any, t: Any, axes: tuple[int, ...]) -> Any:
     return row_sum(xp.where(slope == 0, 0.0, slope * t), axes)
 
 
+def _from_top(i: OfClasses) -> Any:
+    """The scores less a constant of their row: <p - t, z> does not cancel."""
+    xp = namespace(i.z)
+    z = xp.astype(xp.where(xp.isinf(i.z), 0.0, i.z), xp.float64)
+    p, _ = entmax(Scores(i.z, i.alpha, i.where, i.beta, i.axes))
+    return z - xp.max(xp.where(p == xp.max(p, axis=i.axes, keepdims=True), z, -math.inf), axis=i.axes, keepdims=True)
+
+
 def _loss_vjp(i: OfClasses, r: Losses, g: Losses, wanted: Wanted) -> Gradients:
+    gx = entmax_loss_vjp.first(LossVjp(g.loss, r.roots, i)) if wanted & {"z", "beta"} else None
     return {
-        "z": entmax_loss_vjp.first(LossVjp(g.loss, r.roots, i)) if "z" in wanted else None,
+        "z": times_beta(i.beta, gx) if "z" in wanted else None,
+        "beta": finite_or_zero(i.beta.hi, _along(gx, _from_top(i), i.axes)) if "beta" in wanted else None,
         "alpha": g.loss * _by_alpha(i) if "alpha" in wanted else None,
     }
 
@@ -105,7 +117,9 @@ def _loss_vjp(i: OfClasses, r: Losses, g: Losses, wanted: Wanted) -> Gradients:
 def _loss_jvp(i: OfClasses, r: Losses, t: Tangents) -> Losses:
     xp = namespace(i.z)
     one = xp.ones(r.loss.shape, dtype=r.loss.dtype, device=device_of(i.z))
-    moved = _along(entmax_loss_vjp.first(LossVjp(one, r.roots, i)), t["z"], i.axes) if "z" in t else one * 0.0
+    moved = one * 0.0
+    if "z" in t or "beta" in t:
+        moved = _along(entmax_loss_vjp.first(LossVjp(one, r.roots, i)), tangent(i, t), i.axes)
     return Losses(moved + _by_alpha(i) * t["alpha"] if "alpha" in t else moved, None)
 
 
@@ -117,7 +131,7 @@ entmax_loss: Operation[OfClasses, Losses] = Operation(
     kernels={"cpu": _native.entmax_loss},
     vjp=_loss_vjp,
     jvp=_loss_jvp,
-    saved={"z", "target", "alpha", "where", "roots"},
+    saved={"z", "target", "alpha", "where", "beta", "roots"},
     constant={"roots"},
     refuse=_refuse,
 )
@@ -128,9 +142,11 @@ def _loss_vjp_vjp(i: LossVjp, _r: ToScores, h: ToScores, wanted: Wanted) -> Grad
     slope = entmax_loss_vjp.first(i._replace(g=namespace(i.g).ones_like(i.g)))
     row, p, tau = _support(i.of)
     gh = i.g * h.gz
+    gx = entmax_vjp.first(EntmaxVjp(p, tau, i.of.alpha, row.xp.astype(gh, p.dtype), row.axes))
     return {
         "g": _along(slope, h.gz, row.axes),
-        "z": entmax_vjp.first(EntmaxVjp(p, tau, i.of.alpha, row.xp.astype(gh, p.dtype), row.axes)),
+        "z": times_beta(i.of.beta, gx),
+        "beta": row.to_beta(gh, i.of) if "beta" in wanted else None,
         "alpha": row_sum(row.to_alpha() * row.centred(gh), row.axes) if "alpha" in wanted else None,
     }
 
@@ -138,11 +154,12 @@ def _loss_vjp_vjp(i: LossVjp, _r: ToScores, h: ToScores, wanted: Wanted) -> Grad
 def _loss_vjp_jvp(i: LossVjp, _r: ToScores, t: Tangents) -> ToScores:
     xp = namespace(i.g)
     u = entmax_loss_vjp.first(i._replace(g=t["g"] if "g" in t else xp.zeros_like(i.g)))
-    if "z" not in t and "alpha" not in t:
+    if not t.keys() & {"z", "alpha", "beta"}:
         return ToScores(u)
     row, p, tau = _support(i.of)
-    if "z" in t:
-        u = u + xp.astype(i.g * entmax_vjp.first(EntmaxVjp(p, tau, i.of.alpha, t["z"], row.axes)), u.dtype)
+    if "z" in t or "beta" in t:
+        dx = tangent(i.of, t)
+        u = u + xp.astype(i.g * entmax_vjp.first(EntmaxVjp(p, tau, i.of.alpha, dx, row.axes)), u.dtype)
     if "alpha" in t:
         u = u + xp.astype(i.g * row.to_alpha() * t["alpha"], u.dtype)
     return ToScores(u)
@@ -171,6 +188,7 @@ class OfMasses(NamedTuple):
     target: Array
     alpha: Rowwise
     where: Array | None
+    beta: Beta
     axes: Axes
     ignore_index: int
     label_smoothing: float

@@ -17,7 +17,7 @@ from softargmax.sparse.maps import order
 
 
 @public
-def sparsemax_loss(
+def sparsemax_loss(  # noqa: PLR0913 each is asked for by its name
     z: Any,
     /,
     target: Any,
@@ -27,16 +27,19 @@ def sparsemax_loss(
     ignore_index: int = IGNORE,
     weight: Any = None,
     label_smoothing: float = 0.0,
+    temperature: Any = 1.0,
     where: Any = None,
     dtype: Any = None,
 ) -> Any:
     r"""The loss that belongs to sparsemax: 0 as soon as the target's score is 1 above all others.
 
-    .. math:: \ell = \tfrac12 \lVert t - z\rVert^2 - \tfrac12 \lVert p - z\rVert^2, \qquad p = \mathrm{sparsemax}(z)
+    .. math::
+        \ell = \tfrac12 \lVert t - x\rVert^2 - \tfrac12 \lVert p - x\rVert^2, \qquad
+        p = \mathrm{sparsemax}(x), \quad x = z / T
 
     Parameters
     ----------
-    z, target, axis, reduction, ignore_index, weight, label_smoothing, where, dtype
+    z, target, axis, reduction, ignore_index, weight, label_smoothing, temperature, where, dtype
         As in `entmax_loss`.
 
     Returns
@@ -51,7 +54,7 @@ def sparsemax_loss(
 
     Notes
     -----
-    It is `entmax_loss` of order 2, for two classes the modified Huber loss. Gradient: p - t.
+    It is `entmax_loss` of order 2, for two classes the modified Huber loss. Gradient: (p - t) / T.
 
     References
     ----------
@@ -74,6 +77,7 @@ def sparsemax_loss(
         ignore_index=ignore_index,
         weight=weight,
         label_smoothing=label_smoothing,
+        temperature=temperature,
         where=where,
         dtype=dtype,
     )
@@ -91,14 +95,15 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
     ignore_index: int = IGNORE,
     weight: Any = None,
     label_smoothing: float = 0.0,
+    temperature: Any = 1.0,
     where: Any = None,
     dtype: Any = None,
 ) -> Any:
     r"""The Fenchel-Young loss of entmax: convex in the scores; but for rounding not negative, 0 where p is the target.
 
     .. math::
-        \ell = w_y \left(\langle p - t, z\rangle + H_\alpha(p) - H_\alpha(t)\right), \qquad
-        p = \mathrm{entmax}_\alpha(z), \qquad
+        \ell = w_y \left(\langle p - t, x\rangle + H_\alpha(p) - H_\alpha(t)\right), \quad
+        p = \mathrm{entmax}_\alpha(x), \quad x = z / T, \quad
         H_\alpha(q) = \frac{1 - \sum_k q_k^\alpha}{\alpha(\alpha - 1)}
 
     Parameters
@@ -122,6 +127,8 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
         w, one per class, at least 0; with classes as targets. A row counts by that of its class, smoothed or not.
     label_smoothing : float
         From 0 to 1: that much of the target is spread over the scores in the support.
+    temperature : float or array
+        T, as in `sparsemax`.
     where : array of bool, optional
         The support as in `softmax`.
     dtype : dtype, optional
@@ -148,10 +155,10 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
     gradient p. k scores of +inf share the row: :math:`H_\alpha` of 1/k at one of them, +inf at another; gradient 0. NaN
     in the support: NaN. An ignored row is 0 whatever its scores.
 
-    Above order 1 the loss is 0 where the target's score is :math:`1/(\alpha - 1)` above all others: the margin of the
+    Above order 1 the loss is 0 where the target's score is :math:`T/(\alpha - 1)` above all others: the margin of the
     loss. A class as target is served by a sum in which no term is negative, so that a small loss keeps its digits.
 
-    Gradient: :math:`w_y (p - t)`, at the target's class formed from what the others have. To alpha:
+    Gradient: :math:`w_y (p - t) / T`, at the target's class formed from what the others have. To alpha:
     :math:`\partial_\alpha (H_\alpha(p) - H_\alpha(t))` at constant p.
 
     References
@@ -181,7 +188,8 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
         raise ValueError("weight: given; beside probabilities as targets it may be None only")
     weight, where = class_weights(weight, z, shape, axis), check.optional_mask(where, z)
     beside = target if soft else namespace(target).expand_dims(target, axis=axis)
-    i = OfClasses(z, beside, order(alpha, z, (axis,)), where, (axis,), ignore_index)
+    beta = check.scale_of(temperature, None, z, (axis,))
+    i = OfClasses(z, beside, order(alpha, z, (axis,)), where, beta, (axis,), ignore_index)
     reduction = one_of(reduction, "reduction", REDUCTIONS)
     dtype = check.row_dtype(dtype, z)
     if soft or smoothing:

@@ -1,8 +1,8 @@
 // The maps of this room:
 //
-//     p = e_a(z - m - lambda),   e_a(x) = [1 + a x]_+^(1/a),   a = alpha - 1,   e_0 = exp,   m = max z
+//     p = e_a(beta (z - m) - lambda),   e_a(x) = [1 + a x]_+^(1/a),   a = alpha - 1,   e_0 = exp,   m = max z
 //
-// lambda >= 0 makes the row sum to 1 (tau = a (m + lambda) - 1). With v = 1 + a x, the derivative of p in x is p / v,
+// lambda >= 0 makes the row sum to 1 (tau = a (beta m + lambda) - 1). With v = 1 + a x, the derivative of p in x is p / v,
 // here `slope`, and the next one (1 - a) p / v^2, here `curve`. Each map holds its unknown, `at`, as a pair in the
 // variable in which it is best known, moves it by a step of lambda, and gives p twice: roughly, in vectors of T, to
 // come near the root, and exactly, in double with the pair, to land on it. Scores at `cut` and below have p = 0, now
@@ -128,7 +128,10 @@ inline double reach_of(double a) {
 // All scores but those up to x, which may be beyond the range.
 inline double cut_below(double x) { return next_below(std::max(x, std::numeric_limits<double>::lowest())); }
 
-// alpha <= 2, with c = m + lambda - offset as unknown.
+// a beta. (a is a pair, since alpha - 1 is rounded below order 1/2.)
+inline Twofold slope_of(Twofold a, Scale beta) { return times(a, Twofold{beta.hi, beta.lo}); }
+
+// alpha <= 2, with c = m + lambda / beta - offset as unknown.
 //
 // kBeside: a float32 result is right where the last step of v is shorter than this share of every distance to the
 // threshold; the step's error is the third power of that.
@@ -205,27 +208,36 @@ template <class N> struct Squared : Gentle<N, 2> {
     }
 };
 
-// alpha < 2: v = 1 + a (z - c). Below order 1 no v is below 1, none is near the threshold, and lambda may be thousands:
-// a step is measured by the v of the maximum. a is a pair, since alpha - 1 is rounded below order 1/2.
+// v = 1 + a beta (z - c), with c in the unit of z: alpha <= 2 but the two above where beta is 1. Below order 1 no v is below 1, none is near the threshold, and lambda may be thousands:
+// a step is measured by the v of the maximum.
 template <class N> struct Shifted : Gentle<N, 0> {
     using Gentle<N, 0>::at, Gentle<N, 0>::m;
     static constexpr double kBeside = 1e-3;
-    double a_, a_low;
+    double a_;
+    Scale beta;
+    Twofold b;  // a beta
     Root root;
-    Shifted(N top, Twofold a) : Gentle<N, 0>(top), a_(a.hi), a_low(a.lo), root(a.hi != 0 ? a : Twofold{1, 0}) {}
+    Shifted(N top, Twofold a, Scale scale)
+        : Gentle<N, 0>(top),
+          a_(a.hi),
+          beta(scale),
+          b(slope_of(a, scale)),
+          root(a.hi != 0 ? a : Twofold{1, 0}) {}
     double a() const { return a_; }
-    N scale() const { return as<N>(1) - as<N>(std::min(a_, 0.0)) * ((at.hi - m) + at.lo); }
+    N x(N z) const { return Gentle<N, 0>::x(z) * as<N>(beta.hi); }
+    N scale() const { return as<N>(1) - as<N>(std::min(b.hi, 0.0)) * ((at.hi - m) + at.lo); }
     double move(double step, bool over) {
-        const double size = Gentle<N, 0>::move(step, over);
-        return size / scale();
+        Gentle<N, 0>::move(step / beta.hi, over);
+        return std::fabs(step) / scale();
     }
     // A score that is v away from the threshold adds v^(1/a) to the sum, which no derivative at v = 0 foresees.
-    double tolerance() const { return std::min(1e-5, exp_scalar(-37 * a_)); }
+    // At a = 1 the sum is linear, as `Linear` says.
+    double tolerance() const { return a_ == 1 ? kInf : std::min(1e-5, exp_scalar(-37 * a_)); }
     N newton(N rest, N slope) const { return sparse::newton(a_, rest, slope); }
-    double cut() const { return cut_below(at.hi - (reach_of(a_) + kMargin)); }
-    Two<N> tau() const { return plus(times(at, as<N>(a_)), {as<N>(-1), as<N>(0)}); }
+    double cut() const { return cut_below(at.hi - (reach_of(a_) + kMargin) / beta.hi); }
+    Two<N> tau() const { return plus(times(at, Two<N>{as<N>(b.hi), as<N>(b.lo)}), {as<N>(-1), as<N>(0)}); }
     template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
-        const V x = this->roughly(z);
+        const V x = this->roughly(z) * all<V>(std::min(beta.hi, static_cast<double>(Limit<typename V::Scalar>::most)));
         if (a_ == 0) {
             const V p = exp_or_zero<Power::kRough, typename V::Scalar>(Two<V>{x, V::all(0)});
             return {p, p};
@@ -236,42 +248,63 @@ template <class N> struct Shifted : Gentle<N, 0> {
     }
     SOFTARGMAX_INLINE Two<Doubles> v(Doubles z) const {
         const Two<Doubles> x = less(z, at);
-        const Doubles a = Doubles::all(a_), w = x.hi * a,
-                      low = fma(x.hi, Doubles::all(a_low), fma(x.hi, a, Doubles::all(0) - w) + x.lo * a);
+        const Doubles slope = Doubles::all(b.hi), w = x.hi * slope,
+                      low = fma(x.hi, Doubles::all(b.lo), fma(x.hi, slope, Doubles::all(0) - w) + x.lo * slope);
         const Two<Doubles> sum = two_sum(Doubles::all(1), w);
         const Doubles rest = sum.lo + low, hi = sum.hi + rest;
         return {hi, rest - (hi - sum.hi)};
     }
     template <class T, bool = true> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
+        const Doubles zero = Doubles::all(0), one = Doubles::all(1);
+        if (a_ == 1 || a_ == 0.5) {  // v and its square keep their low parts
+            const Two<Doubles> x = v(z);
+            const Doubles h = max(x.hi, zero);
+            const auto in = above(h, zero);  // not x.hi: NaN is above everything
+            const Doubles low = keep(in, x.lo), p = h * h;
+            if (a_ == 1) return {{h, low}, keep(in, one), zero, x.hi};
+            return {{p, fma(h, h, zero - p) + (h + h) * low}, h, keep(in, one), x.hi};
+        }
         if (a_ != 0) return root.exact<T>(v(z));
-        const Doubles p = exp_or_zero<Power::kSummed, T>(less(z, at));
-        return {{p, Doubles::all(0)}, p, p, Doubles::all(1)};
+        const Doubles p = exp_or_zero<Power::kSummed, T>(exponent(z));
+        return {{p, zero}, p, p, one};
     }
     template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
-        return a_ == 0 ? exp_or_zero<Power::kResult, T>(less(z, at)) : root.of<Power::kResult, T>(v(z));
+        if (a_ == 1 || a_ == 0.5) {
+            const Doubles h = max(v(z).hi, Doubles::all(0));
+            return a_ == 1 ? h : h * h;
+        }
+        return a_ == 0 ? exp_or_zero<Power::kResult, T>(exponent(z)) : root.of<Power::kResult, T>(v(z));
+    }
+    SOFTARGMAX_INLINE Two<Doubles> exponent(Doubles z) const {
+        const Two<Doubles> d = less(z, at), x = times(d.hi, beta);
+        return {x.hi, fma(d.lo, Doubles::all(beta.hi), x.lo)};
     }
 };
 
-// alpha > 2: v = q^a + a (z - o), with the least score o whose p is above 0, and that p, q. For large a the scores at
+// alpha > 2: v = q^a + a beta (z - o), with the least score o whose p is above 0, and that p, q. For large a the scores at
 // the threshold have a v = q^a that no other origin could tell from 0.
 struct Steep {
     static constexpr double kBeside = 0;
     double a_;
+    Scale beta;
+    Twofold b;  // a beta
     Root root;
     Twofold at;  // o and q
     double q_a, q_slope;
-    Steep(double a, double o, double q)
+    Steep(double a, Scale scale, double o, double q)
         : a_(a),
+          beta(scale),
+          b(slope_of({a, 0}, scale)),
           root({a, 0}),
           at{o, q},
           q_a(exp_scalar(a * log_scalar(q))),
           q_slope(exp_scalar((a - 1) * log_scalar(q))) {}
     double a() const { return a_; }
     double cut() const { return next_below(at.hi); }
-    Twofold tau() const { return minus(times({at.hi, 0}, a_), {q_a, 0}); }
-    double x(double z) const { return (z - at.hi) - (1 - q_a) / a_; }
+    Twofold tau() const { return minus(times(Twofold{at.hi, 0}, b), {q_a, 0}); }
+    double x(double z) const { return beta.hi * (z - at.hi) - (1 - q_a) / a_; }
     SOFTARGMAX_INLINE Two<Doubles> v(Doubles z) const {
-        const Two<Doubles> far = times(two_sum(z, Doubles::all(-at.hi)), Doubles::all(a_));
+        const Two<Doubles> far = times(two_sum(z, Doubles::all(-at.hi)), spread(b));
         return two_sum(far.hi, far.lo + Doubles::all(q_a));
     }
     // `slope` is the derivative to q.
@@ -289,18 +322,20 @@ struct Steep {
     }
 };
 
-// How o is come near: v = t + a (z - m), t from 1 down to n^-a. The sum is not convex in t: a step that leaves the
+// How o is come near: v = t + a beta (z - m), t from 1 down to n^-a. The sum is not convex in t: a step that leaves the
 // bracket, or one in four, halves it instead.
 struct SteepSearch {
-    double m, a_, low, high = 1, t = 1;
+    double m, a_;
+    Scale beta;
+    double b, low, high = 1, t = 1;  // b = a beta
     Root root;
     int steps = 0;
-    SteepSearch(double top, double a, double n)  // n scores can be above 0
-        : m(top), a_(a), low(std::max(exp_scalar(-a * log_scalar(n)) * 0.999, 0x1p-900)), root({a, 0}) {}
+    SteepSearch(double top, double a, Scale scale, double n)  // n scores can be above 0
+        : m(top), a_(a), beta(scale), b(slope_of({a, 0}, scale).hi), low(std::max(exp_scalar(-a * log_scalar(n)) * 0.999, 0x1p-900)), root({a, 0}) {}
     double a() const { return a_; }
     double newton(double rest, double slope) const { return sparse::newton(a_, rest, slope); }
-    double cut() const { return next_below(m - high * (1 + kMargin) * root.inverse_a.hi); }
-    double threshold() const { return m - t * root.inverse_a.hi; }
+    double cut() const { return cut_below(m - high * (1 + kMargin) * root.inverse_a.hi / beta.hi); }
+    double threshold() const { return m - t * root.inverse_a.hi / beta.hi; }
     // The bracket is as wide as the sums are uncertain.
     double move(double step, bool over) {
         const double from = t, change = -a_ * step;
@@ -312,21 +347,21 @@ struct SteepSearch {
         return t < 1e-30 ? 0 : std::fabs(t - from) / t;  // a float's v comes no nearer; least_that_fits does
     }
     template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
-        return root.rough(Two<V>{fma(z - all<V>(m), all<V>(a_), all<V>(t)), V::all(0)});
+        return root.rough(Two<V>{fma(z - all<V>(m), all<V>(b), all<V>(t)), V::all(0)});
     }
 };
 
 // f(the map for alpha - 1 = a <= 1), before its first step.
-template <class N, class F> SOFTARGMAX_INLINE void with_gentle_map(N m, Twofold a, F f) {
-    if (a.hi == 1) f(Linear<N>(m));
-    else if (a.hi == 0.5) f(Squared<N>(m));
-    else f(Shifted<N>(m, a));
+template <class N, class F> SOFTARGMAX_INLINE void with_gentle_map(N m, Twofold a, Scale beta, F f) {
+    if (a.hi == 1 && beta.unit()) f(Linear<N>(m));
+    else if (a.hi == 0.5 && beta.unit()) f(Squared<N>(m));
+    else f(Shifted<N>(m, a, beta));
 }
 // f(the map for alpha - 1 = a), at `at`.
-template <class F> SOFTARGMAX_INLINE void with_map(double m, Twofold a, Twofold at, F f) {
-    if (a.hi > 1) f(Steep(a.hi, at.hi, at.lo));
+template <class F> SOFTARGMAX_INLINE void with_map(double m, Twofold a, Scale beta, Twofold at, F f) {
+    if (a.hi > 1) f(Steep(a.hi, beta, at.hi, at.lo));
     else
-        with_gentle_map(m, a, [&](auto map) {
+        with_gentle_map(m, a, beta, [&](auto map) {
             map.at = at;
             f(map);
         });

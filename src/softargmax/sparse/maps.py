@@ -15,10 +15,19 @@ from softargmax.sparse.results import Threshold
 
 
 @public
-def sparsemax(z: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any = None, out: Any = None) -> Any:
+def sparsemax(
+    z: Any,
+    /,
+    *,
+    axis: int | tuple[int, ...] | None = -1,
+    temperature: Any = 1.0,
+    base: float | None = None,
+    where: Any = None,
+    out: Any = None,
+) -> Any:
     r"""The point of the probability simplex that is nearest to the scores.
 
-    .. math:: p = \operatorname*{argmin}_{q \in \Delta} \lVert q - z \rVert^2, \qquad p_i = [z_i - \tau]_+
+    .. math:: p = \operatorname*{argmin}_{q \in \Delta} \lVert q - \beta z \rVert^2, \qquad p_i = [\beta z_i - \tau]_+
 
     Parameters
     ----------
@@ -27,6 +36,11 @@ def sparsemax(z: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any 
         computed in float32 or better; integers and booleans become the library's default float.
     axis : int, tuple of int, or None
         The axes along which a row of scores runs; None for all of them.
+    temperature : float or array
+        T in :math:`\beta = 1 / T`; an array has one per row. Its limits are those of `softmax`: at 0 the largest scores
+        share the row, at inf the whole support does, below 0 small scores are favoured.
+    base : float, optional
+        b in :math:`\beta = \ln b / T`; e if None.
     where : array of bool, optional
         The support; an entry outside it has probability 0 whatever its score, NaN included.
     out : array, optional
@@ -44,14 +58,14 @@ def sparsemax(z: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any 
 
     Notes
     -----
-    It is `entmax` of order 2. Scores a distance of 1 or more below the largest have probability 0; one score that is
-    1 above all others has it all.
+    It is `entmax` of order 2. Scores a distance of T or more below the largest have probability 0; one score that is
+    T above all others has it all.
 
     The edge rows are those of `softmax`: -inf is out of the support, k entries of +inf share the row, a NaN in the
     support makes its row NaN, an empty row is 0.
 
-    Gradient: with incoming g, :math:`g - \bar g` where p > 0, with the mean :math:`\bar g` over these entries; 0
-    elsewhere.
+    Gradient: with incoming g, :math:`\beta (g - \bar g)` where p > 0, with the mean :math:`\bar g` over these entries;
+    0 elsewhere.
 
     See Also
     --------
@@ -70,23 +84,31 @@ def sparsemax(z: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any 
     >>> softargmax.sparsemax([1.0, 2.0, 8.0])
     array([0., 0., 1.])
     """
-    return entmax(z, 2.0, axis=axis, where=where, out=out)
+    return entmax(z, 2.0, axis=axis, temperature=temperature, base=base, where=where, out=out)
 
 
 @public
 def entmax(
-    z: Any, /, alpha: Any = 1.5, *, axis: int | tuple[int, ...] | None = -1, where: Any = None, out: Any = None
+    z: Any,
+    /,
+    alpha: Any = 1.5,
+    *,
+    axis: int | tuple[int, ...] | None = -1,
+    temperature: Any = 1.0,
+    base: float | None = None,
+    where: Any = None,
+    out: Any = None,
 ) -> Any:
     r"""The probabilities that balance the scores with a Tsallis entropy: softmax at order 1, sparsemax at 2.
 
     .. math::
-        p = \operatorname*{argmax}_{q \in \Delta} \langle q, z\rangle + H_\alpha(q), \qquad
+        p = \operatorname*{argmax}_{q \in \Delta} \langle q, \beta z\rangle + H_\alpha(q), \qquad
         H_\alpha(q) = \frac{1 - \sum_i q_i^\alpha}{\alpha(\alpha - 1)}, \qquad
-        p_i = [(\alpha - 1) z_i - \tau]_+^{1/(\alpha - 1)}
+        p_i = [(\alpha - 1) \beta z_i - \tau]_+^{1/(\alpha - 1)}
 
     Parameters
     ----------
-    z, axis, where, out
+    z, axis, temperature, base, where, out
         As in `sparsemax`.
     alpha : float or array
         The order, above 0: the higher, the sparser. 1 is `softmax`, approached continuously from both sides. An array
@@ -104,17 +126,17 @@ def entmax(
 
     Notes
     -----
-    Above order 1 scores :math:`1/(\alpha - 1)` or more below the largest have probability 0. Below it p falls as a
+    Above order 1 scores :math:`T/(\alpha - 1)` or more below the largest have probability 0. Below it p falls as a
     power of the distance, and every score but -inf has p > 0, unless it underflows.
 
     The edge rows are those of `softmax`: -inf is out of the support, k entries of +inf share the row, a NaN in the
     support makes its row NaN, an empty row is 0. On devices and under tracing, where nobody looks, so does an alpha
     that is not above 0.
 
-    Gradient: with incoming g, :math:`s \odot (g - \langle s, g\rangle / \sum s)`, :math:`s_i = p_i^{2-\alpha}` where
-    p > 0 and 0 elsewhere. Of p to alpha: :math:`-s \odot (w - \langle s, w\rangle / \sum s)`,
-    :math:`w_i = \ell_i^2\,\varphi((\alpha - 1)\,\ell_i)`, :math:`\ell = \log p`,
-    :math:`\varphi(u) = (1 - e^u + u e^u)/u^2`.
+    Gradient: with incoming g, :math:`\beta s \odot (g - \langle s, g\rangle / \sum s)`,
+    :math:`s_i = p_i^{2-\alpha}` where p > 0 and 0 elsewhere. Of p to alpha:
+    :math:`-s \odot (w - \langle s, w\rangle / \sum s)`, :math:`w_i = \ell_i^2\,\varphi((\alpha - 1)\,\ell_i)`,
+    :math:`\ell = \log p`, :math:`\varphi(u) = (1 - e^u + u e^u)/u^2`.
 
     The threshold is the root of a sum, found by Newton's method over the scores that can matter, without sorting.
 
@@ -139,9 +161,9 @@ def entmax(
            [0.0048, 0.324 , 0.6712],
            [0.    , 0.25  , 0.75  ]])
     """
-    i = _checked(z, alpha, axis, where)
+    i = _checked(z, alpha, axis, temperature, base, where)
     if isinstance(i.alpha, float) and i.alpha == 1.0:
-        return softmax(i.z, axis=axis, where=i.where, out=out)
+        return softmax(i.z, axis=i.axes, temperature=temperature, base=base, where=i.where, out=out)
     if out is None:
         return operations.entmax.first(i)
     output(out, i.z, i.z.dtype, i.where, (i.alpha,))
@@ -149,15 +171,24 @@ def entmax(
 
 
 @public
-def threshold(z: Any, /, alpha: Any = 1.5, *, axis: int | tuple[int, ...] | None = -1, where: Any = None) -> Threshold:
+def threshold(
+    z: Any,
+    /,
+    alpha: Any = 1.5,
+    *,
+    axis: int | tuple[int, ...] | None = -1,
+    temperature: Any = 1.0,
+    base: float | None = None,
+    where: Any = None,
+) -> Threshold:
     r"""The threshold of `entmax` and the number of probabilities above it.
 
-    .. math:: \sum_i [(\alpha - 1) z_i - \tau]_+^{1/(\alpha - 1)} = 1
+    .. math:: \sum_i [(\alpha - 1) \beta z_i - \tau]_+^{1/(\alpha - 1)} = 1
 
     Parameters
     ----------
-    z, axis, where
-        As in `sparsemax`.
+    z, axis, temperature, base, where
+        As in `sparsemax`: tau is in the unit of :math:`\beta z`.
     alpha : float or array
         The order, as in `entmax`. At 1 it is the limit -1, whatever the scores: `logsumexp` says more there.
 
@@ -173,10 +204,12 @@ def threshold(z: Any, /, alpha: Any = 1.5, *, axis: int | tuple[int, ...] | None
 
     Notes
     -----
-    A row with nothing in its support: -inf, 0. With k entries of +inf: +inf, k. With a NaN in the support: NaN, -1. A
-    probability counts as above 0 from the smallest normal float64 on (float32 where JAX has no other).
+    A row with nothing in its support: -inf, 0. With k entries of +inf: +inf, k. With a NaN in the support: NaN, -1. At
+    T = 0: infinity with the sign of :math:`(\alpha - 1) \max z`, or :math:`-k^{1 - \alpha}` if that is 0, and the
+    number k of the largest scores. A probability counts as above 0 from the smallest normal float64 on (float32 where
+    JAX has no other).
 
-    Gradient of tau: :math:`(\alpha - 1)\,s / \sum s` with s as in `entmax`.
+    Gradient of tau: :math:`(\alpha - 1)\,\beta\,s / \sum s` with s as in `entmax`.
 
     References
     ----------
@@ -188,14 +221,14 @@ def threshold(z: Any, /, alpha: Any = 1.5, *, axis: int | tuple[int, ...] | None
     >>> softargmax.threshold([[1.0, 2.0, 2.5], [0.0, 9.0, 0.0]], 2.0)
     Threshold(tau=array([1.75, 8.  ]), support_size=array([2, 1]))
     """
-    i = _checked(z, alpha, axis, where)
+    i = _checked(z, alpha, axis, temperature, base, where)
     return Threshold(*(squeezed(row, i.axes) for row in operations.threshold(i)))
 
 
-def _checked(z: Any, alpha: Any, axis: Any, where: Any) -> Scores:
+def _checked(z: Any, alpha: Any, axis: Any, temperature: Any, base: Any, where: Any) -> Scores:
     """The arguments of the functions of scores and an order."""
-    z, axes, _ = check.rows(z, axis)
-    return Scores(z, order(alpha, z, axes), check.optional_mask(where, z), axes)
+    z, axes, beta = check.rows(z, axis, temperature, base)
+    return Scores(z, order(alpha, z, axes), check.optional_mask(where, z), beta, axes)
 
 
 def order(alpha: Any, z: Any, axes: tuple[int, ...]) -> Any:

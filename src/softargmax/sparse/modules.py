@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx, nn
 
+from softargmax.core import check
 from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
 from softargmax.core.torch_compile import compile_whole
-from softargmax.core.torch_modules import check_dim, class_axis, keep, one_row, shown
+from softargmax.core.torch_modules import check_dim, class_axis, keep, known, one_row, shown
 from softargmax.sparse import entmax, entmax_loss
 from softargmax.sparse.maps import order
 
@@ -20,20 +21,28 @@ Dim = int | tuple[int, ...] | None
 
 
 class _WithOrder(nn.Module):
-    """What all share: the order, a number, a buffer or a parameter."""
+    """What all share: the order and the temperature, each a number, a buffer or a parameter."""
 
     alpha: float | Tensor
+    temperature: float | Tensor
 
     @public
-    def __init__(self, alpha: float | Tensor) -> None:
+    def __init__(self, alpha: float | Tensor, temperature: float | Tensor) -> None:
         super().__init__()
         keep(self, "alpha", alpha if isinstance(alpha, Tensor) else order(alpha, torch.empty(0), (0,)))
+        check.scale_of(known(temperature, "temperature"), None, torch.empty(0), (0,))
+        keep(self, "temperature", temperature)
+
+    def _shown(self, *others: str) -> str:
+        """The options of a repr."""
+        warm = isinstance(self.temperature, Tensor) or self.temperature != 1.0
+        return ", ".join([*others, f"temperature={shown(self.temperature)}"] if warm else others)
 
 
 class Entmax(_WithOrder):
     r"""Sparse probabilities along `dim`, as a module.
 
-    .. math:: p_i = [(\alpha - 1) z_i - \tau]_+^{1/(\alpha - 1)}, \qquad \sum_i p_i = 1
+    .. math:: p_i = [(\alpha - 1) z_i / T - \tau]_+^{1/(\alpha - 1)}, \qquad \sum_i p_i = 1
 
     Parameters
     ----------
@@ -42,6 +51,8 @@ class Entmax(_WithOrder):
         learned, say), another tensor becomes a buffer. One number, or one per row.
     dim : int, tuple of int or None
         The axis or axes along which a row of scores runs, None for all.
+    temperature : float, Tensor or Parameter
+        T, kept like the order.
 
     Notes
     -----
@@ -64,28 +75,28 @@ class Entmax(_WithOrder):
     """
 
     @public
-    def __init__(self, alpha: float | Tensor = 1.5, dim: Dim = -1) -> None:
-        super().__init__(alpha)
+    def __init__(self, alpha: float | Tensor = 1.5, dim: Dim = -1, *, temperature: float | Tensor = 1.0) -> None:
+        super().__init__(alpha, temperature)
         check_dim(dim)
         self.dim = dim
 
     def forward(self, z: Tensor, where: Tensor | None = None) -> Tensor:
-        p: Tensor = entmax(z, self.alpha, axis=self.dim, where=where)
+        p: Tensor = entmax(z, self.alpha, axis=self.dim, temperature=self.temperature, where=where)
         return p
 
     def extra_repr(self) -> str:
-        return f"alpha={shown(self.alpha)}, dim={self.dim}"
+        return self._shown(f"alpha={shown(self.alpha)}", f"dim={self.dim}")
 
 
 class Sparsemax(Entmax):
     r"""The projection on the probability simplex along `dim`, as a module.
 
-    .. math:: p_i = [z_i - \tau]_+, \qquad \sum_i p_i = 1
+    .. math:: p_i = [z_i / T - \tau]_+, \qquad \sum_i p_i = 1
 
     Parameters
     ----------
-    dim : int, tuple of int or None
-        The axis or axes along which a row of scores runs, None for all.
+    dim, temperature
+        As in `Entmax`.
 
     Notes
     -----
@@ -103,17 +114,17 @@ class Sparsemax(Entmax):
     """
 
     @public
-    def __init__(self, dim: Dim = -1) -> None:
-        super().__init__(2.0, dim)
+    def __init__(self, dim: Dim = -1, *, temperature: float | Tensor = 1.0) -> None:
+        super().__init__(2.0, dim, temperature=temperature)
 
     def extra_repr(self) -> str:
-        return f"dim={self.dim}"
+        return self._shown(f"dim={self.dim}")
 
 
 class EntmaxLoss(_WithOrder):
     r"""The Fenchel-Young loss of entmax as a module, with the class axis of `torch.nn.CrossEntropyLoss`.
 
-    .. math:: \ell = w_y \left(\langle p - t, z\rangle + H_\alpha(p) - H_\alpha(t)\right)
+    .. math:: \ell = w_y \left(\langle p - t, z / T\rangle + H_\alpha(p) - H_\alpha(t)\right)
 
     Parameters
     ----------
@@ -123,6 +134,8 @@ class EntmaxLoss(_WithOrder):
         One weight per class: a buffer.
     ignore_index, reduction, label_smoothing
         As in `softargmax.entmax_loss`; by name.
+    temperature : float, Tensor or Parameter
+        T, as in `Entmax`; by name.
 
     Notes
     -----
@@ -154,8 +167,9 @@ class EntmaxLoss(_WithOrder):
         ignore_index: int = IGNORE,
         reduction: str = "mean",
         label_smoothing: float = 0.0,
+        temperature: float | Tensor = 1.0,
     ) -> None:
-        super().__init__(alpha)
+        super().__init__(alpha, temperature)
         self.register_buffer("weight", weight)
         self.ignore_index = ignore_index
         self.reduction = reduction
@@ -178,22 +192,23 @@ class EntmaxLoss(_WithOrder):
             ignore_index=self.ignore_index,
             weight=self.weight,
             label_smoothing=self.label_smoothing,
+            temperature=self.temperature,
             where=where,
         )
         return loss
 
     def extra_repr(self) -> str:
-        return f"alpha={shown(self.alpha)}, reduction={self.reduction!r}"
+        return self._shown(f"alpha={shown(self.alpha)}", f"reduction={self.reduction!r}")
 
 
 class SparsemaxLoss(EntmaxLoss):
     r"""The loss of sparsemax as a module, with the class axis of `torch.nn.CrossEntropyLoss`.
 
-    .. math:: \ell = \tfrac12 \lVert t - z\rVert^2 - \tfrac12 \lVert p - z\rVert^2
+    .. math:: \ell = \tfrac12 \lVert t - z / T\rVert^2 - \tfrac12 \lVert p - z / T\rVert^2
 
     Parameters
     ----------
-    weight, ignore_index, reduction, label_smoothing
+    weight, ignore_index, reduction, label_smoothing, temperature
         As in `EntmaxLoss`.
 
     Notes
@@ -219,8 +234,16 @@ class SparsemaxLoss(EntmaxLoss):
         ignore_index: int = IGNORE,
         reduction: str = "mean",
         label_smoothing: float = 0.0,
+        temperature: float | Tensor = 1.0,
     ) -> None:
-        super().__init__(2.0, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing)
+        super().__init__(
+            2.0,
+            weight,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            label_smoothing=label_smoothing,
+            temperature=temperature,
+        )
 
     def extra_repr(self) -> str:
-        return f"reduction={self.reduction!r}"
+        return self._shown(f"reduction={self.reduction!r}")

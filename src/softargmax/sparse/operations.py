@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 from softargmax.core import _native
 from softargmax.core.arrays import namespace
 from softargmax.core.operation import Operation
-from softargmax.core.record import Array, Axes, Gradients, Rowwise, Tangents, Wanted, like, per_row
-from softargmax.core.rules import row_sum
+from softargmax.core.record import Array, Axes, Beta, Gradients, Rowwise, Tangents, Wanted, like, per_row
+from softargmax.core.rules import finite_or_zero, is_number, row_sum, slope
+from softargmax.core.scale import Scale
 from softargmax.sparse import reference
 from softargmax.sparse.results import Threshold
 from softargmax.sparse.support import Support
 
-# --- the map: dp = s ((dz)' - w' dalpha) ------------------------------------------------------------------------------
+# --- the map: dp = s ((dx)' - w' dalpha), dx = beta dz + z dbeta ------------------------------------------------------
 
 
 class Scores(NamedTuple):
@@ -25,6 +26,7 @@ class Scores(NamedTuple):
     z: Array
     alpha: Rowwise
     where: Array | None
+    beta: Beta
     axes: Axes
 
 
@@ -36,7 +38,7 @@ class Probabilities(NamedTuple):
 
 
 class EntmaxVjp(NamedTuple):
-    """gz = s g'."""
+    """gx = s g'."""
 
     p: Array
     tau: Array
@@ -46,27 +48,52 @@ class EntmaxVjp(NamedTuple):
 
 
 class ToScores(NamedTuple):
-    """The gradient to the scores."""
+    """The gradient to x."""
 
     gz: Any
+
+
+def times_beta(beta: Scale, gx: Any) -> Any:
+    """The gradient to z, from that to x."""
+    if is_number(beta) and beta.hi == 1.0:
+        return gx
+    return namespace(gx).astype(gx * slope(beta), gx.dtype)
+
+
+def tangent(i: Any, t: Tangents) -> Any:
+    """dx, where it has to be right: in the support."""
+    if "beta" not in t:
+        return times_beta(i.beta, t["z"])
+    xp = namespace(i.z)
+    by_beta = xp.where(xp.isinf(i.z), 0.0, i.z) * t["beta"]
+    return xp.astype(by_beta + t["z"] * slope(i.beta) if "z" in t else by_beta, i.z.dtype)
 
 
 def _entmax_vjp(i: Scores, r: Probabilities, g: Probabilities, wanted: Wanted) -> Gradients:
     found = {}
     if "z" in wanted:
-        found["z"] = entmax_vjp.first(EntmaxVjp(r.p, r.tau, i.alpha, g.p, i.axes))
-    if "alpha" in wanted:
-        row = Support(r.p, r.tau, i.alpha, i.axes)
+        found["z"] = times_beta(i.beta, entmax_vjp.first(EntmaxVjp(r.p, r.tau, i.alpha, g.p, i.axes)))
+    row = Support(r.p, r.tau, i.alpha, i.axes) if wanted & {"alpha", "beta"} else None
+    if row is not None and "alpha" in wanted:
         found["alpha"] = row_sum(row.to_alpha() * row.centred(g.p), i.axes)
+    if row is not None and "beta" in wanted:
+        found["beta"] = row.to_beta(g.p, i)
     return found
 
 
 def _entmax_jvp(i: Scores, r: Probabilities, t: Tangents) -> Probabilities:
-    xp = namespace(r.p)
-    dp = entmax_vjp.first(EntmaxVjp(r.p, r.tau, i.alpha, t["z"], i.axes)) if "z" in t else xp.zeros_like(r.p)
+    xp, dp = namespace(r.p), namespace(r.p).zeros_like(r.p)
+    if "z" in t or "beta" in t:
+        dp = entmax_vjp.first(EntmaxVjp(r.p, r.tau, i.alpha, tangent(i, t), i.axes))
     if "alpha" in t:
         dp = dp + xp.astype(Support(r.p, r.tau, i.alpha, i.axes).to_alpha() * t["alpha"], r.p.dtype)
     return Probabilities(dp, None)
+
+
+def _saved(i: Scores) -> Wanted:
+    """What the rules read: the scores only where beta is differentiated."""
+    results = {"alpha", "p", "tau"}
+    return results if is_number(i.beta) else results | {"z", "beta"}
 
 
 entmax: Operation[Scores, Probabilities] = Operation(
@@ -77,7 +104,7 @@ entmax: Operation[Scores, Probabilities] = Operation(
     kernels={"cpu": _native.entmax},
     vjp=_entmax_vjp,
     jvp=_entmax_jvp,
-    saved={"alpha", "p", "tau"},
+    saved=_saved,
     constant={"tau"},
 )
 
@@ -116,7 +143,7 @@ entmax_vjp: Operation[EntmaxVjp, ToScores] = Operation(
 )
 
 
-# --- its threshold: dtau = a <s, dz> / <s, 1> + ((tau + 1) / a - a <s, w> / <s, 1>) dalpha ----------------------------
+# --- its threshold: dtau = a <s, dx> / <s, 1> + ((tau + 1) / a - a <s, w> / <s, 1>) dalpha ----------------------------
 
 
 def _slopes(i: Scores) -> tuple[Support, Any]:
@@ -126,7 +153,7 @@ def _slopes(i: Scores) -> tuple[Support, Any]:
     if isinstance(i.alpha, float):
         return row, None
     xp, a = row.xp, row.a
-    level = row.top(xp.astype(i.z, row.dtype), row.inside)
+    level = row.top(xp.astype(i.z, row.dtype) * slope(i.beta), row.inside)
     log = row.top(row.log, row.inside)  # of the largest p, e_a(x) with x = -lambda
     x = xp.where(a == 0, log, xp.expm1(a * log) / xp.where(a == 0, 1.0, a))
     return row, xp.where(xp.isinf(tau), 0.0, level - x - a * row.mean(row.by_alpha()))
@@ -135,14 +162,15 @@ def _slopes(i: Scores) -> tuple[Support, Any]:
 def _threshold_vjp(i: Scores, _r: Threshold, g: Threshold, _wanted: Wanted) -> Gradients:
     row, by_alpha = _slopes(i)
     return {
-        "z": row.s / row.total * (row.a * g.tau),
+        "z": times_beta(i.beta, row.s / row.total * (row.a * g.tau)),
         "alpha": None if by_alpha is None else g.tau * by_alpha,
+        "beta": None if is_number(i.beta) else finite_or_zero(i.beta.hi, row.mean(i.z) * (row.a * g.tau)),
     }
 
 
 def _threshold_jvp(i: Scores, _r: Threshold, t: Tangents) -> Threshold:
     row, by_alpha = _slopes(i)
-    moved = row.a * row.mean(t["z"]) if "z" in t else row.xp.zeros_like(row.total)
+    moved = row.a * row.mean(tangent(i, t)) if "z" in t or "beta" in t else row.xp.zeros_like(row.total)
     return Threshold(moved + by_alpha * t["alpha"] if "alpha" in t else moved, None)
 
 

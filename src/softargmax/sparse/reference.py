@@ -1,13 +1,13 @@
 """The definition of the sparse maps in array-API Python: the oracle, and what serves JAX, CuPy and every other library.
 
-    p = e_a(d - lambda)      e_a(x) = [1 + a x]_+^(1/a)      a = alpha - 1      d = z - max z      sum p = 1
+    p = e_a(d - lambda)    e_a(x) = [1 + a x]_+^(1/a)    a = alpha - 1    d = beta z - max beta z    sum p = 1
 
 How lambda is found: `reference_root.py`; the losses: `reference_loss.py`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,20 +17,23 @@ from softargmax.core.rules import row_dtype
 from softargmax.sparse.reference_root import Solved, no_number, powers, solved, threshold_of
 from softargmax.sparse.support import Support
 
+if TYPE_CHECKING:
+    from softargmax.core.scale import Scale
+
 
 @np.errstate(all="ignore")
-def entmax(z: Any, alpha: Any, where: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
-    """[(alpha - 1) z - tau]_+^(1 / (alpha - 1)), and tau."""
-    found = solved(z, axes, alpha, where)
+def entmax(z: Any, alpha: Any, where: Any, beta: Scale, axes: tuple[int, ...]) -> tuple[Any, Any]:
+    """[(alpha - 1) beta z - tau]_+^(1 / (alpha - 1)), and tau."""
+    found = solved(z, axes, alpha, where, beta)
     rows, xp = found.rows, found.rows.xp
     p = xp.where(found.lost & ~(found.x == -INF), no_number(found), powers(found.place, found.low)[0])
     return xp.astype(rows.restore(p), z.dtype), _threshold(found, z.dtype)
 
 
 @np.errstate(all="ignore")
-def threshold(z: Any, alpha: Any, where: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
+def threshold(z: Any, alpha: Any, where: Any, beta: Scale, axes: tuple[int, ...]) -> tuple[Any, Any]:
     """Tau, and how many p are above 0 (-1 in a row of NaN)."""
-    found = solved(z, axes, alpha, where)
+    found = solved(z, axes, alpha, where, beta)
     rows, xp = found.rows, found.rows.xp
     p = frozen(powers(found.place, found.low)[0])
     integer = xp.__array_namespace_info__().default_dtypes(device=device_of(z))["integral"]

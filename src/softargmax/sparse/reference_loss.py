@@ -1,4 +1,4 @@
-"""The definition of the Fenchel-Young losses: with x = z - max z - lambda, a = alpha - 1 and v = 1 + a x,
+"""The definition of the Fenchel-Young losses: with x = beta z - max beta z - lambda, a = alpha - 1 and v = 1 + a x,
 
     loss = (a / alpha) sum p x - sum t x + sum t log(t) E(a log t) / alpha,   E(u) = (e^u - 1) / u
 
@@ -19,25 +19,34 @@ from softargmax.core.arrays import device_of, namespace
 from softargmax.core.exact import total
 from softargmax.core.rows import INF
 from softargmax.sparse.reference import entmax
-from softargmax.sparse.reference_root import Place, distances, expm1_over, no_number, powers, solved
+from softargmax.sparse.reference_root import Place, distances, expm1_over, level, no_number, powers, solved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from softargmax.core.scale import Scale
 
 _TERMS = 25  # of the series for psi, where e < 1/4
 
 
 @np.errstate(all="ignore")
 def entmax_loss(
-    z: Any, target: Any, alpha: Any, where: Any, axes: tuple[int, ...], ignore_index: int
+    z: Any, target: Any, alpha: Any, where: Any, beta: Scale, axes: tuple[int, ...], ignore_index: int
 ) -> tuple[Any, None]:
     """The loss of every row's class, in working precision. (The roots are the kernel's alone.)"""
-    return _loss(z, target, alpha, where, axes, ignore_index, _of_class), None
+    return _loss(z, target, alpha, where, beta, axes, ignore_index, _of_class), None
 
 
 @np.errstate(all="ignore")
 def loss_of_masses(
-    z: Any, target: Any, alpha: Any, where: Any, axes: tuple[int, ...], ignore_index: int, label_smoothing: float
+    z: Any,
+    target: Any,
+    alpha: Any,
+    where: Any,
+    beta: Scale,
+    axes: tuple[int, ...],
+    ignore_index: int,
+    label_smoothing: float,
 ) -> Any:
     """The loss of every row, of which `label_smoothing` of the target is spread over the support."""
 
@@ -46,11 +55,18 @@ def loss_of_masses(
         n = _sum(xp.astype(inside, t.dtype))
         return _of_masses(place, low, xp.where(inside, (1.0 - e) * t + e / xp.where(n == 0.0, 1.0, n), 0.0), inside)
 
-    return _loss(z, target, alpha, where, axes, ignore_index, smoothed)
+    return _loss(z, target, alpha, where, beta, axes, ignore_index, smoothed)
 
 
 def _loss(
-    z: Any, target: Any, alpha: Any, where: Any, axes: tuple[int, ...], ignore_index: int, form: Callable[..., Any]
+    z: Any,
+    target: Any,
+    alpha: Any,
+    where: Any,
+    beta: Scale,
+    axes: tuple[int, ...],
+    ignore_index: int,
+    form: Callable[..., Any],
 ) -> Any:
     """The loss of every row by a form of it, and the rows that have none."""
     xp, skipped, wrong = namespace(z), None, None
@@ -59,19 +75,16 @@ def _loss(
         skipped = target == ignore_index
         wrong = ~skipped & ((target < 0) | (target >= z.shape[axes[0]]))
         z = xp.where(skipped, 0.0, z)  # whatever stands there, NaN included, has no derivative
-    solution = solved(z, axes, alpha, where)
-    rows, _, m, broken, place, low = solution
+    solution = solved(z, axes, alpha, where, beta)
+    rows, broken, place, low = solution.rows, solution.lost, solution.place, solution.low
     t = _one_hot(target, z, axes[0]) if of_classes else target
     t = rows.pad_with(xp.astype(rows.lay(t), rows.dtype), 0.0)
     inside = place.d > -INF
     found = form(place, low, t, inside)
-    # What the target has outside the support makes the loss infinite; z_max + lambda keeps its gradient, p.
+    # What the target has outside the support makes the loss infinite; max beta z + lambda keeps its gradient, p.
     outside = _sum(xp.where(inside, 0.0, t))
-    level = xp.where(broken | (xp.abs(m) == INF), 0.0, m) - distances(
-        place._replace(d=xp.zeros_like(m), e=xp.zeros_like(m)), low
-    )
     lost = (outside != 0.0) | ~xp.any(inside, axis=-1, keepdims=True)
-    found = found + xp.where(lost, outside * level + INF, 0.0)
+    found = found + xp.where(lost, outside * level(solution) + INF, 0.0)
     found = xp.where(broken, xp.sum(no_number(solution), axis=-1, keepdims=True), found)
     found = rows.per_row(found, keepdims=True)
     if skipped is None:
@@ -88,12 +101,13 @@ def _one_hot(target: Any, z: Any, axis: int) -> Any:
 
 @np.errstate(all="ignore")
 def entmax_loss_vjp(
-    z: Any, target: Any, alpha: Any, where: Any, axes: tuple[int, ...], ignore_index: int, g: Any
+    z: Any, target: Any, alpha: Any, where: Any, beta: Scale, axes: tuple[int, ...], ignore_index: int, g: Any
 ) -> Any:
     """g (p - t) in the support; 0 in rows of infinities and in those that are ignored."""
     xp, skipped = namespace(z), target == ignore_index
-    p, tau = entmax(xp.where(skipped, 0.0, z), alpha, where, axes)
-    t = _one_hot(target, z, axes[0]) & (z != -INF)
+    p, tau = entmax(xp.where(skipped, 0.0, z), alpha, where, beta, axes)
+    out = ((z == -INF) & (beta.hi >= 0.0)) | ((z == INF) & (beta.hi < 0.0))
+    t = _one_hot(target, z, axes[0]) & ~out
     t = t if where is None else t & where
     slope = xp.where(skipped | (tau == INF), 0.0, xp.astype(p, g.dtype) - xp.astype(t, g.dtype))
     return xp.astype(xp.where(slope == 0.0, 0.0, g * slope), z.dtype)

@@ -10,16 +10,20 @@ first derivatives of the root, two carry the third as well.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from softargmax.core.arrays import device_of, frozen, namespace
 from softargmax.core.check import seen
-from softargmax.core.exact import difference, total, two_product, two_sum
-from softargmax.core.rows import INF, Rows
+from softargmax.core.exact import total, two_product, two_sum
+from softargmax.core.rows import INF, Rows, below, magnitude
 from softargmax.sparse.reference_search import mean_decay, origin, search_least, search_shift
+
+if TYPE_CHECKING:
+    from softargmax.core.scale import Scale
 
 _NEAR, _SERIES = 1 / 64, 9
 _FAR = 1000.0  # at p = e^-1000 it is 0, its derivatives too
+_EXACT = 1e30  # below -1e30 a p needs no second part of its score
 _SPLIT = 2.0**30  # so far from the largest number `two_product` has no overflow
 
 
@@ -27,7 +31,7 @@ class Place(NamedTuple):
     """Where the root is: `at` is lambda, or q where alpha > 2 (`steep`)."""
 
     d: Any
-    e: Any  # d + e = z - max z; d is -inf outside the support, and in a row of NaN everywhere
+    e: Any  # d + e = beta z - max beta z; d is -inf outside the support, and in a row of NaN everywhere
     a: Any
     steep: Any
     at: Any
@@ -40,18 +44,21 @@ class Solved(NamedTuple):
     """Rows with their root: what constants know of it is in `place`, the rest, which is differentiable, in `low`."""
 
     rows: Rows
-    x: Any  # the scores
-    m: Any
+    x: Any  # the scores; for beta < 0 the negated ones
+    m: Any  # their maximum
+    hi: Any  # |beta| = hi + lo
+    lo: Any
     lost: Any  # rows of NaN, or of an order that is none
     place: Place
     low: Any
 
 
-def solved(z: Any, axes: tuple[int, ...], alpha: Any, where: Any) -> Solved:
+def solved(z: Any, axes: tuple[int, ...], alpha: Any, where: Any, beta: Scale) -> Solved:
     """The rows with their roots."""
     rows = Rows(z, axes)
     xp = rows.xp
-    x = xp.astype(rows.lay(z), rows.dtype)
+    sign, hi, lo = magnitude(rows, z, beta)
+    x = sign * xp.astype(rows.lay(z), rows.dtype)
     if where is not None:
         x = xp.where(rows.lay(where), x, -INF)
     x = rows.pad(xp.where(x == -INF, -INF, x))  # has no derivative, whatever comes in
@@ -62,8 +69,8 @@ def solved(z: Any, axes: tuple[int, ...], alpha: Any, where: Any) -> Solved:
     else:
         a = rows.lay_kept(xp.astype(alpha, rows.dtype)) - 1.0 + xp.zeros_like(m)
     known = (a >= -1.0) & (a < INF)
-    lost = xp.any(unknown, axis=-1, keepdims=True) | ~known
-    d, e = difference(xp.where(lost, -INF, x), m)
+    lost = xp.any(unknown, axis=-1, keepdims=True) | ~known | xp.isnan(hi)
+    d, e = below(xp.where(lost, -INF, x), m, beta, hi, lo, _EXACT)
     a = xp.where(known, a, 1.0)
     place = _found(d, e, a, some_steep=not isinstance(alpha, float) or alpha > 2.0)
     low = xp.zeros_like(m)
@@ -73,7 +80,7 @@ def solved(z: Any, axes: tuple[int, ...], alpha: Any, where: Any) -> Solved:
         by = xp.sum(slope, axis=-1, keepdims=True)
         step = xp.where(by == 0.0, 0.0, ((high - 1.0) + rest) / xp.where(by == 0.0, 1.0, by))
         low = low + xp.where(place.steep, -step, step)
-    return Solved(rows, x, m, lost, place, low)
+    return Solved(rows, x, m, hi, lo, lost, place, low)
 
 
 def _found(d: Any, e: Any, a: Any, *, some_steep: bool) -> Place:
@@ -151,7 +158,7 @@ def expm1_over(u: Any) -> Any:
 
 
 def distances(place: Place, low: Any) -> Any:
-    """x = z - max z - lambda, so that v = 1 + a x wherever it is above 0."""
+    """x = beta z - max beta z - lambda, so that v = 1 + a x wherever it is above 0."""
     d, e, a, steep, at, o, o_low, _ = place
     xp = namespace(d)
     base = xp.exp(a * xp.log(xp.where(steep, at + low, 1.0)))
@@ -159,15 +166,25 @@ def distances(place: Place, low: Any) -> Any:
 
 
 def threshold_of(found: Solved, kind: Any) -> Any:
-    """tau = a (max z + lambda) - 1 of each row; infinite in rows without a finite maximum, NaN in lost ones."""
+    """tau = a (max beta z + lambda) - 1 of each row; infinite in rows without a finite maximum, NaN in lost ones."""
     xp, a = found.rows.xp, found.place.a
-    still = xp.abs(frozen(found.m)) == INF
-    top = found.place._replace(d=xp.zeros_like(found.m), e=xp.zeros_like(found.m))
-    m = xp.where(still | found.lost, 0.0, found.m)
-    tau = a * (m - distances(top, found.low)) - 1.0
+    m, side = frozen(found.m), frozen(a * found.m)
+    still = xp.abs(m) == INF
+    jump = ~still & (found.hi == INF) & (side != 0.0)  # a maximum of +-inf
+    tau = a * level(found) - 1.0
     most = xp.finfo(kind).max  # of an ordinary row it stays finite: infinity says what the row is
-    tau = xp.where(still, frozen(found.m), xp.clip(tau, -most, most))
+    tau = xp.where(still, m, xp.clip(tau, -most, most))
+    tau = xp.where(jump, xp.where(side > 0.0, INF, xp.full_like(tau, -INF)), tau)
     return xp.where(found.lost, math.nan, tau)
+
+
+def level(found: Solved) -> Any:
+    """max beta z + lambda; lambda alone where the maximum is infinite."""
+    xp = found.rows.xp
+    none = found.lost | (xp.abs(frozen(found.m)) == INF) | (found.hi == INF)
+    m, hi, lo = (xp.where(none, 0.0, x) for x in (found.m, found.hi, found.lo))
+    top = found.place._replace(d=xp.zeros_like(found.m), e=xp.zeros_like(found.m))
+    return (hi * m + lo * m) - distances(top, found.low)
 
 
 def _log1p_over(w: Any) -> Any:

@@ -79,6 +79,7 @@ template <class T, int Size> struct Candidates {
 
 struct Found {  // what a row's results are made of
     Twofold a{0, 0};        // alpha - 1
+    Scale beta;
     Twofold at;             // the root, where there is one
     State limit;            // else the state that says what the row is: of infinities, empty, with a NaN
     bool ordinary = false;
@@ -99,7 +100,7 @@ template <class T, int Size> void gather_rows(Group<T, Size>& group, Candidates<
             const T* z = group.scores + g * group.pitch;
             const T here = maximum(z, n);
             top[g] = here > top[g] ? here : top[g];
-            const double far = static_cast<double>(top[g]) - reach_of(found[g].a.hi);
+            const double far = static_cast<double>(top[g]) - reach_of(found[g].a.hi) / found[g].beta.hi;
             const T cut = std::min(rounded_down<T>(cut_below(far)), next_below(top[g]));
             rows[g].add(z, n, to[g], [&](const T* from, std::int64_t count, T*& end) {
                 end = gather(from, count, cut, end, nan[g]);
@@ -110,9 +111,9 @@ template <class T, int Size> void gather_rows(Group<T, Size>& group, Candidates<
         rows[g].count = to[g] - rows[g].list;
         State& s = found[g].limit;
         s.m = static_cast<double>(top[g]);
-        if (nan[g] || !(found[g].a.hi >= -1 && found[g].a.hi < kInf)) {
+        if (nan[g] || group.scale[g].undefined || !(found[g].a.hi >= -1 && found[g].a.hi < kInf)) {
             s.r = kNaN;
-        } else if (top[g] == std::numeric_limits<T>::infinity()) {
+        } else if (top[g] == std::numeric_limits<T>::infinity() || (std::isinf(found[g].beta.hi) && s.m > -kInf)) {
             std::int64_t ties = 0;
             rows[g].each([&](const T* z, std::int64_t n, T*& end) {
                 end += n;
@@ -315,24 +316,25 @@ template <class From, class Fits> double least_that_fits(double o, double top, F
 // With o, the sum is convex in q, and Newton's method comes down from 1 over the number of ties.
 template <class From, class Then> void solved(SteepSearch search, From& from, Then then) {
     approach(search, from);
+    const auto steep = [&](double origin, double least) { return Steep(search.a_, search.beta, origin, least); };
     const auto fits = [&](double origin) {
-        const ExactSums sums = sums_of<true>(Steep(search.a_, origin, 0), from);
+        const ExactSums sums = sums_of<true>(steep(origin, 0), from);
         return sums.p.hi - 1 + sums.p.lo < 0;
     };
     const double o = least_that_fits(beside(search.threshold(), from).above, search.m, from, fits);
-    double q = 1 / sums_of<true>(Steep(search.a_, o, 0), from).slope;  // ties alone have a slope there
+    double q = 1 / sums_of<true>(steep(o, 0), from).slope;  // ties alone have a slope there
     for (int i = 0;; ++i) {
-        const ExactSums sums = sums_of<true>(Steep(search.a_, o, q), from);
+        const ExactSums sums = sums_of<true>(steep(o, q), from);
         const double step = ((sums.p.hi - 1) + sums.p.lo) / sums.slope;
         q = std::max(q - step, 0.0);
-        if (std::fabs(step) <= 1e-9 * q || i == kMostSteps) return then(Steep(search.a_, o, q));
+        if (std::fabs(step) <= 1e-9 * q || i == kMostSteps) return then(steep(o, q));
     }
 }
 
 // then(the map at the root), of a row with maximum m.
-template <class From, class Then> void with_solution(double m, Twofold a, From& from, Then then) {
-    if (a.hi > 1) solved(SteepSearch(m, a.hi, static_cast<double>(from.group.length)), from, then);
-    else with_gentle_map(m, a, [&](auto map) { solved(map, from, then); });
+template <class From, class Then> void with_solution(double m, Twofold a, Scale beta, From& from, Then then) {
+    if (a.hi > 1) solved(SteepSearch(m, a.hi, beta, static_cast<double>(from.group.length)), from, then);
+    else with_gentle_map(m, a, beta, [&](auto map) { solved(map, from, then); });
 }
 
 // ---- short float32 rows, sixteen at a time, one to a lane -----------------------------------------------------
@@ -429,7 +431,7 @@ class Lanes {
         };
         alignas(64) double at[2][kSide];
         widely(V::load(top), top_);
-        with_gentle_map(V::load(top), a, [&](auto map) {
+        with_gentle_map(V::load(top), a, Scale{}, [&](auto map) {
             approach(map);
             widely(map.at.hi, at[0]);
             widely(map.at.lo, at[1]);
@@ -437,7 +439,7 @@ class Lanes {
         for (int j = 0; j < columns_; ++j)
             each_half(V::load(lane_[j]), [&](Doubles d, int h) SOFTARGMAX_LAMBDA { d.store(z_[h][j]); });
         for (int h = 0; h < kHalves; ++h)
-            with_gentle_map(Doubles::load(top_ + h * kHalf), a, [&](auto map) {
+            with_gentle_map(Doubles::load(top_ + h * kHalf), a, Scale{}, [&](auto map) {
                 map.at = two_sum(Doubles::load(at[0] + h * kHalf), Doubles::load(at[1] + h * kHalf));
                 finish(map, h);
             });

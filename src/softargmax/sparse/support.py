@@ -1,7 +1,8 @@
 """What the derivatives of the sparse maps are made of.
 
 Letters: a = alpha - 1, p the probabilities, s = p^(1 - a) where p > 0 and 0 elsewhere, <a, b> the sum over a row,
-g (and h) an incoming gradient, t a tangent, g' = g - <s, g> / <s, 1>. A row of infinities (tau = inf) is constant.
+g (and h) an incoming gradient, t a tangent, x = beta z, g' = g - <s, g> / <s, 1>. A row of infinities
+(tau = inf) is constant.
 A number per row keeps the reduced axes as 1.
 """
 
@@ -11,7 +12,7 @@ import math
 from typing import Any
 
 from softargmax.core.arrays import device_of, kept_shape, namespace, working_dtype
-from softargmax.core.rules import row_sum
+from softargmax.core.rules import finite_or_zero, row_sum
 
 _SERIES = (1 / 2, 1 / 3, 1 / 8, 1 / 30, 1 / 144, 1 / 840, 1 / 5760, 1 / 45360)  # (k + 1) / (k + 2)!
 _NEAR = 0.1
@@ -54,6 +55,10 @@ class Support:
         g = self.only(g)
         g = g - self.top(g, self.inside & (self.s == _maximum(self.s, self.axes)))
         return self.only(g - self.mean(g))
+
+    def to_beta(self, g: Any, i: Any) -> Any:
+        """<s g', z>, where it does not cancel: <s g', z'>."""
+        return finite_or_zero(i.beta.hi, row_sum(self.s * self.centred(g) * self.centred(i.z), self.axes))
 
     def by_alpha(self) -> Any:
         """w, with which dp / dalpha = -s w': l^2 (1 - v + u v) / u^2, l = log p, u = a l, v = e^u.
