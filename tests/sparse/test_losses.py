@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import mpmath
@@ -48,11 +49,16 @@ def entropy(p: list[Any], alpha: float) -> Any:
 
 
 def truth(z: np.ndarray, t: list[float], alpha: float) -> tuple[Any, list[Any]]:
-    """Return the loss of a row by its definition, and p."""
+    """Return the loss of a row by its definition, and p: once for all backends."""
+    return _truth(tuple(z.tolist()), tuple(t), alpha)
+
+
+@cache
+def _truth(z: tuple[float, ...], t: tuple[float, ...], alpha: float) -> tuple[Any, list[Any]]:
     with mpmath.workdps(60):
-        row = [mpmath.mpf(float(x)) for x in z]
+        row = [mpmath.mpf(x) for x in z]
         p = probabilities(row, alpha)
-        target = [mpmath.mpf(float(x)) for x in t]
+        target = [mpmath.mpf(x) for x in t]
         product = sum((q - w) * x for q, w, x in zip(p, target, row, strict=True))
         return product + entropy(p, alpha) - entropy(target, alpha), p
 

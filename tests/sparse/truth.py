@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import cache
 from typing import Any, NamedTuple
 
 import mpmath
@@ -72,8 +73,13 @@ def _root(d: list[Any], a: Any, start: float, digits: int) -> Any:
 
 
 def exact(row: ArrayLike, alpha: float, digits: int = DIGITS) -> Exact:
-    """p of one row of finite scores or -inf, at least one finite."""
-    values = np.asarray(row, np.float64)
+    """p of one row of finite scores or -inf, at least one finite; worked out once for all that is compared with it."""
+    return _exact(tuple(np.asarray(row, np.float64).tolist()), alpha, digits)
+
+
+@cache
+def _exact(row: tuple[float, ...], alpha: float, digits: int) -> Exact:
+    values = np.array(row)
     order = [int(i) for i in np.argsort(-values, kind="stable") if values[i] > -math.inf]
     start = float(np.max(wide(values[None], alpha)[0]))
     lost = max(0, math.ceil(-math.log10(abs(alpha - 1)))) if alpha != 1 else 0  # v^(1/a) loses so many digits of v
