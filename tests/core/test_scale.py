@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from softargmax.core.arrays import namespace
 from softargmax.core.scale import UNIT, Scale, negated, rounded, scale_of_array, scale_of_number
 
+pytestmark = pytest.mark.no_sanitize  # beta is made by Python alone
 INF = math.inf
 
 

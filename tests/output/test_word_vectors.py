@@ -108,6 +108,7 @@ def test_a_small_step_is_that_of_the_torch_module(tree: Tree | None) -> None:
         np.testing.assert_allclose((after - first) / rate, -parameter.grad.numpy(), rtol=1e-2, atol=5e-3)
 
 
+@pytest.mark.no_sanitize  # about what is learned: the other tests train with the same options
 @pytest.mark.parametrize(
     "options", [{}, {"tree": Tree.huffman(COUNTS)}, {"sampler": LogUniform(40)}, {"threshold": 0.01}]
 )

@@ -46,6 +46,7 @@ def test_long_rows(k: int, dtype: str, alpha: float) -> None:
             assert off(p, true, 4.0) <= 4
 
 
+@pytest.mark.no_sanitize  # about digits: shorter rows touch the same memory
 def test_all_equal_and_heavy_tails() -> None:
     for k in (16, 4096, 1_000_000):
         for alpha in (1.1, 1.5, 2.0, 3.0):

@@ -101,6 +101,7 @@ def check(row: np.ndarray, alpha: float, implementation: str, dtype: str) -> Non
     assert (p[hi == 0] == 0).all(), where
 
 
+@pytest.mark.no_sanitize  # about digits: the other tests take the same paths
 @each
 @both
 def test_ordinary_rows(alpha: float, dtype: str, served: str) -> None:
@@ -108,6 +109,7 @@ def test_ordinary_rows(alpha: float, dtype: str, served: str) -> None:
         check(row, alpha, served, dtype)
 
 
+@pytest.mark.no_sanitize  # about digits: the other tests take the same paths
 @pytest.mark.parametrize("alpha", [1.1, 1.25, 1.5, 1.75, 1.9, 2.0, 2.25, 3.0, 5.0])
 @both
 def test_rows_that_end_next_to_the_threshold(alpha: float, dtype: str, served: str) -> None:
@@ -128,6 +130,7 @@ def test_sparsemax_is_the_exact_fraction_rounded(dtype: str) -> None:
             assert off <= 1.001 * ROUNDING[dtype] + (2.0**-98 / float(true) if true else 0), (row, found, true)
 
 
+@pytest.mark.no_sanitize  # about digits: the other tests take the same paths
 @pytest.mark.parametrize("alpha", [1.001, 1.01, 1.03, 1.05, 1.1, 1.2, 1.3])
 def test_powers_over_the_range_of_v(alpha: float) -> None:
     """p = v^(1/a) of a second score, v from 1 down: the logarithm's argument passes every place of its table."""
@@ -136,6 +139,7 @@ def test_powers_over_the_range_of_v(alpha: float) -> None:
         check(row, alpha, "native", "float64")
 
 
+@pytest.mark.no_sanitize  # about digits: the other tests take the same paths
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9, 0.99, 0.999])
 @both
 def test_heavy_tails_keep_their_digits(alpha: float, dtype: str) -> None:
