@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import softargmax as s
+from softargmax.loss.linear_operations import linear_cross_entropy
 
 torch = pytest.importorskip("torch")
 N, D, K = 700, 6, 400  # several parts, of 72 rows
@@ -52,6 +53,27 @@ def test_a_second_backward_makes_them_anew():
     near(first, wanted)
     near(second, [3 * g for g in wanted])
     near(third, wanted)
+
+
+@pytest.mark.parametrize("gain", [1.0, 3.0])
+def test_the_first_backward_gives_them_away(gain, monkeypatch):
+    """No second dW in memory."""
+    launch, formed = linear_cross_entropy.torch.launch, []
+    kernel = launch["cpu"]
+    monkeypatch.setitem(launch, "cpu", lambda *arguments: formed.append(kernel(*arguments)) or formed[-1])
+    leaves, y = layer()
+    loss = s.linear_cross_entropy(*leaves[:2], y, bias=leaves[2]) * gain
+    found = torch.autograd.grad(loss, leaves)
+    assert [x.data_ptr() for x in found] == [x.data_ptr() for x in formed[0][1:]]
+    near(found, [gain * g for g in truth(leaves, y)[1]])
+
+
+def test_what_is_returned_is_not_given_away():
+    leaves, y = layer()
+    loss, *gradients = s.linear_cross_entropy_and_gradient(*leaves[:2], y, bias=leaves[2])
+    before = [g.clone() for g in gradients]
+    near(torch.autograd.grad(3 * loss, leaves), [3 * g for g in truth(leaves, y)[1]])
+    assert all(torch.equal(a, b) for a, b in zip(gradients, before, strict=True))
 
 
 def test_only_what_is_wanted():

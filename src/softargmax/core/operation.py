@@ -93,18 +93,20 @@ class Operation(Generic[A, R]):
         differentiable: bool = True,
         always_by_rule: bool = False,
         refuse: Callable[[A, Any], None] | None = None,
+        formed: Mapping[str, str] | None = None,
     ) -> None:
         """`saved`: what the rules read, a set of names or a function of the record; None for all arguments, no result.
 
         `constant`: arguments and results without a derivative. `batch`: its vmap, where that is not one more axis
         before all others. `always_by_rule`: use the rules even where the definition computes the result, as
         differentiating it would lose digits. `refuse`: called with the record and what a kernel returns, where that is
-        not None; it may raise.
+        not None; it may raise. `formed`: arguments whose gradients the kernel forms already, for an incoming gradient
+        of 1, and the results that they are; the first backward of an eager call gives them away.
         """
         self.name, self.arguments, self.results, self.kernels = name, arguments, results, dict(kernels or {})
         self.definition, self.vjp, self.jvp = definition, vjp, jvp
         self.saved, self.constant, self.batch, self.differentiable = saved, constant, batch, differentiable
-        self.always_by_rule, self.refuse = always_by_rule, refuse
+        self.always_by_rule, self.refuse, self.formed = always_by_rule, refuse, dict(formed or {})
         self.fields: tuple[str, ...] = type(results)._fields  # type: ignore[attr-defined]
         self.tree = branch(arguments)
         self.leaves = self.tree.leaves

@@ -108,7 +108,7 @@ class TorchOperation:
         if stage is AT_ONCE:
             return self.launch["cpu"](i, first)
         if stage is RECORDED:
-            found = self._apply_recorded(i, *self.slots.of_varying(i))
+            found = self._apply_recorded(i, first, *self.slots.of_varying(i))
             return found[0] if first and self.many else found
         if not self._served(i):
             return self.run_definition(i, first)
@@ -266,18 +266,40 @@ class TorchOperation:
         if self.constant:
             ctx.mark_non_differentiable(*itertools.compress(output if self.many else (output,), self.constant))
 
-    def _forward_recorded(self, ctx: Any, i: Any, *_varying: Any) -> Any:
+    def _forward_recorded(self, ctx: Any, i: Any, first: bool, *_varying: Any) -> Any:
         """The kernel on plain memory of which nobody but autograd hears: the record stays as it is.
 
         The general Function below takes 22 arguments of a loss one by one: forward and backward take twice the time.
         """
-        found = self.launch["cpu"](i)
-        self.slots.save_record(ctx, i, found)
+        found = kept = self.launch["cpu"](i)
+        if first and self.operation.formed:
+            # Nobody else has these results, so that they may be given away: no second dW in memory.
+            names = self.operation.formed
+            results = dict(zip(self.operation.fields, found, strict=True))
+            ctx.formed = {name: results[field] for name, field in names.items() if results[field].shape != (0,)}
+            kept = tuple(None if field in names.values() else x for field, x in results.items())
+        self.slots.save_record(ctx, i, kept)
         self._mark(ctx, found)
         return found
 
     def _backward_recorded(self, ctx: Any, *g: Any) -> Any:
-        return None, *self._pulled(ctx, g, ctx.needs_input_grad[1:])
+        needed = ctx.needs_input_grad[2:]
+        return None, None, *(self._given_away(ctx, g[0], needed) or self._pulled(ctx, g, needed))
+
+    def _given_away(self, ctx: Any, g: Tensor | None, needed: Sequence[bool]) -> list[Any] | None:
+        """The gradients that the forward formed, scaled where they lie; None where they cannot be all that is asked."""
+        formed, wanted = getattr(ctx, "formed", None), self._wanted(tuple(needed))
+        if not formed or g is None or torch.is_grad_enabled() or not wanted <= formed.keys():
+            return None
+        ctx.formed = None
+        if g.item() != 1.0:
+            for name in wanted:
+                formed[name].mul_(g)
+        arrays = self.slots.restore(ctx.saved_tensors, ctx.numbers, ctx.likes)[2]
+        return [
+            self.fitted(formed[name], of.shape, of.dtype) if need else None
+            for name, of, need in zip(self.slots.varying, arrays, needed, strict=True)
+        ]
 
     def _backward(self, ctx: Any, *g: Any) -> Any:
         flat: list[Any] = [None] * len(self.slots.slots)

@@ -53,7 +53,8 @@ def _linear_vjp(i: LinearCrossEntropy, r: LinearLoss, g: LinearLoss, wanted: Wan
     to = letters(wanted)
     if not to:
         return {}
-    if {*to} <= {*i.forms} and not followed(g.loss):
+    formed = {letter for letter, x in zip(OF_LAYER.values(), r[1:], strict=True) if letter in i.forms and x is not None}
+    if {*to} <= formed and not followed(g.loss):
         # Not the saved arrays themselves: what is handed out is the caller's, and a second backward reads them again.
         found = ToLayer(
             *(x * g.loss if letter in to else x for letter, x in zip(OF_LAYER.values(), r[1:], strict=True))
@@ -81,6 +82,7 @@ linear_cross_entropy: Operation[LinearCrossEntropy, LinearLoss] = Operation(
     ),
     saved={*Layer._fields, *Asked._fields, "dh", "dw", "db"},
     constant={"target", "where", "dh", "dw", "db"},
+    formed={"h": "dh", "w": "dw", "bias": "db"},
 )
 
 linear_cross_entropy_vjp: Operation[LinearVjp, ToLayer] = Operation(
