@@ -17,6 +17,7 @@ from softargmax.attend.dropout import kept
 from softargmax.attend.reference import Places
 from softargmax.core import _native
 from softargmax.core.native import BLOCK, widened
+from softargmax.core.scale import UNIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +54,7 @@ def attend(i: Attention, output: Array) -> Array | None:
         return None
     strange, v = np.zeros(i.q.shape[:-1], bool), _finite(i.v)
     for part in _parts(i):
-        _native.entmax(part.z, part.alpha, None, (1,), part.z, None)
+        _native.entmax(part.z, part.alpha, None, UNIT, (1,), part.z, None)
         found = np.empty((len(part.z), i.v.shape[-1]), part.z.dtype)
         p = part.z[:, : part.keys]
         if part.keep is not None:
@@ -83,7 +84,7 @@ def attend_vjp(i: Attention, g: Array) -> tuple[AttentionGradients, Array] | Non
     dsink = None if options.sink is None else np.zeros((*options.sink.shape[:-3], i.q.shape[-3], 1, 1))
     for part in _parts(i):
         tau, p, g_part = np.empty((len(part.z), 1), kind), part.z, widened(g[part.at], kind)
-        _native.entmax(p, part.alpha, None, (1,), p, tau)
+        _native.entmax(p, part.alpha, None, UNIT, (1,), p, tau)
         odd, q, scaled = part.odd, widened(i.q[part.at], kind), part.q
         if not g_finite:
             wrong = ~np.isfinite(g_part).all(-1)
