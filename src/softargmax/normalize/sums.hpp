@@ -50,11 +50,11 @@ SOFTARGMAX_INLINE Pack<double> beyond_linear(Pack<double> r) {
     return fma(two, h2, t2 * t2);
 }
 
-// sum p delta - p + q, all of whose terms are at least 0, with delta = beta (x - y - top) - log_ratio = log p - log q. An
-// error of what is subtracted changes the sum by its square only, since p and q both sum to 1; so near distributions,
-// too, keep their small divergence.
-inline Twofold divergence(const double* x, const double* y, double beta, Twofold top, double log_ratio,
-                          const double* p, const double* q, std::int64_t n) {
+// sum p delta - p + q, all of whose terms are at least 0, with delta = beta (x - y - top) - log_ratio = log p - log q.
+// An error of what is subtracted changes the sum by its square only, since p and q both sum to 1; so near
+// distributions, too, keep their small divergence.
+inline Twofold divergence(const double* x, const double* y, double beta, Twofold top, double log_ratio, const double* p,
+                          const double* q, std::int64_t n) {
     using V = Pack<double>;
     constexpr int L = V::kLanes;
     const V zero = V::all(0), infinite = V::all(kInf), bound = V::all(kNear);

@@ -16,19 +16,21 @@ void bind(nb::module_& module) {
     const auto target = integers("target", &Args::target);
     const auto ignore_index = number("ignore_index", &Args::ignore_index);
 
-    softargmax::bind<Args>(module, "entmax", "p; tau if it is not None", run, [](Args&) {}, z, alpha, where, pair, along,
-                           result("p", &Args::out), optional(tau));
+    softargmax::bind<Args>(module, "entmax", "p; tau if it is not None", run, [](Args&) {}, z, alpha, where, pair,
+                           along, result("p", &Args::out), optional(tau));
     softargmax::bind<Args>(module, "entmax_vjp", "s (g - <s, g> / <s, 1>) into gz, s = p^(2 - alpha)", run,
                            [](Args& args) { args.gradient = true; }, scores("p", &Args::z), row("tau", &Args::tau),
                            alpha, scores("g", &Args::other), along, result("gz", &Args::out));
     softargmax::bind<Args>(module, "entmax_threshold", "tau, and how many p are above 0", run, [](Args&) {}, z, alpha,
                            where, pair, along, tau, integers("support_size", &Args::support));
     softargmax::bind<Args>(module, "entmax_loss", "the loss of each row's class; its root, if it is not None",
-                           unless_wrong_class<run, Args>, [](Args&) {}, z, target, alpha, where, pair, along, ignore_index,
-                           dense("loss", &Args::loss), optional(dense("roots", &Args::roots, kRootNumbers)));
+                           unless_wrong_class<run, Args>, [](Args&) {}, z, target, alpha, where, pair, along,
+                           ignore_index, dense("loss", &Args::loss),
+                           optional(dense("roots", &Args::roots, kRootNumbers)));
     softargmax::bind<Args>(module, "entmax_loss_vjp", "g (p - target) into gz, from the roots",
-                           unless_wrong_class<run, Args>, [](Args&) {}, z, target, alpha, where, pair, along, ignore_index,
-                           dense("g", &Args::g), dense("roots", &Args::found, kRootNumbers), result("gz", &Args::out));
+                           unless_wrong_class<run, Args>, [](Args&) {}, z, target, alpha, where, pair, along,
+                           ignore_index, dense("g", &Args::g), dense("roots", &Args::found, kRootNumbers),
+                           result("gz", &Args::out));
 }
 
 }  // namespace softargmax::sparse

@@ -253,7 +253,8 @@ template <class T, int Size> void run_groups(const Args& args) {
 }
 template <class T> void run_as(const Args& args) {
     if constexpr (sizeof(T) == 4) {
-        if (args.out && !args.hi && !args.gradient && !args.target && args.cols.total > 0 && args.cols.total <= kShort) {
+        if (args.out && !args.hi && !args.gradient && !args.target && args.cols.total > 0 &&
+            args.cols.total <= kShort) {
             const Frame<float> frame(args, 1);
             parallel_for(args.threads, args.rows.total,
                          [&](std::int64_t begin, std::int64_t end) { short_rows(frame, begin, end); });

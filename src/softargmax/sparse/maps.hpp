@@ -2,8 +2,8 @@
 //
 //     p = e_a(beta (z - m) - lambda),   e_a(x) = [1 + a x]_+^(1/a),   a = alpha - 1,   e_0 = exp,   m = max z
 //
-// lambda >= 0 makes the row sum to 1 (tau = a (beta m + lambda) - 1). With v = 1 + a x, the derivative of p in x is p / v,
-// here `slope`, and the next one (1 - a) p / v^2, here `curve`. Each map holds its unknown, `at`, as a pair in the
+// lambda >= 0 makes the row sum to 1 (tau = a (beta m + lambda) - 1). With v = 1 + a x, the derivative of p in x is p /
+// v, here `slope`, and the next one (1 - a) p / v^2, here `curve`. Each map holds its unknown, `at`, as a pair in the
 // variable in which it is best known, moves it by a step of lambda, and gives p twice: roughly, in vectors of T, to
 // come near the root, and exactly, in double with the pair, to land on it. Scores at `cut` and below have p = 0, now
 // and after every further step.
@@ -208,8 +208,8 @@ template <class N> struct Squared : Gentle<N, 2> {
     }
 };
 
-// v = 1 + a beta (z - c), with c in the unit of z: alpha <= 2 but the two above where beta is 1. Below order 1 no v is below 1, none is near the threshold, and lambda may be thousands:
-// a step is measured by the v of the maximum.
+// v = 1 + a beta (z - c), with c in the unit of z: alpha <= 2 but the two above where beta is 1. Below order 1 no v is
+// below 1, none is near the threshold, and lambda may be thousands: a step is measured by the v of the maximum.
 template <class N> struct Shifted : Gentle<N, 0> {
     using Gentle<N, 0>::at, Gentle<N, 0>::m;
     static constexpr double kBeside = 1e-3;
@@ -218,11 +218,7 @@ template <class N> struct Shifted : Gentle<N, 0> {
     Twofold b;  // a beta
     Root root;
     Shifted(N top, Twofold a, Scale scale)
-        : Gentle<N, 0>(top),
-          a_(a.hi),
-          beta(scale),
-          b(slope_of(a, scale)),
-          root(a.hi != 0 ? a : Twofold{1, 0}) {}
+        : Gentle<N, 0>(top), a_(a.hi), beta(scale), b(slope_of(a, scale)), root(a.hi != 0 ? a : Twofold{1, 0}) {}
     double a() const { return a_; }
     N x(N z) const { return Gentle<N, 0>::x(z) * as<N>(beta.hi); }
     N scale() const { return as<N>(1) - as<N>(std::min(b.hi, 0.0)) * ((at.hi - m) + at.lo); }
@@ -281,8 +277,8 @@ template <class N> struct Shifted : Gentle<N, 0> {
     }
 };
 
-// alpha > 2: v = q^a + a beta (z - o), with the least score o whose p is above 0, and that p, q. For large a the scores at
-// the threshold have a v = q^a that no other origin could tell from 0.
+// alpha > 2: v = q^a + a beta (z - o), with the least score o whose p is above 0, and that p, q. For large a the scores
+// at the threshold have a v = q^a that no other origin could tell from 0.
 struct Steep {
     static constexpr double kBeside = 0;
     double a_;
@@ -331,7 +327,12 @@ struct SteepSearch {
     Root root;
     int steps = 0;
     SteepSearch(double top, double a, Scale scale, double n)  // n scores can be above 0
-        : m(top), a_(a), beta(scale), b(slope_of({a, 0}, scale).hi), low(std::max(exp_scalar(-a * log_scalar(n)) * 0.999, 0x1p-900)), root({a, 0}) {}
+        : m(top),
+          a_(a),
+          beta(scale),
+          b(slope_of({a, 0}, scale).hi),
+          low(std::max(exp_scalar(-a * log_scalar(n)) * 0.999, 0x1p-900)),
+          root({a, 0}) {}
     double a() const { return a_; }
     double newton(double rest, double slope) const { return sparse::newton(a_, rest, slope); }
     double cut() const { return cut_below(m - high * (1 + kMargin) * root.inverse_a.hi / beta.hi); }
