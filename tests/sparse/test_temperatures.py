@@ -16,8 +16,7 @@ import softargmax as s
 
 INF = math.inf
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in IGNORED]
-RNG = np.random.default_rng(3)
-Z = RNG.standard_normal((3, 5)) * 2
+Z = np.random.default_rng(3).standard_normal((3, 5)) * 2
 TEMPERATURES = [0.3, 1.7, -2.3]
 CLASSES = np.array([1, 4, 0])
 
@@ -48,12 +47,10 @@ def true(row: np.ndarray, alpha: float, temperature: float, base: float | None =
 @pytest.mark.parametrize("alpha", [0.5, 1.25, 1.5, 2.0, 3.0])
 def test_to_4_ulp(alpha: float, dtype: str, implementation: str) -> None:
     """Beside large scores too, where scores that were scaled before would have lost their digits."""
-    in_pairs = implementation == "native" and alpha in (
-        1.5,
-        2.0,
-    )  # the kernel's sum of p, for these without a logarithm
+    native, rng = implementation == "native", np.random.default_rng(3)
+    in_pairs = native and alpha in (1.5, 2.0)  # the sum of p
     for n, shift, temperature, base in [(3, 0, 0.7, None), (9, 2000, 3.7, None), (17, 0, -2.3, 3.0), (5, 0, 0.03, 0.5)]:
-        row = (RNG.standard_normal(n) * 3 + shift).astype(dtype)
+        row = (rng.standard_normal(n) * 3 + shift).astype(dtype)
         with s.using(implementation):
             found = s.entmax(row, alpha, temperature=temperature, base=base)
             tau = float(s.threshold(row, alpha, temperature=temperature, base=base).tau)
@@ -62,9 +59,11 @@ def test_to_4_ulp(alpha: float, dtype: str, implementation: str) -> None:
         for ours, exact in zip(found, p, strict=True):
             if exact > 1e-30:
                 unit = float(np.spacing(np.array(float(exact), dtype)))
-                # An error of the sum, of a rounding at 1, moves a small p by its slope.
-                by = 4 * 2.0**-53 * float((exact / largest) ** (2 - alpha)) if not in_pairs else 0.0
-                assert abs(float(mpmath.mpf(float(ours)) - exact)) <= 4 * unit + by, (n, temperature, float(exact))
+                # An error of the sum moves a p by its slope. The reference rounds y before e^y: |y| units more.
+                log = 0.0 if native else abs(float(mpmath.log(exact)))
+                by = 4 * (1 + log) * 2.0**-53 * float((exact / largest) ** (2 - alpha)) if not in_pairs else 0.0
+                off = abs(float(mpmath.mpf(float(ours)) - exact))
+                assert off <= (4 + log) * unit + by, (n, temperature, float(exact))
             else:
                 assert ours <= 1e-30
         assert tau == pytest.approx(float(true_tau), rel=4 * float(np.finfo(dtype).eps))
@@ -134,6 +133,15 @@ def test_losses_at_the_limits() -> None:
             assert at_0 == [INF, pytest.approx(0.25)]
             assert s.entmax_loss([3.0, 1.0], 1, 2.0, temperature=-0.0) == 0.0
             assert s.entmax_loss([3.0, 1.0], 1, 2.0, temperature=INF) == pytest.approx(0.25)
+
+
+def test_temperatures_beyond_the_range_of_floats() -> None:
+    for dtype in ("float32", "float64"):
+        for temperature in (1e-300, 1e-45, 1e45, 1e300):
+            for alpha in (0.5, 1.5, 2.0, 3.0):
+                found = s.entmax(np.array([1.0, 2.0, 3.0], dtype), alpha, temperature=temperature)
+                expected = [0.0, 0.0, 1.0] if temperature < 1 else [1 / 3] * 3
+                assert found == pytest.approx(np.array(expected), rel=1e-6, abs=1e-20)
 
 
 @pytest.mark.parametrize("alpha", [0.7, 1.25, 1.5, 2.0, 3.0])

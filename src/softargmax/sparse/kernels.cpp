@@ -268,10 +268,15 @@ template <class T> void run_as(const Args& args) {
 
 }  // namespace
 
-// In float64 where any of it is.
+// In float64 where any of it is, and where a threshold of 1 / beta could be beyond the range of floats.
 void run(const Args& args) {
     const FloatEnvironment environment;
-    if (args.z.type == Type::f64 || (args.out && args.out.type == Type::f64)) run_as<double>(args);
+    bool wide = args.z.type == Type::f64 || (args.out && args.out.type == Type::f64);
+    for (std::int64_t row = 0; args.hi && !wide && row < args.rows.total; ++row) {
+        const double size = std::fabs(at(args.hi, args, row));
+        wide = size > 0 && size < 0x1p-64;
+    }
+    if (wide) run_as<double>(args);
     else run_as<float>(args);
 }
 
