@@ -93,9 +93,10 @@ def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
         _add_left_out(i, r._replace(**found)._replace(**per_query), left_out)
         _put_overflown(i, r, overflown)
     for name in found.keys() & {*_OF_QUERIES, "sink"}:
-        per_query = found[name][..., None]
-        per_query = reference.to_heads(per_query, options.sink) if name == "sink" else per_query
-        found[name] = reference.summed(per_query, getattr(options, name))
+        its = found[name][..., None]
+        if name == "sink":
+            its = memory.array(reference.to_heads(memory.numpy(its), options.sink))
+        found[name] = reference.summed(its, getattr(options, name))
     return r._replace(**found) if found else r
 
 
