@@ -66,6 +66,7 @@ def attend_vjp(i: AttentionVjp, r: tuple[Any, ...]) -> None:
             to[...] = x
 
 
+@np.errstate(all="ignore")
 def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
     """dq, dk, dv, and dbias if it can be, are written.
 
