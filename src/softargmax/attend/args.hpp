@@ -29,7 +29,7 @@ struct Args {
     std::int64_t pages = 0, page = 0;
     std::int64_t left = -1, right = -1;  // how many keys a query sees beside its own place; -1: all
     double softcap = 0;  // 0: none
-    double* lse = nullptr;  // one per query, in order
+    double* lse = nullptr;  // one per query, in order; null: not asked for
     double dropout = 0;  // the share of p that is dropped
     const std::int64_t* seeds = nullptr;  // by which, two words of 32 bits per entry and head, the lower one first
     // Written, one per query: 1 where a number was not finite, so that what was written is not to be used. And whether

@@ -7,17 +7,12 @@
 namespace softargmax::attend {
 namespace {
 
-using Integers = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Flags = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 
-Integers integers_of(const char* name, nb::handle x) {
-    Integers found;
-    if (!nb::try_cast(x, found, false)) refuse(name, "a contiguous array of int64");
-    return found;
-}
-
 // Which pages of keys an entry has.
-struct Table : std::optional<Integers> {};
+struct Table : Integers {
+    using Integers::Integers;
+};
 
 // What an array has a row for, after the dimensions of the batch and the heads, and how many numbers to it.
 enum class Per { query, key };
@@ -35,7 +30,7 @@ template <class J> struct Call {
         must_be("k", k, {q.type});
         must_be("v", v, {q.type});
         const Integers* table = nullptr;
-        if constexpr (std::is_same_v<std::tuple_element_t<3, Values>, Table>) table = &*std::get<3>(values);
+        if constexpr (std::is_same_v<std::tuple_element_t<3, Values>, Table>) table = &std::get<3>(values);
         sizes(q, k, v, table);
         if (table) pages(*table, k, v);
     }
@@ -69,11 +64,10 @@ template <class J> struct Call {
     // The kernel, which may set as many flags; the flags where one is set, else None.
     template <class Kernel> nb::object run(Kernel kernel, std::int64_t flags) {
         if (queries() == 0) return nb::none();
-        if (!job.scale.value || !job.out || !job.lse)
-            throw nb::value_error("scale, output, lse: expected arrays, got None");
+        if (!job.scale.value || !job.out) throw nb::value_error("scale, output: expected arrays, got None");
         if constexpr (std::is_same_v<J, GradientArgs>) {
-            if (!job.seed || !job.dq || !job.dk || !job.dv || !job.delta)
-                throw nb::value_error("g, dq, dk, dv, delta: expected arrays, got None");
+            if (!job.lse || !job.seed || !job.dq || !job.dk || !job.dv || !job.delta)
+                throw nb::value_error("lse, g, dq, dk, dv, delta: expected arrays, got None");
             if (job.dbias && job.dbias.type != (job.q.type == Type::f64 ? Type::f64 : Type::f32))
                 throw nb::type_error("dbias: expected the type in which the kernel computes");
         }
@@ -132,12 +126,12 @@ template <class J> struct Call {
     // ---- pages --------------------------------------------------------------------------------------------------
 
     void pages(const Integers& table, const View& k, const View& v) {
-        const std::int64_t size = static_cast<std::int64_t>(table.size()), entries = job.batch.total;
+        const std::int64_t size = table.count, entries = job.batch.total;
         if (batch.size() != 1 || (entries ? size % entries : size))
             throw nb::value_error("page_table: a row per entry of the batch");
         if (v.shape[0] != k.shape[0] || v.shape[1] != k.shape[1] || v.shape[2] != k.shape[2] || k.shape[3] != job.width)
             throw nb::value_error("k, v: (pages, page size, heads, width), alike");
-        job.table = table.data();
+        job.table = table.begin();
         job.pages = entries ? size / entries : 0;
         job.page = k.shape[1];
         job.keys = job.pages * job.page;
@@ -209,7 +203,7 @@ struct PagesField {
 struct TableField {
     using Value = Table;
     const char* name;
-    Table read(nb::handle x) const { return Table{{integers_of(name, x)}}; }
+    Table read(nb::handle x) const { return Table(name, x); }
     template <class J> void put(Call<J>&, Table&) const {}
 };
 
@@ -265,20 +259,20 @@ template <class T> OptionalField<T> optional(const char* name, T Args::* to) { r
 
 // Integers, `each` of them to an entry of the batch, or to each of its heads.
 struct IntegersField {
-    using Value = std::optional<Integers>;
+    using Value = Integers;
     const char* name;
     const std::int64_t* Args::* to;
     bool of_heads;
     std::int64_t each;
-    Value read(nb::handle x) const { return x.is_none() ? Value{} : Value{integers_of(name, x)}; }
+    Value read(nb::handle x) const { return Value(name, x); }
     template <class J> void put(Call<J>& call, Value& x) const {
         if (!x) return;
         const std::int64_t count = each * (of_heads ? call.heads() : call.job.batch.total);
-        if (static_cast<std::int64_t>(x->size()) != count)
+        if (x.count != count)
             throw nb::value_error((std::string(name) + ": expected " + std::to_string(count) + " integers, got " +
-                                   std::to_string(x->size()))
+                                   std::to_string(x.count))
                                       .c_str());
-        call.job.*to = x->data();
+        call.job.*to = x.begin();
     }
 };
 

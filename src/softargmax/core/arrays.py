@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.exceptions import AxisError
 
+from softargmax.core._native import in_memory
+
 HALVES = frozenset(("float16", "bfloat16"))
 FLOATS = HALVES | {"float32", "float64"}
 COMPLEX = frozenset(("complex64", "complex128"))
@@ -75,6 +77,11 @@ def working_dtype(z: Any, xp: Any) -> Any:
 def strided(tensor: Any) -> bool:
     """Whether every element of a tensor is in memory."""
     return tensor.layout is sys.modules["torch"].strided and not tensor.is_nested
+
+
+def in_cpu_memory(x: Any) -> bool:
+    """Whether x is a tensor every element of which is in CPU memory."""
+    return in_memory(x) or (is_torch(x) and x.is_cpu and strided(x))
 
 
 def as_number(row: Any) -> Any:
@@ -234,6 +241,13 @@ def plain_axes(z: Any, axis: Any) -> tuple[int, ...] | None:
     if known is None or type(axis) is not int or z.dtype not in known or not -(n := z.ndim) <= axis < n:
         return None
     return (axis % n,) if type(z) is np.ndarray or strided(z) else None
+
+
+def beside(x: Any, z: Any) -> bool:
+    """Whether x is such an array, too, of z's type and dtype, and both are in CPU memory. A no may be wrong."""
+    if type(x) is not type(z) or x.dtype != z.dtype:
+        return False
+    return type(x) is np.ndarray or (z.is_cpu and in_memory(x))
 
 
 def take_as_it_is(z: Any) -> None:

@@ -12,16 +12,15 @@ if TYPE_CHECKING:
 
 
 class Native:
-    """A native kernel as a function of a record, and of arrays for its results by name."""
+    """A native kernel as a function of a record, and of memory for its results in order; only the first must be."""
 
     def __init__(self, kernel: Callable[..., Any], record: type[Any], results: tuple[str, ...]) -> None:
         self._kernel, self._tree, self._results = kernel, branch(record), results
         self._made: dict[type, Callable[..., Any]] = {}
 
-    def __call__(self, i: Any, **results: Any) -> Any:
+    def __call__(self, i: Any, *results: Any) -> Any:
         """What the kernel returns."""
-        array = next(iter(results.values()))
-        return (self._made.get(type(array)) or self._make(array))(i, **results)
+        return (self._made.get(type(results[0])) or self._make(results[0]))(i, *results)
 
     def _make(self, array: Any) -> Callable[..., Any]:
         leaves = {leaf.name: leaf for leaf in self._tree.leaves}

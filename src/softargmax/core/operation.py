@@ -219,7 +219,7 @@ class Operation(Generic[A, R]):
         leaves = {leaf.name: leaf for leaf in self.leaves}
         lines = [f"{self.tree.target}= _i", *[guard] * bool(guard)]
         for number, (field, spec) in enumerate(zip(self.fields, self.results, strict=True)):
-            made = spec.text(field, number, leaves.keys())
+            made = spec.text(field, number, leaves.keys(), memory)
             if number == 0:
                 lines += [f"{field} = _out", f"if _out is None: {made}"]
             else:

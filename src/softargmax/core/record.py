@@ -39,7 +39,7 @@ ARRAY = Kind((("", "Tensor"),), native="_view({0})", arrays=("{0}",))
 DENSE = ARRAY._replace(dense="_dense({0})")
 PACKED = ARRAY._replace(dense="_packed({0})")
 BARE = ARRAY._replace(native="_numpy({0})")
-INTEGERS = Kind((("", "Tensor"),), dense="_integers({0})", arrays=("{0}",))
+INTEGERS = ARRAY._replace(dense="_integers({0})")
 ROWWISE = Kind(
     (("", "Tensor?"), ("_number", "float?")),
     flatten="*((None, {0}) if {0} is None or type({0}) is float else ({0}, None))",
@@ -71,7 +71,7 @@ Packed = Annotated[Any, PACKED]
 Bare = Annotated[Any, BARE]
 """An array that kernels get as NumPy's, of any dtype."""
 Integers = Annotated[Any, INTEGERS]
-"""Integers that kernels get as a flat contiguous array of int64."""
+"""Integers that kernels get contiguous, in int64."""
 Rowwise = Annotated[Any, ROWWISE]
 """A float for all rows, or an array with one per row: float64 where the library has it, or int64 for a count."""
 Beta = Annotated[Scale, BETA]
@@ -164,7 +164,7 @@ class Result(NamedTuple):
     when: str = ""
     """Code that says whether there is one; else it is of shape (0,)."""
 
-    def text(self, variable: str, number: int, names: AbstractSet[str]) -> str:
+    def text(self, variable: str, number: int, names: AbstractSet[str], memory: Memory) -> str:
         """The call that makes it; `names` are the arguments'."""
         dtype = self.dtype if self.dtype in names else f"_dtypes[{self.dtype!r}]" if self.dtype else f"{self.of}.dtype"
         dtype = f"_row_dtype({dtype})" if self.wide else dtype
@@ -173,7 +173,7 @@ class Result(NamedTuple):
             made, none = f"_empty({self.of}, {self.of}.shape, {dtype})", f"_empty({first}, (0,), {first}.dtype)"
             return f"{variable} = {made} if {self.when} else {none}"
         if self.shape is None:
-            return f"{variable} = _like({self.of}, {dtype})"
+            return f"{variable} = {memory.laid_like(self.of, dtype)}"
         shape = self.shape if isinstance(self.shape, str) else f"_shape{number}(_i)"
         return f"{variable} = _empty({self.of}, {shape}, {dtype})"
 

@@ -58,7 +58,7 @@ def public(function: F, allowed: AbstractSet[str] | None = None) -> F:
 
     @functools.wraps(function)
     def called(*arguments: Any, **options: Any) -> Any:
-        if allowed is not None and not options.keys() <= allowed:
+        if options and allowed is not None and not options.keys() <= allowed:
             raise TypeError(_misfit(called, arguments, options))
         try:
             return function(*arguments, **options)

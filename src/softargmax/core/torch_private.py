@@ -11,6 +11,8 @@ from torch._functorch.utils import enable_single_level_autograd_function, unwrap
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
 
+from softargmax.core import _native
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
@@ -58,8 +60,8 @@ PLAIN = _plain()
 # Three questions as code, for the functions that are made of operation records: a call of a function is 0.1 us.
 STILL = "not (_transformed() or _modes() or _forward_ad._current_level >= 0 or _recording() is not None)"
 """Whether nobody but the caller sees what is computed: no transform, no mode, no trace, no forward mode."""
-AS_IT_IS = "(_keys({0}).raw_repr() in _PLAIN)"
-"""Whether a kernel may read this tensor as it is."""
+AS_IT_IS = "(_in_memory({0}) or _keys({0}).raw_repr() in _PLAIN)"
+"""Whether a kernel may read this tensor as it is: from where it is that follows in 0.1 us, from its keys in 0.4 us."""
 READY = f"({AS_IT_IS} and not ({{0}}.requires_grad and _grad()))"
 """The same, with no derivative to record."""
 READY_NAMES = {
@@ -67,6 +69,7 @@ READY_NAMES = {
     "_modes": modes,
     "_forward_ad": forward_ad,
     "_recording": recording,
+    "_in_memory": (lambda _: False) if hasattr(Tensor, "names") else _native.in_memory,  # names have a key, too
     "_keys": dispatch_keys,
     "_PLAIN": PLAIN,
     "_grad": torch.is_grad_enabled,

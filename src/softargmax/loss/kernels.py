@@ -86,9 +86,9 @@ def _formed(layer: Layer, asked: Asked, seed: Array, least: float, to: _To) -> A
     for part, z in _scores(layer, PARTS):
         of = CrossEntropy(z, piece(asked, part), CLASSES, 1, False, rows.dtype)
         if not to.forms:
-            _loss(of, loss=rows[part], states=None)
+            _loss(of, rows[part], None)
             continue
-        _loss_and_gradient(GradientOf(of, rows_of(seed, part), least), loss=rows[part], gradient=z)
+        _loss_and_gradient(GradientOf(of, rows_of(seed, part), least), rows[part], z)
         to.add(z, part)  # z is dz now
     return rows
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 import numpy as np
 
 from softargmax.core import check, signature
-from softargmax.core.arrays import dtype_name, is_torch, namespace, one_axis, plain_axes, row_shape, strided
+from softargmax.core.arrays import in_cpu_memory, is_torch, namespace, one_axis, plain_axes, row_shape
 from softargmax.core.check import between, integer, one_of
 from softargmax.core.dispatch import is_native
 from softargmax.core.scale import UNIT
@@ -107,8 +107,7 @@ def _classes_beside(target: Any, z: Any, axis: int) -> bool:
     if type(target) is np.ndarray:
         fits = type(z) is np.ndarray and target.dtype == np.int64
     else:
-        fits = is_torch(target) and is_torch(z) and target.is_cpu and dtype_name(target.dtype) == "int64"
-        fits = fits and strided(target)
+        fits = in_cpu_memory(target) and is_torch(z) and target.dtype is namespace(z).int64
     return fits and tuple(target.shape) == row_shape(z.shape, (axis,))
 
 

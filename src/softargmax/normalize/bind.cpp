@@ -18,17 +18,17 @@ void bind_rows(nb::module_& module, const char* name, Op op, const char* text, F
 }
 
 // Ragged rows: segment s holds z[offsets[s]:offsets[s + 1]], for each index of the trailing dimensions.
-using Offsets = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-void segments(Op op, nb::handle z_, const Offsets& offsets, nb::handle pair, nb::handle out_, nb::handle lse_) {
+void segments(Op op, nb::handle z_, nb::handle offsets_, nb::handle pair, nb::handle out_, nb::handle lse_) {
+    const Integers offsets("offsets", offsets_);
     const Held z(z_), out(out_, true), lse(lse_, true);
     must_be("z", z, kReal);
     must_be("out", out, kReal);
     must_be("lse", lse, kReal);
-    if (z.shape.empty() || offsets.size() < 1)
+    if (z.shape.empty() || offsets.count < 1)
         throw nb::value_error("offsets: z has no dimension to cut, or no offsets");
-    const std::int64_t count = static_cast<std::int64_t>(offsets.size()) - 1;
+    const std::int64_t count = offsets.count - 1;
     // A copy: they are addresses, and the caller's other threads may write to their own while the kernel runs.
-    const std::vector<std::int64_t> at(offsets.data(), offsets.data() + offsets.size());
+    const std::vector<std::int64_t> at(offsets.begin(), offsets.end());
     if (at.front() != 0 || at.back() != z.shape[0])
         throw nb::value_error(("offsets: from " + std::to_string(at.front()) + " to " + std::to_string(at.back()) +
                                "; they may go from 0 to the length of z, " + std::to_string(z.shape[0]))
@@ -66,7 +66,7 @@ void segments(Op op, nb::handle z_, const Offsets& offsets, nb::handle pair, nb:
 
 // `out` is the name of the result of z's shape.
 void bind_segments(nb::module_& module, const char* name, Op op, const char* text, const char* out) {
-    module.def(name, [op](nb::handle z, const Offsets& offsets, nb::handle pair, nb::handle p, nb::handle lse) {
+    module.def(name, [op](nb::handle z, nb::handle offsets, nb::handle pair, nb::handle p, nb::handle lse) {
         segments(op, z, offsets, pair, p, lse);
     }, "z"_a, "offsets"_a, "beta"_a, nb::arg(out), "lse"_a.none(), text);
     module.attr("ARGUMENTS")[name] = nb::make_tuple("z", "offsets", "beta", out, "lse");
@@ -129,7 +129,7 @@ void bind(nb::module_& module) {
 
     bind_segments(module, "segment_softmax", Op::softmax, "softmax inside each segment of axis 0", "p");
     bind_segments(module, "segment_log_softmax", Op::log_softmax, "log_softmax inside each segment of axis 0", "log_p");
-    module.def("segment_logsumexp", [](nb::handle z, const Offsets& offsets, nb::handle pair, nb::handle lse) {
+    module.def("segment_logsumexp", [](nb::handle z, nb::handle offsets, nb::handle pair, nb::handle lse) {
         segments(Op::logsumexp, z, offsets, pair, lse, nb::none());
     }, "z"_a, "offsets"_a, "beta"_a, "lse"_a, "lse / beta of each segment of axis 0");
     module.attr("ARGUMENTS")["segment_logsumexp"] = nb::make_tuple("z", "offsets", "beta", "lse");

@@ -12,6 +12,8 @@ from softargmax.core.signature import public
 from softargmax.normalize import operations
 from softargmax.normalize.operations import Scores
 
+_new = tuple.__new__
+
 
 @public
 def softmax(
@@ -91,7 +93,7 @@ def checked(z: Any, axis: Any, temperature: Any, base: Any, where: Any, dtype: A
     """The arguments of the functions that return an array of z's shape."""
     plain = where is dtype is base is None and type(temperature) is float and temperature == 1.0
     if plain and (axes := plain_axes(z, axis)) and (out is None or fits(out, z)):
-        return Scores(z, None, UNIT, axes, z.dtype)
+        return _new(Scores, (z, None, UNIT, axes, z.dtype))  # as Scores(..) it takes 0.1 us of 3.5 more
     z, axes, beta = check.rows(z, axis, temperature, base)
     where = check.optional_mask(where, z)
     dtype = z.dtype if dtype is None else check.float_dtype(dtype, z)

@@ -38,7 +38,7 @@ def gathered(i: Gathered, rows: Any) -> None:
 
 def coin_losses(i: CoinLosses, loss: Any, slopes: Any, dh: Any) -> None:
     """The losses; slopes and dh if they are not None."""
-    _coin_losses(i, loss=loss, slopes=slopes, dh=dh if i.to_h else None)
+    _coin_losses(i, loss, slopes, dh if i.to_h else None)
 
 
 def node_sums(i: NodeSums, sums: Any, totals: Any) -> None:

@@ -1,9 +1,10 @@
 // softargmax.core._native: the compiled core as Python sees it (through core/native.py and the operation records).
 //
-// An array is a NumPy array, or a tuple (address, type, shape, strides in elements) for memory that others own: four
-// integers are ten times cheaper to pass than a DLPack capsule. An array of uint16 is the bits of bfloat16, an array of
-// ml_dtypes bfloat16 is taken as it is. Arguments are checked for shapes here, because memory safety rests on it, and
-// offsets for their values; what else arguments mean is checked in core/check.py.
+// An array is a NumPy array, a tensor of a torch that says in C where it lies, or a tuple (address, type, shape,
+// strides in elements) for memory that others own, ten times cheaper to pass than a DLPack capsule. An array of uint16
+// is the bits of bfloat16, an array of ml_dtypes bfloat16 is taken as it is. Arguments are checked for shapes here,
+// because memory safety rests on it, and offsets for their values; what else arguments mean is checked in
+// core/check.py.
 #include <nanobind/stl/string.h>
 
 #include <atomic>
@@ -131,6 +132,9 @@ NB_MODULE(_native, module) {
     module.def("product", &product, "a"_a, "b"_a, "out"_a, "bias"_a = nb::none(), "adds"_a = false, "sparse"_a = false,
                "A B + bias into out, or added to it; the bits of a row are the same in every batch");
     module.def("finite", &all_finite, "x"_a, "whether no number of a matrix is infinite or NaN");
+    module.def("know_tensors", &Tensors::know, "type"_a, "whether arrays may be tensors of this type from now on");
+    module.def("in_memory", [](nb::handle x) { return Tensors::known().in_memory(x); }, "x"_a.none(),
+               "whether it is such a tensor, of no subtype, whose numbers lie in CPU memory as they are");
     module.def("memory", &memory, "bytes"_a, "fresh memory for a large result, from the pool");
     module.attr("POOLED") = kPooled;
     module.def("want_huge_pages", [](std::uintptr_t address, std::size_t bytes) {

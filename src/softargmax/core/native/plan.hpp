@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 #include "kernel.hpp"
 
@@ -52,10 +51,22 @@ struct View {
     explicit operator bool() const { return data != nullptr; }
 };
 
+constexpr std::size_t kMaxOperands = 16;
+
 class Plan {
     const View& z_;
     bool reduced_[kMaxDims] = {};
-    std::vector<std::pair<Operand*, Dims>> operands_;  // strides over the dimensions of z
+    struct Lying {
+        Operand* x;
+        Dims stride;  // over the dimensions of z
+    };
+    // Not a vector: its 6 KB would be allocated at every call.
+    struct {
+        Lying all[kMaxOperands];
+        std::size_t count = 0;
+        Lying* begin() { return all; }
+        Lying* end() { return all + count; }
+    } operands_;
 
     std::size_t dims() const { return z_.shape.size(); }
     static void refuse(const char* name, const char* problem) {
@@ -64,7 +75,6 @@ class Plan {
 
   public:
     template <class Axes> Plan(const View& z, const Axes& axes) : z_(z) {
-        operands_.reserve(12);
         for (std::int64_t axis : axes) {
             if (axis < 0 || axis >= static_cast<std::int64_t>(dims())) refuse("axes", "out of range");
             reduced_[static_cast<std::size_t>(axis)] = true;
@@ -117,7 +127,8 @@ class Plan {
     void keep(Operand& to, const View& x, const Dims& stride) {
         to.data = x.data;
         to.type = x.type;
-        operands_.emplace_back(&to, stride);
+        if (operands_.count == kMaxOperands) refuse("operands", "too many");
+        operands_.all[operands_.count++] = {&to, stride};
     }
     void collect(Shape& shape, bool columns) {
         const auto strides_of = [&](Operand& x) { return columns ? x.col : x.row; };
