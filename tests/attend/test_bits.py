@@ -107,6 +107,17 @@ def test_any_number_of_threads(shape: tuple[int, int, int]) -> None:
             np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.parametrize("causal", [{}, {"causal": False}, {"causal": True}], ids=["", "not causal", "causal"])
+@pytest.mark.parametrize(("keys", "values"), [(K, V), (L, D)], ids=["of other sizes", "of one shape"])
+def test_the_usual_call_is_that_with_its_scale_said(causal: dict[str, bool], keys: int, values: int) -> None:
+    torch = pytest.importorskip("torch")
+    q, k, v = draw(2, L, D), draw(2, keys, D, seed=1), draw(2, keys, values, seed=2)
+    expected = s.attention(q, k, v, scale=1 / np.sqrt(D), **causal)
+    assert np.array_equal(s.attention(q, k, v, **causal), expected)
+    assert np.array_equal(s.attention(*map(torch.from_numpy, (q, k, v)), **causal).numpy(), expected)
+    assert np.array_equal(s.attention_with_lse(q, k, v, **causal).output, expected)
+
+
 def test_strides_and_libraries(arrays: tuple[np.ndarray, ...]) -> None:
     wanted = s.attention(*arrays)
     turned = [np.ascontiguousarray(x.transpose(2, 0, 3, 1)).transpose(1, 3, 0, 2) for x in arrays]

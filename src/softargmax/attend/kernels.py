@@ -35,13 +35,14 @@ _attend_vjp = Native(_native.attend_vjp, AttentionVjp, tuple(_NONE))
 
 
 def attend(i: Attention, output: Any, lse: Any) -> None:
-    """Output, and lse in float64 (of other orders than 1: NaN)."""
+    """Output, and lse in float64 (of other orders than 1: NaN) unless it is None."""
     if i.options.is_softmax:
-        strange = _attend(i, output=output, lse=lse)
+        strange = _attend(i, output, lse)
         if strange is not None:
-            _mend(i, output, lse, strange.reshape(lse.shape))
+            _mend(i, output, lse, strange.reshape(output.shape[:-1]))
         return
-    lse[...] = np.nan
+    if lse is not None:
+        lse[...] = np.nan
     with np.errstate(all="ignore"):
         found = native_sparse.attend(_in_numpy(i), memory_of(output).numpy(output))
     if found is None:
@@ -52,7 +53,7 @@ def attend(i: Attention, output: Any, lse: Any) -> None:
 
 def attend_paged(i: Pages, output: Any, lse: Any) -> None:
     """The same for keys in pages."""
-    if not i.options.is_softmax or _attend_paged(i, output=output, lse=lse) is not None:
+    if not i.options.is_softmax or _attend_paged(i, output, lse) is not None:
         attend(reference.side_by_side(*i), output, lse)
 
 
@@ -107,7 +108,7 @@ def _without_strange(i: AttentionVjp, given: dict[str, Any], found: dict[str, An
     while True:
         for x in found.values():
             x[...] = 0.0
-        flags = _attend_vjp(i._replace(lse=lse), **given)
+        flags = _attend_vjp(i._replace(lse=lse), *given.values())
         if flags is None:
             return None, None
         queries, keys = np.split(flags, [numpy(lse).size])
@@ -207,7 +208,8 @@ def _mend(i: Attention, output: Any, lse: Any, strange: np.ndarray[Any, Any]) ->
         right = reference.attention(*_head(_frozen(i), (*entry, slice(group, group + 1)), at))
         rows = rows_of[at]
         output[at][rows] = right.output[rows]
-        lse[at][rows] = namespace(lse).astype(right.lse, lse.dtype)[rows]
+        if lse is not None:
+            lse[at][rows] = namespace(lse).astype(right.lse, lse.dtype)[rows]
 
 
 def _head(i: Attention, of_keys: tuple[Any, ...], at: Any) -> Attention:

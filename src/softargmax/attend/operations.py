@@ -75,8 +75,8 @@ attention: Operation[Attention, AttentionWithLse] = Operation(
     "attention",
     Attention,
     AttentionWithLse(
-        Result("q", shape=lambda i: (*i.q.shape[:-1], i.v.shape[-1])),
-        Result("q", "float64", lambda i: tuple(i.q.shape[:-1])),
+        Result("q", shape="(*q.shape[:-1], v.shape[-1])"),
+        Result("q", "float64", "tuple(q.shape[:-1])", spare=True),
     ),
     definition=reference.attention,
     kernels={"cpu": kernels.attend},
@@ -209,8 +209,8 @@ attention_paged: Operation[Pages, AttentionWithLse] = Operation(
     "attention_paged",
     Pages,
     AttentionWithLse(
-        Result("q", shape=lambda i: (*i.q.shape[:-1], i.v_pages.shape[-1])),
-        Result("q", "float64", lambda i: tuple(i.q.shape[:-1])),
+        Result("q", shape="(*q.shape[:-1], v_pages.shape[-1])"),
+        Result("q", "float64", "tuple(q.shape[:-1])", spare=True),
     ),
     definition=_paged,
     kernels={"cpu": kernels.attend_paged},

@@ -47,9 +47,10 @@ template <class T> void write(const Operand& x, std::int64_t at, std::int64_t co
     });
 }
 template <class T> bool all_finite(const T* x, std::int64_t n) {
-    bool finite = true;
-    for (std::int64_t i = 0; i < n; ++i) finite &= std::fabs(x[i]) < std::numeric_limits<T>::infinity();
-    return finite;
+    // Counted in integers of T's size: then compilers take many at once, which they do not with a bool.
+    std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t> others = 0;
+    for (std::int64_t i = 0; i < n; ++i) others += std::fabs(x[i]) < std::numeric_limits<T>::infinity() ? 0 : 1;
+    return others == 0;
 }
 // 0 in place of what is not finite: in a product it meets a weight of 0, which does not make it one.
 template <class T> void make_finite(T* x, std::int64_t n) {
@@ -86,8 +87,9 @@ struct Shared {
           heads(j.heads / j.groups),
           keys(j.lengths ? j.lengths[index / j.groups] : j.keys) {}
     std::int64_t rows() const { return heads * args.queries; }
-    std::int64_t head(std::int64_t row) const { return group * heads + row / args.queries; }
-    std::int64_t query(std::int64_t row) const { return row % args.queries; }
+    // A division takes as long as ten multiplications, and a query asks a dozen times.
+    std::int64_t head(std::int64_t row) const { return group * heads + (heads == 1 ? 0 : row / args.queries); }
+    std::int64_t query(std::int64_t row) const { return heads == 1 ? row : row % args.queries; }
     std::int64_t at(const Operand& x, std::int64_t row) const { return offset(args, x, entry, head(row), query(row)); }
     std::int64_t number(std::int64_t row) const { return (entry * args.heads + head(row)) * args.queries + query(row); }
     // The last query stands at the last key.
@@ -306,17 +308,18 @@ template <class T> struct Panel {
           o(memory + kRows * h.args.width),
           pitch(whole_panels<T>(h.args.values)) {
         const Args& args = head.args;
-        T* line = scratch(kWeights).get<T>(args.width);
-        std::fill(q, q + kRows * args.width, T{0});
+        T* const lines = scratch(kWeights).get<T>(kRows * args.width);
         std::fill(o, o + kRows * pitch, T{0});
         for (int i = 0; i < rows; ++i) {
+            T* const line = lines + i * args.width;
             read(args.q, head.at(args.q, first + i), 0, args.width, line);
             T scale = 0;
             read(args.scale.value, head.at(args.scale.value, first + i), 0, 1, &scale);
-            for (std::int64_t d = 0; d < args.width; ++d) q[d * kRows + i] = line[d] * scale;
+            for (std::int64_t d = 0; d < args.width; ++d) line[d] *= scale;
             seen[i] = head.seen(first + i);
             any.include(seen[i]);
         }
+        pack<kRows>(Matrix<T>{lines, rows, args.width, args.width, 1}, q);
     }
 
     // The scores of a block's keys, as far as any query sees them; `all` is where they stand, in whole panels of keys.
@@ -401,7 +404,9 @@ template <class T> struct Panel {
         bool any_strange = false;
         for (int i = 0; i < rows; ++i) {
             const std::int64_t row = first + i;
-            double lse = finalize(state[i]), inverse = state[i].empty() ? 0 : 1 / state[i].l;
+            double inverse = state[i].empty() ? 0 : 1 / state[i].l;
+            // Where nobody wants lse, it is not worth a logarithm: what is NaN where it is will do.
+            double lse = args.lse || args.sink ? finalize(state[i]) : inverse;
             if (args.sink) {
                 const double own = lse;
                 double sink = 0;
@@ -409,7 +414,7 @@ template <class T> struct Panel {
                 lse = finalize(merge(state_of(own), state_of(sink), Scale{}).state, Scale{});
                 inverse *= share(own, lse);
             }
-            args.lse[head.number(row)] = lse;
+            if (args.lse) args.lse[head.number(row)] = lse;
             T* its = o + i * pitch;
             for (std::int64_t j = 0; j < args.values; ++j)
                 its[j] = static_cast<T>(static_cast<double>(its[j]) * inverse);
