@@ -186,3 +186,11 @@ def test_seeds_of_generators() -> None:
     c = softargmax.categorical(t)
     torch.manual_seed(1)
     assert torch.equal(c, softargmax.categorical(t))
+
+
+def test_the_usual_call_is_that_with_its_axis_said() -> None:
+    torch = pytest.importorskip("torch")
+    z = np.random.default_rng(1).standard_normal((50, 10)).astype(np.float32)
+    expected = softargmax.categorical(z, seed=3, axis=1)
+    assert np.array_equal(softargmax.categorical(z, seed=3), expected)
+    assert np.array_equal(softargmax.categorical(torch.from_numpy(z), seed=3).numpy(), expected)
