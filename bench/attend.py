@@ -163,6 +163,7 @@ def promises() -> Iterator[Promise]:
         "attention, causal, and backward": 1.3,
     }
     yield from plain((4, 8, 512, 64), short)
+    yield from plain((1, 4, 16, 32), {"attention": 0.5})  # its cost is the calling
     yield windowed(4096, 256)
     yield capped(2048, 20.0)
     yield decoding(8, 32, 8, 8192, 128)

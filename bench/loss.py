@@ -78,6 +78,25 @@ def of_shape(n: int, classes: int, dtype: torch.dtype, target: float = 6.0) -> I
     yield Promise(f"cross_entropy {name}", sides, {"torch": target}, read)
 
 
+def small() -> Iterator[Promise]:
+    """Yield the calls whose cost is the calling: without gradient at most 4 times torch's time."""
+    z, y = torch.randn(4, 10), torch.randint(10, (4,))
+    leaf = z.clone().requires_grad_()
+    yield Promise(
+        "cross_entropy 4x10",
+        {"softargmax": lambda: sa.cross_entropy(z, y), "torch": lambda: cross_entropy(z, y)},
+        {"torch": 0.25},
+    )
+    yield Promise(
+        "cross_entropy and backward 4x10",
+        {
+            "softargmax": both(lambda z: sa.cross_entropy(z, y), leaf),
+            "torch": both(lambda z: cross_entropy(z, y), leaf),
+        },
+        {},
+    )
+
+
 def arrays() -> Iterator[Promise]:
     """Yield the case on NumPy arrays: at most 1.3 times as long as our own softmax."""
     rng = np.random.default_rng(3)
@@ -116,7 +135,7 @@ def layer(name: str, h: Tensor, w: Tensor, y: Tensor, target: float, aim: float)
 
 def promises() -> Iterator[Promise]:
     """Yield every case; one group's arrays are let go before the next one's are made."""
-    for group in (rows, arrays, layers):
+    for group in (rows, arrays, layers, small):
         yield from group()
 
 

@@ -64,6 +64,7 @@ def promises() -> Iterator[Promise]:
     yield case("categorical, level", level, "torch", multinomial, 8.0)
     yield case("top_k 50", z, "torch", of_the_top, 1.5, top_k=K)
     yield case("categorical", scores(2.0, 100_000, 10), "torch", multinomial, 1.0)
+    yield case("categorical", scores(1.0, 4, 10), "torch", multinomial, 0.5)  # its cost is the calling
 
 
 if __name__ == "__main__":
