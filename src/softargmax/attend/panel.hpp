@@ -3,8 +3,6 @@
 //     m = max_j rint(S_j log2 e)       p_j = e^(S_j - m ln 2)       l = sum p_j       o = sum p_j v_j
 #pragma once
 
-#include <vector>
-
 #include "attend/args.hpp"
 #include "core/native/apply.hpp"
 #include "core/native/matmul.hpp"
@@ -267,22 +265,22 @@ template <class T> struct Block {
 
 // A block with finite values.
 template <class T> class FiniteBlock {
-    std::vector<T> values_;
+    Scratch values_;  // not a vector, whose functions would be the same for all instruction sets
     bool odd_[kKeys] = {};
 
   public:
     Block<T> of(const Block<T>& block, std::int64_t keys, std::int64_t width) {
         constexpr std::int64_t each = kPanelCols<T>;
-        values_.resize(static_cast<std::size_t>(keys * whole_panels<T>(width)));
+        T* const values = values_.get<T>(keys * whole_panels<T>(width));
         std::fill(odd_, odd_ + keys, false);
-        T* to = values_.data();
+        T* to = values;
         for (std::int64_t j = 0; j < width; j += each)
             for (std::int64_t i = 0; i < keys; ++i, to += each) {
                 std::copy_n(block.values + j / each * block.panel + i * block.pitch, each, to);
                 odd_[i] |= !all_finite(to, each);
                 make_finite(to, each);
             }
-        return {block.keys, values_.data(), keys * each, each, odd_};
+        return {block.keys, values, keys * each, each, odd_};
     }
 };
 

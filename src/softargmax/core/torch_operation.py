@@ -316,6 +316,8 @@ class TorchOperation:
             return [None] * len(needed)
         # Unpacked once: activation checkpointing refuses a second time.
         i, r, arrays = self.slots.restore(ctx.saved_tensors, ctx.numbers, ctx.likes)
+        if formed := getattr(ctx, "formed", None):
+            r = r._replace(**{self.operation.formed[name]: x for name, x in formed.items()})
         found = self.vjp(i, r, r.__class__(*g), self._wanted(tuple(needed)))
         return [
             self.fitted(found[name], of.shape, of.dtype) if need and found[name] is not None else None

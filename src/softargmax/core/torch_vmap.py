@@ -48,4 +48,4 @@ def by_batch(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
 def by_definition(of: Any, _info: Any, dims: Any, *flat: Any) -> Any:
     """Of what has neither axes nor a way of its own: the definition's."""
     found = torch.func.vmap(lambda *x: of.operation.define(of.unflatten(*x)), dims)(*flat)
-    return found, (0,) * len(found) if of.many else 0
+    return (tuple(found), (0,) * len(found)) if of.many else (found, 0)
