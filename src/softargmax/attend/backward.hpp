@@ -211,6 +211,11 @@ template <class T> struct Backward {
         for (int i = 0; i < count; ++i) any.include(row[i].seen);
         const Range in = any.within(begin, std::min(kBackKeys, head.keys - begin));
         const Range all = in.empty() ? Range{0, 0} : in.panels<T>();
+        if (!in.empty()) {
+            products(count, q + first * args.width, keys.keys, args.width, all, p);
+            products(count, seed + first * args.values, keys.values, args.values, all, ds);
+        }
+        // After the products, which write whole tiles of rows: 0 times a key that is not finite is NaN.
         if (whole)
             for (T* x : {p, ds})
                 for (int i = 0; i < kPanelRows; ++i, x += kBackPitch) {
@@ -219,8 +224,6 @@ template <class T> struct Backward {
                     if (there) std::fill(x + all.end, x + kBackKeys, T{0});
                 }
         if (in.empty()) return in;
-        products(count, q + first * args.width, keys.keys, args.width, all, p);
-        products(count, seed + first * args.values, keys.values, args.values, all, ds);
         for (int i = 0; i < count; ++i) {
             const Range its{std::clamp(row[i].seen.begin - begin, all.begin, all.end),
                             std::clamp(row[i].seen.end - begin, all.begin, all.end)};
