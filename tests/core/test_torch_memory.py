@@ -12,9 +12,9 @@ from softargmax.core.scale import UNIT
 torch = pytest.importorskip("torch")
 
 from softargmax.core.torch_memory import view  # noqa: E402 it imports torch
-from softargmax.core.torch_private import PLAIN, dispatch_keys  # noqa: E402 it imports torch
+from softargmax.core.torch_private import PLAIN, dispatch_keys, wrapped  # noqa: E402 it imports torch
 
-pytestmark = pytest.mark.skipif(not _native.know_tensors(torch.Tensor), reason="a torch before 2.10")
+pytestmark = pytest.mark.skipif(not _native.know_tensors(torch.Tensor, wrapped), reason="a torch before 2.10")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

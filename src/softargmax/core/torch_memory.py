@@ -11,6 +11,7 @@ from torch import Tensor
 from softargmax.core import _native
 from softargmax.core.memory import MEMORIES, Memory, same
 from softargmax.core.native import TYPES, View
+from softargmax.core.torch_private import wrapped
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,7 +88,7 @@ def _integers(x: Tensor) -> Tensor:
 
 
 CPU = Memory(
-    view=same if _native.know_tensors(Tensor) else view,
+    view=same if _native.know_tensors(Tensor, wrapped) else view,
     dense=_dense,
     packed=lambda x: x.contiguous(),
     integers=_integers,

@@ -32,6 +32,7 @@ __all__ = [
     "transformed",
     "unwrap_dead_wrappers",
     "without_autocast",
+    "wrapped",
 ]
 
 # They answer in 0.03 us to 0.3 us.
@@ -39,6 +40,7 @@ transformed: Callable[[], bool] = torch._C._are_functorch_transforms_active
 modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 recording: Callable[[], Any] = torch._C._get_tracing_state  # by torch.jit.trace, which sees operators only
 dispatch_keys: Callable[[Tensor], Any] = torch._C._dispatch_keys
+wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 below_autograd: Callable[[], Any] = torch._C._AutoDispatchBelowAutograd
 _unpack_dual: Callable[[Tensor], Any] = forward_ad.unpack_dual  # public, but untyped
 

@@ -75,13 +75,14 @@ struct Tensors {
     PyTypeObject* type = nullptr;
     Describe describe = nullptr;
     PyObject* is_neg = nullptr;  // Tensor.is_neg
+    PyObject* is_wrapped = nullptr;  // whether a transform wraps it: to describe such a one throws, which takes 7 ms
 
     static Tensors& known() {
         static Tensors all;
         return all;
     }
     // Whether tensors of this type can be described so from now on. A torch before 2.10 does not have it.
-    static bool know(nb::handle its_type) {
+    static bool know(nb::handle its_type, nb::handle is_wrapped) {
         struct Table {  // DLPackExchangeAPI of dlpack.h
             std::uint32_t major, minor;
             const Table* older;
@@ -93,23 +94,26 @@ struct Tensors {
         const auto* table = static_cast<const Table*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
         if (table->major != 1 || !table->describe) return false;
         known() = {reinterpret_cast<PyTypeObject*>(its_type.inc_ref().ptr()), table->describe,
-                   nb::getattr(its_type, "is_neg").release().ptr()};
+                   nb::getattr(its_type, "is_neg").release().ptr(), is_wrapped.inc_ref().ptr()};
         return true;
     }
     // Whether it is a tensor of exactly this type whose numbers lie in CPU memory as they are: not negated lazily, and
     // not what stands for a tensor while torch transforms or traces.
     bool in_memory(nb::handle x) const {
         if (Py_TYPE(x.ptr()) != type) return false;
+        if (!is_false(is_wrapped, x)) return false;
         nb::dlpack::dltensor memory;
         if (describe(x.ptr(), &memory)) {
             PyErr_Clear();
             return false;
         }
-        if (memory.device.device_type != nb::device::cpu::value || !memory.data) return false;
+        return memory.device.device_type == nb::device::cpu::value && memory.data && is_false(is_neg, x);
+    }
+    static bool is_false(PyObject* question, nb::handle x) {
         PyObject* const self = x.ptr();
-        const nb::object negated = nb::steal(PyObject_Vectorcall(is_neg, &self, 1, nullptr));
-        if (!negated.is_valid()) nb::raise_python_error();
-        return negated.ptr() == Py_False;
+        const nb::object answer = nb::steal(PyObject_Vectorcall(question, &self, 1, nullptr));
+        if (!answer.is_valid()) nb::raise_python_error();
+        return answer.ptr() == Py_False;
     }
     bool has(nb::handle x) const { return type && PyObject_TypeCheck(x.ptr(), type); }
 };

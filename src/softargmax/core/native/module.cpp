@@ -132,7 +132,8 @@ NB_MODULE(_native, module) {
     module.def("product", &product, "a"_a, "b"_a, "out"_a, "bias"_a = nb::none(), "adds"_a = false, "sparse"_a = false,
                "A B + bias into out, or added to it; the bits of a row are the same in every batch");
     module.def("finite", &all_finite, "x"_a, "whether no number of a matrix is infinite or NaN");
-    module.def("know_tensors", &Tensors::know, "type"_a, "whether arrays may be tensors of this type from now on");
+    module.def("know_tensors", &Tensors::know, "type"_a, "is_wrapped"_a,
+               "whether arrays may be tensors of this type from now on");
     module.def("in_memory", [](nb::handle x) { return Tensors::known().in_memory(x); }, "x"_a.none(),
                "whether it is such a tensor, of no subtype, whose numbers lie in CPU memory as they are");
     module.def("memory", &memory, "bytes"_a, "fresh memory for a large result, from the pool");
