@@ -191,11 +191,11 @@ def test_weighted_logsumexp(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_logcumsumexp(dtype: str) -> None:
     rng = np.random.default_rng(9)
-    for s in (1, 10, 40):
+    for s, temperature in ((1, 1.0), (10, 1.0), (40, 1.0), (10, 3.7), (10, -0.3), (2000, 0.7)):
         z = (s * rng.standard_normal(2000)).astype(dtype)
-        found = softargmax.logcumsumexp(z)
+        found = softargmax.logcumsumexp(z, temperature=temperature)
         for n in (1, 2, 3, 17, 900, 2000):
-            truth = family_truth(z[:n])
+            truth = family_truth(z[:n], temperature)
             assert ulp_error(found[n - 1 : n], *truth.logsumexp, at=truth.largest).max() <= BOUND[dtype], n
 
 

@@ -5,7 +5,8 @@
 compares that installation with `digests.json` and `changed.json`; run it in a folder without a `softargmax` of its own.
 It prints the name of each case that differs, and its digest: if the change is meant, both go to `changed.json` with the
 reason. SOFTARGMAX_ISA chooses the instruction set: the library promises the same bits on all. `--old` leaves
-`changed.json` out, `--against FILE` compares with another record, `--write FILE` writes one. `--kernels` leaves out the
+`changed.json` out, `--against FILE` compares with another record, `--write FILE` writes one, `--add` records the cases
+that `digests.json` does not have. `--kernels` leaves out the
 definition, second derivatives, forward mode and vmap: they are made of the arrays' own operations, and of kernels that
 other cases call. `digests.json` was recorded with commit f4b594a, before the operations became records:
 
@@ -176,6 +177,14 @@ def marked(found: dict[str, Digests]) -> dict[str, Digests]:
     }
 
 
+def with_new(found: dict[str, Digests]) -> dict[str, Digests]:
+    """The committed record, and what it does not have of these."""
+    every = read()
+    for room, digests in found.items():
+        every[room] |= {what: cases | every[room].get(what, {}) for what, cases in digests.items()}
+    return every
+
+
 def main() -> int:
     """Compare, or record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -184,6 +193,7 @@ def main() -> int:
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--against", type=Path)
     parser.add_argument("--write", type=Path)
+    parser.add_argument("--add", action="store_true")
     parser.add_argument("--free", action="store_true")
     asked = parser.parse_args()
     if not asked.free:
@@ -198,7 +208,7 @@ def main() -> int:
         found[room] = computed(room, kernels=asked.kernels)
         count = sum(map(len, found[room].values()))
         print(f"{room}: {count} digests, {time.process_time() - begin:.1f} s", file=sys.stderr)
-        if not asked.write:
+        if not (asked.write or asked.add):
             there = read(asked.against or FILE)[room] if asked.against or asked.old else expected(room)
             there = of_kernels(there) if asked.kernels else there
             names = compared(room, found[room], there)
@@ -206,7 +216,9 @@ def main() -> int:
             for name in names:
                 what, _, variant = name.rpartition(" | ")
                 print(f"{room}: {name}\t{found[room].get(what, {}).get(variant, 'is gone')}")
-    if asked.write:
+    if asked.add:
+        FILE.write_text(text(with_new(marked(found))))
+    elif asked.write:
         asked.write.write_text(text(found if asked.free else marked(found)))
     else:
         print(f"{wrong} differ", file=sys.stderr)

@@ -76,7 +76,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "entropy": (sa.entropy, FAMILY),
     "softmax_jacobian": (sa.softmax_jacobian, ("axis", "temperature", "temperature per row", "temperature 0", "base")),
     "soft_argmax": (sa.soft_argmax, tuple(x for x in FAMILY if x not in {"base", "temperature -2"})),
-    "logcumsumexp": (sa.logcumsumexp, ("axis",)),
+    "logcumsumexp": (
+        sa.logcumsumexp,
+        ("axis", "temperature", "temperature per row", "temperature -2", "temperature 0", "temperature inf", "where"),
+    ),
 }
 LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "fortran": lambda z: np.asfortranarray(z) if isinstance(z, np.ndarray) else z.T.contiguous().T,

@@ -97,6 +97,9 @@ ROW_OPERATIONS: dict[str, RowOperation] = {
     ),
     "soft_argmax, values": lambda z: softargmax.soft_argmax(z, _columns(z, 8)[::-1], temperature=_per_row(z)),
     "logcumsumexp": softargmax.logcumsumexp,
+    "logcumsumexp, temperature per row, where": lambda z: softargmax.logcumsumexp(
+        z, temperature=_per_row(z), where=_columns(z, 13) < 0.7
+    ),
     "soft_argmax": softargmax.soft_argmax,
     "signed_logsumexp": lambda z: softargmax.signed_logsumexp(z, _columns(z, 4).astype(z.dtype) - 0.5).log_abs,
     "cross_entropy": _loss,

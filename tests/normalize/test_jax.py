@@ -28,7 +28,7 @@ CALLS: dict[str, Any] = {
     "hardmax": lambda z, _: s.hardmax(z),
     "logsumexp": lambda z, to: s.logsumexp(z, weights=to(RISING)),
     "signed": lambda z, to: s.signed_logsumexp(z, to(SIGNED)).log_abs,
-    "logcumsumexp": lambda z, _: s.logcumsumexp(z),
+    "logcumsumexp": lambda z, to: s.logcumsumexp(z, temperature=-2.0, where=to(MASK)),
     "entropy": lambda z, _: s.entropy(z),
     "renyi_entropy": lambda z, _: s.renyi_entropy(z, 1.3),
     "renyi_entropy, orders": lambda z, to: s.renyi_entropy(

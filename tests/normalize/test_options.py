@@ -31,7 +31,7 @@ OPTIONS: dict[str, dict[str, Any]] = {  # function: options, each to change the 
         "weights": [1.0, 2.0, 0.0, 1.0, 3.0],
         "keepdims": True,
     },
-    "logcumsumexp": {"axis": 1},
+    "logcumsumexp": {"axis": 1, "temperature": 2.0, "base": 2.0, "where": MASK},
     "entropy": {"axis": 1, "temperature": 2.0, "base": 2.0, "where": MASK, "keepdims": True},
     "renyi_entropy": {"axis": 1, "temperature": 2.0, "base": 2.0, "where": MASK, "keepdims": True},
     "softmax_jacobian": {"axis": 1, "temperature": 2.0, "base": 2.0},

@@ -244,7 +244,7 @@ CHECKS = {
     "segment_softmax": (segment_operations.segment_softmax, RAGGED),
     "segment_log_softmax": (segment_operations.segment_log_softmax, RAGGED),
     "segment_logsumexp": (segment_operations.segment_logsumexp, RAGGED),
-    "logcumsumexp": (prefix_operations.logcumsumexp, prefix_operations.LogCumSumExp(Z, (1,), F64)),
+    "logcumsumexp": (prefix_operations.logcumsumexp, prefix_operations.LogCumSumExp(Z, cases.MASK, ROWS, (1,), F64)),
 }
 
 

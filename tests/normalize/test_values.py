@@ -201,6 +201,18 @@ def test_logcumsumexp(quick: Backend) -> None:
         near(quick, s.logcumsumexp(quick.array(z)), expected)
 
 
+@pytest.mark.parametrize("temperature", [0.3, -1.7, 1e-3, 0.0, -0.0, INF, [2.0, 0.0, -0.4, INF, -0.0]])
+def test_every_prefix_has_its_smooth_maximum(quick: Backend, temperature: Any) -> None:
+    z = Z.copy()
+    z[1, 2], z[2, 4], z[3, 1], z[4, :3], z[0, 3] = INF, -INF, NAN, -INF, z[0, 1]
+    where = RNG.random(Z.shape) < 0.7
+    t = quick.array(np.array(temperature)) if isinstance(temperature, list) else temperature
+    found = quick.back(s.logcumsumexp(quick.array(z), temperature=t, where=quick.array(where)))
+    for n in range(1, z.shape[1] + 1):
+        expected = s.logsumexp(z[:, :n], temperature=temperature, where=where[:, :n])
+        assert found[:, n - 1] == pytest.approx(expected, rel=1e-14, nan_ok=True)
+
+
 def test_boltzmann_is_physics(quick: Backend) -> None:
     e, k = np.abs(Z), 0.7
     for t in (0.5, 2.0, -3.0):

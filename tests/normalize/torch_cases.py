@@ -86,6 +86,17 @@ def _cases() -> list[Case]:
         Case("logcumsumexp", on(softargmax.logcumsumexp), (z,)),
         Case("logcumsumexp, axis 0", on(softargmax.logcumsumexp, axis=0), (z,)),
         Case("logcumsumexp, long", on(softargmax.logcumsumexp), (3 * draw(11),)),
+        Case(
+            "logcumsumexp, T < 0, base, where",
+            on(softargmax.logcumsumexp, temperature=-0.7, base=3.0, where=MASK),
+            (z,),
+        ),
+        Case("logcumsumexp, T per row", on(softargmax.logcumsumexp, temperature=None), (z, positive(3))),
+        Case(
+            "logcumsumexp, T a scalar, axis 0",
+            on(softargmax.logcumsumexp, temperature=None, axis=0),
+            (z, positive(1)[0]),
+        ),
     ]
     for operation in (softargmax.entropy, softargmax.soft_argmax):
         name = operation.__name__

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from softargmax.core import arrays, check
 from softargmax.core.arrays import device_of, namespace, one_axis, working_dtype
 from softargmax.core.chunks import SIZE, cut
 from softargmax.core.exact import difference, total
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 INF = math.inf
 
@@ -169,11 +172,11 @@ class State(NamedTuple):
         if length == 0:
             return self
         if not cut((z, self.m, values)):
-            return _merge(self, _lifted(z, values, self.m.dtype))
+            return merged(self, _lifted(z, values, self.m.dtype))
         state, step = self, max(1, SIZE // max(1, math.prod(rows)))  # so that temporaries have the size of a piece
         for start in range(0, length, step):
             part = None if values is None else values[..., start : start + step, :]
-            state = _merge(state, _lifted(z[..., start : start + step], part, self.m.dtype))
+            state = merged(state, _lifted(z[..., start : start + step], part, self.m.dtype))
         return state
 
     def merge(self, *others: State) -> State:
@@ -206,7 +209,7 @@ class State(NamedTuple):
             _check_rows(self, other)
         state = self
         for other in others:
-            state = _merge(state, other)
+            state = merged(state, other)
         return state
 
     def finalize(self) -> Finalized:
@@ -306,13 +309,16 @@ def _check_rows(state: State, other: Any) -> None:
         raise ValueError(f"others: values {tuple(other.o.shape)}; they may be like the first's, {tuple(state.o.shape)}")
 
 
-def _merge(a: State, b: State) -> State:
-    """With the larger maximum in the lead: r = r_lead + exp(m_other - m_lead) l_other, and o likewise."""
+def merged(a: State, b: State, gap: Callable[[Any, Any], tuple[Any, Any]] = difference) -> State:
+    """With the larger maximum in the lead: r = r_lead + exp(gap) l_other, and o likewise.
+
+    The gap, m_other - m_lead or beta times that, comes as the sum of two numbers.
+    """
     xp = namespace(a.m)
     with np.errstate(all="ignore"):
         first = ~((a.m < b.m) | xp.isnan(b.m))  # a NaN leads
         m, m_other = xp.where(first, a.m, b.m), xp.where(first, b.m, a.m)
-        d, e = difference(m_other, m)
+        d, e = gap(m_other, m)
         f = xp.exp(d) * (1.0 + e)
         r = xp.where(first, a.r, b.r) + f * (1.0 + xp.where(first, b.r, a.r))
         if a.o is None:

@@ -111,7 +111,8 @@ void bind(nb::module_& module) {
               where, pair, along, log_p, lse);
     bind_rows(module, "logsumexp", Op::logsumexp, "lse / beta of weighted terms", z,
               optional(beside("weights", &Args::weights)), where, pair, along, of_row("lse"));
-    bind_rows(module, "logcumsumexp", Op::logcumsumexp, "the lse of every prefix", z, along, result("lse", &Args::out));
+    bind_rows(module, "logcumsumexp", Op::logcumsumexp, "lse / beta of every prefix", z, where, pair, along,
+              result("lse", &Args::out));
     bind_rows(module, "entropy", Op::entropy, "<p, -log p>", z, where, pair, along, of_row("entropy"));
     bind_rows(module, "renyi_entropy", Op::renyi_entropy, "log sum p^order / (1 - order)", z, where, pair,
               rowwise("order", &Args::order), along, of_row("entropy"));

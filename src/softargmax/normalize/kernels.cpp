@@ -119,19 +119,31 @@ template <class T, int Size> void logsumexp_vjp(const Args& args) {
 
 // ---- logcumsumexp ---------------------------------------------------------------------------------------------------
 
+// The scores of a block become the smooth maxima of the prefixes that end with them; the state carries on.
+template <class T> void accumulate(const T* z, std::int64_t n, Scale beta, double sign, State& s, T* out) {
+    for (std::int64_t j = 0; j < n; ++j) {
+        s = merge(s, state_of(static_cast<double>(z[j])), beta).state;
+        const double value = sign * smooth_maximum(s, beta);
+        out[j] = static_cast<T>(value == value ? value : kNaN);
+    }
+}
+
 template <class T, int Size> void logcumsumexp(const Args& args) {
     each_group<Group<T, Size>>(Frame<T>(args, Size), [](Group<T, Size>& group) {
         State states[Size];
+        for (int g = 0; g < group.count; ++g) {
+            RowScale& scale = group.scale[g];
+            if (scale.undefined) states[g].r = kNaN;
+            // Any two scores are as far away as at beta = 0, and one alone stays what it is.
+            if (scale.flat) scale.beta = {std::numeric_limits<double>::denorm_min(), 0};
+            scale.flat = false;
+        }
         for (std::int64_t b = 0; b < group.blocks(); ++b) {
             group.load(b);
             for (int g = 0; g < group.count; ++g) {
                 const T* z = group.scores + g * group.pitch;
-                const auto to = group.target(g, b, z);
-                for (std::int64_t j = 0; j < group.end(b) - group.begin(b); ++j) {
-                    states[g] = merge(states[g], state_of(static_cast<double>(z[j])), Scale{}).state;
-                    const double lse = finalize(states[g], Scale{});
-                    to.out[j] = static_cast<T>(lse == lse ? lse : kNaN);
-                }
+                accumulate(z, group.end(b) - group.begin(b), group.scale[g].beta, group.scale[g].negate ? -1.0 : 1.0,
+                           states[g], group.target(g, b, z).out);
             }
             group.flush(b);
         }

@@ -253,10 +253,13 @@ def _powers_to_scores(z: Any, weights: Any) -> tuple[Any, Any]:
 
 
 @public
-def logcumsumexp(z: Any, /, *, axis: int = -1) -> Any:
-    r"""The logarithm of the sum of exponentials of every prefix of a row.
+def logcumsumexp(
+    z: Any, /, *, axis: int = -1, temperature: Any = 1.0, base: float | None = None, where: Any = None
+) -> Any:
+    r"""The smooth maximum of every prefix of a row, in the unit of the scores: its logsumexp.
 
-    .. math:: y_i = \log \sum_{j \le i} e^{z_j}
+    .. math:: y_i = \frac{1}{\beta} \log \sum_{j \le i} e^{\beta z_j},
+        \qquad \beta = \frac{\ln(\mathrm{base})}{T}
 
     Parameters
     ----------
@@ -264,6 +267,13 @@ def logcumsumexp(z: Any, /, *, axis: int = -1) -> Any:
         Scores, any shape, any array library.
     axis : int
         The axis along which they are accumulated.
+    temperature : float or array
+        T, in the unit of the scores: a number, or one per row, of the rows' shape or with the axis kept as 1. 0 is the
+        limit T -> 0+, the running maximum; inf is the limit, +inf from the second score of the support on.
+    base : float, optional
+        The base of the powers; without it e.
+    where : array of bool, optional
+        The support, which broadcasts with z: a score outside of it changes nothing.
 
     Returns
     -------
@@ -277,9 +287,10 @@ def logcumsumexp(z: Any, /, *, axis: int = -1) -> Any:
 
     Notes
     -----
-    A prefix of -inf only is -inf, from the first +inf on it is +inf, from the first NaN on NaN.
+    A prefix with nothing in its support is -inf (for T < 0: +inf), from the first +inf on it is +inf, from the first
+    NaN on NaN. The last of a row is its `logsumexp`.
 
-    Gradient: with incoming g, :math:`\sum_{i \ge j} g_i e^{z_j - y_i}` to z_j.
+    Gradient: with incoming g, :math:`\sum_{i \ge j} g_i e^{\beta (z_j - y_i)}` to z_j.
 
     References
     ----------
@@ -291,9 +302,15 @@ def logcumsumexp(z: Any, /, *, axis: int = -1) -> Any:
     >>> import softargmax
     >>> softargmax.logcumsumexp([0.0, 0.0, 0.0, 0.0])
     array([0.        , 0.69314718, 1.09861229, 1.38629436])
+    >>> softargmax.logcumsumexp([1.0, 3.0, 2.0], temperature=0)
+    array([1., 3., 3.])
     """
     z = check.scores(z)
     one = one_axis(axis, z.ndim)
     if z.ndim == 0:
-        return namespace(z).reshape(logcumsumexp(namespace(z).reshape(z, (1,))), ())
-    return prefix_operations.logcumsumexp.first(LogCumSumExp(z, (one,), check.row_dtype(None, z)))
+        xp, row = namespace(z), namespace(z).reshape(z, (1,))
+        found = logcumsumexp(row, temperature=temperature, base=base, where=where)
+        return xp.reshape(found, found.shape[:-1])
+    z, axes, beta = check.rows(z, one, temperature, base)
+    where = check.optional_mask(where, z)
+    return prefix_operations.logcumsumexp.first(LogCumSumExp(z, where, beta, axes, check.row_dtype(None, z)))

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from softargmax.core.arrays import back, device_of, last, namespace, working_dtype
+from softargmax.core.arrays import device_of, namespace, working_dtype
 from softargmax.core.exact import two_product, two_sum
-from softargmax.core.rows import INF, Rows
+from softargmax.core.rows import INF, Rows, below, magnitude
 from softargmax.core.rules import only, row_dtype, row_sum, slope
 from softargmax.core.scale import Scale
 from softargmax.core.scan import scan
-from softargmax.core.state import State
+from softargmax.core.state import State, merged
 from softargmax.normalize.reference_rows import Measure, Segments, measure, safe
 
 
@@ -246,13 +246,22 @@ def kl_divergence(z_p: Any, z_q: Any, where: Any, beta: Scale, axes: tuple[int, 
 
 
 @np.errstate(all="ignore")
-def logcumsumexp(z: Any, axes: tuple[int, ...], dtype: Any) -> Any:
-    """m + log l of every prefix, by the state's merge."""
-    xp = namespace(z)
-    m = xp.astype(last(z, *axes), working_dtype(z, xp))
-    states = m, xp.where(m == -INF, xp.full_like(m, -1.0), 0.0)
-    state = State(*scan(lambda a, b: State(*a).merge(State(*b))[:2], states, (-INF, -1.0)))
-    return back(xp.astype(state.finalize().lse, dtype), *axes)
+def logcumsumexp(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
+    """(m + log l) / beta of every prefix, by the state's merge."""
+    rows, xp = Rows(z, axes), namespace(z)
+    sign, hi, lo = magnitude(rows, z, beta)
+    x = sign * xp.astype(rows.lay(z), rows.dtype)
+    x = x if where is None else xp.where(rows.lay(where), x, -INF)
+
+    def gap(m: Any, top: Any) -> tuple[Any, Any]:
+        return below(m, top, beta, hi, lo, 2000.0)
+
+    states = x, xp.where(x == -INF, xp.full_like(x, -1.0), 0.0)
+    m, r = scan(lambda a, b: merged(State(*a), State(*b), gap)[:2], states, (-INF, -1.0))
+    log_l, limit = xp.log1p(safe(r, xp)), (hi == 0.0) | (hi == INF)
+    lse = m + xp.where(limit, 0.0, log_l / xp.where(limit, 1.0, hi))
+    lse = xp.where((hi == 0.0) & (log_l > 0.0), INF, lse)
+    return xp.astype(rows.restore(sign * xp.where(xp.isnan(r), math.nan, lse)), dtype)
 
 
 @np.errstate(all="ignore")
