@@ -15,7 +15,7 @@ pytestmark = pytest.mark.sanitize
 Q, K, V = np.ones((2, 4, 3, 5)), np.ones((2, 2, 6, 5)), np.ones((2, 2, 6, 7))
 BAD: dict[str, list[tuple[Any, type[Exception], str]]] = {
     "scale": [
-        (np.ones((4, 2)), ValueError, r"shape \(4, 2\); .* the heads' queries, \(2, 4, 3\)"),
+        (np.ones((4, 2)), ValueError, r"expected a number, or a shape that broadcasts with the .*got shape \(4, 2\)"),
         (math.nan, ValueError, "a finite number"),
         (math.inf, ValueError, "a finite number"),
         ("1", TypeError, "number"),
@@ -29,15 +29,22 @@ BAD: dict[str, list[tuple[Any, type[Exception], str]]] = {
         ((True, 0), TypeError, "an integer"),
     ],
     "mask": [
-        (np.ones((3, 6)), TypeError, "float64; it may be bool"),
+        (
+            np.ones((3, 6)),
+            TypeError,
+            r"expected bool, True where a query attends \(bias is added\), got dtype (torch.)?float64",
+        ),
         (np.ones((3, 5), bool), ValueError, r"\(3, 5\) does not broadcast to \(2, 4, 3, 6\)"),
         (np.ones((3, 2, 4, 3, 6), bool), ValueError, "does not broadcast"),
     ],
     "bias": [(np.ones((4, 6)), ValueError, r"does not broadcast"), (np.ones(6, complex), TypeError, "complex128")],
     "softcap": [(0.0, ValueError, "above 0"), (-1.0, ValueError, "above 0"), ("1", TypeError, "above 0")],
-    "sink": [(np.ones(2), ValueError, r"one number per head, \(4,\)"), (np.ones((1, 4)), ValueError, "per head")],
+    "sink": [
+        (np.ones(2), ValueError, r"expected one number per head, shape \(4,\), got shape \(2,\)"),
+        (np.ones((1, 4)), ValueError, "per head"),
+    ],
     "slopes": [
-        (np.ones(3), ValueError, r"shape \(3,\); it may be one number per head, \(2, 4\)"),
+        (np.ones(3), ValueError, r"expected one number per head, shape \(2, 4\), got shape \(3,\)"),
         (np.ones((4, 3)), ValueError, "per head"),
         (np.ones(4, complex), TypeError, "complex128"),
         ("1", TypeError, ""),
@@ -47,7 +54,7 @@ BAD: dict[str, list[tuple[Any, type[Exception], str]]] = {
         ([3.0, 1.0], TypeError, "integers"),
         ([3, 7], ValueError, "from 0 to 6"),
         ([-1, 6], ValueError, "from 0 to 6"),
-        ([1, 2, 3], ValueError, r"that of the batch, \(2,\)"),
+        ([1, 2, 3], ValueError, r"expected the batch's shape, \(2,\), got \(3,\)"),
     ],
 }
 CASES = [(name, *case) for name, cases in BAD.items() for case in cases]
@@ -68,15 +75,45 @@ def test_errors_name_the_argument(library: str, name: str, value: Any, error: ty
 @pytest.mark.parametrize(
     ("q", "k", "v", "error", "words"),
     [
-        (Q[0, 0], K, V, ValueError, r"^q: shape \(3, 5\)"),
-        (Q, K[..., :4], V, ValueError, r"^k: shape \(2, 2, 6, 4\)"),
-        (Q, np.concatenate([K, K[:1]]), V, ValueError, r"^k: shape \(3, 2, 6, 5\)"),
-        (Q, K, V[:, [0, 1, 1]], ValueError, r"^v: shape \(2, 3, 6, 7\)"),
-        (Q, K, V[:, :, :5], ValueError, r"^v: shape \(2, 2, 5, 7\)"),
-        (Q[:, :3], K, V, ValueError, r"^k: 2 heads; .* 3"),
-        (Q, K[:, :0], V[:, :0], ValueError, r"^k: 0 heads"),
+        (Q[0, 0], K, V, ValueError, r"^q: expected shape \(..., heads, length, width\), got \(3, 5\)"),
+        (
+            Q,
+            K[..., :4],
+            V,
+            ValueError,
+            r"^k: expected shape \(..., heads, keys, 5\), leading axes .*got \(2, 2, 6, 4\)",
+        ),
+        (
+            Q,
+            np.concatenate([K, K[:1]]),
+            V,
+            ValueError,
+            r"^k: expected shape \(..., heads, keys, 5\), leading axes .*got \(3, 2, 6, 5\)",
+        ),
+        (
+            Q,
+            K,
+            V[:, [0, 1, 1]],
+            ValueError,
+            r"^v: expected shape \(..., heads, 6, width\), leading axes .*got \(2, 3, 6, 7\)",
+        ),
+        (
+            Q,
+            K,
+            V[:, :, :5],
+            ValueError,
+            r"^v: expected shape \(..., heads, 6, width\), leading axes .*got \(2, 2, 5, 7\)",
+        ),
+        (Q[:, :3], K, V, ValueError, r"^k: expected as many heads as q's 3, or a divisor of that, got 2"),
+        (Q, K[:, :0], V[:, :0], ValueError, r"^k: expected as many heads as q's 4, or a divisor of that, got 0"),
         (Q, K.astype("f4"), V, TypeError, r"float32"),
-        (Q + 1j, K, V, TypeError, r"^q: dtype complex128"),
+        (
+            Q + 1j,
+            K,
+            V,
+            TypeError,
+            r"^q: expected float16, bfloat16, float32, float64, an integer or bool, got dtype complex128",
+        ),
         (Q, "k", V, TypeError, r"^k: "),
     ],
 )

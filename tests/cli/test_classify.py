@@ -150,17 +150,17 @@ BAD = [
     ("--target cultivr", "'cultivar' is the nearest"),
     ("--target CULTIVAR", "'cultivar' is the nearest"),
     ("--target alcohol --drop id", "fractions"),
-    ("--target cultivar --drop id --model lda --C 2", "lda has no penalty"),
-    ("--target cultivar --drop id -o .", "not a regular file"),
-    ("--target cultivar --drop id -o wine.csv", "the source itself"),
-    ("--target cultivar --drop id -o ./wine.csv", "the source itself"),
+    ("--target cultivar --drop id --model lda --C 2", "expected with --model softmax only, got --model lda"),
+    ("--target cultivar --drop id -o .", ".: expected a regular file or a new name"),
+    ("--target cultivar --drop id -o wine.csv", "expected another file than the source"),
+    ("--target cultivar --drop id -o ./wine.csv", "expected another file than the source"),
     ("--target cultivar", "'id': every row has a word of its own"),
     ("--target cultivar --drop ids", "'id' is the nearest"),
     ("--target cultivar --drop id --folds 60", "has 48 of 178 rows"),
     ("--target cultivar --drop id --model svm", "softmax, lda, qda, nb"),
     ("--target cultivar --drop id --C 0", "--C"),
     ("--target cultivar --drop id --l1-ratio 2", "l1-ratio"),
-    ("--target cultivar --drop id -o nowhere/kept", "no such folder"),
+    ("--target cultivar --drop id -o nowhere/kept", "--output nowhere/kept: expected a folder that exists"),
     ("", "target"),
 ]
 
@@ -178,7 +178,7 @@ def test_wrong_use(run, wine, options, said):
     [
         ("ash", "", "'ash': one row is empty, the first of them 3"),
         ("ash", "NaN", "'ash': one row is empty"),
-        ("ash", "inf", "row 3: inf"),
+        ("ash", "inf", "row 3: expected at most 1e+100, got inf"),
         ("cultivar", "", "'cultivar': one row is empty"),
         ("colour", "", "'colour': one row is empty"),
         ("cultivar", "class_9", "class 'class_9' has 1 of 178 rows; --folds 5 needs 5 or more of each"),
@@ -268,7 +268,7 @@ def test_qda_names_the_class_and_the_column(run, tmp_path):
         ({"a": z, "b": np.where(t, 1e-6 * x, x)}, "class '1' hardly varies in column 'b'; --drop b leaves it out, or"),
         ({"a": z, "my k": colour}, "class '1' does not vary in column 'my k' ('blue' or not); --drop 'my k' leaves"),
         ({"a": z, "b": once}, "class '1' does not vary in column 'b', where one part of the rows is left out;"),
-        ({"a": z, "b": little, "c": 2 * little}, "in class '1' some columns follow from others; it may have"),
+        ({"a": z, "b": little, "c": 2 * little}, "in class '1' some columns follow from others; try --model lda"),
     ):
         table_of(tmp_path / "t.csv", **columns, t=t)
         for options in ((), ("--calibrate",)):

@@ -16,16 +16,14 @@ def test_a_text_file_is_not_its_own_target(run, tmp_path, name):
     (tmp_path / "link.csv").symlink_to(name)
     for target in (name, "link.csv"):
         done = run(name, "-o", target)
-        assert (done.code, done.err) == (2, f"softargmax: {target} is the source itself; it may be any other file\n")
+        assert (done.code, done.err) == (2, f"softargmax: {target}: expected another file than the source\n")
     assert (tmp_path / name).read_text() == "1\n2\n"
 
 
 def test_a_folder_is_no_target(run, tmp_path):
     for name in ("p.npy", "p.csv"):
         (tmp_path / name).mkdir()
-        assert run("1", "2", "-o", name).err == (
-            f"softargmax: {name} is not a regular file; it may be a file or a new name\n"
-        )
+        assert run("1", "2", "-o", name).err == (f"softargmax: {name}: expected a regular file or a new name\n")
 
 
 def test_comments_behind_numbers(run, tmp_path):

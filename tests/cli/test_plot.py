@@ -67,7 +67,7 @@ def test_nothing_to_draw_and_nowhere_to_draw_it(run, tmp_path):
     (tmp_path / "f.png").mkdir()
     done = run("plot", "1", "2", "-o", "f.png")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "f.png is not a regular file" in done.err
+    assert "f.png: expected a regular file" in done.err
 
 
 def test_a_table_is_not_a_row(run, tmp_path):

@@ -160,7 +160,7 @@ def test_large_files_are_read_by_lines(tmp_path, monkeypatch):
         (["*.none"], "no such file, and no files in it"),
         (["folder"], "folder: no such file, and no files in it"),
         (["empty"], "empty: no text in it"),
-        (["pipe"], "pipe is not a regular file"),
+        (["pipe"], "pipe: expected a text file"),
     ],
 )
 def test_texts_that_are_none(tmp_path, monkeypatch, words, said):

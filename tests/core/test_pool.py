@@ -190,7 +190,7 @@ def test_an_allowance_that_is_no_number_is_said_at_once(nonsense: str) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert f"SOFTARGMAX_POOL_MIB={nonsense}: it may be a whole number of MiB" in done.stderr
+    assert f"SOFTARGMAX_POOL_MIB={nonsense}: expected a whole number of MiB" in done.stderr
 
 
 def test_no_more_is_kept_than_allowed() -> None:

@@ -178,27 +178,59 @@ def _tensor() -> Any:
         (lambda: State.empty((2,)).fold(np.ones(4)), ValueError, "scores: shape (4,) has rows ()"),
         (lambda: State.empty((2, 4)).fold(np.ones((2, 3, 4))), ValueError, "scores: shape (2, 3, 4) has rows (2, 3)"),
         (lambda: State.empty((2,)).fold(np.ones((1, 0))), ValueError, "scores: shape (1, 0)"),
-        (lambda: State.empty(()).fold(np.array([1j])), TypeError, "scores: dtype complex128"),
+        (
+            lambda: State.empty(()).fold(np.array([1j])),
+            TypeError,
+            "scores: expected float16, bfloat16, float32, float64, an integer or bool, got dtype complex128",
+        ),
         (lambda: State.empty((2,)).fold(_tensor()), TypeError, "scores: Tensor; the state holds ndarray, State.empty("),
-        (lambda: State.empty(()).fold(["a"]), TypeError, "scores: dtype <U1"),
+        (
+            lambda: State.empty(()).fold(["a"]),
+            TypeError,
+            "scores: expected float16, bfloat16, float32, float64, an integer or bool, got dtype <U1",
+        ),
         (lambda: State.empty(()).fold([1.0, [2.0]]), ValueError, "scores: "),
-        (lambda: State.empty((2,)).fold(np.ones((2, 3)), axis=3), IndexError, "axis: 3"),
+        (
+            lambda: State.empty((2,)).fold(np.ones((2, 3)), axis=3),
+            IndexError,
+            "axis: expected from -2 to 1, got 3, which is out of range for 2 dimensions",
+        ),
         (lambda: State.empty((2,)).fold(np.ones((2, 3)), axis=(0, 1)), TypeError, "axis: "),
-        (lambda: State.empty((), 2).fold([1, 2], [[1, 2]]), ValueError, "values: shape (1, 2); it may be (2, 2)"),
-        (lambda: State.empty((), 2).fold([1, 2], [[1], [2]]), ValueError, "values: shape (2, 1)"),
-        (lambda: State.empty((), 2).fold([1, 2], [1, 2]), ValueError, "values: shape (2,)"),
-        (lambda: State.empty((), 1).fold([1], np.ones((3, 1, 1))), ValueError, "values: shape (3, 1, 1)"),
-        (lambda: State.empty((), 1).fold([1], [["a"]]), TypeError, "values: dtype"),
-        (lambda: State.empty("a"), TypeError, "shape: 'a'"),
-        (lambda: State.empty((2, 1.5)), TypeError, "shape: (2, 1.5)"),
-        (lambda: State.empty(-1), ValueError, "shape: -1"),
-        (lambda: State.empty((), "a"), TypeError, "width: 'a'"),
-        (lambda: State.empty((), -1), ValueError, "width: -1"),
+        (lambda: State.empty((), 2).fold([1, 2], [[1, 2]]), ValueError, "values: expected shape (2, 2), got (1, 2)"),
+        (lambda: State.empty((), 2).fold([1, 2], [[1], [2]]), ValueError, "values: expected shape (2, 2), got (2, 1)"),
+        (lambda: State.empty((), 2).fold([1, 2], [1, 2]), ValueError, "values: expected shape (2, 2), got (2,)"),
+        (
+            lambda: State.empty((), 1).fold([1], np.ones((3, 1, 1))),
+            ValueError,
+            "values: expected shape (1, 1), got (3, 1, 1)",
+        ),
+        (
+            lambda: State.empty((), 1).fold([1], [["a"]]),
+            TypeError,
+            "values: expected float16, bfloat16, float32, float64, an integer or bool, got dtype <U1",
+        ),
+        (lambda: State.empty("a"), TypeError, "shape: expected an integer or a tuple of integers, got 'a'"),
+        (lambda: State.empty((2, 1.5)), TypeError, "shape: expected an integer or a tuple of integers, got (2, 1.5)"),
+        (lambda: State.empty(-1), ValueError, "shape: expected 0 or more, got -1"),
+        (lambda: State.empty((), "a"), TypeError, "width: expected an integer, got 'a'"),
+        (lambda: State.empty((), -1), ValueError, "width: expected 0 or more, got -1"),
         (lambda: State.empty((), like={}), TypeError, "like: "),
-        (lambda: State.empty(2).merge(3), TypeError, "others: int"),
-        (lambda: State.empty(2).merge(State.empty((3, 1))), ValueError, "others: rows (3, 1)"),
-        (lambda: State.empty(2).merge(State.empty(2), State.empty(1)), ValueError, "others: rows (1,)"),
-        (lambda: State.empty(2, 1).merge(State.empty(2, 3)), ValueError, "others: values (2, 3)"),
+        (lambda: State.empty(2).merge(3), TypeError, "others: expected a State, got int"),
+        (
+            lambda: State.empty(2).merge(State.empty((3, 1))),
+            ValueError,
+            "others: expected the rows of the first, (2,), got (3, 1)",
+        ),
+        (
+            lambda: State.empty(2).merge(State.empty(2), State.empty(1)),
+            ValueError,
+            "others: expected the rows of the first, (2,), got (1,)",
+        ),
+        (
+            lambda: State.empty(2, 1).merge(State.empty(2, 3)),
+            ValueError,
+            "others: expected values like the first's, (2, 1), got (2, 3)",
+        ),
     ],
 )
 def test_bad_arguments(call: Any, error: Any, says: str) -> None:
@@ -208,7 +240,7 @@ def test_bad_arguments(call: Any, error: Any, says: str) -> None:
 
 def test_shapes_that_values_may_have_are_said_once() -> None:
     for rows, may in ((), "(3, 2)"), ((4,), "(3, 2) or (4, 3, 2)"):
-        with pytest.raises(ValueError, match=rf"^values: shape \(3, 5\); it may be {re.escape(may)}$"):
+        with pytest.raises(ValueError, match=rf"^values: expected shape {re.escape(may)}.* got \(3, 5\)$"):
             State.empty(rows, 2).fold(np.ones((*rows, 3)), np.ones((3, 5)))
 
 
@@ -216,7 +248,7 @@ def test_libraries_and_devices_are_not_mixed() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match=r"^scores: Tensor"):
         State.empty(()).fold(torch.ones(2))
-    with pytest.raises(TypeError, match=r"^others: a state of Tensor"):
+    with pytest.raises(TypeError, match=r"^others: expected states of Tensor like the first, got one of ndarray"):
         State.empty(()).merge(State.empty((), like=torch.ones(1)))
 
 

@@ -95,17 +95,21 @@ def test_few_classes_want_no_cluster() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda f: f([1, -1], dim=4), ValueError, "counts: -1 for class 1"),
-        (lambda f: f([np.nan], dim=4), ValueError, "counts: nan for class 0"),
+        (lambda f: f([1, -1], dim=4), ValueError, "counts: expected a finite number, 0 or above, got -1 for class 1"),
+        (lambda f: f([np.nan], dim=4), ValueError, "counts: expected a finite number, 0 or above, got nan for class 0"),
         (lambda f: f([0, 0], dim=4), ValueError, "counts: all are 0; at least one has to be above 0"),
-        (lambda f: f([[1]], dim=4), ValueError, "counts: shape"),
-        (lambda f: f([1, 1], dim=0), ValueError, "dim: 0; it may be 1 or more"),
-        (lambda f: f([1, 1], dim=4, batch=0), ValueError, "batch: 0; it may be 1 or more"),
-        (lambda f: f([1, 1], dim=4, clusters=-1), ValueError, "clusters: -1; it may be 0 or more"),
+        (
+            lambda f: f([[1]], dim=4),
+            ValueError,
+            r"counts: expected shape \(K,\), one per class, K from 1 to 2\^31 - 1, got \(1, 1\)",
+        ),
+        (lambda f: f([1, 1], dim=0), ValueError, "dim: expected 1 or more.* got 0"),
+        (lambda f: f([1, 1], dim=4, batch=0), ValueError, "batch: expected 1 or more.* got 0"),
+        (lambda f: f([1, 1], dim=4, clusters=-1), ValueError, "clusters: expected 0 or more.* got -1"),
         (lambda f: f([1, 1], dim=4, clusters=2), ValueError, "clusters: 2; of 2 classes there may be 1"),
-        (lambda f: f([1, 1], dim=4, clusters=1.0), TypeError, "clusters: 1.0"),
-        (lambda f: f([1, 1], dim=4, div_value=-1), ValueError, "div_value: -1"),
-        (lambda f: f([1, 1], dim=4, cost=2.0), TypeError, "cost: float; it may be a StepCost"),
+        (lambda f: f([1, 1], dim=4, clusters=1.0), TypeError, "clusters: expected an integer, got 1.0"),
+        (lambda f: f([1, 1], dim=4, div_value=-1), ValueError, "div_value: expected a finite number above 0, got -1"),
+        (lambda f: f([1, 1], dim=4, cost=2.0), TypeError, "cost: expected a StepCost.* got float"),
     ],
 )
 def test_errors(call: Callable[[Any], Any], error: type[Exception], match: str) -> None:

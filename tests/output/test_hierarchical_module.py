@@ -149,7 +149,7 @@ def test_a_checkpoint_brings_its_tree() -> None:
         with pytest.raises(RuntimeError, match="size mismatch for weight"):
             hierarchical.HierarchicalSoftmax(dim, Tree.balanced(k)).load_state_dict(layer.state_dict())
     broken = {**layer.state_dict(), "tree_children": torch.zeros(39, 2, dtype=torch.int64)}
-    with pytest.raises(RuntimeError, match="tree_children: children: no tree"):
+    with pytest.raises(RuntimeError, match="tree_children: children: expected each from 1 to 38"):
         twin.load_state_dict(broken)
     assert twin.tree == layer.tree
 
@@ -177,33 +177,65 @@ X, Y = drawn(2, 5, dtype=torch.float32), torch.tensor([0, 6])
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda s: s(X, torch.tensor([0, 7])), IndexError, r"target: 7 at \(1,\); it may be from 0 to 6, or -100"),
-        (lambda s: s(X[None], torch.tensor([[-1, 0]])), IndexError, r"target: -1 at \(0, 0\)"),
-        (lambda s: s(X[0], torch.tensor(9)), IndexError, r"target: 9 at \(\)"),
-        (lambda s: s.log_prob_of(X, torch.tensor([0, 7])), IndexError, "target: 7"),
-        (lambda s: s(X, Y.float()), TypeError, "target: dtype torch.float32"),
-        (lambda s: s(X, Y > 0), TypeError, "target: dtype torch.bool"),
-        (lambda s: s(X, Y[:1]), ValueError, r"target: shape \(1,\); it may be that of the rows, \(2,\)"),
+        (lambda s: s(X, torch.tensor([0, 7])), IndexError, r"target: expected from 0 to 6, or -100.* got 7 at \(1,\)"),
+        (
+            lambda s: s(X[None], torch.tensor([[-1, 0]])),
+            IndexError,
+            r"target: expected from 0 to 6, or -100: ignored, got -1 at \(0, 0\)",
+        ),
+        (
+            lambda s: s(X[0], torch.tensor(9)),
+            IndexError,
+            r"target: expected from 0 to 6, or -100: ignored, got 9 at \(\)",
+        ),
+        (
+            lambda s: s.log_prob_of(X, torch.tensor([0, 7])),
+            IndexError,
+            r"target: expected from 0 to 6, or -100: ignored, got 7 at \(1,\)",
+        ),
+        (lambda s: s(X, Y.float()), TypeError, "target: expected integers, one per row, got dtype torch.float32"),
+        (lambda s: s(X, Y > 0), TypeError, "target: expected integers, one per row, got dtype torch.bool"),
+        (lambda s: s(X, Y[:1]), ValueError, r"target: expected the rows' shape, \(2,\), got \(1,\)"),
         (lambda s: s(X, "no"), TypeError, "target: str"),
-        (lambda s: s([[1.0]], Y), TypeError, "hidden: list"),
-        (lambda s: s(X[:, :4], Y), ValueError, r"hidden: shape \(2, 4\); it may be \(..., 5\)"),
-        (lambda s: s(torch.tensor(1.0), Y), ValueError, r"hidden: shape \(\)"),
-        (lambda s: s(X + 1j, Y), TypeError, "hidden: dtype torch.complex64"),
-        (lambda s: s(X.to("meta"), Y), ValueError, "hidden: on meta; here it may be on cpu"),
-        (lambda s: s(X, Y.to("meta")), ValueError, "target: on meta"),
-        (lambda s: s.log_prob(X[:, :2]), ValueError, "hidden: shape"),
-        (lambda s: s.topk(X, 0), ValueError, "k: 0; it may be from 1 to 7"),
-        (lambda s: s.topk(X, 8), ValueError, "k: 8"),
-        (lambda s: s.topk(X, 2.0), TypeError, "k: 2.0"),
-        (lambda s: s.sample(X, -1), ValueError, "seed: negative"),
-        (lambda s: s.sample(X, 1, stream=[0]), ValueError, "stream: shape"),
-        (lambda s: s.sample(X, 1, generator=torch.Generator()), ValueError, "both are given"),
-        (lambda s: type(s)(0, s.tree), ValueError, "dim: 0; it may be 1 or more"),
-        (lambda s: type(s)(1.5, s.tree), TypeError, "dim: 1.5"),
-        (lambda s: type(s)(5, 7), TypeError, "tree: int; it may be a Tree"),
-        (lambda s: type(s)(5, s.tree, reduction="max"), ValueError, "reduction: 'max'"),
-        (lambda s: type(s)(5, s.tree, ignore_index=0.5), TypeError, "ignore_index: 0.5"),
-        (lambda s: type(s)(5, s.tree, dtype=torch.int64), TypeError, "dtype: torch.int64"),
+        (lambda s: s([[1.0]], Y), TypeError, "hidden: expected a tensor, got list"),
+        (lambda s: s(X[:, :4], Y), ValueError, r"hidden: expected shape \(..., 5\).* got \(2, 4\)"),
+        (lambda s: s(torch.tensor(1.0), Y), ValueError, r"hidden: expected shape \(..., 5\), got \(\)"),
+        (
+            lambda s: s(X + 1j, Y),
+            TypeError,
+            "hidden: expected float16, bfloat16, float32, float64, an .*got dtype torch.complex64",
+        ),
+        (lambda s: s(X.to("meta"), Y), ValueError, "hidden: expected a tensor on cpu, got one on meta"),
+        (lambda s: s(X, Y.to("meta")), ValueError, "target: expected an array on cpu, got one on meta"),
+        (lambda s: s.log_prob(X[:, :2]), ValueError, r"hidden: expected shape \(..., 5\), got \(2, 2\)"),
+        (lambda s: s.topk(X, 0), ValueError, "k: expected 1 to 7, got 0"),
+        (lambda s: s.topk(X, 8), ValueError, "k: expected 1 to 7, got 8"),
+        (lambda s: s.topk(X, 2.0), TypeError, "k: expected an integer, got 2.0"),
+        (
+            lambda s: s.sample(X, -1),
+            ValueError,
+            r"seed: expected an integer from 0 to 2\^64 - 1, got a negative number",
+        ),
+        (lambda s: s.sample(X, 1, stream=[0]), ValueError, r"stream: expected the rows' shape, \(2,\), got \(1,\)"),
+        (
+            lambda s: s.sample(X, 1, generator=torch.Generator()),
+            ValueError,
+            "seed, generator: expected one of them, got both",
+        ),
+        (lambda s: type(s)(0, s.tree), ValueError, "dim: expected 1 or more.* got 0"),
+        (lambda s: type(s)(1.5, s.tree), TypeError, "dim: expected an integer, got 1.5"),
+        (lambda s: type(s)(5, 7), TypeError, "tree: expected a Tree.* got int"),
+        (
+            lambda s: type(s)(5, s.tree, reduction="max"),
+            ValueError,
+            "reduction: expected 'none', 'mean', 'sum', got 'max'",
+        ),
+        (lambda s: type(s)(5, s.tree, ignore_index=0.5), TypeError, "ignore_index: expected an integer, got 0.5"),
+        (
+            lambda s: type(s)(5, s.tree, dtype=torch.int64),
+            TypeError,
+            "dtype: expected float16, bfloat16, float32 or float64, got torch.int64",
+        ),
     ],
 )
 def test_errors(call: Callable[[Any], Any], error: type[Exception], match: str) -> None:

@@ -25,19 +25,35 @@ X, Y = drawn(2, 5, dtype=torch.float32), torch.tensor([0, 6])
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda s: s(X, torch.tensor([0, 7])), IndexError, r"target: 7 at \(1,\); it may be from 0 to 6, or -100"),
-        (lambda s: s(X[None], torch.tensor([[-1, 0]])), IndexError, r"target: -1 at \(0, 0\)"),
-        (lambda s: s.log_prob_of(X, torch.tensor([0, 7])), IndexError, "target: 7"),
-        (lambda s: s(X, Y.float()), TypeError, "target: dtype torch.float32"),
-        (lambda s: s(X, Y[:1]), ValueError, r"target: shape \(1,\); it may be that of the rows, \(2,\)"),
-        (lambda s: s([[1.0]], Y), TypeError, "hidden: list"),
-        (lambda s: s(X[:, :4], Y), ValueError, r"hidden: shape \(2, 4\); it may be \(..., 5\)"),
-        (lambda s: s(X + 1j, Y), TypeError, "hidden: dtype torch.complex64"),
-        (lambda s: s(X.to("meta"), Y), ValueError, "hidden: on meta; here it may be on cpu"),
-        (lambda s: s.log_prob(X[:, :2]), ValueError, "hidden: shape"),
-        (lambda s: s.topk(X, 0), ValueError, "k: 0; it may be from 1 to 7"),
-        (lambda s: s.topk(X, 8), ValueError, "k: 8"),
-        (lambda s: s.sample(X, -1), ValueError, "seed: negative"),
+        (lambda s: s(X, torch.tensor([0, 7])), IndexError, r"target: expected from 0 to 6, or -100.* got 7 at \(1,\)"),
+        (
+            lambda s: s(X[None], torch.tensor([[-1, 0]])),
+            IndexError,
+            r"target: expected from 0 to 6, or -100: ignored, got -1 at \(0, 0\)",
+        ),
+        (
+            lambda s: s.log_prob_of(X, torch.tensor([0, 7])),
+            IndexError,
+            r"target: expected from 0 to 6, or -100: ignored, got 7 at \(1,\)",
+        ),
+        (lambda s: s(X, Y.float()), TypeError, "target: expected integers, one per row, got dtype torch.float32"),
+        (lambda s: s(X, Y[:1]), ValueError, r"target: expected the rows' shape, \(2,\), got \(1,\)"),
+        (lambda s: s([[1.0]], Y), TypeError, "hidden: expected a tensor, got list"),
+        (lambda s: s(X[:, :4], Y), ValueError, r"hidden: expected shape \(..., 5\).* got \(2, 4\)"),
+        (
+            lambda s: s(X + 1j, Y),
+            TypeError,
+            "hidden: expected float16, bfloat16, float32, float64, an .*got dtype torch.complex64",
+        ),
+        (lambda s: s(X.to("meta"), Y), ValueError, "hidden: expected a tensor on cpu, got one on meta"),
+        (lambda s: s.log_prob(X[:, :2]), ValueError, r"hidden: expected shape \(..., 5\), got \(2, 2\)"),
+        (lambda s: s.topk(X, 0), ValueError, "k: expected 1 to 7, got 0"),
+        (lambda s: s.topk(X, 8), ValueError, "k: expected 1 to 7, got 8"),
+        (
+            lambda s: s.sample(X, -1),
+            ValueError,
+            r"seed: expected an integer from 0 to 2\^64 - 1, got a negative number",
+        ),
     ],
 )
 def test_errors(name: str, call: Callable[[Any], Any], error: type[Exception], match: str) -> None:
@@ -60,12 +76,20 @@ def test_a_row_that_meets_nan(name: str) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda: nn.SampledSoftmax(5, [1, 2], samples=1), TypeError, "sampler: list; it may be a Sampler"),
-        (lambda: nn.SampledSoftmax(5, Uniform(7), samples=0), ValueError, "samples: 0; it may be 1 or more"),
+        (lambda: nn.SampledSoftmax(5, [1, 2], samples=1), TypeError, "sampler: expected a Sampler.* got list"),
+        (lambda: nn.SampledSoftmax(5, Uniform(7), samples=0), ValueError, "samples: expected 1 or more.* got 0"),
         (lambda: nn.SampledSoftmax(5, Uniform(7), samples=8), ValueError, "n: 8 distinct draws"),
-        (lambda: nn.SampledSoftmax(5, Uniform(7), samples=1.5), TypeError, "samples: 1.5"),
-        (lambda: nn.SampledSoftmax(5, Uniform(7), samples=1, seed=-1), ValueError, "seed: negative"),
-        (lambda: nn.SampledSoftmax(5, Uniform(7), samples=1, in_batch=3), TypeError, "in_batch: int"),
+        (lambda: nn.SampledSoftmax(5, Uniform(7), samples=1.5), TypeError, "samples: expected an integer, got 1.5"),
+        (
+            lambda: nn.SampledSoftmax(5, Uniform(7), samples=1, seed=-1),
+            ValueError,
+            r"seed: expected an integer from 0 to 2\^64 - 1, got a negative number",
+        ),
+        (
+            lambda: nn.SampledSoftmax(5, Uniform(7), samples=1, in_batch=3),
+            TypeError,
+            "in_batch: expected a Sampler, got int",
+        ),
         (
             lambda: nn.SampledSoftmax(5, Uniform(7), samples=1, in_batch=Uniform(8)),
             ValueError,
@@ -74,29 +98,57 @@ def test_a_row_that_meets_nan(name: str) -> None:
         (
             lambda: nn.SampledSoftmax(5, Uniform(7), samples=1, shared=False, in_batch=Uniform(7)),
             ValueError,
-            "in_batch: given; beside shared=False",
+            "in_batch: expected None, as shared is False, got a sampler",
         ),
         (
             lambda: nn.ImportanceSampledSoftmax(5, Uniform(7), samples=4, most=3),
             ValueError,
-            "most: 3; it may be",
+            "most: expected .* got 3",
         ),
-        (lambda: nn.ImportanceSampledSoftmax(5, Uniform(7), samples=4, least_ess=-1), ValueError, "least_ess: -1"),
-        (lambda: nn.NCE(5, Uniform(7), samples=4, log_z="no"), ValueError, "log_z: 'no'; it may be 'learned'"),
-        (lambda: nn.NCE(5, Uniform(7), samples=4, log_z=None), TypeError, "log_z: None"),
-        (lambda: nn.TargetSampledSoftmax(5, 7).use([7]), IndexError, "classes: 7 at"),
-        (lambda: nn.TargetSampledSoftmax(5, 7).use([]), ValueError, r"classes: shape \(0,\); it may be"),
-        (lambda: nn.TargetSampledSoftmax(5, 7).use([[1]]), ValueError, r"classes: shape \(1, 1\)"),
-        (lambda: nn.FullSoftmax(5, 7, weight=torch.zeros(7, 5)), TypeError, "weight: Tensor; it may be a Parameter"),
+        (
+            lambda: nn.ImportanceSampledSoftmax(5, Uniform(7), samples=4, least_ess=-1),
+            ValueError,
+            "least_ess: expected 0 or a finite number above it, got -1",
+        ),
+        (lambda: nn.NCE(5, Uniform(7), samples=4, log_z="no"), ValueError, "log_z: expected 'learned'.* got 'no'"),
+        (lambda: nn.NCE(5, Uniform(7), samples=4, log_z=None), TypeError, "log_z: expected a finite number, got None"),
+        (
+            lambda: nn.TargetSampledSoftmax(5, 7).use([7]),
+            IndexError,
+            r"classes: expected classes from 0 to 6, got 7 at \(0,\)",
+        ),
+        (lambda: nn.TargetSampledSoftmax(5, 7).use([]), ValueError, r"classes: expected shape .* got \(0,\)"),
+        (
+            lambda: nn.TargetSampledSoftmax(5, 7).use([[1]]),
+            ValueError,
+            r"classes: expected shape \(n,\), one class or more, got \(1, 1\)",
+        ),
+        (
+            lambda: nn.FullSoftmax(5, 7, weight=torch.zeros(7, 5)),
+            TypeError,
+            "weight: expected a Parameter.* got Tensor",
+        ),
         (
             lambda: nn.FullSoftmax(5, 7, weight=torch.nn.Parameter(torch.zeros(6, 5))),
             ValueError,
-            r"weight: shape \(6, 5\); it may be \(7, 5\)",
+            r"weight: expected shape \(7, 5\).* got \(6, 5\)",
         ),
-        (lambda: nn.FullSoftmax(5, 0), ValueError, "classes: 0; it may be 1 or more"),
-        (lambda: nn.FullSoftmax(5, 7, dtype=torch.int64), TypeError, "dtype: torch.int64"),
-        (lambda: nn.SampledSoftmax(5, Unigram([1, -1]), samples=1), ValueError, "counts: -1 for class 1"),
-        (lambda: nn.SampledSoftmax(5, Unigram([1, float("nan")]), samples=1), ValueError, "counts: nan for class 1"),
+        (lambda: nn.FullSoftmax(5, 0), ValueError, "classes: expected 1 or more.* got 0"),
+        (
+            lambda: nn.FullSoftmax(5, 7, dtype=torch.int64),
+            TypeError,
+            "dtype: expected float16, bfloat16, float32 or float64, got torch.int64",
+        ),
+        (
+            lambda: nn.SampledSoftmax(5, Unigram([1, -1]), samples=1),
+            ValueError,
+            "counts: expected a finite number, 0 or above, got -1 for class 1",
+        ),
+        (
+            lambda: nn.SampledSoftmax(5, Unigram([1, float("nan")]), samples=1),
+            ValueError,
+            "counts: expected a finite number, 0 or above, got nan for class 1",
+        ),
     ],
 )
 def test_errors_of_construction(call: Callable[[], Any], error: type[Exception], match: str) -> None:
@@ -107,11 +159,23 @@ def test_errors_of_construction(call: Callable[[], Any], error: type[Exception],
 @pytest.mark.parametrize(
     ("negatives", "error", "match"),
     [
-        ([1, 2], TypeError, "negatives: list; it may be Negatives"),
-        (Negatives(torch.zeros(3), torch.zeros(3)), TypeError, "negatives.index: dtype torch.float32"),
-        (Negatives(torch.zeros(3, 3).long(), torch.zeros(3, 3)), ValueError, r"negatives.index: shape \(3, 3\)"),
+        ([1, 2], TypeError, "negatives: expected Negatives.* got list"),
+        (
+            Negatives(torch.zeros(3), torch.zeros(3)),
+            TypeError,
+            "negatives.index: expected integers, got dtype torch.float32",
+        ),
+        (
+            Negatives(torch.zeros(3, 3).long(), torch.zeros(3, 3)),
+            ValueError,
+            r"negatives.index: expected shape \(n,\) or \(\*\(2,\), n\), got \(3, 3\)",
+        ),
         (Negatives(torch.zeros(3).long(), torch.zeros(2)), ValueError, "negatives.log_expected: shape"),
-        (Negatives(torch.tensor([7]), torch.zeros(1)), IndexError, "negatives.index: 7 at"),
+        (
+            Negatives(torch.tensor([7]), torch.zeros(1)),
+            IndexError,
+            r"negatives.index: expected classes from 0 to 6, got 7 at \(0,\)",
+        ),
     ],
 )
 def test_errors_of_negatives(negatives: Any, error: type[Exception], match: str) -> None:

@@ -263,10 +263,10 @@ def test_partitions_have_few_targets_and_are_as_long_as_can_be() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda: partitions([1.5], most=2), TypeError, "targets: dtype float64"),
-        (lambda: partitions([[1]], most=2), ValueError, r"targets: shape \(1, 1\)"),
-        (lambda: partitions([1], most=0), ValueError, "most: 0; it may be 1 or more"),
-        (lambda: partitions([1], most=0.5), TypeError, "most: 0.5"),
+        (lambda: partitions([1.5], most=2), TypeError, "targets: expected integers, got dtype float64"),
+        (lambda: partitions([[1]], most=2), ValueError, r"targets: expected shape \(n,\), got \(1, 1\)"),
+        (lambda: partitions([1], most=0), ValueError, "most: expected 1 or more.* got 0"),
+        (lambda: partitions([1], most=0.5), TypeError, "most: expected an integer, got 0.5"),
     ],
 )
 def test_errors_of_partitions(call: Any, error: type[Exception], match: str) -> None:

@@ -101,16 +101,20 @@ def test_no_guesses_and_no_rows() -> None:
 def test_errors() -> None:
     target, draft = np.zeros((3, 4)), np.zeros((2, 4))
     wrong: list[tuple[Any, type[Exception], str]] = [
-        ((target, draft, [0, 4]), IndexError, "tokens: some are no classes"),
+        ((target, draft, [0, 4]), IndexError, "tokens: expected classes from 0 to 3, got some out of range"),
         ((target, draft, [0, -1]), IndexError, "tokens"),
-        ((target, draft, [0.0, 1.0]), TypeError, "tokens: dtype"),
-        ((target, draft, [0]), ValueError, r"tokens: shape \(1,\)"),
-        ((target[:2], draft, [0, 1]), ValueError, "target: shape"),
+        ((target, draft, [0.0, 1.0]), TypeError, "tokens: expected integers, got dtype float64"),
+        (
+            (target, draft, [0]),
+            ValueError,
+            r"tokens: expected the draft's shape without its classes, \(2,\), got \(1,\)",
+        ),
+        ((target[:2], draft, [0, 1]), ValueError, r"target: expected shape \(3, 4\) with this draft, got \(2, 4\)"),
         ((target + np.nan, draft, [0, 1]), ValueError, "target, draft: NaN"),
         ((target, draft + np.nan, [0, 1]), ValueError, "target, draft: NaN"),
         ((1.0, draft, [0, 1]), ValueError, "target: 0-d"),
         ((target, 1.0, [0, 1]), ValueError, "draft: 0-d"),
-        ((target[0], draft[0], 0), ValueError, r"draft: shape \(4,\); it may be \(..., L, K\)"),
+        ((target[0], draft[0], 0), ValueError, r"draft: expected shape \(..., L, K\).* got \(4,\)"),
     ]
     for arguments, error, message in wrong:
         with pytest.raises(error, match=message):
@@ -127,7 +131,9 @@ def test_parameters_per_sequence(name: str) -> None:
         alone = softargmax.speculative_sample(z[i], z[i, :4], guesses[i], seed=0, stream=i, **{name: value})
         assert np.array_equal(alone.tokens, found.tokens[i])
     for shape in ((2,), (3, 1), (3, 4)):
-        with pytest.raises(ValueError, match=f"{name}: shape {re.escape(str(shape))}; .* with the sequences, .3,"):
+        with pytest.raises(
+            ValueError, match=f"{name}: expected .* with the sequences, .3,.*, got shape {re.escape(str(shape))}"
+        ):
             softargmax.speculative_sample(z, z[:, :4], guesses, seed=0, **{name: np.ones(shape)})
     for value, error in (("a", TypeError), (10**400, ValueError)):
         with pytest.raises(error, match=f"{name}: "):

@@ -33,11 +33,11 @@ BAD = {
     "truncated": (header(shape="(300,)") + bytes(40), ValueError, "truncated: its header promises 1200 bytes"),
     "no data": (header(shape=f"({10**15},)"), ValueError, "truncated"),
     "objects": (header(descr="'|O'") + b"\x80\x04cos\nsystem\n", TypeError, "never unpickled"),
-    "strings": (header(descr="'<U4'") + bytes(64), TypeError, "dtype <U4"),
-    "complex": (header(descr="'<c8'") + bytes(64), TypeError, "dtype complex64"),
+    "strings": (header(descr="'<U4'") + bytes(64), TypeError, "an integer or bool, got <U4"),
+    "complex": (header(descr="'<c8'") + bytes(64), TypeError, "an integer or bool, got complex64"),
     "long": (header(descr="'<f16'") + bytes(64), TypeError, "float128"),
     "structure": (header(descr="[('a', '<f4')]") + bytes(64), TypeError, "dtype"),
-    "dates": (header(descr="'<M8[s]'") + bytes(64), TypeError, "dtype datetime64"),
+    "dates": (header(descr="'<M8[s]'") + bytes(64), TypeError, "an integer or bool, got datetime64"),
 }
 
 
@@ -76,34 +76,42 @@ def test_missing_files(tmp_path):
 
 
 def test_wrong_arguments(tmp_path, source, old):
-    with pytest.raises(TypeError, match="reads twice"):
+    with pytest.raises(
+        TypeError,
+        match=r"source: expected what can be read twice .*, got (list_iterator|generator); logsumexp takes",
+    ):
         stream.softmax(iter([np.zeros(3)]))
-    with pytest.raises(TypeError, match="reads twice"):
+    with pytest.raises(
+        TypeError,
+        match=r"source: expected what can be read twice .*, got (list_iterator|generator); logsumexp takes",
+    ):
         stream.log_softmax(z for z in [np.zeros(3)])
-    with pytest.raises(ValueError, match="is the source itself"):
+    with pytest.raises(ValueError, match="target: expected another file than the source"):
         stream.softmax(source, source)
-    with pytest.raises(ValueError, match="is the source itself"):
+    with pytest.raises(ValueError, match="target: expected another file than the source"):
         stream.softmax(np.load(source, mmap_mode="r"), str(source))
-    with pytest.raises(ValueError, match="is the source itself"):
+    with pytest.raises(ValueError, match="target: expected another file than the source"):
         stream.softmax([np.load(source, mmap_mode="r")], source)
-    with pytest.raises(ValueError, match="axis: 2 is out of range"):
+    with pytest.raises(ValueError, match="axis: expected from -2 to 1, got 2, which is out of range for 2 dimensions"):
         stream.softmax(source, old, axis=2)
-    with pytest.raises(ValueError, match="names an axis twice"):
+    with pytest.raises(ValueError, match=r"axis: expected each axis once, got \(0, 0\)"):
         stream.softmax(source, old, axis=(0, 0))
-    with pytest.raises(ValueError, match="base: -1"):
+    with pytest.raises(ValueError, match="base: expected a finite number above 0, got -1"):
         stream.softmax(source, old, base=-1)
-    with pytest.raises(ValueError, match="temperature: nan"):
+    with pytest.raises(
+        ValueError, match="temperature: expected any number but NaN, 0 and infinities included, got nan"
+    ):
         stream.softmax(source, old, temperature=float("nan"))
     with pytest.raises(TypeError, match="temperature"):
         stream.softmax(source, old, temperature=np.ones(40))
-    with pytest.raises(ValueError, match="memory: 100 bytes"):
+    with pytest.raises(ValueError, match=r"memory: expected 1048576 \(1 MiB\) or more, got 100 bytes"):
         stream.softmax(source, old, memory=100)
     with pytest.raises(TypeError, match="memory"):
         stream.softmax(source, old, memory=1e9)
     with pytest.raises(TypeError, match="dtype"):
         stream.softmax(source, old, dtype="int32")
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    with pytest.raises(TypeError, match="dtype: bfloat16"):
+    with pytest.raises(TypeError, match=r"dtype: expected float16, float32 or float64 for a .npy file, got bfloat16"):
         stream.softmax(source, old, dtype=ml_dtypes.bfloat16)
     for masked in (np.ma.masked_array([1.0], [True]), [np.ma.masked_array([1.0], [True])]):
         for call in (stream.softmax, stream.logsumexp):
@@ -113,7 +121,7 @@ def test_wrong_arguments(tmp_path, source, old):
         stream.softmax(np.ones(3, complex))
     with pytest.raises(TypeError, match="never unpickled"):
         stream.softmax(np.array([object()]))
-    with pytest.raises(ValueError, match="not a regular file"):
+    with pytest.raises(ValueError, match="target: expected a regular file or a new name"):
         stream.softmax(source, tmp_path)
     assert old.read_bytes() == b"old"
 
@@ -121,17 +129,17 @@ def test_wrong_arguments(tmp_path, source, old):
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
 def test_errors_name_the_argument_before_any_work(source, old, name):
     call = getattr(stream, name)
-    with pytest.raises(TypeError, match="source: int; it may be"):
+    with pytest.raises(TypeError, match=r"source: expected .* got int"):
         call(5)
     for told in (source, np.zeros(3), [np.zeros(3)]):
-        with pytest.raises(TypeError, match="progress: 5; it may be"):
+        with pytest.raises(TypeError, match=r"progress: expected .* got 5"):
             call(told, progress=5)
-        with pytest.raises(TypeError, match="memory: 'x'; it may be"):
+        with pytest.raises(TypeError, match=r"memory: expected .* got 'x'"):
             call(told, memory="x")
-        with pytest.raises(ValueError, match="memory: 7 bytes; it may be"):
+        with pytest.raises(ValueError, match=r"memory: expected .* got 7 bytes"):
             call(told, memory=7)
         if name != "logsumexp":
-            with pytest.raises(TypeError, match="target: 5; it may be"):
+            with pytest.raises(TypeError, match=r"target: expected .* got 5"):
                 call(told, 5)
 
 
@@ -160,23 +168,26 @@ def test_docstrings_tell_every_parameter(name):
 
 
 def test_wrong_pieces():
-    with pytest.raises(ValueError, match="no pieces"):
+    with pytest.raises(ValueError, match="source: expected at least one piece, which tells shape and dtype, got none"):
         stream.logsumexp(iter([]))
     with pytest.raises(ValueError, match="empty sequence"):
         stream.softmax([])
-    with pytest.raises(ValueError, match="single value"):
+    with pytest.raises(ValueError, match="source: expected arrays of at least one dimension, got a number at 0"):
         stream.logsumexp([1.0, 2.0])
-    with pytest.raises(ValueError, match=r"piece 1 has shape \(2, 3\), the first has \(3, 3\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"source: expected pieces that differ only along axis .*got shape \(2, 3\) of piece 1 and \(3, 3\) of th",
+    ):
         stream.logsumexp([np.zeros((3, 3)), np.zeros((2, 3))])
-    with pytest.raises(TypeError, match="piece 1 has dtype float32, the first has float64"):
+    with pytest.raises(TypeError, match="source: expected one dtype, got float32 of piece 1 and float64 of the first"):
         stream.logsumexp([np.zeros(3), np.zeros(3, "f4")])
-    with pytest.raises(ValueError, match="axis: 1 is out of range"):
+    with pytest.raises(ValueError, match="axis: expected from -1 to 0, got 1, which is out of range for 1 dimensions"):
         stream.logsumexp([np.zeros(3)], axis=1)
     torch = pytest.importorskip("torch")
     for call in (stream.logsumexp, stream.softmax):
-        with pytest.raises(TypeError, match="source: Tensor; it may be"):
+        with pytest.raises(TypeError, match=r"source: expected .* got Tensor"):
             call(torch.zeros(2, 3))
-        with pytest.raises(TypeError, match="source: piece 0: Tensor; it may be a NumPy array"):
+        with pytest.raises(TypeError, match=r"source: piece 0: expected a NumPy array, got Tensor"):
             call([torch.zeros(2, 3)])
     for axis in (None, (0, 1)):
         with pytest.raises(TypeError, match="one integer"):

@@ -73,7 +73,8 @@ template <class J> struct Call {
         }
         for (std::int64_t e = 0; job.lengths && e < job.batch.total; ++e)
             if (job.lengths[e] < 0 || job.lengths[e] > job.keys)
-                throw nb::value_error("key_lengths: some are out of range; each may be from 0 to the number of keys");
+                throw nb::value_error(
+                    "key_lengths: expected numbers from 0 to the number of keys, got some out of range");
         look_up();
         job.dropout = job.seeds ? job.dropout : 0;
         const std::int64_t work =
@@ -154,8 +155,8 @@ template <class J> struct Call {
             for (std::int64_t i = 0; i * job.page < keys; ++i) {
                 const std::int64_t page = job.table[e * job.pages + i];
                 if (page < 0 || page >= there)
-                    throw nb::index_error(("page_table: " + std::to_string(page) + " in row " + std::to_string(e) +
-                                           "; it may be from 0 to " + std::to_string(there - 1))
+                    throw nb::index_error(("page_table: expected pages from 0 to " + std::to_string(there - 1) +
+                                           ", got " + std::to_string(page) + " in row " + std::to_string(e))
                                               .c_str());
             }
         }

@@ -110,5 +110,5 @@ def _summed(gradient: Any, own: tuple[int, ...]) -> Any:
 def _of_shape(x: Any, q: Any, shape: tuple[int, ...], name: str) -> Any:
     x = check.scores(arrays.like(x, q, name), name)
     if tuple(x.shape) != shape:
-        raise ValueError(f"{name}: shape {tuple(x.shape)}; it may be {shape}")
+        raise ValueError(f"{name}: expected shape {shape}, got {tuple(x.shape)}")
     return x

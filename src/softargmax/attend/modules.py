@@ -108,7 +108,7 @@ class Attention(nn.Module):
         self.dim, self.heads = _positive(dim, "dim"), _positive(heads, "heads")
         self.groups = heads if groups is None else _positive(groups, "groups")
         if heads % self.groups:
-            raise ValueError(f"groups: {groups}; it may be a divisor of heads, {heads}")
+            raise ValueError(f"groups: expected a divisor of heads, {heads}, got {groups}")
         if head_dim is None and dim % heads:
             raise ValueError(f"head_dim: None; dim, {dim}, is no multiple of heads, {heads}")
         self.head_dim = dim // heads if head_dim is None else _positive(head_dim, "head_dim")
@@ -147,7 +147,7 @@ class Attention(nn.Module):
             q, k = qk_norm(q, k, gain=self.gain)
         if cache is not None:
             if key_lengths is not None:
-                raise ValueError("key_lengths: given; beside a cache, which knows them, it may be None")
+                raise ValueError("key_lengths: expected None, as the cache knows them, got lengths")
             k, v, key_lengths = cache.append(k, v)
         found: Tensor = attention(
             q,
@@ -232,11 +232,11 @@ class Attention(nn.Module):
         True
         """
         if not isinstance(module, nn.MultiheadAttention):
-            raise TypeError(f"module: {type(module).__name__}; it may be a torch.nn.MultiheadAttention")
+            raise TypeError(f"module: expected a torch.nn.MultiheadAttention, got {type(module).__name__}")
         if module.kdim != module.vdim:
-            raise ValueError(f"module: kdim {module.kdim} and vdim {module.vdim}; they may be the same")
+            raise ValueError(f"module: expected kdim equal to vdim, got {module.kdim} and {module.vdim}")
         if module.bias_k is not None:
-            raise ValueError("module: it has bias_k and bias_v; it may have none")
+            raise ValueError("module: expected one without bias_k and bias_v")
         layer = cls(
             module.embed_dim,
             module.num_heads,
@@ -294,5 +294,5 @@ def _seen(q: Tensor, k: Tensor, lengths: Tensor | None, left: int | None, right:
 def _positive(value: Any, name: str) -> int:
     number = integer(value, name)
     if number < 1:
-        raise ValueError(f"{name}: {number}; it may be an integer, 1 or above")
+        raise ValueError(f"{name}: expected an integer, 1 or above, got {number}")
     return number

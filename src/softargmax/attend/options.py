@@ -114,20 +114,20 @@ def heads_of(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
     k, v = (check.scores(arrays.like(x, q, name), name) for x, name in ((k, "k"), (v, "v")))
     for x, name in ((q, "q"), (k, "k"), (v, "v")):
         if x.ndim < 3:
-            raise ValueError(f"{name}: shape {tuple(x.shape)}; it may be (..., heads, length, width)")
+            raise ValueError(f"{name}: expected shape (..., heads, length, width), got {tuple(x.shape)}")
     if len({arrays.dtype_name(x.dtype) for x in (q, k, v)}) > 1:
-        raise TypeError(f"k, v: dtypes {k.dtype} and {v.dtype} beside q's {q.dtype}; they may be of one dtype")
+        raise TypeError(f"k, v: expected q's dtype, {q.dtype}, got {k.dtype} and {v.dtype}")
     leading = _met(q.shape[:-3], k.shape[:-3])
     if leading is None or k.shape[-1] != q.shape[-1]:
-        may = f"(..., heads, keys, {q.shape[-1]}), and axes in front broadcast"
-        raise ValueError(f"k: shape {tuple(k.shape)}; beside q of shape {tuple(q.shape)} it may be {may}")
+        may = f"(..., heads, keys, {q.shape[-1]}), leading axes broadcast"
+        raise ValueError(f"k: expected shape {may}, as q has shape {tuple(q.shape)}, got {tuple(k.shape)}")
     leading, groups = _met(leading, v.shape[:-3]), _met(k.shape[-3:-2], v.shape[-3:-2])
     if leading is None or groups is None or v.shape[-2] != k.shape[-2]:
-        may = f"(..., heads, {k.shape[-2]}, width), and axes in front broadcast"
-        raise ValueError(f"v: shape {tuple(v.shape)}; beside k of shape {tuple(k.shape)} it may be {may}")
+        may = f"(..., heads, {k.shape[-2]}, width), leading axes broadcast"
+        raise ValueError(f"v: expected shape {may}, as k has shape {tuple(k.shape)}, got {tuple(v.shape)}")
     heads = groups if q.shape[-3] == 1 else tuple(q.shape[-3:-2])
     if (groups == (0,) != heads) or (groups != (0,) and heads[0] % groups[0]):
-        raise ValueError(f"k: {groups[0]} heads; they may be as many as q's {heads[0]}, or a divisor of them")
+        raise ValueError(f"k: expected as many heads as q's {heads[0]}, or a divisor of that, got {groups[0]}")
     return _spread(q, leading + heads), _spread(k, leading + groups), _spread(v, leading + groups)
 
 
@@ -158,7 +158,7 @@ def options_of(q: Any, keys: int, options: Mapping[str, Any]) -> Options:
     if mask is not None:
         mask = _fits(arrays.like(mask, q, "mask"), shape, "mask")
         if arrays.dtype_name(mask.dtype) != "bool":
-            raise TypeError(f"mask: dtype {mask.dtype}; it may be bool, True where a query attends (bias is added)")
+            raise TypeError(f"mask: expected bool, True where a query attends (bias is added), got dtype {mask.dtype}")
     if bias is not None:
         bias = _fits(check.scores(arrays.like(bias, q, "bias"), "bias"), shape, "bias")
     return Options(
@@ -185,7 +185,7 @@ def _per_head(x: Any, q: Any, name: str, *, in_batch: bool = False) -> Any:
     x = check.scores(arrays.like(x, q, name), name)
     xp, shape = namespace(x), tuple(x.shape)
     if not check.broadcasts(shape, heads):
-        raise ValueError(f"{name}: shape {shape}; it may be one number per head, {heads}")
+        raise ValueError(f"{name}: expected one number per head, shape {heads}, got shape {shape}")
     return xp.reshape(xp.astype(x, check.row_dtype(None, x), copy=False), (*(shape or (1,)), 1, 1))
 
 
@@ -216,12 +216,12 @@ def window_of(causal: Any, window: Any) -> tuple[int | None, int | None]:
 
 
 def _sides(window: Any) -> tuple[int | None, int | None]:
-    may = "it may be (left, right), each an integer, 0 or above, or None: without a limit"
+    may = "(left, right), each an integer of 0 or above or None (no limit)"
     if not isinstance(window, (tuple, list)) or len(window) != 2:
-        raise TypeError(f"window: {window!r}; {may}")
+        raise TypeError(f"window: expected {may}, got {window!r}")
     left, right = (None if side is None else integer(side, "window") for side in window)
     if min(left or 0, right or 0) < 0:
-        raise ValueError(f"window: {window!r}; {may}")
+        raise ValueError(f"window: expected {may}, got {window!r}")
     return tuple(side if side is None else min(side, _FAR) for side in (left, right))  # type: ignore[return-value]
 
 
@@ -235,13 +235,13 @@ def lengths_of(lengths: Any, q: Any, shape: tuple[int, ...], name: str = "key_le
     """How many keys there are, one per entry of the batch, with three axes of 1 behind."""
     lengths = arrays.like(lengths, q, name)
     if arrays.dtype_name(lengths.dtype) not in arrays.INTEGERS - {"bool"}:
-        raise TypeError(f"{name}: dtype {lengths.dtype}; it may be integers")
+        raise TypeError(f"{name}: expected integers, got dtype {lengths.dtype}")
     batch, keys = shape[:-3], shape[-1]
     if not check.broadcasts(tuple(lengths.shape), batch):
-        raise ValueError(f"{name}: shape {tuple(lengths.shape)}; it may be that of the batch, {batch}")
+        raise ValueError(f"{name}: expected the batch's shape, {batch}, got {tuple(lengths.shape)}")
     xp = namespace(lengths)
     if check.seen(lengths) and bool(xp.any((lengths < 0) | (lengths > keys))):
-        raise ValueError(f"{name}: some are out of range; each may be from 0 to {keys}")
+        raise ValueError(f"{name}: expected numbers from 0 to {keys}, got some out of range")
     return xp.reshape(xp.broadcast_to(lengths, batch), (*batch, 1, 1, 1))
 
 
@@ -249,24 +249,22 @@ def pages_of(q: Any, k_pages: Any, v_pages: Any, page_table: Any, lengths: Any, 
     """The same for keys in pages."""
     q = check.scores(q, "q")
     if q.ndim != 4:
-        raise ValueError(f"q: shape {tuple(q.shape)}; beside pages it may be (batch, heads, length, width)")
+        raise ValueError(f"q: expected shape (batch, heads, length, width), got {tuple(q.shape)}")
     k, v = (check.scores(arrays.like(x, q, n), n) for x, n in ((k_pages, "k_pages"), (v_pages, "v_pages")))
     if len({arrays.dtype_name(x.dtype) for x in (q, k, v)}) > 1:
-        raise TypeError(
-            f"k_pages, v_pages: dtypes {k.dtype} and {v.dtype} beside q's {q.dtype}; they may be of one dtype"
-        )
+        raise TypeError(f"k_pages, v_pages: expected q's dtype, {q.dtype}, got {k.dtype} and {v.dtype}")
     batch, heads, _, width = q.shape
     if k.ndim != 4 or k.shape[-1] != width:
-        raise ValueError(f"k_pages: shape {tuple(k.shape)}; it may be (pages, page size, heads, {width})")
+        raise ValueError(f"k_pages: expected shape (pages, page size, heads, {width}), got {tuple(k.shape)}")
     if v.ndim != 4 or tuple(v.shape[:-1]) != tuple(k.shape[:-1]):
-        raise ValueError(f"v_pages: shape {tuple(v.shape)}; beside k_pages it may be {(*k.shape[:-1], 'width')}")
+        raise ValueError(f"v_pages: expected shape {(*k.shape[:-1], 'width')}, like k_pages, got {tuple(v.shape)}")
     if (k.shape[2] == 0 and heads) or (k.shape[2] and heads % k.shape[2]):
-        raise ValueError(f"k_pages: {k.shape[2]} heads; they may be as many as q's {heads}, or a divisor of them")
+        raise ValueError(f"k_pages: expected as many heads as q's {heads}, or a divisor of that, got {k.shape[2]}")
     table = arrays.like(page_table, q, "page_table")
     if arrays.dtype_name(table.dtype) not in arrays.INTEGERS - {"bool"}:
-        raise TypeError(f"page_table: dtype {table.dtype}; it may be integers")
+        raise TypeError(f"page_table: expected integers, got dtype {table.dtype}")
     if table.ndim != 2 or table.shape[0] != batch:
-        raise ValueError(f"page_table: shape {tuple(table.shape)}; it may be ({batch}, pages of an entry)")
+        raise ValueError(f"page_table: expected shape ({batch}, pages of an entry), got {tuple(table.shape)}")
     keys = table.shape[1] * k.shape[1]
     lengths = lengths_of(lengths, q, (batch, heads, 1, keys), "lengths")
     _are_there(table, lengths, k)
@@ -281,4 +279,4 @@ def _are_there(table: Any, lengths: Any, k: Any) -> None:
     used = xp.arange(table.shape[1], device=device_of(table)) * k.shape[1] < lengths[..., 0, 0]
     wrong = used & ((table < 0) | (table >= k.shape[0]))
     if bool(xp.any(wrong)):
-        raise IndexError(f"page_table: {int(table[wrong][0])} among its pages; they may be from 0 to {k.shape[0] - 1}")
+        raise IndexError(f"page_table: expected pages from 0 to {k.shape[0] - 1}, got {int(table[wrong][0])}")

@@ -71,15 +71,15 @@ def entropy_invariant_scale(n: Any, d: int, /, kappa: Any = 1.0) -> Any:
     """
     d = integer(d, "d")
     if d < 1:
-        raise ValueError(f"d: {d}; it may be an integer, 1 or above")
+        raise ValueError(f"d: expected an integer, 1 or above, got {d}")
     numbers = isinstance(n, Real) and isinstance(kappa, Real)
     like = arrays.array_of(n if isinstance(kappa, Real) else kappa, "kappa")
     count = arrays.like(n, like, "n")
     if arrays.dtype_name(count.dtype) not in arrays.INTEGERS - {"bool"}:
-        raise TypeError(f"n: dtype {count.dtype}; it may be integers")
+        raise TypeError(f"n: expected integers, got dtype {count.dtype}")
     xp = namespace(count)
     if check.seen(count) and bool(xp.any(count < 0)):
-        raise ValueError("n: below 0; it may be 0 or above")
+        raise ValueError("n: expected 0 or above, got some below 0")
     dtype = working_dtype(like, xp) if isinstance(kappa, Real) else like.dtype
     log = xp.log(xp.astype(xp.where(count < 1, 1, count), dtype))
     found = (kappa if isinstance(kappa, Real) else like) * log / d
@@ -138,7 +138,7 @@ def qk_norm(q: Any, k: Any, *, gain: Any = 1.0, eps: float = 1e-6) -> Normalized
     q = check.scores(q, "q")
     k = check.scores(arrays.like(k, q, "k"), "k")
     if not q.ndim or not k.ndim or q.shape[-1] != k.shape[-1]:
-        raise ValueError(f"k: shape {tuple(k.shape)} beside q's {tuple(q.shape)}; they may be (..., D), of one D")
+        raise ValueError(f"k: expected the width of q, which has shape {tuple(q.shape)}, got shape {tuple(k.shape)}")
     eps = between(eps, "eps", math.inf)
     if not isinstance(gain, Real):
         gain = check.scores(arrays.like(gain, q, "gain"), "gain")

@@ -74,14 +74,14 @@ def attention_varlen(
     """
     q = check.scores(q, "q")
     if q.ndim != 3:
-        raise ValueError(f"q: shape {tuple(q.shape)}; it may be (queries, heads, width)")
+        raise ValueError(f"q: expected shape (queries, heads, width), got {tuple(q.shape)}")
     k, v = (arrays.like(x, q, name) for x, name in ((k, "k"), (v, "v")))
     for x, name in ((k, "k"), (v, "v")):
         if x.ndim != 3:
-            raise ValueError(f"{name}: shape {tuple(x.shape)}; it may be (keys, heads, width)")
+            raise ValueError(f"{name}: expected shape (keys, heads, width), got {tuple(x.shape)}")
     ends = [_bounds(cu_q, q, "cu_q", "q"), _bounds(cu_k, k, "cu_k", "k")]
     if len(ends[0]) != len(ends[1]):
-        raise ValueError(f"cu_k: {len(ends[1])} bounds; they may be as many as cu_q's {len(ends[0])}")
+        raise ValueError(f"cu_k: expected as many bounds as cu_q's {len(ends[0])}, got {len(ends[1])}")
     xp = namespace(q)
     q_, k_, v_ = (xp.permute_dims(x, (1, 0, 2)) for x in (q, k, v))
     whole, found = attention_of(q_, k_, v_, options), []

@@ -53,8 +53,10 @@ class KVCache(NamedTuple):
         new, capacity = k.shape[-2], self.k.shape[-2]
         for own, given in ((self.k, k), (self.v, v)):
             if (*own.shape[:-2], own.shape[-1]) != (*given.shape[:-2], given.shape[-1]):
-                may = f"it may be {(*given.shape[:-2], 'capacity', given.shape[-1])}"
-                raise ValueError(f"cache: keys and values of shape {tuple(own.shape)}; beside this input {may}")
+                may = (*given.shape[:-2], "capacity", given.shape[-1])
+                raise ValueError(
+                    f"cache: expected keys and values of shape {may} for this input, got {tuple(own.shape)}"
+                )
         if readable(self.lengths) and bool((self.lengths + new > capacity).any()):
             raise ValueError(f"cache: {int(self.lengths.max())} + {new} keys; it has room for {capacity}")
         places = self.lengths[..., None] + torch.arange(new, device=self.lengths.device)

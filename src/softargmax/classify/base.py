@@ -180,7 +180,7 @@ def numbers(value: Any, name: str) -> NDArray[np.float64]:
     try:
         return np.asarray(value, np.float64)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{name}: {value!r}; it may be a number, or an array of numbers") from error
+        raise TypeError(f"{name}: expected a number, or an array of numbers, got {value!r}") from error
 
 
 def log_priors(priors: Any, counts: NDArray[np.float64], name: str = "priors") -> NDArray[np.float64]:
@@ -190,11 +190,11 @@ def log_priors(priors: Any, counts: NDArray[np.float64], name: str = "priors") -
     else:
         found = numbers(priors, name)
         if found.shape != counts.shape:
-            raise ValueError(f"{name}: shape {found.shape}; it may be one per class, {counts.shape}")
+            raise ValueError(f"{name}: expected one number per class, shape {counts.shape}, got {found.shape}")
         if not (found >= 0).all():
-            raise ValueError(f"{name}: {found}; they may be 0 or above")
+            raise ValueError(f"{name}: expected numbers of 0 or above, got {found}")
         if abs(found.sum() - 1) > 1e-8:
-            raise ValueError(f"{name}: they sum to {found.sum():.6g}; they may sum to 1")
+            raise ValueError(f"{name}: expected numbers with the sum 1, got the sum {found.sum():.6g}")
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(found))
 
@@ -217,7 +217,7 @@ def indices_of(y: Any, classes: Array) -> NDArray[np.int64]:
     found = np.searchsorted(classes, y).clip(max=len(classes) - 1)
     unknown = classes[found] != y
     if unknown.any():
-        raise ValueError(f"y: {label(y[unknown][0])} is no class that is known; it may be one of {classes}")
+        raise ValueError(f"y: expected one of {classes}, got {label(y[unknown][0])}")
     return np.asarray(found)
 
 

@@ -160,9 +160,9 @@ def calibration_report(
     p, target = _checked(y, p, classes)
     bins, seed = integer(bins, "bins"), integer(seed, "seed")
     if not 1 <= bins <= MOST:
-        raise ValueError(f"bins: {bins}; it may be 1 to {MOST}")
+        raise ValueError(f"bins: expected 1 to {MOST}, got {bins}")
     if seed < 0:
-        raise ValueError(f"seed: {seed}; it may be 0 or more")
+        raise ValueError(f"seed: expected 0 or more, got {seed}")
     level, strategy = between(confidence, "confidence", 1.0), one_of(strategy, "strategy", STRATEGIES)
     sure, right = p.max(axis=1), p.argmax(axis=1) == target
     edges = np.linspace(0, 1, bins + 1)
@@ -224,15 +224,15 @@ def _checked(y: Any, p: Any, classes: Any) -> tuple[Floats, NDArray[np.int64]]:
     if p.ndim == 1:
         p = np.stack([1 - p, p], axis=1)
     if p.ndim != 2 or not p.size:
-        raise ValueError(f"p: shape {p.shape}; it may be (n, K), or (n,) of two classes")
+        raise ValueError(f"p: expected shape (n, K), or (n,) of two classes, got {p.shape}")
     if y.shape != p.shape[:1]:
-        raise ValueError(f"y: shape {y.shape}; it may be one class per row, {p.shape[:1]}")
+        raise ValueError(f"y: expected one class per row, shape {p.shape[:1]}, got {y.shape}")
     if not ((p >= 0).all() and np.abs(p.sum(axis=1) - 1).max() < 1e-3):
-        raise ValueError("p: some rows are no probabilities; they may be 0 or above, and sum to 1")
+        raise ValueError("p: expected rows of probabilities, 0 or above with the sum 1, got some that are not")
     known = np.unique(y) if classes is None else np.asarray(classes)
     if classes is None and len(known) < p.shape[1] and set(known) <= set(range(p.shape[1])) and known[0] == 0:
         known = np.arange(p.shape[1])
     if known.shape != p.shape[1:] or len(np.unique(known)) != len(known):
-        raise ValueError(f"classes: {known}; they may be {p.shape[1]}, one per column of p, each another one")
+        raise ValueError(f"classes: expected {p.shape[1]} distinct ones, one per column of p, got {known}")
     order = np.argsort(known)
     return p, order[indices_of(y, known[order])]

@@ -70,9 +70,11 @@ class _CountingBayes(ScoreClassifier):
     def _smoothing(self, features: int) -> Any:
         alpha = numbers(self.alpha, "alpha")
         if alpha.shape not in ((), (features,)):
-            raise ValueError(f"alpha: shape {alpha.shape}; it may be a number, or one per feature, ({features},)")
+            raise ValueError(
+                f"alpha: expected a number, or one per feature, shape ({features},), got shape {alpha.shape}"
+            )
         if not ((alpha >= 0) & (alpha < np.inf)).all():
-            raise ValueError(f"alpha: {self.alpha}; it may be 0 or a finite number above it")
+            raise ValueError(f"alpha: expected a finite number, 0 or above, got {self.alpha}")
         return alpha
 
     def __sklearn_tags__(self) -> Any:
@@ -216,7 +218,7 @@ class BernoulliNaiveBayes(_CountingBayes):
             return binarize(X, threshold=self.binarize)
         values = X.data if sparse.issparse(X) else X
         if not ((values == 0) | (values == 1)).all():
-            raise ValueError("X: some numbers are neither 0 nor 1, as they may be where binarize is None")
+            raise ValueError("X: expected 0s and 1s, as binarize is None, got other numbers")
         return X
 
     def _count(self, member: Array, x: Any) -> None:

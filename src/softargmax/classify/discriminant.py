@@ -211,7 +211,7 @@ class QuadraticDiscriminant(ScoreClassifier):
         tol, towards = between(self.tol, "tol", np.inf), between(self.reg_param, "reg_param", 1.0)
         shrinkage = _shrinkage_of(self.shrinkage)
         if shrinkage is not None and towards:
-            raise ValueError("shrinkage, reg_param: both are given; it may be one of them")
+            raise ValueError("shrinkage, reg_param: expected one of them, got both")
         training = self._training(X, y)
         counts = training.per_class(len(self.classes_))
         self._log_prior = log_priors(self.priors, counts)
@@ -288,6 +288,6 @@ def _shrinkage_of(shrinkage: Any) -> str | float | None:
         return shrinkage
     if isinstance(shrinkage, str):
         raise ValueError(  # noqa: TRY004 a word, but not the right one
-            f"shrinkage: {shrinkage!r}; it may be 'auto', a number from 0 to 1, or None"
+            f"shrinkage: expected 'auto', a number from 0 to 1, or None, got {shrinkage!r}"
         )
     return between(shrinkage, "shrinkage", 1.0)

@@ -149,7 +149,7 @@ class SoftmaxRegression(ScoreClassifier):
         ratio, tol = between(self.l1_ratio, "l1_ratio", 1.0), between(self.tol, "tol", math.inf)
         alpha, steps = positive(self.alpha, "alpha"), integer(self.max_iter, "max_iter")
         if steps < 1:
-            raise ValueError(f"max_iter: {steps}; it may be 1 or more")
+            raise ValueError(f"max_iter: expected 1 or more, got {steps}")
         solver = one_of(self.solver, "solver", tuple(SOLVERS))
         training = self._weighed(self._training(X, y, sample_weight), y)
         total = len(training.target) if training.weight is None else float(training.weight.sum())
@@ -227,7 +227,9 @@ class SoftmaxRegression(ScoreClassifier):
         each = compute_class_weight(self.class_weight, classes=self.classes_, y=y, sample_weight=own)
         weight = own * each[training.target]
         if not ((weight >= 0).all() and 0 < weight.sum() < np.inf):
-            raise ValueError(f"class_weight: {self.class_weight}; they may be finite, 0 or above, and some above 0")
+            raise ValueError(
+                f"class_weight: expected finite numbers of 0 or above, and some above 0, got {self.class_weight}"
+            )
         return training._replace(weight=weight)
 
     def _centred(self, table: Array, *, penalised: bool) -> Array:

@@ -163,12 +163,10 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
     def _calibrate(self, z: Array, target: Array, weight: Array | None, method: str) -> None:
         classes = z.shape[1]
         if classes != len(self.classes_):
-            raise ValueError(
-                f"estimator: {classes} scores a row; it may be one for each of {len(self.classes_)} classes"
-            )
+            raise ValueError(f"estimator: expected scores of {len(self.classes_)} classes, got {classes} per row")
         temperature = float(fit_temperature(z, target, weight=weight))
         if not np.isfinite(temperature):
-            raise ValueError("estimator: its scores are NaN, or no row counts; they may be numbers")
+            raise ValueError("estimator: expected scores that are numbers, got NaN, or no row with a weight above 0")
         if _loss(z / temperature, target, weight) > _loss(z, target, weight):  # a rounding stands between them
             temperature = 1.0
         self.temperature_ = temperature
@@ -206,7 +204,7 @@ def _response(estimator: Any) -> str:
     for name in RESPONSES:
         if hasattr(estimator, name):
             return name
-    raise TypeError(f"estimator: {type(estimator).__name__}; it may be a classifier with {' or '.join(RESPONSES)}")
+    raise TypeError(f"estimator: expected a classifier with {' or '.join(RESPONSES)}, got {type(estimator).__name__}")
 
 
 def _scores_of(estimator: Any, X: Any) -> Array:

@@ -69,12 +69,12 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
     """
     z = check.scores(z)
     if z.ndim != 2:
-        raise ValueError(f"z: shape {tuple(z.shape)}; it may be (n, K)")
+        raise ValueError(f"z: expected shape (n, K), got {tuple(z.shape)}")
     xp = namespace(z)
     z = xp.astype(z.detach() if is_torch(z) else z, check.row_dtype(None, z), copy=False)
     target, soft = target_of(target, z, tuple(z.shape), 1, IGNORE, "target")
     if soft:
-        raise TypeError("target: probabilities; it may be classes")
+        raise TypeError("target: expected classes, got probabilities")
     target = xp.expand_dims(target, axis=1)
     counted = target != IGNORE
     z = xp.where(counted, z, 0.0)

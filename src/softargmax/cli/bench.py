@@ -33,7 +33,7 @@ def command(
     """Ratios against the installed peers, one run, with the machine's limits beside them."""
     rooms = [*cases.ROOMS, STREAM]
     if room is not None and room not in rooms:
-        raise WrongUseError(f"{room}: there is no such room to bench; it may be {', '.join(rooms)}")
+        raise WrongUseError(f"{room}: expected one of {', '.join(rooms)}")
     cap, bytes_ = values.bytes_named(memory), values.bytes_named(size, "--size")
     values.check_options({}, memory=cap)
     if json not in (None, "-"):

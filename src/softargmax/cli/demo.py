@@ -50,5 +50,5 @@ def chosen(only: list[str] | None) -> tuple[Stop, ...]:
     known = [stop.name for stop in STOPS]
     for name in only or ():
         if name not in known:
-            raise WrongUseError(f"--only {name}: there is no such stop; it may be {', '.join(known)}")
+            raise WrongUseError(f"--only {name}: expected one of {', '.join(known)}")
     return tuple(stop for stop in STOPS if not only or stop.name in only)

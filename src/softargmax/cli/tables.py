@@ -59,7 +59,7 @@ def given(words: list[str], path: str | None, reading: Reading) -> Table:
 def check_plain(reading: Reading, why: str) -> None:
     """Refuse options of text files where there is none."""
     if reading != Reading():
-        raise WrongUseError(f"--columns, --header: {why}; they may be given with a text file")
+        raise WrongUseError(f"--columns, --header: expected with a text file only, but {why}")
 
 
 def read(path: str, reading: Reading) -> Table:

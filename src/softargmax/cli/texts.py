@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 STDIN = "standard input"
-SAVE = "it may be saved as CSV in UTF-8"
+SAVE = "save it as CSV in UTF-8"
 GZIP = b"\x1f\x8b"
 NO_TEXT = {
     b"PK\x03\x04": "a workbook (.xlsx) or another zip archive",

@@ -113,7 +113,7 @@ def dtype_named(name: str | None) -> str | None:
     if name is None or name in DTYPES.values():
         return name
     if name not in DTYPES:
-        raise WrongUseError(f"--dtype {name}: it may be f16, f32 or f64")
+        raise WrongUseError(f"--dtype {name}: expected f16, f32 or f64")
     return DTYPES[name]
 
 
@@ -124,11 +124,9 @@ def axis_named(text: str) -> int | tuple[int, ...] | None:
     try:
         axes = tuple(int(part.replace("_", "?")) for part in text.split(","))
     except ValueError:
-        raise WrongUseError(
-            f"--axis {text}: it may be an integer, integers with commas between (0,1), or all"
-        ) from None
+        raise WrongUseError(f"--axis {text}: expected an integer, integers with commas between (0,1), or all") from None
     if len(set(axes)) < len(axes):
-        raise WrongUseError(f"--axis {text}: it names an axis twice; each may be named once")
+        raise WrongUseError(f"--axis {text}: expected each axis once")
     return axes[0] if len(axes) == 1 else axes
 
 
@@ -146,7 +144,7 @@ def bytes_named(text: str, option: str = "--memory") -> int:
     except (ValueError, OverflowError):
         size = -1
     if size < 0:
-        raise WrongUseError(f"{option} {text}: it may be a number of bytes such as 256M or 1G")
+        raise WrongUseError(f"{option} {text}: expected a number of bytes such as 256M or 1G")
     return size
 
 
@@ -172,6 +170,6 @@ def check_target(output: str, source: str | None = None) -> None:
     if not target.exists():
         return
     if not target.is_file():
-        raise WrongUseError(f"{output} is not a regular file; it may be a file or a new name")
+        raise WrongUseError(f"{output}: expected a regular file or a new name")
     if source is not None and Path(source).exists() and target.samefile(source):
-        raise WrongUseError(f"{output} is the source itself; it may be any other file")
+        raise WrongUseError(f"{output}: expected another file than the source")

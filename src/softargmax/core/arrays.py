@@ -127,7 +127,7 @@ class StandInError(TypeError):
     """An argument stands for a tensor that is not there, as those of `torch.fx` do; `public` answers with its own."""
 
     def __init__(self, argument: Any) -> None:
-        super().__init__(f"{type(argument).__name__} stands for a tensor; it may be an array")
+        super().__init__(f"expected an array, got {type(argument).__name__}, which stands for a tensor")
         self.argument = argument
 
 
@@ -157,14 +157,14 @@ def array_of(values: Any, name: str) -> Any:
 
 
 def _unstacked(values: Any, name: str) -> TypeError:
-    return TypeError(f"{name}: a {type(values).__name__} of tensors; it may be one tensor: stack them (torch.stack)")
+    return TypeError(f"{name}: expected one tensor, got a {type(values).__name__} of tensors; stack them (torch.stack)")
 
 
 def dense(z: Any, name: str) -> Any:
     """The array itself, unless it is a tensor of which not every element is in memory, or not one size to an axis."""
     if is_torch(z) and not strided(z):
         what = "a nested tensor" if z.is_nested else f"a tensor of layout {z.layout}"
-        raise TypeError(f"{name}: {what}; it may be a dense one, of layout torch.strided")
+        raise TypeError(f"{name}: expected a dense tensor, of layout torch.strided, got {what}")
     return z
 
 
@@ -176,10 +176,10 @@ def like(values: Any, z: Any, name: str) -> Any:
         values = _brought(values, z, name)
     if namespace(values) is not namespace(z):
         own = dict.fromkeys((type(z).__name__, "ndarray"))
-        raise TypeError(f"{name}: {type(values).__name__}; here it may be {', '.join(own)}, a number or a list")
+        raise TypeError(f"{name}: expected {', '.join(own)}, a number or a list, got {type(values).__name__}")
     if is_torch(z) and values.device != z.device:
         if values.ndim or not values.is_cpu:
-            raise ValueError(f"{name}: on {values.device}; here it may be on {z.device}")
+            raise ValueError(f"{name}: expected an array on {z.device}, got one on {values.device}")
         values = values.to(z.device)  # a number, as torch takes them too
     return dense(values, name)
 
@@ -220,15 +220,15 @@ def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
     try:
         given = [operator.index(one) for one in axis] if isinstance(axis, (tuple, list)) else [operator.index(axis)]
     except TypeError:
-        raise TypeError(f"axis: {axis!r}; it may be an integer, a tuple of integers or None") from None
+        raise TypeError(f"axis: expected an integer, a tuple of integers or None, got {axis!r}") from None
     limit = max(ndim, 1)
     for one in given:
         if not -limit <= one < limit:
             may = f"from {-limit} to {limit - 1}"
-            raise AxisError(f"axis: {axis} is out of range for {ndim} dimensions; it may be {may}")
+            raise AxisError(f"axis: expected {may}, got {axis}, which is out of range for {ndim} dimensions")
     axes = sorted(one % limit for one in given)
     if len(set(axes)) < len(axes):
-        raise ValueError(f"axis: {axis} names an axis twice; each may be named once")
+        raise ValueError(f"axis: expected each axis once, got {axis}")
     return tuple(axes) if ndim else ()
 
 
@@ -258,7 +258,7 @@ def take_as_it_is(z: Any) -> None:
 def one_axis(axis: Any, ndim: int) -> int:
     """One axis as a number from 0, where a tuple or None makes no sense."""
     if axis is None or isinstance(axis, (tuple, list)):
-        raise TypeError(f"axis: {axis!r}; it may be one integer here")
+        raise TypeError(f"axis: expected one integer, got {axis!r}")
     return (*axes_of(axis, ndim), 0)[0]
 
 

@@ -2,8 +2,8 @@
 
 Those of `out=` stand in out.py, of classes in targets.py, of segments in offsets.py.
 
-Errors name the argument, what it was and what it may be. Checks on values (`readable`) look only into CPU memory, never
-into a device or a traced array: there the rule is that the row's result is NaN.
+Errors name the argument, what was expected and what it got. Checks on values (`readable`) look only into CPU memory,
+never into a device or a traced array: there the rule is that the row's result is NaN.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
     if dtype not in FLOATS and not (complex_too and dtype in COMPLEX):
         also = ", complex64, complex128" if complex_too else ""
         may = f"float16, bfloat16, float32, float64{also}, an integer or bool"
-        raise TypeError(f"{name}: dtype {z.dtype}; it may be {may}")
+        raise TypeError(f"{name}: expected {may}, got dtype {z.dtype}")
     if is_torch(z) and dtype in FLOATS:
         take_as_it_is(z)
     return z if getattr(z.dtype, "isnative", True) else z.astype(z.dtype.newbyteorder("="))
@@ -131,7 +131,7 @@ def mask(where: Any, z: Any, shape: tuple[int, ...] | None = None) -> Any:
     where = like(where, z, "where")
     shape = tuple(z.shape) if shape is None else shape
     if dtype_name(where.dtype) != "bool":
-        raise TypeError(f"where: dtype {where.dtype}; it may be bool")
+        raise TypeError(f"where: expected bool, got dtype {where.dtype}")
     if not broadcasts(where.shape, shape):
         raise ValueError(f"where: shape {tuple(where.shape)} does not broadcast to the scores', {shape}")
     return where
@@ -143,9 +143,7 @@ def weights_of(weights: Any, z: Any, name: str = "weights", *, signed: bool = Fa
     if not broadcasts(weights.shape, z.shape):
         raise ValueError(f"{name}: shape {tuple(weights.shape)} does not broadcast to the scores', {tuple(z.shape)}")
     if not signed and seen(weights) and bool(namespace(weights).any(weights < 0)):
-        raise ValueError(
-            f"{name}: some are negative; they may be 0 or positive (signed_logsumexp is logsumexp with signs)"
-        )
+        raise ValueError(f"{name}: expected 0 or positive numbers, got some negative; signed_logsumexp takes those")
     return weights
 
 
@@ -165,7 +163,7 @@ def values_of(values: Any, z: Any, length: int) -> Any:
         values = namespace(z).astype(values, working_dtype(z, namespace(z)))
     values = scores(values, "values")
     if values.ndim not in (1, 2) or values.shape[0] != length:
-        raise ValueError(f"values: shape {tuple(values.shape)}; it may be ({length},) or ({length}, D)")
+        raise ValueError(f"values: expected shape ({length},) or ({length}, D), got {tuple(values.shape)}")
     return values
 
 
@@ -182,7 +180,7 @@ def float_dtype(dtype: Any, z: Any) -> Any:
         asked = None
     if not isinstance(asked, (np.dtype, type(z.dtype))) or dtype_name(asked) not in FLOATS:
         library = xp.__name__.removeprefix("array_api_compat.")
-        raise TypeError(f"dtype: {dtype!r}; it may be float16, bfloat16, float32 or float64 as {library} has them")
+        raise TypeError(f"dtype: expected float16, bfloat16, float32 or float64 as {library} has them, got {dtype!r}")
     return asked
 
 
@@ -196,11 +194,11 @@ def row_dtype(dtype: Any, z: Any) -> Any:
 def positive(value: Any, name: str, *, infinite: bool = False) -> float:
     """A number above 0, finite unless `infinite` allows inf."""
     if not isinstance(value, Real):
-        raise TypeError(f"{name}: {value!r}; it may be a number above 0")
+        raise TypeError(f"{name}: expected a number above 0, got {value!r}")
     found = number(value, name)
     if not found > 0.0 or (math.isinf(found) and not infinite):
         may = "a number above 0, or inf" if infinite else "a finite number above 0"
-        raise ValueError(f"{name}: {value}; it may be {may}")
+        raise ValueError(f"{name}: expected {may}, got {value}")
     return found
 
 
@@ -209,41 +207,41 @@ def number(value: Any, name: str) -> float:
     try:
         return float(value)
     except OverflowError:  # not shown: it may have thousands of digits
-        raise ValueError(f"{name}: an integer beyond float64; it may be up to 1.8e308") from None
+        raise ValueError(f"{name}: expected at most 1.8e308, got an integer beyond float64") from None
 
 
 def between(value: Any, name: str, high: float, *, below: bool = False) -> float:
     """A finite number from 0 to `high`, or below it."""
     may = f"from 0 to {'below ' * below}{high:g}" if high < math.inf else "0 or a finite number above it"
     if not isinstance(value, Real):
-        raise TypeError(f"{name}: {value!r}; it may be a number, {may}")
+        raise TypeError(f"{name}: expected a number, {may}, got {value!r}")
     found = number(value, name)
     if not 0.0 <= found <= high or math.isinf(found) or (below and found == high):
-        raise ValueError(f"{name}: {value}; it may be {may}")
+        raise ValueError(f"{name}: expected {may}, got {value}")
     return found
 
 
 def integer(value: Any, name: str) -> int:
     """An integer of any library, no boolean."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name}: {value!r}; it may be an integer")
+        raise TypeError(f"{name}: expected an integer, got {value!r}")
     found = operator.index(value)
     if not -(1 << 63) <= found < 1 << 63:
-        raise ValueError(f"{name}: {found:.3e}; it may be an integer of 64 bits")
+        raise ValueError(f"{name}: expected an integer of 64 bits, got {found:.3e}")
     return found
 
 
 def flag(value: Any, name: str) -> bool:
     """True or False."""
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name}: {value!r}; it may be True or False")
+        raise TypeError(f"{name}: expected True or False, got {value!r}")
     return bool(value)
 
 
 def one_of(value: Any, name: str, choices: tuple[str, ...]) -> str:
     """One of some words."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name}: {value!r}; it may be {', '.join(map(repr, choices))}")
+        raise ValueError(f"{name}: expected {', '.join(map(repr, choices))}, got {value!r}")
     return str(value)
 
 
@@ -287,7 +285,7 @@ def within(
     if isinstance(value, Real):
         found = number(value, name)
         if not holds(found):
-            raise ValueError(f"{name}: {value}; it may be {may}")
+            raise ValueError(f"{name}: expected {may}, got {value}")
         return found
     values = per_row(value, z, axes, name, rows, whole=whole)
     xp, good = namespace(values), holds(values)
@@ -296,7 +294,7 @@ def within(
     if not bool(xp.all(good)):
         row = int(xp.argmax(xp.astype(xp.reshape(~good, (-1,)), xp.int32)))
         at = place(row, row_shape(values.shape, axes))
-        raise ValueError(f"{name}: {float(xp.reshape(values, (-1,))[row]):g} in row {at}; it may be {may}")
+        raise ValueError(f"{name}: expected {may}, got {float(xp.reshape(values, (-1,))[row]):g} in row {at}")
     return values
 
 
@@ -313,7 +311,7 @@ def per_row(
     `whole`: integers in the default integer dtype instead.
     """
     if values is None or isinstance(values, (str, bytes)):
-        raise TypeError(f"{name}: {values!r}; it may be a number, or an array with one per row")
+        raise TypeError(f"{name}: expected a number, or an array with one per row, got {values!r}")
     xp = namespace(z)
     values = like(values, z, name)
     values = values if dtype_name(values.dtype) in INTEGERS else scores(values, name)
@@ -326,8 +324,10 @@ def per_row(
         given = iter((1,) * (len(rows) - len(shape)) + shape)
         shape = tuple(1 if i in axes else next(given) for i in range(z.ndim))
     else:
-        may = f"it may be a number, or broadcast with {rows_name}, {rows}" + f" (axes kept: {kept})" * (kept != rows)
-        raise ValueError(f"{name}: shape {shape}; {may}")
+        may = f"a number, or a shape that broadcasts with {rows_name}, {rows}" + f" (axes kept: {kept})" * (
+            kept != rows
+        )
+        raise ValueError(f"{name}: expected {may}, got shape {shape}")
     dtype = working_dtype(z, xp)
     if whole and dtype_name(values.dtype) in INTEGERS:
         dtype = xp.__array_namespace_info__().default_dtypes(device=device_of(values))["integral"]

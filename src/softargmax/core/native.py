@@ -59,9 +59,9 @@ def set_num_threads(n: int) -> None:
     try:
         n = operator.index(n)
     except TypeError:
-        raise TypeError(f"n: {n!r}; it may be an integer") from None
+        raise TypeError(f"n: expected an integer, got {n!r}") from None
     if not 0 <= n < 1 << 16:
-        raise ValueError(f"n: {n}; it may be 1 to 65535, or 0 for the default")
+        raise ValueError(f"n: expected 1 to 65535, or 0 for the default, got {n}")
     _native.set_num_threads(n)
 
 

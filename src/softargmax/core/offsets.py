@@ -21,9 +21,9 @@ def offsets_of(offsets: Any, z: Any, name: str = "offsets", of: str = "z") -> An
     offsets = like(_looked_at(offsets, z, name, of), z, name)
     shape = tuple(offsets.shape)
     if dtype_name(offsets.dtype) not in INTEGERS - {"bool"} and shape != (0,):  # an empty list has a dtype by chance
-        raise TypeError(f"{name}: dtype {offsets.dtype}; it may be an integer type")
+        raise TypeError(f"{name}: expected an integer type, got dtype {offsets.dtype}")
     if len(shape) != 1 or shape[0] < 1:
-        raise ValueError(f"{name}: shape {shape}; it may be (S + 1,) for S segments, so [0] for none")
+        raise ValueError(f"{name}: expected shape (S + 1,) for S segments, so [0] for none, got {shape}")
     return _signed(offsets, z, name, of) if dtype_name(offsets.dtype).startswith("uint") else offsets
 
 
@@ -40,9 +40,9 @@ def segments_of(offsets: Any, index: Any, num_segments: Any, z: Any) -> tuple[An
     index = like(index, z, "index")
     shape = tuple(index.shape)
     if dtype_name(index.dtype) not in INTEGERS - {"bool"} and shape != (0,):  # an empty list has a dtype by chance
-        raise TypeError(f"index: dtype {index.dtype}; it may be an integer type")
+        raise TypeError(f"index: expected an integer type, got dtype {index.dtype}")
     if shape != tuple(z.shape[:1]):
-        raise ValueError(f"index: shape {shape}; it may be one per score of the first axis, {tuple(z.shape[:1])}")
+        raise ValueError(f"index: expected one per score of the first axis, shape {tuple(z.shape[:1])}, got {shape}")
     xp = namespace(index)
     index = xp.astype(index, xp.__array_namespace_info__().default_dtypes(device=device_of(index))["integral"])
     count = _count(index, num_segments)
@@ -65,10 +65,10 @@ def _count(index: Any, num_segments: Any) -> int:
             raise ValueError("num_segments: None; it has to be given where index cannot be looked at") from None
     count = high + 1 if num_segments is None else check.integer(num_segments, "num_segments")
     if count < 0:
-        raise ValueError(f"num_segments: {num_segments}; it may be an integer, 0 or above")
+        raise ValueError(f"num_segments: expected an integer, 0 or above, got {num_segments}")
     if low < 0 or high >= count:
         wrong = low if low < 0 else high
-        raise ValueError(f"index: {wrong} among them; they may go from 0 to {count - 1}, the last segment")
+        raise ValueError(f"index: expected segments from 0 to {count - 1}, got {wrong}")
     return count
 
 
@@ -93,7 +93,7 @@ def _signed(offsets: Any, z: Any, name: str, of: str) -> Any:
     offsets = xp.astype(offsets, xp.int64)
     if seen(offsets) and bool(xp.any(offsets < 0)):
         wrapped = int(xp.min(offsets)) + (1 << 64)
-        raise ValueError(f"{name}: {wrapped} among them; they may go from 0 to the length of {of}, {z.shape[0]}")
+        raise ValueError(f"{name}: expected numbers from 0 to the length of {of}, {z.shape[0]}, got {wrapped}")
     return offsets
 
 
@@ -103,6 +103,6 @@ def bounds_hold(offsets: Any, z: Any, name: str = "offsets", of: str = "z") -> N
         return
     first, last = int(offsets[0]), int(offsets[-1])
     if first != 0 or last != z.shape[0]:
-        raise ValueError(f"{name}: from {first} to {last}; they may go from 0 to the length of {of}, {z.shape[0]}")
+        raise ValueError(f"{name}: expected from 0 to the length of {of}, {z.shape[0]}, got from {first} to {last}")
     if bool(namespace(offsets).any(offsets[1:] < offsets[:-1])):
-        raise ValueError(f"{name}: they decrease somewhere; they may only stay or grow")
+        raise ValueError(f"{name}: expected non-decreasing numbers, got some that decrease")

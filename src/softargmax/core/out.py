@@ -20,20 +20,20 @@ def output(out: Any, z: Any, dtype: Any, where: Any = None, scale: Any = ()) -> 
     if kind not in ("numpy", "torch", "torch-device") and not is_strict(z):
         raise TypeError(f"out: arrays of type {type(z).__name__} cannot be written into; take the returned array")
     if isinstance(out, np.ma.MaskedArray):
-        raise TypeError("out: a masked array; it may be a plain one, for instance its data")
+        raise TypeError("out: expected a plain array, got a masked one; take its data")
     wanted = np.ndarray if kind == "numpy" else type(as_array(z)) if not is_torch(z) else None
     if (wanted is None and not is_torch(out)) or (wanted is not None and not isinstance(out, wanted)):
-        raise TypeError(f"out: {type(out).__name__}; beside z it may be {type(z).__name__}")
+        raise TypeError(f"out: expected z's kind, {type(z).__name__}, got {type(out).__name__}")
     if is_torch(z):
         _check_tensor(out, z, where, *scale)
         if any(is_torch(part) and part.requires_grad for part in scale):
-            raise TypeError("out: temperature requires grad; with out= it may not: what is written has no derivative")
+            raise TypeError("out: temperature requires grad, but results that are written into out have no derivative")
     if tuple(out.shape) != tuple(z.shape):
-        raise ValueError(f"out: shape {tuple(out.shape)}; it may be z's, {tuple(z.shape)}")
+        raise ValueError(f"out: expected z's shape, {tuple(z.shape)}, got {tuple(out.shape)}")
     if out.dtype != dtype:
-        raise TypeError(f"out: dtype {out.dtype}; it may be {dtype} (or ask for another with dtype=)")
+        raise TypeError(f"out: expected dtype {dtype}, got {out.dtype}; dtype= asks for another")
     if kind == "numpy" and not out.flags.writeable:
-        raise ValueError("out: read-only; it may be an array that can be written")
+        raise ValueError("out: expected an array that can be written, got a read-only one")
     if readable(out) and readable(z):  # a traced tensor has no memory yet
         _check_overlap(out, z, where)
 
@@ -65,13 +65,13 @@ def _check_tensor(out: Any, z: Any, *others: Any) -> None:
         raise TypeError("out: inside torch.func.vmap, which cannot write into an array; take the returned one")
     if out.requires_grad or z.requires_grad:
         guilty = "out" if out.requires_grad else "z"
-        raise TypeError(f"out: {guilty} requires grad; with out= neither may: what is written has no derivative")
+        raise TypeError(f"out: {guilty} requires grad, but results that are written into out have no derivative")
     if out.layout != z.layout:
-        raise TypeError(f"out: a tensor of layout {out.layout}; it may be a dense one, of z's {z.layout}")
+        raise TypeError(f"out: expected a dense tensor, of z's layout {z.layout}, got layout {out.layout}")
     if out.is_neg():
-        raise ValueError("out: a lazily negated view; it may be memory that holds what it says")
+        raise ValueError("out: expected a tensor whose memory holds its values, got a lazily negated view")
     if out.device != z.device:
-        raise ValueError(f"out: on {out.device}; it may be on z's device, {z.device}")
+        raise ValueError(f"out: expected a tensor on z's device, {z.device}, got one on {out.device}")
 
 
 def _batched(tensor: Any) -> bool:
@@ -83,13 +83,13 @@ def _batched(tensor: Any) -> bool:
 def _check_overlap(out: Any, z: Any, where: Any) -> None:
     target = _memory(out)
     if not _distinct(target):
-        raise ValueError("out: some of its elements are one place in memory; it may be an array of distinct ones")
+        raise ValueError("out: expected an array of distinct elements, got one where some share their memory")
     source = _memory(z)
     same = target.ctypes.data == source.ctypes.data and target.strides == source.strides and out.dtype == z.dtype
     if not same and _shared(target, source):
-        raise ValueError("out: overlaps z in part; it may be z itself or other memory")
+        raise ValueError("out: expected z itself or other memory, got an array that overlaps z in part")
     if where is not None and _shared(target, _memory(where)):
-        raise ValueError("out: overlaps where; it may be other memory")
+        raise ValueError("out: expected other memory, got an array that overlaps where")
 
 
 def _distinct(target: Any) -> bool:

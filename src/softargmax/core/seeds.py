@@ -27,16 +27,16 @@ def source(z: Any, rows: tuple[int, ...], seed: Any, stream: Any, generator: Any
 def seed_of(z: Any, seed: Any, generator: Any) -> Any:
     """The seed given, or one drawn from the generator, or from the default one of z's library."""
     if seed is not None and generator is not None:
-        raise ValueError("seed, generator: both are given; it may be one of them")
+        raise ValueError("seed, generator: expected one of them, got both")
     if seed is None:
         return _drawn(z, generator)
     if isinstance(seed, (bool, np.bool_)) or not hasattr(seed, "__index__"):
         hint = "; give a generator as generator=" if callable(getattr(seed, "random", None)) or _of_torch(seed) else ""
-        raise TypeError(f"seed: {seed!r}; it may be an integer from 0 to 2^64 - 1{hint}")
+        raise TypeError(f"seed: expected an integer from 0 to 2^64 - 1, got {seed!r}{hint}")
     number = operator.index(seed)
     if not 0 <= number < SEEDS:
-        was = "negative" if number < 0 else "above 2^64 - 1"
-        raise ValueError(f"seed: {was}; it may be an integer from 0 to 2^64 - 1")
+        was = "a negative number" if number < 0 else "one above 2^64 - 1"
+        raise ValueError(f"seed: expected an integer from 0 to 2^64 - 1, got {was}")
     return _for(z, number)
 
 
@@ -77,16 +77,16 @@ def _of_torch(generator: Any) -> bool:
 
 def _no_generator(generator: Any) -> TypeError:
     may = "a numpy.random.Generator, numpy.random.RandomState or torch.Generator"
-    return TypeError(f"generator: {type(generator).__name__}; it may be {may}")
+    return TypeError(f"generator: expected {may}, got {type(generator).__name__}")
 
 
 def stream_of(z: Any, rows: tuple[int, ...], stream: Any) -> Any:
     """The rows' streams, one after the other, as 64-bit integers where z's library has them."""
     stream = like(stream, z, "stream")
     if dtype_name(stream.dtype) not in INTEGERS - {"bool"}:
-        raise TypeError(f"stream: dtype {stream.dtype}; it may be integers, one per row")
+        raise TypeError(f"stream: expected integers, one per row, got dtype {stream.dtype}")
     if tuple(stream.shape) != rows:
-        raise ValueError(f"stream: shape {tuple(stream.shape)}; it may be that of the rows, {rows}")
+        raise ValueError(f"stream: expected the rows' shape, {rows}, got {tuple(stream.shape)}")
     xp = namespace(stream)
     known = xp.__array_namespace_info__().dtypes(device=device_of(stream), kind="integral")
     return xp.reshape(xp.astype(stream, known.get("int64", stream.dtype), copy=False), (-1,))

@@ -168,7 +168,7 @@ class State(NamedTuple):
             shape, expected = tuple(values.shape), (length, self.o.shape[-1])
             if shape[-2:] != expected or not check.broadcasts(shape[:-2], rows):
                 may = f"{expected} or {(*rows, *expected)}" if rows else f"{expected}"
-                raise ValueError(f"values: shape {shape}; it may be {may}")
+                raise ValueError(f"values: expected shape {may}, got {shape}")
         if length == 0:
             return self
         if not cut((z, self.m, values)):
@@ -283,9 +283,9 @@ def _sizes(given: Any, name: str) -> tuple[int, ...]:
     what = given if name == "shape" else sizes[0]
     for size in sizes:
         if not hasattr(size, "__index__") or isinstance(size, np.ndarray):
-            raise TypeError(f"{name}: {what!r}; it may be an integer{' or a tuple of integers' * (name == 'shape')}")
+            raise TypeError(f"{name}: expected an integer{' or a tuple of integers' * (name == 'shape')}, got {what!r}")
         if size < 0:
-            raise ValueError(f"{name}: {what!r}; sizes may be 0 or more")
+            raise ValueError(f"{name}: expected 0 or more, got {what!r}")
     return tuple(int(size) if isinstance(size, np.integer) else size for size in sizes)
 
 
@@ -297,16 +297,18 @@ def _real(array: Any, name: str) -> Any:
 def _check_rows(state: State, other: Any) -> None:
     """That `other` is a state of the same library, rows and values; nothing here looks at a value."""
     if not isinstance(other, State):
-        raise TypeError(f"others: {type(other).__name__}; each may be a State")
+        raise TypeError(f"others: expected a State, got {type(other).__name__}")
     if namespace(other.m) is not namespace(state.m):
         kinds = type(other.m).__name__, type(state.m).__name__
-        raise TypeError("others: a state of {}; it may be of {} like the first".format(*kinds))
+        raise TypeError("others: expected states of {} like the first, got one of {}".format(*kinds))
     if tuple(other.m.shape) != tuple(state.m.shape):
-        raise ValueError(f"others: rows {tuple(other.m.shape)}; they may be those of the first, {tuple(state.m.shape)}")
+        raise ValueError(f"others: expected the rows of the first, {tuple(state.m.shape)}, got {tuple(other.m.shape)}")
     if (other.o is None) != (state.o is None):
-        raise ValueError("others: one state has values and the other has none; both or neither may")
+        raise ValueError("others: expected values in all states or in none")
     if state.o is not None and tuple(other.o.shape) != tuple(state.o.shape):
-        raise ValueError(f"others: values {tuple(other.o.shape)}; they may be like the first's, {tuple(state.o.shape)}")
+        raise ValueError(
+            f"others: expected values like the first's, {tuple(state.o.shape)}, got {tuple(other.o.shape)}"
+        )
 
 
 def merged(a: State, b: State, gap: Callable[[Any, Any], tuple[Any, Any]] = difference) -> State:

@@ -22,10 +22,10 @@ def class_weights(weight: Any, z: Any, shape: tuple[int, ...], axis: int) -> Any
         return None
     weight = check.scores(arrays.like(weight, z, "weight"), "weight")
     if tuple(weight.shape) != (shape[axis],):
-        raise ValueError(f"weight: shape {tuple(weight.shape)}; it may be one per class, ({shape[axis]},)")
+        raise ValueError(f"weight: expected one number per class, shape ({shape[axis]},), got {tuple(weight.shape)}")
     xp = namespace(weight)
     if check.seen(weight) and bool(xp.any(weight < 0)):
-        raise ValueError("weight: some are negative; they may be 0 or positive")
+        raise ValueError("weight: expected 0 or positive numbers, got some negative")
     return xp.reshape(weight, tuple(n if i == axis else 1 for i, n in enumerate(shape)))
 
 
@@ -41,13 +41,13 @@ def target_of(
     found, dtype = tuple(target.shape), arrays.dtype_name(target.dtype)
     if dtype in arrays.FLOATS and found == shape and name == "target":
         if ignore_index != IGNORE:
-            raise ValueError(f"ignore_index: {ignore_index}; beside probabilities as targets it may be {IGNORE} only")
+            raise ValueError(f"ignore_index: expected {IGNORE}, as the targets are probabilities, got {ignore_index}")
         return check.scores(target, name), True
     if dtype not in arrays.INTEGERS - {"bool"}:
         also = f", or probabilities of the scores' shape {shape}" if name == "target" else ""
-        raise TypeError(f"{name}: dtype {target.dtype}, shape {found}; it may be integers of shape {rows}{also}")
+        raise TypeError(f"{name}: expected integers of shape {rows}{also}, got dtype {target.dtype}, shape {found}")
     if found != rows:
-        raise ValueError(f"{name}: shape {found}; it may be that of the rows, {rows}{_hint(found, shape, name)}")
+        raise ValueError(f"{name}: expected the rows' shape, {rows}, got {found}{_hint(found, shape, name)}")
     xp = namespace(target)
     kind = xp.__array_namespace_info__().default_dtypes(device=device_of(target))["integral"]
     target = xp.astype(target, kind, copy=False)
@@ -82,4 +82,4 @@ def refuse_class(
     position = check.place(row, rows)
     classes = shape[axes[0]]
     may = f"from 0 to {classes - 1}" if classes else "nothing, there are no classes"
-    raise IndexError(f"{name}: {value} at {position}; it may be {may}, or {ignore_index}: ignored")
+    raise IndexError(f"{name}: expected {may}, or {ignore_index}: ignored, got {value} at {position}")

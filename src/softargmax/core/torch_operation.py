@@ -366,4 +366,4 @@ def _function(name: str, members: dict[str, Any], **more: Any) -> Any:
 def _refuse_derivative(name: str, tensor: Tensor) -> None:
     if tensor.requires_grad or tangent_of(tensor) is not None:
         what = "requires grad" if tensor.requires_grad else "carries a forward-mode tangent"
-        raise TypeError(f"out: {name} {what}; with out= neither may, as results written in place have no derivative")
+        raise TypeError(f"out: {name} {what}, but results that are written into out have no derivative")

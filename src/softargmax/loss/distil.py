@@ -193,7 +193,7 @@ def _squared(beta: Scale, axis: int) -> Any:
     if not isinstance(beta.hi, float):
         return namespace(beta.hi).squeeze(1.0 / (beta.hi * beta.hi), axis=axis)
     if beta.hi == 0.0 or math.isinf(beta.hi):
-        raise ValueError("temperature: 0 or infinite; beside scale=True it may be any other number")
+        raise ValueError("temperature: expected a finite number that is not 0, as scale is True")
     return 1.0 / (beta.hi * beta.hi)
 
 

@@ -26,14 +26,16 @@ def layer_of(h: Any, w: Any, bias: Any, suffix: str = "") -> Given:
         raise TypeError(f"w{suffix}: {type(w).__name__}, a layer; give its weight, and its bias as bias{suffix}=")
     w = check.scores(arrays.like(w, h, f"w{suffix}"), f"w{suffix}")
     if not h.ndim:
-        raise ValueError(f"h{suffix}: 0-d; it may be hidden vectors of shape (..., D)")
+        raise ValueError(f"h{suffix}: expected hidden vectors of shape (..., D), got 0-d")
     if w.ndim != 2 or w.shape[1] != h.shape[-1]:
-        raise ValueError(f"w{suffix}: shape {tuple(w.shape)}; beside h it may be (K, {h.shape[-1]})")
+        raise ValueError(f"w{suffix}: expected shape (K, {h.shape[-1]}), with the width of h, got {tuple(w.shape)}")
     classes = w.shape[0]
     if bias is not None:
         bias = check.scores(arrays.like(bias, h, f"bias{suffix}"), f"bias{suffix}")
         if tuple(bias.shape) != (classes,):
-            raise ValueError(f"bias{suffix}: shape {tuple(bias.shape)}; it may be one per class, ({classes},)")
+            raise ValueError(
+                f"bias{suffix}: expected one number per class, shape ({classes},), got {tuple(bias.shape)}"
+            )
     rows = tuple(h.shape[:-1])
     return Given(h, (*rows, classes), Layer(_as_rows(h, math.prod(rows)), w, bias))
 

@@ -78,7 +78,7 @@ def selected_log_softmax(
     several = index.ndim == z.ndim > 0
     along = one_axis(axis, z.ndim) if several else axis
     if several and row_shape(index.shape, (along,)) != row_shape(z.shape, (along,)):
-        raise ValueError(f"index: shape {tuple(index.shape)}; it may be z's, {tuple(z.shape)}, but for axis {along}")
+        raise ValueError(f"index: expected z's shape, {tuple(z.shape)}, but for axis {along}, got {tuple(index.shape)}")
 
     def of(one: Any) -> Any:
         asked, axis, kept, mean, dtype = checked(z, one, given, name="index")

@@ -30,12 +30,12 @@ void segments(Op op, nb::handle z_, nb::handle offsets_, nb::handle pair, nb::ha
     // A copy: they are addresses, and the caller's other threads may write to their own while the kernel runs.
     const std::vector<std::int64_t> at(offsets.begin(), offsets.end());
     if (at.front() != 0 || at.back() != z.shape[0])
-        throw nb::value_error(("offsets: from " + std::to_string(at.front()) + " to " + std::to_string(at.back()) +
-                               "; they may go from 0 to the length of z, " + std::to_string(z.shape[0]))
+        throw nb::value_error(("offsets: expected from 0 to the length of z, " + std::to_string(z.shape[0]) +
+                               ", got from " + std::to_string(at.front()) + " to " + std::to_string(at.back()))
                                   .c_str());
     bool falls = false;
     for (std::size_t s = 1; s < at.size(); ++s) falls |= at[s] < at[s - 1];
-    if (falls) throw nb::value_error("offsets: they decrease somewhere; they may only stay or grow");
+    if (falls) throw nb::value_error("offsets: expected non-decreasing numbers, got some that decrease");
     // The plan sees the rows (segments, trailing...); an operand as long as z starts at its own offset in a segment.
     View rows = z;
     rows.shape[0] = count;

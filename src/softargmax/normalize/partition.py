@@ -126,17 +126,19 @@ def _complex_logsumexp(
     z: Any, axis: Any, temperature: Any, base: Any, weights: Any, where: Any, keepdims: bool, dtype: Any
 ) -> Any:
     if dtype is not None:
-        raise TypeError(f"dtype: {dtype!r}; with complex scores it may be None, the result has their dtype")
+        raise TypeError(f"dtype: expected None with complex scores, whose dtype the result has, got {dtype!r}")
     if asked_for() == "native":
         raise RuntimeError("implementation 'native' was asked for: it does not serve complex scores, 'reference' does")
     axes = axes_of(axis, z.ndim)
     scale = check.scale_of(temperature, base, z, axes)
     if base == 1:
-        raise ValueError("base: 1; with complex scores, which have no limits, it may be any other number above 0")
+        raise ValueError(
+            "base: expected a number above 0 other than 1 with complex scores, which have no limits, got 1"
+        )
     limit = (scale.hi == 0.0) | (abs(scale.hi) == math.inf)
     if limit if isinstance(limit, bool) else readable(limit) and bool(limit.any()):
         may = "any number with a finite 1 / temperature that is not 0"
-        raise ValueError(f"temperature: {temperature!r}; with complex scores, which have no limits, it may be {may}")
+        raise ValueError(f"temperature: expected {may} with complex scores, which have no limits, got {temperature!r}")
     weights = None if weights is None else check.weights_of(weights, z)
     where = None if where is None else check.mask(where, z)
     return as_number(reference_complex.logsumexp(z, axes, scale, weights, where, bool(keepdims)))

@@ -24,7 +24,7 @@ def at_least(value: Any, name: str, least: int) -> int:
     """An integer, not below the least."""
     found = integer(value, name)
     if found < least:
-        raise ValueError(f"{name}: {found}; it may be {least} or more")
+        raise ValueError(f"{name}: expected {least} or more, got {found}")
     return found
 
 
@@ -32,7 +32,7 @@ def number_of_classes(classes: Any) -> int:
     """K, 1 or above."""
     number = integer(classes, "classes")
     if not 1 <= number <= MOST:
-        raise ValueError(f"classes: {number}; it may be an integer from 1 to 2^31 - 1")
+        raise ValueError(f"classes: expected an integer from 1 to 2^31 - 1, got {number}")
     return number
 
 
@@ -55,11 +55,11 @@ def classes_of(index: Any, name: str, classes: int) -> Ints:
     """Classes, of any shape, each from 0 to K - 1."""
     found = on_host(index, name)
     if found.dtype.kind not in "iu" and found.size:
-        raise TypeError(f"{name}: dtype {found.dtype}; it may be integers")
+        raise TypeError(f"{name}: expected integers, got dtype {found.dtype}")
     wrong = (found < 0) | (found >= classes)
     if wrong.any():
         place = tuple(int(i) for i in np.argwhere(wrong)[0])
-        raise IndexError(f"{name}: {found[place]} at {place}; it may be from 0 to {classes - 1}")
+        raise IndexError(f"{name}: expected classes from 0 to {classes - 1}, got {found[place]} at {place}")
     asked: Ints = found.astype(np.int64, copy=False)
     return asked
 
@@ -68,13 +68,13 @@ def counts_of(counts: Any, name: str = "counts") -> NDArray[Any]:
     """Counts, one per class, finite and at least 0."""
     found: NDArray[Any] = on_host(counts, name)
     if found.dtype.kind not in "biuf":
-        raise TypeError(f"{name}: dtype {found.dtype}; it may be integers or floats")
+        raise TypeError(f"{name}: expected integers or floats, got dtype {found.dtype}")
     if found.ndim != 1 or not 1 <= found.size <= MOST:
-        raise ValueError(f"{name}: shape {found.shape}; it may be (K,), one per class, K from 1 to 2^31 - 1")
+        raise ValueError(f"{name}: expected shape (K,), one per class, K from 1 to 2^31 - 1, got {found.shape}")
     wrong = ~((found >= 0) & (found < np.inf))
     if wrong.any():
         place = int(np.argmax(wrong))
-        raise ValueError(f"{name}: {found[place]} for class {place}; it may be 0 or a finite number above it")
+        raise ValueError(f"{name}: expected a finite number, 0 or above, got {found[place]} for class {place}")
     return found
 
 
@@ -91,8 +91,8 @@ def powers(counts: Floats, power: float) -> Floats:
 def finite(value: Any, name: str) -> float:
     """A finite number."""
     if not isinstance(value, Real):
-        raise TypeError(f"{name}: {value!r}; it may be a finite number")
+        raise TypeError(f"{name}: expected a finite number, got {value!r}")
     number = check.number(value, name)
     if not math.isfinite(number):
-        raise ValueError(f"{name}: {value}; it may be a finite number")
+        raise ValueError(f"{name}: expected a finite number, got {value}")
     return number

@@ -64,7 +64,7 @@ class StepCost(NamedTuple):
 def integers(values: Any, name: str) -> tuple[int, ...]:
     """A sequence of integers."""
     if not isinstance(values, Iterable):
-        raise TypeError(f"{name}: {values!r}; it may be a sequence of integers")
+        raise TypeError(f"{name}: expected a sequence of integers, got {values!r}")
     return tuple(integer(value, name) for value in values)
 
 
@@ -165,7 +165,7 @@ def adaptive_cutoffs(
 
     model = StepCost() if cost is None else cost
     if not isinstance(model, StepCost):
-        raise TypeError(f"cost: {type(cost).__name__}; it may be a StepCost")
+        raise TypeError(f"cost: expected a StepCost, got {type(cost).__name__}")
     token = rows * (width + model.score) + width * model.parameter
 
     def cluster(d: int, begin: Ints, end: Ints) -> Floats:

@@ -29,13 +29,13 @@ def children_of(values: Any) -> Integers:
     found = on_host(values, "children")
     if found.dtype.kind not in "iu" or found.ndim != 2 or found.shape[1] != 2:
         error = ValueError if found.dtype.kind in "iu" else TypeError
-        raise error(f"children: dtype {found.dtype}, shape {found.shape}; it may be integers, (K - 1, 2)")
+        raise error(f"children: expected integers of shape (K - 1, 2), got dtype {found.dtype}, shape {found.shape}")
     children: Integers = found.astype(np.int64)
     flat = children.reshape(-1)
     (places,) = np.nonzero(flat >= 0)
     if not np.array_equal(flat[places], np.arange(1, len(found))) or np.any(places >> 1 >= flat[places]):
-        may = f"each from 1 to {len(found) - 1} may be a child once, in this order and after its parent"
-        raise ValueError(f"children: no tree whose nodes are numbered level by level; {may}")
+        may = f"each from 1 to {len(found) - 1} as a child once, in this order and after its parent"
+        raise ValueError(f"children: expected {may}; nodes are numbered level by level")
     if not np.array_equal(np.sort(~flat[flat < 0]), np.arange(len(found) + 1 if len(found) else 0)):
         raise ValueError(f"children: each class k from 0 to {len(found)} may be a child once, as ~k")
     return children
@@ -45,11 +45,11 @@ def points_of(values: Any) -> NDArray[Any]:
     """Vectors, one per class, moved and scaled to lie around 0 and within 1."""
     found = on_host(values, "weights")
     if found.ndim != 2 or not len(found):
-        raise ValueError(f"weights: shape {found.shape}; it may be (K, D), a vector for each class")
+        raise ValueError(f"weights: expected shape (K, D), a vector for each class, got {found.shape}")
     found = check.scores(found, "weights")
     x: NDArray[Any] = found.astype(np.float64 if found.dtype == np.float64 else np.float32)
     if not np.all(np.isfinite(x)):
-        raise ValueError("weights: some are infinite or NaN; they may be finite numbers")
+        raise ValueError("weights: expected finite numbers, got some infinite or NaN")
     if x.size:
         x /= max(float(np.max(np.abs(x))), float(np.finfo(x.dtype).tiny))
         x -= np.mean(x, axis=0)
@@ -65,7 +65,7 @@ def clusters_of(values: Any) -> Any:
         return found
     if found.dtype.kind not in "iu" or not found.size or not found.ndim:
         was = f"dtype {found.dtype}, shape {found.shape}"
-        raise TypeError(f"clusters: {was}; it may be integers, one per class, or a nested sequence")
+        raise TypeError(f"clusters: expected integers, one per class, or a nested sequence, got {was}")
     order = np.argsort(found, kind="stable")
     starts = np.flatnonzero(np.diff(found[order])) + 1
     return [part.tolist() for part in np.split(order, starts)]
@@ -171,7 +171,7 @@ def nested(clusters: Iterable[Any], counts: Sequence[float] | None) -> Integers:
             here.add(~number, counts[number] if counts is not None and number < len(counts) else 0.0)
         else:
             if not here.trees:
-                raise ValueError("clusters: one of them is empty; each may hold classes or clusters")
+                raise ValueError("clusters: expected classes or clusters in each, got an empty one")
             root = grove.joined(here.trees, here.weights if here.has_clusters and counts is not None else None)
             open_ones.pop()
             if not open_ones:
@@ -183,8 +183,8 @@ def _whole(grove: _Grove, root: int) -> Integers:
     children = np.concatenate([np.empty((0, 2), np.int64), *grove.parts])
     classes = np.sort(~children[children < 0]) if len(children) else np.array([~root])
     if not np.array_equal(classes, np.arange(len(classes))):
-        may = f"each class from 0 to {len(classes) - 1} may stand in it once"
-        raise ValueError(f"clusters: {len(classes)} classes of which some are missing or repeated; {may}")
+        may = f"each class from 0 to {len(classes) - 1} once"
+        raise ValueError(f"clusters: expected {may}, got some that are missing or repeated")
     return numbered(children, root)
 
 

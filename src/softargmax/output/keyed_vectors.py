@@ -82,7 +82,7 @@ class KeyedVectors:
     def __init__(self, vectors: Any, words: Any = None) -> None:
         found = _numbers(vectors, "vectors")
         if found.ndim != 2 or not found.size:
-            raise ValueError(f"vectors: shape {found.shape}; it may be (K, D), with one word and dimension or more")
+            raise ValueError(f"vectors: expected shape (K, D), with one word and dimension or more, got {found.shape}")
         self.vectors = found.astype(np.float32)
         self._name(words)
 
@@ -120,9 +120,9 @@ class KeyedVectors:
                 raise KeyError(f"{word!r} is not one of the {len(self)} words")
             return self._places[word]
         if isinstance(word, bool) or not isinstance(word, int | np.integer):
-            raise TypeError(f"word: {word!r:.60}; it may be a word or its number")
+            raise TypeError(f"word: expected a word or its number, got {word!r:.60}")
         if not 0 <= word < len(self):
-            raise KeyError(f"{word}: it may be from 0 to {len(self) - 1}")
+            raise KeyError(f"word: expected a number from 0 to {len(self) - 1}, got {word}")
         return int(word)
 
     @public
@@ -188,7 +188,9 @@ class KeyedVectors:
             return _unit(self[word])
         found: Floats = _numbers(word, "positive, negative").astype(np.float64)
         if found.shape != self.vectors.shape[1:]:
-            raise ValueError(f"positive, negative: a vector of shape {found.shape}; it may be {self.vectors.shape[1:]}")
+            raise ValueError(
+                f"positive, negative: expected vectors of shape {self.vectors.shape[1:]}, got {found.shape}"
+            )
         return found
 
     def _cosines(self, goal: Floats) -> Floats:
@@ -243,7 +245,7 @@ def _numbers(values: Any, name: str) -> NDArray[Any]:
     """An array of numbers."""
     found: NDArray[Any] = on_host(values, name)
     if found.dtype.kind not in "iuf":
-        raise TypeError(f"{name}: dtype {found.dtype}; it may be numbers")
+        raise TypeError(f"{name}: expected numbers, got dtype {found.dtype}")
     return found
 
 
@@ -252,7 +254,7 @@ def _listed(words: Any) -> list[Any]:
     if isinstance(words, _WORD) or getattr(words, "ndim", 0) == 1:
         return [words]
     if not isinstance(words, Iterable):
-        raise TypeError(f"positive, negative: {words!r:.60}; it may be a word, a vector or a list of these")
+        raise TypeError(f"positive, negative: expected a word, a vector or a list of these, got {words!r:.60}")
     found = list(words)
     alone = any(isinstance(cell, float | np.floating) for cell in found)
     return [found] if alone else found
@@ -262,11 +264,11 @@ def _words_of(words: Any, count: int) -> list[str]:
     """Words, one for each vector, none of them twice."""
     found: list[Any] = list(words) if isinstance(words, Iterable) else [words]
     if isinstance(words, str) or not all(isinstance(word, str) for word in found):
-        raise TypeError(f"words: {words!r:.60}; it may be a list of strings")
+        raise TypeError(f"words: expected a list of strings, got {words!r:.60}")
     if len(found) != count:
-        raise ValueError(f"words: {len(found)}; it may be {count}, one for each vector")
+        raise ValueError(f"words: expected {count}, one per vector, got {len(found)}")
     places: dict[str, int] = {}
     for place, word in enumerate(found):
         if places.setdefault(word, place) != place:
-            raise ValueError(f"words: {word!r} at {places[word]} and {place}; it may be there once")
+            raise ValueError(f"words: expected each word once, got {word!r} at {places[word]} and {place}")
     return list(map(str, found))  # NumPy's strings too

@@ -124,7 +124,7 @@ class Learned(Sampler):
             NaN or infinity; then nothing is taken over.
         """
         if set(state) != {"counts"}:
-            raise ValueError(f"state: it holds {sorted(map(str, state))}; it may hold 'counts' and nothing else")
+            raise ValueError(f"state: expected 'counts' alone, got {sorted(map(str, state))}")
         counts = counts_of(state["counts"], "state['counts']").astype(np.float64)
         if counts.size != self._classes:
             raise ValueError(f"state['counts']: of {counts.size} classes; this sampler has {self._classes}")

@@ -134,7 +134,7 @@ class Nodes:
         """
         found = counts_of(counts).astype(np.float64)
         if found.shape != self._depths.shape:
-            raise ValueError(f"counts: shape {found.shape}; it may be one per class, ({self.classes},)")
+            raise ValueError(f"counts: expected one number per class, shape ({self.classes},), got {found.shape}")
         if not np.any(found):
             raise ValueError("counts: all are 0; some may be positive")
         p = found / np.max(found)

@@ -65,9 +65,9 @@ def partitions(targets: Any, *, most: int) -> list[Partition]:
     """
     y, limit = on_host(targets, "targets"), at_least(most, "most", 1)
     if y.dtype.kind not in "iu" and y.size:
-        raise TypeError(f"targets: dtype {y.dtype}; it may be integers")
+        raise TypeError(f"targets: expected integers, got dtype {y.dtype}")
     if y.ndim != 1:
-        raise ValueError(f"targets: shape {y.shape}; it may be (n,), one after the other")
+        raise ValueError(f"targets: expected shape (n,), got {y.shape}")
     before = _before(y)
     found: list[Partition] = []
     start = 0

@@ -209,7 +209,7 @@ class Sampler(ABC):
         """
         n = self._number(n, unique=unique)
         if seed is None:
-            raise TypeError("seed: None; it may be an integer from 0 to 2^64 - 1")
+            raise TypeError("seed: expected an integer from 0 to 2^64 - 1, got None")
         key, stream = seed_of(np.empty(0), seed, None), integer(stream, "stream")
         index = self._distinct(n, key, stream) if unique else self.chosen(key, stream, 0, n)
         found = Negatives(index, np.log(self._expected(index, n, unique=unique)))
@@ -222,7 +222,7 @@ class Sampler(ABC):
     def _number(self, n: Any, *, unique: bool) -> int:
         number = integer(n, "n")
         if not 0 <= number <= MOST:
-            raise ValueError(f"n: {number}; it may be an integer from 0 to 2^31 - 1")
+            raise ValueError(f"n: expected an integer from 0 to 2^31 - 1, got {number}")
         if unique and number > (support := int(np.count_nonzero(self.probabilities))):
             raise ValueError(f"n: {number} distinct draws; there are {support} classes with a probability above 0")
         return number

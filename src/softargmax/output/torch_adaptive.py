@@ -131,7 +131,7 @@ class AdaptiveSoftmax(RankedLayer):
         self.cutoffs, self.div_value = integers(cutoffs, "cutoffs"), check.positive(div_value, "div_value")
         frequent, *sizes = (end - begin for begin, end in pairwise((0, *self.cutoffs, self.classes)))
         if min(frequent, *sizes, 1) < 1:
-            raise ValueError(f"cutoffs: {self.cutoffs}; they may rise, from 1 or above to {classes - 1} or below")
+            raise ValueError(f"cutoffs: expected rising numbers from 1 to {classes - 1}, got {self.cutoffs}")
         sees, dtype = widths(self.dim, self.div_value, len(sizes)), float_dtype(dtype)
 
         def parameter(*shape: int) -> nn.Parameter:
@@ -190,7 +190,7 @@ class AdaptiveSoftmax(RankedLayer):
         if cutoffs is None:
             cutoffs = adaptive_cutoffs(counts, dim=dim, clusters=clusters, batch=batch)
         elif clusters is not None:
-            raise ValueError(f"clusters: {clusters}; beside cutoffs it may not be given")
+            raise ValueError("clusters: expected cutoffs or clusters, got both")
         layer = cls(dim, len(order), cutoffs, **options)
         layer._reorder(order)
         return layer
@@ -222,7 +222,7 @@ class AdaptiveSoftmax(RankedLayer):
         True
         """
         if not isinstance(module, nn.AdaptiveLogSoftmaxWithLoss):
-            raise TypeError(f"module: {type(module).__name__}; it may be a torch.nn.AdaptiveLogSoftmaxWithLoss")
+            raise TypeError(f"module: expected a torch.nn.AdaptiveLogSoftmaxWithLoss, got {type(module).__name__}")
         like = module.head.weight
         layer = cls(
             module.in_features,

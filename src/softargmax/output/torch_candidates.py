@@ -113,7 +113,9 @@ class SamplingLayer(CandidateLayer):
         **options: Unpack[CandidateKeywords],
     ) -> None:
         if not isinstance(sampler, Sampler):
-            raise TypeError(f"sampler: {type(sampler).__name__}; it may be a Sampler: Uniform, LogUniform, Unigram, ..")
+            raise TypeError(
+                f"sampler: expected a Sampler (Uniform, LogUniform, Unigram, ..), got {type(sampler).__name__}"
+            )
         super().__init__(dim, sampler.classes, **options)
         self.sampler, self.unique, self.shared = sampler, unique, shared
         self.samples = at_least(samples, "samples", 1)
@@ -194,13 +196,13 @@ class SamplingLayer(CandidateLayer):
 def _candidates(negatives: Any, h: Tensor, shape: tuple[int, ...], y: Targets, classes: int) -> Candidates:
     """Candidates that a caller has drawn, checked."""
     if not isinstance(negatives, tuple) or len(negatives) != len(Negatives._fields):
-        raise TypeError(f"negatives: {type(negatives).__name__}; it may be Negatives, index and log_expected")
+        raise TypeError(f"negatives: expected Negatives(index, log_expected), got {type(negatives).__name__}")
     like = h.detach()
     index, log_expected = (torch.as_tensor(x, device=like.device) for x in negatives)
     if arrays.dtype_name(index.dtype) not in arrays.INTEGERS - {"bool"}:
-        raise TypeError(f"negatives.index: dtype {index.dtype}; it may be integers")
+        raise TypeError(f"negatives.index: expected integers, got dtype {index.dtype}")
     if not index.ndim or (index.ndim != 1 and tuple(index.shape[:-1]) != shape):
-        raise ValueError(f"negatives.index: shape {tuple(index.shape)}; it may be (n,) or (*{shape}, n)")
+        raise ValueError(f"negatives.index: expected shape (n,) or (*{shape}, n), got {tuple(index.shape)}")
     if log_expected.shape != index.shape:
         raise ValueError(f"negatives.log_expected: shape {tuple(log_expected.shape)}; index has {tuple(index.shape)}")
     if readable(index) and index.is_cpu:

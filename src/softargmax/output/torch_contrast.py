@@ -121,7 +121,7 @@ class NCE(SamplingLayer):
         **options: Unpack[SampledKeywords],
     ) -> None:
         if isinstance(log_z, str) and log_z not in _LOG_Z:
-            raise ValueError(f"log_z: {log_z!r}; it may be 'learned', 'context' or a number")
+            raise ValueError(f"log_z: expected 'learned', 'context' or a number, got {log_z!r}")
         fixed = None if isinstance(log_z, str) else finite(log_z, "log_z")
         super().__init__(dim, sampler, samples=samples, unique=unique, shared=shared, **options)
         kind: dict[str, Any] = {"device": self.weight.device, "dtype": self.weight.dtype}

@@ -117,7 +117,7 @@ class DifferentiatedSoftmax(RankedLayer):
             if min(found, default=0) < 1:
                 raise ValueError(f"{name}: {found}; there may be one or more, each 1 or above")
         if len(sizes) != len(sees):
-            raise ValueError(f"widths: {sees}; it may be one for each of {len(sizes)} blocks")
+            raise ValueError(f"widths: expected one per block, {len(sizes)}, got {sees}")
         super().__init__(dim, sum(sizes), reduction=reduction, ignore_index=ignore_index, device=device)
         if sum(sees) != self.dim:
             raise ValueError(f"widths: {sees}, {sum(sees)} together; their sum may be dim, {self.dim}")

@@ -53,9 +53,9 @@ class LinearLayer(OutputLayer):
             weight = nn.Parameter(torch.empty(self.classes, self.dim, device=device, dtype=float_dtype(dtype)))
             _begun(weight, self.dim)
         elif not isinstance(weight, nn.Parameter):
-            raise TypeError(f"weight: {type(weight).__name__}; it may be a Parameter, an embedding's, say")
+            raise TypeError(f"weight: expected a Parameter, for example an embedding's, got {type(weight).__name__}")
         elif tuple(weight.shape) != (self.classes, self.dim):
-            raise ValueError(f"weight: shape {tuple(weight.shape)}; it may be ({self.classes}, {self.dim})")
+            raise ValueError(f"weight: expected shape ({self.classes}, {self.dim}), got {tuple(weight.shape)}")
         self.weight = weight
         kind = float_dtype(dtype) or weight.dtype
         zeros = torch.zeros(self.classes, device=device or weight.device, dtype=kind) if bias else None

@@ -132,7 +132,7 @@ class HierarchicalSoftmax(OutputLayer):
         dtype: torch.dtype | None = None,
     ) -> None:
         if not isinstance(tree, Tree):
-            raise TypeError(f"tree: {type(tree).__name__}; it may be a Tree")
+            raise TypeError(f"tree: expected a Tree, got {type(tree).__name__}")
         super().__init__(dim, tree.classes, reduction=reduction, ignore_index=ignore_index)
         self.sparse, dtype = sparse, float_dtype(dtype)
         self.weight = nn.Parameter(torch.zeros(tree.nodes, self.dim, device=device, dtype=dtype))

@@ -165,7 +165,7 @@ class OutputLayer(nn.Module, ABC):
         h, rows = self._rows(hidden)
         n = integer(k, "k")
         if not 1 <= n <= self.classes:
-            raise ValueError(f"k: {n}; it may be from 1 to {self.classes}")
+            raise ValueError(f"k: expected 1 to {self.classes}, got {n}")
         return TopK(*(x.reshape(*rows, n) for x in self._likeliest(h, n)))
 
     @torch.no_grad()
@@ -240,12 +240,12 @@ class OutputLayer(nn.Module, ABC):
         """Hidden vectors (N, D), in float32 at least, and the rows' shape."""
         h = check.scores(hidden, "hidden")
         if not isinstance(h, Tensor):
-            raise TypeError(f"hidden: {type(hidden).__name__}; it may be a tensor")
+            raise TypeError(f"hidden: expected a tensor, got {type(hidden).__name__}")
         if not h.ndim or h.shape[-1] != self.dim:
-            raise ValueError(f"hidden: shape {tuple(h.shape)}; it may be (..., {self.dim})")
+            raise ValueError(f"hidden: expected shape (..., {self.dim}), got {tuple(h.shape)}")
         own = next(self.parameters())
         if h.device != own.device:
-            raise ValueError(f"hidden: on {h.device}; here it may be on {own.device}")
+            raise ValueError(f"hidden: expected a tensor on {own.device}, got one on {h.device}")
         wide = torch.float64 if torch.float64 in (h.dtype, own.dtype) else torch.float32
         rows = tuple(h.shape[:-1])
         return h.reshape(-1, self.dim).to(wide), rows
@@ -255,9 +255,9 @@ def targets_of(target: Any, like: Tensor, rows: tuple[int, ...], classes: int, i
     """Targets as a caller gives them, checked."""
     target = arrays.like(target, like, "target")
     if arrays.dtype_name(target.dtype) not in arrays.INTEGERS - {"bool"}:
-        raise TypeError(f"target: dtype {target.dtype}; it may be integers, one per row")
+        raise TypeError(f"target: expected integers, one per row, got dtype {target.dtype}")
     if tuple(target.shape) != rows:
-        raise ValueError(f"target: shape {tuple(target.shape)}; it may be that of the rows, {rows}")
+        raise ValueError(f"target: expected the rows' shape, {rows}, got {tuple(target.shape)}")
     y = target.to(torch.int64).reshape(-1)
     ignored = y == ignore_index
     outside = ((y < 0) | (y >= classes)) & ~ignored
@@ -299,6 +299,6 @@ def _best(log_p: Tensor, k: int) -> TopK:
 def float_dtype(dtype: Any) -> torch.dtype | None:
     """A dtype that parameters may have."""
     if dtype is not None and arrays.dtype_name(dtype) not in arrays.FLOATS:
-        raise TypeError(f"dtype: {dtype}; it may be float16, bfloat16, float32 or float64")
+        raise TypeError(f"dtype: expected float16, bfloat16, float32 or float64, got {dtype}")
     found: torch.dtype | None = dtype
     return found

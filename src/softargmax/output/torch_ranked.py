@@ -115,7 +115,7 @@ class RankedLayer(OutputLayer):
         given = state_dict.get(f"{prefix}order")
         if isinstance(given, Tensor) and given.shape == self.order.shape and not given.is_meta:
             if not _is_order(given, self.classes):
-                lists[-1].append(f"{prefix}order: it may hold each class from 0 to {self.classes - 1} once")
+                lists[-1].append(f"{prefix}order: expected each class from 0 to {self.classes - 1} once")
                 return
             self._reorder(given if self.order.is_meta else given.to(self.order.device))
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, *lists)

@@ -124,11 +124,11 @@ class SampledSoftmax(SamplingLayer):
         super().__init__(dim, sampler, samples=samples, unique=unique, shared=shared, **options)
         if in_batch is not None:
             if not isinstance(in_batch, Sampler):
-                raise TypeError(f"in_batch: {type(in_batch).__name__}; it may be a Sampler")
+                raise TypeError(f"in_batch: expected a Sampler, got {type(in_batch).__name__}")
             if in_batch.classes != self.classes:
                 raise ValueError(f"in_batch: of {in_batch.classes} classes; sampler has {self.classes}")
             if not shared:
-                raise ValueError("in_batch: given; beside shared=False it may be None")
+                raise ValueError("in_batch: expected None, as shared is False, got a sampler")
         self.in_batch = in_batch
 
     def _losses(self, h: Tensor, y: Targets, drawn: Candidates | None = None) -> Tensor:

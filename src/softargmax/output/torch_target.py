@@ -109,7 +109,7 @@ class TargetSampledSoftmax(CandidateLayer):
             return
         found = torch.as_tensor(classes_of(classes, "classes", self.classes))
         if found.ndim != 1 or not len(found):
-            raise ValueError(f"classes: shape {tuple(found.shape)}; it may be (n,), one class or more")
+            raise ValueError(f"classes: expected shape (n,), one class or more, got {tuple(found.shape)}")
         self.candidates = torch.unique(found).to(self.weight.device)
 
     def _losses(self, h: Tensor, y: Targets) -> Tensor:

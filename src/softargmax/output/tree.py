@@ -181,7 +181,9 @@ class Tree(Nodes):
         numbers = None if counts is None else counts_of(counts)
         children = growth.nested(growth.clusters_of(clusters), None if numbers is None else numbers.tolist())
         if numbers is not None and len(numbers) != len(children) + 1:
-            raise ValueError(f"counts: shape {numbers.shape}; it may be one per class, ({len(children) + 1},)")
+            raise ValueError(
+                f"counts: expected one number per class, shape ({len(children) + 1},), got {numbers.shape}"
+            )
         return cls(children)
 
     @classmethod
@@ -256,5 +258,5 @@ class Tree(Nodes):
         True
         """
         if "children" not in state:
-            raise ValueError(f"state: has {', '.join(map(repr, state)) or 'nothing'}; it may have 'children'")
+            raise ValueError(f"state: expected 'children', got {', '.join(map(repr, state)) or 'nothing'}")
         return cls(state["children"])

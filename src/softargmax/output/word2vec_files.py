@@ -24,7 +24,7 @@ def write(file: BinaryIO, words: Sequence[str], vectors: Vectors, *, binary: boo
     """Write vectors; the figures of text are the fewest that read back as the same numbers."""
     for word in words:
         if not word or any(letter.isspace() for letter in word):
-            raise ValueError(f"words: {word!r}; in word2vec's formats it may be letters without spaces")
+            raise ValueError(f"words: expected words without spaces, as word2vec's formats want, got {word!r}")
     file.write(b"%d %d\n" % vectors.shape)
     for word, vector in zip(words, vectors, strict=True):
         cells = vector.astype("<f4").tobytes() if binary else " ".join(vector.astype(str)).encode()
@@ -37,10 +37,12 @@ def read(path: str | os.PathLike[str], *, binary: bool) -> tuple[list[str], Vect
     head, _, rest = data.partition(b"\n")
     numbers = head.split()
     if len(numbers) != 2 or not all(number.isdigit() for number in numbers):
-        raise ValueError(f"{name}: first line {head[:40]!r}; it may be two numbers, of words and of dimensions")
+        raise ValueError(
+            f"{name}: expected two numbers in the first line, of words and of dimensions, got {head[:40]!r}"
+        )
     count, dim = map(int, numbers)
     if not count or not dim:
-        raise ValueError(f"{name}: {count} words of {dim} dimensions; it may be 1 or more of each")
+        raise ValueError(f"{name}: expected at least one word and one dimension, got {count} and {dim}")
     if len(rest) < count * (dim * (4 if binary else 2) + 1):
         raise ValueError(f"{name}: it ends before {count} words of {dim} dimensions, as its first line says")
     return (_binary if binary else _text)(name, rest, count, dim)
@@ -82,4 +84,4 @@ def _decoded(word: bytes, where: str) -> str:
     try:
         return word.decode()
     except UnicodeDecodeError:
-        raise ValueError(f"{where}: {word[:40]!r}; it may be UTF-8") from None
+        raise ValueError(f"{where}: expected UTF-8, got {word[:40]!r}") from None

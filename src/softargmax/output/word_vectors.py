@@ -128,12 +128,12 @@ class WordVectors(KeyedVectors):
         classes, self._dim, self._window = counted.size, at_least(dim, "dim", 1), at_least(window, "window", 1)
         self._samples, t = at_least(samples, "samples", 0), finite(threshold, "threshold")
         if t < 0:
-            raise ValueError(f"threshold: {threshold}; it may be 0 or above")
+            raise ValueError(f"threshold: expected 0 or above, got {threshold}")
         if tree is not None and sampler is not None:
-            raise ValueError("tree, sampler: both are given; it may be one of them")
+            raise ValueError("tree, sampler: expected one of them, got both")
         for name, given, kind in (("tree", tree, Tree), ("sampler", sampler, Sampler)):
             if not (given is None or isinstance(given, kind)):
-                raise TypeError(f"{name}: {type(given).__name__}; it may be a {kind.__name__}")
+                raise TypeError(f"{name}: expected a {kind.__name__}, got {type(given).__name__}")
         noise = tree or sampler or Unigram(counted)
         if noise.classes != classes:
             raise ValueError(f"{'sampler' if tree is None else 'tree'}: of {noise.classes} classes; counts: {classes}")
@@ -171,7 +171,7 @@ class WordVectors(KeyedVectors):
         """
         least = at_least(min_count, "min_count", 1)
         if not _is_sentences(sentences):
-            raise TypeError(f"sentences: {sentences!r:.60}; it may be a list of lists of strings")
+            raise TypeError(f"sentences: expected a list of lists of strings, got {sentences!r:.60}")
         counted = Counter(chain.from_iterable(sentences)).most_common()
         words = [word for word, count in counted if count >= least]
         if not words:
@@ -318,11 +318,11 @@ def _kept(counts: Floats, threshold: float) -> Floats:
 def _tokens_of(tokens: Any, classes: int) -> Ints:
     found: Ints = on_host(tokens, "tokens")
     if found.dtype.kind not in "iu" and found.size:
-        raise TypeError(f"tokens: dtype {found.dtype}; it may be integers")
+        raise TypeError(f"tokens: expected integers, got dtype {found.dtype}")
     if found.ndim != 1:
-        raise ValueError(f"tokens: shape {found.shape}; it may be (n,), one after the other")
+        raise ValueError(f"tokens: expected shape (n,), got {found.shape}")
     wrong = (found < -1) | (found >= classes)
     if wrong.any():
         place = int(np.argmax(wrong))
-        raise IndexError(f"tokens: {found[place]} at {place}; it may be from -1 to {classes - 1}")
+        raise IndexError(f"tokens: expected classes from -1 to {classes - 1}, got {found[place]} at {place}")
     return found.astype(np.int64, copy=False)

@@ -38,7 +38,7 @@ def rows_of(z: Any, name: str = "z") -> Any:
 def distribution_of(z: Any, axis: int, temperature: Any, where: Any, order: Any, **filters: Any) -> Distribution:
     """Check everything that says which distribution is meant; what comes back has the classes' axis last."""
     if order not in ORDERS:
-        raise ValueError(f"order: {order!r}; it may be {' or '.join(map(repr, ORDERS))}")
+        raise ValueError(f"order: expected {' or '.join(map(repr, ORDERS))}, got {order!r}")
     where = None if where is None else check.mask(where, z)
     given = {name: parameter(value, z, name, axis) for name, value in filters.items() if value is not None}
     beta = check.scale_of(parameter(temperature, z, "temperature", axis), None, z, (axis,))
@@ -92,8 +92,8 @@ def number_of_draws(num_samples: Any) -> int:
     if num_samples is None:
         return 1
     if isinstance(num_samples, bool) or not hasattr(num_samples, "__index__"):
-        raise TypeError(f"num_samples: {num_samples!r}; it may be an integer, 0 or above")
+        raise TypeError(f"num_samples: expected an integer, 0 or above, got {num_samples!r}")
     number = operator.index(num_samples)
     if not 0 <= number < 1 << 31:
-        raise ValueError(f"num_samples: {number}; it may be an integer from 0 to 2^31 - 1")
+        raise ValueError(f"num_samples: expected an integer from 0 to 2^31 - 1, got {number}")
     return number

@@ -75,9 +75,9 @@ def _shape(shape: Any) -> tuple[int, ...]:
     try:
         sizes = tuple(int(n.__index__()) for n in sizes)
     except (TypeError, AttributeError):
-        raise TypeError(f"shape: {shape!r}; it may be an integer or a tuple of integers") from None
+        raise TypeError(f"shape: expected an integer or a tuple of integers, got {shape!r}") from None
     if min(sizes, default=0) < 0 or math.prod(sizes) >= 1 << 60:
-        raise ValueError("shape: a size is negative, or all are too many; sizes may be from 0 on, 2^60 together")
+        raise ValueError("shape: expected sizes of 0 or more, at most 2^60 together, got a negative one or more")
     return sizes
 
 

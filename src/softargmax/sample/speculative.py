@@ -148,19 +148,21 @@ def _checked(target: Any, draft: Any, tokens: Any) -> Any:
     """The guesses, in the default integer type, if everything fits together."""
     tokens = like(tokens, target, "tokens")
     if dtype_name(tokens.dtype) not in INTEGERS - {"bool"}:
-        raise TypeError(f"tokens: dtype {tokens.dtype}; it may be integers")
+        raise TypeError(f"tokens: expected integers, got dtype {tokens.dtype}")
     shape = tuple(tokens.shape)
     if draft.ndim < 2:
-        raise ValueError(f"draft: shape {tuple(draft.shape)}; it may be (..., L, K), a row of scores to each guess")
+        raise ValueError(f"draft: expected shape (..., L, K), a row of scores per guess, got {tuple(draft.shape)}")
     if tokens.ndim == 0 or tuple(draft.shape[:-1]) != shape:
-        raise ValueError(f"tokens: shape {shape}; it may be the draft's without its classes, {tuple(draft.shape[:-1])}")
+        raise ValueError(
+            f"tokens: expected the draft's shape without its classes, {tuple(draft.shape[:-1])}, got {shape}"
+        )
     wanted = (*shape[:-1], shape[-1] + 1, draft.shape[-1])
     if tuple(target.shape) != wanted:
-        raise ValueError(f"target: shape {tuple(target.shape)}; beside this draft it may be {wanted}")
+        raise ValueError(f"target: expected shape {wanted} with this draft, got {tuple(target.shape)}")
     xp = namespace(tokens)
     kind = xp.__array_namespace_info__().default_dtypes(device=device_of(tokens))["integral"]
     tokens = xp.astype(tokens, kind, copy=False)
     classes = draft.shape[-1]
     if check.seen(tokens) and bool(xp.any((tokens < 0) | (tokens >= classes))):
-        raise IndexError(f"tokens: some are no classes; they may be from 0 to {classes - 1}")
+        raise IndexError(f"tokens: expected classes from 0 to {classes - 1}, got some out of range")
     return tokens

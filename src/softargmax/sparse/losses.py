@@ -185,7 +185,7 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
     looks = bool(smoothing) or not is_native(z)  # else the kernel looks at the classes
     target, soft = target_of(target, z, shape, axis, ignore_index, "target", look=looks)
     if soft and weight is not None:
-        raise ValueError("weight: given; beside probabilities as targets it may be None only")
+        raise ValueError("weight: expected None, as the targets are probabilities, got an array")
     weight, where = class_weights(weight, z, shape, axis), check.optional_mask(where, z)
     beside = target if soft else namespace(target).expand_dims(target, axis=axis)
     beta = check.scale_of(temperature, None, z, (axis,))

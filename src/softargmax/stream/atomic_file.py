@@ -40,7 +40,7 @@ def whole_file(path: str | os.PathLike[str], size: int = 0) -> Iterator[BinaryIO
     target = Path(os.path.realpath(path))
     if target.exists():
         if not target.is_file():
-            raise ValueError(f"target: {path} is not a regular file; it may be a file or a new name")
+            raise ValueError(f"target: expected a regular file or a new name, got {path}")
         if not os.access(target, os.W_OK):
             raise PermissionError(errno.EACCES, "is read-only", os.fspath(path))
     fd, name = _open_beside(target)

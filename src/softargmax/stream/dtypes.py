@@ -16,7 +16,7 @@ def numpy_of(item: Any, name: str) -> np.ndarray[Any, Any]:
         raise TypeError(f"{name}: a masked array, whose mask a stream does not read; fill it with -inf")
     array = as_array(item, name)
     if not isinstance(array, np.ndarray):
-        raise TypeError(f"{name}: {type(item).__name__}; it may be a NumPy array")
+        raise TypeError(f"{name}: expected a NumPy array, got {type(item).__name__}")
     return array
 
 
@@ -27,7 +27,7 @@ def check_readable(dtype: np.dtype[Any], name: str) -> None:
             f"{name} holds Python objects (dtype {dtype}), which are never unpickled here; save plain numbers"
         )
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
-        raise TypeError(f"{name} has dtype {dtype}; it may be float16, float32, float64, an integer or bool")
+        raise TypeError(f"{name}: expected dtype float16, float32, float64, an integer or bool, got {dtype}")
 
 
 def working(dtype: np.dtype[Any], result: np.dtype[Any]) -> np.dtype[Any]:

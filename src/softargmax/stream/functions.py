@@ -202,7 +202,7 @@ def _normalised(
             return result
         check_target(source, target)
         if job.dtype.kind != "f":
-            raise TypeError(f"dtype: {job.dtype}; in a .npy file it may be float16, float32 or float64")
+            raise TypeError(f"dtype: expected float16, float32 or float64 for a .npy file, got {job.dtype}")
         with new_npy(target, store.shape, job.dtype, fortran=fortran) as new:
             normalise(name, store, new, job)
     mapped: Array = np.load(target, mmap_mode="r" if store.shape and 0 not in store.shape else None, allow_pickle=False)

@@ -42,11 +42,11 @@ def opened(source: Any, axis: Any, stack: ExitStack) -> Store:
     if isinstance(source, Sequence):
         pieces = list(checked_pieces(source, one_axis(axis)))
         if not pieces:
-            raise ValueError("source: an empty sequence; it may be a sequence of at least one array")
+            raise ValueError("source: expected a sequence of at least one array, got an empty sequence")
         return ListStore(pieces, axis % pieces[0].ndim)
     raise TypeError(
-        f"source: {type(source).__name__}, which may be readable only once, and this function reads twice; it may be "
-        "the path of a .npy file, an array or a sequence of arrays (logsumexp takes any iterable)"
+        "source: expected what can be read twice (the path of a .npy file, an array or a sequence of arrays), "
+        f"got {type(source).__name__}; logsumexp takes any iterable"
     )
 
 
@@ -54,7 +54,7 @@ def refuse_others(source: Any) -> None:
     """Refuse what is not several arrays: one of another library too, whose rows would be taken for pieces."""
     if hasattr(source, "__array__") or hasattr(source, "__dlpack__") or not isinstance(source, Iterable):
         raise TypeError(
-            f"source: {type(source).__name__}; it may be the path of a .npy file, a NumPy array or several NumPy arrays"
+            f"source: expected the path of a .npy file or one or several NumPy arrays, got {type(source).__name__}"
         )
 
 
@@ -63,13 +63,13 @@ def one_axis(axis: Any) -> int:
     try:
         return operator.index(axis)
     except TypeError:
-        raise TypeError(f"axis: {axis!r}; it may be one integer where the source is several arrays") from None
+        raise TypeError(f"axis: expected one integer, as the source is several arrays, got {axis!r}") from None
 
 
 def scale_of(temperature: Any, base: Any) -> Scale:
     """Check temperature and base: a stream takes numbers, not one temperature a row."""
     if not isinstance(temperature, Real):
-        raise TypeError(f"temperature: {temperature!r}; it may be a number in a stream")
+        raise TypeError(f"temperature: expected one number for the whole stream, got {temperature!r}")
     return check.scale_of(temperature, base, np.empty(()), ())
 
 
@@ -78,16 +78,16 @@ def bytes_of(memory: Any) -> int:
     try:
         held = operator.index(memory)
     except TypeError:
-        raise TypeError(f"memory: {memory!r}; it may be a number of bytes, an int") from None
+        raise TypeError(f"memory: expected an integer number of bytes, got {memory!r}") from None
     if held < LEAST_MEMORY:
-        raise ValueError(f"memory: {held} bytes; it may be {LEAST_MEMORY} (1 MiB) or more")
+        raise ValueError(f"memory: expected {LEAST_MEMORY} (1 MiB) or more, got {held} bytes")
     return held
 
 
 def check_progress(progress: Any) -> None:
     """Refuse what cannot be told the progress."""
     if progress is not None and not callable(progress):
-        raise TypeError(f"progress: {progress!r}; it may be a function, called as progress(done, total)")
+        raise TypeError(f"progress: expected a function of (done, total), got {progress!r}")
 
 
 def job_of(
@@ -118,11 +118,11 @@ def job_of(
 def check_target(source: Any, target: Any) -> None:
     """Refuse what is not a path, and to replace the file that is being read."""
     if not isinstance(target, str | os.PathLike):
-        raise TypeError(f"target: {target!r}; it may be the path of a .npy file, or None for an array in memory")
+        raise TypeError(f"target: expected the path of a .npy file, or None for an array in memory, got {target!r}")
     if not Path(target).is_dir() and not os.fspath(target).lower().endswith(".npy"):
         raise ValueError(f"target: {os.fspath(target)}; its name may end in .npy, which is the format written")
     names = source if isinstance(source, Sequence) and not isinstance(source, str) else [source]
     for name in names:
         path = name.filename if isinstance(name, np.memmap) else name
         if isinstance(path, str | os.PathLike) and Path(target).exists() and Path(path).samefile(target):
-            raise ValueError(f"target: {os.fspath(target)} is the source itself; it may be any other file")
+            raise ValueError(f"target: expected another file than the source, got {os.fspath(target)}")

@@ -78,19 +78,19 @@ def checked_pieces(pieces: Iterable[Any], axis: int) -> Iterator[Array]:
     for index, item in enumerate(pieces):
         piece = numpy_of(item, f"source: piece {index}")
         if piece.ndim == 0:
-            raise ValueError(f"source: piece {index} is a single value; pieces may be arrays of at least one dimension")
+            raise ValueError(f"source: expected arrays of at least one dimension, got a number at {index}")
         one_axis(axis, piece.ndim)
         check_readable(piece.dtype, f"source: piece {index}")
         if first is None:
             first = piece
         if _frame(piece, axis) != _frame(first, axis):
             raise ValueError(
-                f"source: piece {index} has shape {piece.shape}, the first has {first.shape}; "
-                f"they may differ only along axis {axis}"
+                f"source: expected pieces that differ only along axis {axis}, got "
+                f"shape {piece.shape} of piece {index} and {first.shape} of the first"
             )
         if piece.dtype != first.dtype:
             raise TypeError(
-                f"source: piece {index} has dtype {piece.dtype}, the first has {first.dtype}; they may have one dtype"
+                f"source: expected one dtype, got {piece.dtype} of piece {index} and {first.dtype} of the first"
             )
         yield piece
 
@@ -121,6 +121,6 @@ def of_pieces(
         if progress is not None:
             progress(read, read)
     if not frame:
-        raise ValueError("source: no pieces came, so their shape and dtype are not known; it may give at least one")
+        raise ValueError("source: expected at least one piece, which tells shape and dtype, got none")
     lse = fold.finish(dtype)
     return lse.reshape([1 if size < 0 else size for size in frame if keepdims or size >= 0])[()]

@@ -134,7 +134,7 @@ def known_words(table: Any, name: str, source: Source) -> list[str]:
     most = min(MOST, max(SMALL, len(words) // 2))
     if len(known) > most:
         raise FailedRunError(
-            f"{where} has {len(known):,} categories in {len(words):,} rows; it may have up to {most}, or {advice}"
+            f"{where} has {len(known):,} categories in {len(words):,} rows; expected at most {most}; {advice}"
         )
     return known
 
@@ -148,7 +148,7 @@ def check_numbers(words: list[str], known: list[str], mark: str, where: str, adv
     many = len(like) > min(CODES, cells / 2) and len(like) > len(known) / 2
     if not odd or not (many or len(odd) < FEW * len(words)):
         return
-    why = f", as {others:,} others of this column are; mend it" if others else "; it may be written like 1234.5"
+    why = f", as {others:,} others of this column are; mend it" if others else "; write it like 1234.5"
     raise FailedRunError(f"{where}, row {odd[0] + 1}: {words[odd[0]]!r} is no number{why}, or {advice}")
 
 
@@ -158,7 +158,7 @@ def numbers_of(table: Any, name: str, source: str, *, learns: bool = False) -> N
     wrong = ~(np.abs(values) <= LARGEST)
     if wrong.any():
         at = int(wrong.argmax())
-        raise FailedRunError(f"{source}: column {name!r}, row {at + 1}: {values[at]}; it may be up to {LARGEST:g}")
+        raise FailedRunError(f"{source}: column {name!r}, row {at + 1}: expected at most {LARGEST:g}, got {values[at]}")
     return values
 
 

@@ -45,7 +45,7 @@ def check_marks(words: Any, where: str) -> None:
         raise FailedRunError(f"{said} has a comma, and others of this column a point; all may have the same")
     # Three decimals in every number that has any, beside numbers that have none, are rather thousands.
     digits = word.replace(",", "").replace(".", "")
-    raise FailedRunError(f"{said} may be {digits} or {word}0; it may be written as one of these")
+    raise FailedRunError(f"{said} could be {digits} or {word}0; write it as one of these")
 
 
 def is_number(word: str, mark: str) -> bool:

@@ -51,11 +51,11 @@ def command(  # noqa: PLR0913 one for each option
 ) -> None:
     """Learn to tell the classes in one column of a CSV file from its other columns."""
     if model not in models.MODELS:
-        raise WrongUseError(f"--model {model}: it may be {', '.join(models.MODELS)}")
+        raise WrongUseError(f"--model {model}: expected one of {', '.join(models.MODELS)}")
     if C is not None and not C > 0:
-        raise WrongUseError(f"--C {C:g}: it may be above 0; inf: no penalty")
+        raise WrongUseError(f"--C {C:g}: expected a number above 0 (inf: no penalty)")
     if model != "softmax" and (C is not None or l1_ratio is not None):
-        raise WrongUseError(f"--C, --l1-ratio: {model} has no penalty; they may be given with --model softmax")
+        raise WrongUseError(f"--C, --l1-ratio: expected with --model softmax only, got --model {model}")
     source.ready()
     models.check_output(output, data)
     given = source.Source(data, header=header, known=[target])
@@ -95,7 +95,7 @@ def classes_of(table: Any, target: str, given: source.Source, folds: int) -> NDA
             f"{where}: class {rare!r} has {few} of {len(y):,} rows; --folds {folds} needs {folds} or more of each"
         )
     if target in models.heads(classes):
-        raise FailedRunError(f"{where} has the name of a class's probability; it may have another")
+        raise FailedRunError(f"{where} has the name of a class's probability; rename it")
     return y
 
 

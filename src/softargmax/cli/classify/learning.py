@@ -90,7 +90,7 @@ def narrow(X: NDArray[Any], y: NDArray[Any], parts: Any, columns: Columns) -> st
                 what = f"column {column!r}" + ("" if word is None else f" ({word!r} or not)")
                 when = "" if len(rows) == len(y) else ", where one part of the rows is left out"
                 return f"qda: class {str(name)!r} {how} in {what}{when}; {leave_out(column)}, or --model lda"
-    return f"qda: in class {str(thinnest(X, y))!r} some columns follow from others; it may have --model lda"
+    return f"qda: in class {str(thinnest(X, y))!r} some columns follow from others; try --model lda"
 
 
 def thinnest(X: NDArray[Any], y: NDArray[Any]) -> Any:

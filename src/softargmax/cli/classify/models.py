@@ -57,7 +57,7 @@ def check_output(output: str | None, *sources: str) -> None:
     if output is None:
         return
     if not Path(output).resolve().parent.is_dir():
-        raise WrongUseError(f"--output {output}: there is no such folder")
+        raise WrongUseError(f"--output {output}: expected a folder that exists")
     for source in sources:
         values.check_target(output, source)
 

@@ -41,7 +41,7 @@ class Source:
         import pyarrow as pa
 
         if not self._data.strip():
-            raise FailedRunError(f"{self.name} is empty; it may have a head, and rows")
+            raise FailedRunError(f"{self.name}: expected a header and rows, got an empty file")
         guessed = self._parsed({})
         try:
             names = guessed.column_names
@@ -50,7 +50,7 @@ class Source:
         twice = {name for name in names if names.count(name) > 1}
         if twice:
             called = f"are called {min(twice)!r}" if min(twice) else "have no name"
-            raise FailedRunError(f"{self.name}: two columns {called}; each may have a name of its own")
+            raise FailedRunError(f"{self.name}: expected a name of its own for each column, got two columns {called}")
         if not len(guessed):
             raise FailedRunError(f"{self.name}: there is a head, and no row")
         self.dates = {field.name for field in guessed.schema if pa.types.is_temporal(field.type)}

@@ -74,7 +74,7 @@ def command(  # noqa: PLR0913 one for each option
     names = layers_named(layer)
     above_zero({"--epochs": epochs, "--seconds": seconds, "--lr": lr, "--save-every": save_every, "--top-p": top_p})
     if top_p > 1:
-        raise WrongUseError(f"--top-p {top_p:g}: it may be above 0 and at most 1")
+        raise WrongUseError(f"--top-p {top_p:g}: expected a number above 0 and at most 1")
     until = until_of(steps, epochs, seconds)
     settings = settings_of(model, context, dim=dim, batch=batch, lr=lr, seed=seed)
     ready(out, names, resume=resume)
@@ -116,22 +116,22 @@ def ready(out: Path, names: list[str], *, resume: bool) -> None:
 def until_of(steps: int | None, epochs: float | None, seconds: float | None) -> Until:
     """Read what ends the training."""
     if sum(value is not None for value in (steps, epochs, seconds)) > 1:
-        raise WrongUseError("--steps, --epochs, --seconds: one of them may be given")
+        raise WrongUseError("--steps, --epochs, --seconds: expected one of them")
     return Until(steps, epochs, SECONDS if steps is None and epochs is None and seconds is None else seconds)
 
 
 def settings_of(model: str, context: int | None, **others: Any) -> Settings:
     """Read what the model is made of."""
     if model not in CONTEXTS:
-        raise WrongUseError(f"--model {model}: it may be {' or '.join(CONTEXTS)}")
+        raise WrongUseError(f"--model {model}: expected {' or '.join(CONTEXTS)}")
     settings = Settings("", model, context=context or CONTEXTS[model], **others)
     if settings.batch % settings.length:
         raise WrongUseError(
-            f"--batch {settings.batch}: a {model} model predicts {settings.length} tokens next to each other; "
-            "it may be a multiple of that"
+            f"--batch {settings.batch}: expected a multiple of {settings.length}, the tokens that "
+            f"a {model} model predicts at once"
         )
     if model == "attention" and settings.dim % HEADS:
-        raise WrongUseError(f"--dim {settings.dim}: an attention model has {HEADS} heads; it may be a multiple of that")
+        raise WrongUseError(f"--dim {settings.dim}: expected a multiple of {HEADS}, the heads of an attention model")
     return settings
 
 
@@ -139,7 +139,7 @@ def layers_named(words: list[str]) -> list[str]:
     """Read ``--layer``: every name once, `ALL` for all of them."""
     for word in words:
         if word not in LAYERS and word != ALL:
-            raise WrongUseError(f"--layer {word}: there is no such layer; it may be {', '.join((*LAYERS, ALL))}")
+            raise WrongUseError(f"--layer {word}: expected one of {', '.join((*LAYERS, ALL))}")
     return list(LAYERS) if ALL in words else list(dict.fromkeys(words))
 
 
@@ -147,4 +147,4 @@ def above_zero(numbers: dict[str, float | None]) -> None:
     """Refuse what is not a finite number above 0."""
     for name, value in numbers.items():
         if value is not None and not 0 < value < math.inf:
-            raise WrongUseError(f"{name} {value:g}: it may be a finite number above 0")
+            raise WrongUseError(f"{name} {value:g}: expected a finite number above 0")

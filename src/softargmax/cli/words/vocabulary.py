@@ -71,7 +71,7 @@ class Vocabulary:
             classes = 2 + max(1, min(int(np.count_nonzero(counts[2:] > 1)), COMMONEST - 2))
         elif not 3 <= classes <= distinct + 2:
             raise WrongUseError(
-                f"--vocab {classes}: the text has {distinct:,} distinct tokens, so that it may be from 3 to "
+                f"--vocab {classes}: the text has {distinct:,} distinct tokens; expected from 3 to "
                 f"{distinct + 2} ({UNKNOWN} and {BEGIN} are classes too)"
             )
         kept = np.concatenate([[0, 1], by_count[: classes - 2]])

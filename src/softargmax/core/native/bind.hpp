@@ -62,7 +62,7 @@ inline Array aligned(nb::handle x, bool written) {
     const bool described = nb::try_cast(x, array);
     if (described && lies_well()) return array;
     if (!described && is_bfloat16(x, true)) return aligned(x.attr("view")("uint16"), written);
-    if (written) throw nb::value_error("out: not aligned to its type; it may be an aligned array");
+    if (written) throw nb::value_error("out: expected an aligned array, got one that is not aligned to its type");
     if (!nb::hasattr(x, "copy") || !nb::try_cast(x.attr("copy")(), array))
         throw nb::type_error("not a NumPy array of a known type");
     return array;

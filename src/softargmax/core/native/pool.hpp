@@ -39,8 +39,7 @@ class Pool {
         if (!asked || !*asked) return 256;
         const std::string text = asked;
         if (text.size() > 9 || text.find_first_not_of("0123456789") != std::string::npos)
-            throw std::invalid_argument("SOFTARGMAX_POOL_MIB=" + text +
-                                        ": it may be a whole number of MiB, 0 for none");
+            throw std::invalid_argument("SOFTARGMAX_POOL_MIB=" + text + ": expected a whole number of MiB, 0 for none");
         return std::stoul(text);
     }
     static std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
