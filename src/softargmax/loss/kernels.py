@@ -17,6 +17,7 @@ from softargmax.core import _native
 from softargmax.core.memory import memory_of
 from softargmax.core.native import widened
 from softargmax.core.native_call import Native
+from softargmax.core.products import finite, layer_scores
 from softargmax.core.scale import Scale
 from softargmax.loss import reference, reference_divergence, reference_linear
 from softargmax.loss.arguments import Asked, CrossEntropy, GradientOf, Layer
@@ -181,12 +182,12 @@ class _To:
     def __init__(self, layer: Layer, forms: str, memory: Memory, dh: Any, dw: Any, db: Any) -> None:
         self.forms, self._dh, self._dw, self._db = forms, *map(memory.numpy, (dh, dw, db))
 
-        def finite(x: Any) -> Array:
-            found: Array = memory.numpy(x if _native.finite(memory.view(x)) else reference_linear.finite(x))
+        def sound(x: Any) -> Array:
+            found: Array = memory.numpy(x if _native.finite(memory.view(x)) else finite(x))
             return found
 
-        self._w = finite(layer.w) if "h" in forms else None
-        self._h = finite(layer.h) if "w" in forms else None
+        self._w = sound(layer.w) if "h" in forms else None
+        self._h = sound(layer.h) if "w" in forms else None
         if not layer.h.shape[0]:
             for x in (self._dw, self._db):
                 x[...] = 0
@@ -215,21 +216,8 @@ def _scores(layer: Layer, parts: int) -> Iterator[tuple[slice, Array]]:
     for start in range(0, size, max(step, 1)):
         part = slice(start, min(start + step, size))
         z = memory[: part.stop - start]
-        _product(layer._replace(h=layer.h[part]), z)
+        layer_scores(layer.h[part], layer.w, layer.bias, z)
         yield part, z
-
-
-def _product(layer: Layer, z: Array) -> None:
-    """h W^T + b into z. What is not finite in b is added last, as it may not meet an infinite score."""
-    h, w, bias = layer
-    if bias is None:
-        _native.product(h, w.T, z)
-        return
-    bias = widened(bias, z.dtype)
-    late = np.flatnonzero(~np.isfinite(bias))
-    _native.product(h, w.T, z, reference_linear.finite(bias) if len(late) else bias)
-    if len(late):
-        z[:, late] = reference_linear.biased(z[:, late], bias[late])
 
 
 def _precision(layer: Layer) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 
 from softargmax.core.arrays import dtype_name, is_torch, namespace
 from softargmax.core.chunks import SIZE, cut
+from softargmax.core.products import biased, finite
 from softargmax.core.reduce import together
 from softargmax.core.scale import Scale
 from softargmax.loss import reference
@@ -94,13 +95,6 @@ def product(layer: Layer) -> Any:
     return z if bias is None else biased(z, xp.astype(bias, z.dtype))
 
 
-@np.errstate(all="ignore")
-def biased(z: Any, bias: Any) -> Any:
-    """z + b, but an infinite z stays what it is."""
-    xp = namespace(z)
-    return xp.where(xp.abs(z) == reference.INF, z, z + bias)
-
-
 def times(a: Any, b: Any) -> Any:
     """a b in the wider dtype of the two, at least float32, whatever autocast says; halves of b widened part by part."""
     xp = namespace(a)
@@ -120,12 +114,6 @@ def _without_autocast(like: Any) -> AbstractContextManager[Any]:
     from softargmax.core.torch_private import without_autocast
 
     return without_autocast(like)
-
-
-def finite(array: Any) -> Any:
-    """The array with 0 in place of NaN and infinities: these meet a gradient that is 0, or NaN, anyway."""
-    xp = namespace(array)
-    return xp.where(xp.isfinite(array), array, xp.zeros_like(array))
 
 
 def pulled(slope: Callable[[Any, slice], Any], layer: Layer, beside: Sequence[Any], forms: str) -> tuple[Any, Any, Any]:

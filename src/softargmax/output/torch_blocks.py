@@ -16,8 +16,9 @@ from torch import Tensor
 from softargmax.core import _native
 from softargmax.core.arrays import trained
 from softargmax.core.native import fresh
+from softargmax.core.products import finite, layer_scores
 from softargmax.core.targets import IGNORE
-from softargmax.core.torch_memory import view
+from softargmax.core.torch_memory import shared, view
 from softargmax.core.torch_once import as_they_are, by_definition
 from softargmax.loss import (
     cross_entropy,
@@ -43,8 +44,7 @@ def block_losses(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None, y: T
 
     h is float32 or float64; weights and bias may be halves.
     """
-    tensors = h, *weights
-    if not as_they_are(*tensors, bias, y) or not all(_native.finite(view(x)) for x in tensors):
+    if not as_they_are(h, *weights, bias, y):
         return _definition(total, y, h, bias, *weights)
     wanted = [trained(x) for x in (h, bias, *weights)]  # asked here: inside forward no gradient is ever recorded
     found: Tensor = _Losses.apply(total, wanted, y, h, bias, *weights)  # type: ignore[no-untyped-call]
@@ -64,13 +64,31 @@ def _definition(total: bool, y: Tensor, h: Tensor, bias: Tensor | None, *weights
         return rows.sum() if total else rows
     terms, own, begin = [], torch.zeros_like(y), 0
     for x, w, b in _apart(h, weights, bias):
-        terms.append(linear_cross_entropy_terms(x, w, (y - begin).clamp(0, len(w) - 1), bias=b, reduction="none"))
+        there = torch.where(y == IGNORE, y, (y - begin).clamp(0, len(w) - 1))
+        terms.append(linear_cross_entropy_terms(x, w, there, bias=b, ignore_index=IGNORE, reduction="none"))
         begin += len(w)
         own = own + (y >= begin)
-    loss, lse = (torch.stack([getattr(term, name) for term in terms], 1) for name in ("loss", "lse"))
-    rows = loss.gather(1, own[:, None])[:, 0] + logsumexp(lse - lse.gather(1, own[:, None]))
+    loss, lse, entropy = (torch.stack([getattr(x, name) for x in terms], 1) for name in ("loss", "lse", "entropy"))
+    rows = _together(loss.gather(1, own[:, None]), lse, entropy, own[:, None])
     rows = torch.where(y == IGNORE, 0, rows)
     return rows.sum() if total else rows
+
+
+def _together(loss: Tensor, lse: Tensor, entropy: Tensor, own: Tensor) -> Tensor:
+    """The loss of every row, from that in its own block and the lse and entropy of every block.
+
+    Where scores are +inf, only these count: the entropy of a block is the log of their number. Such a row has no
+    gradient.
+    """
+    top = lse == torch.inf
+    flat = top.any(1, keepdim=True) & ~lse.isnan().any(1, keepdim=True)
+    loss = torch.where(flat, loss.detach(), loss)
+    lse = torch.where(flat, torch.where(top, entropy, -torch.inf).detach(), lse)
+    mine = lse.gather(1, own)
+    out = mine == -torch.inf  # of the support, with the whole block
+    more = logsumexp(torch.where(out, lse, lse - mine), keepdims=True)
+    more = torch.where(more == -torch.inf, 0, more)  # nothing is in the support
+    return torch.where(out, more + torch.inf, loss + more)[:, 0]
 
 
 class _Losses(torch.autograd.Function):
@@ -122,14 +140,14 @@ def _formed(
     sizes, widths = ([w.shape[axis] for w in weights] for axis in (0, 1))
     shapes = h.shape, (1, sum(sizes)), *(w.shape for w in weights)
     dh, db, *dws = (_memory(h, *shape) if it else None for shape, it in zip(shapes, wanted, strict=True))
-    wide = None if bias is None else bias.to(h.dtype).contiguous()
     parts = list(blocks(len(h), 2 * sum(sizes))) or [slice(0, 0)]
     rows, memory = h.new_empty(len(h)), _memory(h, len(h[parts[0]]), sum(sizes))
+    to_h = [_finite(w) for w in weights] if dh is not None else weights
+    to_w = h if all(dw is None for dw in dws) else _finite(h)
     for part in parts:
         z, later = memory[: len(h[part])], part.start > 0
-        apart = list(_apart(h[part], weights, wide))
-        for (x, w, b), into in zip(apart, z.split_with_sizes(sizes, 1), strict=True):
-            _product(x, w.mT, into, b)
+        for (x, w, b), into in zip(_apart(h[part], weights, bias), z.split_with_sizes(sizes, 1), strict=True):
+            layer_scores(shared(x), shared(w), shared(b), into.numpy())
         if not any(wanted):
             rows[part] = cross_entropy(z, y[part], ignore_index=IGNORE, reduction="none")
             continue
@@ -139,7 +157,8 @@ def _formed(
         if db is not None:
             _product(dz.new_ones(1, len(dz)), dz, db, adds=later)
         dxs = [None] * len(sizes) if dh is None else dh[part].split_with_sizes(widths, 1)
-        for (x, w, _), ds, dx, dw in zip(apart, dz.split_with_sizes(sizes, 1), dxs, dws, strict=True):
+        xs = to_w[part].split_with_sizes(widths, 1)
+        for x, w, ds, dx, dw in zip(xs, to_h, dz.split_with_sizes(sizes, 1), dxs, dws, strict=True):
             if dx is not None:
                 _product(ds, w, dx)
             if dw is not None:
@@ -147,8 +166,13 @@ def _formed(
     return rows, [dh, None if db is None else db[0], *dws]
 
 
-def _product(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None = None, *, adds: bool = False) -> None:
-    _native.product(view(a), view(b), view(out), None if bias is None else view(bias), adds)
+def _product(a: Tensor, b: Tensor, out: Tensor, *, adds: bool = False) -> None:
+    _native.product(view(a), view(b), view(out), None, adds)
+
+
+def _finite(x: Tensor) -> Tensor:
+    found: Tensor = x if _native.finite(view(x)) else finite(x)
+    return found
 
 
 def _memory(like: Tensor, *shape: int) -> Tensor:
