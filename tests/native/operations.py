@@ -113,6 +113,8 @@ ROW_OPERATIONS: dict[str, RowOperation] = {
     "entmax 1.25": lambda z: softargmax.entmax(z, 1.25),
     "entmax 1.5": softargmax.entmax,
     "entmax 3": lambda z: softargmax.entmax(z, 3.0),
+    "sparsemax temperature 3.7": lambda z: softargmax.sparsemax(z, temperature=3.7),
+    "entmax 1.5, temperature per row": lambda z: softargmax.entmax(z, temperature=_per_row(z)),
     "entmax alpha per row": lambda z: softargmax.entmax(z, _orders(z)),
     "entmax where": lambda z: softargmax.entmax(z, 1.75, where=_columns(z, 12) < 0.7),
     "threshold": _threshold,

@@ -69,6 +69,29 @@ def test_to_4_ulp(alpha: float, dtype: str, implementation: str) -> None:
         assert tau == pytest.approx(float(true_tau), rel=4 * float(np.finfo(dtype).eps))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
+def test_rows_side_by_side_and_alone(alpha: float, dtype: str) -> None:
+    """Short rows, which are solved together, and longer ones; at betas that have a closed form and others."""
+    rng = np.random.default_rng(4)
+    temperatures = np.array([1.0, -2.3, 3.0, 0.01, 1e-25, 1e25, 0.0, INF, 1.0, 1e-3, -0.0, 5.0, -1e-9, 40.0, 2.0**-64])
+    for n in (1, 4, 64, 65, 600):
+        z = (rng.standard_normal((len(temperatures), n)) * 4).astype(dtype)
+        z[8], z[9, 0] = math.nan, -INF
+        found, tau = s.entmax(z, alpha, temperature=temperatures), s.threshold(z, alpha, temperature=temperatures).tau
+        assert found[0].tobytes() == s.entmax(z[0], alpha).tobytes()
+        for row, temperature in enumerate(temperatures):
+            alone = s.entmax(z[row], alpha, temperature=float(temperature))
+            assert alone.tobytes() == found[row].tobytes(), (n, temperature)
+            if row in (1, 2, 13) and n in (4, 65):
+                p, true_tau = true(z[row], alpha, float(temperature))
+                unit = np.spacing(np.array(p, dtype)).astype(float)
+                assert (
+                    np.abs(np.array([float(x - float(y)) for x, y in zip(p, alone, strict=True)])) <= 2 * unit
+                ).all()
+                assert tau[row] == pytest.approx(float(true_tau), rel=4 * float(np.finfo(dtype).eps))
+
+
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.3, 1.5, 2.0, 3.0])
 def test_limits(quick: Backend, alpha: float) -> None:
     rows = quick.array(np.array([[1.0, 3.0, 3.0, -INF], [-5.0, -INF, -5.0, -7.0], [INF, 1.0, INF, 2.0], [-INF] * 4]))

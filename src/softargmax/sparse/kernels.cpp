@@ -208,9 +208,9 @@ inline void side_by_side(const Frame<float>& frame, const std::int64_t* rows, in
     for (int g = 0; g < kSide; ++g) {
         Group<float, 1> group(frame, rows[g < count ? g : 0]);
         group.load(0);
-        lanes.put(g, group.scores);
+        lanes.put(g, group.scores, group.beta(0));
     }
-    lanes.solve(a);
+    lanes.solve(a, static_cast<bool>(args.hi));
     for (int g = 0; g < count; ++g) {
         Group<float, 1> group(frame, rows[g]);
         if (!lanes.has_root(g)) {
@@ -235,7 +235,8 @@ inline void short_rows(const Frame<float>& frame, std::int64_t begin, std::int64
     };
     for (std::int64_t row = begin; row < end; ++row) {
         const Twofold a = order_of(args, row);
-        if (!(a.hi >= -1 && a.hi <= 1)) {
+        const RowScale scale = scale_of(args, row);
+        if (scale.undefined || (args.hi ? !is_closed(a.hi, scale.beta) : !(a.hi >= -1 && a.hi <= 1))) {
             Group<float, 1> group(frame, row);
             map_group(group);
             continue;
@@ -253,8 +254,7 @@ template <class T, int Size> void run_groups(const Args& args) {
 }
 template <class T> void run_as(const Args& args) {
     if constexpr (sizeof(T) == 4) {
-        if (args.out && !args.hi && !args.gradient && !args.target && args.cols.total > 0 &&
-            args.cols.total <= kShort) {
+        if (args.out && !args.gradient && !args.target && args.cols.total > 0 && args.cols.total <= kShort) {
             const Frame<float> frame(args, 1);
             parallel_for(args.threads, args.rows.total,
                          [&](std::int64_t begin, std::int64_t end) { short_rows(frame, begin, end); });

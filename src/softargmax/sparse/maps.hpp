@@ -131,39 +131,72 @@ inline double cut_below(double x) { return next_below(std::max(x, std::numeric_l
 // a beta. (a is a pair, since alpha - 1 is rounded below order 1/2.)
 inline Twofold slope_of(Twofold a, Scale beta) { return times(a, Twofold{beta.hi, beta.lo}); }
 
-// alpha <= 2, with c = m + lambda / beta - offset as unknown.
+// alpha <= 2: the unknown is c, which lies lambda / beta and a constant from m.
 //
 // kBeside: a float32 result is right where the last step of v is shorter than this share of every distance to the
 // threshold; the step's error is the third power of that.
 //
 // kPairs: whether its sums are in pairs at once; where a logarithm is taken they cost little beside it.
-template <class N, int offset> struct Gentle {
-    static constexpr bool kPairs = offset == 0;
+template <class N> struct Gentle {
     N m;
     Two<N> at;  // c
-    explicit Gentle(N top) : m(top), at(two_sum(top, as<N>(-offset))) {}
-    N x(N z) const { return ((z - at.hi) - at.lo) - as<N>(offset); }  // z - m - lambda
-    N scale() const { return as<N>(1); }  // what a step is measured by
-    double move(double step, bool /*over*/) {
-        at = plus(at, {step, 0});
-        return std::fabs(step);
-    }
-    template <class T, bool pairs> SOFTARGMAX_INLINE Two<Doubles> past(Doubles z) const {  // z - c
-        if constexpr (pairs) return less(z, at);
-        else return {beyond<T>(z, at), Doubles::all(0)};
-    }
+    Gentle(N top, N below) : m(top), at(two_sum(top, as<N>(0) - below)) {}
+    void shift(N step) { at = plus(at, {step, as<N>(0)}); }
     template <class V> SOFTARGMAX_INLINE V roughly(V z) const { return (z - all<V>(m)) - all<V>((at.hi - m) + at.lo); }
 };
 
-// alpha = 2: p = z - c.
-template <class N> struct Linear : Gentle<N, 1> {
-    using Gentle<N, 1>::Gentle, Gentle<N, 1>::at;
+// The closed forms, of beta (z - c) with c = m + (lambda - offset) / beta. At beta = 1 it is z - c.
+template <class N, int offset, bool scaled> struct Closed : Gentle<N> {
+    using Gentle<N>::at;
+    static constexpr bool kPairs = false;
+    Two<N> beta;
+    Closed(N top, Two<N> scale) : Gentle<N>(top, as<N>(offset) / scale.hi), beta(scale) {}
+    N x(N z) const { return ((z - at.hi) - at.lo) * beta.hi - as<N>(offset); }  // beta (z - m) - lambda
+    N scale() const { return as<N>(1); }  // what a step is measured by
+    void shift(N step) {
+        if constexpr (scaled) Gentle<N>::shift(step / beta.hi);
+        else Gentle<N>::shift(step);
+    }
+    double move(double step, bool /*over*/) {
+        shift(step);
+        return std::fabs(step);
+    }
+    double cut() const { return next_below(at.hi - kMargin / beta.hi); }
+    Two<N> threshold() const {  // beta c
+        if constexpr (scaled) return times(at, beta);
+        else return at;
+    }
+    template <class T, bool pairs> SOFTARGMAX_INLINE Two<Doubles> past(Doubles z) const {
+        if constexpr (!pairs) {
+            return {scaled_by_beta(beyond<T>(z, at)), Doubles::all(0)};
+        } else if constexpr (scaled) {
+            const Two<Doubles> x = times(less(z, at), spread(beta));
+            const Doubles hi = x.hi + x.lo;
+            return {hi, x.lo - (hi - x.hi)};
+        } else {
+            return less(z, at);
+        }
+    }
+    template <class T> SOFTARGMAX_INLINE Doubles past_rounded(Doubles z) const {
+        return past < T, scaled && sizeof(T) == 8 > (z).hi;
+    }
+    template <class V> SOFTARGMAX_INLINE V roughly(V z) const { return scaled_by_beta(Gentle<N>::roughly(z)); }
+
+  private:
+    template <class V> SOFTARGMAX_INLINE V scaled_by_beta(V x) const {
+        if constexpr (scaled) return x * all<V>(beta.hi);
+        else return x;
+    }
+};
+
+// alpha = 2: p = beta (z - c).
+template <class N, bool scaled> struct Linear : Closed<N, 1, scaled> {
+    using Closed<N, 1, scaled>::Closed;
     static constexpr double kBeside = 0.5;  // no score enters or leaves the support, and the sum is linear: any step
     static constexpr double a() { return 1; }
     static constexpr double tolerance() { return kInf; }
     static N newton(N rest, N slope) { return rest / slope; }
-    double cut() const { return next_below(at.hi - kMargin); }
-    Two<N> tau() const { return at; }
+    Two<N> tau() const { return this->threshold(); }
     template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
         const V p = max(this->roughly(z), V::all(0));
         return {p, keep(above(p, V::all(0)), V::all(1))};
@@ -175,13 +208,13 @@ template <class N> struct Linear : Gentle<N, 1> {
         return {{p, keep(in, v.lo)}, keep(in, Doubles::all(1)), Doubles::all(0), v.hi};
     }
     template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
-        return max(beyond<T>(z, at), Doubles::all(0));
+        return max(this->template past_rounded<T>(z), Doubles::all(0));
     }
 };
 
-// alpha = 1.5: p = v^2,  v = (z - c) / 2.
-template <class N> struct Squared : Gentle<N, 2> {
-    using Gentle<N, 2>::Gentle, Gentle<N, 2>::at;
+// alpha = 1.5: p = v^2,  v = beta (z - c) / 2.
+template <class N, bool scaled> struct Squared : Closed<N, 2, scaled> {
+    using Closed<N, 2, scaled>::Closed;
     static constexpr double kBeside = 1e-3;
     static constexpr double a() { return 0.5; }
     static constexpr double tolerance() { return 1e-8; }
@@ -190,8 +223,7 @@ template <class N> struct Squared : Gentle<N, 2> {
         const N one = as<N>(1), root = sqrt(one + rest);
         return (rest + rest) * root / ((one + root) * slope);
     }
-    double cut() const { return next_below(at.hi - kMargin); }
-    Two<N> tau() const { return times(at, as<N>(0.5)); }
+    Two<N> tau() const { return times(this->threshold(), as<N>(0.5)); }
     template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
         const V v = max(this->roughly(z) * all<V>(0.5), V::all(0));
         return {v * v, v};
@@ -203,27 +235,29 @@ template <class N> struct Squared : Gentle<N, 2> {
         return {{p, fma(h, h, Doubles::all(0) - p) + h * keep(in, twice.lo)}, h, keep(in, Doubles::all(1)), v};
     }
     template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
-        const Doubles v = max(beyond<T>(z, at) * Doubles::all(0.5), Doubles::all(0));
+        const Doubles v = max(this->template past_rounded<T>(z) * Doubles::all(0.5), Doubles::all(0));
         return v * v;
     }
 };
 
-// v = 1 + a beta (z - c), with c in the unit of z: alpha <= 2 but the two above where beta is 1. Below order 1 no v is
-// below 1, none is near the threshold, and lambda may be thousands: a step is measured by the v of the maximum.
-template <class N> struct Shifted : Gentle<N, 0> {
-    using Gentle<N, 0>::at, Gentle<N, 0>::m;
+// v = 1 + a beta (z - c), with c = m + lambda / beta: alpha <= 2 but the two above. Below order 1 no v is below 1, none
+// is near the threshold, and lambda may be thousands: a step is measured by the v of the maximum.
+template <class N> struct Shifted : Gentle<N> {
+    using Gentle<N>::at, Gentle<N>::m;
+    static constexpr bool kPairs = true;
     static constexpr double kBeside = 1e-3;
     double a_;
     Scale beta;
     Twofold b;  // a beta
     Root root;
     Shifted(N top, Twofold a, Scale scale)
-        : Gentle<N, 0>(top), a_(a.hi), beta(scale), b(slope_of(a, scale)), root(a.hi != 0 ? a : Twofold{1, 0}) {}
+        : Gentle<N>(top, as<N>(0)), a_(a.hi), beta(scale), b(slope_of(a, scale)), root(a.hi != 0 ? a : Twofold{1, 0}) {}
     double a() const { return a_; }
-    N x(N z) const { return Gentle<N, 0>::x(z) * as<N>(beta.hi); }
+    N x(N z) const { return ((z - at.hi) - at.lo) * as<N>(beta.hi); }
     N scale() const { return as<N>(1) - as<N>(std::min(b.hi, 0.0)) * ((at.hi - m) + at.lo); }
-    double move(double step, bool over) {
-        Gentle<N, 0>::move(step / beta.hi, over);
+    void shift(N step) { Gentle<N>::shift(step / as<N>(beta.hi)); }
+    double move(double step, bool /*over*/) {
+        shift(step);
         return std::fabs(step) / scale();
     }
     // A score that is v away from the threshold adds v^(1/a) to the sum, which no derivative at v = 0 foresees.
@@ -352,11 +386,19 @@ struct SteepSearch {
     }
 };
 
+// Whether the order 1 + a has a closed form at this beta: 1 / beta is in the range of floats, with room.
+inline bool is_closed(double a, Scale beta) { return (a == 1 || a == 0.5) && beta.hi >= 0x1p-64 && beta.hi <= 0x1p64; }
+// f(its map), before its first step.
+template <bool scaled, class N, class F> SOFTARGMAX_INLINE void with_closed_map(N m, double a, Two<N> beta, F f) {
+    if (a == 1) f(Linear<N, scaled>(m, beta));
+    else f(Squared<N, scaled>(m, beta));
+}
 // f(the map for alpha - 1 = a <= 1), before its first step.
 template <class N, class F> SOFTARGMAX_INLINE void with_gentle_map(N m, Twofold a, Scale beta, F f) {
-    if (a.hi == 1 && beta.unit()) f(Linear<N>(m));
-    else if (a.hi == 0.5 && beta.unit()) f(Squared<N>(m));
-    else f(Shifted<N>(m, a, beta));
+    const Two<N> by{as<N>(beta.hi), as<N>(beta.lo)};
+    if (!is_closed(a.hi, beta)) f(Shifted<N>(m, a, beta));
+    else if (beta.unit()) with_closed_map<false>(m, a.hi, by, f);
+    else with_closed_map<true>(m, a.hi, by, f);
 }
 // f(the map for alpha - 1 = a), at `at`.
 template <class F> SOFTARGMAX_INLINE void with_map(double m, Twofold a, Scale beta, Twofold at, F f) {

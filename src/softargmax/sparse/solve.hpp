@@ -352,6 +352,7 @@ class Lanes {
     alignas(64) float lane_[kShort][kSide];
     alignas(64) double z_[kHalves][kShort][kHalf];
     alignas(64) double top_[kSide], tau_[kSide];  // top_ is NaN in a row that has no root
+    alignas(64) double beta_[2][kSide];
 
     // Brings the map of all rows near to their roots.
     template <class F> void approach(F& map) const {
@@ -365,7 +366,7 @@ class Lanes {
                 sum = {sum.p + x.p, sum.slope + x.slope};
             }
             const V step = keep(active, map.newton(sum.p - one, sum.slope));
-            map.at = plus(map.at, Two<V>{step, zero});
+            map.shift(step);
             active = unless(active, above(near * map.scale(), map.a() < 0 ? step : max(step, zero - step)));
         }
     }
@@ -392,7 +393,7 @@ class Lanes {
             const auto far = above(size_of(rest), near);
             const Doubles step = keep(active, keep(far, map.newton(rest, slope)) + keep(unless(active, far), bent)),
                           moved = size_of(step) / map.scale(), of_v = zero - moved * a;  // negated
-            map.at = plus(map.at, Two<Doubles>{step, zero});
+            map.shift(step);
             // As has_landed has it, of each lane.
             const auto held = unless(active, above(Doubles::all(0.5) * nearest, of_v));
             active = unless(active, unless(held, above(moved, tolerance)));
@@ -408,13 +409,17 @@ class Lanes {
 
   public:
     explicit Lanes(int columns) : columns_(columns) {}
-    void put(int g, const float* z) { std::copy_n(z, columns_, row_[g]); }
+    void put(int g, const float* z, Scale beta) {
+        std::copy_n(z, columns_, row_[g]);
+        beta_[0][g] = beta.hi;
+        beta_[1][g] = beta.lo;
+    }
     void take(int g, float* p) const { std::copy_n(row_[g], columns_, p); }
     bool has_root(int g) const { return top_[g] == top_[g]; }
     double tau(int g) const { return tau_[g]; }
 
-    // p of all rows that have a root, at the order 1 + a.
-    void solve(Twofold a) {
+    // p of all rows that have a root, at the order 1 + a; where it is `scaled`, by a closed form at every row's beta.
+    void solve(Twofold a, bool scaled) {
         using V = Pack<float>;
         for (int j = 0; j < columns_; j += kSide) turn(row_[0] + j, kShort, lane_[j], kSide);
         float top[kSide];
@@ -431,7 +436,12 @@ class Lanes {
         };
         alignas(64) double at[2][kSide];
         widely(V::load(top), top_);
-        with_gentle_map(V::load(top), a, Scale{}, [&](auto map) {
+        const auto with_map = [&](auto m, auto beta, auto f) SOFTARGMAX_LAMBDA {
+            if (scaled) with_closed_map<true>(m, a.hi, beta, f);
+            else with_gentle_map(m, a, Scale{}, f);
+        };
+        const auto near_beta = narrow({Doubles::load(beta_[0]), Doubles::load(beta_[0] + kSide - kHalf)});
+        with_map(V::load(top), Two<V>{near_beta, V::all(0)}, [&](auto map) {
             approach(map);
             widely(map.at.hi, at[0]);
             widely(map.at.lo, at[1]);
@@ -439,7 +449,9 @@ class Lanes {
         for (int j = 0; j < columns_; ++j)
             each_half(V::load(lane_[j]), [&](Doubles d, int h) SOFTARGMAX_LAMBDA { d.store(z_[h][j]); });
         for (int h = 0; h < kHalves; ++h)
-            with_gentle_map(Doubles::load(top_ + h * kHalf), a, Scale{}, [&](auto map) {
+            with_map(Doubles::load(top_ + h * kHalf),
+                     Two<Doubles>{Doubles::load(beta_[0] + h * kHalf), Doubles::load(beta_[1] + h * kHalf)},
+                     [&](auto map) {
                 map.at = two_sum(Doubles::load(at[0] + h * kHalf), Doubles::load(at[1] + h * kHalf));
                 finish(map, h);
             });
