@@ -179,12 +179,9 @@ def others() -> Iterator[Case]:
     """Functions with arguments of their own."""
     for w in (*NUMPY, *TORCH):
         run = in_manner("grad" if w.is_torch else "", lambda f, *given, **asked: f(*given, **asked))
-        z, q = w.array(scores(ROWS, COLUMNS)), w.array(scores(ROWS, COLUMNS, salt="q"))
+        z, e = w.array(scores(ROWS, COLUMNS)), w.array(edges())
         given = chosen(options(w), *FAMILY, "keepdims", "weights")
-        for label, asked in both(chosen(given, "axis", "axes", "where")):
-            yield Case(titled("kl_divergence", label), variant(w), partial(run, sa.kl_divergence, z, q, **asked))
-        e, shift = w.array(edges()), w.array(edges()[::-1])
-        yield Case("kl_divergence: edges", variant(w), partial(run, sa.kl_divergence, e, shift))
+        yield from divergences(w, run)
         signs = w.array(scores(COLUMNS, salt="signs"))
         for label, asked in both(chosen(given, "axes", "where", "keepdims")):
             yield Case(
@@ -208,6 +205,23 @@ def others() -> Iterator[Case]:
     z = scores(4, 9) + 1j * scores(4, 9, salt="imaginary")
     for label, asked in alone({"axis": {"axis": 0}, "keepdims": {"keepdims": True}}):
         yield Case(titled("logsumexp", f"complex, {label}"), "numpy complex128", partial(sa.logsumexp, z, **asked))
+
+
+def divergences(w: World, run: Callable[..., Any]) -> Iterator[Case]:
+    """kl_divergence."""
+    z, q = w.array(scores(ROWS, COLUMNS)), w.array(scores(ROWS, COLUMNS, salt="q"))
+    e, shift = w.array(edges()), w.array(edges()[::-1])
+    given = options(w)
+    for label, asked in both(chosen(given, "axis", "axes", "where")):
+        yield Case(titled("kl_divergence", label), variant(w), partial(run, sa.kl_divergence, z, q, **asked))
+    yield Case("kl_divergence: edges", variant(w), partial(run, sa.kl_divergence, e, shift))
+    for label, asked in both(chosen(options(w), *FAMILY, "temperature inf", "base half")):
+        if "temperature" in label or "base" in label:
+            yield Case(titled("kl_divergence", label), variant(w), partial(run, sa.kl_divergence, z, q, **asked))
+    for label, asked in alone(chosen(options(w), "temperature", "temperature 0", "temperature -2")):
+        if label:
+            yield Case(titled("kl_divergence", f"edges, {label}"), variant(w),
+                       partial(run, sa.kl_divergence, e, shift, **asked))  # fmt: skip
 
 
 def segments(w: World, run: Callable[..., Any]) -> Iterator[Case]:

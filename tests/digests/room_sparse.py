@@ -98,6 +98,76 @@ def over_layouts() -> Iterator[Case]:
             yield Case(titled(name, "out is z"), variant(w), partial(over_itself(function), z))
 
 
+def tempered(w: World, rows: int) -> Options:
+    """Temperatures and bases, a few of them per row."""
+    each = np.resize([0.3, 1.0, -2.3, 3.7, float("inf")], (rows, 1))
+    return {
+        "temperature": {"temperature": 0.7},
+        "temperature per row": {"temperature": w.array(each)},
+        "temperature 0-d": {"temperature": w.array(0.7)},
+        "temperature 0": {"temperature": 0.0},
+        "temperature -2": {"temperature": -2.0},
+        "base": {"base": 2.0},
+        "axis + temperature": {"axis": 0, "temperature": 0.7},
+        "where + temperature per row": {"where": w.plain(kept(rows, COLUMNS)), "temperature": w.array(each)},
+    }
+
+
+def with_orders(name: str, given: Options) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each temperature at every order that has a map of its own."""
+    for label, asked in given.items():
+        yield label, dict(asked)
+        for alpha in (0.5, 1.0, 1.25, 2.0, 3.0) if not name.startswith("sparsemax") else ():
+            yield f"alpha {alpha:g} + {label}", {"alpha": alpha, **asked}
+
+
+def at_temperatures() -> Iterator[Case]:
+    """The maps and their losses at temperatures."""
+    for name, function in MAPS.items():
+        for w in (*NUMPY, *TORCH):
+            run, z, e = (
+                in_manner("grad" if w.is_torch else "", function),
+                w.array(scores(ROWS, COLUMNS)),
+                w.array(edges()),
+            )
+            for label, asked in with_orders(name, tempered(w, ROWS)):
+                yield Case(titled(name, label), variant(w), partial(run, z, **asked))
+            for label, asked in with_orders(
+                name, chosen(tempered(w, 19), "temperature", "temperature 0", "temperature -2")
+            ):
+                yield Case(titled(name, f"edges, {label}"), variant(w), partial(run, e, **asked))
+            for rows, columns in ((2, 20_001), (300, 7)):
+                asked = chosen(tempered(w, rows), "temperature", "temperature per row")
+                for label, one in with_orders(name, asked) if w.dtype in {"float32", "float64"} else ():
+                    x = w.array(scores(rows, columns))
+                    yield Case(titled(name, f"{rows} x {columns}, {label}"), variant(w), partial(run, x, **one))
+        for w in (NUMPY[1], TORCH[0]):
+            z, run = w.array(scores(ROWS, COLUMNS)), in_manner("grad" if w.is_torch else "", function)
+            for label, asked in with_orders(name, chosen(tempered(w, ROWS), "temperature", "temperature per row")):
+                yield Case(titled(name, label), variant(w, "definition"), defined(run, z, asked))
+
+
+def losses_at_temperatures() -> Iterator[Case]:
+    """sparsemax_loss and entmax_loss."""
+    for name in ("sparsemax_loss", "entmax_loss"):
+        for w in (*NUMPY, *TORCH):
+            run, z, e = (
+                in_manner("grad" if w.is_torch else "", _loss(name)),
+                w.array(scores(ROWS, COLUMNS)),
+                w.array(edges()),
+            )
+            given = {x: v for x, v in tempered(w, ROWS).items() if x != "base" and "axis" not in x}
+            target, of_edges = w.plain(below(COLUMNS, ROWS)), w.plain(below(19, 10))
+            for label, asked in with_orders(name, given):
+                yield Case(titled(name, label), variant(w), partial(run, z, target=target, **asked))
+                asked |= {"label_smoothing": 0.1, "reduction": "none"}
+                yield Case(titled(name, f"smoothing, none, {label}"), variant(w),
+                           partial(run, z, target=target, **asked))  # fmt: skip
+            for label, asked in with_orders(name, chosen(tempered(w, 19), "temperature", "temperature 0")):
+                asked |= {"reduction": "none"}
+                yield Case(titled(name, f"edges, {label}"), variant(w), partial(run, e, target=of_edges, **asked))
+
+
 def topk() -> Iterator[Case]:
     """topk_softmax."""
     for w in (*NUMPY, *TORCH):
@@ -187,5 +257,5 @@ def modules() -> Iterator[Case]:
 
 def cases() -> Iterator[Case]:
     """All of the room."""
-    for part in (maps, over_layouts, topk, losses, modules):
+    for part in (maps, over_layouts, at_temperatures, topk, losses, losses_at_temperatures, modules):
         yield from part()
