@@ -1,6 +1,25 @@
 // What every room may use: products of matrices. And what this processor can do at best with an instruction set: the
 // yardstick that `softargmax bench` puts beside its times.
+#include "core/native/apply.hpp"
 #include "core/native/matmul.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME {
+
+template State fold(const float*, std::int64_t, Scale, const Next&);
+template State fold(const double*, std::int64_t, Scale, const Next&);
+template void apply_limit<Log::no>(const float*, std::int64_t, const State&, float*, double);
+template void apply_limit<Log::no>(const double*, std::int64_t, const State&, double*, double);
+template void apply<Log::no>(const float*, std::int64_t, const State&, Scale, const Target<float>&, Twofold, double);
+template void apply<Log::no>(const double*, std::int64_t, const State&, Scale, const Target<double>&, Twofold, double);
+template void read(const RowArgs&, const Operand&, std::int64_t, int, std::int64_t, std::int64_t, float*, std::int64_t);
+template void read(const RowArgs&, const Operand&, std::int64_t, int, std::int64_t, std::int64_t, double*,
+                   std::int64_t);
+template void write(const RowArgs&, const Operand&, std::int64_t, int, std::int64_t, std::int64_t, const float*,
+                    std::int64_t, bool);
+template void write(const RowArgs&, const Operand&, std::int64_t, int, std::int64_t, std::int64_t, const double*,
+                    std::int64_t, bool);
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::core {
 

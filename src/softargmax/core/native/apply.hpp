@@ -164,6 +164,14 @@ void apply(const T* z, std::int64_t n, const State& s, Scale beta, const Target<
     else return softmax_finite(z, n, s, beta, to, gain, least);
 }
 
+// Compiled once, in core/kernels.cpp.
+extern template void apply_limit<Log::no>(const float*, std::int64_t, const State&, float*, double);
+extern template void apply_limit<Log::no>(const double*, std::int64_t, const State&, double*, double);
+extern template void apply<Log::no>(const float*, std::int64_t, const State&, Scale, const Target<float>&, Twofold,
+                                    double);
+extern template void apply<Log::no>(const double*, std::int64_t, const State&, Scale, const Target<double>&, Twofold,
+                                    double);
+
 // ---- the soft-cap: s tanh(z / s), between -s and s, and its slope 1 - tanh^2 ----------------------------------
 
 // With x = -2 |u| and q = e^x:  tanh |u| = (1 - q) / (1 + q),  1 - tanh^2 = 4 q / (1 + q)^2. Where x is small, q - 1 is

@@ -370,6 +370,10 @@ template <class T> State fold(const T* z, std::int64_t n, Scale beta, const Next
     return fold_finite<Fold::kPlain>(z, n, Peak<T>(m, beta), beta, next);
 }
 
+// Compiled once, in core/kernels.cpp.
+extern template State fold(const float*, std::int64_t, Scale, const Next&);
+extern template State fold(const double*, std::int64_t, Scale, const Next&);
+
 // How far below the maximum a PowerState adds terms: all of them are normal numbers.
 template <class T> constexpr T kPowerReach = sizeof(T) == 4 ? T(80) : T(700);
 

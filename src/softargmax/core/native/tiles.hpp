@@ -295,4 +295,14 @@ void write(const RowArgs& args, const Operand& x, std::int64_t first, int count,
         });
 }
 
+// What every room calls is compiled once, in core/kernels.cpp.
+extern template void read(const RowArgs&, const Operand&, std::int64_t, int, std::int64_t, std::int64_t, float*,
+                          std::int64_t);
+extern template void read(const RowArgs&, const Operand&, std::int64_t, int, std::int64_t, std::int64_t, double*,
+                          std::int64_t);
+extern template void write(const RowArgs&, const Operand&, std::int64_t, int, std::int64_t, std::int64_t, const float*,
+                           std::int64_t, bool);
+extern template void write(const RowArgs&, const Operand&, std::int64_t, int, std::int64_t, std::int64_t, const double*,
+                           std::int64_t, bool);
+
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME
