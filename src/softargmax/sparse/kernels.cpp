@@ -61,10 +61,10 @@ inline double threshold_of_ties(const Found& f) {
     return side == 0 ? -exp_scalar(-f.a.hi * log_scalar(f.limit.r + 1)) : std::copysign(kInf, side);
 }
 
-template <class T, int Size> void find_root(Candidates<T, Size>& row, const Args& args, std::int64_t at, Found& found) {
+template <class T>
+void find_root(Candidates<T>& row, const Args& args, std::int64_t at, const RowScale& scale, Found& found) {
     const State& s = found.limit;
     Twofold tau{s.r == s.r ? threshold_of_ties(found) : kNaN, 0};
-    const RowScale& scale = row.group.scale[row.g];
     std::int64_t support = s.r == s.r ? static_cast<std::int64_t>(s.r + 1) : -1;
     if (found.ordinary)
         with_solution(s.m, found.a, found.beta, row, [&](const auto& map_) {
@@ -121,7 +121,7 @@ template <class T, int Size> void write_block(Group<T, Size>& group, std::int64_
         else if (!f.ordinary) apply_limit<Log::no>(z, n, f.limit, to.out, gain);
         else
             with_map(f.limit.m, f.a, f.beta, f.at, [&](const auto& map_) {
-                if (args.target) write_row<true>(z, n, map_, to, gain);
+                if (map_.kLogarithm || args.target) write_row<true>(z, n, map_, to, gain);
                 else write_row<false>(z, n, map_, to, gain);
             });
         if (!level && f.ordinary && f.others >= 0 && y >= 0 && y < n) to.out[y] = static_cast<T>(-gain * f.others);
@@ -142,11 +142,13 @@ template <class T, int Size> void map_group(Group<T, Size>& group) {
         for (int g = 0; g < group.count; ++g) recall(args.found + (group.first + g) * kRootNumbers, found[g]);
     } else {
         T* const lists = scratch(kTerms).get<T>(Size * pitch);
-        std::vector<Candidates<T, Size>> rows;
-        for (int g = 0; g < group.count; ++g) rows.push_back({group, g, lists + g * pitch, capacity});
+        std::vector<Candidates<T>> rows;
+        Group<T, 1>* alone = nullptr;
+        if constexpr (Size == 1) alone = &group;
+        for (int g = 0; g < group.count; ++g) rows.push_back({alone, lists + g * pitch, group.length, capacity});
         gather_rows(group, rows.data(), found);
         for (int g = 0; g < group.count; ++g) {
-            find_root(rows[static_cast<std::size_t>(g)], args, group.first + g, found[g]);
+            find_root(rows[static_cast<std::size_t>(g)], args, group.first + g, group.scale[g], found[g]);
             if (args.roots) store(found[g], args.roots + (group.first + g) * kRootNumbers);
         }
     }

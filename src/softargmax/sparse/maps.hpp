@@ -136,7 +136,7 @@ inline Twofold slope_of(Twofold a, Scale beta) { return times(a, Twofold{beta.hi
 // kBeside: a float32 result is right where the last step of v is shorter than this share of every distance to the
 // threshold; the step's error is the third power of that.
 //
-// kPairs: whether its sums are in pairs at once; where a logarithm is taken they cost little beside it.
+// kLogarithm: whether a logarithm is taken for p. Pairs in the sums, and a gain of 1, cost little beside it.
 template <class N> struct Gentle {
     N m;
     Two<N> at;  // c
@@ -148,7 +148,7 @@ template <class N> struct Gentle {
 // The closed forms, of beta (z - c) with c = m + (lambda - offset) / beta. At beta = 1 it is z - c.
 template <class N, int offset, bool scaled> struct Closed : Gentle<N> {
     using Gentle<N>::at;
-    static constexpr bool kPairs = false;
+    static constexpr bool kLogarithm = false;
     Two<N> beta;
     Closed(N top, Two<N> scale) : Gentle<N>(top, as<N>(offset) / scale.hi), beta(scale) {}
     N x(N z) const { return ((z - at.hi) - at.lo) * beta.hi - as<N>(offset); }  // beta (z - m) - lambda
@@ -244,7 +244,7 @@ template <class N, bool scaled> struct Squared : Closed<N, 2, scaled> {
 // is near the threshold, and lambda may be thousands: a step is measured by the v of the maximum.
 template <class N> struct Shifted : Gentle<N> {
     using Gentle<N>::at, Gentle<N>::m;
-    static constexpr bool kPairs = true;
+    static constexpr bool kLogarithm = true;
     static constexpr double kBeside = 1e-3;
     double a_;
     Scale beta;
@@ -314,6 +314,7 @@ template <class N> struct Shifted : Gentle<N> {
 // alpha > 2: v = q^a + a beta (z - o), with the least score o whose p is above 0, and that p, q. For large a the scores
 // at the threshold have a v = q^a that no other origin could tell from 0.
 struct Steep {
+    static constexpr bool kLogarithm = true;
     static constexpr double kBeside = 0;
     double a_;
     Scale beta;

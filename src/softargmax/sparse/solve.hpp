@@ -48,12 +48,12 @@ template <class T> T* gather(const T* z, std::int64_t n, T cut, T* to, bool& nan
     return to;
 }
 
-// The scores of a row that may have p > 0: a list, once all of them fit into it; until then the row itself.
-template <class T, int Size> struct Candidates {
-    Group<T, Size>& group;
-    int g;
+// The scores of a row that may have p > 0: a list, once all of them fit into it; until then the row itself, which is
+// read alone.
+template <class T> struct Candidates {
+    Group<T, 1>* group;  // null for one of several rows, whose list holds them all
     T* list;
-    std::int64_t capacity, count = 0;
+    std::int64_t length, capacity, count = 0;
     bool listed = true;
 
     // body(scores, how many, where those that stay go) over all; they are a list afterwards if they fit.
@@ -63,9 +63,9 @@ template <class T, int Size> struct Candidates {
             body(list, count, to);
         } else {
             listed = true;
-            for (std::int64_t b = 0; b < group.blocks(); ++b) {
-                group.load(b);
-                add(group.scores, group.end(b) - group.begin(b), to, body);
+            for (std::int64_t b = 0; b < group->blocks(); ++b) {
+                group->load(b);
+                add(group->scores, group->end(b) - group->begin(b), to, body);
             }
         }
         count = to - list;
@@ -86,7 +86,7 @@ struct Found {  // what a row's results are made of
     double others = -1;  // 1 - p of the class, where that is in the support
 };
 
-template <class T, int Size> void gather_rows(Group<T, Size>& group, Candidates<T, Size>* rows, Found* found) {
+template <class T, int Size> void gather_rows(Group<T, Size>& group, Candidates<T>* rows, Found* found) {
     T top[Size], *to[Size];
     bool nan[Size] = {};
     for (int g = 0; g < group.count; ++g) {
@@ -245,12 +245,12 @@ template <class T, class F> bool has_landed(double moved, double of_v, double ne
 template <class F, class From, class Then> void solved(F map, From& from, Then then) {
     using T = std::remove_pointer_t<decltype(from.list)>;
     approach(map, from);
-    bool pairs = sizeof(T) == 8 || F::kPairs;
+    bool pairs = sizeof(T) == 8 || F::kLogarithm;
     for (int i = 0;; ++i) {
         const ExactSums sums = pairs ? sums_of<true>(map, from) : sums_of<false>(map, from);
         const double rest = (sums.p.hi - 1) + sums.p.lo, step = nearer(map, rest, sums);
         const double moved = map.move(step, rest >= 0), of_v = moved * map.a();
-        const double n = static_cast<double>(from.listed ? from.count : from.group.length),
+        const double n = static_cast<double>(from.listed ? from.count : from.length),
                      doubt = pairs ? 0 : (0x1p-50 + n * 0x1p-57) / sums.slope * map.a();
         const bool landed = has_landed<T, F>(moved, of_v, sums.nearest, map.tolerance());
         if ((landed && doubt <= 0x1p-36 * sums.nearest) || i >= kMostSteps) return then(map);
@@ -333,7 +333,7 @@ template <class From, class Then> void solved(SteepSearch search, From& from, Th
 
 // then(the map at the root), of a row with maximum m.
 template <class From, class Then> void with_solution(double m, Twofold a, Scale beta, From& from, Then then) {
-    if (a.hi > 1) solved(SteepSearch(m, a.hi, beta, static_cast<double>(from.group.length)), from, then);
+    if (a.hi > 1) solved(SteepSearch(m, a.hi, beta, static_cast<double>(from.length)), from, then);
     else with_gentle_map(m, a, beta, [&](auto map) { solved(map, from, then); });
 }
 
