@@ -53,17 +53,19 @@ template <class T, class S> void sums(const SumsArgs& args, const S* table) {
     T* const out = reinterpret_cast<T*>(args.out.data);
     T* const totals = reinterpret_cast<T*>(args.totals);
     const T* const factors = reinterpret_cast<const T*>(args.factors);
-    const auto place = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return args.order ? args.order[j] : j; };
-    const auto vector = [&](std::int64_t j)
-                            SOFTARGMAX_LAMBDA { return table + args.index[place(j)] * args.table.pitch; };
     each_with_places(args.threads, args.starts, args.sums, [&](std::int64_t i) {
-        const std::int64_t begin = args.starts[i], end = args.starts[i + 1];
-        const auto factor = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return factors[place(begin + j)]; };
-        const auto there = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return vector(begin + j); };
-        add_up<T, S>(Summands{there, factor, args.places - begin}, end - begin, args.width, out + i * args.out.pitch);
+        const std::int64_t begin = args.starts[i], count = args.starts[i + 1] - begin, known = args.places - begin;
+        Summands<T, S> terms{table, args.table.pitch, args.index, nullptr, factors, known};
+        if (args.order) {
+            terms.order = args.order + begin;
+        } else {
+            terms.index += begin;
+            terms.factors += begin;
+        }
+        add_up(terms, count, args.width, out + i * args.out.pitch);
         if (!totals) return;
         double total = 0;
-        for (std::int64_t j = 0; j < end - begin; ++j) total += static_cast<double>(factor(j));
+        for (std::int64_t j = 0; j < count; ++j) total += static_cast<double>(terms.factor(j));
         totals[i] = static_cast<T>(total);
     });
 }
@@ -87,9 +89,8 @@ template <class T, class S> void coins(const CoinsArgs& args, const S* weight) {
         toss(x, count, T{-1}, sign, [&](std::int64_t, double lost) SOFTARGMAX_LAMBDA { total += lost; });
         loss[r] = static_cast<T>(total);
         if (!dh) return;
-        const auto node = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return nodes.at(args.nodes[begin + j]); };
-        const auto slope = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return x[j]; };
-        add_up<T, S>(Summands{node, slope, count}, count, args.width, dh + r * args.dh.pitch);
+        const Summands<T, S> terms{weight, args.weight.pitch, args.nodes + begin, nullptr, x, count};
+        add_up(terms, count, args.width, dh + r * args.dh.pitch);
     });
 }
 

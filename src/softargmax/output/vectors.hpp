@@ -54,10 +54,23 @@ template <class T, class S> SOFTARGMAX_INLINE const T* as(const S* x, std::int64
         return room;
     }
 }
+// Terms of a sum: rows of a table, each times a factor. The places of index and factor are 0, 1 .. or `order`; `known`
+// of them may be asked for, the sum's own and more.
+template <class T, class S> struct Summands {
+    const S* table;
+    std::int64_t pitch;
+    const std::int64_t *index, *order;
+    const T* factors;
+    std::int64_t known;
+
+    SOFTARGMAX_INLINE std::int64_t place(std::int64_t j) const { return order ? order[j] : j; }
+    SOFTARGMAX_INLINE const S* vector(std::int64_t j) const { return table + index[place(j)] * pitch; }
+    SOFTARGMAX_INLINE T factor(std::int64_t j) const { return factors[place(j)]; }
+};
 // The sum of f(j) x(j) from j = begin to end, over the n numbers of `Packs` packs, the last of which may be cut:
 // written to out, or added to it.
-template <int Packs, class T, class S, class Those>
-SOFTARGMAX_INLINE void add_packs(const Those& terms, std::int64_t begin, std::int64_t end, std::int64_t at,
+template <int Packs, class T, class S>
+SOFTARGMAX_INLINE void add_packs(const Summands<T, S>& terms, std::int64_t begin, std::int64_t end, std::int64_t at,
                                  std::int64_t n, T* out) {
     using V = Pack<T>;
     constexpr int L = V::kLanes, last = Packs - 1;
@@ -86,33 +99,25 @@ SOFTARGMAX_INLINE void add_packs(const Those& terms, std::int64_t begin, std::in
     for (int c = 0; c < last; ++c) sum[c].store(out + c * L);
     sum[last].store_part(out + last * L, n - last * L);
 }
-template <class T, class S, int Packs = kSummed, class Those>
-SOFTARGMAX_INLINE void add_last(const Those& terms, std::int64_t begin, std::int64_t end, std::int64_t at,
+template <int Packs = kSummed, class T, class S>
+SOFTARGMAX_INLINE void add_last(const Summands<T, S>& terms, std::int64_t begin, std::int64_t end, std::int64_t at,
                                 std::int64_t n, T* out) {
     if constexpr (Packs > 1)
-        if (n <= (Packs - 1) * Pack<T>::kLanes) return add_last<T, S, Packs - 1>(terms, begin, end, at, n, out);
-    add_packs<Packs, T, S>(terms, begin, end, at, n, out);
+        if (n <= (Packs - 1) * Pack<T>::kLanes) return add_last<Packs - 1>(terms, begin, end, at, n, out);
+    add_packs<Packs>(terms, begin, end, at, n, out);
 }
 // out (n numbers) = sum of the terms below `count`.
-template <class T, class S, class Those> void add_up(const Those& terms, std::int64_t count, std::int64_t n, T* out) {
+template <class T, class S> void add_up(const Summands<T, S>& terms, std::int64_t count, std::int64_t n, T* out) {
     constexpr std::int64_t step = kSummed * Pack<T>::kLanes;
     std::int64_t begin = 0;
     do {
         const std::int64_t end = std::min(count, begin + kSummands);
         std::int64_t i = 0;
-        for (; i + step < n; i += step) add_packs<kSummed, T, S>(terms, begin, end, i, step, out + i);
-        add_last<T, S>(terms, begin, end, i, n - i, out + i);
+        for (; i + step < n; i += step) add_packs<kSummed>(terms, begin, end, i, step, out + i);
+        add_last(terms, begin, end, i, n - i, out + i);
         begin = end;
     } while (begin < count);
 }
-
-// Terms of a sum: a vector each, and a factor. Vectors are `known` beyond the sum's own, to be asked for.
-template <class Vector, class Factor> struct Summands {
-    const Vector& vector;
-    const Factor& factor;
-    std::int64_t known;
-};
-template <class V, class F> Summands(const V&, const F&, std::int64_t) -> Summands<V, F>;
 
 // ---- binary logistic losses: log sigma and its slope, the same bits on every instruction set --------------------
 
