@@ -21,12 +21,89 @@ double weight_of(const Args& args, std::int64_t row, std::int64_t y) {
     return value;
 }
 
+// A block of a row, of a loss that is not plain: scores, and where they are there weights, target, and scores before
+// the soft-cap.
+struct Strip {
+    const double *z, *w, *t, *raw;
+    std::int64_t n;
+};
+
+// The sums of one block whose row's maximum is known.
+Sums look(const Strip& x, const State& s, Scale beta) {
+    using V = Pack<double>;
+    // far = kFar beta (m - z): (m - z) may overflow where that does not.
+    const double part = beta.hi < 1 || std::fabs(s.m) > 1e290 ? kFar : 1;
+    const V top = V::all(s.m), m = V::all(part * s.m), minus_part = V::all(-part);
+    const V rest_of_beta = V::all(beta.hi * (kFar / part));
+    const V zero = V::all(0), one = V::all(1), out = V::all(-kInf);
+    Count<double> count;
+    Sum<double> w_sum, w_far, t_sum, t_far, beyond;
+    for (std::int64_t i = 0; i < x.n; i += V::kLanes) {
+        const V z = V::load_part(x.z + i, x.n - i, -kInf);
+        const V weight = x.w ? V::load_part(x.w + i, x.n - i, 0) : one;
+        const auto in = above(z, out);
+        const V far = keep(unless(in, equal(z, top)), fma(z, minus_part, m) * rest_of_beta);  // ties: 0, at inf too
+        count.add(in);
+        w_far.add({x.w ? keep(above(weight, zero), weight * far) : far});
+        if (x.w) w_sum.add({keep(in, weight)});
+        if (!x.t) continue;
+        const V both = weight * V::load_part(x.t + i, x.n - i, 0), here = keep(in, both);
+        t_sum.add({here});
+        t_far.add({keep(above(here, zero), here * far)});
+        beyond.add({both - here});
+    }
+    const Twofold rest = std::isinf(beta.hi) ? Twofold{1, 0} : Twofold{1, beta.lo / beta.hi};
+    const double n_in = static_cast<double>(count.total());
+    return {n_in,
+            x.w ? w_sum.total() : Twofold{n_in, 0},
+            times(w_far.total(), rest),
+            t_sum.total(),
+            times(t_far.total(), rest),
+            beyond.total()};
+}
+
+// From gain p to the gradient of a block: less the target's masses, times the soft-cap's slope, 0 outside the
+// support.
+void less_masses(const Strip& x, std::int64_t y, const State& s, const Slope& slope, double softcap, const double* p,
+                 const Target<double>& to) {
+    using V = Pack<double>;
+    const V zero = V::all(0), one = V::all(1), m = V::all(s.m), out = V::all(-kInf);
+    const Softcap<double> cap(softcap > 0 ? softcap : 1);
+    map(x.z, p, x.n, Target<double>{to.out, p, to.streaming},
+        [&, i = std::int64_t{0}](V z, V p_k) mutable SOFTARGMAX_LAMBDA {
+        const V w_k = x.w ? V::load_part(x.w + i, x.n - i, 0) : one;
+        const V t_k = x.t ? V::load_part(x.t + i, x.n - i, 0) : zero;
+        Two<V> d = slope.off_maximum(p_k, w_k, t_k);
+        if (any(equal(z, m)) || (i <= y && y < i + V::kLanes)) {
+            double lanes[6][V::kLanes];
+            const V parts[] = {z, p_k, w_k, t_k, d.hi, d.lo};
+            for (int k = 0; k < 6; ++k) parts[k].store(lanes[k]);
+            auto& [at, gain_p, w_at, t_at, hi, lo] = lanes;
+            for (int k = 0; k < V::kLanes; ++k)
+                if (at[k] == s.m || i + k == y) {
+                    const Twofold d_k = slope.at(at[k] == s.m, gain_p[k], w_at[k], i + k == y ? 1 : t_at[k]);
+                    hi[k] = d_k.hi;
+                    lo[k] = d_k.lo;
+                }
+            d = {V::load(hi), V::load(lo)};
+        }
+        if (x.raw) {
+            const Two<V> bend = cap.slope(V::load_part(x.raw + i, x.n - i, 0));
+            const auto level = equal(bend.hi, zero);  // 0, whatever is multiplied by it
+            d = times(d, bend);
+            d = {keep(unless(equal(zero, zero), level), d.hi), keep(unless(equal(zero, zero), level), d.lo)};
+        }
+        i += V::kLanes;
+        return keep(above(z, out), d.hi + d.lo);
+    });
+}
+
 // A group of rows with all that a loss reads of them.
 template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
     using Base = GroupOf<Args, T, Size>;
     using Base::args, Base::begin, Base::end, Base::first, Base::pitch, Base::scale, Base::scores;
     const bool plain = is_plain(args);
-    // Of the block: weights, target, scores before the soft-cap.
+    // As in a Strip.
     const double *w = nullptr, *t = nullptr, *raw = nullptr;
 
     using Base::Base;
@@ -94,36 +171,10 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
         if (args.losses) args.losses[first + g] = loss_of(of, this->beta(g), args);
     }
 
-    // The sums of one block whose row's maximum is known.
-    Sums look(std::int64_t block, int g, const State& s) const {
-        using V = Pack<double>;
-        const Scale beta = this->beta(g);
-        // far = kFar beta (m - z): (m - z) may overflow where that does not.
-        const double part = beta.hi < 1 || std::fabs(s.m) > 1e290 ? kFar : 1;
-        const V top = V::all(s.m), m = V::all(part * s.m), minus_part = V::all(-part);
-        const V rest_of_beta = V::all(beta.hi * (kFar / part));
-        const V zero = V::all(0), one = V::all(1), out = V::all(-kInf);
-        const std::int64_t n = size(block), from = g * pitch;
-        Count<double> count;
-        Sum<double> w_sum, w_far, t_sum, t_far, beyond;
-        for (std::int64_t i = 0; i < n; i += V::kLanes) {
-            const V z = V::load_part(scores + from + i, n - i, -kInf);
-            const V weight = w ? V::load_part(w + from + i, n - i, 0) : one;
-            const auto in = above(z, out);
-            const V far = keep(unless(in, equal(z, top)), fma(z, minus_part, m) * rest_of_beta);  // ties: 0, at inf too
-            count.add(in);
-            w_far.add({w ? keep(above(weight, zero), weight * far) : far});
-            if (w) w_sum.add({keep(in, weight)});
-            if (!t) continue;
-            const V both = weight * V::load_part(t + from + i, n - i, 0), here = keep(in, both);
-            t_sum.add({here});
-            t_far.add({keep(above(here, zero), here * far)});
-            beyond.add({both - here});
-        }
-        const Twofold rest = std::isinf(beta.hi) ? Twofold{1, 0} : Twofold{1, beta.lo / beta.hi};
-        const double n_in = static_cast<double>(count.total());
-        return {n_in,          w ? w_sum.total() : Twofold{n_in, 0}, times(w_far.total(), rest),
-                t_sum.total(), times(t_far.total(), rest),           beyond.total()};
+    // `block` of a row, for what does not depend on how many rows there are.
+    Strip strip(std::int64_t block, int g) const {
+        const auto part = [&](const double* x) { return x ? x + g * pitch : nullptr; };
+        return {scores + g * pitch, part(w), part(t), part(raw), size(block)};
     }
 
     void gradient(std::int64_t block, const Row* rows) {
@@ -145,7 +196,7 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
             } else if constexpr (sizeof(T) == 8) {
                 double* p = scratch(kTerms).get<double>(kBlock);
                 apply<Log::no>(z, n, of.state, this->beta(g), {p, to.next, false}, slope.gain, args.least);
-                less_masses(g, n, here ? y : -1, of.state, slope, p, to);
+                less_masses(strip(block, g), here ? y : -1, of.state, slope, args.softcap, p, to);
             }
         }
         this->flush(block);
@@ -172,42 +223,6 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
         put(near, far, false);
         put(far, n, true);
     }
-    // From gain p to the gradient of a block: less the target's masses, times the soft-cap's slope, 0 outside the
-    // support.
-    void less_masses(int g, std::int64_t n, std::int64_t y, const State& s, const Slope& slope, const double* p,
-                     const Target<double>& to) const {
-        using V = Pack<double>;
-        const std::int64_t from = g * pitch;
-        const V zero = V::all(0), one = V::all(1), m = V::all(s.m), out = V::all(-kInf);
-        const Softcap<double> cap(args.softcap > 0 ? args.softcap : 1);
-        map(row(g), p, n, Target<double>{to.out, p, to.streaming},
-            [&, i = std::int64_t{0}](V z, V p_k) mutable SOFTARGMAX_LAMBDA {
-            const V w_k = w ? V::load_part(w + from + i, n - i, 0) : one;
-            const V t_k = t ? V::load_part(t + from + i, n - i, 0) : zero;
-            Two<V> d = slope.off_maximum(p_k, w_k, t_k);
-            if (any(equal(z, m)) || (i <= y && y < i + V::kLanes)) {
-                double lanes[6][V::kLanes];
-                const V parts[] = {z, p_k, w_k, t_k, d.hi, d.lo};
-                for (int k = 0; k < 6; ++k) parts[k].store(lanes[k]);
-                auto& [at, gain_p, w_at, t_at, hi, lo] = lanes;
-                for (int k = 0; k < V::kLanes; ++k)
-                    if (at[k] == s.m || i + k == y) {
-                        const Twofold x = slope.at(at[k] == s.m, gain_p[k], w_at[k], i + k == y ? 1 : t_at[k]);
-                        hi[k] = x.hi;
-                        lo[k] = x.lo;
-                    }
-                d = {V::load(hi), V::load(lo)};
-            }
-            if (raw) {
-                const Two<V> bend = cap.slope(V::load_part(raw + from + i, n - i, 0));
-                const auto level = equal(bend.hi, zero);  // 0, whatever is multiplied by it
-                d = times(d, bend);
-                d = {keep(unless(equal(zero, zero), level), d.hi), keep(unless(equal(zero, zero), level), d.lo)};
-            }
-            i += V::kLanes;
-            return keep(above(z, out), d.hi + d.lo);
-        });
-    }
 };
 
 template <class T, int Size> void run_groups(const Args& args) {
@@ -225,7 +240,7 @@ template <class T, int Size> void run_groups(const Args& args) {
         if constexpr (sizeof(T) == 8)
             if (!args.target || args.label_smoothing > 0)
                 rows.fold([](const auto& group, std::int64_t block, int g, const Row& row) {
-                    return group.look(block, g, row.state);
+                    return look(group.strip(block, g), row.state, group.beta(g));
                 }, [](const auto&, int, Row& row, const Sums& piece) { row.add(piece); });
         rows.each([](const auto& group, int g, const Row& row) { group.put(g, row); });
         if (args.out) rows.apply([](auto& group, std::int64_t block, const Row* all) { group.gradient(block, all); });
