@@ -1,7 +1,8 @@
-"""Where no gradient is recorded none is made: losses of layers under `no_grad`, in a process of their own."""
+"""Where no gradient is recorded none is made: losses of layers under `no_grad`, each in a process of its own."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -9,43 +10,58 @@ import pytest
 
 pytest.importorskip("torch")
 
+LAYERS = ("function", "full", "adaptive", "differentiated", "hierarchical", "negative")
+# Modules are imported once; each layer has its memory and its threads in a child that is forked before torch works.
 SCRIPT = """
-import sys, torch, softargmax
+import json, os, sys, torch, softargmax
 from bench.peak import peak_of
 from softargmax import nn, output
 
-classes, dim = 200_000, 64  # of weights: 51 MB
-h, y = torch.randn(8, dim, requires_grad=True), torch.arange(8) * 1000
-layer = {
-    "function": lambda: torch.nn.Linear(dim, classes, bias=False),
-    "full": lambda: nn.FullSoftmax(dim, classes),
-    "adaptive": lambda: nn.AdaptiveSoftmax(dim, classes, [1000], div_value=1.0),
-    "differentiated": lambda: nn.DifferentiatedSoftmax(dim, [classes], [dim]),
-    "hierarchical": lambda: nn.HierarchicalSoftmax(dim, output.Tree.balanced(classes)),
-    "negative": lambda: nn.NegativeSampling(dim, output.Uniform(classes), samples=50),
-}[sys.argv[1]]().eval()
-weights = max(layer.parameters(), key=torch.numel)
-def loss(h):
-    return softargmax.linear_cross_entropy(h, weights, y) if sys.argv[1] == "function" else layer(h, y)
+def shares(name):
+    classes, dim = 200_000, 64  # of weights: 51 MB
+    h, y = torch.randn(8, dim, requires_grad=True), torch.arange(8) * 1000
+    layer = {
+        "function": lambda: torch.nn.Linear(dim, classes, bias=False),
+        "full": lambda: nn.FullSoftmax(dim, classes),
+        "adaptive": lambda: nn.AdaptiveSoftmax(dim, classes, [1000], div_value=1.0),
+        "differentiated": lambda: nn.DifferentiatedSoftmax(dim, [classes], [dim]),
+        "hierarchical": lambda: nn.HierarchicalSoftmax(dim, output.Tree.balanced(classes)),
+        "negative": lambda: nn.NegativeSampling(dim, output.Uniform(classes), samples=50),
+    }[name]().eval()
+    weights = max(layer.parameters(), key=torch.numel)
+    def loss(h):
+        return softargmax.linear_cross_entropy(h, weights, y) if name == "function" else layer(h, y)
 
-with torch.no_grad():
-    loss(h[:1].repeat(8, 1))  # what is made once
-    before, peak, found = peak_of(lambda: loss(h))
-print((peak - before) / weights.nbytes)
-assert found.requires_grad is False
-tracked = loss(h)
-assert torch.equal(tracked, found), (tracked, found)
-before, peak, _ = peak_of(lambda: loss(h).backward())
-print((peak - before) / weights.nbytes)
+    with torch.no_grad():
+        loss(h[:1].repeat(8, 1))  # what is made once
+        before, without, found = peak_of(lambda: loss(h))
+    assert found.requires_grad is False
+    tracked = loss(h)
+    assert torch.equal(tracked, found), (tracked, found)
+    began, peak, _ = peak_of(lambda: loss(h).backward())
+    return (without - before) / weights.nbytes, (peak - began) / weights.nbytes
+
+for name in sys.argv[1:]:
+    if not os.fork():
+        print(json.dumps([name, *shares(name)]), flush=True)
+        os._exit(0)
+    os.wait()
 """
+
+
+@pytest.fixture(scope="module")
+def shares() -> tuple[dict[str, list[float]], str]:
+    """By layer, the peaks without and with gradients in sizes of the weights; and what the processes said."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT, *LAYERS], capture_output=True, text=True, check=False)
+    return {name: peaks for name, *peaks in map(json.loads, done.stdout.splitlines())}, done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-@pytest.mark.parametrize("layer", ["function", "full", "adaptive", "differentiated", "hierarchical", "negative"])
-def test_memory_under_no_grad(layer: str) -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT, layer], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    without, with_gradients = map(float, done.stdout.split())
+@pytest.mark.parametrize("layer", LAYERS)
+def test_memory_under_no_grad(layer: str, shares: tuple[dict[str, list[float]], str]) -> None:
+    found, said = shares
+    assert layer in found, said
+    without, with_gradients = found[layer]
     assert without < 0.2
     assert with_gradients > 0.9, "the check has to see a gradient of the weights"
