@@ -63,7 +63,7 @@ def computed(room: str, *, kernels: bool = False) -> Digests:
     from tests.digests.digest import digest
 
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(mode=True)
+    torch.set_deterministic_debug_mode("error")  # the same by its other name, without a second of imports
     found: Digests = {}
     names = set()
     with warnings.catch_warnings(), np.errstate(all="ignore"):
