@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -135,9 +136,12 @@ def test_the_converting_process_tells_its_failure(tmp_path):
 
 
 @pytest.mark.parametrize("stop", [stop.name for stop in STOPS if stop.name != "bench"])
-def test_stops_of_the_tour(run, tmp_path, stop):
+def test_stops_of_the_tour(run, tmp_path, stop, monkeypatch):
     if stop in ("temperature", "digits", "attention"):
         pytest.importorskip("matplotlib")
+    words = import_module("softargmax.cli.tour.words")
+    monkeypatch.setattr(words, "TOKENS", 60_000)  # a fifth of them: fewer classes, and the same bound
+    monkeypatch.setattr(words, "EVALUATED", 1024)
     done = run("demo", "--only", stop, "-o", tmp_path / "out", "--json")
     found = done.json()
     assert done.code == 0
