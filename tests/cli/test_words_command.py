@@ -204,26 +204,46 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path):
     assert all((one[name] == two[name]).all() for name in one)
 
 
+# Modules are imported once, those that the first optimiser asks for too; each job is a child of its own.
+SERVING = """
+import os, sys
+import torch._dynamo
+from softargmax.cli.words import torch_job
+for path in map(str.strip, sys.stdin):
+    if not (child := os.fork()):
+        os.dup2(os.open(path, os.O_RDONLY), 0)
+        torch_job.main()
+        os._exit(0)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+
+
 @pytest.mark.slow
 def test_kills_at_any_time_leave_a_whole_checkpoint(tmp_path):
-    began = 0
-    for pause in (0.0, 0.003, 0.011, 0.05, 0.123):
-        asked = job(tmp_path, dim=512, until=Until(steps=10**6), save_every=1e-9, resume=True)
-        with subprocess.Popen(
-            [sys.executable, "-m", "softargmax.cli.words.torch_job"], stdin=subprocess.PIPE
-        ) as process:
-            apart.send(process.stdin, asked, TEXTS)
-            path, before = Path(asked.checkpoint), began and Path(asked.checkpoint).stat().st_ino
-            waited_for(lambda path=path, before=before: path.exists() and path.stat().st_ino != before)
-            time.sleep(pause)
-            process.kill()
-        for left in tmp_path.glob(".*.part"):  # killed between its name and the checkpoint's: it too is whole
-            assert load_file(left)
-            left.unlink()
-        assert [path.name for path in tmp_path.iterdir()] == ["full.safetensors"]
-        found = Run(asked, TEXTS).began
-        assert found > began
-        began = found
+    began, folder, pipe = 0, tmp_path / "checkpoints", tmp_path / "pipe"
+    folder.mkdir()
+    os.mkfifo(pipe)
+    asked = job(folder, dim=512, until=Until(steps=10**6), save_every=1e-9, resume=True)
+    path, pipes = Path(asked.checkpoint), {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-u", "-c", SERVING], text=True, **pipes) as server:
+        for pause in (0.0, 0.003, 0.011, 0.05, 0.123):
+            before = began and path.stat().st_ino
+            print(pipe, file=server.stdin, flush=True)
+            child = int(server.stdout.readline())
+            with pipe.open("wb") as to:
+                apart.send(to, asked, TEXTS)
+                waited_for(lambda before=before: path.exists() and path.stat().st_ino != before)
+                time.sleep(pause)
+                os.kill(child, signal.SIGKILL)
+                assert int(server.stdout.readline()) == -signal.SIGKILL
+            for left in folder.glob(".*.part"):  # killed between its name and the checkpoint's: it too is whole
+                assert load_file(left)
+                left.unlink()
+            assert [file.name for file in folder.iterdir()] == ["full.safetensors"]
+            found = Run(asked, TEXTS).began
+            assert found > began
+            began = found
 
 
 def child_of(process):
