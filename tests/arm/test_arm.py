@@ -17,8 +17,8 @@ import pytest
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parent.parent / "src" / "softargmax"
 ROOMS = ("normalize", "sample", "attend", "output")
-NORMALIZE, SAMPLE, ATTEND, OUTPUT = (SOURCE / room / "kernels.cpp" for room in ROOMS)
-# Which sources make a program, and how many lines it prints.
+CORE, NORMALIZE, SAMPLE, ATTEND, OUTPUT = (SOURCE / room / "kernels.cpp" for room in ("core", *ROOMS))
+# Which sources make a program with those of core, and how many lines it prints.
 PROGRAMS = {
     "states": ([HERE / "bits.cpp"], 56),
     "operations": ([HERE / "operations.cpp", NORMALIZE], 1800),
@@ -48,11 +48,24 @@ def compiled(source: Path, isa: str) -> Path:
     return made if source.name == "kernels.cpp" and made.exists() and made.stat().st_mtime > newest else source
 
 
+def build(compiler: list[str], isa: str, sources: list[Path], to: Path, *more: str) -> Path:
+    command = [*compiler, *FLAGS, f"-DSOFTARGMAX_ISA_NAME={isa}", *more, *map(str, sources), "-o", str(to)]
+    subprocess.run(command, check=True)
+    return to
+
+
+def core(compiler: list[str], isa: str, folder: Path) -> Path:
+    """The object that every program has, compiled once."""
+    made = folder / f"core-{isa}.o"
+    if (source := compiled(CORE, isa)) != CORE:
+        return source
+    return made if made.exists() else build(compiler, isa, [CORE], made, "-c")
+
+
 def lines(compiler: list[str], isa: str, program: str, binary: Path, runner: list[str]) -> list[str]:
     sources, count = PROGRAMS[program]
-    sources = [compiled(source, isa) for source in sources]
-    command = [*compiler, *FLAGS, f"-DSOFTARGMAX_ISA_NAME={isa}", *map(str, sources), "-o", str(binary)]
-    subprocess.run(command, check=True)
+    shared = core(compiler, isa, binary.parent.parent)
+    build(compiler, isa, [shared, *(compiled(source, isa) for source in sources)], binary)
     found = subprocess.run([*runner, str(binary)], check=True, capture_output=True, text=True).stdout.splitlines()
     assert len(found) == count
     return found

@@ -120,7 +120,7 @@ def test_errors() -> None:
     for rate, error in ((1.0, ValueError), (-0.1, ValueError), (math.nan, ValueError), ("1", TypeError)):
         with pytest.raises(error, match=r"^dropout: "):
             s.attention(q, q, q, dropout=rate)
-    with pytest.raises(ValueError, match=r"^stream: shape"):
+    with pytest.raises(ValueError, match=r"^stream: expected the rows' shape, \(2,\), got \(3,\)"):
         s.attention(q, q, q, dropout=0.5, seed=1, stream=[1, 2, 3])
     with pytest.raises(ValueError, match=r"^seed: None; with dropout"):
         s.attention_vjp(q, q, q, q, dropout=0.5)

@@ -42,10 +42,13 @@ def test_options_and_refusals_beside_torchs_weights() -> None:
     torch.testing.assert_close(ours(x), wanted, rtol=1e-5, atol=1e-6)
     assert ours.training
     assert ours.q_proj.weight.data_ptr() != theirs.in_proj_weight.data_ptr()
-    for options, says in (({"kdim": 3}, "kdim 3 and vdim 8"), ({"add_bias_kv": True}, "bias_k")):
+    for options, says in (
+        ({"kdim": 3}, "module: expected kdim equal to vdim, got 3 and 8"),
+        ({"add_bias_kv": True}, "bias_k"),
+    ):
         with pytest.raises(ValueError, match=says):
             s.nn.Attention.from_torch(torch.nn.MultiheadAttention(8, 2, **options))
-    with pytest.raises(TypeError, match="module: Linear"):
+    with pytest.raises(TypeError, match=r"module: expected a torch.nn.MultiheadAttention, got Linear"):
         s.nn.Attention.from_torch(torch.nn.Linear(3, 3))
 
 
@@ -115,13 +118,15 @@ def test_what_a_cache_refuses() -> None:
     layer(x, cache=cache)
     with pytest.raises(ValueError, match=r"cache: 3 \+ 3 keys; it has room for 4"):
         layer(x, cache=cache)
-    with pytest.raises(ValueError, match=r"cache: keys and values of shape \(2, 4, 4, 6\)"):
+    with pytest.raises(
+        ValueError, match=r"cache: expected keys and values of shape \(1, 4, 'capacity', .*got \(2, 4, 4, 6\)"
+    ):
         layer(x[:1], cache=cache)
-    with pytest.raises(ValueError, match="key_lengths: given"):
+    with pytest.raises(ValueError, match="key_lengths: expected None, as the cache knows them, got lengths"):
         layer(x[:, :1], cache=cache, key_lengths=torch.tensor([1, 1]))
     with pytest.raises(RuntimeError, match="cache: it keeps no derivatives"):
         layer.requires_grad_(True)(x[:, :1], cache=cache)
-    with pytest.raises(ValueError, match="capacity: 0"):
+    with pytest.raises(ValueError, match="capacity: expected an integer, 1 or above, got 0"):
         layer.new_cache(2, 0)
 
 
@@ -184,11 +189,11 @@ def test_a_learned_order() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"groups": 3}, "^groups: 3; .* 4"),
+        ({"groups": 3}, "^groups: expected a divisor of heads, 4, got 3"),
         ({"heads": 5}, "^head_dim: None"),
-        ({"heads": 0}, "^heads: 0"),
-        ({"dropout": 1.0}, "^dropout: 1"),
-        ({"scale": "sqrt"}, "^scale: 'sqrt'"),
+        ({"heads": 0}, "^heads: expected an integer, 1 or above, got 0"),
+        ({"dropout": 1.0}, "^dropout: expected from 0 to below 1, got 1.0"),
+        ({"scale": "sqrt"}, "^scale: expected 'root', 'log', got 'sqrt'"),
         ({"window": (-1, 0)}, "^window: "),
         ({"softcap": -1.0}, "^softcap: "),
     ],

