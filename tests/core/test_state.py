@@ -248,7 +248,7 @@ def test_libraries_and_devices_are_not_mixed() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match=r"^scores: Tensor"):
         State.empty(()).fold(torch.ones(2))
-    with pytest.raises(TypeError, match=r"^others: expected states of Tensor like the first, got one of ndarray"):
+    with pytest.raises(TypeError, match=r"^others: expected states of ndarray like the first, got one of Tensor"):
         State.empty(()).merge(State.empty((), like=torch.ones(1)))
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from softargmax.core import types
 from softargmax.core.chunks import piece
 from softargmax.core.record import Array, Dense, Integers, Rowwise
+from softargmax.core.types import of_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +59,7 @@ class Options(NamedTuple):
         return slice(min(first, keys), max(last, min(first, keys)))
 
 
+@of_arrays
 class AttentionGradients(NamedTuple):
     """What `attention_vjp` returns: gradients to q, k and v, and to scale, bias, sink and slopes where these are
     arrays.
@@ -70,13 +73,13 @@ class AttentionGradients(NamedTuple):
             [0.5]]])
     """
 
-    q: Any
-    k: Any
-    v: Any
-    scale: Any
-    bias: Any
-    sink: Any
-    slopes: Any = None
+    q: types.Array
+    k: types.Array
+    v: types.Array
+    scale: types.Array | None
+    bias: types.Array | None
+    sink: types.Array | None
+    slopes: types.Array | None = None
 
 
 class Attention(NamedTuple):

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Unpack
 
 from softargmax.attend import operations
 from softargmax.attend.options import OfAttention, attention_of, takes
+from softargmax.core.types import Array, Vectors
 
 
 @takes(OfAttention)
 def attention(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: Vectors,
+    k: Vectors,
+    v: Vectors,
     **options: Unpack[OfAttention],
-) -> Any:
+) -> Array:
     r"""The values of a memory, averaged by how well their keys match each query.
 
     .. math::

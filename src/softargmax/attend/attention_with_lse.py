@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Unpack
 
 from softargmax.attend import operations
 from softargmax.attend.options import OfSoftmax, attention_of, takes
 from softargmax.attend.results import AttentionWithLse
 from softargmax.core import check
 from softargmax.core.arrays import namespace
+from softargmax.core.types import Vectors
 
 
 @takes(OfSoftmax)
 def attention_with_lse(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: Vectors,
+    k: Vectors,
+    v: Vectors,
     **options: Unpack[OfSoftmax],
 ) -> AttentionWithLse:
     r"""Attention, and log sum exp of every query's scores, from which p can be had again.

@@ -9,16 +9,17 @@ from softargmax.attend.arguments import AttentionGradients, AttentionVjp
 from softargmax.attend.options import OfSoftmax, attention_of, rate_of, takes
 from softargmax.core import arrays, check
 from softargmax.core.arrays import namespace
+from softargmax.core.types import Numbers, Vectors
 
 
 @takes(OfSoftmax)
 def attention_vjp(
-    q: Any,
-    k: Any,
-    v: Any,
-    g: Any,
+    q: Vectors,
+    k: Vectors,
+    v: Vectors,
+    g: Vectors,
     *,
-    g_lse: Any = None,
+    g_lse: Numbers | None = None,
     **options: Unpack[OfSoftmax],
 ) -> AttentionGradients:
     r"""The gradients of :math:`\langle g, o \rangle + \langle g_{\mathrm{lse}}, \mathrm{lse} \rangle`.

@@ -80,8 +80,9 @@ def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
     given: dict[str, Any] = {**_NONE, "dq": r.q, "dk": r.k, "dv": r.v, "delta": delta}
     found: dict[str, Any] = {}
     if i.to_bias and options.bias is not None:
+        bias: Any = r.bias
         kind = double if r.q.dtype == double else single
-        found["bias"] = given["dbias"] = r.bias if r.bias.dtype == kind else memory.empty(r.q, options.bias.shape, kind)
+        found["bias"] = given["dbias"] = bias if bias.dtype == kind else memory.empty(r.q, options.bias.shape, kind)
     for name, to in _OF_QUERIES.items():
         if hasattr(getattr(options, name), "shape"):
             found[name] = given[to] = memory.empty(r.q, i.lse.shape, double)

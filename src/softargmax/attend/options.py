@@ -17,6 +17,7 @@ from softargmax.core import arrays, check, philox, signature
 from softargmax.core.arrays import device_of, namespace
 from softargmax.core.check import between, flag, integer
 from softargmax.core.seeds import source
+from softargmax.core.types import Integers, Mask, Numbers, PerRow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,48 +29,48 @@ _FAR = 1 << 48
 class OfPlaces(TypedDict, total=False):
     """The options of every function; `attention` explains them."""
 
-    scale: Any
+    scale: PerRow | None
     causal: bool
     window: tuple[int | None, int | None] | None
     softcap: float | None
-    slopes: Any
+    slopes: Numbers | None
 
 
 class OfSequences(OfPlaces, total=False):
     """Those of sequences of many lengths."""
 
-    sink: Any
-    alpha: Any
+    sink: Numbers | None
+    alpha: PerRow
 
 
 class OfParts(OfPlaces, total=False):
     """Those of a part of the keys, of which there is a state."""
 
-    mask: Any
-    bias: Any
-    key_lengths: Any
+    mask: Mask | None
+    bias: Numbers | None
+    key_lengths: Integers | None
 
 
 class OfStats(OfParts, total=False):
     """Those of p."""
 
-    sink: Any
-    alpha: Any
+    sink: Numbers | None
+    alpha: PerRow
 
 
 class OfSoftmax(OfParts, total=False):
     """Those of order 1, which has an lse."""
 
-    sink: Any
+    sink: Numbers | None
     dropout: float
     seed: int | None
-    stream: Any
+    stream: Integers | None
 
 
 class OfAttention(OfSoftmax, total=False):
     """All."""
 
-    alpha: Any
+    alpha: PerRow
 
 
 DEFAULTS = {"causal": False, "alpha": 1.0, "dropout": 0.0}

@@ -12,17 +12,19 @@ from softargmax.core import arrays, check
 from softargmax.core.arrays import as_number, namespace, working_dtype
 from softargmax.core.check import between, integer
 from softargmax.core.signature import public
+from softargmax.core.types import Array, Integers, Numbers, PerRow, Vectors, of_arrays
 
 
+@of_arrays
 class NormalizedQK(NamedTuple):
     """Queries and keys of one length each."""
 
-    q: Any
-    k: Any
+    q: Array
+    k: Array
 
 
 @public
-def entropy_invariant_scale(n: Any, d: int, /, kappa: Any = 1.0) -> Any:
+def entropy_invariant_scale(n: Integers, d: int, /, kappa: PerRow = 1.0) -> Array:
     r"""A scale of attention's scores that keeps the entropy of p about the same for any number of keys.
 
     .. math:: s = \frac{\kappa \log n}{d}
@@ -87,7 +89,7 @@ def entropy_invariant_scale(n: Any, d: int, /, kappa: Any = 1.0) -> Any:
 
 
 @public
-def qk_norm(q: Any, k: Any, *, gain: Any = 1.0, eps: float = 1e-6) -> NormalizedQK:
+def qk_norm(q: Vectors, k: Vectors, *, gain: Numbers = 1.0, eps: float = 1e-6) -> NormalizedQK:
     r"""Queries and keys divided by their root mean square, so that no score is beyond its scale.
 
     .. math::

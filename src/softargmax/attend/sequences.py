@@ -10,17 +10,18 @@ from softargmax.attend.options import OfSequences, attention_of, pages_of, takes
 from softargmax.core import arrays, check
 from softargmax.core.arrays import device_of, namespace
 from softargmax.core.offsets import bounds_hold, offsets_of
+from softargmax.core.types import Array, Integers, Vectors
 
 
 @takes(OfSequences)
 def attention_varlen(
-    q: Any,
-    k: Any,
-    v: Any,
-    cu_q: Any,
-    cu_k: Any,
+    q: Vectors,
+    k: Vectors,
+    v: Vectors,
+    cu_q: Integers,
+    cu_k: Integers,
     **options: Unpack[OfSequences],
-) -> Any:
+) -> Array:
     r"""Attention of sequences that are packed one after the other, without padding.
 
     .. math::
@@ -102,13 +103,13 @@ def _bounds(offsets: Any, x: Any, name: str, of: str) -> list[int]:
 
 @takes(OfSequences)
 def attention_paged(
-    q: Any,
-    k_pages: Any,
-    v_pages: Any,
-    page_table: Any,
-    lengths: Any,
+    q: Vectors,
+    k_pages: Vectors,
+    v_pages: Vectors,
+    page_table: Integers,
+    lengths: Integers,
     **options: Unpack[OfSequences],
-) -> Any:
+) -> Array:
     r"""Attention to keys and values in pages, as serving keeps them: an entry's j-th key is in its j // P-th page.
 
     .. math:: k_{ej} = \mathrm{k\_pages}_{t,\; j \bmod P}, \qquad t = \mathrm{page\_table}_{e,\; \lfloor j / P \rfloor}

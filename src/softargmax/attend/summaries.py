@@ -12,6 +12,7 @@ from softargmax.attend.results import AttentionStats
 from softargmax.core import check
 from softargmax.core.arrays import namespace
 from softargmax.core.state import State
+from softargmax.core.types import Vectors
 
 if TYPE_CHECKING:
     from softargmax.attend.arguments import Attention
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
 @takes(OfParts)
 def attention_state(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: Vectors,
+    k: Vectors,
+    v: Vectors,
     **options: Unpack[OfParts],
 ) -> State:
     r"""What attention over some of the keys comes down to: states of parts of the keys merge to that of all.
@@ -78,8 +79,8 @@ def attention_state(
 
 @takes(OfStats)
 def attention_stats(
-    q: Any,
-    k: Any,
+    q: Vectors,
+    k: Vectors,
     **options: Unpack[OfStats],
 ) -> AttentionStats:
     r"""How sharp attention is, and which keys it reads, without keeping its scores.

@@ -80,21 +80,27 @@ def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
 
     `defaults`: those other than None.
     """
+    hints = get_type_hints(keywords)
     shown = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=hint)
-        for name, hint in get_type_hints(keywords).items()
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=defaults.get(name),
+            annotation=keywords.__annotations__[name].__forward_arg__,
+        )
+        for name in hints
     ]
 
     def of(function: F) -> F:
-        signature = inspect.signature(function, eval_str=True)
+        signature = inspect.signature(function)
         own = [x for x in signature.parameters.values() if x.kind is not x.VAR_KEYWORD]
         parameters = [*own, *shown]
         allowed = {x.name for x in parameters if x.kind is not x.POSITIONAL_ONLY}
 
         called = public(function, allowed)
         called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        called.__annotations__ = {x.name: x.annotation for x in parameters if x.annotation is not x.empty}
-        called.__annotations__["return"] = signature.return_annotation
+        named = {x.name for x in own} | {"return"}
+        called.__annotations__ = {n: x for n, x in get_type_hints(function).items() if n in named} | hints
         return called
 
     return of

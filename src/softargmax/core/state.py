@@ -23,6 +23,7 @@ from softargmax.core import arrays, check
 from softargmax.core.arrays import device_of, namespace, one_axis, working_dtype
 from softargmax.core.chunks import SIZE, cut
 from softargmax.core.exact import difference, total
+from softargmax.core.types import Array, Like, Logits, Numbers, of_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 INF = math.inf
 
 
+@of_arrays
 class Finalized(NamedTuple):
     """What a state says of its scores: output = o / l (None without values) and lse = m + log l.
 
@@ -37,10 +39,11 @@ class Finalized(NamedTuple):
     `logsumexp` returns.
     """
 
-    output: Any
-    lse: Any
+    output: Array | None
+    lse: Array
 
 
+@of_arrays
 class State(NamedTuple):
     """A softmax over scores seen so far, to be carried across batches, files and machines.
 
@@ -74,9 +77,9 @@ class State(NamedTuple):
     (1.474076..., 2.948153...)
     """
 
-    m: Any
-    r: Any
-    o: Any = None
+    m: Array
+    r: Array
+    o: Array | None = None
 
     def __eq__(self, other: object) -> bool:
         """Whether both are of one array library and shape, and all their numbers are equal, as one bool."""
@@ -89,12 +92,12 @@ class State(NamedTuple):
         raise TypeError("a State has no hash, as the arrays in it have none")
 
     @property
-    def l(self) -> Any:  # noqa: E743 the design's letter
+    def l(self) -> Array:  # noqa: E743 the design's letter
         """The sum of exp(z_i - m): 0 (empty) or at least 1."""
         return 1.0 + self.r
 
     @classmethod
-    def empty(cls, shape: Any = (), width: int | None = None, like: Any = None) -> State:
+    def empty(cls, shape: int | tuple[int, ...] = (), width: int | None = None, like: Like | None = None) -> State:
         """The state of no scores.
 
         Parameters
@@ -113,7 +116,7 @@ class State(NamedTuple):
         o = None if width is None else xp.zeros((*sizes, *_sizes((width,), "width")), **kind)
         return cls(xp.full(sizes, -INF, **kind), xp.full(sizes, -1.0, **kind), o)
 
-    def fold(self, scores: Any, values: Any = None, axis: int = -1) -> State:
+    def fold(self, scores: Logits, values: Numbers | None = None, axis: int = -1) -> State:
         """The state with a block of scores added.
 
         Parameters
@@ -163,7 +166,7 @@ class State(NamedTuple):
                 f"scores: shape {tuple(scores.shape)} has rows {rows} beside axis {axis}; "
                 f"the state's are {tuple(self.m.shape)}"
             )
-        if values is not None:
+        if values is not None and self.o is not None:
             values = _real(arrays.like(values, self.m, "values"), "values")
             shape, expected = tuple(values.shape), (length, self.o.shape[-1])
             if shape[-2:] != expected or not check.broadcasts(shape[:-2], rows):
@@ -299,13 +302,13 @@ def _check_rows(state: State, other: Any) -> None:
     if not isinstance(other, State):
         raise TypeError(f"others: expected a State, got {type(other).__name__}")
     if namespace(other.m) is not namespace(state.m):
-        kinds = type(other.m).__name__, type(state.m).__name__
+        kinds = type(state.m).__name__, type(other.m).__name__
         raise TypeError("others: expected states of {} like the first, got one of {}".format(*kinds))
     if tuple(other.m.shape) != tuple(state.m.shape):
         raise ValueError(f"others: expected the rows of the first, {tuple(state.m.shape)}, got {tuple(other.m.shape)}")
     if (other.o is None) != (state.o is None):
         raise ValueError("others: expected values in all states or in none")
-    if state.o is not None and tuple(other.o.shape) != tuple(state.o.shape):
+    if state.o is not None and other.o is not None and tuple(other.o.shape) != tuple(state.o.shape):
         raise ValueError(
             f"others: expected values like the first's, {tuple(state.o.shape)}, got {tuple(other.o.shape)}"
         )

@@ -11,6 +11,7 @@ from softargmax.core.check import one_of
 from softargmax.core.reduce import each_counts, reduced
 from softargmax.core.signature import public
 from softargmax.core.targets import REDUCTIONS, kept_of
+from softargmax.core.types import Array, DType, Logits, Mask, Numbers, PerRow, Vectors
 from softargmax.loss import linear_operations, operations
 from softargmax.loss.arguments import Divergence, LinearDivergence
 from softargmax.loss.layer import flat_beta, layer_of, spread, wide_of
@@ -24,18 +25,18 @@ DIVERGENCES = ("forward", "reverse", "js")
 
 @public
 def distillation(  # noqa: PLR0913 each is asked for by its name
-    z_student: Any,
-    z_teacher: Any,
+    z_student: Logits,
+    z_teacher: Logits,
     *,
     axis: int = -1,
-    temperature: Any = 1.0,
+    temperature: PerRow = 1.0,
     divergence: str = "forward",
     scale: bool = True,
     reduction: str = "mean",
     softcap: float | None = None,
-    where: Any = None,
-    dtype: Any = None,
-) -> Any:
+    where: Mask | None = None,
+    dtype: DType | None = None,
+) -> Array:
     r"""The divergence of a student's softmax q from its teacher's p, times :math:`T^2`, in nats.
 
     .. math::
@@ -109,21 +110,21 @@ def distillation(  # noqa: PLR0913 each is asked for by its name
 
 @public
 def linear_distillation(  # noqa: PLR0913 each is asked for by its name
-    h_student: Any,
-    w_student: Any,
-    h_teacher: Any,
-    w_teacher: Any,
+    h_student: Vectors,
+    w_student: Vectors,
+    h_teacher: Vectors,
+    w_teacher: Vectors,
     *,
-    bias_student: Any = None,
-    bias_teacher: Any = None,
-    temperature: Any = 1.0,
+    bias_student: Numbers | None = None,
+    bias_teacher: Numbers | None = None,
+    temperature: PerRow = 1.0,
     divergence: str = "forward",
     scale: bool = True,
     reduction: str = "mean",
     softcap: float | None = None,
-    where: Any = None,
-    dtype: Any = None,
-) -> Any:
+    where: Mask | None = None,
+    dtype: DType | None = None,
+) -> Array:
     r"""The distillation of scores that are made of hidden vectors, without holding either model's scores.
 
     .. math:: z = h W^T + b, \qquad \mathrm{distillation}(z_{\text{student}}, z_{\text{teacher}})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from softargmax.core.arrays import as_number, differentiated, namespace, trained
+from softargmax.core.types import Array, Numbers, Target, Vectors
 from softargmax.loss import linear_operations as operations
 from softargmax.loss.arguments import Layer, LinearCrossEntropy, LinearTerms, LinearVjp
 from softargmax.loss.layer import Given, flattened, layer_of, least_of, sums_of, wide_of
@@ -16,8 +17,14 @@ from softargmax.loss.results import CrossEntropyTerms, LinearLossAndGradient, To
 
 @takes(LinearKeywords)
 def linear_cross_entropy(
-    h: Any, w: Any, target: Any, *, bias: Any = None, exact: bool = False, **options: Unpack[LinearKeywords]
-) -> Any:
+    h: Vectors,
+    w: Vectors,
+    target: Target,
+    *,
+    bias: Numbers | None = None,
+    exact: bool = False,
+    **options: Unpack[LinearKeywords],
+) -> Array:
     r"""The cross-entropy of the scores of a last layer, without holding the scores.
 
     .. math:: z = h W^T + b, \qquad \mathrm{cross\_entropy}(z, y)
@@ -81,7 +88,7 @@ def linear_cross_entropy(
 
 @takes(LinearKeywords)
 def linear_cross_entropy_terms(
-    h: Any, w: Any, target: Any, *, bias: Any = None, **options: Unpack[LinearKeywords]
+    h: Vectors, w: Vectors, target: Target, *, bias: Numbers | None = None, **options: Unpack[LinearKeywords]
 ) -> CrossEntropyTerms:
     r"""The linear cross-entropy with what it is made of.
 
@@ -127,7 +134,13 @@ def linear_cross_entropy_terms(
 
 @takes(LinearKeywords)
 def linear_cross_entropy_and_gradient(
-    h: Any, w: Any, target: Any, *, bias: Any = None, exact: bool = False, **options: Unpack[LinearKeywords]
+    h: Vectors,
+    w: Vectors,
+    target: Target,
+    *,
+    bias: Numbers | None = None,
+    exact: bool = False,
+    **options: Unpack[LinearKeywords],
 ) -> LinearLossAndGradient:
     r"""The linear cross-entropy and its gradients to h, w and bias.
 

@@ -9,6 +9,7 @@ from softargmax.core.arrays import as_number, differentiated, namespace, squeeze
 from softargmax.core.dispatch import is_native
 from softargmax.core.reduce import reduced
 from softargmax.core.scale import UNIT
+from softargmax.core.types import Array, Logits, Target
 from softargmax.loss import operations, reference
 from softargmax.loss.arguments import CrossEntropy, CrossEntropyVjp, GradientOf
 from softargmax.loss.options import Keywords, checked, takes, usual
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @takes(Keywords)
-def cross_entropy(z: Any, /, target: Any, **options: Unpack[Keywords]) -> Any:
+def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> Array:
     r"""The cross-entropy of the softmax of scores with targets, in nats.
 
     Classes run along the last axis. `torch.nn.functional.cross_entropy` has them along axis 1: of scores (N, K, d1, ..)
@@ -114,7 +115,7 @@ def record(z: Any, target: Any, options: Keywords) -> CrossEntropy:
 
 
 @takes(Keywords)
-def cross_entropy_terms(z: Any, /, target: Any, **options: Unpack[Keywords]) -> CrossEntropyTerms:
+def cross_entropy_terms(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> CrossEntropyTerms:
     r"""The cross-entropy with what it is made of: log-denominator, entropy and z-loss of the same softmax.
 
     .. math::
@@ -196,7 +197,7 @@ def terms_of(
 
 
 @takes(Keywords)
-def cross_entropy_and_gradient(z: Any, /, target: Any, **options: Unpack[Keywords]) -> LossAndGradient:
+def cross_entropy_and_gradient(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> LossAndGradient:
     r"""The cross-entropy and its gradient to the scores, in one pass: training without a framework.
 
     .. math:: \ell, \qquad \frac{\partial \ell}{\partial z}

@@ -17,6 +17,7 @@ from softargmax.core.check import between, integer, one_of
 from softargmax.core.dispatch import is_native
 from softargmax.core.scale import UNIT
 from softargmax.core.targets import IGNORE, REDUCTIONS, class_weights, kept_of, target_of
+from softargmax.core.types import DType, Mask, Numbers, PerRow
 from softargmax.loss.arguments import Asked, CrossEntropy
 
 if TYPE_CHECKING:
@@ -33,15 +34,15 @@ class ModuleKeywords(TypedDict, total=False):
     label_smoothing: float
     z_loss: float
     softcap: float | None
-    temperature: Any
+    temperature: PerRow
 
 
 class LinearKeywords(ModuleKeywords, total=False):
     """The options of the functions that make their scores themselves; `cross_entropy` explains them."""
 
-    weight: Any
-    where: Any
-    dtype: Any
+    weight: Numbers | None
+    where: Mask | None
+    dtype: DType | None
 
 
 class _Axis(TypedDict, total=False):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from softargmax.core.types import Array, of_arrays
 
+
+@of_arrays
 class CrossEntropyTerms(NamedTuple):
     """What `cross_entropy_terms` returns: the loss (`z_loss` included) and what it is made of, reduced alike.
 
@@ -16,12 +19,13 @@ class CrossEntropyTerms(NamedTuple):
     (0.003384..., 8.003384...)
     """
 
-    loss: Any
-    lse: Any
-    entropy: Any
-    z_loss: Any
+    loss: Array
+    lse: Array
+    entropy: Array
+    z_loss: Array
 
 
+@of_arrays
 class LossAndGradient(NamedTuple):
     """What `cross_entropy_and_gradient` returns: the loss, and its gradient to the scores, of their shape and dtype.
 
@@ -32,10 +36,11 @@ class LossAndGradient(NamedTuple):
     array([[-0.5,  0.5]])
     """
 
-    loss: Any
-    gradient: Any
+    loss: Array
+    gradient: Array
 
 
+@of_arrays
 class LinearLossAndGradient(NamedTuple):
     """What `linear_cross_entropy_and_gradient` returns: the loss, its gradients to h, w and bias (None without one).
 
@@ -48,10 +53,10 @@ class LinearLossAndGradient(NamedTuple):
            [ 0.5]])
     """
 
-    loss: Any
-    dh: Any
-    dw: Any
-    dbias: Any
+    loss: Array
+    dh: Array
+    dw: Array
+    dbias: Array | None
 
 
 # --- of operations ----------------------------------------------------------------------------------------------------

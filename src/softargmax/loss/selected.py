@@ -8,6 +8,7 @@ from softargmax.core import check
 from softargmax.core.arrays import as_number, device_of, like, namespace, one_axis, row_shape
 from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
+from softargmax.core.types import Array, DType, Integers, Logits, Mask, Numbers, PerRow, Vectors
 from softargmax.loss import linear_operations, operations
 from softargmax.loss.arguments import CrossEntropy
 from softargmax.loss.of_layers import like_rows, record
@@ -16,17 +17,17 @@ from softargmax.loss.options import checked
 
 @public
 def selected_log_softmax(
-    z: Any,
+    z: Logits,
     /,
-    index: Any,
+    index: Integers,
     *,
     axis: int = -1,
     ignore_index: int = IGNORE,
     softcap: float | None = None,
-    temperature: Any = 1.0,
-    where: Any = None,
-    dtype: Any = None,
-) -> Any:
+    temperature: PerRow = 1.0,
+    where: Mask | None = None,
+    dtype: DType | None = None,
+) -> Array:
     r"""The log-probability of one class of each row, or of several, without forming the others.
 
     .. math:: \log p_y = x_y - \mathrm{lse}, \qquad x = \frac{s \tanh(z / s)}{T}
@@ -94,17 +95,17 @@ def selected_log_softmax(
 
 @public
 def linear_selected_log_softmax(
-    h: Any,
-    w: Any,
-    index: Any,
+    h: Vectors,
+    w: Vectors,
+    index: Integers,
     *,
-    bias: Any = None,
+    bias: Numbers | None = None,
     ignore_index: int = IGNORE,
     softcap: float | None = None,
-    temperature: Any = 1.0,
-    where: Any = None,
-    dtype: Any = None,
-) -> Any:
+    temperature: PerRow = 1.0,
+    where: Mask | None = None,
+    dtype: DType | None = None,
+) -> Array:
     r"""The log-probability of one class of each row of a last layer's scores, without holding the scores.
 
     .. math:: z = h W^T + b, \qquad \log p_y

@@ -10,13 +10,14 @@ import numpy as np
 from softargmax.core import check
 from softargmax.core.arrays import device_of, namespace, one_axis
 from softargmax.core.signature import public
+from softargmax.core.types import Array, Logits, PerRow
 from softargmax.normalize import operations
 from softargmax.normalize.operations import Scores
 
 
 @public
 @np.errstate(all="ignore")
-def softmax_jacobian(z: Any, /, *, axis: int = -1, temperature: Any = 1.0, base: float | None = None) -> Any:
+def softmax_jacobian(z: Logits, /, *, axis: int = -1, temperature: PerRow = 1.0, base: float | None = None) -> Array:
     r"""The Jacobian matrix of the softmax.
 
     .. math:: J_{ij} = \frac{\partial p_i}{\partial z_j} = \beta\,(\delta_{ij}\, p_i - p_i\, p_j)

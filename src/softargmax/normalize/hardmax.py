@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from softargmax.core.signature import public
+from softargmax.core.types import Array, Logits, Mask
 from softargmax.normalize import operations
 from softargmax.normalize.softmax import checked
 
 
 @public
-def hardmax(z: Any, /, *, axis: int | tuple[int, ...] | None = -1, where: Any = None) -> Any:
+def hardmax(z: Logits, /, *, axis: int | tuple[int, ...] | None = -1, where: Mask | None = None) -> Array:
     r"""The limit of softmax for T to 0+: arg max as a distribution, ties shared.
 
     .. math:: p_i = \frac{[i \in I]}{|I|}, \qquad I = \{i : z_i = \max_j z_j\}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from softargmax.core import check
 from softargmax.core.arrays import namespace, squeezed
 from softargmax.core.signature import public
+from softargmax.core.types import Array, DType, Logits, Mask, PerRow
 from softargmax.normalize import divergence_operations, operations
 from softargmax.normalize.divergence_operations import KlDivergence, RenyiEntropy
 from softargmax.normalize.operations import Scores
@@ -14,15 +13,15 @@ from softargmax.normalize.operations import Scores
 
 @public
 def entropy(
-    z: Any,
+    z: Logits,
     /,
     *,
     axis: int | tuple[int, ...] | None = -1,
-    temperature: Any = 1.0,
+    temperature: PerRow = 1.0,
     base: float | None = None,
-    where: Any = None,
+    where: Mask | None = None,
     keepdims: bool = False,
-) -> Any:
+) -> Array:
     r"""The Shannon entropy of the softmax, in nats.
 
     .. math:: H = -\sum_i p_i \log p_i = \mathrm{lse} - \beta \langle p, z \rangle
@@ -65,17 +64,17 @@ def entropy(
 
 @public
 def renyi_entropy(
-    z: Any,
+    z: Logits,
     /,
-    order: Any,
+    order: PerRow,
     *,
     axis: int | tuple[int, ...] | None = -1,
-    temperature: Any = 1.0,
+    temperature: PerRow = 1.0,
     base: float | None = None,
-    where: Any = None,
+    where: Mask | None = None,
     keepdims: bool = False,
-    dtype: Any = None,
-) -> Any:
+    dtype: DType | None = None,
+) -> Array:
     r"""The Rényi entropy of the softmax, in nats: how many classes are in play, if likely ones count more.
 
     .. math::
@@ -139,16 +138,16 @@ def renyi_entropy(
 
 @public
 def kl_divergence(
-    z_p: Any,
-    z_q: Any,
+    z_p: Logits,
+    z_q: Logits,
     /,
     *,
     axis: int | tuple[int, ...] | None = -1,
-    temperature: Any = 1.0,
+    temperature: PerRow = 1.0,
     base: float | None = None,
-    where: Any = None,
+    where: Mask | None = None,
     keepdims: bool = False,
-) -> Any:
+) -> Array:
     r"""The Kullback-Leibler divergence of two softmaxes, from their scores, in nats.
 
     .. math:: \mathrm{KL}(p \,\|\, q) = \sum_i p_i \log \frac{p_i}{q_i} = \sum_i p_i \log \frac{p_i}{q_i} - p_i + q_i

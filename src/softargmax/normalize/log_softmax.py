@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from softargmax.core.signature import public
+from softargmax.core.types import Array, DType, Logits, Mask, PerRow
 from softargmax.normalize import operations
 from softargmax.normalize.softmax import checked
 
 
 @public
 def log_softmax(
-    z: Any,
+    z: Logits,
     /,
     *,
     axis: int | tuple[int, ...] | None = -1,
-    temperature: Any = 1.0,
+    temperature: PerRow = 1.0,
     base: float | None = None,
-    where: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-) -> Any:
+    where: Mask | None = None,
+    dtype: DType | None = None,
+    out: Array | None = None,
+) -> Array:
     r"""The natural logarithms of the softmax, without forming it.
 
     .. math:: \log p_i = \beta z_i - \mathrm{lse}, \qquad \mathrm{lse} = \log \sum_j e^{\beta z_j}

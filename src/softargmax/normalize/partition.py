@@ -21,6 +21,7 @@ from softargmax.core.arrays import (
 from softargmax.core.dispatch import asked_for
 from softargmax.core.scale import UNIT
 from softargmax.core.signature import public
+from softargmax.core.types import Array, DType, Logits, Mask, Numbers, PerRow
 from softargmax.normalize import operations, prefix_operations, reference_complex
 from softargmax.normalize.operations import Expectation, LogSumExp
 from softargmax.normalize.prefix_operations import LogCumSumExp
@@ -29,17 +30,17 @@ from softargmax.normalize.results import SignedLog
 
 @public
 def logsumexp(
-    z: Any,
+    z: Logits,
     /,
     *,
     axis: int | tuple[int, ...] | None = -1,
-    temperature: Any = 1.0,
+    temperature: PerRow = 1.0,
     base: float | None = None,
-    weights: Any = None,
-    where: Any = None,
+    weights: Numbers | None = None,
+    where: Mask | None = None,
     keepdims: bool = False,
-    dtype: Any = None,
-) -> Any:
+    dtype: DType | None = None,
+) -> Array:
     r"""The smooth maximum: the logarithm of the sum of exponentials, in the unit of the scores.
 
     .. math:: \frac{1}{\beta} \log \sum_i w_i\, e^{\beta z_i}, \qquad \beta = \frac{\ln(\mathrm{base})}{T}
@@ -147,12 +148,12 @@ def _complex_logsumexp(
 @public
 @np.errstate(all="ignore")
 def signed_logsumexp(
-    z: Any,
+    z: Logits,
     /,
-    weights: Any,
+    weights: Numbers,
     *,
     axis: int | tuple[int, ...] | None = -1,
-    where: Any = None,
+    where: Mask | None = None,
     keepdims: bool = False,
 ) -> SignedLog:
     r"""The sum of exponentials with weights of either sign, as a sign and a logarithm.
@@ -256,8 +257,8 @@ def _powers_to_scores(z: Any, weights: Any) -> tuple[Any, Any]:
 
 @public
 def logcumsumexp(
-    z: Any, /, *, axis: int = -1, temperature: Any = 1.0, base: float | None = None, where: Any = None
-) -> Any:
+    z: Logits, /, *, axis: int = -1, temperature: PerRow = 1.0, base: float | None = None, where: Mask | None = None
+) -> Array:
     r"""The smooth maximum of every prefix of a row, in the unit of the scores: its logsumexp.
 
     .. math:: y_i = \frac{1}{\beta} \log \sum_{j \le i} e^{\beta z_j},

@@ -8,21 +8,22 @@ from typing import Any
 from softargmax.core import check
 from softargmax.core.arrays import axes_of, device_of, kept_shape, namespace, row_shape, squeezed
 from softargmax.core.signature import public
+from softargmax.core.types import Array, Logits, Mask, Numbers, PerRow
 from softargmax.normalize import operations
 from softargmax.normalize.operations import Expectation
 
 
 @public
 def soft_argmax(
-    z: Any,
+    z: Logits,
     /,
-    values: Any = None,
+    values: Numbers | None = None,
     *,
     axis: int | tuple[int, ...] | None = -1,
-    temperature: Any = 1.0,
-    where: Any = None,
+    temperature: PerRow = 1.0,
+    where: Mask | None = None,
     keepdims: bool = False,
-) -> Any:
+) -> Array:
     r"""The mean of positions, or of any values, under the softmax: a differentiable arg max.
 
     .. math:: \hat v = \sum_i p_i\, v_i, \qquad p = \mathrm{softmax}(z / T)
@@ -87,8 +88,8 @@ def soft_argmax(
 
 @public
 def spatial_soft_argmax(
-    z: Any, /, *, axis: int | tuple[int, ...] | None = (-2, -1), temperature: Any = 1.0, where: Any = None
-) -> Any:
+    z: Logits, /, *, axis: int | tuple[int, ...] | None = (-2, -1), temperature: PerRow = 1.0, where: Mask | None = None
+) -> Array:
     r"""The mean position under the softmax of an image, or of any grid: one coordinate for each of its axes.
 
     .. math:: \hat v_d = \sum_{i_1 \dots i_D} p_{i_1 \dots i_D}\, i_d, \qquad p = \mathrm{softmax}(z / T)

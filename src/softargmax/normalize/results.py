@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from softargmax.core.types import Array, of_arrays
 
 
+@of_arrays
 class SoftmaxWithLse(NamedTuple):
     """What `softmax_with_lse` returns: p of the scores' shape, and one number per row, lse = log sum exp(beta z).
 
@@ -18,10 +21,11 @@ class SoftmaxWithLse(NamedTuple):
     8.003384...
     """
 
-    p: Any
-    lse: Any
+    p: Array
+    lse: Array
 
 
+@of_arrays
 class SignedLog(NamedTuple):
     """What `signed_logsumexp` returns: a number per row as the logarithm of its size and its sign.
 
@@ -33,10 +37,11 @@ class SignedLog(NamedTuple):
     (1.541324..., 1.0)
     """
 
-    log_abs: Any
-    sign: Any
+    log_abs: Array
+    sign: Array
 
 
+@of_arrays
 class Boltzmann(NamedTuple):
     """What `boltzmann` returns, a system in thermal equilibrium: p of the energies' shape, the rest one number per row.
 
@@ -48,9 +53,9 @@ class Boltzmann(NamedTuple):
     (0.582203..., 0.196611...)
     """
 
-    p: Any
-    log_partition: Any
-    free_energy: Any
-    mean_energy: Any
-    entropy: Any
-    heat_capacity: Any
+    p: Array
+    log_partition: Array
+    free_energy: Array
+    mean_energy: Array
+    entropy: Array
+    heat_capacity: Array

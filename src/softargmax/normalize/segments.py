@@ -9,21 +9,22 @@ from softargmax.core import check
 from softargmax.core.arrays import device_of, namespace
 from softargmax.core.offsets import segments_of
 from softargmax.core.signature import public
+from softargmax.core.types import Array, Integers, Logits, Mask, PerRow
 from softargmax.normalize import segment_operations as operations
 from softargmax.normalize.segment_operations import SegmentScores
 
 
 @public
 def segment_softmax(
-    z: Any,
+    z: Logits,
     /,
-    offsets: Any = None,
+    offsets: Integers | None = None,
     *,
-    index: Any = None,
+    index: Integers | None = None,
     num_segments: int | None = None,
-    temperature: Any = 1.0,
-    where: Any = None,
-) -> Any:
+    temperature: PerRow = 1.0,
+    where: Mask | None = None,
+) -> Array:
     r"""The softmax of each segment of z's first axis.
 
     .. math:: p_i = \frac{e^{z_i / T}}{\sum_{j \in S} e^{z_j / T}}, \qquad
@@ -84,15 +85,15 @@ def segment_softmax(
 
 @public
 def segment_log_softmax(
-    z: Any,
+    z: Logits,
     /,
-    offsets: Any = None,
+    offsets: Integers | None = None,
     *,
-    index: Any = None,
+    index: Integers | None = None,
     num_segments: int | None = None,
-    temperature: Any = 1.0,
-    where: Any = None,
-) -> Any:
+    temperature: PerRow = 1.0,
+    where: Mask | None = None,
+) -> Array:
     r"""The natural logarithms of `segment_softmax`, without forming it.
 
     .. math:: \log p_i = z_i / T - \log \sum_{j \in S} e^{z_j / T}
@@ -135,15 +136,15 @@ def segment_log_softmax(
 
 @public
 def segment_logsumexp(
-    z: Any,
+    z: Logits,
     /,
-    offsets: Any = None,
+    offsets: Integers | None = None,
     *,
-    index: Any = None,
+    index: Integers | None = None,
     num_segments: int | None = None,
-    temperature: Any = 1.0,
-    where: Any = None,
-) -> Any:
+    temperature: PerRow = 1.0,
+    where: Mask | None = None,
+) -> Array:
     r"""The smooth maximum of each segment of z's first axis.
 
     .. math:: T \log \sum_{j \in S} e^{z_j / T}

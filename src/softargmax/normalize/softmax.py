@@ -9,6 +9,7 @@ from softargmax.core.arrays import plain_axes
 from softargmax.core.out import fits, output
 from softargmax.core.scale import UNIT
 from softargmax.core.signature import public
+from softargmax.core.types import Array, DType, Logits, Mask, PerRow
 from softargmax.normalize import operations
 from softargmax.normalize.operations import Scores
 
@@ -17,16 +18,16 @@ _new = tuple.__new__
 
 @public
 def softmax(
-    z: Any,
+    z: Logits,
     /,
     *,
     axis: int | tuple[int, ...] | None = -1,
-    temperature: Any = 1.0,
+    temperature: PerRow = 1.0,
     base: float | None = None,
-    where: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-) -> Any:
+    where: Mask | None = None,
+    dtype: DType | None = None,
+    out: Array | None = None,
+) -> Array:
     r"""The probabilities proportional to the exponentials of the scores.
 
     .. math:: p_i = \frac{e^{\beta z_i}}{\sum_j e^{\beta z_j}}, \qquad \beta = \frac{\ln(\mathrm{base})}{T}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from softargmax.core.arrays import squeezed
 from softargmax.core.signature import public
+from softargmax.core.types import DType, Logits, Mask, PerRow
 from softargmax.normalize import operations
 from softargmax.normalize.results import SoftmaxWithLse
 from softargmax.normalize.softmax import checked
@@ -13,14 +12,14 @@ from softargmax.normalize.softmax import checked
 
 @public
 def softmax_with_lse(
-    z: Any,
+    z: Logits,
     /,
     *,
     axis: int | tuple[int, ...] | None = -1,
-    temperature: Any = 1.0,
+    temperature: PerRow = 1.0,
     base: float | None = None,
-    where: Any = None,
-    dtype: Any = None,
+    where: Mask | None = None,
+    dtype: DType | None = None,
 ) -> SoftmaxWithLse:
     r"""The softmax and the logarithm of its denominator, from one pass.
 

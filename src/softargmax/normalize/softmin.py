@@ -7,22 +7,23 @@ from typing import Any
 from softargmax.core.arrays import namespace, readable
 from softargmax.core.scale import Scale, negated
 from softargmax.core.signature import public
+from softargmax.core.types import Array, DType, Logits, Mask, PerRow
 from softargmax.normalize import operations
 from softargmax.normalize.softmax import checked
 
 
 @public
 def softmin(
-    z: Any,
+    z: Logits,
     /,
     *,
     axis: int | tuple[int, ...] | None = -1,
-    temperature: Any = 1.0,
+    temperature: PerRow = 1.0,
     base: float | None = None,
-    where: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-) -> Any:
+    where: Mask | None = None,
+    dtype: DType | None = None,
+    out: Array | None = None,
+) -> Array:
     r"""The softmax that favours small scores: that of the negative temperature.
 
     .. math:: p_i = \frac{e^{-\beta z_i}}{\sum_j e^{-\beta z_j}}

@@ -12,6 +12,7 @@ from softargmax.core.arrays import as_number, axes_of, device_of, kept_shape, na
 from softargmax.core.chunks import by_rows
 from softargmax.core.scale import UNIT, Scale
 from softargmax.core.signature import public
+from softargmax.core.types import Logits, Mask, Numbers, PerRow
 from softargmax.normalize import operations
 from softargmax.normalize.operations import Expectation, LogSumExp, Scores
 from softargmax.normalize.results import Boltzmann
@@ -21,13 +22,13 @@ from softargmax.normalize.softmin import falling
 @public
 @np.errstate(all="ignore")
 def boltzmann(
-    energies: Any,
+    energies: Logits,
     /,
-    temperature: Any,
+    temperature: PerRow,
     *,
     k: float = 1.0,
-    weights: Any = None,
-    where: Any = None,
+    weights: Numbers | None = None,
+    where: Mask | None = None,
     axis: int | tuple[int, ...] | None = -1,
 ) -> Boltzmann:
     r"""The Boltzmann distribution over states of given energies, and its thermodynamics.

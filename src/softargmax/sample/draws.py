@@ -10,6 +10,7 @@ from softargmax.core.check import flag
 from softargmax.core.scale import UNIT
 from softargmax.core.seeds import seed_of
 from softargmax.core.signature import public, takes
+from softargmax.core.types import Array, Generator, Integers, Logits, Mask, PerRow
 from softargmax.sample import operations
 from softargmax.sample.arguments import Distribution, Filters
 from softargmax.sample.operations import Categorical, FilterMask
@@ -22,19 +23,19 @@ class DrawKeywords(TypedDict, total=False):
     """The options of `categorical`."""
 
     axis: int
-    temperature: Any
-    top_k: Any
-    top_p: Any
-    min_p: Any
-    typical_p: Any
-    epsilon: Any
-    eta: Any
-    where: Any
+    temperature: PerRow
+    top_k: PerRow | None
+    top_p: PerRow | None
+    min_p: PerRow | None
+    typical_p: PerRow | None
+    epsilon: PerRow | None
+    eta: PerRow | None
+    where: Mask | None
     num_samples: int | None
     replace: bool
     seed: int | None
-    stream: Any
-    generator: Any
+    stream: Integers | None
+    generator: Generator | None
     order: str
 
 
@@ -44,7 +45,7 @@ _ASKED: dict[str, Any] = dict.fromkeys(DrawKeywords.__optional_keys__) | _DEFAUL
 
 
 @takes(DrawKeywords, _DEFAULTS)
-def categorical(z: Any, /, **options: Unpack[DrawKeywords]) -> Any:
+def categorical(z: Logits, /, **options: Unpack[DrawKeywords]) -> Array:
     r"""Classes drawn from the softmax of scores, after filters.
 
     .. math:: \arg\max_i\,(\beta z_i + g_i) \sim \mathrm{softmax}(\beta z), \qquad g_i = -\log(-\log(1 - V_i))
@@ -131,7 +132,7 @@ def categorical(z: Any, /, **options: Unpack[DrawKeywords]) -> Any:
 
 
 @takes(DrawKeywords, _DEFAULTS)
-def categorical_with_logprob(z: Any, /, **options: Unpack[DrawKeywords]) -> CategoricalWithLogprob:
+def categorical_with_logprob(z: Logits, /, **options: Unpack[DrawKeywords]) -> CategoricalWithLogprob:
     r"""Draws as `categorical` makes them, their log-probabilities, and the number of classes there were.
 
     .. math:: \log p_i = \beta z_i - \log \sum_{j\,\mathrm{kept}} e^{\beta z_j}
@@ -206,20 +207,20 @@ def _checked(z: Any, options: DrawKeywords) -> Categorical:
 
 @public
 def filter_scores(  # noqa: PLR0913 each is asked for by its name
-    z: Any,
+    z: Logits,
     /,
     *,
-    temperature: Any = 1.0,
-    top_k: Any = None,
-    top_p: Any = None,
-    min_p: Any = None,
-    typical_p: Any = None,
-    epsilon: Any = None,
-    eta: Any = None,
-    where: Any = None,
+    temperature: PerRow = 1.0,
+    top_k: PerRow | None = None,
+    top_p: PerRow | None = None,
+    min_p: PerRow | None = None,
+    typical_p: PerRow | None = None,
+    epsilon: PerRow | None = None,
+    eta: PerRow | None = None,
+    where: Mask | None = None,
     order: str = ORDERS[0],
     axis: int = -1,
-) -> Any:
+) -> Array:
     r"""The scores, with -inf for every class that the filters leave out.
 
     .. math:: z'_i = z_i \text{ if } i \text{ is kept, else } -\infty

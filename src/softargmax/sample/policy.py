@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from softargmax.core import check
 from softargmax.core.arrays import namespace, one_axis
 from softargmax.core.signature import public
+from softargmax.core.types import Array, Logits, Mask, PerRow
 from softargmax.normalize import softmax
 from softargmax.sample.options import parameter, rows_of
 
 
 @public
-def boltzmann_policy(values: Any, /, *, temperature: Any, epsilon: Any = 0.0, axis: int = -1, where: Any = None) -> Any:
+def boltzmann_policy(
+    values: Logits, /, *, temperature: PerRow, epsilon: PerRow = 0.0, axis: int = -1, where: Mask | None = None
+) -> Array:
     r"""The probabilities of actions with these values: Boltzmann exploration, mixed with uniform exploration.
 
     .. math:: \pi_i = (1 - \epsilon)\,\mathrm{softmax}(q / T)_i + \frac{\epsilon}{n}

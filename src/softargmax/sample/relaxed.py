@@ -11,6 +11,7 @@ from softargmax.core import check
 from softargmax.core.arrays import HALVES, as_array, as_number, device_of, dtype_name, frozen, namespace, one_axis
 from softargmax.core.seeds import seed_of
 from softargmax.core.signature import public
+from softargmax.core.types import Array, Generator, Integers, Like, Logits, Mask, PerRow
 from softargmax.normalize import softmax
 from softargmax.sample import operations
 from softargmax.sample.operations import Noise
@@ -20,7 +21,13 @@ INF = math.inf
 
 
 @public
-def gumbel(shape: int | tuple[int, ...], *, like: Any = None, seed: int | None = None, generator: Any = None) -> Any:
+def gumbel(
+    shape: int | tuple[int, ...],
+    *,
+    like: Like | None = None,
+    seed: int | None = None,
+    generator: Generator | None = None,
+) -> Array:
     r"""Standard Gumbel noise.
 
     .. math:: g = -\log(-\log(1 - V)), \qquad V = (w + 1/2)\,2^{-64}
@@ -83,17 +90,17 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 @public
 def gumbel_softmax(
-    z: Any,
+    z: Logits,
     /,
     *,
-    temperature: Any = 1.0,
+    temperature: PerRow = 1.0,
     hard: bool = False,
     axis: int = -1,
-    where: Any = None,
+    where: Mask | None = None,
     seed: int | None = None,
-    stream: Any = None,
-    generator: Any = None,
-) -> Any:
+    stream: Integers | None = None,
+    generator: Generator | None = None,
+) -> Array:
     r"""A draw from the softmax as a point near a corner of the simplex, through which gradients flow.
 
     .. math:: y = \mathrm{softmax}\!\left(\frac{z + g}{T}\right), \qquad g \text{ Gumbel noise}

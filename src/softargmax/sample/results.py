@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from softargmax.core.types import Array, of_arrays
 
 
+@of_arrays
 class CategoricalWithLogprob(NamedTuple):
     """What `categorical_with_logprob` returns: the draws, their log-probabilities, how many classes there were.
 
@@ -16,11 +19,12 @@ class CategoricalWithLogprob(NamedTuple):
     (-0.693147..., 2)
     """
 
-    index: Any
-    logprob: Any
-    support_size: Any
+    index: Array
+    logprob: Array
+    support_size: Array
 
 
+@of_arrays
 class SpeculativeSample(NamedTuple):
     """What `speculative_sample` returns: the tokens, -1 after the last one, and how many drafts were accepted.
 
@@ -32,5 +36,5 @@ class SpeculativeSample(NamedTuple):
     (array([1, 0]), 1)
     """
 
-    tokens: Any
-    accepted: Any
+    tokens: Array
+    accepted: Array

@@ -12,6 +12,7 @@ from softargmax.core import check
 from softargmax.core.arrays import INTEGERS, as_number, device_of, dtype_name, like, namespace
 from softargmax.core.scale import UNIT
 from softargmax.core.signature import public
+from softargmax.core.types import Generator, Integers, Logits, PerRow
 from softargmax.normalize import softmax
 from softargmax.sample import operations
 from softargmax.sample.arguments import Distribution
@@ -27,18 +28,18 @@ _OTHER = 0x1E3779B97F4A7C15  # another key than that of draws with this seed
 @public
 @np.errstate(divide="ignore")
 def speculative_sample(  # noqa: PLR0913 each is asked for by its name
-    target: Any,
-    draft: Any,
-    tokens: Any,
+    target: Logits,
+    draft: Logits,
+    tokens: Integers,
     /,
     *,
-    temperature: Any = 1.0,
-    top_k: Any = None,
-    top_p: Any = None,
-    min_p: Any = None,
+    temperature: PerRow = 1.0,
+    top_k: PerRow | None = None,
+    top_p: PerRow | None = None,
+    min_p: PerRow | None = None,
     seed: int | None = None,
-    stream: Any = None,
-    generator: Any = None,
+    stream: Integers | None = None,
+    generator: Generator | None = None,
     order: str = ORDERS[0],
 ) -> SpeculativeSample:
     r"""Verify a chain of guessed tokens so that what comes out is distributed as the target says.

@@ -11,6 +11,7 @@ from softargmax.core.dispatch import is_native
 from softargmax.core.reduce import counts, each_counts, reduced
 from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE, REDUCTIONS, class_weights, kept_of, target_of
+from softargmax.core.types import Array, DType, Logits, Mask, Numbers, PerRow, Target
 from softargmax.sparse import loss_operations
 from softargmax.sparse.loss_operations import OfClasses, OfMasses
 from softargmax.sparse.maps import order
@@ -18,19 +19,19 @@ from softargmax.sparse.maps import order
 
 @public
 def sparsemax_loss(  # noqa: PLR0913 each is asked for by its name
-    z: Any,
+    z: Logits,
     /,
-    target: Any,
+    target: Target,
     *,
     axis: int = -1,
     reduction: str = "mean",
     ignore_index: int = IGNORE,
-    weight: Any = None,
+    weight: Numbers | None = None,
     label_smoothing: float = 0.0,
-    temperature: Any = 1.0,
-    where: Any = None,
-    dtype: Any = None,
-) -> Any:
+    temperature: PerRow = 1.0,
+    where: Mask | None = None,
+    dtype: DType | None = None,
+) -> Array:
     r"""The loss that belongs to sparsemax: 0 as soon as the target's score is 1 above all others.
 
     .. math::
@@ -85,20 +86,20 @@ def sparsemax_loss(  # noqa: PLR0913 each is asked for by its name
 
 @public
 def entmax_loss(  # noqa: PLR0913 each is asked for by its name
-    z: Any,
+    z: Logits,
     /,
-    target: Any,
-    alpha: Any = 1.5,
+    target: Target,
+    alpha: PerRow = 1.5,
     *,
     axis: int = -1,
     reduction: str = "mean",
     ignore_index: int = IGNORE,
-    weight: Any = None,
+    weight: Numbers | None = None,
     label_smoothing: float = 0.0,
-    temperature: Any = 1.0,
-    where: Any = None,
-    dtype: Any = None,
-) -> Any:
+    temperature: PerRow = 1.0,
+    where: Mask | None = None,
+    dtype: DType | None = None,
+) -> Array:
     r"""The Fenchel-Young loss of entmax: convex in the scores; but for rounding not negative, 0 where p is the target.
 
     .. math::

@@ -8,6 +8,7 @@ from softargmax.core import check
 from softargmax.core.arrays import kept_shape, namespace, squeezed
 from softargmax.core.out import output
 from softargmax.core.signature import public
+from softargmax.core.types import Array, Logits, Mask, PerRow
 from softargmax.normalize import softmax
 from softargmax.sparse import operations
 from softargmax.sparse.operations import Scores
@@ -16,15 +17,15 @@ from softargmax.sparse.results import Threshold
 
 @public
 def sparsemax(
-    z: Any,
+    z: Logits,
     /,
     *,
     axis: int | tuple[int, ...] | None = -1,
-    temperature: Any = 1.0,
+    temperature: PerRow = 1.0,
     base: float | None = None,
-    where: Any = None,
-    out: Any = None,
-) -> Any:
+    where: Mask | None = None,
+    out: Array | None = None,
+) -> Array:
     r"""The point of the probability simplex that is nearest to the scores.
 
     .. math:: p = \operatorname*{argmin}_{q \in \Delta} \lVert q - \beta z \rVert^2, \qquad p_i = [\beta z_i - \tau]_+
@@ -89,16 +90,16 @@ def sparsemax(
 
 @public
 def entmax(
-    z: Any,
+    z: Logits,
     /,
-    alpha: Any = 1.5,
+    alpha: PerRow = 1.5,
     *,
     axis: int | tuple[int, ...] | None = -1,
-    temperature: Any = 1.0,
+    temperature: PerRow = 1.0,
     base: float | None = None,
-    where: Any = None,
-    out: Any = None,
-) -> Any:
+    where: Mask | None = None,
+    out: Array | None = None,
+) -> Array:
     r"""The probabilities that balance the scores with a Tsallis entropy: softmax at order 1, sparsemax at 2.
 
     .. math::
@@ -172,14 +173,14 @@ def entmax(
 
 @public
 def threshold(
-    z: Any,
+    z: Logits,
     /,
-    alpha: Any = 1.5,
+    alpha: PerRow = 1.5,
     *,
     axis: int | tuple[int, ...] | None = -1,
-    temperature: Any = 1.0,
+    temperature: PerRow = 1.0,
     base: float | None = None,
-    where: Any = None,
+    where: Mask | None = None,
 ) -> Threshold:
     r"""The threshold of `entmax` and the number of probabilities above it.
 

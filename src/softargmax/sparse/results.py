@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from softargmax.core.types import Array, of_arrays
 
 
+@of_arrays
 class Threshold(NamedTuple):
     """What `threshold` returns, one number per row each: tau, and how many probabilities are above 0.
 
@@ -16,5 +19,5 @@ class Threshold(NamedTuple):
     (1.75, 2)
     """
 
-    tau: Any
-    support_size: Any
+    tau: Array
+    support_size: Array

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from softargmax.core import check
 from softargmax.core.arrays import namespace, one_axis
 from softargmax.core.signature import public
+from softargmax.core.types import Array, Logits, Mask, PerRow
 from softargmax.normalize import softmax
 from softargmax.sample import filter_scores
 
 
 @public
-def topk_softmax(z: Any, /, k: Any, *, axis: int = -1, temperature: Any = 1.0, where: Any = None) -> Any:
+def topk_softmax(
+    z: Logits, /, k: PerRow, *, axis: int = -1, temperature: PerRow = 1.0, where: Mask | None = None
+) -> Array:
     r"""The softmax over the k largest scores of each row, 0 elsewhere.
 
     .. math:: p_i = \frac{[i \in I_k]\, e^{z_i / T}}{\sum_{j \in I_k} e^{z_j / T}}
