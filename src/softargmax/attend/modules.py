@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, fx, nn
@@ -167,6 +167,19 @@ class Attention(nn.Module):
         joined = found.transpose(-2, -3).flatten(-2)
         result: Tensor = self.out_proj(joined)
         return result
+
+    if TYPE_CHECKING:
+
+        def __call__(
+            self,
+            x: Tensor,
+            context: Tensor | None = None,
+            *,
+            mask: Tensor | None = None,
+            scores_bias: Tensor | None = None,
+            key_lengths: Tensor | None = None,
+            cache: KVCache | None = None,
+        ) -> Tensor: ...
 
     def new_cache(
         self, batch: int | tuple[int, ...], capacity: int, *, device: Any = None, dtype: torch.dtype | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack, get_type_hints
+from typing import TYPE_CHECKING, Any, Unpack, get_type_hints
 
 from torch import Tensor, fx, nn
 
@@ -85,6 +85,10 @@ class CrossEntropyLoss(_CrossEntropy):
         loss: Tensor = cross_entropy(z, target, axis=class_axis(z), **self._options(where))
         return loss
 
+    if TYPE_CHECKING:
+
+        def __call__(self, z: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor: ...
+
 
 class LinearCrossEntropyLoss(_CrossEntropy):
     r"""The cross-entropy of a last layer's scores as a module, without holding the scores.
@@ -126,6 +130,12 @@ class LinearCrossEntropyLoss(_CrossEntropy):
     ) -> Tensor:
         loss: Tensor = linear_cross_entropy(h, w, target, bias=bias, exact=self.exact, **self._options(where))
         return loss
+
+    if TYPE_CHECKING:
+
+        def __call__(
+            self, h: Tensor, w: Tensor, target: Tensor, bias: Tensor | None = None, where: Tensor | None = None
+        ) -> Tensor: ...
 
     def extra_repr(self) -> str:
         return ", ".join(filter(None, (super().extra_repr(), "exact=True" if self.exact else "")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -99,6 +99,10 @@ class Softmax(_Normalizer):
         )
         return p
 
+    if TYPE_CHECKING:
+
+        def __call__(self, z: Tensor, where: Tensor | None = None) -> Tensor: ...
+
 
 class LogSoftmax(_Normalizer):
     r"""Logarithms of probabilities along `dim`, as a module.
@@ -131,3 +135,7 @@ class LogSoftmax(_Normalizer):
             z, axis=self.dim, temperature=self.temperature, base=self.base, where=where, dtype=self.dtype
         )
         return log_p
+
+    if TYPE_CHECKING:
+
+        def __call__(self, z: Tensor, where: Tensor | None = None) -> Tensor: ...

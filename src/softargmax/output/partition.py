@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from softargmax.core.signature import public
 from softargmax.output.counts import at_least, on_host
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class Partition(NamedTuple):
@@ -22,7 +25,7 @@ class Partition(NamedTuple):
 
     start: int
     stop: int
-    classes: Any
+    classes: NDArray[np.integer[Any]]
 
 
 @public

@@ -138,6 +138,10 @@ class SamplingLayer(CandidateLayer):
             self._go_on(y, loss)
         return loss
 
+    if TYPE_CHECKING:
+
+        def __call__(self, hidden: Tensor, target: Tensor, negatives: Negatives | None = None) -> Tensor: ...
+
     @abstractmethod
     def _losses(self, h: Tensor, y: Targets, drawn: Candidates | None = None) -> Tensor:
         """The loss of every row beside these candidates, or beside this step's."""

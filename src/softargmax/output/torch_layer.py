@@ -41,8 +41,8 @@ class TopK(NamedTuple):
     tensor([[0, 1]])
     """
 
-    values: Any
-    index: Any
+    values: Tensor
+    index: Tensor  # type: ignore[assignment]  # a tuple has a method of that name
 
 
 class Targets(NamedTuple):
@@ -131,6 +131,10 @@ class OutputLayer(nn.Module, ABC):
     def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
         h, shape, y = self._given(hidden, target)
         return self._reduced(self._losses(h, y), shape, y)
+
+    if TYPE_CHECKING:
+
+        def __call__(self, hidden: Tensor, target: Tensor) -> Tensor: ...
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         """The log-probabilities of all classes, (..., K)."""

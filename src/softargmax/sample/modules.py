@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
@@ -62,6 +64,12 @@ class GumbelSoftmax(nn.Module):
             z, axis=self.dim, temperature=self.temperature, hard=self.hard, where=where, generator=generator
         )
         return y
+
+    if TYPE_CHECKING:
+
+        def __call__(
+            self, z: Tensor, where: Tensor | None = None, generator: torch.Generator | None = None
+        ) -> Tensor: ...
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, temperature={shown(self.temperature)}, hard={self.hard}"

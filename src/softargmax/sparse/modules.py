@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, fx, nn
 
@@ -83,6 +85,10 @@ class Entmax(_WithOrder):
     def forward(self, z: Tensor, where: Tensor | None = None) -> Tensor:
         p: Tensor = entmax(z, self.alpha, axis=self.dim, temperature=self.temperature, where=where)
         return p
+
+    if TYPE_CHECKING:
+
+        def __call__(self, z: Tensor, where: Tensor | None = None) -> Tensor: ...
 
     def extra_repr(self) -> str:
         return self._shown(f"alpha={shown(self.alpha)}", f"dim={self.dim}")
@@ -196,6 +202,10 @@ class EntmaxLoss(_WithOrder):
             where=where,
         )
         return loss
+
+    if TYPE_CHECKING:
+
+        def __call__(self, z: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor: ...
 
     def extra_repr(self) -> str:
         return self._shown(f"alpha={shown(self.alpha)}", f"reduction={self.reduction!r}")
