@@ -3,76 +3,41 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from softargmax.core.extras import install
 
-if TYPE_CHECKING:
-    from softargmax.attend.modules import Attention
-    from softargmax.attend.torch_cache import KVCache
-    from softargmax.core.torch_decompositions import decompositions
-    from softargmax.loss.modules import CrossEntropyLoss, LinearCrossEntropyLoss
-    from softargmax.normalize.modules import LogSoftmax, Softmax
-    from softargmax.output.torch_adaptive import AdaptiveSoftmax
-    from softargmax.output.torch_contrast import NCE, NegativeSampling
-    from softargmax.output.torch_differentiated import DifferentiatedSoftmax
-    from softargmax.output.torch_full import FullSoftmax
-    from softargmax.output.torch_hierarchical import HierarchicalSoftmax
-    from softargmax.output.torch_importance import ImportanceSampledSoftmax
-    from softargmax.output.torch_layer import OutputLayer
-    from softargmax.output.torch_sampled import SampledSoftmax
-    from softargmax.output.torch_target import TargetSampledSoftmax
-    from softargmax.sample.modules import GumbelSoftmax
-    from softargmax.sparse.modules import Entmax, EntmaxLoss, Sparsemax, SparsemaxLoss
-
-_HOME = {
-    "softargmax.attend.modules": ("Attention",),
-    "softargmax.attend.torch_cache": ("KVCache",),
-    "softargmax.core.torch_decompositions": ("decompositions",),
-    "softargmax.loss.modules": ("CrossEntropyLoss", "LinearCrossEntropyLoss"),
-    "softargmax.normalize.modules": ("LogSoftmax", "Softmax"),
-    "softargmax.sparse.modules": ("Entmax", "EntmaxLoss", "Sparsemax", "SparsemaxLoss"),
-    "softargmax.output.torch_adaptive": ("AdaptiveSoftmax",),
-    "softargmax.output.torch_contrast": ("NCE", "NegativeSampling"),
-    "softargmax.output.torch_differentiated": ("DifferentiatedSoftmax",),
-    "softargmax.output.torch_full": ("FullSoftmax",),
-    "softargmax.output.torch_hierarchical": ("HierarchicalSoftmax",),
-    "softargmax.output.torch_importance": ("ImportanceSampledSoftmax",),
-    "softargmax.output.torch_layer": ("OutputLayer",),
-    "softargmax.output.torch_sampled": ("SampledSoftmax",),
-    "softargmax.output.torch_target": ("TargetSampledSoftmax",),
-    "softargmax.sample.modules": ("GumbelSoftmax",),
+HOME = {
+    "AdaptiveSoftmax": "softargmax.output.torch_adaptive",
+    "Attention": "softargmax.attend.modules",
+    "CrossEntropyLoss": "softargmax.loss.modules",
+    "DifferentiatedSoftmax": "softargmax.output.torch_differentiated",
+    "Entmax": "softargmax.sparse.modules",
+    "EntmaxLoss": "softargmax.sparse.modules",
+    "FullSoftmax": "softargmax.output.torch_full",
+    "GumbelSoftmax": "softargmax.sample.modules",
+    "HierarchicalSoftmax": "softargmax.output.torch_hierarchical",
+    "ImportanceSampledSoftmax": "softargmax.output.torch_importance",
+    "KVCache": "softargmax.attend.torch_cache",
+    "LinearCrossEntropyLoss": "softargmax.loss.modules",
+    "LogSoftmax": "softargmax.normalize.modules",
+    "NCE": "softargmax.output.torch_contrast",
+    "NegativeSampling": "softargmax.output.torch_contrast",
+    "OutputLayer": "softargmax.output.torch_layer",
+    "SampledSoftmax": "softargmax.output.torch_sampled",
+    "Softmax": "softargmax.normalize.modules",
+    "Sparsemax": "softargmax.sparse.modules",
+    "SparsemaxLoss": "softargmax.sparse.modules",
+    "TargetSampledSoftmax": "softargmax.output.torch_target",
+    "decompositions": "softargmax.core.torch_decompositions",
 }
-_home_of = {name: home for home, names in _HOME.items() for name in names}
+"""The module that each name is in; tools/stubs.py writes nn.pyi from it."""
 
-__all__ = [
-    "NCE",
-    "AdaptiveSoftmax",
-    "Attention",
-    "CrossEntropyLoss",
-    "DifferentiatedSoftmax",
-    "Entmax",
-    "EntmaxLoss",
-    "FullSoftmax",
-    "GumbelSoftmax",
-    "HierarchicalSoftmax",
-    "ImportanceSampledSoftmax",
-    "KVCache",
-    "LinearCrossEntropyLoss",
-    "LogSoftmax",
-    "NegativeSampling",
-    "OutputLayer",
-    "SampledSoftmax",
-    "Softmax",
-    "Sparsemax",
-    "SparsemaxLoss",
-    "TargetSampledSoftmax",
-    "decompositions",
-]
+__all__ = [*HOME]  # noqa: PLE0604 the names are strings
 
 
 def __getattr__(name: str) -> Any:
-    home = _home_of.get(name)
+    home = HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'softargmax.nn' has no attribute {name!r}; it has {', '.join(__all__)}")
     try:
@@ -86,4 +51,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_home_of})
+    return sorted({*globals(), *HOME})

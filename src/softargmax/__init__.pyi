@@ -1,0 +1,1265 @@
+"""Written by tools/stubs.py from the rooms. Docstrings are in the rooms.
+
+Arrays of NumPy, lists and numbers give arrays of NumPy, tensors tensors, and any other array of the array-API standard
+(JAX's say) its own type. What reduces a single row to one number gives a NumPy scalar in place of an array.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, overload
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike, NDArray
+from torch import Tensor
+
+from softargmax import classify as classify
+from softargmax import nn as nn
+from softargmax import output as output
+from softargmax import stream as stream
+
+__version__: str
+__all__ = [
+    "__version__",
+    "AttentionGradients",
+    "AttentionStats",
+    "AttentionWithLse",
+    "Boltzmann",
+    "CategoricalWithLogprob",
+    "CrossEntropyTerms",
+    "LinearLossAndGradient",
+    "LossAndGradient",
+    "SignedLog",
+    "SoftmaxWithLse",
+    "SpeculativeSample",
+    "State",
+    "Threshold",
+    "attention",
+    "attention_paged",
+    "attention_state",
+    "attention_stats",
+    "attention_varlen",
+    "attention_vjp",
+    "attention_with_lse",
+    "boltzmann",
+    "boltzmann_policy",
+    "categorical",
+    "categorical_with_logprob",
+    "cross_entropy",
+    "cross_entropy_and_gradient",
+    "cross_entropy_terms",
+    "distillation",
+    "entmax",
+    "entmax_loss",
+    "entropy",
+    "entropy_invariant_scale",
+    "filter_scores",
+    "get_num_threads",
+    "gumbel",
+    "gumbel_softmax",
+    "hardmax",
+    "kl_divergence",
+    "linear_cross_entropy",
+    "linear_cross_entropy_and_gradient",
+    "linear_cross_entropy_terms",
+    "linear_distillation",
+    "linear_selected_log_softmax",
+    "log_softmax",
+    "logcumsumexp",
+    "logsumexp",
+    "qk_norm",
+    "renyi_entropy",
+    "segment_log_softmax",
+    "segment_logsumexp",
+    "segment_softmax",
+    "selected_log_softmax",
+    "set_num_threads",
+    "signed_logsumexp",
+    "soft_argmax",
+    "softmax",
+    "softmax_jacobian",
+    "softmax_with_lse",
+    "softmin",
+    "sparsemax",
+    "sparsemax_loss",
+    "spatial_soft_argmax",
+    "speculative_sample",
+    "threshold",
+    "topk_softmax",
+    "using",
+]
+
+class _ArrayAPI(Protocol):  # as the standard has it; NumPy's takes only some strings, and so is none of these
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any: ...
+
+A = TypeVar("A")
+_X = TypeVar("_X", bound=_ArrayAPI)
+
+# Lists, of up to four axes: one alias that holds itself would let strings in.
+_Real: TypeAlias = float | np.number[Any] | np.bool_
+_Bool: TypeAlias = bool | np.bool_
+_Int: TypeAlias = int | np.integer[Any]
+_Row: TypeAlias = Sequence[_Real | NDArray[Any]]
+_Reals: TypeAlias = _Real | _Row | Sequence[_Row] | Sequence[Sequence[_Row]] | Sequence[Sequence[Sequence[_Row]]]
+_Bools: TypeAlias = _Bool | Sequence[_Bool] | Sequence[Sequence[_Bool]] | Sequence[Sequence[Sequence[_Bool]]]
+_Ints: TypeAlias = _Int | Sequence[_Int] | Sequence[Sequence[_Int]] | Sequence[Sequence[Sequence[_Int]]]
+_ArrayLike: TypeAlias = NDArray[Any] | _Reals | complex | Sequence[complex]
+
+# What may stand beside an array of A: another of its kind, or what can be brought to it.
+_PerRow: TypeAlias = A | NDArray[Any] | _Reals
+_Numbers: TypeAlias = A | NDArray[Any] | _Reals
+_Target: TypeAlias = A | NDArray[Any] | _Reals
+_Integers: TypeAlias = A | NDArray[np.integer[Any]] | _Ints
+_Mask: TypeAlias = A | NDArray[np.bool_] | _Bools
+_Generator: TypeAlias = np.random.Generator | np.random.RandomState | torch.Generator
+
+class AttentionGradients(NamedTuple, Generic[A]):
+    """What `attention_vjp` returns: gradients to q, k and v, and to scale, bias, sink and slopes where these are
+    arrays."""
+
+    q: A
+    k: A
+    v: A
+    scale: A | None
+    bias: A | None
+    sink: A | None
+    slopes: A | None = None
+
+class AttentionStats(NamedTuple, Generic[A]):
+    """What `attention_stats` returns: of every query (..., H, L) the largest score and the entropy of p in nats,
+    and of every key (..., G, K) the sum of p over the queries of all heads that read it."""
+
+    max_score: A
+    entropy: A
+    key_mass: A
+
+class AttentionWithLse(NamedTuple, Generic[A]):
+    """What `attention_with_lse` returns: the output (..., H, L, Dv), and lse (..., H, L) in nats, with the sink's
+    part."""
+
+    output: A
+    lse: A
+
+class Boltzmann(NamedTuple, Generic[A]):
+    """What `boltzmann` returns, a system in thermal equilibrium: p of the energies' shape, the rest one number per
+    row."""
+
+    p: A
+    log_partition: A
+    free_energy: A
+    mean_energy: A
+    entropy: A
+    heat_capacity: A
+
+class CategoricalWithLogprob(NamedTuple, Generic[A]):
+    """What `categorical_with_logprob` returns: the draws, their log-probabilities, how many classes there were."""
+
+    index: A  # type: ignore[assignment]
+    logprob: A
+    support_size: A
+
+class CrossEntropyTerms(NamedTuple, Generic[A]):
+    """What `cross_entropy_terms` returns: the loss (`z_loss` included) and what it is made of, reduced alike."""
+
+    loss: A
+    lse: A
+    entropy: A
+    z_loss: A
+
+class _Finalized(NamedTuple, Generic[A]):
+    """What a state says of its scores: output = o / l (None without values) and lse = m + log l."""
+
+    output: A | None
+    lse: A
+
+class LinearLossAndGradient(NamedTuple, Generic[A]):
+    """What `linear_cross_entropy_and_gradient` returns: the loss, its gradients to h, w and bias (None without
+    one)."""
+
+    loss: A
+    dh: A
+    dw: A
+    dbias: A | None
+
+class LossAndGradient(NamedTuple, Generic[A]):
+    """What `cross_entropy_and_gradient` returns: the loss, and its gradient to the scores, of their shape and
+    dtype."""
+
+    loss: A
+    gradient: A
+
+class _NormalizedQK(NamedTuple, Generic[A]):
+    """Queries and keys of one length each."""
+
+    q: A
+    k: A
+
+class SignedLog(NamedTuple, Generic[A]):
+    """What `signed_logsumexp` returns: a number per row as the logarithm of its size and its sign."""
+
+    log_abs: A
+    sign: A
+
+class SoftmaxWithLse(NamedTuple, Generic[A]):
+    """What `softmax_with_lse` returns: p of the scores' shape, and one number per row, lse = log sum exp(beta
+    z)."""
+
+    p: A
+    lse: A
+
+class SpeculativeSample(NamedTuple, Generic[A]):
+    """What `speculative_sample` returns: the tokens, -1 after the last one, and how many drafts were accepted."""
+
+    tokens: A
+    accepted: A
+
+class State(NamedTuple, Generic[A]):
+    """A softmax over scores seen so far, to be carried across batches, files and machines."""
+
+    m: A
+    r: A
+    o: A | None = None
+    @property
+    def l(self) -> A:
+        """The sum of exp(z_i - m): 0 (empty) or at least 1."""
+    @overload
+    @classmethod
+    def empty(
+        cls, shape: int | tuple[int, ...] = (), width: int | None = None, like: _ArrayLike | None = None,
+    ) -> State[NDArray[Any]]:
+        """The state of no scores."""
+    @overload
+    @classmethod
+    def empty(cls, shape: int | tuple[int, ...] = (), width: int | None = None, *, like: Tensor) -> State[Tensor]: ...
+    @overload
+    @classmethod
+    def empty(cls, shape: int | tuple[int, ...] = (), width: int | None = None, *, like: _X) -> State[_X]: ...
+    def fold(self, scores: _Numbers[A], values: _Numbers[A] | None = None, axis: int = -1) -> State[A]:
+        """The state with a block of scores added."""
+    def merge(self, *others: State[A]) -> State[A]:
+        """The state of all scores of this state and the others, merged from left to right."""
+    def finalize(self) -> _Finalized[A]:
+        """What the state comes to: output = o / l, the softmax's mean of the values, and lse = m + log l."""
+
+class Threshold(NamedTuple, Generic[A]):
+    """What `threshold` returns, one number per row each: tau, and how many probabilities are above 0."""
+
+    tau: A
+    support_size: A
+
+@overload
+def attention(
+    q: _ArrayLike, k: _ArrayLike, v: _ArrayLike, *, scale: _PerRow[NDArray[Any]] | None = None,
+    causal: bool = False, window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
+    slopes: _Numbers[NDArray[Any]] | None = None, mask: _Mask[NDArray[Any]] | None = None,
+    bias: _Numbers[NDArray[Any]] | None = None, key_lengths: _Integers[NDArray[Any]] | None = None,
+    sink: _Numbers[NDArray[Any]] | None = None, dropout: float = 0.0, seed: int | None = None,
+    stream: _Integers[NDArray[Any]] | None = None, alpha: _PerRow[NDArray[Any]] = 1.0,
+) -> NDArray[Any]:
+    """The values of a memory, averaged by how well their keys match each query."""
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: _PerRow[Tensor] | None = None, causal: bool = False,
+    window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
+    slopes: _Numbers[Tensor] | None = None, mask: _Mask[Tensor] | None = None, bias: _Numbers[Tensor] | None = None,
+    key_lengths: _Integers[Tensor] | None = None, sink: _Numbers[Tensor] | None = None, dropout: float = 0.0,
+    seed: int | None = None, stream: _Integers[Tensor] | None = None, alpha: _PerRow[Tensor] = 1.0,
+) -> Tensor: ...
+@overload
+def attention(
+    q: _X, k: _X, v: _X, *, scale: _PerRow[_X] | None = None, causal: bool = False,
+    window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
+    slopes: _Numbers[_X] | None = None, mask: _Mask[_X] | None = None, bias: _Numbers[_X] | None = None,
+    key_lengths: _Integers[_X] | None = None, sink: _Numbers[_X] | None = None, dropout: float = 0.0,
+    seed: int | None = None, stream: _Integers[_X] | None = None, alpha: _PerRow[_X] = 1.0,
+) -> _X: ...
+
+@overload
+def attention_paged(
+    q: _ArrayLike, k_pages: _ArrayLike, v_pages: _ArrayLike, page_table: _Integers[NDArray[Any]],
+    lengths: _Integers[NDArray[Any]], *, scale: _PerRow[NDArray[Any]] | None = None, causal: bool = False,
+    window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
+    slopes: _Numbers[NDArray[Any]] | None = None, sink: _Numbers[NDArray[Any]] | None = None,
+    alpha: _PerRow[NDArray[Any]] = 1.0,
+) -> NDArray[Any]:
+    """Attention to keys and values in pages, as serving keeps them: an entry's j-th key is in its j // P-th
+    page."""
+@overload
+def attention_paged(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: _Integers[Tensor], lengths: _Integers[Tensor], *,
+    scale: _PerRow[Tensor] | None = None, causal: bool = False, window: tuple[int | None, int | None] | None = None,
+    softcap: float | None = None, slopes: _Numbers[Tensor] | None = None, sink: _Numbers[Tensor] | None = None,
+    alpha: _PerRow[Tensor] = 1.0,
+) -> Tensor: ...
+@overload
+def attention_paged(
+    q: _X, k_pages: _X, v_pages: _X, page_table: _Integers[_X], lengths: _Integers[_X], *,
+    scale: _PerRow[_X] | None = None, causal: bool = False, window: tuple[int | None, int | None] | None = None,
+    softcap: float | None = None, slopes: _Numbers[_X] | None = None, sink: _Numbers[_X] | None = None,
+    alpha: _PerRow[_X] = 1.0,
+) -> _X: ...
+
+@overload
+def attention_state(
+    q: _ArrayLike, k: _ArrayLike, v: _ArrayLike, *, scale: _PerRow[NDArray[Any]] | None = None,
+    causal: bool = False, window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
+    slopes: _Numbers[NDArray[Any]] | None = None, mask: _Mask[NDArray[Any]] | None = None,
+    bias: _Numbers[NDArray[Any]] | None = None, key_lengths: _Integers[NDArray[Any]] | None = None,
+) -> State[NDArray[Any]]:
+    """What attention over some of the keys comes down to: states of parts of the keys merge to that of all."""
+@overload
+def attention_state(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: _PerRow[Tensor] | None = None, causal: bool = False,
+    window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
+    slopes: _Numbers[Tensor] | None = None, mask: _Mask[Tensor] | None = None, bias: _Numbers[Tensor] | None = None,
+    key_lengths: _Integers[Tensor] | None = None,
+) -> State[Tensor]: ...
+@overload
+def attention_state(
+    q: _X, k: _X, v: _X, *, scale: _PerRow[_X] | None = None, causal: bool = False,
+    window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
+    slopes: _Numbers[_X] | None = None, mask: _Mask[_X] | None = None, bias: _Numbers[_X] | None = None,
+    key_lengths: _Integers[_X] | None = None,
+) -> State[_X]: ...
+
+@overload
+def attention_stats(
+    q: _ArrayLike, k: _ArrayLike, *, scale: _PerRow[NDArray[Any]] | None = None, causal: bool = False,
+    window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
+    slopes: _Numbers[NDArray[Any]] | None = None, mask: _Mask[NDArray[Any]] | None = None,
+    bias: _Numbers[NDArray[Any]] | None = None, key_lengths: _Integers[NDArray[Any]] | None = None,
+    sink: _Numbers[NDArray[Any]] | None = None, alpha: _PerRow[NDArray[Any]] = 1.0,
+) -> AttentionStats[NDArray[Any]]:
+    """How sharp attention is, and which keys it reads, without keeping its scores."""
+@overload
+def attention_stats(
+    q: Tensor, k: Tensor, *, scale: _PerRow[Tensor] | None = None, causal: bool = False,
+    window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
+    slopes: _Numbers[Tensor] | None = None, mask: _Mask[Tensor] | None = None, bias: _Numbers[Tensor] | None = None,
+    key_lengths: _Integers[Tensor] | None = None, sink: _Numbers[Tensor] | None = None,
+    alpha: _PerRow[Tensor] = 1.0,
+) -> AttentionStats[Tensor]: ...
+@overload
+def attention_stats(
+    q: _X, k: _X, *, scale: _PerRow[_X] | None = None, causal: bool = False,
+    window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
+    slopes: _Numbers[_X] | None = None, mask: _Mask[_X] | None = None, bias: _Numbers[_X] | None = None,
+    key_lengths: _Integers[_X] | None = None, sink: _Numbers[_X] | None = None, alpha: _PerRow[_X] = 1.0,
+) -> AttentionStats[_X]: ...
+
+@overload
+def attention_varlen(
+    q: _ArrayLike, k: _ArrayLike, v: _ArrayLike, cu_q: _Integers[NDArray[Any]], cu_k: _Integers[NDArray[Any]], *,
+    scale: _PerRow[NDArray[Any]] | None = None, causal: bool = False,
+    window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
+    slopes: _Numbers[NDArray[Any]] | None = None, sink: _Numbers[NDArray[Any]] | None = None,
+    alpha: _PerRow[NDArray[Any]] = 1.0,
+) -> NDArray[Any]:
+    """Attention of sequences that are packed one after the other, without padding."""
+@overload
+def attention_varlen(
+    q: Tensor, k: Tensor, v: Tensor, cu_q: _Integers[Tensor], cu_k: _Integers[Tensor], *,
+    scale: _PerRow[Tensor] | None = None, causal: bool = False, window: tuple[int | None, int | None] | None = None,
+    softcap: float | None = None, slopes: _Numbers[Tensor] | None = None, sink: _Numbers[Tensor] | None = None,
+    alpha: _PerRow[Tensor] = 1.0,
+) -> Tensor: ...
+@overload
+def attention_varlen(
+    q: _X, k: _X, v: _X, cu_q: _Integers[_X], cu_k: _Integers[_X], *, scale: _PerRow[_X] | None = None,
+    causal: bool = False, window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
+    slopes: _Numbers[_X] | None = None, sink: _Numbers[_X] | None = None, alpha: _PerRow[_X] = 1.0,
+) -> _X: ...
+
+@overload
+def attention_vjp(
+    q: _ArrayLike, k: _ArrayLike, v: _ArrayLike, g: _ArrayLike, *, g_lse: _Numbers[NDArray[Any]] | None = None,
+    scale: _PerRow[NDArray[Any]] | None = None, causal: bool = False,
+    window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
+    slopes: _Numbers[NDArray[Any]] | None = None, mask: _Mask[NDArray[Any]] | None = None,
+    bias: _Numbers[NDArray[Any]] | None = None, key_lengths: _Integers[NDArray[Any]] | None = None,
+    sink: _Numbers[NDArray[Any]] | None = None, dropout: float = 0.0, seed: int | None = None,
+    stream: _Integers[NDArray[Any]] | None = None,
+) -> AttentionGradients[NDArray[Any]]:
+    """The gradients of :math:`\\langle g, o \\rangle + \\langle g_{\\mathrm{lse}}, \\mathrm{lse} \\rangle`."""
+@overload
+def attention_vjp(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, g_lse: _Numbers[Tensor] | None = None,
+    scale: _PerRow[Tensor] | None = None, causal: bool = False, window: tuple[int | None, int | None] | None = None,
+    softcap: float | None = None, slopes: _Numbers[Tensor] | None = None, mask: _Mask[Tensor] | None = None,
+    bias: _Numbers[Tensor] | None = None, key_lengths: _Integers[Tensor] | None = None,
+    sink: _Numbers[Tensor] | None = None, dropout: float = 0.0, seed: int | None = None,
+    stream: _Integers[Tensor] | None = None,
+) -> AttentionGradients[Tensor]: ...
+@overload
+def attention_vjp(
+    q: _X, k: _X, v: _X, g: _X, *, g_lse: _Numbers[_X] | None = None, scale: _PerRow[_X] | None = None,
+    causal: bool = False, window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
+    slopes: _Numbers[_X] | None = None, mask: _Mask[_X] | None = None, bias: _Numbers[_X] | None = None,
+    key_lengths: _Integers[_X] | None = None, sink: _Numbers[_X] | None = None, dropout: float = 0.0,
+    seed: int | None = None, stream: _Integers[_X] | None = None,
+) -> AttentionGradients[_X]: ...
+
+@overload
+def attention_with_lse(
+    q: _ArrayLike, k: _ArrayLike, v: _ArrayLike, *, scale: _PerRow[NDArray[Any]] | None = None,
+    causal: bool = False, window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
+    slopes: _Numbers[NDArray[Any]] | None = None, mask: _Mask[NDArray[Any]] | None = None,
+    bias: _Numbers[NDArray[Any]] | None = None, key_lengths: _Integers[NDArray[Any]] | None = None,
+    sink: _Numbers[NDArray[Any]] | None = None, dropout: float = 0.0, seed: int | None = None,
+    stream: _Integers[NDArray[Any]] | None = None,
+) -> AttentionWithLse[NDArray[Any]]:
+    """Attention, and log sum exp of every query's scores, from which p can be had again."""
+@overload
+def attention_with_lse(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: _PerRow[Tensor] | None = None, causal: bool = False,
+    window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
+    slopes: _Numbers[Tensor] | None = None, mask: _Mask[Tensor] | None = None, bias: _Numbers[Tensor] | None = None,
+    key_lengths: _Integers[Tensor] | None = None, sink: _Numbers[Tensor] | None = None, dropout: float = 0.0,
+    seed: int | None = None, stream: _Integers[Tensor] | None = None,
+) -> AttentionWithLse[Tensor]: ...
+@overload
+def attention_with_lse(
+    q: _X, k: _X, v: _X, *, scale: _PerRow[_X] | None = None, causal: bool = False,
+    window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
+    slopes: _Numbers[_X] | None = None, mask: _Mask[_X] | None = None, bias: _Numbers[_X] | None = None,
+    key_lengths: _Integers[_X] | None = None, sink: _Numbers[_X] | None = None, dropout: float = 0.0,
+    seed: int | None = None, stream: _Integers[_X] | None = None,
+) -> AttentionWithLse[_X]: ...
+
+@overload
+def boltzmann(
+    energies: _ArrayLike, /, temperature: _PerRow[NDArray[Any]], *, k: float = 1.0,
+    weights: _Numbers[NDArray[Any]] | None = None, where: _Mask[NDArray[Any]] | None = None,
+    axis: int | tuple[int, ...] | None = -1,
+) -> Boltzmann[NDArray[Any]]:
+    """The Boltzmann distribution over states of given energies, and its thermodynamics."""
+@overload
+def boltzmann(
+    energies: Tensor, /, temperature: _PerRow[Tensor], *, k: float = 1.0, weights: _Numbers[Tensor] | None = None,
+    where: _Mask[Tensor] | None = None, axis: int | tuple[int, ...] | None = -1,
+) -> Boltzmann[Tensor]: ...
+@overload
+def boltzmann(
+    energies: _X, /, temperature: _PerRow[_X], *, k: float = 1.0, weights: _Numbers[_X] | None = None,
+    where: _Mask[_X] | None = None, axis: int | tuple[int, ...] | None = -1,
+) -> Boltzmann[_X]: ...
+
+@overload
+def boltzmann_policy(
+    values: _ArrayLike, /, *, temperature: _PerRow[NDArray[Any]], epsilon: _PerRow[NDArray[Any]] = 0.0,
+    axis: int = -1, where: _Mask[NDArray[Any]] | None = None,
+) -> NDArray[Any]:
+    """The probabilities of actions with these values: Boltzmann exploration, mixed with uniform exploration."""
+@overload
+def boltzmann_policy(
+    values: Tensor, /, *, temperature: _PerRow[Tensor], epsilon: _PerRow[Tensor] = 0.0, axis: int = -1,
+    where: _Mask[Tensor] | None = None,
+) -> Tensor: ...
+@overload
+def boltzmann_policy(
+    values: _X, /, *, temperature: _PerRow[_X], epsilon: _PerRow[_X] = 0.0, axis: int = -1,
+    where: _Mask[_X] | None = None,
+) -> _X: ...
+
+@overload
+def categorical(
+    z: _ArrayLike, /, *, axis: int = -1, temperature: _PerRow[NDArray[Any]] = 1.0,
+    top_k: _PerRow[NDArray[Any]] | None = None, top_p: _PerRow[NDArray[Any]] | None = None,
+    min_p: _PerRow[NDArray[Any]] | None = None, typical_p: _PerRow[NDArray[Any]] | None = None,
+    epsilon: _PerRow[NDArray[Any]] | None = None, eta: _PerRow[NDArray[Any]] | None = None,
+    where: _Mask[NDArray[Any]] | None = None, num_samples: int | None = None, replace: bool = True,
+    seed: int | None = None, stream: _Integers[NDArray[Any]] | None = None, generator: _Generator | None = None,
+    order: str = "top_k_first",
+) -> NDArray[Any]:
+    """Classes drawn from the softmax of scores, after filters."""
+@overload
+def categorical(
+    z: Tensor, /, *, axis: int = -1, temperature: _PerRow[Tensor] = 1.0, top_k: _PerRow[Tensor] | None = None,
+    top_p: _PerRow[Tensor] | None = None, min_p: _PerRow[Tensor] | None = None,
+    typical_p: _PerRow[Tensor] | None = None, epsilon: _PerRow[Tensor] | None = None,
+    eta: _PerRow[Tensor] | None = None, where: _Mask[Tensor] | None = None, num_samples: int | None = None,
+    replace: bool = True, seed: int | None = None, stream: _Integers[Tensor] | None = None,
+    generator: _Generator | None = None, order: str = "top_k_first",
+) -> Tensor: ...
+@overload
+def categorical(
+    z: _X, /, *, axis: int = -1, temperature: _PerRow[_X] = 1.0, top_k: _PerRow[_X] | None = None,
+    top_p: _PerRow[_X] | None = None, min_p: _PerRow[_X] | None = None, typical_p: _PerRow[_X] | None = None,
+    epsilon: _PerRow[_X] | None = None, eta: _PerRow[_X] | None = None, where: _Mask[_X] | None = None,
+    num_samples: int | None = None, replace: bool = True, seed: int | None = None,
+    stream: _Integers[_X] | None = None, generator: _Generator | None = None, order: str = "top_k_first",
+) -> _X: ...
+
+@overload
+def categorical_with_logprob(
+    z: _ArrayLike, /, *, axis: int = -1, temperature: _PerRow[NDArray[Any]] = 1.0,
+    top_k: _PerRow[NDArray[Any]] | None = None, top_p: _PerRow[NDArray[Any]] | None = None,
+    min_p: _PerRow[NDArray[Any]] | None = None, typical_p: _PerRow[NDArray[Any]] | None = None,
+    epsilon: _PerRow[NDArray[Any]] | None = None, eta: _PerRow[NDArray[Any]] | None = None,
+    where: _Mask[NDArray[Any]] | None = None, num_samples: int | None = None, replace: bool = True,
+    seed: int | None = None, stream: _Integers[NDArray[Any]] | None = None, generator: _Generator | None = None,
+    order: str = "top_k_first",
+) -> CategoricalWithLogprob[NDArray[Any]]:
+    """Draws as `categorical` makes them, their log-probabilities, and the number of classes there were."""
+@overload
+def categorical_with_logprob(
+    z: Tensor, /, *, axis: int = -1, temperature: _PerRow[Tensor] = 1.0, top_k: _PerRow[Tensor] | None = None,
+    top_p: _PerRow[Tensor] | None = None, min_p: _PerRow[Tensor] | None = None,
+    typical_p: _PerRow[Tensor] | None = None, epsilon: _PerRow[Tensor] | None = None,
+    eta: _PerRow[Tensor] | None = None, where: _Mask[Tensor] | None = None, num_samples: int | None = None,
+    replace: bool = True, seed: int | None = None, stream: _Integers[Tensor] | None = None,
+    generator: _Generator | None = None, order: str = "top_k_first",
+) -> CategoricalWithLogprob[Tensor]: ...
+@overload
+def categorical_with_logprob(
+    z: _X, /, *, axis: int = -1, temperature: _PerRow[_X] = 1.0, top_k: _PerRow[_X] | None = None,
+    top_p: _PerRow[_X] | None = None, min_p: _PerRow[_X] | None = None, typical_p: _PerRow[_X] | None = None,
+    epsilon: _PerRow[_X] | None = None, eta: _PerRow[_X] | None = None, where: _Mask[_X] | None = None,
+    num_samples: int | None = None, replace: bool = True, seed: int | None = None,
+    stream: _Integers[_X] | None = None, generator: _Generator | None = None, order: str = "top_k_first",
+) -> CategoricalWithLogprob[_X]: ...
+
+@overload
+def cross_entropy(
+    z: _ArrayLike, /, target: _Target[NDArray[Any]], *, axis: int = -1, reduction: str = "mean",
+    ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0, softcap: float | None = None,
+    temperature: _PerRow[NDArray[Any]] = 1.0, weight: _Numbers[NDArray[Any]] | None = None,
+    where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
+) -> NDArray[Any]:
+    """The cross-entropy of the softmax of scores with targets, in nats."""
+@overload
+def cross_entropy(
+    z: Tensor, /, target: _Target[Tensor], *, axis: int = -1, reduction: str = "mean", ignore_index: int = -100,
+    label_smoothing: float = 0.0, z_loss: float = 0.0, softcap: float | None = None,
+    temperature: _PerRow[Tensor] = 1.0, weight: _Numbers[Tensor] | None = None, where: _Mask[Tensor] | None = None,
+    dtype: torch.dtype | str | None = None,
+) -> Tensor: ...
+@overload
+def cross_entropy(
+    z: _X, /, target: _Target[_X], *, axis: int = -1, reduction: str = "mean", ignore_index: int = -100,
+    label_smoothing: float = 0.0, z_loss: float = 0.0, softcap: float | None = None, temperature: _PerRow[_X] = 1.0,
+    weight: _Numbers[_X] | None = None, where: _Mask[_X] | None = None, dtype: object | None = None,
+) -> _X: ...
+
+@overload
+def cross_entropy_and_gradient(
+    z: _ArrayLike, /, target: _Target[NDArray[Any]], *, axis: int = -1, reduction: str = "mean",
+    ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0, softcap: float | None = None,
+    temperature: _PerRow[NDArray[Any]] = 1.0, weight: _Numbers[NDArray[Any]] | None = None,
+    where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
+) -> LossAndGradient[NDArray[Any]]:
+    """The cross-entropy and its gradient to the scores, in one pass: training without a framework."""
+@overload
+def cross_entropy_and_gradient(
+    z: Tensor, /, target: _Target[Tensor], *, axis: int = -1, reduction: str = "mean", ignore_index: int = -100,
+    label_smoothing: float = 0.0, z_loss: float = 0.0, softcap: float | None = None,
+    temperature: _PerRow[Tensor] = 1.0, weight: _Numbers[Tensor] | None = None, where: _Mask[Tensor] | None = None,
+    dtype: torch.dtype | str | None = None,
+) -> LossAndGradient[Tensor]: ...
+@overload
+def cross_entropy_and_gradient(
+    z: _X, /, target: _Target[_X], *, axis: int = -1, reduction: str = "mean", ignore_index: int = -100,
+    label_smoothing: float = 0.0, z_loss: float = 0.0, softcap: float | None = None, temperature: _PerRow[_X] = 1.0,
+    weight: _Numbers[_X] | None = None, where: _Mask[_X] | None = None, dtype: object | None = None,
+) -> LossAndGradient[_X]: ...
+
+@overload
+def cross_entropy_terms(
+    z: _ArrayLike, /, target: _Target[NDArray[Any]], *, axis: int = -1, reduction: str = "mean",
+    ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0, softcap: float | None = None,
+    temperature: _PerRow[NDArray[Any]] = 1.0, weight: _Numbers[NDArray[Any]] | None = None,
+    where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
+) -> CrossEntropyTerms[NDArray[Any]]:
+    """The cross-entropy with what it is made of: log-denominator, entropy and z-loss of the same softmax."""
+@overload
+def cross_entropy_terms(
+    z: Tensor, /, target: _Target[Tensor], *, axis: int = -1, reduction: str = "mean", ignore_index: int = -100,
+    label_smoothing: float = 0.0, z_loss: float = 0.0, softcap: float | None = None,
+    temperature: _PerRow[Tensor] = 1.0, weight: _Numbers[Tensor] | None = None, where: _Mask[Tensor] | None = None,
+    dtype: torch.dtype | str | None = None,
+) -> CrossEntropyTerms[Tensor]: ...
+@overload
+def cross_entropy_terms(
+    z: _X, /, target: _Target[_X], *, axis: int = -1, reduction: str = "mean", ignore_index: int = -100,
+    label_smoothing: float = 0.0, z_loss: float = 0.0, softcap: float | None = None, temperature: _PerRow[_X] = 1.0,
+    weight: _Numbers[_X] | None = None, where: _Mask[_X] | None = None, dtype: object | None = None,
+) -> CrossEntropyTerms[_X]: ...
+
+@overload
+def distillation(
+    z_student: _ArrayLike, z_teacher: _ArrayLike, *, axis: int = -1, temperature: _PerRow[NDArray[Any]] = 1.0,
+    divergence: str = "forward", scale: bool = True, reduction: str = "mean", softcap: float | None = None,
+    where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
+) -> NDArray[Any]:
+    """The divergence of a student's softmax q from its teacher's p, times :math:`T^2`, in nats."""
+@overload
+def distillation(
+    z_student: Tensor, z_teacher: Tensor, *, axis: int = -1, temperature: _PerRow[Tensor] = 1.0,
+    divergence: str = "forward", scale: bool = True, reduction: str = "mean", softcap: float | None = None,
+    where: _Mask[Tensor] | None = None, dtype: torch.dtype | str | None = None,
+) -> Tensor: ...
+@overload
+def distillation(
+    z_student: _X, z_teacher: _X, *, axis: int = -1, temperature: _PerRow[_X] = 1.0, divergence: str = "forward",
+    scale: bool = True, reduction: str = "mean", softcap: float | None = None, where: _Mask[_X] | None = None,
+    dtype: object | None = None,
+) -> _X: ...
+
+@overload
+def entmax(
+    z: _ArrayLike, /, alpha: _PerRow[NDArray[Any]] = 1.5, *, axis: int | tuple[int, ...] | None = -1,
+    temperature: _PerRow[NDArray[Any]] = 1.0, base: float | None = None, where: _Mask[NDArray[Any]] | None = None,
+    out: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """The probabilities that balance the scores with a Tsallis entropy: softmax at order 1, sparsemax at 2."""
+@overload
+def entmax(
+    z: Tensor, /, alpha: _PerRow[Tensor] = 1.5, *, axis: int | tuple[int, ...] | None = -1,
+    temperature: _PerRow[Tensor] = 1.0, base: float | None = None, where: _Mask[Tensor] | None = None,
+    out: Tensor | None = None,
+) -> Tensor: ...
+@overload
+def entmax(
+    z: _X, /, alpha: _PerRow[_X] = 1.5, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[_X] = 1.0,
+    base: float | None = None, where: _Mask[_X] | None = None, out: _X | None = None,
+) -> _X: ...
+
+@overload
+def entmax_loss(
+    z: _ArrayLike, /, target: _Target[NDArray[Any]], alpha: _PerRow[NDArray[Any]] = 1.5, *, axis: int = -1,
+    reduction: str = "mean", ignore_index: int = -100, weight: _Numbers[NDArray[Any]] | None = None,
+    label_smoothing: float = 0.0, temperature: _PerRow[NDArray[Any]] = 1.0,
+    where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
+) -> NDArray[Any]:
+    """The Fenchel-Young loss of entmax: convex in the scores; but for rounding not negative, 0 where p is the
+    target."""
+@overload
+def entmax_loss(
+    z: Tensor, /, target: _Target[Tensor], alpha: _PerRow[Tensor] = 1.5, *, axis: int = -1, reduction: str = "mean",
+    ignore_index: int = -100, weight: _Numbers[Tensor] | None = None, label_smoothing: float = 0.0,
+    temperature: _PerRow[Tensor] = 1.0, where: _Mask[Tensor] | None = None, dtype: torch.dtype | str | None = None,
+) -> Tensor: ...
+@overload
+def entmax_loss(
+    z: _X, /, target: _Target[_X], alpha: _PerRow[_X] = 1.5, *, axis: int = -1, reduction: str = "mean",
+    ignore_index: int = -100, weight: _Numbers[_X] | None = None, label_smoothing: float = 0.0,
+    temperature: _PerRow[_X] = 1.0, where: _Mask[_X] | None = None, dtype: object | None = None,
+) -> _X: ...
+
+@overload
+def entropy(
+    z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[NDArray[Any]] = 1.0,
+    base: float | None = None, where: _Mask[NDArray[Any]] | None = None, keepdims: bool = False,
+) -> NDArray[Any]:
+    """The Shannon entropy of the softmax, in nats."""
+@overload
+def entropy(
+    z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
+    base: float | None = None, where: _Mask[Tensor] | None = None, keepdims: bool = False,
+) -> Tensor: ...
+@overload
+def entropy(
+    z: _X, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[_X] = 1.0, base: float | None = None,
+    where: _Mask[_X] | None = None, keepdims: bool = False,
+) -> _X: ...
+
+@overload
+def entropy_invariant_scale(n: int, d: int, /, kappa: float = 1.0) -> float:  # type: ignore[overload-overlap]
+    """A scale of attention's scores that keeps the entropy of p about the same for any number of keys."""
+@overload
+def entropy_invariant_scale(
+    n: _Integers[NDArray[Any]], d: int, /, kappa: _Numbers[NDArray[Any]] = 1.0,
+) -> NDArray[Any]: ...
+@overload
+def entropy_invariant_scale(n: Tensor, d: int, /, kappa: _Numbers[Tensor] = 1.0) -> Tensor: ...
+@overload
+def entropy_invariant_scale(n: _Integers[Tensor], d: int, /, kappa: Tensor) -> Tensor: ...
+@overload
+def entropy_invariant_scale(n: _X, d: int, /, kappa: _Numbers[_X] = 1.0) -> _X: ...
+@overload
+def entropy_invariant_scale(n: _Integers[_X], d: int, /, kappa: _X) -> _X: ...
+
+@overload
+def filter_scores(
+    z: _ArrayLike, /, *, temperature: _PerRow[NDArray[Any]] = 1.0, top_k: _PerRow[NDArray[Any]] | None = None,
+    top_p: _PerRow[NDArray[Any]] | None = None, min_p: _PerRow[NDArray[Any]] | None = None,
+    typical_p: _PerRow[NDArray[Any]] | None = None, epsilon: _PerRow[NDArray[Any]] | None = None,
+    eta: _PerRow[NDArray[Any]] | None = None, where: _Mask[NDArray[Any]] | None = None, order: str = "top_k_first",
+    axis: int = -1,
+) -> NDArray[Any]:
+    """The scores, with -inf for every class that the filters leave out."""
+@overload
+def filter_scores(
+    z: Tensor, /, *, temperature: _PerRow[Tensor] = 1.0, top_k: _PerRow[Tensor] | None = None,
+    top_p: _PerRow[Tensor] | None = None, min_p: _PerRow[Tensor] | None = None,
+    typical_p: _PerRow[Tensor] | None = None, epsilon: _PerRow[Tensor] | None = None,
+    eta: _PerRow[Tensor] | None = None, where: _Mask[Tensor] | None = None, order: str = "top_k_first",
+    axis: int = -1,
+) -> Tensor: ...
+@overload
+def filter_scores(
+    z: _X, /, *, temperature: _PerRow[_X] = 1.0, top_k: _PerRow[_X] | None = None, top_p: _PerRow[_X] | None = None,
+    min_p: _PerRow[_X] | None = None, typical_p: _PerRow[_X] | None = None, epsilon: _PerRow[_X] | None = None,
+    eta: _PerRow[_X] | None = None, where: _Mask[_X] | None = None, order: str = "top_k_first", axis: int = -1,
+) -> _X: ...
+
+def get_num_threads() -> int:
+    """How many threads large inputs run on."""
+
+@overload
+def gumbel(
+    shape: int | tuple[int, ...], *, like: _ArrayLike | None = None, seed: int | None = None,
+    generator: _Generator | None = None,
+) -> NDArray[Any]:
+    """Standard Gumbel noise."""
+@overload
+def gumbel(
+    shape: int | tuple[int, ...], *, like: Tensor, seed: int | None = None, generator: _Generator | None = None,
+) -> Tensor: ...
+@overload
+def gumbel(
+    shape: int | tuple[int, ...], *, like: _X, seed: int | None = None, generator: _Generator | None = None,
+) -> _X: ...
+
+@overload
+def gumbel_softmax(
+    z: _ArrayLike, /, *, temperature: _PerRow[NDArray[Any]] = 1.0, hard: bool = False, axis: int = -1,
+    where: _Mask[NDArray[Any]] | None = None, seed: int | None = None,
+    stream: _Integers[NDArray[Any]] | None = None, generator: _Generator | None = None,
+) -> NDArray[Any]:
+    """A draw from the softmax as a point near a corner of the simplex, through which gradients flow."""
+@overload
+def gumbel_softmax(
+    z: Tensor, /, *, temperature: _PerRow[Tensor] = 1.0, hard: bool = False, axis: int = -1,
+    where: _Mask[Tensor] | None = None, seed: int | None = None, stream: _Integers[Tensor] | None = None,
+    generator: _Generator | None = None,
+) -> Tensor: ...
+@overload
+def gumbel_softmax(
+    z: _X, /, *, temperature: _PerRow[_X] = 1.0, hard: bool = False, axis: int = -1, where: _Mask[_X] | None = None,
+    seed: int | None = None, stream: _Integers[_X] | None = None, generator: _Generator | None = None,
+) -> _X: ...
+
+@overload
+def hardmax(
+    z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = -1, where: _Mask[NDArray[Any]] | None = None,
+) -> NDArray[Any]:
+    """The limit of softmax for T to 0+: arg max as a distribution, ties shared."""
+@overload
+def hardmax(
+    z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, where: _Mask[Tensor] | None = None,
+) -> Tensor: ...
+@overload
+def hardmax(z: _X, /, *, axis: int | tuple[int, ...] | None = -1, where: _Mask[_X] | None = None) -> _X: ...
+
+@overload
+def kl_divergence(
+    z_p: _ArrayLike, z_q: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = -1,
+    temperature: _PerRow[NDArray[Any]] = 1.0, base: float | None = None, where: _Mask[NDArray[Any]] | None = None,
+    keepdims: bool = False,
+) -> NDArray[Any]:
+    """The Kullback-Leibler divergence of two softmaxes, from their scores, in nats."""
+@overload
+def kl_divergence(
+    z_p: Tensor, z_q: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
+    base: float | None = None, where: _Mask[Tensor] | None = None, keepdims: bool = False,
+) -> Tensor: ...
+@overload
+def kl_divergence(
+    z_p: _X, z_q: _X, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[_X] = 1.0,
+    base: float | None = None, where: _Mask[_X] | None = None, keepdims: bool = False,
+) -> _X: ...
+
+@overload
+def linear_cross_entropy(
+    h: _ArrayLike, w: _ArrayLike, target: _Target[NDArray[Any]], *, bias: _Numbers[NDArray[Any]] | None = None,
+    exact: bool = False, reduction: str = "mean", ignore_index: int = -100, label_smoothing: float = 0.0,
+    z_loss: float = 0.0, softcap: float | None = None, temperature: _PerRow[NDArray[Any]] = 1.0,
+    weight: _Numbers[NDArray[Any]] | None = None, where: _Mask[NDArray[Any]] | None = None,
+    dtype: DTypeLike | None = None,
+) -> NDArray[Any]:
+    """The cross-entropy of the scores of a last layer, without holding the scores."""
+@overload
+def linear_cross_entropy(
+    h: Tensor, w: Tensor, target: _Target[Tensor], *, bias: _Numbers[Tensor] | None = None, exact: bool = False,
+    reduction: str = "mean", ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
+    softcap: float | None = None, temperature: _PerRow[Tensor] = 1.0, weight: _Numbers[Tensor] | None = None,
+    where: _Mask[Tensor] | None = None, dtype: torch.dtype | str | None = None,
+) -> Tensor: ...
+@overload
+def linear_cross_entropy(
+    h: _X, w: _X, target: _Target[_X], *, bias: _Numbers[_X] | None = None, exact: bool = False,
+    reduction: str = "mean", ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
+    softcap: float | None = None, temperature: _PerRow[_X] = 1.0, weight: _Numbers[_X] | None = None,
+    where: _Mask[_X] | None = None, dtype: object | None = None,
+) -> _X: ...
+
+@overload
+def linear_cross_entropy_and_gradient(
+    h: _ArrayLike, w: _ArrayLike, target: _Target[NDArray[Any]], *, bias: _Numbers[NDArray[Any]] | None = None,
+    exact: bool = False, reduction: str = "mean", ignore_index: int = -100, label_smoothing: float = 0.0,
+    z_loss: float = 0.0, softcap: float | None = None, temperature: _PerRow[NDArray[Any]] = 1.0,
+    weight: _Numbers[NDArray[Any]] | None = None, where: _Mask[NDArray[Any]] | None = None,
+    dtype: DTypeLike | None = None,
+) -> LinearLossAndGradient[NDArray[Any]]:
+    """The linear cross-entropy and its gradients to h, w and bias."""
+@overload
+def linear_cross_entropy_and_gradient(
+    h: Tensor, w: Tensor, target: _Target[Tensor], *, bias: _Numbers[Tensor] | None = None, exact: bool = False,
+    reduction: str = "mean", ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
+    softcap: float | None = None, temperature: _PerRow[Tensor] = 1.0, weight: _Numbers[Tensor] | None = None,
+    where: _Mask[Tensor] | None = None, dtype: torch.dtype | str | None = None,
+) -> LinearLossAndGradient[Tensor]: ...
+@overload
+def linear_cross_entropy_and_gradient(
+    h: _X, w: _X, target: _Target[_X], *, bias: _Numbers[_X] | None = None, exact: bool = False,
+    reduction: str = "mean", ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
+    softcap: float | None = None, temperature: _PerRow[_X] = 1.0, weight: _Numbers[_X] | None = None,
+    where: _Mask[_X] | None = None, dtype: object | None = None,
+) -> LinearLossAndGradient[_X]: ...
+
+@overload
+def linear_cross_entropy_terms(
+    h: _ArrayLike, w: _ArrayLike, target: _Target[NDArray[Any]], *, bias: _Numbers[NDArray[Any]] | None = None,
+    reduction: str = "mean", ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
+    softcap: float | None = None, temperature: _PerRow[NDArray[Any]] = 1.0,
+    weight: _Numbers[NDArray[Any]] | None = None, where: _Mask[NDArray[Any]] | None = None,
+    dtype: DTypeLike | None = None,
+) -> CrossEntropyTerms[NDArray[Any]]:
+    """The linear cross-entropy with what it is made of."""
+@overload
+def linear_cross_entropy_terms(
+    h: Tensor, w: Tensor, target: _Target[Tensor], *, bias: _Numbers[Tensor] | None = None, reduction: str = "mean",
+    ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0, softcap: float | None = None,
+    temperature: _PerRow[Tensor] = 1.0, weight: _Numbers[Tensor] | None = None, where: _Mask[Tensor] | None = None,
+    dtype: torch.dtype | str | None = None,
+) -> CrossEntropyTerms[Tensor]: ...
+@overload
+def linear_cross_entropy_terms(
+    h: _X, w: _X, target: _Target[_X], *, bias: _Numbers[_X] | None = None, reduction: str = "mean",
+    ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0, softcap: float | None = None,
+    temperature: _PerRow[_X] = 1.0, weight: _Numbers[_X] | None = None, where: _Mask[_X] | None = None,
+    dtype: object | None = None,
+) -> CrossEntropyTerms[_X]: ...
+
+@overload
+def linear_distillation(
+    h_student: _ArrayLike, w_student: _ArrayLike, h_teacher: _ArrayLike, w_teacher: _ArrayLike, *,
+    bias_student: _Numbers[NDArray[Any]] | None = None, bias_teacher: _Numbers[NDArray[Any]] | None = None,
+    temperature: _PerRow[NDArray[Any]] = 1.0, divergence: str = "forward", scale: bool = True,
+    reduction: str = "mean", softcap: float | None = None, where: _Mask[NDArray[Any]] | None = None,
+    dtype: DTypeLike | None = None,
+) -> NDArray[Any]:
+    """The distillation of scores that are made of hidden vectors, without holding either model's scores."""
+@overload
+def linear_distillation(
+    h_student: Tensor, w_student: Tensor, h_teacher: Tensor, w_teacher: Tensor, *,
+    bias_student: _Numbers[Tensor] | None = None, bias_teacher: _Numbers[Tensor] | None = None,
+    temperature: _PerRow[Tensor] = 1.0, divergence: str = "forward", scale: bool = True, reduction: str = "mean",
+    softcap: float | None = None, where: _Mask[Tensor] | None = None, dtype: torch.dtype | str | None = None,
+) -> Tensor: ...
+@overload
+def linear_distillation(
+    h_student: _X, w_student: _X, h_teacher: _X, w_teacher: _X, *, bias_student: _Numbers[_X] | None = None,
+    bias_teacher: _Numbers[_X] | None = None, temperature: _PerRow[_X] = 1.0, divergence: str = "forward",
+    scale: bool = True, reduction: str = "mean", softcap: float | None = None, where: _Mask[_X] | None = None,
+    dtype: object | None = None,
+) -> _X: ...
+
+@overload
+def linear_selected_log_softmax(
+    h: _ArrayLike, w: _ArrayLike, index: _Integers[NDArray[Any]], *, bias: _Numbers[NDArray[Any]] | None = None,
+    ignore_index: int = -100, softcap: float | None = None, temperature: _PerRow[NDArray[Any]] = 1.0,
+    where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
+) -> NDArray[Any]:
+    """The log-probability of one class of each row of a last layer's scores, without holding the scores."""
+@overload
+def linear_selected_log_softmax(
+    h: Tensor, w: Tensor, index: _Integers[Tensor], *, bias: _Numbers[Tensor] | None = None,
+    ignore_index: int = -100, softcap: float | None = None, temperature: _PerRow[Tensor] = 1.0,
+    where: _Mask[Tensor] | None = None, dtype: torch.dtype | str | None = None,
+) -> Tensor: ...
+@overload
+def linear_selected_log_softmax(
+    h: _X, w: _X, index: _Integers[_X], *, bias: _Numbers[_X] | None = None, ignore_index: int = -100,
+    softcap: float | None = None, temperature: _PerRow[_X] = 1.0, where: _Mask[_X] | None = None,
+    dtype: object | None = None,
+) -> _X: ...
+
+@overload
+def log_softmax(
+    z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[NDArray[Any]] = 1.0,
+    base: float | None = None, where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
+    out: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """The natural logarithms of the softmax, without forming it."""
+@overload
+def log_softmax(
+    z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
+    base: float | None = None, where: _Mask[Tensor] | None = None, dtype: torch.dtype | str | None = None,
+    out: Tensor | None = None,
+) -> Tensor: ...
+@overload
+def log_softmax(
+    z: _X, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[_X] = 1.0, base: float | None = None,
+    where: _Mask[_X] | None = None, dtype: object | None = None, out: _X | None = None,
+) -> _X: ...
+
+@overload
+def logcumsumexp(
+    z: _ArrayLike, /, *, axis: int = -1, temperature: _PerRow[NDArray[Any]] = 1.0, base: float | None = None,
+    where: _Mask[NDArray[Any]] | None = None,
+) -> NDArray[Any]:
+    """The smooth maximum of every prefix of a row, in the unit of the scores: its logsumexp."""
+@overload
+def logcumsumexp(
+    z: Tensor, /, *, axis: int = -1, temperature: _PerRow[Tensor] = 1.0, base: float | None = None,
+    where: _Mask[Tensor] | None = None,
+) -> Tensor: ...
+@overload
+def logcumsumexp(
+    z: _X, /, *, axis: int = -1, temperature: _PerRow[_X] = 1.0, base: float | None = None,
+    where: _Mask[_X] | None = None,
+) -> _X: ...
+
+@overload
+def logsumexp(
+    z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[NDArray[Any]] = 1.0,
+    base: float | None = None, weights: _Numbers[NDArray[Any]] | None = None,
+    where: _Mask[NDArray[Any]] | None = None, keepdims: bool = False, dtype: DTypeLike | None = None,
+) -> NDArray[Any]:
+    """The smooth maximum: the logarithm of the sum of exponentials, in the unit of the scores."""
+@overload
+def logsumexp(
+    z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
+    base: float | None = None, weights: _Numbers[Tensor] | None = None, where: _Mask[Tensor] | None = None,
+    keepdims: bool = False, dtype: torch.dtype | str | None = None,
+) -> Tensor: ...
+@overload
+def logsumexp(
+    z: _X, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[_X] = 1.0, base: float | None = None,
+    weights: _Numbers[_X] | None = None, where: _Mask[_X] | None = None, keepdims: bool = False,
+    dtype: object | None = None,
+) -> _X: ...
+
+@overload
+def qk_norm(
+    q: _ArrayLike, k: _ArrayLike, *, gain: _Numbers[NDArray[Any]] = 1.0, eps: float = 1e-06,
+) -> _NormalizedQK[NDArray[Any]]:
+    """Queries and keys divided by their root mean square, so that no score is beyond its scale."""
+@overload
+def qk_norm(q: Tensor, k: Tensor, *, gain: _Numbers[Tensor] = 1.0, eps: float = 1e-06) -> _NormalizedQK[Tensor]: ...
+@overload
+def qk_norm(q: _X, k: _X, *, gain: _Numbers[_X] = 1.0, eps: float = 1e-06) -> _NormalizedQK[_X]: ...
+
+@overload
+def renyi_entropy(
+    z: _ArrayLike, /, order: _PerRow[NDArray[Any]], *, axis: int | tuple[int, ...] | None = -1,
+    temperature: _PerRow[NDArray[Any]] = 1.0, base: float | None = None, where: _Mask[NDArray[Any]] | None = None,
+    keepdims: bool = False, dtype: DTypeLike | None = None,
+) -> NDArray[Any]:
+    """The Rényi entropy of the softmax, in nats: how many classes are in play, if likely ones count more."""
+@overload
+def renyi_entropy(
+    z: Tensor, /, order: _PerRow[Tensor], *, axis: int | tuple[int, ...] | None = -1,
+    temperature: _PerRow[Tensor] = 1.0, base: float | None = None, where: _Mask[Tensor] | None = None,
+    keepdims: bool = False, dtype: torch.dtype | str | None = None,
+) -> Tensor: ...
+@overload
+def renyi_entropy(
+    z: _X, /, order: _PerRow[_X], *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[_X] = 1.0,
+    base: float | None = None, where: _Mask[_X] | None = None, keepdims: bool = False, dtype: object | None = None,
+) -> _X: ...
+
+@overload
+def segment_log_softmax(
+    z: _ArrayLike, /, offsets: _Integers[NDArray[Any]] | None = None, *,
+    index: _Integers[NDArray[Any]] | None = None, num_segments: int | None = None,
+    temperature: _PerRow[NDArray[Any]] = 1.0, where: _Mask[NDArray[Any]] | None = None,
+) -> NDArray[Any]:
+    """The natural logarithms of `segment_softmax`, without forming it."""
+@overload
+def segment_log_softmax(
+    z: Tensor, /, offsets: _Integers[Tensor] | None = None, *, index: _Integers[Tensor] | None = None,
+    num_segments: int | None = None, temperature: _PerRow[Tensor] = 1.0, where: _Mask[Tensor] | None = None,
+) -> Tensor: ...
+@overload
+def segment_log_softmax(
+    z: _X, /, offsets: _Integers[_X] | None = None, *, index: _Integers[_X] | None = None,
+    num_segments: int | None = None, temperature: _PerRow[_X] = 1.0, where: _Mask[_X] | None = None,
+) -> _X: ...
+
+@overload
+def segment_logsumexp(
+    z: _ArrayLike, /, offsets: _Integers[NDArray[Any]] | None = None, *,
+    index: _Integers[NDArray[Any]] | None = None, num_segments: int | None = None,
+    temperature: _PerRow[NDArray[Any]] = 1.0, where: _Mask[NDArray[Any]] | None = None,
+) -> NDArray[Any]:
+    """The smooth maximum of each segment of z's first axis."""
+@overload
+def segment_logsumexp(
+    z: Tensor, /, offsets: _Integers[Tensor] | None = None, *, index: _Integers[Tensor] | None = None,
+    num_segments: int | None = None, temperature: _PerRow[Tensor] = 1.0, where: _Mask[Tensor] | None = None,
+) -> Tensor: ...
+@overload
+def segment_logsumexp(
+    z: _X, /, offsets: _Integers[_X] | None = None, *, index: _Integers[_X] | None = None,
+    num_segments: int | None = None, temperature: _PerRow[_X] = 1.0, where: _Mask[_X] | None = None,
+) -> _X: ...
+
+@overload
+def segment_softmax(
+    z: _ArrayLike, /, offsets: _Integers[NDArray[Any]] | None = None, *,
+    index: _Integers[NDArray[Any]] | None = None, num_segments: int | None = None,
+    temperature: _PerRow[NDArray[Any]] = 1.0, where: _Mask[NDArray[Any]] | None = None,
+) -> NDArray[Any]:
+    """The softmax of each segment of z's first axis."""
+@overload
+def segment_softmax(
+    z: Tensor, /, offsets: _Integers[Tensor] | None = None, *, index: _Integers[Tensor] | None = None,
+    num_segments: int | None = None, temperature: _PerRow[Tensor] = 1.0, where: _Mask[Tensor] | None = None,
+) -> Tensor: ...
+@overload
+def segment_softmax(
+    z: _X, /, offsets: _Integers[_X] | None = None, *, index: _Integers[_X] | None = None,
+    num_segments: int | None = None, temperature: _PerRow[_X] = 1.0, where: _Mask[_X] | None = None,
+) -> _X: ...
+
+@overload
+def selected_log_softmax(
+    z: _ArrayLike, /, index: _Integers[NDArray[Any]], *, axis: int = -1, ignore_index: int = -100,
+    softcap: float | None = None, temperature: _PerRow[NDArray[Any]] = 1.0,
+    where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
+) -> NDArray[Any]:
+    """The log-probability of one class of each row, or of several, without forming the others."""
+@overload
+def selected_log_softmax(
+    z: Tensor, /, index: _Integers[Tensor], *, axis: int = -1, ignore_index: int = -100,
+    softcap: float | None = None, temperature: _PerRow[Tensor] = 1.0, where: _Mask[Tensor] | None = None,
+    dtype: torch.dtype | str | None = None,
+) -> Tensor: ...
+@overload
+def selected_log_softmax(
+    z: _X, /, index: _Integers[_X], *, axis: int = -1, ignore_index: int = -100, softcap: float | None = None,
+    temperature: _PerRow[_X] = 1.0, where: _Mask[_X] | None = None, dtype: object | None = None,
+) -> _X: ...
+
+def set_num_threads(n: int) -> None:
+    """Use at most n threads from now on, in this process."""
+
+@overload
+def signed_logsumexp(
+    z: _ArrayLike, /, weights: _Numbers[NDArray[Any]], *, axis: int | tuple[int, ...] | None = -1,
+    where: _Mask[NDArray[Any]] | None = None, keepdims: bool = False,
+) -> SignedLog[NDArray[Any]]:
+    """The sum of exponentials with weights of either sign, as a sign and a logarithm."""
+@overload
+def signed_logsumexp(
+    z: Tensor, /, weights: _Numbers[Tensor], *, axis: int | tuple[int, ...] | None = -1,
+    where: _Mask[Tensor] | None = None, keepdims: bool = False,
+) -> SignedLog[Tensor]: ...
+@overload
+def signed_logsumexp(
+    z: _X, /, weights: _Numbers[_X], *, axis: int | tuple[int, ...] | None = -1, where: _Mask[_X] | None = None,
+    keepdims: bool = False,
+) -> SignedLog[_X]: ...
+
+@overload
+def soft_argmax(
+    z: _ArrayLike, /, values: _Numbers[NDArray[Any]] | None = None, *, axis: int | tuple[int, ...] | None = -1,
+    temperature: _PerRow[NDArray[Any]] = 1.0, where: _Mask[NDArray[Any]] | None = None, keepdims: bool = False,
+) -> NDArray[Any]:
+    """The mean of positions, or of any values, under the softmax: a differentiable arg max."""
+@overload
+def soft_argmax(
+    z: Tensor, /, values: _Numbers[Tensor] | None = None, *, axis: int | tuple[int, ...] | None = -1,
+    temperature: _PerRow[Tensor] = 1.0, where: _Mask[Tensor] | None = None, keepdims: bool = False,
+) -> Tensor: ...
+@overload
+def soft_argmax(
+    z: _X, /, values: _Numbers[_X] | None = None, *, axis: int | tuple[int, ...] | None = -1,
+    temperature: _PerRow[_X] = 1.0, where: _Mask[_X] | None = None, keepdims: bool = False,
+) -> _X: ...
+
+@overload
+def softmax(
+    z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[NDArray[Any]] = 1.0,
+    base: float | None = None, where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
+    out: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """The probabilities proportional to the exponentials of the scores."""
+@overload
+def softmax(
+    z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
+    base: float | None = None, where: _Mask[Tensor] | None = None, dtype: torch.dtype | str | None = None,
+    out: Tensor | None = None,
+) -> Tensor: ...
+@overload
+def softmax(
+    z: _X, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[_X] = 1.0, base: float | None = None,
+    where: _Mask[_X] | None = None, dtype: object | None = None, out: _X | None = None,
+) -> _X: ...
+
+@overload
+def softmax_jacobian(
+    z: _ArrayLike, /, *, axis: int = -1, temperature: _PerRow[NDArray[Any]] = 1.0, base: float | None = None,
+) -> NDArray[Any]:
+    """The Jacobian matrix of the softmax."""
+@overload
+def softmax_jacobian(
+    z: Tensor, /, *, axis: int = -1, temperature: _PerRow[Tensor] = 1.0, base: float | None = None,
+) -> Tensor: ...
+@overload
+def softmax_jacobian(
+    z: _X, /, *, axis: int = -1, temperature: _PerRow[_X] = 1.0, base: float | None = None,
+) -> _X: ...
+
+@overload
+def softmax_with_lse(
+    z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[NDArray[Any]] = 1.0,
+    base: float | None = None, where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
+) -> SoftmaxWithLse[NDArray[Any]]:
+    """The softmax and the logarithm of its denominator, from one pass."""
+@overload
+def softmax_with_lse(
+    z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
+    base: float | None = None, where: _Mask[Tensor] | None = None, dtype: torch.dtype | str | None = None,
+) -> SoftmaxWithLse[Tensor]: ...
+@overload
+def softmax_with_lse(
+    z: _X, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[_X] = 1.0, base: float | None = None,
+    where: _Mask[_X] | None = None, dtype: object | None = None,
+) -> SoftmaxWithLse[_X]: ...
+
+@overload
+def softmin(
+    z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[NDArray[Any]] = 1.0,
+    base: float | None = None, where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
+    out: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """The softmax that favours small scores: that of the negative temperature."""
+@overload
+def softmin(
+    z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
+    base: float | None = None, where: _Mask[Tensor] | None = None, dtype: torch.dtype | str | None = None,
+    out: Tensor | None = None,
+) -> Tensor: ...
+@overload
+def softmin(
+    z: _X, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[_X] = 1.0, base: float | None = None,
+    where: _Mask[_X] | None = None, dtype: object | None = None, out: _X | None = None,
+) -> _X: ...
+
+@overload
+def sparsemax(
+    z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[NDArray[Any]] = 1.0,
+    base: float | None = None, where: _Mask[NDArray[Any]] | None = None, out: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """The point of the probability simplex that is nearest to the scores."""
+@overload
+def sparsemax(
+    z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
+    base: float | None = None, where: _Mask[Tensor] | None = None, out: Tensor | None = None,
+) -> Tensor: ...
+@overload
+def sparsemax(
+    z: _X, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[_X] = 1.0, base: float | None = None,
+    where: _Mask[_X] | None = None, out: _X | None = None,
+) -> _X: ...
+
+@overload
+def sparsemax_loss(
+    z: _ArrayLike, /, target: _Target[NDArray[Any]], *, axis: int = -1, reduction: str = "mean",
+    ignore_index: int = -100, weight: _Numbers[NDArray[Any]] | None = None, label_smoothing: float = 0.0,
+    temperature: _PerRow[NDArray[Any]] = 1.0, where: _Mask[NDArray[Any]] | None = None,
+    dtype: DTypeLike | None = None,
+) -> NDArray[Any]:
+    """The loss that belongs to sparsemax: 0 as soon as the target's score is 1 above all others."""
+@overload
+def sparsemax_loss(
+    z: Tensor, /, target: _Target[Tensor], *, axis: int = -1, reduction: str = "mean", ignore_index: int = -100,
+    weight: _Numbers[Tensor] | None = None, label_smoothing: float = 0.0, temperature: _PerRow[Tensor] = 1.0,
+    where: _Mask[Tensor] | None = None, dtype: torch.dtype | str | None = None,
+) -> Tensor: ...
+@overload
+def sparsemax_loss(
+    z: _X, /, target: _Target[_X], *, axis: int = -1, reduction: str = "mean", ignore_index: int = -100,
+    weight: _Numbers[_X] | None = None, label_smoothing: float = 0.0, temperature: _PerRow[_X] = 1.0,
+    where: _Mask[_X] | None = None, dtype: object | None = None,
+) -> _X: ...
+
+@overload
+def spatial_soft_argmax(
+    z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = (-2, -1), temperature: _PerRow[NDArray[Any]] = 1.0,
+    where: _Mask[NDArray[Any]] | None = None,
+) -> NDArray[Any]:
+    """The mean position under the softmax of an image, or of any grid: one coordinate for each of its axes."""
+@overload
+def spatial_soft_argmax(
+    z: Tensor, /, *, axis: int | tuple[int, ...] | None = (-2, -1), temperature: _PerRow[Tensor] = 1.0,
+    where: _Mask[Tensor] | None = None,
+) -> Tensor: ...
+@overload
+def spatial_soft_argmax(
+    z: _X, /, *, axis: int | tuple[int, ...] | None = (-2, -1), temperature: _PerRow[_X] = 1.0,
+    where: _Mask[_X] | None = None,
+) -> _X: ...
+
+@overload
+def speculative_sample(
+    target: _ArrayLike, draft: _ArrayLike, tokens: _Integers[NDArray[Any]], /, *,
+    temperature: _PerRow[NDArray[Any]] = 1.0, top_k: _PerRow[NDArray[Any]] | None = None,
+    top_p: _PerRow[NDArray[Any]] | None = None, min_p: _PerRow[NDArray[Any]] | None = None, seed: int | None = None,
+    stream: _Integers[NDArray[Any]] | None = None, generator: _Generator | None = None, order: str = "top_k_first",
+) -> SpeculativeSample[NDArray[Any]]:
+    """Verify a chain of guessed tokens so that what comes out is distributed as the target says."""
+@overload
+def speculative_sample(
+    target: Tensor, draft: Tensor, tokens: _Integers[Tensor], /, *, temperature: _PerRow[Tensor] = 1.0,
+    top_k: _PerRow[Tensor] | None = None, top_p: _PerRow[Tensor] | None = None,
+    min_p: _PerRow[Tensor] | None = None, seed: int | None = None, stream: _Integers[Tensor] | None = None,
+    generator: _Generator | None = None, order: str = "top_k_first",
+) -> SpeculativeSample[Tensor]: ...
+@overload
+def speculative_sample(
+    target: _X, draft: _X, tokens: _Integers[_X], /, *, temperature: _PerRow[_X] = 1.0,
+    top_k: _PerRow[_X] | None = None, top_p: _PerRow[_X] | None = None, min_p: _PerRow[_X] | None = None,
+    seed: int | None = None, stream: _Integers[_X] | None = None, generator: _Generator | None = None,
+    order: str = "top_k_first",
+) -> SpeculativeSample[_X]: ...
+
+@overload
+def threshold(
+    z: _ArrayLike, /, alpha: _PerRow[NDArray[Any]] = 1.5, *, axis: int | tuple[int, ...] | None = -1,
+    temperature: _PerRow[NDArray[Any]] = 1.0, base: float | None = None, where: _Mask[NDArray[Any]] | None = None,
+) -> Threshold[NDArray[Any]]:
+    """The threshold of `entmax` and the number of probabilities above it."""
+@overload
+def threshold(
+    z: Tensor, /, alpha: _PerRow[Tensor] = 1.5, *, axis: int | tuple[int, ...] | None = -1,
+    temperature: _PerRow[Tensor] = 1.0, base: float | None = None, where: _Mask[Tensor] | None = None,
+) -> Threshold[Tensor]: ...
+@overload
+def threshold(
+    z: _X, /, alpha: _PerRow[_X] = 1.5, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[_X] = 1.0,
+    base: float | None = None, where: _Mask[_X] | None = None,
+) -> Threshold[_X]: ...
+
+@overload
+def topk_softmax(
+    z: _ArrayLike, /, k: _PerRow[NDArray[Any]], *, axis: int = -1, temperature: _PerRow[NDArray[Any]] = 1.0,
+    where: _Mask[NDArray[Any]] | None = None,
+) -> NDArray[Any]:
+    """The softmax over the k largest scores of each row, 0 elsewhere."""
+@overload
+def topk_softmax(
+    z: Tensor, /, k: _PerRow[Tensor], *, axis: int = -1, temperature: _PerRow[Tensor] = 1.0,
+    where: _Mask[Tensor] | None = None,
+) -> Tensor: ...
+@overload
+def topk_softmax(
+    z: _X, /, k: _PerRow[_X], *, axis: int = -1, temperature: _PerRow[_X] = 1.0, where: _Mask[_X] | None = None,
+) -> _X: ...
+
+def using(name: str) -> AbstractContextManager[None]:
+    """Ask for an implementation by name inside a `with` block; one that cannot serve raises."""

@@ -1,0 +1,24 @@
+"""Written by tools/stubs.py from the rooms."""
+
+from softargmax.attend.modules import Attention as Attention
+from softargmax.attend.torch_cache import KVCache as KVCache
+from softargmax.core.torch_decompositions import decompositions as decompositions
+from softargmax.loss.modules import CrossEntropyLoss as CrossEntropyLoss
+from softargmax.loss.modules import LinearCrossEntropyLoss as LinearCrossEntropyLoss
+from softargmax.normalize.modules import LogSoftmax as LogSoftmax
+from softargmax.normalize.modules import Softmax as Softmax
+from softargmax.output.torch_adaptive import AdaptiveSoftmax as AdaptiveSoftmax
+from softargmax.output.torch_contrast import NCE as NCE
+from softargmax.output.torch_contrast import NegativeSampling as NegativeSampling
+from softargmax.output.torch_differentiated import DifferentiatedSoftmax as DifferentiatedSoftmax
+from softargmax.output.torch_full import FullSoftmax as FullSoftmax
+from softargmax.output.torch_hierarchical import HierarchicalSoftmax as HierarchicalSoftmax
+from softargmax.output.torch_importance import ImportanceSampledSoftmax as ImportanceSampledSoftmax
+from softargmax.output.torch_layer import OutputLayer as OutputLayer
+from softargmax.output.torch_sampled import SampledSoftmax as SampledSoftmax
+from softargmax.output.torch_target import TargetSampledSoftmax as TargetSampledSoftmax
+from softargmax.sample.modules import GumbelSoftmax as GumbelSoftmax
+from softargmax.sparse.modules import Entmax as Entmax
+from softargmax.sparse.modules import EntmaxLoss as EntmaxLoss
+from softargmax.sparse.modules import Sparsemax as Sparsemax
+from softargmax.sparse.modules import SparsemaxLoss as SparsemaxLoss

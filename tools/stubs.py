@@ -1,0 +1,281 @@
+"""Write what the package says of its public names: no name and no signature is typed twice.
+
+    python tools/stubs.py            write
+    python tools/stubs.py --check    exit with 1 if a file and the rooms differ
+
+From the rooms' `__all__` and signatures: src/softargmax/_names.py, where each name is, and src/softargmax/__init__.pyi,
+its types by kind of array: NumPy's in, NumPy's out. From `softargmax.nn`: src/softargmax/nn.pyi.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from pathlib import Path
+from textwrap import wrap
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "softargmax"
+ROOMS = ("attend", "loss", "normalize", "sample", "sparse")
+CORE = {
+    "softargmax.core.dispatch": ("using",),
+    "softargmax.core.native": ("get_num_threads", "set_num_threads"),
+    "softargmax.core.state": ("State",),
+}
+MODULES = ("classify", "nn", "output", "stream")
+WRITTEN = "Written by tools/stubs.py from the rooms."
+WIDTH = 120
+
+HEAD = f'''"""{WRITTEN} Docstrings are in the rooms.
+
+Arrays of NumPy, lists and numbers give arrays of NumPy, tensors tensors, and any other array of the array-API standard
+(JAX's say) its own type. What reduces a single row to one number gives a NumPy scalar in place of an array.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, overload
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike, NDArray
+from torch import Tensor
+
+{{imports}}
+
+__version__: str
+__all__ = [
+{{names}}
+]
+
+class _ArrayAPI(Protocol):  # as the standard has it; NumPy's takes only some strings, and so is none of these
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any: ...
+
+A = TypeVar("A")
+_X = TypeVar("_X", bound=_ArrayAPI)
+
+# Lists, of up to four axes: one alias that holds itself would let strings in.
+_Real: TypeAlias = float | np.number[Any] | np.bool_
+_Bool: TypeAlias = bool | np.bool_
+_Int: TypeAlias = int | np.integer[Any]
+_Row: TypeAlias = Sequence[_Real | NDArray[Any]]
+_Reals: TypeAlias = _Real | _Row | Sequence[_Row] | Sequence[Sequence[_Row]] | Sequence[Sequence[Sequence[_Row]]]
+_Bools: TypeAlias = _Bool | Sequence[_Bool] | Sequence[Sequence[_Bool]] | Sequence[Sequence[Sequence[_Bool]]]
+_Ints: TypeAlias = _Int | Sequence[_Int] | Sequence[Sequence[_Int]] | Sequence[Sequence[Sequence[_Int]]]
+_ArrayLike: TypeAlias = NDArray[Any] | _Reals | complex | Sequence[complex]
+
+# What may stand beside an array of A: another of its kind, or what can be brought to it.
+_PerRow: TypeAlias = A | NDArray[Any] | _Reals
+_Numbers: TypeAlias = A | NDArray[Any] | _Reals
+_Target: TypeAlias = A | NDArray[Any] | _Reals
+_Integers: TypeAlias = A | NDArray[np.integer[Any]] | _Ints
+_Mask: TypeAlias = A | NDArray[np.bool_] | _Bools
+_Generator: TypeAlias = np.random.Generator | np.random.RandomState | torch.Generator
+'''
+
+ENTROPY_INVARIANT_SCALE = '''@overload
+def entropy_invariant_scale(n: int, d: int, /, kappa: float = 1.0) -> float:  # type: ignore[overload-overlap]
+    """{doc}"""
+@overload
+def entropy_invariant_scale(
+    n: _Integers[NDArray[Any]], d: int, /, kappa: _Numbers[NDArray[Any]] = 1.0,
+) -> NDArray[Any]: ...
+@overload
+def entropy_invariant_scale(n: Tensor, d: int, /, kappa: _Numbers[Tensor] = 1.0) -> Tensor: ...
+@overload
+def entropy_invariant_scale(n: _Integers[Tensor], d: int, /, kappa: Tensor) -> Tensor: ...
+@overload
+def entropy_invariant_scale(n: _X, d: int, /, kappa: _Numbers[_X] = 1.0) -> _X: ...
+@overload
+def entropy_invariant_scale(n: _Integers[_X], d: int, /, kappa: _X) -> _X: ...'''
+"""A number of two numbers, else of the kind that either argument is."""
+
+
+class Kind(NamedTuple):
+    """A kind of array: what comes out, what goes in, its dtypes."""
+
+    array: str
+    given: str
+    dtype: str
+
+
+NUMPY = Kind("NDArray[Any]", "_ArrayLike", "DTypeLike")
+KINDS = (NUMPY, Kind("Tensor", "Tensor", "torch.dtype | str"), Kind("_X", "_X", "object"))
+OF_A = Kind("A", "_Numbers[A]", "object")
+"""In a class of arrays of A."""
+BESIDE = ("PerRow", "Mask", "Target", "Numbers", "Integers")
+
+
+def homes() -> dict[str, str]:
+    """By public name, the module that it is in."""
+    of_rooms = {f"softargmax.{room}": importlib.import_module(f"softargmax.{room}").__all__ for room in ROOMS}
+    return dict(sorted((name, home) for home, names in {**of_rooms, **CORE}.items() for name in names))
+
+
+def shown(name: str, public: dict[str, Any]) -> str:
+    """A class by the name that the stub has for it: those that are no public name begin with an underscore."""
+    return name if name in public else f"_{name}"
+
+
+def spelled(annotation: Any, kind: Kind, results: dict[str, str]) -> str:
+    """An annotation of a room (core/types.py) for one kind of array."""
+    words = {
+        "Array": kind.array,
+        **dict.fromkeys(("Logits", "Vectors", "Like"), kind.given),
+        "DType": kind.dtype,
+        "Generator": "_Generator",
+        "Iterator": "AbstractContextManager",
+        **{name: f"_{name}[{kind.array}]" for name in BESIDE},
+        **{name: f"{stub}[{kind.array}]" for name, stub in results.items()},
+    }
+    text = "None" if annotation is None else str(annotation).replace("types.", "")
+    found = re.sub(r"\w+", lambda word: words.get(word[0], word[0]), text)
+    if re.search(r"\bAny\b", text):
+        raise TypeError(f"{annotation}: expected a name of core/types.py in place of Any")
+    return found
+
+
+def declared(name: str, function: Any, kind: Kind, results: dict[str, str], doc: str = "") -> list[str]:
+    """A function's declaration for one kind of array."""
+    signature, given, before = inspect.signature(function), [], None
+    for x in signature.parameters.values():
+        if before is x.POSITIONAL_ONLY and x.kind is not x.POSITIONAL_ONLY:
+            given.append("/")
+        if x.kind is x.KEYWORD_ONLY and before not in (x.KEYWORD_ONLY, x.VAR_POSITIONAL):
+            given.append("*")
+        before = x.kind
+        star = "*" if x.kind is x.VAR_POSITIONAL else ""
+        hint, default = x.annotation, "" if x.default is x.empty else f" = {literal(x.default)}"
+        if str(hint).startswith("Like") and kind not in (NUMPY, OF_A):  # it alone says the kind: it has to be given
+            hint, default = "Like", ""
+            given += ["*"] * ("*" not in given)
+        given.append(star + x.name + ("" if hint is x.empty else f": {spelled(hint, kind, results)}{default}"))
+    if before is inspect.Parameter.POSITIONAL_ONLY:
+        given.append("/")
+    tail = f") -> {spelled(signature.return_annotation, kind, results)}:" + ("" if doc else " ...")
+    return laid_out(f"def {name}(", given, tail) + documented(doc)
+
+
+def laid_out(head: str, given: list[str], tail: str) -> list[str]:
+    """A declaration on one line, or its arguments on lines of their own."""
+    if len(one := head + ", ".join(given) + tail) <= WIDTH - 4:
+        return [one]
+    lines = ["   "]
+    for word in given:
+        if len(lines[-1]) + len(word) + 2 > WIDTH - 4:
+            lines.append("   ")
+        lines[-1] += f" {word},"
+    return [head, *lines, tail]
+
+
+def literal(default: Any) -> str:
+    """A default, as the formatter writes it."""
+    return f'"{default}"' if isinstance(default, str) else repr(default)
+
+
+def documented(doc: str) -> list[str]:
+    """A docstring's lines, if there is one."""
+    return wrap(f'"""{doc}"""', WIDTH - 4, initial_indent="    ", subsequent_indent="    ") if doc else []
+
+
+def summary(thing: Any) -> str:
+    """The first sentence of its docstring."""
+    first = (inspect.getdoc(thing) or "").partition("\n\n")[0]
+    return " ".join(first.split()).replace("\\", "\\\\")
+
+
+def overloads(name: str, function: Any, results: dict[str, str], *, method: bool = False) -> list[str]:
+    """A function: one declaration for each kind of array that it takes, or the only one."""
+    decorators = ["@classmethod"] if method else []
+    hints = " ".join(str(x.annotation) for x in inspect.signature(function).parameters.values())
+    if not re.search(r"\b(Logits|Vectors|Like)\b", hints):
+        return [*decorators, *declared(name, function, NUMPY, results, summary(function))]
+    lines = []
+    for kind in KINDS:
+        doc = summary(function) if kind is NUMPY else ""
+        lines += ["@overload", *decorators, *declared(name, function, kind, results, doc)]
+    return lines
+
+
+def of_class(result: Any, results: dict[str, str]) -> list[str]:
+    """A named tuple of arrays."""
+    lines = [f"class {results[result.__name__]}(NamedTuple, Generic[A]):", *documented(summary(result)), ""]
+    for field in result._fields:
+        default = f" = {literal(result._field_defaults[field])}" if field in result._field_defaults else ""
+        hint = result.__annotations__[field].__forward_arg__
+        ignored = "  # type: ignore[assignment]" if hasattr(tuple, field) else ""
+        lines.append(f"    {field}: {spelled(hint, OF_A, results)}{default}{ignored}")
+    for name, method in vars(result).items():
+        if isinstance(method, property):
+            getter = declared(name, method.fget, OF_A, results, summary(method))
+            lines += ["    @property", *(f"    {line}" for line in getter)]
+        elif isinstance(method, classmethod) and not name.startswith("_"):
+            lines += [f"    {line}" for line in overloads(name, method.__func__, results, method=True)]
+        elif inspect.isfunction(method) and not name.startswith("_") and name not in dir(tuple):
+            lines += [f"    {line}" for line in declared(name, method, OF_A, results, summary(method))]
+    return lines
+
+
+def stub(names: dict[str, str]) -> str:
+    """The text of `__init__.pyi`."""
+    public = {name: getattr(importlib.import_module(home), name) for name, home in names.items()}
+    classes = {name: value for name, value in public.items() if isinstance(value, type)}
+    for value in public.values():  # classes that functions and methods return and that are no public names
+        for one in (value, *(vars(value).values() if isinstance(value, type) else ())):
+            back = getattr(inspect.unwrap(one), "__annotations__", {}).get("return") if callable(one) else None
+            module = sys.modules.get(getattr(one, "__module__", ""))
+            if isinstance(back, str) and hasattr(made := getattr(module, back, None), "_fields"):
+                classes.setdefault(back, made)
+    results = {name: shown(name, names) for name in classes}
+    blocks = [of_class(value, results) for _, value in sorted(classes.items())]
+    for name, function in public.items():
+        if name == "entropy_invariant_scale":
+            blocks.append(ENTROPY_INVARIANT_SCALE.format(doc=summary(function)).splitlines())
+        elif name not in classes:
+            blocks.append(overloads(name, function, results))
+    head = HEAD.format(
+        imports="\n".join(f"from softargmax import {name} as {name}" for name in MODULES),
+        names="\n".join(f'    "{name}",' for name in ("__version__", *names)),
+    )
+    return head + "".join("\n" + "\n".join(block) + "\n" for block in blocks)
+
+
+def table(names: dict[str, str]) -> str:
+    """The text of `_names.py`."""
+    rows = "\n".join(f'    "{name}": "{home}",' for name, home in names.items())
+    return f'''"""The module that each public name is in. {WRITTEN}"""
+
+HOME = {{
+{rows}
+}}
+MODULES = {MODULES!r}
+'''.replace("'", '"')
+
+
+def nn_stub() -> str:
+    """The text of `nn.pyi`."""
+    nn = importlib.import_module("softargmax.nn")
+    rows = [f"from {nn.HOME[name]} import {name} as {name}" for name in nn.__all__]
+    return f'"""{WRITTEN}"""\n\n' + "\n".join(sorted(rows)) + "\n"
+
+
+def main() -> int:
+    """Write the files, or compare them."""
+    names = homes()
+    texts = {"_names.py": table(names), "__init__.pyi": stub(names), "nn.pyi": nn_stub()}
+    files = {name: PACKAGE / name for name in texts}
+    wrong = [name for name, file in files.items() if not file.exists() or file.read_text("utf-8") != texts[name]]
+    if "--check" in sys.argv[1:]:
+        for name in wrong:
+            print(f"src/softargmax/{name} is not what the rooms say: run `python tools/stubs.py`")
+        return int(bool(wrong))
+    for name in wrong:
+        files[name].write_text(texts[name], encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
