@@ -72,8 +72,9 @@ format: $(VENV)/.group-lint ## rewrite to the house format
 	$(BIN)/ruff format --quiet .
 	$(BIN)/clang-format -i $(CXX_SOURCES)
 
-types: $(VENV)/.group-lint $(VENV)/.native $(VENV)/.group-test ## mypy, strict
+types: $(VENV)/.group-lint $(VENV)/.native $(VENV)/.group-test ## mypy and pyright, strict
 	$(BIN)/mypy
+	$(BIN)/basedpyright
 
 build: $(VENV)/.native ## rebuild the native module, incrementally
 
