@@ -90,6 +90,16 @@ assert_type(state, sa.State[NDArray[Any]])
 assert_type(state.merge(state).finalize().output, NDArray[Any] | None)
 assert_type(sa.State.empty((4,)).fold(z).l, NDArray[Any])
 
+# output, classify, stream
+assert_type(sa.output.Unigram([3, 2, 1]).draw(2, seed=0), sa.output.Negatives)
+assert_type(sa.output.Tree.huffman(np.array([3, 2, 1])), sa.output.Tree)
+assert_type(sa.output.adaptive_cutoffs([3, 2, 1], dim=4), tuple[int, ...])
+model = sa.classify.SoftmaxRegression().fit(z, y)
+assert_type(model, sa.classify.SoftmaxRegression)
+assert_type(model.predict_proba(z), NDArray[Any])
+assert_type(model.score(z, y), float)
+assert_type(sa.stream.logsumexp(iter([z[0], z[1]]), dtype=np.float64), NDArray[Any])
+
 # core
 with sa.using("reference"):
     sa.set_num_threads(sa.get_num_threads())

@@ -17,6 +17,10 @@ from softargmax.core.signature import public
 from softargmax.core.torch_compile import compile_whole
 from softargmax.core.torch_modules import keep, known, shown
 
+if TYPE_CHECKING:
+    from torch.types import Device
+
+
 __all__ = ["Attention"]
 compile_whole("softargmax.attend")  # so that a model may be compiled before its first call
 
@@ -101,7 +105,7 @@ class Attention(nn.Module):
         dropout: float = 0.0,
         scale: Literal["root", "log"] = "root",
         norm: bool = False,
-        device: Any = None,
+        device: Device = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
@@ -182,7 +186,7 @@ class Attention(nn.Module):
         ) -> Tensor: ...
 
     def new_cache(
-        self, batch: int | tuple[int, ...], capacity: int, *, device: Any = None, dtype: torch.dtype | None = None
+        self, batch: int | tuple[int, ...], capacity: int, *, device: Device = None, dtype: torch.dtype | None = None
     ) -> KVCache:
         """An empty cache.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,20 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from softargmax.core import _native
 from softargmax.normalize import log_softmax, softmax
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
 Array = NDArray[Any]
+
+
+class Sparse(Protocol):
+    """A sparse matrix, as SciPy has them."""
+
+    def tocsr(self) -> Any: ...
+
+
+Features: TypeAlias = "ArrayLike | Sparse"
+"""What a model is fitted to: a matrix, a row for each sample."""
 
 
 class Training(NamedTuple):
@@ -50,7 +63,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         raise NotImplementedError
 
     @available_if(lambda self: self._decides)  # type: ignore[untyped-decorator]
-    def decision_function(self, X: Any) -> Array:
+    def decision_function(self, X: Features) -> Array:
         """Give the scores of rows.
 
         Parameters
@@ -69,7 +82,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         with np.errstate(invalid="ignore"):
             return np.where(np.isneginf(z).all(axis=1), 0.0, z[:, 1] - z[:, 0]).astype(z.dtype, copy=False)
 
-    def predict_log_proba(self, X: Any) -> Array:
+    def predict_log_proba(self, X: Features) -> Array:
         """Give log probabilities, with all their digits where a class is almost certain.
 
         Parameters
@@ -84,7 +97,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         """
         return np.asarray(log_softmax(self._scores(self._seen(X))))
 
-    def predict_proba(self, X: Any) -> Array:
+    def predict_proba(self, X: Features) -> Array:
         """Give probabilities.
 
         Parameters
@@ -99,7 +112,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         """
         return np.asarray(softmax(self._scores(self._seen(X))))
 
-    def predict(self, X: Any) -> Array:
+    def predict(self, X: Features) -> Array:
         """Give the most probable class, of equal ones the first.
 
         Parameters
@@ -115,7 +128,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         best = self._scores(self._seen(X)).argmax(axis=1)
         return np.asarray(self.classes_[best])
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: Features, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Give the share of rows whose class is told.
 
         Parameters

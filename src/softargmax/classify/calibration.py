@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,10 @@ from scipy.optimize import brentq
 
 from softargmax.classify.base import indices_of
 from softargmax.core.check import between, integer, one_of
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
 
 Floats = NDArray[np.float64]
 STRATEGIES = ("uniform", "quantile")
@@ -85,10 +89,10 @@ class CalibrationReport:
 
 
 def calibration_report(
-    y: Any,
-    p: Any,
+    y: ArrayLike,
+    p: ArrayLike,
     *,
-    classes: Any = None,
+    classes: ArrayLike | None = None,
     bins: int = 15,
     strategy: str = "uniform",
     confidence: float = 0.95,

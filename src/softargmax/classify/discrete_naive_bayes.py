@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from scipy import sparse
@@ -14,6 +14,13 @@ from softargmax.classify.base import Array, ScoreClassifier, log_priors, numbers
 from softargmax.core.check import flag
 from softargmax.core.signature import public
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from softargmax.classify.base import Features
+
 
 class _CountingBayes(ScoreClassifier):
     """Features are counted, class by class; a number is added to every count, so that none is 0."""
@@ -22,12 +29,18 @@ class _CountingBayes(ScoreClassifier):
     _least_classes: ClassVar[int] = 1
 
     @public
-    def __init__(self, *, alpha: Any = 1.0, fit_prior: bool = True, class_prior: Any = None) -> None:
+    def __init__(
+        self,
+        *,
+        alpha: float | Sequence[float] | NDArray[Any] = 1.0,
+        fit_prior: bool = True,
+        class_prior: ArrayLike | None = None,
+    ) -> None:
         self.alpha = alpha
         self.fit_prior = fit_prior
         self.class_prior = class_prior
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Features, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Count.
 
         Parameters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.covariance import empirical_covariance, ledoit_wolf, shrunk_covariance
@@ -11,6 +11,11 @@ from softargmax.classify.base import Array, ScoreClassifier, affine, label, log_
 from softargmax.classify.distances import power_of_two, scaled, square_sums
 from softargmax.core.check import between
 from softargmax.core.signature import public
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from softargmax.classify.base import Features
 
 
 class LinearDiscriminant(ScoreClassifier):
@@ -70,12 +75,14 @@ class LinearDiscriminant(ScoreClassifier):
     """
 
     @public
-    def __init__(self, *, shrinkage: str | float | None = None, priors: Any = None, tol: float = 1e-4) -> None:
+    def __init__(
+        self, *, shrinkage: str | float | None = None, priors: ArrayLike | None = None, tol: float = 1e-4
+    ) -> None:
         self.shrinkage = shrinkage
         self.priors = priors
         self.tol = tol
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Features, y: ArrayLike) -> Self:
         """Learn means and the covariance.
 
         Parameters
@@ -186,7 +193,7 @@ class QuadraticDiscriminant(ScoreClassifier):
         *,
         shrinkage: str | float | None = None,
         reg_param: float = 0.0,
-        priors: Any = None,
+        priors: ArrayLike | None = None,
         tol: float = 1e-4,
     ) -> None:
         self.shrinkage = shrinkage
@@ -194,7 +201,7 @@ class QuadraticDiscriminant(ScoreClassifier):
         self.priors = priors
         self.tol = tol
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Features, y: ArrayLike) -> Self:
         """Learn means and covariances.
 
         Parameters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -10,6 +10,11 @@ from softargmax.classify.base import Array, ScoreClassifier, log_priors
 from softargmax.classify.distances import LEAST, power_of_two, scaled, square_sums
 from softargmax.core.check import between
 from softargmax.core.signature import public
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from softargmax.classify.base import Features
 
 
 class GaussianNaiveBayes(ScoreClassifier):
@@ -64,11 +69,11 @@ class GaussianNaiveBayes(ScoreClassifier):
     _least_classes: ClassVar[int] = 1
 
     @public
-    def __init__(self, *, priors: Any = None, var_smoothing: float = 1e-9) -> None:
+    def __init__(self, *, priors: ArrayLike | None = None, var_smoothing: float = 1e-9) -> None:
         self.priors = priors
         self.var_smoothing = var_smoothing
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Features, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn means and variances.
 
         Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -17,6 +17,12 @@ from softargmax.classify.objective import Objective
 from softargmax.core.check import between, flag, integer, one_of, positive
 from softargmax.core.signature import public
 from softargmax.sparse import entmax
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from softargmax.classify.base import Features
+
 
 SOLVERS = {"lbfgs": solvers.lbfgs, "newton-cg": solvers.newton}
 
@@ -129,7 +135,7 @@ class SoftmaxRegression(ScoreClassifier):
         self.solver = solver
         self.warm_start = warm_start
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Features, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Find the minimum.
 
         Parameters
@@ -179,7 +185,7 @@ class SoftmaxRegression(ScoreClassifier):
         self.n_iter_, self.objective_ = np.array([found.steps], np.int32), found.value
         return self
 
-    def predict_proba(self, X: Any) -> Array:
+    def predict_proba(self, X: Features) -> Array:
         """Give probabilities, some of them exactly 0 where alpha is above 1.
 
         Parameters
@@ -196,7 +202,7 @@ class SoftmaxRegression(ScoreClassifier):
             super().predict_proba(X) if self.alpha == 1 else np.asarray(entmax(self._scores(self._seen(X)), self.alpha))
         )
 
-    def predict_log_proba(self, X: Any) -> Array:
+    def predict_log_proba(self, X: Features) -> Array:
         """Give log probabilities; -inf of those that are exactly 0.
 
         Parameters

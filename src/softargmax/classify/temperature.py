@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from scipy.optimize import minimize
@@ -26,6 +26,12 @@ from softargmax.classify.temperature_newton import fit_temperature
 from softargmax.core.check import one_of
 from softargmax.core.signature import public
 from softargmax.loss import cross_entropy, cross_entropy_and_gradient
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from softargmax.classify.base import Features
+
 
 METHODS = ("temperature", "vector")
 FOLDS = 5
@@ -105,7 +111,7 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
         self.method = method
         self.cv = cv
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Features, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Find the temperature, and fit the classifier if it is not fitted.
 
         Parameters
@@ -122,24 +128,26 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
         self
         """
         method = one_of(self.method, "method", METHODS)
-        X, y = indexable(X, y)
-        y = _check_y(y, estimator=self)
-        if not len(y):
+        X, target = indexable(X, y)
+        target = _check_y(target, estimator=self)
+        if not len(target):
             raise ValueError("X: 0 rows; there may be two or more of each class")
-        check_one_kind(y)
-        check_classification_targets(y)
-        weight = None if sample_weight is None else _check_sample_weight(sample_weight, y, ensure_non_negative=True)
+        check_one_kind(target)
+        check_classification_targets(target)
+        weight = (
+            None if sample_weight is None else _check_sample_weight(sample_weight, target, ensure_non_negative=True)
+        )
         estimator = SoftmaxRegression() if self.estimator is None else self.estimator
         if isinstance(estimator, FrozenEstimator):
             self.estimator_, z = estimator, _scores_of(estimator, X)
         else:
-            z = self._unseen_scores(estimator, X, y, weight)
-            self.estimator_ = clone(estimator).fit(X, y, **_fit_options(estimator, weight))
+            z = self._unseen_scores(estimator, X, target, weight)
+            self.estimator_ = clone(estimator).fit(X, target, **_fit_options(estimator, weight))
         self.classes_ = self.estimator_.classes_
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
-        self._calibrate(z, indices_of(y, self.classes_), weight, method)
+        self._calibrate(z, indices_of(target, self.classes_), weight, method)
         return self
 
     def _unseen_scores(self, estimator: Any, X: Any, y: Array, weight: Array | None) -> Array:

@@ -16,6 +16,8 @@ from softargmax.output.counts import at_least, counts_of, powers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import ArrayLike
+
     from softargmax.output.bits import Floats, Ints
 
 BATCH = 1024
@@ -55,7 +57,7 @@ class StepCost(NamedTuple):
     score: float = 75.0
     parameter: float = 150.0
 
-    def of(self, classes: Any, rows: Any, width: int) -> Any:
+    def of(self, classes: ArrayLike, rows: Any, width: int) -> Any:
         """g of k classes, B rows, d numbers each."""
         products = classes * (rows * (width + self.score) + width * self.parameter)
         return self.call + np.maximum(self.least, products)
@@ -75,7 +77,7 @@ class Ranked(NamedTuple):
     shares: Floats
 
 
-def ranked(counts: Any) -> Ranked:
+def ranked(counts: ArrayLike) -> Ranked:
     """Rank the classes; counts as a caller gives them, checked."""
     found = counts_of(counts)
     if not found.any():
@@ -87,7 +89,7 @@ def ranked(counts: Any) -> Ranked:
 
 @public
 def adaptive_cutoffs(
-    counts: Any,
+    counts: ArrayLike,
     *,
     dim: int,
     clusters: int | None = None,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from softargmax.output.bits import Floats
 
@@ -79,7 +79,7 @@ class KeyedVectors:
     vectors: NDArray[np.float32]
 
     @public
-    def __init__(self, vectors: Any, words: Any = None) -> None:
+    def __init__(self, vectors: ArrayLike, words: Iterable[str] | None = None) -> None:
         found = _numbers(vectors, "vectors")
         if found.ndim != 2 or not found.size:
             raise ValueError(f"vectors: expected shape (K, D), with one word and dimension or more, got {found.shape}")

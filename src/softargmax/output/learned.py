@@ -16,6 +16,8 @@ from softargmax.output.sampler import Sampler
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from numpy.typing import ArrayLike
+
     from softargmax.output.bits import Floats, Ints, Numbers
 
 
@@ -81,7 +83,7 @@ class Learned(Sampler):
         """The running counts c, shape (K,), float64: a copy."""
         return self._counts.copy()
 
-    def observe(self, targets: Any) -> None:
+    def observe(self, targets: ArrayLike) -> None:
         """Count targets.
 
         Parameters

@@ -11,7 +11,7 @@ from softargmax.output import growth
 from softargmax.output.counts import counts_of
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 
 class Paths(NamedTuple):
@@ -43,7 +43,7 @@ class Nodes:
     """A tree as `Tree` describes it, without the ways to make one."""
 
     @public
-    def __init__(self, children: Any) -> None:
+    def __init__(self, children: ArrayLike) -> None:
         self._children = _read_only(growth.children_of(children))
         n = len(self._children)
         below = np.concatenate([[0], np.cumsum(np.sum(self._children >= 0, axis=1))])
@@ -105,7 +105,7 @@ class Nodes:
             place, slots = place[slots >= 0] - 1, slots[slots >= 0]
         return Paths(offsets, nodes, signs)
 
-    def expected_depth(self, counts: Any) -> float:
+    def expected_depth(self, counts: ArrayLike) -> float:
         r"""How many nodes the path of a class has on average.
 
         .. math:: \sum_k p_k d_k, \qquad p_k = c_k / \sum_j c_j

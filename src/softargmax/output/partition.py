@@ -10,7 +10,7 @@ from softargmax.core.signature import public
 from softargmax.output.counts import at_least, on_host
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 
 class Partition(NamedTuple):
@@ -29,7 +29,7 @@ class Partition(NamedTuple):
 
 
 @public
-def partitions(targets: Any, *, most: int) -> list[Partition]:
+def partitions(targets: ArrayLike, *, most: int) -> list[Partition]:
     r"""Cut the data into consecutive slices with a limited number of distinct targets each.
 
     .. math:: D = D_1 D_2 \cdots, \qquad |\{y : y \in D_i\}| \le \text{most}, \qquad \text{each as long as can be}

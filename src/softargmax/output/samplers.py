@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from softargmax.output.learned import Learned
 from softargmax.output.sampler import Negatives, Sampler
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from softargmax.output.bits import Floats, Ints, Numbers
 
 __all__ = ["Learned", "LogUniform", "Negatives", "Sampler", "Uniform", "Unigram"]
@@ -162,7 +164,7 @@ class Unigram(Sampler):
     """
 
     @public
-    def __init__(self, counts: Any, *, power: float = 0.75) -> None:
+    def __init__(self, counts: ArrayLike, *, power: float = 0.75) -> None:
         found, a = counts_of(counts).astype(np.float64), finite(power, "power")
         if not found.any():
             raise ValueError("counts: all are 0; at least one has to be above 0")

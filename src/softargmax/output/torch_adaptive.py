@@ -19,6 +19,9 @@ from softargmax.output.torch_ranked import Part, RankedLayer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from numpy.typing import ArrayLike
+    from torch.types import Device
+
 __all__ = ["AdaptiveSoftmax"]
 
 
@@ -124,7 +127,7 @@ class AdaptiveSoftmax(RankedLayer):
         tail_bias: bool = False,
         reduction: str = "mean",
         ignore_index: int = IGNORE,
-        device: Any = None,
+        device: Device = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(dim, classes, reduction=reduction, ignore_index=ignore_index, device=device)
@@ -150,7 +153,7 @@ class AdaptiveSoftmax(RankedLayer):
     def from_counts(
         cls,
         dim: int,
-        counts: Any,
+        counts: ArrayLike,
         *,
         cutoffs: Sequence[int] | None = None,
         clusters: int | None = None,

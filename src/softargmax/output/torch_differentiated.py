@@ -20,6 +20,9 @@ from softargmax.output.torch_ranked import Part, RankedLayer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from numpy.typing import ArrayLike
+    from torch.types import Device
+
     from softargmax.output.torch_layer import Targets
 
 __all__ = ["DifferentiatedSoftmax"]
@@ -109,7 +112,7 @@ class DifferentiatedSoftmax(RankedLayer):
         bias: bool = True,
         reduction: str = "mean",
         ignore_index: int = IGNORE,
-        device: Any = None,
+        device: Device = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         sizes, sees = integers(blocks, "blocks"), integers(widths, "widths")
@@ -128,7 +131,7 @@ class DifferentiatedSoftmax(RankedLayer):
         self.reset_parameters()
 
     @classmethod
-    def from_counts(cls, dim: int, counts: Any, *, blocks: int = 4, **options: Any) -> DifferentiatedSoftmax:
+    def from_counts(cls, dim: int, counts: ArrayLike, *, blocks: int = 4, **options: Any) -> DifferentiatedSoftmax:
         """A layer for classes that come as often as counted, in any order.
 
         Parameters

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,10 @@ from softargmax.normalize import log_softmax
 from softargmax.output.torch_layer import OutputLayer, Targets, float_dtype
 from softargmax.output.torch_scores import scores
 
+if TYPE_CHECKING:
+    from torch.types import Device
+
+
 __all__ = ["FullSoftmax", "LinearLayer"]
 
 
@@ -26,7 +30,7 @@ class LinearKeywords(TypedDict, total=False):
     weight: nn.Parameter | None
     reduction: str
     ignore_index: int
-    device: Any
+    device: Device
     dtype: torch.dtype | None
 
 
@@ -45,7 +49,7 @@ class LinearLayer(OutputLayer):
         weight: nn.Parameter | None = None,
         reduction: str = "mean",
         ignore_index: int = IGNORE,
-        device: Any = None,
+        device: Device = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(dim, classes, reduction=reduction, ignore_index=ignore_index)

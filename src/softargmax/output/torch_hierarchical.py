@@ -18,6 +18,8 @@ from softargmax.output.torch_scores import scores
 from softargmax.output.tree import Tree
 
 if TYPE_CHECKING:
+    from torch.types import Device
+
     from softargmax.core import seeds
 
 __all__ = ["HierarchicalSoftmax"]
@@ -128,7 +130,7 @@ class HierarchicalSoftmax(OutputLayer):
         sparse: bool = False,
         reduction: str = "mean",
         ignore_index: int = IGNORE,
-        device: Any = None,
+        device: Device = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         if not isinstance(tree, Tree):

@@ -18,6 +18,8 @@ from softargmax.output.torch_layer import OutputLayer, Targets
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from torch.types import Device
+
 
 class Part(NamedTuple):
     """A softmax over blocks of classes that has a part in a loss, and which rows it has (None: all)."""
@@ -41,7 +43,7 @@ class RankedLayer(OutputLayer):
 
     @public
     def __init__(
-        self, dim: int, classes: int, *, reduction: str = "mean", ignore_index: int = IGNORE, device: Any = None
+        self, dim: int, classes: int, *, reduction: str = "mean", ignore_index: int = IGNORE, device: Device = None
     ) -> None:
         super().__init__(dim, classes, reduction=reduction, ignore_index=ignore_index)
         self.register_buffer("order", None)

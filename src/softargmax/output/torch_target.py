@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import torch
 from torch import Tensor
@@ -12,6 +12,8 @@ from softargmax.output.counts import classes_of
 from softargmax.output.torch_candidates import CandidateKeywords, CandidateLayer, against_others
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from softargmax.output.torch_layer import Targets
 
 __all__ = ["TargetSampledSoftmax"]
@@ -89,7 +91,7 @@ class TargetSampledSoftmax(CandidateLayer):
         super().__init__(dim, classes, **options)
         self.register_buffer("candidates", None, persistent=False)
 
-    def use(self, classes: Any) -> None:
+    def use(self, classes: ArrayLike | None) -> None:
         """Set the candidates.
 
         Parameters

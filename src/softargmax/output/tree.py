@@ -15,6 +15,8 @@ from softargmax.output.nodes import Nodes, Paths
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from numpy.typing import ArrayLike
+
 
 __all__ = ["Paths", "Tree"]
 
@@ -110,7 +112,7 @@ class Tree(Nodes):
         return cls(growth.balanced(at_least(classes, "classes", 1)))
 
     @classmethod
-    def huffman(cls, counts: Any) -> Tree:
+    def huffman(cls, counts: ArrayLike) -> Tree:
         r"""The tree of the least expected depth under counts c.
 
         .. math:: H(p) \le \sum_k p_k d_k < H(p) + 1, \qquad p_k = c_k / \sum_j c_j, \quad H \text{ in bits}
@@ -144,7 +146,7 @@ class Tree(Nodes):
         return cls(growth.numbered(growth.huffman(counts_of(counts))))
 
     @classmethod
-    def from_clusters(cls, clusters: Any, *, counts: Any = None) -> Tree:
+    def from_clusters(cls, clusters: ArrayLike, *, counts: ArrayLike | None = None) -> Tree:
         """The tree in which the classes of a cluster have a node of their own.
 
         Parameters
@@ -187,7 +189,7 @@ class Tree(Nodes):
         return cls(children)
 
     @classmethod
-    def from_hidden(cls, weights: Any, seed: int | None = None) -> Tree:
+    def from_hidden(cls, weights: ArrayLike, seed: int | None = None) -> Tree:
         r"""The tree in which classes with similar vectors hang together: halves of halves of the cloud.
 
         .. math:: \min \sum_{k \in A} \lVert w_k - \bar w_A\rVert^2 + \sum_{k \in B} \lVert w_k - \bar w_B\rVert^2,

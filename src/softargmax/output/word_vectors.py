@@ -21,7 +21,9 @@ from softargmax.output.samplers import Unigram
 from softargmax.output.tree import Tree
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from collections.abc import Iterable
+
+    from numpy.typing import ArrayLike, NDArray
 
     from softargmax.output.bits import Floats, Ints
 
@@ -113,10 +115,10 @@ class WordVectors(KeyedVectors):
     @public
     def __init__(
         self,
-        counts: Any,
+        counts: ArrayLike,
         dim: int,
         *,
-        words: Any = None,
+        words: Iterable[str] | None = None,
         tree: Tree | None = None,
         sampler: Sampler | None = None,
         samples: int = 5,
@@ -179,7 +181,9 @@ class WordVectors(KeyedVectors):
         return cls([count for _, count in counted[: len(words)]], dim, words=words, **options)
 
     @public
-    def train(self, tokens: Any, *, rate: float = 0.025, last_rate: float | None = None, batch: int = 16) -> float:
+    def train(
+        self, tokens: ArrayLike, *, rate: float = 0.025, last_rate: float | None = None, batch: int = 16
+    ) -> float:
         """Go once through a text.
 
         Parameters

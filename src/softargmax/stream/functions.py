@@ -28,6 +28,8 @@ from softargmax.stream.stores import ArrayStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from numpy.typing import DTypeLike
+
     from softargmax.stream.stores import Array, Store
 
     Path = str | os.PathLike[str]
@@ -43,7 +45,7 @@ def softmax(
     axis: Axis = -1,
     temperature: float = 1.0,
     base: float | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     memory: int = MEMORY,
     progress: Progress | None = None,
 ) -> Array:
@@ -102,7 +104,7 @@ def log_softmax(
     axis: Axis = -1,
     temperature: float = 1.0,
     base: float | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     memory: int = MEMORY,
     progress: Progress | None = None,
 ) -> Array:
@@ -140,7 +142,7 @@ def logsumexp(
     temperature: float = 1.0,
     base: float | None = None,
     keepdims: bool = False,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     memory: int = MEMORY,
     progress: Progress | None = None,
 ) -> Array:

@@ -13,9 +13,11 @@ from softargmax.stream.windows import Form, boxes_of, form_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from softargmax.stream.windows import Box
 
-    Array = np.ndarray[Any, Any]
+    Array = NDArray[Any]
 
 
 class Store(Protocol):
