@@ -115,16 +115,10 @@ def test_foreign_byte_order(dtype: str) -> None:
     assert (result == softargmax.softmax(z.astype(z.dtype.newbyteorder("=")))).all()
 
 
-def test_public_names_are_found_listed_and_typed() -> None:
-    import ast
-    from pathlib import Path
-
+def test_public_names_are_found_and_listed() -> None:
     assert set(softargmax.__all__) <= set(dir(softargmax))
     for name in softargmax.__all__:
         assert getattr(softargmax, name) is not None
-    tree = ast.parse(Path(softargmax.__file__).read_text())
-    typed = {alias.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert typed >= set(softargmax.__all__) - {"__version__"}, "the type checker does not see every public name"
     with pytest.raises(AttributeError, match=r"no attribute 'sofmax'"):
         softargmax.sofmax  # noqa: B018
 
