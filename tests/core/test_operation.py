@@ -266,12 +266,14 @@ def test_results_may_be_changed_in_place() -> None:
 
 
 def test_what_is_written_counts_as_changed_by_every_way() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
     z = tensors()[0].detach()
     negative = torch._neg_view(z)
     out = torch.empty_like(z)
     softargmax.softmax(negative, out=out)
     assert out._version == 1
-    with torch.utils.flop_counter.FlopCounterMode(display=False):
+    with FlopCounterMode(display=False):
         softargmax.softmax(z, out=out)
     assert out._version == 2
 
