@@ -164,3 +164,22 @@ def test_running_sums_at_the_edges() -> None:
     found = gradient(softargmax.logcumsumexp, z, torch.tensor([1.0, 0.0, 0.0]))
     assert found[1:].isnan().all()
     assert softargmax.logcumsumexp(torch.tensor(2.0)) == 2.0
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1e-3, 1e-5, 1e-40, 1e46, 0.0, -0.0, INF, [0.0, INF, -0.5]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_of_every_prefix_are_those_of_logsumexp(temperature: Any, dtype: Any) -> None:
+    z = torch.tensor(
+        [[1000.0, 1000.0, 999.9, -INF, NAN], [2.0, INF, 1.0, INF, 0.0], [0.0, 5.0, 5.0, -INF, 1.0]], dtype=dtype
+    )
+    where = torch.tensor([True, True, True, True, False])
+    t = torch.tensor(temperature, dtype=dtype) if isinstance(temperature, list) else temperature
+    for n in range(1, 6):
+        g = torch.zeros_like(z)
+        g[:, n - 1] = torch.tensor([1.0, -2.0, 3.0])
+        found = gradient(lambda z: softargmax.logcumsumexp(z, temperature=t, where=where), z, g)
+        expected = gradient(
+            lambda z, n=n: softargmax.logsumexp(z, temperature=t, where=where[:n]), z[:, :n], g[:, n - 1]
+        )
+        torch.testing.assert_close(found[:, :n], expected, rtol=1e-6, atol=1e-12)
+        assert torch.equal(found[:, n:], torch.zeros_like(z[:, n:]))

@@ -244,6 +244,10 @@ CHECKS = {
     "segment_softmax": (segment_operations.segment_softmax, RAGGED),
     "segment_log_softmax": (segment_operations.segment_log_softmax, RAGGED),
     "segment_logsumexp": (segment_operations.segment_logsumexp, RAGGED),
+    "prefix_surprisals": (
+        prefix_operations.prefix_surprisals,
+        prefix_operations.LogCumSumExp(Z, cases.MASK, ROWS, (1,), F64),
+    ),
     "logcumsumexp": (prefix_operations.logcumsumexp, prefix_operations.LogCumSumExp(Z, cases.MASK, ROWS, (1,), F64)),
 }
 

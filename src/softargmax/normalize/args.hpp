@@ -20,6 +20,7 @@ enum class Op : std::uint8_t {
     log_softmax_vjp,  // z = log p, other = g:  out = beta (g - p sum g)
     logsumexp_vjp,    // z = p, lse = g:        out = p g
     logcumsumexp,
+    prefix_surprisals,  // -log of the weight of each score in its prefix
 };
 
 // Whether the scores are folded into a state first; elsewhere it is given, or not needed.

@@ -30,8 +30,9 @@ void segments(Op op, nb::handle z_, nb::handle offsets_, nb::handle pair, nb::ha
     // A copy: they are addresses, and the caller's other threads may write to their own while the kernel runs.
     const std::vector<std::int64_t> at(offsets.begin(), offsets.end());
     if (at.front() != 0 || at.back() != z.shape[0])
-        throw nb::value_error(("offsets: expected from 0 to the length of z, " + std::to_string(z.shape[0]) +
-                               ", got from " + std::to_string(at.front()) + " to " + std::to_string(at.back()))
+        throw nb::value_error(("offsets: expected bounds from 0 to " + std::to_string(z.shape[0]) +
+                               ", the length of z, got " + std::to_string(at.front()) + " to " +
+                               std::to_string(at.back()))
                                   .c_str());
     bool falls = false;
     for (std::size_t s = 1; s < at.size(); ++s) falls |= at[s] < at[s - 1];
@@ -113,6 +114,8 @@ void bind(nb::module_& module) {
               optional(beside("weights", &Args::weights)), where, pair, along, of_row("lse"));
     bind_rows(module, "logcumsumexp", Op::logcumsumexp, "lse / beta of every prefix", z, where, pair, along,
               result("lse", &Args::out));
+    bind_rows(module, "prefix_surprisals", Op::prefix_surprisals, "-log of the weight of each score in its prefix", z,
+              where, pair, along, result("surprisal", &Args::out));
     bind_rows(module, "entropy", Op::entropy, "<p, -log p>", z, where, pair, along, of_row("entropy"));
     bind_rows(module, "renyi_entropy", Op::renyi_entropy, "log sum p^order / (1 - order)", z, where, pair,
               rowwise("order", &Args::order), along, of_row("entropy"));

@@ -117,24 +117,33 @@ template <class T, int Size> void logsumexp_vjp(const Args& args) {
     });
 }
 
-// ---- logcumsumexp ---------------------------------------------------------------------------------------------------
+// ---- prefixes -------------------------------------------------------------------------------------------------------
 
-// The scores of a block become the smooth maxima of the prefixes that end with them; the state carries on.
-template <class T> void accumulate(const T* z, std::int64_t n, Scale beta, double sign, State& s, T* out) {
+// -log of the probability of a score in the softmax of the scores so far; inf outside of their support.
+inline double surprisal(double z, const State& s, Scale beta) {
+    if (z == -kInf) return kInf;
+    if (z == s.m) return log_l(s);
+    const Twofold d = two_sum(s.m, -z), x = times(d.hi, beta);
+    return std::isinf(x.hi) ? x.hi : x.hi + (x.lo + d.lo * beta.hi + log_l(s));
+}
+
+// value(score, state of the scores up to it) of every score of a block; the state carries on.
+template <class T, class F> void accumulate(const T* z, std::int64_t n, Scale beta, State& s, T* out, F value) {
     for (std::int64_t j = 0; j < n; ++j) {
-        s = merge(s, state_of(static_cast<double>(z[j])), beta).state;
-        const double value = sign * smooth_maximum(s, beta);
-        out[j] = static_cast<T>(value == value ? value : kNaN);
+        const double score = static_cast<double>(z[j]);
+        s = merge(s, state_of(score), beta).state;
+        const double found = value(score, s);
+        out[j] = static_cast<T>(found == found ? found : kNaN);
     }
 }
 
-template <class T, int Size> void logcumsumexp(const Args& args) {
-    each_group<Group<T, Size>>(Frame<T>(args, Size), [](Group<T, Size>& group) {
+template <class T, int Size> void over_prefixes(const Args& args) {
+    each_group<Group<T, Size>>(Frame<T>(args, Size), [&](Group<T, Size>& group) {
         State states[Size];
         for (int g = 0; g < group.count; ++g) {
             RowScale& scale = group.scale[g];
             if (scale.undefined) states[g].r = kNaN;
-            // Any two scores are as far away as at beta = 0, and one alone stays what it is.
+            // beta = 0: at the least beta above 0 all scores weigh the same, and one score alone stays what it is.
             if (scale.flat) scale.beta = {std::numeric_limits<double>::denorm_min(), 0};
             scale.flat = false;
         }
@@ -142,8 +151,16 @@ template <class T, int Size> void logcumsumexp(const Args& args) {
             group.load(b);
             for (int g = 0; g < group.count; ++g) {
                 const T* z = group.scores + g * group.pitch;
-                accumulate(z, group.end(b) - group.begin(b), group.scale[g].beta, group.scale[g].negate ? -1.0 : 1.0,
-                           states[g], group.target(g, b, z).out);
+                const std::int64_t n = group.end(b) - group.begin(b);
+                const Scale beta = group.scale[g].beta;
+                const double sign = group.scale[g].negate ? -1 : 1;
+                T* const out = group.target(g, b, z).out;
+                if (args.op == Op::prefix_surprisals)
+                    accumulate(z, n, beta, states[g], out,
+                               [&](double score, const State& s) { return surprisal(score, s, beta); });
+                else
+                    accumulate(z, n, beta, states[g], out,
+                               [&](double, const State& s) { return sign * smooth_maximum(s, beta); });
             }
             group.flush(b);
         }
@@ -155,7 +172,8 @@ template <class T, int Size> void run_in_groups(const Args& args) {
         case Op::softmax_vjp:
         case Op::log_softmax_vjp: return vjp<T, Size>(args);
         case Op::logsumexp_vjp: return logsumexp_vjp<T, Size>(args);
-        case Op::logcumsumexp: return logcumsumexp<T, Size>(args);
+        case Op::logcumsumexp:
+        case Op::prefix_surprisals: return over_prefixes<T, Size>(args);
         default: break;
     }
     if constexpr (sizeof(T) == 8) {

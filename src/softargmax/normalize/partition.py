@@ -272,7 +272,8 @@ def logcumsumexp(
         The axis along which they are accumulated.
     temperature : float or array
         T, in the unit of the scores: a number, or one per row, of the rows' shape or with the axis kept as 1. 0 is the
-        limit T -> 0+, the running maximum; inf is the limit, +inf from the second score of the support on.
+        limit T -> 0+, the running maximum (-0.0: the running minimum); inf is the limit T -> inf: +inf from the second
+        score of the support on.
     base : float, optional
         The base of the powers; without it e.
     where : array of bool, optional
@@ -290,8 +291,8 @@ def logcumsumexp(
 
     Notes
     -----
-    A prefix with nothing in its support is -inf (for T < 0: +inf), from the first +inf on it is +inf, from the first
-    NaN on NaN. The last of a row is its `logsumexp`.
+    A prefix with nothing in its support is -inf (for T < 0: +inf). From the first infinite score on (+inf; for T < 0:
+    -inf) every prefix is that infinity, from the first NaN on NaN. The last entry of a row is the row's `logsumexp`.
 
     Gradient: with incoming g, :math:`\sum_{i \ge j} g_i e^{\beta (z_j - y_i)}` to z_j.
 

@@ -136,7 +136,7 @@ def spatial_soft_argmax(
     z = check.scores(z)
     ndim, given = z.ndim, axes_of(axis, z.ndim)
     if not given:
-        raise ValueError(f"axis: expected one axis or more of {ndim}, got {axis}")
+        raise ValueError(f"axis: expected one axis or more, got {axis} of {ndim} dimensions")
     z, axes, beta = check.rows(z, given, temperature)
     xp, wide = namespace(z), check.row_dtype(None, z)
     i = Expectation(z, check.optional_mask(where, z), beta, None, axes, wide)

@@ -10,7 +10,7 @@ values, so it can be traced. How it stays exact, and what becomes of limits: `re
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -245,10 +245,21 @@ def kl_divergence(z_p: Any, z_q: Any, where: Any, beta: Scale, axes: tuple[int, 
     return xp.astype(rows.per_row(xp.where(a.r == -1.0, 0.0, total), keepdims=True), dtype)
 
 
-@np.errstate(all="ignore")
-def logcumsumexp(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
-    """(m + log l) / beta of every prefix, by the state's merge."""
-    rows, xp = Rows(z, axes), namespace(z)
+class Prefixes(NamedTuple):
+    """Scores as they are read (times the sign of beta, -inf outside the support), and the state of every prefix."""
+
+    x: Any
+    m: Any
+    log_l: Any
+    s: Any  # |beta| (x - m) = s + t
+    t: Any
+    sign: Any
+    hi: Any  # |beta|, rounded
+
+
+def _prefixes(rows: Rows, z: Any, where: Any, beta: Scale) -> Prefixes:
+    """By the state's merge; at beta = 0 all finite scores weigh the same, at beta = inf the maxima do."""
+    xp = rows.xp
     sign, hi, lo = magnitude(rows, z, beta)
     x = sign * xp.astype(rows.lay(z), rows.dtype)
     x = x if where is None else xp.where(rows.lay(where), x, -INF)
@@ -258,10 +269,28 @@ def logcumsumexp(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: 
 
     states = x, xp.where(x == -INF, xp.full_like(x, -1.0), 0.0)
     m, r = scan(lambda a, b: merged(State(*a), State(*b), gap)[:2], states, (-INF, -1.0))
-    log_l, limit = xp.log1p(safe(r, xp)), (hi == 0.0) | (hi == INF)
-    lse = m + xp.where(limit, 0.0, log_l / xp.where(limit, 1.0, hi))
-    lse = xp.where((hi == 0.0) & (log_l > 0.0), INF, lse)
-    return xp.astype(rows.restore(sign * xp.where(xp.isnan(r), math.nan, lse)), dtype)
+    return Prefixes(x, m, xp.log1p(safe(r, xp)), *gap(x, m), sign, hi)
+
+
+@np.errstate(all="ignore")
+def logcumsumexp(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
+    """(m + log l) / beta of every prefix."""
+    rows, xp = Rows(z, axes), namespace(z)
+    a = _prefixes(rows, z, where, beta)
+    limit = (a.hi == 0.0) | (a.hi == INF)
+    lse = a.m + xp.where(limit, 0.0, a.log_l / xp.where(limit, 1.0, a.hi))
+    lse = xp.where((a.hi == 0.0) & (a.log_l > 0.0), INF, lse)
+    return xp.astype(rows.restore(a.sign * xp.where(xp.isnan(a.log_l), math.nan, lse)), dtype)
+
+
+@np.errstate(all="ignore")
+def prefix_surprisals(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
+    """-log of the probability that each score has in the softmax of its prefix; inf outside the support."""
+    rows, xp = Rows(z, axes), namespace(z)
+    a = _prefixes(rows, z, where, beta)
+    out = (a.x == -INF) | (a.s == -INF)
+    surprisal = xp.where(out, 0.0, a.log_l) - (xp.where(out, 0.0, a.s) + a.t)
+    return xp.astype(rows.restore(xp.where(out, INF, surprisal)), dtype)
 
 
 @np.errstate(all="ignore")
