@@ -131,7 +131,7 @@ def spelled(annotation: Any, kind: Kind, results: dict[str, str]) -> str:
         **{name: f"_{name}[{kind.array}]" for name in BESIDE},
         **{name: f"{stub}[{kind.array}]" for name, stub in results.items()},
     }
-    text = "None" if annotation is None else str(annotation).replace("types.", "")
+    text = "None" if annotation is None else re.sub(r"\btypes\.", "", str(annotation))
     found = re.sub(r"\w+", lambda word: words.get(word[0], word[0]), text)
     if re.search(r"\bAny\b", text):
         raise TypeError(f"{annotation}: expected a name of core/types.py in place of Any")

@@ -1,7 +1,7 @@
 """softargmax: the softmax family for NumPy, PyTorch and every array-API library.
 
-Every public name is here, and loaded when it is first asked for. Which names there are, and their types, is written by
-tools/stubs.py (`_names.py`, `__init__.pyi`) from what the rooms say.
+Every public name is here, and loaded when it is first asked for. tools/stubs.py writes the list of names (`_names.py`)
+and their types (`__init__.pyi`) from what the rooms say.
 """
 
 from __future__ import annotations

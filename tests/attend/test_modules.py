@@ -116,7 +116,7 @@ def test_what_a_cache_refuses() -> None:
     layer, x = decoder(), torch.randn(2, 3, 24)
     cache = layer.new_cache(2, 4, dtype=torch.float32)
     layer(x, cache=cache)
-    with pytest.raises(ValueError, match=r"cache: 3 \+ 3 keys; it has room for 4"):
+    with pytest.raises(ValueError, match=r"cache: expected at most 4 keys, got 3 \+ 3"):
         layer(x, cache=cache)
     with pytest.raises(
         ValueError, match=r"cache: expected keys and values of shape \(1, 4, 'capacity', .*got \(2, 4, 4, 6\)"
@@ -190,10 +190,10 @@ def test_a_learned_order() -> None:
     ("options", "words"),
     [
         ({"groups": 3}, "^groups: expected a divisor of heads, 4, got 3"),
-        ({"heads": 5}, "^head_dim: None"),
+        ({"heads": 5}, "^head_dim: expected a number, as dim, 12, is no multiple of heads, 5, got None"),
         ({"heads": 0}, "^heads: expected an integer, 1 or above, got 0"),
         ({"dropout": 1.0}, "^dropout: expected from 0 to below 1, got 1.0"),
-        ({"scale": "sqrt"}, "^scale: expected 'root', 'log', got 'sqrt'"),
+        ({"scale": "sqrt"}, "^scale: expected one of 'root', 'log', got 'sqrt'"),
         ({"window": (-1, 0)}, "^window: "),
         ({"softcap": -1.0}, "^softcap: "),
     ],

@@ -64,7 +64,11 @@ def test_the_gradients_of_norms() -> None:
             r"^k: expected the width of q, which has shape \(3,\), got shape \(4,\)",
         ),
         (lambda: s.qk_norm(np.ones(3), np.ones(3), eps=-1.0), ValueError, "^eps: "),
-        (lambda: s.qk_norm(np.ones(3), np.ones(3), gain=np.ones(2)), ValueError, "^gain: shape"),
+        (
+            lambda: s.qk_norm(np.ones(3), np.ones(3), gain=np.ones(2)),
+            ValueError,
+            r"^gain: expected a shape that broadcasts to q's, \(3,\), got \(2,\)",
+        ),
     ],
 )
 def test_errors(call: object, error: type[Exception], words: str) -> None:

@@ -104,12 +104,12 @@ def test_gradients_flow_through_both() -> None:
 
 
 BOUNDS = [
-    ("cu_q", [0, 2, 4], r"^cu_q: expected from 0 to the length of q, 5, got from 0 to 4"),
-    ("cu_q", [1, 2, 5], r"^cu_q: expected from 0 to the length of q, 5, got from 1 to 5"),
+    ("cu_q", [0, 2, 4], r"^cu_q: expected bounds from 0 to 5, the length of q, got 0 to 4"),
+    ("cu_q", [1, 2, 5], r"^cu_q: expected bounds from 0 to 5, the length of q, got 1 to 5"),
     ("cu_q", [0, 4, 3, 5], r"^cu_q: expected non-decreasing numbers, got some that decrease"),
     ("cu_k", [0, 7, 6], r"^cu_k: expected non-decreasing numbers, got some that decrease"),
     ("cu_k", [0, 6], r"^cu_k: expected as many bounds as cu_q's 3, got 2"),
-    ("cu_k", [0, 3, 7], r"^cu_k: expected from 0 to the length of k, 6, got from 0 to 7"),
+    ("cu_k", [0, 3, 7], r"^cu_k: expected bounds from 0 to 6, the length of k, got 0 to 7"),
 ]
 
 

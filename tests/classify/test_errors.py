@@ -102,7 +102,7 @@ MIXED = np.array(["a", 1] * 20, object)
 @pytest.mark.parametrize(
     ("error", "said", "fitted"),
     [
-        (ValueError, "C: expected a number above 0, or inf.* got -1", lambda: SoftmaxRegression(C=-1).fit(X, Y)),
+        (ValueError, "C: expected a number above 0, or inf, got -1", lambda: SoftmaxRegression(C=-1).fit(X, Y)),
         (
             ValueError,
             r"cv: 'prefit'; .* FrozenEstimator\(estimator\)",

@@ -58,7 +58,7 @@ def test_a_name_that_cannot_serve_raises() -> None:
 
 def test_an_unknown_name_raises() -> None:
     with (
-        pytest.raises(ValueError, match=r"using\(name\): expected 'native', 'reference', got 'triton\?'"),
+        pytest.raises(ValueError, match=r"using\(name\): expected one of 'native', 'reference', got 'triton\?'"),
         softargmax.using("triton?"),
     ):
         pass

@@ -174,20 +174,36 @@ def _tensor() -> Any:
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
-        (lambda: State.empty(()).fold(np.ones((3, 4))), ValueError, "scores: shape (3, 4) has rows (3,)"),
-        (lambda: State.empty((2,)).fold(np.ones(4)), ValueError, "scores: shape (4,) has rows ()"),
-        (lambda: State.empty((2, 4)).fold(np.ones((2, 3, 4))), ValueError, "scores: shape (2, 3, 4) has rows (2, 3)"),
-        (lambda: State.empty((2,)).fold(np.ones((1, 0))), ValueError, "scores: shape (1, 0)"),
+        (
+            lambda: State.empty(()).fold(np.ones((3, 4))),
+            ValueError,
+            "scores: expected the state's rows, (), beside axis -1, got (3,) of shape (3, 4)",
+        ),
+        (
+            lambda: State.empty((2,)).fold(np.ones(4)),
+            ValueError,
+            "scores: expected the state's rows, (2,), beside axis -1, got () of shape (4,)",
+        ),
+        (
+            lambda: State.empty((2, 4)).fold(np.ones((2, 3, 4))),
+            ValueError,
+            "scores: expected the state's rows, (2, 4), beside axis -1, got (2, 3) of shape (2, 3, 4)",
+        ),
+        (
+            lambda: State.empty((2,)).fold(np.ones((1, 0))),
+            ValueError,
+            "scores: expected the state's rows, (2,), beside axis -1, got (1,) of shape (1, 0)",
+        ),
         (
             lambda: State.empty(()).fold(np.array([1j])),
             TypeError,
-            "scores: expected float16, bfloat16, float32, float64, an integer or bool, got dtype complex128",
+            "scores: expected dtype float16, bfloat16, float32, float64, an integer or bool, got complex128",
         ),
         (lambda: State.empty((2,)).fold(_tensor()), TypeError, "scores: Tensor; the state holds ndarray, State.empty("),
         (
             lambda: State.empty(()).fold(["a"]),
             TypeError,
-            "scores: expected float16, bfloat16, float32, float64, an integer or bool, got dtype <U1",
+            "scores: expected dtype float16, bfloat16, float32, float64, an integer or bool, got <U1",
         ),
         (lambda: State.empty(()).fold([1.0, [2.0]]), ValueError, "scores: "),
         (
@@ -207,7 +223,7 @@ def _tensor() -> Any:
         (
             lambda: State.empty((), 1).fold([1], [["a"]]),
             TypeError,
-            "values: expected float16, bfloat16, float32, float64, an integer or bool, got dtype <U1",
+            "values: expected dtype float16, bfloat16, float32, float64, an integer or bool, got <U1",
         ),
         (lambda: State.empty("a"), TypeError, "shape: expected an integer or a tuple of integers, got 'a'"),
         (lambda: State.empty((2, 1.5)), TypeError, "shape: expected an integer or a tuple of integers, got (2, 1.5)"),
@@ -240,7 +256,7 @@ def test_bad_arguments(call: Any, error: Any, says: str) -> None:
 
 def test_shapes_that_values_may_have_are_said_once() -> None:
     for rows, may in ((), "(3, 2)"), ((4,), "(3, 2) or (4, 3, 2)"):
-        with pytest.raises(ValueError, match=rf"^values: expected shape {re.escape(may)}.* got \(3, 5\)$"):
+        with pytest.raises(ValueError, match=rf"^values: expected shape {re.escape(may)}, got \(3, 5\)$"):
             State.empty(rows, 2).fold(np.ones((*rows, 3)), np.ones((3, 5)))
 
 

@@ -11,14 +11,14 @@ import softargmax as s
 
 Z, Y = [[1.0, 2.0], [3.0, 1.0]], [0, 1]
 OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"reduction": "avg"}, ValueError, r"reduction: expected 'none', 'mean', 'sum'.* got 'avg'"),
-    ({"ignore_index": 1.0}, TypeError, "ignore_index: expected an integer.* got 1.0"),
+    ({"reduction": "avg"}, ValueError, r"reduction: expected one of 'none', 'mean', 'sum', got 'avg'"),
+    ({"ignore_index": 1.0}, TypeError, "ignore_index: expected an integer, got 1.0"),
     ({"ignore_index": True}, TypeError, "ignore_index: expected an integer, got True"),
-    ({"label_smoothing": 1.5}, ValueError, "label_smoothing: expected from 0 to 1.* got 1.5"),
+    ({"label_smoothing": 1.5}, ValueError, "label_smoothing: expected from 0 to 1, got 1.5"),
     ({"label_smoothing": -0.1}, ValueError, "label_smoothing: expected from 0 to 1, got -0.1"),
     ({"label_smoothing": float("nan")}, ValueError, "label_smoothing: expected from 0 to 1, got nan"),
     ({"label_smoothing": "a"}, TypeError, "label_smoothing: expected a number, from 0 to 1, got 'a'"),
-    ({"z_loss": -1}, ValueError, "z_loss: expected 0 or a finite number above it.* got -1"),
+    ({"z_loss": -1}, ValueError, "z_loss: expected 0 or a finite number above it, got -1"),
     ({"z_loss": float("inf")}, ValueError, "z_loss: expected 0 or a finite number above it, got inf"),
     ({"softcap": 0}, ValueError, "softcap: expected a finite number above 0, got 0"),
     ({"softcap": "x"}, TypeError, "softcap: expected a number above 0, got 'x'"),
@@ -27,7 +27,7 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"weight": [1j, 1.0]},
         TypeError,
-        "weight: expected float16, bfloat16, float32, float64, an integer or bool, got dtype complex128",
+        "weight: expected dtype float16, bfloat16, float32, float64, an integer or bool, got complex128",
     ),
     (
         {"temperature": float("nan")},
@@ -39,8 +39,12 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
         ValueError,
         r"temperature: expected a number, or a shape that broadcasts .*got shape \(3,\)",
     ),
-    ({"where": [1, 0]}, TypeError, "where: expected bool, got dtype int64"),
-    ({"where": [True] * 3}, ValueError, "where: shape"),
+    ({"where": [1, 0]}, TypeError, "where: expected dtype bool, got int64"),
+    (
+        {"where": [True] * 3},
+        ValueError,
+        r"where: expected a shape that broadcasts to the scores', \(2, 2\), got \(3,\)",
+    ),
     (
         {"dtype": "int32"},
         TypeError,
@@ -49,12 +53,12 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"foo": 1}, TypeError, "foo"),
 ]
 TARGETS: list[tuple[Any, type[Exception], str]] = [
-    ([0, 2], IndexError, r"target: expected from 0 to 1, or -100: ignored.* got 2 at \(1,\)"),
-    ([-1, 2], IndexError, r"target: expected from 0 to 1, or -100: ignored, got -1 at \(0,\)"),
+    ([0, 2], IndexError, r"target: expected 0 to 1, or -100 \(ignored\), got 2 at \(1,\)"),
+    ([-1, 2], IndexError, r"target: expected 0 to 1, or -100 \(ignored\), got -1 at \(0,\)"),
     (
         [0.5, 0.0],
         TypeError,
-        r"target: expected integers of shape \(2,\), or probabilities.* got dtype float64, shape \(2,\)",
+        r"target: expected integers of shape \(2,\), or probabilities .*got dtype float64, shape \(2,\)",
     ),
     (
         [True, False],
@@ -67,7 +71,7 @@ TARGETS: list[tuple[Any, type[Exception], str]] = [
         ValueError,
         r"target: expected the rows' shape, \(2,\), got \(2, 2\); one-hot and other probabilities are floats$",
     ),
-    (np.array([200, 0], "uint8"), IndexError, r"target: expected from 0 to 1, or -100: ignored, got 200 at \(0,\)"),
+    (np.array([200, 0], "uint8"), IndexError, r"target: expected 0 to 1, or -100 \(ignored\), got 200 at \(0,\)"),
 ]
 FUNCTIONS = {
     "cross_entropy": lambda y, **o: s.cross_entropy(Z, y, **o),
@@ -123,9 +127,11 @@ def test_index(index: Any) -> None:
 
 
 def test_the_place_is_that_of_the_first() -> None:
-    with pytest.raises(IndexError, match=r"^target: expected from 0 to 3, or -100: ignored, got 7 at \(1, 0, 2\)"):
+    with pytest.raises(IndexError, match=r"^target: expected 0 to 3, or -100 \(ignored\), got 7 at \(1, 0, 2\)"):
         s.cross_entropy(np.zeros((2, 1, 3, 4)), [[[0, 1, 2]], [[3, 0, 7]]])
-    with pytest.raises(IndexError, match=r"^target: expected nothing, there are no classes.* got 0 at \(0,\)"):
+    with pytest.raises(
+        IndexError, match=r"^target: expected -100 \(ignored\), as there are no classes, got 0 at \(0,\)"
+    ):
         s.cross_entropy(np.zeros((1, 0)), [0])
 
 
@@ -137,7 +143,7 @@ def test_the_place_is_that_of_the_first() -> None:
             (["a"], 0),
             {},
             TypeError,
-            "z: expected float16, bfloat16, float32, float64, an integer or bool, got dtype <U1",
+            "z: expected dtype float16, bfloat16, float32, float64, an integer or bool, got <U1",
         ),
         ((Z, Y), {"axis": 2}, ValueError, "axis: expected from -2 to 1, got 2, which is out of range for 2 dimensions"),
         ((Z, Y), {"axis": (0, 1)}, TypeError, "axis: "),
@@ -153,7 +159,7 @@ def test_scores(arguments: Any, options: dict[str, Any], error: type[Exception],
     ("h", "w", "bias", "says"),
     [
         (1.0, np.eye(2), None, r"h: expected hidden vectors of shape \(..., D\), got 0-d"),
-        (Z, np.eye(3), None, r"w: expected shape \(K, 2\).* got \(3, 3\)"),
+        (Z, np.eye(3), None, r"w: expected shape \(K, 2\), with the width of h, got \(3, 3\)"),
         (Z, np.ones(2), None, r"w: expected shape \(K, 2\), with the width of h, got \(2,\)"),
         (Z, np.eye(2), [1.0], r"bias: expected one number per class, shape \(2,\), got \(1,\)"),
     ],
@@ -169,7 +175,7 @@ def test_layers(h: Any, w: Any, bias: Any, says: str) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"divergence": "KL"}, ValueError, "divergence: expected 'forward', 'reverse', 'js'.* got 'KL'"),
+        ({"divergence": "KL"}, ValueError, "divergence: expected one of 'forward', 'reverse', 'js', got 'KL'"),
         ({"reduction": "batchmean"}, ValueError, "reduction: "),
         ({"temperature": 0.0}, ValueError, "temperature: expected a finite number that is not 0, as scale is True"),
         (
@@ -191,7 +197,7 @@ def test_distillation(options: dict[str, Any], error: type[Exception], says: str
 
 
 def test_models_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match=r"^z_teacher: shape"):
+    with pytest.raises(ValueError, match=r"^z_teacher: expected a shape that broadcasts with \(2, 2\), got \(3,\)"):
         s.distillation(Z, [1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match=r"^h_teacher, w_teacher: scores of shape \(2, 3\)"):
         s.linear_distillation(Z, np.eye(2), Z, np.ones((3, 2)))
@@ -201,7 +207,7 @@ def test_models_that_do_not_fit() -> None:
 
 def test_other_libraries_beside() -> None:
     torch = pytest.importorskip("torch")
-    with pytest.raises(TypeError, match=r"^target: expected ndarray, a number or a list.* got Tensor"):
+    with pytest.raises(TypeError, match=r"^target: expected ndarray, a number or a list, got Tensor"):
         s.cross_entropy(np.zeros((2, 2)), torch.tensor([0, 1]))
     with pytest.raises(TypeError, match=r"^w: expected ndarray, a number or a list, got Tensor"):
         s.linear_cross_entropy(np.zeros((2, 2)), torch.eye(2), [0, 1])
@@ -212,7 +218,7 @@ def test_where_nobody_looks_the_row_is_nan() -> None:
     z = torch.zeros(2, 3, 2)
     wrong = torch.tensor([[0, 1, -100], [0, 2, -1]])
     with (
-        pytest.raises(IndexError, match=r"target: expected from 0 to 1, or -100: ignored, got 2 at \(1, 1\)"),
+        pytest.raises(IndexError, match=r"target: expected 0 to 1, or -100 \(ignored\), got 2 at \(1, 1\)"),
         s.using("native"),
     ):  # the operator looks into CPU memory
         torch.func.vmap(lambda z, y: s.cross_entropy(z, y, reduction="none"))(z, wrong)
@@ -234,12 +240,12 @@ def _rows_are_nan(torch: Any, z: Any, wrong: Any) -> None:
         (
             {"label_smoothing": 10**400},
             ValueError,
-            "label_smoothing: expected at most 1.8e308, got an integer beyond float64",
+            "label_smoothing: expected a number of float64, got an integer beyond its range",
         ),
         (
             {"reduction": np.array(["mean"])},
             ValueError,
-            r"reduction: expected 'none', 'mean', 'sum', got array\(\['mean'\], dtype='<U4'\)",
+            r"reduction: expected one of 'none', 'mean', 'sum', got array\(\['mean'\], dtype='<U4'\)",
         ),
         ({"ignore_index": -100.0}, TypeError, "ignore_index: expected an integer, got -100.0"),
     ],

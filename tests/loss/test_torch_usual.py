@@ -43,7 +43,7 @@ def test_all_ignored_is_zero():
 
 def test_out_of_range_is_named_with_its_place():
     z, y = torch.randn(2, 3, 5), torch.tensor([[0, 1, 2], [4, 9, 7]])
-    with pytest.raises(IndexError, match=r"target: expected from 0 to 4, or -100: ignored, got 9 at \(1, 1\)"):
+    with pytest.raises(IndexError, match=r"target: expected 0 to 4, or -100 \(ignored\), got 9 at \(1, 1\)"):
         s.cross_entropy(z, y)
 
 

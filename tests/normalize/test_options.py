@@ -255,7 +255,7 @@ def test_coordinates_of_grids(quick: Backend, axis: Any) -> None:
 
 @pytest.mark.parametrize(("z", "axis"), [(Z, ()), (0.0, None)])
 def test_a_grid_has_axes(z: Any, axis: Any) -> None:
-    with pytest.raises(ValueError, match=r"axis: expected one axis or more of [03], got"):
+    with pytest.raises(ValueError, match=r"axis: expected one axis or more, got (\(\) of 3|None of 0) dimensions"):
         s.spatial_soft_argmax(z, axis=axis)
 
 

@@ -177,7 +177,7 @@ def test_ids_where_nobody_looks() -> None:
     np.testing.assert_allclose(traced(z, ids), s.segment_softmax(z, index=ids), rtol=4 * np.finfo("f4").eps)
     assert np.isnan(traced(z, ids - 1)).all()
     assert np.isnan(traced(z, ids + 1)).all()
-    with pytest.raises(ValueError, match="num_segments: None; it has to be given where index cannot be looked at"):
+    with pytest.raises(ValueError, match="num_segments: expected an integer, as index cannot be looked at, got None"):
         jax.jit(lambda z, ids: s.segment_softmax(z, index=ids))(z, ids)
 
 
@@ -191,13 +191,13 @@ WRONG_IDS: list[tuple[dict[str, Any], type[Exception], str]] = [
         ValueError,
         r"index: expected one per score of the first axis, shape \(4,\), got \(1, 4\)",
     ),
-    ({"index": [0.0, 1.0, 2.0, 3.0]}, TypeError, "index: expected an integer type.* got dtype float64"),
+    ({"index": [0.0, 1.0, 2.0, 3.0]}, TypeError, "index: expected an integer type, got dtype float64"),
     ({"index": [True, False, True, False]}, TypeError, "index: expected an integer type, got dtype bool"),
-    ({"index": [0, -1, 2, 3]}, ValueError, "index: expected segments from 0 to 3, got -1"),
-    ({"index": [0, 1, 2, 3], "num_segments": 3}, ValueError, "index: expected segments from 0 to 2, got 3"),
-    ({"index": [0, 1, 2, 3], "num_segments": -1}, ValueError, "num_segments: expected an integer, 0 or above.* got -1"),
-    ({"index": [0, 1, 2, 3], "num_segments": 4.0}, TypeError, "num_segments: expected an integer.* got 4.0"),
-    ({"index": [0, 1, 2, 3], "where": [1, 0, 1, 0]}, TypeError, "where: expected bool.* got dtype int64"),
+    ({"index": [0, -1, 2, 3]}, ValueError, "index: expected segments from 0 on, got -1"),
+    ({"index": [0, 1, 2, 3], "num_segments": 3}, ValueError, "index: expected segments below num_segments, 3, got 3"),
+    ({"index": [0, 1, 2, 3], "num_segments": -1}, ValueError, "num_segments: expected an integer, 0 or above, got -1"),
+    ({"index": [0, 1, 2, 3], "num_segments": 4.0}, TypeError, "num_segments: expected an integer, got 4.0"),
+    ({"index": [0, 1, 2, 3], "where": [1, 0, 1, 0]}, TypeError, "where: expected dtype bool, got int64"),
 ]
 
 
@@ -220,10 +220,10 @@ def test_offsets_beyond_int64(quick: Backend, offsets: list[int]) -> None:
     with pytest.raises(ValueError, match=rf"^offsets: expected numbers from 0 to the length of z, 4, got {huge}$"):
         s.segment_softmax(z, quick.array(np.array(offsets, np.uint64)))
     with pytest.raises(
-        ValueError, match=r"^offsets: expected (from 0 to the length of z, 4, got from|non-decreasing numbers)"
+        ValueError, match=r"^offsets: expected (bounds from 0 to 4, the length of z, got|non-decreasing numbers)"
     ):
         s.segment_softmax(z, offsets)
-    with pytest.raises(ValueError, match=rf"^offsets: expected from 0 to the length of z, 4, got from 0 to {10**30}$"):
+    with pytest.raises(ValueError, match=rf"^offsets: expected bounds from 0 to 4, .*, got 0 to {10**30}$"):
         s.segment_softmax(z, [0, 10**30])
 
 
@@ -231,6 +231,6 @@ def test_offsets_that_are_empty(backend: Backend) -> None:
     z = backend.array(np.zeros(4))
     for offsets in ([], (), range(0), backend.array(np.zeros(0, np.int32)), backend.array(np.zeros(0, np.float32))):
         with pytest.raises(
-            ValueError, match=r"^offsets: expected shape \(S \+ 1,\) for S segments, so \[0\].* got \(0,\)"
+            ValueError, match=r"^offsets: expected shape \(S \+ 1,\) for S segments, so \[0\] for none, got \(0,\)"
         ):
             s.segment_softmax(z, offsets)

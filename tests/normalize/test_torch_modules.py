@@ -116,12 +116,12 @@ def test_unknown_names_say_what_there_is() -> None:
         (
             {"temperature": np.array("hot")},
             TypeError,
-            "temperature: expected float16, bfloat16, float32, float64, an integer or bool, got dtype <U3",
+            "temperature: expected dtype float16, bfloat16, float32, float64, an integer or bool, got <U3",
         ),
         (
             {"temperature": torch.tensor(1j)},
             TypeError,
-            "temperature: expected float16, bfloat16, float32, float64, an integer or bool",
+            "temperature: expected dtype float16, bfloat16, float32, float64, an integer or bool",
         ),
         ({"base": -1}, ValueError, "base: expected a finite number above 0, got -1"),
         ({"base": "e"}, TypeError, "base: expected a number above 0, got 'e'"),

@@ -129,7 +129,7 @@ def test_of_torch_all_is_taken_over() -> None:
     assert ours.head.dtype == F64
     y = torch.tensor([0, 7, 15, 30, 49, 3])
     torch.testing.assert_close(ours(hidden, y), -theirs(hidden[:5], y[:5]).output.sum())
-    with pytest.raises(TypeError, match=r"module: expected a torch\.nn\.AdaptiveLogSoftmaxWithLoss.* got Linear"):
+    with pytest.raises(TypeError, match=r"module: expected a torch\.nn\.AdaptiveLogSoftmaxWithLoss, got Linear"):
         AdaptiveSoftmax.from_torch(torch.nn.Linear(2, 3))
 
 
@@ -268,7 +268,11 @@ X, Y = drawn(2, 5, dtype=torch.float32), torch.tensor([0, 6])
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda s: s(X, torch.tensor([0, 9])), IndexError, r"target: expected from 0 to 8, or -100.* got 9 at \(1,\)"),
+        (
+            lambda s: s(X, torch.tensor([0, 9])),
+            IndexError,
+            r"target: expected 0 to 8, or -100 \(ignored\), got 9 at \(1,\)",
+        ),
         (lambda s: s(X[:, :4], Y), ValueError, r"hidden: expected shape \(..., 5\), got \(2, 4\)"),
         (lambda s: s.topk(X, 10), ValueError, "k: expected 1 to 9, got 10"),
         (
@@ -280,8 +284,8 @@ X, Y = drawn(2, 5, dtype=torch.float32), torch.tensor([0, 6])
         (lambda s: type(s)(5, 9, [9]), ValueError, r"cutoffs: expected rising numbers from 1 to 8, got \(9,\)"),
         (lambda s: type(s)(5, 9, [3, 3]), ValueError, r"cutoffs: expected rising numbers from 1 to 8, got \(3, 3\)"),
         (lambda s: type(s)(5, 9, [4, 3]), ValueError, r"cutoffs: expected rising numbers from 1 to 8, got \(4, 3\)"),
-        (lambda s: type(s)(5, 9, [2.5]), TypeError, r"cutoffs: expected an integer.* got 2.5"),
-        (lambda s: type(s)(5, 9, 3), TypeError, "cutoffs: expected a sequence of integers.* got 3"),
+        (lambda s: type(s)(5, 9, [2.5]), TypeError, r"cutoffs: expected an integer, got 2.5"),
+        (lambda s: type(s)(5, 9, 3), TypeError, "cutoffs: expected a sequence of integers, got 3"),
         (lambda s: type(s)(5, 9, [3], div_value=0), ValueError, "div_value: expected a finite number above 0, got 0"),
         (lambda s: type(s)(5, 9, [3], div_value="4"), TypeError, "div_value: expected a number above 0, got '4'"),
         (lambda s: type(s)(0, 9, [3]), ValueError, "dim: expected 1 or more, got 0"),
@@ -289,14 +293,18 @@ X, Y = drawn(2, 5, dtype=torch.float32), torch.tensor([0, 6])
         (
             lambda s: type(s)(5, 9, [3], reduction="max"),
             ValueError,
-            "reduction: expected 'none', 'mean', 'sum', got 'max'",
+            "reduction: expected one of 'none', 'mean', 'sum', got 'max'",
         ),
         (
             lambda s: type(s)(5, 9, [3], dtype=torch.int64),
             TypeError,
             "dtype: expected float16, bfloat16, float32 or float64, got torch.int64",
         ),
-        (lambda s: type(s).from_counts(5, [1, 2], clusters=2), ValueError, "clusters: 2; of 2 classes there may be 1"),
+        (
+            lambda s: type(s).from_counts(5, [1, 2], clusters=2),
+            ValueError,
+            "clusters: expected at most 1 for 2 classes, got 2",
+        ),
         (
             lambda s: type(s).from_counts(5, [1, 2], clusters=1, cutoffs=[1]),
             ValueError,

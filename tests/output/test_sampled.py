@@ -265,7 +265,7 @@ def test_partitions_have_few_targets_and_are_as_long_as_can_be() -> None:
     [
         (lambda: partitions([1.5], most=2), TypeError, "targets: expected integers, got dtype float64"),
         (lambda: partitions([[1]], most=2), ValueError, r"targets: expected shape \(n,\), got \(1, 1\)"),
-        (lambda: partitions([1], most=0), ValueError, "most: expected 1 or more.* got 0"),
+        (lambda: partitions([1], most=0), ValueError, "most: expected 1 or more, got 0"),
         (lambda: partitions([1], most=0.5), TypeError, "most: expected an integer, got 0.5"),
     ],
 )

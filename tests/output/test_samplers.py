@@ -127,7 +127,9 @@ def test_distinct_draws_can_take_the_whole_support(case: str) -> None:
     found = sampler.draw(support.size, seed=4, unique=True)
     assert sorted(found.index) == list(support)
     assert not found.log_expected.any()
-    with pytest.raises(ValueError, match=rf"^n: {support.size + 1} distinct draws; there are {support.size} classes"):
+    with pytest.raises(
+        ValueError, match=rf"^n: expected at most {support.size} distinct draws, .*, got {support.size + 1}$"
+    ):
         sampler.draw(support.size + 1, seed=4, unique=True)
     with pytest.raises(ValueError, match=r"^n: "):
         sampler.expected([0], support.size + 1, unique=True)
@@ -249,15 +251,19 @@ def test_bits_become_numbers_to_the_last_one() -> None:
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: Uniform(0), ValueError, "classes: expected an integer from 1.* got 0"),
+    (lambda: Uniform(0), ValueError, r"classes: expected an integer from 1 to 2\^31 - 1, got 0"),
     (lambda: LogUniform(-3), ValueError, r"classes: expected an integer from 1 to 2\^31 - 1, got -3"),
-    (lambda: Learned(2.0), TypeError, "classes: expected an integer.* got 2.0"),  # type: ignore[arg-type]
+    (lambda: Learned(2.0), TypeError, "classes: expected an integer, got 2.0"),  # type: ignore[arg-type]
     (lambda: Uniform(2**31), ValueError, r"classes: expected an integer from 1 to 2\^31 - 1, got 2147483648"),
     (lambda: Unigram([1, -2]), ValueError, "counts: expected a finite number, 0 or above, got -2 for class 1"),
     (lambda: Unigram([1, math.nan]), ValueError, "counts: expected a finite number, 0 or above, got nan for class 1"),
     (lambda: Unigram([math.inf, 1]), ValueError, "counts: expected a finite number, 0 or above, got inf for class 0"),
     (lambda: Unigram([0, 0]), ValueError, "counts: all are 0"),
-    (lambda: Unigram([[1, 2]]), ValueError, r"counts: expected shape \(K,\).* got \(1, 2\)"),
+    (
+        lambda: Unigram([[1, 2]]),
+        ValueError,
+        r"counts: expected shape \(K,\), one per class, K from 1 to 2\^31 - 1, got \(1, 2\)",
+    ),
     (lambda: Unigram(3), ValueError, r"counts: expected shape \(K,\), one per class, K from 1 to 2\^31 - 1, got \(\)"),
     (
         lambda: Unigram([]),
@@ -265,15 +271,15 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
         r"counts: expected shape \(K,\), one per class, K from 1 to 2\^31 - 1, got \(0,\)",
     ),
     (lambda: Unigram(["a"]), TypeError, "counts: expected integers or floats, got dtype <U1"),
-    (lambda: Unigram([1], power=math.inf), ValueError, "power: expected a finite number.* got inf"),
+    (lambda: Unigram([1], power=math.inf), ValueError, "power: expected a finite number, got inf"),
     (lambda: Unigram([1], power=math.nan), ValueError, "power: expected a finite number, got nan"),
     (lambda: Unigram([1], power="1"), TypeError, "power: expected a finite number, got '1'"),  # type: ignore[arg-type]
     (lambda: Learned(2, power=math.inf), ValueError, "power: expected a finite number, got inf"),
     (lambda: Learned(2, smoothing=0.0), ValueError, "smoothing: expected a finite number above 0, got 0.0"),
-    (lambda: Learned(2, decay=1.5), ValueError, "decay: expected from 0 to 1.* got 1.5"),
+    (lambda: Learned(2, decay=1.5), ValueError, "decay: expected from 0 to 1, got 1.5"),
     (lambda: Learned(2, decay=None), TypeError, "decay: expected a number, from 0 to 1, got None"),  # type: ignore[arg-type]
-    (lambda: Uniform(2).draw(-1, seed=0), ValueError, "n: expected .* got -1"),
-    (lambda: Uniform(2).draw(1.0, seed=0), TypeError, "n: expected an integer.* got 1.0"),  # type: ignore[arg-type]
+    (lambda: Uniform(2).draw(-1, seed=0), ValueError, "n: expected .*, got -1"),
+    (lambda: Uniform(2).draw(1.0, seed=0), TypeError, "n: expected an integer, got 1.0"),  # type: ignore[arg-type]
     (lambda: Uniform(2).draw(True, seed=0), TypeError, "n: expected an integer, got True"),
     (lambda: Uniform(2).draw(1, seed=None), TypeError, r"seed: expected an integer from 0 to 2\^64 - 1, got None"),  # type: ignore[arg-type]
     (
@@ -289,7 +295,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
         IndexError,
         r"index: expected classes from 0 to 1, got -1 at \(0, 0\)",
     ),
-    (lambda: Uniform(2).log_probabilities(0.5), TypeError, "index: expected integers.* got dtype float64"),
+    (lambda: Uniform(2).log_probabilities(0.5), TypeError, "index: expected integers, got dtype float64"),
     (lambda: learned().observe([7]), IndexError, r"targets: expected classes from 0 to 6, got 7 at \(0,\)"),
     (lambda: learned().observe([0.0]), TypeError, "targets: expected integers, got dtype float64"),
     (lambda: Learned(3).load_state_dict({"counts": [1, 2]}), ValueError, "state.'counts'.: of 2 classes; .* has 3"),

@@ -171,11 +171,15 @@ def test_parameters_per_row(quick: Backend) -> None:
 
 FILTERS = ("temperature", "top_k", "top_p", "min_p")
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"top_k": -2}, ValueError, "top_k: expected an integer: 1 or above, or -1 or 0 for all classes.* got -2"),
+    ({"top_k": -2}, ValueError, "top_k: expected an integer: 1 or above, or -1 or 0 for all classes, got -2"),
     ({"top_k": 1.5}, ValueError, "top_k: expected an integer: 1 or above, or -1 or 0 for all classes, got 1.5"),
     ({"top_k": 7.5}, ValueError, "top_k: expected an integer: 1 or above, or -1 or 0 for all classes, got 7.5"),
     ({"top_k": INF}, ValueError, "top_k: expected an integer: 1 or above, or -1 or 0 for all classes, got inf"),
-    ({"top_k": [1, -2]}, ValueError, r"top_k: expected an integer.* got -2 in row \(1,\)"),
+    (
+        {"top_k": [1, -2]},
+        ValueError,
+        r"top_k: expected an integer: 1 or above, or -1 or 0 for all classes, got -2 in row \(1,\)",
+    ),
     (
         {"top_k": [1.5, 2]},
         ValueError,
@@ -183,13 +187,13 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ),
     ({"top_k": [1, 2, 3]}, ValueError, r"top_k: expected a number, or a shape that broadcasts with .*got shape \(3,\)"),
     ({"top_k": "2"}, TypeError, "top_k"),
-    ({"top_p": 0.0}, ValueError, "top_p: expected a number above 0, at most 1.* got 0.0"),
+    ({"top_p": 0.0}, ValueError, "top_p: expected a number above 0, at most 1, got 0.0"),
     ({"top_p": 1.01}, ValueError, "top_p"),
     ({"top_p": NAN}, ValueError, "top_p"),
     ({"top_p": [0.5, NAN]}, ValueError, r"top_p: expected a number above 0, at most 1, got nan in row \(1,\)"),
-    ({"min_p": -0.1}, ValueError, "min_p: expected a number from 0 to 1.* got -0.1"),
+    ({"min_p": -0.1}, ValueError, "min_p: expected a number from 0 to 1, got -0.1"),
     ({"min_p": 1.1}, ValueError, "min_p"),
-    ({"temperature": -1.0}, ValueError, "temperature: expected a number from 0 on, infinity included.* got -1.0"),
+    ({"temperature": -1.0}, ValueError, "temperature: expected a number from 0 on, infinity included, got -1.0"),
     ({"temperature": NAN}, ValueError, "temperature: expected a number from 0 on, infinity included, got nan"),
     (
         {"temperature": [1.0, -1.0]},
@@ -202,7 +206,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
         r"temperature: expected a number from 0 on, infinity included, got nan in row \(1,\)",
     ),
     *(
-        ({name: sign * 10**400}, ValueError, f"{name}: expected at most 1.8e308, got an integer beyond float64")
+        ({name: sign * 10**400}, ValueError, f"{name}: expected a number of float64, got an integer beyond its range")
         for name in FILTERS
         for sign in (1, -1)
     ),
@@ -223,7 +227,7 @@ WRONG_DRAWS: list[tuple[dict[str, Any], type[Exception], str]] = [
         TypeError,
         r"seed: expected an integer from 0 to 2\^64 - 1, got Generator\(PCG64\) .*; give a generator as generator=",
     ),
-    ({"seed": None, "generator": "default"}, TypeError, "generator: expected a numpy.random.Generator.* got str"),
+    ({"seed": None, "generator": "default"}, TypeError, "generator: expected a numpy.random.Generator, .*got str"),
     ({"axis": (0, 1)}, TypeError, r"axis: expected one integer, got \(0, 1\)"),
     ({"axis": 2}, ValueError, "axis: expected from -2 to 1, got 2, which is out of range for 2 dimensions"),
     ({"num_samples": -1}, ValueError, r"num_samples: expected an integer from 0 to 2\^31 - 1, got -1"),
@@ -256,7 +260,9 @@ def test_wrong_arguments_of_the_others() -> None:
                 softargmax.filter_scores([0.0, 1.0], **{name: value})
     for function in (softargmax.gumbel_softmax, softargmax.boltzmann_policy):
         for value in (-1, -(10**400), 10**400, NAN, [-1.0]):
-            with pytest.raises(ValueError, match=r"temperature: expected .*, got (-1|nan|an integer beyond float64)"):
+            with pytest.raises(
+                ValueError, match=r"temperature: expected a number .*, got (-1|nan|an integer beyond its range)"
+            ):
                 function([[0.0, 1.0]], temperature=value)
     for shape in (-1, 10**400, (2**40, 2**40)):
         with pytest.raises(ValueError, match="shape: "):
@@ -287,7 +293,7 @@ def test_libraries_without_a_default_generator() -> None:
 def test_filters_of_no_classes(quick: Backend, options: dict[str, Any]) -> None:
     """Of nothing, nothing is left, whatever k is; but it has to be one."""
     assert tuple(softargmax.filter_scores(quick.array(np.zeros((2, 0))), **options).shape) == (2, 0)
-    with pytest.raises(ValueError, match=r"top_k: expected an integer.* got -2"):
+    with pytest.raises(ValueError, match=r"top_k: expected an integer: 1 or above, or -1 or 0 for all classes, got -2"):
         softargmax.filter_scores(quick.array(np.zeros((2, 0))), top_k=-2)
 
 

@@ -114,7 +114,11 @@ def test_errors() -> None:
         ((target, draft + np.nan, [0, 1]), ValueError, "target, draft: NaN"),
         ((1.0, draft, [0, 1]), ValueError, "target: 0-d"),
         ((target, 1.0, [0, 1]), ValueError, "draft: 0-d"),
-        ((target[0], draft[0], 0), ValueError, r"draft: expected shape \(..., L, K\).* got \(4,\)"),
+        (
+            (target[0], draft[0], 0),
+            ValueError,
+            r"draft: expected shape \(..., L, K\), a row of scores per guess, got \(4,\)",
+        ),
     ]
     for arguments, error, message in wrong:
         with pytest.raises(error, match=message):

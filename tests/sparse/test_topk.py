@@ -73,7 +73,7 @@ def test_no_classes(quick: Backend) -> None:
     for k in (1, 5):
         assert tuple(s.topk_softmax(quick.array(np.zeros((2, 0))), k).shape) == (2, 0)
         assert tuple(s.topk_softmax(quick.array(np.zeros((0, 2))), k, axis=0).shape) == (0, 2)
-    with pytest.raises(ValueError, match=r"^k: expected an integer, 1 or above.* got 0"):
+    with pytest.raises(ValueError, match=r"^k: expected an integer, 1 or above, got 0"):
         s.topk_softmax(quick.array(np.zeros((2, 0))), 0)
 
 

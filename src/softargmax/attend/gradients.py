@@ -72,7 +72,7 @@ def attention_vjp(
     array([[[-2.5,  2.5]]])
     """
     if options.get("seed") is None and rate_of(options.get("dropout", 0.0)):
-        raise ValueError("seed: None; with dropout it has to be the one that the output was made with")
+        raise ValueError("seed: expected that of the output, as there is dropout, got None")
     i = attention_of(q, k, v, options)
     rows = tuple(i.q.shape[:-1])
     g = _of_shape(g, i.q, (*rows, i.v.shape[-1]), "g")

@@ -114,7 +114,7 @@ class Attention(nn.Module):
         if heads % self.groups:
             raise ValueError(f"groups: expected a divisor of heads, {heads}, got {groups}")
         if head_dim is None and dim % heads:
-            raise ValueError(f"head_dim: None; dim, {dim}, is no multiple of heads, {heads}")
+            raise ValueError(f"head_dim: expected a number, as dim, {dim}, is no multiple of heads, {heads}, got None")
         self.head_dim = dim // heads if head_dim is None else _positive(head_dim, "head_dim")
         self.scale = one_of(scale, "scale", ("root", "log"))
         window_of(causal, window)

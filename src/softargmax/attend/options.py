@@ -228,7 +228,7 @@ def _sides(window: Any) -> tuple[int | None, int | None]:
 
 def _fits(array: Any, shape: tuple[int, ...], name: str) -> Any:
     if not check.broadcasts(tuple(array.shape), shape):
-        raise ValueError(f"{name}: shape {tuple(array.shape)} does not broadcast to {shape}")
+        raise ValueError(f"{name}: expected a shape that broadcasts to {shape}, got {tuple(array.shape)}")
     return array
 
 

@@ -145,7 +145,9 @@ def qk_norm(q: Vectors, k: Vectors, *, gain: Numbers = 1.0, eps: float = 1e-6) -
     if not isinstance(gain, Real):
         gain = check.scores(arrays.like(gain, q, "gain"), "gain")
         if not check.broadcasts(tuple(gain.shape), tuple(q.shape)):
-            raise ValueError(f"gain: shape {tuple(gain.shape)} does not broadcast to q's, {tuple(q.shape)}")
+            raise ValueError(
+                f"gain: expected a shape that broadcasts to q's, {tuple(q.shape)}, got {tuple(gain.shape)}"
+            )
     return NormalizedQK(_of_one_length(q, gain, eps), _of_one_length(k, 1.0, eps))
 
 

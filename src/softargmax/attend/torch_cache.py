@@ -58,7 +58,7 @@ class KVCache(NamedTuple):
                     f"cache: expected keys and values of shape {may} for this input, got {tuple(own.shape)}"
                 )
         if readable(self.lengths) and bool((self.lengths + new > capacity).any()):
-            raise ValueError(f"cache: {int(self.lengths.max())} + {new} keys; it has room for {capacity}")
+            raise ValueError(f"cache: expected at most {capacity} keys, got {int(self.lengths.max())} + {new}")
         places = self.lengths[..., None] + torch.arange(new, device=self.lengths.device)
         places = places[..., None, :, None]
         for own, given in ((self.k, k), (self.v, v)):

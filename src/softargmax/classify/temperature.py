@@ -174,7 +174,9 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
             raise ValueError(f"estimator: expected scores of {len(self.classes_)} classes, got {classes} per row")
         temperature = float(fit_temperature(z, target, weight=weight))
         if not np.isfinite(temperature):
-            raise ValueError("estimator: expected scores that are numbers, got NaN, or no row with a weight above 0")
+            raise ValueError(
+                "estimator: expected finite scores and a row with a weight above 0, got NaN scores or no such row"
+            )
         if _loss(z / temperature, target, weight) > _loss(z, target, weight):  # a rounding stands between them
             temperature = 1.0
         self.temperature_ = temperature

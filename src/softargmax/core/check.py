@@ -94,7 +94,7 @@ def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
     if dtype not in FLOATS and not (complex_too and dtype in COMPLEX):
         also = ", complex64, complex128" if complex_too else ""
         may = f"float16, bfloat16, float32, float64{also}, an integer or bool"
-        raise TypeError(f"{name}: expected {may}, got dtype {z.dtype}")
+        raise TypeError(f"{name}: expected dtype {may}, got {z.dtype}")
     if is_torch(z) and dtype in FLOATS:
         take_as_it_is(z)
     return z if getattr(z.dtype, "isnative", True) else z.astype(z.dtype.newbyteorder("="))
@@ -108,7 +108,9 @@ def together(a: Any, b: Any, name: str) -> tuple[Any, Any]:
     try:
         shape = np.broadcast_shapes(tuple(a.shape), tuple(b.shape))
     except ValueError:
-        raise ValueError(f"{name}: shape {tuple(b.shape)} does not broadcast with {tuple(a.shape)}") from None
+        raise ValueError(
+            f"{name}: expected a shape that broadcasts with {tuple(a.shape)}, got {tuple(b.shape)}"
+        ) from None
     dtype = _wider(a, b)
     a, b = (xp.broadcast_to(xp.astype(x, dtype, copy=False), shape) for x in (a, b))
     return a, b
@@ -131,9 +133,9 @@ def mask(where: Any, z: Any, shape: tuple[int, ...] | None = None) -> Any:
     where = like(where, z, "where")
     shape = tuple(z.shape) if shape is None else shape
     if dtype_name(where.dtype) != "bool":
-        raise TypeError(f"where: expected bool, got dtype {where.dtype}")
+        raise TypeError(f"where: expected dtype bool, got {where.dtype}")
     if not broadcasts(where.shape, shape):
-        raise ValueError(f"where: shape {tuple(where.shape)} does not broadcast to the scores', {shape}")
+        raise ValueError(f"where: expected a shape that broadcasts to the scores', {shape}, got {tuple(where.shape)}")
     return where
 
 
@@ -141,7 +143,9 @@ def weights_of(weights: Any, z: Any, name: str = "weights", *, signed: bool = Fa
     """Weights as floats that broadcast with z, not negative unless `signed`."""
     weights = scores(like(weights, z, name), name)
     if not broadcasts(weights.shape, z.shape):
-        raise ValueError(f"{name}: shape {tuple(weights.shape)} does not broadcast to the scores', {tuple(z.shape)}")
+        raise ValueError(
+            f"{name}: expected a shape that broadcasts to the scores', {tuple(z.shape)}, got {tuple(weights.shape)}"
+        )
     if not signed and seen(weights) and bool(namespace(weights).any(weights < 0)):
         raise ValueError(f"{name}: expected 0 or positive numbers, got some negative; signed_logsumexp takes those")
     return weights
@@ -207,7 +211,7 @@ def number(value: Any, name: str) -> float:
     try:
         return float(value)
     except OverflowError:  # not shown: it may have thousands of digits
-        raise ValueError(f"{name}: expected at most 1.8e308, got an integer beyond float64") from None
+        raise ValueError(f"{name}: expected a number of float64, got an integer beyond its range") from None
 
 
 def between(value: Any, name: str, high: float, *, below: bool = False) -> float:
@@ -227,7 +231,7 @@ def integer(value: Any, name: str) -> int:
         raise TypeError(f"{name}: expected an integer, got {value!r}")
     found = operator.index(value)
     if not -(1 << 63) <= found < 1 << 63:
-        raise ValueError(f"{name}: expected an integer of 64 bits, got {found:.3e}")
+        raise ValueError(f"{name}: expected an integer of 64 bits, got one beyond them")
     return found
 
 
@@ -241,7 +245,7 @@ def flag(value: Any, name: str) -> bool:
 def one_of(value: Any, name: str, choices: tuple[str, ...]) -> str:
     """One of some words."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name}: expected {', '.join(map(repr, choices))}, got {value!r}")
+        raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
     return str(value)
 
 
@@ -324,9 +328,8 @@ def per_row(
         given = iter((1,) * (len(rows) - len(shape)) + shape)
         shape = tuple(1 if i in axes else next(given) for i in range(z.ndim))
     else:
-        may = f"a number, or a shape that broadcasts with {rows_name}, {rows}" + f" (axes kept: {kept})" * (
-            kept != rows
-        )
+        also = f" (axes kept: {kept})" if kept != rows else ""
+        may = f"a number, or a shape that broadcasts with {rows_name}, {rows}{also}"
         raise ValueError(f"{name}: expected {may}, got shape {shape}")
     dtype = working_dtype(z, xp)
     if whole and dtype_name(values.dtype) in INTEGERS:

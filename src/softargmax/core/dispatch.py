@@ -62,7 +62,7 @@ def using(name: str) -> Iterator[None]:
 def _known(name: str, source: str) -> str:
     if name not in SERVES:
         choices = ", ".join(repr(known) for known in SERVES)
-        raise ValueError(f"{source}: expected {choices}, got {name!r}")
+        raise ValueError(f"{source}: expected one of {choices}, got {name!r}")
     return name
 
 

@@ -62,13 +62,14 @@ def _count(index: Any, num_segments: Any) -> int:
         try:
             low, high = int(xp.min(index)), int(xp.max(index))
         except (TypeError, RuntimeError):  # as JAX and torch say that they are tracing
-            raise ValueError("num_segments: None; it has to be given where index cannot be looked at") from None
+            raise ValueError("num_segments: expected an integer, as index cannot be looked at, got None") from None
     count = high + 1 if num_segments is None else check.integer(num_segments, "num_segments")
     if count < 0:
         raise ValueError(f"num_segments: expected an integer, 0 or above, got {num_segments}")
-    if low < 0 or high >= count:
-        wrong = low if low < 0 else high
-        raise ValueError(f"index: expected segments from 0 to {count - 1}, got {wrong}")
+    if low < 0:
+        raise ValueError(f"index: expected segments from 0 on, got {low}")
+    if high >= count:
+        raise ValueError(f"index: expected segments below num_segments, {count}, got {high}")
     return count
 
 
@@ -103,6 +104,6 @@ def bounds_hold(offsets: Any, z: Any, name: str = "offsets", of: str = "z") -> N
         return
     first, last = int(offsets[0]), int(offsets[-1])
     if first != 0 or last != z.shape[0]:
-        raise ValueError(f"{name}: expected from 0 to the length of {of}, {z.shape[0]}, got from {first} to {last}")
+        raise ValueError(f"{name}: expected bounds from 0 to {z.shape[0]}, the length of {of}, got {first} to {last}")
     if bool(namespace(offsets).any(offsets[1:] < offsets[:-1])):
         raise ValueError(f"{name}: expected non-decreasing numbers, got some that decrease")

@@ -163,8 +163,8 @@ class State(NamedTuple):
         rows, length = tuple(z.shape[:-1]), z.shape[-1]
         if rows != tuple(self.m.shape):
             raise ValueError(
-                f"scores: shape {tuple(scores.shape)} has rows {rows} beside axis {axis}; "
-                f"the state's are {tuple(self.m.shape)}"
+                f"scores: expected the state's rows, {tuple(self.m.shape)}, beside axis {axis}, "
+                f"got {rows} of shape {tuple(scores.shape)}"
             )
         if values is not None and self.o is not None:
             values = _real(arrays.like(values, self.m, "values"), "values")

@@ -81,5 +81,6 @@ def refuse_class(
     value, rows = int(namespace(target).reshape(target, (-1,))[row]), row_shape(shape, axes)
     position = check.place(row, rows)
     classes = shape[axes[0]]
-    may = f"from 0 to {classes - 1}" if classes else "nothing, there are no classes"
-    raise IndexError(f"{name}: expected {may}, or {ignore_index}: ignored, got {value} at {position}")
+    ignored = f"{ignore_index} (ignored)"
+    may = f"0 to {classes - 1}, or {ignored}" if classes else f"{ignored}, as there are no classes"
+    raise IndexError(f"{name}: expected {may}, got {value} at {position}")

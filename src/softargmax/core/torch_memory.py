@@ -34,7 +34,7 @@ def fresh_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """
     size = tensor.numel() * dtype.itemsize
     if size < _POOLED or type(tensor) not in _ORDINARY:
-        # No dtype where there need be none: it takes 0.24 us of 1.05.
+        # To name the dtype costs 0.24 us of 1.05 (AMD EPYC), so it is left out where it is the tensor's own.
         result = torch.empty_like(tensor) if dtype is tensor.dtype else torch.empty_like(tensor, dtype=dtype)
         if size >= _LARGE:
             _native.want_huge_pages(result.data_ptr(), size)

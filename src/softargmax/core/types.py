@@ -16,7 +16,7 @@ Logits: TypeAlias = Any
 Vectors: TypeAlias = Any
 """Hidden vectors, weights of a layer, queries, keys, values, gradients of them. They decide the kind of the result."""
 PerRow: TypeAlias = Any
-"""A number for all rows, or one per row: a temperature, an order, a threshold."""
+"""A number for all rows, or one per row: a temperature, an order, a count, a threshold."""
 Mask: TypeAlias = Any
 """Booleans, True for what is in the support; broadcast with the scores."""
 Target: TypeAlias = Any
@@ -24,7 +24,7 @@ Target: TypeAlias = Any
 Numbers: TypeAlias = Any
 """Numbers beside the scores: weights, a bias, one per class or head."""
 Integers: TypeAlias = Any
-"""Integers: places, lengths, streams, numbers of segments."""
+"""Integers: places, lengths, bounds and ids of segments, streams."""
 DType: TypeAlias = Any
 """A floating dtype, as the array's library writes it."""
 Generator: TypeAlias = Any
@@ -36,6 +36,6 @@ N = TypeVar("N", bound=type[tuple[Any, ...]])
 
 
 def of_arrays(result: N) -> N:
-    """A named tuple whose kind of array may be written, as in `SoftmaxWithLse[Tensor]`; annotations are evaluated."""
+    """Let a named tuple be written with its kind of array, `SoftmaxWithLse[Tensor]`: annotations may be evaluated."""
     setattr(result, "__class_getitem__", classmethod(GenericAlias))  # noqa: B010 the type has no such attribute
     return result

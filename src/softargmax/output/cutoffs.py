@@ -163,7 +163,7 @@ def adaptive_cutoffs(
     value = check.positive(div_value, "div_value")
     most = min(MOST, classes - 1) if clusters is None else at_least(clusters, "clusters", 0)
     if most >= classes:
-        raise ValueError(f"clusters: {most}; of {classes} classes there may be {classes - 1}")
+        raise ValueError(f"clusters: expected at most {classes - 1} for {classes} classes, got {most}")
 
     model = StepCost() if cost is None else cost
     if not isinstance(model, StepCost):

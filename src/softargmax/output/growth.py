@@ -37,7 +37,7 @@ def children_of(values: Any) -> Integers:
         may = f"each from 1 to {len(found) - 1} as a child once, in this order and after its parent"
         raise ValueError(f"children: expected {may}; nodes are numbered level by level")
     if not np.array_equal(np.sort(~flat[flat < 0]), np.arange(len(found) + 1 if len(found) else 0)):
-        raise ValueError(f"children: each class k from 0 to {len(found)} may be a child once, as ~k")
+        raise ValueError(f"children: expected each class k from 0 to {len(found)} once, as ~k")
     return children
 
 
@@ -194,10 +194,10 @@ def _is_cluster(item: Any) -> bool:
 
 def _class(item: Any) -> int:
     if isinstance(item, (bool, np.bool_)) or not hasattr(item, "__index__"):
-        raise TypeError(f"clusters: {item!r:.60}; a cluster may hold integers (classes) and clusters")
+        raise TypeError(f"clusters: expected integers (classes) and clusters, got {item!r:.60}")
     number = operator.index(item)
     if number < 0:
-        raise ValueError(f"clusters: {number}; a class may be from 0 on")
+        raise ValueError(f"clusters: expected classes from 0 on, got {number}")
     return number
 
 

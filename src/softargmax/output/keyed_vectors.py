@@ -171,7 +171,7 @@ class KeyedVectors:
         count = at_least(topn, "topn", 1)
         added, taken = _listed(positive), _listed(negative)
         if not added and not taken:
-            raise ValueError("positive, negative: neither is given; there may be one word or more")
+            raise ValueError("positive, negative: expected one word or more, got none")
         goal = sum((self._vector(word) for word in added), np.zeros(self.vectors.shape[1]))
         goal = _unit(goal - sum(self._vector(word) for word in taken))
         found = self._cosines(goal)

@@ -136,7 +136,7 @@ class Nodes:
         if found.shape != self._depths.shape:
             raise ValueError(f"counts: expected one number per class, shape ({self.classes},), got {found.shape}")
         if not np.any(found):
-            raise ValueError("counts: all are 0; some may be positive")
+            raise ValueError("counts: expected some above 0, got all 0")
         p = found / np.max(found)
         return float(np.dot(p, self._depths) / np.sum(p))
 

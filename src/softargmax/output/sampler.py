@@ -224,7 +224,9 @@ class Sampler(ABC):
         if not 0 <= number <= MOST:
             raise ValueError(f"n: expected an integer from 0 to 2^31 - 1, got {number}")
         if unique and number > (support := int(np.count_nonzero(self.probabilities))):
-            raise ValueError(f"n: {number} distinct draws; there are {support} classes with a probability above 0")
+            raise ValueError(
+                f"n: expected at most {support} distinct draws, the classes with a probability above 0, got {number}"
+            )
         return number
 
     def _expected(self, index: Ints, n: int, *, unique: bool) -> Floats:

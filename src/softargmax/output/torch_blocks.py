@@ -85,10 +85,10 @@ def _together(loss: Tensor, lse: Tensor, entropy: Tensor, own: Tensor) -> Tensor
     loss = torch.where(flat, loss.detach(), loss)
     lse = torch.where(flat, torch.where(top, entropy, -torch.inf).detach(), lse)
     mine = lse.gather(1, own)
-    out = mine == -torch.inf  # of the support, with the whole block
-    more = logsumexp(torch.where(out, lse, lse - mine), keepdims=True)
+    unseen = mine == -torch.inf  # nothing of the target's block is in the support
+    more = logsumexp(torch.where(unseen, lse, lse - mine), keepdims=True)
     more = torch.where(more == -torch.inf, 0, more)  # nothing is in the support
-    return torch.where(out, more + torch.inf, loss + more)[:, 0]
+    return torch.where(unseen, more + torch.inf, loss + more)[:, 0]
 
 
 class _Losses(torch.autograd.Function):

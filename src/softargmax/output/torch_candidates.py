@@ -206,9 +206,11 @@ def _candidates(negatives: Any, h: Tensor, shape: tuple[int, ...], y: Targets, c
     if arrays.dtype_name(index.dtype) not in arrays.INTEGERS - {"bool"}:
         raise TypeError(f"negatives.index: expected integers, got dtype {index.dtype}")
     if not index.ndim or (index.ndim != 1 and tuple(index.shape[:-1]) != shape):
-        raise ValueError(f"negatives.index: expected shape (n,) or (*{shape}, n), got {tuple(index.shape)}")
+        raise ValueError(f"negatives.index: expected shape (n,) or {(*shape, 'n')}, got {tuple(index.shape)}")
     if log_expected.shape != index.shape:
-        raise ValueError(f"negatives.log_expected: shape {tuple(log_expected.shape)}; index has {tuple(index.shape)}")
+        raise ValueError(
+            f"negatives.log_expected: expected index's shape, {tuple(index.shape)}, got {tuple(log_expected.shape)}"
+        )
     if readable(index) and index.is_cpu:
         classes_of(index, "negatives.index", classes)
     else:

@@ -118,12 +118,14 @@ class DifferentiatedSoftmax(RankedLayer):
         sizes, sees = integers(blocks, "blocks"), integers(widths, "widths")
         for name, found in (("blocks", sizes), ("widths", sees)):
             if min(found, default=0) < 1:
-                raise ValueError(f"{name}: {found}; there may be one or more, each 1 or above")
+                raise ValueError(f"{name}: expected one or more, each 1 or above, got {found}")
         if len(sizes) != len(sees):
             raise ValueError(f"widths: expected one per block, {len(sizes)}, got {sees}")
         super().__init__(dim, sum(sizes), reduction=reduction, ignore_index=ignore_index, device=device)
         if sum(sees) != self.dim:
-            raise ValueError(f"widths: {sees}, {sum(sees)} together; their sum may be dim, {self.dim}")
+            raise ValueError(
+                f"widths: expected numbers whose sum is dim, {self.dim}, got {sees} with the sum {sum(sees)}"
+            )
         kind: dict[str, Any] = {"device": device, "dtype": float_dtype(dtype)}
         shapes = zip(sizes, sees, strict=True)
         self.weights = nn.ParameterList(nn.Parameter(torch.empty(*shape, **kind)) for shape in shapes)

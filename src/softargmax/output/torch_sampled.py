@@ -126,7 +126,9 @@ class SampledSoftmax(SamplingLayer):
             if not isinstance(in_batch, Sampler):
                 raise TypeError(f"in_batch: expected a Sampler, got {type(in_batch).__name__}")
             if in_batch.classes != self.classes:
-                raise ValueError(f"in_batch: of {in_batch.classes} classes; sampler has {self.classes}")
+                raise ValueError(
+                    f"in_batch: expected a sampler of {self.classes} classes, got one of {in_batch.classes}"
+                )
             if not shared:
                 raise ValueError("in_batch: expected None, as shared is False, got a sampler")
         self.in_batch = in_batch

@@ -84,7 +84,9 @@ def _shape(shape: Any) -> tuple[int, ...]:
     except (TypeError, AttributeError):
         raise TypeError(f"shape: expected an integer or a tuple of integers, got {shape!r}") from None
     if min(sizes, default=0) < 0 or math.prod(sizes) >= 1 << 60:
-        raise ValueError("shape: expected sizes of 0 or more, at most 2^60 together, got a negative one or more")
+        raise ValueError(
+            "shape: expected sizes of 0 or more with a product up to 2^60, got a negative size or a larger product"
+        )
     return sizes
 
 

@@ -136,7 +136,7 @@ inline Twofold slope_of(Twofold a, Scale beta) { return times(a, Twofold{beta.hi
 // kBeside: a float32 result is right where the last step of v is shorter than this share of every distance to the
 // threshold; the step's error is the third power of that.
 //
-// kLogarithm: whether a logarithm is taken for p. Pairs in the sums, and a gain of 1, cost little beside it.
+// kLogarithm: p takes a logarithm; sums in pairs and a gain of 1 cost little then.
 template <class N> struct Gentle {
     N m;
     Two<N> at;  // c
@@ -178,7 +178,8 @@ template <class N, int offset, bool scaled> struct Closed : Gentle<N> {
         }
     }
     template <class T> SOFTARGMAX_INLINE Doubles past_rounded(Doubles z) const {
-        return past < T, scaled && sizeof(T) == 8 > (z).hi;
+        constexpr bool pairs = scaled && sizeof(T) == 8;
+        return past<T, pairs>(z).hi;
     }
     template <class V> SOFTARGMAX_INLINE V roughly(V z) const { return scaled_by_beta(Gentle<N>::roughly(z)); }
 
@@ -240,8 +241,8 @@ template <class N, bool scaled> struct Squared : Closed<N, 2, scaled> {
     }
 };
 
-// v = 1 + a beta (z - c), with c = m + lambda / beta: alpha <= 2 but the two above. Below order 1 no v is below 1, none
-// is near the threshold, and lambda may be thousands: a step is measured by the v of the maximum.
+// v = 1 + a beta (z - c), with c = m + lambda / beta: alpha <= 2 where there is no closed form. Below order 1 no v is
+// below 1, none is near the threshold, and lambda may be thousands: a step is measured by the v of the maximum.
 template <class N> struct Shifted : Gentle<N> {
     using Gentle<N>::at, Gentle<N>::m;
     static constexpr bool kLogarithm = true;

@@ -120,7 +120,7 @@ def check_target(source: Any, target: Any) -> None:
     if not isinstance(target, str | os.PathLike):
         raise TypeError(f"target: expected the path of a .npy file, or None for an array in memory, got {target!r}")
     if not Path(target).is_dir() and not os.fspath(target).lower().endswith(".npy"):
-        raise ValueError(f"target: {os.fspath(target)}; its name may end in .npy, which is the format written")
+        raise ValueError(f"target: expected a name that ends in .npy, the format written, got {os.fspath(target)}")
     names = source if isinstance(source, Sequence) and not isinstance(source, str) else [source]
     for name in names:
         path = name.filename if isinstance(name, np.memmap) else name

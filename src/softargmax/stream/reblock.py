@@ -78,7 +78,7 @@ def checked_pieces(pieces: Iterable[Any], axis: int) -> Iterator[Array]:
     for index, item in enumerate(pieces):
         piece = numpy_of(item, f"source: piece {index}")
         if piece.ndim == 0:
-            raise ValueError(f"source: expected arrays of at least one dimension, got a number at {index}")
+            raise ValueError(f"source: expected arrays of at least one dimension, got a number as piece {index}")
         one_axis(axis, piece.ndim)
         check_readable(piece.dtype, f"source: piece {index}")
         if first is None:

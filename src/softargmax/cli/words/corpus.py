@@ -137,7 +137,7 @@ def sources_of(words: Sequence[str]) -> Iterator[Source]:
             raise FailedRunError(f"{word}: no such file, and no files in it")
         for source in found:
             if not source.path.is_file():
-                raise FailedRunError(f"{source.path}: expected a text file, got what is no regular file")
+                raise FailedRunError(f"{source.path}: expected a text file, got something that is not a regular file")
         yield from found
 
 
