@@ -77,7 +77,7 @@ def test_other_functions_take_real_scores() -> None:
     for function in (s.softmax, s.entropy, s.logcumsumexp, s.soft_argmax):
         with pytest.raises(
             TypeError,
-            match=r"^z: expected float16, bfloat16, float32, float64, an integer or bool, got dtype complex128",
+            match=r"^z: expected dtype float16, bfloat16, float32, float64, an integer or bool, got complex128",
         ):
             function(np.array([1j]))
 
