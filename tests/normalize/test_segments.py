@@ -168,6 +168,7 @@ def test_gradients_by_ids() -> None:
                 assert torch.autograd.gradgradcheck(of, (z, t))
 
 
+@pytest.mark.slow
 def test_ids_where_nobody_looks() -> None:
     jax = pytest.importorskip("jax")
     z = jax.numpy.asarray(np.random.default_rng(6).standard_normal(9).astype(np.float32))
