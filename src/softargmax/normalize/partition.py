@@ -312,8 +312,8 @@ def logcumsumexp(
     z = check.scores(z)
     one = one_axis(axis, z.ndim)
     if z.ndim == 0:
-        xp, row = namespace(z), namespace(z).reshape(z, (1,))
-        found = logcumsumexp(row, temperature=temperature, base=base, where=where)
+        xp = namespace(z)
+        found = logcumsumexp(xp.reshape(z, (1,)), temperature=temperature, base=base, where=where)
         return xp.reshape(found, found.shape[:-1])
     z, axes, beta = check.rows(z, one, temperature, base)
     where = check.optional_mask(where, z)

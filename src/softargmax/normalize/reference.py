@@ -245,19 +245,18 @@ def kl_divergence(z_p: Any, z_q: Any, where: Any, beta: Scale, axes: tuple[int, 
     return xp.astype(rows.per_row(xp.where(a.r == -1.0, 0.0, total), keepdims=True), dtype)
 
 
-class Prefixes(NamedTuple):
+class _Prefixes(NamedTuple):
     """Scores as they are read (times the sign of beta, -inf outside the support), and the state of every prefix."""
 
     x: Any
     m: Any
     log_l: Any
-    s: Any  # |beta| (x - m) = s + t
-    t: Any
     sign: Any
-    hi: Any  # |beta|, rounded
+    hi: Any  # |beta| = hi + lo
+    lo: Any
 
 
-def _prefixes(rows: Rows, z: Any, where: Any, beta: Scale) -> Prefixes:
+def _prefixes(rows: Rows, z: Any, where: Any, beta: Scale) -> _Prefixes:
     """By the state's merge; at beta = 0 all finite scores weigh the same, at beta = inf the maxima do."""
     xp = rows.xp
     sign, hi, lo = magnitude(rows, z, beta)
@@ -269,7 +268,7 @@ def _prefixes(rows: Rows, z: Any, where: Any, beta: Scale) -> Prefixes:
 
     states = x, xp.where(x == -INF, xp.full_like(x, -1.0), 0.0)
     m, r = scan(lambda a, b: merged(State(*a), State(*b), gap)[:2], states, (-INF, -1.0))
-    return Prefixes(x, m, xp.log1p(safe(r, xp)), *gap(x, m), sign, hi)
+    return _Prefixes(x, m, xp.log1p(safe(r, xp)), sign, hi, lo)
 
 
 @np.errstate(all="ignore")
@@ -288,8 +287,9 @@ def prefix_surprisals(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dt
     """-log of the probability that each score has in the softmax of its prefix; inf outside the support."""
     rows, xp = Rows(z, axes), namespace(z)
     a = _prefixes(rows, z, where, beta)
-    out = (a.x == -INF) | (a.s == -INF)
-    surprisal = xp.where(out, 0.0, a.log_l) - (xp.where(out, 0.0, a.s) + a.t)
+    s, t = below(a.x, a.m, beta, a.hi, a.lo, 2000.0)
+    out = (a.x == -INF) | (s == -INF)
+    surprisal = xp.where(out, 0.0, a.log_l) - (xp.where(out, 0.0, s) + t)
     return xp.astype(rows.restore(xp.where(out, INF, surprisal)), dtype)
 
 
