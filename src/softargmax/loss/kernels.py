@@ -17,7 +17,7 @@ from softargmax.core import _native
 from softargmax.core.memory import memory_of
 from softargmax.core.native import widened
 from softargmax.core.native_call import Native
-from softargmax.core.products import finite, layer_scores
+from softargmax.core.products import layer_scores, sound
 from softargmax.core.scale import Scale
 from softargmax.loss import reference, reference_divergence, reference_linear
 from softargmax.loss.arguments import Asked, CrossEntropy, GradientOf, Layer
@@ -181,13 +181,8 @@ class _To:
 
     def __init__(self, layer: Layer, forms: str, memory: Memory, dh: Any, dw: Any, db: Any) -> None:
         self.forms, self._dh, self._dw, self._db = forms, *map(memory.numpy, (dh, dw, db))
-
-        def sound(x: Any) -> Array:
-            found: Array = memory.numpy(x if _native.finite(memory.view(x)) else finite(x))
-            return found
-
-        self._w = sound(layer.w) if "h" in forms else None
-        self._h = sound(layer.h) if "w" in forms else None
+        self._w = memory.numpy(sound(layer.w, memory.view)) if "h" in forms else None
+        self._h = memory.numpy(sound(layer.h, memory.view)) if "w" in forms else None
         if not layer.h.shape[0]:
             for x in (self._dw, self._db):
                 x[...] = 0

@@ -16,7 +16,7 @@ from torch import Tensor
 from softargmax.core import _native
 from softargmax.core.arrays import trained
 from softargmax.core.native import fresh
-from softargmax.core.products import finite, layer_scores
+from softargmax.core.products import layer_scores, sound
 from softargmax.core.targets import IGNORE
 from softargmax.core.torch_memory import shared, view
 from softargmax.core.torch_once import as_they_are, by_definition
@@ -142,8 +142,8 @@ def _formed(
     dh, db, *dws = (_memory(h, *shape) if it else None for shape, it in zip(shapes, wanted, strict=True))
     parts = list(blocks(len(h), 2 * sum(sizes))) or [slice(0, 0)]
     rows, memory = h.new_empty(len(h)), _memory(h, len(h[parts[0]]), sum(sizes))
-    to_h = [_finite(w) for w in weights] if dh is not None else weights
-    to_w = h if all(dw is None for dw in dws) else _finite(h)
+    to_h = [sound(w, view) for w in weights] if dh is not None else weights
+    to_w = h if all(dw is None for dw in dws) else sound(h, view)
     for part in parts:
         z, later = memory[: len(h[part])], part.start > 0
         for (x, w, b), into in zip(_apart(h[part], weights, bias), z.split_with_sizes(sizes, 1), strict=True):
@@ -168,11 +168,6 @@ def _formed(
 
 def _product(a: Tensor, b: Tensor, out: Tensor, *, adds: bool = False) -> None:
     _native.product(view(a), view(b), view(out), None, adds)
-
-
-def _finite(x: Tensor) -> Tensor:
-    found: Tensor = x if _native.finite(view(x)) else finite(x)
-    return found
 
 
 def _memory(like: Tensor, *shape: int) -> Tensor:
