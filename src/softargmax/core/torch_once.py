@@ -24,7 +24,7 @@ ready = generated("_x", [f"return {READY.format('_x')}"], **READY_NAMES)
 
 def direct(tensor: Tensor) -> bool:
     """Whether the memory of a tensor may be read now: `ready`, and nobody else sees what is computed with it."""
-    return bool(_still() and ready(tensor)) and not torch.compiler.is_compiling()
+    return bool(ready(tensor) and _still()) and not torch.compiler.is_compiling()
 
 
 def as_they_are(*tensors: Tensor | None) -> bool:
