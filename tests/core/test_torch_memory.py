@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from softargmax.core import _native
 from softargmax.core.scale import UNIT
 
 torch = pytest.importorskip("torch")
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402 torch may be missing
 
 from softargmax.core.torch_memory import view  # noqa: E402 it imports torch
 from softargmax.core.torch_private import PLAIN, dispatch_keys, wrapped  # noqa: E402 it imports torch
 
-pytestmark = pytest.mark.skipif(not _native.know_tensors(torch.Tensor, wrapped), reason="a torch before 2.10")
+known = _native.know_tensors(torch.Tensor, torch.nn.Parameter, wrapped, torch.is_grad_enabled)
+pytestmark = pytest.mark.skipif(not known, reason="a torch before 2.10")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -31,9 +34,10 @@ def test_tensors_are_read_as_their_descriptions_are(dtype: str) -> None:
 def test_what_lies_in_memory_as_it_is() -> None:
     assert _native.in_memory(torch.zeros(2, 3).mT)
     assert _native.in_memory(torch.zeros(3, requires_grad=True))
+    assert _native.in_memory(torch.nn.Parameter(torch.zeros(3)))
     negated = torch.zeros(3, dtype=torch.complex64).conj().imag
     assert negated.is_neg()
-    others: list[Any] = [None, 1.0, torch.zeros(3).numpy(), torch.nn.Parameter(torch.zeros(3)), negated]
+    others: list[Any] = [None, 1.0, torch.zeros(3).numpy(), negated]
     others += [torch.zeros(3, device="meta"), torch.eye(3).to_sparse(), torch._efficientzerotensor(3)]
     others += [torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])]
     others += [torch._to_functional_tensor(torch.zeros(3))]
@@ -51,3 +55,57 @@ def test_keys_of_what_lies_in_memory_say_the_same() -> None:
     torch.func.vmap(ask)(torch.zeros(2, 3))
     torch.func.grad(ask)(torch.zeros(2, 3))
     assert asked == [(True, True), (False, False), (False, False)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_common_call_of_tensors_is_told_apart(dtype: Any) -> None:
+    z = torch.zeros(2, 3, 4, dtype=dtype)
+    assert [_native.axes_at_once(z, axis) for axis in (-3, 0, 2, -1)] == [(0,), (0,), (2,), (2,)]
+    assert [_native.plain_axes(z, axis) for axis in (3, -4, None, (0,), True, 1 << 70)] == [None] * 6
+    assert _native.heads_at_once(z, z, z[..., :2])
+    assert not _native.heads_at_once(z, z.double() if dtype != torch.float64 else z.float(), z)
+    assert not _native.heads_at_once(z, z[..., :2], z)
+    assert not _native.heads_at_once(z, z, z[:, :2])
+    assert not _native.heads_at_once(z[0], z[0], z[0])
+    assert not _native.heads_at_once(z, z[:1], z[:1])
+
+
+@pytest.mark.parametrize("values", [torch.zeros(3, dtype=torch.int64), [1.0], 1.0, None, np.zeros(3, np.int32)])
+def test_other_arguments_are_no_common_call(values: Any) -> None:
+    assert _native.plain_axes(values, -1) is None
+    assert _native.axes_at_once(values, -1) is None
+    assert not _native.heads_at_once(values, values, values)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_the_common_call_of_arrays_is_told_apart(dtype: Any) -> None:
+    z = np.zeros((2, 3), dtype)
+    assert _native.plain_axes(z, -1) == _native.axes_at_once(z, 1) == (1,)
+    others = [z.astype(z.dtype.newbyteorder(">")), np.ma.masked_array(z), z[0, 0]]
+    assert [_native.plain_axes(x, 0) for x in others] == [None] * 3
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_no_call_is_served_at_once_that_torch_has_to_see() -> None:
+    z, heads = torch.zeros(3), torch.zeros(1, 2, 3)
+    asked: list[tuple[Any, bool]] = []
+
+    def ask(x: Any) -> Any:
+        asked.append((_native.axes_at_once(z, -1), _native.heads_at_once(heads, heads, heads)))
+        return x.sum()
+
+    ask(z)
+    assert asked.pop() == ((0,), True)
+    torch.func.vmap(ask)(torch.zeros(2, 3))
+    torch.func.grad(ask)(z)
+    torch.func.jvp(ask, (z,), (z,))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        ask(z)
+    torch.jit.trace(ask, (z,), check_trace=False)
+    assert asked == [(None, False)] * 5
+    tracked = z.clone().requires_grad_()
+    assert _native.plain_axes(tracked, -1) == (0,)
+    assert _native.axes_at_once(tracked, -1) is None
+    assert not _native.heads_at_once(heads, heads, heads.clone().requires_grad_())
+    with torch.no_grad():
+        assert _native.axes_at_once(tracked, -1) == (0,)

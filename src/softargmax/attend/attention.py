@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Unpack
 
 from softargmax.attend import operations
-from softargmax.attend.options import OfAttention, attention_of, takes
+from softargmax.attend.options import OfAttention, attention_of, plain_attention_of, takes
+from softargmax.core._native import heads_at_once
 from softargmax.core.types import Array, Vectors
 
 
@@ -105,4 +106,6 @@ def attention(
     >>> softargmax.attention(q, k, v, scale=1.0, alpha=2.0)
     array([[[10.]]])
     """
+    if not options and heads_at_once(q, k, v):
+        return operations.attention.now(plain_attention_of(q, k, v))
     return operations.attention.first(attention_of(q, k, v, options))

@@ -4,6 +4,8 @@
 
 #include "attend/args.hpp"
 
+using namespace nb::literals;
+
 namespace softargmax::attend {
 namespace {
 
@@ -304,9 +306,27 @@ void bind_heads(nb::module_& module, const char* name, const char* text, Kernel 
     }, all);
 }
 
+// Whether q, k and v are tensors of floats, alike and of as many heads, on which a kernel may run now, without torch.
+// To ask this in Python takes 3 us, a sixth of the call of 16 queries.
+bool heads_at_once(nb::handle q_, nb::handle k_, nb::handle v_) {
+    const Tensors& tensors = Tensors::known();
+    nb::dlpack::dltensor q, k, v;
+    for (const auto& [x, memory] : {std::pair{q_, &q}, std::pair{k_, &k}, std::pair{v_, &v}})
+        if (!tensors.ordinary(x) || !tensors.described(x, *memory) || !tensors.ready(x, *memory) ||
+            !Tensors::is_float(memory->dtype) || memory->dtype.code != q.dtype.code ||
+            memory->dtype.bits != q.dtype.bits || memory->ndim != q.ndim)
+            return false;
+    const std::int32_t rows = q.ndim - 2, width = q.ndim - 1;
+    if (q.ndim < 3 || k.shape[rows] != v.shape[rows] || q.shape[width] != k.shape[width]) return false;
+    return std::equal(q.shape, q.shape + rows, k.shape) && std::equal(q.shape, q.shape + rows, v.shape) &&
+           Torch::known().still();
+}
+
 }  // namespace
 
 void bind(nb::module_& module) {
+    module.def("heads_at_once", &heads_at_once, "q"_a.none(), "k"_a.none(), "v"_a.none(),
+               "whether attention of q, k and v may run `at_once`, with nothing to check");
     const auto qkv =
         std::tuple{given("q", &Args::q, Per::query, Count::width), given("k", &Args::k, Per::key, Count::width),
                    given("v", &Args::v, Per::key, Count::values)};

@@ -23,8 +23,6 @@ COMPLEX = frozenset(("complex64", "complex128"))
 NUMPY = np.ndarray, np.generic
 INTEGERS = frozenset(("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))))
 
-_plain: dict[type, set[Any]] = {np.ndarray: {np.dtype(name) for name in ("float16", "float32", "float64")}}
-"""Types of arrays with the dtypes that need no conversion; tensors' join as they come in."""
 _kinds: dict[type, str] = {np.ndarray: "numpy"}
 _namespaces: dict[type, Any] = {}
 
@@ -232,27 +230,11 @@ def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
     return tuple(axes) if ndim else ()
 
 
-def plain_axes(z: Any, axis: Any) -> tuple[int, ...] | None:
-    """The axes of the common call, an array of floats as it is and one good axis: there is nothing to check in it.
-
-    Public functions ask this once, where no other option is given.
-    """
-    known = _plain.get(type(z))
-    if known is None or type(axis) is not int or z.dtype not in known or not -(n := z.ndim) <= axis < n:
-        return None
-    return (axis % n,) if type(z) is np.ndarray or strided(z) else None
-
-
 def beside(x: Any, z: Any) -> bool:
-    """Whether x is such an array, too, of z's type and dtype, and both are in CPU memory. A no may be wrong."""
+    """Whether two arrays are of one type and dtype and lie in CPU memory. A no may be wrong."""
     if type(x) is not type(z) or x.dtype != z.dtype:
         return False
     return type(x) is np.ndarray or (z.is_cpu and in_memory(x))
-
-
-def take_as_it_is(z: Any) -> None:
-    """From now on `plain_axes` takes arrays of this type and dtype as they are."""
-    _plain.setdefault(type(z), set()).add(z.dtype)
 
 
 def one_axis(axis: Any, ndim: int) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from softargmax.core._native import plain_axes
 from softargmax.core.arrays import (
     COMPLEX,
     FLOATS,
@@ -26,15 +27,12 @@ from softargmax.core.arrays import (
     device_of,
     dtype_name,
     is_strict,
-    is_torch,
     kept_shape,
     kind_of,
     like,
     namespace,
-    plain_axes,
     readable,
     row_shape,
-    take_as_it_is,
     working_dtype,
 )
 from softargmax.core.scale import UNIT, Scale, scale_of_array, scale_of_number
@@ -95,8 +93,6 @@ def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
         also = ", complex64, complex128" if complex_too else ""
         may = f"float16, bfloat16, float32, float64{also}, an integer or bool"
         raise TypeError(f"{name}: expected dtype {may}, got {z.dtype}")
-    if is_torch(z) and dtype in FLOATS:
-        take_as_it_is(z)
     return z if getattr(z.dtype, "isnative", True) else z.astype(z.dtype.newbyteorder("="))
 
 

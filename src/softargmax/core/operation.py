@@ -117,6 +117,7 @@ class Operation(Generic[A, R]):
         self.room = arguments.__module__.rpartition(".")[0]
         self._by_record: Callable[[A], Any] | None = None
         self._servers: defaultdict[str | None, dict[type, Callable[..., Any]]] = defaultdict(dict)
+        self._launchers: defaultdict[str | None, dict[type, Callable[..., Any]]] = defaultdict(dict)
         self._torch: TorchOperation | None = None
         OPERATIONS.append(self)
 
@@ -136,6 +137,11 @@ class Operation(Generic[A, R]):
         """The first result, which may cost less than all of them."""
         array = self.array(i)
         return (self._servers[asked()].get(type(array)) or self.server(array))(i, True)
+
+    def now(self, i: A) -> Any:
+        """The first result of a record whose arrays were found ready (`axes_at_once`): they are asked nothing more."""
+        launch = self._launchers[asked()].get(type(self.array(i)))
+        return self.first(i) if launch is None else launch(i, True)
 
     def into(self, i: A, out: Any) -> Any:
         """The first result, written into `out`."""
@@ -160,9 +166,15 @@ class Operation(Generic[A, R]):
             dispatch.check_serves(name, kind)
         if kind == "array-api" or (kind == "numpy" and (name == "reference" or "cpu" not in self.kernels)):
             return self.define
+        launchers = self._launchers[asked()]
         if kind == "numpy":
-            return self.launcher(self.kernel("cpu"), NUMPY)
-        return self.torch.run_definition if name == "reference" else self.torch.serve_eager
+            launchers[type(array)] = self.launcher(self.kernel("cpu"), NUMPY)
+            return launchers[type(array)]
+        if name == "reference":
+            return self.torch.run_definition
+        if "cpu" in self.torch.launch:
+            launchers[type(array)] = self.torch.launch["cpu"]
+        return self.torch.serve_eager
 
     @property
     def torch(self) -> TorchOperation:

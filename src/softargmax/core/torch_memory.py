@@ -89,7 +89,7 @@ def _integers(x: Tensor) -> Tensor:
 
 
 CPU = Memory(
-    view=same if _native.know_tensors(Tensor, wrapped) else view,
+    view=same if _native.know_tensors(*_ORDINARY, wrapped, torch.is_grad_enabled) else view,
     dense=_dense,
     packed=lambda x: x.contiguous(),
     integers=_integers,

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from softargmax.core import dispatch
+from softargmax.core import _native, dispatch
 from softargmax.core.record import AXES, OPERATIONS, Gradients, Wanted
 from softargmax.core.torch_compile import compile_whole
 from softargmax.core.torch_memory import CPU, DEVICE
 from softargmax.core.torch_once import ready
 from softargmax.core.torch_private import (
-    READY_NAMES,
     after_autograd,
     apply_here,
     below_autograd,
@@ -80,8 +79,8 @@ class TorchOperation:
             kernel = operation.kernel("cpu")
             self.launch["cpu"] = operation.launcher(kernel, CPU)
             # The common call in one function: `run` asks where a call goes, which costs 0.6 us of 8.
-            guard = f"if _out is not None or not ({self.slots.at_once}): return _run(_i, _first, _out)"
-            self.serve_eager = operation.launcher(kernel, CPU, guard, _run=self.run, **READY_NAMES)
+            guard = "if _out is not None or not _at_once(_i): return _run(_i, _first, _out)"
+            self.serve_eager = operation.launcher(kernel, CPU, guard, _run=self.run, _at_once=_native.at_once)
         self._wanted = cache(lambda needed: frozenset(itertools.compress(self.slots.varying, needed)))
         self._allocate = operation.launcher(lambda: None, DEVICE)
         self.rule: Any = None

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from softargmax.core.record import Branch, Leaf, generated
 from softargmax.core.scale import Scale
-from softargmax.core.torch_private import AS_IT_IS, READY, READY_NAMES, STILL
+from softargmax.core.torch_private import AS_IT_IS, READY_NAMES, STILL
 
 ELSEWHERE, RECORDED, AT_ONCE = "elsewhere", "recorded", "at once"
 """Where a call goes: to torch's dispatcher or a transform; to the kernel, with or without a derivative to record."""
@@ -28,7 +28,6 @@ class Slots:
     `flatten(record)` gives them, `unflatten(*slots)` a record. `stage(record)` says where an eager call goes. `save`
     keeps for the rules what they read of slots, `save_record` of a record, and of what they do not read shape and
     dtype; `restore` gives it as (record, results, arrays that may have a gradient). `of_varying(record)`: these arrays.
-    `at_once`: code that is true if the kernel may run directly and no derivative is recorded.
     """
 
     def __init__(self, operation: Any) -> None:
@@ -58,18 +57,15 @@ class Slots:
     def _staging(self) -> None:
         operation, unpacked = self._operation, f"{self._operation.tree.target}= _i"
         tests: list[str] = []
-        ready: list[str] = []
         derived: list[str] = []
         for leaf in operation.leaves:
             absent = [f"{leaf.name} is None"] * leaf.optional
             absent += [leaf.kind.number.format(leaf.name)] * bool(leaf.kind.number)
             arrays = [array.format(leaf.name) for array in leaf.kind.arrays]
             if arrays:
-                for test, each in ((AS_IT_IS, tests), (READY, ready)):
-                    each.append(f"({' or '.join((*absent, ' and '.join(map(test.format, arrays))))})")
+                tests.append(f"({' or '.join((*absent, ' and '.join(map(AS_IT_IS.format, arrays))))})")
                 tracked = f"({' or '.join(f'{array}.requires_grad' for array in arrays)})"
                 derived.append(" and ".join((*(f"not ({one})" for one in absent), tracked)))
-        self.at_once = " and ".join((*ready, STILL))
         plain = " and ".join((*tests, STILL)) if "cpu" in operation.kernels else "False"
         recorded = f"_grad() and ({' or '.join(derived)})" if operation.differentiable else "False"
         lines = [unpacked, f"if not ({plain}): return _ELSEWHERE", f"return _RECORDED if {recorded} else _AT_ONCE"]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 import numpy as np
 
 from softargmax.core import check, signature
-from softargmax.core.arrays import in_cpu_memory, is_torch, namespace, one_axis, plain_axes, row_shape
+from softargmax.core._native import plain_axes
+from softargmax.core.arrays import in_cpu_memory, is_torch, namespace, one_axis, row_shape
 from softargmax.core.check import between, integer, one_of
 from softargmax.core.dispatch import is_native
 from softargmax.core.scale import UNIT

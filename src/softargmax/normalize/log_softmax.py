@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from softargmax.core._native import axes_at_once
 from softargmax.core.signature import public
 from softargmax.core.types import Array, DType, Logits, Mask, PerRow
 from softargmax.normalize import operations
-from softargmax.normalize.softmax import checked
+from softargmax.normalize.softmax import checked, plain
 
 
 @public
@@ -55,5 +56,9 @@ def log_softmax(
     >>> float(softargmax.log_softmax([40.0, 0.0])[0])
     -4.248354...e-18
     """
+    if where is dtype is base is out is None and type(temperature) is float and temperature == 1.0:
+        axes = axes_at_once(z, axis)
+        if axes:
+            return operations.log_softmax.now(plain(z, axes))
     i = checked(z, axis, temperature, base, where, dtype, out)
     return operations.log_softmax.first(i) if out is None else operations.log_softmax.into(i, out)

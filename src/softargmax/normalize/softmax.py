@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.arrays import plain_axes
+from softargmax.core._native import axes_at_once, plain_axes
 from softargmax.core.out import fits, output
 from softargmax.core.scale import UNIT
 from softargmax.core.signature import public
@@ -86,15 +86,24 @@ def softmax(
     >>> softargmax.softmax([1.0, float("nan"), 1.0], where=[True, False, True])
     array([0.5, 0. , 0.5])
     """
+    if where is dtype is base is out is None and type(temperature) is float and temperature == 1.0:
+        axes = axes_at_once(z, axis)
+        if axes:
+            return operations.softmax.now(plain(z, axes))
     i = checked(z, axis, temperature, base, where, dtype, out)
     return operations.softmax.first(i) if out is None else operations.softmax.into(i, out)
 
 
+def plain(z: Any, axes: tuple[int, ...]) -> Scores:
+    """The arguments of a call without options."""
+    return _new(Scores, (z, None, UNIT, axes, z.dtype))  # as Scores(..) it takes 0.1 us of 3 more
+
+
 def checked(z: Any, axis: Any, temperature: Any, base: Any, where: Any, dtype: Any, out: Any) -> Scores:
     """The arguments of the functions that return an array of z's shape."""
-    plain = where is dtype is base is None and type(temperature) is float and temperature == 1.0
-    if plain and (axes := plain_axes(z, axis)) and (out is None or fits(out, z)):
-        return _new(Scores, (z, None, UNIT, axes, z.dtype))  # as Scores(..) it takes 0.1 us of 3.5 more
+    no_option = where is dtype is base is None and type(temperature) is float and temperature == 1.0
+    if no_option and (axes := plain_axes(z, axis)) and (out is None or fits(out, z)):
+        return plain(z, axes)
     z, axes, beta = check.rows(z, axis, temperature, base)
     where = check.optional_mask(where, z)
     dtype = z.dtype if dtype is None else check.float_dtype(dtype, z)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, TypedDict, Unpack
 
-from softargmax.core.arrays import as_number, back, device_of, last, namespace, one_axis, plain_axes
+from softargmax.core._native import plain_axes
+from softargmax.core.arrays import as_number, back, device_of, last, namespace, one_axis
 from softargmax.core.check import flag
 from softargmax.core.scale import UNIT
 from softargmax.core.seeds import seed_of

@@ -18,7 +18,7 @@ template <class T> struct Target {
 };
 
 // target.out[i] = f(z[i]), a pack at a time.
-template <class T, class F> SOFTARGMAX_INLINE void map(const T* z, std::int64_t n, const Target<T>& to, F f) {
+template <class T, class F> SOFTARGMAX_INLINE void map(const T* z, std::int64_t n, const Target<T> to, F f) {
     using V = Pack<T>;
     constexpr int L = V::kLanes;
     std::int64_t i = 0;

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "plan.hpp"
+#include "tensors.hpp"
 
 namespace nb = nanobind;
 
@@ -67,56 +68,6 @@ inline Array aligned(nb::handle x, bool written) {
         throw nb::type_error("not a NumPy array of a known type");
     return array;
 }
-
-// Tensors of torch, which says in C where one lies (DLPack's exchange API): 0.1 us, where four questions in Python and
-// the tuple of their answers take 0.7 us. Nothing of torch is linked.
-struct Tensors {
-    using Describe = int (*)(void* tensor, nb::dlpack::dltensor* memory);  // -1: a Python exception is set
-    PyTypeObject* type = nullptr;
-    Describe describe = nullptr;
-    PyObject* is_neg = nullptr;  // Tensor.is_neg
-    PyObject* is_wrapped = nullptr;  // whether a transform wraps it: to describe such a one throws, which takes 7 ms
-
-    static Tensors& known() {
-        static Tensors all;
-        return all;
-    }
-    // Whether tensors of this type can be described so from now on. A torch before 2.10 does not have it.
-    static bool know(nb::handle its_type, nb::handle is_wrapped) {
-        struct Table {  // DLPackExchangeAPI of dlpack.h
-            std::uint32_t major, minor;
-            const Table* older;
-            void (*allocate)(), (*from_object)(), (*to_object)();
-            Describe describe;
-        };
-        const nb::object capsule = nb::getattr(its_type, "__dlpack_c_exchange_api__", nb::none());
-        if (!PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) return false;
-        const auto* table = static_cast<const Table*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-        if (table->major != 1 || !table->describe) return false;
-        known() = {reinterpret_cast<PyTypeObject*>(its_type.inc_ref().ptr()), table->describe,
-                   nb::getattr(its_type, "is_neg").release().ptr(), is_wrapped.inc_ref().ptr()};
-        return true;
-    }
-    // Whether it is a tensor of exactly this type whose numbers lie in CPU memory as they are: not negated lazily, and
-    // not what stands for a tensor while torch transforms or traces.
-    bool in_memory(nb::handle x) const {
-        if (Py_TYPE(x.ptr()) != type) return false;
-        if (!is_false(is_wrapped, x)) return false;
-        nb::dlpack::dltensor memory;
-        if (describe(x.ptr(), &memory)) {
-            PyErr_Clear();
-            return false;
-        }
-        return memory.device.device_type == nb::device::cpu::value && memory.data && is_false(is_neg, x);
-    }
-    static bool is_false(PyObject* question, nb::handle x) {
-        PyObject* const self = x.ptr();
-        const nb::object answer = nb::steal(PyObject_Vectorcall(question, &self, 1, nullptr));
-        if (!answer.is_valid()) nb::raise_python_error();
-        return answer.ptr() == Py_False;
-    }
-    bool has(nb::handle x) const { return type && PyObject_TypeCheck(x.ptr(), type); }
-};
 
 // Memory that Python described, and the hold on it.
 struct Held : View {
@@ -419,7 +370,10 @@ struct AxesField {
     Dims read(nb::handle x) const {
         if (!PySequence_Check(x.ptr())) refuse(name, "a sequence of integers");
         Dims found;
-        for (nb::handle axis : nb::borrow<nb::sequence>(x)) found.push_back(nb::cast<std::int64_t>(axis));
+        if (!PyTuple_Check(x.ptr()))
+            for (nb::handle axis : nb::borrow<nb::sequence>(x)) found.push_back(nb::cast<std::int64_t>(axis));
+        else
+            for (nb::handle axis : nb::borrow<nb::tuple>(x)) found.push_back(nb::cast<std::int64_t>(axis));
         return found;
     }
     template <class J> void put(Plan&, CallOf<J>&, const Dims&) const {}

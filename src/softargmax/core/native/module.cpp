@@ -132,10 +132,22 @@ NB_MODULE(_native, module) {
     module.def("product", &product, "a"_a, "b"_a, "out"_a, "bias"_a = nb::none(), "adds"_a = false, "sparse"_a = false,
                "A B + bias into out, or added to it; the bits of a row are the same in every batch");
     module.def("finite", &all_finite, "x"_a, "whether no number of a matrix is infinite or NaN");
-    module.def("know_tensors", &Tensors::know, "type"_a, "is_wrapped"_a,
-               "whether arrays may be tensors of this type from now on");
+    module.def("know_tensors", &Tensors::know, "type"_a, "parameter"_a, "is_wrapped"_a, "grad_mode"_a,
+               "whether arrays may be tensors of these types from now on");
+    module.def("know_torch", &Torch::know, "transformed"_a, "modes"_a, "recording"_a, "forward_mode"_a,
+               "what `still` asks");
+    module.def("still", [] { return Torch::known().still(); },
+               "whether torch transforms, traces and observes nothing now, and takes no derivative in forward mode");
     module.def("in_memory", [](nb::handle x) { return Tensors::known().in_memory(x); }, "x"_a.none(),
                "whether it is such a tensor, of no subtype, whose numbers lie in CPU memory as they are");
+    module.def("ready", [](nb::handle x) { return Tensors::known().ready(x); }, "x"_a.none(),
+               "the same, with no derivative to record");
+    module.def("at_once", [](nb::handle i) { return Tensors::known().all_ready(i) && Torch::known().still(); }, "i"_a,
+               "whether a kernel may run now, without torch, on the arguments of this record; a no may be wrong");
+    module.def("plain_axes", [](nb::handle z, nb::handle axis) { return CommonCall(z, axis).axes(); }, "z"_a.none(),
+               "axis"_a.none(), "the axes of an array of floats that needs no conversion and one good axis, else None");
+    module.def("axes_at_once", [](nb::handle z, nb::handle axis) { return CommonCall(z, axis).axes_at_once(); },
+               "z"_a.none(), "axis"_a.none(), "the same, None too if a kernel may not run `at_once`");
     module.def("memory", &memory, "bytes"_a, "fresh memory for a large result, from the pool");
     module.attr("POOLED") = kPooled;
     module.def("want_huge_pages", [](std::uintptr_t address, std::size_t bytes) {
