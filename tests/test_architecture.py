@@ -24,7 +24,7 @@ NATIVE = sorted([*SOURCE.rglob("*.cpp"), *SOURCE.rglob("*.hpp")])
 TEXTS = [*PYTHON, *NATIVE, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "bench").rglob("*.py"))]
 
 # The only files in which states are merged: one per language.
-STATE_FILES = {"core/state.py", "core/native/state.hpp"}
+STATE_FILES = {"core/state.py", "core/cpp/state.hpp"}
 
 # Which files serve a framework, and so may import it at their top; the last ones are imported inside functions only.
 SERVES = {
@@ -155,12 +155,12 @@ def test_the_search_for_native_weights_finds_them() -> None:
 @every([p for p in NATIVE if name(p) not in STATE_FILES])
 def test_states_are_weighed_only_in_the_native_state_file(path: Path) -> None:
     found = weights(path.read_text(encoding="utf-8"))
-    assert not found, f"{name(path)}, {found}: merge states with core/native/state.hpp"
+    assert not found, f"{name(path)}, {found}: merge states with core/cpp/state.hpp"
 
 
 def test_merge_is_defined_once_in_native_code() -> None:
     found = [name(p) for p in NATIVE for _ in MERGE.findall(p.read_text(encoding="utf-8"))]
-    assert found == ["core/native/state.hpp"]
+    assert found == ["core/cpp/state.hpp"]
 
 
 # --- Native namespaces --------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def test_imports_make_no_circle(depth: int | None) -> None:
         pytest.fail("each is imported by the next one: " + ", ".join(error.args[1]))
 
 
-@every([p for p in NATIVE if name(p) != "core/native/module.cpp"])
+@every([p for p in NATIVE if name(p) != "core/cpp/module.cpp"])
 def test_native_rooms_do_not_include_each_other(path: Path) -> None:
     included = re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(encoding="utf-8"), re.MULTILINE)
     room = path.relative_to(SOURCE).parts[0]

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "core/native/math.hpp"
+#include "core/cpp/math.hpp"
 
 namespace {
 

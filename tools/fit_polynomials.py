@@ -1,4 +1,4 @@
-"""Fit the polynomials of `core/native/math.hpp` and print them as C++ (run by hand; needs mpmath).
+"""Fit the polynomials of `core/cpp/math.hpp` and print them as C++ (run by hand; needs mpmath).
 
 exp: q(r) = (e^r - 1 - r) / r^2 on |r| <= ln2 / 2, so that e^r = 1 + (r + r^2 q(r)).
 log: w(s) with log(1 + x) = 2 atanh(s), s = x / (2 + x): atanh(s) / s = 1 + s^2 w(s^2) on |s| <= 3 - 2 sqrt 2.

@@ -8,13 +8,13 @@ from softargmax.loss.modules import LinearCrossEntropyLoss as LinearCrossEntropy
 from softargmax.normalize.modules import LogSoftmax as LogSoftmax
 from softargmax.normalize.modules import Softmax as Softmax
 from softargmax.output.torch_adaptive import AdaptiveSoftmax as AdaptiveSoftmax
-from softargmax.output.torch_contrast import NCE as NCE
-from softargmax.output.torch_contrast import NegativeSampling as NegativeSampling
+from softargmax.output.torch_base import OutputLayer as OutputLayer
 from softargmax.output.torch_differentiated import DifferentiatedSoftmax as DifferentiatedSoftmax
 from softargmax.output.torch_full import FullSoftmax as FullSoftmax
 from softargmax.output.torch_hierarchical import HierarchicalSoftmax as HierarchicalSoftmax
 from softargmax.output.torch_importance import ImportanceSampledSoftmax as ImportanceSampledSoftmax
-from softargmax.output.torch_layer import OutputLayer as OutputLayer
+from softargmax.output.torch_nce import NCE as NCE
+from softargmax.output.torch_nce import NegativeSampling as NegativeSampling
 from softargmax.output.torch_sampled import SampledSoftmax as SampledSoftmax
 from softargmax.output.torch_target import TargetSampledSoftmax as TargetSampledSoftmax
 from softargmax.sample.modules import GumbelSoftmax as GumbelSoftmax

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "core/native/state.hpp"
+#include "core/cpp/state.hpp"
 
 namespace {
 

@@ -207,7 +207,7 @@ def test_ending_a_conversion_midway(tmp_path, how):
     (tmp_path / "p.npy").write_bytes(b"old")
     # A conversion that stops and waits after its first window, so that the signal comes midway.
     script = (
-        "import signal, sys, time, softargmax.cli.show as show\n"
+        "import signal, sys, time, softargmax.cli.render as show\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # what a shell runs in the background ignores it
         "from contextlib import contextmanager\n"
         "@contextmanager\n"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import softargmax
-from softargmax.cli import show, values
+from softargmax.cli import render, values
 from softargmax.cli.app import dispatched
 from softargmax.core import dispatch
 
@@ -153,7 +153,7 @@ def test_our_own_bugs_are_no_failed_runs(run, monkeypatch):
     def broken(*_, **__):
         raise TypeError("base: a bug")
 
-    monkeypatch.setattr(show, "vector", broken)
+    monkeypatch.setattr(render, "vector", broken)
     with pytest.raises(TypeError, match="a bug"):
         run("1", "2")
 
@@ -214,10 +214,10 @@ def test_sizes():
 
 
 def test_bars():
-    assert show.bar(1.0, 3).plain == "███"
-    assert show.bar(0.0, 3).plain == "   "
-    assert show.bar(float("nan"), 3).plain == "   "
-    assert show.bar(1 / 48, 6).plain == "▏     "
+    assert render.bar(1.0, 3).plain == "███"
+    assert render.bar(0.0, 3).plain == "   "
+    assert render.bar(float("nan"), 3).plain == "   "
+    assert render.bar(1 / 48, 6).plain == "▏     "
 
 
 def test_on_a_terminal_there_are_bars(run, monkeypatch):

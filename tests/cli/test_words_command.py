@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tests.cli.words import TEXTS, job, written
 from tests.cli.words import run as run_here
 
-from softargmax.cli.words import apart
+from softargmax.cli.words import subprocess_worker
 from softargmax.cli.words.command import layers_named
 from softargmax.cli.words.layers import LAYERS
 from softargmax.cli.words.settings import Until
@@ -191,7 +191,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path):
     asked = job(other, until=Until(steps=30), save_every=1e-9)  # after every step
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", STUCK], **pipes) as process:
-        apart.send(process.stdin, asked, TEXTS)
+        subprocess_worker.send(process.stdin, asked, TEXTS)
         assert process.stderr.readline() == b"stuck\n"
         process.kill()
         process.communicate()
@@ -232,7 +232,7 @@ def test_kills_at_any_time_leave_a_whole_checkpoint(tmp_path):
             print(pipe, file=server.stdin, flush=True)
             child = int(server.stdout.readline())
             with pipe.open("wb") as to:
-                apart.send(to, asked, TEXTS)
+                subprocess_worker.send(to, asked, TEXTS)
                 waited_for(lambda before=before: path.exists() and path.stat().st_ino != before)
                 time.sleep(pause)
                 os.kill(child, signal.SIGKILL)
@@ -296,7 +296,7 @@ def test_an_interrupt_before_training_has_begun(tmp_path, text):
 
 @pytest.mark.slow
 def test_a_process_that_dies_is_told(run, text, monkeypatch):
-    monkeypatch.setattr(apart, "send", lambda pipe, *_: pipe.close())
+    monkeypatch.setattr(subprocess_worker, "send", lambda pipe, *_: pipe.close())
     done = run("train-words", text, "--layer", "full", *SMALL)
     assert done.code == 1
     assert done.err == "softargmax: the process that trained full ended with code 1, without a word\n"

@@ -8,9 +8,9 @@ import torch
 from tests.cli.words import TEXTS, WORDS, job, run
 
 from softargmax.cli.errors import FailedRunError
-from softargmax.cli.words.apart import Texts
 from softargmax.cli.words.layers import LAYERS, Given
 from softargmax.cli.words.settings import Settings, Until
+from softargmax.cli.words.subprocess_worker import Texts
 from softargmax.cli.words.torch_job import Run
 from softargmax.cli.words.torch_models import LanguageModel
 from softargmax.cli.words.torch_text import continued

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from softargmax.cli.words.apart import Texts
 from softargmax.cli.words.settings import Job, Settings, Until
+from softargmax.cli.words.subprocess_worker import Texts
 
 WORDS = 23
 

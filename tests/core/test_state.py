@@ -18,7 +18,7 @@ from tests.oracle.truth import family_truth, ulp_error
 
 import softargmax
 from softargmax import State
-from softargmax.core.exact import total, two_product, two_sum
+from softargmax.core.error_free import total, two_product, two_sum
 
 pytestmark = pytest.mark.no_sanitize  # the state of Python runs no native code
 LIBRARIES = [backend for backend in BACKENDS if backend.implementation == "reference"]

@@ -13,7 +13,7 @@ from tests.loss import truth
 from tests.loss.cases import SOFT, THREES, rounded, shown
 
 import softargmax as s
-from softargmax.loss import layer, reference_linear
+from softargmax.loss import linear_inputs, reference_linear
 
 RNG = np.random.default_rng(11)
 N, D, K = 12, 5, 6
@@ -127,7 +127,7 @@ def test_a_few_rows_at_a_time(library: str, monkeypatch: pytest.MonkeyPatch) -> 
     sizes: list[int] = []
     product = reference_linear.product
 
-    def seen(given: layer.Flat) -> Any:
+    def seen(given: linear_inputs.Flat) -> Any:
         sizes.append(given.h.shape[0])
         return product(given)
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softargmax.core import _native
-from softargmax.output import Tree, Unigram, bits
+from softargmax.output import Tree, Unigram, philox_stream
 
 Array = NDArray[Any]
 Place = Callable[[Array], Array]
@@ -145,14 +145,14 @@ def descend(t: Text, rate: float, last: float, batch: int, place: Place = as_is)
 def alias_draws(n: int, classes: int, first: int = 0, place: Place = as_is) -> Array:
     table = Unigram(1.0 / np.arange(1, classes + 1))._table
     out = place(np.empty(n, np.int64))
-    where = {"seed": 5, "stream": 9, "purpose": bits.CANDIDATES, "first": first}
+    where = {"seed": 5, "stream": 9, "purpose": philox_stream.CANDIDATES, "first": first}
     _native.alias_draws(threshold=place(table.threshold), alias=place(table.alias), index=out, **where)
     return out
 
 
 def random_blocks(n: int, first: int = 0, place: Place = as_is) -> Array:
     out = place(np.empty((4, n), np.int64))
-    _native.random_blocks(words=out, seed=3, stream=2**63 + 1, purpose=bits.ARRIVALS, first=first)
+    _native.random_blocks(words=out, seed=3, stream=2**63 + 1, purpose=philox_stream.ARRIVALS, first=first)
     return out
 
 

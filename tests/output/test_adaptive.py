@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 clusters = importlib.import_module("softargmax.output.torch_clusters")
-layers = importlib.import_module("softargmax.output.torch_layer")
+layers = importlib.import_module("softargmax.output.torch_base")
 cases = importlib.import_module("tests.output.test_ranked")
 
 from tests.sample.truth import p_value  # noqa: E402

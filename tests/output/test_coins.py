@@ -16,7 +16,7 @@ import softargmax  # noqa: E402
 from softargmax.output import Tree, Unigram  # noqa: E402
 from softargmax.output.arguments import Pairs, Table  # noqa: E402
 
-scored = importlib.import_module("softargmax.output.torch_scores")
+scored = importlib.import_module("softargmax.output.torch_class_scores")
 NAMES = ("h", "weight", "bias", "shift")
 HALVES = (torch.float16, torch.bfloat16)
 

@@ -14,8 +14,8 @@ layers = importlib.import_module("tests.output.layers")
 
 from softargmax import nn  # noqa: E402
 from softargmax.output import Learned  # noqa: E402
-from softargmax.output.sampler import NUMBERED  # noqa: E402
-from softargmax.output.torch_draws import draw_classes, expected_counts, observe_classes  # noqa: E402
+from softargmax.output.sampler_base import NUMBERED  # noqa: E402
+from softargmax.output.torch_sampler import draw_classes, expected_counts, observe_classes  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.*is deprecated:FutureWarning")  # of torch.compile
 Y = torch.tensor([3, 4, -100, 3, 8, 9, 0])

@@ -11,10 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 hierarchical = importlib.import_module("softargmax.output.torch_hierarchical")
-paths = importlib.import_module("softargmax.output.torch_paths")
-rows = importlib.import_module("softargmax.output.torch_scores")
-descent = importlib.import_module("softargmax.output.torch_descent")
-layers = importlib.import_module("softargmax.output.torch_layer")
+paths = importlib.import_module("softargmax.output.torch_tree_loss")
+rows = importlib.import_module("softargmax.output.torch_class_scores")
+descent = importlib.import_module("softargmax.output.torch_tree_search")
+layers = importlib.import_module("softargmax.output.torch_base")
 
 from tests.sample.truth import p_value  # noqa: E402
 

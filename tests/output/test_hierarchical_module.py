@@ -12,10 +12,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 hierarchical = importlib.import_module("softargmax.output.torch_hierarchical")
-paths = importlib.import_module("softargmax.output.torch_paths")
-scored = importlib.import_module("softargmax.output.torch_scores")
+paths = importlib.import_module("softargmax.output.torch_tree_loss")
+scored = importlib.import_module("softargmax.output.torch_class_scores")
 operations = importlib.import_module("softargmax.output.operations")
-descent = importlib.import_module("softargmax.output.torch_descent")
+descent = importlib.import_module("softargmax.output.torch_tree_search")
 cases = importlib.import_module("tests.output.test_hierarchical")
 
 from softargmax.core.dispatch import using  # noqa: E402

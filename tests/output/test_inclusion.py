@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softargmax.output import inclusion
-from softargmax.output.bits import numbers
-from softargmax.output.inclusion import inclusion_probabilities
+from softargmax.output import inclusion_probability
+from softargmax.output.inclusion_probability import inclusion_probabilities
+from softargmax.output.philox_stream import numbers
 from softargmax.output.samplers import LogUniform, Uniform, Unigram
 
 
@@ -106,9 +106,9 @@ def test_interpolation_changes_nothing(n: int, monkeypatch: pytest.MonkeyPatch) 
     q = np.concatenate([LogUniform(2000).probabilities, 1e-6 * rng().random(1000) ** 2])
     q /= q.sum()
     quick = inclusion_probabilities(q, n)
-    assert inclusion._nodes_of(np.log(q)).log_q.size < 700, "few nodes stand for the classes"
-    monkeypatch.setattr(inclusion, "_FEW", 10**9)
-    assert inclusion._nodes_of(np.log(q)).log_q.size == 3000
+    assert inclusion_probability._nodes_of(np.log(q)).log_q.size < 700, "few nodes stand for the classes"
+    monkeypatch.setattr(inclusion_probability, "_FEW", 10**9)
+    assert inclusion_probability._nodes_of(np.log(q)).log_q.size == 3000
     np.testing.assert_allclose(quick, inclusion_probabilities(q, n), rtol=1e-12)
 
 
@@ -146,8 +146,10 @@ def test_equal_classes_and_one_draw() -> None:
     assert np.all(Uniform(5003).expected(np.arange(5003), 77, unique=True) == 77 / 5003)
     q = LogUniform(300).probabilities
     assert np.array_equal(inclusion_probabilities(q, 1), q)
-    nodes = inclusion._nodes_of(np.log(q))
-    np.testing.assert_allclose(nodes.spread(inclusion._integral(nodes, 1)), q, rtol=1e-12)  # the integral knows it too
+    nodes = inclusion_probability._nodes_of(np.log(q))
+    np.testing.assert_allclose(
+        nodes.spread(inclusion_probability._integral(nodes, 1)), q, rtol=1e-12
+    )  # the integral knows it too
 
 
 # The relative error of what TensorFlow takes, 1 - (1 - q)^tries, where it is largest, median and worst batch, of 100

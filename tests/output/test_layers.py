@@ -63,7 +63,7 @@ def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden = layer_of("full"), drawn(9, 5, dtype=torch.float32)
     with torch.no_grad():
         whole = layer.log_prob(hidden), *layer.topk(hidden, 3), layer.sample(hidden, 4)
-        monkeypatch.setattr(importlib.import_module("softargmax.output.torch_layer"), "_SIZE", 100)
+        monkeypatch.setattr(importlib.import_module("softargmax.output.torch_base"), "_SIZE", 100)
         parts = layer.log_prob(hidden), *layer.topk(hidden, 3), layer.sample(hidden, 4)
     assert all(torch.equal(a, b) for a, b in zip(whole, parts, strict=True))
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-blocks = importlib.import_module("softargmax.output.torch_blocks")
-layers = importlib.import_module("softargmax.output.torch_layer")
+blocks = importlib.import_module("softargmax.output.torch_block_softmax")
+layers = importlib.import_module("softargmax.output.torch_base")
 
 from softargmax import nn  # noqa: E402
 from softargmax.core.dispatch import using  # noqa: E402

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.sample.truth import p_value
 
-from softargmax.output import bits
+from softargmax.output import philox_stream
 from softargmax.output.alias import alias_table
 from softargmax.output.samplers import Learned, LogUniform, Sampler, Uniform, Unigram
 
@@ -241,11 +241,11 @@ def test_bits_become_numbers_to_the_last_one() -> None:
         for low in words:
             whole, a, b = (int(high) << 32) + int(low), np.array([high]), np.array([low])
             for n in (1, 2, 100_003, 2**31 - 1):
-                assert bits.below(n, a, b)[0] == n * whole >> 64
-            assert bits.unit(a, b)[0] == (whole >> 11) / 2**53 < 1
+                assert philox_stream.below(n, a, b)[0] == n * whole >> 64
+            assert philox_stream.unit(a, b)[0] == (whole >> 11) / 2**53 < 1
             v = Fraction(2 * whole + 1, 2**65)
             true = -math.log1p(-float(v)) if v < Fraction(1, 2) else -math.log(float(1 - v))
-            assert abs(bits.exponential(a, b)[0] / true - 1) < 1e-15
+            assert abs(philox_stream.exponential(a, b)[0] / true - 1) < 1e-15
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import softargmax
-from softargmax.output import LogUniform, Tree, Uniform, Unigram, WordVectors, bits
+from softargmax.output import LogUniform, Tree, Uniform, Unigram, WordVectors, philox_stream
 
 pytestmark = pytest.mark.sanitize
 
@@ -201,7 +201,7 @@ def test_vectors_begin_small() -> None:
     assert abs(v.std() - 1 / 40 / np.sqrt(3)) < 1e-4
 
 
-@pytest.mark.parametrize("purpose", [bits.CANDIDATES, bits.WINDOWS])
+@pytest.mark.parametrize("purpose", [philox_stream.CANDIDATES, philox_stream.WINDOWS])
 def test_random_numbers_of_the_compiled_core(purpose: int) -> None:
     for seed, stream, first, count in (
         (0, 0, 0, 1000),
@@ -209,10 +209,11 @@ def test_random_numbers_of_the_compiled_core(purpose: int) -> None:
         (5, 2**62, 2**32 - 40, 40),
         (1, 2, 3, 0),
     ):
-        native = bits.numbers(seed, stream, first, count, purpose)
+        native = philox_stream.numbers(seed, stream, first, count, purpose)
         with softargmax.using("reference"):
             assert all(
-                (a == b).all() for a, b in zip(native, bits.numbers(seed, stream, first, count, purpose), strict=True)
+                (a == b).all()
+                for a, b in zip(native, philox_stream.numbers(seed, stream, first, count, purpose), strict=True)
             )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from softargmax.core.scale import UNIT
-from softargmax.sparse import loss_operations as losses
+from softargmax.sparse import loss_operations as entmax_loss
 from softargmax.sparse import operations as o
 
 RNG = np.random.default_rng(3)
@@ -36,11 +36,11 @@ def test_the_gradient_of_the_map(alpha: float | np.ndarray) -> None:
 def test_the_gradient_of_the_loss(alpha: float | np.ndarray, masked: bool) -> None:
     target = np.array([0, 0, 1, 2, 30, -100, 39, 7])[:, None]
     where = np.sort(Z, axis=1)[:, -3:-2] > Z if masked else None  # the largest two are out
-    i = losses.OfClasses(Z, target, alpha, where, UNIT, (1,), -100)
-    loss, roots = losses.entmax_loss(i)
-    np.testing.assert_allclose(loss, losses.entmax_loss.define(i, first=True), rtol=1e-13)
-    of = losses.LossVjp(G[:, :1].copy(), roots, i)
-    found, wanted = losses.entmax_loss_vjp.first(of), losses.entmax_loss_vjp.define(of)
+    i = entmax_loss.OfClasses(Z, target, alpha, where, UNIT, (1,), -100)
+    loss, roots = entmax_loss.entmax_loss(i)
+    np.testing.assert_allclose(loss, entmax_loss.entmax_loss.define(i, first=True), rtol=1e-13)
+    of = entmax_loss.LossVjp(G[:, :1].copy(), roots, i)
+    found, wanted = entmax_loss.entmax_loss_vjp.first(of), entmax_loss.entmax_loss_vjp.define(of)
     np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
     np.testing.assert_array_equal(wanted[[2, 5] if masked else [1, 2, 5]], 0)
     assert np.abs(found).max() > 0.1

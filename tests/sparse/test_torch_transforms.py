@@ -13,7 +13,7 @@ from torch.func import grad, hessian, jacfwd, jacrev, vmap  # noqa: E402 not wit
 
 import softargmax as s  # noqa: E402
 from softargmax.core.scale import UNIT, Scale  # noqa: E402
-from softargmax.sparse import loss_operations as losses  # noqa: E402
+from softargmax.sparse import loss_operations as entmax_loss  # noqa: E402
 from softargmax.sparse import operations as o  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in cases.IGNORED]
@@ -104,17 +104,17 @@ ORDERS = cases.PER_ROW[:, None]
 ROWS = Scale(cases.PER_ROW[:, None] / 2, cases.PER_ROW[:, None] * 0.0)
 SCORES = o.Scores(Z, ORDERS, None, ROWS, (1,))
 P, TAU = o.entmax(SCORES)
-TARGETS = losses.OfClasses(Z, torch.tensor([[0], [3], [-100]]), ORDERS, cases.MASK, ROWS, (1,), -100)
-ROOTS = losses.entmax_loss(TARGETS).roots
+TARGETS = entmax_loss.OfClasses(Z, torch.tensor([[0], [3], [-100]]), ORDERS, cases.MASK, ROWS, (1,), -100)
+ROOTS = entmax_loss.entmax_loss(TARGETS).roots
 CHECKS = {
     "entmax": (o.entmax, o.Scores(Z, 1.5, cases.MASK, UNIT, (1,))),
     "entmax, per row": (o.entmax, SCORES),
     "entmax, half": (o.entmax, o.Scores(Z.half(), 2.0, None, Scale(0.7, 0.0), (0, 1))),
     "entmax_vjp": (o.entmax_vjp, o.EntmaxVjp(P, TAU, ORDERS, G, (1,))),
     "entmax_threshold": (o.threshold, o.Scores(Z, ORDERS, cases.MASK, UNIT, (1,))),
-    "entmax_loss": (losses.entmax_loss, TARGETS),
-    "entmax_loss, one order": (losses.entmax_loss, TARGETS._replace(alpha=1.5, where=None)),
-    "entmax_loss_vjp": (losses.entmax_loss_vjp, losses.LossVjp(TAU.abs(), ROOTS, TARGETS)),
+    "entmax_loss": (entmax_loss.entmax_loss, TARGETS),
+    "entmax_loss, one order": (entmax_loss.entmax_loss, TARGETS._replace(alpha=1.5, where=None)),
+    "entmax_loss_vjp": (entmax_loss.entmax_loss_vjp, entmax_loss.LossVjp(TAU.abs(), ROOTS, TARGETS)),
 }
 
 

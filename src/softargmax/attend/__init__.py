@@ -7,12 +7,12 @@
 
 from softargmax.attend.arguments import AttentionGradients
 from softargmax.attend.attention import attention
+from softargmax.attend.attention_vjp import attention_vjp
 from softargmax.attend.attention_with_lse import attention_with_lse
-from softargmax.attend.gradients import attention_vjp
 from softargmax.attend.results import AttentionStats, AttentionWithLse
 from softargmax.attend.scales import entropy_invariant_scale, qk_norm
-from softargmax.attend.sequences import attention_paged, attention_varlen
-from softargmax.attend.summaries import attention_state, attention_stats
+from softargmax.attend.state_and_stats import attention_state, attention_stats
+from softargmax.attend.varlen_paged import attention_paged, attention_varlen
 
 __all__ = [
     "AttentionGradients",

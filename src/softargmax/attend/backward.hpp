@@ -13,7 +13,7 @@
 
 #include <vector>
 
-#include "attend/panel.hpp"
+#include "attend/query_tile.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::attend {
 

@@ -1,6 +1,6 @@
-// This room's kernels as Python sees them: arguments by name, each into its field (core/native/bind.hpp). What is not
+// This room's kernels as Python sees them: arguments by name, each into its field (core/cpp/bind.hpp). What is not
 // exactly of its shape broadcasts: its strides are 0 where it has one number for many.
-#include "core/native/bind.hpp"
+#include "core/cpp/bind.hpp"
 
 #include "attend/args.hpp"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax.attend import native_sparse, reference
+from softargmax.attend import native_entmax, reference
 from softargmax.attend.arguments import Attention, AttentionGradients, AttentionVjp, Pages
 from softargmax.attend.results import AttentionWithLse
 from softargmax.core import _native
@@ -44,7 +44,7 @@ def attend(i: Attention, output: Any, lse: Any) -> None:
     if lse is not None:
         lse[...] = np.nan
     with np.errstate(all="ignore"):
-        found = native_sparse.attend(_in_numpy(i), memory_of(output).numpy(output))
+        found = native_entmax.attend(_in_numpy(i), memory_of(output).numpy(output))
     if found is None:
         output[...] = reference.attention(*_frozen(i)).output
     else:
@@ -182,7 +182,7 @@ def _add_to(total: Any, at: tuple[Any, ...], x: Any) -> None:
 def _entmax_vjp(i: AttentionVjp) -> AttentionGradients | None:
     memory = memory_of(i.g)
     with np.errstate(all="ignore"):
-        found = native_sparse.attend_vjp(_in_numpy(i.of), memory.numpy(i.g))
+        found = native_entmax.attend_vjp(_in_numpy(i.of), memory.numpy(i.g))
     if found is None:
         return None
     totals = AttentionGradients(*(x if x is None else memory.array(x) for x in found[0]))
@@ -236,4 +236,4 @@ def _frozen(i: Attention) -> Attention:
 
 def serves_entmax(i: Attention) -> bool:
     """Whether the gradients of another order are `attend_vjp`'s, to be taken once."""
-    return readable(i.q) and not recorded(i.q) and native_sparse.serves(i)
+    return readable(i.q) and not recorded(i.q) and native_entmax.serves(i)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from softargmax import measure, stream
-from softargmax.cli import cases, show, streamed, values
+from softargmax.cli import cases, render, streamed, values
 from softargmax.cli.errors import FailedRunError, WrongUseError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def command(
     values.check_options({}, memory=cap)
     if json not in (None, "-"):
         values.check_target(str(json))
-    out = None if json == "-" else show.console()
+    out = None if json == "-" else render.console()
     record: dict[str, Any] = {"machine": measure.machine()}
     for name, make in cases.ROOMS.items():
         if room in (None, name):
@@ -46,10 +46,10 @@ def command(
     if room in (None, STREAM):
         record[STREAM] = stream_row(out, bytes_, cap)
     if json == "-":
-        print(show.as_json(record))
+        print(render.as_json(record))
     elif json is not None:
         with stream.whole_file(json) as file:
-            file.write((json_module.dumps(show.plain(record), indent=2) + "\n").encode())
+            file.write((json_module.dumps(render.plain(record), indent=2) + "\n").encode())
     if STREAM in record and not record[STREAM]["rows_equal"]:
         raise FailedRunError("sampled rows of the stream differ from the in-memory result")
 
@@ -76,7 +76,7 @@ def timed(out: Console | None, name: str, some: Iterable[measure.Case], rounds: 
 def print_results(out: Console, title: str, results: list[measure.Result], limits: measure.Limits) -> None:
     """Print a line a case: our median, each peer's median over ours, and what the memory's speed alone would take."""
     peers = list(dict.fromkeys(peer for result in results for peer in result.peers))
-    shown = show.table(title, "ours", *(f"vs {peer}" for peer in peers), "memory limit")
+    shown = render.table(title, "ours", *(f"vs {peer}" for peer in peers), "memory limit")
     for result in results:
         ours = result.timings[measure.OURS].median
         ratios = [f"{result.ratio(peer):.2f}" if peer in result.timings else "" for peer in peers]
@@ -101,7 +101,7 @@ def stream_row(out: Console | None, size: int, memory: int) -> dict[str, Any]:
         found |= {"bytes": source.stat().st_size, "shape": shape, "memory": memory}
         found["rows_equal"] = streamed.equal_rows(source, target)
     if out is not None:
-        shown = show.table(STREAM, "file", "windows", "peak", "speed", "rows")
+        shown = render.table(STREAM, "file", "windows", "peak", "speed", "rows")
         mib = {key: f"{found[key] / 2**20:,.0f} MiB" for key in ("bytes", "memory", "peak")}
         speed = f"{2 * found['bytes'] / found['seconds'] / 1e9:.1f} GB/s"
         same = "same bits" if found["rows_equal"] else "differ"

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from softargmax.cli import show
+from softargmax.cli import render
 from softargmax.cli.errors import FailedRunError, WrongUseError
 from softargmax.cli.tour import STOPS, Stop
 
@@ -20,7 +20,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print what each stop found a
 
 def command(output: Output = Path("demo-output"), only: Only = None, json: Json = False) -> None:
     """The tour: checked values, a picture, real scores, a file larger than memory, a short bench."""
-    out = show.console()
+    out = render.console()
     output.mkdir(parents=True, exist_ok=True)
     stops = chosen(only)
     findings, failed, start = {}, [], time.perf_counter()
@@ -38,7 +38,7 @@ def command(output: Output = Path("demo-output"), only: Only = None, json: Json 
             out.print(f"{verdict} [dim]· {finding['seconds']:.1f} s[/]")
     seconds = time.perf_counter() - start
     if json:
-        print(show.as_json({"stops": findings, "seconds": round(seconds, 2), "ok": not failed}))
+        print(render.as_json({"stops": findings, "seconds": round(seconds, 2), "ok": not failed}))
     elif not failed:
         out.print(f"\nThe tour took {seconds:.0f} s; its pictures are in {escape(str(output))}/")
     if failed:

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 import softargmax
 from softargmax import measure
-from softargmax.cli import show
+from softargmax.cli import render
 from softargmax.core import dispatch
 from softargmax.core.extras import install
 
@@ -34,9 +34,9 @@ def command(json: Json = False) -> None:
     """Versions, instruction set, threads, and which implementations are usable here and why not."""
     facts = gathered()
     if json:
-        print(show.as_json(facts))
+        print(render.as_json(facts))
         return
-    out = show.console()
+    out = render.console()
     out.print(f"[bold]softargmax {facts['version']}[/]")
     machine = facts["machine"]
     out.print(f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']}")
@@ -49,7 +49,7 @@ def command(json: Json = False) -> None:
         also = f" (also {', '.join(others)}; SOFTARGMAX_ISA chooses)" if others else ""
         also += f" (built too, but this processor lacks {', '.join(lacking)})" if lacking else ""
         out.print(f"native core: {native['isa']}{also}, {native['threads']} threads")
-    shown = show.table("arrays", "implementation", "usable")
+    shown = render.table("arrays", "implementation", "usable")
     shown.columns[1].justify = shown.columns[2].justify = "left"
     shown.columns[2].no_wrap = False
     for row in facts["implementations"]:

@@ -8,7 +8,7 @@ import numpy as np
 import typer
 
 import softargmax
-from softargmax.cli import show, tables, values
+from softargmax.cli import render, tables, values
 from softargmax.cli.errors import WrongUseError, refused_as
 from softargmax.cli.options import Axis, Base, Columns, Header, Json, Output, Temperature, Values
 
@@ -55,9 +55,9 @@ class Given(NamedTuple):
             tables.write(self.output, result, names if as_scores else None)
         if self.json:
             where = {key: result} if self.output is None else {"output": self.output, "shape": result.shape}
-            print(show.as_json({"values": scores, **where, **options}))
+            print(render.as_json({"values": scores, **where, **options}))
         elif self.output is None and as_scores:
-            show.results(scores, result, result, names=names)
+            render.results(scores, result, result, names=names)
         elif self.output is None:
             print(*tables.text_of(result, "\t"), sep="", end="")
 

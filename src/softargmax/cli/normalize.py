@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 
 from softargmax import stream
-from softargmax.cli import show, tables, values
+from softargmax.cli import render, tables, values
 from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
 from softargmax.cli.options import Axis, Base, Columns, Dtype, Header, Json, Output, Temperature, Values
 
@@ -66,16 +66,16 @@ def command(  # noqa: PLR0913 one for each option
     if output is not None:
         tables.write(output, result, names)
         if json:
-            print(show.as_json({"output": output, "shape": result.shape, "dtype": str(result.dtype)}))
+            print(render.as_json({"output": output, "shape": result.shape, "dtype": str(result.dtype)}))
         return
     read = np.load(scores, allow_pickle=False) if isinstance(scores, str) else scores
     if json:
         wide = np.result_type(result.dtype, np.float32)  # a row's number is never a half
         lse = stream.logsumexp(read, **{**options, "dtype": wide})
         key = "log_probabilities" if log else "probabilities"
-        print(show.as_json({"values": read, key: result, "logsumexp": lse, **options, "dtype": str(result.dtype)}))
+        print(render.as_json({"values": read, key: result, "logsumexp": lse, **options, "dtype": str(result.dtype)}))
         return
-    show.results(read, result, np.exp(result.astype(float)) if log else result, log=log, names=names)
+    render.results(read, result, np.exp(result.astype(float)) if log else result, log=log, names=names)
 
 
 def readable(words: list[str], path: str | None, reading: tables.Reading) -> tuple[Array | str, list[str] | None]:
@@ -95,13 +95,13 @@ def computed(name: str, scores: Array | str, *target: str, **options: Any) -> Ar
 def convert(run: Callable[..., Array], output: str, *, json: bool) -> None:
     """Write a .npy file, from scores in memory or from a .npy file of any size."""
     start = time.perf_counter()
-    with show.progress(Path(output).name, quiet=json) as progress:
+    with render.progress(Path(output).name, quiet=json) as progress:
         result = run(output, progress=progress)
     seconds = time.perf_counter() - start
     told = {"output": output, "shape": result.shape, "dtype": str(result.dtype), "bytes": result.nbytes}
     if json:
-        print(show.as_json({**told, "seconds": round(seconds, 4)}))
+        print(render.as_json({**told, "seconds": round(seconds, 4)}))
     elif sys.stdout.isatty():
         size = f"{result.nbytes / 2**20:,.1f} MiB"
         shape = " x ".join(map(str, result.shape)) or "one value"
-        show.console().print(f"{escape(output)}  [dim]{shape} {result.dtype}, {size} in {seconds:.2f} s[/]")
+        render.console().print(f"{escape(output)}  [dim]{shape} {result.dtype}, {size} in {seconds:.2f} s[/]")

@@ -10,7 +10,7 @@ import typer
 
 import softargmax
 from softargmax import stream
-from softargmax.cli import show, tables, values
+from softargmax.cli import render, tables, values
 from softargmax.cli.errors import FailedRunError, WrongUseError
 from softargmax.cli.options import Base, Columns, Header, Values
 from softargmax.core.extras import install
@@ -59,7 +59,7 @@ def command(
     if json:
         keys = ("temperatures", "probabilities", "perplexities")
         told = {key: list(column) for key, column in zip(keys, zip(*panels, strict=True), strict=True)}
-        print(show.as_json({"output": output, "values": scores, **told}))
+        print(render.as_json({"output": output, "values": scores, **told}))
     else:
         print(output)
 

@@ -1,6 +1,6 @@
 """The checks of arguments, each once, at the public edge and before any work.
 
-Those of `out=` stand in out.py, of classes in targets.py, of segments in offsets.py.
+Those of `out=` stand in out_argument.py, of classes in targets.py, of segments in offsets.py.
 
 Errors name the argument, what was expected and what it got. Checks on values (`readable`) look only into CPU memory,
 never into a device or a traced array: there the rule is that the row's result is NaN.

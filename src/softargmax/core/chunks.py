@@ -48,7 +48,7 @@ def cut(arguments: tuple[Any, ...]) -> bool:
     kind = kind_of(arguments[0])
     if kind != "torch":
         return kind == "numpy"
-    from softargmax.core.torch_once import direct
+    from softargmax.core.torch_readable import direct
 
     arrays = (x for one in arguments for x in (one if isinstance(one, Scale) else (one,)))
     return all(direct(x) for x in arrays if is_torch(x))

@@ -1,7 +1,7 @@
 // What every room may use: products of matrices. And what this processor can do at best with an instruction set: the
 // yardstick that `softargmax bench` puts beside its times.
-#include "core/native/apply.hpp"
-#include "core/native/matmul.hpp"
+#include "core/cpp/elementwise.hpp"
+#include "core/cpp/matmul.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 

@@ -96,7 +96,7 @@ def widened(array: np.ndarray[Any, Any], kind: Any) -> np.ndarray[Any, Any]:
 
 
 def fresh(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Memory for a result; from the pool (pool.hpp) if it is large, where it has no page faults to pay."""
+    """Memory for a result; from the pool (allocator.hpp) if it is large, where it has no page faults to pay."""
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
     if not _native.POOLED <= size < 1 << 62:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from softargmax.core.exact import two_product
+from softargmax.core.error_free import two_product
 
 _EXACT = decimal.Context(prec=60, Emin=-9999, Emax=9999, traps=[])
 

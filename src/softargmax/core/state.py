@@ -22,7 +22,7 @@ import numpy as np
 from softargmax.core import arrays, check
 from softargmax.core.arrays import device_of, namespace, one_axis, working_dtype
 from softargmax.core.chunks import SIZE, cut
-from softargmax.core.exact import difference, total
+from softargmax.core.error_free import difference, total
 from softargmax.core.types import Array, Like, Logits, Numbers, of_arrays
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ def view(tensor: Tensor) -> View:
 
 
 def fresh_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Memory for a result of the tensor's shape, laid out like it; from the pool (pool.hpp) if it is large.
+    """Memory for a result of the tensor's shape, laid out like it; from the pool (allocator.hpp) if it is large.
 
     Memory from the pool cannot grow in place (`resize_`), as NumPy's cannot.
     """

@@ -24,7 +24,6 @@ from softargmax.core import _native, dispatch
 from softargmax.core.record import AXES, OPERATIONS, Gradients, Wanted
 from softargmax.core.torch_compile import compile_whole
 from softargmax.core.torch_memory import CPU, DEVICE
-from softargmax.core.torch_once import ready
 from softargmax.core.torch_private import (
     after_autograd,
     apply_here,
@@ -36,8 +35,9 @@ from softargmax.core.torch_private import (
     transformed,
     unwrap_dead_wrappers,
 )
+from softargmax.core.torch_readable import ready
 from softargmax.core.torch_rules import defined_vjp, transposed
-from softargmax.core.torch_slots import AT_ONCE, RECORDED, Slots
+from softargmax.core.torch_schema import AT_ONCE, RECORDED, Slots
 from softargmax.core.torch_vmap import along_rows, by_batch, by_definition
 
 if TYPE_CHECKING:

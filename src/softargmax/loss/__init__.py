@@ -6,15 +6,15 @@
 rows at a time; `reference*.py` are the definitions, `kernels.cpp` and `kernels.py` serve CPU memory.
 """
 
-from softargmax.loss.distil import distillation, linear_distillation
-from softargmax.loss.of_layers import (
+from softargmax.loss.cross_entropy import cross_entropy, cross_entropy_and_gradient, cross_entropy_terms
+from softargmax.loss.distillation import distillation, linear_distillation
+from softargmax.loss.linear_cross_entropy import (
     linear_cross_entropy,
     linear_cross_entropy_and_gradient,
     linear_cross_entropy_terms,
 )
-from softargmax.loss.of_scores import cross_entropy, cross_entropy_and_gradient, cross_entropy_terms
 from softargmax.loss.results import CrossEntropyTerms, LinearLossAndGradient, LossAndGradient
-from softargmax.loss.selected import linear_selected_log_softmax, selected_log_softmax
+from softargmax.loss.selected_log_softmax import linear_selected_log_softmax, selected_log_softmax
 
 __all__ = [
     "CrossEntropyTerms",

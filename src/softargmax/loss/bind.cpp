@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "core/native/bind.hpp"
+#include "core/cpp/bind.hpp"
 #include "loss/args.hpp"
 
 using namespace nb::literals;

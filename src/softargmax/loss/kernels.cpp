@@ -6,8 +6,8 @@
 // where the target has more than one class they look at each block once more, for its sums.
 #include <vector>
 
-#include "core/native/deal.hpp"
-#include "loss/rows.hpp"
+#include "core/cpp/parallel_rows.hpp"
+#include "loss/loss_row.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::loss {
 namespace {

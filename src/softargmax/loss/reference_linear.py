@@ -15,8 +15,8 @@ import numpy as np
 
 from softargmax.core.arrays import dtype_name, is_torch, namespace
 from softargmax.core.chunks import SIZE, cut
+from softargmax.core.loss_reduction import together
 from softargmax.core.products import biased, finite
-from softargmax.core.reduce import together
 from softargmax.core.scale import Scale
 from softargmax.loss import reference
 

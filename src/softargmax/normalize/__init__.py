@@ -5,18 +5,18 @@
 `operations.py` and its like hold the records, `reference.py` the definitions; `kernels.cpp` serves CPU memory.
 """
 
-from softargmax.normalize.derivatives import softmax_jacobian
+from softargmax.normalize.boltzmann import boltzmann
+from softargmax.normalize.entropy import entropy, kl_divergence, renyi_entropy
 from softargmax.normalize.hardmax import hardmax
-from softargmax.normalize.information import entropy, kl_divergence, renyi_entropy
 from softargmax.normalize.log_softmax import log_softmax
-from softargmax.normalize.partition import logcumsumexp, logsumexp, signed_logsumexp
-from softargmax.normalize.positions import soft_argmax, spatial_soft_argmax
+from softargmax.normalize.logsumexp import logcumsumexp, logsumexp, signed_logsumexp
 from softargmax.normalize.results import Boltzmann, SignedLog, SoftmaxWithLse
 from softargmax.normalize.segments import segment_log_softmax, segment_logsumexp, segment_softmax
+from softargmax.normalize.soft_argmax import soft_argmax, spatial_soft_argmax
 from softargmax.normalize.softmax import softmax
+from softargmax.normalize.softmax_jacobian import softmax_jacobian
 from softargmax.normalize.softmax_with_lse import softmax_with_lse
 from softargmax.normalize.softmin import softmin
-from softargmax.normalize.thermodynamics import boltzmann
 
 __all__ = [
     "Boltzmann",

@@ -1,5 +1,5 @@
 // This room's kernels as Python sees them.
-#include "core/native/bind.hpp"
+#include "core/cpp/bind.hpp"
 
 #include "normalize/args.hpp"
 

@@ -1,7 +1,7 @@
 // The room's operations over all rows of a call. Compiled once for each instruction set.
 //
 // Every operation has two halves: the blocks of a row are folded, from left to right, and what that gives is applied to
-// each of them (core/native/deal.hpp).
+// each of them (core/cpp/parallel_rows.hpp).
 #include "normalize/short_rows.hpp"
 #include "normalize/sums.hpp"
 
@@ -60,7 +60,7 @@ template <class T, int Size> void under_softmax(const Args& args) {
 
 // ---- derivatives --------------------------------------------------------------------------------------------------
 
-struct Number {  // a type of this namespace, which std::vector wants (core/native/deal.hpp)
+struct Number {  // a type of this namespace, which std::vector wants (core/cpp/parallel_rows.hpp)
     double value = 0;
 };
 // <p, g> or, from log p, the sum of g: of a block that is loaded.

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softargmax.core.arrays import device_of, namespace, working_dtype
-from softargmax.core.exact import two_product, two_sum
-from softargmax.core.rows import INF, Rows, below, magnitude
+from softargmax.core.error_free import two_product, two_sum
+from softargmax.core.prefix_scan import scan
+from softargmax.core.row_layout import INF, Rows, below, magnitude
 from softargmax.core.rules import only, row_dtype, row_sum, slope
 from softargmax.core.scale import Scale
-from softargmax.core.scan import scan
 from softargmax.core.state import State, merged
 from softargmax.normalize.reference_rows import Measure, Segments, measure, safe
 

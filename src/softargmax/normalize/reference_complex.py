@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.core.arrays import device_of, namespace
-from softargmax.core.rows import INF, Rows
+from softargmax.core.row_layout import INF, Rows
 from softargmax.core.scale import UNIT
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from softargmax.core.arrays import device_of
-from softargmax.core.exact import difference, two_sum
+from softargmax.core.error_free import difference, two_sum
 from softargmax.core.offsets import bounds_hold
-from softargmax.core.rows import INF, Rows, below, magnitude
-from softargmax.core.scan import scan
+from softargmax.core.prefix_scan import scan
+from softargmax.core.row_layout import INF, Rows, below, magnitude
 
 if TYPE_CHECKING:
     from softargmax.core.scale import Scale

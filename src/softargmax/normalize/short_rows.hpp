@@ -1,11 +1,11 @@
 // Short float32 rows, sixteen at a time, one to a lane: what is done once a row (its peak, its factor) is then done for
 // sixteen rows side by side, where a row by itself would wait for its own chain of latencies (65536 x 64: 71 ns a row).
 //
-// The operations of each row, and their order, are those of core/native/state.hpp and rows.hpp: the same bits. Loops
+// The operations of each row, and their order, are those of core/cpp/state.hpp and softmax_row.hpp: the same bits. Loops
 // over `g` are written so that the compiler makes vectors of them.
 #pragma once
 
-#include "normalize/rows.hpp"
+#include "normalize/softmax_row.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 

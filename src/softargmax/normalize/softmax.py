@@ -6,7 +6,7 @@ from typing import Any
 
 from softargmax.core import check
 from softargmax.core._native import axes_at_once, plain_axes
-from softargmax.core.out import fits, output
+from softargmax.core.out_argument import fits, output
 from softargmax.core.scale import UNIT
 from softargmax.core.signature import public
 from softargmax.core.types import Array, DType, Logits, Mask, PerRow

@@ -4,7 +4,7 @@
 //     Renyi entropy log <1, p^a> / (1 - a)
 #pragma once
 
-#include "normalize/rows.hpp"
+#include "normalize/softmax_row.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 

@@ -6,12 +6,12 @@ Samplers and trees are NumPy's (`samplers.py`, `tree.py`); the layers are torch 
 `WordVectors` trains embeddings without torch.
 """
 
-from softargmax.output.cutoffs import StepCost, adaptive_cutoffs
+from softargmax.output.adaptive_cutoffs import StepCost, adaptive_cutoffs
 from softargmax.output.keyed_vectors import KeyedVectors
-from softargmax.output.nodes import Paths
-from softargmax.output.partition import Partition, partitions
 from softargmax.output.samplers import Learned, LogUniform, Negatives, Sampler, Uniform, Unigram
+from softargmax.output.target_partitions import Partition, partitions
 from softargmax.output.tree import Tree
+from softargmax.output.tree_paths import Paths
 from softargmax.output.word_vectors import WordVectors
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from softargmax.output.bits import Floats, Ints
+    from softargmax.output.philox_stream import Floats, Ints
 
 
 class AliasTable(NamedTuple):

@@ -1,18 +1,18 @@
-// This room's kernels as Python sees them: arguments by name, each into its field (core/native/bind.hpp). How many
+// This room's kernels as Python sees them: arguments by name, each into its field (core/cpp/bind.hpp). How many
 // there are of something, the first argument with one for each says; the others must agree.
-#include "core/native/bind.hpp"
+#include "core/cpp/bind.hpp"
 
 #include <numeric>
 
 #include "output/args.hpp"
-#include "output/sort.hpp"
+#include "output/radix_sort.hpp"
 
 namespace softargmax::output {
 namespace {
 
 template <class T> using Vector = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// What `places_by_row` is called with (sort.hpp).
+// What `places_by_row` is called with (radix_sort.hpp).
 struct PlacesArgs {
     const std::int64_t* index = nullptr;
     std::int64_t *order = nullptr, *rows = nullptr, *starts = nullptr;

@@ -15,7 +15,7 @@ from softargmax.core.check import integer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from softargmax.output.bits import Floats, Ints
+    from softargmax.output.philox_stream import Floats, Ints
 
 MOST = (1 << 31) - 1  # classes and draws
 

@@ -1,6 +1,6 @@
 // Scores of pairs, sums of the vectors that were met, and random words. Compiled once for each instruction set.
-#include "core/native/philox.hpp"
-#include "output/steps.hpp"
+#include "core/cpp/philox.hpp"
+#include "output/skipgram_sgd.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::output {
 namespace {
@@ -125,7 +125,7 @@ void run_steps(StepsArgs& args) {
     else Steps<float>(args).run();
 }
 
-// Random words (bits.py), one block of Philox to a position, and draws from an alias table (alias.py) by them: 64 bits
+// Random words (philox_stream.py), one block of Philox to a position, and draws from an alias table (alias.py) by them: 64 bits
 // choose the bucket and 53 the side.
 constexpr std::int64_t kAtOnce = kChunk / 4;
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from softargmax.output.bits import Floats
+    from softargmax.output.philox_stream import Floats
 
 _WORD = (str, int, np.integer)  # what stands for a word: itself or its number
 _ROWS = 1 << 14  # whose cosines are formed at a time, in float64

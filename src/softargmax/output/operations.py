@@ -70,7 +70,7 @@ node_sums: Operation[NodeSums, WeightedSums] = Operation(
 def _by_node(table: Any, i: NodeSums, *, sparse: bool, totals: bool) -> tuple[Any, Any]:
     """The sums as the gradient to a table; if asked for, those of the factors alone."""
     if sparse:
-        from softargmax.output.torch_sparse import sparse_sums
+        from softargmax.output.torch_sparse_gradients import sparse_sums
 
         found = sparse_sums(i, table, totals=totals)
         if found is not None:

@@ -11,16 +11,16 @@ from softargmax.core import _native
 from softargmax.core.dispatch import asked_for
 from softargmax.core.seeds import SEEDS
 from softargmax.core.signature import public
-from softargmax.output import bits
+from softargmax.output import philox_stream
+from softargmax.output.adaptive_unigram import Learned
 from softargmax.output.alias import alias_table
 from softargmax.output.counts import counts_of, finite, number_of_classes, powers
-from softargmax.output.learned import Learned
-from softargmax.output.sampler import Negatives, Sampler
+from softargmax.output.sampler_base import Negatives, Sampler
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from softargmax.output.bits import Floats, Ints, Numbers
+    from softargmax.output.philox_stream import Floats, Ints, Numbers
 
 __all__ = ["Learned", "LogUniform", "Negatives", "Sampler", "Uniform", "Unigram"]
 
@@ -67,7 +67,7 @@ class Uniform(Sampler):
         return np.full(self._classes, 1.0 / self._classes)
 
     def _choose(self, numbers: Numbers) -> Ints:
-        return bits.below(self._classes, numbers.high, numbers.low)
+        return philox_stream.below(self._classes, numbers.high, numbers.low)
 
     def _included(self, n: int) -> Floats:
         return np.full(self._classes, n / self._classes)
@@ -116,7 +116,7 @@ class LogUniform(Sampler):
         return np.log1p(1.0 / np.arange(1.0, self._classes + 1.0)) / math.log1p(self._classes)
 
     def _choose(self, numbers: Numbers) -> Ints:
-        found = np.expm1(bits.unit(numbers.high, numbers.low) * math.log1p(self._classes)).astype(np.int64)
+        found = np.expm1(philox_stream.unit(numbers.high, numbers.low) * math.log1p(self._classes)).astype(np.int64)
         return np.minimum(found, self._classes - 1)  # the exponential function may round up to K
 
 
@@ -177,14 +177,14 @@ class Unigram(Sampler):
         return self.probabilities
 
     def _choose(self, numbers: Numbers) -> Ints:
-        bucket = bits.below(self._classes, numbers.high, numbers.low)
-        return self._table.pick(bucket, bits.unit(numbers.other_high, numbers.other_low))
+        bucket = philox_stream.below(self._classes, numbers.high, numbers.low)
+        return self._table.pick(bucket, philox_stream.unit(numbers.other_high, numbers.other_low))
 
     def chosen(self, seed: int, stream: int, first: int, count: int) -> Ints:
         """The same draws, all at once where the compiled core serves."""
         if asked_for() == "reference":
             return super().chosen(seed, stream, first, count)
         found = np.empty(count, np.int64)
-        place = {"seed": seed, "stream": stream % SEEDS, "purpose": bits.CANDIDATES, "first": first}
+        place = {"seed": seed, "stream": stream % SEEDS, "purpose": philox_stream.CANDIDATES, "first": first}
         _native.alias_draws(**self._table._asdict(), index=found, **place)
         return found

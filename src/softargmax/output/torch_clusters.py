@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from softargmax.normalize import log_softmax
-from softargmax.output.torch_layer import TopK, picked
-from softargmax.output.torch_scores import scores
+from softargmax.output.torch_base import TopK, picked
+from softargmax.output.torch_class_scores import scores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
 from softargmax.normalize import log_softmax
+from softargmax.output.adaptive_cutoffs import integers, ranked
 from softargmax.output.counts import at_least
-from softargmax.output.cutoffs import integers, ranked
-from softargmax.output.torch_blocks import block_scores
-from softargmax.output.torch_layer import float_dtype
-from softargmax.output.torch_ranked import Part, RankedLayer
+from softargmax.output.torch_base import float_dtype
+from softargmax.output.torch_block_softmax import block_scores
+from softargmax.output.torch_frequency_sorted import Part, RankedLayer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from torch.types import Device
 
-    from softargmax.output.torch_layer import Targets
+    from softargmax.output.torch_base import Targets
 
 __all__ = ["DifferentiatedSoftmax"]
 

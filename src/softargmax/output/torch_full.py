@@ -13,8 +13,8 @@ from softargmax.core.targets import IGNORE
 from softargmax.core.torch_modules import one_call
 from softargmax.loss import linear_cross_entropy, linear_selected_log_softmax
 from softargmax.normalize import log_softmax
-from softargmax.output.torch_layer import OutputLayer, Targets, float_dtype
-from softargmax.output.torch_scores import scores
+from softargmax.output.torch_base import OutputLayer, Targets, float_dtype
+from softargmax.output.torch_class_scores import scores
 
 if TYPE_CHECKING:
     from torch.types import Device

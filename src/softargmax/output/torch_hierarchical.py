@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from softargmax.core.arrays import readable
 from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
-from softargmax.output import torch_descent
-from softargmax.output.nodes import Paths, Slots
-from softargmax.output.torch_layer import OutputLayer, Targets, TopK, float_dtype
-from softargmax.output.torch_paths import pairs_of, path_loss
-from softargmax.output.torch_scores import scores
+from softargmax.output import torch_tree_search
+from softargmax.output.torch_base import OutputLayer, Targets, TopK, float_dtype
+from softargmax.output.torch_class_scores import scores
+from softargmax.output.torch_tree_loss import pairs_of, path_loss
 from softargmax.output.tree import Tree
+from softargmax.output.tree_paths import Paths, Slots
 
 if TYPE_CHECKING:
     from torch.types import Device
@@ -158,16 +158,16 @@ class HierarchicalSoftmax(OutputLayer):
     def _log_p(self, h: Tensor) -> Tensor:
         """One product for all nodes, one sweep over the levels."""
         z = scores(h, self.weight, self.bias)
-        return torch_descent.sweep(z, self.tree.levels, Slots(self.node_slots, self.class_slots))
+        return torch_tree_search.sweep(z, self.tree.levels, Slots(self.node_slots, self.class_slots))
 
     def _log_p_of(self, h: Tensor, y: Targets) -> Tensor:
         return 0.0 - self._losses(h, y)
 
     def _likeliest(self, h: Tensor, k: int) -> TopK:
-        return torch_descent.likeliest(h, self._splits(), k)
+        return torch_tree_search.likeliest(h, self._splits(), k)
 
     def _drawn(self, h: Tensor, source: seeds.Source) -> Tensor:
-        return torch_descent.descend(h, self._splits(), self.tree.depth, source, compact=readable(h))
+        return torch_tree_search.descend(h, self._splits(), self.tree.depth, source, compact=readable(h))
 
     def extra_repr(self) -> str:
         bias = self.bias is not None
@@ -175,8 +175,8 @@ class HierarchicalSoftmax(OutputLayer):
 
     # --- the tree -----------------------------------------------------------------------------------------------------
 
-    def _splits(self) -> torch_descent.Splits:
-        return torch_descent.Splits(self.weight, self.bias, self.tree_children)
+    def _splits(self) -> torch_tree_search.Splits:
+        return torch_tree_search.Splits(self.weight, self.bias, self.tree_children)
 
     def _grow(self, tree: Tree, device: Any) -> None:
         """Hold the tree, and as buffers what follows from it."""

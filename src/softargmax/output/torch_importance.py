@@ -11,11 +11,11 @@ from softargmax.core.arrays import readable
 from softargmax.core.check import between, integer
 from softargmax.core.signature import public
 from softargmax.normalize import logsumexp
-from softargmax.output.torch_candidates import Candidates, SampledKeywords, SamplingLayer
+from softargmax.output.torch_sampled_base import Candidates, SampledKeywords, SamplingLayer
 
 if TYPE_CHECKING:
-    from softargmax.output.sampler import Sampler
-    from softargmax.output.torch_layer import Targets
+    from softargmax.output.sampler_base import Sampler
+    from softargmax.output.torch_base import Targets
 
 __all__ = ["ImportanceSampledSoftmax"]
 

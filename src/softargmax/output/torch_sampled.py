@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from softargmax.core.signature import public
-from softargmax.output.learned import Learned
-from softargmax.output.sampler import Sampler
-from softargmax.output.torch_candidates import Candidates, SampledKeywords, SamplingLayer, against_others
+from softargmax.output.adaptive_unigram import Learned
+from softargmax.output.sampler_base import Sampler
+from softargmax.output.torch_sampled_base import Candidates, SampledKeywords, SamplingLayer, against_others
 
 if TYPE_CHECKING:
-    from softargmax.output.torch_layer import Targets
+    from softargmax.output.torch_base import Targets
 
 __all__ = ["SampledSoftmax"]
 

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from softargmax.core.signature import public
 from softargmax.output.counts import classes_of
-from softargmax.output.torch_candidates import CandidateKeywords, CandidateLayer, against_others
+from softargmax.output.torch_sampled_base import CandidateKeywords, CandidateLayer, against_others
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from softargmax.output.torch_layer import Targets
+    from softargmax.output.torch_base import Targets
 
 __all__ = ["TargetSampledSoftmax"]
 

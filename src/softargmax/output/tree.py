@@ -8,9 +8,9 @@ import numpy as np
 
 from softargmax.core import seeds
 from softargmax.core.arrays import is_torch
-from softargmax.output import growth
+from softargmax.output import tree_build
 from softargmax.output.counts import at_least, counts_of
-from softargmax.output.nodes import Nodes, Paths
+from softargmax.output.tree_paths import Nodes, Paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,7 +109,7 @@ class Tree(Nodes):
         >>> Tree.balanced(6).depths
         array([2, 2, 3, 3, 3, 3])
         """
-        return cls(growth.balanced(at_least(classes, "classes", 1)))
+        return cls(tree_build.balanced(at_least(classes, "classes", 1)))
 
     @classmethod
     def huffman(cls, counts: ArrayLike) -> Tree:
@@ -143,7 +143,7 @@ class Tree(Nodes):
         >>> Tree.huffman([5, 1, 0, 2]).depths
         array([1, 3, 3, 2])
         """
-        return cls(growth.numbered(growth.huffman(counts_of(counts))))
+        return cls(tree_build.numbered(tree_build.huffman(counts_of(counts))))
 
     @classmethod
     def from_clusters(cls, clusters: ArrayLike, *, counts: ArrayLike | None = None) -> Tree:
@@ -181,7 +181,7 @@ class Tree(Nodes):
         array([2, 2, 3, 3, 2])
         """
         numbers = None if counts is None else counts_of(counts)
-        children = growth.nested(growth.clusters_of(clusters), None if numbers is None else numbers.tolist())
+        children = tree_build.nested(tree_build.clusters_of(clusters), None if numbers is None else numbers.tolist())
         if numbers is not None and len(numbers) != len(children) + 1:
             raise ValueError(
                 f"counts: expected one number per class, shape ({len(children) + 1},), got {numbers.shape}"
@@ -231,7 +231,7 @@ class Tree(Nodes):
         True
         """
         first = seeds.seed_of(weights if is_torch(weights) else np.empty(0), seed, None)
-        return cls(growth.halves(growth.points_of(weights), int(first) % seeds.SEEDS))
+        return cls(tree_build.halves(tree_build.points_of(weights), int(first) % seeds.SEEDS))
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Tree:

@@ -12,20 +12,20 @@ from softargmax.core import _native, check
 from softargmax.core.check import integer
 from softargmax.core.seeds import seed_of
 from softargmax.core.signature import public
-from softargmax.output import bits
+from softargmax.output import philox_stream
 from softargmax.output.counts import at_least, counts_of, finite, on_host
 from softargmax.output.keyed_vectors import KeyedVectors
-from softargmax.output.nodes import Paths
-from softargmax.output.sampler import Sampler
+from softargmax.output.sampler_base import Sampler
 from softargmax.output.samplers import Unigram
 from softargmax.output.tree import Tree
+from softargmax.output.tree_paths import Paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import ArrayLike, NDArray
 
-    from softargmax.output.bits import Floats, Ints
+    from softargmax.output.philox_stream import Floats, Ints
 
 
 _TOKENS = 1 << 14  # whose pairs are made, and drawn for, at a time
@@ -250,10 +250,10 @@ class WordVectors(KeyedVectors):
         kept, windows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for piece, start in enumerate(range(0, len(text), _TOKENS)):
             part = text[start : start + _TOKENS]
-            drawn = bits.numbers(self._seed, self._pieces + piece, 0, len(part), bits.WINDOWS)
-            stay = (part < 0) | (bits.unit(drawn.other_high, drawn.other_low) < self._kept[part])
+            drawn = philox_stream.numbers(self._seed, self._pieces + piece, 0, len(part), philox_stream.WINDOWS)
+            stay = (part < 0) | (philox_stream.unit(drawn.other_high, drawn.other_low) < self._kept[part])
             kept.append(part[stay])
-            windows.append(1 + bits.below(self._window, drawn.high[stay], drawn.low[stay]))
+            windows.append(1 + philox_stream.below(self._window, drawn.high[stay], drawn.low[stay]))
         return np.concatenate(kept), np.concatenate(windows)
 
     def _beside(self, pairs: int, piece: int) -> dict[str, Any]:
@@ -285,8 +285,8 @@ def _begun(seed: int, classes: int, dim: int) -> NDArray[np.float32]:
     found = np.empty(classes * dim, np.float32)
     for stream, start in enumerate(range(0, found.size, _TOKENS)):
         part = found[start : start + _TOKENS]
-        drawn = bits.numbers(seed, stream, 0, part.size, bits.BEGINNINGS)
-        part[:] = (bits.unit(drawn.high, drawn.low) - 0.5) / dim
+        drawn = philox_stream.numbers(seed, stream, 0, part.size, philox_stream.BEGINNINGS)
+        part[:] = (philox_stream.unit(drawn.high, drawn.low) - 0.5) / dim
     table = _table(classes, dim)
     table[:] = found.reshape(classes, dim)
     return table

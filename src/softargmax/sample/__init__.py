@@ -7,11 +7,11 @@ and `philox.hpp` make it. `operations.py` has the operations, `reference.py` the
 serves CPU memory.
 """
 
-from softargmax.sample.draws import categorical, categorical_with_logprob, filter_scores
-from softargmax.sample.policy import boltzmann_policy
-from softargmax.sample.relaxed import gumbel, gumbel_softmax
+from softargmax.sample.boltzmann_policy import boltzmann_policy
+from softargmax.sample.categorical import categorical, categorical_with_logprob, filter_scores
+from softargmax.sample.gumbel_softmax import gumbel, gumbel_softmax
 from softargmax.sample.results import CategoricalWithLogprob, SpeculativeSample
-from softargmax.sample.speculative import speculative_sample
+from softargmax.sample.speculative_sample import speculative_sample
 
 __all__ = [
     "CategoricalWithLogprob",

@@ -1,7 +1,7 @@
 // What this room's bindings hand to its kernels: plain data, no Python and no vectors.
 #pragma once
 
-#include "core/native/kernel.hpp"
+#include "core/cpp/kernel.hpp"
 
 namespace softargmax::sample {
 

@@ -2,7 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 
-#include "core/native/bind.hpp"
+#include "core/cpp/bind.hpp"
 #include "sample/args.hpp"
 
 using namespace nb::literals;

@@ -5,7 +5,7 @@
 // renormalised; jointly, each sees the whole row.
 #pragma once
 
-#include "sample/row.hpp"
+#include "sample/kept_row.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::sample {
 

@@ -16,7 +16,7 @@ from softargmax.core.operation import Operation
 from softargmax.core.record import Array, Axes, DType, Result, Seed, like, per_row
 from softargmax.sample import reference
 from softargmax.sample.arguments import Distribution
-from softargmax.sample.refusals import refuse
+from softargmax.sample.undrawable_rows import refuse
 
 
 class FilterMask(NamedTuple):

@@ -14,9 +14,9 @@ import numpy as np
 
 from softargmax.core import check, philox
 from softargmax.core.arrays import device_of, namespace, working_dtype
-from softargmax.core.rows import INF, Rows
+from softargmax.core.row_layout import INF, Rows
 from softargmax.core.scale import rounded
-from softargmax.sample.refusals import refuse, unsound
+from softargmax.sample.undrawable_rows import refuse, unsound
 
 if TYPE_CHECKING:
     from softargmax.core.scale import Scale

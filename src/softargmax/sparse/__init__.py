@@ -6,9 +6,9 @@ alpha = 1 is softmax, 2 sparsemax. `reference.py` is the definition, `operations
 `kernels.cpp` serves CPU memory.
 """
 
-from softargmax.sparse.losses import entmax_loss, sparsemax_loss
-from softargmax.sparse.maps import entmax, sparsemax, threshold
+from softargmax.sparse.entmax import entmax, sparsemax, threshold
+from softargmax.sparse.entmax_loss import entmax_loss, sparsemax_loss
 from softargmax.sparse.results import Threshold
-from softargmax.sparse.topk import topk_softmax
+from softargmax.sparse.topk_softmax import topk_softmax
 
 __all__ = ["Threshold", "entmax", "entmax_loss", "sparsemax", "sparsemax_loss", "threshold", "topk_softmax"]

@@ -1,7 +1,7 @@
 // This room's kernels as Python sees them.
 #include <nanobind/stl/optional.h>
 
-#include "core/native/bind.hpp"
+#include "core/cpp/bind.hpp"
 
 #include "sparse/args.hpp"
 

@@ -1,7 +1,7 @@
 // The gradient through a map, and the loss whose gradient is p - onehot(y).
 #pragma once
 
-#include "sparse/solve.hpp"
+#include "sparse/newton_root.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 

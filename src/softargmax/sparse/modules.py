@@ -13,7 +13,7 @@ from softargmax.core.targets import IGNORE
 from softargmax.core.torch_compile import compile_whole
 from softargmax.core.torch_modules import check_dim, class_axis, keep, known, one_row, shown
 from softargmax.sparse import entmax, entmax_loss
-from softargmax.sparse.maps import order
+from softargmax.sparse.entmax import order
 
 __all__ = ["Entmax", "EntmaxLoss", "Sparsemax", "SparsemaxLoss"]
 compile_whole("softargmax.sparse")  # so that a model may be compiled before its first call

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.core.arrays import device_of, frozen, namespace
-from softargmax.core.rows import INF
+from softargmax.core.row_layout import INF
 from softargmax.core.rules import row_dtype
 from softargmax.sparse.reference_root import Solved, no_number, powers, solved, threshold_of
 from softargmax.sparse.support import Support

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.core.arrays import device_of, namespace
-from softargmax.core.exact import total
-from softargmax.core.rows import INF
+from softargmax.core.error_free import total
+from softargmax.core.row_layout import INF
 from softargmax.sparse.reference import entmax
 from softargmax.sparse.reference_root import Place, distances, expm1_over, level, no_number, powers, solved
 

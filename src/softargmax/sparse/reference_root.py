@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from softargmax.core.arrays import device_of, frozen, namespace
 from softargmax.core.check import seen
-from softargmax.core.exact import total, two_product, two_sum
-from softargmax.core.rows import INF, Rows, below, magnitude
+from softargmax.core.error_free import total, two_product, two_sum
+from softargmax.core.row_layout import INF, Rows, below, magnitude
 from softargmax.sparse.reference_search import mean_decay, origin, search_least, search_shift
 
 if TYPE_CHECKING:

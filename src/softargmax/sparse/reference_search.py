@@ -10,7 +10,7 @@ from typing import Any
 
 from softargmax.core.arrays import jax_of, namespace
 from softargmax.core.check import seen
-from softargmax.core.rows import INF
+from softargmax.core.row_layout import INF
 
 MOST, TRACED = 300, 24
 

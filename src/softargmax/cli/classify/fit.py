@@ -8,7 +8,7 @@ import numpy as np
 import typer
 from rich.markup import escape
 
-from softargmax.cli import show
+from softargmax.cli import render
 from softargmax.cli.classify import columns, decimals, learning, models, source
 from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
 from softargmax.cli.options import Header
@@ -74,7 +74,7 @@ def command(  # noqa: PLR0913 one for each option
         "model": model, "folds": folds, **report, "warnings": [*running, *warned], "output": output,
     }  # fmt: skip
     if json:
-        print(show.as_json(told))
+        print(render.as_json(told))
     else:
         printed(told)
 
@@ -101,7 +101,7 @@ def classes_of(table: Any, target: str, given: source.Source, folds: int) -> NDA
 
 def printed(told: dict[str, Any]) -> None:
     """Print what was learned, and how good it is."""
-    out = show.console()
+    out = render.console()
     out.print(
         f"{told['rows']:,} rows, {told['columns']} columns ({told['features']} features), "
         f"{len(told['classes'])} classes: {escape(', '.join(map(str, told['classes'][:8])))}"
@@ -109,7 +109,7 @@ def printed(told: dict[str, Any]) -> None:
     )
     low, high = told["calibration_interval"]
     title = f"of rows that were not learned from ({told['folds']} parts, each by the others)"
-    shown = show.table("", "accuracy", "log-loss", "calibration error", title=title)
+    shown = render.table("", "accuracy", "log-loss", "calibration error", title=title)
     shares = told["shares"]
     shown.add_row("shares of the classes", f"{shares['accuracy']:.1%}", f"{shares['log_loss']:.4f}", "")
     shown.add_row(

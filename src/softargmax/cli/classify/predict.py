@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from softargmax import stream
-from softargmax.cli import show
+from softargmax.cli import render
 from softargmax.cli.classify import learning, models, source
 from softargmax.cli.errors import FailedRunError, refused_as
 from softargmax.cli.options import Header
@@ -38,7 +38,7 @@ def command(model: File, data: Data, output: Output = None, header: Header = Non
     if not np.isfinite(p).all():
         raise FailedRunError(f"{model} is damaged: its probabilities are no numbers")
     for line in warned:
-        show.console(stderr=True).print(f"[dim]warning: {escape(line)}[/]", soft_wrap=True)
+        render.console(stderr=True).print(f"[dim]warning: {escape(line)}[/]", soft_wrap=True)
     told = written(kept, p)
     if output is None:
         sys.stdout.flush()
@@ -47,7 +47,7 @@ def command(model: File, data: Data, output: Output = None, header: Header = Non
     remark = judged(kept, table, p)
     with stream.whole_file(output) as file:
         file.write(told)
-    show.console().print(f"{len(p):,} rows: {escape(output)}[dim]{remark}[/]", soft_wrap=True)
+    render.console().print(f"{len(p):,} rows: {escape(output)}[dim]{remark}[/]", soft_wrap=True)
 
 
 def written(kept: models.Model, p: NDArray[Any]) -> bytes:

@@ -8,7 +8,7 @@ import numpy as np
 from rich.markup import escape
 
 import softargmax
-from softargmax.cli import plot, show
+from softargmax.cli import plot, render
 from softargmax.cli.tour.digits import split_digits
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
     picture = folder / "attention.png"
     draw(entropy, p, error, str(picture))
     if out is not None:
-        shown = show.table("entropy in nats, n =", *(str(n) for n in LENGTHS))
+        shown = render.table("entropy in nats, n =", *(str(n) for n in LENGTHS))
         for name, row in entropy.items():
             shown.add_row(name, *(f"{value:.2f}" for value in row))
         out.print(shown)
-        shown = show.table("a read at beta =", *(f"{beta:.3g}" for beta in BETAS[::4]))
+        shown = render.table("a read at beta =", *(f"{beta:.3g}" for beta in BETAS[::4]))
         shown.add_row("is wrong by", *(f"{value:.2g}" for value in error[::4]))
         out.print(shown)
         out.print(f"[dim]entropies, a causal map and the error: {escape(str(picture))}[/]")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from softargmax.cli import plot, show
+from softargmax.cli import plot, render
 from softargmax.cli.tour.digits import split_digits
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def models() -> dict[str, Any]:
 
 def printed(out: Console, records: list[dict[str, Any]], picture: Path) -> None:
     """Print a line for each."""
-    shown = show.table("", "right", "log-loss", "at T", "error", "at T", "T", "s")
+    shown = render.table("", "right", "log-loss", "at T", "error", "at T", "T", "s")
     for record in records:
         told = (f"{record[key]:.3f}" for key in ("log_loss", "log_loss_after", "error", "error_after"))
         shown.add_row(

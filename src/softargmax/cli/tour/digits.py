@@ -8,7 +8,7 @@ import numpy as np
 from rich.markup import escape
 
 import softargmax
-from softargmax.cli import plot, show
+from softargmax.cli import plot, render
 from softargmax.core.extras import install
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
     picture = folder / "digits.png"
     draw(sweep, loss, best, str(picture))
     if out is not None:
-        shown = show.table("T", "accuracy", "log-loss", "mean of the largest p")
+        shown = render.table("T", "accuracy", "log-loss", "mean of the largest p")
         for T, row in zip(SHOWN, rows, strict=True):
             shown.add_row(f"{T:g}", f"{row['accuracy']:.1%}", f"{row['loss']:.4f}", f"{row['confidence']:.1%}")
         out.print(f"{len(train) + len(test):,} images; trained on {len(train):,}, scored on {len(test):,}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import softargmax
-from softargmax.cli import show
+from softargmax.cli import render
 from softargmax.cli.tour.digits import split_digits
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def run(out: Console | None, _folder: Path) -> dict[str, Any]:
     model = sklearn.linear_model.LogisticRegression(C=1.0, tol=1e-6, max_iter=1000).fit(train, train_labels)
     theirs = {**quality(model.decision_function(test), test_labels), "seconds": time.perf_counter() - began}
     if out is not None:
-        shown = show.table("trained by", "accuracy", "log-loss", "seconds")
+        shown = render.table("trained by", "accuracy", "log-loss", "seconds")
         for name, found in (("cross_entropy_and_gradient, L-BFGS", ours), ("scikit-learn", theirs)):
             shown.add_row(name, f"{found['accuracy']:.1%}", f"{found['loss']:.4f}", f"{found['seconds']:.2f}")
         out.print(shown)

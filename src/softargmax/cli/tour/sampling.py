@@ -8,7 +8,7 @@ import numpy as np
 from rich.markup import escape
 
 import softargmax
-from softargmax.cli import plot, show
+from softargmax.cli import plot, render
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,11 +32,11 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
     draw(reward, samples, str(picture))
     best = int(np.argmax(reward))
     if out is not None:
-        shown = show.table("temperature", *(f"{T:g}" for T in TEMPERATURES))
+        shown = render.table("temperature", *(f"{T:g}" for T in TEMPERATURES))
         shown.add_row("mean reward", *(f"{value:.3f}" for value in reward))
         out.print(shown)
         out.print(f"{BANDITS} bandits, {STEPS} steps, {ARMS.size} arms whose means go up to {ARMS.max():g}")
-        shown = show.table("Gumbel-softmax at", *(f"z = {z:g}" for z in SCORES))
+        shown = render.table("Gumbel-softmax at", *(f"z = {z:g}" for z in SCORES))
         for T, row in zip(FALLING, samples, strict=True):
             shown.add_row(f"{T:g}", *(f"{value:.3f}" for value in row))
         out.print(shown)

@@ -8,7 +8,7 @@ import numpy as np
 from rich.markup import escape
 
 import softargmax
-from softargmax.cli import plot, show
+from softargmax.cli import plot, render
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
     draw(p, str(picture))
     whole = all(abs(row.sum() - 1) < 1e-15 * row.size for row in p.values())
     if out is not None:
-        shown = show.table("z", *p)
+        shown = render.table("z", *p)
         for z, *row in zip(SCORES, *p.values(), strict=True):
             shown.add_row(f"{z:g}", *(f"{value:.4f}" if value else "0" for value in row))
         shown.add_row("above 0", *map(str, support))

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from softargmax.cli import show, streamed
+from softargmax.cli import render, streamed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +25,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
         equal = streamed.equal_rows(source, target)
         size = source.stat().st_size
     if out is not None:
-        shown = show.table("", "MiB")
+        shown = render.table("", "MiB")
         shown.add_row(f"scores.npy, {shape[0]:,} x {shape[1]:,} float32", f"{size / 2**20:,.0f}")
         shown.add_row("the cap of this step", f"{CAP / 2**20:,.0f}")
         shown.add_row("the process before the work", f"{found['before'] / 2**20:,.0f}")

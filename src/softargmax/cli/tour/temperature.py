@@ -8,7 +8,7 @@ import numpy as np
 from rich.markup import escape
 
 import softargmax
-from softargmax.cli import plot, show
+from softargmax.cli import plot, render
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
     if out is not None:
         scores, first, count = np.unique(SCORES, return_index=True, return_counts=True)
         names = [f"z = {z:g}" + (f" (x{times})" if times > 1 else "") for z, times in zip(scores, count, strict=True)]
-        shown = show.table("T", *names, "perplexity")
+        shown = render.table("T", *names, "perplexity")
         for T in (0.0, 0.1, 1.0, 10.0, np.inf):
             row = softargmax.softmax(SCORES, temperature=T)
             spread = float(np.exp(softargmax.entropy(SCORES, temperature=T)))

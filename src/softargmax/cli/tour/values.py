@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import softargmax
-from softargmax.cli import show
+from softargmax.cli import render
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +33,7 @@ CHECKED: tuple[tuple[str, list[float], float, list[float], int], ...] = (
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:  # noqa: ARG001  a stop's arguments are fixed
     """Compute every checked value and compare to its printed decimals."""
-    shown = show.table("", "printed", "computed", "")
+    shown = render.table("", "printed", "computed", "")
     shown.columns[1].justify = shown.columns[2].justify = "left"
     found = []
     for what, scores, temperature, printed, decimals in CHECKED:

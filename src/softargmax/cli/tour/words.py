@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from softargmax.cli import show
-from softargmax.cli.words import apart, corpus, report
+from softargmax.cli import render
+from softargmax.cli.words import corpus, report, subprocess_worker
 from softargmax.cli.words.settings import Job, Settings, Until
 from softargmax.core.extras import install
 
@@ -36,12 +36,12 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
         prompt=vocabulary.encoded(PROMPT), without=[vocabulary.unknown, vocabulary.begin],
     )  # fmt: skip
     with tempfile.TemporaryDirectory(dir=folder) as checkpoints:
-        records = list(apart.trained(job, LAYERS, text, Path(checkpoints)))
+        records = list(subprocess_worker.trained(job, LAYERS, text, Path(checkpoints)))
     picture, best = folder / "words.png", min(records, key=lambda record: float(record["perplexity"]))
     report.draw(records, picture)
     if out is not None:
         out.print(report.about(text.facts))
-        shown = show.table("layer", "seconds", "steps", "perplexity")
+        shown = render.table("layer", "seconds", "steps", "perplexity")
         shown.add_row("counts alone", "", "", f"{best['unigram']:.1f}")
         for record in records:
             shown.add_row(record["layer"], f"{record['seconds']:.1f}", str(STEPS), f"{record['perplexity']:.1f}")

@@ -8,7 +8,7 @@ torch_models.py      window and attention models
 torch_training.py    optimisers, order of the data, the loop, curves
 torch_checkpoint.py  safetensors files that are whole or not there
 torch_text.py        text that goes on
-apart.py             each layer in a process of its own; torch_job.py is that process
+subprocess_worker.py             each layer in a process of its own; torch_job.py is that process
 progress.py          the bar on a terminal
 report.py            table, picture and JSON
 """

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from softargmax import measure
-from softargmax.cli import show
+from softargmax.cli import render
 from softargmax.cli.errors import FailedRunError, WrongUseError, require
-from softargmax.cli.words import apart, corpus, report
+from softargmax.cli.words import corpus, report, subprocess_worker
 from softargmax.cli.words.layers import LAYERS
 from softargmax.cli.words.settings import CONTEXTS, HEADS, Job, Settings, Until
 
@@ -84,20 +84,20 @@ def command(  # noqa: PLR0913 one for each option
         settings, until, "", text.digest(), resume=resume, save_every=save_every, evaluated=evaluate, top_p=top_p,
         prompt=vocabulary.encoded(prompt), generate=wanted, without=[vocabulary.unknown, vocabulary.begin],
     )  # fmt: skip
-    console = show.console()
+    console = render.console()
     if not json:
         console.print(report.about(text.facts))
     found = {"machine": measure.machine(), "text": text.facts, "settings": asdict(settings), "until": asdict(until)}
     records: list[report.Record] = []
     try:
-        for record in apart.trained(job, names, text, out):
+        for record in subprocess_worker.trained(job, names, text, out):
             records.append(record)
             report.write(out, {**found, "layers": records})
     finally:  # what was found before an error is told
         if records and not json:
             report.printed(console, records, out)
     if json:
-        print(show.as_json({**found, "layers": records}))
+        print(render.as_json({**found, "layers": records}))
     if not records[-1]["finished"]:
         raise KeyboardInterrupt
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from softargmax.cli import show
+from softargmax.cli import render
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ def bar(what: str) -> Iterator[Callable[[float, str], None]]:
         TextColumn("{task.description:12}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
         TextColumn("{task.fields[told]}"),
     )  # fmt: skip
-    out = show.console(stderr=True)
+    out = render.console(stderr=True)
     with Progress(*columns, console=out, transient=True, disable=not sys.stderr.isatty()) as shown:
         task = shown.add_task(what, total=1.0, told="")
         yield lambda share, told: shown.update(task, completed=share, told=told)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from softargmax import stream
-from softargmax.cli import plot, show
+from softargmax.cli import plot, render
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ def about(facts: dict[str, Any]) -> str:
 
 def printed(out: Console, records: Sequence[Record], folder: Path) -> None:
     """Print a line a layer, and the text that each goes on with."""
-    shown = show.table("layer", "steps", "seconds", "steps/s", "s/epoch", "peak", "perplexity")
+    shown = render.table("layer", "steps", "seconds", "steps/s", "s/epoch", "peak", "perplexity")
     first = records[0]
     shown.add_row("counts alone", *[""] * 5, f"{first['unigram']:.2f}")
     for record in records:
@@ -82,4 +82,4 @@ def write(folder: Path, report: Record) -> None:
     """Write the picture and the JSON, each whole."""
     draw(report["layers"], folder / "perplexity.svg")
     with stream.whole_file(folder / "report.json") as file:
-        file.write((json.dumps(show.plain(report), indent=2) + "\n").encode())
+        file.write((json.dumps(render.plain(report), indent=2) + "\n").encode())

@@ -1,7 +1,7 @@
 """The process that trains one layer: its job comes on standard input, its record goes to standard output.
 
-`apart.py` starts it. It goes on for as long as standard input is open: when that is closed, or whoever held it open is
-killed, training ends and what was reached is saved.
+`subprocess_worker.py` starts it. Training ends when standard input is closed, also when the process that held it open
+is killed; the state reached so far is saved.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from softargmax.cli.app import RUN_ERRORS, sentence
 from softargmax.cli.errors import FailedRunError
 from softargmax.cli.streamed import peak_memory
-from softargmax.cli.words import apart, torch_checkpoint
+from softargmax.cli.words import subprocess_worker, torch_checkpoint
 from softargmax.cli.words.progress import bar
 from softargmax.cli.words.torch_text import continued
 from softargmax.cli.words.torch_training import HeldOut, Training
@@ -27,8 +27,8 @@ from softargmax.cli.words.torch_training import HeldOut, Training
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from softargmax.cli.words.apart import Texts
     from softargmax.cli.words.settings import Job
+    from softargmax.cli.words.subprocess_worker import Texts
 
 FIRST, GROWTH = 1.0, 1.4  # seconds of training at a curve's first point, and from one point to the next
 
@@ -128,7 +128,7 @@ def main() -> None:
     """Serve one job."""
     with os.fdopen(sys.stdin.fileno(), "rb", closefd=False) as pipe:
         try:
-            run = Run(*apart.received(pipe))
+            run = Run(*subprocess_worker.received(pipe))
             run.go(lambda: bool(select.select([pipe], [], [], 0)[0]))
             told = run.record()
         except EOFError:

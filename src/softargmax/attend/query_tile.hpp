@@ -1,0 +1,428 @@
+// A dozen queries against a block of keys: scores, their exponentials, and what these weigh the values with.
+//
+//     m = max_j rint(S_j log2 e)       p_j = e^(S_j - m ln 2)       l = sum p_j       o = sum p_j v_j
+#pragma once
+
+#include "attend/args.hpp"
+#include "core/cpp/elementwise.hpp"
+#include "core/cpp/matmul.hpp"
+#include "core/cpp/philox.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME::attend {
+
+// ---- what a query sees, and where its memory is ---------------------------------------------------------------
+
+// Keys to a block. A block's sums start at 0, so a query's result does not depend on how blocks are dealt out: neither
+// on threads nor on how many queries there are.
+constexpr std::int64_t kKeys = 512;
+
+// From the first element of what one index of an operand's batch, head and row names.
+inline std::int64_t offset(const Args& args, const Operand& x, std::int64_t entry, std::int64_t head,
+                           std::int64_t row) {
+    const std::int64_t* stride = x.row + args.batch.dims;
+    return offset_of(entry, args.batch, x.row) + head * stride[0] + row * stride[1];
+}
+// `count` numbers of one row from column `first` on, as T.
+template <class T>
+void read(const Operand& x, std::int64_t at, std::int64_t first, std::int64_t count, T* to) {
+    with_type(x.type, x.data, [&](auto* base) {
+        const auto* from = base + at + first * x.col[0];
+        if (x.col[0] == 1) convert(from, count, to);
+        else
+            for (std::int64_t i = 0; i < count; ++i) to[i] = convert<T>(from[i * x.col[0]]);
+    });
+}
+
+// One row of `count` numbers, written in the operand's type.
+template <class T> void write(const Operand& x, std::int64_t at, std::int64_t count, const T* from) {
+    with_type(x.type, x.data, [&](auto* base) {
+        using S = std::remove_reference_t<decltype(*base)>;
+        if constexpr (!std::is_same_v<S, std::uint8_t>) {
+            if (x.col[0] == 1) convert(from, count, base + at);
+            else
+                for (std::int64_t j = 0; j < count; ++j) base[at + j * x.col[0]] = convert<S>(from[j]);
+        }
+    });
+}
+template <class T> bool all_finite(const T* x, std::int64_t n) {
+    // Counted in integers of T's size: then compilers take many at once, which they do not with a bool.
+    std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t> others = 0;
+    for (std::int64_t i = 0; i < n; ++i) others += std::fabs(x[i]) < std::numeric_limits<T>::infinity() ? 0 : 1;
+    return others == 0;
+}
+// 0 in place of what is not finite: in a product it meets a weight of 0, which does not make it one.
+template <class T> void make_finite(T* x, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) x[i] = std::fabs(x[i]) < std::numeric_limits<T>::infinity() ? x[i] : T{0};
+}
+
+// The keys from `begin` to `end`.
+struct Range {
+    std::int64_t begin = std::numeric_limits<std::int64_t>::max(), end = 0;
+    bool empty() const { return end <= begin; }
+    void include(Range other) {
+        if (!other.empty()) *this = {std::min(begin, other.begin), std::max(end, other.end)};
+    }
+    // Counted from `first` on, as far as they are below `count`.
+    Range within(std::int64_t first, std::int64_t count) const {
+        return {std::max<std::int64_t>(begin - first, 0), std::min(end - first, count)};
+    }
+    // Widened to whole panels.
+    template <class T> Range panels() const {
+        constexpr std::int64_t step = kPanelCols<T>;
+        return {begin / step * step, (end + step - 1) / step * step};
+    }
+};
+
+// A head of keys and values, and the queries of the heads that share it, one after the other: query `row` is number
+// row % queries of head row / queries among them.
+struct Shared {
+    const Args& args;
+    std::int64_t entry, group, heads, keys;
+    Shared(const Args& j, std::int64_t index)
+        : args(j),
+          entry(index / j.groups),
+          group(index % j.groups),
+          heads(j.heads / j.groups),
+          keys(j.lengths ? j.lengths[index / j.groups] : j.keys) {}
+    std::int64_t rows() const { return heads * args.queries; }
+    // A division takes as long as ten multiplications, and a query asks a dozen times.
+    std::int64_t head(std::int64_t row) const { return group * heads + (heads == 1 ? 0 : row / args.queries); }
+    std::int64_t query(std::int64_t row) const { return heads == 1 ? row : row % args.queries; }
+    std::int64_t at(const Operand& x, std::int64_t row) const { return offset(args, x, entry, head(row), query(row)); }
+    std::int64_t number(std::int64_t row) const { return (entry * args.heads + head(row)) * args.queries + query(row); }
+    // The last query stands at the last key.
+    std::int64_t place(std::int64_t row) const { return query(row) + keys - args.queries; }
+    Range seen(std::int64_t row) const {
+        return {args.left < 0 ? 0 : std::max<std::int64_t>(0, place(row) - args.left),
+                args.right < 0 ? keys : std::min(keys, place(row) + args.right + 1)};
+    }
+    // f(first number, row stride, column stride) of `count` keys, or values, from `first` on. Those of pages are copied
+    // first.
+    template <class T, class F>
+    void with_rows(const Operand& x, std::int64_t width, std::int64_t first, std::int64_t count, F f) const {
+        if (!args.table) {
+            with_type(x.type, x.data, [&](auto* base) {
+                f(base + offset(args, x, entry, group, first), x.row[args.batch.dims + 1], x.col[0]);
+            });
+            return;
+        }
+        T* const lines = scratch(kMask).get<T>(kKeys * width);
+        for (std::int64_t i = 0; i < count; ++i) {
+            const std::int64_t at = first + i, page = args.table[entry * args.pages + at / args.page];
+            read(x, page * x.row[0] + group * x.row[1] + at % args.page * x.row[2], 0, width, lines + i * width);
+        }
+        f(lines, width, std::int64_t{1});
+    }
+    // In panels of keys, which are beside each other depth by depth; or in panels of their columns, one key behind the
+    // other.
+    template <class T> void pack_keys(const Operand& x, std::int64_t width, std::int64_t first, std::int64_t count,
+                                      T* to) const {
+        with_rows<T>(x, width, first, count, [&](auto* from, std::int64_t row, std::int64_t col) {
+            pack<kPanelCols<T>>(Matrix<std::remove_pointer_t<decltype(from)>>{from, count, width, row, col}, to);
+        });
+    }
+    template <class T> void pack_columns(const Operand& x, std::int64_t width, std::int64_t first, std::int64_t count,
+                                         T* to) const {
+        with_rows<T>(x, width, first, count, [&](auto* from, std::int64_t row, std::int64_t col) {
+            pack<kPanelCols<T>>(Matrix<std::remove_pointer_t<decltype(from)>>{from, width, count, col, row}, to);
+        });
+    }
+};
+
+template <class T> std::int64_t whole_panels(std::int64_t n) {
+    return (n + kPanelCols<T> - 1) / kPanelCols<T> * kPanelCols<T>;
+}
+
+// ---- a panel of queries ---------------------------------------------------------------------------------------
+
+// Scores lie in rows that do not fall on the same sets of a cache.
+constexpr int kPitch = kKeys + 16;
+using InPlace = Layout<kPitch, 1>;
+// Sums over the width of a vector, and over keys or queries, begin anew so often: in one chain their error was three
+// times that of torch's for a few queries of width 128.
+constexpr std::int64_t kWidthChunk = 16, kChain = 32;
+// What the sums of chunks are added up in.
+template <class V> SOFTARGMAX_INLINE void gather(V sum, typename V::Scalar* to, bool first) {
+    (first ? sum : V::load(to) + sum).store(to);
+}
+
+// Scores to which exponents are exact.
+template <class T> constexpr T kLargest = sizeof(T) == 4 ? T(0x1p20) : T(0x1p30);
+
+// z[begin..end), multiples of two packs, become p; those outside of `in` are 0. Where nothing masks them, scores that
+// are all -inf have overflown (`may_be_empty`). `strange` where a score is NaN or too large.
+template <class T>
+PowerState<T> exponentials(T* z, Range all, Range in, bool may_be_empty, bool& strange) {
+    constexpr T lowest = -std::numeric_limits<T>::infinity();
+    std::fill(z + all.begin, z + std::min(in.begin, all.end), lowest);
+    std::fill(z + std::max(in.end, all.begin), z + all.end, lowest);
+    const T top = maximum(z + all.begin, all.end - all.begin);
+    if (top == lowest) {  // nothing is seen, or nothing but NaN
+        strange = strange || !may_be_empty;
+        for (std::int64_t i = in.begin; i < in.end; ++i) strange = strange || z[i] != z[i];
+        std::fill(z + all.begin, z + all.end, T{0});
+        return {};
+    }
+    if (!(top < kLargest<T> && top > -kLargest<T>)) {
+        strange = true;
+        return {};
+    }
+    return fold_in_place(z + all.begin, all.end - all.begin, top);
+}
+
+// Whether a product among the scores `in` is -inf, though neither the mask nor the bias takes its key out.
+template <class T> bool overflown(const Shared& head, std::int64_t row, std::int64_t begin, Range in, const T* z) {
+    constexpr T lowest = -std::numeric_limits<T>::infinity();
+    const Args& args = head.args;
+    const std::int64_t n = in.end - in.begin;
+    bool low[kKeys], any = false;
+    for (std::int64_t i = in.begin; i < in.end; ++i) any |= z[i] == lowest;
+    if (!any) return false;
+    for (std::int64_t i = 0; i < n; ++i) low[i] = z[in.begin + i] == lowest;
+    T* const line = scratch(kMask).get<T>(kKeys);
+    for (const Operand* x : {&args.mask, &args.bias}) {
+        if (!any || !*x) continue;
+        read(*x, head.at(*x, row), begin + in.begin, n, line);
+        const T out = x == &args.mask ? T{0} : lowest;
+        any = false;
+        for (std::int64_t i = 0; i < n; ++i) any |= low[i] = low[i] && line[i] != out;
+    }
+    return any;
+}
+
+// Soft-cap, added terms and mask of the scores `in` of a block that starts at key `begin`; and the soft-cap's slope, if
+// wanted. The gradients to the terms: `add_to_terms`.
+// `strange` where a product is -inf, which is no mask's: it has overflown, or its key is not finite.
+template <class T>
+void bend(const Shared& head, std::int64_t row, std::int64_t begin, Range in, T* z, bool& strange, T* slope = nullptr) {
+    const Args& args = head.args;
+    const std::int64_t n = in.end - in.begin;
+    if (n <= 0) return;
+    if (args.softcap > 0 || args.bias || args.mask) strange = overflown(head, row, begin, in, z) || strange;
+    if (args.softcap > 0) Softcap<T>(args.softcap).bend(z + in.begin, n);
+    if (slope) {
+        const T inverse = static_cast<T>(1 / args.softcap);
+        for (std::int64_t i = in.begin; i < in.end; ++i) slope[i] = (1 - z[i] * inverse) * (1 + z[i] * inverse);
+    }
+    T* const line = scratch(kMask).get<T>(kKeys) - in.begin;
+    if (args.bias) {
+        read(args.bias, head.at(args.bias, row), begin + in.begin, n, line + in.begin);
+        for (std::int64_t i = in.begin; i < in.end; ++i) z[i] += line[i];
+    }
+    if (const Operand& slopes = args.slopes.value) {
+        const T place = static_cast<T>(head.place(row) - begin);
+        T its = 0;
+        read(slopes, head.at(slopes, row), 0, 1, &its);
+        for (std::int64_t i = in.begin; i < in.end; ++i) z[i] -= its * std::fabs(place - static_cast<T>(i));
+    }
+    if (args.mask) {
+        read(args.mask, head.at(args.mask, row), begin + in.begin, n, line + in.begin);
+        for (std::int64_t i = in.begin; i < in.end; ++i)
+            z[i] = line[i] != 0 ? z[i] : -std::numeric_limits<T>::infinity();
+    }
+}
+
+// What a query's scores `in` of the block from key `begin` on, of gradients g, add to the gradients of the terms.
+template <class T>
+void add_to_terms(const Shared& head, const GradientArgs& args, std::int64_t row, std::int64_t begin, Range in,
+                  const T* g) {
+    if (args.dbias) {
+        T* const to = reinterpret_cast<T*>(args.dbias.data) + head.at(args.dbias, row) + begin * args.dbias.col[0];
+        for (std::int64_t j = in.begin; j < in.end; ++j) to[j * args.dbias.col[0]] += g[j];
+    }
+    if (args.slopes.gradient) {
+        const std::int64_t place = head.place(row) - begin;
+        double sums[8] = {};  // in one chain each would wait for the one before
+        for (std::int64_t j = in.begin; j < in.end; ++j)
+            sums[j % 8] -= static_cast<double>(g[j]) * static_cast<double>(std::abs(place - j));
+        for (const double sum : sums) args.slopes.gradient[head.number(row)] += sum;
+    }
+}
+
+// Which p of a query are kept (dropout.py): 1 / (1 - rate) there, 0 elsewhere.
+template <class T> void kept(const Shared& head, std::int64_t row, std::int64_t first, Range all, T* to) {
+    const Args& args = head.args;
+    const std::int64_t* const words_of_seed = args.seeds + 2 * (head.entry * args.heads + head.head(row));
+    const std::uint64_t seed =
+        static_cast<std::uint64_t>(words_of_seed[0]) | static_cast<std::uint64_t>(words_of_seed[1]) << 32;
+    const Philox philox(seed, static_cast<std::uint64_t>(head.query(row)), 0);
+    const std::uint32_t low = static_cast<std::uint32_t>(args.dropout * 0x1p32);
+    const T share = static_cast<T>(1 / (1 - args.dropout));
+    std::uint32_t words[kChunk];
+    for (std::int64_t i = all.begin; i < all.end; i += kChunk) {
+        philox.adjacent(first + i, 0, words);
+        for (std::int64_t j = i; j < std::min(i + kChunk, all.end); ++j) to[j] = words[j - i] >= low ? share : T{0};
+    }
+}
+
+// A block of keys as a product takes it: panels of keys depth by depth, and values, panels of columns `panel` numbers
+// apart, one key `pitch` behind the other.
+template <class T> struct Block {
+    const T *keys, *values;
+    std::int64_t panel, pitch;
+    const bool* odd = nullptr;  // keys whose values are not finite, which are 0 here; null: none are known
+};
+
+// A block with finite values.
+template <class T> class FiniteBlock {
+    Scratch values_;  // not a vector, whose functions would be the same for all instruction sets
+    bool odd_[kKeys] = {};
+
+  public:
+    Block<T> of(const Block<T>& block, std::int64_t keys, std::int64_t width) {
+        constexpr std::int64_t each = kPanelCols<T>;
+        T* const values = values_.get<T>(keys * whole_panels<T>(width));
+        std::fill(odd_, odd_ + keys, false);
+        T* to = values;
+        for (std::int64_t j = 0; j < width; j += each)
+            for (std::int64_t i = 0; i < keys; ++i, to += each) {
+                std::copy_n(block.values + j / each * block.panel + i * block.pitch, each, to);
+                odd_[i] |= !all_finite(to, each);
+                make_finite(to, each);
+            }
+        return {block.keys, values, keys * each, each, odd_};
+    }
+};
+
+// Up to a dozen queries in the hands of one thread.
+template <class T> struct Panel {
+    static constexpr int kRows = kPanelRows;
+    const Shared& head;
+    std::int64_t first;
+    int rows;
+    Range seen[kRows], any;
+    T* q;           // packed: depth by depth
+    T* o;           // kRows rows of `pitch`
+    std::int64_t pitch;
+    PowerState<T> state[kRows];  // of the keys so far, o with it
+    bool strange[kRows] = {};
+
+    static std::int64_t size(const Args& args) { return kRows * (args.width + whole_panels<T>(args.values)) + 64; }
+    Panel(const Shared& h, std::int64_t row, std::int64_t count, T* memory)
+        : head(h),
+          first(row),
+          rows(static_cast<int>(count)),
+          q(memory),
+          o(memory + kRows * h.args.width),
+          pitch(whole_panels<T>(h.args.values)) {
+        const Args& args = head.args;
+        T* const lines = scratch(kWeights).get<T>(kRows * args.width);
+        std::fill(o, o + kRows * pitch, T{0});
+        for (int i = 0; i < rows; ++i) {
+            T* const line = lines + i * args.width;
+            read(args.q, head.at(args.q, first + i), 0, args.width, line);
+            T scale = 0;
+            read(args.scale.value, head.at(args.scale.value, first + i), 0, 1, &scale);
+            for (std::int64_t d = 0; d < args.width; ++d) line[d] *= scale;
+            seen[i] = head.seen(first + i);
+            any.include(seen[i]);
+        }
+        pack<kRows>(Matrix<T>{lines, rows, args.width, args.width, 1}, q);
+    }
+
+    // The scores of a block's keys, as far as any query sees them; `all` is where they stand, in whole panels of keys.
+    void scores(const T* keys, Range all, T* z) const {
+        const std::int64_t width = head.args.width;
+        for (std::int64_t j = all.begin; j < all.end; j += kTileCols<T>) {
+            const T* columns = keys + j / kPanelCols<T> * kPanelCols<T> * width + j % kPanelCols<T>;
+            for (int i = 0; i < rows; i += kTileRows)
+                lowest_tile<Packed>(rows - i, q + i, columns, kPanelCols<T>, Depth(width, kWidthChunk),
+                                    [to = z + i * kPitch + j](Pack<T> sum, int r, int c, bool first)
+                                        SOFTARGMAX_LAMBDA { gather(sum, to + r * kPitch + c, first); });
+        }
+    }
+    // The block of keys from `begin` on is added.
+    void fold(std::int64_t begin, const Block<T>& block) {
+        const Range in = any.within(begin, kKeys);
+        if (in.empty()) return;
+        const Range all = in.panels<T>();
+        T* z = scratch(kScores).get<T>(kRows * kPitch);
+        scores(block.keys, all, z);
+        T weight[kRows] = {};
+        const bool masked = head.args.mask || head.args.bias;
+        for (int i = 0; i < rows; ++i) {
+            const Range its{std::max(all.begin, seen[i].begin - begin), std::min(all.end, seen[i].end - begin)};
+            T* row = z + i * kPitch;
+            bend<T>(head, first + i, begin, its, row, strange[i]);
+            for (std::int64_t j = its.begin; block.odd && j < its.end; ++j)
+                strange[i] |= block.odd[j] && row[j] != -std::numeric_limits<T>::infinity();
+            weight[i] = merge_into(i, exponentials(row, all, its, masked || its.empty(), strange[i]));
+            if (head.args.dropout > 0) {
+                T* const keep = scratch(kMask).get<T>(kKeys);
+                kept(head, first + i, begin, all, keep);
+                for (std::int64_t j = all.begin; j < all.end; ++j) row[j] *= keep[j];
+            }
+        }
+        weigh(z, in, block, weight);
+    }
+    // o += weight p v.
+    void weigh(const T* z, Range in, const Block<T>& block, const T* weight) {
+        for (std::int64_t j = 0; j < pitch; j += kTileCols<T>) {
+            const T* columns = block.values + j / kPanelCols<T> * block.panel + j % kPanelCols<T>;
+            const Depth depth(in.end - in.begin, kChain, in.begin);
+            for (int i = 0; i < rows; i += kTileRows) {
+                T sums[kTileRows][kTileCols<T>];
+                lowest_tile<InPlace>(rows - i, z + i * kPitch + in.begin, columns + in.begin * block.pitch, block.pitch,
+                                     depth, [&sums](Pack<T> sum, int r, int c, bool first) SOFTARGMAX_LAMBDA {
+                    gather(sum, sums[r] + c, first);
+                });
+                for (int r = 0; r < std::min(kTileRows, rows - i); ++r)
+                    for (int c = 0; c < kTileCols<T>; c += Pack<T>::kLanes) {
+                        T* const at = o + (i + r) * pitch + j + c;
+                        fma(Pack<T>::load(sums[r] + c), Pack<T>::all(weight[i + r]), Pack<T>::load(at)).store(at);
+                    }
+            }
+        }
+    }
+    // Merges a block into what is known of query i. Returns what the block's o weighs in that.
+    T merge_into(int i, const PowerState<T>& block) {
+        const Merged<PowerState<T>> both = merge(state[i], block);
+        state[i] = both.state;
+        if (both.first != 1)
+            for (T* its = o + i * pitch; its < o + (i + 1) * pitch; ++its) *its *= both.first;
+        return both.second;
+    }
+
+    // The same queries and later keys.
+    void add(const Panel& later) {
+        for (int i = 0; i < rows; ++i) {
+            const T weight = merge_into(i, later.state[i]);
+            strange[i] = strange[i] || later.strange[i];
+            const T* const from = later.o + i * pitch;
+            for (std::int64_t j = 0; j < pitch; j += Pack<T>::kLanes) {
+                T* const at = o + i * pitch + j;
+                fma(Pack<T>::load(from + j), Pack<T>::all(weight), Pack<T>::load(at)).store(at);
+            }
+        }
+    }
+
+    // The output, and lse with the sink's part.
+    bool finish() {
+        const Args& args = head.args;
+        bool any_strange = false;
+        for (int i = 0; i < rows; ++i) {
+            const std::int64_t row = first + i;
+            double inverse = state[i].empty() ? 0 : 1 / state[i].l;
+            // Where nobody wants lse, it is not worth a logarithm: what is NaN where it is will do.
+            double lse = args.lse || args.sink ? finalize(state[i]) : inverse;
+            if (args.sink) {
+                const double own = lse;
+                double sink = 0;
+                read(args.sink, head.at(args.sink, row), 0, 1, &sink);
+                lse = finalize(merge(state_of(own), state_of(sink), Scale{}).state, Scale{});
+                inverse *= share(own, lse);
+            }
+            if (args.lse) args.lse[head.number(row)] = lse;
+            T* its = o + i * pitch;
+            for (std::int64_t j = 0; j < args.values; ++j)
+                its[j] = static_cast<T>(static_cast<double>(its[j]) * inverse);
+            strange[i] = strange[i] || lse != lse || !all_finite(its, args.values);
+            args.strange[head.number(row)] = strange[i];
+            any_strange = any_strange || strange[i];
+            write(args.out, head.at(args.out, row), args.values, its);
+        }
+        return any_strange;
+    }
+};
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::attend

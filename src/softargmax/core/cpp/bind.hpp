@@ -1,0 +1,439 @@
+// How an operation's arguments cross from Python: by name, each into a field of the operation's struct.
+//
+//     bind<Args>(module, "softmax", "exp(beta z - lse) into p", run, [](Args& args) { args.op = Op::softmax; },
+//                scores("z", &Args::z), mask("where", &Args::where), beta("beta"), axes("axes"),
+//                result("p", &Args::out), row_result("lse", &Args::lse));
+//
+// An option is one line in the struct and one field here. The first field is the array whose rows the call runs over.
+// `ARGUMENTS` of the module lists the names, in order: from them the operation records make their calls.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "strides.hpp"
+#include "tensors.hpp"
+
+namespace nb = nanobind;
+
+namespace softargmax {
+
+// ---- arrays and scales as Python passes them, and the call that is made of them -------------------------------
+
+using Array = nb::ndarray<nb::ro, nb::device::cpu>;
+
+inline Type type_of(nb::dlpack::dtype t) {
+    const auto code = static_cast<nb::dlpack::dtype_code>(t.code);
+    if (code == nb::dlpack::dtype_code::Float && t.bits == 32) return Type::f32;
+    if (code == nb::dlpack::dtype_code::Float && t.bits == 64) return Type::f64;
+    if (code == nb::dlpack::dtype_code::Float && t.bits == 16) return Type::f16;
+    if (code == nb::dlpack::dtype_code::Bfloat && t.bits == 16) return Type::bf16;
+    if (code == nb::dlpack::dtype_code::UInt && t.bits == 16) return Type::bf16;  // its bits
+    if (code == nb::dlpack::dtype_code::Bool && t.bits == 8) return Type::boolean;
+    if (code == nb::dlpack::dtype_code::Int && t.bits == 64) return Type::i64;
+    throw nb::type_error("native arrays are float16, bfloat16, float32, float64, int64 or bool");
+}
+
+// True for arrays of ml_dtypes' bfloat16. DLPack and the buffer protocol both refuse these, and trying them takes 2.5
+// us: so the first such dtype is remembered and compared by identity. `refused`: both have just failed.
+inline bool is_bfloat16(nb::handle x, bool refused) {
+    static PyObject* known = nullptr;
+    if (!known && !refused) return false;
+    const nb::object dtype = nb::getattr(x, "dtype", nb::none());
+    if (dtype.is(known) || !refused) return dtype.is(known);
+    const nb::object name = nb::getattr(dtype, "name", nb::none());
+    const bool is = PyUnicode_Check(name.ptr()) && PyUnicode_CompareWithASCIIString(name.ptr(), "bfloat16") == 0;
+    if (is && !known) known = dtype.inc_ref().ptr();
+    return is;
+}
+// A NumPy array whose elements lie where their type may lie; of one whose do not, a copy, unless it is to be written.
+// Of bfloat16 the bits, in the same memory.
+inline Array aligned(nb::handle x, bool written) {
+    Array array;
+    const auto lies_well = [&] {
+        const std::size_t size = array.dtype().bits / 8u;
+        return reinterpret_cast<std::uintptr_t>(array.data()) % size == 0;
+    };
+    if (is_bfloat16(x, false)) return aligned(x.attr("view")("uint16"), written);
+    const bool described = nb::try_cast(x, array);
+    if (described && lies_well()) return array;
+    if (!described && is_bfloat16(x, true)) return aligned(x.attr("view")("uint16"), written);
+    if (written) throw nb::value_error("out: expected an aligned array, got one that is not aligned to its type");
+    if (!nb::hasattr(x, "copy") || !nb::try_cast(x.attr("copy")(), array))
+        throw nb::type_error("not a NumPy array of a known type");
+    return array;
+}
+
+// Memory that Python described, and the hold on it.
+struct Held : View {
+    static constexpr char somewhere = 0;  // an array without elements may have no address
+    Array array;
+    explicit Held(nb::handle x, bool written = false) {
+        if (x.is_none()) return;
+        if (Tensors::known().has(x)) {
+            nb::dlpack::dltensor memory;
+            if (Tensors::known().describe(x.ptr(), &memory)) nb::raise_python_error();
+            if (memory.device.device_type != nb::device::cpu::value) throw nb::type_error("not in CPU memory");
+            data = static_cast<char*>(memory.data) + memory.byte_offset;
+            type = type_of(memory.dtype);
+            for (std::int32_t i = 0; i < memory.ndim; ++i) {
+                shape.push_back(memory.shape[i]);
+                stride.push_back(memory.strides[i]);
+            }
+        } else if (PyTuple_Check(x.ptr())) {
+            const auto parts = nb::borrow<nb::tuple>(x);
+            if (parts.size() != 4) throw nb::type_error("not an address, a type, a shape and strides");
+            data = reinterpret_cast<char*>(nb::cast<std::uintptr_t>(parts[0]));
+            type = static_cast<Type>(nb::cast<int>(parts[1]));
+            if (type > Type::i64) throw nb::type_error("unknown type code");
+            for (nb::handle n : nb::borrow<nb::tuple>(parts[2])) shape.push_back(nb::cast<std::int64_t>(n));
+            for (nb::handle n : nb::borrow<nb::tuple>(parts[3])) stride.push_back(nb::cast<std::int64_t>(n));
+            if (shape.size() != stride.size()) throw nb::value_error("as many strides as dimensions, please");
+        } else {
+            array = aligned(x, written);
+            data = const_cast<char*>(static_cast<const char*>(array.data()));
+            type = type_of(array.dtype());
+            for (std::size_t i = 0; i < array.ndim(); ++i) {
+                shape.push_back(static_cast<std::int64_t>(array.shape(i)));
+                stride.push_back(array.stride(i));
+            }
+        }
+        if (!data) data = const_cast<char*>(&somewhere);
+    }
+};
+
+inline void must_be(const char* name, const View& x, std::initializer_list<Type> types) {
+    if (!x) return;
+    for (Type t : types)
+        if (x.type == t) return;
+    throw nb::type_error((std::string(name) + ": a type that this operation does not take").c_str());
+}
+// `count` numbers of a type, one after the other; they are addresses, so their number is checked here.
+template <class T> T* numbers(const char* name, const View& x, std::int64_t count) {
+    if (!x) return nullptr;
+    std::int64_t size = 1, stride = 1;
+    constexpr bool real = std::is_same_v<std::remove_const_t<T>, double>;
+    bool dense = x.type == (real ? Type::f64 : Type::i64);
+    for (std::size_t d = x.shape.size(); d-- > 0;) {
+        dense = dense && (x.shape[d] == 1 || x.stride[d] == stride);
+        stride *= x.shape[d];
+        size *= x.shape[d];
+    }
+    if ((!dense && size > 0) || size != count)
+        throw nb::value_error((std::string(name) + ": expected " + std::to_string(count) +
+                               (real ? " float64" : " int64") + " that lie one after the other")
+                                  .c_str());
+    return reinterpret_cast<T*>(x.data);
+}
+
+// Integers that lie one after the other, however many there are; none of None.
+struct Integers : Held {
+    std::int64_t count;
+    Integers(const char* name, nb::handle x) : Held(x), count(x.is_none() ? 0 : 1) {
+        for (std::int64_t n : shape) count *= n;
+        numbers<const std::int64_t>(name, *this, count);
+    }
+    const std::int64_t* begin() const { return reinterpret_cast<const std::int64_t*>(data); }
+    const std::int64_t* end() const { return begin() + count; }
+};
+
+// A kernel that runs unless a class of `target` does not exist: then the first row with such a one is returned.
+template <auto kRun, class Args> std::optional<std::int64_t> unless_wrong_class(Args& args) {
+    const std::int64_t rows = args.target ? args.rows.total : 0;
+    for (std::int64_t row = 0; row < rows; ++row) {
+        const std::int64_t y = args.target[row];
+        if (y != args.ignore_index && (y < 0 || y >= args.cols.total)) return row;
+    }
+    kRun(args);
+    return std::nullopt;
+}
+constexpr std::initializer_list<Type> kReal = {Type::f16, Type::bf16, Type::f32, Type::f64};
+
+// Small work stays on the calling thread: a team costs microseconds (1.5 to 5 measured), 2^15 scores about 10.
+constexpr std::int64_t kParallel = 1 << 15;
+// A result that will not stay in the caches beside its scores (16 MiB, 4096 x 1024: 1.0 ms against 1.2 with plain
+// stores where neighbours use the last cache too, the same where they do not).
+constexpr std::int64_t kStreaming = 16 << 20;
+
+template <class J> struct CallOf {
+    J job;
+
+    // beta as two numbers, or two arrays that broadcast with the rows.
+    double hi_ = 1, lo_ = 0;
+    std::optional<Held> hi, lo;
+    void scale(Plan& plan, nb::handle h, nb::handle l) {
+        if (PyFloat_Check(h.ptr()) && PyFloat_Check(l.ptr())) {
+            hi_ = PyFloat_AsDouble(h.ptr());
+            lo_ = PyFloat_AsDouble(l.ptr());
+            if (hi_ == 1 && lo_ == 0) return;
+            constant(job.hi, hi_);
+            constant(job.lo, lo_);
+            return;
+        }
+        hi.emplace(h);
+        lo.emplace(l);
+        must_be("hi", *hi, {Type::f64});
+        must_be("lo", *lo, {Type::f64});
+        plan.add("hi", job.hi, *hi);
+        plan.add("lo", job.lo, *lo);
+    }
+    // An operand that is the same for all rows.
+    template <class T> static void constant(Operand& x, T& value) {
+        x.data = reinterpret_cast<char*>(&value);
+        x.type = std::is_floating_point_v<T> ? Type::f64 : Type::i64;
+        for (auto& s : x.row) s = 0;
+        for (auto& s : x.col) s = 0;
+    }
+
+    // What the kernel returns; nothing where there are no rows.
+    template <class Kernel> auto run(Plan& plan, Kernel kernel) {
+        plan.finish(job);
+        return run(kernel);
+    }
+    template <class Kernel> auto run(Kernel kernel) -> decltype(kernel(job)) {
+        if (job.rows.total == 0) return decltype(kernel(job))();
+        const std::int64_t work =
+            passes * job.rows.total * (job.offsets ? 1 : std::max<std::int64_t>(1, job.cols.total)) + segment_work;
+        job.threads = work < kParallel ? 1 : threads_now();
+        job.streaming = streaming_pays() && job.out && work * kTypeBytes[static_cast<int>(job.out.type)] >= kStreaming;
+        if (work < 1024) return kernel(job);
+        const nb::gil_scoped_release release;
+        return kernel(job);
+    }
+    std::int64_t segment_work = 0;
+    std::int64_t passes = 1;  // over the scores, for the number of threads
+};
+
+// ---- fields ---------------------------------------------------------------------------------------------------
+
+[[noreturn]] inline void refuse(const char* name, const char* expected) {
+    throw nb::type_error((std::string(name) + ": expected " + expected).c_str());
+}
+
+// How an array lies beside the first one: of its shape, broadcasting with it, or with one element a row.
+enum class Lies { exactly, broadcast, by_row };
+
+template <class T> T number_of(const char* name, nb::handle x) {
+    T value;
+    if (!nb::try_cast(x, value)) refuse(name, "a number");
+    return value;
+}
+inline void must_be_given(const char* name, nb::handle x) {
+    if (x.is_none()) refuse(name, "an array, got None");
+}
+
+// An array in a field of J, or of a struct that J is made of.
+template <class Base> struct ArrayField {
+    using Value = Held;
+    const char* name;
+    Operand Base::* to;
+    Lies lies;
+    bool written;
+    std::initializer_list<Type> types;
+    bool may_be_none = false;
+    Held read(nb::handle x) const {
+        if (!may_be_none) must_be_given(name, x);
+        Held held(x, written);
+        must_be(name, held, types);
+        return held;
+    }
+    template <class J> void put(Plan& plan, CallOf<J>& call, Held& x) const {
+        if (lies == Lies::by_row) plan.add_row(name, call.job.*to, x);
+        else plan.add(name, call.job.*to, x, lies == Lies::exactly);
+    }
+};
+constexpr std::initializer_list<Type> kDouble = {Type::f64}, kMask = {Type::boolean}, kInteger = {Type::i64},
+                                      kNumber = {Type::f64, Type::i64}, kWide = {Type::f32, Type::f64};
+
+template <class B> ArrayField<B> scores(const char* name, Operand B::* to) {
+    return {name, to, Lies::exactly, false, kReal};
+}
+template <class B> ArrayField<B> beside(const char* name, Operand B::* to) {
+    return {name, to, Lies::broadcast, false, kReal};
+}
+template <class B> ArrayField<B> mask(const char* name, Operand B::* to) {
+    return {name, to, Lies::broadcast, false, kMask};
+}
+template <class B> ArrayField<B> result(const char* name, Operand B::* to) {
+    return {name, to, Lies::exactly, true, kReal};
+}
+template <class B> ArrayField<B> mask_result(const char* name, Operand B::* to) {
+    return {name, to, Lies::exactly, true, kMask};
+}
+template <class B> ArrayField<B> integers(const char* name, Operand B::* to) {
+    return {name, to, Lies::broadcast, false, kInteger};
+}
+template <class B> ArrayField<B> row(const char* name, Operand B::* to) {
+    return {name, to, Lies::by_row, false, kReal};
+}
+template <class B> ArrayField<B> row_result(const char* name, Operand B::* to) {
+    return {name, to, Lies::by_row, true, kReal};
+}
+template <class B> ArrayField<B> row_state(const char* name, Operand B::* to) {
+    return {name, to, Lies::by_row, true, kDouble};
+}
+template <class B> ArrayField<B> row_integer(const char* name, Operand B::* to) {
+    return {name, to, Lies::by_row, true, kInteger};
+}
+
+// A number for all rows, or an array that broadcasts with them. T is double, or uint64 for arrays of int64.
+template <class Base, class T> struct RowwiseField {
+    struct Value {
+        Held array;
+        std::optional<T> number;
+    };
+    const char* name;
+    Operand Base::* to;
+    std::initializer_list<Type> types;
+    bool may_be_none = false;
+    Value read(nb::handle x) const {
+        if (!may_be_none) must_be_given(name, x);
+        if (PyFloat_Check(x.ptr()) || PyLong_Check(x.ptr())) return {Held(nb::none()), number_of<T>(name, x)};
+        Held array(x);
+        must_be(name, array, types);
+        return {std::move(array), std::nullopt};
+    }
+    template <class J> void put(Plan& plan, CallOf<J>& call, Value& x) const {
+        if (x.number) CallOf<J>::constant(call.job.*to, *x.number);
+        else plan.add(name, call.job.*to, x.array);
+    }
+};
+template <class B>
+RowwiseField<B, double> rowwise(const char* name, Operand B::* to, std::initializer_list<Type> types = kDouble) {
+    return {name, to, types};
+}
+template <class B> RowwiseField<B, std::uint64_t> word(const char* name, Operand B::* to) {
+    return {name, to, kInteger};
+}
+
+// Some numbers of each row, one after the other in a last dimension; how many, a field before this one has said.
+template <class Base> struct ListField {
+    using Value = Held;
+    const char* name;
+    Operand Base::* to;
+    std::int64_t Base::* count;
+    std::initializer_list<Type> types;
+    Held read(nb::handle x) const {
+        must_be_given(name, x);
+        Held held(x, true);
+        must_be(name, held, types);
+        return held;
+    }
+    template <class J> void put(Plan& plan, CallOf<J>& call, const Held& x) const {
+        View rows = x;
+        const std::int64_t n = call.job.*count;
+        const bool some = n > 1 && std::find(x.shape.begin(), x.shape.end(), 0) == x.shape.end();
+        if (x.shape.empty() || x.shape.back() != n || (some && x.stride.back() != 1))
+            throw nb::value_error((std::string(name) + ": expected " + std::to_string(n) + " in a row").c_str());
+        rows.shape.pop_back();
+        rows.stride.pop_back();
+        plan.add_row(name, call.job.*to, rows);
+    }
+};
+template <class B> ListField<B> integer_list(const char* name, Operand B::* to, std::int64_t B::* count) {
+    return {name, to, count, kInteger};
+}
+template <class B> ListField<B> real_list(const char* name, Operand B::* to, std::int64_t B::* count) {
+    return {name, to, count, kWide};
+}
+
+// A field that may be None.
+template <class Field> Field optional(Field field) {
+    field.may_be_none = true;
+    return field;
+}
+
+// beta = hi + lo: a pair of numbers, or of arrays that broadcast with the rows.
+struct BetaField {
+    using Value = nb::handle;
+    const char* name;
+    nb::handle read(nb::handle x) const {
+        if (!PyTuple_Check(x.ptr()) || PyTuple_GET_SIZE(x.ptr()) != 2)
+            refuse(name, "a pair of floats, or of float64 arrays");
+        return x;
+    }
+    template <class J> void put(Plan& plan, CallOf<J>& call, nb::handle x) const {
+        call.scale(plan, PyTuple_GET_ITEM(x.ptr(), 0), PyTuple_GET_ITEM(x.ptr(), 1));
+    }
+};
+inline BetaField beta(const char* name) { return {name}; }
+
+// Along which axes a row runs.
+struct AxesField {
+    using Value = Dims;
+    const char* name;
+    Dims read(nb::handle x) const {
+        if (!PySequence_Check(x.ptr())) refuse(name, "a sequence of integers");
+        Dims found;
+        if (!PyTuple_Check(x.ptr()))
+            for (nb::handle axis : nb::borrow<nb::sequence>(x)) found.push_back(nb::cast<std::int64_t>(axis));
+        else
+            for (nb::handle axis : nb::borrow<nb::tuple>(x)) found.push_back(nb::cast<std::int64_t>(axis));
+        return found;
+    }
+    template <class J> void put(Plan&, CallOf<J>&, const Dims&) const {}
+};
+inline AxesField axes(const char* name) { return {name}; }
+
+// float64 or int64 that lie one after the other, `each` to a row; const ones are read, the others written.
+template <class Base, class T> struct DenseField {
+    using Value = Held;
+    const char* name;
+    T* Base::* to;
+    std::int64_t each;
+    bool may_be_none = false;
+    Held read(nb::handle x) const {
+        if (!may_be_none) must_be_given(name, x);
+        return Held(x, !std::is_const_v<T>);
+    }
+    template <class J> void put(Plan& plan, CallOf<J>& call, const Held& x) const {
+        call.job.*to = numbers<T>(name, x, each * plan.rows());
+    }
+};
+template <class B, class T> DenseField<B, T> dense(const char* name, T* B::* to, std::int64_t each = 1) {
+    return {name, to, each};
+}
+
+template <class B, class T> DenseField<B, T> integers(const char* name, T* B::* to) { return {name, to, 1}; }
+
+// A number, written into a field as it is.
+template <class Base, class T> struct NumberField {
+    using Value = T;
+    const char* name;
+    T Base::* to;
+    T read(nb::handle x) const { return number_of<T>(name, x); }
+    template <class J> void put(Plan&, CallOf<J>& call, const T& x) const { call.job.*to = x; }
+};
+template <class B, class T> NumberField<B, T> number(const char* name, T B::* to) { return {name, to}; }
+
+// What the operation records know a kernel by.
+template <class... Field> void list_arguments(nb::module_& module, const char* name, const Field&... fields) {
+    if (!nb::hasattr(module, "ARGUMENTS")) module.attr("ARGUMENTS") = nb::dict();
+    if (nb::cast<nb::dict>(module.attr("ARGUMENTS")).contains(name))
+        throw std::logic_error(std::string(name) + ": two kernels have this name");
+    module.attr("ARGUMENTS")[name] = nb::make_tuple(fields.name...);
+}
+
+template <class> using Handle = nb::handle;
+
+// A kernel over the rows of its first argument. `prepare` sets what is no argument; what the kernel returns is
+// returned.
+template <class J, class Kernel, class Prepare, class... Field>
+void bind(nb::module_& module, const char* name, const char* text, Kernel kernel, Prepare prepare, Field... fields) {
+    module.def(name, [=](Handle<Field>... given) {
+        std::tuple<typename Field::Value...> values{fields.read(given)...};
+        CallOf<J> call;
+        prepare(call.job);
+        Plan plan(std::get<0>(values), std::get<Dims>(values));
+        std::apply([&](auto&... value) { (fields.put(plan, call, value), ...); }, values);
+        return call.run(plan, kernel);
+    }, nb::arg(fields.name).none()..., text);
+    list_arguments(module, name, fields...);
+}
+
+}  // namespace softargmax

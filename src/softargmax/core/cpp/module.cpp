@@ -1,0 +1,158 @@
+// softargmax.core._native: the compiled core as Python sees it (through core/native.py and the operation records).
+//
+// An array is a NumPy array, a tensor of a torch that says in C where it lies, or a tuple (address, type, shape,
+// strides in elements) for memory that others own, ten times cheaper to pass than a DLPack capsule. An array of uint16
+// is the bits of bfloat16, an array of ml_dtypes bfloat16 is taken as it is. Arguments are checked for shapes here,
+// because memory safety rests on it, and offsets for their values; what else arguments mean is checked in
+// core/check.py.
+#include <nanobind/stl/string.h>
+
+#include <atomic>
+
+#include "bind.hpp"
+#include "allocator.hpp"
+
+using namespace nb::literals;
+
+namespace softargmax {
+namespace {
+
+// out = A B + bias, or out + A B. A row's bits depend on that row and on B alone.
+void product(nb::handle a_, nb::handle b_, nb::handle out_, nb::handle bias_, bool adds, bool sparse) {
+    const Held a(a_), b(b_), out(out_, true), bias(bias_);
+    must_be("a", a, kReal);
+    must_be("b", b, kReal);
+    const Type type = a.type == Type::f64 || b.type == Type::f64 ? Type::f64 : Type::f32;
+    must_be("out", out, {type});
+    must_be("bias", bias, {type});
+    if (a.shape.size() != 2 || b.shape.size() != 2 || out.shape.size() != 2 || a.shape[1] != b.shape[0] ||
+        out.shape[0] != a.shape[0] || out.shape[1] != b.shape[1] ||
+        (out.stride[1] != 1 && out.shape[1] > 1 && out.shape[0] > 0))
+        throw nb::value_error("a, b, out: (M, K), (K, N) and (M, N), the last one's rows contiguous");
+    if (bias && (bias.shape != Dims{b.shape[1]} || (bias.stride[0] != 1 && bias.shape[0] > 1)))
+        throw nb::value_error("bias: one number per column, contiguous");
+    if (bias && adds) throw nb::value_error("bias: where the product is added to out there is none");
+    core::ProductArgs job;
+    job.a = {a.data, a.type, a.stride[0], a.stride[1]};
+    job.b = {b.data, b.type, b.stride[0], b.stride[1]};
+    job.rows = a.shape[0];
+    job.depth = a.shape[1];
+    job.cols = b.shape[1];
+    job.out = out.data;
+    job.pitch = out.stride[0];
+    job.bias = bias ? bias.data : nullptr;
+    job.adds = adds;
+    job.sparse = sparse;
+    if (job.rows == 0 || job.cols == 0) return;
+    job.threads = job.rows * job.cols * std::max<std::int64_t>(job.depth, 1) < kParallel ? 1 : threads_now();
+    const nb::gil_scoped_release release;
+    core::product(job);
+}
+
+// True if all entries of a matrix are finite: the exponent of the others has all bits set.
+template <class U> bool is_finite(const View& x, std::int64_t row, U exponent) {
+    const U* at = reinterpret_cast<const U*>(x.data) + row * x.stride[0];
+    bool finite = true;
+    if (x.stride[1] == 1)
+        for (std::int64_t i = 0; i < x.shape[1]; ++i) finite &= (at[i] & exponent) != exponent;
+    else
+        for (std::int64_t i = 0; i < x.shape[1]; ++i) finite &= (at[i * x.stride[1]] & exponent) != exponent;
+    return finite;
+}
+bool all_finite(nb::handle x_) {
+    const Held x(x_);
+    must_be("x", x, kReal);
+    if (x.shape.size() != 2) throw nb::value_error("x: a matrix, please");
+    std::atomic<bool> all{true};
+    const nb::gil_scoped_release release;
+    parallel_for(x.shape[0] * x.shape[1] < kParallel ? 1 : threads_now(), x.shape[0],
+                 [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end && all; ++i) {
+            const bool here = x.type == Type::f64 ? is_finite<std::uint64_t>(x, i, 0x7FFull << 52)
+                              : x.type == Type::f32
+                                  ? is_finite<std::uint32_t>(x, i, 0xFFu << 23)
+                                  : is_finite<std::uint16_t>(x, i, x.type == Type::f16 ? 0x7C00 : 0x7F80);
+            if (!here) all = false;
+        }
+    });
+    return all;
+}
+
+// Bytes of the pool, as an array that gives them back when nobody holds it any more.
+nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> memory(std::size_t bytes) {
+    struct Loan {
+        void* data;
+        std::size_t bytes;
+    };
+    Loan* loan = new Loan{Pool::instance().take(bytes), bytes};
+    if (!loan->data) {
+        delete loan;
+        throw std::bad_alloc();
+    }
+    const nb::capsule owner(loan, [](void* p) noexcept {
+        const Loan* its = static_cast<Loan*>(p);
+        Pool::instance().give(its->data, its->bytes);
+        delete its;
+    });
+    return {loan->data, {bytes}, owner};
+}
+
+}  // namespace
+}  // namespace softargmax
+
+#define SOFTARGMAX_DECLARE_ROOM(room) \
+    namespace softargmax::room {      \
+    void bind(nb::module_& module);   \
+    }
+SOFTARGMAX_EACH_ROOM(SOFTARGMAX_DECLARE_ROOM)
+#define SOFTARGMAX_BIND_ROOM(room) room::bind(module);
+
+NB_MODULE(_native, module) {
+    using namespace softargmax;
+    watch_forks();
+    chosen_isa();  // a wrong SOFTARGMAX_ISA is an error now, not at the first call
+    Pool::instance();  // and a wrong SOFTARGMAX_POOL_MIB
+    SOFTARGMAX_EACH_ROOM(SOFTARGMAX_BIND_ROOM)
+
+    module.def("set_num_threads", [](int n) { asked_threads() = n; }, "n"_a, "0: as OpenMP says");
+    module.def("get_num_threads", [] { return threads_now(); });
+    module.def("multiply_adds", [](std::int64_t rounds) {
+        const nb::gil_scoped_release release;
+        core::MultiplyAddsArgs args{rounds};
+        core::multiply_adds(args);
+        return args.sum;
+    }, "rounds"_a, "MULTIPLY_ADDS fused multiply-adds of 16 floats a round, on the calling thread");
+    module.attr("MULTIPLY_ADDS") = core::kMultiplyAdds;
+    module.def("isa", [] { return std::string(isas()[chosen_isa()].name); }, "the instruction set in use");
+    module.def("isas", [] {
+        nb::dict all;
+        for (const Isa& each : isas()) all[each.name] = each.usable;
+        return all;
+    }, "instruction sets compiled in, and whether this processor has them");
+    module.def("product", &product, "a"_a, "b"_a, "out"_a, "bias"_a = nb::none(), "adds"_a = false, "sparse"_a = false,
+               "A B + bias into out, or added to it; the bits of a row are the same in every batch");
+    module.def("finite", &all_finite, "x"_a, "whether no number of a matrix is infinite or NaN");
+    module.def("know_tensors", &Tensors::know, "type"_a, "parameter"_a, "is_wrapped"_a, "grad_mode"_a,
+               "whether arrays may be tensors of these types from now on");
+    module.def("know_torch", &Torch::know, "transformed"_a, "modes"_a, "recording"_a, "forward_mode"_a,
+               "what `still` asks");
+    module.def("still", [] { return Torch::known().still(); },
+               "whether torch transforms, traces and observes nothing now, and takes no derivative in forward mode");
+    module.def("in_memory", [](nb::handle x) { return Tensors::known().in_memory(x); }, "x"_a.none(),
+               "whether it is such a tensor, of no subtype, whose numbers lie in CPU memory as they are");
+    module.def("ready", [](nb::handle x) { return Tensors::known().ready(x); }, "x"_a.none(),
+               "the same, with no derivative to record");
+    module.def("at_once", [](nb::handle i) { return Tensors::known().all_ready(i) && Torch::known().still(); }, "i"_a,
+               "whether a kernel may run now, without torch, on the arguments of this record; a no may be wrong");
+    module.def("plain_axes", [](nb::handle z, nb::handle axis) { return CommonCall(z, axis).axes(); }, "z"_a.none(),
+               "axis"_a.none(), "the axes of an array of floats that needs no conversion and one good axis, else None");
+    module.def("axes_at_once", [](nb::handle z, nb::handle axis) { return CommonCall(z, axis).axes_at_once(); },
+               "z"_a.none(), "axis"_a.none(), "the same, None too if a kernel may not run `at_once`");
+    module.def("memory", &memory, "bytes"_a, "fresh memory for a large result, from the pool");
+    module.attr("POOLED") = kPooled;
+    module.def("want_huge_pages", [](std::uintptr_t address, std::size_t bytes) {
+        want_huge_pages(reinterpret_cast<void*>(address), bytes);
+    }, "address"_a, "bytes"_a, "advice to the system, for memory that others own");
+    module.attr("BLOCK") = kBlock;
+    module.attr("__version__") = SOFTARGMAX_VERSION;
+}

@@ -1,0 +1,322 @@
+// Rows dealt out to threads: reduce(merge, map(lift, blocks)) of every row, and what that gives applied to its blocks.
+//
+// Groups of rows go to threads; of few long rows the blocks do. Either way the pieces of a row are merged from left to
+// right, so that threads change no bit.
+#pragma once
+
+#include <vector>
+
+#include "elementwise.hpp"
+#include "tiles.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME {
+
+// ---- groups: where the scores of their rows are, and how the formulas see them --------------------------------
+
+inline double at(const Operand& x, const RowArgs& args, std::int64_t row) {
+    double value = 0;
+    with_type(x.type, x.data, [&](auto* base) { value = convert<double>(base[offset_of(row, args.rows, x.row)]); });
+    return value;
+}
+inline std::int64_t& integer_at(const Operand& x, const RowArgs& args, std::int64_t row) {
+    return reinterpret_cast<std::int64_t*>(x.data)[offset_of(row, args.rows, x.row)];
+}
+inline void put(const Operand& x, const RowArgs& args, std::int64_t row, double value) {
+    with_type(x.type, x.data, [&](auto* base) {
+        using S = std::remove_reference_t<decltype(*base)>;
+        if constexpr (!std::is_same_v<S, bool>)
+            base[offset_of(row, args.rows, x.row)] = convert<S>(value == value ? value : kNaN);
+    });
+}
+
+// How the scores of a row are to be read: negated where beta < 0, all equal where beta = 0 (infinities stay).
+struct RowScale {
+    Scale beta;
+    bool negate = false, flat = false, undefined = false;
+    // A copy of 19 bytes overlaps itself, and waits for all stores of the row before: 5% of a loss.
+    bool whole_words[5] = {};
+};
+inline RowScale scale_of(const RowArgs& args, std::int64_t row) {
+    RowScale s;
+    if (!args.hi) return s;
+    const double hi = at(args.hi, args, row), lo = at(args.lo, args, row);
+    if (hi != hi) s.undefined = true;
+    else if (hi == 0) s.flat = true;
+    else s.beta = hi < 0 ? Scale{-hi, -lo} : Scale{hi, lo};
+    s.negate = hi < 0;
+    return s;
+}
+
+// What z holds, and `other` if it is of the same kind: scores are read times beta, what `where` leaves out at -inf.
+enum class Reads { scores, both_scores, probabilities };
+
+// What is the same for all groups of a call: decided once, since a short row costs no more than such decisions.
+template <class A, class T> struct FrameOf {
+    const A& args;
+    Groups groups;
+    bool z_direct, other_direct, out_direct;  // memory is what the formulas want
+    bool both, one_scale, changed;
+    RowScale scale;
+
+    FrameOf(const A& a, int size, Reads reads = Reads::scores)
+        : args(a),
+          groups(a, size),
+          z_direct(size == 1 && is_contiguous<T>(a.z, a.cols)),
+          other_direct(size == 1 && a.other && is_contiguous<T>(a.other, a.cols)),
+          out_direct(size == 1 && a.out && is_contiguous<T>(a.out, a.cols)),
+          both(reads == Reads::both_scores),
+          one_scale(reads == Reads::probabilities || (is_constant(a.hi) && is_constant(a.lo))),
+          changed(a.where || a.weights) {
+        if (!one_scale || reads == Reads::probabilities || a.rows.total == 0) return;
+        scale = scale_of(a, 0);
+        changed = changed || scale.negate || scale.flat;
+    }
+    bool is_constant(const Operand& x) const {
+        bool constant = true;
+        for (int d = 0; x && d < args.rows.dims; ++d) constant = constant && x.row[d] == 0;
+        return constant;
+    }
+};
+
+// A group of rows in the hands of one thread, one block at a time.
+template <class A, class T, int Size> struct GroupOf {
+    static constexpr int kSize = Size;
+    const FrameOf<A, T>& frame;
+    const A& args;
+    std::int64_t first;
+    int count;
+    std::int64_t length;  // of its rows
+    bool changed;
+    RowScale scale[Size];
+    double mean[Size] = {};  // sum of w z, for rows whose scores are read as equal
+    const T* scores = nullptr;
+    const T* other = nullptr;
+    T* result = nullptr;
+    std::int64_t pitch;  // of the rows of a tile, which should not fall on the same sets of a cache
+
+    GroupOf(const FrameOf<A, T>& f, std::int64_t index)
+        : frame(f),
+          args(f.args),
+          first(f.groups.first(index)),
+          count(f.groups.count(index)),
+          length(RowOf{f.args, first}.length()),
+          changed(f.changed),
+          pitch(std::min(kBlock, (length + kSide - 1) / kSide * kSide) + kSide) {
+        for (int g = 0; g < count; ++g) {
+            scale[g] = f.one_scale ? f.scale : scale_of(args, first + g);
+            changed = changed || scale[g].negate || scale[g].flat;
+        }
+    }
+    int rows() const { return Size == 1 ? 1 : count; }  // the compiler knows that one row is one
+    std::int64_t blocks() const { return (length + kBlock - 1) / kBlock; }
+    std::int64_t begin(std::int64_t block) const { return block * kBlock; }
+    std::int64_t end(std::int64_t block) const { return std::min(length, (block + 1) * kBlock); }
+    T* memory(const Operand& x, std::int64_t from) const {
+        return reinterpret_cast<T*>(RowOf{args, first}.start(x)) + from;
+    }
+
+    void load(std::int64_t block) {
+        const std::int64_t b = begin(block), e = end(block);
+        scores = load(args.z, frame.z_direct, b, e, kScores);
+        if (args.other) other = load(args.other, frame.other_direct, b, e, kOther);
+        if (changed) transform(b, e);
+    }
+    const T* load(const Operand& x, bool direct, std::int64_t b, std::int64_t e, Slot slot) {
+        if (direct) return memory(x, b);
+        T* tile = scratch(slot).get<T>(Size * pitch);
+        read(args, x, first, count, b, e, tile, pitch);
+        return tile;
+    }
+    const T* load_if_there(const Operand& x, std::int64_t b, std::int64_t e, Slot slot) {
+        return x ? load(x, false, b, e, slot) : nullptr;
+    }
+    // A copy of a block that may be written, unless it is one already.
+    T* own(const T*& block, std::int64_t n, Slot slot) {
+        T* tile = scratch(slot).get<T>(Size * pitch);
+        if (block != tile) std::copy_n(block, n, tile);
+        block = tile;
+        return tile;
+    }
+    static void leave_out(const T* mask, std::int64_t from, std::int64_t to, T* tile) {
+        for (std::int64_t i = from; i < to; ++i) tile[i] = mask[i] != 0 ? tile[i] : -std::numeric_limits<T>::infinity();
+    }
+    // The scores as the formulas want them: beta > 0, everything outside the support at -inf.
+    void transform(std::int64_t b, std::int64_t e) {
+        T* tile = own(scores, e - b, kScores);
+        const T* mask = load_if_there(args.where, b, e, kMask);
+        T* other_tile = frame.both ? own(other, e - b, kOther) : nullptr;
+        const T* weights = load_if_there(args.weights, b, e, kWeights);
+        for (int g = 0; g < count; ++g) {
+            const std::int64_t from = g * pitch, to = from + e - b;
+            for (T* x : {tile, other_tile}) {
+                if (!x) continue;
+                if (scale[g].negate)
+                    for (std::int64_t i = from; i < to; ++i) x[i] = -x[i];
+                if (weights || scale[g].flat)
+                    for (std::int64_t i = from; i < to; ++i)
+                        if (!mask || mask[i] != 0) weigh(x[i], weights ? weights[i] : T{1}, scale[g], mean[g]);
+                if (mask) leave_out(mask, from, to, x);
+            }
+        }
+    }
+    // Whether log w counts beside beta z: in the limit T = 0, and where beta z overflows, weights say no more than
+    // where the support is.
+    static bool has_room(Scale beta) { return beta.hi < 1e290; }
+    // z -> beta z + log w: weights belong to the measure, not to beta. At beta = 0 all finite scores are equal;
+    // infinities stay.
+    static void weigh(T& z, T w, const RowScale& s, double& mean) {
+        if (w == 0) {
+            z = -std::numeric_limits<T>::infinity();
+            return;
+        }
+        if (s.flat && z - z == 0) {
+            mean += static_cast<double>(w) * static_cast<double>(z);
+            z = 0;
+        }
+        if (!has_room(s.beta) || (w == 1 && s.beta.unit())) return;
+        const Twofold x = std::isinf(z) ? Twofold{static_cast<double>(z), 0} : times(static_cast<double>(z), s.beta);
+        z = static_cast<T>(x.hi + (x.lo + log_scalar(static_cast<double>(w))));
+    }
+    // What the scores as read are still to be multiplied by.
+    Scale beta(int g) const { return args.weights && has_room(scale[g].beta) ? Scale{} : scale[g].beta; }
+
+    // Where the scores from column i of the row on come from, if rows and columns follow one another in memory.
+    Next source(const T* z, std::int64_t i) const {
+        if (Size > 1) return z;
+        const int width = kTypeBytes[static_cast<int>(args.z.type)];
+        return {RowOf{args, first}.start(args.z) + i * width, width};
+    }
+    State fold_row(int g, std::int64_t block) const {
+        const T* z = scores + g * pitch;
+        return fold(z, end(block) - begin(block), beta(g), source(z, end(block)));
+    }
+
+    Target<T> target(int g, std::int64_t block, const T* z) {
+        // A tile of scores is done with.
+        if (frame.out_direct) result = memory(args.out, begin(block));
+        else result = scratch(frame.z_direct ? kResult : kScores).template get<T>(Size * pitch);
+        return {result + g * pitch, source(z, begin(block) + length), args.streaming && frame.out_direct};
+    }
+    void flush(std::int64_t block) {
+        if (!frame.out_direct)
+            write(args, args.out, first, count, begin(block), end(block), result, pitch, args.streaming);
+    }
+};
+
+// ---- dealing them out -----------------------------------------------------------------------------------------
+
+template <class G, class Frame, class F> void each_group(const Frame& frame, F body) {
+    parallel_for(frame.args.threads, frame.groups.total, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+            G group(frame, i);
+            body(group);
+        }
+    });
+}
+inline std::int64_t blocks_of(const RowArgs& args) { return (args.cols.total + kBlock - 1) / kBlock; }
+
+// Whether there are fewer groups than threads, so that rows are better split.
+template <class Frame> bool few_long_rows(const Frame& frame) {
+    return !frame.args.offsets && frame.groups.total < frame.args.threads && blocks_of(frame.args) > 1;
+}
+
+// The rows of a group in the hands of one thread.
+template <class Row, class G> class RowsOfGroup {
+    G& group_;
+    Row rows_[G::kSize];
+    std::int64_t loaded_ = -1;
+
+    void load(std::int64_t block) {
+        if (loaded_ != block) group_.load(loaded_ = block);
+    }
+
+  public:
+    explicit RowsOfGroup(G& group) : group_(group) {}
+
+    // lift(group, block, g, row) gives the piece of a block; merge(group, g, row, piece) brings it into the row.
+    template <class Lift, class Merge> void fold(Lift lift, Merge merge) {
+        for (std::int64_t b = 0; b < group_.blocks(); ++b) {
+            load(b);
+            for (int g = 0; g < group_.rows(); ++g) merge(group_, g, rows_[g], lift(group_, b, g, rows_[g]));
+        }
+    }
+    // body(group, g, row)
+    template <class F> void each(F body) {
+        for (int g = 0; g < group_.rows(); ++g) body(group_, g, rows_[g]);
+    }
+    // body(group, block, rows of the group)
+    template <class F> void apply(F body) {
+        for (std::int64_t b = 0; b < group_.blocks(); ++b) {
+            load(b);
+            body(group_, b, rows_);
+        }
+    }
+};
+
+// All rows, whose blocks are dealt out to threads. Row and what `lift` returns are types of this namespace:
+// std::vector<double> would be one function for all instruction sets.
+template <class Row, class G, class Frame> class RowsByBlock {
+    const Frame& frame_;
+    const std::int64_t groups_ = frame_.groups.total, blocks_ = blocks_of(frame_.args);
+    std::vector<Row> rows_ = several<Row>(groups_);
+
+    template <class X> static std::vector<X> several(std::int64_t groups) {
+        return std::vector<X>(static_cast<std::size_t>(groups * G::kSize));
+    }
+    // body(group, block, which of all blocks, rows of the group) with the block loaded.
+    template <class F> void each_block(F body) {
+        parallel_for(frame_.args.threads, groups_ * blocks_, [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t unit = begin; unit < end; ++unit) {
+                G group(frame_, unit / blocks_);
+                group.load(unit % blocks_);
+                body(group, unit % blocks_, unit, rows_.data() + unit / blocks_ * G::kSize);
+            }
+        });
+    }
+    template <class F> void each_group_in_order(F body) {
+        for (std::int64_t i = 0; i < groups_; ++i) {
+            G group(frame_, i);
+            body(group, i, rows_.data() + i * G::kSize);
+        }
+    }
+
+  public:
+    explicit RowsByBlock(const Frame& frame) : frame_(frame) {}
+
+    template <class Lift, class Merge> void fold(Lift lift, Merge merge) {
+        using Piece = decltype(lift(std::declval<G&>(), std::int64_t{}, int{}, rows_.front()));
+        std::vector<Piece> pieces = several<Piece>(groups_ * blocks_);
+        each_block([&](G& group, std::int64_t block, std::int64_t unit, const Row* rows) {
+            for (int g = 0; g < group.rows(); ++g)
+                pieces[static_cast<std::size_t>(unit * G::kSize + g)] = lift(group, block, g, rows[g]);
+        });
+        each_group_in_order([&](G& group, std::int64_t i, Row* rows) {
+            for (int g = 0; g < group.rows(); ++g)
+                for (std::int64_t b = 0; b < blocks_; ++b)
+                    merge(group, g, rows[g], pieces[static_cast<std::size_t>((i * blocks_ + b) * G::kSize + g)]);
+        });
+    }
+    template <class F> void each(F body) {
+        each_group_in_order([&](G& group, std::int64_t, Row* rows) {
+            for (int g = 0; g < group.rows(); ++g) body(group, g, rows[g]);
+        });
+    }
+    template <class F> void apply(F body) {
+        each_block([&](G& group, std::int64_t block, std::int64_t, const Row* rows) { body(group, block, rows); });
+    }
+};
+
+// body(rows) over all rows of a call: of one group after the other, or where they are `split` of all at once.
+template <class Row, class G, class Frame, class Body> void fold_rows(const Frame& frame, bool split, Body body) {
+    if (split) {
+        RowsByBlock<Row, G, Frame> rows(frame);
+        body(rows);
+    } else {
+        each_group<G>(frame, [&](G& group) {
+            RowsOfGroup<Row, G> rows(group);
+            body(rows);
+        });
+    }
+}
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME

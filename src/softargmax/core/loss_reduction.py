@@ -1,0 +1,59 @@
+"""From rows' numbers to what was asked for: all of them, their sum, their mean."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from softargmax.core.arrays import as_number, device_of, namespace, working_dtype
+from softargmax.core.error_free import row_sum
+
+
+def counts(target: Any, ignore_index: int, weight: Any = None, axis: int = -1) -> Any:
+    """The weight of each row in a mean: 1, or w_y where there are class weights; 0 if the row is ignored.
+
+    The classes of `weight` run along `axis`; it broadcasts with the scores.
+    """
+    xp, kind = namespace(target), working_dtype(target, namespace(target))
+    ignored = target == ignore_index
+    if weight is None or not weight.shape[axis]:
+        return xp.astype(~ignored, kind)
+    classes = weight.shape[axis]
+    place = xp.clip(xp.where(ignored, 0, target), 0, classes - 1)
+    if math.prod(weight.shape) == classes:
+        of_class = xp.take(xp.astype(xp.reshape(weight, (-1,)), kind), xp.reshape(place, (-1,)), axis=0)
+        return xp.where(ignored, 0.0, xp.reshape(of_class, tuple(target.shape)))
+    # Weights of rows of their own, as under vmap.
+    along = tuple(classes if i == axis % weight.ndim else 1 for i in range(weight.ndim))
+    own = xp.reshape(xp.arange(classes, dtype=place.dtype, device=device_of(place)), along)
+    chosen = xp.where(own == xp.expand_dims(place, axis=axis), xp.astype(weight, kind), 0.0)
+    return xp.where(ignored, 0.0, xp.sum(chosen, axis=axis))
+
+
+def each_counts(rows: Any) -> Any:
+    """The same where every row counts 1."""
+    return namespace(rows).ones(tuple(rows.shape), dtype=rows.dtype, device=device_of(rows))
+
+
+def together(count: Any, dtype: Any, kept: int = 0) -> Any:
+    """What the rows count together, infinite in place of 0: so the mean of nothing is 0, and its gradient too."""
+    total = _sum(count, dtype, kept)
+    return namespace(total).where(total == 0.0, math.inf, total)
+
+
+@np.errstate(all="ignore")
+def reduced(rows: Any, count: Any, dtype: Any, *, kept: int, mean: bool) -> Any:
+    """The rows' numbers summed but for the `kept` leading dimensions, or their mean, rounded once."""
+    found = _sum(rows, dtype, kept)
+    found = found / together(count, dtype, kept) if mean else found
+    return as_number(namespace(found).astype(found, dtype))
+
+
+def _sum(rows: Any, dtype: Any, kept: int) -> Any:
+    """The sum; a float64 result is summed in pairs, of any other the rows are wide enough."""
+    xp, axes = namespace(rows), tuple(range(kept, rows.ndim))
+    if not axes:
+        return rows
+    return row_sum(rows, axes) if dtype == xp.float64 else xp.sum(rows, axis=axes)

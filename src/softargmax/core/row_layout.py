@@ -1,0 +1,108 @@
+"""Rows of scores laid out for the references of every room: along the last axis, whatever axes they ran along."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from softargmax.core.arrays import device_of, kept_shape, namespace, working_dtype
+from softargmax.core.error_free import difference, total, two_product
+from softargmax.core.scale import UNIT, Scale, rounded
+
+INF = math.inf
+
+
+class Rows:
+    """z laid out as rows along the last axis; a length of 0 becomes 1, the identity -inf."""
+
+    def __init__(self, z: Any, axes: tuple[int, ...]) -> None:
+        self.xp = namespace(z)
+        self.dtype = working_dtype(z, self.xp)
+        self.shape, self.axes = tuple(z.shape), axes
+        self.order = tuple(i for i in range(z.ndim) if i not in axes) + axes
+        self.outer = tuple(z.shape[i] for i in self.order[: z.ndim - len(axes)])
+        self.length = math.prod(z.shape[i] for i in axes)
+
+    def lay(self, array: Any) -> Any:
+        """An array of z's shape as rows."""
+        array = self.xp.broadcast_to(array, self.shape)
+        return self.xp.reshape(self.xp.permute_dims(array, self.order), (*self.outer, self.length))
+
+    def lay_kept(self, array: Any) -> Any:
+        """An array per row, with the reduced axes kept as 1, as rows of one."""
+        array = self.xp.permute_dims(array, self.order)
+        return self.xp.reshape(array, (*array.shape[: len(self.outer)], 1))
+
+    def restore(self, rows: Any) -> Any:
+        """Rows as an array of z's shape."""
+        rows = self.xp.reshape(rows[..., : self.length], tuple(self.shape[i] for i in self.order))
+        return self.xp.permute_dims(rows, tuple(self.order.index(i) for i in range(len(self.order))))
+
+    def per_row(self, row: Any, *, keepdims: bool = False) -> Any:
+        """Rows of one as an array with one number per row."""
+        kept = kept_shape(self.shape, self.axes)
+        return self.xp.reshape(row, kept if keepdims else self.outer)
+
+    def top(self, x: Any) -> Any:
+        """The maximum of each row."""
+        return self.xp.max(x, axis=-1, keepdims=True)
+
+    def total(self, w: Any) -> tuple[Any, Any]:
+        """The sum of each row as a pair."""
+        return total(w)
+
+    def spread(self, row: Any) -> Any:
+        """A number per row as one that broadcasts with the scores."""
+        return row
+
+    def pad(self, x: Any) -> Any:
+        """Rows of length 0 become rows of the identity."""
+        return x if self.length else with_identity(x)
+
+    def pad_with(self, x: Any, value: float) -> Any:
+        """The same of what stands beside scores."""
+        if self.length:
+            return x
+        return self.xp.full((*x.shape[:-1], 1), value, dtype=x.dtype, device=device_of(x))
+
+
+def with_identity(x: Any) -> Any:
+    """Rows with an entry of -inf at their end."""
+    xp = namespace(x)
+    return xp.concat([x, xp.full((*x.shape[:-1], 1), -INF, dtype=x.dtype, device=device_of(x))], axis=-1)
+
+
+def magnitude(rows: Rows, z: Any, scale: Scale) -> tuple[Any, Any, Any]:
+    """The sign of beta, and |beta| = hi + lo, in the working dtype."""
+    xp = rows.xp
+    if isinstance(scale.hi, float):
+        sign = -1.0 if scale.hi < 0.0 else 1.0
+        pair = rounded(scale, 53 if rows.dtype == xp.float64 else 24)
+        hi, lo = (xp.full((), sign * part, dtype=rows.dtype, device=device_of(z)) for part in pair)
+        return sign, hi, lo
+    hi, lo = (rows.lay_kept(xp.astype(part, rows.dtype)) for part in scale)
+    sign = xp.where(hi < 0.0, xp.full_like(hi, -1.0), 1.0)
+    return sign, sign * hi, sign * lo
+
+
+def below(x: Any, top: Any, scale: Scale, hi: Any, lo: Any, reach: float) -> tuple[Any, Any]:
+    """|beta| (x - top) as a pair; its second part is only needed down to -reach. At beta = inf only ties stay."""
+    if scale is UNIT:
+        return difference(x, top)
+    # Where |beta| < 1 the difference of two huge numbers could overflow and yet matter; a quarter of it cannot.
+    xp = namespace(x)
+    quarter = xp.where(hi < 1.0, xp.full_like(hi, 0.25), 1.0)
+    return _times(hi / quarter, lo / quarter, *difference(x * quarter, top * quarter), reach)
+
+
+def _times(hi: Any, lo: Any, d: Any, e: Any, reach: float) -> tuple[Any, Any]:
+    """(hi + lo) (d + e) as a pair, d <= 0 <= hi; at hi = inf only d = 0 stays in the support."""
+    xp = namespace(d)
+    frozen = hi == INF
+    out = (d == -INF) | (frozen & (d < 0.0))
+    b, y = xp.where(frozen, 0.0, hi), xp.where(out, 0.0, d)
+    s = b * y
+    near = s > -reach
+    _, q = two_product(b, xp.where(near, y, 0.0))
+    q = q + (b * xp.where(near, e, 0.0) + lo * xp.where(near, y, 0.0))
+    return xp.where(out, -INF, s), xp.where(near & (xp.abs(q) < 1.0), q, 0.0)

@@ -1,0 +1,125 @@
+// The loss of a row, and its gradient (design section 8):
+//
+//     loss = -sum m_k log p_k + c lse^2        d loss / d x_k = (tau + 2 c lse) p_k - m_k
+//     m_k = w_k ((1 - e) t_k + e / n)          tau = sum m_k
+//
+// n and all sums but tau's run over the support; what the target has outside of it makes the loss +inf.
+#pragma once
+
+#include "core/cpp/elementwise.hpp"
+#include "loss/args.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME::loss {
+
+// Sums that the formulas need where the target has more than one class. `far` is beta (m - z_k); its sums are kept
+// 2^-64 times smaller, since they may be beyond what their n-th part is.
+constexpr double kFar = 0x1p-64;
+struct Sums {
+    double n = 0;          // scores in the support
+    Twofold w{}, w_far{};  // sum w_k, kFar sum w_k far
+    Twofold t{}, t_far{};  // sum w_k t_k, kFar sum w_k t_k far
+    Twofold beyond{};      // sum w_k t_k outside the support
+    void add(const Sums& piece) {
+        n += piece.n;
+        w = plus(w, piece.w);
+        w_far = plus(w_far, piece.w_far);
+        t = plus(t, piece.t);
+        t_far = plus(t_far, piece.t_far);
+        beyond = plus(beyond, piece.beyond);
+    }
+};
+
+// What the formulas need of a row.
+struct Row : Sums {
+    State state;
+    std::int64_t y = -1;  // its class; -1: the target is probabilities
+    bool ignored = false;
+    bool inside = false;  // whether y is in the support
+    double at_y = 0;      // the score of y
+    double w_y = 1;
+};
+
+inline bool is_limit(const State& s, Scale beta) { return std::isinf(s.m) || std::isinf(beta.hi); }
+
+// beta (m - z); in the limits, where the ties with m share the row, 0 for these and infinite for the others.
+inline Twofold distance(double z, const State& s, Scale beta) {
+    if (is_limit(s, beta)) return {z == s.m ? 0 : kInf, 0};
+    if (std::fabs(s.m) > 1e290) return {2 * ((s.m * 0.5 - z * 0.5) * beta.hi), 0};
+    const Twofold d = two_sum(s.m, -z), x = times(d.hi, beta);
+    return {x.hi, or_zero(x.lo + d.lo * beta.hi)};
+}
+
+// What a row's target is weighed with: 1 - e, and e / n.
+struct Smoothing {
+    Twofold own, each;
+    Smoothing(const Row& row, double e)
+        : own(two_sum(1.0, -e)), each(e > 0 ? times(inverse(Twofold{row.n, 0}), e) : Twofold{}) {}
+};
+
+inline double loss_of(const Row& row, Scale beta, const Args& args) {
+    const State& s = row.state;
+    if (row.ignored) return 0;
+    if (s.r != s.r) return kNaN;
+    const Twofold log{log_l(s), 0};
+    const Smoothing share(row, args.label_smoothing);
+    const bool owns = share.own.hi > 0 && (row.y < 0 || row.w_y > 0);
+    if (s.r == -1 || (owns && (row.y >= 0 ? !row.inside : row.beyond.hi > 0))) return kInf;
+    Twofold loss{};
+    if (owns && row.y >= 0) loss = times(times(share.own, row.w_y), plus(distance(row.at_y, s, beta), log));
+    else if (owns) loss = plus(times(times(share.own, 1 / kFar), row.t_far), times(times(share.own, row.t), log));
+    const auto add = [&](Twofold x) { loss = plus(loss, x); };
+    if (share.each.hi > 0) {
+        add(times(times(share.each, 1 / kFar), row.w_far));
+        add(times(times(share.each, row.w), log));
+    }
+    if (args.z_loss > 0) {
+        const Twofold lse = lse_of(s, beta);
+        add(times(times(lse, lse), args.z_loss));
+    }
+    return rounded(loss);
+}
+
+// The gradient to the scores of one row, gain p_k - scale m_k.
+//
+// At the maximum p_k may be next to 1: there it is scale ((tau + 2 c lse - m_k) p_k - m_k (1 - p_k)) with 1 - p_k = r /
+// (1 + r). All is twofold: seed, beta, tau and 2 c lse rounded one by one came to 6 ulp of a float64 gradient.
+struct Slope {
+    Smoothing share;
+    Twofold gain{}, scale{};
+    Twofold own{}, lse{};  // (1 - e) sum w t, and 2 c lse; tau is own and (e / n) sum w
+    Twofold w{};
+    Twofold own_mass{}, each_mass{};  // scale (1 - e) and scale e / n
+    Twofold p{}, others_p{};  // of a score at the maximum, and of the others
+
+    // `seed`: d / d loss times beta
+    Slope(const Row& row, Scale beta, Twofold seed, const Args& args) : share(row, args.label_smoothing) {
+        const State& s = row.state;
+        if (row.ignored || s.r == -1 || (is_limit(s, beta) && s.r == s.r)) return;  // constant there
+        own = times(share.own, row.y < 0 ? plus(row.t, row.beyond) : Twofold{row.w_y, 0});
+        if (args.z_loss > 0) lse = times(lse_of(s, beta), 2 * args.z_loss);
+        w = row.w;
+        scale = seed;
+        own_mass = times(scale, share.own);
+        each_mass = times(scale, share.each);
+        gain = s.r == s.r ? times(seed, plus(plus(own, times(share.each, w)), lse)) : Twofold{kNaN, 0};
+        p = inverse(sum_l(s));
+        others_p = times(Twofold{s.r, s.low}, p);
+    }
+    // A row of NaN has a gradient of NaN, whatever comes in.
+    bool flat() const { return scale.hi == 0 && gain.hi == gain.hi; }
+    // gain p_k - scale m_k, at the maximum or not
+    Twofold at(bool top, double gain_p, double w_k, double t) const {
+        if (!top) return off_maximum(gain_p, w_k, t);
+        const Twofold m = times(plus(times(share.own, t), share.each), w_k);
+        const Twofold own_others = minus(own, times(times(share.own, w_k), t));
+        const Twofold others = plus(plus(own_others, times(share.each, minus(w, Twofold{w_k, 0}))), lse);
+        return times(scale, minus(times(others, p), times(m, others_p)));
+    }
+    template <class V> SOFTARGMAX_INLINE Two<V> off_maximum(V gain_p, V w_k, V t) const {
+        const auto all = [](Twofold x) SOFTARGMAX_LAMBDA { return Two<V>{Splat<V>::of(x.hi), Splat<V>::of(x.lo)}; };
+        const Two<V> m = times(plus(times(all(own_mass), t), all(each_mass)), w_k);  // scale m_k
+        return minus(Two<V>{gain_p, Splat<V>::of(0)}, m);
+    }
+};
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::loss

@@ -1,0 +1,156 @@
+"""The log-probabilities of given classes: what the tokens of a text were worth to a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from softargmax.core import check
+from softargmax.core.arrays import as_number, device_of, like, namespace, one_axis, row_shape
+from softargmax.core.signature import public
+from softargmax.core.targets import IGNORE
+from softargmax.core.types import Array, DType, Integers, Logits, Mask, Numbers, PerRow, Vectors
+from softargmax.loss import linear_operations, operations
+from softargmax.loss.arguments import CrossEntropy
+from softargmax.loss.linear_cross_entropy import like_rows, record
+from softargmax.loss.options import checked
+
+
+@public
+def selected_log_softmax(
+    z: Logits,
+    /,
+    index: Integers,
+    *,
+    axis: int = -1,
+    ignore_index: int = IGNORE,
+    softcap: float | None = None,
+    temperature: PerRow = 1.0,
+    where: Mask | None = None,
+    dtype: DType | None = None,
+) -> Array:
+    r"""The log-probability of one class of each row, or of several, without forming the others.
+
+    .. math:: \log p_y = x_y - \mathrm{lse}, \qquad x = \frac{s \tanh(z / s)}{T}
+
+    Parameters
+    ----------
+    z : array_like
+        Scores, any shape but 0-d; the K classes run along `axis`.
+    index : array_like
+        y, integers of the rows' shape; or of z's shape but for m along `axis`, for m classes of each row. They are
+        found one after the other: for many, `log_softmax` and a gather are faster.
+    axis, ignore_index, softcap, temperature, where, dtype
+        As in `cross_entropy`. The result of an ignored row is 0.
+
+    Returns
+    -------
+    array
+        One number per class, at most 0: of the shape of the index.
+
+    Raises
+    ------
+    IndexError, TypeError, ValueError
+        As `cross_entropy`.
+
+    Notes
+    -----
+    A class outside the support, or a row with nothing in it: -inf. A confident row keeps its small number.
+
+    Gradient: with incoming g, :math:`\frac{g}{T} (\delta_{ky} - p_k)` in the support, :math:`1 - p_y` formed from what
+    the others have.
+
+    References
+    ----------
+    Blanchard, Higham & Higham (2021), Accurately computing the log-sum-exp and softmax functions.
+    IMA Journal of Numerical Analysis 41. https://doi.org/10.1093/imanum/draa038
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> softargmax.selected_log_softmax([[1.0, 2.0, 8.0], [1.0, 1.0, 1.0]], [2, 0]).round(4)
+    array([-0.0034, -1.0986])
+    >>> softargmax.selected_log_softmax([[1.0, 2.0, 8.0]], [[2, 1]]).round(4)
+    array([[-0.0034, -6.0034]])
+    """
+    z = check.scores(z)
+    index = like(index, z, "index")
+    given = {"axis": axis, "ignore_index": ignore_index, "softcap": softcap, "temperature": temperature}
+    given |= {"reduction": "none", "where": where, "dtype": dtype}
+    several = index.ndim == z.ndim > 0
+    along = one_axis(axis, z.ndim) if several else axis
+    if several and row_shape(index.shape, (along,)) != row_shape(z.shape, (along,)):
+        raise ValueError(f"index: expected z's shape, {tuple(z.shape)}, but for axis {along}, got {tuple(index.shape)}")
+
+    def of(one: Any) -> Any:
+        asked, axis, kept, mean, dtype = checked(z, one, given, name="index")
+        return 0.0 - operations.cross_entropy.first(CrossEntropy(z, asked, (axis,), kept, mean, dtype))
+
+    if not several:
+        return as_number(of(index))
+    xp, before = namespace(z), (slice(None),) * along
+    if not index.shape[along]:
+        return xp.zeros(tuple(index.shape), dtype=check.row_dtype(dtype, z), device=device_of(z))
+    return xp.stack([of(index[(*before, j, ...)]) for j in range(index.shape[along])], axis=along)
+
+
+@public
+def linear_selected_log_softmax(
+    h: Vectors,
+    w: Vectors,
+    index: Integers,
+    *,
+    bias: Numbers | None = None,
+    ignore_index: int = IGNORE,
+    softcap: float | None = None,
+    temperature: PerRow = 1.0,
+    where: Mask | None = None,
+    dtype: DType | None = None,
+) -> Array:
+    r"""The log-probability of one class of each row of a last layer's scores, without holding the scores.
+
+    .. math:: z = h W^T + b, \qquad \log p_y
+
+    Parameters
+    ----------
+    h, w, bias
+        As in `linear_cross_entropy`.
+    index : array_like
+        y, integers of shape (...).
+    ignore_index, softcap, temperature, where, dtype
+        As in `cross_entropy`. The result of an ignored row is 0.
+
+    Returns
+    -------
+    array
+        One number per row, at most 0.
+
+    Raises
+    ------
+    IndexError, TypeError, ValueError
+        As `cross_entropy`.
+
+    Notes
+    -----
+    Edge rows are those of `selected_log_softmax`, memory is that of `linear_cross_entropy`.
+
+    Gradient: with dz that of `selected_log_softmax`, :math:`dh = dz\,W`, :math:`dW = dz^T h`, :math:`db = \sum dz`.
+
+    References
+    ----------
+    Wijmans et al. (2025), Cut your losses in large-vocabulary language models. arXiv:2411.09009.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> h, w = [[1.0, 2.0]], [[1.0, 0.0], [0.0, 1.0], [2.0, 3.0]]
+    >>> softargmax.linear_selected_log_softmax(h, w, [0]).round(4)
+    array([-7.0034])
+    """
+    given = {"ignore_index": ignore_index, "softcap": softcap, "temperature": temperature}
+    given |= {"reduction": "none", "where": where, "dtype": dtype}
+    layer, i = record(h, w, bias, index, given, name="index")
+    return _negative(like_rows(linear_operations.linear_cross_entropy.first(i), layer))
+
+
+def _negative(loss: Any) -> Any:
+    return as_number(0.0 - loss)

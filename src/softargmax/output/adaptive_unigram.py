@@ -1,0 +1,148 @@
+"""The distribution of the classes seen so far, as a state that can be saved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from softargmax.core import check
+from softargmax.core.check import between
+from softargmax.core.signature import public
+from softargmax.output import philox_stream
+from softargmax.output.counts import classes_of, counts_of, finite, number_of_classes, powers
+from softargmax.output.sampler_base import Sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import ArrayLike
+
+    from softargmax.output.philox_stream import Floats, Ints, Numbers
+
+
+class Learned(Sampler):
+    r"""The classes seen so far: running counts, to which every `observe` adds.
+
+    .. math:: q_k = \frac{(c_k + s)^a}{\sum_j (c_j + s)^a}, \qquad c \leftarrow d\, c + \text{counts of the new targets}
+
+    Parameters
+    ----------
+    classes : int
+        K, 1 or above.
+    smoothing : float
+        s, above 0: what every class counts before it is seen.
+    decay : float
+        d, from 0 to 1: what the counts are multiplied by at each call of `observe`. 1 counts all alike; below 1 a call
+        is forgotten after about 1 / (1 - d) others.
+    power : float
+        a, as in `Unigram`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range.
+    TypeError
+        If an argument is of a wrong kind.
+
+    Notes
+    -----
+    `draw`, `expected`, `probabilities` and `log_probabilities` are those of `Sampler`, at the counts of that time. A
+    draw is found by bisection in running sums (53 bits); the first after `observe` makes them, 1 ms for 100,003
+    classes. With ``unique=True`` it computes the probabilities to be drawn anew, 30 ms for as many classes.
+
+    References
+    ----------
+    Bengio & Senécal (2008), Adaptive importance sampling to accelerate training of a neural probabilistic language
+    model, IEEE Transactions on Neural Networks 19.
+
+    Examples
+    --------
+    >>> from softargmax.output import Learned
+    >>> sampler = Learned(3)
+    >>> sampler.observe([0, 0, 2])
+    >>> sampler.probabilities  # 3, 1, 2 of 6
+    array([0.5   , 0.1667, 0.3333])
+    >>> again = Learned(3)
+    >>> again.load_state_dict(sampler.state_dict())
+    >>> again.counts
+    array([2., 0., 1.])
+    """
+
+    @public
+    def __init__(self, classes: int, *, smoothing: float = 1.0, decay: float = 1.0, power: float = 1.0) -> None:
+        super().__init__(number_of_classes(classes))
+        self._smoothing = check.positive(smoothing, "smoothing")
+        self._decay = between(decay, "decay", 1.0)
+        self._power = finite(power, "power")
+        self._counts = np.zeros(self._classes)
+        self._sums: Floats | None = None
+
+    @property
+    def counts(self) -> Floats:
+        """The running counts c, shape (K,), float64: a copy."""
+        return self._counts.copy()
+
+    def observe(self, targets: ArrayLike) -> None:
+        """Count targets.
+
+        Parameters
+        ----------
+        targets : array_like of int
+            Classes, any shape. What a loss ignores (-100, say) is to be left out.
+
+        Raises
+        ------
+        IndexError
+            If a target is not from 0 to K - 1; then nothing is counted.
+        TypeError
+            If targets holds no integers.
+        """
+        found = classes_of(targets, "targets", self._classes)
+        self._put(self._decay * self._counts + np.bincount(found.reshape(-1), minlength=self._classes))
+
+    def state_dict(self) -> dict[str, Floats]:
+        """What has been learned, as plain arrays.
+
+        Returns
+        -------
+        dict
+            "counts": (K,) float64, a copy.
+        """
+        return {"counts": self.counts}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what another sampler of as many classes has learned.
+
+        Parameters
+        ----------
+        state : mapping
+            What `state_dict` returns; the array may be a tensor in CPU memory.
+
+        Raises
+        ------
+        ValueError
+            If "counts" is missing or something else is there, if it is not of shape (K,), or holds a negative number,
+            NaN or infinity; then nothing is taken over.
+        """
+        if set(state) != {"counts"}:
+            raise ValueError(f"state: expected 'counts' alone, got {sorted(map(str, state))}")
+        counts = counts_of(state["counts"], "state['counts']").astype(np.float64)
+        if counts.size != self._classes:
+            raise ValueError(f"state['counts']: of {counts.size} classes; this sampler has {self._classes}")
+        self._put(counts)
+
+    def _put(self, counts: Floats) -> None:
+        self._counts, self._sums = counts, None
+        self._changed()
+
+    def _distribution(self) -> Floats:
+        return powers(self._counts + self._smoothing, self._power)
+
+    def _choose(self, numbers: Numbers) -> Ints:
+        if self._sums is None:
+            self._sums = np.cumsum(self.probabilities)
+        u = philox_stream.unit(numbers.high, numbers.low) * self._sums[-1]
+        last = int(np.searchsorted(self._sums, self._sums[-1]))  # u may round up to the last sum
+        found: Ints = np.minimum(np.searchsorted(self._sums, u, side="right"), last)
+        return found

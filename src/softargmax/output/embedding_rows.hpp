@@ -1,0 +1,159 @@
+// Vectors of tables that are met one by one: their inner products, their sums, and binary logistic losses.
+//
+//     <a, b> = sum over lanes and chains of s_c,  s_c = fma(a_i, b_i, ..) over every kChains-th pack, in order, from 0
+//     sum f_p x_p = (s_0 + s_1) + ..,  s_c = fma(f_p, x_p, ..) over kSummands terms in order, from 0
+//
+// The bits depend on the vectors, and on the order of a sum's terms, alone.
+#pragma once
+
+#include "core/cpp/tiles.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME::output {
+
+// ---- products and sums ----------------------------------------------------------------------------------------
+
+// Packs of a product that are summed apart: their additions do not wait for one another.
+constexpr int kChains = 4;
+// The more terms of a sum follow one another, the more roundings gather.
+constexpr std::int64_t kSummands = 512;
+// Vectors are asked for this many pairs before they are met.
+constexpr std::int64_t kAhead = 8;
+// Packs of a sum that are made at a time, in registers. Under the sanitizers sixteen take a minute to compile.
+constexpr int kSummed = kRegisterBytes == 64 && !SOFTARGMAX_SANITIZED ? 16 : 4;
+
+// <a, b>; meanwhile the vector `next`, as long as b, is asked for.
+template <class T, class S>
+SOFTARGMAX_INLINE double inner(const T* a, const T* b, std::int64_t n, const S* next) {
+    using V = Pack<T>;
+    constexpr int L = V::kLanes;
+    V s[kChains];
+#pragma GCC unroll 4
+    for (V& each : s) each = V::all(0);
+    std::int64_t i = 0;
+    for (; i + kChains * L <= n; i += kChains * L)
+#pragma GCC unroll 4
+        for (int c = 0; c < kChains; ++c) {
+            __builtin_prefetch(next + i + c * L);
+            s[c] = fma(V::load(a + i + c * L), V::load(b + i + c * L), s[c]);
+        }
+#pragma GCC unroll 4
+    for (int c = 0; c < kChains; ++c)
+        if (const std::int64_t rest = n - i - c * L; rest > 0) {
+            __builtin_prefetch(next + i + c * L);
+            s[c] = fma(V::load_part(a + i + c * L, rest, 0), V::load_part(b + i + c * L, rest, 0), s[c]);
+        }
+    __builtin_prefetch(next + n - 1);  // vectors may begin anywhere in a line
+    return sum_of((s[0] + s[1]) + (s[2] + s[3]));
+}
+
+// A vector as T: itself, or converted into `room`.
+template <class T, class S> SOFTARGMAX_INLINE const T* as(const S* x, std::int64_t n, T* room) {
+    if constexpr (std::is_same_v<S, T>) return x;
+    else {
+        convert(x, n, room);
+        return room;
+    }
+}
+// Terms of a sum: rows of a table, each times a factor. The places of index and factor are 0, 1 .. or `order`; `known`
+// of them may be asked for, the sum's own and more.
+template <class T, class S> struct Summands {
+    const S* table;
+    std::int64_t pitch;
+    const std::int64_t *index, *order;
+    const T* factors;
+    std::int64_t known;
+
+    SOFTARGMAX_INLINE std::int64_t place(std::int64_t j) const { return order ? order[j] : j; }
+    SOFTARGMAX_INLINE const S* vector(std::int64_t j) const { return table + index[place(j)] * pitch; }
+    SOFTARGMAX_INLINE T factor(std::int64_t j) const { return factors[place(j)]; }
+};
+// The sum of f(j) x(j) from j = begin to end, over the n numbers of `Packs` packs, the last of which may be cut:
+// written to out, or added to it.
+template <int Packs, class T, class S>
+SOFTARGMAX_INLINE void add_packs(const Summands<T, S>& terms, std::int64_t begin, std::int64_t end, std::int64_t at,
+                                 std::int64_t n, T* out) {
+    using V = Pack<T>;
+    constexpr int L = V::kLanes, last = Packs - 1;
+    V sum[Packs];
+#pragma GCC unroll 16
+    for (V& each : sum) each = V::all(0);
+    for (std::int64_t j = begin; j < end; ++j) {
+        T room[Packs * L];
+        const T* x = as<T, S>(terms.vector(j) + at, n, room);
+        const V factor = V::all(terms.factor(j));
+        const S* next = terms.vector(std::min(j + kAhead, terms.known - 1)) + at;
+#pragma GCC unroll 16
+        for (int c = 0; c < last; ++c) {
+            __builtin_prefetch(next + c * L);
+            sum[c] = fma(factor, V::load(x + c * L), sum[c]);
+        }
+        __builtin_prefetch(next + last * L);
+        sum[last] = fma(factor, V::load_part(x + last * L, n - last * L, 0), sum[last]);
+    }
+    if (begin > 0) {
+#pragma GCC unroll 16
+        for (int c = 0; c < last; ++c) sum[c] = V::load(out + c * L) + sum[c];
+        sum[last] = V::load_part(out + last * L, n - last * L, 0) + sum[last];
+    }
+#pragma GCC unroll 16
+    for (int c = 0; c < last; ++c) sum[c].store(out + c * L);
+    sum[last].store_part(out + last * L, n - last * L);
+}
+template <int Packs = kSummed, class T, class S>
+SOFTARGMAX_INLINE void add_last(const Summands<T, S>& terms, std::int64_t begin, std::int64_t end, std::int64_t at,
+                                std::int64_t n, T* out) {
+    if constexpr (Packs > 1)
+        if (n <= (Packs - 1) * Pack<T>::kLanes) return add_last<Packs - 1>(terms, begin, end, at, n, out);
+    add_packs<Packs>(terms, begin, end, at, n, out);
+}
+// out (n numbers) = sum of the terms below `count`.
+template <class T, class S> void add_up(const Summands<T, S>& terms, std::int64_t count, std::int64_t n, T* out) {
+    constexpr std::int64_t step = kSummed * Pack<T>::kLanes;
+    std::int64_t begin = 0;
+    do {
+        const std::int64_t end = std::min(count, begin + kSummands);
+        std::int64_t i = 0;
+        for (; i + step < n; i += step) add_packs<kSummed>(terms, begin, end, i, step, out + i);
+        add_last(terms, begin, end, i, n - i, out + i);
+        begin = end;
+    } while (begin < count);
+}
+
+// ---- binary logistic losses: log sigma and its slope, the same bits on every instruction set --------------------
+
+// -log sigma(x), and sigma(-x), which is minus its slope. Both are NaN where x is. e^-|x| is 0 below the normal
+// numbers.
+template <class V> struct Coin {
+    V loss, slope;
+};
+template <class V> SOFTARGMAX_INLINE Coin<V> coin(V x) {
+    using T = typename V::Scalar;
+    const V zero = V::all(0), one = V::all(1), least = V::all(sizeof(T) == 4 ? T(-87) : T(-708));
+    const auto all = equal(zero, zero), negative = above(zero, x);
+    const V strange = keep(unless(all, equal(x, x)), x);
+    const V minus = zero - max(x, zero - x);
+    const V e = keep(unless(all, above(least, minus)), exp_of(Two<V>{max(minus, least), zero})), u = one + e;
+    const V log = log_of<kLogTerms<T>>(Two<V>{u, e - (u - one)});
+    return {max(zero - x, zero) + log + strange, (keep(unless(all, negative), e) + keep(negative, one)) / u + strange};
+}
+
+// x (n scores) becomes minus their slopes times `factor`, of signs s; lost(j, loss) for every one whose sign is not 0.
+template <class T, class Sign, class Lost>
+SOFTARGMAX_INLINE void toss(T* x, std::int64_t n, T factor, const Sign& sign, const Lost& lost) {
+    using V = Pack<T>;
+    for (std::int64_t i = 0; i < n; i += V::kLanes) {
+        const std::int64_t count = std::min<std::int64_t>(V::kLanes, n - i);
+        T y[V::kLanes] = {}, loss[V::kLanes], slope[V::kLanes];
+        for (std::int64_t j = 0; j < count; ++j) y[j] = sign(i + j) < 0 ? -x[i + j] : x[i + j];
+        const Coin<V> found = coin(V::load(y));
+        found.loss.store(loss);
+        found.slope.store(slope);
+        for (std::int64_t j = 0; j < count; ++j) {
+            const int s = sign(i + j);
+            x[i + j] = s == 0 ? T{0} : (s < 0 ? -slope[j] : slope[j]) * factor;
+            if (s != 0) lost(i + j, static_cast<double>(loss[j]));
+        }
+    }
+}
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::output

@@ -1,0 +1,224 @@
+r"""The probability that a class is among the first n distinct ones drawn: an integral, done to rounding.
+
+Draws from q without replacement come in the order in which K independent exponential clocks of rates q ring: the first
+n are drawn. By t class k has rung with probability :math:`1 - e^{-q_k t}`, so
+
+.. math:: \pi_k = \int_0^\infty q_k e^{-q_k t}\, P(N_{-k}(t) < n)\, dt,
+
+where N(t) counts the clocks that have rung, a sum of K independent bits of different probabilities, and N_{-k} leaves
+out k's. The distribution of N comes from its characteristic function by the trapezoid rule; without k, the function is
+divided by k's factor. The rule is exact but for mass further off than its period, which is beyond Bernstein's bound.
+
+What makes it quick is that q enters by smooth functions of log q alone, log of a factor on the way in and pi on the way
+out. Where classes lie close in log q, Chebyshev nodes stand for them: a few hundred for any K.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from softargmax.output.philox_stream import Floats, Ints
+
+# Cells of log q. A factor has its nearest singularity at q t = log 2, angle pi; a cell of more than FEW classes near it
+# makes the characteristic function there smaller than e^-32, so what interpolation does to it is of no account. One of
+# FEW classes or less keeps them as they are.
+_CELL = 0.5
+_FEW = 64
+_DEGREE = 16
+# Quadrature over log t: panels of so many standard deviations of N, until the tail left is below TAIL.
+_STEP = 2.0
+_TAIL = 1e-12
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
+_NIL = 36.0  # e^-36 is nothing beside 1
+_NOISE = 1e-14  # what rounding leaves of a probability that is 0
+_FAR = 700.0  # e^700 is still finite
+
+_ANGLES = (np.arange(_DEGREE) + 0.5) * np.pi / _DEGREE
+_POINTS = np.cos(_ANGLES)
+# Row r: values at the points to the coefficient of T_r.
+_TRANSFORM = np.cos(np.outer(np.arange(_DEGREE), _ANGLES)) * np.where(np.arange(_DEGREE) == 0, 1.0, 2.0)[:, None]
+_TRANSFORM /= _DEGREE
+
+
+def inclusion_probabilities(probabilities: Floats, n: int) -> Floats:
+    r"""The probability of each class to be among n distinct ones drawn one after the other.
+
+    .. math:: \pi_k = P(k \in \{c_1, \dots, c_n\}), \qquad P(c_{i+1} = k \mid c_1, \dots, c_i)
+        = \frac{q_k}{1 - q_{c_1} - \dots - q_{c_i}}, \quad k \notin \{c_1, \dots, c_i\}
+
+    Parameters
+    ----------
+    probabilities : ndarray of float64
+        q, shape (K,), at least 0, of sum 1.
+    n : int
+        How many, from 0 to the number of classes with q > 0.
+
+    Returns
+    -------
+    ndarray of float64
+        pi, shape (K,): 0 where q is 0, at least :math:`1 - (1 - q_k)^n`, of sum n.
+
+    Notes
+    -----
+    Within 1e-14, and within 1e-10 of pi however small it is, 1e-12 as a rule: the tests compare with sums over all
+    orders, and with recursions over two kinds of classes up to K = 100,003. The time hardly depends on n:
+    30 ms for `LogUniform(100_003)`, 10 ms for 1000 classes (one thread of an AMD EPYC).
+
+    References
+    ----------
+    Rosén (1997), On sampling with probability proportional to size, J. Statistical Planning and Inference 62 (draws by
+    exponential clocks). Hong (2013), On computing the distribution function for the Poisson binomial distribution,
+    Computational Statistics & Data Analysis 59.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from softargmax.output.inclusion_probability import inclusion_probabilities
+    >>> inclusion_probabilities(np.array([0.5, 0.25, 0.25]), 2)  # 1/2 + 1/4 2/3 + 1/4 2/3, ...
+    array([0.8333, 0.5833, 0.5833])
+    """
+    found, support = np.zeros(probabilities.size), np.flatnonzero(probabilities > 0.0)
+    if n <= 1 or n >= support.size:
+        return np.where(probabilities > 0.0, 1.0, 0.0) if n >= support.size else n * probabilities
+    q = probabilities[support]
+    nodes = _nodes_of(np.log(q))
+    least = -np.expm1(n * np.log1p(-np.minimum(q, 0.5)))
+    found[support] = np.clip(nodes.spread(_integral(nodes, n)), least, 1.0)
+    return found
+
+
+# --- classes as nodes -------------------------------------------------------------------------------------------------
+
+
+class _Nodes(NamedTuple):
+    """Where in log q the sums over classes are taken, and with which weights: sum_k f(log q_k) = weight @ f(log_q).
+
+    The first `single.size` nodes are classes as they are, the others _DEGREE to a cell.
+    """
+
+    log_q: Floats
+    weight: Floats
+    classes: int
+    single: Ints  # these classes
+    shared: Ints  # the others
+    cell: Ints  # which cell of the others' each is in, and where: from -1 to 1
+    place: Floats
+
+    def spread(self, values: Floats) -> Floats:
+        """Values at the nodes to values at the classes, (K,)."""
+        found = np.empty(self.classes)
+        found[self.single] = values[: self.single.size]
+        coefficients = values[self.single.size :].reshape(-1, _DEGREE) @ _TRANSFORM.T
+        total = np.zeros(self.shared.size)
+        for r, polynomial in enumerate(_chebyshev(self.place)):
+            total += coefficients[self.cell, r] * polynomial
+        found[self.shared] = total
+        return found
+
+
+def _nodes_of(log_q: Floats) -> _Nodes:
+    floor = np.floor(log_q / _CELL)
+    lowest = floor.min()
+    cell = (floor - lowest).astype(np.int64)
+    crowded = np.bincount(cell) > _FEW
+    is_shared = crowded[cell]
+    single, shared = np.flatnonzero(~is_shared), np.flatnonzero(is_shared)
+    place = 2.0 * (log_q[shared] / _CELL - floor[shared]) - 1.0
+    cells = np.flatnonzero(crowded)
+    cell = (np.cumsum(crowded) - 1)[cell[shared]]
+    moments = [np.bincount(cell, polynomial, minlength=cells.size) for polynomial in _chebyshev(place)]
+    at = (cells[:, None] + lowest + 0.5 + _POINTS / 2) * _CELL
+    weight = np.stack(moments, axis=1) @ _TRANSFORM
+    return _Nodes(
+        np.concatenate([log_q[single], at.ravel()]), np.concatenate([np.ones(single.size), weight.ravel()]),
+        log_q.size, single, shared, cell, place,
+    )  # fmt: skip
+
+
+def _chebyshev(u: Floats) -> Iterator[Floats]:
+    """T_0(u), T_1(u), ..."""
+    now, after = np.ones_like(u), u
+    for _ in range(_DEGREE):
+        yield now
+        now, after = after, 2.0 * u * after - now
+
+
+# --- the integral -----------------------------------------------------------------------------------------------------
+
+
+def _integral(nodes: _Nodes, n: int) -> Floats:
+    """Pi at the nodes: outwards from where n clocks have rung on average, to where N < n is as good as sure, or N > n.
+
+    Over x = log t, dt = t dx. What lies to the left, where the count is below n, is :math:`1 - e^{-q t}`.
+    """
+    middle = _middle(nodes, n - 0.5)
+    found = np.zeros(nodes.log_q.size)
+    for side in (-1, 1):
+        x, tail = middle, 1.0
+        while tail > _TAIL:
+            width = _width(nodes, x)
+            for u, weight in zip(_NODES, _WEIGHTS, strict=True):
+                rung = _rung(nodes, x + side * width * (u + 1.0) / 2.0)
+                below, at_least, at_most = _below(nodes, n, *rung)
+                found += weight * width / 2.0 * rung[0] * np.exp(-rung[0]) * below
+                tail = at_least if side < 0 else at_most
+            x += side * width
+        if side < 0:
+            found -= np.expm1(-_rung(nodes, x)[0])
+    return found
+
+
+def _rung(nodes: _Nodes, x: float) -> tuple[Floats, Floats]:
+    """Q t at the nodes, and the probability that the clock has rung."""
+    expected = np.exp(np.minimum(nodes.log_q + x, _FAR))
+    return expected, -np.expm1(-expected)
+
+
+def _middle(nodes: _Nodes, count: float) -> float:
+    """The log of the time by which so many clocks have rung on average: bisection, to the digits that matter."""
+    low, high = math.log(count), math.log(4.0 * nodes.classes) - float(nodes.log_q.min())
+    while high - low > 1e-3 / count**0.5:
+        x = (low + high) / 2.0
+        low, high = (x, high) if _rung(nodes, x)[1] @ nodes.weight < count else (low, x)
+    return low
+
+
+def _width(nodes: _Nodes, x: float) -> float:
+    """The width of a panel that begins at x: N's distribution and its factors change little over it."""
+    expected, p = _rung(nodes, x)
+    left = np.where(expected < _NIL, np.exp(-expected), 0.0)
+    variance, rate = float((p * left) @ nodes.weight), float((expected * left) @ nodes.weight)  # rate: of N's mean
+    return min(1.0, _STEP * min(variance**0.5, variance) / rate) if min(variance, rate) > 1e-16 else 1.0
+
+
+def _below(nodes: _Nodes, n: int, expected: Floats, p: Floats) -> tuple[Floats, float, float]:
+    r"""P(N_{-k} < n) at the nodes; P(N >= n) and P(N <= n), which bound what is left of the integral on either side.
+
+    .. math:: P(N < n) = \frac12 + \frac1M \sum_{|\theta_l| < \pi} \frac{i\, G(\theta_l)\, e^{-i (n - 1/2) \theta_l}}
+        {2 \sin(\theta_l / 2)}, \qquad \theta_l = (2 l + 1) \pi / M, \quad
+        G(\theta) = \prod_k (1 + p_k (e^{i\theta} - 1))
+
+    for an N within M of n. |G| is at most :math:`e^{-\mathrm{Var} N (1 - \cos\theta)}`: few angles matter.
+    """
+    spread = p * np.exp(-expected)
+    mean, variance = float(p @ nodes.weight), max(float(spread @ nodes.weight), 0.0)
+    beyond = _NIL / 3.0 + (_NIL**2 / 9.0 + 2.0 * _NIL * variance) ** 0.5  # |N - mean| > beyond: at most 2 e^-36
+    half = int(min(abs(mean - n) + beyond + 4.0, nodes.classes + 1.0)) // 2 + 1
+    angle = (np.arange(half) + 0.5) * (np.pi / half)
+    angle = angle[(variance - 0.25) * (1.0 - np.cos(angle)) < _NIL, None]
+
+    versine = 1.0 - np.cos(angle)
+    real, imaginary = 1.0 - p * versine, p * np.sin(angle)
+    shrink = -2.0 * spread * versine  # |factor|^2 - 1
+    size = np.exp(0.5 * np.log1p(shrink) @ nodes.weight) / (2.0 * half * np.sin(angle[:, 0] / 2.0))
+    phase = np.arctan2(imaginary, real) @ nodes.weight - (n - 0.5) * angle[:, 0]
+    a, b = -size * np.sin(phase), size * np.cos(phase)  # of i G e^{...}
+    without = 0.5 + np.sum((a[:, None] * real + b[:, None] * imaginary) / (1.0 + shrink), axis=0)
+    without[without < _NOISE] = 0.0  # not to be added up over what may be a hundred orders of magnitude of time
+    return without, 0.5 - float(a.sum()), 0.5 - float(size @ np.sin(phase - angle[:, 0]))

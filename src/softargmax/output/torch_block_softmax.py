@@ -1,0 +1,174 @@
+"""A softmax whose classes come in blocks, each with columns of h of its own: scores, and the loss without them all.
+
+    z = (h_1 W_1^T, h_2 W_2^T, ..) + b        h = (h_1, h_2, ..), each as wide as its W
+
+One block is an ordinary last layer. The scores of a few rows exist at a time. Where the losses will be added up, they
+become gradients while they are there. A row's loss has the same bits in every batch, and so has its gradient to h.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from softargmax.core import _native
+from softargmax.core.arrays import trained
+from softargmax.core.native import fresh
+from softargmax.core.products import layer_scores, sound
+from softargmax.core.targets import IGNORE
+from softargmax.core.torch_memory import shared, view
+from softargmax.core.torch_readable import as_they_are, by_definition
+from softargmax.loss import (
+    cross_entropy,
+    cross_entropy_and_gradient,
+    linear_cross_entropy,
+    linear_cross_entropy_terms,
+)
+from softargmax.normalize import logsumexp
+from softargmax.output.torch_base import blocks
+from softargmax.output.torch_class_scores import scores
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+def block_scores(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None) -> Tensor:
+    """The scores of all classes, (N, K), in the dtype of h: of W_i (K_i, D_i), whose sums are K and D."""
+    return torch.cat([scores(*one) for one in _apart(h, weights, bias)], 1)
+
+
+def block_losses(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None, y: Tensor, *, total: bool) -> Tensor:
+    """The cross-entropy of every row, (N,), 0 where y is IGNORE; or their total, which is quicker to differentiate.
+
+    h is float32 or float64; weights and bias may be halves.
+    """
+    if not as_they_are(h, *weights, bias, y):
+        return _definition(total, y, h, bias, *weights)
+    wanted = [trained(x) for x in (h, bias, *weights)]  # asked here: inside forward no gradient is ever recorded
+    found: Tensor = _Losses.apply(total, wanted, y, h, bias, *weights)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _apart(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+    """h_i, W_i and b_i of every block."""
+    biases = [None] * len(weights) if bias is None else bias.split_with_sizes([len(w) for w in weights])
+    return zip(h.split_with_sizes([w.shape[1] for w in weights], 1), weights, biases, strict=True)
+
+
+def _definition(total: bool, y: Tensor, h: Tensor, bias: Tensor | None, *weights: Tensor) -> Tensor:
+    """The loss in y's own block, and what the other blocks add to its lse."""
+    if len(weights) == 1:
+        rows: Tensor = linear_cross_entropy(h, weights[0], y, bias=bias, ignore_index=IGNORE, reduction="none")
+        return rows.sum() if total else rows
+    terms, own, begin = [], torch.zeros_like(y), 0
+    for x, w, b in _apart(h, weights, bias):
+        there = torch.where(y == IGNORE, y, (y - begin).clamp(0, len(w) - 1))
+        terms.append(linear_cross_entropy_terms(x, w, there, bias=b, ignore_index=IGNORE, reduction="none"))
+        begin += len(w)
+        own = own + (y >= begin)
+    loss, lse, entropy = (torch.stack([getattr(x, name) for x in terms], 1) for name in ("loss", "lse", "entropy"))
+    rows = _together(loss.gather(1, own[:, None]), lse, entropy, own[:, None])
+    rows = torch.where(y == IGNORE, 0, rows)
+    return rows.sum() if total else rows
+
+
+def _together(loss: Tensor, lse: Tensor, entropy: Tensor, own: Tensor) -> Tensor:
+    """The loss of every row, from that in its own block and the lse and entropy of every block.
+
+    Where scores are +inf, only these count: the entropy of a block is the log of their number. Such a row has no
+    gradient.
+    """
+    top = lse == torch.inf
+    flat = top.any(1, keepdim=True) & ~lse.isnan().any(1, keepdim=True)
+    loss = torch.where(flat, loss.detach(), loss)
+    lse = torch.where(flat, torch.where(top, entropy, -torch.inf).detach(), lse)
+    mine = lse.gather(1, own)
+    unseen = mine == -torch.inf  # nothing of the target's block is in the support
+    more = logsumexp(torch.where(unseen, lse, lse - mine), keepdims=True)
+    more = torch.where(more == -torch.inf, 0, more)  # nothing is in the support
+    return torch.where(unseen, more + torch.inf, loss + more)[:, 0]
+
+
+class _Losses(torch.autograd.Function):
+    """(total, wanted, y, h, bias, *weights) -> the losses of rows, or their total.
+
+    The gradients of a total are known but for a factor: the forward forms those wanted of h, bias and weights, the
+    first backward hands them over.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, total: bool, wanted: list[bool], y: Tensor, h: Tensor, bias: Tensor | None, *weights: Tensor
+    ) -> Tensor:
+        ctx.total = total
+        ctx.save_for_backward(y, h, bias, *weights)
+        formed = total and any(wanted)
+        rows, gradients = _formed(y, h, bias, *weights, wanted=wanted if formed else [False] * len(wanted))
+        ctx.formed = gradients if formed else None
+        return rows.sum() if total else rows
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+        inputs = ctx.saved_tensors
+        wanted, again = ctx.needs_input_grad[2:], torch.is_grad_enabled()
+        formed, ctx.formed = ctx.formed, None
+        if again or not as_they_are(g):
+
+            def defined(*tensors: Any) -> Tensor:
+                return _definition(ctx.total, *tensors)
+
+            return None, None, *by_definition(defined, inputs, wanted, g, again=again)
+        if formed is None:
+            _, formed = _formed(*inputs, wanted=wanted[1:], seed=None if ctx.total else g)
+        if ctx.total and g != 1:
+            formed = [x if x is None else x.mul_(g) for x in formed]
+        given = (x if x is None else x.to(of.dtype) for x, of in zip(formed, inputs[1:], strict=True))
+        return None, None, None, *given
+
+
+def _formed(
+    y: Tensor,
+    h: Tensor,
+    bias: Tensor | None,
+    *weights: Tensor,
+    wanted: Sequence[bool],
+    seed: Tensor | None = None,
+) -> tuple[Tensor, list[Tensor | None]]:
+    """The losses of rows; the wanted of the gradients to h, bias and weights, every row's times its seed."""
+    sizes, widths = ([w.shape[axis] for w in weights] for axis in (0, 1))
+    shapes = h.shape, (1, sum(sizes)), *(w.shape for w in weights)
+    dh, db, *dws = (_memory(h, *shape) if it else None for shape, it in zip(shapes, wanted, strict=True))
+    parts = list(blocks(len(h), 2 * sum(sizes))) or [slice(0, 0)]
+    rows, memory = h.new_empty(len(h)), _memory(h, len(h[parts[0]]), sum(sizes))
+    to_h = [sound(w, view) for w in weights] if dh is not None else weights
+    to_w = h if all(dw is None for dw in dws) else sound(h, view)
+    for part in parts:
+        z, later = memory[: len(h[part])], part.start > 0
+        for (x, w, b), into in zip(_apart(h[part], weights, bias), z.split_with_sizes(sizes, 1), strict=True):
+            layer_scores(shared(x), shared(w), shared(b), into.numpy())
+        if not any(wanted):
+            rows[part] = cross_entropy(z, y[part], ignore_index=IGNORE, reduction="none")
+            continue
+        rows[part], dz = cross_entropy_and_gradient(z, y[part], ignore_index=IGNORE, reduction="none")
+        if seed is not None:
+            dz *= seed[part, None]
+        if db is not None:
+            _product(dz.new_ones(1, len(dz)), dz, db, adds=later)
+        dxs = [None] * len(sizes) if dh is None else dh[part].split_with_sizes(widths, 1)
+        xs = to_w[part].split_with_sizes(widths, 1)
+        for x, w, ds, dx, dw in zip(xs, to_h, dz.split_with_sizes(sizes, 1), dxs, dws, strict=True):
+            if dx is not None:
+                _product(ds, w, dx)
+            if dw is not None:
+                _product(ds.mT, x, dw, adds=later)
+    return rows, [dh, None if db is None else db[0], *dws]
+
+
+def _product(a: Tensor, b: Tensor, out: Tensor, *, adds: bool = False) -> None:
+    _native.product(view(a), view(b), view(out), None, adds)
+
+
+def _memory(like: Tensor, *shape: int) -> Tensor:
+    return torch.from_numpy(fresh(shape, str(like.dtype).removeprefix("torch.")))

@@ -1,0 +1,128 @@
+"""What layers share whose classes are ranked by falling frequency: the order of classes, losses made of parts."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from softargmax.core.signature import public
+from softargmax.core.targets import IGNORE
+from softargmax.core.torch_modules import one_call
+from softargmax.output.torch_base import OutputLayer, Targets
+from softargmax.output.torch_block_softmax import block_losses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch.types import Device
+
+
+class Part(NamedTuple):
+    """A softmax over blocks of classes that has a part in a loss, and which rows it has (None: all)."""
+
+    rows: Tensor | None
+    h: Tensor
+    weights: Sequence[Tensor]
+    bias: Tensor | None
+    target: Tensor
+
+    def loss(self, *, total: bool) -> Tensor:
+        """The losses of its rows, 0 where the target is IGNORE; or their total."""
+        return block_losses(self.h, self.weights, self.bias, self.target, total=total)
+
+
+class RankedLayer(OutputLayer):
+    """A layer that has its classes by rank. `order` is the class of every rank, `ranks` the rank of every class."""
+
+    order: Tensor
+    ranks: Tensor
+
+    @public
+    def __init__(
+        self, dim: int, classes: int, *, reduction: str = "mean", ignore_index: int = IGNORE, device: Device = None
+    ) -> None:
+        super().__init__(dim, classes, reduction=reduction, ignore_index=ignore_index)
+        self.register_buffer("order", None)
+        self.register_buffer("ranks", None, persistent=False)
+        self._reorder(torch.arange(self.classes, device=device))
+
+    def reset_parameters(self) -> None:
+        """Vectors uniform within 1 / sqrt(their length), as `torch.nn.Linear` begins; biases 0; a lost order rising."""
+        if not _is_order(self.order, self.classes):  # memory that `to_empty` made
+            self._reorder(torch.arange(self.classes, device=self.order.device))
+        for parameter in self.parameters():
+            bound = 1 / math.sqrt(parameter.shape[1]) if parameter.ndim == 2 else 0.0
+            nn.init.uniform_(parameter, -bound, bound)
+
+    # --- what a layer says of itself ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _parts(self, h: Tensor, y: Targets) -> Iterator[Part]:
+        """What the loss of ranks y is the sum of."""
+
+    @abstractmethod
+    def _ranked_log_p(self, h: Tensor) -> Tensor:
+        """The log-probabilities of all ranks, (N, K)."""
+
+    # --- what it computes ---------------------------------------------------------------------------------------------
+
+    @one_call
+    def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
+        h, shape, y = self._given(hidden, target)
+        if self.reduction == "none" or y.wrong is not None:
+            return self._reduced(self._losses(h, y), shape, y)
+        total = torch.stack([part.loss(total=True) for part in self._parts(h, y)]).sum()
+        return total / max(1, len(h)) if self.reduction == "mean" else total
+
+    def _losses(self, h: Tensor, y: Targets) -> Tensor:
+        found = h.new_zeros(len(h))
+        for part in self._parts(h, y):
+            more = part.loss(total=False)
+            found = found + more if part.rows is None else found.index_add(0, part.rows, more)
+        return found
+
+    def _log_p_of(self, h: Tensor, y: Targets) -> Tensor:
+        return 0.0 - self._losses(h, y)
+
+    def _log_p(self, h: Tensor) -> Tensor:
+        found = self._ranked_log_p(h)
+        return found if self._sorted else found.index_select(1, self.ranks)
+
+    # --- the order of classes -----------------------------------------------------------------------------------------
+
+    def _given(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, tuple[int, ...], Targets]:
+        """As others have it, but the targets by rank."""
+        h, shape, y = super()._given(hidden, target)
+        return h, shape, y._replace(classes=self.ranks[y.classes])
+
+    def _classes_of(self, ranks: Tensor) -> Tensor:
+        """The classes of these ranks, -1 of -1."""
+        return torch.where(ranks < 0, -1, self.order[ranks])
+
+    def _reorder(self, order: Tensor) -> None:
+        """Have these classes at ranks 0, 1, .."""
+        self.order = order.to(torch.int64)
+        places = torch.arange(self.classes, device=order.device)
+        self.ranks = torch.empty_like(self.order).index_put((self.order,), places)
+        self._sorted = order.is_meta or torch.equal(self.order, places)
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, metadata: Any, strict: bool, *lists: list[str]
+    ) -> None:
+        """A checkpoint's order comes with its parameters."""
+        given = state_dict.get(f"{prefix}order")
+        if isinstance(given, Tensor) and given.shape == self.order.shape and not given.is_meta:
+            if not _is_order(given, self.classes):
+                lists[-1].append(f"{prefix}order: expected each class from 0 to {self.classes - 1} once")
+                return
+            self._reorder(given if self.order.is_meta else given.to(self.order.device))
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, *lists)
+
+
+def _is_order(order: Tensor, classes: int) -> bool:
+    """Whether it holds each class once; of no values that may not be."""
+    return order.is_meta or torch.equal(order.sort().values.cpu(), torch.arange(classes, device="cpu"))

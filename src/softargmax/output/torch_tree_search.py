@@ -1,0 +1,146 @@
+"""Down a tree: the log-probabilities of all classes in one sweep, the likeliest classes, draws."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from softargmax.core import philox
+from softargmax.output.torch_base import TopK, blocks
+from softargmax.output.torch_class_scores import dots
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from softargmax.core.seeds import Source
+    from softargmax.output.tree_paths import Slots
+
+_SLACK = 1e-5
+
+
+class Splits(NamedTuple):
+    """What stands at the nodes: weight (nodes, D), bias (nodes,) or None, children (nodes, 2)."""
+
+    weight: Tensor
+    bias: Tensor | None
+    children: Tensor
+
+
+def sweep(z: Tensor, levels: Sequence[int], slots: Slots) -> Tensor:
+    """log p of all classes, (N, K), from the scores of all nodes: what has come to a node goes on to its children."""
+    if not z.shape[1]:
+        return z.sum(1, keepdim=True)
+    split = torch.stack([logsigmoid(z), logsigmoid(-z)], 2)
+    gone = [split[:, :1].flatten(1)]
+    for above, (begin, end) in zip(levels, pairwise(levels[1:]), strict=False):
+        came = gone[-1].index_select(1, slots.nodes[begin:end] - 2 * above)
+        gone.append((split[:, begin:end] + came.unsqueeze(2)).flatten(1))
+    return torch.cat(gone, 1).index_select(1, slots.classes)
+
+
+def likeliest(h: Tensor, splits: Splits, k: int) -> TopK:
+    """The k likeliest classes of every row and their log p, in order; a row that meets NaN: NaN and -1.
+
+    Best first, a level of the tree at a time for all rows: from a bound that k classes are known to reach, only nodes
+    are opened whose probability reaches it too, since no class below one of them has more.
+    """
+    values = h.new_full((len(h), k), math.nan)
+    index = torch.full((len(h), k), -1, device=h.device)
+    for part in blocks(len(h), len(splits.children) + 1):
+        rows, classes, log_p = _reaching(h[part], splits, _bound(h[part], splits, k))
+        order = classes.argsort()
+        order = order[log_p[order].argsort(stable=True, descending=True)]
+        order = order[rows[order].argsort(stable=True)]
+        rows, classes, log_p = rows[order], classes[order], log_p[order]
+        here = torch.arange(len(h[part]), device=h.device)
+        rank = torch.arange(len(rows), device=h.device) - torch.searchsorted(rows, here)[rows]
+        rows, classes, log_p, rank = (x[rank < k] for x in (rows, classes, log_p, rank))
+        values[part][rows, rank], index[part][rows, rank] = log_p, classes
+    return TopK(values, index)
+
+
+def _bound(h: Tensor, splits: Splits, k: int) -> Tensor:
+    """A log p that at least k classes of each row reach: the least of k that a beam of width k comes to."""
+    n, classes = len(h), len(splits.children) + 1
+    if k == classes:
+        return h.new_full((n,), -math.inf)
+    code, log_p = torch.zeros(n, 1, dtype=torch.int64, device=h.device), h.new_zeros(n, 1)
+    while bool((inner := code >= 0).any()):
+        rows, _ = places = inner.nonzero(as_tuple=True)
+        s = h.new_zeros(code.shape)
+        s[places] = dots(h, rows, splits.weight, splits.bias, code[places])
+        below = splits.children[code.clamp(min=0)]
+        code = torch.cat([torch.where(inner, below[..., 0], code), torch.where(inner, below[..., 1], -1)], 1)
+        first = torch.where(inner, log_p + logsigmoid(s), log_p)
+        log_p = torch.cat([first, torch.where(inner, log_p + logsigmoid(-s), -math.inf)], 1)
+        if log_p.shape[1] > k:
+            log_p, kept = log_p.topk(k, 1)
+            code = code.gather(1, kept)
+    least = log_p.amin(1)
+    return least - _SLACK * least.abs()  # that a sum is rounded otherwise here than there loses none
+
+
+def _reaching(h: Tensor, splits: Splits, bound: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Row, class and log p of all classes that reach their row's bound; none of a row that meets NaN."""
+    rows = torch.arange(len(h), device=h.device)
+    if not len(splits.children):
+        return rows, torch.zeros_like(rows), h.new_zeros(len(h))
+    nodes, came = torch.zeros_like(rows), h.new_zeros(len(h))
+    sound, found = ~bound.isnan(), []
+    while len(rows):
+        s = dots(h, rows, splits.weight, splits.bias, nodes)
+        sound[rows[s.isnan()]] = False
+        log_p = torch.stack([logsigmoid(s), logsigmoid(-s)], 1) + came[:, None]
+        below = splits.children[nodes]
+        reached = log_p >= bound[rows][:, None]
+        rows = rows[:, None].expand_as(below)
+        for_good, open_still = reached & (below < 0), reached & (below >= 0)
+        found.append((rows[for_good], ~below[for_good], log_p[for_good]))
+        rows, nodes, came = rows[open_still], below[open_still], log_p[open_still]
+    rows, classes, log_p = (torch.cat(each) for each in zip(*found, strict=True))
+    kept = sound[rows]
+    return rows[kept], classes[kept], log_p[kept]
+
+
+def descend(h: Tensor, splits: Splits, depth: int, source: Source, *, compact: bool) -> Tensor:
+    """A class for every row, -1 where a score on its way is NaN.
+
+    At a node of score s the way goes on with the first child if log V - log(1 - V) < s: with probability sigma(s). The
+    V of level d is column d of the row's stream. `compact`: rows that have arrived are left behind, which looks at
+    values.
+    """
+    drawn = [_descend(h[part], splits, depth, source, part, compact=compact) for part in blocks(len(h), 64 * depth)]
+    return torch.cat(drawn) if drawn else torch.zeros(0, dtype=torch.int64, device=h.device)
+
+
+def _descend(h: Tensor, splits: Splits, depth: int, source: Source, part: slice, *, compact: bool) -> Tensor:
+    rows = torch.arange(len(h), device=h.device)
+    noise = _logistic(h, source, rows + part.start if source.stream is None else source.stream[part], depth)
+    code = torch.zeros_like(rows) if depth else ~torch.zeros_like(rows)
+    sound = torch.ones_like(rows, dtype=torch.bool)
+    for level in range(depth):
+        if compact:
+            rows = rows[code[rows] >= 0]
+        here = code[rows]
+        node = here.clamp(min=0)
+        s = dots(h, rows, splits.weight, splits.bias, node)
+        side = (noise[rows, level] >= s).long()
+        sound[rows] &= (here < 0) | ~s.isnan()
+        code[rows] = torch.where(here < 0, here, splits.children[node, side])
+    return torch.where(sound, ~code, -1)
+
+
+def _logistic(h: Tensor, source: Source, stream: Any, columns: int) -> Tensor:
+    """log V - log(1 - V), (N, columns), V and 1 - V each to its last digit."""
+    draw = torch.zeros(1, dtype=torch.int64, device=h.device)
+    high, low = philox.words(h, source.seed, stream, draw, columns)
+
+    def fraction(high: Tensor, low: Tensor) -> Tensor:
+        return high[:, 0].double() * 2.0**-32 + (low[:, 0].double() + 0.5) * 2.0**-64
+
+    return fraction(high, low).log() - fraction(high ^ philox.WORD, low ^ philox.WORD).log()

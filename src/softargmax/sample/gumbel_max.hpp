@@ -1,0 +1,179 @@
+// Gumbel-max: arg max of beta z + g, with noise made only where it can matter.
+//
+// Of each 64 columns the upper words give a bound of the noise. A column whose score plus bound does not reach what has
+// been found is done with; the expected number of others is O(log K), and only for them is the noise itself made, in
+// double. Where no column can reach it even with the greatest noise there is, no words are made at all.
+#pragma once
+
+#include "core/cpp/philox.hpp"
+#include "sample/kept_row.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME::sample {
+
+// ---- noise: from words to g, in double ------------------------------------------------------------------------
+//
+//     w = w1 2^32 + w2,   V = (w + 1/2) / 2^64,   g = -log(-log(1 - V))
+
+constexpr int kLanes = Pack<double>::kLanes;
+// Noise lies between these: V is at least 2^-65 and at most 1 - 2^-65.
+constexpr double kLeast = -3.82, kMost = 45.1;
+
+// The noise of kLanes columns. 1 - V = (not w + 1/2) / 2^64 is an exact pair, and the logarithm of a pair near 1 keeps
+// its digits: the error is that of rounding, in both tails (near g = 0 it is 2^-60).
+SOFTARGMAX_INLINE Pack<double> gumbel(const std::uint32_t* w1, const std::uint32_t* w2) {
+    using V = Pack<double>;
+    double upper[kLanes], lower[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+        upper[i] = static_cast<double>(~w1[i]);
+        lower[i] = static_cast<double>(~w2[i]);
+    }
+    const V none = V::all(-0.0);
+    const Two<V> log =
+        log_pair(two_sum(V::load(upper) * V::all(0x1p-32), (V::load(lower) + V::all(0.5)) * V::all(0x1p-64)));
+    const Two<V> g = log_pair(Two<V>{none - log.hi, none - log.lo});
+    return none - (g.hi + g.lo);
+}
+
+// An upper bound of the noise from w1 alone, of 16 columns: -log(1 - V) >= V >= v / 2^31, v = w1 / 2 as a whole number,
+// and log2 of a float is at least its bits as they are, / 2^23 - 127: the logarithm is above its chords. 0.06 too high
+// at most on that account, for seven instructions. Rounding: below 1e-4.
+SOFTARGMAX_INLINE Pack<float> noise_bound(const std::uint32_t* w1) {
+    constexpr float ln2 = 0x1.62e430p-1f;
+    std::int32_t bits[16];
+    float v[16], bound[16];
+    for (int i = 0; i < 16; ++i) v[i] = static_cast<float>(static_cast<std::int32_t>(w1[i] >> 1));
+    std::memcpy(bits, v, sizeof bits);
+    for (int i = 0; i < 16; ++i) bound[i] = ln2 * (31 + 127) - (ln2 * 0x1p-23f) * static_cast<float>(bits[i]);
+    return Pack<float>::load(bound);
+}
+
+// ---- draws ----------------------------------------------------------------------------------------------------
+
+// The largest of beta z + g so far; of equal ones the first. Compared by differences, which lose nothing where beta z
+// is huge.
+struct Best {
+    double z = 0, noise = 0;
+    std::int64_t at = -1;
+    // How far above beta m a column has to reach to be the largest. The column of m itself reaches kLeast.
+    double need(double m, Scale beta) const { return at < 0 ? kLeast : std::max(kLeast, distance(z, m, beta) + noise); }
+    void offer(double its, double g, std::int64_t column, Scale beta) {
+        if (at < 0 || distance(its, z, beta) + (g - noise) > 0) *this = {its, g, column};
+    }
+};
+
+struct Ranked {
+    double x, key;
+    std::int64_t at;
+    bool operator<(const Ranked& b) const { return key > b.key || (key == b.key && at < b.at); }
+};
+// The n largest of beta (z - m) + g, for draws without replacement.
+class Top {
+    std::vector<Ranked>& all_;
+    const std::size_t n_;
+    const double m_;
+    double edge_ = -kInf;
+
+  public:
+    Top(std::vector<Ranked>& all, std::int64_t n, double m) : all_(all), n_(static_cast<std::size_t>(n)), m_(m) {
+        all_.clear();
+    }
+    double need(double, Scale) const { return edge_; }
+    void offer(double z, double g, std::int64_t column, Scale beta) {
+        const double x = distance(z, m_, beta);
+        if (!(x + g > edge_)) return;
+        all_.push_back({x, x + g, column});
+        if (all_.size() >= 2 * n_ + 256) cut();
+    }
+    void cut() {
+        if (all_.size() <= n_) return;
+        std::nth_element(all_.begin(), all_.begin() + static_cast<std::ptrdiff_t>(n_ - 1), all_.end());
+        all_.resize(n_);
+        edge_ = all_.back().key;
+    }
+    void finish() {
+        cut();
+        std::sort(all_.begin(), all_.end());
+    }
+};
+
+// What is a safe margin below what is needed, in float: the distances near it are right to 2^-22 of themselves. They
+// end at -1e38, so that far out every score is looked at.
+SOFTARGMAX_INLINE float safely(double need) {
+    return need < -1e37 ? -std::numeric_limits<float>::infinity()
+                        : static_cast<float>(need - (1e-3 + 1e-6 * std::fabs(need)));
+}
+
+// beta (z - m) of up to kChunk scores in float, for bounds; -inf where a score is left out.
+template <class T>
+SOFTARGMAX_INLINE void rough_distances(const T* z, std::int64_t n, T low, double m, Scale beta, float* x) {
+    constexpr float out = -std::numeric_limits<float>::infinity(), least = -1e38F;
+    for (std::int64_t i = n; i < kChunk; ++i) x[i] = out;
+    const auto fill = [&](std::int64_t count) SOFTARGMAX_LAMBDA {
+        if (sizeof(T) == 4 && fits_float(m, beta)) {
+            const float top = static_cast<float>(m), factor = static_cast<float>(beta.hi);
+            for (std::int64_t i = 0; i < count; ++i) {
+                const float y = (static_cast<float>(z[i]) - top) * factor;
+                x[i] = z[i] >= low ? (y > least ? y : least) : out;
+            }
+        } else {
+            for (std::int64_t i = 0; i < count; ++i) {
+                const double y = distance(static_cast<double>(z[i]), m, beta);
+                x[i] = z[i] >= low ? static_cast<float>(y > -1e38 ? y : -1e38) : out;
+            }
+        }
+    };
+    if (n == kChunk) fill(kChunk);
+    else fill(n);
+}
+
+// Offers every column of a piece that may matter. No score of the row is above m.
+template <class T, class Keeper>
+void draw(const Piece<T>& piece, const Kept<T>& kept, double m, Scale beta, const Philox& words, Keeper& keeper) {
+    using V = Pack<float>;
+    constexpr int kPacks = kChunk / V::kLanes;
+    double reach = keeper.need(m, beta);
+    float need = safely(reach);
+    for (std::int64_t from = 0; from < piece.count; from += kChunk) {
+        const std::int64_t n = std::min<std::int64_t>(kChunk, piece.count - from);
+        alignas(64) float x[kChunk];
+        alignas(64) std::uint32_t w1[kChunk], w2[kChunk];
+        T low;
+        const bool exact = kept.one_bound(piece.column(from), piece.column(from + n - 1), low);
+        if (!exact) low = kept.edge;
+        rough_distances(piece.z + from, n, low, m, beta, x);
+        V y[kPacks];
+        for (int u = 0; u < kPacks; ++u) y[u] = V::load(x + u * V::kLanes);
+        const V needed = V::all(need);
+        if (!any(above(max(max(y[0], y[1]), max(y[2], y[3])), V::all(need - static_cast<float>(kMost))))) continue;
+
+        const auto fill = [&](std::uint32_t half, std::uint32_t* to) {
+            if (piece.columns) words.scattered(piece.columns + from, n, half, to);
+            else words.adjacent(piece.first + from, half, to);
+        };
+        fill(0, w1);
+        bool matters = false;
+        for (int u = 0; u < kPacks; ++u) {
+            const V reached = y[u] + noise_bound(w1 + u * V::kLanes);
+            matters |= any(above(reached, needed));
+            reached.store(x + u * V::kLanes);
+        }
+        if (!matters) continue;
+        fill(1, w2);
+        for (int i = 0; i < n; i += kLanes) {
+            bool here = false;
+            for (int j = i; j < i + kLanes; ++j) here |= x[j] > need;
+            if (!here) continue;
+            double g[kLanes];
+            gumbel(w1 + i, w2 + i).store(g);
+            for (int j = i; j < i + kLanes; ++j) {
+                if (!(x[j] > need)) continue;
+                const T z = piece.z[from + j];
+                const std::int64_t column = piece.column(from + j);
+                if (exact || kept(z, column)) keeper.offer(static_cast<double>(z), g[j - i], column, beta);
+            }
+            need = safely(keeper.need(m, beta));
+        }
+    }
+}
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::sample

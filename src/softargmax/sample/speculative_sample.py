@@ -1,0 +1,169 @@
+"""Speculative sampling: a small model's guesses, verified so that the large model's distribution is kept."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from softargmax.core import check
+from softargmax.core.arrays import INTEGERS, as_number, device_of, dtype_name, like, namespace
+from softargmax.core.scale import UNIT
+from softargmax.core.signature import public
+from softargmax.core.types import Generator, Integers, Logits, PerRow
+from softargmax.normalize import softmax
+from softargmax.sample import operations
+from softargmax.sample.arguments import Distribution
+from softargmax.sample.categorical import filter_scores
+from softargmax.sample.operations import Categorical
+from softargmax.sample.options import ORDERS, rows_of, source_of
+from softargmax.sample.reference import uniforms
+from softargmax.sample.results import SpeculativeSample
+
+_OTHER = 0x1E3779B97F4A7C15  # another key than that of draws with this seed
+
+
+@public
+@np.errstate(divide="ignore")
+def speculative_sample(  # noqa: PLR0913 each is asked for by its name
+    target: Logits,
+    draft: Logits,
+    tokens: Integers,
+    /,
+    *,
+    temperature: PerRow = 1.0,
+    top_k: PerRow | None = None,
+    top_p: PerRow | None = None,
+    min_p: PerRow | None = None,
+    seed: int | None = None,
+    stream: Integers | None = None,
+    generator: Generator | None = None,
+    order: str = ORDERS[0],
+) -> SpeculativeSample:
+    r"""Verify a chain of guessed tokens so that what comes out is distributed as the target says.
+
+    .. math:: \text{accept } x \text{ with } \min\!\left(1, \frac{p_x}{q_x}\right), \qquad
+              \text{else draw from } \frac{(p - q)_+}{\sum (p - q)_+}
+
+    Parameters
+    ----------
+    target : array_like
+        The large model's scores, shape (..., L + 1, K): after the context, and after each guess.
+    draft : array_like
+        The small model's scores, shape (..., L, K), from which the guesses were drawn with the same options.
+    tokens : array_like of int
+        The guesses, shape (..., L).
+    temperature, top_k, top_p, min_p, order
+        As in `categorical`, of both models; arrays have one per sequence, (...).
+    seed, stream, generator
+        As in `categorical`; a stream per sequence. The guesses may have been drawn with the same seed.
+
+    Returns
+    -------
+    SpeculativeSample
+        tokens (..., L + 1): the guesses that were accepted, one more token, and -1 after it; accepted (...): how many.
+        On devices and under tracing, where nobody looks at the values, a sequence with a guess that is no class has
+        accepted 0 and -1 for all its tokens, and what cannot be drawn is -1.
+
+    Raises
+    ------
+    IndexError, TypeError, ValueError
+        If a guess is no class; if an argument is of a wrong kind, shape or range; if the row to draw from is empty or
+        holds a NaN.
+
+    Notes
+    -----
+    After the first guess that is not accepted, one token is drawn from what p has more than q; if all are accepted, one
+    from the last row of `target`. Each token, given those before it, has exactly the target's distribution, whatever
+    the draft's is. The probabilities of both models are formed: as much memory as their scores.
+
+    No gradient.
+
+    References
+    ----------
+    Leviathan, Kalman & Matias (2023), Fast inference from transformers via speculative decoding. arXiv:2211.17192.
+    Chen et al. (2023), Accelerating large language model decoding with speculative sampling. arXiv:2302.01318.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> target, draft = [[0.0, 9.0], [9.0, 0.0], [0.0, 9.0]], [[0.0, 9.0], [0.0, 9.0]]
+    >>> softargmax.speculative_sample(target, draft, [1, 1], temperature=0.0, seed=0).tokens
+    array([ 1,  0, -1])
+    """
+    target = rows_of(target, "target")
+    draft = rows_of(like(draft, target, "draft"), "draft")
+    tokens = _checked(target, draft, tokens)
+    xp, length = namespace(target), tokens.shape[-1]
+    key, stream = source_of(tokens, tokens.ndim - 1, seed, stream, generator)
+    key = key ^ _OTHER
+    filters = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "temperature": temperature}
+    each = {name: _per_sequence(value, target, name) for name, value in filters.items()}
+    p, q = (
+        softmax(filter_scores(z, order=order, **each), temperature=each["temperature"], dtype=check.row_dtype(None, z))
+        for z in (target, draft)
+    )
+    q = xp.astype(q, p.dtype, copy=False)
+
+    classes = xp.clip(tokens, 0, draft.shape[-1] - 1)
+    wrong = xp.any(classes != tokens, axis=-1)  # where nobody could look
+    p_x, q_x = (xp.take_along_axis(a, classes[..., None], axis=-1)[..., 0] for a in (p[..., :length, :], q))
+    draws = xp.full((1,), 1, dtype=tokens.dtype, device=device_of(tokens))
+    v, _ = uniforms(target, key, stream, math.prod(tokens.shape[:-1]), draws, length)
+    accept = xp.reshape(v, tokens.shape) * q_x < p_x
+    run = xp.cumulative_sum(xp.astype(~accept, tokens.dtype), axis=-1) == 0
+    accepted = xp.where(wrong, 0, xp.sum(xp.astype(run, tokens.dtype), axis=-1))
+
+    row = accepted[..., None, None]
+    p_a = xp.take_along_axis(p, row, axis=-2)[..., 0, :]
+    q_a = xp.take_along_axis(xp.concat([q, xp.zeros_like(p[..., :1, :])], axis=-2), row, axis=-2)[..., 0, :]
+    rest = xp.maximum(p_a - q_a, xp.zeros_like(p_a))
+    rest = xp.where(xp.sum(rest, axis=-1, keepdims=True) == 0.0, p_a, rest)
+    index = xp.where(wrong[..., None], -1, xp.astype(_drawn(rest, key, stream), tokens.dtype, copy=False))
+    step = xp.arange(length + 1, dtype=tokens.dtype, device=device_of(tokens))
+    guesses = xp.concat([tokens, xp.zeros_like(index)], axis=-1)
+    end = accepted[..., None]
+    out = xp.where(step < end, guesses, xp.where(step == end, index, -1))
+    return SpeculativeSample(out, as_number(accepted))
+
+
+def _per_sequence(value: Any, z: Any, name: str) -> Any:
+    """A parameter per sequence as one that broadcasts with the sequences' rows."""
+    if value is None or isinstance(value, Real):
+        return value
+    return check.per_row(value, z, (z.ndim - 2, z.ndim - 1), name, "the sequences", whole=name == "top_k")
+
+
+def _drawn(p: Any, seed: Any, stream: Any) -> Any:
+    """One draw from each distribution, that need not sum to 1."""
+    z = namespace(p).log(p)
+    try:
+        return operations.categorical.first(Categorical(z, Distribution(UNIT), seed, stream, (z.ndim - 1,), 1, True))
+    except ValueError as error:
+        raise ValueError(f"target, draft{str(error).removeprefix('z')}") from None
+
+
+def _checked(target: Any, draft: Any, tokens: Any) -> Any:
+    """The guesses, in the default integer type, if everything fits together."""
+    tokens = like(tokens, target, "tokens")
+    if dtype_name(tokens.dtype) not in INTEGERS - {"bool"}:
+        raise TypeError(f"tokens: expected integers, got dtype {tokens.dtype}")
+    shape = tuple(tokens.shape)
+    if draft.ndim < 2:
+        raise ValueError(f"draft: expected shape (..., L, K), a row of scores per guess, got {tuple(draft.shape)}")
+    if tokens.ndim == 0 or tuple(draft.shape[:-1]) != shape:
+        raise ValueError(
+            f"tokens: expected the draft's shape without its classes, {tuple(draft.shape[:-1])}, got {shape}"
+        )
+    wanted = (*shape[:-1], shape[-1] + 1, draft.shape[-1])
+    if tuple(target.shape) != wanted:
+        raise ValueError(f"target: expected shape {wanted} with this draft, got {tuple(target.shape)}")
+    xp = namespace(tokens)
+    kind = xp.__array_namespace_info__().default_dtypes(device=device_of(tokens))["integral"]
+    tokens = xp.astype(tokens, kind, copy=False)
+    classes = draft.shape[-1]
+    if check.seen(tokens) and bool(xp.any((tokens < 0) | (tokens >= classes))):
+        raise IndexError(f"tokens: expected classes from 0 to {classes - 1}, got some out of range")
+    return tokens

@@ -1,0 +1,415 @@
+// The maps of this room:
+//
+//     p = e_a(beta (z - m) - lambda),   e_a(x) = [1 + a x]_+^(1/a),   a = alpha - 1,   e_0 = exp,   m = max z
+//
+// lambda >= 0 makes the row sum to 1 (tau = a (beta m + lambda) - 1). With v = 1 + a x, the derivative of p in x is p /
+// v, here `slope`, and the next one (1 - a) p / v^2, here `curve`. Each map holds its unknown, `at`, as a pair in the
+// variable in which it is best known, moves it by a step of lambda, and gives p twice: roughly, in vectors of T, to
+// come near the root, and exactly, in double with the pair, to land on it. Scores at `cut` and below have p = 0, now
+// and after every further step.
+#pragma once
+
+#include "core/cpp/math.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
+
+// ---- v^(1/a), in packs, and scores less a threshold that is known as a pair -----------------------------------
+
+using Doubles = Pack<double>;
+template <class V> struct Rough {
+    V p, slope;
+};
+struct Exact {
+    Two<Doubles> p;  // its second part is 0, or not looked at, where no pairs are wanted
+    Doubles slope, curve, v;  // v matters where p > 0
+};
+
+// A map's numbers are doubles, for a row, or packs, for a row to each lane.
+template <class V> SOFTARGMAX_INLINE V all(double x) { return V::all(static_cast<typename V::Scalar>(x)); }
+template <class V> SOFTARGMAX_INLINE V all(V x) { return x; }
+template <class N> SOFTARGMAX_INLINE N as(double x) {
+    if constexpr (std::is_same_v<N, double>) return x;
+    else return all<N>(x);
+}
+template <class N> SOFTARGMAX_INLINE Two<Doubles> spread(Two<N> x) { return {all<Doubles>(x.hi), all<Doubles>(x.lo)}; }
+// z - c, its first part rounded once; NaN for infinite z, and where it is beyond the range. What is made of it begins
+// with max(.., 0), which passes over NaN: of a score so far away p is 0.
+template <class N> SOFTARGMAX_INLINE Two<Doubles> less(Doubles z, Two<N> c) {
+    const Two<Doubles> by = spread(c), d = two_sum(z, Doubles::all(0) - by.hi);
+    const Doubles low = d.lo - by.lo, hi = d.hi + low;
+    return {hi, low - (hi - d.hi)};
+}
+// The same rounded; where z is a float, what lies near c is z - c.hi exactly.
+template <class T, class N> SOFTARGMAX_INLINE Doubles beyond(Doubles z, Two<N> c) {
+    if constexpr (sizeof(T) == 4) return (z - all<Doubles>(c.hi)) - all<Doubles>(c.lo);
+    else return less(z, c).hi;
+}
+
+// The least v, and the least logarithm of p, that are not taken for 0; below order 1 the largest v, whose p is 0.
+template <class T> struct Limit;
+template <> struct Limit<float> {
+    static constexpr double tiny = 0x1p-120, least = -86, most = 0x1p126;
+};
+template <> struct Limit<double> {
+    static constexpr double tiny = 0x1p-1000, least = -708.396, most = 0x1p1023;
+};
+
+// How well a power is wanted: to come near the root; for sums that land on it, which have to be good to the digits of
+// double; as one of the results.
+enum class Power { kRough, kSummed, kResult };
+
+// e^y, 0 where it is no normal number. A float32 result is good to 2e-10.
+template <Power how, class T, class V> SOFTARGMAX_INLINE V exp_or_zero(Two<V> y) {
+    constexpr bool brief = how == Power::kResult && sizeof(T) == 4;
+    const V least = all<V>(Limit<typename V::Scalar>::least), hi = max(y.hi, least);
+    constexpr int terms = brief ? 7 : kExpTerms<typename V::Scalar>;
+    return keep(above(hi, least), exp_of<terms>(Two<V>{hi, y.lo}));
+}
+
+// v^(1/a), 0 where v is.
+struct Root {
+    Twofold inverse_a;
+    explicit Root(Twofold a) : inverse_a(inverse(a)) {}
+    template <Power how, class T, class V> SOFTARGMAX_INLINE V of(Two<V> v) const {
+        const V tiny = all<V>(Limit<typename V::Scalar>::tiny), hi = max(v.hi, tiny);
+        const auto in = above(hi, tiny);
+        const Two<V> positive{hi, keep(in, v.lo)};
+        if constexpr (sizeof(T) == 8 && how != Power::kRough) {
+            return keep(in, exp_or_zero<how, T>(times(log_pair(positive), spread(inverse_a))));
+        } else {
+            constexpr int terms = how == Power::kResult ? 5 : kLogTerms<typename V::Scalar>;
+            const V y = log_of<terms>(positive) * all<V>(inverse_a.hi);
+            return keep(in, exp_or_zero<how, T>(Two<V>{y, V::all(0)}));
+        }
+    }
+    template <class V> SOFTARGMAX_INLINE Rough<V> rough(Two<V> v) const {
+        const V p = of<Power::kRough, typename V::Scalar>(v);
+        return {p, p / max(v.hi, all<V>(Limit<typename V::Scalar>::tiny))};
+    }
+    template <class T> SOFTARGMAX_INLINE Exact exact(Two<Doubles> v) const {
+        const Doubles p = of<Power::kSummed, T>(v),
+                      part = Doubles::all(1) / max(v.hi, Doubles::all(Limit<double>::tiny));
+        return {{p, Doubles::all(0)}, p * part, p * part * part, v.hi};
+    }
+};
+
+// ---- maps -----------------------------------------------------------------------------------------------------
+
+constexpr double kMargin = 1e-3;  // lambda is never further from the root than this where the cut counts on it
+
+// (1 - e^-u) / u for u >= 0.
+inline double mean_decay(double u) { return u < 1e-3 ? 1 - u * (0.5 - u * (1.0 / 6)) : (1 - exp_scalar(-u)) / u; }
+template <class V> SOFTARGMAX_INLINE V mean_decay(V u) {
+    const V one = all<V>(1), zero = all<V>(0), near = all<V>(1e-3), safe = max(u, near);
+    const auto far = above(u, near);
+    return keep(far, (one - exp_of(Two<V>{zero - safe, zero})) / safe) +
+           keep(unless(equal(zero, zero), far), one - u * (all<V>(0.5) - u * all<V>(1.0 / 6)));
+}
+inline double log1p_of(double x) { return log1p_scalar(x); }
+template <class V> SOFTARGMAX_INLINE V log1p_of(V x) {
+    return log_of<kLogTerms<typename V::Scalar>>(two_sum(all<V>(1), x));
+}
+
+// The step of lambda by Newton's method on S^a = 1, S = 1 + rest the sum of p: (S - S^(1 - a)) / (a sum slope). For
+// alpha <= 2 it comes to the root from one side, in two to six steps for 32768 scores. Below order 1, with u = -a log
+// S, (e^u - 1) / u is formed from its inverse's (1 - e^-u) / u.
+template <class N> SOFTARGMAX_INLINE N newton(double a, N rest, N slope) {
+    const N log = log1p_of(rest), u = as<N>(std::fabs(a)) * log, decay = mean_decay(u);
+    return (as<N>(1) + rest) * log * (a < 0 ? decay / (as<N>(1) - u * decay) : decay) / slope;
+}
+
+// How far below m + lambda p is 0, for alpha < 2.
+inline double reach_of(double a) {
+    constexpr double reach = -Limit<double>::least, slack = 1 + 1e-6;
+    const double u = -a * reach;
+    if (a >= 0) return a * reach > 1 ? 1 / a : reach;
+    return slack * reach * (u < 1e-3 ? 1 + u * (0.5 + u * (1.0 / 6)) : (exp_scalar(u) - 1) / u);
+}
+// All scores but those up to x, which may be beyond the range.
+inline double cut_below(double x) { return next_below(std::max(x, std::numeric_limits<double>::lowest())); }
+
+// a beta. (a is a pair, since alpha - 1 is rounded below order 1/2.)
+inline Twofold slope_of(Twofold a, Scale beta) { return times(a, Twofold{beta.hi, beta.lo}); }
+
+// alpha <= 2: the unknown is c, which lies lambda / beta and a constant from m.
+//
+// kBeside: a float32 result is right where the last step of v is shorter than this share of every distance to the
+// threshold; the step's error is the third power of that.
+//
+// kLogarithm: p takes a logarithm; sums in pairs and a gain of 1 cost little then.
+template <class N> struct Gentle {
+    N m;
+    Two<N> at;  // c
+    Gentle(N top, N below) : m(top), at(two_sum(top, as<N>(0) - below)) {}
+    void shift(N step) { at = plus(at, {step, as<N>(0)}); }
+    template <class V> SOFTARGMAX_INLINE V roughly(V z) const { return (z - all<V>(m)) - all<V>((at.hi - m) + at.lo); }
+};
+
+// The closed forms, of beta (z - c) with c = m + (lambda - offset) / beta. At beta = 1 it is z - c.
+template <class N, int offset, bool scaled> struct Closed : Gentle<N> {
+    using Gentle<N>::at;
+    static constexpr bool kLogarithm = false;
+    Two<N> beta;
+    Closed(N top, Two<N> scale) : Gentle<N>(top, as<N>(offset) / scale.hi), beta(scale) {}
+    N x(N z) const { return ((z - at.hi) - at.lo) * beta.hi - as<N>(offset); }  // beta (z - m) - lambda
+    N scale() const { return as<N>(1); }  // what a step is measured by
+    void shift(N step) {
+        if constexpr (scaled) Gentle<N>::shift(step / beta.hi);
+        else Gentle<N>::shift(step);
+    }
+    double move(double step, bool /*over*/) {
+        shift(step);
+        return std::fabs(step);
+    }
+    double cut() const { return next_below(at.hi - kMargin / beta.hi); }
+    Two<N> threshold() const {  // beta c
+        if constexpr (scaled) return times(at, beta);
+        else return at;
+    }
+    template <class T, bool pairs> SOFTARGMAX_INLINE Two<Doubles> past(Doubles z) const {
+        if constexpr (!pairs) {
+            return {scaled_by_beta(beyond<T>(z, at)), Doubles::all(0)};
+        } else if constexpr (scaled) {
+            const Two<Doubles> x = times(less(z, at), spread(beta));
+            const Doubles hi = x.hi + x.lo;
+            return {hi, x.lo - (hi - x.hi)};
+        } else {
+            return less(z, at);
+        }
+    }
+    template <class T> SOFTARGMAX_INLINE Doubles past_rounded(Doubles z) const {
+        constexpr bool pairs = scaled && sizeof(T) == 8;
+        return past<T, pairs>(z).hi;
+    }
+    template <class V> SOFTARGMAX_INLINE V roughly(V z) const { return scaled_by_beta(Gentle<N>::roughly(z)); }
+
+  private:
+    template <class V> SOFTARGMAX_INLINE V scaled_by_beta(V x) const {
+        if constexpr (scaled) return x * all<V>(beta.hi);
+        else return x;
+    }
+};
+
+// alpha = 2: p = beta (z - c).
+template <class N, bool scaled> struct Linear : Closed<N, 1, scaled> {
+    using Closed<N, 1, scaled>::Closed;
+    static constexpr double kBeside = 0.5;  // no score enters or leaves the support, and the sum is linear: any step
+    static constexpr double a() { return 1; }
+    static constexpr double tolerance() { return kInf; }
+    static N newton(N rest, N slope) { return rest / slope; }
+    Two<N> tau() const { return this->threshold(); }
+    template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
+        const V p = max(this->roughly(z), V::all(0));
+        return {p, keep(above(p, V::all(0)), V::all(1))};
+    }
+    template <class T, bool pairs = true> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
+        const Two<Doubles> v = this->template past<T, pairs>(z);
+        const Doubles p = max(v.hi, Doubles::all(0));
+        const auto in = above(p, Doubles::all(0));
+        return {{p, keep(in, v.lo)}, keep(in, Doubles::all(1)), Doubles::all(0), v.hi};
+    }
+    template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
+        return max(this->template past_rounded<T>(z), Doubles::all(0));
+    }
+};
+
+// alpha = 1.5: p = v^2,  v = beta (z - c) / 2.
+template <class N, bool scaled> struct Squared : Closed<N, 2, scaled> {
+    using Closed<N, 2, scaled>::Closed;
+    static constexpr double kBeside = 1e-3;
+    static constexpr double a() { return 0.5; }
+    static constexpr double tolerance() { return 1e-8; }
+    static N newton(N rest, N slope) {
+        using std::sqrt;
+        const N one = as<N>(1), root = sqrt(one + rest);
+        return (rest + rest) * root / ((one + root) * slope);
+    }
+    Two<N> tau() const { return times(this->threshold(), as<N>(0.5)); }
+    template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
+        const V v = max(this->roughly(z) * all<V>(0.5), V::all(0));
+        return {v * v, v};
+    }
+    template <class T, bool pairs = true> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
+        const Two<Doubles> twice = this->template past<T, pairs>(z);
+        const Doubles v = twice.hi * Doubles::all(0.5), h = max(v, Doubles::all(0)), p = h * h;
+        const auto in = above(h, Doubles::all(0));
+        return {{p, fma(h, h, Doubles::all(0) - p) + h * keep(in, twice.lo)}, h, keep(in, Doubles::all(1)), v};
+    }
+    template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
+        const Doubles v = max(this->template past_rounded<T>(z) * Doubles::all(0.5), Doubles::all(0));
+        return v * v;
+    }
+};
+
+// v = 1 + a beta (z - c), with c = m + lambda / beta: alpha <= 2 where there is no closed form. Below order 1 no v is
+// below 1, none is near the threshold, and lambda may be thousands: a step is measured by the v of the maximum.
+template <class N> struct Shifted : Gentle<N> {
+    using Gentle<N>::at, Gentle<N>::m;
+    static constexpr bool kLogarithm = true;
+    static constexpr double kBeside = 1e-3;
+    double a_;
+    Scale beta;
+    Twofold b;  // a beta
+    Root root;
+    Shifted(N top, Twofold a, Scale scale)
+        : Gentle<N>(top, as<N>(0)), a_(a.hi), beta(scale), b(slope_of(a, scale)), root(a.hi != 0 ? a : Twofold{1, 0}) {}
+    double a() const { return a_; }
+    N x(N z) const { return ((z - at.hi) - at.lo) * as<N>(beta.hi); }
+    N scale() const { return as<N>(1) - as<N>(std::min(b.hi, 0.0)) * ((at.hi - m) + at.lo); }
+    void shift(N step) { Gentle<N>::shift(step / as<N>(beta.hi)); }
+    double move(double step, bool /*over*/) {
+        shift(step);
+        return std::fabs(step) / scale();
+    }
+    // A score that is v away from the threshold adds v^(1/a) to the sum, which no derivative at v = 0 foresees.
+    // At a = 1 the sum is linear, as `Linear` says.
+    double tolerance() const { return a_ == 1 ? kInf : std::min(1e-5, exp_scalar(-37 * a_)); }
+    N newton(N rest, N slope) const { return sparse::newton(a_, rest, slope); }
+    double cut() const { return cut_below(at.hi - (reach_of(a_) + kMargin) / beta.hi); }
+    Two<N> tau() const { return plus(times(at, Two<N>{as<N>(b.hi), as<N>(b.lo)}), {as<N>(-1), as<N>(0)}); }
+    template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
+        const V x = this->roughly(z) * all<V>(std::min(beta.hi, static_cast<double>(Limit<typename V::Scalar>::most)));
+        if (a_ == 0) {
+            const V p = exp_or_zero<Power::kRough, typename V::Scalar>(Two<V>{x, V::all(0)});
+            return {p, p};
+        }
+        constexpr double most = Limit<typename V::Scalar>::most;
+        const V a = all<V>(a_), w = a_ < 0 ? max(x, all<V>(-most)) * a : max(x * a, all<V>(-2));
+        return root.rough(two_sum(V::all(1), w));
+    }
+    SOFTARGMAX_INLINE Two<Doubles> v(Doubles z) const {
+        const Two<Doubles> x = less(z, at);
+        const Doubles slope = Doubles::all(b.hi), w = x.hi * slope,
+                      low = fma(x.hi, Doubles::all(b.lo), fma(x.hi, slope, Doubles::all(0) - w) + x.lo * slope);
+        const Two<Doubles> sum = two_sum(Doubles::all(1), w);
+        const Doubles rest = sum.lo + low, hi = sum.hi + rest;
+        return {hi, rest - (hi - sum.hi)};
+    }
+    template <class T, bool = true> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
+        const Doubles zero = Doubles::all(0), one = Doubles::all(1);
+        if (a_ == 1 || a_ == 0.5) {  // v and its square keep their low parts
+            const Two<Doubles> x = v(z);
+            const Doubles h = max(x.hi, zero);
+            const auto in = above(h, zero);  // not x.hi: NaN is above everything
+            const Doubles low = keep(in, x.lo), p = h * h;
+            if (a_ == 1) return {{h, low}, keep(in, one), zero, x.hi};
+            return {{p, fma(h, h, zero - p) + (h + h) * low}, h, keep(in, one), x.hi};
+        }
+        if (a_ != 0) return root.exact<T>(v(z));
+        const Doubles p = exp_or_zero<Power::kSummed, T>(exponent(z));
+        return {{p, zero}, p, p, one};
+    }
+    template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
+        if (a_ == 1 || a_ == 0.5) {
+            const Doubles h = max(v(z).hi, Doubles::all(0));
+            return a_ == 1 ? h : h * h;
+        }
+        return a_ == 0 ? exp_or_zero<Power::kResult, T>(exponent(z)) : root.of<Power::kResult, T>(v(z));
+    }
+    SOFTARGMAX_INLINE Two<Doubles> exponent(Doubles z) const {
+        const Two<Doubles> d = less(z, at), x = times(d.hi, beta);
+        return {x.hi, fma(d.lo, Doubles::all(beta.hi), x.lo)};
+    }
+};
+
+// alpha > 2: v = q^a + a beta (z - o), with the least score o whose p is above 0, and that p, q. For large a the scores
+// at the threshold have a v = q^a that no other origin could tell from 0.
+struct Steep {
+    static constexpr bool kLogarithm = true;
+    static constexpr double kBeside = 0;
+    double a_;
+    Scale beta;
+    Twofold b;  // a beta
+    Root root;
+    Twofold at;  // o and q
+    double q_a, q_slope;
+    Steep(double a, Scale scale, double o, double q)
+        : a_(a),
+          beta(scale),
+          b(slope_of({a, 0}, scale)),
+          root({a, 0}),
+          at{o, q},
+          q_a(exp_scalar(a * log_scalar(q))),
+          q_slope(exp_scalar((a - 1) * log_scalar(q))) {}
+    double a() const { return a_; }
+    double cut() const { return next_below(at.hi); }
+    Twofold tau() const { return minus(times(Twofold{at.hi, 0}, b), {q_a, 0}); }
+    double x(double z) const { return beta.hi * (z - at.hi) - (1 - q_a) / a_; }
+    SOFTARGMAX_INLINE Two<Doubles> v(Doubles z) const {
+        const Two<Doubles> far = times(two_sum(z, Doubles::all(-at.hi)), spread(b));
+        return two_sum(far.hi, far.lo + Doubles::all(q_a));
+    }
+    // `slope` is the derivative to q.
+    template <class T, bool = true> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
+        const Doubles zero = Doubles::all(0), one = Doubles::all(1), o = Doubles::all(at.hi);
+        const Two<Doubles> v = this->v(z);
+        const auto above_o = above(z, o), tie = equal(z, o);
+        const Doubles p = keep(above_o, root.of<Power::kSummed, T>(v)),
+                      slope = p * Doubles::all(q_slope) / max(v.hi, Doubles::all(Limit<double>::tiny));
+        return {{p + keep(tie, Doubles::all(at.lo)), zero}, slope + keep(tie, one), zero, v.hi};
+    }
+    template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
+        const Doubles o = Doubles::all(at.hi);
+        return keep(above(z, o), root.of<Power::kResult, T>(v(z))) + keep(equal(z, o), Doubles::all(at.lo));
+    }
+};
+
+// How o is come near: v = t + a beta (z - m), t from 1 down to n^-a. The sum is not convex in t: a step that leaves the
+// bracket, or one in four, halves it instead.
+struct SteepSearch {
+    double m, a_;
+    Scale beta;
+    double b, low, high = 1, t = 1;  // b = a beta
+    Root root;
+    int steps = 0;
+    SteepSearch(double top, double a, Scale scale, double n)  // n scores can be above 0
+        : m(top),
+          a_(a),
+          beta(scale),
+          b(slope_of({a, 0}, scale).hi),
+          low(std::max(exp_scalar(-a * log_scalar(n)) * 0.999, 0x1p-900)),
+          root({a, 0}) {}
+    double a() const { return a_; }
+    double newton(double rest, double slope) const { return sparse::newton(a_, rest, slope); }
+    double cut() const { return cut_below(m - high * (1 + kMargin) * root.inverse_a.hi / beta.hi); }
+    double threshold() const { return m - t * root.inverse_a.hi / beta.hi; }
+    // The bracket is as wide as the sums are uncertain.
+    double move(double step, bool over) {
+        const double from = t, change = -a_ * step;
+        if (!(std::fabs(change) < kInf)) return t = 0;  // a is beyond a float's range: the search starts at m
+        (over ? high : low) = from * (over ? 1 + kMargin : 1 - kMargin);
+        t += change;
+        if (std::fabs(change) > 1e-9 * from && (!(t >= low && t <= high) || ++steps % 4 == 0))
+            t = std::sqrt(low) * std::sqrt(high);
+        return t < 1e-30 ? 0 : std::fabs(t - from) / t;  // a float's v comes no nearer; least_that_fits does
+    }
+    template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
+        return root.rough(Two<V>{fma(z - all<V>(m), all<V>(b), all<V>(t)), V::all(0)});
+    }
+};
+
+// Whether the order 1 + a has a closed form at this beta: 1 / beta is in the range of floats, with room.
+inline bool is_closed(double a, Scale beta) { return (a == 1 || a == 0.5) && beta.hi >= 0x1p-64 && beta.hi <= 0x1p64; }
+// f(its map), before its first step.
+template <bool scaled, class N, class F> SOFTARGMAX_INLINE void with_closed_map(N m, double a, Two<N> beta, F f) {
+    if (a == 1) f(Linear<N, scaled>(m, beta));
+    else f(Squared<N, scaled>(m, beta));
+}
+// f(the map for alpha - 1 = a <= 1), before its first step.
+template <class N, class F> SOFTARGMAX_INLINE void with_gentle_map(N m, Twofold a, Scale beta, F f) {
+    const Two<N> by{as<N>(beta.hi), as<N>(beta.lo)};
+    if (!is_closed(a.hi, beta)) f(Shifted<N>(m, a, beta));
+    else if (beta.unit()) with_closed_map<false>(m, a.hi, by, f);
+    else with_closed_map<true>(m, a.hi, by, f);
+}
+// f(the map for alpha - 1 = a), at `at`.
+template <class F> SOFTARGMAX_INLINE void with_map(double m, Twofold a, Scale beta, Twofold at, F f) {
+    if (a.hi > 1) f(Steep(a.hi, beta, at.hi, at.lo));
+    else
+        with_gentle_map(m, a, beta, [&](auto map) {
+            map.at = at;
+            f(map);
+        });
+}
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::sparse

@@ -1,0 +1,463 @@
+// The root of sum p = 1. The scores of a row that may have p > 0 are gathered, and with every step of the search some
+// of them are dropped. Short rows are solved sixteen at a time.
+#pragma once
+
+#include "core/cpp/parallel_rows.hpp"
+#include "sparse/args.hpp"
+#include "sparse/entmax.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
+
+// ---- candidates: above order 1 the scores above m - 1 / (alpha - 1), m the maximum; no other can have p > 0 ---
+
+template <class T> using Frame = FrameOf<Args, T>;
+template <class T, int Size> using Group = GroupOf<Args, T, Size>;
+
+constexpr std::int64_t kSlack = 2 * 16;  // what `compress` may write behind the end
+
+// A T's pack as packs of double, each with sums of its own: a chain of additions waits for itself.
+template <class F> SOFTARGMAX_INLINE void each_half(Pack<float> v, F f) {
+    const Wide w = widen(v);
+    f(w.low, 0);
+    f(w.high, 1);
+}
+template <class F> SOFTARGMAX_INLINE void each_half(Pack<double> v, F f) { f(v, 0); }
+
+// As a T, not above x.
+template <class T> T rounded_down(double x) {
+    const T y = static_cast<T>(x);
+    return static_cast<double>(y) > x ? next_below(y) : y;
+}
+
+// The pack of scores at i; behind the row's end those that have no p.
+template <class T> SOFTARGMAX_INLINE Pack<T> scores_at(const T* z, std::int64_t i, std::int64_t n) {
+    return Pack<T>::load_part(z + i, n - i, -std::numeric_limits<T>::infinity());
+}
+
+// Appends the scores above `cut`; `nan` where one of them is.
+template <class T> T* gather(const T* z, std::int64_t n, T cut, T* to, bool& nan) {
+    using V = Pack<T>;
+    const V low = V::all(cut);
+    for (std::int64_t i = 0; i < n; i += V::kLanes) {
+        const V v = scores_at(z, i, n);
+        const auto in = above(v, low);
+        if (!any(in)) continue;
+        nan = nan || any(above(v, v));
+        to = compress(in, v, to);
+    }
+    return to;
+}
+
+// The scores of a row that may have p > 0: a list, once all of them fit into it; until then the row itself, which is
+// read alone.
+template <class T> struct Candidates {
+    Group<T, 1>* group;  // null for one of several rows, whose list holds them all
+    T* list;
+    std::int64_t length, capacity, count = 0;
+    bool listed = true;
+
+    // body(scores, how many, where those that stay go) over all; they are a list afterwards if they fit.
+    template <class Body> void each(Body body) {
+        T* to = list;
+        if (listed) {
+            body(list, count, to);
+        } else {
+            listed = true;
+            for (std::int64_t b = 0; b < group->blocks(); ++b) {
+                group->load(b);
+                add(group->scores, group->end(b) - group->begin(b), to, body);
+            }
+        }
+        count = to - list;
+    }
+    template <class Body> void add(const T* z, std::int64_t n, T*& to, Body body) {
+        listed = listed && to - list + n <= capacity;
+        T* spilt = scratch(kWeights).get<T>(kBlock + kSlack);
+        body(z, n, listed ? to : spilt);
+    }
+};
+
+struct Found {  // what a row's results are made of
+    Twofold a{0, 0};        // alpha - 1
+    Scale beta;
+    Twofold at;             // the root, where there is one
+    State limit;            // else the state that says what the row is: of infinities, empty, with a NaN
+    bool ordinary = false;
+    double others = -1;  // 1 - p of the class, where that is in the support
+};
+
+template <class T, int Size> void gather_rows(Group<T, Size>& group, Candidates<T>* rows, Found* found) {
+    T top[Size], *to[Size];
+    bool nan[Size] = {};
+    for (int g = 0; g < group.count; ++g) {
+        top[g] = -std::numeric_limits<T>::infinity();
+        to[g] = rows[g].list;
+    }
+    for (std::int64_t b = 0; b < group.blocks(); ++b) {
+        group.load(b);
+        const std::int64_t n = group.end(b) - group.begin(b);
+        for (int g = 0; g < group.count; ++g) {
+            const T* z = group.scores + g * group.pitch;
+            const T here = maximum(z, n);
+            top[g] = here > top[g] ? here : top[g];
+            const double far = static_cast<double>(top[g]) - reach_of(found[g].a.hi) / found[g].beta.hi;
+            const T cut = std::min(rounded_down<T>(cut_below(far)), next_below(top[g]));
+            rows[g].add(z, n, to[g], [&](const T* from, std::int64_t count, T*& end) {
+                end = gather(from, count, cut, end, nan[g]);
+            });
+        }
+    }
+    for (int g = 0; g < group.count; ++g) {
+        rows[g].count = to[g] - rows[g].list;
+        State& s = found[g].limit;
+        s.m = static_cast<double>(top[g]);
+        if (nan[g] || group.scale[g].undefined || !(found[g].a.hi >= -1 && found[g].a.hi < kInf)) {
+            s.r = kNaN;
+        } else if (top[g] == std::numeric_limits<T>::infinity() || (std::isinf(found[g].beta.hi) && s.m > -kInf)) {
+            std::int64_t ties = 0;
+            rows[g].each([&](const T* z, std::int64_t n, T*& end) {
+                end += n;
+                for (std::int64_t i = 0; i < n; ++i) ties += z[i] == top[g];
+            });
+            s.r = static_cast<double>(ties - 1);
+        } else {
+            found[g].ordinary = s.m > -kInf;
+        }
+    }
+}
+
+// ---- the root of one row --------------------------------------------------------------------------------------
+
+constexpr int kMostSteps = 200;
+struct Sums {
+    double p = 0, slope = 0;
+};
+// Adds the rough sums over the scores above `cut`, which are written to `to` one after the other (it may be z itself).
+template <class T, class F> void rough_sums(const T* z, std::int64_t n, const F& map, T cut, T*& to, Sums& sums) {
+    using V = Pack<T>;
+    constexpr std::int64_t stretch = 32 * V::kLanes;  // so many packs at most are added in T
+    const F here = map;  // whose numbers stay in registers, since `to` may not point at them
+    const V low = V::all(cut), zero = V::all(0);
+    const Doubles none = Doubles::all(0);
+    T* end = to;
+    Doubles p[2] = {none, none}, slope[2] = {none, none};
+    for (std::int64_t from = 0; from < n; from += stretch) {
+        Rough<V> sum{zero, zero};
+        for (std::int64_t i = from; i < n && i < from + stretch; i += V::kLanes) {
+            const V v = scores_at(z, i, n);
+            const auto in = above(v, low);
+            if (!any(in)) continue;
+            end = compress(in, v, end);
+            const Rough<V> x = here.rough(v);
+            sum = {sum.p + x.p, sum.slope + x.slope};
+        }
+        each_half(sum.p, [&](Doubles d, int half) SOFTARGMAX_LAMBDA { p[half] = p[half] + d; });
+        each_half(sum.slope, [&](Doubles d, int half) SOFTARGMAX_LAMBDA { slope[half] = slope[half] + d; });
+    }
+    to = end;
+    sums.p += sum_of(p[0] + p[1]);
+    sums.slope += sum_of(slope[0] + slope[1]);
+}
+
+// The same in double with the curvature; in pairs, with every rounding error of p.
+struct ExactSums {
+    Twofold p{0, 0};
+    double slope = 0, curve = 0;
+    double nearest = kInf;  // the least |v|, where a map wants to know it
+};
+template <bool pairs, class T, class F>
+void exact_sums(const T* z, std::int64_t n, const F& map, ExactSums& sums) {
+    using V = Pack<T>;
+    const F here = map;
+    const Doubles zero = Doubles::all(0);
+    std::conditional_t<pairs, Sum<double>, PlainSum> p[2];
+    Doubles slope[2] = {zero, zero}, curve[2] = {zero, zero};
+    Doubles nearest = Doubles::all(-kInf);  // negated
+    for (std::int64_t i = 0; i < n; i += V::kLanes) {
+        each_half(scores_at(z, i, n), [&](Doubles d, int half) SOFTARGMAX_LAMBDA {
+            const Exact x = here.template exact<T, pairs>(d);
+            p[half].add({x.p.hi});
+            if constexpr (pairs) p[half].error = p[half].error + x.p.lo;
+            slope[half] = slope[half] + x.slope;
+            curve[half] = curve[half] + x.curve;
+            if constexpr (F::kBeside > 0) nearest = max(zero - max(x.v, zero - x.v), nearest);
+        });
+    }
+    sums.p = plus(sums.p, plus(p[0].total(), p[1].total()));
+    sums.slope += sum_of(slope[0] + slope[1]);
+    sums.curve += sum_of(curve[0] + curve[1]);
+    sums.nearest = std::min(sums.nearest, -max_of(nearest));
+}
+
+// The step from nearby: the curvature makes its error the third power of itself.
+template <class F> double nearer(const F& map, double rest, const ExactSums& sums) {
+    if (std::fabs(rest) > 1e-3) return map.newton(rest, sums.slope);
+    const double step = rest / sums.slope;
+    return step + 0.5 * (1 - map.a()) * sums.curve * step * (step / sums.slope);
+}
+
+// Moves the map so near to the root that what is left of the way is a step.
+template <class F, class From> void approach(F& map, From& from) {
+    using T = std::remove_pointer_t<decltype(from.list)>;
+    constexpr double near = sizeof(T) == 4 ? 1e-5 : 1e-6;
+    for (int i = 0; i < kMostSteps; ++i) {
+        Sums sums;
+        const T cut = rounded_down<T>(map.cut());
+        from.each([&](const T* z, std::int64_t n, T*& to) { rough_sums(z, n, map, cut, to, sums); });
+        const double moved = map.move(map.newton(sums.p - 1, sums.slope), sums.p >= 1);
+        // Below order 1 a step back is the noise of float sums, which much of p far away may keep above `near`.
+        if (moved < near || (map.a() < 0 && sums.p <= 1)) return;
+    }
+}
+template <bool pairs, class F, class From> ExactSums sums_of(const F& map, From& from) {
+    using T = std::remove_pointer_t<decltype(from.list)>;
+    ExactSums sums;
+    from.each([&](const T* z, std::int64_t n, T*& to) {
+        exact_sums<pairs>(z, n, map, sums);
+        to += n;
+    });
+    return sums;
+}
+
+// How many scores have p > 0.
+template <class F, class From> std::int64_t support_of(const F& map, From& from) {
+    using T = std::remove_pointer_t<decltype(from.list)>;
+    const F here = map;
+    Count<double> support;
+    from.each([&](const T* z, std::int64_t n, T*& to) {
+        for (std::int64_t i = 0; i < n; i += Pack<T>::kLanes)
+            each_half(scores_at(z, i, n), [&](Doubles d, int) SOFTARGMAX_LAMBDA {
+                support.add(above(here.template exact<T>(d).p.hi, Doubles::all(0)));
+            });
+        to += n;
+    });
+    return support.total();
+}
+
+// Whether a step was the last: no score entered or left the support by it, and what it misses is not seen.
+template <class T, class F> bool has_landed(double moved, double of_v, double nearest, double tolerance) {
+    const bool unseen = sizeof(T) == 4 && moved < 1e-5 && of_v <= F::kBeside * nearest;
+    return of_v <= 0.5 * nearest && (moved <= tolerance || unseen);
+}
+
+// The map of a row at the root, to f. Floats do without pairs (half the time of a row with a full support) unless a
+// score is so near to the threshold that the roundings of the sum, n 2^-57 in sixteen chains, would be seen in its p.
+template <class F, class From, class Then> void solved(F map, From& from, Then then) {
+    using T = std::remove_pointer_t<decltype(from.list)>;
+    approach(map, from);
+    bool pairs = sizeof(T) == 8 || F::kLogarithm;
+    for (int i = 0;; ++i) {
+        const ExactSums sums = pairs ? sums_of<true>(map, from) : sums_of<false>(map, from);
+        const double rest = (sums.p.hi - 1) + sums.p.lo, step = nearer(map, rest, sums);
+        const double moved = map.move(step, rest >= 0), of_v = moved * map.a();
+        const double n = static_cast<double>(from.listed ? from.count : from.length),
+                     doubt = pairs ? 0 : (0x1p-50 + n * 0x1p-57) / sums.slope * map.a();
+        const bool landed = has_landed<T, F>(moved, of_v, sums.nearest, map.tolerance());
+        if ((landed && doubt <= 0x1p-36 * sums.nearest) || i >= kMostSteps) return then(map);
+        pairs = pairs || landed;
+    }
+}
+
+// The scores next to o.
+struct Beside {
+    double below = -kInf, above = kInf;
+};
+template <class From> Beside beside(double o, From& from) {
+    using T = std::remove_pointer_t<decltype(from.list)>;
+    Doubles below = Doubles::all(-kInf), above_o = below;  // the second one negated
+    from.each([&](const T* z, std::int64_t n, T*& to) {
+        const Doubles origin = Doubles::all(o), lowest = Doubles::all(-kInf), zero = Doubles::all(0);
+        for (std::int64_t i = 0; i < n; i += Pack<T>::kLanes)
+            each_half(scores_at(z, i, n), [&](Doubles d, int) SOFTARGMAX_LAMBDA {
+                const auto less = above(origin, d), more = above(d, origin);
+                const auto other = [&](auto in, Doubles x) SOFTARGMAX_LAMBDA {  // x in the mask, else -inf
+                    return keep(in, x) + keep(unless(equal(zero, zero), in), lowest);
+                };
+                below = max(other(less, d), below);
+                above_o = max(other(more, zero - d), above_o);
+            });
+        to += n;
+    });
+    return {max_of(below), -max_of(above_o)};
+}
+// Halfway between two numbers as floats are counted, so that 64 halvings come from any to any other.
+inline double middle(double low, double high) {
+    const auto place = [](double x) {
+        std::int64_t bits;
+        std::memcpy(&bits, &x, sizeof bits);
+        return bits < 0 ? std::numeric_limits<std::int64_t>::min() - bits : bits;
+    };
+    const std::int64_t a = place(low), b = place(high), half = (a & b) + ((a ^ b) >> 1),
+                       bits = half < 0 ? std::numeric_limits<std::int64_t>::min() - half : half;
+    double x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
+// o is the least score at which the others' sum, with q = 0, is below 1: next to where the search ended, or between a
+// score at which it is (the maximum is one) and one at which it is not.
+template <class From, class Fits> double least_that_fits(double o, double top, From& from, Fits fits) {
+    double low = -kInf, high = o;
+    if (!fits(o)) {
+        low = o;
+        high = beside(o, from).above;
+        if (!fits(high)) {
+            low = high;
+            high = top;
+        }
+    }
+    for (;;) {
+        const double next = beside(high, from).below;
+        if (!(next > low) || !fits(next)) return high;
+        high = next;
+        const double half = beside(middle(low, high), from).above;
+        (fits(half) ? high : low) = half;
+    }
+}
+// With o, the sum is convex in q, and Newton's method comes down from 1 over the number of ties.
+template <class From, class Then> void solved(SteepSearch search, From& from, Then then) {
+    approach(search, from);
+    const auto steep = [&](double origin, double least) { return Steep(search.a_, search.beta, origin, least); };
+    const auto fits = [&](double origin) {
+        const ExactSums sums = sums_of<true>(steep(origin, 0), from);
+        return sums.p.hi - 1 + sums.p.lo < 0;
+    };
+    const double o = least_that_fits(beside(search.threshold(), from).above, search.m, from, fits);
+    double q = 1 / sums_of<true>(steep(o, 0), from).slope;  // ties alone have a slope there
+    for (int i = 0;; ++i) {
+        const ExactSums sums = sums_of<true>(steep(o, q), from);
+        const double step = ((sums.p.hi - 1) + sums.p.lo) / sums.slope;
+        q = std::max(q - step, 0.0);
+        if (std::fabs(step) <= 1e-9 * q || i == kMostSteps) return then(steep(o, q));
+    }
+}
+
+// then(the map at the root), of a row with maximum m.
+template <class From, class Then> void with_solution(double m, Twofold a, Scale beta, From& from, Then then) {
+    if (a.hi > 1) solved(SteepSearch(m, a.hi, beta, static_cast<double>(from.length)), from, then);
+    else with_gentle_map(m, a, beta, [&](auto map) { solved(map, from, then); });
+}
+
+// ---- short float32 rows, sixteen at a time, one to a lane -----------------------------------------------------
+//
+// What a row by itself waits for at every step, the sums across its lanes and what follows from them, is done for all
+// of them at once (8 scores a row, one thread: 740 ns, so 140). A row that has settled stays where it is, whatever the
+// others do.
+
+constexpr int kShort = 64;  // the longest such row
+
+class Lanes {
+    static constexpr int kHalf = Doubles::kLanes, kHalves = kSide / kHalf;
+    int columns_;
+    alignas(64) float row_[kSide][kShort] = {};
+    alignas(64) float lane_[kShort][kSide];
+    alignas(64) double z_[kHalves][kShort][kHalf];
+    alignas(64) double top_[kSide], tau_[kSide];  // top_ is NaN in a row that has no root
+    alignas(64) double beta_[2][kSide];
+
+    // Brings the map of all rows near to their roots.
+    template <class F> void approach(F& map) const {
+        using V = Pack<float>;
+        const V zero = V::all(0), one = V::all(1), near = V::all(1e-5f);
+        auto active = equal(map.m, map.m);
+        for (int i = 0; i < kMostSteps && any(active); ++i) {
+            Rough<V> sum{zero, zero};
+            for (int j = 0; j < columns_; ++j) {
+                const Rough<V> x = map.rough(V::load(lane_[j]));
+                sum = {sum.p + x.p, sum.slope + x.slope};
+            }
+            const V step = keep(active, map.newton(sum.p - one, sum.slope));
+            map.shift(step);
+            active = unless(active, above(near * map.scale(), map.a() < 0 ? step : max(step, zero - step)));
+        }
+    }
+    // And the map of eight of them to their roots.
+    template <class F> void land(F& map, const double (*z)[kHalf]) const {
+        const auto size_of = [](Doubles x) SOFTARGMAX_LAMBDA { return max(x, Doubles::all(0) - x); };
+        const Doubles zero = Doubles::all(0), one = Doubles::all(1), half = Doubles::all(0.5 * (1 - map.a())),
+                      near = Doubles::all(1e-3), tolerance = Doubles::all(map.tolerance()), short_ = Doubles::all(1e-5),
+                      a = Doubles::all(map.a()), share = Doubles::all(F::kBeside);
+        auto active = equal(map.m, map.m);
+        for (int i = 0; i < kMostSteps && any(active); ++i) {
+            Sum<double> p;
+            Doubles slope = zero, curve = zero, nearest = Doubles::all(-kInf);  // negated
+            for (int j = 0; j < columns_; ++j) {
+                const Exact x = map.template exact<float>(Doubles::load(z[j]));
+                p.add({x.p.hi});
+                p.error = p.error + x.p.lo;
+                slope = slope + x.slope;
+                curve = curve + x.curve;
+                nearest = max(zero - size_of(x.v), nearest);
+            }
+            const Doubles rest = (p.sum - one) + p.error, straight = rest / slope,
+                          bent = fma(half * curve * straight, straight / slope, straight);
+            const auto far = above(size_of(rest), near);
+            const Doubles step = keep(active, keep(far, map.newton(rest, slope)) + keep(unless(active, far), bent)),
+                          moved = size_of(step) / map.scale(), of_v = zero - moved * a;  // negated
+            map.shift(step);
+            // As has_landed has it, of each lane.
+            const auto held = unless(active, above(Doubles::all(0.5) * nearest, of_v));
+            active = unless(active, unless(held, above(moved, tolerance)));
+            active = unless(active, unless(unless(held, above(moved, short_)), above(share * nearest, of_v)));
+        }
+    }
+    template <class F> void finish(F map, int h) {
+        land(map, z_[h]);
+        const Two<Doubles> tau = map.tau();
+        (tau.hi + tau.lo).store(tau_ + h * kHalf);
+        for (int j = 0; j < columns_; ++j) map.template result<float>(Doubles::load(z_[h][j])).store(z_[h][j]);
+    }
+
+  public:
+    explicit Lanes(int columns) : columns_(columns) {}
+    void put(int g, const float* z, Scale beta) {
+        std::copy_n(z, columns_, row_[g]);
+        beta_[0][g] = beta.hi;
+        beta_[1][g] = beta.lo;
+    }
+    void take(int g, float* p) const { std::copy_n(row_[g], columns_, p); }
+    bool has_root(int g) const { return top_[g] == top_[g]; }
+    double tau(int g) const { return tau_[g]; }
+
+    // p of all rows that have a root, at the order 1 + a; where it is `scaled`, by a closed form at every row's beta.
+    void solve(Twofold a, bool scaled) {
+        using V = Pack<float>;
+        for (int j = 0; j < columns_; j += kSide) turn(row_[0] + j, kShort, lane_[j], kSide);
+        float top[kSide];
+        V::all(-INFINITY).store(top);
+        bool nan[kSide] = {};
+        for (int j = 0; j < columns_; ++j)
+            for (int g = 0; g < kSide; ++g) {
+                top[g] = lane_[j][g] > top[g] ? lane_[j][g] : top[g];
+                nan[g] = nan[g] || lane_[j][g] != lane_[j][g];
+            }
+        for (int g = 0; g < kSide; ++g) top[g] = std::isfinite(top[g]) && !nan[g] ? top[g] : NAN;
+        const auto widely = [](const V& x, double* to) SOFTARGMAX_LAMBDA {
+            each_half(x, [&](Doubles d, int h) SOFTARGMAX_LAMBDA { d.store(to + h * kHalf); });
+        };
+        alignas(64) double at[2][kSide];
+        widely(V::load(top), top_);
+        const auto with_map = [&](auto m, auto beta, auto f) SOFTARGMAX_LAMBDA {
+            if (scaled) with_closed_map<true>(m, a.hi, beta, f);
+            else with_gentle_map(m, a, Scale{}, f);
+        };
+        const auto near_beta = narrow({Doubles::load(beta_[0]), Doubles::load(beta_[0] + kSide - kHalf)});
+        with_map(V::load(top), Two<V>{near_beta, V::all(0)}, [&](auto map) {
+            approach(map);
+            widely(map.at.hi, at[0]);
+            widely(map.at.lo, at[1]);
+        });
+        for (int j = 0; j < columns_; ++j)
+            each_half(V::load(lane_[j]), [&](Doubles d, int h) SOFTARGMAX_LAMBDA { d.store(z_[h][j]); });
+        for (int h = 0; h < kHalves; ++h)
+            with_map(Doubles::load(top_ + h * kHalf),
+                     Two<Doubles>{Doubles::load(beta_[0] + h * kHalf), Doubles::load(beta_[1] + h * kHalf)},
+                     [&](auto map) {
+                map.at = two_sum(Doubles::load(at[0] + h * kHalf), Doubles::load(at[1] + h * kHalf));
+                finish(map, h);
+            });
+        for (int j = 0; j < columns_; ++j) narrow({Doubles::load(z_[0][j]), Doubles::load(z_[1][j])}).store(lane_[j]);
+        for (int j = 0; j < columns_; j += kSide) turn(lane_[j], kSide, row_[0] + j, kShort);
+    }
+};
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::sparse
