@@ -15,7 +15,7 @@ from tests.loss.cases import CHOICES, PRODUCTS, SOFT, THREES, Z, rounded, shown
 
 import softargmax as s
 from softargmax.core.scale import UNIT
-from softargmax.loss.arguments import Asked, CrossEntropy
+from softargmax.loss.arguments import CrossEntropy, LossOptions
 from softargmax.loss.operations import cross_entropy
 
 pytestmark = pytest.mark.no_sanitize  # minutes there, and the memory is that of the other tests
@@ -70,7 +70,7 @@ def worst(
 def core_tanh(u: Any) -> Any:
     """What the compiled core takes for tanh: the maximum of rows of one score under a soft-cap of 1."""
     rows = np.ascontiguousarray(u, np.float64).reshape(-1, 1)
-    asked = Asked(np.zeros(u.size, np.int64), None, None, None, UNIT, -100, 0.0, 0.0, 1.0)
+    asked = LossOptions(np.zeros(u.size, np.int64), None, None, None, UNIT, -100, 0.0, 0.0, 1.0)
     m, r, _ = cross_entropy(CrossEntropy(rows, asked, (1,), 1, False, rows.dtype)).states.T
     return np.where(np.isnan(r), r, m)
 

@@ -91,12 +91,12 @@ def test_autocast_leaves_second_derivatives_alone():
         assert torch.allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_what_the_forward_formed_is_let_go():
+def test_gradients_of_the_forward_are_released():
     h, w = torch.randn(N, D, requires_grad=True), torch.randn(K, D, requires_grad=True)
     loss = s.linear_cross_entropy(h, w, torch.randint(K, (N,)))
-    assert loss.grad_fn.formed["w"].shape == w.shape
+    assert loss.grad_fn.forward_gradients["w"].shape == w.shape
     loss.backward()
-    assert loss.grad_fn.formed is None
+    assert loss.grad_fn.forward_gradients is None
     with pytest.raises(RuntimeError, match="already been freed"):
         _ = loss.grad_fn.saved_tensors
 

@@ -12,17 +12,17 @@ torch = pytest.importorskip("torch")
 import softargmax as s  # noqa: E402 not without torch
 from softargmax.core.scale import UNIT, Scale  # noqa: E402
 from softargmax.loss import linear_operations, operations  # noqa: E402
-from softargmax.loss.arguments import Asked, CrossEntropy, CrossEntropyVjp, Layer, LinearCrossEntropy, LinearVjp  # noqa: E402  # noqa: E402  # noqa: E402
+from softargmax.loss.arguments import CrossEntropy, CrossEntropyVjp, Layer, LinearCrossEntropy, LinearVjp, LossOptions  # noqa: E402  # noqa: E402  # noqa: E402
 
 Z = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 CLASSES = torch.tensor([[0, 1, -100, 3, 2], [3, 3, 2, 1, 0], [1, 1, -100, 2, 2]])
 WEIGHT = torch.rand(1, 4, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 WHERE = torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(3)) < 0.8
 BETA = torch.rand(3, 1, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(4)) + 0.5
-PLAIN = Asked(CLASSES, None, None, None, UNIT, -100, 0.0, 0.0, 0.0)
+PLAIN = LossOptions(CLASSES, None, None, None, UNIT, -100, 0.0, 0.0, 0.0)
 FORWARD = {
     "plain": PLAIN,
-    "everything": Asked(CLASSES, None, WEIGHT, WHERE, Scale(BETA, torch.zeros_like(BETA)), -100, 0.1, 1e-2, 5.0),
+    "everything": LossOptions(CLASSES, None, WEIGHT, WHERE, Scale(BETA, torch.zeros_like(BETA)), -100, 0.1, 1e-2, 5.0),
     "soft": PLAIN._replace(target=None, probabilities=torch.softmax(Z, 1)),
 }
 

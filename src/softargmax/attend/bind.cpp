@@ -28,7 +28,7 @@ template <class J> struct Call {
     std::vector<std::uint8_t> strange;
 
     template <class Values> explicit Call(const Values& values) {
-        const Held &q = std::get<0>(values), &k = std::get<1>(values), &v = std::get<2>(values);
+        const HeldArray &q = std::get<0>(values), &k = std::get<1>(values), &v = std::get<2>(values);
         must_be("k", k, {q.type});
         must_be("v", v, {q.type});
         const Integers* table = nullptr;
@@ -168,19 +168,21 @@ template <class J> struct Call {
 // ---- fields ---------------------------------------------------------------------------------------------------------
 
 template <class B> struct ArrayField {
-    using Value = Held;
+    using Value = HeldArray;
     const char* name;
     Operand B::* to;
     Per per;
     Count count;
     bool exactly, written;
     std::initializer_list<Type> types;
-    Held read(nb::handle x) const {
-        Held held(x, written);
+    HeldArray read(nb::handle x) const {
+        HeldArray held(x, written);
         must_be(name, held, types);
         return held;
     }
-    template <class J> void put(Call<J>& call, Held& x) const { call.add(name, call.job.*to, x, per, count, exactly); }
+    template <class J> void put(Call<J>& call, HeldArray& x) const {
+        call.add(name, call.job.*to, x, per, count, exactly);
+    }
 };
 template <class B> ArrayField<B> given(const char* name, Operand B::* to, Per per, Count count) {
     return {name, to, per, count, true, false, kReal};
@@ -194,14 +196,14 @@ ArrayField<Args> beside(const char* name, Operand Args::* to, Per per, Count cou
 
 // Pages of keys or values, which the call has read already.
 struct PagesField {
-    using Value = Held;
+    using Value = HeldArray;
     const char* name;
-    Held read(nb::handle x) const {
-        Held held(x);
+    HeldArray read(nb::handle x) const {
+        HeldArray held(x);
         must_be(name, held, kReal);
         return held;
     }
-    template <class J> void put(Call<J>&, Held&) const {}
+    template <class J> void put(Call<J>&, HeldArray&) const {}
 };
 struct TableField {
     using Value = Table;
@@ -214,14 +216,14 @@ struct TableField {
 struct LearnedField {
     struct Value {
         std::optional<double> number;
-        Held array;
+        HeldArray array;
     };
     const char *name, *gradient;
     Learned Args::* to;
     std::initializer_list<Type> types;
     Value read(nb::handle x) const {
         const bool one = PyFloat_Check(x.ptr());
-        Value value{one ? std::optional(PyFloat_AsDouble(x.ptr())) : std::nullopt, Held(one ? nb::none() : x)};
+        Value value{one ? std::optional(PyFloat_AsDouble(x.ptr())) : std::nullopt, HeldArray(one ? nb::none() : x)};
         must_be(name, value.array, types);
         return value;
     }
@@ -233,11 +235,11 @@ struct LearnedField {
 };
 // The gradient to it: a float64 per query, or None.
 struct LearnedGradient {
-    using Value = Held;
+    using Value = HeldArray;
     const char* name;
     Learned Args::* to;
-    Held read(nb::handle x) const { return Held(x, true); }
-    template <class J> void put(Call<J>& call, Held& x) const {
+    HeldArray read(nb::handle x) const { return HeldArray(x, true); }
+    template <class J> void put(Call<J>& call, HeldArray& x) const {
         (call.job.*to).gradient = numbers<double>(name, x, call.queries());
     }
 };
@@ -281,11 +283,13 @@ struct IntegersField {
 
 // A float64 per query, one after the other.
 template <class B, class T> struct QueriesField {
-    using Value = Held;
+    using Value = HeldArray;
     const char* name;
     T* B::* to;
-    Held read(nb::handle x) const { return Held(x, !std::is_const_v<T>); }
-    template <class J> void put(Call<J>& call, Held& x) const { call.job.*to = numbers<T>(name, x, call.queries()); }
+    HeldArray read(nb::handle x) const { return HeldArray(x, !std::is_const_v<T>); }
+    template <class J> void put(Call<J>& call, HeldArray& x) const {
+        call.job.*to = numbers<T>(name, x, call.queries());
+    }
 };
 template <class B> QueriesField<B, double> queries(const char* name, double* B::* to) { return {name, to}; }
 

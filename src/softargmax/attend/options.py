@@ -98,7 +98,7 @@ def attention_of(q: Any, k: Any, v: Any, options: Mapping[str, Any]) -> Attentio
 
 def _fit(q: Any, k: Any, v: Any) -> bool:
     """Whether q, k and v are arrays as they are, of as many heads: there is nothing to check in them."""
-    if not plain_axes(q, -1) or not arrays.beside(k, q) or not arrays.beside(v, q) or not 2 < q.ndim == k.ndim:
+    if not plain_axes(q, -1) or not arrays.same_kind(k, q) or not arrays.same_kind(v, q) or not 2 < q.ndim == k.ndim:
         return False
     shape, keys, values = q.shape, k.shape, v.shape
     return bool(
@@ -247,7 +247,7 @@ def lengths_of(lengths: Any, q: Any, shape: tuple[int, ...], name: str = "key_le
     if not check.broadcasts(tuple(lengths.shape), batch):
         raise ValueError(f"{name}: expected the batch's shape, {batch}, got {tuple(lengths.shape)}")
     xp = namespace(lengths)
-    if check.seen(lengths) and bool(xp.any((lengths < 0) | (lengths > keys))):
+    if check.inspectable(lengths) and bool(xp.any((lengths < 0) | (lengths > keys))):
         raise ValueError(f"{name}: expected numbers from 0 to {keys}, got some out of range")
     return xp.reshape(xp.broadcast_to(lengths, batch), (*batch, 1, 1, 1))
 
@@ -281,7 +281,7 @@ def pages_of(q: Any, k_pages: Any, v_pages: Any, page_table: Any, lengths: Any, 
 def _are_there(table: Any, lengths: Any, k: Any) -> None:
     """Whether the pages that lengths reach are there."""
     xp = namespace(table)
-    if not (check.seen(table) and check.seen(lengths)):
+    if not (check.inspectable(table) and check.inspectable(lengths)):
         return
     used = xp.arange(table.shape[1], device=device_of(table)) * k.shape[1] < lengths[..., 0, 0]
     wrong = used & ((table < 0) | (table >= k.shape[0]))

@@ -176,7 +176,7 @@ def times(p: Any, v: Any, seen: Any) -> Any:
 def _known_finite(x: Any) -> bool:
     """Whether it may be looked at and is finite: what follows takes one product then, not two to four."""
     xp = namespace(x)
-    return check.seen(x) and bool(xp.all(xp.isfinite(x)))
+    return check.inspectable(x) and bool(xp.all(xp.isfinite(x)))
 
 
 # --- the gradients ----------------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def entropy_invariant_scale(n: Integers, d: int, /, kappa: PerRow = 1.0) -> Arra
     if arrays.dtype_name(count.dtype) not in arrays.INTEGERS - {"bool"}:
         raise TypeError(f"n: expected integers, got dtype {count.dtype}")
     xp = namespace(count)
-    if check.seen(count) and bool(xp.any(count < 0)):
+    if check.inspectable(count) and bool(xp.any(count < 0)):
         raise ValueError("n: expected 0 or above, got some below 0")
     dtype = working_dtype(like, xp) if isinstance(kappa, Real) else like.dtype
     log = xp.log(xp.astype(xp.where(count < 1, 1, count), dtype))

@@ -79,7 +79,7 @@ def _root(
 ) -> None:
     """Serve options that stand before any subcommand, and look at the environment before any of them runs."""
     with refused_as(WrongUseError):
-        dispatch.asked_for()
+        dispatch.requested_name()
     unusable = info.native().get("unusable", "")
     if unusable.startswith("SOFTARGMAX_ISA"):
         raise WrongUseError(unusable)

@@ -230,7 +230,7 @@ def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
     return tuple(axes) if ndim else ()
 
 
-def beside(x: Any, z: Any) -> bool:
+def same_kind(x: Any, z: Any) -> bool:
     """Whether two arrays are of one type and dtype and lie in CPU memory. A no may be wrong."""
     if type(x) is not type(z) or x.dtype != z.dtype:
         return False

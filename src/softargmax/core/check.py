@@ -142,7 +142,7 @@ def weights_of(weights: Any, z: Any, name: str = "weights", *, signed: bool = Fa
         raise ValueError(
             f"{name}: expected a shape that broadcasts to the scores', {tuple(z.shape)}, got {tuple(weights.shape)}"
         )
-    if not signed and seen(weights) and bool(namespace(weights).any(weights < 0)):
+    if not signed and inspectable(weights) and bool(namespace(weights).any(weights < 0)):
         raise ValueError(f"{name}: expected 0 or positive numbers, got some negative; signed_logsumexp takes those")
     return weights
 
@@ -289,7 +289,7 @@ def within(
         return found
     values = per_row(value, z, axes, name, rows, whole=whole)
     xp, good = namespace(values), holds(values)
-    if not seen(values):
+    if not inspectable(values):
         return xp.where(good, values, -2 if dtype_name(values.dtype) in INTEGERS else math.nan)
     if not bool(xp.all(good)):
         row = int(xp.argmax(xp.astype(xp.reshape(~good, (-1,)), xp.int32)))
@@ -333,6 +333,6 @@ def per_row(
     return xp.reshape(xp.astype(values, dtype), shape)
 
 
-def seen(array: Any) -> bool:
+def inspectable(array: Any) -> bool:
     """Whether the values may be looked at now: `readable`, or array-api-strict's."""
     return is_strict(array) or readable(array)

@@ -24,8 +24,8 @@ SERVES = {
 }
 """The kinds of arrays that each implementation serves."""
 
-_asked: ContextVar[str | None] = ContextVar("softargmax implementation", default=None)
-asked = _asked.get
+_requested: ContextVar[str | None] = ContextVar("softargmax implementation", default=None)
+requested = _requested.get
 """The name that a `using` block asks for, if any."""
 _from_environment = os.environ.get("SOFTARGMAX_IMPLEMENTATION") or None
 
@@ -52,11 +52,11 @@ def using(name: str) -> Iterator[None]:
     ...     softargmax.softmax([1.0, 2.0, 8.0]).round(3)
     array([0.001, 0.002, 0.997])
     """
-    token = _asked.set(_known(name, "using(name)"))
+    token = _requested.set(_known(name, "using(name)"))
     try:
         yield
     finally:
-        _asked.reset(token)
+        _requested.reset(token)
 
 
 def _known(name: str, source: str) -> str:
@@ -73,14 +73,14 @@ def check_serves(name: str, kind: str) -> None:
         raise RuntimeError(f"implementation {name!r} was asked for: it does not serve {kind} arrays, {able} does")
 
 
-def asked_for() -> str | None:
-    """The name that an implementation was asked for by, if any."""
-    asked = _asked.get()
-    if asked is None and _from_environment is not None:
-        asked = _known(_from_environment, "SOFTARGMAX_IMPLEMENTATION")
-    return asked
+def requested_name() -> str | None:
+    """The implementation that was asked for by name, if any."""
+    name = _requested.get()
+    if name is None and _from_environment is not None:
+        name = _known(_from_environment, "SOFTARGMAX_IMPLEMENTATION")
+    return name
 
 
 def is_native(z: Any) -> bool:
     """Whether kernels of the compiled core serve an array."""
-    return kind_of(z) in ("numpy", "torch") and asked_for() != "reference"
+    return kind_of(z) in ("numpy", "torch") and requested_name() != "reference"

@@ -11,7 +11,7 @@ import numpy as np
 
 from softargmax.core import check
 from softargmax.core.arrays import INTEGERS, device_of, dtype_name, is_torch, like, namespace
-from softargmax.core.check import seen
+from softargmax.core.check import inspectable
 
 
 def offsets_of(offsets: Any, z: Any, name: str = "offsets", of: str = "z") -> Any:
@@ -47,7 +47,7 @@ def segments_of(offsets: Any, index: Any, num_segments: Any, z: Any) -> tuple[An
     index = xp.astype(index, xp.__array_namespace_info__().default_dtypes(device=device_of(index))["integral"])
     count = _count(index, num_segments)
     order = None
-    if not (seen(index) and bool(xp.all(index[1:] >= index[:-1]))):
+    if not (inspectable(index) and bool(xp.all(index[1:] >= index[:-1]))):
         order = xp.argsort(index, stable=True)
         index = xp.take(index, order)
     # Ids that are out of range, where nobody looks, make bounds that do not go from 0 to N: the result is NaN.
@@ -57,7 +57,7 @@ def segments_of(offsets: Any, index: Any, num_segments: Any, z: Any) -> tuple[An
 def _count(index: Any, num_segments: Any) -> int:
     """How many segments there are; the ids are checked where they can be looked at."""
     xp = namespace(index)
-    low, high, look = 0, -1, num_segments is None or seen(index)
+    low, high, look = 0, -1, num_segments is None or inspectable(index)
     if look and index.shape[0]:
         try:
             low, high = int(xp.min(index)), int(xp.max(index))
@@ -88,11 +88,11 @@ def _looked_at(offsets: Any, z: Any, name: str, of: str) -> Any:
 
 def _signed(offsets: Any, z: Any, name: str, of: str) -> Any:
     """Unsigned offsets as int64: torch cannot calculate with them, and beyond int64 none is right."""
-    if not (is_torch(offsets) or seen(offsets)):
+    if not (is_torch(offsets) or inspectable(offsets)):
         return offsets
     xp = namespace(offsets)
     offsets = xp.astype(offsets, xp.int64)
-    if seen(offsets) and bool(xp.any(offsets < 0)):
+    if inspectable(offsets) and bool(xp.any(offsets < 0)):
         wrapped = int(xp.min(offsets)) + (1 << 64)
         raise ValueError(f"{name}: expected numbers from 0 to the length of {of}, {z.shape[0]}, got {wrapped}")
     return offsets
@@ -100,7 +100,7 @@ def _signed(offsets: Any, z: Any, name: str, of: str) -> Any:
 
 def bounds_hold(offsets: Any, z: Any, name: str = "offsets", of: str = "z") -> None:
     """Check the values where they can be looked at."""
-    if not seen(offsets):
+    if not inspectable(offsets):
         return
     first, last = int(offsets[0]), int(offsets[-1])
     if first != 0 or last != z.shape[0]:

@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from softargmax.core import dispatch
 from softargmax.core.arrays import kind_of
-from softargmax.core.dispatch import asked
+from softargmax.core.dispatch import requested
 from softargmax.core.memory import NUMPY, Memory
 from softargmax.core.record import (
     OPERATIONS,
@@ -93,20 +93,20 @@ class Operation(Generic[A, R]):
         differentiable: bool = True,
         always_by_rule: bool = False,
         refuse: Callable[[A, Any], None] | None = None,
-        formed: Mapping[str, str] | None = None,
+        forward_gradients: Mapping[str, str] | None = None,
     ) -> None:
         """`saved`: what the rules read, a set of names or a function of the record; None for all arguments, no result.
 
         `constant`: arguments and results without a derivative. `batch`: its vmap, where that is not one more axis
         before all others. `always_by_rule`: use the rules even where the definition computes the result, as
         differentiating it would lose digits. `refuse`: called with the record and what a kernel returns, where that is
-        not None; it may raise. `formed`: arguments whose gradients the kernel forms already, for an incoming gradient
-        of 1, and the results that they are; the first backward of an eager call gives them away.
+        not None; it may raise. `forward_gradients`: arguments whose gradients for an incoming gradient of 1 the kernel
+        computes in the forward, each with the name of that result; the first backward of an eager call returns them.
         """
         self.name, self.arguments, self.results, self.kernels = name, arguments, results, dict(kernels or {})
         self.definition, self.vjp, self.jvp = definition, vjp, jvp
         self.saved, self.constant, self.batch, self.differentiable = saved, constant, batch, differentiable
-        self.always_by_rule, self.refuse, self.formed = always_by_rule, refuse, dict(formed or {})
+        self.always_by_rule, self.refuse, self.forward_gradients = always_by_rule, refuse, dict(forward_gradients or {})
         self.fields: tuple[str, ...] = type(results)._fields  # type: ignore[attr-defined]
         self.tree = branch(arguments)
         self.leaves = self.tree.leaves
@@ -130,23 +130,23 @@ class Operation(Generic[A, R]):
     def __call__(self, i: A) -> R:
         """All results."""
         array = self.array(i)
-        found = (self._servers[asked()].get(type(array)) or self.server(array))(i)
+        found = (self._servers[requested()].get(type(array)) or self.server(array))(i)
         return type(self.results)(*(found if len(self.fields) > 1 else (found,)))
 
     def first(self, i: A) -> Any:
         """The first result, which may cost less than all of them."""
         array = self.array(i)
-        return (self._servers[asked()].get(type(array)) or self.server(array))(i, True)
+        return (self._servers[requested()].get(type(array)) or self.server(array))(i, True)
 
     def now(self, i: A) -> Any:
         """The first result of a record whose arrays were found ready (`axes_at_once`): they are asked nothing more."""
-        launch = self._launchers[asked()].get(type(self.array(i)))
+        launch = self._launchers[requested()].get(type(self.array(i)))
         return self.first(i) if launch is None else launch(i, True)
 
     def into(self, i: A, out: Any) -> Any:
         """The first result, written into `out`."""
         array = self.array(i)
-        return (self._servers[asked()].get(type(array)) or self.server(array))(i, True, out)
+        return (self._servers[requested()].get(type(array)) or self.server(array))(i, True, out)
 
     def gradients(self, i: A, g: R, wanted: Wanted) -> Gradients:
         """The gradients of <g, results> of tensors, for the rules of other operations; no rule that reads results."""
@@ -155,18 +155,18 @@ class Operation(Generic[A, R]):
 
     def server(self, array: Any) -> Callable[..., Any]:
         """(arguments, first, out) -> results: what serves this array."""
-        servers = self._servers[asked()]
+        servers = self._servers[requested()]
         if type(array) not in servers:
             servers[type(array)] = self._choose(array)
         return servers[type(array)]
 
     def _choose(self, array: Any) -> Callable[..., Any]:
-        kind, name = kind_of(array), dispatch.asked_for()
+        kind, name = kind_of(array), dispatch.requested_name()
         if name is not None:
             dispatch.check_serves(name, kind)
         if kind == "array-api" or (kind == "numpy" and (name == "reference" or "cpu" not in self.kernels)):
             return self.define
-        launchers = self._launchers[asked()]
+        launchers = self._launchers[requested()]
         if kind == "numpy":
             launchers[type(array)] = self.launcher(self.kernel("cpu"), NUMPY)
             return launchers[type(array)]

@@ -24,7 +24,7 @@ def class_weights(weight: Any, z: Any, shape: tuple[int, ...], axis: int) -> Any
     if tuple(weight.shape) != (shape[axis],):
         raise ValueError(f"weight: expected one number per class, shape ({shape[axis]},), got {tuple(weight.shape)}")
     xp = namespace(weight)
-    if check.seen(weight) and bool(xp.any(weight < 0)):
+    if check.inspectable(weight) and bool(xp.any(weight < 0)):
         raise ValueError("weight: expected 0 or positive numbers, got some negative")
     return xp.reshape(weight, tuple(n if i == axis else 1 for i, n in enumerate(shape)))
 
@@ -51,7 +51,7 @@ def target_of(
     xp = namespace(target)
     kind = xp.__array_namespace_info__().default_dtypes(device=device_of(target))["integral"]
     target = xp.astype(target, kind, copy=False)
-    if look and check.seen(target):
+    if look and check.inspectable(target):
         in_range(target, shape, axis, ignore_index, name)
     return target, False
 

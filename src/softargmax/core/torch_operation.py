@@ -134,7 +134,7 @@ class TorchOperation:
         device = self.operation.array(i).device.type
         if device in self.operation.kernels:
             return True
-        name = dispatch.asked_for()
+        name = dispatch.requested_name()
         if name is not None and device != "cpu":
             dispatch.check_serves(name, "torch-device")
         return False
@@ -271,11 +271,13 @@ class TorchOperation:
         The general Function below takes 22 arguments of a loss one by one: forward and backward take twice the time.
         """
         found = kept = self.launch["cpu"](i)
-        if first and self.operation.formed:
+        if first and self.operation.forward_gradients:
             # Nobody else has these results, so that they may be given away: no second dW in memory.
-            names = self.operation.formed
+            names = self.operation.forward_gradients
             results = dict(zip(self.operation.fields, found, strict=True))
-            ctx.formed = {name: results[field] for name, field in names.items() if results[field].shape != (0,)}
+            ctx.forward_gradients = {
+                name: results[field] for name, field in names.items() if results[field].shape != (0,)
+            }
             kept = tuple(None if field in names.values() else x for field, x in results.items())
         self.slots.save_record(ctx, i, kept)
         self._mark(ctx, found)
@@ -283,14 +285,14 @@ class TorchOperation:
 
     def _backward_recorded(self, ctx: Any, *g: Any) -> Any:
         needed = ctx.needs_input_grad[2:]
-        return None, None, *(self._given_away(ctx, g[0], needed) or self._pulled(ctx, g, needed))
+        return None, None, *(self._given_away(ctx, g[0], needed) or self._run_vjp(ctx, g, needed))
 
     def _given_away(self, ctx: Any, g: Tensor | None, needed: Sequence[bool]) -> list[Any] | None:
         """The gradients that the forward formed, scaled where they lie; None where they cannot be all that is asked."""
-        formed, wanted = getattr(ctx, "formed", None), self._wanted(tuple(needed))
+        formed, wanted = getattr(ctx, "forward_gradients", None), self._wanted(tuple(needed))
         if not formed or g is None or torch.is_grad_enabled() or not wanted <= formed.keys():
             return None
-        ctx.formed = None
+        ctx.forward_gradients = None
         if g.item() != 1.0:
             for name in wanted:
                 formed[name].mul_(g)
@@ -304,19 +306,19 @@ class TorchOperation:
         flat: list[Any] = [None] * len(self.slots.slots)
         needed = ctx.needs_input_grad
         for (_, slot), gradient in zip(
-            self.slots.gradients, self._pulled(ctx, g, [needed[k] for k in self.slots.places]), strict=True
+            self.slots.gradients, self._run_vjp(ctx, g, [needed[k] for k in self.slots.places]), strict=True
         ):
             flat[slot] = gradient
         return tuple(flat)
 
-    def _pulled(self, ctx: Any, g: tuple[Any, ...], needed: Sequence[bool]) -> list[Any]:
+    def _run_vjp(self, ctx: Any, g: tuple[Any, ...], needed: Sequence[bool]) -> list[Any]:
         """The gradients to the arguments that have some, None where none is needed."""
         if g[0] is None and all(one is None for one in g):
             return [None] * len(needed)
         # Unpacked once: activation checkpointing refuses a second time.
         i, r, arrays = self.slots.restore(ctx.saved_tensors, ctx.numbers, ctx.likes)
-        if formed := getattr(ctx, "formed", None):
-            r = r._replace(**{self.operation.formed[name]: x for name, x in formed.items()})
+        if gradients := getattr(ctx, "forward_gradients", None):
+            r = r._replace(**{self.operation.forward_gradients[name]: x for name, x in gradients.items()})
         found = self.vjp(i, r, r.__class__(*g), self._wanted(tuple(needed)))
         return [
             self.fitted(found[name], of.shape, of.dtype) if need and found[name] is not None else None
@@ -325,13 +327,13 @@ class TorchOperation:
 
     def _jvp(self, ctx: Any, *tangents: Any) -> Any:
         if not transformed():
-            return self._pushed(ctx, ctx.saved_tensors, tangents)
+            return self._run_jvp(ctx, ctx.saved_tensors, tangents)
         # torch runs `jvp` with forward mode switched off, and does not switch it on again for the other levels: without
         # this, `jacfwd(jacfwd(f))` drops terms and says nothing (torch 2.13, for every Function).
         with forward_mode():
-            return self._pushed(ctx, [x if x is None else primal(x) for x in ctx.saved_tensors], tangents)
+            return self._run_jvp(ctx, [x if x is None else primal(x) for x in ctx.saved_tensors], tangents)
 
-    def _pushed(self, ctx: Any, saved: Any, tangents: Any) -> Any:
+    def _run_jvp(self, ctx: Any, saved: Any, tangents: Any) -> Any:
         i, r, _ = self.slots.restore(saved, ctx.numbers, ctx.likes)
         given = {name: tangents[slot] for name, slot in self.slots.gradients if isinstance(tangents[slot], Tensor)}
         found = zip(self.operation.fields, self._jvp_rule(i, r, given), r, strict=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from softargmax.core.dispatch import asked_for
+from softargmax.core.dispatch import requested_name
 from softargmax.core.record import generated
 from softargmax.core.torch_private import AS_IT_IS, READY, READY_NAMES, STILL
 
@@ -29,7 +29,7 @@ def direct(tensor: Tensor) -> bool:
 
 def as_they_are(*tensors: Tensor | None) -> bool:
     """Whether kernels may read these tensors, and nobody but autograd's graph sees what is computed with them."""
-    if torch.compiler.is_compiling() or asked_for() == "reference":
+    if torch.compiler.is_compiling() or requested_name() == "reference":
         return False
     return _still() and all(_as_it_is(x) for x in tensors if x is not None)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from softargmax.core.record import Array, Axes, Beta, Dense, DType, Integers, Leading
 
 
-class Asked(NamedTuple):
+class LossOptions(NamedTuple):
     """What stands beside scores, whatever makes them; arrays broadcast with the scores, but for the classes."""
 
     target: Integers | None
@@ -40,7 +40,7 @@ class CrossEntropy(NamedTuple):
     """Scores with their classes along one axis, and what is asked for; `dtype` is that of the loss."""
 
     z: Array
-    asked: Asked
+    asked: LossOptions
     axes: Axes
     kept: Leading
     """The loss is summed over all dimensions of the rows behind these."""
@@ -82,7 +82,7 @@ class LinearCrossEntropy(NamedTuple):
     """A layer and what is asked for of its scores (N, K); `dtype` is that of the loss."""
 
     layer: Layer
-    asked: Asked
+    asked: LossOptions
     kept: Leading
     """1: a loss for each row; 0: their sum."""
     mean: bool
@@ -108,7 +108,7 @@ class LinearTerms(NamedTuple):
     """As LinearCrossEntropy, of every row."""
 
     layer: Layer
-    asked: Asked
+    asked: LossOptions
     sums: DType
 
 

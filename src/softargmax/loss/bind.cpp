@@ -13,18 +13,18 @@ namespace {
 
 // Numbers of groups of rows, one after the other.
 struct GroupedField {
-    using Value = Held;
+    using Value = HeldArray;
     const char* name;
     Grouped Args::* to;
     std::initializer_list<Type> types;
     bool written, may_be_none = false;
-    Held read(nb::handle x) const {
+    HeldArray read(nb::handle x) const {
         if (!may_be_none) must_be_given(name, x);
-        Held held(x, written);
+        HeldArray held(x, written);
         must_be(name, held, types);
         return held;
     }
-    void put(Plan& plan, CallOf<Args>& call, const Held& x) const {
+    void put(Plan& plan, CallOf<Args>& call, const HeldArray& x) const {
         if (!x) return;
         std::int64_t count = 1;
         bool dense = true;

@@ -18,7 +18,7 @@ from softargmax.normalize import operations as normalize
 from softargmax.normalize.operations import LogSumExp, Scores
 
 if TYPE_CHECKING:
-    from softargmax.loss.arguments import Asked
+    from softargmax.loss.arguments import LossOptions
 
 
 @takes(Keywords)
@@ -186,7 +186,7 @@ def _terms(i: CrossEntropy) -> CrossEntropyTerms:
 
 
 def terms_of(
-    rows: CrossEntropyTerms, asked: Asked, axes: tuple[int, ...], kept: int, mean: bool, dtype: Any
+    rows: CrossEntropyTerms, asked: LossOptions, axes: tuple[int, ...], kept: int, mean: bool, dtype: Any
 ) -> CrossEntropyTerms:
     """The rows' terms as asked for: the mean of loss and z-loss is weighted, that of the others counts rows."""
     weighed, plain = (reference.weights_of_rows(rows.loss, one, axes) for one in (asked, asked._replace(weight=None)))

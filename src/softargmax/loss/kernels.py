@@ -20,7 +20,7 @@ from softargmax.core.native_call import Native
 from softargmax.core.products import layer_scores, sound
 from softargmax.core.scale import Scale
 from softargmax.loss import reference, reference_divergence, reference_linear
-from softargmax.loss.arguments import Asked, CrossEntropy, GradientOf, Layer
+from softargmax.loss.arguments import CrossEntropy, GradientOf, Layer, LossOptions
 from softargmax.loss.reference_linear import CLASSES, beta_of, piece, rows_of
 from softargmax.loss.results import Loss, LossAndGradient
 
@@ -74,14 +74,14 @@ def linear_cross_entropy_vjp(i: LinearVjp, dh: Any, dw: Any, db: Any) -> None:
     _formed(layer, asked, seed, i.of.least, _To(i.of.layer, i.to, memory, dh, dw, db))
 
 
-def _first_wrong(layer: Layer, asked: Asked) -> int | None:
+def _first_wrong(layer: Layer, asked: LossOptions) -> int | None:
     """The first row whose class does not exist, which only compiled graphs let come this far."""
     y = asked.target
     wrong = np.zeros(0) if y is None else ((y < 0) | (y >= len(layer.w))) & (y != asked.ignore_index)
     return int(np.argmax(wrong)) if wrong.any() else None
 
 
-def _formed(layer: Layer, asked: Asked, seed: Array, least: float, to: _To) -> Array:
+def _formed(layer: Layer, asked: LossOptions, seed: Array, least: float, to: _To) -> Array:
     """The loss of every row; seed times the gradients are written."""
     rows = np.empty(len(layer.h))
     for part, z in _scores(layer, PARTS):
@@ -160,13 +160,13 @@ def _layer(layer: Layer, memory: Memory) -> Layer:
     return Layer(*map(memory.numpy, layer))
 
 
-def _asked(asked: Asked, memory: Memory) -> Asked:
+def _asked(asked: LossOptions, memory: Memory) -> LossOptions:
     """The same of what stands beside the scores."""
     arrays = {name: memory.numpy(getattr(asked, name)) for name in ("target", "probabilities", "weight", "where")}
     return asked._replace(**arrays, beta=Scale(*map(memory.numpy, asked.beta)))
 
 
-def _numbers(asked: Asked) -> Asked:
+def _numbers(asked: LossOptions) -> LossOptions:
     """With numbers in place of bits, for definitions."""
     bits: dict[str, Any] = {
         name: widened(x, np.float32)

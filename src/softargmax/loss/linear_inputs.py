@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from softargmax.core import arrays, check
 from softargmax.core.arrays import namespace
 from softargmax.core.scale import Scale
-from softargmax.loss.arguments import Asked, Layer
+from softargmax.loss.arguments import Layer, LossOptions
 
 
 class Given(NamedTuple):
@@ -62,7 +62,7 @@ def least_of(layer: Given, exact: bool) -> float:
     return 0.0 if check.flag(exact, "exact") else rounding / max(layer.shape[-1], 1)
 
 
-def flattened(asked: Asked, shape: tuple[int, ...]) -> Asked:
+def flattened(asked: LossOptions, shape: tuple[int, ...]) -> LossOptions:
     """What stands beside scores of shape (..., K) as what stands beside scores of shape (N, K)."""
     rows = tuple(shape[:-1])
     size = math.prod(rows)

@@ -17,7 +17,6 @@ from softargmax.core.record import Gradients, Result, Wanted, gradient
 from softargmax.core.targets import refuse_class
 from softargmax.loss import kernels, reference_divergence, reference_linear
 from softargmax.loss.arguments import (
-    Asked,
     Divergence,
     Layer,
     LinearCrossEntropy,
@@ -25,6 +24,7 @@ from softargmax.loss.arguments import (
     LinearTerms,
     LinearTermsVjp,
     LinearVjp,
+    LossOptions,
 )
 from softargmax.loss.operations import divergence
 from softargmax.loss.results import Divergences, LinearDivergences, LinearLoss, RowTerms, ToLayer
@@ -80,9 +80,9 @@ linear_cross_entropy: Operation[LinearCrossEntropy, LinearLoss] = Operation(
     refuse=lambda i, row: refuse_class(
         i.asked.target, row, (*i.layer.h.shape[:1], *i.layer.w.shape[:1]), (1,), i.asked.ignore_index
     ),
-    saved={*Layer._fields, *Asked._fields, "dh", "dw", "db"},
+    saved={*Layer._fields, *LossOptions._fields, "dh", "dw", "db"},
     constant={"target", "where", "dh", "dw", "db"},
-    formed={"h": "dh", "w": "dw", "bias": "db"},
+    forward_gradients={"h": "dh", "w": "dw", "bias": "db"},
 )
 
 linear_cross_entropy_vjp: Operation[LinearVjp, ToLayer] = Operation(

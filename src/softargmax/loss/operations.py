@@ -16,7 +16,7 @@ from softargmax.core.operation import Operation
 from softargmax.core.record import Gradients, Result, Wanted, like
 from softargmax.core.targets import refuse_class
 from softargmax.loss import reference, reference_divergence
-from softargmax.loss.arguments import Asked, CrossEntropy, CrossEntropyVjp, Divergence, GradientOf
+from softargmax.loss.arguments import CrossEntropy, CrossEntropyVjp, Divergence, GradientOf, LossOptions
 from softargmax.loss.results import Divergences, Loss, LossAndGradient, ToScores
 
 # --- cross_entropy: loss = -sum_k m_k log p_k + c lse^2 ---------------------------------------------------------------
@@ -60,7 +60,7 @@ cross_entropy: Operation[CrossEntropy, Loss] = Operation(
     kernels={"cpu": _native.cross_entropy},
     vjp=_cross_entropy_vjp,
     always_by_rule=True,
-    saved={*CrossEntropy._fields, *Asked._fields, "states"},
+    saved={*CrossEntropy._fields, *LossOptions._fields, "states"},
     constant={"target", "where", "states"},
     refuse=refuse,
 )

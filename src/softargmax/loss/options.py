@@ -19,7 +19,7 @@ from softargmax.core.dispatch import is_native
 from softargmax.core.scale import UNIT
 from softargmax.core.targets import IGNORE, REDUCTIONS, class_weights, kept_of, target_of
 from softargmax.core.types import DType, Mask, Numbers, PerRow
-from softargmax.loss.arguments import Asked, CrossEntropy
+from softargmax.loss.arguments import CrossEntropy, LossOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,7 +70,7 @@ takes = functools.partial(signature.takes, defaults=DEFAULTS)
 class Checked(NamedTuple):
     """What was asked for, checked: beside the scores, and of the loss."""
 
-    asked: Asked
+    asked: LossOptions
     axis: int
     kept: int
     mean: bool
@@ -100,7 +100,7 @@ def usual(z: Any, target: Any, options: Keywords) -> CrossEntropy | None:
         or not _classes_beside(target, z, axes[0])
     ):
         return None
-    plain = Asked(target, None, None, None, UNIT, ignore_index, 0.0, 0.0, 0.0)  # `_replace` takes 1 us more
+    plain = LossOptions(target, None, None, None, UNIT, ignore_index, 0.0, 0.0, 0.0)  # `_replace` takes 1 us more
     return CrossEntropy(z, plain, axes, *kept, check.row_dtype(None, z))
 
 
@@ -135,7 +135,7 @@ def checked(
     target, soft = target_of(target, z, shape, axis, ignore_index, name, look=look)
     beta, softcap, where = scores_options(z, shape, axis, options)
     reduction = one_of(options["reduction"], "reduction", REDUCTIONS)
-    asked = Asked(
+    asked = LossOptions(
         target=None if soft else target,
         probabilities=target if soft else None,
         weight=class_weights(options["weight"], z, shape, axis),

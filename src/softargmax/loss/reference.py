@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from softargmax.core.scale import Scale
-    from softargmax.loss.arguments import Asked, CrossEntropy, Factor
+    from softargmax.loss.arguments import CrossEntropy, Factor, LossOptions
 
 INF = math.inf
 
@@ -40,7 +40,9 @@ INF = math.inf
 # --- definitions ------------------------------------------------------------------------------------------------------
 
 
-def cross_entropy(z: Any, asked: Asked, axes: tuple[int, ...], kept: int, mean: bool, dtype: Any) -> tuple[Any, Any]:
+def cross_entropy(
+    z: Any, asked: LossOptions, axes: tuple[int, ...], kept: int, mean: bool, dtype: Any
+) -> tuple[Any, Any]:
     """The loss, and no states: the definition has none."""
     rows = losses(z, asked, axes)
     return reduced_losses(rows, asked, axes, kept, mean, dtype), no_array(rows)
@@ -62,12 +64,12 @@ def no_array(like: Any) -> Any:
     return namespace(like).zeros((0,), dtype=like.dtype, device=device_of(like))
 
 
-def reduced_losses(rows: Any, asked: Asked, axes: tuple[int, ...], kept: int, mean: bool, dtype: Any) -> Any:
+def reduced_losses(rows: Any, asked: LossOptions, axes: tuple[int, ...], kept: int, mean: bool, dtype: Any) -> Any:
     """The rows' losses as asked for."""
     return reduced(rows, weights_of_rows(rows, asked, axes), dtype, kept=kept, mean=mean)
 
 
-def weights_of_rows(rows: Any, asked: Asked, axes: tuple[int, ...]) -> Any:
+def weights_of_rows(rows: Any, asked: LossOptions, axes: tuple[int, ...]) -> Any:
     """The weight of each row in a mean, of the shape of rows."""
     if asked.target is None:
         return each_counts(rows)
@@ -105,7 +107,7 @@ class Look(NamedTuple):
     axis: int
 
 
-def look(z: Any, asked: Asked, axis: int) -> Look:
+def look(z: Any, asked: LossOptions, axis: int) -> Look:
     """Everything that the formulas need of each row."""
     xp, target, classes = namespace(z), asked.target, z.shape[axis]
     skipped = wrong = None
@@ -169,25 +171,25 @@ def _out(z: Any, scale: Scale) -> Any:
 # --- rows' numbers ----------------------------------------------------------------------------------------------------
 
 
-def losses(z: Any, asked: Asked, axes: tuple[int, ...]) -> Any:
+def losses(z: Any, asked: LossOptions, axes: tuple[int, ...]) -> Any:
     """The loss of every row, in working precision."""
     return _by_rows(lambda _z, a, i: settled(_loss(a, i), a), z, asked, axes)
 
 
-def terms(z: Any, asked: Asked, axes: tuple[int, ...]) -> CrossEntropyTerms:
+def terms(z: Any, asked: LossOptions, axes: tuple[int, ...]) -> CrossEntropyTerms:
     """Loss, lse, entropy and z-loss of every row, in working precision."""
 
-    def rows(_z: Any, a: Look, i: Asked) -> CrossEntropyTerms:
+    def rows(_z: Any, a: Look, i: LossOptions) -> CrossEntropyTerms:
         return CrossEntropyTerms(*(settled(part, a) for part in (_loss(a, i), a.lse, _entropy(a, i), _z_loss(a, i))))
 
     found: CrossEntropyTerms = _by_rows(rows, z, asked, axes)
     return found
 
 
-def gradient(z: Any, seeds: Sequence[Factor | None], asked: Asked, axes: tuple[int, ...]) -> Any:
+def gradient(z: Any, seeds: Sequence[Factor | None], asked: LossOptions, axes: tuple[int, ...]) -> Any:
     """The gradient of <seeds, terms>."""
 
-    def rows(z: Any, a: Look, i: Asked, *seeds: Any) -> Any:
+    def rows(z: Any, a: Look, i: LossOptions, *seeds: Any) -> Any:
         slope = namespace(z).zeros_like(a.p)
         for seed, slope_of in zip(seeds, (_loss_slope, _lse_slope, _entropy_slope, _z_loss_slope), strict=True):
             slope = slope if seed is None else slope + seed * slope_of(a, i)
@@ -197,7 +199,7 @@ def gradient(z: Any, seeds: Sequence[Factor | None], asked: Asked, axes: tuple[i
 
 
 @np.errstate(all="ignore")
-def _by_rows(compute: Callable[..., Any], z: Any, asked: Asked, axes: tuple[int, ...], *more: Any) -> Any:
+def _by_rows(compute: Callable[..., Any], z: Any, asked: LossOptions, axes: tuple[int, ...], *more: Any) -> Any:
     """compute(z, look, asked, *more) a few rows at a time."""
     arrays = {name: getattr(asked, name) for name in ("target", "probabilities", "weight", "where", "beta")}
     if asked.target is not None:
@@ -219,7 +221,7 @@ def settled(rows: Any, a: Look) -> Any:
     return xp.squeeze(rows, axis=a.axis)
 
 
-def _to_scores(slope: Any, z: Any, a: Look, asked: Asked) -> Any:
+def _to_scores(slope: Any, z: Any, a: Look, asked: LossOptions) -> Any:
     """From d / d x to d / d z: times beta (0 in the limit |beta| = inf) and the soft-cap's slope, in the support."""
     xp, beta = namespace(z), asked.beta.hi
     flat = math.isinf(beta) if isinstance(beta, float) else xp.abs(beta) == INF
@@ -236,7 +238,7 @@ def _to_scores(slope: Any, z: Any, a: Look, asked: Asked) -> Any:
 # --- each number beside its slope -------------------------------------------------------------------------------------
 
 
-def _loss(a: Look, asked: Asked) -> Any:
+def _loss(a: Look, asked: LossOptions) -> Any:
     xp, axis = namespace(a.p), a.axis
     of_each = xp.where(a.inside, a.mass * (0.0 - a.log_p), 0.0)
     loss = xp.sum(of_each, axis=axis, keepdims=True) if asked.one_class else _sum(of_each, axis)
@@ -244,29 +246,29 @@ def _loss(a: Look, asked: Asked) -> Any:
     return loss + _z_loss(a, asked) + xp.where(lost, xp.full_like(loss, INF), 0.0)
 
 
-def _loss_slope(a: Look, asked: Asked) -> Any:
+def _loss_slope(a: Look, asked: LossOptions) -> Any:
     rest = 0.0 - namespace(a.p).expm1(a.log_p)  # 1 - p
     slope = a.p * _others(a, asked) - a.mass * rest
     return _constant(slope, a) + _z_loss_slope(a, asked)
 
 
-def _lse_slope(a: Look, asked: Asked) -> Any:  # noqa: ARG001 the others need them
+def _lse_slope(a: Look, asked: LossOptions) -> Any:  # noqa: ARG001 the others need them
     return a.p
 
 
-def _entropy(a: Look, asked: Asked) -> Any:  # noqa: ARG001
+def _entropy(a: Look, asked: LossOptions) -> Any:  # noqa: ARG001
     return _sum(a.p * (0.0 - a.log_p), a.axis)
 
 
-def _entropy_slope(a: Look, asked: Asked) -> Any:
+def _entropy_slope(a: Look, asked: LossOptions) -> Any:
     return _constant(-a.p * (a.log_p + _entropy(a, asked)), a)
 
 
-def _z_loss(a: Look, asked: Asked) -> Any:
+def _z_loss(a: Look, asked: LossOptions) -> Any:
     return asked.z_loss * a.lse * a.lse if asked.z_loss else namespace(a.lse).zeros_like(a.lse)
 
 
-def _z_loss_slope(a: Look, asked: Asked) -> Any:
+def _z_loss_slope(a: Look, asked: LossOptions) -> Any:
     if not asked.z_loss:
         return 0.0
     return _constant(2.0 * asked.z_loss * a.lse * a.p, a)
@@ -283,7 +285,7 @@ def _sum(values: Any, axis: int) -> Any:
     return namespace(values).expand_dims(row_sum(values, (axis,)), axis=axis)
 
 
-def _others(a: Look, asked: Asked) -> Any:
+def _others(a: Look, asked: LossOptions) -> Any:
     """sum m - m_k, as exact as a sum without m_k would be."""
     m, axis = a.mass, a.axis
     xp = namespace(m)

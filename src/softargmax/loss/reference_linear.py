@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from softargmax.loss.arguments import Asked, Layer, LinearCrossEntropy, LinearTerms
+    from softargmax.loss.arguments import Layer, LinearCrossEntropy, LinearTerms, LossOptions
     from softargmax.loss.results import CrossEntropyTerms
 
 PARTS = 768
@@ -58,7 +58,7 @@ def linear_cross_entropy_vjp(of: LinearCrossEntropy, g: Any, to: str) -> tuple[A
     return pulled(slope, of.layer, (of.asked, seed), to)
 
 
-def linear_terms(layer: Layer, asked: Asked) -> CrossEntropyTerms:
+def linear_terms(layer: Layer, asked: LossOptions) -> CrossEntropyTerms:
     """Loss, lse, entropy and z-loss of every row."""
     found: CrossEntropyTerms = by_parts(lambda z, part: reference.terms(z, piece(asked, part), CLASSES), layer, asked)
     return found
@@ -191,7 +191,7 @@ def part_of(layer: Layer, part: slice) -> Layer:
     return layer._replace(h=rows_of(layer.h, part))
 
 
-def piece(asked: Asked, part: slice) -> Asked:
+def piece(asked: LossOptions, part: slice) -> LossOptions:
     """What stands beside the scores of a part of the rows."""
     target = rows_of(asked.target, part)
     probabilities, where = rows_of(asked.probabilities, part), rows_of(asked.where, part)

@@ -20,7 +20,7 @@ void bind_rows(nb::module_& module, const char* name, Op op, const char* text, F
 // Ragged rows: segment s holds z[offsets[s]:offsets[s + 1]], for each index of the trailing dimensions.
 void segments(Op op, nb::handle z_, nb::handle offsets_, nb::handle pair, nb::handle out_, nb::handle lse_) {
     const Integers offsets("offsets", offsets_);
-    const Held z(z_), out(out_, true), lse(lse_, true);
+    const HeldArray z(z_), out(out_, true), lse(lse_, true);
     must_be("z", z, kReal);
     must_be("out", out, kReal);
     must_be("lse", lse, kReal);
@@ -42,7 +42,7 @@ void segments(Op op, nb::handle z_, nb::handle offsets_, nb::handle pair, nb::ha
     rows.shape[0] = count;
     Call call(op);
     Plan plan(rows, Dims{});
-    const auto along = [&](const char* name, Operand& to, const Held& x) {
+    const auto along = [&](const char* name, Operand& to, const HeldArray& x) {
         if (x.shape != z.shape) throw nb::value_error((std::string(name) + ": its shape is not that of z").c_str());
         View all = x;
         all.shape[0] = count;
@@ -75,7 +75,7 @@ void bind_segments(nb::module_& module, const char* name, Op op, const char* tex
 
 // lse / beta of rows whose states are given: a fold of no scores at all.
 void finish(nb::handle m_, nb::handle r_, nb::handle low_, nb::handle pair, nb::handle lse_) {
-    const Held m(m_, true), r(r_, true), low(low_, true), lse(lse_, true);
+    const HeldArray m(m_, true), r(r_, true), low(low_, true), lse(lse_, true);
     must_be("m", m, kDouble);
     must_be("r", r, kDouble);
     must_be("low", low, kDouble);

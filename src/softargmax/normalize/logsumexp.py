@@ -18,7 +18,7 @@ from softargmax.core.arrays import (
     squeezed,
     working_dtype,
 )
-from softargmax.core.dispatch import asked_for
+from softargmax.core.dispatch import requested_name
 from softargmax.core.scale import UNIT
 from softargmax.core.signature import public
 from softargmax.core.types import Array, DType, Logits, Mask, Numbers, PerRow
@@ -128,7 +128,7 @@ def _complex_logsumexp(
 ) -> Any:
     if dtype is not None:
         raise TypeError(f"dtype: expected None with complex scores, whose dtype the result has, got {dtype!r}")
-    if asked_for() == "native":
+    if requested_name() == "native":
         raise RuntimeError("implementation 'native' was asked for: it does not serve complex scores, 'reference' does")
     axes = axes_of(axis, z.ndim)
     scale = check.scale_of(temperature, base, z, axes)
@@ -247,7 +247,7 @@ def _powers_to_scores(z: Any, weights: Any) -> tuple[Any, Any]:
     edge, shift = (300, 600) if weights.dtype == xp.float64 else (32, 80)
     size = xp.abs(weights)
     huge, tiny = size > 2.0**edge, (size < 2.0**-edge) & (size > 0.0)
-    if check.seen(weights) and not bool(xp.any(huge | tiny)):
+    if check.inspectable(weights) and not bool(xp.any(huge | tiny)):
         return z, weights
     one = xp.ones_like(weights)
     factor = xp.where(huge, 2.0**-shift * one, xp.where(tiny, 2.0**shift * one, one))

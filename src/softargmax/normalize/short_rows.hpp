@@ -1,8 +1,8 @@
 // Short float32 rows, sixteen at a time, one to a lane: what is done once a row (its peak, its factor) is then done for
 // sixteen rows side by side, where a row by itself would wait for its own chain of latencies (65536 x 64: 71 ns a row).
 //
-// The operations of each row, and their order, are those of core/cpp/state.hpp and softmax_row.hpp: the same bits. Loops
-// over `g` are written so that the compiler makes vectors of them.
+// The operations of each row, and their order, are those of core/cpp/state.hpp and softmax_row.hpp: the same bits.
+// Loops over `g` are written so that the compiler makes vectors of them.
 #pragma once
 
 #include "normalize/softmax_row.hpp"
@@ -15,7 +15,7 @@ constexpr int kShort = kUnroll * 16;  // the longest such row: one step of `step
 
 // Memory that will be wanted soon, asked for line by line in the midst of arithmetic: rows of many lengths are read in
 // an order that caches do not foresee, and all lines at once would wait for one another.
-struct Ahead {
+struct Lookahead {
     const char *next = nullptr, *end = nullptr;  // of the scores
     char* out = nullptr;  // of the results, as far along
     const char* until = nullptr;
@@ -87,7 +87,7 @@ template <bool Unit> class Lanes {
     }
 
     // The terms, and for each row the sum of those that are not its maximum.
-    void add_terms(Ahead& ahead) {
+    void add_terms(Lookahead& ahead) {
         const ScaleIn<float> scale(beta_);
         const V top = V::load(top_), shift = V::load(shift_), low = V::load(low_), magic = V::load(magic_),
                 one = V::all(1);
@@ -167,7 +167,7 @@ template <bool Unit> class Lanes {
     bool plain(int g) const { return plain_[g] && r_[g] == r_[g]; }
     State state(int g) const { return {static_cast<double>(top_[g]), r_[g]}; }
 
-    void fold(Ahead& ahead) {
+    void fold(Lookahead& ahead) {
         turn_all(row_[0], kShort, lane_[0], kRows, columns_ / kSide, false);
         find_peaks();
         add_terms(ahead);
@@ -224,7 +224,7 @@ template <class T> void bare_rows(const Frame<T>& frame, std::int64_t begin, std
 
 // Sixteen rows or fewer of at most `columns` scores, one to a lane.
 template <bool Unit> void side_by_side(const Frame<float>& frame, const std::int64_t* rows, int count, int columns,
-                                       Ahead& ahead) {
+                                       Lookahead& ahead) {
     const Args& args = frame.args;
     const bool read_there = frame.z_direct && !frame.changed, written_there = frame.out_direct && !args.lse;
     Lanes<Unit> lanes(frame.scale.beta, columns);
@@ -260,7 +260,7 @@ template <bool Unit> void side_by_side(const Frame<float>& frame, const std::int
 }
 
 // The lines that short rows will want, if they lie one after the other.
-inline Ahead ahead_of(const Frame<float>& frame, std::int64_t begin, std::int64_t end) {
+inline Lookahead ahead_of(const Frame<float>& frame, std::int64_t begin, std::int64_t end) {
     const Args& args = frame.args;
     const auto dense = [&](const Operand& x) { return args.rows.dims == 1 && x.row[0] == args.cols.total; };
     const bool packed = args.offsets ? args.heads == 1 : dense(args.z) && dense(args.out);
@@ -272,7 +272,7 @@ inline Ahead ahead_of(const Frame<float>& frame, std::int64_t begin, std::int64_
 // Rows [begin, end): those of about one length side by side, those too long for a lane one by one.
 template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t begin, std::int64_t end) {
     constexpr int kSizes = kShort / kSide + 1;
-    Ahead ahead = ahead_of(frame, begin, end);
+    Lookahead ahead = ahead_of(frame, begin, end);
     std::int64_t waiting[kSizes][kSide];
     int count[kSizes] = {};
     for (std::int64_t row = begin; row < end; ++row) {

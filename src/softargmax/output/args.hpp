@@ -68,7 +68,8 @@ struct StepsArgs {
     int threads = 1;
 };
 
-// The random words of positions first, first + 1, .. (philox_stream.py), or with a table what `AliasTable.pick` gives for them.
+// The random words of positions first, first + 1, .. (philox_stream.py), or with a table what `AliasTable.pick` gives
+// for them.
 struct DrawsArgs {
     std::uint64_t seed = 0, stream = 0;
     std::uint32_t purpose = 0;

@@ -34,19 +34,19 @@ void agree(const char* name, std::int64_t& count, std::int64_t found) {
 
 // A matrix, each row of which is a vector of contiguous numbers.
 template <class J> struct TableField {
-    using Value = Held;
+    using Value = HeldArray;
     const char* name;
     Table J::* to;
     std::initializer_list<Type> types;
     bool written;
     bool may_be_none = false;
-    Held read(nb::handle x) const {
+    HeldArray read(nb::handle x) const {
         if (!may_be_none) must_be_given(name, x);
-        Held held(x, written);
+        HeldArray held(x, written);
         must_be(name, held, types);
         return held;
     }
-    void put(J& job, const Held& x) const {
+    void put(J& job, const HeldArray& x) const {
         if (!x) return;
         if (x.shape.size() != 2) wrong(name, "a matrix");
         if (job.width == kUnknown) job.width = x.shape[1];
@@ -62,16 +62,16 @@ template <class J> TableField<J> vectors_result(const char* name, Table J::* to)
 
 // A number to each vector of a table, or None.
 template <class J> struct BiasField {
-    using Value = Held;
+    using Value = HeldArray;
     const char* name;
     Table J::* to;
     Table J::* of;
-    Held read(nb::handle x) const {
-        Held held(x);
+    HeldArray read(nb::handle x) const {
+        HeldArray held(x);
         must_be(name, held, kReal);
         return held;
     }
-    void put(J& job, const Held& x) const {
+    void put(J& job, const HeldArray& x) const {
         if (!x) return;
         if (x.shape.size() != 1 || x.shape[0] != (job.*of).rows) wrong(name, "one per node");
         job.*to = {x.data, x.type, x.stride[0], x.shape[0]};
@@ -81,17 +81,17 @@ template <class J> BiasField<J> bias(const char* name, Table J::* to, Table J::*
 
 // Contiguous numbers of a table's type.
 template <class J, class T> struct NumbersField {
-    using Value = Held;
+    using Value = HeldArray;
     const char* name;
     T* J::* to;
     std::int64_t J::* count;
     Table J::* like;
     bool may_be_none = false;
-    Held read(nb::handle x) const {
+    HeldArray read(nb::handle x) const {
         if (!may_be_none) must_be_given(name, x);
-        return Held(x, !std::is_const_v<T>);
+        return HeldArray(x, !std::is_const_v<T>);
     }
-    void put(J& job, const Held& x) const {
+    void put(J& job, const HeldArray& x) const {
         if (!x) return;
         must_be(name, x, {(job.*like).type});
         if (x.shape.size() != 1 || (x.shape[0] > 1 && x.stride[0] != 1)) wrong(name, "a vector, contiguous");
@@ -120,7 +120,7 @@ template <class J, class T> struct VectorField {
     Value read(nb::handle x) const {
         if (may_be_none && x.is_none()) return {};
         must_be_given(name, x);
-        if (PyTuple_Check(x.ptr())) return described(Held(x, !std::is_const_v<T>));
+        if (PyTuple_Check(x.ptr())) return described(HeldArray(x, !std::is_const_v<T>));
         Vector<T> array;
         if (!nb::try_cast(x, array, std::is_const_v<T>)) refuse(name, "a vector of another type");
         static T nothing{};  // an array without elements may have no address
@@ -134,7 +134,7 @@ template <class J, class T> struct VectorField {
     }
 
   private:
-    Value described(const Held& x) const {
+    Value described(const HeldArray& x) const {
         using Number = std::remove_const_t<T>;
         constexpr bool integer = std::is_same_v<Number, std::int64_t>;
         static_assert(integer || std::is_same_v<Number, double> || sizeof(Number) < 8);

@@ -125,8 +125,8 @@ void run_steps(StepsArgs& args) {
     else Steps<float>(args).run();
 }
 
-// Random words (philox_stream.py), one block of Philox to a position, and draws from an alias table (alias.py) by them: 64 bits
-// choose the bucket and 53 the side.
+// Random words (philox_stream.py), one block of Philox to a position, and draws from an alias table (alias.py) by them:
+// 64 bits choose the bucket and 53 the side.
 constexpr std::int64_t kAtOnce = kChunk / 4;
 
 // The draws kAtOnce begin .. kAtOnce end.

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softargmax.core import _native, philox
-from softargmax.core.dispatch import asked_for
+from softargmax.core.dispatch import requested_name
 from softargmax.core.seeds import SEEDS
 
 Floats = npt.NDArray[np.float64]
@@ -36,7 +36,7 @@ class Numbers(NamedTuple):
 def numbers(seed: int, stream: int, first: int, count: int, purpose: int = CANDIDATES) -> Numbers:
     """The numbers of positions first, first + 1, ...: one block of Philox to each, below position 2^32."""
     words = np.empty((4, count), np.int64)
-    if asked_for() != "reference":
+    if requested_name() != "reference":
         _native.random_blocks(words=words, seed=seed, stream=stream % SEEDS, purpose=purpose, first=first)
         return Numbers(*words)
     for at in range(0, count, _CHUNK):

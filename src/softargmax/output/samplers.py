@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from softargmax.core import _native
-from softargmax.core.dispatch import asked_for
+from softargmax.core.dispatch import requested_name
 from softargmax.core.seeds import SEEDS
 from softargmax.core.signature import public
 from softargmax.output import philox_stream
@@ -182,7 +182,7 @@ class Unigram(Sampler):
 
     def chosen(self, seed: int, stream: int, first: int, count: int) -> Ints:
         """The same draws, all at once where the compiled core serves."""
-        if asked_for() == "reference":
+        if requested_name() == "reference":
             return super().chosen(seed, stream, first, count)
         found = np.empty(count, np.int64)
         place = {"seed": seed, "stream": stream % SEEDS, "purpose": philox_stream.CANDIDATES, "first": first}

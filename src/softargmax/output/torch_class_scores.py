@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from softargmax.core.arrays import readable, trained
-from softargmax.core.dispatch import asked_for
+from softargmax.core.dispatch import requested_name
 from softargmax.core.torch_compile import compile_function
 from softargmax.core.torch_private import without_autocast
 from softargmax.output import operations
@@ -62,7 +62,7 @@ def dots(h: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None, nodes: Te
 
 def _by_kernel(h: Tensor) -> bool:
     """Whether a native kernel serves, with nothing traced."""
-    return readable(h) and asked_for() != "reference"
+    return readable(h) and requested_name() != "reference"
 
 
 for _function in (scores, gathered, pair_scores, coin_losses):  # so that a layer may be compiled before its first call

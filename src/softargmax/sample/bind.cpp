@@ -47,7 +47,7 @@ void random_words(Words out, std::uint64_t seed, std::int64_t stream, std::int64
     run(job);
 }
 void gumbel_of_words(Words words, nb::handle out_) {
-    const Held out(out_, true);
+    const HeldArray out(out_, true);
     must_be("out", out, kReal);
     CallOf<Args> call;
     Plan plan(out, Dims{static_cast<std::int64_t>(out.shape.size()) - 1});

@@ -2,8 +2,8 @@
 //
 // A row is one thread's, however long it is. Without filters, one pass: the draw is the arg max of beta z + g, and a
 // maximum is all that one block hands to the next. With them the row is read a few times, a block at a time.
-#include "sample/gumbel_max.hpp"
 #include "sample/filters.hpp"
+#include "sample/gumbel_max.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::sample {
 namespace {

@@ -292,6 +292,6 @@ def _check(status: Any, z: Any, n: int) -> None:
     """Name the first row that cannot be drawn from, where it can be seen."""
     xp = namespace(status)
     status = xp.reshape(xp.broadcast_to(status, (*z.shape[:-1], 1)), (-1,))
-    if status.shape[0] and check.seen(status) and bool(xp.any(status != 0)):
+    if status.shape[0] and check.inspectable(status) and bool(xp.any(status != 0)):
         row = int(xp.argmax(xp.astype(status != 0, xp.int32)))
         refuse((row, int(status[row])), tuple(z.shape[:-1]), n)

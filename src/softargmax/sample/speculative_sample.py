@@ -164,6 +164,6 @@ def _checked(target: Any, draft: Any, tokens: Any) -> Any:
     kind = xp.__array_namespace_info__().default_dtypes(device=device_of(tokens))["integral"]
     tokens = xp.astype(tokens, kind, copy=False)
     classes = draft.shape[-1]
-    if check.seen(tokens) and bool(xp.any((tokens < 0) | (tokens >= classes))):
+    if check.inspectable(tokens) and bool(xp.any((tokens < 0) | (tokens >= classes))):
         raise IndexError(f"tokens: expected classes from 0 to {classes - 1}, got some out of range")
     return tokens

@@ -18,7 +18,7 @@ def unsound(distribution: Distribution) -> Any:
     """
     found = None
     for x in (distribution.beta.hi, *distribution.filters):
-        if x is not None and not isinstance(x, float) and not check.seen(x):
+        if x is not None and not isinstance(x, float) and not check.inspectable(x):
             xp = namespace(x)
             wrong = xp.isnan(x) if xp.isdtype(x.dtype, "real floating") else x < 1
             found = wrong if found is None else found | wrong

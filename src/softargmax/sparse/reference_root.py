@@ -13,7 +13,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from softargmax.core.arrays import device_of, frozen, namespace
-from softargmax.core.check import seen
+from softargmax.core.check import inspectable
 from softargmax.core.error_free import total, two_product, two_sum
 from softargmax.core.row_layout import INF, Rows, below, magnitude
 from softargmax.sparse.reference_search import mean_decay, origin, search_least, search_shift
@@ -89,7 +89,7 @@ def _found(d: Any, e: Any, a: Any, *, some_steep: bool) -> Place:
     steep = order > 1.0
     shift = search_shift(far, rest, order)
     none = xp.zeros_like(a)
-    if not some_steep or (seen(steep) and not bool(xp.any(steep))):
+    if not some_steep or (inspectable(steep) and not bool(xp.any(steep))):
         return Place(d, e, a, steep, shift, none, none, xp.zeros_like(d, dtype=xp.bool))
     o, o_low = origin(far, rest, order)
     at = xp.where(steep, search_least(far - o, rest - o_low, order), shift)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from softargmax.core.arrays import jax_of, namespace
-from softargmax.core.check import seen
+from softargmax.core.check import inspectable
 from softargmax.core.row_layout import INF
 
 MOST, TRACED = 300, 24
@@ -132,7 +132,7 @@ def _until(step: Any, at: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
     if jax is not None and isinstance(at, jax.core.Tracer):
         # One step is compiled, not 24: entmax under jit takes 1.5 s to compile, not 12.6.
         state = jax.lax.while_loop(lambda x: goes_on(*x), lambda x: further(*x), state)
-    elif jax is not None or seen(at):
+    elif jax is not None or inspectable(at):
         while goes_on(*state):
             state = further(*state)
     else:

@@ -30,7 +30,7 @@ class State(NamedTuple):
 
 def native() -> bool:
     """Say whether the compiled core serves arrays in memory now."""
-    return dispatch.asked_for() != "reference"
+    return dispatch.requested_name() != "reference"
 
 
 def fold(window: Array, scale: Scale, state: State | None) -> State:

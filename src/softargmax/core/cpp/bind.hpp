@@ -70,10 +70,10 @@ inline Array aligned(nb::handle x, bool written) {
 }
 
 // Memory that Python described, and the hold on it.
-struct Held : View {
+struct HeldArray : View {
     static constexpr char somewhere = 0;  // an array without elements may have no address
     Array array;
-    explicit Held(nb::handle x, bool written = false) {
+    explicit HeldArray(nb::handle x, bool written = false) {
         if (x.is_none()) return;
         if (Tensors::known().has(x)) {
             nb::dlpack::dltensor memory;
@@ -132,9 +132,9 @@ template <class T> T* numbers(const char* name, const View& x, std::int64_t coun
 }
 
 // Integers that lie one after the other, however many there are; none of None.
-struct Integers : Held {
+struct Integers : HeldArray {
     std::int64_t count;
-    Integers(const char* name, nb::handle x) : Held(x), count(x.is_none() ? 0 : 1) {
+    Integers(const char* name, nb::handle x) : HeldArray(x), count(x.is_none() ? 0 : 1) {
         for (std::int64_t n : shape) count *= n;
         numbers<const std::int64_t>(name, *this, count);
     }
@@ -165,7 +165,7 @@ template <class J> struct CallOf {
 
     // beta as two numbers, or two arrays that broadcast with the rows.
     double hi_ = 1, lo_ = 0;
-    std::optional<Held> hi, lo;
+    std::optional<HeldArray> hi, lo;
     void scale(Plan& plan, nb::handle h, nb::handle l) {
         if (PyFloat_Check(h.ptr()) && PyFloat_Check(l.ptr())) {
             hi_ = PyFloat_AsDouble(h.ptr());
@@ -216,7 +216,7 @@ template <class J> struct CallOf {
 }
 
 // How an array lies beside the first one: of its shape, broadcasting with it, or with one element a row.
-enum class Lies { exactly, broadcast, by_row };
+enum class Fit { exactly, broadcast, by_row };
 
 template <class T> T number_of(const char* name, nb::handle x) {
     T value;
@@ -229,62 +229,62 @@ inline void must_be_given(const char* name, nb::handle x) {
 
 // An array in a field of J, or of a struct that J is made of.
 template <class Base> struct ArrayField {
-    using Value = Held;
+    using Value = HeldArray;
     const char* name;
     Operand Base::* to;
-    Lies lies;
+    Fit fit;
     bool written;
     std::initializer_list<Type> types;
     bool may_be_none = false;
-    Held read(nb::handle x) const {
+    HeldArray read(nb::handle x) const {
         if (!may_be_none) must_be_given(name, x);
-        Held held(x, written);
+        HeldArray held(x, written);
         must_be(name, held, types);
         return held;
     }
-    template <class J> void put(Plan& plan, CallOf<J>& call, Held& x) const {
-        if (lies == Lies::by_row) plan.add_row(name, call.job.*to, x);
-        else plan.add(name, call.job.*to, x, lies == Lies::exactly);
+    template <class J> void put(Plan& plan, CallOf<J>& call, HeldArray& x) const {
+        if (fit == Fit::by_row) plan.add_row(name, call.job.*to, x);
+        else plan.add(name, call.job.*to, x, fit == Fit::exactly);
     }
 };
 constexpr std::initializer_list<Type> kDouble = {Type::f64}, kMask = {Type::boolean}, kInteger = {Type::i64},
                                       kNumber = {Type::f64, Type::i64}, kWide = {Type::f32, Type::f64};
 
 template <class B> ArrayField<B> scores(const char* name, Operand B::* to) {
-    return {name, to, Lies::exactly, false, kReal};
+    return {name, to, Fit::exactly, false, kReal};
 }
 template <class B> ArrayField<B> beside(const char* name, Operand B::* to) {
-    return {name, to, Lies::broadcast, false, kReal};
+    return {name, to, Fit::broadcast, false, kReal};
 }
 template <class B> ArrayField<B> mask(const char* name, Operand B::* to) {
-    return {name, to, Lies::broadcast, false, kMask};
+    return {name, to, Fit::broadcast, false, kMask};
 }
 template <class B> ArrayField<B> result(const char* name, Operand B::* to) {
-    return {name, to, Lies::exactly, true, kReal};
+    return {name, to, Fit::exactly, true, kReal};
 }
 template <class B> ArrayField<B> mask_result(const char* name, Operand B::* to) {
-    return {name, to, Lies::exactly, true, kMask};
+    return {name, to, Fit::exactly, true, kMask};
 }
 template <class B> ArrayField<B> integers(const char* name, Operand B::* to) {
-    return {name, to, Lies::broadcast, false, kInteger};
+    return {name, to, Fit::broadcast, false, kInteger};
 }
 template <class B> ArrayField<B> row(const char* name, Operand B::* to) {
-    return {name, to, Lies::by_row, false, kReal};
+    return {name, to, Fit::by_row, false, kReal};
 }
 template <class B> ArrayField<B> row_result(const char* name, Operand B::* to) {
-    return {name, to, Lies::by_row, true, kReal};
+    return {name, to, Fit::by_row, true, kReal};
 }
 template <class B> ArrayField<B> row_state(const char* name, Operand B::* to) {
-    return {name, to, Lies::by_row, true, kDouble};
+    return {name, to, Fit::by_row, true, kDouble};
 }
 template <class B> ArrayField<B> row_integer(const char* name, Operand B::* to) {
-    return {name, to, Lies::by_row, true, kInteger};
+    return {name, to, Fit::by_row, true, kInteger};
 }
 
 // A number for all rows, or an array that broadcasts with them. T is double, or uint64 for arrays of int64.
 template <class Base, class T> struct RowwiseField {
     struct Value {
-        Held array;
+        HeldArray array;
         std::optional<T> number;
     };
     const char* name;
@@ -293,8 +293,8 @@ template <class Base, class T> struct RowwiseField {
     bool may_be_none = false;
     Value read(nb::handle x) const {
         if (!may_be_none) must_be_given(name, x);
-        if (PyFloat_Check(x.ptr()) || PyLong_Check(x.ptr())) return {Held(nb::none()), number_of<T>(name, x)};
-        Held array(x);
+        if (PyFloat_Check(x.ptr()) || PyLong_Check(x.ptr())) return {HeldArray(nb::none()), number_of<T>(name, x)};
+        HeldArray array(x);
         must_be(name, array, types);
         return {std::move(array), std::nullopt};
     }
@@ -313,18 +313,18 @@ template <class B> RowwiseField<B, std::uint64_t> word(const char* name, Operand
 
 // Some numbers of each row, one after the other in a last dimension; how many, a field before this one has said.
 template <class Base> struct ListField {
-    using Value = Held;
+    using Value = HeldArray;
     const char* name;
     Operand Base::* to;
     std::int64_t Base::* count;
     std::initializer_list<Type> types;
-    Held read(nb::handle x) const {
+    HeldArray read(nb::handle x) const {
         must_be_given(name, x);
-        Held held(x, true);
+        HeldArray held(x, true);
         must_be(name, held, types);
         return held;
     }
-    template <class J> void put(Plan& plan, CallOf<J>& call, const Held& x) const {
+    template <class J> void put(Plan& plan, CallOf<J>& call, const HeldArray& x) const {
         View rows = x;
         const std::int64_t n = call.job.*count;
         const bool some = n > 1 && std::find(x.shape.begin(), x.shape.end(), 0) == x.shape.end();
@@ -382,16 +382,16 @@ inline AxesField axes(const char* name) { return {name}; }
 
 // float64 or int64 that lie one after the other, `each` to a row; const ones are read, the others written.
 template <class Base, class T> struct DenseField {
-    using Value = Held;
+    using Value = HeldArray;
     const char* name;
     T* Base::* to;
     std::int64_t each;
     bool may_be_none = false;
-    Held read(nb::handle x) const {
+    HeldArray read(nb::handle x) const {
         if (!may_be_none) must_be_given(name, x);
-        return Held(x, !std::is_const_v<T>);
+        return HeldArray(x, !std::is_const_v<T>);
     }
-    template <class J> void put(Plan& plan, CallOf<J>& call, const Held& x) const {
+    template <class J> void put(Plan& plan, CallOf<J>& call, const HeldArray& x) const {
         call.job.*to = numbers<T>(name, x, each * plan.rows());
     }
 };

@@ -9,8 +9,8 @@
 
 #include <atomic>
 
-#include "bind.hpp"
 #include "allocator.hpp"
+#include "bind.hpp"
 
 using namespace nb::literals;
 
@@ -19,7 +19,7 @@ namespace {
 
 // out = A B + bias, or out + A B. A row's bits depend on that row and on B alone.
 void product(nb::handle a_, nb::handle b_, nb::handle out_, nb::handle bias_, bool adds, bool sparse) {
-    const Held a(a_), b(b_), out(out_, true), bias(bias_);
+    const HeldArray a(a_), b(b_), out(out_, true), bias(bias_);
     must_be("a", a, kReal);
     must_be("b", b, kReal);
     const Type type = a.type == Type::f64 || b.type == Type::f64 ? Type::f64 : Type::f32;
@@ -60,7 +60,7 @@ template <class U> bool is_finite(const View& x, std::int64_t row, U exponent) {
     return finite;
 }
 bool all_finite(nb::handle x_) {
-    const Held x(x_);
+    const HeldArray x(x_);
     must_be("x", x, kReal);
     if (x.shape.size() != 2) throw nb::value_error("x: a matrix, please");
     std::atomic<bool> all{true};

@@ -56,16 +56,16 @@ constexpr std::size_t kMaxOperands = 16;
 class Plan {
     const View& z_;
     bool reduced_[kMaxDims] = {};
-    struct Lying {
+    struct OperandStrides {
         Operand* x;
         Dims stride;  // over the dimensions of z
     };
     // Not a vector: its 6 KB would be allocated at every call.
     struct {
-        Lying all[kMaxOperands];
+        OperandStrides all[kMaxOperands];
         std::size_t count = 0;
-        Lying* begin() { return all; }
-        Lying* end() { return all + count; }
+        OperandStrides* begin() { return all; }
+        OperandStrides* end() { return all + count; }
     } operands_;
 
     std::size_t dims() const { return z_.shape.size(); }
