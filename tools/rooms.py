@@ -1,0 +1,120 @@
+"""Write the lists of files of docs/design.md: what stands in each room, with the first line of each file.
+
+    python tools/rooms.py            write
+    python tools/rooms.py --check    exit with 1 if the page and the files differ
+
+`kind` says what a file is in the shape that every room has. tests/test_rooms.py refuses a file without a place in it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "softargmax"
+PAGE = ROOT / "docs" / "design.md"
+BEGIN, END = "<!-- rooms -->\n", "<!-- end rooms -->\n"
+
+FAMILIES = ("normalize", "sparse", "sample", "loss", "attend", "output")
+"""The rooms that have kernels."""
+OTHERS = ("classify", "stream", "core")
+KINDS = {
+    "public functions and classes": "one file per function or close family",
+    "options and results": r"(options|results)\.py",
+    "records": r"(arguments|(\w+_)?operations)\.py",
+    "definitions": r"reference(_\w+)?\.py",
+    "kernels": r"kernels\.py|native_\w+\.py|\w+\.[ch]pp",
+    "torch modules": r"modules\.py|torch_\w+\.py",
+    "helpers": r"\w+\.py",
+}
+"""The shape of a room: a file is of the first kind that it fits."""
+
+
+def files(room: str) -> list[Path]:
+    """Return the source files of a room, without its `__init__.py`."""
+    found = [p for p in (PACKAGE / room).rglob("*") if p.suffix in (".py", ".hpp", ".cpp")]
+    return sorted(p for p in found if p.name != "__init__.py")
+
+
+def public_names(room: str) -> set[str]:
+    """Return the names in a room's `__all__`, and those of `softargmax.nn`."""
+    names: set[str] = set()
+    for path in (PACKAGE / room / "__init__.py", PACKAGE / "nn.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            target = node.targets[0] if isinstance(node, ast.Assign) else None
+            if isinstance(target, ast.Name) and target.id in ("__all__", "HOME") and node.value:  # type: ignore[union-attr]
+                names |= {x.value for x in ast.walk(node) if isinstance(x, ast.Constant) and isinstance(x.value, str)}
+    return names
+
+
+def kind(path: Path, public: set[str]) -> str:
+    """Return what a file is in the shape of a room."""
+    for name, pattern in list(KINDS.items())[1:-1]:
+        if re.fullmatch(pattern, path.name):
+            return name
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    defined = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    return next(iter(KINDS)) if defined & public else "helpers"
+
+
+def first_sentence(path: Path) -> str:
+    """Return the first sentence of what a file says about itself."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        about = ast.get_docstring(ast.parse(text)) or ""
+    else:
+        about = " ".join(line.removeprefix("//").strip() for line in re.match(r"(//.*\n)*", text)[0].splitlines())  # type: ignore[index]
+    about = " ".join(re.split(r"\n\s*\n", about)[0].split())
+    sentence = re.match(r".*?\.(?= |$)", about)
+    return (sentence[0] if sentence else about).rstrip(":.").replace("|", "\\|")
+
+
+def side_by_side() -> list[str]:
+    """Return the table of the rooms that have kernels: a row for each kind of file."""
+    lines = ["| | " + " | ".join(f"`{room}/`" for room in FAMILIES) + " |", "|---" * (1 + len(FAMILIES)) + "|"]
+    for name in KINDS:
+        cells = []
+        for room in FAMILIES:
+            public = public_names(room)
+            cells.append(" ".join(f"`{p.name}`" for p in files(room) if kind(p, public) == name))
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def listed(room: str) -> list[str]:
+    """Return the table of one room's files, in the order of its shape."""
+    public, order = public_names(room), list(KINDS)
+    lines = [f"### {room}", "", "| file | content |", "|---|---|"]
+    for path in sorted(files(room), key=lambda p: (order.index(kind(p, public)), p.name)):
+        name = path.relative_to(PACKAGE / room).as_posix()
+        lines.append(f"| `{name}` | {first_sentence(path)} |")
+    return lines
+
+
+def written() -> str:
+    """Return the section of the page."""
+    parts = [*side_by_side(), ""]
+    for room in (*FAMILIES, *OTHERS):
+        parts += [*listed(room), ""]
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Write the section, or compare it."""
+    page = PAGE.read_text(encoding="utf-8")
+    before, _, rest = page.partition(BEGIN)
+    after = rest.partition(END)[2]
+    new = before + BEGIN + written() + END + after
+    if "--check" in sys.argv[1:]:
+        if new != page:
+            print("docs/design.md: its lists of files are not those of the rooms; run python tools/rooms.py")
+        return int(new != page)
+    PAGE.write_text(new, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
