@@ -294,25 +294,24 @@ TITLES = {
 
 SPEED = """# Speed
 
-Made by `python tools/tables.py` from `bench/results/`; do not edit. Each line was measured in one run in which
-softargmax and its peers took turns; the ratio is the peer's median time over ours, so above 1 ours is faster.
-Absolute times of a shared machine drift by a factor of two, ratios by much less. "Limit of the machine" is the time
-that moving the bytes (memory: inputs read once, outputs written once, at the speed of a large copy) or doing the
-multiplications (arithmetic: of 16 floats each, with or without an addition, at the rate of a loop in registers) would
-take alone, measured in the same run. A loop of just the instructions of our kernels, comparisons, additions, shifts and
-stores among them, on registers takes 1.4 times as long as its multiplications. "Products alone" beside attention is no
-peer: it is as many operations in torch's products of 1024 x 1024 matrices, so that the ratio is the share of their
-speed.
+`python tools/tables.py` writes this page from `bench/results/`; do not edit it. softargmax and its peers took turns in one
+run. The ratio is the peer's median time divided by ours, so above 1 ours is faster. Absolute times of a shared machine drift
+by a factor of two, ratios much less.
+
+"Limit of the machine" is a lower bound measured in the same run. "Memory" is the time to read the inputs and write the
+outputs once, at the speed of a large copy. "Arithmetic" is the time of the multiplications (16 floats each, with or without an
+addition) in a loop on registers. The other instructions of our kernels (comparisons, additions, shifts, stores) come on top: a
+loop of all of them takes 1.4 times as long as its multiplications. "Products alone" is no peer: it is the time of the same
+number of operations in torch's products of 1024 x 1024 matrices.
 
 `softargmax bench` measures on your machine, `make bench` with every peer installed.
 
-## Fresh results
+## Memory of results
 
-The page faults of fresh memory cost more than a softmax: 64 MiB take 20 ms in pages of 4 KiB. Results of 12 MiB and
-more are therefore in huge pages, and their memory is kept when they are let go, up to 256 MiB in all: the next result
-of the same size has no faults. What is kept the system may take back whenever it wants memory (`MADV_FREE`); until
-then it counts as resident. The environment variable `SOFTARGMAX_POOL_MIB` sets another limit, 0 for none. Such results
-cannot grow in place (`resize`, `resize_`).
+Page faults of new memory cost more than a softmax: 64 MiB take 20 ms in pages of 4 KiB. So results of 12 MiB and more use huge
+pages, and up to 256 MiB of freed results are kept for later ones of the same size, which then have no page faults. The
+operating system may reclaim the kept memory at any time (`MADV_FREE`); until then it counts as resident. The environment
+variable `SOFTARGMAX_POOL_MIB` sets another limit, 0 for none. Such results cannot grow in place (`resize`, `resize_`).
 """
 
 
