@@ -1,0 +1,70 @@
+"""The CPU quota of this process: how many processors its control groups (cgroups, v1 and v2) let it use.
+
+A container with `--cpus=2` on a machine of 64 processors may run on all of them, for 2 seconds of CPU time per second. With
+64 threads it would use up its quota in a burst and then be stopped until the next period.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """Return the quota in processors, the smallest of all groups that hold this process; None if there is none.
+
+    `root` is the directory in which `proc/self/cgroup`, `proc/self/mountinfo` and the mounted groups are looked up.
+    """
+    try:
+        groups = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        mounts = (root / "proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux, or /proc is not mounted
+        return None
+    quotas = []
+    for top, group in _hierarchies(groups, mounts):
+        for directory in (group, *group.parents):
+            quotas.append(_quota(root / directory.relative_to("/")))
+            if directory == top:
+                break
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _hierarchies(groups: list[str], mounts: list[str]) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
+    """Yield the mount point and the group's directory of every mounted hierarchy that may have a CPU quota."""
+    of_controllers = {}
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            of_controllers[controller] = PurePosixPath(path)
+    for line in mounts:
+        mount, _, rest = line.partition(" - ")
+        kind, _, options = [*rest.split(" ", 2), "", ""][:3]
+        controller = {"cgroup2": "", "cgroup": "cpu"}.get(kind)
+        if controller not in of_controllers or (controller and controller not in options.split(",")):
+            continue
+        of_mount, top = (PurePosixPath(_unescaped(field)) for field in mount.split()[3:5])
+        group = of_controllers[controller]
+        # A container may see its own group as the root of the mount, or not be below the root of the mount at all.
+        yield top, top / (group.relative_to(of_mount) if group.is_relative_to(of_mount) else "")
+
+
+def _unescaped(field: str) -> str:
+    """Return a field of mountinfo, in which spaces and other characters are written as octal numbers."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
+
+
+def _quota(directory: Path) -> float | None:
+    """Return the quota that one group sets: microseconds of CPU time per period of so many microseconds."""
+    try:
+        if (directory / "cpu.max").exists():
+            quota, period = (directory / "cpu.max").read_text(encoding="utf-8").split()
+        else:
+            quota = (directory / "cpu.cfs_quota_us").read_text(encoding="utf-8")
+            period = (directory / "cpu.cfs_period_us").read_text(encoding="utf-8")
+        return float(quota) / float(period) if float(quota) > 0 < float(period) else None
+    except (OSError, ValueError):  # the root group has no such file; "max" is no number
+        return None
