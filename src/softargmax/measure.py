@@ -1,8 +1,8 @@
-"""How this library measures speed: sides that take turns, medians, ratios, and the machine's limits beside them.
+"""Measuring speed: sides that alternate, medians, ratios, and the limits of the machine.
 
-A shared machine drifts by a factor of two within a minute, so a time says little and a time measured elsewhere says
-nothing. What holds is a ratio of medians from one run in which the sides alternate: the drift hits them alike.
-`softargmax bench` and the sweep under ``bench/`` both measure through this file.
+The speed of a shared machine drifts by a factor of two within a minute, so a time alone says little. A ratio of medians
+is reliable if the sides alternate within one run, as the drift then affects all of them alike. `softargmax bench` and
+the sweep under ``bench/`` both measure through this file.
 
     case = Case("softmax 512x32768, out=", {"softargmax": ours, "torch": theirs}, bytes=2 * z.nbytes)
     result = measure(case)
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 
 OURS = "softargmax"
 
-# A sample shorter than this says more about the clock than about the call: short calls are repeated to fill it.
+# Shorter samples measure the clock rather than the call, so short calls are repeated to fill a sample.
 SHORTEST_SAMPLE = 2e-3
 
 
 @dataclass(frozen=True)
 class Case:
-    """One line of a bench: what is computed, and by whom.
+    """One line of a benchmark: what is computed, and by which libraries.
 
     Arguments
     ---------
     name : str
-        What is computed, with its shape.
+        What is computed, including its shape.
     sides : mapping of str to callable
-        Who computes it: `OURS` and the installed peers. Each callable does the whole work once.
+        The libraries: `OURS` and the installed peers. Each callable does the whole computation once.
     bytes : int
-        Bytes that any implementation has to move (inputs read once, outputs written once); 0 where that is no limit.
+        Bytes that any implementation must move (inputs read once, outputs written once); 0 if that sets no limit.
     multiply_adds : float
-        Multiplications of 16 floats, with or without an addition, that our kernel does in all; 0 where unknown.
+        Multiply-adds or multiplications of 16 floats that our kernel does in all; 0 if unknown.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds a call: the median of the samples and their quartiles."""
+    """Seconds per call: the median of the samples and their quartiles."""
 
     median: float
     low: float
@@ -67,7 +67,7 @@ class Timing:
 
     @classmethod
     def of(cls, samples: list[float]) -> Timing:
-        """Summarise samples."""
+        """Summarise a list of samples."""
         if len(samples) == 1:
             return cls(samples[0], samples[0], samples[0], 1)
         low, median, high = statistics.quantiles(samples, n=4, method="inclusive")
@@ -76,7 +76,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the machine can do at best, measured: bytes copied a second, fused multiply-adds of 16 floats a second."""
+    """The measured peak rates of the machine: bytes copied and fused multiply-adds of 16 floats, per second."""
 
     copy_bytes: float
     multiply_adds: float
@@ -85,7 +85,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Result:
-    """The timings of one case; `ratio` compares, `of_limit` says how near the machine's limit ours is."""
+    """The timings of one case; `ratio` compares two sides, `of_limit` compares ours with the machine's limit."""
 
     name: str
     timings: dict[str, Timing]
@@ -93,31 +93,31 @@ class Result:
     multiply_adds: float = 0.0
 
     def ratio(self, peer: str) -> float:
-        """Give the peer's median over ours: above 1, ours is faster."""
+        """Return the peer's median over ours; above 1, ours is faster."""
         return self.timings[peer].median / self.timings[OURS].median
 
     @property
     def peers(self) -> list[str]:
-        """Everyone but us, in the order of the case."""
+        """All sides except ours, in the order of the case."""
         return [side for side in self.timings if side != OURS]
 
     def limits(self, machine: Limits) -> dict[str, float]:
-        """Give the seconds that the machine's limits alone would take: `memory` and, where known, `arithmetic`."""
+        """Return the seconds set by each limit of the machine: `memory` and, if known, `arithmetic`."""
         seconds = {}
         if self.bytes:
-            # A copy of n bytes moves 2 n (n read, n written): the limit counts moved bytes.
+            # A copy of n bytes moves 2 n (n read, n written), and the limit counts bytes moved.
             seconds["memory"] = self.bytes / (2 * machine.copy_bytes)
         if self.multiply_adds:
             seconds["arithmetic"] = self.multiply_adds / machine.multiply_adds
         return seconds
 
     def of_limit(self, machine: Limits) -> float | None:
-        """Give the largest limit over our median (1: as fast as the machine allows), None where none is known."""
+        """Return the largest limit over our median (1: as fast as the machine allows); None if no limit is known."""
         limits = self.limits(machine)
         return max(limits.values()) / self.timings[OURS].median if limits else None
 
     def as_json(self, machine: Limits | None = None) -> dict[str, Any]:
-        """Give plain dicts and numbers for a JSON file."""
+        """Return plain dicts and numbers for a JSON file."""
         record: dict[str, Any] = {
             "name": self.name,
             "seconds": {side: asdict(timing) for side, timing in self.timings.items()},
@@ -133,14 +133,14 @@ class Result:
 
 @dataclass
 class Side:
-    """One side while it is being measured."""
+    """One side during a measurement."""
 
     call: Callable[[], object]
     repeats: int = 1
     samples: list[float] = field(default_factory=list)
 
     def sample(self) -> None:
-        """Time the call once (as often as fills the shortest sample)."""
+        """Time one sample: as many calls as fill the shortest sample."""
         call, repeats = self.call, self.repeats
         start = time.perf_counter()
         for _ in range(repeats):
@@ -148,7 +148,7 @@ class Side:
         self.samples.append((time.perf_counter() - start) / repeats)
 
     def warm_up(self) -> None:
-        """Run until the first costs (pages, caches, lazy imports) are paid, and choose how often a sample repeats."""
+        """Run until one-time costs (pages, caches, lazy imports) are paid, and choose how many calls a sample has."""
         self.call()
         self.repeats = 1
         self.sample()
@@ -159,16 +159,16 @@ class Side:
 
 
 def measure(case: Case, *, rounds: int = 15, seconds: float = 20.0) -> Result:
-    """Time the sides of a case in turns: every round runs each side once, in an order that rotates.
+    """Time the sides of a case in turn: every round runs each side once, in a rotating order.
 
     Arguments
     ---------
     case : Case
         What to time.
     rounds : int
-        How many samples a side gets, at least 3.
+        The number of samples per side, at least 3.
     seconds : float
-        Stop after this long, once every side has three samples.
+        Stop after this time, once every side has three samples.
     """
     sides = {name: Side(call) for name, call in case.sides.items()}
     for side in sides.values():
@@ -190,13 +190,13 @@ def measure(case: Case, *, rounds: int = 15, seconds: float = 20.0) -> Result:
 
 @cache
 def machine_limits(threads: int | None = None) -> Limits:
-    """Measure what the machine can do at best: copying (all threads, far larger than the caches) and multiply-adds."""
+    """Measure the peak rates of the machine: copying far beyond the caches (all threads), and multiply-adds."""
     threads = threads or len(os.sched_getaffinity(0))
     return Limits(copy_rate(threads), arithmetic_rate(threads), threads)
 
 
 def copy_rate(threads: int, megabytes: int = 64) -> float:
-    """Measure the bytes copied a second, each thread copying its own part; half the bytes moved."""
+    """Measure the bytes copied per second (half the bytes moved); each thread copies its own part."""
     source = np.ones(megabytes << 20, np.uint8)
     target = np.zeros_like(source)
     parts = list(zip(np.array_split(source, threads), np.array_split(target, threads), strict=True))
@@ -210,19 +210,19 @@ def copy_rate(threads: int, megabytes: int = 64) -> float:
 
 
 def arithmetic_rate(threads: int) -> float:
-    """Measure fused multiply-adds of 16 floats a second, by the compiled core's own loop in registers."""
-    from softargmax.core import _native  # at the top, a core that cannot be loaded would end every command
+    """Measure fused multiply-adds of 16 floats per second, with a loop of the compiled core that stays in registers."""
+    from softargmax.core import _native  # imported here, as a core that fails to load would end every command
 
     start = time.perf_counter()
     _native.multiply_adds(1000)
-    rounds = max(1000, int(1000 * 5e-3 / (time.perf_counter() - start)))  # 5 ms: waking the threads does not count
+    rounds = max(1000, int(1000 * 5e-3 / (time.perf_counter() - start)))  # 5 ms, so that waking threads is negligible
     with ThreadPoolExecutor(threads) as pool:
         seconds = best_of(lambda: list(pool.map(_native.multiply_adds, [rounds] * threads)))
     return threads * rounds * _native.MULTIPLY_ADDS / seconds
 
 
 def best_of(call: Callable[[], object], seconds: float = 0.5) -> float:
-    """Time a call for a while and give the least: a limit is what is possible, not what is usual."""
+    """Time a call for a while and return the minimum: a limit is what is possible, not what is common."""
     side = Side(call)
     side.warm_up()
     start = time.perf_counter()
@@ -232,7 +232,7 @@ def best_of(call: Callable[[], object], seconds: float = 0.5) -> float:
 
 
 def machine() -> dict[str, Any]:
-    """Describe the machine and the versions installed, for the head of a result file."""
+    """Describe the machine and the installed versions, for the head of a result file."""
     packages = ("softargmax", "numpy", "scipy", "torch", "jax", "entmax", "scikit-learn", "transformers", "gensim")
     return {
         "cpu": cpu_name(),
@@ -244,7 +244,7 @@ def machine() -> dict[str, Any]:
 
 
 def package_version(name: str) -> str | None:
-    """Give an installed package's version without importing it."""
+    """Return the version of an installed package without importing it, or None."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -252,7 +252,7 @@ def package_version(name: str) -> str | None:
 
 
 def cpu_name() -> str:
-    """Give the processor's name."""
+    """Return the name of the processor."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -262,7 +262,7 @@ def cpu_name() -> str:
 
 
 def readable(seconds: float) -> str:
-    """Write a time for people: three figures and a unit.
+    """Format a time with three digits and a unit.
 
     >>> readable(0.00512), readable(1.1e-6), readable(2.5)
     ('5.12 ms', '1.10 µs', '2.50 s')

@@ -1,4 +1,4 @@
-"""torch modules of every room, loaded when they are first asked for (needs the extra `torch`)."""
+"""The torch modules of every room, each loaded at its first use (needs the extra `torch`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOME = {
     "TargetSampledSoftmax": "softargmax.output.torch_target",
     "decompositions": "softargmax.core.torch_decompositions",
 }
-"""The module that each name is in; tools/stubs.py writes nn.pyi from it."""
+"""The module that defines each name; tools/stubs.py writes nn.pyi from it."""
 
 __all__ = [*HOME]  # noqa: PLE0604 the names are strings
 

@@ -1,4 +1,4 @@
-"""Bad arguments: each is one clear error that names the argument, on NumPy arrays, tensors and JAX arrays."""
+"""Bad arguments of NumPy, torch and JAX calls: each raises one clear error that names the argument."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Z = np.arange(12.0).reshape(3, 4)
 ELEMENTWISE = (softargmax.softmax, softargmax.log_softmax, softargmax.softmin)
 ROWWISE = (*ELEMENTWISE, softargmax.logsumexp, softargmax.entropy, softargmax.softmax_with_lse)
 
-BAD = {  # argument: value, error, what the message has to say
+BAD = {  # argument: value, error, what the message must contain
     "axis": [
         (2, (ValueError, IndexError), "-2 to 1"),
         (-3, IndexError, "-2 to 1"),
@@ -70,7 +70,7 @@ def test_bad_options(function: Any, argument: str, value: Any, error: Any, says:
     "z", [np.array(["a"]), np.array([object()]), np.array([None]), "word", {"a": 1}, None, np.array([1j])]
 )
 @pytest.mark.parametrize("function", ELEMENTWISE, ids=lambda f: f.__name__)
-def test_scores_that_are_none(function: Any, z: Any) -> None:
+def test_scores_of_the_wrong_type(function: Any, z: Any) -> None:
     with pytest.raises(TypeError, match=r"^z: .*float32"):
         function(z)
 
@@ -108,7 +108,7 @@ def test_bad_out(function: Any, out: Any, error: Any, says: str) -> None:
 
 
 @pytest.mark.parametrize("shift", [1, 4, 11])
-def test_out_that_overlaps_in_part(shift: int) -> None:
+def test_out_that_overlaps_z_in_part(shift: int) -> None:
     memory = np.arange(40.0)
     z, out = memory[:12].reshape(3, 4), memory[shift : shift + 12].reshape(3, 4)
     with pytest.raises(
@@ -118,7 +118,7 @@ def test_out_that_overlaps_in_part(shift: int) -> None:
     assert (memory == np.arange(40.0)).all(), "it was written before it was checked"
 
 
-def test_out_that_is_z_turned_round() -> None:
+def test_out_that_is_z_reversed() -> None:
     memory = np.arange(16.0).reshape(4, 4)
     with pytest.raises(
         ValueError, match=r"^out: expected z itself or other memory, got an array that overlaps z in part"
@@ -135,7 +135,7 @@ def test_out_that_overlaps_where() -> None:
 
 @pytest.mark.parametrize("function", ELEMENTWISE, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("implementation", ["native", "reference"])
-def test_out_that_is_good(function: Any, implementation: str) -> None:
+def test_valid_out(function: Any, implementation: str) -> None:
     with softargmax.using(implementation):
         expected = function(Z)
         interleaved = np.zeros((3, 8))
@@ -296,7 +296,7 @@ def test_kinds_are_not_mixed(backend: Backend) -> None:
     assert backend.back(listed)[:, 1].tolist() == [0.0] * 3
 
 
-def test_bad_weights_of_tensors_are_found_too() -> None:
+def test_bad_weights_of_tensors_raise() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(ValueError, match=r"^weights: "):
         softargmax.logsumexp(torch.ones(3), weights=torch.tensor([1.0, -1.0, 1.0]))
@@ -306,22 +306,22 @@ def test_bad_weights_of_tensors_are_found_too() -> None:
         softargmax.segment_softmax(torch.ones(3), torch.tensor([0, 4]))
 
 
-def odd_tensors() -> list[Any]:
-    """Tensors whose elements are not all in memory, one after the other, as numbers."""
+def tensors_that_are_not_dense() -> list[Any]:
+    """Tensors whose elements are not plain numbers in strided memory."""
     torch = pytest.importorskip("torch")
     z = torch.arange(6.0).reshape(2, 3)
     odd = [z.to_sparse(), z.to_sparse_csr(), z.to_mkldnn(), torch.quantize_per_tensor(z, 0.1, 0, torch.quint8)]
     return [*odd, torch.nested.nested_tensor([z[0], z[1, :2]]), torch.nested.as_nested_tensor(z, layout=torch.jagged)]
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's own: some of these are prototypes
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch warns that some of these are prototypes
 @pytest.mark.parametrize("implementation", ["native", "reference"])
 @pytest.mark.parametrize("function", [*ROWWISE, softargmax.hardmax, softargmax.logcumsumexp], ids=lambda f: f.__name__)
 def test_tensors_that_are_not_dense(function: Any, implementation: str) -> None:
     torch = pytest.importorskip("torch")
     with softargmax.using(implementation):
-        function(torch.zeros(2, 3))  # from now on float32 tensors are known
-        for z in odd_tensors():
+        function(torch.zeros(2, 3))  # caches the server of float32 tensors
+        for z in tensors_that_are_not_dense():
             with pytest.raises(TypeError, match=r"^z: .*(strided|float32)"):
                 function(z)
 

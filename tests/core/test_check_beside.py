@@ -1,4 +1,4 @@
-"""What is given beside the scores: devices, libraries, byte orders, sizes; each error names its argument."""
+"""Arguments other than the scores: devices, libraries, byte orders, sizes; each error names its argument."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_tensors_on_another_device(name: str, implementation: str) -> None:
         call(torch.ones(3, 4))
 
 
-def test_a_temperature_that_is_a_number_may_lie_in_cpu_memory() -> None:
+def test_a_0d_temperature_may_be_in_cpu_memory() -> None:
     torch = pytest.importorskip("torch")
     z = torch.ones((3, 4), device="meta")
     assert softargmax.softmax(z, temperature=torch.tensor(2.0)).device.type == "meta"
@@ -49,7 +49,7 @@ def test_a_temperature_that_is_a_number_may_lie_in_cpu_memory() -> None:
 
 
 @pytest.mark.parametrize("dtype", [">f4", ">f8", "<f4", np.dtype(">f2")])
-def test_a_foreign_byte_order_asked_for_is_this_machines(dtype: Any) -> None:
+def test_a_requested_foreign_byte_order_becomes_native(dtype: Any) -> None:
     for function in (softargmax.softmax, softargmax.log_softmax, softargmax.logsumexp):
         found = function(Z, dtype=dtype)
         expected = function(Z, dtype=np.dtype(dtype).newbyteorder("="))
@@ -119,21 +119,21 @@ def test_bad_calls(call: Any, error: Any, says: str) -> None:
         call()
 
 
-def test_libraries_are_called_what_their_users_call_them() -> None:
+def test_errors_name_libraries_as_their_users_do() -> None:
     with pytest.raises(
         TypeError, match=r"dtype: expected float16, bfloat16, float32 or float64 as numpy has them, got 'floaty'$"
     ):
         softargmax.softmax(Z, dtype="floaty")
 
 
-def test_lists_that_a_library_does_not_take() -> None:
+def test_lists_that_a_library_refuses() -> None:
     torch = pytest.importorskip("torch")
     for weights in (["a"] * 4, [10**400] * 4, [[1.0], [1.0, 2.0]]):
         with pytest.raises((TypeError, ValueError), match=r"^weights: list that cannot be made an array"):
             softargmax.logsumexp(torch.ones(3, 4), weights=weights)
 
 
-def test_the_scores_are_not_called_z_where_they_are_not() -> None:
+def test_errors_use_the_arguments_own_name_for_scores() -> None:
     for says, options in {
         "where": {"where": [True] * 3},
         "weights": {"weights": [1.0] * 3},
@@ -156,7 +156,7 @@ def test_values_of_no_width_on_each_library(backend: Any) -> None:
     assert tuple(softargmax.soft_argmax(z, values).shape) == (3, 0)
 
 
-def test_the_two_halves_meet_in_float32() -> None:
+def test_float16_with_bfloat16_gives_float32() -> None:
     half = pytest.importorskip("ml_dtypes").bfloat16
     p, q = Z.astype(np.float16), (Z[::-1] / 4).astype(half)
     expected = softargmax.kl_divergence(p.astype(np.float32), q.astype(np.float32))
@@ -165,7 +165,7 @@ def test_the_two_halves_meet_in_float32() -> None:
 
 
 class Lazy:
-    """An array to be computed, as Dask has them."""
+    """A lazy array like those of Dask."""
 
     shape, ndim = (3, 4), 2
 
@@ -176,7 +176,7 @@ class Lazy:
         return {}
 
 
-def test_lazy_arrays_are_not_computed_unasked() -> None:
+def test_lazy_arrays_are_refused() -> None:
     with pytest.raises(TypeError, match=r"^z: Lazy, not computed yet"):
         softargmax.softmax(Lazy())
     with pytest.raises(TypeError, match=r"^z_p: Lazy, not computed yet"):
@@ -197,7 +197,7 @@ BAD_OFFSETS = (
 
 
 @pytest.mark.parametrize(("offsets", "says"), BAD_OFFSETS)
-def test_lists_of_offsets_are_seen_beside_any_array(offsets: list[int], says: str, backend: Any) -> None:
+def test_lists_of_offsets_are_checked_for_any_array(offsets: list[int], says: str, backend: Any) -> None:
     with pytest.raises(ValueError, match=f"^offsets: {says}"):
         softargmax.segment_softmax(backend.array(Z, "float32"), offsets)
     with pytest.raises(ValueError, match=f"^offsets: {says}"):
@@ -217,8 +217,8 @@ def test_offsets_of_tensors_of_every_integer_type(dtype: str) -> None:
                 softargmax.segment_softmax(z, torch.tensor([0, 5, 3, 8]).to(getattr(torch, dtype)))
 
 
-def test_numpy_arrays_beside_arrays_of_any_library(backend: Any) -> None:
-    """Masks, targets, temperatures and weights often come out of NumPy: read-only, strided and swapped ones too."""
+def test_numpy_options_for_arrays_of_any_library(backend: Any) -> None:
+    """Masks, targets, temperatures and weights often come from NumPy, also read-only, strided and byte-swapped ones."""
     z = backend.array(Z, "float32")
     mask, target = np.array([[True, False, True, True]] * 3), np.array([3, 0, 2])
     mask.flags.writeable = False
@@ -238,13 +238,13 @@ def test_numpy_arrays_beside_arrays_of_any_library(backend: Any) -> None:
         assert np.array_equal(backend.back(found), backend.back(expected))
 
 
-def test_lists_of_offsets_are_seen_beside_a_device() -> None:
+def test_lists_of_offsets_are_checked_for_a_device() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(ValueError, match=r"^offsets: expected non-decreasing numbers, got some that decrease"):
         softargmax.segment_softmax(torch.ones(3, device="meta"), (0, 2, 1, 3))
 
 
-def test_values_in_strict_arrays_are_seen() -> None:
+def test_values_in_strict_arrays_are_checked() -> None:
     strict = pytest.importorskip("array_api_strict")
     z = strict.ones((3, 4))
     for offsets, says in BAD_OFFSETS:
@@ -262,7 +262,7 @@ def test_values_in_strict_arrays_are_seen() -> None:
 
 @pytest.mark.parametrize("strides", [(8, 8), (8, 16), (24, 16)])
 def test_an_out_that_overlaps_itself(strides: tuple[int, int]) -> None:
-    """Its elements are not distinct, or not seen to be: refused, also as z itself."""
+    """An `out` whose elements overlap, or cannot be shown not to, is refused, also if it is z itself."""
     z = np.arange(12.0).reshape(4, 3)
     out = np.lib.stride_tricks.as_strided(np.zeros(64), (4, 3), strides)
     for scores in (z, out):
@@ -279,7 +279,7 @@ def test_an_out_that_overlaps_itself(strides: tuple[int, int]) -> None:
         assert softargmax.softmax(z, out=good) is good
 
 
-def test_negated_views_beside_out() -> None:
+def test_negated_views_with_out() -> None:
     torch = pytest.importorskip("torch")
     z = torch.tensor([1 + 2j, 2 - 1j]).conj().imag
     assert z.is_neg()
@@ -312,8 +312,8 @@ def test_what_torch_jit_trace_records_is_the_operation() -> None:
         assert torch.equal(traced(z), function(z)), name
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's own, of what it takes for numbers
-def test_lists_of_tensors_are_to_be_stacked() -> None:
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch warns about tensors that it converts to numbers
+def test_lists_of_tensors_are_refused() -> None:
     torch = pytest.importorskip("torch")
     one = torch.tensor(2.0, requires_grad=True)
     z, row = torch.ones(2, 3), torch.ones(3, requires_grad=True)
@@ -332,7 +332,7 @@ def test_lists_of_tensors_are_to_be_stacked() -> None:
     assert (softargmax.softmax([one.detach(), one.detach()]) == 0.5).all()
 
 
-def test_errors_in_making_an_array_are_their_own() -> None:
+def test_errors_of_array_conversion_are_kept() -> None:
     class Broken:
         def __array__(self, *_: Any, **__: Any) -> Any:
             raise RuntimeError("the file is gone")
@@ -342,7 +342,7 @@ def test_errors_in_making_an_array_are_their_own() -> None:
 
 
 @pytest.mark.parametrize("temperature", [None, b"1", object(), {}], ids=lambda t: type(t).__name__)
-def test_a_temperature_that_is_no_number_is_a_type_error(temperature: Any, backend: Any) -> None:
+def test_a_temperature_that_is_not_a_number_is_a_type_error(temperature: Any, backend: Any) -> None:
     z = backend.array(Z, "float32")
     calls = (
         lambda: softargmax.softmax(z, temperature=temperature),
@@ -359,7 +359,7 @@ def test_a_temperature_that_is_no_number_is_a_type_error(temperature: Any, backe
 @pytest.mark.parametrize(
     "call", [lambda w: softargmax.logsumexp(Z, weights=w), lambda w: softargmax.boltzmann(Z, 1.0, weights=w)]
 )
-def test_the_hint_beside_negative_weights_fits(call: Any) -> None:
+def test_the_hint_for_negative_weights(call: Any) -> None:
     with pytest.raises(
         ValueError, match=r"^weights: expected 0 or positive numbers, got some negative; signed_logsumexp takes those"
     ):

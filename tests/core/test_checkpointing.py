@@ -1,4 +1,4 @@
-"""Every function under activation checkpointing, which computes it again for the backward."""
+"""Every function under activation checkpointing, which recomputes it in the backward."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_gradients_are_those_without_it(name: str) -> None:
+def test_gradients_with_and_without_checkpointing_agree(name: str) -> None:
     function = FUNCTIONS[name]
 
     def gradient(call: Callable[[Any], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Composed functions on large arrays: the same bits in chunks, and little memory."""
+"""Composed functions on large arrays: the same bits in chunks, with little memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import softargmax as s
 
 
-def test_systems_are_taken_in_chunks() -> None:
+def test_arrays_are_processed_in_chunks() -> None:
     rng = np.random.default_rng(7)
     energies, t = rng.standard_normal((900, 1000)), rng.uniform(0.5, 2, 900)
     options = {"weights": rng.integers(0, 4, 1000), "where": rng.random((900, 1)) < 0.9}
@@ -22,7 +22,7 @@ def test_systems_are_taken_in_chunks() -> None:
             assert np.array_equal(a, b), name
 
 
-def test_tensors_with_derivatives_are_taken_whole() -> None:
+def test_tensors_with_derivatives_are_processed_whole() -> None:
     torch = pytest.importorskip("torch")
     energies = torch.zeros(600, 1000, requires_grad=True)
     assert s.boltzmann(energies, 1.5).entropy.grad_fn.name() != "CatBackward0"

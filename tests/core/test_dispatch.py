@@ -1,4 +1,4 @@
-"""Which implementation serves: by itself, by name, by environment; and what an array is."""
+"""The choice of an implementation (by default, by name, by environment), and what counts as an array."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def serving(z: object = Z) -> str:
     return "reference" if softmax.server(z) == softmax.define else "native"
 
 
-def test_the_best_serves_by_itself() -> None:
+def test_the_default_implementation() -> None:
     assert serving() == "native"
     with softargmax.using("reference"):
         assert serving() == "reference"
@@ -71,7 +71,7 @@ def run(code: str, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
 
 
-def test_the_environment_asks() -> None:
+def test_the_environment_variable() -> None:
     code = "import tests.core.test_dispatch as t; print(t.serving())"
     assert run(code, SOFTARGMAX_IMPLEMENTATION="reference").stdout.strip().endswith("reference")
     assert run(code, SOFTARGMAX_IMPLEMENTATION="").stdout.strip().endswith("native")
@@ -89,7 +89,7 @@ def test_no_framework_is_imported_by_use() -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
-def test_threads_do_not_see_each_others_names() -> None:
+def test_threads_do_not_share_using_blocks() -> None:
     seen: list[str] = []
     with softargmax.using("reference"):
         thread = threading.Thread(target=lambda: seen.append(serving()))
@@ -139,7 +139,7 @@ layer(z, y).backward()
 
 
 def test_eager_calls_import_no_compiler() -> None:
-    """It is 850 modules and 2 s of CPU, in every process."""
+    """Importing it would add 850 modules and 2 s of CPU to every process."""
     pytest.importorskip("torch")
     done = run(f"{CALLS}{LAYERS}print(len(new), 'torch._dynamo' in sys.modules)")
     new, compiler = done.stdout.split()
@@ -148,8 +148,8 @@ def test_eager_calls_import_no_compiler() -> None:
 
 
 @pytest.mark.slow
-def test_the_compiler_hears_of_functions_that_were_called_before() -> None:
-    """Of functions that stand in graphs, and of methods that stay outside."""
+def test_functions_called_before_the_compiler_is_imported_are_registered() -> None:
+    """Both functions that are graph nodes and methods that stay outside of graphs work."""
     pytest.importorskip("torch")
     code = (
         f"{CALLS}{LAYERS}"
@@ -165,7 +165,7 @@ def test_the_compiler_hears_of_functions_that_were_called_before() -> None:
 
 
 @pytest.mark.slow
-def test_torch_compile_takes_a_function_that_was_never_called() -> None:
+def test_torch_compile_of_a_function_that_was_never_called() -> None:
     pytest.importorskip("torch")
     code = (
         "import softargmax, torch; z = torch.arange(4.0);"

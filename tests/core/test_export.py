@@ -1,4 +1,4 @@
-"""Exported programs consist of torch's own operators once they are decomposed, and give the same numbers."""
+"""Exported programs: after decomposition they contain only torch's operators and give the same results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ layers = importlib.import_module("tests.output.layers")
 import softargmax as sa  # noqa: E402
 from softargmax import nn  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.*is deprecated:FutureWarning")  # of torch.export
+pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.*is deprecated:FutureWarning")  # from torch.export
 Z, Y = layers.drawn(4, 8, dtype=torch.float32), torch.tensor([3, 0, -100, 7])
 
 

@@ -1,4 +1,4 @@
-"""Modules refuse what they cannot take when they are built, not at the first batch."""
+"""Modules refuse invalid options at construction, not at the first batch."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_wrong_options(build: Any, error: type[Exception], says: str) -> None:
         build()
 
 
-def test_tensors_whose_values_are_to_come() -> None:
-    """Temperatures per row and parameters of any value are taken; weights may lie on any device."""
+def test_tensor_options() -> None:
+    """Temperatures per row and parameters with any value are accepted; weights may be on any device."""
     rows = torch.tensor([[1.0], [2.0]])
     assert nn.Softmax(temperature=rows)(torch.zeros(2, 3)).shape == (2, 3)
     loss = nn.CrossEntropyLoss(temperature=torch.nn.Parameter(torch.tensor(2.0)))

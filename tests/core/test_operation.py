@@ -1,4 +1,4 @@
-"""The operation record, on toys: what is derived from its arguments, its results and its rules."""
+"""Toy operations: what is derived from the arguments, results and rules of a record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from softargmax.core.rules import row_sum
 
 torch = pytest.importorskip("torch")
 
-# What torch itself does when it is asked for forward mode.
+# torch's forward mode uses deprecated parts of torch.jit.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")
 
 
@@ -32,7 +32,7 @@ class Inner(NamedTuple):
 
 
 class Outer(NamedTuple):
-    """Its first array stands in a record in it."""
+    """A record whose first array is in a nested record."""
 
     of: Inner
     g: Array
@@ -54,7 +54,7 @@ def total(z: Any, gain: Any, shift: Any, axes: tuple[int, ...], power: int) -> t
 
 
 def memory(x: Any) -> np.ndarray:
-    """What a kernel is given, as NumPy's array."""
+    """What a kernel receives, as a NumPy array."""
     return x.detach().numpy() if isinstance(x, torch.Tensor) else x
 
 
@@ -149,7 +149,7 @@ def test_a_record_in_a_record_reaches_its_kernel() -> None:
     assert calls == [3, 3]
 
 
-def test_kinds_of_arrays_reach_kernels_as_they_say() -> None:
+def test_kernels_receive_each_kind_of_array() -> None:
     class Kinds(NamedTuple):
         z: Array
         seeds: Dense
@@ -170,14 +170,14 @@ def test_kinds_of_arrays_reach_kernels_as_they_say() -> None:
     assert seen == [(np.float64, np.int64, (3, 2), True)] * 2
 
 
-def test_a_rule_that_answers_wrongly_is_told() -> None:
+def test_a_rule_with_unknown_gradients_raises() -> None:
     toy = Operation("toy_wrong", Inner, RESULTS, vjp=lambda *_: {"z": None, "gian": None}, **ARGUMENTS)
     z = tensors()[0]
     with pytest.raises(TypeError, match=r"toy_wrong: .*gian$"):
         toy.first(record(z)).sum().backward()
 
 
-def test_what_a_rule_does_not_answer_the_definition_does() -> None:
+def test_gradients_missing_from_a_rule_come_from_the_definition() -> None:
     toy = Operation("toy_partly", Inner, RESULTS, vjp=lambda *_: {}, **ARGUMENTS)
     by_definition = Operation("toy_defined", Inner, RESULTS, **ARGUMENTS)
     z, other = tensors()[0], tensors()[0]
@@ -204,7 +204,7 @@ def test_wrong_records_are_refused() -> None:
 
 
 def test_kernels_refuse_none() -> None:
-    """Every argument of every kernel may be None for its caller; none of them crashes."""
+    """No kernel crashes if any of its arguments is None."""
     z, row, pair = np.ones((2, 3)), np.ones(2), (1.0, 0.0)
     where, offsets = np.ones((2, 3), bool), np.array([0, 2])
     good: dict[str, Any] = {"beta": pair, "axes": (1,), "offsets": offsets, "where": where}
@@ -218,7 +218,7 @@ def test_kernels_refuse_none() -> None:
                 continue
 
 
-# --- with torch, as a process meets it --------------------------------------------------------------------------------
+# --- torch in processes of their own ----------------------------------------------------------------------------------
 
 
 def run(code: str) -> None:
@@ -255,7 +255,7 @@ torch.export.save(torch.export.export(Model(), (torch.ones(3),)), {path!r})
     run(f"import torch, softargmax; softargmax.softmax; print(torch.export.load({path!r}).module()(torch.ones(3)))")
 
 
-def test_results_may_be_changed_in_place() -> None:
+def test_results_can_be_changed_in_place() -> None:
     z = tensors()[0]
     for operation in (softargmax.entropy, softargmax.soft_argmax, lambda z: softargmax.kl_divergence(z, 2 * z)):
         found = operation(z)
@@ -265,7 +265,7 @@ def test_results_may_be_changed_in_place() -> None:
     gradient.mul_(2.0).sum().backward()
 
 
-def test_what_is_written_counts_as_changed_by_every_way() -> None:
+def test_every_path_that_writes_increments_the_version() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
     z = tensors()[0].detach()

@@ -1,4 +1,4 @@
-"""Memory of large results: kept when it is let go, never shared, safe in threads and in forked children."""
+"""The memory pool of large results: kept after use, never shared, safe in threads and in forked children."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import pytest
 import softargmax
 from softargmax.core import _native, native
 
-LARGE = _native.POOLED // 4 + 4  # float32 scores of the smallest result that comes from the pool, and a bit
+LARGE = _native.POOLED // 4 + 4  # just more float32 scores than the smallest result from the pool
 
 
 def address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-def test_a_result_that_is_let_go_gives_its_memory_to_the_next() -> None:
+def test_the_memory_of_a_freed_result_is_reused() -> None:
     z = np.zeros(LARGE, np.float32)
     p = softargmax.softmax(z)
     place = address(p)
@@ -37,7 +37,7 @@ def test_a_result_that_is_let_go_gives_its_memory_to_the_next() -> None:
     assert (third == second).all()
 
 
-def test_views_and_tensors_hold_their_memory() -> None:
+def test_views_and_tensors_keep_their_memory() -> None:
     torch = pytest.importorskip("torch")
     z = torch.zeros(2, LARGE // 2)
     p = softargmax.softmax(z)
@@ -53,12 +53,12 @@ def test_views_and_tensors_hold_their_memory() -> None:
     assert len({other.data_ptr() for other in others}) == 4
 
 
-def test_tensors_from_the_pool_are_tensors_like_others() -> None:
+def test_tensors_from_the_pool_are_ordinary() -> None:
     torch = pytest.importorskip("torch")
     z = torch.zeros(4, LARGE // 4)
     with torch.no_grad():
         p = softargmax.softmax(z)
-    p.mul_(torch.ones(1, requires_grad=True))  # in place, although made under no_grad
+    p.mul_(torch.ones(1, requires_grad=True))  # in place, although it was computed under no_grad
     assert p.requires_grad
     turned = softargmax.softmax(z.T, axis=0)
     assert turned.stride() == z.T.stride()
@@ -73,7 +73,7 @@ def test_tensors_from_the_pool_are_tensors_like_others() -> None:
     assert softargmax.softmax(z).share_memory_().is_shared()
 
 
-def test_the_default_device_and_subclasses_are_no_matter_of_size() -> None:
+def test_the_default_device_and_subclasses_with_large_results() -> None:
     torch = pytest.importorskip("torch")
 
     class Mine(torch.Tensor):
@@ -88,7 +88,7 @@ def test_the_default_device_and_subclasses_are_no_matter_of_size() -> None:
 
 
 def test_memory_of_the_pool_does_not_grow_in_place() -> None:
-    """As with tensors that lie in NumPy's memory; smaller results are torch's own."""
+    """Like tensors in NumPy's memory; smaller results are in torch's memory."""
     torch = pytest.importorskip("torch")
     assert softargmax.softmax(torch.zeros(8)).resize_(16).shape == (16,)
     with pytest.raises(RuntimeError, match="resizable"):
@@ -106,7 +106,7 @@ def test_every_dtype_and_layout(dtype: str) -> None:
     assert np.array_equal(p[:, ::1000], np.full((3, len(p[0, ::1000])), 1 / LARGE).astype(dtype))
 
 
-def test_threads_take_and_give_at_once() -> None:
+def test_threads_allocate_and_free_concurrently() -> None:
     wrong = []
 
     def work(value: int) -> None:
@@ -172,16 +172,16 @@ def run(code: str, **environment: str) -> str:
     return done.stdout
 
 
-def test_a_forked_child_has_its_own() -> None:
+def test_a_forked_child_has_its_own_pool() -> None:
     run(CHILD)
 
 
-def test_what_is_kept_makes_room_where_memory_is_short() -> None:
+def test_kept_memory_is_released_if_memory_is_short() -> None:
     run(LIMITED)
 
 
 @pytest.mark.parametrize("nonsense", ["abc", "-1", "1e3", "99999999999999999999"])
-def test_an_allowance_that_is_no_number_is_said_at_once(nonsense: str) -> None:
+def test_an_invalid_pool_size_raises_at_import(nonsense: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import softargmax; softargmax.softmax([1.0])"],
         env=os.environ | {"SOFTARGMAX_POOL_MIB": nonsense},
@@ -193,15 +193,15 @@ def test_an_allowance_that_is_no_number_is_said_at_once(nonsense: str) -> None:
     assert f"SOFTARGMAX_POOL_MIB={nonsense}: expected a whole number of MiB" in done.stderr
 
 
-def test_no_more_is_kept_than_allowed() -> None:
+def test_the_pool_size_is_a_limit() -> None:
     assert 200 <= int(run(KEPT)) <= 260
     assert int(run(KEPT, SOFTARGMAX_POOL_MIB="0")) <= 4
     assert 75 <= int(run(KEPT, SOFTARGMAX_POOL_MIB="100")) <= 104
 
 
-def test_more_than_there_is_is_a_memory_error() -> None:
+def test_too_large_a_request_is_a_memory_error() -> None:
     for size in (1 << 60, (1 << 64) - 5):
         with pytest.raises(MemoryError):
             _native.memory(size)
-    with pytest.raises(ValueError, match="too big"):  # NumPy's own
+    with pytest.raises(ValueError, match="too big"):  # NumPy's error
         native.fresh((1 << 61,), np.float64)

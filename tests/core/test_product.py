@@ -1,4 +1,4 @@
-"""The core's product of matrices: right, and a row's bits the same in every batch."""
+"""The core's matrix product: accurate, with the same bits for a row in every batch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_against_float64(shape: tuple[int, int, int], dtype: str) -> None:
     assert np.allclose(more, 2 * exact - bias, rtol=1e-3, atol=1e-3 * (1 + k) ** 0.5)
 
 
-def test_bits_of_a_row_do_not_depend_on_what_stands_beside_it() -> None:
+def test_bits_of_a_row_do_not_depend_on_other_rows() -> None:
     rng = np.random.default_rng(1)
     a, b = rng.standard_normal((230, 700)).astype("float32"), rng.standard_normal((700, 1100)).astype("float32")
     whole = product(a, b)
@@ -63,7 +63,7 @@ def test_losses_of_a_last_layer_have_the_same_bits_in_every_batch() -> None:
     assert np.array_equal(s.linear_cross_entropy(h[order], w, y[order], reduction="none"), rows[order])
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_wrong_shapes_are_refused() -> None:
     a, b, out = np.ones((2, 3)), np.ones((3, 4)), np.ones((2, 4))
     for wrong in ((a, b.T, out), (a, b, out.T), (a, b, out[:, :3]), (a[0], b, out), (a, b, out, np.ones(3))):
         with pytest.raises(ValueError, match=r"a, b, out|bias"):
@@ -93,8 +93,8 @@ def test_tiles_of_zeros_change_no_bit() -> None:
     [np.zeros((2, 2), object), np.zeros((2, 2), ">f4"), [[1.0]], 3, (), (np.zeros((2, 2), np.uint16),)],
     ids=["object", "other byte order", "list", "number", "empty tuple", "tuple of bits"],
 )
-def test_what_kernels_cannot_read_is_refused(x: Any) -> None:
-    with pytest.raises(TypeError, match=r"not a NumPy array of a known type|not an address, a type, a shape"):
+def test_arrays_that_kernels_cannot_read_are_refused(x: Any) -> None:
+    with pytest.raises(TypeError, match=r"not a NumPy array of a known type|expected an address, a type, a shape"):
         _native.finite(x)
 
 

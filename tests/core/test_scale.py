@@ -1,4 +1,4 @@
-"""beta as a pair: exact to twice the precision, with its limits."""
+"""beta as a pair: accurate to twice the precision, and its limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from softargmax.core.arrays import namespace
 from softargmax.core.scale import UNIT, Scale, negated, rounded, scale_of_array, scale_of_number
 
-pytestmark = pytest.mark.no_sanitize  # beta is made by Python alone
+pytestmark = pytest.mark.no_sanitize  # beta is computed in Python
 INF = math.inf
 
 
@@ -71,7 +71,7 @@ def test_limits(temperature: float, base: float | None, hi: float) -> None:
         assert hi != 0.0 or math.copysign(1.0, scale.hi) == 1.0, "beta = 0 has no sign"
 
 
-def test_signed_zeros_are_told_apart_in_any_order() -> None:
+def test_signed_zeros_differ_in_any_order() -> None:
     assert [scale_of_number(t).hi for t in (0.0, -0.0, 0.0, -0.0)] == [INF, -INF, INF, -INF]
 
 

@@ -1,4 +1,4 @@
-"""A call that does not fit its function is answered with the function's own names."""
+"""Calls that do not match a signature: the errors use the names of the public function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import softargmax as s
 
 Z, Q, Y = np.ones((2, 3)), np.ones((2, 3, 4)), [0, 1]
 
-# What users of SciPy, torch, entmax, Hugging Face and FlashAttention type.
+# Calls as users of SciPy, torch, entmax, Hugging Face and FlashAttention write them.
 HABITS = [
     (lambda: s.softmax(Z, dim=-1), "softmax() has no argument dim; use axis"),
     (lambda: s.softmax(Z, tempreture=1), "softmax() has no argument tempreture; use temperature"),
@@ -82,14 +82,14 @@ def test_habits(call: Any, says: str) -> None:
 
 @pytest.mark.parametrize(("call", "says"), MODULES, ids=[says.split(";")[0] for _, says in MODULES])
 def test_habits_with_modules(call: Any, says: str) -> None:
-    """No private class is named: the options of Softmax stand in a base class."""
+    """Errors name no private class, although the options of Softmax are those of a base class."""
     pytest.importorskip("torch")
     with pytest.raises(TypeError) as error:
         call(importlib.import_module("softargmax.nn"))
     assert str(error.value).startswith(says)
 
 
-def test_names_of_what_may_go_by_name() -> None:
+def test_arguments_that_may_be_passed_by_name() -> None:
     h, w = np.ones((2, 3)), np.arange(12.0).reshape(4, 3)
     assert s.cross_entropy(Z, target=Y) == s.cross_entropy(Z, Y)
     assert s.linear_cross_entropy(h=h, w=w, target=Y) == s.linear_cross_entropy(h, w, Y)
@@ -100,7 +100,7 @@ def test_names_of_what_may_go_by_name() -> None:
     assert (s.attention(q=Q, k=Q, v=Q) == s.attention(Q, Q, Q)).all()
 
 
-def test_an_error_of_the_work_stays_as_it_is() -> None:
+def test_errors_inside_a_function_are_not_changed() -> None:
     with pytest.raises(
         TypeError, match=r"^z: expected dtype float16, bfloat16, float32, float64, an integer or bool, got <U1"
     ):
@@ -110,17 +110,17 @@ def test_an_error_of_the_work_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in s.__all__ if isinstance(getattr(s, name), types.FunctionType)])
-def test_every_public_function_answers_so(name: str) -> None:
+def test_every_public_function_has_these_errors(name: str) -> None:
     function = getattr(s, name)
     with pytest.raises(TypeError, match=rf"^{name}\(\) has no argument wrong; it takes "):
         function(wrong=1)
     takes = inspect.signature(function).parameters
-    if "__signature__" in vars(function):  # of options: they are shown as they may be given
+    if "__signature__" in vars(function):  # functions with shared options show them in the signature
         assert typing.get_type_hints(function).keys() - {"return"} == takes.keys()
     assert not any(x.kind is x.VAR_KEYWORD for x in takes.values())
 
 
-def test_rooms_are_loaded_when_asked_for() -> None:
+def test_rooms_are_loaded_lazily() -> None:
     for room in ("classify", "nn", "output", "stream"):
         assert room in dir(s)
     assert s.output.Uniform(3).classes == 3

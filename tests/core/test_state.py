@@ -1,4 +1,4 @@
-"""The state: its algebra, its edges and what survives in it, on every array library of the reference."""
+"""The state: its algebra, its edge rows and its precision, on every array library of the reference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import softargmax
 from softargmax import State
 from softargmax.core.error_free import total, two_product, two_sum
 
-pytestmark = pytest.mark.no_sanitize  # the state of Python runs no native code
+pytestmark = pytest.mark.no_sanitize  # this state runs no native code
 LIBRARIES = [backend for backend in BACKENDS if backend.implementation == "reference"]
 INF = math.inf
 score = st.one_of(st.floats(-1e4, 1e4), st.sampled_from([-INF, 0.0, -0.0, 1e300, -1e300, 5e-324]))
@@ -32,7 +32,7 @@ def state_of(scores: Any, values: Any = None) -> State:
 
 
 def close(a: State, b: State) -> None:
-    """Equal up to the roundings of a few merges."""
+    """Check equality up to the roundings of a few merges."""
     assert a.m == b.m
     assert a.r == b.r or abs(a.r - b.r) <= 16 * 2.0**-53 * (1 + a.r) or math.isnan(a.r + b.r)
     assert np.allclose(a.finalize().lse, b.finalize().lse, rtol=1e-15, atol=1e-15, equal_nan=True)
@@ -66,7 +66,7 @@ def test_l_is_zero_or_at_least_one(x: list[float]) -> None:
 
 
 @given(st.lists(st.integers(0, 7), max_size=4))
-def test_any_cutting_gives_the_same(cuts: list[int]) -> None:
+def test_any_cutting_gives_the_same_state(cuts: list[int]) -> None:
     scores = np.array([3.0, -INF, 0.5, 700.0, 699.0, -1e4, 2.0, 700.0])
     values = np.arange(16.0).reshape(8, 2)
     state = State.empty((), width=2)
@@ -118,7 +118,7 @@ def test_the_tail_of_a_confident_row_survives_a_fold(z: list[float]) -> None:
     assert abs(state_of(z).r - tail) <= 2 * math.ulp(tail)
 
 
-def test_rows_are_independent_and_axis_is_any() -> None:
+def test_rows_are_independent_along_any_axis() -> None:
     scores = np.arange(24.0).reshape(2, 3, 4)
     state = State.empty((2, 4)).fold(scores, axis=1)
     for i in range(2):
@@ -126,13 +126,13 @@ def test_rows_are_independent_and_axis_is_any() -> None:
             assert state.finalize().lse[i, j] == state_of(scores[i, :, j]).finalize().lse
 
 
-def test_values_where_the_weight_is_zero_are_not_looked_at() -> None:
+def test_values_with_weight_zero_are_not_read() -> None:
     state = state_of([0.0, -INF, 0.0], [[1.0], [math.nan], [3.0]])
     assert state.finalize().output == 2.0
     assert State.empty((), width=1).finalize().output == 0.0
 
 
-def test_values_are_given_always_or_never() -> None:
+def test_values_are_passed_always_or_never() -> None:
     with pytest.raises(ValueError, match=r"^values: "):
         State.empty(()).fold(np.zeros(2), np.zeros((2, 1)))
     with pytest.raises(ValueError, match=r"^values: "):
@@ -142,7 +142,7 @@ def test_values_are_given_always_or_never() -> None:
 
 
 @pytest.mark.slow
-def test_float32_stays_where_it_is_asked() -> None:
+def test_float32_is_kept_if_requested() -> None:
     jnp = pytest.importorskip("jax.numpy")
     assert State.empty((2,), like=jnp.ones(1)).fold(jnp.ones((2, 3))).r.dtype == np.float32
 
@@ -254,7 +254,7 @@ def test_bad_arguments(call: Any, error: Any, says: str) -> None:
         call()
 
 
-def test_shapes_that_values_may_have_are_said_once() -> None:
+def test_errors_list_each_allowed_shape_once() -> None:
     for rows, may in ((), "(3, 2)"), ((4,), "(3, 2) or (4, 3, 2)"):
         with pytest.raises(ValueError, match=rf"^values: expected shape {re.escape(may)}, got \(3, 5\)$"):
             State.empty(rows, 2).fold(np.ones((*rows, 3)), np.ones((3, 5)))
@@ -268,7 +268,7 @@ def test_libraries_and_devices_are_not_mixed() -> None:
         State.empty(()).merge(State.empty((), like=torch.ones(1)))
 
 
-def test_what_a_state_takes() -> None:
+def test_inputs_that_a_state_accepts() -> None:
     assert State.empty(np.int64(2)).m.shape == State.empty((np.int64(2),)).m.shape == State.empty([2]).m.shape == (2,)
     assert State.empty((), np.int64(3)).o.shape == (3,)
     assert State.empty(()).fold(5.0).m == 5.0
@@ -305,7 +305,7 @@ def test_states_pass_through_transformations() -> None:
 
 
 def test_a_long_block_is_folded_in_pieces() -> None:
-    """The temporaries have the size of a piece; the result is the whole's to a few roundings."""
+    """Temporaries have the size of a piece; the result is that of the whole up to a few roundings."""
     z = np.random.default_rng(1).standard_normal((2, 1_000_000)).astype(np.float32)
     values = np.random.default_rng(2).standard_normal((1_000_000, 2)).astype(np.float32)
     tracemalloc.start()
@@ -320,7 +320,7 @@ def test_a_long_block_is_folded_in_pieces() -> None:
 
 
 @pytest.mark.parametrize("fields", [(), (np.zeros(2),)])
-def test_how_states_are_made_is_told(fields: tuple[Any, ...]) -> None:
+def test_the_error_says_how_to_make_a_state(fields: tuple[Any, ...]) -> None:
     with pytest.raises(
         TypeError, match=r"State\(\) needs m and r; State\.empty\(\) is the state of no scores, and fold"
     ):
@@ -344,6 +344,6 @@ def test_states_are_equal_or_not() -> None:
         assert (one == two) is False
     assert (other == State(*map(torch.from_numpy, state))) is True
     nan = State.empty(()).fold(np.array([np.nan]))
-    assert nan != nan  # noqa: PLR0124 as numbers are
+    assert nan != nan  # noqa: PLR0124 as for numbers
     with pytest.raises(TypeError, match="a State has no hash"):
         hash(state)

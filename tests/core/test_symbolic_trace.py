@@ -1,4 +1,4 @@
-"""`torch.fx.symbolic_trace`: every module and function is traced, and the graph is the eager model."""
+"""`torch.fx.symbolic_trace` traces every module and function; the graph gives the results of the eager model."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Trained(Model):
 
 
 def check(model: Any, *inputs: Any) -> Any:
-    """The graph, traced once more, gives the model's bits and gradients."""
+    """Check that the graph, and the graph of the graph, give the bits and gradients of the model."""
     torch.manual_seed(0)
     wanted = model.eval()(*inputs)
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -86,14 +86,14 @@ def test_losses(name: str) -> None:
         assert [node.target for node in graph.graph.nodes if node.op == "call_module"] == ["first", "inner"]
 
 
-def test_class_axis_is_found_when_the_graph_runs() -> None:
+def test_the_class_axis_is_chosen_when_the_graph_runs() -> None:
     graph = symbolic_trace(nn.CrossEntropyLoss())
     for z, y in ((torch.randn(4, 5, 5), torch.zeros(4, 5, dtype=torch.int64)), (torch.randn(5), torch.tensor(2))):
         torch.testing.assert_close(graph(z, y), torch.nn.functional.cross_entropy(z, y))
 
 
 def test_functions() -> None:
-    """Whatever argument stands for a tensor, one call is recorded; named results have their names."""
+    """One call is recorded whichever argument is a proxy; named results keep their names."""
 
     def f(z: Any, where: Any, t: Any) -> Any:
         both = sa.softmax_with_lse(z, where=where)
@@ -113,6 +113,6 @@ def test_graphs_are_pickled_and_compiled() -> None:
     assert torch.equal(torch.compile(again, fullgraph=True, backend="aot_eager")(X), graph(X))
 
 
-def test_what_is_wrong_is_said_in_our_words() -> None:
+def test_errors_are_those_of_the_library() -> None:
     with pytest.raises(TypeError, match="has no argument dim; use axis"):
         symbolic_trace(lambda z: sa.softmax(z, dim=1))

@@ -1,4 +1,4 @@
-"""How the compiled core reads tensors, and which of them it may read as they are."""
+"""How the compiled core reads tensors, and which it may read without a conversion."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not known, reason="a torch before 2.10")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_tensors_are_read_as_their_descriptions_are(dtype: str) -> None:
+def test_kernels_read_tensors_like_their_descriptions(dtype: str) -> None:
     z = torch.randn(6, 10, 4).to(getattr(torch, dtype))[::2, 1::3].mT
     where = torch.rand(z.shape) < 0.7
     found, expected = torch.empty_like(z), torch.empty_like(z)
@@ -31,7 +31,7 @@ def test_tensors_are_read_as_their_descriptions_are(dtype: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
-def test_what_lies_in_memory_as_it_is() -> None:
+def test_in_memory() -> None:
     assert _native.in_memory(torch.zeros(2, 3).mT)
     assert _native.in_memory(torch.zeros(3, requires_grad=True))
     assert _native.in_memory(torch.nn.Parameter(torch.zeros(3)))
@@ -44,7 +44,7 @@ def test_what_lies_in_memory_as_it_is() -> None:
     assert [_native.in_memory(x) for x in others] == [False] * len(others)
 
 
-def test_keys_of_what_lies_in_memory_say_the_same() -> None:
+def test_dispatch_keys_agree_with_in_memory() -> None:
     asked = []
 
     def ask(x: Any) -> Any:
@@ -58,7 +58,7 @@ def test_keys_of_what_lies_in_memory_say_the_same() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_the_common_call_of_tensors_is_told_apart(dtype: Any) -> None:
+def test_the_common_call_of_tensors_is_recognised(dtype: Any) -> None:
     z = torch.zeros(2, 3, 4, dtype=dtype)
     assert [_native.axes_at_once(z, axis) for axis in (-3, 0, 2, -1)] == [(0,), (0,), (2,), (2,)]
     assert [_native.plain_axes(z, axis) for axis in (3, -4, None, (0,), True, 1 << 70)] == [None] * 6
@@ -71,14 +71,14 @@ def test_the_common_call_of_tensors_is_told_apart(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("values", [torch.zeros(3, dtype=torch.int64), [1.0], 1.0, None, np.zeros(3, np.int32)])
-def test_other_arguments_are_no_common_call(values: Any) -> None:
+def test_other_arguments_are_not_a_common_call(values: Any) -> None:
     assert _native.plain_axes(values, -1) is None
     assert _native.axes_at_once(values, -1) is None
     assert not _native.heads_at_once(values, values, values)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_the_common_call_of_arrays_is_told_apart(dtype: Any) -> None:
+def test_the_common_call_of_arrays_is_recognised(dtype: Any) -> None:
     z = np.zeros((2, 3), dtype)
     assert _native.plain_axes(z, -1) == _native.axes_at_once(z, 1) == (1,)
     others = [z.astype(z.dtype.newbyteorder(">")), np.ma.masked_array(z), z[0, 0]]
@@ -86,7 +86,7 @@ def test_the_common_call_of_arrays_is_told_apart(dtype: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-def test_no_call_is_served_at_once_that_torch_has_to_see() -> None:
+def test_calls_that_torch_must_see_are_not_served_at_once() -> None:
     z, heads = torch.zeros(3), torch.zeros(1, 2, 3)
     asked: list[tuple[Any, bool]] = []
 

@@ -1,7 +1,7 @@
-"""Run every operation on buffers that touch a protected page: a read or write outside them ends this process.
+"""Run every operation on buffers next to a protected page; an access outside a buffer ends this process.
 
-python tests/native/guard_worker.py            prints how many calls it made
-python tests/native/guard_worker.py --beyond   reads one element too far on purpose: dies
+python tests/native/guard_worker.py            prints the number of calls
+python tests/native/guard_worker.py --beyond   reads one element beyond a buffer on purpose and is killed
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import softargmax
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Every tail of sixteen lanes; the lengths around two, four and eight vectors, and around a block.
+# Every tail of sixteen lanes, and the lengths around two, four and eight vectors and around a block.
 LENGTHS = [*range(1, 19), 23, 31, 32, 33, 47, 63, 64, 65, 127, 128, 129, 1000, 4095, 4096, 4097, 4111, 8193]
 PAGE = mmap.PAGESIZE
 
@@ -43,7 +43,7 @@ class Fenced:
                 raise OSError(ctypes.get_errno(), "mprotect")
 
     def place(self, a: NDArray[Any], *, end: bool) -> NDArray[Any]:
-        """Copy an array to the very end of the memory, or to its very start."""
+        """Copy an array to the end of the memory, or to its start, without a gap."""
         offset = PAGE + (self.size - a.nbytes if end else 0)
         home = np.frombuffer(self.memory, a.dtype, a.size, offset).reshape(a.shape)
         home[...] = a
@@ -51,9 +51,9 @@ class Fenced:
 
 
 def calls(dtype: str, n: int, fences: list[Fenced]) -> int:
-    """Make every call for rows of n scores; return how many."""
+    """Make every call for rows of n scores; return the number of calls."""
     count = 0
-    rows = 19 if n <= 65 else 3  # sixteen short rows and more run side by side
+    rows = 19 if n <= 65 else 3  # short rows are processed sixteen at a time
     z0 = scores((rows, n), dtype)
     padded = np.concatenate([np.zeros((rows, 5), dtype), z0], axis=1)
     for end in (True, False):
@@ -108,7 +108,7 @@ def bfloat16_calls(n: int, fences: list[Fenced]) -> int:
 
 
 def large_calls() -> int:
-    """Make the calls whose results are so large that some processors (Zen 5) write them past the caches."""
+    """Make the calls with results that some processors (Zen 5) write past the caches."""
     fences = [Fenced(36 << 20) for _ in range(2)]
     for end in (True, False):
         z = fences[0].place(scores((9, 1 << 20), "float32"), end=end)
@@ -119,7 +119,7 @@ def large_calls() -> int:
 
 
 def vector_calls(fences: list[Fenced]) -> int:
-    """Make the calls of the output room, whose arrays take the fences in turn."""
+    """Make the calls of the output room, with its arrays in each fenced memory in turn."""
     count = 0
     for end in (True, False):
         turn = itertools.cycle(fences)
@@ -129,7 +129,7 @@ def vector_calls(fences: list[Fenced]) -> int:
 
 
 def beyond() -> None:
-    """Read one element too far."""
+    """Read one element beyond the buffer."""
     fence = Fenced(100)
     sys.stdout.write(str(ctypes.string_at(fence.start + PAGE + fence.size, 1)))
 

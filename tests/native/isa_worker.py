@@ -1,4 +1,4 @@
-"""Compute everything once, on the instruction set that SOFTARGMAX_ISA names, and print one digest per result.
+"""Compute every operation on the instruction set that SOFTARGMAX_ISA names, and print one digest per result.
 
 SOFTARGMAX_ISA=baseline python tests/native/isa_worker.py
 """
@@ -25,7 +25,7 @@ DTYPES = ("float16", "float32", "float64")
 
 
 def digest(a: Any) -> str:
-    """Return a digest of the bytes, the dtype and the shape; every NaN is one: its sign is the compiler's choice."""
+    """Return a digest of bytes, dtype and shape; NaNs count as equal, as the compiler chooses their sign."""
     a = np.ascontiguousarray(a)
     if np.issubdtype(a.dtype, np.floating):
         a = np.where(np.isnan(a), np.array(np.nan, a.dtype), a)
@@ -50,7 +50,7 @@ def bfloat16_results(shape: tuple[int, int]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print what ran and its digests as JSON."""
+    """Print the instruction set and the digests as JSON."""
     found = {}
     with softargmax.using("native"), np.errstate(all="ignore"):
         for shape in SHAPES:

@@ -1,7 +1,7 @@
 """The row-wise operations of the native kernels, as functions of a matrix (rows, length), for the tests of this folder.
 
-What an operation does to a row depends on the row's scores and on the column only, never on the row's index: so rows
-can be moved, cut and batched at will. Results have the rows first.
+The result of a row depends on its scores and on the columns, never on the row's index. So rows can be reordered, cut
+and batched in any way. The first axis of a result is that of the rows.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ RowOperation = Callable[[Array], Array]
 
 
 def _columns(z: Array, seed: int) -> Array:
-    """Return a number per column, the same for every row."""
+    """Return one number per column, the same for every row."""
     return np.random.default_rng(seed).random(z.shape[-1])
 
 
 def _per_row(z: Array) -> Array:
-    """Return a temperature per row, made from its first score."""
+    """Return a temperature per row, computed from its first score."""
     first = np.nan_to_num(z[:, 0].astype(np.float64), nan=1.0, posinf=2.0, neginf=3.0)
     return 0.5 + np.abs(np.arctan(first))
 
@@ -35,7 +35,7 @@ def _both(z: Array) -> Array:
 
 
 def _class(z: Array) -> Array:
-    """Return a class per row, made from its last score."""
+    """Return a class per row, computed from its last score."""
     last = np.nan_to_num(z[:, -1].astype(np.float64), nan=1.0, posinf=2.0, neginf=3.0)
     return (np.abs(last) * 1000).astype(np.int64) % z.shape[1]
 
@@ -47,7 +47,7 @@ def _loss(z: Array, **options: Any) -> Array:
 
 
 def _orders(z: Array) -> Array:
-    """Return an order per row, made from its first score."""
+    """Return an order per row, computed from its first score."""
     return np.choose((_per_row(z) * 1000).astype(np.int64) % 7, [1.0, 1.0001, 1.25, 1.5, 1.75, 2.0, 2.5])
 
 
@@ -57,7 +57,7 @@ def _threshold(z: Array) -> Array:
 
 
 def _draws(z: Array, **options: Any) -> Array:
-    """Return draws of the rows, all of one stream, and their log-probabilities; -1 of rows that have none."""
+    """Return draws from the rows, all with one stream, and their log-probabilities; -1 for rows without a draw."""
     stream = np.full(z.shape[0], 7)
     good = ~np.isnan(z).any(axis=1) & (z > -np.inf).any(axis=1)
     found = softargmax.categorical_with_logprob(
@@ -67,7 +67,7 @@ def _draws(z: Array, **options: Any) -> Array:
 
 
 def _noise(z: Array) -> Array:
-    """Return a row's noise, the same for all of them."""
+    """Return Gumbel noise, the same for all rows."""
     return np.repeat(softargmax.gumbel((1, z.shape[1]), like=z, seed=1), z.shape[0], axis=0)
 
 
@@ -158,7 +158,7 @@ GRADIENTS: dict[str, RowOperation] = {
 
 
 def have_torch() -> bool:
-    """Say whether torch is installed (the sanitizer run has none)."""
+    """True if torch is installed (the sanitizer run has none)."""
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -167,12 +167,12 @@ def have_torch() -> bool:
 
 
 def row_operations() -> dict[str, RowOperation]:
-    """Return everything that can run here."""
+    """Return all operations that can run here."""
     return ROW_OPERATIONS | (GRADIENTS if have_torch() else {})
 
 
 def scores(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Array:
-    """Return scores of every spread, with a few infinities, NaN and confident rows in some of the rows."""
+    """Return scores of several spreads; some rows have infinities or NaN, or are confident."""
     rng = np.random.default_rng([seed, *shape])
     z = rng.standard_normal(shape) * rng.choice([1.0, 10.0, 40.0, 300.0], (*shape[:-1], 1))
     flat = z.reshape(-1, shape[-1])
@@ -186,13 +186,13 @@ def scores(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Array:
 
 
 def same_bits(a: Array, b: Array) -> bool:
-    """Compare bytes: NaN equals NaN, and -0.0 is not 0.0."""
+    """True if both have the same bytes: NaN equals NaN, and -0.0 is not 0.0."""
     a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
 def segments(z: Array) -> dict[str, Array]:
-    """Return the segment operations on a vector, cut at fixed places."""
+    """Return the results of the segment operations on a vector with fixed offsets."""
     n = z.shape[0]
     offsets = np.unique(np.concatenate([[0, n], np.random.default_rng(n).integers(0, n + 1, 1 + n // 20)]))
     offsets = np.insert(offsets, 1, [0, 0])  # empty segments too

@@ -1,4 +1,4 @@
-"""A row's bits depend on the row and the options alone: not on the batch, the layout, the threads or the stream."""
+"""The bits of a row depend on the row and the options alone, not on batch, layout, threads or streaming."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _native() -> Iterator[None]:
 
 @pytest.fixture
 def threads() -> Iterator[None]:
-    """Put the number of threads back."""
+    """Restore the number of threads."""
     yield
     softargmax.set_num_threads(0)
 
@@ -35,9 +35,10 @@ def threads() -> Iterator[None]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_batch_size_and_position(name: str, dtype: str) -> None:
-    """Batches of a thousand or two, 7 and 1; rows in another order. Up to 64 scores, rows run sixteen at a time.
+    """Batches of 1100 or 2100, 7 and 1; rows in another order. Up to 64 scores, rows are processed sixteen at a time.
 
-    So many rows that from 16 scores on there are threads (2^15 scores), and no more: 25 s less under the sanitizers.
+    There are just enough rows that threads are used from 16 scores on (2^15 scores in all). More rows would take 25 s
+    longer under the sanitizers.
     """
     operation = OPERATIONS[name]
     for n in (1, 7, 16, 20, 33, 49, 64, 65, 200) if dtype == "float32" else (1, 7, 33, 200):
@@ -54,7 +55,7 @@ def test_batch_size_and_position(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_batch_of_long_rows(name: str, dtype: str) -> None:
-    """Rows of several blocks (4096) and a rest."""
+    """Rows of several blocks (4096 scores) and a remainder."""
     operation = OPERATIONS[name]
     for n in (4095, 4096, 4097, 20_001):
         z = scores((9, n), dtype)
@@ -64,7 +65,7 @@ def test_batch_of_long_rows(name: str, dtype: str) -> None:
 
 
 def layouts(z: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the same matrix in other places and strides."""
+    """Return the same matrix at other addresses and with other strides."""
     rows, n = z.shape
     wide = np.full((rows, n + 13), -77, z.dtype)
     wide[:, 5 : 5 + n] = z
@@ -73,7 +74,7 @@ def layouts(z: np.ndarray) -> dict[str, np.ndarray]:
     raw = np.zeros(z.nbytes + 64, np.uint8)
     shifted = raw[z.itemsize * 3 : z.itemsize * 3 + z.nbytes].view(z.dtype).reshape(z.shape)
     shifted[...] = z
-    odd = raw.copy()[1 : 1 + z.nbytes].view(z.dtype).reshape(z.shape)  # not even aligned to its own size
+    odd = raw.copy()[1 : 1 + z.nbytes].view(z.dtype).reshape(z.shape)  # not aligned to the size of its elements
     odd[...] = z
     return {
         "columns of a wider matrix": wide[:, 5 : 5 + n],
@@ -99,8 +100,8 @@ def test_strides(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "sparsemax"])
-def test_bfloat16_of_numpy_is_read_and_written_where_it_lies(name: str) -> None:
-    """No buffer describes it, so kernels take its bits."""
+def test_bfloat16_of_numpy_is_read_and_written_in_place(name: str) -> None:
+    """The buffer protocol has no bfloat16, so kernels use its bits."""
     bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
     operation = getattr(softargmax, name)
     for shape in ((5, 7), (40, 100), (3, 9001)):
@@ -121,11 +122,11 @@ def test_bfloat16_of_numpy_is_read_and_written_where_it_lies(name: str) -> None:
                 assert operation(z, out=other) is other
                 assert np.array_equal(other.astype(np.float32), whole.astype(np.float32), equal_nan=True)
                 other[...] = z
-                assert around.tobytes() == before.tobytes(), (shape, layout)  # and nothing beside it
+                assert around.tobytes() == before.tobytes(), (shape, layout)  # and nothing around it was written
 
 
 def test_the_comparison_can_fail() -> None:
-    """The usual formula depends on the layout: NumPy adds along a contiguous axis and across it in different orders."""
+    """The naive formula depends on the layout: NumPy sums along and across a contiguous axis in different orders."""
 
     def naive(z: np.ndarray) -> np.ndarray:
         e = np.exp(z - z.max(-1, keepdims=True))
@@ -156,7 +157,7 @@ def test_axes(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_out(dtype: str) -> None:
-    """Into a given array, of any layout, and in place."""
+    """Results written to an array of any layout, and in place."""
     for rows, n in ((20, 333), (40, 33)):
         z = scores((rows, n), dtype)
         for operation in (softargmax.softmax, softargmax.log_softmax, softargmax.sparsemax, softargmax.entmax):
@@ -174,7 +175,7 @@ def test_out(dtype: str) -> None:
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.usefixtures("threads")
 def test_threads(name: str, dtype: str) -> None:
-    """One thread, two, three: few long rows (split by blocks), many short ones, and axis 0."""
+    """One, two and three threads: few long rows (split by blocks), many short rows, and axis 0."""
     operation = OPERATIONS[name]
     for shape in ((2, 50_001), (1100, 64), (1100, 65)):
         z = scores(shape, dtype)
@@ -190,7 +191,7 @@ def test_threads(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.usefixtures("threads")
 def test_segments(dtype: str) -> None:
-    """Segments are rows: the bits of a row alone, at any place, with any number of threads."""
+    """A segment has the bits of the same scores as a row, at any position and with any number of threads."""
     z = scores((90_000,), dtype)
     softargmax.set_num_threads(1)
     one = segments(z)
@@ -213,7 +214,7 @@ LUKEWARM = [(name, {"temperature": 0.3}) for name in ("softmax", "log_softmax", 
 
 @pytest.mark.parametrize("scale", [1.0, 1e20, 1e35])
 def test_short_segments_of_every_kind(scale: float) -> None:
-    """Sixteen of a kind run side by side, in an order of their own: each still has the bits of its row alone."""
+    """Similar segments are processed sixteen at a time, in another order; each has the bits of a row alone."""
     rng = np.random.default_rng(3)
     lengths = rng.integers(0, 80, 900)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -242,8 +243,8 @@ def test_torch_and_numpy_share_the_bits() -> None:
         assert torch.equal(softargmax.softmax(strided).view(torch.int16), softargmax.softmax(z).view(torch.int16))
 
 
-def test_flushing_subnormals_elsewhere_changes_nothing() -> None:
-    """torch.set_flush_denormal changes the rounding of the calling thread; inside the kernels it does not hold."""
+def test_flushing_subnormals_in_torch_changes_nothing() -> None:
+    """torch.set_flush_denormal changes the rounding of the calling thread, but not that of the kernels."""
     torch = pytest.importorskip("torch")
     z = np.tile(np.linspace(-110, 0, 10_000, dtype=np.float32), (4, 1))
     expected = softargmax.softmax(z)
@@ -260,7 +261,7 @@ def test_flushing_subnormals_elsewhere_changes_nothing() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
 def test_streams(name: str, dtype: str, tmp_path: Path) -> None:
-    """A file read in windows, a sequence or an iterator of odd pieces: the bits of memory."""
+    """A file in windows, and a sequence or iterator of uneven pieces, give the bits of the in-memory result."""
     stream, path, target = getattr(softargmax.stream, name), tmp_path / "z.npy", tmp_path / "p.npy"
     for shape in ((3, 300_001), (150_001, 4)):
         z = scores(shape, dtype)

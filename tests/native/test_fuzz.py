@@ -1,7 +1,7 @@
-"""1000 calls with shapes, strides, dtypes, masks and options drawn at random; NumPy only, to run under sanitizers.
+"""1000 calls with random shapes, strides, dtypes, masks and options; NumPy only, to run under sanitizers.
 
-Each result must have the bits of the same call on contiguous copies, and agree with the reference; arguments that are
-wrong must raise and leave `out` as it was.
+Each result must have the bits of the same call on contiguous copies, and agree with the reference. Wrong arguments must
+raise and leave `out` unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _shape(rng: Rng) -> tuple[int, ...]:
 
 
 def _view(rng: Rng, base: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return a view of base with random strides: negative, zero, overlapping, of any axis order."""
+    """Return a view of base with random strides: negative, zero, overlapping, in any order of the axes."""
     room = base.size - 1
     strides, first = [], 0
     for n in rng.permutation(len(shape)):
@@ -131,7 +131,7 @@ def test_random_calls(block: int) -> None:
 
 
 def test_random_out() -> None:
-    """`out` with any strides that do not overlap, beside or on top of the input."""
+    """`out` with any strides that do not overlap, in other memory than the input or in the same."""
     rng = np.random.default_rng(SEED)
     for number in range(200):
         dtype = ("float16", "float32", "float64")[number % 3]

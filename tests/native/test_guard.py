@@ -1,4 +1,4 @@
-"""No kernel reads or writes outside its buffers: they end, or begin, at a protected page."""
+"""No kernel reads or writes outside its buffers, which end or begin at a protected page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from softargmax.core import native
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs mprotect"),
-    pytest.mark.no_sanitize,  # the pages look for the same
+    pytest.mark.no_sanitize,  # the protected pages detect the same errors
 ]
 WORKER = str(Path(__file__).with_name("guard_worker.py"))
 
@@ -27,7 +27,7 @@ def test_no_access_beyond_the_buffers(isa: str, monkeypatch: pytest.MonkeyPatch)
     assert int(done.stdout) > 20_000
 
 
-def test_the_fence_stops_a_read_too_far() -> None:
+def test_the_fence_stops_a_read_beyond_the_buffer() -> None:
     done = subprocess.run([sys.executable, WORKER, "--beyond"], capture_output=True, text=True, check=False)
     assert done.returncode in (-signal.SIGSEGV, -signal.SIGBUS, 1), done  # 1: a sanitizer reports it
     assert done.stdout == ""

@@ -1,4 +1,4 @@
-"""Every instruction set gives the same bits, and SOFTARGMAX_ISA forces one or raises."""
+"""Every instruction set gives the same bits; SOFTARGMAX_ISA selects one or raises."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import softargmax
 from softargmax.core import native
 
-# The sanitizers run these kernels one by one in the other files; all of this again, five times as slow, adds nothing.
+# Other tests run these kernels under sanitizers; here they would only be five times as slow.
 pytestmark = pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="slow under sanitizers")
 KNOWN = ("x86-64-v4", "x86-64-v3", "baseline", "neon")
 HERE = [isa for isa, runs in native.info()["isas"].items() if runs]
@@ -36,7 +36,7 @@ def _worker(isa: str) -> dict[str, object]:
     return json.loads(done.stdout)
 
 
-def test_there_is_more_than_one() -> None:
+def test_there_are_several_instruction_sets() -> None:
     assert set(HERE) <= set(KNOWN)
     assert len(HERE) > 1
 
@@ -59,7 +59,7 @@ def test_the_best_is_chosen() -> None:
 @pytest.mark.parametrize("isa", ["avx9000", "", "X86-64-V4", *(name for name in KNOWN if name not in HERE)])
 def test_unknown_or_unsupported_names_raise(isa: str) -> None:
     done = _python(isa, "-c", "import softargmax; print(softargmax.softmax([1.0, 2.0]))")
-    if isa == "":  # an empty variable is an unset one
+    if isa == "":  # an empty variable counts as unset
         assert done.returncode == 0, done.stderr
         return
     assert done.returncode != 0
@@ -68,7 +68,7 @@ def test_unknown_or_unsupported_names_raise(isa: str) -> None:
     assert all(name in done.stderr for name in HERE), "the message lists what may be asked for"
 
 
-def test_info_says_what_runs() -> None:
+def test_info_describes_the_running_core() -> None:
     info = native.info()
     assert info["isa"] in HERE
     assert info["threads"] == softargmax.get_num_threads()

@@ -1,4 +1,4 @@
-"""Threads: many Python threads at once, the settings, and small inputs that stay on the calling thread."""
+"""Threads: concurrent Python threads, the number of threads, and small inputs on the calling thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _restore() -> Iterator[None]:
 
 @pytest.mark.slow
 def test_eight_threads_at_once() -> None:
-    """Every operation, shapes that use the pool and shapes that do not, from 8 Python threads that start together."""
+    """Every operation, with shapes that use the thread pool or do not, from 8 Python threads that start together."""
     inputs = [scores(shape, dtype) for shape in ((16, 9000), (3, 60_001), (5, 7)) for dtype in ("float32", "float64")]
     operations = list(row_operations().items())
     expected = [[operation(z) for z in inputs] for _, operation in operations]
@@ -46,7 +46,7 @@ def test_eight_threads_at_once() -> None:
         assert list(pool.map(work, range(8))) == [[]] * 8
 
 
-def test_threads_may_change_the_setting() -> None:
+def test_threads_can_change_the_number_of_threads() -> None:
     z = scores((64, 9000), "float32")
     expected = softargmax.softmax(z)
     stop = threading.Event()
@@ -65,7 +65,7 @@ def test_threads_may_change_the_setting() -> None:
         thread.join()
 
 
-def test_the_setting() -> None:
+def test_set_num_threads() -> None:
     softargmax.set_num_threads(3)
     assert softargmax.get_num_threads() == 3
     for wrong in (-1, 1 << 16):
@@ -97,10 +97,10 @@ print(len(os.listdir("/proc/self/task")))
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
 def test_small_inputs_stay_on_the_calling_thread() -> None:
-    """A process that only ever computes small softmaxes starts no thread; a large one does."""
+    """A process that computes only small softmaxes starts no threads; a large softmax starts them."""
 
     def threads(shape: tuple[int, ...]) -> int:
-        # NumPy's own BLAS threads are kept out of the count.
+        # NumPy's BLAS threads must not be counted.
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
         arguments = [sys.executable, "-c", COUNT.format(shape=shape)]
         done = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Vectors of tables that are met one by one: values, bits, order, and what a call with wrong arguments does."""
+"""Kernels on single vectors of tables: values, bits, order, and errors for wrong arguments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _threads() -> Iterator[None]:
 
 
 def bound(dtype: str, width: int, size: Any = 1.0) -> Any:
-    """A rounding of the result, and one of each term that follows another in a lane."""
+    """The bound for a rounding of the result and one for each further term in a lane."""
     return np.finfo(dtype).eps * (2 + width / 64) * size
 
 
@@ -58,8 +58,8 @@ def test_sums(dtype: str, weights: str, width: int) -> None:
     )
 
 
-def test_sums_of_thousands_of_terms_gather_few_roundings() -> None:
-    """Terms are added in chunks of 512: one chain of 2^18 is off by a hundred times as much."""
+def test_sums_of_thousands_of_terms_have_few_roundings() -> None:
+    """Terms are added in chunks of 512; the error of one chain of 2^18 is a hundred times as large."""
     n = 1 << 18
     table, factors = np.full((1, 3), 0.1, np.float32), np.ones(n, np.float32)
     out, totals = np.empty((1, 3), np.float32), np.empty(1, np.float32)
@@ -72,15 +72,15 @@ def test_sums_of_thousands_of_terms_gather_few_roundings() -> None:
 
 @pytest.mark.parametrize("width", [0, 1, 16, 65, 300])
 @pytest.mark.parametrize(("dtype", "weights"), DTYPES)
-def test_losses_of_coins(dtype: str, weights: str, width: int) -> None:
+def test_binary_logistic_losses(dtype: str, weights: str, width: int) -> None:
     p = problem([*PAIRS, 800], width, 12, dtype, weights)
     for found, true in zip(vectors.coins(p), vectors.true_coins(p), strict=True):
         np.testing.assert_allclose(found, true, rtol=60 * np.finfo(dtype).eps, atol=300 * np.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_coin_keeps_its_digits(dtype: str) -> None:
-    """Loss and slope to a few roundings of themselves, however sure or wrong; infinities and NaN stay in their row."""
+def test_a_binary_logistic_loss_keeps_its_digits(dtype: str) -> None:
+    """Loss and slope have small relative errors at any score; infinities and NaN stay in their row."""
     end = 80.0 if dtype == "float32" else 700.0
     x = np.concatenate([np.linspace(-end, end, 4001), [1e30, -1e30, np.inf, -np.inf, np.nan]]).astype(dtype)
     n = len(x)
@@ -98,7 +98,7 @@ def test_a_coin_keeps_its_digits(dtype: str) -> None:
     assert np.isnan([loss[-1], slopes[-1]]).all()
 
 
-def test_no_coin_where_the_sign_is_zero() -> None:
+def test_a_sign_of_zero_adds_no_loss() -> None:
     p = problem([4], 3, 5, "float32")
     p = p._replace(signs=np.array([1, 0, -1, 0], np.int8), shift=np.array([0, np.nan, 0, np.inf], np.float32))
     loss, slopes, dh = vectors.coins(p)
@@ -110,8 +110,8 @@ def test_no_coin_where_the_sign_is_zero() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_pairs_do_not_know_each_other(dtype: str) -> None:
-    """Rows alone, in another order; a node's gradient beside other nodes."""
+def test_pairs_do_not_affect_each_other(dtype: str) -> None:
+    """Rows alone and in another order, and a node's gradient with other nodes, have the same bits."""
     p = problem([7, 0, 70, 900, 3], 100, 20, dtype)
     x, dh, (loss, slopes, step) = vectors.dots(p), vectors.row_sums(p), vectors.coins(p)
     for row in range(5):
@@ -197,7 +197,7 @@ def test_steps(dtype: str, near: float, batch: int, tree: bool) -> None:
             np.testing.assert_allclose(found, true, rtol=near, atol=near)
 
 
-def test_steps_of_nothing() -> None:
+def test_steps_without_pairs() -> None:
     for tree in (False, True):
         t = vectors.text(0, 5, 4, "float32", tree=tree)
         vectors_after, weight, loss = vectors.descend(t, 0.1, 0.1, 4)

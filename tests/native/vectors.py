@@ -1,4 +1,4 @@
-"""The output room's native operations on NumPy memory, and what they ought to give, in float64 and loops of Python."""
+"""The native operations of the output room on NumPy memory, and their expected results, by float64 loops in Python."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from softargmax.output import Tree, Unigram, philox_stream
 
 Array = NDArray[Any]
 Place = Callable[[Array], Array]
-ROOM = 64  # pairs of a row that nodes follow at a time (steps.hpp)
+ROOM = 64  # pairs of a row that update their nodes at a time (steps.hpp)
 
 
 class Problem(NamedTuple):
-    """Rows and nodes, and pairs of them, row after row."""
+    """Rows, nodes, and pairs of a row and a node, ordered by row."""
 
     h: Array
     weight: Array
@@ -36,7 +36,7 @@ class Problem(NamedTuple):
 def problem(
     counts: list[int], width: int, nodes: int, dtype: str, weights: str | None = None, spread: float = 1.0
 ) -> Problem:
-    """A problem whose rows have so many pairs each."""
+    """A problem with the given number of pairs for each row."""
     rng = np.random.default_rng([len(counts), width, nodes])
     starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
     n = int(starts[-1])
@@ -67,7 +67,7 @@ def dots(p: Problem, place: Place = as_is) -> Array:
 
 
 def row_sums(p: Problem, place: Place = as_is) -> Array:
-    """The gradient to h: sum factors w."""
+    """The gradient of h: sum factors w."""
     out = place(np.empty(p.h.shape, p.h.dtype))
     given = {"index": place(p.nodes), "factors": place(p.factors), "starts": place(p.starts)}
     _native.sums(table=place(p.weight), sums=out, order=None, totals=None, **given)
@@ -81,7 +81,7 @@ def places(index: Array, place: Place = as_is) -> tuple[Array, Array, Array]:
 
 
 def node_sums(p: Problem, place: Place = as_is) -> tuple[Array, Array]:
-    """The gradients to the nodes that were met: sum factors h, and sum factors."""
+    """The gradients of the nodes in any pair: sum factors h, and sum factors."""
     order, rows, starts = places(p.nodes, place)
     out, totals = place(np.empty((len(rows), p.h.shape[1]), p.h.dtype)), place(np.empty(len(rows), p.h.dtype))
     given = {"index": place(p.rows), "factors": place(p.factors), "starts": place(starts), "order": place(order)}
@@ -90,7 +90,7 @@ def node_sums(p: Problem, place: Place = as_is) -> tuple[Array, Array]:
 
 
 def coins(p: Problem, place: Place = as_is) -> tuple[Array, Array, Array]:
-    """Losses, slopes, gradients to h."""
+    """Losses, slopes, gradients of h."""
     loss, slopes, dh = (
         place(np.empty_like(x)) for x in (p.h[:, :1].reshape(-1) if p.h.size else p.h.sum(1), p.shift, p.h)
     )
@@ -100,7 +100,7 @@ def coins(p: Problem, place: Place = as_is) -> tuple[Array, Array, Array]:
 
 
 class Text(NamedTuple):
-    """What `descend` is given: rows, their targets, and noise or paths."""
+    """The arguments of `descend`: rows, their targets, and noise or paths."""
 
     vectors: Array
     weight: Array
@@ -124,7 +124,7 @@ def text(rows: int, width: int, classes: int, dtype: str, *, tree: bool, samples
 
 
 def descend(t: Text, rate: float, last: float, batch: int, place: Place = as_is) -> tuple[Array, Array, float]:
-    """Copies of the tables after the steps, and the loss."""
+    """Copies of the tables after the steps, and the total loss."""
     vectors, weight = place(t.vectors.copy()), place(t.weight.copy())
     paths = (None,) * 3 if t.paths is None else tuple(map(place, t.paths))
     loss = _native.descend(
@@ -157,7 +157,7 @@ def random_blocks(n: int, first: int = 0, place: Place = as_is) -> Array:
 
 
 def everything(dtype: str, place: Place = as_is) -> dict[str, Array]:
-    """One result of each operation by name, of several shapes."""
+    """One result of each operation by name, for several shapes."""
     found: dict[str, Array] = {}
     for width in (1, 7, 16, 33, 64, 100, 257):
         for weights in {"float16", dtype}:
@@ -178,7 +178,7 @@ def everything(dtype: str, place: Place = as_is) -> dict[str, Array]:
     return found
 
 
-# --- what they ought to give ------------------------------------------------------------------------------------------
+# --- expected results -------------------------------------------------------------------------------------------------
 
 
 def log_sigma(x: Array) -> Array:
@@ -200,7 +200,7 @@ def true_coins(p: Problem, x: Array | None = None) -> tuple[Array, Array, Array]
 
 
 def true_descent(t: Text, rate: float, last: float, batch: int) -> tuple[Array, Array, float]:
-    """Nodes follow row by row, ROOM pairs at a time, and rows' vectors, by what nodes are then, after the batch."""
+    """Update nodes row by row, ROOM pairs at a time; then, after the batch, rows' vectors from the updated nodes."""
     v, w, total, n = t.vectors.astype(np.float64), t.weight.astype(np.float64), 0.0, len(t.inputs)
     for first in range(0, n, batch):
         step, change = rate + (last - rate) * first / n, np.zeros_like(v)
@@ -218,7 +218,7 @@ def true_descent(t: Text, rate: float, last: float, batch: int) -> tuple[Array, 
 
 
 def pairs_of(t: Text, row: int) -> list[tuple[int, int]]:
-    """The nodes that a row meets, and the signs there."""
+    """The nodes in the pairs of a row, and their signs."""
     pairs: list[tuple[int, int]] = []
     for target in range(t.starts[row], t.starts[row + 1]):
         y = t.target[target]

@@ -1,4 +1,4 @@
-"""What is streamed has the bits of what is computed in memory: files, arrays, lists and pieces of any length."""
+"""Streams of files, arrays, lists and pieces of any length have the bits of the in-memory results."""
 
 import itertools
 import shutil
@@ -54,7 +54,7 @@ def test_every_axis_of_small_files(tmp_path, shape, order, dtype):
             same(stream.logsumexp(tmp_path / "z.npy", keepdims=keepdims, **options), expected)
 
 
-# One MiB of memory makes windows of some 10^5 scores: these are read in parts, along every axis, in both orders.
+# With 1 MiB of memory, windows have some 10^5 scores: these arrays are read in parts, along every axis, in both orders.
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i2"])
 @pytest.mark.parametrize(
     ("shape", "axis"),
@@ -142,7 +142,7 @@ def test_any_shape_any_axes_any_memory(tmp_path_factory, small, long, place, ord
     folder = tmp_path_factory.mktemp("any")
     np.save(folder / "z.npy", z)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(open_module, "LEAST_MEMORY", 1)  # windows far smaller than a user can ask for
+        patch.setattr(open_module, "MINIMUM_MEMORY", 1)  # windows far smaller than a user can request
         found = stream.softmax(folder / "z.npy", folder / "p.npy", axis=axes, memory=memory)
         same(found, softargmax.softmax(z, axis=axes))
         same(stream.logsumexp(folder / "z.npy", axis=axes, memory=memory), softargmax.logsumexp(z, axis=axes))
@@ -171,7 +171,7 @@ def test_arrays_maps_and_lists(tmp_path):
     same(stream.softmax([z[:1], z[1:]], axis=0), softargmax.softmax(z, axis=0))
 
 
-def test_a_changed_copy_on_write_map_is_read_as_changed(tmp_path):
+def test_changes_of_a_copy_on_write_map_are_read(tmp_path):
     z = scores((4, 300_000))
     np.save(tmp_path / "z.npy", z)
     changed = np.load(tmp_path / "z.npy", mmap_mode="c")
@@ -210,7 +210,7 @@ def test_a_stream_of_lists_and_of_one_empty_piece():
     same(stream.logsumexp(iter([np.empty((2, 0))])), softargmax.logsumexp(np.empty((2, 0))))
 
 
-def test_the_reference_streams_too(tmp_path):
+def test_the_reference_streams(tmp_path):
     z = scores((3, 200_000))
     np.save(tmp_path / "z.npy", z)
     with softargmax.using("reference"):
@@ -224,7 +224,7 @@ def test_progress_of_pieces():
     assert told == [(24, 24), (64, 64)]
 
 
-def test_progress_tells_bytes_read(tmp_path):
+def test_progress_reports_bytes_read(tmp_path):
     z = scores((3, 200_000))
     np.save(tmp_path / "z.npy", z)
     for memory, name in ((MIB, "softmax"), (64 * MIB, "softmax"), (MIB, "logsumexp")):

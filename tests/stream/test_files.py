@@ -1,4 +1,4 @@
-"""Files: what cannot be read is refused before any work, what cannot be written whole is not written at all."""
+"""Files: unreadable sources are refused before any work, and a target is written completely or not at all."""
 
 import errno
 import inspect
@@ -143,7 +143,7 @@ def test_errors_name_the_argument_before_any_work(source, old, name):
                 call(told, 5)
 
 
-def test_an_iterator_is_not_drawn_from_before_the_checks():
+def test_an_iterator_is_not_read_before_the_checks():
     pieces = iter([np.zeros(3)])
     for wrong in ({"memory": "x"}, {"memory": 7}, {"progress": 5}, {"axis": None}, {"base": -1}):
         with pytest.raises((TypeError, ValueError), match=next(iter(wrong))):
@@ -151,7 +151,7 @@ def test_an_iterator_is_not_drawn_from_before_the_checks():
     assert stream.logsumexp(pieces) == softargmax.logsumexp(np.zeros(3))
 
 
-def test_integers_of_numpy_are_integers(source):
+def test_numpy_integers_are_accepted(source):
     options = {"axis": np.int64(0), "memory": np.int64(1 << 20)}
     for told in (source, [np.ones((2, 3)), np.zeros((4, 3))]):
         assert stream.softmax(told, **options).tobytes() == stream.softmax(told, axis=0).tobytes()
@@ -159,7 +159,7 @@ def test_integers_of_numpy_are_integers(source):
 
 
 @pytest.mark.parametrize("name", stream.__all__)
-def test_docstrings_tell_every_parameter(name):
+def test_docstrings_list_every_parameter(name):
     function = getattr(stream, name)
     _, _, told = function.__doc__.partition("Parameters\n")
     told = told.partition("Examples\n")[0]
@@ -168,7 +168,7 @@ def test_docstrings_tell_every_parameter(name):
 
 
 def test_wrong_pieces():
-    with pytest.raises(ValueError, match="source: expected at least one piece, which tells shape and dtype, got none"):
+    with pytest.raises(ValueError, match="source: expected at least one piece, to take shape and dtype from, got none"):
         stream.logsumexp(iter([]))
     with pytest.raises(ValueError, match="empty sequence"):
         stream.softmax([])
@@ -207,7 +207,7 @@ def test_an_error_midway_leaves_the_old_target(tmp_path, source, old):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p.npy", "z.npy"]
 
 
-def test_a_target_keeps_its_permissions_and_a_link_its_place(tmp_path, source, old):
+def test_a_target_keeps_its_permissions_and_a_link_stays_a_link(tmp_path, source, old):
     old.chmod(0o640)
     link = tmp_path / "link.npy"
     link.symlink_to(old)
@@ -231,7 +231,7 @@ def test_a_mapped_old_target_is_not_written_into(source, old):
 
 
 @pytest.mark.parametrize("nameless", [True, False])
-def test_whole_files_with_and_without_nameless_ones(tmp_path, monkeypatch, nameless):
+def test_whole_files_with_and_without_unnamed_files(tmp_path, monkeypatch, nameless):
     if not nameless:
         monkeypatch.delattr(os, "O_TMPFILE", raising=False)
     target = tmp_path / "notes.txt"
@@ -246,7 +246,7 @@ def test_whole_files_with_and_without_nameless_ones(tmp_path, monkeypatch, namel
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_a_file_system_without_nameless_files(tmp_path, monkeypatch):
+def test_a_file_system_without_unnamed_files(tmp_path, monkeypatch):
     real = os.open
 
     def refusing(path, flags, *rest):

@@ -1,4 +1,4 @@
-"""A stream's windows are all it holds: 256 MiB are converted in less than 32 MiB, measured in a process of its own."""
+"""A stream holds only its windows: 256 MiB are converted in less than 32 MiB, measured in a separate process."""
 
 import json
 import subprocess
@@ -39,7 +39,7 @@ def test_a_quarter_gibibyte_under_a_proportional_cap(tmp_path):
     source, target = tmp_path / "z.npy", tmp_path / "p.npy"
     streamed.write_scores(source, 256 * MIB)
     found = streamed.convert_apart(source, target, 24 * MIB)
-    # 512 MiB for 4 GiB is 32 MiB for 256 MiB; the interpreter and NumPy, some 30 MiB, do not shrink with the file.
+    # 512 MiB for 4 GiB scales to 32 MiB for 256 MiB. The interpreter and NumPy take another 30 MiB for any file.
     assert found["peak"] - found["before"] <= 32 * MIB
     assert found["peak"] <= 80 * MIB
     assert streamed.equal_rows(source, target)
@@ -59,10 +59,10 @@ def test_a_quarter_gibibyte_under_a_proportional_cap(tmp_path):
         ("logsumexp", (16, 1 << 20), 0, "f4", "path"),
     ],
 )
-def test_windows_are_all_that_is_held(tmp_path, name, shape, axis, dtype, how):
+def test_memory_is_that_of_the_windows(tmp_path, name, shape, axis, dtype, how):
     z = np.random.default_rng(0).integers(-9, 9, shape, dtype="i1").astype(dtype)
     np.save(tmp_path / "z.npy", z)
     memory = 8 * MIB
     assert (
         growth(name, axis, memory, tmp_path / "z.npy", tmp_path / "p.npy", how) <= memory + 6 * MIB
-    )  # each thread's tiles, and the values of logsumexp
+    )  # the tiles of each thread, and the values of logsumexp

@@ -1,4 +1,4 @@
-"""Streams in processes of their own: ended midway, without room, without permission, several at once."""
+"""Streams in separate processes: killed midway, on a full disk, without permission, several at once."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ import softargmax
 SLOW = """
 import signal, sys, time
 from softargmax import stream
-signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore SIGINT by default
 def tell(done, total):
     print(done, flush=True)
     time.sleep(0.2)
@@ -32,7 +32,7 @@ def test_ending_a_process_midway(tmp_path, source, how, exists):
         [sys.executable, "-c", SLOW, source, target], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     with child:
-        child.stdout.readline()  # the first window has been written
+        child.stdout.readline()  # waits until the first window has been written
         child.send_signal(how)
         child.communicate(timeout=30)
     assert child.returncode != 0
@@ -49,7 +49,7 @@ stream.softmax(sys.argv[1], sys.argv[2])
 """
 
 
-def test_a_full_disk_is_told_before_the_work(tmp_path, source, old):
+def test_a_full_disk_raises_before_the_work(tmp_path, source, old):
     done = subprocess.run([sys.executable, "-c", FULL, source, old], capture_output=True, text=True)
     assert done.returncode == 1
     assert "OSError" in done.stderr
@@ -59,9 +59,9 @@ def test_a_full_disk_is_told_before_the_work(tmp_path, source, old):
 
 
 def as_nobody(script, *arguments):
-    """Run as a user whom permissions bind (root may write anywhere).
+    """Run a script as a user without root's permission to write anywhere.
 
-    Everything is imported before: the package may lie where that user cannot read.
+    All imports come first, as that user may not be able to read the package.
     """
     load = "import numpy, numpy.ma, softargmax.stream, sys\nsoftargmax.stream.logsumexp([numpy.zeros(3)])\n"
     drop = "import os\nif os.getuid() == 0:\n    os.setgid(65534); os.setuid(65534)\n"

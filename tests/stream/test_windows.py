@@ -1,4 +1,4 @@
-"""The arithmetic of windows, against NumPy's own indexing."""
+"""The arithmetic of windows, compared with NumPy's indexing."""
 
 import math
 
@@ -27,7 +27,7 @@ def test_boxes_cover_a_flat_range_once(shape, data):
 
 
 @given(shapes, st.integers(1, 40), st.integers(0, 20), st.data())
-def test_stretches_hold_the_box_once(shape, most, near, data):
+def test_spans_hold_the_box_once(shape, most, near, data):
     array = np.arange(math.prod(shape)).reshape(shape)
     box = []
     for size in shape:
@@ -43,15 +43,15 @@ def test_stretches_hold_the_box_once(shape, most, near, data):
         assert stretch.size == span.length
         assert span.length <= most or span.length == part.size
         part[...] = np.lib.stride_tricks.as_strided(stretch, part.shape, strides)
-        assert part.reshape(-1)[[0, -1]].tolist() == [stretch[0], stretch[-1]]  # a stretch has nothing to spare
+        assert part.reshape(-1)[[0, -1]].tolist() == [stretch[0], stretch[-1]]  # a span has no elements to spare
     assert (window == array[box]).all()
 
 
-def test_stretches_of_the_usual_windows():
+def test_spans_of_common_windows():
     def cuts(*arguments):
         return [(span.start, span.length) for span in spans_of(*arguments)]
 
-    assert cuts((100, 50), (slice(10, 90), slice(0, 50)), 64, 8) == [(500, 4000)]  # contiguous, however long
+    assert cuts((100, 50), (slice(10, 90), slice(0, 50)), 64, 8) == [(500, 4000)]  # contiguous, of any length
     assert cuts((4, 1000), (slice(0, 4), slice(5, 10)), 10**6, 8) == [(5, 5), (1005, 5), (2005, 5), (3005, 5)]
     assert cuts((4, 10), (slice(0, 4), slice(5, 10)), 10**6, 8) == [(5, 35)]
     assert cuts((4, 10), (slice(0, 4), slice(5, 10)), 16, 8) == [(5, 15), (25, 15)]
@@ -73,13 +73,13 @@ def test_a_form_has_the_rows_that_moveaxis_gives(shape, fortran, data):
     assert rows.tolist() == expected.tolist()
 
 
-def test_forms_of_the_usual_files():
+def test_forms_of_common_files():
     assert form_of((5, 7), (0, 1), (1,)) == Form(5, 7, 1)
     assert form_of((5, 7), (0, 1), (0,)) == Form(1, 5, 7)
     assert form_of((5, 7), (1, 0), (0,)) == Form(7, 5, 1)
     assert form_of((2, 5, 7), (0, 1, 2), (1,)) == Form(2, 5, 7)
     assert form_of((2, 5, 7), (0, 1, 2), (0, 2)) is None
-    assert form_of((5, 7), (1, 0), (0, 1)) is None  # a row runs along axis 1 first, the file along axis 0
+    assert form_of((5, 7), (1, 0), (0, 1)) is None  # rows run along axis 1 first, the file along axis 0
     assert form_of((5, 1, 7), (0, 1, 2), (0, 2)) == Form(1, 35, 1)
 
 

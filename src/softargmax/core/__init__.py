@@ -1,1 +1,1 @@
-"""What every room needs: the state, the choice of an implementation, the checks of arguments, the scale."""
+"""Shared by all rooms: operations, the choice of an implementation, checks of arguments, the scale, the state."""

@@ -1,7 +1,7 @@
-"""Arrays of every library: their kind, namespace, dtype and axes, and arguments made arrays of one kind.
+"""Arrays of every library: their kind, namespace, dtype and axes, and conversion of arguments to one kind.
 
-A *kind* says whose memory an array is: "numpy", "torch" (CPU memory), "torch-device" (any other device), "array-api".
-Frameworks are looked up in `sys.modules`, never imported: what the user has not imported cannot have come in.
+A *kind* says where an array's memory is: "numpy", "torch" (CPU memory), "torch-device" (any other device), "array-api".
+Frameworks are looked up in `sys.modules` and never imported: an array of a library that nobody imported cannot arrive.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _namespaces: dict[type, Any] = {}
 
 
 def is_torch(z: Any) -> bool:
-    """Whether z is a torch tensor."""
+    """True if z is a torch tensor."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(z, torch.Tensor)
 
 
 def kind_of(z: Any) -> str:
-    """The kind of an array (`as_array` makes one of what is not)."""
+    """The kind of an array (`as_array` converts other objects to one)."""
     kind = _kinds.get(type(z))
     if kind is None:
         if isinstance(z, NUMPY):
@@ -46,7 +46,7 @@ def kind_of(z: Any) -> str:
 
 
 def device_of(z: Any) -> Any:
-    """The device of an array, or None where only its library knows (a traced JAX array)."""
+    """The device of an array, or None if only its library knows it (a traced JAX array)."""
     return getattr(z, "device", None)
 
 
@@ -62,7 +62,7 @@ def namespace(z: Any) -> Any:
 
 
 def dtype_name(dtype: Any) -> str:
-    """The name of a dtype in any library: "float32", "bfloat16", "int64", ..."""
+    """The name of a dtype of any library: "float32", "bfloat16", "int64", ..."""
     return str(getattr(dtype, "name", None) or str(dtype).rsplit(".", 1)[-1])
 
 
@@ -73,22 +73,22 @@ def working_dtype(z: Any, xp: Any) -> Any:
 
 
 def strided(tensor: Any) -> bool:
-    """Whether every element of a tensor is in memory."""
+    """True if every element of a tensor is in memory: not sparse, not nested."""
     return tensor.layout is sys.modules["torch"].strided and not tensor.is_nested
 
 
 def in_cpu_memory(x: Any) -> bool:
-    """Whether x is a tensor every element of which is in CPU memory."""
+    """True if x is a tensor with every element in CPU memory."""
     return in_memory(x) or (is_torch(x) and x.is_cpu and strided(x))
 
 
 def as_number(row: Any) -> Any:
-    """One row's number: of a 0-d NumPy array what is in it, as NumPy's reductions give it; else the array itself."""
+    """A 0-d NumPy array as a scalar, as NumPy's reductions return it; any other array itself."""
     return row[()] if type(row) is np.ndarray and row.ndim == 0 else row
 
 
 def frozen(array: Any) -> Any:
-    """The array as a constant: no derivative is taken along it."""
+    """The array as a constant, with no derivative."""
     if is_torch(array):
         return array.detach()
     jax = jax_of(array)
@@ -96,7 +96,7 @@ def frozen(array: Any) -> Any:
 
 
 def jax_of(array: Any) -> Any:
-    """The library JAX if the array is one of its, else None."""
+    """The JAX module if the array is a JAX array, else None."""
     jax = sys.modules.get("jax")
     return jax if jax is not None and isinstance(array, jax.Array) else None
 
@@ -105,7 +105,7 @@ def jax_of(array: Any) -> Any:
 
 
 def as_array(z: Any, name: str = "z") -> Any:
-    """The array itself if it is one; subclasses of ndarray, numbers and sequences as plain NumPy arrays."""
+    """An array itself; numbers, sequences and subclasses of ndarray as a plain NumPy array."""
     if type(z) in _kinds or is_torch(z):
         return z
     _check_is_array(z)
@@ -122,7 +122,7 @@ def as_array(z: Any, name: str = "z") -> Any:
 
 
 class StandInError(TypeError):
-    """An argument stands for a tensor that is not there, as those of `torch.fx` do; `public` answers with its own."""
+    """An argument is a stand-in for a tensor, such as a `torch.fx` proxy; `public` catches this and calls torch."""
 
     def __init__(self, argument: Any) -> None:
         super().__init__(f"expected an array, got {type(argument).__name__}, which stands for a tensor")
@@ -130,13 +130,13 @@ class StandInError(TypeError):
 
 
 def _check_is_array(z: Any) -> None:
-    """Raise StandInError for what is no tensor and answers for torch's functions."""
+    """Raise StandInError for an object that is not a tensor but overrides torch's functions."""
     if hasattr(type(z), "__torch_function__") and not is_torch(z):
         raise StandInError(z)
 
 
 def refuse_lazy(z: Any, name: str) -> None:
-    """Refuse what stands for a computation, a Dask array say: made an array, it would be computed unasked."""
+    """Refuse a lazy array, such as a Dask array: converting it would start its computation."""
     graph = getattr(z, "__dask_graph__", None)
     if callable(graph) and graph() is not None:
         raise TypeError(
@@ -145,7 +145,7 @@ def refuse_lazy(z: Any, name: str) -> None:
 
 
 def array_of(values: Any, name: str) -> Any:
-    """`as_array`, which torch lets down where a list holds tensors that NumPy may not read."""
+    """`as_array`, with a clear error for a list of tensors that NumPy cannot read."""
     try:
         return as_array(values, name)
     except RuntimeError as error:
@@ -159,7 +159,7 @@ def _unstacked(values: Any, name: str) -> TypeError:
 
 
 def dense(z: Any, name: str) -> Any:
-    """The array itself, unless it is a tensor of which not every element is in memory, or not one size to an axis."""
+    """The array itself; raises for sparse and nested tensors."""
     if is_torch(z) and not strided(z):
         what = "a nested tensor" if z.is_nested else f"a tensor of layout {z.layout}"
         raise TypeError(f"{name}: expected a dense tensor, of layout torch.strided, got {what}")
@@ -167,34 +167,34 @@ def dense(z: Any, name: str) -> Any:
 
 
 def like(values: Any, z: Any, name: str) -> Any:
-    """An argument beside z as an array of z's kind, on its device; numbers, sequences and NumPy arrays are brought."""
+    """An argument as an array of z's kind on z's device; numbers, sequences and NumPy arrays are converted."""
     if kind_of(z) == "numpy":
         values = array_of(values, name)
     elif isinstance(values, NUMPY) or not (is_torch(values) or hasattr(values, "__array_namespace__")):
-        values = _brought(values, z, name)
+        values = _converted(values, z, name)
     if namespace(values) is not namespace(z):
         own = dict.fromkeys((type(z).__name__, "ndarray"))
         raise TypeError(f"{name}: expected {', '.join(own)}, a number or a list, got {type(values).__name__}")
     if is_torch(z) and values.device != z.device:
         if values.ndim or not values.is_cpu:
             raise ValueError(f"{name}: expected an array on {z.device}, got one on {values.device}")
-        values = values.to(z.device)  # a number, as torch takes them too
+        values = values.to(z.device)  # a 0-d CPU tensor: torch accepts these too
     return dense(values, name)
 
 
-def _brought(values: Any, z: Any, name: str) -> Any:
+def _converted(values: Any, z: Any, name: str) -> Any:
     """A number, a sequence or a NumPy array as an array of z's library."""
     refuse_lazy(values, name)
     if _holds_tracked(values):
-        raise _unstacked(values, name)  # torch would take them for numbers, without their gradients
+        raise _unstacked(values, name)  # torch would convert them to numbers and lose their gradients
     xp, typed = namespace(z), isinstance(values, NUMPY)
-    if typed:  # torch takes no negative strides and no foreign byte order, and warns of what may not be written
+    if typed:  # torch accepts no negative strides and no foreign byte order, and warns about read-only arrays
         values = np.require(as_array(values, name), values.dtype.newbyteorder("="), ["C", "W"])
     try:
         found = xp.asarray(values, device=device_of(z))
         if typed or dtype_name(found.dtype) not in FLOATS:
             return found
-        # Plain numbers are float64, whatever the library makes of them.
+        # Plain numbers become float64, whatever the library's default is.
         return xp.asarray(values, dtype=working_dtype(z, xp), device=device_of(z))
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         wrong = isinstance(error, TypeError) or not isinstance(values, (Number, Sequence))
@@ -212,59 +212,59 @@ def _holds_tracked(values: Any) -> bool:
 
 
 def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
-    """The axes as a sorted tuple of numbers from 0; a 0-d array is one row of one score."""
+    """The axes as a sorted tuple of non-negative integers; a 0-d array is one row with one score."""
     if axis is None:
         return tuple(range(ndim))
     try:
-        given = [operator.index(one) for one in axis] if isinstance(axis, (tuple, list)) else [operator.index(axis)]
+        indices = [operator.index(one) for one in axis] if isinstance(axis, (tuple, list)) else [operator.index(axis)]
     except TypeError:
         raise TypeError(f"axis: expected an integer, a tuple of integers or None, got {axis!r}") from None
     limit = max(ndim, 1)
-    for one in given:
+    for one in indices:
         if not -limit <= one < limit:
-            may = f"from {-limit} to {limit - 1}"
-            raise AxisError(f"axis: expected {may}, got {axis}, which is out of range for {ndim} dimensions")
-    axes = sorted(one % limit for one in given)
+            allowed = f"from {-limit} to {limit - 1}"
+            raise AxisError(f"axis: expected {allowed}, got {axis}, which is out of range for {ndim} dimensions")
+    axes = sorted(one % limit for one in indices)
     if len(set(axes)) < len(axes):
         raise ValueError(f"axis: expected each axis once, got {axis}")
     return tuple(axes) if ndim else ()
 
 
 def same_kind(x: Any, z: Any) -> bool:
-    """Whether two arrays are of one type and dtype and lie in CPU memory. A no may be wrong."""
+    """True if two arrays have one type and dtype and are in CPU memory; it may be False for some that are."""
     if type(x) is not type(z) or x.dtype != z.dtype:
         return False
     return type(x) is np.ndarray or (z.is_cpu and in_memory(x))
 
 
 def one_axis(axis: Any, ndim: int) -> int:
-    """One axis as a number from 0, where a tuple or None makes no sense."""
+    """A single axis as a non-negative integer; a tuple or None is refused."""
     if axis is None or isinstance(axis, (tuple, list)):
         raise TypeError(f"axis: expected one integer, got {axis!r}")
     return (*axes_of(axis, ndim), 0)[0]
 
 
 def row_shape(shape: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a number per row, of arrays of this shape whose rows run along the axes."""
+    """The shape of one number per row, for arrays of this shape whose rows run along the axes."""
     if axes == (len(shape) - 1,):
         return tuple(shape[:-1])
     return tuple([n for axis, n in enumerate(shape) if axis not in axes])
 
 
 def kept_shape(shape: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
-    """The same with the rows' axes kept as 1."""
+    """The shape of one number per row, with the reduced axes kept as 1."""
     return tuple([1 if axis in axes else n for axis, n in enumerate(shape)])
 
 
 def last(x: Any, axis: int) -> Any:
-    """x with this axis behind all others. (torch cannot batch its moveaxis.)"""
+    """x with this axis moved to the end. (torch's vmap has no rule for moveaxis.)"""
     if axis == x.ndim - 1:
         return x
     return namespace(x).permute_dims(x, (*(k for k in range(x.ndim) if k != axis), axis))
 
 
 def back(x: Any, axis: int) -> Any:
-    """x with its last axis where `last` took it from."""
+    """x with its last axis moved back to `axis`; the inverse of `last`."""
     if axis == x.ndim - 1:
         return x
     places = list(range(x.ndim - 1))
@@ -273,7 +273,7 @@ def back(x: Any, axis: int) -> Any:
 
 
 def squeezed(row: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
-    """One number per row, given with the reduced axes as 1s: drops these unless `keepdims`; of one row, a number."""
+    """One number per row without its reduced axes, which are kept if `keepdims`; a scalar for one row of NumPy's."""
     if keepdims:
         return as_number(row)
     if type(row) is np.ndarray:
@@ -281,58 +281,58 @@ def squeezed(row: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
     return namespace(row).squeeze(row, axis=axes) if axes else row
 
 
-# --- whether values may be read, and derivatives asked for, now -------------------------------------------------------
+# --- whether values may be read, and derivatives taken, now -----------------------------------------------------------
 
 
 def is_strict(z: Any) -> bool:
-    """Whether z is of array-api-strict, which lies in NumPy's memory."""
+    """True if z is an array of array-api-strict, whose memory is NumPy's."""
     return type(z).__module__.startswith("array_api_strict")
 
 
 def readable(array: Any) -> bool:
-    """Whether the values lie in CPU memory and may be looked at now, without tracing or waiting."""
+    """True if the values are in CPU memory and may be read now: no tracing, no waiting for a device."""
     kind = kind_of(array)
     if kind != "torch":
         return kind == "numpy"
     torch = sys.modules["torch"]
     if torch.compiler.is_compiling():
         return False
-    core = torch._C  # noqa: SLF001 torch has no public question for the two below; were one to disappear, nothing is read
+    core = torch._C  # noqa: SLF001 torch has no public API for these; if a name disappears, nothing counts as readable
     transformed = getattr(core, "_are_functorch_transforms_active", lambda: True)
     faking = getattr(core, "_len_torch_dispatch_stack", lambda: 1)
-    # Gradients of a batch (is_grads_batched) come by an older kind of vmap, of which only the tensor's keys tell.
+    # Batched gradients (is_grads_batched) use an older vmap that only the tensor's dispatch keys show.
     keys = getattr(core, "_dispatch_keys", lambda _: "Batched")
     return not transformed() and not faking() and "Batched" not in str(keys(array))
 
 
 def recorded(array: Any) -> bool:
-    """Whether torch may be asked for derivatives of what is computed with this array now."""
+    """True if torch records what is computed with this array now."""
     return is_torch(array) and sys.modules["torch"].is_grad_enabled()
 
 
 def trained(array: Any) -> bool:
-    """Whether the backward of what is computed now will want the gradient of this array."""
+    """True if the backward of what is computed now needs the gradient of this array."""
     return recorded(array) and array.requires_grad
 
 
 def followed(array: Any) -> bool:
-    """Whether a derivative, in either mode, may be asked for of what is computed with this array now."""
-    return is_torch(array) and (sys.modules["torch"].is_grad_enabled() or _in_a_level())
+    """True if a derivative in either mode may be taken of what is computed with this array now."""
+    return is_torch(array) and (sys.modules["torch"].is_grad_enabled() or _in_transform())
 
 
 def differentiated(*arrays: Any) -> bool:
-    """Whether a derivative along one of these arrays, in either mode, may be asked for now; None and numbers are none.
+    """True if a derivative in either mode may be taken along one of these arrays now; None and numbers do not count.
 
-    Which of them a transform, or forward mode, is at work on is not asked.
+    If a transform or forward mode is active, the answer is True for any tensor: which one it acts on is not checked.
     """
     tensors = [x for x in arrays if is_torch(x)]
     if not tensors:
         return False
-    return _in_a_level() or (sys.modules["torch"].is_grad_enabled() and any(x.requires_grad for x in tensors))
+    return _in_transform() or (sys.modules["torch"].is_grad_enabled() and any(x.requires_grad for x in tensors))
 
 
-def _in_a_level() -> bool:
-    """Whether a transform of torch, or its forward mode, is at work."""
+def _in_transform() -> bool:
+    """True if a functorch transform or torch's forward mode is active."""
     torch = sys.modules["torch"]
     core, forward = torch._C, torch.autograd.forward_ad  # noqa: SLF001 as in `readable`
     transformed = getattr(core, "_are_functorch_transforms_active", lambda: True)

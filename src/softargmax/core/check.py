@@ -1,9 +1,9 @@
-"""The checks of arguments, each once, at the public edge and before any work.
+"""The checks of arguments. Each runs once, in the public function and before any work.
 
-Those of `out=` stand in out_argument.py, of classes in targets.py, of segments in offsets.py.
+The checks of `out=` are in out_argument.py, those of classes in targets.py, those of segments in offsets.py.
 
-Errors name the argument, what was expected and what it got. Checks on values (`readable`) look only into CPU memory,
-never into a device or a traced array: there the rule is that the row's result is NaN.
+Errors name the argument, what was expected and what was passed. Checks of values (`readable`) read CPU memory only.
+Under tracing or on a device, an invalid value makes its row's result NaN instead.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Rows(NamedTuple):
-    """Scores, the axes along which a row runs, and beta: what every operation along rows takes, checked."""
+    """The checked arguments of every operation along rows: the scores, the axes of a row, and beta."""
 
     z: Any
     axes: tuple[int, ...]
@@ -59,15 +59,15 @@ def rows(z: Any, axis: Any, temperature: Any = 1.0, base: Any = None) -> Rows:
 
 
 def at_each(temperature: Any, z: Any, axes: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
-    """The scores once for each of many temperatures, and the axes of a row: both as given where there are no more.
+    """The scores broadcast to many temperatures, and the axes of a row; both unchanged if no axes are added.
 
-    A list of temperatures beside a single row, or an array of them with more axes than z, adds axes in front.
+    A list of temperatures for a single row, or an array of them with more axes than z, adds axes in front.
     """
     try:
         is_list = isinstance(temperature, (list, tuple))
         shape: tuple[int, ...] = tuple(np.shape(temperature) if is_list else getattr(temperature, "shape", ()))
     except (ValueError, TypeError, RuntimeError):
-        return z, axes  # what is wrong with it, `per_row` says
+        return z, axes  # `per_row` raises with what is wrong
     more = len(shape) - z.ndim
     if len(shape) == 1 and shape != (1,) and len(axes) == z.ndim:
         more = 1
@@ -78,12 +78,12 @@ def at_each(temperature: Any, z: Any, axes: tuple[int, ...]) -> tuple[Any, tuple
 
 
 def optional_mask(where: Any, z: Any) -> Any:
-    """`where` checked, or None."""
+    """`where`, checked, or None."""
     return None if where is None else mask(where, z)
 
 
 def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
-    """The scores as an array of real floating dtype, in this machine's byte order."""
+    """The scores as an array of a real floating dtype in native byte order."""
     z = dense(array_of(z, name), name)
     dtype = dtype_name(z.dtype)
     if dtype in INTEGERS:
@@ -91,13 +91,13 @@ def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
         return xp.astype(z, xp.__array_namespace_info__().default_dtypes(device=device_of(z))["real floating"])
     if dtype not in FLOATS and not (complex_too and dtype in COMPLEX):
         also = ", complex64, complex128" if complex_too else ""
-        may = f"float16, bfloat16, float32, float64{also}, an integer or bool"
-        raise TypeError(f"{name}: expected dtype {may}, got {z.dtype}")
+        allowed = f"float16, bfloat16, float32, float64{also}, an integer or bool"
+        raise TypeError(f"{name}: expected dtype {allowed}, got {z.dtype}")
     return z if getattr(z.dtype, "isnative", True) else z.astype(z.dtype.newbyteorder("="))
 
 
 def together(a: Any, b: Any, name: str) -> tuple[Any, Any]:
-    """Two arrays of scores of one kind, shape and dtype; `name` is b's."""
+    """Two arrays of scores broadcast to one shape and dtype; `name` is the second's."""
     is_array = kind_of(a) == "numpy" or hasattr(b, "dtype")
     b, xp = scores(like(b, a, name), name), namespace(a)
     b = b if is_array else xp.astype(b, a.dtype, copy=False)
@@ -113,19 +113,19 @@ def together(a: Any, b: Any, name: str) -> tuple[Any, Any]:
 
 
 def _wider(a: Any, b: Any) -> Any:
-    """The floating dtype that holds both: float32 for the two halves, for which NumPy knows none."""
+    """The floating dtype that holds both: float32 for float16 with bfloat16, which NumPy cannot promote."""
     xp = namespace(a)
     mixed = {dtype_name(x.dtype) for x in (a, b)} == HALVES
     return xp.float32 if mixed else xp.result_type(a.dtype, b.dtype)
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Whether an array of this shape broadcasts to the other shape without enlarging it."""
+    """True if an array of this shape broadcasts to the other shape without enlarging it."""
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
 
 
 def mask(where: Any, z: Any, shape: tuple[int, ...] | None = None) -> Any:
-    """`where` as a boolean array that broadcasts with z, or with scores of this shape that are made of z."""
+    """`where` as a boolean array that broadcasts with z, or with `shape` for scores computed from z."""
     where = like(where, z, "where")
     shape = tuple(z.shape) if shape is None else shape
     if dtype_name(where.dtype) != "bool":
@@ -136,7 +136,7 @@ def mask(where: Any, z: Any, shape: tuple[int, ...] | None = None) -> Any:
 
 
 def weights_of(weights: Any, z: Any, name: str = "weights", *, signed: bool = False) -> Any:
-    """Weights as floats that broadcast with z, not negative unless `signed`."""
+    """Weights as floats that broadcast with z; negative ones are allowed only if `signed`."""
     weights = scores(like(weights, z, name), name)
     if not broadcasts(weights.shape, z.shape):
         raise ValueError(
@@ -148,7 +148,7 @@ def weights_of(weights: Any, z: Any, name: str = "weights", *, signed: bool = Fa
 
 
 def weighted(z: Any, weights: Any, *, signed: bool = False) -> tuple[Any, Any]:
-    """Scores and their weights; float64 weights beside float32 scores make both float64, lists and integers do not."""
+    """Scores and weights. A float64 array of weights promotes float32 scores; lists and integers do not."""
     if weights is None:
         return z, None
     typed = dtype_name(getattr(weights, "dtype", None)) in FLOATS
@@ -157,7 +157,7 @@ def weighted(z: Any, weights: Any, *, signed: bool = False) -> tuple[Any, Any]:
 
 
 def values_of(values: Any, z: Any, length: int) -> Any:
-    """The values of a row's places: (K,) or (K, D)."""
+    """The values of a row's classes, of shape (K,) or (K, D)."""
     values = like(values, z, "values")
     if dtype_name(values.dtype) in INTEGERS:
         values = namespace(z).astype(values, working_dtype(z, namespace(z)))
@@ -168,24 +168,24 @@ def values_of(values: Any, z: Any, length: int) -> Any:
 
 
 def float_dtype(dtype: Any, z: Any) -> Any:
-    """The dtype that a result was asked in, as z's library writes it."""
+    """The requested dtype of a result, as z's library writes it."""
     xp = namespace(z)
     try:
-        if isinstance(z.dtype, np.dtype):  # NumPy, and libraries that take its dtypes over
-            asked = np.dtype(dtype)
-            asked = asked if asked.isnative else asked.newbyteorder("=")
+        if isinstance(z.dtype, np.dtype):  # NumPy, and libraries that use its dtypes
+            requested = np.dtype(dtype)
+            requested = requested if requested.isnative else requested.newbyteorder("=")
         else:
-            asked = getattr(xp, dtype) if isinstance(dtype, str) else dtype
+            requested = getattr(xp, dtype) if isinstance(dtype, str) else dtype
     except (TypeError, AttributeError):
-        asked = None
-    if not isinstance(asked, (np.dtype, type(z.dtype))) or dtype_name(asked) not in FLOATS:
+        requested = None
+    if not isinstance(requested, (np.dtype, type(z.dtype))) or dtype_name(requested) not in FLOATS:
         library = xp.__name__.removeprefix("array_api_compat.")
         raise TypeError(f"dtype: expected float16, bfloat16, float32 or float64 as {library} has them, got {dtype!r}")
-    return asked
+    return requested
 
 
 def row_dtype(dtype: Any, z: Any) -> Any:
-    """The dtype of a number per row (lse, entropy, ...): float32 for halves, else z's own, unless asked otherwise."""
+    """The dtype of one number per row (lse, entropy, ...): `dtype`; by default z's own, float32 for half precision."""
     if dtype is not None:
         return float_dtype(dtype, z)
     return namespace(z).float32 if dtype_name(z.dtype) in HALVES else z.dtype
@@ -197,8 +197,8 @@ def positive(value: Any, name: str, *, infinite: bool = False) -> float:
         raise TypeError(f"{name}: expected a number above 0, got {value!r}")
     found = number(value, name)
     if not found > 0.0 or (math.isinf(found) and not infinite):
-        may = "a number above 0, or inf" if infinite else "a finite number above 0"
-        raise ValueError(f"{name}: expected {may}, got {value}")
+        allowed = "a number above 0, or inf" if infinite else "a finite number above 0"
+        raise ValueError(f"{name}: expected {allowed}, got {value}")
     return found
 
 
@@ -206,28 +206,28 @@ def number(value: Any, name: str) -> float:
     """A real number as a float."""
     try:
         return float(value)
-    except OverflowError:  # not shown: it may have thousands of digits
+    except OverflowError:  # the value is not shown: it may have thousands of digits
         raise ValueError(f"{name}: expected a number of float64, got an integer beyond its range") from None
 
 
 def between(value: Any, name: str, high: float, *, below: bool = False) -> float:
     """A finite number from 0 to `high`, or below it."""
-    may = f"from 0 to {'below ' * below}{high:g}" if high < math.inf else "0 or a finite number above it"
+    allowed = f"from 0 to {'below ' * below}{high:g}" if high < math.inf else "0 or a finite number above it"
     if not isinstance(value, Real):
-        raise TypeError(f"{name}: expected a number, {may}, got {value!r}")
+        raise TypeError(f"{name}: expected a number, {allowed}, got {value!r}")
     found = number(value, name)
     if not 0.0 <= found <= high or math.isinf(found) or (below and found == high):
-        raise ValueError(f"{name}: expected {may}, got {value}")
+        raise ValueError(f"{name}: expected {allowed}, got {value}")
     return found
 
 
 def integer(value: Any, name: str) -> int:
-    """An integer of any library, no boolean."""
+    """An integer of any library; booleans are refused."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name}: expected an integer, got {value!r}")
     found = operator.index(value)
     if not -(1 << 63) <= found < 1 << 63:
-        raise ValueError(f"{name}: expected an integer of 64 bits, got one beyond them")
+        raise ValueError(f"{name}: expected an integer of 64 bits, got a larger one")
     return found
 
 
@@ -239,7 +239,7 @@ def flag(value: Any, name: str) -> bool:
 
 
 def one_of(value: Any, name: str, choices: tuple[str, ...]) -> str:
-    """One of some words."""
+    """One of the choices, which are strings."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
     return str(value)
@@ -248,20 +248,20 @@ def one_of(value: Any, name: str, choices: tuple[str, ...]) -> str:
 def scale_of(
     temperature: Any, base: Any, z: Any, axes: tuple[int, ...], k: float = 1.0, *, rows: str = "the rows"
 ) -> Scale:
-    """beta = ln(base) / (k temperature) of checked temperature and base; `rows` says what has one temperature each."""
+    """beta = ln(base) / (k temperature), with the arguments checked; `rows` names in errors what has a temperature."""
     if base is not None:
         base = positive(base, "base")
-    may = "any number but NaN, 0 and infinities included"
-    temperature = within(temperature, z, axes, "temperature", lambda t: abs(t) >= 0.0, may, rows)
+    allowed = "any number but NaN, 0 and infinities included"
+    temperature = within(temperature, z, axes, "temperature", lambda t: abs(t) >= 0.0, allowed, rows)
     if isinstance(temperature, float):
         return scale_of_number(temperature, base, k)
     return scale_of_array(temperature, base, namespace(z), k)
 
 
 def order(alpha: Any, z: Any, axes: tuple[int, ...], rows: str = "the rows") -> Any:
-    """The order of a Tsallis entropy: a number, or an array with one for each row."""
-    may = "a finite number above 0"
-    return within(alpha, z, axes, "alpha", lambda a: (a > 0.0) & (a < math.inf), may, rows)
+    """The order of a Tsallis entropy: a number, or an array with one per row."""
+    allowed = "a finite number above 0"
+    return within(alpha, z, axes, "alpha", lambda a: (a > 0.0) & (a < math.inf), allowed, rows)
 
 
 def within(
@@ -270,22 +270,22 @@ def within(
     axes: tuple[int, ...],
     name: str,
     holds: Callable[[Any], Any],
-    may: str,
+    allowed: str,
     rows: str = "the rows",
     *,
     whole: bool = False,
 ) -> Any:
-    """A float for all rows, or an array with one for each, of which `holds` is true; `whole`: integers stay integers.
+    """A float for all rows, or an array with one per row, for which `holds` is true; `whole`: keep integers.
 
-    Where values cannot be read, one out of range becomes NaN (an integer -2: -1 and 0 may mean all), so that its row's
-    result becomes NaN.
+    Under tracing or on a device, an invalid value becomes NaN, so that its row's result becomes NaN. An invalid integer
+    becomes -2, as -1 and 0 may mean "all".
     """
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = float(scores(value, name))
     if isinstance(value, Real):
         found = number(value, name)
         if not holds(found):
-            raise ValueError(f"{name}: expected {may}, got {value}")
+            raise ValueError(f"{name}: expected {allowed}, got {value}")
         return found
     values = per_row(value, z, axes, name, rows, whole=whole)
     xp, good = namespace(values), holds(values)
@@ -294,21 +294,21 @@ def within(
     if not bool(xp.all(good)):
         row = int(xp.argmax(xp.astype(xp.reshape(~good, (-1,)), xp.int32)))
         at = place(row, row_shape(values.shape, axes))
-        raise ValueError(f"{name}: expected {may}, got {float(xp.reshape(values, (-1,))[row]):g} in row {at}")
+        raise ValueError(f"{name}: expected {allowed}, got {float(xp.reshape(values, (-1,))[row]):g} in row {at}")
     return values
 
 
 def place(row: int, rows: tuple[int, ...]) -> tuple[int, ...]:
-    """Where the row of this number stands, of rows counted in order."""
+    """The index of a row from its number in row-major order."""
     return tuple(int(i) for i in np.unravel_index(row, rows)) if rows else ()
 
 
 def per_row(
     values: Any, z: Any, axes: tuple[int, ...], name: str, rows_name: str = "the rows", *, whole: bool = False
 ) -> Any:
-    """An array with one number per row, with z's number of dimensions, 1 where z is reduced, in working precision.
+    """An array with one number per row, in working precision: z's number of dimensions, with 1 for the reduced axes.
 
-    `whole`: integers in the default integer dtype instead.
+    `whole`: integers become the default integer dtype instead.
     """
     if values is None or isinstance(values, (str, bytes)):
         raise TypeError(f"{name}: expected a number, or an array with one per row, got {values!r}")
@@ -321,12 +321,12 @@ def per_row(
     if len(shape) == z.ndim and broadcasts(shape, kept):
         pass
     elif broadcasts(shape, rows):
-        given = iter((1,) * (len(rows) - len(shape)) + shape)
-        shape = tuple(1 if i in axes else next(given) for i in range(z.ndim))
+        sizes = iter((1,) * (len(rows) - len(shape)) + shape)
+        shape = tuple(1 if i in axes else next(sizes) for i in range(z.ndim))
     else:
         also = f" (axes kept: {kept})" if kept != rows else ""
-        may = f"a number, or a shape that broadcasts with {rows_name}, {rows}{also}"
-        raise ValueError(f"{name}: expected {may}, got shape {shape}")
+        allowed = f"a number, or a shape that broadcasts with {rows_name}, {rows}{also}"
+        raise ValueError(f"{name}: expected {allowed}, got shape {shape}")
     dtype = working_dtype(z, xp)
     if whole and dtype_name(values.dtype) in INTEGERS:
         dtype = xp.__array_namespace_info__().default_dtypes(device=device_of(values))["integral"]
@@ -334,5 +334,5 @@ def per_row(
 
 
 def inspectable(array: Any) -> bool:
-    """Whether the values may be looked at now: `readable`, or array-api-strict's."""
+    """True if the values may be read now: `readable`, or an array of array-api-strict."""
     return is_strict(array) or readable(array)

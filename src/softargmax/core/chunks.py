@@ -1,6 +1,6 @@
-"""Large arrays in CPU memory a few rows at a time, so that steps on them need no temporary of their size.
+"""Process large arrays in CPU memory a few rows at a time, so that temporaries stay small.
 
-Tensors that record derivatives or are being traced are taken whole: torch keeps what their backward will want.
+Tensors that record derivatives or are being traced are processed whole: torch keeps what their backward needs.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 SIZE = 1 << 17
-"""Scores to a chunk: a few temporaries of them stay in the cache. A single longer row is one chunk."""
+"""Scores per chunk, few enough for several temporaries to fit in the cache. A longer row is a chunk of its own."""
 
 
 def by_rows(compute: Callable[..., Any], axes: tuple[int, ...], *arguments: Any) -> Any:
-    """compute(*arguments) from slices along the first axis that is not reduced.
+    """Return compute(*arguments), computed from slices along the first axis that is not reduced.
 
-    It is one array with the rows' axes, or a named tuple of such and of arrays with all axes. The arguments are arrays
-    that broadcast with the first of them, scales and None.
+    The arguments are arrays that broadcast with the first, scales and None. The result is an array, or a named tuple of
+    arrays. Each has all axes, or all but the reduced ones.
     """
     z = arguments[0]
     rows = [i for i in range(z.ndim) if i not in axes and z.shape[i] > 1]
@@ -44,7 +44,7 @@ def _joined(parts: Sequence[Any], axis: int, axes: tuple[int, ...], ndim: int) -
 
 
 def cut(arguments: tuple[Any, ...]) -> bool:
-    """Whether to take arguments in pieces: NumPy's arrays, and tensors that record nothing."""
+    """True if the arguments may be processed in pieces: NumPy arrays, and tensors that record nothing."""
     kind = kind_of(arguments[0])
     if kind != "torch":
         return kind == "numpy"
@@ -55,7 +55,7 @@ def cut(arguments: tuple[Any, ...]) -> bool:
 
 
 def piece(argument: Any, axis: int, start: int, stop: int) -> Any:
-    """A slice along an axis counted from the end; what does not reach there, or is 1 long there, serves every slice."""
+    """A slice along an axis counted from the end; an argument that is missing or 1 long there is returned unchanged."""
     if argument is None or isinstance(argument, float):
         return argument
     if isinstance(argument, Scale):

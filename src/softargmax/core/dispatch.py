@@ -1,8 +1,8 @@
-"""What serves an array, by its kind (core/arrays.py).
+"""The choice of an implementation for a kind of array (arrays.py).
 
-An *implementation* is "native", the kernels of the compiled core, or "reference", the definitions. Without a name the
-kernel serves where there is one. `using(name)` or the environment variable SOFTARGMAX_IMPLEMENTATION ask for one by
-name, and then nothing else serves: if it cannot, that is an error.
+An *implementation* is "native", the kernels of the compiled core, or "reference", the definitions. By default a kernel
+serves if there is one, and the definition otherwise. `using(name)` or the environment variable
+SOFTARGMAX_IMPLEMENTATION request one by name. If that one cannot serve an array, the call raises.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ SERVES = {
 
 _requested: ContextVar[str | None] = ContextVar("softargmax implementation", default=None)
 requested = _requested.get
-"""The name that a `using` block asks for, if any."""
+"""The name that an enclosing `using` block requests, or None."""
 _from_environment = os.environ.get("SOFTARGMAX_IMPLEMENTATION") or None
 
 
 @public
 @contextmanager
 def using(name: str) -> Iterator[None]:
-    """Ask for an implementation by name inside a `with` block; one that cannot serve raises.
+    """Select an implementation by name inside a `with` block; a call that it cannot serve raises RuntimeError.
 
     Parameters
     ----------
     name : {"native", "reference"}
-        "native" is the compiled core for CPU memory, "reference" the definition in array-API Python.
+        "native" is the compiled core for arrays in CPU memory; "reference" is the definition in array-API Python.
 
     Notes
     -----
     Blocks nest, and each thread (or asynchronous task) has its own. The environment variable SOFTARGMAX_IMPLEMENTATION
-    asks for the whole process.
+    selects an implementation for the whole process.
 
     Examples
     --------
@@ -67,14 +67,15 @@ def _known(name: str, source: str) -> str:
 
 
 def check_serves(name: str, kind: str) -> None:
-    """Check that an implementation that was asked for by name serves a kind of arrays."""
+    """Check that an implementation that was requested by name serves a kind of array."""
     if kind not in SERVES[name]:
-        able = " or ".join(repr(known) for known, kinds in SERVES.items() if kind in kinds)
-        raise RuntimeError(f"implementation {name!r} was asked for: it does not serve {kind} arrays, {able} does")
+        alternatives = " or ".join(repr(known) for known, kinds in SERVES.items() if kind in kinds)
+        message = f"implementation {name!r} was requested: it does not serve {kind} arrays, {alternatives} does"
+        raise RuntimeError(message)
 
 
 def requested_name() -> str | None:
-    """The implementation that was asked for by name, if any."""
+    """The implementation that was requested by name, or None."""
     name = _requested.get()
     if name is None and _from_environment is not None:
         name = _known(_from_environment, "SOFTARGMAX_IMPLEMENTATION")
@@ -82,5 +83,5 @@ def requested_name() -> str | None:
 
 
 def is_native(z: Any) -> bool:
-    """Whether kernels of the compiled core serve an array."""
+    """True if kernels of the compiled core serve the array."""
     return kind_of(z) in ("numpy", "torch") and requested_name() != "reference"

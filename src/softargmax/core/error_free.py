@@ -1,6 +1,6 @@
-"""Arithmetic whose rounding errors are known: sums and products as unevaluated pairs, in any array-API namespace.
+"""Error-free transformations: sums and products as unevaluated pairs, in any array-API namespace.
 
-The pairs are those of Dekker (1971) and Knuth; they hold while nothing overflows.
+The algorithms are those of Dekker (1971) and Knuth. They are exact unless something overflows.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ def two_sum(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _split(a: Any, xp: Any) -> tuple[Any, Any]:
-    """The upper and lower half of a's digits: a = upper + lower."""
+    """a = upper + lower, each with half of a's digits."""
     c = (134217729.0 if a.dtype == xp.float64 else 4097.0) * a  # 2^27 + 1, 2^12 + 1
     upper = c - (c - a)
     return upper, a - upper
 
 
 def two_product(a: Any, b: Any) -> tuple[Any, Any]:
-    """p + e = a b exactly, p = fl(a b); both of one dtype, float32 or float64."""
+    """p + e = a b exactly, p = fl(a b), for arrays of one dtype, float32 or float64."""
     xp = namespace(a)
     p = a * b
     a1, a2 = _split(a, xp)
@@ -35,43 +35,43 @@ def two_product(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def difference(x: Any, m: Any) -> tuple[Any, Any]:
-    """d + e = x - m for x <= m, in the sense that softmax gives to infinities: inf - inf = 0, and -inf stays -inf.
+    """d + e = x - m for x <= m, with softmax's rules for infinities: inf - inf = 0, and -inf stays -inf.
 
-    Where m is inf, everything below it is infinitely far: -inf.
+    If m is inf, every x below it gives -inf.
     """
     xp = namespace(x)
     inf = float("inf")
     out = (x == -inf) | ((m == inf) & (x < inf))
     skip = out | (x == inf)
     d, e = two_sum(xp.where(skip, 0.0, x), -xp.where(skip, 0.0, m))
-    e = xp.where(d == -inf, 0.0, e)  # the difference of two huge numbers overflowed: exp(d) is 0
+    e = xp.where(d == -inf, 0.0, e)  # the difference of two huge numbers overflowed, and exp(d) is 0
     return xp.where(out, -inf, d), e
 
 
 def row_sum(x: Any, axes: tuple[int, ...]) -> Any:
-    """The sum over axes, each row's the same in any batch and layout; an empty row gives 0."""
+    """The sum over axes, with the same bits for a row in any batch and layout; an empty row gives 0."""
     xp = namespace(x)
     kept = tuple(i for i in range(x.ndim) if i not in axes)
     shape = tuple(x.shape[i] for i in kept)
     length = math.prod(x.shape[i] for i in axes)
     rows = xp.reshape(xp.permute_dims(x, kept + axes), (*shape, length))
     if length == 0:
-        return xp.sum(rows, axis=-1)  # not new zeros: they would have no derivative
+        return xp.sum(rows, axis=-1)  # new zeros would have no derivative
     high, low = total(rows)
-    # An infinite term has no rounding error, its low part is NaN.
+    # An infinite sum has a NaN in its low part.
     return xp.where(xp.isfinite(high), high + xp.where(xp.isfinite(high), low, 0.0), high)[..., 0]
 
 
 def total(x: Any) -> tuple[Any, Any]:
-    """The sum along the last axis (of length >= 1, kept as 1) as a pair: a fixed tree, its errors summed beside it.
+    """The sum along the last axis (of length >= 1, kept as 1) as a pair: a fixed tree, with the rounding errors summed.
 
-    Thanks to the pair, taking a 1 out of the sum afterwards is exact, and the sum does not depend on strides or batch.
+    The pair makes it exact to subtract a 1 from the sum afterwards. The sum does not depend on strides or batch.
     """
     xp = namespace(x)
     n = x.shape[-1]
     half = 1 << max(n - 1, 1).bit_length() - 1  # the largest power of two below n
     e = xp.zeros_like(x)
-    if half < n:  # fold what is beyond the power of two
+    if half < n:  # fold the entries beyond the power of two
         s, e = two_sum(x[..., : n - half], x[..., half:])
         x = xp.concat([s, x[..., n - half : half]], axis=-1)
         e = xp.concat([e, xp.zeros_like(x[..., n - half :])], axis=-1)

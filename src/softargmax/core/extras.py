@@ -1,10 +1,10 @@
-"""What to type for packages that an extra brings."""
+"""Error messages for missing optional packages."""
 
 from __future__ import annotations
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra: from a clone, as no package index has this library.
+    """The command that installs an extra from a clone, as the library is on no package index.
 
     >>> install("torch")
     "pip install '.[torch]' in a clone of softargmax"

@@ -1,5 +1,5 @@
-// What every room may use: products of matrices. And what this processor can do at best with an instruction set: the
-// yardstick that `softargmax bench` puts beside its times.
+// Kernels for all rooms: matrix products, the shared instances of row templates, and the peak arithmetic rate of an
+// instruction set, which `softargmax bench` compares its times with.
 #include "core/cpp/elementwise.hpp"
 #include "core/cpp/matmul.hpp"
 
@@ -23,8 +23,8 @@ template void write(const RowArgs&, const Operand&, std::int64_t, int, std::int6
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::core {
 
-// n rounds of kMultiplyAdds fused multiply-adds of 16 floats, each on an accumulator of its own: as many as hide the
-// latency and stay in registers. The sum is returned so that the work has to be done.
+// n rounds of kMultiplyAdds fused multiply-adds of 16 floats, each on its own accumulator: enough accumulators to hide
+// the latency, few enough to stay in registers. The sum is returned so that the work cannot be optimised away.
 void multiply_adds(MultiplyAddsArgs& args) {
     using V = Pack<float>;
     constexpr int kInRegisters = kRegisterBytes == 64 ? 16 : 4;
@@ -41,9 +41,9 @@ void multiply_adds(MultiplyAddsArgs& args) {
 
 namespace {
 
-// A block of B has up to kBlockCols columns, 2 MiB, which threads share. One as small as kNearCols stays in a
-// second-level cache: then A passes by it panel by panel, along rows of C (dW of 32768 x 512, depth 96: 104 ms against
-// 120).
+// A block of B has up to kBlockCols columns, 2 MiB, which all threads share. A block of up to kNearCols columns stays
+// in a second-level cache; then A is processed panel by panel, along rows of C (dW of 32768 x 512, depth 96: 104 ms
+// against 120 ms).
 constexpr std::int64_t kBlockCols = 1024, kNearCols = 256;
 
 template <class T, int Width> Panels<T, Width> packed(const Factor2D& x, std::int64_t i, std::int64_t m, std::int64_t j,
@@ -55,8 +55,8 @@ template <class T, int Width> Panels<T, Width> packed(const Factor2D& x, std::in
     return {to, m, n};
 }
 
-// Depth by depth, as its sums are; the columns of B in blocks that all threads share, the panels of A dealt out, and
-// where these are fewer than threads, the block in pieces too.
+// The outer loop runs over the depth, in the order of the sums. The columns of B are cut into blocks that all threads
+// share, and the panels of A are split among threads. If there are fewer panels than threads, the block is split too.
 template <class T> void product_as(const ProductArgs& args) {
     constexpr int width = kPanelCols<T>;
     T* const b = scratch(kOther).get<T>(kBlockCols * kDepth);

@@ -1,4 +1,4 @@
-"""From rows' numbers to what was asked for: all of them, their sum, their mean."""
+"""Reductions of a loss: the number of each row, their sum, or their weighted mean."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from softargmax.core.error_free import row_sum
 
 
 def counts(target: Any, ignore_index: int, weight: Any = None, axis: int = -1) -> Any:
-    """The weight of each row in a mean: 1, or w_y where there are class weights; 0 if the row is ignored.
+    """The weight of each row in a mean: 1, or w_y with class weights; 0 if the row is ignored.
 
-    The classes of `weight` run along `axis`; it broadcasts with the scores.
+    `weight` broadcasts with the scores; its classes run along `axis`.
     """
     xp, kind = namespace(target), working_dtype(target, namespace(target))
     ignored = target == ignore_index
@@ -25,7 +25,7 @@ def counts(target: Any, ignore_index: int, weight: Any = None, axis: int = -1) -
     if math.prod(weight.shape) == classes:
         of_class = xp.take(xp.astype(xp.reshape(weight, (-1,)), kind), xp.reshape(place, (-1,)), axis=0)
         return xp.where(ignored, 0.0, xp.reshape(of_class, tuple(target.shape)))
-    # Weights of rows of their own, as under vmap.
+    # Each row has class weights of its own, as under vmap.
     along = tuple(classes if i == axis % weight.ndim else 1 for i in range(weight.ndim))
     own = xp.reshape(xp.arange(classes, dtype=place.dtype, device=device_of(place)), along)
     chosen = xp.where(own == xp.expand_dims(place, axis=axis), xp.astype(weight, kind), 0.0)
@@ -33,26 +33,26 @@ def counts(target: Any, ignore_index: int, weight: Any = None, axis: int = -1) -
 
 
 def each_counts(rows: Any) -> Any:
-    """The same where every row counts 1."""
+    """A weight of 1 for every row."""
     return namespace(rows).ones(tuple(rows.shape), dtype=rows.dtype, device=device_of(rows))
 
 
 def together(count: Any, dtype: Any, kept: int = 0) -> Any:
-    """What the rows count together, infinite in place of 0: so the mean of nothing is 0, and its gradient too."""
+    """The sum of the rows' weights, with inf for 0: so the mean of no rows is 0, and so is its gradient."""
     total = _sum(count, dtype, kept)
     return namespace(total).where(total == 0.0, math.inf, total)
 
 
 @np.errstate(all="ignore")
 def reduced(rows: Any, count: Any, dtype: Any, *, kept: int, mean: bool) -> Any:
-    """The rows' numbers summed but for the `kept` leading dimensions, or their mean, rounded once."""
+    """The sum or mean of the rows' numbers over all but the `kept` leading dimensions, rounded once."""
     found = _sum(rows, dtype, kept)
     found = found / together(count, dtype, kept) if mean else found
     return as_number(namespace(found).astype(found, dtype))
 
 
 def _sum(rows: Any, dtype: Any, kept: int) -> Any:
-    """The sum; a float64 result is summed in pairs, of any other the rows are wide enough."""
+    """The sum. For a float64 result it is summed in pairs; for others the rows have enough digits."""
     xp, axes = namespace(rows), tuple(range(kept, rows.ndim))
     if not axes:
         return rows

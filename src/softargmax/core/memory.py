@@ -1,4 +1,4 @@
-"""How arrays reach native kernels, and where memory for results comes from: NumPy's (torch's: torch_memory.py)."""
+"""How arrays are passed to native kernels, and how results are allocated, for NumPy (torch: torch_memory.py)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SMALL = 1 << 20
 
 
 class Memory(NamedTuple):
-    """How the arrays of a library reach kernels, and where results come from."""
+    """How the arrays of one library are passed to kernels, and how results are allocated."""
 
     view: Callable[[Any], Any]
-    """What the compiled core takes in place of an array; `same` where that is the array."""
+    """Convert an array to what the compiled core takes; `same` if it takes the array itself."""
     dense: Callable[[Any], Any]
     packed: Callable[[Any], Any]
     integers: Callable[[Any], Any]
@@ -28,46 +28,47 @@ class Memory(NamedTuple):
     row_dtype: Callable[[Any], Any]
     dtypes: Mapping[str, Any]
     numpy: Callable[[Any], Any]
-    """NumPy's array of the same memory; of a tensor's bfloat16 the bits."""
+    """A NumPy array of the same memory; for a bfloat16 tensor, its bits."""
     array: Callable[[Any], Any]
-    """From NumPy's array to the library's own, where `numpy` did not return bits."""
-    alike: Callable[[Any], Any] | None = None
-    """What `like` comes to for arrays below SMALL bytes and their own dtype, where that is one call."""
+    """Convert a NumPy array to the library's own, except where `numpy` returned bits."""
+    small_like: Callable[[Any], Any] | None = None
+    """A single call that replaces `like` for arrays below SMALL bytes in their own dtype, if there is one."""
 
     @property
     def direct(self) -> bool:
-        """Whether kernels take arrays as they are: then generated code calls nothing for them."""
+        """True if kernels take the arrays themselves, so that generated code converts nothing."""
         return self.view is same
 
-    def laid_like(self, of: str, dtype: str) -> str:
-        """Code for memory laid out like an array: of small tensors the call itself, as a function takes 0.2 us."""
+    def like_code(self, of: str, dtype: str) -> str:
+        """Code that allocates memory laid out like an array; small tensors are inlined, as a Python call is 0.2 us."""
         made = f"_like({of}, {dtype})"
-        return f"_alike({of}) if {dtype} is {of}.dtype and {of}.nbytes < {SMALL} else {made}" if self.alike else made
+        small = f"_small_like({of}) if {dtype} is {of}.dtype and {of}.nbytes < {SMALL} else {made}"
+        return small if self.small_like else made
 
-    def seen(self, result: str, *, optional: bool) -> str:
-        """Code for what a kernel is given of a result."""
+    def kernel_result(self, result: str, *, optional: bool) -> str:
+        """Code for what a kernel receives for a result."""
         if self.direct:
             return result
         return f"None if {result} is None else _view({result})" if optional else f"_view({result})"
 
 
 def memory_of(array: Any) -> Memory:
-    """The memory of an array that native kernels can read."""
+    """The memory functions of the library of an array."""
     return MEMORIES["numpy" if isinstance(array, np.ndarray) else "torch"]
 
 
 def same(x: Any) -> Any:
-    """The argument."""
+    """Return the argument."""
     return x
 
 
 def _like(x: Any, dtype: Any) -> Any:
-    """Memory of an array's shape; from the pool where that may pay."""
+    """Memory in the shape of an array; large arrays come from the pool."""
     return np.empty(x.shape, dtype) if x.size < _SMALL else fresh(x.shape, dtype)
 
 
-def _empty(beside: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    return np.empty(shape, dtype) if beside.size < _SMALL else fresh(shape, dtype)
+def _empty(of: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    return np.empty(shape, dtype) if of.size < _SMALL else fresh(shape, dtype)
 
 
 _SMALL = 1 << 12
@@ -87,4 +88,4 @@ NUMPY = Memory(
 
 
 MEMORIES = {"numpy": NUMPY}
-"""By kind of array; torch's joins when the first tensor comes in."""
+"""By kind of array. torch_memory.py adds torch's when the first tensor arrives."""

@@ -1,7 +1,7 @@
-"""The compiled core from Python: its instruction set, its threads, its arrays.
+"""The compiled core in Python: its instruction set, threads and memory, and its streaming kernels.
 
-The instruction set is the best that the processor has; the environment variable SOFTARGMAX_ISA names another
-("x86-64-v4", "x86-64-v3", "baseline", "neon"). All of them give the same bits.
+By default the core uses the best instruction set of the processor. The environment variable SOFTARGMAX_ISA selects
+another one ("x86-64-v4", "x86-64-v3", "baseline", "neon"). All of them give the same bits.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ except ImportError as missing:
     ) from None
 
 BLOCK: int = _native.BLOCK
-"""Scores to a block: rows are cut at multiples of it, whatever the threads and pieces."""
+"""Scores per block. Rows are cut at multiples of it, for any number of threads and pieces."""
 
 TYPES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3, "bool": 4, "int64": 5}
-"""The codes of `View`'s second place."""
+"""The type codes of `View`."""
 
 View = tuple[int, int, tuple[int, ...], tuple[int, ...]]
-"""Memory that others own: address, type code, shape, strides in elements."""
+"""Memory owned by another library: address, type code, shape, strides in elements."""
 
 
 @public
 def set_num_threads(n: int) -> None:
-    """Use at most n threads from now on, in this process.
+    """Limit this process to n threads from now on.
 
     Parameters
     ----------
     n : int
-        At least 1. 0 returns to the default: what OpenMP says, so OMP_NUM_THREADS and `torch.set_num_threads`.
+        At least 1; 0 restores the default of OpenMP, which OMP_NUM_THREADS and `torch.set_num_threads` set.
 
     Notes
     -----
-    Results do not depend on it. Small inputs stay on the calling thread, and a forked child runs on one thread.
+    Results do not depend on n. Small inputs stay on the calling thread, and a forked child runs on one thread.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def set_num_threads(n: int) -> None:
 
 @public
 def get_num_threads() -> int:
-    """How many threads large inputs run on.
+    """The number of threads used for large inputs.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def get_num_threads() -> int:
 
 
 def info() -> dict[str, Any]:
-    """What the compiled core is and runs on: version, isa, isas (name: whether this processor has it), threads."""
+    """Facts about the compiled core: version, isa, isas ({name: True if this processor has it}), threads."""
     return {
         "version": _native.__version__,
         "isa": _native.isa(),
@@ -89,14 +89,14 @@ def info() -> dict[str, Any]:
 
 
 def widened(array: np.ndarray[Any, Any], kind: Any) -> np.ndarray[Any, Any]:
-    """An array contiguous in this dtype; of the bits of bfloat16, the upper half of a float32, the numbers."""
+    """A contiguous array in this dtype; uint16 is taken for the bits of bfloat16, the upper half of a float32."""
     if array.dtype == np.uint16:
         array = (array.astype(np.uint32) << 16).view(np.float32)
     return np.ascontiguousarray(array, kind)
 
 
 def fresh(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Memory for a result; from the pool (allocator.hpp) if it is large, where it has no page faults to pay."""
+    """Memory for a result; large results come from the pool (allocator.hpp), which saves their page faults."""
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
     if not _native.POOLED <= size < 1 << 62:
@@ -111,9 +111,9 @@ State = tuple[Array, Array, Array]
 
 
 def fold(z: Any, axes: tuple[int, ...], scale: Any, where: Any = None, state: State | None = None) -> State:
-    """Fold a piece of rows into their state, or into an empty one; the result is a new state.
+    """Fold a piece of each row into the rows' state, or into an empty one, and return the new state.
 
-    Pieces that are multiples of `BLOCK` along the row (but for the last) give the bits of the whole.
+    The state has the same bits as that of the whole rows if every piece but the last is a multiple of `BLOCK` long.
     """
     rows = row_shape(z.shape, axes)
     m, r, low = (np.full(rows, -np.inf), np.full(rows, -1.0), np.zeros(rows)) if state is None else map(np.copy, state)
@@ -122,14 +122,14 @@ def fold(z: Any, axes: tuple[int, ...], scale: Any, where: Any = None, state: St
 
 
 def apply(op: str, z: Any, axes: tuple[int, ...], scale: Any, where: Any, state: State, out: Any) -> Any:
-    """Write "softmax" or "log_softmax" of a piece into `out`, from the final state of its whole rows."""
+    """Write "softmax" or "log_softmax" of a piece into `out`, from the final state of the whole rows."""
     kernel = {"softmax": _native.apply_softmax, "log_softmax": _native.apply_log_softmax}[op]
     kernel(z, where, scale, axes, *state, out)
     return out
 
 
 def finish(state: State, scale: Any, dtype: Any) -> np.ndarray[Any, Any]:
-    """lse / beta of rows, from their final state."""
+    """lse / beta of each row, from its final state."""
     out = np.empty(state[0].shape, dtype)
     _native.finish(*state, scale, out)
     return out

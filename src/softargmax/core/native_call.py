@@ -1,4 +1,4 @@
-"""Native kernels as functions of records: what kernels in Python call."""
+"""Native kernels as functions of records, to be called from kernels written in Python."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class Native:
-    """A native kernel as a function of a record, and of memory for its results in order; only the first must be."""
+    """A native kernel as a function of a record and its results' memory; results after the first may be left out."""
 
     def __init__(self, kernel: Callable[..., Any], record: type[Any], results: tuple[str, ...]) -> None:
         self._kernel, self._tree, self._results = kernel, branch(record), results
         self._made: dict[type, Callable[..., Any]] = {}
 
     def __call__(self, i: Any, *results: Any) -> Any:
-        """What the kernel returns."""
+        """Run the kernel and return what it returns."""
         return (self._made.get(type(results[0])) or self._make(results[0]))(i, *results)
 
     def _make(self, array: Any) -> Callable[..., Any]:

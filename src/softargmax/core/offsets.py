@@ -1,6 +1,6 @@
-"""Where ragged rows begin and end, checked: what they are before any work, their values by whoever is to use them.
+"""Checks of the bounds of ragged rows: type and shape before any work, values where they are used.
 
-The compiled core looks at the values itself, before anything is written; the reference calls `bounds_hold`.
+The compiled core checks the values itself before it writes anything; the reference calls `bounds_hold`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from softargmax.core.check import inspectable
 
 
 def offsets_of(offsets: Any, z: Any, name: str = "offsets", of: str = "z") -> Any:
-    """Segment bounds: integers (S + 1,), non-decreasing, from 0 to len(z); `name` and `of`: what users call the two."""
+    """Segment bounds, checked: (S + 1,) non-decreasing integers from 0 to len(z). `name`, `of`: names in errors."""
     if z.ndim < 1:
         raise ValueError(f"{of}: 0-d; segments need at least one axis")
-    offsets = like(_looked_at(offsets, z, name, of), z, name)
+    offsets = like(_checked_list(offsets, z, name, of), z, name)
     shape = tuple(offsets.shape)
-    if dtype_name(offsets.dtype) not in INTEGERS - {"bool"} and shape != (0,):  # an empty list has a dtype by chance
+    if dtype_name(offsets.dtype) not in INTEGERS - {"bool"} and shape != (0,):  # an empty list has no useful dtype
         raise TypeError(f"{name}: expected an integer type, got dtype {offsets.dtype}")
     if len(shape) != 1 or shape[0] < 1:
         raise ValueError(f"{name}: expected shape (S + 1,) for S segments, so [0] for none, got {shape}")
@@ -28,7 +28,7 @@ def offsets_of(offsets: Any, z: Any, name: str = "offsets", of: str = "z") -> An
 
 
 def segments_of(offsets: Any, index: Any, num_segments: Any, z: Any) -> tuple[Any, Any]:
-    """Segment bounds as they are given or as ids tell them, and the order that sorts z by its ids, or None."""
+    """Segment bounds, from offsets or computed from ids, and the order that sorts z by its ids, or None."""
     if (offsets is None) is (index is None):
         raise TypeError("offsets, index: one of them is needed, and only one")
     if index is None:
@@ -39,7 +39,7 @@ def segments_of(offsets: Any, index: Any, num_segments: Any, z: Any) -> tuple[An
         raise ValueError("z: 0-d; segments need at least one axis")
     index = like(index, z, "index")
     shape = tuple(index.shape)
-    if dtype_name(index.dtype) not in INTEGERS - {"bool"} and shape != (0,):  # an empty list has a dtype by chance
+    if dtype_name(index.dtype) not in INTEGERS - {"bool"} and shape != (0,):  # an empty list has no useful dtype
         raise TypeError(f"index: expected an integer type, got dtype {index.dtype}")
     if shape != tuple(z.shape[:1]):
         raise ValueError(f"index: expected one per score of the first axis, shape {tuple(z.shape[:1])}, got {shape}")
@@ -50,18 +50,18 @@ def segments_of(offsets: Any, index: Any, num_segments: Any, z: Any) -> tuple[An
     if not (inspectable(index) and bool(xp.all(index[1:] >= index[:-1]))):
         order = xp.argsort(index, stable=True)
         index = xp.take(index, order)
-    # Ids that are out of range, where nobody looks, make bounds that do not go from 0 to N: the result is NaN.
+    # Under tracing or on a device, ids out of range give bounds that do not go from 0 to N, and the result is NaN.
     return xp.searchsorted(index, xp.arange(count + 1, dtype=index.dtype, device=device_of(index))), order
 
 
 def _count(index: Any, num_segments: Any) -> int:
-    """How many segments there are; the ids are checked where they can be looked at."""
+    """The number of segments; the ids are checked if they can be read."""
     xp = namespace(index)
     low, high, look = 0, -1, num_segments is None or inspectable(index)
     if look and index.shape[0]:
         try:
             low, high = int(xp.min(index)), int(xp.max(index))
-        except (TypeError, RuntimeError):  # as JAX and torch say that they are tracing
+        except (TypeError, RuntimeError):  # JAX and torch raise these while tracing
             raise ValueError("num_segments: expected an integer, as index cannot be looked at, got None") from None
     count = high + 1 if num_segments is None else check.integer(num_segments, "num_segments")
     if count < 0:
@@ -73,8 +73,8 @@ def _count(index: Any, num_segments: Any) -> int:
     return count
 
 
-def _looked_at(offsets: Any, z: Any, name: str, of: str) -> Any:
-    """Check a list of integers before a library makes it an array that cannot be looked at, or of a dtype too small."""
+def _checked_list(offsets: Any, z: Any, name: str, of: str) -> Any:
+    """Check a list of integers before it becomes an array that cannot be read, or has too small a dtype."""
     if not isinstance(offsets, (list, tuple, range)) or not offsets or not isinstance(offsets[0], (int, np.integer)):
         return offsets
     try:
@@ -87,7 +87,7 @@ def _looked_at(offsets: Any, z: Any, name: str, of: str) -> Any:
 
 
 def _signed(offsets: Any, z: Any, name: str, of: str) -> Any:
-    """Unsigned offsets as int64: torch cannot calculate with them, and beyond int64 none is right."""
+    """Unsigned offsets as int64: torch has no arithmetic for unsigned integers, and numbers beyond int64 are wrong."""
     if not (is_torch(offsets) or inspectable(offsets)):
         return offsets
     xp = namespace(offsets)
@@ -99,7 +99,7 @@ def _signed(offsets: Any, z: Any, name: str, of: str) -> Any:
 
 
 def bounds_hold(offsets: Any, z: Any, name: str = "offsets", of: str = "z") -> None:
-    """Check the values where they can be looked at."""
+    """Check the values of the bounds if they can be read."""
     if not inspectable(offsets):
         return
     first, last = int(offsets[0]), int(offsets[-1])

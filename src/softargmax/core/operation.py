@@ -1,4 +1,4 @@
-"""An operation is one record: arguments by name and type, results, a definition, derivative rules, kernels.
+"""Operations: one record of arguments, results, a definition, derivative rules and kernels for each.
 
     class Softmax(NamedTuple):
         z: Array
@@ -21,24 +21,24 @@
         jvp=softmax_jvp,
     )
 
-- The *definition* is a function of arrays of any library. It names the arguments that it wants, in any order (`i` is
-  the whole record), and returns the results. It is the oracle, and serves every array that no kernel serves.
-- A *kernel* names arguments and results, in any order: `def kernel(z, axes, p)`. Results are memory that it writes.
-  One that names `i` gets the record and the results as they are, arrays or tensors, and as `r` a tuple of all of them:
-  what a native kernel needs around it is written so, with `Native` for the call. `serve` adds the kernel of another
-  device by "module:function".
-- The derivative rules read records and answer by name, in array-API Python:
+- The *definition* is a function of arrays of any library. Its parameters are names of arguments, in any order, or `i`
+  for the whole record. It returns the results. It is the oracle, and serves every array that no kernel serves.
+- A *kernel* has names of arguments and results as its parameters, in any order: `def kernel(z, axes, p)`. It writes to
+  the results' memory. A kernel with the parameter `i` receives the record, and the results as arrays or tensors (`r` is
+  a tuple of all of them). Python code around a native kernel is written in this form and calls the kernel by `Native`.
+  `serve` adds the kernel of another device by "module:function".
+- The derivative rules take records and return results by name, in array-API Python:
 
       def vjp(i: Softmax, r: Probabilities, g: Probabilities, wanted: Wanted) -> Gradients: return {"z": ..}
       def jvp(i: Softmax, r: Probabilities, t: Tangents) -> Probabilities
 
-  A gradient is summed to its argument's shape and rounded to its dtype by whoever calls the rule. For what a vjp does
-  not answer, the definition is differentiated; without a jvp the vjp is transposed.
+  The caller of a rule sums each gradient to its argument's shape and rounds it to its dtype. Gradients that a vjp does
+  not return are those of the definition. Without a jvp, the vjp is transposed.
 
-The first array decides the library and the device. A field may be a record itself (`of: Softmax`): so a vjp takes the
-arguments of its operation. Names are unique.
+The first array decides the library and the device. A field may itself be a record (`of: Softmax`); a vjp takes the
+arguments of its operation in this way. Names are unique.
 
-What a framework needs is derived from the record when its first array comes in: `torch_operation.py` for torch.
+What a framework needs is derived from the record when its first array arrives: `torch_operation.py` does so for torch.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ if TYPE_CHECKING:
 
     from softargmax.core.torch_operation import TorchOperation
 
-# --- the record -------------------------------------------------------------------------------------------------------
+# --- the operation ----------------------------------------------------------------------------------------------------
 
 
 class Operation(Generic[A, R]):
-    """One operation. Call it with its arguments for all results; `first` and `into` want the first one only."""
+    """One operation. Calling it returns all results; `first` and `into` compute the first result only."""
 
-    def __init__(  # noqa: PLR0913 each is given by its name
+    def __init__(  # noqa: PLR0913 each is passed by name
         self,
         name: str,
         arguments: type[A],
@@ -95,13 +95,17 @@ class Operation(Generic[A, R]):
         refuse: Callable[[A, Any], None] | None = None,
         forward_gradients: Mapping[str, str] | None = None,
     ) -> None:
-        """`saved`: what the rules read, a set of names or a function of the record; None for all arguments, no result.
+        """Create an operation, and add it to OPERATIONS.
 
-        `constant`: arguments and results without a derivative. `batch`: its vmap, where that is not one more axis
-        before all others. `always_by_rule`: use the rules even where the definition computes the result, as
-        differentiating it would lose digits. `refuse`: called with the record and what a kernel returns, where that is
-        not None; it may raise. `forward_gradients`: arguments whose gradients for an incoming gradient of 1 the kernel
-        computes in the forward, each with the name of that result; the first backward of an eager call returns them.
+        - `saved`: what the rules read, a set of names or a function of the record that returns one; None for all
+          arguments and no result.
+        - `constant`: arguments and results without a derivative.
+        - `batch`: the operation's vmap; None if vmap adds one axis before all others.
+        - `always_by_rule`: use the rules even if the definition computed the results, because differentiating it would
+          lose digits.
+        - `refuse`: called with the record and what the kernel returned, if that is not None; it may raise.
+        - `forward_gradients`: {argument: result}, where the kernel's forward computes that argument's gradient for an
+          incoming gradient of 1 as that result. The first backward of an eager call returns it.
         """
         self.name, self.arguments, self.results, self.kernels = name, arguments, results, dict(kernels or {})
         self.definition, self.vjp, self.jvp = definition, vjp, jvp
@@ -113,7 +117,7 @@ class Operation(Generic[A, R]):
         self._check_names()
         path = self._paths(self.tree, "")[next(leaf.name for leaf in self.leaves if leaf.kind.slots[0][1] == "Tensor")]
         self.array = attrgetter(path[1:])
-        """The first array of a record, whose library and device decide what serves."""
+        """The first array of a record; its library and device decide which implementation serves."""
         self.room = arguments.__module__.rpartition(".")[0]
         self._by_record: Callable[[A], Any] | None = None
         self._servers: defaultdict[str | None, dict[type, Callable[..., Any]]] = defaultdict(dict)
@@ -122,39 +126,39 @@ class Operation(Generic[A, R]):
         OPERATIONS.append(self)
 
     def serve(self, device: str, kernel: str) -> None:
-        """Serve torch tensors on a device by the kernel "module:function", which is imported at the first call."""
+        """Serve torch tensors on a device by the kernel "module:function"; it is imported at the first call."""
         self.kernels[device] = kernel
         if self._torch is not None:
             self._torch.serve(device)
 
     def __call__(self, i: A) -> R:
-        """All results."""
+        """Return all results."""
         array = self.array(i)
         found = (self._servers[requested()].get(type(array)) or self.server(array))(i)
         return type(self.results)(*(found if len(self.fields) > 1 else (found,)))
 
     def first(self, i: A) -> Any:
-        """The first result, which may cost less than all of them."""
+        """Return the first result, which may cost less than all of them."""
         array = self.array(i)
         return (self._servers[requested()].get(type(array)) or self.server(array))(i, True)
 
     def now(self, i: A) -> Any:
-        """The first result of a record whose arrays were found ready (`axes_at_once`): they are asked nothing more."""
+        """Return the first result of a record whose arrays `axes_at_once` has checked, without checking them again."""
         launch = self._launchers[requested()].get(type(self.array(i)))
         return self.first(i) if launch is None else launch(i, True)
 
     def into(self, i: A, out: Any) -> Any:
-        """The first result, written into `out`."""
+        """Write the first result into `out` and return it."""
         array = self.array(i)
         return (self._servers[requested()].get(type(array)) or self.server(array))(i, True, out)
 
     def gradients(self, i: A, g: R, wanted: Wanted) -> Gradients:
-        """The gradients of <g, results> of tensors, for the rules of other operations; no rule that reads results."""
+        """The gradients of <g, results> for tensors, for rules of other operations; the rule must not read results."""
         found: Gradients = self.torch.vjp(i, None, g, wanted)
         return found
 
     def server(self, array: Any) -> Callable[..., Any]:
-        """(arguments, first, out) -> results: what serves this array."""
+        """The function (arguments, first, out) -> results that serves this array."""
         servers = self._servers[requested()]
         if type(array) not in servers:
             servers[type(array)] = self._choose(array)
@@ -178,7 +182,7 @@ class Operation(Generic[A, R]):
 
     @property
     def torch(self) -> TorchOperation:
-        """What is derived for torch, once for all operations of the room."""
+        """What is derived for torch; derived for all operations of the room at the first use."""
         if self._torch is None:
             from softargmax.core.torch_operation import register
 
@@ -186,14 +190,14 @@ class Operation(Generic[A, R]):
         return self._torch  # type: ignore[return-value]
 
     def _check_names(self) -> None:
-        """Check that names are unique and none is one of those that generated code uses, which begin with "_"."""
+        """Check that names are unique and do not begin with "_", as the names in generated code do."""
         names = [slot for leaf in self.leaves for slot, _ in leaf.slots] + list(self.fields)
         wrong = [name for name in names if names.count(name) > 1 or name.startswith("_")]
         if wrong:
             raise TypeError(f"{self.name}: expected unique names that do not begin with _, got {wrong[0]}")
 
     def kernel(self, device: str) -> Callable[..., Any]:
-        """A device's kernel."""
+        """The kernel of a device, imported if it was registered by name."""
         found = self.kernels[device]
         if isinstance(found, str):
             module, _, function = found.partition(":")
@@ -201,7 +205,7 @@ class Operation(Generic[A, R]):
         return found
 
     def define(self, i: A, first: bool = False, out: Any = None) -> Any:
-        """The results by the definition."""
+        """Compute the results by the definition."""
         if self._by_record is None:
             paths = self._paths(self.tree, "_i")
             paths["i"] = "_i"
@@ -215,7 +219,7 @@ class Operation(Generic[A, R]):
         return out
 
     def _paths(self, tree: Branch, path: str) -> dict[str, str]:
-        """Where every argument and every record stands."""
+        """Code for each argument and each nested record, by name."""
         found = {}
         for one in tree.parts:
             found[one.name] = f"{path}.{one.name}"
@@ -224,9 +228,10 @@ class Operation(Generic[A, R]):
         return found
 
     def launcher(self, kernel: Callable[..., Any], memory: Memory, guard: str = "", **more: Any) -> Callable[..., Any]:
-        """(arguments, first, out) -> results: fresh memory and the kernel. Generated, so that a call has no loops.
+        """The function (arguments, first, out) -> results that allocates memory and calls the kernel.
 
-        `guard`: a line that may return before the kernel runs; it uses the names of the arguments and of `more`.
+        It is generated, so that a call runs no loops. `guard` is a line that may return before the kernel runs. It uses
+        the names of the arguments and of `more`.
         """
         leaves = {leaf.name: leaf for leaf in self.leaves}
         lines = [f"{self.tree.target}= _i", *[guard] * bool(guard)]
@@ -239,8 +244,8 @@ class Operation(Generic[A, R]):
         spare = {field: spec.spare for field, spec in zip(self.fields, self.results, strict=True)}
         copies, run = passed(kernel, leaves, spare, memory)
         results = self.fields[0] if len(self.fields) == 1 else f"({', '.join(self.fields)})"
-        told = [run] if self.refuse is None else [f"_found = {run}", "if _found is not None: _refuse(_i, _found)"]
-        lines += [*copies, *told, f"return {self.fields[0]} if _first else {results}"]
+        run_lines = [run] if self.refuse is None else [f"_found = {run}", "if _found is not None: _refuse(_i, _found)"]
+        lines += [*copies, *run_lines, f"return {self.fields[0]} if _first else {results}"]
         names = {f"_{name}": one for name, one in memory._asdict().items()}
         shapes = {f"_shape{number}": spec.shape for number, spec in enumerate(self.results)}
         return generated(

@@ -1,4 +1,4 @@
-"""`out=`: an array that a result is written into, checked before anything is."""
+"""Checks of `out=`, the array that a result is written into. They run before anything is written."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from softargmax.core.arrays import as_array, is_strict, is_torch, kind_of, reada
 def output(out: Any, z: Any, dtype: Any, where: Any = None, scale: Any = ()) -> None:
     """Check that a result of z's shape and this dtype can be written into `out`.
 
-    It may be exactly the memory of z. Shared in part with z, or at all with `where`, it would be written before it is
-    read.
+    `out` may be z itself. It may not share part of z's memory, or any of `where`'s: that memory would be overwritten
+    before it is read.
     """
     kind = kind_of(z)
     if kind not in ("numpy", "torch", "torch-device") and not is_strict(z):
@@ -39,9 +39,9 @@ def output(out: Any, z: Any, dtype: Any, where: Any = None, scale: Any = ()) -> 
 
 
 def fits(out: Any, z: Any) -> bool:
-    """Whether `out` is so plainly good that `output` need not look: dense, of z's kind, dtype and shape, apart from it.
+    """True if `out` plainly passes `output`: contiguous, of z's kind, dtype and shape, and in separate memory.
 
-    Nearly every `out` is. Where the scores have swept the caches, 70 us of checks are 40 this way.
+    Nearly every `out` passes here. After the scores have evicted the caches, this takes 40 us and `output` takes 70 us.
     """
     if type(out) is not type(z) or out.dtype != z.dtype or out.shape != z.shape or not readable(z):
         return False
@@ -50,10 +50,10 @@ def fits(out: Any, z: Any) -> bool:
         dense = both and out.is_contiguous() and z.is_contiguous()
     else:
         dense = out.flags.c_contiguous and out.flags.writeable
-    return dense and not _in_touch(out, z)
+    return dense and not _may_overlap(out, z)
 
 
-def _in_touch(out: Any, z: Any) -> bool:
+def _may_overlap(out: Any, z: Any) -> bool:
     if not is_torch(z):
         return bool(np.may_share_memory(out, z))
     start, other = out.data_ptr(), z.data_ptr()
@@ -64,8 +64,8 @@ def _check_tensor(out: Any, z: Any, *others: Any) -> None:
     if any(_batched(tensor) for tensor in (out, z, *others) if is_torch(tensor)):
         raise TypeError("out: inside torch.func.vmap, which cannot write into an array; take the returned one")
     if out.requires_grad or z.requires_grad:
-        guilty = "out" if out.requires_grad else "z"
-        raise TypeError(f"out: {guilty} requires grad, but results that are written into out have no derivative")
+        name = "out" if out.requires_grad else "z"
+        raise TypeError(f"out: {name} requires grad, but results that are written into out have no derivative")
     if out.layout != z.layout:
         raise TypeError(f"out: expected a dense tensor, of z's layout {z.layout}, got layout {out.layout}")
     if out.is_neg():
@@ -75,8 +75,8 @@ def _check_tensor(out: Any, z: Any, *others: Any) -> None:
 
 
 def _batched(tensor: Any) -> bool:
-    """Whether torch.func.vmap has made it one of many."""
-    functorch = getattr(sys.modules["torch"]._C, "_functorch", None)  # noqa: SLF001 torch has no public question
+    """True if a tensor is batched by torch.func.vmap."""
+    functorch = getattr(sys.modules["torch"]._C, "_functorch", None)  # noqa: SLF001 torch has no public API for this
     return bool(getattr(functorch, "is_batchedtensor", lambda _: False)(tensor))
 
 
@@ -93,9 +93,9 @@ def _check_overlap(out: Any, z: Any, where: Any) -> None:
 
 
 def _distinct(target: Any) -> bool:
-    """Whether every element has a place of its own: each stride steps over all that the smaller ones reach.
+    """True if no two elements share memory: each stride steps over everything that the smaller ones reach.
 
-    Layouts that interleave in stranger ways are taken for overlapping.
+    False for some layouts that interleave in other ways without overlapping.
     """
     reach = target.itemsize
     for stride, size in sorted((abs(stride), size) for stride, size in zip(target.strides, target.shape, strict=True)):
@@ -106,13 +106,13 @@ def _distinct(target: Any) -> bool:
 
 
 def _memory(array: Any) -> Any:
-    """A NumPy view of an array in CPU memory, with the element size it has (torch's bfloat16 is unknown to NumPy)."""
+    """A NumPy view of an array in CPU memory with the same element size; integers for bfloat16, which NumPy lacks."""
     if not is_torch(array):
         return array
     import torch
 
-    if array.is_neg():  # the memory, not what it stands for
-        array = torch._neg_view(array)  # noqa: SLF001 torch has no public way
+    if array.is_neg():  # a view of the memory itself, without the lazy negation
+        array = torch._neg_view(array)  # noqa: SLF001 torch has no public API for this
     bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return array.detach().view(bits[array.element_size()]).numpy()
 
@@ -122,4 +122,4 @@ def _shared(a: Any, b: Any) -> bool:
         work: Any = 100_000
         return bool(np.may_share_memory(a, b) and np.shares_memory(a, b, max_work=work))
     except np.exceptions.TooHardError:
-        return True  # undecided in reasonable time: better one refusal too many
+        return True  # undecided within the work limit: refuse

@@ -1,6 +1,7 @@
-"""Philox4x32-10 in array-API integers, by halves of 16 bits so that nothing exceeds 32: JAX may have no more.
+"""Philox4x32-10 in array-API integers, in halves of 16 bits, so that no product exceeds 32 bits (JAX may have no more).
 
-Salmon, Moraes, Dror & Shaw (2011), Parallel random numbers: as easy as 1, 2, 3. `philox.hpp` says what the counter is.
+Salmon, Moraes, Dror & Shaw (2011), Parallel random numbers: as easy as 1, 2, 3. The counter's layout is described in
+`philox.hpp`.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
 def word_dtype(xp: Any, device: Any) -> Any:
-    """An integer type that holds 32 bits: int64, or where there is none uint32."""
+    """An integer dtype that holds 32 bits: int64, or uint32 if there is no int64."""
     known = xp.__array_namespace_info__().dtypes(device=device, kind="integral")
     return known.get("int64", known.get("uint32"))
 
 
 def word(value: int, like: Any) -> Any:
-    """A constant of 32 bits as an array of like's type: as numbers JAX takes 31."""
+    """A 32-bit constant as an array of like's dtype; as a Python number JAX would accept only 31 bits."""
     return namespace(like).full((), value, dtype=like.dtype, device=device_of(like))
 
 
 def halves(x: Any, like: Any) -> tuple[Any, Any]:
-    """The lower and upper 32 bits of an integer, in the type of `like`; an array's own type may have 32 only."""
+    """The lower and upper 32 bits of an integer, in the dtype of `like`; an array may have only 32 bits."""
     if isinstance(x, int):
         return word(x & WORD, like), word(x >> 32 & WORD, like)
     xp, mask = namespace(x), word(WORD, like)
@@ -36,7 +37,7 @@ def halves(x: Any, like: Any) -> tuple[Any, Any]:
 
 
 def block(counter: tuple[Any, ...], key: tuple[Any, Any]) -> tuple[Any, ...]:
-    """The four words of a counter: arrays that broadcast with one another."""
+    """The four random words of a counter: arrays that broadcast with one another."""
     a, b, c, d = counter
     k0, k1 = key
     mask = word(WORD, a)
@@ -58,9 +59,9 @@ def _product(x: Any, f: int) -> tuple[Any, Any]:
 
 
 def words(like: Any, seed: Any, stream: Any, draws: Any, columns: int) -> tuple[Any, Any]:
-    """The upper and lower words of the columns' numbers, (rows, draws, columns), on `like`'s device.
+    """The upper and lower words of each column's random bits, (rows, draws, columns), on `like`'s device.
 
-    Both come from one call of `block`: XLA takes a minute to compile what is made of two (1.9 s of one).
+    Both come from one call of `block`: XLA compiles one call in 1.9 s, but takes a minute for two.
     """
     xp, device = namespace(like), device_of(like)
     blocks = xp.arange((columns + 3) // 4, dtype=word_dtype(xp, device), device=device)

@@ -1,4 +1,4 @@
-"""Scores h W^T + b by the core's product, and what numbers that are not finite mean in products."""
+"""Scores h W^T + b by the core's matrix product, and the handling of nonfinite numbers in products."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ Array = np.ndarray[Any, Any]
 
 
 def finite(array: Any) -> Any:
-    """The array with 0 in place of NaN and infinities: these meet a gradient that is 0, or NaN, anyway."""
+    """The array with 0 for NaN and infinities. The gradients that these meet are 0 or NaN in any case."""
     xp = namespace(array)
     return xp.where(xp.isfinite(array), array, xp.zeros_like(array))
 
 
 def sound(array: Any, view: Any) -> Any:
-    """The same, without a copy where all is finite; `view` shows the array's memory to the core."""
+    """`finite(array)`, without a copy if all entries are finite; `view` converts the array for the core."""
     return array if _native.finite(view(array)) else finite(array)
 
 
 @np.errstate(all="ignore")
 def biased(z: Any, bias: Any) -> Any:
-    """z + b, but an infinite z stays what it is."""
+    """z + b; an infinite z stays unchanged."""
     xp = namespace(z)
     return xp.where(xp.abs(z) == math.inf, z, z + bias)
 
 
 def layer_scores(h: Array, w: Array, bias: Array | None, z: Array) -> None:
-    """h W^T + b into z. What is not finite in b is added last, as it may not meet an infinite score."""
+    """Write h W^T + b into z. Nonfinite entries of b are added last and not to infinite scores."""
     if bias is None:
         _native.product(h, w.T, z)
         return

@@ -1,4 +1,4 @@
-"""What the arguments and the results of an operation may be, and how they reach kernels (see operation.py)."""
+"""The types of an operation's arguments and results, and how they are passed to kernels (see operation.py)."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from softargmax.core.scale import Scale
 if TYPE_CHECKING:
     from softargmax.core.memory import Memory
 
-# --- what an argument may be ------------------------------------------------------------------------------------------
+# --- arguments --------------------------------------------------------------------------------------------------------
 
 
 class Kind(NamedTuple):
-    """A type of argument: its slots in a torch schema, and how these and the argument are made of each other.
+    """A type of argument: its slots in a torch schema, and code that converts between the argument and its slots.
 
-    `{0}`, `{1}`, .. stand for the argument (flatten, dense, native, arrays) or for its slots (unflatten).
+    In the code, `{0}`, `{1}`, .. stand for the argument (flatten, dense, native, arrays) or its slots (unflatten).
     """
 
     slots: tuple[tuple[str, str], ...]
     flatten: str = "{0}"
     unflatten: str = "{0}"
     dense: str = ""
-    """What makes a copy that kernels can read; it has to outlive the call."""
+    """Code for a copy that kernels can read. The copy must outlive the call."""
     native: str = "{0}"
-    """What kernels are given; where they take arrays as they are (`Memory.direct`), the argument itself."""
+    """Code for what kernels receive; unused if kernels take the library's arrays themselves (`Memory.direct`)."""
     arrays: tuple[str, ...] = ()
-    """The arrays in it."""
+    """Code for each array in the argument."""
     number: str = ""
-    """Whether it is a number and holds no array."""
+    """Code that is true if the argument is a number and holds no array; "" if it always holds arrays."""
 
 
 ARRAY = Kind((("", "Tensor"),), native="_view({0})", arrays=("{0}",))
@@ -58,32 +58,32 @@ BETA = Kind(
 )
 SEED = Kind((("", "Tensor"),), native="({0} if type({0}) is int else _view({0}))", arrays=("{0}",))
 DTYPE = Kind((("", "ScalarType"),))
-AXES = Kind((("", "int[]"),), unflatten="tuple({0} or ())")  # () of what has none: where vmap maps an argument
+AXES = Kind((("", "int[]"),), unflatten="tuple({0} or ())")  # in vmap's record of batch axes (by_batch) it is None
 LEADING = Kind((("", "int"),))
 NUMBERS = {kind: Kind((("", kind.__name__),)) for kind in (float, int, bool, str)}
 
 Array = Annotated[Any, ARRAY]
 """An array with any strides."""
 Dense = Annotated[Any, DENSE]
-"""An array that kernels get contiguous, in float64."""
+"""An array that kernels receive contiguous and in float64."""
 Packed = Annotated[Any, PACKED]
-"""An array that kernels get contiguous."""
+"""An array that kernels receive contiguous."""
 Bare = Annotated[Any, BARE]
-"""An array that kernels get as NumPy's, of any dtype."""
+"""An array of any dtype that kernels receive as a NumPy array."""
 Integers = Annotated[Any, INTEGERS]
-"""Integers that kernels get contiguous, in int64."""
+"""Integers that kernels receive contiguous and in int64."""
 Rowwise = Annotated[Any, ROWWISE]
-"""A float for all rows, or an array with one per row: float64 where the library has it, or int64 for a count."""
+"""A float for all rows, or an array with one per row: float64 if the library has it, or int64 for a count."""
 Beta = Annotated[Scale, BETA]
-"""beta = hi + lo: two floats, or two such arrays. Gradients go to hi."""
+"""beta = hi + lo: two floats or two arrays. Gradients go to hi."""
 Seed = Annotated[Any, SEED]
-"""64 random bits: an int, of tensors a 0-d one of int64, which compiled graphs draw anew; one per row under vmap."""
+"""64 random bits: an int, or a 0-d int64 tensor, which compiled graphs draw at each call; one per row under vmap."""
 DType = Annotated[Any, DTYPE]
-"""A floating dtype, as the arrays' library has it."""
+"""A floating dtype of the arrays' library."""
 Axes = Annotated[tuple[int, ...], AXES]
 
 Leading = Annotated[int, LEADING]
-"""A number of leading dimensions, one more under vmap."""
+"""A number of leading dimensions; vmap adds one."""
 
 A = TypeVar("A", bound=tuple[Any, ...])
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -93,7 +93,7 @@ Wanted = AbstractSet[str]
 
 
 class Leaf(NamedTuple):
-    """An argument that is no record itself: its name, its type, whether it may be None."""
+    """An argument that is not itself a record: its name, its kind, and whether it may be None."""
 
     name: str
     kind: Kind
@@ -101,18 +101,18 @@ class Leaf(NamedTuple):
 
     @property
     def slots(self) -> list[tuple[str, str]]:
-        """(name, type) of what stands for it in a torch schema."""
+        """(name, type) of each of its slots in a torch schema."""
         return [(self.name + end, kind + "?" * (self.optional and not kind.endswith("?")))
                 for end, kind in self.kind.slots]  # fmt: skip
 
     def text(self, template: str) -> str:
-        """Code for it, None where it is None."""
+        """Code for the argument by a template; None if the argument is None."""
         code = template.format(self.name)
         return f"None if {self.name} is None else {code}" if self.optional and template != "{0}" else code
 
 
 class Branch(NamedTuple):
-    """A record, by the name of its field, with what is in it."""
+    """A record in a field of this name, with its arguments."""
 
     name: str
     record: type[Any]
@@ -120,17 +120,17 @@ class Branch(NamedTuple):
 
     @property
     def leaves(self) -> list[Leaf]:
-        """The arguments in it, those of records in it too."""
+        """All its arguments, including those of nested records."""
         return [leaf for one in self.parts for leaf in ([one] if isinstance(one, Leaf) else one.leaves)]
 
     @property
     def target(self) -> str:
-        """Its variables, as the target of an assignment."""
+        """Its variables as the target of an assignment."""
         return "".join(one.name + ", " if isinstance(one, Leaf) else f"({one.target}), " for one in self.parts)
 
 
 def branch(record: type[Any], name: str = "i") -> Branch:
-    """The arguments of a record, in order."""
+    """The arguments of a record, in order, nested records included."""
     found: list[Leaf | Branch] = []
     for field, hint in get_type_hints(record, include_extras=True).items():
         optional = get_origin(hint) is not Annotated and type(None) in get_args(hint)
@@ -145,27 +145,27 @@ def branch(record: type[Any], name: str = "i") -> Branch:
     return Branch(name, record, found)
 
 
-# --- what a result is -------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------------
 
 
 class Result(NamedTuple):
-    """Memory for a result: laid out like an argument, or of a shape that follows from the record."""
+    """Memory for a result: laid out like an argument, or with a shape computed from the record."""
 
     of: str
-    """The argument beside which it lies."""
+    """The argument whose library and device the result has."""
     dtype: str = ""
-    """An argument that says its dtype, or a dtype's name; "" for the dtype of `of`."""
+    """The name of a dtype, or of an argument that holds one; "" for the dtype of `of`."""
     shape: Callable[[Any], tuple[int, ...]] | str | None = None
-    """Made of the record; or code for it, of the arguments' names."""
+    """A function of the record, or code that uses the arguments' names; None to lay the result out like `of`."""
     wide: bool = False
-    """Whether it is float32 where that dtype is a half."""
+    """True if the result is float32 where that dtype is half precision."""
     spare: bool = False
-    """Whether kernels do without it where only the first result is asked for."""
+    """True if kernels skip the result when only the first result is requested."""
     when: str = ""
-    """Code that says whether there is one; else it is of shape (0,)."""
+    """Code that is true if there is a result; otherwise its shape is (0,)."""
 
     def text(self, variable: str, number: int, names: AbstractSet[str], memory: Memory) -> str:
-        """The call that makes it; `names` are the arguments'."""
+        """Code that allocates the result; `names` are those of the arguments."""
         dtype = self.dtype if self.dtype in names else f"_dtypes[{self.dtype!r}]" if self.dtype else f"{self.of}.dtype"
         dtype = f"_row_dtype({dtype})" if self.wide else dtype
         if self.when:
@@ -173,7 +173,7 @@ class Result(NamedTuple):
             made, none = f"_empty({self.of}, {self.of}.shape, {dtype})", f"_empty({first}, (0,), {first}.dtype)"
             return f"{variable} = {made} if {self.when} else {none}"
         if self.shape is None:
-            return f"{variable} = {memory.laid_like(self.of, dtype)}"
+            return f"{variable} = {memory.like_code(self.of, dtype)}"
         shape = self.shape if isinstance(self.shape, str) else f"_shape{number}(_i)"
         return f"{variable} = _empty({self.of}, {shape}, {dtype})"
 
@@ -184,25 +184,25 @@ def like(of: str, dtype: str = "") -> Result:
 
 
 def per_row(of: str, dtype: str = "", *, wide: bool = False, spare: bool = False) -> Result:
-    """A number per row of an argument, the reduced axes kept as 1."""
+    """A result with one number per row of an argument; the reduced axes are kept as 1."""
     shape = f"tuple([1 if k in axes else n for k, n in enumerate({of}.shape)])"
     return Result(of, dtype, shape, wide=wide, spare=spare)
 
 
 def gradient(of: str, when: str = "True", dtype: str = "") -> Result:
-    """The gradient to an argument, of its shape; of shape (0,) where that is no array, or not `when`."""
+    """The gradient of an argument, in its shape; of shape (0,) if that is not an array or `when` is false."""
     return Result(of, dtype, when=f"hasattr({of}, 'shape') and {when}")
 
 
 OPERATIONS: list[Any] = []
-"""Every operation of the rooms that are loaded."""
+"""All operations of the loaded rooms."""
 
 
-# --- code ----------------------------------------------------------------------------------------------------------
+# --- generated code ---------------------------------------------------------------------------------------------------
 
 
 def parameters(kernel: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of a function's parameters; the compiled module lists those of its kernels."""
+    """The names of a function's parameters; the compiled module lists those of its own kernels."""
     native: tuple[str, ...] | None = _native.ARGUMENTS.get(getattr(kernel, "__name__", ""))
     if native is not None and kernel is getattr(_native, kernel.__name__):
         return native
@@ -212,7 +212,7 @@ def parameters(kernel: Callable[..., Any]) -> tuple[str, ...]:
 def passed(
     kernel: Callable[..., Any], leaves: Mapping[str, Leaf], results: Mapping[str, bool], memory: Memory
 ) -> tuple[list[str], str]:
-    """Lines that copy the arguments which a kernel wants dense, and its call; `results`: whether each may be None."""
+    """Code that copies the arguments a kernel wants dense, and its call; `results`: True if a result may be None."""
     names, copies, call = parameters(kernel), [], []
     for name in names:
         if name == "i":
@@ -220,7 +220,7 @@ def passed(
         elif name == "r":
             call.append(f"({', '.join(results)},)")
         elif name in results:
-            call.append(name if "i" in names else memory.seen(name, optional=results[name]))
+            call.append(name if "i" in names else memory.kernel_result(name, optional=results[name]))
         elif name in leaves:
             leaf = leaves[name]
             copies += [f"{name} = {leaf.text(leaf.kind.dense)}"] * bool(leaf.kind.dense)
@@ -231,7 +231,7 @@ def passed(
 
 
 def generated(parameters: str, lines: list[str], **names: Any) -> Callable[..., Any]:
-    """A function from its lines, as dataclasses make theirs. No text comes from a caller of the library."""
+    """A function compiled from its lines, as `dataclasses` does. No line contains text from a user of the library."""
     exec(f"def made({parameters}):\n    " + "\n    ".join(lines), names)  # noqa: S102
     made: Callable[..., Any] = names["made"]
     return made

@@ -1,4 +1,4 @@
-"""Rows of scores laid out for the references of every room: along the last axis, whatever axes they ran along."""
+"""Layout of rows for the reference implementations: any axes are moved to one last axis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INF = math.inf
 
 
 class Rows:
-    """z laid out as rows along the last axis; a length of 0 becomes 1, the identity -inf."""
+    """z laid out as rows along the last axis; rows of length 0 are padded to length 1 with the identity -inf."""
 
     def __init__(self, z: Any, axes: tuple[int, ...]) -> None:
         self.xp = namespace(z)
@@ -24,22 +24,22 @@ class Rows:
         self.length = math.prod(z.shape[i] for i in axes)
 
     def lay(self, array: Any) -> Any:
-        """An array of z's shape as rows."""
+        """An array of z's shape, or one that broadcasts to it, as rows."""
         array = self.xp.broadcast_to(array, self.shape)
         return self.xp.reshape(self.xp.permute_dims(array, self.order), (*self.outer, self.length))
 
     def lay_kept(self, array: Any) -> Any:
-        """An array per row, with the reduced axes kept as 1, as rows of one."""
+        """An array with one number per row (the reduced axes kept as 1) as rows of length 1."""
         array = self.xp.permute_dims(array, self.order)
         return self.xp.reshape(array, (*array.shape[: len(self.outer)], 1))
 
     def restore(self, rows: Any) -> Any:
-        """Rows as an array of z's shape."""
+        """Rows as an array of z's shape; the inverse of `lay`."""
         rows = self.xp.reshape(rows[..., : self.length], tuple(self.shape[i] for i in self.order))
         return self.xp.permute_dims(rows, tuple(self.order.index(i) for i in range(len(self.order))))
 
     def per_row(self, row: Any, *, keepdims: bool = False) -> Any:
-        """Rows of one as an array with one number per row."""
+        """Rows of length 1 as an array with one number per row."""
         kept = kept_shape(self.shape, self.axes)
         return self.xp.reshape(row, kept if keepdims else self.outer)
 
@@ -52,22 +52,22 @@ class Rows:
         return total(w)
 
     def spread(self, row: Any) -> Any:
-        """A number per row as one that broadcasts with the scores."""
+        """A number per row in a shape that broadcasts with the scores."""
         return row
 
     def pad(self, x: Any) -> Any:
-        """Rows of length 0 become rows of the identity."""
+        """Rows, where rows of length 0 become rows of one -inf."""
         return x if self.length else with_identity(x)
 
     def pad_with(self, x: Any, value: float) -> Any:
-        """The same of what stands beside scores."""
+        """An array laid out like the scores, where rows of length 0 become rows of one `value`."""
         if self.length:
             return x
         return self.xp.full((*x.shape[:-1], 1), value, dtype=x.dtype, device=device_of(x))
 
 
 def with_identity(x: Any) -> Any:
-    """Rows with an entry of -inf at their end."""
+    """Rows with an entry of -inf appended."""
     xp = namespace(x)
     return xp.concat([x, xp.full((*x.shape[:-1], 1), -INF, dtype=x.dtype, device=device_of(x))], axis=-1)
 
@@ -86,17 +86,17 @@ def magnitude(rows: Rows, z: Any, scale: Scale) -> tuple[Any, Any, Any]:
 
 
 def below(x: Any, top: Any, scale: Scale, hi: Any, lo: Any, reach: float) -> tuple[Any, Any]:
-    """|beta| (x - top) as a pair; its second part is only needed down to -reach. At beta = inf only ties stay."""
+    """|beta| (x - top) as a pair, whose second part is 0 below -reach. At beta = inf only ties stay above -inf."""
     if scale is UNIT:
         return difference(x, top)
-    # Where |beta| < 1 the difference of two huge numbers could overflow and yet matter; a quarter of it cannot.
+    # If |beta| < 1, the difference of two huge numbers could overflow and still matter; a quarter of it cannot.
     xp = namespace(x)
     quarter = xp.where(hi < 1.0, xp.full_like(hi, 0.25), 1.0)
     return _times(hi / quarter, lo / quarter, *difference(x * quarter, top * quarter), reach)
 
 
 def _times(hi: Any, lo: Any, d: Any, e: Any, reach: float) -> tuple[Any, Any]:
-    """(hi + lo) (d + e) as a pair, d <= 0 <= hi; at hi = inf only d = 0 stays in the support."""
+    """(hi + lo) (d + e) as a pair for d <= 0 <= hi; at hi = inf only d = 0 stays in the support."""
     xp = namespace(d)
     frozen = hi == INF
     out = (d == -INF) | (frozen & (d < 0.0))

@@ -1,7 +1,7 @@
-"""What derivative rules are written with: array-API functions that see the support alone, along kept rows.
+"""Array-API functions for derivative rules, which use the support alone.
 
-Letters of every rule: x = beta z, <a, b> the sum over a row, g (and h) an incoming gradient, t a tangent. A number per
-row keeps the reduced axes as 1.
+Letters in the rules: x = beta z; <a, b> is the sum over a row; g (and h) is an incoming gradient; t is a tangent. A
+number per row keeps the reduced axes as 1.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 
 def row_dtype(dtype: Any, xp: Any) -> Any:
-    """The dtype of a number per row beside a result of this dtype: float32 at least."""
+    """The dtype of one number per row for a result of this dtype: at least float32."""
     return xp.float64 if dtype == xp.float64 else xp.float32
 
 
 def only(support: Any, x: Any) -> Any:
-    """x in the support, exactly 0 outside of it whatever stands there; halves as float32."""
+    """x in the support and exactly 0 outside, even for NaN and inf; half precision becomes float32."""
     xp = namespace(support)
     return xp.where(support, xp.astype(x, row_dtype(x.dtype, xp), copy=False), 0.0)
 
 
 def row_sum(x: Any, axes: tuple[int, ...]) -> Any:
-    """<1, x>."""
+    """<1, x>, the sum over a row."""
     return namespace(x).sum(x, axis=axes, keepdims=True) if axes else x
 
 
 def slope(beta: Scale) -> Any:
-    """beta as a factor of derivatives: 0 in the limit |beta| = inf, where softmax is flat between jumps."""
+    """beta as a factor in derivatives: 0 in the limit |beta| = inf, where softmax is constant between jumps."""
     if isinstance(beta.hi, float):
         return 0.0 if math.isinf(beta.hi) else beta.hi
     xp = namespace(beta.hi)
@@ -40,11 +40,11 @@ def slope(beta: Scale) -> Any:
 
 
 def is_number(beta: Scale) -> bool:
-    """Whether all rows have one beta, along which nothing is differentiated."""
+    """True if all rows share one beta, which has no derivative."""
     return isinstance(beta.hi, float)
 
 
 def finite_or_zero(beta: Any, value: Any) -> Any:
-    """A derivative to beta: 0 in the limit where `beta` is infinite."""
+    """A derivative with respect to beta, with 0 where `beta` is infinite."""
     xp = namespace(value)
     return xp.where(xp.isinf(beta), 0.0, value)

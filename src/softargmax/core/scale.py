@@ -1,6 +1,6 @@
-"""beta = ln(base) / temperature, carried as the unevaluated sum hi + lo.
+"""The scale beta = ln(base) / temperature, kept as the unevaluated sum hi + lo.
 
-A rounded 1/T alone costs 248 ulp at z = -2000, T = 3.7 in float64; the pair costs nothing.
+With a rounded 1/T alone the error is 248 ulp at z = -2000, T = 3.7 in float64. The pair has no measurable cost.
 
 hi is 0 in the limit T = inf (and for base = 1), +-inf in the limit T = +-0, negative for T < 0.
 """
@@ -32,7 +32,7 @@ UNIT = Scale(1.0, 0.0)
 
 @lru_cache(512)
 def _quotient(temperature: float, base: float | None, k: float) -> Scale:
-    """All finite and not 0."""
+    """beta for finite, nonzero arguments."""
     logarithm = Decimal(1) if base is None else _EXACT.ln(Decimal(base))
     beta = _EXACT.divide(logarithm, _EXACT.multiply(Decimal(temperature), Decimal(k)))
     hi = float(beta)
@@ -44,7 +44,7 @@ def _quotient(temperature: float, base: float | None, k: float) -> Scale:
 def scale_of_number(temperature: float, base: float | None = None, k: float = 1.0) -> Scale:
     """ln(base) / (k temperature); temperature not NaN, base None or positive and finite, k positive and finite."""
     if base == 1.0 or math.isinf(temperature):
-        return Scale(0.0, 0.0)  # beta = 0 has no sign: it stands for the limit 0+
+        return Scale(0.0, 0.0)  # beta = 0 stands for the limit 0+, for either sign of the temperature
     if temperature == 0.0:
         falling = base is not None and base < 1.0
         return Scale(math.copysign(math.inf, temperature) * (-1.0 if falling else 1.0), 0.0)
@@ -53,13 +53,13 @@ def scale_of_number(temperature: float, base: float | None = None, k: float = 1.
 
 
 def negated(scale: Scale) -> Scale:
-    """-beta; 0 keeps having no sign."""
+    """-beta; 0 stays +0."""
     opposite = Scale(0.0 - scale.hi, 0.0 - scale.lo)
     return UNIT if isinstance(opposite.hi, float) and opposite == UNIT else opposite
 
 
 def rounded(scale: Scale, digits: int) -> Scale:
-    """A pair of numbers as a pair of float32 (digits 24): hi rounded, the rest in lo. For float64 (53) as it is."""
+    """A pair of floats as a pair of float32 (`digits` 24): hi rounded, the rest in lo. For float64 (53) unchanged."""
     if digits == 53:
         return scale
     with np.errstate(over="ignore"):
@@ -68,8 +68,8 @@ def rounded(scale: Scale, digits: int) -> Scale:
 
 
 def scale_of_array(temperature: Any, base: float | None, xp: Any, k: float = 1.0) -> Scale:
-    """The scale of an array of temperatures, in that array's own precision. Gradients flow through hi."""
-    if k != 1.0:  # its power of two goes to the temperature, exactly and in two steps: 1 / k alone may be out of range
+    """The scale of an array of temperatures, in the array's own precision. Gradients flow through hi."""
+    if k != 1.0:  # the power of two of k scales the temperature, exactly and in two steps: 1 / k may be out of range
         k, power = math.frexp(k)
         temperature = temperature * 2.0 ** (power // 2) * 2.0 ** (power - power // 2)
     c, rest = rounded(scale_of_number(k, base), 53 if temperature.dtype == xp.float64 else 24)
@@ -78,10 +78,10 @@ def scale_of_array(temperature: Any, base: float | None, xp: Any, k: float = 1.0
         return Scale(zero, zero)
     with np.errstate(all="ignore"):
         limit = c / temperature
-        frozen = xp.abs(limit) == math.inf  # there c / T has no derivative: it counts as 0, where 0 inf would be NaN
+        frozen = xp.abs(limit) == math.inf  # the derivative of c / T counts as 0 here, where 0 inf would be NaN
         limit = xp.where(limit < 0.0, zero - math.inf, math.inf)
         hi = xp.where(frozen, limit, c / xp.where(frozen, 1.0, temperature))
-        hi = xp.where(hi == 0, 0.0, hi)  # beta = 0 has no sign
+        hi = xp.where(hi == 0, 0.0, hi)  # beta = 0 is always +0
         plain = (hi != 0) & (xp.abs(hi) < math.inf) & (xp.abs(temperature) < math.inf)
         divisor = xp.where(plain, temperature, 1.0)
         product, error = two_product(xp.where(plain, hi, 1.0), divisor)

@@ -1,4 +1,4 @@
-"""Where the random numbers of a call come from: a seed, one stream per row."""
+"""Checks of seed, stream and generator: the source of a call's random numbers, with one stream per row."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ SEEDS = 1 << 64
 
 
 class Source(NamedTuple):
-    """The seed: a number, of tensors a 0-d tensor of its 64 bits. The rows' streams, (rows,), or None: their index."""
+    """`seed`: 64 bits, an int or a 0-d tensor. `stream`: integers of shape (rows,); None for the rows' indices."""
 
     seed: Any
     stream: Any
 
 
 def source(z: Any, rows: tuple[int, ...], seed: Any, stream: Any, generator: Any) -> Source:
-    """Check what a caller gives for random numbers beside z."""
+    """Check the arguments for random numbers of a call on z."""
     return Source(seed_of(z, seed, generator), None if stream is None else stream_of(z, rows, stream))
 
 
 def seed_of(z: Any, seed: Any, generator: Any) -> Any:
-    """The seed given, or one drawn from the generator, or from the default one of z's library."""
+    """The seed, or one drawn from the generator, or from the default generator of z's library."""
     if seed is not None and generator is not None:
         raise ValueError("seed, generator: expected one of them, got both")
     if seed is None:
@@ -37,10 +37,10 @@ def seed_of(z: Any, seed: Any, generator: Any) -> Any:
     if not 0 <= number < SEEDS:
         was = "a negative number" if number < 0 else "one above 2^64 - 1"
         raise ValueError(f"seed: expected an integer from 0 to 2^64 - 1, got {was}")
-    return _for(z, number)
+    return _as_seed(z, number)
 
 
-def _for(z: Any, seed: int) -> Any:
+def _as_seed(z: Any, seed: int) -> Any:
     if not is_torch(z):
         return seed
     import torch
@@ -49,11 +49,11 @@ def _for(z: Any, seed: int) -> Any:
 
 
 def _drawn(z: Any, generator: Any) -> Any:
-    """64 bits. Of tensors they stay on their device: a compiled graph draws anew at each call."""
+    """Draw 64 bits. For tensors they stay on the device: a compiled graph draws new ones at each call."""
     if isinstance(generator, np.random.Generator):
-        return _for(z, int(generator.integers(SEEDS, dtype=np.uint64)))
+        return _as_seed(z, int(generator.integers(SEEDS, dtype=np.uint64)))
     if isinstance(generator, np.random.RandomState):
-        return _for(z, int(generator.randint(SEEDS, dtype=np.uint64)))
+        return _as_seed(z, int(generator.randint(SEEDS, dtype=np.uint64)))
     if is_torch(z) or _of_torch(generator):
         import torch
 
@@ -76,12 +76,12 @@ def _of_torch(generator: Any) -> bool:
 
 
 def _no_generator(generator: Any) -> TypeError:
-    may = "a numpy.random.Generator, numpy.random.RandomState or torch.Generator"
-    return TypeError(f"generator: expected {may}, got {type(generator).__name__}")
+    allowed = "a numpy.random.Generator, numpy.random.RandomState or torch.Generator"
+    return TypeError(f"generator: expected {allowed}, got {type(generator).__name__}")
 
 
 def stream_of(z: Any, rows: tuple[int, ...], stream: Any) -> Any:
-    """The rows' streams, one after the other, as 64-bit integers where z's library has them."""
+    """The rows' streams as a flat array of 64-bit integers, or narrower ones if z's library has no int64."""
     stream = like(stream, z, "stream")
     if dtype_name(stream.dtype) not in INTEGERS - {"bool"}:
         raise TypeError(f"stream: expected integers, one per row, got dtype {stream.dtype}")

@@ -1,4 +1,4 @@
-"""Public functions and their options: a call that does not fit is answered in the function's own names."""
+"""Decorators for public functions: TypeErrors in the function's own names, and shared options with signatures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_OURS = {
+_OUR_NAMES = {
     "T": ("temperature",),
     "a": ("z",),
     "alibi_slopes": ("slopes",),
@@ -50,16 +50,16 @@ _OURS = {
     "y": ("target",),
     "z": ("h", "values"),
 }
-"""What SciPy, torch, Hugging Face and FlashAttention call it, and what we do: of several, what the function has."""
+"""Names that SciPy, torch, Hugging Face and FlashAttention use: ours. Of several, the one the function has is shown."""
 
 
 def public(function: F, allowed: AbstractSet[str] | None = None) -> F:
-    """A public function, or the `__init__` of a public class; `allowed`: what its **options may be named."""
+    """Decorate a public function, or the `__init__` of a public class; `allowed`: the names it accepts as **options."""
 
     @functools.wraps(function)
     def called(*arguments: Any, **options: Any) -> Any:
         if options and allowed is not None and not options.keys() <= allowed:
-            raise TypeError(_misfit(called, arguments, options))
+            raise TypeError(_mismatch(called, arguments, options))
         try:
             return function(*arguments, **options)
         except StandInError as one:
@@ -67,18 +67,18 @@ def public(function: F, allowed: AbstractSet[str] | None = None) -> F:
 
             return handle_torch_function(called, (one.argument,), *arguments, **options)
         except TypeError:
-            told = _misfit(called, arguments, options)
-            if told is None:
+            message = _mismatch(called, arguments, options)
+            if message is None:
                 raise
-        raise TypeError(told)
+        raise TypeError(message)
 
     return cast("F", called)
 
 
 def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
-    """A public function whose **options are these, a TypedDict: it refuses others, and its signature shows them.
+    """Decorate a public function whose **options are a TypedDict: others are refused, and its signature shows them.
 
-    `defaults`: those other than None.
+    `defaults`: the options whose default is not None.
     """
     hints = get_type_hints(keywords)
     shown = [
@@ -106,8 +106,8 @@ def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
     return of
 
 
-def _misfit(function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> str | None:
-    """Why these arguments do not fit the function; None if they do."""
+def _mismatch(function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> str | None:
+    """The message for arguments that do not match the signature; None if they do."""
     signature = inspect.signature(function)
     try:
         signature.bind(*arguments, **options)
@@ -115,38 +115,38 @@ def _misfit(function: Callable[..., Any], arguments: Sequence[Any], options: Map
         reason = str(error)
     else:
         return None
-    name, own, given = function.__name__, list(signature.parameters.values()), len(arguments)
+    name, own, count = function.__name__, list(signature.parameters.values()), len(arguments)
     if name == "__init__":
         name = type(arguments[0]).__name__
     if own and own[0].name == "self":
-        own, given = own[1:], given - 1
-    more = [x for x in own if x.kind is x.VAR_KEYWORD]  # a layer's, which its base takes and answers for
+        own, count = own[1:], count - 1
+    more = [x for x in own if x.kind is x.VAR_KEYWORD]  # a layer's options, which its base class accepts and checks
     own = [x for x in own if x not in more]
-    placed = [x.name for x in own if x.kind in _BY_POSITION]
+    positional = [x.name for x in own if x.kind in _BY_POSITION]
     named = [x.name for x in own if x.kind is not x.POSITIONAL_ONLY]
     if not more and (wrong := min(options.keys() - named, default=None)):
-        return f"{name}() has no argument {wrong}; {_instead(wrong, placed, named)}"
-    if given > len(placed):
-        others = ", ".join(f"{x}=" for x in named if x not in placed)
-        by_position = f"{len(placed)} by position ({', '.join(placed)})" if placed else "none by position"
-        return f"{name}() takes {by_position}, got {given}" + f"; give the others by name: {others}" * bool(others)
-    if twice := next((x for x in placed[:given] if x in options), None):
-        return f"{name}() got {twice} by position and by name"
+        return f"{name}() has no argument {wrong}; {_suggestion(wrong, positional, named)}"
+    if count > len(positional):
+        others = ", ".join(f"{x}=" for x in named if x not in positional)
+        by_position = f"{len(positional)} by position ({', '.join(positional)})" if positional else "none by position"
+        return f"{name}() takes {by_position}, got {count}" + f"; give the others by name: {others}" * bool(others)
+    if duplicate := next((x for x in positional[:count] if x in options), None):
+        return f"{name}() got {duplicate} by position and by name"
     missing = [
         x.name
         for place, x in enumerate(own)
-        if x.default is x.empty and x.name not in options and (place >= given or x.kind is x.KEYWORD_ONLY)
+        if x.default is x.empty and x.name not in options and (place >= count or x.kind is x.KEYWORD_ONLY)
     ]
     return f"{name}() needs {', '.join(missing)}" if missing else f"{name}(): {reason}"
 
 
-def _instead(wrong: str, placed: Sequence[str], named: Sequence[str]) -> str:
-    """What to write in place of a name that a function does not have."""
-    if wrong in placed:
+def _suggestion(wrong: str, positional: Sequence[str], named: Sequence[str]) -> str:
+    """The part of the message that says what to use instead of an unknown name."""
+    if wrong in positional:
         return f"{wrong} goes by position"
-    every = {*placed, *named}
+    every = {*positional, *named}
     near = difflib.get_close_matches(wrong, sorted(every), 1)
-    found = next((x for x in (*_OURS.get(wrong, ()), *near) if x in every), None)
+    found = next((x for x in (*_OUR_NAMES.get(wrong, ()), *near) if x in every), None)
     if found is None:
-        return f"it takes {', '.join((*placed, *(x for x in named if x not in placed)))}"
+        return f"it takes {', '.join((*positional, *(x for x in named if x not in positional)))}"
     return f"use {found}" if found in named else f"{found} goes by position"

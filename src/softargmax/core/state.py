@@ -1,10 +1,11 @@
-"""The state of a softmax: what a block of scores and values comes down to, and how two of them merge.
+"""The state of a softmax: the summary of a block of scores and values, and the merge of two states.
 
     m = max_i z_i        l = sum_i exp(z_i - m)        o = sum_i exp(z_i - m) v_i
 
-The maximum's own term is exactly 1, so a state stores r = l - 1, the sum of the rest: a confident row's tail of 1e-18
-survives every fold and merge, and lse = m + log1p(r). `empty` (m = -inf, r = -1, o = 0) is the identity of `merge`,
-which is associative: blocks may be folded in any grouping, on any machine. Reproduced to accuracy, not to bits.
+The maximum's own term is exactly 1, so a state stores r = l - 1, the sum of the other terms. So a confident row's tail
+of 1e-18 survives every fold and merge, and lse = m + log1p(r). `empty` (m = -inf, r = -1, o = 0) is the identity of
+`merge`, which is associative: blocks may be folded in any grouping, on any machine. The results agree to rounding
+error, but not bit for bit.
 
 References
 ----------
@@ -33,10 +34,10 @@ INF = math.inf
 
 @of_arrays
 class Finalized(NamedTuple):
-    """What a state says of its scores: output = o / l (None without values) and lse = m + log l.
+    """The results of a state: output = o / l (None without values) and lse = m + log l.
 
-    With scaled scores beta z, as `State.fold` takes them, lse is that of `softmax_with_lse`, and lse / beta is what
-    `logsumexp` returns.
+    With scaled scores beta z, as `State.fold` takes them, lse is that of `softmax_with_lse`, and `logsumexp` returns
+    lse / beta.
     """
 
     output: Array | None
@@ -45,7 +46,7 @@ class Finalized(NamedTuple):
 
 @of_arrays
 class State(NamedTuple):
-    """A softmax over scores seen so far, to be carried across batches, files and machines.
+    """The state of a softmax over the scores folded so far, which can be kept across batches, files and machines.
 
     Parameters
     ----------
@@ -54,15 +55,15 @@ class State(NamedTuple):
     r : array, shape (...)
         l - 1, the sum of exp(z_i - m) without the maximum's own term; -1 for an empty row.
     o : array, shape (..., D), or None
-        The sum of exp(z_i - m) v_i, where there are values.
+        The sum of exp(z_i - m) v_i; None without values.
 
     Notes
     -----
-    A score of -inf is not in the support, its value is never looked at. With scores of +inf the row is that of its
-    infinities. A NaN makes its row NaN.
+    A score of -inf is not in the support, and its value is not read. If there are scores of +inf, they share the row
+    equally. A NaN makes its row NaN.
 
-    A state knows no temperature. Fold the scaled scores beta z, for example z / T. Then lse is the logarithm of
-    softmax's denominator, and the smooth maximum that `logsumexp` returns is lse / beta, here lse times T.
+    A state has no temperature. Fold the scaled scores beta z, for example z / T. Then lse is the logarithm of
+    softmax's denominator. The smooth maximum that `logsumexp` returns is lse / beta, here lse times T.
 
     Examples
     --------
@@ -82,7 +83,7 @@ class State(NamedTuple):
     o: Array | None = None
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are of one array library and shape, and all their numbers are equal, as one bool."""
+        """True if both states have the same array library and shapes, and all their numbers are equal."""
         return isinstance(other, State) and all(map(_equal, self, other))
 
     def __ne__(self, other: object) -> bool:
@@ -92,7 +93,7 @@ class State(NamedTuple):
         raise TypeError("a State has no hash, as the arrays in it have none")
 
     @property
-    def l(self) -> Array:  # noqa: E743 the design's letter
+    def l(self) -> Array:  # noqa: E743 the letter of the formula
         """The sum of exp(z_i - m): 0 (empty) or at least 1."""
         return 1.0 + self.r
 
@@ -105,9 +106,9 @@ class State(NamedTuple):
         shape : int or tuple of int
             The shape of the rows.
         width : int, optional
-            D, the width of the values to come; None for none.
+            D, the width of the values to be folded; None if there are no values.
         like : array, optional
-            An array whose library, device and precision to use; NumPy's float64 without it.
+            An array whose library, device and precision to use; defaults to NumPy's float64.
         """
         like = np.empty(0) if like is None else _real(arrays.array_of(like, "like"), "like")
         xp = namespace(like)
@@ -117,26 +118,26 @@ class State(NamedTuple):
         return cls(xp.full(sizes, -INF, **kind), xp.full(sizes, -1.0, **kind), o)
 
     def fold(self, scores: Logits, values: Numbers | None = None, axis: int = -1) -> State:
-        """The state with a block of scores added.
+        """Return the state with a block of scores added.
 
         Parameters
         ----------
         scores : array
-            Scaled scores; `axis` runs along the block, the other axes are the rows and have the state's shape.
+            Scaled scores; the block runs along `axis`, and the other axes have the state's shape.
         values : array, shape (..., K, D) or (K, D), optional
-            The values of the block's K scores; given if and only if the state has o.
+            The values of the block's K scores; required if the state has o, refused otherwise.
         axis : int
-            The axis of `scores` that is folded.
+            The axis of `scores` to fold.
 
         Returns
         -------
         State
-            A new one, of the same shapes and precision.
+            A new state of the same shapes and precision.
 
         Notes
         -----
-        A block of no scores, or of -inf alone, changes nothing. Scores of +inf share their row with its earlier ones. A
-        NaN makes its row NaN, for good. The value of a score of -inf is not looked at.
+        A block without scores, or with scores of -inf alone, changes nothing. Scores of +inf share their row with
+        earlier ones. A NaN makes its row NaN for good. The value of a score of -inf is not read.
 
         Examples
         --------
@@ -170,35 +171,35 @@ class State(NamedTuple):
             values = _real(arrays.like(values, self.m, "values"), "values")
             shape, expected = tuple(values.shape), (length, self.o.shape[-1])
             if shape[-2:] != expected or not check.broadcasts(shape[:-2], rows):
-                may = f"{expected} or {(*rows, *expected)}" if rows else f"{expected}"
-                raise ValueError(f"values: expected shape {may}, got {shape}")
+                allowed = f"{expected} or {(*rows, *expected)}" if rows else f"{expected}"
+                raise ValueError(f"values: expected shape {allowed}, got {shape}")
         if length == 0:
             return self
         if not cut((z, self.m, values)):
-            return merged(self, _lifted(z, values, self.m.dtype))
-        state, step = self, max(1, SIZE // max(1, math.prod(rows)))  # so that temporaries have the size of a piece
+            return merged(self, _state_of_block(z, values, self.m.dtype))
+        state, step = self, max(1, SIZE // max(1, math.prod(rows)))  # keeps temporaries at SIZE scores
         for start in range(0, length, step):
             part = None if values is None else values[..., start : start + step, :]
-            state = merged(state, _lifted(z[..., start : start + step], part, self.m.dtype))
+            state = merged(state, _state_of_block(z[..., start : start + step], part, self.m.dtype))
         return state
 
     def merge(self, *others: State) -> State:
-        """The state of all scores of this state and the others, merged from left to right.
+        """Merge states: return the state of all scores of this state and the others, merged from left to right.
 
         Parameters
         ----------
         *others : State
-            States of the same rows, and all with values or none.
+            States of the same rows. Either all states have values, or none.
 
         Returns
         -------
         State
-            A new one; without others, this one.
+            A new state; this one if there are no others.
 
         Notes
         -----
-        An empty state changes nothing. Rows whose maxima are both +inf share it. A NaN on either side makes its row
-        NaN.
+        An empty state changes nothing. If the maxima of several states are +inf, their scores of +inf share the row. A
+        NaN in any state makes its row NaN.
 
         Examples
         --------
@@ -216,17 +217,17 @@ class State(NamedTuple):
         return state
 
     def finalize(self) -> Finalized:
-        """What the state comes to: output = o / l, the softmax's mean of the values, and lse = m + log l.
+        """Return the results: output = o / l, the softmax-weighted mean of the values, and lse = m + log l.
 
         Returns
         -------
         Finalized
-            output, shape (..., D), or None without values, and lse, shape (...).
+            output, shape (..., D), or None without values; and lse, shape (...).
 
         Notes
         -----
         An empty row has output 0 and lse -inf. With k scores of +inf the output is the mean of their k values, and lse
-        is +inf. A row that saw a NaN has NaN in both.
+        is +inf. After a NaN both are NaN.
 
         Examples
         --------
@@ -246,7 +247,7 @@ class State(NamedTuple):
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Whether two fields of states are equal."""
+    """True if two fields of states are equal."""
     if one is None or other is None:
         return one is other
     xp = namespace(one)
@@ -258,17 +259,17 @@ _of_fields = State.__new__
 
 @functools.wraps(_of_fields)
 def _made(cls: type[State], *fields: Any, **named: Any) -> State:
-    """A state of given fields; with too few, an error says how states are made."""
+    """Make a state from its fields; with fewer than two, the error says how to make a state."""
     if len(fields) + len(named) < 2:
         raise TypeError("State() needs m and r; State.empty() is the state of no scores, and fold adds scores to it")
     return _of_fields(cls, *fields, **named)
 
 
-setattr(State, "__new__", _made)  # noqa: B010 a NamedTuple does not let its class body have one
+setattr(State, "__new__", _made)  # noqa: B010 a NamedTuple's class body may not define it
 
 
-def _lifted(z: Any, values: Any, dtype: Any) -> State:
-    """The state of a block of scores, which lie along the last axis."""
+def _state_of_block(z: Any, values: Any, dtype: Any) -> State:
+    """The state of a block of scores along the last axis."""
     xp = namespace(z)
     z = xp.astype(z, dtype)
     with np.errstate(all="ignore"):
@@ -280,10 +281,10 @@ def _lifted(z: Any, values: Any, dtype: Any) -> State:
         return State(m, r, None if values is None else _weighted_sum(w, xp.astype(values, dtype), xp))
 
 
-def _sizes(given: Any, name: str) -> tuple[int, ...]:
-    """Sizes of axes; a symbolic one of a compiler's is left as it is."""
-    sizes = tuple(given) if isinstance(given, (tuple, list)) else (given,)
-    what = given if name == "shape" else sizes[0]
+def _sizes(value: Any, name: str) -> tuple[int, ...]:
+    """Sizes of axes as a tuple; a compiler's symbolic size stays as it is."""
+    sizes = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    what = value if name == "shape" else sizes[0]
     for size in sizes:
         if not hasattr(size, "__index__") or isinstance(size, np.ndarray):
             raise TypeError(f"{name}: expected an integer{' or a tuple of integers' * (name == 'shape')}, got {what!r}")
@@ -293,12 +294,12 @@ def _sizes(given: Any, name: str) -> tuple[int, ...]:
 
 
 def _real(array: Any, name: str) -> Any:
-    """An array of real dtype; integers stay, they go to the state's precision in one step."""
+    """An array of a real dtype; integers are kept, as they are converted to the state's precision in one step."""
     return array if arrays.dtype_name(array.dtype) in arrays.INTEGERS else check.scores(array, name)
 
 
 def _check_rows(state: State, other: Any) -> None:
-    """That `other` is a state of the same library, rows and values; nothing here looks at a value."""
+    """Check that `other` is a state of the same library, rows and values; no value is read."""
     if not isinstance(other, State):
         raise TypeError(f"others: expected a State, got {type(other).__name__}")
     if namespace(other.m) is not namespace(state.m):
@@ -315,9 +316,9 @@ def _check_rows(state: State, other: Any) -> None:
 
 
 def merged(a: State, b: State, gap: Callable[[Any, Any], tuple[Any, Any]] = difference) -> State:
-    """With the larger maximum in the lead: r = r_lead + exp(gap) l_other, and o likewise.
+    """Merge two states: r = r_lead + exp(gap) l_other for the state with the larger maximum in the lead; o likewise.
 
-    The gap, m_other - m_lead or beta times that, comes as the sum of two numbers.
+    `gap` returns m_other - m_lead, or beta times that, as a sum of two numbers.
     """
     xp = namespace(a.m)
     with np.errstate(all="ignore"):
@@ -333,6 +334,6 @@ def merged(a: State, b: State, gap: Callable[[Any, Any], tuple[Any, Any]] = diff
 
 
 def _weighted_sum(w: Any, values: Any, xp: Any) -> Any:
-    """sum_i w_i v_i along the last axis of w, where a weight of 0 silences even a value of NaN or inf."""
+    """sum_i w_i v_i along the last axis of w; a weight of 0 gives 0 even for a value of NaN or inf."""
     usable = xp.where(w[..., None] == 0.0, 0.0, values)
     return xp.sum(w[..., None] * usable, axis=-2)

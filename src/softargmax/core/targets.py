@@ -1,4 +1,4 @@
-"""Checks of what losses take besides scores: targets, class weights, reductions."""
+"""Checks of a loss's arguments other than the scores: targets, class weights, reductions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ IGNORE = -100
 
 
 def kept_of(reduction: str, ndim: int) -> int:
-    """How many leading dimensions of the rows' numbers a reduction keeps: all or none."""
+    """The number of leading dimensions that a reduction keeps in the rows' losses: all or none."""
     return ndim if reduction == "none" else 0
 
 
 def class_weights(weight: Any, z: Any, shape: tuple[int, ...], axis: int) -> Any:
-    """Weights, one per class and at least 0, along the classes' axis."""
+    """Class weights, checked: one per class, at least 0, along the classes' axis."""
     if weight is None:
         return None
     weight = check.scores(arrays.like(weight, z, "weight"), "weight")
@@ -32,9 +32,9 @@ def class_weights(weight: Any, z: Any, shape: tuple[int, ...], axis: int) -> Any
 def target_of(
     target: Any, z: Any, shape: tuple[int, ...], axis: int, ignore_index: int, name: str, *, look: bool = True
 ) -> tuple[Any, bool]:
-    """The target, classes of the rows' shape or probabilities of the scores', and whether it holds probabilities.
+    """The checked target, and True if it holds probabilities: classes in the rows' shape, or the scores' shape.
 
-    The values of classes are checked where they may be looked at, unless the kernel does (`look`).
+    The values of classes are checked if they can be read. With `look=False` the kernel checks them.
     """
     target = arrays.like(target, z, name)
     rows = row_shape(shape, (axis,))
@@ -57,7 +57,7 @@ def target_of(
 
 
 def _hint(found: tuple[int, ...], shape: tuple[int, ...], name: str) -> str:
-    """What is meant where the shape is that of one-hot integers, or that beside torch's (N, K, d1, ..)."""
+    """A hint for common mistakes: the shape of one-hot integers, or torch's layout of scores (N, K, d1, ..)."""
     if found == shape and name == "target":
         return "; one-hot and other probabilities are floats"
     if len(shape) > 2 and found == row_shape(shape, (1,)):
@@ -66,7 +66,7 @@ def _hint(found: tuple[int, ...], shape: tuple[int, ...], name: str) -> str:
 
 
 def in_range(target: Any, shape: tuple[int, ...], axis: int, ignore_index: int, name: str) -> None:
-    """Check the values of classes, which may be looked at."""
+    """Check the values of classes, which must be readable."""
     xp = namespace(target)
     wrong = ((target < 0) | (target >= shape[axis])) & (target != ignore_index)
     if bool(xp.any(wrong)):
@@ -77,10 +77,10 @@ def in_range(target: Any, shape: tuple[int, ...], axis: int, ignore_index: int, 
 def refuse_class(
     target: Any, row: int, shape: tuple[int, ...], axes: tuple[int, ...], ignore_index: int, name: str = "target"
 ) -> NoReturn:
-    """Refuse the class of this row of scores of this shape; rows are counted in order."""
+    """Raise IndexError for the class of a row; `row` counts the rows of scores of this shape in row-major order."""
     value, rows = int(namespace(target).reshape(target, (-1,))[row]), row_shape(shape, axes)
     position = check.place(row, rows)
     classes = shape[axes[0]]
     ignored = f"{ignore_index} (ignored)"
-    may = f"0 to {classes - 1}, or {ignored}" if classes else f"{ignored}, as there are no classes"
-    raise IndexError(f"{name}: expected {may}, got {value} at {position}")
+    allowed = f"0 to {classes - 1}, or {ignored}" if classes else f"{ignored}, as there are no classes"
+    raise IndexError(f"{name}: expected {allowed}, got {value} at {position}")

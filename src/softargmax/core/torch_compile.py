@@ -1,7 +1,7 @@
-"""How functions stand in the graphs of torch.compile: as they are.
+"""Public functions in the graphs of torch.compile: each is one node that is not traced.
 
-The compiler takes 2 s to import, and most processes compile nothing. So it hears of our functions when somebody else
-imports it.
+The compiler takes 2 s to import, and most processes compile nothing. So the functions are registered when something
+else imports it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _waiting: list[Callable[[], None]] = []
 
 
 def compile_whole(room: str) -> None:
-    """Have `torch.compile` take the public functions of a room into its graph as they are.
+    """Register the public functions of a room, so that `torch.compile` puts them in its graph without tracing them.
 
-    Tracing starts at their operators then: the checks of arguments, the choice of an implementation and the exact
-    temperature have nothing to compile in them, and are no Python that it could follow.
+    The trace then starts at their operators. The checks of arguments, the choice of an implementation and the exact
+    temperature contain nothing to compile, and Dynamo could not trace them.
     """
     module = sys.modules.get(room)
     if room in _done or module is None:
@@ -38,33 +38,33 @@ def compile_whole(room: str) -> None:
 
 
 def compile_function(function: Callable[..., Any]) -> None:
-    """Have `torch.compile` take a function into its graph as it is."""
+    """Register a function, so that `torch.compile` puts it in its graph without tracing it."""
 
-    def whole(*args: Any, **options: Any) -> Any:
+    def opaque(*args: Any, **options: Any) -> Any:
         return function(*args, **options)
 
     def traced(*args: Any, **options: Any) -> Any:
-        return whole(*args, **options)
+        return opaque(*args, **options)
 
-    def tell() -> None:
-        # Two steps: torch.compile(function) itself would look inside a function that is merely allowed in graphs.
-        torch.compiler.allow_in_graph(whole)  # type: ignore[no-untyped-call]
+    def register() -> None:
+        # Two steps: torch.compile(function) itself would trace a function that is only allowed in graphs.
+        torch.compiler.allow_in_graph(opaque)  # type: ignore[no-untyped-call]
         torch.compiler.substitute_in_graph(function, skip_signature_check=True)(traced)
 
-    _when_imported(tell)
+    _when_imported(register)
 
 
-def _when_imported(tell: Callable[[], None]) -> None:
+def _when_imported(register: Callable[[], None]) -> None:
     if _COMPILER in sys.modules:
-        tell()
+        register()
         return
     if not _waiting:
         sys.meta_path.insert(0, _Compiler())
-    _waiting.append(tell)
+    _waiting.append(register)
 
 
 class _Compiler(MetaPathFinder):
-    """Sees the compiler being imported, and tells it what waits when it is there."""
+    """An import hook that runs the waiting registrations once the compiler has been imported."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -74,15 +74,15 @@ class _Compiler(MetaPathFinder):
         others = (one.find_spec(name, path, target) for one in sys.meta_path if one is not self)
         spec = next(filter(None, others), None)
         if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = self._telling(spec.loader.exec_module)  # type: ignore[method-assign, assignment]
+            spec.loader.exec_module = self._hooked(spec.loader.exec_module)  # type: ignore[method-assign, assignment]
         return spec
 
-    def _telling(self, load: Callable[[types.ModuleType], None]) -> Callable[[types.ModuleType], None]:
+    def _hooked(self, load: Callable[[types.ModuleType], None]) -> Callable[[types.ModuleType], None]:
         def loaded(module: types.ModuleType) -> None:
             load(module)
             sys.meta_path.remove(self)
-            for tell in _waiting:
-                tell()
+            for register in _waiting:
+                register()
             _waiting.clear()
 
         return loaded

@@ -1,4 +1,4 @@
-"""Our operators as torch's own, for programs that leave Python: each is its record's definition."""
+"""Decompositions of the library's operators for exported programs: each is the definition of its record."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 @public
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """What `torch.export` makes of our operators where they may not stay: torch's core aten operators.
+    """A table for `torch.export` that decomposes the library's operators into torch's core ATen operators.
 
     Returns
     -------
     dict
-        `torch.export.default_decompositions()`, and for every operator of ours its definition.
+        `torch.export.default_decompositions()`, extended by the definition of each operator of the library.
 
     Notes
     -----
-    The decomposed program needs no softargmax where it runs, in ONNX, AOTInductor or ExecuTorch. Its edge rows are
-    those of the function; its last digits and its speed are those of the definition, which computes in float64. Entmax,
-    that of attention too, becomes some 3000 operators, as its search has no loop there. The operators by which layers
-    draw classes in training have no decomposition.
+    The decomposed program runs without softargmax, in ONNX, AOTInductor or ExecuTorch. Its edge rows are those of the
+    functions. Its last digits and its speed are those of the definitions, which compute in float64. Entmax, also as
+    part of attention, becomes some 3000 operators, because its search is unrolled. The operators with which layers draw
+    classes in training have no decomposition.
 
     Examples
     --------
-    For an exported program it is ``program.run_decompositions(softargmax.nn.decompositions())``.
+    Decompose an exported program by ``program.run_decompositions(softargmax.nn.decompositions())``.
 
     >>> import torch, softargmax
     >>> p = softargmax.nn.Softmax()(torch.zeros(1, 3))

@@ -1,4 +1,4 @@
-"""What torch modules do with an option that is a number or a tensor."""
+"""Helpers of torch modules: options that are numbers or tensors, and checks before there are scores."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 for _some in (torch.empty(0), nn.Parameter(torch.empty(0))):
-    namespace(_some)  # a compiler that looks into modules finds the namespace known; to find it is not for graphs
+    namespace(_some)  # cached now, as torch.compile cannot trace the look-up of a namespace
 
 
 def keep(module: nn.Module, name: str, value: Any) -> None:
-    """Hold it under its name: a Parameter is learned, another tensor is a buffer."""
+    """Store an option under its name: a Parameter is learned, any other tensor is a buffer."""
     if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
         module.register_buffer(name, value)
     else:
@@ -31,7 +31,7 @@ def keep(module: nn.Module, name: str, value: Any) -> None:
 
 
 def one_call(forward: F) -> F:
-    """A `forward` that `torch.fx` does not look into: in its graph the module is called, as those of torch.nn are."""
+    """Decorate a `forward` that `torch.fx` does not trace into: its graph calls the module, as for torch.nn's."""
 
     @functools.wraps(forward)
     def called(self: nn.Module, *arguments: Any, **options: Any) -> Any:
@@ -45,7 +45,7 @@ def one_call(forward: F) -> F:
 
 
 def check_dim(dim: Any, *, one: bool = False) -> None:
-    """What can be said of axes before there are scores: torch has no more than 64."""
+    """Check `dim` before there are scores; torch allows at most 64 axes."""
     try:
         (one_axis if one else axes_of)(dim, 64)
     except (TypeError, ValueError) as error:
@@ -53,18 +53,18 @@ def check_dim(dim: Any, *, one: bool = False) -> None:
 
 
 def one_row(weight: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Scores and a target, to try a loss's options on before there are any."""
+    """One row of scores and a target, to check a loss's options before there are scores."""
     z = torch.zeros(1, 1) if weight is None else weight.new_zeros(1, max(weight.numel(), 1))
     return z, torch.zeros(1, dtype=torch.int64, device=z.device)
 
 
 def class_axis(z: Tensor) -> int:
-    """The axis of the classes, as torch's losses have it."""
+    """The axis of the classes by torch's convention."""
     return min(z.ndim - 1, 1)
 
 
 def known(value: Any, name: str) -> Any:
-    """What can be checked of an option before there are scores: a number; of an array the dtype, and 1 in its place."""
+    """An option for checks before there are scores: a number itself, or 1 for an array, whose dtype is checked."""
     if not isinstance(value, (Real, str, bytes, type(None))):
         check.scores(value, name)
         return 1.0
@@ -72,5 +72,5 @@ def known(value: Any, name: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """It in a module's repr: of a tensor the shape."""
+    """An option in a module's repr; a tensor is shown by its shape."""
     return f"<{', '.join(map(str, value.shape))}>" if isinstance(value, Tensor) else repr(value)

@@ -1,13 +1,13 @@
-"""What an operation's record becomes for torch: an operator in `torch.ops`, an autograd Function, a short way.
+"""What is derived from an operation's record for torch: an operator, an autograd Function, a fast path.
 
-- The operator (schema, kernels by device, fake tensors, vmap, autograd) is what torch.compile, torch.export and opcheck
-  see. Torch's dispatcher chooses the device's kernel.
-- Eager calls that record a derivative call the Function: functorch's transforms want to meet one.
-- Eager calls that record none call the kernel, without the Function (5 us) and without the dispatcher (3 us).
-- A device without a kernel gets the definition, which torch differentiates by itself.
+- The operator in `torch.ops` (schema, kernels by device, fake tensors, vmap, autograd) is what torch.compile,
+  torch.export and opcheck see. Torch's dispatcher chooses the device's kernel.
+- Eager calls that record a derivative call the Function, which functorch's transforms require.
+- Eager calls that record none call the kernel directly. This saves the Function (5 us) and the dispatcher (3 us).
+- A device without a kernel gets the definition, which torch differentiates itself.
 
-A derivative rule is made of operations and of array-API functions, so that it can be differentiated again, in either
-mode, as often as one likes.
+Derivative rules consist of operations and array-API functions. So they can be differentiated again, in either mode, to
+any order.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
 
 LIBRARY: Any = torch.library.Library("softargmax", "FRAGMENT")  # type: ignore[no-untyped-call]
 _KEYS = {"cpu": "CPU", "cuda": "CUDA", "xpu": "XPU", "mps": "MPS"}
-_level = threading.local()  # keys: of the transform's level that is served; inside: rules call operators there
+_level = threading.local()  # keys: dispatch keys of the transform level being served; inside: rules call operators
 
 
 _registering = threading.RLock()
 
 
 def register(room: str) -> None:
-    """Derive what torch needs of a room: its operators, so that graphs which were saved find them, and its functions.
+    """Derive what torch needs for a room: its operators, which saved graphs look up, and its public functions.
 
-    Two threads may meet torch at once, and the second has to wait until the first is done.
+    Locked: of two threads that bring the first tensor at once, the second waits until the first is done.
     """
     with _registering:
         for operation in OPERATIONS:
@@ -64,7 +64,7 @@ def register(room: str) -> None:
 
 
 class TorchOperation:
-    """What is derived from one record."""
+    """What is derived for torch from one record."""
 
     def __init__(self, operation: Any) -> None:
         self.operation = operation
@@ -78,7 +78,7 @@ class TorchOperation:
         if "cpu" in operation.kernels:
             kernel = operation.kernel("cpu")
             self.launch["cpu"] = operation.launcher(kernel, CPU)
-            # The common call in one function: `run` asks where a call goes, which costs 0.6 us of 8.
+            # One function for the common call: choosing the path in `run` costs 0.6 us of 8 us.
             guard = "if _out is not None or not _at_once(_i): return _run(_i, _first, _out)"
             self.serve_eager = operation.launcher(kernel, CPU, guard, _run=self.run, _at_once=_native.at_once)
         self._wanted = cache(lambda needed: frozenset(itertools.compress(self.slots.varying, needed)))
@@ -118,7 +118,7 @@ class TorchOperation:
         return found[0] if first and self.many else found
 
     def run_definition(self, i: Any, first: bool = False, out: Tensor | None = None) -> Any:
-        """(arguments, first, out) -> results by the definition, with the record's rules if it has some."""
+        """(arguments, first, out) -> results by the definition, with the record's rules if it has any."""
         if out is not None or self.rule_of_definition is None or getattr(_level, "inside", False):
             return self.operation.define(i, first, out)
         flat = self.flatten(i)
@@ -130,7 +130,7 @@ class TorchOperation:
         return found[0] if first and self.many else found
 
     def _served(self, i: Any) -> bool:
-        """Whether the device has a kernel; where one was asked for by name it must."""
+        """True if the device has a kernel; raise if there is none but an implementation was requested by name."""
         device = self.operation.array(i).device.type
         if device in self.operation.kernels:
             return True
@@ -140,7 +140,7 @@ class TorchOperation:
         return False
 
     def _into(self, i: Any, out: Tensor) -> Tensor:
-        """The first result written into memory; it has no derivative."""
+        """Write the first result into `out`; it has no derivative."""
         if not self._served(i):
             self.operation.define(i, True, out)
         elif self.stage(i) is AT_ONCE and ready(out):
@@ -154,12 +154,12 @@ class TorchOperation:
         return out
 
     def apply(self, flat: tuple[Any, ...]) -> Any:
-        """By the Function, or by the operator where a compiler looks or there is no derivative."""
+        """Call the Function, or the operator while compiling or if there is no derivative."""
         if self.rule is None or getattr(_level, "inside", False) or torch.compiler.is_compiling():
             return self.overload(*flat)
         if transformed():
             return self.rule.apply(*flat)
-        # A pullback of torch.func.vjp brings wrappers of a level that is gone.
+        # The pullback of torch.func.vjp passes wrappers of a level that has ended.
         return self._apply_here(*unwrap_dead_wrappers(flat))
 
     # --- the operator -------------------------------------------------------------------------------------------------
@@ -192,14 +192,14 @@ class TorchOperation:
         LIBRARY.impl(operation.name, self._autograd, "Autograd", with_keyset=True)
 
     def serve(self, device: str) -> None:
-        """Have torch's dispatcher find the kernel of one more device."""
+        """Register the kernel of another device with torch's dispatcher."""
         if len(self.operation.kernels) == 1:
             self._define()
         else:
             self._implement(device)
 
     def _implement(self, device: str) -> None:
-        """Have torch's dispatcher find the kernel of a device, which is imported at the first call."""
+        """Register the kernel of a device with torch's dispatcher; it is imported at the first call."""
 
         def launcher() -> Any:
             if device not in self.launch:
@@ -221,8 +221,8 @@ class TorchOperation:
     def _autograd(self, keys: Any, *flat: Any) -> Any:
         """The kernel of the Autograd key.
 
-        Inside functorch's transforms (a compiled `jacrev` comes here) it serves one level of them. Then the forward has
-        to go on to the levels below it, with their derivatives, in place of skipping them all.
+        Inside functorch's transforms (a compiled `jacrev` arrives here) it serves one level of them. The forward must
+        then continue to the levels below with their derivatives. By default it would skip them all.
         """
         if not transformed():
             return self._apply_here(*flat)
@@ -248,10 +248,10 @@ class TorchOperation:
 
     def _forward_definition(self, *flat: Any) -> Any:
         found = self.operation.define(self.unflatten(*flat))
-        return tuple(found) if self.many else found  # no record: torch's vmap knows tuples only
+        return tuple(found) if self.many else found  # torch's vmap accepts tuples, but no NamedTuple
 
     def decomposed(self, *flat: Any) -> Any:
-        """What the operator returns, by the definition; a result that the kernel alone knows is empty."""
+        """The operator's results by the definition; a result that only the kernel computes is empty."""
         found = self.operation.define(self.unflatten(*flat))
         if not self.many:
             return found
@@ -266,13 +266,14 @@ class TorchOperation:
             ctx.mark_non_differentiable(*itertools.compress(output if self.many else (output,), self.constant))
 
     def _forward_recorded(self, ctx: Any, i: Any, first: bool, *_varying: Any) -> Any:
-        """The kernel on plain memory of which nobody but autograd hears: the record stays as it is.
+        """Run the kernel on plain tensors when only autograd records the call; the record is passed whole.
 
-        The general Function below takes 22 arguments of a loss one by one: forward and backward take twice the time.
+        The general Function below takes the 22 arguments of a loss one by one, which doubles the time of forward and
+        backward.
         """
         found = kept = self.launch["cpu"](i)
         if first and self.operation.forward_gradients:
-            # Nobody else has these results, so that they may be given away: no second dW in memory.
+            # Nobody else holds these results, so the backward may return them without a second dW in memory.
             names = self.operation.forward_gradients
             results = dict(zip(self.operation.fields, found, strict=True))
             ctx.forward_gradients = {
@@ -285,20 +286,20 @@ class TorchOperation:
 
     def _backward_recorded(self, ctx: Any, *g: Any) -> Any:
         needed = ctx.needs_input_grad[2:]
-        return None, None, *(self._given_away(ctx, g[0], needed) or self._run_vjp(ctx, g, needed))
+        return None, None, *(self._scaled_forward_gradients(ctx, g[0], needed) or self._run_vjp(ctx, g, needed))
 
-    def _given_away(self, ctx: Any, g: Tensor | None, needed: Sequence[bool]) -> list[Any] | None:
-        """The gradients that the forward formed, scaled where they lie; None where they cannot be all that is asked."""
-        formed, wanted = getattr(ctx, "forward_gradients", None), self._wanted(tuple(needed))
-        if not formed or g is None or torch.is_grad_enabled() or not wanted <= formed.keys():
+    def _scaled_forward_gradients(self, ctx: Any, g: Tensor | None, needed: Sequence[bool]) -> list[Any] | None:
+        """The gradients that the forward computed, scaled in place; None if they do not cover all that is needed."""
+        computed, wanted = getattr(ctx, "forward_gradients", None), self._wanted(tuple(needed))
+        if not computed or g is None or torch.is_grad_enabled() or not wanted <= computed.keys():
             return None
         ctx.forward_gradients = None
         if g.item() != 1.0:
             for name in wanted:
-                formed[name].mul_(g)
+                computed[name].mul_(g)
         arrays = self.slots.restore(ctx.saved_tensors, ctx.numbers, ctx.likes)[2]
         return [
-            self.fitted(formed[name], of.shape, of.dtype) if need else None
+            self.fitted(computed[name], of.shape, of.dtype) if need else None
             for name, of, need in zip(self.slots.varying, arrays, needed, strict=True)
         ]
 
@@ -312,10 +313,10 @@ class TorchOperation:
         return tuple(flat)
 
     def _run_vjp(self, ctx: Any, g: tuple[Any, ...], needed: Sequence[bool]) -> list[Any]:
-        """The gradients to the arguments that have some, None where none is needed."""
+        """The gradients of the arguments that have one; None where no gradient is needed."""
         if g[0] is None and all(one is None for one in g):
             return [None] * len(needed)
-        # Unpacked once: activation checkpointing refuses a second time.
+        # Unpack the saved tensors once: activation checkpointing refuses a second time.
         i, r, arrays = self.slots.restore(ctx.saved_tensors, ctx.numbers, ctx.likes)
         if gradients := getattr(ctx, "forward_gradients", None):
             r = r._replace(**{self.operation.forward_gradients[name]: x for name, x in gradients.items()})
@@ -328,39 +329,39 @@ class TorchOperation:
     def _jvp(self, ctx: Any, *tangents: Any) -> Any:
         if not transformed():
             return self._run_jvp(ctx, ctx.saved_tensors, tangents)
-        # torch runs `jvp` with forward mode switched off, and does not switch it on again for the other levels: without
-        # this, `jacfwd(jacfwd(f))` drops terms and says nothing (torch 2.13, for every Function).
+        # torch runs `jvp` with forward mode switched off, and does not switch it on again for the other levels. Without
+        # this line `jacfwd(jacfwd(f))` silently drops terms (torch 2.13, for every Function).
         with forward_mode():
             return self._run_jvp(ctx, [x if x is None else primal(x) for x in ctx.saved_tensors], tangents)
 
     def _run_jvp(self, ctx: Any, saved: Any, tangents: Any) -> Any:
         i, r, _ = self.slots.restore(saved, ctx.numbers, ctx.likes)
-        given = {name: tangents[slot] for name, slot in self.slots.gradients if isinstance(tangents[slot], Tensor)}
-        found = zip(self.operation.fields, self._jvp_rule(i, r, given), r, strict=True)
-        moved = [None if x is None or name in self.operation.constant else x.to(of.dtype) for name, x, of in found]
-        return tuple(moved) if self.many else moved[0]
+        inputs = {name: tangents[slot] for name, slot in self.slots.gradients if isinstance(tangents[slot], Tensor)}
+        found = zip(self.operation.fields, self._jvp_rule(i, r, inputs), r, strict=True)
+        outputs = [None if x is None or name in self.operation.constant else x.to(of.dtype) for name, x, of in found]
+        return tuple(outputs) if self.many else outputs[0]
 
     def _completed(self, i: Any, r: Any, g: Any, wanted: Wanted) -> Gradients:
-        """The vjp, and the definition's for what it does not answer."""
+        """The record's vjp, completed by the definition's for gradients that it does not return."""
         found: Gradients = self.operation.vjp(i, r, g, wanted)
         if found.keys() == wanted:
             return found
         if not found.keys() <= set(self.slots.names):
             wrong = min(found.keys() - set(self.slots.names))
-            raise TypeError(f"{self.operation.name}: expected a vjp that answers its arguments, got {wrong}")
+            raise TypeError(f"{self.operation.name}: expected a vjp that returns gradients of arguments, got {wrong}")
         missing = wanted - found.keys()
         return {**found, **self.defined_vjp(i, r, g, missing)} if missing else found
 
     @staticmethod
     def fitted(gradient: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """A gradient summed over what its argument was broadcast to, and rounded once."""
+        """A gradient summed over the broadcast axes of its argument, and rounded once."""
         if gradient.shape != shape:
             gradient = gradient.to(dtype if dtype.itemsize > 2 else torch.float32).sum_to_size(shape)
         return gradient if gradient.dtype is dtype else gradient.to(dtype)
 
 
 def _function(name: str, members: dict[str, Any], **more: Any) -> Any:
-    """An autograd Function of these static methods."""
+    """An autograd Function with these static methods."""
     return type(name, (torch.autograd.Function,), {key: staticmethod(one) for key, one in members.items()} | more)
 
 

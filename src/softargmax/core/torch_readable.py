@@ -1,4 +1,4 @@
-"""Whether the memory of tensors may be read now, and what backward functions without an operation record need."""
+"""Whether kernels may read a tensor's memory now, and gradients by the definition for hand-written backwards."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from torch import Tensor
 
 from softargmax.core.dispatch import requested_name
 from softargmax.core.record import generated
-from softargmax.core.torch_private import AS_IT_IS, READY, READY_NAMES, STILL
+from softargmax.core.torch_private import EAGER, PLAIN_TENSOR, READY, READY_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-Tensors = tuple[Any, ...]  # in the place of a tensor there may be a number or None
+Tensors = tuple[Any, ...]  # an element may also be a number or None
 
-_still = generated("", [f"return {STILL}"], **READY_NAMES)
-_as_it_is = generated("_x", [f"return {AS_IT_IS.format('_x')}"], **READY_NAMES)
+_eager = generated("", [f"return {EAGER}"], **READY_NAMES)
+_plain_tensor = generated("_x", [f"return {PLAIN_TENSOR.format('_x')}"], **READY_NAMES)
 ready = generated("_x", [f"return {READY.format('_x')}"], **READY_NAMES)
-"""Whether a kernel may read this tensor as it is, with no derivative to record."""
+"""True if a kernel may read the tensor's memory and there is no derivative to record."""
 
 
 def direct(tensor: Tensor) -> bool:
-    """Whether the memory of a tensor may be read now: `ready`, and nobody else sees what is computed with it."""
-    return bool(ready(tensor) and _still()) and not torch.compiler.is_compiling()
+    """True if a kernel may read the tensor's memory: `ready`, and no transform, mode or compiler is active."""
+    return bool(ready(tensor) and _eager()) and not torch.compiler.is_compiling()
 
 
 def as_they_are(*tensors: Tensor | None) -> bool:
-    """Whether kernels may read these tensors, and nobody but autograd's graph sees what is computed with them."""
+    """True if kernels may read the tensors' memory, and only autograd records what is computed with them."""
     if torch.compiler.is_compiling() or requested_name() == "reference":
         return False
-    return _still() and all(_as_it_is(x) for x in tensors if x is not None)
+    return _eager() and all(_plain_tensor(x) for x in tensors if x is not None)
 
 
 def by_definition(
     f: Callable[..., Tensor], inputs: Tensors, wanted: Sequence[bool], g: Tensor, *, again: bool
 ) -> list[Tensor | None]:
-    """The gradients of <g, f(inputs)> to what is wanted, for a backward; with `again` they can be differentiated.
+    """The gradients of <g, f(inputs)> for the wanted inputs, inside a backward; with `again` they are differentiable.
 
-    They are taken at aliases: at the inputs themselves, their hooks would run here and once more outside, and of an
-    input that is made from another one (tied weights) that one's part would be counted twice.
+    The gradients are taken with respect to aliases of the inputs. With the inputs themselves, their hooks would run
+    twice. If one input is computed from another (tied weights), that part of the gradient would be counted twice.
     """
     with torch.enable_grad():
         aliases = [x.view_as(x) if needed else x for x, needed in zip(inputs, wanted, strict=True)]
         value = f(*aliases)
-    asked = [x for x, needed in zip(aliases, wanted, strict=True) if needed]
-    found = iter(torch.autograd.grad(value, asked, g, create_graph=again))
+    requested = [x for x, needed in zip(aliases, wanted, strict=True) if needed]
+    found = iter(torch.autograd.grad(value, requested, g, create_graph=again))
     return [next(found) if needed else None for needed in wanted]

@@ -1,6 +1,6 @@
-"""Derivative rules for operations that have none: the definition's, and the transpose of the vjp.
+"""Derivative rules for operations without one: the vjp of the definition, and the jvp as the transpose of the vjp.
 
-`of` is the operation's TorchOperation.
+The argument `of` is the operation's TorchOperation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def defined_vjp(of: Any, i: Any, _r: Any, g: Any, wanted: Wanted) -> Gradients:
-    """The gradients of <g, definition>, which can be differentiated again."""
+    """The gradients of <g, definition>; they can be differentiated again."""
     operation, flat = of.operation, unwrap_dead_wrappers(of.flatten(i))
     slots = [slot for name, slot in of.slots.gradients if name in wanted]
     names = [name for name, _ in of.slots.gradients if name in wanted]
@@ -32,30 +32,32 @@ def defined_vjp(of: Any, i: Any, _r: Any, g: Any, wanted: Wanted) -> Gradients:
         found = operation.define(of.unflatten(*full))
         return tuple(itertools.compress(found if of.many else (found,), varying))
 
-    # A pullback of torch.func.vjp runs when its level is gone: what it wrapped is taken out.
+    # The pullback of torch.func.vjp runs after its level has ended, so its wrappers are removed.
     found, pullback = torch.func.vjp(definition, *(flat[slot] for slot in slots))  # type: ignore[misc]
-    given = unwrap_dead_wrappers(tuple(itertools.compress(g, varying)))
-    full = tuple(torch.zeros_like(x) if one is None else one.to(x.dtype) for x, one in zip(found, given, strict=True))
+    incoming = unwrap_dead_wrappers(tuple(itertools.compress(g, varying)))
+    full = tuple(
+        torch.zeros_like(x) if one is None else one.to(x.dtype) for x, one in zip(found, incoming, strict=True)
+    )
     return dict(zip(names, pullback(full), strict=True))
 
 
 def transposed(of: Any, i: Any, r: Any, t: Tangents) -> Any:
-    """The tangents of the results: the transpose of the vjp, which is linear in what comes in.
+    """The tangents of the results: the transpose of the vjp, which is linear in the incoming gradient.
 
-    (torch.func.jvp cannot be called in a jvp.)
+    (torch.func.jvp cannot be called inside a jvp.)
     """
     operation, names = of.operation, list(t)
     fields = [field for field in operation.fields if field not in operation.constant]
-    given = {name: of.flatten(i)[slot] for name, slot in of.slots.gradients if name in t}
-    some = given[names[0]]
+    inputs = {name: of.flatten(i)[slot] for name, slot in of.slots.gradients if name in t}
+    first = inputs[names[0]]
 
     def gradients(*g: Tensor) -> tuple[Tensor, ...]:
         full = type(r)(**{**dict.fromkeys(operation.fields), **dict(zip(fields, g, strict=True))})
         found = of.vjp(i, r, full, frozenset(names))
-        return tuple(of.fitted(found[name], given[name].shape, given[name].dtype) for name in names)
+        return tuple(of.fitted(found[name], inputs[name].shape, inputs[name].dtype) for name in names)
 
     likes = [getattr(r, field) for field in fields]
-    start = (torch.zeros(like.shape, dtype=like.dtype, device=some.device) for like in likes)
+    start = (torch.zeros(like.shape, dtype=like.dtype, device=first.device) for like in likes)
     _, transpose = torch.func.vjp(gradients, *start)  # type: ignore[misc]
-    moved = transpose(tuple(t[name].to(given[name].dtype) for name in names))
-    return type(r)(**{**dict.fromkeys(operation.fields), **dict(zip(fields, moved, strict=True))})
+    tangents = transpose(tuple(t[name].to(inputs[name].dtype) for name in names))
+    return type(r)(**{**dict.fromkeys(operation.fields), **dict(zip(fields, tangents, strict=True))})

@@ -1,6 +1,6 @@
-"""A record and its slots in a torch schema: how they are made of each other, and what a derivative keeps of them.
+"""The slots of a record in a torch schema: conversion in both directions, and what a derivative saves.
 
-The functions are generated once for every operation, so a call runs no loop.
+The functions are generated once per operation, so that a call runs no loops.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 from softargmax.core.record import Branch, Leaf, generated
 from softargmax.core.scale import Scale
-from softargmax.core.torch_private import AS_IT_IS, READY_NAMES, STILL
+from softargmax.core.torch_private import EAGER, PLAIN_TENSOR, READY_NAMES
 
 ELSEWHERE, RECORDED, AT_ONCE = "elsewhere", "recorded", "at once"
-"""Where a call goes: to torch's dispatcher or a transform; to the kernel, with or without a derivative to record."""
+"""The path of a call: torch's dispatcher or a transform; the kernel with a derivative to record; the kernel alone."""
 
 
 class Like(NamedTuple):
-    """What rules see in the place of an argument or a result that was not saved."""
+    """Stands for an argument or a result that was not saved: its shape and dtype."""
 
     shape: Any
     dtype: Any
@@ -25,9 +25,11 @@ class Like(NamedTuple):
 class Slots:
     """The slots of an operation's arguments.
 
-    `flatten(record)` gives them, `unflatten(*slots)` a record. `stage(record)` says where an eager call goes. `save`
-    keeps for the rules what they read of slots, `save_record` of a record, and of what they do not read shape and
-    dtype; `restore` gives it as (record, results, arrays that may have a gradient). `of_varying(record)`: these arrays.
+    - `flatten(record)` returns the slots, `unflatten(*slots)` the record.
+    - `stage(record)` returns the path of an eager call.
+    - `save` keeps what the rules read, from slots; `save_record` does so from a record. Both keep shape and dtype of
+      the rest.
+    - `restore` returns (record, results, arrays that may have a gradient); `of_varying(record)` returns these arrays.
     """
 
     def __init__(self, operation: Any) -> None:
@@ -37,24 +39,24 @@ class Slots:
         self.slots = [slot for _, slot, _ in slots]
         self.arrays = [slot for _, slot, kind in slots if "Tensor" in kind]
         self.schema = ", ".join(f"{kind} {slot}" for _, slot, kind in slots)
-        # Where gradients go, the first slot of an argument with arrays: its name and its slot.
+        # An argument's gradient goes to its first slot: the names of arguments with arrays, and their slots' numbers.
         varying = [leaf.name for leaf in operation.leaves if leaf.kind.arrays and leaf.name not in operation.constant]
         self.varying, self.places = varying, [self.names.index(name) for name in varying]
         self.gradients = list(zip(self.varying, self.places, strict=True))
         names: dict[str, Any] = {"_Scale": Scale, "_Results": type(operation.results), "_Like": Like}
         names["_saved"] = operation.saved
         packed = _packed(operation.tree, names)
-        self._between(packed, names)
-        self._staging()
-        self._saving(packed, names)
+        self._generate_conversions(packed, names)
+        self._generate_stage()
+        self._generate_save(packed, names)
 
-    def _between(self, packed: str, names: dict[str, Any]) -> None:
+    def _generate_conversions(self, packed: str, names: dict[str, Any]) -> None:
         leaves = self._operation.leaves
         flat = [leaf.kind.flatten.format(leaf.name) for leaf in leaves]
         self.flatten = generated("_i", [f"{self._operation.tree.target}= _i", f"return ({', '.join(flat)},)"])
         self.unflatten = generated(", ".join(self.slots), [f"return {packed}"], **names)
 
-    def _staging(self) -> None:
+    def _generate_stage(self) -> None:
         operation, unpacked = self._operation, f"{self._operation.tree.target}= _i"
         tests: list[str] = []
         derived: list[str] = []
@@ -63,27 +65,27 @@ class Slots:
             absent += [leaf.kind.number.format(leaf.name)] * bool(leaf.kind.number)
             arrays = [array.format(leaf.name) for array in leaf.kind.arrays]
             if arrays:
-                tests.append(f"({' or '.join((*absent, ' and '.join(map(AS_IT_IS.format, arrays))))})")
+                tests.append(f"({' or '.join((*absent, ' and '.join(map(PLAIN_TENSOR.format, arrays))))})")
                 tracked = f"({' or '.join(f'{array}.requires_grad' for array in arrays)})"
                 derived.append(" and ".join((*(f"not ({one})" for one in absent), tracked)))
-        plain = " and ".join((*tests, STILL)) if "cpu" in operation.kernels else "False"
+        plain = " and ".join((*tests, EAGER)) if "cpu" in operation.kernels else "False"
         recorded = f"_grad() and ({' or '.join(derived)})" if operation.differentiable else "False"
         lines = [unpacked, f"if not ({plain}): return _ELSEWHERE", f"return _RECORDED if {recorded} else _AT_ONCE"]
         stages = {"_ELSEWHERE": ELSEWHERE, "_RECORDED": RECORDED, "_AT_ONCE": AT_ONCE}
         self.stage = generated("_i", lines, **READY_NAMES, **stages)
 
-    def _saving(self, packed: str, names: dict[str, Any]) -> None:
+    def _generate_save(self, packed: str, names: dict[str, Any]) -> None:
         operation = self._operation
         results, every = ", ".join(operation.fields), [*self.arrays, *operation.fields]
         numbers = "".join(f"{slot}, " for slot in self.slots if slot not in self.arrays)
         owners = dict(zip(self.slots, self.names, strict=True)) | {field: field for field in operation.fields}
-        asks, read = callable(operation.saved), self.names if operation.saved is None else operation.saved
-        saved = [name for name in every if asks or owners[name] in read]
-        others = [name for name in every if asks or owners[name] not in read]
+        dynamic, read = callable(operation.saved), self.names if operation.saved is None else operation.saved
+        saved = [name for name in every if dynamic or owners[name] in read]
+        others = [name for name in every if dynamic or owners[name] not in read]
         likes = "".join(f"None if {name} is None else _Like({name}.shape, {name}.dtype), " for name in others)
         keep = ["_ctx.set_materialize_grads(False)", f"{results} = _output"]
         keep += [f"_ctx.numbers = ({numbers})", f"_ctx.likes = ({likes})"]
-        if asks:
+        if dynamic:
             keep.append(f"_wanted = _saved({packed})")
             keep += [f"if {owners[name]!r} not in _wanted: {name} = None" for name in every]
         keep.append(f"_ctx.save_for_backward({', '.join(saved)})")
@@ -91,24 +93,24 @@ class Slots:
         self.save = generated(
             "_ctx, _inputs, _output", [f"{', '.join(self.slots)}, = _inputs", *keep, forward], **names
         )
-        apart = [
+        unpack = [
             f"{', '.join(slot for slot, _ in leaf.slots)}, = {leaf.kind.flatten.format(leaf.name).removeprefix('*')}"
             for leaf in operation.leaves
             if leaf.kind.flatten != "{0}"
         ]
-        self.save_record = generated("_ctx, _i, _output", [f"{operation.tree.target}= _i", *apart, *keep], **names)
+        self.save_record = generated("_ctx, _i, _output", [f"{operation.tree.target}= _i", *unpack, *keep], **names)
         again = [f"{', '.join(saved)}, = _kept"] * bool(saved) + [f"{numbers}= _numbers"] * bool(numbers)
-        again += [f"if {name} is None: {name} = _likes[{place}]" if asks else f"{name} = _likes[{place}]"
+        again += [f"if {name} is None: {name} = _likes[{place}]" if dynamic else f"{name} = _likes[{place}]"
                   for place, name in enumerate(others)]  # fmt: skip
         slots = "".join(f"{self.slots[slot]}, " for slot in self.places)
         self.restore = generated(
             "_kept, _numbers, _likes", [*again, f"return {packed}, _Results({results}), ({slots})"], **names
         )
-        self.of_varying = generated("_i", [f"{operation.tree.target}= _i", *apart, f"return ({slots})"], **names)
+        self.of_varying = generated("_i", [f"{operation.tree.target}= _i", *unpack, f"return ({slots})"], **names)
 
 
 def _packed(tree: Branch, names: dict[str, Any]) -> str:
-    """The text that makes a record of its slots."""
+    """Code that makes a record from its slots."""
     record = f"_Record{len(names)}"
     names[record] = tree.record
     parts = [

@@ -1,4 +1,4 @@
-"""How torch.vmap maps an operation: one of three ways. `of` is its TorchOperation."""
+"""The vmap rules of an operation: along rows, by the record's own rule, or by the definition. `of`: TorchOperation."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from softargmax.core.record import AXES, LEADING
 
 
 def along_rows(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
-    """Along rows: the batch becomes the first axis of every tensor, so that axes move up by one.
+    """The batch becomes the first axis of every tensor, and the operation's axes move up by one.
 
-    The tensors broadcast with the first among them.
+    The tensors broadcast with the first of them.
     """
     place = of.slots.slots.index(of.slots.arrays[0])
     rank = flat[place].ndim - (dims[place] is not None)
     axes = {leaf.name for leaf in of.operation.leaves if leaf.kind == AXES}
     leading = {leaf.name for leaf in of.operation.leaves if leaf.kind is LEADING}
-    moved: list[Any] = []
+    mapped: list[Any] = []
     for name, x, dim in zip(of.slots.names, flat, dims, strict=True):
         if isinstance(x, Tensor):
             front = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
             front = front[(slice(None),) + (None,) * (rank + 1 - front.ndim)]
-            moved.append(front.expand(info.batch_size, *front.shape[1:]))
+            mapped.append(front.expand(info.batch_size, *front.shape[1:]))
         else:
-            moved.append([axis + 1 for axis in x] if name in axes else x + 1 if name in leading else x)
-    found = of.run(of.unflatten(*moved))
+            mapped.append([axis + 1 for axis in x] if name in axes else x + 1 if name in leading else x)
+    found = of.run(of.unflatten(*mapped))
     return found, (0,) * len(found) if of.many else 0
 
 
 def by_batch(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
-    """The record's own way: from the record, and a record of where each argument has its batch.
+    """Apply the record's own rule, `batch`, to the record and a record with the batch axis of each argument.
 
-    It returns a record and the axis of the batch in the results; None for arguments that are still to be mapped.
+    The rule returns a record and the batch axis of the results. If the axis is None, the record is mapped along rows.
     """
     batch: Any = of.operation.batch
     places = [dim if isinstance(x, Tensor) else None for x, dim in zip(flat, dims, strict=True)]
@@ -46,6 +46,6 @@ def by_batch(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
 
 
 def by_definition(of: Any, _info: Any, dims: Any, *flat: Any) -> Any:
-    """Of what has neither axes nor a way of its own: the definition's."""
+    """Map the definition, for operations with neither axes nor a rule of their own."""
     found = torch.func.vmap(lambda *x: of.operation.define(of.unflatten(*x)), dims)(*flat)
     return (tuple(found), (0,) * len(found)) if of.many else (found, 0)

@@ -1,7 +1,7 @@
-r"""Softmax, log-softmax and log-sum-exp of what does not fit in memory.
+r"""Softmax, log-softmax and log-sum-exp of arrays that do not fit in memory.
 
-A row's state (m, l) is a monoid: states of disjoint pieces merge to the state of the whole, so a row may be read piece
-by piece. Here pieces are re-cut to the blocks that the in-memory kernels cut, and merged in their order:
+A row's state (m, l) is a monoid: the states of disjoint pieces merge into the state of the whole, so a row may be read
+piece by piece. Pieces are cut at the block boundaries of the in-memory kernels, and merged in the same order:
 
 .. math:: \mathrm{stream}(z) = \mathrm{in\ memory}(z) \text{, to the bit}
 

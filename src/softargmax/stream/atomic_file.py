@@ -1,4 +1,4 @@
-"""Files that get their name when they are complete, and do not appear otherwise."""
+"""Files that appear under their name only once they are complete."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str], size: int = 0) -> Iterator[BinaryIO]:
-    """Write a file that takes its name when the block ends well; until then, and after any error, the old one stays.
+    """Write a file that appears under its name when the block ends without an error; until then the old file stays.
 
-    The data goes to a file beside the target, which is synced to disk and then renamed. On Linux that file has no name
-    until it is whole, so that a killed process leaves nothing half written behind (between the two names, for
-    microseconds, a whole file with a hidden one). A target that exists keeps its permissions.
+    The data goes to a file in the target's folder, which is synced to disk and then renamed. On Linux this file has no
+    name until it is complete, so a killed process leaves no partial file. (For microseconds before the rename, the
+    complete file has a hidden name.) An existing target keeps its permissions.
 
     Parameters
     ----------
     path : path
-        The target. A link is followed: the file that it leads to is replaced.
+        The target. A symbolic link is followed, and the file it points to is replaced.
     size : int
-        How many bytes will be written, if known: they are reserved at once, so that a full disk is told before the
-        work and not hours into it.
+        The number of bytes to be written, if known. They are reserved at once, so that a full disk is reported before
+        the work starts and not hours into it.
 
     Examples
     --------
@@ -66,13 +66,13 @@ def whole_file(path: str | os.PathLike[str], size: int = 0) -> Iterator[BinaryIO
         raise
     directory = os.open(target.parent, os.O_RDONLY)
     try:
-        os.fsync(directory)  # the rename itself must reach the disk too
+        os.fsync(directory)  # the rename must reach the disk too
     finally:
         os.close(directory)
 
 
 def _reserve(fd: int, size: int) -> None:
-    """Take the room on the disk, where the file system can."""
+    """Reserve space on the disk, if the file system supports it."""
     try:
         os.posix_fallocate(fd, 0, size)
     except OSError as error:
@@ -85,7 +85,7 @@ def _free_name(target: Path) -> Path:
 
 
 def _open_beside(target: Path) -> tuple[int, Path | None]:
-    """Open a new file in the target's folder: without a name where the system can, else under a hidden one."""
+    """Open a new file in the target's folder: unnamed if the system supports it, else under a hidden name."""
     unnamed = getattr(os, "O_TMPFILE", None)
     if unnamed is not None and Path("/proc/self/fd").is_dir():
         try:
@@ -98,7 +98,7 @@ def _open_beside(target: Path) -> tuple[int, Path | None]:
 
 
 def _link(fd: int, name: Path) -> None:
-    """Give an unnamed file its name (only with folder descriptors does Python follow the link in /proc)."""
+    """Name an unnamed file. (Python follows the link in /proc only if folder descriptors are passed.)"""
     directory = os.open(name.parent, os.O_RDONLY)
     try:
         os.link(f"/proc/self/fd/{fd}", name.name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=True)

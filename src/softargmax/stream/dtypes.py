@@ -1,4 +1,4 @@
-"""The dtypes that a stream reads, computes in, and returns."""
+"""The dtypes that a stream reads, computes in and returns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from softargmax.core.arrays import as_array
 
 
 def numpy_of(item: Any, name: str) -> np.ndarray[Any, Any]:
-    """Give a piece as a NumPy array; refuse arrays of other libraries, and masks, which a stream does not read."""
+    """Return a piece as a NumPy array; arrays of other libraries and masked arrays are refused."""
     if isinstance(item, np.ma.MaskedArray):
         raise TypeError(f"{name}: a masked array, whose mask a stream does not read; fill it with -inf")
     array = as_array(item, name)
@@ -21,7 +21,7 @@ def numpy_of(item: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def check_readable(dtype: np.dtype[Any], name: str) -> None:
-    """Refuse what cannot be streamed: objects, strings, structures, complex and extended numbers."""
+    """Refuse dtypes that cannot be streamed: objects, strings, structures, complex and extended precision."""
     if dtype.hasobject:
         raise TypeError(
             f"{name} holds Python objects (dtype {dtype}), which are never unpickled here; save plain numbers"
@@ -31,9 +31,9 @@ def check_readable(dtype: np.dtype[Any], name: str) -> None:
 
 
 def working(dtype: np.dtype[Any], result: np.dtype[Any]) -> np.dtype[Any]:
-    """Give the dtype that windows are read into: floats as they are, in this machine's byte order; else float64.
+    """Return the dtype that windows are read into: a float dtype in native byte order, or float64.
 
-    A result that was asked in float64 is computed in it.
+    Integers, booleans and any scores with a float64 result are computed in float64.
     """
     return _native_float(dtype) if result.itemsize < 8 else np.dtype(np.float64)
 
@@ -42,10 +42,10 @@ def _native_float(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype.newbyteorder("=") if dtype.kind == "f" else np.dtype(np.float64)
 
 
-def returned(dtype: np.dtype[Any], asked: Any, *, lse: bool) -> np.dtype[Any]:
-    """Give the result's dtype: what was asked, else that of the scores (every lse of halves is float32)."""
-    if asked is not None:
-        result: np.dtype[Any] = check.float_dtype(asked, np.empty(0))
+def returned(dtype: np.dtype[Any], requested: Any, *, lse: bool) -> np.dtype[Any]:
+    """Return the result's dtype: the requested one, or that of the scores; an lse of half precision is float32."""
+    if requested is not None:
+        result: np.dtype[Any] = check.float_dtype(requested, np.empty(0))
         return result
     own = _native_float(dtype)
     return np.dtype(np.float32) if lse and own.itemsize == 2 else own

@@ -1,4 +1,4 @@
-"""The public functions of the room: check, open, choose the passes."""
+"""The public functions of the room: check the arguments, open the source, run the passes."""
 
 from __future__ import annotations
 
@@ -49,32 +49,32 @@ def softmax(
     memory: int = MEMORY,
     progress: Progress | None = None,
 ) -> Array:
-    r"""Softmax of an array that need not fit in memory, to a file or to memory.
+    r"""Softmax of an array that need not fit in memory, written to a file or to memory.
 
     .. math:: p_i = \exp(\beta z_i) / \sum_j \exp(\beta z_j), \qquad \beta = \ln(\mathrm{base})/T
 
-    The source is read in windows. The result has the bits that `softargmax.softmax` gives on the whole array.
+    The source is read in windows. The result has the same bits as `softargmax.softmax` of the whole array.
 
     Parameters
     ----------
     source : path of a ``.npy`` file, array, or sequence of arrays
-        The scores z: float16, float32, float64, integers or booleans. Arrays may be mapped from files (a path is
-        better: how much of a mapped file is in memory, the system decides); a sequence's arrays follow one another
-        along `axis`. It is read twice where a row is longer than a window, so an iterator is a TypeError.
+        The scores z: float16, float32, float64, integers or booleans. The arrays of a sequence follow one another along
+        `axis`. Arrays may be memory-mapped, but a path is better: for a mapped file the system decides how much of it
+        is in memory. If a row is longer than a window, the source is read twice, so an iterator is a TypeError.
     target : path, optional
-        The ``.npy`` file to write, in the storage order of the source. It appears when it is whole: after an
-        interrupt, an error or a full disk whatever was there before is still there. Without it the result is
-        an array in memory.
+        The ``.npy`` file to write, in the storage order of the source. It appears when it is complete. After an
+        interrupt, an error or a full disk, an existing file is unchanged. Without a target the result is an array in
+        memory.
     axis : int, tuple of int or None
-        Along what the probabilities sum to 1; None: over everything.
+        The axes along which the probabilities sum to 1; None for all axes.
     temperature, base : float
-        As in `softargmax.softmax`; numbers only.
+        As in `softargmax.softmax`, but one number each for the whole array.
     dtype : dtype, optional
-        The dtype of the result.
+        The dtype of the result; defaults to the dtype of the scores, or float64 for integers and booleans.
     memory : int
-        How many bytes the stream may use for its windows, at least 1 MiB.
+        The number of bytes that the stream may use for its windows, at least 1 MiB.
     progress : callable, optional
-        Called after each window as ``progress(done, total)`` with the bytes of the source read and to be read.
+        Called after each window as ``progress(done, total)``, with the bytes of the source read so far and in total.
 
     Returns
     -------
@@ -83,7 +83,7 @@ def softmax(
 
     See Also
     --------
-    softargmax.softmax : the same of an array in memory, with its edge rows and its gradient.
+    softargmax.softmax : softmax of an array in memory; describes the edge rows and the gradient.
 
     Examples
     --------
@@ -108,11 +108,11 @@ def log_softmax(
     memory: int = MEMORY,
     progress: Progress | None = None,
 ) -> Array:
-    r"""Log-softmax of an array that need not fit in memory, to a file or to memory.
+    r"""Log-softmax of an array that need not fit in memory, written to a file or to memory.
 
     .. math:: \log p_i = \beta z_i - \log \sum_j \exp(\beta z_j), \qquad \beta = \ln(\mathrm{base})/T
 
-    The result has the bits that `softargmax.log_softmax` gives on the whole array.
+    The result has the same bits as `softargmax.log_softmax` of the whole array.
 
     Parameters
     ----------
@@ -146,29 +146,29 @@ def logsumexp(
     memory: int = MEMORY,
     progress: Progress | None = None,
 ) -> Array:
-    r"""Log-sum-exp (the smooth maximum) of an array that need not fit in memory, or of pieces as they come.
+    r"""Log-sum-exp (the smooth maximum) of an array that need not fit in memory, or of pieces as they arrive.
 
     .. math:: \frac{1}{\beta} \log \sum_i \exp(\beta z_i), \qquad \beta = \ln(\mathrm{base})/T
 
-    The result has the bits that `softargmax.logsumexp` gives on the whole array, however the pieces are cut.
+    The result has the same bits as `softargmax.logsumexp` of the whole array, however the pieces are cut.
 
     Parameters
     ----------
     source : path of a ``.npy`` file, array, or iterable of arrays
-        The scores z. An iterable (a generator too: each piece is read once) gives arrays that follow one another
-        along `axis`, of one dtype and, but for their length along `axis`, one shape.
+        The scores z. The arrays of an iterable (or generator: each piece is read once) follow one another along `axis`.
+        They have one dtype, and one shape except for their length along `axis`.
     axis : int, tuple of int or None
-        What is reduced; for an iterable one int.
+        The axes to reduce; one int for an iterable.
     temperature, base, dtype, memory, progress
-        As in `softargmax.stream.softmax`. An iterable is given in pieces already: `memory` does not cut them further,
-        and as nobody knows their total, `progress` is told what was read twice.
+        As in `softargmax.stream.softmax`. For an iterable, `memory` does not cut the pieces further. Its total is
+        unknown, so `progress` receives the bytes read so far twice. The default dtype is float32 for half precision.
     keepdims : bool
-        Keep the reduced axes with length 1.
+        If true, keep the reduced axes with length 1.
 
     Returns
     -------
     ndarray
-        One value a row, in memory.
+        One value per row, in memory.
 
     Examples
     --------
@@ -193,7 +193,7 @@ def logsumexp(
 def _normalised(
     name: str, source: Source, target: Path | None, axis: Axis, options: dict[str, Any], **rest: Any
 ) -> Array:
-    """Open the source, make the target and run the passes."""
+    """Open the source, create the target and run the passes."""
     with ExitStack() as stack:
         store = opened(source, axis, stack)
         job = job_of(store, axis, options, **rest)
@@ -212,7 +212,7 @@ def _normalised(
 
 
 def _rows_as_array(flat: Array, store: Store, axes: Sequence[int], *, keepdims: bool) -> Array:
-    """Shape one value a row, flat in storage order, as the array without (or with length-1) reduced axes."""
+    """Reshape values in storage order, one per row, to the array without (or with length-1) reduced axes."""
     kept = [dim for dim in store.order if dim not in axes]
     back = sorted(range(len(kept)), key=kept.__getitem__)
     values = flat.reshape([store.shape[dim] for dim in kept]).transpose(back)

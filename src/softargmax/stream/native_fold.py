@@ -1,7 +1,7 @@
-"""The native left fold, which continues the state of a row from one window to the next.
+"""The native fold, which continues the states of rows from one window to the next.
 
-`native()` tells whether the compiled core serves arrays in memory now. If it does not (``using("reference")``), rows
-are read whole, and the in-memory function gives equal bits.
+`native()` is true if the compiled core serves arrays in memory now. If not (``using("reference")``), rows are read
+whole, and the in-memory function gives the same bits.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-BLOCK = 4096  # core.native.BLOCK, known without loading it; a test holds them equal
+BLOCK = 4096  # core.native.BLOCK, without importing it; a test checks that they are equal
 
 
 class State(NamedTuple):
-    """The native states of rows, arrays of shape (outer, inner): at `scale`, and at beta = 1 where beta is 0."""
+    """The native states of rows, arrays of shape (outer, inner): at `scale`, and at beta = 1 if beta is 0."""
 
     scaled: tuple[Array, Array, Array]
-    plain: tuple[Array, Array, Array] | None  # at beta = 0 a row of one score has that score for its logsumexp
+    plain: tuple[Array, Array, Array] | None  # at beta = 0, logsumexp of a row with a single score is that score
 
 
 def native() -> bool:
-    """Say whether the compiled core serves arrays in memory now."""
+    """True if the compiled core serves arrays in memory now."""
     return dispatch.requested_name() != "reference"
 
 
 def fold(window: Array, scale: Scale, state: State | None) -> State:
-    """Fold a window (outer, length, inner) into its rows' state; all but the last have whole blocks of elements."""
+    """Fold a window (outer, length, inner) into the state of its rows; all windows but the last have whole blocks."""
     from softargmax.core import native as core
 
     scaled = core.fold(window, (1,), scale, None, None if state is None else state.scaled)
@@ -44,14 +44,14 @@ def fold(window: Array, scale: Scale, state: State | None) -> State:
 
 
 def apply(name: str, window: Array, scale: Scale, state: State, out: Array) -> None:
-    """Write "softmax" or "log_softmax" of a window, given the finished state of its rows."""
+    """Write "softmax" or "log_softmax" of a window to `out`, from the final state of its rows."""
     from softargmax.core import native as core
 
     core.apply(name, window, (1,), scale, None, state.scaled, out)
 
 
 def finish(state: State, scale: Scale, dtype: np.dtype[Any]) -> Array:
-    """Give logsumexp of rows, given their finished state."""
+    """Return logsumexp of rows, from their final state."""
     from softargmax.core import native as core
 
     lse: Array = core.finish(state.scaled, scale, dtype)

@@ -1,7 +1,7 @@
-"""A ``.npy`` file as an array that is read and written by boxes, in plain reads and writes.
+"""A ``.npy`` file as an array that is read and written in boxes, with plain reads and writes.
 
-The file is not mapped: a mapped page counts as this process's memory for as long as the kernel likes, and an error of
-the disk under a mapping is a signal and not an exception. Nothing here can unpickle.
+The file is not memory-mapped. The system counts mapped pages as memory of this process for as long as it likes, and a
+disk error under a mapping is a signal, not an exception. Nothing here unpickles.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from softargmax.stream.windows import Box, Span
 
 
-# Runs that lie nearer than this are read in one stretch of at most so many bytes: a call costs what 8 KiB cost.
+# Runs nearer than this are read together, in stretches of at most STRETCH bytes: a call costs as much as 8 KiB.
 NEAR = 8 << 10
 STRETCH = 1 << 19
 
 
 class NpyFile:
-    """An open ``.npy`` file: `shape` and `dtype` of its array, `order` of its dimensions in the file, slowest first."""
+    """An open ``.npy`` file: `shape` and `dtype` of its array, and `order` of its dimensions, slowest first."""
 
     plain = True
 
@@ -52,7 +52,7 @@ class NpyFile:
         self.file.close()
 
     def read(self, sizes: Sequence[int], box: Box) -> np.ndarray[Any, Any]:
-        """Read a box of the array, which is seen as one of C-order shape `sizes`; valid until the next read."""
+        """Read a box of the array viewed in C order with shape `sizes`; valid until the next read."""
         shape = [part.stop - part.start for part in box]
         count = math.prod(shape)
         if self.buffer.size < count:
@@ -66,26 +66,26 @@ class NpyFile:
         return window
 
     def write(self, sizes: Sequence[int], box: Box, window: np.ndarray[Any, Any]) -> None:
-        """Write a box of the array, which is seen as one of C-order shape `sizes`."""
+        """Write a box of the array viewed in C order with shape `sizes`."""
         window = np.ascontiguousarray(window, self.dtype)
         for span, part in self._spans(sizes, box, window):
             if part.size == span.length:
                 self._write(part, span.start)
-            else:  # what lies between the runs is written back as it was
+            else:  # the bytes between the runs are read and written back unchanged
                 self._stretch(span, part, sizes)[...] = part
                 self._write(self.scratch[: span.length], span.start)
 
     def _spans(
         self, sizes: Sequence[int], box: Box, window: np.ndarray[Any, Any]
     ) -> Iterator[tuple[Span, np.ndarray[Any, Any]]]:
-        """Cut a box into stretches of the file, each with its part of the window."""
+        """Cut a box into contiguous ranges of the file, each with its part of the window."""
         itemsize = self.dtype.itemsize
         for span in spans_of(sizes, box, STRETCH // itemsize, NEAR // itemsize):
-            part: Any = (*span.part, ...)  # a view even of a single value
+            part: Any = (*span.part, ...)  # the ellipsis makes it a view even for a single value
             yield span, window[part]
 
     def _stretch(self, span: Span, part: np.ndarray[Any, Any], sizes: Sequence[int]) -> np.ndarray[Any, Any]:
-        """Read a stretch that holds more than its part of the window, and see that part in it."""
+        """Read a range that holds more than its part of the window, and return a view of that part."""
         if self.scratch.size < span.length:
             self.scratch = np.empty(span.length, self.dtype)
         stretch = self.scratch[: span.length]
@@ -112,16 +112,16 @@ class NpyFile:
             rest, place = rest[count:], place + count
 
     def done(self) -> None:
-        """Nothing is held after a window: files are not mapped."""
+        """Do nothing: no pages are mapped."""
 
     @property
     def bytes(self) -> int:
-        """The bytes of the array's data."""
+        """The number of bytes of the array's data."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 def open_npy(path: str | os.PathLike[str]) -> NpyFile:
-    """Open a ``.npy`` file for reading and check that its header is sound and its data whole."""
+    """Open a ``.npy`` file for reading and check that its header is valid and its data complete."""
     with ExitStack() as stack:
         file = stack.enter_context(Path(path).open("rb", buffering=0))
         shape, fortran, dtype = read_header(file)
@@ -131,12 +131,12 @@ def open_npy(path: str | os.PathLike[str]) -> NpyFile:
             raise ValueError(
                 f"{path} is truncated: its header promises {opened.bytes} bytes of data and it holds {max(held, 0)}"
             )
-        stack.pop_all()  # the caller closes it
+        stack.pop_all()  # the caller closes the file
         return opened
 
 
 def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read a ``.npy`` header: shape, whether in Fortran order, dtype; ValueError or TypeError where it is unfit."""
+    """Read a ``.npy`` header: shape, True if in Fortran order, dtype; raise ValueError or TypeError if invalid."""
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
         version = np.lib.format.read_magic(file)
@@ -165,7 +165,7 @@ def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 def new_npy(
     path: str | os.PathLike[str], shape: Sequence[int], dtype: np.dtype[Any], *, fortran: bool
 ) -> Iterator[NpyFile]:
-    """Write a ``.npy`` file that appears when it is whole (see `whole_file`)."""
+    """Write a ``.npy`` file that appears when it is complete (see `whole_file`)."""
     header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": fortran, "shape": tuple(shape)}
     start = io.BytesIO()
     np.lib.format.write_array_header_1_0(start, header)

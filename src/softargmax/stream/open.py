@@ -1,4 +1,4 @@
-"""Checks of a stream's arguments, and the store and the job that they become."""
+"""Checks of a stream's arguments, which become a store and a job."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from softargmax.stream.stores import Store
 
 MEMORY = 256 << 20
-LEAST_MEMORY = 1 << 20
+MINIMUM_MEMORY = 1 << 20
 
 
 def opened(source: Any, axis: Any, stack: ExitStack) -> Store:
-    """Open a source that can be read twice; files are closed when the stack is."""
+    """Open a source that can be read twice; the stack closes its file."""
     if isinstance(source, str | os.PathLike):
         return stack.enter_context(open_npy(source))
     if isinstance(source, np.ndarray):
@@ -51,7 +51,7 @@ def opened(source: Any, axis: Any, stack: ExitStack) -> Store:
 
 
 def refuse_others(source: Any) -> None:
-    """Refuse what is not several arrays: one of another library too, whose rows would be taken for pieces."""
+    """Refuse a source that is not an iterable of arrays; an array of another library would be cut into its rows."""
     if hasattr(source, "__array__") or hasattr(source, "__dlpack__") or not isinstance(source, Iterable):
         raise TypeError(
             f"source: expected the path of a .npy file or one or several NumPy arrays, got {type(source).__name__}"
@@ -59,7 +59,7 @@ def refuse_others(source: Any) -> None:
 
 
 def one_axis(axis: Any) -> int:
-    """Check the axis along which arrays follow one another."""
+    """Check that the axis along which arrays follow one another is a single integer."""
     try:
         return operator.index(axis)
     except TypeError:
@@ -67,25 +67,25 @@ def one_axis(axis: Any) -> int:
 
 
 def scale_of(temperature: Any, base: Any) -> Scale:
-    """Check temperature and base: a stream takes numbers, not one temperature a row."""
+    """Check temperature and base: a stream takes one number each, not one per row."""
     if not isinstance(temperature, Real):
         raise TypeError(f"temperature: expected one number for the whole stream, got {temperature!r}")
     return check.scale_of(temperature, base, np.empty(()), ())
 
 
 def bytes_of(memory: Any) -> int:
-    """Check how much a stream may hold."""
+    """Check the number of bytes that a stream may use."""
     try:
         held = operator.index(memory)
     except TypeError:
         raise TypeError(f"memory: expected an integer number of bytes, got {memory!r}") from None
-    if held < LEAST_MEMORY:
-        raise ValueError(f"memory: expected {LEAST_MEMORY} (1 MiB) or more, got {held} bytes")
+    if held < MINIMUM_MEMORY:
+        raise ValueError(f"memory: expected {MINIMUM_MEMORY} (1 MiB) or more, got {held} bytes")
     return held
 
 
 def check_progress(progress: Any) -> None:
-    """Refuse what cannot be told the progress."""
+    """Check that `progress` is None or callable."""
     if progress is not None and not callable(progress):
         raise TypeError(f"progress: expected a function of (done, total), got {progress!r}")
 
@@ -109,14 +109,14 @@ def job_of(
         scale=scale_of(options["temperature"], options["base"]),
         work=working(store.dtype, dtype),
         dtype=dtype,
-        asked=options["dtype"],
+        requested=options["dtype"],
         memory=bytes_of(memory),
         progress=progress,
     )
 
 
 def check_target(source: Any, target: Any) -> None:
-    """Refuse what is not a path, and to replace the file that is being read."""
+    """Check that the target is the path of a .npy file, and not that of the source."""
     if not isinstance(target, str | os.PathLike):
         raise TypeError(f"target: expected the path of a .npy file, or None for an array in memory, got {target!r}")
     if not Path(target).is_dir() and not os.fspath(target).lower().endswith(".npy"):

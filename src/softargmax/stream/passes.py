@@ -1,7 +1,7 @@
-"""The passes over a stream's windows.
+"""The passes over the windows of a stream.
 
-A window of whole rows is served by the in-memory function, and the data is read once. Rows longer than a window are
-read twice: each piece is folded into the states of the rows, then the final states are applied to each piece. Pieces
+Windows of whole rows are passed to the in-memory function, and the data is read once. Rows longer than a window are
+read twice: each piece is folded into the states of its rows, then the final states are applied to each piece. Pieces
 are cut at the block boundaries of the in-memory kernels, so the bits are the same in both cases.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked of a stream: the reduced axes, the scale, the dtypes, the memory, who is told of the progress."""
+    """The checked options of a call: axes, scale, dtypes, memory and progress callback."""
 
     axes: tuple[int, ...]
     temperature: float
@@ -38,13 +38,13 @@ class Job:
     scale: Scale
     work: np.dtype[Any]
     dtype: np.dtype[Any]
-    asked: Any  # the dtype option as it came
+    requested: Any  # the option `dtype` as it was passed
     memory: int
     progress: Progress | None
 
 
 class Ticker:
-    """Counts the bytes read and tells whoever asked."""
+    """Counts the bytes read and reports them to `progress`."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self.progress = progress
@@ -66,9 +66,9 @@ class Windows:
         self.rows: Rows = rows_of(source, job.axes)
         form = self.rows.form
         converted = job.work.itemsize if job.work != source.dtype else 0
-        copies = 2 if isinstance(self.rows, ScatteredRows) else 1  # gathered from boxes, scattered to boxes
+        copies = 2 if isinstance(self.rows, ScatteredRows) else 1  # windows are gathered from and scattered to boxes
         each = copies * (source.dtype.itemsize + out_bytes) + converted
-        # Without the native fold a row is never cut, however long.
+        # Without the native fold a row is never cut, even if it exceeds the memory.
         elements = max(job.memory // each, 0 if native_fold.native() else form.length)
         self.window = window_of(form, elements, native_fold.BLOCK, source.dtype.itemsize)
         self.converted = np.empty(0, self.work)
@@ -88,23 +88,23 @@ class Windows:
         return converted
 
     def done(self, window: Array) -> None:
-        """Let go of a window and count it."""
+        """Release a window and count its bytes."""
         self.source.done()
         self.tick(window.size * self.source.dtype.itemsize)
 
     def groups(self) -> Iterator[tuple[slice, slice]]:
-        """Cut the form into groups of rows: the outer and the inner slice of each."""
+        """Yield the groups of rows, each as its outer and its inner slice."""
         for outer in parts(self.rows.form.outer, self.window.outer):
             for inner in parts(self.rows.form.inner, self.window.inner):
                 yield outer, inner
 
     def pieces(self, outer: slice, inner: slice) -> Iterator[Box]:
-        """Cut a group of rows into pieces along the rows."""
+        """Yield the pieces of a group of rows, cut along the rows."""
         for part in parts(self.rows.form.length, self.window.length):
             yield outer, part, inner
 
     def folded(self, outer: slice, inner: slice, job: Job) -> native_fold.State:
-        """Fold a group of rows, piece by piece."""
+        """Fold a group of rows piece by piece and return its state."""
         state = None
         for box in self.pieces(outer, inner):
             window = self.read(box)
@@ -128,7 +128,7 @@ def normalise(name: str, source: Store, target: Store, job: Job) -> None:
             window = windows.read(box)
             out = room[: window.size].reshape(window.shape)
             if state is None:
-                whole(window, axis=1, temperature=job.temperature, base=job.base, dtype=job.asked, out=out)
+                whole(window, axis=1, temperature=job.temperature, base=job.base, dtype=job.requested, out=out)
             else:
                 native_fold.apply(name, window, job.scale, state, out)
             results.write(box, out)
@@ -137,14 +137,14 @@ def normalise(name: str, source: Store, target: Store, job: Job) -> None:
 
 
 def reduce(source: Store, job: Job) -> Array:
-    """Give the logsumexp of every row, flat, in storage order."""
+    """Return logsumexp of every row, flat, in storage order."""
     windows = Windows(source, job, 0)
     form: Form = windows.rows.form
     lse = np.empty((form.outer, form.inner), job.dtype)
     for outer, inner in windows.groups():
         if windows.whole:
             window = windows.read((outer, slice(0, form.length), inner))
-            options: dict[str, Any] = {"temperature": job.temperature, "base": job.base, "dtype": job.asked}
+            options: dict[str, Any] = {"temperature": job.temperature, "base": job.base, "dtype": job.requested}
             lse[outer, inner] = logsumexp(window, axis=1, **options)
             windows.done(window)
         else:

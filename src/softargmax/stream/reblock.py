@@ -1,4 +1,4 @@
-"""Folding pieces of any length, cut again at the block boundaries of the in-memory kernels."""
+"""Fold pieces of any length by cutting them again at the block boundaries of the in-memory kernels."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 class Fold:
-    """A left fold over pieces along one axis that come in any lengths.
+    """A left fold over pieces of any lengths along one axis.
 
-    What is short of a block is kept until the next piece fills it; whole blocks are folded in place, without a copy.
+    An incomplete block is kept until the next pieces fill it. Complete blocks are folded in place, without a copy.
     """
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
         self.state: native_fold.State | None = None
-        self.rest: Array | None = None  # (outer, block, inner): `held` elements of each row wait here
+        self.rest: Array | None = None  # (outer, block, inner), of which the first `held` elements of each row are used
         self.held = 0
 
     def add(self, piece: Array) -> None:
-        """Fold in a piece of shape (outer, any length, inner)."""
+        """Fold a piece of shape (outer, any length, inner) into the state."""
         if self.rest is None:
             self.rest = np.empty((piece.shape[0], native_fold.BLOCK, piece.shape[2]), piece.dtype)
         length, start = piece.shape[1], 0
@@ -49,7 +49,7 @@ class Fold:
         self._keep(piece[:, whole:])
 
     def finish(self, dtype: np.dtype[Any]) -> Array:
-        """Fold what is left and give logsumexp of every row, (outer, inner)."""
+        """Fold the incomplete block and return logsumexp of every row, (outer, inner)."""
         if self.rest is None:
             raise RuntimeError("nothing was folded")
         state = self.state
@@ -67,13 +67,13 @@ class Fold:
 
 
 def _frame(piece: Array, axis: int) -> tuple[int, ...]:
-    """Give a piece's shape but for its length along the axis."""
+    """Return the shape of a piece with -1 for its length along the axis."""
     where = axis % piece.ndim
     return (*piece.shape[:where], -1, *piece.shape[where + 1 :])
 
 
 def checked_pieces(pieces: Iterable[Any], axis: int) -> Iterator[Array]:
-    """Yield the pieces as arrays, of one dtype and, but for the length along `axis`, one shape."""
+    """Yield the pieces as arrays; check that they have one dtype, and one shape except for the length along `axis`."""
     first: Array | None = None
     for index, item in enumerate(pieces):
         piece = numpy_of(item, f"source: piece {index}")
@@ -104,7 +104,7 @@ def of_pieces(
     keepdims: bool,
     progress: Callable[[int, int], None] | None,
 ) -> Array:
-    """Give logsumexp of pieces that follow one another along `axis`."""
+    """Return logsumexp of pieces that follow one another along `axis`."""
     if not native_fold.native():
         whole = np.concatenate(list(checked_pieces(pieces, axis)), axis)
         return np.asarray(logsumexp(whole, axis=axis, keepdims=keepdims, **options))[()]
@@ -121,6 +121,6 @@ def of_pieces(
         if progress is not None:
             progress(read, read)
     if not frame:
-        raise ValueError("source: expected at least one piece, which tells shape and dtype, got none")
+        raise ValueError("source: expected at least one piece, to take shape and dtype from, got none")
     lse = fold.finish(dtype)
     return lse.reshape([1 if size < 0 else size for size in frame if keepdims or size >= 0])[()]

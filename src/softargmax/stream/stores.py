@@ -1,4 +1,4 @@
-"""Sources and targets of streams (files, arrays, lists of arrays), read and written by boxes, and the rows in them."""
+"""Sources and targets of streams (files, arrays, lists of arrays), accessed in boxes, and views of their rows."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Store(Protocol):
-    """An array somewhere.
+    """An array in a file or in memory.
 
-    `order`: its dimensions, slowest first; boxes are given in that order, over `sizes`. `plain`: whether the array may
-    be seen as one of another shape without moving an element.
+    `order`: its dimensions, slowest first. Boxes are in this order, over `sizes`. `plain`: True if the array can be
+    viewed in another shape without moving an element.
     """
 
     plain: bool
@@ -33,17 +33,17 @@ class Store(Protocol):
     order: tuple[int, ...]
 
     def read(self, sizes: Sequence[int], box: Box) -> Array:
-        """Read a box of the array seen as one of C-order shape `sizes`; valid until the next read."""
+        """Read a box of the array viewed in C order with shape `sizes`; valid until the next read."""
 
     def write(self, sizes: Sequence[int], box: Box, window: Array) -> None:
-        """Write a box of the array seen as one of C-order shape `sizes`."""
+        """Write a box of the array viewed in C order with shape `sizes`."""
 
     def done(self) -> None:
-        """Let go of what the last window held."""
+        """Release what the last window held."""
 
 
 class ArrayStore:
-    """An array in memory, or one mapped from a file, whose pages are let go after each window."""
+    """An array in memory, or one mapped from a file, whose pages are released after each window."""
 
     def __init__(self, array: Array) -> None:
         self.shape = array.shape
@@ -63,13 +63,13 @@ class ArrayStore:
         self.stored.reshape(sizes)[box] = window
 
     def done(self) -> None:
-        """Unmap the pages read so far; they stay in the system's cache, and not in this process's memory."""
+        """Release the mapped pages read so far; they stay in the system's cache, but not in this process's memory."""
         if self.mapping is not None:
             self.mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def _shared_mapping(array: Array) -> mmap.mmap | None:
-    """Find the file mapping that an array lies in; None where its pages may hold what the file does not."""
+    """Return the file mapping that holds an array; None if its pages may differ from the file."""
     shared = False
     base: Any = array
     while isinstance(base, np.ndarray):
@@ -79,7 +79,7 @@ def _shared_mapping(array: Array) -> mmap.mmap | None:
 
 
 class ListStore:
-    """Arrays one after another along one axis, as the array they would make."""
+    """Arrays that follow one another along one axis, as one array."""
 
     plain = False
 
@@ -92,7 +92,7 @@ class ListStore:
         self.dtype = first.dtype
         self.order = tuple(range(first.ndim))
 
-    def read(self, sizes: Sequence[int], box: Box) -> Array:  # noqa: ARG002  never seen in another shape
+    def read(self, sizes: Sequence[int], box: Box) -> Array:  # noqa: ARG002  never viewed in another shape
         """See `Store`."""
         wanted = box[self.axis]
         parts = []
@@ -107,7 +107,7 @@ class ListStore:
         raise NotImplementedError
 
     def done(self) -> None:
-        """Let go of mapped pages."""
+        """Release mapped pages."""
         for piece in self.pieces:
             mapping = _shared_mapping(piece)
             if mapping is not None:
@@ -115,7 +115,7 @@ class ListStore:
 
 
 class Rows(Protocol):
-    """The rows of a store, seen as a `Form`; windows have three dimensions, the rows along the middle one."""
+    """The rows of a store viewed as a `Form`; windows have three dimensions, with the rows along the middle one."""
 
     form: Form
 
@@ -127,18 +127,18 @@ class Rows(Protocol):
 
 
 def rows_of(store: Store, axes: Sequence[int]) -> Rows:
-    """See the rows along `axes` in a store: as it lies where that is possible, else ranges gathered by boxes."""
+    """View the rows of a store along `axes`: directly if possible, else as ranges gathered from boxes."""
     form = form_of(store.shape, store.order, axes)
     return ScatteredRows(store, axes) if form is None or not store.plain else PlainRows(store, form)
 
 
 def rows_like(rows: Rows, store: Store, axes: Sequence[int]) -> Rows:
-    """See the rows of a store of the same shape and order in the same way, so that the windows are the same."""
+    """View the rows of a store with the same shape and order in the same way, so that the windows are the same."""
     return ScatteredRows(store, axes) if isinstance(rows, ScatteredRows) else PlainRows(store, rows.form)
 
 
 class PlainRows:
-    """Rows that lie in the store as a form of three."""
+    """Rows that are a `Form` in the store's own layout."""
 
     def __init__(self, store: Store, form: Form) -> None:
         self.store = store
@@ -154,9 +154,9 @@ class PlainRows:
 
 
 class ScatteredRows:
-    """Rows that lie in several stretches, as along axes (0, 2); a window is gathered from boxes.
+    """Rows in several ranges, as along axes (0, 2); a window is gathered from boxes.
 
-    A window is laid out with the dimension innermost that is innermost in the store, so that stretches stay stretches.
+    The innermost dimension of a window is the innermost of the store, so that contiguous ranges stay contiguous.
     """
 
     def __init__(self, store: Store, axes: Sequence[int]) -> None:
@@ -173,11 +173,11 @@ class ScatteredRows:
         self.form = Form(1, length, count) if self.side_by_side else Form(count, length, 1)
 
     def _flat(self, window: Array) -> Array:
-        """See a window as (rows, elements)."""
+        """View a window as (rows, elements)."""
         return window[0].T if self.side_by_side else window[:, :, 0]
 
     def _boxes(self, box: Box) -> list[tuple[tuple[slice, slice], list[int], Box]]:
-        """Give each box of a window: its place in (rows, elements), its shape as (kept..., reduced...), where it is."""
+        """Return (slice of (rows, elements), shape as (kept..., reduced...), box) for each box of a window."""
         rows, elements = (box[2] if self.side_by_side else box[0]), box[1]
         boxes = []
         for (row, kept), (element, reduced) in product(

@@ -1,8 +1,8 @@
-"""The windows of an array that are read, and their order: integers only, no data.
+"""The windows in which an array is read, and their order: integers only, no data.
 
-An array's dimensions in *storage order* (slowest first) are viewed as three, (outer, length, inner): rows run along the
-middle one, `inner` rows are interleaved, and there are `outer` such slabs. A C-order file along its last axis is
-(rows, length, 1), along axis 0 it is (1, length, rows).
+The dimensions of an array in *storage order* (slowest first) are viewed as three, (outer, length, inner). Rows run
+along the middle one, `inner` rows are interleaved, and there are `outer` such slabs. The rows of a C-order file along
+its last axis have the form (rows, length, 1); along axis 0 it is (1, length, rows).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# A read of fewer bytes than this costs more than what it brings: one page.
+# Smaller reads cost more than their bytes: one page.
 PAGE = 4096
 
 Box = tuple[slice, ...]
 
 
 class Form(NamedTuple):
-    """An array seen as `outer` slabs of `length` x `inner` elements, the rows along the middle."""
+    """An array viewed as `outer` slabs of `length` x `inner` elements, with the rows along the middle."""
 
     outer: int
     length: int
@@ -29,16 +29,16 @@ class Form(NamedTuple):
 
 
 def form_of(shape: Sequence[int], order: Sequence[int], axes: Sequence[int]) -> Form | None:
-    """See an array as a `Form` without moving an element, or say None where that cannot be.
+    """View an array as a `Form` without moving an element, or return None if that is impossible.
 
     Arguments
     ---------
     shape : sequence of int
         The array's shape.
     order : sequence of int
-        Its dimensions, slowest first.
+        The array's dimensions, slowest first.
     axes : sequence of int
-        The reduced dimensions, ascending: the order in which a row's elements follow one another.
+        The reduced dimensions, ascending; this is the order of a row's elements.
     """
     dims = [dim for dim in order if shape[dim] != 1]
     reduced = [axis for axis in axes if shape[axis] != 1]
@@ -53,10 +53,11 @@ def form_of(shape: Sequence[int], order: Sequence[int], axes: Sequence[int]) -> 
 
 
 def window_of(form: Form, elements: int, block: int, itemsize: int) -> Form:
-    """Choose the largest window of a form that has at most `elements` elements (never less than one block of one row).
+    """Choose the largest window of a form with at most `elements` elements, but at least one block of one row.
 
-    Whole rows where they fit: those are read once. Otherwise as many blocks of a row as fit, read once to fold the
-    state and once to apply it; a window's length is then a multiple of `block`: pieces are cut where blocks are.
+    If whole rows fit, the window has whole rows, which are read once. Otherwise it has as many blocks of a row as fit.
+    They are read twice: to fold the state and to apply it. The length of a window is then a multiple of `block`, so
+    that pieces are cut at the boundaries of blocks.
     """
     outer, length, inner = form
     if length * inner <= elements:
@@ -71,7 +72,7 @@ def window_of(form: Form, elements: int, block: int, itemsize: int) -> Form:
 
 
 def parts(size: int, step: int) -> Iterator[slice]:
-    """Cut range(size) into slices of `step`, the last one shorter.
+    """Cut range(size) into slices of length `step`; the last one may be shorter.
 
     >>> list(parts(5, 2))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
@@ -81,7 +82,7 @@ def parts(size: int, step: int) -> Iterator[slice]:
 
 
 def boxes_of(sizes: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, Box]]:
-    """Cut the flat range [start, stop) of an array of shape `sizes` (C order) into boxes, with each one's place in it.
+    """Cut the flat range [start, stop) of an array of shape `sizes` (C order) into boxes, each with its offset.
 
     >>> list(boxes_of((3, 4), 2, 9))
     [(0, (slice(0, 1, None), slice(2, 4, None))), (2, (slice(1, 2, None), slice(0, 4, None))),
@@ -112,7 +113,7 @@ def boxes_of(sizes: Sequence[int], start: int, stop: int) -> Iterator[tuple[int,
 
 
 class Span(NamedTuple):
-    """A stretch of an array stored in C order that holds part of a box: where it starts, how long it is, which part."""
+    """A contiguous range of an array in C order that holds part of a box: its start, its length, and that part."""
 
     start: int
     length: int
@@ -120,7 +121,7 @@ class Span(NamedTuple):
 
 
 def strides_of(sizes: Sequence[int]) -> list[int]:
-    """Give the C-order strides of an array, in elements.
+    """Return the C-order strides of an array, in elements.
 
     >>> strides_of((2, 3, 4))
     [12, 4, 1]
@@ -129,10 +130,10 @@ def strides_of(sizes: Sequence[int]) -> list[int]:
 
 
 def spans_of(sizes: Sequence[int], box: Box, most: int, near: int) -> Iterator[Span]:
-    """Cut a box into stretches to read or write at once.
+    """Cut a box into contiguous ranges, each to be read or written at once.
 
-    Stretches are the box's contiguous runs, however long; runs that lie less than `near` elements apart are taken
-    together with what lies between them, up to `most` elements.
+    The ranges are the contiguous runs of the box, of any length. Runs less than `near` elements apart are joined,
+    together with the elements between them, up to `most` elements.
 
     >>> [(span.start, span.length) for span in spans_of((4, 4), (slice(0, 4), slice(0, 2)), 10, 3)]
     [(0, 10), (12, 2)]
@@ -142,7 +143,7 @@ def spans_of(sizes: Sequence[int], box: Box, most: int, near: int) -> Iterator[S
     if not all(counts):
         return
     first = sum(part.start * stride for part, stride in zip(box, strides, strict=True))
-    # The dimensions from `whole` on lie in one stretch of `length`.
+    # The dimensions from `whole` on form one contiguous range of `length`.
     whole, length = len(sizes), 1
     while whole:
         count, stride = counts[whole - 1], strides[whole - 1]

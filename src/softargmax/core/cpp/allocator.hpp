@@ -1,8 +1,8 @@
-// Memory of large results: in huge pages, and kept for the next result when it is let go.
+// A pool of memory for large results: backed by huge pages, and kept for the next result after it is freed.
 //
-// The page faults of fresh memory cost more than a softmax: 64 MiB take 20 ms in pages of 4 KiB, 3 to 5 ms in huge
-// ones, where the arithmetic takes 3 ms. Kept memory is given to the system to take back as it likes (MADV_FREE): while
-// nothing else wants it, the next result of this size has no faults at all.
+// Page faults of new memory cost more than a softmax: for 64 MiB, 20 ms with pages of 4 KiB and 3 to 5 ms with huge
+// pages, where the arithmetic takes 3 ms. Kept memory is marked MADV_FREE: the system may reclaim it at any time. If it
+// does not, the next result of this size has no page faults.
 #pragma once
 
 #include <sys/mman.h>
@@ -16,7 +16,7 @@
 
 namespace softargmax {
 
-// Advises the system to back the whole pages of a range with huge ones; what it answers does not matter.
+// Advises the system to back the whole pages of a range with huge pages; it may refuse.
 inline void want_huge_pages(void* data, std::size_t bytes) {
     const std::uintptr_t page = 4096, first = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page;
     const std::uintptr_t last = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
@@ -33,18 +33,18 @@ class Pool {
     std::vector<Piece> kept_;  // the oldest first
     std::size_t bytes_ = 0, most_;
 
-    Pool() : most_(asked_mib() << 20) { kept_.reserve(16); }
-    static std::size_t asked_mib() {
-        const char* asked = std::getenv("SOFTARGMAX_POOL_MIB");
-        if (!asked || !*asked) return 256;
-        const std::string text = asked;
+    Pool() : most_(requested_mib() << 20) { kept_.reserve(16); }
+    static std::size_t requested_mib() {
+        const char* requested = std::getenv("SOFTARGMAX_POOL_MIB");
+        if (!requested || !*requested) return 256;
+        const std::string text = requested;
         if (text.size() > 9 || text.find_first_not_of("0123456789") != std::string::npos)
             throw std::invalid_argument("SOFTARGMAX_POOL_MIB=" + text + ": expected a whole number of MiB, 0 for none");
         return std::stoul(text);
     }
     static std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
-    static void* map(std::size_t bytes) {  // aligned to a huge page, which mmap does not promise
+    static void* map(std::size_t bytes) {  // aligned to a huge page, which mmap does not guarantee
         void* all = mmap(nullptr, bytes + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (all == MAP_FAILED) return nullptr;
         char* data = static_cast<char*>(all);
@@ -64,13 +64,13 @@ class Pool {
     }
 
   public:
-    // Never destroyed: arrays may outlive whatever the interpreter tears down.
+    // Never destroyed: arrays may live longer than the interpreter.
     static Pool& instance() {
         static Pool& pool = *new Pool;
         return pool;
     }
 
-    // Null where there is no memory. Nobody waits for the lock, so a child forked while it was held cannot hang.
+    // Null if there is no memory. It never waits for the lock, so a child that is forked while it is held cannot hang.
     void* take(std::size_t bytes) {
         if (bytes > PTRDIFF_MAX - 2 * kPage) return nullptr;
         const std::size_t wanted = whole_pages(bytes);
@@ -83,7 +83,7 @@ class Pool {
                 return data;
             }
         void* data = map(wanted);
-        while (!data && !kept_.empty()) {  // what is kept counts where the address space is limited
+        while (!data && !kept_.empty()) {  // kept memory counts against a limit of the address space
             unmap_oldest();
             data = map(wanted);
         }
@@ -103,9 +103,9 @@ class Pool {
     }
 };
 
-// Results of this size and more are from the pool. Smaller ones glibc's malloc keeps itself, at less cost (4 MiB in 17
-// us against 60), once one of their kind was let go; these it returns to the system often (a gradient of 16 MiB between
-// other arrays: 0.60 ms to write, 0.44 here) or, from 32 MiB on, each time.
+// Results of at least this size come from the pool. Smaller ones are cheaper from glibc's malloc, which keeps freed
+// memory too (4 MiB: 17 us against 60 us). Larger ones malloc often returns to the system: writing a gradient of 16 MiB
+// between other arrays takes 0.60 ms with malloc and 0.44 ms with the pool. From 32 MiB on it always returns them.
 constexpr std::size_t kPooled = 12 << 20;
 
 }  // namespace softargmax

@@ -1,11 +1,11 @@
-// How an operation's arguments cross from Python: by name, each into a field of the operation's struct.
+// Bindings of operations: each argument from Python is stored, by name, in a field of the operation's struct.
 //
 //     bind<Args>(module, "softmax", "exp(beta z - lse) into p", run, [](Args& args) { args.op = Op::softmax; },
 //                scores("z", &Args::z), mask("where", &Args::where), beta("beta"), axes("axes"),
 //                result("p", &Args::out), row_result("lse", &Args::lse));
 //
-// An option is one line in the struct and one field here. The first field is the array whose rows the call runs over.
-// `ARGUMENTS` of the module lists the names, in order: from them the operation records make their calls.
+// A new option is one line in the struct and one field in the binding. The call runs over the rows of the first field.
+// The module's `ARGUMENTS` lists the names in order; the operation records build their calls from them.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -23,7 +23,7 @@ namespace nb = nanobind;
 
 namespace softargmax {
 
-// ---- arrays and scales as Python passes them, and the call that is made of them -------------------------------
+// ---- arrays and scales from Python, and the call that is built from them ---------------------------------------
 
 using Array = nb::ndarray<nb::ro, nb::device::cpu>;
 
@@ -40,7 +40,7 @@ inline Type type_of(nb::dlpack::dtype t) {
 }
 
 // True for arrays of ml_dtypes' bfloat16. DLPack and the buffer protocol both refuse these, and trying them takes 2.5
-// us: so the first such dtype is remembered and compared by identity. `refused`: both have just failed.
+// us. So the first such dtype is remembered and compared by identity. `refused`: both have just failed.
 inline bool is_bfloat16(nb::handle x, bool refused) {
     static PyObject* known = nullptr;
     if (!known && !refused) return false;
@@ -51,17 +51,17 @@ inline bool is_bfloat16(nb::handle x, bool refused) {
     if (is && !known) known = dtype.inc_ref().ptr();
     return is;
 }
-// A NumPy array whose elements lie where their type may lie; of one whose do not, a copy, unless it is to be written.
-// Of bfloat16 the bits, in the same memory.
+// A NumPy array aligned to its element type. An unaligned array is copied if it is only read. bfloat16 becomes a view
+// of its bits.
 inline Array aligned(nb::handle x, bool written) {
     Array array;
-    const auto lies_well = [&] {
+    const auto is_aligned = [&] {
         const std::size_t size = array.dtype().bits / 8u;
         return reinterpret_cast<std::uintptr_t>(array.data()) % size == 0;
     };
     if (is_bfloat16(x, false)) return aligned(x.attr("view")("uint16"), written);
     const bool described = nb::try_cast(x, array);
-    if (described && lies_well()) return array;
+    if (described && is_aligned()) return array;
     if (!described && is_bfloat16(x, true)) return aligned(x.attr("view")("uint16"), written);
     if (written) throw nb::value_error("out: expected an aligned array, got one that is not aligned to its type");
     if (!nb::hasattr(x, "copy") || !nb::try_cast(x.attr("copy")(), array))
@@ -69,7 +69,7 @@ inline Array aligned(nb::handle x, bool written) {
     return array;
 }
 
-// Memory that Python described, and the hold on it.
+// A view of memory that Python described, and the reference that keeps it alive.
 struct HeldArray : View {
     static constexpr char somewhere = 0;  // an array without elements may have no address
     Array array;
@@ -87,13 +87,13 @@ struct HeldArray : View {
             }
         } else if (PyTuple_Check(x.ptr())) {
             const auto parts = nb::borrow<nb::tuple>(x);
-            if (parts.size() != 4) throw nb::type_error("not an address, a type, a shape and strides");
+            if (parts.size() != 4) throw nb::type_error("expected an address, a type, a shape and strides");
             data = reinterpret_cast<char*>(nb::cast<std::uintptr_t>(parts[0]));
             type = static_cast<Type>(nb::cast<int>(parts[1]));
             if (type > Type::i64) throw nb::type_error("unknown type code");
             for (nb::handle n : nb::borrow<nb::tuple>(parts[2])) shape.push_back(nb::cast<std::int64_t>(n));
             for (nb::handle n : nb::borrow<nb::tuple>(parts[3])) stride.push_back(nb::cast<std::int64_t>(n));
-            if (shape.size() != stride.size()) throw nb::value_error("as many strides as dimensions, please");
+            if (shape.size() != stride.size()) throw nb::value_error("expected as many strides as dimensions");
         } else {
             array = aligned(x, written);
             data = const_cast<char*>(static_cast<const char*>(array.data()));
@@ -111,9 +111,9 @@ inline void must_be(const char* name, const View& x, std::initializer_list<Type>
     if (!x) return;
     for (Type t : types)
         if (x.type == t) return;
-    throw nb::type_error((std::string(name) + ": a type that this operation does not take").c_str());
+    throw nb::type_error((std::string(name) + ": this operation does not take its dtype").c_str());
 }
-// `count` numbers of a type, one after the other; they are addresses, so their number is checked here.
+// `count` contiguous numbers of a type. Kernels get only their address, so the count is checked here.
 template <class T> T* numbers(const char* name, const View& x, std::int64_t count) {
     if (!x) return nullptr;
     std::int64_t size = 1, stride = 1;
@@ -125,13 +125,13 @@ template <class T> T* numbers(const char* name, const View& x, std::int64_t coun
         size *= x.shape[d];
     }
     if ((!dense && size > 0) || size != count)
-        throw nb::value_error((std::string(name) + ": expected " + std::to_string(count) +
-                               (real ? " float64" : " int64") + " that lie one after the other")
-                                  .c_str());
+        throw nb::value_error(
+            (std::string(name) + ": expected " + std::to_string(count) + " contiguous " + (real ? "float64" : "int64"))
+                .c_str());
     return reinterpret_cast<T*>(x.data);
 }
 
-// Integers that lie one after the other, however many there are; none of None.
+// Any number of contiguous integers; none for None.
 struct Integers : HeldArray {
     std::int64_t count;
     Integers(const char* name, nb::handle x) : HeldArray(x), count(x.is_none() ? 0 : 1) {
@@ -142,7 +142,7 @@ struct Integers : HeldArray {
     const std::int64_t* end() const { return begin() + count; }
 };
 
-// A kernel that runs unless a class of `target` does not exist: then the first row with such a one is returned.
+// Runs a kernel unless a class of `target` does not exist; then returns the first row with such a class.
 template <auto kRun, class Args> std::optional<std::int64_t> unless_wrong_class(Args& args) {
     const std::int64_t rows = args.target ? args.rows.total : 0;
     for (std::int64_t row = 0; row < rows; ++row) {
@@ -154,10 +154,11 @@ template <auto kRun, class Args> std::optional<std::int64_t> unless_wrong_class(
 }
 constexpr std::initializer_list<Type> kReal = {Type::f16, Type::bf16, Type::f32, Type::f64};
 
-// Small work stays on the calling thread: a team costs microseconds (1.5 to 5 measured), 2^15 scores about 10.
+// Smaller work stays on the calling thread: starting a team takes 1.5 to 5 us, and 2^15 scores about 10 us.
 constexpr std::int64_t kParallel = 1 << 15;
-// A result that will not stay in the caches beside its scores (16 MiB, 4096 x 1024: 1.0 ms against 1.2 with plain
-// stores where neighbours use the last cache too, the same where they do not).
+// Results of at least this size do not stay in the caches along with their scores, and are written past them. For 16
+// MiB (4096 x 1024) this takes 1.0 ms. Plain stores take 1.2 ms if other processes use the last-level cache, else 1.0
+// ms.
 constexpr std::int64_t kStreaming = 16 << 20;
 
 template <class J> struct CallOf {
@@ -190,7 +191,7 @@ template <class J> struct CallOf {
         for (auto& s : x.col) s = 0;
     }
 
-    // What the kernel returns; nothing where there are no rows.
+    // Runs the kernel and returns its result; a default-constructed result if there are no rows.
     template <class Kernel> auto run(Plan& plan, Kernel kernel) {
         plan.finish(job);
         return run(kernel);
@@ -206,7 +207,7 @@ template <class J> struct CallOf {
         return kernel(job);
     }
     std::int64_t segment_work = 0;
-    std::int64_t passes = 1;  // over the scores, for the number of threads
+    std::int64_t passes = 1;  // over the scores; more passes justify more threads
 };
 
 // ---- fields ---------------------------------------------------------------------------------------------------
@@ -215,7 +216,7 @@ template <class J> struct CallOf {
     throw nb::type_error((std::string(name) + ": expected " + expected).c_str());
 }
 
-// How an array lies beside the first one: of its shape, broadcasting with it, or with one element a row.
+// The shape of an array relative to the first one: equal, broadcasting, or with one element per row.
 enum class Fit { exactly, broadcast, by_row };
 
 template <class T> T number_of(const char* name, nb::handle x) {
@@ -227,7 +228,7 @@ inline void must_be_given(const char* name, nb::handle x) {
     if (x.is_none()) refuse(name, "an array, got None");
 }
 
-// An array in a field of J, or of a struct that J is made of.
+// An array in a field of J, or of a base of J.
 template <class Base> struct ArrayField {
     using Value = HeldArray;
     const char* name;
@@ -311,7 +312,7 @@ template <class B> RowwiseField<B, std::uint64_t> word(const char* name, Operand
     return {name, to, kInteger};
 }
 
-// Some numbers of each row, one after the other in a last dimension; how many, a field before this one has said.
+// Some numbers per row, contiguous along an extra last dimension; an earlier field holds their count.
 template <class Base> struct ListField {
     using Value = HeldArray;
     const char* name;
@@ -363,7 +364,7 @@ struct BetaField {
 };
 inline BetaField beta(const char* name) { return {name}; }
 
-// Along which axes a row runs.
+// The axes of a row.
 struct AxesField {
     using Value = Dims;
     const char* name;
@@ -380,7 +381,7 @@ struct AxesField {
 };
 inline AxesField axes(const char* name) { return {name}; }
 
-// float64 or int64 that lie one after the other, `each` to a row; const ones are read, the others written.
+// Contiguous float64 or int64, `each` numbers per row; const ones are read, the others written.
 template <class Base, class T> struct DenseField {
     using Value = HeldArray;
     const char* name;
@@ -401,7 +402,7 @@ template <class B, class T> DenseField<B, T> dense(const char* name, T* B::* to,
 
 template <class B, class T> DenseField<B, T> integers(const char* name, T* B::* to) { return {name, to, 1}; }
 
-// A number, written into a field as it is.
+// A number.
 template <class Base, class T> struct NumberField {
     using Value = T;
     const char* name;
@@ -411,7 +412,7 @@ template <class Base, class T> struct NumberField {
 };
 template <class B, class T> NumberField<B, T> number(const char* name, T B::* to) { return {name, to}; }
 
-// What the operation records know a kernel by.
+// Adds a kernel's argument names to ARGUMENTS, for the operation records.
 template <class... Field> void list_arguments(nb::module_& module, const char* name, const Field&... fields) {
     if (!nb::hasattr(module, "ARGUMENTS")) module.attr("ARGUMENTS") = nb::dict();
     if (nb::cast<nb::dict>(module.attr("ARGUMENTS")).contains(name))
@@ -421,12 +422,12 @@ template <class... Field> void list_arguments(nb::module_& module, const char* n
 
 template <class> using Handle = nb::handle;
 
-// A kernel over the rows of its first argument. `prepare` sets what is no argument; what the kernel returns is
-// returned.
+// Binds a kernel that runs over the rows of its first argument. `prepare` sets fields that are no arguments. The
+// kernel's result is returned to Python.
 template <class J, class Kernel, class Prepare, class... Field>
 void bind(nb::module_& module, const char* name, const char* text, Kernel kernel, Prepare prepare, Field... fields) {
-    module.def(name, [=](Handle<Field>... given) {
-        std::tuple<typename Field::Value...> values{fields.read(given)...};
+    module.def(name, [=](Handle<Field>... inputs) {
+        std::tuple<typename Field::Value...> values{fields.read(inputs)...};
         CallOf<J> call;
         prepare(call.job);
         Plan plan(std::get<0>(values), std::get<Dims>(values));

@@ -1,23 +1,23 @@
-// What every score of a row becomes, in contiguous memory: `apply` makes probabilities, or their logarithms, from the
-// row's state; `Softcap` bends scores; `map` is any other function of them.
+// Functions of every score of a row, in contiguous memory: `apply` computes probabilities or their logarithms from the
+// row's state, `Softcap` bounds scores, and `map` applies any other function.
 #pragma once
 
 #include "state.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
-// ---- element by element: from rows of scores to a row of results ----------------------------------------------
+// ---- map: from rows of scores to a row of results --------------------------------------------------------------
 
-// Where results go: `next` is fetched alongside (512 x 32768 on Zen 5: 3.2 ms with, 3.8 without); `streaming` says to
-// write past the caches (2.6 ms). Such stores are ordered before what others read next by the locked instructions at
-// the end of a team, and of Python's lock.
+// The destination of results. `next` is prefetched along the way (512 x 32768 on Zen 5: 3.2 ms with, 3.8 ms without).
+// `streaming` writes past the caches (2.6 ms). The locked instructions at the end of an OpenMP team, and in Python's
+// lock, order these stores before later reads by other threads.
 template <class T> struct Target {
     T* out;
     Next next;
     bool streaming;
 };
 
-// target.out[i] = f(z[i]), a pack at a time.
+// target.out[i] = f(z[i]), one pack at a time.
 template <class T, class F> SOFTARGMAX_INLINE void map(const T* z, std::int64_t n, const Target<T> to, F f) {
     using V = Pack<T>;
     constexpr int L = V::kLanes;
@@ -37,7 +37,7 @@ template <class T, class F> SOFTARGMAX_INLINE void map(const T* z, std::int64_t 
     f(V::load_part(z + i, n - i, 0)).store_part(to.out + i, n - i);
 }
 
-// The same of two operands.
+// target.out[i] = f(p[i], g[i]), one pack at a time.
 template <class T, class F> SOFTARGMAX_INLINE void map(const T* p, const T* g, std::int64_t n, const Target<T>& to,
                                                        F f) {
     constexpr int L = Pack<T>::kLanes;
@@ -52,7 +52,7 @@ template <class T, class F> SOFTARGMAX_INLINE void map(const T* p, const T* g, s
     f(Pack<T>::load_part(p + whole, rest, 0), Pack<T>::load_part(g + whole, rest, 0)).store_part(to.out + whole, rest);
 }
 
-// x = hi + lo in the vectors of type T.
+// x = hi + lo in packs of T.
 template <class T> struct Split {
     Pack<T> hi, lo;
     explicit SOFTARGMAX_INLINE Split(double x, double rest = 0)
@@ -62,19 +62,19 @@ template <class T> struct Split {
 
 // ---- softmax: p = exp(beta z - lse) -----------------------------------------------------------------------------
 
-// 2^-lift / (E l): what turns the terms of a row into probabilities. For float32 one double is enough.
+// 2^-lift / (E l), the factor from the terms of a row to probabilities. For float32 one double is enough.
 template <class T> SOFTARGMAX_INLINE double inverse_of(double r, double e) { return Reach<T>::lower / (e * (1.0 + r)); }
 template <class T> SOFTARGMAX_INLINE Twofold inverse_of(const State& s, const Peak<T>& peak) {
     if constexpr (sizeof(T) == 4) return {inverse_of<T>(s.r, peak.e), 0};
     const Twofold q = inverse(times(Twofold{peak.e, peak.e_low}, sum_l(s))), both = two_sum(q.hi, q.lo);
     return {both.hi * Reach<T>::lower, both.lo * Reach<T>::lower};
 }
-// A gain so small that 2^-lift times it may be no normal number. The terms are not raised then; those that are no
-// normal numbers themselves are below every result (e^-86 2^-30, e^-700 2^-300).
+// A gain so small that 2^-lift times it may be subnormal. Then the terms are not scaled up by 2^lift. Terms that are
+// subnormal themselves are below every result (e^-86 2^-30, e^-700 2^-300).
 template <class T> struct Small {
     static constexpr double gain = sizeof(T) == 4 ? 0x1p-30 : 0x1p-300, reach = sizeof(T) == 4 ? 86 : 700;
 };
-// The same as a pair of T: it costs one instruction and takes 0.5 ulp off the result.
+// The same factor as a pair of T: this costs one instruction and removes 0.5 ulp from the error of the result.
 template <class T> struct Factor {
     Split<T> f;
     SOFTARGMAX_INLINE explicit Factor(Twofold x) : f(x.hi, x.lo) {}
@@ -82,7 +82,7 @@ template <class T> struct Factor {
     SOFTARGMAX_INLINE Pack<T> times(Term<T> e) const { return (f.hi + fma(e.t, f.hi, f.lo)) * e.power; }
 };
 
-// gain p: a gradient is a multiple of p. Probabilities of `least` and below are made 0.
+// gain p: a gradient is a multiple of p. Probabilities of at most `least` become 0.
 template <class T> void softmax_finite(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to,
                                        Twofold gain, double least) {
     const Peak<T> peak(static_cast<T>(s.m), beta);
@@ -98,8 +98,8 @@ template <class T> void softmax_finite(const T* z, std::int64_t n, const State& 
 
 // ---- log_softmax: beta z - lse ----------------------------------------------------------------------------------
 
-// = beta (z - m) - log l: both parts have one sign, so nothing cancels, and the loss of a confident row, log1p(r), is
-// right however small.
+// beta (z - m) - log l: both parts have the same sign, so nothing cancels. The loss of a confident row, log1p(r), is
+// accurate however small it is.
 template <bool Unit, class T> struct LogOf {
     using V = Pack<T>;
     V top, hi, lo, out_of_support = V::all(-std::numeric_limits<T>::infinity());
@@ -123,17 +123,17 @@ template <bool Unit, class T> void log_softmax_finite(const T* z, std::int64_t n
     map(z, n, to, [&](Pack<T> v) SOFTARGMAX_LAMBDA { return log_of(v); });
 }
 
-// ---- any row ----------------------------------------------------------------------------------------------------
+// ---- rows in general ------------------------------------------------------------------------------------------
 
 enum class Log : bool { no, yes };
 
-// Rows without an ordinary maximum: NaN, an empty support, infinities, or T = 0, where the ties share.
+// Rows without an ordinary maximum: with a NaN, an empty support or infinities, or at T = 0, where ties share the row.
 template <Log log, class T> void apply_limit(const T* z, std::int64_t n, const State& s, T* out, double gain = 1) {
     using V = Pack<T>;
     const bool nan = s.r != s.r;
     const V top = V::all(static_cast<T>(s.m)), lowest = V::all(-std::numeric_limits<T>::infinity());
     const V none = V::all(static_cast<T>(log == Log::yes ? -kInf : 0));
-    // In a row with a NaN every entry of the support is one, whatever its sign was on the way.
+    // In a row with a NaN, every entry of the support is NaN, with one sign.
     const V share = V::all(static_cast<T>(nan ? kNaN : log == Log::yes ? -log_l(s) : gain / (1.0 + s.r)));
     map(z, n, Target<T>{out, z, false}, [&](V v) SOFTARGMAX_LAMBDA {
         const auto counts = nan ? above(v, lowest) : unless(equal(v, top), equal(v, lowest));
@@ -141,8 +141,8 @@ template <Log log, class T> void apply_limit(const T* z, std::int64_t n, const S
     });
 }
 
-// softmax (times a gain, without what is `least` or below) or log_softmax of a piece of a row, from the state of the
-// whole row.
+// softmax (times a gain, without probabilities of at most `least`) or log_softmax of a piece of a row, from the state
+// of the whole row.
 template <Log log, class T>
 void apply(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to, Twofold gain = {1, 0},
            double least = 0) {
@@ -174,8 +174,8 @@ extern template void apply<Log::no>(const double*, std::int64_t, const State&, S
 
 // ---- the soft-cap: s tanh(z / s), between -s and s, and its slope 1 - tanh^2 ----------------------------------
 
-// With x = -2 |u| and q = e^x:  tanh |u| = (1 - q) / (1 + q),  1 - tanh^2 = 4 q / (1 + q)^2. Where x is small, q - 1 is
-// formed without cancellation, from that of x / 4 by t(2 x) = t(x) (2 + t(x)).
+// With x = -2 |u| and q = e^x:  tanh |u| = (1 - q) / (1 + q),  1 - tanh^2 = 4 q / (1 + q)^2. If x is small, q - 1 is
+// computed without cancellation, from t(x / 4) = e^(x / 4) - 1 by t(2 x) = t(x) (2 + t(x)).
 template <class T> class Softcap {
     using V = Pack<T>;
     Terms<true, T> terms_{Peak<T>(0, Scale{}), Scale{}};
@@ -199,12 +199,12 @@ template <class T> class Softcap {
         const auto nan = unless(all, equal(z, z)), negative = above(zero_, z);
         return keep(unless(all, negative), y) - keep(negative, y) + keep(nan, z);
     }
-    // Twofold: rounded step by step it was 4 ulp off.
+    // In pairs: rounding at every step gave errors of 4 ulp.
     SOFTARGMAX_INLINE Two<V> slope(V z) const {
         const Two<V> q = decay(exponent(z)), r = inverse(plus(Two<V>{one_, zero_}, q));
         return times(times(q, times(r, r)), V::all(4));
     }
-    // Scores at -inf are out of the support and stay there.
+    // Caps n scores in place. Scores of -inf are outside the support and stay.
     void bend(T* z, std::int64_t n) const {
         const V out = V::all(-std::numeric_limits<T>::infinity());
         for (std::int64_t i = 0; i < n; i += V::kLanes) {

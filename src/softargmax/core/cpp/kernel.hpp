@@ -1,11 +1,11 @@
-// Kernels: functions that are compiled once for each instruction set, what the bindings hand to them (plain data, no
-// Python and no vectors), and the threads that they run on.
+// Kernels: functions that are compiled once per instruction set, their arguments (plain data, no Python and no
+// vectors), and the threads that they run on.
 //
 //     SOFTARGMAX_KERNEL(room, run, const Args)
 //
 // declares softargmax::v4::room::run(const softargmax::room::Args&), the same for every other instruction set, and
-// softargmax::room::run, which calls that of the instruction set in use. A kernel's own source sees only its own, and
-// nothing that chooses between them.
+// softargmax::room::run, which calls the one for the instruction set in use. A kernel's source file is compiled for one
+// instruction set at a time and sees no dispatch.
 #pragma once
 
 #include <omp.h>
@@ -39,10 +39,10 @@ namespace softargmax {
 enum class Type : std::uint8_t { f16, bf16, f32, f64, boolean, i64 };
 constexpr int kTypeBytes[] = {2, 2, 4, 8, 1, 8};
 
-// Scores to a block: 16 KiB of float32, half of the smallest first-level cache. Rows are cut at multiples of it.
+// Scores per block: 16 KiB of float32, half of the smallest first-level cache. Rows are cut at multiples of it.
 constexpr std::int64_t kBlock = 4096;
 
-constexpr int kMaxDims = 64;  // NumPy's own limit
+constexpr int kMaxDims = 64;  // NumPy's limit
 
 struct Shape {
     int dims = 0;
@@ -58,25 +58,25 @@ struct Operand {
     explicit operator bool() const { return data != nullptr; }
 };
 
-// `rows` rows of `cols` scores. Every operand is a pointer with one stride for each dimension of the rows and of the
-// columns, so any axis, any tuple of axes and any strides are the same to a kernel.
+// `rows` rows of `cols` scores. Every operand is a pointer with one stride per dimension of the rows and of the
+// columns. So a kernel treats all axes, tuples of axes and strides alike.
 struct RowArgs {
     Shape rows, cols;
-    // Segments: the rows are `segments` times `heads`; segment s has the scores from offsets[s] to offsets[s + 1].
+    // Segments: there are `segments` times `heads` rows; segment s holds the scores from offsets[s] to offsets[s + 1].
     const std::int64_t* offsets = nullptr;
     std::int64_t segments = 0, heads = 1;
     Operand z, other, where, weights, out;
     Operand hi, lo;  // beta, double
     int threads = 1;
-    bool streaming = false;  // whether non-temporal stores pay on this processor, for a result of this size
+    bool streaming = false;  // true if non-temporal stores pay on this processor for a result of this size
 };
 
 // ---- threads --------------------------------------------------------------------------------------------------
 //
-// They are from OpenMP's pool (torch's CPU wheel brings the same library under the same name, so both share one pool),
-// asked for by num_threads clauses, never by changing anybody's setting.
+// Threads come from OpenMP's pool. torch's CPU wheel brings the same library under the same name, so both share one
+// pool. The number is requested by num_threads clauses; no global setting is changed.
 
-// Inside: rounding to nearest, subnormals kept, whatever the caller (torch.set_flush_denormal, say) has set.
+// Sets rounding to nearest with subnormals kept, whatever the caller has set (torch.set_flush_denormal, for example).
 class FloatEnvironment {
 #if defined(__x86_64__)
     unsigned saved_ = _mm_getcsr();
@@ -101,10 +101,10 @@ class FloatEnvironment {
     FloatEnvironment& operator=(const FloatEnvironment&) = delete;
 };
 
-// body(begin, end) over disjoint ranges that cover 0 to n. What a body throws (there may be no memory for a tile) is
-// thrown here, when all are done: OpenMP would end the process.
+// body(begin, end) over disjoint ranges that cover 0 to n. An exception of a body (a tile may find no memory) is thrown
+// here after all have finished; inside OpenMP it would end the process.
 template <class Body> void parallel_for(int threads, std::int64_t n, const Body& body) {
-    if (threads <= 1 || n <= 1) return body(std::int64_t{0}, n);  // the caller has set its own environment
+    if (threads <= 1 || n <= 1) return body(std::int64_t{0}, n);  // the kernel has set its own environment
     const int wanted = n < threads ? static_cast<int>(n) : threads;
     std::atomic<bool> failed{false};
     std::exception_ptr failure;
@@ -121,7 +121,7 @@ template <class Body> void parallel_for(int threads, std::int64_t n, const Body&
     if (failure) std::rethrow_exception(failure);
 }
 
-// body(i) for every i below n, each given to the thread that is free: for work of unequal size.
+// body(i) for every i below n, each on the next free thread: for work of unequal size.
 template <class Body> void parallel_each(int threads, std::int64_t n, const Body& body) {
     std::atomic<std::int64_t> next{0};
     parallel_for(threads, std::min<std::int64_t>(n, threads), [&](std::int64_t, std::int64_t) {
@@ -141,16 +141,16 @@ template <class Body> void parallel_each(int threads, std::int64_t n, const Body
 
 #else
 
-// ---- which instruction set serves -----------------------------------------------------------------------------
+// ---- dispatch by instruction set ------------------------------------------------------------------------------
 
 namespace softargmax {
 
 struct Isa {
-    const char* name;  // what SOFTARGMAX_ISA says
+    const char* name;  // as in SOFTARGMAX_ISA
     bool usable;
 };
 
-// Those that were compiled, the best first.
+// The compiled instruction sets, the best first.
 inline const std::vector<Isa>& isas() {
     static const std::vector<Isa> table = [] {
         const auto isa = [](const std::string& compiled) -> Isa {
@@ -168,12 +168,12 @@ inline const std::vector<Isa>& isas() {
     return table;
 }
 
-// The place of the best usable one, or of the one that SOFTARGMAX_ISA names. Throws std::invalid_argument with a
-// sentence for the user.
+// The index of the best usable instruction set, or of the one that SOFTARGMAX_ISA names. Throws std::invalid_argument
+// with a message for the user.
 inline std::size_t chosen_isa() {
     static const std::size_t chosen = [] {
-        const char* asked = std::getenv("SOFTARGMAX_ISA");
-        const std::string name = asked ? asked : "";
+        const char* requested = std::getenv("SOFTARGMAX_ISA");
+        const std::string name = requested ? requested : "";
         std::string usable;
         for (std::size_t i = 0; i < isas().size(); ++i) {
             if (!isas()[i].usable) continue;
@@ -185,23 +185,23 @@ inline std::size_t chosen_isa() {
     return chosen;
 }
 
-// ---- how many threads -----------------------------------------------------------------------------------------
+// ---- the number of threads ------------------------------------------------------------------------------------
 
-inline int& asked_threads() {
-    static int threads = 0;  // 0: what OpenMP says (OMP_NUM_THREADS, torch.set_num_threads)
+inline int& requested_threads() {
+    static int threads = 0;  // 0: OpenMP's default (OMP_NUM_THREADS, torch.set_num_threads)
     return threads;
 }
-// A forked child has no pool of its own yet believes in its parent's: OpenMP would wait for threads that are not there.
-// It runs serially.
+// True in a forked child. It has no thread pool, but OpenMP believes that it has its parent's and would wait for it
+// forever. So it runs on one thread.
 inline bool& forked() {
     static bool value = false;
     return value;
 }
-// OpenMP ends the process where it cannot have the threads it is asked for.
+// OpenMP ends the process if it cannot start the requested threads.
 inline int most_threads() { return std::max(64, 4 * omp_get_num_procs()); }
 inline int threads_now() {
     if (forked()) return 1;
-    return asked_threads() > 0 ? std::min(asked_threads(), most_threads()) : omp_get_max_threads();
+    return requested_threads() > 0 ? std::min(requested_threads(), most_threads()) : omp_get_max_threads();
 }
 inline void watch_forks() {
     pthread_atfork(nullptr, nullptr, [] { forked() = true; });
@@ -209,8 +209,8 @@ inline void watch_forks() {
 
 // ---- stores -----------------------------------------------------------------------------------------------------
 
-// Whether results larger than the caches should be written past them. Measured on 512 x 32768 float32: Zen 5 2.6 ms
-// against 3.2; Zen 4 9.3 against 5.1. So on Zen 5 (family 0x1A) alone.
+// True if results larger than the caches should be written past them. Measured on 512 x 32768 float32, with and
+// without: 2.6 ms and 3.2 ms on Zen 5, 9.3 ms and 5.1 ms on Zen 4. So only Zen 5 (family 0x1A) does.
 inline bool streaming_pays() {
 #if defined(__x86_64__)
     static const bool pays = [] {
@@ -244,12 +244,11 @@ inline bool streaming_pays() {
 
 #endif
 
-// ---- core's own kernels ---------------------------------------------------------------------------------------
+// ---- kernels of core ------------------------------------------------------------------------------------------
 
 namespace softargmax::core {
 
-// A product of matrices, out = A B + bias, or out + A B; out is float64 where A or B is, else float32, its rows
-// contiguous.
+// A matrix product, out = A B + bias, or out + A B. out is float64 if A or B is, else float32; its rows are contiguous.
 struct Factor2D {
     char* data = nullptr;
     Type type = Type::f32;
@@ -266,7 +265,7 @@ struct ProductArgs {
     int threads = 1;
 };
 
-constexpr int kMultiplyAdds = 16;  // to a round
+constexpr int kMultiplyAdds = 16;  // per round
 struct MultiplyAddsArgs {
     std::int64_t rounds = 0;
     double sum = 0;  // written

@@ -1,4 +1,5 @@
-// exp and log, the same bits on every instruction set: of packs, of scalars in double, and of unevaluated sums of two.
+// exp and log with the same bits on every instruction set: for packs, for double scalars, and for unevaluated sums of
+// two.
 #pragma once
 
 #include <limits>
@@ -14,8 +15,8 @@ namespace softargmax::SOFTARGMAX_ISA_NAME {
 //     e^x = 2^k e^r,   k = rint(x log2 e),   r = x - k ln 2  in two fused steps, ln 2 = hi + lo, k hi exact
 //     e^r = 1 + t,     t = r + r^2 q(r)      (q: tools/fit_polynomials.py)
 //
-// The shift by the maximum becomes a shift of the exponent, 2^(k - k_max), which is exact; rounding z - m before exp
-// costs peers 63 ulp at score spreads of 10 to 40.
+// The shift by the maximum becomes a shift of the exponent, 2^(k - k_max), which is exact. Other libraries round z - m
+// before exp, which costs 63 ulp at score spreads of 10 to 40.
 
 template <class T> struct Exp;
 
@@ -23,7 +24,7 @@ template <> struct Exp<float> {
     static constexpr float log2e = 0x1.715476p+0f;
     static constexpr float ln2_hi = 0x1.62e8p-1f;           // 14 bits: k * ln2_hi is exact for |k| < 1024
     static constexpr float ln2_lo = -0x1.e8082ep-16f;
-    static constexpr float magic = 0x1.8p+23f;              // adding it rounds to an integer, in the low bits
+    static constexpr float magic = 0x1.8p+23f;              // adding it rounds to an integer, held in the low bits
     static constexpr int bias = 127;
     // Relative error of 1 + t: 2^-28.
     static constexpr float q[] = {0x1.fffff8p-2f, 0x1.55548ep-3f, 0x1.555b96p-5f, 0x1.123bd0p-7f, 0x1.685352p-10f};
@@ -42,7 +43,7 @@ template <> struct Exp<double> {
                                    0x1.af6e5b2b81035p-26, 0x1.1ed986d1f5259p-29};
 };
 
-// q(r), even and odd powers apart: half the latency of Horner's rule, and u = r^2 is wanted anyway.
+// q(r) with even and odd powers separate: half the latency of Horner's rule, and u = r^2 is needed anyway.
 template <class T, int n = sizeof(Exp<T>::q) / sizeof(T), class V> SOFTARGMAX_INLINE V exp_tail(V r, V u) {
     constexpr int even = (n - 1) / 2 * 2, odd = n / 2 * 2 - 1;
     V a = Splat<V>::of(Exp<T>::q[even]), b = Splat<V>::of(Exp<T>::q[odd]);
@@ -58,14 +59,14 @@ template <class T, int n = sizeof(Exp<T>::q) / sizeof(T), class V> SOFTARGMAX_IN
     return fma(u, exp_tail<T, n>(r, u), r);
 }
 
-// The positive factor beta = hi + lo of the scores of a row; the pair is not evaluated, since a rounded 1/T alone costs
+// The positive factor beta = hi + lo of the scores of a row. The sum is not evaluated, since a rounded 1/T alone costs
 // 248 ulp at z = -2000, T = 3.7 in float64.
 struct Scale {
     double hi = 1, lo = 0;
     bool unit() const { return hi == 1 && lo == 0; }
 };
 
-// One row's beta in the vectors of type T.
+// The beta of a row in packs of T.
 template <class T> struct ScaleIn {
     Pack<T> hi, lo, log2e;
     explicit SOFTARGMAX_INLINE ScaleIn(Scale b)
@@ -74,7 +75,7 @@ template <class T> struct ScaleIn {
           log2e(Pack<T>::all(static_cast<T>(b.hi * Exp<double>::log2e))) {}
 };
 
-// e^(beta d) = power (1 + t), with 2^shift in the power (see `magic_of`).
+// e^(beta d) = power (1 + t), with 2^shift included in the power (see `magic_of`).
 template <class T> struct Term {
     Pack<T> t, power;
     SOFTARGMAX_INLINE Pack<T> value() const { return fma(t, power, power); }
@@ -87,7 +88,7 @@ SOFTARGMAX_INLINE Term<T> exp_term(Pack<T> d, const ScaleIn<T>& beta, Pack<T> ma
     const V km = fma(d, beta.log2e, magic_shifted);
     const V k = km - magic_shifted;
     V r;
-    if constexpr (Unit) r = fma(k, lo, fma(k, hi, d));  // the inner one is exact
+    if constexpr (Unit) r = fma(k, lo, fma(k, hi, d));  // the inner fma is exact
     else r = fma(d, beta.hi, k * hi) + fma(d, beta.lo, k * lo);
     return {exp_less_one<T>(r), power_of_two(km)};
 }
@@ -108,11 +109,11 @@ inline double exp_scalar(double x) {
     const double k = (x * E::log2e + E::magic) - E::magic;
     const double r = fma(k, -E::ln2_lo, fma(k, -E::ln2_hi, x));
     const double y = 1.0 + exp_less_one<double>(r);
-    const double half = static_cast<double>(static_cast<int>(k) / 2);  // two steps, so that subnormals round once
+    const double half = static_cast<double>(static_cast<int>(k) / 2);  // two factors, so that subnormals round once
     return y * power_of_two(E::magic + E::bias + half) * power_of_two(E::magic + E::bias + (k - half));
 }
 
-// log(1 + x) for |x| < 0.42:  2 atanh(s), s = x / (2 + x), in the form that rounds x itself only once.
+// log(1 + x) for |x| < 0.42:  2 atanh(s), s = x / (2 + x), in a form that rounds x itself only once.
 inline double log1p_small(double x) {
     constexpr double w[] = {0x1.5555555555555p-2, 0x1.9999999999d0dp-3, 0x1.2492492439dc7p-3, 0x1.c71c724b00b54p-4,
                             0x1.745ce1e46b4ebp-4, 0x1.3b202098f5061p-4, 0x1.0f678a3d1e989p-4, 0x1.0f0befb1d6faep-4};
@@ -123,7 +124,7 @@ inline double log1p_small(double x) {
     return x - (half - s * (half + 2.0 * u * p));
 }
 
-// log(u + lost) for a positive normal u and a lost part of at most a rounding error.
+// log(u + lost) for a positive normal u and a `lost` no larger than a rounding error.
 inline double log_of_parts(double u, double lost) {
     int e;
     double f = std::frexp(u, &e);
@@ -138,7 +139,7 @@ inline double log_of_parts(double u, double lost) {
 inline double log1p_scalar(double x) {
     if (x > -0.29 && x < 0.41) return log1p_small(x);
     if (!(x > -1.0)) return x == -1.0 ? -kInf : kNaN;
-    if (x > 1e308) return x;  // only +inf is that large here
+    if (x > 1e308) return x;  // only +inf occurs beyond this
     const double u = 1.0 + x;
     return log_of_parts(u, x < 1.0 ? x - (u - 1.0) : 1.0 - (u - x));
 }
@@ -150,7 +151,7 @@ inline double log_scalar(double w) {
     return w < kInf ? log_of_parts(w, 0) : w;
 }
 
-// ---- unevaluated sums of two, of numbers or of packs ----------------------------------------------------------
+// ---- unevaluated sums of two numbers or packs -----------------------------------------------------------------
 
 template <class V> struct Two {
     V hi, lo;
@@ -160,13 +161,13 @@ template <class V> SOFTARGMAX_INLINE Two<V> two_sum(V a, V b) {
     const V s = a + b, part = s - a;
     return {s, (a - (s - part)) + (b - part)};
 }
-// beta d.
+// beta d as an unevaluated sum.
 template <class V> SOFTARGMAX_INLINE Two<V> times(V d, Scale beta) {
     const V b = Splat<V>::of(beta.hi), hi = d * b;
     return {hi, fma(d, b, Splat<V>::of(-0.0) - hi) + d * Splat<V>::of(beta.lo)};
 }
 
-// Sums, products and inverses to about 2^-100; what is infinite, and the inverse of 0, has no lower part.
+// Sums, products and inverses to about 2^-100. Infinite results, and the inverse of 0, have a lower part of 0.
 SOFTARGMAX_INLINE double or_zero(double lo) { return lo == lo ? lo : 0; }
 template <class V> SOFTARGMAX_INLINE V or_zero(V lo) { return keep(equal(lo, lo), lo); }
 template <class V> SOFTARGMAX_INLINE Two<V> plus(Two<V> a, Two<V> b) {
@@ -188,13 +189,13 @@ template <class V> SOFTARGMAX_INLINE Two<V> inverse(Two<V> x) {
 }
 SOFTARGMAX_INLINE double rounded(Twofold x) { return x.hi + x.lo; }
 
-// ---- logarithms and exponentials of such sums, in packs: what powers are made of ------------------------------
+// ---- logarithms and exponentials of unevaluated sums, in packs, for powers -------------------------------------
 //
 //     log v = k ln 2 + log(1 + t),   v = 2^k (1 + t),   sqrt(1/2) <= 1 + t < sqrt(2)
 //     log(1 + t) = t - t^2 / 2 + s (t^2 / 2 + 2 u p(u)),   s = t / (2 + t),   u = s^2        (2 atanh s)
 //
-// The first two terms are a pair, so that the error is a quarter of a rounding of the logarithm: a power v^(1/a)
-// multiplies it by 1/a.
+// The first two terms are kept as a pair, so that the error is a quarter of a rounding of the logarithm. A power
+// v^(1/a) multiplies this error by 1/a.
 
 template <class T> struct Logarithm;  // the coefficients of p
 template <> struct Logarithm<float> {
@@ -206,9 +207,9 @@ template <> struct Logarithm<double> {
                                    0x1.0f678a3d1e989p-4, 0x1.0f0befb1d6faep-4};
 };
 
-// What log v is made of: v = 2^k (1 + t), log(1 + t) = t - half + tail, half = t^2 / 2.
+// The parts of log v: v = 2^k (1 + t), log(1 + t) = t - half + tail, half = t^2 / 2.
 template <class V> struct Logs {
-    V k, t, half, tail, rest;  // `rest` is what v.lo adds
+    V k, t, half, tail, rest;  // `rest` is the contribution of v.lo
 };
 template <int terms, class V> SOFTARGMAX_FORMULA Logs<V> logs_of(Two<V> v) {
     using T = typename V::Scalar;
@@ -223,16 +224,16 @@ template <int terms, class V> SOFTARGMAX_FORMULA Logs<V> logs_of(Two<V> v) {
 }
 template <class T> constexpr int kLogTerms = sizeof(Logarithm<T>::p) / sizeof(T);
 
-// log v, v.hi positive and normal, as a pair.
+// log v as a pair, for positive normal v.hi.
 template <class V> SOFTARGMAX_INLINE Two<V> log_pair(Two<V> v) {
     using E = Exp<typename V::Scalar>;
     const Logs<V> x = logs_of<kLogTerms<typename V::Scalar>>(v);
     const V zero = V::all(0), half_low = fma(V::all(0.5) * x.t, x.t, zero - x.half);
     const Two<V> head = two_sum(x.t, zero - x.half), sum = two_sum(x.k * V::all(E::ln2_hi), head.hi);
     const V low = sum.lo + (fma(x.k, V::all(E::ln2_lo), head.lo) + ((x.tail - half_low) + x.rest));
-    return two_sum(sum.hi, low);  // `low` may be a twentieth of it
+    return two_sum(sum.hi, low);  // `low` may be as large as a twentieth of sum.hi
 }
-// The same rounded, to a rounding or two; fewer terms make it rougher.
+// log v to one or two roundings; fewer terms make it less accurate.
 template <int terms, class V> SOFTARGMAX_INLINE V log_of(Two<V> v) {
     using E = Exp<typename V::Scalar>;
     const Logs<V> x = logs_of<terms>(v);
@@ -240,7 +241,7 @@ template <int terms, class V> SOFTARGMAX_INLINE V log_of(Two<V> v) {
 }
 template <class T> constexpr int kExpTerms = sizeof(Exp<T>::q) / sizeof(T);
 
-// e^y where that is a normal number; of n terms, or 0: of all.
+// e^y if that is a normal number; with n terms, or all terms for n = 0.
 template <int n = 0, class V> SOFTARGMAX_FORMULA V exp_of(Two<V> y) {
     using T = typename V::Scalar;
     using E = Exp<T>;

@@ -1,16 +1,14 @@
-// Products of matrices, C = addend + A B, in which every element is the same sum wherever it stands:
+// Matrix products, C = addend + A B, in which every element is the same sum wherever it is computed:
 //
 //     c_ij = ((addend_ij + s_0) + s_1) + ..
 //
 //     s_p = fma(a_id, b_dj, ..) over the p-th kDepth indices d, in order, from 0
 //
-// Its bits depend on a row of A, a column of B and an addend alone: not on the number of rows and columns beside them,
-// on strides or instruction sets. Edges are padded with zeros on the way in and cut on the way out, never computed
-// otherwise.
+// The bits depend only on a row of A, a column of B and an addend, not on the number of other rows and columns, strides
+// or the instruction set. Edges are padded with zeros on input and cut on output; they are computed in the same way.
 //
-// `pack` copies operands of any type and strides into panels; `multiply` works on panels of at most kDepth. Cutting up
-// what is larger, and dealing it out to threads, is the caller's: rows and columns anywhere, the depth at multiples of
-// kDepth.
+// `pack` copies operands of any type and strides into panels; `multiply` works on panels of at most kDepth. The caller
+// splits larger products, also among threads: rows and columns anywhere, the depth at multiples of kDepth.
 #pragma once
 
 #include "tiles.hpp"
@@ -21,7 +19,7 @@ constexpr std::int64_t kDepth = 512;
 
 // ---- operands -----------------------------------------------------------------------------------------------------
 
-// In the caller's memory: element (i, j) is data[i * row + j * col], so that a transpose is another order of strides.
+// An operand in the caller's memory. Element (i, j) is data[i * row + j * col], so a transpose only swaps the strides.
 template <class S> struct Matrix {
     const S* data;
     std::int64_t rows, cols, row, col;
@@ -30,8 +28,8 @@ template <class S> struct Matrix {
     }
 };
 
-// Packed: `count` rows of A, or columns of B, in panels of Width side by side, the last one filled up with zeros.
-// Memory is fastest when aligned to 64 bytes.
+// A packed operand: `count` rows of A or columns of B, in panels of Width side by side; the last panel is padded with
+// zeros. It is fastest if aligned to 64 bytes.
 template <class T, int Width> struct Panels {
     const T* data;
     std::int64_t count, depth;
@@ -40,16 +38,17 @@ template <class T, int Width> struct Panels {
     Panels part(std::int64_t begin, std::int64_t n) const { return {at(begin), n, depth}; }
 };
 
-// A panel of A by a panel of B is one tile of C where registers are 32 of 512 bits: 24 accumulators, and two loads and
-// 12 broadcasts to 24 multiply-adds (98% of the peak of a Zen 5 core, with B in the second-level cache; so is 8 by 32,
-// at more traffic). Elsewhere it is four tiles, of 6 by 16: 12 accumulators of 256 bits (98%; 4 by 16: 91%).
+// With 32 registers of 512 bits a panel of A times a panel of B is one tile of C: 24 accumulators, and two loads and 12
+// broadcasts per 24 multiply-adds (98% of the peak of a Zen 5 core, with B in the second-level cache; tiles of 8 by 32
+// reach the same, with more traffic). Otherwise it is four tiles of 6 by 16: 12 accumulators of 256 bits (98%; 4 by 16:
+// 91%).
 constexpr int kPanelRows = 12, kTileRows = kRegisterBytes == 64 ? 12 : 6, kTilePacks = kRegisterBytes == 64 ? 2 : 1;
 template <class T> constexpr int kPanelCols = 2 * Pack<T>::kLanes;
 template <class T> constexpr int kTileCols = kTilePacks * Pack<T>::kLanes;
 template <class T> using PanelsA = Panels<T, kPanelRows>;
 template <class T> using PanelsB = Panels<T, kPanelCols<T>>;
 
-// One panel of `from`'s rows. A number takes 0.1 ns from a second-level cache, as long as multiplying it by 12 rows.
+// Packs one panel of rows. From the second-level cache a number takes 0.1 ns, as long as its 12 multiply-adds.
 template <int Width, class S, class T> void pack_panel(Matrix<S> from, T* to) {
     if (from.col == 1) {
         T square[Width][kSide] = {}, turned[kSide][Width];
@@ -57,8 +56,8 @@ template <int Width, class S, class T> void pack_panel(Matrix<S> from, T* to) {
             const S* at = from.data + d;
             const std::int64_t run = std::min<std::int64_t>(kSide, from.cols - d);
             const bool whole = run == kSide;
-            // Too many rows for the processor to fetch ahead by itself: from memory 0.28 ns a float, so 0.24; a half
-            // 0.30, 0.17.
+            // Too many rows for the hardware prefetcher. Packing from memory takes 0.24 ns a float with this prefetch
+            // and 0.28 ns without; half precision takes 0.17 ns and 0.30 ns.
             for (std::int64_t i = 0; i < from.rows; ++i) __builtin_prefetch(at + i * from.row + 4 * kSide);
             if constexpr (std::is_same_v<S, T>)
                 if (whole && from.rows == Width) {
@@ -90,13 +89,13 @@ template <int Width, class S, class T> Panels<T, Width> pack(Matrix<S> from, T* 
 
 // ---- the product --------------------------------------------------------------------------------------------------
 
-// What a product is added to: nothing, one row for all (a bias: pitch 0), or a matrix, which may be C itself.
+// The addend of a product: none, one row for all (a bias, with pitch 0), or a matrix, which may be C itself.
 template <class T> struct Addend {
     const T* data = nullptr;
     std::int64_t pitch = 0;
 };
 
-// The part of C from one element on, to its last row and column.
+// The part of C from one element to its last row and column.
 template <class T> struct Corner {
     T* c;
     std::int64_t pitch, rows, cols;
@@ -113,14 +112,14 @@ template <class T> struct Corner {
     }
 };
 
-// How A's number of row i at depth d lies: at i * row + d * col, for a tile to know before it runs.
+// The layout of A as a constant: element i at depth d is at i * row + d * col.
 template <int row_, int col_> struct Layout {
     static constexpr int row = row_, col = col_;
 };
 using Packed = Layout<1, kPanelRows>;
 
-// The depth of a product, and where its sums begin anew: `phase` depths before a multiple of `chunk`, and at all of
-// these. The shorter a chain of multiply-adds, the fewer roundings gather.
+// The depth of a product, and where its sums restart: every `chunk` depths, the first time after chunk - phase. Shorter
+// chains of multiply-adds accumulate fewer roundings.
 struct Depth {
     std::int64_t size, chunk, phase = 0;
     Depth(std::int64_t n) : size(n), chunk(std::max<std::int64_t>(n, 1)) {}
@@ -130,8 +129,8 @@ struct Depth {
     }
 };
 
-// put(sum, i, j, first) for every pack of the product of `Rows` rows of A and kTileCols columns of B, which lie side by
-// side, one depth `pitch` numbers behind the other; once for every chunk.
+// put(sum, i, j, first) for every pack of the product of `Rows` rows of A and kTileCols adjacent columns of B, whose
+// depths are `pitch` numbers apart; once per chunk.
 template <class A, int Rows, class T, class Put>
 SOFTARGMAX_INLINE void tile(const T* a, const T* b, std::int64_t pitch, const Depth& depth, const Put& put) {
     using V = Pack<T>;
@@ -163,7 +162,8 @@ SOFTARGMAX_INLINE void tile(const T* a, const T* b, std::int64_t pitch, const De
             for (int j = 0; j < kTilePacks; ++j) put(sum[i][j], i, j * V::kLanes, first);
     } while (d < depth.size);
 }
-// The last rows take a lower tile: a panel of one row would cost as much as one of 12. put hears of rows beyond `rows`.
+// The last rows use a lower tile, as a panel of one row would cost as much as one of 12. `put` must ignore rows beyond
+// `rows`.
 template <class A, int Rows = kTileRows, class T, class Put>
 void lowest_tile(std::int64_t rows, const T* a, const T* b, std::int64_t pitch, const Depth& depth, const Put& put) {
     if constexpr (Rows > 4)
@@ -171,16 +171,16 @@ void lowest_tile(std::int64_t rows, const T* a, const T* b, std::int64_t pitch, 
     tile<A, Rows>(a, b, pitch, depth, put);
 }
 
-// Whether all of `n` numbers are 0.
+// True if all n numbers are 0.
 template <class T> bool all_zero(const T* x, std::int64_t n) {
     T most = 0;
     for (std::int64_t i = 0; i < n; ++i) most = std::max(most, x[i] != 0 ? T{1} : T{0});
     return most == 0;
 }
 
-// c (a.count rows of `pitch`, b.count columns) = addend + A B. Few panels of A at a time stay in the second-level cache
-// while B passes by. Where A is `sparse`, panels of zeros take no time, and change no bit of a finite product: their
-// sums would be +0.
+// c (a.count rows of `pitch`, b.count columns) = addend + A B. A few panels of A at a time stay in the second-level
+// cache while B streams past. If A is `sparse`, panels of zeros are skipped. This changes no bit of a finite product,
+// since their sums would be +0.
 constexpr int kFewPanels = 8;
 template <class T> void multiply(PanelsA<T> a, PanelsB<T> b, T* c, std::int64_t pitch, Addend<T> addend = {},
                                  bool sparse = false) {

@@ -1,10 +1,9 @@
-// softargmax.core._native: the compiled core as Python sees it (through core/native.py and the operation records).
+// softargmax.core._native: the Python module of the compiled core (used by core/native.py and the operation records).
 //
-// An array is a NumPy array, a tensor of a torch that says in C where it lies, or a tuple (address, type, shape,
-// strides in elements) for memory that others own, ten times cheaper to pass than a DLPack capsule. An array of uint16
-// is the bits of bfloat16, an array of ml_dtypes bfloat16 is taken as it is. Arguments are checked for shapes here,
-// because memory safety rests on it, and offsets for their values; what else arguments mean is checked in
-// core/check.py.
+// An array is one of three: a NumPy array; a tensor, if torch describes its memory in C; or a tuple (address, type,
+// shape, strides in elements) for memory owned by others, ten times cheaper to pass than a DLPack capsule. A uint16
+// array is taken for the bits of bfloat16; an ml_dtypes bfloat16 array is accepted directly. Shapes are checked here,
+// because memory safety depends on them, and so are the values of offsets. core/check.py checks everything else.
 #include <nanobind/stl/string.h>
 
 #include <atomic>
@@ -17,7 +16,7 @@ using namespace nb::literals;
 namespace softargmax {
 namespace {
 
-// out = A B + bias, or out + A B. A row's bits depend on that row and on B alone.
+// out = A B + bias, or out + A B. The bits of a row depend on that row and on B alone.
 void product(nb::handle a_, nb::handle b_, nb::handle out_, nb::handle bias_, bool adds, bool sparse) {
     const HeldArray a(a_), b(b_), out(out_, true), bias(bias_);
     must_be("a", a, kReal);
@@ -28,10 +27,10 @@ void product(nb::handle a_, nb::handle b_, nb::handle out_, nb::handle bias_, bo
     if (a.shape.size() != 2 || b.shape.size() != 2 || out.shape.size() != 2 || a.shape[1] != b.shape[0] ||
         out.shape[0] != a.shape[0] || out.shape[1] != b.shape[1] ||
         (out.stride[1] != 1 && out.shape[1] > 1 && out.shape[0] > 0))
-        throw nb::value_error("a, b, out: (M, K), (K, N) and (M, N), the last one's rows contiguous");
+        throw nb::value_error("a, b, out: expected shapes (M, K), (K, N) and (M, N), with contiguous rows in out");
     if (bias && (bias.shape != Dims{b.shape[1]} || (bias.stride[0] != 1 && bias.shape[0] > 1)))
-        throw nb::value_error("bias: one number per column, contiguous");
-    if (bias && adds) throw nb::value_error("bias: where the product is added to out there is none");
+        throw nb::value_error("bias: expected one number per column, contiguous");
+    if (bias && adds) throw nb::value_error("bias: expected None where the product is added to out, got an array");
     core::ProductArgs job;
     job.a = {a.data, a.type, a.stride[0], a.stride[1]};
     job.b = {b.data, b.type, b.stride[0], b.stride[1]};
@@ -49,7 +48,7 @@ void product(nb::handle a_, nb::handle b_, nb::handle out_, nb::handle bias_, bo
     core::product(job);
 }
 
-// True if all entries of a matrix are finite: the exponent of the others has all bits set.
+// True if all entries of a row are finite; NaN and infinities have all exponent bits set.
 template <class U> bool is_finite(const View& x, std::int64_t row, U exponent) {
     const U* at = reinterpret_cast<const U*>(x.data) + row * x.stride[0];
     bool finite = true;
@@ -62,7 +61,7 @@ template <class U> bool is_finite(const View& x, std::int64_t row, U exponent) {
 bool all_finite(nb::handle x_) {
     const HeldArray x(x_);
     must_be("x", x, kReal);
-    if (x.shape.size() != 2) throw nb::value_error("x: a matrix, please");
+    if (x.shape.size() != 2) throw nb::value_error("x: expected a matrix");
     std::atomic<bool> all{true};
     const nb::gil_scoped_release release;
     parallel_for(x.shape[0] * x.shape[1] < kParallel ? 1 : threads_now(), x.shape[0],
@@ -78,7 +77,7 @@ bool all_finite(nb::handle x_) {
     return all;
 }
 
-// Bytes of the pool, as an array that gives them back when nobody holds it any more.
+// Memory from the pool as an array that returns it when the last reference is gone.
 nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> memory(std::size_t bytes) {
     struct Loan {
         void* data;
@@ -110,49 +109,51 @@ SOFTARGMAX_EACH_ROOM(SOFTARGMAX_DECLARE_ROOM)
 NB_MODULE(_native, module) {
     using namespace softargmax;
     watch_forks();
-    chosen_isa();  // a wrong SOFTARGMAX_ISA is an error now, not at the first call
-    Pool::instance();  // and a wrong SOFTARGMAX_POOL_MIB
+    chosen_isa();  // an invalid SOFTARGMAX_ISA raises now, not at the first call
+    Pool::instance();  // and so does an invalid SOFTARGMAX_POOL_MIB
     SOFTARGMAX_EACH_ROOM(SOFTARGMAX_BIND_ROOM)
 
-    module.def("set_num_threads", [](int n) { asked_threads() = n; }, "n"_a, "0: as OpenMP says");
+    module.def("set_num_threads", [](int n) { requested_threads() = n; }, "n"_a,
+               "Set the number of threads; 0 for OpenMP's default");
     module.def("get_num_threads", [] { return threads_now(); });
     module.def("multiply_adds", [](std::int64_t rounds) {
         const nb::gil_scoped_release release;
         core::MultiplyAddsArgs args{rounds};
         core::multiply_adds(args);
         return args.sum;
-    }, "rounds"_a, "MULTIPLY_ADDS fused multiply-adds of 16 floats a round, on the calling thread");
+    }, "rounds"_a, "Run MULTIPLY_ADDS fused multiply-adds of 16 floats per round, on the calling thread");
     module.attr("MULTIPLY_ADDS") = core::kMultiplyAdds;
-    module.def("isa", [] { return std::string(isas()[chosen_isa()].name); }, "the instruction set in use");
+    module.def("isa", [] { return std::string(isas()[chosen_isa()].name); }, "The instruction set in use");
     module.def("isas", [] {
         nb::dict all;
         for (const Isa& each : isas()) all[each.name] = each.usable;
         return all;
-    }, "instruction sets compiled in, and whether this processor has them");
+    }, "The instruction sets that were compiled: True for each that this processor has");
     module.def("product", &product, "a"_a, "b"_a, "out"_a, "bias"_a = nb::none(), "adds"_a = false, "sparse"_a = false,
-               "A B + bias into out, or added to it; the bits of a row are the same in every batch");
-    module.def("finite", &all_finite, "x"_a, "whether no number of a matrix is infinite or NaN");
+               "Write A B + bias into out, or add A B to it; a row has the same bits in every batch");
+    module.def("finite", &all_finite, "x"_a, "True if all entries of a matrix are finite");
     module.def("know_tensors", &Tensors::know, "type"_a, "parameter"_a, "is_wrapped"_a, "grad_mode"_a,
-               "whether arrays may be tensors of these types from now on");
+               "Register torch's tensor types; True if kernels accept tensors from now on");
     module.def("know_torch", &Torch::know, "transformed"_a, "modes"_a, "recording"_a, "forward_mode"_a,
-               "what `still` asks");
+               "Register the functions of torch that `still` calls");
     module.def("still", [] { return Torch::known().still(); },
-               "whether torch transforms, traces and observes nothing now, and takes no derivative in forward mode");
+               "True if torch runs plain eager code: no transform, mode, trace or forward-mode derivative is active");
     module.def("in_memory", [](nb::handle x) { return Tensors::known().in_memory(x); }, "x"_a.none(),
-               "whether it is such a tensor, of no subtype, whose numbers lie in CPU memory as they are");
+               "True for a registered tensor, not of a subclass, whose values are in CPU memory");
     module.def("ready", [](nb::handle x) { return Tensors::known().ready(x); }, "x"_a.none(),
-               "the same, with no derivative to record");
+               "True if `in_memory` and there is no derivative to record");
     module.def("at_once", [](nb::handle i) { return Tensors::known().all_ready(i) && Torch::known().still(); }, "i"_a,
-               "whether a kernel may run now, without torch, on the arguments of this record; a no may be wrong");
+               "True if a kernel may run on this record now, without torch; may be False although it may");
     module.def("plain_axes", [](nb::handle z, nb::handle axis) { return CommonCall(z, axis).axes(); }, "z"_a.none(),
-               "axis"_a.none(), "the axes of an array of floats that needs no conversion and one good axis, else None");
+               "axis"_a.none(),
+               "The axes if z is an array of floats that needs no conversion and axis is valid, else None");
     module.def("axes_at_once", [](nb::handle z, nb::handle axis) { return CommonCall(z, axis).axes_at_once(); },
-               "z"_a.none(), "axis"_a.none(), "the same, None too if a kernel may not run `at_once`");
-    module.def("memory", &memory, "bytes"_a, "fresh memory for a large result, from the pool");
+               "z"_a.none(), "axis"_a.none(), "`plain_axes`, but None if a kernel may not run `at_once`");
+    module.def("memory", &memory, "bytes"_a, "Allocate memory for a large result, from the pool");
     module.attr("POOLED") = kPooled;
     module.def("want_huge_pages", [](std::uintptr_t address, std::size_t bytes) {
         want_huge_pages(reinterpret_cast<void*>(address), bytes);
-    }, "address"_a, "bytes"_a, "advice to the system, for memory that others own");
+    }, "address"_a, "bytes"_a, "Advise the system to use huge pages for memory owned by others");
     module.attr("BLOCK") = kBlock;
     module.attr("__version__") = SOFTARGMAX_VERSION;
 }

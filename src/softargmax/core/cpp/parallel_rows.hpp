@@ -1,7 +1,8 @@
-// Rows dealt out to threads: reduce(merge, map(lift, blocks)) of every row, and what that gives applied to its blocks.
+// Rows split among threads: reduce(merge, map(lift, blocks)) of every row, then a function of the result and each
+// block.
 //
-// Groups of rows go to threads; of few long rows the blocks do. Either way the pieces of a row are merged from left to
-// right, so that threads change no bit.
+// Threads get groups of rows, or blocks if there are few long rows. In both cases the pieces of a row are merged from
+// left to right, so the number of threads changes no bit.
 #pragma once
 
 #include <vector>
@@ -11,7 +12,7 @@
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
-// ---- groups: where the scores of their rows are, and how the formulas see them --------------------------------
+// ---- groups of rows: where their scores are, and how the formulas read them -----------------------------------
 
 inline double at(const Operand& x, const RowArgs& args, std::int64_t row) {
     double value = 0;
@@ -29,11 +30,12 @@ inline void put(const Operand& x, const RowArgs& args, std::int64_t row, double 
     });
 }
 
-// How the scores of a row are to be read: negated where beta < 0, all equal where beta = 0 (infinities stay).
+// How the scores of a row are read: negated if beta < 0; all equal if beta = 0 (infinities stay).
 struct RowScale {
     Scale beta;
     bool negate = false, flat = false, undefined = false;
-    // A copy of 19 bytes overlaps itself, and waits for all stores of the row before: 5% of a loss.
+    // Padding to whole words. A copy of 19 bytes has overlapping stores, which wait for all earlier stores of the row:
+    // 5% of the time of a loss.
     bool whole_words[5] = {};
 };
 inline RowScale scale_of(const RowArgs& args, std::int64_t row) {
@@ -47,14 +49,15 @@ inline RowScale scale_of(const RowArgs& args, std::int64_t row) {
     return s;
 }
 
-// What z holds, and `other` if it is of the same kind: scores are read times beta, what `where` leaves out at -inf.
+// What z holds, and what `other` holds if it is of the same kind. Scores are multiplied by beta, and are -inf outside
+// of `where`.
 enum class Reads { scores, both_scores, probabilities };
 
-// What is the same for all groups of a call: decided once, since a short row costs no more than such decisions.
+// Decisions that are the same for all groups of a call. They are made once, as they cost as much as a short row.
 template <class A, class T> struct FrameOf {
     const A& args;
     Groups groups;
-    bool z_direct, other_direct, out_direct;  // memory is what the formulas want
+    bool z_direct, other_direct, out_direct;  // memory can be used as it is, without a tile
     bool both, one_scale, changed;
     RowScale scale;
 
@@ -78,21 +81,21 @@ template <class A, class T> struct FrameOf {
     }
 };
 
-// A group of rows in the hands of one thread, one block at a time.
+// A group of rows processed by one thread, one block at a time.
 template <class A, class T, int Size> struct GroupOf {
     static constexpr int kSize = Size;
     const FrameOf<A, T>& frame;
     const A& args;
     std::int64_t first;
     int count;
-    std::int64_t length;  // of its rows
+    std::int64_t length;  // of each row
     bool changed;
     RowScale scale[Size];
-    double mean[Size] = {};  // sum of w z, for rows whose scores are read as equal
+    double mean[Size] = {};  // sum of w z, for rows whose scores are read as equal (beta = 0)
     const T* scores = nullptr;
     const T* other = nullptr;
     T* result = nullptr;
-    std::int64_t pitch;  // of the rows of a tile, which should not fall on the same sets of a cache
+    std::int64_t pitch;  // from row to row in a tile; padded, so that rows do not fall on the same sets of a cache
 
     GroupOf(const FrameOf<A, T>& f, std::int64_t index)
         : frame(f),
@@ -107,7 +110,7 @@ template <class A, class T, int Size> struct GroupOf {
             changed = changed || scale[g].negate || scale[g].flat;
         }
     }
-    int rows() const { return Size == 1 ? 1 : count; }  // the compiler knows that one row is one
+    int rows() const { return Size == 1 ? 1 : count; }  // a constant for single rows
     std::int64_t blocks() const { return (length + kBlock - 1) / kBlock; }
     std::int64_t begin(std::int64_t block) const { return block * kBlock; }
     std::int64_t end(std::int64_t block) const { return std::min(length, (block + 1) * kBlock); }
@@ -130,17 +133,17 @@ template <class A, class T, int Size> struct GroupOf {
     const T* load_if_there(const Operand& x, std::int64_t b, std::int64_t e, Slot slot) {
         return x ? load(x, false, b, e, slot) : nullptr;
     }
-    // A copy of a block that may be written, unless it is one already.
+    // Makes a block writable: copies it to a tile unless it is in one.
     T* own(const T*& block, std::int64_t n, Slot slot) {
         T* tile = scratch(slot).get<T>(Size * pitch);
         if (block != tile) std::copy_n(block, n, tile);
         block = tile;
         return tile;
     }
-    static void leave_out(const T* mask, std::int64_t from, std::int64_t to, T* tile) {
+    static void mask_out(const T* mask, std::int64_t from, std::int64_t to, T* tile) {
         for (std::int64_t i = from; i < to; ++i) tile[i] = mask[i] != 0 ? tile[i] : -std::numeric_limits<T>::infinity();
     }
-    // The scores as the formulas want them: beta > 0, everything outside the support at -inf.
+    // Brings the scores into the form of the formulas: beta > 0, and -inf outside the support.
     void transform(std::int64_t b, std::int64_t e) {
         T* tile = own(scores, e - b, kScores);
         const T* mask = load_if_there(args.where, b, e, kMask);
@@ -155,15 +158,15 @@ template <class A, class T, int Size> struct GroupOf {
                 if (weights || scale[g].flat)
                     for (std::int64_t i = from; i < to; ++i)
                         if (!mask || mask[i] != 0) weigh(x[i], weights ? weights[i] : T{1}, scale[g], mean[g]);
-                if (mask) leave_out(mask, from, to, x);
+                if (mask) mask_out(mask, from, to, x);
             }
         }
     }
-    // Whether log w counts beside beta z: in the limit T = 0, and where beta z overflows, weights say no more than
-    // where the support is.
+    // True if log w can be added to beta z. In the limit T = 0, and where beta z overflows, weights only decide the
+    // support.
     static bool has_room(Scale beta) { return beta.hi < 1e290; }
-    // z -> beta z + log w: weights belong to the measure, not to beta. At beta = 0 all finite scores are equal;
-    // infinities stay.
+    // z -> beta z + log w: weights belong to the measure and are not scaled by beta. At beta = 0 all finite scores are
+    // equal; infinities stay.
     static void weigh(T& z, T w, const RowScale& s, double& mean) {
         if (w == 0) {
             z = -std::numeric_limits<T>::infinity();
@@ -177,10 +180,10 @@ template <class A, class T, int Size> struct GroupOf {
         const Twofold x = std::isinf(z) ? Twofold{static_cast<double>(z), 0} : times(static_cast<double>(z), s.beta);
         z = static_cast<T>(x.hi + (x.lo + log_scalar(static_cast<double>(w))));
     }
-    // What the scores as read are still to be multiplied by.
+    // The beta that remains to be applied after `transform`.
     Scale beta(int g) const { return args.weights && has_room(scale[g].beta) ? Scale{} : scale[g].beta; }
 
-    // Where the scores from column i of the row on come from, if rows and columns follow one another in memory.
+    // Where the scores from column i of the row on come from, if rows and columns are contiguous.
     Next source(const T* z, std::int64_t i) const {
         if (Size > 1) return z;
         const int width = kTypeBytes[static_cast<int>(args.z.type)];
@@ -192,7 +195,7 @@ template <class A, class T, int Size> struct GroupOf {
     }
 
     Target<T> target(int g, std::int64_t block, const T* z) {
-        // A tile of scores is done with.
+        // The tile of scores is no longer needed and is reused for the result.
         if (frame.out_direct) result = memory(args.out, begin(block));
         else result = scratch(frame.z_direct ? kResult : kScores).template get<T>(Size * pitch);
         return {result + g * pitch, source(z, begin(block) + length), args.streaming && frame.out_direct};
@@ -203,7 +206,7 @@ template <class A, class T, int Size> struct GroupOf {
     }
 };
 
-// ---- dealing them out -----------------------------------------------------------------------------------------
+// ---- splitting among threads ----------------------------------------------------------------------------------
 
 template <class G, class Frame, class F> void each_group(const Frame& frame, F body) {
     parallel_for(frame.args.threads, frame.groups.total, [&](std::int64_t begin, std::int64_t end) {
@@ -215,12 +218,12 @@ template <class G, class Frame, class F> void each_group(const Frame& frame, F b
 }
 inline std::int64_t blocks_of(const RowArgs& args) { return (args.cols.total + kBlock - 1) / kBlock; }
 
-// Whether there are fewer groups than threads, so that rows are better split.
+// True if there are fewer groups than threads, so that rows should be split.
 template <class Frame> bool few_long_rows(const Frame& frame) {
     return !frame.args.offsets && frame.groups.total < frame.args.threads && blocks_of(frame.args) > 1;
 }
 
-// The rows of a group in the hands of one thread.
+// The rows of one group, processed by one thread.
 template <class Row, class G> class RowsOfGroup {
     G& group_;
     Row rows_[G::kSize];
@@ -233,7 +236,7 @@ template <class Row, class G> class RowsOfGroup {
   public:
     explicit RowsOfGroup(G& group) : group_(group) {}
 
-    // lift(group, block, g, row) gives the piece of a block; merge(group, g, row, piece) brings it into the row.
+    // lift(group, block, g, row) returns the piece of a block; merge(group, g, row, piece) merges it into the row.
     template <class Lift, class Merge> void fold(Lift lift, Merge merge) {
         for (std::int64_t b = 0; b < group_.blocks(); ++b) {
             load(b);
@@ -253,8 +256,8 @@ template <class Row, class G> class RowsOfGroup {
     }
 };
 
-// All rows, whose blocks are dealt out to threads. Row and what `lift` returns are types of this namespace:
-// std::vector<double> would be one function for all instruction sets.
+// All rows, with their blocks split among threads. Row and the result of `lift` must be types of this namespace:
+// std::vector<double> would be one function shared by all instruction sets.
 template <class Row, class G, class Frame> class RowsByBlock {
     const Frame& frame_;
     const std::int64_t groups_ = frame_.groups.total, blocks_ = blocks_of(frame_.args);
@@ -263,7 +266,7 @@ template <class Row, class G, class Frame> class RowsByBlock {
     template <class X> static std::vector<X> several(std::int64_t groups) {
         return std::vector<X>(static_cast<std::size_t>(groups * G::kSize));
     }
-    // body(group, block, which of all blocks, rows of the group) with the block loaded.
+    // body(group, block, number of the block among all, rows of the group), with the block loaded.
     template <class F> void each_block(F body) {
         parallel_for(frame_.args.threads, groups_ * blocks_, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t unit = begin; unit < end; ++unit) {
@@ -306,7 +309,7 @@ template <class Row, class G, class Frame> class RowsByBlock {
     }
 };
 
-// body(rows) over all rows of a call: of one group after the other, or where they are `split` of all at once.
+// body(rows) over all rows of a call: for one group after the other, or, if `split`, once for all groups.
 template <class Row, class G, class Frame, class Body> void fold_rows(const Frame& frame, bool split, Body body) {
     if (split) {
         RowsByBlock<Row, G, Frame> rows(frame);

@@ -1,8 +1,8 @@
 // Philox4x32-10: random words that are a function of a key and a counter.
 //
 // Salmon, Moraes, Dror & Shaw (2011), Parallel random numbers: as easy as 1, 2, 3. A block is four words of 32 bits.
-// The key is the seed. The counter is (column / 4, draw and which half, stream): word column % 4 of the block is the
-// column's, so a column's number depends on nothing else, whatever is drawn beside it.
+// The key is the seed. The counter is (column / 4, draw and half, stream), and the word of a column is word column % 4
+// of the block. So a column's random number depends on nothing else, in particular not on what else is drawn.
 #pragma once
 
 #include "simd.hpp"
@@ -11,9 +11,9 @@ namespace softargmax::SOFTARGMAX_ISA_NAME {
 
 typedef std::uint32_t Words __attribute__((vector_size(kRegisterBytes)));
 constexpr int kWords = kRegisterBytes / 4;
-constexpr int kChunk = 64;  // columns whose words are made at a time: four 512-bit registers
+constexpr int kChunk = 64;  // columns computed at a time: four 512-bit registers
 
-// The halves of the products a f, lane by lane: two multiplications of every other lane.
+// The upper and lower halves of the products a f, lane by lane: two multiplications, each of every other lane.
 struct Product {
     Words high, low;
 };
@@ -44,9 +44,10 @@ SOFTARGMAX_INLINE Product product(Words a, std::uint32_t f) {
 #endif
 }
 
-// Four registers of words as they lie in memory: word j of a block in register j, so 4 x 4 squares are turned. Inside
-// 16 bytes only: which lane has which block is chosen so that they come out in order (`in_order`).
-SOFTARGMAX_INLINE void put_turned(Words a, Words b, Words c, Words d, std::uint32_t* to) {
+// Stores four registers of words, with word j of each block in register j, in the order of memory: 4 x 4 squares are
+// transposed. Only lanes within 16 bytes are exchanged; `in_order` assigns blocks to lanes so that the order comes out
+// right.
+SOFTARGMAX_INLINE void store_transposed(Words a, Words b, Words c, Words d, std::uint32_t* to) {
     Words y[4];
 #if defined(__AVX512F__)
     const auto turn = [](Words p, Words q, bool upper) SOFTARGMAX_LAMBDA {
@@ -84,7 +85,7 @@ SOFTARGMAX_INLINE Words in_order() {
     return offset;
 }
 
-// The words of one row and one draw.
+// The random words of one row and one draw.
 class Philox {
     static constexpr int kRounds = 10;
     std::uint32_t key_[kRounds][2];
@@ -93,7 +94,7 @@ class Philox {
     struct Block {
         Words a, b, c, d;
     };
-    // Half 0 has the upper 32 bits of the columns' numbers, half 1 the lower.
+    // Half 0 has the upper 32 bits of the columns' random numbers, half 1 the lower.
     SOFTARGMAX_INLINE Block rounds(Words counter, std::uint32_t half) const {
         Block x{counter, Words{} + (draw_ | half << 31), Words{} + stream_[0], Words{} + stream_[1]};
 #pragma GCC unroll 10
@@ -115,15 +116,15 @@ class Philox {
             k1 += 0xBB67AE85;
         }
     }
-    // Of kChunk adjacent columns; the first is a multiple of 4.
+    // The words of kChunk adjacent columns; `first` is a multiple of 4.
     SOFTARGMAX_INLINE void adjacent(std::int64_t first, std::uint32_t half, std::uint32_t* to) const {
         const Words counter = in_order() + static_cast<std::uint32_t>(first / 4);
         for (std::uint32_t i = 0; i < kChunk / 4; i += kWords) {
             const Block x = rounds(counter + i, half);
-            put_turned(x.a, x.b, x.c, x.d, to + 4 * i);
+            store_transposed(x.a, x.b, x.c, x.d, to + 4 * i);
         }
     }
-    // Of up to kChunk columns named one by one: a block for each.
+    // The words of up to kChunk listed columns, one block for each.
     void scattered(const std::int64_t* columns, std::int64_t count, std::uint32_t half, std::uint32_t* to) const {
         for (std::int64_t i = 0; i < count; i += kWords) {
             Words counter{};

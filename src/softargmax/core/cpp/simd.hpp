@@ -1,8 +1,8 @@
-// Vectors of 64 bytes, with the operations that kernels are made of: one kernel gives the same bits on every machine.
+// Vectors of 64 bytes and their operations: a kernel written in them gives the same bits on every machine.
 //
 // `One` is a native register of the instruction set. A `Pack` has 16 floats or 8 doubles: one 512-bit, two 256-bit or
 // four 128-bit registers hold the same lanes in the same order. Each operation is one correctly rounded IEEE operation,
-// fused multiply-add included.
+// including fused multiply-add.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@
 
 #if defined(__x86_64__)
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's own headers start from an undefined register
+#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's headers start from an undefined register
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 #pragma GCC diagnostic pop
@@ -25,7 +25,7 @@
 #error "compile with -DSOFTARGMAX_ISA_NAME=v4|v3|baseline|neon"
 #endif
 
-// Under the sanitizers GCC inlines what it likes, and takes half as long.
+// Sanitized builds let GCC choose what to inline, which halves their compile time.
 #if defined(__SANITIZE_ADDRESS__)
 #define SOFTARGMAX_SANITIZED true
 #define SOFTARGMAX_INLINE inline
@@ -35,8 +35,8 @@
 #define SOFTARGMAX_INLINE inline __attribute__((always_inline))
 #define SOFTARGMAX_LAMBDA __attribute__((always_inline))
 #endif
-// The baseline calls the C library in every fma: functions that have many are not inlined there. The kernels of sparse
-// compile in 36 s, not 67.
+// The baseline calls the C library for every fma, so functions with many of them are not inlined there. The kernels of
+// the room sparse then compile in 36 s, otherwise in 67 s.
 #define SOFTARGMAX_CALLED __attribute__((noinline))
 #if defined(__x86_64__) && !defined(__FMA__)
 #define SOFTARGMAX_FORMULA SOFTARGMAX_CALLED
@@ -83,9 +83,9 @@ template <class T> struct One {
         return v;
     }
     SOFTARGMAX_INLINE void store(T* p) const { std::memcpy(p, &r, kRegisterBytes); }
-    // The first n lanes alone are memory, the rest is `fill`; n may be negative, or more than there are.
-    // A load under a mask that lets all through takes longer: the gradient of sparsemax 12.3 ms, so 7.0. (Over the
-    // branch before the loop of the baseline GCC 12 breaks down.)
+    // Loads n lanes from memory and sets the others to `fill`; n may be negative or more than kLanes.
+    // A full load skips the mask, which is slow even if all lanes pass: the gradient of sparsemax takes 12.3 ms with
+    // masks alone, 7.0 ms with this branch. (GCC 12 fails on this branch before the baseline's loop.)
     static SOFTARGMAX_INLINE One load_part(const T* p, std::int64_t n, T fill) {
         if constexpr (kHasMasks)
             if (n >= kLanes) return load(p);
@@ -155,7 +155,7 @@ template <class T> SOFTARGMAX_INLINE One<T> operator-(One<T> a, One<T> b) { retu
 template <class T> SOFTARGMAX_INLINE One<T> operator*(One<T> a, One<T> b) { return {a.r * b.r}; }
 template <class T> SOFTARGMAX_INLINE One<T> operator/(One<T> a, One<T> b) { return {a.r / b.r}; }
 
-// fma(a, b, c) = a b + c, rounded once. max(z, acc) is acc where z is NaN, so a running maximum passes over NaN.
+// fma(a, b, c) = a b + c, rounded once. max(z, acc) is acc if z is NaN, so a running maximum ignores NaN.
 #if defined(__AVX512F__)
 SOFTARGMAX_INLINE One<float> fma(One<float> a, One<float> b, One<float> c) { return {_mm512_fmadd_ps(a.r, b.r, c.r)}; }
 SOFTARGMAX_INLINE One<double> fma(One<double> a, One<double> b, One<double> c) {
@@ -176,7 +176,7 @@ SOFTARGMAX_INLINE One<float> fma(One<float> a, One<float> b, One<float> c) {
 SOFTARGMAX_INLINE One<double> fma(One<double> a, One<double> b, One<double> c) {
     return {(Register<double>)vfmaq_f64((float64x2_t)c.r, (float64x2_t)a.r, (float64x2_t)b.r)};
 }
-#else  // no fused multiply-add in the baseline: the C library's is right, not fast
+#else  // the baseline has no fused multiply-add: the C library's is correct but slow
 template <class T> SOFTARGMAX_CALLED One<T> fma(One<T> a, One<T> b, One<T> c) {
     for (int i = 0; i < One<T>::kLanes; ++i) a.r[i] = std::fma(a.r[i], b.r[i], c.r[i]);
     return a;
@@ -185,9 +185,9 @@ template <class T> SOFTARGMAX_CALLED One<T> fma(One<T> a, One<T> b, One<T> c) {
 template <class T> SOFTARGMAX_INLINE One<T> max(One<T> z, One<T> acc) { return {z.r > acc.r ? z.r : acc.r}; }
 #endif
 
-// Masks: `above` is not (a <= b), true where a is NaN; `keep` is a where the mask holds, 0 elsewhere; `unless` is
-// mask and not other. `compress` writes the lanes of a mask one after the other, behind them what it likes up to the
-// length of the vector and one more, and returns their end.
+// Masks: `above` is not (a <= b), so it is true if a is NaN. `keep` is a where the mask holds, and 0 elsewhere.
+// `unless` is mask and not other. `compress` writes the lanes of a mask contiguously and returns their end. It may
+// overwrite memory behind the end: up to the length of a vector and one element more.
 #if defined(__AVX512F__)
 template <class T> struct OneMask {
     std::uint32_t bits;
@@ -204,7 +204,7 @@ SOFTARGMAX_INLINE OneMask<float> equal(One<float> a, One<float> b) {
 SOFTARGMAX_INLINE OneMask<double> equal(One<double> a, One<double> b) {
     return {_mm512_cmp_pd_mask(a.r, b.r, _CMP_EQ_OQ)};
 }
-// By the mask registers: as integers they would go to general registers and back.
+// With mask registers: as integers the masks would move to general registers and back.
 SOFTARGMAX_INLINE OneMask<float> unless(OneMask<float> a, OneMask<float> b) {
     return {_kandn_mask16(static_cast<__mmask16>(b.bits), static_cast<__mmask16>(a.bits))};
 }
@@ -282,7 +282,7 @@ SOFTARGMAX_INLINE One<double> power_of_two(One<double> km) {
     return {(Register<double>)((IntRegister<double>)km.r << 52)};
 }
 
-// v = 2^k f with sqrt(1/2) <= f < sqrt(2), for positive normal numbers; k as a number.
+// v = 2^k f with sqrt(1/2) <= f < sqrt(2), for positive normal v; k is returned as a number.
 template <class V> struct Binary {
     V k, f;
 };
@@ -299,8 +299,9 @@ template <class T> SOFTARGMAX_INLINE Binary<One<T>> binary_of(One<T> v) {
 
 // ---- pairs ----------------------------------------------------------------------------------------------------
 //
-// A wide vector is a Pair of halves, down to a register: GCC keeps such pairs in registers, where arrays of registers
-// went through the stack (a third of the speed on AVX2), as does its own 64-byte vector type (a seventh).
+// A vector longer than a register is a Pair of halves, recursively. GCC keeps such pairs in registers. Arrays of
+// registers went through the stack (a third of the speed on AVX2), and so did GCC's own 64-byte vector type (a
+// seventh).
 
 template <class V> struct Pair {
     using Scalar = typename V::Scalar;
@@ -379,7 +380,7 @@ template <class V, class C> struct Widest<V, C, 64> {
 template <class T> using Pack = typename Widest<One<T>, OneCount<T>, kRegisterBytes>::Pack;
 template <class T> using Count = typename Widest<One<T>, OneCount<T>, kRegisterBytes>::Count;
 
-// ---- scalars, so that formulas in math.hpp serve them too -------------------------------------------------------
+// ---- scalars, so that the formulas of math.hpp accept them too --------------------------------------------------
 
 SOFTARGMAX_INLINE double fma(double a, double b, double c) { return std::fma(a, b, c); }
 SOFTARGMAX_INLINE double power_of_two(double km) {
@@ -398,20 +399,20 @@ template <class T> SOFTARGMAX_INLINE T next_below(T x) {
     std::memcpy(&y, &i, sizeof i);
     return x == 0 ? -std::numeric_limits<T>::denorm_min() : y;
 }
-template <class V> struct Splat {  // a constant in every lane, or the scalar itself
+template <class V> struct Splat {  // a constant in every lane; for a scalar, the constant itself
     static SOFTARGMAX_INLINE V of(typename V::Scalar x) { return V::all(x); }
 };
 template <> struct Splat<double> {
     static SOFTARGMAX_INLINE double of(double x) { return x; }
 };
 
-// ---- across lanes, in one fixed order -------------------------------------------------------------------------
+// ---- reductions across lanes, in one fixed order --------------------------------------------------------------
 
 template <class V> SOFTARGMAX_INLINE typename V::Scalar max_of(V v) {
     typename V::Scalar x[V::kLanes];
     v.store(x);
 #pragma GCC unroll 4
-    for (int half = V::kLanes / 2; half > 0; half /= 2)  // a tree: 16 comparisons in a row would take 50 cycles
+    for (int half = V::kLanes / 2; half > 0; half /= 2)  // a tree: 16 comparisons in sequence would take 50 cycles
 #pragma GCC unroll 8
         for (int i = 0; i < half; ++i) x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
     return x[0];
@@ -422,7 +423,7 @@ SOFTARGMAX_INLINE double sum_of(Pack<double> v) {
     return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
 }
 
-// Lanes 0 to 7 and 8 to 15 as doubles.
+// Lanes 0 to 7 and lanes 8 to 15 as doubles.
 struct Wide {
     Pack<double> low, high;
 };

@@ -1,13 +1,13 @@
-// The softmax state and its verbs: empty, fold, merge, finalize.
+// The softmax state and its operations: empty, fold, merge, finalize.
 //
 //     m = max z_i      l = sum e^(beta (z_i - m))      o = sum e^(beta (z_i - m)) v_i
 //
-// The states of disjoint pieces merge to that of the whole, in any grouping:
+// The states of disjoint pieces merge into the state of the whole, in any grouping:
 //
 //     m = max(m1, m2)      l = w1 l1 + w2 l2      o = w1 o1 + w2 o2      w_i = e^(beta (m_i - m))
 //
-// This recurrence stands here and in core/state.py, and nowhere else. There are two kinds of states, which differ in
-// what m is and how a weight is formed from it: exact ones, and those whose weights are powers of two.
+// This recurrence is implemented here and in core/state.py, and nowhere else. There are two kinds of states: exact
+// ones, and ones whose weights are powers of two. They differ in m and in how a weight is computed from it.
 #pragma once
 
 #include <type_traits>
@@ -17,19 +17,19 @@
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
-// m is a score. The maximum's own term, 1, is left out of the sum, so that the tail of a confident row (1e-18, say)
-// survives every merge and lse = beta m + log1p(r); r = l - 1 is the unevaluated sum r + low, since rows of 10^6 scores
-// have hundreds of merges, each of which would round.
+// m is a score. The maximum's own term, 1, is left out of the sum. So the tail of a confident row (1e-18, say) survives
+// every merge, and lse = beta m + log1p(r). r = l - 1 is kept as the unevaluated sum r + low, since rows of 10^6 scores
+// have hundreds of merges, and each would round.
 //
-// Empty is {}: m = -inf, r = -1. m = +inf: r + 1 entries are +inf. r = NaN: a NaN in the row.
+// The empty state is {}: m = -inf, r = -1. If m = +inf, then r + 1 entries are +inf. If r is NaN, the row has a NaN.
 struct State {
     using Weight = double;
     double m = -kInf, r = -1, low = 0;
 
     static SOFTARGMAX_INLINE double weight(double m, double top, Scale beta) {
-        if (m == top) return 1;  // -inf and +inf, too
-        if (m == -kInf) return 0;  // of the empty state that a row of one block begins with, at once
-        // With the rounding errors of both steps: they would be |x| / 2 ulp of the weight.
+        if (m == top) return 1;  // also for -inf and +inf
+        if (m == -kInf) return 0;  // a fast path for the empty state, which every row of one block starts with
+        // Both steps keep their rounding errors, which would cost |x| / 2 ulp of the weight.
         const Twofold d = two_sum(m, -top), x = times(d.hi, beta);
         const double w = exp_scalar(std::isinf(d.hi) ? d.hi : x.hi);
         return w > 0 && w < 1 ? fma(w, x.lo + d.lo * beta.hi, w) : w;
@@ -40,8 +40,8 @@ struct State {
     }
 };
 
-// m counts ln 2: the largest of rint(z log2 e). A weight is 2^(m_i - m), which is exact in T unless it is below every
-// number; then it is 0. Scores come scaled by beta. Empty is {}: l = 0.
+// m is the maximum in units of ln 2: the largest rint(z log2 e). A weight is 2^(m_i - m), which is exact in T; it is 0
+// if it would be below all normal numbers. Scores are scaled by beta beforehand. The empty state is {}: l = 0.
 template <class T> struct PowerState {
     using Weight = T;
     std::int32_t m = std::numeric_limits<std::int32_t>::min();
@@ -55,7 +55,7 @@ template <class T> struct PowerState {
     PowerState plus(const PowerState& other, T w) const { return {m, l + other.l * static_cast<double>(w)}; }
 };
 
-// The state of a whole, and what its two parts weigh in it: one of them 1. (Exact states take beta, too.)
+// The merged state of two parts, and the weight of each part in it; one weight is 1. (Exact states take beta, too.)
 template <class S> struct Merged {
     S state;
     typename S::Weight first, second;
@@ -67,7 +67,7 @@ template <class S, class... Beta> SOFTARGMAX_INLINE Merged<S> merge(const S& a, 
     return {top.plus(other, w), later ? w : one, later ? one : w};
 }
 
-// The state of one score; -inf is outside of the support.
+// The state of a single score; -inf is outside the support.
 SOFTARGMAX_INLINE State state_of(double z) { return {z, z == -kInf ? -1.0 : 0.0}; }
 
 // l = 1 + r.
@@ -96,20 +96,20 @@ template <class T> double finalize(const PowerState<T>& s) {
     return fma(s.m, Exp<double>::ln2_hi, fma(s.m, Exp<double>::ln2_lo, log_scalar(s.l)));
 }
 
-// The same divided by beta: the smooth maximum m + log1p(r) / beta.
+// lse / beta, the smooth maximum m + log1p(r) / beta.
 inline double smooth_maximum(const State& s, Scale beta) {
     if (std::isinf(s.m)) return s.m + 0 * s.r;
     const double tail = log_l(s);
     return tail == 0 ? s.m : s.m + tail / beta.hi * (1.0 - beta.lo / beta.hi);
 }
 
-// What the output o / l of a part counts in that of the whole, from the lse of both.
+// The weight of a part's output o / l in that of the whole, from the lse of both.
 inline double share(double part, double whole) { return part == -kInf ? 0 : exp_scalar(part - whole); }
 
 // ---- the terms of a block of scores ---------------------------------------------------------------------------
 
-// How far below the maximum terms are added, e^-reach; the power of two by which they are raised, so that all of them
-// are normal numbers; and twice the distance at which a term falls below the rounding of every result (e^-104, e^-750).
+// How far below the maximum terms are added (e^-reach); the power of two that scales terms up so that all of them are
+// normal numbers; and twice the distance at which a term is below the rounding of every result (e^-104, e^-750).
 template <class T> struct Reach;
 template <> struct Reach<float> {
     static constexpr double reach = 130, twice = 2 * 104;
@@ -122,7 +122,7 @@ template <> struct Reach<double> {
     static constexpr double lower = 0x1p-600;
 };
 
-// e^(beta d) = 2^k (e + e_low), for one number or a pack.
+// e^(beta d) = 2^k (e + e_low), for a number or a pack.
 template <class V> struct Parts {
     V k, e, e_low;
 };
@@ -136,10 +136,10 @@ template <class V> SOFTARGMAX_INLINE Parts<V> parts_of(V d, Scale beta) {
     return {k, e, t - (e - all(1.0))};
 }
 
-// What a piece with maximum m is measured from: e^(beta (m - shift)) = 2^k (e + e_low).
+// The reference point of a piece with maximum m: e^(beta (m - shift)) = 2^k (e + e_low).
 //
-// The shift is nothing while the scores are small, and m itself once |beta m| is `twice`. Either way z - shift is exact
-// for every score that matters: in the second case such a z is within a factor of two of m (Sterbenz).
+// The shift is 0 while the scores are small, and m itself once |beta m| reaches `twice`. In both cases z - shift is
+// exact for every score that matters: in the second case such a z is within a factor of two of m (Sterbenz).
 template <class T> struct Peak {
     T m, shift;
     int k;
@@ -153,11 +153,11 @@ template <class T> struct Peak {
     static SOFTARGMAX_INLINE T shift_of(T m, Scale beta) {
         return std::fabs(static_cast<double>(m) * beta.hi) >= Reach<T>::twice ? m : 0;
     }
-    // Whether the terms are simply e^z: nothing to shift by, nothing to scale with.
+    // True if the terms are simply e^z, without shift or scale.
     SOFTARGMAX_INLINE bool plain(Scale beta) const { return shift == 0 && beta.unit(); }
-    // Scores at or below this, `reach` below the maximum, contribute nothing. Always below m itself.
+    // Scores at or below this, `reach` below the maximum, contribute nothing. It is always below m.
     static SOFTARGMAX_INLINE T floor_of(T m, Scale beta, double reach = Reach<T>::reach) {
-        const double far = beta.hi == 1 ? reach : reach / beta.hi;  // a division is 15 cycles of a row
+        const double far = beta.hi == 1 ? reach : reach / beta.hi;  // a division costs a row 15 cycles
         const T low = static_cast<T>(static_cast<double>(m) - far);
         const T below = next_below(m);
         return low < below ? low : below;
@@ -166,10 +166,10 @@ template <class T> struct Peak {
 
 // ---- fold -----------------------------------------------------------------------------------------------------
 
-// What will likely be read next, fetched in the midst of arithmetic: the scores of the next block or row, where they
-// come from. Without, its maximum waits for them (4096 x 1000: 83 ns of 290 a row; logsumexp of 512 x 32768: 2.5 ms,
-// so 1.6). A short softmax, too, fetches here, not only while it writes (4096 x 1024: torch's time over ours 1.44,
-// so 1.60).
+// Prefetches what will likely be read next: the scores of the next block or row, at their source. Without the prefetch
+// the next maximum stalls 83 of 290 ns a row (4096 x 1000); logsumexp of 512 x 32768 takes 2.5 ms without and 1.6 ms
+// with it. A short softmax prefetches here as well as while it writes (4096 x 1024: torch's time over ours 1.44
+// without, 1.60 with it).
 struct Next {
     const char* at;
     int width;  // bytes of a score
@@ -179,10 +179,10 @@ struct Next {
     SOFTARGMAX_INLINE Next from(std::int64_t i) const { return {at + i * width, width}; }
 };
 
-constexpr int kUnroll = 4;  // packs to a step: hides the latency of the multiply-adds
+constexpr int kUnroll = 4;  // packs per step, enough to hide the latency of the multiply-adds
 
-// Sum of many terms: float lanes are added four at a time, then in double lanes; doubles are added with their rounding
-// errors kept (a plain sum of 10^6 equal terms is off by hundreds of ulp).
+// The sum of many terms. Floats are added four at a time, then in lanes of double. Doubles are added with their
+// rounding errors: a plain sum of 10^6 equal terms is off by hundreds of ulp.
 template <class T> struct Sum;
 template <> struct Sum<float> {
     Pack<double> low = Pack<double>::all(0), high = low;
@@ -214,7 +214,7 @@ template <> struct Sum<double> {
     }
 };
 
-// The same without its rounding errors.
+// The sum of doubles without their rounding errors.
 struct PlainSum {
     Pack<double> sum = Pack<double>::all(0);
     template <int N> SOFTARGMAX_INLINE void add(const Pack<double> (&y)[N]) {
@@ -223,8 +223,8 @@ struct PlainSum {
     SOFTARGMAX_INLINE Twofold total() const { return {sum_of(sum), 0}; }
 };
 
-// Runs body(packs, count) over z in steps of kUnroll packs; the last step is filled up with `fill`, and count says how
-// many of its packs hold scores.
+// Runs body(packs, count) over z in steps of kUnroll packs. The last step is padded with `fill`; `count` is the number
+// of its packs that hold scores.
 template <class T, class Body> SOFTARGMAX_INLINE void steps(const T* z, std::int64_t n, T fill, Body body) {
     using V = Pack<T>;
     constexpr std::int64_t step = kUnroll * V::kLanes;
@@ -249,7 +249,7 @@ template <class T> T maximum(const T* z, std::int64_t n) {
     return max_of(max(max(top[0], top[1]), max(top[2], top[3])));
 }
 
-// The state of a piece whose maximum is infinite, or whose beta is: its ties with the maximum, or NaN.
+// The state of a piece with an infinite maximum or an infinite beta: the number of ties with the maximum, or NaN.
 template <class T> State count_ties(const T* z, std::int64_t n, T m) {
     constexpr T lowest = -std::numeric_limits<T>::infinity();
     const Pack<T> top = Pack<T>::all(m);
@@ -264,8 +264,8 @@ template <class T> State count_ties(const T* z, std::int64_t n, T m) {
     return {static_cast<double>(m), nans.total() ? kNaN : l - 1};
 }
 
-// The terms e^(beta (z - shift)) of one row or block, times 2^(lift - k); 0 from `reach` below its maximum on.
-// Without the shift where there is none: it is a twentieth of the time of a softmax.
+// The terms e^(beta (z - shift)) of a row or block, times 2^(lift - k); 0 from `reach` below the maximum on. `Plain`
+// leaves out the shift, which takes 5% of the time of a softmax.
 template <bool Plain, class T> struct Terms {
     using V = Pack<T>;
     ScaleIn<T> scale;
@@ -279,12 +279,12 @@ template <bool Plain, class T> struct Terms {
     SOFTARGMAX_INLINE Term<T> operator()(V z) const { return exp_term<Plain>(Plain ? z : z - shift, scale, magic); }
 };
 
-// kStore: t and power of each term are written to two rows of kBlock, for softmax to scale.
-// kCareful: power and power t are added apart, so that no term is rounded.
+// kStore: t and power of each term are stored in two rows of kBlock, for softmax to scale.
+// kCareful: power and power t are summed separately, so that no term is rounded.
 enum class Fold { kPlain, kStore, kCareful };
 
-// The maximum's own term and its ties are counted, not added: r keeps the tail of a confident row, and the largest term
-// brings no rounding error into the sum.
+// The maximum's own term and its ties are counted, not added. So r keeps the tail of a confident row, and the largest
+// term adds no rounding error to the sum.
 template <bool Plain, Fold mode, class T>
 State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, const Next& next, T* store = nullptr) {
     using V = Pack<T>;
@@ -324,7 +324,7 @@ State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, con
     });
     const Twofold total = sum.total();
     const double others = static_cast<double>(ties.total() - 1);
-    if constexpr (sizeof(T) == 4) {  // the sums of float32 terms are doubles: room enough
+    if constexpr (sizeof(T) == 4) {  // the terms are float32 and their sums double, which has digits to spare
         const double rest = mode == Fold::kCareful ? powers.total().hi + total.hi : total.hi;
         return {static_cast<double>(peak.m), others + rest * lower};
     }
@@ -337,13 +337,13 @@ State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, con
 
 SOFTARGMAX_INLINE bool looks_confident(double r) { return r > 0 && r < 0.125; }
 
-// f(std::true_type) where the terms are plain, f(std::false_type) elsewhere.
+// f(std::true_type) if the terms are plain, else f(std::false_type).
 template <class T, class F> SOFTARGMAX_INLINE auto with_plain(const Peak<T>& peak, Scale beta, F f) {
     return peak.plain(beta) ? f(std::true_type{}) : f(std::false_type{});
 }
 
-// A confident piece, whose log l is about r, is looked at twice: the terms of float32 are good to an ulp, which the
-// division by E can make two.
+// A confident float32 piece, whose log l is about r, is folded twice. Its terms are accurate to an ulp, which the
+// division by E can turn into two.
 template <Fold mode, class T>
 State fold_finite(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, const Next& next, T* store = nullptr) {
     return with_plain(peak, beta, [&](auto plain) {
@@ -353,10 +353,10 @@ State fold_finite(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, c
     });
 }
 
-// Whether a float32 piece can be folded in float32: beyond these it is folded in float64.
+// True if a float32 piece can be folded in float32; others are folded in float64.
 inline bool fits_float(double m, Scale beta) { return beta.hi >= 1e-30 && beta.hi <= 1e30 && std::fabs(m) < 1e30; }
 
-// The state of at most kBlock contiguous scores. Where the design asks for a negative beta, z comes negated.
+// The state of at most kBlock contiguous scores. For a negative beta, z is negated beforehand.
 template <class T> State fold(const T* z, std::int64_t n, Scale beta, const Next& next) {
     const T m = maximum(z, n);
     if (std::isinf(m) || std::isinf(beta.hi)) return count_ties(z, n, m);
@@ -374,10 +374,11 @@ template <class T> State fold(const T* z, std::int64_t n, Scale beta, const Next
 extern template State fold(const float*, std::int64_t, Scale, const Next&);
 extern template State fold(const double*, std::int64_t, Scale, const Next&);
 
-// How far below the maximum a PowerState adds terms: all of them are normal numbers.
+// How far below the maximum a PowerState adds terms, so that all of them are normal numbers.
 template <class T> constexpr T kPowerReach = sizeof(T) == 4 ? T(80) : T(700);
 
-// The state of n scores, pairs of packs, with the finite maximum `top`. They become its terms, e^(z - m ln 2).
+// The state of n scores (whole pairs of packs) with the finite maximum `top`. The scores become their terms,
+// e^(z - m ln 2).
 template <class T> PowerState<T> fold_in_place(T* z, std::int64_t n, T top) {
     using V = Pack<T>;
     const auto m = static_cast<std::int32_t>(std::rint(static_cast<double>(top) * Exp<double>::log2e));

@@ -1,5 +1,5 @@
-// From arrays with any shapes and strides to a job: which dimensions are rows, which are columns, and as few of either
-// as the strides allow.
+// Plans a call on arrays of any shapes and strides: which dimensions are rows and which are columns, with adjacent
+// dimensions joined where the strides allow.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace softargmax {
 
-// Sizes or strides of an array, without memory of their own: a call has about ten of them (softmax of 7: 0.4 us).
+// Sizes or strides of an array, without heap memory: a call has about ten of them (softmax of 7 scores: 0.4 us).
 class Dims {
     std::int64_t at_[kMaxDims];
     std::size_t count_ = 0;
@@ -43,7 +43,7 @@ class Dims {
     bool operator!=(const Dims& other) const { return !(*this == other); }
 };
 
-// Memory as Python described it.
+// Memory as described by Python.
 struct View {
     char* data = nullptr;
     Type type = Type::f64;
@@ -60,7 +60,7 @@ class Plan {
         Operand* x;
         Dims stride;  // over the dimensions of z
     };
-    // Not a vector: its 6 KB would be allocated at every call.
+    // Not a std::vector, which would allocate its 6 KB at every call.
     struct {
         OperandStrides all[kMaxOperands];
         std::size_t count = 0;
@@ -81,7 +81,7 @@ class Plan {
         }
     }
 
-    // An operand that broadcasts with z: aligned at the last dimension, as everywhere.
+    // An operand that broadcasts with z, aligned at the last dimension.
     void add(const char* name, Operand& to, const View& x, bool exact = false) {
         if (!x && !exact) return;
         if (x.shape.size() > dims() || (exact && x.shape != z_.shape)) refuse(name, "its shape does not fit z");
@@ -95,7 +95,7 @@ class Plan {
         keep(to, x, stride);
     }
 
-    // An operand with one element a row: the reduced dimensions absent, or kept with size 1.
+    // An operand with one element per row; the reduced dimensions are absent or have size 1.
     void add_row(const char* name, Operand& to, const View& x) {
         if (!x) return;
         Dims stride(dims(), 0);
@@ -139,7 +139,7 @@ class Plan {
             const std::int64_t size = z_.shape[d];
             shape.total *= size;
             if (size == 1) continue;
-            bool joins = shape.dims > 0;  // dimension d continues the one before in every operand
+            bool joins = shape.dims > 0;  // true if dimension d continues the previous one in every operand
             for (auto& [x, stride] : operands_) joins = joins && strides_of(*x)[shape.dims - 1] == stride[d] * size;
             if (!joins) ++shape.dims;
             shape.size[shape.dims - 1] = joins ? shape.size[shape.dims - 1] * size : size;

@@ -1,4 +1,4 @@
-// Arrays as Python has them, told apart without Python: which are tensors in CPU memory, which need no conversion.
+// Fast checks of Python's arrays, without Python code: tensors in CPU memory, and arrays that need no conversion.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,7 +12,7 @@ namespace nb = nanobind;
 
 namespace softargmax {
 
-// What Python answered; its exception goes on.
+// A new reference from a call of Python's C API; throws if the call set an exception.
 inline nb::object answered(PyObject* answer) {
     if (!answer) nb::raise_python_error();
     return nb::steal(answer);
@@ -20,23 +20,23 @@ inline nb::object answered(PyObject* answer) {
 
 // ---- tensors ----------------------------------------------------------------------------------------------------
 
-// Tensors of torch, which says in C where one lies (DLPack's exchange API): 0.1 us, where four questions in Python and
-// the tuple of their answers take 0.7 us. Nothing of torch is linked.
+// Torch tensors, described in C through DLPack's exchange API: 0.1 us. Four calls from Python and the tuple of their
+// results take 0.7 us. Nothing of torch is linked.
 struct Tensors {
     using Describe = int (*)(void* tensor, nb::dlpack::dltensor* memory);  // -1: a Python exception is set
     PyTypeObject* type = nullptr;
-    PyTypeObject* parameter = nullptr;  // torch.nn.Parameter: a tensor like others
+    PyTypeObject* parameter = nullptr;  // torch.nn.Parameter, which is treated as a tensor
     Describe describe = nullptr;
     PyObject* is_neg = nullptr;  // Tensor.is_neg
-    PyObject* is_wrapped = nullptr;  // whether a transform wraps it: to describe such a one throws, which takes 7 ms
+    PyObject* is_wrapped = nullptr;  // true for functorch's wrappers; describing one throws, which takes 7 ms
     PyObject* grad_mode = nullptr;  // torch.is_grad_enabled
-    PyObject* requires_grad = nullptr;  // the attribute's name
+    PyObject* requires_grad = nullptr;  // the name of the attribute
 
     static Tensors& known() {
         static Tensors all;
         return all;
     }
-    // Whether tensors of this type can be described so from now on. A torch before 2.10 does not have it.
+    // Registers torch's types; false if tensors cannot be described in this way (torch before 2.10).
     static bool know(nb::handle its_type, nb::handle parameter, nb::handle is_wrapped, nb::handle grad_mode) {
         struct Table {  // DLPackExchangeAPI of dlpack.h
             std::uint32_t major, minor;
@@ -61,20 +61,19 @@ struct Tensors {
         const auto code = static_cast<nb::dlpack::dtype_code>(its.code);
         return code == nb::dlpack::dtype_code::Float || code == nb::dlpack::dtype_code::Bfloat;
     }
-    // Whether it is a tensor of no subtype but Parameter.
+    // True for a tensor or a Parameter, but for no other subclass.
     bool ordinary(nb::handle x) const {
         const PyTypeObject* const its = Py_TYPE(x.ptr());
         return type && (its == type || its == parameter);
     }
-    // Describes an ordinary tensor; false for what stands for one while torch transforms or traces, and where elements
-    // are not in memory.
+    // Describes an ordinary tensor; false for functorch's wrappers and for tensors without elements in memory.
     bool described(nb::handle x, nb::dlpack::dltensor& memory) const {
         if (!is_false(is_wrapped, x)) return false;
         if (describe(x.ptr(), &memory) == 0) return true;
         PyErr_Clear();
         return false;
     }
-    // Whether it is an ordinary tensor whose numbers lie in CPU memory as they are: not negated lazily.
+    // True for an ordinary tensor whose values are in CPU memory: no lazy negation.
     bool in_memory(nb::handle x) const {
         nb::dlpack::dltensor memory;
         return ordinary(x) && described(x, memory) && in_memory(x, memory);
@@ -82,7 +81,7 @@ struct Tensors {
     bool in_memory(nb::handle x, const nb::dlpack::dltensor& memory) const {
         return memory.device.device_type == nb::device::cpu::value && memory.data && is_false(is_neg, x);
     }
-    // The same, with no derivative to record.
+    // True if `in_memory` and there is no derivative to record.
     bool ready(nb::handle x) const {
         nb::dlpack::dltensor memory;
         return ordinary(x) && described(x, memory) && ready(x, memory);
@@ -96,7 +95,7 @@ struct Tensors {
         return answered(PyObject_Vectorcall(question, &self, 1, nullptr)).ptr() == Py_False;
     }
     bool has(nb::handle x) const { return type && PyObject_TypeCheck(x.ptr(), type); }
-    // Whether every tensor in a record, or in a tuple of it, is ready. A no may be wrong.
+    // True if every tensor in a record, or in a tuple in it, is ready; may be false for some that are.
     bool all_ready(nb::handle x) const {
         if (ordinary(x)) return ready(x);
         if (!PyTuple_Check(x.ptr())) return type && !has(x);
@@ -106,10 +105,10 @@ struct Tensors {
     }
 };
 
-// What torch is doing now: questions that it answers in Python, asked of every call.
+// What torch is doing now, from its Python functions; every call needs this.
 struct Torch {
     PyObject *transformed = nullptr, *modes = nullptr, *recording = nullptr;  // functions
-    PyObject *forward_mode = nullptr, *level = nullptr;  // a module, and the name of its level
+    PyObject *forward_mode = nullptr, *level = nullptr;  // a module, and the name of its attribute
 
     static Torch& known() {
         static Torch all;
@@ -119,7 +118,7 @@ struct Torch {
         known() = {transformed.inc_ref().ptr(), modes.inc_ref().ptr(), recording.inc_ref().ptr(),
                    forward_mode.inc_ref().ptr(), PyUnicode_InternFromString("_current_level")};
     }
-    // Whether nobody but the caller sees what is computed: no transform, no mode, no trace, no forward mode.
+    // True if no transform, mode, trace or forward mode is active.
     bool still() const {
         return answered(PyObject_CallNoArgs(transformed)).ptr() == Py_False &&
                PyLong_AsLong(answered(PyObject_CallNoArgs(modes)).ptr()) == 0 &&
@@ -128,9 +127,9 @@ struct Torch {
     }
 };
 
-// ---- arrays of floats as they are ---------------------------------------------------------------------------------
+// ---- arrays of floats that need no conversion ---------------------------------------------------------------------
 
-// NumPy's arrays, those of its own type.
+// NumPy arrays, but not of a subclass.
 struct NumPy {
     PyTypeObject* type;
     PyObject* floats[3];  // the dtypes that need no conversion
@@ -156,8 +155,8 @@ struct NumPy {
     }
 };
 
-// Of the common call, an array of floats as it is and one good axis, in which there is nothing to check. Asked of every
-// call: 0.1 us, where Python takes 0.4 us.
+// The common call: an array of floats that needs no conversion, and one valid axis. It needs no further checks. Testing
+// for it takes 0.1 us; Python takes 0.4 us.
 class CommonCall {
     nb::handle z_, axis_;
     nb::dlpack::dltensor memory_{};
@@ -175,7 +174,7 @@ class CommonCall {
 
   public:
     CommonCall(nb::handle z, nb::handle axis) : z_(z), axis_(axis) { common_ = is_common(); }
-    // The axes along which a row runs; None if the call is another one.
+    // The axes of a row; None if this is not a common call.
     nb::object axes() const {
         int beyond = 0;
         const std::int64_t n = memory_.ndim;
@@ -183,7 +182,7 @@ class CommonCall {
         if (!common_ || beyond || axis < -n || axis >= n) return nb::none();
         return nb::make_tuple(axis < 0 ? axis + n : axis);
     }
-    // The same, None too if a kernel may not run now, without torch.
+    // `axes`, but None if a kernel may not run now without torch.
     nb::object axes_at_once() const {
         const bool ready = !tensor_ || (Tensors::known().ready(z_, memory_) && Torch::known().still());
         return ready ? axes() : nb::none();

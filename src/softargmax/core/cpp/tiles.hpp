@@ -1,9 +1,9 @@
-// From memory of any type and strides to contiguous scores, and back.
+// Copies between memory of any type and strides and contiguous tiles of scores.
 //
-// A kernel sees one block of one row, contiguous, in float or double. Where memory is that already, it sees memory;
-// elsewhere a tile is filled first. Rows that lie side by side in memory (axis 0 of a C-ordered array) are tiled 128 at
-// a time: every cache line is read once, and each page, of which there is a new one for every column, gives eight
-// lines.
+// A kernel reads one block of one row, contiguous, in float or double. If memory has this form, the kernel reads it
+// directly; otherwise a tile is filled first. Rows that are adjacent in memory (axis 0 of a C-ordered array) are tiled
+// 128 at a time. Then every cache line is read once, and eight lines are read from each page (every column is on a new
+// page).
 #pragma once
 
 #include <algorithm>
@@ -41,9 +41,10 @@ inline Scratch& scratch(Slot slot) {
     return slots[slot];
 }
 
-// Rows to a tile, where rows are adjacent in memory (8192 x 4096, axis 0: 16 rows 99 ms, 64 45, 128 39, 256 41).
+// Rows per tile if rows are adjacent in memory (8192 x 4096, axis 0: 99 ms with 16 rows, 45 with 64, 39 with 128, 41
+// with 256).
 constexpr int kGroup = 128;
-constexpr int kSide = 16;  // tiles are turned in squares of 16 by 16, which stay in the first-level cache
+constexpr int kSide = 16;  // tiles are transposed in squares of 16 by 16, which stay in the first-level cache
 
 // ---- types ----------------------------------------------------------------------------------------------------
 
@@ -56,7 +57,7 @@ struct Bfloat16 {
         return x;
     }
     Bfloat16() = default;
-    explicit Bfloat16(float x) {  // to nearest, ties to even; NaN stays NaN
+    explicit Bfloat16(float x) {  // rounds to nearest, ties to even; NaN stays NaN
         std::uint32_t u;
         std::memcpy(&u, &x, sizeof u);
         const std::uint32_t rounded = (u + 0x7FFF + ((u >> 16) & 1)) >> 16;
@@ -64,7 +65,7 @@ struct Bfloat16 {
     }
 };
 
-// f(pointer of the type that `type` names).
+// Calls f with a pointer of the given type.
 template <class F> SOFTARGMAX_INLINE void with_type(Type type, char* data, F f) {
     switch (type) {
         case Type::f16: return f(reinterpret_cast<_Float16*>(data));
@@ -72,15 +73,15 @@ template <class F> SOFTARGMAX_INLINE void with_type(Type type, char* data, F f) 
         case Type::f32: return f(reinterpret_cast<float*>(data));
         case Type::f64: return f(reinterpret_cast<double*>(data));
         case Type::boolean: return f(reinterpret_cast<std::uint8_t*>(data));  // NumPy masks may hold any byte
-        case Type::i64: return;  // no scores: `integer_at` reads them
+        case Type::i64: return;  // not scores: `integer_at` reads them
     }
 }
 template <class T, class S> SOFTARGMAX_INLINE T convert(S x) {
     if constexpr (sizeof(S) == 2 || sizeof(T) == 2)
-        return static_cast<T>(static_cast<float>(x));  // halves by way of float
+        return static_cast<T>(static_cast<float>(x));  // half precision converts via float
     else return static_cast<T>(x);
 }
-// The same for n numbers in a row. GCC 12 leaves float16 to one instruction a number: half of the time of a softmax.
+// Converts n contiguous numbers. GCC 12 converts float16 one number per instruction: half of the time of a softmax.
 template <class S, class T> SOFTARGMAX_INLINE void convert(const S* from, std::int64_t n, T* to) {
     std::int64_t i = 0;
 #if defined(__F16C__) && defined(__AVX2__)
@@ -94,7 +95,7 @@ template <class S, class T> SOFTARGMAX_INLINE void convert(const S* from, std::i
 #endif
     for (; i < n; ++i) to[i] = convert<T>(from[i]);
 }
-// The same for results that are larger than the caches, past them: a line at a time.
+// `convert` for results larger than the caches: writes past them, one cache line at a time.
 template <class S, class T> SOFTARGMAX_INLINE void convert_past_caches(const S* from, std::int64_t n, T* to) {
     constexpr int L = 64 / sizeof(T);
     std::int64_t i = 0;
@@ -108,7 +109,7 @@ template <class S, class T> SOFTARGMAX_INLINE void convert_past_caches(const S* 
 }
 template <class T> constexpr Type kTypeOf = sizeof(T) == 4 ? Type::f32 : Type::f64;
 
-// ---- where things are -----------------------------------------------------------------------------------------
+// ---- offsets --------------------------------------------------------------------------------------------------
 
 // The offset of index i of a shape, in elements.
 SOFTARGMAX_INLINE std::int64_t offset_of(std::int64_t i, const Shape& shape, const std::int64_t* stride) {
@@ -121,7 +122,7 @@ SOFTARGMAX_INLINE std::int64_t offset_of(std::int64_t i, const Shape& shape, con
     return offset;
 }
 
-// A row of an operand: where it starts and how many scores it has.
+// A row of an operand: where it starts, and how many scores it has.
 struct RowOf {
     const RowArgs& args;
     std::int64_t index;
@@ -154,13 +155,13 @@ template <class T> bool is_contiguous(const Operand& x, const Shape& cols) {
     return x.type == kTypeOf<T> && cols.dims == 1 && (x.col[0] == 1 || cols.total <= 1);
 }
 
-// Whether rows i and i + 1 lie one element apart while columns lie further: the case for tiles of many rows.
+// True if rows i and i + 1 are one element apart and columns further: the case for tiles of many rows.
 inline bool rows_are_adjacent(const RowArgs& args, const Operand& x) {
     return !args.offsets && args.rows.dims > 0 && x.row[args.rows.dims - 1] == 1 && args.cols.dims == 1 &&
            args.cols.total > 1 && x.col[0] != 1 && args.rows.size[args.rows.dims - 1] > 1;
 }
 
-// How rows are dealt out: `size` adjacent rows to a group, never across the end of the innermost row dimension.
+// Groups of `size` adjacent rows; no group crosses the end of the innermost row dimension.
 struct Groups {
     int size;
     std::int64_t inner, in_inner;
@@ -180,7 +181,7 @@ struct Groups {
 
 // ---- tiles ----------------------------------------------------------------------------------------------------
 
-// to[j][i] = from[i][j] in a square, or in the upper rows of one, by way of 16-byte registers.
+// Transposes a square, or the upper rows of one: to[j][i] = from[i][j], in registers of 16 bytes.
 template <int Rows = kSide, class T>
 SOFTARGMAX_INLINE void turn(const T* from, std::int64_t from_pitch, T* to, std::int64_t to_pitch) {
     typedef T Part __attribute__((vector_size(16)));
@@ -206,12 +207,12 @@ SOFTARGMAX_INLINE void turn(const T* from, std::int64_t from_pitch, T* to, std::
         }
 }
 
-// Whether a group of rows is turned as a whole.
+// True if a group of rows is transposed as a whole.
 inline bool is_turned(const RowArgs& args, const Operand& x, int count) {
     return count > 1 && rows_are_adjacent(args, x);
 }
 
-// Reads columns [begin, end) of `count` rows from `first` on into tile (count rows of `pitch`).
+// Reads columns [begin, end) of `count` rows from row `first` on into a tile (count rows of `pitch`).
 template <class T>
 void read(const RowArgs& args, const Operand& x, std::int64_t first, int count, std::int64_t begin, std::int64_t end,
           T* tile, std::int64_t pitch) {
@@ -252,7 +253,7 @@ void read(const RowArgs& args, const Operand& x, std::int64_t first, int count, 
         });
 }
 
-// The way back.
+// Writes a tile to columns [begin, end) of `count` rows; the reverse of `read`.
 template <class T>
 void write(const RowArgs& args, const Operand& x, std::int64_t first, int count, std::int64_t begin, std::int64_t end,
            const T* tile, std::int64_t pitch, bool streaming = false) {
@@ -295,7 +296,7 @@ void write(const RowArgs& args, const Operand& x, std::int64_t first, int count,
         });
 }
 
-// What every room calls is compiled once, in core/kernels.cpp.
+// Used by all rooms, and compiled once, in core/kernels.cpp.
 extern template void read(const RowArgs&, const Operand&, std::int64_t, int, std::int64_t, std::int64_t, float*,
                           std::int64_t);
 extern template void read(const RowArgs&, const Operand&, std::int64_t, int, std::int64_t, std::int64_t, double*,
