@@ -294,24 +294,32 @@ TITLES = {
 
 SPEED = """# Speed
 
-`python tools/tables.py` writes this page from `bench/results/`; do not edit it. softargmax and its peers took turns in one
-run. The ratio is the peer's median time divided by ours, so above 1 ours is faster. Absolute times of a shared machine drift
-by a factor of two, ratios much less.
+`python tools/tables.py` writes this page from `bench/results/`; do not edit it. softargmax and its peers took turns
+in one run. The ratio is the peer's median time divided by ours, so above 1 ours is faster. Absolute times of a shared
+machine drift by a factor of two, ratios much less.
 
-"Limit of the machine" is a lower bound measured in the same run. "Memory" is the time to read the inputs and write the
-outputs once, at the speed of a large copy. "Arithmetic" is the time of the multiplications (16 floats each, with or without an
-addition) in a loop on registers. The other instructions of our kernels (comparisons, additions, shifts, stores) come on top: a
-loop of all of them takes 1.4 times as long as its multiplications. "Products alone" is no peer: it is the time of the same
-number of operations in torch's products of 1024 x 1024 matrices.
+"Limit of the machine" is a lower bound measured in the same run. "Memory" is the time to read the inputs and write
+the outputs once, at the speed of a large copy. "Arithmetic" is the time of the multiplications (16 floats each, with
+or without an addition) in a loop on registers. The other instructions of our kernels (comparisons, additions, shifts,
+stores) come on top: a loop of all of them takes 1.4 times as long as its multiplications. "Products alone" is no
+peer: it is the time of the same number of operations in torch's products of 1024 x 1024 matrices.
 
 `softargmax bench` measures on your machine, `make bench` with every peer installed.
 
 ## Memory of results
 
-Page faults of new memory cost more than a softmax: 64 MiB take 20 ms in pages of 4 KiB. So results of 12 MiB and more use huge
-pages, and up to 256 MiB of freed results are kept for later ones of the same size, which then have no page faults. The
-operating system may reclaim the kept memory at any time (`MADV_FREE`); until then it counts as resident. The environment
-variable `SOFTARGMAX_POOL_MIB` sets another limit, 0 for none. Such results cannot grow in place (`resize`, `resize_`).
+Page faults of new memory cost more than a softmax: 64 MiB take 20 ms in pages of 4 KiB. So results of 12 MiB and more
+use huge pages, and up to 256 MiB of freed results are kept for later ones of the same size, which then have no page
+faults. The operating system may reclaim the kept memory at any time (`MADV_FREE`); until then it counts as resident.
+The environment variable `SOFTARGMAX_POOL_MIB` sets another limit, 0 for none. Such results cannot grow in place
+(`resize`, `resize_`).
+
+## Threads
+
+Large calls use several threads; small ones stay on the calling thread. The default number is that of OpenMP, as in
+torch: `OMP_NUM_THREADS`, else the processors that this process may run on (`os.sched_getaffinity`), or what
+`torch.set_num_threads` has set. A CPU quota of a container lowers it: with a quota of 1.5 processors at most 2
+threads run. torch does not read quotas. `OMP_NUM_THREADS` and `softargmax.set_num_threads` override the quota.
 """
 
 

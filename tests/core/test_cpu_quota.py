@@ -1,4 +1,4 @@
-"""The CPU quota is read from control groups of both versions, nested or not, and limits the default number of threads."""
+"""The CPU quota: read from control groups of both versions, nested or not; it limits the default number of threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ V1 = [
 
 def tree(root: Path, groups: list[str], mounts: list[str], files: dict[str, str]) -> Path:
     """Write what the kernel shows of control groups under `root`."""
-    for name, text in {"proc/self/cgroup": "\n".join(groups), "proc/self/mountinfo": "\n".join(mounts), **files}.items():
+    shown = {"proc/self/cgroup": "\n".join(groups), "proc/self/mountinfo": "\n".join(mounts)}
+    for name, text in {**shown, **files}.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n", encoding="utf-8")
@@ -103,3 +104,40 @@ def test_a_file_that_cannot_be_read_sets_no_quota(text: str, tmp_path: Path) -> 
 
 def test_no_control_groups(tmp_path: Path) -> None:
     assert cpu_quota(tmp_path) is None
+
+
+THREADS = """
+import sys
+from pathlib import Path
+import softargmax
+from softargmax.core import cpu_quota
+read = cpu_quota.cpu_quota
+cpu_quota.cpu_quota = lambda: read(Path(sys.argv[1]))
+if len(sys.argv) > 2:
+    softargmax.set_num_threads(int(sys.argv[2]))
+print(softargmax.get_num_threads())
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "arguments", "threads"),
+    [({}, [], 1), ({"OMP_NUM_THREADS": "2"}, [], 2), ({}, ["2"], 2)],
+    ids=["by default", "OMP_NUM_THREADS", "set_num_threads"],
+)
+def test_a_quota_limits_the_default_number_of_threads(
+    tmp_path: Path, environment: dict[str, str], arguments: list[str], threads: int
+) -> None:
+    assert v2(tmp_path, "/job", {"/job": "50000 100000"}) == 0.5
+    given = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | environment
+    command = [sys.executable, "-c", THREADS, str(tmp_path), *arguments]
+    found = subprocess.run(command, check=True, capture_output=True, text=True, env=given).stdout
+    assert int(found) == threads
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="not Linux")
+def test_the_default_number_of_threads_is_that_of_the_processors_we_may_use() -> None:
+    given = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    script = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); import softargmax; "
+    script += "print(softargmax.get_num_threads())"
+    command = [sys.executable, "-c", script]
+    assert int(subprocess.run(command, check=True, capture_output=True, text=True, env=given).stdout) == 1

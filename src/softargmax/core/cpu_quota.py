@@ -1,17 +1,28 @@
 """The CPU quota of this process: how many processors its control groups (cgroups, v1 and v2) let it use.
 
-A container with `--cpus=2` on a machine of 64 processors may run on all of them, for 2 seconds of CPU time per second. With
-64 threads it would use up its quota in a burst and then be stopped until the next period.
+A container with `--cpus=2` on a machine of 64 processors may run on all of them, for 2 seconds of CPU time per second.
+With 64 threads it would use up its quota in a burst and then be stopped until the next period.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+def most_threads() -> int:
+    """Return how many threads to use at most by default: the quota, rounded up; 0 if there is no limit.
+
+    OMP_NUM_THREADS overrides the quota.
+    """
+    quota = None if os.environ.get("OMP_NUM_THREADS") else cpu_quota()
+    return 0 if quota is None else math.ceil(quota)
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
@@ -35,7 +46,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 def _hierarchies(groups: list[str], mounts: list[str]) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
     """Yield the mount point and the group's directory of every mounted hierarchy that may have a CPU quota."""
-    of_controllers = {}
+    of_controllers: dict[str, PurePosixPath] = {}
     for line in groups:
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
@@ -43,7 +54,7 @@ def _hierarchies(groups: list[str], mounts: list[str]) -> Iterator[tuple[PurePos
     for line in mounts:
         mount, _, rest = line.partition(" - ")
         kind, _, options = [*rest.split(" ", 2), "", ""][:3]
-        controller = {"cgroup2": "", "cgroup": "cpu"}.get(kind)
+        controller = {"cgroup2": "", "cgroup": "cpu"}.get(kind, "none")
         if controller not in of_controllers or (controller and controller not in options.split(",")):
             continue
         of_mount, top = (PurePosixPath(_unescaped(field)) for field in mount.split()[3:5])
@@ -61,10 +72,10 @@ def _quota(directory: Path) -> float | None:
     """Return the quota that one group sets: microseconds of CPU time per period of so many microseconds."""
     try:
         if (directory / "cpu.max").exists():
-            quota, period = (directory / "cpu.max").read_text(encoding="utf-8").split()
+            text = (directory / "cpu.max").read_text(encoding="utf-8")
         else:
-            quota = (directory / "cpu.cfs_quota_us").read_text(encoding="utf-8")
-            period = (directory / "cpu.cfs_period_us").read_text(encoding="utf-8")
-        return float(quota) / float(period) if float(quota) > 0 < float(period) else None
+            text = " ".join((directory / f"cpu.cfs_{x}_us").read_text(encoding="utf-8") for x in ("quota", "period"))
+        quota, period = map(float, text.split())
+        return quota / period if quota > 0 < period else None
     except (OSError, ValueError):  # the root group has no such file; "max" is no number
         return None

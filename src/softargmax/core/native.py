@@ -42,10 +42,13 @@ def set_num_threads(n: int) -> None:
     Parameters
     ----------
     n : int
-        At least 1; 0 restores the default of OpenMP, which OMP_NUM_THREADS and `torch.set_num_threads` set.
+        At least 1; 0 restores the default.
 
     Notes
     -----
+    The default is that of OpenMP: OMP_NUM_THREADS, else the processors that the process may run on, or what
+    `torch.set_num_threads` has set. A CPU quota (control groups, as in containers) limits the default, rounded up, unless
+    OMP_NUM_THREADS is set.
     Results do not depend on n. Small inputs stay on the calling thread, and a forked child runs on one thread.
 
     Examples

@@ -12,6 +12,8 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <atomic>
+#include <limits>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -153,6 +155,22 @@ template <auto kRun, class Args> std::optional<std::int64_t> unless_wrong_class(
     return std::nullopt;
 }
 constexpr std::initializer_list<Type> kReal = {Type::f16, Type::bf16, Type::f32, Type::f64};
+
+// The largest default number of threads. Python reads the CPU quota at the first large call (cpu_quota.py).
+inline int quota_threads() {
+    static std::atomic<int> known{0};
+    if (known == 0) {
+        const int threads = nb::cast<int>(nb::module_::import_("softargmax.core.cpu_quota").attr("most_threads")());
+        known = threads > 0 ? threads : std::numeric_limits<int>::max();
+    }
+    return known;
+}
+// The number of threads of a large call. The caller holds the GIL.
+inline int threads_now() {
+    if (forked()) return 1;
+    if (requested_threads() > 0) return std::min(requested_threads(), most_threads());
+    return std::min(omp_get_max_threads(), quota_threads());
+}
 
 // Smaller work stays on the calling thread: starting a team takes 1.5 to 5 us, and 2^15 scores about 10 us.
 constexpr std::int64_t kParallel = 1 << 15;

@@ -199,10 +199,6 @@ inline bool& forked() {
 }
 // OpenMP ends the process if it cannot start the requested threads.
 inline int most_threads() { return std::max(64, 4 * omp_get_num_procs()); }
-inline int threads_now() {
-    if (forked()) return 1;
-    return requested_threads() > 0 ? std::min(requested_threads(), most_threads()) : omp_get_max_threads();
-}
 inline void watch_forks() {
     pthread_atfork(nullptr, nullptr, [] { forked() = true; });
 }

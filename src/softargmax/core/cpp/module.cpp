@@ -63,9 +63,9 @@ bool all_finite(nb::handle x_) {
     must_be("x", x, kReal);
     if (x.shape.size() != 2) throw nb::value_error("x: expected a matrix");
     std::atomic<bool> all{true};
+    const int threads = x.shape[0] * x.shape[1] < kParallel ? 1 : threads_now();
     const nb::gil_scoped_release release;
-    parallel_for(x.shape[0] * x.shape[1] < kParallel ? 1 : threads_now(), x.shape[0],
-                 [&](std::int64_t begin, std::int64_t end) {
+    parallel_for(threads, x.shape[0], [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end && all; ++i) {
             const bool here = x.type == Type::f64 ? is_finite<std::uint64_t>(x, i, 0x7FFull << 52)
                               : x.type == Type::f32
