@@ -126,9 +126,9 @@ def adaptive_cutoffs(
     Raises
     ------
     ValueError
-        If a count is negative, NaN or infinite, if all are 0, if an argument is out of its range.
+        If a count is negative, NaN or infinite, if all counts are 0, or if an argument is out of range.
     TypeError
-        If an argument is of a wrong kind.
+        If an argument has the wrong type.
 
     Notes
     -----

@@ -43,7 +43,7 @@ class Learned(Sampler):
     ValueError
         If an argument is out of its range.
     TypeError
-        If an argument is of a wrong kind.
+        If an argument has the wrong type.
 
     Notes
     -----

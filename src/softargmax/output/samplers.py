@@ -1,4 +1,4 @@
-"""The distributions that negatives are drawn from: uniform, Zipf's, counts to a power, what was seen so far."""
+"""Distributions for drawing negatives: uniform, Zipf's law, powers of counts, and counts learned during training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Learned", "LogUniform", "Negatives", "Sampler", "Uniform", "Unigram"
 
 
 class Uniform(Sampler):
-    r"""Every class alike.
+    r"""The uniform distribution: every class has the same probability.
 
     .. math:: q_k = 1 / K
 
@@ -40,22 +40,22 @@ class Uniform(Sampler):
     ValueError
         If classes is below 1.
     TypeError
-        If classes is no integer.
+        If classes is not an integer.
 
     Notes
     -----
-    `draw`, `expected`, `probabilities` and `log_probabilities` are those of `Sampler`. A draw takes 64 random bits, so
-    that q is right to K 2^-64. The probability of a class to be among n distinct draws is n / K.
+    `draw`, `expected`, `probabilities` and `log_probabilities` are inherited from `Sampler`. A draw uses 64 random
+    bits, so q is accurate to K 2^-64. A class is among n distinct draws with probability n / K.
 
     References
     ----------
     Bengio & Senécal (2008), Adaptive importance sampling to accelerate training of a neural probabilistic language
-    model, IEEE Transactions on Neural Networks 19 (which distribution to draw from).
+    model, IEEE Transactions on Neural Networks 19 (compares distributions to draw from).
 
     Examples
     --------
     >>> from softargmax.output import Uniform
-    >>> Uniform(4).draw(4, seed=0, unique=True).log_expected  # each of the four is sure to come
+    >>> Uniform(4).draw(4, seed=0, unique=True).log_expected  # all four classes are drawn
     array([0., 0., 0., 0.])
     """
 
@@ -74,7 +74,7 @@ class Uniform(Sampler):
 
 
 class LogUniform(Sampler):
-    r"""Zipf's law, for classes that are sorted by falling frequency: log k is uniform.
+    r"""Zipf's law, for classes sorted by decreasing frequency: log k is nearly uniform.
 
     .. math:: q_k = \frac{\log(k + 2) - \log(k + 1)}{\log(K + 1)}, \qquad
         k = \lfloor (K + 1)^u \rfloor - 1, \quad u \sim U[0, 1)
@@ -89,17 +89,17 @@ class LogUniform(Sampler):
     ValueError
         If classes is below 1.
     TypeError
-        If classes is no integer.
+        If classes is not an integer.
 
     Notes
     -----
-    `draw`, `expected`, `probabilities` and `log_probabilities` are those of `Sampler`. u has 53 random bits. A draw
-    costs one exponential function, whatever K is.
+    `draw`, `expected`, `probabilities` and `log_probabilities` are inherited from `Sampler`. u has 53 random bits. A
+    draw costs one exponential for any K.
 
     References
     ----------
     Jean, Cho, Memisevic & Bengio (2015), On using very large target vocabulary for neural machine translation.
-    arXiv:1412.2007. It is the distribution of TensorFlow's `log_uniform_candidate_sampler`.
+    arXiv:1412.2007. TensorFlow's `log_uniform_candidate_sampler` uses the same distribution.
 
     Examples
     --------
@@ -117,34 +117,35 @@ class LogUniform(Sampler):
 
     def _choose(self, numbers: Numbers) -> Ints:
         found = np.expm1(philox_stream.unit(numbers.high, numbers.low) * math.log1p(self._classes)).astype(np.int64)
-        return np.minimum(found, self._classes - 1)  # the exponential function may round up to K
+        return np.minimum(found, self._classes - 1)  # expm1 can round up to K
 
 
 class Unigram(Sampler):
-    r"""Counts to a power.
+    r"""The distribution proportional to a power of the counts.
 
     .. math:: q_k = c_k^a / \textstyle\sum_j c_j^a \quad (c_k > 0), \qquad q_k = 0 \quad (c_k = 0)
 
     Parameters
     ----------
     counts : array_like
-        c, shape (K,): how often each class was seen, integers or not, at least 0. A class of count 0 is never drawn.
+        c, shape (K,): how often each class occurs, integers or floats, at least 0. A class with count 0 is never drawn.
     power : float
-        a: 1 draws as often as counted, 0 all that were counted alike; 3/4 is word2vec's.
+        a. With 1, classes are drawn in proportion to their counts; with 0, all classes with a count above 0 are equally
+        likely. word2vec uses 3/4.
 
     Raises
     ------
     ValueError
-        If a count is negative, NaN or infinite, if all are 0, if counts is not one-dimensional or empty; if power is
-        not finite.
+        If a count is negative, NaN or infinite, if all counts are 0, if counts is empty or not one-dimensional, or if
+        power is not finite.
     TypeError
-        If an argument is of a wrong kind.
+        If an argument has the wrong type.
 
     Notes
     -----
-    `draw`, `expected`, `probabilities` and `log_probabilities` are those of `Sampler`. An alias table makes a draw one
-    random bucket (64 bits) and one comparison (53 bits), whatever K is. It is made once, in 5 ms for 100,003
-    classes.
+    `draw`, `expected`, `probabilities` and `log_probabilities` are inherited from `Sampler`. With an alias table a draw
+    costs one random bucket (64 bits) and one comparison (53 bits), for any K. The table is built once, in 5 ms for
+    100,003 classes.
 
     References
     ----------
@@ -167,7 +168,7 @@ class Unigram(Sampler):
     def __init__(self, counts: ArrayLike, *, power: float = 0.75) -> None:
         found, a = counts_of(counts).astype(np.float64), finite(power, "power")
         if not found.any():
-            raise ValueError("counts: all are 0; at least one has to be above 0")
+            raise ValueError("counts: expected at least one above 0, got only zeros")
         super().__init__(found.size)
         self._q = powers(found, a)
         self._q.setflags(write=False)
@@ -181,7 +182,7 @@ class Unigram(Sampler):
         return self._table.pick(bucket, philox_stream.unit(numbers.other_high, numbers.other_low))
 
     def chosen(self, seed: int, stream: int, first: int, count: int) -> Ints:
-        """The same draws, all at once where the compiled core serves."""
+        """Return the draws at positions first, first + 1, .. of a stream; the compiled core draws them in one call."""
         if requested_name() == "reference":
             return super().chosen(seed, stream, first, count)
         found = np.empty(count, np.int64)

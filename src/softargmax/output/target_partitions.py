@@ -49,7 +49,7 @@ def partitions(targets: ArrayLike, *, most: int) -> list[Partition]:
     Raises
     ------
     TypeError, ValueError
-        If an argument is of a wrong kind or out of its range.
+        If an argument has the wrong type or is out of range.
 
     Notes
     -----

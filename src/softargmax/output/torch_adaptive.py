@@ -1,4 +1,4 @@
-"""The adaptive softmax: frequent classes at full width, rare ones in clusters that are opened when they are met."""
+"""The adaptive softmax: frequent classes in a head, rare classes in clusters that are computed only when needed."""
 
 from __future__ import annotations
 
@@ -26,68 +26,68 @@ __all__ = ["AdaptiveSoftmax"]
 
 
 class AdaptiveSoftmax(RankedLayer):
-    r"""A softmax over the frequent classes and one token for each cluster of rare ones; a softmax in each cluster.
+    r"""A softmax over the frequent classes and one token per cluster of rare classes, and a softmax in each cluster.
 
     .. math:: p(y \mid h) = \mathrm{softmax}(W_0 h + b_0)_y \ \text{for the frequent}, \qquad
         p(y \mid h) = \mathrm{softmax}(W_0 h + b_0)_{\text{token}(i)}\ \mathrm{softmax}(W_i P_i h + b_i)_y
         \ \text{in cluster } i
 
-    A loss costs the head, and the cluster of its target if that is rare. :math:`P_i` makes :math:`D / v^i` numbers of
-    h, so that the rare classes, of which there are most, have short vectors.
+    The loss of a row costs the head and, if its target is rare, the cluster of the target. :math:`P_i` projects h to
+    :math:`D / v^i` dimensions, so the many rare classes have short vectors.
 
     Parameters
     ----------
     dim : int
         D, the length of the hidden vectors h.
     classes : int
-        K. Class 0 is the most frequent, class K - 1 the rarest; `from_counts` takes classes in any order.
+        K. Class 0 is the most frequent, class K - 1 the rarest. `from_counts` accepts classes in any order.
     cutoffs : sequence of int
-        Where clusters begin, rising, from 1 to K - 1; the frequent classes are those below the first. Without any, all
-        are in the head: the full softmax.
+        The first class of each cluster, increasing, from 1 to K - 1. The classes below the first cut-off are in the
+        head. If empty, all classes are in the head: the full softmax.
     div_value : float
-        v.
+        v, the factor by which the width shrinks from cluster to cluster; above 0.
     head_bias, tail_bias : bool
-        Whether there are b in the head, and in the clusters.
+        If True, the head and the clusters, respectively, have biases b.
     reduction : {"mean", "sum", "none"}
-        The loss is the mean over the rows that count, their sum, or one number per row.
+        The loss is the mean over the rows that are not ignored, their sum, or one number per row.
     ignore_index : int
-        Rows with this target count nothing.
-    device, dtype
-        Of the parameters.
+        Rows with this target are ignored.
+    device, dtype : optional
+        Device and dtype of the parameters; default to torch's default device and dtype.
 
     Attributes
     ----------
     head : Parameter
-        :math:`W_0`, a vector for each frequent class and then one for each cluster, (frequent + clusters, D).
+        :math:`W_0`, (frequent + clusters, D): a vector for each frequent class, then one for each cluster.
     projections, tails : ParameterList
-        :math:`P_i`, (:math:`D_i`, D), and :math:`W_i`, (classes of the cluster, :math:`D_i`), with
-        :math:`D_i = \max(1, \lfloor D / v^i \rfloor)`. All vectors begin uniform within 1 / sqrt(their length).
+        :math:`P_i`, (:math:`D_i`, D), and :math:`W_i`, (classes of the cluster, :math:`D_i`), with :math:`D_i = \max(1,
+        \lfloor D / v^i \rfloor)`. All vectors are initialised uniformly within 1 / sqrt(their length).
     head_bias, tail_bias : Parameter or None
-        :math:`b_0`, and the b of all clusters one after the other; 0 at first.
+        :math:`b_0`, and the biases of all clusters, concatenated; initialised to 0.
     order : Tensor
-        The class of each rank, (K,). A checkpoint brings its own, if K is the same.
+        The class of each rank, (K,). Loading a checkpoint with the same K replaces it.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is of a wrong kind or out of its range.
+        If an argument has the wrong type or is out of range.
 
     Notes
     -----
-    The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss
-    :math:`-\log p(y \mid h)`. The other methods are `log_prob`, `log_prob_of`, `topk` and `sample`. Halves are computed
-    in float32 and give float32. If nothing counts, the mean is 0. A target out of range is an IndexError; where nobody
-    may look (devices, tracing), its row is NaN.
+    The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss :math:`-\log p(y
+    \mid h)`. The other methods are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are computed
+    and returned in float32. If all rows are ignored, the mean is 0. A target out of range raises IndexError; under
+    tracing or on a device its row becomes NaN.
 
-    The rows of each cluster are gathered once. Where nobody may look, all rows pass through all clusters, and those
-    that are not meant count nothing. Of the scores of a part at most 16 MiB exist at once. All parameters have a
-    gradient, of a cluster that was not met it is 0.
+    The rows of each cluster are gathered once. Under tracing or on a device, all rows pass through all clusters, and
+    each cluster ignores the rows of other clusters. At most 16 MiB of the scores of a part exist at once. All
+    parameters have a gradient; it is 0 for a cluster without a target.
 
-    `topk` is exact: it opens clusters, each row its likeliest first, as long as their tokens are as likely as the k-th
-    class that it knows, since no class has more than its token. `sample` draws from the head, and where that gives a
-    token, from its cluster, with other random numbers.
+    `topk` is exact. Each row visits its clusters in the order of their probability, and stops at a cluster that is less
+    likely than the k-th best class found so far, since no class is likelier than its cluster. `sample` draws from the
+    head; if the draw is a token, it draws from that cluster with other random numbers.
 
-    Gradients are those of `softargmax.linear_cross_entropy`, of the head and of each cluster; they can be
+    Gradients are those of `softargmax.linear_cross_entropy` for the head and for each cluster; they can be
     differentiated again.
 
     References
@@ -97,7 +97,7 @@ class AdaptiveSoftmax(RankedLayer):
 
     See Also
     --------
-    softargmax.output.adaptive_cutoffs : how `from_counts` chooses.
+    softargmax.output.adaptive_cutoffs : chooses the cut-offs of `from_counts`.
 
     Examples
     --------
@@ -116,7 +116,7 @@ class AdaptiveSoftmax(RankedLayer):
     tail_bias: nn.Parameter | None
 
     @public
-    def __init__(  # noqa: PLR0913 each is asked for by its name
+    def __init__(  # noqa: PLR0913 the options are keyword-only
         self,
         dim: int,
         classes: int,
@@ -147,7 +147,7 @@ class AdaptiveSoftmax(RankedLayer):
         self.register_parameter("tail_bias", parameter(sum(sizes)) if tail_bias else None)
         self.reset_parameters()
 
-    # --- how it is made -----------------------------------------------------------------------------------------------
+    # --- constructors -------------------------------------------------------------------------------------------------
 
     @classmethod
     def from_counts(
@@ -160,27 +160,27 @@ class AdaptiveSoftmax(RankedLayer):
         batch: int = BATCH,
         **options: Any,
     ) -> AdaptiveSoftmax:
-        """A layer for classes that come as often as counted, in any order.
+        """Return a layer for classes in any order, with cut-offs chosen from their counts.
 
         Parameters
         ----------
         dim : int
-            D.
+            D, the length of the hidden vectors.
         counts : array_like
-            (K,): how often each class was seen, at least 0.
+            (K,): how often each class occurs, at least 0.
         cutoffs : sequence of int, optional
-            Ranks at which clusters begin. Without them `softargmax.output.adaptive_cutoffs` chooses.
-        clusters, batch
-            What it is told.
+            The first rank of each cluster. By default `softargmax.output.adaptive_cutoffs` chooses them.
+        clusters, batch : int, optional
+            Number of clusters and rows of a step, as in `softargmax.output.adaptive_cutoffs`.
         **options
-            Those of the layer.
+            The other arguments of `AdaptiveSoftmax`.
 
         Raises
         ------
         ValueError
-            If a count is negative, NaN or infinite, if all are 0, if an argument is out of its range.
+            If a count is negative, NaN or infinite, if all counts are 0, or if an argument is out of range.
         TypeError
-            If an argument is of a wrong kind.
+            If an argument has the wrong type.
 
         Examples
         --------
@@ -193,27 +193,27 @@ class AdaptiveSoftmax(RankedLayer):
         if cutoffs is None:
             cutoffs = adaptive_cutoffs(counts, dim=dim, clusters=clusters, batch=batch)
         elif clusters is not None:
-            raise ValueError("clusters: expected cutoffs or clusters, got both")
+            raise ValueError(f"clusters: expected None where cutoffs are passed, got {clusters}")
         layer = cls(dim, len(order), cutoffs, **options)
         layer._reorder(order)
         return layer
 
     @classmethod
     def from_torch(cls, module: nn.AdaptiveLogSoftmaxWithLoss, **options: Any) -> AdaptiveSoftmax:
-        """A layer with copies of the weights of torch's own, that gives the same numbers.
+        """Return a layer with copies of the weights of torch's adaptive softmax; its results are equal.
 
         Parameters
         ----------
         module : torch.nn.AdaptiveLogSoftmaxWithLoss
-            Its `forward(h, y).output` is `log_prob_of(h, y)` here, its `.loss` is `forward(h, y)`, its `predict(h)` is
-            `topk(h, 1).index`.
+            The module to copy. Its `forward(h, y).output` is `log_prob_of(h, y)` here, its `.loss` is `forward(h, y)`,
+            and its `predict(h)` is `topk(h, 1).index`.
         **options
-            reduction and ignore_index.
+            The arguments `reduction` and `ignore_index` of `AdaptiveSoftmax`.
 
         Raises
         ------
         TypeError
-            If it is no such module.
+            If module has another type.
 
         Examples
         --------
@@ -242,12 +242,12 @@ class AdaptiveSoftmax(RankedLayer):
         theirs = [module.head.weight, *(tail[i].weight for i in (0, 1) for tail in tails)]
         with torch.no_grad():
             for to, given in zip(ours, theirs, strict=True):
-                to.zero_()[: given.shape[0], : given.shape[1]] = given  # a width of 0, which torch allows, is 1 here
+                to.zero_()[: given.shape[0], : given.shape[1]] = given  # torch allows a width of 0; here it is 1
             if layer.head_bias is not None:
                 layer.head_bias.copy_(module.head.bias)
         return layer.train(module.training)
 
-    # --- what it computes ---------------------------------------------------------------------------------------------
+    # --- computation --------------------------------------------------------------------------------------------------
 
     def _clusters(self) -> Clusters:
         sizes = [len(tail) for tail in self.tails]

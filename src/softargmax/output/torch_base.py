@@ -76,21 +76,21 @@ class OutputLayer(nn.Module, ABC):
     classes : int
         K.
     reduction : {"mean", "sum", "none"}
-        The loss is the mean over the rows that count, their sum, or one number per row.
+        The loss is the mean over the rows that are not ignored, their sum, or one number per row.
     ignore_index : int
-        Rows with this target count nothing.
+        Rows with this target are ignored.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is of a wrong kind or out of its range.
+        If an argument has the wrong type or is out of range.
 
     Notes
     -----
     A layer is called with hidden vectors (..., D) and targets (...), integers, and returns the loss. The other methods
-    are `log_prob`, `log_prob_of`, `topk` and `sample`. Halves are computed in float32 and give float32. If nothing
-    counts, the mean is 0. A target out of range is an IndexError; where nobody may look (devices, tracing), its row is
-    NaN.
+    are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are computed and returned in float32. If
+    all rows are ignored, the mean is 0. A target out of range raises IndexError; under tracing or on a device its row
+    becomes NaN.
 
     References
     ----------

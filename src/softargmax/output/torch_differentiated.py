@@ -1,4 +1,4 @@
-"""The differentiated softmax: one softmax over all classes, the rarer of which see fewer numbers of h."""
+"""The differentiated softmax: one softmax over all classes, with shorter vectors for rarer classes."""
 
 from __future__ import annotations
 
@@ -29,53 +29,53 @@ __all__ = ["DifferentiatedSoftmax"]
 
 
 class DifferentiatedSoftmax(RankedLayer):
-    r"""One softmax over classes that come in blocks, each with numbers of h of its own.
+    r"""One softmax over blocks of classes; each block uses its own slice of h.
 
     .. math:: p(y \mid h) = \frac{e^{s_y}}{\sum_k e^{s_k}}, \qquad s_k = \langle h_{(i)}, w_k \rangle + b_k
         \ \text{for } k \text{ in block } i, \qquad h = (h_{(1)}, h_{(2)}, \dots)
 
-    The scores cost :math:`\sum_i K_i D_i` in place of K D: the rarer a class, the shorter its vector.
+    The scores cost :math:`\sum_i K_i D_i` in place of K D: rarer classes have shorter vectors.
 
     Parameters
     ----------
     dim : int
         D, the length of the hidden vectors h.
     blocks : sequence of int
-        :math:`K_i`, how many classes are in each block; K is their sum. The classes are in order of falling frequency;
-        `from_counts` takes them in any.
+        :math:`K_i`, the number of classes in each block; K is their sum. The classes are sorted by decreasing
+        frequency; `from_counts` accepts any order.
     widths : sequence of int
-        :math:`D_i`, how many numbers of h each block has, one after the other; D is their sum.
+        :math:`D_i`, the length of each block's slice of h; the slices are consecutive, and D is their sum.
     bias : bool
         Whether classes have a b.
     reduction : {"mean", "sum", "none"}
-        The loss is the mean over the rows that count, their sum, or one number per row.
+        The loss is the mean over the rows that are not ignored, their sum, or one number per row.
     ignore_index : int
-        Rows with this target count nothing.
-    device, dtype
-        Of the parameters.
+        Rows with this target are ignored.
+    device, dtype : optional
+        Device and dtype of the parameters; default to torch's default device and dtype.
 
     Attributes
     ----------
     weights : ParameterList
-        :math:`W_i`, (:math:`K_i`, :math:`D_i`); uniform within :math:`1 / \sqrt{D_i}` at first.
+        :math:`W_i`, (:math:`K_i`, :math:`D_i`); initialised uniformly within :math:`1 / \sqrt{D_i}`.
     bias : Parameter or None
-        b, (K,), by rank; 0 at first.
+        b, (K,), by rank; initialised to 0.
     order : Tensor
-        The class of each rank, (K,). A checkpoint brings its own, if K is the same.
+        The class of each rank, (K,). Loading a checkpoint with the same K replaces it.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is of a wrong kind or out of its range.
+        If an argument has the wrong type or is out of range.
 
     Notes
     -----
-    The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss
-    :math:`-\log p(y \mid h)`. The other methods are `log_prob`, `log_prob_of`, `topk` and `sample`. Halves are computed
-    in float32 and give float32. If nothing counts, the mean is 0. A target out of range is an IndexError; where nobody
-    may look (devices, tracing), its row is NaN.
+    The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss :math:`-\log p(y
+    \mid h)`. The other methods are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are computed
+    and returned in float32. If all rows are ignored, the mean is 0. A target out of range raises IndexError; under
+    tracing or on a device its row becomes NaN.
 
-    Of the scores (N, K) at most 16 MiB (of float64 32) exist at once.
+    At most 16 MiB of the scores (N, K) exist at once (32 MiB in float64).
 
     Gradients, with :math:`dz = p - e_y` and its columns by block: :math:`dh_{(i)} = dz_{(i)} W_i`,
     :math:`dW_i = dz_{(i)}^T h_{(i)}`, :math:`db = \sum dz`. They can be differentiated again.
@@ -87,7 +87,7 @@ class DifferentiatedSoftmax(RankedLayer):
 
     See Also
     --------
-    softargmax.nn.AdaptiveSoftmax : short vectors too, and a loss that does not look at all classes.
+    softargmax.nn.AdaptiveSoftmax : also has short vectors, and its loss does not visit all classes.
 
     Examples
     --------
@@ -134,26 +134,26 @@ class DifferentiatedSoftmax(RankedLayer):
 
     @classmethod
     def from_counts(cls, dim: int, counts: ArrayLike, *, blocks: int = 4, **options: Any) -> DifferentiatedSoftmax:
-        """A layer for classes that come as often as counted, in any order.
+        """Return a layer for classes in any order, with blocks chosen from their counts.
 
         Parameters
         ----------
         dim : int
-            D.
+            D, the length of the hidden vectors.
         counts : array_like
-            (K,): how often each class was seen, at least 0.
+            (K,): how often each class occurs, at least 0.
         blocks : int
-            How many blocks, 1 or above; fewer where K or D has no more. Each has about the same share of the counts,
-            and half as many numbers of h as the one before; the last has what is left.
+            The number of blocks, 1 or above; fewer if K or D is too small. Each block has about the same share of the
+            counts, and half the width of the block before; the last block has the rest.
         **options
-            Those of the layer.
+            The other arguments of `DifferentiatedSoftmax`.
 
         Raises
         ------
         ValueError
-            If a count is negative, NaN or infinite, if all are 0, if an argument is out of its range.
+            If a count is negative, NaN or infinite, if all counts are 0, or if an argument is out of range.
         TypeError
-            If an argument is of a wrong kind.
+            If an argument has the wrong type.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""Layers whose scores are h W^T + b: the full softmax, and what all that are trained by samples have in common."""
+"""Layers with scores h W^T + b: the full softmax, and the base class of the layers trained by sampling."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["FullSoftmax", "LinearLayer"]
 
 
 class LinearKeywords(TypedDict, total=False):
-    """What every layer of linear scores takes by name."""
+    """Keyword arguments of every layer with linear scores."""
 
     bias: bool
     weight: nn.Parameter | None
@@ -35,7 +35,7 @@ class LinearKeywords(TypedDict, total=False):
 
 
 class LinearLayer(OutputLayer):
-    """A score <h, w_k> + b_k for each class, and their softmax; how it is trained is what subclasses say."""
+    """Base class of layers whose scores are <h, w_k> + b_k; subclasses define the training loss."""
 
     bias: nn.Parameter | None
 
@@ -66,13 +66,13 @@ class LinearLayer(OutputLayer):
         self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
 
     def reset_parameters(self) -> None:
-        """The weight, though it be shared, uniform within 1 / sqrt(D), as `torch.nn.Linear` begins; the bias 0."""
+        """Reset the weight (even a shared one) to uniform draws within 1 / sqrt(D), as `torch.nn.Linear`; the bias to 0."""
         _begun(self.weight, self.dim)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def scores(self, hidden: Tensor) -> Tensor:
-        """The scores of all classes, (..., K), not normalised."""
+        """Return the unnormalised scores of all classes, (..., K)."""
         h, rows = self._rows(hidden)
         return scores(h, self.weight, self.bias).reshape(*rows, self.classes)
 
@@ -93,7 +93,7 @@ def _begun(weight: Tensor, dim: int) -> None:
 
 
 class FullSoftmax(LinearLayer):
-    r"""The softmax over all classes, never stored: the yardstick for what avoids it.
+    r"""The softmax over all classes, computed in blocks; the baseline for the approximate layers.
 
     .. math:: p(y \mid h) = \frac{e^{s_y}}{\sum_k e^{s_k}}, \qquad s_k = \langle h, w_k \rangle + b_k
 
@@ -104,35 +104,36 @@ class FullSoftmax(LinearLayer):
     classes : int
         K.
     bias : bool
-        Whether classes have a b.
+        If True, each class has a bias b_k.
     weight : Parameter, optional
-        W, (K, D), to be shared: an embedding's weight, say.
+        W, (K, D), to share a parameter, for example the weight of an embedding. Created by default.
     reduction : {"mean", "sum", "none"}
-        The loss is the mean over the rows that count, their sum, or one number per row.
+        The loss is the mean over the rows that are not ignored, their sum, or one number per row.
     ignore_index : int
-        Rows with this target count nothing.
-    device, dtype
-        Of the parameters that are made here.
+        Rows with this target are ignored.
+    device, dtype : optional
+        Device and dtype of the parameters that the layer creates; default to those of `weight` if it is passed, else
+        to torch's defaults.
 
     Attributes
     ----------
     weight : Parameter
-        W, (K, D); uniform within :math:`1 / \sqrt D` at first.
+        W, (K, D); initialised uniformly within :math:`1 / \sqrt D`.
     bias : Parameter or None
-        b, (K,); 0 at first.
+        b, (K,); initialised to 0.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is of a wrong kind or out of its range.
+        If an argument has the wrong type or is out of range.
 
     Notes
     -----
-    The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss
-    :math:`-\log p(y \mid h)`, `softargmax.linear_cross_entropy`: the scores (N, K) are made and used a block at a time.
-    The other methods are `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`. Halves are computed in float32 and
-    give float32. If nothing counts, the mean is 0. A target out of range is an IndexError; where nobody may look
-    (devices, tracing), its row is NaN.
+    The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss :math:`-\log p(y
+    \mid h)`, by `softargmax.linear_cross_entropy`, which computes the scores (N, K) a block at a time and never stores
+    them all. The other methods are `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are
+    computed and returned in float32. If all rows are ignored, the mean is 0. A target out of range raises IndexError;
+    under tracing or on a device its row becomes NaN.
 
     Gradients: with :math:`dz = p - e_y`, :math:`dh = dz\,W`, :math:`dW = dz^T h`, :math:`db = \sum dz`.
 

@@ -1,4 +1,4 @@
-"""The hierarchical softmax as a torch module: K - 1 coins on a tree in place of K scores."""
+"""The hierarchical softmax as a torch module: K - 1 binary decisions on a tree in place of K scores."""
 
 from __future__ import annotations
 
@@ -28,67 +28,67 @@ _TABLES = ("offsets", "path_nodes", "path_signs", "node_slots", "class_slots")
 
 
 class HierarchicalSoftmax(OutputLayer):
-    r"""A distribution over K classes as coins on the inner nodes of a binary tree.
+    r"""A distribution over K classes as binary decisions at the inner nodes of a tree.
 
     .. math:: p(y \mid h) = \prod_{n\ \text{above}\ y} \sigma\left(\pm(\langle h, w_n\rangle + b_n)\right)
 
-    with + where the way to y goes on with the node's first child. The probabilities of all classes sum to 1, and that
-    of one class needs its path alone: :math:`O(d_y D)` in place of :math:`O(K D)`.
+    with + where the path to y continues with the node's first child. The probabilities of all classes sum to 1. The
+    probability of one class costs only its path: :math:`O(d_y D)` in place of :math:`O(K D)`.
 
     Parameters
     ----------
     dim : int
         D, the length of the hidden vectors h.
     tree : Tree
-        Over the K classes. `Tree.huffman` of the classes' counts has the shortest paths.
+        A tree over the K classes. `Tree.huffman` of the classes' counts has the shortest paths.
     bias : bool
-        Whether nodes have a b.
+        If True, each node has a bias b.
     sparse : bool
-        Whether the gradients to weight and bias are sparse tensors of the nodes that were met: for
-        `torch.optim.SparseAdam` and SGD. A gradient that is itself to be differentiated is dense, and so are those of
+        If True, the gradients to weight and bias are sparse tensors of the nodes on the paths, for
+        `torch.optim.SparseAdam` and SGD. A gradient with ``create_graph=True`` is dense, and so are those of
         `log_prob`.
     reduction : {"mean", "sum", "none"}
-        The loss is the mean over the rows that count, their sum, or one number per row.
+        The loss is the mean over the rows that are not ignored, their sum, or one number per row.
     ignore_index : int
-        Rows with this target count nothing.
-    device, dtype
-        Of the parameters.
+        Rows with this target are ignored.
+    device, dtype : optional
+        Device and dtype of the parameters; default to torch's default device and dtype.
 
     Attributes
     ----------
     weight : Parameter
-        Shape (K - 1, D).
+        The vectors of the nodes, shape (K - 1, D).
     bias : Parameter or None
-        Shape (K - 1,).
+        The biases of the nodes, shape (K - 1,).
     tree : Tree
-        The tree. A checkpoint brings its own, if K is the same.
+        The tree. Loading a checkpoint with the same K replaces it.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is of a wrong kind or out of its range.
+        If an argument has the wrong type or is out of range.
 
     Notes
     -----
-    The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss
-    :math:`-\log p(y \mid h)`. Halves are computed in float32 and give float32. If nothing counts, the mean is 0. The
-    other methods are `log_prob` (one product for all nodes, one sweep over the levels), `log_prob_of` (along the path),
-    `topk` and `sample`.
+    The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss :math:`-\log p(y
+    \mid h)`. Half-precision inputs are computed and returned in float32. If all rows are ignored, the mean is 0. The
+    other methods are `log_prob` (one matrix product for all nodes, one sweep over the levels), `log_prob_of` (along the
+    path), `topk` and `sample`.
 
-    `topk` looks at few classes: only nodes are opened that are as likely as a class found before (best first, of all
-    rows a level at a time); the flatter a distribution, the more there are. Of equal classes the lowest comes first.
-    `sample` goes down from the root, one coin at each node.
+    `topk` visits few classes: it expands only nodes that are at least as likely as the k-th best class found so far
+    (best first, one level at a time for all rows). A flat distribution needs more nodes. Among equally likely classes
+    the lowest comes first. `sample` descends from the root with one random decision at each node.
 
-    Parameters begin at 0, where every class has probability :math:`2^{-d_y}`: of a Huffman tree the distribution that
-    the counts had, nearly.
+    Parameters are initialised to 0, where every class has probability :math:`2^{-d_y}`. For a Huffman tree that is
+    close to the distribution of the counts.
 
-    Memory of the loss: :math:`O(N d)` numbers beside the nodes that are touched; neither (N, K) nor (N, d, D).
+    Memory of the loss: :math:`O(N d)` numbers in addition to the nodes on the paths; neither (N, K) nor (N, d, D).
 
-    Gradients, with :math:`x = \pm(\langle h, w_n\rangle + b_n)`: every pair of a row and a node on its path adds
-    :math:`\mp\sigma(-x)\,w_n` to that of h, :math:`\mp\sigma(-x)\,h` to that of :math:`w_n`. They can be
+    Gradients, with :math:`x = \pm(\langle h, w_n\rangle + b_n)`: each pair of a row and a node on its path adds
+    :math:`\mp\sigma(-x)\,w_n` to the gradient of h and :math:`\mp\sigma(-x)\,h` to that of :math:`w_n`. They can be
     differentiated again.
 
-    A target out of range is an IndexError; where nobody may look (devices, tracing), its row is NaN.
+    A target out of range raises IndexError; under tracing or on a device its row becomes NaN.
 
     References
     ----------
@@ -98,7 +98,7 @@ class HierarchicalSoftmax(OutputLayer):
 
     See Also
     --------
-    softargmax.output.Tree : the trees.
+    softargmax.output.Tree : constructors of trees.
 
     Examples
     --------
@@ -143,12 +143,12 @@ class HierarchicalSoftmax(OutputLayer):
         self._grow(tree, self.weight.device)
 
     def reset_parameters(self) -> None:
-        """All parameters 0 again; tables of the tree that were lost (`to_empty`) are made anew."""
+        """Set all parameters to 0 and rebuild the tables of the tree, which `to_empty` leaves uninitialised."""
         self._grow(self.tree, self.weight.device)
         for parameter in self.parameters():
             nn.init.zeros_(parameter)
 
-    # --- what it computes ---------------------------------------------------------------------------------------------
+    # --- computation --------------------------------------------------------------------------------------------------
 
     def _losses(self, h: Tensor, y: Targets) -> Tensor:
         paths = Paths(self.offsets, self.path_nodes, self.path_signs)
@@ -156,7 +156,7 @@ class HierarchicalSoftmax(OutputLayer):
         return path_loss(h, self.weight, self.bias, pairs, signs, sparse=self.sparse)
 
     def _log_p(self, h: Tensor) -> Tensor:
-        """One product for all nodes, one sweep over the levels."""
+        """Return log p of all classes: one matrix product for all nodes, one sweep over the levels."""
         z = scores(h, self.weight, self.bias)
         return torch_tree_search.sweep(z, self.tree.levels, Slots(self.node_slots, self.class_slots))
 
@@ -179,7 +179,7 @@ class HierarchicalSoftmax(OutputLayer):
         return torch_tree_search.Splits(self.weight, self.bias, self.tree_children)
 
     def _grow(self, tree: Tree, device: Any) -> None:
-        """Hold the tree, and as buffers what follows from it."""
+        """Store the tree, and the tables derived from it as buffers."""
         self.tree = tree
         self.register_buffer("tree_children", torch.tensor(tree.children, device=device))
         for name, table in zip(_TABLES, (*tree.paths, *tree.slots), strict=True):
@@ -188,7 +188,7 @@ class HierarchicalSoftmax(OutputLayer):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *lists: list[str]
     ) -> None:
-        """A checkpoint's tree comes with its parameters."""
+        """Load a checkpoint's tree together with its parameters."""
         given = state_dict.get(f"{prefix}tree_children")
         if isinstance(given, Tensor) and given.shape == self.tree_children.shape and not given.is_meta:
             try:

@@ -1,4 +1,4 @@
-"""The gradient of log Z by importance sampling, with as many draws as it takes."""
+"""Importance-sampled softmax: log Z estimated from draws, whose number grows with the effective sample size wanted."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ class ImportanceSampledSoftmax(SamplingLayer):
     sampler : Sampler
         q, over the K classes.
     samples : int
-        n, how many classes are drawn at first.
+        n, the initial number of draws.
     least_ess : float
-        The effective sample size that every row is to have: as long as one has less, n is doubled, for all rows where
-        they share their draws. 0: n stays.
+        The effective sample size that every row must reach. While a row has less, n is doubled for all rows of the
+        call. With 0, n does not grow.
     most : int, optional
-        What n may grow to; without it, 16 times `samples`.
+        The largest n; defaults to 16 times `samples`.
     shared : bool
-        Whether all rows of a call have the same draws, which makes their scores one product; or each its own.
-    seed, sparse
-        As of `SampledSoftmax`.
+        If True, all rows of a call share their draws, and the scores are one matrix product. If False, each row has
+        draws of its own.
+    seed, sparse : int, bool
+        Seed of the draws, and sparse gradients to weight and bias, as in `SampledSoftmax`.
     bias, weight, reduction, ignore_index, device, dtype
-        As of `FullSoftmax`.
+        Options of the scores and the loss, as in `FullSoftmax`.
 
     Attributes
     ----------
@@ -55,30 +56,31 @@ class ImportanceSampledSoftmax(SamplingLayer):
     bias : Parameter or None
         b, (K,).
     ess : Tensor
-        The effective sample sizes :math:`(\sum r)^2 / \sum r^2` of the rows of the last call that counted (on
-        devices of all rows). Where calls are traced (`torch.compile`, `torch.func`) it stays what it was, and n does
-        not grow.
+        The effective sample sizes :math:`(\sum r)^2 / \sum r^2` of the last call's rows that are not ignored (on
+        devices, of all rows). Traced calls (`torch.compile`, `torch.func`) do not update it, and n does not grow in
+        them.
     drawn : int
-        The n that the last such call came to.
+        The final n of the last call that was not traced.
     step : Tensor
-        As of `SampledSoftmax`.
+        The number of calls in training mode, as in `SampledSoftmax`.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is of a wrong kind or out of its range.
+        If an argument has the wrong type or is out of range.
 
     Notes
     -----
-    The module is called as `SampledSoftmax` is; with negatives that are given, n is their number and does not grow. The
-    other methods are those of the softmax over all classes.
+    The module is called as `SampledSoftmax` is; if negatives are passed, n is their number and does not grow. The other
+    methods use the softmax over all classes.
 
-    The sum over S is an unbiased estimate of Z, so the loss tends to the full softmax's as n grows, from below in the
-    mean. It can be negative: the target need not be among the draws. Once a model is surer than n draws can tell, that
-    has no end: scores of targets grow, the loss falls, and the true one rises (`softargmax train-words`, 32,768 classes
-    and 1024 draws: after 20 seconds). `SampledSoftmax` counts the target as it is, and does not do that.
+    The sum over S is an unbiased estimate of Z. So the loss tends to that of the full softmax as n grows, in the mean
+    from below. It can be negative, since the target need not be among the draws. Once the model is too confident for n
+    draws, training diverges: the scores of targets grow, this loss falls, and the true loss rises (`softargmax
+    train-words`, 32,768 classes and 1024 draws: after 20 seconds). `SampledSoftmax` includes the target exactly and
+    does not diverge this way.
 
-    Gradients: :math:`\sum_{j \in S} r_j s'_j / \sum_{j \in S} r_j - s'_y`, the estimator of the reference.
+    Gradients: :math:`\sum_{j \in S} r_j s'_j / \sum_{j \in S} r_j - s'_y`, the estimator of Bengio & Senécal.
 
     References
     ----------
@@ -96,7 +98,7 @@ class ImportanceSampledSoftmax(SamplingLayer):
     >>> from softargmax.output import Uniform
     >>> layer = softargmax.nn.ImportanceSampledSoftmax(4, Uniform(1000), samples=50, least_ess=150)
     >>> loss = layer(torch.zeros(2, 4), torch.tensor([3, 9]))
-    >>> loss, layer.drawn, layer.ess.round()  # log 1000: all scores are 0, every draw counts in full
+    >>> loss, layer.drawn, layer.ess.round()  # log 1000, since all scores are 0; all draws have equal weight
     (tensor(6.9078, grad_fn=<...>), 200, tensor([200., 200.]))
     """
 

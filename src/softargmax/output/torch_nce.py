@@ -1,4 +1,4 @@
-"""Losses that tell the target from noise: noise-contrastive estimation, and negative sampling."""
+"""Losses that classify targets against noise: noise-contrastive estimation and negative sampling."""
 
 from __future__ import annotations
 
@@ -25,33 +25,34 @@ _LOG_Z = ("learned", "context")
 
 
 class NCE(SamplingLayer):
-    r"""Noise-contrastive estimation: a softmax that is trained to tell targets from noise.
+    r"""Noise-contrastive estimation: a softmax trained to distinguish targets from noise.
 
     .. math:: \text{loss} = -\log \sigma(\Delta_y) - \sum_{j \in S} \log \sigma(-\Delta_j), \qquad
         \Delta_k = s_k - \log Z - \log E\,\#k, \qquad s_k = \langle h, w_k \rangle + b_k
 
-    where S are n draws of noise and :math:`E\,\#k` is how often class k is expected among them, n q_k.
+    where S are n draws of noise and :math:`E\,\#k = n q_k` is the expected count of class k among them.
 
     Parameters
     ----------
     dim : int
         D, the length of the hidden vectors h.
     sampler : Sampler
-        Of the noise, over the K classes. A class that it never draws is never told from noise: as a target it adds 0.
+        Distribution of the noise over the K classes. A target that the sampler never draws adds 0 to the loss.
     samples : int
-        n, how much noise is drawn.
+        n, the number of noise draws.
     log_z : float or {"learned", "context"}
-        log Z: a fixed number, 0 trains scores that normalise themselves; one that is learned; or one for each h
-        (:math:`\langle h, u \rangle + c`, learned). It, or where it is fixed the bias (if there is one), begins such
-        that scores of 0 are normalised. Gradients to what is learned are dense, whatever `sparse` says.
+        log Z. A float is fixed, and 0 trains self-normalised scores. "learned" is one learned number. "context" is a
+        learned function of h, :math:`\langle h, u \rangle + c`. A learned log Z starts such that scores of 0 are
+        normalised; with a fixed log Z the bias, if there is one, does. Gradients to a learned log Z are always dense.
     unique : bool
-        Whether draws are distinct.
+        If True, the draws are distinct.
     shared : bool
-        Whether all rows of a call have the same noise, which makes its scores one product; or each its own.
-    seed, sparse
-        As of `SampledSoftmax`.
+        If True, all rows of a call share their noise, and its scores are one matrix product. If False, each row has
+        noise of its own.
+    seed, sparse : int, bool
+        Seed of the draws, and sparse gradients to weight and bias, as in `SampledSoftmax`.
     bias, weight, reduction, ignore_index, device, dtype
-        As of `FullSoftmax`.
+        Options of the scores and the loss, as in `FullSoftmax`.
 
     Attributes
     ----------
@@ -60,30 +61,30 @@ class NCE(SamplingLayer):
     bias : Parameter or None
         b, (K,).
     log_z : Parameter or float
-        log Z, (), if it is no function of h.
+        log Z, (), unless it is a function of h.
     context : torch.nn.Linear or None
-        u and c where it is one.
+        u and c of ``log_z="context"``.
     step : Tensor
-        As of `SampledSoftmax`.
+        The number of calls in training mode, as in `SampledSoftmax`.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is of a wrong kind or out of its range.
+        If an argument has the wrong type or is out of range.
 
     Notes
     -----
-    The module is called as `SampledSoftmax` is. `log_prob`, `log_prob_of`, `topk` and `sample` are exact: they sum over
-    all classes. `log_score_of` does not: it is s_y - log Z, which training makes tend to log p(y | h).
+    The module is called like `SampledSoftmax`. `log_prob`, `log_prob_of`, `topk` and `sample` are exact: they sum over
+    all classes. `log_score_of` does not sum; it returns s_y - log Z, which tends to log p(y | h) in training.
 
-    At any n the expected loss is least where :math:`e^{s_k} / Z = p(k \mid h)`, so that the estimate is consistent.
-    Where the scores are normalised already, the gradient tends to that of maximum likelihood as n grows; elsewhere it
-    also pulls at their sum.
+    For any n the expected loss is smallest where :math:`e^{s_k} / Z = p(k \mid h)`, so the estimate is consistent. If
+    the scores are already normalised, the gradient tends to that of maximum likelihood as n grows. Otherwise it also
+    changes their sum.
 
-    Beside negatives that are given, n is their number and :math:`E\,\#y` that of n draws of the sampler.
+    If negatives are passed to the call, n is their number, and :math:`E\,\#y` is that of n draws of the sampler.
 
-    Gradients: every s_k of the target and the noise has :math:`\sigma(\Delta_k)`, that of the target less 1; log Z has
-    minus their sum.
+    Gradients: :math:`\sigma(\Delta_y) - 1` to the target's score, :math:`\sigma(\Delta_j)` to the score of each noise
+    draw, and minus their sum to log Z.
 
     References
     ----------
@@ -133,7 +134,7 @@ class NCE(SamplingLayer):
         self._begin()
 
     def reset_parameters(self) -> None:
-        """As of `FullSoftmax`, and log Z, or where it is fixed the bias, such that scores of 0 are normalised."""
+        """Reset as `FullSoftmax` does; then set log Z, or the bias, such that scores of 0 are normalised."""
         super().reset_parameters()
         self._begin()
 
@@ -147,13 +148,13 @@ class NCE(SamplingLayer):
             nn.init.constant_(self.bias, self.log_z - log(self.classes))
 
     def log_score_of(self, hidden: Tensor, target: Tensor) -> Tensor:
-        """The score of one class of each row less log Z, (...): log p as far as it has been learned to be one."""
+        """Return s_y - log Z of one class of each row, (...): the trained estimate of log p(y | h)."""
         h, shape, y = self._given(hidden, target)
         own, _ = self._scored(h, y, y.classes.new_empty(len(h), 0))
         return back(own - self._log_z(h), shape, y)
 
     def _log_z(self, h: Tensor) -> Tensor:
-        """(), or (N,)."""
+        """Return log Z, shape () or (N,)."""
         if self.context is None:
             return torch.as_tensor(self.log_z, dtype=h.dtype, device=h.device)
         return scores(h, self.context.weight, self.context.bias)[:, 0]
@@ -171,7 +172,7 @@ class NCE(SamplingLayer):
 
 
 class NegativeSampling(SamplingLayer):
-    r"""word2vec's loss: targets are told from negatives, without asking how likely these were.
+    r"""The loss of word2vec: targets against negatives, without a correction by the negatives' probabilities.
 
     .. math:: \text{loss} = -\log \sigma(s_y) - \sum_{j \in S} \log \sigma(-s_j), \qquad
         s_k = \langle h, w_k \rangle + b_k
@@ -181,17 +182,18 @@ class NegativeSampling(SamplingLayer):
     dim : int
         D, the length of the hidden vectors h.
     sampler : Sampler
-        Of the negatives, over the K classes: `Unigram` of their counts, usually.
+        Distribution of the negatives over the K classes; commonly `Unigram` of their counts.
     samples : int
-        n, how many negatives are drawn.
+        n, the number of negatives.
     unique : bool
-        Whether draws are distinct.
+        If True, the draws are distinct.
     shared : bool
-        Whether all rows of a call have the same negatives, which makes their scores one product; or each its own.
-    seed, sparse
-        As of `SampledSoftmax`.
+        If True, all rows of a call share their negatives, and the scores are one matrix product. If False, each row has
+        negatives of its own.
+    seed, sparse : int, bool
+        Seed of the draws, and sparse gradients to weight and bias, as in `SampledSoftmax`.
     bias, weight, reduction, ignore_index, device, dtype
-        As of `FullSoftmax`.
+        Options of the scores and the loss, as in `FullSoftmax`.
 
     Attributes
     ----------
@@ -200,39 +202,39 @@ class NegativeSampling(SamplingLayer):
     bias : Parameter or None
         b, (K,).
     step : Tensor
-        As of `SampledSoftmax`.
+        The number of calls in training mode, as in `SampledSoftmax`.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is of a wrong kind or out of its range.
+        If an argument has the wrong type or is out of range.
 
     Notes
     -----
-    The module is called as `SampledSoftmax` is. It learns embeddings and no distribution: at its best
-    :math:`s_k = \log p(k \mid h) - \log q_k - \log n`. So `log_prob`, `log_prob_of`, `topk` and `sample` raise
-    NotImplementedError; `scores` ranks.
+    The module is called like `SampledSoftmax`. It learns embeddings, not a distribution: the optimum is :math:`s_k =
+    \log p(k \mid h) - \log q_k - \log n`. So `log_prob`, `log_prob_of`, `topk` and `sample` raise NotImplementedError;
+    use `scores` for ranking.
 
-    Draws of the target itself count as negatives, as in the definition.
+    Draws of the target itself count as negatives, as in the reference.
 
-    Gradients: every s_k of the target and the negatives has :math:`\sigma(s_k)`, that of the target less 1.
+    Gradients: :math:`\sigma(s_y) - 1` to the target's score and :math:`\sigma(s_j)` to the score of each negative.
 
     References
     ----------
     Mikolov, Sutskever, Chen, Corrado & Dean (2013), Distributed representations of words and phrases and their
     compositionality, section 2.2. NeurIPS. arXiv:1310.4546. Levy & Goldberg (2014), Neural word embedding as implicit
-    matrix factorization, section 3.1 (what is best). NeurIPS.
+    matrix factorization, section 3.1 (the optimum). NeurIPS.
 
     See Also
     --------
-    NCE : the same with a distribution.
+    NCE : with a correction by the noise probability; it learns a distribution.
 
     Examples
     --------
     >>> import torch, softargmax
     >>> from softargmax.output import Unigram
     >>> layer = softargmax.nn.NegativeSampling(4, Unigram([5, 3, 2, 1]), samples=5)
-    >>> layer(torch.zeros(2, 4), torch.tensor([0, 3])) / torch.tensor(2.0).log()  # of 6 coins
+    >>> layer(torch.zeros(2, 4), torch.tensor([0, 3])) / torch.tensor(2.0).log()  # 6 binary losses of log 2
     tensor(6., grad_fn=<DivBackward0>)
     """
 
@@ -257,7 +259,7 @@ class NegativeSampling(SamplingLayer):
         return 0.0 - logsigmoid(own) - logsigmoid(-s).sum(1)
 
     def _log_p(self, h: Tensor) -> Tensor:
-        raise NotImplementedError("NegativeSampling defines no distribution; `scores` ranks, NCE has log_prob")
+        raise NotImplementedError("NegativeSampling has no distribution; rank by `scores`, or use NCE for log_prob")
 
-    def _log_p_of(self, h: Tensor, y: Targets) -> Tensor:  # noqa: ARG002 a target makes no difference
+    def _log_p_of(self, h: Tensor, y: Targets) -> Tensor:  # noqa: ARG002 raises for every target
         return self._log_p(h)

@@ -1,4 +1,4 @@
-"""Sampled softmax: the sum over all classes is estimated from some."""
+"""Sampled softmax: the sum over all classes is estimated from a sample of them."""
 
 from __future__ import annotations
 
@@ -19,39 +19,40 @@ __all__ = ["SampledSoftmax"]
 
 
 class SampledSoftmax(SamplingLayer):
-    r"""A softmax that is trained on the target and some negatives, drawn anew at each step.
+    r"""A softmax trained on the target and negatives that are drawn at each step.
 
     .. math:: \text{loss} = -\log \frac{e^{s_y}}{e^{s_y} + \sum_{j \in S,\, j \ne y} e^{s_j} / E\,\#j}, \qquad
         s_k = \langle h, w_k \rangle + b_k
 
-    where :math:`E\,\#j` is how often class j is expected among the negatives S.
+    where :math:`E\,\#j` is the expected count of class j among the negatives S.
 
     Parameters
     ----------
     dim : int
         D, the length of the hidden vectors h.
     sampler : Sampler
-        Of the K classes: `softargmax.output.LogUniform`, `Unigram`, `Learned`, .. A `Learned` one observes the targets
-        when training, and its counts are in the state_dict.
+        Distribution of the negatives over the K classes: `softargmax.output.LogUniform`, `Unigram`, `Learned`, .. A
+        `Learned` sampler counts the targets during training, and its counts are in the state_dict.
     samples : int
-        n, how many negatives are drawn.
+        n, the number of negatives.
     unique : bool
-        Whether they are distinct.
+        If True, the negatives are distinct.
     shared : bool
-        Whether all rows of a call have the same negatives, which makes their scores one product; or each its own, that
-        depend on its place in the call. Distinct ones are then drawn row by row, 0.7 ms each at K = 100,003.
+        If True, all rows of a call share their negatives, and the scores are one matrix product. If False, each row has
+        negatives of its own, which depend on its position in the call; distinct ones are then drawn row by row, which
+        takes 0.7 ms per row at K = 100,003.
     in_batch : Sampler, optional
-        How the targets are distributed (`Unigram` of their counts with power=1, say, or `Learned`): then the other
-        rows' targets are negatives, too. Among both together a class is expected :math:`E\,\#j + (N - 1)\, p_j` times,
-        N being the number of rows that count.
+        Distribution of the targets, for example `Unigram` of their counts with power=1, or `Learned`. If passed, the
+        targets of the other rows are negatives too. The expected count of a class is then :math:`E\,\#j + (N - 1)\,
+        p_j`, where N is the number of rows that are not ignored.
     seed : int
-        Of the draws: those of a step are a function of seed and step. Processes that train one model together want
-        different seeds. It is in no checkpoint.
+        Seed of the draws. The draws of a step depend only on seed and step. Processes that train one model together
+        need different seeds. The seed is not in checkpoints.
     sparse : bool
-        Whether the gradients to weight and bias are sparse tensors of the classes that were met: for
-        `torch.optim.SparseAdam` and SGD. A gradient that is itself to be differentiated is dense.
+        If True, the gradients to weight and bias are sparse tensors of the classes in the call, for
+        `torch.optim.SparseAdam` and SGD. A gradient with ``create_graph=True`` is dense.
     bias, weight, reduction, ignore_index, device, dtype
-        As of `FullSoftmax`.
+        Options of the scores and the loss, as in `FullSoftmax`.
 
     Attributes
     ----------
@@ -60,28 +61,30 @@ class SampledSoftmax(SamplingLayer):
     bias : Parameter or None
         b, (K,).
     step : Tensor
-        How many calls there were in training mode: a buffer, so that a checkpoint goes on with the next draws.
+        The number of calls in training mode. It is a buffer, so a model from a checkpoint continues with the next
+        draws.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is of a wrong kind or out of its range.
+        If an argument has the wrong type or is out of range.
 
     Notes
     -----
     The module is called with hidden vectors (..., D) and targets (...), and returns the loss; a third argument,
-    `softargmax.output.Negatives` of shapes (n,) or (..., n), is used in place of all that is drawn or mixed in. In eval
-    mode the draws stay those of the step. Under activation checkpointing, which calls it again for the backward, it
-    wants negatives that are given, or eval mode. `torch.compile` takes it whole (``fullgraph=True``), and compiled it
-    draws what it draws uncompiled: the same classes for the same sampler, seed and step. The other methods, `scores`,
-    `log_prob`, `log_prob_of`, `topk` and `sample`, are those of the softmax over all classes, which is what the layer
-    is trained for.
+    `softargmax.output.Negatives` of shapes (n,) or (..., n), replaces the drawn negatives and the targets of other
+    rows. In eval mode the step does not advance, so the draws repeat. Activation checkpointing calls the layer again in
+    the backward pass; pass negatives there, or use eval mode. `torch.compile` supports the layer with
+    ``fullgraph=True``; the compiled layer draws the same classes for the same sampler, seed and step. The other
+    methods, `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`, use the softmax over all classes, which the
+    training approximates.
 
-    Draws of the target itself are removed, and its own score is not corrected: so the sum under the fraction is right
-    in the mean, and the gradient tends to that of the full softmax as n grows. With distinct negatives and n = K it is
-    the full softmax. At finite n the gradient is biased, the less the nearer the sampler is to the softmax itself.
+    Draws of the target itself are removed, and the target's score is not corrected. So the denominator is unbiased, and
+    the gradient tends to that of the full softmax as n grows. With distinct negatives and n = K the loss is that of the
+    full softmax. At finite n the gradient is biased; the bias is smaller the closer the sampler is to the softmax
+    itself.
 
-    Memory: :math:`O(N n + (N + n) D)`; of negatives of their own :math:`O(N n)`.
+    Memory: :math:`O(N n + (N + n) D)` with shared negatives, :math:`O(N n)` otherwise.
 
     Gradients: those of a softmax over y and S.
 
@@ -89,8 +92,8 @@ class SampledSoftmax(SamplingLayer):
     ----------
     Bengio & Senécal (2008), Adaptive importance sampling to accelerate training of a neural probabilistic language
     model. IEEE Transactions on Neural Networks 19. Jean, Cho, Memisevic & Bengio (2015), section 3. arXiv:1412.2007.
-    Blanc & Rendle (2018), Adaptive sampled softmax with kernel based sampling, section 2 (which scores are to be
-    corrected). ICML. arXiv:1712.00527.
+    Blanc & Rendle (2018), Adaptive sampled softmax with kernel based sampling, section 2 (which scores to correct).
+    ICML. arXiv:1712.00527.
 
     See Also
     --------
@@ -103,7 +106,7 @@ class SampledSoftmax(SamplingLayer):
     >>> layer = softargmax.nn.SampledSoftmax(4, LogUniform(1000), samples=50, sparse=True)
     >>> loss = layer(torch.zeros(2, 4), torch.tensor([3, 9]))
     >>> loss.backward()
-    >>> layer.weight.grad.coalesce().values().shape[0] <= 52  # rows that were met
+    >>> layer.weight.grad.coalesce().values().shape[0] <= 52  # rows of the classes in the call
     True
     >>> layer.log_prob(torch.zeros(4)).shape
     torch.Size([1000])
@@ -130,7 +133,7 @@ class SampledSoftmax(SamplingLayer):
                     f"in_batch: expected a sampler of {self.classes} classes, got one of {in_batch.classes}"
                 )
             if not shared:
-                raise ValueError("in_batch: expected None, as shared is False, got a sampler")
+                raise ValueError("in_batch: expected None where shared is False, got a sampler")
         self.in_batch = in_batch
 
     def _losses(self, h: Tensor, y: Targets, drawn: Candidates | None = None) -> Tensor:
@@ -139,9 +142,9 @@ class SampledSoftmax(SamplingLayer):
         return against_others(own, torch.where(drawn.index == y.classes[:, None], -torch.inf, s - drawn.log_expected))
 
     def _mixed(self, drawn: Candidates, y: Targets) -> Candidates:
-        """The draws and the targets of all rows that count; each row's own is removed with the other draws of it.
+        """Return the draws together with the targets of all rows that are not ignored.
 
-        A class that none of both ever gives is no negative.
+        The caller removes each row's own target. A class with expected count 0 is not a negative.
         """
         if self.in_batch is None:
             return drawn

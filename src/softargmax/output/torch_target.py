@@ -1,4 +1,4 @@
-"""Target sampling: a softmax over the targets of a part of the data."""
+"""Target sampling: a softmax over the targets that occur in a part of the data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["TargetSampledSoftmax"]
 
 
 class TargetSampledSoftmax(CandidateLayer):
-    r"""A softmax that is trained on the classes that occur as targets in a part of the data.
+    r"""A softmax trained on the classes that occur as targets in a part of the data.
 
     .. math:: \text{loss} = -\log \frac{e^{s_y}}{\sum_{j \in V \cup \{y\}} e^{s_j}}, \qquad
         s_k = \langle h, w_k \rangle + b_k
@@ -30,11 +30,11 @@ class TargetSampledSoftmax(CandidateLayer):
     dim : int
         D, the length of the hidden vectors h.
     classes : int
-        K.
+        K, the number of classes.
     sparse : bool
-        As of `SampledSoftmax`.
+        If True, the gradients to weight and bias are sparse, as in `SampledSoftmax`.
     bias, weight, reduction, ignore_index, device, dtype
-        As of `FullSoftmax`.
+        Options of the scores and the loss, as in `FullSoftmax`.
 
     Attributes
     ----------
@@ -43,22 +43,22 @@ class TargetSampledSoftmax(CandidateLayer):
     bias : Parameter or None
         b, (K,).
     candidates : Tensor or None
-        V, (n,), as `use` has set it; None: the distinct targets of each call. It is in no checkpoint.
+        V, (n,), set by `use`; with None, V is the distinct targets of each call. It is not in checkpoints.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is of a wrong kind or out of its range.
+        If an argument has the wrong type or is out of range.
 
     Notes
     -----
-    The data are cut into parts of few distinct targets (`softargmax.output.partitions`); before each, `use` sets V to
-    its targets. That is importance sampling by a distribution that is uniform over V, so that no correction is left.
-    The candidates are no draws: the same part has the same ones in every epoch. The other methods, `scores`,
-    `log_prob`, `log_prob_of`, `topk` and `sample`, are those of the softmax over all classes.
+    Cut the data into parts with few distinct targets (`softargmax.output.partitions`), and call `use` with the targets
+    of each part before training on it. This is importance sampling with a distribution uniform over V, for which the
+    correction cancels. The candidates are not random: a part has the same ones in every epoch. The other methods,
+    `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`, use the softmax over all classes.
 
-    Where V holds all K classes it is the full softmax. If V is smaller, classes outside it are not pushed down, and the
-    gradient is biased.
+    If V holds all K classes, this is the full softmax. If V is smaller, the loss does not lower the scores of classes
+    outside V, and the gradient is biased.
 
     Gradients: those of a softmax over V and y.
 
@@ -97,14 +97,14 @@ class TargetSampledSoftmax(CandidateLayer):
         Parameters
         ----------
         classes : array_like of int, optional
-            V, (n,), one or more, repeated ones count once. None: the distinct targets of each call.
+            V, (n,), at least one class; repeated classes count once. With None, V is the distinct targets of each call.
 
         Raises
         ------
         IndexError
-            If one is not from 0 to K - 1.
+            If a class is outside 0 to K - 1.
         TypeError, ValueError
-            If they are no integers, or not (n,).
+            If classes are not integers of shape (n,).
         """
         if classes is None:
             self.candidates = None
@@ -121,7 +121,7 @@ class TargetSampledSoftmax(CandidateLayer):
         return against_others(own, torch.where(left_out, -torch.inf, s))
 
     def _distinct(self, y: Targets) -> tuple[Tensor, Tensor | None]:
-        """The targets of rows that count, once each; where their number may not be asked, and which are there again."""
+        """Return the distinct targets; under tracing or on a device, all targets sorted, and a mask of the repeated ones."""
         if y.wrong is None:
             return torch.unique(y.classes), None
         index = torch.where(y.counted, y.classes, self.classes).sort().values

@@ -1,4 +1,4 @@
-"""Binary trees over classes: what a hierarchical softmax is made on."""
+"""Binary trees over classes, for the hierarchical softmax."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["Paths", "Tree"]
 
 
 class Tree(Nodes):
-    r"""A binary tree whose K leaves are classes: K - 1 inner nodes, each with two children.
+    r"""A binary tree whose K leaves are the classes; each of the K - 1 inner nodes has two children.
 
     .. math:: \sum_k 2^{-d_k} = 1
 
-    holds for the depths d of the classes, as for every such tree: with a fair coin at each node it is a distribution.
+    holds for the depths d of the classes: with probability 1/2 for each child, the tree defines a distribution.
 
     Parameters
     ----------
     children : array_like of int
-        Shape (K - 1, 2). What hangs at each inner node: another one's number, or ``~k`` (that is, -1 - k) for class k.
-        Node 0 is the root; nodes are numbered level by level, from left to right.
+        Shape (K - 1, 2). The two children of each inner node: the number of another inner node, or ``~k`` (that is, -1
+        - k) for class k. Node 0 is the root. Nodes are numbered level by level, from left to right.
 
     Attributes
     ----------
@@ -41,31 +41,31 @@ class Tree(Nodes):
     nodes : int
         K - 1.
     depth : int
-        How many nodes the longest path has.
+        The number of inner nodes on the longest path.
     depths : array of int64
-        Shape (K,): how many nodes each class is below.
+        Shape (K,): the number of inner nodes above each class.
     children : array of int64
-        As given.
+        The children, shape (K - 1, 2), as in Parameters.
     levels : tuple of int
         The nodes of level d are ``range(levels[d], levels[d + 1])``.
     paths : Paths
-        The way to every class: offsets (K + 1,) int64, nodes int32 and signs int8, :math:`\sum_k d_k` long. Made when
-        first asked for.
+        The path from the root to every class: offsets (K + 1,) int64, nodes int32 and signs int8, the latter two of
+        length :math:`\sum_k d_k`. Computed at first use.
 
     Raises
     ------
     TypeError, ValueError
-        If the children are not integers of that shape, or no tree.
+        If the children are not integers of that shape, or do not form a tree.
 
     Notes
     -----
-    A tree does not change: its arrays are read-only. Two with the same children are equal. It can be copied and
-    pickled, and `state` gives arrays to be stored. Usually it comes from one of the constructors
+    A tree is immutable: its arrays are read-only. Two trees with the same children are equal. A tree can be copied and
+    pickled, and `state` returns arrays for storing it. The constructors build the common trees:
 
-    - `balanced`: all classes alike, depths :math:`\lfloor\log_2 K\rfloor` and :math:`\lceil\log_2 K\rceil`;
-    - `huffman`: the least expected depth under given counts;
-    - `from_clusters`: what belongs together hangs together, as someone knows it;
-    - `from_hidden`: the same as the vectors of a trained layer know it.
+    - `balanced`: all classes equally deep, depths :math:`\lfloor\log_2 K\rfloor` and :math:`\lceil\log_2 K\rceil`;
+    - `huffman`: the smallest expected depth for the counts of the classes;
+    - `from_clusters`: the classes of each given cluster form a subtree;
+    - `from_hidden`: classes with similar vectors in a trained layer share a subtree.
 
     References
     ----------
@@ -89,7 +89,7 @@ class Tree(Nodes):
 
     @classmethod
     def balanced(cls, classes: int) -> Tree:
-        r"""The tree in which all classes are equally deep, or nearly.
+        r"""Return the balanced tree, in which the depths of the classes differ by at most 1.
 
         .. math:: d_k \in \{\lfloor\log_2 K\rfloor, \lceil\log_2 K\rceil\}
 
@@ -113,24 +113,25 @@ class Tree(Nodes):
 
     @classmethod
     def huffman(cls, counts: ArrayLike) -> Tree:
-        r"""The tree of the least expected depth under counts c.
+        r"""Return the tree with the smallest expected depth for the counts c.
 
         .. math:: H(p) \le \sum_k p_k d_k < H(p) + 1, \qquad p_k = c_k / \sum_j c_j, \quad H \text{ in bits}
 
         Parameters
         ----------
         counts : array_like
-            Shape (K,): how often each class was seen, integers or floats, not negative; zeros may be among them.
+            Shape (K,): how often each class occurs, integers or floats, at least 0.
 
         Returns
         -------
         Tree
-            Of equal counts the earlier class is at least as deep. If all are equal, the tree is balanced.
+            Among classes with equal counts, an earlier class is at least as deep. If all counts are equal, the tree is
+            balanced.
 
         Raises
         ------
         TypeError, ValueError
-            If counts are of another kind or shape, negative, NaN or infinite.
+            If counts have the wrong type or shape, or one is negative, NaN or infinite.
 
         References
         ----------
@@ -147,26 +148,26 @@ class Tree(Nodes):
 
     @classmethod
     def from_clusters(cls, clusters: ArrayLike, *, counts: ArrayLike | None = None) -> Tree:
-        """The tree in which the classes of a cluster have a node of their own.
+        """Return the tree in which the classes of each cluster form a subtree.
 
         Parameters
         ----------
         clusters : array_like of int or nested sequence
             Shape (K,): the number of each class's cluster. Or the clusters themselves: a sequence of sequences of
-            classes, which may hold sequences in their turn.
+            classes, which can be nested further.
         counts : array_like, optional
-            Shape (K,), as in `huffman`.
+            Shape (K,): how often each class occurs, at least 0.
 
         Returns
         -------
         Tree
-            Inside clusters of classes alone it is balanced; over clusters it is Huffman's tree by the clusters'
-            counts, without counts balanced too.
+            A cluster that holds only classes is balanced inside. Above clusters the tree is a Huffman tree of the
+            clusters' counts; without counts it is balanced.
 
         Raises
         ------
         TypeError, ValueError
-            If a cluster is empty, if the classes are not 0 to K - 1, each once, or if counts do not fit.
+            If a cluster is empty, if the classes are not 0 to K - 1, each once, or if counts have another length.
 
         References
         ----------
@@ -190,34 +191,37 @@ class Tree(Nodes):
 
     @classmethod
     def from_hidden(cls, weights: ArrayLike, seed: int | None = None) -> Tree:
-        r"""The tree in which classes with similar vectors hang together: halves of halves of the cloud.
+        r"""Return the tree that splits the classes' vectors recursively into two similar halves.
 
         .. math:: \min \sum_{k \in A} \lVert w_k - \bar w_A\rVert^2 + \sum_{k \in B} \lVert w_k - \bar w_B\rVert^2,
             \qquad |A| - |B| \in \{0, 1\}
 
-        at each node, approximately: balanced two-means, from the widest direction on.
+        is minimised approximately at each node: balanced two-means, which starts from the direction of largest
+        variance.
 
         Parameters
         ----------
         weights : array_like
-            Shape (K, D): a vector for each class, say the weight of a trained last layer, or mean hidden vectors.
+            Shape (K, D): a vector for each class, for example the weight of a trained last layer, or the mean hidden
+            vectors.
         seed : int, optional
-            0 to 2^64 - 1: where the searches begin. Without it, one is drawn from the default generator of the
-            weights' library.
+            Seed of the searches' starting points, from 0 to 2^64 - 1. By default it is drawn from the default generator
+            of the weights' library.
 
         Returns
         -------
         Tree
-            Depths as in `balanced`. The same weights and seed give the same tree on the same machine.
+            The depths are those of `balanced`. The same weights and seed give the same tree on the same machine.
 
         Raises
         ------
         TypeError, ValueError
-            If weights are of another kind or shape, NaN or infinite, or seed is.
+            If weights have the wrong type or shape or hold NaN or infinity, or if seed has the wrong type or is out of
+            range.
 
         Notes
         -----
-        All nodes of a level are cut at once: :math:`O(K D \log K)`, with three copies of the weights for memory.
+        All nodes of a level are split together. Time is :math:`O(K D \log K)`; memory is three copies of the weights.
 
         References
         ----------
@@ -235,22 +239,22 @@ class Tree(Nodes):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Tree:
-        """The tree whose `state` this is.
+        """Return the tree that `state` describes.
 
         Parameters
         ----------
         state : mapping
-            As `state` returns it; its arrays may be of any library.
+            The result of `state`; its arrays can be of any library.
 
         Returns
         -------
         Tree
-            Equal to the one that was stored.
+            A tree equal to the stored one.
 
         Raises
         ------
         TypeError, ValueError
-            If it holds no tree.
+            If the state does not describe a tree.
 
         Examples
         --------

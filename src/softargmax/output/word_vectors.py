@@ -74,7 +74,7 @@ class WordVectors(KeyedVectors):
     Raises
     ------
     TypeError, ValueError
-        If an argument is of a wrong kind or out of its range.
+        If an argument has the wrong type or is out of range.
 
     Notes
     -----
@@ -210,7 +210,7 @@ class WordVectors(KeyedVectors):
         IndexError
             If a token is not from -1 to K - 1.
         TypeError, ValueError
-            If an argument is of a wrong kind or out of its range.
+            If an argument has the wrong type or is out of range.
         """
         text = _tokens_of(self._numbered(tokens), len(self.vectors))
         first = check.positive(rate, "rate")
