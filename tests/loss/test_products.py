@@ -70,8 +70,8 @@ def worst(
 def core_tanh(u: Any) -> Any:
     """What the compiled core takes for tanh: the maximum of rows of one score under a soft-cap of 1."""
     rows = np.ascontiguousarray(u, np.float64).reshape(-1, 1)
-    asked = LossOptions(np.zeros(u.size, np.int64), None, None, None, UNIT, -100, 0.0, 0.0, 1.0)
-    m, r, _ = cross_entropy(CrossEntropy(rows, asked, (1,), 1, False, rows.dtype)).states.T
+    options = LossOptions(np.zeros(u.size, np.int64), None, None, None, UNIT, -100, 0.0, 0.0, 1.0)
+    m, r, _ = cross_entropy(CrossEntropy(rows, options, (1,), 1, False, rows.dtype)).states.T
     return np.where(np.isnan(r), r, m)
 
 

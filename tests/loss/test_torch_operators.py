@@ -48,8 +48,8 @@ def test_opcheck(name: str, tracked: bool, kept: int) -> None:
 @pytest.mark.parametrize("tracked", [False, True])
 def test_opcheck_of_layers(forms: str, tracked: bool) -> None:
     h, w, bias = Z[0].clone().requires_grad_(tracked), Z[1].clone().requires_grad_(tracked), Z[2, :, 0].clone()
-    asked = PLAIN._replace(target=CLASSES[0, :4])
-    i = LinearCrossEntropy(Layer(h, w, bias), asked, 0, True, 0.0, forms, torch.float64, torch.float64)
+    options = PLAIN._replace(target=CLASSES[0, :4])
+    i = LinearCrossEntropy(Layer(h, w, bias), options, 0, True, 0.0, forms, torch.float64, torch.float64)
     torch_operation = linear_operations.linear_cross_entropy.torch
     torch.library.opcheck(torch_operation.overload, torch_operation.flatten(i))
     torch_operation = linear_operations.linear_cross_entropy_vjp.torch
@@ -59,7 +59,7 @@ def test_opcheck_of_layers(forms: str, tracked: bool) -> None:
 
 def test_derivatives_run_on_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward of classes as targets call nothing else."""
-    monkeypatch.delattr(importlib.import_module("softargmax.loss.reference"), "look")
+    monkeypatch.delattr(importlib.import_module("softargmax.loss.reference"), "row_values")
     z = Z.clone().requires_grad_()
     options: dict[str, Any] = {
         "axis": 1,

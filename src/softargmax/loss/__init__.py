@@ -1,9 +1,10 @@
-"""What training minimises: losses of scores, exact where the model is confident.
+"""Losses of the softmax of scores: cross-entropy, distillation and selected log-probabilities.
 
     loss = -sum_k m_k log p_k + c lse^2        m_k = w_k ((1 - e) t_k + e / n)        p = softmax(beta z)
 
-`operations.py` holds the records of scores, `linear_operations.py` those of a last layer, whose scores are made a few
-rows at a time; `reference*.py` are the definitions, `kernels.cpp` and `kernels.py` serve CPU memory.
+The losses stay accurate on confident rows. `operations.py` holds the operation records for scores.
+`linear_operations.py` holds the records for a last layer, whose scores are computed a few rows at a time.
+`reference*.py` are the definitions; `kernels.cpp` and `kernels.py` are the kernels for CPU memory.
 """
 
 from softargmax.loss.cross_entropy import cross_entropy, cross_entropy_and_gradient, cross_entropy_terms

@@ -1,4 +1,4 @@
-"""What the operations of this room take."""
+"""Arguments of the loss operations."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from softargmax.core.record import Array, Axes, Beta, Dense, DType, Integers, Le
 
 
 class LossOptions(NamedTuple):
-    """What stands beside scores, whatever makes them; arrays broadcast with the scores, but for the classes."""
+    """The options of a loss. Arrays broadcast with the scores, except `target`."""
 
     target: Integers | None
-    """A class per row, of the rows' shape; or None, and `probabilities` of the scores' shape."""
+    """A class per row, of the rows' shape. If None, `probabilities` has the scores' shape."""
     probabilities: Array | None
     weight: Array | None
     where: Array | None
@@ -20,16 +20,16 @@ class LossOptions(NamedTuple):
     label_smoothing: float
     z_loss: float
     softcap: float
-    """0: none."""
+    """0 means no soft-cap."""
 
     @property
     def one_class(self) -> bool:
-        """Whether a row's target is one class: then one m is not 0, and sums of m are exact."""
+        """True if each row's target is one class. Then at most one m is not 0, so sums of m are exact."""
         return self.target is not None and not self.label_smoothing
 
 
 class Layer(NamedTuple):
-    """A last layer: h (N, D), w (K, D), bias (K,) or None; dtypes may differ."""
+    """A last layer: h (N, D), w (K, D), and bias (K,) or None. Their dtypes may differ."""
 
     h: Array
     w: Array
@@ -37,20 +37,20 @@ class Layer(NamedTuple):
 
 
 class CrossEntropy(NamedTuple):
-    """Scores with their classes along one axis, and what is asked for; `dtype` is that of the loss."""
+    """Scores with classes along one axis, and the options. `dtype` is the dtype of the loss."""
 
     z: Array
-    asked: LossOptions
+    options: LossOptions
     axes: Axes
     kept: Leading
-    """The loss is summed over all dimensions of the rows behind these."""
+    """Number of leading dimensions of the rows that the loss keeps; it is summed over the others."""
     mean: bool
-    """Whether that is divided by what these rows count together."""
+    """If True, each sum is divided by the total weight of its rows."""
     dtype: DType
 
 
 class CrossEntropyVjp(NamedTuple):
-    """gz = g d loss / d z. Probabilities of `least` and below may be taken as 0."""
+    """gz = g d loss / d z. Probabilities of at most `least` may count as 0."""
 
     of: CrossEntropy
     states: Dense | None
@@ -59,7 +59,7 @@ class CrossEntropyVjp(NamedTuple):
 
 
 class GradientOf(NamedTuple):
-    """As CrossEntropy, with g times the gradient in one pass; without g it is 1."""
+    """The loss and g times its gradient, computed in one pass. If g is None it is 1."""
 
     of: CrossEntropy
     g: Dense | None
@@ -67,7 +67,7 @@ class GradientOf(NamedTuple):
 
 
 class Divergence(NamedTuple):
-    """Scores of a student and of its teacher; `kind`: "forward", "reverse" or "js"; `softcap` 0: none."""
+    """Scores of a student and a teacher. `kind` is "forward", "reverse" or "js"; a `softcap` of 0 means none."""
 
     student: Array
     teacher: Array
@@ -79,25 +79,25 @@ class Divergence(NamedTuple):
 
 
 class LinearCrossEntropy(NamedTuple):
-    """A layer and what is asked for of its scores (N, K); `dtype` is that of the loss."""
+    """A layer, and the options for its scores (N, K). `dtype` is the dtype of the loss."""
 
     layer: Layer
-    asked: LossOptions
+    options: LossOptions
     kept: Leading
-    """1: a loss for each row; 0: their sum."""
+    """1 for one loss per row, 0 for their sum."""
     mean: bool
-    """Whether that is divided by what the rows count together."""
+    """If True, the sum is divided by the total weight of the rows."""
     least: float
-    """Probabilities of this and below may be taken as 0 in gradients."""
+    """Probabilities of at most this may count as 0 in gradients."""
     forms: str
-    """Which gradients are formed beside the loss, while the scores are there: of "h", "w", "b"."""
+    """The gradients to compute with the loss, while the scores exist: a subset of "hwb"."""
     sums: DType
-    """In which dtype they are added up."""
+    """The dtype in which gradients are summed."""
     dtype: DType
 
 
 class LinearVjp(NamedTuple):
-    """g times the gradients of the loss to what `to` names."""
+    """g times the gradients of the loss with respect to the arrays that `to` names, a subset of "hwb"."""
 
     of: LinearCrossEntropy
     g: Dense
@@ -105,15 +105,15 @@ class LinearVjp(NamedTuple):
 
 
 class LinearTerms(NamedTuple):
-    """As LinearCrossEntropy, of every row."""
+    """A layer, and the options for the terms of every row."""
 
     layer: Layer
-    asked: LossOptions
+    options: LossOptions
     sums: DType
 
 
 class LinearTermsVjp(NamedTuple):
-    """The gradients of <g, terms> to what `to` names."""
+    """The gradients of <g, terms> with respect to the arrays that `to` names, a subset of "hwb"."""
 
     of: LinearTerms
     g_loss: Dense | None
@@ -124,7 +124,7 @@ class LinearTermsVjp(NamedTuple):
 
 
 class LinearDivergence(NamedTuple):
-    """As Divergence, of scores that two layers make."""
+    """The layers of a student and a teacher, and the options of the divergence, as in Divergence."""
 
     h_student: Array
     w_student: Array
@@ -139,4 +139,4 @@ class LinearDivergence(NamedTuple):
 
 
 Factor = Any
-"""What a gradient is multiplied by: a number, or one per row with an axis of 1 in the classes' place."""
+"""The factor of a gradient: a number, or one per row. The class axis of an array has size 1."""

@@ -1,4 +1,4 @@
-"""Cross-entropy of scores and targets: the loss, its parts, its gradient."""
+"""Cross-entropy of scores and targets, its terms and its gradient."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from softargmax.core.scale import UNIT
 from softargmax.core.types import Array, Logits, Target
 from softargmax.loss import operations, reference
 from softargmax.loss.arguments import CrossEntropy, CrossEntropyVjp, GradientOf
-from softargmax.loss.options import Keywords, checked, takes, usual
+from softargmax.loss.options import Keywords, checked, common_call, takes
 from softargmax.loss.results import CrossEntropyTerms, LossAndGradient
 from softargmax.normalize import operations as normalize
 from softargmax.normalize.operations import LogSumExp, Scores
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @takes(Keywords)
 def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> Array:
-    r"""The cross-entropy of the softmax of scores with targets, in nats.
+    r"""Return the cross-entropy between targets and the softmax of scores, in nats.
 
-    Classes run along the last axis. `torch.nn.functional.cross_entropy` has them along axis 1: of scores (N, K, d1, ..)
-    that is `axis=1` here.
+    Classes run along the last axis by default. `torch.nn.functional.cross_entropy` has them along axis 1: for scores
+    (N, K, d1, ..) pass `axis=1`.
 
     .. math::
         \ell = -\sum_k m_k \log p_k + c\,\mathrm{lse}^2, \qquad
@@ -38,55 +38,60 @@ def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> 
     z : array_like
         Scores, any shape but 0-d, any array library; the K classes run along `axis`.
     target : array_like
-        Classes, integers of the rows' shape; or probabilities t, floats of z's shape. Their values are not checked: the
-        loss is what the formula gives, of negative ones and of any sum.
+        Classes: integers of the rows' shape. Or probabilities t: floats of z's shape. The values of probabilities are
+        not checked. The formula also holds if some are negative or if they do not sum to 1.
     axis : int
         The axis of the classes.
     reduction : {"mean", "sum", "none"}
-        What becomes of the rows' losses. The mean is divided by the sum of the rows' :math:`w_y`, of probabilities by
-        the number of rows.
+        "none" returns the loss of each row, "sum" their sum. "mean" divides the sum by the sum of the rows'
+        :math:`w_y`, or by the number of rows if the targets are probabilities.
     ignore_index : int
-        The class of rows that count nothing. If nothing counts, the mean and its gradient are 0 (torch: NaN).
+        Rows with this class are ignored. If no row counts, the mean and its gradient are 0 (torch: NaN).
     weight : array, optional
-        w, one per class, at least 0.
+        w: the weight of each class, at least 0, of shape (K,).
     label_smoothing : float
-        :math:`\epsilon`, from 0 to 1: that much of the target is spread over the n scores in the support.
+        :math:`\epsilon`, from 0 to 1: this part of the target is spread uniformly over the n scores in the support.
     z_loss : float
-        c, at least 0: keeps lse near 0. Without class weight; divided like the loss.
+        c, at least 0. The term keeps lse near 0. Class weights do not multiply it; the mean divides it like the loss.
     softcap : float, optional
-        s: scores are bent to stay between -s and s. What is out of the support stays out.
+        s: scores are soft-capped to between -s and s. Entries outside the support stay outside.
     temperature : float or array
-        T as in `softmax`.
+        T, as in `softmax`.
     where : array of bool, optional
-        The support as in `softmax`.
+        True for the entries in the support, as in `softmax`.
     dtype : dtype, optional
-        The floating dtype of the result; if None that of z, and float32 for half scores.
+        Floating dtype of the result; defaults to z's dtype, and to float32 for half-precision scores.
 
     Returns
     -------
     array
-        One number, or one per row.
+        One number, or one per row if `reduction` is "none".
 
     Raises
     ------
     IndexError
-        If a class is out of range: the first such one is named, with its place. (On devices and under tracing, where
-        nobody looks, its row is NaN.)
+        If a class is out of range. The message names the first such class and its position. On a device or under
+        tracing, values cannot be checked; there the row's loss is NaN.
     TypeError
-        If targets are neither integers nor probabilities of z's shape, or an option is of a wrong kind.
+        If targets are neither integers nor probabilities of z's shape, or an option has the wrong type.
     ValueError
-        If an option is out of its range, or a shape does not fit.
+        If an option is out of its range, or shapes do not match.
 
     Notes
     -----
-    A row with nothing in its support: +inf whatever its target, gradient 0. A target outside the support: +inf,
-    gradient :math:`\tau p` in the support. k scores of +inf share the row: log k, gradient 0. NaN in the support: NaN.
-    An ignored row is 0 whatever its scores.
+    Edge rows:
 
-    A confident row keeps its small loss: where :math:`z_y` is 20 above the other it is 2.06e-9.
+    - Empty support: the loss is +inf whatever the target, the gradient is 0.
+    - Target outside the support: the loss is +inf, the gradient is :math:`\tau p` in the support.
+    - k scores of +inf, the target among them: the loss is log k, the gradient is 0.
+    - NaN in the support: the loss is NaN.
+    - Ignored row: the loss is 0 whatever the scores.
 
-    Gradient, with :math:`\tau = \sum_k m_k`, in the support: :math:`\frac{1}{T}\,(1 - \tanh^2(z_k / s))` times
-    :math:`\tau p_k - m_k + 2 c\,\mathrm{lse}\,p_k`, where :math:`p_y - 1` is formed from what the others have.
+    A confident row keeps its small loss: if :math:`z_y` is 20 above the only other score, the loss is 2.06e-9.
+
+    The gradient in the support, with :math:`\tau = \sum_k m_k`, is :math:`\frac{1}{T}\,(1 - \tanh^2(z_k / s))` times
+    :math:`\tau p_k - m_k + 2 c\,\mathrm{lse}\,p_k`. There :math:`1 - p_y` is computed as the sum of the other
+    probabilities, so it does not cancel. The gradient is 0 outside the support.
 
     References
     ----------
@@ -100,23 +105,23 @@ def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> 
     0.003384...
     >>> softargmax.cross_entropy([[1.0, 2.0], [3.0, 1.0]], [0, -100], reduction="none").round(4)
     array([1.3133, 0.    ])
-    >>> float(softargmax.cross_entropy([20.0, 0.0], 0))  # torch in float32: 0.0
+    >>> float(softargmax.cross_entropy([20.0, 0.0], 0))  # torch in float32 returns 0.0
     2.061153...e-09
     """
-    i = usual(z, target, options)
+    i = common_call(z, target, options)
     return as_number(operations.cross_entropy.first(record(z, target, options) if i is None else i))
 
 
 def record(z: Any, target: Any, options: Keywords) -> CrossEntropy:
-    """The operation's arguments, checked."""
+    """Check the arguments and return the operation's record."""
     z = check.scores(z)
-    asked, axis, kept, mean, dtype = checked(z, target, options, look=not is_native(z))
-    return CrossEntropy(z, asked, (axis,), kept, mean, dtype)
+    loss_options, axis, kept, mean, dtype = checked(z, target, options, look=not is_native(z))
+    return CrossEntropy(z, loss_options, (axis,), kept, mean, dtype)
 
 
 @takes(Keywords)
 def cross_entropy_terms(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> CrossEntropyTerms:
-    r"""The cross-entropy with what it is made of: log-denominator, entropy and z-loss of the same softmax.
+    r"""Return the cross-entropy and its terms: lse, entropy and z-loss of the same softmax.
 
     .. math::
         \ell, \qquad \mathrm{lse} = \log \sum_k e^{x_k}, \qquad H = -\sum_k p_k \log p_k, \qquad c\,\mathrm{lse}^2
@@ -126,13 +131,13 @@ def cross_entropy_terms(z: Logits, /, target: Target, **options: Unpack[Keywords
     z, target
         As in `cross_entropy`.
     **options
-        Those of `cross_entropy`.
+        The options of `cross_entropy`.
 
     Returns
     -------
     CrossEntropyTerms
-        loss (with the z-loss in it), lse, entropy, z_loss: each one number per row, or reduced. The mean of loss and
-        z_loss is divided as that of `cross_entropy`, the mean of lse and entropy by the number of rows that count.
+        loss (which includes the z-loss), lse, entropy and z_loss: each one number per row, or reduced. The mean of loss
+        and z_loss is divided as in `cross_entropy`, the mean of lse and entropy by the number of rows not ignored.
 
     Raises
     ------
@@ -141,12 +146,12 @@ def cross_entropy_terms(z: Logits, /, target: Target, **options: Unpack[Keywords
 
     Notes
     -----
-    x are the scores after soft-cap and temperature, as in `cross_entropy`, so that lse is the logarithm of softmax's
-    denominator; `logsumexp` with a temperature T is T times that. An ignored row is 0 in every term. A row with nothing
-    in its support: loss +inf, lse -inf, entropy 0.
+    x are the scores after soft-cap and temperature, as in `cross_entropy`. So lse is the logarithm of softmax's
+    denominator; `logsumexp` with a temperature T returns T times this number. Every term of an ignored row is 0. A row
+    with an empty support has loss +inf, lse -inf and entropy 0.
 
-    Gradient: every term has its own; that of the entropy is :math:`-p_k (\log p_k + H)` to :math:`x_k`, of lse
-    :math:`p_k`.
+    Every term has its own gradient. With respect to :math:`x_k`, the gradient of the entropy is
+    :math:`-p_k (\log p_k + H)`, and the gradient of lse is :math:`p_k`.
 
     References
     ----------
@@ -160,45 +165,46 @@ def cross_entropy_terms(z: Logits, /, target: Target, **options: Unpack[Keywords
     (array([0.0034, 1.0986]), array([0.0246, 1.0986]))
     """
     i = record(z, target, options)
-    return terms_of(_terms(i), i.asked, i.axes, i.kept, i.mean, i.dtype)
+    return terms_of(_terms(i), i.options, i.axes, i.kept, i.mean, i.dtype)
 
 
 def _terms(i: CrossEntropy) -> CrossEntropyTerms:
-    """The terms of every row, each with its own derivative."""
-    z, asked, axes = i.z, i.asked, i.axes
+    """Return the terms of every row, each with its own derivative."""
+    z, options, axes = i.z, i.options, i.axes
     kind = working_dtype(z, namespace(z))
-    x = reference.capped(namespace(z).astype(z, kind) if asked.softcap else z, asked.beta, asked.softcap)
-    if asked.beta is UNIT:
-        lse = normalize.logsumexp.first(LogSumExp(x, None, asked.where, UNIT, axes, kind))
+    x = reference.capped(namespace(z).astype(z, kind) if options.softcap else z, options.beta, options.softcap)
+    if options.beta is UNIT:
+        lse = normalize.logsumexp.first(LogSumExp(x, None, options.where, UNIT, axes, kind))
     else:
-        lse = normalize.softmax(Scores(x, asked.where, asked.beta, axes, kind)).lse
-    entropy = normalize.entropy.first(Scores(x, asked.where, asked.beta, axes, kind))
+        lse = normalize.softmax(Scores(x, options.where, options.beta, axes, kind)).lse
+    entropy = normalize.entropy.first(Scores(x, options.where, options.beta, axes, kind))
     lse, entropy = squeezed(lse, axes), squeezed(entropy, axes)
     loss = operations.cross_entropy.first(i._replace(kept=z.ndim - 1, mean=False, dtype=kind))
     xp = namespace(z)
-    # Without a z-loss its derivative is 0, not none.
-    of_z = asked.z_loss * lse * lse if asked.z_loss else xp.where(xp.isfinite(entropy), 0.0 * entropy, 0.0)
-    found = CrossEntropyTerms(loss, lse, entropy, of_z)
-    if asked.target is None:
+    # Without a z-loss the term is a 0 that depends on z, so that autograd returns a gradient of 0 and not None.
+    z_loss = options.z_loss * lse * lse if options.z_loss else xp.where(xp.isfinite(entropy), 0.0 * entropy, 0.0)
+    found = CrossEntropyTerms(loss, lse, entropy, z_loss)
+    if options.target is None:
         return found
-    ignored = asked.target == asked.ignore_index
+    ignored = options.target == options.ignore_index
     return CrossEntropyTerms(*(xp.where(ignored, 0.0, one) for one in found))
 
 
 def terms_of(
-    rows: CrossEntropyTerms, asked: LossOptions, axes: tuple[int, ...], kept: int, mean: bool, dtype: Any
+    rows: CrossEntropyTerms, options: LossOptions, axes: tuple[int, ...], kept: int, mean: bool, dtype: Any
 ) -> CrossEntropyTerms:
-    """The rows' terms as asked for: the mean of loss and z-loss is weighted, that of the others counts rows."""
-    weighed, plain = (reference.weights_of_rows(rows.loss, one, axes) for one in (asked, asked._replace(weight=None)))
-    of = (weighed, plain, plain, weighed)
+    """Reduce the rows' terms: class weights enter the mean of loss and z-loss, but not of lse and entropy."""
+    unweighted = options._replace(weight=None)
+    weights, ones = (reference.weights_of_rows(rows.loss, one, axes) for one in (options, unweighted))
+    counts = (weights, ones, ones, weights)
     return CrossEntropyTerms(
-        *(reduced(one, count, dtype, kept=kept, mean=mean) for one, count in zip(rows, of, strict=True))
+        *(reduced(term, count, dtype, kept=kept, mean=mean) for term, count in zip(rows, counts, strict=True))
     )
 
 
 @takes(Keywords)
 def cross_entropy_and_gradient(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> LossAndGradient:
-    r"""The cross-entropy and its gradient to the scores, in one pass: training without a framework.
+    r"""Return the cross-entropy and its gradient with respect to the scores, computed in one pass.
 
     .. math:: \ell, \qquad \frac{\partial \ell}{\partial z}
 
@@ -207,13 +213,13 @@ def cross_entropy_and_gradient(z: Logits, /, target: Target, **options: Unpack[K
     z, target
         As in `cross_entropy`.
     **options
-        Those of `cross_entropy`.
+        The options of `cross_entropy`.
 
     Returns
     -------
     LossAndGradient
-        loss as `cross_entropy` returns it; gradient, of z's shape and dtype, that of the loss, for reduction "none" of
-        each row's own.
+        loss, as `cross_entropy` returns it, and gradient, of z's shape and dtype. For reduction "none" each row of the
+        gradient is the gradient of that row's loss.
 
     Raises
     ------
@@ -222,8 +228,9 @@ def cross_entropy_and_gradient(z: Logits, /, target: Target, **options: Unpack[K
 
     Notes
     -----
-    Edge rows and the formula of the gradient are those of `cross_entropy`. Where the row is confident the gradient is
-    as exact as where it is not, also on libraries whose own derivative would lose it in p - 1.
+    Use it to train without an autograd framework. Edge rows and the formula of the gradient are as in `cross_entropy`.
+    The gradient of a confident row is as accurate as that of any other, also in libraries whose own derivative
+    cancels in p - 1.
 
     References
     ----------
@@ -238,7 +245,7 @@ def cross_entropy_and_gradient(z: Logits, /, target: Target, **options: Unpack[K
            [-0.333,  0.167,  0.167]])
     """
     i = record(z, target, options)
-    if not differentiated(i.z, i.asked.weight, i.asked.probabilities, *i.asked.beta):
+    if not differentiated(i.z, i.options.weight, i.options.probabilities, *i.options.beta):
         loss, gradient = operations.cross_entropy_and_gradient(GradientOf(i, None, 0.0))
         return LossAndGradient(as_number(loss), gradient)
     loss, states = operations.cross_entropy(i)

@@ -1,4 +1,4 @@
-"""Distillation: how far a student's softmax is from its teacher's."""
+"""Distillation losses: divergences between the softmax of a student and the softmax of a teacher."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from softargmax.core.targets import REDUCTIONS, kept_of
 from softargmax.core.types import Array, DType, Logits, Mask, Numbers, PerRow, Vectors
 from softargmax.loss import linear_operations, operations
 from softargmax.loss.arguments import Divergence, LinearDivergence
-from softargmax.loss.linear_inputs import flat_beta, layer_of, spread, wide_of
+from softargmax.loss.linear_inputs import broadcast_rows, flat_beta, layer_of, widest_dtype
 from softargmax.loss.options import scores_options
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ DIVERGENCES = ("forward", "reverse", "js")
 
 
 @public
-def distillation(  # noqa: PLR0913 each is asked for by its name
+def distillation(  # noqa: PLR0913 options are keyword arguments
     z_student: Logits,
     z_teacher: Logits,
     *,
@@ -37,7 +37,7 @@ def distillation(  # noqa: PLR0913 each is asked for by its name
     where: Mask | None = None,
     dtype: DType | None = None,
 ) -> Array:
-    r"""The divergence of a student's softmax q from its teacher's p, times :math:`T^2`, in nats.
+    r"""Return the divergence between a student's softmax q and a teacher's softmax p, times :math:`T^2`, in nats.
 
     .. math::
         \text{forward: } T^2\,\mathrm{KL}(p \,\|\, q), \quad
@@ -48,41 +48,46 @@ def distillation(  # noqa: PLR0913 each is asked for by its name
     Parameters
     ----------
     z_student, z_teacher : array_like
-        Scores of q and of p, which broadcast with each other.
+        Scores of q and of p. They broadcast with each other.
     axis : int
         The axis of the classes.
     temperature : float or array
         T of both softmaxes, as in `softmax`.
     divergence : {"forward", "reverse", "js"}
-        Which one.
+        The divergence to compute; see the formula.
     scale : bool
-        Whether to multiply by :math:`T^2`, which keeps gradients of one size whatever T. False: the bare divergence.
+        If True, multiply by :math:`T^2`. Then the size of the gradients does not depend on T. If False, return the
+        divergence itself.
     reduction : {"mean", "sum", "none"}
-        What becomes of the rows' numbers. A row wholly outside of `where` counts nothing in the mean.
+        "none" returns one number per row, "sum" their sum, "mean" their mean. The mean leaves out rows that `where`
+        masks completely.
     softcap : float, optional
-        As in `cross_entropy`, of both scores.
+        Soft-cap of both scores, as in `cross_entropy`.
     where : array of bool, optional
-        The support of both, as in `softmax`.
+        True for the entries in the support of both softmaxes, as in `softmax`.
     dtype : dtype, optional
-        The floating dtype of the result; if None that of the scores, and float32 for half scores.
+        Floating dtype of the result; defaults to the dtype of the scores, and to float32 for half-precision scores.
 
     Returns
     -------
     array
-        One number, or one per row, at least 0.
+        One number, or one per row if `reduction` is "none"; at least 0.
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument has a wrong kind or dtype; if it has a wrong shape or value.
+    TypeError
+        If an argument has the wrong type or dtype.
+    ValueError
+        If an argument has the wrong shape or value. With `scale`, T may not be 0 or infinite.
 
     Notes
     -----
-    Terms with p_k = 0 add 0 to KL(p || q); p_k > 0 = q_k gives +inf. A row with nothing in p's support gives 0. With
-    `scale` T may not be 0 or infinite.
+    Classes with p_k = 0 add 0 to KL(p || q). A class with p_k > 0 and q_k = 0 makes it +inf. If the support of p is
+    empty, the divergence is 0.
 
-    Gradient of "forward" to the student, without the factor: :math:`(q - p) / T`; of "reverse":
-    :math:`q_k (\log(q_k / p_k) - \mathrm{KL}) / T`. The teacher has one too.
+    The gradient with respect to the student's scores, without the factor :math:`T^2`, is :math:`(q - p) / T` for
+    "forward" and :math:`q_k (\log(q_k / p_k) - \mathrm{KL}) / T` for "reverse". The teacher's scores have a gradient
+    too.
 
     References
     ----------
@@ -98,10 +103,10 @@ def distillation(  # noqa: PLR0913 each is asked for by its name
     """
     student, teacher = check.together(check.scores(z_student, "z_student"), z_teacher, "z_teacher")
     if not student.ndim:
-        raise ValueError("z_student: 0-d; a divergence needs an axis of classes")
+        raise ValueError("z_student: expected at least 1 dimension, got 0-d; a divergence needs an axis of classes")
     axis, shape = one_axis(axis, student.ndim), tuple(student.shape)
-    given = {"temperature": temperature, "softcap": softcap, "where": where}
-    beta, softcap, where = scores_options(student, shape, axis, given)
+    options = {"temperature": temperature, "softcap": softcap, "where": where}
+    beta, softcap, where = scores_options(student, shape, axis, options)
     i = Divergence(student, teacher, where, beta, (axis,), one_of(divergence, "divergence", DIVERGENCES), softcap)
     count, squared = _counts(where, axis), _squared(beta, axis) if scale else 1.0
     dtype = check.row_dtype(dtype, student)
@@ -109,7 +114,7 @@ def distillation(  # noqa: PLR0913 each is asked for by its name
 
 
 @public
-def linear_distillation(  # noqa: PLR0913 each is asked for by its name
+def linear_distillation(  # noqa: PLR0913 options are keyword arguments
     h_student: Vectors,
     w_student: Vectors,
     h_teacher: Vectors,
@@ -125,36 +130,38 @@ def linear_distillation(  # noqa: PLR0913 each is asked for by its name
     where: Mask | None = None,
     dtype: DType | None = None,
 ) -> Array:
-    r"""The distillation of scores that are made of hidden vectors, without holding either model's scores.
+    r"""Return the distillation loss of two last layers, without storing the scores of either model.
 
     .. math:: z = h W^T + b, \qquad \mathrm{distillation}(z_{\text{student}}, z_{\text{teacher}})
 
     Parameters
     ----------
     h_student, h_teacher : array_like
-        Hidden vectors (..., D) with as many rows each; D may differ.
+        Hidden vectors (..., D). Both have the same leading shape (...); D may differ.
     w_student, w_teacher : array_like
         Output weights (K, D).
     bias_student, bias_teacher : array, optional
-        b, one per class.
+        b, of shape (K,).
     temperature, divergence, scale, reduction, softcap, where, dtype
-        As in `distillation`, beside scores of shape (..., K).
+        As in `distillation`, for scores of shape (..., K).
 
     Returns
     -------
     array
-        One number, or one per row.
+        One number, or one per row if `reduction` is "none".
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument has a wrong kind or dtype; if it has a wrong shape or value.
+    TypeError
+        If an argument has the wrong type or dtype.
+    ValueError
+        If an argument has the wrong shape or value.
 
     Notes
     -----
-    Scores exist for a few rows at a time. Edge rows are those of `distillation`.
+    The function computes the scores of a few rows at a time. Edge rows are as in `distillation`.
 
-    Gradient: that of `distillation`, to both models' h, W and b.
+    The gradient is that of `distillation`, with respect to h, W and b of both models.
 
     References
     ----------
@@ -170,16 +177,18 @@ def linear_distillation(  # noqa: PLR0913 each is asked for by its name
     student = layer_of(h_student, w_student, bias_student, "_student")
     teacher = layer_of(arrays.like(h_teacher, student.h, "h_teacher"), w_teacher, bias_teacher, "_teacher")
     if teacher.shape != student.shape:
-        raise ValueError(f"h_teacher, w_teacher: scores of shape {teacher.shape}; the student's are {student.shape}")
-    given = {"temperature": temperature, "softcap": softcap, "where": where}
-    dtype = wide_of(dtype, student, teacher)
+        raise ValueError(
+            f"h_teacher, w_teacher: expected scores of the student's shape, {student.shape}, got {teacher.shape}"
+        )
+    options = {"temperature": temperature, "softcap": softcap, "where": where}
+    dtype = widest_dtype(dtype, student, teacher)
     shape, size, axis = student.shape, student.flat.h.shape[0], len(student.shape) - 1
-    beta, softcap, where = scores_options(student.h, shape, axis, given)
+    beta, softcap, where = scores_options(student.h, shape, axis, options)
     count, squared = _counts(where, axis), _squared(beta, axis) if scale else 1.0
     i = LinearDivergence(
         *student.flat,
         *teacher.flat,
-        where=None if where is None else spread(where, shape[:-1], size),
+        where=None if where is None else broadcast_rows(where, shape[:-1], size),
         beta=flat_beta(beta, shape[:-1], size),
         kind=one_of(divergence, "divergence", DIVERGENCES),
         softcap=softcap,
@@ -190,21 +199,21 @@ def linear_distillation(  # noqa: PLR0913 each is asked for by its name
 
 
 def _squared(beta: Scale, axis: int) -> Any:
-    """T^2, of numbers that are neither 0 nor infinite; a number, or one per row."""
+    """Return T^2: a number, or one per row. A single T may not be 0 or infinite."""
     if not isinstance(beta.hi, float):
         return namespace(beta.hi).squeeze(1.0 / (beta.hi * beta.hi), axis=axis)
     if beta.hi == 0.0 or math.isinf(beta.hi):
-        raise ValueError("temperature: expected a finite number that is not 0, as scale is True")
+        raise ValueError("temperature: expected a finite number other than 0 (because scale is True)")
     return 1.0 / (beta.hi * beta.hi)
 
 
 def _counts(where: Any, axis: int) -> Any:
-    """Which rows count in a mean: those that are not masked wholly; None for all."""
+    """Return True for the rows that count in a mean, which are not masked completely; None if all count."""
     return None if where is None else namespace(where).any(where, axis=axis)
 
 
 def _reduced(rows: Any, count: Any, reduction: str, dtype: Any) -> Any:
-    """The rows' divergences as asked for."""
+    """Reduce the rows' divergences."""
     every = each_counts(rows)
     count = every if count is None else every * namespace(rows).astype(count, rows.dtype)
     return reduced(rows, count, dtype, kept=kept_of(reduction, rows.ndim), mean=reduction == "mean")

@@ -1,10 +1,10 @@
-"""What serves layers in CPU memory: the core's own product, and losses of a few rows' scores at a time.
+"""Kernels for last layers in CPU memory: the core's matrix product, and the losses of a few rows of scores at a time.
 
-That product gives a row the same bits in every batch, so the loss of a row has them too. The scores of a part become
-their own gradient in place; the gradient to W adds up part by part.
+The core's product gives a row the same bits in every batch, so the loss of a row has the same bits too. The kernels
+overwrite the scores of a part with their gradient. They add up the gradient with respect to W part by part.
 
-A row's scores depend on its own vector, a class's on its own. In the gradients 0 stands in place of what is not finite
-in h and w: it meets a dz that is 0, or NaN, anyway. So no other row's bits depend on it.
+In the gradients, 0 replaces the entries of h and w that are not finite. This does not change a result, because the
+entries of dz that they meet are 0 or NaN. It keeps the bits of a row independent of the other rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from softargmax.core.products import layer_scores, sound
 from softargmax.core.scale import Scale
 from softargmax.loss import reference, reference_divergence, reference_linear
 from softargmax.loss.arguments import CrossEntropy, GradientOf, Layer, LossOptions
-from softargmax.loss.reference_linear import CLASSES, beta_of, piece, rows_of
+from softargmax.loss.reference_linear import CLASSES, beta_of, options_of_rows, rows_of
 from softargmax.loss.results import Loss, LossAndGradient
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 WHOLE = 1 << 17
-"""Scores that are few enough to be made all at once."""
+"""Up to this number of scores, all are computed at once."""
 EVEN = 24
-"""Rows that two threads share evenly: the product takes twelve at a time."""
+"""Parts are multiples of this number of rows, so that two threads share them evenly: the product takes 12 at a time."""
 PARTS = 9
-"""How many parts the rows are cut into: with what else a call needs, a ninth of the scores is less than an eighth."""
+"""Number of parts of the rows. A ninth of the scores and the other memory of a call are less than an eighth of them."""
 
 _loss = Native(_native.cross_entropy, CrossEntropy, Loss._fields)
 _loss_and_gradient = Native(_native.cross_entropy_and_gradient, GradientOf, LossAndGradient._fields)
@@ -52,80 +52,80 @@ _loss_and_gradient = Native(_native.cross_entropy_and_gradient, GradientOf, Loss
 
 
 def linear_cross_entropy(i: LinearCrossEntropy, loss: Any, dh: Any, dw: Any, db: Any) -> int | None:
-    """The loss, and what is to be formed; the first row whose class does not exist."""
+    """Write the loss and the gradients in `forms`. Return the first row whose class is out of range, or None."""
     memory = memory_of(loss)
-    layer, asked = _layer(i.layer, memory), _asked(i.asked, memory)
-    wrong = _first_wrong(layer, asked)
+    layer, options = _layer(i.layer, memory), _options(i.options, memory)
+    wrong = _first_wrong(layer, options)
     if wrong is not None:
         return wrong
-    seed = reference_linear.seed_of(i._replace(layer=layer, asked=asked), np.ones((), np.float64))
-    to = _To(i.layer, i.forms, memory, dh, dw, db)
-    rows = _formed(layer, asked, seed, i.least, to)
-    loss[...] = memory.array(np.asarray(reference.reduced_losses(rows, asked, CLASSES, i.kept, i.mean, _kind(loss))))
+    seed = reference_linear.seed_of(i._replace(layer=layer, options=options), np.ones((), np.float64))
+    to = _GradientSums(i.layer, i.forms, memory, dh, dw, db)
+    rows = _loss_and_gradients(layer, options, seed, i.least, to)
+    loss[...] = memory.array(np.asarray(reference.reduced_losses(rows, options, CLASSES, i.kept, i.mean, _kind(loss))))
     return None
 
 
 def linear_cross_entropy_vjp(i: LinearVjp, dh: Any, dw: Any, db: Any) -> None:
-    """What is asked for of the gradients."""
+    """Write the gradients that `to` names."""
     memory = memory_of(dh)
-    layer, asked = _layer(i.of.layer, memory), _asked(i.of.asked, memory)
+    layer, options = _layer(i.of.layer, memory), _options(i.of.options, memory)
     g = np.asarray(memory.numpy(i.g), np.float64)
-    seed = reference_linear.seed_of(i.of._replace(layer=layer, asked=asked), g)
-    _formed(layer, asked, seed, i.of.least, _To(i.of.layer, i.to, memory, dh, dw, db))
+    seed = reference_linear.seed_of(i.of._replace(layer=layer, options=options), g)
+    _loss_and_gradients(layer, options, seed, i.of.least, _GradientSums(i.of.layer, i.to, memory, dh, dw, db))
 
 
-def _first_wrong(layer: Layer, asked: LossOptions) -> int | None:
-    """The first row whose class does not exist, which only compiled graphs let come this far."""
-    y = asked.target
-    wrong = np.zeros(0) if y is None else ((y < 0) | (y >= len(layer.w))) & (y != asked.ignore_index)
+def _first_wrong(layer: Layer, options: LossOptions) -> int | None:
+    """Return the first row whose class is out of range, or None. Only compiled graphs do not check before."""
+    y = options.target
+    wrong = np.zeros(0) if y is None else ((y < 0) | (y >= len(layer.w))) & (y != options.ignore_index)
     return int(np.argmax(wrong)) if wrong.any() else None
 
 
-def _formed(layer: Layer, asked: LossOptions, seed: Array, least: float, to: _To) -> Array:
-    """The loss of every row; seed times the gradients are written."""
+def _loss_and_gradients(layer: Layer, options: LossOptions, seed: Array, least: float, to: _GradientSums) -> Array:
+    """Return the loss of every row, and add seed times the gradients to `to`."""
     rows = np.empty(len(layer.h))
     for part, z in _scores(layer, PARTS):
-        of = CrossEntropy(z, piece(asked, part), CLASSES, 1, False, rows.dtype)
+        of = CrossEntropy(z, options_of_rows(options, part), CLASSES, 1, False, rows.dtype)
         if not to.forms:
             _loss(of, rows[part], None)
             continue
         _loss_and_gradient(GradientOf(of, rows_of(seed, part), least), rows[part], z)
-        to.add(z, part)  # z is dz now
+        to.add(z, part)  # z holds dz now
     return rows
 
 
 def _kind(loss: Any) -> Any:
-    """NumPy's dtype for the loss: float64 for halves, which are rounded as they are written."""
+    """Return the NumPy dtype for the loss. It is float64 for half precision, which is rounded when it is written."""
     return np.float32 if loss.dtype.itemsize == 4 else np.float64
 
 
-# --- what the loss is made of, and divergences: the product is the core's, the rest the definition's ------------------
+# --- terms and divergences: the core's product, and the definitions of the losses -------------------------------------
 
 
 @np.errstate(all="ignore")
 def linear_terms(i: LinearTerms, r: tuple[Any, ...]) -> None:
-    """Loss, lse, entropy and z-loss of every row."""
+    """Write loss, lse, entropy and z-loss of every row."""
     memory = memory_of(r[0])
-    asked, results = _numbers(_asked(i.asked, memory)), [memory.numpy(x) for x in r]
+    options, results = _numbers(_options(i.options, memory)), [memory.numpy(x) for x in r]
     for part, z in _scores(_layer(i.layer, memory), PARTS):
-        for to, x in zip(results, reference.terms(z, piece(asked, part), CLASSES), strict=True):
+        for to, x in zip(results, reference.terms(z, options_of_rows(options, part), CLASSES), strict=True):
             to[part] = x
 
 
 @np.errstate(all="ignore")
 def linear_terms_vjp(i: LinearTermsVjp, dh: Any, dw: Any, db: Any) -> None:
-    """The gradients of <g, terms>."""
+    """Write the gradients of <g, terms>."""
     memory = memory_of(dh)
-    asked, to = _numbers(_asked(i.of.asked, memory)), _To(i.of.layer, i.to, memory, dh, dw, db)
-    given = (i.g_loss, i.g_lse, i.g_entropy, i.g_z)
-    seeds = [None if g is None else memory.numpy(g).astype(np.float64)[:, None] for g in given]
+    options, to = _numbers(_options(i.of.options, memory)), _GradientSums(i.of.layer, i.to, memory, dh, dw, db)
+    incoming = (i.g_loss, i.g_lse, i.g_entropy, i.g_z)
+    seeds = [None if g is None else memory.numpy(g).astype(np.float64)[:, None] for g in incoming]
     for part, z in _scores(_layer(i.of.layer, memory), 2 * PARTS):
-        to.add(reference.gradient(z, [rows_of(g, part) for g in seeds], piece(asked, part), CLASSES), part)
+        to.add(reference.gradient(z, [rows_of(g, part) for g in seeds], options_of_rows(options, part), CLASSES), part)
 
 
 @np.errstate(all="ignore")
 def linear_divergence(i: LinearDivergence, divergence: Any) -> None:
-    """That of every row."""
+    """Write the divergence of every row."""
     memory = memory_of(divergence)
     student, teacher = (
         _scores(_layer(Layer(*one), memory), 2 * PARTS)
@@ -138,17 +138,20 @@ def linear_divergence(i: LinearDivergence, divergence: Any) -> None:
         )
 
 
-def pulled(slope: Callable[[Any, Any, slice], Any], layer: Layer, other: Layer, to: str) -> tuple[Any, Any, Any]:
-    """dz W, dz^T h and sum dz for dz = slope(scores, the other layer's, part), as `reference_linear.pulled`."""
+def layer_vjp(slope: Callable[[Any, Any, slice], Any], layer: Layer, other: Layer, to: str) -> tuple[Any, Any, Any]:
+    """Return dz W, dz^T h and sum dz for dz = slope(scores, other layer's scores, part).
+
+    The counterpart of `reference_linear.layer_vjp`.
+    """
     memory, none = memory_of(layer.h), reference.no_array(layer.h)
     own, kind = _layer(layer, memory), _precision(_layer(layer, memory))
     dtype = memory.dtypes["float64" if kind is np.float64 else "float32"]
     shapes = zip("hwb", (layer.h.shape, layer.w.shape, layer.w.shape[:1]), strict=True)
     found = [memory.empty(layer.h, tuple(n), dtype) if letter in to else none for letter, n in shapes]
-    sums = _To(layer, to, memory, *found)
+    sums = _GradientSums(layer, to, memory, *found)
     both = zip(_scores(own, 4 * PARTS), _scores(_layer(other, memory), 4 * PARTS), strict=True)
-    for (part, z), (_, beside) in both:
-        sums.add(np.asarray(memory.numpy(slope(memory.array(z), memory.array(beside), part)), kind), part)
+    for (part, z), (_, other_z) in both:
+        sums.add(np.asarray(memory.numpy(slope(memory.array(z), memory.array(other_z), part)), kind), part)
     return found[0], found[1], found[2]
 
 
@@ -156,28 +159,28 @@ def pulled(slope: Callable[[Any, Any, slice], Any], layer: Layer, other: Layer, 
 
 
 def _layer(layer: Layer, memory: Memory) -> Layer:
-    """The same memory as NumPy's arrays, of bfloat16 the bits."""
+    """Return the layer as NumPy arrays on the same memory; bfloat16 as its bits."""
     return Layer(*map(memory.numpy, layer))
 
 
-def _asked(asked: LossOptions, memory: Memory) -> LossOptions:
-    """The same of what stands beside the scores."""
-    arrays = {name: memory.numpy(getattr(asked, name)) for name in ("target", "probabilities", "weight", "where")}
-    return asked._replace(**arrays, beta=Scale(*map(memory.numpy, asked.beta)))
+def _options(options: LossOptions, memory: Memory) -> LossOptions:
+    """Return the options with NumPy arrays on the same memory; bfloat16 as its bits."""
+    arrays = {name: memory.numpy(getattr(options, name)) for name in ("target", "probabilities", "weight", "where")}
+    return options._replace(**arrays, beta=Scale(*map(memory.numpy, options.beta)))
 
 
-def _numbers(asked: LossOptions) -> LossOptions:
-    """With numbers in place of bits, for definitions."""
+def _numbers(options: LossOptions) -> LossOptions:
+    """Convert bfloat16 bits to float32, for the definitions."""
     bits: dict[str, Any] = {
         name: widened(x, np.float32)
-        for name, x in asked._asdict().items()
+        for name, x in options._asdict().items()
         if name in ("probabilities", "weight") and x is not None and x.dtype == np.uint16
     }
-    return asked._replace(**bits)
+    return options._replace(**bits)
 
 
-class _To:
-    """Where the gradients go that `forms` names: dz W, dz^T h and the sum of dz, part by part of the rows."""
+class _GradientSums:
+    """Adds up the gradients that `forms` names, part by part of the rows: dz W, dz^T h and the sum of dz."""
 
     def __init__(self, layer: Layer, forms: str, memory: Memory, dh: Any, dw: Any, db: Any) -> None:
         self.forms, self._dh, self._dw, self._db = forms, *map(memory.numpy, (dh, dw, db))
@@ -188,7 +191,7 @@ class _To:
                 x[...] = 0
 
     def add(self, dz: Array, part: slice) -> None:
-        """What the gradient to the scores of a part adds."""
+        """Add the contribution of dz, the gradient with respect to the scores of a part."""
         later = part.start > 0
         if "h" in self.forms:
             _native.product(dz, self._w, self._dh[part], sparse=True)
@@ -202,7 +205,7 @@ class _To:
 
 
 def _scores(layer: Layer, parts: int) -> Iterator[tuple[slice, Array]]:
-    """A few rows after the other, and their scores."""
+    """Yield parts of the rows, each with its scores; all parts share one array."""
     size, classes = layer.h.shape[0], layer.w.shape[0]
     step = size if size * classes <= WHOLE else max(1, size // parts)
     if step > EVEN:
@@ -216,5 +219,5 @@ def _scores(layer: Layer, parts: int) -> Iterator[tuple[slice, Array]]:
 
 
 def _precision(layer: Layer) -> Any:
-    """The dtype of the scores and of sums."""
+    """Return the dtype of the scores and of the sums."""
     return np.float64 if np.float64 in (layer.h.dtype, layer.w.dtype) else np.float32

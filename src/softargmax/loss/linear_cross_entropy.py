@@ -1,4 +1,4 @@
-"""Cross-entropy of scores that are made of hidden vectors, which never exist all at once."""
+"""Cross-entropy of a last layer's scores, computed a few rows at a time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from softargmax.core.types import Array, Numbers, Target, Vectors
 from softargmax.loss import linear_operations as operations
 from softargmax.loss.arguments import Layer, LinearCrossEntropy, LinearTerms, LinearVjp
 from softargmax.loss.cross_entropy import terms_of
-from softargmax.loss.linear_inputs import Given, flattened, layer_of, least_of, sums_of, wide_of
-from softargmax.loss.linear_operations import letters
+from softargmax.loss.linear_inputs import (
+    CheckedLayer,
+    flattened,
+    layer_of,
+    negligible_probability,
+    sums_of,
+    widest_dtype,
+)
+from softargmax.loss.linear_operations import gradient_letters
 from softargmax.loss.options import LinearKeywords, checked, takes
 from softargmax.loss.results import CrossEntropyTerms, LinearLossAndGradient, ToLayer
 
@@ -25,7 +32,7 @@ def linear_cross_entropy(
     exact: bool = False,
     **options: Unpack[LinearKeywords],
 ) -> Array:
-    r"""The cross-entropy of the scores of a last layer, without holding the scores.
+    r"""Return the cross-entropy of a last layer's scores, without storing the scores.
 
     .. math:: z = h W^T + b, \qquad \mathrm{cross\_entropy}(z, y)
 
@@ -34,20 +41,21 @@ def linear_cross_entropy(
     h : array_like
         Hidden vectors (..., D).
     w : array_like
-        Output weights (K, D), of h's library; its dtype may differ.
+        Output weights (K, D), of h's array library. Their dtype may differ from h's.
     target : array_like
-        Classes, integers of shape (...); or probabilities (..., K), as in `cross_entropy`.
+        Classes: integers of shape (...). Or probabilities (..., K), as in `cross_entropy`.
     bias : array, optional
-        b, one per class.
+        b, of shape (K,).
     exact : bool
-        Whether every probability counts in gradients, however small (see the notes).
+        If True, gradients include every probability, however small. If False, they may leave out negligible ones; the
+        notes give the bound.
     **options
-        Those of `cross_entropy` but `axis`: the classes run along the scores' last axis.
+        The options of `cross_entropy` except `axis`. Classes run along the last axis of the scores.
 
     Returns
     -------
     array
-        One number, or one per row.
+        One number, or one per row if `reduction` is "none".
 
     Raises
     ------
@@ -56,18 +64,22 @@ def linear_cross_entropy(
 
     Notes
     -----
-    Scores exist for a few rows at a time: at most an eighth of them at once. Half-precision inputs are multiplied and
-    added up in float32. On tensors in CPU memory the forward of a mean or a sum that may be differentiated forms the
-    gradients, and keeps them for the backward: where there will be none, call it under `torch.no_grad()`.
+    The function computes the scores of a few rows at a time, at most an eighth of them at once. Half-precision inputs
+    are multiplied and summed in float32.
 
-    Edge rows are those of `cross_entropy`. A class that b = -inf puts out of the support stays out.
+    For tensors in CPU memory, if the loss is a mean or a sum and autograd records it, the forward pass also computes
+    the gradients and keeps them for the backward pass. Call it under `torch.no_grad()` if you need no gradients.
 
-    Gradient: with dz that of `cross_entropy`, :math:`dh = dz\,W`, :math:`dW = dz^T h`, :math:`db = \sum dz`.
-    Probabilities of at most u / K, with u the rounding of the sums (2^-24, in float64 2^-53), may be taken as 0 in dz
-    (the compiled core does, and skips what is 0 throughout): together they are at most u in a row. So with g what p is
-    multiplied by in a row's dz, its incoming gradient times :math:`(\tau + 2 c\,\mathrm{lse}) / T`, a row of dh changes
-    by at most :math:`u\,|g| \max_k |w_k|`, and a row of dW by at most :math:`\frac{u}{K} \sum_n |g_n| |h_n|`. With
-    `exact` they count, as the gradients of rare classes may want.
+    Edge rows are as in `cross_entropy`. A class whose bias is -inf is outside the support.
+
+    With dz the gradient of `cross_entropy`, the gradients are :math:`dh = dz\,W`, :math:`dW = dz^T h` and
+    :math:`db = \sum dz`.
+
+    Unless `exact` is True, probabilities of at most u / K may count as 0 in dz, where u is the rounding unit of the
+    sums (2^-24, or 2^-53 in float64). The compiled core does so, and skips blocks of zeros. The probabilities that it
+    leaves out sum to at most u in a row. Let g be the factor of p in a row's dz: the incoming gradient times
+    :math:`(\tau + 2 c\,\mathrm{lse}) / T`. Then a row of dh changes by at most :math:`u\,|g| \max_k |w_k|`, and a row
+    of dW by at most :math:`\frac{u}{K} \sum_n |g_n| |h_n|`. Set `exact` if the gradients of rare classes matter.
 
     References
     ----------
@@ -77,12 +89,14 @@ def linear_cross_entropy(
     --------
     >>> import softargmax
     >>> h, w = [[1.0, 2.0]], [[1.0, 0.0], [0.0, 1.0], [2.0, 3.0]]
-    >>> float(softargmax.linear_cross_entropy(h, w, [2]))  # of the scores 1, 2, 8
+    >>> float(softargmax.linear_cross_entropy(h, w, [2]))  # the scores are 1, 2, 8
     0.003384...
     """
     layer, i = record(h, w, bias, target, options, exact=exact)
     if not i.kept:
-        i = i._replace(forms=letters([name for name, x in zip(Layer._fields, i.layer, strict=True) if trained(x)]))
+        i = i._replace(
+            forms=gradient_letters([name for name, x in zip(Layer._fields, i.layer, strict=True) if trained(x)])
+        )
     return as_number(like_rows(operations.linear_cross_entropy.first(i), layer, i.kept))
 
 
@@ -90,7 +104,7 @@ def linear_cross_entropy(
 def linear_cross_entropy_terms(
     h: Vectors, w: Vectors, target: Target, *, bias: Numbers | None = None, **options: Unpack[LinearKeywords]
 ) -> CrossEntropyTerms:
-    r"""The linear cross-entropy with what it is made of.
+    r"""Return the cross-entropy of a last layer's scores and its terms, without storing the scores.
 
     .. math:: z = h W^T + b, \qquad \mathrm{cross\_entropy\_terms}(z, y)
 
@@ -102,7 +116,7 @@ def linear_cross_entropy_terms(
     Returns
     -------
     CrossEntropyTerms
-        loss, lse, entropy, z_loss as `cross_entropy_terms` returns them.
+        loss, lse, entropy and z_loss, as `cross_entropy_terms` returns them.
 
     Raises
     ------
@@ -111,9 +125,9 @@ def linear_cross_entropy_terms(
 
     Notes
     -----
-    Edge rows are those of `cross_entropy_terms`, memory is that of `linear_cross_entropy`.
+    Edge rows are as in `cross_entropy_terms`, memory as in `linear_cross_entropy`.
 
-    Gradient: every term has its own, to h, w and bias.
+    Every term has its own gradient with respect to h, w and bias.
 
     References
     ----------
@@ -127,8 +141,8 @@ def linear_cross_entropy_terms(
     8.003384...
     """
     layer, i = record(h, w, bias, target, options)
-    rows = CrossEntropyTerms(*operations.linear_terms(LinearTerms(i.layer, i.asked, i.sums)))
-    found = terms_of(rows, i.asked, (1,), i.kept, i.mean, i.dtype)
+    rows = CrossEntropyTerms(*operations.linear_terms(LinearTerms(i.layer, i.options, i.sums)))
+    found = terms_of(rows, i.options, (1,), i.kept, i.mean, i.dtype)
     return CrossEntropyTerms(*(as_number(like_rows(part, layer, i.kept)) for part in found))
 
 
@@ -142,7 +156,7 @@ def linear_cross_entropy_and_gradient(
     exact: bool = False,
     **options: Unpack[LinearKeywords],
 ) -> LinearLossAndGradient:
-    r"""The linear cross-entropy and its gradients to h, w and bias.
+    r"""Return the cross-entropy of a last layer's scores and its gradients with respect to h, w and bias.
 
     .. math:: \ell, \qquad \frac{\partial \ell}{\partial h}, \quad \frac{\partial \ell}{\partial W}, \quad
         \frac{\partial \ell}{\partial b}
@@ -155,8 +169,8 @@ def linear_cross_entropy_and_gradient(
     Returns
     -------
     LinearLossAndGradient
-        loss as `linear_cross_entropy` returns it; dh, dw and dbias of the shapes and dtypes of h, w and bias, None
-        without one. For reduction "none" they are those of the sum.
+        loss, as `linear_cross_entropy` returns it, and dh, dw and dbias, with the shapes and dtypes of h, w and bias.
+        dbias is None without a bias. For reduction "none" they are the gradients of the sum.
 
     Raises
     ------
@@ -165,10 +179,11 @@ def linear_cross_entropy_and_gradient(
 
     Notes
     -----
-    Edge rows are those of `cross_entropy`. Vectors of masked classes and of ignored rows have no part in a gradient,
-    NaN or inf included.
+    Edge rows are as in `cross_entropy`. The vectors of masked classes and of ignored rows do not affect any gradient,
+    even if they contain NaN or inf.
 
-    Gradient: :math:`dh = dz\,W`, :math:`dW = dz^T h`, :math:`db = \sum dz`.
+    The gradients are :math:`dh = dz\,W`, :math:`dW = dz^T h` and :math:`db = \sum dz`, with dz the gradient of
+    `cross_entropy`.
 
     References
     ----------
@@ -182,8 +197,8 @@ def linear_cross_entropy_and_gradient(
     array([[-0.0058, -0.0077]])
     """
     layer, i = record(h, w, bias, target, options, exact=exact)
-    forms = letters([name for name, x in zip(Layer._fields, i.layer, strict=True) if x is not None])
-    if differentiated(*i.layer, i.asked.weight, i.asked.probabilities, *i.asked.beta):
+    forms = gradient_letters([name for name, x in zip(Layer._fields, i.layer, strict=True) if x is not None])
+    if differentiated(*i.layer, i.options.weight, i.options.probabilities, *i.options.beta):
         loss = operations.linear_cross_entropy.first(i)
         found = operations.linear_cross_entropy_vjp(LinearVjp(i, namespace(loss).ones_like(loss), forms))
     else:
@@ -197,23 +212,23 @@ def linear_cross_entropy_and_gradient(
 
 def record(
     h: Any, w: Any, bias: Any, target: Any, options: Any, *, exact: bool = False, name: str = "target"
-) -> tuple[Given, LinearCrossEntropy]:
-    """The layer as it was given, and the operation's arguments: checked, and laid out as rows."""
+) -> tuple[CheckedLayer, LinearCrossEntropy]:
+    """Check the arguments. Return the layer with its original shape, and the operation's record, laid out as rows."""
     layer = layer_of(h, w, bias)
-    given = {**options, "dtype": wide_of(options.get("dtype"), layer)}
-    asked, _, kept, mean, dtype = checked(layer.h, target, given, layer.shape, name)
+    options = {**options, "dtype": widest_dtype(options.get("dtype"), layer)}
+    loss_options, _, kept, mean, dtype = checked(layer.h, target, options, layer.shape, name)
     return layer, LinearCrossEntropy(
         layer=layer.flat,
-        asked=flattened(asked, layer.shape),
+        options=flattened(loss_options, layer.shape),
         kept=min(kept, 1),
         mean=mean,
-        least=least_of(layer, exact),
+        least=negligible_probability(layer, exact),
         forms="",
         sums=sums_of(layer),
         dtype=dtype,
     )
 
 
-def like_rows(rows: Any, layer: Given, kept: int = 1) -> Any:
-    """A number per row in the shape of h's rows; of all rows, as it is."""
+def like_rows(rows: Any, layer: CheckedLayer, kept: int = 1) -> Any:
+    """Reshape one number per row to the shape of h's rows. Return a single number unchanged."""
     return namespace(rows).reshape(rows, layer.shape[:-1]) if kept else rows

@@ -1,4 +1,4 @@
-"""A model's last layer, z = h W^T + b, and what stands beside its scores: checked, and laid out as rows."""
+"""Check the arrays of a last layer, z = h W^T + b, and reshape them and the options to rows."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from softargmax.core.scale import Scale
 from softargmax.loss.arguments import Layer, LossOptions
 
 
-class Given(NamedTuple):
-    """The layer as it was given, the shape of its scores, and the layer as rows."""
+class CheckedLayer(NamedTuple):
+    """h as the caller passed it, the shape of the scores, and the layer reshaped to rows."""
 
     h: Any
     shape: tuple[int, ...]
     flat: Layer
 
 
-def layer_of(h: Any, w: Any, bias: Any, suffix: str = "") -> Given:
+def layer_of(h: Any, w: Any, bias: Any, suffix: str = "") -> CheckedLayer:
     """Check h (..., D), w (K, D) and bias (K,); `suffix` completes their names."""
     h = check.scores(h, f"h{suffix}")
     if callable(w) and hasattr(w, "weight"):
-        raise TypeError(f"w{suffix}: {type(w).__name__}, a layer; give its weight, and its bias as bias{suffix}=")
+        raise TypeError(
+            f"w{suffix}: expected an array, got a layer, {type(w).__name__}; pass its weight (and bias{suffix}=)"
+        )
     w = check.scores(arrays.like(w, h, f"w{suffix}"), f"w{suffix}")
     if not h.ndim:
         raise ValueError(f"h{suffix}: expected hidden vectors of shape (..., D), got 0-d")
@@ -37,11 +39,11 @@ def layer_of(h: Any, w: Any, bias: Any, suffix: str = "") -> Given:
                 f"bias{suffix}: expected one number per class, shape ({classes},), got {tuple(bias.shape)}"
             )
     rows = tuple(h.shape[:-1])
-    return Given(h, (*rows, classes), Layer(_as_rows(h, math.prod(rows)), w, bias))
+    return CheckedLayer(h, (*rows, classes), Layer(_as_rows(h, math.prod(rows)), w, bias))
 
 
-def wide_of(dtype: Any, *layers: Given) -> Any:
-    """The dtype of the result: the one asked for, else the widest of the layers', float32 for halves."""
+def widest_dtype(dtype: Any, *layers: CheckedLayer) -> Any:
+    """Return the dtype of the result: `dtype` if it is not None, else the widest of the layers, at least float32."""
     if dtype is not None:
         return dtype
     xp = namespace(layers[0].h)
@@ -49,44 +51,44 @@ def wide_of(dtype: Any, *layers: Given) -> Any:
     return xp.float64 if "float64" in every else xp.float32
 
 
-def sums_of(layer: Given) -> Any:
-    """The dtype that products of the layer are added up in."""
+def sums_of(layer: CheckedLayer) -> Any:
+    """Return the dtype in which products of the layer are summed."""
     xp = namespace(layer.h)
     every = {arrays.dtype_name(x.dtype) for x in layer.flat[:2]}
     return xp.float64 if "float64" in every else xp.float32
 
 
-def least_of(layer: Given, exact: bool) -> float:
-    """The probability from which on a class counts in gradients: all below it together are lost in the rounding."""
+def negligible_probability(layer: CheckedLayer, exact: bool) -> float:
+    """Return the probability up to which a class may count as 0 in gradients: K of them sum to one rounding unit."""
     rounding = 2.0**-53 if any(arrays.dtype_name(x.dtype) == "float64" for x in layer.flat[:2]) else 2.0**-24
     return 0.0 if check.flag(exact, "exact") else rounding / max(layer.shape[-1], 1)
 
 
-def flattened(asked: LossOptions, shape: tuple[int, ...]) -> LossOptions:
-    """What stands beside scores of shape (..., K) as what stands beside scores of shape (N, K)."""
+def flattened(options: LossOptions, shape: tuple[int, ...]) -> LossOptions:
+    """Reshape the options for scores of shape (..., K) to options for scores of shape (N, K)."""
     rows = tuple(shape[:-1])
     size = math.prod(rows)
-    target, probabilities, weight = asked.target, asked.probabilities, asked.weight
-    return asked._replace(
+    target, probabilities, weight = options.target, options.probabilities, options.weight
+    return options._replace(
         target=None if target is None else namespace(target).reshape(target, (size,)),
         probabilities=None if probabilities is None else _as_rows(probabilities, size),
         weight=None if weight is None else namespace(weight).reshape(weight, (1, -1)),
-        where=None if asked.where is None else spread(asked.where, rows, size),
-        beta=flat_beta(asked.beta, rows, size),
+        where=None if options.where is None else broadcast_rows(options.where, rows, size),
+        beta=flat_beta(options.beta, rows, size),
     )
 
 
 def flat_beta(beta: Scale, rows: tuple[int, ...], size: int) -> Scale:
-    """One beta for all rows, or one per row."""
-    return beta if isinstance(beta.hi, float) else Scale(*(spread(part, rows, size) for part in beta))
+    """Return a single beta unchanged, and one beta per row with shape (N, 1)."""
+    return beta if isinstance(beta.hi, float) else Scale(*(broadcast_rows(part, rows, size) for part in beta))
 
 
 def _as_rows(array: Any, size: int) -> Any:
     return array if array.ndim == 2 else namespace(array).reshape(array, (size, array.shape[-1]))
 
 
-def spread(array: Any, rows: tuple[int, ...], size: int) -> Any:
-    """One row for all, or one per row."""
+def broadcast_rows(array: Any, rows: tuple[int, ...], size: int) -> Any:
+    """Return an array that is the same for all rows with shape (1, last), and any other with one row per row."""
     xp, last = namespace(array), array.shape[-1]
     if math.prod(array.shape[:-1]) == 1:
         return xp.reshape(array, (1, last))

@@ -1,8 +1,8 @@
-"""The losses of a last layer's scores as operations (definitions: reference_linear.py).
+"""Operations for the losses of a last layer's scores. The definitions are in reference_linear.py.
 
     z = h W^T + b        dh = dz W        dW = dz^T h        db = sum dz
 
-A vjp answers for the layer; what stands beside the scores is differentiated by the definition.
+A vjp rule returns the gradients with respect to the layer only. Autograd differentiates the definition for the options.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
 OF_LAYER = {"h": "h", "w": "w", "bias": "b"}
-"""The letters of `forms`."""
+"""The letters of `forms` and `to`."""
 
 
-def letters(names: Collection[str]) -> str:
-    """What `forms` says of the arrays of a layer by their names."""
+def gradient_letters(names: Collection[str]) -> str:
+    """Return the letters of the arrays of a layer with these names."""
     return "".join(letter for name, letter in OF_LAYER.items() if name in names)
 
 
 def _by_name(found: tuple[Any, ...], to: str) -> Gradients:
-    """The gradients that `to` names, dh, dw and db in this order."""
+    """Return the gradients that `to` names by the name of their array, from (dh, dw, db)."""
     return {name: x for (name, letter), x in zip(OF_LAYER.items(), found, strict=True) if letter in to}
 
 
@@ -50,12 +50,12 @@ def _by_name(found: tuple[Any, ...], to: str) -> Gradients:
 
 
 def _linear_vjp(i: LinearCrossEntropy, r: LinearLoss, g: LinearLoss, wanted: Wanted) -> Gradients:
-    to = letters(wanted)
+    to = gradient_letters(wanted)
     if not to:
         return {}
-    formed = {letter for letter, x in zip(OF_LAYER.values(), r[1:], strict=True) if letter in i.forms and x is not None}
-    if {*to} <= formed and not followed(g.loss):
-        # Not the saved arrays themselves: what is handed out is the caller's, and a second backward reads them again.
+    computed = {name for name, x in zip(OF_LAYER.values(), r[1:], strict=True) if name in i.forms and x is not None}
+    if {*to} <= computed and not followed(g.loss):
+        # Return new arrays: the caller may change them, and a second backward reads the saved ones again.
         found = ToLayer(
             *(x * g.loss if letter in to else x for letter, x in zip(OF_LAYER.values(), r[1:], strict=True))
         )
@@ -78,7 +78,7 @@ linear_cross_entropy: Operation[LinearCrossEntropy, LinearLoss] = Operation(
     vjp=_linear_vjp,
     always_by_rule=True,
     refuse=lambda i, row: refuse_class(
-        i.asked.target, row, (*i.layer.h.shape[:1], *i.layer.w.shape[:1]), (1,), i.asked.ignore_index
+        i.options.target, row, (*i.layer.h.shape[:1], *i.layer.w.shape[:1]), (1,), i.options.ignore_index
     ),
     saved={*Layer._fields, *LossOptions._fields, "dh", "dw", "db"},
     constant={"target", "where", "dh", "dw", "db"},
@@ -99,11 +99,11 @@ linear_cross_entropy_vjp: Operation[LinearVjp, ToLayer] = Operation(
 )
 
 
-# --- what the loss is made of -----------------------------------------------------------------------------------------
+# --- terms of the loss ------------------------------------------------------------------------------------------------
 
 
 def _terms_vjp(i: LinearTerms, _r: RowTerms, g: RowTerms, wanted: Wanted) -> Gradients:
-    to = letters(wanted)
+    to = gradient_letters(wanted)
     if not to:
         return {}
     return _by_name(linear_terms_vjp(LinearTermsVjp(i, *g, to)), to)
@@ -138,14 +138,14 @@ def _divergence_vjp(i: LinearDivergence, _r: LinearDivergences, g: LinearDiverge
     arrays = (*_layer(i, "student"), *_layer(i, "teacher"), i.where, i.beta, g.divergence)
     own = is_native(i.h_student) and cut(tuple(x for x in arrays if x is not None))
     for whose, other in (("student", "teacher"), ("teacher", "student")):
-        to = letters({name.removesuffix(f"_{whose}") for name in wanted if name.endswith(whose)})
+        to = gradient_letters({name.removesuffix(f"_{whose}") for name in wanted if name.endswith(whose)})
         if not to:
             continue
-        slope, layer, beside = _slope(i, g, whose, other), _layer(i, whose), _layer(i, other)
+        slope, layer, other_layer = _slope(i, g, whose, other), _layer(i, whose), _layer(i, other)
         if own:
-            gradients = kernels.pulled(slope, layer, beside, to)
+            gradients = kernels.layer_vjp(slope, layer, other_layer, to)
         else:
-            gradients = reference_linear.pulled(_with(beside, slope), layer, arrays, to)
+            gradients = reference_linear.layer_vjp(_with_scores_of(other_layer, slope), layer, arrays, to)
         found |= {f"{name}_{whose}": x for name, x in _by_name(gradients, to).items()}
     return found
 
@@ -156,20 +156,20 @@ def _layer(i: LinearDivergence, whose: str) -> Layer:
 
 
 def _slope(i: LinearDivergence, g: LinearDivergences, whose: str, other: str) -> Callable[[Any, Any, slice], Any]:
-    """The gradient to the scores of one of the two, beside the other's, of a part of the rows."""
+    """Return a function for the gradient to one model's scores, given both models' scores of a part of the rows."""
 
-    def slope(z: Any, beside: Any, part: slice) -> Any:
+    def slope(z: Any, other_z: Any, part: slice) -> Any:
         where, beta = reference_linear.rows_of(i.where, part), reference_linear.beta_of(i.beta, part)
-        scores = {whose: z, other: beside}
+        scores = {whose: z, other: other_z}
         of = Divergence(**scores, where=where, beta=beta, axes=(1,), kind=i.kind, softcap=i.softcap)
         return divergence.gradients(of, Divergences(reference_linear.rows_of(g.divergence, part)), {whose})[whose]
 
     return slope
 
 
-def _with(beside: Layer, slope: Callable[[Any, Any, slice], Any]) -> Callable[[Any, slice], Any]:
-    """The same, which makes the other's scores itself."""
-    return lambda z, part: slope(z, reference_linear.product(reference_linear.part_of(beside, part)), part)
+def _with_scores_of(other: Layer, slope: Callable[[Any, Any, slice], Any]) -> Callable[[Any, slice], Any]:
+    """Return `slope` as a function that computes the other layer's scores itself."""
+    return lambda z, part: slope(z, reference_linear.product(reference_linear.part_of(other, part)), part)
 
 
 linear_divergence: Operation[LinearDivergence, LinearDivergences] = Operation(

@@ -1,4 +1,4 @@
-"""The room's functions as torch modules."""
+"""The losses as torch modules."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from softargmax.loss.options import DEFAULTS, LinearKeywords, ModuleKeywords, ta
 
 __all__ = ["CrossEntropyLoss", "LinearCrossEntropyLoss"]
 _NAMES = tuple(get_type_hints(ModuleKeywords))
-compile_whole("softargmax.loss")  # a model may be compiled before its first call
+compile_whole("softargmax.loss")  # now, because a model may be compiled before its first call
 fx.wrap("class_axis")
 
 
 class _CrossEntropy(nn.Module):
-    """What both modules share: the options, each an attribute of its name."""
+    """Base class of both modules. Each option is an attribute."""
 
     weight: Tensor | None
 
@@ -33,42 +33,43 @@ class _CrossEntropy(nn.Module):
             keep(self, name, options.get(name, DEFAULTS.get(name)))
 
     def _options(self, where: Tensor | None = None) -> LinearKeywords:
-        asked = {"weight": self.weight, **{name: getattr(self, name) for name in _NAMES}, "where": where}
-        return {name: x for name, x in asked.items() if not _is_default(name, x)}  # type: ignore[return-value]
+        options = {"weight": self.weight, **{name: getattr(self, name) for name in _NAMES}, "where": where}
+        return {name: x for name, x in options.items() if not _is_default(name, x)}  # type: ignore[return-value]
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={shown(x)}" for name, x in self._options().items())
 
 
 def _is_default(name: str, x: Any) -> bool:
-    """Whether the function may do without it."""
+    """True if the option has its default value, so that the call can leave it out."""
     default = DEFAULTS.get(name)
     return x is None or (type(x) is type(default) and x == default)
 
 
 class CrossEntropyLoss(_CrossEntropy):
-    r"""The cross-entropy as a module, with the arguments and the class axis of `torch.nn.CrossEntropyLoss`.
+    r"""Cross-entropy loss as a module, with the arguments and the class axis of `torch.nn.CrossEntropyLoss`.
 
     .. math:: \ell = -\sum_k m_k \log p_k + c\,\mathrm{lse}^2
 
     Parameters
     ----------
     weight : Tensor, optional
-        One weight per class: a buffer.
+        One weight per class, of shape (K,). The module registers it as a buffer.
     ignore_index, reduction, label_smoothing
-        As in `torch.nn.CrossEntropyLoss` and `softargmax.cross_entropy`; by name.
+        As in `torch.nn.CrossEntropyLoss` and `softargmax.cross_entropy`. Keyword arguments.
     z_loss, softcap, temperature
-        As in `softargmax.cross_entropy`. A temperature that is a `torch.nn.Parameter` is learned.
+        As in `softargmax.cross_entropy`. Keyword arguments. A temperature that is a `torch.nn.Parameter` is learned.
 
     Notes
     -----
-    The module is called with scores (K,), (N, K) or (N, K, d1, ...), whose classes run along axis 1 (the function's run
-    along the last), with a target, and optionally with `where`, a boolean mask that broadcasts with the scores. If
-    nothing counts, the mean is 0; torch's is NaN. Edge rows and gradients are those of `softargmax.cross_entropy`.
+    Call the module with scores and a target, and optionally with `where`, a boolean mask that broadcasts with the
+    scores. Scores have shape (K,), (N, K) or (N, K, d1, ...). Classes run along axis 1, whereas for the function they
+    run along the last axis by default. If no row counts, the mean is 0 (torch: NaN). Edge rows and gradients are as in
+    `softargmax.cross_entropy`.
 
     See Also
     --------
-    softargmax.cross_entropy : the function.
+    softargmax.cross_entropy : the loss as a function.
 
     Examples
     --------
@@ -91,7 +92,7 @@ class CrossEntropyLoss(_CrossEntropy):
 
 
 class LinearCrossEntropyLoss(_CrossEntropy):
-    r"""The cross-entropy of a last layer's scores as a module, without holding the scores.
+    r"""Cross-entropy loss of a last layer's scores as a module, without storing the scores.
 
     .. math:: z = h W^T + b, \qquad \ell = -\sum_k m_k \log p_k + c\,\mathrm{lse}^2
 
@@ -100,17 +101,18 @@ class LinearCrossEntropyLoss(_CrossEntropy):
     weight, ignore_index, reduction, label_smoothing, z_loss, softcap, temperature
         As in `CrossEntropyLoss`.
     exact : bool
-        As in `softargmax.linear_cross_entropy`; by name.
+        As in `softargmax.linear_cross_entropy`. Keyword argument.
 
     Notes
     -----
-    The module is called with hidden vectors h (..., D), output weights W (K, D), a target (...) or (..., K), and
-    optionally with `bias` (K,) and `where`. It owns no weights, so that these may be tied to an embedding. Of two
-    axes, the scores' last is torch's axis 1. Edge rows and gradients are those of `softargmax.linear_cross_entropy`.
+    Call the module with hidden vectors h (..., D), output weights W (K, D) and a target (...) or (..., K), and
+    optionally with `bias` (K,) and `where`. The module owns no output weights, so you can tie them to an embedding.
+    Classes run along the last axis of the scores; for two axes that is torch's axis 1. Edge rows and gradients are as
+    in `softargmax.linear_cross_entropy`.
 
     See Also
     --------
-    softargmax.linear_cross_entropy : the function.
+    softargmax.linear_cross_entropy : the loss as a function.
 
     Examples
     --------

@@ -1,9 +1,10 @@
-"""The losses of scores as operations: arguments, results, derivative rules and kernels (definitions: reference.py).
+"""Operations for the losses of scores: arguments, results, derivative rules and kernels.
 
     d loss / d x_k = (tau + 2 c lse) p_k - m_k
 
-A vjp answers for the scores; what stands beside them is differentiated by the definition. Kernels keep the states
-(m, r, low) of rows, from which the backward makes p again: scores are read once more, the gradient is written once.
+The definitions are in reference.py. A vjp rule returns the gradient with respect to the scores only; autograd
+differentiates the definition for all other arguments. Kernels save the state (m, r, low) of each row. The backward
+pass recomputes p from it: it reads the scores once and writes the gradient once.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ def _kept(i: Any) -> tuple[int, ...]:
 
 
 def refuse(i: CrossEntropy, row: int) -> None:
-    """Refuse the class of a row, which the kernel has found not to exist."""
-    refuse_class(i.asked.target, row, i.z.shape, i.axes, i.asked.ignore_index)
+    """Raise IndexError for the class of a row, which the kernel found out of range."""
+    refuse_class(i.options.target, row, i.z.shape, i.axes, i.options.ignore_index)
 
 
 def _cross_entropy_vjp(i: CrossEntropy, r: Loss, g: Loss, wanted: Wanted) -> Gradients:
@@ -39,7 +40,10 @@ def _cross_entropy_vjp(i: CrossEntropy, r: Loss, g: Loss, wanted: Wanted) -> Gra
 
 
 def _cross_entropy_vjp_vjp(i: CrossEntropyVjp, _r: ToScores, g: ToScores, wanted: Wanted) -> Gradients:
-    """gz is linear in g: where its slope is 0, what comes in is not looked at."""
+    """Return the gradient with respect to g, in which gz is linear.
+
+    Entries whose slope is 0 ignore the incoming gradient, even if it is NaN.
+    """
     if "g" not in wanted:
         return {}
     xp = namespace(i.g)
@@ -82,12 +86,12 @@ cross_entropy_and_gradient: Operation[GradientOf, LossAndGradient] = Operation(
     LossAndGradient(Result("z", "dtype", lambda i: _kept(i.of)), like("z")),
     definition=reference.cross_entropy_and_gradient,
     kernels={"cpu": _native.cross_entropy_and_gradient},
-    differentiable=False,  # what is to be differentiated calls the two above
+    differentiable=False,  # differentiated calls use the two operations above
     refuse=lambda i, row: refuse(i.of, row),
 )
 
 
-# --- divergence between the softmaxes of two scores -------------------------------------------------------------------
+# --- divergence between two softmaxes ---------------------------------------------------------------------------------
 
 
 divergence: Operation[Divergence, Divergences] = Operation(

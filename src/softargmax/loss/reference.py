@@ -1,16 +1,16 @@
-"""The definition of the losses in array-API Python: the oracle, and what serves every library that has no kernels.
+"""Definitions of the losses in array-API Python. They are the test oracle and serve libraries without kernels.
 
     x = beta cap(z)        cap(z) = s tanh(z / s)        log p_k = x_k - lse        n: scores in the support
     m_k = w_k ((1 - e) t_k + e / n)        tau = sum_k m_k        loss = -sum_k m_k log p_k + c lse^2
 
-t is the target: one at a class, or probabilities; w are class weights, e the label smoothing, c the z-loss. All sums
-run over the support. What the target has outside of it makes the loss +inf and counts in tau alone.
+t is the target, one-hot or probabilities; w are class weights, e is the label smoothing, c the z-loss factor. All sums
+run over the support, but tau also includes the target's mass outside of it. Such mass makes the loss +inf.
 
     d loss / d x_k = tau p_k - m_k + 2 c lse p_k = p_k (tau - m_k) - m_k (1 - p_k) + 2 c lse p_k
 
-tau - m_k and 1 - p_k are what the others have, not differences of rounded numbers, so that a confident row keeps its
-small gradient. All is computed in float64 where the library has it (else in float32), and rounded
-once. No control flow depends on values, so it can be traced.
+tau - m_k and 1 - p_k are computed as sums over the other classes, not as differences of rounded numbers. So a confident
+row keeps its small gradient. All numbers are computed in float64 if the library has it, else in float32, and rounded
+once. No control flow depends on values, so the functions can be traced.
 """
 
 from __future__ import annotations
@@ -41,51 +41,51 @@ INF = math.inf
 
 
 def cross_entropy(
-    z: Any, asked: LossOptions, axes: tuple[int, ...], kept: int, mean: bool, dtype: Any
+    z: Any, options: LossOptions, axes: tuple[int, ...], kept: int, mean: bool, dtype: Any
 ) -> tuple[Any, Any]:
-    """The loss, and no states: the definition has none."""
-    rows = losses(z, asked, axes)
-    return reduced_losses(rows, asked, axes, kept, mean, dtype), no_array(rows)
+    """Return the loss, and an empty array in place of the states, which only kernels save."""
+    rows = losses(z, options, axes)
+    return reduced_losses(rows, options, axes, kept, mean, dtype), no_array(rows)
 
 
 def cross_entropy_vjp(of: CrossEntropy, g: Any) -> Any:
-    """g times the gradient of the loss."""
-    return gradient(of.z, (seed_of(of, g), None, None, None), of.asked, of.axes)
+    """Return g times the gradient of the loss."""
+    return gradient(of.z, (seed_of(of, g), None, None, None), of.options, of.axes)
 
 
 def cross_entropy_and_gradient(of: CrossEntropy, g: Any) -> tuple[Any, Any]:
-    """The loss and g times its gradient; where all rows are kept, of each its own."""
-    loss, _ = cross_entropy(of.z, of.asked, of.axes, of.kept, of.mean, of.dtype)
+    """Return the loss and g times its gradient. If all rows are kept, each row has the gradient of its own loss."""
+    loss, _ = cross_entropy(of.z, of.options, of.axes, of.kept, of.mean, of.dtype)
     return loss, cross_entropy_vjp(of, namespace(loss).ones_like(loss) if g is None else g)
 
 
 def no_array(like: Any) -> Any:
-    """In the place of a result that there is not."""
+    """Return an array of shape (0,), which stands for an absent result."""
     return namespace(like).zeros((0,), dtype=like.dtype, device=device_of(like))
 
 
-def reduced_losses(rows: Any, asked: LossOptions, axes: tuple[int, ...], kept: int, mean: bool, dtype: Any) -> Any:
-    """The rows' losses as asked for."""
-    return reduced(rows, weights_of_rows(rows, asked, axes), dtype, kept=kept, mean=mean)
+def reduced_losses(rows: Any, options: LossOptions, axes: tuple[int, ...], kept: int, mean: bool, dtype: Any) -> Any:
+    """Reduce the rows' losses."""
+    return reduced(rows, weights_of_rows(rows, options, axes), dtype, kept=kept, mean=mean)
 
 
-def weights_of_rows(rows: Any, asked: LossOptions, axes: tuple[int, ...]) -> Any:
-    """The weight of each row in a mean, of the shape of rows."""
-    if asked.target is None:
+def weights_of_rows(rows: Any, options: LossOptions, axes: tuple[int, ...]) -> Any:
+    """Return the weight of each row in a mean, in the shape of `rows`."""
+    if options.target is None:
         return each_counts(rows)
-    target = namespace(rows).reshape(asked.target, tuple(rows.shape))
-    return counts(target, asked.ignore_index, asked.weight, *axes)
+    target = namespace(rows).reshape(options.target, tuple(rows.shape))
+    return counts(target, options.ignore_index, options.weight, *axes)
 
 
 def seed_of(of: CrossEntropy, g: Any) -> Factor:
-    """What the gradient of each row's own loss is multiplied by."""
+    """Return the factor of the gradient of each row's loss."""
     z, (axis,), kept = of.z, of.axes, of.kept
     xp, kind = namespace(z), working_dtype(z, namespace(z))
     rows = row_shape(z.shape, (axis,))
     groups = (*rows[:kept], *(1,) * (len(rows) - kept))
     g = xp.reshape(xp.astype(g, kind), groups)
     if of.mean:
-        count = weights_of_rows(xp.zeros(rows, dtype=kind, device=device_of(z)), of.asked, of.axes)
+        count = weights_of_rows(xp.zeros(rows, dtype=kind, device=device_of(z)), of.options, of.axes)
         g = g / xp.reshape(together(count, kind, kept), groups)
     return xp.expand_dims(g, axis=axis)
 
@@ -93,50 +93,50 @@ def seed_of(of: CrossEntropy, g: Any) -> Factor:
 # --- rows of scores ---------------------------------------------------------------------------------------------------
 
 
-class Look(NamedTuple):
-    """Rows of scores as the formulas need them; numbers per row have an axis of 1 in the classes' place."""
+class RowValues(NamedTuple):
+    """The quantities of each row that the formulas need. The class axis of a number per row has size 1."""
 
     p: Any
-    log_p: Any  # 0 where p has no logarithm
+    log_p: Any  # 0 where p = 0
     lse: Any
-    inside: Any  # the support
-    possible: Any  # what has a logarithm: in limits a part of the support
-    mass: Any  # m; outside the support what the target has there
-    skipped: Any  # rows that are ignored, or None
-    wrong: Any  # rows whose class does not exist, which could not be checked everywhere, or None
+    inside: Any  # True in the support
+    possible: Any  # True where p > 0; in the limits of beta only a part of the support
+    mass: Any  # m; outside the support the target's mass
+    skipped: Any  # True for ignored rows, or None
+    wrong: Any  # True for rows whose class is out of range, which tracing cannot check before; or None
     axis: int
 
 
-def look(z: Any, asked: LossOptions, axis: int) -> Look:
-    """Everything that the formulas need of each row."""
-    xp, target, classes = namespace(z), asked.target, z.shape[axis]
+def row_values(z: Any, options: LossOptions, axis: int) -> RowValues:
+    """Return the quantities of each row that the formulas need."""
+    xp, target, classes = namespace(z), options.target, z.shape[axis]
     skipped = wrong = None
     if target is not None:
-        skipped = target == asked.ignore_index
+        skipped = target == options.ignore_index
         wrong = ~skipped & ((target < 0) | (target >= classes))
-        z = xp.where(skipped, 0.0, z)  # whatever stands there, NaN included, has no derivative
-    p, log_p, lse = normalized(z, asked.beta, asked.where, axis, asked.softcap)
+        z = xp.where(skipped, 0.0, z)  # scores of ignored rows have no derivative, even if NaN
+    p, log_p, lse = normalized(z, options.beta, options.where, axis, options.softcap)
     possible = log_p != -INF
-    inside = ~_out(z, asked.beta)
-    inside = inside if asked.where is None else inside & asked.where
+    inside = ~_out(z, options.beta)
+    inside = inside if options.where is None else inside & options.where
     if target is None:
-        mass = xp.astype(asked.probabilities, p.dtype)
+        mass = xp.astype(options.probabilities, p.dtype)
     else:
         along = tuple(n if i == axis else 1 for i, n in enumerate(z.shape))
         every = xp.arange(classes, dtype=target.dtype, device=device_of(z))
         mass = xp.astype(xp.reshape(every, along) == target, p.dtype)
-    e = asked.label_smoothing
+    e = options.label_smoothing
     if e:
         n = xp.sum(xp.astype(inside, p.dtype), axis=axis, keepdims=True)
         mass = (1.0 - e) * mass + xp.where(inside, e / xp.where(n == 0.0, 1.0, n), 0.0)
-    if asked.weight is not None:
-        mass = xp.astype(asked.weight, p.dtype) * mass
+    if options.weight is not None:
+        mass = xp.astype(options.weight, p.dtype) * mass
     log_p = xp.where(possible, log_p, 0.0)
-    return Look(p, log_p, lse, inside, possible, mass, skipped, wrong, axis)
+    return RowValues(p, log_p, lse, inside, possible, mass, skipped, wrong, axis)
 
 
 def normalized(z: Any, scale: Scale, where: Any, axis: int, softcap: float) -> tuple[Any, Any, Any]:
-    """p, log p and lse (the classes' axis kept as 1) of the rows of scores, in working precision."""
+    """Return p, log p and lse of rows of scores, in working precision. The class axis of lse has size 1."""
     xp = namespace(z)
     x = capped(xp.astype(z, working_dtype(z, xp)), scale, softcap)
     i = Scores(x, where, scale, (axis,), x.dtype)
@@ -145,7 +145,7 @@ def normalized(z: Any, scale: Scale, where: Any, axis: int, softcap: float) -> t
 
 
 def capped(z: Any, scale: Scale, softcap: float) -> Any:
-    """s tanh(z / s), but what is out of the support stays out of it."""
+    """Return s tanh(z / s) in the support, and z outside of it."""
     if not softcap:
         return z
     xp, out = namespace(z), _out(z, scale)
@@ -153,7 +153,7 @@ def capped(z: Any, scale: Scale, softcap: float) -> Any:
 
 
 def cap_slope(z: Any, scale: Scale, softcap: float) -> Any:
-    """1 - tanh^2(z / s) = 4 q / (1 + q)^2, q = exp(-2 |z / s|): it keeps its digits where it is small."""
+    """Return 1 - tanh^2(z / s) as 4 q / (1 + q)^2, q = exp(-2 |z / s|), which is accurate also where it is small."""
     if not softcap:
         return 1.0
     xp = namespace(z)
@@ -162,72 +162,75 @@ def cap_slope(z: Any, scale: Scale, softcap: float) -> Any:
 
 
 def _out(z: Any, scale: Scale) -> Any:
-    """Where beta z is -inf."""
+    """True where beta z is -inf."""
     if isinstance(scale.hi, float):
         return z == (INF if scale.hi < 0.0 else -INF)
     return ((z == -INF) & (scale.hi >= 0.0)) | ((z == INF) & (scale.hi < 0.0))
 
 
-# --- rows' numbers ----------------------------------------------------------------------------------------------------
+# --- numbers per row --------------------------------------------------------------------------------------------------
 
 
-def losses(z: Any, asked: LossOptions, axes: tuple[int, ...]) -> Any:
-    """The loss of every row, in working precision."""
-    return _by_rows(lambda _z, a, i: settled(_loss(a, i), a), z, asked, axes)
+def losses(z: Any, options: LossOptions, axes: tuple[int, ...]) -> Any:
+    """Return the loss of every row, in working precision."""
+    return _by_rows(lambda _z, a, i: finished(_loss(a, i), a), z, options, axes)
 
 
-def terms(z: Any, asked: LossOptions, axes: tuple[int, ...]) -> CrossEntropyTerms:
-    """Loss, lse, entropy and z-loss of every row, in working precision."""
+def terms(z: Any, options: LossOptions, axes: tuple[int, ...]) -> CrossEntropyTerms:
+    """Return loss, lse, entropy and z-loss of every row, in working precision."""
 
-    def rows(_z: Any, a: Look, i: LossOptions) -> CrossEntropyTerms:
-        return CrossEntropyTerms(*(settled(part, a) for part in (_loss(a, i), a.lse, _entropy(a, i), _z_loss(a, i))))
+    def rows(_z: Any, a: RowValues, i: LossOptions) -> CrossEntropyTerms:
+        return CrossEntropyTerms(*(finished(part, a) for part in (_loss(a, i), a.lse, _entropy(a, i), _z_loss(a, i))))
 
-    found: CrossEntropyTerms = _by_rows(rows, z, asked, axes)
+    found: CrossEntropyTerms = _by_rows(rows, z, options, axes)
     return found
 
 
-def gradient(z: Any, seeds: Sequence[Factor | None], asked: LossOptions, axes: tuple[int, ...]) -> Any:
-    """The gradient of <seeds, terms>."""
+def gradient(z: Any, seeds: Sequence[Factor | None], options: LossOptions, axes: tuple[int, ...]) -> Any:
+    """Return the gradient of <seeds, terms>."""
 
-    def rows(z: Any, a: Look, i: LossOptions, *seeds: Any) -> Any:
+    def rows(z: Any, a: RowValues, i: LossOptions, *seeds: Any) -> Any:
         slope = namespace(z).zeros_like(a.p)
         for seed, slope_of in zip(seeds, (_loss_slope, _lse_slope, _entropy_slope, _z_loss_slope), strict=True):
             slope = slope if seed is None else slope + seed * slope_of(a, i)
         return _to_scores(slope, z, a, i)
 
-    return _by_rows(rows, z, asked, axes, *seeds)
+    return _by_rows(rows, z, options, axes, *seeds)
 
 
 @np.errstate(all="ignore")
-def _by_rows(compute: Callable[..., Any], z: Any, asked: LossOptions, axes: tuple[int, ...], *more: Any) -> Any:
-    """compute(z, look, asked, *more) a few rows at a time."""
-    arrays = {name: getattr(asked, name) for name in ("target", "probabilities", "weight", "where", "beta")}
-    if asked.target is not None:
+def _by_rows(compute: Callable[..., Any], z: Any, options: LossOptions, axes: tuple[int, ...], *more: Any) -> Any:
+    """Call compute(z, row_values, options, *more) for a few rows at a time."""
+    arrays = {name: getattr(options, name) for name in ("target", "probabilities", "weight", "where", "beta")}
+    if options.target is not None:
         shape = kept_shape(z.shape, axes)
-        arrays["target"] = namespace(asked.target).reshape(asked.target, shape)
+        arrays["target"] = namespace(options.target).reshape(options.target, shape)
 
-    def rows(z: Any, *given: Any) -> Any:
-        i = asked._replace(**dict(zip(arrays, given, strict=False)))
-        return compute(z, look(z, i, axes[0]), i, *given[len(arrays) :])
+    def rows(z: Any, *operands: Any) -> Any:
+        i = options._replace(**dict(zip(arrays, operands, strict=False)))
+        return compute(z, row_values(z, i, axes[0]), i, *operands[len(arrays) :])
 
     return by_rows(rows, axes, z, *arrays.values(), *more)
 
 
-def settled(rows: Any, a: Look) -> Any:
-    """A number per row, 0 where the row is ignored, NaN where its class does not exist; without the classes' axis."""
+def finished(rows: Any, a: RowValues) -> Any:
+    """Remove the class axis. Ignored rows become 0, rows whose class is out of range NaN."""
     xp = namespace(rows)
     if a.skipped is not None:
         rows = xp.where(a.skipped, 0.0, xp.where(a.wrong, math.nan, rows))
     return xp.squeeze(rows, axis=a.axis)
 
 
-def _to_scores(slope: Any, z: Any, a: Look, asked: LossOptions) -> Any:
-    """From d / d x to d / d z: times beta (0 in the limit |beta| = inf) and the soft-cap's slope, in the support."""
-    xp, beta = namespace(z), asked.beta.hi
+def _to_scores(slope: Any, z: Any, a: RowValues, options: LossOptions) -> Any:
+    """Return d / d z from d / d x: multiply by beta (0 in the limit |beta| = inf) and by the slope of the soft-cap.
+
+    The result is 0 outside the support.
+    """
+    xp, beta = namespace(z), options.beta.hi
     flat = math.isinf(beta) if isinstance(beta, float) else xp.abs(beta) == INF
     beta = xp.where(flat, 0.0, beta) if not isinstance(beta, float) else 0.0 if flat else beta
-    if asked.softcap:
-        slope = slope * cap_slope(xp.astype(z, a.p.dtype), asked.beta, asked.softcap)
+    if options.softcap:
+        slope = slope * cap_slope(xp.astype(z, a.p.dtype), options.beta, options.softcap)
     inside = a.inside if a.skipped is None else a.inside & ~a.skipped
     slope = xp.where(inside, slope * beta, 0.0)
     if a.wrong is not None:
@@ -235,61 +238,61 @@ def _to_scores(slope: Any, z: Any, a: Look, asked: LossOptions) -> Any:
     return xp.astype(slope, z.dtype)
 
 
-# --- each number beside its slope -------------------------------------------------------------------------------------
+# --- the terms and their slopes ---------------------------------------------------------------------------------------
 
 
-def _loss(a: Look, asked: LossOptions) -> Any:
+def _loss(a: RowValues, options: LossOptions) -> Any:
     xp, axis = namespace(a.p), a.axis
     of_each = xp.where(a.inside, a.mass * (0.0 - a.log_p), 0.0)
-    loss = xp.sum(of_each, axis=axis, keepdims=True) if asked.one_class else _sum(of_each, axis)
+    loss = xp.sum(of_each, axis=axis, keepdims=True) if options.one_class else _sum(of_each, axis)
     lost = ~xp.any(a.inside, axis=axis, keepdims=True) | xp.any((a.mass > 0.0) & ~a.possible, axis=axis, keepdims=True)
-    return loss + _z_loss(a, asked) + xp.where(lost, xp.full_like(loss, INF), 0.0)
+    return loss + _z_loss(a, options) + xp.where(lost, xp.full_like(loss, INF), 0.0)
 
 
-def _loss_slope(a: Look, asked: LossOptions) -> Any:
+def _loss_slope(a: RowValues, options: LossOptions) -> Any:
     rest = 0.0 - namespace(a.p).expm1(a.log_p)  # 1 - p
-    slope = a.p * _others(a, asked) - a.mass * rest
-    return _constant(slope, a) + _z_loss_slope(a, asked)
+    slope = a.p * _mass_of_others(a, options) - a.mass * rest
+    return _constant(slope, a) + _z_loss_slope(a, options)
 
 
-def _lse_slope(a: Look, asked: LossOptions) -> Any:  # noqa: ARG001 the others need them
+def _lse_slope(a: RowValues, options: LossOptions) -> Any:  # noqa: ARG001 same signature as the other slopes
     return a.p
 
 
-def _entropy(a: Look, asked: LossOptions) -> Any:  # noqa: ARG001
+def _entropy(a: RowValues, options: LossOptions) -> Any:  # noqa: ARG001
     return _sum(a.p * (0.0 - a.log_p), a.axis)
 
 
-def _entropy_slope(a: Look, asked: LossOptions) -> Any:
-    return _constant(-a.p * (a.log_p + _entropy(a, asked)), a)
+def _entropy_slope(a: RowValues, options: LossOptions) -> Any:
+    return _constant(-a.p * (a.log_p + _entropy(a, options)), a)
 
 
-def _z_loss(a: Look, asked: LossOptions) -> Any:
-    return asked.z_loss * a.lse * a.lse if asked.z_loss else namespace(a.lse).zeros_like(a.lse)
+def _z_loss(a: RowValues, options: LossOptions) -> Any:
+    return options.z_loss * a.lse * a.lse if options.z_loss else namespace(a.lse).zeros_like(a.lse)
 
 
-def _z_loss_slope(a: Look, asked: LossOptions) -> Any:
-    if not asked.z_loss:
+def _z_loss_slope(a: RowValues, options: LossOptions) -> Any:
+    if not options.z_loss:
         return 0.0
-    return _constant(2.0 * asked.z_loss * a.lse * a.p, a)
+    return _constant(2.0 * options.z_loss * a.lse * a.p, a)
 
 
-def _constant(slope: Any, a: Look) -> Any:
-    """0 in a row of infinities, which is constant, and in an empty one."""
+def _constant(slope: Any, a: RowValues) -> Any:
+    """Set the slope to 0 in rows whose lse is infinite: the loss of such a row is constant."""
     xp = namespace(slope)
     return xp.where(xp.abs(a.lse) == INF, 0.0, slope)
 
 
 def _sum(values: Any, axis: int) -> Any:
-    """The sum over the classes."""
+    """Return the sum over the classes."""
     return namespace(values).expand_dims(row_sum(values, (axis,)), axis=axis)
 
 
-def _others(a: Look, asked: LossOptions) -> Any:
-    """sum m - m_k, as exact as a sum without m_k would be."""
+def _mass_of_others(a: RowValues, options: LossOptions) -> Any:
+    """Return sum m - m_k, as accurate as a sum without m_k."""
     m, axis = a.mass, a.axis
     xp = namespace(m)
-    if asked.one_class or not m.shape[axis]:
+    if options.one_class or not m.shape[axis]:
         return xp.sum(m, axis=axis, keepdims=True) - m
     last = (*(i for i in range(m.ndim) if i != axis), axis)
     m = xp.permute_dims(m, last)

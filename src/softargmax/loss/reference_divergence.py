@@ -1,10 +1,10 @@
-"""The definition of the divergences between two softmaxes, p the teacher's and q the student's.
+"""Definitions of the divergences between a teacher's softmax p and a student's softmax q.
 
     forward = KL(p || q)        reverse = KL(q || p)        js = KL(p || m) / 2 + KL(q || m) / 2, m = (p + q) / 2
     KL(p || q) = sum_k p_k d_k - p_k + q_k = sum_k p_k (d_k + expm1(-d_k)),  d = log p - log q
 
-No term is below 0, so they do not cancel. A term with p_k = 0 adds 0 to the usual form; p_k > 0 = q_k gives +inf. A row
-with nothing in either support is 0.
+No term is negative, so the terms do not cancel. A class with p_k = 0 adds 0 to the sum of p_k d_k; a class with p_k > 0
+and q_k = 0 makes the divergence +inf. If both supports are empty, the divergence is 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def divergence(
     student: Any, teacher: Any, where: Any, beta: Scale, axes: tuple[int, ...], kind: str, softcap: float
 ) -> Any:
-    """The divergence of every row, in working precision."""
+    """Return the divergence of every row, in working precision."""
     (axis,) = axes
 
     def rows(student: Any, teacher: Any, beta: Any, where: Any) -> Any:
@@ -46,7 +46,7 @@ def divergence(
             alone = xp.where(in_p, INF, xp.where(there, q, 0.0))
             return row_sum(xp.where(both, _term(p, d, q), alone), axes)
         m = 0.5 * (p + q)
-        # log(p / m) = -log((1 + exp(-d)) / 2); where one of the two is 0, the other one's is log 2.
+        # log(p / m) = -log((1 + exp(-d)) / 2). If one of p and q is 0, the logarithm of the other is log 2.
         to_p, to_q = (-xp.log1p(0.5 * xp.expm1(xp.minimum(x, 700.0))) for x in (-d, d))
         of_p = xp.where(both, _term(p, to_p, m), xp.where(in_p, p * _LOG_2_LESS_HALF, 0.5 * q))
         of_q = xp.where(both, _term(q, to_q, m), xp.where(in_q, q * _LOG_2_LESS_HALF, 0.5 * p))
@@ -56,7 +56,7 @@ def divergence(
 
 
 def linear_divergence(i: LinearDivergence) -> Any:
-    """The same of scores that two layers make, by parts of the rows."""
+    """Return the divergence of every row of two layers' scores, computed for a few rows at a time."""
     student, teacher = Layer(i.h_student, i.w_student, i.bias_student), Layer(i.h_teacher, i.w_teacher, i.bias_teacher)
 
     def rows(z: Any, part: slice) -> Any:
@@ -70,7 +70,7 @@ _LOG_2_LESS_HALF = 0.6931471805599453 - 0.5
 
 
 def _term(p: Any, d: Any, q: Any) -> Any:
-    """p d - p + q for q = p exp(-d): near 0 an error of d counts by d only."""
+    """Return p d - p + q, where q = p exp(-d). For small d the first form keeps the relative accuracy."""
     xp = namespace(p)
     near = xp.abs(d) < 1.0
     small, far = xp.where(near, d, 0.0), xp.where(near, 0.0, d)

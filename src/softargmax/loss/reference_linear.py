@@ -1,9 +1,9 @@
-"""Losses of scores z = h W^T + b that never exist all at once: those of a few rows are made, used and forgotten.
+"""Definitions of the losses of a last layer's scores z = h W^T + b, computed a few rows at a time.
 
     dh = dz W        dW = dz^T h        db = sum dz
 
-The product is that of the library, in the inputs' dtype (halves as float32); the rest is the definition's. Libraries
-whose arrays are traced or cannot be written to take all rows at once.
+The product is the one of the array library, in the dtype of the inputs (float32 for half precision). The rest follows
+reference.py. Arrays that are traced or read-only are processed with all rows at once.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ if TYPE_CHECKING:
     from softargmax.loss.results import CrossEntropyTerms
 
 PARTS = 768
-"""The rows are cut into about this many parts, of at least one row. Of 1024 x 8192 scores of tensors, D = 16, the
-definition then needs 2 % at once; with 192 parts, whose memory malloc does not use again, 27 to 45 %, in the same time.
-Every part reads W and adds to dW: the wider these are, the fewer are the parts, down to 192."""
+"""The rows are split into about this many parts, of at least one row each.
+
+For tensors with 1024 x 8192 scores and D = 16, the definition then holds 2 % of the scores at once. With 192 parts it
+holds 27 to 45 %, because malloc does not reuse the memory of a part; both take the same time. Every part reads W and
+adds to dW. So a wider layer is split into fewer parts, but at least 192.
+"""
 CLASSES = (1,)
 
 
@@ -39,9 +42,9 @@ CLASSES = (1,)
 
 @np.errstate(all="ignore")
 def linear_cross_entropy(i: LinearCrossEntropy) -> tuple[Any, ...]:
-    """The loss, and the gradients to what `forms` names."""
-    rows = by_parts(lambda z, part: reference.losses(z, piece(i.asked, part), CLASSES), i.layer, i.asked)
-    loss = reference.reduced_losses(rows, i.asked, CLASSES, i.kept, i.mean, i.dtype)
+    """Return the loss, and the gradients that `forms` names."""
+    rows = by_parts(lambda z, part: reference.losses(z, options_of_rows(i.options, part), CLASSES), i.layer, i.options)
+    loss = reference.reduced_losses(rows, i.options, CLASSES, i.kept, i.mean, i.dtype)
     if not i.forms:
         return loss, *(reference.no_array(rows),) * 3
     return loss, *linear_cross_entropy_vjp(i, namespace(rows).ones_like(loss), i.forms)
@@ -49,38 +52,42 @@ def linear_cross_entropy(i: LinearCrossEntropy) -> tuple[Any, ...]:
 
 @np.errstate(all="ignore")
 def linear_cross_entropy_vjp(of: LinearCrossEntropy, g: Any, to: str) -> tuple[Any, ...]:
-    """g times the gradients of the loss to what `to` names."""
+    """Return g times the gradients of the loss that `to` names."""
     seed = seed_of(of, g)
 
     def slope(z: Any, part: slice) -> Any:
-        return reference.gradient(z, (rows_of(seed, part), None, None, None), piece(of.asked, part), CLASSES)
+        return reference.gradient(
+            z, (rows_of(seed, part), None, None, None), options_of_rows(of.options, part), CLASSES
+        )
 
-    return pulled(slope, of.layer, (of.asked, seed), to)
+    return layer_vjp(slope, of.layer, (of.options, seed), to)
 
 
-def linear_terms(layer: Layer, asked: LossOptions) -> CrossEntropyTerms:
-    """Loss, lse, entropy and z-loss of every row."""
-    found: CrossEntropyTerms = by_parts(lambda z, part: reference.terms(z, piece(asked, part), CLASSES), layer, asked)
+def linear_terms(layer: Layer, options: LossOptions) -> CrossEntropyTerms:
+    """Return loss, lse, entropy and z-loss of every row."""
+    found: CrossEntropyTerms = by_parts(
+        lambda z, part: reference.terms(z, options_of_rows(options, part), CLASSES), layer, options
+    )
     return found
 
 
 def linear_terms_vjp(of: LinearTerms, g_loss: Any, g_lse: Any, g_entropy: Any, g_z: Any, to: str) -> tuple[Any, ...]:
-    """The gradients of <g, terms> to what `to` names."""
+    """Return the gradients of <g, terms> that `to` names."""
     seeds = [None if g is None else g[:, None] for g in (g_loss, g_lse, g_entropy, g_z)]
 
     def slope(z: Any, part: slice) -> Any:
-        return reference.gradient(z, [rows_of(g, part) for g in seeds], piece(of.asked, part), CLASSES)
+        return reference.gradient(z, [rows_of(g, part) for g in seeds], options_of_rows(of.options, part), CLASSES)
 
-    return pulled(slope, of.layer, (of.asked, *seeds), to)
+    return layer_vjp(slope, of.layer, (of.options, *seeds), to)
 
 
 def seed_of(of: LinearCrossEntropy, g: Any) -> Any:
-    """What the gradient of each row's own loss is multiplied by: (N, 1), or (1, 1) for all rows."""
+    """Return the factor of the gradient of each row's loss, of shape (N, 1), or (1, 1) if it is the same for all."""
     xp = namespace(g)
     g = xp.reshape(g, (-1, 1))
     if not of.mean:
         return g
-    count = reference.weights_of_rows(xp.zeros((of.layer.h.shape[0],), dtype=g.dtype), of.asked, CLASSES)
+    count = reference.weights_of_rows(xp.zeros((of.layer.h.shape[0],), dtype=g.dtype), of.options, CLASSES)
     return g / together(count, xp.float64 if dtype_name(g.dtype) == "float64" else g.dtype)
 
 
@@ -88,7 +95,7 @@ def seed_of(of: LinearCrossEntropy, g: Any) -> Any:
 
 
 def product(layer: Layer) -> Any:
-    """h W^T + b. A class that the product puts out of the support stays out of it."""
+    """Return h W^T + b. A class that the product makes -inf stays outside the support."""
     h, w, bias = layer
     xp = namespace(h)
     z = times(h, xp.permute_dims(w, (1, 0)))
@@ -96,7 +103,10 @@ def product(layer: Layer) -> Any:
 
 
 def times(a: Any, b: Any) -> Any:
-    """a b in the wider dtype of the two, at least float32, whatever autocast says; halves of b widened part by part."""
+    """Return a b in the wider dtype of the two, at least float32, also under autocast.
+
+    Half-precision columns of b are converted part by part, which saves memory.
+    """
     xp = namespace(a)
     kind = xp.float64 if "float64" in (dtype_name(a.dtype), dtype_name(b.dtype)) else xp.float32
     a = xp.astype(a, kind, copy=False)
@@ -116,13 +126,15 @@ def _without_autocast(like: Any) -> AbstractContextManager[Any]:
     return without_autocast(like)
 
 
-def pulled(slope: Callable[[Any, slice], Any], layer: Layer, beside: Sequence[Any], forms: str) -> tuple[Any, Any, Any]:
-    """dz W, dz^T h and sum dz for dz = slope(scores, part), as `forms` names them; of shape (0,) what it does not."""
+def layer_vjp(
+    slope: Callable[[Any, slice], Any], layer: Layer, operands: Sequence[Any], forms: str
+) -> tuple[Any, Any, Any]:
+    """Return dz W, dz^T h and sum dz for dz = slope(scores, part). Those that `forms` does not name have shape (0,)."""
     h, w, _ = layer
     xp, none = namespace(h), reference.no_array(h)
     safe_w = finite(w) if "h" in forms else none
     dh, dw, db = none, none, none
-    for part in parts(layer, beside):
+    for part in parts(layer, operands):
         hidden = rows_of(h, part)
         dz = slope(product(layer._replace(h=hidden)), part)
         if "h" in forms:
@@ -142,10 +154,10 @@ def _added(total: Any, more: Any) -> Any:
 
 
 def _placed(whole: Any, found: Any, part: slice, rows: int) -> Any:
-    """The rows of a part, put into an array of all rows, which the first part makes.
+    """Write the rows of a part into an array of all rows, which the first part allocates.
 
-    A list of the parts' small results would lie between their large ones and keep malloc from using that memory again:
-    4096 rows of 8192 classes of a tensor took 140 MiB so, more than their scores, and 28 in one array.
+    A list of small results, one per part, would lie between the large temporary arrays and keep malloc from reusing
+    their memory. A tensor with 4096 rows of 8192 classes then takes 140 MiB, more than its scores; one array takes 28.
     """
     if found.shape[0] == rows:
         return found
@@ -159,12 +171,12 @@ def _placed(whole: Any, found: Any, part: slice, rows: int) -> Any:
 
 
 @np.errstate(all="ignore")
-def by_parts(rows: Callable[[Any, slice], Any], layer: Layer, beside: Sequence[Any]) -> Any:
-    """rows(scores, part) of every part, put together: an array, or a named tuple of them."""
+def by_parts(rows: Callable[[Any, slice], Any], layer: Layer, operands: Sequence[Any]) -> Any:
+    """Call rows(scores, part) for every part and join the results: an array, or a named tuple of arrays."""
     xp, size = namespace(layer.h), layer.h.shape[0]
     whole: list[Any] = []
     found: Any = None
-    for part in parts(layer, beside):
+    for part in parts(layer, operands):
         found = rows(product(part_of(layer, part)), part)
         each = [xp.reshape(x, (-1,)) for x in (found if isinstance(found, tuple) else (found,))]
         whole = whole or [reference.no_array(layer.h)] * len(each)
@@ -172,10 +184,10 @@ def by_parts(rows: Callable[[Any, slice], Any], layer: Layer, beside: Sequence[A
     return type(found)(*whole) if isinstance(found, tuple) else whole[0]
 
 
-def parts(layer: Layer, beside: Sequence[Any]) -> Iterator[slice]:
-    """Slices of the rows, so small that what the definition makes of their scores is below an eighth of all scores."""
+def parts(layer: Layer, operands: Sequence[Any]) -> Iterator[slice]:
+    """Return slices of the rows. For one slice the definition needs less memory than an eighth of all scores."""
     size, classes = layer.h.shape[0], layer.w.shape[0]
-    arrays = (x for one in (layer, *beside) for x in (one if isinstance(one, tuple) else (one,)) if not _is_plain(x))
+    arrays = (x for one in (layer, *operands) for x in (one if isinstance(one, tuple) else (one,)) if not _is_plain(x))
     whole = size * classes <= SIZE or not cut(tuple(arrays))
     fewest = max(size // PARTS, min(layer.h.shape[1] // 16, size // 192))
     step = max(size, 1) if whole else max(1, min(SIZE // classes, fewest))
@@ -187,24 +199,24 @@ def _is_plain(x: Any) -> bool:
 
 
 def part_of(layer: Layer, part: slice) -> Layer:
-    """The layer of a part of the rows."""
+    """Return the layer for a part of the rows."""
     return layer._replace(h=rows_of(layer.h, part))
 
 
-def piece(asked: LossOptions, part: slice) -> LossOptions:
-    """What stands beside the scores of a part of the rows."""
-    target = rows_of(asked.target, part)
-    probabilities, where = rows_of(asked.probabilities, part), rows_of(asked.where, part)
-    return asked._replace(target=target, probabilities=probabilities, where=where, beta=beta_of(asked.beta, part))
+def options_of_rows(options: LossOptions, part: slice) -> LossOptions:
+    """Return the options for a part of the rows."""
+    target = rows_of(options.target, part)
+    probabilities, where = rows_of(options.probabilities, part), rows_of(options.where, part)
+    return options._replace(target=target, probabilities=probabilities, where=where, beta=beta_of(options.beta, part))
 
 
 def beta_of(beta: Scale, part: slice) -> Scale:
-    """That of a part of the rows."""
+    """Return beta for a part of the rows."""
     return beta if isinstance(beta.hi, float) else Scale(*(rows_of(x, part) for x in beta))
 
 
 def rows_of(array: Any, part: slice) -> Any:
-    """Those of an array with numbers per row, or the one for all."""
+    """Return a part of an array with one row per row; an array with one row for all is returned unchanged."""
     if array is None or array.shape[0] == 1 or part == slice(0, array.shape[0]):
         return array
     return array[part, ...]

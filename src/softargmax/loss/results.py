@@ -1,4 +1,4 @@
-"""What the losses with more than one result return: tuples with names."""
+"""Named tuples that the losses return."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from softargmax.core.types import Array, of_arrays
 
 @of_arrays
 class CrossEntropyTerms(NamedTuple):
-    """What `cross_entropy_terms` returns: the loss (`z_loss` included) and what it is made of, reduced alike.
+    """Result of `cross_entropy_terms`: the loss, which includes `z_loss`, and its terms, with the same reduction.
 
     Examples
     --------
@@ -27,7 +27,7 @@ class CrossEntropyTerms(NamedTuple):
 
 @of_arrays
 class LossAndGradient(NamedTuple):
-    """What `cross_entropy_and_gradient` returns: the loss, and its gradient to the scores, of their shape and dtype.
+    """Result of `cross_entropy_and_gradient`: the loss and its gradient, of the scores' shape and dtype.
 
     Examples
     --------
@@ -42,7 +42,7 @@ class LossAndGradient(NamedTuple):
 
 @of_arrays
 class LinearLossAndGradient(NamedTuple):
-    """What `linear_cross_entropy_and_gradient` returns: the loss, its gradients to h, w and bias (None without one).
+    """Result of `linear_cross_entropy_and_gradient`: the loss and its gradients; `dbias` is None without a bias.
 
     Examples
     --------
@@ -59,30 +59,30 @@ class LinearLossAndGradient(NamedTuple):
     dbias: Array | None
 
 
-# --- of operations ----------------------------------------------------------------------------------------------------
+# --- results of the operations ----------------------------------------------------------------------------------------
 
 
 class Loss(NamedTuple):
-    """The loss of each group of rows, and the rows' states; of shape (0,) where there is no kernel."""
+    """The loss of each group of rows, and the state of each row (of shape (0,) without a kernel)."""
 
     loss: Any
     states: Any
 
 
 class ToScores(NamedTuple):
-    """The gradient to the scores."""
+    """The gradient with respect to the scores."""
 
     gradient: Any
 
 
 class Divergences(NamedTuple):
-    """One per row, in working precision."""
+    """The divergence of each row, in working precision."""
 
     divergence: Any
 
 
 class LinearLoss(NamedTuple):
-    """The loss, and its gradients as they were added up; what is not formed is of shape (0,)."""
+    """The loss and its gradients, in the dtype of the sums; gradients that were not computed have shape (0,)."""
 
     loss: Any
     dh: Any
@@ -91,7 +91,7 @@ class LinearLoss(NamedTuple):
 
 
 class ToLayer(NamedTuple):
-    """The gradients, as they were added up."""
+    """The gradients with respect to a layer, in the dtype of the sums."""
 
     dh: Any
     dw: Any
@@ -99,7 +99,7 @@ class ToLayer(NamedTuple):
 
 
 class RowTerms(NamedTuple):
-    """The loss of every row, its lse, its entropy, and the z-loss in it; in working precision."""
+    """The loss of each row, its lse, its entropy and its z-loss, in working precision."""
 
     loss: Any
     lse: Any
@@ -108,6 +108,6 @@ class RowTerms(NamedTuple):
 
 
 class LinearDivergences(NamedTuple):
-    """One per row, in working precision."""
+    """The divergence of each row, in working precision."""
 
     divergence: Any

@@ -1,4 +1,4 @@
-"""The log-probabilities of given classes: what the tokens of a text were worth to a model."""
+"""Log-probabilities of selected classes, for example of the tokens of a text under a language model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def selected_log_softmax(
     where: Mask | None = None,
     dtype: DType | None = None,
 ) -> Array:
-    r"""The log-probability of one class of each row, or of several, without forming the others.
+    r"""Return the log-probability of one or several classes of each row, without computing the others.
 
     .. math:: \log p_y = x_y - \mathrm{lse}, \qquad x = \frac{s \tanh(z / s)}{T}
 
@@ -37,15 +37,16 @@ def selected_log_softmax(
     z : array_like
         Scores, any shape but 0-d; the K classes run along `axis`.
     index : array_like
-        y, integers of the rows' shape; or of z's shape but for m along `axis`, for m classes of each row. They are
-        found one after the other: for many, `log_softmax` and a gather are faster.
+        y: integers of the rows' shape, for one class per row. For m classes per row: integers of z's shape, but with
+        size m along `axis`. Each of the m classes takes one pass over z; for many classes, `log_softmax` and a gather
+        are faster.
     axis, ignore_index, softcap, temperature, where, dtype
         As in `cross_entropy`. The result of an ignored row is 0.
 
     Returns
     -------
     array
-        One number per class, at most 0: of the shape of the index.
+        The log-probabilities, at most 0, of the shape of `index`.
 
     Raises
     ------
@@ -54,10 +55,11 @@ def selected_log_softmax(
 
     Notes
     -----
-    A class outside the support, or a row with nothing in it: -inf. A confident row keeps its small number.
+    The result is -inf for a class outside the support, and for a row with an empty support. A confident row keeps its
+    small result.
 
-    Gradient: with incoming g, :math:`\frac{g}{T} (\delta_{ky} - p_k)` in the support, :math:`1 - p_y` formed from what
-    the others have.
+    The gradient in the support is :math:`\frac{g}{T} (\delta_{ky} - p_k)` for an incoming gradient g. There
+    :math:`1 - p_y` is computed as the sum of the other probabilities, so it does not cancel.
 
     References
     ----------
@@ -74,23 +76,23 @@ def selected_log_softmax(
     """
     z = check.scores(z)
     index = like(index, z, "index")
-    given = {"axis": axis, "ignore_index": ignore_index, "softcap": softcap, "temperature": temperature}
-    given |= {"reduction": "none", "where": where, "dtype": dtype}
+    options = {"axis": axis, "ignore_index": ignore_index, "softcap": softcap, "temperature": temperature}
+    options |= {"reduction": "none", "where": where, "dtype": dtype}
     several = index.ndim == z.ndim > 0
     along = one_axis(axis, z.ndim) if several else axis
     if several and row_shape(index.shape, (along,)) != row_shape(z.shape, (along,)):
         raise ValueError(f"index: expected z's shape, {tuple(z.shape)}, but for axis {along}, got {tuple(index.shape)}")
 
-    def of(one: Any) -> Any:
-        asked, axis, kept, mean, dtype = checked(z, one, given, name="index")
-        return 0.0 - operations.cross_entropy.first(CrossEntropy(z, asked, (axis,), kept, mean, dtype))
+    def log_p(classes: Any) -> Any:
+        loss_options, axis, kept, mean, dtype = checked(z, classes, options, name="index")
+        return 0.0 - operations.cross_entropy.first(CrossEntropy(z, loss_options, (axis,), kept, mean, dtype))
 
     if not several:
-        return as_number(of(index))
+        return as_number(log_p(index))
     xp, before = namespace(z), (slice(None),) * along
     if not index.shape[along]:
         return xp.zeros(tuple(index.shape), dtype=check.row_dtype(dtype, z), device=device_of(z))
-    return xp.stack([of(index[(*before, j, ...)]) for j in range(index.shape[along])], axis=along)
+    return xp.stack([log_p(index[(*before, j, ...)]) for j in range(index.shape[along])], axis=along)
 
 
 @public
@@ -106,7 +108,7 @@ def linear_selected_log_softmax(
     where: Mask | None = None,
     dtype: DType | None = None,
 ) -> Array:
-    r"""The log-probability of one class of each row of a last layer's scores, without holding the scores.
+    r"""Return the log-probability of one class per row of a last layer's scores, without storing the scores.
 
     .. math:: z = h W^T + b, \qquad \log p_y
 
@@ -115,7 +117,7 @@ def linear_selected_log_softmax(
     h, w, bias
         As in `linear_cross_entropy`.
     index : array_like
-        y, integers of shape (...).
+        y: integers of shape (...), one class per row.
     ignore_index, softcap, temperature, where, dtype
         As in `cross_entropy`. The result of an ignored row is 0.
 
@@ -131,9 +133,10 @@ def linear_selected_log_softmax(
 
     Notes
     -----
-    Edge rows are those of `selected_log_softmax`, memory is that of `linear_cross_entropy`.
+    Edge rows are as in `selected_log_softmax`, memory as in `linear_cross_entropy`.
 
-    Gradient: with dz that of `selected_log_softmax`, :math:`dh = dz\,W`, :math:`dW = dz^T h`, :math:`db = \sum dz`.
+    With dz the gradient of `selected_log_softmax`, the gradients are :math:`dh = dz\,W`, :math:`dW = dz^T h` and
+    :math:`db = \sum dz`.
 
     References
     ----------
@@ -146,11 +149,7 @@ def linear_selected_log_softmax(
     >>> softargmax.linear_selected_log_softmax(h, w, [0]).round(4)
     array([-7.0034])
     """
-    given = {"ignore_index": ignore_index, "softcap": softcap, "temperature": temperature}
-    given |= {"reduction": "none", "where": where, "dtype": dtype}
-    layer, i = record(h, w, bias, index, given, name="index")
-    return _negative(like_rows(linear_operations.linear_cross_entropy.first(i), layer))
-
-
-def _negative(loss: Any) -> Any:
-    return as_number(0.0 - loss)
+    options = {"ignore_index": ignore_index, "softcap": softcap, "temperature": temperature}
+    options |= {"reduction": "none", "where": where, "dtype": dtype}
+    layer, i = record(h, w, bias, index, options, name="index")
+    return as_number(0.0 - like_rows(linear_operations.linear_cross_entropy.first(i), layer))
