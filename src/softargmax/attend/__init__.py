@@ -1,8 +1,9 @@
-"""Softmax as soft addressing: a query reads the values of the keys that match it.
+"""Attention: the softmax, or entmax, of query-key products averages values.
 
-    S = softcap(scale q k^T) + bias - slope |i - j|        p = softmax(S) over the keys that a query sees        o = p v
+    S = softcap(scale q k^T) + bias - slope |i - j|        p = softmax(S) over the visible keys        o = p v
 
-`reference.py` is the definition, a few queries at a time; `kernels.cpp` one pass over keys and values.
+`reference.py` is the definition; it processes a few queries at a time. `kernels.cpp` holds the kernels, which make one
+pass over keys and values.
 """
 
 from softargmax.attend.arguments import AttentionGradients

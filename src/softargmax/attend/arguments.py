@@ -1,7 +1,7 @@
-"""What attention takes, as the records of its operations.
+"""Arguments of the attention operations.
 
-All arrays of `Options` are aligned with the scores (..., H, L, K), which are never all there: they have an axis of 1
-where one number is for many queries or keys, or none in front. A sink is a score, (..., H, 1, 1).
+All arrays of `Options` broadcast with the scores (..., H, L, K). A number that many queries or keys share has an axis
+of size 1. A sink has the shape of a score, (..., H, 1, 1).
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 
 class Options(NamedTuple):
-    """What may be asked for beside q, k and v.
+    """The options of attention.
 
-    left, right: how many keys a query sees to either side of its own place; None: all. lengths, (..., 1, 1, 1), are of
-    the batch's full shape. seeds are the heads' own, (..., H, 1, 2) words (dropout.py); None where nothing is dropped.
+    left, right: the number of keys that a query sees before and after its own position; None means no limit.
+    lengths: the number of keys of each entry, of the full shape of the batch, (..., 1, 1, 1).
+    seeds: the seed of each head, two words (dropout.py), of shape (..., H, 1, 2); None without dropout.
     """
 
     scale: Rowwise
@@ -40,20 +41,20 @@ class Options(NamedTuple):
 
     @property
     def is_softmax(self) -> bool:
-        """Whether p is a softmax: of order 1."""
+        """True if p is a softmax, which has order 1."""
         return isinstance(self.alpha, float) and self.alpha == 1.0
 
     def each(self, change: Callable[[Any], Any]) -> Options:
-        """The same with every array changed."""
+        """Apply a function to every array."""
         return self._replace(**{name: change(x) for name, x in self._asdict().items() if hasattr(x, "shape")})
 
-    def sees(self, place: Any, key: Any) -> Any:
-        """Whether a query at this place sees a key, as far as the window goes."""
-        seen = key >= place - self.left if self.left is not None else key == key  # noqa: PLR0124 all
-        return seen if self.right is None else seen & (key <= place + self.right)
+    def in_window(self, place: Any, key: Any) -> Any:
+        """True if a key is in the window of a query at this position."""
+        visible = key >= place - self.left if self.left is not None else key == key  # noqa: PLR0124 all True
+        return visible if self.right is None else visible & (key <= place + self.right)
 
     def range(self, start: int, stop: int, keys: int) -> slice:
-        """The keys that queries at these places see at most."""
+        """Return the slice of the keys that the windows of queries at these positions cover."""
         first = 0 if self.left is None else max(0, start - self.left)
         last = keys if self.right is None else min(keys, stop + self.right)
         return slice(min(first, keys), max(last, min(first, keys)))
@@ -61,8 +62,9 @@ class Options(NamedTuple):
 
 @of_arrays
 class AttentionGradients(NamedTuple):
-    """What `attention_vjp` returns: gradients to q, k and v, and to scale, bias, sink and slopes where these are
-    arrays.
+    """Result of `attention_vjp`: the gradients with respect to q, k, v, scale, bias, sink and slopes.
+
+    The gradient of an option that is not an array is None.
 
     Examples
     --------
@@ -83,7 +85,7 @@ class AttentionGradients(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """q (..., H, L, D), k (..., G, K, D), v (..., G, K, Dv); G divides H."""
+    """q (..., H, L, D), k (..., G, K, D), v (..., G, K, Dv), and options. G divides H."""
 
     q: Array
     k: Array
@@ -92,20 +94,20 @@ class Attention(NamedTuple):
 
     @property
     def scores(self) -> tuple[int, ...]:
-        """The shape of the scores: (..., H, L, K)."""
+        """The shape of the scores, (..., H, L, K)."""
         return (*self.q.shape[:-1], self.k.shape[-2])
 
     def each(self, change: Callable[[Any], Any]) -> Attention:
-        """The same with every array changed."""
+        """Apply a function to every array."""
         return Attention(change(self.q), change(self.k), change(self.v), self.options.each(change))
 
     @property
     def learned(self) -> AttentionGradients:
-        """What the gradients go to; what is no array has none."""
+        """The arguments with respect to which gradients are taken. Those that are not arrays have none."""
         return AttentionGradients(*_LEARNED(self))
 
     def part(self, part: slice) -> Attention:
-        """The same of some queries."""
+        """Return the arguments for a part of the queries."""
         options = self.options.each(lambda x: piece(x, -2, part.start, part.stop))
         return self._replace(q=self.q[..., part, :], options=options)
 
@@ -114,7 +116,7 @@ _LEARNED = attrgetter(*(n if n in Attention._fields else f"options.{n}" for n in
 
 
 class Pages(NamedTuple):
-    """k_pages (pages, page size, G, D), v_pages (.., Dv), and which of them an entry has: page_table (B, P)."""
+    """q, k_pages (pages, page size, G, D), v_pages (.., Dv), and page_table (B, P), the pages of each entry."""
 
     q: Array
     k_pages: Array
@@ -124,7 +126,7 @@ class Pages(NamedTuple):
 
 
 class AttentionVjp(NamedTuple):
-    """The gradients that come in for output and lse, and what came out."""
+    """The incoming gradients of output and lse, the arguments, and the results of the forward pass."""
 
     g: Array
     g_lse: Dense | None
@@ -135,7 +137,7 @@ class AttentionVjp(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """Some of the queries, from number `start` on, of `length` that there are."""
+    """Arguments for a part of the queries: the first is number `start` of `length` queries in all."""
 
     of: Attention
     start: int
@@ -143,7 +145,7 @@ class Queries(NamedTuple):
 
 
 class QueriesVjp(NamedTuple):
-    """The gradients that come in for some of the queries."""
+    """The incoming gradients for a part of the queries, and their arguments."""
 
     g: Array
     g_lse: Array

@@ -1,4 +1,4 @@
-"""Softmax as soft addressing: what a query reads from a memory of keys and values."""
+"""The attention function."""
 
 from __future__ import annotations
 
@@ -17,76 +17,78 @@ def attention(
     v: Vectors,
     **options: Unpack[OfAttention],
 ) -> Array:
-    r"""The values of a memory, averaged by how well their keys match each query.
+    r"""Return attention: for each query the average of the values, weighted by the softmax of the scores of their keys.
 
     .. math::
         S_{ij} = c \tanh\!\left(\frac{s_i \langle q_i, k_j\rangle}{c}\right) + b_{ij} - m \lvert i - j \rvert, \qquad
-        o_i = \sum_{j \text{ seen by } i} p_{ij} v_j, \qquad
-        p_{ij} = \frac{e^{S_{ij}}}{e^{\mathrm{sink}} + \sum_{j' \text{ seen by } i} e^{S_{ij'}}}
+        o_i = \sum_{j \text{ visible to } i} p_{ij} v_j, \qquad
+        p_{ij} = \frac{e^{S_{ij}}}{e^{\mathrm{sink}} + \sum_{j' \text{ visible to } i} e^{S_{ij'}}}
 
     Parameters
     ----------
     q : array_like, shape (..., H, L, D)
-        Queries: of each entry of the batch, H heads of L vectors.
+        Queries: H heads of L vectors for each entry of the batch.
     k : array_like, shape (..., G, K, D)
-        Keys; G divides H, and H / G query heads next to each other share a head of keys.
+        Keys. G divides H; H / G consecutive query heads share one head of keys.
     v : array_like, shape (..., G, K, Dv)
-        Values. The axes in front of the heads broadcast between q, k and v, and so does a single head.
+        Values. The axes before the heads of q, k and v broadcast with each other, and so does a single head.
     scale : float or array, optional
-        s, a number, or an array that broadcasts with (..., H, L); 1 / sqrt(D) without it.
+        s: a number, or an array that broadcasts with (..., H, L). Defaults to 1 / sqrt(D).
     causal : bool
-        Whether a query sees no key behind its own place. The last query stands at the last key, as decoding needs it
-        (torch's `is_causal` aligns the first ones, which is the same where L = K).
+        If True, a query cannot see keys after its own position. The last query is at the position of the last key, as
+        decoding needs it. torch's `is_causal` aligns the first query with the first key; for L = K both agree.
     window : (int or None, int or None), optional
-        How many keys a query sees to the left and to the right of its own place; None: all.
+        The number of keys that a query sees before and after its own position. None means no limit.
     mask : array of bool, optional
-        True where a query sees a key; broadcasts with (..., H, L, K).
+        True where a query may see a key. Broadcasts with (..., H, L, K).
     bias : array, optional
-        b, added to the scores after the soft-cap; broadcasts with (..., H, L, K). A key with -inf is not seen.
+        b, added to the scores after the soft-cap. Broadcasts with (..., H, L, K). A bias of -inf hides the key.
     slopes : array, optional
-        m, a finite number for each head: broadcasts with (..., H). After the soft-cap, m times the distance of query
-        and key is taken from the score (ALiBi). Here i is the query's place among the keys, as `causal` counts it: the
-        last query stands at the last key. For causal queries this is m (j - i), as in the paper; to a key behind the
-        query's place the distance is positive, too.
+        m: a finite number for each head (ALiBi). Broadcasts with (..., H). After the soft-cap, m times the distance
+        between query and key is subtracted from the score. i is the position of the query among the keys, as for
+        `causal`: the last query is at the last key. For causal queries the term is m (j - i), as in the paper. For keys
+        after the query's position the distance is positive too.
     softcap : float, optional
-        c; without it S is the scaled product.
+        c. If None, scores are not capped.
     sink : array, optional
-        A score without a value, one number per head, or one for all; 0 is softmax1. Without it there is none.
+        A score without a value: one number per head, or one for all. 0 gives softmax1. If None, there is no sink.
     alpha : float or array
-        1 is softmax; otherwise p is the entmax of that order, above 0, over the keys (and the sink), sparsemax at 2: a
-        number, or an array that broadcasts with (..., H, L).
+        The order of the entmax that gives p from the scores of the keys (and the sink), above 0. 1 is softmax, 2 is
+        sparsemax. A number, or an array that broadcasts with (..., H, L).
     dropout : float
-        The share of p that is dropped, from 0 to below 1; what is kept is divided by 1 - dropout.
+        The probability with which an entry of p is dropped, from 0 to below 1. The others are divided by 1 - dropout.
     seed : int, optional
-        What the draw is made with; without it, one of the library's default generator.
+        The seed of dropout. If None, it is drawn from the library's default generator.
     stream : array of int, optional
-        A number of its own for every entry of the batch, by its index without it: what is dropped is a function of the
-        seed, that number, the head, the query and the key.
+        An id for each entry of the batch; defaults to its index. Whether an entry of p is dropped depends only on the
+        seed, this id, the head, the query and the key.
     key_lengths : array of int, optional
-        How many keys there are, one per entry of the batch: what stands behind them is not seen.
+        The number of keys of each entry of the batch. Keys after them are not visible.
 
     Returns
     -------
     array, shape (..., H, L, Dv)
-        The output, in q's dtype. Of a query that sees no key it is 0.
+        The output, in q's dtype. It is 0 for a query that sees no key.
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument has a wrong kind or dtype; if it has a wrong shape or value.
+    TypeError
+        If an argument has the wrong type or dtype.
+    ValueError
+        If an argument has the wrong shape or value.
 
     Notes
     -----
-    All restrictions combine: a query sees the keys that each of them leaves it. A NaN or an infinity in a key or value
-    that it does not see reaches neither its output nor a gradient.
+    A query sees a key if all of causal, window, mask, bias and key_lengths allow it. NaN or inf in a key or value that
+    a query does not see affects neither its output nor a gradient.
 
-    Scores are never all there at once: they are made a few queries at a time.
+    The function computes the scores of a few queries at a time and never stores all of them.
 
     See Also
     --------
-    attention_with_lse : also log sum exp of every query's scores.
-    entropy_invariant_scale : a scale for contexts of any length.
-    entmax : p of any other order than 1.
+    attention_with_lse : also returns the logsumexp of each query's scores.
+    entropy_invariant_scale : a scale that depends on the number of keys.
+    entmax : the map from scores to p for other orders than 1.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""The gradients of attention, for those whose library does not differentiate."""
+"""Gradients of attention, for array libraries without automatic differentiation."""
 
 from __future__ import annotations
 
@@ -22,43 +22,45 @@ def attention_vjp(
     g_lse: Numbers | None = None,
     **options: Unpack[OfSoftmax],
 ) -> AttentionGradients:
-    r"""The gradients of :math:`\langle g, o \rangle + \langle g_{\mathrm{lse}}, \mathrm{lse} \rangle`.
+    r"""Return the gradients of :math:`\langle g, o \rangle + \langle g_{\mathrm{lse}}, \mathrm{lse} \rangle`.
 
     .. math::
         dS = p \odot (g v^T - \delta), \qquad \delta = \langle g, o \rangle - g_{\mathrm{lse}}, \qquad
         dq = s\,dz\,k, \qquad dk = dz^T (s q), \qquad dv = p^T g
 
-    Here dz is dS times the slope of the soft-cap, 1 - tanh^2. The gradient to a head's slope is minus the sum of dS,
-    each times the distance of query and key.
+    Here dz is dS times the derivative of the soft-cap, 1 - tanh^2. The gradient with respect to a head's slope is minus
+    the sum of dS times the distance between query and key.
 
     Parameters
     ----------
     q, k, v : array_like
-        Queries, keys and values as in `attention`.
+        Queries, keys and values, as in `attention`.
     g : array_like, shape (..., H, L, Dv)
-        The gradient that comes in for the output.
+        The incoming gradient of the output.
     g_lse : array_like, shape (..., H, L), optional
-        The same for lse; 0 without it.
+        The incoming gradient of lse; defaults to 0.
     scale, causal, window, mask, bias, slopes, softcap, sink, dropout, seed, stream, key_lengths
-        As in `attention`, of order 1; with dropout the seed has to be the forward's.
+        As in `attention` with alpha = 1. With dropout, pass the seed of the forward call.
 
     Returns
     -------
     AttentionGradients
-        To q, k and v, in their dtype; to scale, bias, sink and slopes where these are arrays, else None.
+        The gradients with respect to q, k and v, in their dtype, and to scale, bias, sink and slopes. The gradient of
+        an option that is not an array is None.
 
     Raises
     ------
     TypeError, ValueError
-        As `attention`; if g or g_lse has another shape.
+        As `attention`. ValueError also if g or g_lse has the wrong shape.
 
     Notes
     -----
-    Scores are made anew from lse, block by block. torch's autograd calls the same kernels by itself.
+    The function runs the forward pass first. It then recomputes the scores from lse, block by block. torch's autograd
+    calls the same kernels, so tensors need no call of this function.
 
     See Also
     --------
-    attention_with_lse : what is differentiated.
+    attention_with_lse : the function whose gradients these are.
 
     References
     ----------
@@ -72,7 +74,7 @@ def attention_vjp(
     array([[[-2.5,  2.5]]])
     """
     if options.get("seed") is None and rate_of(options.get("dropout", 0.0)):
-        raise ValueError("seed: expected that of the output, as there is dropout, got None")
+        raise ValueError("seed: expected the seed of the forward call (because dropout is not 0), got None")
     i = attention_of(q, k, v, options)
     rows = tuple(i.q.shape[:-1])
     g = _of_shape(g, i.q, (*rows, i.v.shape[-1]), "g")
@@ -83,29 +85,32 @@ def attention_vjp(
         name: namespace(x).astype(x, like.dtype, copy=False) if hasattr(like, "shape") else None
         for (name, like), x in zip(i.learned._asdict().items(), found, strict=True)
     }
-    for name, given in options.items():
+    for name, option in options.items():
         if gradients.get(name) is not None:
-            gradients[name] = _like_own(gradients[name], arrays.like(given, i.q, name), name)
-    for name, given in (("q", q), ("k", k), ("v", v)):
-        gradients[name] = _summed(gradients[name], tuple(arrays.like(given, i.q, name).shape))
+            gradients[name] = _like_option(gradients[name], arrays.like(option, i.q, name), name)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        gradients[name] = _sum_to_shape(gradients[name], tuple(arrays.like(x, i.q, name).shape))
     return AttentionGradients(**gradients)
 
 
-def _like_own(gradient: Any, own: Any, name: str) -> Any:
-    """In the shape of what was given, and a scale's in its floating dtype; others have theirs, halves float32."""
+def _like_option(gradient: Any, option: Any, name: str) -> Any:
+    """Reshape a gradient to the option's shape. The gradient of a floating scale also gets its dtype.
+
+    The gradients of the other options have the right dtype already: the option's, or float32 for half precision.
+    """
     xp = namespace(gradient)
-    gradient = xp.reshape(gradient, tuple(own.shape))
-    in_own = name == "scale" and arrays.dtype_name(own.dtype) in arrays.FLOATS
-    return xp.astype(gradient, own.dtype) if in_own else gradient
+    gradient = xp.reshape(gradient, tuple(option.shape))
+    use_dtype = name == "scale" and arrays.dtype_name(option.dtype) in arrays.FLOATS
+    return xp.astype(gradient, option.dtype) if use_dtype else gradient
 
 
-def _summed(gradient: Any, own: tuple[int, ...]) -> Any:
-    """In the shape of the array that was given, which may have been broadcast."""
-    if tuple(gradient.shape) == own:
+def _sum_to_shape(gradient: Any, shape: tuple[int, ...]) -> Any:
+    """Sum a gradient over the axes along which an array of this shape was broadcast."""
+    if tuple(gradient.shape) == shape:
         return gradient
-    xp, sizes = namespace(gradient), (1,) * (gradient.ndim - len(own)) + own
-    spread = tuple(i for i, (size, n) in enumerate(zip(sizes, gradient.shape, strict=True)) if size != n)
-    return xp.reshape(xp.sum(gradient, axis=spread), own)
+    xp, sizes = namespace(gradient), (1,) * (gradient.ndim - len(shape)) + shape
+    broadcast = tuple(i for i, (size, n) in enumerate(zip(sizes, gradient.shape, strict=True)) if size != n)
+    return xp.reshape(xp.sum(gradient, axis=broadcast), shape)
 
 
 def _of_shape(x: Any, q: Any, shape: tuple[int, ...], name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Attention with the logarithm of its denominator, by which parts of the keys are merged."""
+"""Attention that also returns lse, the logarithm of its denominator."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def attention_with_lse(
     v: Vectors,
     **options: Unpack[OfSoftmax],
 ) -> AttentionWithLse:
-    r"""Attention, and log sum exp of every query's scores, from which p can be had again.
+    r"""Return attention and the logsumexp of each query's scores.
 
-    .. math:: \mathrm{lse}_i = \log\left(e^{\mathrm{sink}} + \sum_{j \text{ seen by } i} e^{S_{ij}}\right)
+    .. math:: \mathrm{lse}_i = \log\left(e^{\mathrm{sink}} + \sum_{j \text{ visible to } i} e^{S_{ij}}\right)
 
     Parameters
     ----------
     q, k, v : array_like
-        Queries, keys and values as in `attention`.
+        Queries, keys and values, as in `attention`.
     scale, causal, window, mask, bias, slopes, softcap, sink, dropout, seed, stream, key_lengths
-        As in `attention`; its `alpha` is 1 here, as other orders have no lse. Nothing is dropped from lse.
+        As in `attention`. There is no `alpha`: other orders than 1 have no lse. Dropout does not affect lse.
 
     Returns
     -------
     AttentionWithLse
-        output as `attention` has it, and lse of shape (..., H, L), float32 for half inputs, else in q's dtype: -inf
-        where no key is seen, and there is no sink.
+        output, as `attention` returns it, and lse, of shape (..., H, L). lse has q's dtype, or float32 if q has half
+        precision. It is -inf for a query that sees no key, if there is no sink.
 
     Raises
     ------
@@ -43,12 +43,12 @@ def attention_with_lse(
 
     Notes
     -----
-    Gradients flow through both results.
+    Both results are differentiable. From lse you can recompute p, or merge attention over parts of the keys.
 
     See Also
     --------
-    attention : the output alone.
-    State : what attention over parts of the keys is merged by.
+    attention : only the output.
+    State : merges attention over parts of the keys.
 
     References
     ----------

@@ -1,8 +1,10 @@
-"""Dropout of attention: which p are kept is a function of (seed, the sequence's stream, head, query, key) alone.
+"""Dropout of attention.
 
-Philox4x32-10 (core/philox.py) twice: (seed; head, stream) gives each head a seed of its own, and that one (key, query)
-a word of 32 bits; p is dropped where it is below rate 2^32. So neither blocks nor batch mates nor threads count, and
-the backward finds the same again.
+Whether an entry of p is dropped depends only on (seed, stream of the sequence, head, query, key). It does not depend on
+blocks, threads or the rest of the batch, and the backward pass recomputes it.
+
+Philox4x32-10 (core/philox.py) is applied twice. First, (seed; head, stream) gives each head its own seed. Then that
+seed and (key, query) give a word of 32 bits. The entry is dropped if the word is below rate 2^32.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from softargmax.core import philox
 from softargmax.core.arrays import device_of, namespace
 
 
-def kept(seeds: Any, start: int, queries: int, keys: slice, rate: float, dtype: Any) -> Any:
-    """What p is multiplied by, (*batch, H, queries, keys): 0, or 1 / (1 - rate)."""
+def keep_factors(seeds: Any, start: int, queries: int, keys: slice, rate: float, dtype: Any) -> Any:
+    """Return the factors of p, of shape (*batch, H, queries, keys): 0 or 1 / (1 - rate)."""
     xp, device = namespace(seeds), device_of(seeds)
     first = keys.start // 4
     blocks = xp.arange(first, (keys.stop + 3) // 4, dtype=seeds.dtype, device=device)
@@ -29,5 +31,5 @@ def kept(seeds: Any, start: int, queries: int, keys: slice, rate: float, dtype: 
 
 
 def threshold(rate: float) -> int:
-    """Words below it are dropped."""
+    """Return the word below which an entry is dropped."""
     return int(rate * 2.0**32)

@@ -1,4 +1,4 @@
-"""Attention as a torch module: projections around softargmax.attention."""
+"""Multi-head attention as a torch module."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 __all__ = ["Attention"]
-compile_whole("softargmax.attend")  # so that a model may be compiled before its first call
+compile_whole("softargmax.attend")  # now, because a model may be compiled before its first call
 
 
 class Attention(nn.Module):
-    r"""Multi-head attention with its projections, as a module.
+    r"""Multi-head attention with its projections as a module.
 
     .. math::
         \mathrm{Attention}(x, c) = W_o\,\mathrm{concat}_h\,\mathrm{attention}(W_{q,h}\,x,\; W_{k,h}\,c,\; W_{v,h}\,c)
@@ -36,46 +36,50 @@ class Attention(nn.Module):
     dim : int
         The width of x and of the result.
     heads : int
-        H, the heads of queries.
+        H, the number of query heads.
     groups : int, optional
-        G, the heads of keys and values, a divisor of H; H without it.
+        G, the number of heads of keys and values, a divisor of H. Defaults to H.
     head_dim : int, optional
-        D; dim / H without it, which then has to be whole.
+        D, the width of a head. Defaults to dim / H, which then has to be an integer.
     context_dim : int, optional
-        The width of c; dim without it.
+        The width of the context c. Defaults to dim.
     bias : bool
-        Whether the projections have one.
+        If True, the projections have a bias.
     causal, window, softcap
         As in `softargmax.attention`.
     sink : bool
-        Whether each head has a learned score without a value, 0 at first.
+        If True, each head has a learned sink, initially 0.
     alpha : float, Tensor or Parameter
-        The order of p, 1 is softmax; a Parameter is learned, another tensor is a buffer.
+        The order of entmax, as in `softargmax.attention`; 1 is softmax. A Parameter is learned, another tensor is a
+        buffer.
     dropout : float
-        The share of p that is dropped in training, from torch's default generator.
+        The probability with which an entry of p is dropped in training. The seed comes from torch's default generator.
     scale : {"root", "log"}
-        1 / sqrt(D); or kappa log(n) / D for a query that sees n of the keys, where kappa is learned, one per head, and
-        1 / sqrt(D) at first for n = 512.
+        "root" is 1 / sqrt(D). "log" is kappa log(n) / D for a query that sees n keys, with one learned kappa per head.
+        kappa starts such that the scale is 1 / sqrt(D) for n = 512.
     norm : bool
-        Whether queries and keys have their root mean square divided out, with a learned gain.
-    device, dtype
-        Of the parameters.
+        If True, queries and keys are normalized by `softargmax.qk_norm`, with a learned gain.
+    device
+        Device of the parameters; defaults to torch's default device.
+    dtype
+        dtype of the parameters; defaults to torch's default dtype.
 
     Notes
     -----
-    The module is called with x (..., L, dim) and optionally the context c (..., K, context_dim), x itself without it,
-    `mask` and `scores_bias` that broadcast with (..., H, L, K), and `key_lengths`. With "log" n counts causal and
-    windowed keys and key_lengths, not what a mask leaves out.
+    Call the module with x (..., L, dim). Optional arguments are the context c (..., K, context_dim), which defaults to
+    x, `mask` and `scores_bias`, which broadcast with (..., H, L, K), and `key_lengths`. With scale "log", n counts the
+    keys that causal, window and key_lengths leave, but ignores a mask.
 
-    With `cache`, a `KVCache` that `new_cache` has made, the keys and values of c are put behind those in it, and the
-    queries, which stand at the last of them, read all. A causal layer decodes so, token by token. K is then the cache's
-    capacity, and of a context without keys, (..., 0, context_dim), what is there already is read.
+    With `cache`, a `KVCache` from `new_cache`, the module appends the keys and values of c to the cache. The queries
+    attend to all keys in the cache, and the last query is at the position of the last key. So a causal layer decodes
+    token by token. K is then the capacity of the cache. A context without keys, (..., 0, context_dim), only reads the
+    cache.
 
     See Also
     --------
-    softargmax.attention : the function.
-    KVCache : the keys and values so far.
-    torch.nn.MultiheadAttention : torch's, without most of these.
+    softargmax.attention : attention as a function.
+    KVCache : cached keys and values.
+    torch.nn.MultiheadAttention : torch's module, without most of these options.
 
     Examples
     --------
@@ -88,7 +92,7 @@ class Attention(nn.Module):
     alpha: float | Tensor
 
     @public
-    def __init__(  # noqa: PLR0913 each is asked for by its name
+    def __init__(  # noqa: PLR0913 options are keyword arguments
         self,
         dim: int,
         heads: int,
@@ -114,7 +118,9 @@ class Attention(nn.Module):
         if heads % self.groups:
             raise ValueError(f"groups: expected a divisor of heads, {heads}, got {groups}")
         if head_dim is None and dim % heads:
-            raise ValueError(f"head_dim: expected a number, as dim, {dim}, is no multiple of heads, {heads}, got None")
+            raise ValueError(
+                f"head_dim: expected a number (because dim, {dim}, is not a multiple of heads, {heads}), got None"
+            )
         self.head_dim = dim // heads if head_dim is None else _positive(head_dim, "head_dim")
         self.scale = one_of(scale, "scale", ("root", "log"))
         window_of(causal, window)
@@ -151,7 +157,7 @@ class Attention(nn.Module):
             q, k = qk_norm(q, k, gain=self.gain)
         if cache is not None:
             if key_lengths is not None:
-                raise ValueError("key_lengths: expected None, as the cache knows them, got lengths")
+                raise ValueError("key_lengths: expected None (because the cache has its own lengths), got lengths")
             k, v, key_lengths = cache.append(k, v)
         found: Tensor = attention(
             q,
@@ -188,21 +194,21 @@ class Attention(nn.Module):
     def new_cache(
         self, batch: int | tuple[int, ...], capacity: int, *, device: Device = None, dtype: torch.dtype | None = None
     ) -> KVCache:
-        """An empty cache.
+        """Return an empty cache for this layer.
 
         Parameters
         ----------
         batch : int or tuple of int
-            The axes of x in front of its tokens; () where there are none.
+            The sizes of the axes of x before its tokens; () if there are none.
         capacity : int
-            How many keys there may be.
+            The largest number of keys per entry of the batch.
         device, dtype
-            Those of the parameters if None.
+            Device and dtype of the cache; default to those of the parameters.
 
         Returns
         -------
         KVCache
-            k and v (*batch, G, capacity, D), and lengths of 0.
+            k and v of shape (*batch, G, capacity, D), and lengths, all 0.
         """
         rows = batch if isinstance(batch, tuple) else (batch,)
         k, v = self.k_proj.weight.new_zeros(
@@ -212,32 +218,34 @@ class Attention(nn.Module):
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> Attention:
-        """A layer with copies of the weights of torch's own, that gives the same numbers.
+        """Return a layer with copies of the weights of a torch module. It computes the same results.
 
         Parameters
         ----------
         module : torch.nn.MultiheadAttention
-            Its `kdim` and `vdim` have to be the same, as keys and values are made of one context, and it may have no
-            `bias_k`. `add_zero_attn` becomes a sink of 0, which does not learn.
+            A module with equal `kdim` and `vdim`, because keys and values are projections of one context, and without
+            `bias_k`. `add_zero_attn` becomes a sink of 0 that is not trained.
         **options
-            Options of this layer that torch's does not have: causal, window, softcap, ..
+            Options that this layer has in addition: causal, window, softcap and others.
 
         Returns
         -------
         Attention
-            In training mode if the module is, with its dropout.
+            A layer with the module's dropout, in training mode if the module is.
 
         Raises
         ------
-        TypeError, ValueError
-            If it is no such module; if it has what this layer does not.
+        TypeError
+            If `module` is not a torch.nn.MultiheadAttention.
+        ValueError
+            If `module` has a feature that this layer does not have.
 
         Notes
         -----
-        x is (..., L, dim) whatever `batch_first` is. torch's masks say what is left out, so that
-        ``module(x, c, c, attn_mask=m, key_padding_mask=p)[0]`` is
-        ``layer(x, c, mask=~m & ~p[:, None, None, :])``; an `attn_mask` of floats is `scores_bias`. A query that sees
-        nothing has 0 before `out_proj` (torch: NaN).
+        x has shape (..., L, dim), whatever the module's `batch_first` is. torch's masks are True for keys that are
+        left out. So ``module(x, c, c, attn_mask=m, key_padding_mask=p)[0]`` equals
+        ``layer(x, c, mask=~m & ~p[:, None, None, :])``. A floating `attn_mask` becomes `scores_bias`. For a query that
+        sees no key, the input of `out_proj` is 0 (torch: NaN).
 
         Examples
         --------
@@ -253,7 +261,7 @@ class Attention(nn.Module):
         if module.kdim != module.vdim:
             raise ValueError(f"module: expected kdim equal to vdim, got {module.kdim} and {module.vdim}")
         if module.bias_k is not None:
-            raise ValueError("module: expected one without bias_k and bias_v")
+            raise ValueError("module: expected a module without bias_k and bias_v, got one with them")
         layer = cls(
             module.embed_dim,
             module.num_heads,
@@ -264,13 +272,13 @@ class Attention(nn.Module):
             device=module.out_proj.weight.device,
             dtype=module.out_proj.weight.dtype,
         )
-        given = module.state_dict()
-        one = "in_proj_weight" in given  # of queries, keys and values of one width
-        weights = given["in_proj_weight"].chunk(3) if one else [given[f"{x}_proj_weight"] for x in "qkv"]
-        state = layer.state_dict() | {name: x for name, x in given.items() if name.startswith("out_proj")}
+        source = module.state_dict()
+        joint = "in_proj_weight" in source  # one weight if queries, keys and values have the same width
+        weights = source["in_proj_weight"].chunk(3) if joint else [source[f"{x}_proj_weight"] for x in "qkv"]
+        state = layer.state_dict() | {name: x for name, x in source.items() if name.startswith("out_proj")}
         state |= {f"{x}_proj.weight": weight for x, weight in zip("qkv", weights, strict=True)}
-        if "in_proj_bias" in given:
-            biases = given["in_proj_bias"].chunk(3)
+        if "in_proj_bias" in source:
+            biases = source["in_proj_bias"].chunk(3)
             state |= {f"{x}_proj.bias": bias for x, bias in zip("qkv", biases, strict=True)}
         layer.load_state_dict(state)
         if module.add_zero_attn and layer.sink is not None:
@@ -283,23 +291,24 @@ class Attention(nn.Module):
     def _scale(self, q: Tensor, k: Tensor, lengths: Tensor | None) -> Tensor | None:
         if self.kappa is None:
             return None
-        seen = _seen(q, k, lengths, *window_of(self.causal, self.window))
-        scale: Tensor = entropy_invariant_scale(seen, self.head_dim, self.kappa)
+        visible = _visible_keys(q, k, lengths, *window_of(self.causal, self.window))
+        scale: Tensor = entropy_invariant_scale(visible, self.head_dim, self.kappa)
         return scale
 
     def extra_repr(self) -> str:
-        own = {"causal": self.causal, "window": self.window, "softcap": self.softcap, "dropout": self.dropout}
-        given = "".join(f", {name}={value}" for name, value in own.items() if value)
+        options = {"causal": self.causal, "window": self.window, "softcap": self.softcap, "dropout": self.dropout}
+        shown_options = "".join(f", {name}={value}" for name, value in options.items() if value)
         plain = isinstance(self.alpha, float) and self.alpha == 1.0
         return (
-            f"{self.dim}, {self.heads}, groups={self.groups}, head_dim={self.head_dim}, scale={self.scale!r}{given}"
+            f"{self.dim}, {self.heads}, groups={self.groups}, head_dim={self.head_dim}, scale={self.scale!r}"
+            + shown_options
             + ("" if plain else f", alpha={shown(self.alpha)}")
         )
 
 
 @fx.wrap
-def _seen(q: Tensor, k: Tensor, lengths: Tensor | None, left: int | None, right: int | None) -> Tensor:
-    """How many keys each query sees."""
+def _visible_keys(q: Tensor, k: Tensor, lengths: Tensor | None, left: int | None, right: int | None) -> Tensor:
+    """Return the number of keys that each query sees."""
     queries, keys = q.shape[-2], k.shape[-2]
     count = torch.as_tensor(keys, device=q.device) if lengths is None else lengths.to(q.device)[..., None, None]
     place = torch.arange(queries, device=q.device) + (count - queries)

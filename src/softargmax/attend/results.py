@@ -1,4 +1,4 @@
-"""What attention returns beside its output."""
+"""Named tuples that the attention functions return."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from softargmax.core.types import Array, of_arrays
 
 @of_arrays
 class AttentionWithLse(NamedTuple):
-    """What `attention_with_lse` returns: the output (..., H, L, Dv), and lse (..., H, L) in nats, with the sink's part.
+    """Result of `attention_with_lse`: the output (..., H, L, Dv), and lse (..., H, L), which includes the sink.
 
     Examples
     --------
@@ -25,8 +25,10 @@ class AttentionWithLse(NamedTuple):
 
 @of_arrays
 class AttentionStats(NamedTuple):
-    """What `attention_stats` returns: of every query (..., H, L) the largest score and the entropy of p in nats, and of
-    every key (..., G, K) the sum of p over the queries of all heads that read it.
+    """Result of `attention_stats`: statistics of p.
+
+    `max_score` and `entropy` have shape (..., H, L): the largest score of each query, and the entropy of its p in nats.
+    `key_mass` has shape (..., G, K): the sum of p of each key over the queries of all heads that share it.
 
     Examples
     --------

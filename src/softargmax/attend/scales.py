@@ -1,4 +1,4 @@
-"""How large scores are made: scales that know the number of keys, and vectors of one length."""
+"""Score scales that depend on the number of keys, and normalization of queries and keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from softargmax.core.types import Array, Integers, Numbers, PerRow, Vectors, of_
 
 @of_arrays
 class NormalizedQK(NamedTuple):
-    """Queries and keys of one length each."""
+    """Result of `qk_norm`: normalized queries and keys."""
 
     q: Array
     k: Array
@@ -25,38 +25,41 @@ class NormalizedQK(NamedTuple):
 
 @public
 def entropy_invariant_scale(n: Integers, d: int, /, kappa: PerRow = 1.0) -> Array:
-    r"""A scale of attention's scores that keeps the entropy of p about the same for any number of keys.
+    r"""Return a scale for attention scores that keeps the entropy of p about the same for any number of keys.
 
     .. math:: s = \frac{\kappa \log n}{d}
 
     Parameters
     ----------
     n : int or array of int
-        How many keys a query sees: a number, or an array, of causal queries 1 to L say. 0 counts as 1.
+        The number of keys that a query sees: a number, or an array (for causal queries 1 to L). 0 counts as 1.
     d : int
         D, the width of queries and keys.
     kappa : float or array
-        A factor, learnable: one per head, (H, 1) beside n of (L,), is SSMax.
+        A factor, which may be learned. With one per head, of shape (H, 1), and n of shape (L,), this is SSMax.
 
     Returns
     -------
     float or array
-        s, to be given as `scale`: a float for two numbers, else an array of the shape n and kappa broadcast to, of
-        kappa's kind if that is an array, else n's.
+        s, for the option `scale` of `attention`. A float if n and kappa are numbers. Otherwise an array of the shape to
+        which n and kappa broadcast, of kappa's array library if kappa is an array, else of n's.
 
     Raises
     ------
-    TypeError, ValueError
-        If n or d is no whole number, or below its least.
+    TypeError
+        If n or d is not an integer.
+    ValueError
+        If n is below 0 or d is below 1.
 
     Notes
     -----
-    From :math:`H \approx \log n - s\,(\max \ell - \bar\ell)` for products :math:`\ell = \langle q, k\rangle`, which
-    grow with d: analysis of dimensions, not an identity. With kappa = sqrt(d) / log N it is 1 / sqrt(d) where n = N.
+    The scale follows from :math:`H \approx \log n - s\,(\max \ell - \bar\ell)` for products
+    :math:`\ell = \langle q, k\rangle`, which grow with d. This is dimensional analysis, not an identity. With
+    kappa = sqrt(d) / log N the scale is 1 / sqrt(d) for n = N.
 
     See Also
     --------
-    attention : takes it as `scale`.
+    attention : takes the result as `scale`.
 
     References
     ----------
@@ -90,7 +93,7 @@ def entropy_invariant_scale(n: Integers, d: int, /, kappa: PerRow = 1.0) -> Arra
 
 @public
 def qk_norm(q: Vectors, k: Vectors, *, gain: Numbers = 1.0, eps: float = 1e-6) -> NormalizedQK:
-    r"""Queries and keys divided by their root mean square, so that no score is beyond its scale.
+    r"""Return queries and keys divided by their root mean square, which bounds the scores.
 
     .. math::
         q \to g \odot \hat q, \qquad k \to \hat k, \qquad \hat x = \frac{x}{\sqrt{\frac 1D \sum_d x_d^2 + \epsilon}}
@@ -98,12 +101,12 @@ def qk_norm(q: Vectors, k: Vectors, *, gain: Numbers = 1.0, eps: float = 1e-6) -
     Parameters
     ----------
     q, k : array_like, shape (..., D)
-        Queries and keys of one width.
+        Queries and keys of the same width D.
     gain : float or array
-        g, a number or an array that broadcasts with q, learnable: of shape (D,), or (H, 1, D) for each head. What two
-        gains do to a product, theirs does.
+        g: a number or an array that broadcasts with q, which may be learned, for example of shape (D,), or (H, 1, D)
+        for one gain per head. Only q is multiplied by it: for a product q k, a second gain for k would only multiply g.
     eps : float
-        What keeps a vector of zeros from being divided by 0; 0 or above.
+        :math:`\epsilon`, 0 or above, added to the mean square.
 
     Returns
     -------
@@ -112,18 +115,20 @@ def qk_norm(q: Vectors, k: Vectors, *, gain: Numbers = 1.0, eps: float = 1e-6) -
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument has a wrong kind, dtype or shape; if eps is negative.
+    TypeError
+        If an argument has the wrong type or dtype.
+    ValueError
+        If an argument has the wrong shape, or eps is negative.
 
     Notes
     -----
-    Each has the length sqrt(D), so that attention's own scale, 1 / sqrt(D), gives scores of up to g sqrt(D). With
-    gain = g / D and scale 1 they are g times the cosine: L2 normalisation with a learnable g. A vector of zeros stays
-    one.
+    Each normalized vector has the length sqrt(D). So with attention's default scale, 1 / sqrt(D), scores are at most
+    g sqrt(D) in magnitude. With gain = g / D and scale 1, scores are g times the cosine; this is L2 normalization with
+    a learned g. A vector of zeros stays 0, also for eps = 0.
 
     See Also
     --------
-    attention : what they are for.
+    attention : takes the normalized queries and keys.
 
     References
     ----------
@@ -148,12 +153,12 @@ def qk_norm(q: Vectors, k: Vectors, *, gain: Numbers = 1.0, eps: float = 1e-6) -
             raise ValueError(
                 f"gain: expected a shape that broadcasts to q's, {tuple(q.shape)}, got {tuple(gain.shape)}"
             )
-    return NormalizedQK(_of_one_length(q, gain, eps), _of_one_length(k, 1.0, eps))
+    return NormalizedQK(_normalized(q, gain, eps), _normalized(k, 1.0, eps))
 
 
 @np.errstate(invalid="ignore")
-def _of_one_length(x: Any, gain: Any, eps: float) -> Any:
-    """In working precision, in which no square of a float32 is beyond the range."""
+def _normalized(x: Any, gain: Any, eps: float) -> Any:
+    """Normalize in working precision, so that squares of float32 numbers do not overflow."""
     xp = namespace(x)
     wide = xp.astype(x, working_dtype(x, xp), copy=False)
     size = xp.mean(wide * wide, axis=-1, keepdims=True) + eps

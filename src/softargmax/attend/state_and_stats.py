@@ -1,4 +1,4 @@
-"""What attention comes down to: states that merge, and statistics of p."""
+"""Summaries of attention: states that merge, and statistics of p."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def attention_state(
     v: Vectors,
     **options: Unpack[OfParts],
 ) -> State:
-    r"""What attention over some of the keys comes down to: states of parts of the keys merge to that of all.
+    r"""Return the state of attention over a part of the keys. The states of all parts merge to the state of all keys.
 
     .. math:: m = \mathrm{lse}, \qquad r = 0, \qquad o = \frac{\sum_j e^{S_j} v_j}{\sum_j e^{S_j}}
 
@@ -34,13 +34,14 @@ def attention_state(
     q, k, v : array_like
         Queries, and a part of the keys and values, as in `attention`.
     scale, causal, window, mask, bias, slopes, softcap, key_lengths
-        As in `attention`, of this part: places are counted from its own last key. There is no sink: a part more, of one
-        score without a value, is one; and of other orders than 1 there is no state.
+        As in `attention`, for this part: the last query is at the part's last key. There is no `sink`: merge the state
+        of one more score, without a value, instead. There is no `alpha`: other orders than 1 have no state.
 
     Returns
     -------
     State
-        Of every query, rows (..., H, L) with values of width Dv, float32 for half inputs, else in q's dtype.
+        One state per query: rows (..., H, L), with values of width Dv. It has q's dtype, or float32 if q has half
+        precision.
 
     Raises
     ------
@@ -49,13 +50,12 @@ def attention_state(
 
     Notes
     -----
-    Any m with the sums to it makes a state: this one counts from lse, so that l is 1. A query that sees no key has the
-    empty state.
+    A state may refer its sums to any m. This one uses m = lse, so l is 1. A query that sees no key has the empty state.
 
     See Also
     --------
-    State.merge : puts two parts together; `finalize` gives output and lse.
-    attention_with_lse : the whole at once.
+    State.merge : merges the states of two parts; `finalize` returns output and lse.
+    attention_with_lse : output and lse of all keys in one call.
 
     References
     ----------
@@ -83,7 +83,7 @@ def attention_stats(
     k: Vectors,
     **options: Unpack[OfStats],
 ) -> AttentionStats:
-    r"""How sharp attention is, and which keys it reads, without keeping its scores.
+    r"""Return the largest score and the entropy of each query, and the sum of p for each key, without storing scores.
 
     .. math:: \max_j S_{ij}, \qquad H_i = -\sum_j p_{ij} \log p_{ij}, \qquad M_j = \sum_i p_{ij}
 
@@ -97,8 +97,9 @@ def attention_stats(
     Returns
     -------
     AttentionStats
-        max_score and entropy (nats), of shape (..., H, L), and key_mass, (..., G, K), float32 for half inputs, else in
-        q's dtype. Where no key is seen: -inf, 0 and 0. What a sink takes is part of the entropy, but no key's.
+        max_score and entropy (in nats), of shape (..., H, L), and key_mass, of shape (..., G, K). They have q's dtype,
+        or float32 if q has half precision. A query that sees no key has max_score -inf and entropy 0, and adds 0 to
+        key_mass. The probability of a sink is part of the entropy, but of no key's mass.
 
     Raises
     ------
@@ -107,12 +108,12 @@ def attention_stats(
 
     Notes
     -----
-    By the definition, a few queries at a time.
+    The function processes a few queries at a time.
 
     See Also
     --------
     attention : the output.
-    entropy : of any scores.
+    entropy : the entropy of the softmax of any scores.
 
     References
     ----------
@@ -136,7 +137,7 @@ def attention_stats(
 
 
 def _stats(i: Attention, start: int, length: int) -> tuple[Any, Any, Any]:
-    """The same of some queries, in working precision."""
+    """Return max_score, entropy and key_mass of some queries, in working precision."""
     z, p, whole = weights(i, start, length)
     xp = namespace(z)
     top = xp.max(z, axis=-1) if z.shape[-1] else xp.sum(z, axis=-1) - math.inf

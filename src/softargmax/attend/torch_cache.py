@@ -1,4 +1,4 @@
-"""Keys and values of the tokens so far, for decoding."""
+"""Cache of keys and values for decoding."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ __all__ = ["KVCache"]
 
 
 class KVCache(NamedTuple):
-    """The keys and values that `softargmax.nn.Attention` has read so far, in memory for as many as there may be.
+    """Cache of the keys and values that `softargmax.nn.Attention` has computed so far, with a fixed capacity.
 
     Attributes
     ----------
     k, v : Tensor
-        (..., G, capacity, D), written in place.
+        Keys and values, of shape (..., G, capacity, D). The layer writes them in place.
     lengths : Tensor
-        (...), int64: how many of each entry of the batch are there. They may be set: to 0 to begin anew, or to the true
-        lengths of prompts that were padded at their end, after which each entry goes on from its own.
+        The number of keys of each entry of the batch, int64 of shape (...). You may change it in place: set it to 0 to
+        start again, or to the true lengths of prompts that were padded at their end. Each entry continues from there.
 
     Notes
     -----
-    Each call of the layer writes its keys behind those that are there, and its queries stand at the last ones. Nothing
-    grows, so a compiled step is compiled once. The cache keeps no derivatives: it is for `torch.no_grad()`.
+    Each call of the layer appends its keys, and its last query is at the position of the last key. No tensor grows, so
+    a compiled decoding step is compiled once. Autograd does not record the cache: use it under `torch.no_grad()`.
 
     Examples
     --------
@@ -47,21 +47,21 @@ class KVCache(NamedTuple):
     lengths: Tensor
 
     def append(self, k: Tensor, v: Tensor) -> KVCache:
-        """Write keys (..., G, L, D) and values behind those that are there."""
+        """Append keys (..., G, L, D) and values, in place."""
         if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
-            raise RuntimeError("cache: it keeps no derivatives; use it under torch.no_grad()")
+            raise RuntimeError("cache: expected no gradients to be recorded; use the cache under torch.no_grad()")
         new, capacity = k.shape[-2], self.k.shape[-2]
-        for own, given in ((self.k, k), (self.v, v)):
-            if (*own.shape[:-2], own.shape[-1]) != (*given.shape[:-2], given.shape[-1]):
-                may = (*given.shape[:-2], "capacity", given.shape[-1])
+        for cached, added in ((self.k, k), (self.v, v)):
+            if (*cached.shape[:-2], cached.shape[-1]) != (*added.shape[:-2], added.shape[-1]):
+                may = (*added.shape[:-2], "capacity", added.shape[-1])
                 raise ValueError(
-                    f"cache: expected keys and values of shape {may} for this input, got {tuple(own.shape)}"
+                    f"cache: expected keys and values of shape {may} for this input, got {tuple(cached.shape)}"
                 )
         if readable(self.lengths) and bool((self.lengths + new > capacity).any()):
             raise ValueError(f"cache: expected at most {capacity} keys, got {int(self.lengths.max())} + {new}")
         places = self.lengths[..., None] + torch.arange(new, device=self.lengths.device)
         places = places[..., None, :, None]
-        for own, given in ((self.k, k), (self.v, v)):
-            own.scatter_(-2, places.expand(given.shape), given.to(own.dtype))
+        for cached, added in ((self.k, k), (self.v, v)):
+            cached.scatter_(-2, places.expand(added.shape), added.to(cached.dtype))
         self.lengths.add_(new)
         return self

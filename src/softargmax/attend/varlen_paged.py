@@ -1,4 +1,4 @@
-"""Attention of sequences of many lengths: packed one after the other, or with keys in pages."""
+"""Attention for sequences of different lengths: packed sequences, and keys and values in pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def attention_varlen(
     cu_k: Integers,
     **options: Unpack[OfSequences],
 ) -> Array:
-    r"""Attention of sequences that are packed one after the other, without padding.
+    r"""Return attention for packed sequences: stored one after another, without padding.
 
     .. math::
         o_{a_s \ldots a_{s+1}} = \mathrm{attention}\left(
@@ -33,34 +33,36 @@ def attention_varlen(
     q : array_like, shape (N, H, D)
         Queries of all sequences.
     k : array_like, shape (M, G, D)
-        Keys of all sequences; G divides H.
+        Keys of all sequences. G divides H.
     v : array_like, shape (M, G, Dv)
-        Values.
+        Values of all sequences.
     cu_q, cu_k : array of int, shape (S + 1,)
-        a and b, where sequences begin and end: from 0 to N, and to M, never falling.
+        a and b: the offsets at which sequences begin and end. They do not decrease; a runs from 0 to N, b from 0 to M.
     scale, alpha : float or array, optional
-        As in `attention`; an array broadcasts with (H, N).
+        As in `attention`. An array broadcasts with (H, N).
     causal, window, softcap, slopes, sink
-        As in `attention`, of each sequence by itself.
+        As in `attention`, for each sequence separately.
 
     Returns
     -------
     array, shape (N, H, Dv)
-        The output, in q's dtype: to the bit what `attention` gives each sequence alone.
+        The output, in q's dtype. Each sequence has the same bits as if `attention` were called for it alone.
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument has a wrong kind or dtype; if it has a wrong shape or value.
+    TypeError
+        If an argument has the wrong type or dtype.
+    ValueError
+        If an argument has the wrong shape or value.
 
     Notes
     -----
-    The bounds are looked at: tracing (`jax.jit`, `torch.compile`) cannot go through this function.
+    The function reads the values of the offsets, so `jax.jit` and `torch.compile` cannot trace it.
 
     See Also
     --------
-    attention : of sequences of one length, or padded (`key_lengths`).
-    attention_paged : for decoding, from a cache in pages.
+    attention : for sequences of one length, or padded ones (`key_lengths`).
+    attention_paged : for decoding from a cache in pages.
 
     References
     ----------
@@ -95,7 +97,7 @@ def attention_varlen(
 
 
 def _bounds(offsets: Any, x: Any, name: str, of: str) -> list[int]:
-    """Where sequences begin and end, as numbers."""
+    """Check the offsets and return them as numbers."""
     offsets = offsets_of(offsets, x, name, of)
     bounds_hold(offsets, x, name, of)
     return [int(i) for i in offsets]
@@ -110,46 +112,48 @@ def attention_paged(
     lengths: Integers,
     **options: Unpack[OfSequences],
 ) -> Array:
-    r"""Attention to keys and values in pages, as serving keeps them: an entry's j-th key is in its j // P-th page.
+    r"""Return attention to keys and values in pages: key j of an entry is in the entry's page j // P.
 
     .. math:: k_{ej} = \mathrm{k\_pages}_{t,\; j \bmod P}, \qquad t = \mathrm{page\_table}_{e,\; \lfloor j / P \rfloor}
 
     Parameters
     ----------
     q : array_like, shape (B, H, L, D)
-        Queries, of which the last stands at the entry's last key.
+        Queries. The last one is at the position of the entry's last key.
     k_pages : array_like, shape (pages, P, G, D)
-        Pages of P keys; G divides H.
+        Pages of P keys. G divides H.
     v_pages : array_like, shape (pages, P, G, Dv)
-        Pages of values.
+        Pages of P values.
     page_table : array of int, shape (B, pages of an entry)
-        t; what is behind an entry's length is not looked at.
+        t: the indices of each entry's pages. Indices beyond an entry's length are not read.
     lengths : array of int, shape (B,)
-        How many keys an entry has.
+        The number of keys of each entry.
     scale, causal, window, softcap, slopes, sink, alpha
         As in `attention`.
 
     Returns
     -------
     array, shape (B, H, L, Dv)
-        The output, in q's dtype: to the bit what `attention` gives for the same keys side by side.
+        The output, in q's dtype. It has the same bits as `attention` of the same keys in one array.
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument has a wrong kind or dtype; if it has a wrong shape or value.
+    TypeError
+        If an argument has the wrong type or dtype.
+    ValueError
+        If an argument has the wrong shape or value.
     IndexError
-        If a page is not there.
+        If an index in `page_table` is out of range.
 
     Notes
     -----
-    Pages are read where they are. Where derivatives are taken, and of orders other than 1, they are put side by side
-    first.
+    The kernel reads the pages in place. For derivatives, and for orders other than 1, the pages are first copied into
+    one array.
 
     See Also
     --------
-    attention : of keys side by side.
-    attention_varlen : of packed sequences.
+    attention : for keys in one array.
+    attention_varlen : for packed sequences.
 
     References
     ----------
@@ -160,7 +164,7 @@ def attention_paged(
     --------
     >>> import numpy as np, softargmax
     >>> pages = np.arange(8.0).reshape(4, 2, 1, 1)  # keys 0 and 1, 2 and 3, ..
-    >>> softargmax.attention_paged(np.zeros((1, 1, 1, 1)), pages, pages, [[3, 0]], [3])  # of 6, 7 and 0
+    >>> softargmax.attention_paged(np.zeros((1, 1, 1, 1)), pages, pages, [[3, 0]], [3])  # keys 6, 7 and 0
     array([[[[4.33333333]]]])
     """
     return operations.attention_paged.first(pages_of(q, k_pages, v_pages, page_table, lengths, options))
