@@ -114,8 +114,7 @@ _Mask: TypeAlias = A | NDArray[np.bool_] | _Bools
 _Generator: TypeAlias = np.random.Generator | np.random.RandomState | torch.Generator
 
 class AttentionGradients(NamedTuple, Generic[A]):
-    """What `attention_vjp` returns: gradients to q, k and v, and to scale, bias, sink and slopes where these are
-    arrays."""
+    """Result of `attention_vjp`: the gradients with respect to q, k, v, scale, bias, sink and slopes."""
 
     q: A
     k: A
@@ -126,23 +125,21 @@ class AttentionGradients(NamedTuple, Generic[A]):
     slopes: A | None = None
 
 class AttentionStats(NamedTuple, Generic[A]):
-    """What `attention_stats` returns: of every query (..., H, L) the largest score and the entropy of p in nats,
-    and of every key (..., G, K) the sum of p over the queries of all heads that read it."""
+    """Result of `attention_stats`: statistics of p."""
 
     max_score: A
     entropy: A
     key_mass: A
 
 class AttentionWithLse(NamedTuple, Generic[A]):
-    """What `attention_with_lse` returns: the output (..., H, L, Dv), and lse (..., H, L) in nats, with the sink's
-    part."""
+    """Result of `attention_with_lse`: the output (..., H, L, Dv), and lse (..., H, L), which includes the sink."""
 
     output: A
     lse: A
 
 class Boltzmann(NamedTuple, Generic[A]):
-    """What `boltzmann` returns, a system in thermal equilibrium: p of the energies' shape, the rest one number per
-    row."""
+    """Result of `boltzmann`, a system in thermal equilibrium: p of the energies' shape, and one number per row
+    each."""
 
     p: A
     log_partition: A
@@ -159,7 +156,8 @@ class CategoricalWithLogprob(NamedTuple, Generic[A]):
     support_size: A
 
 class CrossEntropyTerms(NamedTuple, Generic[A]):
-    """What `cross_entropy_terms` returns: the loss (`z_loss` included) and what it is made of, reduced alike."""
+    """Result of `cross_entropy_terms`: the loss, which includes `z_loss`, and its terms, with the same
+    reduction."""
 
     loss: A
     lse: A
@@ -173,8 +171,7 @@ class _Finalized(NamedTuple, Generic[A]):
     lse: A
 
 class LinearLossAndGradient(NamedTuple, Generic[A]):
-    """What `linear_cross_entropy_and_gradient` returns: the loss, its gradients to h, w and bias (None without
-    one)."""
+    """Result of `linear_cross_entropy_and_gradient`: the loss and its gradients; `dbias` is None without a bias."""
 
     loss: A
     dh: A
@@ -182,27 +179,25 @@ class LinearLossAndGradient(NamedTuple, Generic[A]):
     dbias: A | None
 
 class LossAndGradient(NamedTuple, Generic[A]):
-    """What `cross_entropy_and_gradient` returns: the loss, and its gradient to the scores, of their shape and
-    dtype."""
+    """Result of `cross_entropy_and_gradient`: the loss and its gradient, of the scores' shape and dtype."""
 
     loss: A
     gradient: A
 
 class _NormalizedQK(NamedTuple, Generic[A]):
-    """Queries and keys of one length each."""
+    """Result of `qk_norm`: normalized queries and keys."""
 
     q: A
     k: A
 
 class SignedLog(NamedTuple, Generic[A]):
-    """What `signed_logsumexp` returns: a number per row as the logarithm of its size and its sign."""
+    """Result of `signed_logsumexp`: the logarithm of the magnitude and the sign of each row's sum."""
 
     log_abs: A
     sign: A
 
 class SoftmaxWithLse(NamedTuple, Generic[A]):
-    """What `softmax_with_lse` returns: p of the scores' shape, and one number per row, lse = log sum exp(beta
-    z)."""
+    """Result of `softmax_with_lse`: p, of the scores' shape, and lse = log sum exp(beta z), one number per row."""
 
     p: A
     lse: A
@@ -242,7 +237,7 @@ class State(NamedTuple, Generic[A]):
         """Return the results: output = o / l, the softmax-weighted mean of the values, and lse = m + log l."""
 
 class Threshold(NamedTuple, Generic[A]):
-    """What `threshold` returns, one number per row each: tau, and how many probabilities are above 0."""
+    """Result of `threshold`, with one number per row each: tau, and the number of probabilities above 0."""
 
     tau: A
     support_size: A
@@ -256,7 +251,8 @@ def attention(
     sink: _Numbers[NDArray[Any]] | None = None, dropout: float = 0.0, seed: int | None = None,
     stream: _Integers[NDArray[Any]] | None = None, alpha: _PerRow[NDArray[Any]] = 1.0,
 ) -> NDArray[Any]:
-    """The values of a memory, averaged by how well their keys match each query."""
+    """Return attention: for each query the average of the values, weighted by the softmax of the scores of their
+    keys."""
 @overload
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: _PerRow[Tensor] | None = None, causal: bool = False,
@@ -282,8 +278,7 @@ def attention_paged(
     slopes: _Numbers[NDArray[Any]] | None = None, sink: _Numbers[NDArray[Any]] | None = None,
     alpha: _PerRow[NDArray[Any]] = 1.0,
 ) -> NDArray[Any]:
-    """Attention to keys and values in pages, as serving keeps them: an entry's j-th key is in its j // P-th
-    page."""
+    """Return attention to keys and values in pages: key j of an entry is in the entry's page j // P."""
 @overload
 def attention_paged(
     q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: _Integers[Tensor], lengths: _Integers[Tensor], *,
@@ -306,7 +301,8 @@ def attention_state(
     slopes: _Numbers[NDArray[Any]] | None = None, mask: _Mask[NDArray[Any]] | None = None,
     bias: _Numbers[NDArray[Any]] | None = None, key_lengths: _Integers[NDArray[Any]] | None = None,
 ) -> State[NDArray[Any]]:
-    """What attention over some of the keys comes down to: states of parts of the keys merge to that of all."""
+    """Return the state of attention over a part of the keys. The states of all parts merge to the state of all
+    keys."""
 @overload
 def attention_state(
     q: Tensor, k: Tensor, v: Tensor, *, scale: _PerRow[Tensor] | None = None, causal: bool = False,
@@ -330,7 +326,8 @@ def attention_stats(
     bias: _Numbers[NDArray[Any]] | None = None, key_lengths: _Integers[NDArray[Any]] | None = None,
     sink: _Numbers[NDArray[Any]] | None = None, alpha: _PerRow[NDArray[Any]] = 1.0,
 ) -> AttentionStats[NDArray[Any]]:
-    """How sharp attention is, and which keys it reads, without keeping its scores."""
+    """Return the largest score and the entropy of each query, and the sum of p for each key, without storing
+    scores."""
 @overload
 def attention_stats(
     q: Tensor, k: Tensor, *, scale: _PerRow[Tensor] | None = None, causal: bool = False,
@@ -355,7 +352,7 @@ def attention_varlen(
     slopes: _Numbers[NDArray[Any]] | None = None, sink: _Numbers[NDArray[Any]] | None = None,
     alpha: _PerRow[NDArray[Any]] = 1.0,
 ) -> NDArray[Any]:
-    """Attention of sequences that are packed one after the other, without padding."""
+    """Return attention for packed sequences: stored one after another, without padding."""
 @overload
 def attention_varlen(
     q: Tensor, k: Tensor, v: Tensor, cu_q: _Integers[Tensor], cu_k: _Integers[Tensor], *,
@@ -380,7 +377,8 @@ def attention_vjp(
     sink: _Numbers[NDArray[Any]] | None = None, dropout: float = 0.0, seed: int | None = None,
     stream: _Integers[NDArray[Any]] | None = None,
 ) -> AttentionGradients[NDArray[Any]]:
-    """The gradients of :math:`\\langle g, o \\rangle + \\langle g_{\\mathrm{lse}}, \\mathrm{lse} \\rangle`."""
+    """Return the gradients of :math:`\\langle g, o \\rangle + \\langle g_{\\mathrm{lse}}, \\mathrm{lse}
+    \\rangle`."""
 @overload
 def attention_vjp(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, g_lse: _Numbers[Tensor] | None = None,
@@ -408,7 +406,7 @@ def attention_with_lse(
     sink: _Numbers[NDArray[Any]] | None = None, dropout: float = 0.0, seed: int | None = None,
     stream: _Integers[NDArray[Any]] | None = None,
 ) -> AttentionWithLse[NDArray[Any]]:
-    """Attention, and log sum exp of every query's scores, from which p can be had again."""
+    """Return attention and the logsumexp of each query's scores."""
 @overload
 def attention_with_lse(
     q: Tensor, k: Tensor, v: Tensor, *, scale: _PerRow[Tensor] | None = None, causal: bool = False,
@@ -432,7 +430,7 @@ def boltzmann(
     weights: _Numbers[NDArray[Any]] | None = None, where: _Mask[NDArray[Any]] | None = None,
     axis: int | tuple[int, ...] | None = -1,
 ) -> Boltzmann[NDArray[Any]]:
-    """The Boltzmann distribution over states of given energies, and its thermodynamics."""
+    """Return the Boltzmann distribution over states of given energies, and its thermodynamic quantities."""
 @overload
 def boltzmann(
     energies: Tensor, /, temperature: _PerRow[Tensor], *, k: float = 1.0, weights: _Numbers[Tensor] | None = None,
@@ -526,7 +524,7 @@ def cross_entropy(
     temperature: _PerRow[NDArray[Any]] = 1.0, weight: _Numbers[NDArray[Any]] | None = None,
     where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The cross-entropy of the softmax of scores with targets, in nats."""
+    """Return the cross-entropy between targets and the softmax of scores, in nats."""
 @overload
 def cross_entropy(
     z: Tensor, /, target: _Target[Tensor], *, axis: int = -1, reduction: str = "mean", ignore_index: int = -100,
@@ -548,7 +546,7 @@ def cross_entropy_and_gradient(
     temperature: _PerRow[NDArray[Any]] = 1.0, weight: _Numbers[NDArray[Any]] | None = None,
     where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
 ) -> LossAndGradient[NDArray[Any]]:
-    """The cross-entropy and its gradient to the scores, in one pass: training without a framework."""
+    """Return the cross-entropy and its gradient with respect to the scores, computed in one pass."""
 @overload
 def cross_entropy_and_gradient(
     z: Tensor, /, target: _Target[Tensor], *, axis: int = -1, reduction: str = "mean", ignore_index: int = -100,
@@ -570,7 +568,7 @@ def cross_entropy_terms(
     temperature: _PerRow[NDArray[Any]] = 1.0, weight: _Numbers[NDArray[Any]] | None = None,
     where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
 ) -> CrossEntropyTerms[NDArray[Any]]:
-    """The cross-entropy with what it is made of: log-denominator, entropy and z-loss of the same softmax."""
+    """Return the cross-entropy and its terms: lse, entropy and z-loss of the same softmax."""
 @overload
 def cross_entropy_terms(
     z: Tensor, /, target: _Target[Tensor], *, axis: int = -1, reduction: str = "mean", ignore_index: int = -100,
@@ -591,7 +589,7 @@ def distillation(
     divergence: str = "forward", scale: bool = True, reduction: str = "mean", softcap: float | None = None,
     where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The divergence of a student's softmax q from its teacher's p, times :math:`T^2`, in nats."""
+    """Return the divergence between a student's softmax q and a teacher's softmax p, times :math:`T^2`, in nats."""
 @overload
 def distillation(
     z_student: Tensor, z_teacher: Tensor, *, axis: int = -1, temperature: _PerRow[Tensor] = 1.0,
@@ -611,7 +609,7 @@ def entmax(
     temperature: _PerRow[NDArray[Any]] = 1.0, base: float | None = None, where: _Mask[NDArray[Any]] | None = None,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """The probabilities that balance the scores with a Tsallis entropy: softmax at order 1, sparsemax at 2."""
+    """Return the entmax: sparse probabilities that interpolate softmax (order 1) and sparsemax (order 2)."""
 @overload
 def entmax(
     z: Tensor, /, alpha: _PerRow[Tensor] = 1.5, *, axis: int | tuple[int, ...] | None = -1,
@@ -631,8 +629,7 @@ def entmax_loss(
     label_smoothing: float = 0.0, temperature: _PerRow[NDArray[Any]] = 1.0,
     where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The Fenchel-Young loss of entmax: convex in the scores; but for rounding not negative, 0 where p is the
-    target."""
+    """Return the Fenchel-Young loss of entmax: convex in the scores, and 0 where p equals the target."""
 @overload
 def entmax_loss(
     z: Tensor, /, target: _Target[Tensor], alpha: _PerRow[Tensor] = 1.5, *, axis: int = -1, reduction: str = "mean",
@@ -651,7 +648,7 @@ def entropy(
     z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[NDArray[Any]] = 1.0,
     base: float | None = None, where: _Mask[NDArray[Any]] | None = None, keepdims: bool = False,
 ) -> NDArray[Any]:
-    """The Shannon entropy of the softmax, in nats."""
+    """Return the Shannon entropy of the softmax, in nats."""
 @overload
 def entropy(
     z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
@@ -665,7 +662,7 @@ def entropy(
 
 @overload
 def entropy_invariant_scale(n: int, d: int, /, kappa: float = 1.0) -> float:  # type: ignore[overload-overlap]
-    """A scale of attention's scores that keeps the entropy of p about the same for any number of keys."""
+    """Return a scale for attention scores that keeps the entropy of p about the same for any number of keys."""
 @overload
 def entropy_invariant_scale(
     n: _Integers[NDArray[Any]], d: int, /, kappa: _Numbers[NDArray[Any]] = 1.0,
@@ -744,7 +741,7 @@ def gumbel_softmax(
 def hardmax(
     z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = -1, where: _Mask[NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """The limit of softmax for T to 0+: arg max as a distribution, ties shared."""
+    """Return the limit of softmax for T to 0+: arg max as a distribution, with shared ties."""
 @overload
 def hardmax(
     z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, where: _Mask[Tensor] | None = None,
@@ -758,7 +755,7 @@ def kl_divergence(
     temperature: _PerRow[NDArray[Any]] = 1.0, base: float | None = None, where: _Mask[NDArray[Any]] | None = None,
     keepdims: bool = False,
 ) -> NDArray[Any]:
-    """The Kullback-Leibler divergence of two softmaxes, from their scores, in nats."""
+    """Return the Kullback-Leibler divergence of two softmaxes from their scores, in nats."""
 @overload
 def kl_divergence(
     z_p: Tensor, z_q: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
@@ -778,7 +775,7 @@ def linear_cross_entropy(
     weight: _Numbers[NDArray[Any]] | None = None, where: _Mask[NDArray[Any]] | None = None,
     dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The cross-entropy of the scores of a last layer, without holding the scores."""
+    """Return the cross-entropy of a last layer's scores, without storing the scores."""
 @overload
 def linear_cross_entropy(
     h: Tensor, w: Tensor, target: _Target[Tensor], *, bias: _Numbers[Tensor] | None = None, exact: bool = False,
@@ -802,7 +799,7 @@ def linear_cross_entropy_and_gradient(
     weight: _Numbers[NDArray[Any]] | None = None, where: _Mask[NDArray[Any]] | None = None,
     dtype: DTypeLike | None = None,
 ) -> LinearLossAndGradient[NDArray[Any]]:
-    """The linear cross-entropy and its gradients to h, w and bias."""
+    """Return the cross-entropy of a last layer's scores and its gradients with respect to h, w and bias."""
 @overload
 def linear_cross_entropy_and_gradient(
     h: Tensor, w: Tensor, target: _Target[Tensor], *, bias: _Numbers[Tensor] | None = None, exact: bool = False,
@@ -826,7 +823,7 @@ def linear_cross_entropy_terms(
     weight: _Numbers[NDArray[Any]] | None = None, where: _Mask[NDArray[Any]] | None = None,
     dtype: DTypeLike | None = None,
 ) -> CrossEntropyTerms[NDArray[Any]]:
-    """The linear cross-entropy with what it is made of."""
+    """Return the cross-entropy of a last layer's scores and its terms, without storing the scores."""
 @overload
 def linear_cross_entropy_terms(
     h: Tensor, w: Tensor, target: _Target[Tensor], *, bias: _Numbers[Tensor] | None = None, reduction: str = "mean",
@@ -850,7 +847,7 @@ def linear_distillation(
     reduction: str = "mean", softcap: float | None = None, where: _Mask[NDArray[Any]] | None = None,
     dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The distillation of scores that are made of hidden vectors, without holding either model's scores."""
+    """Return the distillation loss of two last layers, without storing the scores of either model."""
 @overload
 def linear_distillation(
     h_student: Tensor, w_student: Tensor, h_teacher: Tensor, w_teacher: Tensor, *,
@@ -872,7 +869,7 @@ def linear_selected_log_softmax(
     ignore_index: int = -100, softcap: float | None = None, temperature: _PerRow[NDArray[Any]] = 1.0,
     where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The log-probability of one class of each row of a last layer's scores, without holding the scores."""
+    """Return the log-probability of one class per row of a last layer's scores, without storing the scores."""
 @overload
 def linear_selected_log_softmax(
     h: Tensor, w: Tensor, index: _Integers[Tensor], *, bias: _Numbers[Tensor] | None = None,
@@ -892,7 +889,7 @@ def log_softmax(
     base: float | None = None, where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """The natural logarithms of the softmax, without forming it."""
+    """Return the natural logarithm of the softmax, computed without the softmax itself."""
 @overload
 def log_softmax(
     z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
@@ -910,7 +907,7 @@ def logcumsumexp(
     z: _ArrayLike, /, *, axis: int = -1, temperature: _PerRow[NDArray[Any]] = 1.0, base: float | None = None,
     where: _Mask[NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """The smooth maximum of every prefix of a row, in the unit of the scores: its logsumexp."""
+    """Return the smooth maximum of every prefix of a row, in the unit of the scores."""
 @overload
 def logcumsumexp(
     z: Tensor, /, *, axis: int = -1, temperature: _PerRow[Tensor] = 1.0, base: float | None = None,
@@ -928,7 +925,7 @@ def logsumexp(
     base: float | None = None, weights: _Numbers[NDArray[Any]] | None = None,
     where: _Mask[NDArray[Any]] | None = None, keepdims: bool = False, dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The smooth maximum: the logarithm of the sum of exponentials, in the unit of the scores."""
+    """Return the smooth maximum: the logarithm of the sum of exponentials, in the unit of the scores."""
 @overload
 def logsumexp(
     z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
@@ -946,7 +943,7 @@ def logsumexp(
 def qk_norm(
     q: _ArrayLike, k: _ArrayLike, *, gain: _Numbers[NDArray[Any]] = 1.0, eps: float = 1e-06,
 ) -> _NormalizedQK[NDArray[Any]]:
-    """Queries and keys divided by their root mean square, so that no score is beyond its scale."""
+    """Return queries and keys divided by their root mean square, which bounds the scores."""
 @overload
 def qk_norm(q: Tensor, k: Tensor, *, gain: _Numbers[Tensor] = 1.0, eps: float = 1e-06) -> _NormalizedQK[Tensor]: ...
 @overload
@@ -958,7 +955,8 @@ def renyi_entropy(
     temperature: _PerRow[NDArray[Any]] = 1.0, base: float | None = None, where: _Mask[NDArray[Any]] | None = None,
     keepdims: bool = False, dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The Rényi entropy of the softmax, in nats: how many classes are in play, if likely ones count more."""
+    """Return the Rényi entropy of the softmax, in nats: a measure of how many classes have a notable
+    probability."""
 @overload
 def renyi_entropy(
     z: Tensor, /, order: _PerRow[Tensor], *, axis: int | tuple[int, ...] | None = -1,
@@ -977,7 +975,7 @@ def segment_log_softmax(
     index: _Integers[NDArray[Any]] | None = None, num_segments: int | None = None,
     temperature: _PerRow[NDArray[Any]] = 1.0, where: _Mask[NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """The natural logarithms of `segment_softmax`, without forming it."""
+    """Return the natural logarithm of `segment_softmax`, computed without the softmax itself."""
 @overload
 def segment_log_softmax(
     z: Tensor, /, offsets: _Integers[Tensor] | None = None, *, index: _Integers[Tensor] | None = None,
@@ -995,7 +993,7 @@ def segment_logsumexp(
     index: _Integers[NDArray[Any]] | None = None, num_segments: int | None = None,
     temperature: _PerRow[NDArray[Any]] = 1.0, where: _Mask[NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """The smooth maximum of each segment of z's first axis."""
+    """Return the smooth maximum of each segment of z's first axis."""
 @overload
 def segment_logsumexp(
     z: Tensor, /, offsets: _Integers[Tensor] | None = None, *, index: _Integers[Tensor] | None = None,
@@ -1013,7 +1011,7 @@ def segment_softmax(
     index: _Integers[NDArray[Any]] | None = None, num_segments: int | None = None,
     temperature: _PerRow[NDArray[Any]] = 1.0, where: _Mask[NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """The softmax of each segment of z's first axis."""
+    """Return the softmax of each segment of z's first axis."""
 @overload
 def segment_softmax(
     z: Tensor, /, offsets: _Integers[Tensor] | None = None, *, index: _Integers[Tensor] | None = None,
@@ -1031,7 +1029,7 @@ def selected_log_softmax(
     softcap: float | None = None, temperature: _PerRow[NDArray[Any]] = 1.0,
     where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The log-probability of one class of each row, or of several, without forming the others."""
+    """Return the log-probability of one or several classes of each row, without computing the others."""
 @overload
 def selected_log_softmax(
     z: Tensor, /, index: _Integers[Tensor], *, axis: int = -1, ignore_index: int = -100,
@@ -1052,7 +1050,7 @@ def signed_logsumexp(
     z: _ArrayLike, /, weights: _Numbers[NDArray[Any]], *, axis: int | tuple[int, ...] | None = -1,
     where: _Mask[NDArray[Any]] | None = None, keepdims: bool = False,
 ) -> SignedLog[NDArray[Any]]:
-    """The sum of exponentials with weights of either sign, as a sign and a logarithm."""
+    """Return the sum of exponentials with weights of either sign, as a sign and a logarithm."""
 @overload
 def signed_logsumexp(
     z: Tensor, /, weights: _Numbers[Tensor], *, axis: int | tuple[int, ...] | None = -1,
@@ -1069,7 +1067,7 @@ def soft_argmax(
     z: _ArrayLike, /, values: _Numbers[NDArray[Any]] | None = None, *, axis: int | tuple[int, ...] | None = -1,
     temperature: _PerRow[NDArray[Any]] = 1.0, where: _Mask[NDArray[Any]] | None = None, keepdims: bool = False,
 ) -> NDArray[Any]:
-    """The mean of positions, or of any values, under the softmax: a differentiable arg max."""
+    """Return the mean of positions, or of any values, under the softmax: a differentiable arg max."""
 @overload
 def soft_argmax(
     z: Tensor, /, values: _Numbers[Tensor] | None = None, *, axis: int | tuple[int, ...] | None = -1,
@@ -1087,7 +1085,7 @@ def softmax(
     base: float | None = None, where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """The probabilities proportional to the exponentials of the scores."""
+    """Return the softmax: probabilities proportional to the exponentials of the scores."""
 @overload
 def softmax(
     z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
@@ -1104,7 +1102,7 @@ def softmax(
 def softmax_jacobian(
     z: _ArrayLike, /, *, axis: int = -1, temperature: _PerRow[NDArray[Any]] = 1.0, base: float | None = None,
 ) -> NDArray[Any]:
-    """The Jacobian matrix of the softmax."""
+    """Return the Jacobian matrix of the softmax."""
 @overload
 def softmax_jacobian(
     z: Tensor, /, *, axis: int = -1, temperature: _PerRow[Tensor] = 1.0, base: float | None = None,
@@ -1119,7 +1117,7 @@ def softmax_with_lse(
     z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[NDArray[Any]] = 1.0,
     base: float | None = None, where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
 ) -> SoftmaxWithLse[NDArray[Any]]:
-    """The softmax and the logarithm of its denominator, from one pass."""
+    """Return the softmax and the logarithm of its denominator, computed in one pass."""
 @overload
 def softmax_with_lse(
     z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
@@ -1137,7 +1135,7 @@ def softmin(
     base: float | None = None, where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """The softmax that favours small scores: that of the negative temperature."""
+    """Return the softmin: the softmax at the negated temperature, which favours small scores."""
 @overload
 def softmin(
     z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
@@ -1155,7 +1153,7 @@ def sparsemax(
     z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[NDArray[Any]] = 1.0,
     base: float | None = None, where: _Mask[NDArray[Any]] | None = None, out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """The point of the probability simplex that is nearest to the scores."""
+    """Return the sparsemax: the point of the probability simplex that is nearest to the scores."""
 @overload
 def sparsemax(
     z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
@@ -1174,7 +1172,7 @@ def sparsemax_loss(
     temperature: _PerRow[NDArray[Any]] = 1.0, where: _Mask[NDArray[Any]] | None = None,
     dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The loss that belongs to sparsemax: 0 as soon as the target's score is 1 above all others."""
+    """Return the loss of sparsemax, which is 0 if the target's score is at least T above all others."""
 @overload
 def sparsemax_loss(
     z: Tensor, /, target: _Target[Tensor], *, axis: int = -1, reduction: str = "mean", ignore_index: int = -100,
@@ -1193,7 +1191,7 @@ def spatial_soft_argmax(
     z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = (-2, -1), temperature: _PerRow[NDArray[Any]] = 1.0,
     where: _Mask[NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """The mean position under the softmax of an image, or of any grid: one coordinate for each of its axes."""
+    """Return the mean position under the softmax of an image or grid: one coordinate per axis."""
 @overload
 def spatial_soft_argmax(
     z: Tensor, /, *, axis: int | tuple[int, ...] | None = (-2, -1), temperature: _PerRow[Tensor] = 1.0,
@@ -1233,7 +1231,7 @@ def threshold(
     z: _ArrayLike, /, alpha: _PerRow[NDArray[Any]] = 1.5, *, axis: int | tuple[int, ...] | None = -1,
     temperature: _PerRow[NDArray[Any]] = 1.0, base: float | None = None, where: _Mask[NDArray[Any]] | None = None,
 ) -> Threshold[NDArray[Any]]:
-    """The threshold of `entmax` and the number of probabilities above it."""
+    """Return the threshold of `entmax` and the number of positive probabilities."""
 @overload
 def threshold(
     z: Tensor, /, alpha: _PerRow[Tensor] = 1.5, *, axis: int | tuple[int, ...] | None = -1,
@@ -1250,7 +1248,7 @@ def topk_softmax(
     z: _ArrayLike, /, k: _PerRow[NDArray[Any]], *, axis: int = -1, temperature: _PerRow[NDArray[Any]] = 1.0,
     where: _Mask[NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """The softmax over the k largest scores of each row, 0 elsewhere."""
+    """Return the softmax over the k largest scores of each row, and 0 elsewhere."""
 @overload
 def topk_softmax(
     z: Tensor, /, k: _PerRow[Tensor], *, axis: int = -1, temperature: _PerRow[Tensor] = 1.0,

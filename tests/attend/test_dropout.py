@@ -122,7 +122,9 @@ def test_errors() -> None:
             s.attention(q, q, q, dropout=rate)
     with pytest.raises(ValueError, match=r"^stream: expected the rows' shape, \(2,\), got \(3,\)"):
         s.attention(q, q, q, dropout=0.5, seed=1, stream=[1, 2, 3])
-    with pytest.raises(ValueError, match=r"^seed: expected the seed of the forward call \(because dropout is not 0\), got None"):
+    with pytest.raises(
+        ValueError, match=r"^seed: expected the seed of the forward call \(because dropout is not 0\), got None"
+    ):
         s.attention_vjp(q, q, q, q, dropout=0.5)
     with pytest.raises(TypeError, match=r"^seed: "):
         s.attention(q, q, q, dropout=0.5, seed=1.5)

@@ -122,7 +122,9 @@ def test_what_a_cache_refuses() -> None:
         ValueError, match=r"cache: expected keys and values of shape \(1, 4, 'capacity', .*got \(2, 4, 4, 6\)"
     ):
         layer(x[:1], cache=cache)
-    with pytest.raises(ValueError, match="key_lengths: expected None, as the cache knows them, got lengths"):
+    with pytest.raises(
+        ValueError, match="key_lengths: expected None \\(because the cache has its own lengths\\), got lengths"
+    ):
         layer(x[:, :1], cache=cache, key_lengths=torch.tensor([1, 1]))
     with pytest.raises(RuntimeError, match="cache: it keeps no derivatives"):
         layer.requires_grad_(True)(x[:, :1], cache=cache)

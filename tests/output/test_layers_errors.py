@@ -89,7 +89,7 @@ def test_a_row_that_meets_nan(name: str) -> None:
         (
             lambda: nn.SampledSoftmax(5, Uniform(7), samples=8),
             ValueError,
-            "n: expected at most 7 distinct draws, the classes with a probability above 0, got 8",
+            "n: expected at most 7, the number of classes with a probability above 0, got 8",
         ),
         (lambda: nn.SampledSoftmax(5, Uniform(7), samples=1.5), TypeError, "samples: expected an integer, got 1.5"),
         (
@@ -211,6 +211,6 @@ def test_errors_of_negatives(negatives: Any, error: type[Exception], match: str)
 def test_negative_sampling_defines_no_distribution(method: str) -> None:
     layer = layer_of("negative")
     given = {"log_prob": (X,), "log_prob_of": (X, Y), "topk": (X, 2), "sample": (X, 0)}[method]
-    with pytest.raises(NotImplementedError, match="NegativeSampling defines no distribution"):
+    with pytest.raises(NotImplementedError, match="NegativeSampling has no distribution"):
         getattr(layer, method)(*given)
     assert layer.scores(X).shape == (2, 40)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from softargmax.attend.arguments import AttentionGradients
-from softargmax.attend.dropout import kept
+from softargmax.attend.dropout import keep_factors
 from softargmax.attend.reference import Places
 from softargmax.core import _native
 from softargmax.core.native import BLOCK, widened
@@ -151,7 +151,7 @@ def _parts(i: Attention) -> Iterator[_Part]:
             scaled = widened(q[at], kind) * scale[at]
             _native.product(scaled, k[group].T, z[:, :n])
             there = Places(np.arange(*places)[:, None], np.arange(among.start, among.stop), count)
-            seen = options.sees(there.place, there.key)
+            seen = options.in_window(there.place, there.key)
             if mask is not None:
                 seen = seen & mask[(*at, among)]
             added = there.terms(options)
@@ -165,7 +165,7 @@ def _parts(i: Attention) -> Iterator[_Part]:
             order = alpha if isinstance(alpha, float) else np.ascontiguousarray(alpha[at], np.float64)
             keep = None
             if seeds is not None:
-                keep = kept(seeds[(*entry, head)], start, len(z), among, options.dropout, kind)
+                keep = keep_factors(seeds[(*entry, head)], start, len(z), among, options.dropout, kind)
             factors = {name: factor for name, (_, factor) in added.items()}
             yield _Part(at, group, n, scaled, scale[at], order, z, factors, slope, keep, odd)
 

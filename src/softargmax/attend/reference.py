@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from softargmax.attend.arguments import Attention, AttentionGradients
-from softargmax.attend.dropout import kept
+from softargmax.attend.dropout import keep_factors
 from softargmax.attend.results import AttentionWithLse
 from softargmax.core import check
 from softargmax.core.arrays import device_of, frozen, namespace, working_dtype
@@ -67,7 +67,7 @@ def some(of: Attention, start: int, length: int) -> AttentionWithLse:
     keys = z.shape[-1]
     p = p[..., :keys]
     if of.options.seeds is not None:
-        p = p * kept(of.options.seeds, start, p.shape[-2], slice(0, keys), of.options.dropout, p.dtype)
+        p = p * keep_factors(of.options.seeds, start, p.shape[-2], slice(0, keys), of.options.dropout, p.dtype)
     output = times(grouped(p, of), v, grouped(seen & (z > -INF), of))
     output = xp.reshape(output, (*of.q.shape[:-1], v.shape[-1]))
     return AttentionWithLse(xp.astype(output, of.q.dtype), lse)
@@ -116,7 +116,7 @@ class Places(NamedTuple):
 
     def visible(self, options: Options) -> Any:
         """Which keys these queries see, whatever their scores."""
-        seen = (self.key < self.count) & options.sees(self.place, self.key)
+        seen = (self.key < self.count) & options.in_window(self.place, self.key)
         return seen if options.mask is None else seen & options.mask
 
     def terms(self, options: Options) -> dict[str, tuple[Any, Any]]:
@@ -215,7 +215,7 @@ def some_vjp(of: Attention, start: int, length: int, g: Any, g_lse: Any) -> Atte
     seen = p != 0.0
     dp, weight = _scores_like(g, v, of), p
     if options.seeds is not None:
-        keep = kept(options.seeds, start, p.shape[-2], slice(0, p.shape[-1]), options.dropout, dtype)
+        keep = keep_factors(options.seeds, start, p.shape[-2], slice(0, p.shape[-1]), options.dropout, dtype)
         dp, weight = dp * keep, p * keep
     slope, sink_slope = p, whole[..., p.shape[-1] :]  # dp / dS = slope (1 - slope^T / <slope, 1>)
     if not options.is_softmax:

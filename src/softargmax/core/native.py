@@ -47,7 +47,7 @@ def set_num_threads(n: int) -> None:
     Notes
     -----
     The default is that of OpenMP: OMP_NUM_THREADS, else the processors that the process may run on, or what
-    `torch.set_num_threads` has set. A CPU quota (control groups, as in containers) limits the default, rounded up, unless
+    `torch.set_num_threads` has set. The CPU quota of a container, rounded up, limits the default, unless
     OMP_NUM_THREADS is set.
     Results do not depend on n. Small inputs stay on the calling thread, and a forked child runs on one thread.
 

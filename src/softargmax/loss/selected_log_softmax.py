@@ -58,7 +58,7 @@ def selected_log_softmax(
     The result is -inf for a class outside the support, and for a row with an empty support. A confident row keeps its
     small result.
 
-    The gradient in the support is :math:`\frac{g}{T} (\delta_{ky} - p_k)` for an incoming gradient g. There
+    Gradient: with incoming g, :math:`\frac{g}{T} (\delta_{ky} - p_k)` in the support. There
     :math:`1 - p_y` is computed as the sum of the other probabilities, so it does not cancel.
 
     References

@@ -48,8 +48,8 @@ def softmax_with_lse(
     :math:`\mathrm{lse} / \beta = \mathrm{lse} \cdot T / \ln(\mathrm{base})`, which `logsumexp` returns for the same
     options. The two are equal if T is 1 and base is e.
 
-    A row with an empty support has lse = -inf; a row that holds a scaled score of +inf has lse = +inf. Other edge rows are
-    those of `softmax`.
+    A row with an empty support has lse = -inf; a row that holds a scaled score of +inf has lse = +inf. Other edge rows
+    are those of `softmax`.
 
     Gradient: that of `softmax`, plus :math:`\beta\,p\,g` from the incoming g of lse.
 

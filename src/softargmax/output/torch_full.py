@@ -66,7 +66,7 @@ class LinearLayer(OutputLayer):
         self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
 
     def reset_parameters(self) -> None:
-        """Reset the weight (even a shared one) to uniform draws within 1 / sqrt(D), as `torch.nn.Linear`; the bias to 0."""
+        """Reset the weight, even if shared, to uniform draws within 1 / sqrt(D) as `torch.nn.Linear`; bias to 0."""
         _begun(self.weight, self.dim)
         if self.bias is not None:
             nn.init.zeros_(self.bias)

@@ -121,7 +121,7 @@ class TargetSampledSoftmax(CandidateLayer):
         return against_others(own, torch.where(left_out, -torch.inf, s))
 
     def _distinct(self, y: Targets) -> tuple[Tensor, Tensor | None]:
-        """Return the distinct targets; under tracing or on a device, all targets sorted, and a mask of the repeated ones."""
+        """Return the distinct targets; under tracing or on a device, all of them sorted, and a mask of repeats."""
         if y.wrong is None:
             return torch.unique(y.classes), None
         index = torch.where(y.counted, y.classes, self.classes).sort().values

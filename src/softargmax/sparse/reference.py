@@ -14,7 +14,7 @@ import numpy as np
 from softargmax.core.arrays import device_of, frozen, namespace
 from softargmax.core.row_layout import INF
 from softargmax.core.rules import row_dtype
-from softargmax.sparse.reference_root import Solved, no_number, powers, solved, threshold_of
+from softargmax.sparse.reference_root import Solution, nan_entries, powers, solved, threshold_of
 from softargmax.sparse.support import Support
 
 if TYPE_CHECKING:
