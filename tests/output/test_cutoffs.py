@@ -98,7 +98,7 @@ def test_few_classes_want_no_cluster() -> None:
     [
         (lambda f: f([1, -1], dim=4), ValueError, "counts: expected a finite number, 0 or above, got -1 for class 1"),
         (lambda f: f([np.nan], dim=4), ValueError, "counts: expected a finite number, 0 or above, got nan for class 0"),
-        (lambda f: f([0, 0], dim=4), ValueError, "counts: all are 0; at least one has to be above 0"),
+        (lambda f: f([0, 0], dim=4), ValueError, "counts: expected at least one above 0, got only zeros"),
         (
             lambda f: f([[1]], dim=4),
             ValueError,

@@ -110,7 +110,7 @@ def test_a_row_that_meets_nan(name: str) -> None:
         (
             lambda: nn.SampledSoftmax(5, Uniform(7), samples=1, shared=False, in_batch=Uniform(7)),
             ValueError,
-            "in_batch: expected None, as shared is False, got a sampler",
+            "in_batch: expected None where shared is False, got a sampler",
         ),
         (
             lambda: nn.ImportanceSampledSoftmax(5, Uniform(7), samples=4, most=3),

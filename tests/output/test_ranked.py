@@ -98,7 +98,7 @@ def test_from_counts_ranks_by_falling_count(name: str) -> None:
         ([1.0, -1.0], ValueError, "counts: expected a finite number, 0 or above, got -1.0 for class 1"),
         ([np.nan, 1.0], ValueError, "counts: expected a finite number, 0 or above, got nan for class 0"),
         ([np.inf, 1.0], ValueError, "counts: expected a finite number, 0 or above, got inf for class 0"),
-        ([0, 0], ValueError, "counts: all are 0"),
+        ([0, 0], ValueError, "counts: expected at least one above 0, got only zeros"),
         ([], ValueError, r"counts: expected shape \(K,\), one per class, K from 1 to 2\^31 - 1, got \(0,\)"),
         ("many", TypeError, "counts"),
     ],

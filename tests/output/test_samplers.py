@@ -256,7 +256,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: Unigram([1, -2]), ValueError, "counts: expected a finite number, 0 or above, got -2 for class 1"),
     (lambda: Unigram([1, math.nan]), ValueError, "counts: expected a finite number, 0 or above, got nan for class 1"),
     (lambda: Unigram([math.inf, 1]), ValueError, "counts: expected a finite number, 0 or above, got inf for class 0"),
-    (lambda: Unigram([0, 0]), ValueError, "counts: all are 0"),
+    (lambda: Unigram([0, 0]), ValueError, "counts: expected at least one above 0, got only zeros"),
     (
         lambda: Unigram([[1, 2]]),
         ValueError,

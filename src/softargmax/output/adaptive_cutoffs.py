@@ -81,7 +81,7 @@ def ranked(counts: ArrayLike) -> Ranked:
     """Rank the classes; counts as a caller gives them, checked."""
     found = counts_of(counts)
     if not found.any():
-        raise ValueError("counts: all are 0; at least one has to be above 0")
+        raise ValueError("counts: expected at least one above 0, got only zeros")
     q = powers(found, 1.0)
     order = np.argsort(-q, kind="stable")
     return Ranked(order, np.concatenate([[0.0], np.cumsum(q[order])]))
