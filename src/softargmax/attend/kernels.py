@@ -1,4 +1,4 @@
-"""What serves CPU memory: the native kernels and what stands around them, the same for NumPy's arrays and for tensors.
+"""Kernels for CPU memory, for NumPy arrays and tensors: the native kernels and the Python code around them.
 
 A query whose numbers are not finite in the native kernel is made anew by the definition, its gradients too; others keep
 their bits.
@@ -214,7 +214,7 @@ def _mend(i: Attention, output: Any, lse: Any, strange: np.ndarray[Any, Any]) ->
 
 
 def _head(i: Attention, of_keys: tuple[Any, ...], at: Any) -> Attention:
-    """One head of keys and the heads that read it."""
+    """Return one head of keys with the query heads that share it."""
     xp, heads = namespace(i.q), tuple(i.q.shape[:-2])
 
     def there(x: Any) -> Any:

@@ -30,7 +30,7 @@ SCORES = 1 << 19
 
 
 class _Part(NamedTuple):
-    """Some queries of a head, in working precision: where they are, and their scores with the sink's."""
+    """Some queries of a head in working precision: their positions, and their scores with the sink."""
 
     at: tuple[Any, ...]  # of an array (..., H, L, n)
     group: tuple[Any, ...]  # of an array (..., G, K, n): the keys that any of them may see

@@ -34,7 +34,7 @@ CONSTANT = frozenset(("mask", "lengths", "seeds"))
 
 
 def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
-    """One more axis in front of every array, behind which they are aligned."""
+    """The vmap rule: add an axis in front of every array, and align the other axes."""
     return _in_front(i, dims, size, 1 + i[0].ndim - (dims[0] is not None)), 0
 
 
@@ -131,7 +131,7 @@ def _parts(i: Attention) -> Iterator[tuple[slice, Queries]]:
 
 
 def _along(name: str, x: Any, part: slice) -> Any:
-    """Some queries' part of what belongs to an argument."""
+    """Return the part of an array that belongs to some queries."""
     if x is None or name in ("k", "v"):
         return x
     return x[..., part] if name in ("lse", "g_lse") else piece(x, -2, part.start, part.stop)
@@ -142,7 +142,7 @@ def _cut(r: AttentionWithLse, part: slice) -> AttentionWithLse:
 
 
 def _joined(name: str, pieces: list[Any], of: Attention) -> Any:
-    """The gradients of parts to an argument: beside each other, or their sum."""
+    """Join the gradients of parts to one argument: concatenate, or add."""
     xp = namespace(of.q)
     if name in ("q", "g"):
         return xp.concat(pieces, axis=-2)

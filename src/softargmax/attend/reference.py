@@ -83,7 +83,7 @@ def weights(of: Attention, start: int, length: int) -> tuple[Any, Any, Any]:
 
 
 def grouped(x: Any, of: Attention) -> Any:
-    """(..., H, L, n) as (..., G, H / G, L, n): heads that share keys beside each other."""
+    """Reshape (..., H, L, n) to (..., G, H / G, L, n), so that heads with shared keys are adjacent."""
     *leading, count, length, last = x.shape
     groups = of.k.shape[-3]
     return namespace(x).reshape(x, (*leading, groups, count // max(groups, 1), length, last))
@@ -108,19 +108,19 @@ def _scores(of: Attention, start: int, length: int) -> tuple[Any, Any]:
 
 
 class Places(NamedTuple):
-    """Where queries stand, the keys, and how many of these there are: each broadcasts with the scores."""
+    """Positions of queries and keys, and the number of keys; each broadcasts with the scores."""
 
     place: Any
     key: Any
     count: Any
 
     def visible(self, options: Options) -> Any:
-        """Which keys these queries see, whatever their scores."""
+        """Return the mask of the keys that these queries see, whatever their scores."""
         seen = (self.key < self.count) & options.in_window(self.place, self.key)
         return seen if options.mask is None else seen & options.mask
 
     def terms(self, options: Options) -> dict[str, tuple[Any, Any]]:
-        """What is added to their scores, each term with its factor (None: 1), of the same option's name."""
+        """Return the terms added to the scores by option name, each with its factor (None: 1)."""
         found: dict[str, tuple[Any, Any]] = {}
         if options.bias is not None:
             found["bias"] = options.bias, None
@@ -130,7 +130,7 @@ class Places(NamedTuple):
 
 
 def places(of: Attention, start: int, length: int) -> Places:
-    """Those of some queries, the first of which is number `start` of `length`."""
+    """Return the positions of some queries; the first one is number `start` of `length`."""
     xp, device, options = namespace(of.q), device_of(of.q), of.options
     queries, keys = of.scores[-2:]
     count = keys if options.lengths is None else options.lengths
@@ -197,7 +197,7 @@ def vjp(of: Attention, g: Any, g_lse: Any) -> AttentionGradients:
 
 
 def joined(pieces: tuple[Any, ...], like: Any, length: int) -> Any:
-    """Parts' results beside each other where an array has a row for each query, or none (None) their sum."""
+    """Join results of parts: concatenated if the array has a row per query, else added (None stays None)."""
     if pieces[0] is None:
         return None
     if hasattr(like, "shape") and like.ndim >= 2 and like.shape[-2] == length:
@@ -267,7 +267,7 @@ def _to_keys(p: Any, x: Any, of: Attention) -> Any:
 
 
 def _to_values(p: Any, g: Any, seen: Any, of: Attention) -> Any:
-    """p^T g; a g that is not finite goes where its query sees, and nowhere else."""
+    """Return p^T g; a g that is not finite reaches only the keys that its query sees."""
     xp = namespace(p)
     p, seen = (xp.matrix_transpose(grouped(x, of)) for x in (p, seen))
     return xp.sum(times(p, grouped(g, of), seen), axis=-3)

@@ -1,4 +1,4 @@
-"""What the classifiers of this room share: scores of classes, of which a softmax makes probabilities."""
+"""The base class of the classifiers: scores of classes, and their softmax."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Features: TypeAlias = "ArrayLike | Sparse"
 
 
 class Training(NamedTuple):
-    """What a model learns from: rows, their classes as indices, how much each row counts (None: 1)."""
+    """Training data: rows, class indices and sample weights (None: 1)."""
 
     X: Any
     target: NDArray[np.int64]
     weight: NDArray[np.float64] | None
 
     def per_class(self, classes: int) -> NDArray[np.float64]:
-        """How much every class counts."""
+        """Return the sum of the weights of each class."""
         return np.bincount(self.target, self.weight, minlength=classes).astype(np.float64)
 
 
@@ -129,7 +129,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         return np.asarray(self.classes_[best])
 
     def score(self, X: Features, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Give the share of rows whose class is told.
+        """Return the accuracy: the share of rows whose class is predicted correctly.
 
         Parameters
         ----------
@@ -170,7 +170,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         return self._checked(X, reset=False)
 
     def _checked(self, X: Any, *y: Any, **options: Any) -> Any:
-        """Rows, and their classes if they are given, as arrays; of a frame, an error names the column."""
+        """Return checked rows and classes (if passed) as arrays; errors name a data frame's column."""
         kinds = [np.float64, np.float32]
         try:
             return validate_data(self, X, *y, accept_sparse=self._accept_sparse, dtype=kinds, order="C", **options)
@@ -218,7 +218,7 @@ def label(name: Any) -> str:
 
 
 def check_one_kind(y: Array) -> None:
-    """Refuse strings and others beside each other, which have no order."""
+    """Refuse class labels that mix strings and other types, since they have no order."""
     strings = [isinstance(name, str) for name in y.ravel()] if y.dtype == object else []
     if any(strings) and not all(strings):
         one, other = strings.index(True), strings.index(False)

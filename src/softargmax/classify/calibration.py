@@ -25,7 +25,7 @@ DRAWS = 2000
 
 @dataclass(frozen=True)
 class CalibrationReport:
-    r"""What `calibration_report` finds.
+    r"""Result of `calibration_report`.
 
     Attributes
     ----------
@@ -217,7 +217,7 @@ def _error(
 
 
 def standard_errors(counts: NDArray[np.int64], hits: Floats) -> Floats:
-    """Of the share of a bin's rows that are right; a bin that is always right may err, too."""
+    """Standard error of each bin's accuracy; it is above 0 also for a bin without errors."""
     share = (hits + 1) / (counts + 2)
     return np.asarray(np.sqrt(share * (1 - share) / np.maximum(counts, 1)))
 

@@ -97,7 +97,7 @@ class _CountingBayes(ScoreClassifier):
 
 
 class MultinomialNaiveBayes(_CountingBayes):
-    r"""Rows are counts of features, drawn from a distribution that every class has.
+    r"""Naive Bayes for counts: each class has a multinomial distribution over the features.
 
     .. math:: z_k(x) = \log \pi_k + \sum_j x_j \log \theta_{kj}, \qquad
         \theta_{kj} = \frac{N_{kj} + \alpha_j}{\sum_i N_{ki} + \alpha_i}

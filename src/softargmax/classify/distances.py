@@ -26,7 +26,7 @@ def power_of_two(X: NDArray[Any]) -> float:
 
 
 def scaled(X: NDArray[Any], scale: float) -> Floats:
-    """Rows in these units, float64."""
+    """Return rows divided by these units, in float64."""
     with np.errstate(over="ignore"):
         found: Floats = np.clip(X.astype(np.float64) / scale, -FAR, FAR)
     return found

@@ -29,7 +29,7 @@ BLOCK = 1 << 20
 
 
 class Block(NamedTuple):
-    """Some rows, their classes and what they count (None: 1)."""
+    """A block of rows with their classes and weights (None: 1)."""
 
     x: Any
     target: Array
@@ -108,7 +108,7 @@ class Objective:
         return np.where(found > 0, found, 1.0)
 
     def _block(self, x: Any, weight: Array) -> Array:
-        """The sum of w (x, 1)(x, 1)^T and the penalty; 1 for an intercept that there is not."""
+        """Return the sum of w (x, 1)(x, 1)^T plus the penalty; without an intercept its entry is 1."""
         weighed = (
             sparse.diags_array(weight.astype(x.dtype)) @ x
             if sparse.issparse(x)
@@ -171,12 +171,12 @@ def _loss_and_gradient(z: Array, target: Array, alpha: float) -> tuple[Array, Ar
 
 
 def _power(p: Array, exponent: float) -> Array:
-    """Of what is above 0; 0 stays."""
+    """Return a power of the positive entries; entries of 0 stay 0."""
     return np.where(p > 0, np.where(p > 0, p, 1) ** exponent, 0).astype(p.dtype)
 
 
 def _rows(X: Any, part: slice) -> Any:
-    """Rows of X, without a copy of what they hold."""
+    """Return rows of X without copying their values."""
     if not sparse.issparse(X):
         return X[part]
     begin, end, _ = part.indices(X.shape[0])

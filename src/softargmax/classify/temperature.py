@@ -223,7 +223,7 @@ def _scores_of(estimator: Any, X: Any) -> Array:
 
 
 def _as_scores(found: Any, response: str) -> Array:
-    """What a classifier responds as scores (n, K), float64."""
+    """Return a classifier's response as scores (n, K) in float64."""
     z = np.asarray(found)
     if response == "predict_proba":
         return np.log(z.astype(np.float64) + LEAST)

@@ -1,4 +1,4 @@
-"""Which subcommand serves a command line, and how its errors are told: one line, and an exit code.
+"""The entry point: choose the subcommand, and report errors in one line with an exit code.
 
 Bare numbers are a command line too (``softargmax -1 2 -3.5``), so what does not begin with a subcommand's name goes to
 the default one. That one takes options it does not know for values, so that -3.5 is a number; `values.py` then

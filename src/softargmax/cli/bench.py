@@ -1,4 +1,4 @@
-"""``softargmax bench``: ratios against the installed peers from one run, and the machine's limits beside them."""
+"""``softargmax bench``: ratios against the installed peers from one run, and the limits of the machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Memory = Annotated[str, typer.Option("--memory", help="What the stream may hold 
 def command(
     room: Room = None, json: Json = None, rounds: Rounds = 15, size: Size = "1G", memory: Memory = "128M"
 ) -> None:
-    """Ratios against the installed peers, one run, with the machine's limits beside them."""
+    """Measure ratios against the installed peers in one run, and the limits of the machine."""
     rooms = [*cases.ROOMS, STREAM]
     if room is not None and room not in rooms:
         raise WrongUseError(f"{room}: expected one of {', '.join(rooms)}")

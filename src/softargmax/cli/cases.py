@@ -1,4 +1,4 @@
-"""What ``softargmax bench`` times, room by room, against the peers that are installed.
+"""The cases of ``softargmax bench``, room by room, against the installed peers.
 
 A room is a function that yields cases; add one to `ROOMS`. The full sweep, with more shapes and what was promised of
 them, is under ``bench/`` of the repository; this is the part that a user without a checkout can run.

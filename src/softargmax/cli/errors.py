@@ -30,7 +30,7 @@ class UnknownOptionError(WrongUseError):
 
 
 class FailedRunError(Exception):
-    """What was asked could not be done: exit code 1."""
+    """The run failed: exit code 1."""
 
 
 def require(need: str, extra: str, **packages: str) -> None:

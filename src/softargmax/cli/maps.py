@@ -1,4 +1,4 @@
-"""The rest of the family, of numbers, files and standard input: one subcommand for each function."""
+"""The other functions of the family as subcommands, for numbers, files and standard input."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Seed = Annotated[int | None, typer.Option("--seed", help="The same seed, the sam
 
 
 class Given(NamedTuple):
-    """What a command line gives to a function: scores with the names of their columns, and where the result goes."""
+    """Arguments from a command line: scores, the names of their columns, and the output."""
 
     table: tables.Table
     output: str | None

@@ -38,7 +38,7 @@ def command(
     columns: Columns = None,
     json: Json = False,
 ) -> None:
-    """How temperature moves the distribution, as a picture."""
+    """Plot how temperature changes the distribution."""
     words = values_ or []
     if not words:
         raise WrongUseError("nothing to draw; give numbers: softargmax plot 1 2 3 4 --temperatures 0.1 1 10")
@@ -65,7 +65,7 @@ def command(
 
 
 class Panel(NamedTuple):
-    """What is drawn of one temperature."""
+    """The part of the figure for one temperature."""
 
     temperature: float
     p: np.ndarray[Any, Any]

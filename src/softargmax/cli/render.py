@@ -1,4 +1,4 @@
-"""How results look: bars and tables on a terminal, plain columns in a pipe, JSON for programs."""
+"""Output of results: bars and tables on a terminal, plain columns in a pipe, JSON for programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_ROWS = 32
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Make the console to print on (made when asked, so that it sees the streams of the moment)."""
+    """Create the console; created at each call, so that it uses the current streams."""
     return Console(stderr=stderr, highlight=False)
 
 
@@ -108,7 +108,7 @@ def results(
     log: bool = False,
     names: list[str] | None = None,
 ) -> None:
-    """Print what is as large as its scores: a row beside its values, rows as a summary or, in a pipe, whole."""
+    """Print a result of the scores' shape: one row with its values; many rows as a summary, in a pipe all of them."""
     if found.ndim <= 1:
         vector(np.atleast_1d(scores), np.atleast_1d(found), np.atleast_1d(shares).tolist(), log=log)
     elif sys.stdout.isatty():

@@ -27,7 +27,7 @@ KINDS = ".npy, .csv, .tsv or .txt"
 
 
 class Reading(NamedTuple):
-    """How a text file is to be read: whether it has a header (None: as it looks), and which of its columns."""
+    """How to read a text file: with or without a header (None: detect it), and which columns."""
 
     header: bool | None = None
     columns: str | None = None

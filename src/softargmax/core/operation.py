@@ -182,7 +182,7 @@ class Operation(Generic[A, R]):
 
     @property
     def torch(self) -> TorchOperation:
-        """What is derived for torch; derived for all operations of the room at the first use."""
+        """The derived torch operation; the first use derives those of the whole room."""
         if self._torch is None:
             from softargmax.core.torch_operation import register
 

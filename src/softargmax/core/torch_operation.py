@@ -1,4 +1,4 @@
-"""What is derived from an operation's record for torch: an operator, an autograd Function, a fast path.
+"""Derive from an operation's record what torch needs: an operator, an autograd Function, a fast path.
 
 - The operator in `torch.ops` (schema, kernels by device, fake tensors, vmap, autograd) is what torch.compile,
   torch.export and opcheck see. Torch's dispatcher chooses the device's kernel.
@@ -64,7 +64,7 @@ def register(room: str) -> None:
 
 
 class TorchOperation:
-    """What is derived for torch from one record."""
+    """The operator, autograd Function and fast path derived from one record."""
 
     def __init__(self, operation: Any) -> None:
         self.operation = operation

@@ -1,4 +1,4 @@
-"""What torch is doing at this moment (transforms, modes, traces), by names that are private to torch."""
+"""Queries of torch's current state (transforms, modes, traces) through its private names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the clusters of an adaptive softmax begin: a model of what a step costs, and its cheapest cut-offs."""
+"""Cut-offs of the adaptive softmax: a cost model of a training step, and the cheapest cut-offs under it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST = 3
 
 
 class StepCost(NamedTuple):
-    r"""What a part of a step of training costs, in multiply-adds of the products of matrices.
+    r"""Cost of the parts of a training step, in multiply-adds of matrix products.
 
     .. math:: g(k, B, d) = c + \max(m,\ k B (d + s) + k d u)
 
@@ -190,7 +190,7 @@ def adaptive_cutoffs(
 
 
 def widths(dim: int, div_value: float, clusters: int) -> list[int]:
-    """How many numbers of h each cluster sees."""
+    """Return the width of h that each cluster uses."""
     return [max(1, int(dim // div_value**i)) for i in range(1, clusters + 1)]
 
 

@@ -102,7 +102,7 @@ class Learned(Sampler):
         self._put(self._decay * self._counts + np.bincount(found.reshape(-1), minlength=self._classes))
 
     def state_dict(self) -> dict[str, Floats]:
-        """What has been learned, as plain arrays.
+        """Return the learned state as plain arrays.
 
         Returns
         -------

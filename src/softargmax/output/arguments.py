@@ -20,7 +20,7 @@ class Table(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Rows beside the nodes that they meet, (P,) each.
+    """Pairs of rows and nodes, (P,) each.
 
     starts: where every row's pairs begin, and where the last one's end, (N + 1,); None if rows are in any order.
     """
@@ -79,7 +79,7 @@ class Tossed(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Rows of a table (M, D) at places (P,), with a factor to each; `order`: the places that starts tell apart."""
+    """Rows of a table (M, D) at positions (P,), each with a factor; `order` and `starts` group the positions by sum."""
 
     table: Packed
     index: Packed
@@ -89,7 +89,7 @@ class Sums(NamedTuple):
 
 
 class NodeSums(NamedTuple):
-    """Rows `at` (P,) of values (M, D), with a factor to each, for the nodes (P,); of `size` nodes, in `dtype`."""
+    """Rows `at` (P,) of values (M, D), each with a factor, to be summed by node (P,); there are `size` nodes."""
 
     values: Array
     at: Array

@@ -97,7 +97,7 @@ def inclusion_probabilities(probabilities: Floats, n: int) -> Floats:
 
 
 class _Nodes(NamedTuple):
-    """Where in log q the sums over classes are taken, and with which weights: sum_k f(log q_k) = weight @ f(log_q).
+    """Nodes and weights in log q for sums over classes: sum_k f(log q_k) = weight @ f(log_q).
 
     The first `single.size` nodes are classes as they are, the others _DEGREE to a cell.
     """

@@ -1,4 +1,4 @@
-"""What serves CPU memory: native kernels and what stands around them, the same for NumPy's arrays and for tensors."""
+"""Kernels for CPU memory, for NumPy arrays and tensors: the native kernels and the Python code around them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def node_sums(i: NodeSums, sums: Any, totals: Any) -> None:
 
 
 def _put(to: Any, rows: Any, x: Any) -> None:
-    """Some rows among zeros."""
+    """Scatter some rows into an array of zeros."""
     if is_torch(to):
         to.zero_().index_copy_(0, rows, x if x.dtype is to.dtype else x.to(to.dtype))
     else:
@@ -68,7 +68,7 @@ class Touched(NamedTuple):
 
 
 def touched_sums(i: NodeSums, *, totals: bool) -> Touched:
-    """sum factors_p values[at_p], and sum factors_p if asked for, over the places p of every node that was met."""
+    """Return sum factors_p values[at_p] over the pairs p of each visited node, and sum factors_p if requested."""
     memory, count = memory_of(i.factors), i.nodes.shape[0]
     nodes, values, at, factors = (memory.packed(x) for x in (i.nodes, i.values, i.at, i.factors))
     order, rows, starts = (np.empty(count + more, np.int64) for more in (0, 0, 1))

@@ -112,7 +112,7 @@ class KeyedVectors:
         return found
 
     def _place(self, word: Any) -> int:
-        """The place of a word, or of a number that stands for it."""
+        """Return the index of a word, or check an index."""
         if isinstance(word, str):
             if self.words is None:
                 raise KeyError(f"{word!r}: there are no words; numbers from 0 to {len(self) - 1} stand for them")
@@ -261,7 +261,7 @@ def _listed(words: Any) -> list[Any]:
 
 
 def _words_of(words: Any, count: int) -> list[str]:
-    """Words, one for each vector, none of them twice."""
+    """Check the words: one per vector, all different."""
     found: list[Any] = list(words) if isinstance(words, Iterable) else [words]
     if isinstance(words, str) or not all(isinstance(word, str) for word in found):
         raise TypeError(f"words: expected a list of strings, got {words!r:.60}")

@@ -68,7 +68,7 @@ node_sums: Operation[NodeSums, WeightedSums] = Operation(
 
 
 def _by_node(table: Any, i: NodeSums, *, sparse: bool, totals: bool) -> tuple[Any, Any]:
-    """The sums as the gradient to a table; if asked for, those of the factors alone."""
+    """Return the sums as the gradient to a table, and the sums of the factors if requested."""
     if sparse:
         from softargmax.output.torch_sparse_gradients import sparse_sums
 

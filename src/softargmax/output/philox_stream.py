@@ -25,7 +25,7 @@ _CHUNK = 1 << 15  # positions at a time: the words stay in the cache
 
 
 class Numbers(NamedTuple):
-    """Two numbers of 64 bits to each position, as upper and lower words, (count,) each."""
+    """Two 64-bit random numbers per position, as upper and lower words, (count,) each."""
 
     high: Ints
     low: Ints

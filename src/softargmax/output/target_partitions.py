@@ -83,7 +83,7 @@ def partitions(targets: ArrayLike, *, most: int) -> list[Partition]:
 
 
 def _before(y: Any) -> Any:
-    """Where each target stood the last time, or -1."""
+    """Return the previous position of each target, or -1."""
     order = np.argsort(y, kind="stable")
     before = np.full(y.size, -1)
     same = y[order[1:]] == y[order[:-1]]

@@ -1,4 +1,4 @@
-"""What all layers for large vocabularies share: their interface, checks of rows and targets, reductions."""
+"""The base class of the output layers: interface, checks of rows and targets, reductions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SIZE = 1 << 23
 
 
 class TopK(NamedTuple):
-    """What `topk` of a layer returns: log-probabilities, the largest first, and their classes.
+    """Result of `topk` of a layer: log-probabilities, largest first, and their classes.
 
     Examples
     --------
@@ -59,13 +59,13 @@ class Targets(NamedTuple):
 
 
 def blocks(n: int, width: int) -> Iterator[slice]:
-    """Rows of so many numbers each, a few at a time."""
+    """Yield blocks of rows, sized by the numbers per row."""
     step = max(1, _SIZE // max(1, width))
     return (slice(start, start + step) for start in range(0, n, step))
 
 
 class OutputLayer(nn.Module, ABC):
-    r"""What every layer of this room answers to.
+    r"""The interface of every output layer.
 
     .. math:: \text{layer}(h, y) = \text{loss}, \qquad \log p(\cdot \mid h), \qquad \log p(y \mid h)
 

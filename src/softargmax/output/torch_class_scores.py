@@ -27,7 +27,7 @@ def scores(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def gathered(table: Tensor, index: Tensor, *, sparse: bool) -> Tensor:
-    """Rows (or numbers) of a table, index.shape + table.shape[1:]."""
+    """Gather rows (or numbers) of a table: shape index.shape + table.shape[1:]."""
     found: Tensor = operations.gathered.first(Gathered(table, index, sparse))
     return found
 

@@ -1,4 +1,4 @@
-"""What layers share whose classes are ranked by falling frequency: the order of classes, losses made of parts."""
+"""The base class of layers whose classes are sorted by decreasing frequency."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class RankedLayer(OutputLayer):
 
     @abstractmethod
     def _parts(self, h: Tensor, y: Targets) -> Iterator[Part]:
-        """What the loss of ranks y is the sum of."""
+        """Return the parts whose sum is the loss of the ranks y."""
 
     @abstractmethod
     def _ranked_log_p(self, h: Tensor) -> Tensor:

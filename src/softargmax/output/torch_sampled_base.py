@@ -1,4 +1,4 @@
-"""What layers share that are trained by some of their classes: draws, the candidates' scores, the state of both."""
+"""The base class of layers trained on sampled classes: draws, scores of the candidates, and their state."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Candidates(NamedTuple):
 
 
 class CandidateKeywords(LinearKeywords, total=False):
-    """What every layer that looks at some classes takes by name."""
+    """Keyword arguments of every layer that scores candidates."""
 
     sparse: bool
 
 
 class SampledKeywords(CandidateKeywords, total=False):
-    """What every layer with a sampler takes by name."""
+    """Keyword arguments of every layer with a sampler."""
 
     seed: int
 
@@ -96,7 +96,7 @@ def _pairs(y: Targets, index: Tensor) -> Pairs:
 
 
 class SamplingLayer(CandidateLayer):
-    """A layer that draws its candidates anew at each step."""
+    """A layer that draws new candidates in each step."""
 
     step: Tensor
 
@@ -144,7 +144,7 @@ class SamplingLayer(CandidateLayer):
 
     @abstractmethod
     def _losses(self, h: Tensor, y: Targets, drawn: Candidates | None = None) -> Tensor:
-        """The loss of every row beside these candidates, or beside this step's."""
+        """Return the loss of every row, with these candidates or those of this step."""
 
     def _drawn_for(self, h: Tensor, y: Targets, n: int) -> Candidates:
         """The first n draws of this step, for all rows or for each; a row's are the same whatever other rows count."""
@@ -154,7 +154,7 @@ class SamplingLayer(CandidateLayer):
         )
 
     def _expected(self, sampler: Sampler, index: Tensor, n: int, *, unique: bool) -> Tensor:
-        """How often classes are expected among n draws of this step, in float64."""
+        """Return the expected counts of classes among the n draws of this step, in float64."""
         found: Tensor = expected_counts(sampler.number, self.step, index, n, unique)
         return found
 

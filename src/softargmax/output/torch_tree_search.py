@@ -1,4 +1,4 @@
-"""Down a tree: the log-probabilities of all classes in one sweep, the likeliest classes, draws."""
+"""Search in a tree from the root: log-probabilities of all classes, most probable classes, draws."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SLACK = 1e-5
 
 
 class Splits(NamedTuple):
-    """What stands at the nodes: weight (nodes, D), bias (nodes,) or None, children (nodes, 2)."""
+    """The arrays of the nodes: weight (nodes, D), bias (nodes,) or None, children (nodes, 2)."""
 
     weight: Tensor
     bias: Tensor | None
@@ -32,7 +32,7 @@ class Splits(NamedTuple):
 
 
 def sweep(z: Tensor, levels: Sequence[int], slots: Slots) -> Tensor:
-    """log p of all classes, (N, K), from the scores of all nodes: what has come to a node goes on to its children."""
+    """Return log p of all classes, (N, K), from the scores of all nodes: parents pass log p to their children."""
     if not z.shape[1]:
         return z.sum(1, keepdim=True)
     split = torch.stack([logsigmoid(z), logsigmoid(-z)], 2)
@@ -65,7 +65,7 @@ def likeliest(h: Tensor, splits: Splits, k: int) -> TopK:
 
 
 def _bound(h: Tensor, splits: Splits, k: int) -> Tensor:
-    """A log p that at least k classes of each row reach: the least of k that a beam of width k comes to."""
+    """Return a lower bound of the k-th largest log p per row: the smallest of k classes that a beam search finds."""
     n, classes = len(h), len(splits.children) + 1
     if k == classes:
         return h.new_full((n,), -math.inf)

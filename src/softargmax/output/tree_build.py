@@ -1,4 +1,4 @@
-"""How trees grow: over items in their order, by counts, from nested clusters, by halving a cloud of points.
+"""Construction of trees: balanced, by counts (Huffman), from nested clusters, by splitting a set of vectors.
 
 Each function returns children (n - 1, 2) over n items, a node's number or ~item; a node's parent has a smaller number.
 """
@@ -42,7 +42,7 @@ def children_of(values: Any) -> Integers:
 
 
 def points_of(values: Any) -> NDArray[Any]:
-    """Vectors, one per class, moved and scaled to lie around 0 and within 1."""
+    """Return one vector per class, centred and scaled to norms of at most 1."""
     found = on_host(values, "weights")
     if found.ndim != 2 or not len(found):
         raise ValueError(f"weights: expected shape (K, D), a vector for each class, got {found.shape}")
@@ -208,7 +208,7 @@ _POWER, _MEANS = 3, 6  # steps of the power method, then of two-means; both end 
 
 
 def halves(x: NDArray[Any], seed: int) -> Integers:
-    """The tree of points cut in two again and again: at each node the half that lies together, all of a level at once.
+    """Build a tree of points by repeated bisection into nearby halves, one level at a time.
 
     x: (K, D), around 0. Whatever the points, the sizes of a level's clusters differ by 1 at most.
     """
@@ -227,14 +227,14 @@ def halves(x: NDArray[Any], seed: int) -> Integers:
 
 
 def _direction(seed: int, level: int, x: NDArray[Any]) -> NDArray[Any]:
-    """Where a level's search begins: the level's stream of the seed."""
+    """Return the start vectors of a level's search, from the level's random stream."""
     words, _ = philox.words(np.empty(0), seed, np.array([level]), np.arange(1), x.shape[1])
     direction: NDArray[Any] = (words[0, 0] * 2.0**-32 - 0.5).astype(x.dtype)
     return direction
 
 
 def _cut(x: NDArray[Any], sizes: Integers, direction: NDArray[Any]) -> Integers:
-    """The points' order in which the first half of every cluster lies on one side and the rest on the other.
+    """Order the points so that the first half of each cluster lies on one side of a plane.
 
     Clusters of one size but for 1 are a block (G, S, D). Each step projects on a direction v and takes a new one from
     sum_i f_i x_i: f = p - mean p is a step of the power method (the widest direction); 1 / size with the halves' signs

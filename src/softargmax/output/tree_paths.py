@@ -1,4 +1,4 @@
-"""What a binary tree over classes is made of: arrays that do not change, and what follows from them."""
+"""The arrays of a binary tree over classes, and what is computed from them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Paths(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """Where every inner node and every class hangs: 2 node + side, side 0 being the first child's; the root's is -1."""
+    """The parent slot of every inner node and class: 2 * parent + side (side 0: first child); the root has -1."""
 
     nodes: Any
     classes: Any
@@ -85,7 +85,7 @@ class Nodes:
 
     @property
     def slots(self) -> Slots:
-        """Where every node and class hangs."""
+        """The parent slots of nodes and classes."""
         return self._slots
 
     @property
@@ -95,7 +95,7 @@ class Nodes:
         return self._paths
 
     def _climbed(self) -> Paths:
-        """From all classes up at once, one level at a time."""
+        """Follow the paths of all classes upwards, one level at a time."""
         offsets = np.concatenate([[0], np.cumsum(self._depths)])
         nodes, signs = np.empty(offsets[-1], np.int32), np.empty(offsets[-1], np.int8)
         place, slots = offsets[1:] - 1, self._slots.classes
@@ -106,7 +106,7 @@ class Nodes:
         return Paths(offsets, nodes, signs)
 
     def expected_depth(self, counts: ArrayLike) -> float:
-        r"""How many nodes the path of a class has on average.
+        r"""Return the mean depth of a class.
 
         .. math:: \sum_k p_k d_k, \qquad p_k = c_k / \sum_j c_j
 
@@ -141,7 +141,7 @@ class Nodes:
         return float(np.dot(p, self._depths) / np.sum(p))
 
     def state(self) -> dict[str, NDArray[np.int64]]:
-        """All that there is to store, as arrays by name: `from_state` makes the tree of it again.
+        """Return the arrays of the tree by name; `from_state` restores the tree.
 
         Returns
         -------

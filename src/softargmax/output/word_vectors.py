@@ -1,4 +1,4 @@
-"""Vectors of words from the words beside them: skip-gram with negative sampling, or on a tree."""
+"""Word vectors: skip-gram with negative sampling, or with a tree."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ class WordVectors(KeyedVectors):
         return np.concatenate(kept), np.concatenate(windows)
 
     def _beside(self, pairs: int, piece: int) -> dict[str, Any]:
-        """What the targets of pairs stand beside, by name: noise, or the paths."""
+        """Return the arguments that go with the targets: noise, or paths."""
         if isinstance(self._noise, Tree):
             return {"negatives": None, **self._noise.paths._asdict()}
         noise = self._noise.chosen(self._seed, piece, 0, pairs * self._samples)
@@ -293,7 +293,7 @@ def _begun(seed: int, classes: int, dim: int) -> NDArray[np.float32]:
 
 
 def _pairs(text: Ints, windows: Ints, reach: int, start: int, stop: int) -> tuple[Ints, Ints, Ints]:
-    """Of the tokens from start to stop: those that are words, where the words beside each begin, and these."""
+    """Return the words among the tokens from start to stop, the offsets of their context words, and these."""
     first = max(0, start - reach)
     near = text[first : stop + reach]
     (ends,) = np.nonzero(near < 0)
@@ -310,7 +310,7 @@ def _pairs(text: Ints, windows: Ints, reach: int, start: int, stop: int) -> tupl
 
 
 def _kept(counts: Floats, threshold: float) -> Floats:
-    """How likely a token of each word stays: sqrt(t / f) + t / f, at most 1."""
+    """Return the probability to keep a token of each word: sqrt(t / f) + t / f, at most 1."""
     total = counts.sum()
     if not threshold or not total:
         return np.ones(counts.size)

@@ -1,4 +1,4 @@
-"""What is drawn from: the arguments that every record of this room has."""
+"""The arguments that all records of this room share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Filters(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """What to draw from, beside the scores; `joint`: each filter sees the whole row, not what the one before left."""
+    """The distribution to draw from; with `joint` each filter sees the whole row, not what the previous one kept."""
 
     beta: Beta
     where: Array | None = None

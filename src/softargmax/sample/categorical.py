@@ -181,7 +181,7 @@ def categorical_with_logprob(z: Logits, /, **options: Unpack[DrawKeywords]) -> C
 
 
 def _of_draws(x: Any, num_samples: int | None) -> Any:
-    """What there is of each draw; of each row if nobody said how many draws."""
+    """Return one number per draw, or per row if `num_samples` was not passed."""
     return as_number(x[..., 0]) if num_samples is None else x
 
 

@@ -28,7 +28,7 @@ class FilterMask(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Where the filters leave a score."""
+    """Mask of the scores that the filters keep."""
 
     kept: Any
 
@@ -74,7 +74,7 @@ class DrawsWithLogprob(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """Noise of z's shape and of `dtype`, beside its rows."""
+    """Noise of z's shape and of `dtype`, from the seeds of its rows."""
 
     z: Array
     seed: Seed

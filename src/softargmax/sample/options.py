@@ -1,4 +1,4 @@
-"""What a draw may be asked for, checked once at the public edge."""
+"""The options of draws, checked once at the public edge."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def parameter(value: Any, z: Any, name: str, axis: int = -1) -> Any:
 
 
 def _kept(k: Any, classes: int) -> Any:
-    """How many classes top_k keeps: 0 (as in transformers), -1 (as in vLLM) and more than there are say all."""
+    """Return the number of classes that top_k keeps; 0 (transformers), -1 (vLLM) and more than K mean all."""
     if isinstance(k, float):
         return k if 1 <= k <= classes else float(classes)
     xp = namespace(k)
@@ -79,7 +79,7 @@ def _holds(x: Any, name: str) -> Any:
 
 
 def source_of(z: Any, axis: int, seed: Any, stream: Any, generator: Any) -> Source:
-    """Where the noise of rows along `axis` comes from; the streams have z's shape, the axis kept as 1."""
+    """Return the seed and the streams of rows along `axis`; the streams have z's shape with size 1 along the axis."""
     rows = row_shape(z.shape, (axis,))
     found = source(z, rows, seed, stream, generator)
     if found.stream is None:
@@ -88,7 +88,7 @@ def source_of(z: Any, axis: int, seed: Any, stream: Any, generator: Any) -> Sour
 
 
 def number_of_draws(num_samples: Any) -> int:
-    """How many draws of a row: 1 unless something else is asked for."""
+    """Return the number of draws per row; the default is 1."""
     if num_samples is None:
         return 1
     if isinstance(num_samples, bool) or not hasattr(num_samples, "__index__"):

@@ -75,7 +75,7 @@ class Distances(NamedTuple):
 
 
 def distances(z: Any, distribution: Distribution) -> Distances:
-    """Where every score lies below its row's maximum. A row that holds +inf is that of its infinities, all equal."""
+    """Return every score minus the maximum of its row. In a row with +inf only the infinities remain, all equal."""
     xp, device = namespace(z), device_of(z)
     wide = working_dtype(z, xp)
     x = xp.astype(z, wide)
@@ -130,7 +130,7 @@ def _first(mask: Any) -> Any:
 
 
 def left(found: Distances, filters: Filters, joint: bool) -> Any:
-    """Which scores the filters leave."""
+    """Return the mask of the scores that the filters keep."""
     x, z, _ = found
     xp = namespace(x)
     base = kept = x > -INF
@@ -170,7 +170,7 @@ def _top_k(_x: Any, z: Any, k: Any) -> Any:
 
 
 def below(rank: Any, k: Any) -> Any:
-    """Which ranks are below k, a number or one per row: compared as integers, which float32 has up to 2^24 only."""
+    """Return the mask of ranks below k, compared as integers, since float32 is exact up to 2^24 only."""
     return rank < (int(k) if isinstance(k, float) else namespace(rank).astype(k, rank.dtype))
 
 
@@ -192,7 +192,7 @@ def _typical(x: Any, p: Any) -> Any:
 
 
 def _at_least(x: Any, log_p: Any, l: Any) -> Any:
-    """Those with this log-probability or more, and the greatest anyway."""
+    """Return the mask of entries with at least this log-probability, and always the largest."""
     xp = namespace(x)
     bound = log_p + xp.log(l)
     top = xp.max(x, axis=-1, keepdims=True)
@@ -223,7 +223,7 @@ _FILTERS = {
 
 @np.errstate(all="ignore")
 def filter_mask(z: Any, distribution: Distribution) -> Any:
-    """Where the filters leave a score, of z's shape; in a row that cannot be drawn from its support."""
+    """Return the mask of kept scores, of z's shape; for a row that cannot be drawn from, its support."""
     found = distances(z, distribution)
     inside = ~(z == -INF) if distribution.where is None else ~(z == -INF) & distribution.where
     kept = left(found, distribution.filters, distribution.joint)[..., : z.shape[-1]]

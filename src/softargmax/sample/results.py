@@ -1,4 +1,4 @@
-"""What the functions with more than one result return: tuples with names."""
+"""Result tuples of the functions with several results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from softargmax.core.types import Array, of_arrays
 
 @of_arrays
 class CategoricalWithLogprob(NamedTuple):
-    """What `categorical_with_logprob` returns: the draws, their log-probabilities, how many classes there were.
+    """Result of `categorical_with_logprob`: draws, their log-probabilities, and the number of remaining classes.
 
     Examples
     --------
@@ -26,7 +26,7 @@ class CategoricalWithLogprob(NamedTuple):
 
 @of_arrays
 class SpeculativeSample(NamedTuple):
-    """What `speculative_sample` returns: the tokens, -1 after the last one, and how many drafts were accepted.
+    """Result of `speculative_sample`: the tokens, -1 after the last one, and the number of accepted drafts.
 
     Examples
     --------

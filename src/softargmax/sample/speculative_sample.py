@@ -137,7 +137,7 @@ def _per_sequence(value: Any, z: Any, name: str) -> Any:
 
 
 def _drawn(p: Any, seed: Any, stream: Any) -> Any:
-    """One draw from each distribution, that need not sum to 1."""
+    """Draw one class from each distribution, which need not sum to 1."""
     z = namespace(p).log(p)
     try:
         return operations.categorical.first(Categorical(z, Distribution(UNIT), seed, stream, (z.ndim - 1,), 1, True))

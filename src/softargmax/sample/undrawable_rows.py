@@ -1,4 +1,4 @@
-"""Rows that cannot be drawn from: which they are where nobody may look, and the error where somebody may."""
+"""Rows that cannot be drawn from: their mask under tracing and on devices, an error otherwise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def unsound(distribution: Distribution) -> Any:
-    """Which rows have a parameter that nobody could look at and that is out of its range (1 along the classes).
+    """Return the mask of rows whose parameters could not be checked and are out of range (size 1 along classes).
 
     None if all could be looked at.
     """

@@ -27,7 +27,7 @@ SMALL = 10  # categories that a column may have though they are more than half o
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns a model reads: numbers, and categories with what each may be."""
+    """The columns that a model reads: numeric ones, and categorical ones with their categories."""
 
     numbers: list[str]
     categories: dict[str, list[str]]
@@ -39,7 +39,7 @@ class Columns:
 
     @property
     def features(self) -> list[tuple[str, str | None]]:
-        """What each column of the matrix holds: a number, or whether there is this category."""
+        """Describe each column of the feature matrix: a number, or a category's indicator."""
         return [(name, None) for name in self.numbers] + [
             (name, word) for name, known in self.categories.items() for word in known
         ]

@@ -1,4 +1,4 @@
-"""Words that are numbers; where fields are not separated by commas, a comma may stand for the point."""
+"""Numbers in text; if fields are not separated by commas, a comma may be the decimal point."""
 
 from __future__ import annotations
 

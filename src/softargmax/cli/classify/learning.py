@@ -25,7 +25,7 @@ HARDLY = 0.02  # of a column's spread: one within a class that is too small for 
 
 @contextmanager
 def heard() -> Iterator[list[str]]:
-    """Collect what is warned of, in one line each; what differs in its numbers alone is told once, the last of it."""
+    """Collect warnings, one line each; of warnings that differ only in numbers, keep the last."""
     told: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

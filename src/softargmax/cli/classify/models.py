@@ -63,7 +63,7 @@ def check_output(output: str | None, *sources: str) -> None:
 
 
 def estimator_of(name: str, options: dict[str, Any], *, calibrate: bool) -> Any:
-    """Make the estimator that a name stands for; features have mean 0 and variance 1 before it."""
+    """Build the estimator of a name, with features standardised before it."""
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 

@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:  # noqa: ARG001  a stop's arguments are fixed
-    """Time the short cases. Times are told, not judged: a busy machine must not fail the tour."""
+    """Time the short cases. Times are only reported, since a busy machine must not fail the tour."""
     record = bench.timed(out, "one alternating run", cases.short(), rounds=9)
     return {"ok": True, **record}

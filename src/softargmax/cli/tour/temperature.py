@@ -1,4 +1,4 @@
-"""One row of scores from the arg max to the uniform distribution, drawn to a picture."""
+"""One row of scores at temperatures from 0 to infinity, plotted."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ APART = ("site-packages", "dist-packages", "__pycache__")
 
 
 class Corpus(NamedTuple):
-    """What is trained on and what is held out, as classes (int32); `facts` are for people."""
+    """Training and held-out text as classes (int32); `facts` describe it for the report."""
 
     vocabulary: Vocabulary
     train: Ints
@@ -96,7 +96,7 @@ def read(words: Sequence[str] = (), *, classes: int | None = None, tokens: int |
 
 
 def numbered(paths: Iterable[Path], numbering: Numbering, most: int | None = None) -> Ints:
-    """The numbers of the files' tokens, and of them no more than asked for."""
+    """Return the class numbers of the files' tokens, at most as many as requested."""
     found = [np.empty(0, np.int32)]
     room = sys.maxsize if most is None else most
     for tokens in (tokens for path in paths for tokens in tokens_in(path)):

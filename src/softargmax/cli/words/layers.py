@@ -17,7 +17,7 @@ SHARED, OWN = 1024, 16  # negatives of a step for all its rows, or for each row 
 
 
 class Given:
-    """What a layer is made from: D, the counts of the K classes, a seed."""
+    """Arguments of a layer: D, the counts of the K classes, and a seed."""
 
     def __init__(self, dim: int, counts: Ints, seed: int) -> None:
         self.dim, self.counts, self.seed = dim, counts, seed

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[float, str], None]]:
-    """A bar to be told the share that is done and a word on it; nothing is shown where there is no terminal."""
+    """A progress bar that takes the share done and a short text; without a terminal nothing is shown."""
     columns = (
         TextColumn("{task.description:12}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
         TextColumn("{task.fields[told]}"),

@@ -1,4 +1,4 @@
-"""What training found: a table, a picture of perplexity over time, and all of it as JSON."""
+"""The report of training: a table, a plot of perplexity over time, and JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Record = dict[str, Any]
 
 
 def about(facts: dict[str, Any]) -> str:
-    """What the text is, in one line."""
+    """Describe the text in one line."""
     others = f"{facts['held_out_files']:,} other files" if facts["files"] and facts["held_out_files"] else "their end"
     return (
         f"{facts['tokens']:,} tokens of {facts['files'] or facts['held_out_files']:,} files, {facts['distinct']:,} "
@@ -30,7 +30,7 @@ def about(facts: dict[str, Any]) -> str:
 
 
 def printed(out: Console, records: Sequence[Record], folder: Path) -> None:
-    """Print a line a layer, and the text that each goes on with."""
+    """Print one line per layer, and the text that each generates."""
     shown = render.table("layer", "steps", "seconds", "steps/s", "s/epoch", "peak", "perplexity")
     first = records[0]
     shown.add_row("counts alone", *[""] * 5, f"{first['unigram']:.2f}")

@@ -1,4 +1,4 @@
-"""What a run is made of, and until when it goes on."""
+"""The settings of a run, and when it ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SPAN = 16  # predictions of a window model next to each other: they share rows o
 
 @dataclass(frozen=True)
 class Settings:
-    """What the numbers of a trained model follow from, beside the text; a checkpoint goes on with the same alone."""
+    """The settings that, with the text, determine the trained weights; a checkpoint needs the same ones to resume."""
 
     layer: str
     model: str = "window"
@@ -41,21 +41,21 @@ class Settings:
 
 @dataclass(frozen=True)
 class Until:
-    """What ends the training, whichever comes first: steps, passes over the text, seconds of training."""
+    """When training ends: after so many steps, passes over the text or seconds, whichever comes first."""
 
     steps: int | None = None
     epochs: float | None = None
     seconds: float | None = None
 
     def share(self, step: int, per_epoch: int, seconds: float) -> float:
-        """How much of it is done; from 1 on it is over."""
+        """Return the share of the training that is done; it ends at 1."""
         asked = ((step, self.steps), (step / per_epoch, self.epochs), (seconds, self.seconds))
         return max(done / most if most else 1.0 for done, most in asked if most is not None)
 
 
 @dataclass(frozen=True)
 class Job:
-    """All that the process of one layer is told, beside the text."""
+    """The job of the process that trains one layer, apart from the text."""
 
     settings: Settings
     until: Until

@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors files with all that training goes on from, whole or not there."""
+"""Checkpoints: safetensors files that hold everything needed to resume, written atomically."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.
 
 
 def save(path: str, training: Training, digest: str, record: dict[str, Any]) -> None:
-    """Write where training stands, beside a record of how it came there; until the file is whole, the one before stays.
+    """Write the training state and its record; the old file stays until the new one is complete.
 
     One tensor after the other goes to the file: safetensors' own writers hold all of them once more, or leave parts
     behind when they are killed.

@@ -1,4 +1,4 @@
-"""The process that trains one layer: its job comes on standard input, its record goes to standard output.
+"""The process that trains one layer: it reads a job from standard input and writes a record to standard output.
 
 `subprocess_worker.py` starts it. Training ends when standard input is closed, also when the process that held it open
 is killed; the state reached so far is saved.
@@ -64,7 +64,7 @@ class Run:
             self.save()
 
     def share(self) -> float:
-        """How much of the job is done."""
+        """Return the share of the job that is done."""
         return self.job.until.share(self.training.step, self.training.per_epoch, self.training.seconds)
 
     def due(self) -> float:
@@ -93,7 +93,7 @@ class Run:
         torch_checkpoint.save(self.job.checkpoint, self.training, self.job.digest, self.kept)
 
     def generated(self) -> list[int]:
-        """The prompt's continuation, if it was asked for and training is done."""
+        """Return the continuation of the prompt, if requested and if training is done."""
         job = self.job
         if not job.generate or self.stopped or self.perplexity is None:
             return []
@@ -102,7 +102,7 @@ class Run:
         )
 
     def record(self) -> dict[str, Any]:
-        """All that there is to report."""
+        """Return the record for the report."""
         training = self.training
         return {
             "layer": self.job.settings.layer,

@@ -20,7 +20,7 @@ BLOCKS = 2
 
 
 class Window(nn.Module):
-    """The embeddings of the last n tokens beside each other, through one hidden layer.
+    """The embeddings of the last n tokens, concatenated, and one hidden layer.
 
     tokens (S, n - 1 + L) -> hidden vectors (S, L, D), each of the n tokens up to its own.
     """

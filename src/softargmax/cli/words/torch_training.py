@@ -67,7 +67,7 @@ class Training:
         return self.text[starts[:, None] + torch.arange(self.settings.width)].long()
 
     def advance(self) -> None:
-        """One step; its seconds are counted, nothing else's are."""
+        """Run one step; only the time of steps is counted."""
         began = time.perf_counter()
         self._share_targets()
         loss = self.model.loss(self.batch(self.step))
@@ -135,7 +135,7 @@ class HeldOut:
 
     @property
     def tokens(self) -> int:
-        """How many tokens are predicted."""
+        """Return the number of predicted tokens."""
         return len(self.spans) * self.settings.length
 
     @torch.no_grad()
