@@ -141,8 +141,8 @@ class AttentionWithLse(NamedTuple, Generic[A]):
     lse: A
 
 class Boltzmann(NamedTuple, Generic[A]):
-    """What `boltzmann` returns, a system in thermal equilibrium: p of the energies' shape, the rest one number per
-    row."""
+    """Result of `boltzmann`, a system in thermal equilibrium: p of the energies' shape, and one number per row
+    each."""
 
     p: A
     log_partition: A
@@ -195,14 +195,13 @@ class _NormalizedQK(NamedTuple, Generic[A]):
     k: A
 
 class SignedLog(NamedTuple, Generic[A]):
-    """What `signed_logsumexp` returns: a number per row as the logarithm of its size and its sign."""
+    """Result of `signed_logsumexp`: the logarithm of the magnitude and the sign of each row's sum."""
 
     log_abs: A
     sign: A
 
 class SoftmaxWithLse(NamedTuple, Generic[A]):
-    """What `softmax_with_lse` returns: p of the scores' shape, and one number per row, lse = log sum exp(beta
-    z)."""
+    """Result of `softmax_with_lse`: p, of the scores' shape, and lse = log sum exp(beta z), one number per row."""
 
     p: A
     lse: A
@@ -242,7 +241,7 @@ class State(NamedTuple, Generic[A]):
         """What the state comes to: output = o / l, the softmax's mean of the values, and lse = m + log l."""
 
 class Threshold(NamedTuple, Generic[A]):
-    """What `threshold` returns, one number per row each: tau, and how many probabilities are above 0."""
+    """Result of `threshold`, with one number per row each: tau, and the number of probabilities above 0."""
 
     tau: A
     support_size: A
@@ -432,7 +431,7 @@ def boltzmann(
     weights: _Numbers[NDArray[Any]] | None = None, where: _Mask[NDArray[Any]] | None = None,
     axis: int | tuple[int, ...] | None = -1,
 ) -> Boltzmann[NDArray[Any]]:
-    """The Boltzmann distribution over states of given energies, and its thermodynamics."""
+    """Return the Boltzmann distribution over states of given energies, and its thermodynamic quantities."""
 @overload
 def boltzmann(
     energies: Tensor, /, temperature: _PerRow[Tensor], *, k: float = 1.0, weights: _Numbers[Tensor] | None = None,
@@ -611,7 +610,7 @@ def entmax(
     temperature: _PerRow[NDArray[Any]] = 1.0, base: float | None = None, where: _Mask[NDArray[Any]] | None = None,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """The probabilities that balance the scores with a Tsallis entropy: softmax at order 1, sparsemax at 2."""
+    """Return the entmax: sparse probabilities that interpolate softmax (order 1) and sparsemax (order 2)."""
 @overload
 def entmax(
     z: Tensor, /, alpha: _PerRow[Tensor] = 1.5, *, axis: int | tuple[int, ...] | None = -1,
@@ -631,8 +630,7 @@ def entmax_loss(
     label_smoothing: float = 0.0, temperature: _PerRow[NDArray[Any]] = 1.0,
     where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The Fenchel-Young loss of entmax: convex in the scores; but for rounding not negative, 0 where p is the
-    target."""
+    """Return the Fenchel-Young loss of entmax: convex in the scores, and 0 where p equals the target."""
 @overload
 def entmax_loss(
     z: Tensor, /, target: _Target[Tensor], alpha: _PerRow[Tensor] = 1.5, *, axis: int = -1, reduction: str = "mean",
@@ -651,7 +649,7 @@ def entropy(
     z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[NDArray[Any]] = 1.0,
     base: float | None = None, where: _Mask[NDArray[Any]] | None = None, keepdims: bool = False,
 ) -> NDArray[Any]:
-    """The Shannon entropy of the softmax, in nats."""
+    """Return the Shannon entropy of the softmax, in nats."""
 @overload
 def entropy(
     z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
@@ -744,7 +742,7 @@ def gumbel_softmax(
 def hardmax(
     z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = -1, where: _Mask[NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """The limit of softmax for T to 0+: arg max as a distribution, ties shared."""
+    """Return the limit of softmax for T to 0+: arg max as a distribution, with shared ties."""
 @overload
 def hardmax(
     z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, where: _Mask[Tensor] | None = None,
@@ -758,7 +756,7 @@ def kl_divergence(
     temperature: _PerRow[NDArray[Any]] = 1.0, base: float | None = None, where: _Mask[NDArray[Any]] | None = None,
     keepdims: bool = False,
 ) -> NDArray[Any]:
-    """The Kullback-Leibler divergence of two softmaxes, from their scores, in nats."""
+    """Return the Kullback-Leibler divergence of two softmaxes from their scores, in nats."""
 @overload
 def kl_divergence(
     z_p: Tensor, z_q: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
@@ -892,7 +890,7 @@ def log_softmax(
     base: float | None = None, where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """The natural logarithms of the softmax, without forming it."""
+    """Return the natural logarithm of the softmax, computed without the softmax itself."""
 @overload
 def log_softmax(
     z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
@@ -910,7 +908,7 @@ def logcumsumexp(
     z: _ArrayLike, /, *, axis: int = -1, temperature: _PerRow[NDArray[Any]] = 1.0, base: float | None = None,
     where: _Mask[NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """The smooth maximum of every prefix of a row, in the unit of the scores: its logsumexp."""
+    """Return the smooth maximum of every prefix of a row, in the unit of the scores."""
 @overload
 def logcumsumexp(
     z: Tensor, /, *, axis: int = -1, temperature: _PerRow[Tensor] = 1.0, base: float | None = None,
@@ -928,7 +926,7 @@ def logsumexp(
     base: float | None = None, weights: _Numbers[NDArray[Any]] | None = None,
     where: _Mask[NDArray[Any]] | None = None, keepdims: bool = False, dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The smooth maximum: the logarithm of the sum of exponentials, in the unit of the scores."""
+    """Return the smooth maximum: the logarithm of the sum of exponentials, in the unit of the scores."""
 @overload
 def logsumexp(
     z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
@@ -958,7 +956,8 @@ def renyi_entropy(
     temperature: _PerRow[NDArray[Any]] = 1.0, base: float | None = None, where: _Mask[NDArray[Any]] | None = None,
     keepdims: bool = False, dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The Rényi entropy of the softmax, in nats: how many classes are in play, if likely ones count more."""
+    """Return the Rényi entropy of the softmax, in nats: a measure of how many classes have a notable
+    probability."""
 @overload
 def renyi_entropy(
     z: Tensor, /, order: _PerRow[Tensor], *, axis: int | tuple[int, ...] | None = -1,
@@ -977,7 +976,7 @@ def segment_log_softmax(
     index: _Integers[NDArray[Any]] | None = None, num_segments: int | None = None,
     temperature: _PerRow[NDArray[Any]] = 1.0, where: _Mask[NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """The natural logarithms of `segment_softmax`, without forming it."""
+    """Return the natural logarithm of `segment_softmax`, computed without the softmax itself."""
 @overload
 def segment_log_softmax(
     z: Tensor, /, offsets: _Integers[Tensor] | None = None, *, index: _Integers[Tensor] | None = None,
@@ -995,7 +994,7 @@ def segment_logsumexp(
     index: _Integers[NDArray[Any]] | None = None, num_segments: int | None = None,
     temperature: _PerRow[NDArray[Any]] = 1.0, where: _Mask[NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """The smooth maximum of each segment of z's first axis."""
+    """Return the smooth maximum of each segment of z's first axis."""
 @overload
 def segment_logsumexp(
     z: Tensor, /, offsets: _Integers[Tensor] | None = None, *, index: _Integers[Tensor] | None = None,
@@ -1013,7 +1012,7 @@ def segment_softmax(
     index: _Integers[NDArray[Any]] | None = None, num_segments: int | None = None,
     temperature: _PerRow[NDArray[Any]] = 1.0, where: _Mask[NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """The softmax of each segment of z's first axis."""
+    """Return the softmax of each segment of z's first axis."""
 @overload
 def segment_softmax(
     z: Tensor, /, offsets: _Integers[Tensor] | None = None, *, index: _Integers[Tensor] | None = None,
@@ -1052,7 +1051,7 @@ def signed_logsumexp(
     z: _ArrayLike, /, weights: _Numbers[NDArray[Any]], *, axis: int | tuple[int, ...] | None = -1,
     where: _Mask[NDArray[Any]] | None = None, keepdims: bool = False,
 ) -> SignedLog[NDArray[Any]]:
-    """The sum of exponentials with weights of either sign, as a sign and a logarithm."""
+    """Return the sum of exponentials with weights of either sign, as a sign and a logarithm."""
 @overload
 def signed_logsumexp(
     z: Tensor, /, weights: _Numbers[Tensor], *, axis: int | tuple[int, ...] | None = -1,
@@ -1069,7 +1068,7 @@ def soft_argmax(
     z: _ArrayLike, /, values: _Numbers[NDArray[Any]] | None = None, *, axis: int | tuple[int, ...] | None = -1,
     temperature: _PerRow[NDArray[Any]] = 1.0, where: _Mask[NDArray[Any]] | None = None, keepdims: bool = False,
 ) -> NDArray[Any]:
-    """The mean of positions, or of any values, under the softmax: a differentiable arg max."""
+    """Return the mean of positions, or of any values, under the softmax: a differentiable arg max."""
 @overload
 def soft_argmax(
     z: Tensor, /, values: _Numbers[Tensor] | None = None, *, axis: int | tuple[int, ...] | None = -1,
@@ -1087,7 +1086,7 @@ def softmax(
     base: float | None = None, where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """The probabilities proportional to the exponentials of the scores."""
+    """Return the softmax: probabilities proportional to the exponentials of the scores."""
 @overload
 def softmax(
     z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
@@ -1104,7 +1103,7 @@ def softmax(
 def softmax_jacobian(
     z: _ArrayLike, /, *, axis: int = -1, temperature: _PerRow[NDArray[Any]] = 1.0, base: float | None = None,
 ) -> NDArray[Any]:
-    """The Jacobian matrix of the softmax."""
+    """Return the Jacobian matrix of the softmax."""
 @overload
 def softmax_jacobian(
     z: Tensor, /, *, axis: int = -1, temperature: _PerRow[Tensor] = 1.0, base: float | None = None,
@@ -1119,7 +1118,7 @@ def softmax_with_lse(
     z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[NDArray[Any]] = 1.0,
     base: float | None = None, where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
 ) -> SoftmaxWithLse[NDArray[Any]]:
-    """The softmax and the logarithm of its denominator, from one pass."""
+    """Return the softmax and the logarithm of its denominator, computed in one pass."""
 @overload
 def softmax_with_lse(
     z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
@@ -1137,7 +1136,7 @@ def softmin(
     base: float | None = None, where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """The softmax that favours small scores: that of the negative temperature."""
+    """Return the softmin: the softmax at the negated temperature, which favours small scores."""
 @overload
 def softmin(
     z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
@@ -1155,7 +1154,7 @@ def sparsemax(
     z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[NDArray[Any]] = 1.0,
     base: float | None = None, where: _Mask[NDArray[Any]] | None = None, out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """The point of the probability simplex that is nearest to the scores."""
+    """Return the sparsemax: the point of the probability simplex that is nearest to the scores."""
 @overload
 def sparsemax(
     z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, temperature: _PerRow[Tensor] = 1.0,
@@ -1174,7 +1173,7 @@ def sparsemax_loss(
     temperature: _PerRow[NDArray[Any]] = 1.0, where: _Mask[NDArray[Any]] | None = None,
     dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The loss that belongs to sparsemax: 0 as soon as the target's score is 1 above all others."""
+    """Return the loss of sparsemax, which is 0 if the target's score is at least T above all others."""
 @overload
 def sparsemax_loss(
     z: Tensor, /, target: _Target[Tensor], *, axis: int = -1, reduction: str = "mean", ignore_index: int = -100,
@@ -1193,7 +1192,7 @@ def spatial_soft_argmax(
     z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = (-2, -1), temperature: _PerRow[NDArray[Any]] = 1.0,
     where: _Mask[NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """The mean position under the softmax of an image, or of any grid: one coordinate for each of its axes."""
+    """Return the mean position under the softmax of an image or grid: one coordinate per axis."""
 @overload
 def spatial_soft_argmax(
     z: Tensor, /, *, axis: int | tuple[int, ...] | None = (-2, -1), temperature: _PerRow[Tensor] = 1.0,
@@ -1233,7 +1232,7 @@ def threshold(
     z: _ArrayLike, /, alpha: _PerRow[NDArray[Any]] = 1.5, *, axis: int | tuple[int, ...] | None = -1,
     temperature: _PerRow[NDArray[Any]] = 1.0, base: float | None = None, where: _Mask[NDArray[Any]] | None = None,
 ) -> Threshold[NDArray[Any]]:
-    """The threshold of `entmax` and the number of probabilities above it."""
+    """Return the threshold of `entmax` and the number of positive probabilities."""
 @overload
 def threshold(
     z: Tensor, /, alpha: _PerRow[Tensor] = 1.5, *, axis: int | tuple[int, ...] | None = -1,
@@ -1250,7 +1249,7 @@ def topk_softmax(
     z: _ArrayLike, /, k: _PerRow[NDArray[Any]], *, axis: int = -1, temperature: _PerRow[NDArray[Any]] = 1.0,
     where: _Mask[NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """The softmax over the k largest scores of each row, 0 elsewhere."""
+    """Return the softmax over the k largest scores of each row, and 0 elsewhere."""
 @overload
 def topk_softmax(
     z: Tensor, /, k: _PerRow[Tensor], *, axis: int = -1, temperature: _PerRow[Tensor] = 1.0,

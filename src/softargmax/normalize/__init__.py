@@ -1,8 +1,9 @@
-"""The softmax family: scores to probabilities, and what follows from the normaliser.
+"""The softmax family: maps from scores to probabilities, and quantities derived from the normaliser.
 
     p_i = exp(beta z_i) / sum_j exp(beta z_j)        lse = log sum_j exp(beta z_j)        beta = ln(base) / temperature
 
-`operations.py` and its like hold the records, `reference.py` the definitions; `kernels.cpp` serves CPU memory.
+The `*operations.py` files hold the operation records and `reference*.py` the definitions. `kernels.cpp` serves CPU
+memory.
 """
 
 from softargmax.normalize.boltzmann import boltzmann

@@ -1,4 +1,4 @@
-// What this room's bindings hand to its kernels: plain data, no Python and no vectors.
+// The arguments of this room's kernels: plain data, without Python or vectors.
 #pragma once
 
 #include "core/cpp/kernel.hpp"
@@ -9,13 +9,13 @@ enum class Op : std::uint8_t {
     softmax,
     log_softmax,
     logsumexp,        // the smooth maximum lse / beta
-    fold,             // the state alone, carried on from `m`, `r`
-    apply_softmax,    // from a given state
+    fold,             // the state only, starting from `m`, `r`, `low`
+    apply_softmax,    // softmax from a given state
     apply_log_softmax,
     entropy,          // of the softmax, in nats
-    expectation,      // other = v: <p, v>; without it, of the positions
+    expectation,      // other = v: <p, v>; without other, v is the position
     kl_divergence,    // other = the scores of q, in nats
-    renyi_entropy,    // of the softmax, of `order`, in nats
+    renyi_entropy,    // of the softmax, with `order`, in nats
     softmax_vjp,      // z = p, other = g:      out = beta p (g - <p, g>)
     log_softmax_vjp,  // z = log p, other = g:  out = beta (g - p sum g)
     logsumexp_vjp,    // z = p, lse = g:        out = p g
@@ -23,7 +23,7 @@ enum class Op : std::uint8_t {
     prefix_surprisals,  // -log of the weight of each score in its prefix
 };
 
-// Whether the scores are folded into a state first; elsewhere it is given, or not needed.
+// True if the scores are folded into a state first. Other operations read a state or need none.
 constexpr bool folds(Op op) {
     switch (op) {
         case Op::softmax:
@@ -40,7 +40,7 @@ constexpr bool is_log(Op op) {
         default: return false;
     }
 }
-// Whether something is added up under the softmax of each row.
+// True if the operation computes a sum under the softmax of each row.
 constexpr bool is_sum(Op op) {
     switch (op) {
         case Op::entropy:
@@ -50,7 +50,7 @@ constexpr bool is_sum(Op op) {
         default: return false;
     }
 }
-// Whether a row has one number (or a state), even a row without scores.
+// True if the result has one number (or state) per row, even for a row without scores.
 constexpr bool is_reduction(Op op) {
     switch (op) {
         case Op::logsumexp:
@@ -62,8 +62,8 @@ constexpr bool is_reduction(Op op) {
 struct Args : RowArgs {
     Op op;
     Operand m, r, low;  // the state, double: read by apply, read and written by fold
-    Operand order;      // one per row, double: of the Renyi entropy
-    Operand lse;        // one per row: written by softmax and log_softmax where wanted, read by the vjps; in nats
+    Operand order;      // the order of the Renyi entropy: one per row, double
+    Operand lse;        // one per row, in nats: written by softmax and log_softmax if given, read by the vjps
 };
 
 }  // namespace softargmax::normalize

@@ -1,4 +1,4 @@
-// This room's kernels as Python sees them.
+// Python bindings of this room's kernels.
 #include "core/cpp/bind.hpp"
 
 #include "normalize/args.hpp"
@@ -17,7 +17,7 @@ void bind_rows(nb::module_& module, const char* name, Op op, const char* text, F
     softargmax::bind<Args>(module, name, text, run, [op](Args& args) { args.op = op; }, fields...);
 }
 
-// Ragged rows: segment s holds z[offsets[s]:offsets[s + 1]], for each index of the trailing dimensions.
+// Ragged rows: segment s holds z[offsets[s]:offsets[s + 1]], for each index of the other dimensions.
 void segments(Op op, nb::handle z_, nb::handle offsets_, nb::handle pair, nb::handle out_, nb::handle lse_) {
     const Integers offsets("offsets", offsets_);
     const HeldArray z(z_), out(out_, true), lse(lse_, true);
@@ -25,19 +25,19 @@ void segments(Op op, nb::handle z_, nb::handle offsets_, nb::handle pair, nb::ha
     must_be("out", out, kReal);
     must_be("lse", lse, kReal);
     if (z.shape.empty() || offsets.count < 1)
-        throw nb::value_error("offsets: z has no dimension to cut, or no offsets");
+        throw nb::value_error("offsets: expected at least one offset, and z of at least one dimension");
     const std::int64_t count = offsets.count - 1;
-    // A copy: they are addresses, and the caller's other threads may write to their own while the kernel runs.
+    // Copy the offsets: the kernel uses them as addresses, and other threads of the caller may write to the originals.
     const std::vector<std::int64_t> at(offsets.begin(), offsets.end());
     if (at.front() != 0 || at.back() != z.shape[0])
         throw nb::value_error(("offsets: expected bounds from 0 to " + std::to_string(z.shape[0]) +
                                ", the length of z, got " + std::to_string(at.front()) + " to " +
                                std::to_string(at.back()))
                                   .c_str());
-    bool falls = false;
-    for (std::size_t s = 1; s < at.size(); ++s) falls |= at[s] < at[s - 1];
-    if (falls) throw nb::value_error("offsets: expected non-decreasing numbers, got some that decrease");
-    // The plan sees the rows (segments, trailing...); an operand as long as z starts at its own offset in a segment.
+    bool decreasing = false;
+    for (std::size_t s = 1; s < at.size(); ++s) decreasing |= at[s] < at[s - 1];
+    if (decreasing) throw nb::value_error("offsets: expected non-decreasing numbers, got some that decrease");
+    // The plan has the rows (segments, other dimensions). An operand as long as z starts at the segment's own offset.
     View rows = z;
     rows.shape[0] = count;
     Call call(op);
@@ -65,7 +65,7 @@ void segments(Op op, nb::handle z_, nb::handle offsets_, nb::handle pair, nb::ha
     call.run(run);
 }
 
-// `out` is the name of the result of z's shape.
+// Binds a function of segments; `out` names its result of z's shape.
 void bind_segments(nb::module_& module, const char* name, Op op, const char* text, const char* out) {
     module.def(name, [op](nb::handle z, nb::handle offsets, nb::handle pair, nb::handle p, nb::handle lse) {
         segments(op, z, offsets, pair, p, lse);
@@ -73,7 +73,7 @@ void bind_segments(nb::module_& module, const char* name, Op op, const char* tex
     module.attr("ARGUMENTS")[name] = nb::make_tuple("z", "offsets", "beta", out, "lse");
 }
 
-// lse / beta of rows whose states are given: a fold of no scores at all.
+// Computes lse / beta of rows from their states, by folding no scores.
 void finish(nb::handle m_, nb::handle r_, nb::handle low_, nb::handle pair, nb::handle lse_) {
     const HeldArray m(m_, true), r(r_, true), low(low_, true), lse(lse_, true);
     must_be("m", m, kDouble);
@@ -119,7 +119,7 @@ void bind(nb::module_& module) {
     bind_rows(module, "entropy", Op::entropy, "<p, -log p>", z, where, pair, along, of_row("entropy"));
     bind_rows(module, "renyi_entropy", Op::renyi_entropy, "log sum p^order / (1 - order)", z, where, pair,
               rowwise("order", &Args::order), along, of_row("entropy"));
-    bind_rows(module, "expectation", Op::expectation, "<p, values>; of the positions where there are none", z, where,
+    bind_rows(module, "expectation", Op::expectation, "<p, values>; the mean position if values is None", z, where,
               pair, optional(beside("values", &Args::other)), along, of_row("mean"));
     bind_rows(module, "kl_divergence", Op::kl_divergence, "<p, log p - log q>", scores("z_p", &Args::z),
               scores("z_q", &Args::other), where, pair, along, of_row("divergence"));
@@ -138,13 +138,13 @@ void bind(nb::module_& module) {
     }, "z"_a, "offsets"_a, "beta"_a, "lse"_a, "lse / beta of each segment of axis 0");
     module.attr("ARGUMENTS")["segment_logsumexp"] = nb::make_tuple("z", "offsets", "beta", "lse");
 
-    bind_rows(module, "fold", Op::fold, "fold a piece into the state m, r, low of its rows, in place", z, where, pair,
+    bind_rows(module, "fold", Op::fold, "fold a piece of the rows into their state m, r, low in place", z, where, pair,
               along, m, r, low);
-    bind_rows(module, "apply_softmax", Op::apply_softmax, "softmax of a piece from the state of its whole rows", z,
+    bind_rows(module, "apply_softmax", Op::apply_softmax, "softmax of a piece of rows from the state of the rows", z,
               where, pair, along, m, r, low, p);
     bind_rows(module, "apply_log_softmax", Op::apply_log_softmax,
-              "log_softmax of a piece from the state of its whole rows", z, where, pair, along, m, r, low, log_p);
-    module.def("finish", &finish, "m"_a, "r"_a, "low"_a, "beta"_a, "lse"_a, "lse / beta into lse, from states");
+              "log_softmax of a piece of rows from the state of the rows", z, where, pair, along, m, r, low, log_p);
+    module.def("finish", &finish, "m"_a, "r"_a, "low"_a, "beta"_a, "lse"_a, "compute lse / beta from states, into lse");
 }
 
 }  // namespace softargmax::normalize

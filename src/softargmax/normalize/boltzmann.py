@@ -1,4 +1,4 @@
-"""The softmax as physics has it: a system of energies in equilibrium at a temperature."""
+"""boltzmann: the softmax of energies, and the thermodynamics of the system."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def boltzmann(
     where: Mask | None = None,
     axis: int | tuple[int, ...] | None = -1,
 ) -> Boltzmann:
-    r"""The Boltzmann distribution over states of given energies, and its thermodynamics.
+    r"""Return the Boltzmann distribution over states of given energies, and its thermodynamic quantities.
 
     .. math::
         p_i = \frac{g_i\, e^{-\beta E_i}}{Z}, \qquad Z = \sum_i g_i\, e^{-\beta E_i}, \qquad \beta = \frac{1}{kT}
@@ -44,31 +44,38 @@ def boltzmann(
     energies : array_like
         E, any shape, any array library.
     temperature : float or array
-        T. 0 is the ground state (degenerate ones share), infinity every state alike; an array has one per row, a
-        list of M beside a single system gives M of each result, as in `softmax`.
+        T. 0 is the ground state, shared by degenerate states. At infinity all states are equally likely. An array has
+        one temperature per row; a list of M temperatures with a single system gives M of each result, as in `softmax`.
     k : float
-        Boltzmann's constant in the unit of E / T, above 0.
+        Boltzmann's constant, in the unit of E / T; above 0.
     weights : array, optional
-        g, the degeneracies of the states, which broadcast with the energies; at least 0.
+        g, the degeneracies of the states, at least 0. They broadcast with the energies.
     where : array of bool, optional
-        The states that there are.
+        The states that exist.
     axis : int, tuple of int, or None
-        The axes along which a system's states run.
+        The axis or axes of a system's states; None for all of them.
 
     Returns
     -------
     Boltzmann
-        p, of the energies' shape and dtype, and one number per row of log_partition (log Z), free_energy (F),
-        mean_energy (U), entropy (S) and heat_capacity (C); float32 for half energies.
+        p, of the energies' shape and dtype, and one number per row for each of log_partition (log Z), free_energy (F),
+        mean_energy (U), entropy (S) and heat_capacity (C). These are float32 for half-precision energies.
+
+    Raises
+    ------
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape or value. A wrong `axis` raises AxisError, a ValueError.
 
     Notes
     -----
-    E = +inf is a forbidden state: p = 0, adds nothing to U. Without a state, p is 0, log Z is -inf, F is +inf and the
-    rest 0. Energies of -inf share the system.
+    E = +inf is a forbidden state: p is 0 and it adds nothing to U. In a system without states, p is 0, log Z is -inf, F
+    is +inf and the rest is 0. Energies of -inf share the system.
 
-    S is the entropy of p, -k sum p log(p / g), without the cancellation of U - F.
+    S is computed as the entropy of p, -k sum p log(p / g), without the cancellation of U - F.
 
-    Gradients: of F to E_i, p_i; of U to E_i, p_i (1 - beta (E_i - U)).
+    Gradients: of F with respect to E_i, p_i; of U with respect to E_i, p_i (1 - beta (E_i - U)).
 
     References
     ----------
@@ -95,6 +102,7 @@ def boltzmann(
 
 
 def _system(energies: Any, axes: tuple[int, ...], scale: Scale, where: Any, weights: Any, k: float) -> Boltzmann:
+    """Compute every result for energies, scale, mask and degeneracies that are already checked."""
     xp, wide = namespace(energies), check.row_dtype(None, energies)
     allowed = energies != math.inf
     if where is not None:
@@ -102,23 +110,23 @@ def _system(energies: Any, axes: tuple[int, ...], scale: Scale, where: Any, weig
     if weights is not None:
         allowed = allowed & (weights != 0)
 
-    z, turned = falling(energies, scale)
-    of = Scores(z, allowed, turned, axes, wide)
+    z, flipped = falling(energies, scale)
+    of = Scores(z, allowed, flipped, axes, wide)
 
     def mean_of(values: Any) -> Any:
         return squeezed(operations.expectation.first(Expectation(of.z, allowed, of.beta, values, axes, wide)), axes)
 
     p, log_z = operations.softmax(of)
     log_z = squeezed(log_z, axes)
-    free = squeezed(operations.logsumexp.first(LogSumExp(energies, weights, allowed, turned, axes, wide)), axes)
+    free = squeezed(operations.logsumexp.first(LogSumExp(energies, weights, allowed, flipped, axes, wide)), axes)
     kept = kept_shape(p.shape, axes)
-    beta = turned.hi if not isinstance(turned.hi, float) else xp.asarray(turned.hi, dtype=wide, device=device_of(p))
+    beta = flipped.hi if not isinstance(flipped.hi, float) else xp.asarray(flipped.hi, dtype=wide, device=device_of(p))
     beta = xp.broadcast_to(xp.astype(beta, wide), kept)
 
     if weights is None:
         entropy = squeezed(operations.entropy.first(of), axes)
-    else:  # states in proportion to p without degeneracies, times g
-        log_ratio = operations.log_softmax.first(of)  # log(p / g) but for a constant
+    else:  # p is proportional to g times the softmax without degeneracies
+        log_ratio = operations.log_softmax.first(of)  # log(p / g) up to a constant
         log_g = xp.log(xp.astype(xp.where(weights == 0, 1.0, weights), wide))
         of = of._replace(z=log_ratio + log_g, beta=UNIT)
         p, more = operations.softmax(of)
@@ -126,16 +134,16 @@ def _system(energies: Any, axes: tuple[int, ...], scale: Scale, where: Any, weig
         log_z = log_z + squeezed(more, axes)
     mean = mean_of(energies)
 
-    far = xp.full_like(mean, math.inf)
-    limit = xp.where(log_z > 0.0, -far, xp.where(log_z < 0.0, far, mean))  # of -kT log Z
+    inf = xp.full_like(mean, math.inf)
+    limit = xp.where(log_z > 0.0, -inf, xp.where(log_z < 0.0, inf, mean))  # the limit of -kT log Z for T to infinity
     free = xp.where(xp.reshape(beta, log_z.shape) == 0.0, limit, free)
 
-    # Energies of -inf do not vary: the other states have p = 0. Nor does anything at T = 0.
+    # Energies of -inf do not vary: the other states have p = 0. At T = 0 nothing varies.
     centre = xp.reshape(xp.where(xp.abs(mean) == math.inf, 0.0, mean), kept)
-    still = (p == 0.0) | (xp.abs(energies) == math.inf)
-    deviation = xp.where(still, 0.0, xp.astype(xp.where(still, 0.0, energies), wide) - centre)
+    constant = (p == 0.0) | (xp.abs(energies) == math.inf)
+    deviation = xp.where(constant, 0.0, xp.astype(xp.where(constant, 0.0, energies), wide) - centre)
     deviation = deviation * xp.where(xp.abs(beta) == math.inf, 0.0, beta)
-    rest = mean_of(deviation)  # U was rounded: E may be 1e15
+    rest = mean_of(deviation)  # corrects the rounding of U, which matters for energies like 1e15
     deviation = deviation - xp.reshape(rest, kept)
     heat = k * mean_of(deviation * deviation)
     entropy = k * entropy

@@ -1,4 +1,4 @@
-"""The divergence of two softmaxes, and Renyi's entropies of one: arguments, results, derivative rules and kernels."""
+"""Kullback-Leibler divergence and Renyi entropy: arguments, results, derivative rules and kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from softargmax.normalize.operations import (
 
 
 class KlDivergence(NamedTuple):
-    """Scores of p and of q, of one shape and dtype."""
+    """Scores of p and of q, with the same shape and dtype."""
 
     z_p: Array
     z_q: Array
@@ -37,15 +37,15 @@ class KlDivergence(NamedTuple):
 
 
 class Divergence(NamedTuple):
-    """In nats."""
+    """The divergence of each row, in nats."""
 
     divergence: Any
 
 
 def _divergence_slopes(i: KlDivergence) -> tuple[Any, Any]:
-    """The derivatives of D to both x = beta z, in float64: where p is near q, both are small differences.
+    """Return the derivatives of D to both x = beta z, in float64: where p is near q both are small differences.
 
-    An infinite score is constant, and so is D where it is infinite.
+    An infinite score is treated as a constant, and so is D where it is infinite.
     """
     xp = namespace(i.z_p)
     of_p, of_q = (Scores(z, i.where, i.beta, i.axes, working_dtype(z, xp)) for z in (i.z_p, i.z_q))
@@ -59,7 +59,7 @@ def _divergence_slopes(i: KlDivergence) -> tuple[Any, Any]:
 
 
 def _to_beta(i: KlDivergence, slopes: tuple[Any, Any]) -> Any:
-    """<of_p, z_p> + <of_q, z_q>; each slope sums to 0, so that its scores count from the largest one it sees."""
+    """Return <of_p, z_p> + <of_q, z_q>. Each slope sums to 0, so scores are taken relative to the largest in it."""
     xp, total = namespace(i.z_p), 0.0
     for of, z in zip(slopes, (i.z_p, i.z_q), strict=True):
         inside = (of != 0) & ~xp.isinf(z)
@@ -71,8 +71,10 @@ def _to_beta(i: KlDivergence, slopes: tuple[Any, Any]) -> Any:
 def _kl_divergence_vjp(i: KlDivergence, _r: Divergence, g: Divergence, wanted: Wanted) -> Gradients:
     slopes = _divergence_slopes(i)
     scale = slope(i.beta)
-    found = {name: only(of != 0, of * g.divergence) * scale for name, of in zip(("z_p", "z_q"), slopes, strict=True)}
-    return found | {"beta": _to_beta(i, slopes) * g.divergence if "beta" in wanted else None}
+    gradients = {
+        name: only(of != 0, of * g.divergence) * scale for name, of in zip(("z_p", "z_q"), slopes, strict=True)
+    }
+    return gradients | {"beta": _to_beta(i, slopes) * g.divergence if "beta" in wanted else None}
 
 
 def _kl_divergence_jvp(i: KlDivergence, _r: Divergence, t: Tangents) -> Divergence:
@@ -97,11 +99,11 @@ kl_divergence: Operation[KlDivergence, Divergence] = Operation(
 
 
 # --- H = log <1, p^a> / (1 - a). dH = a <q - p, dx> / (1 - a) - <q, log q - log p> da / (1 - a)^2, q = p^a / <1, p^a>
-# q = p e^u with u = (a - 1) (log p + H): near u = 0 the quotients are series.
+# With u = (a - 1) (log p + H), q = p e^u. Near u = 0 the quotients are computed as power series.
 
 
 class RenyiEntropy(NamedTuple):
-    """As Scores, with the order a of each row."""
+    """The fields of Scores, and the order a of each row."""
 
     z: Array
     where: Array | None
@@ -112,15 +114,15 @@ class RenyiEntropy(NamedTuple):
 
 
 def _series(u: Any, add: int) -> Any:
-    """sum u^k / (k! (k + add)): (e^u - 1) / u for 1, (u e^u - e^u + 1) / u^2 for 2."""
-    found = namespace(u).zeros_like(u)
+    """Return sum u^k / (k! (k + add)): (e^u - 1) / u for add = 1, (u e^u - e^u + 1) / u^2 for add = 2."""
+    total = namespace(u).zeros_like(u)
     for k in range(18, -1, -1):
-        found = found * u + 1.0 / (math.factorial(k) * (k + add))
-    return found
+        total = total * u + 1.0 / (math.factorial(k) * (k + add))
+    return total
 
 
 def _renyi_slopes(i: RenyiEntropy, entropy: Any) -> tuple[Any, Any, Any]:
-    """(p + q) / 2, and the derivatives of H to x and to a."""
+    """Return (p + q) / 2, and the derivatives of H to x and to a."""
     xp, dtype = namespace(i.z), row_dtype(i.z.dtype, namespace(i.z))
     of_p = Scores(i.z, i.where, i.beta, i.axes, dtype)
     of_q = of_p._replace(beta=reference.raised(i.beta, i.order, i.z))
@@ -133,7 +135,7 @@ def _renyi_slopes(i: RenyiEntropy, entropy: Any) -> tuple[Any, Any, Any]:
     order = xp.where(order > 1e18, 1e18, order)
 
     more = order - 1.0
-    direct = xp.abs(more) >= 1.0  # then log q - log p keeps the digits of a confident row
+    direct = xp.abs(more) >= 1.0  # here log q - log p keeps the digits of a confident row
     y = xp.where(direct, (log_q - log_p) / xp.where(direct, more, 1.0), only(inside, log_p + entropy))
     u = more * y
     near = ~lost & (xp.abs(u) < 1.0)

@@ -1,4 +1,4 @@
-"""What a softmax knows: its entropies, and the divergence of two."""
+"""Entropies of a softmax, and the divergence of two softmaxes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def entropy(
     where: Mask | None = None,
     keepdims: bool = False,
 ) -> Array:
-    r"""The Shannon entropy of the softmax, in nats.
+    r"""Return the Shannon entropy of the softmax, in nats.
 
     .. math:: H = -\sum_i p_i \log p_i = \mathrm{lse} - \beta \langle p, z \rangle
 
@@ -36,12 +36,19 @@ def entropy(
     Returns
     -------
     array
-        One number per row, from 0 to log K; float32 for half scores.
+        One number per row, from 0 to log K. float32 for half-precision scores.
+
+    Raises
+    ------
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape or value. A wrong `axis` raises AxisError, a ValueError.
 
     Notes
     -----
-    Formed from p and log p, both accurate, so that a confident row keeps its small entropy. 0 for a row with nothing in
-    its support, log k for one with k entries of +inf, NaN for one with a NaN.
+    The entropy is computed from p and log p, both accurate, so a confident row keeps its small entropy. A row with an
+    empty support gives 0, a row with k entries of +inf gives log k, and a row with a NaN gives NaN.
 
     Gradient: with incoming g, :math:`-g\,\beta\,p_i (\log p_i + H)` to z_i.
 
@@ -75,7 +82,7 @@ def renyi_entropy(
     keepdims: bool = False,
     dtype: DType | None = None,
 ) -> Array:
-    r"""The Rényi entropy of the softmax, in nats: how many classes are in play, if likely ones count more.
+    r"""Return the Rényi entropy of the softmax, in nats: a measure of how many classes have a notable probability.
 
     .. math::
         H_a = \frac{1}{1 - a} \log \sum_i p_i^a, \qquad
@@ -86,32 +93,36 @@ def renyi_entropy(
     z, axis, temperature, base, where
         As in `softmax`. `base` changes the distribution, not the unit.
     order : float or array
-        a, 0 or above, infinity included. An array has one order per row; a tensor may be learned.
+        The order a: at least 0, infinity included. A larger order gives more weight to likely classes. An array has
+        one order per row. The order may be learned.
     keepdims : bool
         Keep the reduced axes with size 1.
     dtype : dtype, optional
-        Of the result; defaults to z's, float32 for half scores.
+        dtype of the result; defaults to that of z, float32 for half-precision scores.
 
     Returns
     -------
     array
-        One number per row, from 0 to log K. It falls as the order grows.
+        One number per row, from 0 to log K. It does not increase with the order.
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape or value. A wrong `axis` raises AxisError, a ValueError.
 
     Notes
     -----
-    Order 0 is the logarithm of the size of the support (Hartley), 1 the Shannon entropy, 2 the collision entropy,
-    infinity the min-entropy. Orders next to 1 lose no digits, and a confident row keeps its small entropy.
+    Order 0 is the logarithm of the size of the support (Hartley entropy), order 1 the Shannon entropy, order 2 the
+    collision entropy and order infinity the min-entropy. Orders near 1 lose no digits, and a confident row keeps its
+    small entropy.
 
-    0 for a row with nothing in its support, log k for one with k entries of +inf, NaN for one with a NaN. On devices
-    and under tracing, where nobody looks, an order below 0 gives NaN.
+    A row with an empty support gives 0, a row with k entries of +inf gives log k, and a row with a NaN gives NaN. On a
+    device or under tracing the order is not checked: an order below 0 gives NaN.
 
     Gradient: with incoming g and :math:`q_i = p_i^a / \sum_j p_j^a`, :math:`g\,\beta\,a\,(q_i - p_i) / (1 - a)` to z_i
-    and :math:`-g\,\mathrm{KL}(q \,\|\, p) / (1 - a)^2` to the order; at 1 their limits.
+    and :math:`-g\,\mathrm{KL}(q \,\|\, p) / (1 - a)^2` to the order. At order 1 the gradients are the limits of these.
 
     See Also
     --------
@@ -148,31 +159,38 @@ def kl_divergence(
     where: Mask | None = None,
     keepdims: bool = False,
 ) -> Array:
-    r"""The Kullback-Leibler divergence of two softmaxes, from their scores, in nats.
+    r"""Return the Kullback-Leibler divergence of two softmaxes from their scores, in nats.
 
     .. math:: \mathrm{KL}(p \,\|\, q) = \sum_i p_i \log \frac{p_i}{q_i} = \sum_i p_i \log \frac{p_i}{q_i} - p_i + q_i
 
     Parameters
     ----------
     z_p, z_q : array_like
-        Scores of p and of q, which broadcast with each other.
+        Scores of p and of q. They broadcast with each other.
     axis, temperature, base, where
-        As in `softmax`, for both. `base` changes the distributions, not the unit.
+        As in `softmax`, used for both. `base` changes the distributions, not the unit.
     keepdims : bool
         Keep the reduced axes with size 1.
 
     Returns
     -------
     array
-        One number per row, at least 0; float32 for half scores.
+        One number per row, at least 0. float32 for half-precision scores.
+
+    Raises
+    ------
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape or value. A wrong `axis` raises AxisError, a ValueError.
 
     Notes
     -----
-    Every term of the second form is at least 0, so terms do not cancel, and near distributions keep their small
-    divergence: that of two rows of float64 scores which differ by 1e-9 is right to many digits. So it does at a high
-    temperature; dividing the scores themselves by it would cost digits.
-    Terms with p_i = 0 add 0 to the first form; p_i > 0 = q_i gives +inf. A row with nothing in p's support gives 0,
-    else a NaN in either support gives NaN.
+    Every term of the second form is at least 0, so terms do not cancel and close distributions keep their small
+    divergence. For example, the divergence of two rows of float64 scores that differ by 1e-9 is right to many digits.
+    The same holds at a high temperature; dividing the scores themselves by it would cost digits.
+    Terms with p_i = 0 add 0 to the first form; p_i > 0 = q_i gives +inf. A row in which p has an empty support gives 0.
+    Otherwise a NaN in either support gives NaN.
 
     Gradient: with incoming g, :math:`g\,\beta\,p_i (\log(p_i / q_i) - \mathrm{KL})` to z_p and
     :math:`g\,\beta\,(q_i - p_i)` to z_q.
@@ -191,6 +209,6 @@ def kl_divergence(
     """
     z_p, z_q = check.together(check.scores(z_p, "z_p"), z_q, "z_q")
     z_p, axes, beta = check.rows(z_p, axis, temperature, base)
-    z_q = namespace(z_p).broadcast_to(z_q, tuple(z_p.shape))  # many temperatures of one row add axes in front
+    z_q = namespace(z_p).broadcast_to(z_q, tuple(z_p.shape))  # an array of temperatures adds leading axes
     i = KlDivergence(z_p, z_q, check.optional_mask(where, z_p), beta, axes, check.row_dtype(None, z_p))
     return squeezed(divergence_operations.kl_divergence.first(i), axes, keepdims)

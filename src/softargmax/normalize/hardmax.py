@@ -10,7 +10,7 @@ from softargmax.normalize.softmax import checked
 
 @public
 def hardmax(z: Logits, /, *, axis: int | tuple[int, ...] | None = -1, where: Mask | None = None) -> Array:
-    r"""The limit of softmax for T to 0+: arg max as a distribution, ties shared.
+    r"""Return the limit of softmax for T to 0+: arg max as a distribution, with shared ties.
 
     .. math:: p_i = \frac{[i \in I]}{|I|}, \qquad I = \{i : z_i = \max_j z_j\}
 
@@ -26,15 +26,17 @@ def hardmax(z: Logits, /, *, axis: int | tuple[int, ...] | None = -1, where: Mas
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape or value. A wrong `axis` raises AxisError, a ValueError.
 
     Notes
     -----
-    The edge rows are those of `softmax`. softmax converges to it at every point as T goes to 0, but not uniformly:
-    near a tie as slowly as one likes.
+    Edge rows are those of `softmax`. The softmax converges to the hardmax at every point as T tends to 0, but not
+    uniformly: near a tie the convergence is arbitrarily slow.
 
-    Gradient: 0 (it is constant wherever it is continuous).
+    Gradient: 0. The hardmax is constant wherever it is continuous.
 
     References
     ----------

@@ -1,7 +1,7 @@
-// The room's operations over all rows of a call. Compiled once for each instruction set.
+// Kernels of this room over all rows of a call. Compiled once for each instruction set.
 //
-// Every operation has two halves: the blocks of a row are folded, from left to right, and what that gives is applied to
-// each of them (core/cpp/parallel_rows.hpp).
+// Every operation has two halves: the blocks of a row are folded from left to right, then the result is applied to each
+// of them (core/cpp/parallel_rows.hpp).
 #include "normalize/short_rows.hpp"
 #include "normalize/sums.hpp"
 
@@ -60,16 +60,16 @@ template <class T, int Size> void under_softmax(const Args& args) {
 
 // ---- derivatives --------------------------------------------------------------------------------------------------
 
-struct Number {  // a type of this namespace, which std::vector wants (core/cpp/parallel_rows.hpp)
+struct Number {  // std::vector needs a type of this namespace (core/cpp/parallel_rows.hpp)
     double value = 0;
 };
-// <p, g> or, from log p, the sum of g: of a block that is loaded.
+// Returns <p, g>, or for log p the sum of g, of a loaded block.
 template <class T, int Size> Number block_sum(const Group<T, Size>& group, std::int64_t block, int g) {
     const T *x = group.scores + g * group.pitch, *y = group.other + g * group.pitch;
     const std::int64_t n = group.end(block) - group.begin(block);
     return {group.args.op == Op::log_softmax_vjp ? sum_in_support(x, y, n) : inner_product(x, y, n).hi};
 }
-// Rows with infinities, and T = 0, are constant where they are differentiable at all; NaN stays NaN.
+// Returns beta, or 0 where the row is constant (rows with infinities, and T = 0). NaN stays NaN.
 inline double slope_of(const Args& args, std::int64_t row) {
     const double beta = args.hi ? at(args.hi, args, row) : 1, lse = args.lse ? at(args.lse, args, row) : 0;
     if (lse != lse) return 1;
@@ -97,7 +97,7 @@ template <class T, int Size> void vjp(const Args& args) {
     });
 }
 
-// p g, with one g to a row; 0 outside the support, whatever g.
+// Computes p g with one g per row, and 0 outside the support whatever g is.
 template <class T, int Size> void weigh_block(Group<T, Size>& group, std::int64_t block) {
     for (int g = 0; g < group.count; ++g) {
         const T* p = group.scores + g * group.pitch;
@@ -119,7 +119,7 @@ template <class T, int Size> void logsumexp_vjp(const Args& args) {
 
 // ---- prefixes -------------------------------------------------------------------------------------------------------
 
-// -log of the probability of a score in the softmax of the scores so far; inf outside of their support.
+// Returns -log of the probability of a score in the softmax of the scores so far; inf outside the support.
 inline double surprisal(double z, const State& s, Scale beta) {
     if (z == -kInf) return kInf;
     if (z == s.m) return log_l(s);
@@ -127,13 +127,13 @@ inline double surprisal(double z, const State& s, Scale beta) {
     return std::isinf(x.hi) ? x.hi : x.hi + (x.lo + d.lo * beta.hi + log_l(s));
 }
 
-// value(score, state of the scores up to it) of every score of a block; the state carries on.
+// Writes value(score, state of the scores up to it) for every score of a block, and carries the state on.
 template <class T, class F> void accumulate(const T* z, std::int64_t n, Scale beta, State& s, T* out, F value) {
     for (std::int64_t j = 0; j < n; ++j) {
         const double score = static_cast<double>(z[j]);
         s = merge(s, state_of(score), beta).state;
-        const double found = value(score, s);
-        out[j] = static_cast<T>(found == found ? found : kNaN);
+        const double result = value(score, s);
+        out[j] = static_cast<T>(result == result ? result : kNaN);
     }
 }
 
@@ -143,7 +143,7 @@ template <class T, int Size> void over_prefixes(const Args& args) {
         for (int g = 0; g < group.count; ++g) {
             RowScale& scale = group.scale[g];
             if (scale.undefined) states[g].r = kNaN;
-            // beta = 0: at the least beta above 0 all scores weigh the same, and one score alone stays what it is.
+            // beta = 0: use the smallest beta above 0. All scores then weigh the same, and a single score is unchanged.
             if (scale.flat) scale.beta = {std::numeric_limits<double>::denorm_min(), 0};
             scale.flat = false;
         }
@@ -188,8 +188,8 @@ template <class T> void run_as(const Args& args) {
 
 }  // namespace
 
-// The entry of this instruction set. In float64 where that is asked for, where sums may cancel, and where there are
-// weights: log w would cost float32 its accuracy.
+// Entry point of this instruction set. It computes in float64 if the scores or the result are float64, for sums that
+// may cancel, and with weights, because adding log w would cost float32 its accuracy.
 void run(const Args& args) {
     const FloatEnvironment environment;
     if (args.z.type == Type::f64 || (args.out && args.out.type == Type::f64) || args.weights || is_sum(args.op))

@@ -1,4 +1,4 @@
-"""log_softmax: the logarithms of the probabilities, without forming these."""
+"""log_softmax: logarithms of the probabilities, computed without the probabilities."""
 
 from __future__ import annotations
 
@@ -21,25 +21,34 @@ def log_softmax(
     dtype: DType | None = None,
     out: Array | None = None,
 ) -> Array:
-    r"""The natural logarithms of the softmax, without forming it.
+    r"""Return the natural logarithm of the softmax, computed without the softmax itself.
 
     .. math:: \log p_i = \beta z_i - \mathrm{lse}, \qquad \mathrm{lse} = \log \sum_j e^{\beta z_j}
 
     Parameters
     ----------
     z, axis, temperature, base, where, dtype, out
-        As in `softmax`. `base` changes the distribution, not the unit: the result is in nats.
+        As in `softmax`. `base` changes the distribution, not the unit; the result is in nats.
 
     Returns
     -------
     array
-        log p, of z's shape, at most 0; -inf outside the support.
+        log p, of z's shape. Entries are at most 0, and -inf outside the support.
+
+    Raises
+    ------
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape or value. A wrong `axis` raises AxisError, a ValueError.
 
     Notes
     -----
-    A row with nothing in its support is -inf everywhere. With k entries of +inf it is -log k there and -inf elsewhere.
+    A row with an empty support is -inf everywhere. In a row with k entries of +inf, these are -log k and the others
+    -inf.
 
-    The maximum's own term never enters the sum l = 1 + r, so a confident row keeps its small loss: -log1p(r).
+    The sum is kept as l = 1 + r, where the 1 is the maximum's own term and is never added. So a confident row keeps
+    its small loss, -log1p(r).
 
     Gradient: with incoming g, :math:`\beta\,(g - p \sum g)` over the support, 0 in rows that hold +inf.
 

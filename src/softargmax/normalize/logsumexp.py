@@ -1,4 +1,4 @@
-"""The logarithm of the denominator: logsumexp (the smooth maximum), with signed weights, and of every prefix."""
+"""logsumexp (the smooth maximum), signed_logsumexp and logcumsumexp."""
 
 from __future__ import annotations
 
@@ -41,56 +41,66 @@ def logsumexp(
     keepdims: bool = False,
     dtype: DType | None = None,
 ) -> Array:
-    r"""The smooth maximum: the logarithm of the sum of exponentials, in the unit of the scores.
+    r"""Return the smooth maximum: the logarithm of the sum of exponentials, in the unit of the scores.
 
     .. math:: \frac{1}{\beta} \log \sum_i w_i\, e^{\beta z_i}, \qquad \beta = \frac{\ln(\mathrm{base})}{T}
 
     This is :math:`\mathrm{lse} / \beta = \mathrm{lse} \cdot T / \ln(\mathrm{base})`, where
-    :math:`\mathrm{lse} = \log \sum_i w_i\, e^{\beta z_i}` is the logarithm of softmax's denominator. Where T is 1 and
-    base is e they are equal. For lse itself use `softmax_with_lse`.
+    :math:`\mathrm{lse} = \log \sum_i w_i\, e^{\beta z_i}` is the logarithm of softmax's denominator. The two are equal
+    if T is 1 and base is e. For lse itself use `softmax_with_lse`.
 
     Parameters
     ----------
     z : array_like
-        Scores, any shape, any array library; complex ones too (with SciPy's conventions for phases and infinities).
+        Scores, any shape, any array library. Complex scores follow SciPy's conventions for phases and infinities.
     axis : int, tuple of int, or None
-        The axes that are summed over; None for all of them.
+        The axis or axes to sum over; None for all of them.
     temperature : float or array
-        T. As it goes to 0 this goes to the maximum, from above; a negative T gives the smooth minimum. An array has one
-        temperature per row, or many for the same scores, as in `softmax`.
+        T. As T tends to 0, the result tends to the maximum, from above. A negative T gives the smooth minimum. An array
+        has one temperature per row, or many for the same scores, as in `softmax`.
     base : float, optional
-        Exponentials of this base in place of e.
+        Base of the exponentials; defaults to e.
     weights : array, optional
-        w, which broadcasts with z, at least 0; a weight of 0 takes its score out of the support. Beside float64
-        weights (an array, not a list) float32 scores give a float64 result.
+        w, at least 0. The weights broadcast with z. A weight of 0 takes its score out of the support. float64 weights
+        (an array, not a list) with float32 scores give a float64 result.
     where : array of bool, optional
-        The support; what is outside it is not looked at.
+        The support. Entries outside it are ignored.
     keepdims : bool
-        Keep the summed axes, with length 1.
+        Keep the summed axes with size 1.
     dtype : dtype, optional
-        The floating dtype of the result. Without it: float32 for half scores, else z's own.
+        The floating dtype of the result; defaults to that of z, float32 for half-precision scores.
 
     Returns
     -------
     array
         One number per row.
 
+    Raises
+    ------
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape or value. A wrong `axis` raises AxisError, a ValueError.
+
     Notes
     -----
-    A row with nothing in its support gives -inf (for T < 0: +inf), one that holds +inf gives +inf, a NaN gives NaN. At
-    T = inf (-inf is read as that) it is +inf, unless the row is a single score. With weights it is +inf, -inf or the
-    weighted mean there, as their sum is above, below or equal to 1; where they sum to 1 and T is large, the logarithm
-    of a number next to 1 is divided by a small beta: the error is that of 1, times T.
+    A row with an empty support gives -inf (for T < 0: +inf), a row that holds +inf gives +inf, and a row with a NaN
+    gives NaN.
 
-    The maximum's own term is taken out of the sum, l = 1 + r, and the logarithm is log1p(r): exact where the result is
-    near 0.
+    At T = inf the result is +inf, unless the row is a single score; T = -inf is read as T = inf. With weights the limit
+    depends on their sum: above 1 it is +inf, below 1 it is -inf, and at 1 it is the weighted mean. If the weights sum
+    to 1 and T is large, the logarithm of a number near 1 is divided by a small beta. The error is then that of 1,
+    times T.
 
-    Gradient: with incoming g, g p, the softmax, to z; in a row with k infinities g/k there. To w_i (above 0):
-    g p_i / (beta w_i).
+    The maximum's own term is taken out of the sum, l = 1 + r, and the logarithm is log1p(r). So a result near 0 keeps
+    its digits.
+
+    Gradient: with incoming g, g p to z, where p is the softmax. In a row with k infinities, each of them gets g/k. To
+    w_i (above 0): g p_i / (beta w_i).
 
     See Also
     --------
-    softmax_with_lse : lse, without the division by beta, and the softmax.
+    softmax_with_lse : lse, without the division by beta, together with the softmax.
 
     References
     ----------
@@ -126,10 +136,11 @@ def logsumexp(
 def _complex_logsumexp(
     z: Any, axis: Any, temperature: Any, base: Any, weights: Any, where: Any, keepdims: bool, dtype: Any
 ) -> Any:
+    """Return the logsumexp of complex scores, by the definition. The limits beta = 0 and infinity are errors."""
     if dtype is not None:
         raise TypeError(f"dtype: expected None with complex scores, whose dtype the result has, got {dtype!r}")
     if requested_name() == "native":
-        raise RuntimeError("implementation 'native' was asked for: it does not serve complex scores, 'reference' does")
+        raise RuntimeError("implementation 'native' was requested: it does not serve complex scores, 'reference' does")
     axes = axes_of(axis, z.ndim)
     scale = check.scale_of(temperature, base, z, axes)
     if base == 1:
@@ -138,8 +149,10 @@ def _complex_logsumexp(
         )
     limit = (scale.hi == 0.0) | (abs(scale.hi) == math.inf)
     if limit if isinstance(limit, bool) else readable(limit) and bool(limit.any()):
-        may = "any number with a finite 1 / temperature that is not 0"
-        raise ValueError(f"temperature: expected {may} with complex scores, which have no limits, got {temperature!r}")
+        expected = "any number with a finite 1 / temperature that is not 0"
+        raise ValueError(
+            f"temperature: expected {expected} with complex scores, which have no limits, got {temperature!r}"
+        )
     weights = None if weights is None else check.weights_of(weights, z)
     where = None if where is None else check.mask(where, z)
     return as_number(reference_complex.logsumexp(z, axes, scale, weights, where, bool(keepdims)))
@@ -156,7 +169,7 @@ def signed_logsumexp(
     where: Mask | None = None,
     keepdims: bool = False,
 ) -> SignedLog:
-    r"""The sum of exponentials with weights of either sign, as a sign and a logarithm.
+    r"""Return the sum of exponentials with weights of either sign, as a sign and a logarithm.
 
     .. math:: S = \sum_i w_i\, e^{z_i} = \mathrm{sign} \cdot e^{\mathrm{log\_abs}}
 
@@ -165,25 +178,27 @@ def signed_logsumexp(
     z, axis, where, keepdims
         As in `logsumexp`.
     weights : array
-        w, which broadcasts with z; a weight of 0 takes its score out of the support.
+        w. The weights broadcast with z. A weight of 0 takes its score out of the support.
 
     Returns
     -------
     SignedLog
-        log_abs, log \|S\|, and sign: -1, 0 or 1 (NaN if S is NaN); one of each per row.
+        log_abs, that is log \|S\|, and sign: -1, 0 or 1 (NaN if S is NaN). One number of each per row.
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape or value. A wrong `axis` raises AxisError, a ValueError.
 
     Notes
     -----
-    The positive and the negative terms are summed apart, in float64, and their logarithms subtracted; where most of
-    the sum cancels it is taken as the mean of w under the softmax: digits are lost only as far as terms cancel. A row
-    with nothing in its support, or whose terms cancel, has log_abs = -inf and sign 0; infinities of both signs: NaN.
+    Positive and negative terms are summed separately in float64, and their logarithms are subtracted. Where most of the
+    sum cancels, it is computed as the mean of w under the softmax instead. So only the digits that cancel are lost. A
+    row with an empty support, or whose terms cancel, has log_abs = -inf and sign 0. Infinities of both signs give NaN.
 
-    Gradient: with incoming g to log_abs, g w_i exp(z_i) / S to z_i.
+    Gradient: with incoming g of log_abs, g w_i exp(z_i) / S to z_i.
 
     References
     ----------
@@ -202,23 +217,23 @@ def signed_logsumexp(
     xp, dtype, wide = namespace(z), check.row_dtype(None, z), working_dtype(z, namespace(z))
     z, weights = xp.astype(z, wide), xp.astype(weights, wide)
     where = check.optional_mask(where, z)
-    none = xp.zeros_like(weights)
-    sides = xp.where(weights < 0.0, none, weights), xp.where(weights < 0.0, -weights, none)
+    zeros = xp.zeros_like(weights)
+    sides = xp.where(weights < 0.0, zeros, weights), xp.where(weights < 0.0, -weights, zeros)
     plus, minus = (_lse(LogSumExp(z, side, where, UNIT, axes, wide)) for side in sides)
-    ahead = plus >= minus
-    large, small = xp.where(ahead, plus, minus), xp.where(ahead, minus, plus)
+    positive = plus >= minus
+    large, small = xp.where(positive, plus, minus), xp.where(positive, minus, plus)
     gap = xp.where(small == -math.inf, -math.inf, small - xp.where(small == -math.inf, 0.0, large))
     log_abs = large + xp.log1p(-xp.exp(xp.where(gap > -0.5, -1.0, gap)))
-    sign = xp.where(large == -math.inf, 0.0, xp.where(ahead, xp.ones_like(large), -1.0))
+    sign = xp.where(large == -math.inf, 0.0, xp.where(positive, xp.ones_like(large), -1.0))
 
-    # Where most of it cancels the logarithms have lost what is left: there it is a mean under the softmax.
+    # Where most of the sum cancels, the difference of the logarithms has lost its digits: use a mean under the softmax.
     cancels = (gap > -0.5) & (xp.abs(large) < math.inf)
     z, weights = _powers_to_scores(z, weights)
     support = weights != 0.0 if where is None else where & (weights != 0.0)
     lse = _lse(LogSumExp(z, None, support, UNIT, axes, wide))
     mean = squeezed(operations.expectation.first(Expectation(z, support, UNIT, weights, axes, wide)), axes)
-    found = xp.where(cancels & (mean != 0.0), xp.abs(mean), 1.0)
-    log_abs = xp.where(cancels, xp.where(mean == 0.0, -math.inf, lse + xp.log(found)), log_abs)
+    size = xp.where(cancels & (mean != 0.0), xp.abs(mean), 1.0)
+    log_abs = xp.where(cancels, xp.where(mean == 0.0, -math.inf, lse + xp.log(size)), log_abs)
     sign = xp.where(cancels, _sign(mean), sign)
     kept = kept_shape(z.shape, axes) if keepdims else large.shape
     nan = xp.isnan(plus) | xp.isnan(minus) | (small == math.inf)  # inf - inf
@@ -228,20 +243,21 @@ def signed_logsumexp(
 
 
 def _lse(i: LogSumExp) -> Any:
+    """Return the smooth maximum of each row."""
     return squeezed(operations.logsumexp.first(i), i.axes)
 
 
 def _sign(x: Any) -> Any:
-    """-1, 0, 1 or NaN. (array_api_compat's for torch does not work inside vmap.)"""
+    """Return -1, 0, 1 or NaN. (The `sign` of array_api_compat for torch does not work inside vmap.)"""
     xp = namespace(x)
     one = xp.ones_like(x)
     return xp.where(x > 0.0, one, xp.where(x < 0.0, -one, x))
 
 
 def _powers_to_scores(z: Any, weights: Any) -> tuple[Any, Any]:
-    """Move large powers of two from the weights to the scores, lest p underflow where a weight is huge.
+    """Move large powers of two from the weights to the scores, so that p does not underflow where a weight is huge.
 
-    Weights of an ordinary size stay, and the scores beside them are not rounded.
+    Weights of ordinary size stay where they are, so their scores are not rounded.
     """
     xp = namespace(weights)
     edge, shift = (300, 600) if weights.dtype == xp.float64 else (32, 80)
@@ -259,7 +275,7 @@ def _powers_to_scores(z: Any, weights: Any) -> tuple[Any, Any]:
 def logcumsumexp(
     z: Logits, /, *, axis: int = -1, temperature: PerRow = 1.0, base: float | None = None, where: Mask | None = None
 ) -> Array:
-    r"""The smooth maximum of every prefix of a row, in the unit of the scores: its logsumexp.
+    r"""Return the smooth maximum of every prefix of a row, in the unit of the scores.
 
     .. math:: y_i = \frac{1}{\beta} \log \sum_{j \le i} e^{\beta z_j},
         \qquad \beta = \frac{\ln(\mathrm{base})}{T}
@@ -269,30 +285,32 @@ def logcumsumexp(
     z : array_like
         Scores, any shape, any array library.
     axis : int
-        The axis along which they are accumulated.
+        The axis along which to accumulate.
     temperature : float or array
-        T, in the unit of the scores: a number, or one per row, of the rows' shape or with the axis kept as 1. 0 is the
-        limit T -> 0+, the running maximum (-0.0: the running minimum); inf is the limit T -> inf: +inf from the second
-        score of the support on.
+        T, in the unit of the scores: a number, or one per row. An array has the rows' shape, or that shape with the
+        axis kept as 1. 0 is the limit T -> 0+, the running maximum (-0.0: the running minimum). inf is the limit
+        T -> inf: +inf from the second score of the support on.
     base : float, optional
-        The base of the powers; without it e.
+        Base of the exponentials; defaults to e.
     where : array of bool, optional
-        The support, which broadcasts with z: a score outside of it changes nothing.
+        The support. It broadcasts with z. A score outside it changes nothing.
 
     Returns
     -------
     array
-        Of z's shape; float32 for half scores.
+        One smooth maximum per prefix, of z's shape. float32 for half-precision scores.
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape or value. A wrong `axis` raises AxisError, a ValueError.
 
     Notes
     -----
-    A prefix with nothing in its support is -inf (for T < 0: +inf). From the first infinite score on (+inf; for T < 0:
-    -inf) every prefix is that infinity, from the first NaN on NaN. The last entry of a row is the row's `logsumexp`.
+    A prefix with an empty support gives -inf (for T < 0: +inf). From the first infinite score on (+inf; for T < 0:
+    -inf) every prefix gives that infinity, and from the first NaN on NaN. The last entry of a row is its `logsumexp`.
 
     Gradient: with incoming g, :math:`\sum_{i \ge j} g_i e^{\beta (z_j - y_i)}` to z_j.
 
@@ -313,8 +331,8 @@ def logcumsumexp(
     one = one_axis(axis, z.ndim)
     if z.ndim == 0:
         xp = namespace(z)
-        found = logcumsumexp(xp.reshape(z, (1,)), temperature=temperature, base=base, where=where)
-        return xp.reshape(found, found.shape[:-1])
+        prefixes = logcumsumexp(xp.reshape(z, (1,)), temperature=temperature, base=base, where=where)
+        return xp.reshape(prefixes, prefixes.shape[:-1])
     z, axes, beta = check.rows(z, one, temperature, base)
     where = check.optional_mask(where, z)
     return prefix_operations.logcumsumexp.first(LogCumSumExp(z, where, beta, axes, check.row_dtype(None, z)))

@@ -1,4 +1,4 @@
-"""The room's functions as torch modules."""
+"""Softmax and LogSoftmax: torch modules."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from softargmax.core.torch_operation import register
 from softargmax.normalize import log_softmax, softmax
 
 __all__ = ["LogSoftmax", "Softmax"]
-register("softargmax.normalize")  # so that a model may be compiled before its first call
+register("softargmax.normalize")  # so that a model can be compiled before its first call
 
 Dim = int | tuple[int, ...] | None
 
 
 class _Normalizer(nn.Module):
-    """What Softmax and LogSoftmax share: the options."""
+    """Options of Softmax and LogSoftmax."""
 
     temperature: float | Tensor
 
@@ -50,7 +50,7 @@ class _Normalizer(nn.Module):
 
 
 def _check_options(temperature: Any, base: Any, dtype: Any) -> None:
-    """What can be said of them before there are scores; a tensor's values may still be to come."""
+    """Check the options before there are scores. The values of a tensor may not be known yet."""
     z = torch.empty(0)
     check.scale_of(known(temperature, "temperature"), base, z, (0,))
     if dtype is not None:
@@ -58,26 +58,26 @@ def _check_options(temperature: Any, base: Any, dtype: Any) -> None:
 
 
 class Softmax(_Normalizer):
-    r"""Probabilities along `dim`, as a module.
+    r"""Softmax along `dim`, as a module.
 
     .. math:: p_i = \frac{e^{\beta z_i}}{\sum_j e^{\beta z_j}}, \qquad \beta = \frac{\ln(\mathrm{base})}{T}
 
     Parameters
     ----------
     dim : int, tuple of int or None
-        The axis or axes to normalise along, None for all. (`torch.nn.Softmax` guesses an axis where it is None.)
+        The axis or axes to normalise along; None for all of them. (`torch.nn.Softmax` guesses an axis for None.)
     temperature : float, Tensor or Parameter
-        T; a `torch.nn.Parameter` is learned, another tensor becomes a buffer. One number, or one per row.
+        T: one number, or one per row. A `torch.nn.Parameter` is learned; another tensor becomes a buffer.
     base : float, optional
-        The base of the powers, e if None.
+        Base of the exponentials; defaults to e.
     dtype : torch.dtype, optional
-        The dtype of the result, that of the scores if None.
+        dtype of the result; defaults to that of the scores.
 
     Notes
     -----
-    The module is called with the scores z, a tensor of any shape, and optionally `where`, a boolean mask that
-    broadcasts with them. Edge rows and gradients are those of `softargmax.softmax`: outside of the support probability
-    and gradient are exactly 0, and a row with nothing in it is all 0.
+    Call the module with the scores z, a tensor of any shape, and optionally `where`, a boolean mask that broadcasts
+    with them. Edge rows and gradients are those of `softargmax.softmax`: outside the support both probability and
+    gradient are exactly 0, and a row with an empty support is all 0.
 
     See Also
     --------
@@ -105,18 +105,18 @@ class Softmax(_Normalizer):
 
 
 class LogSoftmax(_Normalizer):
-    r"""Logarithms of probabilities along `dim`, as a module.
+    r"""Logarithm of the softmax along `dim`, as a module.
 
     .. math:: \log p_i = \beta z_i - \log \sum_j e^{\beta z_j}, \qquad \beta = \frac{\ln(\mathrm{base})}{T}
 
     Parameters
     ----------
     dim, temperature, base, dtype
-        As in `Softmax`. The logarithm is the natural one whatever the base.
+        As in `Softmax`. The result is a natural logarithm whatever the base.
 
     Notes
     -----
-    Called like `Softmax`. Edge rows and gradients are those of `softargmax.log_softmax`: outside of the support the
+    Call it like `Softmax`. Edge rows and gradients are those of `softargmax.log_softmax`: outside the support the
     result is -inf and the gradient exactly 0.
 
     See Also

@@ -1,7 +1,7 @@
-"""The operations of this room: arguments, results, derivative rules and kernels (the definitions: reference.py).
+"""Operation records of softmax, log_softmax, logsumexp, entropy and expectation. Their definitions are in reference.py.
 
-Only the support (p != 0, log p != -inf) takes part in a derivative. A row of infinities (lse = inf) is constant: the
-derivative of its softmax is 0. So it is at |beta| = inf (T -> 0), where softmax is flat between jumps.
+Only the support (p != 0, log p != -inf) takes part in a derivative. A row of infinities (lse = inf) is constant, so the
+derivative of its softmax is 0. The same holds at |beta| = inf (T -> 0), where the softmax is piecewise constant.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from softargmax.normalize import reference
 
 
 class Scores(NamedTuple):
-    """Scores, the rows of which run along `axes`; `dtype` is that of the result."""
+    """Scores whose rows run along `axes`; `dtype` is that of the result."""
 
     z: Array
     where: Array | None
@@ -38,7 +38,7 @@ class Probabilities(NamedTuple):
 
 
 class SoftmaxVjp(NamedTuple):
-    """gz = beta p (g - <p, g>), of `dtype`."""
+    """Arguments of gz = beta p (g - <p, g>), with a result of `dtype`."""
 
     p: Array
     lse: Array
@@ -49,19 +49,19 @@ class SoftmaxVjp(NamedTuple):
 
 
 class ToScores(NamedTuple):
-    """The gradient to the scores."""
+    """The gradient with respect to the scores."""
 
     gz: Any
 
 
 def _saved(i: Any) -> Wanted:
-    """What the rules of both normalizers read: the scores only where beta is differentiated."""
+    """Return the fields that the rules of softmax and log_softmax read: z and beta only if beta is differentiated."""
     results = {"p", "log_p", "lse"}
     return results if is_number(i.beta) else results | {"z", "beta"}
 
 
 def _tangent(i: Any, inside: Any, t: Tangents) -> Any:
-    """dx = beta dz + z dbeta."""
+    """Return dx = beta dz + z dbeta."""
     dx = only(inside, t["z"]) * slope(i.beta) if "z" in t else only(inside, inside) * 0
     return dx + only(inside & ~_infinite(i.z), i.z) * t["beta"] if "beta" in t else dx
 
@@ -80,14 +80,14 @@ def _softmax_vjp(i: Scores, r: Probabilities, g: Probabilities, wanted: Wanted) 
         gx = of_lse if gx is None else gx + of_lse
     if number:
         return {"z": gx}
-    found = {"z": gx * slope(i.beta)}
+    gradients = {"z": gx * slope(i.beta)}
     if "beta" in wanted:
-        # <z, p (g - <p, g>)> = <z - <p, z>, p (g - <p, g>)>: the covariance of z and g, without cancellation.
+        # The covariance of z and g without cancellation: <z, p (g - <p, g>)> = <z - <p, z>, p (g - <p, g>)>.
         inside = (r.p != 0) & ~_infinite(i.z)
         mean = row_sum(only(inside, r.p) * only(inside, i.z), i.axes)
         of_beta = row_sum(gx * only(inside, i.z - mean), i.axes) + (0 if g.lse is None else mean * g.lse)
-        found["beta"] = finite_or_zero(i.beta.hi, of_beta)
-    return found
+        gradients["beta"] = finite_or_zero(i.beta.hi, of_beta)
+    return gradients
 
 
 def _softmax_jvp(i: Scores, r: Probabilities, t: Tangents) -> Probabilities:
@@ -110,7 +110,10 @@ softmax: Operation[Scores, Probabilities] = Operation(
 
 
 def _softmax_vjp_vjp(i: SoftmaxVjp, _r: ToScores, g: ToScores, _wanted: Wanted) -> Gradients:
-    """gz is symmetric in g: d gz = beta (p (dg - <p, dg>) + dp (g - <p, g>) - p <dp, g>)."""
+    """Differentiate gz = beta p (g - <p, g>), which is symmetric in g.
+
+    d gz = beta (p (dg - <p, dg>) + dp (g - <p, g>) - p <dp, g>).
+    """
     inside = (i.p != 0) & (i.lse != math.inf)
     p, g_, h = only(inside, i.p), only(inside, i.g), only(inside, g.gz)
     gp = h * (g_ - row_sum(p * g_, i.axes)) - g_ * row_sum(p * h, i.axes)
@@ -137,7 +140,7 @@ softmax_vjp: Operation[SoftmaxVjp, ToScores] = Operation(
     kernels={"cpu": _native.softmax_vjp},
     vjp=_softmax_vjp_vjp,
     jvp=_softmax_vjp_jvp,
-    constant={"lse", "beta"},  # a number, and what tells the rows of infinities
+    constant={"lse", "beta"},  # beta is a number; lse only marks the rows of infinities
 )
 
 
@@ -145,14 +148,14 @@ softmax_vjp: Operation[SoftmaxVjp, ToScores] = Operation(
 
 
 class LogProbabilities(NamedTuple):
-    """The log-softmax, and lse in nats, which only tells the rows of infinities."""
+    """The log-softmax, and lse in nats. lse only marks the rows of infinities."""
 
     log_p: Any
     lse: Any
 
 
 class LogSoftmaxVjp(NamedTuple):
-    """gz = beta (g - p <1, g>), of `dtype`."""
+    """Arguments of gz = beta (g - p <1, g>), with a result of `dtype`."""
 
     log_p: Array
     lse: Array
@@ -163,10 +166,12 @@ class LogSoftmaxVjp(NamedTuple):
 
 
 def _inside(log_p: Any, lse: Any) -> Any:
+    """True for the scores that take part in a derivative."""
     return (log_p != -math.inf) & (lse != math.inf)
 
 
 def _probability(inside: Any, log_p: Any) -> Any:
+    """Return p from log p, and 0 outside the mask."""
     return only(inside, namespace(log_p).exp(only(inside, log_p)))
 
 
@@ -175,13 +180,13 @@ def _log_softmax_vjp(i: Scores, r: LogProbabilities, g: LogProbabilities, wanted
         return {"z": log_softmax_vjp.first(LogSoftmaxVjp(r.log_p, r.lse, g.log_p, i.beta, i.axes, i.z.dtype))}
     dtype = row_dtype(i.z.dtype, namespace(r.log_p))
     gx = log_softmax_vjp.first(LogSoftmaxVjp(r.log_p, r.lse, g.log_p, UNIT, i.axes, dtype))
-    found = {"z": gx * slope(i.beta)}
+    gradients = {"z": gx * slope(i.beta)}
     if "beta" in wanted:
         inside = _inside(r.log_p, r.lse)
         mean = row_sum(_probability(inside, r.log_p) * only(inside, i.z), i.axes)
         of_beta = row_sum(only(inside, g.log_p) * only(inside, i.z - mean), i.axes)
-        found["beta"] = finite_or_zero(i.beta.hi, of_beta)
-    return found
+        gradients["beta"] = finite_or_zero(i.beta.hi, of_beta)
+    return gradients
 
 
 def _log_softmax_jvp(i: Scores, r: LogProbabilities, t: Tangents) -> LogProbabilities:
@@ -204,7 +209,7 @@ log_softmax: Operation[Scores, LogProbabilities] = Operation(
 
 
 def _log_softmax_vjp_vjp(i: LogSoftmaxVjp, _r: ToScores, g: ToScores, _wanted: Wanted) -> Gradients:
-    """d gz = beta (dg - p <1, dg> - p dlog p <1, g>)."""
+    """Return the gradients from d gz = beta (dg - p <1, dg> - p dlog p <1, g>)."""
     inside = _inside(i.log_p, i.lse)
     h = only(inside, g.gz) * slope(i.beta)
     ph = _probability(inside, i.log_p) * h
@@ -232,17 +237,17 @@ log_softmax_vjp: Operation[LogSoftmaxVjp, ToScores] = Operation(
     kernels={"cpu": _native.log_softmax_vjp},
     vjp=_log_softmax_vjp_vjp,
     jvp=_log_softmax_vjp_jvp,
-    constant={"lse", "beta"},  # a number, and what tells the rows of infinities
+    constant={"lse", "beta"},  # beta is a number; lse only marks the rows of infinities
 )
 
 
 # --- logsumexp: L = log <w, exp x> / beta. dL = <p, dz> + <q, dw> / (beta <w, q>) + <p, z - L> dbeta / beta -----------
-# with q = softmax(x) and p = w q / <w, q>. (Weights that span more than the exponents of their dtype let q underflow
-# where w is huge: the value is right, this gradient is not.)
+# with q = softmax(x) and p = w q / <w, q>. (If the weights span more than the exponent range of their dtype, q
+# underflows where w is huge: then the value is right and this gradient is not.)
 
 
 class LogSumExp(NamedTuple):
-    """As Scores, with weights."""
+    """The fields of Scores, and weights."""
 
     z: Array
     weights: Array | None
@@ -259,7 +264,7 @@ class SmoothMaximum(NamedTuple):
 
 
 class LogSumExpVjp(NamedTuple):
-    """gz = p g in the support, of `dtype`; g has one number per row."""
+    """Arguments of gz = p g in the support, with a result of `dtype`; g has one number per row."""
 
     p: Array
     g: Array
@@ -268,7 +273,7 @@ class LogSumExpVjp(NamedTuple):
 
 
 def _logsumexp_slopes(i: LogSumExp, lse: Any, wanted: Wanted) -> tuple[Any, Any, Any]:
-    """dL/dz, and dL/dbeta and dL/dw where they are wanted, each differentiable again."""
+    """Return dL/dz, and dL/dbeta and dL/dw if they are wanted. Each can be differentiated again."""
     xp, support = namespace(i.z), i.where
     if i.weights is not None:
         support = i.weights != 0 if i.where is None else (i.weights != 0) & i.where
@@ -280,8 +285,8 @@ def _logsumexp_slopes(i: LogSumExp, lse: Any, wanted: Wanted) -> tuple[Any, Any,
         share = p / xp.where(total == 0, 1.0, total)
         p, of_weights = i.weights * share, share / i.beta.hi if "weights" in wanted else None
     if "beta" in wanted:
-        still = xp.isinf(lse) | xp.isinf(i.beta.hi)
-        distance = only((p != 0) & ~still & ~xp.isinf(i.z), i.z - xp.where(still, 0.0, lse))
+        constant = xp.isinf(lse) | xp.isinf(i.beta.hi)
+        distance = only((p != 0) & ~constant & ~xp.isinf(i.z), i.z - xp.where(constant, 0.0, lse))
         of_beta = row_sum(p * distance, i.axes) / xp.where(xp.isinf(i.beta.hi), 1.0, i.beta.hi)
         of_beta = finite_or_zero(of_beta, of_beta)
     return p, of_beta, of_weights
@@ -299,10 +304,10 @@ def _logsumexp_vjp(i: LogSumExp, r: SmoothMaximum, g: SmoothMaximum, wanted: Wan
 def _logsumexp_jvp(i: LogSumExp, r: SmoothMaximum, t: Tangents) -> SmoothMaximum:
     p, of_beta, of_weights = _logsumexp_slopes(i, r.lse, t.keys())
     xp = namespace(p)
-    moved = row_sum(only(p != 0, p * t["z"]), i.axes) if "z" in t else xp.zeros_like(r.lse)
+    tangent = row_sum(only(p != 0, p * t["z"]), i.axes) if "z" in t else xp.zeros_like(r.lse)
     if "weights" in t:
-        moved = moved + row_sum(only(of_weights != 0, of_weights * t["weights"]), i.axes)
-    return SmoothMaximum(moved + of_beta * t["beta"] if "beta" in t else moved)
+        tangent = tangent + row_sum(only(of_weights != 0, of_weights * t["weights"]), i.axes)
+    return SmoothMaximum(tangent + of_beta * t["beta"] if "beta" in t else tangent)
 
 
 logsumexp: Operation[LogSumExp, SmoothMaximum] = Operation(
@@ -340,12 +345,12 @@ logsumexp_vjp: Operation[LogSumExpVjp, ToScores] = Operation(
 )
 
 
-# --- entropy <p, -log p> and expectation <p, v>: dE = <p (v - E), dx> + <p, dv>. All rests on the covariance ---------
-# p (v - <p, v>), which is what softmax_vjp computes; p and log p are recomputed from the scores.
+# --- entropy <p, -log p> and expectation <p, v>: dE = <p (v - E), dx> + <p, dv> ---------------------------------------
+# softmax_vjp computes the covariance p (v - <p, v>). The rules recompute p and log p from the scores.
 
 
 class Expectation(NamedTuple):
-    """As Scores; without values they are the positions 0..K-1."""
+    """The fields of Scores, and values; None stands for the positions 0..K-1."""
 
     z: Array
     where: Array | None
@@ -356,56 +361,57 @@ class Expectation(NamedTuple):
 
 
 class EntropyOf(NamedTuple):
-    """In nats."""
+    """The entropy of each row, in nats."""
 
     entropy: Any
 
 
 class Mean(NamedTuple):
-    """<p, v>."""
+    """The mean <p, v> of each row."""
 
     mean: Any
 
 
 def _scores_of(i: Any) -> Scores:
+    """Return the record of the softmax of the same scores."""
     return Scores(i.z, i.where, i.beta, i.axes, row_dtype(i.z.dtype, namespace(i.z)))
 
 
 def _entropy_slope(i: Scores) -> tuple[Any, Any]:
-    """p, and the derivative of the entropy to x: that of -log p vanishes in the mean."""
+    """Return p, and the derivative of the entropy to x. The derivative of -log p itself has mean 0."""
     of = _scores_of(i)
-    found = softmax(of)
+    result = softmax(of)
     log_p = log_softmax.first(of)
-    return found.p, softmax_vjp.first(SoftmaxVjp(found.p, found.lse, -log_p, UNIT, i.axes, found.p.dtype))
+    return result.p, softmax_vjp.first(SoftmaxVjp(result.p, result.lse, -log_p, UNIT, i.axes, result.p.dtype))
 
 
 def _mean_slope(i: Expectation) -> tuple[Any, Any]:
-    """p, and the derivative of the mean to x."""
-    found = softmax(_scores_of(i))
+    """Return p, and the derivative of the mean to x."""
+    result = softmax(_scores_of(i))
     values = _positions(i.z, i.axes) if i.values is None else i.values
-    return found.p, softmax_vjp.first(SoftmaxVjp(found.p, found.lse, values, UNIT, i.axes, found.p.dtype))
+    return result.p, softmax_vjp.first(SoftmaxVjp(result.p, result.lse, values, UNIT, i.axes, result.p.dtype))
 
 
 def _positions(z: Any, axes: tuple[int, ...]) -> Any:
-    """0..K-1 along the axes of a row, in their order."""
+    """Return the positions 0..K-1 along the axes of a row, in C order."""
     xp, sizes = namespace(z), [n if axis in axes else 1 for axis, n in enumerate(z.shape)]
-    places = xp.arange(math.prod(sizes), dtype=working_dtype(z, xp), device=device_of(z))
-    return xp.broadcast_to(xp.reshape(places, tuple(sizes)), z.shape)
+    positions = xp.arange(math.prod(sizes), dtype=working_dtype(z, xp), device=device_of(z))
+    return xp.broadcast_to(xp.reshape(positions, tuple(sizes)), z.shape)
 
 
 def sum_to_scores(i: Any, p: Any, of_x: Any, g: Any, wanted: Wanted) -> dict[str, Any]:
-    """The gradients of a sum to z and beta, from its derivative to x."""
+    """Return the gradients to z and beta of a sum under the softmax, from its derivative to x."""
     gx = only(p != 0, of_x * g)
-    found = {"z": gx * slope(i.beta)}
+    gradients = {"z": gx * slope(i.beta)}
     if "beta" in wanted:  # <z, gx> = <z - <p, z>, gx>, without cancellation
         inside = (p != 0) & ~_infinite(i.z)
         mean = row_sum(only(inside, p) * only(inside, i.z), i.axes)
-        found["beta"] = finite_or_zero(i.beta.hi, row_sum(gx * only(inside, i.z - mean), i.axes))
-    return found
+        gradients["beta"] = finite_or_zero(i.beta.hi, row_sum(gx * only(inside, i.z - mean), i.axes))
+    return gradients
 
 
-def _along(i: Any, p: Any, of_x: Any, t: Tangents) -> Any:
-    """The tangent of a sum, from its derivative to x."""
+def _tangent_of_sum(i: Any, p: Any, of_x: Any, t: Tangents) -> Any:
+    """Return the tangent of a sum under the softmax, from its derivative to x."""
     return row_sum(of_x * _tangent(i, (p != 0) & ~_infinite(i.z), t), i.axes)
 
 
@@ -414,7 +420,7 @@ def _entropy_vjp(i: Scores, _r: EntropyOf, g: EntropyOf, wanted: Wanted) -> Grad
 
 
 def _entropy_jvp(i: Scores, _r: EntropyOf, t: Tangents) -> EntropyOf:
-    return EntropyOf(_along(i, *_entropy_slope(i), t))
+    return EntropyOf(_tangent_of_sum(i, *_entropy_slope(i), t))
 
 
 entropy: Operation[Scores, EntropyOf] = Operation(
@@ -431,16 +437,16 @@ entropy: Operation[Scores, EntropyOf] = Operation(
 
 def _expectation_vjp(i: Expectation, _r: Mean, g: Mean, wanted: Wanted) -> Gradients:
     p, of_x = _mean_slope(i)
-    found = sum_to_scores(i, p, of_x, g.mean, wanted)
+    gradients = sum_to_scores(i, p, of_x, g.mean, wanted)
     if "values" in wanted:
-        found["values"] = only(p != 0, p * g.mean)
-    return found
+        gradients["values"] = only(p != 0, p * g.mean)
+    return gradients
 
 
 def _expectation_jvp(i: Expectation, _r: Mean, t: Tangents) -> Mean:
     p, of_x = _mean_slope(i)
-    moved = _along(i, p, of_x, t)
-    return Mean(moved + row_sum(only(p != 0, p * t["values"]), i.axes) if "values" in t else moved)
+    tangent = _tangent_of_sum(i, p, of_x, t)
+    return Mean(tangent + row_sum(only(p != 0, p * t["values"]), i.axes) if "values" in t else tangent)
 
 
 expectation: Operation[Expectation, Mean] = Operation(

@@ -1,8 +1,9 @@
-"""The smooth maximum of every prefix: arguments, result, derivative rules and kernel.
+"""logcumsumexp, the smooth maximum of every prefix: arguments, result, derivative rules and kernel.
 
-y_i = log sum_{j <= i} exp(beta z_j) / beta. With w_i, the weight of the newest score in the softmax of its prefix, the
-tangent is an exponential moving average, u_i = (1 - w_i) u_{i-1} + w_i t_i, and the gradient is the same recurrence run
-backwards, c_i = g_i + (1 - w_{i+1}) c_{i+1}, gz_i = w_i c_i. The entropy of a prefix's softmax is a scan too,
+The result is y_i = log sum_{j <= i} exp(beta z_j) / beta. Let w_i be the weight of z_i in the softmax of its prefix.
+
+The tangent is an exponential moving average, u_i = (1 - w_i) u_{i-1} + w_i t_i. The gradient is the same recurrence run
+backwards, c_i = g_i + (1 - w_{i+1}) c_{i+1}, with gz_i = w_i c_i. The entropy of a prefix's softmax is a scan too,
 H_i = (1 - w_i) H_{i-1} + h(w_i) with h(w) = -w log w - (1 - w) log(1 - w), and dy_i/dbeta = -H_i / beta^2. All are
 scans of maps u -> a u + b with 0 <= a <= 1.
 """
@@ -20,7 +21,7 @@ from softargmax.normalize import reference
 
 
 class LogCumSumExp(NamedTuple):
-    """Scores along the one axis in `axes`."""
+    """Scores along the single axis in `axes`."""
 
     z: Array
     where: Array | None
@@ -30,7 +31,7 @@ class LogCumSumExp(NamedTuple):
 
 
 class Prefixes(NamedTuple):
-    """The smooth maximum of everything up to each score."""
+    """The smooth maximum of each prefix."""
 
     lse: Any
 
@@ -52,7 +53,7 @@ prefix_surprisals: Operation[LogCumSumExp, Surprisals] = Operation(
 
 
 class _Steps(NamedTuple):
-    """What each score does to its prefix, along the last axis."""
+    """Coefficients of the recurrence for each score, along the last axis."""
 
     surprisal: Any  # -log w
     w: Any  # its weight in the prefix
@@ -60,14 +61,17 @@ class _Steps(NamedTuple):
 
 
 def _steps(i: LogCumSumExp) -> _Steps:
-    """From the states of the prefixes: exp(beta (z_i - y_i)) of a rounded y would be off by |beta y| roundings."""
+    """Compute the coefficients from the states of the prefixes.
+
+    exp(beta (z_i - y_i)) of a rounded y would be off by |beta y| roundings.
+    """
     xp = namespace(i.z)
     surprisal = last(prefix_surprisals.first(i._replace(dtype=working_dtype(i.z, xp))), *i.axes)
     return _Steps(surprisal, xp.exp(-surprisal), -xp.expm1(-surprisal))
 
 
 def _slope(i: LogCumSumExp, s: _Steps, y: Any) -> Any:
-    """dy/dbeta = -H / beta^2, and 0 in a limit."""
+    """Return dy/dbeta = -H / beta^2, and 0 in a limit of beta."""
     xp, beta = namespace(y), last(i.beta.hi, *i.axes)
     inside = s.w > 0.0
     of_w = s.w * xp.where(inside, s.surprisal, 0.0)
@@ -78,20 +82,20 @@ def _slope(i: LogCumSumExp, s: _Steps, y: Any) -> Any:
 
 
 def _scan(a: Any, b: Any) -> Any:
-    """u_i = a_i u_{i-1} + b_i along the last axis, in ceil(log2 n) steps.
+    """Return u_i = a_i u_{i-1} + b_i along the last axis, in ceil(log2 n) steps.
 
-    (core.scan does the same for every library; what it is made of cannot be batched by `is_grads_batched`.)
+    (core.prefix_scan does the same for every library, but `is_grads_batched` cannot batch its operations.)
     """
     step = 1
     while step < a.shape[-1]:
-        b = _joined(b[..., :step], a[..., step:] * b[..., :-step] + b[..., step:])
-        a = _joined(a[..., :step], a[..., step:] * a[..., :-step])
+        b = _concat(b[..., :step], a[..., step:] * b[..., :-step] + b[..., step:])
+        a = _concat(a[..., :step], a[..., step:] * a[..., :-step])
         step *= 2
     return b
 
 
-def _joined(*parts: Any) -> Any:
-    """Parts one behind the other. (torch cannot batch its `concat`, but its `cat`.)"""
+def _concat(*parts: Any) -> Any:
+    """Concatenate along the last axis. (torch can batch its `cat` but not its `concat`.)"""
     xp = namespace(parts[0])
     return getattr(xp, "cat", xp.concat)(parts, -1)
 
@@ -100,13 +104,13 @@ def _vjp(i: LogCumSumExp, r: Prefixes, g: Prefixes, wanted: Wanted) -> Gradients
     (axis,) = i.axes
     xp, y, s = namespace(i.z), last(r.lse, axis), _steps(i)
     g_lse = last(g.lse, axis)
-    backwards = _joined(s.rest[..., :1], xp.flip(s.rest[..., 1:], axis=-1))
+    backwards = _concat(s.rest[..., :1], xp.flip(s.rest[..., 1:], axis=-1))
     c = xp.flip(_scan(backwards, xp.flip(g_lse, axis=-1)), axis=-1)
-    found = {"z": back(xp.where(s.w == 0.0, 0.0, s.w * c), axis)}
+    gradients = {"z": back(xp.where(s.w == 0.0, 0.0, s.w * c), axis)}
     if "beta" in wanted:
         of_beta = _slope(i, s, y) * xp.where(xp.isinf(y), 0.0, g_lse)
-        found["beta"] = row_sum(back(of_beta, axis), i.axes)
-    return found
+        gradients["beta"] = row_sum(back(of_beta, axis), i.axes)
+    return gradients
 
 
 def _jvp(i: LogCumSumExp, r: Prefixes, t: Tangents) -> Prefixes:

@@ -1,10 +1,10 @@
-"""The definition of the family in array-API Python: the oracle, and what serves JAX, CuPy and every other library.
+"""The definitions in array-API Python. They are the oracle of the tests and serve JAX, CuPy and other libraries.
 
     x = beta z        m = max x        l = sum exp(x - m)        r = l - 1
     softmax = exp(x - m) / l           log_softmax = x - m - log l           lse = m + log l
 
-It is computed in float64 where the library has it (else in float32) and rounded once. No control flow depends on
-values, so it can be traced. How it stays exact, and what becomes of limits: `reference_rows.py`.
+They compute in float64 where the library has it (else in float32) and round once. No control flow depends on values, so
+they can be traced. `reference_rows.py` explains how they stay exact and how they treat limits.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from softargmax.normalize.reference_rows import Measure, Segments, measure, safe
 
 
 def _shares(rows: Rows, a: Measure) -> Any:
+    """Return p, in the layout of `rows`."""
     p = a.w / (1.0 + rows.spread(safe(a.r, rows.xp)))
-    return rows.xp.where(a.s == -INF, 0.0, p)  # 0 outside the support, in a row of NaN too
+    return rows.xp.where(a.s == -INF, 0.0, p)  # 0 outside the support, even in a row of NaN
 
 
 def _probabilities(rows: Rows, a: Measure) -> Any:
@@ -39,21 +40,21 @@ def _log_probabilities(rows: Rows, a: Measure) -> Any:
 
 
 def _smooth_maximum(rows: Rows, a: Measure) -> Any:
-    """lse / beta = m + log(l) / beta, in the unit of z; at beta = 0 it is the limit inf, or z itself if alone."""
+    """Return lse / beta = m + log(l) / beta, in the unit of z. At beta = 0 it is inf, or z itself if z is alone."""
     xp = rows.xp
     log_l = a.c + xp.log1p(safe(a.r, xp))
     limit = (a.hi == 0.0) | (a.hi == INF)
     lse = a.m + xp.where(limit, 0.0, log_l / xp.where(limit, 1.0, a.hi))
     if a.mean is not None:
-        far = xp.full_like(log_l, INF)
-        limit = xp.where(log_l > 0.0, far, xp.where(log_l < 0.0, -far, log_l))
+        inf = xp.full_like(log_l, INF)
+        limit = xp.where(log_l > 0.0, inf, xp.where(log_l < 0.0, -inf, log_l))
         lse = xp.where(a.hi == 0.0, a.mean + limit, lse)
     return a.sign * lse
 
 
 @np.errstate(all="ignore")
 def softmax(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> tuple[Any, Any]:
-    """exp(x - m) / l, and lse."""
+    """Return exp(x - m) / l, and lse."""
     rows = Rows(z, axes)
     a = measure(rows, z, beta, where)
     return rows.xp.astype(_probabilities(rows, a), dtype), _lse(rows, a, dtype)
@@ -61,26 +62,26 @@ def softmax(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) 
 
 @np.errstate(all="ignore")
 def log_softmax(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> tuple[Any, Any]:
-    """x - m - log l, and lse."""
+    """Return x - m - log l, and lse."""
     rows = Rows(z, axes)
     a = measure(rows, z, beta, where)
     return rows.xp.astype(_log_probabilities(rows, a), dtype), _lse(rows, a, dtype)
 
 
 def _lse(rows: Rows, a: Measure, dtype: Any) -> Any:
-    """m + log l in the unit of x, float32 at least."""
+    """Return m + log l in the unit of x, in float32 at least."""
     xp = rows.xp
-    still = (xp.abs(a.m) == INF) | ((a.m == 0.0) & (a.hi == INF))  # beta 0 and beta inf leave these where they are
-    infinite = ~still & (a.hi == INF)
-    m, hi = xp.where(still, 0.0, a.m), xp.where(a.hi == INF, 0.0, a.hi)
+    fixed = (xp.abs(a.m) == INF) | ((a.m == 0.0) & (a.hi == INF))  # beta = 0 and beta = inf do not change these
+    infinite = ~fixed & (a.hi == INF)
+    m, hi = xp.where(fixed, 0.0, a.m), xp.where(a.hi == INF, 0.0, a.hi)
     scaled = xp.where(infinite, xp.where(a.m < 0.0, -xp.full_like(m, INF), INF), hi * m + a.lo * m)
-    lse = xp.where(still, a.m, scaled) + xp.log1p(safe(a.r, xp))
+    lse = xp.where(fixed, a.m, scaled) + xp.log1p(safe(a.r, xp))
     return xp.astype(rows.per_row(lse, keepdims=True), row_dtype(dtype, xp))
 
 
 @np.errstate(all="ignore")
 def softmax_vjp(p: Any, lse: Any, g: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
-    """beta p (g - <p, g>); 0 in a row of infinities."""
+    """Return beta p (g - <p, g>), and 0 in a row of infinities."""
     xp, wide = namespace(p), working_dtype(p, namespace(p))
     inside = (p != 0) & (lse != INF)
     p, g = (only(inside, xp.astype(x, wide)) for x in (p, g))
@@ -89,7 +90,7 @@ def softmax_vjp(p: Any, lse: Any, g: Any, beta: Scale, axes: tuple[int, ...], dt
 
 @np.errstate(all="ignore")
 def log_softmax_vjp(log_p: Any, lse: Any, g: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
-    """beta (g - p <1, g>); 0 in a row of infinities."""
+    """Return beta (g - p <1, g>), and 0 in a row of infinities."""
     xp, wide = namespace(log_p), working_dtype(log_p, namespace(log_p))
     inside = (log_p != -INF) & (lse != INF)
     log_p, g = (only(inside, xp.astype(x, wide)) for x in (log_p, g))
@@ -98,7 +99,7 @@ def log_softmax_vjp(log_p: Any, lse: Any, g: Any, beta: Scale, axes: tuple[int, 
 
 @np.errstate(all="ignore")
 def logsumexp(z: Any, weights: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
-    """(m + log l) / beta."""
+    """Return (m + log l) / beta."""
     rows = Rows(z, axes)
     lse = _smooth_maximum(rows, measure(rows, z, beta, where, weights))
     return rows.xp.astype(rows.per_row(lse, keepdims=True), dtype)
@@ -106,18 +107,18 @@ def logsumexp(z: Any, weights: Any, where: Any, beta: Scale, axes: tuple[int, ..
 
 @np.errstate(all="ignore")
 def logsumexp_vjp(p: Any, g: Any, dtype: Any) -> Any:
-    """p g in the support."""
+    """Return p g in the support."""
     return namespace(p).astype(only(p != 0, p * g), dtype)
 
 
 def _total(rows: Rows, terms: Any) -> Any:
-    """The sum of each row, exact to a rounding."""
+    """Return the sum of each row, exact up to one rounding."""
     high, low = rows.total(terms)
     return high + rows.xp.where(rows.xp.isfinite(high), low, 0.0)  # an infinite term has no rounding error
 
 
 def _sum(rows: Rows, a: Measure, values: Any, dtype: Any) -> Any:
-    """sum p v over the support of each row; outside of it no value is looked at."""
+    """Return sum p v over the support of each row. Values outside the support are ignored."""
     xp = rows.xp
     p = _shares(rows, a)
     terms = xp.where(p == 0.0, 0.0, p * xp.where(p == 0.0, 0.0, values))
@@ -126,14 +127,14 @@ def _sum(rows: Rows, a: Measure, values: Any, dtype: Any) -> Any:
 
 @np.errstate(all="ignore")
 def entropy(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
-    """sum p (-log p)."""
+    """Return sum p (-log p)."""
     rows = Rows(z, axes)
     a = measure(rows, z, beta, where)
     return _sum(rows, a, rows.xp.log1p(safe(a.r, rows.xp)) - a.t - a.s, dtype)
 
 
 def raised(beta: Scale, order: Any, z: Any) -> Scale:
-    """The scale of the softmax that p to the power of `order` becomes: beta itself where that is a limit of softmax."""
+    """Return the scale whose softmax is proportional to p^order; a limit (beta = 0 or infinity) stays as it is."""
     xp, dtype = namespace(z), working_dtype(z, namespace(z))
 
     def per_row(x: Any) -> Any:
@@ -142,69 +143,70 @@ def raised(beta: Scale, order: Any, z: Any) -> Scale:
         return xp.astype(x, dtype)
 
     hi, lo, order = per_row(beta.hi), per_row(beta.lo), per_row(order)
-    still = (hi == 0.0) | (xp.abs(hi) == INF)
-    plain = ~still & (order < INF)
+    limit_already = (hi == 0.0) | (xp.abs(hi) == INF)
+    plain = ~limit_already & (order < INF)
     a, b = xp.where(plain, hi, 1.0), xp.where(plain, order, 1.0)
     product, error = two_product(a, b)
     rest = error + xp.where(plain, lo, 0.0) * b
-    limit = xp.where(still, hi, xp.where(hi < 0.0, -INF, xp.full_like(hi, INF)))
-    good = plain & (xp.abs(product) < INF) & (xp.abs(rest) < INF)
-    return Scale(xp.where(plain, product + 0.0, limit), xp.where(good, rest, 0.0))
+    limit = xp.where(limit_already, hi, xp.where(hi < 0.0, -INF, xp.full_like(hi, INF)))
+    exact = plain & (xp.abs(product) < INF) & (xp.abs(rest) < INF)
+    return Scale(xp.where(plain, product + 0.0, limit), xp.where(exact, rest, 0.0))
 
 
 def _series(u: Any, terms: int) -> Any:
-    """(exp(u) - 1) / u."""
-    found = namespace(u).ones_like(u)
+    """Return (exp(u) - 1) / u."""
+    series = namespace(u).ones_like(u)
     for n in range(terms, 1, -1):
-        found = 1.0 + found * u / n
-    return found
+        series = 1.0 + series * u / n
+    return series
 
 
 @np.errstate(all="ignore")
 def renyi_entropy(z: Any, where: Any, beta: Scale, order: Any, axes: tuple[int, ...], dtype: Any) -> Any:
-    """log sum p^a / (1 - a), in one of two forms; q = p^a / sum p^a.
+    """Return log sum p^a / (1 - a), in one of two forms. Let q = p^a / sum p^a.
 
-    Where log l_q and a log l_p are well apart: their difference, in which the maxima have cancelled, over 1 - a. Else
-    log1p((1 - a) E) / (1 - a), with E = <p, (p^(a-1) - 1) / (1 - a)>, no term of which is negative.
+    If log l_q and a log l_p are well apart, it is their difference, in which the maxima have cancelled, over 1 - a.
+    Otherwise it is log1p((1 - a) E) / (1 - a) with E = <p, (p^(a-1) - 1) / (1 - a)>, which has no negative term.
     """
     rows, xp = Rows(z, axes), namespace(z)
     scale = raised(beta, order, z)
     a, b = measure(rows, z, beta, where), measure(rows, z, scale, where)
-    given = xp.full((), order, dtype=rows.dtype, device=device_of(z)) if isinstance(order, float) else None
-    given = rows.lay_kept(xp.astype(order, rows.dtype)) if given is None else given
+    orders = xp.full((), order, dtype=rows.dtype, device=device_of(z)) if isinstance(order, float) else None
+    orders = rows.lay_kept(xp.astype(order, rows.dtype)) if orders is None else orders
     log_p, log_q = (xp.log1p(safe(x.r, xp)) for x in (a, b))
 
-    infinite = given > 1e18
-    order = xp.where(infinite, 2.0, given)
-    apart = order * log_p, log_q
-    far = (order != 1.0) & (xp.minimum(*apart) <= 0.5 * xp.maximum(*apart))
-    difference = (apart[0] - apart[1]) / xp.where(order == 1.0, 1.0, order - 1.0) + 0.0  # no negative zero
+    infinite = orders > 1e18
+    order = xp.where(infinite, 2.0, orders)
+    logs = order * log_p, log_q
+    far = (order != 1.0) & (xp.minimum(*logs) <= 0.5 * xp.maximum(*logs))
+    difference = (logs[0] - logs[1]) / xp.where(order == 1.0, 1.0, order - 1.0) + 0.0  # + 0.0: no negative zero
 
     order = xp.where(far, 1.0, order)
-    less, inside, p = order - 1.0, a.s != -INF, _shares(rows, a)
+    excess, inside, p = order - 1.0, a.s != -INF, _shares(rows, a)
     y = xp.where(inside, xp.where(inside, a.s, 0.0) + (a.t - log_p), 0.0)
-    u = less * y
+    u = excess * y
     near = xp.abs(u) < 1.4
     near_terms = -p * y * _series(xp.where(near, u, 0.0), 26)
-    far_terms = (p - xp.exp(xp.where(near, 0.0, order * y))) / xp.where(less == 0.0, 1.0, less)
+    far_terms = (p - xp.exp(xp.where(near, 0.0, order * y))) / xp.where(excess == 0.0, 1.0, excess)
     mean = _total(rows, xp.where(near, near_terms, xp.where(inside, far_terms, 0.0)))
-    rise = -less * mean
+    rise = -excess * mean
     small = xp.abs(rise) < 0.05
     v, w = xp.where(small, rise, 0.0), xp.where(small | (rise <= -0.9), 1.0, rise)
     ratio = xp.full_like(v, 1.0 / 14)  # log1p(v) / v = 1 - v (1/2 - v (1/3 - ..))
     for n in range(13, 0, -1):
         ratio = 1.0 / n - v * ratio
-    found = mean * xp.where(small, ratio, xp.log1p(w) / w)
+    entropy = mean * xp.where(small, ratio, xp.log1p(w) / w)
 
-    found = xp.where(far | (rise <= -0.9), difference, found)
-    found = xp.where(infinite, log_p, found)
-    found = xp.where(a.r == -1.0, 0.0, found)
-    return xp.astype(rows.per_row(xp.where(given == given, found, math.nan), keepdims=True), dtype)  # noqa: PLR0124
+    entropy = xp.where(far | (rise <= -0.9), difference, entropy)
+    entropy = xp.where(infinite, log_p, entropy)
+    entropy = xp.where(a.r == -1.0, 0.0, entropy)
+    entropy = xp.where(xp.isnan(orders), math.nan, entropy)
+    return xp.astype(rows.per_row(entropy, keepdims=True), dtype)
 
 
 @np.errstate(all="ignore")
 def expectation(z: Any, where: Any, beta: Scale, values: Any, axes: tuple[int, ...], dtype: Any) -> Any:
-    """sum p v; of the positions 0..K-1 where there are no values."""
+    """Return sum p v, with the positions 0..K-1 for v if there are no values."""
     rows, xp = Rows(z, axes), namespace(z)
     if values is None:
         values = xp.arange(max(rows.length, 1), dtype=rows.dtype, device=device_of(z))
@@ -215,10 +217,10 @@ def expectation(z: Any, where: Any, beta: Scale, values: Any, axes: tuple[int, .
 
 @np.errstate(all="ignore")
 def kl_divergence(z_p: Any, z_q: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
-    """sum p (delta - 1 + exp(-delta)), delta = log p - log q; no term is below 0, so they do not cancel.
+    """Return sum p (delta - 1 + exp(-delta)) with delta = log p - log q. No term is negative, so they do not cancel.
 
-    delta = beta ((z_p - z_q) - (m_p - m_q)) - (log l_p - log l_q): an error of what is subtracted changes the sum by
-    its square only.
+    delta = beta ((z_p - z_q) - (m_p - m_q)) - (log l_p - log l_q). An error of the subtracted terms changes the sum
+    only by its square.
     """
     rows, xp = Rows(z_p, axes), namespace(z_p)
     a, b = (measure(rows, z, beta, where) for z in (z_p, z_q))
@@ -246,7 +248,7 @@ def kl_divergence(z_p: Any, z_q: Any, where: Any, beta: Scale, axes: tuple[int, 
 
 
 class _Prefixes(NamedTuple):
-    """Scores as they are read (times the sign of beta, -inf outside the support), and the state of every prefix."""
+    """Scores times the sign of beta, -inf outside the support, and the state of every prefix."""
 
     x: Any
     m: Any
@@ -257,7 +259,7 @@ class _Prefixes(NamedTuple):
 
 
 def _prefixes(rows: Rows, z: Any, where: Any, beta: Scale) -> _Prefixes:
-    """By the state's merge; at beta = 0 all finite scores weigh the same, at beta = inf the maxima do."""
+    """Scan with the state's merge. At beta = 0 all finite scores weigh the same; at beta = inf only maxima count."""
     xp = rows.xp
     sign, hi, lo = magnitude(rows, z, beta)
     x = sign * xp.astype(rows.lay(z), rows.dtype)
@@ -273,7 +275,7 @@ def _prefixes(rows: Rows, z: Any, where: Any, beta: Scale) -> _Prefixes:
 
 @np.errstate(all="ignore")
 def logcumsumexp(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
-    """(m + log l) / beta of every prefix."""
+    """Return (m + log l) / beta of every prefix."""
     rows, xp = Rows(z, axes), namespace(z)
     a = _prefixes(rows, z, where, beta)
     limit = (a.hi == 0.0) | (a.hi == INF)
@@ -284,7 +286,7 @@ def logcumsumexp(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: 
 
 @np.errstate(all="ignore")
 def prefix_surprisals(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
-    """-log of the probability that each score has in the softmax of its prefix; inf outside the support."""
+    """Return -log of the probability of each score in the softmax of its prefix; inf outside the support."""
     rows, xp = Rows(z, axes), namespace(z)
     a = _prefixes(rows, z, where, beta)
     s, t = below(a.x, a.m, beta, a.hi, a.lo, 2000.0)
@@ -295,7 +297,7 @@ def prefix_surprisals(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dt
 
 @np.errstate(all="ignore")
 def segment_softmax(z: Any, offsets: Any, beta: Scale, dtype: Any) -> tuple[Any, Any]:
-    """exp(x - m) / l, with m and l of the segment, and lse."""
+    """Return exp(x - m) / l, with m and l of the segment, and lse."""
     rows = Segments(z, offsets)
     a = measure(rows, z, beta)
     return rows.xp.astype(_probabilities(rows, a), dtype), _lse(rows, a, dtype)
@@ -303,7 +305,7 @@ def segment_softmax(z: Any, offsets: Any, beta: Scale, dtype: Any) -> tuple[Any,
 
 @np.errstate(all="ignore")
 def segment_log_softmax(z: Any, offsets: Any, beta: Scale, dtype: Any) -> tuple[Any, Any]:
-    """x - m - log l, and lse."""
+    """Return x - m - log l, and lse."""
     rows = Segments(z, offsets)
     a = measure(rows, z, beta)
     return rows.xp.astype(_log_probabilities(rows, a), dtype), _lse(rows, a, dtype)
@@ -311,7 +313,7 @@ def segment_log_softmax(z: Any, offsets: Any, beta: Scale, dtype: Any) -> tuple[
 
 @np.errstate(all="ignore")
 def segment_logsumexp(z: Any, offsets: Any, beta: Scale, dtype: Any) -> Any:
-    """(m + log l) / beta of each segment."""
+    """Return (m + log l) / beta of each segment."""
     rows = Segments(z, offsets)
     lse = rows.per_row(_smooth_maximum(rows, measure(rows, z, beta)))
     return rows.xp.astype(lse, row_dtype(dtype, rows.xp))

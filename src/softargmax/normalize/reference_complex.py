@@ -1,4 +1,4 @@
-"""logsumexp of complex scores, with the conventions of SciPy: the phase is the sign, its angle lies in (-pi, pi]."""
+"""logsumexp of complex scores with SciPy's conventions: the phase is the sign, its angle lies in (-pi, pi]."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def logsumexp(z: Any, axes: tuple[int, ...], scale: Scale, weights: Any, where: Any, keepdims: bool) -> Any:
-    """log sum w exp(beta z) / beta: the term of the largest real part is taken out of the sum, as it is 1."""
+    """Return log sum w exp(beta z) / beta. The term of the largest real part, which is 1, is taken out of the sum."""
     xp = namespace(z)
     rows = Rows(z, axes)
     with np.errstate(all="ignore"):
@@ -30,15 +30,15 @@ def logsumexp(z: Any, axes: tuple[int, ...], scale: Scale, weights: Any, where: 
             x = xp.where(rows.lay(where), x, -INF)
         if rows.length == 0:
             x = xp.full((*rows.outer, 1), -INF, dtype=z.dtype, device=device_of(z))
-        place = xp.arange(x.shape[-1], device=device_of(z))
-        own = place == xp.argmax(xp.real(x), axis=-1, keepdims=True)
+        position = xp.arange(x.shape[-1], device=device_of(z))
+        own = position == xp.argmax(xp.real(x), axis=-1, keepdims=True)
         m = xp.sum(xp.where(own, x, 0.0), axis=-1, keepdims=True)
         rest = xp.sum(xp.where(own, 0.0, xp.exp(x - m)), axis=-1, keepdims=True)
         lse = xp.log1p(rest) + m
-        direct = xp.log(xp.sum(xp.exp(x), axis=-1, keepdims=True))  # infinities go the way of exp and log (C99)
+        direct = xp.log(xp.sum(xp.exp(x), axis=-1, keepdims=True))  # for infinities: exp and log follow C99
         lse = xp.where(xp.isfinite(lse), lse, direct)
         angle = xp.imag(lse)
-        turned = -((math.pi - angle) % (2.0 * math.pi) - math.pi)
-        angle = xp.where(xp.abs(angle) < math.pi, angle, turned)
+        wrapped = -((math.pi - angle) % (2.0 * math.pi) - math.pi)
+        angle = xp.where(xp.abs(angle) < math.pi, angle, wrapped)
         lse = xp.real(lse) / beta + 1j * (angle / beta)
     return xp.astype(rows.per_row(lse, keepdims=keepdims), z.dtype)

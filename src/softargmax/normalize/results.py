@@ -1,4 +1,4 @@
-"""What the operations with more than one result return: tuples with names."""
+"""Result tuples of the functions that return more than one array."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from softargmax.core.types import Array, of_arrays
 
 @of_arrays
 class SoftmaxWithLse(NamedTuple):
-    """What `softmax_with_lse` returns: p of the scores' shape, and one number per row, lse = log sum exp(beta z).
+    """Result of `softmax_with_lse`: p, of the scores' shape, and lse = log sum exp(beta z), one number per row.
 
-    The smooth maximum that `logsumexp` returns is lse / beta.
+    The smooth maximum, which `logsumexp` returns, is lse / beta.
 
     Examples
     --------
@@ -27,7 +27,7 @@ class SoftmaxWithLse(NamedTuple):
 
 @of_arrays
 class SignedLog(NamedTuple):
-    """What `signed_logsumexp` returns: a number per row as the logarithm of its size and its sign.
+    """Result of `signed_logsumexp`: the logarithm of the magnitude and the sign of each row's sum.
 
     Examples
     --------
@@ -43,7 +43,7 @@ class SignedLog(NamedTuple):
 
 @of_arrays
 class Boltzmann(NamedTuple):
-    """What `boltzmann` returns, a system in thermal equilibrium: p of the energies' shape, the rest one number per row.
+    """Result of `boltzmann`, a system in thermal equilibrium: p of the energies' shape, and one number per row each.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""The family on ragged rows: arguments, results, derivative rules and kernels.
+"""softmax, log_softmax and logsumexp of ragged rows: operation records with arguments, results, rules and kernels.
 
-A row is a segment z[offsets[s] : offsets[s + 1]] along axis 0; the axes behind it are columns on their own. lse has one
-entry to a row, (S, ...); beta is a number, or broadcasts with lse.
+A row is a segment z[offsets[s] : offsets[s + 1]] along axis 0. Each column of the other axes is independent. lse has
+one entry per row, shape (S, ...). beta is a number, or broadcasts with lse.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ from softargmax.normalize.operations import LogProbabilities, Probabilities, Smo
 
 
 class Segments(NamedTuple):
-    """Sums over segments, and numbers per segment spread over its scores."""
+    """Sums over segments, and the broadcast of one number per segment to its scores."""
 
     offsets: Any
     row: Any
 
     @staticmethod
     def of(i: Any) -> Segments:
-        """The rows of a record."""
+        """Return the segments of a record."""
         xp = namespace(i.z)
-        places = xp.arange(i.z.shape[0], device=device_of(i.z), dtype=i.offsets.dtype)
-        return Segments(i.offsets, xp.searchsorted(i.offsets, places, side="right") - 1)
+        positions = xp.arange(i.z.shape[0], device=device_of(i.z), dtype=i.offsets.dtype)
+        return Segments(i.offsets, xp.searchsorted(i.offsets, positions, side="right") - 1)
 
     def sum(self, x: Any) -> Any:
-        """<1, x>: (N, ...) to (S, ...)."""
+        """Return the sum of each segment: (N, ...) to (S, ...)."""
         return x.new_zeros((self.offsets.shape[0] - 1, *x.shape[1:])).index_add(0, self.row, x)
 
-    def spread(self, row: Any) -> Any:
-        """(S, ...) to (N, ...); what is one for all segments stays."""
+    def broadcast(self, row: Any) -> Any:
+        """Broadcast one number per segment to its scores: (S, ...) to (N, ...). A single number for all stays as is."""
         return row if isinstance(row, float) or row.shape[0] == 1 else namespace(row).take(row, self.row, axis=0)
 
 
 def _per_segment(i: Any) -> tuple[int, ...]:
+    """Return the shape of one number per segment."""
     return (i.offsets.shape[0] - 1, *i.z.shape[1:])
 
 
@@ -49,7 +50,7 @@ _LSE = Result("z", "dtype", _per_segment, wide=True)
 
 
 def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
-    """One more axis behind, since columns are on their own."""
+    """Append the batch axis to the columns, since columns are independent."""
     if dims.offsets is not None:
         raise NotImplementedError("vmap: offsets cannot be batched; make one ragged batch of all segments")
 
@@ -64,23 +65,23 @@ def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
 
 
 def _tangent(i: Any, rows: Segments, inside: Any, t: Tangents) -> Any:
-    """dx = beta dz + z dbeta."""
+    """Return dx = beta dz + z dbeta."""
     z = only(inside, i.z)
-    dx = only(inside, t["z"]) * rows.spread(slope(i.beta)) if "z" in t else namespace(z).zeros_like(z)
-    return dx + z * rows.spread(t["beta"]) if "beta" in t else dx
+    dx = only(inside, t["z"]) * rows.broadcast(slope(i.beta)) if "z" in t else namespace(z).zeros_like(z)
+    return dx + z * rows.broadcast(t["beta"]) if "beta" in t else dx
 
 
 def _to_beta(i: Any, rows: Segments, p: Any, inside: Any, gx: Any) -> Any:
-    """<z - <p, z>, gx>, the gradient to beta without cancellation."""
+    """Return <z - <p, z>, gx>, the gradient to beta, without cancellation."""
     z = only(inside, i.z)
-    return finite_or_zero(i.beta.hi, rows.sum(gx * only(inside, z - rows.spread(rows.sum(p * z)))))
+    return finite_or_zero(i.beta.hi, rows.sum(gx * only(inside, z - rows.broadcast(rows.sum(p * z)))))
 
 
-# --- softmax: dp = p (dx - <p, dx>). lse tells the rows of infinities; it has no derivative --------------------------
+# --- softmax: dp = p (dx - <p, dx>). lse marks the rows of infinities and has no derivative of its own ---------------
 
 
 class SegmentScores(NamedTuple):
-    """Scores z (N, ...), segments' bounds (S + 1,)."""
+    """Scores z of shape (N, ...) and the bounds of the segments, of shape (S + 1,)."""
 
     z: Array
     offsets: Integers
@@ -89,16 +90,17 @@ class SegmentScores(NamedTuple):
 
 
 def _softmax_inside(rows: Segments, r: Probabilities) -> Any:
-    return (r.p != 0) & (rows.spread(r.lse) != math.inf)
+    """True for the scores that take part in a derivative."""
+    return (r.p != 0) & (rows.broadcast(r.lse) != math.inf)
 
 
 def _softmax_vjp(i: SegmentScores, r: Probabilities, g: Probabilities, wanted: Wanted) -> Gradients:
     rows = Segments.of(i)
     inside = _softmax_inside(rows, r)
     p, g_ = only(inside, r.p), only(inside, g.p)
-    gx = p * (g_ - rows.spread(rows.sum(p * g_)))
+    gx = p * (g_ - rows.broadcast(rows.sum(p * g_)))
     return {
-        "z": gx * rows.spread(slope(i.beta)),
+        "z": gx * rows.broadcast(slope(i.beta)),
         "beta": _to_beta(i, rows, p, inside, gx) if "beta" in wanted else None,
     }
 
@@ -107,7 +109,7 @@ def _softmax_jvp(i: SegmentScores, r: Probabilities, t: Tangents) -> Probabiliti
     rows = Segments.of(i)
     inside = _softmax_inside(rows, r)
     p, dx = only(inside, r.p), _tangent(i, rows, inside, t)
-    return Probabilities(p * (dx - rows.spread(rows.sum(p * dx))), None)
+    return Probabilities(p * (dx - rows.broadcast(rows.sum(p * dx))), None)
 
 
 segment_softmax: Operation[SegmentScores, Probabilities] = Operation(
@@ -128,8 +130,8 @@ segment_softmax: Operation[SegmentScores, Probabilities] = Operation(
 
 
 def _log_inside(rows: Segments, r: LogProbabilities) -> tuple[Any, Any]:
-    """The support, and p in it."""
-    inside = (r.log_p != -math.inf) & (rows.spread(r.lse) != math.inf)
+    """Return the mask of the scores that take part in a derivative, and p there."""
+    inside = (r.log_p != -math.inf) & (rows.broadcast(r.lse) != math.inf)
     return inside, only(inside, namespace(r.log_p).exp(only(inside, r.log_p)))
 
 
@@ -137,9 +139,9 @@ def _log_softmax_vjp(i: SegmentScores, r: LogProbabilities, g: LogProbabilities,
     rows = Segments.of(i)
     inside, p = _log_inside(rows, r)
     g_ = only(inside, g.log_p)
-    gx = g_ - p * rows.spread(rows.sum(g_))
+    gx = g_ - p * rows.broadcast(rows.sum(g_))
     return {
-        "z": gx * rows.spread(slope(i.beta)),
+        "z": gx * rows.broadcast(slope(i.beta)),
         "beta": _to_beta(i, rows, p, inside, g_) if "beta" in wanted else None,
     }
 
@@ -148,7 +150,7 @@ def _log_softmax_jvp(i: SegmentScores, r: LogProbabilities, t: Tangents) -> LogP
     rows = Segments.of(i)
     inside, p = _log_inside(rows, r)
     dx = _tangent(i, rows, inside, t)
-    return LogProbabilities(only(inside, dx - rows.spread(rows.sum(p * dx))), None)
+    return LogProbabilities(only(inside, dx - rows.broadcast(rows.sum(p * dx))), None)
 
 
 segment_log_softmax: Operation[SegmentScores, LogProbabilities] = Operation(
@@ -169,27 +171,27 @@ segment_log_softmax: Operation[SegmentScores, LogProbabilities] = Operation(
 
 
 def _slopes(i: SegmentScores, lse: Any, wanted: Wanted) -> tuple[Segments, Any, Any]:
-    """The rows, dL/dz, and dL/dbeta where it is wanted, each differentiable again."""
+    """Return the segments, dL/dz, and dL/dbeta if it is wanted. Both can be differentiated again."""
     xp, rows = namespace(i.z), Segments.of(i)
     p = segment_softmax(SegmentScores(i.z, i.offsets, i.beta, i.z.dtype)).p
     if "beta" not in wanted:
         return rows, p, None
-    still = xp.isinf(lse) | xp.isinf(i.beta.hi)
-    inside = (p != 0) & ~rows.spread(still)
-    distance = only(inside, i.z - rows.spread(xp.where(still, 0.0, lse)))
+    constant = xp.isinf(lse) | xp.isinf(i.beta.hi)
+    inside = (p != 0) & ~rows.broadcast(constant)
+    distance = only(inside, i.z - rows.broadcast(xp.where(constant, 0.0, lse)))
     of_beta = rows.sum(p * distance) / xp.where(xp.isinf(i.beta.hi), 1.0, i.beta.hi)
     return rows, p, finite_or_zero(of_beta, of_beta)
 
 
 def _logsumexp_vjp(i: SegmentScores, r: SmoothMaximum, g: SmoothMaximum, wanted: Wanted) -> Gradients:
     rows, p, of_beta = _slopes(i, r.lse, wanted)
-    return {"z": only(p != 0, p * rows.spread(g.lse)), "beta": None if of_beta is None else of_beta * g.lse}
+    return {"z": only(p != 0, p * rows.broadcast(g.lse)), "beta": None if of_beta is None else of_beta * g.lse}
 
 
 def _logsumexp_jvp(i: SegmentScores, r: SmoothMaximum, t: Tangents) -> SmoothMaximum:
     rows, p, of_beta = _slopes(i, r.lse, t.keys())
-    moved = rows.sum(only(p != 0, p * t["z"])) if "z" in t else namespace(r.lse).zeros_like(r.lse)
-    return SmoothMaximum(moved + of_beta * t["beta"] if "beta" in t else moved)
+    tangent = rows.sum(only(p != 0, p * t["z"])) if "z" in t else namespace(r.lse).zeros_like(r.lse)
+    return SmoothMaximum(tangent + of_beta * t["beta"] if "beta" in t else tangent)
 
 
 segment_logsumexp: Operation[SegmentScores, SmoothMaximum] = Operation(

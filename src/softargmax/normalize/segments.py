@@ -1,4 +1,4 @@
-"""The family on ragged rows: segments of one long axis, between offsets or told by an id (graphs, packed sequences)."""
+"""softmax, log_softmax and logsumexp of ragged rows: segments of one long axis, such as graphs or packed sequences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def segment_softmax(
     temperature: PerRow = 1.0,
     where: Mask | None = None,
 ) -> Array:
-    r"""The softmax of each segment of z's first axis.
+    r"""Return the softmax of each segment of z's first axis.
 
     .. math:: p_i = \frac{e^{z_i / T}}{\sum_{j \in S} e^{z_j / T}}, \qquad
               S = \{o_s, \dots, o_{s+1} - 1\} \ni i \quad\text{or}\quad S = \{j : s_j = s_i\}
@@ -33,18 +33,18 @@ def segment_softmax(
     Parameters
     ----------
     z : array_like, shape (N, ...)
-        Scores, any array library. Other axes (heads) are carried along.
+        Scores, any array library. Each position of the other axes (heads) has rows of its own.
     offsets : array of int, shape (S + 1,)
-        Where segments begin and end: non-decreasing, from 0 to N. A segment may be empty.
+        The bounds of the segments: non-decreasing, from 0 to N. A segment may be empty.
     index : array of int, shape (N,)
-        In place of offsets: the segment of every score, from 0 to S - 1, in any order.
+        The segment of every score, from 0 to S - 1, in any order. Pass it in place of offsets.
     num_segments : int, optional
-        S, beside `index`; without it one more than the largest of them, for which a device is waited for. Under tracing
-        it has to be given.
+        S, the number of segments given by `index`. Defaults to the largest index plus 1; to read that index, the call
+        waits for the device. Required under tracing.
     temperature : float or array
-        T as in `softmax`; an array broadcasts with (S, ...): (S, 1) has one per segment, (H,) one per head.
+        T as in `softmax`. An array broadcasts with (S, ...): (S, 1) has one per segment, (H,) one per head.
     where : array of bool, optional
-        The support as in `softmax`.
+        The support, as in `softmax`.
 
     Returns
     -------
@@ -54,17 +54,17 @@ def segment_softmax(
     Raises
     ------
     TypeError
-        If an argument is not of a kind, or dtype, that it may be.
+        If an argument has a wrong type or dtype.
     ValueError
-        If offsets do not go from 0 to N without falling, or another argument has a wrong shape or value.
+        If offsets decrease or do not run from 0 to N, or another argument has a wrong shape or value.
 
     Notes
     -----
-    Each segment is a row, with the edge rules of `softmax` and its gradient. Where offsets or index cannot be looked at
-    (on a device, in a traced function) and are wrong, the result is NaN.
+    Each segment is a row, with the edge rules and the gradient of `softmax`. On a device or under tracing the values of
+    offsets and index are not checked: wrong ones give NaN.
 
-    Scores whose index is not sorted are sorted first, stably: the result is that of the sorted scores between their
-    offsets, in its bits, too. Offsets save that.
+    If `index` is not sorted, the scores are sorted by it first, with a stable sort. The result has the same bits as
+    that of the sorted scores with their offsets. Passing offsets saves the sort.
 
     References
     ----------
@@ -94,7 +94,7 @@ def segment_log_softmax(
     temperature: PerRow = 1.0,
     where: Mask | None = None,
 ) -> Array:
-    r"""The natural logarithms of `segment_softmax`, without forming it.
+    r"""Return the natural logarithm of `segment_softmax`, computed without the softmax itself.
 
     .. math:: \log p_i = z_i / T - \log \sum_{j \in S} e^{z_j / T}
 
@@ -106,18 +106,18 @@ def segment_log_softmax(
     Returns
     -------
     array
-        log p, of z's shape and dtype, at most 0.
+        log p, of z's shape and dtype. Entries are at most 0.
 
     Raises
     ------
     TypeError
-        If an argument is not of a kind, or dtype, that it may be.
+        If an argument has a wrong type or dtype.
     ValueError
-        If offsets do not go from 0 to N without falling, or another argument has a wrong shape or value.
+        If offsets decrease or do not run from 0 to N, or another argument has a wrong shape or value.
 
     Notes
     -----
-    Each segment is a row, with the edge rules of `log_softmax` and its gradient.
+    Each segment is a row, with the edge rules and the gradient of `log_softmax`.
 
     References
     ----------
@@ -145,11 +145,11 @@ def segment_logsumexp(
     temperature: PerRow = 1.0,
     where: Mask | None = None,
 ) -> Array:
-    r"""The smooth maximum of each segment of z's first axis.
+    r"""Return the smooth maximum of each segment of z's first axis.
 
     .. math:: T \log \sum_{j \in S} e^{z_j / T}
 
-    As `logsumexp` it is in the unit of the scores: T times the logarithm of the denominator of `segment_softmax`.
+    Like `logsumexp`, it is in the unit of the scores: T times the logarithm of the denominator of `segment_softmax`.
 
     Parameters
     ----------
@@ -159,18 +159,18 @@ def segment_logsumexp(
     Returns
     -------
     array, shape (S, ...)
-        One number per segment (and other place); float32 for half scores.
+        One number per segment and position of the other axes. float32 for half-precision scores.
 
     Raises
     ------
     TypeError
-        If an argument is not of a kind, or dtype, that it may be.
+        If an argument has a wrong type or dtype.
     ValueError
-        If offsets do not go from 0 to N without falling, or another argument has a wrong shape or value.
+        If offsets decrease or do not run from 0 to N, or another argument has a wrong shape or value.
 
     Notes
     -----
-    Each segment is a row, with the edge rules of `logsumexp` and its gradient: an empty one gives -inf.
+    Each segment is a row, with the edge rules and the gradient of `logsumexp`. An empty segment gives -inf.
 
     References
     ----------
@@ -190,7 +190,7 @@ def segment_logsumexp(
 def _checked(
     z: Any, offsets: Any, index: Any, num_segments: Any, temperature: Any, where: Any
 ) -> tuple[SegmentScores, Any]:
-    """The rows, sorted by segment, and the order that sorts them, None where they are."""
+    """Return the record of rows sorted by segment, and the order that sorts them (None if they are sorted already)."""
     z = check.scores(z)
     where = check.optional_mask(where, z)
     offsets, order = segments_of(offsets, index, num_segments, z)
@@ -206,14 +206,14 @@ def _checked(
 
 
 def _masked(rows: SegmentScores, where: Any) -> Any:
-    """The scores, with the infinity that beta sends below all others wherever they are out of the support."""
+    """Return the scores with the masked ones set to the infinity whose scaled score is -inf."""
     xp, hi = namespace(rows.z), rows.beta.hi
     if isinstance(hi, float):
         return xp.where(where, rows.z, math.inf if hi < 0.0 else -math.inf)
     below = xp.where(hi < 0.0, xp.full_like(hi, math.inf), -math.inf)
-    return xp.where(where, rows.z, xp.astype(operations.Segments.of(rows).spread(below), rows.z.dtype))
+    return xp.where(where, rows.z, xp.astype(operations.Segments.of(rows).broadcast(below), rows.z.dtype))
 
 
 def _unsorted(x: Any, order: Any) -> Any:
-    """Sorted rows in the order in which they were given."""
+    """Undo the sort: return x in the order of the caller's scores."""
     return x if order is None else namespace(x).take(x, namespace(order).argsort(order), axis=0)

@@ -1,8 +1,9 @@
-// Short float32 rows, sixteen at a time, one to a lane: what is done once a row (its peak, its factor) is then done for
-// sixteen rows side by side, where a row by itself would wait for its own chain of latencies (65536 x 64: 71 ns a row).
+// Softmax of short float32 rows, sixteen rows at a time, one row per lane. The work done once per row (its peak, its
+// factor) is then done for sixteen rows at once. A row on its own waits for its chain of latencies: 71 ns a row of
+// 65536 x 64.
 //
-// The operations of each row, and their order, are those of core/cpp/state.hpp and softmax_row.hpp: the same bits.
-// Loops over `g` are written so that the compiler makes vectors of them.
+// Each row uses the operations of core/cpp/state.hpp and softmax_row.hpp in the same order, so it has the same bits.
+// Loops over `g` are written so that the compiler vectorizes them.
 #pragma once
 
 #include "normalize/softmax_row.hpp"
@@ -11,18 +12,18 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 
 // ---- sixteen rows in lanes ------------------------------------------------------------------------------------
 
-constexpr int kShort = kUnroll * 16;  // the longest such row: one step of `steps`
+constexpr int kShort = kUnroll * 16;  // the longest row that fits a lane: one step of `steps`
 
-// Memory that will be wanted soon, asked for line by line in the midst of arithmetic: rows of many lengths are read in
-// an order that caches do not foresee, and all lines at once would wait for one another.
+// Prefetches the cache lines of the next rows, one line at a time between arithmetic. Rows of many lengths are read in
+// an order that the hardware does not predict, and requesting all lines at once would make them wait for one another.
 struct Lookahead {
-    const char *next = nullptr, *end = nullptr;  // of the scores
-    char* out = nullptr;  // of the results, as far along
+    const char *next = nullptr, *end = nullptr;  // in the scores
+    char* out = nullptr;  // in the results, at the same distance
     const char* until = nullptr;
 
     static constexpr std::int64_t kFar = 8192;
-    // `here` is where the scores are being read now.
-    void reach(const char* here) {
+    // Sets the position `here` up to which the scores have been read.
+    void advance(const char* here) {
         if (!end) return;
         if (next < here) {
             out += here - next;
@@ -30,7 +31,7 @@ struct Lookahead {
         }
         until = end - here < kFar ? end : here + kFar;
     }
-    SOFTARGMAX_INLINE void line() {
+    SOFTARGMAX_INLINE void prefetch_line() {
         if (next >= until) return;
         __builtin_prefetch(next);
         __builtin_prefetch(out, 1);
@@ -44,8 +45,8 @@ template <bool Unit> class Lanes {
     using W = Pack<double>;
     static constexpr int kRows = kSide;
     Scale beta_;
-    int columns_;  // of the longest row, in whole squares
-    alignas(64) float row_[kRows][kShort];  // as given, filled up with -inf
+    int columns_;  // length of the longest row, rounded up to whole squares
+    alignas(64) float row_[kRows][kShort];  // the scores, padded with -inf
     alignas(64) float lane_[kShort][kRows];
     alignas(64) float t_[kShort][kRows], power_[kShort][kRows], y_[kShort][kRows];
     alignas(64) float top_[kRows], m_[kRows], shift_[kRows], low_[kRows], magic_[kRows], hi_[kRows], lo_[kRows],
@@ -54,14 +55,16 @@ template <bool Unit> class Lanes {
     bool plain_[kRows];
     std::int64_t length_[kRows];
 
-    static void turn_all(const float* from, int from_pitch, float* to, int to_pitch, int squares, bool back) {
+    static void transpose_all(const float* from, int from_pitch, float* to, int to_pitch, int squares, bool back) {
         for (int i = 0; i < squares; ++i)
             if (back) turn(from + i * kSide * from_pitch, from_pitch, to + i * kSide, to_pitch);
             else turn(from + i * kSide, from_pitch, to + i * kSide * to_pitch, to_pitch);
     }
-    void turn_back() { turn_all(lane_[0], kRows, y_[0], kShort, columns_ / kSide, true); }  // y_ read as rows
+    void transpose_back() {
+        transpose_all(lane_[0], kRows, y_[0], kShort, columns_ / kSide, true);
+    }  // y_ then holds rows
 
-    // The peak of every row, as Peak<float> has it.
+    // Finds the peak of every row, as Peak<float> does.
     void find_peaks() {
         V top = V::all(-INFINITY);
         for (int i = 0; i < columns_; ++i) top = max(V::load(lane_[i]), top);
@@ -86,14 +89,14 @@ template <bool Unit> class Lanes {
         for (int g = 0; g < kRows; ++g) magic_[g] = static_cast<float>(magic - k[g]);
     }
 
-    // The terms, and for each row the sum of those that are not its maximum.
+    // Computes the terms, and for each row the sum of those that are not its maximum.
     void add_terms(Lookahead& ahead) {
         const ScaleIn<float> scale(beta_);
         const V top = V::load(top_), shift = V::load(shift_), low = V::load(low_), magic = V::load(magic_),
                 one = V::all(1);
         V ties = V::all(0);
         for (int i = 0; i < columns_; ++i) {
-            ahead.line();
+            ahead.prefetch_line();
             const V v = V::load(lane_[i]);
             const Term<float> e = exp_term<Unit>(Unit ? v : v - shift, scale, magic);
             const auto in = above(v, low), tie = equal(v, top);
@@ -106,12 +109,12 @@ template <bool Unit> class Lanes {
         sum_up(rest_);
         for (int g = 0; g < kRows; ++g) r_[g] = sum_of_terms(g, rest_[g]);
     }
-    // The state's r: ties are counted, `rest` is the sum of the other terms.
+    // Returns the state's r from the number of ties and `rest`, the sum of the other terms.
     double sum_of_terms(int g, double rest) const {
         return (static_cast<double>(ties_[g]) - 1) + rest * (Reach<float>::lower / e_[g]);
     }
-    // As Fold::kCareful: power and power t of each term added apart, where a row looks confident.
-    void look_again() {
+    // As Fold::kCareful: where a row looks confident, adds the power and the power t of each term separately.
+    void refine_confident() {
         bool any = false;
         for (int g = 0; g < kRows; ++g) any = any || looks_confident(r_[g]);
         if (!any) return;
@@ -129,7 +132,7 @@ template <bool Unit> class Lanes {
         for (int g = 0; g < kRows; ++g)
             if (looks_confident(r_[g])) r_[g] = sum_of_terms(g, powers[g] + rest_[g]);
     }
-    // The sum of y_ over each row in the order of Sum<float>: four packs of a step, then lanes as sum_of (simd.hpp)
+    // Sums y_ over each row in the order of Sum<float>: first the four packs of a step, then lanes as sum_of (simd.hpp)
     // adds them, low and high halves first.
     void sum_up(double* sum) const {
         const auto lane = [&](int j) SOFTARGMAX_LAMBDA {
@@ -154,27 +157,27 @@ template <bool Unit> class Lanes {
     }
 
   public:
-    // For rows of at most `columns` scores, a multiple of 16.
+    // Serves rows of at most `columns` scores, a multiple of 16.
     Lanes(Scale beta, int columns) : beta_(beta), columns_(columns) {}
 
-    void put(int g, const float* z, std::int64_t n) {
+    void load_row(int g, const float* z, std::int64_t n) {
         for (int i = 0; i < columns_; i += V::kLanes) V::load_part(z + i, n - i, -INFINITY).store(row_[g] + i);
         length_[g] = n;
     }
     const float* row(int g) const { return row_[g]; }
 
-    // Whether the row has an ordinary maximum and no NaN; the others are left to the one-row formulas.
+    // True if the row has an ordinary maximum and no NaN. Other rows go through the one-row formulas.
     bool plain(int g) const { return plain_[g] && r_[g] == r_[g]; }
     State state(int g) const { return {static_cast<double>(top_[g]), r_[g]}; }
 
     void fold(Lookahead& ahead) {
-        turn_all(row_[0], kShort, lane_[0], kRows, columns_ / kSide, false);
+        transpose_all(row_[0], kShort, lane_[0], kRows, columns_ / kSide, false);
         find_peaks();
         add_terms(ahead);
-        look_again();
+        refine_confident();
     }
 
-    // softmax of all rows, to be taken by `take`.
+    // Computes the softmax of all rows; `store_row` then writes it row by row.
     void softmax() {
         for (int g = 0; g < kRows; ++g) {
             const double inverse = inverse_of<float>(r_[g], e_[g]);
@@ -183,9 +186,9 @@ template <bool Unit> class Lanes {
         }
         const V hi = V::load(hi_), lo = V::load(lo_);
         for (int i = 0; i < columns_; ++i) ((hi + fma(V::load(t_[i]), hi, lo)) * V::load(power_[i])).store(lane_[i]);
-        turn_back();
+        transpose_back();
     }
-    // log_softmax of all rows.
+    // Computes the log_softmax of all rows.
     void log_softmax() {
         for (int g = 0; g < kRows; ++g) {
             const double log = -log_l(state(g));
@@ -194,23 +197,23 @@ template <bool Unit> class Lanes {
         }
         const LogOf<Unit, float> log_of(V::load(top_), V::load(hi_), V::load(lo_), beta_);
         for (int i = 0; i < columns_; ++i) log_of(V::load(lane_[i])).store(lane_[i]);
-        turn_back();
+        transpose_back();
     }
-    void take(int g, float* out) const {
+    void store_row(int g, float* out) const {
         for (int i = 0; i < length_[g]; i += V::kLanes)
             V::load(y_[0] + g * kShort + i).store_part(out + i, length_[g] - i);
     }
 };
 
-// ---- which rows are short, and how they are dealt out: bare ones without a Group ------------------------------
+// ---- scheduling of short rows: bare rows without a Group, the others in lanes ---------------------------------
 
-// Whether all that is asked for is the softmax of rows of one block, from memory to memory as they lie.
+// True if the call is a softmax of rows of one block, read from and written to memory directly.
 template <class T, int Size> bool is_bare(const Frame<T>& frame) {
     const Args& args = frame.args;
     return Size == 1 && args.op == Op::softmax && !args.offsets && args.cols.total <= kBlock && frame.z_direct &&
            frame.out_direct && !frame.changed && frame.one_scale && !frame.scale.undefined && !args.lse;
 }
-// Such rows need no Group (10 ns, which a row of 1024 takes 240).
+// Such rows need no Group. Building one costs 10 ns, and a row of 1024 takes 240 ns in all.
 template <class T> void bare_rows(const Frame<T>& frame, std::int64_t begin, std::int64_t end) {
     const Args& args = frame.args;
     T* store = scratch(kTerms).get<T>(2 * kBlock);
@@ -222,28 +225,28 @@ template <class T> void bare_rows(const Frame<T>& frame, std::int64_t begin, std
     }
 }
 
-// Sixteen rows or fewer of at most `columns` scores, one to a lane.
-template <bool Unit> void side_by_side(const Frame<float>& frame, const std::int64_t* rows, int count, int columns,
-                                       Lookahead& ahead) {
+// Computes up to sixteen rows of at most `columns` scores, one row per lane.
+template <bool Unit> void rows_in_lanes(const Frame<float>& frame, const std::int64_t* rows, int count, int columns,
+                                        Lookahead& ahead) {
     const Args& args = frame.args;
     const bool read_there = frame.z_direct && !frame.changed, written_there = frame.out_direct && !args.lse;
     Lanes<Unit> lanes(frame.scale.beta, columns);
     for (int g = 0; g < kSide; ++g) {
         const RowOf row{args, rows[g < count ? g : 0]};
         if (read_there) {
-            lanes.put(g, reinterpret_cast<const float*>(row.start(args.z)), row.length());
+            lanes.load_row(g, reinterpret_cast<const float*>(row.start(args.z)), row.length());
             continue;
         }
         Group<float, 1> group(frame, row.index);
         group.load(0);
-        lanes.put(g, group.scores, group.length);
+        lanes.load_row(g, group.scores, group.length);
     }
     lanes.fold(ahead);
     if (args.op == Op::softmax) lanes.softmax();
     else if (args.op == Op::log_softmax) lanes.log_softmax();
     for (int g = 0; g < count; ++g) {
         if (written_there && args.op != Op::logsumexp && lanes.plain(g)) {
-            lanes.take(g, reinterpret_cast<float*>(RowOf{args, rows[g]}.start(args.out)));
+            lanes.store_row(g, reinterpret_cast<float*>(RowOf{args, rows[g]}.start(args.out)));
             continue;
         }
         Group<float, 1> group(frame, rows[g]);
@@ -254,12 +257,12 @@ template <bool Unit> void side_by_side(const Frame<float>& frame, const std::int
         State s = lanes.state(g);
         finish(group, 0, s);
         if (args.op == Op::logsumexp) continue;
-        lanes.take(g, group.target(0, 0, lanes.row(g)).out);
+        lanes.store_row(g, group.target(0, 0, lanes.row(g)).out);
         group.flush(0);
     }
 }
 
-// The lines that short rows will want, if they lie one after the other.
+// Returns the Lookahead for the memory of short rows, if they are contiguous.
 inline Lookahead ahead_of(const Frame<float>& frame, std::int64_t begin, std::int64_t end) {
     const Args& args = frame.args;
     const auto dense = [&](const Operand& x) { return args.rows.dims == 1 && x.row[0] == args.cols.total; };
@@ -269,11 +272,11 @@ inline Lookahead ahead_of(const Frame<float>& frame, std::int64_t begin, std::in
     return {first.start(args.z), last.start(args.z), first.start(args.out)};
 }
 
-// Rows [begin, end): those of about one length side by side, those too long for a lane one by one.
+// Computes rows [begin, end). Rows of about the same length share lanes; rows too long for a lane are computed alone.
 template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t begin, std::int64_t end) {
     constexpr int kSizes = kShort / kSide + 1;
     Lookahead ahead = ahead_of(frame, begin, end);
-    std::int64_t waiting[kSizes][kSide];
+    std::int64_t pending[kSizes][kSide];
     int count[kSizes] = {};
     for (std::int64_t row = begin; row < end; ++row) {
         const std::int64_t n = RowOf{frame.args, row}.length();
@@ -283,17 +286,17 @@ template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t beg
             continue;
         }
         const int size = static_cast<int>((n + kSide - 1) / kSide);
-        waiting[size][count[size]++] = row;
+        pending[size][count[size]++] = row;
         if (count[size] < kSide) continue;
-        ahead.reach(RowOf{frame.args, row}.start(frame.args.z));
-        side_by_side<Unit>(frame, waiting[size], kSide, size * kSide, ahead);
+        ahead.advance(RowOf{frame.args, row}.start(frame.args.z));
+        rows_in_lanes<Unit>(frame, pending[size], kSide, size * kSide, ahead);
         count[size] = 0;
     }
     for (int size = 1; size < kSizes; ++size)
-        if (count[size] > 0) side_by_side<Unit>(frame, waiting[size], count[size], size * kSide, ahead);
+        if (count[size] > 0) rows_in_lanes<Unit>(frame, pending[size], count[size], size * kSide, ahead);
 }
 
-// Whether the rows of a call are worth sixteen lanes.
+// True if the call has enough short rows to gain from lanes.
 inline bool fits_lanes(const Frame<float>& frame) {
     const Args& args = frame.args;
     const bool is_short = args.offsets ? args.cols.total <= kShort * args.segments / 2 : args.cols.total <= kShort;

@@ -1,4 +1,4 @@
-"""The expected position: what the name softargmax promises to people who locate things."""
+"""soft_argmax and spatial_soft_argmax: the expected position under the softmax."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def soft_argmax(
     where: Mask | None = None,
     keepdims: bool = False,
 ) -> Array:
-    r"""The mean of positions, or of any values, under the softmax: a differentiable arg max.
+    r"""Return the mean of positions, or of any values, under the softmax: a differentiable arg max.
 
     .. math:: \hat v = \sum_i p_i\, v_i, \qquad p = \mathrm{softmax}(z / T)
 
@@ -33,26 +33,34 @@ def soft_argmax(
     z : array_like
         Scores, any shape, any array library.
     values : array, shape (K,) or (K, D), optional
-        What is averaged: a number or a vector for each of a row's K places. Without it the positions 0..K-1.
+        The values to average: one number or one vector for each of a row's K entries. Defaults to the positions
+        0..K-1.
     axis, temperature, where
-        As in `softmax`. A row along several axes has its places in their (C) order; `spatial_soft_argmax` has one
-        coordinate for each.
+        As in `softmax`. The entries of a row along several axes are numbered in C order. `spatial_soft_argmax` returns
+        one coordinate per axis instead.
     keepdims : bool
         Keep the reduced axes with size 1.
 
     Returns
     -------
     array
-        The rows' shape, and D at its end for vectors; float32 for half scores.
+        One mean per row, with D as the last axis if the values are vectors. float32 for half-precision scores.
+
+    Raises
+    ------
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape or value. A wrong `axis` raises AxisError, a ValueError.
 
     Notes
     -----
-    Values outside the support are not looked at, NaN or not. A row with nothing in its support gives 0, and so does a
-    row whose peak is at 0; ``logsumexp(z) == -inf`` tells them apart. The D entries of vectors are averaged one after
-    the other: for many of them, ``softmax(z) @ values`` is faster and less exact.
+    Values outside the support are ignored, even NaN. A row with an empty support gives 0, and so does a row whose peak
+    is at position 0; ``logsumexp(z) == -inf`` tells them apart. The D entries of vectors are averaged one at a time.
+    For large D, ``softmax(z) @ values`` is faster and less exact.
 
-    Gradient: with incoming g, :math:`\beta\,p_i \langle g, v_i - \hat v\rangle` to z_i and p_i g to v_i. As T goes to
-    0 the result goes to the arg max (to the mean of the maxima), and the gradient to 0.
+    Gradient: with incoming g, :math:`\beta\,p_i \langle g, v_i - \hat v\rangle` to z_i and p_i g to v_i. As T tends to
+    0, the result tends to the arg max (the mean of the maxima if there are several) and the gradient to 0.
 
     References
     ----------
@@ -90,35 +98,37 @@ def soft_argmax(
 def spatial_soft_argmax(
     z: Logits, /, *, axis: int | tuple[int, ...] | None = (-2, -1), temperature: PerRow = 1.0, where: Mask | None = None
 ) -> Array:
-    r"""The mean position under the softmax of an image, or of any grid: one coordinate for each of its axes.
+    r"""Return the mean position under the softmax of an image or grid: one coordinate per axis.
 
     .. math:: \hat v_d = \sum_{i_1 \dots i_D} p_{i_1 \dots i_D}\, i_d, \qquad p = \mathrm{softmax}(z / T)
 
     Parameters
     ----------
     z : array_like
-        Scores, any shape that has the axes, any array library.
+        Scores, any shape that has these axes, any array library.
     axis : tuple of int, int or None
-        The grid's axes, D of them; None: all.
+        The D axes of the grid; None for all of them.
     temperature, where
-        As in `softmax`; a row is a whole grid.
+        As in `softmax`. A row is a whole grid.
 
     Returns
     -------
     array, shape (..., D)
-        Positions in pixels from 0, in the order of `axis`: of an image (row, column), so (y, x). float32 for half
-        scores.
+        Positions in pixels, counted from 0, in the order of `axis`. For an image this is (row, column), that is
+        (y, x). float32 for half-precision scores.
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape or value. A wrong `axis` raises AxisError, a ValueError.
 
     Notes
     -----
-    The edge rows are those of `soft_argmax`: a grid with nothing in its support gives 0 for every coordinate.
+    Edge rows are those of `soft_argmax`: a grid with an empty support gives 0 for every coordinate.
 
-    Gradient: with incoming g, :math:`\beta\,p_i \sum_d g_d (i_d - \hat v_d)` to the score at place
+    Gradient: with incoming g, :math:`\beta\,p_i \sum_d g_d (i_d - \hat v_d)` to the score at position
     :math:`i = (i_1 \dots i_D)`.
 
     References
@@ -134,17 +144,17 @@ def spatial_soft_argmax(
     array([123., 456.])
     """
     z = check.scores(z)
-    ndim, given = z.ndim, axes_of(axis, z.ndim)
-    if not given:
+    ndim, grid = z.ndim, axes_of(axis, z.ndim)
+    if not grid:
         raise ValueError(f"axis: expected one axis or more, got {axis} of {ndim} dimensions")
-    z, axes, beta = check.rows(z, given, temperature)
+    z, axes, beta = check.rows(z, grid, temperature)
     xp, wide = namespace(z), check.row_dtype(None, z)
     i = Expectation(z, check.optional_mask(where, z), beta, None, axes, wide)
 
     def mean(d: int) -> Any:
-        places = xp.arange(z.shape[d], dtype=wide, device=device_of(z))
-        places = xp.reshape(places, tuple(n if k == d else 1 for k, n in enumerate(z.shape)))
-        return squeezed(operations.expectation.first(i._replace(values=places)), axes)
+        positions = xp.arange(z.shape[d], dtype=wide, device=device_of(z))
+        positions = xp.reshape(positions, tuple(n if k == d else 1 for k, n in enumerate(z.shape)))
+        return squeezed(operations.expectation.first(i._replace(values=positions)), axes)
 
-    order = [one % ndim for one in axis] if isinstance(axis, (tuple, list)) else given
-    return xp.stack([mean(d + z.ndim - ndim) for d in order], axis=-1)  # many temperatures add axes in front
+    order = [one % ndim for one in axis] if isinstance(axis, (tuple, list)) else grid
+    return xp.stack([mean(d + z.ndim - ndim) for d in order], axis=-1)  # an array of temperatures adds leading axes

@@ -1,4 +1,4 @@
-"""softmax: a row of scores to a row of probabilities."""
+"""softmax: map a row of scores to a row of probabilities."""
 
 from __future__ import annotations
 
@@ -28,46 +28,55 @@ def softmax(
     dtype: DType | None = None,
     out: Array | None = None,
 ) -> Array:
-    r"""The probabilities proportional to the exponentials of the scores.
+    r"""Return the softmax: probabilities proportional to the exponentials of the scores.
 
     .. math:: p_i = \frac{e^{\beta z_i}}{\sum_j e^{\beta z_j}}, \qquad \beta = \frac{\ln(\mathrm{base})}{T}
 
     Parameters
     ----------
     z : array_like
-        Scores, any shape, any array library; the result is of the same kind, shape and dtype. float16 and bfloat16 are
-        computed in float32 or better; integers and booleans become the library's default float.
+        Scores, any shape, any array library. The result has the same array type, shape and dtype. float16 and bfloat16
+        are computed in float32 or better; integers and booleans become the library's default float dtype.
     axis : int, tuple of int, or None
-        The axes along which a row of scores runs; None for all of them.
+        The axis or axes of a row of scores; None for all of them.
     temperature : float or array
-        T: the higher, the more uniform. 0 is the limit arg max with ties shared (-0.0: arg min), infinity is uniform
-        over the support, below 0 small scores are favoured. An array has one temperature per row. Many temperatures
-        for the same scores add axes in front: a list of M beside a single row gives (M, K), and so does an array with
-        more axes than z that has size 1 along `axis`.
+        T. A higher temperature gives a more uniform result. 0 is the limit, an arg max with shared ties (-0.0: an
+        arg min). Infinity is uniform over the support. Negative temperatures favour small scores. An array has one
+        temperature per row. To apply many temperatures to the same scores, pass an array with more axes than z, of
+        size 1 along `axis`; the extra axes come first in the result. A list of M temperatures with a single row gives
+        (M, K).
     base : float, optional
-        Exponentials of this base in place of e: above 1 large scores are favoured, below 1 small ones, 1 is uniform.
+        Base of the exponentials; defaults to e. Above 1 it favours large scores, below 1 small ones; 1 is uniform.
     where : array of bool, optional
-        The support; an entry outside it has probability 0 whatever its score, NaN included.
+        The support. An entry outside it has probability 0 whatever its score, even NaN.
     dtype : dtype, optional
-        The floating dtype of the result.
+        The floating dtype of the result; defaults to that of z.
     out : array, optional
-        Where to put the result: of z's shape and the result's dtype, z itself or memory apart from it.
+        Array for the result, with z's shape and the result's dtype. It may be z itself, or memory that z does not use.
 
     Returns
     -------
     array
-        p, of z's shape. Non-negative; a row sums to 1, or is 0 if nothing is in its support.
+        p, of z's shape. Entries are non-negative. A row sums to 1, or is 0 if its support is empty.
+
+    Raises
+    ------
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape or value. A wrong `axis` raises AxisError, a ValueError.
 
     Notes
     -----
-    An entry of -inf (scaled) is out of the support: 0. A row with nothing in it, or of length 0, is 0 everywhere.
-    k entries of +inf share the row, 1/k each. A NaN in the support makes its row NaN and no other.
+    An entry whose scaled score is -inf is outside the support: its probability is 0. A row with an empty support, or
+    of length 0, is 0 everywhere. k entries of +inf share the row, 1/k each. A NaN in the support makes its own row NaN
+    and no other.
 
     Gradient: with incoming g, :math:`\beta\,p \odot (g - \langle p, g\rangle)`, 0 outside the support and in rows
     that hold +inf.
 
-    Invariant under a shift of all scores of a row, not under a change of their scale; p_i / p_j depends on z_i - z_j
-    alone (Luce).
+    The result does not change when all scores of a row are shifted by the same amount; it does change when they are
+    scaled. p_i / p_j depends on z_i - z_j alone (Luce).
 
     References
     ----------
@@ -95,12 +104,12 @@ def softmax(
 
 
 def plain(z: Any, axes: tuple[int, ...]) -> Scores:
-    """The arguments of a call without options."""
-    return _new(Scores, (z, None, UNIT, axes, z.dtype))  # as Scores(..) it takes 0.1 us of 3 more
+    """Return the record of a call without options."""
+    return _new(Scores, (z, None, UNIT, axes, z.dtype))  # Scores(..) would add 0.1 us to a call of 3 us
 
 
 def checked(z: Any, axis: Any, temperature: Any, base: Any, where: Any, dtype: Any, out: Any) -> Scores:
-    """The arguments of the functions that return an array of z's shape."""
+    """Check the arguments of a function whose result has z's shape."""
     no_option = where is dtype is base is None and type(temperature) is float and temperature == 1.0
     if no_option and (axes := plain_axes(z, axis)) and (out is None or fits(out, z)):
         return plain(z, axes)

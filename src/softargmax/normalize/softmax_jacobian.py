@@ -1,4 +1,4 @@
-"""The derivative of the softmax, as the matrix that it is."""
+"""softmax_jacobian: the derivative of the softmax as a matrix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from softargmax.normalize.operations import Scores
 @public
 @np.errstate(all="ignore")
 def softmax_jacobian(z: Logits, /, *, axis: int = -1, temperature: PerRow = 1.0, base: float | None = None) -> Array:
-    r"""The Jacobian matrix of the softmax.
+    r"""Return the Jacobian matrix of the softmax.
 
     .. math:: J_{ij} = \frac{\partial p_i}{\partial z_j} = \beta\,(\delta_{ij}\, p_i - p_i\, p_j)
 
@@ -27,22 +27,29 @@ def softmax_jacobian(z: Logits, /, *, axis: int = -1, temperature: PerRow = 1.0,
     z : array_like
         Scores, any shape, any array library.
     axis : int
-        The axis along which a row of K scores runs.
+        The axis of a row of K scores.
     temperature, base
         As in `softmax`.
 
     Returns
     -------
     array
-        Of z's dtype, and its shape with the axis replaced by two of length K, i and j. Each matrix is symmetric, its
-        rows sum to 0, and it is positive semidefinite for beta > 0.
+        Jacobians, with z's dtype. The shape is that of z with `axis` replaced by two axes of length K, for i and j.
+        Each matrix is symmetric, its rows sum to 0, and it is positive semidefinite for beta > 0.
+
+    Raises
+    ------
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape or value. A wrong `axis` raises AxisError, a ValueError.
 
     Notes
     -----
-    0 outside the support, in rows that hold an infinite score and at T = 0: there the softmax is constant wherever it
-    is continuous. A NaN makes its row's matrix NaN.
+    Entries outside the support are 0. So are rows that hold a scaled score of +inf, and all rows at T = 0: there the
+    softmax is constant wherever it is continuous. A NaN makes its row's matrix NaN.
 
-    1 - p_i on the diagonal is formed from log p_i, without cancellation. J is also the Hessian of the smooth maximum.
+    1 - p_i on the diagonal is computed from log p_i, without cancellation. J is also the Hessian of the smooth maximum.
 
     References
     ----------
@@ -82,7 +89,7 @@ def softmax_jacobian(z: Logits, /, *, axis: int = -1, temperature: PerRow = 1.0,
 
 
 def _constant(rows: Any, beta: Any, xp: Any) -> Any:
-    """The rows without a NaN that hold an infinite score or are in the limit T = 0: there the softmax is constant."""
-    frozen = abs(beta) == math.inf
-    found = frozen | (xp.abs(rows) == math.inf) & ((rows > 0.0) == (beta >= 0.0))
-    return xp.any(found, axis=-1) & ~xp.any(xp.isnan(rows), axis=-1)
+    """True for rows without NaN whose softmax is constant: those with a scaled score of +inf, or at T = 0."""
+    constant = abs(beta) == math.inf
+    constant = constant | (xp.abs(rows) == math.inf) & ((rows > 0.0) == (beta >= 0.0))
+    return xp.any(constant, axis=-1) & ~xp.any(xp.isnan(rows), axis=-1)

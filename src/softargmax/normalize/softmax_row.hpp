@@ -1,5 +1,5 @@
-// Softmax and its derivatives (design section 8). First the formulas, for one row or one block of a row in contiguous
-// memory. Then the way from scores to results: the blocks of a row are folded into its state, which is applied to them.
+// Softmax and its derivatives (design section 8). First come the formulas, for one row or one block of a row in
+// contiguous memory. Then come the passes over rows: blocks are folded into a state, which is applied to them.
 #pragma once
 
 #include "core/cpp/parallel_rows.hpp"
@@ -9,8 +9,8 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 
 // ---- softmax --------------------------------------------------------------------------------------------------
 
-// softmax of a row of one block: the terms of the sum stay in the first-level cache (two rows of kBlock) and are
-// scaled, not computed again.
+// softmax of a row of one block. The terms of the sum stay in the L1 cache (two rows of kBlock), so they are scaled and
+// not computed again.
 template <class T> State softmax_short(const T* z, std::int64_t n, Scale beta, T* store, const Target<T>& to) {
     const T m = maximum(z, n);
     if (std::isinf(m) || std::isinf(beta.hi) || (sizeof(T) == 4 && !fits_float(m, beta))) {
@@ -18,8 +18,8 @@ template <class T> State softmax_short(const T* z, std::int64_t n, Scale beta, T
         apply<Log::no>(z, n, s, beta, to);
         return s;
     }
-    // The lines of the result come while the sum is computed (4096 x 1024, 2 threads: 0.57 ms with, 0.65 without),
-    // unless it is written past the caches, which would throw them out again.
+    // Prefetch the result while the sum is computed: 4096 x 1024 on 2 threads takes 0.65 ms without, 0.57 ms with it.
+    // Not with streaming stores: they bypass the caches and would evict the prefetched lines.
     for (std::int64_t i = 0; i < n && !to.streaming; i += Pack<T>::kLanes) __builtin_prefetch(to.out + i, 1);
     const Peak<T> peak(m, beta);
     const State s = fold_finite<Fold::kStore>(z, n, peak, beta, to.next, store);
@@ -33,9 +33,9 @@ template <class T> State softmax_short(const T* z, std::int64_t n, Scale beta, T
     return s;
 }
 
-// ---- derivatives: inside the support only; incoming gradients outside it are ignored, NaN included ----------------
+// ---- derivatives: inside the support only; incoming gradients outside it are ignored, even NaN --------------------
 
-// Runs body(p, g, packs) over two rows, the last step filled up with `fill` and 0.
+// Runs body(p, g) over packs of two rows. The last step is padded with `fill` and 0.
 template <class T, class Body> SOFTARGMAX_INLINE void steps(const T* p, const T* g, std::int64_t n, T fill, Body body) {
     using V = Pack<T>;
     constexpr std::int64_t step = kUnroll * V::kLanes;
@@ -56,7 +56,7 @@ template <class T, class Body> SOFTARGMAX_INLINE void steps(const T* p, const T*
     body(x, y);
 }
 
-// <p, g>, the sum of one block.
+// Returns <p, g> of one block.
 template <class T> Twofold inner_product(const T* p, const T* g, std::int64_t n) {
     using V = Pack<T>;
     const V zero = V::all(0);
@@ -69,7 +69,7 @@ template <class T> Twofold inner_product(const T* p, const T* g, std::int64_t n)
     return sum.total();
 }
 
-// sum of g where log p > -inf, of one block.
+// Returns the sum of g over log p > -inf, of one block.
 template <class T> double sum_in_support(const T* log_p, const T* g, std::int64_t n) {
     using V = Pack<T>;
     const V none = V::all(-std::numeric_limits<T>::infinity());
@@ -83,7 +83,7 @@ template <class T> double sum_in_support(const T* log_p, const T* g, std::int64_
     return sum.total().hi;
 }
 
-// beta p (g - <p, g>)
+// Computes beta p (g - <p, g>).
 template <class T>
 void softmax_vjp(const T* p, const T* g, std::int64_t n, double inner, double beta, const Target<T>& to) {
     using V = Pack<T>;
@@ -93,7 +93,7 @@ void softmax_vjp(const T* p, const T* g, std::int64_t n, double inner, double be
         [&](V x, V y) SOFTARGMAX_LAMBDA { return keep(above(x, zero), b * x * ((y - mean.hi) - mean.lo)); });
 }
 
-// beta (g - p sum g), p = exp(log p)
+// Computes beta (g - p sum g) with p = exp(log p).
 template <class T>
 void log_softmax_vjp(const T* log_p, const T* g, std::int64_t n, double sum, double beta, const Target<T>& to) {
     using V = Pack<T>;
@@ -106,12 +106,12 @@ void log_softmax_vjp(const T* log_p, const T* g, std::int64_t n, double sum, dou
     });
 }
 
-// ---- from scores to results -----------------------------------------------------------------------------------
+// ---- passes over rows -----------------------------------------------------------------------------------------
 
 template <class T> using Frame = FrameOf<Args, T>;
 template <class T, int Size> using Group = GroupOf<Args, T, Size>;
 
-// The state that a row starts from.
+// Returns the state that a row starts from.
 template <class T, int Size> State start(const Group<T, Size>& group, int g) {
     const Args& args = group.args;
     if (!args.m) return {};
@@ -119,7 +119,7 @@ template <class T, int Size> State start(const Group<T, Size>& group, int g) {
     return {at(args.m, args, row), at(args.r, args, row), at(args.low, args, row)};
 }
 
-// What a folded row gives apart from probabilities.
+// Writes the per-row results of a folded row: state, lse, smooth maximum.
 template <class T, int Size> void finish(const Group<T, Size>& group, int g, State& s) {
     const Args& args = group.args;
     const std::int64_t row = group.first + g;
@@ -152,7 +152,7 @@ template <class T, int Size> void apply_block(Group<T, Size>& group, std::int64_
     group.flush(block);
 }
 
-// The blocks folded into states, and the states applied to the blocks.
+// Folds the blocks into states, then applies the states to the blocks.
 template <class Rows> void fold_and_apply(const Args& args, Rows& rows) {
     rows.each([](const auto& group, int g, State& s) { s = start(group, g); });
     if (folds(args.op))

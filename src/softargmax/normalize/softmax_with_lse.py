@@ -1,4 +1,4 @@
-"""softmax_with_lse: the probabilities with the logarithm of their denominator."""
+"""softmax_with_lse: the probabilities and the logarithm of their denominator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def softmax_with_lse(
     where: Mask | None = None,
     dtype: DType | None = None,
 ) -> SoftmaxWithLse:
-    r"""The softmax and the logarithm of its denominator, from one pass.
+    r"""Return the softmax and the logarithm of its denominator, computed in one pass.
 
     .. math:: \mathrm{lse} = \log \sum_j e^{\beta z_j}, \qquad p_i = e^{\beta z_i - \mathrm{lse}}
 
@@ -33,22 +33,25 @@ def softmax_with_lse(
     Returns
     -------
     SoftmaxWithLse
-        p, of z's shape, and lse, one per row: float32 for half scores.
+        p, of z's shape, and lse, one number per row. lse is float32 for half-precision scores.
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape or value. A wrong `axis` raises AxisError, a ValueError.
 
     Notes
     -----
-    lse has no unit: it belongs to the scaled scores beta z. The smooth maximum, in the unit of z, is
-    :math:`\mathrm{lse} / \beta = \mathrm{lse} \cdot T / \ln(\mathrm{base})`: `logsumexp` with the same options.
-    Where T is 1 and base is e they are equal.
+    lse has no unit: it belongs to the scaled scores beta z. The smooth maximum is in the unit of z:
+    :math:`\mathrm{lse} / \beta = \mathrm{lse} \cdot T / \ln(\mathrm{base})`, which `logsumexp` returns for the same
+    options. The two are equal if T is 1 and base is e.
 
-    A row with nothing in its support has lse = -inf, one that holds an infinite score +inf. The rest as in `softmax`.
+    A row with an empty support has lse = -inf; a row that holds a scaled score of +inf has lse = +inf. Other edge rows
+    are those of `softmax`.
 
-    Gradient: that of `softmax`, and :math:`\beta\,p\,g` of lse.
+    Gradient: that of `softmax`, plus :math:`\beta\,p\,g` from the incoming g of lse.
 
     See Also
     --------

@@ -24,7 +24,7 @@ def softmin(
     dtype: DType | None = None,
     out: Array | None = None,
 ) -> Array:
-    r"""The softmax that favours small scores: that of the negative temperature.
+    r"""Return the softmin: the softmax at the negated temperature, which favours small scores.
 
     .. math:: p_i = \frac{e^{-\beta z_i}}{\sum_j e^{-\beta z_j}}
 
@@ -40,14 +40,16 @@ def softmin(
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape or value. A wrong `axis` raises AxisError, a ValueError.
 
     Notes
     -----
-    It is the softmax of -z: an entry of +inf is out of the support, entries of -inf share the row. So it is at beta = 0
-    too, however that is written (an infinite temperature or base = 1): the limit from the side where small scores are
-    favoured. temperature 0 is arg min. The rest as in `softmax`.
+    The softmin is the softmax of -z: an entry of +inf is outside the support, and entries of -inf share the row. This
+    also holds at beta = 0 (an infinite temperature or base = 1), which is taken as the limit from the side that favours
+    small scores. temperature=0 is an arg min. Other edge rows are those of `softmax`.
 
     Gradient: with incoming g, :math:`-\beta\,p \odot (g - \langle p, g\rangle)`.
 
@@ -68,11 +70,11 @@ def softmin(
 
 
 def falling(z: Any, scale: Scale) -> tuple[Any, Scale]:
-    """The scores and the scale whose softmax is the softmin: -beta, and -z where beta = 0 has no sign to turn."""
-    turned = negated(scale)
-    if isinstance(turned.hi, float):
-        return (-z if turned.hi == 0.0 else z), turned
-    level = turned.hi == 0.0
-    if readable(level) and not bool(level.any()):
-        return z, turned
-    return namespace(z).where(level, -z, z), turned
+    """Return scores and scale whose softmax is the softmin: -beta, and -z where beta = 0 has no sign to flip."""
+    flipped = negated(scale)
+    if isinstance(flipped.hi, float):
+        return (-z if flipped.hi == 0.0 else z), flipped
+    flat = flipped.hi == 0.0
+    if readable(flat) and not bool(flat.any()):
+        return z, flipped
+    return namespace(z).where(flat, -z, z), flipped

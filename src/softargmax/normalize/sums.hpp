@@ -1,4 +1,4 @@
-// Sums under the softmax of a row, in double whatever its scores are: terms may cancel.
+// Sums under the softmax of a row. They are computed in double whatever the dtype of the scores: terms may cancel.
 //
 //     expectation <p, v>      entropy -<p, log p>      divergence <p, log p - log q>
 //     Renyi entropy log <1, p^a> / (1 - a)
@@ -8,17 +8,17 @@
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 
-// The states of a row of scores, and of the scores of q where there are two softmaxes.
+// The states of a row's scores, and of the scores of q if there are two softmaxes.
 struct States {
     State p, q;
 };
-// The order a of a Renyi entropy, whose q is p^a over its sum: the softmax of a times the scores.
+// Returns the order a of a Renyi entropy. Its q is p^a over its sum: the softmax of a times the scores.
 template <int Size> double order_of(const Group<double, Size>& group, int g) {
     return at(group.args.order, group.args, group.first + g);
 }
-// Whether q is needed: at a = 1 the entropy is <p, -log p>, at a = inf it is -log max p. (NaN needs none.)
+// True if q is needed. At a = 1 the entropy is <p, -log p>, at a = inf it is -log max p. (NaN needs no q.)
 inline bool has_q(double order) { return order != 1 && order <= 0x1p60; }
-// What the scores of q are multiplied by. At T = 0 every power of p is p.
+// Returns the scale of the scores of q. At T = 0 every power of p is p.
 template <int Size> Scale scale_of_q(const Group<double, Size>& group, int g) {
     const Scale beta = group.beta(g);
     if (group.args.op != Op::renyi_entropy || std::isinf(beta.hi)) return beta;
@@ -40,9 +40,9 @@ SOFTARGMAX_INLINE void add_to(Twofold& sum, Twofold part) {
     sum = {s.hi, std::isinf(s.hi) ? 0 : sum.lo + (s.lo + part.lo)};
 }
 
-// e^r - 1 - r without cancellation for |r| <= kNear. With h of a number and t = e^r - 1 of it, h(2 r) = 2 h(r) + t(r)^2
-// and t(2 r) = t(r) (2 + t(r)): no term is negative where it is added.
-constexpr double kNear = 1.36;  // four times what exp_tail serves
+// Returns e^r - 1 - r without cancellation for |r| <= kNear. With h(r) = e^r - 1 - r and t(r) = e^r - 1 it uses
+// h(2 r) = 2 h(r) + t(r)^2 and t(2 r) = t(r) (2 + t(r)). No added term is negative.
+constexpr double kNear = 1.36;  // four times the range of exp_tail
 SOFTARGMAX_INLINE Pack<double> beyond_linear(Pack<double> r) {
     using V = Pack<double>;
     const V x = r * V::all(0.25), u = x * x, two = V::all(2), tail = exp_tail<double>(x, u);
@@ -50,9 +50,9 @@ SOFTARGMAX_INLINE Pack<double> beyond_linear(Pack<double> r) {
     return fma(two, h2, t2 * t2);
 }
 
-// sum p delta - p + q, all of whose terms are at least 0, with delta = beta (x - y - top) - log_ratio = log p - log q.
-// An error of what is subtracted changes the sum by its square only, since p and q both sum to 1; so near
-// distributions, too, keep their small divergence.
+// Returns sum p delta - p + q, whose terms are all at least 0, with delta = beta (x - y - top) - log_ratio, which is
+// log p - log q. Since p and q both sum to 1, an error of the subtracted terms changes the sum only by its square. So
+// close distributions keep their small divergence.
 inline Twofold divergence(const double* x, const double* y, double beta, Twofold top, double log_ratio, const double* p,
                           const double* q, std::int64_t n) {
     using V = Pack<double>;
@@ -64,7 +64,7 @@ inline Twofold divergence(const double* x, const double* y, double beta, Twofold
         const std::int64_t m = std::min<std::int64_t>(L, n - i);
         const V a = V::load_part(p + i, m, 0), b = V::load_part(q + i, m, 0);
         const Two<V> gap = two_sum(V::load_part(x + i, m, 0), zero - V::load_part(y + i, m, 0));
-        const auto finite = above(infinite, gap.hi);  // where q has nothing, log q = -inf and the rounding error is NaN
+        const auto finite = above(infinite, gap.hi);  // where q is empty, log q = -inf and the rounding error is NaN
         const V d = scale * (gap.hi - hi) + (scale * (keep(finite, gap.lo) - lo) - rest), r = zero - d;
         const auto in = above(a, zero), near = unless(in, above(max(d, r), bound)), far = unless(in, near);
         sum.add({keep(near, a * beyond_linear(r)), keep(far, a * d - a), b - keep(near, b)});
@@ -74,31 +74,31 @@ inline Twofold divergence(const double* x, const double* y, double beta, Twofold
 
 // The Renyi entropy has two forms, with E = <p, p^(a-1) - 1> / (1 - a):
 //
-//     (a log l_p - log l_q) / (a - 1), the maxima taken out        log1p((1 - a) E) / (1 - a)
+//     (a log l_p - log l_q) / (a - 1), without the maxima        log1p((1 - a) E) / (1 - a)
 //
-// In the first no more than 1.6 bits cancel where one logarithm is at most half the other, as they are for a <= 1/2 and
-// a >= 2. No term of the second is negative, and at a = 1 it is the Shannon entropy.
+// In the first form at most 1.6 bits cancel if one logarithm is at most half the other, which holds for a <= 1/2 and
+// a >= 2. In the second form no term is negative, and at a = 1 it is the Shannon entropy.
 inline bool logs_are_apart(const States& s, double order) {
     if (!has_q(order)) return order > 1;
     const double log_p = order * log_l(s.p), log_q = log_l(s.q);
     return std::min(log_p, log_q) <= 0.5 * std::max(log_p, log_q);
 }
-// sum p (-y) phi((a - 1) y) with y = log p, phi(u) = (e^u - 1) / u: E of one block.
+// Returns E of one block: sum p (-y) phi((a - 1) y) with y = log p, phi(u) = (e^u - 1) / u.
 inline Twofold mean_of_powers(const double* p, const double* log_p, double order, std::int64_t n) {
     using V = Pack<double>;
     constexpr int L = V::kLanes;
-    const V zero = V::all(0), one = V::all(1), none = V::all(-kInf), bound = V::all(kNear), least = V::all(-708);
-    const V a = V::all(order), less = V::all(order - 1);
+    const V zero = V::all(0), one = V::all(1), minus_inf = V::all(-kInf), bound = V::all(kNear), lowest = V::all(-708);
+    const V a = V::all(order), excess = V::all(order - 1);
     Sum<double> sum;
     for (std::int64_t i = 0; i < n; i += L) {
         const std::int64_t m = std::min<std::int64_t>(L, n - i);
-        const V x = V::load_part(p + i, m, 0), given = V::load_part(log_p + i, m, -kInf);
-        const auto in = above(given, none);
-        const V y = keep(in, given), u = less * y, hi = a * y;
+        const V x = V::load_part(p + i, m, 0), log_x = V::load_part(log_p + i, m, -kInf);
+        const auto in = above(log_x, minus_inf);
+        const V y = keep(in, log_x), u = excess * y, hi = a * y;
         const auto far = above(max(u, zero - u), bound), some = unless(in, equal(u, zero));
         const V phi = one + keep(some, beyond_linear(u) / u);
-        const V power = keep(above(hi, least), exp_of(Two<V>{hi, fma(a, y, zero - hi)}));
-        sum.add({keep(unless(in, far), (zero - y) * x * phi), keep(far, (x - power) / less)});
+        const V power = keep(above(hi, lowest), exp_of(Two<V>{hi, fma(a, y, zero - hi)}));
+        sum.add({keep(unless(in, far), (zero - y) * x * phi), keep(far, (x - power) / excess)});
     }
     return sum.total();
 }
@@ -111,10 +111,10 @@ inline double renyi_entropy(const States& s, double order, double mean) {
     }
     const double log_p = log_l(s.p);
     if (!has_q(order)) return log_p;
-    return fma(order, log_p, -log_l(s.q)) / (order - 1) + 0.0;  // no negative zero
+    return fma(order, log_p, -log_l(s.q)) / (order - 1) + 0.0;  // + 0.0: no negative zero
 }
 
-// What one block adds to the sum of its row.
+// Returns the part of a row's sum that comes from one block.
 template <int Size> Twofold block_part(const Group<double, Size>& group, std::int64_t block, int g, const States& s) {
     const std::int64_t n = group.end(block) - group.begin(block);
     const double *z = group.scores + g * group.pitch, *other = group.other ? group.other + g * group.pitch : nullptr;
