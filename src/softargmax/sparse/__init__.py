@@ -1,9 +1,9 @@
-"""Sparse maps: what to use in place of softmax where most probabilities should be exactly 0, and their losses.
+"""Sparse alternatives to softmax, whose probabilities may be exactly 0, and their losses.
 
     p = argmax_p <p, z> + H_alpha(p)      p_i = [(alpha - 1) z_i - tau]_+^(1 / (alpha - 1))      sum p = 1
 
-alpha = 1 is softmax, 2 sparsemax. `reference.py` is the definition, `operations.py` the record of each operation;
-`kernels.cpp` serves CPU memory.
+alpha = 1 is softmax, alpha = 2 sparsemax. The `*operations.py` files hold the operation records and `reference*.py` the
+definitions. `kernels.cpp` serves CPU memory.
 """
 
 from softargmax.sparse.entmax import entmax, sparsemax, threshold

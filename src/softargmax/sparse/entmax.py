@@ -1,4 +1,4 @@
-"""sparsemax, entmax and their threshold: a row of scores to probabilities of which most may be 0."""
+"""sparsemax, entmax and threshold: maps from scores to probabilities of which many may be 0."""
 
 from __future__ import annotations
 
@@ -26,52 +26,54 @@ def sparsemax(
     where: Mask | None = None,
     out: Array | None = None,
 ) -> Array:
-    r"""The point of the probability simplex that is nearest to the scores.
+    r"""Return the sparsemax: the point of the probability simplex that is nearest to the scores.
 
     .. math:: p = \operatorname*{argmin}_{q \in \Delta} \lVert q - \beta z \rVert^2, \qquad p_i = [\beta z_i - \tau]_+
 
     Parameters
     ----------
     z : array_like
-        Scores, any shape, any array library; the result is of the same kind, shape and dtype. float16 and bfloat16 are
-        computed in float32 or better; integers and booleans become the library's default float.
+        Scores, any shape, any array library. The result has the same array type, shape and dtype. float16 and bfloat16
+        are computed in float32 or better; integers and booleans become the library's default float dtype.
     axis : int, tuple of int, or None
-        The axes along which a row of scores runs; None for all of them.
+        The axis or axes of a row of scores; None for all of them.
     temperature : float or array
-        T in :math:`\beta = 1 / T`; an array has one per row. Its limits are those of `softmax`: at 0 the largest scores
-        share the row, at inf the whole support does, below 0 small scores are favoured.
+        T in :math:`\beta = 1 / T`. An array has one temperature per row. Limits are those of `softmax`: at 0 the
+        largest scores share the row, at infinity the whole support does, and below 0 small scores are favoured.
     base : float, optional
-        b in :math:`\beta = \ln b / T`; e if None.
+        b in :math:`\beta = \ln b / T`; defaults to e.
     where : array of bool, optional
-        The support; an entry outside it has probability 0 whatever its score, NaN included.
+        The support. An entry outside it has probability 0 whatever its score, even NaN.
     out : array, optional
-        Where to put the result: of z's shape and dtype, z itself or memory apart from it.
+        Array for the result, with z's shape and dtype. It may be z itself, or memory that z does not use.
 
     Returns
     -------
     array
-        p, of z's shape. A row sums to 1, or is 0 if nothing is in its support.
+        p, of z's shape. A row sums to 1, or is 0 if its support is empty.
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape or value. A wrong `axis` raises AxisError, a ValueError.
 
     Notes
     -----
-    It is `entmax` of order 2. Scores a distance of T or more below the largest have probability 0; one score that is
-    T above all others has it all.
+    sparsemax is `entmax` of order 2. Scores that are T or more below the largest have probability 0. A score that is T
+    or more above all others has probability 1.
 
-    The edge rows are those of `softmax`: -inf is out of the support, k entries of +inf share the row, a NaN in the
-    support makes its row NaN, an empty row is 0.
+    Edge rows are those of `softmax`: -inf is outside the support, k entries of +inf share the row, a NaN in the support
+    makes its row NaN, and a row with an empty support is 0.
 
-    Gradient: with incoming g, :math:`\beta (g - \bar g)` where p > 0, with the mean :math:`\bar g` over these entries;
+    Gradient: with incoming g, :math:`\beta (g - \bar g)` where p > 0, with :math:`\bar g` the mean over these entries;
     0 elsewhere.
 
     See Also
     --------
-    entmax : any order between softmax and beyond sparsemax.
-    sparsemax_loss : the loss that belongs to it.
+    entmax : the same map of any order.
+    sparsemax_loss : the loss of sparsemax.
 
     References
     ----------
@@ -100,7 +102,7 @@ def entmax(
     where: Mask | None = None,
     out: Array | None = None,
 ) -> Array:
-    r"""The probabilities that balance the scores with a Tsallis entropy: softmax at order 1, sparsemax at 2.
+    r"""Return the entmax: sparse probabilities that interpolate softmax (order 1) and sparsemax (order 2).
 
     .. math::
         p = \operatorname*{argmax}_{q \in \Delta} \langle q, \beta z\rangle + H_\alpha(q), \qquad
@@ -112,44 +114,46 @@ def entmax(
     z, axis, temperature, base, where, out
         As in `sparsemax`.
     alpha : float or array
-        The order, above 0: the higher, the sparser. 1 is `softmax`, approached continuously from both sides. An array
-        has one order per row; a tensor may be learned.
+        The order, above 0. A higher order gives a sparser result. 1 is `softmax`, approached continuously from both
+        sides. An array has one order per row. The order may be learned.
 
     Returns
     -------
     array
-        p, of z's shape. A row sums to 1, or is 0 if nothing is in its support.
+        p, of z's shape. A row sums to 1, or is 0 if its support is empty.
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape or value. A wrong `axis` raises AxisError, a ValueError.
 
     Notes
     -----
-    Above order 1 scores :math:`T/(\alpha - 1)` or more below the largest have probability 0. Below it p falls as a
-    power of the distance, and every score but -inf has p > 0, unless it underflows.
+    Above order 1, scores :math:`T/(\alpha - 1)` or more below the largest have probability 0. Below order 1, p falls as
+    a power of the distance, and every score except -inf has p > 0, unless p underflows.
 
-    The edge rows are those of `softmax`: -inf is out of the support, k entries of +inf share the row, a NaN in the
-    support makes its row NaN, an empty row is 0. On devices and under tracing, where nobody looks, so does an alpha
-    that is not above 0.
+    Edge rows are those of `softmax`: -inf is outside the support, k entries of +inf share the row, a NaN in the support
+    makes its row NaN, and a row with an empty support is 0. On a device or under tracing alpha is not checked: an alpha
+    that is not above 0 makes its row NaN.
 
     Gradient: with incoming g, :math:`\beta s \odot (g - \langle s, g\rangle / \sum s)`,
-    :math:`s_i = p_i^{2-\alpha}` where p > 0 and 0 elsewhere. Of p to alpha:
+    with :math:`s_i = p_i^{2-\alpha}` where p > 0 and 0 elsewhere. The derivative of p with respect to alpha is
     :math:`-s \odot (w - \langle s, w\rangle / \sum s)`, :math:`w_i = \ell_i^2\,\varphi((\alpha - 1)\,\ell_i)`,
     :math:`\ell = \log p`, :math:`\varphi(u) = (1 - e^u + u e^u)/u^2`.
 
-    The threshold is the root of a sum, found by Newton's method over the scores that can matter, without sorting.
+    The threshold is the root of a sum. Newton's method finds it over the scores that can matter, without sorting.
 
     See Also
     --------
     threshold : tau, and the number of probabilities above 0.
-    entmax_loss : the loss that belongs to it.
+    entmax_loss : the loss of entmax.
 
     References
     ----------
     Peters, Niculae & Martins (2019), Sparse sequence-to-sequence models, ACL, sections 2 and 3. arXiv:1905.05702.
-    Correia, Niculae & Martins (2019), Adaptively sparse transformers, EMNLP, section 3 (the gradient to alpha).
+    Correia, Niculae & Martins (2019), Adaptively sparse transformers, EMNLP, section 3 (the derivative to alpha).
     arXiv:1909.00015.
 
     Examples
@@ -182,35 +186,39 @@ def threshold(
     base: float | None = None,
     where: Mask | None = None,
 ) -> Threshold:
-    r"""The threshold of `entmax` and the number of probabilities above it.
+    r"""Return the threshold of `entmax` and the number of positive probabilities.
 
     .. math:: \sum_i [(\alpha - 1) \beta z_i - \tau]_+^{1/(\alpha - 1)} = 1
 
     Parameters
     ----------
     z, axis, temperature, base, where
-        As in `sparsemax`: tau is in the unit of :math:`\beta z`.
+        As in `sparsemax`. tau is in the unit of :math:`\beta z`.
     alpha : float or array
-        The order, as in `entmax`. At 1 it is the limit -1, whatever the scores: `logsumexp` says more there.
+        The order, as in `entmax`. At order 1 tau is the limit -1 whatever the scores; `logsumexp` is more useful there.
 
     Returns
     -------
     Threshold
-        tau, one per row, float32 for half scores; support_size, integers.
+        tau and support_size, one number per row each. tau is float32 for half-precision scores; support_size has an
+        integer dtype.
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape or value. A wrong `axis` raises AxisError, a ValueError.
 
     Notes
     -----
-    A row with nothing in its support: -inf, 0. With k entries of +inf: +inf, k. With a NaN in the support: NaN, -1. At
-    T = 0: infinity with the sign of :math:`(\alpha - 1) \max z`, or :math:`-k^{1 - \alpha}` if that is 0, and the
-    number k of the largest scores. A probability counts as above 0 from the smallest normal float64 on (float32 where
-    JAX has no other).
+    Edge rows, as (tau, support_size): a row with an empty support gives (-inf, 0), a row with k entries of +inf
+    (+inf, k), and a row with a NaN in its support (NaN, -1). At T = 0, support_size is the number k of the largest
+    scores, and tau is infinite with the sign of :math:`(\alpha - 1) \max z`, or :math:`-k^{1 - \alpha}` if that is 0.
 
-    Gradient of tau: :math:`(\alpha - 1)\,\beta\,s / \sum s` with s as in `entmax`.
+    A probability counts as positive if it is at least the smallest normal float64 (float32 in JAX without float64).
+
+    Gradient of tau: :math:`(\alpha - 1)\,\beta\,s / \sum s`, with s as in `entmax`.
 
     References
     ----------
@@ -227,13 +235,13 @@ def threshold(
 
 
 def _checked(z: Any, alpha: Any, axis: Any, temperature: Any, base: Any, where: Any) -> Scores:
-    """The arguments of the functions of scores and an order."""
+    """Check the arguments of a function of scores and an order, and return them as a record."""
     z, axes, beta = check.rows(z, axis, temperature, base)
     return Scores(z, order(alpha, z, axes), check.optional_mask(where, z), beta, axes)
 
 
 def order(alpha: Any, z: Any, axes: tuple[int, ...]) -> Any:
-    """alpha as a number, or as an array with one per row, z's shape but for 1 where z is reduced."""
+    """Return alpha as a number, or as an array with one order per row and the reduced axes kept as 1."""
     alpha = check.order(alpha, z, axes)
     if isinstance(alpha, float):
         return alpha

@@ -1,4 +1,4 @@
-"""The Fenchel-Young losses of the sparse maps: a map, its entropy, and the loss whose gradient is p - target."""
+"""sparsemax_loss and entmax_loss: the Fenchel-Young losses of the sparse maps, with gradient p - target."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from softargmax.sparse.loss_operations import OfClasses, OfMasses
 
 
 @public
-def sparsemax_loss(  # noqa: PLR0913 each is asked for by its name
+def sparsemax_loss(  # noqa: PLR0913 the options are keyword-only
     z: Logits,
     /,
     target: Target,
@@ -32,7 +32,7 @@ def sparsemax_loss(  # noqa: PLR0913 each is asked for by its name
     where: Mask | None = None,
     dtype: DType | None = None,
 ) -> Array:
-    r"""The loss that belongs to sparsemax: 0 as soon as the target's score is 1 above all others.
+    r"""Return the loss of sparsemax, which is 0 if the target's score is at least T above all others.
 
     .. math::
         \ell = \tfrac12 \lVert t - x\rVert^2 - \tfrac12 \lVert p - x\rVert^2, \qquad
@@ -46,16 +46,18 @@ def sparsemax_loss(  # noqa: PLR0913 each is asked for by its name
     Returns
     -------
     array
-        One number, or one per row.
+        A single number for the reductions "mean" and "sum", one number per row for "none".
 
     Raises
     ------
     IndexError, TypeError, ValueError
-        As `entmax_loss`.
+        As in `entmax_loss`.
 
     Notes
     -----
-    It is `entmax_loss` of order 2, for two classes the modified Huber loss. Gradient: (p - t) / T.
+    This is `entmax_loss` of order 2. For two classes it is the modified Huber loss.
+
+    Gradient: (p - t) / T.
 
     References
     ----------
@@ -85,7 +87,7 @@ def sparsemax_loss(  # noqa: PLR0913 each is asked for by its name
 
 
 @public
-def entmax_loss(  # noqa: PLR0913 each is asked for by its name
+def entmax_loss(  # noqa: PLR0913 the options are keyword-only
     z: Logits,
     /,
     target: Target,
@@ -100,7 +102,7 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
     where: Mask | None = None,
     dtype: DType | None = None,
 ) -> Array:
-    r"""The Fenchel-Young loss of entmax: convex in the scores; but for rounding not negative, 0 where p is the target.
+    r"""Return the Fenchel-Young loss of entmax: convex in the scores, and 0 where p equals the target.
 
     .. math::
         \ell = w_y \left(\langle p - t, x\rangle + H_\alpha(p) - H_\alpha(t)\right), \quad
@@ -110,56 +112,60 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
     Parameters
     ----------
     z : array_like
-        Scores, any shape but 0-d, any array library; the K classes run along `axis`.
+        Scores, any shape except 0-d, any array library. The K classes run along `axis`.
     target : array_like
-        Classes, integers of the rows' shape; or probabilities t, floats of z's shape. Their values are not checked: the
-        loss is what the formula gives, and may be negative where they are none.
+        Class indices: integers of the rows' shape. Or probabilities t: floats of z's shape. Probabilities are not
+        checked: the loss is the value of the formula, and may be negative if they are invalid.
     alpha : float or array
-        The order, above 0, as in `entmax`: 1 is the cross-entropy less the target's own entropy (0 for a class
-        without smoothing), 2 `sparsemax_loss`.
+        The order, above 0, as in `entmax`. Order 1 is the cross-entropy minus the target's own entropy (which is 0 for
+        a class without smoothing), order 2 is `sparsemax_loss`.
     axis : int
         The axis of the classes.
     reduction : {"mean", "sum", "none"}
-        What becomes of the rows' losses. The mean is divided by the sum of the rows' :math:`w_y`, of probabilities by
-        the number of rows.
+        How to combine the losses of the rows. "mean" divides their sum by the sum of the rows' :math:`w_y`, or by the
+        number of rows if the targets are probabilities.
     ignore_index : int
-        The class of rows that count nothing. If nothing counts, the mean and its gradient are 0.
+        The class of rows that are ignored. If all rows are ignored, the mean and its gradient are 0.
     weight : array, optional
-        w, one per class, at least 0; with classes as targets. A row counts by that of its class, smoothed or not.
+        w, the class weights, at least 0, for targets that are classes. A row has the weight of its class, with or
+        without smoothing.
     label_smoothing : float
-        From 0 to 1: that much of the target is spread over the scores in the support.
+        From 0 to 1: the part of the target that is spread evenly over the support.
     temperature : float or array
         T, as in `sparsemax`.
     where : array of bool, optional
-        The support as in `softmax`.
+        The support, as in `softmax`.
     dtype : dtype, optional
-        The floating dtype of the result; if None that of z, and float32 for half scores.
+        The floating dtype of the result; defaults to that of z, float32 for half-precision scores.
 
     Returns
     -------
     array
-        One number, or one per row.
+        A single number for the reductions "mean" and "sum", one number per row for "none".
 
     Raises
     ------
     IndexError
-        If a class is out of range: the first such one is named, with its place. (On devices and under tracing, where
-        nobody looks, its row is NaN.)
+        If a class is out of range. The message names the first such class and its position. (On a device or under
+        tracing classes are not checked: the loss of such a row is NaN.)
     TypeError
-        If targets are neither integers nor probabilities of z's shape, or an option is of a wrong kind.
+        If the target is neither integers nor probabilities of z's shape, or an option has a wrong type.
     ValueError
-        If an option is out of its range, or a shape does not fit.
+        If an option is out of range, or shapes do not match.
 
     Notes
     -----
-    A row with nothing in its support: +inf whatever its target, gradient 0. A target outside the support: +inf,
-    gradient p. k scores of +inf share the row: :math:`H_\alpha` of 1/k at one of them, +inf at another; gradient 0. NaN
-    in the support: NaN. An ignored row is 0 whatever its scores.
+    Up to rounding the loss is not negative.
 
-    Above order 1 the loss is 0 where the target's score is :math:`T/(\alpha - 1)` above all others: the margin of the
-    loss. A class as target is served by a sum in which no term is negative, so that a small loss keeps its digits.
+    Edge rows: a row with an empty support gives +inf whatever its target, with gradient 0. A target outside the support
+    gives +inf, with gradient p. k scores of +inf share the row: a target among them gives :math:`H_\alpha` of 1/k,
+    another target +inf, and the gradient is 0. A NaN in the support gives NaN. An ignored row gives 0 whatever its
+    scores.
 
-    Gradient: :math:`w_y (p - t) / T`, at the target's class formed from what the others have. To alpha:
+    Above order 1 the loss has a margin: it is 0 where the target's score is :math:`T/(\alpha - 1)` or more above all
+    others. If the target is a class, no term of the computed sum is negative, so a small loss keeps its digits.
+
+    Gradient: :math:`w_y (p - t) / T`. At the target's class it is computed from the other entries. To alpha:
     :math:`\partial_\alpha (H_\alpha(p) - H_\alpha(t))` at constant p.
 
     References
@@ -179,18 +185,18 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
     """
     z = check.scores(z)
     if not z.ndim:
-        raise ValueError("z: 0-d; a loss needs an axis of classes")
+        raise ValueError("z: expected at least one axis, for the classes, got a 0-d array")
     axis, shape = one_axis(axis, z.ndim), tuple(z.shape)
     ignore_index = integer(ignore_index, "ignore_index")
     smoothing = between(label_smoothing, "label_smoothing", 1.0)
-    looks = bool(smoothing) or not is_native(z)  # else the kernel looks at the classes
-    target, soft = target_of(target, z, shape, axis, ignore_index, "target", look=looks)
+    look = bool(smoothing) or not is_native(z)  # otherwise the kernel checks the classes
+    target, soft = target_of(target, z, shape, axis, ignore_index, "target", look=look)
     if soft and weight is not None:
         raise ValueError("weight: expected None, as the targets are probabilities, got an array")
     weight, where = class_weights(weight, z, shape, axis), check.optional_mask(where, z)
-    beside = target if soft else namespace(target).expand_dims(target, axis=axis)
+    kept = target if soft else namespace(target).expand_dims(target, axis=axis)
     beta = check.scale_of(temperature, None, z, (axis,))
-    i = OfClasses(z, beside, order(alpha, z, (axis,)), where, beta, (axis,), ignore_index)
+    i = OfClasses(z, kept, order(alpha, z, (axis,)), where, beta, (axis,), ignore_index)
     reduction = one_of(reduction, "reduction", REDUCTIONS)
     dtype = check.row_dtype(dtype, z)
     if soft or smoothing:
@@ -199,11 +205,11 @@ def entmax_loss(  # noqa: PLR0913 each is asked for by its name
         rows = loss_operations.entmax_loss.first(i)
     rows = namespace(rows).squeeze(rows, axis=axis)
     count = each_counts(rows) if soft else counts(target, ignore_index, weight, axis)
-    rows = rows if weight is None else _weighed(rows, count)
+    rows = rows if weight is None else _weighted(rows, count)
     return reduced(rows, count, dtype, kept=kept_of(reduction, rows.ndim), mean=reduction == "mean")
 
 
-def _weighed(rows: Any, count: Any) -> Any:
-    """The rows' losses times what they count; 0 where that is 0, whatever the loss."""
+def _weighted(rows: Any, count: Any) -> Any:
+    """Multiply the rows' losses by their weights. A weight of 0 gives 0 whatever the loss."""
     xp = namespace(rows)
     return xp.where(count == 0.0, 0.0, rows * count)

@@ -1,6 +1,7 @@
-"""The Fenchel-Young losses as operations (the definitions: reference_loss.py).
+"""Operation records of the Fenchel-Young losses. Their definitions are in reference_loss.py.
 
-Letters as in `support.py`; t is the target's mass of each class, u = g (p - t) the gradient of <g, loss>.
+Notation as in `support.py`. In addition t is the target probability of each class and u = g (p - t) the gradient of
+<g, loss>.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from softargmax.sparse import reference_loss
 from softargmax.sparse.operations import EntmaxVjp, Scores, ToScores, entmax, entmax_vjp, tangent, times_beta
 from softargmax.sparse.support import Support
 
-# --- of a class: dloss = <p - t, dz> + dH / dalpha dalpha -------------------------------------------------------------
+# --- target classes: dloss = <p - t, dz> + dH / dalpha dalpha ---------------------------------------------------------
 
 
 class OfClasses(NamedTuple):
-    """As Scores, and the class of each row."""
+    """The fields of Scores, and the class of each row."""
 
     z: Array
     target: Integers
@@ -47,14 +48,14 @@ class OfClasses(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """The losses of rows in float64, and where a kernel found them: five numbers a row, from which p is made again."""
+    """The losses of rows in float64. A kernel also saves five numbers per row, from which the vjp recomputes p."""
 
     loss: Any
     roots: Any
 
 
 class LossVjp(NamedTuple):
-    """u = g (p - t)."""
+    """Arguments of u = g (p - t)."""
 
     g: Dense
     roots: Dense
@@ -62,16 +63,17 @@ class LossVjp(NamedTuple):
 
 
 def _roots(i: OfClasses) -> tuple[int, ...]:
+    """Return the shape of the numbers that a kernel saves."""
     return (*kept_shape(i.z.shape, i.axes), 5)
 
 
 def _refuse(i: OfClasses, row: int) -> None:
-    """Refuse the class of a row, which the kernel has found not to exist."""
+    """Raise the error for a row whose class the kernel has found to be out of range."""
     refuse_class(i.target, row, i.z.shape, i.axes, i.ignore_index)
 
 
 def _support(i: OfClasses) -> tuple[Support, Any, Any]:
-    """What the second derivatives are made of, p and tau; rows that are ignored have no support."""
+    """Return the support for second derivatives, p and tau. Ignored rows have no support."""
     xp = namespace(i.z)
     ignored = i.target == i.ignore_index
     p, tau = entmax(Scores(xp.where(ignored, 0.0, i.z), i.alpha, i.where, i.beta, i.axes))
@@ -80,9 +82,11 @@ def _support(i: OfClasses) -> tuple[Support, Any, Any]:
 
 
 def _by_alpha(i: OfClasses) -> Any:
-    """The loss' derivative to alpha, that of H(p) at constant p: H = -sum p l E(a l) / alpha, E(u) = (e^u - 1) / u.
+    """Return the derivative of the loss to alpha, that of H(p) at constant p.
 
-    With w of `Support.by_alpha` and v = p^a: l E(a l) = v l - a w, and its derivative l^2 E'(a l) = w.
+    H = -sum p l E(a l) / alpha with E(u) = (e^u - 1) / u.
+
+    With w of `Support.by_alpha` and v = p^a, l E(a l) = v l - a w, whose derivative to a is l^2 E'(a l) = w.
     """
     row, _, _ = _support(i)
     p, w, alpha = row.only(row.p), row.by_alpha(), row.a + 1.0
@@ -90,15 +94,20 @@ def _by_alpha(i: OfClasses) -> Any:
     return row_sum(p * (v * row.log - row.a * w), row.axes) / (alpha * alpha) - row_sum(p * w, row.axes) / alpha
 
 
-def _along(slope: Any, t: Any, axes: tuple[int, ...]) -> Any:
-    """<slope, t> of each row in float64; where the slope is 0, t is not looked at."""
+def _inner_product(slope: Any, t: Any, axes: tuple[int, ...]) -> Any:
+    """Return <slope, t> of each row in float64. Where the slope is 0, t is ignored."""
     xp = namespace(slope)
     slope = xp.astype(slope, xp.float64)
     return row_sum(xp.where(slope == 0, 0.0, slope * t), axes)
 
 
-def _from_top(i: OfClasses) -> Any:
-    """The scores less a constant of their row: <p - t, z> does not cancel."""
+def _to_beta(i: OfClasses, gx: Any) -> Any:
+    """Return the gradient to beta from that to x."""
+    return finite_or_zero(i.beta.hi, _inner_product(gx, _relative_scores(i), i.axes))
+
+
+def _relative_scores(i: OfClasses) -> Any:
+    """Return the scores minus a constant per row, so that <p - t, z> does not cancel."""
     xp = namespace(i.z)
     z = xp.astype(xp.where(xp.isinf(i.z), 0.0, i.z), xp.float64)
     p, _ = entmax(Scores(i.z, i.alpha, i.where, i.beta, i.axes))
@@ -109,7 +118,7 @@ def _loss_vjp(i: OfClasses, r: Losses, g: Losses, wanted: Wanted) -> Gradients:
     gx = entmax_loss_vjp.first(LossVjp(g.loss, r.roots, i)) if wanted & {"z", "beta"} else None
     return {
         "z": times_beta(i.beta, gx) if "z" in wanted else None,
-        "beta": finite_or_zero(i.beta.hi, _along(gx, _from_top(i), i.axes)) if "beta" in wanted else None,
+        "beta": _to_beta(i, gx) if "beta" in wanted else None,
         "alpha": g.loss * _by_alpha(i) if "alpha" in wanted else None,
     }
 
@@ -117,10 +126,10 @@ def _loss_vjp(i: OfClasses, r: Losses, g: Losses, wanted: Wanted) -> Gradients:
 def _loss_jvp(i: OfClasses, r: Losses, t: Tangents) -> Losses:
     xp = namespace(i.z)
     one = xp.ones(r.loss.shape, dtype=r.loss.dtype, device=device_of(i.z))
-    moved = one * 0.0
+    tangent_loss = one * 0.0
     if "z" in t or "beta" in t:
-        moved = _along(entmax_loss_vjp.first(LossVjp(one, r.roots, i)), tangent(i, t), i.axes)
-    return Losses(moved + _by_alpha(i) * t["alpha"] if "alpha" in t else moved, None)
+        tangent_loss = _inner_product(entmax_loss_vjp.first(LossVjp(one, r.roots, i)), tangent(i, t), i.axes)
+    return Losses(tangent_loss + _by_alpha(i) * t["alpha"] if "alpha" in t else tangent_loss, None)
 
 
 entmax_loss: Operation[OfClasses, Losses] = Operation(
@@ -138,13 +147,13 @@ entmax_loss: Operation[OfClasses, Losses] = Operation(
 
 
 def _loss_vjp_vjp(i: LossVjp, _r: ToScores, h: ToScores, wanted: Wanted) -> Gradients:
-    """du = (p - t) dg + g dp."""
+    """Return the gradients from du = (p - t) dg + g dp."""
     slope = entmax_loss_vjp.first(i._replace(g=namespace(i.g).ones_like(i.g)))
     row, p, tau = _support(i.of)
     gh = i.g * h.gz
     gx = entmax_vjp.first(EntmaxVjp(p, tau, i.of.alpha, row.xp.astype(gh, p.dtype), row.axes))
     return {
-        "g": _along(slope, h.gz, row.axes),
+        "g": _inner_product(slope, h.gz, row.axes),
         "z": times_beta(i.of.beta, gx),
         "beta": row.to_beta(gh, i.of) if "beta" in wanted else None,
         "alpha": row_sum(row.to_alpha() * row.centred(gh), row.axes) if "alpha" in wanted else None,
@@ -178,11 +187,11 @@ entmax_loss_vjp: Operation[LossVjp, ToScores] = Operation(
 )
 
 
-# --- of any target: the definition serves it, and is differentiated ---------------------------------------------------
+# --- any target: there is no kernel, and the definition itself is differentiated --------------------------------------
 
 
 class OfMasses(NamedTuple):
-    """As OfClasses, where the target is a class or has probabilities, and is smoothed."""
+    """The fields of OfClasses with any target (a class or probabilities), and label smoothing."""
 
     z: Array
     target: Array

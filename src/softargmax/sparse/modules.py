@@ -1,4 +1,4 @@
-"""The room's functions as torch modules."""
+"""Entmax, Sparsemax and their losses: torch modules."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from softargmax.sparse import entmax, entmax_loss
 from softargmax.sparse.entmax import order
 
 __all__ = ["Entmax", "EntmaxLoss", "Sparsemax", "SparsemaxLoss"]
-compile_whole("softargmax.sparse")  # so that a model may be compiled before its first call
+compile_whole("softargmax.sparse")  # so that a model can be compiled before its first call
 fx.wrap("class_axis")
 
 Dim = int | tuple[int, ...] | None
 
 
 class _WithOrder(nn.Module):
-    """What all share: the order and the temperature, each a number, a buffer or a parameter."""
+    """Order and temperature of all modules: each a number, a buffer or a parameter."""
 
     alpha: float | Tensor
     temperature: float | Tensor
@@ -36,30 +36,30 @@ class _WithOrder(nn.Module):
         keep(self, "temperature", temperature)
 
     def _shown(self, *others: str) -> str:
-        """The options of a repr."""
-        warm = isinstance(self.temperature, Tensor) or self.temperature != 1.0
-        return ", ".join([*others, f"temperature={shown(self.temperature)}"] if warm else others)
+        """Return the options for a repr."""
+        has_temperature = isinstance(self.temperature, Tensor) or self.temperature != 1.0
+        return ", ".join([*others, f"temperature={shown(self.temperature)}"] if has_temperature else others)
 
 
 class Entmax(_WithOrder):
-    r"""Sparse probabilities along `dim`, as a module.
+    r"""Entmax along `dim`, as a module: sparse probabilities.
 
     .. math:: p_i = [(\alpha - 1) z_i / T - \tau]_+^{1/(\alpha - 1)}, \qquad \sum_i p_i = 1
 
     Parameters
     ----------
     alpha : float, Tensor or Parameter
-        The order, above 0. A `torch.nn.Parameter` is learned (keep it there: softplus, or 1 + sigmoid of what is
-        learned, say), another tensor becomes a buffer. One number, or one per row.
+        The order, above 0: one number, or one per row. A `torch.nn.Parameter` is learned; constrain it to be above 0,
+        for example with softplus or 1 + sigmoid. Another tensor becomes a buffer.
     dim : int, tuple of int or None
-        The axis or axes along which a row of scores runs, None for all.
+        The axis or axes of a row of scores; None for all of them.
     temperature : float, Tensor or Parameter
-        T, kept like the order.
+        T: one number, or one per row. A `torch.nn.Parameter` is learned; another tensor becomes a buffer.
 
     Notes
     -----
-    The module is called with the scores z, a tensor of any shape, and optionally `where`, a boolean mask that
-    broadcasts with them. Edge rows and gradients are those of `softargmax.entmax`.
+    Call the module with the scores z, a tensor of any shape, and optionally `where`, a boolean mask that broadcasts
+    with them. Edge rows and gradients are those of `softargmax.entmax`.
 
     See Also
     --------
@@ -95,7 +95,7 @@ class Entmax(_WithOrder):
 
 
 class Sparsemax(Entmax):
-    r"""The projection on the probability simplex along `dim`, as a module.
+    r"""Sparsemax along `dim`, as a module: the projection on the probability simplex.
 
     .. math:: p_i = [z_i / T - \tau]_+, \qquad \sum_i p_i = 1
 
@@ -106,7 +106,7 @@ class Sparsemax(Entmax):
 
     Notes
     -----
-    Called like `Entmax`, whose order 2 it is.
+    Call it like `Entmax`, of which it is order 2.
 
     See Also
     --------
@@ -137,17 +137,17 @@ class EntmaxLoss(_WithOrder):
     alpha : float, Tensor or Parameter
         The order, as in `Entmax`.
     weight : Tensor, optional
-        One weight per class: a buffer.
+        Class weights, one per class; kept as a buffer.
     ignore_index, reduction, label_smoothing
-        As in `softargmax.entmax_loss`; by name.
+        As in `softargmax.entmax_loss`; keyword-only.
     temperature : float, Tensor or Parameter
-        T, as in `Entmax`; by name.
+        T, as in `Entmax`; keyword-only.
 
     Notes
     -----
-    The module is called with scores (K,), (N, K) or (N, K, d1, ...), whose classes run along axis 1 (the function's run
-    along the last), with a target, and optionally with `where`, a boolean mask that broadcasts with the scores. Edge
-    rows and gradients are those of `softargmax.entmax_loss`.
+    Call the module with scores (K,), (N, K) or (N, K, d1, ...), a target, and optionally `where`, a boolean mask that
+    broadcasts with the scores. The classes run along axis 1 (in the function along the last axis by default). Edge rows
+    and gradients are those of `softargmax.entmax_loss`.
 
     See Also
     --------
@@ -223,7 +223,7 @@ class SparsemaxLoss(EntmaxLoss):
 
     Notes
     -----
-    Called like `EntmaxLoss`, whose order 2 it is.
+    Call it like `EntmaxLoss`, of which it is order 2.
 
     See Also
     --------

@@ -1,6 +1,6 @@
-"""The sparse maps as operations: arguments, results, derivative rules and kernels (the definitions: reference.py).
+"""Operation records of the sparse maps and their threshold. Their definitions are in reference.py.
 
-Letters as in `support.py`. tau only tells the rows of infinities to the rules of p; its own derivatives: `threshold`.
+Notation as in `support.py`. To the rules of p, tau only marks the rows of infinities; `threshold` differentiates tau.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from softargmax.sparse.support import Support
 
 
 class Scores(NamedTuple):
-    """Scores, the rows of which run along `axes`, and their orders."""
+    """Scores whose rows run along `axes`, and the order of each row."""
 
     z: Array
     alpha: Rowwise
@@ -31,14 +31,14 @@ class Scores(NamedTuple):
 
 
 class Probabilities(NamedTuple):
-    """The sparse probabilities, and their threshold."""
+    """The sparse probabilities and their threshold."""
 
     p: Any
     tau: Any
 
 
 class EntmaxVjp(NamedTuple):
-    """gx = s g'."""
+    """Arguments of gx = s g'."""
 
     p: Array
     tau: Array
@@ -48,20 +48,20 @@ class EntmaxVjp(NamedTuple):
 
 
 class ToScores(NamedTuple):
-    """The gradient to x."""
+    """The gradient with respect to x."""
 
     gz: Any
 
 
 def times_beta(beta: Scale, gx: Any) -> Any:
-    """The gradient to z, from that to x."""
+    """Return the gradient to z from the gradient to x."""
     if is_number(beta) and beta.hi == 1.0:
         return gx
     return namespace(gx).astype(gx * slope(beta), gx.dtype)
 
 
 def tangent(i: Any, t: Tangents) -> Any:
-    """dx, where it has to be right: in the support."""
+    """Return dx. It is only right in the support, where it is used."""
     if "beta" not in t:
         return times_beta(i.beta, t["z"])
     xp = namespace(i.z)
@@ -70,15 +70,15 @@ def tangent(i: Any, t: Tangents) -> Any:
 
 
 def _entmax_vjp(i: Scores, r: Probabilities, g: Probabilities, wanted: Wanted) -> Gradients:
-    found = {}
+    gradients = {}
     if "z" in wanted:
-        found["z"] = times_beta(i.beta, entmax_vjp.first(EntmaxVjp(r.p, r.tau, i.alpha, g.p, i.axes)))
+        gradients["z"] = times_beta(i.beta, entmax_vjp.first(EntmaxVjp(r.p, r.tau, i.alpha, g.p, i.axes)))
     row = Support(r.p, r.tau, i.alpha, i.axes) if wanted & {"alpha", "beta"} else None
     if row is not None and "alpha" in wanted:
-        found["alpha"] = row_sum(row.to_alpha() * row.centred(g.p), i.axes)
+        gradients["alpha"] = row_sum(row.to_alpha() * row.centred(g.p), i.axes)
     if row is not None and "beta" in wanted:
-        found["beta"] = row.to_beta(g.p, i)
-    return found
+        gradients["beta"] = row.to_beta(g.p, i)
+    return gradients
 
 
 def _entmax_jvp(i: Scores, r: Probabilities, t: Tangents) -> Probabilities:
@@ -91,7 +91,7 @@ def _entmax_jvp(i: Scores, r: Probabilities, t: Tangents) -> Probabilities:
 
 
 def _saved(i: Scores) -> Wanted:
-    """What the rules read: the scores only where beta is differentiated."""
+    """Return the fields that the rules read: z and beta only if beta is differentiated."""
     results = {"alpha", "p", "tau"}
     return results if is_number(i.beta) else results | {"z", "beta"}
 
@@ -110,7 +110,7 @@ entmax: Operation[Scores, Probabilities] = Operation(
 
 
 def _entmax_vjp_vjp(i: EntmaxVjp, _r: ToScores, g: ToScores, wanted: Wanted) -> Gradients:
-    """gz is linear and symmetric in g: <h, gz> = <g, s h'>. To s, <h, gz> has the derivative h' g'."""
+    """Differentiate gz, which is linear and symmetric in g: <h, gz> = <g, s h'>. The derivative to s is h' g'."""
     row = Support(i.p, i.tau, i.alpha, i.axes)
     to_s = row.centred(i.g) * row.centred(g.gz)
     return {
@@ -126,7 +126,7 @@ def _entmax_vjp_jvp(i: EntmaxVjp, _r: ToScores, t: Tangents) -> ToScores:
     if "p" not in t and "alpha" not in t:
         return ToScores(u)
     row = Support(i.p, i.tau, i.alpha, i.axes)
-    rate = (1.0 - row.a) / row.p * row.only(t["p"]) if "p" in t else 0.0  # of change of s
+    rate = (1.0 - row.a) / row.p * row.only(t["p"]) if "p" in t else 0.0  # the relative change of s
     rate = rate - row.log * t["alpha"] if "alpha" in t else rate
     return ToScores(u + xp.astype(row.s * row.centred(rate * row.centred(i.g)), i.p.dtype))
 
@@ -143,20 +143,20 @@ entmax_vjp: Operation[EntmaxVjp, ToScores] = Operation(
 )
 
 
-# --- its threshold: dtau = a <s, dx> / <s, 1> + ((tau + 1) / a - a <s, w> / <s, 1>) dalpha ----------------------------
+# --- the threshold: dtau = a <s, dx> / <s, 1> + ((tau + 1) / a - a <s, w> / <s, 1>) dalpha ----------------------------
 
 
 def _slopes(i: Scores) -> tuple[Support, Any]:
-    """What tau's derivatives are made of: its own to alpha is m + lambda + a dlambda / da."""
+    """Return the support, and dtau / dalpha = m + lambda + a dlambda / da if alpha is an array."""
     p, tau = entmax(i)
     row = Support(p, tau, i.alpha, i.axes)
     if isinstance(i.alpha, float):
         return row, None
     xp, a = row.xp, row.a
-    level = row.top(xp.astype(i.z, row.dtype) * slope(i.beta), row.inside)
-    log = row.top(row.log, row.inside)  # of the largest p, e_a(x) with x = -lambda
+    m = row.top(xp.astype(i.z, row.dtype) * slope(i.beta), row.inside)
+    log = row.top(row.log, row.inside)  # of the largest p, which is e_a(x) with x = -lambda
     x = xp.where(a == 0, log, xp.expm1(a * log) / xp.where(a == 0, 1.0, a))
-    return row, xp.where(xp.isinf(tau), 0.0, level - x - a * row.mean(row.by_alpha()))
+    return row, xp.where(xp.isinf(tau), 0.0, m - x - a * row.mean(row.by_alpha()))
 
 
 def _threshold_vjp(i: Scores, _r: Threshold, g: Threshold, _wanted: Wanted) -> Gradients:
@@ -170,8 +170,8 @@ def _threshold_vjp(i: Scores, _r: Threshold, g: Threshold, _wanted: Wanted) -> G
 
 def _threshold_jvp(i: Scores, _r: Threshold, t: Tangents) -> Threshold:
     row, by_alpha = _slopes(i)
-    moved = row.a * row.mean(tangent(i, t)) if "z" in t or "beta" in t else row.xp.zeros_like(row.total)
-    return Threshold(moved + by_alpha * t["alpha"] if "alpha" in t else moved, None)
+    tangent_tau = row.a * row.mean(tangent(i, t)) if "z" in t or "beta" in t else row.xp.zeros_like(row.total)
+    return Threshold(tangent_tau + by_alpha * t["alpha"] if "alpha" in t else tangent_tau, None)
 
 
 threshold: Operation[Scores, Threshold] = Operation(

@@ -1,8 +1,8 @@
-"""The definition of the sparse maps in array-API Python: the oracle, and what serves JAX, CuPy and every other library.
+"""The definitions in array-API Python. They are the oracle of the tests and serve JAX, CuPy and other libraries.
 
     p = e_a(d - lambda)    e_a(x) = [1 + a x]_+^(1/a)    a = alpha - 1    d = beta z - max beta z    sum p = 1
 
-How lambda is found: `reference_root.py`; the losses: `reference_loss.py`.
+`reference_root.py` finds lambda; `reference_loss.py` defines the losses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from softargmax.core.arrays import device_of, frozen, namespace
 from softargmax.core.row_layout import INF
 from softargmax.core.rules import row_dtype
-from softargmax.sparse.reference_root import Solved, no_number, powers, solved, threshold_of
+from softargmax.sparse.reference_root import Solution, nan_entries, powers, solved, threshold_of
 from softargmax.sparse.support import Support
 
 if TYPE_CHECKING:
@@ -23,32 +23,34 @@ if TYPE_CHECKING:
 
 @np.errstate(all="ignore")
 def entmax(z: Any, alpha: Any, where: Any, beta: Scale, axes: tuple[int, ...]) -> tuple[Any, Any]:
-    """[(alpha - 1) beta z - tau]_+^(1 / (alpha - 1)), and tau."""
-    found = solved(z, axes, alpha, where, beta)
-    rows, xp = found.rows, found.rows.xp
-    p = xp.where(found.lost & ~(found.x == -INF), no_number(found), powers(found.place, found.low)[0])
-    return xp.astype(rows.restore(p), z.dtype), _threshold(found, z.dtype)
+    """Return [(alpha - 1) beta z - tau]_+^(1 / (alpha - 1)), and tau."""
+    solution = solved(z, axes, alpha, where, beta)
+    rows, xp = solution.rows, solution.rows.xp
+    p = powers(solution.root, solution.low)[0]
+    p = xp.where(solution.invalid & ~(solution.x == -INF), nan_entries(solution), p)
+    return xp.astype(rows.restore(p), z.dtype), _threshold(solution, z.dtype)
 
 
 @np.errstate(all="ignore")
 def threshold(z: Any, alpha: Any, where: Any, beta: Scale, axes: tuple[int, ...]) -> tuple[Any, Any]:
-    """Tau, and how many p are above 0 (-1 in a row of NaN)."""
-    found = solved(z, axes, alpha, where, beta)
-    rows, xp = found.rows, found.rows.xp
-    p = frozen(powers(found.place, found.low)[0])
+    """Return tau, and the number of p above 0 (-1 in a row of NaN)."""
+    solution = solved(z, axes, alpha, where, beta)
+    rows, xp = solution.rows, solution.rows.xp
+    p = frozen(powers(solution.root, solution.low)[0])
     integer = xp.__array_namespace_info__().default_dtypes(device=device_of(z))["integral"]
     support = xp.sum(xp.astype(p > 0.0, integer), axis=-1, keepdims=True, dtype=integer)
-    return _threshold(found, z.dtype), rows.per_row(xp.where(found.lost, -1, support), keepdims=True)
+    return _threshold(solution, z.dtype), rows.per_row(xp.where(solution.invalid, -1, support), keepdims=True)
 
 
-def _threshold(found: Solved, dtype: Any) -> Any:
-    xp = found.rows.xp
+def _threshold(solution: Solution, dtype: Any) -> Any:
+    """Return tau with one number per row, in float32 at least."""
+    xp = solution.rows.xp
     kind = row_dtype(dtype, xp)
-    return xp.astype(found.rows.per_row(threshold_of(found, kind), keepdims=True), kind)
+    return xp.astype(solution.rows.per_row(threshold_of(solution, kind), keepdims=True), kind)
 
 
 @np.errstate(all="ignore")
 def entmax_vjp(p: Any, tau: Any, alpha: Any, g: Any, axes: tuple[int, ...]) -> Any:
-    """s (g - <s, g> / <s, 1>), s = p^(2 - alpha)."""
+    """Return s (g - <s, g> / <s, 1>) with s = p^(2 - alpha)."""
     row = Support(p, tau, alpha, axes)
     return namespace(p).astype(row.s * row.centred(g), p.dtype)

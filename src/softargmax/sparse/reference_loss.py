@@ -1,11 +1,11 @@
-"""The definition of the Fenchel-Young losses: with x = beta z - max beta z - lambda, a = alpha - 1 and v = 1 + a x,
+"""The definitions of the Fenchel-Young losses. Let x = beta z - max beta z - lambda, a = alpha - 1 and v = 1 + a x.
 
     loss = (a / alpha) sum p x - sum t x + sum t log(t) E(a log t) / alpha,   E(u) = (e^u - 1) / u
 
-    of a class y    loss = sum_{k != y} p_k v_k / alpha + psi,   psi = (p_y v_y - 1) / alpha - x_y
+    for a class y   loss = sum_{k != y} p_k v_k / alpha + psi,   psi = (p_y v_y - 1) / alpha - x_y
     e = 1 - p_y     psi = integral of (1 - s)^(a - 1) s from 0 to e = sum_j c_j e^(j + 2) / (j + 2)
 
-The second form has no negative term: a confident row keeps its small loss. For e > 1/4 psi does not cancel.
+The second form has no negative term, so a confident row keeps its small loss. For e > 1/4 psi does not cancel.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from softargmax.core.arrays import device_of, namespace
 from softargmax.core.error_free import total
 from softargmax.core.row_layout import INF
 from softargmax.sparse.reference import entmax
-from softargmax.sparse.reference_root import Place, distances, expm1_over, level, no_number, powers, solved
+from softargmax.sparse.reference_root import Root, distances, expm1_over, level, nan_entries, powers, solved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from softargmax.core.scale import Scale
 
-_TERMS = 25  # of the series for psi, where e < 1/4
+_TERMS = 25  # terms of the series for psi, used for e < 1/4
 
 
 @np.errstate(all="ignore")
 def entmax_loss(
     z: Any, target: Any, alpha: Any, where: Any, beta: Scale, axes: tuple[int, ...], ignore_index: int
 ) -> tuple[Any, None]:
-    """The loss of every row's class, in working precision. (The roots are the kernel's alone.)"""
+    """Return the loss of every row's class, in working precision. (The saved roots are the kernel's alone.)"""
     return _loss(z, target, alpha, where, beta, axes, ignore_index, _of_class), None
 
 
@@ -48,12 +48,12 @@ def loss_of_masses(
     ignore_index: int,
     label_smoothing: float,
 ) -> Any:
-    """The loss of every row, of which `label_smoothing` of the target is spread over the support."""
+    """Return the loss of every row. `label_smoothing` of the target is spread evenly over the support."""
 
-    def smoothed(place: Place, low: Any, t: Any, inside: Any) -> Any:
+    def smoothed(root: Root, low: Any, t: Any, inside: Any) -> Any:
         xp, e = namespace(t), label_smoothing
         n = _sum(xp.astype(inside, t.dtype))
-        return _of_masses(place, low, xp.where(inside, (1.0 - e) * t + e / xp.where(n == 0.0, 1.0, n), 0.0), inside)
+        return _of_masses(root, low, xp.where(inside, (1.0 - e) * t + e / xp.where(n == 0.0, 1.0, n), 0.0), inside)
 
     return _loss(z, target, alpha, where, beta, axes, ignore_index, smoothed)
 
@@ -68,42 +68,42 @@ def _loss(
     ignore_index: int,
     form: Callable[..., Any],
 ) -> Any:
-    """The loss of every row by a form of it, and the rows that have none."""
+    """Return the loss of every row in the given form, and the values of ignored, invalid and infinite rows."""
     xp, skipped, wrong = namespace(z), None, None
     of_classes = xp.isdtype(target.dtype, "integral")
     if of_classes:
         skipped = target == ignore_index
         wrong = ~skipped & ((target < 0) | (target >= z.shape[axes[0]]))
-        z = xp.where(skipped, 0.0, z)  # whatever stands there, NaN included, has no derivative
+        z = xp.where(skipped, 0.0, z)  # ignored scores have no derivative, even NaN
     solution = solved(z, axes, alpha, where, beta)
-    rows, broken, place, low = solution.rows, solution.lost, solution.place, solution.low
+    rows, root, low = solution.rows, solution.root, solution.low
     t = _one_hot(target, z, axes[0]) if of_classes else target
     t = rows.pad_with(xp.astype(rows.lay(t), rows.dtype), 0.0)
-    inside = place.d > -INF
-    found = form(place, low, t, inside)
-    # What the target has outside the support makes the loss infinite; max beta z + lambda keeps its gradient, p.
+    inside = root.d > -INF
+    loss = form(root, low, t, inside)
+    # A target outside the support makes the loss infinite; max beta z + lambda carries its gradient, p.
     outside = _sum(xp.where(inside, 0.0, t))
-    lost = (outside != 0.0) | ~xp.any(inside, axis=-1, keepdims=True)
-    found = found + xp.where(lost, outside * level(solution) + INF, 0.0)
-    found = xp.where(broken, xp.sum(no_number(solution), axis=-1, keepdims=True), found)
-    found = rows.per_row(found, keepdims=True)
+    infinite = (outside != 0.0) | ~xp.any(inside, axis=-1, keepdims=True)
+    loss = loss + xp.where(infinite, outside * level(solution) + INF, 0.0)
+    loss = xp.where(solution.invalid, xp.sum(nan_entries(solution), axis=-1, keepdims=True), loss)
+    loss = rows.per_row(loss, keepdims=True)
     if skipped is None:
-        return found
-    return xp.where(wrong, math.nan, xp.where(skipped, 0.0, found))
+        return loss
+    return xp.where(wrong, math.nan, xp.where(skipped, 0.0, loss))
 
 
 def _one_hot(target: Any, z: Any, axis: int) -> Any:
-    """Whether this is the class of its row."""
+    """True for the class of each row."""
     xp, classes = namespace(z), z.shape[axis]
-    places = xp.arange(classes, dtype=target.dtype, device=device_of(z))
-    return xp.reshape(places, tuple(classes if i == axis else 1 for i in range(z.ndim))) == target
+    indices = xp.arange(classes, dtype=target.dtype, device=device_of(z))
+    return xp.reshape(indices, tuple(classes if i == axis else 1 for i in range(z.ndim))) == target
 
 
 @np.errstate(all="ignore")
 def entmax_loss_vjp(
     z: Any, target: Any, alpha: Any, where: Any, beta: Scale, axes: tuple[int, ...], ignore_index: int, g: Any
 ) -> Any:
-    """g (p - t) in the support; 0 in rows of infinities and in those that are ignored."""
+    """Return g (p - t) in the support, and 0 in rows of infinities and ignored rows."""
     xp, skipped = namespace(z), target == ignore_index
     p, tau = entmax(xp.where(skipped, 0.0, z), alpha, where, beta, axes)
     out = ((z == -INF) & (beta.hi >= 0.0)) | ((z == INF) & (beta.hi < 0.0))
@@ -113,36 +113,36 @@ def entmax_loss_vjp(
     return xp.astype(xp.where(slope == 0.0, 0.0, g * slope), z.dtype)
 
 
-def _of_class(place: Place, low: Any, t: Any, inside: Any) -> Any:
-    """The form without negative terms."""
-    xp, a = namespace(t), place.a
-    p, _, v = powers(place, low)
+def _of_class(root: Root, low: Any, t: Any, inside: Any) -> Any:
+    """Return the loss in the form for a class, which has no negative terms."""
+    xp, a = namespace(t), root.a
+    p, _, v = powers(root, low)
     pv = p * v
     y = (t > 0.0) & inside
     e = _sum(xp.where(y, 0.0, p))
     near = e < 0.25
     x, series = xp.where(near, e, 0.0), xp.zeros_like(e)
-    for j in range(_TERMS, -1, -1):  # sum_j c_j x^j / (j + 2), c_(j + 1) = c_j (j + 1 - a) / (j + 1), from within
+    for j in range(_TERMS, -1, -1):  # Horner: sum_j c_j x^j / (j + 2) with c_(j + 1) = c_j (j + 1 - a) / (j + 1)
         series = 1.0 / (j + 2) + x * (j + 1 - a) / (j + 1) * series
-    far = (_sum(xp.where(y, pv, 0.0)) - 1.0) / (1.0 + a) - _sum(xp.where(y, distances(place, low), 0.0))
-    steep = (a > 1.0) & ((a + 1.0) * e > 0.5)  # where the series grows before it falls
+    far = (_sum(xp.where(y, pv, 0.0)) - 1.0) / (1.0 + a) - _sum(xp.where(y, distances(root, low), 0.0))
+    steep = (a > 1.0) & ((a + 1.0) * e > 0.5)  # here the terms of the series grow before they fall
     b, part = xp.where(steep, a, 1.0), xp.where(steep & (e < 1.0), e, 0.0)
     closed = -xp.expm1(b * xp.log1p(-part) + xp.log1p(b * part)) / (b * (b + 1.0))
     psi = xp.where(steep & (e < 0.5), closed, xp.where(near & ~steep, x * x * series, far))
     return _sum(xp.where(y, 0.0, pv)) / (1.0 + a) + psi
 
 
-def _of_masses(place: Place, low: Any, t: Any, inside: Any) -> Any:
-    """The form for any target."""
-    xp, a = namespace(t), place.a
-    p = powers(place, low)[0]
-    x = xp.where(inside, distances(place, low), 0.0)
+def _of_masses(root: Root, low: Any, t: Any, inside: Any) -> Any:
+    """Return the loss in the form for any target."""
+    xp, a = namespace(t), root.a
+    p = powers(root, low)[0]
+    x = xp.where(inside, distances(root, low), 0.0)
     log = xp.log(xp.where(t > 0.0, t, 1.0))
     entropy = xp.where(t > 0.0, t * log * expm1_over(a * log), 0.0)
     return _sum(a * p * x) / (1.0 + a) - _sum(xp.where(inside, t * x, 0.0)) + _sum(entropy) / (1.0 + a)
 
 
 def _sum(x: Any) -> Any:
-    """The sum of each row, exact but for its last rounding."""
+    """Return the sum of each row, exact up to its last rounding."""
     high, rest = total(x)
     return high + rest

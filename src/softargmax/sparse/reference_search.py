@@ -1,7 +1,7 @@
-"""The search for the root of the sparse maps, on constants; each row stops by itself, whatever its batch mates do.
+"""The search for the root of the sparse maps. Each row stops by itself, so its result does not depend on other rows.
 
-Steps are taken until all rows have settled; in JAX by a loop of its own. Torch has none that can be traced: where
-values may not be looked at it takes `TRACED` steps, enough for all but contrived rows.
+Steps are taken until all rows have converged. JAX uses its own loop under tracing. torch has no loop that can be
+traced: under tracing and on devices it takes `TRACED_STEPS` steps, which is enough for all but contrived rows.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from softargmax.core.arrays import jax_of, namespace
 from softargmax.core.check import inspectable
 from softargmax.core.row_layout import INF
 
-MOST, TRACED = 300, 24
+MAX_STEPS, TRACED_STEPS = 300, 24
 
 
 def search_shift(d: Any, e: Any, a: Any) -> Any:
-    """lambda >= 0 with sum [1 + a (d + e - lambda)]_+^(1/a) = 1, for a <= 1: Newton's method climbs to it from 0.
+    """Return lambda >= 0 with sum [1 + a (d + e - lambda)]_+^(1/a) = 1, for a <= 1. Newton's method climbs from 0.
 
-    Below order 1 lambda may be thousands; then a step is measured by 1 - a lambda, the v of the maximum.
+    Below order 1 lambda may be thousands. Then steps are measured relative to 1 - a lambda, the v of the maximum.
     """
     xp = namespace(d)
     n = _sum(xp.astype(d > -INF, d.dtype))
@@ -36,13 +36,13 @@ def search_shift(d: Any, e: Any, a: Any) -> Any:
         safe = xp.where(inside, v, 1.0)
         y = xp.where(a == 0.0, x, xp.log1p(a * x) / xp.where(a == 0.0, 1.0, a))
         p = xp.where(inside, xp.exp(y), 0.0)
-        s, by = _sum(p), _sum(p / safe)
+        s, slope = _sum(p), _sum(p / safe)
         log_s = xp.log(xp.where(s > 0.0, s, 1.0))
-        change = s * log_s * mean_decay(a * log_s) / xp.where(by > 0.0, by, 1.0)
+        change = s * log_s * mean_decay(a * log_s) / xp.where(slope > 0.0, slope, 1.0)
         low, high = xp.where(s >= 1.0, at, low), xp.where(s >= 1.0, high, at)
         following = at + change
-        wild = (xp.abs(change) > 1e-9) & ((following < low) | (following > high))
-        following = xp.where(wild, low + (high - low) / 2, following)
+        outside = (xp.abs(change) > 1e-9) & ((following < low) | (following > high))
+        following = xp.where(outside, low + (high - low) / 2, following)
         crossed = xp.any(inside ^ (bases(following) > 0.0), axis=-1, keepdims=True)
         size = xp.abs(change) / xp.clip(1.0 - a * at, min=1.0)
         return following, low, high, ((size <= 1e-9) & ~crossed) | (size <= 2.0**-50) | (following == at)
@@ -51,12 +51,12 @@ def search_shift(d: Any, e: Any, a: Any) -> Any:
 
 
 def origin(d: Any, e: Any, a: Any) -> tuple[Any, Any]:
-    """The least d + e at which the scores above it, with q = 0, sum to less than 1; for a > 1.
+    """Return the smallest d + e at which the scores above it, with q = 0, sum to less than 1; for a > 1.
 
-    A search for t in v = t + a d comes near it, then it is moved from score to score.
+    A bisection for t in v = t + a d comes close to it. Then the result moves from score to score.
     """
     xp = namespace(d)
-    a = xp.where(a > 1.0, a, 1.0)  # of the other rows nothing is asked
+    a = xp.where(a > 1.0, a, 1.0)  # the result of other rows is not used
     n = _sum(xp.astype(d > -INF, d.dtype))
     low = xp.exp(-a * xp.log(xp.where(n == 0.0, 1.0, n)))
     high = xp.ones_like(a)
@@ -74,33 +74,33 @@ def origin(d: Any, e: Any, a: Any) -> tuple[Any, Any]:
         x = xp.where(above, d, 0.0) - xp.where(o > -INF, o, 0.0) + (e - xp.where(o > -INF, rest, 0.0))
         return _sum(_roots(a * x, above, a)) < 1.0
 
-    def least(mask: Any) -> tuple[Any, Any]:
+    def smallest(mask: Any) -> tuple[Any, Any]:
         first = xp.min(xp.where(mask, d, INF), axis=-1, keepdims=True)
         return first, xp.min(xp.where(mask & (d == first), e, INF), axis=-1, keepdims=True)
 
-    def most(mask: Any) -> tuple[Any, Any]:
+    def largest(mask: Any) -> tuple[Any, Any]:
         first = xp.max(xp.where(mask, d, -INF), axis=-1, keepdims=True)
         return first, xp.max(xp.where(mask & (d == first), e, -INF), axis=-1, keepdims=True)
 
     def move(o: Any, rest: Any, high: Any) -> tuple[Any, Any, Any, Any]:
-        up, up_rest = least((d > o) | ((d == o) & (e > rest)))
-        down, down_rest = most((d < o) | ((d == o) & (e < rest)))
+        up, up_rest = smallest((d > o) | ((d == o) & (e > rest)))
+        down, down_rest = largest((d < o) | ((d == o) & (e < rest)))
         here, there = fits(o, rest), (down > -INF) & fits(down, down_rest)
         falls, climbs = here & there, ~here & (up < INF)
         moved = xp.where(falls, down, xp.where(climbs, up, o))
         return moved, xp.where(falls, down_rest, xp.where(climbs, up_rest, rest)), high, ~(falls | climbs)
 
-    o, rest = least((d > -INF) & (d > -t / xp.where(a > 0.0, a, 1.0)))
-    void = o == INF
-    o, rest, _ = _until(move, xp.where(void, 0.0, o), xp.where(void, 0.0, rest), high)
+    o, rest = smallest((d > -INF) & (d > -t / xp.where(a > 0.0, a, 1.0)))
+    empty = o == INF
+    o, rest, _ = _until(move, xp.where(empty, 0.0, o), xp.where(empty, 0.0, rest), high)
     return o, rest
 
 
-def search_least(x: Any, e: Any, a: Any) -> Any:
-    """q with sum (q^a + a (x + e))^(1/a) = 1 over x + e >= 0, for a > 1: Newton's method comes down to it."""
+def search_smallest(x: Any, e: Any, a: Any) -> Any:
+    """Return q with sum (q^a + a (x + e))^(1/a) = 1 over x + e >= 0, for a > 1. Newton's method descends to it."""
     xp = namespace(x)
     ties = _sum(xp.astype((x == 0.0) & (e == 0.0), x.dtype))
-    ties = xp.where(ties == 0.0, 1.0, ties)  # of a row with nothing in its support
+    ties = xp.where(ties == 0.0, 1.0, ties)  # of a row with an empty support
     above = (x > 0.0) | ((x == 0.0) & (e > 0.0))
 
     def step(q: Any, low: Any, high: Any) -> tuple[Any, Any, Any, Any]:
@@ -117,39 +117,39 @@ def search_least(x: Any, e: Any, a: Any) -> Any:
 
 
 def _until(step: Any, at: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
-    """Take steps until every row has settled; a row that has stays where it is."""
+    """Take steps until every row has converged. A row that has converged does not change."""
     xp = namespace(at)
 
-    def further(taken: Any, settled: Any, *old: Any) -> tuple[Any, ...]:
+    def advance(taken: Any, converged: Any, *old: Any) -> tuple[Any, ...]:
         *moved, small = step(*old)
-        return taken + 1, settled | small, *(xp.where(settled, x, y) for x, y in zip(old, moved, strict=True))
+        return taken + 1, converged | small, *(xp.where(converged, x, y) for x, y in zip(old, moved, strict=True))
 
-    def goes_on(taken: Any, settled: Any, at: Any, *_: Any) -> Any:
-        return (taken < MOST) & xp.any(~(settled | xp.isnan(at)))
+    def unfinished(taken: Any, converged: Any, at: Any, *_: Any) -> Any:
+        return (taken < MAX_STEPS) & xp.any(~(converged | xp.isnan(at)))
 
     state: tuple[Any, ...] = 0, xp.zeros_like(at, dtype=xp.bool), at, low, high
     jax = jax_of(at)
     if jax is not None and isinstance(at, jax.core.Tracer):
-        # One step is compiled, not 24: entmax under jit takes 1.5 s to compile, not 12.6.
-        state = jax.lax.while_loop(lambda x: goes_on(*x), lambda x: further(*x), state)
+        # The loop compiles one step in place of 24: compiling entmax under jit takes 1.5 s, not 12.6 s.
+        state = jax.lax.while_loop(lambda x: unfinished(*x), lambda x: advance(*x), state)
     elif jax is not None or inspectable(at):
-        while goes_on(*state):
-            state = further(*state)
+        while unfinished(*state):
+            state = advance(*state)
     else:
-        for _ in range(TRACED):
-            state = further(*state)
+        for _ in range(TRACED_STEPS):
+            state = advance(*state)
     return state[2:]
 
 
 def _roots(v: Any, inside: Any, a: Any) -> Any:
-    """v^(1/a) of what is inside and above 0."""
+    """Return v^(1/a) where v is inside and above 0, else 0."""
     xp = namespace(v)
     inside = inside & (v > 0.0)
     return xp.where(inside, xp.exp(xp.log(xp.where(inside, v, 1.0)) / xp.where(a > 0.0, a, 1.0)), 0.0)
 
 
 def mean_decay(u: Any) -> Any:
-    """(1 - e^-u) / u."""
+    """Return (1 - e^-u) / u."""
     xp = namespace(u)
     near = xp.abs(u) < 1e-5
     x = xp.where(near, 1.0, u)

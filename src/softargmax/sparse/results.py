@@ -1,4 +1,4 @@
-"""What the operations with more than one result return: tuples with names."""
+"""Result tuples of the functions that return more than one array."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from softargmax.core.types import Array, of_arrays
 
 @of_arrays
 class Threshold(NamedTuple):
-    """What `threshold` returns, one number per row each: tau, and how many probabilities are above 0.
+    """Result of `threshold`, with one number per row each: tau, and the number of probabilities above 0.
 
     Examples
     --------
     >>> import softargmax
-    >>> found = softargmax.threshold([1.0, 2.0, 2.5], 2.0)
-    >>> float(found.tau), int(found.support_size)
+    >>> result = softargmax.threshold([1.0, 2.0, 2.5], 2.0)
+    >>> float(result.tau), int(result.support_size)
     (1.75, 2)
     """
 

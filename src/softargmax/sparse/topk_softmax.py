@@ -1,4 +1,4 @@
-"""The softmax of a row's k largest scores."""
+"""topk_softmax: the softmax of the k largest scores of each row."""
 
 from __future__ import annotations
 
@@ -14,44 +14,46 @@ from softargmax.sample import filter_scores
 def topk_softmax(
     z: Logits, /, k: PerRow, *, axis: int = -1, temperature: PerRow = 1.0, where: Mask | None = None
 ) -> Array:
-    r"""The softmax over the k largest scores of each row, 0 elsewhere.
+    r"""Return the softmax over the k largest scores of each row, and 0 elsewhere.
 
     .. math:: p_i = \frac{[i \in I_k]\, e^{z_i / T}}{\sum_{j \in I_k} e^{z_j / T}}
 
     Parameters
     ----------
     z : array_like
-        Scores, any shape but 0-d, any array library; the result is of the same kind, shape and dtype.
+        Scores, any shape except 0-d, any array library. The result has the same array type, shape and dtype.
     k : int or array
-        How many scores keep a probability, 1 or above; more than there are keep all. An array has one per row.
+        The number of scores to keep, at least 1. If a row has fewer scores, all are kept. An array has one k per row.
     axis : int
-        The axis along which a row of scores runs.
+        The axis of a row of scores.
     temperature : float or array
-        T as in `softmax`, not negative.
+        T as in `softmax`, at least 0.
     where : array of bool, optional
-        The support as in `softmax`.
+        The support, as in `softmax`.
 
     Returns
     -------
     array
-        p, of z's shape. A row sums to 1, or is 0 if nothing is in its support.
+        p, of z's shape. A row sums to 1, or is 0 if its support is empty.
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument has a wrong kind or dtype; if it has a wrong shape or value (of axis: AxisError, a ValueError).
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape or value. A wrong `axis` raises AxisError, a ValueError.
 
     Notes
     -----
-    Exactly k scores are kept, or the whole support where it is smaller: of equal scores at the boundary those of the
-    lowest indices. Scores are compared as they are, however near to each other. The edge rows are those of `softmax`.
+    Exactly k scores are kept, or the whole support if it is smaller. Among equal scores at the boundary, those with the
+    lowest indices are kept. Scores are compared exactly, without a tolerance. Edge rows are those of `softmax`.
 
-    Gradient: that of `softmax` over the scores that are kept, 0 elsewhere.
+    Gradient: that of `softmax` over the kept scores, 0 elsewhere.
 
     See Also
     --------
-    filter_scores : this and other choices of scores.
-    sparsemax, entmax : sparse maps that choose the number of scores themselves, and are continuous.
+    filter_scores : top-k and other filters of the scores.
+    sparsemax, entmax : continuous sparse maps, in which the scores determine the size of the support.
 
     References
     ----------
@@ -66,11 +68,11 @@ def topk_softmax(
     """
     z = check.scores(z)
     if not z.ndim:
-        raise ValueError("z: 0-d; the k largest scores are those of an axis")
+        raise ValueError("z: expected at least one axis, of which the k largest scores are kept, got a 0-d array")
     xp, axis = namespace(z), one_axis(axis, z.ndim)
-    # Below 0 the scores that are left out, -inf, would be the largest.
-    may = "a number from 0 on, infinity included"
-    temperature = check.within(temperature, z, (axis,), "temperature", lambda t: t >= 0.0, may)
+    # At a negative temperature the scores that are dropped, -inf, would be the largest.
+    expected = "a number from 0 on, infinity included"
+    temperature = check.within(temperature, z, (axis,), "temperature", lambda t: t >= 0.0, expected)
     front = tuple(i for i in range(z.ndim) if i != axis)
     back = tuple((*front, axis).index(i) for i in range(z.ndim))
     if where is not None:
