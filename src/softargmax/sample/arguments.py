@@ -1,4 +1,4 @@
-"""What is drawn from: the arguments that every record of this room has."""
+"""Arguments that every operation record of this room has."""
 
 from __future__ import annotations
 

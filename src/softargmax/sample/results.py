@@ -1,4 +1,4 @@
-"""What the functions with more than one result return: tuples with names."""
+"""Result tuples of the functions that return more than one array."""
 
 from __future__ import annotations
 

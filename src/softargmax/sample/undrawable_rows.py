@@ -1,4 +1,4 @@
-"""Rows that cannot be drawn from: which they are where nobody may look, and the error where somebody may."""
+"""Rows that cannot be drawn from: an error if values can be read, a mask under tracing and on devices."""
 
 from __future__ import annotations
 
