@@ -1,4 +1,4 @@
-// What this room's bindings hand to its kernels: plain data, no Python and no vectors.
+// The arguments of this room's kernels: plain data, without Python or vectors.
 #pragma once
 
 #include "core/cpp/kernel.hpp"

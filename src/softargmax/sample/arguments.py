@@ -1,4 +1,4 @@
-"""The arguments that all records of this room share."""
+"""Arguments that every operation record of this room has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// This room's kernels as Python sees them.
+// Python bindings of this room's kernels.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 

@@ -1,4 +1,4 @@
-"""Policies over actions."""
+"""boltzmann_policy: a softmax policy over actions."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ def boltzmann_policy(
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument is of a wrong kind or out of its range.
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape, or a value out of range.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""Draws from the softmax of rows, and what filters leave of its scores."""
+"""Draws from the softmax of rows, and the filters that restrict their scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gumbel noise, and draws that can be differentiated."""
+"""Gumbel noise, and relaxed draws that can be differentiated."""
 
 from __future__ import annotations
 
@@ -48,8 +48,10 @@ def gumbel(
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument is of a wrong kind or out of its range.
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape, or a value out of range.
 
     Notes
     -----
@@ -129,8 +131,10 @@ def gumbel_softmax(
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument is of a wrong kind or out of its range.
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape, or a value out of range.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""The room's functions as torch modules."""
+"""Torch modules of this room."""
 
 from __future__ import annotations
 

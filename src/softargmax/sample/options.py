@@ -1,4 +1,4 @@
-"""The options of draws, checked once at the public edge."""
+"""Options of a draw, checked once in the public functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Result tuples of the functions with several results."""
+"""Result tuples of the functions that return more than one array."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that cannot be drawn from: their mask under tracing and on devices, an error otherwise."""
+"""Rows that cannot be drawn from: an error if values can be read, a mask under tracing and on devices."""
 
 from __future__ import annotations
 

@@ -1,25 +1,25 @@
-// What this room's bindings hand to its kernels: plain data, no Python and no vectors.
+// The arguments of this room's kernels: plain data, without Python or vectors.
 #pragma once
 
 #include "core/cpp/kernel.hpp"
 
 namespace softargmax::sparse {
 
-// What was found stays between the loss and its gradient: m, r (kOrdinary where there is a root), the root, `others`.
+// The numbers kept between the loss and its gradient: m, r (kOrdinary if the row has a root), the root (2), `others`.
 constexpr int kRootNumbers = 5;
 
-// A sparse map: scores to `out`, or p in `z` and an incoming gradient in `other` to that of the scores. Numbers per row
-// lie one after the other.
+// A sparse map writes p of the scores to `out`. A gradient reads p from `z` and the incoming gradient from `other`.
+// Arrays with one number per row are contiguous.
 struct Args : RowArgs {
     Operand alpha;                    // one per row, double, above 0
-    Operand tau;                      // written where wanted, read by the gradient
-    std::int64_t* support = nullptr;  // so are the numbers of p > 0
+    Operand tau;                      // written if given; read by the gradient
+    std::int64_t* support = nullptr;  // the number of p > 0: written if given
     bool gradient = false;
-    // Its loss, where there is a target: then `out` is g (p - target).
+    // The loss, if there is a target. Then `out` is g (p - target).
     const std::int64_t* target = nullptr;
     std::int64_t ignore_index = 0;
-    double* roots = nullptr;        // kRootNumbers, written where wanted
-    const double* found = nullptr;  // the same, read in place of the search
+    double* roots = nullptr;        // kRootNumbers per row: written if given
+    const double* found = nullptr;  // kRootNumbers per row: read in place of the search
     double* loss = nullptr;
     const double* g = nullptr;
 };

@@ -5,14 +5,14 @@
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 
-// ---- from a row of p and an incoming gradient g to the gradient of the scores ---------------------------------
+// ---- the gradient of the scores, from a row of p and an incoming gradient g -----------------------------------
 //
 //     dz = s (g - <s, g> / <s, 1>),   s = p^(2 - alpha) where p > 0, else 0        (Peters, Niculae & Martins 2019)
 //
-// Where p is 0 neither g nor memory that holds it is looked at. Above order 2 the least p has the largest s, and its
-// g - <s, g> / <s, 1> would cancel (all its digits at alpha = 20): g is counted from the g that stands there.
+// Where p is 0, g is not read. Above order 2 the smallest p has the largest s, and its g - <s, g> / <s, 1> would cancel
+// (all its digits at alpha = 20). So g is taken relative to the g of the smallest p.
 
-// s of p > 0.
+// Returns s of p > 0.
 struct Slope {
     double a = 0;
     template <class T> SOFTARGMAX_INLINE Doubles of(Doubles p) const {
@@ -20,14 +20,14 @@ struct Slope {
         if (a == 0.5) return sqrt(p);
         constexpr bool brief = sizeof(T) == 4;
         const Doubles log = log_of<brief ? 5 : kLogTerms<double>>(Two<Doubles>{p, Doubles::all(0)});
-        // Above order 2 s grows as p falls: beyond e^600 all are taken as alike, and a sum of them times g is in range.
+        // Above order 2 s grows as p falls. It is clipped at e^600, so that sums of s times g stay in range.
         const Doubles zero = Doubles::all(0), most = Doubles::all(600);
         const Doubles y = zero - max(zero - max(log * Doubles::all(1 - a), zero - most), zero - most);
         return exp_of<brief ? 7 : kExpTerms<double>>(Two<Doubles>{y, Doubles::all(0)});
     }
 };
 
-// What g is counted from: that of the least p > 0.
+// The g that others are taken relative to: that of the smallest p > 0.
 struct Origin {
     double p = kInf, g = 0;
     void add(const Origin& piece) {
@@ -45,7 +45,7 @@ struct Mean {  // <s, g> and <s, 1>, with g less the origin's
     }
 };
 
-// f(s, g, which half) for each half of the packs where any p > 0; s is 0 where p is.
+// Calls f(s, g, half) for each half of the packs. s is 0 where p is 0.
 template <class T, class F> SOFTARGMAX_INLINE void each_slope(Pack<T> p, Pack<T> g, const Slope& slope, F f) {
     const Doubles zero = Doubles::all(0), least = Doubles::all(std::numeric_limits<double>::min());
     Doubles gs[2];
@@ -109,10 +109,10 @@ void write_gradient(const T* p, const T* g, std::int64_t n, const Slope& slope, 
 //     loss = (sum_k p_k v_k - 1) / alpha - x_y = sum_{k != y} p_k v_k / alpha + psi
 //     psi = (p_y v_y - 1) / alpha - x_y
 //
-// and with e = 1 - p_y, the sum of the others, psi is the integral of (1 - t)^(a - 1) t from 0 to e. No term of the
-// second form is negative: a confident row keeps its small loss.
+// and with e = 1 - p_y, the sum of the other p, psi is the integral of (1 - t)^(a - 1) t from 0 to e. No term of the
+// second form is negative, so a confident row keeps its small loss.
 
-// What the entries but one that equals z_y have: sum p and sum p v. Entries are told by their values.
+// sum p and sum p v over all entries except one that equals z_y. Entries are identified by their values.
 struct Others {
     Twofold p{0, 0}, pv{0, 0};
     std::int64_t ties = 0;
@@ -138,8 +138,8 @@ template <class T, class F> void add_others(const T* z, std::int64_t n, const F&
     others.ties += ties.total();
 }
 
-// The integral of (1 - t)^(a - 1) t from 0 to e, for e < 1/2: (1 - (1 - e)^a (1 + a e)) / (a (a + 1)), by its series
-// where that cancels.
+// Returns the integral of (1 - t)^(a - 1) t from 0 to e, for e < 1/2. The closed form is (1 - (1 - e)^a (1 + a e)) /
+// (a (a + 1)); where that cancels, the series is used.
 inline double psi_of(double a, double e) {
     if (a > 1 && (a + 1) * e > 0.5) return (1 - exp_scalar(a * log1p_scalar(-e) + log1p_scalar(a * e))) / (a * (a + 1));
     double power = e * e, sum = 0;
@@ -171,7 +171,7 @@ template <class F, class From> LossOf loss_of(const F& map, From& from, double z
     const double psi = e < 0.5 ? psi_of(a, e) : (pv - 1) / (1 + a) - map.x(z_y);
     return {(rounded(others.pv) + ties * pv) / (1 + a) + psi, e < 0.5 ? e : 1 - p};
 }
-// The same of k scores that share the row, which is H_alpha of the uniform distribution.
+// The loss if k scores of +inf share the row: H_alpha of the uniform distribution.
 inline double loss_of_ties(double a, double k) {
     const double log = log_scalar(k), u = a * log;
     return log / (1 + a) * (std::fabs(u) < 1e-6 ? 1 - u / 2 : (1 - exp_scalar(-u)) / u);

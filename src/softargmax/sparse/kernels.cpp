@@ -1,18 +1,18 @@
-// The sparse maps over all rows of a call, and their derivative. Compiled once for each instruction set.
+// The sparse maps over all rows of a call, and their gradients. Compiled once for each instruction set.
 //
-// Newton's method for the threshold runs over the scores that were gathered alone, and each of its steps drops some.
-// Then p is formed where a pack of scores holds one above the threshold; elsewhere it is 0.
+// Newton's method for the threshold runs over the gathered scores only, and each step drops some. Then p is computed
+// for packs that hold a score above the threshold; elsewhere it is 0.
 #include "sparse/derivatives.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 namespace {
 
-// A list of candidates is at most this long; rows with more are read again for each step.
+// The longest list of candidates; rows with more are read again for each step.
 constexpr std::int64_t kMostListed = 1 << 20;
-// Rows that are read 128 at a time have lists of at most this length each: 16 MiB of floats.
+// The longest list of each row when 128 rows are read together: 16 MiB of floats.
 constexpr std::int64_t kMostTogether = 1 << 15;
 constexpr double kOrdinary = -2;
-// alpha - 1 of a row.
+// Returns alpha - 1 of a row.
 inline Twofold order_of(const Args& args, std::int64_t row) { return two_sum(at(args.alpha, args, row), -1.0); }
 inline void store(const Found& f, double* to) {
     const double numbers[kRootNumbers] = {f.limit.m, f.ordinary ? kOrdinary : f.limit.r, f.at.hi, f.at.lo, f.others};
@@ -25,7 +25,7 @@ inline void recall(const double* from, Found& f) {
     f.others = from[4];
 }
 
-// Whether row `at` has a target; of one outside the support the loss is infinite, of an ignored row 0.
+// Writes the loss of row `row`. It is infinite for a target outside the support, and 0 for an ignored row.
 template <class F> void put_loss(const Args& args, std::int64_t row, const RowScale& scale, Found& found, F loss_at) {
     const std::int64_t y = args.target[row];
     if (y == args.ignore_index) {
@@ -48,13 +48,13 @@ template <class F> void put_loss(const Args& args, std::int64_t row, const RowSc
     found.others = result.others;
 }
 
-// The threshold of an ordinary row stays finite: infinity says what the row is.
+// Clips the threshold of an ordinary row to finite values: infinity marks rows of infinities.
 inline double in_range(const Operand& x, double tau) {
     const double most = x.type == Type::f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
     return std::clamp(tau, -most, most);
 }
 
-// Of a row of infinities, or of its maxima where beta is infinite; an empty row has -inf.
+// Returns the threshold of a row of infinities, or of its maxima at infinite beta; -inf for an empty row.
 inline double threshold_of_ties(const Found& f) {
     if (std::isinf(f.limit.m)) return f.limit.m;
     const double side = f.a.hi * f.limit.m;
@@ -82,7 +82,7 @@ void find_root(Candidates<T>& row, const Args& args, std::int64_t at, const RowS
     if (args.support) args.support[at] = support;
 }
 
-// p, or where it is `scaled` gain p, 0 where p is whatever the gain.
+// Writes p, or gain p if `scaled`; 0 where p is 0 whatever the gain.
 template <bool scaled, class T, class F>
 void write_row(const T* z, std::int64_t n, const F& map_, const Target<T>& to, double gain) {
     using V = Pack<T>;
@@ -103,8 +103,7 @@ void write_row(const T* z, std::int64_t n, const F& map_, const Target<T>& to, d
     });
 }
 
-// p into `out`, or where there is a target g (p - onehot): the class's own part is -g (1 - p), from what the others
-// have.
+// Writes p, or with a target g (p - onehot). The part of the class is -g (1 - p), computed from the other entries.
 template <class T, int Size> void write_block(Group<T, Size>& group, std::int64_t b, const Found* found) {
     const Args& args = group.args;
     const std::int64_t n = group.end(b) - group.begin(b);
@@ -113,7 +112,7 @@ template <class T, int Size> void write_block(Group<T, Size>& group, std::int64_
         const T* z = group.scores + g * group.pitch;
         const auto to = group.target(g, b, z);
         const Found& f = found[g];
-        // A row that is ignored, or of infinities.
+        // An ignored row, or a row of infinities.
         const bool level =
             args.target && (args.target[row] == args.ignore_index || (f.limit.m == kInf && f.limit.r == f.limit.r));
         const double gain = args.target ? args.g[row] : 1;
@@ -158,7 +157,7 @@ template <class T, int Size> void map_group(Group<T, Size>& group) {
     }
 }
 
-// What the gradient needs of a row.
+// Per-row numbers of the gradient.
 struct GradientRow {
     Slope slope;
     Origin origin;
@@ -204,7 +203,7 @@ template <class T, int Size> void gradient(const Args& args) {
     });
 }
 
-// Sixteen rows or fewer of the order 1 + a.
+// Computes up to sixteen rows of order 1 + a, one row per lane.
 inline void side_by_side(const Frame<float>& frame, const std::int64_t* rows, int count, Twofold a, Lanes& lanes) {
     const Args& args = frame.args;
     for (int g = 0; g < kSide; ++g) {
@@ -224,7 +223,7 @@ inline void side_by_side(const Frame<float>& frame, const std::int64_t* rows, in
         if (args.tau) put(args.tau, args, rows[g], in_range(args.tau, lanes.tau(g)));
     }
 }
-// Rows [begin, end): those of one order that follow one another side by side.
+// Computes rows [begin, end). Consecutive rows of the same order share lanes.
 inline void short_rows(const Frame<float>& frame, std::int64_t begin, std::int64_t end) {
     const Args& args = frame.args;
     Lanes lanes(static_cast<int>(args.cols.total));
@@ -270,7 +269,7 @@ template <class T> void run_as(const Args& args) {
 
 }  // namespace
 
-// In float64 where any of it is, and where a threshold of 1 / beta could be beyond the range of floats.
+// Computes in float64 if any operand is float64, or if a threshold of 1 / beta could exceed the range of floats.
 void run(const Args& args) {
     const FloatEnvironment environment;
     bool wide = args.z.type == Type::f64 || (args.out && args.out.type == Type::f64);

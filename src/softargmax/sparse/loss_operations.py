@@ -101,6 +101,11 @@ def _inner_product(slope: Any, t: Any, axes: tuple[int, ...]) -> Any:
     return row_sum(xp.where(slope == 0, 0.0, slope * t), axes)
 
 
+def _to_beta(i: OfClasses, gx: Any) -> Any:
+    """Return the gradient to beta from that to x."""
+    return finite_or_zero(i.beta.hi, _inner_product(gx, _relative_scores(i), i.axes))
+
+
 def _relative_scores(i: OfClasses) -> Any:
     """Return the scores minus a constant per row, so that <p - t, z> does not cancel."""
     xp = namespace(i.z)
@@ -113,9 +118,7 @@ def _loss_vjp(i: OfClasses, r: Losses, g: Losses, wanted: Wanted) -> Gradients:
     gx = entmax_loss_vjp.first(LossVjp(g.loss, r.roots, i)) if wanted & {"z", "beta"} else None
     return {
         "z": times_beta(i.beta, gx) if "z" in wanted else None,
-        "beta": finite_or_zero(i.beta.hi, _inner_product(gx, _relative_scores(i), i.axes))
-        if "beta" in wanted
-        else None,
+        "beta": _to_beta(i, gx) if "beta" in wanted else None,
         "alpha": g.loss * _by_alpha(i) if "alpha" in wanted else None,
     }
 

@@ -1,5 +1,5 @@
-// The root of sum p = 1. The scores of a row that may have p > 0 are gathered, and with every step of the search some
-// of them are dropped. Short rows are solved sixteen at a time.
+// Finds the root of sum p = 1. The scores of a row that may have p > 0 are gathered, and every step of the search drops
+// some of them. Short rows are solved sixteen at a time.
 #pragma once
 
 #include "core/cpp/parallel_rows.hpp"
@@ -13,9 +13,9 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 template <class T> using Frame = FrameOf<Args, T>;
 template <class T, int Size> using Group = GroupOf<Args, T, Size>;
 
-constexpr std::int64_t kSlack = 2 * 16;  // what `compress` may write behind the end
+constexpr std::int64_t kSlack = 2 * 16;  // what `compress` may write past the end
 
-// A T's pack as packs of double, each with sums of its own: a chain of additions waits for itself.
+// Splits a pack of T into packs of double, each with its own sum: one chain of additions would wait for itself.
 template <class F> SOFTARGMAX_INLINE void each_half(Pack<float> v, F f) {
     const Wide w = widen(v);
     f(w.low, 0);
@@ -23,18 +23,18 @@ template <class F> SOFTARGMAX_INLINE void each_half(Pack<float> v, F f) {
 }
 template <class F> SOFTARGMAX_INLINE void each_half(Pack<double> v, F f) { f(v, 0); }
 
-// As a T, not above x.
+// Returns the largest T that is not above x.
 template <class T> T rounded_down(double x) {
     const T y = static_cast<T>(x);
     return static_cast<double>(y) > x ? next_below(y) : y;
 }
 
-// The pack of scores at i; behind the row's end those that have no p.
+// Returns the pack of scores at i, padded with -inf past the end of the row.
 template <class T> SOFTARGMAX_INLINE Pack<T> scores_at(const T* z, std::int64_t i, std::int64_t n) {
     return Pack<T>::load_part(z + i, n - i, -std::numeric_limits<T>::infinity());
 }
 
-// Appends the scores above `cut`; `nan` where one of them is.
+// Appends the scores above `cut`; sets `nan` if one of them is NaN.
 template <class T> T* gather(const T* z, std::int64_t n, T cut, T* to, bool& nan) {
     using V = Pack<T>;
     const V low = V::all(cut);
@@ -48,15 +48,16 @@ template <class T> T* gather(const T* z, std::int64_t n, T cut, T* to, bool& nan
     return to;
 }
 
-// The scores of a row that may have p > 0: a list, once all of them fit into it; until then the row itself, which is
-// read alone.
+// The scores of a row that may have p > 0. It is a list once all of them fit into it; until then the row itself is
+// read.
 template <class T> struct Candidates {
     Group<T, 1>* group;  // null for one of several rows, whose list holds them all
     T* list;
     std::int64_t length, capacity, count = 0;
     bool listed = true;
 
-    // body(scores, how many, where those that stay go) over all; they are a list afterwards if they fit.
+    // Calls body(scores, count, destination of the scores to keep) over all scores. Afterwards they are a list if they
+    // fit.
     template <class Body> void each(Body body) {
         T* to = list;
         if (listed) {
@@ -77,13 +78,13 @@ template <class T> struct Candidates {
     }
 };
 
-struct Found {  // what a row's results are made of
-    Twofold a{0, 0};        // alpha - 1
+struct Found {  // the solution of a row
+    Twofold a{0, 0};  // alpha - 1
     Scale beta;
-    Twofold at;             // the root, where there is one
-    State limit;            // else the state that says what the row is: of infinities, empty, with a NaN
+    Twofold at;  // the root, if the row is ordinary
+    State limit;  // the state of other rows: of infinities, empty, with a NaN
     bool ordinary = false;
-    double others = -1;  // 1 - p of the class, where that is in the support
+    double others = -1;  // 1 - p of the class, if it is in the support
 };
 
 template <class T, int Size> void gather_rows(Group<T, Size>& group, Candidates<T>* rows, Found* found) {
@@ -132,7 +133,7 @@ constexpr int kMostSteps = 200;
 struct Sums {
     double p = 0, slope = 0;
 };
-// Adds the rough sums over the scores above `cut`, which are written to `to` one after the other (it may be z itself).
+// Adds the rough sums over the scores above `cut`, and writes these scores to `to`, which may be z.
 template <class T, class F> void rough_sums(const T* z, std::int64_t n, const F& map, T cut, T*& to, Sums& sums) {
     using V = Pack<T>;
     constexpr std::int64_t stretch = 32 * V::kLanes;  // so many packs at most are added in T
@@ -159,11 +160,11 @@ template <class T, class F> void rough_sums(const T* z, std::int64_t n, const F&
     sums.slope += sum_of(slope[0] + slope[1]);
 }
 
-// The same in double with the curvature; in pairs, with every rounding error of p.
+// Exact sums in double, with the curvature; in pairs, with every rounding error of p.
 struct ExactSums {
     Twofold p{0, 0};
     double slope = 0, curve = 0;
-    double nearest = kInf;  // the least |v|, where a map wants to know it
+    double nearest = kInf;  // the smallest |v|, if the map needs it
 };
 template <bool pairs, class T, class F>
 void exact_sums(const T* z, std::int64_t n, const F& map, ExactSums& sums) {
@@ -189,14 +190,14 @@ void exact_sums(const T* z, std::int64_t n, const F& map, ExactSums& sums) {
     sums.nearest = std::min(sums.nearest, -max_of(nearest));
 }
 
-// The step from nearby: the curvature makes its error the third power of itself.
+// Returns the step from a point near the root. With the curvature its error is the third power of the step.
 template <class F> double nearer(const F& map, double rest, const ExactSums& sums) {
     if (std::fabs(rest) > 1e-3) return map.newton(rest, sums.slope);
     const double step = rest / sums.slope;
     return step + 0.5 * (1 - map.a()) * sums.curve * step * (step / sums.slope);
 }
 
-// Moves the map so near to the root that what is left of the way is a step.
+// Moves the map so close to the root that one step remains.
 template <class F, class From> void approach(F& map, From& from) {
     using T = std::remove_pointer_t<decltype(from.list)>;
     constexpr double near = sizeof(T) == 4 ? 1e-5 : 1e-6;
@@ -219,7 +220,7 @@ template <bool pairs, class F, class From> ExactSums sums_of(const F& map, From&
     return sums;
 }
 
-// How many scores have p > 0.
+// Returns the number of scores with p > 0.
 template <class F, class From> std::int64_t support_of(const F& map, From& from) {
     using T = std::remove_pointer_t<decltype(from.list)>;
     const F here = map;
@@ -234,7 +235,7 @@ template <class F, class From> std::int64_t support_of(const F& map, From& from)
     return support.total();
 }
 
-// Whether a step was the last: no score entered or left the support by it, and what it misses is not seen.
+// True if a step was the last: no score entered or left the support, and the remaining error is not visible.
 template <class T, class F> bool has_landed(double moved, double of_v, double nearest, double tolerance) {
     const bool unseen = sizeof(T) == 4 && moved < 1e-5 && of_v <= F::kBeside * nearest;
     return of_v <= 0.5 * nearest && (moved <= tolerance || unseen);
@@ -280,7 +281,7 @@ template <class From> Beside beside(double o, From& from) {
     });
     return {max_of(below), -max_of(above_o)};
 }
-// Halfway between two numbers as floats are counted, so that 64 halvings come from any to any other.
+// Returns the midpoint of two numbers in the order of floats, so that 64 halvings bracket any number.
 inline double middle(double low, double high) {
     const auto place = [](double x) {
         std::int64_t bits;
@@ -313,7 +314,7 @@ template <class From, class Fits> double least_that_fits(double o, double top, F
         (fits(half) ? high : low) = half;
     }
 }
-// With o, the sum is convex in q, and Newton's method comes down from 1 over the number of ties.
+// Given o, the sum is convex in q, and Newton's method descends from 1 over the number of ties.
 template <class From, class Then> void solved(SteepSearch search, From& from, Then then) {
     approach(search, from);
     const auto steep = [&](double origin, double least) { return Steep(search.a_, search.beta, origin, least); };
@@ -331,7 +332,7 @@ template <class From, class Then> void solved(SteepSearch search, From& from, Th
     }
 }
 
-// then(the map at the root), of a row with maximum m.
+// Calls then(the map at the root) of a row with maximum m.
 template <class From, class Then> void with_solution(double m, Twofold a, Scale beta, From& from, Then then) {
     if (a.hi > 1) solved(SteepSearch(m, a.hi, beta, static_cast<double>(from.length)), from, then);
     else with_gentle_map(m, a, beta, [&](auto map) { solved(map, from, then); });
@@ -339,11 +340,11 @@ template <class From, class Then> void with_solution(double m, Twofold a, Scale 
 
 // ---- short float32 rows, sixteen at a time, one to a lane -----------------------------------------------------
 //
-// What a row by itself waits for at every step, the sums across its lanes and what follows from them, is done for all
-// of them at once (8 scores a row, one thread: 740 ns, so 140). A row that has settled stays where it is, whatever the
+// A row on its own waits at every step for the sums across its lanes. Here this is done for sixteen rows at once: a row
+// of 8 scores takes 740 ns alone, 140 ns in lanes (one thread). A row that has converged does not change, whatever the
 // others do.
 
-constexpr int kShort = 64;  // the longest such row
+constexpr int kShort = 64;  // the longest row that fits a lane
 
 class Lanes {
     static constexpr int kHalf = Doubles::kLanes, kHalves = kSide / kHalf;
@@ -354,7 +355,7 @@ class Lanes {
     alignas(64) double top_[kSide], tau_[kSide];  // top_ is NaN in a row that has no root
     alignas(64) double beta_[2][kSide];
 
-    // Brings the map of all rows near to their roots.
+    // Brings the map of all rows close to their roots.
     template <class F> void approach(F& map) const {
         using V = Pack<float>;
         const V zero = V::all(0), one = V::all(1), near = V::all(1e-5f);
@@ -370,7 +371,7 @@ class Lanes {
             active = unless(active, above(near * map.scale(), map.a() < 0 ? step : max(step, zero - step)));
         }
     }
-    // And the map of eight of them to their roots.
+    // Brings the map of eight rows to their roots.
     template <class F> void land(F& map, const double (*z)[kHalf]) const {
         const auto size_of = [](Doubles x) SOFTARGMAX_LAMBDA { return max(x, Doubles::all(0) - x); };
         const Doubles zero = Doubles::all(0), one = Doubles::all(1), half = Doubles::all(0.5 * (1 - map.a())),
@@ -394,7 +395,7 @@ class Lanes {
             const Doubles step = keep(active, keep(far, map.newton(rest, slope)) + keep(unless(active, far), bent)),
                           moved = size_of(step) / map.scale(), of_v = zero - moved * a;  // negated
             map.shift(step);
-            // As has_landed has it, of each lane.
+            // has_landed, for each lane.
             const auto held = unless(active, above(Doubles::all(0.5) * nearest, of_v));
             active = unless(active, unless(held, above(moved, tolerance)));
             active = unless(active, unless(unless(held, above(moved, short_)), above(share * nearest, of_v)));
@@ -418,7 +419,7 @@ class Lanes {
     bool has_root(int g) const { return top_[g] == top_[g]; }
     double tau(int g) const { return tau_[g]; }
 
-    // p of all rows that have a root, at the order 1 + a; where it is `scaled`, by a closed form at every row's beta.
+    // Computes p of all rows that have a root, at order 1 + a. If `scaled`, uses a closed form at every row's beta.
     void solve(Twofold a, bool scaled) {
         using V = Pack<float>;
         for (int j = 0; j < columns_; j += kSide) turn(row_[0] + j, kShort, lane_[j], kSide);

@@ -1,8 +1,7 @@
 """The root of the sparse maps, for the definitions: the number that makes a row's p sum to 1.
 
-For alpha <= 2 the unknown is lambda in p = e_a(z - max z - lambda). For alpha > 2 it is q, the smallest p above 0,
-which belongs to the score o: p = (q^a + a (z - o))^(1/a). In this form probabilities near the threshold keep their
-digits.
+For alpha <= 2 the unknown is lambda in p = e_a(z - max z - lambda). For alpha > 2 it is q, the smallest p above 0. It
+belongs to the score o: p = (q^a + a (z - o))^(1/a). In this form probabilities near the threshold keep their digits.
 
 The search (`reference_search.py`) treats its inputs as constants. Two more Newton steps from its result are
 differentiable. One step would carry the first derivatives of the root; two carry the third ones as well.
