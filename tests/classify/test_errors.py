@@ -47,7 +47,7 @@ def test_parameters_of_another_kind() -> None:
 def test_too_few_rows() -> None:
     with pytest.raises(ValueError, match="rows"):
         classify.LinearDiscriminant().fit([[0.0], [1.0]], [0, 1])
-    with pytest.raises(ValueError, match="one row of class 1"):
+    with pytest.raises(ValueError, match="got one of class 1"):
         classify.QuadraticDiscriminant().fit([[0.0], [1.0], [2.0]], [0, 0, 1])
     with pytest.raises(ValueError, match="Negative"):
         classify.MultinomialNaiveBayes().fit([[-1.0], [1.0]], [0, 1])
@@ -105,11 +105,19 @@ MIXED = np.array(["a", 1] * 20, object)
         (ValueError, "C: expected a number above 0, or inf, got -1", lambda: SoftmaxRegression(C=-1).fit(X, Y)),
         (
             ValueError,
-            r"cv: 'prefit'; .* FrozenEstimator\(estimator\)",
+            r"cv: expected .*, got 'prefit'; .* FrozenEstimator\(estimator\)",
             lambda: classify.TemperatureScaling(SoftmaxRegression(), cv="prefit").fit(X, Y),
         ),
-        (TypeError, "y: 'a' at 0 is a string, 1 at 1 is not", lambda: SoftmaxRegression().fit(X, MIXED)),
-        (TypeError, "y: 'a' at 0 is a string, 1 at 1 is not", lambda: classify.TemperatureScaling().fit(X, MIXED)),
+        (
+            TypeError,
+            "y: expected classes of one kind, got the string 'a' at 0 and 1 at 1",
+            lambda: SoftmaxRegression().fit(X, MIXED),
+        ),
+        (
+            TypeError,
+            "y: expected classes of one kind, got the string 'a' at 0 and 1 at 1",
+            lambda: classify.TemperatureScaling().fit(X, MIXED),
+        ),
         (TypeError, r"SoftmaxRegression\(\) has no argument alpah; use alpha", lambda: SoftmaxRegression(alpah=2)),
         (TypeError, r"^MultinomialNaiveBayes\(\) has no argument q", lambda: classify.MultinomialNaiveBayes(q=2)),
         (TypeError, r"^LinearDiscriminant\(\) takes none by position", lambda: classify.LinearDiscriminant(2)),

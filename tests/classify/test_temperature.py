@@ -206,7 +206,7 @@ def test_estimator_errors() -> None:
         TemperatureScaling().predict(X)
     with pytest.raises(ValueError, match="method"):
         TemperatureScaling(method="isotonic").fit(X, y)
-    with pytest.raises(ValueError, match="one row of class 2"):
+    with pytest.raises(ValueError, match="got one of class 2"):
         TemperatureScaling().fit(X[:101], y[:101])
     with pytest.raises(ValueError, match=r"y: expected one of \[0 1\], got 2"):
         TemperatureScaling(FrozenEstimator(GaussianNB().fit(X[:100], y[:100]))).fit(X, y)

@@ -22,13 +22,13 @@ Array = NDArray[Any]
 
 
 class Sparse(Protocol):
-    """A sparse matrix, as SciPy has them."""
+    """A sparse matrix of SciPy."""
 
     def tocsr(self) -> Any: ...
 
 
 Features: TypeAlias = "ArrayLike | Sparse"
-"""What a model is fitted to: a matrix, a row for each sample."""
+"""The data of a model: a matrix with one row per sample."""
 
 
 class Training(NamedTuple):
@@ -48,8 +48,8 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
 
     .. math:: p(y = k \mid x) = \frac{e^{z_k(x)}}{\sum_j e^{z_j(x)}}
 
-    Scores are log prior plus log likelihood up to a number that all classes share, or an affine map of x. A model of
-    this kind gives `fit` and `_scores`; what follows from scores stands here.
+    Scores are log prior plus log likelihood, up to a constant that all classes share, or an affine map of x. A
+    subclass defines `fit` and `_scores`; this class derives the other methods from the scores.
     """
 
     _accept_sparse: ClassVar[str | bool] = False
@@ -59,12 +59,12 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
     classes_: Array
 
     def _scores(self, X: Any) -> Array:
-        """z, shape (n, K), of rows that are checked."""
+        """Return z, shape (n, K), for checked rows."""
         raise NotImplementedError
 
     @available_if(lambda self: self._decides)  # type: ignore[untyped-decorator]
     def decision_function(self, X: Features) -> Array:
-        """Give the scores of rows.
+        """Return the scores of rows.
 
         Parameters
         ----------
@@ -74,16 +74,16 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         ndarray
-            z, shape (n, K); of two classes their difference, shape (n,): above 0 it is the second.
+            z, shape (n, K). For two classes the difference of their scores, shape (n,): above 0 means the second class.
         """
-        z = self._scores(self._seen(X))
+        z = self._scores(self._fitted_rows(X))
         if z.shape[1] != 2:
             return z
         with np.errstate(invalid="ignore"):
             return np.where(np.isneginf(z).all(axis=1), 0.0, z[:, 1] - z[:, 0]).astype(z.dtype, copy=False)
 
     def predict_log_proba(self, X: Features) -> Array:
-        """Give log probabilities, with all their digits where a class is almost certain.
+        """Return log probabilities, which keep their digits if a class is almost certain.
 
         Parameters
         ----------
@@ -93,12 +93,12 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         ndarray
-            log p, shape (n, K), of the classes in the order of `classes_`.
+            log p, shape (n, K); classes are in the order of `classes_`.
         """
-        return np.asarray(log_softmax(self._scores(self._seen(X))))
+        return np.asarray(log_softmax(self._scores(self._fitted_rows(X))))
 
     def predict_proba(self, X: Features) -> Array:
-        """Give probabilities.
+        """Return probabilities.
 
         Parameters
         ----------
@@ -108,12 +108,12 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         ndarray
-            p, shape (n, K), of the classes in the order of `classes_`; all 0 where a model excludes every class.
+            p, shape (n, K); classes are in the order of `classes_`. A row is 0 if the model excludes every class.
         """
-        return np.asarray(softmax(self._scores(self._seen(X))))
+        return np.asarray(softmax(self._scores(self._fitted_rows(X))))
 
     def predict(self, X: Features) -> Array:
-        """Give the most probable class, of equal ones the first.
+        """Return the most probable class; of equally probable classes, the first.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         ndarray
             Classes, shape (n,).
         """
-        best = self._scores(self._seen(X)).argmax(axis=1)
+        best = self._scores(self._fitted_rows(X)).argmax(axis=1)
         return np.asarray(self.classes_[best])
 
     def score(self, X: Features, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
@@ -138,34 +138,34 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         y : array_like
             Their classes, shape (n,).
         sample_weight : array_like, optional
-            How much every row counts, shape (n,).
+            Weight of every row, shape (n,).
 
         Returns
         -------
         float
-            From 0 to 1.
+            The accuracy, from 0 to 1.
         """
         return float(super().score(X, y, sample_weight))
 
     def _training(self, X: Any, y: Any, sample_weight: Any = None) -> Training:
-        """Check what `fit` was given; `classes_` is known from here on."""
+        """Check the arguments of `fit`, and set `classes_`."""
         X, y = self._checked(X, y)
         check_one_kind(y)
         check_classification_targets(y)
         self.classes_, target = np.unique(y, return_inverse=True)
         if len(self.classes_) < self._least_classes:
             raise ValueError(
-                f"y: one class alone, {label(self.classes_[0])}; {type(self).__name__} tells two classes or more"
+                f"y: expected two classes or more for {type(self).__name__}, got one class: {label(self.classes_[0])}"
             )
         if sample_weight is None:
             return Training(X, target, None)
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weight.sum() > 0:
-            raise ValueError("sample_weight: all are 0; some may count")
+            raise ValueError("sample_weight: expected at least one above 0, got only zeros")
         return Training(X, target, weight)
 
-    def _seen(self, X: Any) -> Any:
-        """Check rows that come after `fit`."""
+    def _fitted_rows(self, X: Any) -> Any:
+        """Check that the model is fitted, and the rows."""
         check_is_fitted(self)
         return self._checked(X, reset=False)
 
@@ -189,7 +189,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
 
 
 def numbers(value: Any, name: str) -> NDArray[np.float64]:
-    """A parameter as float64."""
+    """Return a parameter as a float64 array."""
     try:
         return np.asarray(value, np.float64)
     except (TypeError, ValueError) as error:
@@ -197,7 +197,7 @@ def numbers(value: Any, name: str) -> NDArray[np.float64]:
 
 
 def log_priors(priors: Any, counts: NDArray[np.float64], name: str = "priors") -> NDArray[np.float64]:
-    """Log probabilities of classes, as they are given (summing to 1), or their shares of what was counted."""
+    """Return the log priors of the classes: the given ones, which sum to 1, or the shares of the counts."""
     if priors is None:
         found = counts / counts.sum()
     else:
@@ -213,7 +213,7 @@ def log_priors(priors: Any, counts: NDArray[np.float64], name: str = "priors") -
 
 
 def label(name: Any) -> str:
-    """A class as a message shows it."""
+    """Return a class as error messages show it."""
     return repr(name.item() if isinstance(name, np.generic) else name)
 
 
@@ -222,11 +222,12 @@ def check_one_kind(y: Array) -> None:
     strings = [isinstance(name, str) for name in y.ravel()] if y.dtype == object else []
     if any(strings) and not all(strings):
         one, other = strings.index(True), strings.index(False)
-        raise TypeError(f"y: {y[one]!r} at {one} is a string, {y[other]!r} at {other} is not; all may be of one kind")
+        mixed = f"the string {y[one]!r} at {one} and {y[other]!r} at {other}"
+        raise TypeError(f"y: expected classes of one kind, got {mixed}")
 
 
 def indices_of(y: Any, classes: Array) -> NDArray[np.int64]:
-    """Labels as indices of classes, which are in order."""
+    """Return labels as indices of the sorted classes."""
     found = np.searchsorted(classes, y).clip(max=len(classes) - 1)
     unknown = classes[found] != y
     if unknown.any():
@@ -235,13 +236,13 @@ def indices_of(y: Any, classes: Array) -> NDArray[np.int64]:
 
 
 def both(z: Array) -> Array:
-    """Scores (n, 2) of two classes from those of the second, (n,) or (n, 1); the first one's are 0."""
+    """Return the scores (n, 2) of two classes from those of the second; the scores of the first are 0."""
     z = z.reshape(-1, 1)
     return np.concatenate([np.zeros_like(z), z], axis=1)
 
 
 def affine(X: Any, w: Array, bias: Array) -> Array:
-    """X W^T + b; the bits of a row of a dense X are the same in every batch."""
+    """Return X W^T + b; a row of a dense X has the same bits in every batch."""
     if sparse.issparse(X):
         return np.asarray(X @ w.T) + bias
     kind = np.float64 if np.float64 in (X.dtype, w.dtype) else np.float32

@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 STRATEGIES = ("uniform", "quantile")
 MOST = 1000
 DRAWS = 2000
-"""Of the calibration error, for its interval."""
+"""Number of draws of the calibration error for its interval."""
 
 
 @dataclass(frozen=True)
@@ -30,19 +30,19 @@ class CalibrationReport:
     Attributes
     ----------
     rows : int
-        n.
+        The number of rows, n.
     accuracy, log_loss, brier : float
-        The share of rows where the most probable class is right; the mean of -log p of the right class; the mean of
-        the sum over classes of (p - y)^2.
+        The share of rows whose most probable class is right; the mean of -log p of the right class; the mean of the
+        sum over classes of (p - y)^2.
     ece : float
         The expected calibration error: the mean of \|accuracy - confidence\| over bins, weighted by their rows.
     ece_interval : tuple of float
-        Where the calibration error of these bins is, with the confidence asked for.
+        Confidence interval of the calibration error.
     edges : ndarray
-        Of the bins of confidence, shape (bins + 1,).
+        The edges of the confidence bins, shape (bins + 1,).
     counts, bin_confidence, bin_accuracy : ndarray
-        Of every bin, shape (bins,): its rows, their mean confidence (the largest p), the share that is right; NaN of an
-        empty one.
+        For every bin, shape (bins,): the number of rows, their mean confidence (the largest p), and their accuracy; NaN
+        for an empty bin.
 
     Examples
     --------
@@ -98,7 +98,7 @@ def calibration_report(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> CalibrationReport:
-    r"""Compare how sure a classifier is with how often it is right.
+    r"""Compare the confidence of a classifier with its accuracy.
 
     .. math:: \mathrm{ECE} = \sum_b \frac{n_b}{n} \left| \mathrm{acc}_b - \mathrm{conf}_b \right|
 
@@ -107,37 +107,37 @@ def calibration_report(
     y : array_like
         The right classes, shape (n,).
     p : array_like
-        Probabilities, shape (n, K); (n,) are those of the second of two classes.
+        Probabilities, shape (n, K); for two classes also (n,), the probabilities of the second class.
     classes : array_like, optional
-        The classes in the order of p's columns; if nothing is given the labels in y, in order, where there are K, or 0
-        to K - 1, where y has 0 and none beyond.
+        The classes in the order of p's columns. By default the sorted labels of y if there are K of them; or 0 to
+        K - 1, if y contains 0 and no other labels.
     bins : int
-        How many bins the confidence, the largest p of a row, is sorted into.
+        Number of bins for the confidence, the largest p of a row.
     strategy : {"uniform", "quantile"}
-        Bins of one width, or of one number of rows.
+        Bins of equal width, or with equal numbers of rows.
     confidence : float
-        Of the interval, between 0 and 1.
+        Confidence level of the interval, between 0 and 1.
     seed : int
-        Of the draws that the interval is made from.
+        Seed of the draws from which the interval is computed.
 
     Returns
     -------
     CalibrationReport
-        Numbers; its `figure()` draws the reliability diagram.
+        The report; its `figure()` draws the reliability diagram.
 
     Raises
     ------
     ValueError
-        If shapes do not fit, p are no probabilities, y has other classes, or an option is out of its range.
+        If shapes do not match, p does not hold probabilities, y has other classes, or an option is out of range.
     TypeError
-        If an option is of a wrong kind.
+        If an option has the wrong type.
 
     Notes
     -----
-    The error that is found is too large on average, since noise never cancels in it. The interval takes that into
-    account: it has every error E for which the one that was found is no surprise, where the bins' gaps are as found but
-    for a factor, and noise is normal: a test that is inverted. An error that is found as small by noise alone excludes
-    less (Read's CLs). In simulations 95% intervals held the error in 84 to 100 of 100 samples.
+    The estimated error is too large on average, since noise does not cancel in absolute values. The interval accounts
+    for this. It is an inverted test: it contains every error E that is compatible with the estimate, if the gaps of the
+    bins are those observed times a factor, and noise is normal. If noise alone would often give an error as small, the
+    interval is wider (Read's CLs). In simulations, 95% intervals contained the error in 84 to 100 of 100 samples.
 
     References
     ----------
@@ -156,7 +156,7 @@ def calibration_report(
     >>> from softargmax.classify import calibration_report
     >>> rng = np.random.default_rng(0)
     >>> p = rng.uniform(0.5, 1, 4000)
-    >>> y = np.where(rng.random(4000) < p**2, 1, 0)  # less often right than it says
+    >>> y = np.where(rng.random(4000) < p**2, 1, 0)  # right less often than p says
     >>> report = calibration_report(y, p)
     >>> round(report.ece, 2), tuple(round(end, 2) for end in report.ece_interval)
     (0.16, (0.15, 0.17))
@@ -189,7 +189,7 @@ def calibration_report(
 def _error(
     counts: NDArray[np.int64], hits: Floats, sums: Floats, level: float, seed: int
 ) -> tuple[float, tuple[float, float]]:
-    """The calibration error, and its interval."""
+    """Return the calibration error and its interval."""
     n = counts.sum()
     gaps = (hits - sums) / n
     found = float(np.abs(gaps).sum())
@@ -199,7 +199,7 @@ def _error(
     by_noise = float((alone <= found).mean())
 
     def end(quantile: float) -> float:
-        """The error of gaps c times those found, where so many of the errors drawn are below what was found."""
+        """Return the error of gaps c times the observed ones, if the estimate is this quantile of the drawn errors."""
 
         def beyond(c: float) -> float:
             return float(np.quantile(np.abs(c * gaps + noise).sum(axis=1), quantile)) - found
@@ -211,7 +211,7 @@ def _error(
             high *= 2
         return min(1.0, found * float(brentq(beyond, 0.0, high, xtol=1e-6)))
 
-    # Where noise alone seldom errs as little, what was found says nothing of the gaps.
+    # If noise alone seldom gives an error as small, the estimate says nothing about the gaps.
     most = float(np.quantile(alone, level)) if by_noise <= 1 - level else end((0.5 - level / 2) * by_noise)
     return found, (end(0.5 + level / 2), most)
 
@@ -223,7 +223,7 @@ def standard_errors(counts: NDArray[np.int64], hits: Floats) -> Floats:
 
 
 def _checked(y: Any, p: Any, classes: Any) -> tuple[Floats, NDArray[np.int64]]:
-    """Probabilities (n, K), and the right classes as indices."""
+    """Return probabilities (n, K), and the right classes as indices."""
     p, y = np.asarray(p, np.float64), np.asarray(y)
     if p.ndim == 1:
         p = np.stack([1 - p, p], axis=1)

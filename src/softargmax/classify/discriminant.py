@@ -101,7 +101,7 @@ class LinearDiscriminant(ScoreClassifier):
         training = self._training(X, y)
         classes, rows = len(self.classes_), len(training.target)
         if rows <= classes:
-            raise ValueError(f"X: {rows} rows; of {classes} classes there may be more rows than that")
+            raise ValueError(f"X: expected more than {classes} rows for {classes} classes, got {rows}")
         counts = training.per_class(classes)
         log_prior = log_priors(self.priors, counts)
         prior = np.exp(log_prior)
@@ -225,7 +225,7 @@ class QuadraticDiscriminant(ScoreClassifier):
         self.priors_ = np.exp(self._log_prior)
         if counts.min() < 2:
             raise ValueError(
-                f"y: one row of class {label(self.classes_[counts.argmin()])}; there may be two or more of each"
+                f"y: expected two rows or more of each class, got one of class {label(self.classes_[counts.argmin()])}"
             )
         scale = power_of_two(training.X)
         x = scaled(training.X, scale)

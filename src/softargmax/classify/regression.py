@@ -33,56 +33,57 @@ class SoftmaxRegression(ScoreClassifier):
     .. math:: \min_{W, b}\ C \sum_i w_i\, \ell(W x_i + b, y_i) + \rho \lVert W \rVert_1
         + \frac{1 - \rho}{2} \lVert W \rVert_2^2, \qquad \ell(z, y) = \log \sum_k e^{z_k} - z_y
 
-    Of two classes, the first has scores of 0 and no coefficients, as in logistic regression. With another order than
-    :math:`\alpha = 1` the loss is that of `softargmax.entmax`, whose probabilities are sparse above order 1;
-    :math:`\alpha = 2`: sparsemax regression.
+    For two classes, the first has scores of 0 and no coefficients, as in logistic regression. For :math:`\alpha` other
+    than 1 the loss is the Fenchel-Young loss of `softargmax.entmax`, whose probabilities are sparse above order 1;
+    :math:`\alpha = 2` is sparsemax regression.
 
     Parameters
     ----------
     C : float
-        What the losses count beside the penalty; inf: no penalty.
+        Weight of the losses relative to the penalty; inf: no penalty.
     l1_ratio : float
-        :math:`\rho`, from 0 to 1.
+        :math:`\rho`, the share of the l1 penalty, from 0 to 1.
     alpha : float
         The order of the map from scores to probabilities, above 0.
     tol : float
-        No derivative of the mean loss with its penalty is above this in the end, or no step gains what float64 tells.
+        The fit stops when no derivative of the mean penalised loss is above this, or no step gains more than float64
+        resolves.
     max_iter : int
-        The most steps.
+        Largest number of steps.
     fit_intercept : bool
-        Whether there is b; it is not penalised.
+        Whether to fit b; it is not penalised.
     class_weight : dict or "balanced", optional
-        What the rows of every class count; "balanced": all classes the same.
+        Weight of the rows of each class; "balanced": all classes have the same total weight.
     solver : {"lbfgs", "newton-cg"}
-        How the minimum is found without an l1 penalty; with it, always by L-BFGS-B.
+        Solver without an l1 penalty; with one, L-BFGS-B is always used.
     warm_start : bool
-        Whether `fit` begins where the last one ended.
+        Whether `fit` starts from the previous result.
 
     Attributes
     ----------
     classes_ : ndarray
         The classes, in order.
     coef_, intercept_ : ndarray
-        W, shape (K, D), and b, shape (K,), in the dtype of X; of two classes (1, D) and (1,).
+        W, shape (K, D), and b, shape (K,), in the dtype of X; for two classes (1, D) and (1,).
     n_iter_ : ndarray
-        Steps taken, shape (1,).
+        Number of steps, shape (1,).
     objective_ : float
-        The mean loss with its penalty at the end, float64.
+        The final mean penalised loss, float64.
 
     Raises
     ------
     ValueError
-        If a parameter is out of its range, or there is but one class.
+        If a parameter is out of range, or there is only one class.
     TypeError
-        If a parameter is of a wrong kind.
+        If a parameter has the wrong type.
 
     Notes
     -----
-    Parameters have the meaning that they have in scikit-learn's LogisticRegression, and the minimum is the same. Rows
-    of float32 stay float32; the objective and sums of gradients are float64. SciPy minimises in coordinates in which
-    the problem is round at the beginning, so that scales and correlations of features do not matter.
+    Parameters have the same meaning as in scikit-learn's LogisticRegression, and the minimum is the same. float32 rows
+    stay float32; the objective and sums of gradients are float64. SciPy minimises in coordinates in which the problem
+    is well conditioned at the start, so scales and correlations of features do not matter.
 
-    The Hessian of a row is :math:`x x^T \otimes (\mathrm{diag}(p) - p p^T)`; "newton-cg" takes its products with
+    The Hessian of a row is :math:`x x^T \otimes (\mathrm{diag}(p) - p p^T)`; "newton-cg" uses its products with
     vectors.
 
     References
@@ -172,7 +173,10 @@ class SoftmaxRegression(ScoreClassifier):
             else:
                 found = SOLVERS[solver](objective, start, tol=tol, steps=steps)
         if not np.isfinite(found.value):
-            raise ValueError(f"X: its scale is beyond {training.X.dtype}; a StandardScaler before the model may help")
+            raise ValueError(
+                f"X: expected features whose scores are within the range of {training.X.dtype}, got larger ones; "
+                "put a StandardScaler before the model"
+            )
         if not found.converged:
             why = (
                 f"max_iter, {steps}, is reached" if found.steps >= steps else f"{training.X.dtype} tells no lower point"
@@ -198,9 +202,9 @@ class SoftmaxRegression(ScoreClassifier):
         ndarray
             p, shape (n, K), of the classes in the order of `classes_`.
         """
-        return (
-            super().predict_proba(X) if self.alpha == 1 else np.asarray(entmax(self._scores(self._seen(X)), self.alpha))
-        )
+        if self.alpha == 1:
+            return super().predict_proba(X)
+        return np.asarray(entmax(self._scores(self._fitted_rows(X)), self.alpha))
 
     def predict_log_proba(self, X: Features) -> Array:
         """Give log probabilities; -inf of those that are exactly 0.

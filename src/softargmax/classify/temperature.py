@@ -131,7 +131,7 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
         X, target = indexable(X, y)
         target = _check_y(target, estimator=self)
         if not len(target):
-            raise ValueError("X: 0 rows; there may be two or more of each class")
+            raise ValueError("X: expected two rows or more of each class, got 0 rows")
         check_one_kind(target)
         check_classification_targets(target)
         weight = (
@@ -154,14 +154,15 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
         """The scores of all rows, each by a classifier that has not seen it."""
         cv = self.cv
         if isinstance(cv, str) and cv == "prefit":
-            raise ValueError(f"cv: {cv!r}; a classifier that is fitted may be given as FrozenEstimator(estimator)")
+            may = "a number of folds or a splitter"
+            raise ValueError(f"cv: expected {may}, got {cv!r}; wrap a fitted classifier as FrozenEstimator(estimator)")
         if cv is None:
             classes, counts = np.unique(y, return_counts=True)
             if len(classes) < 2:
-                raise ValueError(f"y: one class alone, {label(classes[0])}; there may be two or more classes")
+                raise ValueError(f"y: expected two classes or more, got one class: {label(classes[0])}")
             if counts.min() < 2:
                 raise ValueError(
-                    f"y: one row of class {label(classes[counts.argmin()])}; there may be two or more of each"
+                    f"y: expected two rows or more of each class, got one of class {label(classes[counts.argmin()])}"
                 )
             cv = min(FOLDS, int(counts.min()))
         options = _fit_options(estimator, weight)
@@ -184,7 +185,7 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
         if method == "vector":
             self.weight_, self.bias_ = _fit_vector(z, target, weight, temperature)
 
-    def _seen(self, X: Any) -> Any:
+    def _fitted_rows(self, X: Any) -> Any:
         check_is_fitted(self)
         return X
 

@@ -89,9 +89,7 @@ def learned(source: Source, target: str, left_out: list[str]) -> tuple[Columns, 
     left_out = [there[column(name, there, "--drop", source.name)] for name in left_out]
     chosen = [name for name in there if name != target and name not in left_out]
     if not chosen:
-        raise FailedRunError(
-            f"{source.name}: there is no column but the target; there may be one or more to learn from"
-        )
+        raise FailedRunError(f"{source.name}: expected at least one column besides the target, got none")
     numbers, categories = [], {}
     for name in chosen:
         where = f"{source.name}: column {name!r}"

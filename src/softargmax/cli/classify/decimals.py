@@ -42,7 +42,7 @@ def check_marks(words: Any, where: str) -> None:
     word = words[row].as_py()
     said = f"{where}, row {row + 1}: {word!r}"
     if both:
-        raise FailedRunError(f"{said} has a comma, and others of this column a point; all may have the same")
+        raise FailedRunError(f"{said} has a comma, other numbers of this column have a point; expected the same in all")
     # Three decimals in every number that has any, beside numbers that have none, are rather thousands.
     digits = word.replace(",", "").replace(".", "")
     raise FailedRunError(f"{said} could be {digits} or {word}0; write it as one of these")
