@@ -149,7 +149,7 @@ class Boltzmann(NamedTuple, Generic[A]):
     heat_capacity: A
 
 class CategoricalWithLogprob(NamedTuple, Generic[A]):
-    """What `categorical_with_logprob` returns: the draws, their log-probabilities, how many classes there were."""
+    """Result of `categorical_with_logprob`: draws, their log-probabilities, and the number of remaining classes."""
 
     index: A  # type: ignore[assignment]
     logprob: A
@@ -203,7 +203,7 @@ class SoftmaxWithLse(NamedTuple, Generic[A]):
     lse: A
 
 class SpeculativeSample(NamedTuple, Generic[A]):
-    """What `speculative_sample` returns: the tokens, -1 after the last one, and how many drafts were accepted."""
+    """Result of `speculative_sample`: the tokens, -1 after the last one, and the number of accepted drafts."""
 
     tokens: A
     accepted: A
