@@ -1,4 +1,4 @@
-"""Naive Bayes of counts: features that are independent of each other, given the class."""
+"""Naive Bayes for counts and for binary features, which are independent given the class."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _CountingBayes(ScoreClassifier):
-    """Features are counted, class by class; a number is added to every count, so that none is 0."""
+    """Base class: counts of features per class, with a smoothing constant added to every count."""
 
     _accept_sparse: ClassVar[str | bool] = "csr"
     _least_classes: ClassVar[int] = 1
@@ -41,7 +41,7 @@ class _CountingBayes(ScoreClassifier):
         self.class_prior = class_prior
 
     def fit(self, X: Features, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Count.
+        """Count the features of every class.
 
         Parameters
         ----------
@@ -50,7 +50,7 @@ class _CountingBayes(ScoreClassifier):
         y : array_like
             Their classes, shape (n,).
         sample_weight : array_like, optional
-            How much every row counts, shape (n,).
+            Weight of every row, shape (n,).
 
         Returns
         -------
@@ -107,11 +107,11 @@ class MultinomialNaiveBayes(_CountingBayes):
     Parameters
     ----------
     alpha : float or array_like
-        :math:`\alpha`, at least 0, for all features or one each, shape (D,).
+        :math:`\alpha`, at least 0: one number for all features, or one per feature, shape (D,).
     fit_prior : bool
-        Whether :math:`\pi` are the classes' shares of what is learned from; else they are equal.
+        Whether :math:`\pi` are the shares of the classes in the training data; otherwise they are equal.
     class_prior : array_like, optional
-        :math:`\pi`, shape (K,), summing to 1.
+        :math:`\pi`, shape (K,), with the sum 1.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ class MultinomialNaiveBayes(_CountingBayes):
     array([[0.03, 0.97]])
     """
 
-    # scikit-learn's check of estimators gives negative rows to whatever has a decision function.
+    # scikit-learn's estimator checks pass negative rows to every estimator with a decision function.
     _decides: ClassVar[bool] = False
 
     def _features(self, X: Any) -> Any:
@@ -167,23 +167,23 @@ class MultinomialNaiveBayes(_CountingBayes):
 
 
 class BernoulliNaiveBayes(_CountingBayes):
-    r"""Features are there or not, each with a probability of its own in every class.
+    r"""Naive Bayes for binary features: each has its own probability in every class.
 
     .. math:: z_k(x) = \log \pi_k + \sum_j \left(x_j \log \theta_{kj} + (1 - x_j) \log (1 - \theta_{kj})\right), \qquad
         \theta_{kj} = \frac{N_{kj} + \alpha_j}{N_k + 2 \alpha_j}
 
-    where :math:`N_{kj}` counts the rows of class k that have feature j, of :math:`N_k`.
+    where :math:`N_k` is the number of rows of class k, and :math:`N_{kj}` the number of these that have feature j.
 
     Parameters
     ----------
     alpha : float or array_like
-        :math:`\alpha`, at least 0, for all features or one each, shape (D,).
+        :math:`\alpha`, at least 0: one number for all features, or one per feature, shape (D,).
     binarize : float, optional
-        A feature is there if it is above this; with None, rows are 0 and 1 already.
+        A feature is present if it is above this; None if rows contain only 0 and 1.
     fit_prior : bool
-        Whether :math:`\pi` are the classes' shares of what is learned from; else they are equal.
+        Whether :math:`\pi` are the shares of the classes in the training data; otherwise they are equal.
     class_prior : array_like, optional
-        :math:`\pi`, shape (K,), summing to 1.
+        :math:`\pi`, shape (K,), with the sum 1.
 
     Attributes
     ----------
@@ -236,7 +236,7 @@ class BernoulliNaiveBayes(_CountingBayes):
 
     def _count(self, member: Array, x: Any) -> None:
         super()._count(member, x)
-        # Sums of weights are rounded, numbers of rows are not: they tell whether any row lacks a feature.
+        # Sums of weights are rounded. Numbers of rows are exact, and show whether any row lacks a feature.
         rows = (member > 0).astype(np.float64)
         some = rows.sum(axis=0)[:, None] > safe_sparse_dot(rows.T, x)
         weight = np.maximum(self.class_count_[:, None] - self.feature_count_, np.finfo(np.float64).tiny)
@@ -258,12 +258,12 @@ class BernoulliNaiveBayes(_CountingBayes):
 
 
 def _log_ratio(counts: Array, total: Array) -> Array:
-    """log(counts / total); 0 for a class of which nothing is known."""
+    """Return log(counts / total); 0 for a class without counts."""
     return np.where(total > 0, np.log(counts) - np.log(total), 0.0)
 
 
 def _weighed(X: Any, logs: Array) -> Array:
-    """The sum of x_j logs_kj, shape (n, K), where 0 times -inf is 0."""
+    """Return the sum of x_j logs_kj, shape (n, K), where 0 times -inf is 0."""
     never = np.isneginf(logs)
     z = np.asarray(safe_sparse_dot(X, np.where(never, 0.0, logs).T), np.float64)
     if never.any():

@@ -1,4 +1,4 @@
-"""Discriminant analysis: normal features, with one covariance for all classes or one for each."""
+"""Discriminant analysis: normal classes with a common covariance (linear), or one each (quadratic)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LinearDiscriminant(ScoreClassifier):
-    r"""Classes are normal, with one covariance: scores are affine.
+    r"""Linear discriminant analysis: normal classes with a common covariance, so scores are affine.
 
     .. math:: z_k(x) = \log \pi_k - \frac{1}{2} (x - \mu_k)^T \Sigma^{-1} (x - \mu_k) + \ldots
         = \log \pi_k + \mu_k^T \Sigma^{-1} x - \frac{1}{2} \mu_k^T \Sigma^{-1} \mu_k
@@ -27,37 +27,38 @@ class LinearDiscriminant(ScoreClassifier):
     Parameters
     ----------
     shrinkage : {"auto"} or float, optional
-        How far the covariance of a class is moved towards a multiple of the identity: from 0 to 1, or what Ledoit and
-        Wolf find for standardised features. Without it :math:`\Sigma` is the covariance around the classes' means.
+        Shrinkage of the covariance of each class towards a multiple of the identity: from 0 to 1, or "auto" for the
+        estimate of Ledoit and Wolf on standardised features. By default :math:`\Sigma` is the covariance around the
+        means of the classes.
     priors : array_like, optional
-        :math:`\pi`, shape (K,), summing to 1; the classes' shares of what is learned from if nothing is given.
+        :math:`\pi`, shape (K,), with the sum 1; by default the shares of the classes in the training data.
     tol : float
-        Without shrinkage: directions whose standard deviation within classes is below this (features have 1) are left
-        out.
+        Without shrinkage, directions are left out if their standard deviation within classes, relative to that of the
+        features, is below this.
 
     Attributes
     ----------
     classes_ : ndarray
         The classes, in order.
     coef_, intercept_ : ndarray
-        Of the scores, shapes (K, D) and (K,); of two classes those of the difference, (1, D) and (1,).
+        Coefficients of the scores, shapes (K, D) and (K,); for two classes of their difference, (1, D) and (1,).
     means_ : ndarray
         :math:`\mu`, shape (K, D).
     priors_ : ndarray
         :math:`\pi`, shape (K,).
     rank_ : int
-        How many directions there are.
+        Number of directions.
 
     Raises
     ------
     ValueError
-        If there are no more rows than classes, or a parameter is out of its range.
+        If there are not more rows than classes, or a parameter is out of range.
 
     Notes
     -----
-    As scikit-learn's LinearDiscriminantAnalysis: without shrinkage its solver "svd", with it "lsqr". Of two classes,
-    probabilities near 1 and their logarithms keep their digits (there 1 - p is formed by subtraction). Rows are scored
-    relative to the classes' common mean, which may be large.
+    The model is that of scikit-learn's LinearDiscriminantAnalysis: its solver "svd" without shrinkage, "lsqr" with it.
+    For two classes, probabilities near 1 and their logarithms keep their digits (scikit-learn computes 1 - p by
+    subtraction). Rows are scored relative to the common mean of the classes, which may be large.
 
     References
     ----------
@@ -83,7 +84,7 @@ class LinearDiscriminant(ScoreClassifier):
         self.tol = tol
 
     def fit(self, X: Features, y: ArrayLike) -> Self:
-        """Learn means and the covariance.
+        """Estimate means and the covariance.
 
         Parameters
         ----------
@@ -134,21 +135,21 @@ class LinearDiscriminant(ScoreClassifier):
 
 
 class QuadraticDiscriminant(ScoreClassifier):
-    r"""Classes are normal, each with a covariance of its own: scores are quadratic.
+    r"""Quadratic discriminant analysis: normal classes, each with its own covariance, so scores are quadratic.
 
     .. math:: z_k(x) = \log \pi_k - \frac{1}{2} \log |\Sigma_k| - \frac{1}{2} (x - \mu_k)^T \Sigma_k^{-1} (x - \mu_k)
 
     Parameters
     ----------
     shrinkage : {"auto"} or float, optional
-        How far covariances are moved towards a multiple of the identity: from 0 to 1, or what Ledoit and Wolf find for
-        standardised features.
+        Shrinkage of the covariances towards a multiple of the identity: from 0 to 1, or "auto" for the estimate of
+        Ledoit and Wolf on standardised features.
     reg_param : float
-        Without shrinkage: how far covariances are moved towards the identity itself, from 0 to 1.
+        Without shrinkage: shrinkage of the covariances towards the identity, from 0 to 1.
     priors : array_like, optional
-        :math:`\pi`, shape (K,), summing to 1; the classes' shares of what is learned from if nothing is given.
+        :math:`\pi`, shape (K,), with the sum 1; by default the shares of the classes in the training data.
     tol : float
-        A covariance with a variance below this has too few directions, and is refused.
+        A covariance with an eigenvalue below this is refused as singular.
 
     Attributes
     ----------
@@ -164,14 +165,14 @@ class QuadraticDiscriminant(ScoreClassifier):
     Raises
     ------
     numpy.linalg.LinAlgError
-        If a covariance has too few directions: reg_param gives them, and so may shrinkage. (It is a ValueError.)
+        If a covariance is singular; reg_param or shrinkage can prevent that. (It is a ValueError.)
     ValueError
-        If a class has one row, or a parameter is out of its range.
+        If a class has only one row, or a parameter is out of range.
 
     Notes
     -----
-    As scikit-learn's QuadraticDiscriminantAnalysis: without shrinkage its solver "svd", with it "eigen". Rows so far
-    away that squares overflow are told apart all the same, and numbers are scaled by a power of two first.
+    The model is that of scikit-learn's QuadraticDiscriminantAnalysis: its solver "svd" without shrinkage, "eigen" with
+    it. Rows are scaled by a power of two first, so that rows whose squares would overflow are still classified.
 
     References
     ----------
@@ -202,7 +203,7 @@ class QuadraticDiscriminant(ScoreClassifier):
         self.tol = tol
 
     def fit(self, X: Features, y: ArrayLike) -> Self:
-        """Learn means and covariances.
+        """Estimate means and covariances.
 
         Parameters
         ----------
@@ -258,7 +259,7 @@ class QuadraticDiscriminant(ScoreClassifier):
 
 
 def covariance_of(x: Array, shrinkage: str | float, unit: float) -> Array:
-    """The covariance of rows, divided by their number, shrunk; of features that do not vary the spread is a unit."""
+    """Return the shrunk covariance of rows; a feature without variance has the standard deviation `unit`."""
     if shrinkage != "auto":
         return np.asarray(shrunk_covariance(empirical_covariance(x), shrinkage))
     spread = x.std(axis=0)
@@ -271,7 +272,7 @@ def _means(x: Array, target: Array, classes: int) -> Array:
 
 
 def _whitening(x: Array, tol: float) -> Array:
-    """A, (D, rank), with A^T x^T x A = 1, of directions in which standardised features vary by more than tol."""
+    """Return A, (D, rank), with A^T x^T x A = 1, for directions in which standardised features vary more than tol."""
     spread = np.sqrt(np.square(x).sum(axis=0))
     spread[spread == 0] = 1.0
     _, s, vt = np.linalg.svd(x / spread, full_matrices=False)
@@ -280,7 +281,7 @@ def _whitening(x: Array, tol: float) -> Array:
 
 
 def _axes(x: Array, mean: Array, shrinkage: str | float | None, towards: float, unit: float) -> tuple[Array, Array]:
-    """The eigenvalues of a class's covariance, and its eigenvectors as columns; `unit`: 1 as x has it."""
+    """Return eigenvalues and eigenvectors (columns) of a class's covariance; `unit` is 1 in the unit of x."""
     if shrinkage is not None:
         variances, directions = np.linalg.eigh(covariance_of(x, shrinkage, unit))
         return variances, directions
