@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class GaussianNaiveBayes(ScoreClassifier):
-    r"""Every feature is normal, with a mean and a variance of its own in every class.
+    r"""Gaussian naive Bayes: every feature is normal, with its own mean and variance in every class.
 
     .. math:: z_k(x) = \log \pi_k - \frac{1}{2} \sum_j
         \left(\log \sigma_{kj}^2 + \frac{(x_j - \mu_{kj})^2}{\sigma_{kj}^2}\right)
@@ -26,9 +26,9 @@ class GaussianNaiveBayes(ScoreClassifier):
     Parameters
     ----------
     priors : array_like, optional
-        :math:`\pi`, shape (K,), summing to 1; the classes' shares of what is learned from if nothing is given.
+        :math:`\pi`, shape (K,), with the sum 1; by default the shares of the classes in the training data.
     var_smoothing : float
-        This share of the largest variance of a feature is added to all variances.
+        Fraction of the largest variance of a feature that is added to all variances.
 
     Attributes
     ----------
@@ -39,18 +39,18 @@ class GaussianNaiveBayes(ScoreClassifier):
     class_prior_ : ndarray
         :math:`\pi`, shape (K,).
     class_count_ : ndarray
-        How much every class counts.
+        Sum of the weights of every class.
 
     Raises
     ------
     ValueError
-        If priors do not fit, or var_smoothing is negative.
+        If priors have a wrong shape or sum, or var_smoothing is negative.
 
     Notes
     -----
-    As scikit-learn's GaussianNB with the same parameters (there weights do not count in var_smoothing). Numbers are
-    scaled by a power of two first, so that squares of 1e200 do not overflow, nor those of 1e-200 vanish
-    where all numbers are as small.
+    The model is that of scikit-learn's GaussianNB (which ignores weights in var_smoothing). Features are scaled by a
+    power of two first, so that squares of 1e200 do not overflow, and squares of 1e-200 do not underflow if all features
+    are that small.
 
     References
     ----------
@@ -74,7 +74,7 @@ class GaussianNaiveBayes(ScoreClassifier):
         self.var_smoothing = var_smoothing
 
     def fit(self, X: Features, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn means and variances.
+        """Estimate means and variances.
 
         Parameters
         ----------
@@ -83,7 +83,7 @@ class GaussianNaiveBayes(ScoreClassifier):
         y : array_like
             Their classes, shape (n,).
         sample_weight : array_like, optional
-            How much every row counts, shape (n,).
+            Weight of every row, shape (n,).
 
         Returns
         -------

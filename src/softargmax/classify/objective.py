@@ -37,14 +37,14 @@ class Block(NamedTuple):
 
 
 class Objective:
-    """f of a table (F, D + 1), a row of coefficients and an intercept for each of F classes.
+    """The objective f of a table (F, D + 1): coefficients and an intercept for each of F classes.
 
-    Of two classes, only the second has a row: the first one's scores are 0.
+    For two classes, only the second has a row; the scores of the first are 0.
     """
 
     def __init__(self, training: Training, classes: int, *, alpha: float, l2: float, intercept: bool) -> None:
         self.X, self.target, weight = training
-        # Weights of mean 1: whatever their unit, float32 holds them.
+        # Weights with mean 1, so that float32 can represent them.
         self.weight = None if weight is None else weight * (len(self.target) / weight.sum())
         self.classes, self.alpha, self.l2, self.intercept = classes, alpha, l2, intercept
         self.free = 1 if classes == 2 else classes
@@ -53,7 +53,7 @@ class Objective:
         self.shape = self.free, self.features + 1
 
     def value_and_gradient(self, table: Array) -> tuple[float, Array]:
-        """f and its gradient, of the table's shape."""
+        """Return f and its gradient, which has the table's shape."""
         value, gradient, layer = 0.0, np.zeros(self.shape), self._layer(table)
         for block in self._blocks():
             rows, dz = _loss_and_gradient(self._scores(block.x, layer), block.target, self.alpha)
@@ -66,7 +66,7 @@ class Objective:
         return value / self.total + penalty, self._penalised(gradient, table)
 
     def hessian_at(self, table: Array) -> Callable[[Array], Array]:
-        """The product of the Hessian with a table: J = s (t - <s, t> / <s, 1>) of every row, s = p^(2 - alpha)."""
+        """Return the product of the Hessian with a table: J t = s (t - <s, t> / <s, 1>) per row, s = p^(2 - alpha)."""
         layer = self._layer(table)
 
         def product(other: Array) -> Array:
@@ -85,9 +85,9 @@ class Objective:
         return product
 
     def curvature(self, table: Array | None, rows: int) -> Array:
-        """The Hessian's blocks between a class and itself, (F, D + 1, D + 1), from about so many rows, evenly spread.
+        """Return the diagonal blocks of the Hessian, (F, D + 1, D + 1), from about `rows` evenly spaced rows.
 
-        With no table at W = 0, where all classes have the same block, (1, D + 1, D + 1).
+        Without a table they are those at W = 0, where all classes have the same block, (1, D + 1, D + 1).
         """
         step = max(1, len(self.target) // rows)
         x = self.X[::step]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 METHODS = ("temperature", "vector")
 FOLDS = 5
-LEAST = 1e-12  # what probabilities have more than they say, as in scikit-learn: a 0 has a logarithm, too
+LEAST = 1e-12  # added to probabilities before the logarithm, as in scikit-learn
 RESPONSES = ("decision_function", "predict_proba")
 
 
@@ -47,40 +47,39 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
     Parameters
     ----------
     estimator : estimator, optional
-        A classifier with `decision_function` or `predict_proba`. One that is fitted already comes in a
-        `sklearn.frozen.FrozenEstimator`: the rows that T is found from should be new to it. Without one, a
-        `SoftmaxRegression`.
+        A classifier with `decision_function` or `predict_proba`; by default a `SoftmaxRegression`. Wrap a fitted one in
+        `sklearn.frozen.FrozenEstimator`; the rows passed to `fit` should then be new to it.
     method : {"temperature", "vector"}
-        "vector": :math:`w \circ z + b`, a weight and a bias for every class, in place of z / T.
+        "vector" fits :math:`w \circ z + b`, a weight and a bias per class, in place of z / T.
     cv : int or splitter, optional
-        How rows are split where the classifier is not fitted yet: scores of rows that it has not seen make T, and then
-        it is fitted to all. 5 parts if nothing is given, fewer where a class has fewer rows.
+        How rows are split if the classifier is not fitted yet. T is fitted to scores of rows that the classifier has
+        not seen; then it is fitted to all rows. The default is 5 folds, fewer if a class has fewer rows.
 
     Attributes
     ----------
     classes_ : ndarray
         The classes, in order.
     estimator_ : estimator
-        The classifier.
+        The fitted classifier.
     temperature_ : float
-        T, which "vector" begins with.
+        T; the start of "vector".
     weight_, bias_ : ndarray
-        w and b, shape (K,); 1 / T and 0 where there is one temperature.
+        w and b, shape (K,); for "temperature" 1 / T and 0.
 
     Raises
     ------
     ValueError
-        If method is another one, or a class has one row only and the classifier has to be fitted.
+        If method is unknown, or the classifier must be fitted and a class has only one row.
     TypeError
-        If the classifier has neither response.
+        If the classifier has neither method.
 
     Notes
     -----
-    As scikit-learn's CalibratedClassifierCV with method "temperature", ensemble off: the same probabilities, found by
-    Newton's method (`fit_temperature`). T does not change which class is the most probable. Probabilities p are taken
-    for scores log(p + 1e-12).
+    The probabilities are those of scikit-learn's CalibratedClassifierCV with method "temperature" and without ensemble.
+    T is found by Newton's method (`fit_temperature`) and does not change the most probable class. Probabilities p of the
+    classifier become scores log(p + 1e-12).
 
-    For scores of any library, without a classifier: `fit_temperature`, and softmax(z, temperature=T).
+    For scores of any array library, without a classifier, use `fit_temperature` and softmax(z, temperature=T).
 
     References
     ----------
@@ -98,7 +97,7 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
     >>> X, y = load_digits(return_X_y=True)
     >>> model = GaussianNaiveBayes(var_smoothing=1e-3).fit(X[:800], y[:800])
     >>> calibrated = TemperatureScaling(FrozenEstimator(model)).fit(X[800:1200], y[800:1200])
-    >>> bool(calibrated.temperature_ > 5)  # naive Bayes is far too sure
+    >>> bool(calibrated.temperature_ > 5)  # naive Bayes is overconfident
     True
     >>> before, after = (calibration_report(y[1200:], m.predict_proba(X[1200:])) for m in (model, calibrated))
     >>> bool(after.log_loss < before.log_loss)
@@ -112,16 +111,16 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
         self.cv = cv
 
     def fit(self, X: Features, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Find the temperature, and fit the classifier if it is not fitted.
+        """Fit the temperature, and the classifier unless it is frozen.
 
         Parameters
         ----------
         X : array_like
-            What the classifier takes, n rows.
+            Rows that the classifier accepts, n of them.
         y : array_like
             Their classes, shape (n,).
         sample_weight : array_like, optional
-            How much every row counts, shape (n,).
+            Weight of every row, shape (n,).
 
         Returns
         -------
@@ -178,7 +177,7 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
             raise ValueError(
                 "estimator: expected finite scores and a row with a weight above 0, got NaN scores or no such row"
             )
-        if _loss(z / temperature, target, weight) > _loss(z, target, weight):  # a rounding stands between them
+        if _loss(z / temperature, target, weight) > _loss(z, target, weight):  # they differ by rounding only
             temperature = 1.0
         self.temperature_ = temperature
         self.weight_, self.bias_ = np.full(classes, 1.0 / temperature), np.zeros(classes)
@@ -246,7 +245,7 @@ def _fit_vector(z: Array, target: Array, weight: Array | None, temperature: floa
     """The w and b that minimise the log-loss of w z + b, from one temperature on."""
     counts = np.ones(len(z)) if weight is None else weight
     counts = counts[:, None] / counts.sum()
-    z = z / temperature  # about 1: no score is so large that a step of w means a different thing for each class
+    z = z / temperature  # scaled to about 1, so that a step of w has a similar effect for every class
     finite = np.where(np.isneginf(z), 0.0, z)
 
     def value_and_gradient(x: Array) -> tuple[float, Array]:

@@ -18,7 +18,7 @@ LEAST, MOST = -20.0, 40.0
 
 
 def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
-    r"""The temperature that minimises the log-loss of scores with targets.
+    r"""Return the temperature that minimises the log-loss of scores.
 
     .. math:: \hat\beta = \arg\min_{\beta} \sum_i w_i \left(\log \sum_k e^{\beta z_{ik}} - \beta z_{i y_i}\right),
         \qquad T = 1 / \hat\beta
@@ -28,32 +28,32 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
     z : array_like
         Scores, shape (n, K), any array library.
     target : array_like
-        Classes, integers, shape (n,); rows of -100 do not count.
+        Classes, integers, shape (n,); rows with -100 are ignored.
     weight : array_like, optional
-        w, how much every row counts, shape (n,), at least 0.
+        w, the weight of every row, shape (n,), at least 0.
 
     Returns
     -------
     array
-        T, 0-d, of z's library, device and dtype (float32 for halves).
+        T, 0-d, with z's library, device and dtype (float32 for half precision).
 
     Raises
     ------
     IndexError
         If a target is out of range.
     TypeError, ValueError
-        If an argument is of a wrong kind, or a shape does not fit.
+        If an argument has a wrong type or shape.
 
     Notes
     -----
-    The loss is convex in :math:`\beta`: its derivative is the mean of :math:`\langle p, z \rangle - z_y`, its second
-    derivative that of the variance of z under p. Newton's steps that leave what is left of the range are replaced by
-    its middle. Nothing is read back from a device on the way.
+    The loss is convex in :math:`\beta`. Its derivative is the mean of :math:`\langle p, z \rangle - z_y`, its second
+    derivative the mean of the variance of z under p. Newton steps that leave the bracket are replaced by bisection.
+    Nothing is copied from a device to the host.
 
-    Scores that are wrong more than right get a T at which all are equal; of those that are always right no loss is
-    left. A score of NaN, and nothing that counts, give NaN.
+    If the scores are worse than chance, T makes the softmax uniform. If every row is right, T tends to 0 and so does the
+    loss. A NaN among the scores, or no row with a weight, gives NaN.
 
-    Gradient: none flows to z.
+    Gradient: none with respect to z.
 
     References
     ----------
@@ -64,7 +64,7 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
     >>> import numpy as np
     >>> from softargmax.classify import fit_temperature
     >>> z = np.array([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
-    >>> float(fit_temperature(z, [0, 0, 1, 1]))  # sure of four, right in three: p = 3/4
+    >>> float(fit_temperature(z, [0, 0, 1, 1]))  # confident in four rows, right in three: p = 3/4
     3.640...
     """
     z = check.scores(z)
