@@ -447,7 +447,7 @@ def boltzmann_policy(
     values: _ArrayLike, /, *, temperature: _PerRow[NDArray[Any]], epsilon: _PerRow[NDArray[Any]] = 0.0,
     axis: int = -1, where: _Mask[NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """The probabilities of actions with these values: Boltzmann exploration, mixed with uniform exploration."""
+    """Return the probabilities of actions with these values: a softmax mixed with uniform exploration."""
 @overload
 def boltzmann_policy(
     values: Tensor, /, *, temperature: _PerRow[Tensor], epsilon: _PerRow[Tensor] = 0.0, axis: int = -1,
@@ -469,7 +469,7 @@ def categorical(
     seed: int | None = None, stream: _Integers[NDArray[Any]] | None = None, generator: _Generator | None = None,
     order: str = "top_k_first",
 ) -> NDArray[Any]:
-    """Classes drawn from the softmax of scores, after filters."""
+    """Draw classes from the softmax of scores, after filters."""
 @overload
 def categorical(
     z: Tensor, /, *, axis: int = -1, temperature: _PerRow[Tensor] = 1.0, top_k: _PerRow[Tensor] | None = None,
@@ -498,7 +498,7 @@ def categorical_with_logprob(
     seed: int | None = None, stream: _Integers[NDArray[Any]] | None = None, generator: _Generator | None = None,
     order: str = "top_k_first",
 ) -> CategoricalWithLogprob[NDArray[Any]]:
-    """Draws as `categorical` makes them, their log-probabilities, and the number of classes there were."""
+    """Draw as `categorical`, and return also log-probabilities and the number of remaining classes."""
 @overload
 def categorical_with_logprob(
     z: Tensor, /, *, axis: int = -1, temperature: _PerRow[Tensor] = 1.0, top_k: _PerRow[Tensor] | None = None,
@@ -684,7 +684,7 @@ def filter_scores(
     eta: _PerRow[NDArray[Any]] | None = None, where: _Mask[NDArray[Any]] | None = None, order: str = "top_k_first",
     axis: int = -1,
 ) -> NDArray[Any]:
-    """The scores, with -inf for every class that the filters leave out."""
+    """Return the scores, with -inf for every class that the filters remove."""
 @overload
 def filter_scores(
     z: Tensor, /, *, temperature: _PerRow[Tensor] = 1.0, top_k: _PerRow[Tensor] | None = None,
@@ -724,7 +724,7 @@ def gumbel_softmax(
     where: _Mask[NDArray[Any]] | None = None, seed: int | None = None,
     stream: _Integers[NDArray[Any]] | None = None, generator: _Generator | None = None,
 ) -> NDArray[Any]:
-    """A draw from the softmax as a point near a corner of the simplex, through which gradients flow."""
+    """Draw from the softmax, relaxed to a point near a corner of the simplex, through which gradients flow."""
 @overload
 def gumbel_softmax(
     z: Tensor, /, *, temperature: _PerRow[Tensor] = 1.0, hard: bool = False, axis: int = -1,
@@ -1210,7 +1210,7 @@ def speculative_sample(
     top_p: _PerRow[NDArray[Any]] | None = None, min_p: _PerRow[NDArray[Any]] | None = None, seed: int | None = None,
     stream: _Integers[NDArray[Any]] | None = None, generator: _Generator | None = None, order: str = "top_k_first",
 ) -> SpeculativeSample[NDArray[Any]]:
-    """Verify a chain of guessed tokens so that what comes out is distributed as the target says."""
+    """Verify a chain of guessed tokens; the result has the distribution of the target."""
 @overload
 def speculative_sample(
     target: Tensor, draft: Tensor, tokens: _Integers[Tensor], /, *, temperature: _PerRow[Tensor] = 1.0,

@@ -76,8 +76,8 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
     Notes
     -----
     The probabilities are those of scikit-learn's CalibratedClassifierCV with method "temperature" and without ensemble.
-    T is found by Newton's method (`fit_temperature`) and does not change the most probable class. Probabilities p of the
-    classifier become scores log(p + 1e-12).
+    T is found by Newton's method (`fit_temperature`) and does not change the most probable class. Probabilities p of
+    the classifier become scores log(p + 1e-12).
 
     For scores of any array library, without a classifier, use `fit_temperature` and softmax(z, temperature=T).
 

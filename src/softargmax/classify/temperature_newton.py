@@ -50,8 +50,8 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
     derivative the mean of the variance of z under p. Newton steps that leave the bracket are replaced by bisection.
     Nothing is copied from a device to the host.
 
-    If the scores are worse than chance, T makes the softmax uniform. If every row is right, T tends to 0 and so does the
-    loss. A NaN among the scores, or no row with a weight, gives NaN.
+    If the scores are worse than chance, T makes the softmax uniform. If every row is right, T tends to 0 and so does
+    the loss. A NaN among the scores, or no row with a weight, gives NaN.
 
     Gradient: none with respect to z.
 

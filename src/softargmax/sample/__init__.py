@@ -1,10 +1,9 @@
-"""Drawing from the softmax, and differentiable stand-ins for draws.
+"""Sampling from the softmax, and relaxed draws that can be differentiated.
 
     g = -log(-log(1 - V))        arg max (beta z + g) ~ softmax(beta z)        gumbel_softmax = softmax((z + g) / T)
 
-The noise of a column is a function of (seed, the row's stream, the draw, the column) and of nothing else: `philox.py`
-and `philox.hpp` make it. `operations.py` has the operations, `reference.py` their definitions, `kernels.cpp` what
-serves CPU memory.
+The noise of a column is a function of (seed, stream of the row, draw, column) only; `philox.py` and `philox.hpp`
+compute it.
 """
 
 from softargmax.sample.boltzmann_policy import boltzmann_policy

@@ -16,7 +16,7 @@ from softargmax.sample.options import parameter, rows_of
 def boltzmann_policy(
     values: Logits, /, *, temperature: PerRow, epsilon: PerRow = 0.0, axis: int = -1, where: Mask | None = None
 ) -> Array:
-    r"""The probabilities of actions with these values: Boltzmann exploration, mixed with uniform exploration.
+    r"""Return the probabilities of actions with these values: a softmax mixed with uniform exploration.
 
     .. math:: \pi_i = (1 - \epsilon)\,\mathrm{softmax}(q / T)_i + \frac{\epsilon}{n}
 

@@ -47,7 +47,7 @@ _ASKED: dict[str, Any] = dict.fromkeys(DrawKeywords.__optional_keys__) | _DEFAUL
 
 @takes(DrawKeywords, _DEFAULTS)
 def categorical(z: Logits, /, **options: Unpack[DrawKeywords]) -> Array:
-    r"""Classes drawn from the softmax of scores, after filters.
+    r"""Draw classes from the softmax of scores, after filters.
 
     .. math:: \arg\max_i\,(\beta z_i + g_i) \sim \mathrm{softmax}(\beta z), \qquad g_i = -\log(-\log(1 - V_i))
 
@@ -56,61 +56,61 @@ def categorical(z: Logits, /, **options: Unpack[DrawKeywords]) -> Array:
     z : array_like
         Scores, shape (..., K), any array library.
     axis : int
-        The axis of the classes. A row is what runs along it; results have the other axes.
+        The axis of the classes. A row runs along it; results have the other axes.
     temperature : float or array
-        T, at least 0. 0 is the arg max, of equal scores the first; infinity is uniform over the support.
+        T, at least 0. 0 is the arg max (of equal scores, the first); infinity is uniform over the support.
     top_k : int or array, optional
         Keep the k largest; -1, 0 and K or more keep all.
     top_p : float or array, optional
         Keep the smallest set of most probable classes whose mass reaches p, above 0 and at most 1.
     min_p : float or array, optional
-        Keep those with at least this share, 0 to 1, of the greatest probability.
+        Keep classes with at least this fraction, 0 to 1, of the largest probability.
     typical_p, epsilon, eta : float or array, optional
         As in `filter_scores`.
     where : array of bool, optional
         The support as in `softmax`.
     num_samples : int, optional
-        How many draws of each row; one without it.
+        Number of draws per row; by default one, without an axis of its own.
     replace : bool
         Whether a class may be drawn again.
     seed : int, optional
         0 to 2^64 - 1. Without seed and generator, one is drawn from the default generator of z's library.
     stream : array of int, optional
-        One per row: which of the seed's streams of random numbers is the row's. Without it the row's index.
+        The stream of random numbers of each row; by default the index of the row.
     generator : numpy.random.Generator, numpy.random.RandomState or torch.Generator, optional
-        What a seed is drawn from. `torch.compile` takes none into its graphs: there a seed, or torch's default one.
+        The generator that a seed is drawn from; not inside `torch.compile`.
     order : {"top_k_first", "joint"}
-        Whether each filter sees what the ones before (in the order above) have left, renormalised, as in Hugging Face
-        transformers; or each the whole row, and the sets are intersected.
+        "top_k_first": each filter sees what the filters before it (in the order above) kept, renormalised, as in
+        Hugging Face transformers. "joint": each filter sees the whole row, and the kept sets are intersected.
 
     Returns
     -------
     array of int64
-        Shape (...), with `num_samples` (..., num_samples). Without replacement in the order of being drawn. (int32
-        where JAX has no int64.)
+        Shape (...), or (..., num_samples) with `num_samples`. Draws without replacement are in the order in which they
+        were drawn. (int32 in JAX without 64-bit mode.)
 
     Raises
     ------
     ValueError
-        If a row has nothing in its support or a NaN in it (the row is named); if it has fewer classes than draws
-        without replacement; if an argument is out of its range. On devices and under tracing nobody looks at values:
-        there the row's index is -1.
+        If a row has an empty support or a NaN in it (the error names the row), or fewer classes than draws without
+        replacement; if an argument is out of range. On devices and under tracing values are not read: there the index
+        of such a row is -1.
     TypeError
-        If an argument is of a wrong kind.
+        If an argument has the wrong type.
 
     Notes
     -----
-    Temperature and the filters' parameters are numbers, or arrays with one per row. Of equal scores at the boundary of
-    top_k and top_p the first by column are kept. k entries of +inf share the row. A class of probability 0 is never
-    drawn, one of probability 2^-40 at its rate.
+    Temperature and the parameters of the filters are numbers, or arrays with one number per row. Of equal scores at the
+    boundary of top_k and top_p, those with the smallest column are kept. k entries of +inf share the row. A class of
+    probability 0 is never drawn; one of probability 2^-40 is drawn at its rate.
 
-    A row's draw depends on its scores, its options, seed and stream, and on nothing else: not on the batch, the
-    threads, the instruction set. It is the arg max of ``z / T + gumbel(z.shape, seed=seed)`` over what is kept; draws
-    without replacement are the largest of these in order. A row is one thread's. Without filters and
-    log-probabilities it is read once for every 32 draws.
+    The draw of a row depends on its scores, its options, seed and stream only, not on the batch, the threads or the
+    instruction set. It is the arg max of ``z / T + gumbel(z.shape, seed=seed)`` over the kept classes. Draws without
+    replacement are the largest of these numbers in order. One thread processes a row. Without filters and
+    log-probabilities it reads the row once for every 32 draws.
 
-    Under `vmap` (torch, JAX) every mapped call has the noise that it has alone: with a seed all have the same, unless
-    `stream` is mapped too; without one, what torch's ``randomness=`` says.
+    Under `vmap` (torch, JAX) a mapped call has the noise that it has alone. So with a seed all calls have the same
+    noise, unless `stream` is mapped too; without a seed torch's ``randomness=`` decides.
 
     No gradient: `gumbel_softmax` has one.
 
@@ -134,7 +134,7 @@ def categorical(z: Logits, /, **options: Unpack[DrawKeywords]) -> Array:
 
 @takes(DrawKeywords, _DEFAULTS)
 def categorical_with_logprob(z: Logits, /, **options: Unpack[DrawKeywords]) -> CategoricalWithLogprob:
-    r"""Draws as `categorical` makes them, their log-probabilities, and the number of classes there were.
+    r"""Draw as `categorical`, and return also log-probabilities and the number of remaining classes.
 
     .. math:: \log p_i = \beta z_i - \log \sum_{j\,\mathrm{kept}} e^{\beta z_j}
 
@@ -159,9 +159,10 @@ def categorical_with_logprob(z: Logits, /, **options: Unpack[DrawKeywords]) -> C
     Notes
     -----
     The draws are those of `categorical` with the same options. At temperature 0 logprob is 0 and support_size 1.
-    Without replacement logprob is that of a first draw. A row that cannot be drawn from, where nobody looks: NaN and 0.
+    Without replacement, logprob is that of a first draw. On a device or under tracing, a row that cannot be drawn from
+    has NaN and 0.
 
-    No gradient. For that of log p, as policy gradients want it, take
+    No gradient. For the gradient of log p, as in policy gradients, use
     ``selected_log_softmax(filter_scores(z, ...), index, temperature=...)``.
 
     References
@@ -190,7 +191,7 @@ _PLAIN = Distribution(UNIT)
 
 
 def _checked(z: Any, options: DrawKeywords) -> Categorical:
-    if options.keys() <= _OF_USUAL and (axes := plain_axes(z, -1)):  # one draw of scores as they are: saves 9 us of 10
+    if options.keys() <= _OF_USUAL and (axes := plain_axes(z, -1)):  # one plain draw: checks take 1 us, not 10
         return Categorical(z, _PLAIN, seed_of(z, options.get("seed"), options.get("generator")), None, axes, 1, True)
     given = {**_ASKED, **options}
     z = rows_of(z)
@@ -207,7 +208,7 @@ def _checked(z: Any, options: DrawKeywords) -> Categorical:
 
 
 @public
-def filter_scores(  # noqa: PLR0913 each is asked for by its name
+def filter_scores(  # noqa: PLR0913 options are keywords
     z: Logits,
     /,
     *,
@@ -222,7 +223,7 @@ def filter_scores(  # noqa: PLR0913 each is asked for by its name
     order: str = ORDERS[0],
     axis: int = -1,
 ) -> Array:
-    r"""The scores, with -inf for every class that the filters leave out.
+    r"""Return the scores, with -inf for every class that the filters remove.
 
     .. math:: z'_i = z_i \text{ if } i \text{ is kept, else } -\infty
 

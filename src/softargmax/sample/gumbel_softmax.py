@@ -74,7 +74,7 @@ def gumbel(
     """
     like = check.scores(0.0 if like is None else as_array(like, "like"), "like")
     shape = _shape(shape)
-    z = namespace(like).empty(shape, dtype=like.dtype, device=device_of(like))  # only its layout is looked at
+    z = namespace(like).empty(shape, dtype=like.dtype, device=device_of(like))  # only its shape and dtype are used
     axes = (len(shape) - 1,) if shape else ()
     return as_number(operations.gumbel.first(Noise(z, seed_of(like, seed, generator), None, axes, like.dtype)))
 
@@ -105,7 +105,7 @@ def gumbel_softmax(
     stream: Integers | None = None,
     generator: Generator | None = None,
 ) -> Array:
-    r"""A draw from the softmax as a point near a corner of the simplex, through which gradients flow.
+    r"""Draw from the softmax, relaxed to a point near a corner of the simplex, through which gradients flow.
 
     .. math:: y = \mathrm{softmax}\!\left(\frac{z + g}{T}\right), \qquad g \text{ Gumbel noise}
 
@@ -173,14 +173,14 @@ def gumbel_softmax(
     return xp.astype(y, z.dtype, copy=False)
 
 
-# From here on the difference of two scores may be beyond the range, and its quotient by T matter: halves are taken.
-# Always, they would take 1.4 of the time (torch, 256 x 32768).
+# Above this the difference of two scores may overflow, so halves of the scores are used. Doing so always would take
+# 1.4 times as long (torch, 256 x 32768).
 _LARGE = 1e30
 
 
-@np.errstate(over="ignore")  # beside a smaller T, p is 0 there
+@np.errstate(over="ignore")  # with a tiny T the quotient overflows; p is 0 there
 def _noisy(z: Any, noise: Any, axis: int, where: Any) -> Any:
-    """z - max z + g; where a row holds +inf, the noise of its infinities, and -inf elsewhere.
+    """Return z - max z + g; in a row with +inf, the noise of its infinities and -inf elsewhere.
 
     Without the difference, large scores would round their noise away, and with it the chances of near ones.
     """
@@ -195,7 +195,7 @@ def _noisy(z: Any, noise: Any, axis: int, where: Any) -> Any:
 
 
 def _one_hot(noisy: Any, y: Any, axis: int, where: Any) -> Any:
-    """1 at the largest entry, if there is any."""
+    """Return 1 at the largest entry, if there is one."""
     xp = namespace(y)
     if y.shape[axis] == 0:
         return y

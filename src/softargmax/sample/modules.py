@@ -18,7 +18,7 @@ register("softargmax.sample")  # so that a model may be compiled before its firs
 
 
 class GumbelSoftmax(nn.Module):
-    r"""Draws along `dim` through which gradients flow, as a module.
+    r"""Relaxed draws along `dim`, through which gradients flow, as a module.
 
     .. math:: y = \mathrm{softmax}\!\left(\frac{z + g}{T}\right)
 

@@ -1,4 +1,4 @@
-"""The operations of this room, none of which has a derivative: arguments, results, kernels (definitions: reference.py).
+"""Operation records of draws, filters and noise, none of which has a derivative (definitions: reference.py).
 
     draw = arg max (beta z + g)        g = -log(-log(1 - V))
 
@@ -20,7 +20,7 @@ from softargmax.sample.undrawable_rows import refuse
 
 
 class FilterMask(NamedTuple):
-    """Scores, the rows of which run along the last axis, `axes`."""
+    """Scores whose rows run along the last axis, `axes`."""
 
     z: Array
     distribution: Distribution
@@ -48,7 +48,7 @@ filter_mask: Operation[FilterMask, Kept] = Operation(
 
 
 class Categorical(NamedTuple):
-    """As FilterMask; `stream` has the rows' shape, `axes` kept as 1."""
+    """As FilterMask, with seeds; `stream` has the rows' shape, with size 1 along `axes`."""
 
     z: Array
     distribution: Distribution
@@ -60,13 +60,13 @@ class Categorical(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """Classes, (..., draws)."""
+    """The drawn classes, (..., draws)."""
 
     index: Any
 
 
 class DrawsWithLogprob(NamedTuple):
-    """Classes and the logarithms of their probabilities, (..., draws); how many could be drawn, (..., 1)."""
+    """Classes and their log-probabilities, (..., draws); the number of classes that could be drawn, (..., 1)."""
 
     index: Any
     logprob: Any
@@ -98,7 +98,7 @@ def _per_draw(i: Categorical) -> tuple[int, ...]:
 
 
 def _with_own_streams(i: Any, dims: Any, _size: int) -> tuple[Any, None]:
-    """Every mapped call has the streams that it has alone."""
+    """The vmap rule: every mapped call has the streams that it has alone."""
     if i.stream is not None:
         return i, None
     xp, sizes = namespace(i.z), list(i.z.shape)

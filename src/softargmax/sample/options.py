@@ -28,7 +28,7 @@ _RANGES = {
 
 
 def rows_of(z: Any, name: str = "z") -> Any:
-    """Scores with an axis of classes."""
+    """Check scores that have an axis of classes."""
     z = check.scores(z, name)
     if z.ndim == 0:
         raise ValueError(f"{name}: 0-d; it needs an axis of classes")
@@ -36,7 +36,7 @@ def rows_of(z: Any, name: str = "z") -> Any:
 
 
 def distribution_of(z: Any, axis: int, temperature: Any, where: Any, order: Any, **filters: Any) -> Distribution:
-    """Check everything that says which distribution is meant; what comes back has the classes' axis last."""
+    """Check all options of the distribution; in the result the axis of classes is last."""
     if order not in ORDERS:
         raise ValueError(f"order: expected {' or '.join(map(repr, ORDERS))}, got {order!r}")
     where = None if where is None else check.mask(where, z)
@@ -53,7 +53,7 @@ def distribution_of(z: Any, axis: int, temperature: Any, where: Any, order: Any,
 
 
 def parameter(value: Any, z: Any, name: str, axis: int = -1) -> Any:
-    """A temperature or a filter's parameter: a float, or an array with one per row of the classes along `axis`."""
+    """Check a temperature or a filter's parameter: a float, or an array with one number per row."""
     axes = (axis % z.ndim,)
     if name == "top_k":
         may = "an integer: 1 or above, or -1 or 0 for all classes"
@@ -72,7 +72,7 @@ def _kept(k: Any, classes: int) -> Any:
 
 
 def _holds(x: Any, name: str) -> Any:
-    """Whether a parameter is in its range; NaN is not."""
+    """True if a parameter is in its range; NaN is not."""
     if name == "temperature":
         return x >= 0.0
     return ((x > 0.0) if name in ("top_p", "typical_p") else (x >= 0.0)) & (x <= 1.0)

@@ -1,4 +1,4 @@
-"""The definition in array-API Python: sorted rows, whole rows of noise. The oracle, and what serves other libraries.
+"""Definitions in array-API Python, with sorted rows and whole rows of noise: the oracle, and other libraries.
 
     x = beta (z - m)        p = exp(x) / sum exp(x)        draw = arg max (x + g)
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def uniforms(like: Any, seed: Any, stream: Any, rows: int, draws: Any, columns: int) -> tuple[Any, Any]:
-    """V and 1 - V of every row, draw and column, each to its last digit."""
+    """Return V and 1 - V for every row, draw and column, both accurate to the last digit."""
     xp, device = namespace(like), device_of(like)
     wide = working_dtype(like, xp)
     stream = xp.arange(rows, dtype=philox.word_dtype(xp, device), device=device) if stream is None else stream
@@ -41,7 +41,7 @@ def uniforms(like: Any, seed: Any, stream: Any, rows: int, draws: Any, columns: 
 
 
 def noise(like: Any, seed: Any, stream: Any, rows: int, draws: Any, columns: int) -> Any:
-    """g = -log(-log(1 - V)), (rows, draws, columns), in working precision."""
+    """Return g = -log(-log(1 - V)), (rows, draws, columns), in working precision."""
     xp = namespace(like)
     v, u = uniforms(like, seed, stream, rows, draws, columns)
     return -xp.log(xp.where(v < 0.5, -xp.log1p(-xp.where(v < 0.5, v, 0.0)), -xp.log(u)))
@@ -54,7 +54,7 @@ def _draws(like: Any, n: int) -> Any:
 
 @np.errstate(all="ignore")
 def gumbel(z: Any, seed: Any, stream: Any, axes: tuple[int, ...], dtype: Any) -> Any:
-    """Noise of z's shape, a stream to each row."""
+    """Return noise of z's shape, with one stream per row."""
     rows = Rows(z, axes)
     g = noise(z, seed, stream, math.prod(rows.outer), _draws(z, 1), rows.length)
     return rows.xp.astype(rows.restore(rows.xp.reshape(g, (*rows.outer, rows.length))), dtype)
@@ -64,7 +64,7 @@ def gumbel(z: Any, seed: Any, stream: Any, axes: tuple[int, ...], dtype: Any) ->
 
 
 class Distances(NamedTuple):
-    """x = beta (z - m), -inf where a score is out of the support; what is wrong with a row (kernels.cpp), or 0.
+    """Return x = beta (z - m), -inf outside the support; and the error code of each row (kernels.cpp), 0 for none.
 
     z: the scores as they are compared, since x merges different ones; equal where beta is 0, of an infinite row 0.
     """
@@ -120,7 +120,7 @@ def _any(mask: Any) -> Any:
 
 
 def _first(mask: Any) -> Any:
-    """The first place in each row where the mask holds."""
+    """Return the first position in each row where the mask is True."""
     xp = namespace(mask)
     integer = xp.astype(mask, xp.int32)
     return mask & (xp.cumulative_sum(integer, axis=-1) == 1)
@@ -144,11 +144,11 @@ def left(found: Distances, filters: Filters, joint: bool) -> Any:
             here = _FILTERS[name](xp.where(base, x, -INF), xp.zeros_like(x[..., :1]) + value)
         kept = kept & base & here
     top = z == xp.max(z, axis=-1, keepdims=True)
-    return kept | (_first(top) & ~_any(kept))  # jointly, what is typical may not be among the others
+    return kept | (_first(top) & ~_any(kept))  # joint filters may have an empty intersection
 
 
 def _smallest(keys: Any, weights: Any, goal: Any) -> Any:
-    """The first in the order of the keys, of equal ones by column, whose weights together reach the goal."""
+    """Return the mask of the first entries, sorted by key and then column, whose weights reach the goal."""
     xp = namespace(keys)
     order = xp.argsort(keys, axis=-1, stable=True)
     sums = xp.cumulative_sum(xp.take_along_axis(weights, order, axis=-1), axis=-1)
@@ -157,7 +157,7 @@ def _smallest(keys: Any, weights: Any, goal: Any) -> Any:
 
 
 def _mass(x: Any) -> tuple[Any, Any, Any]:
-    """exp(x), its sum, and <p, x>."""
+    """Return exp(x), its sum, and <p, x>."""
     xp = namespace(x)
     w = xp.exp(x)
     l = xp.sum(w, axis=-1, keepdims=True)
@@ -234,7 +234,7 @@ def filter_mask(z: Any, distribution: Distribution) -> Any:
 
 
 class Drawn(NamedTuple):
-    """Draws (..., n), as places in the row too; the distances of what could be drawn, how many, whether all is well."""
+    """Return the draws (..., n) and their positions, the distances of the candidates, their number, and error codes."""
 
     index: Any
     place: Any
@@ -267,7 +267,7 @@ def _draw(z: Any, distribution: Distribution, seed: Any, stream: Any, n: int, re
 
 @np.errstate(all="ignore")
 def categorical(z: Any, distribution: Distribution, seed: Any, stream: Any, draws: int, replace: bool) -> Any:
-    """Draws of each row."""
+    """Return the draws of each row."""
     return _draw(z, distribution, seed, stream, draws, replace).index
 
 
@@ -275,7 +275,7 @@ def categorical(z: Any, distribution: Distribution, seed: Any, stream: Any, draw
 def categorical_with_logprob(
     z: Any, distribution: Distribution, seed: Any, stream: Any, draws: int, replace: bool
 ) -> tuple[Any, Any, Any]:
-    """The same, log p of each, and how many classes could be drawn."""
+    """Return the draws, log p of each, and the number of classes that could be drawn."""
     xp, drawn = namespace(z), _draw(z, distribution, seed, stream, draws, replace)
     _, l, _ = _mass(drawn.x)
     logprob = xp.where(drawn.fine, xp.take_along_axis(drawn.x, drawn.place, axis=-1) - xp.log(l), math.nan)
@@ -289,7 +289,7 @@ def _int64(index: Any, xp: Any) -> Any:
 
 
 def _check(status: Any, z: Any, n: int) -> None:
-    """Name the first row that cannot be drawn from, where it can be seen."""
+    """Raise an error for the first row that cannot be drawn from, if values can be read."""
     xp = namespace(status)
     status = xp.reshape(xp.broadcast_to(status, (*z.shape[:-1], 1)), (-1,))
     if status.shape[0] and check.inspectable(status) and bool(xp.any(status != 0)):

@@ -1,4 +1,4 @@
-"""Speculative sampling: a small model's guesses, verified so that the large model's distribution is kept."""
+"""Speculative sampling: verify guesses of a small model so that draws have the large model's distribution."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from softargmax.sample.options import ORDERS, rows_of, source_of
 from softargmax.sample.reference import uniforms
 from softargmax.sample.results import SpeculativeSample
 
-_OTHER = 0x1E3779B97F4A7C15  # another key than that of draws with this seed
+_OTHER = 0x1E3779B97F4A7C15  # a key other than that of draws with the same seed
 
 
 @public
 @np.errstate(divide="ignore")
-def speculative_sample(  # noqa: PLR0913 each is asked for by its name
+def speculative_sample(  # noqa: PLR0913 options are keywords
     target: Logits,
     draft: Logits,
     tokens: Integers,
@@ -42,7 +42,7 @@ def speculative_sample(  # noqa: PLR0913 each is asked for by its name
     generator: Generator | None = None,
     order: str = ORDERS[0],
 ) -> SpeculativeSample:
-    r"""Verify a chain of guessed tokens so that what comes out is distributed as the target says.
+    r"""Verify a chain of guessed tokens; the result has the distribution of the target.
 
     .. math:: \text{accept } x \text{ with } \min\!\left(1, \frac{p_x}{q_x}\right), \qquad
               \text{else draw from } \frac{(p - q)_+}{\sum (p - q)_+}
@@ -64,7 +64,7 @@ def speculative_sample(  # noqa: PLR0913 each is asked for by its name
     -------
     SpeculativeSample
         tokens (..., L + 1): the guesses that were accepted, one more token, and -1 after it; accepted (...): how many.
-        On devices and under tracing, where nobody looks at the values, a sequence with a guess that is no class has
+        On devices and under tracing, where values are not read, a sequence with a guess that is no class has
         accepted 0 and -1 for all its tokens, and what cannot be drawn is -1.
 
     Raises
@@ -108,7 +108,7 @@ def speculative_sample(  # noqa: PLR0913 each is asked for by its name
     q = xp.astype(q, p.dtype, copy=False)
 
     classes = xp.clip(tokens, 0, draft.shape[-1] - 1)
-    wrong = xp.any(classes != tokens, axis=-1)  # where nobody could look
+    wrong = xp.any(classes != tokens, axis=-1)  # under tracing or on a device
     p_x, q_x = (xp.take_along_axis(a, classes[..., None], axis=-1)[..., 0] for a in (p[..., :length, :], q))
     draws = xp.full((1,), 1, dtype=tokens.dtype, device=device_of(tokens))
     v, _ = uniforms(target, key, stream, math.prod(tokens.shape[:-1]), draws, length)
@@ -130,7 +130,7 @@ def speculative_sample(  # noqa: PLR0913 each is asked for by its name
 
 
 def _per_sequence(value: Any, z: Any, name: str) -> Any:
-    """A parameter per sequence as one that broadcasts with the sequences' rows."""
+    """Reshape a parameter per sequence to broadcast with the rows of the sequences."""
     if value is None or isinstance(value, Real):
         return value
     return check.per_row(value, z, (z.ndim - 2, z.ndim - 1), name, "the sequences", whole=name == "top_k")
@@ -146,7 +146,7 @@ def _drawn(p: Any, seed: Any, stream: Any) -> Any:
 
 
 def _checked(target: Any, draft: Any, tokens: Any) -> Any:
-    """The guesses, in the default integer type, if everything fits together."""
+    """Check the guesses against the scores, and return them in the default integer dtype."""
     tokens = like(tokens, target, "tokens")
     if dtype_name(tokens.dtype) not in INTEGERS - {"bool"}:
         raise TypeError(f"tokens: expected integers, got dtype {tokens.dtype}")
