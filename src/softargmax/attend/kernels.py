@@ -1,7 +1,7 @@
 """Kernels for CPU memory, for NumPy arrays and tensors: the native kernels and the Python code around them.
 
-A query whose numbers are not finite in the native kernel is made anew by the definition, its gradients too; others keep
-their bits.
+The definition recomputes a query whose numbers are not finite in the native kernel, and its gradients. Other queries
+keep their bits.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 _attend = Native(_native.attend, Attention, AttentionWithLse._fields)
 _attend_paged = Native(_native.attend_paged, Pages, AttentionWithLse._fields)
 _NATIVE = {name: f"d{name}" for name in AttentionGradients._fields if f"d{name}" in parameters(_native.attend_vjp)}
-"""What the kernel calls the gradients that it has."""
+"""The gradients that the kernel computes, and their names in the kernel."""
 _OF_QUERIES = {name: to for name, to in _NATIVE.items() if name not in ("q", "k", "v", "bias")}
-"""Those that have a number for each query."""
+"""The gradients with one number per query."""
 _NONE: dict[str, Any] = dict.fromkeys((*_NATIVE.values(), "delta"))
 _attend_vjp = Native(_native.attend_vjp, AttentionVjp, tuple(_NONE))
 
 
 def attend(i: Attention, output: Any, lse: Any) -> None:
-    """Output, and lse in float64 (of other orders than 1: NaN) unless it is None."""
+    """Write the output, and lse in float64 unless it is None (NaN for orders other than 1)."""
     if i.options.is_softmax:
-        strange = _attend(i, output, lse)
-        if strange is not None:
-            _mend(i, output, lse, strange.reshape(output.shape[:-1]))
+        nonfinite = _attend(i, output, lse)
+        if nonfinite is not None:
+            _recompute(i, output, lse, nonfinite.reshape(output.shape[:-1]))
         return
     if lse is not None:
         lse[...] = np.nan
@@ -48,17 +48,17 @@ def attend(i: Attention, output: Any, lse: Any) -> None:
     if found is None:
         output[...] = reference.attention(*_frozen(i)).output
     else:
-        _mend(i, output, lse, found)
+        _recompute(i, output, lse, found)
 
 
 def attend_paged(i: Pages, output: Any, lse: Any) -> None:
-    """The same for keys in pages."""
+    """Write output and lse for keys in pages."""
     if not i.options.is_softmax or _attend_paged(i, output, lse) is not None:
         attend(reference.side_by_side(*i), output, lse)
 
 
 def attend_vjp(i: AttentionVjp, r: tuple[Any, ...]) -> None:
-    """The gradients of <g, output> + <g_lse, lse>."""
+    """Write the gradients of <g, output> + <g_lse, lse>."""
     found = _softmax_vjp(i, AttentionGradients(*r)) if i.of.options.is_softmax else _entmax_vjp(i)
     if found is None:
         found = reference.vjp(_frozen(i.of), frozen(i.g), None if i.g_lse is None else frozen(i.g_lse))
@@ -69,10 +69,10 @@ def attend_vjp(i: AttentionVjp, r: tuple[Any, ...]) -> None:
 
 @np.errstate(all="ignore")
 def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
-    """dq, dk, dv, and dbias if it can be, are written.
+    """Write dq, dk, dv, and dbias if its dtype allows it.
 
-    The gradients are sums over queries. Those whose numbers are not finite the kernel leaves out, and the definition
-    adds; so all others keep their bits.
+    The gradients are sums over queries. The kernel leaves out queries whose numbers are not finite, and the definition
+    adds their gradients. So the gradients of other queries keep their bits.
     """
     memory, options = memory_of(r.q), i.of.options
     double, single = memory.dtypes["float64"], memory.dtypes["float32"]
@@ -88,7 +88,7 @@ def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
             found[name] = given[to] = memory.empty(r.q, i.lse.shape, double)
     if 0 in i.lse.shape:
         r.k[...], r.v[...] = 0.0, 0.0
-    left_out, overflown = _without_strange(i, given, found)
+    left_out, overflown = _without_nonfinite(i, given, found)
     if options.sink is not None:
         found["sink"] = memory.array(_to_sinks(i, memory, delta, left_out))
     if left_out is not None:
@@ -103,8 +103,8 @@ def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
     return r._replace(**found) if found else r
 
 
-def _without_strange(i: AttentionVjp, given: dict[str, Any], found: dict[str, Any]) -> tuple[Any, Any]:
-    """The gradients of the queries whose numbers are finite; flags of the others, and of keys whose sums are not."""
+def _without_nonfinite(i: AttentionVjp, given: dict[str, Any], found: dict[str, Any]) -> tuple[Any, Any]:
+    """Compute the gradients of finite queries; return flags of the others, and of keys whose sums overflowed."""
     numpy, lse = memory_of(i.lse).numpy, i.lse
     while True:
         for x in found.values():
@@ -116,13 +116,13 @@ def _without_strange(i: AttentionVjp, given: dict[str, Any], found: dict[str, An
         queries = queries.reshape(lse.shape)
         if (queries < 2).all():
             return queries != 0, keys.reshape(i.of.k.shape[:-1]) != 0
-        # Seen too late, when they were in sums already: now from the beginning.
+        # These were found after they had been added to sums: start again without them.
         lse = memory_of(i.lse).array(np.where(queries, np.nan, numpy(lse)))
 
 
 @np.errstate(all="ignore")
 def _add_left_out(i: AttentionVjp, totals: AttentionGradients, left_out: Any) -> None:
-    """Add the definition's gradients of some queries to those of all others, arrays that broadcast with the scores."""
+    """Add the definition's gradients of the flagged queries to the gradients of all others."""
     of, g, length = _frozen(i.of), frozen(i.g), i.of.q.shape[-2]
     each = of.q.shape[-3] // max(of.k.shape[-3], 1)
     for *entry, head in np.argwhere(left_out.any(-1)).tolist():
@@ -142,7 +142,7 @@ def _add_left_out(i: AttentionVjp, totals: AttentionGradients, left_out: Any) ->
 
 @np.errstate(all="ignore")
 def _put_overflown(i: AttentionVjp, r: AttentionGradients, overflown: Any) -> None:
-    """Write the definition's gradients to keys whose sums are beyond the kernel's precision."""
+    """Write the definition's gradients to keys whose sums overflowed in the kernel."""
     of, g = _frozen(i.of), frozen(i.g)
     each = of.q.shape[-3] // of.k.shape[-3]
     for *entry, group in np.argwhere(overflown.any(-1)).tolist():
@@ -155,7 +155,7 @@ def _put_overflown(i: AttentionVjp, r: AttentionGradients, overflown: Any) -> No
 
 
 def _runs(flags: np.ndarray[Any, Any], parts: list[slice]) -> Iterator[slice]:
-    """Slices of queries that follow each other, where there are flags, each within one of the parts."""
+    """Yield slices of consecutive flagged queries, each within one of the parts."""
     edges = np.flatnonzero(np.diff(flags, prepend=False, append=False)).tolist()
     for start, stop in zip(edges[::2], edges[1::2], strict=True):
         for part in parts:
@@ -164,14 +164,14 @@ def _runs(flags: np.ndarray[Any, Any], parts: list[slice]) -> Iterator[slice]:
 
 
 def _add(total: Any, at: tuple[Any, ...], x: Any) -> None:
-    """Add x where it is not 0: the keys that its queries do not see keep their bits."""
+    """Add x where it is not 0, so that keys which its queries do not see keep their bits."""
     xp = namespace(x)
     sums = xp.astype(total[at], x.dtype) + x
     total[at] = xp.where(x != 0.0, xp.astype(sums, total.dtype), total[at])
 
 
 def _add_to(total: Any, at: tuple[Any, ...], x: Any) -> None:
-    """Add to an array that was broadcast to the scores of all queries."""
+    """Add gradients of scores to an array that was broadcast to all scores."""
     home = total.reshape((1,) * (len(at) - total.ndim) + tuple(total.shape))
     whole = (slice(None) if isinstance(one, slice) else 0 for one in at)
     there = tuple(one if n > 1 else every for one, every, n in zip(at, whole, home.shape, strict=True))
@@ -191,19 +191,19 @@ def _entmax_vjp(i: AttentionVjp) -> AttentionGradients | None:
 
 
 def _to_sinks(i: AttentionVjp, memory: Memory, delta: Any, left_out: Any) -> np.ndarray[Any, Any]:
-    """-e^(sink - lse) delta of every query but those left out."""
+    """Return -e^(sink - lse) delta of every query except those left out."""
     sink, lse, delta = (memory.numpy(x) for x in (i.of.options.sink, i.lse, delta))
     with np.errstate(all="ignore"):
         p = np.exp(np.where(lse == -np.inf, -np.inf, sink[..., 0].astype(np.float64) - lse))
         return np.where(False if left_out is None else left_out, 0.0, -(p * delta))
 
 
-def _mend(i: Attention, output: Any, lse: Any, strange: np.ndarray[Any, Any]) -> None:
-    """Write the definition's results where `strange` (..., H, L) says so."""
+def _recompute(i: Attention, output: Any, lse: Any, nonfinite: np.ndarray[Any, Any]) -> None:
+    """Write the definition's results for the queries flagged in `nonfinite`, (..., H, L)."""
     groups, length = i.k.shape[-3], i.q.shape[-2]
     each = i.q.shape[-3] // groups
-    wrong = strange.reshape(*strange.shape[:-2], groups, each * length).any(-1)
-    rows_of = memory_of(output).array(strange != 0)
+    wrong = nonfinite.reshape(*nonfinite.shape[:-2], groups, each * length).any(-1)
+    rows_of = memory_of(output).array(nonfinite != 0)
     for *entry, group in np.argwhere(wrong).tolist():
         at: Any = (*entry, slice(group * each, (group + 1) * each))
         right = reference.attention(*_head(_frozen(i), (*entry, slice(group, group + 1)), at))
@@ -225,15 +225,15 @@ def _head(i: Attention, of_keys: tuple[Any, ...], at: Any) -> Attention:
 
 
 def _in_numpy(i: Attention) -> Attention:
-    """The same memory as NumPy's arrays."""
+    """Return the arguments as NumPy arrays of the same memory."""
     return i.each(memory_of(i.q).numpy)
 
 
 def _frozen(i: Attention) -> Attention:
-    """The same as constants."""
+    """Return the arguments as constants."""
     return i.each(frozen)
 
 
 def serves_entmax(i: Attention) -> bool:
-    """Whether the gradients of another order are `attend_vjp`'s, to be taken once."""
+    """True if gradients of an order other than 1 come from `attend_vjp`, which is differentiable once."""
     return readable(i.q) and not recorded(i.q) and native_entmax.serves(i)

@@ -1,9 +1,9 @@
-"""Attention of orders other than 1 on NumPy arrays: scores, their entmax and what it weighs, a few queries at a time.
+"""Attention of orders other than 1 on NumPy arrays: scores, entmax and product, a few queries at a time.
 
 The products and the sparse maps are the compiled core's. Tiles of zeros in p cost nothing; above order 1 most are.
 
-Queries that see numbers which are not finite are flagged, and have no part in the sums of others: 0 stands in their
-place, and in place of what is not finite in k and v.
+Queries that see a number that is not finite are flagged. They are replaced by 0, and so are numbers of k and v that
+are not finite, so that they do not affect the sums of other queries.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 SCORES = 1 << 19
-"""Scores to a part: 2 MiB, which a third-level cache keeps."""
+"""Scores per part: 2 MiB, which stay in the third-level cache."""
 
 
 class _Part(NamedTuple):
     """Some queries of a head in working precision: their positions, and their scores with the sink."""
 
-    at: tuple[Any, ...]  # of an array (..., H, L, n)
-    group: tuple[Any, ...]  # of an array (..., G, K, n): the keys that any of them may see
-    keys: int  # how many these are
-    q: Array  # times the scale
+    at: tuple[Any, ...]  # index into an array (..., H, L, n)
+    group: tuple[Any, ...]  # index into an array (..., G, K, n): the keys that any of the queries may see
+    keys: int  # the number of these keys
+    q: Array  # multiplied by the scale
     scale: Array
     alpha: Any
     z: Array
-    factors: dict[str, Any]  # of the terms that are added; None: 1
-    slope: Any  # of the soft-cap; None: 1
-    keep: Any  # what p is multiplied by; None: 1
-    odd: Any  # a flag for each query that sees what is not finite; None: there is none
+    factors: dict[str, Any]  # factors of the added terms; None: 1
+    slope: Any  # slope of the soft-cap; None: 1
+    keep: Any  # dropout factors of p; None: 1
+    odd: Any  # flags of the queries that see a number that is not finite; None: no query does
 
 
 def attend(i: Attention, output: Array) -> Array | None:
-    """Attention into `output`; flags of the queries that see what is not finite. bfloat16 may be bits.
+    """Write attention into `output`; return flags of the queries that see a number that is not finite.
 
     None: it is the definition's.
     """
@@ -66,12 +66,12 @@ def attend(i: Attention, output: Array) -> Array | None:
 
 
 def serves(i: Attention) -> bool:
-    """Whether float32 can divide by the soft-cap."""
+    """True if float32 can divide by the soft-cap."""
     return i.options.softcap is None or 1e-30 < i.options.softcap < 1e30
 
 
 def attend_vjp(i: Attention, g: Array) -> tuple[AttentionGradients, Array] | None:
-    """The gradients of <g, output>, but to the order, of all queries but those that are flagged; None as above."""
+    """Return the gradients of <g, output> except to the order, for queries that are not flagged; None as above."""
     if not serves(i):
         return None
     left_out, g_finite = np.zeros(i.q.shape[:-1], bool), _all_finite((g,))
@@ -122,13 +122,13 @@ def attend_vjp(i: Attention, g: Array) -> tuple[AttentionGradients, Array] | Non
 
 
 def _parts(i: Attention) -> Iterator[_Part]:
-    """All queries, their scores -inf where a key is not seen."""
+    """Yield all queries in parts; scores of hidden keys are -inf."""
     q, k, _, options = i
     kind, (length, keys) = _kind(q), i.scores[-2:]
     each, with_sink = q.shape[-3] // max(k.shape[-3], 1), options.sink is not None
 
     def spread(x: Any, *last: int) -> Any:
-        """Of every query; a number, or what is not there, as it is."""
+        """Broadcast an array to all queries; numbers and None stay as they are."""
         return np.broadcast_to(x, (*q.shape[:-2], *last)) if hasattr(x, "shape") else x
 
     scale = np.broadcast_to(np.asarray(options.scale, kind), (*q.shape[:-1], 1))
@@ -143,7 +143,9 @@ def _parts(i: Attention) -> Iterator[_Part]:
             at = (*entry, head, slice(start, min(start + step, length)))
             places = start + count - length, at[-1].stop + count - length
             seen_at_most = options.range(*places, count)
-            among = slice(seen_at_most.start // BLOCK * BLOCK, seen_at_most.stop)  # so that sums keep their order
+            among = slice(
+                seen_at_most.start // BLOCK * BLOCK, seen_at_most.stop
+            )  # at block boundaries
             group = (*entry, head // each, among)
             n = among.stop - among.start
             rows = at[-1].stop - start
@@ -171,7 +173,7 @@ def _parts(i: Attention) -> Iterator[_Part]:
 
 
 def _bend(z: Array, seen: Array, added: list[tuple[Array, Any]], softcap: float | None) -> Array | None:
-    """Soft-cap, what is added and what is not seen, in place; the soft-cap's slope."""
+    """Apply soft-cap, added terms and mask in place; return the slope of the soft-cap."""
     slope = None
     if softcap is not None:
         tanh = np.tanh(z / z.dtype.type(softcap))
@@ -185,7 +187,7 @@ def _bend(z: Array, seen: Array, added: list[tuple[Array, Any]], softcap: float 
 
 
 def _add_to(total: Array, x: Array, at: tuple[Any, ...], rank: int) -> None:
-    """Add the scores of a part to an array that was broadcast to all of them."""
+    """Add the gradients of a part's scores to an array that was broadcast to all scores."""
     home = total.reshape((1,) * (rank - total.ndim) + total.shape)
     for axis in (-2, -1):
         if home.shape[axis] == 1:
@@ -207,7 +209,7 @@ def _put(found: Array, output: Array, at: tuple[Any, ...]) -> None:
 
 
 def _finite(x: Array) -> Array:
-    """The array with 0 in place of what is not finite; bfloat16 may be bits."""
+    """Return the array with 0 in place of numbers that are not finite; bfloat16 may come as bits."""
     return x if _all_finite((x,)) else np.where(np.isfinite(widened(x, _kind(x))), x, x.dtype.type(0))
 
 

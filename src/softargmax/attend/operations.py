@@ -1,4 +1,4 @@
-"""The operations of this room: results, derivative rules and kernels (arguments.py; the definitions: reference.py).
+"""Operation records of attention: results, derivative rules and kernels (arguments.py; definitions: reference.py).
 
 The gradients of `attention` are an operation themselves. Its derivatives, and the forward mode of both, are the
 definition's, a few queries at a time, so that scores are never all there: queries are independent of each other, and
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SCORES = 1 << 20
-"""Scores to a part of what is differentiated by the definition: some temporaries of 8 MiB."""
+"""Scores per part when the definition is differentiated: temporaries of 8 MiB."""
 
 
 TO = {name: f"d{name}" for name in AttentionGradients._fields}
-"""What the gradient to an argument is called."""
+"""The name of the gradient to each argument."""
 HeadGradients = cast("type[AttentionGradients]", namedtuple("HeadGradients", TO.values()))  # noqa: PYI024 its names are made
-"""The same gradients by these names, each of its argument's shape; of shape (0,) where that is no array."""
+"""The gradients by these names, each with its argument's shape; shape (0,) if that is not an array."""
 CONSTANT = frozenset(("mask", "lengths", "seeds"))
 
 
@@ -169,13 +169,13 @@ def _some_vjp_of(i: AttentionVjp, part: slice, of: Queries) -> QueriesVjp:
 
 
 def _differentiated(of: Attention, to_bias: bool) -> dict[str, Any]:
-    """The arrays that gradients go to; an empty one in the place of what is none."""
+    """Return the arrays that have gradients, and an empty one in place of each other argument."""
     there = of.learned if to_bias else of.learned._replace(bias=None)
     return {name: x if hasattr(x, "shape") else of.q.new_empty(0) for name, x in there._asdict().items()}
 
 
 def _gradients_of_some(g: Any, g_lse: Any, some_: Queries, to_bias: bool) -> AttentionGradients:
-    """The definition's gradients as a function, to be differentiated again."""
+    """Return the definition's gradients as a function that can be differentiated again."""
     there = _differentiated(some_.of, to_bias)
     wanted = {name for name, x in there.items() if x.shape != (0,)}
     found = some.torch.defined_vjp(some_, None, AttentionWithLse(g, g_lse), wanted)

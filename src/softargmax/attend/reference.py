@@ -35,7 +35,7 @@ INF = math.inf
 
 
 def attention(q: Any, k: Any, v: Any, options: Options) -> AttentionWithLse:
-    """The output, in q's dtype, and lse in working precision (of other orders than 1: NaN)."""
+    """Return the output, in q's dtype, and lse in working precision (NaN for orders other than 1)."""
     i, length = Attention(q, k, v, options), q.shape[-2]
     found = [some(i.part(part), part.start, length) for part in few(i)]
     xp = namespace(q)
@@ -45,13 +45,13 @@ def attention(q: Any, k: Any, v: Any, options: Options) -> AttentionWithLse:
 
 
 def few(i: Attention, *others: Any) -> list[slice]:
-    """Slices of the queries so small that temporaries stay in the cache; one of all where derivatives are recorded."""
+    """Return slices of queries whose temporaries fit in the cache; one slice of all if derivatives are recorded."""
     given = tuple(x for x in (*i[:3], *i.options, *others) if hasattr(x, "shape"))
     return parts(i, SIZE if cut(given) else None)
 
 
 def parts(i: Attention, size: int | None) -> list[slice]:
-    """Slices of the queries with so many scores, or a query's; None: one of all."""
+    """Return slices of queries with at most so many scores, at least one query each; None: one slice of all."""
     length, rows = i.q.shape[-2], math.prod(i.q.shape[:-2]) * i.k.shape[-2]
     step = max(1, length if size is None else size // max(rows, 1))
     return [slice(start, min(start + step, length)) for start in range(0, max(length, 1), step)]
@@ -59,7 +59,7 @@ def parts(i: Attention, size: int | None) -> list[slice]:
 
 @np.errstate(all="ignore")
 def some(of: Attention, start: int, length: int) -> AttentionWithLse:
-    """Attention of some queries, the first of which is number `start` of `length`."""
+    """Return attention of some queries; the first one is number `start` of `length`."""
     xp, dtype = namespace(of.q), working_dtype(of.q, namespace(of.q))
     z, seen = _scores(of, start, length)
     p, lse = _normalized(z, of.options)
@@ -75,10 +75,10 @@ def some(of: Attention, start: int, length: int) -> AttentionWithLse:
 
 @np.errstate(all="ignore")
 def weights(of: Attention, start: int, length: int) -> tuple[Any, Any, Any]:
-    """The scores, p, and p with the sink's, of some queries."""
+    """Return the scores, p, and p with the sink's entry, of some queries."""
     z, seen = _scores(of, start, length)
     whole, _ = _normalized(z, of.options)
-    p = namespace(z).where(seen, whole[..., : z.shape[-1]], 0.0)  # in a row of NaN, too
+    p = namespace(z).where(seen, whole[..., : z.shape[-1]], 0.0)  # also in a row of NaN
     return z, p, whole
 
 
@@ -90,7 +90,7 @@ def grouped(x: Any, of: Attention) -> Any:
 
 
 def _scores(of: Attention, start: int, length: int) -> tuple[Any, Any]:
-    """The scores, -inf where a key is not seen, and where one is."""
+    """Return the scores, -inf where a key is not visible, and the mask of visible keys."""
     xp, dtype, options = namespace(of.q), working_dtype(of.q, namespace(of.q)), of.options
     q, k = xp.astype(grouped(of.q, of), dtype), xp.astype(xp.expand_dims(of.k, axis=-3), dtype)
     z = xp.reshape(_product(q, k), of.scores)
@@ -98,7 +98,7 @@ def _scores(of: Attention, start: int, length: int) -> tuple[Any, Any]:
     seen = xp.broadcast_to(at.visible(options), of.scores) & (z != -INF)
     if options.bias is not None:
         seen = seen & (options.bias != -INF)
-    z = xp.where(seen, z, 0.0) * options.scale  # before: what is not seen moves the scale neither
+    z = xp.where(seen, z, 0.0) * options.scale  # first, so that a hidden key has no gradient to the scale
     if options.softcap is not None:
         z = options.softcap * xp.tanh(z / options.softcap)
     for x, factor in at.terms(options).values():
@@ -139,7 +139,7 @@ def places(of: Attention, start: int, length: int) -> Places:
 
 
 def _normalized(z: Any, options: Options) -> tuple[Any, Any]:
-    """p over the keys and the sink, and lse; 0 and -inf where there is nothing."""
+    """Return p over the keys and the sink, and lse; 0 and -inf for an empty support."""
     xp = namespace(z)
     if options.sink is not None:
         sink = xp.broadcast_to(xp.astype(options.sink, z.dtype), (*z.shape[:-1], 1))
@@ -150,7 +150,7 @@ def _normalized(z: Any, options: Options) -> tuple[Any, Any]:
 
 
 def _product(q: Any, k: Any) -> Any:
-    """q k^T. Of a query or key that is not finite it is a constant: what is not seen of it moves nothing."""
+    """Return q k^T. A query or key that is not finite is a constant, so a hidden one has no gradient."""
     xp = namespace(q)
     turned = xp.matrix_transpose(k)
     if _known_finite(q) and _known_finite(k):
@@ -162,7 +162,7 @@ def _product(q: Any, k: Any) -> Any:
 
 
 def times(p: Any, v: Any, seen: Any) -> Any:
-    """p v over the keys that are seen."""
+    """Return p v over the visible keys."""
     xp = namespace(p)
     if _known_finite(v):
         return p @ v
@@ -174,7 +174,7 @@ def times(p: Any, v: Any, seen: Any) -> Any:
 
 
 def _known_finite(x: Any) -> bool:
-    """Whether it may be looked at and is finite: what follows takes one product then, not two to four."""
+    """True if values can be read and are finite; then one product suffices, otherwise two to four."""
     xp = namespace(x)
     return check.inspectable(x) and bool(xp.all(xp.isfinite(x)))
 
@@ -184,7 +184,7 @@ def _known_finite(x: Any) -> bool:
 
 @np.errstate(all="ignore")
 def vjp(of: Attention, g: Any, g_lse: Any) -> AttentionGradients:
-    """The gradients of <g, output> + <g_lse, lse>, in working precision; None to what is no array."""
+    """Return the gradients of <g, output> + <g_lse, lse> in working precision; None for what is not an array."""
     length, found = of.q.shape[-2], []
     for part in few(of, g):
         g_part = piece(g, -2, part.start, part.stop)
@@ -207,7 +207,7 @@ def joined(pieces: tuple[Any, ...], like: Any, length: int) -> Any:
 
 @np.errstate(all="ignore")
 def some_vjp(of: Attention, start: int, length: int, g: Any, g_lse: Any) -> AttentionGradients:
-    """The same of some queries, the first of which is number `start` of `length`."""
+    """Return the gradients of some queries; the first one is number `start` of `length`."""
     xp, dtype, options = namespace(of.q), working_dtype(of.q, namespace(of.q)), of.options
     _, p, whole = weights(of, start, length)
     q, k, v, g = (xp.astype(x, dtype) for x in (*of[:3], g))
@@ -248,7 +248,7 @@ def some_vjp(of: Attention, start: int, length: int, g: Any, g_lse: Any) -> Atte
 
 
 def _scores_like(a: Any, b: Any, of: Attention) -> Any:
-    """a b^T of every query and key."""
+    """Return a b^T for every query and key."""
     xp = namespace(a)
     turned = xp.matrix_transpose(xp.expand_dims(b, axis=-3))
     return xp.reshape(grouped(a, of) @ turned, of.scores)
@@ -274,7 +274,7 @@ def _to_values(p: Any, g: Any, seen: Any, of: Attention) -> Any:
 
 
 def summed(gradient: Any, like: Any) -> Any:
-    """Summed over the axes along which `like` was broadcast; None where it is no array."""
+    """Sum over the axes along which `like` was broadcast; None if it is not an array."""
     return _sum_to(gradient, tuple(like.shape)) if hasattr(like, "shape") else None
 
 
@@ -285,7 +285,7 @@ def _sum_to(gradient: Any, shape: tuple[int, ...]) -> Any:
 
 
 def to_heads(gradient: Any, sink: Any) -> Any:
-    """Gradients to the sink of every query (..., H, L, 1) summed to those of heads."""
+    """Sum the gradients to the sinks of all queries (..., H, L, 1) to one per head."""
     return _sum_to(gradient, (*sink.shape[:-3], gradient.shape[-3], 1, 1))
 
 
@@ -293,7 +293,7 @@ def to_heads(gradient: Any, sink: Any) -> Any:
 
 
 def side_by_side(q: Any, k_pages: Any, v_pages: Any, page_table: Any, options: Options) -> Attention:
-    """Keys and values of pages one behind the other; what is behind an entry's length is page 0's."""
+    """Copy the keys and values of pages into contiguous sequences; positions beyond an entry's length hold page 0."""
     xp = namespace(q)
     lengths: Any = options.lengths
     used = xp.arange(page_table.shape[1], device=device_of(q)) * k_pages.shape[1] < lengths[..., 0, 0]
@@ -302,7 +302,7 @@ def side_by_side(q: Any, k_pages: Any, v_pages: Any, page_table: Any, options: O
 
 
 def _put_together(x: Any, table: Any) -> Any:
-    """(pages, page size, heads, width) to (batch, heads, keys, width)."""
+    """Gather (pages, page size, heads, width) to (batch, heads, keys, width)."""
     xp = namespace(x)
     batch, count = table.shape
     if not x.shape[0]:
