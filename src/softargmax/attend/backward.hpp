@@ -1,14 +1,14 @@
-// The gradients of attention, from its output and lse (design section 8): scores are made anew, a hundred queries by a
-// block of keys at a time.
+// The gradients of attention from its output and lse (design section 8). Scores are recomputed, for about 100 queries
+// and a block of keys at a time.
 //
 //     p = e^(S - lse)      dS = p (do v^T - delta), times the soft-cap's slope      delta = <do, o> - dlse
 //     dq = scale dS k      dk = dS^T (scale q)      dv = p^T do
 //
-// A query whose numbers are not finite is left out of all sums, and flagged: its gradients are the definition's. What
-// is not finite in a key or a value that a query does not see meets a weight of 0.
+// A query whose numbers are not finite is left out of all sums and flagged; the definition computes its gradients.
+// Numbers that are not finite in keys or values that a query does not see are replaced by 0.
 //
-// Sums over keys run block by block, sums over queries hundred by hundred, each from 0 and in order: bits depend
-// neither on threads nor on which of them are made together.
+// Sums over keys run block by block, sums over queries in groups of about 100, each from 0 and in a fixed order. So
+// bits do not depend on threads or on the grouping of work.
 #pragma once
 
 #include <vector>
@@ -22,7 +22,7 @@ constexpr int kBackPitch = kBackKeys + 16;
 using RowsInPlace = Layout<kBackPitch, 1>;
 using ColumnsInPlace = Layout<1, kBackPitch>;
 
-// What the gradient needs of a query besides its vectors: e^-lse = 2^-k factor.
+// Numbers of a query for the gradient: e^-lse = 2^-k factor, and delta.
 template <class T> struct BackRow {
     Range seen;
     std::int32_t k = 0;
@@ -30,7 +30,7 @@ template <class T> struct BackRow {
     bool sees_any() const { return low < std::numeric_limits<T>::infinity(); }
 };
 
-// p of one row of scores; 0 outside of `in`.
+// Computes p of one row of scores; 0 outside of `in`.
 template <class T> void probabilities(T* z, Range all, Range in, const BackRow<T>& row) {
     using V = Pack<T>;
     std::fill(z + all.begin, z + std::clamp(in.begin, all.begin, all.end), -std::numeric_limits<T>::infinity());
@@ -43,7 +43,7 @@ template <class T> void probabilities(T* z, Range all, Range in, const BackRow<T
     }
 }
 
-// A block of keys and values in the panels that products want.
+// A block of keys and values, packed for the products.
 template <class T> struct BackKeys {
     T *keys, *columns, *values;
     static std::int64_t size(const Args& args) {
@@ -91,7 +91,7 @@ template <class T> struct Backward {
     std::int64_t blocks() const { return padded(head.rows()) / kBackQueries; }
     std::int64_t key_blocks() const { return (head.keys + kBackKeys - 1) / kBackKeys; }
 
-    // A hundred queries into panels.
+    // About 100 queries, packed.
     void prepare(std::int64_t block) {
         const std::int64_t first = block * kBackQueries, end = std::min(first + kBackQueries, head.rows());
         std::fill(dq + first * width, dq + (first + kBackQueries) * width, T{0});
@@ -123,10 +123,10 @@ template <class T> struct Backward {
         const double lse = args.lse[number];
         if (args.to_lse) delta -= args.to_lse[number];
         args.delta[number] = delta;
-        if (lse == -kInf) return;  // it sees nothing
+        if (lse == -kInf) return;  // the query sees no key
         row.delta = static_cast<T>(delta);
         if (!(std::fabs(lse) < static_cast<double>(kLargest<T>)) || !all_finite(&row.delta, 1)) {
-            args.strange[number] = 1;
+            args.nonfinite[number] = 1;
             return;
         }
         const double k = std::rint(lse * Exp<double>::log2e);
@@ -134,7 +134,7 @@ template <class T> struct Backward {
         row.factor = static_cast<T>(exp_scalar(fma(k, Exp<double>::ln2_hi, -lse) + k * Exp<double>::ln2_lo));
         row.low = static_cast<T>(lse) - kPowerReach<T>;
     }
-    // A vector as a row of a panel of a dozen, and of panels of columns.
+    // Stores a vector as a row of a panel of 12 rows, and of panels of columns.
     void put(T* line, std::int64_t n, std::int64_t pitch, std::int64_t row, T* panels, T* columns) const {
         T* to = panels + row / kPanelRows * kPanelRows * n + row % kPanelRows;
         for (std::int64_t d = 0; d < n; ++d) to[d * kPanelRows] = line[d];
@@ -144,7 +144,7 @@ template <class T> struct Backward {
             std::copy_n(line + d, kPanelCols<T>, at);
     }
 
-    // c += a b for up to a dozen rows, `pitch` numbers to a row of c.
+    // c += a b for up to 12 rows; rows of c are `pitch` numbers apart.
     template <class A> static void add_product(std::int64_t count, const T* a, const T* b, std::int64_t panel,
                                                const Depth& depth, T* c, std::int64_t pitch) {
         for (std::int64_t j = 0; j < pitch; j += kTileCols<T>)
@@ -158,7 +158,7 @@ template <class T> struct Backward {
                     (Pack<T>::load(at) + sum).store(at);
                 });
     }
-    // z = a b of a panel of rows, over panels of columns.
+    // z = a b for a panel of rows and panels of columns.
     static void products(int count, const T* a, const T* b, std::int64_t depth, Range all, T* z) {
         for (std::int64_t j = all.begin; j < all.end; j += kTileCols<T>)
             for (int i = 0; i < count; i += kTileRows)
@@ -168,12 +168,11 @@ template <class T> struct Backward {
                                         SOFTARGMAX_LAMBDA { gather(sum, to + r * kBackPitch + c, first); });
     }
 
-    // A hundred queries and the block of keys from `begin` on: what they add to dq, where `to_queries`; to dk and dv of
-    // the block, where there are some.
+    // About 100 queries and the block of keys from `begin` on: adds to dq if `to_queries`, and to dk and dv if present.
     void pair(std::int64_t block, std::int64_t begin, const BackKeys<T>& keys, bool to_queries, T* dk, T* dv) {
         T* const p = scratch(kScores).get<T>(2 * kBackQueries * kBackPitch);
         T* const ds = p + kBackQueries * kBackPitch;
-        Range panels, seen;  // those that see any of the keys, and what they see
+        Range panels, seen;  // the queries that see any of the keys, and the range that they see
         for (std::int64_t i = 0; i < kBackPanels; ++i) {
             const std::int64_t first = block * kBackQueries + i * kPanelRows;
             const Range in = scores(first, begin, keys, p + i * kPanelRows * kBackPitch,
@@ -202,7 +201,7 @@ template <class T> struct Backward {
         }
     }
 
-    // p and dS of a dozen queries, and which keys any of them sees; all other columns are 0 where `whole`.
+    // p and dS of 12 queries, and the range of keys that any of them sees; other columns are 0 if `whole`.
     Range scores(std::int64_t first, std::int64_t begin, const BackKeys<T>& keys, T* p, T* ds, bool to_queries,
                  bool whole) {
         const int count = static_cast<int>(std::clamp<std::int64_t>(head.rows() - first, 0, kPanelRows));
@@ -215,7 +214,7 @@ template <class T> struct Backward {
             products(count, q + first * args.width, keys.keys, args.width, all, p);
             products(count, seed + first * args.values, keys.values, args.values, all, ds);
         }
-        // After the products, which write whole tiles of rows: 0 times a key that is not finite is NaN.
+        // After the products, which write whole tiles: 0 times a key that is not finite is NaN.
         if (whole)
             for (T* x : {p, ds})
                 for (int i = 0; i < kPanelRows; ++i, x += kBackPitch) {
@@ -233,9 +232,9 @@ template <class T> struct Backward {
                 continue;
             }
             T* const slope = args.softcap > 0 ? scratch(kResult).get<T>(kBackKeys) : nullptr;
-            bool strange = false;
-            bend(head, first + i, begin, its, z, strange, slope);
-            if (strange && to_queries) args.strange[head.number(first + i)] = 2;
+            bool nonfinite = false;
+            bend(head, first + i, begin, its, z, nonfinite, slope);
+            if (nonfinite && to_queries) args.nonfinite[head.number(first + i)] = 2;
             probabilities(z, all, its, row[i]);
             if (args.dropout > 0) {
                 T* const keep = scratch(kMask).get<T>(kKeys);
@@ -274,7 +273,7 @@ template <class T> struct Backward {
                 args.scale.gradient[head.number(i)] = sum;
             }
             for (std::int64_t d = 0; d < args.width; ++d) its[d] *= rows[static_cast<std::size_t>(i)].scale;
-            if (!all_finite(its, args.width)) args.strange[head.number(i)] = 2;
+            if (!all_finite(its, args.width)) args.nonfinite[head.number(i)] = 2;
             write(args.dq, head.at(args.dq, i), args.width, its);
         }
     }
@@ -282,7 +281,7 @@ template <class T> struct Backward {
         for (std::int64_t i = 0; i < std::min(kBackKeys, args.keys - begin); ++i, dk += width, dv += values) {
             const std::int64_t number = (head.entry * args.groups + head.group) * args.keys + begin + i;
             if (!all_finite(dk, args.width) || !all_finite(dv, args.values))
-                args.strange[args.batch.total * args.heads * args.queries + number] = 1;
+                args.nonfinite[args.batch.total * args.heads * args.queries + number] = 1;
             write(args.dk, offset(args, args.dk, head.entry, head.group, begin + i), args.width, dk);
             write(args.dv, offset(args, args.dv, head.entry, head.group, begin + i), args.values, dv);
         }

@@ -1,5 +1,5 @@
-// This room's kernels as Python sees them: arguments by name, each into its field (core/cpp/bind.hpp). What is not
-// exactly of its shape broadcasts: its strides are 0 where it has one number for many.
+// Python bindings of this room's kernels: arguments by name, each into its field (core/cpp/bind.hpp). An argument that
+// may broadcast has strides of 0 along axes of size 1.
 #include "core/cpp/bind.hpp"
 
 #include "attend/args.hpp"
@@ -11,21 +11,21 @@ namespace {
 
 using Flags = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 
-// Which pages of keys an entry has.
+// The page table: the pages of each entry.
 struct Table : Integers {
     using Integers::Integers;
 };
 
-// What an array has a row for, after the dimensions of the batch and the heads, and how many numbers to it.
+// The rows of an array after the dimensions of batch and heads, and the numbers per row.
 enum class Per { query, key };
 enum class Count { one, width, values, keys };
 
-// The arrays of a call, checked, and the struct that is made of them. With a table of pages k and v are (pages, page
-// size, heads, width).
+// The checked arrays of a call, and the kernel's arguments. With a page table k and v are (pages, page size, heads,
+// width).
 template <class J> struct Call {
     J job;
     Dims batch;
-    std::vector<std::uint8_t> strange;
+    std::vector<std::uint8_t> nonfinite;
 
     template <class Values> explicit Call(const Values& values) {
         const HeldArray &q = std::get<0>(values), &k = std::get<1>(values), &v = std::get<2>(values);
@@ -52,18 +52,18 @@ template <class J> struct Call {
         }
         to.data = x.data;
         to.type = x.type;
-        to.row[0] = 0;  // of the one entry that there is without dimensions of a batch
+        to.row[0] = 0;  // without dimensions of a batch there is one entry
         std::copy(stride.begin(), stride.end() - 1, to.row + (batch.empty() ? 1 : 0));
         to.col[0] = stride.back();
     }
-    // One number for all queries.
+    // A number for all queries.
     static void constant(Operand& to, double& value) {
         to.data = reinterpret_cast<char*>(&value);
         to.type = Type::f64;
         std::fill(std::begin(to.row), std::end(to.row), 0);
         to.col[0] = 0;
     }
-    // The kernel, which may set as many flags; the flags where one is set, else None.
+    // Runs the kernel. Returns its flags if one is set, else None.
     template <class Kernel> nb::object run(Kernel kernel, std::int64_t flags) {
         if (queries() == 0) return nb::none();
         if (!job.scale.value || !job.out) throw nb::value_error("scale, output: expected arrays, got None");
@@ -82,14 +82,14 @@ template <class J> struct Call {
         const std::int64_t work =
             queries() * std::max<std::int64_t>(job.keys, 1) * std::max<std::int64_t>(job.width, 1);
         job.threads = work < kParallel ? 1 : threads_now();
-        strange.resize(static_cast<std::size_t>(flags));
-        job.strange = strange.data();
+        nonfinite.resize(static_cast<std::size_t>(flags));
+        job.nonfinite = nonfinite.data();
         {
             const nb::gil_scoped_release release;
             kernel(job);
         }
-        if (!job.any_strange) return nb::none();
-        auto* const kept = new std::vector<std::uint8_t>(std::move(strange));
+        if (!job.any_nonfinite) return nb::none();
+        auto* const kept = new std::vector<std::uint8_t>(std::move(nonfinite));
         const nb::capsule owner(kept, [](void* x) noexcept { delete static_cast<std::vector<std::uint8_t>*>(x); });
         return nb::cast(Flags(kept->data(), {kept->size()}, owner));
     }
@@ -150,7 +150,7 @@ template <class J> struct Call {
         to.row[2] = x.stride[1];
         to.col[0] = x.stride[3];
     }
-    // Whether the pages that lengths reach are there.
+    // Checks that all pages within the lengths exist.
     void look_up() const {
         for (std::int64_t e = 0; job.table && e < job.batch.total; ++e) {
             const std::int64_t keys = job.lengths ? job.lengths[e] : job.keys;
@@ -194,7 +194,7 @@ ArrayField<Args> beside(const char* name, Operand Args::* to, Per per, Count cou
     return {name, to, per, count, false, false, kReal};
 }
 
-// Pages of keys or values, which the call has read already.
+// Pages of keys or values, which Call reads.
 struct PagesField {
     using Value = HeldArray;
     const char* name;
@@ -212,7 +212,7 @@ struct TableField {
     template <class J> void put(Call<J>&, Table&) const {}
 };
 
-// A number for all queries, or an array with one for each; the name of the gradient to it is `gradient`.
+// A number for all queries, or an array with one per query; `gradient` is the name of its gradient.
 struct LearnedField {
     struct Value {
         std::optional<double> number;
@@ -233,7 +233,7 @@ struct LearnedField {
         else if (x.number) call.constant(value, *x.number);
     }
 };
-// The gradient to it: a float64 per query, or None.
+// Its gradient: a float64 per query, or None.
 struct LearnedGradient {
     using Value = HeldArray;
     const char* name;
@@ -243,14 +243,14 @@ struct LearnedGradient {
         (call.job.*to).gradient = numbers<double>(name, x, call.queries());
     }
 };
-// Those of all options that are learned.
+// The gradients of all learned options.
 template <class Field> std::tuple<> gradient_of(const Field&) { return {}; }
 std::tuple<LearnedGradient> gradient_of(const LearnedField& field) { return {{field.gradient, field.to}}; }
 template <class... Field> auto gradients_of(const std::tuple<Field...>& options) {
     return std::apply([](const Field&... field) { return std::tuple_cat(gradient_of(field)...); }, options);
 }
 
-// A number; None leaves what the struct has.
+// A number; None keeps the default of the struct.
 template <class T> struct OptionalField {
     using Value = std::optional<T>;
     const char* name;
@@ -262,7 +262,7 @@ template <class T> struct OptionalField {
 };
 template <class T> OptionalField<T> optional(const char* name, T Args::* to) { return {name, to}; }
 
-// Integers, `each` of them to an entry of the batch, or to each of its heads.
+// Integers, `each` per entry of the batch, or per head.
 struct IntegersField {
     using Value = Integers;
     const char* name;
@@ -281,7 +281,7 @@ struct IntegersField {
     }
 };
 
-// A float64 per query, one after the other.
+// A contiguous float64 per query.
 template <class B, class T> struct QueriesField {
     using Value = HeldArray;
     const char* name;
@@ -293,8 +293,8 @@ template <class B, class T> struct QueriesField {
 };
 template <class B> QueriesField<B, double> queries(const char* name, double* B::* to) { return {name, to}; }
 
-// A kernel with these fields, the first three of which are queries, keys and values. It sets a flag for each query
-// whose numbers were not finite, and behind these (`flag_keys`) for each key.
+// Binds a kernel with these fields; the first three are queries, keys and values. It sets a flag for each query whose
+// numbers were not finite, and with `flag_keys` then for each key.
 template <class J, class Kernel, class... Field>
 void bind_heads(nb::module_& module, const char* name, const char* text, Kernel kernel, bool flag_keys,
                 const std::tuple<Field...>& all) {
@@ -310,8 +310,8 @@ void bind_heads(nb::module_& module, const char* name, const char* text, Kernel 
     }, all);
 }
 
-// Whether q, k and v are tensors of floats, alike and of as many heads, on which a kernel may run now, without torch.
-// To ask this in Python takes 3 us, a sixth of the call of 16 queries.
+// True if q, k and v are tensors of one floating dtype and as many heads, and a kernel may run now, without torch. In
+// Python these checks take 3 us, a sixth of a call with 16 queries.
 bool heads_at_once(nb::handle q_, nb::handle k_, nb::handle v_) {
     const Tensors& tensors = Tensors::known();
     nb::dlpack::dltensor q, k, v;

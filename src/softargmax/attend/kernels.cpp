@@ -1,7 +1,7 @@
 // Attention, compiled once for each instruction set.
 //
-// Keys and values of a head are packed once, then its queries pass by them, a few panels at a time, a block of keys
-// after the other. Few queries, as in decoding, take the packed block while it is in a cache.
+// Keys and values of a head are packed once. Its queries then process them block by block, a few panels of queries at a
+// time. Few queries, as in decoding, use each block right after it is packed, while it is in a cache.
 #include <vector>
 
 #include "attend/backward.hpp"
@@ -9,12 +9,12 @@
 namespace softargmax::SOFTARGMAX_ISA_NAME::attend {
 namespace {
 
-// Queries to a unit of work: while they pass by a block of keys, it stays in the second-level cache.
+// Queries per unit of work: they use a block of keys while it is in the second-level cache.
 constexpr std::int64_t kPanels = 8, kQueries = kPanels * kPanelRows;
 
 std::int64_t blocks_of(std::int64_t keys) { return (keys + kKeys - 1) / kKeys; }
 
-// Memory for keys and values in panels.
+// Memory for packed keys and values.
 template <class T> struct Packing {
     T *keys, *values;
     std::int64_t width, pitch;
@@ -26,7 +26,7 @@ template <class T> struct Packing {
     static std::int64_t size(const Args& args, std::int64_t keys) {
         return whole_panels<T>(keys) * (args.width + whole_panels<T>(args.values));
     }
-    // The block of keys from `begin` on, `at` of the memory.
+    // The block of keys from `begin` on, at position `at` of the memory.
     Block<T> block(const Shared& head, std::int64_t begin, std::int64_t at) const {
         const std::int64_t count = std::min(kKeys, head.keys - begin);
         return {keys + at * width, values + at * pitch, count * kPanelCols<T>, kPanelCols<T>};
@@ -37,7 +37,7 @@ template <class T> struct Packing {
         head.pack_columns(head.args.v, head.args.values, begin, count, values + at * pitch);
         return block(head, begin, at);
     }
-    // The same for few queries, which read values where they are, if that can be.
+    // The same for few queries, which read values in place if possible.
     Block<T> pack_once(const Shared& head, std::int64_t begin) const {
         const Args& args = head.args;
         if (args.table || args.v.type != kTypeOf<T> || args.v.col[0] != 1 || args.values % kPanelCols<T> != 0)
@@ -48,7 +48,7 @@ template <class T> struct Packing {
     }
 };
 
-// A unit of queries of a head.
+// A unit of work: some queries of a head.
 template <class T> struct Unit {
     std::vector<Panel<T>> panels;
     Range any;
@@ -69,23 +69,24 @@ template <class T> struct Unit {
     void add(const Unit& later) {
         for (std::size_t i = 0; i < panels.size(); ++i) panels[i].add(later.panels[i]);
     }
-    // What was not finite may be in keys that only others see: such queries are taken alone, with finite values.
+    // A number that is not finite may belong to a key that only other queries see. So such queries are computed again,
+    // one by one, with finite values.
     template <class BlockAt> bool finish(BlockAt block_at) {
-        bool strange = false;
+        bool nonfinite = false;
         FiniteBlock<T> finite;
         for (Panel<T>& panel : panels) {
             if (!panel.finish()) continue;
             for (int i = 0; i < panel.rows; ++i) {
-                if (!panel.strange[i]) continue;
+                if (!panel.nonfinite[i]) continue;
                 Panel<T> alone(panel.head, panel.first + i, 1, spare);
                 for (std::int64_t b = begin(); b < any.end; b += kKeys)
                     alone.fold(b, finite.of(block_at(b), std::min(kKeys, panel.head.keys - b), panel.head.args.values));
-                strange |= alone.finish();
+                nonfinite |= alone.finish();
             }
         }
-        return strange;
+        return nonfinite;
     }
-    // One block of keys after the other.
+    // Processes the blocks of keys in order.
     template <class BlockAt> bool run(BlockAt block_at) {
         for (std::int64_t b = begin(); b < any.end; b += kKeys) fold(b, block_at(b));
         return finish(block_at);
@@ -93,7 +94,7 @@ template <class T> struct Unit {
 };
 template <class T> T* unit_memory(const Args& args) { return scratch(kTerms).get<T>(Unit<T>::size(args)); }
 
-// A head by one thread.
+// One thread processes a head.
 template <class T> bool alone(const Shared& head) {
     const Args& args = head.args;
     const bool few = head.rows() <= kQueries;
@@ -102,29 +103,30 @@ template <class T> bool alone(const Shared& head) {
     if (few)
         return Unit<T>(head, 0, unit_memory<T>(args)).run([&](std::int64_t b) { return packing.pack_once(head, b); });
     for (std::int64_t b = 0; b < head.keys; b += kKeys) packing.pack(head, b, b);
-    bool strange = false;
+    bool nonfinite = false;
     for (std::int64_t row = 0; row < head.rows(); row += kQueries)
-        strange |=
+        nonfinite |=
             Unit<T>(head, row, unit_memory<T>(args)).run([&](std::int64_t b) { return packing.block(head, b, b); });
-    return strange;
+    return nonfinite;
 }
 
-// A head's units by all threads.
+// All threads share the units of a head.
 template <class T> bool together(const Shared& head) {
     const Args& args = head.args;
     const Packing<T> packing(args, head.keys, scratch(kOther).get<T>(Packing<T>::size(args, head.keys)));
     parallel_each(args.threads, blocks_of(head.keys),
                   [&](std::int64_t b) { packing.pack(head, b * kKeys, b * kKeys); });
     const std::int64_t units = (head.rows() + kQueries - 1) / kQueries;
-    std::atomic<bool> strange{false};
-    parallel_each(args.threads, units, [&](std::int64_t i) {  // the last queries see the most keys, where some do
+    std::atomic<bool> nonfinite{false};
+    parallel_each(args.threads, units,
+                  [&](std::int64_t i) {  // last queries first: with `causal` they see the most keys
         Unit<T> unit(head, (units - 1 - i) * kQueries, unit_memory<T>(args));
-        if (unit.run([&](std::int64_t b) { return packing.block(head, b, b); })) strange = true;
+        if (unit.run([&](std::int64_t b) { return packing.block(head, b, b); })) nonfinite = true;
     });
-    return strange;
+    return nonfinite;
 }
 
-// A head of few queries by all threads: of some blocks at a time each has its own sums, which are then added in order.
+// All threads share a head with few queries: each block has its own sums, which are then added in order.
 constexpr std::int64_t kWave = 8;
 template <class T> bool split(const Shared& head) {
     const Args& args = head.args;
@@ -149,21 +151,21 @@ template <class T> bool split(const Shared& head) {
 
 template <class T> void run_as(Args& args) {
     const std::int64_t heads = args.batch.total * args.groups;
-    std::atomic<bool> strange{false};
+    std::atomic<bool> nonfinite{false};
     if (heads >= 2 * args.threads || args.threads == 1) {
         parallel_each(args.threads, heads, [&](std::int64_t index) {
-            if (alone<T>(Shared(args, index))) strange = true;
+            if (alone<T>(Shared(args, index))) nonfinite = true;
         });
     } else {
         for (std::int64_t index = 0; index < heads; ++index) {
             const Shared head(args, index);
-            if (head.rows() <= kQueries ? split<T>(head) : together<T>(head)) strange = true;
+            if (head.rows() <= kQueries ? split<T>(head) : together<T>(head)) nonfinite = true;
         }
     }
-    args.any_strange = strange;
+    args.any_nonfinite = nonfinite;
 }
 
-// dk and dv of a block, and where they go.
+// dk and dv of a block, and their destination.
 template <class T> struct KeySums {
     T *dk, *dv;
     explicit KeySums(const Args& args)
@@ -173,14 +175,14 @@ template <class T> struct KeySums {
     }
 };
 
-// Whether scores of one head share a number of the bias: then one thread adds to it.
+// True if scores of one head share an entry of the bias; then one thread adds to it.
 bool shares_bias(const GradientArgs& args) {
     const std::int64_t* stride = args.dbias.row + args.batch.dims;
     return args.dbias && ((stride[0] == 0 && args.heads > 1) || (stride[1] == 0 && args.queries > 1));
 }
 
-// Many heads: each in the hands of one thread, five products to a pair. Few heads, or a bias that entries may share:
-// queries are dealt out, then keys, at seven products.
+// Many heads: one thread per head, five products per pair of query and key. Few heads, or a bias shared by entries:
+// threads share the queries, then the keys, with seven products.
 template <class T> void run_gradient_as(GradientArgs& args) {
     const std::int64_t heads = args.batch.total * args.groups;
     if (shares_bias(args)) args.threads = 1;
@@ -227,7 +229,7 @@ template <class T> void run_gradient_as(GradientArgs& args) {
         }
     }
     const std::int64_t flags = args.batch.total * (args.heads * args.queries + args.groups * args.keys);
-    args.any_strange = std::any_of(args.strange, args.strange + flags, [](std::uint8_t x) { return x != 0; });
+    args.any_nonfinite = std::any_of(args.nonfinite, args.nonfinite + flags, [](std::uint8_t x) { return x != 0; });
 }
 
 }  // namespace

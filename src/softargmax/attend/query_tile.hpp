@@ -1,4 +1,4 @@
-// A dozen queries against a block of keys: scores, their exponentials, and what these weigh the values with.
+// Up to 12 queries against a block of keys: scores, their exponentials, and the weighted sums of values.
 //
 //     m = max_j rint(S_j log2 e)       p_j = e^(S_j - m ln 2)       l = sum p_j       o = sum p_j v_j
 #pragma once
@@ -12,17 +12,17 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::attend {
 
 // ---- what a query sees, and where its memory is ---------------------------------------------------------------
 
-// Keys to a block. A block's sums start at 0, so a query's result does not depend on how blocks are dealt out: neither
-// on threads nor on how many queries there are.
+// Keys per block. The sums of a block start at 0, so the result of a query depends neither on the threads nor on the
+// number of queries.
 constexpr std::int64_t kKeys = 512;
 
-// From the first element of what one index of an operand's batch, head and row names.
+// The offset of the element of an operand at this entry of the batch, head and row.
 inline std::int64_t offset(const Args& args, const Operand& x, std::int64_t entry, std::int64_t head,
                            std::int64_t row) {
     const std::int64_t* stride = x.row + args.batch.dims;
     return offset_of(entry, args.batch, x.row) + head * stride[0] + row * stride[1];
 }
-// `count` numbers of one row from column `first` on, as T.
+// Reads `count` numbers of one row from column `first` on, as T.
 template <class T>
 void read(const Operand& x, std::int64_t at, std::int64_t first, std::int64_t count, T* to) {
     with_type(x.type, x.data, [&](auto* base) {
@@ -33,7 +33,7 @@ void read(const Operand& x, std::int64_t at, std::int64_t first, std::int64_t co
     });
 }
 
-// One row of `count` numbers, written in the operand's type.
+// Writes one row of `count` numbers in the operand's type.
 template <class T> void write(const Operand& x, std::int64_t at, std::int64_t count, const T* from) {
     with_type(x.type, x.data, [&](auto* base) {
         using S = std::remove_reference_t<decltype(*base)>;
@@ -45,12 +45,12 @@ template <class T> void write(const Operand& x, std::int64_t at, std::int64_t co
     });
 }
 template <class T> bool all_finite(const T* x, std::int64_t n) {
-    // Counted in integers of T's size: then compilers take many at once, which they do not with a bool.
+    // Counted in integers of T's size, so that compilers vectorize the loop; with a bool they do not.
     std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t> others = 0;
     for (std::int64_t i = 0; i < n; ++i) others += std::fabs(x[i]) < std::numeric_limits<T>::infinity() ? 0 : 1;
     return others == 0;
 }
-// 0 in place of what is not finite: in a product it meets a weight of 0, which does not make it one.
+// Replaces numbers that are not finite by 0, since 0 times infinity is NaN.
 template <class T> void make_finite(T* x, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) x[i] = std::fabs(x[i]) < std::numeric_limits<T>::infinity() ? x[i] : T{0};
 }
@@ -62,19 +62,19 @@ struct Range {
     void include(Range other) {
         if (!other.empty()) *this = {std::min(begin, other.begin), std::max(end, other.end)};
     }
-    // Counted from `first` on, as far as they are below `count`.
+    // The range relative to `first`, cut at `count`.
     Range within(std::int64_t first, std::int64_t count) const {
         return {std::max<std::int64_t>(begin - first, 0), std::min(end - first, count)};
     }
-    // Widened to whole panels.
+    // The range widened to whole panels.
     template <class T> Range panels() const {
         constexpr std::int64_t step = kPanelCols<T>;
         return {begin / step * step, (end + step - 1) / step * step};
     }
 };
 
-// A head of keys and values, and the queries of the heads that share it, one after the other: query `row` is number
-// row % queries of head row / queries among them.
+// A head of keys and values, and the queries of all heads that share it: row is query row % queries of head
+// row / queries among them.
 struct Shared {
     const Args& args;
     std::int64_t entry, group, heads, keys;
@@ -85,7 +85,7 @@ struct Shared {
           heads(j.heads / j.groups),
           keys(j.lengths ? j.lengths[index / j.groups] : j.keys) {}
     std::int64_t rows() const { return heads * args.queries; }
-    // A division takes as long as ten multiplications, and a query asks a dozen times.
+    // A division takes as long as ten multiplications, and is needed a dozen times per query.
     std::int64_t head(std::int64_t row) const { return group * heads + (heads == 1 ? 0 : row / args.queries); }
     std::int64_t query(std::int64_t row) const { return heads == 1 ? row : row % args.queries; }
     std::int64_t at(const Operand& x, std::int64_t row) const { return offset(args, x, entry, head(row), query(row)); }
@@ -96,8 +96,7 @@ struct Shared {
         return {args.left < 0 ? 0 : std::max<std::int64_t>(0, place(row) - args.left),
                 args.right < 0 ? keys : std::min(keys, place(row) + args.right + 1)};
     }
-    // f(first number, row stride, column stride) of `count` keys, or values, from `first` on. Those of pages are copied
-    // first.
+    // Calls f(pointer, row stride, column stride) for `count` keys or values from `first` on. Pages are copied first.
     template <class T, class F>
     void with_rows(const Operand& x, std::int64_t width, std::int64_t first, std::int64_t count, F f) const {
         if (!args.table) {
@@ -113,8 +112,7 @@ struct Shared {
         }
         f(lines, width, std::int64_t{1});
     }
-    // In panels of keys, which are beside each other depth by depth; or in panels of their columns, one key behind the
-    // other.
+    // Packs keys in panels of keys (depth by depth), or values in panels of columns (key by key).
     template <class T> void pack_keys(const Operand& x, std::int64_t width, std::int64_t first, std::int64_t count,
                                       T* to) const {
         with_rows<T>(x, width, first, count, [&](auto* from, std::int64_t row, std::int64_t col) {
@@ -135,42 +133,42 @@ template <class T> std::int64_t whole_panels(std::int64_t n) {
 
 // ---- a panel of queries ---------------------------------------------------------------------------------------
 
-// Scores lie in rows that do not fall on the same sets of a cache.
+// The pitch of scores: rows do not fall on the same cache sets.
 constexpr int kPitch = kKeys + 16;
 using InPlace = Layout<kPitch, 1>;
-// Sums over the width of a vector, and over keys or queries, begin anew so often: in one chain their error was three
-// times that of torch's for a few queries of width 128.
+// Sums over the width, and over keys or queries, restart after so many terms: in one chain their error was three times
+// that of torch's for a few queries of width 128.
 constexpr std::int64_t kWidthChunk = 16, kChain = 32;
-// What the sums of chunks are added up in.
+// Adds the sum of a chunk to the total.
 template <class V> SOFTARGMAX_INLINE void gather(V sum, typename V::Scalar* to, bool first) {
     (first ? sum : V::load(to) + sum).store(to);
 }
 
-// Scores to which exponents are exact.
+// The largest scores whose exponents are exact.
 template <class T> constexpr T kLargest = sizeof(T) == 4 ? T(0x1p20) : T(0x1p30);
 
-// z[begin..end), multiples of two packs, become p; those outside of `in` are 0. Where nothing masks them, scores that
-// are all -inf have overflown (`may_be_empty`). `strange` where a score is NaN or too large.
+// Turns z[begin..end), multiples of two packs, into p; entries outside of `in` become 0. Sets `nonfinite` if a score is
+// NaN or too large. Scores that are all -inf without a mask have overflowed, unless `may_be_empty`.
 template <class T>
-PowerState<T> exponentials(T* z, Range all, Range in, bool may_be_empty, bool& strange) {
+PowerState<T> exponentials(T* z, Range all, Range in, bool may_be_empty, bool& nonfinite) {
     constexpr T lowest = -std::numeric_limits<T>::infinity();
     std::fill(z + all.begin, z + std::min(in.begin, all.end), lowest);
     std::fill(z + std::max(in.end, all.begin), z + all.end, lowest);
     const T top = maximum(z + all.begin, all.end - all.begin);
-    if (top == lowest) {  // nothing is seen, or nothing but NaN
-        strange = strange || !may_be_empty;
-        for (std::int64_t i = in.begin; i < in.end; ++i) strange = strange || z[i] != z[i];
+    if (top == lowest) {  // no key is visible, or all are NaN
+        nonfinite = nonfinite || !may_be_empty;
+        for (std::int64_t i = in.begin; i < in.end; ++i) nonfinite = nonfinite || z[i] != z[i];
         std::fill(z + all.begin, z + all.end, T{0});
         return {};
     }
     if (!(top < kLargest<T> && top > -kLargest<T>)) {
-        strange = true;
+        nonfinite = true;
         return {};
     }
     return fold_in_place(z + all.begin, all.end - all.begin, top);
 }
 
-// Whether a product among the scores `in` is -inf, though neither the mask nor the bias takes its key out.
+// True if a product among the scores `in` is -inf, although neither mask nor bias excludes its key.
 template <class T> bool overflown(const Shared& head, std::int64_t row, std::int64_t begin, Range in, const T* z) {
     constexpr T lowest = -std::numeric_limits<T>::infinity();
     const Args& args = head.args;
@@ -190,15 +188,16 @@ template <class T> bool overflown(const Shared& head, std::int64_t row, std::int
     return any;
 }
 
-// Soft-cap, added terms and mask of the scores `in` of a block that starts at key `begin`; and the soft-cap's slope, if
-// wanted. The gradients to the terms: `add_to_terms`.
-// `strange` where a product is -inf, which is no mask's: it has overflown, or its key is not finite.
+// Applies soft-cap, added terms and mask to the scores `in` of a block that starts at key `begin`, and returns the
+// slope of the soft-cap if requested. `add_to_terms` computes the gradients to the terms. Sets `nonfinite` if a product
+// is -inf without a mask: it has overflowed, or its key is not finite.
 template <class T>
-void bend(const Shared& head, std::int64_t row, std::int64_t begin, Range in, T* z, bool& strange, T* slope = nullptr) {
+void bend(const Shared& head, std::int64_t row, std::int64_t begin, Range in, T* z, bool& nonfinite,
+          T* slope = nullptr) {
     const Args& args = head.args;
     const std::int64_t n = in.end - in.begin;
     if (n <= 0) return;
-    if (args.softcap > 0 || args.bias || args.mask) strange = overflown(head, row, begin, in, z) || strange;
+    if (args.softcap > 0 || args.bias || args.mask) nonfinite = overflown(head, row, begin, in, z) || nonfinite;
     if (args.softcap > 0) Softcap<T>(args.softcap).bend(z + in.begin, n);
     if (slope) {
         const T inverse = static_cast<T>(1 / args.softcap);
@@ -222,7 +221,7 @@ void bend(const Shared& head, std::int64_t row, std::int64_t begin, Range in, T*
     }
 }
 
-// What a query's scores `in` of the block from key `begin` on, of gradients g, add to the gradients of the terms.
+// Adds the gradients g of a query's scores `in` of the block from key `begin` on to the gradients of the terms.
 template <class T>
 void add_to_terms(const Shared& head, const GradientArgs& args, std::int64_t row, std::int64_t begin, Range in,
                   const T* g) {
@@ -232,14 +231,14 @@ void add_to_terms(const Shared& head, const GradientArgs& args, std::int64_t row
     }
     if (args.slopes.gradient) {
         const std::int64_t place = head.place(row) - begin;
-        double sums[8] = {};  // in one chain each would wait for the one before
+        double sums[8] = {};  // several chains, so that an addition need not wait for the previous one
         for (std::int64_t j = in.begin; j < in.end; ++j)
             sums[j % 8] -= static_cast<double>(g[j]) * static_cast<double>(std::abs(place - j));
         for (const double sum : sums) args.slopes.gradient[head.number(row)] += sum;
     }
 }
 
-// Which p of a query are kept (dropout.py): 1 / (1 - rate) there, 0 elsewhere.
+// The dropout factors of a query's p (dropout.py): 1 / (1 - rate) or 0.
 template <class T> void kept(const Shared& head, std::int64_t row, std::int64_t first, Range all, T* to) {
     const Args& args = head.args;
     const std::int64_t* const words_of_seed = args.seeds + 2 * (head.entry * args.heads + head.head(row));
@@ -255,17 +254,17 @@ template <class T> void kept(const Shared& head, std::int64_t row, std::int64_t 
     }
 }
 
-// A block of keys as a product takes it: panels of keys depth by depth, and values, panels of columns `panel` numbers
-// apart, one key `pitch` behind the other.
+// A packed block: panels of keys, depth by depth; and panels of columns of values, `panel` numbers apart, with `pitch`
+// numbers per key.
 template <class T> struct Block {
     const T *keys, *values;
     std::int64_t panel, pitch;
-    const bool* odd = nullptr;  // keys whose values are not finite, which are 0 here; null: none are known
+    const bool* odd = nullptr;  // keys whose values are not finite, replaced by 0; null: none
 };
 
 // A block with finite values.
 template <class T> class FiniteBlock {
-    Scratch values_;  // not a vector, whose functions would be the same for all instruction sets
+    Scratch values_;  // not a std::vector, whose functions would be shared by all instruction sets
     bool odd_[kKeys] = {};
 
   public:
@@ -284,18 +283,18 @@ template <class T> class FiniteBlock {
     }
 };
 
-// Up to a dozen queries in the hands of one thread.
+// Up to 12 queries, processed by one thread.
 template <class T> struct Panel {
     static constexpr int kRows = kPanelRows;
     const Shared& head;
     std::int64_t first;
     int rows;
     Range seen[kRows], any;
-    T* q;           // packed: depth by depth
+    T* q;           // packed depth by depth
     T* o;           // kRows rows of `pitch`
     std::int64_t pitch;
-    PowerState<T> state[kRows];  // of the keys so far, o with it
-    bool strange[kRows] = {};
+    PowerState<T> state[kRows];  // the state of the keys so far, with o
+    bool nonfinite[kRows] = {};
 
     static std::int64_t size(const Args& args) { return kRows * (args.width + whole_panels<T>(args.values)) + 64; }
     Panel(const Shared& h, std::int64_t row, std::int64_t count, T* memory)
@@ -320,7 +319,7 @@ template <class T> struct Panel {
         pack<kRows>(Matrix<T>{lines, rows, args.width, args.width, 1}, q);
     }
 
-    // The scores of a block's keys, as far as any query sees them; `all` is where they stand, in whole panels of keys.
+    // The scores of the keys that any query sees; `all` is their range in whole panels.
     void scores(const T* keys, Range all, T* z) const {
         const std::int64_t width = head.args.width;
         for (std::int64_t j = all.begin; j < all.end; j += kTileCols<T>) {
@@ -331,7 +330,7 @@ template <class T> struct Panel {
                                         SOFTARGMAX_LAMBDA { gather(sum, to + r * kPitch + c, first); });
         }
     }
-    // The block of keys from `begin` on is added.
+    // Adds the block of keys from `begin` on.
     void fold(std::int64_t begin, const Block<T>& block) {
         const Range in = any.within(begin, kKeys);
         if (in.empty()) return;
@@ -343,10 +342,10 @@ template <class T> struct Panel {
         for (int i = 0; i < rows; ++i) {
             const Range its{std::max(all.begin, seen[i].begin - begin), std::min(all.end, seen[i].end - begin)};
             T* row = z + i * kPitch;
-            bend<T>(head, first + i, begin, its, row, strange[i]);
+            bend<T>(head, first + i, begin, its, row, nonfinite[i]);
             for (std::int64_t j = its.begin; block.odd && j < its.end; ++j)
-                strange[i] |= block.odd[j] && row[j] != -std::numeric_limits<T>::infinity();
-            weight[i] = merge_into(i, exponentials(row, all, its, masked || its.empty(), strange[i]));
+                nonfinite[i] |= block.odd[j] && row[j] != -std::numeric_limits<T>::infinity();
+            weight[i] = merge_into(i, exponentials(row, all, its, masked || its.empty(), nonfinite[i]));
             if (head.args.dropout > 0) {
                 T* const keep = scratch(kMask).get<T>(kKeys);
                 kept(head, first + i, begin, all, keep);
@@ -355,7 +354,7 @@ template <class T> struct Panel {
         }
         weigh(z, in, block, weight);
     }
-    // o += weight p v.
+    // Adds weight p v to o.
     void weigh(const T* z, Range in, const Block<T>& block, const T* weight) {
         for (std::int64_t j = 0; j < pitch; j += kTileCols<T>) {
             const T* columns = block.values + j / kPanelCols<T> * block.panel + j % kPanelCols<T>;
@@ -374,7 +373,7 @@ template <class T> struct Panel {
             }
         }
     }
-    // Merges a block into what is known of query i. Returns what the block's o weighs in that.
+    // Merges a block into the state of query i. Returns the weight of the block's o.
     T merge_into(int i, const PowerState<T>& block) {
         const Merged<PowerState<T>> both = merge(state[i], block);
         state[i] = both.state;
@@ -383,11 +382,11 @@ template <class T> struct Panel {
         return both.second;
     }
 
-    // The same queries and later keys.
+    // Adds the state of the same queries for later keys.
     void add(const Panel& later) {
         for (int i = 0; i < rows; ++i) {
             const T weight = merge_into(i, later.state[i]);
-            strange[i] = strange[i] || later.strange[i];
+            nonfinite[i] = nonfinite[i] || later.nonfinite[i];
             const T* const from = later.o + i * pitch;
             for (std::int64_t j = 0; j < pitch; j += Pack<T>::kLanes) {
                 T* const at = o + i * pitch + j;
@@ -396,14 +395,14 @@ template <class T> struct Panel {
         }
     }
 
-    // The output, and lse with the sink's part.
+    // Writes the output, and lse including the sink.
     bool finish() {
         const Args& args = head.args;
-        bool any_strange = false;
+        bool any_nonfinite = false;
         for (int i = 0; i < rows; ++i) {
             const std::int64_t row = first + i;
             double inverse = state[i].empty() ? 0 : 1 / state[i].l;
-            // Where nobody wants lse, it is not worth a logarithm: what is NaN where it is will do.
+            // If lse is not requested, a number that is NaN in the same cases saves the logarithm.
             double lse = args.lse || args.sink ? finalize(state[i]) : inverse;
             if (args.sink) {
                 const double own = lse;
@@ -416,12 +415,12 @@ template <class T> struct Panel {
             T* its = o + i * pitch;
             for (std::int64_t j = 0; j < args.values; ++j)
                 its[j] = static_cast<T>(static_cast<double>(its[j]) * inverse);
-            strange[i] = strange[i] || lse != lse || !all_finite(its, args.values);
-            args.strange[head.number(row)] = strange[i];
-            any_strange = any_strange || strange[i];
+            nonfinite[i] = nonfinite[i] || lse != lse || !all_finite(its, args.values);
+            args.nonfinite[head.number(row)] = nonfinite[i];
+            any_nonfinite = any_nonfinite || nonfinite[i];
             write(args.out, head.at(args.out, row), args.values, its);
         }
-        return any_strange;
+        return any_nonfinite;
     }
 };
 

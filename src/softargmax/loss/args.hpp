@@ -1,11 +1,11 @@
-// What this room's bindings hand to its kernels: plain data, no Python and no vectors.
+// Arguments of this room's kernels: plain data without Python objects and vectors.
 #pragma once
 
 #include "core/cpp/kernel.hpp"
 
 namespace softargmax::loss {
 
-// Numbers of groups of rows: rows are in `count` groups of equally many that follow each other.
+// Groups of rows: the rows form `count` groups of equally many consecutive rows.
 struct Grouped {
     char* data = nullptr;  // null: absent
     Type type = Type::f64;
@@ -13,23 +13,23 @@ struct Grouped {
     explicit operator bool() const { return data != nullptr; }
 };
 
-// A loss: scores, and what stands beside them.
+// A loss: scores, targets and options.
 struct Args : RowArgs {
     const std::int64_t* target = nullptr;  // a class per row; null: `other` holds probabilities
-    std::int64_t ignore_index = 0;         // its class counts nothing
+    std::int64_t ignore_index = 0;         // rows of this class are ignored
     Operand weight;                        // one per class
     double label_smoothing = 0, z_loss = 0, softcap = 0;  // softcap 0: none
-    double* states = nullptr;  // m, r, low of each row, written; null: not wanted
-    const double* given = nullptr;  // the same; null: they are made of the scores
-    Grouped loss;              // of each group the sum, or the mean, of its rows' losses; absent: not wanted
-    bool mean = false;         // whose rows count w_y each, or 1 where targets are probabilities, or 0 if ignored
-    double least = 0;          // probabilities of this and below are 0 to the gradient
-    Grouped g;                 // double: what the gradient of a group's loss into `out` is multiplied by; absent: 1
-    // Made by the kernel itself: the loss of each row, and by group what each row's gradient is multiplied by.
+    double* states = nullptr;  // m, r, low of each row, written; null: not requested
+    const double* given = nullptr;  // the same, read; null: computed from the scores
+    Grouped loss;              // the sum or mean of the losses of each group; absent: not requested
+    bool mean = false;         // mean: rows weigh w_y, or 1 if targets are probabilities, or 0 if ignored
+    double least = 0;          // probabilities of at most this count as 0 in the gradient
+    Grouped g;                 // double: factor of the gradient of each group's loss in `out`; absent: 1
+    // Set by the kernel: the loss of each row, and the factor of the gradients of each group's rows.
     double* losses = nullptr;
     const double* seeds = nullptr;
-    std::int64_t each = 1, each_of_seed = 1;  // rows to a group
-    // A division is as long as the loss of a row of three classes.
+    std::int64_t each = 1, each_of_seed = 1;  // rows per group
+    // A division takes as long as the loss of a row of three classes.
     double seed_of(std::int64_t row) const {
         return seeds[each_of_seed == 1 ? row : each_of_seed == rows.total ? 0 : row / each_of_seed];
     }

@@ -3,7 +3,7 @@
 //     loss = -sum m_k log p_k + c lse^2        d loss / d x_k = (tau + 2 c lse) p_k - m_k
 //     m_k = w_k ((1 - e) t_k + e / n)          tau = sum m_k
 //
-// n and all sums but tau's run over the support; what the target has outside of it makes the loss +inf.
+// n and all sums except tau's run over the support. A target with mass outside the support makes the loss +inf.
 #pragma once
 
 #include "core/cpp/elementwise.hpp"
@@ -11,8 +11,8 @@
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::loss {
 
-// Sums that the formulas need where the target has more than one class. `far` is beta (m - z_k); its sums are kept
-// 2^-64 times smaller, since they may be beyond what their n-th part is.
+// The sums for targets with more than one class. `far` is beta (m - z_k). Its sums are scaled by 2^-64, since they may
+// overflow where the mean does not.
 constexpr double kFar = 0x1p-64;
 struct Sums {
     double n = 0;          // scores in the support
@@ -29,19 +29,19 @@ struct Sums {
     }
 };
 
-// What the formulas need of a row.
+// The quantities of a row in the formulas.
 struct Row : Sums {
     State state;
-    std::int64_t y = -1;  // its class; -1: the target is probabilities
+    std::int64_t y = -1;  // the target class; -1 if targets are probabilities
     bool ignored = false;
-    bool inside = false;  // whether y is in the support
+    bool inside = false;  // true if y is in the support
     double at_y = 0;      // the score of y
     double w_y = 1;
 };
 
 inline bool is_limit(const State& s, Scale beta) { return std::isinf(s.m) || std::isinf(beta.hi); }
 
-// beta (m - z); in the limits, where the ties with m share the row, 0 for these and infinite for the others.
+// beta (m - z). In the limits, where ties with m share the row: 0 for the ties and infinite for the others.
 inline Twofold distance(double z, const State& s, Scale beta) {
     if (is_limit(s, beta)) return {z == s.m ? 0 : kInf, 0};
     if (std::fabs(s.m) > 1e290) return {2 * ((s.m * 0.5 - z * 0.5) * beta.hi), 0};
@@ -49,7 +49,7 @@ inline Twofold distance(double z, const State& s, Scale beta) {
     return {x.hi, or_zero(x.lo + d.lo * beta.hi)};
 }
 
-// What a row's target is weighed with: 1 - e, and e / n.
+// The weights of a row's target: 1 - e, and e / n.
 struct Smoothing {
     Twofold own, each;
     Smoothing(const Row& row, double e)
@@ -79,17 +79,17 @@ inline double loss_of(const Row& row, Scale beta, const Args& args) {
     return rounded(loss);
 }
 
-// The gradient to the scores of one row, gain p_k - scale m_k.
+// The gradient with respect to the scores of one row, gain p_k - scale m_k.
 //
-// At the maximum p_k may be next to 1: there it is scale ((tau + 2 c lse - m_k) p_k - m_k (1 - p_k)) with 1 - p_k = r /
-// (1 + r). All is twofold: seed, beta, tau and 2 c lse rounded one by one came to 6 ulp of a float64 gradient.
+// At the maximum p_k may be close to 1. There it is scale ((tau + 2 c lse - m_k) p_k - m_k (1 - p_k)) with 1 - p_k = r
+// / (1 + r). All factors are pairs: rounding seed, beta, tau and 2 c lse one by one costs 6 ulp of a float64 gradient.
 struct Slope {
     Smoothing share;
     Twofold gain{}, scale{};
     Twofold own{}, lse{};  // (1 - e) sum w t, and 2 c lse; tau is own and (e / n) sum w
     Twofold w{};
     Twofold own_mass{}, each_mass{};  // scale (1 - e) and scale e / n
-    Twofold p{}, others_p{};  // of a score at the maximum, and of the others
+    Twofold p{}, others_p{};  // for a score at the maximum, and for the others
 
     // `seed`: d / d loss times beta
     Slope(const Row& row, Scale beta, Twofold seed, const Args& args) : share(row, args.label_smoothing) {
@@ -105,7 +105,7 @@ struct Slope {
         p = inverse(sum_l(s));
         others_p = times(Twofold{s.r, s.low}, p);
     }
-    // A row of NaN has a gradient of NaN, whatever comes in.
+    // A row of NaN has a gradient of NaN, even if the incoming gradient is 0.
     bool flat() const { return scale.hi == 0 && gain.hi == gain.hi; }
     // gain p_k - scale m_k, at the maximum or not
     Twofold at(bool top, double gain_p, double w_k, double t) const {
