@@ -143,9 +143,7 @@ def _parts(i: Attention) -> Iterator[_Part]:
             at = (*entry, head, slice(start, min(start + step, length)))
             places = start + count - length, at[-1].stop + count - length
             seen_at_most = options.range(*places, count)
-            among = slice(
-                seen_at_most.start // BLOCK * BLOCK, seen_at_most.stop
-            )  # at block boundaries
+            among = slice(seen_at_most.start // BLOCK * BLOCK, seen_at_most.stop)  # at block boundaries
             group = (*entry, head // each, among)
             n = among.stop - among.start
             rows = at[-1].stop - start

@@ -1,4 +1,4 @@
-"""Alias tables: a draw from any distribution over K classes for one random bucket and one comparison.
+"""Alias tables: draw from any distribution over K classes with one random bucket and one comparison.
 
 Walker (1977), An efficient method for generating discrete random variables with general distributions, ACM TOMS 3;
 Vose (1991), A linear algorithm for generating random numbers with a given distribution, IEEE TSE 17.
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class AliasTable(NamedTuple):
-    """K buckets of mass 1/K: bucket i is class i's up to the threshold, (K,), and class alias[i]'s from there on."""
+    """K buckets of mass 1/K: bucket i belongs to class i up to threshold[i], and to class alias[i] above it."""
 
     threshold: Floats
     alias: Ints
 
     def pick(self, bucket: Ints, u: Floats) -> Ints:
-        """The class of each bucket and u of [0, 1). A class of probability 0 is not among them."""
+        """Return the class of each bucket for u in [0, 1). A class of probability 0 is never returned."""
         return np.where(u < self.threshold[bucket], bucket, self.alias[bucket])
 
 
 def alias_table(probabilities: Floats) -> AliasTable:
-    r"""The table of probabilities (K,) that sum to 1.
+    r"""Return the table of probabilities (K,) with the sum 1.
 
     Vose's construction fills the light buckets (K q < 1), in order, with what the current heavy one has too much, and
     goes on to the next heavy one when that is light itself. How much is given and taken are running sums, D and E:

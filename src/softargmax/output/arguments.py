@@ -1,4 +1,4 @@
-"""The arguments of this room's operations (operations.py says what these compute)."""
+"""Arguments of the operations of the output layers; operations.py defines what they compute."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from softargmax.core.record import Array, Bare, DType, Packed
 
 
 class Table(NamedTuple):
-    """A vector and a number of every node, (nodes, D) and (nodes,), in any floating dtype.
+    """A vector and a bias for every node, (nodes, D) and (nodes,), in any floating dtype.
 
     sparse: whether their gradients are sparse tensors of the rows that were met. A gradient is dense where it is itself
     to be differentiated, or where values may not be looked at.
@@ -47,7 +47,7 @@ class Gathered(NamedTuple):
 
 
 class PairScores(NamedTuple):
-    """h (N, D), float32 or float64, which all is computed in."""
+    """h (N, D), float32 or float64; everything is computed in its dtype."""
 
     h: Packed
     table: Table

@@ -1,4 +1,4 @@
-"""Classes and counts as callers give them, checked; counts to a power."""
+"""Checks of classes and counts, and distributions of counts to a power."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST = (1 << 31) - 1  # classes and draws
 
 
 def at_least(value: Any, name: str, least: int) -> int:
-    """An integer, not below the least."""
+    """Check an integer with a lower bound."""
     found = integer(value, name)
     if found < least:
         raise ValueError(f"{name}: expected {least} or more, got {found}")
@@ -29,7 +29,7 @@ def at_least(value: Any, name: str, least: int) -> int:
 
 
 def number_of_classes(classes: Any) -> int:
-    """K, 1 or above."""
+    """Check K, an integer of at least 1."""
     number = integer(classes, "classes")
     if not 1 <= number <= MOST:
         raise ValueError(f"classes: expected an integer from 1 to 2^31 - 1, got {number}")
@@ -37,7 +37,7 @@ def number_of_classes(classes: Any) -> int:
 
 
 def on_host(values: Any, name: str) -> Any:
-    """Values of any library as a NumPy array; halves that NumPy lacks in float32."""
+    """Return values of any library as a NumPy array; bfloat16 as float32."""
     values = arrays.dense(arrays.array_of(values, name), name)
     if is_torch(values):
         values = values.detach().cpu()
@@ -46,13 +46,13 @@ def on_host(values: Any, name: str) -> Any:
 
 
 def beside(found: Floats | Ints, like: Any, name: str) -> Any:
-    """What was found on the host, as an array of the library and on the device of another one."""
+    """Convert a NumPy result to the library and device of another array."""
     like = arrays.array_of(like, name)
     return found if isinstance(like, np.ndarray) else namespace(like).asarray(found, device=device_of(like))
 
 
 def classes_of(index: Any, name: str, classes: int) -> Ints:
-    """Classes, of any shape, each from 0 to K - 1."""
+    """Check classes of any shape, each from 0 to K - 1."""
     found = on_host(index, name)
     if found.dtype.kind not in "iu" and found.size:
         raise TypeError(f"{name}: expected integers, got dtype {found.dtype}")
@@ -65,7 +65,7 @@ def classes_of(index: Any, name: str, classes: int) -> Ints:
 
 
 def counts_of(counts: Any, name: str = "counts") -> NDArray[Any]:
-    """Counts, one per class, finite and at least 0."""
+    """Check counts, one per class, finite and at least 0."""
     found: NDArray[Any] = on_host(counts, name)
     if found.dtype.kind not in "biuf":
         raise TypeError(f"{name}: expected integers or floats, got dtype {found.dtype}")
@@ -79,7 +79,7 @@ def counts_of(counts: Any, name: str = "counts") -> NDArray[Any]:
 
 
 def powers(counts: Floats, power: float) -> Floats:
-    """The distribution of counts to a power; 0 to any power is 0."""
+    """Return the distribution of counts to a power; 0 to any power is 0."""
     counted = counts > 0.0
     reference = counts.max() if power >= 0.0 else counts.min(where=counted, initial=np.inf)
     with np.errstate(over="ignore"):
@@ -89,7 +89,7 @@ def powers(counts: Floats, power: float) -> Floats:
 
 
 def finite(value: Any, name: str) -> float:
-    """A finite number."""
+    """Check a finite number."""
     if not isinstance(value, Real):
         raise TypeError(f"{name}: expected a finite number, got {value!r}")
     number = check.number(value, name)

@@ -1,4 +1,4 @@
-r"""The probability that a class is among the first n distinct ones drawn: an integral, done to rounding.
+r"""Inclusion probabilities: the probability that a class is among n distinct draws, an integral to full precision.
 
 Draws from q without replacement come in the order in which K independent exponential clocks of rates q ring: the first
 n are drawn. By t class k has rung with probability :math:`1 - e^{-q_k t}`, so
@@ -35,7 +35,7 @@ _DEGREE = 16
 _STEP = 2.0
 _TAIL = 1e-12
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
-_NIL = 36.0  # e^-36 is nothing beside 1
+_NIL = 36.0  # 1 + e^-36 rounds to 1
 _NOISE = 1e-14  # what rounding leaves of a probability that is 0
 _FAR = 700.0  # e^700 is still finite
 
@@ -99,7 +99,7 @@ def inclusion_probabilities(probabilities: Floats, n: int) -> Floats:
 class _Nodes(NamedTuple):
     """Nodes and weights in log q for sums over classes: sum_k f(log q_k) = weight @ f(log_q).
 
-    The first `single.size` nodes are classes as they are, the others _DEGREE to a cell.
+    The first `single.size` nodes are single classes; then follow _DEGREE nodes per cell.
     """
 
     log_q: Floats
@@ -111,7 +111,7 @@ class _Nodes(NamedTuple):
     place: Floats
 
     def spread(self, values: Floats) -> Floats:
-        """Values at the nodes to values at the classes, (K,)."""
+        """Interpolate values at the nodes to the classes, (K,)."""
         found = np.empty(self.classes)
         found[self.single] = values[: self.single.size]
         coefficients = values[self.single.size :].reshape(-1, _DEGREE) @ _TRANSFORM.T

@@ -16,7 +16,7 @@ _coin_losses = Native(_native.coin_losses, CoinLosses, ("loss", "slopes", "dh"))
 
 
 def linear_scores(i: LinearScores, z: Any) -> None:
-    """h W^T + b by the core's product."""
+    """Return h W^T + b, by the core's product."""
     memory = memory_of(z)
     bias = None if i.bias is None else memory.packed(namespace(z).astype(i.bias, z.dtype, copy=False))
     _native.product(
@@ -37,12 +37,12 @@ def gathered(i: Gathered, rows: Any) -> None:
 
 
 def coin_losses(i: CoinLosses, loss: Any, slopes: Any, dh: Any) -> None:
-    """The losses; slopes and dh if they are not None."""
+    """Write the losses, and slopes and dh unless they are None."""
     _coin_losses(i, loss, slopes, dh if i.to_h else None)
 
 
 def node_sums(i: NodeSums, sums: Any, totals: Any) -> None:
-    """The sums of nodes that were met, among zeros."""
+    """Return the sums of the visited nodes, and 0 for all others."""
     found = touched_sums(i, totals=totals is not None)
     _put(sums, found.rows, found.sums)
     if totals is not None:
@@ -59,12 +59,12 @@ def _put(to: Any, rows: Any, x: Any) -> None:
 
 
 class Touched(NamedTuple):
-    """The nodes that were met, each once and in order, and their sums in the dtype of the factors."""
+    """The visited nodes, each once and in order, and their sums in the dtype of the factors."""
 
     rows: Any
     sums: Any
     totals: Any
-    """None if nobody asked."""
+    """None unless requested."""
 
 
 def touched_sums(i: NodeSums, *, totals: bool) -> Touched:

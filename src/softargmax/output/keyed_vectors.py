@@ -1,4 +1,4 @@
-"""Vectors that are found by their words: neighbours, similarities, files that other programs read."""
+"""Vectors looked up by word: neighbours, similarities, and files that other programs read."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from softargmax.output.philox_stream import Floats
 
-_WORD = (str, int, np.integer)  # what stands for a word: itself or its number
-_ROWS = 1 << 14  # whose cosines are formed at a time, in float64
+_WORD = (str, int, np.integer)  # a word, or its number
+_ROWS = 1 << 14  # rows whose cosines are computed at a time, in float64
 
 
 class KeyedVectors:
-    r"""A vector for every word, and which words are near each other.
+    r"""A vector per word, with similarities and nearest words.
 
     .. math:: \text{similarity}(a, b) = \frac{\langle v_a, v_b \rangle}{\|v_a\| \|v_b\|}
 
@@ -235,7 +235,7 @@ class KeyedVectors:
 
 
 def _unit(vector: Any) -> Floats:
-    """A vector of length 1 in the same direction; zeros stay."""
+    """Return the vector scaled to length 1; a zero vector stays zero."""
     wide: Floats = np.asarray(vector, np.float64)
     length = np.linalg.norm(wide)
     return wide / length if length > 0 else wide

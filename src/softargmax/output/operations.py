@@ -1,4 +1,4 @@
-"""The operations of this room: results, derivative rules and kernels (arguments.py; the definitions: reference.py).
+"""Operation records of the output layers: results, derivative rules and kernels (arguments.py; reference.py).
 
     all           z = h W^T + b                            (N, K)    linear_scores
     a few         W[index]                                 (n, D)    gathered
@@ -181,9 +181,9 @@ pair_scores: Operation[PairScores, ScoresOfPairs] = Operation(
 
 
 class LossesOfCoins(NamedTuple):
-    """The loss of every row, (N,), and what its gradients are made of: slopes (P,), and dh = sum slope_p w_p (N, D).
+    """The loss of every row, (N,), and the parts of its gradients: slopes (P,), and dh = sum slope_p w_p (N, D).
 
-    All in the dtype of h. One pass over the vectors that are met gives a row all of them.
+    All in the dtype of h. One pass over the visited vectors computes all of them.
     """
 
     loss: Any
@@ -216,7 +216,7 @@ def _coin_losses_vjp(i: CoinLosses, r: LossesOfCoins, g: LossesOfCoins, wanted: 
 
 
 def _by_scores(i: CoinLosses, g: LossesOfCoins, wanted: Wanted) -> Gradients:
-    """The same by way of the scores, to be differentiated again."""
+    """Compute the same from the scores, in steps that can be differentiated again."""
     of = PairScores(i.h, i.table, i.pairs)
     coins = Tossed(pair_scores.first(of), i.shift, i.signs, i.pairs.rows, i.h.shape[0])
     to_scores = tossed.torch.defined_vjp(coins, None, TossedScores(g.loss, None), {"x"} | ({"shift"} & wanted))

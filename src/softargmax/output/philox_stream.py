@@ -14,8 +14,8 @@ from softargmax.core.seeds import SEEDS
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# What the bits are for: the counter's second word. The noise of `sample` has its draws there, counted from 0; these lie
-# at the far end, so that a seed may serve both.
+# The purposes: the second word of the counter. The noise of `sample` counts its draws there from 0. These values are at
+# the other end, so that one seed can serve both.
 CANDIDATES = (1 << 31) - 1
 ARRIVALS = (1 << 31) - 2
 WINDOWS = (1 << 31) - 3
@@ -34,7 +34,7 @@ class Numbers(NamedTuple):
 
 
 def numbers(seed: int, stream: int, first: int, count: int, purpose: int = CANDIDATES) -> Numbers:
-    """The numbers of positions first, first + 1, ...: one block of Philox to each, below position 2^32."""
+    """Return the numbers of positions first, first + 1, ..: one Philox block per position, below position 2^32."""
     words = np.empty((4, count), np.int64)
     if requested_name() != "reference":
         _native.random_blocks(words=words, seed=seed, stream=stream % SEEDS, purpose=purpose, first=first)

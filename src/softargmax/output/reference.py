@@ -1,4 +1,4 @@
-"""Definitions of this room's operations (operations.py), in steps that can be differentiated, for any array library."""
+"""Definitions of the operations in array-API Python, in steps that can be differentiated."""
 
 from __future__ import annotations
 

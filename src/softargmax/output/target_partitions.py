@@ -1,4 +1,4 @@
-"""Slices of the data with few distinct targets each: what target sampling trains on one after the other."""
+"""Slices of the data with few distinct targets each, for target sampling."""
 
 from __future__ import annotations
 

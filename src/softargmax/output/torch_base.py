@@ -46,9 +46,9 @@ class TopK(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Targets (N,), 0 where they do not count, and which do; if nobody may look, which are out of range.
+    """Targets (N,), 0 for ignored rows, and the mask of the others; under tracing also the mask of wrong ones.
 
-    If one may look, rows that do not count are left out; then `rows` is where the others were among `total`.
+    If values can be read, ignored rows are removed; then `rows` are the positions of the others among `total`.
     """
 
     classes: Tensor
@@ -115,7 +115,7 @@ class OutputLayer(nn.Module, ABC):
 
     @abstractmethod
     def _losses(self, h: Tensor, y: Targets) -> Tensor:
-        """The loss of every row, (N,), whatever in those that do not count."""
+        """Return the loss of every row, (N,); ignored rows may have any value."""
 
     @abstractmethod
     def _log_p(self, h: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ class OutputLayer(nn.Module, ABC):
 
     @abstractmethod
     def _log_p_of(self, h: Tensor, y: Targets) -> Tensor:
-        """The log-probability of a class of each row, (N,), whatever in those that do not count."""
+        """Return log p of one class per row, (N,); ignored rows may have any value."""
 
     # --- what it computes ---------------------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class OutputLayer(nn.Module, ABC):
 
     @torch.no_grad()
     def topk(self, hidden: Tensor, k: int) -> TopK:
-        """The k likeliest classes of each row and their log-probabilities.
+        """Return the k most probable classes of each row and their log-probabilities.
 
         Parameters
         ----------
@@ -181,7 +181,7 @@ class OutputLayer(nn.Module, ABC):
         stream: Any = None,
         generator: Any = None,
     ) -> Tensor:
-        """A class drawn for each row, (...).
+        """Draw a class for each row, (...).
 
         Parameters
         ----------
@@ -198,7 +198,7 @@ class OutputLayer(nn.Module, ABC):
         Raises
         ------
         ValueError
-            If a row meets NaN (it is named); where nobody may look, its class is -1.
+            If a row has a NaN (the error names it); under tracing and on devices its class is -1.
         """
         h, rows = self._rows(hidden)
         drawn = self._drawn(h, seeds.source(hidden, rows, seed, stream, generator))
@@ -216,7 +216,7 @@ class OutputLayer(nn.Module, ABC):
         return TopK(values, index)
 
     def _drawn(self, h: Tensor, source: seeds.Source) -> Tensor:
-        """A class for every row, -1 where it meets NaN."""
+        """Draw a class for every row; -1 for a row with NaN."""
         drawn = torch.empty(len(h), dtype=torch.int64, device=h.device)
         seed = int(source.seed) % seeds.SEEDS
         for part in blocks(len(h), self.classes):
@@ -233,7 +233,7 @@ class OutputLayer(nn.Module, ABC):
         return total / y.counted.sum().clamp(min=1) if self.reduction == "mean" else total
 
     def _given(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, tuple[int, ...], Targets]:
-        """Hidden vectors, the rows' shape, and targets; what a row holds that does not count is not to be met."""
+        """Return hidden vectors, the rows' shape, and targets; values of ignored rows have no effect."""
         h, shape = self._rows(hidden)
         y = targets_of(target, h.detach(), shape, self.classes, self.ignore_index)
         if y.wrong is not None:
@@ -281,14 +281,14 @@ def _blanked(found: Tensor, y: Targets) -> Tensor:
 
 
 def back(found: Tensor, shape: tuple[int, ...], y: Targets) -> Tensor:
-    """A number for every row, of those that were left out 0."""
+    """Return one number per row, 0 for removed rows."""
     if y.rows is not None:
         found = found.new_zeros(math.prod(shape)).index_put((y.rows,), found)
     return _blanked(found, y).reshape(shape)
 
 
 def picked(log_p: Tensor, seed: int, stream: Tensor) -> Tensor:
-    """A column drawn for every row, -1 where there is NaN."""
+    """Draw a column for every row; -1 for a row with NaN."""
     sound = ~log_p.isnan().any(1)
     found = categorical(torch.where(sound[:, None], log_p, 0), seed=seed, stream=stream)
     return torch.where(sound, found, -1)

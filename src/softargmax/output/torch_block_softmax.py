@@ -1,9 +1,9 @@
-"""A softmax whose classes come in blocks, each with columns of h of its own: scores, and the loss without them all.
+"""A softmax over blocks of classes, each with its own columns of h: scores, and the loss without all scores.
 
     z = (h_1 W_1^T, h_2 W_2^T, ..) + b        h = (h_1, h_2, ..), each as wide as its W
 
-One block is an ordinary last layer. The scores of a few rows exist at a time. Where the losses will be added up, they
-become gradients while they are there. A row's loss has the same bits in every batch, and so has its gradient to h.
+One block is an ordinary last layer. The scores of a few rows exist at a time. If the losses are summed, scores are
+turned into gradients in the forward pass. A row's loss has the same bits in every batch, and so has its gradient to h.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def block_losses(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None, y: T
     """
     if not as_they_are(h, *weights, bias, y):
         return _definition(total, y, h, bias, *weights)
-    wanted = [trained(x) for x in (h, bias, *weights)]  # asked here: inside forward no gradient is ever recorded
+    wanted = [trained(x) for x in (h, bias, *weights)]  # checked here, since grad mode is always off inside `forward`
     found: Tensor = _Losses.apply(total, wanted, y, h, bias, *weights)  # type: ignore[no-untyped-call]
     return found
 
 
 def _apart(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-    """h_i, W_i and b_i of every block."""
+    """Return h_i, W_i and b_i of every block."""
     biases = [None] * len(weights) if bias is None else bias.split_with_sizes([len(w) for w in weights])
     return zip(h.split_with_sizes([w.shape[1] for w in weights], 1), weights, biases, strict=True)
 
@@ -104,31 +104,33 @@ class _Losses(torch.autograd.Function):
     ) -> Tensor:
         ctx.total = total
         ctx.save_for_backward(y, h, bias, *weights)
-        formed = total and any(wanted)
-        rows, gradients = _formed(y, h, bias, *weights, wanted=wanted if formed else [False] * len(wanted))
-        ctx.formed = gradients if formed else None
+        computed = total and any(wanted)
+        rows, gradients = _losses_and_gradients(
+            y, h, bias, *weights, wanted=wanted if computed else [False] * len(wanted)
+        )
+        ctx.gradients = gradients if computed else None
         return rows.sum() if total else rows
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         inputs = ctx.saved_tensors
         wanted, again = ctx.needs_input_grad[2:], torch.is_grad_enabled()
-        formed, ctx.formed = ctx.formed, None
+        computed, ctx.gradients = ctx.gradients, None
         if again or not as_they_are(g):
 
             def defined(*tensors: Any) -> Tensor:
                 return _definition(ctx.total, *tensors)
 
             return None, None, *by_definition(defined, inputs, wanted, g, again=again)
-        if formed is None:
-            _, formed = _formed(*inputs, wanted=wanted[1:], seed=None if ctx.total else g)
+        if computed is None:
+            _, computed = _losses_and_gradients(*inputs, wanted=wanted[1:], seed=None if ctx.total else g)
         if ctx.total and g != 1:
-            formed = [x if x is None else x.mul_(g) for x in formed]
-        given = (x if x is None else x.to(of.dtype) for x, of in zip(formed, inputs[1:], strict=True))
+            computed = [x if x is None else x.mul_(g) for x in computed]
+        given = (x if x is None else x.to(of.dtype) for x, of in zip(computed, inputs[1:], strict=True))
         return None, None, None, *given
 
 
-def _formed(
+def _losses_and_gradients(
     y: Tensor,
     h: Tensor,
     bias: Tensor | None,

@@ -1,4 +1,4 @@
-"""Scores of some classes, and losses of coins: what layers call, with records made of it (operations.py).
+"""Scores of some classes and binary logistic losses, as the layers call them.
 
 Products are computed in the dtype of h, whatever autocast says; weights may be halves.
 """
@@ -40,9 +40,9 @@ def pair_scores(h: Tensor, table: Table, pairs: Pairs) -> Tensor:
 
 
 def coin_losses(h: Tensor, table: Table, pairs: Pairs, signs: Tensor, shift: Tensor | None = None) -> Tensor:
-    """The loss of every row, (N,) in the dtype of h, where all that it meets falls as the signs (P,) say.
+    """Return the loss of every row, (N,): the sum of the binary logistic losses of its pairs with signs (P,).
 
-    signs: 1, -1, or 0: no coin. shift: what is added to the scores, (P,).
+    signs: 1, -1, or 0 for no pair. shift (P,): added to the scores.
     """
     i = CoinLosses(h, table, pairs, signs.to(torch.int8), shift, to_h=trained(h) and _by_kernel(h))
     with without_autocast(h):
@@ -51,7 +51,7 @@ def coin_losses(h: Tensor, table: Table, pairs: Pairs, signs: Tensor, shift: Ten
 
 
 def dots(h: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None, nodes: Tensor) -> Tensor:
-    """The score <h, w> + b of every pair, as a constant; a pair's is the same whatever the others are."""
+    """Return the score <h, w> + b of every pair as a constant; it does not depend on the other pairs."""
     h, table = h.detach(), Table(weight.detach(), None if bias is None else bias.detach(), False)
     if _by_kernel(h):
         return pair_scores(h, table, Pairs(nodes, rows, None))
@@ -61,9 +61,9 @@ def dots(h: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None, nodes: Te
 
 
 def _by_kernel(h: Tensor) -> bool:
-    """Whether a native kernel serves, with nothing traced."""
+    """True if a native kernel serves the call and nothing is traced."""
     return readable(h) and requested_name() != "reference"
 
 
-for _function in (scores, gathered, pair_scores, coin_losses):  # so that a layer may be compiled before its first call
+for _function in (scores, gathered, pair_scores, coin_losses):  # a layer may be compiled before its first call
     compile_function(_function)

@@ -1,8 +1,8 @@
-"""A head of frequent classes and tokens, and clusters below the tokens: log-probabilities, the likeliest, draws.
+"""The head and the clusters of an adaptive softmax: log-probabilities, most probable classes, draws.
 
     log p(r) = log p_head(r)        log p(r) = log p_head(token) + log p_cluster(r)
 
-Ranks: the frequent from 0, then the clusters one after the other.
+Ranks count the frequent classes from 0, then the classes of the clusters in order.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def all_log_p(h: Tensor, clusters: Clusters) -> Tensor:
 
 
 def likeliest(h: Tensor, clusters: Clusters, k: int) -> TopK:
-    """The k likeliest ranks of every row and their log-probabilities, in order; a row that meets NaN: NaN and -1.
+    """Return the k most probable ranks of every row and their log-probabilities; NaN and -1 for a row with NaN.
 
     Each row opens its likeliest cluster first, and goes on while the token has as much as the k-th rank that is known:
     no rank has more than its token.
@@ -88,7 +88,7 @@ def likeliest(h: Tensor, clusters: Clusters, k: int) -> TopK:
 
 
 def descend(h: Tensor, clusters: Clusters, seed: int, stream: Tensor) -> Tensor:
-    """A rank for every row: from the head and, after a token, from its cluster; -1 where a row meets NaN."""
+    """Draw a rank for every row: from the head and, after a token, from its cluster; -1 for a row with NaN."""
     head = torch.cat(clusters.head(h), 1)
     place = picked(head, seed, stream)
     rank, size = place.clone(), head.shape[1]

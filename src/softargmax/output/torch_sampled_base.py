@@ -147,7 +147,7 @@ class SamplingLayer(CandidateLayer):
         """Return the loss of every row, with these candidates or those of this step."""
 
     def _drawn_for(self, h: Tensor, y: Targets, n: int) -> Candidates:
-        """The first n draws of this step, for all rows or for each; a row's are the same whatever other rows count."""
+        """Return the first n draws of this step, shared or per row; a row's draws do not depend on other rows."""
         total = None if self.shared else y.total
         return Candidates(
             *draw_classes(self.sampler.number, self.seed, self.step, n, self.unique, total, y.rows, h.dtype)
@@ -159,7 +159,7 @@ class SamplingLayer(CandidateLayer):
         return found
 
     def _go_on(self, y: Targets, loss: Tensor) -> None:
-        """To the next step; what learns has the targets only when the loss has been computed."""
+        """Advance to the next step; samplers that learn see the targets after the loss is computed."""
         if learned := self._learned():
             numbers = [one.number for one in learned.values()]
             observe_classes(numbers, self.step, y.classes, y.counted, loss.detach())
@@ -169,7 +169,7 @@ class SamplingLayer(CandidateLayer):
     # --- state --------------------------------------------------------------------------------------------------------
 
     def _learned(self) -> dict[str, Learned]:
-        """The samplers that learn, by name."""
+        """Return the samplers that learn, by name."""
         return {"sampler": self.sampler} if isinstance(self.sampler, Learned) else {}
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:

@@ -1,7 +1,7 @@
-"""A sampler's draws as operators of torch: compiled graphs call them as they are.
+"""Torch operators for the draws of a sampler, which compiled graphs call.
 
-A graph holds numbers and tensors, so that a sampler is its number there. Draws are a function of the sampler, the seed
-and the step, which is a tensor; a sampler that learns also depends on what it has observed, in the order of the calls.
+A graph can hold only numbers and tensors, so a sampler is represented by a number. Draws are a function of the sampler,
+the seed and the step, which is a tensor. The draws of a sampler that learns also depend on the targets so far.
 """
 
 from __future__ import annotations

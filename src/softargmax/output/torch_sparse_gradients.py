@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def sparse_sums(i: NodeSums, table: Tensor, *, totals: bool) -> tuple[Tensor, Tensor | None] | None:
-    """The results of `node_sums` as sparse tensors, the first in the table's shape; None where nobody may look."""
+    """Return the results of `node_sums` as sparse tensors; None under tracing and on devices."""
     if not as_they_are(i.nodes, i.values, i.at, i.factors):
         return None
     rows, sums, total = touched_sums(i, totals=totals)

@@ -1,4 +1,4 @@
-"""The loss along paths of a tree: what a hierarchical softmax learns by.
+"""The loss of a hierarchical softmax along the paths of a tree.
 
 A row's loss is a sum over the pairs of the row and a node on its target's path:
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def pairs_of(paths: Paths, target: Tensor, counted: Tensor, depth: int) -> tuple[Pairs, Tensor]:
-    """The pairs of rows that count and their signs; of others none.
+    """Return the pairs of rows and nodes with their signs, for rows that are not ignored.
 
-    Where values may not be looked at, each row has as many places as the longest path, and a sign of 0 is no pair.
+    Under tracing and on devices each row has as many places as the longest path; a sign of 0 means no pair.
     """
     n = len(target)
     if readable(target):
@@ -42,7 +42,7 @@ def pairs_of(paths: Paths, target: Tensor, counted: Tensor, depth: int) -> tuple
 
 
 def _pairs_in_memory(paths: Paths, target: Tensor, counted: Tensor) -> tuple[Pairs, Tensor]:
-    """The pairs where values may be looked at, by NumPy: half the time of torch's steps for a few rows."""
+    """Compute the pairs with NumPy if values can be read: half the time of torch for a few rows."""
     offsets, nodes, signs = (x.numpy() for x in paths)
     y = np.where(counted.numpy(), target.numpy(), 0)
     begin = offsets[y]

@@ -44,7 +44,7 @@ def sweep(z: Tensor, levels: Sequence[int], slots: Slots) -> Tensor:
 
 
 def likeliest(h: Tensor, splits: Splits, k: int) -> TopK:
-    """The k likeliest classes of every row and their log p, in order; a row that meets NaN: NaN and -1.
+    """Return the k most probable classes of every row and their log p; NaN and -1 for a row with NaN.
 
     Best first, a level of the tree at a time for all rows: from a bound that k classes are known to reach, only nodes
     are opened whose probability reaches it too, since no class below one of them has more.
@@ -86,7 +86,7 @@ def _bound(h: Tensor, splits: Splits, k: int) -> Tensor:
 
 
 def _reaching(h: Tensor, splits: Splits, bound: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Row, class and log p of all classes that reach their row's bound; none of a row that meets NaN."""
+    """Return row, class and log p of all classes that reach their row's bound; none for a row with NaN."""
     rows = torch.arange(len(h), device=h.device)
     if not len(splits.children):
         return rows, torch.zeros_like(rows), h.new_zeros(len(h))
@@ -108,7 +108,7 @@ def _reaching(h: Tensor, splits: Splits, bound: Tensor) -> tuple[Tensor, Tensor,
 
 
 def descend(h: Tensor, splits: Splits, depth: int, source: Source, *, compact: bool) -> Tensor:
-    """A class for every row, -1 where a score on its way is NaN.
+    """Draw a class for every row; -1 if a score on its path is NaN.
 
     At a node of score s the way goes on with the first child if log V - log(1 - V) < s: with probability sigma(s). The
     V of level d is column d of the row's stream. `compact`: rows that have arrived are left behind, which looks at

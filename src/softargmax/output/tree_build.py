@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def children_of(values: Any) -> Integers:
-    """A copy of a tree's children, after a look whether they are a tree's."""
+    """Check that the children form a tree, and return a copy."""
     found = on_host(values, "children")
     if found.dtype.kind not in "iu" or found.ndim != 2 or found.shape[1] != 2:
         error = ValueError if found.dtype.kind in "iu" else TypeError
@@ -57,7 +57,7 @@ def points_of(values: Any) -> NDArray[Any]:
 
 
 def clusters_of(values: Any) -> Any:
-    """Nested clusters as they are; of each class's cluster's number the clusters, in the order of their numbers."""
+    """Return nested clusters unchanged; from one cluster number per class, the clusters in order of their numbers."""
     if isinstance(values, (list, tuple)) and any(map(_is_cluster, values)):
         return values
     found = on_host(values, "clusters")
@@ -75,14 +75,14 @@ def clusters_of(values: Any) -> Any:
 
 
 def balanced(n: int) -> Integers:
-    """The complete tree: node i has the children 2i + 1 and 2i + 2, the first items are the least deep."""
+    """Return the complete tree: node i has the children 2i + 1 and 2i + 2; the first items are the least deep."""
     heap = np.arange(1, 2 * n - 1).reshape(-1, 2)
     children: Integers = np.where(heap < n - 1, heap, ~(heap - (n - 1)))
     return children
 
 
 def huffman(counts: NDArray[Any]) -> Integers:
-    """The tree of the least sum of counts times depths; of those the one whose deepest item is least deep.
+    """Return the tree with the smallest sum of counts times depths; of those, one with the smallest maximal depth.
 
     Two queues, van Leeuwen (1976): the items by count, and the nodes made of them, which come in the order of theirs.
     Of equal counts an item goes before a node, an earlier item before a later one.
@@ -107,7 +107,7 @@ def huffman(counts: NDArray[Any]) -> Integers:
 
 
 def numbered(children: Integers, root: int = 0) -> Integers:
-    """The same tree with its nodes numbered level by level, from left to right."""
+    """Renumber the nodes level by level, from left to right."""
     level, levels = np.array([root]) if len(children) else np.empty(0, np.int64), []
     while level.size:
         levels.append(level)
@@ -123,8 +123,8 @@ def numbered(children: Integers, root: int = 0) -> Integers:
 # --- clusters ---------------------------------------------------------------------------------------------------------
 
 
-class _Grove:
-    """Trees that are joined to larger ones. A tree is its root: a node's number, or ~class."""
+class _TreeBuilder:
+    """Joins trees to larger ones. A tree is represented by its root: a node's number, or ~class."""
 
     def __init__(self) -> None:
         self.parts: list[Integers] = []
@@ -141,7 +141,7 @@ class _Grove:
 
 
 class _Cluster:
-    """A cluster that is being read: what is left of it, the trees found so far, their weights."""
+    """A cluster that is being read: the rest of its items, the trees so far, and their weights."""
 
     def __init__(self, items: Iterable[Any]) -> None:
         self.left = iter(items)
@@ -155,11 +155,11 @@ class _Cluster:
 
 
 def nested(clusters: Iterable[Any], counts: Sequence[float] | None) -> Integers:
-    """Clusters of clusters, however deep: without recursion, which Python limits.
+    """Build the tree of nested clusters of any depth, without recursion.
 
-    Classes alone are balanced; where there are clusters, all that is beside them goes by counts if there are any.
+    A cluster of classes only becomes a balanced tree. A cluster that contains clusters is joined by counts, if passed.
     """
-    grove, open_ones = _Grove(), [_Cluster(clusters)]
+    grove, open_ones = _TreeBuilder(), [_Cluster(clusters)]
     while True:
         here = open_ones[-1]
         for item in here.left:
@@ -179,7 +179,7 @@ def nested(clusters: Iterable[Any], counts: Sequence[float] | None) -> Integers:
             open_ones[-1].add(root, sum(here.weights))
 
 
-def _whole(grove: _Grove, root: int) -> Integers:
+def _whole(grove: _TreeBuilder, root: int) -> Integers:
     children = np.concatenate([np.empty((0, 2), np.int64), *grove.parts])
     classes = np.sort(~children[children < 0]) if len(children) else np.array([~root])
     if not np.array_equal(classes, np.arange(len(classes))):

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Paths(NamedTuple):
-    """The way from the root to every class: `nodes[offsets[k]:offsets[k + 1]]` are those that class k is below.
+    """The paths from the root to all classes: `nodes[offsets[k]:offsets[k + 1]]` is the path to class k.
 
-    `signs` has +1 where the way goes on with the node's first child, -1 where with its second.
+    `signs` has +1 where the path continues with the first child of the node, -1 with the second.
 
     Examples
     --------
@@ -40,7 +40,7 @@ class Slots(NamedTuple):
 
 
 class Nodes:
-    """A tree as `Tree` describes it, without the ways to make one."""
+    """A tree as documented in `Tree`, without its constructors."""
 
     @public
     def __init__(self, children: ArrayLike) -> None:
@@ -118,12 +118,12 @@ class Nodes:
         Returns
         -------
         float
-            What a loss costs, in products of vectors.
+            The cost of a loss in vector products.
 
         Raises
         ------
         TypeError, ValueError
-            If counts are none.
+            If counts have a wrong type, shape or value.
 
         Examples
         --------

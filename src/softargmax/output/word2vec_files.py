@@ -1,7 +1,8 @@
-"""word2vec's two formats of vectors by words.
+"""Files of word vectors in word2vec's text and binary formats.
 
-Both begin with a line of two numbers, K and D. In text a line for each word follows: the word and D numbers, with one
-space between. In binary there follow the word, a space and D float32 in little-endian order; a line may end there.
+Both begin with a line of two numbers, K and D. The text format continues with a line per word: the word and D numbers,
+separated by spaces. The binary format continues with the word, a space and D little-endian float32 numbers per word,
+optionally followed by a line end.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def write(file: BinaryIO, words: Sequence[str], vectors: Vectors, *, binary: bool) -> None:
-    """Write vectors; the figures of text are the fewest that read back as the same numbers."""
+    """Write vectors; in text with the fewest digits that read back as the same numbers."""
     for word in words:
         if not word or any(letter.isspace() for letter in word):
             raise ValueError(f"words: expected words without spaces, as word2vec's formats want, got {word!r}")
@@ -32,7 +33,7 @@ def write(file: BinaryIO, words: Sequence[str], vectors: Vectors, *, binary: boo
 
 
 def read(path: str | os.PathLike[str], *, binary: bool) -> tuple[list[str], Vectors]:
-    """Read words and their vectors; a ValueError says where the file is wrong."""
+    """Read words and their vectors; a ValueError names the place of an error."""
     name, data = str(path), Path(path).read_bytes()
     head, _, rest = data.partition(b"\n")
     numbers = head.split()

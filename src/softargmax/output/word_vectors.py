@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from softargmax.output.philox_stream import Floats, Ints
 
 
-_TOKENS = 1 << 14  # whose pairs are made, and drawn for, at a time
-_LINE = 16  # numbers to a cache line
+_TOKENS = 1 << 14  # tokens whose pairs and draws are made at a time
+_LINE = 16  # numbers per cache line
 
 
 class WordVectors(KeyedVectors):
-    r"""word2vec: a vector for every word, by which it tells the words near it from noise.
+    r"""word2vec: a vector per word, trained to separate the words of its context from noise.
 
     .. math:: \text{loss} = \sum_{i}\ \sum_{0 < |j - i| \le b_i} -\log \sigma(\langle v_i, w_{j} \rangle)
         - \sum_{k \in S_{ij}} \log \sigma(-\langle v_i, w_k \rangle)
@@ -53,7 +53,7 @@ class WordVectors(KeyedVectors):
     tree : Tree, optional
         Over the words: then the loss is that of a hierarchical softmax. `Tree.huffman(counts)` is word2vec's.
     sampler : Sampler, optional
-        Of the noise; `Unigram(counts)` where nothing is given.
+        Distribution of the noise; by default `Unigram(counts)`.
     samples : int
         n, how many words of noise each pair has.
     window : int
@@ -62,7 +62,7 @@ class WordVectors(KeyedVectors):
         t: of a word that makes up a share f > t of the text, tokens are left out, all but about
         :math:`\sqrt{t / f} + t / f` of them; 0: none.
     seed : int
-        Of the first vectors, the windows, what is left out, and the noise.
+        Seed of the initial vectors, the windows, the subsampling and the noise.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class WordVectors(KeyedVectors):
             raise ValueError(f"{'sampler' if tree is None else 'tree'}: of {noise.classes} classes; counts: {classes}")
         self._noise, self._kept = noise, _kept(counted, t)
         self._seed = int(seed_of(np.empty(0), integer(seed, "seed"), None))
-        self._pieces = 0  # of texts so far: each has random numbers of its own
+        self._pieces = 0  # number of texts so far; each has its own random numbers
         self.vectors = _begun(self._seed, classes, self._dim)
         self.weight = _table(classes if tree is None else tree.nodes, self._dim)
         self._name(words)
@@ -184,7 +184,7 @@ class WordVectors(KeyedVectors):
     def train(
         self, tokens: ArrayLike, *, rate: float = 0.025, last_rate: float | None = None, batch: int = 16
     ) -> float:
-        """Go once through a text.
+        """Train on a text, once.
 
         Parameters
         ----------
@@ -237,7 +237,7 @@ class WordVectors(KeyedVectors):
         return total / max(1, pairs)
 
     def _numbered(self, tokens: Any) -> Any:
-        """The numbers of words in sentences, with -1 behind each; other tokens as they are."""
+        """Return the numbers of the words of sentences, with -1 after each sentence; other tokens unchanged."""
         if not _is_sentences(tokens):
             return tokens
         if self.words is None:
@@ -246,7 +246,7 @@ class WordVectors(KeyedVectors):
         return np.array([number for line in known for number in (*line, -1)], np.int64)
 
     def _reduced(self, text: Ints) -> tuple[Ints, Ints]:
-        """The tokens that are not left out, and the windows around them."""
+        """Return the tokens that are kept, and their windows."""
         kept, windows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for piece, start in enumerate(range(0, len(text), _TOKENS)):
             part = text[start : start + _TOKENS]
@@ -265,13 +265,13 @@ class WordVectors(KeyedVectors):
 
 
 def _is_sentences(tokens: Any) -> bool:
-    """Whether it is a list of lists of words."""
+    """True if it is a list of lists of words."""
     lists = isinstance(tokens, list | tuple) and all(isinstance(line, list | tuple) for line in tokens)
     return lists and bool(tokens) and all(isinstance(word, str) for line in tokens for word in line)
 
 
 def _table(classes: int, dim: int) -> NDArray[np.float32]:
-    """Vectors of 0, at the beginnings of cache lines where that is worth it: 12% of an epoch at D = 100."""
+    """Return vectors of 0, aligned to cache lines if that pays: it saves 12% of an epoch at D = 100."""
     pitch = -(-dim // _LINE) * _LINE
     if 4 * pitch > 5 * dim:
         return np.zeros((classes, dim), np.float32)
@@ -281,7 +281,7 @@ def _table(classes: int, dim: int) -> NDArray[np.float32]:
 
 
 def _begun(seed: int, classes: int, dim: int) -> NDArray[np.float32]:
-    """Vectors that are uniform within 1 / (2 D)."""
+    """Return vectors drawn uniformly within 1 / (2 D)."""
     found = np.empty(classes * dim, np.float32)
     for stream, start in enumerate(range(0, found.size, _TOKENS)):
         part = found[start : start + _TOKENS]
