@@ -1,5 +1,5 @@
-// This room's kernels as Python sees them: arguments by name, each into its field (core/cpp/bind.hpp). How many
-// there are of something, the first argument with one for each says; the others must agree.
+// Python bindings of this room's kernels: arguments by name, each into its field (core/cpp/bind.hpp). The first
+// argument with one entry per item sets the number of items; the others must agree.
 #include "core/cpp/bind.hpp"
 
 #include <numeric>
@@ -12,7 +12,7 @@ namespace {
 
 template <class T> using Vector = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// What `places_by_row` is called with (radix_sort.hpp).
+// The arguments of `places_by_row` (radix_sort.hpp).
 struct PlacesArgs {
     const std::int64_t* index = nullptr;
     std::int64_t *order = nullptr, *rows = nullptr, *starts = nullptr;
@@ -32,7 +32,7 @@ void agree(const char* name, std::int64_t& count, std::int64_t found) {
 
 // ---- fields ---------------------------------------------------------------------------------------------------------
 
-// A matrix, each row of which is a vector of contiguous numbers.
+// A matrix whose rows are contiguous.
 template <class J> struct TableField {
     using Value = HeldArray;
     const char* name;
@@ -60,7 +60,7 @@ template <class J> TableField<J> vectors(const char* name, Table J::* to, std::i
 }
 template <class J> TableField<J> vectors_result(const char* name, Table J::* to) { return {name, to, kWide, true}; }
 
-// A number to each vector of a table, or None.
+// One number per vector of a table, or None.
 template <class J> struct BiasField {
     using Value = HeldArray;
     const char* name;
@@ -79,7 +79,7 @@ template <class J> struct BiasField {
 };
 template <class J> BiasField<J> bias(const char* name, Table J::* to, Table J::* of) { return {name, to, of}; }
 
-// Contiguous numbers of a table's type.
+// Contiguous numbers in the table's type.
 template <class J, class T> struct NumbersField {
     using Value = HeldArray;
     const char* name;
@@ -104,8 +104,7 @@ NumbersField<J, T> numbers(const char* name, T* J::* to, std::int64_t J::* count
     return {name, to, count, like};
 }
 
-// Contiguous integers or float64, one for each of `count` and `more`. NumPy's that are read become so where they are
-// not.
+// Contiguous integers or float64, `count` + `more` of them. NumPy arrays that are only read are copied if necessary.
 template <class J, class T> struct VectorField {
     struct Value {
         T* data = nullptr;
@@ -146,7 +145,7 @@ template <class J, class T> struct VectorField {
 template <class J, class T> VectorField<J, T> vector(const char* name, T* J::* to, std::int64_t J::* count) {
     return {name, to, count};
 }
-// Where each of `count` pieces begins, and where the last one ends.
+// The offsets of `count` pieces, and the end of the last one.
 template <class J> VectorField<J, const std::int64_t> bounds(const char* name, const std::int64_t* J::* to,
                                                              std::int64_t J::* count) {
     return {name, to, count, 1};
@@ -176,7 +175,7 @@ void bind_vectors(nb::module_& module, const char* name, const char* text, Run r
 
 // ---- values ---------------------------------------------------------------------------------------------------------
 
-// Whether all are from 0 to `limit` - 1: of negative ones the largest bit is set.
+// True if all are from 0 to `limit` - 1; negative numbers have the highest bit set.
 template <class T> void in_range(const char* name, const T* index, std::int64_t count, std::int64_t limit) {
     using Unsigned = std::make_unsigned_t<T>;
     Unsigned most = 0;
@@ -270,7 +269,7 @@ std::int64_t check_and_run(PlacesArgs& job) {
     return sort_places(job.index, job.places, most, job.order, job.rows, job.starts);
 }
 
-// Four rows of integers, a column to each draw.
+// Four rows of integers, one column per draw.
 struct WordsField {
     using Value = nb::ndarray<std::int64_t, nb::shape<4, -1>, nb::c_contig, nb::device::cpu>;
     const char* name;

@@ -1,9 +1,9 @@
-// Vectors of tables that are met one by one: their inner products, their sums, and binary logistic losses.
+// Single rows of embedding tables: inner products, sums, and binary logistic losses.
 //
 //     <a, b> = sum over lanes and chains of s_c,  s_c = fma(a_i, b_i, ..) over every kChains-th pack, in order, from 0
 //     sum f_p x_p = (s_0 + s_1) + ..,  s_c = fma(f_p, x_p, ..) over kSummands terms in order, from 0
 //
-// The bits depend on the vectors, and on the order of a sum's terms, alone.
+// Bits depend only on the vectors and on the order of the terms.
 #pragma once
 
 #include "core/cpp/tiles.hpp"
@@ -12,16 +12,16 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::output {
 
 // ---- products and sums ----------------------------------------------------------------------------------------
 
-// Packs of a product that are summed apart: their additions do not wait for one another.
+// Packs of a product in separate sums, so that additions do not wait for each other.
 constexpr int kChains = 4;
-// The more terms of a sum follow one another, the more roundings gather.
+// Terms per chain of a sum; longer chains have larger rounding errors.
 constexpr std::int64_t kSummands = 512;
-// Vectors are asked for this many pairs before they are met.
+// Vectors are prefetched this many pairs ahead.
 constexpr std::int64_t kAhead = 8;
-// Packs of a sum that are made at a time, in registers. Under the sanitizers sixteen take a minute to compile.
+// Packs of a sum that are computed at a time, in registers. Under the sanitizers 16 take a minute to compile.
 constexpr int kSummed = kRegisterBytes == 64 && !SOFTARGMAX_SANITIZED ? 16 : 4;
 
-// <a, b>; meanwhile the vector `next`, as long as b, is asked for.
+// <a, b>; prefetches the vector `next`, which is as long as b.
 template <class T, class S>
 SOFTARGMAX_INLINE double inner(const T* a, const T* b, std::int64_t n, const S* next) {
     using V = Pack<T>;
@@ -42,11 +42,11 @@ SOFTARGMAX_INLINE double inner(const T* a, const T* b, std::int64_t n, const S* 
             __builtin_prefetch(next + i + c * L);
             s[c] = fma(V::load_part(a + i + c * L, rest, 0), V::load_part(b + i + c * L, rest, 0), s[c]);
         }
-    __builtin_prefetch(next + n - 1);  // vectors may begin anywhere in a line
+    __builtin_prefetch(next + n - 1);  // vectors may start anywhere in a cache line
     return sum_of((s[0] + s[1]) + (s[2] + s[3]));
 }
 
-// A vector as T: itself, or converted into `room`.
+// A vector of T: the vector itself, or converted into `room`.
 template <class T, class S> SOFTARGMAX_INLINE const T* as(const S* x, std::int64_t n, T* room) {
     if constexpr (std::is_same_v<S, T>) return x;
     else {
@@ -54,8 +54,8 @@ template <class T, class S> SOFTARGMAX_INLINE const T* as(const S* x, std::int64
         return room;
     }
 }
-// Terms of a sum: rows of a table, each times a factor. The places of index and factor are 0, 1 .. or `order`; `known`
-// of them may be asked for, the sum's own and more.
+// The terms of a sum: rows of a table, each times a factor. The positions of index and factor are 0, 1, .. or `order`.
+// `known` positions may be prefetched, also beyond the end of this sum.
 template <class T, class S> struct Summands {
     const S* table;
     std::int64_t pitch;
@@ -67,8 +67,8 @@ template <class T, class S> struct Summands {
     SOFTARGMAX_INLINE const S* vector(std::int64_t j) const { return table + index[place(j)] * pitch; }
     SOFTARGMAX_INLINE T factor(std::int64_t j) const { return factors[place(j)]; }
 };
-// The sum of f(j) x(j) from j = begin to end, over the n numbers of `Packs` packs, the last of which may be cut:
-// written to out, or added to it.
+// The sum of f(j) x(j) from j = begin to end, for the n numbers of `Packs` packs (the last may be partial), written to
+// out or added to it.
 template <int Packs, class T, class S>
 SOFTARGMAX_INLINE void add_packs(const Summands<T, S>& terms, std::int64_t begin, std::int64_t end, std::int64_t at,
                                  std::int64_t n, T* out) {
@@ -106,7 +106,7 @@ SOFTARGMAX_INLINE void add_last(const Summands<T, S>& terms, std::int64_t begin,
         if (n <= (Packs - 1) * Pack<T>::kLanes) return add_last<Packs - 1>(terms, begin, end, at, n, out);
     add_packs<Packs>(terms, begin, end, at, n, out);
 }
-// out (n numbers) = sum of the terms below `count`.
+// out (n numbers) = the sum of the first `count` terms.
 template <class T, class S> void add_up(const Summands<T, S>& terms, std::int64_t count, std::int64_t n, T* out) {
     constexpr std::int64_t step = kSummed * Pack<T>::kLanes;
     std::int64_t begin = 0;
@@ -121,8 +121,8 @@ template <class T, class S> void add_up(const Summands<T, S>& terms, std::int64_
 
 // ---- binary logistic losses: log sigma and its slope, the same bits on every instruction set --------------------
 
-// -log sigma(x), and sigma(-x), which is minus its slope. Both are NaN where x is. e^-|x| is 0 below the normal
-// numbers.
+// -log sigma(x), and sigma(-x), minus its derivative. Both are NaN if x is. e^-|x| is 0 below the smallest normal
+// number.
 template <class V> struct Coin {
     V loss, slope;
 };
@@ -137,7 +137,8 @@ template <class V> SOFTARGMAX_INLINE Coin<V> coin(V x) {
     return {max(zero - x, zero) + log + strange, (keep(unless(all, negative), e) + keep(negative, one)) / u + strange};
 }
 
-// x (n scores) becomes minus their slopes times `factor`, of signs s; lost(j, loss) for every one whose sign is not 0.
+// Replaces x (n scores with signs s) by minus their derivatives times `factor`; calls lost(j, loss) for signs that are
+// not 0.
 template <class T, class Sign, class Lost>
 SOFTARGMAX_INLINE void toss(T* x, std::int64_t n, T factor, const Sign& sign, const Lost& lost) {
     using V = Pack<T>;

@@ -1,18 +1,18 @@
-// Scores of pairs, sums of the vectors that were met, and random words. Compiled once for each instruction set.
+// Scores of pairs, sums of visited vectors, and random words. Compiled once for each instruction set.
 #include "core/cpp/philox.hpp"
 #include "output/skipgram_sgd.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::output {
 namespace {
 
-// The rows of a table, in the type that is computed in, and a bias of each.
+// The rows of a table in the type of the computation, and their biases.
 template <class T, class S> struct Nodes {
     const S* data;
     const Table &table, &bias;
     std::int64_t width;
 
     SOFTARGMAX_INLINE const S* at(std::int64_t i) const { return data + i * table.pitch; }
-    // <h, w_i> + b_i; meanwhile node `next` is asked for. `room`: for a vector.
+    // <h, w_i> + b_i; prefetches node `next`. `room` holds one vector.
     SOFTARGMAX_INLINE T score(const T* h, std::int64_t i, std::int64_t next, T* room) const {
         double found = inner(h, as(at(i), width, room), width, at(next));
         if (bias.data)
@@ -37,7 +37,7 @@ template <class T, class S> void dots(const DotsArgs& args, const S* weight) {
     });
 }
 
-// body(i) for every i below n, whose places begin at starts[i], in pieces of about as many places each.
+// Calls body(i) for every i below n, in pieces with about equally many positions; those of i begin at starts[i].
 constexpr std::int64_t kPieces = 8;
 template <class F> void each_with_places(int threads, const std::int64_t* starts, std::int64_t n, const F& body) {
     const std::int64_t pieces = threads > 1 ? threads * kPieces : 1, places = starts[n];
@@ -94,7 +94,7 @@ template <class T, class S> void coins(const CoinsArgs& args, const S* weight) {
     });
 }
 
-// f(a number of the type that is computed in, the table's memory)
+// f(a number of the type of the computation, the table's memory)
 template <class F> void with_table(Type type, const Table& table, const F& f) {
     with_type(table.type, table.data, [&](auto* data) {
         if constexpr (!std::is_same_v<decltype(data), std::uint8_t*>) {
@@ -125,8 +125,8 @@ void run_steps(StepsArgs& args) {
     else Steps<float>(args).run();
 }
 
-// Random words (philox_stream.py), one block of Philox to a position, and draws from an alias table (alias.py) by them:
-// 64 bits choose the bucket and 53 the side.
+// Random words (philox_stream.py), one block of Philox per position, and draws from an alias table (alias.py) with
+// them: 64 bits choose the bucket and 53 the side.
 constexpr std::int64_t kAtOnce = kChunk / 4;
 
 // The draws kAtOnce begin .. kAtOnce end.

@@ -1,4 +1,4 @@
-// Places by what stands there: a stable radix sort of indices, digit by digit from the lowest.
+// A stable radix sort of indices, digit by digit from the lowest.
 #pragma once
 
 #include <algorithm>
@@ -7,18 +7,18 @@
 
 namespace softargmax::output {
 
-// `order`: the places of `index` by its numbers, which are from 0 to `most`, below 2^31; equal ones in order. `rows`:
-// the numbers that occur, in order; `starts`: where in `order` those of each begin, and at the end where the last end.
-// All have room for as many as there are places, `starts` for one more. Returns how many numbers occur.
+// Sorts the positions of `index` by its numbers, from 0 to `most` (below 2^31), stably, into `order`. `rows` receives
+// the distinct numbers in order, `starts` the position in `order` where each begins, and the end. Each array has room
+// for as many entries as positions, `starts` for one more. Returns the number of distinct numbers.
 inline std::int64_t sort_places(const std::int64_t* index, std::int64_t count, std::int64_t most, std::int64_t* order,
                                 std::int64_t* rows, std::int64_t* starts) {
-    constexpr int kMostBits = 11;  // of a digit: its counts stay in the first-level cache
+    constexpr int kMostBits = 11;  // bits of a digit: its counts stay in the first-level cache
     int bits = 1;
     while (most >> bits) ++bits;
     const int passes = (bits + kMostBits - 1) / kMostBits, digit = (bits + passes - 1) / passes;
     const std::uint64_t mask = (std::uint64_t{1} << digit) - 1;
     const auto size = static_cast<std::size_t>(count);
-    std::vector<std::uint64_t> items(size), next(size);  // a number in the upper half, its place in the lower
+    std::vector<std::uint64_t> items(size), next(size);  // the number in the upper half, its position in the lower
     std::vector<std::uint32_t> ends(static_cast<std::size_t>(passes) << digit);
     for (std::size_t p = 0; p < size; ++p) {
         const auto number = static_cast<std::uint64_t>(index[p]);

@@ -1,13 +1,12 @@
-// Descent on the vectors of words, in small batches of rows, in place.
+// Stochastic gradient descent on word vectors, in place, by small batches of rows.
 //
-// Nodes belong to kOwners owners, and threads run these. To a node come the batch's rows one after the other, up to
-// kTogether pairs of a row at a time: scores, and with these the changes of both, are of the node as it is then. (Where
-// all rows asked at once for what the node was before the batch, they would push the nodes near a tree's root beyond
-// all bounds.) A row's own vector is what it was before the batch, until all of its nodes are done; then it has its
-// change, the owners' one after the other.
+// Nodes belong to kOwners owners, and threads run the owners. A node processes the rows of the batch in order, up to
+// kTogether pairs of a row at a time, with the node's current vector. (If all rows used the vector from before the
+// batch, nodes near the root of a tree would diverge.) The vector of a row stays unchanged until all of its nodes are
+// done. Then the changes are added, owner by owner.
 //
-// So the bits depend neither on the number of threads nor on who was quicker, and a node stays in one core's cache:
-// with rows dealt out to threads in place of nodes, two were no quicker than one.
+// So bits depend neither on the number of threads nor on their timing, and a node stays in the cache of one core. (With
+// threads that share rows instead of nodes, two threads were no faster than one.)
 #pragma once
 
 #include <atomic>
@@ -20,9 +19,9 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::output {
 
 constexpr std::int64_t kTogether = 64;
 constexpr int kOwners = 8;
-// How often a thread looks whether the others are ready before it lets them run.
+// How often a thread checks the others before it yields.
 constexpr int kSpins = 1000;
-// Packs of a vector that are met at a time, in registers: as many again hold their change.
+// Packs of a vector that are processed at a time, in registers; as many hold their change.
 constexpr int kMet = kRegisterBytes == 64 ? 8 : 2;
 
 inline int owner_of(std::int64_t i) { return static_cast<int>(static_cast<std::uint32_t>(i) * 0x9E3779B1u >> 29); }
@@ -76,7 +75,7 @@ void meet(T* const* nodes, const T* factors, std::int64_t count, const T* h, T* 
 }
 
 template <class T> class Steps {
-    // Some pairs of a row, of those owners that a thread runs: side by side where they have one owner.
+    // Some pairs of a row whose owners one thread runs; pairs of one owner are adjacent.
     struct Pairs {
         std::int64_t count = 0;
         T* node[kTogether];
@@ -95,7 +94,7 @@ template <class T> class Steps {
     T* change(int owner, std::int64_t row) const { return changes_ + (owner * batch_ + row) * args_.width; }
     double& loss(int owner, std::int64_t row) const { return losses_[owner * batch_ + row]; }
 
-    // f(node, sign) for all that stands beside a row's targets.
+    // Calls f(node, sign) for all nodes that go with the targets of a row.
     template <class F> SOFTARGMAX_INLINE void each_node(std::int64_t row, const F& f) const {
         for (std::int64_t t = args_.starts[row]; t < args_.starts[row + 1]; ++t) {
             const std::int64_t y = args_.target[t];
@@ -121,7 +120,8 @@ template <class T> class Steps {
             found.node[found.count] = weight_ + i * args_.weight.pitch;
             found.sign[found.count] = static_cast<std::int8_t>(sign);
             found.owner[found.count] = static_cast<std::uint8_t>(owner);
-            found.count += (sign != 0) & (begin <= owner) & (owner < end);  // no branch: half of them would be missed
+            found.count += (sign != 0) & (begin <= owner) &
+                           (owner < end);  // without a branch, half of which would be mispredicted
             if (++together < kTogether) return;
             meet_pairs(found, first, row, begin, end, rate);
             found.count = together = 0;
@@ -135,7 +135,7 @@ template <class T> class Steps {
         T* node[kTogether];
         std::int8_t sign[kTogether];
         for (std::int64_t j = 0; j < found.count; ++j) {
-            const std::int64_t at = ends[found.owner[j]]++;  // an owner's end is what its beginning was, at last
+            const std::int64_t at = ends[found.owner[j]]++;  // afterwards an owner's begin has become its end
             node[at] = found.node[j];
             sign[at] = found.sign[j];
         }
@@ -153,7 +153,7 @@ template <class T> class Steps {
             if (count) meet(node + at, x + at, count, h, change(owner, row - first), args_.width);
         }
     }
-    // The changes of a row's own vector.
+    // The changes of the row's own vector.
     void change_row(std::int64_t first, std::int64_t row) const {
         using V = Pack<T>;
         T* const h = vectors_ + args_.inputs[row] * args_.vectors.pitch;
@@ -168,7 +168,7 @@ template <class T> class Steps {
         for (int owner = 0; owner < kOwners; ++owner) loss_[row] += loss(owner, row - first);
     }
 
-    // Half of a batch is done by so many owners; returns when it is by all. `halves`: up to this one.
+    // Signals that some owners have finished half of a batch, and waits until all have; `halves` counts them.
     void wait_for_all(std::int64_t owners, std::int64_t halves) {
         done_.fetch_add(owners, std::memory_order_acq_rel);
         for (int spins = 0; done_.load(std::memory_order_acquire) < halves * kOwners; ++spins)

@@ -5,21 +5,21 @@
 
 namespace softargmax::sample {
 
-// Draws from the softmax of rows; where no index is asked for, 1 in `out` where the filters leave a score and 0 where
-// not; without scores, Gumbel noise into `out`, or the random words themselves.
+// Draws from the softmax of rows. Without an index: `out` is 1 where the filters keep a score and 0 elsewhere. Without
+// scores: Gumbel noise in `out`, or the random words.
 struct Args : RowArgs {
     Operand top_k, top_p, min_p, typical_p, epsilon, eta;  // one per row or one for all; absent: no such filter
-    bool joint = false;  // each filter sees the whole row, not what the one before has left
+    bool joint = false;  // each filter sees the whole row, not only what the previous one kept
     Operand seed;              // one per row or one for all
-    Operand stream;            // one per row; absent: its index
-    std::int64_t draws = 1;  // of each row; of noise: which one
+    Operand stream;            // one per row; absent: the row's index
+    std::int64_t draws = 1;  // draws per row; for noise: the number of the draw
     bool replace = true;
-    Operand index;             // of each draw; -1 in a row that cannot be drawn from
-    Operand logprob;           // of each draw, float or double; absent: not wanted
-    Operand support_size;      // how many could be drawn; absent: not wanted
-    std::uint8_t* status = nullptr;  // of each row, 0 if all is well
-    std::uint64_t* words = nullptr;  // of noise: written if there is no `out`, else what it is made of
-    std::int64_t first = 0;  // the column that the words start at
+    Operand index;             // one per draw; -1 in a row that cannot be drawn from
+    Operand logprob;           // one per draw, float or double; absent: not requested
+    Operand support_size;      // the number of remaining classes; absent: not requested
+    std::uint8_t* status = nullptr;  // error code of each row, 0 for none
+    std::uint64_t* words = nullptr;  // for noise: written without `out`, otherwise read
+    std::int64_t first = 0;  // the first column of the words
 };
 
 }  // namespace softargmax::sample

@@ -10,7 +10,7 @@ using namespace nb::literals;
 namespace softargmax::sample {
 namespace {
 
-// Runs; the first row that all is not well with, and why (kernels.cpp), if there is one.
+// Runs the kernel. Returns the first row with an error and its code (kernels.cpp), if there is one.
 std::optional<std::pair<std::int64_t, int>> first_problem(Args& args) {
     std::vector<std::uint8_t> status(static_cast<std::size_t>(args.rows.total));
     args.status = status.data();
@@ -20,7 +20,7 @@ std::optional<std::pair<std::int64_t, int>> first_problem(Args& args) {
     return std::nullopt;
 }
 
-// How many draws of each row; each is a pass over the scores.
+// The number of draws per row; each takes a pass over the scores.
 struct DrawsField {
     using Value = std::int64_t;
     const char* name;

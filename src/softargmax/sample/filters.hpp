@@ -1,8 +1,8 @@
-// What top-k, top-p, min-p, typical, epsilon and eta leave over of a row.
+// The filters top-k, top-p, min-p, typical, epsilon and eta.
 //
-// All but the typical ones keep a first part of the order by score, of equal scores by column: a `Kept`, and the
-// intersection of two of them is the smaller one. One after the other, each filter sees what the one before has left,
-// renormalised; jointly, each sees the whole row.
+// All except `typical` keep a prefix of the scores sorted by value and then column: a `Kept`. The intersection of two
+// is the smaller one. In sequence, each filter sees what the previous one kept, renormalised; jointly, each sees the
+// row.
 #pragma once
 
 #include "sample/kept_row.hpp"
@@ -11,11 +11,12 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::sample {
 
 // ---- the boundary of a smallest set ---------------------------------------------------------------------------
 //
-// It is the last of the first scores, in some order, whose number or mass reaches a goal. It is found without sorting.
+// The boundary is the last of the first scores, in some order, whose number or mass reaches a goal. It is found without
+// sorting.
 //
-// The weights of all scores are added up by how deep in the order they are, in equal steps. Prefix sums say in which
-// step the goal is reached; its scores are gathered, sorted, and added one by one. If they are still many, the steps
-// are made finer between the first and the last of them; if they are all equal, the first by column are taken.
+// A histogram sums the weights of all scores by depth in the order. Prefix sums give the bin in which the goal is
+// reached; its scores are collected, sorted, and added one by one. If they are too many, the bin is divided further; if
+// they are all equal, the first by column are taken.
 
 enum class By { count, mass, typical };  // by score, until k or the mass p; by |x - mean|, until the mass p
 
@@ -41,7 +42,7 @@ template <class T> class Select {
         int count;
         double factor = high - low > kLeastDepth ? (count - 1) / (high - low) : 0;
     };
-    // Where the goal is reached, and what has been added up before.
+    // The bin in which the goal is reached, and the sum before it.
     struct Reached {
         int step = 1;
         double before = 0;
@@ -53,7 +54,7 @@ template <class T> class Select {
 
     Row<T>& row_;
     const By by_;
-    const double center_, cut_;  // e^-cut and less adds up to nothing, below 2^-54 of the mass
+    const double center_, cut_;  // terms of e^-cut and less sum to less than 2^-54 of the mass
 
     struct Step {
         double mass;
@@ -67,7 +68,7 @@ template <class T> class Select {
         return all;
     }
 
-    // f(piece, from, how many, distances, depths) for every stretch of the row; of what does not count, depth -1.
+    // Calls f(piece, from, count, distances, depths) for every stretch of the row; excluded scores have depth -1.
     template <class F> void each(F f) {
         row_.distances([&](const Piece<T>& piece, const double* x, std::int64_t from, std::int64_t n) {
             alignas(64) double q[kTile];
@@ -88,7 +89,7 @@ template <class T> class Select {
     }
     double weight(double x) const { return by_ == By::count ? 1 : exp_scalar(x); }
 
-    // Which step each depth falls into, from 1 on; 0 is for what lies outside.
+    // The bin of each depth, from 1 on; 0 for depths outside.
     static SOFTARGMAX_INLINE V step_of(const Steps& steps, V q) {
         const V low = V::all(steps.low), one = V::all(1);
         const auto here = unless(unless(equal(one, one), above(low, q)), above(q, V::all(steps.high)));
@@ -117,7 +118,7 @@ template <class T> class Select {
         return found;
     }
 
-    // The scores of one step: as many as `limit` allows, and what all of them are like.
+    // The scores of one bin: at most `limit` of them, and the range of all.
     Found gather(const Steps& steps, int wanted, std::int64_t limit) {
         Found found;
         entries().clear();
@@ -150,7 +151,7 @@ template <class T> class Select {
         while (i + 1 < all.size() && (before += all[i].weight) < goal) ++i;
         return {all[i].key, all[i].at};
     }
-    // Of scores that are all alike, the first by column.
+    // Takes the first by column of equal scores.
     Boundary first_alike(double its, double before, double goal) {
         Boundary last{its, -1};
         each([&](const Piece<T>& piece, std::int64_t from, std::int64_t n, const double* x, const double* q) {
@@ -174,7 +175,7 @@ template <class T> class Select {
     Select(Row<T>& row, By by, double center = 0)
         : row_(row), by_(by), center_(center), cut_(40 + log_scalar(static_cast<double>(row.length))) {}
 
-    // `share` of the mass, or that many scores. There has to be a score.
+    // The boundary for `share` of the mass, or for that many scores. There is at least one score.
     Boundary operator()(double share) {
         if (row_.length <= kVeryFew) {
             gather({0, kInf, 1}, 1, kVeryFew);
@@ -217,10 +218,10 @@ template <class T> struct Pick {
 };
 
 template <class T> class Filters {
-    static constexpr std::int64_t kListed = 4096;  // of a larger k the boundary is found by steps
+    static constexpr std::int64_t kListed = 4096;  // for a larger k the histogram is used
     const Args& args_;
     Row<T>& row_;
-    const bool lists_;  // whether the row may be replaced by the list of what is left
+    const bool lists_;  // true if the row may be replaced by the list of remaining scores
 
     double parameter(const Operand& x) const {
         const std::int64_t row = row_.group.first;
@@ -231,8 +232,8 @@ template <class T> class Filters {
         thread_local std::vector<Pick<T>> all;
         return all;
     }
-    // The k first of the whole row: those above the least of the best so far are gathered, and cut down to k whenever
-    // they are many (64 x 128256, k = 50: a few hundred of a row come that far). Returns whether there is a NaN.
+    // Finds the k largest of the row: collects scores above the smallest of the best so far, and reduces them to k when
+    // they are many (64 x 128256, k = 50: a few hundred per row). Returns whether the row contains a NaN.
     bool gather_top(std::int64_t k) {
         using V = Pack<T>;
         std::vector<Pick<T>>& all = picks();
@@ -272,7 +273,7 @@ template <class T> class Filters {
         const Pick<T> last = *std::max_element(all.begin(), all.end());
         return {last.z, last.at};
     }
-    // The row is what was picked, in the order of columns.
+    // Replaces the row by the collected scores, in the order of columns.
     void list() {
         std::vector<Pick<T>>& all = picks();
         std::sort(all.begin(), all.end(), [](const Pick<T>& a, const Pick<T>& b) { return a.at < b.at; });
@@ -289,7 +290,7 @@ template <class T> class Filters {
         row_.kept = {};
         row_.band = {};
     }
-    // Those whose distance is at least x: the least such score, found between the numbers of its type.
+    // The smallest score whose distance is at least x, found by bisection over the numbers of its type.
     Kept<T> at_least(double x) {
         using I = typename IntOf<T>::Type;
         const auto place = [](T z) {  // numbers in order, as integers in order
@@ -320,7 +321,7 @@ template <class T> class Filters {
         return args.top_k || args.top_p || args.min_p || args.typical_p || args.epsilon || args.eta;
     }
 
-    // Whether every parameter is in its range: tensors of them may come here unseen.
+    // True if every parameter is in its range; tensors of parameters may not have been checked before.
     bool sound() const {
         const auto within = [&](const Operand& x, double least, double most, bool open) {
             const double value = x ? parameter(x) : most;
@@ -332,8 +333,8 @@ template <class T> class Filters {
                within(args_.epsilon, 0, 1, false) && within(args_.eta, 0, 1, false) && !scale.undefined &&
                !scale.negate;
     }
-    // Where the first filter leaves few, one pass finds them, the maximum and whether there is a NaN (64 x 128256, k =
-    // 50: 0.7 of the time of two passes).
+    // If the first filter keeps few scores, one pass finds them, the maximum and NaN (64 x 128256, k = 50: 0.7 of the
+    // time of two passes).
     bool lists_the_top() const { return lists_ && !args_.joint && args_.top_k && parameter(args_.top_k) <= kListed; }
     bool nan_or_top() {
         if (gather_top(static_cast<std::int64_t>(parameter(args_.top_k)))) return true;
@@ -384,19 +385,21 @@ template <class T> class Filters {
         row_.kept = kept;
         row_.band = band;
         if (band.everything()) return;
-        if (args_.joint && moments(row_).count == 0) {  // what is typical may not be among the others: the top is left
+        if (args_.joint &&
+            moments(row_).count ==
+                0) {  // the intersection with the typical scores may be empty; then the top score is kept
             row_.band = {};
             row_.kept = {};
             row_.kept = top_k(1);
         }
         if (lists_ && !row_.band.everything()) list_what_is_left();
     }
-    // log p as a distance from m, and no more than the greatest of what is left.
+    // log p as a distance from m, at most the largest remaining one.
     double bound(double log_p) {
         const Moments p = moments(row_);
         return std::min(log_p + p.log_l(), greatest());
     }
-    // The greatest distance of what is left: 0, unless the typical ones alone are left.
+    // The largest remaining distance: 0, unless only typical scores are kept.
     double greatest() {
         if (row_.band.everything()) return 0;
         double top = -kInf;

@@ -1,8 +1,8 @@
-// Gumbel-max: arg max of beta z + g, with noise made only where it can matter.
+// Gumbel-max: arg max of beta z + g, with noise computed only where it can matter.
 //
-// Of each 64 columns the upper words give a bound of the noise. A column whose score plus bound does not reach what has
-// been found is done with; the expected number of others is O(log K), and only for them is the noise itself made, in
-// double. Where no column can reach it even with the greatest noise there is, no words are made at all.
+// The upper random words of 64 columns bound their noise. A column is skipped if its score plus the bound does not
+// reach the best so far. The expected number of other columns is O(log K); their noise is computed in double. If no
+// column can reach the best even with the largest possible noise, no words are computed.
 #pragma once
 
 #include "core/cpp/philox.hpp"
@@ -15,7 +15,7 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::sample {
 //     w = w1 2^32 + w2,   V = (w + 1/2) / 2^64,   g = -log(-log(1 - V))
 
 constexpr int kLanes = Pack<double>::kLanes;
-// Noise lies between these: V is at least 2^-65 and at most 1 - 2^-65.
+// The range of the noise: V is from 2^-65 to 1 - 2^-65.
 constexpr double kLeast = -3.82, kMost = 45.1;
 
 // The noise of kLanes columns. 1 - V = (not w + 1/2) / 2^64 is an exact pair, and the logarithm of a pair near 1 keeps
@@ -34,9 +34,9 @@ SOFTARGMAX_INLINE Pack<double> gumbel(const std::uint32_t* w1, const std::uint32
     return none - (g.hi + g.lo);
 }
 
-// An upper bound of the noise from w1 alone, of 16 columns: -log(1 - V) >= V >= v / 2^31, v = w1 / 2 as a whole number,
-// and log2 of a float is at least its bits as they are, / 2^23 - 127: the logarithm is above its chords. 0.06 too high
-// at most on that account, for seven instructions. Rounding: below 1e-4.
+// An upper bound of the noise of 16 columns from w1: -log(1 - V) >= V >= v / 2^31 with v = w1 / 2 as an integer, and
+// log2 of a float is at least its bit pattern / 2^23 - 127, since the logarithm lies above its chords. The bound is at
+// most 0.06 too high and takes seven instructions. Its rounding error is below 1e-4.
 SOFTARGMAX_INLINE Pack<float> noise_bound(const std::uint32_t* w1) {
     constexpr float ln2 = 0x1.62e430p-1f;
     std::int32_t bits[16];
@@ -49,12 +49,12 @@ SOFTARGMAX_INLINE Pack<float> noise_bound(const std::uint32_t* w1) {
 
 // ---- draws ----------------------------------------------------------------------------------------------------
 
-// The largest of beta z + g so far; of equal ones the first. Compared by differences, which lose nothing where beta z
-// is huge.
+// The largest beta z + g so far; of equal ones, the first. Differences are compared, which are accurate if beta z is
+// huge.
 struct Best {
     double z = 0, noise = 0;
     std::int64_t at = -1;
-    // How far above beta m a column has to reach to be the largest. The column of m itself reaches kLeast.
+    // What a column must exceed, relative to beta m, to be the largest. The column of m reaches at least kLeast.
     double need(double m, Scale beta) const { return at < 0 ? kLeast : std::max(kLeast, distance(z, m, beta) + noise); }
     void offer(double its, double g, std::int64_t column, Scale beta) {
         if (at < 0 || distance(its, z, beta) + (g - noise) > 0) *this = {its, g, column};
@@ -96,14 +96,14 @@ class Top {
     }
 };
 
-// What is a safe margin below what is needed, in float: the distances near it are right to 2^-22 of themselves. They
-// end at -1e38, so that far out every score is looked at.
+// A lower bound of the required distance, in float: distances near it have a relative error of 2^-22. It ends at -1e38,
+// where every score is examined.
 SOFTARGMAX_INLINE float safely(double need) {
     return need < -1e37 ? -std::numeric_limits<float>::infinity()
                         : static_cast<float>(need - (1e-3 + 1e-6 * std::fabs(need)));
 }
 
-// beta (z - m) of up to kChunk scores in float, for bounds; -inf where a score is left out.
+// beta (z - m) of up to kChunk scores in float, for bounds; -inf for excluded scores.
 template <class T>
 SOFTARGMAX_INLINE void rough_distances(const T* z, std::int64_t n, T low, double m, Scale beta, float* x) {
     constexpr float out = -std::numeric_limits<float>::infinity(), least = -1e38F;
@@ -126,7 +126,7 @@ SOFTARGMAX_INLINE void rough_distances(const T* z, std::int64_t n, T low, double
     else fill(n);
 }
 
-// Offers every column of a piece that may matter. No score of the row is above m.
+// Offers every column of a piece that may be the largest. No score of the row is above m.
 template <class T, class Keeper>
 void draw(const Piece<T>& piece, const Kept<T>& kept, double m, Scale beta, const Philox& words, Keeper& keeper) {
     using V = Pack<float>;

@@ -1,4 +1,4 @@
-// One row of scores: where they are, and which of them may be drawn.
+// A row of scores, and which of them may be drawn.
 #pragma once
 
 #include "core/cpp/parallel_rows.hpp"
@@ -11,20 +11,20 @@ template <class T, int Size> using Group = GroupOf<Args, T, Size>;
 
 constexpr double kFar = -1e300;  // nearer to the maximum than any score whose distance would overflow
 
-// x = beta (z - m), by halves: the difference of two scores may be beyond the range and its product with beta not.
+// x = beta (z - m), computed from halves: z - m may overflow although the product with beta does not.
 SOFTARGMAX_INLINE double distance(double z, double m, Scale beta) {
     const double d = 0.5 * z - 0.5 * m, x = d * beta.hi;
     return x < kFar ? kFar : x > -kFar ? -kFar : 2 * (x + d * beta.lo);
 }
 
-// The same of a pack of scores that are at most m.
+// The same for a pack of scores of at most m.
 SOFTARGMAX_INLINE Pack<double> distance(Pack<double> z, double m, Scale beta) {
     using V = Pack<double>;
     const V half = V::all(0.5), d = half * z - V::all(0.5 * m), x = d * V::all(beta.hi), limit = V::all(kFar);
     const auto all = equal(half, half), far = above(limit, x);
     return keep(unless(all, far), V::all(2) * (x + d * V::all(beta.lo))) + keep(far, limit);
 }
-// f(which scores, a pack of them as doubles) over n scores; those beyond are -inf.
+// Calls f(position, a pack of scores as doubles) for n scores; entries beyond n are -inf.
 template <class T, class F> SOFTARGMAX_INLINE void wide_packs(const T* z, std::int64_t n, F f) {
     constexpr T out = -std::numeric_limits<T>::infinity();
     for (std::int64_t i = 0; i < n; i += 16) {
@@ -39,7 +39,7 @@ template <class T, class F> SOFTARGMAX_INLINE void wide_packs(const T* z, std::i
     }
 }
 
-// The scores above an edge, and those on it up to a column: what top-k, top-p and every bound on p leave over.
+// The scores above an edge, and those equal to it up to a column: the result of top-k, top-p and every bound on p.
 template <class T> struct Kept {
     static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
     T edge = -std::numeric_limits<T>::infinity();
@@ -51,14 +51,14 @@ template <class T> struct Kept {
     void tighten(const Kept& other) {
         if (other.edge > edge || (other.edge == edge && other.tie < tie)) *this = other;
     }
-    // The least score that is kept of columns first to last, if they are all on one side of the tie.
+    // The smallest kept score of columns first to last, if all are on one side of the tie.
     SOFTARGMAX_INLINE bool one_bound(std::int64_t first, std::int64_t last, T& low) const {
         low = everything() ? std::numeric_limits<T>::lowest() : last <= tie ? edge : -next_below(-edge);
         return last <= tie || first > tie || everything();
     }
 };
 
-// Those whose distance is near a center, the locally typical ones; on the rim up to a column.
+// The scores whose distance is close to a center (locally typical); those at the boundary up to a column.
 struct Band {
     double center = 0, width = kInf;
     std::int64_t tie = -1;
@@ -70,7 +70,7 @@ struct Band {
     }
 };
 
-// Adjacent scores of a row, or scores of columns that are named.
+// Adjacent scores of a row, or scores of listed columns.
 template <class T> struct Piece {
     const T* z;
     const std::int64_t* columns;  // null: adjacent
@@ -78,7 +78,7 @@ template <class T> struct Piece {
     SOFTARGMAX_INLINE std::int64_t column(std::int64_t i) const { return columns ? columns[i] : first + i; }
 };
 
-// The maximum of a block, and whether there is a NaN in it.
+// The maximum of a block, and whether it contains a NaN.
 template <class T> struct Look {
     T top = -std::numeric_limits<T>::infinity();
     bool nan = false;
@@ -102,23 +102,23 @@ template <class T> struct Row {
     using Block = Group<T, 1>;
     Block& group;
     const Scale beta;
-    bool infinite = false;  // it holds +inf: the row of its infinities, all equal
-    double m = -kInf;       // the maximum, 0 of an infinite row
+    bool infinite = false;  // the row holds +inf: only its infinities count, all equal
+    double m = -kInf;       // the maximum; 0 for a row with +inf
     Kept<T> kept;
     Band band;
-    const T* list = nullptr;  // the scores that are left, once they are few, and their columns
+    const T* list = nullptr;  // the remaining scores and their columns, once they are few
     const std::int64_t* columns = nullptr;
     std::int64_t length;
 
     explicit Row(Block& g) : group(g), beta(g.beta(0)), length(g.length) {}
-    bool frozen() const { return std::isinf(beta.hi); }  // T = 0: the first maximum alone
+    bool frozen() const { return std::isinf(beta.hi); }  // T = 0: only the first maximum
 
     const T* as_they_are(std::int64_t block) {
         if (block != loaded_) group.load(block);
         loaded_ = block;
         return group.scores;
     }
-    // 0 where an infinite row is infinite, -inf elsewhere.
+    // In a row with +inf: 0 at the infinities, -inf elsewhere.
     const T* scores(std::int64_t block) {
         const T* z = as_they_are(block);
         return infinite ? infinities(block) : z;
@@ -130,7 +130,7 @@ template <class T> struct Row {
             f(Piece<T>{scores(b), nullptr, group.begin(b), group.end(b) - group.begin(b)});
     }
 
-    // Finds the maximum, and whether there is a NaN.
+    // Finds the maximum, and whether the row contains a NaN.
     bool nan_or_maximum() {
         T top = -std::numeric_limits<T>::infinity();
         for (std::int64_t b = 0; b < group.blocks(); ++b) {
@@ -151,8 +151,8 @@ template <class T> struct Row {
         return found;
     }
 
-    // f(piece, distances, where they start in it, how many) for every stretch of the row. A score that is left out is
-    // at -inf, as is what fills the last pack.
+    // Calls f(piece, distances, start, count) for every stretch of the row. Excluded scores and the padding of the last
+    // pack are -inf.
     static constexpr int kTile = 256;
     template <class F> void distances(F f) {
         each([&](const Piece<T>& piece) {
@@ -192,7 +192,7 @@ template <class T> struct Row {
     }
 };
 
-// e^x for x <= 0, in whole packs; from -reach on down, 0.
+// e^x for x <= 0, in whole packs; 0 for x <= -reach.
 SOFTARGMAX_INLINE void exponentials(const double* x, std::int64_t n, double reach, double* w) {
     using V = Pack<double>;
     const V low = V::all(-reach);
@@ -203,7 +203,7 @@ SOFTARGMAX_INLINE void exponentials(const double* x, std::int64_t n, double reac
     }
 }
 
-// What the probabilities of the scores that are left need, seen from m: l = sum e^x = 1 + r, <p, x>, how many.
+// The sums of the remaining scores relative to m: l = sum e^x = 1 + r, <p, x>, and their number.
 struct Moments {
     double r = -1, mean = 0;
     std::int64_t count = 0;

@@ -1,7 +1,7 @@
-// Draws from rows, what filters leave over of them, and Gumbel noise. Compiled once for each instruction set.
+// Draws from rows, filters, and Gumbel noise. Compiled once for each instruction set.
 //
-// A row is one thread's, however long it is. Without filters, one pass: the draw is the arg max of beta z + g, and a
-// maximum is all that one block hands to the next. With them the row is read a few times, a block at a time.
+// One thread processes a row. Without filters one pass suffices: the draw is the arg max of beta z + g, and blocks pass
+// on only the maximum. With filters the row is read a few times, block by block.
 #include "sample/filters.hpp"
 #include "sample/gumbel_max.hpp"
 
@@ -18,7 +18,7 @@ Philox words_of(const Args& args, std::int64_t row, std::int64_t draw) {
 }
 
 template <class T> class Draws {
-    static constexpr std::int64_t kTogether = 32;  // draws of a row that pass over it together
+    static constexpr std::int64_t kTogether = 32;  // draws of a row that share one pass
     const Args& args_;
     Row<T> row_;
     const std::int64_t at_;
@@ -43,7 +43,7 @@ template <class T> class Draws {
         return why;
     }
 
-    // One pass over the row: the maximum of each block is that of its candidates.
+    // One pass over the row, block by block, with the maximum of each block.
     Status at_once(std::int64_t first, std::int64_t count) {
         Best best[kTogether];
         row_.infinite = false;
@@ -121,7 +121,7 @@ template <class T> class Draws {
             p_ = moments(row_);
             put_size(p_.count);
             if (!args_.replace && args_.draws > p_.count) return fail(kTooMany);
-            // A few are drawn from many times: they are put together.
+            // Many draws from few scores: copy the scores to contiguous memory.
             if (!row_.list && args_.draws > 1 && p_.count <= row_.length / 8) filters.list_what_is_left();
         }
         if (args_.replace) with_replacement();
@@ -130,7 +130,7 @@ template <class T> class Draws {
     }
 };
 
-// 1 where a score is left, 0 where it is not.
+// Writes 1 for kept scores, 0 for others.
 template <class T> Status mark(Group<T, 1>& group) {
     const Args& args = group.args;
     Row<T> row(group);
@@ -156,7 +156,7 @@ template <class T> Status mark(Group<T, 1>& group) {
     return kFine;
 }
 
-// Gumbel noise of whole rows; or their words alone, or the noise of words that are given.
+// Gumbel noise of whole rows; or only their words, or the noise of given words.
 void put_noise(const Args& args) {
     const std::int64_t cols = args.cols.total;
     parallel_for(args.threads, args.rows.total, [&](std::int64_t begin, std::int64_t end) {
