@@ -131,7 +131,7 @@ def checked(
     options = {**_ALL_DEFAULTS, **keywords}
     shape = tuple(z.shape) if shape is None else shape
     if not shape:
-        raise ValueError("z: expected at least 1 dimension, got 0-d; a loss needs an axis of classes")
+        raise ValueError("z: expected at least one axis, for the classes, got a 0-d array")
     axis = one_axis(options["axis"], len(shape))
     ignore_index = integer(options["ignore_index"], "ignore_index")
     target, soft = target_of(target, z, shape, axis, ignore_index, name, look=look)
