@@ -138,7 +138,7 @@ def test_the_place_is_that_of_the_first() -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "says"),
     [
-        ((1.0, 0), {}, ValueError, "z: expected at least 1 dimension, got 0-d"),
+        ((1.0, 0), {}, ValueError, "z: expected at least one axis, for the classes, got a 0-d array"),
         (
             (["a"], 0),
             {},

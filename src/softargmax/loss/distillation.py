@@ -103,7 +103,7 @@ def distillation(  # noqa: PLR0913 options are keyword arguments
     """
     student, teacher = check.together(check.scores(z_student, "z_student"), z_teacher, "z_teacher")
     if not student.ndim:
-        raise ValueError("z_student: expected at least 1 dimension, got 0-d; a divergence needs an axis of classes")
+        raise ValueError("z_student: expected at least one axis, for the classes, got a 0-d array")
     axis, shape = one_axis(axis, student.ndim), tuple(student.shape)
     options = {"temperature": temperature, "softcap": softcap, "where": where}
     beta, softcap, where = scores_options(student, shape, axis, options)

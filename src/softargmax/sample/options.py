@@ -31,7 +31,7 @@ def rows_of(z: Any, name: str = "z") -> Any:
     """Check scores that have an axis of classes."""
     z = check.scores(z, name)
     if z.ndim == 0:
-        raise ValueError(f"{name}: 0-d; it needs an axis of classes")
+        raise ValueError(f"{name}: expected at least one axis, for the classes, got a 0-d array")
     return z
 
 
