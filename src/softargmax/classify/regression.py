@@ -243,7 +243,7 @@ class SoftmaxRegression(ScoreClassifier):
         return training._replace(weight=weight)
 
     def _centred(self, table: Array, *, penalised: bool) -> Array:
-        """Shift what all classes share to 0: no loss depends on it, and |W|_2 is least there (|W|_1 may not be)."""
+        """Subtract the mean over classes: the loss does not depend on it, and |W|_2 is smallest (|W|_1 may not be)."""
         if len(self.classes_) == 2:
             return table
         shift = table.mean(axis=0)

@@ -49,7 +49,7 @@ def read(path: str) -> bytes:
 
 
 def separator(line: str, kind: str) -> str | None:
-    """Tell what separates the cells of a line: the commonest of comma, semicolon and tab; None for white space.
+    """Return the separator of a line's cells: the most frequent of comma, semicolon and tab; None for spaces.
 
     A comma between digits is a decimal one beside semicolons or tabs; of a .csv file without any it separates.
 

@@ -58,27 +58,27 @@ class StepCost(NamedTuple):
     parameter: float = 150.0
 
     def of(self, classes: ArrayLike, rows: Any, width: int) -> Any:
-        """g of k classes, B rows, d numbers each."""
+        """Return g for k classes, B rows and a width of d."""
         products = classes * (rows * (width + self.score) + width * self.parameter)
         return self.call + np.maximum(self.least, products)
 
 
 def integers(values: Any, name: str) -> tuple[int, ...]:
-    """A sequence of integers."""
+    """Check a sequence of integers."""
     if not isinstance(values, Iterable):
         raise TypeError(f"{name}: expected a sequence of integers, got {values!r}")
     return tuple(integer(value, name) for value in values)
 
 
 class Ranked(NamedTuple):
-    """The classes by falling count (K,), of equal ones the lower first; the share that the first r have (K + 1,)."""
+    """The classes sorted by decreasing count (K,), ties by number; the share of the first r classes (K + 1,)."""
 
     order: Ints
     shares: Floats
 
 
 def ranked(counts: ArrayLike) -> Ranked:
-    """Rank the classes; counts as a caller gives them, checked."""
+    """Check the counts and sort the classes."""
     found = counts_of(counts)
     if not found.any():
         raise ValueError("counts: expected at least one above 0, got only zeros")
@@ -97,7 +97,7 @@ def adaptive_cutoffs(
     div_value: float = 1.0,
     cost: StepCost | None = None,
 ) -> tuple[int, ...]:
-    r"""The cut-offs of an adaptive softmax that make a step cheapest.
+    r"""Return the cut-offs of an adaptive softmax that minimise the cost of a step.
 
     .. math:: C = g(k_0, B, D) + \sum_{i=1}^{J} \left[g(k_i, p_i B, D_i) + (p_i B + u) D D_i + B (D + s) + D u\right]
 

@@ -22,34 +22,34 @@ if TYPE_CHECKING:
 
 
 class Learned(Sampler):
-    r"""The classes seen so far: running counts, to which every `observe` adds.
+    r"""The distribution of the classes observed so far: running counts, to which `observe` adds.
 
     .. math:: q_k = \frac{(c_k + s)^a}{\sum_j (c_j + s)^a}, \qquad c \leftarrow d\, c + \text{counts of the new targets}
 
     Parameters
     ----------
     classes : int
-        K, 1 or above.
+        K, at least 1.
     smoothing : float
-        s, above 0: what every class counts before it is seen.
+        s, above 0: the initial count of every class.
     decay : float
-        d, from 0 to 1: what the counts are multiplied by at each call of `observe`. 1 counts all alike; below 1 a call
-        is forgotten after about 1 / (1 - d) others.
+        d, from 0 to 1: the factor of the old counts in each call of `observe`. With 1 all calls count equally; below 1
+        the counts of a call decay over about 1 / (1 - d) calls.
     power : float
         a, as in `Unigram`.
 
     Raises
     ------
     ValueError
-        If an argument is out of its range.
+        If an argument is out of range.
     TypeError
         If an argument has the wrong type.
 
     Notes
     -----
-    `draw`, `expected`, `probabilities` and `log_probabilities` are those of `Sampler`, at the counts of that time. A
-    draw is found by bisection in running sums (53 bits); the first after `observe` makes them, 1 ms for 100,003
-    classes. With ``unique=True`` it computes the probabilities to be drawn anew, 30 ms for as many classes.
+    `draw`, `expected`, `probabilities` and `log_probabilities` are those of `Sampler` for the current counts. A draw is
+    found by bisection in cumulative sums (53 bits). The first draw after `observe` computes them: 1 ms for 100,003
+    classes. With ``unique=True`` it also recomputes the inclusion probabilities: 30 ms for as many classes.
 
     References
     ----------

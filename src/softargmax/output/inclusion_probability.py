@@ -1,16 +1,16 @@
 r"""Inclusion probabilities: the probability that a class is among n distinct draws, an integral to full precision.
 
-Draws from q without replacement come in the order in which K independent exponential clocks of rates q ring: the first
-n are drawn. By t class k has rung with probability :math:`1 - e^{-q_k t}`, so
+Draws from q without replacement have the order in which K independent exponential clocks with rates q ring; the first
+n are drawn. Clock k has rung by time t with probability :math:`1 - e^{-q_k t}`, so
 
 .. math:: \pi_k = \int_0^\infty q_k e^{-q_k t}\, P(N_{-k}(t) < n)\, dt,
 
-where N(t) counts the clocks that have rung, a sum of K independent bits of different probabilities, and N_{-k} leaves
-out k's. The distribution of N comes from its characteristic function by the trapezoid rule; without k, the function is
-divided by k's factor. The rule is exact but for mass further off than its period, which is beyond Bernstein's bound.
+where N(t) is the number of clocks that have rung, a sum of K independent bits, and N_{-k} the number without clock k.
+The distribution of N is computed from its characteristic function by the trapezoid rule; for N_{-k} the function is
+divided by the factor of k. The rule is exact up to the mass beyond its period, which is negligible by Bernstein's bound.
 
-What makes it quick is that q enters by smooth functions of log q alone, log of a factor on the way in and pi on the way
-out. Where classes lie close in log q, Chebyshev nodes stand for them: a few hundred for any K.
+The computation is fast because q enters only through smooth functions of log q. Classes that are close in log q are
+represented by Chebyshev nodes: a few hundred for any K.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from softargmax.output.philox_stream import Floats, Ints
 
-# Cells of log q. A factor has its nearest singularity at q t = log 2, angle pi; a cell of more than FEW classes near it
-# makes the characteristic function there smaller than e^-32, so what interpolation does to it is of no account. One of
-# FEW classes or less keeps them as they are.
+# Cells of log q. The nearest singularity of a factor is at q t = log 2, angle pi. With more than FEW classes in a cell
+# near it, the characteristic function is below e^-32 there, so errors of interpolation do not matter. Cells with at
+# most FEW classes are not interpolated.
 _CELL = 0.5
 _FEW = 64
 _DEGREE = 16
@@ -36,7 +36,7 @@ _STEP = 2.0
 _TAIL = 1e-12
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _NIL = 36.0  # 1 + e^-36 rounds to 1
-_NOISE = 1e-14  # what rounding leaves of a probability that is 0
+_NOISE = 1e-14  # rounding error of a probability that is 0
 _FAR = 700.0  # e^700 is still finite
 
 _ANGLES = (np.arange(_DEGREE) + 0.5) * np.pi / _DEGREE
@@ -155,7 +155,7 @@ def _chebyshev(u: Floats) -> Iterator[Floats]:
 def _integral(nodes: _Nodes, n: int) -> Floats:
     """Pi at the nodes: outwards from where n clocks have rung on average, to where N < n is as good as sure, or N > n.
 
-    Over x = log t, dt = t dx. What lies to the left, where the count is below n, is :math:`1 - e^{-q t}`.
+    With x = log t, dt = t dx. The part to the left, where N < n is certain, is :math:`1 - e^{-q t}`.
     """
     middle = _middle(nodes, n - 0.5)
     found = np.zeros(nodes.log_q.size)
@@ -198,7 +198,7 @@ def _width(nodes: _Nodes, x: float) -> float:
 
 
 def _below(nodes: _Nodes, n: int, expected: Floats, p: Floats) -> tuple[Floats, float, float]:
-    r"""P(N_{-k} < n) at the nodes; P(N >= n) and P(N <= n), which bound what is left of the integral on either side.
+    r"""Return P(N_{-k} < n) at the nodes; P(N >= n) and P(N <= n), which bound the rest of the integral on either side.
 
     .. math:: P(N < n) = \frac12 + \frac1M \sum_{|\theta_l| < \pi} \frac{i\, G(\theta_l)\, e^{-i (n - 1/2) \theta_l}}
         {2 \sin(\theta_l / 2)}, \qquad \theta_l = (2 l + 1) \pi / M, \quad

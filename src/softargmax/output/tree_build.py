@@ -236,9 +236,10 @@ def _direction(seed: int, level: int, x: NDArray[Any]) -> NDArray[Any]:
 def _cut(x: NDArray[Any], sizes: Integers, direction: NDArray[Any]) -> Integers:
     """Order the points so that the first half of each cluster lies on one side of a plane.
 
-    Clusters of one size but for 1 are a block (G, S, D). Each step projects on a direction v and takes a new one from
-    sum_i f_i x_i: f = p - mean p is a step of the power method (the widest direction); 1 / size with the halves' signs
-    one of two-means, v being the difference of their means. Both sum to 0 over a cluster, which so need not be centred.
+    Clusters whose sizes differ by at most 1 form a block (G, S, D). Each step projects the points on a direction v and
+    replaces v by sum_i f_i x_i. For a step of the power method (the widest direction) f = p - mean p. For a step of
+    two-means f is 1 / size with the signs of the halves, so v is the difference of their means. Both f sum to 0 over a
+    cluster, so the points need not be centred.
     """
     starts, place = np.cumsum(sizes) - sizes, np.arange(sizes.max())
     size, there = sizes[:, None], place < sizes[:, None]

@@ -193,5 +193,5 @@ def filled(table: Any, name: str, source: str, *, learns: bool) -> Any:
 
 
 def leave_out(name: str) -> str:
-    """Say what a column is left out by."""
+    """Name the option that leaves out a column."""
     return f"--drop {shlex.quote(name)} leaves it out"

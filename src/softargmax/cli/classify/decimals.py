@@ -55,5 +55,5 @@ def is_number(word: str, mark: str) -> bool:
 
 
 def looks_like_number(word: str) -> bool:
-    """Tell whether a word has digits and signs alone, but for what stands between two numbers."""
+    """True if a word has only digits and signs, and no separator of two numbers."""
     return LOOKS.fullmatch(word) is not None

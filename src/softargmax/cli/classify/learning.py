@@ -57,7 +57,7 @@ def parts_of(folds: int, seed: int) -> Any:
 
 
 def validated(estimator: Any, X: NDArray[Any], y: NDArray[Any], parts: Any) -> dict[str, Any]:
-    """Say how good the estimator is on rows that it has not seen, and how good the shares of the classes are."""
+    """Return the scores of the estimator on rows that it has not seen, and of the class frequencies alone."""
     from sklearn.base import clone
     from sklearn.model_selection import cross_val_predict
 
@@ -78,7 +78,7 @@ def validated(estimator: Any, X: NDArray[Any], y: NDArray[Any], parts: Any) -> d
 
 
 def narrow(X: NDArray[Any], y: NDArray[Any], parts: Any, columns: Columns) -> str:
-    """Say which class has no covariance, and in which column it does not vary, in all rows or those of a part."""
+    """Name the class without a covariance and the column in which it does not vary, in all rows or in one fold."""
     for rows in (np.arange(len(y)), *(rows for rows, _ in parts.split(X, y))):
         for name in np.unique(y):
             x = X[rows][y[rows] == name]

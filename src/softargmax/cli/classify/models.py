@@ -122,7 +122,7 @@ def load(path: str) -> Model:
 
 
 def is_sound(target: Any, numbers: Any, categories: Any, estimator: Any) -> bool:
-    """Tell whether what was read is of the kinds that `fit` makes."""
+    """True if the objects read are of the types that `fit` writes."""
     if not all(isinstance(words, list) for words in (numbers, *categories.values())):
         return False
     for words in ([target, *numbers, *categories], *categories.values()):

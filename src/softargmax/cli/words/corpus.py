@@ -65,9 +65,9 @@ class Source(NamedTuple):
 def read(words: Sequence[str] = (), *, classes: int | None = None, tokens: int | None = None) -> Corpus:
     """Read files, folders and patterns, or without any the standard library, and number their tokens.
 
-    Files are read in the order of a hash of their names. The first twentieth of all hashes is held out, so that a file
-    is on the same side everywhere, and `tokens` of the other files are a fair sample of them. Of text that cannot be
-    parted so (a single file) the last twentieth is held out.
+    Files are read in the order of a hash of their names. The first twentieth of the hash range is held out. So a file
+    is on the same side on every machine, and `tokens` takes an unbiased sample of the other files. For a single file,
+    the last twentieth is held out.
     """
     began = time.perf_counter()
     sources = sorted({source.path.resolve(): source for source in sources_of(words)}.values())
