@@ -7,7 +7,7 @@ n are drawn. Clock k has rung by time t with probability :math:`1 - e^{-q_k t}`,
 
 where N(t) is the number of clocks that have rung, a sum of K independent bits, and N_{-k} the number without clock k.
 The distribution of N is computed from its characteristic function by the trapezoid rule; for N_{-k} the function is
-divided by the factor of k. The rule is exact up to the mass beyond its period, which is negligible by Bernstein's bound.
+divided by the factor of k. The rule is exact up to the mass beyond its period, negligible by Bernstein's bound.
 
 The computation is fast because q enters only through smooth functions of log q. Classes that are close in log q are
 represented by Chebyshev nodes: a few hundred for any K.
