@@ -221,7 +221,12 @@ class BernoulliNaiveBayes(_CountingBayes):
 
     @public
     def __init__(
-        self, *, alpha: Any = 1.0, binarize: float | None = 0.0, fit_prior: bool = True, class_prior: Any = None
+        self,
+        *,
+        alpha: float | Sequence[float] | NDArray[Any] = 1.0,
+        binarize: float | None = 0.0,
+        fit_prior: bool = True,
+        class_prior: ArrayLike | None = None,
     ) -> None:
         super().__init__(alpha=alpha, fit_prior=fit_prior, class_prior=class_prior)
         self.binarize = binarize

@@ -19,6 +19,8 @@ from softargmax.core.signature import public
 from softargmax.sparse import entmax
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import ArrayLike
 
     from softargmax.classify.base import Features
@@ -122,7 +124,7 @@ class SoftmaxRegression(ScoreClassifier):
         tol: float = 1e-4,
         max_iter: int = 100,
         fit_intercept: bool = True,
-        class_weight: Any = None,
+        class_weight: Mapping[Any, float] | str | None = None,
         solver: str = "lbfgs",
         warm_start: bool = False,
     ) -> None:

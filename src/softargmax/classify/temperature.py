@@ -30,7 +30,7 @@ from softargmax.loss import cross_entropy, cross_entropy_and_gradient
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from softargmax.classify.base import Features
+    from softargmax.classify.base import Estimator, Features, Splitter
 
 
 METHODS = ("temperature", "vector")
@@ -105,7 +105,9 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
     """
 
     @public
-    def __init__(self, estimator: Any = None, *, method: str = "temperature", cv: Any = None) -> None:
+    def __init__(
+        self, estimator: Estimator | None = None, *, method: str = "temperature", cv: int | Splitter | None = None
+    ) -> None:
         self.estimator = estimator
         self.method = method
         self.cv = cv
@@ -151,7 +153,7 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
 
     def _unseen_scores(self, estimator: Any, X: Any, y: Array, weight: Array | None) -> Array:
         """The scores of all rows, each by a classifier that has not seen it."""
-        cv = self.cv
+        cv: Any = self.cv
         if isinstance(cv, str) and cv == "prefit":
             may = "a number of folds or a splitter"
             raise ValueError(f"cv: expected {may}, got {cv!r}; wrap a fitted classifier as FrozenEstimator(estimator)")
