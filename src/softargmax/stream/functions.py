@@ -17,7 +17,7 @@ from softargmax.stream.open import (
     check_target,
     job_of,
     one_axis,
-    opened,
+    open_source,
     refuse_others,
     scale_of,
 )
@@ -185,7 +185,7 @@ def logsumexp(
         check_progress(progress)
         return of_pieces(source, one_axis(axis), options, scale, keepdims=keepdims, progress=progress)
     with ExitStack() as stack:
-        store = opened(source, axis, stack)
+        store = open_source(source, axis, stack)
         job = job_of(store, axis, options, memory, progress, lse=True)
         return _rows_as_array(reduce(store, job), store, job.axes, keepdims=keepdims)
 
@@ -195,7 +195,7 @@ def _normalised(
 ) -> Array:
     """Open the source, create the target and run the passes."""
     with ExitStack() as stack:
-        store = opened(source, axis, stack)
+        store = open_source(source, axis, stack)
         job = job_of(store, axis, options, **rest)
         fortran = len(store.order) > 1 and store.order == tuple(range(len(store.order)))[::-1]
         if target is None:

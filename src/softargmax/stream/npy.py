@@ -125,14 +125,14 @@ def open_npy(path: str | os.PathLike[str]) -> NpyFile:
     with ExitStack() as stack:
         file = stack.enter_context(Path(path).open("rb", buffering=0))
         shape, fortran, dtype = read_header(file)
-        opened = NpyFile(file, shape, dtype, fortran=fortran)
-        held = os.fstat(file.fileno()).st_size - opened.start
-        if held < opened.bytes:
+        npy = NpyFile(file, shape, dtype, fortran=fortran)
+        size = os.fstat(file.fileno()).st_size - npy.start
+        if size < npy.bytes:
             raise ValueError(
-                f"{path} is truncated: its header promises {opened.bytes} bytes of data and it holds {max(held, 0)}"
+                f"{path} is truncated: its header promises {npy.bytes} bytes of data and it holds {max(size, 0)}"
             )
         stack.pop_all()  # the caller closes the file
-        return opened
+        return npy
 
 
 def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

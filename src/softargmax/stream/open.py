@@ -30,7 +30,7 @@ MEMORY = 256 << 20
 MINIMUM_MEMORY = 1 << 20
 
 
-def opened(source: Any, axis: Any, stack: ExitStack) -> Store:
+def open_source(source: Any, axis: Any, stack: ExitStack) -> Store:
     """Open a source that can be read twice; the stack closes its file."""
     if isinstance(source, str | os.PathLike):
         return stack.enter_context(open_npy(source))
@@ -45,7 +45,7 @@ def opened(source: Any, axis: Any, stack: ExitStack) -> Store:
             raise ValueError("source: expected a sequence of at least one array, got an empty sequence")
         return ListStore(pieces, axis % pieces[0].ndim)
     raise TypeError(
-        "source: expected what can be read twice (the path of a .npy file, an array or a sequence of arrays), "
+        "source: expected a source that can be read twice (the path of a .npy file, an array or a sequence of arrays), "
         f"got {type(source).__name__}; logsumexp takes any iterable"
     )
 
@@ -76,12 +76,12 @@ def scale_of(temperature: Any, base: Any) -> Scale:
 def bytes_of(memory: Any) -> int:
     """Check the number of bytes that a stream may use."""
     try:
-        held = operator.index(memory)
+        size = operator.index(memory)
     except TypeError:
         raise TypeError(f"memory: expected an integer number of bytes, got {memory!r}") from None
-    if held < MINIMUM_MEMORY:
-        raise ValueError(f"memory: expected {MINIMUM_MEMORY} (1 MiB) or more, got {held} bytes")
-    return held
+    if size < MINIMUM_MEMORY:
+        raise ValueError(f"memory: expected {MINIMUM_MEMORY} (1 MiB) or more, got {size} bytes")
+    return size
 
 
 def check_progress(progress: Any) -> None:

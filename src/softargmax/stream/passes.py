@@ -119,14 +119,14 @@ def normalise(name: str, source: Store, target: Store, job: Job) -> None:
     """Write `name` ("softmax" or "log_softmax") of every row of the source to the target, window by window."""
     windows = Windows(source, job, job.dtype.itemsize)
     results = rows_like(windows.rows, target, job.axes)
-    room = np.empty(math.prod(windows.window), job.dtype)
+    buffer = np.empty(math.prod(windows.window), job.dtype)
     whole = {"softmax": softmax, "log_softmax": log_softmax}[name]
 
     for outer, inner in windows.groups():
         state = None if windows.whole else windows.folded(outer, inner, job)
         for box in windows.pieces(outer, inner):
             window = windows.read(box)
-            out = room[: window.size].reshape(window.shape)
+            out = buffer[: window.size].reshape(window.shape)
             if state is None:
                 whole(window, axis=1, temperature=job.temperature, base=job.base, dtype=job.requested, out=out)
             else:

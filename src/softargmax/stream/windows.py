@@ -129,11 +129,11 @@ def strides_of(sizes: Sequence[int]) -> list[int]:
     return [math.prod(sizes[dim + 1 :]) for dim in range(len(sizes))]
 
 
-def spans_of(sizes: Sequence[int], box: Box, most: int, near: int) -> Iterator[Span]:
+def spans_of(sizes: Sequence[int], box: Box, limit: int, near: int) -> Iterator[Span]:
     """Cut a box into contiguous ranges, each to be read or written at once.
 
     The ranges are the contiguous runs of the box, of any length. Runs less than `near` elements apart are joined,
-    together with the elements between them, up to `most` elements.
+    together with the elements between them, up to `limit` elements.
 
     >>> [(span.start, span.length) for span in spans_of((4, 4), (slice(0, 4), slice(0, 2)), 10, 3)]
     [(0, 10), (12, 2)]
@@ -148,7 +148,7 @@ def spans_of(sizes: Sequence[int], box: Box, most: int, near: int) -> Iterator[S
     while whole:
         count, stride = counts[whole - 1], strides[whole - 1]
         extent = length + (count - 1) * stride
-        if stride != length and count > 1 and (stride - length >= near or extent > most):
+        if stride != length and count > 1 and (stride - length >= near or extent > limit):
             break
         whole, length = whole - 1, extent
     inside = tuple(slice(0, count) for count in counts[whole:])
@@ -156,7 +156,7 @@ def spans_of(sizes: Sequence[int], box: Box, most: int, near: int) -> Iterator[S
         yield Span(first, length, inside)
         return
     stride = strides[whole - 1]
-    step = max(1, (most - length) // stride + 1) if stride - length < near else 1
+    step = max(1, (limit - length) // stride + 1) if stride - length < near else 1
     for outer in product(*(range(count) for count in counts[: whole - 1])):
         start = first + sum(index * stride for index, stride in zip(outer, strides, strict=False))
         place = tuple(slice(index, index + 1) for index in outer)

@@ -82,14 +82,14 @@ template <class T> struct Factor {
     SOFTARGMAX_INLINE Pack<T> times(Term<T> e) const { return (f.hi + fma(e.t, f.hi, f.lo)) * e.power; }
 };
 
-// gain p: a gradient is a multiple of p. Probabilities of at most `least` become 0.
+// gain p: a gradient is a multiple of p. Probabilities of at most `smallest` become 0.
 template <class T> void softmax_finite(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to,
-                                       Twofold gain, double least) {
+                                       Twofold gain, double smallest) {
     const Peak<T> peak(static_cast<T>(s.m), beta);
     const bool small = std::fabs(gain.hi) < Small<T>::gain * (1 + s.r);
     const Factor<T> factor(times(inverse_of(s, peak), small ? times(gain, 1 / Reach<T>::lower) : gain));
-    const double most = small ? Small<T>::reach : Reach<T>::reach;
-    const double reach = least > 0 ? std::min(-log_scalar(least) - log_l(s), most) : most;
+    const double limit = small ? Small<T>::reach : Reach<T>::reach;
+    const double reach = smallest > 0 ? std::min(-log_scalar(smallest) - log_l(s), limit) : limit;
     with_plain(peak, beta, [&](auto plain) {
         const Terms<plain.value, T> terms(peak, beta, reach, small ? 0 : Reach<T>::lift);
         map(z, n, to, [&](Pack<T> v) SOFTARGMAX_LAMBDA { return keep(terms.in(v), factor.times(terms(v))); });
@@ -141,27 +141,27 @@ template <Log log, class T> void apply_limit(const T* z, std::int64_t n, const S
     });
 }
 
-// softmax (times a gain, without probabilities of at most `least`) or log_softmax of a piece of a row, from the state
-// of the whole row.
+// softmax (times a gain, without probabilities of at most `smallest`) or log_softmax of a piece of a row, from the
+// state of the whole row.
 template <Log log, class T>
 void apply(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to, Twofold gain = {1, 0},
-           double least = 0) {
+           double smallest = 0) {
     if (s.r != s.r || std::isinf(s.m) || std::isinf(beta.hi)) return apply_limit<log>(z, n, s, to.out, gain.hi);
     if constexpr (sizeof(T) == 4) {
         if (!fits_float(s.m, beta)) {
-            double wide[kBlock] = {};
+            double doubles[kBlock] = {};
             for (std::int64_t i = 0; i < n; i += kBlock) {
                 const std::int64_t count = n - i < kBlock ? n - i : kBlock;
-                for (std::int64_t j = 0; j < count; ++j) wide[j] = z[i + j];
-                apply<log, double>(wide, count, s, beta, {wide, wide, false}, gain, least);
-                for (std::int64_t j = 0; j < count; ++j) to.out[i + j] = static_cast<T>(wide[j]);
+                for (std::int64_t j = 0; j < count; ++j) doubles[j] = z[i + j];
+                apply<log, double>(doubles, count, s, beta, {doubles, doubles, false}, gain, smallest);
+                for (std::int64_t j = 0; j < count; ++j) to.out[i + j] = static_cast<T>(doubles[j]);
             }
             return;
         }
     }
     if constexpr (log == Log::yes)
         return beta.unit() ? log_softmax_finite<true>(z, n, s, beta, to) : log_softmax_finite<false>(z, n, s, beta, to);
-    else return softmax_finite(z, n, s, beta, to, gain, least);
+    else return softmax_finite(z, n, s, beta, to, gain, smallest);
 }
 
 // Compiled once, in core/kernels.cpp.

@@ -51,7 +51,7 @@ template <class T> using PanelsB = Panels<T, kPanelCols<T>>;
 // Packs one panel of rows. From the second-level cache a number takes 0.1 ns, as long as its 12 multiply-adds.
 template <int Width, class S, class T> void pack_panel(Matrix<S> from, T* to) {
     if (from.col == 1) {
-        T square[Width][kSide] = {}, turned[kSide][Width];
+        T square[Width][kSide] = {}, transposed[kSide][Width];
         for (std::int64_t d = 0; d < from.cols; d += kSide, to += kSide * Width) {
             const S* at = from.data + d;
             const std::int64_t run = std::min<std::int64_t>(kSide, from.cols - d);
@@ -65,8 +65,8 @@ template <int Width, class S, class T> void pack_panel(Matrix<S> from, T* to) {
                     continue;
                 }
             for (std::int64_t i = 0; i < from.rows; ++i) convert(at + i * from.row, whole ? kSide : run, square[i]);
-            turn<Width>(square[0], kSide, whole ? to : turned[0], Width);
-            if (!whole) std::copy_n(turned[0], run * Width, to);
+            turn<Width>(square[0], kSide, whole ? to : transposed[0], Width);
+            if (!whole) std::copy_n(transposed[0], run * Width, to);
         }
         return;
     }
@@ -173,9 +173,9 @@ void lowest_tile(std::int64_t rows, const T* a, const T* b, std::int64_t pitch, 
 
 // True if all n numbers are 0.
 template <class T> bool all_zero(const T* x, std::int64_t n) {
-    T most = 0;
-    for (std::int64_t i = 0; i < n; ++i) most = std::max(most, x[i] != 0 ? T{1} : T{0});
-    return most == 0;
+    T nonzero = 0;
+    for (std::int64_t i = 0; i < n; ++i) nonzero = std::max(nonzero, x[i] != 0 ? T{1} : T{0});
+    return nonzero == 0;
 }
 
 // c (a.count rows of `pitch`, b.count columns) = addend + A B. A few panels of A at a time stay in the second-level
@@ -187,12 +187,12 @@ template <class T> void multiply(PanelsA<T> a, PanelsB<T> b, T* c, std::int64_t 
     const Corner<T> all{c, pitch, a.count, b.count, addend};
     for (std::int64_t first = 0; first < a.count; first += kFewPanels * kPanelRows) {
         const std::int64_t last = std::min(a.count, first + kFewPanels * kPanelRows);
-        bool nothing[kFewPanels] = {};
+        bool zeros[kFewPanels] = {};
         for (int p = 0; sparse && first + p * kPanelRows < last; ++p)
-            nothing[p] = all_zero(a.at(first + p * kPanelRows), kPanelRows * a.depth);
+            zeros[p] = all_zero(a.at(first + p * kPanelRows), kPanelRows * a.depth);
         for (std::int64_t j = 0; j < b.count; j += kTileCols<T>)
             for (std::int64_t i = first; i < last; i += kTileRows) {
-                const bool zero = nothing[(i - first) / kPanelRows];
+                const bool zero = zeros[(i - first) / kPanelRows];
                 if (zero && addend.data == c) continue;
                 lowest_tile<Packed>(a.count - i, a.at(i), b.at(j), kPanelCols<T>, zero ? 0 : a.depth, all.at(i, j));
             }

@@ -89,9 +89,9 @@ nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> memory(std::size_t bytes) {
         throw std::bad_alloc();
     }
     const nb::capsule owner(loan, [](void* p) noexcept {
-        const Loan* its = static_cast<Loan*>(p);
-        Pool::instance().give(its->data, its->bytes);
-        delete its;
+        const Loan* returned = static_cast<Loan*>(p);
+        Pool::instance().give(returned->data, returned->bytes);
+        delete returned;
     });
     return {loan->data, {bytes}, owner};
 }

@@ -362,9 +362,9 @@ template <class T> State fold(const T* z, std::int64_t n, Scale beta, const Next
     if (std::isinf(m) || std::isinf(beta.hi)) return count_ties(z, n, m);
     if constexpr (sizeof(T) == 4) {
         if (!fits_float(m, beta)) {
-            double wide[kBlock] = {};
-            for (std::int64_t i = 0; i < n; ++i) wide[i] = z[i];
-            return fold<double>(wide, n, beta, next);
+            double doubles[kBlock] = {};
+            for (std::int64_t i = 0; i < n; ++i) doubles[i] = z[i];
+            return fold<double>(doubles, n, beta, next);
         }
     }
     return fold_finite<Fold::kPlain>(z, n, Peak<T>(m, beta), beta, next);

@@ -57,14 +57,14 @@ struct Tensors {
                    PyUnicode_InternFromString("requires_grad")};
         return true;
     }
-    static bool is_float(nb::dlpack::dtype its) {
-        const auto code = static_cast<nb::dlpack::dtype_code>(its.code);
+    static bool is_float(nb::dlpack::dtype dtype) {
+        const auto code = static_cast<nb::dlpack::dtype_code>(dtype.code);
         return code == nb::dlpack::dtype_code::Float || code == nb::dlpack::dtype_code::Bfloat;
     }
     // True for a tensor or a Parameter, but for no other subclass.
     bool ordinary(nb::handle x) const {
-        const PyTypeObject* const its = Py_TYPE(x.ptr());
-        return type && (its == type || its == parameter);
+        const PyTypeObject* const own = Py_TYPE(x.ptr());
+        return type && (own == type || own == parameter);
     }
     // Describes an ordinary tensor; false for functorch's wrappers and for tensors without elements in memory.
     bool described(nb::handle x, nb::dlpack::dltensor& memory) const {

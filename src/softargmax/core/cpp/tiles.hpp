@@ -219,7 +219,7 @@ void read(const RowArgs& args, const Operand& x, std::int64_t first, int count, 
     const std::int64_t n = end - begin;
     if (is_turned(args, x, count)) {
         with_type(x.type, RowOf{args, first}.start(x), [&](auto* base) {
-            T strip[kSide][kGroup] = {}, turned[kSide][kSide];
+            T strip[kSide][kGroup] = {}, transposed[kSide][kSide];
             for (std::int64_t i = 0; i < n; i += kSide) {
                 const int width = static_cast<int>(std::min<std::int64_t>(kSide, n - i));
                 for (int j = 0; j < width; ++j) {
@@ -233,8 +233,8 @@ void read(const RowArgs& args, const Operand& x, std::int64_t first, int count, 
                         turn(strip[0] + s, kGroup, to, pitch);
                         continue;
                     }
-                    turn(strip[0] + s, kGroup, turned[0], kSide);
-                    for (int g = 0; g < kSide && s + g < count; ++g) std::copy_n(turned[g], width, to + g * pitch);
+                    turn(strip[0] + s, kGroup, transposed[0], kSide);
+                    for (int g = 0; g < kSide && s + g < count; ++g) std::copy_n(transposed[g], width, to + g * pitch);
                 }
             }
         });
