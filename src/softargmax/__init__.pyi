@@ -167,7 +167,7 @@ class CrossEntropyTerms(NamedTuple, Generic[A]):
     z_loss: A
 
 class _Finalized(NamedTuple, Generic[A]):
-    """What a state says of its scores: output = o / l (None without values) and lse = m + log l."""
+    """The results of a state: output = o / l (None without values) and lse = m + log l."""
 
     output: A | None
     lse: A
@@ -214,7 +214,7 @@ class SpeculativeSample(NamedTuple, Generic[A]):
     accepted: A
 
 class State(NamedTuple, Generic[A]):
-    """A softmax over scores seen so far, to be carried across batches, files and machines."""
+    """The softmax state of all scores folded so far, to be carried across batches, files and machines."""
 
     m: A
     r: A
@@ -235,11 +235,11 @@ class State(NamedTuple, Generic[A]):
     @classmethod
     def empty(cls, shape: int | tuple[int, ...] = (), width: int | None = None, *, like: _X) -> State[_X]: ...
     def fold(self, scores: _Numbers[A], values: _Numbers[A] | None = None, axis: int = -1) -> State[A]:
-        """The state with a block of scores added."""
+        """Return the state with a block of scores added."""
     def merge(self, *others: State[A]) -> State[A]:
-        """The state of all scores of this state and the others, merged from left to right."""
+        """Return the state of the scores of this state and all others, merged from left to right."""
     def finalize(self) -> _Finalized[A]:
-        """What the state comes to: output = o / l, the softmax's mean of the values, and lse = m + log l."""
+        """Return the results: output = o / l, the softmax-weighted mean of the values, and lse = m + log l."""
 
 class Threshold(NamedTuple, Generic[A]):
     """What `threshold` returns, one number per row each: tau, and how many probabilities are above 0."""
@@ -704,7 +704,7 @@ def filter_scores(
 ) -> _X: ...
 
 def get_num_threads() -> int:
-    """How many threads large inputs run on."""
+    """The number of threads used for large inputs."""
 
 @overload
 def gumbel(
@@ -1045,7 +1045,7 @@ def selected_log_softmax(
 ) -> _X: ...
 
 def set_num_threads(n: int) -> None:
-    """Use at most n threads from now on, in this process."""
+    """Limit this process to n threads from now on."""
 
 @overload
 def signed_logsumexp(
@@ -1262,4 +1262,4 @@ def topk_softmax(
 ) -> _X: ...
 
 def using(name: str) -> AbstractContextManager[None]:
-    """Ask for an implementation by name inside a `with` block; one that cannot serve raises."""
+    """Select an implementation by name inside a `with` block; a call that it cannot serve raises RuntimeError."""

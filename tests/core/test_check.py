@@ -272,7 +272,7 @@ def test_out_of_jax() -> None:
             ValueError,
             "offsets: expected shape (S + 1,) for S segments",
         ),
-        (lambda: softargmax.segment_softmax(5.0, [0, 1]), ValueError, "z: 0-d"),
+        (lambda: softargmax.segment_softmax(5.0, [0, 1]), ValueError, "z: expected at least one axis, got a 0-d array"),
         (
             lambda: softargmax.segment_logsumexp(Z, [0, 3], temperature=np.ones(3)),
             ValueError,

@@ -177,29 +177,33 @@ def _tensor() -> Any:
         (
             lambda: State.empty(()).fold(np.ones((3, 4))),
             ValueError,
-            "scores: expected the state's rows, (), beside axis -1, got (3,) of shape (3, 4)",
+            "scores: expected the state's rows, (), without axis -1, got (3,) of shape (3, 4)",
         ),
         (
             lambda: State.empty((2,)).fold(np.ones(4)),
             ValueError,
-            "scores: expected the state's rows, (2,), beside axis -1, got () of shape (4,)",
+            "scores: expected the state's rows, (2,), without axis -1, got () of shape (4,)",
         ),
         (
             lambda: State.empty((2, 4)).fold(np.ones((2, 3, 4))),
             ValueError,
-            "scores: expected the state's rows, (2, 4), beside axis -1, got (2, 3) of shape (2, 3, 4)",
+            "scores: expected the state's rows, (2, 4), without axis -1, got (2, 3) of shape (2, 3, 4)",
         ),
         (
             lambda: State.empty((2,)).fold(np.ones((1, 0))),
             ValueError,
-            "scores: expected the state's rows, (2,), beside axis -1, got (1,) of shape (1, 0)",
+            "scores: expected the state's rows, (2,), without axis -1, got (1,) of shape (1, 0)",
         ),
         (
             lambda: State.empty(()).fold(np.array([1j])),
             TypeError,
             "scores: expected dtype float16, bfloat16, float32, float64, an integer or bool, got complex128",
         ),
-        (lambda: State.empty((2,)).fold(_tensor()), TypeError, "scores: Tensor; the state holds ndarray, State.empty("),
+        (
+            lambda: State.empty((2,)).fold(_tensor()),
+            TypeError,
+            "scores: expected ndarray, as in the state, got Tensor; State.empty(",
+        ),
         (
             lambda: State.empty(()).fold(["a"]),
             TypeError,
@@ -262,7 +266,7 @@ def test_errors_list_each_allowed_shape_once() -> None:
 
 def test_libraries_and_devices_are_not_mixed() -> None:
     torch = pytest.importorskip("torch")
-    with pytest.raises(TypeError, match=r"^scores: Tensor"):
+    with pytest.raises(TypeError, match=r"^scores: expected ndarray, as in the state, got Tensor"):
         State.empty(()).fold(torch.ones(2))
     with pytest.raises(TypeError, match=r"^others: expected states of ndarray like the first, got one of Tensor"):
         State.empty(()).merge(State.empty((), like=torch.ones(1)))

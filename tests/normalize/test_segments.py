@@ -178,14 +178,16 @@ def test_ids_where_nobody_looks() -> None:
     np.testing.assert_allclose(traced(z, ids), s.segment_softmax(z, index=ids), rtol=4 * np.finfo("f4").eps)
     assert np.isnan(traced(z, ids - 1)).all()
     assert np.isnan(traced(z, ids + 1)).all()
-    with pytest.raises(ValueError, match="num_segments: expected an integer, as index cannot be looked at, got None"):
+    with pytest.raises(
+        ValueError, match="num_segments: expected an integer, as the values of index cannot be read here, got None"
+    ):
         jax.jit(lambda z, ids: s.segment_softmax(z, index=ids))(z, ids)
 
 
 WRONG_IDS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({}, TypeError, "offsets, index: one of them is needed, and only one"),
-    ({"offsets": [0, 4], "index": [0, 0, 1, 1]}, TypeError, "offsets, index: one of them is needed, and only one"),
-    ({"offsets": [0, 4], "num_segments": 1}, TypeError, "num_segments: it goes with index"),
+    ({}, TypeError, "offsets, index: expected exactly one of them, got none"),
+    ({"offsets": [0, 4], "index": [0, 0, 1, 1]}, TypeError, "offsets, index: expected exactly one of them, got both"),
+    ({"offsets": [0, 4], "num_segments": 1}, TypeError, "num_segments: expected None with offsets"),
     ({"index": [0, 1]}, ValueError, r"index: expected one per score of the first axis, shape \(4,\), got \(2,\)"),
     (
         {"index": [[0, 1, 2, 3]]},

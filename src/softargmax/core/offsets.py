@@ -17,7 +17,7 @@ from softargmax.core.check import inspectable
 def offsets_of(offsets: Any, z: Any, name: str = "offsets", of: str = "z") -> Any:
     """Segment bounds, checked: (S + 1,) non-decreasing integers from 0 to len(z). `name`, `of`: names in errors."""
     if z.ndim < 1:
-        raise ValueError(f"{of}: 0-d; segments need at least one axis")
+        raise ValueError(f"{of}: expected at least one axis, got a 0-d array")
     offsets = like(_checked_list(offsets, z, name, of), z, name)
     shape = tuple(offsets.shape)
     if dtype_name(offsets.dtype) not in INTEGERS - {"bool"} and shape != (0,):  # an empty list has no useful dtype
@@ -30,13 +30,14 @@ def offsets_of(offsets: Any, z: Any, name: str = "offsets", of: str = "z") -> An
 def segments_of(offsets: Any, index: Any, num_segments: Any, z: Any) -> tuple[Any, Any]:
     """Segment bounds, from offsets or computed from ids, and the order that sorts z by its ids, or None."""
     if (offsets is None) is (index is None):
-        raise TypeError("offsets, index: one of them is needed, and only one")
+        got = "none" if index is None else "both"
+        raise TypeError(f"offsets, index: expected exactly one of them, got {got}")
     if index is None:
         if num_segments is not None:
-            raise TypeError("num_segments: it goes with index; offsets say how many there are")
+            raise TypeError(f"num_segments: expected None with offsets, which determine it, got {num_segments}")
         return offsets_of(offsets, z), None
     if z.ndim < 1:
-        raise ValueError("z: 0-d; segments need at least one axis")
+        raise ValueError("z: expected at least one axis, got a 0-d array")
     index = like(index, z, "index")
     shape = tuple(index.shape)
     if dtype_name(index.dtype) not in INTEGERS - {"bool"} and shape != (0,):  # an empty list has no useful dtype
@@ -62,7 +63,9 @@ def _count(index: Any, num_segments: Any) -> int:
         try:
             low, high = int(xp.min(index)), int(xp.max(index))
         except (TypeError, RuntimeError):  # JAX and torch raise these while tracing
-            raise ValueError("num_segments: expected an integer, as index cannot be looked at, got None") from None
+            raise ValueError(
+                "num_segments: expected an integer, as the values of index cannot be read here, got None"
+            ) from None
     count = high + 1 if num_segments is None else check.integer(num_segments, "num_segments")
     if count < 0:
         raise ValueError(f"num_segments: expected an integer, 0 or above, got {num_segments}")

@@ -67,7 +67,7 @@ def _drawn(z: Any, generator: Any) -> Any:
     if kind_of(z) == "numpy":
         return int(np.random.randint(SEEDS, dtype=np.uint64))  # noqa: NPY002 the state that np.random.seed sets
     raise ValueError(
-        f"seed: None; beside {type(z).__name__}, whose library has no default generator, it has to be given"
+        f"seed: expected an integer, as the library of {type(z).__name__} has no default generator, got None"
     )
 
 

@@ -46,7 +46,7 @@ class Finalized(NamedTuple):
 
 @of_arrays
 class State(NamedTuple):
-    """The state of a softmax over the scores folded so far, which can be kept across batches, files and machines.
+    """The softmax state of all scores folded so far, to be carried across batches, files and machines.
 
     Parameters
     ----------
@@ -148,12 +148,13 @@ class State(NamedTuple):
         array([3.40760596, 0.69314718])
         """
         if (values is None) != (self.o is None):
-            raise ValueError("values: a state folds them always or never; State.empty(shape, width=D) is one that does")
+            allowed = "None, as the state has no o (State.empty(shape, width=D) has)" if self.o is None else "an array"
+            raise ValueError(f"values: expected {allowed}, got {type(values).__name__}")
         scores = arrays.array_of(scores, "scores")
         if not isinstance(scores, arrays.NUMPY) and namespace(scores) is not namespace(self.m):
             raise TypeError(
-                f"scores: {type(scores).__name__}; the state holds {type(self.m).__name__}, "
-                "State.empty(shape, like=scores) one of their kind"
+                f"scores: expected {type(self.m).__name__}, as in the state, got {type(scores).__name__}; "
+                "State.empty(shape, like=scores) holds arrays of their kind"
             )
         scores = _real(arrays.like(scores, self.m, "scores"), "scores")
         xp = namespace(scores)
@@ -164,7 +165,7 @@ class State(NamedTuple):
         rows, length = tuple(z.shape[:-1]), z.shape[-1]
         if rows != tuple(self.m.shape):
             raise ValueError(
-                f"scores: expected the state's rows, {tuple(self.m.shape)}, beside axis {axis}, "
+                f"scores: expected the state's rows, {tuple(self.m.shape)}, without axis {axis}, "
                 f"got {rows} of shape {tuple(scores.shape)}"
             )
         if values is not None and self.o is not None:
@@ -184,7 +185,7 @@ class State(NamedTuple):
         return state
 
     def merge(self, *others: State) -> State:
-        """Merge states: return the state of all scores of this state and the others, merged from left to right.
+        """Return the state of the scores of this state and all others, merged from left to right.
 
         Parameters
         ----------
