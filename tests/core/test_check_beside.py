@@ -322,11 +322,11 @@ def test_lists_of_tensors_are_refused() -> None:
         for function in (softargmax.softmax, softargmax.logsumexp, softargmax.hardmax):
             with pytest.raises(TypeError, match=f"^z: {says}"):
                 function(listed)
-    for beside in (z, z.numpy()):
+    for scores in (z, z.numpy()):
         with pytest.raises(TypeError, match=f"^temperature: {says}"):
-            softargmax.softmax(beside, temperature=[one, one])
+            softargmax.softmax(scores, temperature=[one, one])
         with pytest.raises(TypeError, match=f"^weights: {says}"):
-            softargmax.logsumexp(beside, weights=[one, one, one])
+            softargmax.logsumexp(scores, weights=[one, one, one])
     with pytest.raises(TypeError, match=f"^like: {says}"):
         softargmax.State.empty(like=[one, one])
     assert (softargmax.softmax([one.detach(), one.detach()]) == 0.5).all()

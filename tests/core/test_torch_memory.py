@@ -45,16 +45,16 @@ def test_in_memory() -> None:
 
 
 def test_dispatch_keys_agree_with_in_memory() -> None:
-    asked = []
+    answers = []
 
     def ask(x: Any) -> Any:
-        asked.append((_native.in_memory(x), dispatch_keys(x).raw_repr() in PLAIN))
+        answers.append((_native.in_memory(x), dispatch_keys(x).raw_repr() in PLAIN))
         return x.sum()
 
     ask(torch.zeros(2, 3))
     torch.func.vmap(ask)(torch.zeros(2, 3))
     torch.func.grad(ask)(torch.zeros(2, 3))
-    assert asked == [(True, True), (False, False), (False, False)]
+    assert answers == [(True, True), (False, False), (False, False)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -88,21 +88,21 @@ def test_the_common_call_of_arrays_is_recognised(dtype: Any) -> None:
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_calls_that_torch_must_see_are_not_served_at_once() -> None:
     z, heads = torch.zeros(3), torch.zeros(1, 2, 3)
-    asked: list[tuple[Any, bool]] = []
+    answers: list[tuple[Any, bool]] = []
 
     def ask(x: Any) -> Any:
-        asked.append((_native.axes_at_once(z, -1), _native.heads_at_once(heads, heads, heads)))
+        answers.append((_native.axes_at_once(z, -1), _native.heads_at_once(heads, heads, heads)))
         return x.sum()
 
     ask(z)
-    assert asked.pop() == ((0,), True)
+    assert answers.pop() == ((0,), True)
     torch.func.vmap(ask)(torch.zeros(2, 3))
     torch.func.grad(ask)(z)
     torch.func.jvp(ask, (z,), (z,))
     with FakeTensorMode(allow_non_fake_inputs=True):
         ask(z)
     torch.jit.trace(ask, (z,), check_trace=False)
-    assert asked == [(None, False)] * 5
+    assert answers == [(None, False)] * 5
     tracked = z.clone().requires_grad_()
     assert _native.plain_axes(tracked, -1) == (0,)
     assert _native.axes_at_once(tracked, -1) is None

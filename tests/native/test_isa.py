@@ -65,7 +65,7 @@ def test_unknown_or_unsupported_names_raise(isa: str) -> None:
     assert done.returncode != 0
     assert "SOFTARGMAX_ISA" in done.stderr
     assert isa in done.stderr
-    assert all(name in done.stderr for name in HERE), "the message lists what may be asked for"
+    assert all(name in done.stderr for name in HERE), "the message lists the allowed names"
 
 
 def test_info_describes_the_running_core() -> None:

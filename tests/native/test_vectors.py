@@ -131,8 +131,8 @@ def test_pairs_do_not_affect_each_other(dtype: str) -> None:
     for i, node in enumerate(np.unique(p.nodes)):
         here = p.nodes == node
         out, total = np.empty((1, 100), dtype), np.empty(1, dtype)
-        given = {"index": p.rows[here], "factors": p.factors[here], "starts": np.array([0, here.sum()])}
-        _native.sums(sums=out, table=p.h, order=None, totals=total, **given)
+        arguments = {"index": p.rows[here], "factors": p.factors[here], "starts": np.array([0, here.sum()])}
+        _native.sums(sums=out, table=p.h, order=None, totals=total, **arguments)
         assert same_bits(out[0], sums[i])
         assert same_bits(total[0], totals[i])
 
@@ -235,10 +235,10 @@ WRONG = [
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda w: f"{next(iter(w.change))}")
 def test_wrong_pairs_never_reach_the_kernel(wrong: Wrong) -> None:
     p = PROBLEM._replace(**wrong.change)
-    given = {name: getattr(p, name) for name in ("h", "weight", "bias", "nodes", "starts", "signs", "shift")}
+    arguments = {name: getattr(p, name) for name in ("h", "weight", "bias", "nodes", "starts", "signs", "shift")}
     loss, slopes, dh = (np.full(shape, 7, np.float32) for shape in (2, 5, (2, 4)))
     with pytest.raises(wrong.error):
-        _native.coin_losses(loss=loss, slopes=slopes, dh=dh, **given)
+        _native.coin_losses(loss=loss, slopes=slopes, dh=dh, **arguments)
     assert (np.concatenate([loss, slopes, dh.reshape(-1)]) == 7).all()
 
 
@@ -265,9 +265,9 @@ def test_wrong_sums_never_reach_the_kernel(error: type[Exception], name: str, ch
 
 def test_wrong_pairs_never_reach_the_scores() -> None:
     p, x = PROBLEM, np.full(5, 7, np.float32)
-    given = {"h": p.h, "weight": p.weight, "bias": None, "nodes": p.nodes}
+    arguments = {"h": p.h, "weight": p.weight, "bias": None, "nodes": p.nodes}
     with pytest.raises(IndexError, match="rows"):
-        _native.pair_scores(rows=p.rows + 1, x=x, **given)
+        _native.pair_scores(rows=p.rows + 1, x=x, **arguments)
     with pytest.raises(ValueError, match="rows"):
-        _native.pair_scores(rows=p.rows[:4], x=x, **given)
+        _native.pair_scores(rows=p.rows[:4], x=x, **arguments)
     assert (x == 7).all()

@@ -219,21 +219,21 @@ def test_the_reference_streams(tmp_path):
 
 
 def test_progress_of_pieces():
-    told = []
-    stream.logsumexp([np.zeros(3), np.zeros(5)], progress=lambda *bytes_: told.append(bytes_))
-    assert told == [(24, 24), (64, 64)]
+    reports = []
+    stream.logsumexp([np.zeros(3), np.zeros(5)], progress=lambda *bytes_: reports.append(bytes_))
+    assert reports == [(24, 24), (64, 64)]
 
 
 def test_progress_reports_bytes_read(tmp_path):
     z = scores((3, 200_000))
     np.save(tmp_path / "z.npy", z)
     for memory, name in ((MIB, "softmax"), (64 * MIB, "softmax"), (MIB, "logsumexp")):
-        told = []
-        getattr(stream, name)(tmp_path / "z.npy", memory=memory, progress=lambda *bytes_, to=told: to.append(bytes_))
-        totals = {total for _, total in told}
+        reports = []
+        getattr(stream, name)(tmp_path / "z.npy", memory=memory, progress=lambda *bytes_, to=reports: to.append(bytes_))
+        totals = {total for _, total in reports}
         assert len(totals) == 1
-        assert told == sorted(told)
-        assert told[-1][0] == told[-1][1] in (z.nbytes, 2 * z.nbytes)
+        assert reports == sorted(reports)
+        assert reports[-1][0] == reports[-1][1] in (z.nbytes, 2 * z.nbytes)
 
 
 def test_blocks_are_those_of_the_kernels():

@@ -78,12 +78,12 @@ def test_missing_files(tmp_path):
 def test_wrong_arguments(tmp_path, source, old):
     with pytest.raises(
         TypeError,
-        match=r"source: expected what can be read twice .*, got (list_iterator|generator); logsumexp takes",
+        match=r"source: expected a source that can be read twice .*, got (list_iterator|generator); logsumexp takes",
     ):
         stream.softmax(iter([np.zeros(3)]))
     with pytest.raises(
         TypeError,
-        match=r"source: expected what can be read twice .*, got (list_iterator|generator); logsumexp takes",
+        match=r"source: expected a source that can be read twice .*, got (list_iterator|generator); logsumexp takes",
     ):
         stream.log_softmax(z for z in [np.zeros(3)])
     with pytest.raises(ValueError, match="target: expected another file than the source"):
@@ -131,16 +131,16 @@ def test_errors_name_the_argument_before_any_work(source, old, name):
     call = getattr(stream, name)
     with pytest.raises(TypeError, match=r"source: expected .*, got int"):
         call(5)
-    for told in (source, np.zeros(3), [np.zeros(3)]):
+    for form in (source, np.zeros(3), [np.zeros(3)]):
         with pytest.raises(TypeError, match=r"progress: expected .*, got 5"):
-            call(told, progress=5)
+            call(form, progress=5)
         with pytest.raises(TypeError, match=r"memory: expected .*, got 'x'"):
-            call(told, memory="x")
+            call(form, memory="x")
         with pytest.raises(ValueError, match=r"memory: expected .*, got 7 bytes"):
-            call(told, memory=7)
+            call(form, memory=7)
         if name != "logsumexp":
             with pytest.raises(TypeError, match=r"target: expected .*, got 5"):
-                call(told, 5)
+                call(form, 5)
 
 
 def test_an_iterator_is_not_read_before_the_checks():
@@ -153,18 +153,18 @@ def test_an_iterator_is_not_read_before_the_checks():
 
 def test_numpy_integers_are_accepted(source):
     options = {"axis": np.int64(0), "memory": np.int64(1 << 20)}
-    for told in (source, [np.ones((2, 3)), np.zeros((4, 3))]):
-        assert stream.softmax(told, **options).tobytes() == stream.softmax(told, axis=0).tobytes()
-        assert stream.logsumexp(told, **options).tobytes() == stream.logsumexp(told, axis=0).tobytes()
+    for form in (source, [np.ones((2, 3)), np.zeros((4, 3))]):
+        assert stream.softmax(form, **options).tobytes() == stream.softmax(form, axis=0).tobytes()
+        assert stream.logsumexp(form, **options).tobytes() == stream.logsumexp(form, axis=0).tobytes()
 
 
 @pytest.mark.parametrize("name", stream.__all__)
 def test_docstrings_list_every_parameter(name):
     function = getattr(stream, name)
-    _, _, told = function.__doc__.partition("Parameters\n")
-    told = told.partition("Examples\n")[0]
+    _, _, section = function.__doc__.partition("Parameters\n")
+    section = section.partition("Examples\n")[0]
     for parameter in inspect.signature(function).parameters:
-        assert re.search(rf"^ {{4}}(\w+, )*{parameter}\b", told, re.MULTILINE), parameter
+        assert re.search(rf"^ {{4}}(\w+, )*{parameter}\b", section, re.MULTILINE), parameter
 
 
 def test_wrong_pieces():

@@ -15,10 +15,10 @@ SLOW = """
 import signal, sys, time
 from softargmax import stream
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore SIGINT by default
-def tell(done, total):
+def report(done, total):
     print(done, flush=True)
     time.sleep(0.2)
-stream.softmax(sys.argv[1], sys.argv[2], memory=1 << 20, progress=tell)
+stream.softmax(sys.argv[1], sys.argv[2], memory=1 << 20, progress=report)
 """
 
 

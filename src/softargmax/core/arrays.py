@@ -257,7 +257,7 @@ def kept_shape(shape: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def last(x: Any, axis: int) -> Any:
-    """x with this axis moved to the end. (torch's vmap has no rule for moveaxis.)"""
+    """x with this axis moved to the end. (torch cannot vmap moveaxis.)"""
     if axis == x.ndim - 1:
         return x
     return namespace(x).permute_dims(x, (*(k for k in range(x.ndim) if k != axis), axis))

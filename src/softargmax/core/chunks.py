@@ -55,7 +55,7 @@ def cut(arguments: tuple[Any, ...]) -> bool:
 
 
 def piece(argument: Any, axis: int, start: int, stop: int) -> Any:
-    """A slice along an axis counted from the end; an argument that is missing or 1 long there is returned unchanged."""
+    """A slice along an axis counted from the end; arguments without that axis, or of length 1, are unchanged."""
     if argument is None or isinstance(argument, float):
         return argument
     if isinstance(argument, Scale):

@@ -21,7 +21,7 @@ except ImportError as missing:
     if "libgomp" not in str(missing):
         raise
     raise ImportError(
-        f"{missing}. softargmax runs its threads on OpenMP's libgomp.so.1, which torch brings along; without torch, "
+        f"{missing}. softargmax runs its threads on OpenMP's libgomp.so.1, which torch includes; without torch, "
         "install it from your system (Debian: libgomp1, Fedora: libgomp, Alpine: libgomp)"
     ) from None
 

@@ -32,7 +32,7 @@ class Kind(NamedTuple):
     arrays: tuple[str, ...] = ()
     """Code for each array in the argument."""
     number: str = ""
-    """Code that is true if the argument is a number and holds no array; "" if it always holds arrays."""
+    """Code that is true if the argument is a number and holds no array; "" if it is never a number in place of one."""
 
 
 ARRAY = Kind((("", "Tensor"),), native="_view({0})", arrays=("{0}",))

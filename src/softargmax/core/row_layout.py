@@ -86,7 +86,7 @@ def magnitude(rows: Rows, z: Any, scale: Scale) -> tuple[Any, Any, Any]:
 
 
 def below(x: Any, top: Any, scale: Scale, hi: Any, lo: Any, reach: float) -> tuple[Any, Any]:
-    """|beta| (x - top) as a pair, whose second part is 0 below -reach. At beta = inf only ties stay above -inf."""
+    """|beta| (x - top) as a pair, whose second part may be 0 below -reach. At beta = inf only ties stay above -inf."""
     if scale is UNIT:
         return difference(x, top)
     # If |beta| < 1, the difference of two huge numbers could overflow and still matter; a quarter of it cannot.
