@@ -269,7 +269,10 @@ def test_qda_names_the_class_and_the_column(run, tmp_path):
         ({"a": z, "b": np.where(t, 1e-6 * x, x)}, "class '1' hardly varies in column 'b'; --drop b leaves it out, or"),
         ({"a": z, "my k": colour}, "class '1' does not vary in column 'my k' ('blue' or not); --drop 'my k' leaves"),
         ({"a": z, "b": once}, "class '1' does not vary in column 'b' without the rows of one fold;"),
-        ({"a": z, "b": little, "c": 2 * little}, "in class '1' some columns follow from others; try --model lda"),
+        (
+            {"a": z, "b": little, "c": 2 * little},
+            "in class '1' some columns are linear functions of others; try --model lda",
+        ),
     ):
         table_of(tmp_path / "t.csv", **columns, t=t)
         for options in ((), ("--calibrate",)):
