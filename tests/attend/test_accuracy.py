@@ -1,4 +1,4 @@
-"""The error of float32 attention, against float64 brute force and beside torch's on the same inputs."""
+"""The error of float32 attention against float64 brute force, compared with torch's error on the same inputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEEDS = range(60)
 
 
 def draw(seed: int, length: int, keys: int, width: int, size: float) -> tuple[np.ndarray, ...]:
-    """q, k, v with scores of up to about `size`."""
+    """Return q, k, v whose scores go up to about `size`."""
     rng = np.random.default_rng((seed, length, keys, width))
     q, k, v = (rng.standard_normal((2, 2, n, width)) for n in (length, keys, keys))
     most = abs(q @ k.swapaxes(-1, -2)).max() / math.sqrt(width)
@@ -25,7 +25,7 @@ def draw(seed: int, length: int, keys: int, width: int, size: float) -> tuple[np
 
 
 def truth(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool) -> tuple[np.ndarray, float]:
-    """The output in float64, and the largest score."""
+    """Return the output in float64, and the largest score."""
     z = q.astype(float) @ k.astype(float).swapaxes(-1, -2) / math.sqrt(q.shape[-1])
     if causal:
         z = np.where(np.tri(*z.shape[-2:], dtype=bool), z, -math.inf)
@@ -34,7 +34,7 @@ def truth(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool) -> tuple
 
 
 def naive(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Attention in float32 as the formula says, every sum taken in order."""
+    """Return attention in float32 by the formula, with every sum taken in order."""
     z = np.zeros((*q.shape[:-1], k.shape[-2]), np.float32)
     for d in range(q.shape[-1]):
         z += q[..., d, None] * k[..., None, :, d]
@@ -52,11 +52,13 @@ SHAPES = [(64, 64, 16), (50, 700, 64), (3, 2000, 128)]
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("size", [1.0, 10.0, 100.0, 1e4])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_at_most_half_as_much_again_as_torchs(shape: tuple[int, int, int], size: float, causal: bool) -> None:
-    """Over all seeds; and within 1e-6 of max |v| for scores up to 10, D 2^-24 max |S| max |v| beyond.
+def test_error_is_at_most_1_5_times_torchs(shape: tuple[int, int, int], size: float, causal: bool) -> None:
+    """The bound holds for the largest errors over all seeds.
 
-    Torch's own error depends on the processor: its products on an Intel processor with AVX-512 are twice as near at
-    scores of 100 as elsewhere. There, ours is at most half of what sums in order give.
+    Each error is also at most 1e-6 max |v| for scores up to 10, and D 2^-24 max |S| max |v| for larger ones.
+
+    torch's error depends on the processor: with AVX-512 on Intel, its products are twice as accurate at scores of 100
+    as elsewhere. There, our error is at most half the error of sums taken in order.
     """
     if causal and shape[0] != shape[1]:
         shape = (max(shape[0], 50), max(shape[0], 50), shape[2])
@@ -78,7 +80,7 @@ def test_at_most_half_as_much_again_as_torchs(shape: tuple[int, int, int], size:
 
 
 @pytest.mark.parametrize("size", [1.0, 30.0])
-def test_gradients_beside_torchs(size: float) -> None:
+def test_gradients_compared_with_torch(size: float) -> None:
     ours, theirs = np.zeros(3), np.zeros(3)
     for seed in SEEDS:
         arrays = (*draw(seed, 60, 60, 32, size), draw(seed + 100, 60, 60, 32, 1.0)[2])
@@ -96,15 +98,15 @@ def test_gradients_beside_torchs(size: float) -> None:
 
 
 @pytest.mark.parametrize("shift", [0.0, 5e3, -3e5])
-def test_a_common_score_shifts_nothing_but_lse(shift: float) -> None:
+def test_a_common_score_shifts_only_lse(shift: float) -> None:
     q, k, v = draw(0, 20, 300, 16, 5.0)
     plain, moved = (s.attention_with_lse(q, k, v, bias=np.full((1, 1), b, np.float32)) for b in (0.0, shift))
-    slack = 2.0**-23 * max(abs(shift), 4.0)  # a score of this size is rounded to this
+    slack = 2.0**-23 * max(abs(shift), 4.0)  # the rounding error of a score of this size
     np.testing.assert_allclose(moved.output, plain.output, atol=2 * slack * abs(v).max())
     np.testing.assert_allclose(moved.lse, plain.lse + shift, atol=slack + 2.0**-23 * abs(shift))
 
 
-def test_order_of_keys_and_scores_beyond_the_kernels_range() -> None:
+def test_key_order_and_scores_beyond_the_kernels_range() -> None:
     q, k, v = draw(3, 9, 1100, 16, 4.0)
     order = np.random.default_rng(0).permutation(1100)
     found, shuffled = s.attention(q, k, v), s.attention(q, k[..., order, :], v[..., order, :])

@@ -1,4 +1,4 @@
-"""A query's result has the same bits whatever stands beside it, however many threads there are, on any processor."""
+"""The bits of a query's result do not depend on other queries, on the number of threads or on the processor."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["plain", "causal", "window", "sink", "slopes"])
-def test_alone_and_beside_others(arrays: tuple[np.ndarray, ...], options: dict[str, Any]) -> None:
+def test_alone_and_with_others(arrays: tuple[np.ndarray, ...], options: dict[str, Any]) -> None:
     q, k, v = arrays
     whole, gradients = s.attention_with_lse(q, k, v, **options), s.attention_vjp(q, k, v, draw(B, H, L, V), **options)
     reverse = s.attention(q[::-1], k[::-1], v[::-1], **options)[::-1]
@@ -54,7 +54,7 @@ def test_alone_and_beside_others(arrays: tuple[np.ndarray, ...], options: dict[s
         for x, y in zip(back[:3], gradients[:3], strict=True):
             np.testing.assert_array_equal(x, y[entry])
     if "causal" in options or "window" in options:
-        return  # a query alone would stand elsewhere
+        return  # a single query would have another position
     for i in (0, 11, 12, L - 1):
         row = {key: x[..., i, :] if np.ndim(x) > 2 else x for key, x in options.items()}
         np.testing.assert_array_equal(s.attention(q[:, :, i : i + 1], k, v, **row), whole.output[:, :, i : i + 1])
@@ -77,7 +77,7 @@ def test_step_by_step_with_a_cache(length: int) -> None:
 @pytest.mark.parametrize("window", [None, (700, 0), (5000, 0)])
 @pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
 def test_sparse_step_by_step(alpha: float, window: Any) -> None:
-    """Rows of more than two blocks of scores, whose parts begin at different keys."""
+    """Rows have more than two blocks of scores; their parts begin at different keys."""
     length, steps = (9000, 3) if window == (5000, 0) else (1500, 9)
     q, k, v = (1.5 * draw(1, length, 8, seed=i) for i in range(3))
     options: dict[str, Any] = {"causal": True, "alpha": alpha, "window": window, "sink": 0.3, "slopes": [1e-3]}
@@ -89,7 +89,7 @@ def test_sparse_step_by_step(alpha: float, window: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 300), (2, 4, 5), (5, 1, 200)])
 def test_any_number_of_threads(shape: tuple[int, int, int]) -> None:
-    """Few heads are dealt out by queries and keys, many by heads."""
+    """Few heads are split among threads by queries and keys, many by heads."""
     batch, heads, length = shape
     q, k, v, g = draw(batch, heads, length, D), draw(batch, heads, K, D), draw(batch, heads, K, V), draw(*shape, V)
     found = []
@@ -109,7 +109,7 @@ def test_any_number_of_threads(shape: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize("causal", [{}, {"causal": False}, {"causal": True}], ids=["", "not causal", "causal"])
 @pytest.mark.parametrize(("keys", "values"), [(K, V), (L, D)], ids=["of other sizes", "of one shape"])
-def test_the_usual_call_is_that_with_its_scale_said(causal: dict[str, bool], keys: int, values: int) -> None:
+def test_the_common_call_equals_the_call_with_a_scale(causal: dict[str, bool], keys: int, values: int) -> None:
     torch = pytest.importorskip("torch")
     q, k, v = draw(2, L, D), draw(2, keys, D, seed=1), draw(2, keys, values, seed=2)
     expected = s.attention(q, k, v, scale=1 / np.sqrt(D), **causal)
@@ -140,7 +140,7 @@ def worker(isa: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("isa", HERE)
 def test_every_instruction_set_within_its_buffers(isa: str) -> None:
-    """The buffers end, or begin, at a protected page."""
+    """The buffers end or begin at a protected page."""
     best, forced = worker(HERE[0]), worker(isa)
     assert forced["isa"] == isa
     assert len(best["digests"]) > 250

@@ -1,4 +1,4 @@
-"""Axes in front of length and width broadcast, as in torch's scaled_dot_product_attention."""
+"""Axes before length and width broadcast, as in torch's scaled_dot_product_attention."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def drawn(*shapes: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
 
 
 def full(q: Any, k: Any, v: Any) -> list[np.ndarray[Any, Any]]:
-    """All three with all their axes."""
+    """Return q, k and v broadcast to all axes."""
     front = np.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
     groups = max(k.shape[-3], v.shape[-3])
     heads = groups if q.shape[-3] == 1 else q.shape[-3]
@@ -36,14 +36,14 @@ def full(q: Any, k: Any, v: Any) -> list[np.ndarray[Any, Any]]:
 
 
 def folded(gradient: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """The sum over what was broadcast."""
+    """Sum over the axes that were broadcast."""
     sizes = (1,) * (gradient.ndim - len(shape)) + shape
     axes = tuple(i for i, n in enumerate(sizes) if n != gradient.shape[i])
     return gradient.sum(axis=axes).reshape(shape)
 
 
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
-def test_the_bits_are_those_of_copies(shapes: Any, quick: Backend) -> None:
+def test_bits_equal_those_of_copies(shapes: Any, quick: Backend) -> None:
     given = drawn(*shapes)
     with quick.using():
         for function in (s.attention, lambda *qkv: s.attention_with_lse(*qkv).lse):
@@ -52,7 +52,7 @@ def test_the_bits_are_those_of_copies(shapes: Any, quick: Backend) -> None:
 
 
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
-def test_gradients_have_the_shapes_of_what_was_given(shapes: Any) -> None:
+def test_gradients_have_the_shapes_of_the_arguments(shapes: Any) -> None:
     torch = pytest.importorskip("torch")
     given, whole = drawn(*shapes), full(*drawn(*shapes))
     g = drawn(s.attention(*given).shape)[0]
@@ -67,7 +67,7 @@ def test_gradients_have_the_shapes_of_what_was_given(shapes: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if "head" not in name])
-def test_as_torch_broadcasts(name: str) -> None:
+def test_broadcasts_like_torch(name: str) -> None:
     torch = pytest.importorskip("torch")
     given = [torch.tensor(x) for x in drawn(*SHAPES[name])]
     expected = torch.nn.functional.scaled_dot_product_attention(*given, enable_gqa=True)

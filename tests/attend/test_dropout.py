@@ -1,4 +1,4 @@
-"""Dropout: the same everywhere, a function of (seed, stream, head, query, key), at its rate, the backward's too."""
+"""Dropout depends only on (seed, stream, head, query, key), has its rate, and is the same in the backward pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def draw(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def kept(backend: Backend, keys: int = K, **options: object) -> np.ndarray:
-    """What p is multiplied by: the output with the unit vectors as values, over that without dropout."""
+    """Return the factors of p: the output with unit vectors as values, divided by the output without dropout."""
     q, k = draw(B, H, L, D), draw(B, H, K, D, seed=1)[:, :, :keys]
     v = np.broadcast_to(np.eye(keys, dtype=np.float32), (B, H, keys, keys)).copy()
     with backend.using():
@@ -43,9 +43,9 @@ def test_the_same_on_every_backend() -> None:
     np.testing.assert_allclose(s.attention(q, k, v, dropout=0.5, seed=3), wanted, atol=1e-5)
 
 
-@pytest.mark.no_sanitize  # statistics: the other tests drop in the same places
-def test_its_rate() -> None:
-    """Within four standard errors, of all and of every head."""
+@pytest.mark.no_sanitize  # a test of statistics; the other tests run the same code
+def test_the_rate() -> None:
+    """The rate is right within four standard errors, over all heads and for each head."""
     for rate in (0.1, 0.5, 0.9):
         dropped = kept(BACKENDS[0], dropout=rate, seed=11) == 0
         for share, count in ((dropped.mean(), dropped.size), *((x.mean(), x.size) for x in dropped[0])):
@@ -54,7 +54,7 @@ def test_its_rate() -> None:
     assert abs(neighbours - 0.81) < 4 * math.sqrt(0.81 * 0.19 / dropped.size)
 
 
-def test_what_it_depends_on() -> None:
+def test_dependence_on_seed_and_stream() -> None:
     whole = kept(BACKENDS[1], dropout=0.4, seed=5) == 0
     assert (whole != (kept(BACKENDS[1], dropout=0.4, seed=6) == 0)).mean() > 0.3
     for a, b in ((whole[0], whole[1]), (whole[:, 0], whole[:, 1]), (whole[:, :, 0], whole[:, :, 1])):
@@ -66,7 +66,7 @@ def test_what_it_depends_on() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 def test_gradients(backend: Backend) -> None:
-    """<g, output> is linear in v, and its gradient to q that of differences; all see the same mask."""
+    """<g, output> is linear in v; the gradient to q agrees with finite differences; all use the same mask."""
     q, k, v, g = (draw(2, 2, n, D, seed=i).astype(float) for i, n in enumerate((5, 9, 9, 5)))
     options = {"dropout": 0.5, "seed": 2, "sink": 0.3, "softcap": 3.0}
     with backend.using():
@@ -97,16 +97,16 @@ def test_torch_differentiates_with_the_same_mask() -> None:
     assert not torch.equal(first, second)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # of torch's forward mode
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # from torch's forward mode
 def test_forward_mode_has_the_digits_of_the_dtype() -> None:
-    """Along v the tangent is the output itself: 1 / (1 - rate) is not rounded to float32 by the definition."""
+    """Along v the tangent is the output itself: the definition does not round 1 / (1 - rate) to float32."""
     torch = pytest.importorskip("torch")
     q, k, v = (torch.tensor(draw(1, 2, n, 4, seed=i), dtype=torch.float64) for i, n in enumerate((3, 5, 5)))
     output, tangent = torch.func.jvp(lambda v: s.attention(q, k, v, dropout=0.3, seed=1), (v,), (v,))
     torch.testing.assert_close(tangent, output, rtol=1e-14, atol=1e-15)
 
 
-def test_the_sparse_maps_drop_too() -> None:
+def test_dropout_of_sparse_maps() -> None:
     q, k, v = draw(2, 2, 30, D), draw(2, 2, 700, D, seed=1), draw(2, 2, 700, 5, seed=2)
     found = []
     for backend in BACKENDS[:2]:

@@ -1,4 +1,4 @@
-"""What attention refuses, and in which words."""
+"""The errors of attention and their messages."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_errors_name_the_argument(library: str, name: str, value: Any, error: ty
         (Q, "k", V, TypeError, r"^k: "),
     ],
 )
-def test_what_does_not_fit(q: Any, k: Any, v: Any, error: type[Exception], words: str) -> None:
+def test_shapes_that_do_not_match(q: Any, k: Any, v: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         s.attention(q, k, v)
 

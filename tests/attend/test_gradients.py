@@ -1,4 +1,4 @@
-"""attention_vjp against the derivative of the definition, in float64 by torch; every option, and every pair."""
+"""attention_vjp against torch's derivative of the definition in float64, for every option and every pair of options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def incoming() -> tuple[np.ndarray, np.ndarray]:
 
 
 def truth(options: dict[str, Any]) -> list[np.ndarray]:
-    """Gradients to q, k, v, then to what is tracked."""
+    """Return the gradients to q, k, v, then to the tracked options."""
     qkv = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in inputs()]
     own = {key: torch.tensor(x) if isinstance(x, np.ndarray) else x for key, x in options.items()}
     leaves = [own[key].requires_grad_() for key in TRACKED if key in own]
@@ -57,7 +57,7 @@ def test_every_pair_of_options(names: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_what_is_not_seen_has_no_part(backend: Backend, bad: float) -> None:
+def test_hidden_keys_have_no_effect(backend: Backend, bad: float) -> None:
     q, k, v = inputs()
     mask = np.arange(k.shape[-2]) < k.shape[-2] - 1
     arrays = lambda: [backend.array(x, "float64") for x in (q, k, v, incoming()[0])]  # noqa: E731
@@ -99,12 +99,12 @@ def test_errors(name: str, value: Any, words: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_halves(dtype: str) -> None:
-    """Output and gradients of half inputs are near those of the same numbers in float32."""
+    """Output and gradients for half-precision inputs are close to those of the same numbers in float32."""
     narrow = [torch.tensor(x).to(getattr(torch, dtype)) for x in (*inputs(), incoming()[0])]
     found, wanted = (s.attention_vjp(*x, causal=True) for x in (narrow, [x.float() for x in narrow]))
     step = torch.finfo(narrow[0].dtype).eps
     assert s.attention(*narrow[:3]).dtype == found.q.dtype == narrow[0].dtype
-    for x, y in zip(found[:3], wanted[:3], strict=True):  # the output, of which delta is made, is rounded too
+    for x, y in zip(found[:3], wanted[:3], strict=True):  # delta is computed from the rounded output
         assert (x.float() - y).abs().max() <= 4 * step * y.abs().max()
 
 

@@ -1,4 +1,4 @@
-"""softargmax.nn.Attention: torch's module with the same weights, its own options, its parameters."""
+"""softargmax.nn.Attention: agreement with torch's module, options, parameters, decoding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ s = importlib.import_module("softargmax")
     [{}, {"bias": False}, {"kdim": 9, "vdim": 9}, {"add_zero_attn": True}, {"batch_first": False, "dropout": 0.5}],
     ids=str,
 )
-def test_it_is_torchs_with_the_same_weights(options: dict[str, Any]) -> None:
+def test_agrees_with_torch_for_the_same_weights(options: dict[str, Any]) -> None:
     torch.manual_seed(0)
     theirs = torch.nn.MultiheadAttention(24, 4, **{"batch_first": True} | options).eval()
     if theirs.in_proj_bias is not None:
@@ -34,7 +34,7 @@ def test_it_is_torchs_with_the_same_weights(options: dict[str, Any]) -> None:
     torch.testing.assert_close(ours(x, c, mask=~mask & ~padding[:, None, None, :]), wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_options_and_refusals_beside_torchs_weights() -> None:
+def test_options_and_errors_of_from_torch() -> None:
     theirs, x = torch.nn.MultiheadAttention(24, 4, batch_first=True), torch.randn(2, 7, 24)
     future = torch.ones(7, 7, dtype=torch.bool).triu(1)
     wanted = theirs(x, x, x, attn_mask=future, need_weights=False)[0]
@@ -67,7 +67,7 @@ def decoder(**options: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_token_by_token_is_the_whole(name: str) -> None:
+def test_token_by_token_equals_all_at_once(name: str) -> None:
     layer, x = decoder(**DECODERS[name]), torch.randn(2, 9, 24)
     cache = layer.new_cache(2, 12)
     found = [layer(part, cache=cache) for part in x.split([4, 1, 2, 1, 1], 1)]
@@ -77,7 +77,7 @@ def test_token_by_token_is_the_whole(name: str) -> None:
     torch.testing.assert_close(layer(x[:, :3], cache=cache), found[0][:, :3], rtol=1e-5, atol=1e-6)
 
 
-def test_padded_prompts_go_on_from_their_own_ends() -> None:
+def test_padded_prompts_continue_from_their_ends() -> None:
     layer, x, lengths = decoder(scale="log"), torch.randn(2, 5, 24), torch.tensor([3, 5])
     more = torch.randn(2, 2, 24)
     cache = layer.new_cache(2, 7)
@@ -104,7 +104,7 @@ def test_a_compiled_step_is_compiled_once() -> None:
     assert count == 1
 
 
-def test_a_context_without_keys_reads_what_is_there() -> None:
+def test_a_context_without_keys_reads_the_cache() -> None:
     layer, x, c = s.nn.Attention(8, 2, context_dim=3).requires_grad_(False), torch.randn(4, 8), torch.randn(5, 3)
     cache = layer.new_cache((), 5)
     wanted = layer(x, c, cache=cache)
@@ -112,7 +112,7 @@ def test_a_context_without_keys_reads_what_is_there() -> None:
     torch.testing.assert_close(layer(x, c), wanted)
 
 
-def test_what_a_cache_refuses() -> None:
+def test_cache_errors() -> None:
     layer, x = decoder(), torch.randn(2, 3, 24)
     cache = layer.new_cache(2, 4, dtype=torch.float32)
     layer(x, cache=cache)
@@ -144,7 +144,7 @@ def test_what_a_cache_refuses() -> None:
     ],
     ids=str,
 )
-def test_every_parameter_learns(options: dict[str, Any]) -> None:
+def test_every_parameter_has_a_gradient(options: dict[str, Any]) -> None:
     torch.manual_seed(1)
     layer = s.nn.Attention(12, 4, dtype=torch.float64, **options)
     x = torch.randn(2, 6, 12, dtype=torch.float64)
@@ -161,7 +161,7 @@ def test_every_parameter_learns(options: dict[str, Any]) -> None:
     assert "Attention(12, 4" in repr(layer).replace("\n  ", "")
 
 
-def test_the_scale_counts_the_keys_that_are_seen() -> None:
+def test_the_scale_counts_visible_keys() -> None:
     layer = s.nn.Attention(8, 2, causal=True, window=(2, 5), scale="log")
     start = math.sqrt(4) / math.log(512) / 4
     wanted = [start * math.log(max(n, 1)) for n in (1, 2, 3, 3, 3)]
@@ -173,7 +173,7 @@ def test_the_scale_counts_the_keys_that_are_seen() -> None:
     assert (padded[1] == start * math.log(3)).all()
 
 
-def test_dropout_is_for_training() -> None:
+def test_dropout_only_in_training() -> None:
     layer, x = s.nn.Attention(8, 2, dropout=0.5), torch.randn(1, 5, 8)
     assert not torch.equal(layer(x), layer(x))
     layer.eval()

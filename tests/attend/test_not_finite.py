@@ -1,4 +1,4 @@
-"""What is not finite stays where it is seen: in values, bits of others, and gradients."""
+"""NaN and inf affect only the queries that see them: results, bits and gradients."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def draw(*shape: int, seed: int = 0, dtype: str = "float32") -> np.ndarray:
 
 @pytest.mark.parametrize("backend", NATIVE, ids=str)
 @pytest.mark.parametrize("odd", ["q", "k", "v", "large"])
-def test_the_others_keep_their_bits(backend: Backend, odd: str) -> None:
-    """An entry, or a query, whose numbers are not finite, or too large for the kernel, changes no other's bits."""
+def test_other_queries_keep_their_bits(backend: Backend, odd: str) -> None:
+    """An entry or a query with numbers that are not finite, or too large for the kernel, changes no other bits."""
     q, k, v = draw(2, 4, 30, 8), draw(2, 2, 600, 8, seed=1), draw(2, 2, 600, 5, seed=2)
     options: dict[str, Any] = {"causal": True, "softcap": 30.0, "sink": np.arange(4.0), "bias": draw(30, 600, seed=3)}
     own = {key: backend.array(x) if isinstance(x, np.ndarray) else x for key, x in options.items()}
@@ -42,7 +42,7 @@ def test_the_others_keep_their_bits(backend: Backend, odd: str) -> None:
             same[0, 7] = False
             np.testing.assert_array_equal(x[1][same], y[1][same])
         else:
-            np.testing.assert_array_equal(x[1, 2:], y[1, 2:])  # heads that read other keys
+            np.testing.assert_array_equal(x[1, 2:], y[1, 2:])  # heads with other keys
             np.testing.assert_array_equal(x[1, :2, :12], y[1, :2, :12])
     if odd != "large":
         assert np.isnan(backend.back(found.output)[1]).any()
@@ -63,7 +63,7 @@ def test_scores_that_overflow(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
-def test_an_incoming_gradient_goes_where_its_query_sees(backend: Backend) -> None:
+def test_an_incoming_gradient_reaches_only_visible_keys(backend: Backend) -> None:
     q, k, v, g = draw(1, 2, 4, 8), draw(1, 2, 4, 8, seed=1), draw(1, 2, 4, 3, seed=2), draw(1, 2, 4, 3, seed=4)
     g[0, 0, 0] = NAN
     with backend.using():
@@ -76,7 +76,7 @@ def test_an_incoming_gradient_goes_where_its_query_sees(backend: Backend) -> Non
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
-def test_a_query_that_sees_nothing_moves_nothing(backend: Backend, bad: float) -> None:
+def test_a_query_without_keys_has_zero_gradient(backend: Backend, bad: float) -> None:
     q, k, v, g = draw(1, 2, 3, 8), draw(1, 2, 4, 8, seed=1), draw(1, 2, 4, 3, seed=2), draw(1, 2, 3, 3, seed=4)
     q[0, 0, 0] = bad
     mask = np.ones((3, 4), bool)
@@ -91,7 +91,7 @@ def test_a_query_that_sees_nothing_moves_nothing(backend: Backend, bad: float) -
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
 @pytest.mark.parametrize("bad", [NAN, INF])
-def test_a_masked_key_does_not_move_a_learned_scale(alpha: float, bad: float) -> None:
+def test_a_masked_key_does_not_affect_the_gradient_of_scale(alpha: float, bad: float) -> None:
     torch = pytest.importorskip("torch")
     q, k, v = (torch.tensor(draw(1, 1, n, 4, seed=i)) for i, n in enumerate((2, 3, 3)))
     k[0, 0, 2] = bad
@@ -112,7 +112,7 @@ def test_windows_beyond_every_key(backend: Backend, window: Any, alpha: float) -
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
-def test_a_half_sink_is_a_number(alpha: float) -> None:
+def test_a_half_precision_sink(alpha: float) -> None:
     torch = pytest.importorskip("torch")
     q, k, v = (torch.tensor(draw(1, 2, n, 8, seed=i)).bfloat16() for i, n in enumerate((3, 5, 5)))
     sink = torch.tensor([0.5, -1.0])
@@ -122,7 +122,7 @@ def test_a_half_sink_is_a_number(alpha: float) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
-def test_nothing_to_do(backend: Backend, alpha: float) -> None:
+def test_empty_arrays_have_results(backend: Backend, alpha: float) -> None:
     a = lambda *shape: backend.array(np.ones(shape, np.float32))  # noqa: E731
     with backend.using():
         for shape, width in (((1, 2, 3, 0), 5), ((1, 2, 3, 4), 0), ((0, 2, 3, 4), 5), ((1, 2, 0, 4), 5)):
@@ -140,7 +140,7 @@ def test_nothing_to_do(backend: Backend, alpha: float) -> None:
         assert (backend.back(gradients.v) == 0).all()
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # of torch's forward mode
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # from torch's forward mode
 def test_jacobians() -> None:
     torch = pytest.importorskip("torch")
     q, k, v, bias = (

@@ -1,4 +1,4 @@
-"""What is not finite in one query, key or value changes no bit of those that do not see it."""
+"""NaN and inf in one query, key or value change no bit of the queries that do not see it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def draw(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def results(backend: Backend, arrays: list[np.ndarray], options: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The output, the gradients to q, k and v, and of order 1 lse."""
+    """Return the output, the gradients to q, k and v, and lse for order 1."""
     q, k, v, g = map(backend.array, arrays)
     own = {key: backend.array(x) if isinstance(x, np.ndarray) else x for key, x in options.items()}
     with backend.using():
@@ -47,45 +47,45 @@ def results(backend: Backend, arrays: list[np.ndarray], options: dict[str, Any])
 
 
 def same(x: np.ndarray, y: np.ndarray, kept: np.ndarray, name: str) -> None:
-    """The bits of some rows are equal."""
+    """Check that the bits of the kept rows are equal."""
     assert x[kept].tobytes() == y[kept].tobytes(), name
 
 
 @pytest.mark.parametrize(("backend", "bad", "pairs"), [(NATIVE[0], NAN, PAIRS), (NATIVE[1], INF, PAIRS[:11])], ids=str)
 def test_every_pair_of_options(backend: Backend, bad: float, pairs: list[tuple[str, ...]]) -> None:
-    """One query; one incoming gradient; one key, one value that the mask takes from some queries."""
+    """The bad number is in one query, incoming gradient, key or value; the mask hides the key from some queries."""
     shapes = ((2, 4, LENGTH, 6), (2, 2, KEYS, 6), (2, 2, KEYS, 3), (2, 4, LENGTH, 3))
     clean = [draw(*shape, seed=i) for i, shape in enumerate(shapes)]
     mask = np.ones((2, 1, LENGTH, KEYS), bool)
     mask[..., ::2, ALONE] = False
-    sees = np.zeros((2, 4, LENGTH), bool)  # what is odd
+    sees = np.zeros((2, 4, LENGTH), bool)  # True for rows that see the changed entry
     x: dict[str, np.ndarray] = {}
-    for names, odd in itertools.product(pairs, "qkvg"):
+    for names, changed in itertools.product(pairs, "qkvg"):
         options = {key: value for name in names for key, value in OPTIONS[name].items()}
         options["mask"] = mask & options.get("mask", True)
         arrays = [x.copy() for x in clean]
         sees[...] = False
-        if odd in "qg":
-            arrays["qkvg".index(odd)][0, 1, 2] = bad
+        if changed in "qg":
+            arrays["qkvg".index(changed)][0, 1, 2] = bad
             sees[0, 1, 2] = True
         else:
-            arrays["qkvg".index(odd)][0, 1, ALONE, 1] = bad
+            arrays["qkvg".index(changed)][0, 1, ALONE, 1] = bad
             sees[0, 2:, 1::2] = True
-        x = results(backend, clean, options) if odd == "q" else x
+        x = results(backend, clean, options) if changed == "q" else x
         y = results(backend, arrays, options)
-        label = f"{'+'.join(names)}, {odd}"
+        label = f"{'+'.join(names)}, {changed}"
         for name in x.keys() & {"output", "lse", "dq"}:
             same(x[name], y[name], ~sees, f"{name} of {label}")
         for name in x.keys() & {"dk", "dv"}:
-            unseen = np.ones((2, 2, KEYS), bool)  # by a query that sees what is odd
-            unseen[0, 0 if odd in "qg" else 1] = odd in "qg" and ~options["mask"][0, 0, 2]
+            unseen = np.ones((2, 2, KEYS), bool)  # True unless a query sees both the key and the changed entry
+            unseen[0, 0 if changed in "qg" else 1] = changed in "qg" and ~options["mask"][0, 0, 2]
             same(x[name], y[name], unseen, f"{name} of {label}")
 
 
 @pytest.mark.parametrize("backend", NATIVE, ids=str)
-@pytest.mark.parametrize("odd", ["q", "k", "v", "g", "large", "overflown"])
-def test_beyond_every_cut(backend: Backend, odd: str) -> None:
-    """More queries than a hundred, more keys than two blocks; few heads, so that threads share them, and many."""
+@pytest.mark.parametrize("changed", ["q", "k", "v", "g", "large", "overflown"])
+def test_more_than_one_block_and_part(backend: Backend, changed: str) -> None:
+    """More than 100 queries, more than two blocks of keys; few heads, which threads share, and many heads."""
     for heads in (1, 8):
         shapes = ((heads, 130, 8), (heads, 600, 8), (heads, 600, 5), (heads, 130, 5))
         clean = [draw(*shape, seed=i) for i, shape in enumerate(shapes)]
@@ -94,17 +94,17 @@ def test_beyond_every_cut(backend: Backend, odd: str) -> None:
         mask[::3, 550] = mask[40:, 300] = mask[101, 17] = False
         options: dict[str, Any] = {"mask": mask, "softcap": 30.0, "scale": 0.4}
         queries, keys = np.arange(130), np.arange(600)
-        if odd in ("q", "g", "large"):
-            arrays["qkvg".index("q" if odd == "large" else odd)][0, 101] = 1e9 if odd == "large" else NAN
+        if changed in ("q", "g", "large"):
+            arrays["qkvg".index("q" if changed == "large" else changed)][0, 101] = 1e9 if changed == "large" else NAN
             options.pop("softcap")
             unseen, free = queries != 101, keys == 17
         else:
-            if odd == "overflown":  # a score of 1e40, of a key in the second block
+            if changed == "overflown":  # gives a score of 1e40, for a key in the second block
                 arrays[1][0, 550, 0], arrays[0][0, 1::3, 0], clean[0][0, 1::3, 0] = -3e38, 1e3, 1e3
             else:
-                arrays["qkv".index(odd)][0, 550] = NAN
+                arrays["qkv".index(changed)][0, 550] = NAN
             unseen, free = queries % 3 == 0, keys < 0
-            if odd == "overflown":
+            if changed == "overflown":
                 unseen = queries % 3 != 1
                 mask[2::3, 550] = False
         x, y = (results(backend, given, options) for given in (clean, arrays))
@@ -115,8 +115,8 @@ def test_beyond_every_cut(backend: Backend, odd: str) -> None:
 
 
 @pytest.mark.parametrize("backend", NATIVE, ids=str)
-def test_what_is_left_out_is_added_by_the_definition(backend: Backend) -> None:
-    """Gradients to all that is learned, where some queries are too large for the kernel and some are NaN."""
+def test_the_definition_adds_queries_left_out(backend: Backend) -> None:
+    """Gradients to all learned arguments; some queries are too large for the kernel and some are NaN."""
     q, k, v, g = draw(2, 4, 9, 6), draw(2, 2, 11, 6, seed=1), draw(2, 2, 11, 3, seed=2), draw(2, 4, 9, 3, seed=3)
     q[0, 1, 3:5], q[1, 3, 8] = 1e8, NAN
     k[1, 0, 10] = INF
@@ -136,10 +136,10 @@ def test_what_is_left_out_is_added_by_the_definition(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.7, 1.5])
-def test_what_is_left_out_of_other_orders(alpha: float) -> None:
+def test_queries_left_out_for_other_orders(alpha: float) -> None:
     torch = pytest.importorskip("torch")
     arrays = [draw(4, 9, 6), draw(2, 11, 6, seed=1), draw(2, 11, 3, seed=2)]
-    arrays[0][1, 3:5] = NAN  # see the keys 1 to 8
+    arrays[0][1, 3:5] = NAN  # these queries see keys 1 to 8
     learned = {"scale": np.full((4, 9), 0.3), "bias": draw(9, 11, seed=5), "sink": draw(4, seed=6)}
     learned |= {"slopes": np.linspace(0, 1, 4)}
     g, gradients = torch.from_numpy(draw(4, 9, 3, seed=7)), []
@@ -150,8 +150,15 @@ def test_what_is_left_out_of_other_orders(alpha: float) -> None:
             found = s.attention(*leaves[:3], **options, window=(4, 2), alpha=alpha)
             gradients.append([x.numpy() for x in torch.autograd.grad(found, leaves, g)])
     native, wanted = (dict(zip(("q", "k", "v", *learned), x, strict=True)) for x in gradients)
-    odd = {"q": np.s_[1, 3:5], "k": np.s_[0, 1:9], "v": np.s_[0, 1:9], "scale": np.s_[1, 3:5], "sink": 1, "slopes": 1}
-    for name, at in odd.items():
+    changed = {
+        "q": np.s_[1, 3:5],
+        "k": np.s_[0, 1:9],
+        "v": np.s_[0, 1:9],
+        "scale": np.s_[1, 3:5],
+        "sink": 1,
+        "slopes": 1,
+    }
+    for name, at in changed.items():
         assert np.isnan(native[name][at]).all(), name
         native[name][at] = wanted[name][at] = 0.0
     native["bias"][3:5] = wanted["bias"][3:5] = 0.0

@@ -1,4 +1,4 @@
-"""Scales that know the number of keys, and vectors of one length."""
+"""entropy_invariant_scale and qk_norm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_scale_by_the_number_of_keys() -> None:
     np.testing.assert_allclose(kappa.grad.numpy(), np.full((3, 1), math.log(24) / 2), rtol=1e-6)
 
 
-def test_the_entropy_grows_less_than_with_one_over_root_d() -> None:
+def test_the_entropy_grows_less_than_with_the_default_scale() -> None:
     rng, kept, usual = np.random.default_rng(0), [], []
     for n in (64, 4096):
         q, k = rng.standard_normal((1, 32, 64)), rng.standard_normal((1, n, 64))

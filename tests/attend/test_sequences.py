@@ -1,4 +1,4 @@
-"""Packed sequences and pages: to the bit what attention gives each sequence alone."""
+"""Packed and paged sequences have the bits that attention gives each sequence alone."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_packed(backend: Backend, options: dict[str, Any]) -> None:
 
 
 def pages(size: int, lengths: list[int], seed: int = 0) -> tuple[Any, ...]:
-    """k and v side by side, the same in pages in random order, and the table; spare entries name no page."""
+    """Return k and v, the same in pages in random order, and the page table; spare table entries are out of range."""
     rng = np.random.default_rng(seed)
     each = max(-(-n // size) for n in lengths) + 1
     k, v = draw(len(lengths), 2, each * size, 8, seed=seed), draw(len(lengths), 2, each * size, 32, seed=seed + 1)
@@ -181,8 +181,8 @@ def test_wrong_pages(backend: Backend, name: str, value: Any, error: type[Except
 
 @pytest.mark.parametrize("backend", NATIVE, ids=str)
 @given(data=st.data())
-def test_any_pages_do_no_harm(backend: Backend, data: st.DataObject) -> None:
-    """Whatever the table and the lengths say: a result, or an error; the sanitizers watch."""
+def test_arbitrary_page_tables_are_safe(backend: Backend, data: st.DataObject) -> None:
+    """Any table and lengths give a result or an error. The sanitizers check memory accesses."""
     table = data.draw(st.lists(st.integers(-3, 12), min_size=6, max_size=6))
     lengths = data.draw(st.lists(st.integers(-2, 14), min_size=2, max_size=2))
     with backend.using():
@@ -196,7 +196,7 @@ def test_any_pages_do_no_harm(backend: Backend, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("backend", NATIVE, ids=str)
 @given(data=st.data())
-def test_any_bounds_do_no_harm(backend: Backend, data: st.DataObject) -> None:
+def test_arbitrary_bounds_are_safe(backend: Backend, data: st.DataObject) -> None:
     bounds = [data.draw(st.lists(st.integers(-2, 9), min_size=3, max_size=3)) for _ in range(2)]
     with backend.using():
         try:

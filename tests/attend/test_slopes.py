@@ -1,4 +1,4 @@
-"""ALiBi: what a slope per head takes from the scores, by the distance of query and key."""
+"""ALiBi slopes: each head subtracts its slope times the distance of query and key from the scores."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ DISTANCE = np.abs(np.arange(LENGTH)[:, None] + KEYS - LENGTH - np.arange(KEYS))
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
-def test_it_is_a_bias_by_distance(backend: Backend, causal: bool) -> None:
-    """Of causal queries the paper's m [-(i - 1), .., -1, 0]; and the gradient is that to the bias, summed."""
+def test_slopes_equal_a_bias_by_distance(backend: Backend, causal: bool) -> None:
+    """For causal queries it is the paper's m [-(i - 1), .., -1, 0]. The gradient is the sum of the bias's gradient."""
     g = np.random.default_rng(0).standard_normal((2, HEADS, LENGTH, VALUES))
     given = [backend.array(x, "float64") for x in (*inputs(), g)]
     bias, slopes = backend.array(-SLOPES[:, None, None] * DISTANCE), backend.array(SLOPES)
@@ -37,7 +37,7 @@ def test_it_is_a_bias_by_distance(backend: Backend, causal: bool) -> None:
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
 @pytest.mark.parametrize("shape", [(), (1,), (HEADS,), (2, 1), (2, HEADS)], ids=str)
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
-def test_one_for_all_or_for_each(backend: Backend, shape: tuple[int, ...], alpha: float) -> None:
+def test_one_slope_or_one_per_head(backend: Backend, shape: tuple[int, ...], alpha: float) -> None:
     slopes = np.random.default_rng(1).uniform(0.1, 1.0, shape)
     q, k, v = (backend.array(x, "float64") for x in inputs())
     with backend.using():
@@ -52,7 +52,7 @@ def test_one_for_all_or_for_each(backend: Backend, shape: tuple[int, ...], alpha
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
-def test_what_is_not_seen_has_no_part(backend: Backend, bad: float) -> None:
+def test_hidden_keys_have_no_effect(backend: Backend, bad: float) -> None:
     q, k, v = inputs()
     k[..., -1, :] = v[..., -1, :] = bad
     mask = np.tile(np.arange(KEYS) < KEYS - 1, (LENGTH, 1))
@@ -70,7 +70,7 @@ def test_what_is_not_seen_has_no_part(backend: Backend, bad: float) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
-def test_a_slope_that_is_none_reaches_its_head_alone(backend: Backend) -> None:
+def test_a_nan_slope_affects_only_its_head(backend: Backend) -> None:
     q, k, v = (backend.array(x, "float64") for x in inputs())
     with backend.using():
         clean, found = (
@@ -82,7 +82,7 @@ def test_a_slope_that_is_none_reaches_its_head_alone(backend: Backend) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 def test_far_keys(backend: Backend) -> None:
-    """Distances of more than a block: values and gradients in float32 against float64 by the definition."""
+    """Distances of more than a block: values and gradients in float32 against the definition in float64."""
     rng = np.random.default_rng(2)
     q, k, v, g = (rng.standard_normal((1, 2, n, w)).astype("f4") for n, w in ((3, 8), (1500, 8), (1500, 4), (3, 4)))
     slopes = np.array([0.01, 0.0])
@@ -97,8 +97,8 @@ def test_far_keys(backend: Backend) -> None:
     np.testing.assert_allclose(backend.back(found.slopes), back.slopes, atol=1e-4 * size)
 
 
-def test_learned_beside_every_option() -> None:
-    """The kernels' gradients, of both orders, are those of the definition."""
+def test_learned_slopes_with_every_option() -> None:
+    """For both orders, the kernels' gradients are those of the definition."""
     torch = pytest.importorskip("torch")
     options: dict[str, Any] = {"window": (3, 2), "softcap": 2.0, "key_lengths": [4, 7], "dropout": 0.3, "seed": 5}
     for alpha in (1.0, 1.5):
@@ -111,12 +111,12 @@ def test_learned_beside_every_option() -> None:
                 s.attention(*qkv, slopes=slopes, bias=bias, alpha=alpha, **options).square().sum().backward()
             found.append((slopes.grad, bias.grad))
         for x, y in zip(*found, strict=True):
-            torch.testing.assert_close(x, y, rtol=1e-7, atol=1e-12)  # by the definition 1 / 0.7 is a float32
+            torch.testing.assert_close(x, y, rtol=1e-7, atol=1e-12)  # in the definition 1 / 0.7 is a float32
             assert x.abs().max() > 0
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_a_half_slope_is_a_number(dtype: str) -> None:
+def test_a_half_precision_slope(dtype: str) -> None:
     torch = pytest.importorskip("torch")
     q, k, v = (torch.tensor(x) for x in inputs())
     narrow = torch.tensor(SLOPES, dtype=getattr(torch, dtype), requires_grad=True)
@@ -128,7 +128,7 @@ def test_a_half_slope_is_a_number(dtype: str) -> None:
     torch.testing.assert_close(narrow.grad.double(), wide.grad, rtol=1e-2, atol=1e-6)
 
 
-def test_states_and_statistics_take_them() -> None:
+def test_states_and_statistics_with_slopes() -> None:
     q, k, v = inputs()
     bias = -SLOPES[:, None, None] * DISTANCE
     for function, arrays in ((s.attention_state, (q, k, v)), (s.attention_stats, (q, k))):
@@ -136,7 +136,7 @@ def test_states_and_statistics_take_them() -> None:
             np.testing.assert_allclose(x, y, atol=1e-5)
 
 
-def test_nothing_to_do() -> None:
+def test_empty_arrays_have_results() -> None:
     q = inputs()[0].astype(float)
     none = np.zeros((2, GROUPS, 0, WIDTH)), np.zeros((2, GROUPS, 0, VALUES))
     assert (s.attention(q, *none, slopes=SLOPES) == 0).all()

@@ -1,4 +1,4 @@
-"""States of parts merge to the whole; statistics are those of the stored p."""
+"""States of parts merge to the state of all keys; statistics equal those of a stored p."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def draw(keys: int, width: int = 16) -> tuple[np.ndarray, ...]:
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("cuts", [(1,), (600,), (512, 1024), (7, 8, 9, 1200)])
-def test_parts_merge_to_the_whole(backend: Backend, cuts: tuple[int, ...]) -> None:
-    """Each state is off by its rounding, 2^-24 of its own numbers; the merge adds 2 of these."""
+def test_parts_merge_to_all_keys(backend: Backend, cuts: tuple[int, ...]) -> None:
+    """Each state has a rounding error of 2^-24 of its numbers; the merge adds two of these errors."""
     q, k, v = draw(1300)
     z = np.einsum("hqd,hkd->hqk", q.astype(float), k.astype(float)) / 4
     p = s.softmax(z)
@@ -43,7 +43,7 @@ def test_parts_merge_to_the_whole(backend: Backend, cuts: tuple[int, ...]) -> No
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
-def test_states_of_queries_that_see_nothing(backend: Backend) -> None:
+def test_states_of_queries_without_keys(backend: Backend) -> None:
     q, k, v = map(backend.array, draw(40))
     with backend.using():
         none = s.attention_state(q, k, v, mask=backend.array(np.zeros((5, 40), bool)))
@@ -56,7 +56,7 @@ def test_states_of_queries_that_see_nothing(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_states_of_halves_are_float32(dtype: str) -> None:
+def test_states_of_half_precision_are_float32(dtype: str) -> None:
     torch = pytest.importorskip("torch")
     state = s.attention_state(*(torch.tensor(x).to(getattr(torch, dtype)) for x in draw(40)))
     assert {x.dtype for x in state} == {torch.float32}
@@ -68,7 +68,7 @@ NAMES = [(), *((name,) for name in OPTIONS), ("causal", "sink", "alpha")]
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("names", NAMES, ids="+".join)
 def test_statistics(backend: Backend, names: tuple[str, ...]) -> None:
-    """p is what attention gives with the unit vectors as values; the sink's share is what is left."""
+    """Attention with unit vectors as values gives p; the sink has the rest of the sum."""
     q, k, _ = inputs()
     options: dict[str, Any] = {key: value for name in names for key, value in OPTIONS[name].items()}
     own = {key: backend.array(x) if isinstance(x, np.ndarray) else x for key, x in options.items()}

@@ -1,4 +1,4 @@
-"""Attention's operators: opcheck, compiled graphs, functorch's transforms, second and forward derivatives."""
+"""Attention's torch operators: opcheck, compiled graphs, torch.func transforms, second and forward derivatives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def draw(*shape: int, seed: int = 0) -> Any:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-# Small, since finite differences take a call or two for every number.
+# Small, because finite differences take one or two calls per number.
 QKV = draw(2, 4, 3, 3), draw(2, 2, 5, 3, seed=1), draw(2, 2, 5, 2, seed=2)
 NUMBERS: dict[str, Any] = {"left": 2, "right": 1, "softcap": 1.3, "dropout": 0.3}
 PLAIN = Options(scale=0.4, mask=None, bias=None, sink=None, alpha=1.0, lengths=None, seeds=None, **NUMBERS)
@@ -47,9 +47,10 @@ def tracked(flat: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-# The lse of other orders is NaN, which the last of opcheck's tests takes for different from itself.
+# The lse of other orders is NaN, which the last of opcheck's tests does not find equal to itself.
 NOT_COMPARED: dict[str, Any] = {"test_utils": ("test_schema", "test_autograd_registration", "test_faketensor")}
-# Tracked, each is traced forth and back, 4 s: with nothing beside and with all. One by one: `test_derivatives`.
+# With gradients, opcheck traces forward and backward, 4 s each: once without options and once with all of them.
+# `test_derivatives` tests the options one by one.
 CHECKED = [*((names, False) for names in SUBSETS), (SUBSETS[0], True), (SUBSETS[-2], True)]
 
 
@@ -80,7 +81,7 @@ def test_opcheck_of_pages(alpha: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("names", SUBSETS, ids="+".join)
 def test_derivatives(names: tuple[str, ...]) -> None:
-    """To every input, of both results, first and second, in both modes and across."""
+    """First and second derivatives of both results to every input, in reverse, forward and mixed mode."""
     rest = o.attention.torch.flatten(arguments(names))
     places = [i for i, x in enumerate(rest) if isinstance(x, torch.Tensor) and x.is_floating_point()]
     inputs = tuple(rest[i].clone().requires_grad_() for i in places)
@@ -135,7 +136,7 @@ def test_a_compiled_graph_has_the_same_bits() -> None:
     ids="+".join,
 )
 def test_a_few_queries_at_a_time(names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is cut into parts is what is taken whole: of every order and mode."""
+    """Processing queries in parts gives the same results as all at once, for derivatives of every order and mode."""
     i = arguments(names)
 
     def hessian_row(q: Any) -> Any:

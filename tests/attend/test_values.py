@@ -1,4 +1,4 @@
-"""Attention against brute force: every option, and every pair of options, on every backend."""
+"""Attention against brute force, for every option and every pair of options, on every backend."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_every_pair_of_options(backend: Backend, names: tuple[str, ...]) -> None
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
-def test_a_query_that_sees_nothing(backend: Backend) -> None:
+def test_a_query_without_keys(backend: Backend) -> None:
     q, k, v = (backend.array(x) for x in inputs())
     with backend.using():
         found = s.attention_with_lse(q, k, v, key_lengths=backend.array([0, 7]))
@@ -73,7 +73,7 @@ def test_a_query_that_sees_nothing(backend: Backend) -> None:
 
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
-def test_what_is_not_seen_is_not_looked_at(backend: Backend, bad: float) -> None:
+def test_hidden_keys_have_no_effect(backend: Backend, bad: float) -> None:
     q, k, v = inputs()
     mask = np.arange(KEYS) < KEYS - 1
     clean = attended(q, k, v, mask=mask)[0]
@@ -93,7 +93,7 @@ def test_what_is_not_seen_is_not_looked_at(backend: Backend, bad: float) -> None
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
-def test_one_query_that_sees_a_nan_does_not_reach_the_others(backend: Backend) -> None:
+def test_a_nan_affects_only_queries_that_see_it(backend: Backend) -> None:
     q, k, v = inputs()
     clean = attended(q, k, v, causal=True)[0]
     k[:, :, -1] = NAN
@@ -104,8 +104,8 @@ def test_one_query_that_sees_a_nan_does_not_reach_the_others(backend: Backend) -
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # of torch's forward mode
-def test_the_gradients_are_those_of_differences() -> None:
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # from torch's forward mode
+def test_gradients_agree_with_finite_differences() -> None:
     torch = pytest.importorskip("torch")
     q, k, v = (torch.tensor(x[:1, :, :3, :2] * 0.5, dtype=torch.float64, requires_grad=True) for x in inputs())
     mask = torch.tensor([[True, False, True], [False, False, False], [True, True, True]])
@@ -123,7 +123,7 @@ def test_the_gradients_are_those_of_differences() -> None:
 
 
 @pytest.mark.slow
-def test_jax_differentiates_what_is_seen() -> None:
+def test_jax_gradients_with_hidden_keys() -> None:
     jax = pytest.importorskip("jax")
     q, k, v = inputs()
     k[:, :, -1], v[:, :, -1] = NAN, INF

@@ -1,4 +1,4 @@
-"""Attention by brute force: one query after the other, over the list of the keys it sees, in longdouble."""
+"""Attention by brute force in longdouble: for each query, over the list of the keys that it sees."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ INF = math.inf
 
 
 def at(array: Any, *place: int) -> float:
-    """The entry of an array that broadcasts to the shape in which `place` is."""
+    """Return the entry at `place` of an array after broadcasting."""
     array = np.asarray(array)
     place = place[len(place) - array.ndim :]
     return array[tuple(0 if n == 1 else i for i, n in zip(place, array.shape, strict=True))]
 
 
 def attended(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Output and lse in float64."""
+    """Return output and lse in float64."""
     *batch, heads, length, width = q.shape
     groups, keys = k.shape[-3:-1]
     output, lse = np.zeros((*batch, heads, length, v.shape[-1])), np.full((*batch, heads, length), -INF)
@@ -55,7 +55,7 @@ def attended(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> tup
 
 
 def sees(place: int, key: int, *, causal: bool = False, window: Any = None, **_: Any) -> bool:
-    """Whether a query at this place sees a key."""
+    """True if a query at this position sees a key."""
     left, right = window or (None, None)
     if causal and key > place:
         return False

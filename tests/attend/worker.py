@@ -1,4 +1,4 @@
-"""Attention of every kind on buffers that touch a protected page; prints one digest a result.
+"""Run every kind of attention on buffers next to a protected page, and print one digest per result.
 
 SOFTARGMAX_ISA=baseline python tests/attend/worker.py
 """
@@ -37,7 +37,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def options_of(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return the options, their arrays drawn for the shape."""
+    """Return the options, with arrays drawn for the shape."""
     batch, heads, _, queries, keys, *_ = shape
     arrays: dict[str, Any] = {
         "bias": _rng.standard_normal((heads, queries, keys)).astype(np.float32),
@@ -50,7 +50,7 @@ def options_of(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 def results(fences: list[Fenced], *, end: bool) -> dict[str, Any]:
-    """Return everything attention computes natively."""
+    """Return all results that attention computes in native kernels."""
     found: dict[str, Any] = {}
     for size, shape in SHAPES.items():
         batch, heads, groups, queries, keys, width, values = shape

@@ -1,4 +1,4 @@
-"""Every option of the losses with every other: what the tables of this folder go through."""
+"""Cases with every option of the losses and every pair of options, shared by the tests of this folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 RNG = np.random.default_rng(5)
 K = 6
-# Rows of every size up to 1e4, two that are sure of their target, one that is sure of another class, one level.
+# Rows of every size up to 1e4; two confident in their target, one confident in another class, one constant.
 Z = RNG.standard_normal((12, K)) * RNG.choice([1.0, 8.0, 300.0], (12, 1))
 Z[1], Z[4], Z[5] = [0, 1, -3, 2, -1, 22], [-40, -41, -42, 2, -43, -44], [1, 2, 30, 3, -2, 4]
 Z[7], Z[8] = [7.5] * K, RNG.uniform(-1e4, 1e4, K)
@@ -35,7 +35,7 @@ THREES = PRODUCTS[::7]
 
 
 def rounded(case: dict[str, Any], dtype: str) -> dict[str, Any]:
-    """The case with arrays of floats in this precision."""
+    """Return the case with its floating arrays in this precision."""
     return {
         name: value.astype(dtype) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
         for name, value in case.items()
@@ -43,5 +43,5 @@ def rounded(case: dict[str, Any], dtype: str) -> dict[str, Any]:
 
 
 def shown(case: dict[str, Any]) -> str:
-    """The case in a line, arrays by their shapes."""
+    """Describe the case in one line, with arrays by their shapes."""
     return ", ".join(f"{k}={v.shape if isinstance(v, np.ndarray) else v}" for k, v in case.items())

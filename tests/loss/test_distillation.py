@@ -1,4 +1,4 @@
-"""Distillation: the three divergences against mpmath, their edges, their factor."""
+"""Distillation: the three divergences against mpmath, their edge rows, their factor T^2."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RNG = np.random.default_rng(4)
 
 
 def exact(student: Any, teacher: Any, kind: str, T: float = 1.0) -> float:
-    """The definition as it stands, in 60 digits."""
+    """Return the divergence by its definition, in 60 digits."""
     with mpmath.workdps(60):
 
         def softmax(z: Any) -> list[Any]:
@@ -37,7 +37,7 @@ def exact(student: Any, teacher: Any, kind: str, T: float = 1.0) -> float:
 @pytest.mark.parametrize("implementation", ["automatic", "reference"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_values(kind: str, implementation: str) -> None:
-    """Scores up to 1e4; of near distributions, what is left of the digits of their logarithms' difference."""
+    """Scores go up to 1e4. For close distributions the bound allows for the cancellation in log p - log q."""
     for size in (0.01, 1.0, 30.0, 1e4):
         student, teacher = RNG.standard_normal((2, 6, 9)) * size
         for T in (1.0, 2.5, -0.7):
@@ -81,7 +81,7 @@ def test_edges(student: list[float], teacher: list[float], wanted: tuple[Any, ..
             np.testing.assert_allclose(found, [value], rtol=1e-13)
 
 
-def test_masked_rows_count_nothing() -> None:
+def test_masked_rows_do_not_count_in_the_mean() -> None:
     a, b = RNG.standard_normal((2, 4, 5))
     where = np.array([True, False, True, True])[:, None]
     rows = s.distillation(a, b, where=where, reduction="none")

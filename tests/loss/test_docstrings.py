@@ -1,4 +1,4 @@
-"""What a docstring of the losses owes its reader, in its order."""
+"""The docstrings of the losses have all sections, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edge rows of every function, in every library: what the formula alone does not say."""
+"""Edge rows of every function, in every library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEST = [Backend(library, "best") for library in ("numpy", "torch")]
 
 
 def serve(backend: Backend) -> Iterator[Backend]:
-    """The library served by the reference, or by what serves best."""
+    """Select the reference implementation, or the default one."""
     backend.array([0.0])
     with nullcontext() if backend.implementation == "best" else backend.using():
         yield backend
@@ -31,11 +31,11 @@ def library(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 @pytest.fixture(params=[*REFERENCE[:3], *BEST], ids=str)
 def quick(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """All but JAX, which compiles every step of every shape anew."""
+    """Skip JAX, which compiles each step again for every shape."""
     yield from serve(request.param)
 
 
-# What JAX goes through.
+# The rows that JAX tests.
 TRACED = {"target masked, weighed", "masked NaN beside", "NaN", "ignored NaN", "soft of 0 beyond it", "two inf"}
 
 
@@ -105,7 +105,7 @@ def test_edge_rows(library: Backend, name: str) -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_derivatives_of_edge_rows(library: Backend, name: str) -> None:
-    """Of tensors by the rule, of JAX by its own differentiation."""
+    """Tensors use the derivative rule, JAX differentiates the definition."""
     if not library.differentiates:
         pytest.skip("does not differentiate")
     z, target, options = prepared(library, name)
@@ -117,7 +117,7 @@ def test_derivatives_of_edge_rows(library: Backend, name: str) -> None:
     assert found[0] == pytest.approx(gradient, rel=1e-6, abs=1e-7, nan_ok=True)
 
 
-def test_nothing_counts(quick: Backend) -> None:
+def test_mean_when_no_row_counts(quick: Backend) -> None:
     z = quick.array(np.float32([[1.0, 2.0], [NAN, 1.0]]))
     ignored = quick.array(np.array([-100, -100], "int32"))
     for reduction in ("mean", "sum"):
@@ -176,7 +176,7 @@ def test_the_small_loss_of_a_confident_row_is_kept(quick: Backend) -> None:
 
 
 def test_several_classes_of_each_row(quick: Backend) -> None:
-    """As a gather from log_softmax, with every option of one class."""
+    """The result equals a gather from log_softmax, with every option."""
     z = np.random.default_rng(4).standard_normal((2, 3, 5))
     index = np.array([[[0, 4], [1, 1], [-100, 2]], [[3, 0], [2, 4], [0, 0]]])
     found = quick.back(s.selected_log_softmax(quick.array(z), quick.array(index), temperature=0.5))

@@ -1,4 +1,4 @@
-"""What is refused, and in which words."""
+"""The errors of the losses and their messages."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def test_targets(name: str, target: Any, error: type[Exception], says: str) -> N
         FUNCTIONS[name](target)
 
 
-def test_scores_as_torch_has_them() -> None:
-    """(N, K, d) with a target (N, d): the error says what to write; with it the value is torch's."""
+def test_class_axis_as_in_torch() -> None:
+    """For z (N, K, d) and target (N, d) the error names the axis to pass; with it the value is torch's."""
     rng = np.random.default_rng(0)
     z, y = rng.standard_normal((2, 5, 7)), rng.integers(0, 5, (2, 7))
     for function in (s.cross_entropy, s.cross_entropy_terms, s.sparsemax_loss, s.selected_log_softmax):
@@ -113,7 +113,7 @@ def test_scores_as_torch_has_them() -> None:
 
 
 @each
-def test_probabilities_know_no_ignored_class(name: str) -> None:
+def test_probabilities_have_no_ignored_class(name: str) -> None:
     with pytest.raises(ValueError, match=r"^ignore_index: expected -100, as the targets are probabilities, got 1"):
         FUNCTIONS[name](np.full((2, 2), 0.5), ignore_index=1)
 
@@ -126,7 +126,7 @@ def test_index(index: Any) -> None:
             call(np.array(Z), index)
 
 
-def test_the_place_is_that_of_the_first() -> None:
+def test_the_error_names_the_first_position() -> None:
     with pytest.raises(IndexError, match=r"^target: expected 0 to 3, or -100 \(ignored\), got 7 at \(1, 0, 2\)"):
         s.cross_entropy(np.zeros((2, 1, 3, 4)), [[[0, 1, 2]], [[3, 0, 7]]])
     with pytest.raises(
@@ -196,7 +196,7 @@ def test_distillation(options: dict[str, Any], error: type[Exception], says: str
             call(**options)
 
 
-def test_models_that_do_not_fit() -> None:
+def test_models_with_mismatched_shapes() -> None:
     with pytest.raises(ValueError, match=r"^z_teacher: expected a shape that broadcasts with \(2, 2\), got \(3,\)"):
         s.distillation(Z, [1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match=r"^h_teacher, w_teacher: expected scores of the student"):
@@ -205,7 +205,7 @@ def test_models_that_do_not_fit() -> None:
         s.linear_distillation(Z, np.eye(2), Z, np.ones((3, 3)))
 
 
-def test_other_libraries_beside() -> None:
+def test_arguments_of_other_libraries() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match=r"^target: expected ndarray, a number or a list, got Tensor"):
         s.cross_entropy(np.zeros((2, 2)), torch.tensor([0, 1]))
@@ -213,14 +213,14 @@ def test_other_libraries_beside() -> None:
         s.linear_cross_entropy(np.zeros((2, 2)), torch.eye(2), [0, 1])
 
 
-def test_where_nobody_looks_the_row_is_nan() -> None:
+def test_a_class_out_of_range_is_nan_under_tracing() -> None:
     torch = pytest.importorskip("torch")
     z = torch.zeros(2, 3, 2)
     wrong = torch.tensor([[0, 1, -100], [0, 2, -1]])
     with (
         pytest.raises(IndexError, match=r"target: expected 0 to 1, or -100 \(ignored\), got 2 at \(1, 1\)"),
         s.using("native"),
-    ):  # the operator looks into CPU memory
+    ):  # the operator checks values in CPU memory
         torch.func.vmap(lambda z, y: s.cross_entropy(z, y, reduction="none"))(z, wrong)
     with s.using("reference"):
         _rows_are_nan(torch, z, wrong)
@@ -250,7 +250,7 @@ def _rows_are_nan(torch: Any, z: Any, wrong: Any) -> None:
         ({"ignore_index": -100.0}, TypeError, "ignore_index: expected an integer, got -100.0"),
     ],
 )
-def test_modules_refuse_what_functions_refuse(options: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_modules_raise_the_same_errors(options: dict[str, Any], error: type[Exception], says: str) -> None:
     torch = pytest.importorskip("torch")
     z, y = torch.zeros(2, 3), torch.tensor([0, 1])
     for call in (lambda: s.cross_entropy(z, y, **options), lambda: s.nn.CrossEntropyLoss(**options)(z, y)):

@@ -1,4 +1,4 @@
-"""Losses at the ends of float64 and float32: what would overflow, or vanish, on the way to an ordinary result."""
+"""Losses near the limits of float64 and float32, where intermediate numbers could overflow or underflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JAX: the losses trace under jit, grad and vmap; their own gradient keeps what JAX's would lose."""
+"""JAX: the losses trace under jit, grad and vmap; their gradient function is more accurate than JAX's own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ H, W = Z[:, :2], RNG.standard_normal((4, 2)).astype(np.float32)
 Y = np.array([2, 0, -100], np.int32)
 MASK = np.array([True, True, True, False])
 WEIGHT, TEACHER = np.arange(1, 5, dtype=np.float32), Z[::-1].copy()
-# `to` brings what stands beside the scores into their library.
+# `to` converts the other arguments to the library of the scores.
 CALLS: dict[str, Any] = {
     "cross_entropy": lambda z, to: s.cross_entropy(
         z, to(Y), label_smoothing=0.1, z_loss=0.1, softcap=9.0, temperature=2.0, weight=to(WEIGHT)
@@ -36,7 +36,7 @@ def test_jit_vmap_and_grad(name: str) -> None:
     traced.check(CALLS[name], Z)
 
 
-def test_the_gradient_is_its_own_derivative() -> None:
+def test_the_gradient_function_equals_jax_grad() -> None:
     @jax.jit
     def both(z: Any) -> Any:
         options = {"label_smoothing": 0.1, "softcap": 9.0}
@@ -48,6 +48,6 @@ def test_the_gradient_is_its_own_derivative() -> None:
     assert np.asarray(ours) == pytest.approx(np.asarray(theirs), rel=1e-4, abs=1e-6)
 
 
-def test_a_class_that_does_not_exist_makes_its_row_nan() -> None:
+def test_a_class_out_of_range_makes_its_row_nan() -> None:
     rows = jax.jit(lambda y: s.cross_entropy(jnp.asarray(Z), y, reduction="none"))(jnp.asarray([0, 4, -1]))
     assert np.isnan(np.asarray(rows)).tolist() == [False, True, True]

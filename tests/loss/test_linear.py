@@ -1,4 +1,4 @@
-"""Losses of a last layer: those of its scores, for a few rows at a time."""
+"""Losses of a last layer equal the losses of its scores and use a few rows at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ H, W, B = RNG.standard_normal((N, D)) * RNG.choice([1, 20], (N, 1)), RNG.standar
 
 
 def plain(h: Any, w: Any, b: Any, case: dict[str, Any]) -> tuple[Any, Any]:
-    """The formula as one would write it in the inputs' dtype, whose error is the measure of ours."""
+    """Return the loss by the plain formula in the inputs' dtype; its error bounds ours."""
     kind, target = h.dtype, case["target"]
     z = h @ w.T + b
     support = np.ones(z.shape, bool) if case["where"] is None else np.broadcast_to(case["where"], z.shape)
@@ -55,11 +55,11 @@ def plain(h: Any, w: Any, b: Any, case: dict[str, Any]) -> tuple[Any, Any]:
 @pytest.mark.parametrize("implementation", ["automatic", "reference"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_values_and_gradients(dtype: str, implementation: str) -> None:
-    """At most 1.5 times the error of the same-dtype formula plus 3 ulp of the largest."""
+    """The error is at most 1.5 times the error of the plain formula plus 3 ulp of the largest number."""
     h, w, b = (x.astype(dtype) for x in (H, W, B))
     exact = h.astype(truth.Wide) @ w.astype(truth.Wide).T + b.astype(truth.Wide)
     if dtype == "float64":
-        exact = exact.astype(dtype).astype(truth.Wide)  # the truth's scores are float64
+        exact = exact.astype(dtype).astype(truth.Wide)  # the exact scores are float64
     eps = np.finfo(dtype).eps
     for given in THREES:
         case = rounded(given, dtype)
@@ -82,7 +82,7 @@ def test_values_and_gradients(dtype: str, implementation: str) -> None:
             assert errors[0] <= 1.5 * errors[1] + 3 * unit + slack, (name, errors, shown(given))
 
 
-def test_terms_selection_and_distillation_are_those_of_the_scores() -> None:
+def test_terms_selection_and_distillation_equal_those_of_the_scores() -> None:
     z = H @ W.T + B
     classes = np.array([0, 1, 2, 3, 4, 5, -100, 0, 1, 2, 3, 4])
     options = {"temperature": 1.7, "softcap": 9.0, "where": RNG.random((N, K)) < 0.9}
@@ -118,7 +118,7 @@ def test_rows_of_any_shape() -> None:
 @pytest.mark.no_sanitize  # the reference
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_a_few_rows_at_a_time(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many rows in many parts give what one part gives; no part has more than an eighth of the scores."""
+    """Many rows in many parts give the results of one part; no part has more than an eighth of the scores."""
     n = 30_000
     pytest.importorskip(library)
     h, y = RNG.standard_normal((n, D)), RNG.integers(0, K, n)
@@ -144,8 +144,8 @@ def test_a_few_rows_at_a_time(library: str, monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_allclose([float(found.loss), float(loss)], [whole.loss] * 2, rtol=1e-13)
 
 
-def test_what_is_masked_has_no_part_in_gradients() -> None:
-    """Vectors of NaN and inf: of a masked class, of an ignored row."""
+def test_masked_vectors_do_not_affect_gradients() -> None:
+    """The vectors of a masked class and of an ignored row hold NaN and inf."""
     h, w = H.copy(), W.copy()
     h[3], w[2] = np.nan, np.inf
     target = np.array([0, 1, 3, -100, 4, 5, 0, 1, 3, 4, 5, 0])
@@ -167,7 +167,7 @@ def test_what_is_masked_has_no_part_in_gradients() -> None:
     assert (leaves[1].grad[2] == 0).all()
 
 
-def test_a_bias_puts_classes_out_of_the_support() -> None:
+def test_a_bias_of_minus_inf_removes_classes() -> None:
     bias = np.where(np.arange(K) == 2, -np.inf, B)
     found = s.linear_cross_entropy_and_gradient(H, W, [0] * N, bias=bias, label_smoothing=0.2)
     wanted = s.cross_entropy(H @ W.T + B, [0] * N, where=np.arange(K) != 2, label_smoothing=0.2)
@@ -202,7 +202,7 @@ print((all - few) / (n * k * 4))
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_memory_of_the_reference(library: str) -> None:
-    """Peak memory beyond what 300 rows take, in sizes of the scores."""
+    """Return the peak memory beyond that of 300 rows, in units of the size of the scores."""
     if library == "torch":
         pytest.importorskip("torch")
     out = subprocess.run([sys.executable, "-c", MEMORY, library], check=True, capture_output=True, text=True).stdout

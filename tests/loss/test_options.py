@@ -1,4 +1,4 @@
-"""Every accepted option changes the result; dtypes; one spelling of the defaults."""
+"""Every accepted option changes the result; dtypes; defaults are the same everywhere."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def called(library: Backend, name: str, **options: Any) -> list[np.ndarray]:
 
 @pytest.mark.parametrize(("name", "option"), CASES)
 def test_every_option_changes_the_result(library: Backend, name: str, option: str) -> None:
-    more = {"temperature": 2.0} if option == "scale" else {}  # at 1 there is nothing to scale
+    more = {"temperature": 2.0} if option == "scale" else {}  # at temperature 1 the factor T^2 is 1
     plain = called(library, name, **more)
     changed = called(library, name, **more, **{option: CALLS[name][1][option]})
     differ = [
@@ -85,7 +85,7 @@ def test_every_option_changes_the_result(library: Backend, name: str, option: st
     assert any(differ) or len(plain) != len(changed)
 
 
-def test_defaults_are_spelled_alike() -> None:
+def test_defaults_are_the_same_everywhere() -> None:
     shared = defaults(s.cross_entropy)
     assert shared.keys() == Keywords.__optional_keys__
     assert DEFAULTS.items() <= shared.items()
@@ -114,7 +114,7 @@ def test_dtypes(library: Backend) -> None:
         assert str(s.cross_entropy(z, y, dtype=library.dtype("float64")).dtype).endswith("float64")
 
 
-def test_halves_are_computed_wide(library: Backend) -> None:
+def test_half_precision_is_computed_in_float32(library: Backend) -> None:
     y = library.array(np.array([0, 1, 2, 3]))
     for dtype in library.dtypes:
         if "16" in dtype:

@@ -1,4 +1,4 @@
-"""What is not finite in one row, or in one class, changes no bit of the others."""
+"""NaN and inf in one row or one class change no bit of the others."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ PAIRS = PRODUCTS[::53]
 
 
 def bits(x: Any) -> Any:
-    """A result as NumPy's array."""
+    """Return a result as a NumPy array."""
     return np.asarray(x.detach() if hasattr(x, "detach") else x)
 
 
 def by_rows(bring: Any, h: Any, w: Any, y: Any, *, teacher: Any = TEACHER[0], **options: Any) -> dict[str, Any]:
-    """Every result that has a row for each hidden vector."""
+    """Return every result that has one row per hidden vector."""
     given = {name: bring(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
     h, w, y = bring(h), bring(w), bring(y)
     other = [bring(x[:n]) for x, n in ((teacher, len(h)), (TEACHER[1], len(w)))]
@@ -78,12 +78,12 @@ def test_a_class_that_rows_exclude(bring: Any, bad: float) -> None:
 def test_every_pair_of_options(bad: float) -> None:
     rng = np.random.default_rng(3)
     h, w = rng.standard_normal((12, 5)).astype(np.float32), rng.standard_normal((6, 5)).astype(np.float32)
-    odd = h.copy()
-    odd[2] = bad
+    changed = h.copy()
+    changed[2] = bad
     kept = np.arange(12) != 2
     for case in PAIRS:
         options = {name: value for name, value in case.items() if name not in ("target", "reduction")}
-        clean, found = (by_rows(np.asarray, x, w, case["target"], **options) for x in (h, odd))
+        clean, found = (by_rows(np.asarray, x, w, case["target"], **options) for x in (h, changed))
         for name, x in clean.items():
             assert x[kept].tobytes() == found[name][kept].tobytes(), (name, shown(case))
 
@@ -91,17 +91,17 @@ def test_every_pair_of_options(bad: float) -> None:
 @pytest.mark.parametrize("bring", [np.asarray, tensors], ids=["numpy", "torch"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_gradients_to_the_layer_are_those_of_the_definition(bring: Any, dtype: str) -> None:
-    """Of a class that some rows exclude, and of rows that are not finite."""
+    """A class that some rows exclude and some rows contain NaN or inf."""
     rng = np.random.default_rng(8)
     h, w, b = (rng.standard_normal(n).astype(dtype) for n in ((12, 5), (6, 5), (6,)))
     where = rng.random((12, 6)) < 0.7
     where[np.arange(12), np.maximum(CLASSES, 0)] = True
     h[1, 2], h[6], w[4, 1], b[3] = NAN, INF, -INF, INF
     given = [bring(x) for x in (h, w, CLASSES)]
-    beside: Any = {"bias": bring(b), "where": bring(where), "label_smoothing": 0.1}
-    found = s.linear_cross_entropy_and_gradient(*given, **beside)
+    options: Any = {"bias": bring(b), "where": bring(where), "label_smoothing": 0.1}
+    found = s.linear_cross_entropy_and_gradient(*given, **options)
     with s.using("reference"):
-        wanted = s.linear_cross_entropy_and_gradient(*given, **beside)
+        wanted = s.linear_cross_entropy_and_gradient(*given, **options)
     for x, y in zip(map(bits, found), map(bits, wanted), strict=True):
         np.testing.assert_allclose(x, y, rtol=64 * np.finfo(dtype).eps, atol=64 * np.finfo(dtype).eps)
 
@@ -115,10 +115,10 @@ def test_a_row_alone_has_the_bits_of_the_row_in_the_batch(bring: Any) -> None:
 
 
 def test_derivatives_of_tensors() -> None:
-    """Of what has a backward of its own: a row's gradient is the row's, alone, beside others and beside NaN."""
+    """A row has the same gradient alone, with other rows and with rows of NaN."""
     torch = pytest.importorskip("torch")
-    odd = H.copy()
-    odd[7] = NAN
+    changed = H.copy()
+    changed[7] = NAN
 
     def gradients(h: Any, y: Any, teacher: Any) -> list[Any]:
         leaf, weight = tensors(h).requires_grad_(), tensors(W[:700]).requires_grad_()
@@ -130,9 +130,9 @@ def test_derivatives_of_tensors() -> None:
         given = (terms.loss + 2 * terms.entropy, rows.sum(), divergence)
         return [torch.autograd.grad(x, leaf)[0].numpy() for x in given]
 
-    whole, beside = (gradients(h, Y, TEACHER[0]) for h in (H, odd))
+    whole, with_nan = (gradients(h, Y, TEACHER[0]) for h in (H, changed))
     alone = gradients(H[8:11], Y[8:11], TEACHER[0][8:11])
-    for x, y, z in zip(whole, beside, alone, strict=True):
+    for x, y, z in zip(whole, with_nan, alone, strict=True):
         assert np.delete(x, 7, 0).tobytes() == np.delete(y, 7, 0).tobytes()
         assert x[8:11].tobytes() == z.tobytes()
         assert np.isnan(y[7]).all()

@@ -1,4 +1,4 @@
-"""Every combination of options against extended precision: values and gradients, of arrays and of tensors."""
+"""Values and gradients against extended precision for combinations of options, for arrays and tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from softargmax.core.scale import UNIT
 from softargmax.loss.arguments import CrossEntropy, LossOptions
 from softargmax.loss.operations import cross_entropy
 
-pytestmark = pytest.mark.no_sanitize  # minutes there, and the memory is that of the other tests
+pytestmark = pytest.mark.no_sanitize  # it would take minutes there, and other tests access the same memory
 INF = math.inf
 
 
@@ -30,7 +30,7 @@ def test_there_are_enough_combinations() -> None:
 
 
 class Bounds(NamedTuple):
-    """In ulp: of values, and of gradients in units of the row's largest."""
+    """Bounds in ulp: of values, and of gradients relative to the row's largest gradient."""
 
     values: float = 3.0
     gradients: float = 3.0
@@ -43,10 +43,10 @@ DEFINED = Bounds(4.0, 6.0)
 def worst(
     measured: dict[str, float], case: dict[str, Any], dtype: str, bounds: Bounds, found: Any, wanted: truth.Batch
 ) -> None:
-    """Keep the largest errors in ulp, of values and of the row's largest gradient; none may be above its bound.
+    """Record the largest errors in ulp, of values and relative to the row's largest gradient, and check their bounds.
 
-    Where the target is what the model says, the gradient is a difference of two numbers that agree: what their rounding
-    to float64 costs is no error of float32, and of float64 the unit is that of the larger of them.
+    If the target agrees with the model, the gradient is a difference of two nearly equal numbers. Then the rounding of
+    these numbers to float64 does not count as an error in float32; in float64 the unit is the ulp of the larger one.
     """
     loss, gradient = found
     largest = np.abs(wanted.gradient).max(-1)
@@ -68,7 +68,7 @@ def worst(
 
 
 def core_tanh(u: Any) -> Any:
-    """What the compiled core takes for tanh: the maximum of rows of one score under a soft-cap of 1."""
+    """Return the compiled core's tanh: the maximum of rows of one score with a soft-cap of 1."""
     rows = np.ascontiguousarray(u, np.float64).reshape(-1, 1)
     options = LossOptions(np.zeros(u.size, np.int64), None, None, None, UNIT, -100, 0.0, 0.0, 1.0)
     m, r, _ = cross_entropy(CrossEntropy(rows, options, (1,), 1, False, rows.dtype)).states.T
@@ -77,7 +77,7 @@ def core_tanh(u: Any) -> Any:
 
 def test_the_soft_cap_of_the_core() -> None:
     u = np.concatenate([np.geomspace(1e-300, 800, 20_001), np.linspace(0, 3, 20_001), [0.0, 1e308, INF]])
-    u = np.concatenate([u, -u[:-1]])  # -inf is out of the support
+    u = np.concatenate([u, -u[:-1]])  # -inf is outside the support
     found, exact = core_tanh(u), np.tanh(u.astype(truth.Wide))
     assert truth.ulp(found, exact).max() <= 4
     assert np.isnan(core_tanh(np.array([math.nan]))).all()
@@ -155,7 +155,7 @@ def test_reduced_terms(reduction: str) -> None:
         assert np.allclose(found.lse, by(rows.lse, kept), rtol=1e-13)
 
 
-def test_torch_agrees_where_it_has_the_option() -> None:
+def test_agreement_with_torch() -> None:
     torch = pytest.importorskip("torch")
     functional = importlib.import_module("torch.nn.functional")
     scores = torch.from_numpy(Z).requires_grad_()

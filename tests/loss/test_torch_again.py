@@ -1,4 +1,4 @@
-"""A backward that is differentiated, by the definition: whatever hangs together, whatever hooks there are."""
+"""Differentiating the backward pass: dependent inputs, hooks, autocast, memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIED = {
 
 @pytest.mark.parametrize("name", TIED)
 @pytest.mark.parametrize("again", [False, True])
-def test_inputs_that_hang_together(name, again):
+def test_dependent_inputs(name, again):
     torch.manual_seed(0)
     e, y = torch.randn(K, D, dtype=torch.float64, requires_grad=True), torch.randint(K, (N,))
     found = []
@@ -69,7 +69,7 @@ def test_no_rows(reduction):
 
 @pytest.mark.parametrize("implementation", ["native", "reference"])
 @pytest.mark.parametrize("gain", [0.0, 1.0])
-def test_a_row_of_nan_stays_one(implementation, gain):
+def test_a_row_of_nan_stays_nan(implementation, gain):
     z = torch.randn(4, 5)
     z[1, 2] = float("nan")
     z.requires_grad_()
@@ -81,7 +81,7 @@ def test_a_row_of_nan_stays_one(implementation, gain):
             assert g[[0, 2, 3]].isfinite().all()
 
 
-def test_autocast_leaves_second_derivatives_alone():
+def test_autocast_does_not_change_second_derivatives():
     torch.manual_seed(0)
     h, w = (torch.randn(n, D, requires_grad=True) for n in (N, K))
     y = torch.randint(K, (N,))
@@ -101,7 +101,7 @@ def test_gradients_of_the_forward_are_released():
         _ = loss.grad_fn.saved_tensors
 
 
-def test_refusals():
+def test_errors():
     z, y = torch.randn(3, 4), torch.tensor([0, 1, 2])
     for name, value in (("label_smoothing", torch.tensor(0.0)), ("z_loss", torch.zeros(2)), ("axis", -1.0)):
         with pytest.raises(TypeError, match=name):

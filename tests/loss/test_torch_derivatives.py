@@ -1,4 +1,4 @@
-"""Derivatives of the losses of tensors against finite differences: reverse, forward, second, batched, compiled."""
+"""Derivatives of the losses of tensors: finite differences, second order, transforms, compiled graphs."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def test_first_derivatives(case: Any) -> None:
 
 @each
 def test_second_derivatives(case: Any) -> None:
-    """Entry by entry of the losses, of terms with every option, of a plain layer; the rest along one direction each."""
+    """Entry by entry for the losses, terms with every option and a plain layer; along one direction for the rest."""
     fast = case.name.startswith("linear ") or case.name in ("terms, rows, T", "terms, soft", "terms, axis 0")
     assert gradgradcheck(case.f, tracked(case), check_fwd_over_rev=True, fast_mode=fast)
 
 
-# What is left out has its like: another function with these options, these options in another function.
+# Left-out cases are covered by other functions with the same options.
 ALIKE = ("terms, rows, T", "terms, soft", "terms, axis 0", "linear terms, all", "linear terms, soft")
 COMPILED = [case for case in cases.CASES if case.name not in ALIKE]
 
 
 @pytest.mark.parametrize("case", COMPILED, ids=[case.name for case in COMPILED])
 def test_compiled_whole(case: Any) -> None:
-    """One graph, no break; values and gradients are those of eager code."""
+    """The graph has no breaks; values and gradients are those of eager code."""
     torch._dynamo.reset()
     compiled = torch.compile(case.f, fullgraph=True, backend="aot_eager")
     inputs, twins = tracked(case), tracked(case)
@@ -60,7 +60,7 @@ def test_compiled_whole(case: Any) -> None:
 
 @each
 def test_transforms(case: Any) -> None:
-    """torch.func: jacobians of both modes agree, and batched what a loop gives."""
+    """torch.func: Jacobians of both modes agree, and vmap gives the results of a loop."""
     whole = lambda *x: torch.cat([part.reshape(-1) for part in _parts(case.f(*x))])  # noqa: E731
     places = tuple(range(len(case.inputs)))
     forward = torch.func.jacfwd(whole, argnums=places)(*case.inputs)
@@ -96,7 +96,7 @@ def test_a_graph_may_be_kept_and_h_used_twice() -> None:
     assert torch.equal(h, before)
 
 
-def test_only_what_needs_a_gradient_gets_one() -> None:
+def test_only_required_gradients_are_computed() -> None:
     h, w = cases.draw(3, 2), cases.draw(4, 2, seed=1).requires_grad_()
     s.linear_cross_entropy(h, w, torch.tensor([0, 1, 2])).backward()
     assert h.grad is None
@@ -132,7 +132,7 @@ def test_other_devices_are_served() -> None:
     assert s.linear_cross_entropy(z, z, y, reduction="none").shape == (2,)
 
 
-def test_infinite_and_nan_gradients_that_come_in_stay_out() -> None:
+def test_infinite_and_nan_incoming_gradients() -> None:
     z = torch.tensor([[1.0, 2.0], [-torch.inf, -torch.inf], [1.0, 3.0]], requires_grad=True)
     rows = s.cross_entropy(z, torch.tensor([0, 0, -100]), reduction="none")
     (found,) = torch.autograd.grad(rows, z, torch.tensor([1.0, torch.nan, torch.inf]))

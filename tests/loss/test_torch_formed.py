@@ -1,4 +1,4 @@
-"""A last layer's gradients on tensors: formed in the forward, handed over once, what is negligible left out."""
+"""Gradients of a last layer that the forward pass computes: reuse, memory, negligible probabilities."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import softargmax as s
 from softargmax.loss.linear_operations import linear_cross_entropy
 
 torch = pytest.importorskip("torch")
-N, D, K = 700, 6, 400  # several parts, of 72 rows
+N, D, K = 700, 6, 400  # several parts of 72 rows
 
 
 def layer(dtype=None, spread=1.0):
@@ -41,14 +41,14 @@ def test_any_loss_scale(reduction, gain):
     near(torch.autograd.grad(found * gain, leaves), [gain * g for g in wanted])
 
 
-def test_a_second_backward_makes_them_anew():
+def test_a_second_backward_recomputes_gradients():
     leaves, y = layer()
     loss = s.linear_cross_entropy(*leaves[:2], y, bias=leaves[2])
     first = torch.autograd.grad(loss, leaves, retain_graph=True)
     kept = [g.clone() for g in first]
     second = torch.autograd.grad(loss * 3, leaves, retain_graph=True)
     third = torch.autograd.grad(loss, leaves)
-    assert all(torch.equal(a, b) for a, b in zip(first, kept, strict=True))  # what was handed over is the caller's
+    assert all(torch.equal(a, b) for a, b in zip(first, kept, strict=True))  # the caller owns the returned gradient
     _, wanted = truth(leaves, y)
     near(first, wanted)
     near(second, [3 * g for g in wanted])
@@ -56,19 +56,19 @@ def test_a_second_backward_makes_them_anew():
 
 
 @pytest.mark.parametrize("gain", [1.0, 3.0])
-def test_the_first_backward_gives_them_away(gain, monkeypatch):
-    """No second dW in memory."""
-    launch, formed = linear_cross_entropy.torch.launch, []
+def test_the_first_backward_returns_gradients_without_a_copy(gain, monkeypatch):
+    """Memory holds no second dW."""
+    launch, computed = linear_cross_entropy.torch.launch, []
     kernel = launch["cpu"]
-    monkeypatch.setitem(launch, "cpu", lambda *arguments: formed.append(kernel(*arguments)) or formed[-1])
+    monkeypatch.setitem(launch, "cpu", lambda *arguments: computed.append(kernel(*arguments)) or computed[-1])
     leaves, y = layer()
     loss = s.linear_cross_entropy(*leaves[:2], y, bias=leaves[2]) * gain
     found = torch.autograd.grad(loss, leaves)
-    assert [x.data_ptr() for x in found] == [x.data_ptr() for x in formed[0][1:]]
+    assert [x.data_ptr() for x in found] == [x.data_ptr() for x in computed[0][1:]]
     near(found, [gain * g for g in truth(leaves, y)[1]])
 
 
-def test_what_is_returned_is_not_given_away():
+def test_returned_gradients_are_not_shared():
     leaves, y = layer()
     loss, *gradients = s.linear_cross_entropy_and_gradient(*leaves[:2], y, bias=leaves[2])
     before = [g.clone() for g in gradients]
@@ -76,7 +76,7 @@ def test_what_is_returned_is_not_given_away():
     assert all(torch.equal(a, b) for a, b in zip(gradients, before, strict=True))
 
 
-def test_only_what_is_wanted():
+def test_only_requested_gradients():
     leaves, y = layer()
     _, wanted = truth(leaves, y)
     for i, leaf in enumerate(leaves):
@@ -97,7 +97,7 @@ def test_one_vector_in_two_losses_and_rows_of_their_own():
     near(torch.autograd.grad(both, leaves), [x + z for x, z in zip(truth(leaves, y)[1], also, strict=True)])
 
 
-def test_nothing_counts():
+def test_mean_when_no_row_counts():
     leaves, y = layer()
     loss = s.linear_cross_entropy(*leaves[:2], torch.full_like(y, -100), bias=leaves[2])
     assert loss.item() == 0
@@ -105,7 +105,7 @@ def test_nothing_counts():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_halves_are_added_up_in_float32(dtype):
+def test_half_precision_is_summed_in_float32(dtype):
     leaves, y = layer(dtype)
     loss, wanted = truth(leaves, y)
     found = s.linear_cross_entropy(*leaves[:2], y, bias=leaves[2])
@@ -120,7 +120,7 @@ def test_halves_are_added_up_in_float32(dtype):
         ).all()
 
 
-def test_what_is_not_finite_goes_by_the_definition():
+def test_nonfinite_inputs_use_the_definition():
     leaves, y = layer()
     with torch.no_grad():
         leaves[1][5] = float("inf")
@@ -133,7 +133,7 @@ def test_what_is_not_finite_goes_by_the_definition():
 
 
 def test_negligible_probabilities():
-    """Left out of both gradients within the bound of the docstring; there to the last with exact=True."""
+    """Both gradients leave them out within the bound of the docstring, and include all of them with exact=True."""
     leaves, y = layer(spread=30.0)
     h, w, b = leaves
     found, exact = (
@@ -142,13 +142,13 @@ def test_negligible_probabilities():
     )
     u, kept = 2.0**-24, (y != -100).double()
     dh, dw = (abs(x.double() - z.double()) for x, z in zip(found[:2], exact[:2], strict=True))
-    rounding = 2 * u  # each of the two results was rounded, and its sums too
+    rounding = 2 * u  # both results and their sums have rounding errors
     assert (dh.norm(dim=1) <= u * kept * w.norm(dim=1).max() + 8 * rounding * exact[0].norm(dim=1)).all()
     bound = u / K * (kept * h.norm(dim=1)).sum()
     assert (dw.norm(dim=1) <= bound + 8 * rounding * exact[1].norm(dim=1)).all()
     rare = exact[1].abs().sum(1) > 0
     assert rare.all()
-    assert (exact[2] != found[2]).any()  # something was left out
+    assert (exact[2] != found[2]).any()  # some probabilities were left out
     p = torch.softmax((h @ w.T + b).double(), -1).detach()
     assert ((p <= u / K).sum() > 1000) & ((p * kept[:, None] > u / K).sum() > 1000)
 
@@ -160,7 +160,7 @@ def test_exact_is_true_or_false(exact):
         s.linear_cross_entropy(*leaves[:2], y, exact=exact)
 
 
-def test_what_is_handed_out_is_the_callers():
+def test_the_caller_may_change_returned_gradients():
     leaves, y = layer()
     loss = s.linear_cross_entropy(*leaves[:2], y, bias=leaves[2])
     first = torch.autograd.grad(loss, leaves, retain_graph=True)
@@ -170,7 +170,7 @@ def test_what_is_handed_out_is_the_callers():
     assert all(torch.equal(a, b) for a, b in zip(torch.autograd.grad(loss, leaves), kept, strict=True))
 
 
-def test_compiled_graphs_refuse_a_class_that_is_not_there():
+def test_compiled_graphs_check_classes():
     h, w = torch.randn(4, 3, requires_grad=True), torch.randn(5, 3)
     y = torch.tensor([0, 1, 5, 2])
     compiled = torch.compile(lambda h: s.linear_cross_entropy(h, w, y), backend="aot_eager", fullgraph=True)
@@ -198,7 +198,7 @@ def test_forward_mode_through_the_gradient_and_without_grad_mode():
 
 
 def test_class_weights_of_a_batch():
-    """The gradient through a vmap of weights: each entry's mean is divided by its own weights."""
+    """Gradient under vmap over weights: each entry's mean is divided by the sum of its own weights."""
     z, y = torch.tensor([[1.0, 2.0, 3.0], [3.0, 1.0, 0.0]], dtype=torch.float64), torch.tensor([0, 2])
     weights = torch.tensor([[1.0, 1.0, 1.0], [5.0, 1.0, 0.1]], dtype=torch.float64, requires_grad=True)
     mapped = torch.func.vmap(lambda w: s.cross_entropy(z, y, weight=w))(weights).sum()

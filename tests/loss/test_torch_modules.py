@@ -1,4 +1,4 @@
-"""softargmax.nn: CrossEntropyLoss and LinearCrossEntropyLoss beside torch's."""
+"""softargmax.nn: CrossEntropyLoss and LinearCrossEntropyLoss, compared with torch's modules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEIGHT = cases.positive(4)
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("options", [{}, {"weight": WEIGHT}, {"label_smoothing": 0.1}, {"ignore_index": 0}], ids=str)
 @pytest.mark.parametrize("shape", [(3, 4), (3, 4, 5), (3, 4, 2, 2), (4,)], ids=str)
-def test_it_is_torchs(shape: tuple[int, ...], options: dict[str, Any], reduction: str) -> None:
+def test_agrees_with_torch(shape: tuple[int, ...], options: dict[str, Any], reduction: str) -> None:
     z = cases.draw(*shape).requires_grad_()
     rows = shape[:1] + shape[2:] if len(shape) > 1 else ()
     target = torch.randint(0 if rows else 1, 4, rows, generator=torch.Generator().manual_seed(0))
@@ -37,7 +37,7 @@ def test_it_is_torchs(shape: tuple[int, ...], options: dict[str, Any], reduction
         torch.testing.assert_close(ours, theirs)
 
 
-def test_the_one_difference() -> None:
+def test_the_difference_from_torch() -> None:
     z, ignored = cases.draw(2, 4), torch.tensor([-100, -100])
     assert torch.nn.CrossEntropyLoss()(z, ignored).isnan()
     assert s.nn.CrossEntropyLoss()(z, ignored) == 0
@@ -57,7 +57,7 @@ def test_the_one_difference() -> None:
     ],
     ids=str,
 )
-def test_options_are_those_of_the_functions(options: dict[str, Any]) -> None:
+def test_options_equal_those_of_the_functions(options: dict[str, Any]) -> None:
     z, y = cases.draw(3, 4), torch.tensor([2, 0, 1])
     h, w, b = cases.draw(3, 2), cases.draw(4, 2), cases.draw(4)
     where = cases.MASK
@@ -71,7 +71,7 @@ def test_options_are_those_of_the_functions(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("module", [s.nn.CrossEntropyLoss, s.nn.LinearCrossEntropyLoss])
-def test_a_module_as_others(module: Any) -> None:
+def test_standard_module_behavior(module: Any) -> None:
     layer = module(WEIGHT, temperature=torch.nn.Parameter(torch.tensor(2.0)), reduction="sum")
     assert set(layer.state_dict()) == {"weight", "temperature"}
     assert [name for name, _ in layer.named_parameters()] == ["temperature"]

@@ -1,4 +1,4 @@
-"""The operators' own checks, and that eager, compiled and transformed calls run the compiled core."""
+"""The torch operators pass opcheck; eager, compiled and transformed calls run the compiled core."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_opcheck_of_layers(forms: str, tracked: bool) -> None:
 
 
 def test_derivatives_run_on_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forward and backward of classes as targets call nothing else."""
+    """With classes as targets, forward and backward call only the core."""
     monkeypatch.delattr(importlib.import_module("softargmax.loss.reference"), "row_values")
     z = Z.clone().requires_grad_()
     options: dict[str, Any] = {

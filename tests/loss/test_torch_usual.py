@@ -1,4 +1,4 @@
-"""The usual call: the loss of rows reduced by the operation is that of rows reduced by torch, bit for bit."""
+"""The common call: the operation's reduction of the rows' losses has the same bits as torch's reduction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 
 def rows_reduced(z, y, reduction, ignore_index):
-    """The same from the losses of rows, which torch reduces and differentiates."""
+    """Return the loss from the losses of rows, which torch reduces and differentiates."""
     rows = s.cross_entropy(z, y, reduction="none", ignore_index=ignore_index, dtype=torch.float64)
     counted = (y != ignore_index).sum()
     return (rows.sum() / (counted.clamp(min=1) if reduction == "mean" else 1)).float()
@@ -20,7 +20,7 @@ def rows_reduced(z, y, reduction, ignore_index):
 @pytest.mark.parametrize("shape", [(5, 7), (300, 1024), (2, 3, 4, 9), (11,), (0, 4)])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("ignore_index", [-100, 2])
-def test_the_bits_of_rows_that_torch_reduces(dtype, shape, reduction, ignore_index):
+def test_bits_equal_those_of_torchs_reduction(dtype, shape, reduction, ignore_index):
     torch.manual_seed(0)
     z = (torch.randn(shape) * 4).to(dtype).requires_grad_()
     y = torch.randint(shape[-1], shape[:-1])
@@ -41,7 +41,7 @@ def test_all_ignored_is_zero():
     assert not torch.autograd.grad(loss, z)[0].any()
 
 
-def test_out_of_range_is_named_with_its_place():
+def test_the_error_names_class_and_position():
     z, y = torch.randn(2, 3, 5), torch.tensor([[0, 1, 2], [4, 9, 7]])
     with pytest.raises(IndexError, match=r"target: expected 0 to 4, or -100 \(ignored\), got 9 at \(1, 1\)"):
         s.cross_entropy(z, y)
@@ -69,7 +69,7 @@ def test_scores_changed_in_place_are_noticed():
         loss.backward()
 
 
-def test_the_default_device_is_not_asked():
+def test_the_default_device_is_not_used():
     z, y = torch.randn(4, 5, requires_grad=True), torch.tensor([0, 1, 2, 3])
     h, w = torch.randn(4, 3, requires_grad=True), torch.randn(5, 3, requires_grad=True)
 

@@ -1,4 +1,4 @@
-"""The losses of tensors, with their options, as functions of everything that is differentiated."""
+"""The losses of tensors with their options, as functions of all differentiated arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IGNORED = (
 
 
 class Case(NamedTuple):
-    """f(*inputs); every input is differentiated."""
+    """A function f(*inputs) of inputs that are all differentiated."""
 
     name: str
     f: Callable[..., Any]
@@ -37,7 +37,7 @@ MASK = torch.tensor([[True, False, True, True], [True, True, True, True], [False
 
 
 def of(function: Callable[..., Any], *fixed: Any, **options: Any) -> Callable[..., Any]:
-    """The function with None among its arguments and options replaced by what is differentiated, in their order."""
+    """Return the function with each None among arguments and options replaced, in order, by a differentiated input."""
 
     def f(*values: Tensor) -> Any:
         given = iter(values)

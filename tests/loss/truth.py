@@ -1,7 +1,7 @@
-"""The losses' formulas in extended precision, row by row, sums written out: nothing of softargmax is used.
+"""The losses in extended precision, row by row, without any code of softargmax.
 
-Differences from the largest score come first, so that log1p keeps the small loss of a confident row; what the others of
-a row have is summed without the one. The soft-cap alone is evaluated in float64, as the library promises it.
+Differences from the largest score are taken first, so that log1p keeps the small loss of a confident row. Sums over the
+other classes of a row leave out the class. Only the soft-cap is evaluated in float64, as the library documents.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ INF = np.inf
 
 
 class Row(NamedTuple):
-    """One row's numbers, the gradient of its loss, and the largest number that it is a difference of."""
+    """The terms of a row, the gradient of its loss, and the largest term of that gradient."""
 
     loss: Any
     lse: Any
@@ -28,7 +28,7 @@ class Row(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Of every row, before and after the reduction."""
+    """The results of every row, and the reduced results."""
 
     rows: Row
     loss: Any
@@ -37,7 +37,7 @@ class Batch(NamedTuple):
 
 
 def without(values: Array) -> Array:
-    """Of each the sum of the others, smallest first."""
+    """Return for each entry the sum of the others, smallest first."""
     return np.array([np.sort(np.delete(values, k)).sum() for k in range(len(values))], Wide)
 
 
@@ -57,7 +57,7 @@ def row(
     where: Array | None = None,
     tanh: Callable[[Array], Array] = numpy_tanh,
 ) -> Row:
-    """One row with target probabilities t; finite temperatures but 0, finite scores or -inf."""
+    """Return a row with target probabilities t; the temperature is finite and not 0, scores are finite or -inf."""
     zero = np.zeros(z.shape, Wide)
     T = Wide(temperature)
     support = z / T != -INF
@@ -95,7 +95,7 @@ KNOWN: dict[tuple[Any, ...], Row] = {}
 
 
 def known(*scores: Array, **options: Any) -> Row:
-    """The row, worked out once: every reduction and every implementation is held against the same rows."""
+    """Return the row, computed once for all reductions and implementations."""
     named = (*scores, *(x for pair in sorted(options.items()) for x in pair))
     key = tuple((x.dtype.str, x.tobytes()) if isinstance(x, np.ndarray) else x for x in named)
     if key not in KNOWN:
@@ -114,7 +114,7 @@ def batch(
     temperature: Any = 1.0,
     **options: Any,
 ) -> Batch:
-    """What a loss of scores (rows, classes) should be."""
+    """Return the exact results for scores (rows, classes)."""
     soft = target.ndim == z.ndim
     rows, counts = [], []
     each_t = np.broadcast_to(temperature, len(z))
@@ -138,13 +138,13 @@ def batch(
 
 
 def ulp(found: Any, expected: Any, at: Any = None) -> Array:
-    """|found - expected| in units of the last place of found's dtype, of `at` where given; infinities have to agree."""
+    """Return |found - expected| in ulp of found's dtype, at `at` if it is not None. Infinities must be equal."""
     found, expected = np.asarray(found), np.asarray(expected, Wide)
     kind = found.dtype.type
-    odd = ~np.isfinite(expected.astype(kind))
+    nonfinite = ~np.isfinite(expected.astype(kind))
     with np.errstate(all="ignore"):
         error = np.abs(found.astype(Wide) - expected) / np.spacing(
-            np.abs(np.where(odd, 1, expected if at is None else np.broadcast_to(at, expected.shape))).astype(kind)
+            np.abs(np.where(nonfinite, 1, expected if at is None else np.broadcast_to(at, expected.shape))).astype(kind)
         )
         same = (found.astype(kind) == expected.astype(kind)) | (np.isnan(found) & np.isnan(expected))
-    return np.where(odd, np.where(same, 0.0, INF), error.astype(np.float64))
+    return np.where(nonfinite, np.where(same, 0.0, INF), error.astype(np.float64))
