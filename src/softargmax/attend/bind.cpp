@@ -190,7 +190,7 @@ template <class B> ArrayField<B> given(const char* name, Operand B::* to, Per pe
 template <class B> ArrayField<B> written(const char* name, Operand B::* to, Per per, Count count) {
     return {name, to, per, count, true, true, kReal};
 }
-ArrayField<Args> beside(const char* name, Operand Args::* to, Per per, Count count) {
+ArrayField<Args> broadcastable(const char* name, Operand Args::* to, Per per, Count count) {
     return {name, to, per, count, false, false, kReal};
 }
 
@@ -338,9 +338,9 @@ void bind(nb::module_& module) {
         std::tuple{std::get<0>(qkv), PagesField{"k_pages"}, PagesField{"v_pages"}, TableField{"page_table"}};
     const auto options = std::tuple{LearnedField{"scale", "dscale", &Args::scale, kDouble},
                                     ArrayField<Args>{"mask", &Args::mask, Per::query, Count::keys, false, false, kMask},
-                                    beside("bias", &Args::bias, Per::query, Count::keys),
+                                    broadcastable("bias", &Args::bias, Per::query, Count::keys),
                                     LearnedField{"slopes", "dslopes", &Args::slopes, kReal},
-                                    beside("sink", &Args::sink, Per::query, Count::one),
+                                    broadcastable("sink", &Args::sink, Per::query, Count::one),
                                     IntegersField{"lengths", &Args::lengths, false, 1},
                                     IntegersField{"seeds", &Args::seeds, true, 2},
                                     optional("left", &Args::left),
@@ -357,11 +357,11 @@ void bind(nb::module_& module) {
                    written("dv", &GradientArgs::dv, Per::key, Count::values),
                    ArrayField<GradientArgs>{"dbias", &GradientArgs::dbias, Per::query, Count::keys, false, true, kReal},
                    queries("delta", &GradientArgs::delta)};
-    const char* const told =
+    const char* const attend_text =
         "attention into output, and lse; flags of the queries, where some have no result, as their "
         "numbers were not finite";
-    bind_heads<Args>(module, "attend", told, run, false, std::tuple_cat(qkv, options, results));
-    bind_heads<Args>(module, "attend_paged", told, run, false, std::tuple_cat(pages, options, results));
+    bind_heads<Args>(module, "attend", attend_text, run, false, std::tuple_cat(qkv, options, results));
+    bind_heads<Args>(module, "attend_paged", attend_text, run, false, std::tuple_cat(pages, options, results));
     bind_heads<GradientArgs>(
         module, "attend_vjp",
         "its gradients into dq, dk, dv, added to dbias; of every query delta = <g, output> - g_lse and the gradients "

@@ -42,17 +42,17 @@ class _Part(NamedTuple):
     factors: dict[str, Any]  # factors of the added terms; None: 1
     slope: Any  # slope of the soft-cap; None: 1
     keep: Any  # dropout factors of p; None: 1
-    odd: Any  # flags of the queries that see a number that is not finite; None: no query does
+    nonfinite: Any  # flags of the queries that see a number that is not finite; None: no query does
 
 
 def attend(i: Attention, output: Array) -> Array | None:
     """Write attention into `output`; return flags of the queries that see a number that is not finite.
 
-    None: it is the definition's.
+    Return None if only the definition can compute it.
     """
     if not serves(i):
         return None
-    strange, v = np.zeros(i.q.shape[:-1], bool), _finite(i.v)
+    nonfinite, v = np.zeros(i.q.shape[:-1], bool), _finite(i.v)
     for part in _parts(i):
         _native.entmax(part.z, part.alpha, None, UNIT, (1,), part.z, None)
         found = np.empty((len(part.z), i.v.shape[-1]), part.z.dtype)
@@ -61,8 +61,8 @@ def attend(i: Attention, output: Array) -> Array | None:
             p *= part.keep
         _native.product(p, v[part.group], found, sparse=True)
         _put(found, output, part.at)
-        strange[part.at] = part.odd is not None and part.odd
-    return strange
+        nonfinite[part.at] = part.nonfinite is not None and part.nonfinite
+    return nonfinite
 
 
 def serves(i: Attention) -> bool:
@@ -71,7 +71,10 @@ def serves(i: Attention) -> bool:
 
 
 def attend_vjp(i: Attention, g: Array) -> tuple[AttentionGradients, Array] | None:
-    """Return the gradients of <g, output> except to the order, for queries that are not flagged; None as above."""
+    """Return the gradients of <g, output>, except to the order, over the queries that are not flagged, and the flags.
+
+    Return None if only the definition can compute them.
+    """
     if not serves(i):
         return None
     left_out, g_finite = np.zeros(i.q.shape[:-1], bool), _all_finite((g,))
@@ -85,14 +88,14 @@ def attend_vjp(i: Attention, g: Array) -> tuple[AttentionGradients, Array] | Non
     for part in _parts(i):
         tau, p, g_part = np.empty((len(part.z), 1), kind), part.z, widened(g[part.at], kind)
         _native.entmax(p, part.alpha, None, UNIT, (1,), p, tau)
-        odd, q, scaled = part.odd, widened(i.q[part.at], kind), part.q
+        nonfinite, q, scaled = part.nonfinite, widened(i.q[part.at], kind), part.q
         if not g_finite:
             wrong = ~np.isfinite(g_part).all(-1)
-            odd = wrong if odd is None else odd | wrong
-        if odd is not None:
-            left_out[part.at] = odd
-            p[odd] = 0.0
-            g_part, q, scaled = (_finite(np.where(odd[:, None], kind(0), x)) for x in (g_part, q, scaled))
+            nonfinite = wrong if nonfinite is None else nonfinite | wrong
+        if nonfinite is not None:
+            left_out[part.at] = nonfinite
+            p[nonfinite] = 0.0
+            g_part, q, scaled = (_finite(np.where(nonfinite[:, None], kind(0), x)) for x in (g_part, q, scaled))
         dp = np.zeros_like(p)
         _native.product(g_part, v[part.group].T, dp[:, : part.keys])
         weight = p[:, : part.keys]
@@ -101,8 +104,8 @@ def attend_vjp(i: Attention, g: Array) -> tuple[AttentionGradients, Array] | Non
             dp[:, : part.keys] *= part.keep
         _native.product(weight.T, g_part, dv[part.group], None, True, sparse=True)
         _native.entmax_vjp(p, tau, part.alpha, dp, (1,), dp)
-        if odd is not None:
-            dp[odd] = 0.0
+        if nonfinite is not None:
+            dp[nonfinite] = 0.0
         dz = dp[:, : part.keys]
         if dsink is not None:
             total = dp[:, part.keys].sum(dtype=np.float64, keepdims=True)[None]
@@ -111,7 +114,7 @@ def attend_vjp(i: Attention, g: Array) -> tuple[AttentionGradients, Array] | Non
             gains = dz if factor is None else dz * factor.astype(kind)
             _add_to(of_terms[name], gains, (*part.at, part.group[-1]), len(i.scores))
         if part.slope is not None:
-            dz = dz * part.slope if odd is None else np.where(dz == 0.0, dz, dz * part.slope)
+            dz = dz * part.slope if nonfinite is None else np.where(dz == 0.0, dz, dz * part.slope)
         found = np.empty_like(part.q)
         _native.product(dz, k[part.group], found, sparse=True)
         dscale[part.at] = (found * q).sum(-1, dtype=np.float64, keepdims=True)
@@ -127,50 +130,54 @@ def _parts(i: Attention) -> Iterator[_Part]:
     kind, (length, keys) = _kind(q), i.scores[-2:]
     each, with_sink = q.shape[-3] // max(k.shape[-3], 1), options.sink is not None
 
-    def spread(x: Any, *last: int) -> Any:
+    def broadcast(x: Any, *last: int) -> Any:
         """Broadcast an array to all queries; numbers and None stay as they are."""
         return np.broadcast_to(x, (*q.shape[:-2], *last)) if hasattr(x, "shape") else x
 
     scale = np.broadcast_to(np.asarray(options.scale, kind), (*q.shape[:-1], 1))
-    alpha, sink, seeds = spread(options.alpha, length, 1), spread(options.sink, 1, 1), spread(options.seeds, 1, 2)
-    mask = spread(options.mask, length, keys)
+    alpha, sink, seeds = (
+        broadcast(options.alpha, length, 1),
+        broadcast(options.sink, 1, 1),
+        broadcast(options.seeds, 1, 2),
+    )
+    mask = broadcast(options.mask, length, keys)
     step = max(1, min(length, SCORES // max(keys, 1)))
     memory = np.empty(step * (keys + with_sink), kind)
-    odd_values = None if _all_finite(i[:3]) else ~np.isfinite(widened(i.v, kind)).all(-1)
+    nonfinite_values = None if _all_finite(i[:3]) else ~np.isfinite(widened(i.v, kind)).all(-1)
     for *entry, head in np.ndindex(q.shape[:-2]):
         count = keys if options.lengths is None else int(options.lengths[tuple(entry)].item())
         for start in range(0, length, step):
             at = (*entry, head, slice(start, min(start + step, length)))
             places = start + count - length, at[-1].stop + count - length
-            seen_at_most = options.range(*places, count)
-            among = slice(seen_at_most.start // BLOCK * BLOCK, seen_at_most.stop)  # at block boundaries
-            group = (*entry, head // each, among)
-            n = among.stop - among.start
+            window = options.range(*places, count)
+            candidates = slice(window.start // BLOCK * BLOCK, window.stop)  # at block boundaries
+            group = (*entry, head // each, candidates)
+            n = candidates.stop - candidates.start
             rows = at[-1].stop - start
             z = memory[: rows * (n + with_sink)].reshape(rows, n + with_sink)
             scaled = widened(q[at], kind) * scale[at]
             _native.product(scaled, k[group].T, z[:, :n])
-            there = Places(np.arange(*places)[:, None], np.arange(among.start, among.stop), count)
-            seen = options.in_window(there.place, there.key)
+            positions = Places(np.arange(*places)[:, None], np.arange(candidates.start, candidates.stop), count)
+            visible = options.in_window(positions.place, positions.key)
             if mask is not None:
-                seen = seen & mask[(*at, among)]
-            added = there.terms(options)
-            its = [(spread(x, length, keys)[(*at, among)], factor) for x, factor in added.values()]
-            odd = None if odd_values is None else ~np.isfinite(z[:, :n]) | odd_values[group]
-            slope = _bend(z[:, :n], seen, its, options.softcap)
-            if odd is not None:
-                odd = (odd & (z[:, :n] != -np.inf)).any(-1)
+                visible = visible & mask[(*at, candidates)]
+            added = positions.terms(options)
+            terms = [(broadcast(x, length, keys)[(*at, candidates)], factor) for x, factor in added.values()]
+            nonfinite = None if nonfinite_values is None else ~np.isfinite(z[:, :n]) | nonfinite_values[group]
+            slope = _cap_and_mask(z[:, :n], visible, terms, options.softcap)
+            if nonfinite is not None:
+                nonfinite = (nonfinite & (z[:, :n] != -np.inf)).any(-1)
             if sink is not None:
                 z[:, n] = sink[(*entry, head, 0)]
             order = alpha if isinstance(alpha, float) else np.ascontiguousarray(alpha[at], np.float64)
             keep = None
             if seeds is not None:
-                keep = keep_factors(seeds[(*entry, head)], start, len(z), among, options.dropout, kind)
+                keep = keep_factors(seeds[(*entry, head)], start, len(z), candidates, options.dropout, kind)
             factors = {name: factor for name, (_, factor) in added.items()}
-            yield _Part(at, group, n, scaled, scale[at], order, z, factors, slope, keep, odd)
+            yield _Part(at, group, n, scaled, scale[at], order, z, factors, slope, keep, nonfinite)
 
 
-def _bend(z: Array, seen: Array, added: list[tuple[Array, Any]], softcap: float | None) -> Array | None:
+def _cap_and_mask(z: Array, visible: Array, added: list[tuple[Array, Any]], softcap: float | None) -> Array | None:
     """Apply soft-cap, added terms and mask in place; return the slope of the soft-cap."""
     slope = None
     if softcap is not None:
@@ -180,7 +187,7 @@ def _bend(z: Array, seen: Array, added: list[tuple[Array, Any]], softcap: float 
     for x, factor in added:
         its = widened(x, _kind(x))
         z += its if factor is None else its * factor.astype(z.dtype)
-    np.copyto(z, -np.inf, where=~seen)
+    np.copyto(z, -np.inf, where=~visible)
     return slope
 
 

@@ -88,7 +88,7 @@ attention: Operation[Attention, AttentionWithLse] = Operation(
 )
 
 
-# --- its gradients. Output and lse are what the other arguments make them: no derivative is taken along them ----------
+# --- the gradients of attention; output and lse depend on the other arguments, so they are constants here -------------
 
 
 def _attention_vjp_vjp(i: AttentionVjp, _r: AttentionGradients, h: AttentionGradients, wanted: Wanted) -> Gradients:
@@ -198,7 +198,7 @@ some_vjp: Operation[QueriesVjp, AttentionGradients] = Operation(
 )
 
 
-# --- attention to keys in pages; its derivatives are those of attention to the same keys side by side -----------------
+# --- attention to pages; its derivatives are those of attention to the same keys in one array -------------------------
 
 
 def _paged(q: Any, k_pages: Any, v_pages: Any, page_table: Any, options: Any) -> AttentionWithLse:

@@ -259,27 +259,27 @@ template <class T> void kept(const Shared& head, std::int64_t row, std::int64_t 
 template <class T> struct Block {
     const T *keys, *values;
     std::int64_t panel, pitch;
-    const bool* odd = nullptr;  // keys whose values are not finite, replaced by 0; null: none
+    const bool* nonfinite = nullptr;  // keys whose values are not finite, replaced by 0; null: none
 };
 
 // A block with finite values.
 template <class T> class FiniteBlock {
     Scratch values_;  // not a std::vector, whose functions would be shared by all instruction sets
-    bool odd_[kKeys] = {};
+    bool nonfinite_[kKeys] = {};
 
   public:
     Block<T> of(const Block<T>& block, std::int64_t keys, std::int64_t width) {
         constexpr std::int64_t each = kPanelCols<T>;
         T* const values = values_.get<T>(keys * whole_panels<T>(width));
-        std::fill(odd_, odd_ + keys, false);
+        std::fill(nonfinite_, nonfinite_ + keys, false);
         T* to = values;
         for (std::int64_t j = 0; j < width; j += each)
             for (std::int64_t i = 0; i < keys; ++i, to += each) {
                 std::copy_n(block.values + j / each * block.panel + i * block.pitch, each, to);
-                odd_[i] |= !all_finite(to, each);
+                nonfinite_[i] |= !all_finite(to, each);
                 make_finite(to, each);
             }
-        return {block.keys, values, keys * each, each, odd_};
+        return {block.keys, values, keys * each, each, nonfinite_};
     }
 };
 
@@ -343,8 +343,8 @@ template <class T> struct Panel {
             const Range its{std::max(all.begin, seen[i].begin - begin), std::min(all.end, seen[i].end - begin)};
             T* row = z + i * kPitch;
             bend<T>(head, first + i, begin, its, row, nonfinite[i]);
-            for (std::int64_t j = its.begin; block.odd && j < its.end; ++j)
-                nonfinite[i] |= block.odd[j] && row[j] != -std::numeric_limits<T>::infinity();
+            for (std::int64_t j = its.begin; block.nonfinite && j < its.end; ++j)
+                nonfinite[i] |= block.nonfinite[j] && row[j] != -std::numeric_limits<T>::infinity();
             weight[i] = merge_into(i, exponentials(row, all, its, masked || its.empty(), nonfinite[i]));
             if (head.args.dropout > 0) {
                 T* const keep = scratch(kMask).get<T>(kKeys);

@@ -1,4 +1,4 @@
-// This room's kernels as Python sees them.
+// Python bindings of this room's kernels.
 #include <nanobind/stl/optional.h>
 
 #include <cstring>
@@ -11,7 +11,7 @@ using namespace nb::literals;
 namespace softargmax::loss {
 namespace {
 
-// Numbers of groups of rows, one after the other.
+// Contiguous numbers, one per group of rows.
 struct GroupedField {
     using Value = HeldArray;
     const char* name;
@@ -36,7 +36,7 @@ struct GroupedField {
         if ((!dense && count > 0) || (count == 0 ? rows != 0 : rows % count != 0))
             throw nb::value_error((std::string(name) + ": expected numbers of groups of the rows").c_str());
         call.job.*to = {x.data, x.type, count};
-        // Nothing runs where there are no rows: their sum is 0.
+        // Without rows no kernel runs; the loss of each group is 0.
         if (written && rows == 0)
             std::memset(x.data, 0, static_cast<std::size_t>(count * kTypeBytes[static_cast<int>(x.type)]));
     }
