@@ -120,8 +120,8 @@ def test_new_rows_need_no_classes(run, wine, tmp_path):
     found = run("predict", "kept", "new.csv")
     assert found.code == 0
     assert found.out == run("predict", "kept", wine).out
-    assert "right" in run("predict", "kept", wine, "-o", "out.csv").out
-    assert "right" not in run("predict", "kept", "new.csv", "-o", "out.csv").out
+    assert "accuracy" in run("predict", "kept", wine, "-o", "out.csv").out
+    assert "accuracy" not in run("predict", "kept", "new.csv", "-o", "out.csv").out
 
 
 def test_what_is_printed(run, wine):
@@ -130,10 +130,10 @@ def test_what_is_printed(run, wine):
         "178 rows",
         "16 features",
         "softmax",
-        "shares of the classes",
+        "class frequencies",
         "log-loss",
-        "the interval allows",
-        "-o MODEL keeps it",
+        "its interval is corrected",
+        "use -o MODEL",
     ):
         assert word in found.out
     assert run("fit", "-", *FIT, "--json", stdin=wine.read_bytes()).json() == run("fit", wine, *FIT, "--json").json()
@@ -147,16 +147,16 @@ def test_a_refused_fit_keeps_the_old_model(run, wine, tmp_path):
 
 
 BAD = [
-    ("--target cultivr", "'cultivar' is the nearest"),
-    ("--target CULTIVAR", "'cultivar' is the nearest"),
+    ("--target cultivr", "did you mean 'cultivar'?"),
+    ("--target CULTIVAR", "did you mean 'cultivar'?"),
     ("--target alcohol --drop id", "fractions"),
     ("--target cultivar --drop id --model lda --C 2", "expected with --model softmax only, got --model lda"),
     ("--target cultivar --drop id -o .", ".: expected a regular file or a new name"),
-    ("--target cultivar --drop id -o wine.csv", "expected another file than the source"),
-    ("--target cultivar --drop id -o ./wine.csv", "expected another file than the source"),
-    ("--target cultivar", "'id': every row has a word of its own"),
-    ("--target cultivar --drop ids", "'id' is the nearest"),
-    ("--target cultivar --drop id --folds 60", "has 48 of 178 rows"),
+    ("--target cultivar --drop id -o wine.csv", "expected a file other than the source"),
+    ("--target cultivar --drop id -o ./wine.csv", "expected a file other than the source"),
+    ("--target cultivar", "'id' has a different word in every row"),
+    ("--target cultivar --drop ids", "did you mean 'id'?"),
+    ("--target cultivar --drop id --folds 60", "for --folds 60, got 48 of class"),
     ("--target cultivar --drop id --model svm", "softmax, lda, qda, nb"),
     ("--target cultivar --drop id --C 0", "--C"),
     ("--target cultivar --drop id --l1-ratio 2", "l1-ratio"),
@@ -176,12 +176,12 @@ def test_wrong_use(run, wine, options, said):
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [
-        ("ash", "", "'ash': one row is empty, the first of them 3"),
+        ("ash", "", "'ash': one row is empty, the first one is row 3"),
         ("ash", "NaN", "'ash': one row is empty"),
         ("ash", "inf", "row 3: expected at most 1e+100, got inf"),
         ("cultivar", "", "'cultivar': one row is empty"),
         ("colour", "", "'colour': one row is empty"),
-        ("cultivar", "class_9", "class 'class_9' has 1 of 178 rows; --folds 5 needs 5 or more of each"),
+        ("cultivar", "class_9", "expected 5 rows or more of each class for --folds 5, got 1 of class 'class_9'"),
     ],
 )
 def test_gaps_and_rare_classes(run, wine, column, value, said):
@@ -194,7 +194,7 @@ def test_gaps_and_rare_classes(run, wine, column, value, said):
     ("column", "value", "said"),
     [
         ("ash", "", "'ash': one row is empty"),
-        ("ash", "much", "column 'ash', row 3: 'much' is no number"),
+        ("ash", "much", "column 'ash', row 3: 'much' is not a number"),
         ("colour", "blue", "row 3: 'blue' is none of the 3 categories"),
     ],
 )
@@ -207,11 +207,12 @@ def test_new_rows_that_the_model_cannot_read(run, wine, tmp_path, column, value,
 
 def test_a_class_that_the_model_does_not_know_is_only_not_judged(run, wine, tmp_path):
     assert run("fit", wine, *FIT, "-o", "kept").code == 0
-    assert ", of which 100.0% are right" in run("predict", "kept", wine, "-o", "out.csv").out
+    assert "; accuracy 100.0%, log-loss" in run("predict", "kept", wine, "-o", "out.csv").out
     new = changed(changed(wine, "one.csv", 3, "cultivar", "class_9"), "two.csv", 4, "cultivar", "")
     found = run("predict", "kept", new, "-o", "out.csv")
     assert found.code == 0, found.err
-    assert "178 rows: out.csv, of the 176 of known classes 100.0% are right" in found.out
+    assert "178 rows: out.csv; accuracy 100.0%, log-loss" in found.out
+    assert "(of 176 rows with known classes)" in found.out
     assert (tmp_path / "out.csv").read_text() == run("predict", "kept", new).out
     wine.write_text(wine.read_text().replace("class_", "kind "))
     assert run("predict", "kept", wine, "-o", "out.csv").out == "178 rows: out.csv\n"
@@ -267,8 +268,11 @@ def test_qda_names_the_class_and_the_column(run, tmp_path):
         ({"a": z, "b": np.where(t, 2, x)}, "class '1' does not vary in column 'b'; --drop b leaves it out, or"),
         ({"a": z, "b": np.where(t, 1e-6 * x, x)}, "class '1' hardly varies in column 'b'; --drop b leaves it out, or"),
         ({"a": z, "my k": colour}, "class '1' does not vary in column 'my k' ('blue' or not); --drop 'my k' leaves"),
-        ({"a": z, "b": once}, "class '1' does not vary in column 'b', where one part of the rows is left out;"),
-        ({"a": z, "b": little, "c": 2 * little}, "in class '1' some columns follow from others; try --model lda"),
+        ({"a": z, "b": once}, "class '1' does not vary in column 'b' without the rows of one fold;"),
+        (
+            {"a": z, "b": little, "c": 2 * little},
+            "in class '1' some columns are linear functions of others; try --model lda",
+        ),
     ):
         table_of(tmp_path / "t.csv", **columns, t=t)
         for options in ((), ("--calibrate",)):

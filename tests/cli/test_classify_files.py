@@ -51,28 +51,28 @@ def test_decimal_commas(run, tmp_path, mark):
     expected = run("predict", "kept", "point.csv").out
     assert run("predict", "kept", "comma.csv").out == run("predict", "other", "point.csv").out == expected
     found = run("predict", "kept", written(tmp_path / "new.csv", 'length,width\n5.1,"3,5"\n'))
-    assert "column 'width', row 1: '3,5' is no number" in found.err
+    assert "column 'width', row 1: '3,5' is not a number" in found.err
     assert run("predict", "kept", written(tmp_path / "new.csv", "length;width\n5,125;3,25\n")).code == 0
 
 
 @pytest.mark.parametrize(
     ("mark", "change", "said"),
     [
-        (",", comma, "row 1: '5,1' is no number; write it like 1234.5, or --drop length leaves it out"),
+        (",", comma, "row 1: '5,1' is not a number; write it like 1234.5, or --drop length leaves it out"),
         (
             ";",
             lambda i, x: x if i % 2 else comma(i, x),
             "row 1: '5,1' has a comma, other numbers of this column have a point",
         ),
-        (";", lambda i, x: "1.020,5" if i == 4 else comma(i, x), "row 5: '1.020,5' is no number, as 149 others"),
-        (";", thousands, "row 1: '1,020' could be 1020 or 1,0200"),
-        ("\t", german, "row 1: '1.020' could be 1020 or 1.0200"),
-        (",", lambda _, x: f"{x}%", "row 1: '5.1%' is no number; write it like 1234.5"),
-        (",", lambda _, x: f"$ {1000 * x:,}", "row 1: '$ 5,100.0' is no number"),
-        (",", lambda i, _: f"{1 + i % 12}/{1 + i % 28}/2020", "row 1: '1/1/2020' is no number"),
-        (",", lambda i, x: x if i % 4 else "-", "row 1: '-' is no number, as 112 others of this column are; mend it"),
-        (",", lambda i, x: "?" if i % 3 else x, "row 2: '?' is no number, as 50 others of this column are"),
-        (",", lambda i, _: f"w{i % 100}", "'length' has 100 categories in 150 rows; expected at most 75; --drop"),
+        (";", lambda i, x: "1.020,5" if i == 4 else comma(i, x), "row 5: '1.020,5' is not a number, unlike 149 other"),
+        (";", thousands, "row 1: '1,020' is ambiguous: expected 1020 or 1,0200"),
+        ("\t", german, "row 1: '1.020' is ambiguous: expected 1020 or 1.0200"),
+        (",", lambda _, x: f"{x}%", "row 1: '5.1%' is not a number; write it like 1234.5"),
+        (",", lambda _, x: f"$ {1000 * x:,}", "row 1: '$ 5,100.0' is not a number"),
+        (",", lambda i, _: f"{1 + i % 12}/{1 + i % 28}/2020", "row 1: '1/1/2020' is not a number"),
+        (",", lambda i, x: x if i % 4 else "-", "row 1: '-' is not a number, unlike 112 other rows; correct it"),
+        (",", lambda i, x: "?" if i % 3 else x, "row 2: '?' is not a number, unlike 50 other rows"),
+        (",", lambda i, _: f"w{i % 100}", "'length': expected at most 75 categories, got 100 in 150 rows; --drop"),
         (",", lambda i, _: f"2020-01-{1 + i % 28:02}", "'length' holds dates or times; --drop length leaves it out"),
         (",", lambda i, _: f"2020-01-01T12:{i % 28:02}:00Z", "'length' holds dates or times"),
     ],
@@ -104,7 +104,7 @@ def test_categories_that_have_digits(run, tmp_path, change, features):
 def test_a_word_in_a_file_of_few_rows(run, tmp_path):
     rows = ["1.5,u", "2,v", "-,u", "2.5,v", "3,u", "4,v", "-,u", "4.5,v", "6,u", "-,v"]
     found = run("fit", written(tmp_path / "few.csv", "\n".join(["a,t", *rows])), "--target", "t", "--folds", "2")
-    assert "column 'a', row 3: '-' is no number, as 7 others of this column are" in found.err
+    assert "column 'a', row 3: '-' is not a number, unlike 7 other rows" in found.err
     codes = [row.replace("-", "x").replace(".5", "").replace("6", "4") for row in rows]
     written(tmp_path / "codes.csv", "\n".join(["a,t", *codes, *codes]))
     assert run("fit", "codes.csv", "--target", "t", "--folds", "2", "--json").json()["features"] == 5
@@ -116,7 +116,7 @@ def test_how_many_categories_there_may_be(run, tmp_path):
 
     for categories, many, most in ((257, 800, 256), (11, 12, 10), (21, 40, 20)):
         found = run("fit", written(tmp_path / "k.csv", rows(categories, many)), "--target", "t", "--folds", "2")
-        assert f"has {categories} categories in {many} rows; expected at most {most}; --drop k" in found.err
+        assert f"expected at most {most} categories, got {categories} in {many} rows; --drop k" in found.err
         found = run("fit", written(tmp_path / "k.csv", rows(most, many)), "--target", "t", "--folds", "2", "--json")
         assert found.json()["features"] == most
 
@@ -157,8 +157,8 @@ def test_files_as_other_programs_write_them(run, tmp_path):
         (["a,9007199254740993", "b,2"] * 4, None),
         (["None,1", "null,2"] * 4, "4 rows are empty"),
         (["a,1e200", "b,2"] * 4, "expected at most 1e+100, got 1e+200"),
-        ([*(["a,1", "b,2"] * 20), "a,7x"], "row 41: '7x' is no number, as 40 others"),
-        (["v,1", "w,2"] * 4, "the name of a class's probability"),
+        ([*(["a,1", "b,2"] * 20), "a,7x"], "row 41: '7x' is not a number, unlike 40 other rows"),
+        (["v,1", "w,2"] * 4, "a name other than those of the probability columns"),
     ],
 )
 def test_odd_columns(run, tmp_path, rows, said):
@@ -179,23 +179,23 @@ def test_odd_columns(run, tmp_path, rows, said):
     [
         (b"", "bad.csv: expected a header and rows, got an empty file"),
         (b"\n\n", "bad.csv: expected a header and rows, got an empty file"),
-        (b"a,b\n", "no row"),
-        (b"a,b\n1,2\n\n3\n4,5\n", "row 2 has 1 field, and the head 2"),  # an empty line is no row
-        (b"a,b\n1,2\n\xe9,4,5\n", "row 2 has 3 fields, and the head 2"),
-        (b"a,a\n1,2\n", "two columns are called 'a'"),
-        (b"a,,\n1,2,3\n", "two columns have no name"),
-        (b"\x89PNG\r\n\x1a\n\xff\xfe", "its head is not UTF-8"),
+        (b"a,b\n", "got only a header"),
+        (b"a,b\n1,2\n\n3\n4,5\n", "row 2 has 1 field, and the header 2"),  # an empty line is no row
+        (b"a,b\n1,2\n\xe9,4,5\n", "row 2 has 3 fields, and the header 2"),
+        (b"a,a\n1,2\n", "two columns that are called 'a'"),
+        (b"a,,\n1,2,3\n", "two columns that have no name"),
+        (b"\x89PNG\r\n\x1a\n\xff\xfe", "the header is not UTF-8"),
         ("a,b\nn,x\n".encode("utf-16"), "is text in UTF-16; save it as CSV in UTF-8"),
         (b"\xfe\xff" + "a,b\nn,x\n".encode("utf-16-be"), "is text in UTF-16"),
         (b"PK\x03\x04\x14\x00", "is a workbook (.xlsx) or another zip archive; save it as CSV"),
         ("c,a,b\n1,n,x\n2,é,y\n".encode("latin-1"), "column 'a', row 2: not UTF-8; save it as CSV in UTF-8"),
-        ("é,b\n1,x\n2,y\n".encode("latin-1"), "its head is not UTF-8"),
-        (b"a,B\n1,x\n2,y\n", "'B' is the nearest"),
-        (b"a,b\n1,x\n1,y\n1,x\n1,y\n", "'a' is the same in every row"),
-        (b"a,b\nu,x\nu,y\nu,x\nu,y\n", "'a' is the same in every row"),
+        ("é,b\n1,x\n2,y\n".encode("latin-1"), "the header is not UTF-8"),
+        (b"a,B\n1,x\n2,y\n", "did you mean 'B'?"),
+        (b"a,b\n1,x\n1,y\n1,x\n1,y\n", "'a' has the same value in every row"),
+        (b"a,b\nu,x\nu,y\nu,x\nu,y\n", "'a' has the same value in every row"),
         (b"a,b\n2020-01-01,x\n2020-01-02,y\n2020-01-01,x\n2020-01-02,y\n", "--drop a"),
         (b"b\nx\ny\nx\ny\n", "expected at least one column besides the target, got none"),
-        (b"a,b\n1,x\n2,x\n3,x\n4,x\n", "every row has class 'x'"),
+        (b"a,b\n1,x\n2,x\n3,x\n4,x\n", "expected two classes or more, got 'x' in every row"),
         (b"a,c\n1,2\n3,4\n", "--target b"),
     ],
 )
@@ -229,9 +229,9 @@ def test_files_that_are_no_models(run, kept, tmp_path):
     (tmp_path / "flipped").write_bytes(flipped)
     for name, said in (
         ("cut", "model"),
-        ("text", "no model"),
-        ("other", "no model"),
-        ("function", "no model"),
+        ("text", "is not a model"),
+        ("other", "is not a model"),
+        ("function", "is not a model"),
         ("flipped", "softargmax: flipped is "),
         ("absent", "no such file"),
         (".", "folder"),
@@ -296,7 +296,7 @@ def test_models_whose_parts_do_not_fit(run, kept, change):
     dump(told, kept.parent / "changed")
     found = run("predict", "changed", "iris.csv")
     assert found.code == 1
-    assert found.err == "softargmax: changed is damaged: its parts do not fit each other\n"
+    assert found.err == "softargmax: changed is damaged: its parts are inconsistent\n"
 
 
 def numbered(path, start, step):
@@ -311,7 +311,7 @@ def test_running_numbers_are_warned_of(run, tmp_path, start, step, shown):
     path = numbered(tmp_path / "id.csv", start, step)
     found = run("fit", path, "--target", "kind", "--json").json()
     [line] = found["warnings"]
-    assert line.startswith(f"column 'length' rises from row to row ({shown}")
+    assert line.startswith(f"column 'length' increases from row to row ({shown}")
     assert line.endswith("--drop length leaves it out")
     assert "warning: column 'length'" in run("fit", path, "--target", "kind").out
     assert not run("fit", path, "--target", "kind", "--drop", "length", "--json").json()["warnings"]
@@ -329,7 +329,7 @@ def test_a_file_without_a_header(run, tmp_path):
         bare.write_bytes(data)
         assert run("fit", bare, "--target", "3", "--json", "-o", "kept").json() == told
     assert run("fit", bare, "--target", "3", "--drop", "1", "--json", "-o", "kept").json()["features"] == 1
-    assert ", of which " in run("predict", "kept", bare, "-o", "out.csv").out
+    assert "; accuracy " in run("predict", "kept", bare, "-o", "out.csv").out
     p = np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1, usecols=(1, 2, 3))
     assert p.shape == (150, 3)
     path.write_bytes(b"1,2,kind\n" + rows)  # names that are numbers, and one that is known

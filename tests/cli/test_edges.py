@@ -16,7 +16,7 @@ def test_a_text_file_is_not_its_own_target(run, tmp_path, name):
     (tmp_path / "link.csv").symlink_to(name)
     for target in (name, "link.csv"):
         done = run(name, "-o", target)
-        assert (done.code, done.err) == (2, f"softargmax: {target}: expected another file than the source\n")
+        assert (done.code, done.err) == (2, f"softargmax: {target}: expected a file other than the source\n")
     assert (tmp_path / name).read_text() == "1\n2\n"
 
 
@@ -45,9 +45,9 @@ def test_arrays_of_nothing(run, tmp_path, monkeypatch, shape, terminal):
 @pytest.mark.parametrize(
     ("array", "cut", "said"),
     [
-        (np.zeros(9), 8, "is not a sound .npy file"),
-        (np.array([{}]), 0, "is not a sound .npy file"),
-        (np.zeros(9), 100, "is not a sound .npy file"),
+        (np.zeros(9), 8, "is not a valid .npy file"),
+        (np.array([{}]), 0, "is not a valid .npy file"),
+        (np.zeros(9), 100, "is not a valid .npy file"),
         (np.zeros(9, complex), 0, "complex128"),
         (np.array(["a"]), 0, "<U1"),
     ],
@@ -84,6 +84,5 @@ def test_a_closed_standard_output(words):
     line = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "softargmax.cli", *words]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert (
-        done.stderr == "softargmax: standard output is closed: there is nowhere to print (> /dev/null throws it away)\n"
-    )
+    message = "standard output is closed; redirect it to a file, or to /dev/null to discard the output"
+    assert done.stderr == f"softargmax: {message}\n"

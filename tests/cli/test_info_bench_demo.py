@@ -152,10 +152,10 @@ def test_stops_of_the_tour(run, tmp_path, stop, monkeypatch):
 
 def test_the_tour_for_people(run):
     done = run("demo", "--only", "values", "-o", "out[dim]")
-    assert "its pictures are in out[dim]/" in done.out
+    assert "Its pictures are in out[dim]/" in done.out
     assert done.code == 0
     assert "1. Values that can be checked by hand" in done.out
-    assert "holds" in done.out
+    assert "passed" in done.out
 
 
 def test_a_stop_that_does_not_hold_fails_the_tour(run, monkeypatch):
@@ -163,7 +163,7 @@ def test_a_stop_that_does_not_hold_fails_the_tour(run, monkeypatch):
     monkeypatch.setattr(demo, "STOPS", (*STOPS[:1], wrong))
     done = run("demo")
     assert done.code == 1
-    assert done.err == "softargmax: the tour found what should not be: wrong\n"
+    assert done.err == "softargmax: failed stops of the tour: wrong\n"
 
 
 def without(*modules):

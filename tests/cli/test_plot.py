@@ -63,7 +63,7 @@ def test_scores_at_the_edges(run):
 
 def test_nothing_to_draw_and_nowhere_to_draw_it(run, tmp_path):
     np.save(tmp_path / "z.npy", np.zeros(0))
-    assert run("plot", "z.npy").err == "softargmax: z.npy: no scores in it to draw\n"
+    assert run("plot", "z.npy").err == "softargmax: z.npy: expected at least one score, got none\n"
     (tmp_path / "f.png").mkdir()
     done = run("plot", "1", "2", "-o", "f.png")
     assert (done.code, done.err.count("\n")) == (2, 1)

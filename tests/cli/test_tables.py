@@ -83,7 +83,7 @@ def test_columns_that_are_not_there(run, tmp_path, columns):
     done = run("z.csv", "--columns", columns)
     word = columns.rpartition(",")[2]
     assert (done.code, done.err.count("\n")) == (1, 1)
-    assert done.err.startswith(f"softargmax: --columns {word}: z.csv has no such column; they are ")
+    assert done.err.startswith(f"softargmax: --columns {word}: z.csv has no such column; expected one of ")
     np.save(tmp_path / "z.npy", Z)
     assert run("z.npy", "--columns", "1").code == 2
 
@@ -143,15 +143,15 @@ def test_draws_without_a_seed_are_new(run):
         (["sample", "1", "2", "--top-p", "3"], "top_p: expected a number above 0, at most 1, got 3.0"),
         (["top-k", "1", "2", "--axis", "0,1"], "axis: "),
         (["entropy"], "nothing to do"),
-        (["entropy", "1", "-o", "p.xyz"], "p.xyz: the name may end in"),
+        (["entropy", "1", "-o", "p.xyz"], "p.xyz: expected a name that ends in"),
         (["entmax", "1", "--alhpa", "2"], "entmax has no option --alhpa; did you mean --alpha?"),
         (["sparsemax", "1", "--temperature=2"], "sparsemax has no option --temperature=2\n"),
         (
             ["entropy", "1", "2", "--columns", "1"],
-            "--columns, --header: expected with a text file only, but numbers are given",
+            "--columns, --header: expected only with a text file, got numbers",
         ),
-        (["1", "2", "--no-header"], "--columns, --header: expected with a text file only, but numbers are given"),
-        (["plot", "1", "2", "--header"], "--columns, --header: expected with a text file only, but numbers are given"),
+        (["1", "2", "--no-header"], "--columns, --header: expected only with a text file, got numbers"),
+        (["plot", "1", "2", "--header"], "--columns, --header: expected only with a text file, got numbers"),
     ],
 )
 def test_maps_refuse_wrong_use(run, words, said):

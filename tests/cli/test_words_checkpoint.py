@@ -27,7 +27,7 @@ def test_a_file_that_is_cut_off(tmp_path, share):
     path = tmp_path / "full.safetensors"
     data = path.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
-    with pytest.raises(FailedRunError, match=r"full.safetensors is not a whole checkpoint: "):
+    with pytest.raises(FailedRunError, match=r"full.safetensors is not a complete checkpoint: "):
         Run(job(tmp_path, resume=True), TEXTS)
 
 
@@ -67,11 +67,11 @@ def changed_tensors(path, change):
     [
         (
             lambda t: t.update({"model.layer.weight": torch.zeros(5, 16)}),
-            r"model.layer.weight has shape \(5, 16\); here it is \(60, 16\)",
+            r"model.layer.weight: expected shape \(60, 16\), got \(5, 16\)",
         ),
-        (lambda t: t.update({"adam.0.exp_avg": torch.zeros(5)}), r"adam.0.exp_avg has shape \(5,\); here"),
-        (lambda t: t.pop("model.body.out.weight"), "no model.body.out.weight in it"),
-        (lambda t: t.update({"model.more": torch.zeros(5)}), "model.more is not known here"),
+        (lambda t: t.update({"adam.0.exp_avg": torch.zeros(5)}), r"adam.0.exp_avg: expected shape .*, got \(5,\)"),
+        (lambda t: t.pop("model.body.out.weight"), "expected model.body.out.weight, got none"),
+        (lambda t: t.update({"model.more": torch.zeros(5)}), "unexpected model.more"),
     ],
 )
 def test_a_checkpoint_of_other_shapes(tmp_path, change, said):
@@ -83,5 +83,5 @@ def test_a_checkpoint_of_other_shapes(tmp_path, change, said):
 
 def test_a_file_of_someone_else(tmp_path):
     save_file({"x": torch.zeros(3)}, tmp_path / "full.safetensors")
-    with pytest.raises(FailedRunError, match=r"full.safetensors is no checkpoint of this command"):
+    with pytest.raises(FailedRunError, match=r"full.safetensors is not a checkpoint of `softargmax train-words`"):
         Run(job(tmp_path, resume=True), TEXTS)

@@ -35,7 +35,7 @@ def test_train_words(run, text, tmp_path):
     assert done.code == 0, done.err
     assert done.err == ""
     assert "held out" in done.out
-    assert "perplexity of 256 tokens" in done.out
+    assert "Perplexity of 256 tokens" in done.out
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     one, other = report["layers"]
     assert (one["layer"], other["layer"]) == ("hierarchical", "negative")
@@ -62,7 +62,7 @@ def test_a_resumed_run_is_that_which_never_stopped(run, text, tmp_path):
     refused = run(*words, "--steps", 30, "--out", "parts")
     assert refused.code == 1
     assert refused.err == (
-        "softargmax: parts/full.safetensors is there already: --resume goes on with it, another --out begins anew\n"
+        "softargmax: parts/full.safetensors already exists: use --resume to continue it, or another --out\n"
     )
     parts = run(*words, "--steps", 30, "--out", "parts", "--resume").json()
     assert parts["layers"][0]["resumed_at"] == 12
@@ -92,14 +92,14 @@ def test_a_resumed_run_is_that_which_never_stopped(run, text, tmp_path):
         (["--steps", "0"], 2, "--steps"),
         (["--dim", "many"], 2, "--dim"),
         (["--seed", "-1"], 2, "--seed"),
-        (["--vocab", "100000"], 2, "--vocab 100000: the text has "),
+        (["--vocab", "100000"], 2, "--vocab 100000: expected a number from 3 to "),
         (["nothing-here"], 1, "nothing-here: no such file, and no files in it"),
         (["empty.txt"], 1, "empty.txt: no text in it"),
-        (["short.txt"], 1, "tokens to train on; a window model that sees 8 needs 24"),
+        (["short.txt"], 1, "expected at least 24 tokens to train on for --context 8, got"),
         (["--out", "empty.txt"], 1, "empty.txt: File exists"),
         (["--out", "/proc/out"], 1, "/proc/out: No such file or directory"),
         (["--out", "empty.txt/below"], 1, "empty.txt/below: Not a directory"),
-        (["--out", "broken", "--resume"], 1, "broken/full.safetensors is not a whole checkpoint: "),
+        (["--out", "broken", "--resume"], 1, "broken/full.safetensors is not a complete checkpoint: "),
         (
             ["--dim", "1000000000000"],
             1,
@@ -145,9 +145,9 @@ def test_a_single_text(run, tmp_path):
     done = run("train-words", "one.txt", "--layer", "full", *SMALL)
     assert done.code == 0
     assert " ".join(done.out.split()).startswith(
-        "666 tokens of 1 files, 7 distinct; 9 classes, 0.0% of the text outside"
+        "666 tokens of 1 files, 7 distinct; 9 classes, 0.0% of the tokens unknown"
     )
-    assert "35 tokens of their end held out" in " ".join(done.out.split())
+    assert "35 tokens held out, from the end of the text" in " ".join(done.out.split())
 
 
 def test_layers_by_name():
@@ -299,4 +299,4 @@ def test_a_process_that_dies_is_told(run, text, monkeypatch):
     monkeypatch.setattr(subprocess_worker, "send", lambda pipe, *_: pipe.close())
     done = run("train-words", text, "--layer", "full", *SMALL)
     assert done.code == 1
-    assert done.err == "softargmax: the process that trained full ended with code 1, without a word\n"
+    assert done.err == "softargmax: the process that trained full ended with code 1 and no record\n"

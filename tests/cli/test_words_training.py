@@ -152,7 +152,7 @@ def test_texts_of_few_spans(tmp_path, length):
 @pytest.mark.parametrize("part", [0, 1])
 def test_texts_that_are_too_short(tmp_path, part):
     short = TEXTS._replace(**{Texts._fields[part]: TEXTS[part][:19]})
-    with pytest.raises(FailedRunError, match=r"19 tokens .*; a window model that sees 4 needs 20"):
+    with pytest.raises(FailedRunError, match=r"expected at least 20 tokens .* for --context 4, got 19"):
         Run(job(tmp_path), short)
 
 

@@ -1,7 +1,7 @@
 """The command ``softargmax``; `main` is its entry point.
 
-Importing this package imports neither typer nor rich: who installed the library without the extra ``cli`` gets one
-line that names it. A subcommand is one file here, a stop of the tour one file in ``tour/``.
+Importing this package imports neither typer nor rich. Without the extra ``cli``, `main` prints one line that names it.
+Each subcommand is one file here; each stop of the tour is one file in ``tour/``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = f"the command needs {error.name}, which is not installed: {install('cli')}"
         print(f"softargmax: {message}", file=sys.stderr)
         return 1
-    except ImportError as error:  # of the compiled core, which is asked for an instruction set that is not there
+    except ImportError as error:  # the compiled core: SOFTARGMAX_ISA names a missing instruction set
         if not str(error).startswith("SOFTARGMAX_ISA"):
             raise
         print(f"softargmax: {error}", file=sys.stderr)

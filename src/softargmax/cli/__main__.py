@@ -1,4 +1,4 @@
-"""``python -m softargmax.cli`` is the command too, where its script is not on the path."""
+"""Run the command as ``python -m softargmax.cli``, for systems where its script is not on the path."""
 
 import sys
 

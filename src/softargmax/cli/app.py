@@ -1,8 +1,8 @@
 """The entry point: choose the subcommand, and report errors in one line with an exit code.
 
-Bare numbers are a command line too (``softargmax -1 2 -3.5``), so what does not begin with a subcommand's name goes to
-the default one. That one takes options it does not know for values, so that -3.5 is a number; `values.py` then
-refuses whatever is neither.
+Bare numbers are also a command line (``softargmax -1 2 -3.5``), so a command line that does not begin with a subcommand
+goes to the default one. It treats unknown options as values, so that -3.5 is a number; `values.py` then rejects words
+that are neither numbers nor options.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ON_VALUES: dict[str, Callable[..., None]] = {
     "sample": maps.sample,
     "plot": plot.command,
 }
-"""They take options that they do not know for values, so that -3.5 is a number."""
+"""Subcommands that treat unknown options as values, so that -3.5 is a number."""
 SUBCOMMANDS: dict[str, Callable[..., None]] = {
     **ON_VALUES,
     "info": info.command,
@@ -47,15 +47,15 @@ SUBCOMMANDS: dict[str, Callable[..., None]] = {
     "predict": predict.command,
 }
 
-# What the machine refuses, and text that a terminal's encoding lacks; any other exception is a bug of ours.
+# Errors of the machine, and characters that the terminal cannot encode. Any other exception is a bug in softargmax.
 RUN_ERRORS = (OSError, MemoryError, UnicodeEncodeError)
-INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it; typer makes the same of an interrupt
+INTERRUPTED = 130  # 128 + SIGINT, the exit code of shells; typer uses the same
 
 app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    help="Softmax of numbers, files and streams: [bold]softargmax 1 2 3 4 1 2 3[/]",
+    help="Compute softmax of numbers, files and streams: [bold]softargmax 1 2 3 4 1 2 3[/]",
     epilog="Numbers and files need no subcommand: softargmax -1 2 -3.5 · softargmax scores.npy -o probs.npy --axis 0 · "
     "softargmax --temperature 10 --log - < scores.csv",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -73,11 +73,11 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(  # noqa: ARG001 its callback has served it
-        False, "--version", help="Say the version and stop.", callback=_version, is_eager=True
+    version: bool = typer.Option(  # noqa: ARG001 handled by its callback
+        False, "--version", help="Show the version and exit.", callback=_version, is_eager=True
     ),
 ) -> None:
-    """Serve options that stand before any subcommand, and look at the environment before any of them runs."""
+    """Handle options before the subcommand, and check the environment before any subcommand runs."""
     with refused_as(WrongUseError):
         dispatch.requested_name()
     unusable = info.native().get("unusable", "")
@@ -86,7 +86,7 @@ def _root(
 
 
 def dispatched(arguments: Sequence[str]) -> list[str]:
-    """Put the default subcommand in front where none is named.
+    """Insert the default subcommand if none is named.
 
     >>> dispatched(["1", "2"]), dispatched(["plot", "1", "--temperatures", "1", "10"])
     (['softmax', '1', '2'], ['plot', '1', '--temperatures', '1', '--temperatures', '10'])
@@ -97,7 +97,7 @@ def dispatched(arguments: Sequence[str]) -> list[str]:
     if given[0] not in SUBCOMMANDS:
         for word in given:
             if word in SUBCOMMANDS and not Path(word).exists():
-                raise WrongUseError(f"{word}: a subcommand stands first: softargmax {word} ...")
+                raise WrongUseError(f"{word}: expected the subcommand first: softargmax {word} ...")
         unknown = not is_number(given[0]) and not Path(given[0]).exists()
         if unknown and (near := difflib.get_close_matches(given[0], SUBCOMMANDS, 1)):
             raise WrongUseError(f"{given[0]}: no such file or subcommand; did you mean {near[0]}?")
@@ -108,17 +108,18 @@ def dispatched(arguments: Sequence[str]) -> list[str]:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code: 0, 1 for a failed run, 2 for wrong use, 130 for an interrupt."""
-    if sys.stdout is None:  # as Python has it where the file descriptor was closed
-        closed = "standard output is closed: there is nowhere to print (> /dev/null throws it away)"
+    if sys.stdout is None:  # Python's value for a closed file descriptor
+        closed = "standard output is closed; redirect it to a file, or to /dev/null to discard the output"
         print(f"softargmax: {closed}", file=sys.stderr)
         return 1
     given: list[str] = []
     try:
         given = dispatched(arguments)
         code = app(args=given, prog_name="softargmax", standalone_mode=False)
-        sys.stdout.flush()  # a full disk or a closed pipe is an error of the run
+        sys.stdout.flush()  # raises here if the disk is full or the pipe is closed
     except BrokenPipeError:
-        # The reader of our output has gone: nothing is left to tell, not even when Python flushes at its end.
+        # The reader of the output has closed the pipe. Redirect stdout, so that Python's flush at exit does not fail
+        # too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -135,14 +136,14 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def code_of(error: Exception) -> int:
-    """Tell wrong use (2) from a failed run (1)."""
+    """Return the exit code of an error: 2 for wrong use, 1 for a failed run."""
     if isinstance(error, TyperException):
         return int(error.exit_code)
     return 2 if isinstance(error, WrongUseError) else 1
 
 
 def no_option(option: str, command: str) -> str:
-    """Say that a command has no such option, and which of those that it has is the nearest."""
+    """Return the message for an unknown option, with the most similar option of the command."""
     parameters = typer.main.get_group(app).commands[command].params
     own = [name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)]
     near = difflib.get_close_matches(option.partition("=")[0], own, 1)
@@ -150,7 +151,7 @@ def no_option(option: str, command: str) -> str:
 
 
 def sentence(error: Exception) -> str:
-    """Say an error in one line."""
+    """Return the message of an error in one line."""
     text = str(error)
     if isinstance(error, TyperException):
         text = error.format_message()

@@ -1,4 +1,4 @@
-"""``softargmax bench``: ratios against the installed peers from one run, and the limits of the machine."""
+"""``softargmax bench``: compare run times with the installed peers and with the limits of the machine."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 STREAM = "stream"
 
-Room = Annotated[str | None, typer.Argument(help=f"One of {', '.join(cases.ROOMS)}, {STREAM}; without it all.")]
-Json = Annotated[str | None, typer.Option("--json", help="Write the results to this file; - prints them.")]
-Rounds = Annotated[int, typer.Option("--rounds", min=3, help="Samples a side.")]
-Size = Annotated[str, typer.Option("--size", help="The size of the stream's file.")]
-Memory = Annotated[str, typer.Option("--memory", help="What the stream may hold of it at once.")]
+Room = Annotated[str | None, typer.Argument(help=f"One of {', '.join(cases.ROOMS)}, {STREAM}; all by default.")]
+Json = Annotated[str | None, typer.Option("--json", help="Write the results as JSON to this file; - prints them.")]
+Rounds = Annotated[int, typer.Option("--rounds", min=3, help="Samples per function.")]
+Size = Annotated[str, typer.Option("--size", help="Size of the file for the stream room.")]
+Memory = Annotated[str, typer.Option("--memory", help="Memory that the stream may use.")]
 
 
 def command(
     room: Room = None, json: Json = None, rounds: Rounds = 15, size: Size = "1G", memory: Memory = "128M"
 ) -> None:
-    """Measure ratios against the installed peers in one run, and the limits of the machine."""
+    """Compare run times with the installed peers and with the limits of the machine."""
     rooms = [*cases.ROOMS, STREAM]
     if room is not None and room not in rooms:
         raise WrongUseError(f"{room}: expected one of {', '.join(rooms)}")
@@ -51,11 +51,11 @@ def command(
         with stream.whole_file(json) as file:
             file.write((json_module.dumps(render.plain(record), indent=2) + "\n").encode())
     if STREAM in record and not record[STREAM]["rows_equal"]:
-        raise FailedRunError("sampled rows of the stream differ from the in-memory result")
+        raise FailedRunError("stream: expected sampled rows equal to the in-memory result, got different bits")
 
 
 def timed(out: Console | None, name: str, some: Iterable[measure.Case], rounds: int) -> dict[str, Any]:
-    """Time cases, print a table as soon as all are done, and give the record."""
+    """Time the cases, print a table, and return the record."""
     limits = measure.machine_limits()
     results = []
     for case in some:
@@ -74,7 +74,7 @@ def timed(out: Console | None, name: str, some: Iterable[measure.Case], rounds: 
 
 
 def print_results(out: Console, title: str, results: list[measure.Result], limits: measure.Limits) -> None:
-    """Print a line a case: our median, each peer's median over ours, and what the memory's speed alone would take."""
+    """Print one line per case: our median, each peer's median over ours, and the time to copy the memory."""
     peers = list(dict.fromkeys(peer for result in results for peer in result.peers))
     shown = render.table(title, "ours", *(f"vs {peer}" for peer in peers), "memory limit")
     for result in results:
@@ -86,14 +86,14 @@ def print_results(out: Console, title: str, results: list[measure.Result], limit
     out.print(shown)
     copies, rate = f"{limits.copy_bytes / 1e9:.1f} GB/s", f"{limits.multiply_adds / 1e9:.1f}e9"
     out.print(
-        "[dim]medians of alternating runs; vs: their time over ours, above 1 ours is shorter. Memory limit: moving "
-        f"what has to be moved at the measured copying speed. This machine ({limits.threads} threads) "
-        f"copies {copies} and does {rate} multiply-adds of 16 floats a second[/]"
+        "[dim]Medians of alternating runs. vs: the peer's time divided by ours; above 1, ours is faster. memory limit: "
+        f"the time to move the data at the measured copy speed. This machine ({limits.threads} threads) copies "
+        f"{copies} and does {rate} multiply-adds of 16 floats per second.[/]"
     )
 
 
 def stream_row(out: Console | None, size: int, memory: int) -> dict[str, Any]:
-    """Convert a file in a process of its own and print its peak memory."""
+    """Convert a file in a separate process and print its peak memory."""
     with tempfile.TemporaryDirectory(prefix="softargmax-") as name:
         source, target = Path(name) / "scores.npy", Path(name) / "probabilities.npy"
         shape = streamed.write_scores(source, size)

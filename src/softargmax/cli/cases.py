@@ -1,7 +1,7 @@
 """The cases of ``softargmax bench``, room by room, against the installed peers.
 
-A room is a function that yields cases; add one to `ROOMS`. The full sweep, with more shapes and what was promised of
-them, is under ``bench/`` of the repository; this is the part that a user without a checkout can run.
+A room is a function that yields cases; add new rooms to `ROOMS`. These cases need no checkout of the repository. The
+full sweep, with more shapes and the promised ratios, is in its ``bench/`` folder.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Sides = dict[str, "Callable[[], object]"]
 
 
 def scores(*shape: int) -> np.ndarray[Any, Any]:
-    """Give normal float32 scores, written once so that every page is there."""
+    """Return normal float32 scores; filling the array also maps its pages before timing."""
     return np.random.default_rng(0).standard_normal(shape, np.float32) * np.float32(4)
 
 
 def torch_side(z: np.ndarray[Any, Any], make: Callable[[Any, Any], Callable[[], object]]) -> Sides:
-    """Give torch's side of a case on the same memory, where torch is installed."""
+    """Return torch's side of a case on the same memory; empty if torch is not installed."""
     if find_spec("torch") is None:
         return {}
     import torch
@@ -36,7 +36,7 @@ def torch_side(z: np.ndarray[Any, Any], make: Callable[[Any, Any], Callable[[], 
 
 
 def scipy_side(make: Callable[[Any], Callable[[], object]]) -> Sides:
-    """Give SciPy's side of a case, where SciPy is installed."""
+    """Return SciPy's side of a case; empty if SciPy is not installed."""
     if find_spec("scipy") is None:
         return {}
     import scipy.special
@@ -45,7 +45,7 @@ def scipy_side(make: Callable[[Any], Callable[[], object]]) -> Sides:
 
 
 def short() -> Iterator[Case]:
-    """Yield the few cases of the tour: seconds in all."""
+    """Yield the cases of the tour, which take a few seconds."""
     z = scores(512, 32768)
     out = np.empty_like(z)
     sides: Sides = {OURS: lambda: softargmax.softmax(z, out=out)}
@@ -64,7 +64,7 @@ def short() -> Iterator[Case]:
 
 
 def normalize() -> Iterator[Case]:
-    """Yield the softmax family: wide rows, short rows, along axis 0, ragged rows, a handful of numbers."""
+    """Yield the softmax family: wide rows, short rows, rows along axis 0, and 7 numbers."""
     yield from short()
     z = scores(512, 32768)
     sides: Sides = {OURS: lambda: softargmax.softmax(z)}
@@ -89,7 +89,7 @@ def normalize() -> Iterator[Case]:
 
 
 def loss() -> Iterator[Case]:
-    """Yield the losses: scores and classes, and a last layer whose scores are never held."""
+    """Yield the losses: from scores, and from a last layer whose scores are never stored."""
     z = scores(512, 32768)
     y = np.random.default_rng(1).integers(0, z.shape[1], len(z))
     sides: Sides = {OURS: lambda: softargmax.cross_entropy(z, y)}
@@ -108,7 +108,7 @@ def loss() -> Iterator[Case]:
 
 
 def torch_gradients(torch: Any, score: Callable[..., Any], y: Any, *inputs: Any) -> Callable[[], object]:
-    """Give torch's loss of the scores of some inputs, and its gradients to them."""
+    """Return a function that computes torch's cross-entropy of the scores, and its gradients to the inputs."""
     leaves, target = [t.detach().requires_grad_() for t in inputs], torch.from_numpy(y)
     return lambda: torch.autograd.grad(torch.nn.functional.cross_entropy(score(*leaves), target), leaves)
 

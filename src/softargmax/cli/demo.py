@@ -1,4 +1,4 @@
-"""``softargmax demo``: the tour, stop by stop."""
+"""``softargmax demo``: a guided tour of the library."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from softargmax.cli import render
 from softargmax.cli.errors import FailedRunError, WrongUseError
 from softargmax.cli.tour import STOPS, Stop
 
-Output = Annotated[Path, typer.Option("--output", "-o", help="The folder for pictures and files.")]
-Only = Annotated[list[str] | None, typer.Option("--only", help="Only this stop (may be repeated).")]
-Json = Annotated[bool, typer.Option("--json", help="Print what each stop found as JSON.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for pictures and files.")]
+Only = Annotated[list[str] | None, typer.Option("--only", help="Run only this stop (may be repeated).")]
+Json = Annotated[bool, typer.Option("--json", help="Print the findings of each stop as JSON.")]
 
 
 def command(output: Output = Path("demo-output"), only: Only = None, json: Json = False) -> None:
-    """The tour: checked values, a picture, real scores, a file larger than memory, a short bench."""
+    """Run the tour: checked values, pictures, classifiers, a language model, a large file, a short benchmark."""
     out = render.console()
     output.mkdir(parents=True, exist_ok=True)
     stops = chosen(only)
@@ -34,15 +34,15 @@ def command(output: Output = Path("demo-output"), only: Only = None, json: Json 
         if not finding["ok"]:
             failed.append(stop.name)
         if not json:
-            verdict = "[green]holds[/]" if finding["ok"] else "[red]does not hold[/]"
+            verdict = "[green]passed[/]" if finding["ok"] else "[red]failed[/]"
             out.print(f"{verdict} [dim]· {finding['seconds']:.1f} s[/]")
     seconds = time.perf_counter() - start
     if json:
         print(render.as_json({"stops": findings, "seconds": round(seconds, 2), "ok": not failed}))
     elif not failed:
-        out.print(f"\nThe tour took {seconds:.0f} s; its pictures are in {escape(str(output))}/")
+        out.print(f"\nThe tour took {seconds:.0f} s. Its pictures are in {escape(str(output))}/")
     if failed:
-        raise FailedRunError(f"the tour found what should not be: {', '.join(failed)}")
+        raise FailedRunError(f"failed stops of the tour: {', '.join(failed)}")
 
 
 def chosen(only: list[str] | None) -> tuple[Stop, ...]:

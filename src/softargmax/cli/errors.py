@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 try:
     from typer import TyperException
-except ImportError:  # a typer that still stands on click
+except ImportError:  # older versions of typer build on click
     from click import ClickException as TyperException  # type: ignore[assignment]
 
 __all__ = ["FailedRunError", "TyperException", "UnknownOptionError", "WrongUseError", "refused_as", "require"]
 
 
 class WrongUseError(Exception):
-    """The command line asks for what cannot be meant: exit code 2."""
+    """The command line is invalid: exit code 2."""
 
 
 class UnknownOptionError(WrongUseError):
-    """A command is given an option that it does not have."""
+    """The command has no such option."""
 
 
 class FailedRunError(Exception):
@@ -34,7 +34,7 @@ class FailedRunError(Exception):
 
 
 def require(need: str, extra: str, **packages: str) -> None:
-    """Look before any work whether modules are there, each with the name of its package; `extra` brings them."""
+    """Raise FailedRunError if a module is missing. Keywords map modules to packages; `extra` installs them."""
     for module, package in packages.items():
         if find_spec(module) is None:
             raise FailedRunError(f"{need} {package}, which is not installed: {install(extra)}")
@@ -42,9 +42,10 @@ def require(need: str, extra: str, **packages: str) -> None:
 
 @contextmanager
 def refused_as(kind: type[Exception], what: str = "") -> Iterator[None]:
-    """Tell what the library refuses as `kind`, with `what` before it (an axis out of range is wrong use always).
+    """Raise the library's ValueError and TypeError as `kind`, with `what` before the message.
 
-    It stands only around a call that checks what a user gave: a bug anywhere else keeps its traceback.
+    AxisError as WrongUseError. Use it only around calls that check the user's input, so that a bug elsewhere keeps its
+    traceback.
     """
     try:
         yield
@@ -52,5 +53,5 @@ def refused_as(kind: type[Exception], what: str = "") -> Iterator[None]:
         raise WrongUseError(str(error)) from error
     except (ValueError, TypeError) as error:
         raise kind(f"{what}{error}") from error
-    except (ImportError, RuntimeError) as error:  # the implementation asked for cannot be loaded
+    except (ImportError, RuntimeError) as error:  # the requested implementation cannot be loaded
         raise FailedRunError(str(error)) from error

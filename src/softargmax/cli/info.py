@@ -1,4 +1,4 @@
-"""``softargmax info``: what is installed here, what serves which arrays, and why the rest cannot."""
+"""``softargmax info``: the versions, the processor, and the implementations that are usable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from softargmax.core import dispatch
 from softargmax.core.extras import install
 
 PACKAGES = ("numpy", "array-api-compat", "torch", "jax", "scipy", "scikit-learn", "matplotlib", "typer", "rich")
-NEEDS = {"torch": "torch", "torch-device": "torch"}  # kind of array: what has to be installed for it
+NEEDS = {"torch": "torch", "torch-device": "torch"}  # kind of array: the package that it requires
 WHAT = {
     "numpy": "NumPy arrays",
     "torch": "torch tensors in CPU memory",
@@ -31,7 +31,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def command(json: Json = False) -> None:
-    """Versions, instruction set, threads, and which implementations are usable here and why not."""
+    """Show versions, instruction set, threads, and the usable implementations."""
     facts = gathered()
     if json:
         print(render.as_json(facts))
@@ -46,8 +46,8 @@ def command(json: Json = False) -> None:
     else:
         others = [isa for isa, here in native["isas"].items() if here and isa != native["isa"]]
         lacking = [isa for isa, here in native["isas"].items() if not here]
-        also = f" (also {', '.join(others)}; SOFTARGMAX_ISA chooses)" if others else ""
-        also += f" (built too, but this processor lacks {', '.join(lacking)})" if lacking else ""
+        also = f" (available too: {', '.join(others)}; SOFTARGMAX_ISA selects one)" if others else ""
+        also += f" (not supported by this processor: {', '.join(lacking)})" if lacking else ""
         out.print(f"native core: {native['isa']}{also}, {native['threads']} threads")
     shown = render.table("arrays", "implementation", "usable")
     shown.columns[1].justify = shown.columns[2].justify = "left"
@@ -61,7 +61,7 @@ def command(json: Json = False) -> None:
 
 
 def gathered() -> dict[str, Any]:
-    """Gather the facts as plain values."""
+    """Collect the facts as plain values."""
     return {
         "version": version(),
         "machine": measure.machine(),
@@ -72,12 +72,12 @@ def gathered() -> dict[str, Any]:
 
 
 def version() -> str:
-    """Give the library's version."""
+    """Return the library's version."""
     return softargmax.__version__
 
 
 def native() -> dict[str, Any]:
-    """Ask the compiled core about itself, or say why it cannot be loaded."""
+    """Return the facts of the compiled core, or the reason why it cannot be loaded."""
     try:
         from softargmax.core import native as core
     except (ImportError, ValueError, RuntimeError) as error:
@@ -86,13 +86,13 @@ def native() -> dict[str, Any]:
 
 
 def rooms() -> list[str]:
-    """Give the rooms that have operations."""
+    """Return the names of the rooms that have operations."""
     home = Path(softargmax.__file__).parent
     return sorted(records.parent.name for records in home.glob("*/operations.py"))
 
 
 def usable(room: str, kind: str, implementation: str) -> dict[str, Any]:
-    """Try an implementation: whether the operations load, and the reason where they do not."""
+    """Return whether an implementation is usable, and if not, the reason."""
     row = {"room": room, "arrays": kind, "implementation": implementation, "usable": False, "why": None}
     needed = NEEDS.get(kind)
     if needed is not None and find_spec(needed) is None:

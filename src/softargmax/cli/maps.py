@@ -1,4 +1,4 @@
-"""The other functions of the family as subcommands, for numbers, files and standard input."""
+"""Subcommands for the other functions: logsumexp, entropy, sparsemax, entmax, top-k and sample."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
     from softargmax.cli.tables import Array
 
-Alpha = Annotated[float, typer.Option("--alpha", parser=values.number, help="The order: 1 is softmax, 2 sparsemax.")]
-K = Annotated[int, typer.Option("-k", help="How many of the largest scores share the probability.")]
-Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Draws of each row.")]
-TopK = Annotated[int | None, typer.Option("--top-k", help="Draw from so many of the most probable.")]
-TopP = Annotated[float | None, typer.Option("--top-p", help="Draw from the most probable of this mass.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="The same seed, the same draws; a new one without it.")]
+Alpha = Annotated[float, typer.Option("--alpha", parser=values.number, help="The order: 1 is softmax, 2 is sparsemax.")]
+K = Annotated[int, typer.Option("-k", help="The number of largest scores that get a probability.")]
+Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Draws per row.")]
+TopK = Annotated[int | None, typer.Option("--top-k", help="Draw from this many of the most probable classes.")]
+TopP = Annotated[float | None, typer.Option("--top-p", help="Draw from the most probable classes of this total mass.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed of the draws; random by default.")]
 
 
 class Given(NamedTuple):
-    """Arguments from a command line: scores, the names of their columns, and the output."""
+    """The parsed arguments of a subcommand: scores, column names, and the output."""
 
     table: tables.Table
     output: str | None
@@ -36,7 +36,7 @@ class Given(NamedTuple):
     def of(
         cls, words: list[str] | None, header: bool | None, columns: str | None, output: str | None, json: bool
     ) -> Given:
-        """Read the scores, and look at the name of the result before that."""
+        """Check the name of the output file, then read the scores."""
         if not words:
             raise WrongUseError("nothing to do; give numbers, one file, or - for standard input")
         path = values.source(words)
@@ -46,9 +46,9 @@ class Given(NamedTuple):
         return cls(tables.given(words, path, tables.Reading(header, columns)), output, json)
 
     def told(self, key: str, function: Callable[..., Array], **options: Any) -> None:
-        """Call a function of the scores, and write or print what it finds; JSON calls it `key`."""
+        """Call a function of the scores and write or print the result; `key` is its name in JSON."""
         scores, names = self.table
-        as_scores = key == "probabilities"  # one for each score, so that the columns keep their names
+        as_scores = key == "probabilities"  # one result per score, so the column names still apply
         with refused_as(WrongUseError):
             result = np.asarray(function(scores, **options))
         if self.output is not None:
@@ -73,7 +73,7 @@ def logsumexp(
     output: Output = None,
     json: Json = False,
 ) -> None:
-    """The smooth maximum of each row: T log sum exp(z / T)."""
+    """Compute the smooth maximum of each row: T log sum exp(z / T)."""
     given = Given.of(values_, header, columns, output, json)
     options = {"axis": values.axis_named(axis), "temperature": temperature, "base": base}
     given.told("logsumexp", softargmax.logsumexp, **options)
@@ -90,7 +90,7 @@ def entropy(
     output: Output = None,
     json: Json = False,
 ) -> None:
-    """The entropy of each row's probabilities, in nats."""
+    """Compute the entropy of each row's probabilities, in nats."""
     given = Given.of(values_, header, columns, output, json)
     options = {"axis": values.axis_named(axis), "temperature": temperature, "base": base}
     given.told("entropy", softargmax.entropy, **options)
@@ -105,7 +105,7 @@ def sparsemax(
     output: Output = None,
     json: Json = False,
 ) -> None:
-    """Sparse probabilities: the nearest point of the simplex."""
+    """Compute sparse probabilities: the Euclidean projection of each row onto the simplex."""
     given = Given.of(values_, header, columns, output, json)
     given.told("probabilities", softargmax.sparsemax, axis=values.axis_named(axis))
 
@@ -120,7 +120,7 @@ def entmax(
     output: Output = None,
     json: Json = False,
 ) -> None:
-    """Probabilities of any order between softmax (1) and sparsemax (2), or above."""
+    """Compute entmax: the family of maps with softmax at order 1 and sparsemax at order 2."""
     given = Given.of(values_, header, columns, output, json)
     given.told("probabilities", softargmax.entmax, alpha=alpha, axis=values.axis_named(axis))
 
@@ -136,13 +136,13 @@ def top_k(
     output: Output = None,
     json: Json = False,
 ) -> None:
-    """Softmax of each row's k largest scores; 0 elsewhere."""
+    """Compute softmax over each row's k largest scores; the others get 0."""
     given = Given.of(values_, header, columns, output, json)
     options = {"k": k, "axis": values.axis_named(axis), "temperature": temperature}
     given.told("probabilities", softargmax.topk_softmax, **options)
 
 
-def sample(  # noqa: PLR0913 one for each option
+def sample(  # noqa: PLR0913 one argument per option
     values_: Values = None,
     *,
     temperature: Temperature = 1.0,
@@ -156,7 +156,7 @@ def sample(  # noqa: PLR0913 one for each option
     output: Output = None,
     json: Json = False,
 ) -> None:
-    """Draw places (from 0) of each row by their probabilities."""
+    """Draw class indices (from 0) of each row by their probabilities."""
     given = Given.of(values_, header, columns, output, json)
     options = {"axis": values.axis_named(axis), "temperature": temperature, "top_k": top_k, "top_p": top_p}
     drawn = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed

@@ -1,4 +1,4 @@
-"""The default command: probabilities of numbers, of a file, or of standard input."""
+"""The default command: softmax or log-softmax of numbers, a file, or standard input."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-Log = Annotated[bool, typer.Option("--log", "-l", help="Logarithms of the probabilities, accurate near 0.")]
-Memory = Annotated[str, typer.Option("--memory", help="How much the work on a .npy file may hold at once.")]
+Log = Annotated[bool, typer.Option("--log", "-l", help="Compute logarithms of the probabilities, accurate near 0.")]
+Memory = Annotated[str, typer.Option("--memory", help="Memory for converting a .npy file.")]
 
 
-def command(  # noqa: PLR0913 one for each option
+def command(  # noqa: PLR0913 one argument per option
     values_: Values = None,
     *,
     temperature: Temperature = 1.0,
@@ -41,7 +41,7 @@ def command(  # noqa: PLR0913 one for each option
     columns: Columns = None,
     json: Json = False,
 ) -> None:
-    """Probabilities of numbers or of a file (the default: softargmax 1 2 3)."""
+    """Compute probabilities of numbers or of a file (the default: softargmax 1 2 3)."""
     words = values_ or []
     if not words:
         raise WrongUseError("nothing to do; give numbers, one file, or - for standard input (softargmax --help)")
@@ -70,7 +70,7 @@ def command(  # noqa: PLR0913 one for each option
         return
     read = np.load(scores, allow_pickle=False) if isinstance(scores, str) else scores
     if json:
-        wide = np.result_type(result.dtype, np.float32)  # a row's number is never a half
+        wide = np.result_type(result.dtype, np.float32)  # numbers per row are at least float32
         lse = stream.logsumexp(read, **{**options, "dtype": wide})
         key = "log_probabilities" if log else "probabilities"
         print(render.as_json({"values": read, key: result, "logsumexp": lse, **options, "dtype": str(result.dtype)}))
@@ -79,21 +79,21 @@ def command(  # noqa: PLR0913 one for each option
 
 
 def readable(words: list[str], path: str | None, reading: tables.Reading) -> tuple[Array | str, list[str] | None]:
-    """Give what a stream can read: numbers, or the name of a .npy file; and the names of their columns."""
+    """Return the scores (an array, or the name of a .npy file for streaming) and the names of their columns."""
     if path is not None and path.lower().endswith(".npy") and reading == tables.Reading():
         return path, None
     return tables.given(words, path, reading)
 
 
 def computed(name: str, scores: Array | str, *target: str, **options: Any) -> Array:
-    """Run a function of the streams; of scores that are a file, what it refuses is a failed run."""
+    """Run a function of `softargmax.stream`. If the scores are a file, an invalid file is a failed run."""
     with refused_as(FailedRunError) if isinstance(scores, str) else nullcontext():
         result: Array = getattr(stream, name)(scores, *target, **options)
     return result
 
 
 def convert(run: Callable[..., Array], output: str, *, json: bool) -> None:
-    """Write a .npy file, from scores in memory or from a .npy file of any size."""
+    """Write the result to a .npy file, from scores in memory or in a .npy file of any size."""
     start = time.perf_counter()
     with render.progress(Path(output).name, quiet=json) as progress:
         result = run(output, progress=progress)

@@ -1,4 +1,4 @@
-"""``softargmax plot``: how temperature moves a distribution, drawn to a picture."""
+"""``softargmax plot``: a picture of the distribution at several temperatures."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 Temperatures = Annotated[
     list[float] | None, typer.Option("--temperatures", "-t", parser=values.number, help="One or more: 0.1 1 10.")
 ]
-Output = Annotated[str, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the drawn numbers as JSON.")]
+Output = Annotated[str, typer.Option("--output", "-o", help="The picture file: .png, .svg or .pdf.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the plotted numbers as JSON.")]
 
 KINDS = (".png", ".svg", ".pdf")
 MOST_BARS = 64
@@ -45,11 +45,11 @@ def command(
     path = values.source(words)
     scores = tables.given(words, path, tables.Reading(header, columns)).scores
     if scores.ndim != 1:
-        raise WrongUseError(f"{path}: shape {scores.shape}; plot draws one row of scores")
+        raise WrongUseError(f"{path}: expected one row of scores, got shape {scores.shape}")
     if Path(output).suffix.lower() not in KINDS:
-        raise WrongUseError(f"--output {output}: the name may end in {', '.join(KINDS)}")
+        raise WrongUseError(f"--output {output}: expected a name that ends in {', '.join(KINDS)}")
     if not scores.size:
-        raise FailedRunError(f"{path}: no scores in it to draw")
+        raise FailedRunError(f"{path}: expected at least one score, got none")
     values.check_target(output, path)
     sweep = temperatures or [0.1, 1.0, 10.0]
     for T in sweep:
@@ -73,7 +73,7 @@ class Panel(NamedTuple):
 
 
 def panel_of(scores: np.ndarray[Any, Any], temperature: float, base: float | None) -> Panel:
-    """Compute a panel; rows that have no probabilities have no perplexity."""
+    """Compute a panel; if a probability is NaN, so is the perplexity."""
     p = softargmax.softmax(scores, temperature=temperature, base=base)
     known = np.isfinite(p).all()
     entropy = softargmax.entropy(scores, temperature=temperature, base=base) if known else np.nan
@@ -81,7 +81,7 @@ def panel_of(scores: np.ndarray[Any, Any], temperature: float, base: float | Non
 
 
 def pyplot() -> Any:
-    """Import matplotlib, ready to draw to files."""
+    """Return matplotlib's Figure, which draws to files without a display."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
@@ -90,10 +90,7 @@ def pyplot() -> Any:
 
 
 def draw(scores: np.ndarray[Any, Any], drawn: Sequence[Panel], output: str) -> None:
-    """Draw one panel a temperature: bars over the positions of the scores, the perplexity in the corner.
-
-    What is NaN has no bar.
-    """
+    """Draw one panel per temperature: a bar per score (none for NaN), and the perplexity in the corner."""
     figure = pyplot()(figsize=(max(3.2 * len(drawn), 4.0), 3.4), layout="constrained")
     panels = figure.subplots(1, len(drawn), sharey=True, squeeze=False)[0]
     colours = shades(len(drawn))
@@ -117,14 +114,14 @@ def draw(scores: np.ndarray[Any, Any], drawn: Sequence[Panel], output: str) -> N
 
 
 def shades(count: int) -> list[Any]:
-    """Give a colour from cold to hot for each of `count` temperatures."""
+    """Return `count` colours from cold to hot."""
     import matplotlib as mpl
 
     return [mpl.colormaps["plasma"](0.08 + 0.72 * index / max(count - 1, 1)) for index in range(count)]
 
 
 def tidy(panel: Any) -> None:
-    """Leave a panel with what says something."""
+    """Remove the frame and add a light grid."""
     for side in ("top", "right"):
         panel.spines[side].set_visible(False)
     panel.tick_params(labelsize=9, length=3)
@@ -133,6 +130,6 @@ def tidy(panel: Any) -> None:
 
 
 def save(figure: Any, output: str) -> None:
-    """Write a picture that appears when it is whole."""
+    """Write a picture; the file appears only when it is complete."""
     with stream.whole_file(output) as file:
         figure.savefig(file, format=Path(output).suffix[1:].lower(), dpi=160)

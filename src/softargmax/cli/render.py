@@ -25,17 +25,17 @@ MOST_ROWS = 32
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Create the console; created at each call, so that it uses the current streams."""
+    """Return a new console, which uses the current sys.stdout or sys.stderr."""
     return Console(stderr=stderr, highlight=False)
 
 
 def as_json(value: Any) -> str:
-    """Write JSON that any reader takes: infinities and NaN become the strings "inf", "-inf", "nan"."""
+    """Return strict JSON: infinities and NaN become the strings "inf", "-inf", "nan"."""
     return json.dumps(plain(value), ensure_ascii=False, allow_nan=False)
 
 
 def plain(value: Any) -> Any:
-    """Turn arrays and NumPy numbers into lists and numbers of JSON.
+    """Convert arrays and NumPy numbers to lists and numbers of JSON.
 
     >>> plain({"p": np.array([0.5, -np.inf])})
     {'p': [0.5, '-inf']}
@@ -45,7 +45,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(part) for part in value]
     if isinstance(value, np.ndarray):
-        # A float32 is written in its own few figures, not in the many of the double that it becomes.
+        # A float32 is written in its own shortest digits, not in those of the double that it becomes.
         return [plain(part) for part in value] if value.ndim else plain(value[()])
     if isinstance(value, np.generic):
         value = float(str(value)) if isinstance(value, np.floating) else value.item()
@@ -55,7 +55,7 @@ def plain(value: Any) -> Any:
 
 
 def bar(share: float, width: int = 32) -> Text:
-    """Draw a share of 1 as a bar, to an eighth of a character.
+    """Return a bar for a number from 0 to 1, to an eighth of a character.
 
     >>> bar(0.5, 4).plain
     '██  '
@@ -66,7 +66,7 @@ def bar(share: float, width: int = 32) -> Text:
 
 
 def figures(number: float) -> str:
-    """Write a number in seven significant figures, as design and docs do.
+    """Return a number with seven significant digits, as in the documentation.
 
     >>> figures(0.0236405430), figures(1.0), figures(4.2e-18)
     ('0.02364054', '1', '4.2e-18')
@@ -75,7 +75,7 @@ def figures(number: float) -> str:
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    """Make a calm table: a rule under the head, numbers to the right."""
+    """Return a table with a rule under the header and right-aligned numbers."""
     made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
     for index, name in enumerate(columns):
         made.add_column(name, justify="left" if index == 0 else "right", no_wrap=True)
@@ -83,7 +83,7 @@ def table(*columns: str, title: str | None = None) -> Table:
 
 
 def vector(values: Iterable[Any], results: Iterable[Any], shares: list[float], *, log: bool) -> None:
-    """Print one row of scores: values, probabilities (or their logarithms) and bars."""
+    """Print one row: scores, probabilities (or their logarithms) and bars."""
     if not sys.stdout.isatty():
         for value, result in zip(values, results, strict=True):
             print(f"{value!s}\t{result!s}")
@@ -97,7 +97,7 @@ def vector(values: Iterable[Any], results: Iterable[Any], shares: list[float], *
     out = console()
     out.print(shown)
     if len(shares) > MOST_ROWS * 2:
-        out.print(f"[dim]and {len(shares) - MOST_ROWS * 2} more; -o FILE writes them all[/]")
+        out.print(f"[dim]and {len(shares) - MOST_ROWS * 2} more; -o FILE writes all of them[/]")
 
 
 def results(
@@ -108,7 +108,7 @@ def results(
     log: bool = False,
     names: list[str] | None = None,
 ) -> None:
-    """Print a result of the scores' shape: one row with its values; many rows as a summary, in a pipe all of them."""
+    """Print a result of the scores' shape: one row in full; several rows as a summary, or in full if piped."""
     if found.ndim <= 1:
         vector(np.atleast_1d(scores), np.atleast_1d(found), np.atleast_1d(shares).tolist(), log=log)
     elif sys.stdout.isatty():
@@ -118,10 +118,10 @@ def results(
 
 
 def matrix(results: np.ndarray[Any, Any], shares: np.ndarray[Any, Any]) -> None:
-    """Print rows of probabilities: where each one's largest is, how large, how spread the row."""
+    """Print the arg max, the largest probability and the perplexity of each row."""
     shape = math.prod(shares.shape[:-1]), shares.shape[-1]
     flat, rows = shares.reshape(shape), results.reshape(shape)
-    shown = table("row", "arg max", "there", "perplexity", title=f"{flat.shape[0]} rows of {flat.shape[1]}")
+    shown = table("row", "arg max", "max p", "perplexity", title=f"{flat.shape[0]} rows of {flat.shape[1]}")
     shown.add_column("")
     for index, row in enumerate(flat[:MOST_ROWS]):
         if not row.size:
@@ -134,12 +134,12 @@ def matrix(results: np.ndarray[Any, Any], shares: np.ndarray[Any, Any]) -> None:
     out = console()
     out.print(shown)
     if len(flat) > MOST_ROWS:
-        out.print(f"[dim]and {len(flat) - MOST_ROWS} more rows; -o FILE writes them all[/]")
+        out.print(f"[dim]and {len(flat) - MOST_ROWS} more rows; -o FILE writes all of them[/]")
 
 
 @contextmanager
 def progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a bar on standard error while bytes go by; nothing where that is no terminal."""
+    """Show a progress bar on standard error; nothing if it is not a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return

@@ -1,7 +1,7 @@
-"""A file larger than memory, made, converted in a process of its own, measured and checked.
+"""Convert a file larger than memory in a separate process, and measure its peak memory.
 
-The tour, ``softargmax bench stream`` and the tests all show the same promise through this file. Run as a module it is
-the process that converts: ``python -m softargmax.cli.streamed SOURCE TARGET MEMORY`` prints its peak memory as JSON.
+The tour, ``softargmax bench stream`` and the tests use this module. Run as a module, it is the converting process:
+``python -m softargmax.cli.streamed SOURCE TARGET MEMORY`` prints its peak memory as JSON.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import softargmax
 from softargmax import stream
 from softargmax.cli.errors import FailedRunError
 
-LENGTH = 1 << 16  # a vocabulary's worth of scores a row
+LENGTH = 1 << 16  # scores per row, the size of a large vocabulary
 
 
 def write_scores(path: Path, size: int, *, seed: int = 0) -> tuple[int, int]:
-    """Write float32 scores of about `size` bytes and give their shape; only one block of them is ever in memory."""
+    """Write a file of float32 scores of about `size` bytes, one block at a time; return its shape."""
     rows = max(1, size // (4 * LENGTH))
     block = np.random.default_rng(seed).normal(0, 4, (min(rows, 32), LENGTH)).astype(np.float32)
     with stream.whole_file(path) as file:
@@ -36,33 +36,33 @@ def write_scores(path: Path, size: int, *, seed: int = 0) -> tuple[int, int]:
 
 
 def convert_apart(source: Path, target: Path, memory: int) -> dict[str, Any]:
-    """Convert in a process of its own; give its peak resident memory, before the work and after it, and its seconds."""
+    """Convert in a separate process; return its seconds, and its peak memory before and after the conversion."""
     words = [sys.executable, "-m", "softargmax.cli.streamed", str(source), str(target), str(memory)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603  our own module
     if done.returncode:
-        raise FailedRunError(f"the converting process failed: {done.stderr.strip().splitlines()[-1:]}")
+        raise FailedRunError(f"the conversion process failed: {done.stderr.strip().splitlines()[-1:]}")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
 def equal_rows(source: Path, target: Path, samples: int = 16) -> bool:
-    """Check sampled rows of the result against the in-memory function, to the bit."""
+    """True if sampled rows of the result have the bits of the in-memory function."""
     scores, converted = np.load(source, mmap_mode="r"), np.load(target, mmap_mode="r")
     rows = sorted({0, len(scores) - 1, *np.random.default_rng(1).integers(0, len(scores), samples).tolist()})
     return all(softargmax.softmax(scores[row]).tobytes() == converted[row].tobytes() for row in rows)
 
 
 def peak_memory() -> int:
-    """Give this process's peak resident memory, in bytes."""
+    """Return this process's peak resident memory, in bytes."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) << 10
-    raise FailedRunError("this system does not tell a process's peak memory")
+    raise FailedRunError("/proc/self/status: expected a line VmHWM (peak memory), got none")
 
 
 def main(source: str, target: str, memory: str) -> None:
-    """Convert, and print what it took."""
-    softargmax.softmax(np.zeros((2, 8), np.float32))  # what a first call loads is not the stream's
+    """Convert, and print seconds and peak memory as JSON."""
+    softargmax.softmax(np.zeros((2, 8), np.float32))  # load everything that the first call needs before measuring
     before = peak_memory()
     start = time.perf_counter()
     stream.softmax(source, target, memory=int(memory))

@@ -27,7 +27,7 @@ KINDS = ".npy, .csv, .tsv or .txt"
 
 
 class Reading(NamedTuple):
-    """How to read a text file: with or without a header (None: detect it), and which columns."""
+    """How to read a text file: header (None: detect it) and columns."""
 
     header: bool | None = None
     columns: str | None = None
@@ -41,35 +41,35 @@ class Table(NamedTuple):
 
 
 def kind_of(path: str) -> str:
-    """Give the kind of file that a name asks for."""
+    """Return the extension of a file name, in lower case."""
     kind = Path(path).suffix.lower()
     if kind != ".npy" and kind not in DELIMITERS:
-        raise WrongUseError(f"{path}: the name may end in {KINDS}")
+        raise WrongUseError(f"{path}: expected a name that ends in {KINDS}")
     return kind
 
 
 def given(words: list[str], path: str | None, reading: Reading) -> Table:
-    """Give the scores of a command line: the numbers that it holds, or those of the file that it names."""
+    """Return the scores of a command line: its numbers, or those of the file that it names."""
     if path is not None:
         return read(path, reading)
-    check_plain(reading, "numbers are given")
+    check_plain(reading, "got numbers")
     return Table(values.numbers(words))
 
 
 def check_plain(reading: Reading, why: str) -> None:
-    """Refuse options of text files where there is none."""
+    """Raise WrongUseError if options of text files are used without a text file."""
     if reading != Reading():
-        raise WrongUseError(f"--columns, --header: expected with a text file only, but {why}")
+        raise WrongUseError(f"--columns, --header: expected only with a text file, {why}")
 
 
 def read(path: str, reading: Reading) -> Table:
-    """Read a file, packed by gzip or not, or standard input for ``-``; a single column or row is a vector."""
+    """Read a file (also gzip-compressed), or standard input for ``-``; a single column or row becomes a vector."""
     if path != "-" and not Path(path).exists():
         raise FailedRunError(f"{path}: no such file, and not a number")
     kind = ".txt" if path == "-" else kind_of(re.sub(r"\.gz$", "", path, flags=re.IGNORECASE))
     name, data = texts.STDIN if path == "-" else path, texts.read(path)
     if kind == ".npy" or data.startswith(b"\x93NUMPY"):
-        check_plain(reading, f"{name} is a .npy file")
+        check_plain(reading, f"got the .npy file {name}")
         return Table(npy_in(data, name))
     return parsed(decoded(data, name), name, kind, reading)
 
@@ -88,9 +88,9 @@ def npy_in(data: bytes, name: str) -> Array:
         EOFError,
         TokenError,
     ) as error:
-        raise FailedRunError(f"{name} is not a sound .npy file: {str(error)[:200]}") from error
+        raise FailedRunError(f"{name} is not a valid .npy file: {str(error)[:200]}") from error
     with refused_as(FailedRunError, f"{name}: "):
-        stream.logsumexp(np.zeros([1] * array.ndim, array.dtype), axis=None)  # its check of the dtype
+        stream.logsumexp(np.zeros([1] * array.ndim, array.dtype), axis=None)  # checks the dtype
     return array
 
 
@@ -104,9 +104,9 @@ def decoded(data: bytes, name: str) -> str:
 
 
 def rows_in(text: str, name: str, delimiter: str | None) -> Iterator[tuple[int, list[str]]]:
-    """Give each line that holds something, with its number; lines that begin with # are comments.
+    """Yield the number and the cells of each line that is not empty.
 
-    Without a delimiter, what follows a # on a line of numbers is a comment too.
+    Lines that begin with # are comments. Without a delimiter, text after a # in any line is a comment too.
     """
     lines = text.splitlines(keepends=True)
     if delimiter is None:
@@ -114,7 +114,7 @@ def rows_in(text: str, name: str, delimiter: str | None) -> Iterator[tuple[int, 
         yield from ((line, cells) for line, cells in rows if cells)
         return
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    line = 1  # where the row begins: quoted cells may run over several lines
+    line = 1  # first line of the row; quoted cells can span several lines
     try:
         for cells in reader:
             if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#"):
@@ -125,14 +125,14 @@ def rows_in(text: str, name: str, delimiter: str | None) -> Iterator[tuple[int, 
 
 
 def parsed(text: str, name: str, kind: str, reading: Reading) -> Table:
-    """Read a table of numbers; FailedRunError names the line and the column of the first thing that is none."""
+    """Read a table of numbers; FailedRunError names the line and column of the first cell that is not a number."""
     first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
     mark = texts.separator(first, kind)
     rows = rows_in(text, name, mark)
     line, cells = next(rows, (1, []))
     width, header = len(cells), reading.header
     numbers = [str(place + 1) for place in range(width)]
-    if header is None:  # names of columns need one
+    if header is None:  # column names require a header
         by_name = reading.columns is not None and not reading.columns.replace(",", "").replace(" ", "").isdecimal()
         places = [] if by_name else texts.columns(reading.columns, numbers, name)
         header = texts.is_header([cells[place] for place in places], mark)
@@ -143,10 +143,10 @@ def parsed(text: str, name: str, kind: str, reading: Reading) -> Table:
     table = []
     for line, cells in rows:
         if len(cells) != width:
-            raise FailedRunError(f"{name}, line {line}: {len(cells)} values, where the lines above have {width}")
+            raise FailedRunError(f"{name}, line {line}: expected {width} values, as above, got {len(cells)}")
         table.append([number_in(cells[place], mark, f"{name}, line {line}, column {place + 1}") for place in wanted])
     if not table:
-        raise FailedRunError(f"{name}: no numbers in it")
+        raise FailedRunError(f"{name}: expected at least one number, got none")
     scores = np.array(table)
     return Table(
         scores.reshape(-1) if 1 in scores.shape else scores, [names[place] for place in wanted] if header else None
@@ -154,20 +154,21 @@ def parsed(text: str, name: str, kind: str, reading: Reading) -> Table:
 
 
 def number_in(cell: str, mark: str | None, where: str) -> float:
-    """Read a cell."""
+    """Return the number in a cell."""
     try:
         return values.number(texts.plain(cell, mark))
     except WrongUseError as error:
         raise FailedRunError(f"{where}: {error}") from None
     except ValueError:
         what = f"{cell.strip()[:40]!r} is not a number" if cell.strip() else "empty"
-        raise FailedRunError(f"{where}: {what} (--columns chooses columns, --header a header)") from None
+        raise FailedRunError(f"{where}: {what} (--columns selects columns, --header skips a header)") from None
 
 
 def text_of(array: Array, delimiter: str, names: list[str] | None = None) -> Iterator[str]:
-    """Write an array line by line, in the fewest figures that read back as the same numbers; a vector is a column.
+    """Yield the lines of an array, in the shortest digits that read back as the same numbers.
 
-    The names of columns stand above if there are as many as columns; between spaces, only if no name has one.
+    A vector is a column. The header is written if there is one name per column and, in files separated by spaces, if no
+    name has a space.
     """
     rows = array.reshape(-1, 1) if array.ndim < 2 else array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
     if names is not None and len(names) == rows.shape[1] and (delimiter != " " or " ".join(names).split() == names):
@@ -179,7 +180,7 @@ def text_of(array: Array, delimiter: str, names: list[str] | None = None) -> Ite
 
 
 def write(path: str, array: Array, names: list[str] | None = None) -> None:
-    """Write a file that appears when it is whole: text, or a .npy file."""
+    """Write a text or .npy file; it appears only when it is complete."""
     kind = kind_of(path)
     with stream.whole_file(path) as file:
         if kind == ".npy":

@@ -1,4 +1,4 @@
-"""Text files of tables, for every command alike: bytes, what separates cells, whether there is a header, columns."""
+"""Text files of tables: reading bytes, and detecting the separator, the header and the columns."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ DECIMAL = re.compile(r"(?<=\d),(?=\d)")
 
 
 def read(path: str) -> bytes:
-    """Read a file, or standard input for ``-``, whole, and unpack it if it is in gzip's format."""
+    """Return the bytes of a file, or of standard input for ``-``; gzip data are decompressed."""
     name = STDIN if path == "-" else path
-    if path == "-" and sys.stdin is None:  # as Python has it where the file descriptor was closed
-        raise FailedRunError(f"{STDIN} is closed; give it something to read, numbers, or one file")
+    if path == "-" and sys.stdin is None:  # Python's value for a closed file descriptor
+        raise FailedRunError(f"{STDIN} is closed; expected data on it, numbers, or one file")
     data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     if data.startswith(GZIP):
         try:
             data = gzip.decompress(data)
         except (OSError, EOFError, zlib.error) as error:
-            raise FailedRunError(f"{name} is not a sound gzip file: {error}") from error
+            raise FailedRunError(f"{name} is not a valid gzip file: {error}") from error
     for start, what in NO_TEXT.items():
         if data.startswith(start):
             raise FailedRunError(f"{name} is {what}; {SAVE}")
@@ -49,9 +49,10 @@ def read(path: str) -> bytes:
 
 
 def separator(line: str, kind: str) -> str | None:
-    """Tell what separates the cells of a line: the commonest of comma, semicolon and tab; None for white space.
+    """Return the separator of a line: the most frequent of comma, semicolon and tab, or None for white space.
 
-    A comma between digits is a decimal one beside semicolons or tabs; of a .csv file without any it separates.
+    In a line with semicolons or tabs, a comma between digits is a decimal comma. A .csv file without any of the three
+    is separated by commas.
 
     >>> separator("1,5;2,5", ".csv"), separator("1 2", ".txt"), separator("a", ".csv"), separator('"a;b",c', ".csv")
     (';', None, ',', ',')
@@ -66,12 +67,12 @@ def separator(line: str, kind: str) -> str | None:
 
 
 def plain(cell: str, mark: str | None) -> str:
-    """Write a cell's number with a point: between semicolons or tabs it may have a decimal comma."""
+    """Return the cell with a decimal point; cells separated by semicolons or tabs may have a decimal comma."""
     return cell.replace(",", ".") if mark in (";", "\t") else cell
 
 
 def is_header(cells: Sequence[str], mark: str | None, known: Iterable[str] = ()) -> bool:
-    """Tell whether the first row is a header: none of its cells is a number, or one is a name that is known.
+    """True if the first row is a header: no cell is a number, or one cell is a known name.
 
     >>> is_header(["id", "score"], ","), is_header(["id", "2"], ","), is_header(["0", "kind"], ",", ["kind"])
     (True, False, True)
@@ -81,16 +82,16 @@ def is_header(cells: Sequence[str], mark: str | None, known: Iterable[str] = ())
 
 
 def first_cells(text: str, mark: str | None) -> list[str]:
-    """Give the cells of the first row that holds something."""
+    """Return the cells of the first row that is not empty."""
     lines = (line for line in text.splitlines(keepends=True) if line.strip())
     try:
         return next(csv.reader(lines, delimiter=mark), []) if mark else next(lines, "").split()
-    except csv.Error:  # told where all rows are read
+    except csv.Error:  # reported when all rows are read
         return []
 
 
 def column(word: str, names: Sequence[str], option: str, source: str) -> int:
-    """Find a column by its name, or by its number, from 1 on."""
+    """Return the index of a column, from its name or its number (from 1)."""
     if word in names:
         return list(names).index(word)
     if word.isdecimal() and 1 <= int(word) <= len(names):
@@ -99,7 +100,7 @@ def column(word: str, names: Sequence[str], option: str, source: str) -> int:
 
 
 def columns(text: str | None, names: Sequence[str], source: str) -> list[int]:
-    """Read ``--columns``: names or numbers with commas between, in the order wanted; all without it."""
+    """Parse ``--columns``: names or numbers separated by commas, in the order of the result; None selects all."""
     if text is None:
         return list(range(len(names)))
     words = [text] if text in names else [word.strip() for word in text.split(",")]
@@ -107,11 +108,11 @@ def columns(text: str | None, names: Sequence[str], source: str) -> list[int]:
 
 
 def near(word: str, known: Sequence[str]) -> str:
-    """Name what may be meant."""
+    """Return a suggestion: the most similar known name, or the known names."""
     folded = {name.casefold(): name for name in known}
     found = difflib.get_close_matches(word.casefold(), folded, n=1)
     return (
-        f"; {folded[found[0]]!r} is the nearest"
+        f"; did you mean {folded[found[0]]!r}?"
         if found
-        else f"; they are {', '.join(map(repr, known[:8]))}{', ..' * (len(known) > 8)}"
+        else f"; expected one of {', '.join(map(repr, known[:8]))}{', ..' * (len(known) > 8)}"
     )

@@ -18,9 +18,10 @@ DTYPES = {"f16": "float16", "f32": "float32", "f64": "float64"}
 
 
 def number(text: str | float) -> float:
-    """Read a number (or an option's default, which is one), but not what only Python writes so, such as 1_000.
+    """Return the number that a text spells.
 
-    A finite number that float64 does not hold is refused: infinity is written inf.
+    Python's digit separators, as in 1_000, are not accepted. A finite number that overflows float64 is an error;
+    infinity is written inf.
     """
     if "_" in str(text):
         raise ValueError(f"{text!r} is not a number")
@@ -31,7 +32,7 @@ def number(text: str | float) -> float:
 
 
 def is_number(text: str) -> bool:
-    """Say whether a word of a command line is a number, if one that is too large for float64."""
+    """True if a word of the command line is a number, even one that is too large for float64."""
     try:
         number(text)
     except ValueError:
@@ -42,7 +43,7 @@ def is_number(text: str) -> bool:
 
 
 def has_commas(word: str) -> bool:
-    """Say whether a word is numbers with commas between or behind them.
+    """True if a word is numbers separated or followed by commas.
 
     >>> has_commas("1,2,-3"), has_commas("1,"), has_commas("1"), has_commas("a,b.csv")
     (True, True, False, False)
@@ -51,7 +52,7 @@ def has_commas(word: str) -> bool:
 
 
 def spelled(word: str) -> str:
-    """Spell a negative number without the letters of options, which -nan (``--axis n``) and -Infinity have.
+    """Return a spelling of -nan and -Infinity that cannot be taken for options (-n); other words are unchanged.
 
     >>> spelled("-nan"), spelled("-Infinity"), spelled("-2.50"), spelled("-n")
     ('nan', '-inf', '-2.50', '-n')
@@ -61,7 +62,7 @@ def spelled(word: str) -> str:
 
 
 def listed(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Repeat an option (of any of its names) before each of the numbers that follow: ``-t 1 10`` is ``-t 1 -t 10``."""
+    """Repeat an option before each number that follows it: ``-t 1 10`` becomes ``-t 1 -t 10``."""
     given: list[str] = []
     option, count = "", 0
     for word in [*arguments, "--"]:
@@ -70,8 +71,8 @@ def listed(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
             count += 1
             continue
         if option and not count:
-            given_instead = "" if word.startswith("-") else f"; {word!r} is not a number"
-            raise WrongUseError(f"{option} needs at least one number{given_instead}")
+            found = "" if word.startswith("-") else f"; {word!r} is not a number"
+            raise WrongUseError(f"{option} needs at least one number{found}")
         name, attached, _ = (word[:2], "=", "") if is_number(word[2:]) else word.partition("=")  # -t0.1
         option, count = (name, len(attached)) if name in names else ("", 0)
         if not option or attached:
@@ -80,12 +81,12 @@ def listed(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def numbers(words: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Read bare numbers."""
+    """Return the numbers of a command line as an array."""
     return np.array([number(word) for word in words])
 
 
 def source(words: Sequence[str]) -> str | None:
-    """Give the one file among the values, or None where they are numbers."""
+    """Return the one file among the values, or None if all are numbers."""
     others = [word for word in words if not is_number(word)]
     if not others:
         return None
@@ -100,16 +101,17 @@ def source(words: Sequence[str]) -> str | None:
 
 
 def unknown(word: str) -> WrongUseError:
-    """Make the error of a word that is neither a number nor an option."""
+    """Return the error for a word that is neither a number nor a known option."""
     if has_commas(word):
-        return WrongUseError(f"{word}: spaces separate numbers, not commas: {' '.join(word.strip(',').split(','))}")
+        spaced = " ".join(word.strip(",").split(","))
+        return WrongUseError(f"{word}: separate numbers by spaces, not commas: {spaced}")
     if word.startswith("-") and word != "-":
         return UnknownOptionError(word)
     return WrongUseError(f"{word!r} is not a number; give numbers, or one file")
 
 
 def dtype_named(name: str | None) -> str | None:
-    """Read ``--dtype``: f16, f32, f64 or their long names."""
+    """Parse ``--dtype``: f16, f32, f64 or their long names."""
     if name is None or name in DTYPES.values():
         return name
     if name not in DTYPES:
@@ -118,20 +120,20 @@ def dtype_named(name: str | None) -> str | None:
 
 
 def axis_named(text: str) -> int | tuple[int, ...] | None:
-    """Read ``--axis``: an integer, several with commas, or ``all``."""
+    """Parse ``--axis``: an integer, several separated by commas, or ``all``."""
     if text in ("all", "none", "None"):
         return None
     try:
         axes = tuple(int(part.replace("_", "?")) for part in text.split(","))
     except ValueError:
-        raise WrongUseError(f"--axis {text}: expected an integer, integers with commas between (0,1), or all") from None
+        raise WrongUseError(f"--axis {text}: expected an integer, integers separated by commas (0,1), or all") from None
     if len(set(axes)) < len(axes):
         raise WrongUseError(f"--axis {text}: expected each axis once")
     return axes[0] if len(axes) == 1 else axes
 
 
 def bytes_named(text: str, option: str = "--memory") -> int:
-    """Read a size such as 512M: K, M and G are powers of 1024.
+    """Parse a size such as 512M; K, M and G are powers of 1024.
 
     >>> bytes_named("512M"), bytes_named("1.5g"), bytes_named("4096")
     (536870912, 1610612736, 4096)
@@ -149,9 +151,10 @@ def bytes_named(text: str, option: str = "--memory") -> int:
 
 
 def check_options(options: dict[str, Any], shape: Sequence[int] = (), **others: Any) -> None:
-    """Refuse options that no scores may have, before any work: they are tried on one score of as many dimensions.
+    """Raise WrongUseError for invalid options before any work.
 
-    Without a shape (of a file not read yet) the axis is left to the stream.
+    The check is a call with one score of the same number of dimensions. Without a shape (the file is not read yet), the
+    axis is checked later.
     """
     axis = options.get("axis") if len(shape) else None
     with refused_as(WrongUseError):
@@ -159,17 +162,17 @@ def check_options(options: dict[str, Any], shape: Sequence[int] = (), **others: 
 
 
 def check_source(path: str) -> None:
-    """Refuse to read what is not there, or is a folder."""
+    """Raise FailedRunError if the file does not exist or is a folder."""
     if not Path(path).exists() or Path(path).is_dir():
         raise FailedRunError(f"{path}: {'a folder, not a file' if Path(path).is_dir() else 'no such file'}")
 
 
 def check_target(output: str, source: str | None = None) -> None:
-    """Refuse a name that no new file may take: a folder's, or that of the file which is read."""
+    """Raise WrongUseError if the output is a folder, another special file, or the source itself."""
     target = Path(output)
     if not target.exists():
         return
     if not target.is_file():
         raise WrongUseError(f"{output}: expected a regular file or a new name")
     if source is not None and Path(source).exists() and target.samefile(source):
-        raise WrongUseError(f"{output}: expected another file than the source")
+        raise WrongUseError(f"{output}: expected a file other than the source")

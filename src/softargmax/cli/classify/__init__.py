@@ -1,10 +1,10 @@
-"""``softargmax fit`` and ``softargmax predict``: a classifier of the rows of a CSV file, kept in a file without pickle.
+"""``softargmax fit`` and ``softargmax predict``: classify the rows of CSV files; models are stored without pickle.
 
-source.py      CSV files as words, and what is said of a file that is none
-decimals.py    words that are numbers, decimal commas among them
-columns.py     which columns are numbers and which are categories, and what none of them may hold
-models.py      estimators by name, what surrounds them, the file that keeps them
-learning.py    cross-validation and the fit, what is warned of meanwhile, why one fails
-fit.py         the first command: a report, the model
-predict.py     the second one: classes and probabilities of new rows
+source.py      reads CSV files as text, and reports errors with row and column
+decimals.py    numbers in text, also with decimal commas
+columns.py     numeric and categorical columns, and checks of their values
+models.py      estimators by name, and the model file
+learning.py    cross-validation, the fit, and their warnings and errors
+fit.py         the command `fit`: prints a report, writes the model
+predict.py     the command `predict`: classes and probabilities of new rows
 """

@@ -1,4 +1,4 @@
-"""The columns of CSV files: numbers and categories, without gaps."""
+"""The numeric and categorical columns of CSV files, and checks of their values."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from softargmax.cli.classify.source import Source
 
 LARGEST = 1e100
-FEW = 0.1  # of a column: fewer words than this among numbers are a mistake
-CODES = 10  # different numbers, or fewer, among words are codes
-MOST = 256  # categories of a column: each has a column of the matrix, which is dense
-MANY = 10  # rows: in fewer, integers may rise by chance
-SMALL = 10  # categories that a column may have though they are more than half of the rows
+FEW = 0.1  # a smaller share of words in a column of numbers is a mistake
+CODES = 10  # at most this many distinct numbers among words are codes
+MOST = 256  # categories per column; each one is a column of the dense matrix
+MANY = 10  # rows; in fewer rows integers can increase by chance
+SMALL = 10  # categories are always allowed, even if they are more than half of the rows
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Columns:
 
     @property
     def names(self) -> list[str]:
-        """All of them, in the order of the matrix."""
+        """The names of all columns, in the order of the matrix."""
         return [*self.numbers, *self.categories]
 
     @property
@@ -46,28 +46,31 @@ class Columns:
 
     @property
     def width(self) -> int:
-        """The columns of the matrix: one for every number and for every category."""
+        """The number of columns of the matrix: one per numeric column, and one per category."""
         return len(self.features)
 
     def read(self, source: Source) -> Any:
-        """Give the table of a source that has all of these columns, with numbers where they are."""
+        """Return the table of a source, with the numeric columns converted.
+
+        Raise FailedRunError if a column is missing.
+        """
         table = source.table()
         there = table.column_names
         absent = [name for name in self.names if name not in there]
         if absent:
-            raise FailedRunError(f"{source.name}: there is no column {absent[0]!r}{near(absent[0], there)}")
+            raise FailedRunError(f"{source.name}: expected a column {absent[0]!r}, got none{near(absent[0], there)}")
         for name in self.numbers:
             where = f"{source.name}: column {name!r}"
             found = numbers_in(table[name], source.mark, where)
             if found is None:
                 words = table[name].to_pylist()
                 row = next(row for row, word in enumerate(words) if word and not is_number(word, source.mark))
-                raise FailedRunError(f"{where}, row {row + 1}: {words[row]!r} is no number")
+                raise FailedRunError(f"{where}, row {row + 1}: {words[row]!r} is not a number")
             table = table.set_column(there.index(name), name, found)
         return table
 
     def matrix(self, table: Any, source: str) -> NDArray[np.float64]:
-        """Give rows as numbers; categories are 1 in a column of their own."""
+        """Return the feature matrix; each category has an indicator column."""
         from sklearn.preprocessing import OneHotEncoder
 
         parts = [numbers_of(table, name, source)[:, None] for name in self.numbers]
@@ -79,9 +82,10 @@ class Columns:
 
 
 def learned(source: Source, target: str, left_out: list[str]) -> tuple[Columns, Any, str]:
-    """Tell numbers from categories, and refuse what tells no classes apart; give the table with numbers where they are.
+    """Find the numeric and categorical columns, and reject columns without information.
 
-    The target's words stay as they are written; its name comes last, as it may have been given by number.
+    Return the columns, the table with numeric columns converted, and the name of the target, which the user may have
+    passed as a number. The target column stays text.
     """
     table = source.table()
     there = table.column_names
@@ -93,32 +97,33 @@ def learned(source: Source, target: str, left_out: list[str]) -> tuple[Columns, 
     numbers, categories = [], {}
     for name in chosen:
         where = f"{source.name}: column {name!r}"
-        if not name.strip() or name.startswith("Unnamed: "):  # as pandas reads a column that it has written without one
-            raise FailedRunError(f"{where} has no name, as row numbers have none; {leave_out(name)}")
+        if not name.strip() or name.startswith("Unnamed: "):  # pandas' name for a column without one
+            raise FailedRunError(f"{where} has no name, like a column of row numbers; {leave_out(name)}")
         found = numbers_in(table[name], source.mark, where)
         if found is None:
             categories[name] = known_words(table, name, source)
             continue
         table = table.set_column(there.index(name), name, found)
         if np.ptp(numbers_of(table, name, source.name, learns=True)) == 0:
-            raise FailedRunError(f"{where} is the same in every row, so it tells nothing; {leave_out(name)}")
+            raise FailedRunError(f"{where} has the same value in every row; {leave_out(name)}")
         numbers.append(name)
     return Columns(numbers, categories), table, target
 
 
 def running(columns: Columns, table: Any) -> list[str]:
-    """Warn of columns of integers that rise from row to row, as row numbers do, which tell nothing of new rows."""
+    """Return warnings for integer columns that increase from row to row, like row numbers, which do not generalise."""
     found = []
     for name in columns.numbers:
         cells = table[name].to_numpy()
         if len(cells) >= MANY and (np.floor(cells) == cells).all() and (np.diff(cells) > 0).all():
             shown = ", ".join(f"{cell:.0f}" for cell in cells[:3])
-            found.append(f"column {name!r} rises from row to row ({shown}, ..); if it numbers them, {leave_out(name)}")
+            advice = f"if these are row numbers, {leave_out(name)}"
+            found.append(f"column {name!r} increases from row to row ({shown}, ..); {advice}")
     return found
 
 
 def known_words(table: Any, name: str, source: Source) -> list[str]:
-    """Give the categories of a column; dates, numbers with words among them and words without end are none."""
+    """Return the categories of a column; reject dates, numbers mixed with words, and too many distinct words."""
     where, advice = f"{source.name}: column {name!r}", leave_out(name)
     if name in source.dates:
         raise FailedRunError(f"{where} holds dates or times; {advice}")
@@ -126,19 +131,19 @@ def known_words(table: Any, name: str, source: Source) -> list[str]:
     known = sorted(set(words))
     check_numbers(words, known, source.mark, where, advice)
     if len(known) == 1:
-        raise FailedRunError(f"{where} is the same in every row, so it tells nothing; {advice}")
+        raise FailedRunError(f"{where} has the same value in every row; {advice}")
     if len(known) == len(words):
-        raise FailedRunError(f"{where}: every row has a word of its own, which tells no classes apart; {advice}")
+        raise FailedRunError(f"{where} has a different word in every row; {advice}")
     most = min(MOST, max(SMALL, len(words) // 2))
     if len(known) > most:
         raise FailedRunError(
-            f"{where} has {len(known):,} categories in {len(words):,} rows; expected at most {most}; {advice}"
+            f"{where}: expected at most {most} categories, got {len(known):,} in {len(words):,} rows; {advice}"
         )
     return known
 
 
 def check_numbers(words: list[str], known: list[str], mark: str, where: str, advice: str) -> None:
-    """Refuse words among numbers: few words, or numbers that are too many for codes and most of what there is."""
+    """Reject numbers mixed with words: a few words among numbers, or many distinct numbers among few words."""
     plain = {word for word in known if is_number(word, mark)}
     like = plain.union(filter(looks_like_number, known))
     odd = [row for row, word in enumerate(words) if word not in plain]
@@ -146,12 +151,12 @@ def check_numbers(words: list[str], known: list[str], mark: str, where: str, adv
     many = len(like) > min(CODES, cells / 2) and len(like) > len(known) / 2
     if not odd or not (many or len(odd) < FEW * len(words)):
         return
-    why = f", as {others:,} others of this column are; mend it" if others else "; write it like 1234.5"
-    raise FailedRunError(f"{where}, row {odd[0] + 1}: {words[odd[0]]!r} is no number{why}, or {advice}")
+    why = f", unlike {others:,} other rows; correct it" if others else "; write it like 1234.5"
+    raise FailedRunError(f"{where}, row {odd[0] + 1}: {words[odd[0]]!r} is not a number{why}, or {advice}")
 
 
 def numbers_of(table: Any, name: str, source: str, *, learns: bool = False) -> NDArray[np.float64]:
-    """Give a column of numbers, all there and of a size that their squares have, too."""
+    """Return a numeric column; reject empty cells, and numbers whose squares overflow."""
     values: NDArray[np.float64] = filled(table, name, source, learns=learns).to_numpy()
     wrong = ~(np.abs(values) <= LARGEST)
     if wrong.any():
@@ -161,12 +166,12 @@ def numbers_of(table: Any, name: str, source: str, *, learns: bool = False) -> N
 
 
 def words_of(table: Any, name: str, source: str, *, learns: bool = False) -> NDArray[Any]:
-    """Give a column of words."""
+    """Return a column of words; reject empty cells."""
     return np.array(filled(table, name, source, learns=learns).to_pylist(), object)
 
 
 def known_of(table: Any, name: str, source: str, known: list[str]) -> NDArray[Any]:
-    """Give a column of words that are all known."""
+    """Return a categorical column; reject words that are not among its known categories."""
     words = words_of(table, name, source)
     unknown = ~np.isin(words, known)
     if unknown.any():
@@ -179,19 +184,19 @@ def known_of(table: Any, name: str, source: str, known: list[str]) -> NDArray[An
 
 
 def filled(table: Any, name: str, source: str, *, learns: bool) -> Any:
-    """Give a column that has no gap."""
+    """Return a column; reject empty cells."""
     column = table[name]
     if column.null_count:
         at = int(np.argmax(column.is_null().to_numpy()))
         many = f"{column.null_count} rows are" if column.null_count > 1 else "one row is"
         advice = f", or {leave_out(name)}" if learns else ""
         raise FailedRunError(
-            f"{source}: column {name!r}: {many} empty, the first of them {at + 1}; fill the column in or take the rows "
-            f"out{advice}"
+            f"{source}: column {name!r}: {many} empty, the first one is row {at + 1}; fill the cells in, or remove the "
+            f"rows{advice}"
         )
     return column
 
 
 def leave_out(name: str) -> str:
-    """Say what a column is left out by."""
+    """Return the advice for leaving a column out."""
     return f"--drop {shlex.quote(name)} leaves it out"

@@ -1,4 +1,4 @@
-"""Numbers in text; if fields are not separated by commas, a comma may be the decimal point."""
+"""Numbers in text; if commas do not separate fields, a comma can be the decimal point."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOKS = re.compile(r"\W*\d+([.,:/'_\s]\d+)*\W*")  # 1.5%, 1,200, $3, 1/2/2020; n
 
 
 def numbers_in(words: Any, mark: str, where: str) -> Any:
-    """Give a column of words as numbers, or None where some are none; `mark` separates fields."""
+    """Return a column of words as numbers, or None if one is not a number; `mark` separates the fields."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -29,7 +29,7 @@ def numbers_in(words: Any, mark: str, where: str) -> Any:
 
 
 def check_marks(words: Any, where: str) -> None:
-    """Refuse numbers of which it is not plain what their points and commas mean."""
+    """Reject numbers whose points and commas are ambiguous."""
     from pyarrow import compute
 
     point, comma, thousands = (compute.match_substring_regex(words, kind) for kind in (r"\.", ",", THOUSANDS))
@@ -43,17 +43,17 @@ def check_marks(words: Any, where: str) -> None:
     said = f"{where}, row {row + 1}: {word!r}"
     if both:
         raise FailedRunError(f"{said} has a comma, other numbers of this column have a point; expected the same in all")
-    # Three decimals in every number that has any, beside numbers that have none, are rather thousands.
+    # Some numbers have exactly three decimals and all others have none: these are probably thousands separators.
     digits = word.replace(",", "").replace(".", "")
-    raise FailedRunError(f"{said} could be {digits} or {word}0; write it as one of these")
+    raise FailedRunError(f"{said} is ambiguous: expected {digits} or {word}0")
 
 
 def is_number(word: str, mark: str) -> bool:
-    """Tell whether a word is a number."""
+    """True if a word is a number."""
     text = texts.plain(word, mark)
     return text.isascii() and values.is_number(text)
 
 
 def looks_like_number(word: str) -> bool:
-    """Tell whether a word has digits and signs alone, but for what stands between two numbers."""
+    """True if a word consists of digits and signs, such as 1.5%, 1,200 or $3."""
     return LOOKS.fullmatch(word) is not None

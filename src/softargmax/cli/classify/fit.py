@@ -1,4 +1,4 @@
-"""``softargmax fit``: learn to tell the classes in a column of a CSV file from its other columns."""
+"""``softargmax fit``: train a classifier that predicts one column of a CSV file from the others."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Data = Annotated[str, typer.Argument(help="A CSV file, or - for standard input.", metavar="DATA")]
-Target = Annotated[str, typer.Option("--target", help="The column of classes, by name or number.")]
+Target = Annotated[str, typer.Option("--target", help="The column to predict, by name or number.")]
 Name = Annotated[str, typer.Option("--model", "-m", help=f"{', '.join(models.MODELS)}.")]
-Output = Annotated[str | None, typer.Option("--output", "-o", help="Where the model is kept.")]
+Output = Annotated[str | None, typer.Option("--output", "-o", help="Write the model to this file.")]
 Drop = Annotated[
     list[str] | None, typer.Option("--drop", help="A column to leave out, by name or number (may be repeated).")
 ]
-Strength = Annotated[float | None, typer.Option("--C", help="softmax: what losses count beside the penalty (1).")]
+Strength = Annotated[float | None, typer.Option("--C", help="softmax: weight of the losses against the penalty (1).")]
 Ratio = Annotated[
     float | None,
-    typer.Option("--l1-ratio", min=0, max=1, help="softmax: how much of the penalty is on absolute values."),
+    typer.Option("--l1-ratio", min=0, max=1, help="softmax: share of the L1 penalty, from 0 to 1."),
 ]
-Calibrate = Annotated[bool, typer.Option("--calibrate", help="Find a temperature on rows that were not learned from.")]
-Folds = Annotated[int, typer.Option("--folds", min=2, help="Parts of the cross-validation.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of the parts.")]
+Calibrate = Annotated[bool, typer.Option("--calibrate", help="Fit a temperature that calibrates the probabilities.")]
+Folds = Annotated[int, typer.Option("--folds", min=2, help="Number of cross-validation folds.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of the folds.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def command(  # noqa: PLR0913 one for each option
+def command(  # noqa: PLR0913 one argument per option
     data: Data,
     *,
     target: Target,
@@ -49,7 +49,7 @@ def command(  # noqa: PLR0913 one for each option
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Learn to tell the classes in one column of a CSV file from its other columns."""
+    """Train a classifier that predicts one column of a CSV file from the others."""
     if model not in models.MODELS:
         raise WrongUseError(f"--model {model}: expected one of {', '.join(models.MODELS)}")
     if C is not None and not C > 0:
@@ -80,27 +80,27 @@ def command(  # noqa: PLR0913 one for each option
 
 
 def classes_of(table: Any, target: str, given: source.Source, folds: int) -> NDArray[Any]:
-    """Give the column of classes as words, some of each."""
+    """Return the column of classes as text; reject classes with too few rows for the folds."""
     where = f"{given.name}: column {target!r}"
     y = columns.words_of(table, target, given.name).astype(str)
     numbers = decimals.numbers_in(table[target], given.mark, where)
     if numbers is not None and (np.floor(numbers.to_numpy()) != numbers.to_numpy()).any():
-        raise FailedRunError(f"{where} holds numbers with fractions; classes are words or integers")
+        raise FailedRunError(f"{where}: expected words or integers as classes, got fractions")
     classes, counts = np.unique(y, return_counts=True)
     if len(classes) < 2:
-        raise FailedRunError(f"{where}: every row has class {str(classes[0])!r}; there may be two or more")
+        raise FailedRunError(f"{where}: expected two classes or more, got {str(classes[0])!r} in every row")
     if counts.min() < folds:
         rare, few = str(classes[counts.argmin()]), counts.min()
         raise FailedRunError(
-            f"{where}: class {rare!r} has {few} of {len(y):,} rows; --folds {folds} needs {folds} or more of each"
+            f"{where}: expected {folds} rows or more of each class for --folds {folds}, got {few} of class {rare!r}"
         )
     if target in models.heads(classes):
-        raise FailedRunError(f"{where} has the name of a class's probability; rename it")
+        raise FailedRunError(f"{where}: expected a name other than those of the probability columns; rename it")
     return y
 
 
 def printed(told: dict[str, Any]) -> None:
-    """Print what was learned, and how good it is."""
+    """Print the report: the data, and the cross-validated quality."""
     out = render.console()
     out.print(
         f"{told['rows']:,} rows, {told['columns']} columns ({told['features']} features), "
@@ -108,10 +108,10 @@ def printed(told: dict[str, Any]) -> None:
         + (", .." if len(told["classes"]) > 8 else "")
     )
     low, high = told["calibration_interval"]
-    title = f"of rows that were not learned from ({told['folds']} parts, each by the others)"
+    title = f"{told['folds']}-fold cross-validation"
     shown = render.table("", "accuracy", "log-loss", "calibration error", title=title)
     shares = told["shares"]
-    shown.add_row("shares of the classes", f"{shares['accuracy']:.1%}", f"{shares['log_loss']:.4f}", "")
+    shown.add_row("class frequencies", f"{shares['accuracy']:.1%}", f"{shares['log_loss']:.4f}", "")
     shown.add_row(
         told["model"],
         f"{told['accuracy']:.1%} ± {told['accuracy_error']:.1%}",
@@ -119,8 +119,8 @@ def printed(told: dict[str, Any]) -> None:
         f"{told['calibration_error']:.3f} ({low:.3f} to {high:.3f})",
     )
     out.print(shown)
-    out.print("[dim]noise makes calibration errors too large; the interval allows for that[/]")
+    out.print("[dim]The calibration error is biased upwards by noise; its interval is corrected for that.[/]")
     for line in told["warnings"]:
         out.print(f"[dim]warning: {escape(line)}[/]", soft_wrap=True)
-    kept = f"kept in {escape(told['output'])}" if told["output"] else "not kept: -o MODEL keeps it"
+    kept = f"saved to {escape(told['output'])}" if told["output"] else "not saved (use -o MODEL)"
     out.print(f"[dim]fitted to all rows, {kept}[/]")

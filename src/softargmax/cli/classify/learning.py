@@ -1,4 +1,4 @@
-"""Cross-validation and the fit: what they find, what they warn of, and why one fails."""
+"""Cross-validation and the fit, and their warnings and errors."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from softargmax.cli.classify.columns import Columns
 
 TINY = float(np.finfo(np.float64).tiny)
-HARDLY = 0.02  # of a column's spread: one within a class that is too small for a covariance
+HARDLY = 0.02  # a spread within a class below this share of the column's is too small for a covariance
 
 
 @contextmanager
 def heard() -> Iterator[list[str]]:
-    """Collect warnings, one line each; of warnings that differ only in numbers, keep the last."""
+    """Collect warnings as lines; of several that differ only in numbers, keep the last."""
     told: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -35,7 +35,7 @@ def heard() -> Iterator[list[str]]:
 
 
 def fitted(estimator: Any, X: NDArray[Any], y: NDArray[Any], parts: Any, columns: Columns) -> dict[str, Any]:
-    """Fit an estimator to all rows, and say how good it is on rows that it has not seen."""
+    """Cross-validate an estimator, fit it to all rows, and return the report."""
     from softargmax.classify import QuadraticDiscriminant
 
     try:
@@ -50,14 +50,14 @@ def fitted(estimator: Any, X: NDArray[Any], y: NDArray[Any], parts: Any, columns
 
 
 def parts_of(folds: int, seed: int) -> Any:
-    """Give the parts of the cross-validation."""
+    """Return the splitter of the cross-validation."""
     from sklearn.model_selection import StratifiedKFold
 
     return StratifiedKFold(folds, shuffle=True, random_state=seed)
 
 
 def validated(estimator: Any, X: NDArray[Any], y: NDArray[Any], parts: Any) -> dict[str, Any]:
-    """Say how good the estimator is on rows that it has not seen, and how good the shares of the classes are."""
+    """Return the cross-validated quality of the estimator, and that of the class frequencies as a baseline."""
     from sklearn.base import clone
     from sklearn.model_selection import cross_val_predict
 
@@ -78,7 +78,7 @@ def validated(estimator: Any, X: NDArray[Any], y: NDArray[Any], parts: Any) -> d
 
 
 def narrow(X: NDArray[Any], y: NDArray[Any], parts: Any, columns: Columns) -> str:
-    """Say which class has no covariance, and in which column it does not vary, in all rows or those of a part."""
+    """Return the error for a singular covariance: the class, and the column in which it does not vary."""
     for rows in (np.arange(len(y)), *(rows for rows, _ in parts.split(X, y))):
         for name in np.unique(y):
             x = X[rows][y[rows] == name]
@@ -88,13 +88,13 @@ def narrow(X: NDArray[Any], y: NDArray[Any], parts: Any, columns: Columns) -> st
                 column, word = columns.features[at]
                 how = "hardly varies" if np.ptp(x[:, at]) else "does not vary"
                 what = f"column {column!r}" + ("" if word is None else f" ({word!r} or not)")
-                when = "" if len(rows) == len(y) else ", where one part of the rows is left out"
+                when = "" if len(rows) == len(y) else " without the rows of one fold"
                 return f"qda: class {str(name)!r} {how} in {what}{when}; {leave_out(column)}, or --model lda"
-    return f"qda: in class {str(thinnest(X, y))!r} some columns follow from others; try --model lda"
+    return f"qda: in class {str(thinnest(X, y))!r} some columns are linear functions of others; try --model lda"
 
 
 def thinnest(X: NDArray[Any], y: NDArray[Any]) -> Any:
-    """Give the class that varies least in some direction, by the covariance that qda makes of it."""
+    """Return the class whose covariance (as qda estimates it) has the smallest eigenvalue."""
     from sklearn.covariance import ledoit_wolf
 
     least = {}

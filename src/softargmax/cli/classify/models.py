@@ -1,4 +1,4 @@
-"""Estimators by name, and the file that keeps a fitted one: skops, so that reading it runs no code."""
+"""Estimators by name, and model files in the skops format, which can be read without running code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TRUSTED = [
 
 @dataclass(frozen=True)
 class Model:
-    """A fitted estimator, and what it reads and tells."""
+    """A fitted estimator with its input columns and the name of its target."""
 
     target: str
     columns: Columns
@@ -42,18 +42,18 @@ class Model:
 
     @property
     def classes(self) -> NDArray[Any]:
-        """The classes, in the order of the probabilities."""
+        """The classes, in the order of the probability columns."""
         found: NDArray[Any] = self.estimator.classes_
         return found
 
 
 def heads(classes: Any) -> list[str]:
-    """Give the names of the columns of probabilities."""
+    """Return the names of the probability columns."""
     return [f"p_{name}" for name in classes]
 
 
 def check_output(output: str | None, *sources: str) -> None:
-    """Refuse, before any work, a file that cannot be written, or that is read."""
+    """Raise WrongUseError before any work if the output cannot be written or is one of the sources."""
     if output is None:
         return
     if not Path(output).resolve().parent.is_dir():
@@ -63,7 +63,7 @@ def check_output(output: str | None, *sources: str) -> None:
 
 
 def estimator_of(name: str, options: dict[str, Any], *, calibrate: bool) -> Any:
-    """Build the estimator of a name, with features standardised before it."""
+    """Return the estimator with this name, behind a standardisation of the features."""
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
@@ -80,7 +80,7 @@ def estimator_of(name: str, options: dict[str, Any], *, calibrate: bool) -> Any:
 
 
 def save(path: str, model: Model) -> None:
-    """Write a model, whole or not at all."""
+    """Write a model file; it appears only when it is complete."""
     from skops.io import dumps
 
     parts = (model.target, model.columns.numbers, model.columns.categories, model.estimator)
@@ -90,7 +90,7 @@ def save(path: str, model: Model) -> None:
 
 
 def load(path: str) -> Model:
-    """Read a model; a file that holds anything else is refused, and nothing in it runs."""
+    """Read a model file; reject any other content, without running code from the file."""
     import zipfile
 
     from skops.io import loads
@@ -99,22 +99,22 @@ def load(path: str) -> Model:
     values.check_source(path)
     data = Path(path).read_bytes()
     if not zipfile.is_zipfile(io.BytesIO(data)):
-        raise FailedRunError(f"{path} is no model of `softargmax fit`")
+        raise FailedRunError(f"{path} is not a model of `softargmax fit`")
     try:
         told = loads(data, trusted=TRUSTED)
     except UntrustedTypesFoundException as error:
-        raise FailedRunError(f"{path} is no model of `softargmax fit`: {error}") from error
-    except Exception as error:  # skops has no end of them, for bytes that it cannot make sense of
+        raise FailedRunError(f"{path} is not a model of `softargmax fit`: {error}") from error
+    except Exception as error:  # skops raises many kinds for damaged files
         raise FailedRunError(f"{path} is damaged: {str(error)[:200]}") from error
     if not isinstance(told, dict) or told.get("format") != FORMAT:
-        raise FailedRunError(f"{path} is no model of `softargmax fit`, or one of another version")
-    damaged = f"{path} is damaged: its parts do not fit each other"
+        raise FailedRunError(f"{path} is not a model of `softargmax fit`, or one of another version")
+    damaged = f"{path} is damaged: its parts are inconsistent"
     parts: Any = [told.get(name) for name in PARTS]
     target, numbers, categories, estimator = parts
     model = Model(target, Columns(numbers, categories), estimator)
     try:
         sound = is_sound(target, numbers, categories, estimator) and fits(model)
-    except Exception as error:  # there are as many as there are ways to be wrong
+    except Exception as error:  # damaged parts can raise anything
         raise FailedRunError(damaged) from error
     if not sound:
         raise FailedRunError(damaged)
@@ -122,7 +122,7 @@ def load(path: str) -> Model:
 
 
 def is_sound(target: Any, numbers: Any, categories: Any, estimator: Any) -> bool:
-    """Tell whether what was read is of the kinds that `fit` makes."""
+    """True if the parts have the types that `fit` writes."""
     if not all(isinstance(words, list) for words in (numbers, *categories.values())):
         return False
     for words in ([target, *numbers, *categories], *categories.values()):
@@ -136,7 +136,7 @@ def is_sound(target: Any, numbers: Any, categories: Any, estimator: Any) -> bool
 
 
 def fits(model: Model) -> bool:
-    """Tell whether the estimator gives each of two classes or more a probability, in a row of 0."""
+    """True if the estimator predicts a finite probability for each of its classes (at least two) for a row of zeros."""
     classes = model.classes
     if classes.dtype.kind != "U" or not len(set(classes)) == len(classes) >= 2:
         return False

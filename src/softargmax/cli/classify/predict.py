@@ -1,4 +1,4 @@
-"""``softargmax predict``: classes and probabilities of the rows of a CSV file, by a model that `fit` has kept."""
+"""``softargmax predict``: classes and probabilities of the rows of a CSV file, by a model from `softargmax fit`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from softargmax.cli.options import Header
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-File = Annotated[str, typer.Argument(help="What `softargmax fit` has kept.", metavar="MODEL")]
+File = Annotated[str, typer.Argument(help="A model file from `softargmax fit`.", metavar="MODEL")]
 Data = Annotated[str, typer.Argument(help="A CSV file, or - for standard input.", metavar="DATA")]
 Output = Annotated[str | None, typer.Option("--output", "-o", help="Write to this CSV file.")]
 
 
 def command(model: File, data: Data, output: Output = None, header: Header = None) -> None:
-    """Tell the classes of the rows of a CSV file, and their probabilities."""
+    """Predict the classes of the rows of a CSV file, and their probabilities."""
     source.ready()
     models.check_output(output, data, model)
-    with learning.heard() as warned:  # of a model that another version of scikit-learn has kept
+    with learning.heard() as warned:  # a model from another version of scikit-learn warns
         kept = models.load(model)
         given = source.Source(data, header=header, known=kept.columns.names)
         table = kept.columns.read(given)
@@ -36,7 +36,7 @@ def command(model: File, data: Data, output: Output = None, header: Header = Non
         with refused_as(FailedRunError, f"{given.name}: "):
             p = kept.estimator.predict_proba(X)
     if not np.isfinite(p).all():
-        raise FailedRunError(f"{model} is damaged: its probabilities are no numbers")
+        raise FailedRunError(f"{model} is damaged: expected finite probabilities, got NaN or infinity")
     for line in warned:
         render.console(stderr=True).print(f"[dim]warning: {escape(line)}[/]", soft_wrap=True)
     told = written(kept, p)
@@ -51,7 +51,7 @@ def command(model: File, data: Data, output: Output = None, header: Header = Non
 
 
 def written(kept: models.Model, p: NDArray[Any]) -> bytes:
-    """Give the CSV: the class, and the probability of every class."""
+    """Return the CSV: the predicted class, and the probability of every class."""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -63,7 +63,7 @@ def written(kept: models.Model, p: NDArray[Any]) -> bytes:
 
 
 def judged(kept: models.Model, table: Any, p: NDArray[Any]) -> str:
-    """Say how often the model is right on the rows whose class it knows, if there are any."""
+    """Return a remark on the accuracy over the rows with a known class, if there are any."""
     if kept.target not in table.column_names:
         return ""
     words, classes = table[kept.target].to_pylist(), set(kept.classes)
@@ -73,5 +73,5 @@ def judged(kept: models.Model, table: Any, p: NDArray[Any]) -> str:
     from softargmax.classify import calibration_report
 
     found = calibration_report(np.array(words)[known].astype(str), p[known], classes=kept.classes)
-    which = "which" if len(known) == len(words) else f"the {len(known):,} of known classes"
-    return f", of {which} {found.accuracy:.1%} are right; log-loss {found.log_loss:.4f}"
+    which = "" if len(known) == len(words) else f" (of {len(known):,} rows with known classes)"
+    return f"; accuracy {found.accuracy:.1%}, log-loss {found.log_loss:.4f}{which}"

@@ -1,4 +1,4 @@
-"""A CSV file as words; of one that cannot be read it is said why, and where."""
+"""CSV files as text; errors name the row and the column."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from softargmax.cli.texts import SAVE
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-LONGEST = 120  # of what a broken file says
+LONGEST = 120  # characters of a parser's message that are shown
 EMPTY = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
-HEAD = 1 << 16  # of a file, in which its first line ends
-RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")  # pyarrow's words; the head is row 1
+HEAD = 1 << 16  # bytes in which the first line must end
+RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")  # pyarrow's message; the header is row 1
 
 
 class Source:
-    """A CSV file, or standard input for ``-``, whole.
+    """A CSV file, or standard input for ``-``.
 
-    It has a header, or the numbers of its columns name them; `known` are names that the header may have.
+    Without a header, columns are named by their numbers; `known` names help to detect a header.
     """
 
     def __init__(self, path: str, *, header: bool | None = None, known: Iterable[str] = ()) -> None:
@@ -37,7 +37,7 @@ class Source:
         self.dates: set[str] = set()
 
     def table(self) -> Any:
-        """Give a pyarrow Table of words as they are written, with one row or more; `dates` are known from here on."""
+        """Return a pyarrow Table of text with at least one row; also sets `dates`."""
         import pyarrow as pa
 
         if not self._data.strip():
@@ -46,19 +46,19 @@ class Source:
         try:
             names = guessed.column_names
         except UnicodeDecodeError:
-            raise FailedRunError(f"{self.name}: its head is not UTF-8; {SAVE}") from None
+            raise FailedRunError(f"{self.name}: the header is not UTF-8; {SAVE}") from None
         twice = {name for name in names if names.count(name) > 1}
         if twice:
             called = f"are called {min(twice)!r}" if min(twice) else "have no name"
-            raise FailedRunError(f"{self.name}: expected a name of its own for each column, got two columns {called}")
+            raise FailedRunError(f"{self.name}: expected distinct column names, got two columns that {called}")
         if not len(guessed):
-            raise FailedRunError(f"{self.name}: there is a head, and no row")
+            raise FailedRunError(f"{self.name}: expected at least one row, got only a header")
         self.dates = {field.name for field in guessed.schema if pa.types.is_temporal(field.type)}
         found = self._parsed(dict.fromkeys(names, pa.binary()))
         return pa.table({name: self._decoded(found[name], name) for name in names})
 
     def _parsed(self, kinds: dict[str, Any]) -> Any:
-        """Parse in one thread, which counts rows; of some columns it is known what they hold."""
+        """Parse the file; `kinds` sets the types of some columns. With one thread, pyarrow's errors name the row."""
         import pyarrow as pa
         from pyarrow import csv
 
@@ -78,11 +78,11 @@ class Source:
             ragged = RAGGED.search(reason)
             if ragged:
                 row, head, fields = map(int, ragged.groups())
-                reason = f"row {row - 1} has {fields} {'fields' if fields > 1 else 'field'}, and the head {head}"
+                reason = f"row {row - 1} has {fields} {'fields' if fields > 1 else 'field'}, and the header {head}"
             raise FailedRunError(f"{self.name} cannot be read: {reason}") from error
 
     def _decoded(self, cells: Any, name: str) -> Any:
-        """Give a column as text."""
+        """Return a column as text."""
         import pyarrow as pa
 
         try:
@@ -93,12 +93,12 @@ class Source:
 
 
 def ready() -> None:
-    """Look first whether the packages are there."""
+    """Raise FailedRunError if a required package is missing."""
     require("tables need", "csv", pyarrow="pyarrow", sklearn="scikit-learn", skops="skops")
 
 
 def is_text(cell: bytes) -> bool:
-    """Tell whether bytes are UTF-8."""
+    """True if bytes are UTF-8."""
     try:
         cell.decode()
     except UnicodeDecodeError:

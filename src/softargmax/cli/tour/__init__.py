@@ -1,8 +1,8 @@
 """The stops of the tour, in order.
 
-A stop is a file here with a function ``run(out, folder)``: it prints on `out` (a rich Console, or None where the
-caller wants no output), writes what it makes into `folder`, and returns a dict of what it found, whose key
-``ok`` says whether that is as it should be. To add a stop: write the file, add a line to `STOPS`.
+A stop is a file here with a function ``run(out, folder)``. It prints to `out` (a rich Console, or None for no output),
+writes its files into `folder`, and returns a dict of its findings; the key ``ok`` is True if they are as expected. To
+add a stop, write the file and add a line to `STOPS`.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ STOPS = (
     Stop("temperature", "Temperature, from arg max to uniform", temperature),
     Stop("digits", "Real scores: handwritten digits", digits),
     Stop("regression", "A classifier trained on them: cross-entropy and its gradient", regression),
-    Stop("classifiers", "Six classifiers, and how sure they may be", classifiers),
+    Stop("classifiers", "Six classifiers and their calibration", classifiers),
     Stop("sparse", "Probabilities that are exactly 0", sparse),
     Stop("sampling", "Draws: a bandit, and samples with a gradient", sampling),
-    Stop("attention", "Attention as addressing: long memories, soft and hard reads", attention),
-    Stop("words", "A language model, by three output layers", words),
-    Stop("stream", "A file larger than its memory", stream_file),
-    Stop("bench", "Against the installed peers", short_bench),
+    Stop("attention", "Attention: entropy in long memories, soft and hard reads", attention),
+    Stop("words", "A language model with three output layers", words),
+    Stop("stream", "A file larger than the memory limit", stream_file),
+    Stop("bench", "Run times against the installed peers", short_bench),
 )

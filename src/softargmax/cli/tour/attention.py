@@ -1,4 +1,4 @@
-"""Attention as addressing: how spread it is in long memories, what it looks at, and a read that turns exact."""
+"""Attention as addressing: entropy in long memories, a causal map, and a read that becomes exact as beta grows."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 LENGTHS = 2 ** np.arange(6, 14)
 D, QUERIES, SHOWN, NOISE = 64, 64, 60, 0.5
-KAPPA = D**0.5 / np.log(LENGTHS[0])  # both scales are the same in the shortest memory
+KAPPA = D**0.5 / np.log(LENGTHS[0])  # makes both scales equal for the shortest memory
 SCALES: dict[str, Callable[[int], Any]] = {
     "1 / √d": lambda _: D**-0.5,
     "κ log n / d": lambda n: softargmax.entropy_invariant_scale(n, D, kappa=KAPPA),
 }
-MAP_SCALE = D**-0.5 / 2  # of D**-0.5 little is to be seen: nearly all goes to the image itself
+MAP_SCALE = D**-0.5 / 2  # with D**-0.5 nearly all weight is on the image itself
 BETAS = np.geomspace(1e-4, 10, 21)
 
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:
-    """Measure entropies over the length of the memory, look at one map, read a memory ever harder."""
+    """Measure entropies over the memory's length, draw a causal map, and read a memory with growing beta."""
     parts = split_digits(out)
     if parts is None:
         return {"ok": True, "skipped": "scikit-learn is not installed"}
@@ -60,30 +60,30 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
             shown.add_row(name, *(f"{value:.2f}" for value in row))
         out.print(shown)
         shown = render.table("a read at beta =", *(f"{beta:.3g}" for beta in BETAS[::4]))
-        shown.add_row("is wrong by", *(f"{value:.2g}" for value in error[::4]))
+        shown.add_row("relative error", *(f"{value:.2g}" for value in error[::4]))
         out.print(shown)
         out.print(f"[dim]entropies, a causal map and the error: {escape(str(picture))}[/]")
     rise = {name: float(row[-1] - row[0]) for name, row in entropy.items()}
     slower = all(rise[f"{kind}, κ log n / d"] < 0.7 * rise[f"{kind}, 1 / √d"] for kind in ("noise", "digits"))
-    soft = np.linalg.norm(memory.mean(axis=0) - queries) / np.linalg.norm(queries)  # of a read that takes no notice
+    soft = np.linalg.norm(memory.mean(axis=0) - queries) / np.linalg.norm(queries)  # a uniform read's error
     turns = np.all(np.diff(error) < 0) and abs(error[0] / soft - 1) < 1e-3 and error[-1] < 1e-6
     same = np.allclose(p @ x, seen, rtol=0, atol=1e-12)
     return {"ok": bool(slower and same and turns), "rise": rise, "error": error, "picture": str(picture)}
 
 
 def shifted(images: Array) -> Array:
-    """Give every image at its place and moved by a pixel: real vectors for a long memory."""
+    """Return every image in nine positions, shifted by up to a pixel: real vectors for a long memory."""
     wide = np.pad(images.reshape(-1, 8, 8), ((0, 0), (1, 1), (1, 1)))
     return np.concatenate([wide[:, i : i + 8, j : j + 8].reshape(-1, D) for i in range(3) for j in range(3)])
 
 
 def entropy_of(q: Array, k: Array, scale: Callable[[int], Any]) -> float:
-    """Give the mean entropy of a block of queries."""
+    """Return the mean entropy of a block of queries."""
     return float(softargmax.entropy(q @ k.T * scale(len(k))).mean())
 
 
 def error_of(q: Array, memory: Array, beta: float) -> float:
-    """Give the error of reading the first entries by their noisy copies, relative to the entries."""
+    """Return the relative error of reading the first entries by noisy copies of them."""
     read = softargmax.attention(q[None], memory[None], memory[None], scale=beta)[0]
     return float(np.linalg.norm(read - memory[: len(q)]) / np.linalg.norm(memory[: len(q)]))
 
@@ -101,8 +101,8 @@ def draw(entropy: dict[str, Array], p: Array, error: Array, output: str) -> None
     middle.imshow(np.sqrt(p), cmap="viridis", vmin=0)
     middle.set(xlabel="key", ylabel="query")
     right.plot(BETAS, error, color="0.25", linewidth=2)
-    right.set(xscale="log", xlabel="beta", ylabel="error relative to what is kept")
-    titles = ("how spread attention is", "√p among images, in order of their digits", "a read turns exact")
+    right.set(xscale="log", xlabel="beta", ylabel="relative error")
+    titles = ("entropy of attention", "√p among images, sorted by digit", "a read becomes exact")
     for panel, title in zip((left, middle, right), titles, strict=True):
         panel.set_title(title, loc="left", fontsize=11)
     plot.tidy(left)

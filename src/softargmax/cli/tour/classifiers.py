@@ -1,4 +1,4 @@
-"""Six classifiers that are scores and a softmax, and scikit-learn's, on the digits; how sure they are, and may be."""
+"""Six softmax classifiers and scikit-learn's on the digits, before and after temperature scaling."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRAWN = "BernoulliNaiveBayes"
 
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:
-    """Fit on a third of the images, find temperatures on another one, judge by the rest."""
+    """Fit on a third of the images, fit temperatures on the second third, evaluate on the rest."""
     parts = split_digits(out)
     if parts is None:
         return {"ok": True, "skipped": "scikit-learn is not installed"}
@@ -59,7 +59,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
 
 
 def models() -> dict[str, Any]:
-    """Give the six, and the peer."""
+    """Return the six classifiers and scikit-learn's."""
     from sklearn.linear_model import LogisticRegression
 
     from softargmax import classify
@@ -76,8 +76,8 @@ def models() -> dict[str, Any]:
 
 
 def printed(out: Console, records: list[dict[str, Any]], picture: Path) -> None:
-    """Print a line for each."""
-    shown = render.table("", "right", "log-loss", "at T", "error", "at T", "T", "s")
+    """Print one line per classifier."""
+    shown = render.table("", "accuracy", "log-loss", "at T", "error", "at T", "T", "s")
     for record in records:
         told = (f"{record[key]:.3f}" for key in ("log_loss", "log_loss_after", "error", "error_after"))
         shown.add_row(
@@ -89,7 +89,7 @@ def printed(out: Console, records: list[dict[str, Any]], picture: Path) -> None:
         )
     out.print(shown)
     out.print(
-        "[dim]error: of calibration; at T: scores divided by the temperature that fits other rows; in brackets: "
-        f"scikit-learn's. How sure naive Bayes is, and how right: {escape(str(picture))}. Of your own rows: softargmax "
-        "fit data.csv --target NAME[/]"
+        "[dim]error: calibration error. at T: after temperature scaling on other rows. In brackets: scikit-learn. "
+        f"Reliability of naive Bayes: {escape(str(picture))}. For your own data: softargmax fit data.csv --target "
+        "NAME[/]"
     )

@@ -1,4 +1,4 @@
-"""Scores of a real classifier: its probabilities, how good they are, and what temperature does to them."""
+"""Scores of a real classifier: its probabilities, their quality, and the effect of temperature."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SHOWN = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:
-    """Train on two thirds of the images, turn the scores of the rest into probabilities, sweep the temperature."""
+    """Train on two thirds of the images, then compute probabilities of the rest at several temperatures."""
     parts = split_digits(out)
     if parts is None:
         return {"ok": True, "skipped": "scikit-learn is not installed"}
     train, test, train_labels, test_labels = parts
     import sklearn.discriminant_analysis
 
-    # Ridge-like shrinkage: many pixels are always blank, and the plain covariance has no inverse.
+    # Shrinkage is needed: many pixels are always blank, so the sample covariance is singular.
     model = sklearn.discriminant_analysis.LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
     scores = model.fit(train, train_labels).decision_function(test)
 
@@ -41,12 +41,12 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
     picture = folder / "digits.png"
     draw(sweep, loss, best, str(picture))
     if out is not None:
-        shown = render.table("T", "accuracy", "log-loss", "mean of the largest p")
+        shown = render.table("T", "accuracy", "log-loss", "mean max p")
         for T, row in zip(SHOWN, rows, strict=True):
             shown.add_row(f"{T:g}", f"{row['accuracy']:.1%}", f"{row['loss']:.4f}", f"{row['confidence']:.1%}")
         out.print(f"{len(train) + len(test):,} images; trained on {len(train):,}, scored on {len(test):,}")
         out.print(shown)
-        least = f"the log-loss is least at T = {best:.2f}"
+        least = f"the log-loss is smallest at T = {best:.2f}"
         out.print(f"[dim]temperature never changes the arg max; {least}: {escape(str(picture))}[/]")
     ok = bool(agrees and same and rows[2]["accuracy"] > 0.9 and np.abs(sums - 1).max() < 1e-6)
     return {
@@ -58,13 +58,13 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
 
 
 def split_digits(out: Console | None) -> list[Any] | None:
-    """Give images and labels, two thirds to train on and the rest; None, and a word on it, without scikit-learn."""
+    """Return train and test images and labels; without scikit-learn print a message and return None."""
     try:
         import sklearn.datasets
         import sklearn.model_selection
     except ModuleNotFoundError:
         if out is not None:
-            out.print(f"scikit-learn is not installed, so this stop is left out: {escape(install('sklearn'))}")
+            out.print(f"scikit-learn is not installed, so this stop is skipped: {escape(install('sklearn'))}")
         return None
     images, labels = sklearn.datasets.load_digits(return_X_y=True)
     parts: list[Any] = sklearn.model_selection.train_test_split(
@@ -74,13 +74,13 @@ def split_digits(out: Console | None) -> list[Any] | None:
 
 
 def log_loss(scores: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], temperature: float) -> float:
-    """Give the mean of -log p of the right digit."""
+    """Return the mean of -log p of the correct digit."""
     log_p = softargmax.log_softmax(scores, temperature=temperature)
     return -float(np.mean(log_p[np.arange(len(labels)), labels]))
 
 
 def quality(scores: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], temperature: float) -> dict[str, float]:
-    """Give accuracy, log-loss and the mean of the largest probability."""
+    """Return accuracy, log-loss and the mean of the largest probability."""
     p = softargmax.softmax(scores, temperature=temperature)
     return {
         "accuracy": float(np.mean(p.argmax(axis=1) == labels)),

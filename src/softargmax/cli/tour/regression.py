@@ -1,4 +1,4 @@
-"""Softmax regression on the handwritten digits: cross-entropy and its gradient in the hands of SciPy's L-BFGS."""
+"""Softmax regression on the handwritten digits: SciPy's L-BFGS minimises cross_entropy_and_gradient."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-PENALTY = 0.5  # on the squares of the weights, as scikit-learn's C = 1 has it
+PENALTY = 0.5  # factor of the squared weights; scikit-learn's C = 1
 
 
 def run(out: Console | None, _folder: Path) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def run(out: Console | None, _folder: Path) -> dict[str, Any]:
         for name, found in (("cross_entropy_and_gradient, L-BFGS", ours), ("scikit-learn", theirs)):
             shown.add_row(name, f"{found['accuracy']:.1%}", f"{found['loss']:.4f}", f"{found['seconds']:.2f}")
         out.print(shown)
-        out.print("[dim]the same penalised likelihood, maximised twice: the same classifier[/]")
+        out.print("[dim]Both maximise the same penalised likelihood, so the classifiers agree.[/]")
     same = abs(ours["loss"] - theirs["loss"]) < 1e-3 and abs(ours["accuracy"] - theirs["accuracy"]) < 0.005
     return {"ok": bool(same and ours["accuracy"] > 0.9), "ours": ours, "scikit-learn": theirs}
 
@@ -66,6 +66,6 @@ def fit(images: Array, labels: Array) -> tuple[Array, Array, int]:
 
 
 def quality(scores: Array, labels: Array) -> dict[str, float]:
-    """Give accuracy and log-loss."""
+    """Return accuracy and log-loss."""
     accuracy = np.mean(scores.argmax(axis=1) == labels)
     return {"accuracy": float(accuracy), "loss": float(softargmax.cross_entropy(scores, labels))}

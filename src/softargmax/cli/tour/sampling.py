@@ -1,4 +1,4 @@
-"""Draws: a bandit that explores by its temperature, and Gumbel-softmax samples that turn one-hot as theirs falls."""
+"""Draws: bandits with a softmax policy, and Gumbel-softmax samples that become one-hot as the temperature falls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEED = 7
 
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:
-    """Play the bandits at each temperature, draw relaxed samples at others."""
+    """Play the bandits at each temperature, and draw Gumbel-softmax samples at falling temperatures."""
     reward = [bandits(T) for T in TEMPERATURES]
     samples = np.array([softargmax.gumbel_softmax(SCORES, temperature=T, seed=SEED) for T in FALLING])
     drawn = int(softargmax.categorical(SCORES, seed=SEED))
@@ -35,7 +35,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
         shown = render.table("temperature", *(f"{T:g}" for T in TEMPERATURES))
         shown.add_row("mean reward", *(f"{value:.3f}" for value in reward))
         out.print(shown)
-        out.print(f"{BANDITS} bandits, {STEPS} steps, {ARMS.size} arms whose means go up to {ARMS.max():g}")
+        out.print(f"{BANDITS} bandits, {STEPS} steps, {ARMS.size} arms; the largest mean reward is {ARMS.max():g}")
         shown = render.table("Gumbel-softmax at", *(f"z = {z:g}" for z in SCORES))
         for T, row in zip(FALLING, samples, strict=True):
             shown.add_row(f"{T:g}", *(f"{value:.3f}" for value in row))
@@ -47,7 +47,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
 
 
 def bandits(temperature: float) -> float:
-    """Return the mean reward of bandits that draw arms by the softmax of what they have seen of them."""
+    """Return the mean reward of bandits that draw arms by the softmax of their observed mean rewards."""
     rng = np.random.default_rng(SEED)
     total, pulls, reward = np.zeros((BANDITS, ARMS.size)), np.zeros((BANDITS, ARMS.size)), 0.0
     each = np.arange(BANDITS)
@@ -70,12 +70,12 @@ def draw(reward: list[float], samples: np.ndarray[Any, Any], output: str) -> Non
     above.set_xscale("log")
     above.set_xlabel("temperature of the policy")
     above.set_ylabel("mean reward")
-    above.set_title(f"{ARMS.size} arms: too cold sticks, too hot wanders", loc="left", fontsize=11)
+    above.set_title(f"{ARMS.size} arms: mean reward over the policy's temperature", loc="left", fontsize=11)
     below.imshow(samples, cmap="viridis", vmin=0, vmax=1, aspect="auto")
     below.set_yticks(range(len(FALLING)), [f"{T:g}" for T in FALLING])
     below.set_xticks(range(SCORES.size), [f"{z:g}" for z in SCORES])
     below.set_xlabel("score")
     below.set_ylabel("temperature")
-    below.set_title("one Gumbel-softmax sample turns one-hot", loc="left", fontsize=11)
+    below.set_title("one Gumbel-softmax sample becomes one-hot", loc="left", fontsize=11)
     plot.tidy(above)
     plot.save(figure, output)

@@ -1,4 +1,4 @@
-"""softmax, entmax and sparsemax of the same scores, side by side."""
+"""Compare softmax, entmax and sparsemax of the same scores."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
 
 
 def draw(p: dict[str, np.ndarray[Any, Any]], output: str) -> None:
-    """Draw a group of bars for each score, one bar a map."""
+    """Draw a group of bars per score, one bar per map."""
     figure = plot.pyplot()(figsize=(7.6, 4.0), layout="constrained")
     panel, place = figure.subplots(), np.arange(SCORES.size)
     width = 0.8 / len(p)
@@ -46,7 +46,7 @@ def draw(p: dict[str, np.ndarray[Any, Any]], output: str) -> None:
     panel.set_xticks(place, [f"{z:g}" for z in SCORES])
     panel.set_xlabel("score")
     panel.set_ylabel("probability")
-    panel.set_title("the same scores, ever sparser", loc="left", fontsize=11)
+    panel.set_title("sparser probabilities as the order grows", loc="left", fontsize=11)
     panel.legend(frameon=False, fontsize=9)
     plot.tidy(panel)
     plot.save(figure, output)

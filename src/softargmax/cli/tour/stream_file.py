@@ -1,4 +1,4 @@
-"""A score file several times larger than the memory it is converted in."""
+"""Convert a score file that is several times larger than the memory used."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SIZE = 384 << 20
-CAP = 64 << 20  # what the converting process may hold at its peak, the interpreter and NumPy included
-MEMORY = 24 << 20  # what the stream may use of it
+CAP = 64 << 20  # limit of the process's peak memory, including the interpreter and NumPy
+MEMORY = 24 << 20  # limit of the stream's own memory
 
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:
-    """Write the file, convert it in a process that measures its own peak, check rows to the bit, remove both."""
+    """Write a file, convert it in a process that measures its peak memory, compare rows, and remove both files."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
         source, target = Path(name) / "scores.npy", Path(name) / "probabilities.npy"
         shape = streamed.write_scores(source, SIZE)
@@ -27,11 +27,11 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
     if out is not None:
         shown = render.table("", "MiB")
         shown.add_row(f"scores.npy, {shape[0]:,} x {shape[1]:,} float32", f"{size / 2**20:,.0f}")
-        shown.add_row("the cap of this step", f"{CAP / 2**20:,.0f}")
-        shown.add_row("the process before the work", f"{found['before'] / 2**20:,.0f}")
+        shown.add_row("limit of this stop", f"{CAP / 2**20:,.0f}")
+        shown.add_row("the process before the conversion", f"{found['before'] / 2**20:,.0f}")
         shown.add_row("its peak (VmHWM)", f"{found['peak'] / 2**20:,.0f}")
         out.print(shown)
         rate = 2 * size / found["seconds"] / 1e9
         bits = "have" if equal else "do NOT have"
-        out.print(f"sampled rows {bits} the bits of the in-memory result; {rate:.1f} GB/s read and written")
+        out.print(f"sampled rows {bits} the same bits as the in-memory result; {rate:.1f} GB/s read and written")
     return {"ok": equal and found["peak"] <= CAP, "bytes": size, "cap": CAP, "rows_equal": equal, **found}

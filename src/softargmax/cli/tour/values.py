@@ -1,4 +1,4 @@
-"""The checked values of the literature, next to what comes out here."""
+"""Values printed in the literature, compared with computed ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CHAIN: list[float] = [1, 2, 3, 4, 1, 2, 3]
 
-# (what, scores, temperature, the printed values, how many decimals they have)
+# (name, scores, temperature, printed values, number of printed decimals)
 CHECKED: tuple[tuple[str, list[float], float, list[float], int], ...] = (
     ("softmax(1,2,3,4,1,2,3)", CHAIN, 1.0,
      [0.02364054, 0.06426166, 0.1746813, 0.474833, 0.02364054, 0.06426166, 0.1746813], 7),
@@ -32,7 +32,7 @@ CHECKED: tuple[tuple[str, list[float], float, list[float], int], ...] = (
 
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:  # noqa: ARG001  a stop's arguments are fixed
-    """Compute every checked value and compare to its printed decimals."""
+    """Compute every value and compare it with the printed decimals."""
     shown = render.table("", "printed", "computed", "")
     shown.columns[1].justify = shown.columns[2].justify = "left"
     found = []
@@ -51,7 +51,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:  # noqa: ARG001  a
 
 
 def written(values: Iterable[float], decimals: int) -> str:
-    """Write probabilities with the decimals that were printed, as many of them as fit in a column."""
+    """Return probabilities with the printed number of decimals, as many as fit in a column."""
     words = [f"{value:.{min(decimals, 7)}f}".rstrip("0").rstrip(".") for value in values]
     most = 2 if len(words) > 4 and decimals > 4 else 3
     return " ".join(words[:most]) + (" ..." if len(words) > most else "")

@@ -1,4 +1,4 @@
-"""``softargmax train-words``: a language model of Python's own library, or of any text, with any output layer."""
+"""``softargmax train-words``: a language model of Python's standard library, or of any text, with any output layer."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from softargmax.cli.words.layers import LAYERS
 from softargmax.cli.words.settings import CONTEXTS, HEADS, Job, Settings, Until
 
 ALL, SECONDS, LONG = "all", 60.0, 100
-SOURCE = "Files, folders and patterns; without any, Python's standard library."
+SOURCE = "Files, folders and patterns; Python's standard library by default."
 
 Source = Annotated[list[str] | None, typer.Argument(help=SOURCE, metavar="TEXT")]
 Layer = Annotated[list[str], typer.Option("--layer", help=f"May be repeated: {', '.join((*LAYERS, ALL))}.")]
 Model = Annotated[str, typer.Option("--model", help=f"{' or '.join(CONTEXTS)}.")]
 Dim = Annotated[int, typer.Option("--dim", min=1, help="D, the length of the hidden vectors.")]
 Context = Annotated[
-    int | None, typer.Option("--context", min=1, help="Tokens that a prediction sees (8; attention 64).")
+    int | None, typer.Option("--context", min=1, help="Tokens of context per prediction (8; attention 64).")
 ]
-Vocab = Annotated[int | None, typer.Option("--vocab", help="K, the classes (32768, or what comes twice).")]
-Tokens = Annotated[int | None, typer.Option("--tokens", min=1, help="Train on no more tokens than these.")]
-Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Train for so many steps.")]
-Epochs = Annotated[float | None, typer.Option("--epochs", help="Train for so many passes over the text.")]
-Seconds = Annotated[float | None, typer.Option("--seconds", help="Train each layer for so long (60).")]
-Batch = Annotated[int, typer.Option("--batch", min=1, help="Tokens predicted in a step.")]
+Vocab = Annotated[int | None, typer.Option("--vocab", help="K, the number of classes (at most 32768).")]
+Tokens = Annotated[int | None, typer.Option("--tokens", min=1, help="Train on at most this many tokens.")]
+Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Train for this many steps.")]
+Epochs = Annotated[float | None, typer.Option("--epochs", help="Train for this many passes over the text.")]
+Seconds = Annotated[float | None, typer.Option("--seconds", help="Train each layer for this many seconds (60).")]
+Batch = Annotated[int, typer.Option("--batch", min=1, help="Tokens predicted per step.")]
 Rate = Annotated[float, typer.Option("--lr", help="The step size of Adam.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="The same seed and --steps: the same bits.")]
-Out = Annotated[Path, typer.Option("--out", "-o", help="The folder for checkpoints, table and picture.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the checkpoints in the folder.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Same seed and --steps, same bits.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for checkpoints, report and picture.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume from the checkpoints in the folder.")]
 SaveEvery = Annotated[float, typer.Option("--save-every", help="Seconds between checkpoints.")]
-Evaluate = Annotated[int, typer.Option("--evaluate", min=1, help="Held-out tokens that perplexity is measured on.")]
-Prompt = Annotated[str, typer.Option("--prompt", help="Text to go on with when training is done.")]
-Generate = Annotated[int | None, typer.Option("--generate", min=0, help="How many tokens to go on for (100).")]
-TopP = Annotated[float, typer.Option("--top-p", help="Draw from the most probable tokens of this mass.")]
+Evaluate = Annotated[int, typer.Option("--evaluate", min=1, help="Held-out tokens for measuring perplexity.")]
+Prompt = Annotated[str, typer.Option("--prompt", help="Text to continue after training.")]
+Generate = Annotated[int | None, typer.Option("--generate", min=0, help="Tokens to generate (100 with --prompt).")]
+TopP = Annotated[float, typer.Option("--top-p", help="Draw from the most probable tokens of this total mass.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
 
-def command(  # noqa: PLR0913 one for each option
+def command(  # noqa: PLR0913 one argument per option
     source: Source = None,
     *,
-    layer: Layer = ["full", "sampled", "hierarchical"],  # noqa: B006 typer's way
+    layer: Layer = ["full", "sampled", "hierarchical"],  # noqa: B006 typer needs the default here
     model: Model = "window",
     dim: Dim = 128,
     context: Context = None,
@@ -93,7 +93,7 @@ def command(  # noqa: PLR0913 one for each option
         for record in subprocess_worker.trained(job, names, text, out):
             records.append(record)
             report.write(out, {**found, "layers": records})
-    finally:  # what was found before an error is told
+    finally:  # report the finished layers even after an error
         if records and not json:
             report.printed(console, records, out)
     if json:
@@ -103,25 +103,25 @@ def command(  # noqa: PLR0913 one for each option
 
 
 def ready(out: Path, names: list[str], *, resume: bool) -> None:
-    """Look before hours of work at what it would end without: packages, a folder to write to, no checkpoint lost."""
+    """Check packages and the output folder before training; existing checkpoints are never overwritten."""
     require("training needs", "words", torch="torch", safetensors="safetensors", matplotlib="matplotlib")
     out.mkdir(parents=True, exist_ok=True)
     if not os.access(out, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, "cannot be written to", str(out))
     there = [str(path) for name in names if (path := out / f"{name}.safetensors").exists()]
     if there and not resume:
-        raise FailedRunError(f"{there[0]} is there already: --resume goes on with it, another --out begins anew")
+        raise FailedRunError(f"{there[0]} already exists: use --resume to continue it, or another --out")
 
 
 def until_of(steps: int | None, epochs: float | None, seconds: float | None) -> Until:
-    """Read what ends the training."""
+    """Return when training ends."""
     if sum(value is not None for value in (steps, epochs, seconds)) > 1:
-        raise WrongUseError("--steps, --epochs, --seconds: expected one of them")
+        raise WrongUseError("--steps, --epochs, --seconds: expected one of them, got several")
     return Until(steps, epochs, SECONDS if steps is None and epochs is None and seconds is None else seconds)
 
 
 def settings_of(model: str, context: int | None, **others: Any) -> Settings:
-    """Read what the model is made of."""
+    """Return the checked settings of the model."""
     if model not in CONTEXTS:
         raise WrongUseError(f"--model {model}: expected {' or '.join(CONTEXTS)}")
     settings = Settings("", model, context=context or CONTEXTS[model], **others)
@@ -136,7 +136,7 @@ def settings_of(model: str, context: int | None, **others: Any) -> Settings:
 
 
 def layers_named(words: list[str]) -> list[str]:
-    """Read ``--layer``: every name once, `ALL` for all of them."""
+    """Return the names of ``--layer`` without repeats; `ALL` selects all layers."""
     for word in words:
         if word not in LAYERS and word != ALL:
             raise WrongUseError(f"--layer {word}: expected one of {', '.join((*LAYERS, ALL))}")
@@ -144,7 +144,7 @@ def layers_named(words: list[str]) -> list[str]:
 
 
 def above_zero(numbers: dict[str, float | None]) -> None:
-    """Refuse what is not a finite number above 0."""
+    """Raise WrongUseError for a value that is not a finite number above 0."""
     for name, value in numbers.items():
         if value is not None and not 0 < value < math.inf:
             raise WrongUseError(f"{name} {value:g}: expected a finite number above 0")

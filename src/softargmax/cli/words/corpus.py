@@ -1,4 +1,4 @@
-"""Text files as classes: which files there are, which of them are held out, what their tokens are."""
+"""Text files as classes: find files, split training and held-out text, number the tokens."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from softargmax.cli.words.vocabulary import Ints
 
-HELD_OUT = 20  # one file of so many, or that share of a text that files do not part
-PIECE = 1 << 22  # characters read at once, and the rest of a line
+HELD_OUT = 20  # one file in 20 is held out, or a twentieth of a single file
+PIECE = 1 << 22  # characters read at once, rounded up to whole lines
 BEGUN = 1  # the number of BEGIN
 APART = ("site-packages", "dist-packages", "__pycache__")
 
@@ -36,7 +36,7 @@ class Corpus(NamedTuple):
     facts: dict[str, Any]
 
     def digest(self) -> str:
-        """A short name: that of the same words, counts and texts is the same."""
+        """Return a hash of the words, counts and texts."""
         found = hashlib.blake2b("\0".join(self.vocabulary.words).encode(), digest_size=12)
         for part in (self.vocabulary.counts, self.train, self.held_out):
             found.update(np.ascontiguousarray(part).data)
@@ -44,7 +44,7 @@ class Corpus(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A file and its place in the order of reading, a hash of its name below what was given."""
+    """A file and its place in the order of reading: a hash of its path relative to the requested folder."""
 
     place: int
     name: str
@@ -52,22 +52,22 @@ class Source(NamedTuple):
 
     @classmethod
     def of(cls, path: Path, name: str) -> Source:
-        """The source of a file."""
+        """Return the source of a file."""
         spelled = name.replace(os.sep, "/").encode("utf-8", "surrogateescape")
         return cls(int.from_bytes(hashlib.blake2b(spelled, digest_size=8).digest()), name, path)
 
     @property
     def held_out(self) -> bool:
-        """Whether it is held out."""
+        """True if the file is held out."""
         return self.place * HELD_OUT < 1 << 64
 
 
 def read(words: Sequence[str] = (), *, classes: int | None = None, tokens: int | None = None) -> Corpus:
-    """Read files, folders and patterns, or without any the standard library, and number their tokens.
+    """Read files, folders and patterns (the standard library by default), and number their tokens.
 
-    Files are read in the order of a hash of their names. The first twentieth of all hashes is held out, so that a file
-    is on the same side everywhere, and `tokens` of the other files are a fair sample of them. Of text that cannot be
-    parted so (a single file) the last twentieth is held out.
+    Files are read in the order of a hash of their names, and the first twentieth of the hash range is held out. So a
+    file is on the same side everywhere, and the first `tokens` are a fair sample of the training files. If one side
+    would be empty (a single file, say), the last twentieth of the text is held out.
     """
     began = time.perf_counter()
     sources = sorted({source.path.resolve(): source for source in sources_of(words)}.values())
@@ -108,7 +108,7 @@ def numbered(paths: Iterable[Path], numbering: Numbering, most: int | None = Non
 
 
 def tokens_in(path: Path) -> Iterator[list[str]]:
-    """A file's tokens after `BEGIN`, some lines at a time; nothing of what is no text (it has a NUL in it)."""
+    """Yield a file's tokens after `BEGIN`, some lines at a time; stop at a NUL, which no text file has."""
     before = [BEGIN]
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         while piece := "".join(file.readlines(PIECE)):
@@ -120,12 +120,12 @@ def tokens_in(path: Path) -> Iterator[list[str]]:
 
 
 def stdlib() -> Path:
-    """The folder of Python's own library."""
+    """Return the folder of Python's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 
 def sources_of(words: Sequence[str]) -> Iterator[Source]:
-    """Every file that is meant: of a folder all below it that are not hidden, of the standard library the .py."""
+    """Yield every requested file: all files of a folder that are not hidden; the .py files of the standard library."""
     if not words:
         yield from (source for source in below(stdlib()) if source.path.suffix == ".py")
     for word in words:
@@ -142,7 +142,7 @@ def sources_of(words: Sequence[str]) -> Iterator[Source]:
 
 
 def below(folder: Path) -> Iterator[Source]:
-    """The files of a folder and of those in it, without what is hidden, installed apart, or no regular file."""
+    """Yield the regular files below a folder, except hidden files, site-packages and caches."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in APART and not name.startswith(".")]
         paths = (Path(place, name) for name in names if not name.startswith("."))

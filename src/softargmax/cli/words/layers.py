@@ -1,4 +1,4 @@
-"""The output layers by name. A new one is one line in `LAYERS`."""
+"""The output layers by name. A new layer is one line in `LAYERS`."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ if TYPE_CHECKING:
 
     from softargmax.cli.words.vocabulary import Ints
 
-SHARED, OWN = 1024, 16  # negatives of a step for all its rows, or for each row alone
+SHARED, OWN = 1024, 16  # negatives per step for all rows, or per row
 
 
 class Given:
-    """Arguments of a layer: D, the counts of the K classes, and a seed."""
+    """Builds layers from D, the counts of the K classes, and a seed."""
 
     def __init__(self, dim: int, counts: Ints, seed: int) -> None:
         self.dim, self.counts, self.seed = dim, counts, seed
 
     def begun(self, layer: Any) -> Any:
-        """The layer with the logarithms of the classes' shares for a bias: what counting says it need not learn."""
+        """Initialise the bias of a layer to the log frequencies of the classes, so that it need not learn them."""
         shares = (self.counts + 1) / (self.counts.sum() + len(self.counts))
-        order = getattr(layer, "order", slice(None))  # of the classes in the layer, if it has one of its own
+        order = getattr(layer, "order", slice(None))  # layers sorted by frequency have their own order of classes
         layer.bias.data.copy_(layer.bias.new_tensor(np.log(shares))[order])
         return layer
 
     def sampling(self, kind: Any, samples: int = SHARED, **options: Any) -> Any:
-        """A layer with negatives by the counts to the power 3/4."""
-        from softargmax.output import Unigram  # here: the command's other parts need not load it
+        """Return a layer with negatives drawn from the counts to the power 3/4."""
+        from softargmax.output import Unigram  # imported here, since the other commands do not need it
 
         most = int(np.count_nonzero(self.counts))
         return kind(self.dim, Unigram(self.counts), samples=min(samples, most), seed=self.seed, sparse=True, **options)
 
     def hierarchical(self) -> Any:
-        """The layer on the Huffman tree."""
+        """Return a hierarchical softmax on the Huffman tree of the counts."""
         from softargmax.output import Tree
 
         return layers.HierarchicalSoftmax(self.dim, Tree.huffman(self.counts), sparse=True)

@@ -1,4 +1,4 @@
-"""A bar on standard error while a layer is trained."""
+"""A progress bar on standard error during training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[float, str], None]]:
-    """A progress bar that takes the share done and a short text; without a terminal nothing is shown."""
+    """Show a progress bar; yield its update function of the share done and a short text. Silent without a terminal."""
     columns = (
         TextColumn("{task.description:12}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
         TextColumn("{task.fields[told]}"),

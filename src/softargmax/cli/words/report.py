@@ -21,11 +21,12 @@ Record = dict[str, Any]
 
 def about(facts: dict[str, Any]) -> str:
     """Describe the text in one line."""
-    others = f"{facts['held_out_files']:,} other files" if facts["files"] and facts["held_out_files"] else "their end"
+    parted = facts["files"] and facts["held_out_files"]
+    others = f"{facts['held_out_files']:,} other files" if parted else "the end of the text"
     return (
         f"{facts['tokens']:,} tokens of {facts['files'] or facts['held_out_files']:,} files, {facts['distinct']:,} "
-        f"distinct; {facts['classes']:,} classes, {facts['unknown']:.1%} of the text outside them; "
-        f"{facts['held_out_tokens']:,} tokens of {others} held out"
+        f"distinct; {facts['classes']:,} classes, {facts['unknown']:.1%} of the tokens unknown; "
+        f"{facts['held_out_tokens']:,} tokens held out, from {others}"
     )
 
 
@@ -33,7 +34,7 @@ def printed(out: Console, records: Sequence[Record], folder: Path) -> None:
     """Print one line per layer, and the text that each generates."""
     shown = render.table("layer", "steps", "seconds", "steps/s", "s/epoch", "peak", "perplexity")
     first = records[0]
-    shown.add_row("counts alone", *[""] * 5, f"{first['unigram']:.2f}")
+    shown.add_row("unigram counts", *[""] * 5, f"{first['unigram']:.2f}")
     for record in records:
         perplexity = record["perplexity"]
         shown.add_row(
@@ -47,9 +48,9 @@ def printed(out: Console, records: Sequence[Record], folder: Path) -> None:
         )
     out.print(shown)
     out.print(
-        f"[dim]perplexity of {first['held_out_tokens']:,} tokens from all over the held-out text, every p normalised "
-        "over all classes (-: defines no p). Seconds of training alone, "
-        f"{first['tokens_per_step']:,} tokens a step, {first['threads']} threads. All of it, and a picture: "
+        f"[dim]Perplexity of {first['held_out_tokens']:,} tokens spread over the held-out text, with p normalised over "
+        "all classes (-: the layer defines no p). Seconds are those of training only, with "
+        f"{first['tokens_per_step']:,} tokens per step and {first['threads']} threads. Full report and picture: "
         f"{escape(str(folder))}/[/]"
     )
     for record in records:
@@ -79,7 +80,7 @@ def draw(records: Sequence[Record], output: Path) -> None:
 
 
 def write(folder: Path, report: Record) -> None:
-    """Write the picture and the JSON, each whole."""
+    """Write the picture and the JSON report; each file appears only when it is complete."""
     draw(report["layers"], folder / "perplexity.svg")
     with stream.whole_file(folder / "report.json") as file:
         file.write((json.dumps(render.plain(report), indent=2) + "\n").encode())

@@ -1,4 +1,4 @@
-"""The settings of a run, and when it ends."""
+"""The settings of a training run, and when it ends."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 CONTEXTS = {"window": 8, "attention": 64}
-"""The models, and how many tokens before it a prediction sees at most."""
+"""The models, and the maximum number of tokens of context of a prediction."""
 HEADS = 4  # of attention
-SPAN = 16  # predictions of a window model next to each other: they share rows of the embedding
+SPAN = 16  # consecutive predictions of a window model, which share rows of the embedding
 
 
 @dataclass(frozen=True)
@@ -25,37 +25,37 @@ class Settings:
 
     @property
     def before(self) -> int:
-        """The tokens of a span before the first that is predicted."""
+        """The number of tokens of a span before the first predicted one."""
         return self.context if self.model == "window" else 1
 
     @property
     def length(self) -> int:
-        """The tokens of a span that are predicted."""
+        """The number of predicted tokens of a span."""
         return SPAN if self.model == "window" else self.context
 
     @property
     def width(self) -> int:
-        """The tokens of a span."""
+        """The number of tokens of a span."""
         return self.before + self.length
 
 
 @dataclass(frozen=True)
 class Until:
-    """When training ends: after so many steps, passes over the text or seconds, whichever comes first."""
+    """When training ends: after this many steps, passes over the text or seconds, whichever comes first."""
 
     steps: int | None = None
     epochs: float | None = None
     seconds: float | None = None
 
     def share(self, step: int, per_epoch: int, seconds: float) -> float:
-        """Return the share of the training that is done; it ends at 1."""
+        """Return the share of the training that is done; training ends at 1."""
         asked = ((step, self.steps), (step / per_epoch, self.epochs), (seconds, self.seconds))
         return max(done / most if most else 1.0 for done, most in asked if most is not None)
 
 
 @dataclass(frozen=True)
 class Job:
-    """The job of the process that trains one layer, apart from the text."""
+    """The job of the process that trains one layer, without the text."""
 
     settings: Settings
     until: Until
@@ -71,9 +71,9 @@ class Job:
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> Job:
-        """The job that `asdict` has written."""
+        """Return the job from the plain values that `told` returns."""
         return cls(**told | {"settings": Settings(**told["settings"]), "until": Until(**told["until"])})
 
     def told(self) -> dict[str, Any]:
-        """The same as plain values."""
+        """Return the job as plain values."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""Layers trained in processes of their own, one after the other: what a layer's memory was is its process's peak."""
+"""Train layers in separate processes, one after the other, so that each process's peak is the layer's memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = (np.int32, np.int32, np.int64)
 
 
 class Texts(NamedTuple):
-    """Classes (int32) that are trained on and held out, and the counts (int64) of the K classes."""
+    """Training and held-out classes (int32), and the counts (int64) of the K classes."""
 
     train: Ints
     held_out: Ints
@@ -34,7 +34,7 @@ class Texts(NamedTuple):
 
 
 def send(pipe: IO[bytes], job: Job, texts: Texts) -> None:
-    """Write a job: a line of JSON, then the numbers."""
+    """Write a job: a line of JSON, then the arrays."""
     told = {"job": job.told(), "sizes": [len(part) for part in texts]}
     pipe.write(json.dumps(told).encode() + b"\n")
     pipe.writelines(np.ascontiguousarray(part, kind).data for part, kind in zip(texts, KINDS, strict=True))
@@ -42,7 +42,7 @@ def send(pipe: IO[bytes], job: Job, texts: Texts) -> None:
 
 
 def received(pipe: BufferedReader) -> tuple[Job, Texts]:
-    """Read what `send` wrote; EOFError where it broke off."""
+    """Read a job that `send` wrote; raise EOFError if it is incomplete."""
     told = json.loads(pipe.readline() or b'{"sizes": []}')
     parts = [np.empty(size, kind) for size, kind in zip(told["sizes"], KINDS, strict=False)]
     if not parts or any(pipe.readinto(part.data) < part.nbytes for part in parts):
@@ -51,7 +51,7 @@ def received(pipe: BufferedReader) -> tuple[Job, Texts]:
 
 
 def trained(job: Job, names: Sequence[str], text: Corpus, folder: Path) -> Iterator[dict[str, Any]]:
-    """Train layers as the job says, with their checkpoints in the folder; give their records until one was stopped."""
+    """Train layers with their checkpoints in the folder; yield their records, until one is interrupted."""
     texts = Texts(text.train, text.held_out, text.vocabulary.counts)
     for name in names:
         settings, path = replace(job.settings, layer=name), folder / f"{name}.safetensors"
@@ -64,12 +64,12 @@ def trained(job: Job, names: Sequence[str], text: Corpus, folder: Path) -> Itera
 
 
 def train(job: Job, texts: Texts) -> dict[str, Any]:
-    """Train a layer in a process of its own and give its record.
+    """Train a layer in a separate process and return its record.
 
-    An interrupt closes the pipe, upon which the process saves and tells how far it came.
+    An interrupt closes the pipe; the process then saves its state and sends its record.
     """
     layer, words = job.settings.layer, [sys.executable, "-m", "softargmax.cli.words.torch_job"]
-    # A session of its own: what the terminal sends comes to us alone.
+    # A new session, so that only this process receives the terminal's signals.
     with subprocess.Popen(  # noqa: S603 our own module
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     ) as process:
@@ -85,7 +85,7 @@ def train(job: Job, texts: Texts) -> dict[str, Any]:
             if not told:
                 raise
     if not told:
-        raise FailedRunError(f"the process that trained {layer} ended with code {process.returncode}, without a word")
+        raise FailedRunError(f"the process that trained {layer} ended with code {process.returncode} and no record")
     record: dict[str, Any] = json.loads(told)
     if "error" in record:
         raise FailedRunError(record["error"])

@@ -23,7 +23,7 @@ DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.
 def save(path: str, training: Training, digest: str, record: dict[str, Any]) -> None:
     """Write the training state and its record; the old file stays until the new one is complete.
 
-    One tensor after the other goes to the file: safetensors' own writers hold all of them once more, or leave parts
+    Tensors are written one by one. The writers of safetensors hold a second copy of all tensors, or leave partial files
     behind when they are killed.
     """
     identity = {**asdict(training.settings), "text": digest}
@@ -44,17 +44,17 @@ def save(path: str, training: Training, digest: str, record: dict[str, Any]) -> 
 
 
 def load(path: str, training: Training, digest: str) -> dict[str, Any]:
-    """Go on where a checkpoint of the same settings and the same text stands, and give its record."""
+    """Restore the training from a checkpoint of the same settings and text; return its record."""
     try:
         with safe_open(path, framework="pt") as file:
             told = file.metadata() or {}
             if told.get("format") != FORMAT:
-                raise FailedRunError(f"{path} is no checkpoint of this command")
+                raise FailedRunError(f"{path} is not a checkpoint of `softargmax train-words`")
             check_identity(path, json.loads(told["identity"]), {**asdict(training.settings), "text": digest})
-            # Copies: what torch allocates is aligned, and bits may depend on that.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 no mapping
+            # Copied, because memory from torch is aligned, and bits can depend on alignment.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 not a mapping
     except SafetensorError as error:
-        raise FailedRunError(f"{path} is not a whole checkpoint: {error}") from error
+        raise FailedRunError(f"{path} is not a complete checkpoint: {error}") from error
     check_shapes(path, tensors, training.shapes())
     training.restore(tensors)
     record: dict[str, Any] = json.loads(told["record"])
@@ -63,7 +63,7 @@ def load(path: str, training: Training, digest: str) -> dict[str, Any]:
 
 
 def check_identity(path: str, found: dict[str, Any], asked: dict[str, Any]) -> None:
-    """Refuse what was trained otherwise, and say what differs."""
+    """Raise FailedRunError if the settings or the text differ; the message names the differences."""
     differ = [name for name in asked if found.get(name) != asked[name]]
     if differ:
         said = [f"--{name} {found.get(name)}, not {asked[name]}" for name in differ if name != "text"]
@@ -72,11 +72,11 @@ def check_identity(path: str, found: dict[str, Any], asked: dict[str, Any]) -> N
 
 
 def check_shapes(path: str, found: dict[str, Tensor], asked: dict[str, torch.Size]) -> None:
-    """Refuse tensors of other names or shapes, and say which."""
+    """Raise FailedRunError if names or shapes of tensors differ."""
     lacking = [name for name in asked if name.startswith("model.") and name not in found]
     strange = [name for name in found if name not in asked]
     if lacking or strange:
-        raise FailedRunError(f"{path}: {f'no {lacking[0]} in it' if lacking else f'{strange[0]} is not known here'}")
+        raise FailedRunError(f"{path}: {f'expected {lacking[0]}, got none' if lacking else f'unexpected {strange[0]}'}")
     for name, tensor in found.items():
         if tensor.shape != asked[name]:
-            raise FailedRunError(f"{path}: {name} has shape {tuple(tensor.shape)}; here it is {tuple(asked[name])}")
+            raise FailedRunError(f"{path}: {name}: expected shape {tuple(asked[name])}, got {tuple(tensor.shape)}")

@@ -1,7 +1,7 @@
 """The process that trains one layer: it reads a job from standard input and writes a record to standard output.
 
-`subprocess_worker.py` starts it. Training ends when standard input is closed, also when the process that held it open
-is killed; the state reached so far is saved.
+`subprocess_worker.py` starts it. Training ends when standard input is closed, also if the parent process is killed; the
+current state is saved.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from softargmax.cli.words.settings import Job
     from softargmax.cli.words.subprocess_worker import Texts
 
-FIRST, GROWTH = 1.0, 1.4  # seconds of training at a curve's first point, and from one point to the next
+FIRST, GROWTH = 1.0, 1.4  # seconds of training at the curve's first point, and the factor between its points
 
 
 class Run:
-    """A layer's training with its curve and its checkpoints."""
+    """The training of one layer, with its perplexity curve and its checkpoints."""
 
     def __init__(self, job: Job, texts: Texts) -> None:
         self.job, self.texts, self.memory_before = job, texts, peak_memory()
@@ -46,7 +46,7 @@ class Run:
         self.began, self.stopped = self.training.step, False
 
     def go(self, stop: Callable[[], bool]) -> None:
-        """Train until the job is done or `stop` says so."""
+        """Train until the job is done or `stop` returns True."""
         training, saved = self.training, time.perf_counter()
         with bar(self.job.settings.layer) as tell:
             while not self.stopped and self.share() < 1:
@@ -68,11 +68,11 @@ class Run:
         return self.job.until.share(self.training.step, self.training.per_epoch, self.training.seconds)
 
     def due(self) -> float:
-        """When the curve's next point is due, in seconds of training."""
+        """Return the seconds of training at which the curve's next point is due."""
         return GROWTH * self.kept["curve"][-1]["seconds"] if self.kept["curve"] else FIRST
 
     def measure(self) -> None:
-        """A point of the curve, if there is none of this step yet."""
+        """Add a point to the curve, unless this step has one."""
         curve, training = self.kept["curve"], self.training
         if not curve or curve[-1]["step"] < training.step:
             perplexity = self.held_out.perplexity(training.model)
@@ -80,11 +80,11 @@ class Run:
 
     @property
     def perplexity(self) -> float | None:
-        """The last that was measured."""
+        """The last measured perplexity, or None."""
         return self.kept["curve"][-1]["perplexity"] if self.kept["curve"] else None
 
     def told(self) -> str:
-        """The perplexity in words."""
+        """Return the perplexity as text for the progress bar."""
         return "" if self.perplexity is None else f"perplexity {self.perplexity:.1f}"
 
     def save(self) -> None:
@@ -125,7 +125,7 @@ class Run:
 
 
 def main() -> None:
-    """Serve one job."""
+    """Run one job."""
     with os.fdopen(sys.stdin.fileno(), "rb", closefd=False) as pipe:
         try:
             run = Run(*subprocess_worker.received(pipe))
@@ -135,7 +135,7 @@ def main() -> None:
             sys.exit(1)
         except (FailedRunError, *RUN_ERRORS) as error:
             told = {"error": sentence(error)}
-        except RuntimeError as error:  # torch has no kind of its own for this
+        except RuntimeError as error:  # torch raises RuntimeError for this
             if "allocate memory" not in str(error):
                 raise
             told = {"error": "the model does not fit in memory; a smaller --dim, --vocab or --batch may help"}

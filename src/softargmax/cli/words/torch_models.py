@@ -1,4 +1,4 @@
-"""Small language models: a body that turns tokens into hidden vectors, and any output layer."""
+"""Small language models: a body that maps tokens to hidden vectors, and any output layer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from softargmax.cli.words.settings import Settings
     from softargmax.cli.words.vocabulary import Ints
 
-EMBEDDED, HIDDEN = 64, 128  # a token's numbers in a window, and its hidden layer's
+EMBEDDED, HIDDEN = 64, 128  # widths of the window model: embedding and hidden layer
 BLOCKS = 2
 
 
 class Window(nn.Module):
     """The embeddings of the last n tokens, concatenated, and one hidden layer.
 
-    tokens (S, n - 1 + L) -> hidden vectors (S, L, D), each of the n tokens up to its own.
+    Maps tokens (S, n - 1 + L) to hidden vectors (S, L, D), each from the n tokens up to its own.
     """
 
     def __init__(self, classes: int, dim: int, context: int) -> None:
@@ -53,7 +53,7 @@ class Block(nn.Module):
 
 
 class CausalAttention(nn.Module):
-    """Embedding and position, blocks, a norm: tokens (S, L) -> hidden vectors (S, L, D), each of all up to its own."""
+    """A causal transformer: tokens (S, L) -> hidden vectors (S, L, D), each from all tokens up to its own."""
 
     def __init__(self, classes: int, dim: int, context: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ BODIES = {"window": Window, "attention": CausalAttention}
 
 
 class LanguageModel(nn.Module):
-    """A body and a layer, made from the settings' seed; spans of tokens (S, before + length) go in."""
+    """A body and an output layer, initialised from the settings' seed; the input is spans (S, before + length)."""
 
     def __init__(self, settings: Settings, counts: Ints) -> None:
         super().__init__()
@@ -81,20 +81,20 @@ class LanguageModel(nn.Module):
             self.layer: OutputLayer = LAYERS[settings.layer](Given(settings.dim, counts, settings.seed))
 
     def loss(self, spans: Tensor) -> Tensor:
-        """The layer's loss of the tokens that are predicted."""
+        """Return the layer's loss of the predicted tokens."""
         loss: Tensor = self.layer(self.body(spans[:, :-1]), self.predicted(spans))
         return loss
 
     def log_prob_of(self, spans: Tensor) -> Tensor:
-        """The log-probability of every token that is predicted, (S, length)."""
+        """Return the log-probability of every predicted token, (S, length)."""
         found: Tensor = self.layer.log_prob_of(self.body(spans[:, :-1]), self.predicted(spans))
         return found
 
     def log_prob(self, tokens: Tensor) -> Tensor:
-        """The log-probabilities of what comes after tokens (T,), of which the last are looked at: (K,)."""
+        """Return the log-probabilities (K,) of the next token after tokens (T,); only the last `context` are used."""
         found: Tensor = self.layer.log_prob(self.body(tokens[None, -self.settings.context :])[0, -1])
         return found
 
     def predicted(self, spans: Tensor) -> Tensor:
-        """The tokens that are predicted, (S, length)."""
+        """Return the predicted tokens, (S, length)."""
         return spans[:, self.settings.before :]

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 def continued(
     model: LanguageModel, classes: Sequence[int], n: int, top_p: float, seed: int, *, without: Sequence[int] = ()
 ) -> list[int]:
-    """`n` classes that go on after some (at least one), each drawn from the most probable whose mass reaches `top_p`.
+    """Return `n` classes that continue a nonempty sequence, drawn by top-p sampling.
 
-    A place's draw follows from the seed, the place and the classes before it; those in `without` never come.
+    A draw depends only on the seed, its place and the classes before it. Classes in `without` are never drawn.
     """
     tokens = [classes[0]] * (model.settings.before - 1) + list(classes)
     allowed = torch.ones(model.layer.classes, dtype=torch.bool)

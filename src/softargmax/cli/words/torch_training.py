@@ -1,4 +1,4 @@
-"""Training: two optimisers, the order of the data, steps, and perplexity on text that is held out."""
+"""Training: the optimisers, the order of the data, steps, and perplexity on held-out text."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from softargmax.cli.words.settings import Settings
     from softargmax.cli.words.vocabulary import Ints
 
-PART = 16  # steps next to each other whose targets are each other's candidates, for the layer that samples targets
+PART = 16  # consecutive steps that share their targets as candidates, for the target-sampling layer
 
 
 class Training:
-    """A model on its way, one step after the other.
+    """A model in training.
 
-    What a step sees follows from the seed and the step's number alone, so that training goes on anywhere as if it had
-    not stopped. The same seed gives the same bits on one machine, with one set of versions and one number of threads:
-    they decide in which order torch adds.
+    The data of a step depend only on the seed and the step's number, so training resumes as if it had not stopped. The
+    same seed gives the same bits on one machine, with the same versions and number of threads, which determine the
+    order of torch's sums.
     """
 
     def __init__(self, settings: Settings, text: Ints, counts: Ints) -> None:
@@ -45,8 +45,8 @@ class Training:
         self.optimisers = self._optimisers()
 
     def _optimisers(self) -> dict[str, torch.optim.Optimizer]:
-        """SparseAdam for parameters whose gradients come out sparse, Adam for the others."""
-        self.model.eval()  # in which a layer's draws do not go on
+        """Return SparseAdam for parameters with sparse gradients, and Adam for the others."""
+        self.model.eval()  # in eval mode the layer's step does not advance
         self.model.loss(self.batch(0)).backward()  # type: ignore[no-untyped-call]
         self.model.train()
         parameters = list(self.model.parameters())
@@ -57,7 +57,7 @@ class Training:
         return {"adam": torch.optim.Adam(dense, lr, fused=True), "sparse_adam": torch.optim.SparseAdam(sparse, lr)}
 
     def batch(self, step: int) -> Tensor:
-        """The spans of a step: every epoch has all of them once, in an order and with a shift of its own."""
+        """Return the spans of a step; each epoch visits all spans once, with its own order and shift."""
         epoch, place = divmod(step, self.per_epoch)
         if epoch != self._epoch:
             rng = np.random.default_rng([self.settings.seed, epoch])
@@ -84,17 +84,17 @@ class Training:
         self.seconds += time.perf_counter() - began
 
     def _share_targets(self) -> None:
-        """Tell a layer that samples targets those of the part of the data that this step belongs to."""
+        """Set the candidates of a target-sampling layer to the targets of this step's part of the data."""
         layer, part = self.model.layer, self.step // PART
         if isinstance(layer, TargetSampledSoftmax) and part != self._part:
             steps = range(part * PART, (part + 1) * PART)
             layer.use(torch.cat([self.model.predicted(self.batch(step)).flatten() for step in steps]).unique())  # type: ignore[no-untyped-call]
             self._part = part
 
-    # --- what a checkpoint holds --------------------------------------------------------------------------------------
+    # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor of the model and of the optimisers by name."""
+        """Return every tensor of the model and of the optimisers, by name."""
         found = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         for kind, optimiser in self.optimisers.items():
             for place, state in optimiser.state_dict()["state"].items():
@@ -102,7 +102,7 @@ class Training:
         return found
 
     def shapes(self) -> dict[str, torch.Size]:
-        """The names that `tensors` may have, and their shapes."""
+        """Return the names and shapes that `tensors` can have."""
         found = {f"model.{name}": tensor.shape for name, tensor in self.model.state_dict().items()}
         for kind, optimiser in self.optimisers.items():
             for place, parameter in enumerate(optimiser.param_groups[0]["params"]):
@@ -111,7 +111,7 @@ class Training:
         return found
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Take over what `tensors` gave."""
+        """Restore the state that `tensors` returned."""
         named = [(name.split(".", 1), tensor) for name, tensor in tensors.items()]
         self.model.load_state_dict({name: tensor for (kind, name), tensor in named if kind == "model"})
         for kind, optimiser in self.optimisers.items():
@@ -124,7 +124,7 @@ class Training:
 
 
 class HeldOut:
-    """Spans spread evenly over the held-out text, `most` tokens or all of them if they are fewer."""
+    """Spans spread evenly over the held-out text, with at most `most` predicted tokens."""
 
     def __init__(self, settings: Settings, text: Ints, most: int) -> None:
         check_length(text, settings, "held out")
@@ -140,7 +140,7 @@ class HeldOut:
 
     @torch.no_grad()
     def perplexity(self, model: LanguageModel) -> float | None:
-        """exp of the mean of -log p, p normalised exactly; None of a layer that defines no distribution."""
+        """Return exp of the mean of -log p, with exactly normalised p; None if the layer defines no distribution."""
         total = 0.0
         try:
             for spans in torch.split(self.spans, self.settings.batch // self.settings.length):
@@ -150,19 +150,19 @@ class HeldOut:
         return perplexity_of(total / self.tokens)
 
     def unigram(self, counts: Ints) -> float:
-        """The perplexity of the counts alone, each one more so that none is 0."""
+        """Return the perplexity of the counts plus 1 as a distribution."""
         log_p = np.log((counts + 1) / (counts.sum() + len(counts)))
         return perplexity_of(float(log_p[self.spans[:, self.settings.before :].numpy()].mean()))
 
 
 def perplexity_of(mean_log_p: float) -> float:
-    """exp(-x), infinity where that is too large for a float."""
+    """Return exp(-x), or infinity if that overflows."""
     return math.exp(-mean_log_p) if -mean_log_p < 700 else math.inf
 
 
 def check_length(text: Ints, settings: Settings, what: str) -> None:
-    """Refuse a text that is too short for one span."""
+    """Raise FailedRunError if a text is too short for one span."""
     if len(text) < settings.width:
         raise FailedRunError(
-            f"{len(text)} tokens {what}; a {settings.model} model that sees {settings.context} needs {settings.width}"
+            f"expected at least {settings.width} tokens {what} for --context {settings.context}, got {len(text)}"
         )

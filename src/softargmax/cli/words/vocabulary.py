@@ -1,4 +1,4 @@
-"""Tokens, and the classes that the frequent ones are."""
+"""Tokens, and the vocabulary of classes: the frequent tokens."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     Ints = np.ndarray[Any, np.dtype[Any]]
 
 TOKEN = re.compile(r"[^\W\d]\w*|\d+|[^\w\s]|\n")
-"""A name or a word, digits, one other character, the end of a line; indentation and spaces are dropped."""
+"""A token: a word, digits, one other character, or the end of a line; indentation and spaces are dropped."""
 
-UNKNOWN, BEGIN = "<unk>", "<file>"  # every other word; what stands before each file
+UNKNOWN, BEGIN = "<unk>", "<file>"  # class of rare words; token before each file
 COMMONEST = 1 << 15
-"""K at most, where nobody asks for a number."""
+"""The default limit of K."""
 
 CLOSES, OPENS = frozenset(".,:;)]}"), frozenset("([{.@\n")
 
 
 class Numbering:
-    """Every token's number, in the order of first occurrence; the two of our own come first."""
+    """Numbers tokens in the order of first occurrence, after `UNKNOWN` and `BEGIN`."""
 
     def __init__(self) -> None:
         self.numbers: defaultdict[str, int] = defaultdict()
@@ -35,12 +35,12 @@ class Numbering:
         self.of((UNKNOWN, BEGIN))
 
     def of(self, tokens: Sequence[str]) -> Ints:
-        """The numbers of tokens; new ones are numbered on."""
+        """Return the numbers of tokens; new tokens get the next numbers."""
         return np.fromiter(map(self.numbers.__getitem__, tokens), np.int32, len(tokens))
 
 
 class Vocabulary:
-    """K classes by falling count: the most frequent tokens of a text, what begins a file, `UNKNOWN` for the rest.
+    """K classes by decreasing count: the most frequent tokens of a text, `BEGIN`, and `UNKNOWN` for the rest.
 
     Examples
     --------
@@ -60,9 +60,9 @@ class Vocabulary:
 
     @classmethod
     def of(cls, numbering: Numbering, numbers: Ints, classes: int | None) -> tuple[Vocabulary, Ints]:
-        """The vocabulary of a text, and the class of every number.
+        """Return the vocabulary of a text, and the class of every token number.
 
-        Without a number of classes: at most `COMMONEST`, tokens that come twice or more.
+        By default K is at most `COMMONEST`, and tokens that occur once are unknown.
         """
         counts = np.bincount(numbers, minlength=len(numbering.numbers))
         by_count = np.argsort(-counts[2:], kind="stable") + 2
@@ -71,8 +71,8 @@ class Vocabulary:
             classes = 2 + max(1, min(int(np.count_nonzero(counts[2:] > 1)), COMMONEST - 2))
         elif not 3 <= classes <= distinct + 2:
             raise WrongUseError(
-                f"--vocab {classes}: the text has {distinct:,} distinct tokens; expected from 3 to "
-                f"{distinct + 2} ({UNKNOWN} and {BEGIN} are classes too)"
+                f"--vocab {classes}: expected a number from 3 to "
+                f"{distinct + 2}, the distinct tokens of the text with {UNKNOWN} and {BEGIN}"
             )
         kept = np.concatenate([[0, 1], by_count[: classes - 2]])
         counted = counts[kept]
@@ -85,11 +85,11 @@ class Vocabulary:
         return made, class_of
 
     def encoded(self, text: str) -> list[int]:
-        """The classes of a piece of text, as they would stand at the beginning of a file."""
+        """Return the classes of a text, after `BEGIN`."""
         return [self.begin, *(self._classes.get(token, self.unknown) for token in TOKEN.findall(text))]
 
     def text(self, classes: Iterable[int]) -> str:
-        """Write classes as text, with the spaces that most code has.
+        """Return classes as text, with the usual spaces of code.
 
         >>> vocabulary = Vocabulary([*"def a(1+):[]", UNKNOWN, BEGIN, "f"], np.ones(15))
         >>> vocabulary.text(vocabulary.encoded("f(1+f): a[1]"))
