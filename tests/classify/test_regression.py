@@ -50,7 +50,9 @@ def test_minimum(name: str, C: float, solver: str) -> None:
     assert found <= theirs * (1 + 1e-9)
 
 
-@pytest.mark.filterwarnings("ignore:float64 tells no lower point")  # of columns that are collinear but for rounding
+@pytest.mark.filterwarnings(
+    "ignore:float64 resolves no further descent"
+)  # of columns that are collinear but for rounding
 @pytest.mark.parametrize("name", ["iris", "collinear"])
 def test_minimum_without_a_penalty(name: str) -> None:
     problem = SMALL[name]
@@ -270,7 +272,7 @@ def test_a_scale_beyond_the_dtype() -> None:
 def test_what_stops_short_says_so() -> None:
     """Unscaled rows of float32 with an l1 penalty: the descent stalls far above tol."""
     X, y = SMALL["breast_cancer"]
-    with pytest.warns(ConvergenceWarning, match="float32 tells no lower point"):
+    with pytest.warns(ConvergenceWarning, match="float32 resolves no further descent"):
         model = SoftmaxRegression(l1_ratio=0.5, max_iter=5000, tol=1e-8).fit(X.astype(np.float32), y)
     assert model.objective_ == pytest.approx(objective(model, Problem(X, y), 0.5), rel=1e-3)
 

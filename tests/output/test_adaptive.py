@@ -192,12 +192,12 @@ def test_a_row_that_meets_nan() -> None:
     assert found.index[1].tolist() == [-1, -1]
     assert found.values[1].isnan().all()
     assert torch.equal(found.index[2], layer.topk(hidden[2:], 2).index[0])
-    with pytest.raises(ValueError, match="row 1 meets NaN"):
+    with pytest.raises(ValueError, match="got NaN in row 1"):
         layer.sample(hidden, 0)
     with torch.no_grad():
         layer.tails[0].fill_(torch.nan)
     assert (layer.topk(hidden, 40).index == -1).all()
-    with pytest.raises(ValueError, match=r"row \d+ meets NaN"):
+    with pytest.raises(ValueError, match=r"got NaN in row \d+"):
         layer.sample(hidden[:1].expand(200, 5), 0)
 
 

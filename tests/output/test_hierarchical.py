@@ -262,7 +262,7 @@ def test_a_row_that_meets_nan() -> None:
     assert found.values[1].isnan().all()
     assert torch.equal(found.index[2], layer.topk(hidden[2:], 2).index[0])
     assert layer.log_prob(hidden).isnan().all(1).tolist() == [False, True, False]
-    with pytest.raises(ValueError, match="row 1 meets NaN"):
+    with pytest.raises(ValueError, match="got NaN in row 1"):
         layer.sample(hidden, 0)
 
 

@@ -170,5 +170,5 @@ def test_learned_counts_are_in_a_checkpoint() -> None:
     assert np.array_equal(twin.sampler.counts, layer.sampler.counts)
     with pytest.raises(RuntimeError, match=r"Missing key.*sampler\.counts"):
         twin.load_state_dict({name: x for name, x in layer.state_dict().items() if "counts" not in name})
-    with pytest.raises(RuntimeError, match=r"state\['counts'\]: of 39 classes; this sampler has 40"):
+    with pytest.raises(RuntimeError, match=r"state\['counts'\]: expected 40 classes, got 39"):
         twin.load_state_dict({**layer.state_dict(), "sampler.counts": torch.ones(39)})

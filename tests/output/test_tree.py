@@ -271,7 +271,11 @@ def test_tensors_are_taken() -> None:
             ValueError,
             r"counts: expected one number per class, shape \(3,\), got \(2,\)",
         ),
-        (lambda: Tree.balanced(3).expected_depth([0, 0, 0]), ValueError, "counts: expected some above 0, got all 0"),
+        (
+            lambda: Tree.balanced(3).expected_depth([0, 0, 0]),
+            ValueError,
+            "counts: expected at least one above 0, got only zeros",
+        ),
         (
             lambda: Tree.from_clusters([0.5, 1]),
             TypeError,

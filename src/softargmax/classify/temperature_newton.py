@@ -12,9 +12,9 @@ from softargmax.core.targets import IGNORE, target_of
 from softargmax.normalize import softmax
 
 STEPS = 60
-"""Enough to halve the range of log beta to its last digit, were every step a bisection."""
+"""Enough bisections to resolve log beta to the last digit."""
 LEAST, MOST = -20.0, 40.0
-"""Where log beta may be, if the scores of a row are at most 1 apart."""
+"""Bounds of log beta, for scores scaled such that differences within a row are at most 1."""
 
 
 def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
@@ -92,7 +92,10 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
 
 
 def _log_beta(z: Any, apart: Any, w: Any, size: Any) -> Any:
-    """Newton's method in beta, within a range of log beta that every step makes smaller; z and `apart` in sizes."""
+    """Return log beta by Newton's method in beta, safeguarded by a shrinking bracket of log beta.
+
+    `apart` is scaled by `size`.
+    """
     xp = namespace(z)
     zero = xp.zeros_like(size)
     found, low, high = zero, zero + LEAST, zero + MOST

@@ -1,4 +1,4 @@
-"""The distribution of the classes seen so far, as a state that can be saved."""
+"""A sampler whose distribution is learned from the targets of training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Learned(Sampler):
-    r"""The classes seen so far: running counts, to which every `observe` adds.
+    r"""A distribution of running counts, which `observe` updates.
 
     .. math:: q_k = \frac{(c_k + s)^a}{\sum_j (c_j + s)^a}, \qquad c \leftarrow d\, c + \text{counts of the new targets}
 
@@ -31,12 +31,12 @@ class Learned(Sampler):
     classes : int
         K, 1 or above.
     smoothing : float
-        s, above 0: what every class counts before it is seen.
+        s, above 0: the count that is added to every class.
     decay : float
-        d, from 0 to 1: what the counts are multiplied by at each call of `observe`. 1 counts all alike; below 1 a call
-        is forgotten after about 1 / (1 - d) others.
+        d, from 0 to 1: the counts are multiplied by d at each call of `observe`. With 1 all calls count equally; below
+        1 the weight of a call decays within about 1 / (1 - d) further calls.
     power : float
-        a, as in `Unigram`.
+        a, the power of the counts, as in `Unigram`.
 
     Raises
     ------
@@ -47,9 +47,9 @@ class Learned(Sampler):
 
     Notes
     -----
-    `draw`, `expected`, `probabilities` and `log_probabilities` are those of `Sampler`, at the counts of that time. A
-    draw is found by bisection in running sums (53 bits); the first after `observe` makes them, 1 ms for 100,003
-    classes. With ``unique=True`` it computes the probabilities to be drawn anew, 30 ms for as many classes.
+    `draw`, `expected`, `probabilities` and `log_probabilities` are those of `Sampler`, for the current counts. A draw
+    is a binary search in cumulative sums (53 bits). The first draw after `observe` computes the sums, 1 ms for 100,003
+    classes; with ``unique=True`` it also computes the inclusion probabilities, 30 ms.
 
     References
     ----------
@@ -84,19 +84,19 @@ class Learned(Sampler):
         return self._counts.copy()
 
     def observe(self, targets: ArrayLike) -> None:
-        """Count targets.
+        """Add targets to the counts.
 
         Parameters
         ----------
         targets : array_like of int
-            Classes, any shape. What a loss ignores (-100, say) is to be left out.
+            Classes, any shape, without ignored targets (such as -100).
 
         Raises
         ------
         IndexError
-            If a target is not from 0 to K - 1; then nothing is counted.
+            If a target is outside 0 to K - 1; the counts are then unchanged.
         TypeError
-            If targets holds no integers.
+            If targets are not integers.
         """
         found = classes_of(targets, "targets", self._classes)
         self._put(self._decay * self._counts + np.bincount(found.reshape(-1), minlength=self._classes))
@@ -112,24 +112,24 @@ class Learned(Sampler):
         return {"counts": self.counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what another sampler of as many classes has learned.
+        """Load the counts of another sampler with the same number of classes.
 
         Parameters
         ----------
         state : mapping
-            What `state_dict` returns; the array may be a tensor in CPU memory.
+            A result of `state_dict`; the array can be a tensor in CPU memory.
 
         Raises
         ------
         ValueError
-            If "counts" is missing or something else is there, if it is not of shape (K,), or holds a negative number,
-            NaN or infinity; then nothing is taken over.
+            If "counts" is missing or there are other keys, or if the counts do not have shape (K,) or hold a negative
+            number, NaN or infinity; nothing is loaded then.
         """
         if set(state) != {"counts"}:
             raise ValueError(f"state: expected 'counts' alone, got {sorted(map(str, state))}")
         counts = counts_of(state["counts"], "state['counts']").astype(np.float64)
         if counts.size != self._classes:
-            raise ValueError(f"state['counts']: of {counts.size} classes; this sampler has {self._classes}")
+            raise ValueError(f"state['counts']: expected {self._classes} classes, got {counts.size}")
         self._put(counts)
 
     def _put(self, counts: Floats) -> None:
@@ -143,6 +143,6 @@ class Learned(Sampler):
         if self._sums is None:
             self._sums = np.cumsum(self.probabilities)
         u = philox_stream.unit(numbers.high, numbers.low) * self._sums[-1]
-        last = int(np.searchsorted(self._sums, self._sums[-1]))  # u may round up to the last sum
+        last = int(np.searchsorted(self._sums, self._sums[-1]))  # u can round up to the last sum
         found: Ints = np.minimum(np.searchsorted(self._sums, u, side="right"), last)
         return found

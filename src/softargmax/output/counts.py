@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from softargmax.output.philox_stream import Floats, Ints
 
-MOST = (1 << 31) - 1  # classes and draws
+MOST = (1 << 31) - 1  # limit of classes and draws
 
 
 def at_least(value: Any, name: str, least: int) -> int:

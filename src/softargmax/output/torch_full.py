@@ -102,7 +102,7 @@ class FullSoftmax(LinearLayer):
     dim : int
         D, the length of the hidden vectors h.
     classes : int
-        K.
+        K, the number of classes.
     bias : bool
         If True, each class has a bias b_k.
     weight : Parameter, optional

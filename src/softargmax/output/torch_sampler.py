@@ -17,7 +17,7 @@ from softargmax.core.torch_operation import LIBRARY
 from softargmax.output.sampler_base import NUMBERED
 
 ROWS = 1 << 32
-"""Streams to a step where each row has its own."""
+"""Streams per step if each row has its own."""
 
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 LIBRARY.define(
@@ -30,12 +30,15 @@ LIBRARY.define(
     "observe_classes(int[] samplers, Tensor(a!) step, Tensor index, Tensor counted, Tensor after) -> ()", tags=_TAGS
 )
 draw_classes: Any = torch.ops.softargmax.draw_classes.default
-"""(sampler, seed, step, n, unique, total, rows, dtype) -> index, log_expected: the first n draws of a step, for all
-rows where `total` is None, or for each of `total` of them, of which `rows` are wanted."""
+"""(sampler, seed, step, n, unique, total, rows, dtype) -> index, log_expected: the first n draws of a step, shared by
+all rows if `total` is None, else for each of `total` rows, restricted to `rows`."""
 expected_counts: Any = torch.ops.softargmax.expected_counts.default
-"""(sampler, step, index, n, unique) -> how often classes are expected among n draws of this step, in float64."""
+"""(sampler, step, index, n, unique) -> expected counts of classes among n draws of this step, in float64."""
 observe_classes: Any = torch.ops.softargmax.observe_classes.default
-"""(samplers, step, index, counted, after): count the classes, and go to the next step; `after` what used this one."""
+"""(samplers, step, index, counted, after): count the classes and advance the step.
+
+`after` is a result that used this step, which orders the two operators.
+"""
 
 
 def _draw(

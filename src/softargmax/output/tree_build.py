@@ -1,6 +1,6 @@
 """Construction of trees: balanced, by counts (Huffman), from nested clusters, by splitting a set of vectors.
 
-Each function returns children (n - 1, 2) over n items, a node's number or ~item; a node's parent has a smaller number.
+Each function returns children (n - 1, 2) over n items: a node's number, or ~item. A parent has a smaller number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 
-# --- what is given ----------------------------------------------------------------------------------------------------
+# --- checks -----------------------------------------------------------------------------------------------------------
 
 
 def children_of(values: Any) -> Integers:
@@ -84,17 +84,17 @@ def balanced(n: int) -> Integers:
 def huffman(counts: NDArray[Any]) -> Integers:
     """Return the tree with the smallest sum of counts times depths; of those, one with the smallest maximal depth.
 
-    Two queues, van Leeuwen (1976): the items by count, and the nodes made of them, which come in the order of theirs.
-    Of equal counts an item goes before a node, an earlier item before a later one.
+    Uses two queues, van Leeuwen (1976): the items sorted by count, and the new nodes, which arise in order of their
+    counts. Among equal counts an item goes before a node, and an earlier item before a later one.
     """
     n = len(counts)
     order = np.argsort(counts, kind="stable")
-    items, made = counts[order].tolist(), [0] * (n - 1)  # Python's numbers: integers do not overflow
+    items, made = counts[order].tolist(), [0] * (n - 1)  # Python integers do not overflow
     children = [0] * (2 * n - 2)
     item = node = 0
     for new in range(n - 1):
         total = 0
-        for side in (1, 0):  # the likelier one is the first child
+        for side in (1, 0):  # the likelier child is the first one
             if item < n and (node == new or items[item] <= made[node]):
                 child, count, item = ~item, items[item], item + 1
             else:
@@ -201,16 +201,16 @@ def _class(item: Any) -> int:
     return number
 
 
-# --- halves of a cloud ------------------------------------------------------------------------------------------------
+# --- recursive halving ------------------------------------------------------------------------------------------------
 
 
-_POWER, _MEANS = 3, 6  # steps of the power method, then of two-means; both end earlier where nothing moves
+_POWER, _MEANS = 3, 6  # steps of the power method, then of two-means; two-means stops early when nothing moves
 
 
 def halves(x: NDArray[Any], seed: int) -> Integers:
     """Build a tree of points by repeated bisection into nearby halves, one level at a time.
 
-    x: (K, D), around 0. Whatever the points, the sizes of a level's clusters differ by 1 at most.
+    x: (K, D), centred. The sizes of the clusters of a level always differ by at most 1.
     """
     order, sizes, nodes = np.arange(len(x)), np.array([len(x)]), 0
     sizes, children = sizes[sizes > 1], [np.empty((0, 2), np.int64)]
@@ -236,9 +236,10 @@ def _direction(seed: int, level: int, x: NDArray[Any]) -> NDArray[Any]:
 def _cut(x: NDArray[Any], sizes: Integers, direction: NDArray[Any]) -> Integers:
     """Order the points so that the first half of each cluster lies on one side of a plane.
 
-    Clusters of one size but for 1 are a block (G, S, D). Each step projects on a direction v and takes a new one from
-    sum_i f_i x_i: f = p - mean p is a step of the power method (the widest direction); 1 / size with the halves' signs
-    one of two-means, v being the difference of their means. Both sum to 0 over a cluster, which so need not be centred.
+    Cluster sizes differ by at most 1, so the clusters form a block (G, S, D). Each step projects on a direction v and
+    takes a new one from sum_i f_i x_i. With f = p - mean p it is a step of the power method (the direction of largest
+    variance). With f = +-1 / size of the halves it is a step of two-means, v being the difference of the means. Both f
+    sum to 0 over a cluster, so the clusters need not be centred.
     """
     starts, place = np.cumsum(sizes) - sizes, np.arange(sizes.max())
     size, there = sizes[:, None], place < sizes[:, None]
