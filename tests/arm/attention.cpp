@@ -64,7 +64,7 @@ template <class T> void one(const char* name, Type type, std::int64_t queries, s
     std::vector<std::int64_t> lengths{keys, keys / 2};
     std::vector<std::int64_t> seeds(4 * heads);  // two words for each of two entries' heads
     for (std::size_t i = 0; i < seeds.size(); ++i) seeds[i] = static_cast<std::int64_t>(i * 0x9E3779B9u % 0xFFFFFFFFu);
-    std::vector<std::uint8_t> strange(static_cast<std::size_t>(2 * heads * queries));
+    std::vector<std::uint8_t> nonfinite(static_cast<std::size_t>(2 * heads * queries));
     GradientArgs args;
     args.batch.dims = 1;
     args.batch.size[0] = args.batch.total = 2;
@@ -85,7 +85,7 @@ template <class T> void one(const char* name, Type type, std::int64_t queries, s
     args.scale.value = scale.operand(Type::f64);
     args.lse = lse.values.data();
     args.delta = delta.values.data();
-    args.strange = strange.data();
+    args.nonfinite = nonfinite.data();
     args.scale.gradient = dscale.values.data();
     if (options & 1) args.right = 0;
     if (options & 2) args.left = 70;

@@ -98,7 +98,7 @@ def test_numbers_stand_for_words(tmp_path):
     assert (list(OURS), list(bare)) == (WORDS, list(range(40)))
     bare.save(tmp_path / "v")
     assert KeyedVectors.load(tmp_path / "v").words == list(map(str, range(40)))
-    with pytest.raises(KeyError, match="word: expected a number from 0 to 39 .there are no words."):
+    with pytest.raises(KeyError, match=r"word: expected a number from 0 to 39 .there are no words."):
         bare["w3"]
 
 

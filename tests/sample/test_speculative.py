@@ -112,8 +112,8 @@ def test_errors() -> None:
         ((target[:2], draft, [0, 1]), ValueError, r"target: expected shape \(3, 4\) with this draft, got \(2, 4\)"),
         ((target + np.nan, draft, [0, 1]), ValueError, "target, draft: NaN"),
         ((target, draft + np.nan, [0, 1]), ValueError, "target, draft: NaN"),
-        ((1.0, draft, [0, 1]), ValueError, "target: 0-d"),
-        ((target, 1.0, [0, 1]), ValueError, "draft: 0-d"),
+        ((1.0, draft, [0, 1]), ValueError, "target: expected at least one axis, for the classes, got a 0-d array"),
+        ((target, 1.0, [0, 1]), ValueError, "draft: expected at least one axis, for the classes, got a 0-d array"),
         (
             (target[0], draft[0], 0),
             ValueError,

@@ -16,7 +16,7 @@ from softargmax.attend.results import AttentionWithLse
 from softargmax.core import _native
 from softargmax.core.arrays import frozen, namespace, readable, recorded
 from softargmax.core.memory import memory_of
-from softargmax.core.native_call import Native
+from softargmax.core.operation import Native
 from softargmax.core.record import parameters
 
 if TYPE_CHECKING:

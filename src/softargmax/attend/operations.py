@@ -1,8 +1,8 @@
 """Operation records of attention: results, derivative rules and kernels (arguments.py; definitions: reference.py).
 
-The gradients of `attention` are an operation themselves. Its derivatives, and the forward mode of both, are the
-definition's, a few queries at a time, so that scores are never all there: queries are independent of each other, and
-what they share (k, v, a sink) gets the sum of their gradients.
+The gradients of `attention` are an operation too. Its derivatives, and the forward mode of both, differentiate the
+definition for a few queries at a time, so all scores never exist at once: queries are independent of each other, and
+arguments that they share (k, v, a sink) receive the sum of their gradients.
 """
 
 from __future__ import annotations

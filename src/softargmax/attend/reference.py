@@ -2,14 +2,14 @@
 
     S = softcap(scale q k^T) + terms       p = entmax_alpha(S) over the keys a query sees        output = p v
 
-The sink is a score more, without a value. Sums run over the keys that are seen: whatever stands in another key or its
-value reaches neither the output nor a gradient. The gradients, from g and g_lse:
+The sink is an additional score without a value. Sums run over the visible keys only, so hidden keys and their values
+affect neither the output nor a gradient. The gradients, from g and g_lse:
 
     p = e^(S - lse)      dS = p (g v^T - delta)      delta = <g, o> - g_lse      dz = dS (1 - tanh^2), z = scale q k^T
     dq = scale dz k      dk = dz^T (scale q)      dv = p^T g      dscale = <dz, q k^T>
     dsink = -e^(sink - lse) delta
 
-A term is a number times a factor that is given (`Places.terms`); the gradient to the number is <dS, factor>.
+A term is a number times a constant factor (`Places.terms`); the gradient of the number is <dS, factor>.
 """
 
 from __future__ import annotations

@@ -31,12 +31,14 @@ class Estimator(Protocol):
     """A classifier with scikit-learn's interface."""
 
     def fit(self, X: Any, y: Any, /) -> Any: ...
+    def get_params(self, deep: bool = True) -> dict[str, Any]: ...
 
 
 class Splitter(Protocol):
-    """A cross-validation splitter of scikit-learn."""
+    """A splitter of rows, as scikit-learn's `KFold`."""
 
-    def split(self, X: Any, y: Any, /) -> Any: ...
+    def split(self, X: Any, y: Any = None, /) -> Any: ...
+    def get_n_splits(self, X: Any = None, y: Any = None, /) -> int: ...
 
 
 Features: TypeAlias = "ArrayLike | Sparse"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -19,6 +19,8 @@ from softargmax.core.signature import public
 from softargmax.sparse import entmax
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import ArrayLike
 
     from softargmax.classify.base import Features
@@ -122,7 +124,7 @@ class SoftmaxRegression(ScoreClassifier):
         tol: float = 1e-4,
         max_iter: int = 100,
         fit_intercept: bool = True,
-        class_weight: dict[Any, float] | Literal["balanced"] | None = None,
+        class_weight: Mapping[Any, float] | str | None = None,
         solver: str = "lbfgs",
         warm_start: bool = False,
     ) -> None:
@@ -242,7 +244,7 @@ class SoftmaxRegression(ScoreClassifier):
         return training._replace(weight=weight)
 
     def _centred(self, table: Array, *, penalised: bool) -> Array:
-        """Subtract the mean over classes, which no loss depends on; it minimises |W|_2, but not |W|_1."""
+        """Subtract the mean over classes: the loss does not depend on it, and |W|_2 is smallest (|W|_1 may not be)."""
         if len(self.classes_) == 2:
             return table
         shift = table.mean(axis=0)

@@ -28,8 +28,6 @@ from softargmax.core.signature import public
 from softargmax.loss import cross_entropy, cross_entropy_and_gradient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import ArrayLike
 
     from softargmax.classify.base import Estimator, Features, Splitter
@@ -108,11 +106,7 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
 
     @public
     def __init__(
-        self,
-        estimator: Estimator | None = None,
-        *,
-        method: str = "temperature",
-        cv: int | Splitter | Iterable[tuple[ArrayLike, ArrayLike]] | None = None,
+        self, estimator: Estimator | None = None, *, method: str = "temperature", cv: int | Splitter | None = None
     ) -> None:
         self.estimator = estimator
         self.method = method
@@ -159,7 +153,7 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
 
     def _unseen_scores(self, estimator: Any, X: Any, y: Array, weight: Array | None) -> Array:
         """Return the scores of all rows, each from a classifier that was not fitted to it."""
-        cv = self.cv
+        cv: Any = self.cv
         if isinstance(cv, str) and cv == "prefit":
             may = "a number of folds or a splitter"
             raise ValueError(f"cv: expected {may}, got {cv!r}; wrap a fitted classifier as FrozenEstimator(estimator)")

@@ -16,7 +16,7 @@ import numpy as np
 from softargmax.core import _native
 from softargmax.core.memory import memory_of
 from softargmax.core.native import widened
-from softargmax.core.native_call import Native
+from softargmax.core.operation import Native
 from softargmax.core.products import layer_scores, sound
 from softargmax.core.scale import Scale
 from softargmax.loss import reference, reference_divergence, reference_linear

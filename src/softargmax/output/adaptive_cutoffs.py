@@ -63,27 +63,27 @@ class StepCost(NamedTuple):
     parameter: float = 150.0
 
     def of(self, classes: PerRow, rows: PerRow, width: int) -> Array:
-        """Return g(k, B, d) for `classes`, `rows` and `width`."""
+        """Return g for k classes, B rows and a width of d."""
         products = classes * (rows * (width + self.score) + width * self.parameter)
         return self.call + np.maximum(self.least, products)
 
 
 def integers(values: Any, name: str) -> tuple[int, ...]:
-    """Return a sequence of integers as a tuple; raise TypeError for anything else."""
+    """Check a sequence of integers."""
     if not isinstance(values, Iterable):
         raise TypeError(f"{name}: expected a sequence of integers, got {values!r}")
     return tuple(integer(value, name) for value in values)
 
 
 class Ranked(NamedTuple):
-    """Classes by decreasing count (K,), ties by class number, and the cumulative shares of the counts (K + 1,)."""
+    """The classes sorted by decreasing count (K,), ties by number; the share of the first r classes (K + 1,)."""
 
     order: Ints
     shares: Floats
 
 
 def ranked(counts: ArrayLike) -> Ranked:
-    """Return the classes ranked by count; checks the counts."""
+    """Check the counts and sort the classes."""
     found = counts_of(counts)
     if not found.any():
         raise ValueError("counts: expected at least one above 0, got only zeros")
@@ -102,7 +102,7 @@ def adaptive_cutoffs(
     div_value: float = 1.0,
     cost: StepCost | None = None,
 ) -> tuple[int, ...]:
-    r"""Return the cut-offs of an adaptive softmax that minimise the cost of a training step.
+    r"""Return the cut-offs of an adaptive softmax that minimise the cost of a step.
 
     .. math:: C = g(k_0, B, D) + \sum_{i=1}^{J} \left[g(k_i, p_i B, D_i) + (p_i B + u) D D_i + B (D + s) + D u\right]
 

@@ -22,34 +22,34 @@ if TYPE_CHECKING:
 
 
 class Learned(Sampler):
-    r"""A distribution of running counts, which `observe` updates.
+    r"""The distribution of the classes observed so far: running counts, to which `observe` adds.
 
     .. math:: q_k = \frac{(c_k + s)^a}{\sum_j (c_j + s)^a}, \qquad c \leftarrow d\, c + \text{counts of the new targets}
 
     Parameters
     ----------
     classes : int
-        K, 1 or above.
+        K, at least 1.
     smoothing : float
-        s, above 0: the count that is added to every class.
+        s, above 0: the initial count of every class.
     decay : float
-        d, from 0 to 1: the counts are multiplied by d at each call of `observe`. With 1 all calls count equally; below
-        1 the weight of a call decays within about 1 / (1 - d) further calls.
+        d, from 0 to 1: the factor of the old counts in each call of `observe`. With 1 all calls count equally; below 1
+        the counts of a call decay over about 1 / (1 - d) calls.
     power : float
         a, the power of the counts, as in `Unigram`.
 
     Raises
     ------
     ValueError
-        If an argument is out of its range.
+        If an argument is out of range.
     TypeError
         If an argument has the wrong type.
 
     Notes
     -----
-    `draw`, `expected`, `probabilities` and `log_probabilities` are those of `Sampler`, for the current counts. A draw
-    is a binary search in cumulative sums (53 bits). The first draw after `observe` computes the sums, 1 ms for 100,003
-    classes; with ``unique=True`` it also computes the inclusion probabilities, 30 ms.
+    `draw`, `expected`, `probabilities` and `log_probabilities` are those of `Sampler` for the current counts. A draw is
+    found by bisection in cumulative sums (53 bits). The first draw after `observe` computes them: 1 ms for 100,003
+    classes. With ``unique=True`` it also recomputes the inclusion probabilities: 30 ms for as many classes.
 
     References
     ----------

@@ -28,9 +28,8 @@ class AliasTable(NamedTuple):
 def alias_table(probabilities: Floats) -> AliasTable:
     r"""Return the table of probabilities (K,) with the sum 1.
 
-    Vose's construction fills the light buckets (K q < 1) in order with the excess of the current heavy bucket, and
-    moves to the next heavy bucket when the current one becomes light. The deficits and excesses are cumulative sums D
-    and E:
+    Vose's construction fills the light buckets (K q < 1) in order from the excess of the current heavy one, and
+    continues with the next heavy one when its excess is used up. Deficits and excesses are cumulative sums D and E:
 
     .. math:: \mathrm{alias}(i) = \min\{j : E_j > D_{i-1}\}, \qquad \mathrm{threshold}(j) = 1 - (D_i - E_j),
         \quad i = \min\{i : D_i \ge E_j\}

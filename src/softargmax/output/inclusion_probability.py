@@ -1,17 +1,16 @@
 r"""Inclusion probabilities: the probability that a class is among n distinct draws, an integral to full precision.
 
-Draws from q without replacement have the order of K independent exponential arrival times with rates q: the first n
-arrivals are drawn. Class k arrives before t with probability :math:`1 - e^{-q_k t}`, so
+Draws from q without replacement have the order in which K independent exponential clocks with rates q ring; the first
+n are drawn. Clock k has rung by time t with probability :math:`1 - e^{-q_k t}`, so
 
 .. math:: \pi_k = \int_0^\infty q_k e^{-q_k t}\, P(N_{-k}(t) < n)\, dt,
 
-where N(t) is the number of arrivals before t, a sum of K independent Bernoulli variables, and N_{-k} excludes class k.
+where N(t) is the number of clocks that have rung, a sum of K independent bits, and N_{-k} the number without clock k.
 The distribution of N is computed from its characteristic function by the trapezoid rule; for N_{-k} the function is
-divided by the factor of k. The rule is exact except for mass further away than its period, which Bernstein's inequality
-bounds.
+divided by the factor of k. The rule is exact up to the mass beyond its period, negligible by Bernstein's bound.
 
-It is fast because q enters only through smooth functions of log q: the log of a factor in the sums, and pi in the
-result. Classes that are close in log q are represented by Chebyshev nodes, a few hundred for any K.
+The computation is fast because q enters only through smooth functions of log q. Classes that are close in log q are
+represented by Chebyshev nodes: a few hundred for any K.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ if TYPE_CHECKING:
 
     from softargmax.output.philox_stream import Floats, Ints
 
-# Cells of log q. The nearest singularity of a factor is at q t = log 2, angle pi. A cell with more than FEW classes
-# near # it makes the characteristic function smaller than e^-32 there, so interpolation errors do not matter. A cell
-# with at # most FEW classes is not interpolated.
+# Cells of log q. The nearest singularity of a factor is at q t = log 2, angle pi. With more than FEW classes in a cell
+# near it, the characteristic function is below e^-32 there, so errors of interpolation do not matter. Cells with at
+# most FEW classes are not interpolated.
 _CELL = 0.5
 _FEW = 64
 _DEGREE = 16
@@ -156,8 +155,7 @@ def _chebyshev(u: Floats) -> Iterator[Floats]:
 def _integral(nodes: _Nodes, n: int) -> Floats:
     """Return pi at the nodes.
 
-    Integrates over x = log t, dt = t dx, outwards from the time with n arrivals on average, until N < n (on the left)
-    or N > n (on the right) is almost certain. The part to the left of all panels is :math:`1 - e^{-q t}`.
+    With x = log t, dt = t dx. The part to the left, where N < n is certain, is :math:`1 - e^{-q t}`.
     """
     middle = _middle(nodes, n - 0.5)
     found = np.zeros(nodes.log_q.size)
@@ -200,7 +198,7 @@ def _width(nodes: _Nodes, x: float) -> float:
 
 
 def _below(nodes: _Nodes, n: int, expected: Floats, p: Floats) -> tuple[Floats, float, float]:
-    r"""Return P(N_{-k} < n) at the nodes, and P(N >= n) and P(N <= n), which bound the integral's tails.
+    r"""Return P(N_{-k} < n) at the nodes; P(N >= n) and P(N <= n), which bound the rest of the integral on either side.
 
     .. math:: P(N < n) = \frac12 + \frac1M \sum_{|\theta_l| < \pi} \frac{i\, G(\theta_l)\, e^{-i (n - 1/2) \theta_l}}
         {2 \sin(\theta_l / 2)}, \qquad \theta_l = (2 l + 1) \pi / M, \quad

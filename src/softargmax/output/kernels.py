@@ -9,7 +9,7 @@ import numpy as np
 from softargmax.core import _native
 from softargmax.core.arrays import is_torch, namespace
 from softargmax.core.memory import memory_of
-from softargmax.core.native_call import Native
+from softargmax.core.operation import Native
 from softargmax.output.arguments import CoinLosses, Gathered, LinearScores, NodeSums
 
 _coin_losses = Native(_native.coin_losses, CoinLosses, ("loss", "slopes", "dh"))

@@ -236,10 +236,10 @@ def _direction(seed: int, level: int, x: NDArray[Any]) -> NDArray[Any]:
 def _cut(x: NDArray[Any], sizes: Integers, direction: NDArray[Any]) -> Integers:
     """Order the points so that the first half of each cluster lies on one side of a plane.
 
-    Cluster sizes differ by at most 1, so the clusters form a block (G, S, D). Each step projects on a direction v and
-    takes a new one from sum_i f_i x_i. With f = p - mean p it is a step of the power method (the direction of largest
-    variance). With f = +-1 / size of the halves it is a step of two-means, v being the difference of the means. Both f
-    sum to 0 over a cluster, so the clusters need not be centred.
+    Clusters whose sizes differ by at most 1 form a block (G, S, D). Each step projects the points on a direction v and
+    replaces v by sum_i f_i x_i. For a step of the power method (the widest direction) f = p - mean p. For a step of
+    two-means f is 1 / size with the signs of the halves, so v is the difference of their means. Both f sum to 0 over a
+    cluster, so the points need not be centred.
     """
     starts, place = np.cumsum(sizes) - sizes, np.arange(sizes.max())
     size, there = sizes[:, None], place < sizes[:, None]

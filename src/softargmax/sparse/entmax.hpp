@@ -2,11 +2,11 @@
 //
 //     p = e_a(beta (z - m) - lambda),   e_a(x) = [1 + a x]_+^(1/a),   a = alpha - 1,   e_0 = exp,   m = max z
 //
-// lambda >= 0 makes the row sum to 1 (tau = a (beta m + lambda) - 1). With v = 1 + a x, the derivative of p in x is p /
-// v, here `slope`, and the next one (1 - a) p / v^2, here `curve`. Each map holds its unknown, `at`, as a pair in the
-// variable in which it is best known, moves it by a step of lambda, and gives p twice: roughly, in vectors of T, to
-// come near the root, and exactly, in double with the pair, to land on it. Scores at `cut` and below have p = 0, now
-// and after every further step.
+// lambda >= 0 makes the row sum to 1 (tau = a (beta m + lambda) - 1). With v = 1 + a x, the derivative of p in x is
+// p / v (`slope`), and the second derivative (1 - a) p / v^2 (`curve`). Each map stores its unknown, `at`, as a pair,
+// in the variable in which it is most accurate, and moves it by a step of lambda. It computes p in two ways:
+// approximately, in vectors of T, to approach the root; and exactly, in double with the pair, for the last steps.
+// Scores of at most `cut` have p = 0, now and after every further step.
 #pragma once
 
 #include "core/cpp/math.hpp"
@@ -20,11 +20,11 @@ template <class V> struct Rough {
     V p, slope;
 };
 struct Exact {
-    Two<Doubles> p;  // its second part is 0, or not looked at, where no pairs are wanted
-    Doubles slope, curve, v;  // v matters where p > 0
+    Two<Doubles> p;  // the second part is 0 or unused if pairs are not needed
+    Doubles slope, curve, v;  // v is used only where p > 0
 };
 
-// A map's numbers are doubles, for a row, or packs, for a row to each lane.
+// The numbers of a map are doubles (one row), or packs (one row per lane).
 template <class V> SOFTARGMAX_INLINE V all(double x) { return V::all(static_cast<typename V::Scalar>(x)); }
 template <class V> SOFTARGMAX_INLINE V all(V x) { return x; }
 template <class N> SOFTARGMAX_INLINE N as(double x) {
@@ -32,20 +32,20 @@ template <class N> SOFTARGMAX_INLINE N as(double x) {
     else return all<N>(x);
 }
 template <class N> SOFTARGMAX_INLINE Two<Doubles> spread(Two<N> x) { return {all<Doubles>(x.hi), all<Doubles>(x.lo)}; }
-// z - c, its first part rounded once; NaN for infinite z, and where it is beyond the range. What is made of it begins
-// with max(.., 0), which passes over NaN: of a score so far away p is 0.
+// z - c as a pair, its first part rounded once; NaN for infinite z and on overflow. Results start with max(.., 0),
+// which ignores NaN: a score so far away has p = 0.
 template <class N> SOFTARGMAX_INLINE Two<Doubles> less(Doubles z, Two<N> c) {
     const Two<Doubles> by = spread(c), d = two_sum(z, Doubles::all(0) - by.hi);
     const Doubles low = d.lo - by.lo, hi = d.hi + low;
     return {hi, low - (hi - d.hi)};
 }
-// The same rounded; where z is a float, what lies near c is z - c.hi exactly.
+// The same, rounded; if z is a float, z - c.hi is exact near c.
 template <class T, class N> SOFTARGMAX_INLINE Doubles beyond(Doubles z, Two<N> c) {
     if constexpr (sizeof(T) == 4) return (z - all<Doubles>(c.hi)) - all<Doubles>(c.lo);
     else return less(z, c).hi;
 }
 
-// The least v, and the least logarithm of p, that are not taken for 0; below order 1 the largest v, whose p is 0.
+// The smallest v, and the smallest logarithm of p, that do not count as 0; below order 1 the largest v, whose p is 0.
 template <class T> struct Limit;
 template <> struct Limit<float> {
     static constexpr double tiny = 0x1p-120, least = -86, most = 0x1p126;
@@ -54,11 +54,10 @@ template <> struct Limit<double> {
     static constexpr double tiny = 0x1p-1000, least = -708.396, most = 0x1p1023;
 };
 
-// How well a power is wanted: to come near the root; for sums that land on it, which have to be good to the digits of
-// double; as one of the results.
+// The accuracy of a power: to approach the root; for the last sums, to the accuracy of double; or for results.
 enum class Power { kRough, kSummed, kResult };
 
-// e^y, 0 where it is no normal number. A float32 result is good to 2e-10.
+// e^y, 0 below the smallest normal number. For float32 results the relative error is 2e-10.
 template <Power how, class T, class V> SOFTARGMAX_INLINE V exp_or_zero(Two<V> y) {
     constexpr bool brief = how == Power::kResult && sizeof(T) == 4;
     const V least = all<V>(Limit<typename V::Scalar>::least), hi = max(y.hi, least);
@@ -66,7 +65,7 @@ template <Power how, class T, class V> SOFTARGMAX_INLINE V exp_or_zero(Two<V> y)
     return keep(above(hi, least), exp_of<terms>(Two<V>{hi, y.lo}));
 }
 
-// v^(1/a), 0 where v is.
+// v^(1/a); 0 if v is 0.
 struct Root {
     Twofold inverse_a;
     explicit Root(Twofold a) : inverse_a(inverse(a)) {}
@@ -95,7 +94,7 @@ struct Root {
 
 // ---- maps -----------------------------------------------------------------------------------------------------
 
-constexpr double kMargin = 1e-3;  // lambda is never further from the root than this where the cut counts on it
+constexpr double kMargin = 1e-3;  // the cut assumes that lambda is at most this far from the root
 
 // (1 - e^-u) / u for u >= 0.
 inline double mean_decay(double u) { return u < 1e-3 ? 1 - u * (0.5 - u * (1.0 / 6)) : (1 - exp_scalar(-u)) / u; }
@@ -110,33 +109,33 @@ template <class V> SOFTARGMAX_INLINE V log1p_of(V x) {
     return log_of<kLogTerms<typename V::Scalar>>(two_sum(all<V>(1), x));
 }
 
-// The step of lambda by Newton's method on S^a = 1, S = 1 + rest the sum of p: (S - S^(1 - a)) / (a sum slope). For
-// alpha <= 2 it comes to the root from one side, in two to six steps for 32768 scores. Below order 1, with u = -a log
-// S, (e^u - 1) / u is formed from its inverse's (1 - e^-u) / u.
+// The step of lambda of Newton's method on S^a = 1, where S = 1 + rest is the sum of p: (S - S^(1 - a)) / (a sum
+// slope). For alpha <= 2 it approaches the root from one side, in two to six steps for 32768 scores. Below order 1,
+// with u = -a log S, (e^u - 1) / u is computed from (1 - e^-u) / u.
 template <class N> SOFTARGMAX_INLINE N newton(double a, N rest, N slope) {
     const N log = log1p_of(rest), u = as<N>(std::fabs(a)) * log, decay = mean_decay(u);
     return (as<N>(1) + rest) * log * (a < 0 ? decay / (as<N>(1) - u * decay) : decay) / slope;
 }
 
-// How far below m + lambda p is 0, for alpha < 2.
+// The distance below m + lambda at which p is 0, for alpha < 2.
 inline double reach_of(double a) {
     constexpr double reach = -Limit<double>::least, slack = 1 + 1e-6;
     const double u = -a * reach;
     if (a >= 0) return a * reach > 1 ? 1 / a : reach;
     return slack * reach * (u < 1e-3 ? 1 + u * (0.5 + u * (1.0 / 6)) : (exp_scalar(u) - 1) / u);
 }
-// All scores but those up to x, which may be beyond the range.
+// The cut for all scores above x, which may be out of range.
 inline double cut_below(double x) { return next_below(std::max(x, std::numeric_limits<double>::lowest())); }
 
 // a beta. (a is a pair, since alpha - 1 is rounded below order 1/2.)
 inline Twofold slope_of(Twofold a, Scale beta) { return times(a, Twofold{beta.hi, beta.lo}); }
 
-// alpha <= 2: the unknown is c, which lies lambda / beta and a constant from m.
+// alpha <= 2: the unknown is c = m + lambda / beta plus a constant.
 //
-// kBeside: a float32 result is right where the last step of v is shorter than this share of every distance to the
-// threshold; the step's error is the third power of that.
+// kBeside: a float32 result is accurate if the last step of v is smaller than this fraction of every distance to the
+// threshold; the relative error of the step is the third power of that.
 //
-// kLogarithm: p takes a logarithm; sums in pairs and a gain of 1 cost little then.
+// kLogarithm: p needs a logarithm; compensated sums and a factor of 1 then cost little.
 template <class N> struct Gentle {
     N m;
     Two<N> at;  // c
@@ -145,14 +144,14 @@ template <class N> struct Gentle {
     template <class V> SOFTARGMAX_INLINE V roughly(V z) const { return (z - all<V>(m)) - all<V>((at.hi - m) + at.lo); }
 };
 
-// The closed forms, of beta (z - c) with c = m + (lambda - offset) / beta. At beta = 1 it is z - c.
+// The closed forms in beta (z - c), with c = m + (lambda - offset) / beta.
 template <class N, int offset, bool scaled> struct Closed : Gentle<N> {
     using Gentle<N>::at;
     static constexpr bool kLogarithm = false;
     Two<N> beta;
     Closed(N top, Two<N> scale) : Gentle<N>(top, as<N>(offset) / scale.hi), beta(scale) {}
     N x(N z) const { return ((z - at.hi) - at.lo) * beta.hi - as<N>(offset); }  // beta (z - m) - lambda
-    N scale() const { return as<N>(1); }  // what a step is measured by
+    N scale() const { return as<N>(1); }  // the scale of a step
     void shift(N step) {
         if constexpr (scaled) Gentle<N>::shift(step / beta.hi);
         else Gentle<N>::shift(step);
@@ -193,7 +192,8 @@ template <class N, int offset, bool scaled> struct Closed : Gentle<N> {
 // alpha = 2: p = beta (z - c).
 template <class N, bool scaled> struct Linear : Closed<N, 1, scaled> {
     using Closed<N, 1, scaled>::Closed;
-    static constexpr double kBeside = 0.5;  // no score enters or leaves the support, and the sum is linear: any step
+    static constexpr double kBeside =
+        0.5;  // if no score enters or leaves the support, the sum is linear, and any step is exact
     static constexpr double a() { return 1; }
     static constexpr double tolerance() { return kInf; }
     static N newton(N rest, N slope) { return rest / slope; }
@@ -241,8 +241,8 @@ template <class N, bool scaled> struct Squared : Closed<N, 2, scaled> {
     }
 };
 
-// v = 1 + a beta (z - c), with c = m + lambda / beta: alpha <= 2 where there is no closed form. Below order 1 no v is
-// below 1, none is near the threshold, and lambda may be thousands: a step is measured by the v of the maximum.
+// v = 1 + a beta (z - c), with c = m + lambda / beta: alpha <= 2 without a closed form. Below order 1 no v is below 1,
+// so none is near the threshold, and lambda may be in the thousands; a step is measured relative to the maximum's v.
 template <class N> struct Shifted : Gentle<N> {
     using Gentle<N>::at, Gentle<N>::m;
     static constexpr bool kLogarithm = true;
@@ -261,8 +261,8 @@ template <class N> struct Shifted : Gentle<N> {
         shift(step);
         return std::fabs(step) / scale();
     }
-    // A score that is v away from the threshold adds v^(1/a) to the sum, which no derivative at v = 0 foresees.
-    // At a = 1 the sum is linear, as `Linear` says.
+    // A score at distance v from the threshold adds v^(1/a) to the sum, which derivatives at v = 0 do not show.
+    // At a = 1 the sum is linear, see `Linear`.
     double tolerance() const { return a_ == 1 ? kInf : std::min(1e-5, exp_scalar(-37 * a_)); }
     N newton(N rest, N slope) const { return sparse::newton(a_, rest, slope); }
     double cut() const { return cut_below(at.hi - (reach_of(a_) + kMargin) / beta.hi); }
@@ -290,7 +290,7 @@ template <class N> struct Shifted : Gentle<N> {
         if (a_ == 1 || a_ == 0.5) {  // v and its square keep their low parts
             const Two<Doubles> x = v(z);
             const Doubles h = max(x.hi, zero);
-            const auto in = above(h, zero);  // not x.hi: NaN is above everything
+            const auto in = above(h, zero);  // not x.hi: `above` is true for NaN
             const Doubles low = keep(in, x.lo), p = h * h;
             if (a_ == 1) return {{h, low}, keep(in, one), zero, x.hi};
             return {{p, fma(h, h, zero - p) + (h + h) * low}, h, keep(in, one), x.hi};
@@ -312,8 +312,8 @@ template <class N> struct Shifted : Gentle<N> {
     }
 };
 
-// alpha > 2: v = q^a + a beta (z - o), with the least score o whose p is above 0, and that p, q. For large a the scores
-// at the threshold have a v = q^a that no other origin could tell from 0.
+// alpha > 2: v = q^a + a beta (z - o), where o is the smallest score with p > 0, and q its p. For large a, scores at
+// the threshold have v = q^a, which relative to any other origin would round to 0.
 struct Steep {
     static constexpr bool kLogarithm = true;
     static constexpr double kBeside = 0;
@@ -339,7 +339,7 @@ struct Steep {
         const Two<Doubles> far = times(two_sum(z, Doubles::all(-at.hi)), spread(b));
         return two_sum(far.hi, far.lo + Doubles::all(q_a));
     }
-    // `slope` is the derivative to q.
+    // `slope` is the derivative with respect to q.
     template <class T, bool = true> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
         const Doubles zero = Doubles::all(0), one = Doubles::all(1), o = Doubles::all(at.hi);
         const Two<Doubles> v = this->v(z);
@@ -354,15 +354,15 @@ struct Steep {
     }
 };
 
-// How o is come near: v = t + a beta (z - m), t from 1 down to n^-a. The sum is not convex in t: a step that leaves the
-// bracket, or one in four, halves it instead.
+// The search for o: v = t + a beta (z - m), for t from 1 down to n^-a. The sum is not convex in t, so a step that
+// leaves the bracket, and every fourth step, is a bisection.
 struct SteepSearch {
     double m, a_;
     Scale beta;
     double b, low, high = 1, t = 1;  // b = a beta
     Root root;
     int steps = 0;
-    SteepSearch(double top, double a, Scale scale, double n)  // n scores can be above 0
+    SteepSearch(double top, double a, Scale scale, double n)  // at most n scores have p > 0
         : m(top),
           a_(a),
           beta(scale),
@@ -373,36 +373,37 @@ struct SteepSearch {
     double newton(double rest, double slope) const { return sparse::newton(a_, rest, slope); }
     double cut() const { return cut_below(m - high * (1 + kMargin) * root.inverse_a.hi / beta.hi); }
     double threshold() const { return m - t * root.inverse_a.hi / beta.hi; }
-    // The bracket is as wide as the sums are uncertain.
+    // The bracket is as narrow as the rounding error of the sums.
     double move(double step, bool over) {
         const double from = t, change = -a_ * step;
-        if (!(std::fabs(change) < kInf)) return t = 0;  // a is beyond a float's range: the search starts at m
+        if (!(std::fabs(change) < kInf)) return t = 0;  // a is out of float's range: start at m
         (over ? high : low) = from * (over ? 1 + kMargin : 1 - kMargin);
         t += change;
         if (std::fabs(change) > 1e-9 * from && (!(t >= low && t <= high) || ++steps % 4 == 0))
             t = std::sqrt(low) * std::sqrt(high);
-        return t < 1e-30 ? 0 : std::fabs(t - from) / t;  // a float's v comes no nearer; least_that_fits does
+        return t < 1e-30 ? 0
+                         : std::fabs(t - from) / t;  // float v has no more accuracy; least_that_fits finds o exactly
     }
     template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
         return root.rough(Two<V>{fma(z - all<V>(m), all<V>(b), all<V>(t)), V::all(0)});
     }
 };
 
-// Whether the order 1 + a has a closed form at this beta: 1 / beta is in the range of floats, with room.
+// True if the order 1 + a has a closed form and 1 / beta is well inside the range of floats.
 inline bool is_closed(double a, Scale beta) { return (a == 1 || a == 0.5) && beta.hi >= 0x1p-64 && beta.hi <= 0x1p64; }
-// f(its map), before its first step.
+// Calls f with the map, before its first step.
 template <bool scaled, class N, class F> SOFTARGMAX_INLINE void with_closed_map(N m, double a, Two<N> beta, F f) {
     if (a == 1) f(Linear<N, scaled>(m, beta));
     else f(Squared<N, scaled>(m, beta));
 }
-// f(the map for alpha - 1 = a <= 1), before its first step.
+// Calls f with the map for alpha - 1 = a <= 1, before its first step.
 template <class N, class F> SOFTARGMAX_INLINE void with_gentle_map(N m, Twofold a, Scale beta, F f) {
     const Two<N> by{as<N>(beta.hi), as<N>(beta.lo)};
     if (!is_closed(a.hi, beta)) f(Shifted<N>(m, a, beta));
     else if (beta.unit()) with_closed_map<false>(m, a.hi, by, f);
     else with_closed_map<true>(m, a.hi, by, f);
 }
-// f(the map for alpha - 1 = a), at `at`.
+// Calls f with the map for alpha - 1 = a, at `at`.
 template <class F> SOFTARGMAX_INLINE void with_map(double m, Twofold a, Scale beta, Twofold at, F f) {
     if (a.hi > 1) f(Steep(a.hi, beta, at.hi, at.lo));
     else
