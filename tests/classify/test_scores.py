@@ -1,4 +1,4 @@
-"""Discriminants and naive Bayes: scikit-learn's probabilities, and the right ones where it over- or underflows."""
+"""Discriminants and naive Bayes: comparison with scikit-learn's probabilities."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_weights() -> None:
 
 
 def test_words() -> None:
-    """Naive Bayes on sparse counts of real text: which of three modules a line of source is from."""
+    """Naive Bayes on sparse word counts: classify source lines of three modules."""
     import argparse
     import inspect
     import statistics

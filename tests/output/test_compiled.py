@@ -1,4 +1,4 @@
-"""Training steps of layers that sample, compiled whole: the draws, losses and gradients of eager code."""
+"""Training steps of sampling layers, compiled with fullgraph: draws, losses and gradients equal eager code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def layer_of(name: str) -> Any:
 
 
 def trained(layer: Any, call: Any) -> list[Any]:
-    """What three steps come to, in digits that the order of sums does not change, and the gradients."""
+    """Return the results of three steps, rounded so that the order of sums does not matter, and the gradients."""
     found: list[Any] = []
     for step in range(3):
         h = layers.drawn(len(Y), 5, dtype=torch.float32, seed=step).requires_grad_()
@@ -62,7 +62,7 @@ def trained(layer: Any, call: Any) -> list[Any]:
 )
 def test_training_steps(name: str) -> None:
     eager, layer = layer_of(name), layer_of(name)
-    eager.most = eager.samples = getattr(eager, "samples", None)  # importance: n does not grow under a trace
+    eager.most = eager.samples = getattr(eager, "samples", None)  # importance sampling: n does not grow under tracing
     torch._dynamo.reset()
     found = trained(layer, torch.compile(layer, fullgraph=True, backend="aot_eager"))
     torch.testing.assert_close(found, trained(eager, eager), rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""What output layers refuse, and how they say it."""
+"""Error messages of the output layers."""
 
 from __future__ import annotations
 
