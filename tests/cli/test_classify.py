@@ -231,7 +231,7 @@ def test_warnings_are_told_in_lines_of_their_own(run, wine, monkeypatch):
     found = run("fit", wine, *FIT)
     assert found.code == 0
     assert not found.err
-    told = [line for line in found.out.splitlines() if line.startswith("warning: max_iter, 3, is reached where")]
+    told = [line for line in found.out.splitlines() if line.startswith("warning: max_iter, 3, was reached")]
     assert len(told) == 1  # of six fits
     assert found.out.count("warning") == 1
     assert run("fit", wine, *FIT, "--json").json()["warnings"] == [told[0].removeprefix("warning: ")]

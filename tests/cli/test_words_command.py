@@ -172,7 +172,9 @@ import os, sys, time
 from softargmax.cli.words import torch_job
 saved, sync = 0, os.fsync
 def stuck(fd):
-    global saved saved += not os.path.isdir(f"/proc/self/fd/{fd}") if saved == 3:  # written completely, but not renamed
+    global saved
+    saved += not os.path.isdir(f"/proc/self/fd/{fd}")
+    if saved == 3:  # written completely, but not renamed
         print("stuck", file=sys.stderr, flush=True)
         time.sleep(1000)
     sync(fd)

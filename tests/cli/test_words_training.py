@@ -8,7 +8,7 @@ import torch
 from tests.cli.words import TEXTS, WORDS, job, run
 
 from softargmax.cli.errors import FailedRunError
-from softargmax.cli.words.layers import LAYERS, Given
+from softargmax.cli.words.layers import LAYERS, LayerFactory
 from softargmax.cli.words.settings import Settings, Until
 from softargmax.cli.words.subprocess_worker import Texts
 from softargmax.cli.words.torch_job import Run
@@ -30,7 +30,7 @@ def same(one, other):
 
 @pytest.mark.parametrize("layer", sorted(set(LAYERS) - {"negative", "hierarchical", "adaptive"}))
 def test_linear_layers_begin_with_what_counting_says(layer):
-    made = LAYERS[layer](Given(8, TEXTS.counts, 0))
+    made = LAYERS[layer](LayerFactory(8, TEXTS.counts, 0))
     p = made.log_prob(torch.zeros(8)).exp().detach().numpy()
     assert p == pytest.approx((TEXTS.counts + 1) / (TEXTS.counts + 1).sum(), rel=1e-5)
 

@@ -14,7 +14,7 @@ layers = importlib.import_module("tests.output.layers")
 
 from softargmax import nn  # noqa: E402
 from softargmax.output import Learned  # noqa: E402
-from softargmax.output.sampler_base import NUMBERED  # noqa: E402
+from softargmax.output.sampler_base import SAMPLERS  # noqa: E402
 from softargmax.output.torch_sampler import draw_classes, expected_counts, observe_classes  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.*is deprecated:FutureWarning")  # of torch.compile
@@ -100,6 +100,6 @@ def test_every_sampler_has_a_number_of_its_own() -> None:
     copies = [copy.copy(sampler), copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler))]
     numbers = [one.number for one in (sampler, *copies)]
     assert len(set(numbers)) == 4
-    assert [NUMBERED[number] for number in numbers] == [sampler, *copies]
+    assert [SAMPLERS[number] for number in numbers] == [sampler, *copies]
     del sampler, copies
-    assert not any(number in NUMBERED for number in numbers)
+    assert not any(number in SAMPLERS for number in numbers)

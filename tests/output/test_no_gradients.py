@@ -18,8 +18,9 @@ from bench.peak import peak_of
 from softargmax import nn, output
 
 def shares(name):
-    classes, dim = 200_000, 64  # the weights take 51 MB h, y = torch.randn(8, dim, requires_grad=True), torch.arange(8)
-    * 1000 layer = {
+    classes, dim = 200_000, 64  # the weights take 51 MB
+    h, y = torch.randn(8, dim, requires_grad=True), torch.arange(8) * 1000
+    layer = {
         "function": lambda: torch.nn.Linear(dim, classes, bias=False),
         "full": lambda: nn.FullSoftmax(dim, classes),
         "adaptive": lambda: nn.AdaptiveSoftmax(dim, classes, [1000], div_value=1.0),
@@ -32,7 +33,8 @@ def shares(name):
         return softargmax.linear_cross_entropy(h, weights, y) if name == "function" else layer(h, y)
 
     with torch.no_grad():
-        loss(h[:1].repeat(8, 1))  # first-call allocations before, without, found = peak_of(lambda: loss(h))
+        loss(h[:1].repeat(8, 1))  # first-call allocations
+        before, without, found = peak_of(lambda: loss(h))
     assert found.requires_grad is False
     tracked = loss(h)
     assert torch.equal(tracked, found), (tracked, found)

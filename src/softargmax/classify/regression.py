@@ -167,7 +167,7 @@ class SoftmaxRegression(ScoreClassifier):
         objective = Objective(training, len(self.classes_), l2=(1 - ratio) * strength, **options)
         start = np.zeros(objective.shape)
         if flag(self.warm_start, "warm_start"):
-            self._go_on(start)
+            self._load_previous(start)
         # BLAS threads keep spinning after every product, on the cores of our own threads: a pass took 40 ms instead of
         # 16.
         with threadpool_limits(1, user_api="blas"):
@@ -252,7 +252,7 @@ class SoftmaxRegression(ScoreClassifier):
             shift[:-1] = 0.0
         return np.asarray(table - shift)
 
-    def _go_on(self, table: Array) -> None:
+    def _load_previous(self, table: Array) -> None:
         """Write the last fit into the table, if shapes agree."""
         if getattr(self, "coef_", np.empty(0)).shape == table[:, :-1].shape:
             table[:, :-1], table[:, -1] = self.coef_, self.intercept_ if self.fit_intercept else 0.0

@@ -101,9 +101,9 @@ def _log_beta(z: Any, apart: Any, w: Any, size: Any) -> Any:
     found, low, high = zero, zero + LEAST, zero + MOST
     for _ in range(STEPS):
         p = softmax(z, temperature=size * xp.exp(-found))
-        beside = xp.where((p > 0.0) & xp.isfinite(apart), apart, 0.0)
-        mean = xp.sum(p * beside, axis=-1, keepdims=True)
-        slope, curvature = xp.sum(w * mean), xp.sum(w * p * xp.square(beside - mean))
+        differences = xp.where((p > 0.0) & xp.isfinite(apart), apart, 0.0)
+        mean = xp.sum(p * differences, axis=-1, keepdims=True)
+        slope, curvature = xp.sum(w * mean), xp.sum(w * p * xp.square(differences - mean))
         low, high = xp.where(slope < 0.0, found, low), xp.where(slope < 0.0, high, found)
         beta = xp.exp(found) - slope / xp.where(curvature > 0.0, curvature, 1.0)
         step = xp.log(xp.where(beta > 0.0, beta, 1.0))

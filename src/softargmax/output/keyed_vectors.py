@@ -177,8 +177,8 @@ class KeyedVectors:
         goal = sum((self._vector(word) for word in added), np.zeros(self.vectors.shape[1]))
         goal = _unit(goal - sum(self._vector(word) for word in taken))
         found = self._cosines(goal)
-        given = [self._place(word) for word in (*added, *taken) if isinstance(word, _WORD)]
-        others = np.delete(np.arange(len(self)), given)
+        excluded = [self._place(word) for word in (*added, *taken) if isinstance(word, _WORD)]
+        others = np.delete(np.arange(len(self)), excluded)
         order = others[np.argsort(-found[others], kind="stable")[:count]].tolist()
         if self.words is None:
             return [(place, float(found[place])) for place in order]

@@ -27,11 +27,11 @@ def pair_scores(h: Any, table: Table, pairs: Pairs) -> Any:
     """Return x_p = <h_row(p), w_node(p)> + b_node(p)."""
     xp = namespace(h)
 
-    def met(x: Any) -> Any:
+    def of_nodes(x: Any) -> Any:
         return xp.astype(gathered(x, pairs.nodes), h.dtype, copy=False)
 
-    x = xp.sum(gathered(h, pairs.rows) * met(table.weight), axis=-1)
-    return x if table.bias is None else x + met(table.bias)
+    x = xp.sum(gathered(h, pairs.rows) * of_nodes(table.weight), axis=-1)
+    return x if table.bias is None else x + of_nodes(table.bias)
 
 
 def coin_losses(h: Any, table: Table, pairs: Pairs, signs: Any, shift: Any, to_h: bool) -> tuple[Any, Any, Any]:

@@ -130,7 +130,7 @@ class OutputLayer(nn.Module, ABC):
 
     @one_call
     def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
-        h, shape, y = self._given(hidden, target)
+        h, shape, y = self._inputs(hidden, target)
         return self._reduced(self._losses(h, y), shape, y)
 
     if TYPE_CHECKING:
@@ -147,8 +147,8 @@ class OutputLayer(nn.Module, ABC):
 
     def log_prob_of(self, hidden: Tensor, target: Tensor) -> Tensor:
         """Return the log-probability of one class per row, (...); 0 where the target is ignored."""
-        h, shape, y = self._given(hidden, target)
-        return back(self._log_p_of(h, y), shape, y)
+        h, shape, y = self._inputs(hidden, target)
+        return restore_rows(self._log_p_of(h, y), shape, y)
 
     @torch.no_grad()
     def topk(self, hidden: Tensor, k: int) -> TopK:
@@ -222,18 +222,18 @@ class OutputLayer(nn.Module, ABC):
         seed = int(source.seed) % seeds.SEEDS
         for part in blocks(len(h), self.classes):
             stream = torch.arange(len(h), device=h.device) if source.stream is None else source.stream
-            drawn[part] = picked(self._log_p(h[part]), seed, stream[part])
+            drawn[part] = draw_columns(self._log_p(h[part]), seed, stream[part])
         return drawn
 
     # --- arguments ----------------------------------------------------------------------------------------------------
 
     def _reduced(self, losses: Tensor, shape: tuple[int, ...], y: Targets) -> Tensor:
         if self.reduction == "none":
-            return back(losses, shape, y)
-        total = _blanked(losses, y).sum()
+            return restore_rows(losses, shape, y)
+        total = _masked(losses, y).sum()
         return total / y.counted.sum().clamp(min=1) if self.reduction == "mean" else total
 
-    def _given(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, tuple[int, ...], Targets]:
+    def _inputs(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, tuple[int, ...], Targets]:
         """Return hidden vectors, the rows' shape, and targets; values of ignored rows have no effect."""
         h, shape = self._rows(hidden)
         y = targets_of(target, h.detach(), shape, self.classes, self.ignore_index)
@@ -276,19 +276,19 @@ def targets_of(target: Any, like: Tensor, rows: tuple[int, ...], classes: int, i
     return Targets(y[kept], counted[kept], None, kept, len(y))
 
 
-def _blanked(found: Tensor, y: Targets) -> Tensor:
+def _masked(found: Tensor, y: Targets) -> Tensor:
     """Set values to 0 where a row is ignored, and to NaN where its target is out of range."""
     return found if y.wrong is None else torch.where(y.counted, found, torch.where(y.wrong, torch.nan, 0))
 
 
-def back(found: Tensor, shape: tuple[int, ...], y: Targets) -> Tensor:
+def restore_rows(found: Tensor, shape: tuple[int, ...], y: Targets) -> Tensor:
     """Return one number per row, 0 for removed rows."""
     if y.rows is not None:
         found = found.new_zeros(math.prod(shape)).index_put((y.rows,), found)
-    return _blanked(found, y).reshape(shape)
+    return _masked(found, y).reshape(shape)
 
 
-def picked(log_p: Tensor, seed: int, stream: Tensor) -> Tensor:
+def draw_columns(log_p: Tensor, seed: int, stream: Tensor) -> Tensor:
     """Draw a column for every row; -1 for a row with NaN."""
     sound = ~log_p.isnan().any(1)
     found = categorical(torch.where(sound[:, None], log_p, 0), seed=seed, stream=stream)
@@ -297,8 +297,8 @@ def picked(log_p: Tensor, seed: int, stream: Tensor) -> Tensor:
 
 def _best(log_p: Tensor, k: int) -> TopK:
     values, index = log_p.topk(k, 1)
-    strange = log_p.isnan().any(1, keepdim=True)
-    return TopK(torch.where(strange, math.nan, values), torch.where(strange, -1, index))
+    has_nan = log_p.isnan().any(1, keepdim=True)
+    return TopK(torch.where(has_nan, math.nan, values), torch.where(has_nan, -1, index))
 
 
 def float_dtype(dtype: Any) -> torch.dtype | None:

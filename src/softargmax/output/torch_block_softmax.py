@@ -126,8 +126,8 @@ class _Losses(torch.autograd.Function):
             _, computed = _losses_and_gradients(*inputs, wanted=wanted[1:], seed=None if ctx.total else g)
         if ctx.total and g != 1:
             computed = [x if x is None else x.mul_(g) for x in computed]
-        given = (x if x is None else x.to(of.dtype) for x, of in zip(computed, inputs[1:], strict=True))
-        return None, None, None, *given
+        gradients = (x if x is None else x.to(of.dtype) for x, of in zip(computed, inputs[1:], strict=True))
+        return None, None, None, *gradients
 
 
 def _losses_and_gradients(

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from softargmax.normalize import log_softmax
-from softargmax.output.torch_base import TopK, picked
+from softargmax.output.torch_base import TopK, draw_columns
 from softargmax.output.torch_class_scores import scores
 
 if TYPE_CHECKING:
@@ -90,11 +90,11 @@ def likeliest(h: Tensor, clusters: Clusters, k: int) -> TopK:
 def descend(h: Tensor, clusters: Clusters, seed: int, stream: Tensor) -> Tensor:
     """Draw a rank for every row: from the head and, after a token, from its cluster; -1 for a row with NaN."""
     head = torch.cat(clusters.head(h), 1)
-    place = picked(head, seed, stream)
+    place = draw_columns(head, seed, stream)
     rank, size = place.clone(), head.shape[1]
     for i, cluster in enumerate(clusters.below):
         (rows,) = (place == size - len(clusters.below) + i).nonzero(as_tuple=True)
         columns = pad(cluster.log_p(h[rows]), (size, 0), value=-math.inf)  # columns that the head's noise does not use
-        inside = picked(columns, seed, stream[rows])
+        inside = draw_columns(columns, seed, stream[rows])
         rank[rows] = torch.where(inside < 0, -1, inside - size + cluster.begin)
     return rank

@@ -72,7 +72,7 @@ class RankedLayer(OutputLayer):
 
     @one_call
     def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
-        h, shape, y = self._given(hidden, target)
+        h, shape, y = self._inputs(hidden, target)
         if self.reduction == "none" or y.wrong is not None:
             return self._reduced(self._losses(h, y), shape, y)
         total = torch.stack([part.loss(total=True) for part in self._parts(h, y)]).sum()
@@ -94,9 +94,9 @@ class RankedLayer(OutputLayer):
 
     # --- the order of classes -----------------------------------------------------------------------------------------
 
-    def _given(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, tuple[int, ...], Targets]:
+    def _inputs(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, tuple[int, ...], Targets]:
         """Return the checked inputs, with the targets as ranks."""
-        h, shape, y = super()._given(hidden, target)
+        h, shape, y = super()._inputs(hidden, target)
         return h, shape, y._replace(classes=self.ranks[y.classes])
 
     def _classes_of(self, ranks: Tensor) -> Tensor:
@@ -114,12 +114,12 @@ class RankedLayer(OutputLayer):
         self, state_dict: Mapping[str, Any], prefix: str, metadata: Any, strict: bool, *lists: list[str]
     ) -> None:
         """Load a checkpoint's order together with its parameters."""
-        given = state_dict.get(f"{prefix}order")
-        if isinstance(given, Tensor) and given.shape == self.order.shape and not given.is_meta:
-            if not _is_order(given, self.classes):
+        stored = state_dict.get(f"{prefix}order")
+        if isinstance(stored, Tensor) and stored.shape == self.order.shape and not stored.is_meta:
+            if not _is_order(stored, self.classes):
                 lists[-1].append(f"{prefix}order: expected each class from 0 to {self.classes - 1} once")
                 return
-            self._reorder(given if self.order.is_meta else given.to(self.order.device))
+            self._reorder(stored if self.order.is_meta else stored.to(self.order.device))
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, *lists)
 
 

@@ -70,7 +70,7 @@ class CandidateLayer(LinearLayer):
         s = s.reshape(len(h), 1 + index.shape[1])
         return s[:, 0], s[:, 1:]
 
-    def _told_apart(self, h: Tensor, y: Targets, index: Tensor, shift: Tensor | None = None) -> Tensor:
+    def _binary_losses(self, h: Tensor, y: Targets, index: Tensor, shift: Tensor | None = None) -> Tensor:
         """Return the binary losses of the target against each row's own candidates, (N,).
 
         shift: added to the scores, (N, 1 + n), the target's first.
@@ -82,7 +82,7 @@ class CandidateLayer(LinearLayer):
         return coin_losses(h, table, _pairs(y, index), signs.reshape(-1), added)
 
 
-def against_others(own: Tensor, others: Tensor) -> Tensor:
+def candidate_loss(own: Tensor, others: Tensor) -> Tensor:
     """Return -log softmax of the target's score (N,) among the scores of others (N, n)."""
     loss: Tensor = 0.0 - logsigmoid(own - logsumexp(others))
     return loss
@@ -131,11 +131,11 @@ class SamplingLayer(CandidateLayer):
 
     @one_call
     def forward(self, hidden: Tensor, target: Tensor, negatives: Negatives | None = None) -> Tensor:
-        h, shape, y = self._given(hidden, target)
+        h, shape, y = self._inputs(hidden, target)
         drawn = None if negatives is None else _candidates(negatives, h, shape, y, self.classes)
         loss = self._reduced(self._losses(h, y, drawn), shape, y)
         if drawn is None and self.training:
-            self._go_on(y, loss)
+            self._advance(y, loss)
         return loss
 
     if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class SamplingLayer(CandidateLayer):
         found: Tensor = expected_counts(sampler.number, self.step, index, n, unique)
         return found
 
-    def _go_on(self, y: Targets, loss: Tensor) -> None:
+    def _advance(self, y: Targets, loss: Tensor) -> None:
         """Advance to the next step; samplers that learn see the targets after the loss is computed."""
         if learned := self._learned():
             numbers = [one.number for one in learned.values()]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from softargmax.core.torch_operation import LIBRARY
-from softargmax.output.sampler_base import NUMBERED
+from softargmax.output.sampler_base import SAMPLERS
 
 ROWS = 1 << 32
 """Streams per step if each row has its own."""
@@ -44,7 +44,7 @@ observe_classes: Any = torch.ops.softargmax.observe_classes.default
 def _draw(
     number: int, seed: int, step: Tensor, n: int, unique: bool, total: int | None, rows: Tensor | None, dtype: Any
 ) -> tuple[Tensor, Tensor]:
-    sampler, stream = NUMBERED[number], int(step)
+    sampler, stream = SAMPLERS[number], int(step)
     if total is None:
         index, log_expected = sampler.draw(n, seed=seed, stream=stream, unique=unique)
     elif unique:
@@ -60,7 +60,7 @@ def _draw(
 
 
 def _expected(number: int, _step: Tensor, index: Tensor, n: int, unique: bool) -> Tensor:
-    found: Tensor = NUMBERED[number].expected(index, n, unique=unique)
+    found: Tensor = SAMPLERS[number].expected(index, n, unique=unique)
     return found
 
 
@@ -68,7 +68,7 @@ def _observe(numbers: list[int], step: Tensor, index: Tensor, counted: Tensor, a
     step += 1
     torch.autograd.graph.increment_version(step)
     for number in numbers:
-        NUMBERED[number].observe(index[counted])
+        SAMPLERS[number].observe(index[counted])
 
 
 def _shape_of_draw(

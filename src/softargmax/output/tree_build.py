@@ -159,28 +159,28 @@ def nested(clusters: Iterable[Any], counts: Sequence[float] | None) -> Integers:
 
     A cluster of classes only becomes a balanced tree. A cluster that contains clusters is joined by counts, if passed.
     """
-    grove, open_ones = _TreeBuilder(), [_Cluster(clusters)]
+    forest, stack = _TreeBuilder(), [_Cluster(clusters)]
     while True:
-        here = open_ones[-1]
+        here = stack[-1]
         for item in here.left:
             if _is_cluster(item):
                 here.has_clusters = True
-                open_ones.append(_Cluster(item))
+                stack.append(_Cluster(item))
                 break
             number = _class(item)
             here.add(~number, counts[number] if counts is not None and number < len(counts) else 0.0)
         else:
             if not here.trees:
                 raise ValueError("clusters: expected classes or clusters in each, got an empty one")
-            root = grove.joined(here.trees, here.weights if here.has_clusters and counts is not None else None)
-            open_ones.pop()
-            if not open_ones:
-                return _whole(grove, root)
-            open_ones[-1].add(root, sum(here.weights))
+            root = forest.joined(here.trees, here.weights if here.has_clusters and counts is not None else None)
+            stack.pop()
+            if not stack:
+                return _whole(forest, root)
+            stack[-1].add(root, sum(here.weights))
 
 
-def _whole(grove: _TreeBuilder, root: int) -> Integers:
-    children = np.concatenate([np.empty((0, 2), np.int64), *grove.parts])
+def _whole(forest: _TreeBuilder, root: int) -> Integers:
+    children = np.concatenate([np.empty((0, 2), np.int64), *forest.parts])
     classes = np.sort(~children[children < 0]) if len(children) else np.array([~root])
     if not np.array_equal(classes, np.arange(len(classes))):
         may = f"each class from 0 to {len(classes) - 1} once"

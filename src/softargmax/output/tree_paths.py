@@ -92,10 +92,10 @@ class Nodes:
     @property
     def paths(self) -> Paths:
         if self._paths is None:
-            self._paths = Paths(*map(_read_only, self._climbed()))
+            self._paths = Paths(*map(_read_only, self._computed_paths()))
         return self._paths
 
-    def _climbed(self) -> Paths:
+    def _computed_paths(self) -> Paths:
         """Follow the paths of all classes upwards, one level at a time."""
         offsets = np.concatenate([[0], np.cumsum(self._depths)])
         nodes, signs = np.empty(offsets[-1], np.int32), np.empty(offsets[-1], np.int8)

@@ -133,9 +133,9 @@ class WordVectors(KeyedVectors):
             raise ValueError(f"threshold: expected 0 or above, got {threshold}")
         if tree is not None and sampler is not None:
             raise ValueError("tree, sampler: expected one of them, got both")
-        for name, given, kind in (("tree", tree, Tree), ("sampler", sampler, Sampler)):
-            if not (given is None or isinstance(given, kind)):
-                raise TypeError(f"{name}: expected a {kind.__name__}, got {type(given).__name__}")
+        for name, value, kind in (("tree", tree, Tree), ("sampler", sampler, Sampler)):
+            if not (value is None or isinstance(value, kind)):
+                raise TypeError(f"{name}: expected a {kind.__name__}, got {type(value).__name__}")
         noise = tree or sampler or Unigram(counted)
         if noise.classes != classes:
             name = "sampler" if tree is None else "tree"
@@ -143,7 +143,7 @@ class WordVectors(KeyedVectors):
         self._noise, self._kept = noise, _kept(counted, t)
         self._seed = int(seed_of(np.empty(0), integer(seed, "seed"), None))
         self._pieces = 0  # number of texts so far; each has its own random numbers
-        self.vectors = _begun(self._seed, classes, self._dim)
+        self.vectors = _initial_vectors(self._seed, classes, self._dim)
         self.weight = _table(classes if tree is None else tree.nodes, self._dim)
         self._name(words)
 
@@ -226,20 +226,20 @@ class WordVectors(KeyedVectors):
         kept, windows = self._reduced(text)
         for start in range(0, len(kept), _TOKENS):
             stop = min(len(kept), start + _TOKENS)
-            centres, starts, beside = _pairs(kept, windows, self._window, start, stop)
+            centres, starts, context = _pairs(kept, windows, self._window, start, stop)
             now, then = (first + (last - first) * at / len(kept) for at in (start, stop))
             total += _native.descend(
                 vectors=self.vectors,
                 weight=self.weight,
                 inputs=centres,
                 starts=starts,
-                target=beside,
-                **self._beside(len(beside), self._pieces + start // _TOKENS),
+                target=context,
+                **self._operands(len(context), self._pieces + start // _TOKENS),
                 rate=now,
                 last_rate=then,
                 batch=rows,
             )
-            pairs += len(beside)
+            pairs += len(context)
         self._pieces += -(-len(text) // _TOKENS)
         return total / max(1, pairs)
 
@@ -263,7 +263,7 @@ class WordVectors(KeyedVectors):
             windows.append(1 + philox_stream.below(self._window, drawn.high[stay], drawn.low[stay]))
         return np.concatenate(kept), np.concatenate(windows)
 
-    def _beside(self, pairs: int, piece: int) -> dict[str, Any]:
+    def _operands(self, pairs: int, piece: int) -> dict[str, Any]:
         """Return the arguments that go with the targets: noise, or paths."""
         if isinstance(self._noise, Tree):
             return {"negatives": None, **self._noise.paths._asdict()}
@@ -287,7 +287,7 @@ def _table(classes: int, dim: int) -> NDArray[np.float32]:
     return room[first : first + classes * pitch].reshape(classes, pitch)[:, :dim]
 
 
-def _begun(seed: int, classes: int, dim: int) -> NDArray[np.float32]:
+def _initial_vectors(seed: int, classes: int, dim: int) -> NDArray[np.float32]:
     """Return vectors drawn uniformly within 1 / (2 D)."""
     found = np.empty(classes * dim, np.float32)
     for stream, start in enumerate(range(0, found.size, _TOKENS)):
@@ -311,9 +311,9 @@ def _pairs(text: Ints, windows: Ints, reach: int, start: int, stop: int) -> tupl
     low, high = np.maximum(places - window, fences[sentence] + 1), np.minimum(places + window, fences[sentence + 1] - 1)
     count = high - low
     starts = np.concatenate([[0], np.cumsum(count)])
-    beside = np.arange(starts[-1]) + np.repeat(low - starts[:-1], count)
-    beside += beside >= np.repeat(places, count)
-    return near[places], starts, near[beside]
+    context = np.arange(starts[-1]) + np.repeat(low - starts[:-1], count)
+    context += context >= np.repeat(places, count)
+    return near[places], starts, near[context]
 
 
 def _kept(counts: Floats, threshold: float) -> Floats:
