@@ -1,4 +1,4 @@
-"""Data sets that packages ship, and hard ones; the objective of penalised softmax regression, apart from our code."""
+"""Data sets from packages, hard problems, and an independent implementation of the objective."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Problem(NamedTuple):
 
 
 def shipped(name: str) -> Problem:
-    """digits, iris, wine, breast_cancer: as they are, not scaled."""
+    """Return digits, iris, wine and breast_cancer, not scaled."""
     return Problem(*getattr(datasets, f"load_{name}")(return_X_y=True))
 
 
 def synthetic(n: int, features: int, classes: int, seed: int = 0, dtype: Any = np.float32) -> Problem:
-    """Classes from a softmax of affine scores."""
+    """Return classes drawn from a softmax of affine scores."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, features), dtype=np.float32)
     z = X @ rng.standard_normal((features, classes), dtype=np.float32) * (2 / np.sqrt(features))
@@ -32,7 +32,7 @@ def synthetic(n: int, features: int, classes: int, seed: int = 0, dtype: Any = n
 
 
 def words(n: int = 5000, features: int = 2000, classes: int = 50, seed: int = 0) -> Problem:
-    """Sparse rows of counts, 1% of them not 0."""
+    """Return sparse rows of counts, of which 1% are nonzero."""
     rng = np.random.default_rng(seed)
     X = sparse.random_array(
         (n, features),
@@ -51,13 +51,13 @@ def separable() -> Problem:
 
 
 def collinear() -> Problem:
-    """Columns that are sums, multiples and copies of others, and one of zeros."""
+    """Return columns that are sums, multiples and copies of others, and a column of zeros."""
     X, y = shipped("iris")
     return Problem(np.column_stack([X, X[:, 0] + X[:, 1], 1e3 * X[:, 2], X[:, 3], np.zeros(len(X))]), y)
 
 
 def scores(n: int = 400, classes: int = 5, seed: int = 0, sharp: float = 3.0) -> Problem:
-    """Scores that are too sure by a factor."""
+    """Return scores that are overconfident by a factor."""
     rng = np.random.default_rng(seed)
     z = rng.standard_normal((n, classes)) * 2
     y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
@@ -65,7 +65,7 @@ def scores(n: int = 400, classes: int = 5, seed: int = 0, sharp: float = 3.0) ->
 
 
 def objective(model: Any, problem: Problem, l1_ratio: float = 0.0, weight: Any = None) -> float:
-    """C times the sum of losses, and the penalty, of whatever has coef_ and intercept_."""
+    """Return C times the sum of losses plus the penalty, for any model with coef_ and intercept_."""
     X, y = problem
     C, w = float(model.C), model.coef_.astype(np.float64)
     z = np.asarray(X @ w.T, np.float64) + model.intercept_

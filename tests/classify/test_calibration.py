@@ -1,4 +1,4 @@
-"""Calibration reports: their numbers by loops, intervals that hold the error, labels, the figure."""
+"""Calibration reports: numbers against loops, coverage of the intervals, labels, the figure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_report_by_loops() -> None:
 
 
 def held(rows: int, least: float, most: float, gap: float, confidence: float = 0.95) -> float:
-    """The share of 300 samples whose interval holds the calibration error of a classifier that is too sure by `gap`."""
+    """Return the share of 300 samples whose interval contains the calibration error of an overconfident classifier."""
     rng, count = np.random.default_rng(0), 0
     for _ in range(300):
         sure = rng.uniform(least, most, rows)
@@ -58,7 +58,7 @@ def test_the_interval_holds_the_error(gap: float) -> None:
 @pytest.mark.parametrize("sure", [1.0, 1 - 1e-5, 1 - 1e-4, 0.999])
 @pytest.mark.parametrize("gap", [0.01, 0.02, 0.05])
 def test_the_interval_of_who_is_all_but_certain(sure: float, gap: float) -> None:
-    """A hundred rows, most often all right: how often the classifier errs is not known to be never."""
+    """For a hundred rows without errors, the interval must still allow an error rate above 0."""
     assert held(100, sure, sure, gap) >= 0.84
 
 

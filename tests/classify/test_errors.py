@@ -1,4 +1,4 @@
-"""What classifiers refuse, and how they say it."""
+"""Error messages of the classifiers."""
 
 from __future__ import annotations
 

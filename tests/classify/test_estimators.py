@@ -1,4 +1,4 @@
-"""scikit-learn's own checks, of every estimator."""
+"""scikit-learn's estimator checks for every estimator."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ESTIMATORS = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore")  # checks fit with few steps, and to data that nothing can be learned from
+@pytest.mark.filterwarnings("ignore")  # the checks fit with few steps, and to random data
 @parametrize_with_checks(ESTIMATORS)
 def test_checks(estimator: Any, check: Any) -> None:
     check(estimator)

@@ -15,7 +15,7 @@ from softargmax import classify
 
 
 def test_two_linear_classes_keep_both_probabilities() -> None:
-    """There p of the first is 1 - p of the second: 0 from a difference of 37 on."""
+    """scikit-learn computes p of the first class as 1 - p of the second: 0 for score differences above 37."""
     X, y = np.array([[-1.1], [-0.9], [0.9], [1.1]]), [0, 0, 1, 1]
     model = classify.LinearDiscriminant().fit(X, y)
     new = np.array([[2.0]])
@@ -42,7 +42,7 @@ def test_quadratic_logarithms_stay_finite() -> None:
     ids=repr,
 )
 def test_units_do_not_matter(model: Any, scale: float) -> None:
-    """Squares of 1e200 overflow, those of 1e-200 are 0: powers of two are taken out first."""
+    """Squares of 1e200 overflow and squares of 1e-200 underflow, unless data are scaled by a power of two."""
     X, y = problems.shipped("iris")
     unit = 2.0 ** np.round(np.log2(scale))
     one, other = (type(model)(**model.get_params()).fit(X * u, y).predict_proba(X * u) for u in (1.0, unit))
@@ -51,7 +51,7 @@ def test_units_do_not_matter(model: Any, scale: float) -> None:
 
 @pytest.mark.parametrize("model", [classify.GaussianNaiveBayes(), classify.QuadraticDiscriminant()], ids=repr)
 def test_rows_that_are_far_away(model: Any) -> None:
-    """All likelihoods are 0: the class that is wider is far more likely all the same."""
+    """All likelihoods underflow to 0, yet the wider class is far more likely."""
     rng = np.random.default_rng(0)
     X, y = np.concatenate([rng.standard_normal((30, 2)), 3 * rng.standard_normal((30, 2))]), np.repeat([0, 1], 30)
     model.fit(X, y)
@@ -74,14 +74,14 @@ def test_a_feature_that_does_not_vary() -> None:
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
 def test_counts_of_zero_without_smoothing(kind: Any) -> None:
-    """A feature that a class never had excludes it, where the row has the feature; where not, it says nothing."""
+    """A feature that a class never had excludes the class only from rows with the feature."""
     X, y = kind([[3.0, 0.0, 1.0], [1.0, 0.0, 1.0], [0.0, 2.0, 2.0]]), ["a", "a", "b"]
     model = classify.MultinomialNaiveBayes(alpha=0.0).fit(X, y)
     p = model.predict_proba(kind([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0], [1.0, 1.0, 0.0]]))
     assert p[[0, 2]].tolist() == [[1.0, 0.0], [0.0, 1.0]]
     expected = np.array([2 / 3 * 1 / 3, 1 / 3 * 1 / 2])  # priors times theta of the third feature
     np.testing.assert_allclose(p[1], expected / expected.sum(), rtol=1e-12)
-    assert p[3].tolist() == [0.0, 0.0]  # no class can have made this row
+    assert p[3].tolist() == [0.0, 0.0]  # every class is excluded
     model = classify.BernoulliNaiveBayes(alpha=0.0).fit(X, y)
     p = model.predict_proba(kind([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0]]))
     assert p.tolist() == [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
@@ -92,27 +92,27 @@ def test_counts_of_zero_without_smoothing(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
 def test_sums_of_weights_are_rounded(kind: Any) -> None:
-    """A class that always had a feature excludes rows without it, whatever its rows count."""
+    """A feature that a class always had excludes the class from rows without it, for any weights."""
     for seed in range(50):
         rng = np.random.default_rng(seed)
         X, y, weight = rng.integers(0, 2, (1000, 2)).astype(float), np.arange(1000) % 2, rng.random(1000)
         X[y == 0, 0] = 1.0
         model = classify.BernoulliNaiveBayes(alpha=0.0).fit(kind(X), y, sample_weight=weight)
         assert model.predict_proba(kind([[0.0, 1.0]])).tolist() == [[0.0, 1.0]]
-        X[2, 0] = 0.0  # one row that counts next to nothing: no NaN
+        X[2, 0] = 0.0  # a row with a tiny weight gives no NaN
         weight[2] = 1e-30
         p = classify.BernoulliNaiveBayes(alpha=0.0).fit(kind(X), y, sample_weight=weight).predict_proba(kind(X))
         assert np.abs(p.sum(axis=1) - 1).max() < 1e-12
 
 
 def normal(x: Any, mean: Any, covariance: Any) -> Any:
-    """The log density of a normal distribution but for a constant, in many digits."""
+    """Return the log density of a normal distribution up to a constant, by mpmath."""
     apart = mpmath.matrix([mpmath.mpf(float(a)) - b for a, b in zip(x, mean, strict=True)])
     return -(mpmath.log(mpmath.det(covariance)) + (apart.T * mpmath.inverse(covariance) * apart)[0]) / 2
 
 
 def moments(rows: Any, divisor: int, *, between: bool) -> tuple[Any, Any]:
-    """The mean and the covariance of rows, in many digits; without what is between features, if asked for."""
+    """Return the mean and the covariance of rows by mpmath; optionally the diagonal only."""
     rows = [[mpmath.mpf(float(a)) for a in row] for row in rows]
     size = len(rows[0])
     mean = [mpmath.fsum(row[j] for row in rows) / len(rows) for j in range(size)]
@@ -130,7 +130,7 @@ def moments(rows: Any, divisor: int, *, between: bool) -> tuple[Any, Any]:
     ids=["independent", "correlated"],
 )
 def test_likelihoods_that_underflow(model: Any, between: bool) -> None:
-    """Their ratios by mpmath, near and where every density is 0."""
+    """Ratios of densities against mpmath, near the means and where every density underflows."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((40, 3)) * [1.0, 5.0, 0.2], np.repeat([0, 1], 20)
     X[20:] += [4.0, 1.0, 0.5]
@@ -159,19 +159,21 @@ def test_counts_that_underflow() -> None:
 
 
 def test_directions_that_count() -> None:
-    """`tol` leaves out a direction that hardly varies, or refuses it."""
+    """`tol` drops a direction with little variance (linear), or raises (quadratic)."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((60, 2)), np.repeat([0, 1], 30)
     X = np.column_stack([X, X[:, 0] + 1e-3 * rng.standard_normal(60)])
     assert classify.LinearDiscriminant().fit(X, y).rank_ == 3
     assert classify.LinearDiscriminant(tol=0.01).fit(X, y).rank_ == 2
     classify.QuadraticDiscriminant(tol=1e-8).fit(X, y)
-    with pytest.raises(np.linalg.LinAlgError, match=r"2 of 3 directions; a reg_param above 0\.0001 gives"):
+    with pytest.raises(
+        np.linalg.LinAlgError, match=r"rank 3 in class .* got rank 2 from .* use a reg_param above 0\.0001"
+    ):
         classify.QuadraticDiscriminant().fit(X, y)
 
 
 def test_fewer_rows_than_features() -> None:
-    """reg_param gives a covariance the directions that its rows lack."""
+    """reg_param makes the covariance of few rows invertible."""
     rng = np.random.default_rng(0)
     X, y, share = rng.standard_normal((8, 6)) + np.repeat([[0.0], [1.0]], 4, axis=0), np.repeat([0, 1], 4), 0.3
     new, z = rng.standard_normal((5, 6)), []

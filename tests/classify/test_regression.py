@@ -1,4 +1,4 @@
-"""Softmax regression: the minimum that scikit-learn's solvers find, on every penalty; what its options mean."""
+"""Softmax regression: the minima of scikit-learn's solvers for every penalty; options."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ PRECISE = {"tol": 1e-13, "max_iter": 3000}
 
 
 def peer(problem: Problem, **options: Any) -> Any:
-    """scikit-learn's solver that gets nearest on small problems."""
+    """Return scikit-learn's most accurate solver for small problems."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of steps that rounding makes impossible
+        warnings.simplefilter("ignore")  # warnings of line searches that fail by rounding
         return LogisticRegression(solver="newton-cholesky", tol=1e-13, max_iter=1000, **options).fit(*problem)
 
 
@@ -50,7 +50,7 @@ def test_minimum(name: str, C: float, solver: str) -> None:
     assert found <= theirs * (1 + 1e-9)
 
 
-@pytest.mark.filterwarnings("ignore:float64 tells no lower point")  # of columns that are collinear but for rounding
+@pytest.mark.filterwarnings("ignore:float64 resolves no further descent")  # columns are collinear up to rounding
 @pytest.mark.parametrize("name", ["iris", "collinear"])
 def test_minimum_without_a_penalty(name: str) -> None:
     problem = SMALL[name]
@@ -60,7 +60,7 @@ def test_minimum_without_a_penalty(name: str) -> None:
 
 
 def test_without_a_penalty_separable_rows_are_told_apart() -> None:
-    """There is no minimum: the loss falls as far as float64 tells, nothing overflows."""
+    """There is no minimum: the loss falls to the resolution of float64 without overflow."""
     problem = SMALL["separable"]
     model = fitted(problem, C=np.inf)
     assert np.isfinite(model.coef_).all()
@@ -86,7 +86,7 @@ def test_minimum_with_an_l1_penalty(name: str, C: float, l1_ratio: float) -> Non
 
 @pytest.mark.parametrize(("name", "C"), [("digits", 0.05), ("digits", 1.0), ("words", 1.0)])
 def test_conditions_of_a_minimum_with_an_l1_penalty(name: str, C: float) -> None:
-    """Where scikit-learn's saga takes minutes: no subgradient but 0, coefficient by coefficient."""
+    """A problem that takes scikit-learn's saga minutes: every coefficient has subgradient 0."""
     X, y = problems.words() if name == "words" else SMALL[name]
     X = X if name == "words" else StandardScaler().fit_transform(X)
     model = fitted(Problem(X, y), C=C, l1_ratio=0.7, tol=1e-7)
@@ -130,7 +130,7 @@ def test_sparse_rows_are_dense_rows() -> None:
 
 
 def test_newtons_method_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It asks for the Hessian at every step, and takes fewer of them than L-BFGS, which never asks."""
+    """newton-cg computes Hessian products and takes fewer steps than L-BFGS, which computes none."""
     asked: list[Any] = []
     hessian_at = Objective.hessian_at
     monkeypatch.setattr(Objective, "hessian_at", lambda self, table: asked.append(table) or hessian_at(self, table))
@@ -140,7 +140,7 @@ def test_newtons_method_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_blocks_of_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By Newton's method: L-BFGS leaves half of the digits to the rounding of matrix products."""
+    """Newton's method is needed here: with L-BFGS the rounding of products costs half of the digits."""
     problem = problems.synthetic(500, 20, 4, dtype=np.float64)
     whole = fitted(problem, solver="newton-cg")
     monkeypatch.setattr("softargmax.classify.objective.BLOCK", 500)
@@ -153,7 +153,7 @@ def test_blocks_of_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("alpha", [0.5, 1.5, 2.0])
 @pytest.mark.parametrize("name", ["iris", "breast_cancer"])
 def test_entmax_regression(name: str, alpha: float) -> None:
-    """Its minimum beside SciPy's on the public loss; above order 1, probabilities that are exactly 0."""
+    """The minimum equals SciPy's on the public loss; above order 1 some probabilities are exactly 0."""
     from scipy.optimize import minimize
 
     X, y = StandardScaler().fit_transform(SMALL[name].X), SMALL[name].y
@@ -200,7 +200,7 @@ def test_options_mean_what_they_mean_there(options: dict[str, Any], solver: str)
 @pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
 @pytest.mark.parametrize("C", [1e4, np.inf])
 def test_coefficients_of_all_classes_sum_to_0(C: float, solver: str) -> None:
-    """What all classes share changes no loss; scikit-learn's solvers leave it at 0."""
+    """The mean over classes changes no loss; as in scikit-learn it is 0."""
     problem = problems.synthetic(500, 6, 4, dtype=np.float64)
     model, theirs = fitted(problem, C=C, solver=solver, tol=1e-9), peer(problem, C=C)
     np.testing.assert_allclose(model.coef_, theirs.coef_, atol=1e-6)
@@ -268,9 +268,9 @@ def test_a_scale_beyond_the_dtype() -> None:
 
 
 def test_what_stops_short_says_so() -> None:
-    """Unscaled rows of float32 with an l1 penalty: the descent stalls far above tol."""
+    """On unscaled float32 rows with an l1 penalty, the descent stalls far above tol."""
     X, y = SMALL["breast_cancer"]
-    with pytest.warns(ConvergenceWarning, match="float32 tells no lower point"):
+    with pytest.warns(ConvergenceWarning, match="float32 resolves no further descent"):
         model = SoftmaxRegression(l1_ratio=0.5, max_iter=5000, tol=1e-8).fit(X.astype(np.float32), y)
     assert model.objective_ == pytest.approx(objective(model, Problem(X, y), 0.5), rel=1e-3)
 

@@ -1,4 +1,4 @@
-"""Temperatures: the minimum of the log-loss, scikit-learn's probabilities, any array library."""
+"""Temperature scaling: the minimum of the log-loss, scikit-learn's probabilities, array libraries."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_minimum(sharp: float, weighed: bool) -> None:
 
 def test_scores_without_a_minimum() -> None:
     z = np.array([[3.0, 0.0], [0.0, 2.0]])
-    worthless = fit_temperature(z, [1, 0])  # wrong always
+    worthless = fit_temperature(z, [1, 0])  # always wrong
     np.testing.assert_allclose(softargmax.softmax(z, temperature=worthless), 0.5, atol=1e-6)
     right = fit_temperature(z, [0, 1])
     assert float(softargmax.cross_entropy(z, [0, 1], temperature=right)) < 1e-16
@@ -103,7 +103,7 @@ def test_same_as_scikit_learn(load: Any, model: Any, cv: int | None) -> None:
     ours = TemperatureScaling(frozen).fit(X[1::2], y[1::2])
     theirs = CalibratedClassifierCV(frozen, method="temperature").fit(X[1::2], y[1::2])
     np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), rtol=1e-5, atol=1e-7)
-    assert (ours.predict(X) == model.predict(X)).mean() > 0.999  # of equal scores the first
+    assert (ours.predict(X) == model.predict(X)).mean() > 0.999  # ties differ
 
 
 @pytest.mark.parametrize("method", ["temperature", "vector"])
@@ -156,7 +156,7 @@ def test_classifiers_that_cannot_be_calibrated() -> None:
     X, y = load_digits(return_X_y=True)
     with pytest.raises(ValueError, match="estimator: expected scores of 4 classes, got 6 per row"):
         TemperatureScaling(SVC(decision_function_shape="ovo")).fit(X[y < 4][:200], y[y < 4][:200])
-    with pytest.warns(UserWarning, match="Pipeline takes none"):
+    with pytest.warns(UserWarning, match="Pipeline accepts none"):
         TemperatureScaling(make_pipeline(StandardScaler(), GaussianNB())).fit(X, y, sample_weight=np.ones(len(y)))
 
 
@@ -171,7 +171,7 @@ def test_weights_are_repetitions() -> None:
 
 
 def test_weights_reach_the_classifier() -> None:
-    """One that is not fitted yet: whole rows that do not count change nothing."""
+    """With a classifier that is not fitted yet, rows of weight 0 change nothing."""
     X, y = load_iris(return_X_y=True)
     counted = np.arange(len(y)) % 3 > 0
     cv = [(np.flatnonzero(i % 5 != k), np.flatnonzero(i % 5 == k)) for i in [np.arange(len(y))] for k in range(5)]
@@ -179,7 +179,7 @@ def test_weights_reach_the_classifier() -> None:
     fewer = [(place[a[counted[a]]], place[b[counted[b]]]) for a, b in cv]
     weighed = TemperatureScaling(GaussianNB(), cv=cv).fit(X, y, sample_weight=counted.astype(float))
     alone = TemperatureScaling(GaussianNB(), cv=fewer).fit(X[counted], y[counted])
-    assert weighed.temperature_ == pytest.approx(alone.temperature_, rel=1e-3)  # var_smoothing there heeds no weights
+    assert weighed.temperature_ == pytest.approx(alone.temperature_, rel=1e-3)  # its var_smoothing ignores weights
     np.testing.assert_allclose(weighed.estimator_.theta_, alone.estimator_.theta_, rtol=1e-12)
 
 

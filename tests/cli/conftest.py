@@ -1,4 +1,4 @@
-"""The command, run in this process and in one of its own."""
+"""Fixtures that run the command in this process or in a separate one."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from softargmax.cli import main
 
 @pytest.fixture
 def run(capsys, monkeypatch, tmp_path):
-    """Run a command line in this process, in an empty folder; give its code, output and errors."""
+    """Run a command line in this process, in an empty folder; return its exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words, stdin=b""):
@@ -27,7 +27,7 @@ def run(capsys, monkeypatch, tmp_path):
 
 @pytest.fixture
 def command(tmp_path):
-    """Run a command line in a process of its own, in an empty folder."""
+    """Run a command line in a separate process, in an empty folder."""
 
     def command(*words, **options):
         line = [sys.executable, "-m", "softargmax.cli", *map(str, words)]

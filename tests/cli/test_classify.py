@@ -1,4 +1,4 @@
-"""``softargmax fit`` and ``softargmax predict`` on files written from scikit-learn's data sets; their options."""
+"""``softargmax fit`` and ``softargmax predict`` on scikit-learn's data sets, with all options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytest.importorskip("skops")
 
 @pytest.fixture
 def wine(tmp_path):
-    """A file of numbers, a category, and a name for every row."""
+    """Write a file with numbers, a category, and a distinct name in every row."""
     data, rng = load_wine(), np.random.default_rng(0)
     head = [*(name.replace("/", " per ") for name in data.feature_names), "colour", "id", "cultivar"]
     with (tmp_path / "wine.csv").open("w", newline="") as file:
@@ -41,7 +41,7 @@ def records_of(path):
 
 
 def changed(path, name, row, column, value):
-    """The file with one field changed."""
+    """Write the file with one field changed."""
     rows = rows_of(path)
     at = rows[0].index(column)
     rows[row][at] = value
@@ -82,7 +82,7 @@ def test_fit_and_predict(run, wine, tmp_path, model, calibrate):
     ],
 )
 def test_the_same_model_as_in_python(run, tmp_path, options, made):
-    """The report, and the probabilities: every option does what it says."""
+    """The report and the probabilities: every option has its effect."""
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -231,7 +231,7 @@ def test_warnings_are_told_in_lines_of_their_own(run, wine, monkeypatch):
     found = run("fit", wine, *FIT)
     assert found.code == 0
     assert not found.err
-    told = [line for line in found.out.splitlines() if line.startswith("warning: max_iter, 3, is reached where")]
+    told = [line for line in found.out.splitlines() if line.startswith("warning: max_iter, 3, was reached")]
     assert len(told) == 1  # of six fits
     assert found.out.count("warning") == 1
     assert run("fit", wine, *FIT, "--json").json()["warnings"] == [told[0].removeprefix("warning: ")]

@@ -1,4 +1,4 @@
-"""Files of ``softargmax fit`` and ``softargmax predict``: as other programs write them, broken ones, no models."""
+"""Files of ``softargmax fit`` and ``softargmax predict``: formats of other programs, broken files, invalid models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def written(path, text):
 
 
 def flowers(path, mark=",", **changed):
-    """Iris's sepals, some columns of them changed."""
+    """Write iris's sepals with some columns changed."""
     data = load_iris()
     columns = {"length": data.data[:, 0], "width": data.data[:, 1]}
     columns |= {name: [change(i, x) for i, x in enumerate(columns[name])] for name, change in changed.items()}
@@ -35,7 +35,7 @@ def comma(_, x):
 
 
 def thousands(_, x):
-    return f"{200 * x:,.0f}"  # some above 1,000, others below
+    return f"{200 * x:,.0f}"  # some above 1,000, some below
 
 
 def german(_, x):
@@ -91,7 +91,7 @@ def test_numbers_are_not_taken_for_categories(run, tmp_path, mark, change, said)
         (lambda i, _: ("01", "02", "x1")[i % 3], 4),
         (lambda i, _: f"{i % 18 * 5}-{i % 18 * 5 + 4}", 19),  # ages
         (lambda i, _: f"w{i % 75}", 76),
-        (lambda i, _: str(500 + i % 32) if i % 32 < 12 else f"Golf {i % 32}", 33),  # more are words
+        (lambda i, _: str(500 + i % 32) if i % 32 < 12 else f"Golf {i % 32}", 33),  # most cells are words
         (lambda _, x: f" {x} ", 2),
     ],
 )
@@ -133,7 +133,7 @@ def test_row_numbers_are_not_learned_from(run, tmp_path, name):
 
 
 def test_files_as_other_programs_write_them(run, tmp_path):
-    """Semicolons, a mark of the byte order, words that look like numbers or truths; they come back as they were."""
+    """Semicolons, a byte order mark, and classes that look like numbers or booleans are preserved."""
     rows = [
         ("01", "true", 1.5),
         ("02", "false", 2.5),
@@ -153,7 +153,7 @@ def test_files_as_other_programs_write_them(run, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        (["12345678901234567890,1", "12345678901234567891,2"] * 4, None),  # classes beyond 64 bits stay apart
+        (["12345678901234567890,1", "12345678901234567891,2"] * 4, None),  # classes beyond 64 bits stay distinct
         (["a,9007199254740993", "b,2"] * 4, None),
         (["None,1", "null,2"] * 4, "4 rows are empty"),
         (["a,1e200", "b,2"] * 4, "expected at most 1e+100, got 1e+200"),
@@ -180,7 +180,7 @@ def test_odd_columns(run, tmp_path, rows, said):
         (b"", "bad.csv: expected a header and rows, got an empty file"),
         (b"\n\n", "bad.csv: expected a header and rows, got an empty file"),
         (b"a,b\n", "got only a header"),
-        (b"a,b\n1,2\n\n3\n4,5\n", "row 2 has 1 field, and the header 2"),  # an empty line is no row
+        (b"a,b\n1,2\n\n3\n4,5\n", "row 2 has 1 field, and the header 2"),  # empty lines do not count as rows
         (b"a,b\n1,2\n\xe9,4,5\n", "row 2 has 3 fields, and the header 2"),
         (b"a,a\n1,2\n", "two columns that are called 'a'"),
         (b"a,,\n1,2,3\n", "two columns that have no name"),
@@ -209,7 +209,7 @@ def test_files_that_nothing_can_be_learned_from(run, tmp_path, text, said):
 
 @pytest.fixture
 def kept(run, tmp_path):
-    """A model, kept, and a file for it."""
+    """Return a saved model, and a file for it."""
     flowers(tmp_path / "iris.csv", width=lambda _, x: "wide" if x > 3 else "narrow")
     assert run("fit", "iris.csv", "--target", "kind", "-o", "kept").code == 0
     return tmp_path / "kept"
@@ -244,7 +244,7 @@ def test_files_that_are_no_models(run, kept, tmp_path):
 
 
 def exp(told):
-    """In place of the scaler, a step that runs what the file names."""
+    """Replace the scaler by a step that would run code named in the file."""
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import FunctionTransformer
 
@@ -300,7 +300,7 @@ def test_models_whose_parts_do_not_fit(run, kept, change):
 
 
 def numbered(path, start, step):
-    """Iris's sepals with a column of row numbers."""
+    """Write iris's sepals with a column of row numbers."""
     return flowers(path, length=lambda i, _: start + step * i)
 
 
@@ -332,6 +332,6 @@ def test_a_file_without_a_header(run, tmp_path):
     assert "; accuracy " in run("predict", "kept", bare, "-o", "out.csv").out
     p = np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1, usecols=(1, 2, 3))
     assert p.shape == (150, 3)
-    path.write_bytes(b"1,2,kind\n" + rows)  # names that are numbers, and one that is known
+    path.write_bytes(b"1,2,kind\n" + rows)  # a header of numbers and one known name
     assert run("fit", path, "--target", "kind", "--json", "-o", "kept").json() == told
     assert run("fit", path, "--target", "3", "--header", "--json", "-o", "kept").json() == told

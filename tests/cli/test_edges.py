@@ -1,4 +1,4 @@
-"""Edges of files in and out: targets that are none, arrays of nothing, comments, standard input that is broken."""
+"""Edge cases of files: invalid targets, empty arrays, comments, broken standard input."""
 
 import io
 import subprocess

@@ -1,4 +1,4 @@
-"""Files in and out: .npy of any size, text in every dress, standard input, and what is wrong with them."""
+"""Input and output files: .npy of any size, text formats, standard input, and errors."""
 
 import os
 import signal
@@ -61,7 +61,7 @@ def test_out_in_every_kind(run, tmp_path, kind, dtype, source):
         found = np.loadtxt(tmp_path / f"p{kind}", delimiter={".csv": ",", ".tsv": "\t", ".txt": None}[kind]).astype(
             wide
         )
-    assert found.tobytes() == expected.tobytes()  # text is written in figures that read back the same
+    assert found.tobytes() == expected.tobytes()  # text reads back as the same numbers
 
 
 @pytest.mark.parametrize("text", ["1\n2\n-3\n", "1 2 -3\n", "1,2,-3"])
@@ -162,7 +162,7 @@ def test_what_cannot_be_done(run, tmp_path, words, code, said):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["objects.npy", "z.json", "z.npy"]
 
 
-# --- in processes of their own ------------------------------------------------------------------------------------
+# --- separate processes -------------------------------------------------------------------------------------------
 
 
 def test_a_pipeline(command):
@@ -203,10 +203,10 @@ def test_a_full_standard_output(command):
 def test_ending_a_conversion_midway(tmp_path, how):
     np.save(tmp_path / "z.npy", np.random.default_rng(0).standard_normal((64, 1 << 18), np.float32))
     (tmp_path / "p.npy").write_bytes(b"old")
-    # A conversion that stops and waits after its first window, so that the signal comes midway.
+    # The conversion waits after its first window, so that the signal arrives midway.
     script = (
         "import signal, sys, time, softargmax.cli.render as show\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # what a shell runs in the background ignores it
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # background processes of a shell ignore SIGINT
         "from contextlib import contextmanager\n"
         "@contextmanager\n"
         "def progress(what, quiet):\n"

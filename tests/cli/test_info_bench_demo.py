@@ -1,4 +1,4 @@
-"""info, bench and the tour: what they find, as people and programs read it."""
+"""info, bench and the tour, as text and as JSON."""
 
 import json
 import subprocess
@@ -140,7 +140,7 @@ def test_stops_of_the_tour(run, tmp_path, stop, monkeypatch):
     if stop in ("temperature", "digits", "attention"):
         pytest.importorskip("matplotlib")
     words = import_module("softargmax.cli.tour.words")
-    monkeypatch.setattr(words, "TOKENS", 60_000)  # a fifth of them: fewer classes, and the same bound
+    monkeypatch.setattr(words, "TOKENS", 60_000)  # a fifth of the tokens, with fewer classes and the same bound
     monkeypatch.setattr(words, "EVALUATED", 1024)
     done = run("demo", "--only", stop, "-o", tmp_path / "out", "--json")
     found = done.json()
@@ -167,7 +167,7 @@ def test_a_stop_that_does_not_hold_fails_the_tour(run, monkeypatch):
 
 
 def without(*modules):
-    """A Python line that runs the command as if modules were not installed."""
+    """Return a Python program that runs the command as if modules were not installed."""
     return (
         "import sys\n"
         f"for name in {modules!r}: sys.modules[name] = None\n"

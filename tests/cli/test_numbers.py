@@ -1,4 +1,4 @@
-"""Bare numbers, options, what is printed and the exit codes of wrong use."""
+"""Bare numbers, options, printed results, and exit codes of wrong use."""
 
 import math
 import os
@@ -158,7 +158,7 @@ def test_our_own_bugs_are_no_failed_runs(run, monkeypatch):
         run("1", "2")
 
 
-@pytest.mark.parametrize("word", ["inf", "-inf", "nan"])  # inf is near to info
+@pytest.mark.parametrize("word", ["inf", "-inf", "nan"])  # inf resembles the subcommand info
 def test_words_that_are_numbers_stand_first(run, word):
     assert run(word, "1", "--json").json()["values"] == [word, 1.0]
 

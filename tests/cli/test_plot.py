@@ -1,4 +1,4 @@
-"""Pictures: drawn, whole, and of what they say."""
+"""Pictures: files, contents and errors of ``softargmax plot``."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tables read alike by every command, and the family of functions on them."""
+"""Text tables, read in the same way by every subcommand."""
 
 import gzip
 

@@ -1,4 +1,4 @@
-"""Checkpoints: what is in them, and what is refused in one line."""
+"""Checkpoints: contents, and errors of invalid ones."""
 
 import json
 import struct
@@ -54,7 +54,7 @@ def test_a_checkpoint_of_another_layer(tmp_path):
 
 
 def changed_tensors(path, change):
-    """Write a checkpoint anew with other tensors."""
+    """Rewrite a checkpoint with other tensors."""
     data = path.read_bytes()
     (size,) = struct.unpack("<Q", data[:8])
     told, tensors = json.loads(data[8 : 8 + size])["__metadata__"], load_file(path)

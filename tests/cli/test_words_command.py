@@ -1,4 +1,4 @@
-"""The command train-words: what it says, writes and refuses, and what outlives a kill."""
+"""The command train-words: output, files, errors, and resuming after a kill."""
 
 import json
 import os
@@ -159,7 +159,7 @@ def test_layers_by_name():
 
 
 def waited_for(condition, seconds=100):
-    """What a condition gives as soon as it gives something."""
+    """Wait until a function returns a true value, and return it."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, "waited in vain"
@@ -174,7 +174,7 @@ saved, sync = 0, os.fsync
 def stuck(fd):
     global saved
     saved += not os.path.isdir(f"/proc/self/fd/{fd}")
-    if saved == 3:  # all of it is written, nothing of it renamed
+    if saved == 3:  # written completely, but not renamed
         print("stuck", file=sys.stderr, flush=True)
         time.sleep(1000)
     sync(fd)
@@ -204,7 +204,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path):
     assert all((one[name] == two[name]).all() for name in one)
 
 
-# Modules are imported once, those that the first optimiser asks for too; each job is a child of its own.
+# Modules, including those of the first optimiser, are imported once; each job runs in a forked child.
 SERVING = """
 import os, sys
 import torch._dynamo
@@ -237,7 +237,7 @@ def test_kills_at_any_time_leave_a_whole_checkpoint(tmp_path):
                 time.sleep(pause)
                 os.kill(child, signal.SIGKILL)
                 assert int(server.stdout.readline()) == -signal.SIGKILL
-            for left in folder.glob(".*.part"):  # killed between its name and the checkpoint's: it too is whole
+            for left in folder.glob(".*.part"):  # killed before the rename: this file is complete too
                 assert load_file(left)
                 left.unlink()
             assert [file.name for file in folder.iterdir()] == ["full.safetensors"]
@@ -247,12 +247,12 @@ def test_kills_at_any_time_leave_a_whole_checkpoint(tmp_path):
 
 
 def child_of(process):
-    """The process that a process has started."""
+    """Return the child of a process."""
     return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
 
 
 def heeding_interrupts():
-    """A process that was started in the background ignores them, and so do its children."""
+    """Processes started in the background ignore SIGINT, and so do their children."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -267,7 +267,7 @@ def test_what_was_reached_is_saved_when_the_command_ends(tmp_path, text, sent):
         waited_for(path.exists)
         (child,) = child_of(process)
         if sent == signal.SIGINT:
-            os.killpg(process.pid, sent)  # all that the terminal has, as Ctrl-C does
+            os.killpg(process.pid, sent)  # the whole process group, as Ctrl-C does
         else:
             process.send_signal(sent)
         out, err = process.communicate(timeout=100)

@@ -1,4 +1,4 @@
-"""Text as classes: tokens, what is held out, vocabularies, against definitions that take no short cut."""
+"""Text as classes: tokens, held-out files and vocabularies, against simple definitions."""
 
 import os
 from collections import Counter
@@ -28,7 +28,10 @@ def test_tokens_of_code():
 
 
 def by_definition(files, classes):
-    """The vocabulary and the classes of files by counting: ties by first occurrence, falling counts."""
+    """Return the vocabulary and the classes of files by counting.
+
+    Sorted by decreasing count, ties by first occurrence.
+    """
     tokens = [[BEGIN, *TOKEN.findall(text)] for text in files]
     counts = Counter(token for file in tokens for token in file if token != BEGIN)
     kept = dict(counts.most_common(classes - 2))
@@ -75,7 +78,7 @@ def test_files_are_held_out_by_their_names(tmp_path):
     assert found.facts["files"] + found.facts["held_out_files"] == 200
     assert 2 <= found.facts["held_out_files"] <= 25
     held = {source.name for source in corpus.sources_of([str(folder)]) if source.held_out}
-    for path in list(folder.iterdir())[::2]:  # the others stay on their sides, wherever they are
+    for path in list(folder.iterdir())[::2]:  # the other files stay on their sides
         path.unlink()
     folder.rename(tmp_path / "b")
     left = {source.name: source.held_out for source in corpus.sources_of([str(tmp_path / "b")])}
@@ -104,7 +107,7 @@ def test_tokens_are_limited_and_of_files_from_all_over(tmp_path):
 
 
 def test_a_single_file_is_parted(tmp_path):
-    for name in ("a.txt", "b.txt"):  # whichever side their names put them on
+    for name in ("a.txt", "b.txt"):  # on either side of the split
         (tmp_path / name).write_text("one two three four five six seven eight nine ten " * 100)
         found = corpus.read([str(tmp_path / name)])
         assert (len(found.train), len(found.held_out)) == (951, 50)
@@ -173,7 +176,7 @@ def test_texts_that_are_none(tmp_path, monkeypatch, words, said):
 
 
 def again(text):
-    """The text as its classes are written."""
+    """Return the text as its classes are written."""
     vocabulary = Vocabulary([*dict.fromkeys([UNKNOWN, BEGIN, *TOKEN.findall(text)])], np.empty(0))
     return vocabulary.text(vocabulary.encoded(text))
 

@@ -1,4 +1,4 @@
-"""Training in this process: bits, order, perplexity, checkpoints, text that goes on."""
+"""Training in this process: bits, data order, perplexity, checkpoints, text generation."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch
 from tests.cli.words import TEXTS, WORDS, job, run
 
 from softargmax.cli.errors import FailedRunError
-from softargmax.cli.words.layers import LAYERS, Given
+from softargmax.cli.words.layers import LAYERS, LayerFactory
 from softargmax.cli.words.settings import Settings, Until
 from softargmax.cli.words.subprocess_worker import Texts
 from softargmax.cli.words.torch_job import Run
@@ -16,21 +16,21 @@ from softargmax.cli.words.torch_models import LanguageModel
 from softargmax.cli.words.torch_text import continued
 from softargmax.cli.words.torch_training import HeldOut, Training
 
-LEARNABLE = math.exp(0.98 * math.log(2) + 0.1 + 0.02 * math.log(37))  # two words may follow; now and then a rare one
+LEARNABLE = math.exp(0.98 * math.log(2) + 0.1 + 0.02 * math.log(37))  # two words can follow, sometimes a rare one
 
 
 def same(one, other):
-    """Whether all tensors have the same bits."""
+    """True if all tensors have the same bits."""
     one, other = one.tensors(), other.tensors()
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-# --- what is trained -------------------------------------------------------------------------------------------------
+# --- training --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layer", sorted(set(LAYERS) - {"negative", "hierarchical", "adaptive"}))
 def test_linear_layers_begin_with_what_counting_says(layer):
-    made = LAYERS[layer](Given(8, TEXTS.counts, 0))
+    made = LAYERS[layer](LayerFactory(8, TEXTS.counts, 0))
     p = made.log_prob(torch.zeros(8)).exp().detach().numpy()
     assert p == pytest.approx((TEXTS.counts + 1) / (TEXTS.counts + 1).sum(), rel=1e-5)
 
@@ -47,7 +47,7 @@ def test_every_layer_learns(tmp_path, layer):
         return
     assert record["perplexity"] is None
     spans, model = done.held_out.spans, done.training.model
-    likeliest = model.layer.scores(model.body(spans[:, :-1]))[..., :WORDS].topk(2).indices  # rare words are not learned
+    likeliest = model.layer.scores(model.body(spans[:, :-1]))[..., :WORDS].topk(2).indices  # without rare words
     assert (likeliest == model.predicted(spans)[..., None]).any(-1).float().mean() > 0.85
 
 
@@ -136,7 +136,7 @@ def test_an_epoch_has_every_span_once(model):
     shifts = {int(spans.min() % training.settings.length) for spans in epochs}
     assert len(shifts) > 1
     again = Training(training.settings, text, np.ones(1003, np.int64))
-    assert torch.equal(again.batch(2 * training.per_epoch), epochs[2][: training.rows])  # of any step, with none before
+    assert torch.equal(again.batch(2 * training.per_epoch), epochs[2][: training.rows])  # at any step
 
 
 @pytest.mark.parametrize("length", [20, 21, 35, 36, 37, 52])
@@ -235,11 +235,11 @@ def test_who_is_stopped_has_saved(tmp_path):
     stopped.go(lambda: next(calls))
     assert stopped.record()["steps"] == 3
     assert not stopped.record()["finished"]
-    assert not stopped.record()["curve"]  # whoever stops it waits for no measurement
+    assert not stopped.record()["curve"]  # stopping does not wait for a measurement
     assert Run(job(tmp_path, resume=True), TEXTS).began == 3
 
 
-# --- text that goes on -------------------------------------------------------------------------------------------
+# --- generated text ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

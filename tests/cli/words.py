@@ -1,4 +1,4 @@
-"""A small text that has something to learn, and jobs on it."""
+"""A small learnable text, and training jobs on it."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ WORDS = 23
 
 
 def written(folder, *, files=60, length=400, seed=0):
-    """Files in which word i is followed by i + 1 or i + 2 (mod WORDS), now and then by a rare word."""
+    """Write files in which word i is followed by i + 1 or i + 2 (mod WORDS), and sometimes by a rare word."""
     rng = np.random.default_rng(seed)
     folder.mkdir(exist_ok=True)
     for place in range(files):
@@ -21,7 +21,7 @@ def written(folder, *, files=60, length=400, seed=0):
 
 
 def texts(classes=60, length=6000, seed=0):
-    """The same without files: classes, the last of which are rare."""
+    """Return the same text as classes, of which the last are rare."""
     rng = np.random.default_rng(seed)
     train, held_out = (np.cumsum(rng.integers(1, 3, n)) % WORDS for n in (length, length // 4))
     for part in (train, held_out):
@@ -32,7 +32,7 @@ def texts(classes=60, length=6000, seed=0):
 
 
 def job(folder, layer="full", *, until=None, digest="text", resume=False, save_every=1e9, evaluated=512, **settings):
-    """A job that takes a moment."""
+    """Return a short job."""
     asked = {"dim": 16, "context": 4, "batch": 64, "lr": 0.01} | settings
     path = str(folder / f"{layer}.safetensors")
     until = until or Until(steps=40)
@@ -43,7 +43,7 @@ TEXTS = texts()
 
 
 def run(asked, given=TEXTS):
-    """A job, done."""
+    """Run a job."""
     from softargmax.cli.words.torch_job import Run
 
     done = Run(asked, given)

@@ -1,4 +1,4 @@
-"""Every layer of the room, small and with random parameters, for the tests that hold for all of them."""
+"""Small instances of every output layer with random parameters, for the tests that apply to all layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AdaptiveSoftmax: its definition, torch's own module, its search, its draws, its arguments, what it costs."""
+"""AdaptiveSoftmax: definition, comparison with torch's module, search, draws, arguments and cost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ F64, filled, drawn = cases.F64, cases.filled, cases.drawn
 
 
 def by_hand(layer: Any, hidden: Any) -> Any:
-    """p of all ranks by the definition, in float64."""
+    """Return p of all ranks by the definition, in float64."""
 
     def softmax(h: Any, w: Any, b: Any) -> Any:
         e = torch.exp(h @ w.double().T + (0 if b is None else b.double()))
@@ -89,7 +89,7 @@ def test_from_counts_has_the_models_cutoffs() -> None:
     assert (layer.cutoffs, layer.div_value, layer.head_bias.shape) == ((), 2.0, (5000,))
 
 
-# --- torch's own ------------------------------------------------------------------------------------------------------
+# --- torch's module ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("head_bias", [True, False])
@@ -119,7 +119,7 @@ def test_it_equals_torch_with_copied_weights(k: int, cutoffs: list[int], head_bi
 
 
 def test_of_torch_all_is_taken_over() -> None:
-    with pytest.warns(UserWarning, match="Initializing zero-element tensors"):  # torch's own module, not what we make
+    with pytest.warns(UserWarning, match="Initializing zero-element tensors"):  # from torch's module
         theirs = torch.nn.AdaptiveLogSoftmaxWithLoss(8, 50, [5, 10, 20], div_value=4.0, dtype=F64).eval()
     ours = AdaptiveSoftmax.from_torch(theirs, reduction="sum", ignore_index=3)
     assert [tail[0].out_features for tail in theirs.tail] == [2, 0, 0]
@@ -161,8 +161,8 @@ def test_topk_opens_what_may_hold_a_likely_class(monkeypatch: pytest.MonkeyPatch
     hidden = drawn(8, 3, dtype=torch.float32)
     for tokens, k, wanted in (
         ([-20.0, 5.0, -20.0], 5, [(50, 8)]),
-        ([-9.0, -9.0, -9.0], 30, []),  # the frequent suffice
-        ([0.5, 5.0, -20.0], 5, [(50, 8)]),  # the first was as likely as those known, until the second was opened
+        ([-9.0, -9.0, -9.0], 30, []),  # no cluster is needed
+        ([0.5, 5.0, -20.0], 5, [(50, 8)]),  # the first cluster ties with the best so far until the second is visited
         ([5.0, 5.5, -20.0], 25, [(30, 8), (50, 8)]),
     ):
         with torch.no_grad():
@@ -192,12 +192,12 @@ def test_a_row_that_meets_nan() -> None:
     assert found.index[1].tolist() == [-1, -1]
     assert found.values[1].isnan().all()
     assert torch.equal(found.index[2], layer.topk(hidden[2:], 2).index[0])
-    with pytest.raises(ValueError, match="row 1 meets NaN"):
+    with pytest.raises(ValueError, match="got NaN in row 1"):
         layer.sample(hidden, 0)
     with torch.no_grad():
         layer.tails[0].fill_(torch.nan)
     assert (layer.topk(hidden, 40).index == -1).all()
-    with pytest.raises(ValueError, match=r"row \d+ meets NaN"):
+    with pytest.raises(ValueError, match=r"got NaN in row \d+"):
         layer.sample(hidden[:1].expand(200, 5), 0)
 
 
@@ -228,7 +228,7 @@ def test_draws_are_a_function_of_seed_and_stream(monkeypatch: pytest.MonkeyPatch
     assert torch.equal(found, layer.sample(hidden, 5)), "in blocks"
 
 
-# --- what it costs, and what it refuses -------------------------------------------------------------------------------
+# --- cost and errors --------------------------------------------------------------------------------------------------
 
 
 def test_the_loss_needs_no_row_of_all_classes() -> None:

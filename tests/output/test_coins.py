@@ -1,4 +1,4 @@
-"""Losses of coins and scores of pairs by the compiled core, beside their definitions in torch."""
+"""Binary logistic losses and scores of pairs: the compiled core against definitions in torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def given(
     width: int = 5,
     wanted: tuple[str, ...] = NAMES,
 ) -> tuple[dict[str, Tensor], Any, Tensor]:
-    """h, weight, bias and shift, of which some want a gradient; pairs; signs."""
+    """Return h, weight, bias and shift (some with gradients), pairs, and signs."""
     counts = torch.tensor([3, 0, 1, 6, 2])
     n = int(counts.sum())
     nodes = torch.tensor([0, 6, 2, 3, 0, 0, 5, 1, 2, 6, 4, 0])
@@ -99,7 +99,7 @@ def test_without_bias_or_shift(absent: str) -> None:
 
 
 def test_tables_and_gradients_may_lie_anyhow() -> None:
-    """Tables with strides, shared numbers; an incoming gradient that is one number for all."""
+    """Strided and overlapping tables, and an expanded incoming gradient."""
     numbers, pairs, signs = given()
     wide = {name: x.detach() for name, x in numbers.items()}
     apart = {
@@ -175,7 +175,7 @@ def test_nothing_at_all() -> None:
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_layers_do_not_know_who_serves(dtype: torch.dtype, sparse: bool) -> None:
-    """A step of the layers on pairs, by the compiled core and by the definitions."""
+    """A training step of the layers on pairs: the compiled core against the definitions."""
     counts = 1.0 / torch.arange(1, 41)
     hidden, target = drawn(30, 16, dtype=torch.float32), torch.arange(30)
     layers = [

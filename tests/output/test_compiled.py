@@ -1,4 +1,4 @@
-"""Training steps of layers that sample, compiled whole: the draws, losses and gradients of eager code."""
+"""Training steps of sampling layers, compiled with fullgraph: draws, losses and gradients equal eager code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ layers = importlib.import_module("tests.output.layers")
 
 from softargmax import nn  # noqa: E402
 from softargmax.output import Learned  # noqa: E402
-from softargmax.output.sampler_base import NUMBERED  # noqa: E402
+from softargmax.output.sampler_base import SAMPLERS  # noqa: E402
 from softargmax.output.torch_sampler import draw_classes, expected_counts, observe_classes  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.*is deprecated:FutureWarning")  # of torch.compile
@@ -30,7 +30,7 @@ def layer_of(name: str) -> Any:
 
 
 def trained(layer: Any, call: Any) -> list[Any]:
-    """What three steps come to, in digits that the order of sums does not change, and the gradients."""
+    """Return the results of three steps, rounded so that the order of sums does not matter, and the gradients."""
     found: list[Any] = []
     for step in range(3):
         h = layers.drawn(len(Y), 5, dtype=torch.float32, seed=step).requires_grad_()
@@ -62,7 +62,7 @@ def trained(layer: Any, call: Any) -> list[Any]:
 )
 def test_training_steps(name: str) -> None:
     eager, layer = layer_of(name), layer_of(name)
-    eager.most = eager.samples = getattr(eager, "samples", None)  # importance: n does not grow under a trace
+    eager.most = eager.samples = getattr(eager, "samples", None)  # importance sampling: n does not grow under tracing
     torch._dynamo.reset()
     found = trained(layer, torch.compile(layer, fullgraph=True, backend="aot_eager"))
     torch.testing.assert_close(found, trained(eager, eager), rtol=1e-5, atol=1e-6)
@@ -100,6 +100,6 @@ def test_every_sampler_has_a_number_of_its_own() -> None:
     copies = [copy.copy(sampler), copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler))]
     numbers = [one.number for one in (sampler, *copies)]
     assert len(set(numbers)) == 4
-    assert [NUMBERED[number] for number in numbers] == [sampler, *copies]
+    assert [SAMPLERS[number] for number in numbers] == [sampler, *copies]
     del sampler, copies
-    assert not any(number in NUMBERED for number in numbers)
+    assert not any(number in SAMPLERS for number in numbers)

@@ -1,4 +1,4 @@
-"""Cut-offs by the cost model: against every choice there is, on small K; at large K quick, and no worse than others."""
+"""Cut-offs by the cost model: exhaustive search for small K; fast and at least as good as alternatives for large K."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEASURED = StepCost()
 def total(
     counts: Any, cuts: Sequence[int], dim: int, batch: int = 1024, div_value: float = 1.0, cost: StepCost = MEASURED
 ) -> float:
-    """The formulas of the docstrings."""
+    """Return the cost by the formulas of the docstrings."""
 
     def g(classes: int, rows: float, width: int) -> float:
         products = classes * rows * (width + cost.score) + classes * width * cost.parameter

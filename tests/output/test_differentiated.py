@@ -1,4 +1,4 @@
-"""DifferentiatedSoftmax: its definition, its blocks, its draws, its arguments, what it costs."""
+"""DifferentiatedSoftmax: definition, blocks, draws, arguments and cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHAPES = [([1], [4]), ([1, 1], [3, 1]), ([2, 5], [3, 1]), ([1, 20, 79], [2, 1, 1
 
 
 def by_hand(layer: Any, hidden: Any) -> Any:
-    """p of all ranks by the definition, in float64."""
+    """Return p of all ranks by the definition, in float64."""
     begin, z = 0, []
     for weight in layer.weights:
         z.append(hidden[:, begin : begin + weight.shape[1]].double() @ weight.double().T)
@@ -97,7 +97,7 @@ def test_one_class_with_all_counts() -> None:
     assert layer.order[0] == 2
     layer = DifferentiatedSoftmax.from_counts(16, [1, 1, 1, 1, 1000], blocks=5)
     assert [len(weight) for weight in layer.weights] == [1, 1, 1, 1, 1]
-    layer = DifferentiatedSoftmax.from_counts(1024, np.ones(10), blocks=10)  # eight tenths are added up to a bit less
+    layer = DifferentiatedSoftmax.from_counts(1024, np.ones(10), blocks=10)  # eight times 0.1 rounds below 0.8
     assert [len(weight) for weight in layer.weights] == [1] * 10
 
 

@@ -1,4 +1,4 @@
-"""HierarchicalSoftmax: its distribution, its search, its draws, its derivatives; what it refuses and what it costs."""
+"""HierarchicalSoftmax: distribution, search, draws and derivatives."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def drawn(*shape: int, dtype: Any = F64) -> Any:
 
 
 def by_products(layer: Any, hidden: Any) -> Any:
-    """p of all classes by the definition, one class after the other."""
+    """Return p of all classes by the definition, class by class."""
     p, tables = [], layer.tree.paths
     for k in range(layer.tree.classes):
         part = slice(tables.offsets[k], tables.offsets[k + 1])
@@ -228,7 +228,7 @@ def test_ignored_rows_and_empty_batches() -> None:
 def test_topk_is_that_of_all(k: int, scale: float) -> None:
     hidden = drawn(30, 5)
     for tree in (Tree.balanced(k), counted(k)):
-        layer = layer_of(tree, 5, scale, dtype=F64)  # a scale of 0: classes of one depth tie
+        layer = layer_of(tree, 5, scale, dtype=F64)  # with scale 0, classes of equal depth tie
         values, index = torch.sort(layer.log_prob(hidden), dim=1, descending=True, stable=True)
         for n in sorted({1, min(3, k), min(50, k), k}):
             found = layer.topk(hidden, n)
@@ -262,7 +262,7 @@ def test_a_row_that_meets_nan() -> None:
     assert found.values[1].isnan().all()
     assert torch.equal(found.index[2], layer.topk(hidden[2:], 2).index[0])
     assert layer.log_prob(hidden).isnan().all(1).tolist() == [False, True, False]
-    with pytest.raises(ValueError, match="row 1 meets NaN"):
+    with pytest.raises(ValueError, match="got NaN in row 1"):
         layer.sample(hidden, 0)
 
 

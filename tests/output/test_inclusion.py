@@ -1,4 +1,4 @@
-"""The probability to be among n distinct draws: against sums over all orders, recursions and simulation."""
+"""Inclusion probabilities: against sums over all orders, recursions and simulation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rng() -> np.random.Generator:
 
 
 def by_sets(q: Any, n: int) -> Any:
-    """Every set of classes, and the probability that the draws pass through it; of numbers that sum to anything."""
+    """Return every set of classes, and the probability that the draws pass through it; weights can have any sum."""
     classes = len(q)
     reached = {0: 1.0}
     for _ in range(n):
@@ -34,7 +34,7 @@ def by_sets(q: Any, n: int) -> Any:
 
 
 def of_two_kinds(many: int, q_many: float, few: int, q_few: float, n: int) -> tuple[float, float]:
-    """How many of the n are of either kind, draw after draw; for each class of its kind."""
+    """Return the inclusion probabilities of two kinds of classes, by recursion over the draws."""
     taken, law = np.arange(n + 1.0), np.zeros(n + 1)
     law[0] = 1.0
     for drawn in range(n):
@@ -42,7 +42,7 @@ def of_two_kinds(many: int, q_many: float, few: int, q_few: float, n: int) -> tu
         other = np.maximum(few - (drawn - taken), 0.0) * q_few
         total = np.where(one + other > 0, one + other, 1.0)
         law = law * other / total + np.concatenate([[0.0], (law * one / total)[:-1]])
-    law /= law.sum()  # 1 but for the rounding of n steps
+    law /= law.sum()  # removes the rounding errors of n steps
     return float(law @ taken) / many, float(law @ (n - taken)) / few
 
 
@@ -61,7 +61,7 @@ SMALL = {
 @pytest.mark.parametrize("kind", SMALL)
 @pytest.mark.parametrize("classes", [2, 3, 7, 10])
 def test_against_all_orders(kind: str, classes: int) -> None:
-    """The largest error is 3e-15, and 1e-13 of pi, the smallest of which are 1e-307."""
+    """The largest absolute error is 3e-15, the largest relative error 1e-13; pi goes down to 1e-307."""
     q = SMALL[kind](classes)
     q /= q.sum()
     for n in range(classes + 1):
@@ -93,7 +93,7 @@ KINDS = [
 
 @pytest.mark.parametrize(("many", "few", "ratio", "n"), KINDS)
 def test_against_the_recursion_for_two_kinds_of_classes(many: int, few: int, ratio: float, n: int) -> None:
-    """The largest error is 6e-15, and 4e-11 of pi (2e-13 above pi = 1e-4), in part the recursion's."""
+    """The largest error is 6e-15, and relative 4e-11 (2e-13 above pi = 1e-4), in part the recursion's."""
     q = np.repeat([ratio, 1.0], [many, few])
     q /= q.sum()
     found, true = inclusion_probabilities(q, n)[[0, -1]], of_two_kinds(many, q[0], few, q[-1], n)
@@ -112,7 +112,7 @@ def test_interpolation_changes_nothing(n: int, monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_allclose(quick, inclusion_probabilities(q, n), rtol=1e-12)
 
 
-WORDS = np.maximum(1e7 / (np.arange(100_003) + 2.7) ** 1.1, 1.0).astype(int)  # like counts of words: few are different
+WORDS = np.maximum(1e7 / (np.arange(100_003) + 2.7) ** 1.1, 1.0).astype(int)  # like word counts: few distinct values
 
 
 @pytest.mark.parametrize("n", [2, 64, 1024, 50_000, 100_002])
@@ -126,7 +126,7 @@ def test_they_sum_to_the_number_of_draws(sampler: LogUniform | Unigram, n: int) 
 
 
 def test_against_simulation() -> None:
-    """The first n of 1000 exponential clocks, 40,000 times, by NumPy's own random numbers."""
+    """Simulation: the first n of 1000 exponential arrival times, 40,000 times, with NumPy's random numbers."""
     q, sets = LogUniform(1000).probabilities, 40_000
     for n in (10, 100):
         count, random = np.zeros(1000), rng()
@@ -149,11 +149,11 @@ def test_equal_classes_and_one_draw() -> None:
     nodes = inclusion_probability._nodes_of(np.log(q))
     np.testing.assert_allclose(
         nodes.spread(inclusion_probability._integral(nodes, 1)), q, rtol=1e-12
-    )  # the integral knows it too
+    )  # the integral agrees
 
 
-# The relative error of what TensorFlow takes, 1 - (1 - q)^tries, where it is largest, median and worst batch, of 100
-# batches for K = 1000 and 30 for K = 100003:
+# The largest relative error of TensorFlow's formula, 1 - (1 - q)^tries, in the median and in the worst of 100 batches
+# for K = 1000 and of 30 for K = 100003:
 #     K        n       LogUniform        Unigram(WORDS[:K])   (ours: below 1e-12)
 #     1000     10      0.086   0.37      0.025   0.17
 #     1000     100     0.050   0.18      0.037   0.15
@@ -161,8 +161,8 @@ def test_equal_classes_and_one_draw() -> None:
 #     100003   64      0.030   0.12      0.011   0.041
 #     100003   1024    0.016   0.060     0.006   0.020
 #     100003   8192    0.008   0.018     0.005   0.017
-# Most of it is the number of tries, which differs from batch to batch; at their mean 0.0015 is left of 0.016 (K =
-# 100003, n = 1024) and 0.014 of 0.086 (K = 1000, n = 10).
+# Most of it comes from the number of tries, which differs between batches. With the mean number of tries, 0.016 becomes
+# 0.0015 (K = 100003, n = 1024) and 0.086 becomes 0.014 (K = 1000, n = 10).
 @pytest.mark.parametrize(("classes", "n", "least"), [(1000, 10, 0.03), (1000, 100, 0.02), (100_003, 1024, 0.005)])
 def test_beside_the_formula_of_tensorflow(classes: int, n: int, least: float) -> None:
     sampler = LogUniform(classes)

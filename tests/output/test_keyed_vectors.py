@@ -1,4 +1,4 @@
-"""Vectors by words: neighbours and files beside gensim's, and what is refused."""
+"""Word vectors: neighbours and files compared with gensim's, and errors."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ QUERIES = [
 
 
 def theirs(path, **options):
-    """What gensim reads from a file of ours."""
+    """Return gensim's vectors from a file that we write."""
     return gensim.KeyedVectors.load_word2vec_format(str(path), **options)
 
 
@@ -35,7 +35,7 @@ def test_gensim_opens_our_files_and_finds_the_same_neighbours(tmp_path, binary, 
     found, expected = (x.most_similar(positive, negative, topn=40) for x in (OURS, peer))
     assert len(found) == len(expected)
     wide = dict(found)
-    # gensim's cosines are sums of 7 products in float32, of vectors of length 1, twice divided by a length
+    # gensim computes cosines in float32: sums of 7 products of unit vectors, divided twice by a length
     bound = 32 * np.finfo(np.float32).eps
     assert all(abs(wide[word] - cosine) <= bound for word, cosine in expected)
     ours, peers = ([word for word, _ in x] for x in (found, expected))
@@ -55,9 +55,9 @@ def test_we_open_gensims_files(tmp_path, binary):
 
 
 def test_word2vecs_own_files_are_read(tmp_path):
-    (tmp_path / "t").write_bytes(b"2 3\r\nthe 1 -2.5 1e-3\r\nof 0 0 4\r\n\r\n")  # as Windows has it
+    (tmp_path / "t").write_bytes(b"2 3\r\nthe 1 -2.5 1e-3\r\nof 0 0 4\r\n\r\n")  # Windows line ends
     assert KeyedVectors.load(tmp_path / "t").words == ["the", "of"]
-    (tmp_path / "t").write_bytes(b"2 3\nthe 1 -2.5 1e-3 \nof 0 0 4 \n")  # it ends each line with a space
+    (tmp_path / "t").write_bytes(b"2 3\nthe 1 -2.5 1e-3 \nof 0 0 4 \n")  # word2vec ends each line with a space
     found = KeyedVectors.load(tmp_path / "t")
     assert found.words == ["the", "of"]
     assert found.vectors.tolist() == np.float32([[1, -2.5, 1e-3], [0, 0, 4]]).tolist()
@@ -94,11 +94,11 @@ def test_numbers_stand_for_words(tmp_path):
     assert OURS.most_similar(np.int64(3), topn=2) == OURS.most_similar(["w3"], topn=2)
     assert OURS.most_similar(VECTORS[3].tolist(), topn=1)[0][0] == "w3"
     assert [x in bare for x in (3, 40, "w3", True, [3])] == [True, False, False, False, False]
-    assert [x in OURS for x in (3, 40, "w3", "x")] == [True, False, True, False]  # as OURS[3] is found
+    assert [x in OURS for x in (3, 40, "w3", "x")] == [True, False, True, False]  # numbers are keys too
     assert (list(OURS), list(bare)) == (WORDS, list(range(40)))
     bare.save(tmp_path / "v")
     assert KeyedVectors.load(tmp_path / "v").words == list(map(str, range(40)))
-    with pytest.raises(KeyError, match="there are no words; numbers from 0 to 39"):
+    with pytest.raises(KeyError, match=r"word: expected a number from 0 to 39 .there are no words."):
         bare["w3"]
 
 
@@ -165,7 +165,7 @@ def test_words_that_are_alike_come_near(tmp_path):
             lambda: WordVectors([1, 2], 3, words=["a", "a"]),
         ),
         (ValueError, "words: expected 2, one per vector, got 3", lambda: WordVectors([1, 2], 3, words=["a", "b", "c"])),
-        (ValueError, "no word occurs 9 times", lambda: WordVectors.of_sentences([["a"]], 3, min_count=9)),
+        (ValueError, "a word that occurs at least 9 times", lambda: WordVectors.of_sentences([["a"]], 3, min_count=9)),
         (
             TypeError,
             r"sentences: expected a list of lists of strings, got \['a'\]",
@@ -176,8 +176,8 @@ def test_words_that_are_alike_come_near(tmp_path):
             r"sentences: expected a list of lists of strings, got \[\]",
             lambda: WordVectors.of_sentences([], 3),
         ),
-        (ValueError, "words= gives it words", lambda: WordVectors([1, 2], 3).train([["a"]])),
-        (KeyError, "'x' is not one of the 40 words", lambda: OURS["x"]),
+        (ValueError, "expected numbers, as the model has no words", lambda: WordVectors([1, 2], 3).train([["a"]])),
+        (KeyError, "expected one of the 40 words, got 'x'", lambda: OURS["x"]),
         (KeyError, "'word: expected a number from 0 to 39, got 40'", lambda: OURS.similarity("w1", 40)),
         (TypeError, "word: expected a word or its number, got 1.5", lambda: OURS[1.5]),
         (ValueError, "positive, negative: expected one word or more, got none", OURS.most_similar),
@@ -198,7 +198,7 @@ def test_words_that_are_alike_come_near(tmp_path):
         ),
         (TypeError, "words: expected a list of strings, got 5", lambda: KeyedVectors(np.ones((2, 2)), 5)),
         (TypeError, "has no argument rte; use rate", lambda: WordVectors([1, 2], 3).train([0, 1], rte=1)),
-        (ValueError, "no word occurs 1 times", lambda: WordVectors.of_sentences([[], []], 3)),
+        (ValueError, "a word that occurs at least 1 times", lambda: WordVectors.of_sentences([[], []], 3)),
         (ValueError, "topn: expected 1 or more, got 0", lambda: OURS.most_similar("w1", topn=0)),
         (TypeError, "has no argument restrict_vocab", lambda: OURS.most_similar("w1", restrict_vocab=3)),
     ],

@@ -1,4 +1,4 @@
-"""What output layers refuse, and how they say it."""
+"""Error messages of the output layers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_row_that_meets_nan(name: str) -> None:
     assert found.index[1].tolist() == [-1, -1]
     assert found.values[1].isnan().all()
     assert torch.equal(found.index[[0, 2]], layer.topk(hidden[[0, 2]], 2).index)
-    with pytest.raises(ValueError, match="hidden: row 1 meets NaN"):
+    with pytest.raises(ValueError, match="hidden: expected probabilities without NaN, got NaN in row 1"):
         layer.sample(hidden, 0)
 
 

@@ -30,7 +30,7 @@ every = pytest.mark.parametrize("name", layers.LAYERS)
 
 
 def losses_of(layer: Any, y: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The loss as a function of h and the parameters."""
+    """Return the loss as a function of h and the parameters."""
     names = [name for name, _ in layer.named_parameters()]
 
     def loss(h: Any, *values: Any) -> Any:
@@ -42,8 +42,8 @@ def losses_of(layer: Any, y: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 @pytest.mark.slow
 @every
 def test_derivatives(name: str) -> None:
-    layer = layer_of(name, 3, 7, dtype=F64, reduction="none").eval()  # whose candidates stay those of the step
-    layer.least_ess = 0.0  # how many draws there are is no smooth function
+    layer = layer_of(name, 3, 7, dtype=F64, reduction="none").eval()  # in eval mode the candidates do not change
+    layer.least_ess = 0.0  # the number of draws is not a smooth function
     loss, values = losses_of(layer, torch.tensor([6, 0, -100, 3, 0]))
     inputs = drawn(5, 3).requires_grad_(), *values
     assert torch.autograd.gradcheck(loss, inputs, check_forward_ad=True)
@@ -88,7 +88,7 @@ def test_vmap_and_compile(name: str) -> None:
     wanted = layer(*given)
     mapped = torch.func.vmap(layer, in_dims=(0, 0, None)[: len(given)])(*given)
     torch.testing.assert_close(mapped, wanted)
-    torch._dynamo.reset()  # it counts how often a function was compiled, and gives up
+    torch._dynamo.reset()  # dynamo limits the number of recompilations of a function
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(*given), wanted)
 
@@ -139,7 +139,7 @@ def test_a_checkpoint_goes_on(name: str) -> None:
 
 @every
 def test_a_layer_without_memory_gets_it(name: str) -> None:
-    """The three ways of models that are made on the meta device."""
+    """The three ways to materialise a model from the meta device."""
     layer, hidden, y = layer_of(name).eval(), drawn(6, 5, dtype=torch.float32), torch.arange(6)
     wanted = layer(hidden, y)
     assigned = layers.LAYERS[name](5, 40, device="meta").eval()
@@ -153,7 +153,7 @@ def test_a_layer_without_memory_gets_it(name: str) -> None:
     begun.to_empty(device="cpu")
     for buffer in begun.buffers():
         if buffer.dtype == torch.int64:
-            buffer.fill_(-(1 << 62))  # what may stand in memory
+            buffer.fill_(-(1 << 62))  # uninitialised memory
     begun.reset_parameters()
     assert begun.eval()(hidden, y).isfinite()
 
@@ -170,5 +170,5 @@ def test_learned_counts_are_in_a_checkpoint() -> None:
     assert np.array_equal(twin.sampler.counts, layer.sampler.counts)
     with pytest.raises(RuntimeError, match=r"Missing key.*sampler\.counts"):
         twin.load_state_dict({name: x for name, x in layer.state_dict().items() if "counts" not in name})
-    with pytest.raises(RuntimeError, match=r"state\['counts'\]: of 39 classes; this sampler has 40"):
+    with pytest.raises(RuntimeError, match=r"state\['counts'\]: expected 40 classes, got 39"):
         twin.load_state_dict({**layer.state_dict(), "sampler.counts": torch.ones(39)})

@@ -1,4 +1,4 @@
-"""Where no gradient is recorded none is made: losses of layers under `no_grad`, each in a process of its own."""
+"""Losses under `no_grad` allocate no gradients: peak memory of each layer, in separate processes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 pytest.importorskip("torch")
 
 LAYERS = ("function", "full", "adaptive", "differentiated", "hierarchical", "negative")
-# Modules are imported once; each layer has its memory and its threads in a child that is forked before torch works.
+# Modules are imported once. Each layer runs in a child process, forked before torch starts threads.
 SCRIPT = """
 import json, os, sys, torch, softargmax
 from bench.peak import peak_of
 from softargmax import nn, output
 
 def shares(name):
-    classes, dim = 200_000, 64  # of weights: 51 MB
+    classes, dim = 200_000, 64  # the weights take 51 MB
     h, y = torch.randn(8, dim, requires_grad=True), torch.arange(8) * 1000
     layer = {
         "function": lambda: torch.nn.Linear(dim, classes, bias=False),
@@ -33,7 +33,7 @@ def shares(name):
         return softargmax.linear_cross_entropy(h, weights, y) if name == "function" else layer(h, y)
 
     with torch.no_grad():
-        loss(h[:1].repeat(8, 1))  # what is made once
+        loss(h[:1].repeat(8, 1))  # first-call allocations
         before, without, found = peak_of(lambda: loss(h))
     assert found.requires_grad is False
     tracked = loss(h)
@@ -51,7 +51,7 @@ for name in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def shares() -> tuple[dict[str, list[float]], str]:
-    """By layer, the peaks without and with gradients in sizes of the weights; and what the processes said."""
+    """Return each layer's peaks without and with gradients, in units of the weights' size, and the output."""
     done = subprocess.run([sys.executable, "-c", SCRIPT, *LAYERS], capture_output=True, text=True, check=False)
     return {name: peaks for name, *peaks in map(json.loads, done.stdout.splitlines())}, done.stderr
 

@@ -1,4 +1,4 @@
-"""The records of this room: what the kernels write is what the definitions say, for arrays and tensors; opcheck."""
+"""The operation records of the room: kernels against definitions, for arrays and tensors; opcheck."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from softargmax.output.arguments import (
     Tossed,
 )
 
-# What torch itself does when it is asked for forward mode.
+# warnings of torch's forward mode
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")
 
 RNG = np.random.default_rng(0)
@@ -75,7 +75,7 @@ def is_sparse(i: Any) -> bool:
 
 
 def tensors(i: Any) -> Any:
-    """A record of tensors."""
+    """Return a record of tensors."""
     torch = pytest.importorskip("torch")
     if isinstance(i, tuple):
         return type(i)(*map(tensors, i))
@@ -95,7 +95,7 @@ def test_tensors_are_served_as_arrays_are(name: str) -> None:
 def test_opcheck(name: str, tracked: bool) -> None:
     torch = pytest.importorskip("torch")
     operation, i = CASES[name]
-    if not operation.kernels or (tracked and is_sparse(i)):  # gradients are dense in a graph
+    if not operation.kernels or (tracked and is_sparse(i)):  # under tracing gradients are dense
         return
     arguments = operation.torch.flatten(tensors(i))
     if tracked:

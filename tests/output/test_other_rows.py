@@ -1,4 +1,4 @@
-"""Losses by blocks: what is not finite in one row, or in one class, changes no bit of others that do not meet it."""
+"""Losses by blocks: nonfinite numbers in one row or class change no bit of independent rows and classes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCKS = {1: ([100], [6]), 3: ([3, 20, 77], [3, 2, 1])}
 
 
 def drawn(number: int, dtype: Any) -> list[Any]:
-    """y, h, b and W_i of so many blocks."""
+    """Return y, h, b and the W_i of the blocks."""
     shapes = [(N, 6), (100,), *zip(*BLOCKS[number], strict=True)]
     y = torch.arange(N) * 7 % 100
     y[11] = -100
@@ -28,7 +28,7 @@ def drawn(number: int, dtype: Any) -> list[Any]:
 
 
 def found(y: Any, *given: Any, total: bool = False) -> list[Any]:
-    """The losses or their total, dh, db and every dW_i."""
+    """Return the losses or their total, dh, db and every dW_i."""
     h, bias, *weights = (x.clone().requires_grad_() for x in given)
     loss = blocks.block_losses(h, weights, bias, y, total=total)
     return [loss.detach(), *torch.autograd.grad(loss.sum(), (h, bias, *weights))]
@@ -51,7 +51,7 @@ def test_a_row_that_is_not_finite(number: int, size: int, bad: float, monkeypatc
 
 
 def places(h: Any, b: Any, w: Any) -> dict[str, list[Any]]:
-    """Where a test writes what is not finite."""
+    """The position of a nonfinite number."""
     return {
         "a class": [w[-1][5, :1]],
         "two classes": [w[0][1, :1], w[-1][5, :1]],

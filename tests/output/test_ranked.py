@@ -1,4 +1,4 @@
-"""What AdaptiveSoftmax and DifferentiatedSoftmax share: an order of classes, losses of blocks and their derivatives."""
+"""AdaptiveSoftmax and DifferentiatedSoftmax: the order of classes, losses by blocks, and their derivatives."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ every = pytest.mark.parametrize("name", KINDS)
 
 
 def filled(layer: Any, scale: float = 0.7, *, mixed: bool = True) -> Any:
-    """Random parameters; an order of classes that is not 0, 1, .."""
+    """Return a layer with random parameters and a random order of classes."""
     generator = torch.Generator().manual_seed(layer.classes)
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -289,6 +289,6 @@ def test_confident_rows_keep_their_small_loss(name: str) -> None:
     hidden = torch.zeros(1, 6)
     for implementation in ("native", "reference"):
         with using(implementation):
-            others = 2 if name == "adaptive" else 6  # tokens beside class 0
+            others = 2 if name == "adaptive" else 6  # tokens in the block of class 0
             found = layer(hidden, torch.tensor([0])).item()
             assert found == pytest.approx(others * np.exp(-40.0), rel=1e-6, abs=0)

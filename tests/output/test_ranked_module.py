@@ -1,4 +1,4 @@
-"""AdaptiveSoftmax and DifferentiatedSoftmax as modules: halves, transforms, checkpoints."""
+"""AdaptiveSoftmax and DifferentiatedSoftmax as modules: half precision, transforms, checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ F64, KINDS, every, filled, layer_of, drawn = (
 )
 
 
-# --- halves -----------------------------------------------------------------------------------------------------------
+# --- half precision ---------------------------------------------------------------------------------------------------
 
 
 @every

@@ -1,4 +1,4 @@
-"""Losses that sample: their definitions, and what theory says of the mean of their gradients."""
+"""Sampled losses: comparison with their definitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Y = torch.tensor([0, 8, 3, 3])
 
 
 def at(layer: Any, seed: int = 5) -> Any:
-    """The same random parameters for every layer."""
+    """Set the same random parameters in every layer."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name in ("weight", "bias"):
@@ -98,7 +98,7 @@ def test_target_sampling_is_a_softmax_over_the_targets_of_the_part() -> None:
     hidden, layer = drawn(N, D), at(nn.TargetSampledSoftmax(D, K))
     few = [0, 3, 8]
     wanted = torch.nn.functional.cross_entropy(scores(layer, hidden)[:, few], torch.tensor([0, 2, 1, 1]))
-    torch.testing.assert_close(layer(hidden, Y), wanted)  # the distinct targets of the call
+    torch.testing.assert_close(layer(hidden, Y), wanted)  # by default, the distinct targets of the call
     layer.use([8, 3, 0, 3])
     torch.testing.assert_close(layer(hidden, Y), wanted)
     layer.use([1, 8, 0, 3])
@@ -108,7 +108,7 @@ def test_target_sampling_is_a_softmax_over_the_targets_of_the_part() -> None:
 
 
 def test_in_batch_negatives() -> None:
-    """Each candidate weighs 1 over how often its class is expected among the draws and the other rows' targets."""
+    """Each candidate has weight 1 / (its expected count among the draws and the other rows' targets)."""
     hidden, q, p = drawn(N, D), Unigram(layers.counts(K)), Unigram(np.arange(1, K + 1), power=1)
     layer = at(nn.SampledSoftmax(D, q, samples=4, in_batch=p, reduction="none")).eval()
     drawn_ones = q.draw(4, seed=0, stream=0, unique=True).index
@@ -168,7 +168,7 @@ def test_learned_follows_the_targets() -> None:
     "options", [{}, {"shared": False}, {"shared": False, "unique": False}, {"in_batch": True}], ids=str
 )
 def test_rows_that_are_ignored_change_nothing_of_the_others(options: dict[str, Any]) -> None:
-    """Nor does it whether values may be read: then they are left out."""
+    """Results are the same if values can be read and ignored rows are removed."""
     given = {**options, "in_batch": Unigram(layers.counts(K))} if "in_batch" in options else options
     layer = at(nn.SampledSoftmax(D, Unigram(layers.counts(K)), samples=3, reduction="none", **given)).eval()
     hidden, y = drawn(6, D), torch.tensor([7, -100, 5, -100, -100, 2])

@@ -1,4 +1,4 @@
-"""What theory says of the mean, over draws, of the gradients of losses that sample."""
+"""The mean over draws of the gradients of sampled losses, compared with theory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRAWS = 10_000
 
 
 def gradients(layer: Any, hidden: Any, y: Any) -> tuple[Any, Any]:
-    """The mean over draws of the gradient to h, and its standard error. Every draw is a row of a batch."""
+    """Return the mean over draws of the gradient to h, and its standard error. Every draw is a row of a batch."""
     assert not layer.shared
     rows = hidden.expand(DRAWS, D).clone().requires_grad_()
     layer.reduction = "sum"
@@ -34,7 +34,7 @@ def truth(hidden: Any, y: Any) -> Any:
 
 
 def own_distribution(hidden: Any, y: int) -> Sampler:
-    """The softmax itself, over the classes but y."""
+    """Return the softmax over the classes without y."""
     p = at(nn.FullSoftmax(D, K)).log_prob(hidden).detach().exp().numpy()
     p[y] = 0
     return Unigram(p, power=1)
@@ -42,7 +42,7 @@ def own_distribution(hidden: Any, y: int) -> Sampler:
 
 @pytest.mark.parametrize("n", [1, 5])
 def test_sampled_from_the_softmax_itself_it_is_unbiased(n: int) -> None:
-    """Blanc & Rendle (2018), theorem 2.1: of all samplers this one alone."""
+    """Blanc & Rendle (2018), theorem 2.1: only this sampler is unbiased."""
     hidden, y = drawn(D), torch.tensor(3)
     options: dict[str, Any] = {"samples": n, "unique": False, "shared": False}
     mean, error = gradients(at(nn.SampledSoftmax(D, own_distribution(hidden, 3), **options)), hidden, y)
@@ -53,7 +53,7 @@ def test_sampled_from_the_softmax_itself_it_is_unbiased(n: int) -> None:
 
 @pytest.mark.parametrize("kind", [nn.SampledSoftmax, nn.ImportanceSampledSoftmax])
 def test_the_bias_falls_as_one_over_n(kind: Any) -> None:
-    """Consistent: what is left of the bias at 16 times the draws is a sixteenth, within 3 standard errors."""
+    """Consistency: with 16 times the draws the bias is a sixteenth, within 3 standard errors."""
     hidden, y, sampler = drawn(D), torch.tensor(3), Unigram(layers.counts(K))
     options: dict[str, Any] = {"unique": False} if kind is nn.SampledSoftmax else {}
     bias = {}
@@ -65,7 +65,7 @@ def test_the_bias_falls_as_one_over_n(kind: Any) -> None:
 
 
 def test_nce_is_unbiased_for_its_expectation_and_tends_to_likelihood() -> None:
-    """E = sigma(-D_y) (-s'_y) + sum_j n q_j sigma(D_j) s'_j; at scores that are normalised it tends to p - e_y."""
+    """E = sigma(-D_y) (-s'_y) + sum_j n q_j sigma(D_j) s'_j; for normalised scores it tends to p - e_y."""
     hidden, y, sampler = drawn(D), torch.tensor(3), Unigram(layers.counts(K), power=0.5)
     q = torch.tensor(sampler.probabilities)
     far = []
@@ -85,7 +85,7 @@ def test_nce_is_unbiased_for_its_expectation_and_tends_to_likelihood() -> None:
 
 
 def test_negative_sampling_learns_pointwise_mutual_information() -> None:
-    """Levy & Goldberg (2014): at the best scores, log p - log q - log n, the mean gradient is 0."""
+    """Levy & Goldberg (2014): at the optimal scores, log p - log q - log n, the mean gradient is 0."""
     n, sampler = 4, Unigram(layers.counts(K))
     p = torch.tensor(Unigram(np.arange(1, K + 1), power=1).probabilities)
     best = p.log() - torch.tensor(sampler.log_probabilities(range(K))) - np.log(n)
@@ -97,5 +97,5 @@ def test_negative_sampling_learns_pointwise_mutual_information() -> None:
         layer.bias.copy_(best)
     y = torch.multinomial(p, DRAWS, replacement=True, generator=torch.Generator().manual_seed(0))
     layer(torch.zeros(DRAWS, D, dtype=F64), y).backward()
-    error = (p + n * torch.tensor(sampler.probabilities)).sqrt() / DRAWS**0.5  # at most: of the counts
+    error = (p + n * torch.tensor(sampler.probabilities)).sqrt() / DRAWS**0.5  # an upper bound: the error of the counts
     assert (layer.bias.grad.abs() < 3 * error).all()

@@ -1,4 +1,4 @@
-"""Samplers of negatives: their distribution, draws one by one and distinct, expected counts, errors."""
+"""Samplers: distribution, draws with and without replacement, expected counts, errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def learned() -> Learned:
     return sampler
 
 
-# Each with Q from its definition, in plain numbers.
+# Samplers with Q computed from the definition.
 CASES: dict[str, tuple[Callable[[], Sampler], list[float]]] = {
     "uniform": (lambda: Uniform(37), [1 / 37] * 37),
     "log-uniform": (lambda: LogUniform(1000), [math.log1p(1 / (k + 1)) / math.log(1001) for k in range(1000)]),
@@ -81,7 +81,7 @@ def test_chi_square(case: str) -> None:
 
 @every
 def test_a_hundred_sets_of_ten_thousand_have_the_expected_counts(case: str) -> None:
-    """Streams are as good as positions: the sets' p-values are uniform."""
+    """Draws are independent across streams: the p-values are uniform."""
     make, q = CASES[case]
     sampler, index = make(), np.arange(len(q))
     n = DRAWS // 100
@@ -222,7 +222,7 @@ def test_learned_is_state_that_torch_can_save(tmp_path: Any) -> None:
 
 
 def test_an_alias_table_has_the_masses_it_is_made_of() -> None:
-    """The largest error of 50,021 classes is 1e-12 of itself; with running sums in doubles it is 1e-9."""
+    """The largest relative error over 50,021 classes is 1e-12; with cumulative sums in doubles it is 1e-9."""
     rng = np.random.default_rng(5)
     for weights in (rng.zipf(1.2, 50_021).clip(0, 10**7) ** 0.75, rng.integers(0, 3, 50), np.ones(9), np.array([0, 7])):
         q = weights / weights.sum()
@@ -296,7 +296,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: Uniform(2).log_probabilities(0.5), TypeError, "index: expected integers, got dtype float64"),
     (lambda: learned().observe([7]), IndexError, r"targets: expected classes from 0 to 6, got 7 at \(0,\)"),
     (lambda: learned().observe([0.0]), TypeError, "targets: expected integers, got dtype float64"),
-    (lambda: Learned(3).load_state_dict({"counts": [1, 2]}), ValueError, "state.'counts'.: of 2 classes; .* has 3"),
+    (lambda: Learned(3).load_state_dict({"counts": [1, 2]}), ValueError, "state.'counts'.: expected 3 classes, got 2"),
     (
         lambda: Learned(2).load_state_dict({"counts": [1, -2]}),
         ValueError,

@@ -1,4 +1,4 @@
-"""Trees over classes: depths, paths, Huffman's optimum, clusters, halves; what they refuse."""
+"""Trees over classes: depths, paths, Huffman's optimum, clusters, halves and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZES = [1, 2, 3, 7, 64, 1000]
 
 @functools.cache
 def words() -> NDArray[np.int64]:
-    """How often the words of some of Python's own source files occur."""
+    """Return the word counts of some of Python's source files."""
     files = sorted(Path(os.__file__).parent.glob("*.py"))[:60]
     text = "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
     return np.array(list(Counter(re.findall(r"\w+|[^\w\s]", text)).values()))
@@ -39,7 +39,7 @@ def entropy(counts: Any) -> float:
 
 
 def walked(tree: Tree) -> dict[int, list[tuple[int, int]]]:
-    """Every class's path, (node, sign) by (node, sign), by a walk from the root."""
+    """Return every class's path as (node, sign) pairs, by a walk from the root."""
     found: dict[int, list[tuple[int, int]]] = {}
     open_ones: list[tuple[int, list[tuple[int, int]]]] = [(0 if tree.nodes else ~0, [])]
     while open_ones:
@@ -91,7 +91,7 @@ def test_balanced_depths(k: int) -> None:
 
 @functools.cache
 def full_trees(k: int) -> frozenset[tuple[int, ...]]:
-    """The depths of all full binary trees of k leaves, sorted."""
+    """Return the sorted depths of all full binary trees with k leaves."""
     if k == 1:
         return frozenset({(0,)})
     return frozenset(
@@ -146,7 +146,7 @@ def test_counts_that_are_equal_or_extreme() -> None:
 
 
 def below(tree: Tree, classes: list[int]) -> bool:
-    """Whether some node has these classes below it and no others."""
+    """True if some node has exactly these classes below it."""
     nodes: dict[int, set[int]] = {}
     for k, path in walked(tree).items():
         for node, _ in path:
@@ -176,7 +176,7 @@ def test_counts_shape_what_is_over_clusters() -> None:
     single = Tree.from_clusters(np.arange(len(words())), counts=words())
     assert single.expected_depth(words()) == Tree.huffman(words()).expected_depth(words())
     deep: list[Any] = [0]
-    for k in range(1, 3000):  # deeper than Python's recursion goes
+    for k in range(1, 3000):  # deeper than Python's recursion limit
         deep = [deep, k]
     assert Tree.from_clusters(deep).depth == 2999
 
@@ -271,7 +271,11 @@ def test_tensors_are_taken() -> None:
             ValueError,
             r"counts: expected one number per class, shape \(3,\), got \(2,\)",
         ),
-        (lambda: Tree.balanced(3).expected_depth([0, 0, 0]), ValueError, "counts: expected some above 0, got all 0"),
+        (
+            lambda: Tree.balanced(3).expected_depth([0, 0, 0]),
+            ValueError,
+            "counts: expected at least one above 0, got only zeros",
+        ),
         (
             lambda: Tree.from_clusters([0.5, 1]),
             TypeError,

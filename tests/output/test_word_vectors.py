@@ -1,6 +1,6 @@
-"""Vectors of words: pairs beside a definition in loops, what is left out, steps, reproducibility, and what is learned.
+"""Word vectors: pairs against loops, subsampling, steps, reproducibility, and the quality of trained vectors.
 
-The steps themselves are compared with a definition in tests/native; here with the losses of the torch modules.
+Steps are compared with a definition in tests/native, and here with the losses of the torch modules.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COUNTS = 1000 // np.arange(1, 41)
 
 
 def text(n: int = 3000, seed: int = 0) -> Any:
-    """Words of two kinds, which stand beside their own kind, with ends of sentences."""
+    """Return words of two kinds, each near words of its own kind, with ends of sentences."""
     rng = np.random.default_rng(seed)
     kinds = np.repeat(rng.integers(0, 2, n // 10), 10)
     words = 2 * rng.integers(0, 20, len(kinds)) + kinds
@@ -58,7 +58,7 @@ def test_pairs(ends: float, reach: int) -> None:
 
 
 def test_frequent_words_are_left_out() -> None:
-    """sqrt(t / f) + t / f of them stay, windows are even from 1 on, ends of sentences stay."""
+    """A share sqrt(t / f) + t / f is kept, windows are uniform from 1, and ends of sentences are kept."""
     counts = np.array([9000, 900, 90, 10])
     model = WordVectors(counts, 2, threshold=1e-2, window=3)
     tokens = np.append(np.repeat(np.arange(4), 50_000), np.full(1000, -1))
@@ -76,7 +76,7 @@ def test_frequent_words_are_left_out() -> None:
 
 @pytest.mark.parametrize("tree", [None, Tree.huffman(COUNTS)], ids=str)
 def test_a_small_step_is_that_of_the_torch_module(tree: Tree | None) -> None:
-    """At a small rate, one batch of all tokens: the loss, and changes as of SGD on it."""
+    """One batch of all tokens at a small rate: the loss, and the updates of SGD on it."""
     torch = pytest.importorskip("torch")
     tokens, rate = text(60), 1e-3
     model = WordVectors(COUNTS, 12, tree=tree, samples=4, window=2, seed=3)
@@ -96,19 +96,19 @@ def test_a_small_step_is_that_of_the_torch_module(tree: Tree | None) -> None:
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(weight))
     losses = layer(hidden, target, negatives) if tree is None else layer(hidden, target)
-    if tree is None:  # the target is no negative of itself
+    if tree is None:  # draws of the target itself are excluded
         own = torch.from_numpy(negatives.index) == target[:, None]
         scores = (hidden * layer.weight[target]).sum(1)
         losses = losses + (own * torch.nn.functional.logsigmoid(-scores)[:, None]).sum(1)
     losses.sum().backward()
     loss = model.train(tokens, rate=rate, batch=len(tokens))
     assert loss == pytest.approx(float(losses.detach().mean()), rel=1e-5)
-    # The weight moves on within the batch: by the rate, times what one token's step changes.
+    # The weight changes within the batch: by the rate times one token's update.
     for after, first, parameter in ((model.vectors, before, vectors), (model.weight, weight, layer.weight)):
         np.testing.assert_allclose((after - first) / rate, -parameter.grad.numpy(), rtol=1e-2, atol=5e-3)
 
 
-@pytest.mark.no_sanitize  # about what is learned: the other tests train with the same options
+@pytest.mark.no_sanitize  # tests the quality only; the other tests train with the same options
 @pytest.mark.parametrize(
     "options", [{}, {"tree": Tree.huffman(COUNTS)}, {"sampler": LogUniform(40)}, {"threshold": 0.01}]
 )
@@ -123,7 +123,7 @@ def test_it_learns_which_words_are_alike(options: dict[str, Any]) -> None:
 
 
 def test_large_batches_stay_in_bounds() -> None:
-    """256 words ask the root for a thousand steps at once: gradients taken from the old root would leave all bounds."""
+    """256 words update the root a thousand times per batch: gradients at the old root would diverge."""
     q = 1.0 / np.arange(1, 1501)
     rng = np.random.default_rng(0)
     kinds = np.repeat(rng.integers(0, 2, 3000), 10)
@@ -180,7 +180,7 @@ def test_every_option_counts() -> None:
 
 
 def test_a_text_goes_on() -> None:
-    """A second text has draws of its own; neither nothing nor ends of sentences change anything."""
+    """A second text has its own draws; empty texts and ends of sentences alone change nothing."""
     tokens = text(2000)
     model = WordVectors(COUNTS, 6)
     assert model.train([]) == 0

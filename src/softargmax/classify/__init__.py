@@ -1,9 +1,8 @@
-"""Classifiers that are scores of classes and a softmax: the oldest users of it. Estimators for scikit-learn.
+"""Classifiers with a score per class and a softmax, as scikit-learn estimators.
 
     p(y = k | x) = exp(z_k(x)) / sum_j exp(z_j(x))
 
-`base.py` turns scores into decisions and probabilities; a model is little more than its scores. Needs the extra
-`sklearn`.
+Each model defines its scores; `base.py` derives decisions and probabilities from them. Requires the extra `sklearn`.
 """
 
 from softargmax.core.extras import install

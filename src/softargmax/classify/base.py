@@ -211,7 +211,7 @@ def numbers(value: Any, name: str) -> NDArray[np.float64]:
 
 
 def log_priors(priors: Any, counts: NDArray[np.float64], name: str = "priors") -> NDArray[np.float64]:
-    """Return the log priors of the classes: the given ones, which sum to 1, or the shares of the counts."""
+    """Return the log priors of the classes: the argument, which must sum to 1, or the shares of the counts."""
     if priors is None:
         found = counts / counts.sum()
     else:
@@ -232,7 +232,7 @@ def label(name: Any) -> str:
 
 
 def check_one_kind(y: Array) -> None:
-    """Refuse class labels that mix strings and other types, since they have no order."""
+    """Raise TypeError if class labels mix strings with other types, which have no order."""
     strings = [isinstance(name, str) for name in y.ravel()] if y.dtype == object else []
     if any(strings) and not all(strings):
         one, other = strings.index(True), strings.index(False)

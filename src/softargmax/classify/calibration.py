@@ -63,12 +63,12 @@ class CalibrationReport:
     bin_accuracy: Floats
 
     def figure(self, *, title: str = "") -> Any:
-        """Draw the reliability diagram: accuracy over confidence, and how many rows there are (needs matplotlib).
+        """Draw the reliability diagram: accuracy over confidence, and the number of rows per bin (requires matplotlib).
 
         Parameters
         ----------
         title : str
-            What stands above it.
+            The title above the diagram.
 
         Returns
         -------
@@ -217,7 +217,7 @@ def _error(
 
 
 def standard_errors(counts: NDArray[np.int64], hits: Floats) -> Floats:
-    """Standard error of each bin's accuracy; it is above 0 also for a bin without errors."""
+    """Return the standard error of each bin's accuracy; it is above 0 even if all rows of a bin are correct."""
     share = (hits + 1) / (counts + 2)
     return np.asarray(np.sqrt(share * (1 - share) / np.maximum(counts, 1)))
 

@@ -109,7 +109,7 @@ class MultinomialNaiveBayes(_CountingBayes):
     alpha : float or array_like
         :math:`\alpha`, at least 0: one number for all features, or one per feature, shape (D,).
     fit_prior : bool
-        Whether :math:`\pi` are the shares of the classes in the training data; otherwise they are equal.
+        If True, :math:`\pi` are the shares of the classes in the training data; otherwise they are equal.
     class_prior : array_like, optional
         :math:`\pi`, shape (K,), with the sum 1.
 
@@ -122,17 +122,18 @@ class MultinomialNaiveBayes(_CountingBayes):
     class_log_prior_ : ndarray
         :math:`\log \pi`, shape (K,).
     feature_count_, class_count_ : ndarray
-        N, shape (K, D), and how much every class counts, shape (K,).
+        N, shape (K, D), and the sum of the weights of every class, shape (K,).
 
     Raises
     ------
     ValueError
-        If a feature, or alpha, is negative, or priors do not fit.
+        If a feature or alpha is negative, or priors have a wrong shape or sum.
 
     Notes
     -----
-    As scikit-learn's MultinomialNB, which has no `decision_function` either; dense and sparse rows. With alpha = 0 a
-    feature that a class never had excludes the class from rows that have it, and from no others (there: NaN).
+    The model is that of scikit-learn's MultinomialNB, also without `decision_function`; rows can be dense or sparse.
+    With alpha = 0, a feature that never occurs in a class excludes the class only from rows that have the feature
+    (scikit-learn gives NaN).
 
     References
     ----------
@@ -181,7 +182,7 @@ class BernoulliNaiveBayes(_CountingBayes):
     binarize : float, optional
         A feature is present if it is above this; None if rows contain only 0 and 1.
     fit_prior : bool
-        Whether :math:`\pi` are the shares of the classes in the training data; otherwise they are equal.
+        If True, :math:`\pi` are the shares of the classes in the training data; otherwise they are equal.
     class_prior : array_like, optional
         :math:`\pi`, shape (K,), with the sum 1.
 
@@ -194,18 +195,18 @@ class BernoulliNaiveBayes(_CountingBayes):
     class_log_prior_ : ndarray
         :math:`\log \pi`, shape (K,).
     feature_count_, class_count_ : ndarray
-        :math:`N_{kj}`, shape (K, D), and how much every class counts, shape (K,).
+        :math:`N_{kj}`, shape (K, D), and the sum of the weights of every class, shape (K,).
 
     Raises
     ------
     ValueError
-        If alpha is negative, or priors do not fit.
+        If alpha is negative, or priors have a wrong shape or sum.
 
     Notes
     -----
-    As scikit-learn's BernoulliNB; dense and sparse rows. :math:`1 - \theta` is formed from the count of what lacks the
-    feature, not from :math:`\theta`. With alpha = 0 what a class always or never had excludes the class from rows that
-    differ, and from no others.
+    The model is that of scikit-learn's BernoulliNB; rows can be dense or sparse. :math:`1 - \theta` is computed from
+    the count of rows without the feature, not from :math:`\theta`. With alpha = 0, a feature that a class always or
+    never has excludes the class only from rows that differ.
 
     References
     ----------

@@ -33,7 +33,7 @@ class LinearDiscriminant(ScoreClassifier):
     priors : array_like, optional
         :math:`\pi`, shape (K,), with the sum 1; by default the shares of the classes in the training data.
     tol : float
-        Without shrinkage, directions are left out if their standard deviation within classes, relative to that of the
+        Without shrinkage, directions are dropped if their standard deviation within classes, relative to that of the
         features, is below this.
 
     Attributes
@@ -149,7 +149,7 @@ class QuadraticDiscriminant(ScoreClassifier):
     priors : array_like, optional
         :math:`\pi`, shape (K,), with the sum 1; by default the shares of the classes in the training data.
     tol : float
-        A covariance with an eigenvalue below this is refused as singular.
+        A covariance with an eigenvalue at or below this is singular.
 
     Attributes
     ----------
@@ -236,10 +236,10 @@ class QuadraticDiscriminant(ScoreClassifier):
             variances, directions = _axes(part, means[k], shrinkage, towards, 1 / scale)
             enough = variances > tol / scale / scale
             if not enough.all():
-                instead = "" if shrinkage is None else ", in place of shrinkage,"
+                instead = "" if shrinkage is None else " without shrinkage"
                 raise np.linalg.LinAlgError(
-                    f"X: the covariance of class {label(name)}, of {len(part)} rows, has {enough.sum()} of "
-                    f"{x.shape[1]} directions; a reg_param above {tol:g}{instead} gives it the others"
+                    f"X: expected a covariance of rank {x.shape[1]} in class {label(name)}, got rank {enough.sum()} "
+                    f"from {len(part)} rows; use a reg_param above {tol:g}{instead}"
                 )
             spreads.append(np.sqrt(variances))
             self.directions_.append(directions)
@@ -295,7 +295,7 @@ def _shrinkage_of(shrinkage: Any) -> str | float | None:
     if shrinkage is None or (isinstance(shrinkage, str) and shrinkage == "auto"):
         return shrinkage
     if isinstance(shrinkage, str):
-        raise ValueError(  # noqa: TRY004 a word, but not the right one
+        raise ValueError(  # noqa: TRY004 a string, but an unknown one
             f"shrinkage: expected 'auto', a number from 0 to 1, or None, got {shrinkage!r}"
         )
     return between(shrinkage, "shrinkage", 1.0)

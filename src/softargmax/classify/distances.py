@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 FAR = 1e140
-"""Rows are taken for no farther away than this, in units of the largest number that was learned from."""
+"""Numbers are clipped to this, in units of the largest training number."""
 LEAST = 1e-290
-"""The least variance in these units: FAR over its root is still a number."""
+"""The smallest variance in these units, for which FAR / sqrt(variance) is finite."""
 
 
 def power_of_two(X: NDArray[Any]) -> float:
-    """A power of two near the largest number; 1 where all are 0."""
+    """Return a power of two near the largest absolute number; 1 if all are 0."""
     largest = float(np.abs(X).max(initial=0.0))
     return float(2.0 ** np.floor(np.log2(largest))) if largest > 0 else 1.0
 
@@ -33,7 +33,7 @@ def scaled(X: NDArray[Any], scale: float) -> Floats:
 
 
 def square_sums(deviations: Callable[[int, Any], Floats], rows: int, classes: int) -> Floats:
-    """|deviations(k, rows)|^2, shape (n, K); where a square overflows, less that of the nearest class."""
+    """Return |deviations(k, rows)|^2, shape (n, K); if one overflows, relative to the nearest class."""
     far = np.empty((rows, classes))
     with np.errstate(over="ignore"):
         for k in range(classes):

@@ -1,4 +1,4 @@
-"""Naive Bayes of measurements: normal features that are independent of each other, given the class."""
+"""Gaussian naive Bayes: normal features that are independent given the class."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ def reliability(
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     filled = counts > 0
     points = (confidence[filled], accuracy[filled], errors[filled])
-    above.plot([0, 1], [0, 1], "--", color=GREY, linewidth=1, label="as right as sure")
-    above.errorbar(*points, fmt="o", color=BLUE, capsize=2, label="found")
+    above.plot([0, 1], [0, 1], "--", color=GREY, linewidth=1, label="perfect calibration")
+    above.errorbar(*points, fmt="o", color=BLUE, capsize=2, label="observed")
     above.set_title(title, loc="left", fontsize=10)
-    above.set(ylabel="share that is right", xlim=(0, 1), ylim=(0, 1.02))
+    above.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1.02))
     above.legend(frameon=False, loc="upper left", fontsize=9)
     below.bar(edges[:-1], counts, np.diff(edges), align="edge", color=GREY, edgecolor="white")
     below.set(xlabel="confidence: the largest p", ylabel="rows")

@@ -53,13 +53,13 @@ class SoftmaxRegression(ScoreClassifier):
     max_iter : int
         Largest number of steps.
     fit_intercept : bool
-        Whether to fit b; it is not penalised.
+        If True, fit b, which is not penalised; otherwise b is 0.
     class_weight : dict or "balanced", optional
         Weight of the rows of each class; "balanced": all classes have the same total weight.
     solver : {"lbfgs", "newton-cg"}
         Solver without an l1 penalty; with one, L-BFGS-B is always used.
     warm_start : bool
-        Whether `fit` starts from the previous result.
+        If True, `fit` starts from the previous result.
 
     Attributes
     ----------
@@ -148,7 +148,7 @@ class SoftmaxRegression(ScoreClassifier):
         y : array_like
             Their classes, shape (n,).
         sample_weight : array_like, optional
-            w, how much every row counts, shape (n,).
+            w, the weight of every row, shape (n,).
 
         Returns
         -------
@@ -167,8 +167,9 @@ class SoftmaxRegression(ScoreClassifier):
         objective = Objective(training, len(self.classes_), l2=(1 - ratio) * strength, **options)
         start = np.zeros(objective.shape)
         if flag(self.warm_start, "warm_start"):
-            self._go_on(start)
-        # BLAS keeps its threads spinning after every product, on the cores that ours run on: a sweep took 40 ms for 16.
+            self._load_previous(start)
+        # BLAS threads keep spinning after every product, on the cores of our own threads: a pass took 40 ms instead of
+        # 16.
         with threadpool_limits(1, user_api="blas"):
             if ratio * strength > 0:
                 found = solvers.lasso(objective, start, l1=ratio * strength, tol=tol, steps=steps)
@@ -180,19 +181,17 @@ class SoftmaxRegression(ScoreClassifier):
                 "put a StandardScaler before the model"
             )
         if not found.converged:
-            why = (
-                f"max_iter, {steps}, is reached" if found.steps >= steps else f"{training.X.dtype} tells no lower point"
-            )
-            warnings.warn(
-                f"{why} where a derivative is {found.largest:.1e}, above tol, {tol:g}", ConvergenceWarning, stacklevel=2
-            )
+            dtype = training.X.dtype
+            why = f"max_iter, {steps}, was reached" if found.steps >= steps else f"{dtype} resolves no further descent"
+            message = f"{why}; expected derivatives of at most tol, {tol:g}, got {found.largest:.1e}"
+            warnings.warn(message, ConvergenceWarning, stacklevel=2)
         table = self._centred(found.table, penalised=ratio * strength > 0).astype(training.X.dtype)
         self.coef_, self.intercept_ = np.ascontiguousarray(table[:, :-1]), np.ascontiguousarray(table[:, -1])
         self.n_iter_, self.objective_ = np.array([found.steps], np.int32), found.value
         return self
 
     def predict_proba(self, X: Features) -> Array:
-        """Give probabilities, some of them exactly 0 where alpha is above 1.
+        """Return probabilities; some are exactly 0 if alpha is above 1.
 
         Parameters
         ----------
@@ -202,14 +201,14 @@ class SoftmaxRegression(ScoreClassifier):
         Returns
         -------
         ndarray
-            p, shape (n, K), of the classes in the order of `classes_`.
+            p, shape (n, K); classes are in the order of `classes_`.
         """
         if self.alpha == 1:
             return super().predict_proba(X)
         return np.asarray(entmax(self._scores(self._fitted_rows(X)), self.alpha))
 
     def predict_log_proba(self, X: Features) -> Array:
-        """Give log probabilities; -inf of those that are exactly 0.
+        """Return log probabilities; -inf where a probability is exactly 0.
 
         Parameters
         ----------
@@ -219,7 +218,7 @@ class SoftmaxRegression(ScoreClassifier):
         Returns
         -------
         ndarray
-            log p, shape (n, K), of the classes in the order of `classes_`.
+            log p, shape (n, K); classes are in the order of `classes_`.
         """
         if self.alpha == 1:
             return super().predict_log_proba(X)
@@ -231,7 +230,7 @@ class SoftmaxRegression(ScoreClassifier):
         return both(z) if len(self.classes_) == 2 else z
 
     def _weighed(self, training: Training, y: Any) -> Training:
-        """Weights of rows times those of their classes."""
+        """Return the training data with weights of rows times those of their classes."""
         if self.class_weight is None:
             return training
         own = np.ones(len(training.target)) if training.weight is None else training.weight
@@ -253,7 +252,7 @@ class SoftmaxRegression(ScoreClassifier):
             shift[:-1] = 0.0
         return np.asarray(table - shift)
 
-    def _go_on(self, table: Array) -> None:
-        """Write the last fit into the table, if it has the shape."""
+    def _load_previous(self, table: Array) -> None:
+        """Write the last fit into the table, if shapes agree."""
         if getattr(self, "coef_", np.empty(0)).shape == table[:, :-1].shape:
             table[:, :-1], table[:, -1] = self.coef_, self.intercept_ if self.fit_intercept else 0.0

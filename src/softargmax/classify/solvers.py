@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from softargmax.classify.objective import Objective
 
 DENSE = 2048
-"""Features up to which correlations are taken out; above, only scales."""
+"""With at most this many features the coordinates remove correlations; with more, only scales."""
 ROWS = 8
 """Rows per feature that are enough to estimate correlations."""
 MATRICES, PRODUCTS = 1 << 24, 1 << 34
-"""Limits of one matrix per class: numbers in all of them, multiplications to form them."""
+"""Limits for one matrix per class: numbers in all matrices, and multiplications to compute them."""
 MEMORY = 10
 """Number of steps that L-BFGS stores."""
 LOST = 64.0
@@ -52,7 +52,7 @@ class Whitened:
     """Coordinates U_k = R_k W_k of each class, where R_k^T R_k approximates the Hessian's block of class k."""
 
     def __init__(self, objective: Objective, table: Array | None = None) -> None:
-        """Use the Hessian at a table; without one that at W = 0, where all classes have the same R."""
+        """Use the Hessian at a table; by default at W = 0, where all classes have the same R."""
         rows = ROWS * objective.shape[1] if table is None else len(objective.target)
         blocks = objective.curvature(table, rows)
         scale = np.sqrt(np.einsum("kii->ki", blocks))
@@ -64,18 +64,18 @@ class Whitened:
             np.linalg.cholesky(blocks / scale[:, :, None] / scale[:, None] + rounding).transpose(0, 2, 1)
             * scale[:, None]
         )
-        self.inverse = np.stack([dtrtri(r)[0] for r in self.r])  # triangular: a third of what another one takes
+        self.inverse = np.stack([dtrtri(r)[0] for r in self.r])  # triangular: a third of the time of a general inverse
 
     def table(self, u: Array) -> Array:
-        """W from the vector U."""
+        """Return W from the vector U."""
         return _times(self.inverse, u.reshape(self.shape))
 
     def gradient(self, of_table: Array) -> Array:
-        """The gradient to U as a vector, from that to W."""
+        """Return the gradient to U as a vector, from the gradient to W."""
         return _times(self.inverse.transpose(0, 2, 1), of_table).reshape(-1)
 
     def point(self, table: Array) -> Array:
-        """The vector U from W."""
+        """Return the vector U from W."""
         return _times(self.r, table).reshape(-1)
 
 
@@ -87,27 +87,27 @@ class Scaled:
         self.r = objective.scales()
 
     def table(self, u: Array) -> Array:
-        """W of U, both of a vector."""
+        """Return W from the vector U."""
         return np.asarray(u.reshape(self.shape) / self.r)
 
     def gradient(self, of_table: Array) -> Array:
-        """The gradient to U, as a vector."""
+        """Return the gradient to U as a vector, from the gradient to W."""
         return np.asarray((of_table / self.r).reshape(-1))
 
     def point(self, table: Array) -> Array:
-        """U of W, as a vector."""
+        """Return the vector U from W."""
         return np.asarray((table * self.r).reshape(-1))
 
 
 def _times(matrices: Array, table: Array) -> Array:
-    """Each row times its matrix, or all rows times the only one."""
+    """Return each row times its matrix, or all rows times the only matrix."""
     if len(matrices) == 1:
         return np.asarray(table @ matrices[0].T)
     return np.asarray((matrices @ table[:, :, None])[:, :, 0])
 
 
 def first_coordinates(objective: Objective) -> Whitened | Scaled:
-    """The coordinates at W = 0."""
+    """Return the coordinates at W = 0."""
     return Scaled(objective) if objective.features > DENSE else Whitened(objective)
 
 
@@ -116,7 +116,7 @@ def _most(gradient: Array) -> float:
 
 
 def is_affordable(objective: Objective) -> bool:
-    """Whether one matrix per class is within the limits."""
+    """True if one matrix per class is within the limits."""
     numbers = objective.free * objective.shape[1] ** 2
     return bool(objective.features <= DENSE and numbers <= MATRICES and numbers * len(objective.target) <= PRODUCTS)
 
@@ -157,7 +157,7 @@ class _Watch:
 
 
 def lbfgs(objective: Objective, start: Array, *, tol: float, steps: int) -> Found:
-    """Minimise without an l1 penalty by L-BFGS, and update the coordinates between runs of it."""
+    """Minimise without an l1 penalty by L-BFGS; the coordinates are updated between its runs."""
     coordinates = first_coordinates(objective)
     table, taken, patience = start, 0, FIRST
     while True:
@@ -214,7 +214,7 @@ def lasso(objective: Objective, start: Array, *, l1: float, tol: float, steps: i
 
     @_Last
     def look(x: Array) -> tuple[Array, float, Array]:
-        """The table, the objective without its l1 penalty, and the gradient of that."""
+        """Return the table, the objective without the l1 penalty, and its gradient."""
         parts = x[: 2 * size].reshape(2, shape[0], -1)
         table = np.concatenate([(parts[0] - parts[1]) / r, x[2 * size :, None]], axis=1)
         return table, *objective.value_and_gradient(table)

@@ -52,8 +52,8 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
     method : {"temperature", "vector"}
         "vector" fits :math:`w \circ z + b`, a weight and a bias per class, in place of z / T.
     cv : int or splitter, optional
-        How rows are split if the classifier is not fitted yet. T is fitted to scores of rows that the classifier has
-        not seen; then it is fitted to all rows. The default is 5 folds, fewer if a class has fewer rows.
+        Splits the rows if the classifier is not fitted yet: T is fitted to cross-validated scores, and the classifier
+        to all rows. The default is 5 folds, fewer if a class has fewer rows.
 
     Attributes
     ----------
@@ -152,7 +152,7 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
         return self
 
     def _unseen_scores(self, estimator: Any, X: Any, y: Array, weight: Array | None) -> Array:
-        """The scores of all rows, each by a classifier that has not seen it."""
+        """Return the scores of all rows, each from a classifier that was not fitted to it."""
         cv: Any = self.cv
         if isinstance(cv, str) and cv == "prefit":
             may = "a number of folds or a splitter"
@@ -179,7 +179,7 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
             raise ValueError(
                 "estimator: expected finite scores and a row with a weight above 0, got NaN scores or no such row"
             )
-        if _loss(z / temperature, target, weight) > _loss(z, target, weight):  # they differ by rounding only
+        if _loss(z / temperature, target, weight) > _loss(z, target, weight):  # they then differ by rounding only
             temperature = 1.0
         self.temperature_ = temperature
         self.weight_, self.bias_ = np.full(classes, 1.0 / temperature), np.zeros(classes)
@@ -202,13 +202,14 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
 
 
 def _fit_options(estimator: Any, weight: Array | None) -> dict[str, Any]:
-    """The weights, where the classifier takes any."""
+    """Return the keyword arguments of the classifier's `fit`: weights, if it accepts them."""
     if weight is None:
         return {}
     if has_fit_parameter(estimator, "sample_weight"):
         return {"sample_weight": weight}
     name = type(estimator).__name__
-    warnings.warn(f"sample_weight: {name} takes none; they count for the temperature alone", UserWarning, stacklevel=3)
+    message = f"sample_weight: {name} accepts none, so they are used for the temperature only"
+    warnings.warn(message, UserWarning, stacklevel=3)
     return {}
 
 
@@ -238,13 +239,13 @@ def _loss(z: Array, target: Array, weight: Array | None) -> float:
 
 
 def _weighed(z: Array, w: Array, b: Array) -> Array:
-    """w z + b; a class that is excluded stays so."""
+    """Return w z + b; scores of -inf stay -inf."""
     with np.errstate(invalid="ignore"):  # 0 times -inf
         return np.where(np.isneginf(z), z, z * w + b)
 
 
 def _fit_vector(z: Array, target: Array, weight: Array | None, temperature: float) -> tuple[Array, Array]:
-    """The w and b that minimise the log-loss of w z + b, from one temperature on."""
+    """Return the w and b that minimise the log-loss of w z + b, starting from the temperature."""
     counts = np.ones(len(z)) if weight is None else weight
     counts = counts[:, None] / counts.sum()
     z = z / temperature  # scaled to about 1, so that a step of w has a similar effect for every class

@@ -12,9 +12,9 @@ from softargmax.core.targets import IGNORE, target_of
 from softargmax.normalize import softmax
 
 STEPS = 60
-"""Enough to halve the range of log beta to its last digit, were every step a bisection."""
+"""Enough bisections to resolve log beta to the last digit."""
 LEAST, MOST = -20.0, 40.0
-"""Where log beta may be, if the scores of a row are at most 1 apart."""
+"""Bounds of log beta, for scores scaled such that differences within a row are at most 1."""
 
 
 def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
@@ -92,15 +92,18 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
 
 
 def _log_beta(z: Any, apart: Any, w: Any, size: Any) -> Any:
-    """Newton's method in beta, within a range of log beta that every step makes smaller; z and `apart` in sizes."""
+    """Return log beta by Newton's method in beta, safeguarded by a shrinking bracket of log beta.
+
+    `apart` is scaled by `size`.
+    """
     xp = namespace(z)
     zero = xp.zeros_like(size)
     found, low, high = zero, zero + LEAST, zero + MOST
     for _ in range(STEPS):
         p = softmax(z, temperature=size * xp.exp(-found))
-        beside = xp.where((p > 0.0) & xp.isfinite(apart), apart, 0.0)
-        mean = xp.sum(p * beside, axis=-1, keepdims=True)
-        slope, curvature = xp.sum(w * mean), xp.sum(w * p * xp.square(beside - mean))
+        differences = xp.where((p > 0.0) & xp.isfinite(apart), apart, 0.0)
+        mean = xp.sum(p * differences, axis=-1, keepdims=True)
+        slope, curvature = xp.sum(w * mean), xp.sum(w * p * xp.square(differences - mean))
         low, high = xp.where(slope < 0.0, found, low), xp.where(slope < 0.0, high, found)
         beta = xp.exp(found) - slope / xp.where(curvature > 0.0, curvature, 1.0)
         step = xp.log(xp.where(beta > 0.0, beta, 1.0))

@@ -65,8 +65,8 @@ for name, function in SUBCOMMANDS.items():
     app.command(name, context_settings=settings)(function)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         print(info.version())
         raise typer.Exit
 
@@ -91,19 +91,19 @@ def dispatched(arguments: Sequence[str]) -> list[str]:
     >>> dispatched(["1", "2"]), dispatched(["plot", "1", "--temperatures", "1", "10"])
     (['softmax', '1', '2'], ['plot', '1', '--temperatures', '1', '--temperatures', '10'])
     """
-    given = list(arguments) or ["--help"]
-    if given[0] in ("-h", "--help", "--version"):
-        return given
-    if given[0] not in SUBCOMMANDS:
-        for word in given:
+    words = list(arguments) or ["--help"]
+    if words[0] in ("-h", "--help", "--version"):
+        return words
+    if words[0] not in SUBCOMMANDS:
+        for word in words:
             if word in SUBCOMMANDS and not Path(word).exists():
                 raise WrongUseError(f"{word}: expected the subcommand first: softargmax {word} ...")
-        unknown = not is_number(given[0]) and not Path(given[0]).exists()
-        if unknown and (near := difflib.get_close_matches(given[0], SUBCOMMANDS, 1)):
-            raise WrongUseError(f"{given[0]}: no such file or subcommand; did you mean {near[0]}?")
-        given.insert(0, DEFAULT)
-    given = [spelled(word) for word in given]
-    return listed(given, ("--temperatures", "-t")) if given[0] == "plot" else given
+        unknown = not is_number(words[0]) and not Path(words[0]).exists()
+        if unknown and (near := difflib.get_close_matches(words[0], SUBCOMMANDS, 1)):
+            raise WrongUseError(f"{words[0]}: no such file or subcommand; did you mean {near[0]}?")
+        words.insert(0, DEFAULT)
+    words = [spelled(word) for word in words]
+    return listed(words, ("--temperatures", "-t")) if words[0] == "plot" else words
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -112,10 +112,10 @@ def run(arguments: Sequence[str]) -> int:
         closed = "standard output is closed; redirect it to a file, or to /dev/null to discard the output"
         print(f"softargmax: {closed}", file=sys.stderr)
         return 1
-    given: list[str] = []
+    words: list[str] = []
     try:
-        given = dispatched(arguments)
-        code = app(args=given, prog_name="softargmax", standalone_mode=False)
+        words = dispatched(arguments)
+        code = app(args=words, prog_name="softargmax", standalone_mode=False)
         sys.stdout.flush()  # raises here if the disk is full or the pipe is closed
     except BrokenPipeError:
         # The reader of the output has closed the pipe. Redirect stdout, so that Python's flush at exit does not fail
@@ -126,7 +126,7 @@ def run(arguments: Sequence[str]) -> int:
         code = INTERRUPTED
     except UnknownOptionError as error:
         code = code_of(error)
-        print(f"softargmax: {no_option(str(error), given[0])}", file=sys.stderr)
+        print(f"softargmax: {no_option(str(error), words[0])}", file=sys.stderr)
     except (TyperException, WrongUseError, FailedRunError, *RUN_ERRORS) as error:
         code = code_of(error)
         print(f"softargmax: {sentence(error)}", file=sys.stderr)

@@ -25,7 +25,7 @@ TopP = Annotated[float | None, typer.Option("--top-p", help="Draw from the most 
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of the draws; random by default.")]
 
 
-class Given(NamedTuple):
+class Inputs(NamedTuple):
     """The parsed arguments of a subcommand: scores, column names, and the output."""
 
     table: tables.Table
@@ -35,7 +35,7 @@ class Given(NamedTuple):
     @classmethod
     def of(
         cls, words: list[str] | None, header: bool | None, columns: str | None, output: str | None, json: bool
-    ) -> Given:
+    ) -> Inputs:
         """Check the name of the output file, then read the scores."""
         if not words:
             raise WrongUseError("nothing to do; give numbers, one file, or - for standard input")
@@ -43,9 +43,9 @@ class Given(NamedTuple):
         if output is not None:
             tables.kind_of(output)
             values.check_target(output, path)
-        return cls(tables.given(words, path, tables.Reading(header, columns)), output, json)
+        return cls(tables.scores_of(words, path, tables.Reading(header, columns)), output, json)
 
-    def told(self, key: str, function: Callable[..., Array], **options: Any) -> None:
+    def report(self, key: str, function: Callable[..., Array], **options: Any) -> None:
         """Call a function of the scores and write or print the result; `key` is its name in JSON."""
         scores, names = self.table
         as_scores = key == "probabilities"  # one result per score, so the column names still apply
@@ -74,9 +74,9 @@ def logsumexp(
     json: Json = False,
 ) -> None:
     """Compute the smooth maximum of each row: T log sum exp(z / T)."""
-    given = Given.of(values_, header, columns, output, json)
+    inputs = Inputs.of(values_, header, columns, output, json)
     options = {"axis": values.axis_named(axis), "temperature": temperature, "base": base}
-    given.told("logsumexp", softargmax.logsumexp, **options)
+    inputs.report("logsumexp", softargmax.logsumexp, **options)
 
 
 def entropy(
@@ -91,9 +91,9 @@ def entropy(
     json: Json = False,
 ) -> None:
     """Compute the entropy of each row's probabilities, in nats."""
-    given = Given.of(values_, header, columns, output, json)
+    inputs = Inputs.of(values_, header, columns, output, json)
     options = {"axis": values.axis_named(axis), "temperature": temperature, "base": base}
-    given.told("entropy", softargmax.entropy, **options)
+    inputs.report("entropy", softargmax.entropy, **options)
 
 
 def sparsemax(
@@ -106,8 +106,8 @@ def sparsemax(
     json: Json = False,
 ) -> None:
     """Compute sparse probabilities: the Euclidean projection of each row onto the simplex."""
-    given = Given.of(values_, header, columns, output, json)
-    given.told("probabilities", softargmax.sparsemax, axis=values.axis_named(axis))
+    inputs = Inputs.of(values_, header, columns, output, json)
+    inputs.report("probabilities", softargmax.sparsemax, axis=values.axis_named(axis))
 
 
 def entmax(
@@ -121,8 +121,8 @@ def entmax(
     json: Json = False,
 ) -> None:
     """Compute entmax: the family of maps with softmax at order 1 and sparsemax at order 2."""
-    given = Given.of(values_, header, columns, output, json)
-    given.told("probabilities", softargmax.entmax, alpha=alpha, axis=values.axis_named(axis))
+    inputs = Inputs.of(values_, header, columns, output, json)
+    inputs.report("probabilities", softargmax.entmax, alpha=alpha, axis=values.axis_named(axis))
 
 
 def top_k(
@@ -137,9 +137,9 @@ def top_k(
     json: Json = False,
 ) -> None:
     """Compute softmax over each row's k largest scores; the others get 0."""
-    given = Given.of(values_, header, columns, output, json)
+    inputs = Inputs.of(values_, header, columns, output, json)
     options = {"k": k, "axis": values.axis_named(axis), "temperature": temperature}
-    given.told("probabilities", softargmax.topk_softmax, **options)
+    inputs.report("probabilities", softargmax.topk_softmax, **options)
 
 
 def sample(  # noqa: PLR0913 one argument per option
@@ -157,7 +157,7 @@ def sample(  # noqa: PLR0913 one argument per option
     json: Json = False,
 ) -> None:
     """Draw class indices (from 0) of each row by their probabilities."""
-    given = Given.of(values_, header, columns, output, json)
+    inputs = Inputs.of(values_, header, columns, output, json)
     options = {"axis": values.axis_named(axis), "temperature": temperature, "top_k": top_k, "top_p": top_p}
     drawn = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
-    given.told("places", softargmax.categorical, **options, num_samples=count, seed=drawn)
+    inputs.report("places", softargmax.categorical, **options, num_samples=count, seed=drawn)

@@ -82,7 +82,7 @@ def readable(words: list[str], path: str | None, reading: tables.Reading) -> tup
     """Return the scores (an array, or the name of a .npy file for streaming) and the names of their columns."""
     if path is not None and path.lower().endswith(".npy") and reading == tables.Reading():
         return path, None
-    return tables.given(words, path, reading)
+    return tables.scores_of(words, path, reading)
 
 
 def computed(name: str, scores: Array | str, *target: str, **options: Any) -> Array:
@@ -98,9 +98,9 @@ def convert(run: Callable[..., Array], output: str, *, json: bool) -> None:
     with render.progress(Path(output).name, quiet=json) as progress:
         result = run(output, progress=progress)
     seconds = time.perf_counter() - start
-    told = {"output": output, "shape": result.shape, "dtype": str(result.dtype), "bytes": result.nbytes}
+    fields = {"output": output, "shape": result.shape, "dtype": str(result.dtype), "bytes": result.nbytes}
     if json:
-        print(render.as_json({**told, "seconds": round(seconds, 4)}))
+        print(render.as_json({**fields, "seconds": round(seconds, 4)}))
     elif sys.stdout.isatty():
         size = f"{result.nbytes / 2**20:,.1f} MiB"
         shape = " x ".join(map(str, result.shape)) or "one value"

@@ -43,7 +43,7 @@ def command(
     if not words:
         raise WrongUseError("nothing to draw; give numbers: softargmax plot 1 2 3 4 --temperatures 0.1 1 10")
     path = values.source(words)
-    scores = tables.given(words, path, tables.Reading(header, columns)).scores
+    scores = tables.scores_of(words, path, tables.Reading(header, columns)).scores
     if scores.ndim != 1:
         raise WrongUseError(f"{path}: expected one row of scores, got shape {scores.shape}")
     if Path(output).suffix.lower() not in KINDS:
@@ -58,8 +58,8 @@ def command(
     draw(scores, panels, output)
     if json:
         keys = ("temperatures", "probabilities", "perplexities")
-        told = {key: list(column) for key, column in zip(keys, zip(*panels, strict=True), strict=True)}
-        print(render.as_json({"output": output, "values": scores, **told}))
+        fields = {key: list(column) for key, column in zip(keys, zip(*panels, strict=True), strict=True)}
+        print(render.as_json({"output": output, "values": scores, **fields}))
     else:
         print(output)
 

@@ -48,7 +48,7 @@ def kind_of(path: str) -> str:
     return kind
 
 
-def given(words: list[str], path: str | None, reading: Reading) -> Table:
+def scores_of(words: list[str], path: str | None, reading: Reading) -> Table:
     """Return the scores of a command line: its numbers, or those of the file that it names."""
     if path is not None:
         return read(path, reading)

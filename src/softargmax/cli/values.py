@@ -63,21 +63,21 @@ def spelled(word: str) -> str:
 
 def listed(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
     """Repeat an option before each number that follows it: ``-t 1 10`` becomes ``-t 1 -t 10``."""
-    given: list[str] = []
+    found: list[str] = []
     option, count = "", 0
     for word in [*arguments, "--"]:
         if option and is_number(word):
-            given += [option, word]
+            found += [option, word]
             count += 1
             continue
         if option and not count:
-            found = "" if word.startswith("-") else f"; {word!r} is not a number"
-            raise WrongUseError(f"{option} needs at least one number{found}")
+            problem = "" if word.startswith("-") else f"; {word!r} is not a number"
+            raise WrongUseError(f"{option} needs at least one number{problem}")
         name, attached, _ = (word[:2], "=", "") if is_number(word[2:]) else word.partition("=")  # -t0.1
         option, count = (name, len(attached)) if name in names else ("", 0)
         if not option or attached:
-            given.append(word)
-    return given[:-1]
+            found.append(word)
+    return found[:-1]
 
 
 def numbers(words: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

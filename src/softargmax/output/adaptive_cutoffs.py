@@ -11,6 +11,7 @@ import numpy as np
 from softargmax.core import check
 from softargmax.core.check import integer
 from softargmax.core.signature import public
+from softargmax.core.types import Array, PerRow
 from softargmax.output.counts import at_least, counts_of, powers
 
 if TYPE_CHECKING:
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
     from softargmax.output.philox_stream import Floats, Ints
 
 BATCH = 1024
-"""Rows of a step, unless the caller says."""
+"""Default number of rows of a step."""
 MOST = 3
-"""Clusters, unless the caller says: with more, the rarest see hardly a number of h."""
+"""Default limit of the number of clusters.
+
+With more, the projections of the rarest classes have very few dimensions.
+"""
 
 
 class StepCost(NamedTuple):
@@ -34,13 +38,13 @@ class StepCost(NamedTuple):
     Attributes
     ----------
     call : float
-        c: what any part takes to begin.
+        c, the fixed cost of a part.
     least : float
-        m: what the products of a part take, however small they are.
+        m, the minimum cost of the products of a part.
     score : float
-        s: what else there is to a score (an exponential, being read and written).
+        s, the additional cost per score (its exponential, memory traffic).
     parameter : float
-        u: what there is to a parameter (the optimiser, being read and written).
+        u, the additional cost per parameter (the optimiser, memory traffic).
 
     Examples
     --------
@@ -51,13 +55,14 @@ class StepCost(NamedTuple):
     """
 
     # Fitted to 69 parts from 32 x 64 to 1024 x 32768 scores, d from 4 to 256, forward, backward and Adam's step in
-    # float32, 2 threads of an AMD EPYC: 18% off in the root mean square. A multiply-add took 0.025 ns there.
+    # float32, 2 threads of an AMD EPYC: the relative error is 18% (root mean square). One multiply-add took 0.025 ns
+    # there.
     call: float = 2e7
     least: float = 1e6
     score: float = 75.0
     parameter: float = 150.0
 
-    def of(self, classes: ArrayLike, rows: Any, width: int) -> Any:
+    def of(self, classes: PerRow, rows: PerRow, width: int) -> Array:
         """Return g for k classes, B rows and a width of d."""
         products = classes * (rows * (width + self.score) + width * self.parameter)
         return self.call + np.maximum(self.least, products)
@@ -108,20 +113,20 @@ def adaptive_cutoffs(
     dim : int
         D, the length of the hidden vectors.
     clusters : int, optional
-        J, from 0 to K - 1. Without it, the best from 0 to 3.
+        J, the number of clusters, from 0 to K - 1. By default the best of 0 to 3.
     batch : int
-        B, the rows of a step.
+        B, the number of rows of a step.
     div_value : float
-        v: :math:`D_i = \max(1, \lfloor D / v^i \rfloor)` numbers of h are what cluster i sees. At 1, as in the article,
-        the classes are divided as though all saw D: the model knows what short vectors save, not what they spoil, and
-        told of v = 4 would leave few classes in the head.
+        v: cluster i has vectors of length :math:`D_i = \max(1, \lfloor D / v^i \rfloor)`. With 1, as in the article,
+        the cut-offs are chosen as if all vectors had length D. The model includes the savings of short vectors but not
+        their loss of accuracy, so with v = 4 it would leave few classes in the head.
     cost : StepCost, optional
-        g, and with it s and u. Without it, what was measured on a CPU.
+        The cost model g with its s and u. By default, constants measured on a CPU.
 
     Returns
     -------
     tuple of int
-        The ranks at which the clusters begin, classes being ranked by falling count: `cutoffs` of `AdaptiveSoftmax`.
+        The first rank of each cluster, for classes ranked by decreasing count: `cutoffs` of `AdaptiveSoftmax`.
 
     Raises
     ------
@@ -132,14 +137,14 @@ def adaptive_cutoffs(
 
     Notes
     -----
-    The head has the :math:`k_0` frequent classes and a token for each cluster. Cluster i is reached by the share
-    :math:`p_i` of the rows that the counts of its :math:`k_i` classes have, after a projection. The article's g is
-    that with s = u = 0; but where :math:`D_i` is small, most of the time goes into exponentials, and where few rows
-    come, into the optimiser.
+    The head has the :math:`k_0` frequent classes and a token for each cluster. Cluster i computes a projection and the
+    scores of its :math:`k_i` classes for a share :math:`p_i` of the rows, the share of these classes in the counts. The
+    article's g has s = u = 0. But for small :math:`D_i` most of the time is spent on exponentials, and for few rows on
+    the optimiser.
 
     The minimum is exact: a dynamic program over the ranks, :math:`O(J K \log K)`, in which the best end of a cluster
-    never falls as its beginning rises (k p of the ranks from a to b is a Monge array, and so is a rising convex
-    function of it).
+    never decreases as its beginning increases: k p of the ranks from a to b is a Monge array, and so is an increasing
+    convex function of it.
 
     References
     ----------
@@ -149,7 +154,7 @@ def adaptive_cutoffs(
 
     See Also
     --------
-    softargmax.nn.AdaptiveSoftmax : `from_counts` calls this.
+    softargmax.nn.AdaptiveSoftmax : its `from_counts` uses this function.
 
     Examples
     --------
@@ -195,9 +200,10 @@ def widths(dim: int, div_value: float, clusters: int) -> list[int]:
 
 
 def _cheapest(cost: Callable[[Ints, Ints], Floats], after: Floats) -> tuple[Floats, Ints]:
-    """min over b > a of cost(a, b) + after[b], and its b, for a from 1 to K - 1; inf where there is none, as at K.
+    """Return min over b > a of cost(a, b) + after[b] and its arg min b, for a from 1 to K - 1; inf if there is no b.
 
-    The best b of the middle a bounds those of both halves, which are halved again, all at once.
+    Divide and conquer: the best b of the middle a bounds the best b in both halves. All halves of a level are searched
+    together.
     """
     least, best, last = np.full(len(after), np.inf), np.zeros(len(after), np.int64), len(after) - 1
     a_low, a_high, b_low, b_high = (np.array([x]) for x in (1, last - 1, 2, last))

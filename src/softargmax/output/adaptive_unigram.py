@@ -1,4 +1,4 @@
-"""The distribution of the classes seen so far, as a state that can be saved."""
+"""A sampler whose distribution is learned from the targets of training."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Learned(Sampler):
         d, from 0 to 1: the factor of the old counts in each call of `observe`. With 1 all calls count equally; below 1
         the counts of a call decay over about 1 / (1 - d) calls.
     power : float
-        a, as in `Unigram`.
+        a, the power of the counts, as in `Unigram`.
 
     Raises
     ------
@@ -84,19 +84,19 @@ class Learned(Sampler):
         return self._counts.copy()
 
     def observe(self, targets: ArrayLike) -> None:
-        """Count targets.
+        """Add targets to the counts.
 
         Parameters
         ----------
         targets : array_like of int
-            Classes, any shape. What a loss ignores (-100, say) is to be left out.
+            Classes, any shape, without ignored targets (such as -100).
 
         Raises
         ------
         IndexError
-            If a target is not from 0 to K - 1; then nothing is counted.
+            If a target is outside 0 to K - 1; the counts are then unchanged.
         TypeError
-            If targets holds no integers.
+            If targets are not integers.
         """
         found = classes_of(targets, "targets", self._classes)
         self._put(self._decay * self._counts + np.bincount(found.reshape(-1), minlength=self._classes))
@@ -112,24 +112,24 @@ class Learned(Sampler):
         return {"counts": self.counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what another sampler of as many classes has learned.
+        """Load the counts of another sampler with the same number of classes.
 
         Parameters
         ----------
         state : mapping
-            What `state_dict` returns; the array may be a tensor in CPU memory.
+            A result of `state_dict`; the array can be a tensor in CPU memory.
 
         Raises
         ------
         ValueError
-            If "counts" is missing or something else is there, if it is not of shape (K,), or holds a negative number,
-            NaN or infinity; then nothing is taken over.
+            If "counts" is missing or there are other keys, or if the counts do not have shape (K,) or hold a negative
+            number, NaN or infinity; nothing is loaded then.
         """
         if set(state) != {"counts"}:
             raise ValueError(f"state: expected 'counts' alone, got {sorted(map(str, state))}")
         counts = counts_of(state["counts"], "state['counts']").astype(np.float64)
         if counts.size != self._classes:
-            raise ValueError(f"state['counts']: of {counts.size} classes; this sampler has {self._classes}")
+            raise ValueError(f"state['counts']: expected {self._classes} classes, got {counts.size}")
         self._put(counts)
 
     def _put(self, counts: Floats) -> None:
@@ -143,6 +143,6 @@ class Learned(Sampler):
         if self._sums is None:
             self._sums = np.cumsum(self.probabilities)
         u = philox_stream.unit(numbers.high, numbers.low) * self._sums[-1]
-        last = int(np.searchsorted(self._sums, self._sums[-1]))  # u may round up to the last sum
+        last = int(np.searchsorted(self._sums, self._sums[-1]))  # u can round up to the last sum
         found: Ints = np.minimum(np.searchsorted(self._sums, u, side="right"), last)
         return found

@@ -10,8 +10,8 @@ from softargmax.core.record import Array, Bare, DType, Packed
 class Table(NamedTuple):
     """A vector and a bias for every node, (nodes, D) and (nodes,), in any floating dtype.
 
-    sparse: whether their gradients are sparse tensors of the rows that were met. A gradient is dense where it is itself
-    to be differentiated, or where values may not be looked at.
+    sparse: if True, gradients are sparse tensors of the rows used. A gradient is dense if it will be differentiated
+    itself, or under tracing.
     """
 
     weight: Packed
@@ -22,7 +22,7 @@ class Table(NamedTuple):
 class Pairs(NamedTuple):
     """Pairs of rows and nodes, (P,) each.
 
-    starts: where every row's pairs begin, and where the last one's end, (N + 1,); None if rows are in any order.
+    starts: offsets of each row's pairs, (N + 1,); None if the rows are not sorted.
     """
 
     nodes: Packed
@@ -39,7 +39,7 @@ class LinearScores(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """A table (K, ..) and which of its rows, (n,). sparse: as of `Table`."""
+    """A table (K, ..) and the indices (n,) of rows in it. sparse: as in `Table`."""
 
     table: Array
     index: Array
@@ -55,9 +55,9 @@ class PairScores(NamedTuple):
 
 
 class CoinLosses(NamedTuple):
-    """h as of PairScores. signs (P,) of int8: 1, -1, or 0 for no coin. shift (P,): what is added to the scores.
+    """h as in PairScores. signs (P,), int8: 1, -1, or 0 for no pair. shift (P,): added to the scores.
 
-    to_h: whether the kernel forms the gradient to h meanwhile.
+    to_h: if True, the kernel also computes the gradient to h.
     """
 
     h: Packed
@@ -69,7 +69,7 @@ class CoinLosses(NamedTuple):
 
 
 class Tossed(NamedTuple):
-    """The scores of pairs (P,) and which of the `size` rows each belongs to; the rest as of CoinLosses."""
+    """The scores of pairs (P,), and the row of each, below `size`; the other fields as in CoinLosses."""
 
     x: Array
     shift: Array | None

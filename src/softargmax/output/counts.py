@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from softargmax.output.philox_stream import Floats, Ints
 
-MOST = (1 << 31) - 1  # classes and draws
+MOST = (1 << 31) - 1  # limit of classes and draws
 
 
 def at_least(value: Any, name: str, least: int) -> int:
@@ -45,7 +45,7 @@ def on_host(values: Any, name: str) -> Any:
     return np.asarray(values)
 
 
-def beside(found: Floats | Ints, like: Any, name: str) -> Any:
+def to_library_of(found: Floats | Ints, like: Any, name: str) -> Any:
     """Convert a NumPy result to the library and device of another array."""
     like = arrays.array_of(like, name)
     return found if isinstance(like, np.ndarray) else namespace(like).asarray(found, device=device_of(like))
@@ -60,8 +60,8 @@ def classes_of(index: Any, name: str, classes: int) -> Ints:
     if wrong.any():
         place = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise IndexError(f"{name}: expected classes from 0 to {classes - 1}, got {found[place]} at {place}")
-    asked: Ints = found.astype(np.int64, copy=False)
-    return asked
+    integers: Ints = found.astype(np.int64, copy=False)
+    return integers
 
 
 def counts_of(counts: Any, name: str = "counts") -> NDArray[Any]:

@@ -28,7 +28,7 @@ def linear_scores(i: LinearScores, z: Any) -> None:
 
 
 def gathered(i: Gathered, rows: Any) -> None:
-    """table[index]."""
+    """Write table[index]."""
     xp = namespace(rows)
     if is_torch(rows):
         xp.index_select(i.table, 0, i.index, out=rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -14,11 +14,13 @@ from softargmax.stream import whole_file
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
     from softargmax.output.philox_stream import Floats
+
+    Keys: TypeAlias = str | int | ArrayLike | Sequence[str | int | ArrayLike]
 
 _WORD = (str, int, np.integer)  # a word, or its number
 _ROWS = 1 << 14  # rows whose cosines are computed at a time, in float64
@@ -34,7 +36,7 @@ class KeyedVectors:
     vectors : array_like
         v, shape (K, D).
     words : list of str, optional
-        K words, none of them twice. Without words, the numbers from 0 to K - 1 stand for them.
+        K distinct words. Without words, the keys are the numbers from 0 to K - 1.
 
     Attributes
     ----------
@@ -46,12 +48,12 @@ class KeyedVectors:
     Raises
     ------
     TypeError, ValueError
-        If there are no vectors, or not one word for each.
+        If vectors are not of shape (K, D), or words are not K distinct strings.
 
     Notes
     -----
-    The formats are those of word2vec; gensim opens them by ``KeyedVectors.load_word2vec_format``. Similarities are
-    formed in float64; that of a vector of zeros is 0.
+    The file formats are those of word2vec; gensim reads them by ``KeyedVectors.load_word2vec_format``. Similarities are
+    computed in float64; the similarity to a vector of zeros is 0.
 
     References
     ----------
@@ -87,7 +89,7 @@ class KeyedVectors:
         self._name(words)
 
     def _name(self, words: Any) -> None:
-        """Take the words for the vectors."""
+        """Set the words of the vectors."""
         self.words = None if words is None else _words_of(words, len(self.vectors))
         self._places = {word: place for place, word in enumerate(self.words or ())}
 
@@ -115,9 +117,9 @@ class KeyedVectors:
         """Return the index of a word, or check an index."""
         if isinstance(word, str):
             if self.words is None:
-                raise KeyError(f"{word!r}: there are no words; numbers from 0 to {len(self) - 1} stand for them")
+                raise KeyError(f"word: expected a number from 0 to {len(self) - 1} (there are no words), got {word!r}")
             if word not in self._places:
-                raise KeyError(f"{word!r} is not one of the {len(self)} words")
+                raise KeyError(f"word: expected one of the {len(self)} words, got {word!r}")
             return self._places[word]
         if isinstance(word, bool) or not isinstance(word, int | np.integer):
             raise TypeError(f"word: expected a word or its number, got {word!r:.60}")
@@ -127,46 +129,46 @@ class KeyedVectors:
 
     @public
     def similarity(self, first: str | int, second: str | int) -> float:
-        """The cosine of the angle between the vectors of two words, from -1 to 1.
+        """Return the cosine of the angle between the vectors of two words, from -1 to 1.
 
         Parameters
         ----------
         first, second : str or int
-            The words, or their numbers.
+            Two words, or their numbers.
 
         Raises
         ------
         KeyError
-            If a word is not there.
+            If a word is unknown.
         """
         one, other = (_unit(self[word]) for word in (first, second))
         return float(np.clip(one @ other, -1, 1))
 
     @public
     def most_similar(
-        self, positive: Any = (), negative: Any = (), *, topn: int = 10
+        self, positive: Keys = (), negative: Keys = (), *, topn: int = 10
     ) -> list[tuple[str, float]] | list[tuple[int, float]]:
-        """The words nearest to the sum of some vectors minus others, each of length 1 (king - man + woman).
+        """Return the words nearest to a sum of unit vectors minus others (king - man + woman).
 
         Parameters
         ----------
         positive, negative : str, int, array_like of shape (D,), or a list of these
-            Words, their numbers, or vectors, which keep their length. A list of numbers is a vector if one of them is a
-            float. The result leaves out the words that are given.
+            Words, their numbers, or vectors, which are not normalised. A list of numbers is a vector if one of them is
+            a float. The result excludes these words.
         topn : int
-            How many words.
+            The number of words to return.
 
         Returns
         -------
         list of (str, float)
-            Words and cosines, nearest first; numbers where there are no words.
+            Words and cosines, nearest first; numbers if there are no words.
 
         Raises
         ------
         KeyError
-            If a word is not there.
+            If a word is unknown.
         TypeError, ValueError
-            If nothing is given, or a vector is not of length D.
+            If both arguments are empty, or a vector does not have length D.
         """
         count = at_least(topn, "topn", 1)
         added, taken = _listed(positive), _listed(negative)
@@ -175,15 +177,15 @@ class KeyedVectors:
         goal = sum((self._vector(word) for word in added), np.zeros(self.vectors.shape[1]))
         goal = _unit(goal - sum(self._vector(word) for word in taken))
         found = self._cosines(goal)
-        given = [self._place(word) for word in (*added, *taken) if isinstance(word, _WORD)]
-        others = np.delete(np.arange(len(self)), given)
+        excluded = [self._place(word) for word in (*added, *taken) if isinstance(word, _WORD)]
+        others = np.delete(np.arange(len(self)), excluded)
         order = others[np.argsort(-found[others], kind="stable")[:count]].tolist()
         if self.words is None:
             return [(place, float(found[place])) for place in order]
         return [(self.words[place], float(found[place])) for place in order]
 
     def _vector(self, word: Any) -> Floats:
-        """A word's vector of length 1, or a vector that is given."""
+        """Return a word's unit vector, or the vector itself."""
         if isinstance(word, _WORD):
             return _unit(self[word])
         found: Floats = _numbers(word, "positive, negative").astype(np.float64)
@@ -194,7 +196,7 @@ class KeyedVectors:
         return found
 
     def _cosines(self, goal: Floats) -> Floats:
-        """Every word's similarity to a vector of length 1."""
+        """Return every word's similarity to a unit vector."""
         parts = []
         for start in range(0, len(self), _ROWS):
             part = self.vectors[start : start + _ROWS].astype(np.float64)
@@ -204,12 +206,12 @@ class KeyedVectors:
 
     @public
     def save(self, path: str | os.PathLike[str], *, binary: bool = False) -> None:
-        """Write the vectors in word2vec's text format, or in its binary one; the file appears when it is whole.
+        """Write the vectors in word2vec's text or binary format; the file appears only when it is complete.
 
         Raises
         ------
         ValueError
-            If a word is empty or has white space in it, which separates words there.
+            If a word is empty or contains white space, which separates words in these formats.
         """
         words = self.words or list(map(str, range(len(self))))
         with whole_file(path) as file:
@@ -218,17 +220,17 @@ class KeyedVectors:
     @staticmethod
     @public
     def load(path: str | os.PathLike[str], *, binary: bool = False) -> KeyedVectors:
-        """Read a file in word2vec's text format, or in its binary one.
+        """Read a file in word2vec's text or binary format.
 
         Returns
         -------
         KeyedVectors
-            The words of the file and their vectors, without what training needs.
+            The words of the file and their vectors; they cannot be trained further.
 
         Raises
         ------
         ValueError
-            If the file is not whole or not of this format, or a word is there twice.
+            If the file is incomplete or not in this format, or a word occurs twice.
         """
         words, vectors = word2vec_files.read(path, binary=binary)
         return KeyedVectors(vectors, words)
@@ -242,7 +244,7 @@ def _unit(vector: Any) -> Floats:
 
 
 def _numbers(values: Any, name: str) -> NDArray[Any]:
-    """An array of numbers."""
+    """Return an array of integers or floats."""
     found: NDArray[Any] = on_host(values, name)
     if found.dtype.kind not in "iuf":
         raise TypeError(f"{name}: expected numbers, got dtype {found.dtype}")
@@ -250,7 +252,10 @@ def _numbers(values: Any, name: str) -> NDArray[Any]:
 
 
 def _listed(words: Any) -> list[Any]:
-    """A list of words and vectors, of which one may stand alone; numbers with a float among them are a vector."""
+    """Return a list of words and vectors.
+
+    A single one becomes a list. Numbers with a float among them are one vector.
+    """
     if isinstance(words, _WORD) or getattr(words, "ndim", 0) == 1:
         return [words]
     if not isinstance(words, Iterable):
@@ -271,4 +276,4 @@ def _words_of(words: Any, count: int) -> list[str]:
     for place, word in enumerate(found):
         if places.setdefault(word, place) != place:
             raise ValueError(f"words: expected each word once, got {word!r} at {places[word]} and {place}")
-    return list(map(str, found))  # NumPy's strings too
+    return list(map(str, found))  # converts NumPy strings

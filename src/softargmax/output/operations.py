@@ -6,8 +6,8 @@
     coins         sum -log sigma(s_p (x_p + shift_p))      (N,)      coin_losses
     gradients     sum f_p w_index(p), by row, by node                sums, node_sums
 
-A gradient that a loss takes once is a sum by the native kernels. One that is itself to be differentiated is the
-definition's. A row's scores have the same bits in every batch, and so have its gradients to h.
+First-order gradients are sums by the native kernels. A gradient that is differentiated again uses the definition. A
+row's scores and its gradient to h have the same bits in every batch.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from softargmax.output.arguments import (
     Tossed,
 )
 
-# --- sums of vectors that were met ------------------------------------------------------------------------------------
+# --- weighted sums of vectors -----------------------------------------------------------------------------------------
 
 
 class WeightedSums(NamedTuple):
-    """Sums of vectors, and of the factors alone."""
+    """Weighted sums of vectors, and sums of the factors."""
 
     sums: Any
     totals: Any
@@ -177,7 +177,7 @@ pair_scores: Operation[PairScores, ScoresOfPairs] = Operation(
 )
 
 
-# --- coins: d loss / d x_p = slope_p = -s_p sigma(-s_p x_p), from where on all is as of pairs -------------------------
+# --- binary losses: d loss / d x_p = slope_p = -s_p sigma(-s_p x_p); then as for pairs --------------------------------
 
 
 class LossesOfCoins(NamedTuple):

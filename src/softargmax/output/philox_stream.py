@@ -1,4 +1,4 @@
-"""Random bits of the samplers: Philox on a counter of (position, purpose, stream)."""
+"""Random bits of the samplers: Philox with the counter (position, purpose, stream)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARRIVALS = (1 << 31) - 2
 WINDOWS = (1 << 31) - 3
 BEGINNINGS = (1 << 31) - 4
 
-_CHUNK = 1 << 15  # positions at a time: the words stay in the cache
+_CHUNK = 1 << 15  # positions at a time, so that the words stay in the cache
 
 
 class Numbers(NamedTuple):
@@ -47,18 +47,18 @@ def numbers(seed: int, stream: int, first: int, count: int, purpose: int = CANDI
 
 
 def below(n: int, high: Ints, low: Ints) -> Ints:
-    """An integer from 0 to n - 1, n < 2^31: the whole part of n V, where V is the number of 64 bits over 2^64."""
+    """Return integers from 0 to n - 1, n < 2^31: floor(n V), where V is the 64-bit number divided by 2^64."""
     return (high * n + (low * n >> 32)) >> 32
 
 
 def unit(high: Ints, low: Ints) -> Floats:
-    """A uniform number of [0, 1), a multiple of 2^-53."""
+    """Return uniform numbers in [0, 1), multiples of 2^-53."""
     whole = (high << 21 | low >> 11).astype(np.float64)
     return whole * 2.0**-53
 
 
 def exponential(high: Ints, low: Ints) -> Floats:
-    """-log(1 - V), V = (the number of 64 bits + 1/2) / 2^64, right at both ends of V."""
+    """Return -log(1 - V), V = (the 64-bit number + 1/2) / 2^64, accurate for V near 0 and near 1."""
     v = high * 2.0**-32 + (low + 0.5) * 2.0**-64
     rest = (high ^ philox.WORD) * 2.0**-32 + ((low ^ philox.WORD) + 0.5) * 2.0**-64
     logarithm: Floats = np.where(v < 0.5, np.log1p(-np.minimum(v, 0.5)), np.log(rest))

@@ -12,30 +12,30 @@ if TYPE_CHECKING:
 
 
 def linear_scores(h: Any, weight: Any, bias: Any) -> Any:
-    """z = h W^T + b."""
+    """Return z = h W^T + b."""
     xp = namespace(h)
     z = h @ xp.astype(weight, h.dtype, copy=False).T
     return z if bias is None else z + xp.astype(bias, h.dtype, copy=False)
 
 
 def gathered(table: Any, index: Any) -> Any:
-    """table[index]."""
+    """Return table[index]."""
     return table[index] if is_torch(table) else namespace(table).take(table, index, axis=0)
 
 
 def pair_scores(h: Any, table: Table, pairs: Pairs) -> Any:
-    """x_p = <h_row(p), w_node(p)> + b_node(p)."""
+    """Return x_p = <h_row(p), w_node(p)> + b_node(p)."""
     xp = namespace(h)
 
-    def met(x: Any) -> Any:
+    def of_nodes(x: Any) -> Any:
         return xp.astype(gathered(x, pairs.nodes), h.dtype, copy=False)
 
-    x = xp.sum(gathered(h, pairs.rows) * met(table.weight), axis=-1)
-    return x if table.bias is None else x + met(table.bias)
+    x = xp.sum(gathered(h, pairs.rows) * of_nodes(table.weight), axis=-1)
+    return x if table.bias is None else x + of_nodes(table.bias)
 
 
 def coin_losses(h: Any, table: Table, pairs: Pairs, signs: Any, shift: Any, to_h: bool) -> tuple[Any, Any, Any]:
-    """sum -log sigma(s_p (x_p + shift_p)) over the pairs of each row with s_p = 1 or -1; its slopes; dh or nothing."""
+    """Return sum -log sigma(s_p (x_p + shift_p)) over each row's pairs with s_p != 0, its slopes, and dh (or empty)."""
     loss, slopes = tossed(pair_scores(h, table, pairs), shift, signs, pairs.rows, h.shape[0])
     if not to_h:
         return loss, slopes, namespace(h).zeros(0, dtype=h.dtype, device=device_of(h))
@@ -43,7 +43,7 @@ def coin_losses(h: Any, table: Table, pairs: Pairs, signs: Any, shift: Any, to_h
 
 
 def tossed(x: Any, shift: Any, signs: Any, rows: Any, size: int) -> tuple[Any, Any]:
-    """The losses of `size` rows from the scores of their pairs; the slopes."""
+    """Return the losses of `size` rows from the scores of their pairs, and the slopes."""
     xp, s = namespace(x), namespace(x).astype(signs, x.dtype, copy=False)
     x = (x if shift is None else x + shift) * s
     slopes = xp.where(signs == 0, 0.0, -s * xp.exp(log_sigmoid(-x)))
@@ -51,7 +51,7 @@ def tossed(x: Any, shift: Any, signs: Any, rows: Any, size: int) -> tuple[Any, A
 
 
 def sums(table: Any, index: Any, factors: Any, starts: Any, order: Any) -> tuple[Any, Any]:
-    """sum factors_p table[index_p], and sum factors_p, over the places p in `order` from each start to the next."""
+    """Return sum factors_p table[index_p], and sum factors_p, over the pairs p in `order` between successive starts."""
     xp = namespace(factors)
     if order is not None:
         index, factors = gathered(index, order), gathered(factors, order)
@@ -61,7 +61,7 @@ def sums(table: Any, index: Any, factors: Any, starts: Any, order: Any) -> tuple
 
 
 def node_sums(values: Any, at: Any, factors: Any, nodes: Any, size: int, dtype: Any) -> tuple[Any, Any]:
-    """sum factors_p values[at_p], and sum factors_p, over the places p where each node stands."""
+    """Return sum factors_p values[at_p], and sum factors_p, over the pairs p of each node."""
     each, total = _weighted(values, at, factors, nodes, size)
     return namespace(each).astype(each, dtype, copy=False), total
 
@@ -73,7 +73,7 @@ def _weighted(table: Any, index: Any, factors: Any, row: Any, rows: int) -> tupl
 
 
 def sums_of(row: Any, x: Any, rows: int) -> Any:
-    """The sum of x, (P, ..), over the places of each row."""
+    """Return the sum of x, (P, ..), over the pairs of each row."""
     if is_torch(x):
         return x.new_zeros((rows, *x.shape[1:])).index_add(0, row, x)
     xp = namespace(x)
@@ -83,7 +83,7 @@ def sums_of(row: Any, x: Any, rows: int) -> Any:
 
 
 def log_sigmoid(x: Any) -> Any:
-    """log sigma(x) = -log(1 + e^-x); torch's own for tensors."""
+    """Return log sigma(x) = -log(1 + e^-x), by torch's function for tensors."""
     if is_torch(x):
         return sys.modules["torch"].nn.functional.logsigmoid(x)
     xp = namespace(x)

@@ -14,14 +14,14 @@ from softargmax.core.seeds import seed_of
 from softargmax.core.signature import public
 from softargmax.core.types import Array, Integers, Like
 from softargmax.output import philox_stream
-from softargmax.output.counts import MOST, beside, classes_of
+from softargmax.output.counts import MOST, classes_of, to_library_of
 from softargmax.output.inclusion_probability import inclusion_probabilities
 
 if TYPE_CHECKING:
     from softargmax.output.philox_stream import Floats, Ints, Numbers
 
 
-NUMBERED: WeakValueDictionary[int, Any] = WeakValueDictionary()
+SAMPLERS: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """The samplers by number; compiled graphs refer to a sampler by its number."""
 _numbers = itertools.count()
 
@@ -92,16 +92,16 @@ class Sampler(ABC):
         self._classes = classes
         self._inclusion: dict[int, Floats] = {}
         self._q: Floats | None = None
-        self._join()
+        self._register()
 
-    def _join(self) -> None:
+    def _register(self) -> None:
         """Give the sampler a number that is unique in this process; compiled graphs refer to it."""
         self.number = next(_numbers)
-        NUMBERED[self.number] = self
+        SAMPLERS[self.number] = self
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._join()
+        self._register()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(classes={self._classes})"
@@ -149,7 +149,7 @@ class Sampler(ABC):
         """
         with np.errstate(divide="ignore"):
             found: Floats = np.log(self.probabilities[classes_of(index, "index", self._classes)])
-        return beside(found, index, "index")
+        return to_library_of(found, index, "index")
 
     def expected(self, index: Integers, n: int, *, unique: bool = False) -> Array:
         """Return the expected counts of classes among n draws.
@@ -179,7 +179,7 @@ class Sampler(ABC):
             If an argument has the wrong type.
         """
         found = classes_of(index, "index", self._classes)
-        return beside(self._expected(found, self._number(n, unique=unique), unique=unique), index, "index")
+        return to_library_of(self._expected(found, self._number(n, unique=unique), unique=unique), index, "index")
 
     def draw(self, n: int, *, seed: int, stream: int = 0, unique: bool = False, like: Like = None) -> Negatives:
         """Draw n classes.
@@ -215,7 +215,7 @@ class Sampler(ABC):
         key, stream = seed_of(np.empty(0), seed, None), integer(stream, "stream")
         index = self._distinct(n, key, stream) if unique else self.chosen(key, stream, 0, n)
         found = Negatives(index, np.log(self._expected(index, n, unique=unique)))
-        return found if like is None else Negatives(*(beside(one, like, "like") for one in found))
+        return found if like is None else Negatives(*(to_library_of(one, like, "like") for one in found))
 
     def chosen(self, seed: int, stream: int, first: int, count: int) -> Ints:
         """Return the draws at positions first, first + 1, .. of a stream. Arguments are not checked."""

@@ -74,7 +74,7 @@ class Uniform(Sampler):
 
 
 class LogUniform(Sampler):
-    r"""Zipf's law, for classes sorted by decreasing frequency: log k is nearly uniform.
+    r"""Zipf's law, for classes sorted by decreasing frequency: log(k + 1) is nearly uniform.
 
     .. math:: q_k = \frac{\log(k + 2) - \log(k + 1)}{\log(K + 1)}, \qquad
         k = \lfloor (K + 1)^u \rfloor - 1, \quad u \sim U[0, 1)

@@ -30,16 +30,16 @@ class Partition(NamedTuple):
 
 @public
 def partitions(targets: ArrayLike, *, most: int) -> list[Partition]:
-    r"""Cut the data into consecutive slices with a limited number of distinct targets each.
+    r"""Cut the data into consecutive slices with a limited number of distinct targets.
 
-    .. math:: D = D_1 D_2 \cdots, \qquad |\{y : y \in D_i\}| \le \text{most}, \qquad \text{each as long as can be}
+    .. math:: D = D_1 D_2 \cdots, \qquad |\{y : y \in D_i\}| \le \text{most}, \qquad \text{each as long as possible}
 
     Parameters
     ----------
     targets : array_like of int
-        The targets of the data in their order, (n,).
+        The targets in the order of the data, (n,).
     most : int
-        How many distinct ones a slice may have, 1 or more.
+        The maximum number of distinct targets of a slice, 1 or more.
 
     Returns
     -------
@@ -53,7 +53,7 @@ def partitions(targets: ArrayLike, *, most: int) -> list[Partition]:
 
     Notes
     -----
-    Time is O(n log n). What a loss ignores is a target like others here: it is to be left out before.
+    Time is O(n log n). Ignored targets must be removed before; here they would count as a class.
 
     References
     ----------
@@ -75,7 +75,7 @@ def partitions(targets: ArrayLike, *, most: int) -> list[Partition]:
     found: list[Partition] = []
     start = 0
     while start < y.size:
-        (fresh,) = np.nonzero(before[start:] < start)  # first of their class in a slice that begins here
+        (fresh,) = np.nonzero(before[start:] < start)  # first occurrences of their class in a slice that begins here
         stop = start + int(fresh[limit]) if fresh.size > limit else y.size
         found.append(Partition(start, stop, np.unique(y[start:stop])))
         start = stop

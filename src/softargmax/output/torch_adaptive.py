@@ -241,8 +241,8 @@ class AdaptiveSoftmax(RankedLayer):
         tails: list[Any] = list(module.tail)
         theirs = [module.head.weight, *(tail[i].weight for i in (0, 1) for tail in tails)]
         with torch.no_grad():
-            for to, given in zip(ours, theirs, strict=True):
-                to.zero_()[: given.shape[0], : given.shape[1]] = given  # torch allows a width of 0; here it is 1
+            for to, source in zip(ours, theirs, strict=True):
+                to.zero_()[: source.shape[0], : source.shape[1]] = source  # torch allows a width of 0; here it is 1
             if layer.head_bias is not None:
                 layer.head_bias.copy_(module.head.bias)
         return layer.train(module.training)
@@ -263,12 +263,12 @@ class AdaptiveSoftmax(RankedLayer):
             place = torch.where(rank >= cluster.begin, self.cutoffs[0] + i, place)
         yield Part(None, h, (self.head,), self.head_bias, place)
         for cluster in clusters.below:
-            met, target = (rank >= cluster.begin) & (rank < cluster.end), rank - cluster.begin
+            inside, target = (rank >= cluster.begin) & (rank < cluster.end), rank - cluster.begin
             if y.wrong is None:
-                (rows,) = met.nonzero(as_tuple=True)
+                (rows,) = inside.nonzero(as_tuple=True)
                 yield Part(rows, cluster.projected(h[rows]), (cluster.weight,), cluster.bias, target[rows])
             else:
-                target = torch.where(met, target, IGNORE)
+                target = torch.where(inside, target, IGNORE)
                 yield Part(None, cluster.projected(h), (cluster.weight,), cluster.bias, target)
 
     def _ranked_log_p(self, h: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE, REDUCTIONS, in_range
 from softargmax.core.torch_modules import one_call
 from softargmax.core.torch_operation import register
+from softargmax.core.types import Generator, Integers
 from softargmax.output.counts import at_least
 from softargmax.sample import categorical
 
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 for _room in ("normalize", "loss", "sample", "output"):
-    register(f"softargmax.{_room}")  # so that a model may be compiled before its first call
+    register(f"softargmax.{_room}")  # so that a model can be compiled before its first call
 
 _SIZE = 1 << 23
-"""Numbers to a block of rows that are normalised, searched or drawn together."""
+"""Numbers per block of rows that are normalised, searched or drawn together."""
 
 
 class TopK(NamedTuple):
@@ -74,7 +75,7 @@ class OutputLayer(nn.Module, ABC):
     dim : int
         D, the length of the hidden vectors h.
     classes : int
-        K.
+        K, the number of classes.
     reduction : {"mean", "sum", "none"}
         The loss is the mean over the rows that are not ignored, their sum, or one number per row.
     ignore_index : int
@@ -111,7 +112,7 @@ class OutputLayer(nn.Module, ABC):
         self.reduction = one_of(reduction, "reduction", REDUCTIONS)
         self.ignore_index = integer(ignore_index, "ignore_index")
 
-    # --- what a layer says of itself ----------------------------------------------------------------------------------
+    # --- to be defined by subclasses ----------------------------------------------------------------------------------
 
     @abstractmethod
     def _losses(self, h: Tensor, y: Targets) -> Tensor:
@@ -119,17 +120,17 @@ class OutputLayer(nn.Module, ABC):
 
     @abstractmethod
     def _log_p(self, h: Tensor) -> Tensor:
-        """The log-probabilities of all classes, (N, K)."""
+        """Return the log-probabilities of all classes, (N, K)."""
 
     @abstractmethod
     def _log_p_of(self, h: Tensor, y: Targets) -> Tensor:
         """Return log p of one class per row, (N,); ignored rows may have any value."""
 
-    # --- what it computes ---------------------------------------------------------------------------------------------
+    # --- computation --------------------------------------------------------------------------------------------------
 
     @one_call
     def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
-        h, shape, y = self._given(hidden, target)
+        h, shape, y = self._inputs(hidden, target)
         return self._reduced(self._losses(h, y), shape, y)
 
     if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class OutputLayer(nn.Module, ABC):
         def __call__(self, hidden: Tensor, target: Tensor) -> Tensor: ...
 
     def log_prob(self, hidden: Tensor) -> Tensor:
-        """The log-probabilities of all classes, (..., K)."""
+        """Return the log-probabilities of all classes, (..., K)."""
         h, rows = self._rows(hidden)
         parts = [slice(None)]
         if not torch.is_grad_enabled() and readable(h):
@@ -145,9 +146,9 @@ class OutputLayer(nn.Module, ABC):
         return torch.cat([self._log_p(h[part]) for part in parts]).reshape(*rows, self.classes)
 
     def log_prob_of(self, hidden: Tensor, target: Tensor) -> Tensor:
-        """The log-probability of one class of each row, (...); 0 where the target is ignored."""
-        h, shape, y = self._given(hidden, target)
-        return back(self._log_p_of(h, y), shape, y)
+        """Return the log-probability of one class per row, (...); 0 where the target is ignored."""
+        h, shape, y = self._inputs(hidden, target)
+        return restore_rows(self._log_p_of(h, y), shape, y)
 
     @torch.no_grad()
     def topk(self, hidden: Tensor, k: int) -> TopK:
@@ -158,13 +159,13 @@ class OutputLayer(nn.Module, ABC):
         hidden : Tensor
             (..., D).
         k : int
-            From 1 to K.
+            The number of classes, from 1 to K.
 
         Returns
         -------
         TopK
-            values and index, (..., k), the largest first. In a row that meets NaN they are NaN and -1. No gradient:
-            `log_prob_of` has one.
+            values and index, (..., k), in decreasing order; NaN and -1 in a row with NaN. They have no gradient; use
+            `log_prob_of` for one.
         """
         h, rows = self._rows(hidden)
         n = integer(k, "k")
@@ -178,8 +179,8 @@ class OutputLayer(nn.Module, ABC):
         hidden: Tensor,
         seed: int | None = None,
         *,
-        stream: Any = None,
-        generator: Any = None,
+        stream: Integers | None = None,
+        generator: Generator | None = None,
     ) -> Tensor:
         """Draw a class for each row, (...).
 
@@ -188,7 +189,7 @@ class OutputLayer(nn.Module, ABC):
         hidden : Tensor
             (..., D).
         seed, stream, generator
-            As in `softargmax.categorical`: a row's draw depends on its h, the seed and its stream, on nothing else.
+            As in `softargmax.categorical`: a row's draw depends only on its h, the seed and its stream.
 
         Returns
         -------
@@ -204,10 +205,10 @@ class OutputLayer(nn.Module, ABC):
         drawn = self._drawn(h, seeds.source(hidden, rows, seed, stream, generator))
         if readable(h) and bool((drawn < 0).any()):
             row = int((drawn < 0).nonzero()[0])
-            raise ValueError(f"hidden: row {row} meets NaN; there is no distribution to draw from")
+            raise ValueError(f"hidden: expected probabilities without NaN, got NaN in row {row}")
         return drawn.reshape(rows)
 
-    # --- from all log-probabilities, where a layer knows nothing better -----------------------------------------------
+    # --- defaults from all log-probabilities --------------------------------------------------------------------------
 
     def _likeliest(self, h: Tensor, k: int) -> TopK:
         values, index = h.new_empty(len(h), k), torch.empty(len(h), k, dtype=torch.int64, device=h.device)
@@ -221,18 +222,18 @@ class OutputLayer(nn.Module, ABC):
         seed = int(source.seed) % seeds.SEEDS
         for part in blocks(len(h), self.classes):
             stream = torch.arange(len(h), device=h.device) if source.stream is None else source.stream
-            drawn[part] = picked(self._log_p(h[part]), seed, stream[part])
+            drawn[part] = draw_columns(self._log_p(h[part]), seed, stream[part])
         return drawn
 
     # --- arguments ----------------------------------------------------------------------------------------------------
 
     def _reduced(self, losses: Tensor, shape: tuple[int, ...], y: Targets) -> Tensor:
         if self.reduction == "none":
-            return back(losses, shape, y)
-        total = _blanked(losses, y).sum()
+            return restore_rows(losses, shape, y)
+        total = _masked(losses, y).sum()
         return total / y.counted.sum().clamp(min=1) if self.reduction == "mean" else total
 
-    def _given(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, tuple[int, ...], Targets]:
+    def _inputs(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, tuple[int, ...], Targets]:
         """Return hidden vectors, the rows' shape, and targets; values of ignored rows have no effect."""
         h, shape = self._rows(hidden)
         y = targets_of(target, h.detach(), shape, self.classes, self.ignore_index)
@@ -241,7 +242,7 @@ class OutputLayer(nn.Module, ABC):
         return h if y.rows is None else h[y.rows], shape, y
 
     def _rows(self, hidden: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-        """Hidden vectors (N, D), in float32 at least, and the rows' shape."""
+        """Return hidden vectors (N, D), at least in float32, and the rows' shape."""
         h = check.scores(hidden, "hidden")
         if not isinstance(h, Tensor):
             raise TypeError(f"hidden: expected a tensor, got {type(hidden).__name__}")
@@ -256,7 +257,7 @@ class OutputLayer(nn.Module, ABC):
 
 
 def targets_of(target: Any, like: Tensor, rows: tuple[int, ...], classes: int, ignore_index: int) -> Targets:
-    """Targets as a caller gives them, checked."""
+    """Return the checked targets."""
     target = arrays.like(target, like, "target")
     if arrays.dtype_name(target.dtype) not in arrays.INTEGERS - {"bool"}:
         raise TypeError(f"target: expected integers, one per row, got dtype {target.dtype}")
@@ -275,19 +276,19 @@ def targets_of(target: Any, like: Tensor, rows: tuple[int, ...], classes: int, i
     return Targets(y[kept], counted[kept], None, kept, len(y))
 
 
-def _blanked(found: Tensor, y: Targets) -> Tensor:
-    """0 where a row is ignored, NaN where its target is out of range."""
+def _masked(found: Tensor, y: Targets) -> Tensor:
+    """Set values to 0 where a row is ignored, and to NaN where its target is out of range."""
     return found if y.wrong is None else torch.where(y.counted, found, torch.where(y.wrong, torch.nan, 0))
 
 
-def back(found: Tensor, shape: tuple[int, ...], y: Targets) -> Tensor:
+def restore_rows(found: Tensor, shape: tuple[int, ...], y: Targets) -> Tensor:
     """Return one number per row, 0 for removed rows."""
     if y.rows is not None:
         found = found.new_zeros(math.prod(shape)).index_put((y.rows,), found)
-    return _blanked(found, y).reshape(shape)
+    return _masked(found, y).reshape(shape)
 
 
-def picked(log_p: Tensor, seed: int, stream: Tensor) -> Tensor:
+def draw_columns(log_p: Tensor, seed: int, stream: Tensor) -> Tensor:
     """Draw a column for every row; -1 for a row with NaN."""
     sound = ~log_p.isnan().any(1)
     found = categorical(torch.where(sound[:, None], log_p, 0), seed=seed, stream=stream)
@@ -296,12 +297,12 @@ def picked(log_p: Tensor, seed: int, stream: Tensor) -> Tensor:
 
 def _best(log_p: Tensor, k: int) -> TopK:
     values, index = log_p.topk(k, 1)
-    strange = log_p.isnan().any(1, keepdim=True)
-    return TopK(torch.where(strange, math.nan, values), torch.where(strange, -1, index))
+    has_nan = log_p.isnan().any(1, keepdim=True)
+    return TopK(torch.where(has_nan, math.nan, values), torch.where(has_nan, -1, index))
 
 
 def float_dtype(dtype: Any) -> torch.dtype | None:
-    """A dtype that parameters may have."""
+    """Return a floating dtype or None; raise TypeError for another dtype."""
     if dtype is not None and arrays.dtype_name(dtype) not in arrays.FLOATS:
         raise TypeError(f"dtype: expected float16, bfloat16, float32 or float64, got {dtype}")
     found: torch.dtype | None = dtype

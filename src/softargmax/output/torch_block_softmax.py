@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 
 def block_scores(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None) -> Tensor:
-    """The scores of all classes, (N, K), in the dtype of h: of W_i (K_i, D_i), whose sums are K and D."""
+    """Return the scores of all classes, (N, K), in the dtype of h; W_i is (K_i, D_i), with sums K and D."""
     return torch.cat([scores(*one) for one in _apart(h, weights, bias)], 1)
 
 
 def block_losses(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None, y: Tensor, *, total: bool) -> Tensor:
-    """The cross-entropy of every row, (N,), 0 where y is IGNORE; or their total, which is quicker to differentiate.
+    """Return the cross-entropy of every row, (N,), 0 where y is IGNORE; or the total, which is faster to differentiate.
 
-    h is float32 or float64; weights and bias may be halves.
+    h is float32 or float64; weights and bias can be half precision.
     """
     if not as_they_are(h, *weights, bias, y):
         return _definition(total, y, h, bias, *weights)
@@ -58,7 +58,7 @@ def _apart(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None) -> Iterato
 
 
 def _definition(total: bool, y: Tensor, h: Tensor, bias: Tensor | None, *weights: Tensor) -> Tensor:
-    """The loss in y's own block, and what the other blocks add to its lse."""
+    """Return the losses, differentiable to any order: the loss in y's block, plus what other blocks add to its lse."""
     if len(weights) == 1:
         rows: Tensor = linear_cross_entropy(h, weights[0], y, bias=bias, ignore_index=IGNORE, reduction="none")
         return rows.sum() if total else rows
@@ -75,27 +75,27 @@ def _definition(total: bool, y: Tensor, h: Tensor, bias: Tensor | None, *weights
 
 
 def _together(loss: Tensor, lse: Tensor, entropy: Tensor, own: Tensor) -> Tensor:
-    """The loss of every row, from that in its own block and the lse and entropy of every block.
+    """Return the loss of every row, from the loss in its own block and the lse and entropy of every block.
 
-    Where scores are +inf, only these count: the entropy of a block is the log of their number. Such a row has no
-    gradient.
+    If scores are +inf, the support is these scores, and the entropy of a block is the log of their number. Such a row
+    has no gradient.
     """
     top = lse == torch.inf
     flat = top.any(1, keepdim=True) & ~lse.isnan().any(1, keepdim=True)
     loss = torch.where(flat, loss.detach(), loss)
     lse = torch.where(flat, torch.where(top, entropy, -torch.inf).detach(), lse)
     mine = lse.gather(1, own)
-    unseen = mine == -torch.inf  # nothing of the target's block is in the support
+    unseen = mine == -torch.inf  # the target's block has empty support
     more = logsumexp(torch.where(unseen, lse, lse - mine), keepdims=True)
-    more = torch.where(more == -torch.inf, 0, more)  # nothing is in the support
+    more = torch.where(more == -torch.inf, 0, more)  # the support is empty
     return torch.where(unseen, more + torch.inf, loss + more)[:, 0]
 
 
 class _Losses(torch.autograd.Function):
     """(total, wanted, y, h, bias, *weights) -> the losses of rows, or their total.
 
-    The gradients of a total are known but for a factor: the forward forms those wanted of h, bias and weights, the
-    first backward hands them over.
+    The gradients of a total are known up to a factor. The forward pass computes the required ones, and the first
+    backward pass scales and returns them.
     """
 
     @staticmethod
@@ -126,8 +126,8 @@ class _Losses(torch.autograd.Function):
             _, computed = _losses_and_gradients(*inputs, wanted=wanted[1:], seed=None if ctx.total else g)
         if ctx.total and g != 1:
             computed = [x if x is None else x.mul_(g) for x in computed]
-        given = (x if x is None else x.to(of.dtype) for x, of in zip(computed, inputs[1:], strict=True))
-        return None, None, None, *given
+        gradients = (x if x is None else x.to(of.dtype) for x, of in zip(computed, inputs[1:], strict=True))
+        return None, None, None, *gradients
 
 
 def _losses_and_gradients(
@@ -138,7 +138,7 @@ def _losses_and_gradients(
     wanted: Sequence[bool],
     seed: Tensor | None = None,
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """The losses of rows; the wanted of the gradients to h, bias and weights, every row's times its seed."""
+    """Return the losses of rows, and the wanted gradients to h, bias and weights, each row multiplied by its seed."""
     sizes, widths = ([w.shape[axis] for w in weights] for axis in (0, 1))
     shapes = h.shape, (1, sum(sizes)), *(w.shape for w in weights)
     dh, db, *dws = (_memory(h, *shape) if it else None for shape, it in zip(shapes, wanted, strict=True))

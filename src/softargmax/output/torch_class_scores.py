@@ -1,6 +1,6 @@
 """Scores of some classes and binary logistic losses, as the layers call them.
 
-Products are computed in the dtype of h, whatever autocast says; weights may be halves.
+Products are computed in the dtype of h, also under autocast; weights can be half precision.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from softargmax.output import operations
 from softargmax.output.arguments import CoinLosses, Gathered, LinearScores, Pairs, PairScores, Table
 
 _SIZE = 1 << 19
-"""Numbers to a chunk of gathered vectors: a few of them stay in the cache."""
+"""Numbers per chunk of gathered vectors, small enough for the cache."""
 
 
 def scores(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """h W^T + b, (N, K), in the dtype of h."""
+    """Return h W^T + b, (N, K), in the dtype of h."""
     with without_autocast(h):
         found: Tensor = operations.linear_scores.first(LinearScores(h, weight, bias))
     return found
@@ -33,7 +33,7 @@ def gathered(table: Tensor, index: Tensor, *, sparse: bool) -> Tensor:
 
 
 def pair_scores(h: Tensor, table: Table, pairs: Pairs) -> Tensor:
-    """<h, w> + b of every pair, (P,) in the dtype of h, float32 or float64."""
+    """Return <h, w> + b of every pair, (P,), in the dtype of h, float32 or float64."""
     with without_autocast(h):
         found: Tensor = operations.pair_scores.first(PairScores(h, table, pairs))
     return found

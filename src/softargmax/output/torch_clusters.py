@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from softargmax.normalize import log_softmax
-from softargmax.output.torch_base import TopK, picked
+from softargmax.output.torch_base import TopK, draw_columns
 from softargmax.output.torch_class_scores import scores
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Cluster(NamedTuple):
-    """Ranks from begin to end - 1: P (D_i, D), W (end - begin, D_i), b or None."""
+    """A cluster of the ranks from begin to end - 1: P (D_i, D), W (end - begin, D_i), b or None."""
 
     begin: int
     end: int
@@ -32,30 +32,30 @@ class Cluster(NamedTuple):
     bias: Tensor | None
 
     def projected(self, h: Tensor) -> Tensor:
-        """P h, (N, D_i)."""
+        """Return P h, (N, D_i)."""
         return scores(h, self.projection, None)
 
     def log_p(self, h: Tensor) -> Tensor:
-        """The log-probabilities in the cluster."""
+        """Return the log-probabilities within the cluster."""
         found: Tensor = log_softmax(scores(self.projected(h), self.weight, self.bias))
         return found
 
 
 class Clusters(NamedTuple):
-    """The head's W (frequent + tokens, D) and b or None, and a cluster for each token."""
+    """The head's W (frequent + tokens, D), its b or None, and a cluster for each token."""
 
     weight: Tensor
     bias: Tensor | None
     below: Sequence[Cluster]
 
     def head(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """The log-probabilities of the frequent and of the tokens."""
+        """Return the log-probabilities of the frequent classes and of the tokens."""
         found: Tensor = log_softmax(scores(h, self.weight, self.bias))
         return found[:, : found.shape[1] - len(self.below)], found[:, found.shape[1] - len(self.below) :]
 
 
 def all_log_p(h: Tensor, clusters: Clusters) -> Tensor:
-    """The log-probabilities of all ranks, (N, K)."""
+    """Return the log-probabilities of all ranks, (N, K)."""
     frequent, tokens = clusters.head(h)
     below = (tokens[:, i, None] + cluster.log_p(h) for i, cluster in enumerate(clusters.below))
     return torch.cat([frequent, *below], 1)
@@ -64,8 +64,8 @@ def all_log_p(h: Tensor, clusters: Clusters) -> Tensor:
 def likeliest(h: Tensor, clusters: Clusters, k: int) -> TopK:
     """Return the k most probable ranks of every row and their log-probabilities; NaN and -1 for a row with NaN.
 
-    Each row opens its likeliest cluster first, and goes on while the token has as much as the k-th rank that is known:
-    no rank has more than its token.
+    Each row visits its clusters by decreasing probability, and stops at a token that is less likely than the k-th best
+    rank so far, since no rank is likelier than its token.
     """
     frequent, tokens = clusters.head(h)
     sound = ~(frequent.isnan().any(1) | tokens.isnan().any(1))
@@ -81,7 +81,7 @@ def likeliest(h: Tensor, clusters: Clusters, k: int) -> TopK:
             sound[rows] = ~log_p.isnan().any(1)
             more = log_p.topk(min(k, log_p.shape[1]), 1)
             both = torch.cat([more.values, values[rows]], 1)
-            places = both.argsort(dim=1, descending=True, stable=True)[:, :k]  # room, if there is any, stays last
+            places = both.argsort(dim=1, descending=True, stable=True)[:, :k]  # unused places stay last
             values[rows] = both.gather(1, places)
             ranks[rows] = torch.cat([more.indices + cluster.begin, ranks[rows]], 1).gather(1, places)
     return TopK(torch.where(sound[:, None], values, math.nan), torch.where(sound[:, None], ranks, -1))
@@ -90,11 +90,11 @@ def likeliest(h: Tensor, clusters: Clusters, k: int) -> TopK:
 def descend(h: Tensor, clusters: Clusters, seed: int, stream: Tensor) -> Tensor:
     """Draw a rank for every row: from the head and, after a token, from its cluster; -1 for a row with NaN."""
     head = torch.cat(clusters.head(h), 1)
-    place = picked(head, seed, stream)
+    place = draw_columns(head, seed, stream)
     rank, size = place.clone(), head.shape[1]
     for i, cluster in enumerate(clusters.below):
         (rows,) = (place == size - len(clusters.below) + i).nonzero(as_tuple=True)
-        columns = pad(cluster.log_p(h[rows]), (size, 0), value=-math.inf)  # beyond those that the head's noise had
-        inside = picked(columns, seed, stream[rows])
+        columns = pad(cluster.log_p(h[rows]), (size, 0), value=-math.inf)  # columns that the head's noise does not use
+        inside = draw_columns(columns, seed, stream[rows])
         rank[rows] = torch.where(inside < 0, -1, inside - size + cluster.begin)
     return rank

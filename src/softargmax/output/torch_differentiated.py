@@ -46,7 +46,7 @@ class DifferentiatedSoftmax(RankedLayer):
     widths : sequence of int
         :math:`D_i`, the length of each block's slice of h; the slices are consecutive, and D is their sum.
     bias : bool
-        Whether classes have a b.
+        If True, each class has a bias b_k.
     reduction : {"mean", "sum", "none"}
         The loss is the mean over the rows that are not ignored, their sum, or one number per row.
     ignore_index : int

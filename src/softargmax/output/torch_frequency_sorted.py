@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Part(NamedTuple):
-    """A softmax over blocks of classes that has a part in a loss, and which rows it has (None: all)."""
+    """A softmax over blocks of classes, whose loss is a part of the total; `rows` are its rows (None: all)."""
 
     rows: Tensor | None
     h: Tensor
@@ -31,12 +31,12 @@ class Part(NamedTuple):
     target: Tensor
 
     def loss(self, *, total: bool) -> Tensor:
-        """The losses of its rows, 0 where the target is IGNORE; or their total."""
+        """Return the losses of its rows, 0 where the target is IGNORE; or their total."""
         return block_losses(self.h, self.weights, self.bias, self.target, total=total)
 
 
 class RankedLayer(OutputLayer):
-    """A layer that has its classes by rank. `order` is the class of every rank, `ranks` the rank of every class."""
+    """A layer with classes sorted by rank. `order` is the class of every rank, `ranks` the rank of every class."""
 
     order: Tensor
     ranks: Tensor
@@ -51,14 +51,14 @@ class RankedLayer(OutputLayer):
         self._reorder(torch.arange(self.classes, device=device))
 
     def reset_parameters(self) -> None:
-        """Vectors uniform within 1 / sqrt(their length), as `torch.nn.Linear` begins; biases 0; a lost order rising."""
-        if not _is_order(self.order, self.classes):  # memory that `to_empty` made
+        """Reset vectors uniformly within 1 / sqrt(their length), biases to 0, and an invalid order to 0, 1, .."""
+        if not _is_order(self.order, self.classes):  # uninitialised by `to_empty`
             self._reorder(torch.arange(self.classes, device=self.order.device))
         for parameter in self.parameters():
             bound = 1 / math.sqrt(parameter.shape[1]) if parameter.ndim == 2 else 0.0
             nn.init.uniform_(parameter, -bound, bound)
 
-    # --- what a layer says of itself ----------------------------------------------------------------------------------
+    # --- to be defined by subclasses ----------------------------------------------------------------------------------
 
     @abstractmethod
     def _parts(self, h: Tensor, y: Targets) -> Iterator[Part]:
@@ -66,13 +66,13 @@ class RankedLayer(OutputLayer):
 
     @abstractmethod
     def _ranked_log_p(self, h: Tensor) -> Tensor:
-        """The log-probabilities of all ranks, (N, K)."""
+        """Return the log-probabilities of all ranks, (N, K)."""
 
-    # --- what it computes ---------------------------------------------------------------------------------------------
+    # --- computation --------------------------------------------------------------------------------------------------
 
     @one_call
     def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
-        h, shape, y = self._given(hidden, target)
+        h, shape, y = self._inputs(hidden, target)
         if self.reduction == "none" or y.wrong is not None:
             return self._reduced(self._losses(h, y), shape, y)
         total = torch.stack([part.loss(total=True) for part in self._parts(h, y)]).sum()
@@ -94,17 +94,17 @@ class RankedLayer(OutputLayer):
 
     # --- the order of classes -----------------------------------------------------------------------------------------
 
-    def _given(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, tuple[int, ...], Targets]:
-        """As others have it, but the targets by rank."""
-        h, shape, y = super()._given(hidden, target)
+    def _inputs(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, tuple[int, ...], Targets]:
+        """Return the checked inputs, with the targets as ranks."""
+        h, shape, y = super()._inputs(hidden, target)
         return h, shape, y._replace(classes=self.ranks[y.classes])
 
     def _classes_of(self, ranks: Tensor) -> Tensor:
-        """The classes of these ranks, -1 of -1."""
+        """Return the classes of ranks; -1 stays -1."""
         return torch.where(ranks < 0, -1, self.order[ranks])
 
     def _reorder(self, order: Tensor) -> None:
-        """Have these classes at ranks 0, 1, .."""
+        """Set the classes of the ranks 0, 1, .."""
         self.order = order.to(torch.int64)
         places = torch.arange(self.classes, device=order.device)
         self.ranks = torch.empty_like(self.order).index_put((self.order,), places)
@@ -113,16 +113,16 @@ class RankedLayer(OutputLayer):
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Any], prefix: str, metadata: Any, strict: bool, *lists: list[str]
     ) -> None:
-        """A checkpoint's order comes with its parameters."""
-        given = state_dict.get(f"{prefix}order")
-        if isinstance(given, Tensor) and given.shape == self.order.shape and not given.is_meta:
-            if not _is_order(given, self.classes):
+        """Load a checkpoint's order together with its parameters."""
+        stored = state_dict.get(f"{prefix}order")
+        if isinstance(stored, Tensor) and stored.shape == self.order.shape and not stored.is_meta:
+            if not _is_order(stored, self.classes):
                 lists[-1].append(f"{prefix}order: expected each class from 0 to {self.classes - 1} once")
                 return
-            self._reorder(given if self.order.is_meta else given.to(self.order.device))
+            self._reorder(stored if self.order.is_meta else stored.to(self.order.device))
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, *lists)
 
 
 def _is_order(order: Tensor, classes: int) -> bool:
-    """Whether it holds each class once; of no values that may not be."""
+    """True if the order holds each class once, or has no values (meta tensors)."""
     return order.is_meta or torch.equal(order.sort().values.cpu(), torch.arange(classes, device="cpu"))

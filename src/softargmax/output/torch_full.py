@@ -55,7 +55,7 @@ class LinearLayer(OutputLayer):
         super().__init__(dim, classes, reduction=reduction, ignore_index=ignore_index)
         if weight is None:
             weight = nn.Parameter(torch.empty(self.classes, self.dim, device=device, dtype=float_dtype(dtype)))
-            _begun(weight, self.dim)
+            _reset_uniform(weight, self.dim)
         elif not isinstance(weight, nn.Parameter):
             raise TypeError(f"weight: expected a Parameter, for example an embedding's, got {type(weight).__name__}")
         elif tuple(weight.shape) != (self.classes, self.dim):
@@ -67,7 +67,7 @@ class LinearLayer(OutputLayer):
 
     def reset_parameters(self) -> None:
         """Reset the weight, even if shared, to uniform draws within 1 / sqrt(D) as `torch.nn.Linear`; bias to 0."""
-        _begun(self.weight, self.dim)
+        _reset_uniform(self.weight, self.dim)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -88,7 +88,7 @@ class LinearLayer(OutputLayer):
         return f"{self.dim}, {self.classes}, bias={self.bias is not None}, reduction={self.reduction!r}"
 
 
-def _begun(weight: Tensor, dim: int) -> None:
+def _reset_uniform(weight: Tensor, dim: int) -> None:
     nn.init.uniform_(weight, -1 / math.sqrt(dim), 1 / math.sqrt(dim))
 
 
@@ -102,7 +102,7 @@ class FullSoftmax(LinearLayer):
     dim : int
         D, the length of the hidden vectors h.
     classes : int
-        K.
+        K, the number of classes.
     bias : bool
         If True, each class has a bias b_k.
     weight : Parameter, optional
@@ -159,7 +159,7 @@ class FullSoftmax(LinearLayer):
 
     @one_call
     def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
-        h, shape, y = self._given(hidden, target)
+        h, shape, y = self._inputs(hidden, target)
         if self.reduction == "none" or y.wrong is not None:
             return self._reduced(self._losses(h, y), shape, y)
         loss: Tensor = linear_cross_entropy(h, self.weight, y.classes, bias=self.bias, reduction=self.reduction)

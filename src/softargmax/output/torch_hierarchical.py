@@ -189,10 +189,10 @@ class HierarchicalSoftmax(OutputLayer):
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *lists: list[str]
     ) -> None:
         """Load a checkpoint's tree together with its parameters."""
-        given = state_dict.get(f"{prefix}tree_children")
-        if isinstance(given, Tensor) and given.shape == self.tree_children.shape and not given.is_meta:
+        stored = state_dict.get(f"{prefix}tree_children")
+        if isinstance(stored, Tensor) and stored.shape == self.tree_children.shape and not stored.is_meta:
             try:
-                self._grow(Tree(given), given.device if self.weight.is_meta else self.weight.device)
+                self._grow(Tree(stored), stored.device if self.weight.is_meta else self.weight.device)
             except (TypeError, ValueError) as error:
                 lists[-1].append(f"{prefix}tree_children: {error}")
                 return

@@ -122,16 +122,16 @@ class ImportanceSampledSoftmax(SamplingLayer):
         self.ess, self.drawn = torch.empty(0), 0
 
     def _losses(self, h: Tensor, y: Targets, drawn: Candidates | None = None) -> Tensor:
-        given, looks, n = drawn, readable(h), self.samples
+        provided, can_read, n = drawn, readable(h), self.samples
         while True:
-            drawn = self._drawn_for(h, y, n) if given is None else given
+            drawn = self._drawn_for(h, y, n) if provided is None else provided
             own, s = self._scored(h, y, drawn.index)
             log_r = s - drawn.log_expected
             log_z = logsumexp(log_r)
-            if looks:
+            if can_read:
                 self.ess = (2 * log_z.detach() - logsumexp(2 * log_r.detach())).exp()
                 self.drawn = drawn.index.shape[-1]
-            if given is not None or not looks or n == self.most or not bool((self.ess < self.least_ess).any()):
+            if provided is not None or not can_read or n == self.most or not bool((self.ess < self.least_ess).any()):
                 break
             n = min(2 * n, self.most)
         loss: Tensor = log_z - own

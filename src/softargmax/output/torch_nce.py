@@ -11,7 +11,7 @@ from torch.nn.functional import logsigmoid
 
 from softargmax.core.signature import public
 from softargmax.output.counts import finite
-from softargmax.output.torch_base import back
+from softargmax.output.torch_base import restore_rows
 from softargmax.output.torch_class_scores import scores
 from softargmax.output.torch_sampled_base import Candidates, SampledKeywords, SamplingLayer
 
@@ -149,9 +149,9 @@ class NCE(SamplingLayer):
 
     def log_score_of(self, hidden: Tensor, target: Tensor) -> Tensor:
         """Return s_y - log Z of one class of each row, (...): the trained estimate of log p(y | h)."""
-        h, shape, y = self._given(hidden, target)
+        h, shape, y = self._inputs(hidden, target)
         own, _ = self._scored(h, y, y.classes.new_empty(len(h), 0))
-        return back(own - self._log_z(h), shape, y)
+        return restore_rows(own - self._log_z(h), shape, y)
 
     def _log_z(self, h: Tensor) -> Tensor:
         """Return log Z, shape () or (N,)."""
@@ -165,7 +165,7 @@ class NCE(SamplingLayer):
         z = self._log_z(h)
         if drawn.index.ndim > 1:
             both = torch.cat([expected[:, None], drawn.log_expected], 1)
-            return self._told_apart(h, y, drawn.index, 0.0 - z[..., None] - both)
+            return self._binary_losses(h, y, drawn.index, 0.0 - z[..., None] - both)
         own, s = self._scored(h, y, drawn.index)
         own = own - z - expected
         return 0.0 - logsigmoid(own) - logsigmoid(z[..., None] + drawn.log_expected - s).sum(1)
@@ -254,7 +254,7 @@ class NegativeSampling(SamplingLayer):
     def _losses(self, h: Tensor, y: Targets, drawn: Candidates | None = None) -> Tensor:
         drawn = self._drawn_for(h, y, self.samples) if drawn is None else drawn
         if drawn.index.ndim > 1:
-            return self._told_apart(h, y, drawn.index)
+            return self._binary_losses(h, y, drawn.index)
         own, s = self._scored(h, y, drawn.index)
         return 0.0 - logsigmoid(own) - logsigmoid(-s).sum(1)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from softargmax.core.signature import public
 from softargmax.output.adaptive_unigram import Learned
 from softargmax.output.sampler_base import Sampler
-from softargmax.output.torch_sampled_base import Candidates, SampledKeywords, SamplingLayer, against_others
+from softargmax.output.torch_sampled_base import Candidates, SampledKeywords, SamplingLayer, candidate_loss
 
 if TYPE_CHECKING:
     from softargmax.output.torch_base import Targets
@@ -139,7 +139,7 @@ class SampledSoftmax(SamplingLayer):
     def _losses(self, h: Tensor, y: Targets, drawn: Candidates | None = None) -> Tensor:
         drawn = self._mixed(self._drawn_for(h, y, self.samples), y) if drawn is None else drawn
         own, s = self._scored(h, y, drawn.index)
-        return against_others(own, torch.where(drawn.index == y.classes[:, None], -torch.inf, s - drawn.log_expected))
+        return candidate_loss(own, torch.where(drawn.index == y.classes[:, None], -torch.inf, s - drawn.log_expected))
 
     def _mixed(self, drawn: Candidates, y: Targets) -> Candidates:
         """Return the draws together with the targets of all rows that are not ignored.

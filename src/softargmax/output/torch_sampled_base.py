@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Candidates(NamedTuple):
-    """Classes (n,), the same for all rows, or (N, n), and the log of how often each is expected, of that shape."""
+    """Classes (n,), shared by all rows, or (N, n), and the log of their expected counts, in the same shape."""
 
     index: Any
     log_expected: Any
@@ -49,7 +49,7 @@ class SampledKeywords(CandidateKeywords, total=False):
 
 
 class CandidateLayer(LinearLayer):
-    """A linear layer whose loss looks at some classes: a gradient to weight and bias may be sparse."""
+    """A linear layer whose loss uses some classes only, so gradients to weight and bias can be sparse."""
 
     @public
     def __init__(self, dim: int, classes: int, *, sparse: bool = False, **options: Unpack[LinearKeywords]) -> None:
@@ -57,7 +57,7 @@ class CandidateLayer(LinearLayer):
         self.sparse = sparse
 
     def _scored(self, h: Tensor, y: Targets, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The target's score (N,) and the candidates' (N, n)."""
+        """Return the target's score (N,) and the candidates' scores (N, n)."""
         if index.ndim == 1:
             both = torch.cat([y.classes, index])
             w = gathered(self.weight, both, sparse=self.sparse).to(h.dtype)
@@ -70,10 +70,10 @@ class CandidateLayer(LinearLayer):
         s = s.reshape(len(h), 1 + index.shape[1])
         return s[:, 0], s[:, 1:]
 
-    def _told_apart(self, h: Tensor, y: Targets, index: Tensor, shift: Tensor | None = None) -> Tensor:
-        """-log sigma of the target's score and of minus those of each row's own candidates, (N,).
+    def _binary_losses(self, h: Tensor, y: Targets, index: Tensor, shift: Tensor | None = None) -> Tensor:
+        """Return the binary losses of the target against each row's own candidates, (N,).
 
-        shift: what is added to these scores, (N, 1 + n), the target's first.
+        shift: added to the scores, (N, 1 + n), the target's first.
         """
         signs = torch.full((len(h), 1 + index.shape[1]), -1, dtype=torch.int8, device=h.device)
         signs[:, 0] = 1
@@ -82,14 +82,14 @@ class CandidateLayer(LinearLayer):
         return coin_losses(h, table, _pairs(y, index), signs.reshape(-1), added)
 
 
-def against_others(own: Tensor, others: Tensor) -> Tensor:
-    """-log of the softmax of the target's score (N,) among those of others (N, n)."""
+def candidate_loss(own: Tensor, others: Tensor) -> Tensor:
+    """Return -log softmax of the target's score (N,) among the scores of others (N, n)."""
     loss: Tensor = 0.0 - logsigmoid(own - logsumexp(others))
     return loss
 
 
 def _pairs(y: Targets, index: Tensor) -> Pairs:
-    """Every row's target and candidates, (N, n)."""
+    """Return the pairs of every row with its target and its candidates (N, n)."""
     nodes = torch.cat([y.classes[:, None], index], 1)
     rows = torch.arange(len(nodes) + 1, device=nodes.device)
     return Pairs(nodes.reshape(-1), rows[:-1].repeat_interleave(nodes.shape[1]), rows * nodes.shape[1])
@@ -119,23 +119,23 @@ class SamplingLayer(CandidateLayer):
         super().__init__(dim, sampler.classes, **options)
         self.sampler, self.unique, self.shared = sampler, unique, shared
         self.samples = at_least(samples, "samples", 1)
-        sampler.expected(0, self.samples, unique=unique)  # what it cannot draw is said here
+        sampler.expected(0, self.samples, unique=unique)  # raises if it cannot draw this many
         self.seed = seeds.seed_of(sampler.probabilities, integer(seed, "seed"), None)
         self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=self.weight.device))
 
     def reset_parameters(self) -> None:
-        """As of `FullSoftmax`; and the first step comes again."""
+        """Reset as `FullSoftmax` does, and set the step to 0."""
         super().reset_parameters()
-        if "step" in self._buffers:  # not while it is made
+        if "step" in self._buffers:  # absent during construction
             self.step.zero_()
 
     @one_call
     def forward(self, hidden: Tensor, target: Tensor, negatives: Negatives | None = None) -> Tensor:
-        h, shape, y = self._given(hidden, target)
+        h, shape, y = self._inputs(hidden, target)
         drawn = None if negatives is None else _candidates(negatives, h, shape, y, self.classes)
         loss = self._reduced(self._losses(h, y, drawn), shape, y)
         if drawn is None and self.training:
-            self._go_on(y, loss)
+            self._advance(y, loss)
         return loss
 
     if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class SamplingLayer(CandidateLayer):
         found: Tensor = expected_counts(sampler.number, self.step, index, n, unique)
         return found
 
-    def _go_on(self, y: Targets, loss: Tensor) -> None:
+    def _advance(self, y: Targets, loss: Tensor) -> None:
         """Advance to the next step; samplers that learn see the targets after the loss is computed."""
         if learned := self._learned():
             numbers = [one.number for one in learned.values()]
@@ -198,7 +198,7 @@ class SamplingLayer(CandidateLayer):
 
 
 def _candidates(negatives: Any, h: Tensor, shape: tuple[int, ...], y: Targets, classes: int) -> Candidates:
-    """Candidates that a caller has drawn, checked."""
+    """Return the checked candidates from the `negatives` argument."""
     if not isinstance(negatives, tuple) or len(negatives) != len(Negatives._fields):
         raise TypeError(f"negatives: expected Negatives(index, log_expected), got {type(negatives).__name__}")
     like = h.detach()

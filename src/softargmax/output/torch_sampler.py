@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from softargmax.core.torch_operation import LIBRARY
-from softargmax.output.sampler_base import NUMBERED
+from softargmax.output.sampler_base import SAMPLERS
 
 ROWS = 1 << 32
-"""Streams to a step where each row has its own."""
+"""Streams per step if each row has its own."""
 
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 LIBRARY.define(
@@ -30,18 +30,21 @@ LIBRARY.define(
     "observe_classes(int[] samplers, Tensor(a!) step, Tensor index, Tensor counted, Tensor after) -> ()", tags=_TAGS
 )
 draw_classes: Any = torch.ops.softargmax.draw_classes.default
-"""(sampler, seed, step, n, unique, total, rows, dtype) -> index, log_expected: the first n draws of a step, for all
-rows where `total` is None, or for each of `total` of them, of which `rows` are wanted."""
+"""(sampler, seed, step, n, unique, total, rows, dtype) -> index, log_expected: the first n draws of a step, shared by
+all rows if `total` is None, else for each of `total` rows, restricted to `rows`."""
 expected_counts: Any = torch.ops.softargmax.expected_counts.default
-"""(sampler, step, index, n, unique) -> how often classes are expected among n draws of this step, in float64."""
+"""(sampler, step, index, n, unique) -> expected counts of classes among n draws of this step, in float64."""
 observe_classes: Any = torch.ops.softargmax.observe_classes.default
-"""(samplers, step, index, counted, after): count the classes, and go to the next step; `after` what used this one."""
+"""(samplers, step, index, counted, after): count the classes and advance the step.
+
+`after` is a result that used this step, which orders the two operators.
+"""
 
 
 def _draw(
     number: int, seed: int, step: Tensor, n: int, unique: bool, total: int | None, rows: Tensor | None, dtype: Any
 ) -> tuple[Tensor, Tensor]:
-    sampler, stream = NUMBERED[number], int(step)
+    sampler, stream = SAMPLERS[number], int(step)
     if total is None:
         index, log_expected = sampler.draw(n, seed=seed, stream=stream, unique=unique)
     elif unique:
@@ -57,7 +60,7 @@ def _draw(
 
 
 def _expected(number: int, _step: Tensor, index: Tensor, n: int, unique: bool) -> Tensor:
-    found: Tensor = NUMBERED[number].expected(index, n, unique=unique)
+    found: Tensor = SAMPLERS[number].expected(index, n, unique=unique)
     return found
 
 
@@ -65,7 +68,7 @@ def _observe(numbers: list[int], step: Tensor, index: Tensor, counted: Tensor, a
     step += 1
     torch.autograd.graph.increment_version(step)
     for number in numbers:
-        NUMBERED[number].observe(index[counted])
+        SAMPLERS[number].observe(index[counted])
 
 
 def _shape_of_draw(

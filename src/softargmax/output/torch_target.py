@@ -9,7 +9,7 @@ from torch import Tensor
 
 from softargmax.core.signature import public
 from softargmax.output.counts import classes_of
-from softargmax.output.torch_sampled_base import CandidateKeywords, CandidateLayer, against_others
+from softargmax.output.torch_sampled_base import CandidateKeywords, CandidateLayer, candidate_loss
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -118,7 +118,7 @@ class TargetSampledSoftmax(CandidateLayer):
         index, again = self._distinct(y) if self.candidates is None else (self.candidates, None)
         own, s = self._scored(h, y, index)
         left_out = index == y.classes[:, None] if again is None else again | (index == y.classes[:, None])
-        return against_others(own, torch.where(left_out, -torch.inf, s))
+        return candidate_loss(own, torch.where(left_out, -torch.inf, s))
 
     def _distinct(self, y: Targets) -> tuple[Tensor, Tensor | None]:
         """Return the distinct targets; under tracing or on a device, all of them sorted, and a mask of repeats."""

@@ -55,5 +55,5 @@ def _pairs_in_memory(paths: Paths, target: Tensor, counted: Tensor) -> tuple[Pai
 
 
 def path_loss(h: Tensor, weight: Tensor, bias: Tensor | None, pairs: Pairs, signs: Tensor, *, sparse: bool) -> Tensor:
-    """The loss of every row, (N,) in the dtype of h."""
+    """Return the loss of every row, (N,), in the dtype of h."""
     return coin_losses(h, Table(weight, bias, sparse), pairs, signs)

@@ -46,8 +46,8 @@ def sweep(z: Tensor, levels: Sequence[int], slots: Slots) -> Tensor:
 def likeliest(h: Tensor, splits: Splits, k: int) -> TopK:
     """Return the k most probable classes of every row and their log p; NaN and -1 for a row with NaN.
 
-    Best first, a level of the tree at a time for all rows: from a bound that k classes are known to reach, only nodes
-    are opened whose probability reaches it too, since no class below one of them has more.
+    All rows are searched together, one level of the tree at a time. A lower bound of the k-th best log p prunes the
+    search: no class is likelier than a node above it, so only nodes that reach the bound are expanded.
     """
     values = h.new_full((len(h), k), math.nan)
     index = torch.full((len(h), k), -1, device=h.device)
@@ -82,7 +82,7 @@ def _bound(h: Tensor, splits: Splits, k: int) -> Tensor:
             log_p, kept = log_p.topk(k, 1)
             code = code.gather(1, kept)
     least = log_p.amin(1)
-    return least - _SLACK * least.abs()  # that a sum is rounded otherwise here than there loses none
+    return least - _SLACK * least.abs()  # so that different rounding here and in _reaching loses no class
 
 
 def _reaching(h: Tensor, splits: Splits, bound: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -110,9 +110,9 @@ def _reaching(h: Tensor, splits: Splits, bound: Tensor) -> tuple[Tensor, Tensor,
 def descend(h: Tensor, splits: Splits, depth: int, source: Source, *, compact: bool) -> Tensor:
     """Draw a class for every row; -1 if a score on its path is NaN.
 
-    At a node of score s the way goes on with the first child if log V - log(1 - V) < s: with probability sigma(s). The
-    V of level d is column d of the row's stream. `compact`: rows that have arrived are left behind, which looks at
-    values.
+    At a node with score s the path continues with the first child if log V - log(1 - V) < s, which has probability
+    sigma(s). V of level d is column d of the row's stream. `compact`: drop rows that have reached a class, which
+    depends on values and so cannot be traced.
     """
     drawn = [_descend(h[part], splits, depth, source, part, compact=compact) for part in blocks(len(h), 64 * depth)]
     return torch.cat(drawn) if drawn else torch.zeros(0, dtype=torch.int64, device=h.device)
@@ -136,7 +136,7 @@ def _descend(h: Tensor, splits: Splits, depth: int, source: Source, part: slice,
 
 
 def _logistic(h: Tensor, source: Source, stream: Any, columns: int) -> Tensor:
-    """log V - log(1 - V), (N, columns), V and 1 - V each to its last digit."""
+    """Return log V - log(1 - V), (N, columns), with V and 1 - V both at full precision."""
     draw = torch.zeros(1, dtype=torch.int64, device=h.device)
     high, low = philox.words(h, source.seed, stream, draw, columns)
 

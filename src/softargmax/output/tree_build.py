@@ -1,6 +1,6 @@
 """Construction of trees: balanced, by counts (Huffman), from nested clusters, by splitting a set of vectors.
 
-Each function returns children (n - 1, 2) over n items, a node's number or ~item; a node's parent has a smaller number.
+Each function returns children (n - 1, 2) over n items: a node's number, or ~item. A parent has a smaller number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 
-# --- what is given ----------------------------------------------------------------------------------------------------
+# --- checks -----------------------------------------------------------------------------------------------------------
 
 
 def children_of(values: Any) -> Integers:
@@ -84,17 +84,17 @@ def balanced(n: int) -> Integers:
 def huffman(counts: NDArray[Any]) -> Integers:
     """Return the tree with the smallest sum of counts times depths; of those, one with the smallest maximal depth.
 
-    Two queues, van Leeuwen (1976): the items by count, and the nodes made of them, which come in the order of theirs.
-    Of equal counts an item goes before a node, an earlier item before a later one.
+    Uses two queues, van Leeuwen (1976): the items sorted by count, and the new nodes, which arise in order of their
+    counts. Among equal counts an item goes before a node, and an earlier item before a later one.
     """
     n = len(counts)
     order = np.argsort(counts, kind="stable")
-    items, made = counts[order].tolist(), [0] * (n - 1)  # Python's numbers: integers do not overflow
+    items, made = counts[order].tolist(), [0] * (n - 1)  # Python integers do not overflow
     children = [0] * (2 * n - 2)
     item = node = 0
     for new in range(n - 1):
         total = 0
-        for side in (1, 0):  # the likelier one is the first child
+        for side in (1, 0):  # the likelier child is the first one
             if item < n and (node == new or items[item] <= made[node]):
                 child, count, item = ~item, items[item], item + 1
             else:
@@ -159,28 +159,28 @@ def nested(clusters: Iterable[Any], counts: Sequence[float] | None) -> Integers:
 
     A cluster of classes only becomes a balanced tree. A cluster that contains clusters is joined by counts, if passed.
     """
-    grove, open_ones = _TreeBuilder(), [_Cluster(clusters)]
+    forest, stack = _TreeBuilder(), [_Cluster(clusters)]
     while True:
-        here = open_ones[-1]
+        here = stack[-1]
         for item in here.left:
             if _is_cluster(item):
                 here.has_clusters = True
-                open_ones.append(_Cluster(item))
+                stack.append(_Cluster(item))
                 break
             number = _class(item)
             here.add(~number, counts[number] if counts is not None and number < len(counts) else 0.0)
         else:
             if not here.trees:
                 raise ValueError("clusters: expected classes or clusters in each, got an empty one")
-            root = grove.joined(here.trees, here.weights if here.has_clusters and counts is not None else None)
-            open_ones.pop()
-            if not open_ones:
-                return _whole(grove, root)
-            open_ones[-1].add(root, sum(here.weights))
+            root = forest.joined(here.trees, here.weights if here.has_clusters and counts is not None else None)
+            stack.pop()
+            if not stack:
+                return _whole(forest, root)
+            stack[-1].add(root, sum(here.weights))
 
 
-def _whole(grove: _TreeBuilder, root: int) -> Integers:
-    children = np.concatenate([np.empty((0, 2), np.int64), *grove.parts])
+def _whole(forest: _TreeBuilder, root: int) -> Integers:
+    children = np.concatenate([np.empty((0, 2), np.int64), *forest.parts])
     classes = np.sort(~children[children < 0]) if len(children) else np.array([~root])
     if not np.array_equal(classes, np.arange(len(classes))):
         may = f"each class from 0 to {len(classes) - 1} once"
@@ -201,16 +201,16 @@ def _class(item: Any) -> int:
     return number
 
 
-# --- halves of a cloud ------------------------------------------------------------------------------------------------
+# --- recursive halving ------------------------------------------------------------------------------------------------
 
 
-_POWER, _MEANS = 3, 6  # steps of the power method, then of two-means; both end earlier where nothing moves
+_POWER, _MEANS = 3, 6  # steps of the power method, then of two-means; two-means stops early when nothing moves
 
 
 def halves(x: NDArray[Any], seed: int) -> Integers:
     """Build a tree of points by repeated bisection into nearby halves, one level at a time.
 
-    x: (K, D), around 0. Whatever the points, the sizes of a level's clusters differ by 1 at most.
+    x: (K, D), centred. The sizes of the clusters of a level always differ by at most 1.
     """
     order, sizes, nodes = np.arange(len(x)), np.array([len(x)]), 0
     sizes, children = sizes[sizes > 1], [np.empty((0, 2), np.int64)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from softargmax.core.signature import public
+from softargmax.core.types import Array
 from softargmax.output import tree_build
 from softargmax.output.counts import counts_of
 
@@ -27,9 +28,9 @@ class Paths(NamedTuple):
     (array([0, 2], dtype=int32), array([-1, -1], dtype=int8))
     """
 
-    offsets: Any
-    nodes: Any
-    signs: Any
+    offsets: Array
+    nodes: Array
+    signs: Array
 
 
 class Slots(NamedTuple):
@@ -91,10 +92,10 @@ class Nodes:
     @property
     def paths(self) -> Paths:
         if self._paths is None:
-            self._paths = Paths(*map(_read_only, self._climbed()))
+            self._paths = Paths(*map(_read_only, self._computed_paths()))
         return self._paths
 
-    def _climbed(self) -> Paths:
+    def _computed_paths(self) -> Paths:
         """Follow the paths of all classes upwards, one level at a time."""
         offsets = np.concatenate([[0], np.cumsum(self._depths)])
         nodes, signs = np.empty(offsets[-1], np.int32), np.empty(offsets[-1], np.int8)
@@ -113,7 +114,7 @@ class Nodes:
         Parameters
         ----------
         counts : array_like
-            Shape (K,), as in `huffman`; not all 0.
+            Shape (K,): how often each class occurs, at least 0 and not all 0.
 
         Returns
         -------
@@ -136,7 +137,7 @@ class Nodes:
         if found.shape != self._depths.shape:
             raise ValueError(f"counts: expected one number per class, shape ({self.classes},), got {found.shape}")
         if not np.any(found):
-            raise ValueError("counts: expected some above 0, got all 0")
+            raise ValueError("counts: expected at least one above 0, got only zeros")
         p = found / np.max(found)
         return float(np.dot(p, self._depths) / np.sum(p))
 

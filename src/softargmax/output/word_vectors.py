@@ -21,7 +21,7 @@ from softargmax.output.tree import Tree
 from softargmax.output.tree_paths import Paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -39,37 +39,37 @@ class WordVectors(KeyedVectors):
         - \sum_{k \in S_{ij}} \log \sigma(-\langle v_i, w_k \rangle)
 
     where :math:`v_i` is the vector of the i-th token, w the weight, :math:`b_i` is uniform on 1, .., window, and S are
-    draws of noise, those of the token j itself left out; on a tree, the coins of the path to the token j stand there.
+    draws of noise without token j itself. With a tree, the binary losses along the path to token j replace the sum.
 
     Parameters
     ----------
     counts : array_like
-        c, shape (K,): how often each word is in the text.
+        c, shape (K,): how often each word occurs in the text.
     dim : int
         D, the length of the vectors.
     words : list of str, optional
-        The words, in the order of the counts; `WordVectors.of_sentences` finds both. Without words, numbers stand for
-        them.
+        The words, in the order of the counts; `WordVectors.of_sentences` finds both. Without words, the keys are
+        numbers.
     tree : Tree, optional
-        Over the words: then the loss is that of a hierarchical softmax. `Tree.huffman(counts)` is word2vec's.
+        A tree over the words, for the loss of a hierarchical softmax. word2vec uses `Tree.huffman(counts)`.
     sampler : Sampler, optional
         Distribution of the noise; by default `Unigram(counts)`.
     samples : int
-        n, how many words of noise each pair has.
+        n, the number of noise words per pair.
     window : int
-        How far away a word may be.
+        The maximum distance between the words of a pair.
     threshold : float
-        t: of a word that makes up a share f > t of the text, tokens are left out, all but about
-        :math:`\sqrt{t / f} + t / f` of them; 0: none.
+        t: of a word with share f > t of the text, only a random fraction of about :math:`\sqrt{t / f} + t / f` is kept.
+        With 0, all tokens are kept.
     seed : int
         Seed of the initial vectors, the windows, the subsampling and the noise.
 
     Attributes
     ----------
     vectors : ndarray of float32
-        v, shape (K, D): at first uniform within 1 / (2 D).
+        v, shape (K, D); initialised uniformly within 1 / (2 D).
     weight : ndarray of float32
-        w, shape (K, D), or on a tree (K - 1, D): at first 0.
+        w, shape (K, D), or (K - 1, D) with a tree; initialised to 0.
 
     Raises
     ------
@@ -78,14 +78,14 @@ class WordVectors(KeyedVectors):
 
     Notes
     -----
-    It is gradient descent on the loss of `softargmax.nn.NegativeSampling` or `softargmax.nn.HierarchicalSoftmax`,
-    summed over pairs, without biases and with v as hidden vectors. In a batch of tokens, v stays what it is until all
-    have met w, one after the other (64 products at a time), and changed what they met: if all changed w at once, the
-    nodes near a tree's root would leave all bounds. With a batch of one token this is word2vec, a window at a time.
+    Training is gradient descent on the loss of `softargmax.nn.NegativeSampling` or `softargmax.nn.HierarchicalSoftmax`,
+    summed over pairs, without biases and with v as hidden vectors. Within a batch of tokens, w is updated pair after
+    pair (64 products at a time), and v only at the end. If all pairs updated w at once, the nodes near a tree's root
+    would diverge. With a batch of one token this is word2vec, one window at a time.
 
-    Scores, gradients and changes are one call of the compiled core on the tables' memory, with the same bits for any
-    number of threads. (word2vec's threads write into one another's vectors.) A vector begins where a cache line does,
-    if that makes the tables no more than a quarter larger.
+    Scores, gradients and updates are one call of the compiled core, in place, with the same bits for any number of
+    threads. (In word2vec, threads race on the vectors.) Vectors are aligned to cache lines if that makes the tables at
+    most a quarter larger.
 
     References
     ----------
@@ -133,22 +133,25 @@ class WordVectors(KeyedVectors):
             raise ValueError(f"threshold: expected 0 or above, got {threshold}")
         if tree is not None and sampler is not None:
             raise ValueError("tree, sampler: expected one of them, got both")
-        for name, given, kind in (("tree", tree, Tree), ("sampler", sampler, Sampler)):
-            if not (given is None or isinstance(given, kind)):
-                raise TypeError(f"{name}: expected a {kind.__name__}, got {type(given).__name__}")
+        for name, value, kind in (("tree", tree, Tree), ("sampler", sampler, Sampler)):
+            if not (value is None or isinstance(value, kind)):
+                raise TypeError(f"{name}: expected a {kind.__name__}, got {type(value).__name__}")
         noise = tree or sampler or Unigram(counted)
         if noise.classes != classes:
-            raise ValueError(f"{'sampler' if tree is None else 'tree'}: of {noise.classes} classes; counts: {classes}")
+            name = "sampler" if tree is None else "tree"
+            raise ValueError(f"{name}: expected {classes} classes, one per count, got {noise.classes}")
         self._noise, self._kept = noise, _kept(counted, t)
         self._seed = int(seed_of(np.empty(0), integer(seed, "seed"), None))
         self._pieces = 0  # number of texts so far; each has its own random numbers
-        self.vectors = _begun(self._seed, classes, self._dim)
+        self.vectors = _initial_vectors(self._seed, classes, self._dim)
         self.weight = _table(classes if tree is None else tree.nodes, self._dim)
         self._name(words)
 
     @classmethod
-    def of_sentences(cls, sentences: Any, dim: int, *, min_count: int = 1, **options: Any) -> WordVectors:
-        """Untrained vectors of the words in some sentences, the most frequent word first.
+    def of_sentences(
+        cls, sentences: Sequence[Sequence[str]], dim: int, *, min_count: int = 1, **options: Any
+    ) -> WordVectors:
+        """Return an untrained model of the words in some sentences, sorted by decreasing frequency.
 
         Parameters
         ----------
@@ -157,19 +160,19 @@ class WordVectors(KeyedVectors):
         dim : int
             D, the length of the vectors.
         min_count : int
-            Words that occur less often are left out.
+            Words that occur less often are dropped.
         **options
             The other options of `WordVectors`, except `words`.
 
         Returns
         -------
         WordVectors
-            Its `words` are those of the sentences, its counts theirs.
+            An untrained model with the words and counts of the sentences.
 
         Raises
         ------
         TypeError, ValueError
-            If an argument is of a wrong kind, or no word occurs `min_count` times.
+            If an argument has the wrong type, or no word occurs `min_count` times.
         """
         least = at_least(min_count, "min_count", 1)
         if not _is_sentences(sentences):
@@ -177,38 +180,42 @@ class WordVectors(KeyedVectors):
         counted = Counter(chain.from_iterable(sentences)).most_common()
         words = [word for word, count in counted if count >= least]
         if not words:
-            raise ValueError(f"sentences: no word occurs {least} times, which is min_count; one word or more may")
+            raise ValueError(f"sentences: expected a word that occurs at least {least} times (min_count), got none")
         return cls([count for _, count in counted[: len(words)]], dim, words=words, **options)
 
     @public
     def train(
-        self, tokens: ArrayLike, *, rate: float = 0.025, last_rate: float | None = None, batch: int = 16
+        self,
+        tokens: ArrayLike | Sequence[Sequence[str]],
+        *,
+        rate: float = 0.025,
+        last_rate: float | None = None,
+        batch: int = 16,
     ) -> float:
         """Train on a text, once.
 
         Parameters
         ----------
         tokens : array_like of int
-            The words' classes in order, (n,), from 0 to K - 1; -1 ends a sentence, and no window goes beyond it.
-            A model with words also takes a list of sentences, each a list of words; words that it lacks are left out.
+            The numbers of the words in order, (n,), from 0 to K - 1. -1 ends a sentence; windows do not cross it. A
+            model with words also accepts a list of sentences, each a list of words; unknown words are dropped.
         rate : float
-            What gradients are multiplied by before they are taken from the vectors.
+            The step size of gradient descent.
         last_rate : float, optional
-            What the rate falls to, along the text; without it, it stays.
+            The rate at the end of the text, reached linearly; constant by default.
         batch : int
-            How many tokens go together, each with all that are in its window: so few that no word is often among them.
-            The fewer, the nearer to word2vec, and the better the vectors after little text; the more, the less threads
-            wait for each other.
+            The number of tokens per batch, each with its window; few enough that no word is frequent in a batch. Small
+            batches are closer to word2vec and give better vectors after little text. Large batches use threads better.
 
         Returns
         -------
         float
-            The mean loss of a pair of words, before its batch; 0 if there are none.
+            The mean loss per pair, each computed before its update; 0 if there are no pairs.
 
         Raises
         ------
         IndexError
-            If a token is not from -1 to K - 1.
+            If a token is outside -1 to K - 1.
         TypeError, ValueError
             If an argument has the wrong type or is out of range.
         """
@@ -219,20 +226,20 @@ class WordVectors(KeyedVectors):
         kept, windows = self._reduced(text)
         for start in range(0, len(kept), _TOKENS):
             stop = min(len(kept), start + _TOKENS)
-            centres, starts, beside = _pairs(kept, windows, self._window, start, stop)
+            centres, starts, context = _pairs(kept, windows, self._window, start, stop)
             now, then = (first + (last - first) * at / len(kept) for at in (start, stop))
             total += _native.descend(
                 vectors=self.vectors,
                 weight=self.weight,
                 inputs=centres,
                 starts=starts,
-                target=beside,
-                **self._beside(len(beside), self._pieces + start // _TOKENS),
+                target=context,
+                **self._operands(len(context), self._pieces + start // _TOKENS),
                 rate=now,
                 last_rate=then,
                 batch=rows,
             )
-            pairs += len(beside)
+            pairs += len(context)
         self._pieces += -(-len(text) // _TOKENS)
         return total / max(1, pairs)
 
@@ -241,7 +248,7 @@ class WordVectors(KeyedVectors):
         if not _is_sentences(tokens):
             return tokens
         if self.words is None:
-            raise ValueError("tokens: sentences of words, and the model has none; words= gives it words")
+            raise ValueError("tokens: expected numbers, as the model has no words (words=), got sentences")
         known = ([self._places[word] for word in line if word in self._places] for line in tokens)
         return np.array([number for line in known for number in (*line, -1)], np.int64)
 
@@ -256,7 +263,7 @@ class WordVectors(KeyedVectors):
             windows.append(1 + philox_stream.below(self._window, drawn.high[stay], drawn.low[stay]))
         return np.concatenate(kept), np.concatenate(windows)
 
-    def _beside(self, pairs: int, piece: int) -> dict[str, Any]:
+    def _operands(self, pairs: int, piece: int) -> dict[str, Any]:
         """Return the arguments that go with the targets: noise, or paths."""
         if isinstance(self._noise, Tree):
             return {"negatives": None, **self._noise.paths._asdict()}
@@ -280,7 +287,7 @@ def _table(classes: int, dim: int) -> NDArray[np.float32]:
     return room[first : first + classes * pitch].reshape(classes, pitch)[:, :dim]
 
 
-def _begun(seed: int, classes: int, dim: int) -> NDArray[np.float32]:
+def _initial_vectors(seed: int, classes: int, dim: int) -> NDArray[np.float32]:
     """Return vectors drawn uniformly within 1 / (2 D)."""
     found = np.empty(classes * dim, np.float32)
     for stream, start in enumerate(range(0, found.size, _TOKENS)):
@@ -304,9 +311,9 @@ def _pairs(text: Ints, windows: Ints, reach: int, start: int, stop: int) -> tupl
     low, high = np.maximum(places - window, fences[sentence] + 1), np.minimum(places + window, fences[sentence + 1] - 1)
     count = high - low
     starts = np.concatenate([[0], np.cumsum(count)])
-    beside = np.arange(starts[-1]) + np.repeat(low - starts[:-1], count)
-    beside += beside >= np.repeat(places, count)
-    return near[places], starts, near[beside]
+    context = np.arange(starts[-1]) + np.repeat(low - starts[:-1], count)
+    context += context >= np.repeat(places, count)
+    return near[places], starts, near[context]
 
 
 def _kept(counts: Floats, threshold: float) -> Floats:

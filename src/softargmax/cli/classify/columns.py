@@ -146,13 +146,15 @@ def check_numbers(words: list[str], known: list[str], mark: str, where: str, adv
     """Reject numbers mixed with words: a few words among numbers, or many distinct numbers among few words."""
     plain = {word for word in known if is_number(word, mark)}
     like = plain.union(filter(looks_like_number, known))
-    odd = [row for row, word in enumerate(words) if word not in plain]
-    cells, others = sum(word in like for word in words), len(words) - len(odd)
+    not_numbers = [row for row, word in enumerate(words) if word not in plain]
+    cells, others = sum(word in like for word in words), len(words) - len(not_numbers)
     many = len(like) > min(CODES, cells / 2) and len(like) > len(known) / 2
-    if not odd or not (many or len(odd) < FEW * len(words)):
+    if not not_numbers or not (many or len(not_numbers) < FEW * len(words)):
         return
     why = f", unlike {others:,} other rows; correct it" if others else "; write it like 1234.5"
-    raise FailedRunError(f"{where}, row {odd[0] + 1}: {words[odd[0]]!r} is not a number{why}, or {advice}")
+    raise FailedRunError(
+        f"{where}, row {not_numbers[0] + 1}: {words[not_numbers[0]]!r} is not a number{why}, or {advice}"
+    )
 
 
 def numbers_of(table: Any, name: str, source: str, *, learns: bool = False) -> NDArray[np.float64]:

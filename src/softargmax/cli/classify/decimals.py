@@ -40,12 +40,12 @@ def check_marks(words: Any, where: str) -> None:
         return
     row = compute.index(comma if both else marked, True).as_py()
     word = words[row].as_py()
-    said = f"{where}, row {row + 1}: {word!r}"
+    cell = f"{where}, row {row + 1}: {word!r}"
     if both:
-        raise FailedRunError(f"{said} has a comma, other numbers of this column have a point; expected the same in all")
+        raise FailedRunError(f"{cell} has a comma, other numbers of this column have a point; expected the same in all")
     # Some numbers have exactly three decimals and all others have none: these are probably thousands separators.
     digits = word.replace(",", "").replace(".", "")
-    raise FailedRunError(f"{said} is ambiguous: expected {digits} or {word}0")
+    raise FailedRunError(f"{cell} is ambiguous: expected {digits} or {word}0")
 
 
 def is_number(word: str, mark: str) -> bool:

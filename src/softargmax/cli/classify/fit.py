@@ -58,32 +58,32 @@ def command(  # noqa: PLR0913 one argument per option
         raise WrongUseError(f"--C, --l1-ratio: expected with --model softmax only, got --model {model}")
     source.ready()
     models.check_output(output, data)
-    given = source.Source(data, header=header, known=[target])
-    chosen, table, target = columns.learned(given, target, drop or [])
-    y = classes_of(table, target, given, folds)
-    X = chosen.matrix(table, given.name)
+    rows_file = source.Source(data, header=header, known=[target])
+    chosen, table, target = columns.learned(rows_file, target, drop or [])
+    y = classes_of(table, target, rows_file, folds)
+    X = chosen.matrix(table, rows_file.name)
     options: dict[str, Any] = {"C": 1.0 if C is None else C, "l1_ratio": l1_ratio or 0.0}
     estimator = models.estimator_of(model, options, calibrate=calibrate)
     running = columns.running(chosen, table)
-    with refused_as(FailedRunError, f"{given.name}: "), learning.heard() as warned:
+    with refused_as(FailedRunError, f"{rows_file.name}: "), learning.collected_warnings() as warned:
         report = learning.fitted(estimator, X, y, learning.parts_of(folds, seed), chosen)
     if output is not None:
         models.save(output, models.Model(target, chosen, estimator))
-    told = {
+    report = {
         "rows": len(y), "columns": len(chosen.names), "features": chosen.width, "classes": np.unique(y),
         "model": model, "folds": folds, **report, "warnings": [*running, *warned], "output": output,
     }  # fmt: skip
     if json:
-        print(render.as_json(told))
+        print(render.as_json(report))
     else:
-        printed(told)
+        printed(report)
 
 
-def classes_of(table: Any, target: str, given: source.Source, folds: int) -> NDArray[Any]:
+def classes_of(table: Any, target: str, rows_file: source.Source, folds: int) -> NDArray[Any]:
     """Return the column of classes as text; reject classes with too few rows for the folds."""
-    where = f"{given.name}: column {target!r}"
-    y = columns.words_of(table, target, given.name).astype(str)
-    numbers = decimals.numbers_in(table[target], given.mark, where)
+    where = f"{rows_file.name}: column {target!r}"
+    y = columns.words_of(table, target, rows_file.name).astype(str)
+    numbers = decimals.numbers_in(table[target], rows_file.mark, where)
     if numbers is not None and (np.floor(numbers.to_numpy()) != numbers.to_numpy()).any():
         raise FailedRunError(f"{where}: expected words or integers as classes, got fractions")
     classes, counts = np.unique(y, return_counts=True)
@@ -99,28 +99,28 @@ def classes_of(table: Any, target: str, given: source.Source, folds: int) -> NDA
     return y
 
 
-def printed(told: dict[str, Any]) -> None:
+def printed(report: dict[str, Any]) -> None:
     """Print the report: the data, and the cross-validated quality."""
     out = render.console()
     out.print(
-        f"{told['rows']:,} rows, {told['columns']} columns ({told['features']} features), "
-        f"{len(told['classes'])} classes: {escape(', '.join(map(str, told['classes'][:8])))}"
-        + (", .." if len(told["classes"]) > 8 else "")
+        f"{report['rows']:,} rows, {report['columns']} columns ({report['features']} features), "
+        f"{len(report['classes'])} classes: {escape(', '.join(map(str, report['classes'][:8])))}"
+        + (", .." if len(report["classes"]) > 8 else "")
     )
-    low, high = told["calibration_interval"]
-    title = f"{told['folds']}-fold cross-validation"
+    low, high = report["calibration_interval"]
+    title = f"{report['folds']}-fold cross-validation"
     shown = render.table("", "accuracy", "log-loss", "calibration error", title=title)
-    shares = told["shares"]
+    shares = report["shares"]
     shown.add_row("class frequencies", f"{shares['accuracy']:.1%}", f"{shares['log_loss']:.4f}", "")
     shown.add_row(
-        told["model"],
-        f"{told['accuracy']:.1%} ± {told['accuracy_error']:.1%}",
-        f"{told['log_loss']:.4f}",
-        f"{told['calibration_error']:.3f} ({low:.3f} to {high:.3f})",
+        report["model"],
+        f"{report['accuracy']:.1%} ± {report['accuracy_error']:.1%}",
+        f"{report['log_loss']:.4f}",
+        f"{report['calibration_error']:.3f} ({low:.3f} to {high:.3f})",
     )
     out.print(shown)
     out.print("[dim]The calibration error is biased upwards by noise; its interval is corrected for that.[/]")
-    for line in told["warnings"]:
+    for line in report["warnings"]:
         out.print(f"[dim]warning: {escape(line)}[/]", soft_wrap=True)
-    kept = f"saved to {escape(told['output'])}" if told["output"] else "not saved (use -o MODEL)"
+    kept = f"saved to {escape(report['output'])}" if report["output"] else "not saved (use -o MODEL)"
     out.print(f"[dim]fitted to all rows, {kept}[/]")

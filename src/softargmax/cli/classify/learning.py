@@ -24,14 +24,14 @@ HARDLY = 0.02  # a spread within a class below this share of the column's is too
 
 
 @contextmanager
-def heard() -> Iterator[list[str]]:
+def collected_warnings() -> Iterator[list[str]]:
     """Collect warnings as lines; of several that differ only in numbers, keep the last."""
-    told: list[str] = []
+    lines: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        yield told
-    said = (" ".join(str(warning.message).split()) for warning in caught)
-    told += {re.sub(r"\d[\d.e+-]*", "", line): line for line in said}.values()
+        yield lines
+    messages = (" ".join(str(warning.message).split()) for warning in caught)
+    lines += {re.sub(r"\d[\d.e+-]*", "", line): line for line in messages}.values()
 
 
 def fitted(estimator: Any, X: NDArray[Any], y: NDArray[Any], parts: Any, columns: Columns) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def fitted(estimator: Any, X: NDArray[Any], y: NDArray[Any], parts: Any, columns
         innermost = getattr(estimator, "estimator", estimator)
         if not isinstance(innermost[-1], QuadraticDiscriminant):
             raise
-        raise FailedRunError(narrow(X, y, parts, columns)) from error
+        raise FailedRunError(singular_message(X, y, parts, columns)) from error
     return report
 
 
@@ -77,7 +77,7 @@ def validated(estimator: Any, X: NDArray[Any], y: NDArray[Any], parts: Any) -> d
     }
 
 
-def narrow(X: NDArray[Any], y: NDArray[Any], parts: Any, columns: Columns) -> str:
+def singular_message(X: NDArray[Any], y: NDArray[Any], parts: Any, columns: Columns) -> str:
     """Return the error for a singular covariance: the class, and the column in which it does not vary."""
     for rows in (np.arange(len(y)), *(rows for rows, _ in parts.split(X, y))):
         for name in np.unique(y):

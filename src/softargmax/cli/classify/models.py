@@ -84,9 +84,9 @@ def save(path: str, model: Model) -> None:
     from skops.io import dumps
 
     parts = (model.target, model.columns.numbers, model.columns.categories, model.estimator)
-    told = {"format": FORMAT, "version": info.version(), **dict(zip(PARTS, parts, strict=True))}
+    data = {"format": FORMAT, "version": info.version(), **dict(zip(PARTS, parts, strict=True))}
     with stream.whole_file(path) as file:
-        file.write(dumps(told))
+        file.write(dumps(data))
 
 
 def load(path: str) -> Model:
@@ -101,15 +101,15 @@ def load(path: str) -> Model:
     if not zipfile.is_zipfile(io.BytesIO(data)):
         raise FailedRunError(f"{path} is not a model of `softargmax fit`")
     try:
-        told = loads(data, trusted=TRUSTED)
+        contents = loads(data, trusted=TRUSTED)
     except UntrustedTypesFoundException as error:
         raise FailedRunError(f"{path} is not a model of `softargmax fit`: {error}") from error
     except Exception as error:  # skops raises many kinds for damaged files
         raise FailedRunError(f"{path} is damaged: {str(error)[:200]}") from error
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
+    if not isinstance(contents, dict) or contents.get("format") != FORMAT:
         raise FailedRunError(f"{path} is not a model of `softargmax fit`, or one of another version")
     damaged = f"{path} is damaged: its parts are inconsistent"
-    parts: Any = [told.get(name) for name in PARTS]
+    parts: Any = [contents.get(name) for name in PARTS]
     target, numbers, categories, estimator = parts
     model = Model(target, Columns(numbers, categories), estimator)
     try:

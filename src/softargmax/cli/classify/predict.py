@@ -28,25 +28,25 @@ def command(model: File, data: Data, output: Output = None, header: Header = Non
     """Predict the classes of the rows of a CSV file, and their probabilities."""
     source.ready()
     models.check_output(output, data, model)
-    with learning.heard() as warned:  # a model from another version of scikit-learn warns
+    with learning.collected_warnings() as warned:  # a model from another version of scikit-learn warns
         kept = models.load(model)
-        given = source.Source(data, header=header, known=kept.columns.names)
-        table = kept.columns.read(given)
-        X = kept.columns.matrix(table, given.name)
-        with refused_as(FailedRunError, f"{given.name}: "):
+        rows_file = source.Source(data, header=header, known=kept.columns.names)
+        table = kept.columns.read(rows_file)
+        X = kept.columns.matrix(table, rows_file.name)
+        with refused_as(FailedRunError, f"{rows_file.name}: "):
             p = kept.estimator.predict_proba(X)
     if not np.isfinite(p).all():
         raise FailedRunError(f"{model} is damaged: expected finite probabilities, got NaN or infinity")
     for line in warned:
         render.console(stderr=True).print(f"[dim]warning: {escape(line)}[/]", soft_wrap=True)
-    told = written(kept, p)
+    csv_bytes = written(kept, p)
     if output is None:
         sys.stdout.flush()
-        sys.stdout.buffer.write(told) if hasattr(sys.stdout, "buffer") else print(told.decode(), end="")
+        sys.stdout.buffer.write(csv_bytes) if hasattr(sys.stdout, "buffer") else print(csv_bytes.decode(), end="")
         return
     remark = judged(kept, table, p)
     with stream.whole_file(output) as file:
-        file.write(told)
+        file.write(csv_bytes)
     render.console().print(f"{len(p):,} rows: {escape(output)}[dim]{remark}[/]", soft_wrap=True)
 
 
@@ -55,10 +55,10 @@ def written(kept: models.Model, p: NDArray[Any]) -> bytes:
     import pyarrow as pa
     from pyarrow import csv
 
-    told: dict[str, Any] = {kept.target: kept.classes[p.argmax(axis=1)].astype(str)}
-    told |= dict(zip(models.heads(kept.classes), p.T, strict=True))
+    columns: dict[str, Any] = {kept.target: kept.classes[p.argmax(axis=1)].astype(str)}
+    columns |= dict(zip(models.heads(kept.classes), p.T, strict=True))
     sink = io.BytesIO()
-    csv.write_csv(pa.table(told), sink)
+    csv.write_csv(pa.table(columns), sink)
     return sink.getvalue()
 
 

@@ -49,9 +49,9 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
     }
     x = queries[:SHOWN][np.argsort(labels[:SHOWN], kind="stable")]
     p = softargmax.softmax(x @ x.T * MAP_SCALE, where=np.tri(SHOWN, dtype=bool))
-    seen = softargmax.attention(x[None], x[None], x[None], scale=MAP_SCALE, causal=True)[0]
-    asked = queries + NOISE * rng.standard_normal(queries.shape)
-    error = np.array([error_of(asked, memory, float(beta)) for beta in BETAS])
+    read = softargmax.attention(x[None], x[None], x[None], scale=MAP_SCALE, causal=True)[0]
+    noisy = queries + NOISE * rng.standard_normal(queries.shape)
+    error = np.array([error_of(noisy, memory, float(beta)) for beta in BETAS])
     picture = folder / "attention.png"
     draw(entropy, p, error, str(picture))
     if out is not None:
@@ -67,7 +67,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
     slower = all(rise[f"{kind}, κ log n / d"] < 0.7 * rise[f"{kind}, 1 / √d"] for kind in ("noise", "digits"))
     soft = np.linalg.norm(memory.mean(axis=0) - queries) / np.linalg.norm(queries)  # a uniform read's error
     turns = np.all(np.diff(error) < 0) and abs(error[0] / soft - 1) < 1e-3 and error[-1] < 1e-6
-    same = np.allclose(p @ x, seen, rtol=0, atol=1e-12)
+    same = np.allclose(p @ x, read, rtol=0, atol=1e-12)
     return {"ok": bool(slower and same and turns), "rise": rise, "error": error, "picture": str(picture)}
 
 

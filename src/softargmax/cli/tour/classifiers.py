@@ -79,11 +79,11 @@ def printed(out: Console, records: list[dict[str, Any]], picture: Path) -> None:
     """Print one line per classifier."""
     shown = render.table("", "accuracy", "log-loss", "at T", "error", "at T", "T", "s")
     for record in records:
-        told = (f"{record[key]:.3f}" for key in ("log_loss", "log_loss_after", "error", "error_after"))
+        numbers = (f"{record[key]:.3f}" for key in ("log_loss", "log_loss_after", "error", "error_after"))
         shown.add_row(
             record["name"],
             f"{record['accuracy']:.1%}",
-            *told,
+            *numbers,
             f"{record['temperature']:.1f}",
             f"{record['seconds']:.2f}",
         )

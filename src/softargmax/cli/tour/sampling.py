@@ -52,8 +52,8 @@ def bandits(temperature: float) -> float:
     total, pulls, reward = np.zeros((BANDITS, ARMS.size)), np.zeros((BANDITS, ARMS.size)), 0.0
     each = np.arange(BANDITS)
     for step in range(STEPS):
-        seen = total / np.maximum(pulls, 1)
-        policy = softargmax.boltzmann_policy(seen, temperature=temperature, epsilon=EPSILON)
+        observed = total / np.maximum(pulls, 1)
+        policy = softargmax.boltzmann_policy(observed, temperature=temperature, epsilon=EPSILON)
         arm = softargmax.categorical(np.log(policy), seed=step)
         found = ARMS[arm] + rng.standard_normal(BANDITS)
         total[each, arm] += found

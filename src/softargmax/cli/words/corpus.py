@@ -129,9 +129,9 @@ def sources_of(words: Sequence[str]) -> Iterator[Source]:
     if not words:
         yield from (source for source in below(stdlib()) if source.path.suffix == ".py")
     for word in words:
-        given = [Path(word)] if Path(word).exists() else [Path(found) for found in glob.glob(word, recursive=True)]  # noqa: PTH207 any pattern
+        paths = [Path(word)] if Path(word).exists() else [Path(found) for found in glob.glob(word, recursive=True)]  # noqa: PTH207 any pattern
         found = [
-            source for path in given for source in (below(path) if path.is_dir() else [Source.of(path, path.name)])
+            source for path in paths for source in (below(path) if path.is_dir() else [Source.of(path, path.name)])
         ]
         if not found:
             raise FailedRunError(f"{word}: no such file, and no files in it")

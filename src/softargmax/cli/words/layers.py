@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 SHARED, OWN = 1024, 16  # negatives per step for all rows, or per row
 
 
-class Given:
+class LayerFactory:
     """Builds layers from D, the counts of the K classes, and a seed."""
 
     def __init__(self, dim: int, counts: Ints, seed: int) -> None:
         self.dim, self.counts, self.seed = dim, counts, seed
 
-    def begun(self, layer: Any) -> Any:
+    def init_bias(self, layer: Any) -> Any:
         """Initialise the bias of a layer to the log frequencies of the classes, so that it need not learn them."""
         shares = (self.counts + 1) / (self.counts.sum() + len(self.counts))
         order = getattr(layer, "order", slice(None))  # layers sorted by frequency have their own order of classes
@@ -43,14 +43,14 @@ class Given:
         return layers.HierarchicalSoftmax(self.dim, Tree.huffman(self.counts), sparse=True)
 
 
-LAYERS: dict[str, Callable[[Given], Any]] = {
-    "full": lambda given: given.begun(layers.FullSoftmax(given.dim, len(given.counts))),
-    "sampled": lambda given: given.begun(given.sampling(layers.SampledSoftmax)),
-    "importance": lambda given: given.begun(given.sampling(layers.ImportanceSampledSoftmax)),
-    "target": lambda given: given.begun(layers.TargetSampledSoftmax(given.dim, len(given.counts), sparse=True)),
-    "nce": lambda given: given.begun(given.sampling(layers.NCE, log_z=0.0)),
-    "negative": lambda given: given.sampling(layers.NegativeSampling, OWN),
-    "hierarchical": Given.hierarchical,
-    "adaptive": lambda given: layers.AdaptiveSoftmax.from_counts(given.dim, given.counts),
-    "differentiated": lambda given: given.begun(layers.DifferentiatedSoftmax.from_counts(given.dim, given.counts)),
+LAYERS: dict[str, Callable[[LayerFactory], Any]] = {
+    "full": lambda build: build.init_bias(layers.FullSoftmax(build.dim, len(build.counts))),
+    "sampled": lambda build: build.init_bias(build.sampling(layers.SampledSoftmax)),
+    "importance": lambda build: build.init_bias(build.sampling(layers.ImportanceSampledSoftmax)),
+    "target": lambda build: build.init_bias(layers.TargetSampledSoftmax(build.dim, len(build.counts), sparse=True)),
+    "nce": lambda build: build.init_bias(build.sampling(layers.NCE, log_z=0.0)),
+    "negative": lambda build: build.sampling(layers.NegativeSampling, OWN),
+    "hierarchical": LayerFactory.hierarchical,
+    "adaptive": lambda build: layers.AdaptiveSoftmax.from_counts(build.dim, build.counts),
+    "differentiated": lambda build: build.init_bias(layers.DifferentiatedSoftmax.from_counts(build.dim, build.counts)),
 }

@@ -19,9 +19,9 @@ def bar(what: str) -> Iterator[Callable[[float, str], None]]:
     """Show a progress bar; yield its update function of the share done and a short text. Silent without a terminal."""
     columns = (
         TextColumn("{task.description:12}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-        TextColumn("{task.fields[told]}"),
+        TextColumn("{task.fields[text]}"),
     )  # fmt: skip
     out = render.console(stderr=True)
     with Progress(*columns, console=out, transient=True, disable=not sys.stderr.isatty()) as shown:
-        task = shown.add_task(what, total=1.0, told="")
-        yield lambda share, told: shown.update(task, completed=share, told=told)
+        task = shown.add_task(what, total=1.0, text="")
+        yield lambda share, text: shown.update(task, completed=share, text=text)

@@ -49,8 +49,8 @@ class Until:
 
     def share(self, step: int, per_epoch: int, seconds: float) -> float:
         """Return the share of the training that is done; training ends at 1."""
-        asked = ((step, self.steps), (step / per_epoch, self.epochs), (seconds, self.seconds))
-        return max(done / most if most else 1.0 for done, most in asked if most is not None)
+        limits = ((step, self.steps), (step / per_epoch, self.epochs), (seconds, self.seconds))
+        return max(done / most if most else 1.0 for done, most in limits if most is not None)
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ class Job:
     without: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, told: dict[str, Any]) -> Job:
-        """Return the job from the plain values that `told` returns."""
-        return cls(**told | {"settings": Settings(**told["settings"]), "until": Until(**told["until"])})
+    def of(cls, values: dict[str, Any]) -> Job:
+        """Return the job from the plain values that `as_dict` returns."""
+        return cls(**values | {"settings": Settings(**values["settings"]), "until": Until(**values["until"])})
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the job as plain values."""
         return asdict(self)

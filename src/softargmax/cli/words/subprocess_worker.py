@@ -35,19 +35,19 @@ class Texts(NamedTuple):
 
 def send(pipe: IO[bytes], job: Job, texts: Texts) -> None:
     """Write a job: a line of JSON, then the arrays."""
-    told = {"job": job.told(), "sizes": [len(part) for part in texts]}
-    pipe.write(json.dumps(told).encode() + b"\n")
+    message = {"job": job.as_dict(), "sizes": [len(part) for part in texts]}
+    pipe.write(json.dumps(message).encode() + b"\n")
     pipe.writelines(np.ascontiguousarray(part, kind).data for part, kind in zip(texts, KINDS, strict=True))
     pipe.flush()
 
 
 def received(pipe: BufferedReader) -> tuple[Job, Texts]:
     """Read a job that `send` wrote; raise EOFError if it is incomplete."""
-    told = json.loads(pipe.readline() or b'{"sizes": []}')
-    parts = [np.empty(size, kind) for size, kind in zip(told["sizes"], KINDS, strict=False)]
+    message = json.loads(pipe.readline() or b'{"sizes": []}')
+    parts = [np.empty(size, kind) for size, kind in zip(message["sizes"], KINDS, strict=False)]
     if not parts or any(pipe.readinto(part.data) < part.nbytes for part in parts):
         raise EOFError
-    return Job.of(told["job"]), Texts(*parts)
+    return Job.of(message["job"]), Texts(*parts)
 
 
 def trained(job: Job, names: Sequence[str], text: Corpus, folder: Path) -> Iterator[dict[str, Any]]:
@@ -77,16 +77,16 @@ def train(job: Job, texts: Texts) -> dict[str, Any]:
         try:
             with suppress(BrokenPipeError):
                 send(to, job, texts)
-            told = back.read()
+            message = back.read()
         except KeyboardInterrupt:
             with suppress(BrokenPipeError):
                 to.close()
-            told = back.read()
-            if not told:
+            message = back.read()
+            if not message:
                 raise
-    if not told:
+    if not message:
         raise FailedRunError(f"the process that trained {layer} ended with code {process.returncode} and no record")
-    record: dict[str, Any] = json.loads(told)
+    record: dict[str, Any] = json.loads(message)
     if "error" in record:
         raise FailedRunError(record["error"])
     return record

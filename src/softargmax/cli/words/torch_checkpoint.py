@@ -28,8 +28,8 @@ def save(path: str, training: Training, digest: str, record: dict[str, Any]) -> 
     """
     identity = {**asdict(training.settings), "text": digest}
     record = {**record, "step": training.step, "seconds": training.seconds}
-    told = {"format": FORMAT, "identity": json.dumps(identity), "record": json.dumps(record)}
-    header: dict[str, Any] = {"__metadata__": told}
+    metadata = {"format": FORMAT, "identity": json.dumps(identity), "record": json.dumps(record)}
+    header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     tensors = {name: tensor.detach().contiguous() for name, tensor in training.tensors().items()}
     for name, tensor in tensors.items():
@@ -47,36 +47,36 @@ def load(path: str, training: Training, digest: str) -> dict[str, Any]:
     """Restore the training from a checkpoint of the same settings and text; return its record."""
     try:
         with safe_open(path, framework="pt") as file:
-            told = file.metadata() or {}
-            if told.get("format") != FORMAT:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
                 raise FailedRunError(f"{path} is not a checkpoint of `softargmax train-words`")
-            check_identity(path, json.loads(told["identity"]), {**asdict(training.settings), "text": digest})
+            check_identity(path, json.loads(metadata["identity"]), {**asdict(training.settings), "text": digest})
             # Copied, because memory from torch is aligned, and bits can depend on alignment.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 not a mapping
     except SafetensorError as error:
         raise FailedRunError(f"{path} is not a complete checkpoint: {error}") from error
     check_shapes(path, tensors, training.shapes())
     training.restore(tensors)
-    record: dict[str, Any] = json.loads(told["record"])
+    record: dict[str, Any] = json.loads(metadata["record"])
     training.step, training.seconds = record.pop("step"), record.pop("seconds")
     return record
 
 
-def check_identity(path: str, found: dict[str, Any], asked: dict[str, Any]) -> None:
+def check_identity(path: str, found: dict[str, Any], expected: dict[str, Any]) -> None:
     """Raise FailedRunError if the settings or the text differ; the message names the differences."""
-    differ = [name for name in asked if found.get(name) != asked[name]]
+    differ = [name for name in expected if found.get(name) != expected[name]]
     if differ:
-        said = [f"--{name} {found.get(name)}, not {asked[name]}" for name in differ if name != "text"]
-        said += ["another text, --tokens or --vocab"] if "text" in differ else []
-        raise FailedRunError(f"{path} was trained with {', and with '.join(said)}")
+        differences = [f"--{name} {found.get(name)}, not {expected[name]}" for name in differ if name != "text"]
+        differences += ["another text, --tokens or --vocab"] if "text" in differ else []
+        raise FailedRunError(f"{path} was trained with {', and with '.join(differences)}")
 
 
-def check_shapes(path: str, found: dict[str, Tensor], asked: dict[str, torch.Size]) -> None:
+def check_shapes(path: str, found: dict[str, Tensor], expected: dict[str, torch.Size]) -> None:
     """Raise FailedRunError if names or shapes of tensors differ."""
-    lacking = [name for name in asked if name.startswith("model.") and name not in found]
-    strange = [name for name in found if name not in asked]
-    if lacking or strange:
-        raise FailedRunError(f"{path}: {f'expected {lacking[0]}, got none' if lacking else f'unexpected {strange[0]}'}")
+    missing = [name for name in expected if name.startswith("model.") and name not in found]
+    unknown = [name for name in found if name not in expected]
+    if missing or unknown:
+        raise FailedRunError(f"{path}: {f'expected {missing[0]}, got none' if missing else f'unexpected {unknown[0]}'}")
     for name, tensor in found.items():
-        if tensor.shape != asked[name]:
-            raise FailedRunError(f"{path}: {name}: expected shape {tuple(asked[name])}, got {tuple(tensor.shape)}")
+        if tensor.shape != expected[name]:
+            raise FailedRunError(f"{path}: {name}: expected shape {tuple(expected[name])}, got {tuple(tensor.shape)}")

@@ -51,7 +51,7 @@ class Run:
         with bar(self.job.settings.layer) as tell:
             while not self.stopped and self.share() < 1:
                 training.advance()
-                tell(self.share(), f"step {training.step}  loss {training.loss:.2f}  {self.told()}")
+                tell(self.share(), f"step {training.step}  loss {training.loss:.2f}  {self.perplexity_text()}")
                 if training.seconds >= self.due():
                     self.measure()
                 if time.perf_counter() - saved >= self.job.save_every:
@@ -83,7 +83,7 @@ class Run:
         """The last measured perplexity, or None."""
         return self.kept["curve"][-1]["perplexity"] if self.kept["curve"] else None
 
-    def told(self) -> str:
+    def perplexity_text(self) -> str:
         """Return the perplexity as text for the progress bar."""
         return "" if self.perplexity is None else f"perplexity {self.perplexity:.1f}"
 
@@ -130,16 +130,16 @@ def main() -> None:
         try:
             run = Run(*subprocess_worker.received(pipe))
             run.go(lambda: bool(select.select([pipe], [], [], 0)[0]))
-            told = run.record()
+            record = run.record()
         except EOFError:
             sys.exit(1)
         except (FailedRunError, *RUN_ERRORS) as error:
-            told = {"error": sentence(error)}
+            record = {"error": sentence(error)}
         except RuntimeError as error:  # torch raises RuntimeError for this
             if "allocate memory" not in str(error):
                 raise
-            told = {"error": "the model does not fit in memory; a smaller --dim, --vocab or --batch may help"}
-    print(json.dumps(told))
+            record = {"error": "the model does not fit in memory; a smaller --dim, --vocab or --batch may help"}
+    print(json.dumps(record))
 
 
 if __name__ == "__main__":

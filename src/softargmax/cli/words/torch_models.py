@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from softargmax.cli.words.layers import LAYERS, Given
+from softargmax.cli.words.layers import LAYERS, LayerFactory
 from softargmax.cli.words.settings import HEADS
 from softargmax.nn import Attention, OutputLayer
 
@@ -33,8 +33,8 @@ class Window(nn.Module):
         self.out = nn.Linear(HIDDEN, dim)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        seen = self.embedding(tokens).unfold(1, self.context, 1)
-        found: Tensor = self.out(torch.tanh(self.hidden(seen.flatten(2))))
+        windows = self.embedding(tokens).unfold(1, self.context, 1)
+        found: Tensor = self.out(torch.tanh(self.hidden(windows.flatten(2))))
         return found
 
 
@@ -78,7 +78,7 @@ class LanguageModel(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             self.body = BODIES[settings.model](len(counts), settings.dim, settings.context)
-            self.layer: OutputLayer = LAYERS[settings.layer](Given(settings.dim, counts, settings.seed))
+            self.layer: OutputLayer = LAYERS[settings.layer](LayerFactory(settings.dim, counts, settings.seed))
 
     def loss(self, spans: Tensor) -> Tensor:
         """Return the layer's loss of the predicted tokens."""
