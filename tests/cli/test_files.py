@@ -117,8 +117,8 @@ WRONG = {
     "word.txt": (b"# head\n1 2\n3 4,\n", "word.txt, line 3, column 2: '4,' is not a number"),
     "empty.csv": (b"\n\n", "empty.csv: expected at least one number, got none"),
     "latin.csv": (b"1,2\n3,\xe9\n", "latin.csv, line 2: byte 6 is not UTF-8 text"),
-    "bad.npy": (b"1,2,3\n", "bad.npy is not a sound .npy file"),
-    "cut.npy": (b"\x93NUMPY\x01\x00v\x00", "cut.npy is not a sound .npy file"),
+    "bad.npy": (b"1,2,3\n", "bad.npy is not a valid .npy file"),
+    "cut.npy": (b"\x93NUMPY\x01\x00v\x00", "cut.npy is not a valid .npy file"),
 }
 
 

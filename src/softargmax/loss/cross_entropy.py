@@ -89,7 +89,7 @@ def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> 
 
     A confident row keeps its small loss: if :math:`z_y` is 20 above the only other score, the loss is 2.06e-9.
 
-    The gradient in the support, with :math:`\tau = \sum_k m_k`, is :math:`\frac{1}{T}\,(1 - \tanh^2(z_k / s))` times
+    Gradient: in the support, with :math:`\tau = \sum_k m_k`, it is :math:`\frac{1}{T}\,(1 - \tanh^2(z_k / s))` times
     :math:`\tau p_k - m_k + 2 c\,\mathrm{lse}\,p_k`. There :math:`1 - p_y` is computed as the sum of the other
     probabilities, so it does not cancel. The gradient is 0 outside the support.
 
@@ -150,7 +150,7 @@ def cross_entropy_terms(z: Logits, /, target: Target, **options: Unpack[Keywords
     denominator; `logsumexp` with a temperature T returns T times this number. Every term of an ignored row is 0. A row
     with an empty support has loss +inf, lse -inf and entropy 0.
 
-    Every term has its own gradient. With respect to :math:`x_k`, the gradient of the entropy is
+    Gradient: every term has its own. With respect to :math:`x_k`, the gradient of the entropy is
     :math:`-p_k (\log p_k + H)`, and the gradient of lse is :math:`p_k`.
 
     References
@@ -228,9 +228,10 @@ def cross_entropy_and_gradient(z: Logits, /, target: Target, **options: Unpack[K
 
     Notes
     -----
-    Use it to train without an autograd framework. Edge rows and the formula of the gradient are as in `cross_entropy`.
-    The gradient of a confident row is as accurate as that of any other, also in libraries whose own derivative
-    cancels in p - 1.
+    Use it to train without an autograd framework. Edge rows are as in `cross_entropy`.
+
+    Gradient: the formula stands in the Notes of `cross_entropy`. The gradient of a confident row is as accurate as that
+    of any other, also in libraries whose own derivative cancels in p - 1.
 
     References
     ----------

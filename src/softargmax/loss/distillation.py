@@ -85,7 +85,7 @@ def distillation(  # noqa: PLR0913 options are keyword arguments
     Classes with p_k = 0 add 0 to KL(p || q). A class with p_k > 0 and q_k = 0 makes it +inf. If the support of p is
     empty, the divergence is 0.
 
-    The gradient with respect to the student's scores, without the factor :math:`T^2`, is :math:`(q - p) / T` for
+    Gradient: with respect to the student's scores, without the factor :math:`T^2`, it is :math:`(q - p) / T` for
     "forward" and :math:`q_k (\log(q_k / p_k) - \mathrm{KL}) / T` for "reverse". The teacher's scores have a gradient
     too.
 
@@ -161,7 +161,7 @@ def linear_distillation(  # noqa: PLR0913 options are keyword arguments
     -----
     The function computes the scores of a few rows at a time. Edge rows are as in `distillation`.
 
-    The gradient is that of `distillation`, with respect to h, W and b of both models.
+    Gradient: as in `distillation`, but with respect to h, W and b of both models.
 
     References
     ----------

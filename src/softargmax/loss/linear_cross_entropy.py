@@ -72,7 +72,7 @@ def linear_cross_entropy(
 
     Edge rows are as in `cross_entropy`. A class whose bias is -inf is outside the support.
 
-    With dz the gradient of `cross_entropy`, the gradients are :math:`dh = dz\,W`, :math:`dW = dz^T h` and
+    Gradient: with dz the gradient of `cross_entropy`, it is :math:`dh = dz\,W`, :math:`dW = dz^T h` and
     :math:`db = \sum dz`.
 
     Unless `exact` is True, probabilities of at most u / K may count as 0 in dz, where u is the rounding unit of the
@@ -127,7 +127,7 @@ def linear_cross_entropy_terms(
     -----
     Edge rows are as in `cross_entropy_terms`, memory as in `linear_cross_entropy`.
 
-    Every term has its own gradient with respect to h, w and bias.
+    Gradient: every term has its own, with respect to h, w and bias.
 
     References
     ----------
@@ -182,8 +182,8 @@ def linear_cross_entropy_and_gradient(
     Edge rows are as in `cross_entropy`. The vectors of masked classes and of ignored rows do not affect any gradient,
     even if they contain NaN or inf.
 
-    The gradients are :math:`dh = dz\,W`, :math:`dW = dz^T h` and :math:`db = \sum dz`, with dz the gradient of
-    `cross_entropy`.
+    Gradient: with dz the gradient of `cross_entropy`, it is :math:`dh = dz\,W`, :math:`dW = dz^T h` and
+    :math:`db = \sum dz`.
 
     References
     ----------

@@ -135,7 +135,7 @@ def linear_selected_log_softmax(
     -----
     Edge rows are as in `selected_log_softmax`, memory as in `linear_cross_entropy`.
 
-    With dz the gradient of `selected_log_softmax`, the gradients are :math:`dh = dz\,W`, :math:`dW = dz^T h` and
+    Gradient: with dz the gradient of `selected_log_softmax`, it is :math:`dh = dz\,W`, :math:`dW = dz^T h` and
     :math:`db = \sum dz`.
 
     References

@@ -142,7 +142,7 @@ def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         version = np.lib.format.read_magic(file)
         shape, fortran, dtype = readers[version](file)
     except KeyError:
-        raise ValueError(f"{file.name} is not a sound .npy file: its format is not version 1.0 or 2.0") from None
+        raise ValueError(f"{file.name} is not a valid .npy file: its format is not version 1.0 or 2.0") from None
     except (
         ValueError,
         OverflowError,
@@ -154,9 +154,9 @@ def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         TokenError,
     ) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"{file.name} is not a sound .npy file: {reason}") from error
+        raise ValueError(f"{file.name} is not a valid .npy file: {reason}") from error
     if any(size < 0 for size in shape):
-        raise ValueError(f"{file.name} is not a sound .npy file: its shape {shape} has a negative size")
+        raise ValueError(f"{file.name} is not a valid .npy file: its shape {shape} has a negative size")
     check_readable(dtype, str(file.name))
     return shape, fortran, dtype
 
