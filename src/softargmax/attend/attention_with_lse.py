@@ -7,8 +7,7 @@ from typing import Unpack
 from softargmax.attend import operations
 from softargmax.attend.options import OfSoftmax, attention_of, takes
 from softargmax.attend.results import AttentionWithLse
-from softargmax.core import check
-from softargmax.core.arrays import namespace
+from softargmax.core.arrays import namespace, row_dtype
 from softargmax.core.types import Vectors
 
 
@@ -63,4 +62,4 @@ def attention_with_lse(
     """
     i = attention_of(q, k, v, options)
     output, lse = operations.attention(i)
-    return AttentionWithLse(output, namespace(lse).astype(lse, check.row_dtype(None, i.q)))
+    return AttentionWithLse(output, namespace(lse).astype(lse, row_dtype(i.q.dtype)))

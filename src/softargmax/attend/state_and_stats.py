@@ -9,8 +9,7 @@ from softargmax.attend import operations
 from softargmax.attend.options import OfParts, OfStats, attention_of, takes
 from softargmax.attend.reference import few, weights
 from softargmax.attend.results import AttentionStats
-from softargmax.core import check
-from softargmax.core.arrays import namespace
+from softargmax.core.arrays import namespace, row_dtype
 from softargmax.core.state import State
 from softargmax.core.types import Vectors
 
@@ -70,7 +69,7 @@ def attention_state(
     array([[[ True]]])
     """
     i = attention_of(q, k, v, options)
-    xp, kind = namespace(i.q), check.row_dtype(None, i.q)
+    xp, kind = namespace(i.q), row_dtype(i.q.dtype)
     q, k, v = (xp.astype(x, kind, copy=False) for x in i[:3])
     output, lse = operations.attention(i._replace(q=q, k=k, v=v))
     lse = xp.astype(lse, kind)
@@ -133,7 +132,7 @@ def attention_stats(
     found = [_stats(i.part(part), part.start, length) for part in few(i)]
     tops, entropies, masses = zip(*found, strict=True)
     whole = xp.concat(tops, axis=-1), xp.concat(entropies, axis=-1), sum(masses[1:], masses[0])
-    return AttentionStats(*(xp.astype(x, check.row_dtype(None, i.q)) for x in whole))
+    return AttentionStats(*(xp.astype(x, row_dtype(i.q.dtype)) for x in whole))
 
 
 def _stats(i: Attention, start: int, length: int) -> tuple[Any, Any, Any]:

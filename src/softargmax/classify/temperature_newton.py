@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.arrays import device_of, is_torch, namespace
+from softargmax.core.arrays import device_of, is_torch, namespace, row_dtype
 from softargmax.core.targets import IGNORE, target_of
 from softargmax.normalize import softmax
 
@@ -71,7 +71,7 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
     if z.ndim != 2:
         raise ValueError(f"z: expected shape (n, K), got {tuple(z.shape)}")
     xp = namespace(z)
-    z = xp.astype(z.detach() if is_torch(z) else z, check.row_dtype(None, z), copy=False)
+    z = xp.astype(z.detach() if is_torch(z) else z, row_dtype(z.dtype), copy=False)
     target, soft = target_of(target, z, tuple(z.shape), 1, IGNORE, "target")
     if soft:
         raise TypeError("target: expected classes, got probabilities")

@@ -66,6 +66,13 @@ def dtype_name(dtype: Any) -> str:
     return str(getattr(dtype, "name", None) or str(dtype).rsplit(".", 1)[-1])
 
 
+def row_dtype(dtype: Any) -> Any:
+    """The dtype of one number per row (lse, entropy, ..) of scores of a dtype: float32 for half precision."""
+    if dtype_name(dtype) not in HALVES:
+        return dtype
+    return np.dtype(np.float32) if isinstance(dtype, np.dtype) else sys.modules["torch"].float32
+
+
 def working_dtype(z: Any, xp: Any) -> Any:
     """The widest real dtype that z's library and device compute in: float64, or float32 where there is no float64."""
     known = xp.__array_namespace_info__().dtypes(device=device_of(z), kind="real floating")
@@ -228,13 +235,6 @@ def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
     if len(set(axes)) < len(axes):
         raise ValueError(f"axis: expected each axis once, got {axis}")
     return tuple(axes) if ndim else ()
-
-
-def same_kind(x: Any, z: Any) -> bool:
-    """True if two arrays have one type and dtype and are in CPU memory; it may be False for some that are."""
-    if type(x) is not type(z) or x.dtype != z.dtype:
-        return False
-    return type(x) is np.ndarray or (z.is_cpu and in_memory(x))
 
 
 def one_axis(axis: Any, ndim: int) -> int:

@@ -32,6 +32,7 @@ from softargmax.core.arrays import (
     like,
     namespace,
     readable,
+    row_dtype,
     row_shape,
     working_dtype,
 )
@@ -184,11 +185,9 @@ def float_dtype(dtype: Any, z: Any) -> Any:
     return requested
 
 
-def row_dtype(dtype: Any, z: Any) -> Any:
-    """The dtype of one number per row (lse, entropy, ...): `dtype`; by default z's own, float32 for half precision."""
-    if dtype is not None:
-        return float_dtype(dtype, z)
-    return namespace(z).float32 if dtype_name(z.dtype) in HALVES else z.dtype
+def dtype_of_rows(dtype: Any, z: Any) -> Any:
+    """The dtype of one number per row: `dtype`, or the default for z's dtype."""
+    return row_dtype(z.dtype) if dtype is None else float_dtype(dtype, z)
 
 
 def positive(value: Any, name: str, *, infinite: bool = False) -> float:

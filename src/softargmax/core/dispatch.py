@@ -24,10 +24,11 @@ SERVES = {
 }
 """The kinds of arrays that each implementation serves."""
 
-_requested: ContextVar[str | None] = ContextVar("softargmax implementation", default=None)
+_requested: ContextVar[str | None] = ContextVar(
+    "softargmax implementation", default=os.environ.get("SOFTARGMAX_IMPLEMENTATION") or None
+)
 requested = _requested.get
-"""The name that an enclosing `using` block requests, or None."""
-_from_environment = os.environ.get("SOFTARGMAX_IMPLEMENTATION") or None
+"""The implementation that an enclosing `using` block or the environment requests by name, or None."""
 
 
 @public
@@ -75,11 +76,9 @@ def check_serves(name: str, kind: str) -> None:
 
 
 def requested_name() -> str | None:
-    """The implementation that was requested by name, or None."""
-    name = _requested.get()
-    if name is None and _from_environment is not None:
-        name = _known(_from_environment, "SOFTARGMAX_IMPLEMENTATION")
-    return name
+    """`requested()`, with the name from the environment checked; `using` checks its own."""
+    name = requested()
+    return None if name is None else _known(name, "SOFTARGMAX_IMPLEMENTATION")
 
 
 def is_native(z: Any) -> bool:

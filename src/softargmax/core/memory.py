@@ -25,7 +25,6 @@ class Memory(NamedTuple):
     integers: Callable[[Any], Any]
     like: Callable[[Any, Any], Any]
     empty: Callable[[Any, tuple[int, ...], Any], Any]
-    row_dtype: Callable[[Any], Any]
     dtypes: Mapping[str, Any]
     numpy: Callable[[Any], Any]
     """A NumPy array of the same memory; for a bfloat16 tensor, its bits."""
@@ -72,7 +71,6 @@ def _empty(of: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 _SMALL = 1 << 12
-_FLOAT64 = np.dtype(np.float64)
 NUMPY = Memory(
     view=same,
     dense=lambda x: np.ascontiguousarray(x, np.float64),
@@ -80,7 +78,6 @@ NUMPY = Memory(
     integers=lambda x: np.ascontiguousarray(x, np.int64),
     like=_like,
     empty=_empty,
-    row_dtype=lambda dtype: _FLOAT64 if dtype == _FLOAT64 else np.dtype(np.float32),
     dtypes={name: np.dtype(name) for name in ("float32", "float64", "int64", "bool")},
     numpy=same,
     array=same,

@@ -43,13 +43,14 @@ What a framework needs is derived from the record when its first array arrives: 
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections import defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic
 
 from softargmax.core import dispatch
-from softargmax.core.arrays import kind_of
+from softargmax.core.arrays import kind_of, row_dtype
 from softargmax.core.dispatch import requested
 from softargmax.core.memory import NUMPY, Memory, memory_of
 from softargmax.core.record import (
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from softargmax.core.torch_operation import TorchOperation
+
+_row_dtype = functools.cache(row_dtype)  # for generated code, which meets dtypes of NumPy and torch only
 
 # --- the operation ----------------------------------------------------------------------------------------------------
 
@@ -248,9 +251,8 @@ class Operation(Generic[A, R]):
         lines += [*copies, *run_lines, f"return {self.fields[0]} if _first else {results}"]
         names = {f"_{name}": one for name, one in memory._asdict().items()}
         shapes = {f"_shape{number}": spec.shape for number, spec in enumerate(self.results)}
-        return generated(
-            "_i, _first=False, _out=None", lines, _kernel=kernel, _refuse=self.refuse, **names, **shapes, **more
-        )
+        names |= {"_kernel": kernel, "_refuse": self.refuse, "_row_dtype": _row_dtype}
+        return generated("_i, _first=False, _out=None", lines, **names, **shapes, **more)
 
 
 # --- native kernels inside kernels written in Python -----------------------------------------------------------------

@@ -9,21 +9,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from softargmax.core.arrays import namespace
+from softargmax.core.arrays import namespace, row_dtype
 
 if TYPE_CHECKING:
     from softargmax.core.scale import Scale
 
 
-def row_dtype(dtype: Any, xp: Any) -> Any:
-    """The dtype of one number per row for a result of this dtype: at least float32."""
-    return xp.float64 if dtype == xp.float64 else xp.float32
-
-
 def only(support: Any, x: Any) -> Any:
     """x in the support and exactly 0 outside, even for NaN and inf; half precision becomes float32."""
     xp = namespace(support)
-    return xp.where(support, xp.astype(x, row_dtype(x.dtype, xp), copy=False), 0.0)
+    return xp.where(support, xp.astype(x, row_dtype(x.dtype), copy=False), 0.0)
 
 
 def row_sum(x: Any, axes: tuple[int, ...]) -> Any:

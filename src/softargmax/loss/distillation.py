@@ -109,7 +109,7 @@ def distillation(  # noqa: PLR0913 options are keyword arguments
     beta, softcap, where = scores_options(student, shape, axis, options)
     i = Divergence(student, teacher, where, beta, (axis,), one_of(divergence, "divergence", DIVERGENCES), softcap)
     count, squared = _counts(where, axis), _squared(beta, axis) if scale else 1.0
-    dtype = check.row_dtype(dtype, student)
+    dtype = check.dtype_of_rows(dtype, student)
     return _reduced(operations.divergence.first(i) * squared, count, one_of(reduction, "reduction", REDUCTIONS), dtype)
 
 
@@ -195,7 +195,7 @@ def linear_distillation(  # noqa: PLR0913 options are keyword arguments
     )
     rows = linear_operations.linear_divergence.first(i)
     rows = namespace(rows).reshape(rows, shape[:-1]) * squared
-    return _reduced(rows, count, one_of(reduction, "reduction", REDUCTIONS), check.row_dtype(dtype, student.h))
+    return _reduced(rows, count, one_of(reduction, "reduction", REDUCTIONS), check.dtype_of_rows(dtype, student.h))
 
 
 def _squared(beta: Scale, axis: int) -> Any:

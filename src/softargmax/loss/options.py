@@ -9,13 +9,11 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-import numpy as np
-
 from softargmax.core import check, signature
-from softargmax.core._native import plain_axes
-from softargmax.core.arrays import in_cpu_memory, is_torch, namespace, one_axis, row_shape
+from softargmax.core._native import plain_classes
+from softargmax.core.arrays import namespace, one_axis, row_dtype
 from softargmax.core.check import between, integer, one_of
-from softargmax.core.dispatch import is_native
+from softargmax.core.dispatch import requested
 from softargmax.core.scale import UNIT
 from softargmax.core.targets import IGNORE, REDUCTIONS, class_weights, kept_of, target_of
 from softargmax.core.types import DType, Mask, Numbers, PerRow
@@ -90,28 +88,19 @@ def common_call(z: Any, target: Any, options: Keywords) -> CrossEntropy | None:
     if not options.keys() <= _COMMON_OPTIONS:
         return None
     chosen = {**DEFAULTS, **options} if options else DEFAULTS
-    axes, reduction, ignore_index = plain_axes(z, chosen["axis"]), chosen["reduction"], chosen["ignore_index"]
+    reduction, ignore_index = chosen["reduction"], chosen["ignore_index"]
+    axes: Any = plain_classes(z, chosen["axis"], target)
     kept = _COMMON_REDUCTIONS.get(reduction) if type(reduction) is str else None
     if (
         axes is None
         or kept is None
         or type(ignore_index) is not int
         or not -(1 << 63) <= ignore_index < 1 << 63
-        or not is_native(z)
-        or not _is_plain_target(target, z, axes[0])
+        or requested() == "reference"
     ):
         return None
     plain = LossOptions(target, None, None, None, UNIT, ignore_index, 0.0, 0.0, 0.0)  # `_replace` would take 1 us more
-    return CrossEntropy(z, plain, axes, *kept, check.row_dtype(None, z))
-
-
-def _is_plain_target(target: Any, z: Any, axis: int) -> bool:
-    """True if the target is an int64 array in CPU memory, of z's library and of the shape of z's rows."""
-    if type(target) is np.ndarray:
-        fits = type(z) is np.ndarray and target.dtype == np.int64
-    else:
-        fits = in_cpu_memory(target) and is_torch(z) and target.dtype is namespace(z).int64
-    return fits and tuple(target.shape) == row_shape(z.shape, (axis,))
+    return CrossEntropy(z, plain, axes, *kept, row_dtype(z.dtype))
 
 
 def checked(
@@ -148,7 +137,7 @@ def checked(
         z_loss=between(options["z_loss"], "z_loss", math.inf),
         softcap=softcap,
     )
-    dtype = check.row_dtype(options["dtype"], z)
+    dtype = check.dtype_of_rows(options["dtype"], z)
     return Checked(loss_options, axis, kept_of(reduction, len(shape) - 1), reduction == "mean", dtype)
 
 

@@ -91,7 +91,7 @@ def selected_log_softmax(
         return as_number(log_p(index))
     xp, before = namespace(z), (slice(None),) * along
     if not index.shape[along]:
-        return xp.zeros(tuple(index.shape), dtype=check.row_dtype(dtype, z), device=device_of(z))
+        return xp.zeros(tuple(index.shape), dtype=check.dtype_of_rows(dtype, z), device=device_of(z))
     return xp.stack([log_p(index[(*before, j, ...)]) for j in range(index.shape[along])], axis=along)
 
 

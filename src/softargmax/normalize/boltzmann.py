@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.arrays import as_number, axes_of, device_of, kept_shape, namespace, squeezed
+from softargmax.core.arrays import as_number, axes_of, device_of, kept_shape, namespace, row_dtype, squeezed
 from softargmax.core.chunks import by_rows
 from softargmax.core.scale import UNIT, Scale
 from softargmax.core.signature import public
@@ -103,7 +103,7 @@ def boltzmann(
 
 def _system(energies: Any, axes: tuple[int, ...], scale: Scale, where: Any, weights: Any, k: float) -> Boltzmann:
     """Compute every result for energies, scale, mask and degeneracies that are already checked."""
-    xp, wide = namespace(energies), check.row_dtype(None, energies)
+    xp, wide = namespace(energies), row_dtype(energies.dtype)
     allowed = energies != math.inf
     if where is not None:
         allowed = allowed & where

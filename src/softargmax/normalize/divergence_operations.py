@@ -6,10 +6,10 @@ import math
 from typing import Any, NamedTuple
 
 from softargmax.core import _native
-from softargmax.core.arrays import namespace, working_dtype
+from softargmax.core.arrays import namespace, row_dtype, working_dtype
 from softargmax.core.operation import Operation
 from softargmax.core.record import Array, Axes, Beta, DType, Gradients, Rowwise, Tangents, Wanted, per_row
-from softargmax.core.rules import finite_or_zero, only, row_dtype, row_sum, slope
+from softargmax.core.rules import finite_or_zero, only, row_sum, slope
 from softargmax.core.scale import UNIT
 from softargmax.normalize import reference
 from softargmax.normalize.operations import (
@@ -123,7 +123,7 @@ def _series(u: Any, add: int) -> Any:
 
 def _renyi_slopes(i: RenyiEntropy, entropy: Any) -> tuple[Any, Any, Any]:
     """Return (p + q) / 2, and the derivatives of H to x and to a."""
-    xp, dtype = namespace(i.z), row_dtype(i.z.dtype, namespace(i.z))
+    xp, dtype = namespace(i.z), row_dtype(i.z.dtype)
     of_p = Scores(i.z, i.where, i.beta, i.axes, dtype)
     of_q = of_p._replace(beta=reference.raised(i.beta, i.order, i.z))
     (p, lse), q = softmax(of_p), softmax(of_q).p

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from softargmax.core import check
-from softargmax.core.arrays import namespace, squeezed
+from softargmax.core.arrays import namespace, row_dtype, squeezed
 from softargmax.core.signature import public
 from softargmax.core.types import Array, DType, Logits, Mask, PerRow
 from softargmax.normalize import divergence_operations, operations
@@ -65,7 +65,7 @@ def entropy(
     1.74182...e-16
     """
     z, axes, beta = check.rows(z, axis, temperature, base)
-    i = Scores(z, check.optional_mask(where, z), beta, axes, check.row_dtype(None, z))
+    i = Scores(z, check.optional_mask(where, z), beta, axes, row_dtype(z.dtype))
     return squeezed(operations.entropy.first(i), axes, keepdims)
 
 
@@ -143,7 +143,7 @@ def renyi_entropy(
     """
     z, axes, beta = check.rows(z, axis, temperature, base)
     order = check.within(order, z, axes, "order", lambda a: a >= 0.0, "0 or above, infinity included")
-    i = RenyiEntropy(z, check.optional_mask(where, z), beta, order, axes, check.row_dtype(dtype, z))
+    i = RenyiEntropy(z, check.optional_mask(where, z), beta, order, axes, check.dtype_of_rows(dtype, z))
     return squeezed(divergence_operations.renyi_entropy.first(i), axes, keepdims)
 
 
@@ -210,5 +210,5 @@ def kl_divergence(
     z_p, z_q = check.together(check.scores(z_p, "z_p"), z_q, "z_q")
     z_p, axes, beta = check.rows(z_p, axis, temperature, base)
     z_q = namespace(z_p).broadcast_to(z_q, tuple(z_p.shape))  # an array of temperatures adds leading axes
-    i = KlDivergence(z_p, z_q, check.optional_mask(where, z_p), beta, axes, check.row_dtype(None, z_p))
+    i = KlDivergence(z_p, z_q, check.optional_mask(where, z_p), beta, axes, row_dtype(z_p.dtype))
     return squeezed(divergence_operations.kl_divergence.first(i), axes, keepdims)

@@ -15,6 +15,7 @@ from softargmax.core.arrays import (
     namespace,
     one_axis,
     readable,
+    row_dtype,
     squeezed,
     working_dtype,
 )
@@ -129,7 +130,7 @@ def logsumexp(
     z, axes, beta = check.rows(z, axis, temperature, base)
     z, weights = check.weighted(z, weights)
     where = check.optional_mask(where, z)
-    lse = operations.logsumexp.first(LogSumExp(z, weights, where, beta, axes, check.row_dtype(dtype, z)))
+    lse = operations.logsumexp.first(LogSumExp(z, weights, where, beta, axes, check.dtype_of_rows(dtype, z)))
     return squeezed(lse, axes, keepdims)
 
 
@@ -214,7 +215,7 @@ def signed_logsumexp(
     """
     z, axes, _ = check.rows(z, axis)
     z, weights = check.weighted(z, weights, signed=True)
-    xp, dtype, wide = namespace(z), check.row_dtype(None, z), working_dtype(z, namespace(z))
+    xp, dtype, wide = namespace(z), row_dtype(z.dtype), working_dtype(z, namespace(z))
     z, weights = xp.astype(z, wide), xp.astype(weights, wide)
     where = check.optional_mask(where, z)
     zeros = xp.zeros_like(weights)
@@ -335,4 +336,4 @@ def logcumsumexp(
         return xp.reshape(prefixes, prefixes.shape[:-1])
     z, axes, beta = check.rows(z, one, temperature, base)
     where = check.optional_mask(where, z)
-    return prefix_operations.logcumsumexp.first(LogCumSumExp(z, where, beta, axes, check.row_dtype(None, z)))
+    return prefix_operations.logcumsumexp.first(LogCumSumExp(z, where, beta, axes, row_dtype(z.dtype)))

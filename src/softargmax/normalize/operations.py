@@ -10,10 +10,10 @@ import math
 from typing import Any, NamedTuple
 
 from softargmax.core import _native
-from softargmax.core.arrays import device_of, namespace, working_dtype
+from softargmax.core.arrays import device_of, namespace, row_dtype, working_dtype
 from softargmax.core.operation import Operation
 from softargmax.core.record import Array, Axes, Beta, DType, Gradients, Tangents, Wanted, like, per_row
-from softargmax.core.rules import finite_or_zero, is_number, only, row_dtype, row_sum, slope
+from softargmax.core.rules import finite_or_zero, is_number, only, row_sum, slope
 from softargmax.core.scale import UNIT
 from softargmax.normalize import reference
 
@@ -71,9 +71,9 @@ def _infinite(z: Any) -> Any:
 
 
 def _softmax_vjp(i: Scores, r: Probabilities, g: Probabilities, wanted: Wanted) -> Gradients:
-    number, xp, gx = is_number(i.beta), namespace(r.p), None
+    number, gx = is_number(i.beta), None
     if g.p is not None:
-        beta, dtype = (i.beta, i.z.dtype) if number else (UNIT, row_dtype(i.z.dtype, xp))
+        beta, dtype = (i.beta, i.z.dtype) if number else (UNIT, row_dtype(i.z.dtype))
         gx = softmax_vjp.first(SoftmaxVjp(r.p, r.lse, g.p, beta, i.axes, dtype))
     if g.lse is not None:
         of_lse = only(r.p != 0, r.p * g.lse) * (slope(i.beta) if number else 1.0)
@@ -178,7 +178,7 @@ def _probability(inside: Any, log_p: Any) -> Any:
 def _log_softmax_vjp(i: Scores, r: LogProbabilities, g: LogProbabilities, wanted: Wanted) -> Gradients:
     if is_number(i.beta):
         return {"z": log_softmax_vjp.first(LogSoftmaxVjp(r.log_p, r.lse, g.log_p, i.beta, i.axes, i.z.dtype))}
-    dtype = row_dtype(i.z.dtype, namespace(r.log_p))
+    dtype = row_dtype(i.z.dtype)
     gx = log_softmax_vjp.first(LogSoftmaxVjp(r.log_p, r.lse, g.log_p, UNIT, i.axes, dtype))
     gradients = {"z": gx * slope(i.beta)}
     if "beta" in wanted:
@@ -277,7 +277,7 @@ def _logsumexp_slopes(i: LogSumExp, lse: Any, wanted: Wanted) -> tuple[Any, Any,
     xp, support = namespace(i.z), i.where
     if i.weights is not None:
         support = i.weights != 0 if i.where is None else (i.weights != 0) & i.where
-    dtype = row_dtype(xp.result_type(i.z.dtype, lse.dtype), xp)
+    dtype = row_dtype(xp.result_type(i.z.dtype, lse.dtype))
     p = softmax(Scores(i.z, support, i.beta, i.axes, dtype)).p
     of_beta = of_weights = None
     if i.weights is not None:
@@ -374,7 +374,7 @@ class Mean(NamedTuple):
 
 def _scores_of(i: Any) -> Scores:
     """Return the record of the softmax of the same scores."""
-    return Scores(i.z, i.where, i.beta, i.axes, row_dtype(i.z.dtype, namespace(i.z)))
+    return Scores(i.z, i.where, i.beta, i.axes, row_dtype(i.z.dtype))
 
 
 def _entropy_slope(i: Scores) -> tuple[Any, Any]:

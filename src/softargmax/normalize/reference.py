@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from softargmax.core.arrays import device_of, namespace, working_dtype
+from softargmax.core.arrays import device_of, namespace, row_dtype, working_dtype
 from softargmax.core.error_free import two_product, two_sum
 from softargmax.core.prefix_scan import scan
 from softargmax.core.row_layout import INF, Rows, below, magnitude
-from softargmax.core.rules import only, row_dtype, row_sum, slope
+from softargmax.core.rules import only, row_sum, slope
 from softargmax.core.scale import Scale
 from softargmax.core.state import State, merged
 from softargmax.normalize.reference_rows import Measure, Segments, measure, safe
@@ -76,7 +76,7 @@ def _lse(rows: Rows, a: Measure, dtype: Any) -> Any:
     m, hi = xp.where(fixed, 0.0, a.m), xp.where(a.hi == INF, 0.0, a.hi)
     scaled = xp.where(infinite, xp.where(a.m < 0.0, -xp.full_like(m, INF), INF), hi * m + a.lo * m)
     lse = xp.where(fixed, a.m, scaled) + xp.log1p(safe(a.r, xp))
-    return xp.astype(rows.per_row(lse, keepdims=True), row_dtype(dtype, xp))
+    return xp.astype(rows.per_row(lse, keepdims=True), row_dtype(dtype))
 
 
 @np.errstate(all="ignore")
@@ -316,4 +316,4 @@ def segment_logsumexp(z: Any, offsets: Any, beta: Scale, dtype: Any) -> Any:
     """Return (m + log l) / beta of each segment."""
     rows = Segments(z, offsets)
     lse = rows.per_row(_smooth_maximum(rows, measure(rows, z, beta)))
-    return rows.xp.astype(lse, row_dtype(dtype, rows.xp))
+    return rows.xp.astype(lse, row_dtype(dtype))

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.arrays import axes_of, device_of, kept_shape, namespace, row_shape, squeezed
+from softargmax.core.arrays import axes_of, device_of, kept_shape, namespace, row_dtype, row_shape, squeezed
 from softargmax.core.signature import public
 from softargmax.core.types import Array, Logits, Mask, Numbers, PerRow
 from softargmax.normalize import operations
@@ -76,7 +76,7 @@ def soft_argmax(
     array([0., 1.])
     """
     z, axes, beta = check.rows(z, axis, temperature)
-    xp, wide = namespace(z), check.row_dtype(None, z)
+    xp, wide = namespace(z), row_dtype(z.dtype)
     i = Expectation(z, check.optional_mask(where, z), beta, None, axes, wide)
     if values is None:
         return squeezed(operations.expectation.first(i), axes, keepdims)
@@ -148,7 +148,7 @@ def spatial_soft_argmax(
     if not grid:
         raise ValueError(f"axis: expected one axis or more, got {axis} of {ndim} dimensions")
     z, axes, beta = check.rows(z, grid, temperature)
-    xp, wide = namespace(z), check.row_dtype(None, z)
+    xp, wide = namespace(z), row_dtype(z.dtype)
     i = Expectation(z, check.optional_mask(where, z), beta, None, axes, wide)
 
     def mean(d: int) -> Any:

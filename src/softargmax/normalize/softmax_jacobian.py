@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.arrays import device_of, namespace, one_axis
+from softargmax.core.arrays import device_of, namespace, one_axis, row_dtype
 from softargmax.core.signature import public
 from softargmax.core.types import Array, Logits, PerRow
 from softargmax.normalize import operations
@@ -70,7 +70,7 @@ def softmax_jacobian(z: Logits, /, *, axis: int = -1, temperature: PerRow = 1.0,
         return softmax_jacobian(xp.reshape(z, (1,)), temperature=temperature, base=base)
     z, axes, scale = check.rows(z, one, temperature, base)
     (one,) = axes
-    wide = check.row_dtype(None, z)
+    wide = row_dtype(z.dtype)
     last = (*(i for i in range(z.ndim) if i != one), one)
     p = xp.permute_dims(operations.softmax.first(Scores(z, None, scale, axes, wide)), last)
     log_p = xp.permute_dims(operations.log_softmax.first(Scores(z, None, scale, axes, wide)), last)

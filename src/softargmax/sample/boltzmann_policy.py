@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from softargmax.core import check
-from softargmax.core.arrays import namespace, one_axis
+from softargmax.core.arrays import namespace, one_axis, row_dtype
 from softargmax.core.signature import public
 from softargmax.core.types import Array, Logits, Mask, PerRow
 from softargmax.normalize import softmax
@@ -69,7 +68,7 @@ def boltzmann_policy(
     axis = one_axis(axis, values.ndim)
     temperature = parameter(temperature, values, "temperature", axis)
     epsilon = parameter(epsilon, values, "epsilon", axis)
-    xp, dtype = namespace(values), check.row_dtype(None, values)
+    xp, dtype = namespace(values), row_dtype(values.dtype)
     p = softmax(values, axis=axis, temperature=temperature, where=where, dtype=dtype)
     if not (isinstance(epsilon, float) and epsilon == 0.0):
         p = (1.0 - epsilon) * p + epsilon * softmax(values, axis=axis, temperature=math.inf, where=where, dtype=dtype)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.arrays import HALVES, as_array, as_number, device_of, dtype_name, frozen, namespace, one_axis
+from softargmax.core.arrays import as_array, as_number, device_of, frozen, namespace, one_axis, row_dtype
 from softargmax.core.seeds import seed_of
 from softargmax.core.signature import public
 from softargmax.core.types import Array, Generator, Integers, Like, Logits, Mask, PerRow
@@ -161,7 +161,7 @@ def gumbel_softmax(
     where = None if where is None else check.mask(where, z)
     temperature = parameter(temperature, z, "temperature", axis)
     xp = namespace(z)
-    dtype = xp.float32 if dtype_name(z.dtype) in HALVES else z.dtype
+    dtype = row_dtype(z.dtype)
     noise = operations.gumbel.first(Noise(z, *source_of(z, axis, seed, stream, generator), (axis,), dtype))
     scores = xp.astype(z, dtype, copy=False)
     if not (isinstance(temperature, float) and temperature < _LARGE):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from softargmax.core import check, philox
-from softargmax.core.arrays import device_of, namespace, working_dtype
+from softargmax.core.arrays import device_of, namespace, row_dtype, working_dtype
 from softargmax.core.row_layout import INF, Rows
 from softargmax.core.scale import rounded
 from softargmax.sample.undrawable_rows import refuse, unsound
@@ -280,7 +280,7 @@ def categorical_with_logprob(
     _, l, _ = _mass(drawn.x)
     logprob = xp.where(drawn.fine, xp.take_along_axis(drawn.x, drawn.place, axis=-1) - xp.log(l), math.nan)
     size = _int64(xp.where(drawn.fine, drawn.count, 0), xp)
-    return drawn.index, xp.astype(logprob, check.row_dtype(None, z)), size
+    return drawn.index, xp.astype(logprob, row_dtype(z.dtype)), size
 
 
 def _int64(index: Any, xp: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.arrays import INTEGERS, as_number, device_of, dtype_name, like, namespace
+from softargmax.core.arrays import INTEGERS, as_number, device_of, dtype_name, like, namespace, row_dtype
 from softargmax.core.scale import UNIT
 from softargmax.core.signature import public
 from softargmax.core.types import Generator, Integers, Logits, PerRow
@@ -102,7 +102,7 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
     filters = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "temperature": temperature}
     each = {name: _per_sequence(value, target, name) for name, value in filters.items()}
     p, q = (
-        softmax(filter_scores(z, order=order, **each), temperature=each["temperature"], dtype=check.row_dtype(None, z))
+        softmax(filter_scores(z, order=order, **each), temperature=each["temperature"], dtype=row_dtype(z.dtype))
         for z in (target, draft)
     )
     q = xp.astype(q, p.dtype, copy=False)

@@ -198,7 +198,7 @@ def entmax_loss(  # noqa: PLR0913 the options are keyword-only
     beta = check.scale_of(temperature, None, z, (axis,))
     i = OfClasses(z, kept, order(alpha, z, (axis,)), where, beta, (axis,), ignore_index)
     reduction = one_of(reduction, "reduction", REDUCTIONS)
-    dtype = check.row_dtype(dtype, z)
+    dtype = check.dtype_of_rows(dtype, z)
     if soft or smoothing:
         rows = loss_operations.loss_of_masses.first(OfMasses(*i, smoothing))
     else:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax.core.arrays import device_of, frozen, namespace
+from softargmax.core.arrays import device_of, frozen, namespace, row_dtype
 from softargmax.core.row_layout import INF
-from softargmax.core.rules import row_dtype
 from softargmax.sparse.reference_root import Solution, nan_entries, powers, solved, threshold_of
 from softargmax.sparse.support import Support
 
@@ -45,7 +44,7 @@ def threshold(z: Any, alpha: Any, where: Any, beta: Scale, axes: tuple[int, ...]
 def _threshold(solution: Solution, dtype: Any) -> Any:
     """Return tau with one number per row, in float32 at least."""
     xp = solution.rows.xp
-    kind = row_dtype(dtype, xp)
+    kind = row_dtype(dtype)
     return xp.astype(solution.rows.per_row(threshold_of(solution, kind), keepdims=True), kind)
 
 

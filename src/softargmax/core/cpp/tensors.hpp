@@ -86,9 +86,11 @@ struct Tensors {
         nb::dlpack::dltensor memory;
         return ordinary(x) && described(x, memory) && ready(x, memory);
     }
-    bool ready(nb::handle x, const nb::dlpack::dltensor& memory) const {
-        return in_memory(x, memory) && (answered(PyObject_GetAttr(x.ptr(), requires_grad)).ptr() == Py_False ||
-                                        answered(PyObject_CallNoArgs(grad_mode)).ptr() == Py_False);
+    bool ready(nb::handle x, const nb::dlpack::dltensor& memory) const { return in_memory(x, memory) && unrecorded(x); }
+    // True if no derivative with respect to a tensor is to be recorded.
+    bool unrecorded(nb::handle x) const {
+        return answered(PyObject_GetAttr(x.ptr(), requires_grad)).ptr() == Py_False ||
+               answered(PyObject_CallNoArgs(grad_mode)).ptr() == Py_False;
     }
     static bool is_false(PyObject* question, nb::handle x) {
         PyObject* const self = x.ptr();
@@ -133,7 +135,8 @@ struct Torch {
 struct NumPy {
     PyTypeObject* type;
     PyObject* floats[3];  // the dtypes that need no conversion
-    PyObject *dtype, *ndim;  // names
+    PyObject* classes;  // int64
+    PyObject *dtype, *ndim, *shape;  // names
 
     static const NumPy& known() {
         static const NumPy all = [] {
@@ -141,8 +144,10 @@ struct NumPy {
             const auto of = [&](const char* name) { return numpy.attr("dtype")(name).release().ptr(); };
             return NumPy{reinterpret_cast<PyTypeObject*>(nb::getattr(numpy, "ndarray").release().ptr()),
                          {of("float32"), of("float64"), of("float16")},
+                         of("int64"),
                          PyUnicode_InternFromString("dtype"),
-                         PyUnicode_InternFromString("ndim")};
+                         PyUnicode_InternFromString("ndim"),
+                         PyUnicode_InternFromString("shape")};
         }();
         return all;
     }
@@ -153,6 +158,51 @@ struct NumPy {
     bool is_float(nb::handle x) const {
         return std::find(std::begin(floats), std::end(floats), dtype_of(x).ptr()) != std::end(floats);
     }
+    nb::tuple shape_of(nb::handle x) const { return nb::borrow<nb::tuple>(answered(PyObject_GetAttr(x.ptr(), shape))); }
+};
+
+// An array of floats that needs no conversion, of NumPy or torch, and its dtype and sizes.
+class Described {
+    static constexpr std::int32_t kDims = 8;  // NumPy arrays of more dimensions are not described
+    nb::handle x_;
+    nb::dlpack::dltensor memory_{};
+    std::int64_t sizes_[kDims];
+    bool tensor_ = false, found_ = false;
+
+    bool read_array() {
+        const NumPy& numpy = NumPy::known();
+        const nb::object dtype = numpy.dtype_of(x_);
+        const auto* const place = std::find(std::begin(numpy.floats), std::end(numpy.floats), dtype.ptr());
+        const nb::tuple shape = numpy.shape_of(x_);
+        if (place == std::end(numpy.floats) || shape.size() > kDims) return false;
+        memory_.dtype.code = static_cast<std::uint8_t>(place - numpy.floats);  // a code of our own: `alike` compares it
+        memory_.ndim = static_cast<std::int32_t>(shape.size());
+        memory_.shape = sizes_;
+        for (std::int32_t d = 0; d < memory_.ndim; ++d) sizes_[d] = nb::cast<std::int64_t>(shape[d]);
+        return true;
+    }
+
+  public:
+    explicit Described(nb::handle x) : x_(x) {
+        if (Py_TYPE(x.ptr()) == NumPy::known().type) {
+            found_ = read_array();
+            return;
+        }
+        const Tensors& tensors = Tensors::known();
+        tensor_ = tensors.ordinary(x);
+        found_ = tensor_ && tensors.described(x, memory_) && Tensors::is_float(memory_.dtype) &&
+                 tensors.in_memory(x, memory_);
+    }
+    explicit operator bool() const { return found_; }
+    // True for a tensor of which no derivative is to be recorded.
+    bool ready() const { return tensor_ && Tensors::known().unrecorded(x_); }
+    bool alike(const Described& other) const {
+        return found_ && tensor_ == other.tensor_ && memory_.ndim == other.memory_.ndim &&
+               memory_.dtype.code == other.memory_.dtype.code && memory_.dtype.bits == other.memory_.dtype.bits;
+    }
+    std::int32_t dims() const { return memory_.ndim; }
+    std::int64_t size(std::int32_t d) const { return memory_.shape[d]; }
+    const std::int64_t* sizes() const { return memory_.shape; }
 };
 
 // The common call: an array of floats that needs no conversion, and one valid axis. It needs no further checks. Testing
@@ -172,6 +222,25 @@ class CommonCall {
         return tensor_ && Tensors::known().described(z_, memory_) && Tensors::is_float(memory_.dtype);
     }
 
+    bool tensor_of_classes(nb::handle target, std::int64_t axis) const {
+        const Tensors& tensors = Tensors::known();
+        nb::dlpack::dltensor classes;
+        return tensors.in_memory(z_, memory_) && tensors.ordinary(target) && tensors.described(target, classes) &&
+               classes.dtype.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Int) &&
+               classes.dtype.bits == 64 && tensors.in_memory(target, classes) && classes.ndim == memory_.ndim - 1 &&
+               std::equal(memory_.shape, memory_.shape + axis, classes.shape) &&
+               std::equal(memory_.shape + axis + 1, memory_.shape + memory_.ndim, classes.shape + axis);
+    }
+    bool array_of_classes(nb::handle target, std::int64_t axis) const {
+        const NumPy& numpy = NumPy::known();
+        if (Py_TYPE(target.ptr()) != numpy.type || numpy.dtype_of(target).ptr() != numpy.classes) return false;
+        const nb::tuple rows = numpy.shape_of(target), shape = numpy.shape_of(z_);
+        bool same = rows.size() + 1 == shape.size();
+        for (std::size_t d = 0; same && d < rows.size(); ++d)
+            same = nb::cast<std::int64_t>(rows[d]) == nb::cast<std::int64_t>(shape[d + (d >= std::size_t(axis))]);
+        return same;
+    }
+
   public:
     CommonCall(nb::handle z, nb::handle axis) : z_(z), axis_(axis) { common_ = is_common(); }
     // The axes of a row; None if this is not a common call.
@@ -181,6 +250,13 @@ class CommonCall {
         const std::int64_t axis = common_ ? PyLong_AsLongLongAndOverflow(axis_.ptr(), &beyond) : 0;
         if (!common_ || beyond || axis < -n || axis >= n) return nb::none();
         return nb::make_tuple(axis < 0 ? axis + n : axis);
+    }
+    // `axes`, but None unless `target` is an int64 array in CPU memory, of z's library and with one class per row.
+    nb::object axes_of_classes(nb::handle target) const {
+        const nb::object axes = this->axes();
+        if (axes.is_none()) return axes;
+        const std::int64_t axis = nb::cast<std::int64_t>(axes[0]);
+        return (tensor_ ? tensor_of_classes(target, axis) : array_of_classes(target, axis)) ? axes : nb::none();
     }
     // `axes`, but None if a kernel may not run now without torch.
     nb::object axes_at_once() const {
