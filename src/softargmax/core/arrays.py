@@ -68,7 +68,7 @@ def dtype_name(dtype: Any) -> str:
 
 def row_dtype(dtype: Any) -> Any:
     """The dtype of one number per row (lse, entropy, ..) of scores of a dtype: float32 for half precision."""
-    if dtype_name(dtype) not in HALVES:
+    if getattr(dtype, "itemsize", None) != 2:
         return dtype
     return np.dtype(np.float32) if isinstance(dtype, np.dtype) else sys.modules["torch"].float32
 
