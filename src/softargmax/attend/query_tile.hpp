@@ -376,7 +376,8 @@ template <class T> struct Panel {
     // Merges a block into the state of query i. Returns the weight of the block's o.
     T merge_into(int i, const PowerState<T>& block) {
         const Merged<PowerState<T>> both = merge(state[i], block);
-        state[i] = both.state;
+        state[i].m = both.state.m;  // field by field: a copy of both at once waits for the two stores before it
+        state[i].l = both.state.l;
         if (both.first != 1)
             for (T* its = o + i * pitch; its < o + (i + 1) * pitch; ++its) *its *= both.first;
         return both.second;
