@@ -64,8 +64,8 @@ template <int Width, class S, class T> void pack_panel(Matrix<S> from, T* to) {
                     turn<Width>(at, from.row, to, Width);
                     continue;
                 }
-            // With the size as a constant the copy is a few registers; `rep movs` took a seventh of attention's time for
-            // 16 keys.
+            // With the size as a constant the copy is a few registers; `rep movs` took a seventh of attention's time
+            // for 16 keys.
             for (std::int64_t i = 0; whole && i < from.rows; ++i) convert(at + i * from.row, kSide, square[i]);
             for (std::int64_t i = 0; !whole && i < from.rows; ++i) convert(at + i * from.row, run, square[i]);
             turn<Width>(square[0], kSide, whole ? to : transposed[0], Width);
