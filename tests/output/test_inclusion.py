@@ -148,7 +148,7 @@ def test_equal_classes_and_one_draw() -> None:
     assert np.array_equal(inclusion_probabilities(q, 1), q)
     nodes = inclusion_probability._nodes_of(np.log(q))
     np.testing.assert_allclose(
-        nodes.spread(inclusion_probability._integral(nodes, 1)), q, rtol=1e-12
+        nodes.interpolate(inclusion_probability._integral(nodes, 1)), q, rtol=1e-12
     )  # the integral agrees
 
 

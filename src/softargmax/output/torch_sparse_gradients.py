@@ -1,4 +1,4 @@
-"""Gradients to tables as sparse tensors."""
+"""Sparse gradients of tables of vectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def sparse_sums(i: NodeSums, table: Tensor, *, totals: bool) -> tuple[Tensor, Tensor | None] | None:
-    """Return the results of `node_sums` as sparse tensors; None under tracing and on devices."""
+    """Return the results of `node_sums` as sparse tensors, or None under tracing and on devices."""
     if not as_they_are(i.nodes, i.values, i.at, i.factors):
         return None
     rows, sums, total = touched_sums(i, totals=totals)
