@@ -74,7 +74,7 @@ def timed(out: Console | None, name: str, some: Iterable[measure.Case], rounds: 
 
 
 def print_results(out: Console, title: str, results: list[measure.Result], limits: measure.Limits) -> None:
-    """Print one line per case: our median, each peer's median over ours, and the time to copy the memory."""
+    """Print one line per case: our median, the ratio of each peer's median to ours, and the time to copy the memory."""
     peers = list(dict.fromkeys(peer for result in results for peer in result.peers))
     shown = render.table(title, "ours", *(f"vs {peer}" for peer in peers), "memory limit")
     for result in results:

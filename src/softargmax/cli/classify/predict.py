@@ -63,7 +63,7 @@ def written(kept: models.Model, p: NDArray[Any]) -> bytes:
 
 
 def judged(kept: models.Model, table: Any, p: NDArray[Any]) -> str:
-    """Return a remark on the accuracy over the rows with a known class, if there are any."""
+    """Return a line with the accuracy over the rows of known class, or nothing if there are none."""
     if kept.target not in table.column_names:
         return ""
     words, classes = table[kept.target].to_pylist(), set(kept.classes)
