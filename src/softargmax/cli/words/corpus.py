@@ -125,8 +125,7 @@ def stdlib() -> Path:
 
 
 def sources_of(words: Sequence[str]) -> Iterator[Source]:
-    """Yield every requested file: all files of a folder except hidden files, and the .py files of the standard
-    library."""
+    """Yield all requested files: files of folders that are not hidden, or the .py files of the standard library."""
     if not words:
         yield from (source for source in below(stdlib()) if source.path.suffix == ".py")
     for word in words:
