@@ -206,7 +206,8 @@ class BernoulliNaiveBayes(_CountingBayes):
     -----
     The model is that of scikit-learn's BernoulliNB. Rows can be dense or sparse. :math:`1 - \theta` is computed from
     the count of rows without the feature, not from :math:`\theta`. With alpha = 0, a feature that all rows of a class
-    have excludes the class only from rows without the feature, and a feature that none has only from rows with it.
+    have excludes the class only from rows without the feature. A feature that no row of a class has excludes the class
+    only from rows with it.
 
     References
     ----------

@@ -143,8 +143,8 @@ def adaptive_cutoffs(
     is spent on exponentials, and for few rows on the optimiser.
 
     The minimum is exact. It is found by a dynamic program over the ranks in :math:`O(J K \log K)`, because the best end
-    of a cluster never decreases as its beginning increases. The reason: k p, as a function of the ranks a and b between
-    which a cluster lies, is a Monge array, and an increasing convex function of it is one too.
+    of a cluster never decreases as its beginning increases. This holds because k p is a Monge array in the first and
+    last ranks of a cluster, and so is an increasing convex function of k p.
 
     References
     ----------

@@ -19,7 +19,7 @@ struct DotsArgs {
     Table h, weight, bias;  // h is float or double, the type of the computation; the bias may be absent
     std::int64_t width = kUnknown, pairs = kUnknown;
     const std::int64_t *rows = nullptr, *nodes = nullptr;
-    char* out = nullptr;  // of h's type
+    char* out = nullptr;  // in the type of h
     int threads = 1;
 };
 
@@ -44,7 +44,7 @@ struct CoinsArgs {
     std::int64_t width = kUnknown, rows = kUnknown, pairs = kUnknown;
     const std::int64_t *starts = nullptr, *nodes = nullptr;
     const std::int8_t* signs = nullptr;
-    const char* shift = nullptr;  // of h's type, as are these; null: none
+    const char* shift = nullptr;  // in the type of h, as the next two; null: no shift
     char *loss = nullptr, *slopes = nullptr;  // slopes may be null
     int threads = 1;
 };
@@ -58,7 +58,7 @@ struct StepsArgs {
     const std::int64_t *inputs = nullptr, *starts = nullptr, *target = nullptr;
     const std::int64_t* offsets = nullptr;  // of each class's path in `nodes`, and the end; null: negatives
     std::int64_t classes = kUnknown, path_nodes = kUnknown,
-                 drawn = kUnknown;  // the number of these and of the next ones
+                 drawn = kUnknown;  // lengths of the next arrays
     const std::int32_t* nodes = nullptr;
     const std::int8_t* signs = nullptr;
     const std::int64_t* negatives = nullptr;  // `samples` per target

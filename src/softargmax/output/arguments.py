@@ -1,4 +1,4 @@
-"""Arguments of the operations of the output layers; operations.py defines what they compute."""
+"""Arguments of the operations of the output layers, which operations.py defines."""
 
 from __future__ import annotations
 

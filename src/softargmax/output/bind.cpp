@@ -1,6 +1,6 @@
 // Python bindings of the kernels of the output layers. Arguments are passed by name, each to its field
-// (core/cpp/bind.hpp). The first argument with one entry per item sets the number of items, and the others must have as
-// many.
+// (core/cpp/bind.hpp). The first argument with one entry per item sets the number of items, and the other arguments
+// must agree.
 #include "core/cpp/bind.hpp"
 
 #include <numeric>

@@ -108,7 +108,7 @@ class _Nodes(NamedTuple):
     log_q: Floats
     weight: Floats
     classes: int
-    single: Ints  # classes with a node of their own
+    single: Ints  # classes that are nodes
     shared: Ints  # the other classes
     cell: Ints  # the cell of each shared class; `place` is its place there, from -1 to 1
     place: Floats

@@ -65,9 +65,9 @@ class Sampler(ABC):
 
     Without replacement, the expected count of a class is its inclusion probability: the probability that it is drawn.
     It is integrated numerically with an error below 1e-14 (`softargmax.output.inclusion_probability`), once for each n.
-    TensorFlow uses :math:`1 - (1 - q)^t` instead, where t is the number of tries in that call. We measured the largest
-    relative error of this formula over the classes, for `LogUniform` with K = 100,003 and n = 1024: 1.6% in the median
-    batch and 6% in the worst of 30 batches.
+    TensorFlow uses :math:`1 - (1 - q)^t` instead, where t is the number of tries in that call. For `LogUniform` with K
+    = 100,003 and n = 1024, this formula is off by up to 1.6% in the median batch and by up to 6% in the worst of 30
+    batches (the largest relative error over the classes).
 
     References
     ----------

@@ -86,9 +86,9 @@ template <class T> class Steps {
     StepsArgs& args_;
     T *const vectors_, *const weight_;
     const std::int64_t batch_;
-    T* const changes_;  // one vector per owner and row of the batch
-    double* const losses_;  // one per owner and row of the batch
-    double* const loss_;  // one per row
+    T* const changes_;  // a vector per owner and row of the batch
+    double* const losses_;  // a number per owner and row of the batch
+    double* const loss_;  // a number per row
     std::atomic<std::int64_t> done_{0};
 
     T* change(int owner, std::int64_t row) const { return changes_ + (owner * batch_ + row) * args_.width; }

@@ -76,9 +76,9 @@ class AdaptiveSoftmax(RankedLayer):
     Notes
     -----
     The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss :math:`-\log p(y
-    \mid h)`. The other methods are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are computed
-    and returned in float32. If all rows are ignored, the mean is 0. A target out of range raises IndexError; under
-    tracing or on a device its row becomes NaN.
+    \mid h)`. The other methods are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are converted
+    to float32, the dtype of the results. If all rows are ignored, the mean is 0. A target out of range raises
+    IndexError; under tracing or on a device its row becomes NaN.
 
     Each cluster gathers the rows whose targets it holds. Under tracing or on a device, all rows pass through all
     clusters, and each cluster ignores the rows of other clusters. At most 16 MiB of the scores of the head or of a

@@ -90,9 +90,9 @@ class OutputLayer(nn.Module, ABC):
     Notes
     -----
     A layer is called with hidden vectors (..., D) and targets (...), integers, and returns the loss. The other methods
-    are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are computed and returned in float32. If
-    all rows are ignored, the mean is 0. A target out of range raises IndexError; under tracing or on a device its row
-    becomes NaN.
+    are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are converted to float32, the dtype of the
+    results. If all rows are ignored, the mean is 0. A target out of range raises IndexError; under tracing or on a
+    device its row becomes NaN.
 
     References
     ----------

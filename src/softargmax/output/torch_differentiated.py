@@ -71,9 +71,9 @@ class DifferentiatedSoftmax(RankedLayer):
     Notes
     -----
     The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss :math:`-\log p(y
-    \mid h)`. The other methods are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are computed
-    and returned in float32. If all rows are ignored, the mean is 0. A target out of range raises IndexError; under
-    tracing or on a device its row becomes NaN.
+    \mid h)`. The other methods are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are converted
+    to float32, the dtype of the results. If all rows are ignored, the mean is 0. A target out of range raises
+    IndexError; under tracing or on a device its row becomes NaN.
 
     At most 16 MiB of the scores (N, K) exist at once (32 MiB in float64).
 

@@ -132,8 +132,8 @@ class FullSoftmax(LinearLayer):
     The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss :math:`-\log p(y
     \mid h)`. It calls `softargmax.linear_cross_entropy`, which computes the scores (N, K) a block at a time and never
     stores them all. The other methods are `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision
-    inputs are computed and returned in float32. If all rows are ignored, the mean is 0. A target out of range raises
-    IndexError; under tracing or on a device its row becomes NaN.
+    inputs are converted to float32, the dtype of the results. If all rows are ignored, the mean is 0. A target out of
+    range raises IndexError; under tracing or on a device its row becomes NaN.
 
     Gradients: with :math:`dz = p - e_y`, :math:`dh = dz\,W`, :math:`dW = dz^T h`, :math:`db = \sum dz`.
 

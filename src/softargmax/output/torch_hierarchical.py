@@ -40,7 +40,7 @@ class HierarchicalSoftmax(OutputLayer):
     dim : int
         D, the length of the hidden vectors h.
     tree : Tree
-        A tree over the K classes. `Tree.huffman` of the classes' counts has the shortest paths.
+        A tree over the K classes. `Tree.huffman` of the classes' counts has the shortest mean path.
     bias : bool
         If True, each node has a bias b.
     sparse : bool
@@ -70,9 +70,9 @@ class HierarchicalSoftmax(OutputLayer):
     Notes
     -----
     The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss :math:`-\log p(y
-    \mid h)`. Half-precision inputs are computed and returned in float32. If all rows are ignored, the mean is 0. The
-    other methods are `log_prob` (one matrix product for all nodes, one sweep over the levels), `log_prob_of` (along the
-    path), `topk` and `sample`.
+    \mid h)`. Half-precision inputs are converted to float32, the dtype of the results. If all rows are ignored, the
+    mean is 0. The other methods are `log_prob` (one matrix product for all nodes, one sweep over the levels),
+    `log_prob_of` (along the path), `topk` and `sample`.
 
     `topk` visits few classes: it expands only nodes that can be as likely as the k-th best class, one level at a time
     for all rows. A flat distribution needs more nodes. Among equally likely classes, the smallest number comes first.

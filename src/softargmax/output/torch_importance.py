@@ -1,4 +1,4 @@
-"""Importance-sampled softmax: log Z is estimated from draws, as many as the required effective sample size needs."""
+"""Importance-sampled softmax: log Z is estimated from draws, whose number can grow with the required sample size."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class ImportanceSampledSoftmax(SamplingLayer):
     most : int, optional
         The largest n; defaults to 16 times `samples`.
     shared : bool
-        If True, all rows of a call share their draws, and the scores are one matrix product. If False, each row has
-        draws of its own.
+        If True, all rows of a call share their draws, and the scores are one matrix product. If False, each row has its
+        own draws.
     seed, sparse : int, bool
         Seed of the draws, and sparse gradients to weight and bias, as in `SampledSoftmax`.
     bias, weight, reduction, ignore_index, device, dtype

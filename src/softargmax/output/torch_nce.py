@@ -48,8 +48,8 @@ class NCE(SamplingLayer):
     unique : bool
         If True, the draws are distinct.
     shared : bool
-        If True, all rows of a call share their noise, and its scores are one matrix product. If False, each row has
-        noise of its own.
+        If True, all rows of a call share their noise, and its scores are one matrix product. If False, each row has its
+        own noise.
     seed, sparse : int, bool
         Seed of the draws, and sparse gradients to weight and bias, as in `SampledSoftmax`.
     bias, weight, reduction, ignore_index, device, dtype
@@ -191,7 +191,7 @@ class NegativeSampling(SamplingLayer):
         If True, the draws are distinct.
     shared : bool
         If True, all rows of a call share their negatives, and the scores are one matrix product. If False, each row has
-        negatives of its own.
+        its own negatives.
     seed, sparse : int, bool
         Seed of the draws, and sparse gradients to weight and bias, as in `SampledSoftmax`.
     bias, weight, reduction, ignore_index, device, dtype

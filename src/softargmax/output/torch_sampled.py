@@ -39,8 +39,8 @@ class SampledSoftmax(SamplingLayer):
         If True, the negatives are distinct.
     shared : bool
         If True, all rows of a call share their negatives, and the scores are one matrix product. If False, each row has
-        negatives of its own, which depend on its position in the call. Distinct negatives are then drawn row by row,
-        which takes 0.7 ms per row at K = 100,003.
+        its own negatives, which depend on its position in the call. Distinct negatives are then drawn row by row, which
+        takes 0.7 ms per row at K = 100,003.
     in_batch : Sampler, optional
         Distribution of the targets, for example `Unigram` of their counts with power=1, or `Learned`. If passed, the
         targets of the other rows are negatives too. The expected count of a class is then :math:`E\,\#j + (N - 1)\,

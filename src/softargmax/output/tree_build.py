@@ -159,7 +159,7 @@ def nested(clusters: Iterable[Any], counts: Sequence[float] | None) -> Integers:
     """Build the tree of nested clusters of any depth, without recursion.
 
     A cluster that contains only classes becomes a balanced tree. A cluster that contains clusters becomes a Huffman
-    tree of the counts, if these are passed.
+    tree if counts are passed, and otherwise a balanced tree.
     """
     forest, stack = _TreeBuilder(), [_Cluster(clusters)]
     while True:

@@ -25,7 +25,7 @@ def write(file: BinaryIO, words: Sequence[str], vectors: Vectors, *, binary: boo
     """Write words and vectors. Text has the fewest digits from which the same numbers can be read."""
     for word in words:
         if not word or any(letter.isspace() for letter in word):
-            raise ValueError(f"words: expected words without spaces, as word2vec's formats want, got {word!r}")
+            raise ValueError(f"words: expected words without spaces, for word2vec's formats, got {word!r}")
     file.write(b"%d %d\n" % vectors.shape)
     for word, vector in zip(words, vectors, strict=True):
         cells = vector.astype("<f4").tobytes() if binary else " ".join(vector.astype(str)).encode()

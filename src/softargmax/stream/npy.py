@@ -1,7 +1,7 @@
 """A ``.npy`` file as an array that is read and written in boxes, by plain read and write calls.
 
-The file is not memory-mapped, because the system can keep mapped pages in this process's memory for any time, and
-because a disk error under a mapping is a signal, not an exception. Nothing is ever unpickled.
+The file is not memory-mapped. The system can keep mapped pages in this process's memory for any time, and a disk error
+under a mapping is a signal, not an exception. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
