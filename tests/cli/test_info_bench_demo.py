@@ -132,7 +132,7 @@ def test_equal_rows_finds_a_wrong_bit(tmp_path):
 
 def test_conversion_process_reports_its_failure(tmp_path):
     with pytest.raises(FailedRunError, match="No such file"):
-        streamed.convert_apart(tmp_path / "none.npy", tmp_path / "p.npy", 1 << 20)
+        streamed.convert_in_subprocess(tmp_path / "none.npy", tmp_path / "p.npy", 1 << 20)
 
 
 @pytest.mark.parametrize("stop", [stop.name for stop in STOPS if stop.name != "bench"])

@@ -62,7 +62,7 @@ def test_frequent_words_are_subsampled() -> None:
     counts = np.array([9000, 900, 90, 10])
     model = WordVectors(counts, 2, threshold=1e-2, window=3)
     tokens = np.append(np.repeat(np.arange(4), 50_000), np.full(1000, -1))
-    kept, windows = model._reduced(tokens)
+    kept, windows = model._subsampled(tokens)
     share = 1e-2 / (counts / counts.sum())
     expected = np.minimum(1, np.sqrt(share) + share)
     stay = np.bincount(kept[kept >= 0], minlength=4) / 50_000
@@ -70,7 +70,7 @@ def test_frequent_words_are_subsampled() -> None:
     assert (kept < 0).sum() == 1000
     even = np.bincount(windows, minlength=4)[1:] / len(windows)
     assert (np.abs(even - 1 / 3) < 5 * np.sqrt(2 / 9 / len(windows))).all()
-    everything, _ = WordVectors(counts, 2)._reduced(tokens)
+    everything, _ = WordVectors(counts, 2)._subsampled(tokens)
     assert (everything == tokens).all()
 
 
@@ -82,7 +82,7 @@ def test_small_step_equals_the_torch_module(tree: Tree | None) -> None:
     model = WordVectors(COUNTS, 12, tree=tree, samples=4, window=2, seed=3)
     model.weight[:] = np.random.default_rng(0).normal(size=model.weight.shape) * 0.3
     before, weight = model.vectors.copy(), model.weight.copy()
-    kept, windows = model._reduced(tokens)
+    kept, windows = model._subsampled(tokens)
     centres, starts, beside = module._pairs(kept, windows, 2, 0, len(kept))
     vectors = torch.nn.Parameter(torch.from_numpy(before.copy()))
     hidden, target = vectors[np.repeat(centres, np.diff(starts))], torch.from_numpy(beside)

@@ -169,14 +169,14 @@ def calibration_report(
     if seed < 0:
         raise ValueError(f"seed: expected 0 or more, got {seed}")
     level, strategy = between(confidence, "confidence", 1.0), one_of(strategy, "strategy", STRATEGIES)
-    sure, right = p.max(axis=1), p.argmax(axis=1) == target
+    confidences, right = p.max(axis=1), p.argmax(axis=1) == target
     edges = np.linspace(0, 1, bins + 1)
     if strategy == "quantile":
-        edges = np.quantile(sure, edges)
+        edges = np.quantile(confidences, edges)
         edges[0], edges[-1] = 0.0, 1.0
-    place = np.searchsorted(edges[1:-1], sure, side="left")
+    place = np.searchsorted(edges[1:-1], confidences, side="left")
     counts = np.bincount(place, minlength=bins)
-    hits, sums = (np.bincount(place, x, minlength=bins).astype(np.float64) for x in (right, sure))
+    hits, sums = (np.bincount(place, x, minlength=bins).astype(np.float64) for x in (right, confidences))
     with np.errstate(invalid="ignore", divide="ignore"):
         means, shares = sums / counts, hits / counts
         log_loss = 0.0 - float(np.mean(np.log(p[np.arange(len(p)), target])))  # no -0

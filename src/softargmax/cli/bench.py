@@ -97,7 +97,7 @@ def stream_row(out: Console | None, size: int, memory: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="softargmax-") as name:
         source, target = Path(name) / "scores.npy", Path(name) / "probabilities.npy"
         shape = streamed.write_scores(source, size)
-        found = streamed.convert_apart(source, target, memory)
+        found = streamed.convert_in_subprocess(source, target, memory)
         found |= {"bytes": source.stat().st_size, "shape": shape, "memory": memory}
         found["rows_equal"] = streamed.equal_rows(source, target)
     if out is not None:

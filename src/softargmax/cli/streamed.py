@@ -35,7 +35,7 @@ def write_scores(path: Path, size: int, *, seed: int = 0) -> tuple[int, int]:
     return rows, LENGTH
 
 
-def convert_apart(source: Path, target: Path, memory: int) -> dict[str, Any]:
+def convert_in_subprocess(source: Path, target: Path, memory: int) -> dict[str, Any]:
     """Convert in a separate process; return its seconds, and its peak memory before and after the conversion."""
     words = [sys.executable, "-m", "softargmax.cli.streamed", str(source), str(target), str(memory)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603  our own module

@@ -99,7 +99,7 @@ class Learned(Sampler):
             If targets are not integers.
         """
         found = classes_of(targets, "targets", self._classes)
-        self._put(self._decay * self._counts + np.bincount(found.reshape(-1), minlength=self._classes))
+        self._set_counts(self._decay * self._counts + np.bincount(found.reshape(-1), minlength=self._classes))
 
     def state_dict(self) -> dict[str, Floats]:
         """Return the learned state as plain arrays.
@@ -130,9 +130,9 @@ class Learned(Sampler):
         counts = counts_of(state["counts"], "state['counts']").astype(np.float64)
         if counts.size != self._classes:
             raise ValueError(f"state['counts']: expected {self._classes} classes, got {counts.size}")
-        self._put(counts)
+        self._set_counts(counts)
 
-    def _put(self, counts: Floats) -> None:
+    def _set_counts(self, counts: Floats) -> None:
         self._counts, self._sums = counts, None
         self._changed()
 

@@ -43,13 +43,13 @@ def coin_losses(i: CoinLosses, loss: Any, slopes: Any, dh: Any) -> None:
 
 def node_sums(i: NodeSums, sums: Any, totals: Any) -> None:
     """Write the sums of the visited nodes, and 0 for all other nodes."""
-    found = touched_sums(i, totals=totals is not None)
-    _put(sums, found.rows, found.sums)
+    found = visited_sums(i, totals=totals is not None)
+    _scatter(sums, found.rows, found.sums)
     if totals is not None:
-        _put(totals, found.rows, found.totals)
+        _scatter(totals, found.rows, found.totals)
 
 
-def _put(to: Any, rows: Any, x: Any) -> None:
+def _scatter(to: Any, rows: Any, x: Any) -> None:
     """Fill an array with 0, then write the given rows of it."""
     if is_torch(to):
         to.zero_().index_copy_(0, rows, x if x.dtype is to.dtype else x.to(to.dtype))
@@ -58,7 +58,7 @@ def _put(to: Any, rows: Any, x: Any) -> None:
         to[rows] = x
 
 
-class Touched(NamedTuple):
+class Visited(NamedTuple):
     """The visited nodes, distinct and increasing, and their sums in the dtype of the factors."""
 
     rows: Any
@@ -67,7 +67,7 @@ class Touched(NamedTuple):
     """The sums of the factors; None unless requested."""
 
 
-def touched_sums(i: NodeSums, *, totals: bool) -> Touched:
+def visited_sums(i: NodeSums, *, totals: bool) -> Visited:
     """Return the sums of factors_p values[at_p] over the pairs of each visited node, and of factors_p if requested."""
     memory, count = memory_of(i.factors), i.nodes.shape[0]
     nodes, values, at, factors = (memory.packed(x) for x in (i.nodes, i.values, i.at, i.factors))
@@ -84,4 +84,4 @@ def touched_sums(i: NodeSums, *, totals: bool) -> Touched:
         sums=memory.view(each),
         totals=None if total is None else memory.view(total),
     )
-    return Touched(memory.array(rows[:n]), each, total)
+    return Visited(memory.array(rows[:n]), each, total)

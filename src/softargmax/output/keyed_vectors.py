@@ -171,7 +171,7 @@ class KeyedVectors:
             If both arguments are empty, or a vector does not have length D.
         """
         count = at_least(topn, "topn", 1)
-        added, taken = _listed(positive), _listed(negative)
+        added, taken = _as_list(positive), _as_list(negative)
         if not added and not taken:
             raise ValueError("positive, negative: expected one word or more, got none")
         goal = sum((self._vector(word) for word in added), np.zeros(self.vectors.shape[1]))
@@ -251,7 +251,7 @@ def _numbers(values: Any, name: str) -> NDArray[Any]:
     return found
 
 
-def _listed(words: Any) -> list[Any]:
+def _as_list(words: Any) -> list[Any]:
     """Return the words and vectors of an argument as a list.
 
     A single word or vector becomes a list. A list of numbers is one vector if one of them is a float.

@@ -133,14 +133,14 @@ class NCE(SamplingLayer):
             self.log_z = nn.Parameter(torch.zeros((), **kind)) if self.context is None else 0.0
         else:
             self.log_z = fixed
-        self._begin()
+        self._init_log_z()
 
     def reset_parameters(self) -> None:
         """Reset as `FullSoftmax` does, then set log Z, or the bias, so that scores of 0 are normalised."""
         super().reset_parameters()
-        self._begin()
+        self._init_log_z()
 
-    def _begin(self) -> None:
+    def _init_log_z(self) -> None:
         if self.context is not None:
             nn.init.zeros_(self.context.weight)
             nn.init.constant_(self.context.bias, log(self.classes))

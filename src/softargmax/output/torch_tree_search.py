@@ -36,11 +36,11 @@ def sweep(z: Tensor, levels: Sequence[int], slots: Slots) -> Tensor:
     if not z.shape[1]:
         return z.sum(1, keepdim=True)
     split = torch.stack([logsigmoid(z), logsigmoid(-z)], 2)
-    gone = [split[:, :1].flatten(1)]
+    per_level = [split[:, :1].flatten(1)]
     for above, (begin, end) in zip(levels, pairwise(levels[1:]), strict=False):
-        came = gone[-1].index_select(1, slots.nodes[begin:end] - 2 * above)
-        gone.append((split[:, begin:end] + came.unsqueeze(2)).flatten(1))
-    return torch.cat(gone, 1).index_select(1, slots.classes)
+        log_p_above = per_level[-1].index_select(1, slots.nodes[begin:end] - 2 * above)
+        per_level.append((split[:, begin:end] + log_p_above.unsqueeze(2)).flatten(1))
+    return torch.cat(per_level, 1).index_select(1, slots.classes)
 
 
 def likeliest(h: Tensor, splits: Splits, k: int) -> TopK:
@@ -90,18 +90,18 @@ def _reaching(h: Tensor, splits: Splits, bound: Tensor) -> tuple[Tensor, Tensor,
     rows = torch.arange(len(h), device=h.device)
     if not len(splits.children):
         return rows, torch.zeros_like(rows), h.new_zeros(len(h))
-    nodes, came = torch.zeros_like(rows), h.new_zeros(len(h))
+    nodes, log_p_above = torch.zeros_like(rows), h.new_zeros(len(h))
     sound, found = ~bound.isnan(), []
     while len(rows):
         s = dots(h, rows, splits.weight, splits.bias, nodes)
         sound[rows[s.isnan()]] = False
-        log_p = torch.stack([logsigmoid(s), logsigmoid(-s)], 1) + came[:, None]
+        log_p = torch.stack([logsigmoid(s), logsigmoid(-s)], 1) + log_p_above[:, None]
         below = splits.children[nodes]
         reached = log_p >= bound[rows][:, None]
         rows = rows[:, None].expand_as(below)
         for_good, open_still = reached & (below < 0), reached & (below >= 0)
         found.append((rows[for_good], ~below[for_good], log_p[for_good]))
-        rows, nodes, came = rows[open_still], below[open_still], log_p[open_still]
+        rows, nodes, log_p_above = rows[open_still], below[open_still], log_p[open_still]
     rows, classes, log_p = (torch.cat(each) for each in zip(*found, strict=True))
     kept = sound[rows]
     return rows[kept], classes[kept], log_p[kept]

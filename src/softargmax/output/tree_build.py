@@ -218,7 +218,7 @@ def halves(x: NDArray[Any], seed: int) -> Integers:
     sizes, children = sizes[sizes > 1], [np.empty((0, 2), np.int64)]
     while sizes.size:
         if sizes.max() > 2:
-            order = order[_cut(x[order], sizes, _direction(seed, len(children) - 1, x))]
+            order = order[_bisect(x[order], sizes, _direction(seed, len(children) - 1, x))]
         parts = np.stack([(sizes + 1) // 2, sizes // 2], axis=1).reshape(-1)
         nodes += len(sizes)
         single = parts == 1
@@ -235,7 +235,7 @@ def _direction(seed: int, level: int, x: NDArray[Any]) -> NDArray[Any]:
     return direction
 
 
-def _cut(x: NDArray[Any], sizes: Integers, direction: NDArray[Any]) -> Integers:
+def _bisect(x: NDArray[Any], sizes: Integers, direction: NDArray[Any]) -> Integers:
     """Order the points so that the first half of each cluster lies on one side of a plane.
 
     The clusters of a level form a block (G, S, D), since their sizes differ by at most 1. Each step projects the points

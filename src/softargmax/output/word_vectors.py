@@ -222,11 +222,11 @@ class WordVectors(KeyedVectors):
         TypeError, ValueError
             If an argument has the wrong type or is out of range.
         """
-        text = _tokens_of(self._numbered(tokens), len(self.vectors))
+        text = _tokens_of(self._token_numbers(tokens), len(self.vectors))
         first = check.positive(rate, "rate")
         last = first if last_rate is None else check.positive(last_rate, "last_rate")
         rows, total, pairs = at_least(batch, "batch", 1), 0.0, 0
-        kept, windows = self._reduced(text)
+        kept, windows = self._subsampled(text)
         for start in range(0, len(kept), _TOKENS):
             stop = min(len(kept), start + _TOKENS)
             centres, starts, context = _pairs(kept, windows, self._window, start, stop)
@@ -237,7 +237,7 @@ class WordVectors(KeyedVectors):
                 inputs=centres,
                 starts=starts,
                 target=context,
-                **self._operands(len(context), self._pieces + start // _TOKENS),
+                **self._kernel_arguments(len(context), self._pieces + start // _TOKENS),
                 rate=now,
                 last_rate=then,
                 batch=rows,
@@ -246,7 +246,7 @@ class WordVectors(KeyedVectors):
         self._pieces += -(-len(text) // _TOKENS)
         return total / max(1, pairs)
 
-    def _numbered(self, tokens: Any) -> Any:
+    def _token_numbers(self, tokens: Any) -> Any:
         """Return the numbers of the words of sentences, with -1 after each sentence, or other tokens unchanged."""
         if not _is_sentences(tokens):
             return tokens
@@ -255,7 +255,7 @@ class WordVectors(KeyedVectors):
         known = ([self._places[word] for word in line if word in self._places] for line in tokens)
         return np.array([number for line in known for number in (*line, -1)], np.int64)
 
-    def _reduced(self, text: Ints) -> tuple[Ints, Ints]:
+    def _subsampled(self, text: Ints) -> tuple[Ints, Ints]:
         """Return the tokens that are kept, and their windows."""
         kept, windows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for piece, start in enumerate(range(0, len(text), _TOKENS)):
@@ -266,7 +266,7 @@ class WordVectors(KeyedVectors):
             windows.append(1 + philox_stream.below(self._window, drawn.high[stay], drawn.low[stay]))
         return np.concatenate(kept), np.concatenate(windows)
 
-    def _operands(self, pairs: int, piece: int) -> dict[str, Any]:
+    def _kernel_arguments(self, pairs: int, piece: int) -> dict[str, Any]:
         """Return the kernel's arguments for the targets: noise, or paths."""
         if isinstance(self._noise, Tree):
             return {"negatives": None, **self._noise.paths._asdict()}

@@ -43,7 +43,7 @@ def whole_file(path: str | os.PathLike[str], size: int = 0) -> Iterator[BinaryIO
             raise ValueError(f"target: expected a regular file or a new name, got {path}")
         if not os.access(target, os.W_OK):
             raise PermissionError(errno.EACCES, "is read-only", os.fspath(path))
-    fd, name = _open_beside(target)
+    fd, name = _open_temporary(target)
     try:
         with os.fdopen(fd, "wb") as file:
             if size:
@@ -84,7 +84,7 @@ def _free_name(target: Path) -> Path:
     return target.with_name(f".{target.name[:200]}.{os.getpid()}-{os.urandom(4).hex()}.part")
 
 
-def _open_beside(target: Path) -> tuple[int, Path | None]:
+def _open_temporary(target: Path) -> tuple[int, Path | None]:
     """Open a new file in the target's folder, without a name if the system supports it, or with a hidden name."""
     unnamed = getattr(os, "O_TMPFILE", None)
     if unnamed is not None and Path("/proc/self/fd").is_dir():

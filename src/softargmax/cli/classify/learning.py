@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from softargmax.cli.classify.columns import Columns
 
 TINY = float(np.finfo(np.float64).tiny)
-HARDLY = 0.02  # smallest standard deviation in a class for a covariance, relative to the column's
+SMALLEST_SPREAD = 0.02  # smallest standard deviation in a class for a covariance, relative to the column's
 
 
 @contextmanager
@@ -84,16 +84,18 @@ def singular_message(X: NDArray[Any], y: NDArray[Any], parts: Any, columns: Colu
             x = X[rows][y[rows] == name]
             spread = x.std(axis=0) / np.maximum(X[rows].std(axis=0), TINY)
             at = int(spread.argmin())
-            if spread[at] < HARDLY:
+            if spread[at] < SMALLEST_SPREAD:
                 column, word = columns.features[at]
                 how = "hardly varies" if np.ptp(x[:, at]) else "does not vary"
                 what = f"column {column!r}" + ("" if word is None else f" ({word!r} or not)")
                 when = "" if len(rows) == len(y) else " without the rows of one fold"
                 return f"qda: class {str(name)!r} {how} in {what}{when}; {leave_out(column)}, or --model lda"
-    return f"qda: in class {str(thinnest(X, y))!r} some columns are linear functions of others; try --model lda"
+    return (
+        f"qda: in class {str(most_singular_class(X, y))!r} some columns are linear functions of others; try --model lda"
+    )
 
 
-def thinnest(X: NDArray[Any], y: NDArray[Any]) -> Any:
+def most_singular_class(X: NDArray[Any], y: NDArray[Any]) -> Any:
     """Return the class whose covariance (as qda estimates it) has the smallest eigenvalue."""
     from sklearn.covariance import ledoit_wolf
 
