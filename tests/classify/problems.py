@@ -1,4 +1,4 @@
-"""Data sets from packages, hard problems, and an independent implementation of the objective."""
+"""Data sets of packages, hard problems, and an independent implementation of the objective."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def scores(n: int = 400, classes: int = 5, seed: int = 0, sharp: float = 3.0) ->
 
 
 def objective(model: Any, problem: Problem, l1_ratio: float = 0.0, weight: Any = None) -> float:
-    """Return C times the sum of losses plus the penalty, for any model with coef_ and intercept_."""
+    """Return C times the sum of losses, plus the penalty, for any model with coef_ and intercept_."""
     X, y = problem
     C, w = float(model.C), model.coef_.astype(np.float64)
     z = np.asarray(X @ w.T, np.float64) + model.intercept_

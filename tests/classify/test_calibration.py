@@ -1,4 +1,4 @@
-"""Calibration reports: numbers against loops, coverage of the intervals, labels, the figure."""
+"""Calibration reports: numbers equal loops, coverage of the intervals, labels, the figure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import softargmax
 from softargmax.classify import calibration_report
 
 
-def test_report_by_loops() -> None:
+def test_report_equals_loops() -> None:
     z, y = scores(300, 4)
     p = softargmax.softmax(z)
     report = calibration_report(y, p, bins=7)
@@ -50,19 +50,19 @@ def held(rows: int, least: float, most: float, gap: float, confidence: float = 0
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gap", [0.0, 0.05, 0.2])
-def test_the_interval_holds_the_error(gap: float) -> None:
+def test_interval_contains_the_error(gap: float) -> None:
     assert held(1500, 0.5, 1.0, gap) >= 0.85
     assert held(1500, 0.5, 1.0, gap, confidence=0.5) < 0.85
 
 
 @pytest.mark.parametrize("sure", [1.0, 1 - 1e-5, 1 - 1e-4, 0.999])
 @pytest.mark.parametrize("gap", [0.01, 0.02, 0.05])
-def test_the_interval_of_who_is_all_but_certain(sure: float, gap: float) -> None:
-    """For a hundred rows without errors, the interval must still allow an error rate above 0."""
+def test_interval_of_an_almost_certain_classifier(sure: float, gap: float) -> None:
+    """Intervals of a hundred rows cover the error, even if none of these rows may be wrong."""
     assert held(100, sure, sure, gap) >= 0.84
 
 
-def test_an_interval_is_drawn_from_a_seed() -> None:
+def test_interval_depends_on_the_seed() -> None:
     z, y = scores(300, 4)
     p = softargmax.softmax(z)
     one, again, other = (calibration_report(y, p, seed=seed).ece_interval for seed in (0, 0, 1))
@@ -111,6 +111,6 @@ def test_figure() -> None:
         (ValueError, "seed", {"seed": -1}),
     ],
 )
-def test_wrong_reports(error: type[Exception], name: str, change: dict[str, Any]) -> None:
+def test_errors(error: type[Exception], name: str, change: dict[str, Any]) -> None:
     with pytest.raises(error, match=name):
         calibration_report(**{"y": [0], "p": [[0.4, 0.6]], **change})

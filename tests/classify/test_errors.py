@@ -34,7 +34,7 @@ def test_wrong_parameters(model: Any, name: str) -> None:
         model.fit([[1.0, 2.0, 0.0], [2.0, 1.0, 1.0], [0.0, 1.0, 3.0], [1.0, 3.0, 1.0]], [0, 0, 1, 1])
 
 
-def test_parameters_of_another_kind() -> None:
+def test_parameters_of_wrong_type() -> None:
     for model, name in (
         (classify.LinearDiscriminant(priors="x"), "priors"),
         (classify.MultinomialNaiveBayes(alpha="x"), "alpha"),
@@ -75,7 +75,7 @@ def test_too_few_rows() -> None:
         (ValueError, "class_weight", {"class_weight": "even"}),
     ],
 )
-def test_wrong_options(error: type[Exception], name: str, options: dict[str, Any]) -> None:
+def test_softmax_regression_options(error: type[Exception], name: str, options: dict[str, Any]) -> None:
     with pytest.raises(error, match=name):
         SoftmaxRegression(**options).fit([[0.0], [1.0], [2.0]], [0, 1, 1])
 
@@ -100,7 +100,7 @@ MIXED = np.array(["a", 1] * 20, object)
 
 
 @pytest.mark.parametrize(
-    ("error", "said", "fitted"),
+    ("error", "message", "fitted"),
     [
         (ValueError, "C: expected a number above 0, or inf, got -1", lambda: SoftmaxRegression(C=-1).fit(X, Y)),
         (
@@ -123,12 +123,12 @@ MIXED = np.array(["a", 1] * 20, object)
         (TypeError, r"^LinearDiscriminant\(\) takes none by position", lambda: classify.LinearDiscriminant(2)),
     ],
 )
-def test_what_people_type(error: type[Exception], said: str, fitted: Any) -> None:
-    with pytest.raises(error, match=said):
+def test_common_mistakes(error: type[Exception], message: str, fitted: Any) -> None:
+    with pytest.raises(error, match=message):
         fitted()
 
 
-def test_a_frames_column_is_named() -> None:
+def test_errors_name_the_data_frames_column() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"x": X[:, 0], "kind": ["u", "v"] * 20})
     with pytest.raises(ValueError, match="X: column 'kind': could not convert string to float: 'u'"):

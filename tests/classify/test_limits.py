@@ -1,4 +1,4 @@
-"""Discriminants and naive Bayes where scikit-learn over- or underflows, and where rows or counts are too few."""
+"""Discriminants and naive Bayes where scikit-learn overflows or underflows, and for very few rows or counts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.classify import problems
 from softargmax import classify
 
 
-def test_two_linear_classes_keep_both_probabilities() -> None:
-    """scikit-learn computes p of the first class as 1 - p of the second: 0 for score differences above 37."""
+def test_both_probabilities_of_two_linear_classes_are_accurate() -> None:
+    """Both p are accurate; scikit-learn computes one as 1 - p of the other, 0 for score differences above 37."""
     X, y = np.array([[-1.1], [-0.9], [0.9], [1.1]]), [0, 0, 1, 1]
     model = classify.LinearDiscriminant().fit(X, y)
     new = np.array([[2.0]])
@@ -41,8 +41,8 @@ def test_quadratic_logarithms_stay_finite() -> None:
     [classify.GaussianNaiveBayes(), classify.QuadraticDiscriminant(tol=0.0), classify.LinearDiscriminant()],
     ids=repr,
 )
-def test_units_do_not_matter(model: Any, scale: float) -> None:
-    """Squares of 1e200 overflow and squares of 1e-200 underflow, unless data are scaled by a power of two."""
+def test_scale_of_the_data_does_not_matter(model: Any, scale: float) -> None:
+    """Data near 1e200 and 1e-200 give the same probabilities, although their squares overflow and underflow."""
     X, y = problems.shipped("iris")
     unit = 2.0 ** np.round(np.log2(scale))
     one, other = (type(model)(**model.get_params()).fit(X * u, y).predict_proba(X * u) for u in (1.0, unit))
@@ -51,7 +51,7 @@ def test_units_do_not_matter(model: Any, scale: float) -> None:
 
 @pytest.mark.parametrize("model", [classify.GaussianNaiveBayes(), classify.QuadraticDiscriminant()], ids=repr)
 def test_rows_that_are_far_away(model: Any) -> None:
-    """All likelihoods underflow to 0, yet the wider class is far more likely."""
+    """The wider class is predicted far from both means, although all likelihoods underflow to 0."""
     rng = np.random.default_rng(0)
     X, y = np.concatenate([rng.standard_normal((30, 2)), 3 * rng.standard_normal((30, 2))]), np.repeat([0, 1], 30)
     model.fit(X, y)
@@ -74,7 +74,7 @@ def test_a_feature_that_does_not_vary() -> None:
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
 def test_counts_of_zero_without_smoothing(kind: Any) -> None:
-    """A feature that a class never had excludes the class only from rows with the feature."""
+    """A feature that no row of a class has excludes the class only from rows with the feature."""
     X, y = kind([[3.0, 0.0, 1.0], [1.0, 0.0, 1.0], [0.0, 2.0, 2.0]]), ["a", "a", "b"]
     model = classify.MultinomialNaiveBayes(alpha=0.0).fit(X, y)
     p = model.predict_proba(kind([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0], [1.0, 1.0, 0.0]]))
@@ -92,7 +92,7 @@ def test_counts_of_zero_without_smoothing(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
 def test_sums_of_weights_are_rounded(kind: Any) -> None:
-    """A feature that a class always had excludes the class from rows without it, for any weights."""
+    """A feature that all rows of a class have excludes the class from rows without it, for any weights."""
     for seed in range(50):
         rng = np.random.default_rng(seed)
         X, y, weight = rng.integers(0, 2, (1000, 2)).astype(float), np.arange(1000) % 2, rng.random(1000)
@@ -130,7 +130,7 @@ def moments(rows: Any, divisor: int, *, between: bool) -> tuple[Any, Any]:
     ids=["independent", "correlated"],
 )
 def test_likelihoods_that_underflow(model: Any, between: bool) -> None:
-    """Ratios of densities against mpmath, near the means and where every density underflows."""
+    """Ratios of densities equal those of mpmath, near the means and where all densities underflow."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((40, 3)) * [1.0, 5.0, 0.2], np.repeat([0, 1], 20)
     X[20:] += [4.0, 1.0, 0.5]
@@ -158,7 +158,7 @@ def test_counts_that_underflow() -> None:
     assert found[0, 1] == pytest.approx(float(z[1] - z[0]), rel=1e-12)
 
 
-def test_directions_that_count() -> None:
+def test_tol_and_small_variances() -> None:
     """`tol` drops a direction with little variance (linear), or raises (quadratic)."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((60, 2)), np.repeat([0, 1], 30)

@@ -1,4 +1,4 @@
-"""The objective of softmax regression: derivatives against finite differences."""
+"""The derivatives of softmax regression's objective equal finite differences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from softargmax.classify.objective import Objective
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.5, 2.0])
 @pytest.mark.parametrize("classes", [2, 4])
 def test_derivatives(alpha: float, classes: int) -> None:
-    """Gradient and Hessian against finite differences, with weights, penalty and intercept."""
+    """Gradient and Hessian equal finite differences, with weights, penalty and intercept."""
     rng = np.random.default_rng(0)
     X, y, w = rng.standard_normal((60, 3)), rng.integers(0, classes, 60), rng.uniform(0.5, 2, 60)
     f = Objective(Training(X, y, w), classes, alpha=alpha, l2=0.3, intercept=True)

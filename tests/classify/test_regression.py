@@ -1,4 +1,4 @@
-"""Softmax regression: the minima of scikit-learn's solvers for every penalty; options."""
+"""Softmax regression: the minima equal those of scikit-learn's solvers for all penalties; options."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fitted(problem: Problem, **options: Any) -> SoftmaxRegression:
 @pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
 @pytest.mark.parametrize("C", STRENGTHS)
 @pytest.mark.parametrize("name", SMALL)
-def test_minimum(name: str, C: float, solver: str) -> None:
+def test_minimum_equals_scikit_learns(name: str, C: float, solver: str) -> None:
     problem = SMALL[name]
     found, theirs = (objective(m, problem) for m in (fitted(problem, C=C, solver=solver), peer(problem, C=C)))
     assert found <= theirs * (1 + 1e-9)
@@ -59,8 +59,8 @@ def test_minimum_without_a_penalty(name: str) -> None:
     assert model.objective_ == pytest.approx(objective(model, problem), rel=1e-9)
 
 
-def test_without_a_penalty_separable_rows_are_told_apart() -> None:
-    """There is no minimum: the loss falls to the resolution of float64 without overflow."""
+def test_separable_rows_without_a_penalty() -> None:
+    """Without a minimum, the loss falls to the resolution of float64 and nothing overflows."""
     problem = SMALL["separable"]
     model = fitted(problem, C=np.inf)
     assert np.isfinite(model.coef_).all()
@@ -86,7 +86,7 @@ def test_minimum_with_an_l1_penalty(name: str, C: float, l1_ratio: float) -> Non
 
 @pytest.mark.parametrize(("name", "C"), [("digits", 0.05), ("digits", 1.0), ("words", 1.0)])
 def test_conditions_of_a_minimum_with_an_l1_penalty(name: str, C: float) -> None:
-    """A problem that takes scikit-learn's saga minutes: every coefficient has subgradient 0."""
+    """All coefficients have subgradient 0, in a problem for which scikit-learn's saga takes minutes."""
     X, y = problems.words() if name == "words" else SMALL[name]
     X = X if name == "words" else StandardScaler().fit_transform(X)
     model = fitted(Problem(X, y), C=C, l1_ratio=0.7, tol=1e-7)
@@ -129,18 +129,18 @@ def test_sparse_rows_are_dense_rows() -> None:
             np.testing.assert_allclose(found.predict_proba(kind(X)), dense.predict_proba(X.toarray()), atol=1e-6)
 
 
-def test_newtons_method_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """newton-cg computes Hessian products and takes fewer steps than L-BFGS, which computes none."""
-    asked: list[Any] = []
+def test_newton_cg_uses_the_hessian(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The solver newton-cg computes Hessian products and takes fewer steps than L-BFGS, which computes none."""
+    tables: list[Any] = []
     hessian_at = Objective.hessian_at
-    monkeypatch.setattr(Objective, "hessian_at", lambda self, table: asked.append(table) or hessian_at(self, table))
+    monkeypatch.setattr(Objective, "hessian_at", lambda self, table: tables.append(table) or hessian_at(self, table))
     newton = fitted(SMALL["wine"], solver="newton-cg")
-    assert len(asked) in (newton.n_iter_[0], newton.n_iter_[0] + 1)
+    assert len(tables) in (newton.n_iter_[0], newton.n_iter_[0] + 1)
     assert newton.n_iter_[0] < fitted(SMALL["wine"]).n_iter_[0] / 2
 
 
 def test_blocks_of_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Newton's method is needed here: with L-BFGS the rounding of products costs half of the digits."""
+    """With many rows, results are accurate; with L-BFGS alone, the rounding of products costs half of the digits."""
     problem = problems.synthetic(500, 20, 4, dtype=np.float64)
     whole = fitted(problem, solver="newton-cg")
     monkeypatch.setattr("softargmax.classify.objective.BLOCK", 500)
@@ -186,7 +186,7 @@ def test_entmax_regression(name: str, alpha: float) -> None:
     [{}, {"fit_intercept": False}, {"class_weight": "balanced"}, {"class_weight": {0: 3.0}}],
     ids=repr,
 )
-def test_options_mean_what_they_mean_there(options: dict[str, Any], solver: str) -> None:
+def test_options_mean_the_same_as_in_scikit_learn(options: dict[str, Any], solver: str) -> None:
     for name in ("iris", "breast_cancer"):
         X, y = SMALL[name]
         problem = Problem(StandardScaler().fit_transform(X)[20:], y[20:])
@@ -200,7 +200,7 @@ def test_options_mean_what_they_mean_there(options: dict[str, Any], solver: str)
 @pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
 @pytest.mark.parametrize("C", [1e4, np.inf])
 def test_coefficients_of_all_classes_sum_to_0(C: float, solver: str) -> None:
-    """The mean over classes changes no loss; as in scikit-learn it is 0."""
+    """The mean over classes is 0, as in scikit-learn. It does not change the loss."""
     problem = problems.synthetic(500, 6, 4, dtype=np.float64)
     model, theirs = fitted(problem, C=C, solver=solver, tol=1e-9), peer(problem, C=C)
     np.testing.assert_allclose(model.coef_, theirs.coef_, atol=1e-6)
@@ -218,7 +218,7 @@ def test_weights_are_repetitions() -> None:
     np.testing.assert_allclose(weighed.coef_, repeated.coef_, rtol=1e-6, atol=1e-8)
 
 
-def test_a_fold_without_a_class() -> None:
+def test_missing_class_in_the_training_rows() -> None:
     X, y = SMALL["iris"]
     model = fitted(Problem(X[y != 1], y[y != 1]))
     assert model.classes_.tolist() == [0, 2]
@@ -227,7 +227,7 @@ def test_a_fold_without_a_class() -> None:
     assert min(scores) > 0.9
 
 
-def test_warm_start_goes_on() -> None:
+def test_warm_start_continues() -> None:
     X, y = SMALL["digits"]
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         model = SoftmaxRegression(warm_start=True, max_iter=5, tol=1e-6).fit(X, y)
@@ -240,7 +240,7 @@ def test_warm_start_goes_on() -> None:
     assert model.fit(X[y < 7], y[y < 7]).coef_.shape == (7, 64)
 
 
-def test_the_same_bits() -> None:
+def test_fits_have_the_same_bits() -> None:
     problem = problems.synthetic(3000, 50, 6)
     models = [SoftmaxRegression().fit(*problem) for _ in range(2)]
     assert np.array_equal(models[0].coef_, models[1].coef_)
@@ -255,7 +255,7 @@ def test_the_same_bits() -> None:
 
 
 @pytest.mark.slow
-def test_a_scale_beyond_the_dtype() -> None:
+def test_scores_beyond_the_dtype_raise() -> None:
     X, y = SMALL["iris"]
     for kind, scale in ((np.float64, 1e160), (np.float32, 1e30)):
         with np.errstate(all="ignore"), pytest.raises(ValueError, match="within the range of float"):
@@ -267,15 +267,15 @@ def test_a_scale_beyond_the_dtype() -> None:
     np.testing.assert_allclose(narrow.coef_, whole, rtol=1e-2, atol=1e-2)
 
 
-def test_what_stops_short_says_so() -> None:
-    """On unscaled float32 rows with an l1 penalty, the descent stalls far above tol."""
+def test_stalled_fit_warns() -> None:
+    """On unscaled float32 rows with an l1 penalty, the descent stalls far above tol, and the fit warns."""
     X, y = SMALL["breast_cancer"]
     with pytest.warns(ConvergenceWarning, match="float32 resolves no further descent"):
         model = SoftmaxRegression(l1_ratio=0.5, max_iter=5000, tol=1e-8).fit(X.astype(np.float32), y)
     assert model.objective_ == pytest.approx(objective(model, Problem(X, y), 0.5), rel=1e-3)
 
 
-def test_newton_with_many_features_makes_no_table_of_them() -> None:
+def test_newton_works_with_many_features() -> None:
     X = sparse.random_array((60, 30_000), density=0.001, format="csr", rng=np.random.default_rng(0))
     models = [
         SoftmaxRegression(solver=s, tol=1e-8, max_iter=500).fit(X, np.arange(60) % 3) for s in ("newton-cg", "lbfgs")
@@ -283,7 +283,7 @@ def test_newton_with_many_features_makes_no_table_of_them() -> None:
     np.testing.assert_allclose(models[0].coef_, models[1].coef_, atol=1e-5)
 
 
-def test_a_confident_row_keeps_its_digits() -> None:
+def test_confident_rows_stay_accurate() -> None:
     model = SoftmaxRegression(C=1e4, tol=1e-8, max_iter=1000).fit([[-1.0], [1.0]], [0, 1])
     score = model.decision_function([[50.0]])[0]
     assert score > 100

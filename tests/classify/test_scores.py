@@ -1,4 +1,4 @@
-"""Discriminants and naive Bayes: comparison with scikit-learn's probabilities."""
+"""Discriminants and naive Bayes have the probabilities of scikit-learn's models."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_same_probabilities(ours: Any, peer: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PRIORS)
-def test_priors_that_are_given(name: str) -> None:
+def test_priors_argument(name: str) -> None:
     X, y = DATA[name]
     prior = PRIORS[name]
     for ours, peer in (
@@ -97,8 +97,8 @@ def test_weights() -> None:
         same(ours, peer, X, y, X, sample_weight=weight)
 
 
-def test_words() -> None:
-    """Naive Bayes on sparse word counts: classify source lines of three modules."""
+def test_naive_bayes_classifies_source_lines() -> None:
+    """Naive Bayes on sparse word counts classifies the source lines of three modules."""
     import argparse
     import inspect
     import statistics

@@ -43,7 +43,7 @@ CASES: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize("sharp", [1e-3, 0.3, 1.0, 7.0, 1e3])
 @pytest.mark.parametrize("weighed", [False, True])
-def test_minimum(sharp: float, weighed: bool) -> None:
+def test_temperature_minimises_the_loss(sharp: float, weighed: bool) -> None:
     z, y = scores(sharp=sharp)
     w = np.random.default_rng(1).integers(0, 3, len(y)).astype(float) if weighed else None
     found = float(fit_temperature(z, y, weight=w))
@@ -124,13 +124,13 @@ def test_the_loss_is_never_worse(method: str) -> None:
         assert after.log_loss <= own.log_loss * (1 + 1e-9)
 
 
-def test_scores_of_any_size() -> None:
+def test_temperature_scales_with_the_scores() -> None:
     z, y = scores()
     for scale in (1e-30, 1e-3, 1e5, 1e30):
         assert float(fit_temperature(z * scale, y)) == pytest.approx(scale * float(fit_temperature(z, y)), rel=1e-6)
 
 
-def test_scores_that_say_nothing() -> None:
+def test_nan_scores_and_ignored_rows() -> None:
     z, y = scores(20)
     wrong = z.copy()
     wrong[3, 1] = np.nan
@@ -183,7 +183,7 @@ def test_weights_reach_the_classifier() -> None:
     np.testing.assert_allclose(weighed.estimator_.theta_, alone.estimator_.theta_, rtol=1e-12)
 
 
-def test_a_class_that_is_excluded_stays_so() -> None:
+def test_excluded_classes_stay_excluded() -> None:
     X = np.random.default_rng(0).integers(0, 2, (300, 4)).astype(float)
     y = (X[:, 0] + X[:, 1] + np.random.default_rng(1).integers(0, 2, 300)).astype(int)
     frozen = FrozenEstimator(BernoulliNaiveBayes(alpha=0.0).fit(X, y))

@@ -15,7 +15,7 @@ pytest.importorskip("skops")
 
 @pytest.fixture
 def wine(tmp_path):
-    """Write a file with numbers, a category, and a distinct name in every row."""
+    """Write a file with columns of numbers, categories, and distinct names."""
     data, rng = load_wine(), np.random.default_rng(0)
     head = [*(name.replace("/", " per ") for name in data.feature_names), "colour", "id", "cultivar"]
     with (tmp_path / "wine.csv").open("w", newline="") as file:
@@ -55,13 +55,13 @@ def changed(path, name, row, column, value):
 def test_fit_and_predict(run, wine, tmp_path, model, calibrate):
     found = run("fit", wine, *FIT, "--model", model, "-o", "kept", "--json", *["--calibrate"] * calibrate)
     assert found.code == 0, found.err
-    told = found.json()
-    assert told["rows"] == 178
-    assert told["features"] == 16
-    assert told["classes"] == ["class_0", "class_1", "class_2"]
-    assert told["accuracy"] > 0.95
-    assert told["log_loss"] < 0.2 < told["shares"]["log_loss"]
-    low, high = told["calibration_interval"]
+    report = found.json()
+    assert report["rows"] == 178
+    assert report["features"] == 16
+    assert report["classes"] == ["class_0", "class_1", "class_2"]
+    assert report["accuracy"] > 0.95
+    assert report["log_loss"] < 0.2 < report["shares"]["log_loss"]
+    low, high = report["calibration_interval"]
     assert 0 <= low <= high < 0.2
     assert run("predict", "kept", wine, "-o", "out.csv").code == 0
     rows = records_of(tmp_path / "out.csv")
@@ -82,7 +82,7 @@ def test_fit_and_predict(run, wine, tmp_path, model, calibrate):
     ],
 )
 def test_the_same_model_as_in_python(run, tmp_path, options, made):
-    """The report and the probabilities: every option has its effect."""
+    """Every option changes the report and the probabilities."""
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -94,7 +94,7 @@ def test_the_same_model_as_in_python(run, tmp_path, options, made):
         csv.writer(file).writerows(
             [[*data.feature_names, "kind"], *([*x, y] for x, y in zip(data.data, data.target, strict=True))]
         )
-    told = run("fit", "cells.csv", "--target", "kind", *options.split(), "-o", "kept", "--json").json()
+    report = run("fit", "cells.csv", "--target", "kind", *options.split(), "-o", "kept", "--json").json()
     found = run("predict", "kept", "cells.csv")
     p = np.array([[float(row["p_0"]), float(row["p_1"])] for row in csv.DictReader(io.StringIO(found.out))])
     model = make_pipeline(StandardScaler(), SoftmaxRegression(**made, tol=1e-6, max_iter=1000))
@@ -102,11 +102,11 @@ def test_the_same_model_as_in_python(run, tmp_path, options, made):
     folds, seed = (3, 7) if "--folds" in options else (5, 0)
     parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
     unseen = cross_val_predict(model, data.data, data.target, cv=parts, method="predict_proba")
-    assert told["log_loss"] == pytest.approx(calibration_report(data.target, unseen).log_loss, rel=1e-9)
+    assert report["log_loss"] == pytest.approx(calibration_report(data.target, unseen).log_loss, rel=1e-9)
     np.testing.assert_allclose(p, model.fit(data.data, data.target).predict_proba(data.data), rtol=1e-9)
 
 
-def test_the_same_seed_says_the_same(run, wine):
+def test_same_seed_gives_the_same_report(run, wine):
     first, again, other = (run("fit", wine, *FIT, "--json", "--seed", seed).out for seed in (1, 1, 2))
     assert first == again != other
 
@@ -124,7 +124,7 @@ def test_new_rows_need_no_classes(run, wine, tmp_path):
     assert "accuracy" not in run("predict", "kept", "new.csv", "-o", "out.csv").out
 
 
-def test_what_is_printed(run, wine):
+def test_printed_report(run, wine):
     found = run("fit", wine, *FIT)
     for word in (
         "178 rows",
@@ -139,7 +139,7 @@ def test_what_is_printed(run, wine):
     assert run("fit", "-", *FIT, "--json", stdin=wine.read_bytes()).json() == run("fit", wine, *FIT, "--json").json()
 
 
-def test_a_refused_fit_keeps_the_old_model(run, wine, tmp_path):
+def test_failed_fit_keeps_the_old_model(run, wine, tmp_path):
     assert run("fit", wine, *FIT, "-o", "kept").code == 0
     before = (tmp_path / "kept").read_bytes()
     assert run("fit", changed(wine, "gap.csv", 3, "ash", ""), *FIT, "-o", "kept").code == 1
@@ -165,16 +165,16 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("options", "said"), BAD)
-def test_wrong_use(run, wine, options, said):
+@pytest.mark.parametrize(("options", "message"), BAD)
+def test_wrong_use(run, wine, options, message):
     found = run("fit", wine, *options.split())
     assert found.code in (1, 2)
-    assert said in found.err
+    assert message in found.err
     assert found.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "said"),
+    ("column", "value", "message"),
     [
         ("ash", "", "'ash': one row is empty, the first one is row 3"),
         ("ash", "NaN", "'ash': one row is empty"),
@@ -184,28 +184,28 @@ def test_wrong_use(run, wine, options, said):
         ("cultivar", "class_9", "expected 5 rows or more of each class for --folds 5, got 1 of class 'class_9'"),
     ],
 )
-def test_gaps_and_rare_classes(run, wine, column, value, said):
+def test_empty_cells_and_rare_classes(run, wine, column, value, message):
     found = run("fit", changed(wine, "bad.csv", 3, column, value), *FIT)
     assert found.code == 1
-    assert said in found.err
+    assert message in found.err
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "said"),
+    ("column", "value", "message"),
     [
         ("ash", "", "'ash': one row is empty"),
         ("ash", "much", "column 'ash', row 3: 'much' is not a number"),
         ("colour", "blue", "row 3: 'blue' is none of the 3 categories"),
     ],
 )
-def test_new_rows_that_the_model_cannot_read(run, wine, tmp_path, column, value, said):
+def test_new_rows_that_the_model_cannot_read(run, wine, tmp_path, column, value, message):
     assert run("fit", wine, *FIT, "-o", "kept").code == 0
     found = run("predict", "kept", changed(wine, "bad.csv", 3, column, value), "-o", "out.csv")
     assert found.code == 1
-    assert said in found.err
+    assert message in found.err
 
 
-def test_a_class_that_the_model_does_not_know_is_only_not_judged(run, wine, tmp_path):
+def test_unknown_classes_are_left_out_of_the_accuracy(run, wine, tmp_path):
     assert run("fit", wine, *FIT, "-o", "kept").code == 0
     assert "; accuracy 100.0%, log-loss" in run("predict", "kept", wine, "-o", "out.csv").out
     new = changed(changed(wine, "one.csv", 3, "cultivar", "class_9"), "two.csv", 4, "cultivar", "")
@@ -218,7 +218,7 @@ def test_a_class_that_the_model_does_not_know_is_only_not_judged(run, wine, tmp_
     assert run("predict", "kept", wine, "-o", "out.csv").out == "178 rows: out.csv\n"
 
 
-def test_warnings_are_told_in_lines_of_their_own(run, wine, monkeypatch):
+def test_warnings_are_separate_lines(run, wine, monkeypatch):
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
@@ -231,13 +231,13 @@ def test_warnings_are_told_in_lines_of_their_own(run, wine, monkeypatch):
     found = run("fit", wine, *FIT)
     assert found.code == 0
     assert not found.err
-    told = [line for line in found.out.splitlines() if line.startswith("warning: max_iter, 3, was reached")]
-    assert len(told) == 1  # of six fits
+    found_warnings = [line for line in found.out.splitlines() if line.startswith("warning: max_iter, 3, was reached")]
+    assert len(found_warnings) == 1  # of six fits
     assert found.out.count("warning") == 1
-    assert run("fit", wine, *FIT, "--json").json()["warnings"] == [told[0].removeprefix("warning: ")]
+    assert run("fit", wine, *FIT, "--json").json()["warnings"] == [found_warnings[0].removeprefix("warning: ")]
 
 
-def test_a_model_of_another_scikit_learn_is_told(run, wine, tmp_path):
+def test_model_of_another_scikit_learn_warns(run, wine, tmp_path):
     import zipfile
 
     import sklearn
@@ -264,7 +264,7 @@ def test_qda_names_the_class_and_the_column(run, tmp_path):
     colour = np.where(t, "red", rng.choice(["red", "blue"], 400))
     once = np.where(t, np.arange(400) == 7, x)
     little = np.where(t, 0.03 * x, x)
-    for columns, said in (
+    for columns, message in (
         ({"a": z, "b": np.where(t, 2, x)}, "class '1' does not vary in column 'b'; --drop b leaves it out, or"),
         ({"a": z, "b": np.where(t, 1e-6 * x, x)}, "class '1' hardly varies in column 'b'; --drop b leaves it out, or"),
         ({"a": z, "my k": colour}, "class '1' does not vary in column 'my k' ('blue' or not); --drop 'my k' leaves"),
@@ -278,12 +278,12 @@ def test_qda_names_the_class_and_the_column(run, tmp_path):
         for options in ((), ("--calibrate",)):
             found = run("fit", "t.csv", "--target", "t", "-m", "qda", *options)
             assert found.code == 1
-            assert said in found.err
+            assert message in found.err
             assert "--model lda" in found.err
         assert run("fit", "t.csv", "--target", "t", "-m", "lda").code == 0
 
 
-def test_a_loss_of_nothing_has_no_sign(run, tmp_path):
+def test_loss_of_0_has_no_minus_sign(run, tmp_path):
     table_of(tmp_path / "t.csv", a=np.arange(40) % 2 * 2e6 + np.arange(40), t=np.arange(40) % 2)
     assert run("fit", "t.csv", "--target", "t", "-m", "nb", "-o", "kept", "--json").json()["log_loss"] == 0
     assert " 0.0000 " in run("fit", "t.csv", "--target", "t", "-m", "nb").out

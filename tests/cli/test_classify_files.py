@@ -1,4 +1,4 @@
-"""Files of ``softargmax fit`` and ``softargmax predict``: formats of other programs, broken files, invalid models."""
+"""Files for ``softargmax fit`` and ``softargmax predict``: formats of other programs, broken files, invalid models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def written(path, text):
 
 
 def flowers(path, mark=",", **changed):
-    """Write iris's sepals with some columns changed."""
+    """Write the sepals of iris, with some columns changed."""
     data = load_iris()
     columns = {"length": data.data[:, 0], "width": data.data[:, 1]}
     columns |= {name: [change(i, x) for i, x in enumerate(columns[name])] for name, change in changed.items()}
@@ -56,7 +56,7 @@ def test_decimal_commas(run, tmp_path, mark):
 
 
 @pytest.mark.parametrize(
-    ("mark", "change", "said"),
+    ("mark", "change", "message"),
     [
         (",", comma, "row 1: '5,1' is not a number; write it like 1234.5, or --drop length leaves it out"),
         (
@@ -77,11 +77,11 @@ def test_decimal_commas(run, tmp_path, mark):
         (",", lambda i, _: f"2020-01-01T12:{i % 28:02}:00Z", "'length' holds dates or times"),
     ],
 )
-def test_numbers_are_not_taken_for_categories(run, tmp_path, mark, change, said):
+def test_numeric_columns_are_not_categories(run, tmp_path, mark, change, message):
     found = run("fit", flowers(tmp_path / "bad.csv", mark, length=change), "--target", "kind")
     assert found.code == 1
     assert "bad.csv: column 'length'" in found.err
-    assert said in found.err
+    assert message in found.err
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def test_numbers_are_not_taken_for_categories(run, tmp_path, mark, change, said)
         (lambda _, x: f" {x} ", 2),
     ],
 )
-def test_categories_that_have_digits(run, tmp_path, change, features):
+def test_categories_with_digits(run, tmp_path, change, features):
     found = run("fit", flowers(tmp_path / "good.csv", length=change), "--target", "kind", "--json")
     assert found.code == 0, found.err
     assert found.json()["features"] == features
 
 
-def test_a_word_in_a_file_of_few_rows(run, tmp_path):
+def test_one_word_in_a_file_of_few_rows(run, tmp_path):
     rows = ["1.5,u", "2,v", "-,u", "2.5,v", "3,u", "4,v", "-,u", "4.5,v", "6,u", "-,v"]
     found = run("fit", written(tmp_path / "few.csv", "\n".join(["a,t", *rows])), "--target", "t", "--folds", "2")
     assert "column 'a', row 3: '-' is not a number, unlike 7 other rows" in found.err
@@ -110,7 +110,7 @@ def test_a_word_in_a_file_of_few_rows(run, tmp_path):
     assert run("fit", "codes.csv", "--target", "t", "--folds", "2", "--json").json()["features"] == 5
 
 
-def test_how_many_categories_there_may_be(run, tmp_path):
+def test_too_many_categories_are_refused(run, tmp_path):
     def rows(categories, many):
         return "k,t\n" + "".join(f"w{i % categories},{'uv'[i // 2 % 2]}\n" for i in range(many))
 
@@ -122,7 +122,7 @@ def test_how_many_categories_there_may_be(run, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", " ", "Unnamed: 0"])
-def test_row_numbers_are_not_learned_from(run, tmp_path, name):
+def test_unnamed_column_of_row_numbers_is_refused(run, tmp_path, name):
     rows = [f"{i},{x},{'uv'[i // 20]}" for i, x in enumerate(np.random.default_rng(0).normal(size=40))]
     written(tmp_path / "index.csv", "\n".join([f'"{name}",x,t', *rows]))
     found = run("fit", "index.csv", "--target", "t")
@@ -151,7 +151,7 @@ def test_files_as_other_programs_write_them(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         (["12345678901234567890,1", "12345678901234567891,2"] * 4, None),  # classes beyond 64 bits stay distinct
         (["a,9007199254740993", "b,2"] * 4, None),
@@ -161,21 +161,21 @@ def test_files_as_other_programs_write_them(run, tmp_path):
         (["v,1", "w,2"] * 4, "a name other than those of the probability columns"),
     ],
 )
-def test_odd_columns(run, tmp_path, rows, said):
+def test_unusual_columns(run, tmp_path, rows, message):
     head = "p_v,x" if "v,1" in rows else "t,x"
     found = run(
         "fit", written(tmp_path / "odd.csv", "\n".join([head, *rows])), "--target", head[:-2], "--folds", "2", "--json"
     )
-    if said is None:
+    if message is None:
         assert found.code == 0, found.err
         assert len(found.json()["classes"]) == 2
         return
     assert found.code == 1
-    assert said in found.err
+    assert message in found.err
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (b"", "bad.csv: expected a header and rows, got an empty file"),
         (b"\n\n", "bad.csv: expected a header and rows, got an empty file"),
@@ -199,11 +199,11 @@ def test_odd_columns(run, tmp_path, rows, said):
         (b"a,c\n1,2\n3,4\n", "--target b"),
     ],
 )
-def test_files_that_nothing_can_be_learned_from(run, tmp_path, text, said):
+def test_invalid_csv_files(run, tmp_path, text, message):
     (tmp_path / "bad.csv").write_bytes(text)
     found = run("fit", "bad.csv", "--target", "b", "--folds", "2")
     assert found.code == 1
-    assert said in found.err
+    assert message in found.err
     assert found.err.count("\n") == 1
 
 
@@ -215,7 +215,7 @@ def kept(run, tmp_path):
     return tmp_path / "kept"
 
 
-def test_files_that_are_no_models(run, kept, tmp_path):
+def test_files_that_are_not_models(run, kept, tmp_path):
     from skops.io import dump
 
     data = kept.read_bytes()
@@ -227,7 +227,7 @@ def test_files_that_are_no_models(run, kept, tmp_path):
     for at in range(100, len(data), 997):
         flipped[at] ^= 0xFF
     (tmp_path / "flipped").write_bytes(flipped)
-    for name, said in (
+    for name, message in (
         ("cut", "model"),
         ("text", "is not a model"),
         ("other", "is not a model"),
@@ -238,40 +238,40 @@ def test_files_that_are_no_models(run, kept, tmp_path):
     ):
         found = run("predict", name, "iris.csv")
         assert found.code == 1
-        assert said in found.err
+        assert message in found.err
     for output in ("iris.csv", "./iris.csv", "kept", "./kept"):
         assert run("predict", "kept", "iris.csv", "-o", output).code == 2
 
 
-def exp(told):
-    """Replace the scaler by a step that would run code named in the file."""
+def exp(parts):
+    """Replace the scaler by a step that would run code that the file names."""
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import FunctionTransformer
 
-    told["estimator"] = make_pipeline(FunctionTransformer(np.exp), told["estimator"][1])
+    parts["estimator"] = make_pipeline(FunctionTransformer(np.exp), parts["estimator"][1])
 
 
 def part(step, name, value):
-    return lambda told: setattr(told["estimator"][step], name, value)
+    return lambda parts: setattr(parts["estimator"][step], name, value)
 
 
 CHANGES = [
     exp,
-    lambda told: told.update(estimator=None),
-    lambda told: told.update(estimator=told["estimator"][1]),
-    lambda told: setattr(told["estimator"], "steps", [3]),
-    lambda told: told.pop("numbers"),
-    lambda told: told.update(numbers=3),
-    lambda told: told.update(numbers=[3]),
-    lambda told: told.update(numbers=[]),
-    lambda told: told.update(numbers=["width"]),
-    lambda told: told.update(target=None),
-    lambda told: told.update(categories={"width": ["wide", 3]}),
-    lambda told: told.update(categories={"width": ["wide", "wide"]}),
-    lambda told: told.update(categories={"width": "ab"}),
+    lambda parts: parts.update(estimator=None),
+    lambda parts: parts.update(estimator=parts["estimator"][1]),
+    lambda parts: setattr(parts["estimator"], "steps", [3]),
+    lambda parts: parts.pop("numbers"),
+    lambda parts: parts.update(numbers=3),
+    lambda parts: parts.update(numbers=[3]),
+    lambda parts: parts.update(numbers=[]),
+    lambda parts: parts.update(numbers=["width"]),
+    lambda parts: parts.update(target=None),
+    lambda parts: parts.update(categories={"width": ["wide", 3]}),
+    lambda parts: parts.update(categories={"width": ["wide", "wide"]}),
+    lambda parts: parts.update(categories={"width": "ab"}),
     part(0, "mean_", np.zeros(7)),
     part(0, "scale_", np.zeros(3)),
-    lambda told: delattr(told["estimator"][1], "coef_"),
+    lambda parts: delattr(parts["estimator"][1], "coef_"),
     part(1, "coef_", np.zeros((3, 2))),
     part(1, "coef_", np.zeros((2, 3))),
     part(1, "coef_", np.full((3, 3), "a")),
@@ -286,28 +286,28 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_models_whose_parts_do_not_fit(run, kept, change):
+def test_models_with_inconsistent_parts(run, kept, change):
     from skops.io import dump, loads
 
     from softargmax.cli.classify.models import TRUSTED
 
-    told = loads(kept.read_bytes(), trusted=TRUSTED)
-    change(told)
-    dump(told, kept.parent / "changed")
+    parts = loads(kept.read_bytes(), trusted=TRUSTED)
+    change(parts)
+    dump(parts, kept.parent / "changed")
     found = run("predict", "changed", "iris.csv")
     assert found.code == 1
     assert found.err == "softargmax: changed is damaged: its parts are inconsistent\n"
 
 
 def numbered(path, start, step):
-    """Write iris's sepals with a column of row numbers."""
+    """Write the sepals of iris, with a column of row numbers."""
     return flowers(path, length=lambda i, _: start + step * i)
 
 
 @pytest.mark.parametrize(
     ("start", "step", "shown"), [(0, 1, "0, 1, 2, .."), (1, 1, "1, 2, 3, .."), (100, 7, "100, 107")]
 )
-def test_running_numbers_are_warned_of(run, tmp_path, start, step, shown):
+def test_increasing_integers_give_a_warning(run, tmp_path, start, step, shown):
     path = numbered(tmp_path / "id.csv", start, step)
     found = run("fit", path, "--target", "kind", "--json").json()
     [line] = found["warnings"]
@@ -319,19 +319,19 @@ def test_running_numbers_are_warned_of(run, tmp_path, start, step, shown):
     assert not run("fit", numbered(tmp_path / "x.csv", 200, -1), "--target", "kind", "--json").json()["warnings"]
 
 
-def test_a_file_without_a_header(run, tmp_path):
+def test_file_without_a_header(run, tmp_path):
     path = flowers(tmp_path / "iris.csv")
-    told = run("fit", path, "--target", "3", "--json", "-o", "kept").json()
-    assert told == run("fit", path, "--target", "kind", "--json", "-o", "kept").json()
+    report = run("fit", path, "--target", "3", "--json", "-o", "kept").json()
+    assert report == run("fit", path, "--target", "kind", "--json", "-o", "kept").json()
     rows = path.read_bytes().split(b"\n", 1)[1]
     bare = tmp_path / "bare.csv"
     for data in (rows, gzip.compress(rows)):
         bare.write_bytes(data)
-        assert run("fit", bare, "--target", "3", "--json", "-o", "kept").json() == told
+        assert run("fit", bare, "--target", "3", "--json", "-o", "kept").json() == report
     assert run("fit", bare, "--target", "3", "--drop", "1", "--json", "-o", "kept").json()["features"] == 1
     assert "; accuracy " in run("predict", "kept", bare, "-o", "out.csv").out
     p = np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1, usecols=(1, 2, 3))
     assert p.shape == (150, 3)
     path.write_bytes(b"1,2,kind\n" + rows)  # a header of numbers and one known name
-    assert run("fit", path, "--target", "kind", "--json", "-o", "kept").json() == told
-    assert run("fit", path, "--target", "3", "--header", "--json", "-o", "kept").json() == told
+    assert run("fit", path, "--target", "kind", "--json", "-o", "kept").json() == report
+    assert run("fit", path, "--target", "3", "--header", "--json", "-o", "kept").json() == report

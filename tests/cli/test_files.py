@@ -22,7 +22,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("axis", ["-1", "0", "0,1", "all"])
-def test_text_in(run, tmp_path, name, axis):
+def test_text_files_are_read(run, tmp_path, name, axis):
     (tmp_path / name).write_text(TEXTS[name], encoding="utf-8")
     done = run(name, "--axis", axis, "--json")
     assert done.code == 0
@@ -47,7 +47,7 @@ def test_a_npy_file_on_standard_input(run, tmp_path):
 @pytest.mark.parametrize("kind", [".csv", ".tsv", ".txt", ".npy"])
 @pytest.mark.parametrize("dtype", ["f16", "f32", "f64"])
 @pytest.mark.parametrize("source", ["z.csv", "z.npy"])
-def test_out_in_every_kind(run, tmp_path, kind, dtype, source):
+def test_output_files_of_every_format(run, tmp_path, kind, dtype, source):
     (tmp_path / "z.csv").write_text(TEXTS["z.csv"])
     np.save(tmp_path / "z.npy", Z)
     done = run(source, "-o", f"p{kind}", "--dtype", dtype)
@@ -70,7 +70,7 @@ def test_one_column_or_one_row_is_a_vector(run, text):
     assert found["probabilities"] == softargmax.softmax([1.0, 2.0, -3.0]).tolist()
 
 
-def test_a_table_in_a_pipe_is_plain(run, tmp_path):
+def test_table_in_a_pipe_is_plain(run, tmp_path):
     np.save(tmp_path / "z.npy", Z)
     rows = [[float(cell) for cell in line.split("\t")] for line in run("z.npy").out.splitlines()]
     assert np.array(rows).tobytes() == softargmax.softmax(Z).tobytes()
@@ -93,11 +93,11 @@ def test_npy_to_npy(run, tmp_path, dtype, order, axis, log):
     np.save(tmp_path / "z.npy", z)
     log_option = ["--log"] if log else []
     done = run("z.npy", "-o", "p.npy", "--axis", axis, "-t", "2", "--memory", "1M", "--json", *log_option)
-    told = done.json()
-    assert (told["output"], told["shape"]) == ("p.npy", [50, 9_000])
+    report = done.json()
+    assert (report["output"], report["shape"]) == ("p.npy", [50, 9_000])
     expected = (softargmax.log_softmax if log else softargmax.softmax)(z, axis=axis, temperature=2.0)
     found = np.load(tmp_path / "p.npy")
-    assert found.dtype == expected.dtype == told["dtype"]
+    assert found.dtype == expected.dtype == report["dtype"]
     assert found.tobytes() == expected.tobytes()
 
 
@@ -124,19 +124,19 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_files_are_one_line_and_code_1(run, tmp_path, name):
-    data, said = WRONG[name]
+    data, message = WRONG[name]
     (tmp_path / name).write_bytes(data)
     (tmp_path / "p.npy").write_bytes(b"old")
     done = run(name, "-o", "p.npy")
     assert done.code == 1
     assert done.err.startswith("softargmax: ")
     assert done.err.count("\n") == 1
-    assert said in done.err
+    assert message in done.err
     assert (tmp_path / "p.npy").read_bytes() == b"old"
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (["none.npy"], 1, "none.npy: No such file or directory"),
         (["none.csv"], 1, "none.csv: no such file"),
@@ -151,13 +151,13 @@ def test_wrong_files_are_one_line_and_code_1(run, tmp_path, name):
         (["z.npy", "1"], 2, "'z.npy' is not a number"),
     ],
 )
-def test_what_cannot_be_done(run, tmp_path, words, code, said):
+def test_wrong_use_and_failed_runs(run, tmp_path, words, code, message):
     np.save(tmp_path / "z.npy", Z)
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
     (tmp_path / "z.json").write_text("[1]")
     done = run(*words)
     assert done.code == code
-    assert said in done.err
+    assert message in done.err
     assert done.err.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["objects.npy", "z.json", "z.npy"]
 
@@ -183,7 +183,7 @@ def test_errors_have_no_traceback(command, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_a_reader_that_goes_away(tmp_path):
+def test_closed_pipe_is_not_an_error(tmp_path):
     np.save(tmp_path / "z.npy", np.zeros((2_000, 200)))
     line = f"{sys.executable} -m softargmax.cli z.npy | head -n 1"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=tmp_path, timeout=60)
@@ -192,7 +192,7 @@ def test_a_reader_that_goes_away(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")  # noqa: PTH110
-def test_a_full_standard_output(command):
+def test_full_disk_at_standard_output(command):
     with open("/dev/full", "w") as full:  # noqa: PTH123
         done = command("1", "2", capture_output=False, stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 1
@@ -200,7 +200,7 @@ def test_a_full_standard_output(command):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_ending_a_conversion_midway(tmp_path, how):
+def test_interrupted_conversion_keeps_the_old_file(tmp_path, how):
     np.save(tmp_path / "z.npy", np.random.default_rng(0).standard_normal((64, 1 << 18), np.float32))
     (tmp_path / "p.npy").write_bytes(b"old")
     # The conversion waits after its first window, so that the signal arrives midway.

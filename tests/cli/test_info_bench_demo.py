@@ -1,4 +1,4 @@
-"""info, bench and the tour, as text and as JSON."""
+"""The commands info, bench and demo, as text and as JSON."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ from softargmax.cli.tour import STOPS, Stop
 from softargmax.core.extras import install
 
 
-def test_info_for_programs(run):
+def test_info_as_json(run):
     facts = run("info", "--json").json()
     assert facts["version"] == softargmax.__version__
     assert facts["native"]["isa"] in facts["native"]["isas"]
@@ -31,14 +31,14 @@ def test_info_for_programs(run):
     assert facts["machine"]["packages"]["numpy"] == np.__version__
 
 
-def test_info_for_people(run):
+def test_info_as_text(run):
     done = run("info")
     assert done.code == 0
     assert f"softargmax {softargmax.__version__}" in done.out
     assert "normalize.native" in done.out
 
 
-def test_info_says_why_not(monkeypatch):
+def test_info_gives_reasons_for_unusable_implementations(monkeypatch):
     monkeypatch.setattr(info, "find_spec", lambda _: None)
     row = info.usable("normalize", "torch", "native")
     assert not row["usable"]
@@ -63,13 +63,13 @@ def test_measure_alternates_and_compares():
     assert record["ratios"] == {"peer": result.ratio("peer")}
 
 
-def test_measure_takes_at_least_three_samples_whatever_the_time():
+def test_measure_takes_at_least_three_samples():
     case = measure.Case("x", {measure.OURS: lambda: sum(range(1000))})
     assert measure.measure(case, rounds=50, seconds=0).timings[measure.OURS].samples == 3
     assert measure.measure(case, rounds=1).timings[measure.OURS].samples == 3
 
 
-def test_limits_and_machine():
+def test_machine_limits_and_versions():
     limits = measure.machine_limits()
     assert limits.copy_bytes > 1e8
     assert limits.multiply_adds > 1e6
@@ -104,7 +104,7 @@ def test_bench_stream(run):
     assert "same bits" in done.out
 
 
-def test_bench_fails_where_bits_differ(run, monkeypatch):
+def test_bench_fails_if_bits_differ(run, monkeypatch):
     monkeypatch.setattr(bench.streamed, "equal_rows", lambda *_: False)
     done = run("bench", "stream", "--size", "1M", "--memory", "1M")
     assert done.code == 1
@@ -119,7 +119,7 @@ def test_every_case_runs(make, monkeypatch):
             assert side() is not None, (case.name, name)
 
 
-def test_equal_rows_sees_a_wrong_bit(tmp_path):
+def test_equal_rows_finds_a_wrong_bit(tmp_path):
     source, target = tmp_path / "z.npy", tmp_path / "p.npy"
     streamed.write_scores(source, 1 << 20)
     p = softargmax.softmax(np.load(source))
@@ -130,9 +130,9 @@ def test_equal_rows_sees_a_wrong_bit(tmp_path):
     assert not streamed.equal_rows(source, target)
 
 
-def test_the_converting_process_tells_its_failure(tmp_path):
+def test_conversion_process_reports_its_failure(tmp_path):
     with pytest.raises(FailedRunError, match="No such file"):
-        streamed.convert_apart(tmp_path / "none.npy", tmp_path / "p.npy", 1 << 20)
+        streamed.convert_in_subprocess(tmp_path / "none.npy", tmp_path / "p.npy", 1 << 20)
 
 
 @pytest.mark.parametrize("stop", [stop.name for stop in STOPS if stop.name != "bench"])
@@ -140,7 +140,7 @@ def test_stops_of_the_tour(run, tmp_path, stop, monkeypatch):
     if stop in ("temperature", "digits", "attention"):
         pytest.importorskip("matplotlib")
     words = import_module("softargmax.cli.tour.words")
-    monkeypatch.setattr(words, "TOKENS", 60_000)  # a fifth of the tokens, with fewer classes and the same bound
+    monkeypatch.setattr(words, "TOKENS", 60_000)  # a fifth of the tokens and fewer classes, with the same bound
     monkeypatch.setattr(words, "EVALUATED", 1024)
     done = run("demo", "--only", stop, "-o", tmp_path / "out", "--json")
     found = done.json()
@@ -150,7 +150,7 @@ def test_stops_of_the_tour(run, tmp_path, stop, monkeypatch):
     assert "skipped" not in found["stops"][stop]
 
 
-def test_the_tour_for_people(run):
+def test_tour_as_text(run):
     done = run("demo", "--only", "values", "-o", "out[dim]")
     assert "Its pictures are in out[dim]/" in done.out
     assert done.code == 0
@@ -158,7 +158,7 @@ def test_the_tour_for_people(run):
     assert "passed" in done.out
 
 
-def test_a_stop_that_does_not_hold_fails_the_tour(run, monkeypatch):
+def test_failed_stop_fails_the_tour(run, monkeypatch):
     wrong = Stop("wrong", "Wrong", lambda *_: {"ok": False})
     monkeypatch.setattr(demo, "STOPS", (*STOPS[:1], wrong))
     done = run("demo")
@@ -177,20 +177,20 @@ def without(*modules):
 
 
 @pytest.mark.parametrize(
-    ("module", "words", "said"),
+    ("module", "words", "message"),
     [
         ("typer", ["1", "2"], install("cli")),
         ("rich", ["1", "2"], install("cli")),
         ("matplotlib", ["plot", "1", "2"], install("plot")),
     ],
 )
-def test_a_missing_extra_is_named(tmp_path, module, words, said):
+def test_a_missing_extra_is_named(tmp_path, module, words, message):
     done = subprocess.run(
         [sys.executable, "-c", without(module), *words], capture_output=True, text=True, cwd=tmp_path, timeout=60
     )
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_the_command_imports_no_framework(tmp_path):

@@ -30,14 +30,14 @@ def test_numbers_give_values_and_probabilities(run):
 @pytest.mark.parametrize(
     "words", [["-1", "2", "-3.5"], ["-1e-3", "-.5", "-inf"], ["2", "-1E5"], ["-0"], ["--", "-1", "2"]]
 )
-def test_negative_numbers_work_bare(run, words):
+def test_negative_numbers_are_not_options(run, words):
     done = run(*words)
     assert done.code == 0
     assert [z for z, _ in columns(done.out)] == [float(word) for word in words if word != "--"]
 
 
 @pytest.mark.parametrize("word", ["-nan", "-NaN", "-NAN", "-inf", "-INF", "-Infinity", "-INFINITY", "-infinity"])
-def test_negative_numbers_that_are_not_finite_work_bare(run, word):
+def test_negative_nonfinite_numbers_are_not_options(run, word):
     for words in (["1", word], [word, "1"], ["1", word, "--axis", "0"], ["--", "1", word], ["plot", "1", word]):
         done = run("--json", *words) if words[0] != "plot" else run(*words, "--json")
         assert (done.code, done.err) == (0, "")
@@ -63,7 +63,7 @@ def test_negative_numbers_that_are_not_finite_work_bare(run, word):
 )
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("first", [False, True])
-def test_options_are_those_of_the_function(run, words, options, log, first):
+def test_options_are_passed_to_the_function(run, words, options, log, first):
     words = [*words, *(["--log"] if log else [])]
     done = run(*([*words, *CHAIN] if first else [*CHAIN, *words]), "--json")
     expected = (softargmax.log_softmax if log else softargmax.softmax)([float(word) for word in CHAIN], **options)
@@ -76,7 +76,7 @@ def test_options_are_those_of_the_function(run, words, options, log, first):
     }
 
 
-def test_json_is_json(run):
+def test_json_output_is_strict_json(run):
     found = run("1", "-inf", "nan", "--log", "--json").json()
     assert found["values"] == [1.0, "-inf", "nan"]
     assert found["log_probabilities"] == ["nan", "-inf", "nan"]
@@ -85,7 +85,7 @@ def test_json_is_json(run):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["1", "2", "--axis", "1"], "axis: expected from -1 to 0, got 1"),
         (["1", "2", "--axis", "x"], "--axis x"),
@@ -140,16 +140,16 @@ def test_json_is_json(run):
         (["demo", "--only", "nothing"], "--only nothing: expected one of values, "),
     ],
 )
-def test_wrong_use_is_one_line_and_code_2(run, words, said):
+def test_wrong_use_is_one_line_and_code_2(run, words, message):
     done = run(*words)
     assert done.code == 2
     assert done.out == ""
     assert done.err.startswith("softargmax: ")
     assert done.err.count("\n") == 1
-    assert said in done.err
+    assert message in done.err
 
 
-def test_our_own_bugs_are_no_failed_runs(run, monkeypatch):
+def test_own_bugs_keep_their_traceback(run, monkeypatch):
     def broken(*_, **__):
         raise TypeError("base: a bug")
 
@@ -159,18 +159,18 @@ def test_our_own_bugs_are_no_failed_runs(run, monkeypatch):
 
 
 @pytest.mark.parametrize("word", ["inf", "-inf", "nan"])  # inf resembles the subcommand info
-def test_words_that_are_numbers_stand_first(run, word):
+def test_words_that_are_numbers_are_not_subcommands(run, word):
     assert run(word, "1", "--json").json()["values"] == [word, 1.0]
 
 
 @pytest.mark.parametrize("words", [["1", "2"], ["info"], ["demo", "--only", "values"]], ids=" ".join)
-def test_an_instruction_set_that_is_not_there_is_wrong_use(command, words):
+def test_missing_instruction_set_is_wrong_use(command, words):
     done = command(*words, env={**os.environ, "SOFTARGMAX_ISA": "z80"})
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("softargmax: SOFTARGMAX_ISA: expected one of ")
 
 
-def test_an_implementation_that_is_not_there_is_wrong_use(run, monkeypatch, tmp_path):
+def test_missing_implementation_is_wrong_use(run, monkeypatch, tmp_path):
     np.save(tmp_path / "z.npy", np.ones(3))
     monkeypatch.setattr(dispatch, "_from_environment", "abacus")
     lines = ["1 2", "z.npy", "z.npy -o p.npy", "z.npy -o p.csv", "plot z.npy", "info", "bench normalize", "demo"]
@@ -220,7 +220,7 @@ def test_bars():
     assert render.bar(1 / 48, 6).plain == "▏     "
 
 
-def test_on_a_terminal_there_are_bars(run, monkeypatch):
+def test_terminal_output_has_bars(run, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     done = run(*CHAIN)
     assert done.code == 0

@@ -9,13 +9,13 @@ pytest.importorskip("matplotlib")
 
 
 @pytest.mark.parametrize(("name", "magic"), [("f.png", b"\x89PNG"), ("f.svg", b"<?xml"), ("f.pdf", b"%PDF")])
-def test_a_picture(run, tmp_path, name, magic):
+def test_picture_files(run, tmp_path, name, magic):
     done = run("plot", "1", "2", "-3", "--temperatures", "0.1", "1", "10", "-o", name)
     assert (done.code, done.out, done.err) == (0, name + "\n", "")
     assert (tmp_path / name).read_bytes().startswith(magic)
 
 
-def test_the_drawn_numbers(run):
+def test_drawn_probabilities(run):
     words = ["--temperatures", "0", "1", "-2", "--base", "2", "-o", "f.png", "--json"]
     found = run("plot", "3", "-1", "2", *words).json()
     assert found["temperatures"] == [0.0, 1.0, -2.0]
@@ -35,13 +35,13 @@ def test_every_number_after_the_option_is_a_temperature(run, option):
     assert (done.code, done.err) == (2, f"softargmax: {option} needs at least one number\n")
 
 
-def test_perplexity_is_that_of_the_drawn_distribution(run):
+def test_perplexity_belongs_to_the_drawn_distribution(run):
     found = run("plot", "3", "-1", "2", "-t", "1", "2", "--base", "2", "--json").json()
     for p, perplexity in zip(found["probabilities"], found["perplexities"], strict=True):
         assert perplexity == pytest.approx(np.exp(-np.sum(p * np.log(p))), rel=1e-12)
 
 
-def test_other_numbers_make_another_picture(run, tmp_path):
+def test_different_numbers_give_different_pictures(run, tmp_path):
     for name, words in {"a": ["1", "2"], "b": ["1", "3"], "c": ["1", "2", "-t", "3"]}.items():
         assert run("plot", *words, "-o", f"{name}.png").code == 0
     assert len({(tmp_path / f"{name}.png").read_bytes() for name in "abc"}) == 3
@@ -61,7 +61,7 @@ def test_scores_at_the_edges(run):
         assert (done.code, done.err) == (0, "")
 
 
-def test_nothing_to_draw_and_nowhere_to_draw_it(run, tmp_path):
+def test_missing_scores_or_unwritable_outputs(run, tmp_path):
     np.save(tmp_path / "z.npy", np.zeros(0))
     assert run("plot", "z.npy").err == "softargmax: z.npy: expected at least one score, got none\n"
     (tmp_path / "f.png").mkdir()
@@ -77,7 +77,7 @@ def test_a_table_is_not_a_row(run, tmp_path):
     assert "shape (2, 2)" in done.err
 
 
-def test_a_picture_that_cannot_be_written(run):
+def test_picture_that_cannot_be_written(run):
     done = run("plot", "1", "2", "-o", "none/f.png")
     assert (done.code, done.err) == (1, done.err)
     assert "none: No such file or directory" in done.err

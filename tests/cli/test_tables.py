@@ -21,7 +21,7 @@ DRESSES = {
 @pytest.mark.parametrize("name", DRESSES)
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("columns", ["a,b,c", "2,3,4", "a, 3 ,c"])
-def test_a_table_in_any_dress(run, tmp_path, name, packed, columns):
+def test_tables_in_all_text_formats(run, tmp_path, name, packed, columns):
     data = DRESSES[name].encode()
     path = name + ".gz" * packed
     (tmp_path / path).write_bytes(gzip.compress(data) if packed else data)
@@ -29,7 +29,7 @@ def test_a_table_in_any_dress(run, tmp_path, name, packed, columns):
         assert (done.code, done.json()["values"]) == (0, Z.tolist())
 
 
-def test_columns_come_in_the_order_that_is_asked_for(run, tmp_path):
+def test_columns_come_in_the_requested_order(run, tmp_path):
     (tmp_path / "z.csv").write_text(DRESSES["comma.csv"])
     assert run("z.csv", "--columns", "c,a", "--json").json()["values"] == Z[:, [2, 0]].tolist()
     assert run("entropy", "z.csv", "--columns", "b", "--json").json()["values"] == Z[:, 1].tolist()
@@ -37,7 +37,7 @@ def test_columns_come_in_the_order_that_is_asked_for(run, tmp_path):
     assert found["values"] == Z[:, 1].tolist()
 
 
-def test_a_header_goes_with_the_result(run, tmp_path):
+def test_result_has_the_header(run, tmp_path):
     (tmp_path / "z.csv").write_text(DRESSES["semicolon.csv"])
     for words in (["softmax"], ["sparsemax"]):
         assert run(*words, "z.csv", "--columns", "a,b,c", "-o", "p.csv").code == 0
@@ -47,7 +47,7 @@ def test_a_header_goes_with_the_result(run, tmp_path):
 
 
 @pytest.mark.parametrize("head", ["a,b", "a 1,b", ",b"])
-def test_text_between_spaces_is_read_back(run, tmp_path, head):
+def test_space_separated_output_is_read_back(run, tmp_path, head):
     (tmp_path / "z.csv").write_text(f"{head}\n1,2\n3,4\n")
     expected = run("z.csv", "--json").json()["probabilities"]
     assert run("z.csv", "-o", "p.txt").code == 0
@@ -55,7 +55,7 @@ def test_text_between_spaces_is_read_back(run, tmp_path, head):
     assert (tmp_path / "p.txt").read_text().startswith("a b\n") == (head == "a,b")
 
 
-def test_a_header_goes_with_nothing_else(run, tmp_path):
+def test_results_of_other_shapes_have_no_header(run, tmp_path):
     (tmp_path / "z.csv").write_text("a,b\n1,2\n3,4\n")
     assert run("sample", "z.csv", "-n", "2", "-o", "p.csv").code == 0  # as many draws as columns
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 2
@@ -64,7 +64,7 @@ def test_a_header_goes_with_nothing_else(run, tmp_path):
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 1
 
 
-def test_whether_there_is_a_header(run, tmp_path):
+def test_header_detection_and_option(run, tmp_path):
     (tmp_path / "years.csv").write_text("2019,2020\n1,2\n")
     assert run("years.csv", "--json").json()["values"] == [[2019, 2020], [1, 2]]
     assert run("years.csv", "--header", "--json").json()["values"] == [1, 2]
@@ -78,7 +78,7 @@ def test_whether_there_is_a_header(run, tmp_path):
 
 
 @pytest.mark.parametrize("columns", ["d", "0", "5", "a,d"])
-def test_columns_that_are_not_there(run, tmp_path, columns):
+def test_missing_columns(run, tmp_path, columns):
     (tmp_path / "z.csv").write_text(DRESSES["comma.csv"])
     done = run("z.csv", "--columns", columns)
     word = columns.rpartition(",")[2]
@@ -103,7 +103,7 @@ MAPS = {
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_every_function_on_values_and_files(run, tmp_path, name):
+def test_all_functions_on_numbers_and_files(run, tmp_path, name):
     options, function = MAPS[name]
     (tmp_path / "z.csv").write_text(DRESSES["comma.csv"])
     np.save(tmp_path / "z.npy", Z)
@@ -115,20 +115,20 @@ def test_every_function_on_values_and_files(run, tmp_path, name):
     head = expected.shape == Z.shape
     found = np.loadtxt(tmp_path / "p.csv", delimiter=",", skiprows=int(head), dtype=expected.dtype)
     assert found.tobytes() == expected.tobytes()
-    told = run(name, "-1", "2", "2.5", *options, "--json").json()
+    report = run(name, "-1", "2", "2.5", *options, "--json").json()
     key = {"logsumexp": name, "entropy": name, "sample": "places"}.get(name, "probabilities")
-    assert np.array(told[key]).tolist() == np.asarray(function(np.array([-1, 2, 2.5]))).tolist()
+    assert np.array(report[key]).tolist() == np.asarray(function(np.array([-1, 2, 2.5]))).tolist()
     assert run(name, "-1", "2", "2.5", *options).code == 0
 
 
-def test_the_axis_of_a_map(run, tmp_path):
+def test_axis_option_of_maps(run, tmp_path):
     np.save(tmp_path / "z.npy", Z)
     for name in ("sparsemax", "entmax", "entropy", "logsumexp"):
         assert run(name, "z.npy", "--axis", "0", "-o", "p.npy").code == 0
         assert np.load(tmp_path / "p.npy").tobytes() == getattr(softargmax, name)(Z, axis=0).tobytes()
 
 
-def test_draws_without_a_seed_are_new(run):
+def test_draws_without_a_seed_differ(run):
     draws = [run("sample", "1", "1", "1", "-n", "99", "--json").json() for _ in range(2)]
     assert draws[0]["seed"] != draws[1]["seed"]
     assert draws[0]["places"] != draws[1]["places"]
@@ -137,7 +137,7 @@ def test_draws_without_a_seed_are_new(run):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["entmax", "1", "2", "--alpha", "-1"], "alpha: "),
         (["sample", "1", "2", "--top-p", "3"], "top_p: expected a number above 0, at most 1, got 3.0"),
@@ -154,7 +154,7 @@ def test_draws_without_a_seed_are_new(run):
         (["plot", "1", "2", "--header"], "--columns, --header: expected only with a text file, got numbers"),
     ],
 )
-def test_maps_refuse_wrong_use(run, words, said):
+def test_wrong_use_of_maps(run, words, message):
     done = run(*words)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert said in done.err
+    assert message in done.err

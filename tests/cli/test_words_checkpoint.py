@@ -22,7 +22,7 @@ def test_a_checkpoint_is_a_safetensors_file(tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.0, 1e-6, 0.01, 0.5, 0.999999])
-def test_a_file_that_is_cut_off(tmp_path, share):
+def test_truncated_checkpoint(tmp_path, share):
     run(job(tmp_path))
     path = tmp_path / "full.safetensors"
     data = path.read_bytes()
@@ -32,7 +32,7 @@ def test_a_file_that_is_cut_off(tmp_path, share):
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"dim": 8}, "was trained with --dim 16, not 8"),
         ({"seed": 3, "lr": 0.5}, "was trained with --lr 0.01, not 0.5, and with --seed 0, not 3"),
@@ -40,9 +40,9 @@ def test_a_file_that_is_cut_off(tmp_path, share):
         ({"digest": "other"}, "was trained with another text, --tokens or --vocab"),
     ],
 )
-def test_a_checkpoint_of_other_settings(tmp_path, changed, said):
+def test_a_checkpoint_of_other_settings(tmp_path, changed, message):
     run(job(tmp_path))
-    with pytest.raises(FailedRunError, match=said + "$"):
+    with pytest.raises(FailedRunError, match=message + "$"):
         Run(job(tmp_path, resume=True, **changed), TEXTS)
 
 
@@ -57,13 +57,13 @@ def changed_tensors(path, change):
     """Rewrite a checkpoint with other tensors."""
     data = path.read_bytes()
     (size,) = struct.unpack("<Q", data[:8])
-    told, tensors = json.loads(data[8 : 8 + size])["__metadata__"], load_file(path)
+    metadata, tensors = json.loads(data[8 : 8 + size])["__metadata__"], load_file(path)
     change(tensors)
-    save_file(tensors, path, told)
+    save_file(tensors, path, metadata)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (
             lambda t: t.update({"model.layer.weight": torch.zeros(5, 16)}),
@@ -74,14 +74,14 @@ def changed_tensors(path, change):
         (lambda t: t.update({"model.more": torch.zeros(5)}), "unexpected model.more"),
     ],
 )
-def test_a_checkpoint_of_other_shapes(tmp_path, change, said):
+def test_a_checkpoint_of_other_shapes(tmp_path, change, message):
     run(job(tmp_path))
     changed_tensors(tmp_path / "full.safetensors", change)
-    with pytest.raises(FailedRunError, match=f"full.safetensors: {said}"):
+    with pytest.raises(FailedRunError, match=f"full.safetensors: {message}"):
         Run(job(tmp_path, resume=True), TEXTS)
 
 
-def test_a_file_of_someone_else(tmp_path):
+def test_safetensors_file_that_is_not_a_checkpoint(tmp_path):
     save_file({"x": torch.zeros(3)}, tmp_path / "full.safetensors")
     with pytest.raises(FailedRunError, match=r"full.safetensors is not a checkpoint of `softargmax train-words`"):
         Run(job(tmp_path, resume=True), TEXTS)

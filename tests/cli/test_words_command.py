@@ -55,7 +55,7 @@ def test_train_words(run, text, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_is_that_which_never_stopped(run, text, tmp_path):
+def test_resumed_run_equals_an_uninterrupted_run(run, text, tmp_path):
     words = ("train-words", text, "--layer", "full", "--dim", 16, "--batch", 64, "--json", "--evaluate", 256)
     whole = run(*words, "--steps", 30, "--out", "whole").json()
     run(*words, "--steps", 12, "--out", "parts")
@@ -75,7 +75,7 @@ def test_a_resumed_run_is_that_which_never_stopped(run, text, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (["--layer", "fully"], 2, "--layer fully: expected one of full, "),
         (["--model", "lstm"], 2, "--model lstm: expected window or attention"),
@@ -108,7 +108,7 @@ def test_a_resumed_run_is_that_which_never_stopped(run, text, tmp_path):
         (["--layer", "sampled", "--lr", "1e38"], 1, "a smaller --lr may help"),
     ],
 )
-def test_what_is_refused_is_refused_in_one_line(run, text, tmp_path, words, code, said):
+def test_errors_are_one_line(run, text, tmp_path, words, code, message):
     (tmp_path / "empty.txt").touch()
     (tmp_path / "short.txt").write_text("one two three")
     (tmp_path / "broken").mkdir()
@@ -121,11 +121,11 @@ def test_what_is_refused_is_refused_in_one_line(run, text, tmp_path, words, code
     assert done.code == code
     assert done.err.startswith("softargmax: ")
     assert done.err.count("\n") == 1
-    assert said in done.err
+    assert message in done.err
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_cannot_be_written_to(run, text, tmp_path):
+def test_folder_that_cannot_be_written_to(run, text, tmp_path):
     (tmp_path / "out").mkdir(mode=0o555)
     assert run("train-words", text, *SMALL).err == "softargmax: out: cannot be written to\n"
 
@@ -135,12 +135,12 @@ def test_a_missing_package_is_named_before_any_work(run, text, monkeypatch, pack
     monkeypatch.setitem(sys.modules, package, None)
     done = run("train-words", text, *SMALL)
     assert done.code == 1
-    said = f"training needs {package}, which is not installed: {install('words')}"
-    assert done.err == f"softargmax: {said}\n"
+    message = f"training needs {package}, which is not installed: {install('words')}"
+    assert done.err == f"softargmax: {message}\n"
 
 
 @pytest.mark.slow
-def test_a_single_text(run, tmp_path):
+def test_single_text_file(run, tmp_path):
     (tmp_path / "one.txt").write_text("one two three four five six\n" * 100)
     done = run("train-words", "one.txt", "--layer", "full", *SMALL)
     assert done.code == 0
@@ -184,14 +184,14 @@ torch_job.main()
 
 
 @pytest.mark.slow
-def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path):
+def test_kill_during_a_write_keeps_the_old_checkpoint(tmp_path):
     whole = run_here(job(tmp_path, until=Until(steps=30)))
     other = tmp_path / "other"
     other.mkdir()
-    asked = job(other, until=Until(steps=30), save_every=1e-9)  # after every step
+    work = job(other, until=Until(steps=30), save_every=1e-9)  # after every step
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", STUCK], **pipes) as process:
-        subprocess_worker.send(process.stdin, asked, TEXTS)
+        subprocess_worker.send(process.stdin, work, TEXTS)
         assert process.stderr.readline() == b"stuck\n"
         process.kill()
         process.communicate()
@@ -220,28 +220,28 @@ for path in map(str.strip, sys.stdin):
 
 
 @pytest.mark.slow
-def test_kills_at_any_time_leave_a_whole_checkpoint(tmp_path):
+def test_kills_at_any_time_leave_a_complete_checkpoint(tmp_path):
     began, folder, pipe = 0, tmp_path / "checkpoints", tmp_path / "pipe"
     folder.mkdir()
     os.mkfifo(pipe)
-    asked = job(folder, dim=512, until=Until(steps=10**6), save_every=1e-9, resume=True)
-    path, pipes = Path(asked.checkpoint), {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    work = job(folder, dim=512, until=Until(steps=10**6), save_every=1e-9, resume=True)
+    path, pipes = Path(work.checkpoint), {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-u", "-c", SERVING], text=True, **pipes) as server:
         for pause in (0.0, 0.003, 0.011, 0.05, 0.123):
             before = began and path.stat().st_ino
             print(pipe, file=server.stdin, flush=True)
             child = int(server.stdout.readline())
             with pipe.open("wb") as to:
-                subprocess_worker.send(to, asked, TEXTS)
+                subprocess_worker.send(to, work, TEXTS)
                 waited_for(lambda before=before: path.exists() and path.stat().st_ino != before)
                 time.sleep(pause)
                 os.kill(child, signal.SIGKILL)
                 assert int(server.stdout.readline()) == -signal.SIGKILL
-            for left in folder.glob(".*.part"):  # killed before the rename: this file is complete too
+            for left in folder.glob(".*.part"):  # killed before the rename, when the new file is complete
                 assert load_file(left)
                 left.unlink()
             assert [file.name for file in folder.iterdir()] == ["full.safetensors"]
-            found = Run(asked, TEXTS).began
+            found = Run(work, TEXTS).began
             assert found > began
             began = found
 
@@ -258,7 +258,7 @@ def heeding_interrupts():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
-def test_what_was_reached_is_saved_when_the_command_ends(tmp_path, text, sent):
+def test_interrupt_or_kill_saves_the_current_state(tmp_path, text, sent):
     words = ["train-words", text, "--layer", "full", "--steps", 10**6, "--save-every", 0.01, *SMALL[2:]]
     line = [sys.executable, "-m", "softargmax.cli", *map(str, words)]
     path = tmp_path / "out" / "full.safetensors"
@@ -283,7 +283,7 @@ def test_what_was_reached_is_saved_when_the_command_ends(tmp_path, text, sent):
 
 
 @pytest.mark.slow
-def test_an_interrupt_before_training_has_begun(tmp_path, text):
+def test_interrupt_before_training_begins(tmp_path, text):
     line = [sys.executable, "-m", "softargmax.cli", "train-words", str(text), *map(str, SMALL)]
     options = {"cwd": tmp_path, "start_new_session": True, "preexec_fn": heeding_interrupts}
     with subprocess.Popen(line, stderr=subprocess.PIPE, **options) as process:
@@ -295,7 +295,7 @@ def test_an_interrupt_before_training_has_begun(tmp_path, text):
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_is_told(run, text, monkeypatch):
+def test_killed_training_process_is_reported(run, text, monkeypatch):
     monkeypatch.setattr(subprocess_worker, "send", lambda pipe, *_: pipe.close())
     done = run("train-words", text, "--layer", "full", *SMALL)
     assert done.code == 1

@@ -1,4 +1,4 @@
-"""Text as classes: tokens, held-out files and vocabularies, against simple definitions."""
+"""Text as classes: tokens, held-out files and vocabularies equal simple definitions."""
 
 import os
 from collections import Counter
@@ -15,7 +15,7 @@ from softargmax.cli.words.vocabulary import BEGIN, COMMONEST, TOKEN, UNKNOWN, Nu
 
 
 @given(st.text())
-def test_tokens_are_all_but_spaces(text):
+def test_tokens_cover_all_characters_but_spaces(text):
     tokens = TOKEN.findall(text)
     assert "".join(tokens) == "".join(letter for letter in text if letter == "\n" or not letter.isspace())
     assert all(len(token) == 1 or token.replace("_", "a").isalnum() for token in tokens)
@@ -28,9 +28,9 @@ def test_tokens_of_code():
 
 
 def by_definition(files, classes):
-    """Return the vocabulary and the classes of files by counting.
+    """Return the vocabulary and the classes of files, by counting tokens.
 
-    Sorted by decreasing count, ties by first occurrence.
+    The vocabulary is sorted by decreasing count, then by first occurrence.
     """
     tokens = [[BEGIN, *TOKEN.findall(text)] for text in files]
     counts = Counter(token for file in tokens for token in file if token != BEGIN)
@@ -42,7 +42,7 @@ def by_definition(files, classes):
 
 
 @given(st.lists(st.text("abc de(\n", min_size=1), min_size=1, max_size=4), st.data())
-def test_the_vocabulary_is_that_of_counting(files, data):
+def test_vocabulary_equals_counting(files, data):
     numbering = Numbering()
     numbers = np.concatenate([numbering.of([BEGIN, *TOKEN.findall(text)]) for text in files])
     distinct = len(set(numbers.tolist())) - 1
@@ -56,7 +56,7 @@ def test_the_vocabulary_is_that_of_counting(files, data):
     assert vocabulary.encoded(files[0]) == encoded[: len(TOKEN.findall(files[0])) + 1]
 
 
-def test_without_a_number_what_comes_twice_is_a_class(monkeypatch):
+def test_by_default_tokens_that_occur_twice_are_classes(monkeypatch):
     numbering = Numbering()
     numbers = numbering.of([BEGIN, *"aabbbcd"])
     assert Vocabulary.of(numbering, numbers, None)[0].words == ["b", UNKNOWN, "a", BEGIN]
@@ -86,7 +86,7 @@ def test_files_are_held_out_by_their_names(tmp_path):
     assert all(out == (name in held) for name, out in left.items())
 
 
-def test_what_is_read_follows_from_the_files_alone(tmp_path):
+def test_corpus_depends_only_on_the_set_of_files(tmp_path):
     folder = written(tmp_path / "a")
     words = [str(folder), str(folder / "text1.txt")], [str(folder / "text1.txt"), str(folder / "*.txt"), str(folder)]
     one, other = (corpus.read(given) for given in words)
@@ -97,7 +97,7 @@ def test_what_is_read_follows_from_the_files_alone(tmp_path):
     assert corpus.read([str(folder)], classes=5).digest() != corpus.read([str(folder)]).digest()
 
 
-def test_tokens_are_limited_and_of_files_from_all_over(tmp_path):
+def test_limited_tokens_are_a_sample_of_all_files(tmp_path):
     folder = written(tmp_path / "a")
     whole, some = corpus.read([str(folder)], classes=10), corpus.read([str(folder)], classes=10, tokens=1000)
     assert len(some.train) == 1000
@@ -106,7 +106,7 @@ def test_tokens_are_limited_and_of_files_from_all_over(tmp_path):
     assert names != sorted(names)
 
 
-def test_a_single_file_is_parted(tmp_path):
+def test_single_file_is_split(tmp_path):
     for name in ("a.txt", "b.txt"):  # on either side of the split
         (tmp_path / name).write_text("one two three four five six seven eight nine ten " * 100)
         found = corpus.read([str(tmp_path / name)])
@@ -116,7 +116,7 @@ def test_a_single_file_is_parted(tmp_path):
         assert [words[i] for i in found.held_out[-3:]] == ["eight", "nine", "ten"]
 
 
-def test_odd_files(tmp_path):
+def test_unusual_files(tmp_path):
     odd = {
         "latin.txt": "caf\xe9 au lait".encode("latin-1"),
         "mark.txt": b"\xef\xbb\xbfone",
@@ -157,7 +157,7 @@ def test_large_files_are_read_by_lines(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["nothing-here"], "nothing-here: no such file, and no files in it"),
         (["*.none"], "no such file, and no files in it"),
@@ -166,17 +166,17 @@ def test_large_files_are_read_by_lines(tmp_path, monkeypatch):
         (["pipe"], "pipe: expected a text file"),
     ],
 )
-def test_texts_that_are_none(tmp_path, monkeypatch, words, said):
+def test_invalid_texts(tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "empty").touch()
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(FailedRunError, match=said.replace("*", r"\*")):
+    with pytest.raises(FailedRunError, match=message.replace("*", r"\*")):
         corpus.read(words)
 
 
 def again(text):
-    """Return the text as its classes are written."""
+    """Return the text that is written for the classes of a text."""
     vocabulary = Vocabulary([*dict.fromkeys([UNKNOWN, BEGIN, *TOKEN.findall(text)])], np.empty(0))
     return vocabulary.text(vocabulary.encoded(text))
 
@@ -187,7 +187,7 @@ def test_classes_are_written_as_code():
 
 
 @given(st.text())
-def test_what_is_written_has_the_same_tokens(text):
+def test_written_text_has_the_same_tokens(text):
     assert TOKEN.findall(again(text)) == TOKEN.findall(text)
 
 

@@ -1,4 +1,4 @@
-"""Training in this process: bits, data order, perplexity, checkpoints, text generation."""
+"""Training in this process: bits, order of the data, perplexity, checkpoints, text generation."""
 
 import math
 
@@ -16,7 +16,7 @@ from softargmax.cli.words.torch_models import LanguageModel
 from softargmax.cli.words.torch_text import continued
 from softargmax.cli.words.torch_training import HeldOut, Training
 
-LEARNABLE = math.exp(0.98 * math.log(2) + 0.1 + 0.02 * math.log(37))  # two words can follow, sometimes a rare one
+LEARNABLE = math.exp(0.98 * math.log(2) + 0.1 + 0.02 * math.log(37))  # two words can follow, and sometimes a rare word
 
 
 def same(one, other):
@@ -29,7 +29,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("layer", sorted(set(LAYERS) - {"negative", "hierarchical", "adaptive"}))
-def test_linear_layers_begin_with_what_counting_says(layer):
+def test_linear_layers_begin_with_the_class_frequencies(layer):
     made = LAYERS[layer](LayerFactory(8, TEXTS.counts, 0))
     p = made.log_prob(torch.zeros(8)).exp().detach().numpy()
     assert p == pytest.approx((TEXTS.counts + 1) / (TEXTS.counts + 1).sum(), rel=1e-5)
@@ -52,7 +52,7 @@ def test_every_layer_learns(tmp_path, layer):
 
 
 @pytest.mark.parametrize("model", ["window", "attention"])
-def test_perplexity_is_that_of_each_token_after_those_before_it(tmp_path, model):
+def test_perplexity_predicts_each_token_from_those_before(tmp_path, model):
     training = Training(Settings("full", model, dim=16, context=4, batch=64), *TEXTS[::2])
     held_out = HeldOut(training.settings, TEXTS.held_out, 10**9)
     before, length = training.settings.before, training.settings.length
@@ -69,7 +69,7 @@ def test_perplexity_is_that_of_each_token_after_those_before_it(tmp_path, model)
 
 
 @pytest.mark.parametrize("model", ["window", "attention"])
-def test_what_a_prediction_sees(model):
+def test_predictions_depend_only_on_the_tokens_before(model):
     settings = Settings("full", model, dim=16, context=8)
     body = LanguageModel(settings, TEXTS.counts).body
     tokens = torch.arange(settings.width - 1)[None] % 50
@@ -83,7 +83,7 @@ def test_what_a_prediction_sees(model):
         assert seen.nonzero().flatten().tolist() == reach
 
 
-def test_an_attention_model_knows_places():
+def test_attention_model_uses_positions():
     body = LanguageModel(Settings("full", "attention", dim=16, context=8), TEXTS.counts).body
     same_token = torch.zeros(1, 8, dtype=torch.int64)
     assert torch.allclose(body(same_token)[0, 0], body(same_token)[0, 7], atol=1e-5)
@@ -91,7 +91,7 @@ def test_an_attention_model_knows_places():
     assert not torch.allclose(body(same_token)[0, 0], body(same_token)[0, 7], atol=1e-1)
 
 
-def test_making_optimisers_takes_no_draw():
+def test_optimisers_are_built_without_a_draw():
     training = Training(Settings("sampled", dim=16, context=4, batch=64), *TEXTS[::2])
     assert training.model.layer.step == 0
     sparse = {id(p) for p in training.optimisers["sparse_adam"].param_groups[0]["params"]}
@@ -108,11 +108,11 @@ def test_held_out_spans_are_spread_over_the_text():
     assert held_out.spans[:, 0].tolist() == [0, 196, 392, 588, 784, 980]
     assert (held_out.spans.diff() == 1).all()
     every = HeldOut(settings, text, 10**9)
-    assert every.tokens == 992  # 62 spans of 16, the last 4 tokens have no room
+    assert every.tokens == 992  # 62 spans of 16 tokens; the last 4 tokens are in none
     assert (every.spans[:, 4:].flatten().unique(return_counts=True)[1] == 1).all()
 
 
-def test_the_perplexity_of_counts(tmp_path):
+def test_unigram_perplexity(tmp_path):
     held_out = HeldOut(Settings("full", context=4), TEXTS.held_out, 300)
     p = (TEXTS.counts + 1) / (TEXTS.counts + 1).sum()
     targets = held_out.spans[:, 4:].flatten().tolist()
@@ -156,7 +156,7 @@ def test_texts_that_are_too_short(tmp_path, part):
         Run(job(tmp_path), short)
 
 
-def test_what_ends_the_training():
+def test_training_ends_after_steps_epochs_or_seconds():
     assert Until(steps=10).share(5, 100, 1e9) == 0.5
     assert Until(epochs=2).share(100, 100, 1e9) == 0.5
     assert Until(seconds=8).share(10**9, 1, 2.0) == 0.25
@@ -173,7 +173,7 @@ def test_target_sampling_has_the_targets_of_its_part(tmp_path):
     assert not torch.equal(parts[0].unique(), parts[1].unique())
 
 
-def test_a_loss_that_is_not_finite(tmp_path):
+def test_nonfinite_loss_is_an_error(tmp_path):
     with pytest.raises(FailedRunError, match=r"the loss of full is (inf|nan) at step \d+; a smaller --lr may help"):
         run(job(tmp_path, lr=1e38, until=Until(steps=50)))
     assert not list(tmp_path.iterdir())
@@ -182,7 +182,7 @@ def test_a_loss_that_is_not_finite(tmp_path):
 # --- bits --------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_seed_has_the_same_bits(tmp_path):
+def test_same_seed_gives_the_same_bits(tmp_path):
     torch.manual_seed(5)
     one = run(job(tmp_path, "sampled"))
     torch.manual_seed(6)
@@ -195,7 +195,7 @@ def test_the_same_seed_has_the_same_bits(tmp_path):
 
 
 @pytest.mark.parametrize(("layer", "model"), [*((layer, "window") for layer in LAYERS), ("full", "attention")])
-def test_who_goes_on_has_the_bits_of_who_never_stopped(tmp_path, layer, model):
+def test_resumed_run_has_the_bits_of_an_uninterrupted_run(tmp_path, layer, model):
     for folder in ("one", "other"):
         (tmp_path / folder).mkdir()
     whole = run(job(tmp_path / "one", layer, model=model, until=Until(steps=43)))
@@ -221,7 +221,7 @@ def test_measuring_changes_no_bit(tmp_path, monkeypatch):
     assert same(one.training, other.training)
 
 
-def test_a_job_that_is_done_is_left_alone(tmp_path):
+def test_finished_job_is_not_trained_again(tmp_path):
     run(job(tmp_path))
     before = (tmp_path / "full.safetensors").stat().st_mtime_ns
     again = run(job(tmp_path, resume=True))
@@ -229,7 +229,7 @@ def test_a_job_that_is_done_is_left_alone(tmp_path):
     assert (tmp_path / "full.safetensors").stat().st_mtime_ns == before
 
 
-def test_who_is_stopped_has_saved(tmp_path):
+def test_stopped_run_has_saved_its_state(tmp_path):
     calls = iter([False, False, True])
     stopped = Run(job(tmp_path), TEXTS)
     stopped.go(lambda: next(calls))
@@ -244,7 +244,7 @@ def test_who_is_stopped_has_saved(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["window", "attention"])
-def test_text_goes_on(tmp_path, model):
+def test_generated_text_depends_on_seed_and_position(tmp_path, model):
     done = run(job(tmp_path, model=model, until=Until(steps=400)))
     found = [continued(done.training.model, [3], 60, 0.9, seed) for seed in (0, 0, 1)]
     assert found[0] == found[1] != found[2]
@@ -256,7 +256,7 @@ def test_text_goes_on(tmp_path, model):
     assert not {4, 5, 6} & set(left)
 
 
-def test_of_little_mass_the_likeliest_is_drawn(tmp_path):
+def test_small_top_p_draws_the_most_probable_class(tmp_path):
     model = run(job(tmp_path)).training.model
     tokens = [0, 1, 2, 3]
     for token in continued(model, tokens, 10, 1e-9, 0):

@@ -33,19 +33,19 @@ def texts(classes=60, length=6000, seed=0):
 
 def job(folder, layer="full", *, until=None, digest="text", resume=False, save_every=1e9, evaluated=512, **settings):
     """Return a short job."""
-    asked = {"dim": 16, "context": 4, "batch": 64, "lr": 0.01} | settings
+    options = {"dim": 16, "context": 4, "batch": 64, "lr": 0.01} | settings
     path = str(folder / f"{layer}.safetensors")
     until = until or Until(steps=40)
-    return Job(Settings(layer, **asked), until, path, digest, resume, save_every, evaluated)
+    return Job(Settings(layer, **options), until, path, digest, resume, save_every, evaluated)
 
 
 TEXTS = texts()
 
 
-def run(asked, given=TEXTS):
+def run(work, given=TEXTS):
     """Run a job."""
     from softargmax.cli.words.torch_job import Run
 
-    done = Run(asked, given)
+    done = Run(work, given)
     done.go(lambda: False)
     return done

@@ -45,7 +45,7 @@ def by_hand(layer: Any, hidden: Any) -> Any:
 @pytest.mark.parametrize("head_bias", [True, False])
 @pytest.mark.parametrize("tail_bias", [True, False])
 @pytest.mark.parametrize(("k", "cutoffs"), [(1, []), (2, [1]), (7, []), (7, [2, 3, 6]), (300, [10, 100])])
-def test_it_is_the_head_times_the_cluster(k: int, cutoffs: list[int], head_bias: bool, tail_bias: bool) -> None:
+def test_p_is_head_times_cluster(k: int, cutoffs: list[int], head_bias: bool, tail_bias: bool) -> None:
     layer = AdaptiveSoftmax(6, k, cutoffs, div_value=2.0, head_bias=head_bias, tail_bias=tail_bias, dtype=F64)
     filled(layer, mixed=False)
     hidden, y = drawn(5, 6), torch.arange(5) * 61 % k
@@ -68,7 +68,7 @@ def test_probabilities_sum_to_1(k: int, dtype: Any) -> None:
     torch.testing.assert_close(layer.log_prob_of(hidden, y), log_p.gather(1, y[:, None])[:, 0])
 
 
-def test_vectors_grow_shorter() -> None:
+def test_rarer_clusters_have_shorter_vectors() -> None:
     layer = AdaptiveSoftmax(64, 1000, [10, 50, 200, 500], div_value=4)
     assert layer.head.shape == (14, 64)
     assert [tuple(p.shape) for p in layer.projections] == [(16, 64), (4, 64), (1, 64), (1, 64)]
@@ -77,7 +77,7 @@ def test_vectors_grow_shorter() -> None:
     assert [tuple(p.shape) for p in AdaptiveSoftmax(64, 1000, np.array([10]), div_value=1.5).tails] == [(990, 42)]
 
 
-def test_from_counts_has_the_models_cutoffs() -> None:
+def test_from_counts_uses_the_cost_models_cutoffs() -> None:
     counts = 1e6 / np.arange(1, 5001)
     cases = ({}, {"clusters": 2}, {"batch": 64}, {"cutoffs": [7, 70]})
     found = [AdaptiveSoftmax.from_counts(64, counts[::-1], **options).cutoffs for options in cases]
@@ -94,7 +94,7 @@ def test_from_counts_has_the_models_cutoffs() -> None:
 
 @pytest.mark.parametrize("head_bias", [True, False])
 @pytest.mark.parametrize(("k", "cutoffs"), [(2, [1]), (50, [5, 20, 49]), (3000, [100, 1000])])
-def test_it_equals_torch_with_copied_weights(k: int, cutoffs: list[int], head_bias: bool) -> None:
+def test_from_torch_equals_torchs_module(k: int, cutoffs: list[int], head_bias: bool) -> None:
     torch.manual_seed(0)
     theirs = torch.nn.AdaptiveLogSoftmaxWithLoss(16, k, cutoffs, div_value=2.0, head_bias=head_bias)
     ours = AdaptiveSoftmax.from_torch(theirs)
@@ -118,7 +118,7 @@ def test_it_equals_torch_with_copied_weights(k: int, cutoffs: list[int], head_bi
     assert ours.head.all(), "the weights are copies"
 
 
-def test_of_torch_all_is_taken_over() -> None:
+def test_from_torch_copies_dtype_mode_and_options() -> None:
     with pytest.warns(UserWarning, match="Initializing zero-element tensors"):  # from torch's module
         theirs = torch.nn.AdaptiveLogSoftmaxWithLoss(8, 50, [5, 10, 20], div_value=4.0, dtype=F64).eval()
     ours = AdaptiveSoftmax.from_torch(theirs, reduction="sum", ignore_index=3)
@@ -138,7 +138,7 @@ def test_of_torch_all_is_taken_over() -> None:
 
 @pytest.mark.parametrize(("k", "cutoffs"), [(1, []), (2, [1]), (7, [2, 3, 6]), (400, []), (400, [3, 30, 200])])
 @pytest.mark.parametrize("scale", [0.1, 3.0])
-def test_topk_is_that_of_all(k: int, cutoffs: list[int], scale: float) -> None:
+def test_topk_equals_sorted_log_prob(k: int, cutoffs: list[int], scale: float) -> None:
     layer = filled(AdaptiveSoftmax(5, k, cutoffs, div_value=1.2, tail_bias=True, dtype=F64), scale)
     hidden = drawn(30, 5)
     values, index = torch.sort(layer.log_prob(hidden), dim=1, descending=True)
@@ -148,7 +148,7 @@ def test_topk_is_that_of_all(k: int, cutoffs: list[int], scale: float) -> None:
         assert torch.equal(found.values, values[:, :n])
 
 
-def test_topk_opens_what_may_hold_a_likely_class(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topk_computes_only_the_clusters_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = filled(AdaptiveSoftmax(3, 90, [30, 50, 70], head_bias=True), 0.1, mixed=False)
     opened: list[tuple[int, int]] = []
     log_p = clusters.Cluster.log_p
@@ -162,7 +162,7 @@ def test_topk_opens_what_may_hold_a_likely_class(monkeypatch: pytest.MonkeyPatch
     for tokens, k, wanted in (
         ([-20.0, 5.0, -20.0], 5, [(50, 8)]),
         ([-9.0, -9.0, -9.0], 30, []),  # no cluster is needed
-        ([0.5, 5.0, -20.0], 5, [(50, 8)]),  # the first cluster ties with the best so far until the second is visited
+        ([0.5, 5.0, -20.0], 5, [(50, 8)]),  # ties with the best so far before the second cluster is visited
         ([5.0, 5.5, -20.0], 25, [(30, 8), (50, 8)]),
     ):
         with torch.no_grad():
@@ -175,7 +175,7 @@ def test_topk_opens_what_may_hold_a_likely_class(monkeypatch: pytest.MonkeyPatch
         assert sorted(opened) == wanted
 
 
-def test_classes_of_probability_0() -> None:
+def test_topk_with_classes_of_probability_0() -> None:
     layer = filled(AdaptiveSoftmax(3, 6, [2, 4], head_bias=True, tail_bias=True), mixed=False)
     with torch.no_grad():
         layer.head_bias[0] = layer.head_bias[3] = layer.tail_bias[1] = -torch.inf
@@ -185,7 +185,7 @@ def test_classes_of_probability_0() -> None:
     assert (found.index[:, :2].sort(1).values == torch.tensor([1, 2])).all()
 
 
-def test_a_row_that_meets_nan() -> None:
+def test_nan_rows() -> None:
     layer, hidden = filled(AdaptiveSoftmax(5, 40, [4, 20])), drawn(3, 5, dtype=torch.float32)
     hidden[1, 2] = torch.nan
     found = layer.topk(hidden, 2)
@@ -205,7 +205,7 @@ def test_a_row_that_meets_nan() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 2**64 - 1])
-def test_draws_have_the_distribution(seed: int) -> None:
+def test_draws_follow_the_distribution(seed: int) -> None:
     layer = filled(AdaptiveSoftmax(3, 14, [2, 6], div_value=1.0, dtype=F64), 0.5)
     hidden = drawn(1, 3)
     p = layer.log_prob(hidden)[0].exp().detach().numpy()
@@ -216,7 +216,7 @@ def test_draws_have_the_distribution(seed: int) -> None:
     assert p_value(draws, p) < 1e-9, "it can fail"
 
 
-def test_draws_are_a_function_of_seed_and_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_depend_only_on_seed_and_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden = filled(AdaptiveSoftmax(5, 300, [10, 100])), drawn(40, 5, dtype=torch.float32)
     found = layer.sample(hidden, 5)
     assert torch.equal(found, layer.sample(hidden, seed=5))
@@ -231,7 +231,7 @@ def test_draws_are_a_function_of_seed_and_stream(monkeypatch: pytest.MonkeyPatch
 # --- cost and errors --------------------------------------------------------------------------------------------------
 
 
-def test_the_loss_needs_no_row_of_all_classes() -> None:
+def test_loss_never_stores_all_scores() -> None:
     n, k, dim = 512, 100_003, 64
     layer = AdaptiveSoftmax(dim, k, [1000, 10_000])
     hidden, y = drawn(n, dim, dtype=torch.float32).requires_grad_(), torch.arange(n) * 2
@@ -243,7 +243,7 @@ def test_the_loss_needs_no_row_of_all_classes() -> None:
     assert 0 < allocated < n * k * 4 / 4, "all that torch allocates, freed or not"
 
 
-def test_it_learns() -> None:
+def test_training_reduces_the_loss() -> None:
     layer = AdaptiveSoftmax(8, 50, [5, 20], div_value=2.0)
     optimizer, losses = torch.optim.Adam(layer.parameters(), lr=0.1), []
     hidden, y = drawn(20, 8, dtype=torch.float32), torch.arange(20) * 2
@@ -256,7 +256,7 @@ def test_it_learns() -> None:
     assert losses[-1] < 0.3 * losses[0]
 
 
-def test_its_name() -> None:
+def test_repr_shows_the_options() -> None:
     shown = repr(AdaptiveSoftmax(8, 50, [5, 20], div_value=2, tail_bias=True, reduction="sum"))
     wanted = "8, 50, [5, 20], div_value=2, head_bias=False, tail_bias=True, reduction='sum'"
     assert shown.startswith(f"AdaptiveSoftmax(\n  {wanted}\n")
@@ -280,10 +280,18 @@ X, Y = drawn(2, 5, dtype=torch.float32), torch.tensor([0, 6])
             ValueError,
             r"seed: expected an integer from 0 to 2\^64 - 1, got a negative number",
         ),
-        (lambda s: type(s)(5, 9, [0]), ValueError, r"cutoffs: expected rising numbers from 1 to 8, got \(0,\)"),
-        (lambda s: type(s)(5, 9, [9]), ValueError, r"cutoffs: expected rising numbers from 1 to 8, got \(9,\)"),
-        (lambda s: type(s)(5, 9, [3, 3]), ValueError, r"cutoffs: expected rising numbers from 1 to 8, got \(3, 3\)"),
-        (lambda s: type(s)(5, 9, [4, 3]), ValueError, r"cutoffs: expected rising numbers from 1 to 8, got \(4, 3\)"),
+        (lambda s: type(s)(5, 9, [0]), ValueError, r"cutoffs: expected increasing numbers from 1 to 8, got \(0,\)"),
+        (lambda s: type(s)(5, 9, [9]), ValueError, r"cutoffs: expected increasing numbers from 1 to 8, got \(9,\)"),
+        (
+            lambda s: type(s)(5, 9, [3, 3]),
+            ValueError,
+            r"cutoffs: expected increasing numbers from 1 to 8, got \(3, 3\)",
+        ),
+        (
+            lambda s: type(s)(5, 9, [4, 3]),
+            ValueError,
+            r"cutoffs: expected increasing numbers from 1 to 8, got \(4, 3\)",
+        ),
         (lambda s: type(s)(5, 9, [2.5]), TypeError, r"cutoffs: expected an integer, got 2.5"),
         (lambda s: type(s)(5, 9, 3), TypeError, "cutoffs: expected a sequence of integers, got 3"),
         (lambda s: type(s)(5, 9, [3], div_value=0), ValueError, "div_value: expected a finite number above 0, got 0"),

@@ -1,4 +1,4 @@
-"""Binary logistic losses and scores of pairs: the compiled core against definitions in torch."""
+"""Binary logistic losses and scores of pairs: the compiled core equals definitions in torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Ten
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def given(
+def problem(
     dtype: torch.dtype = torch.float64,
     weights: torch.dtype | None = None,
     width: int = 5,
@@ -65,8 +65,8 @@ def gradients(numbers: dict[str, Tensor], loss: Tensor) -> list[Tensor | None]:
     [(torch.float64, None), (torch.float32, None), *((torch.float32, half) for half in HALVES)],
     ids=str,
 )
-def test_the_definition_agrees(dtype: torch.dtype, weights: torch.dtype | None, width: int) -> None:
-    numbers, pairs, signs = given(dtype, weights, width)
+def test_losses_and_gradients_equal_the_definition(dtype: torch.dtype, weights: torch.dtype | None, width: int) -> None:
+    numbers, pairs, signs = problem(dtype, weights, width)
     native = losses(numbers, pairs, signs)
     of_native = gradients(numbers, native)
     with softargmax.using("reference"):
@@ -80,10 +80,10 @@ def test_the_definition_agrees(dtype: torch.dtype, weights: torch.dtype | None, 
 
 
 @pytest.mark.parametrize("wanted", [w for n in range(5) for w in itertools.combinations(NAMES, n)], ids="+".join)
-def test_only_what_is_wanted_has_a_gradient(wanted: tuple[str, ...]) -> None:
-    whole, pairs, signs = given()
+def test_only_inputs_that_require_it_get_a_gradient(wanted: tuple[str, ...]) -> None:
+    whole, pairs, signs = problem()
     expected = gradients(whole, losses(whole, pairs, signs))
-    numbers, _, _ = given(wanted=wanted)
+    numbers, _, _ = problem(wanted=wanted)
     loss = losses(numbers, pairs, signs)
     assert loss.requires_grad == bool(wanted)
     if wanted:
@@ -93,14 +93,14 @@ def test_only_what_is_wanted_has_a_gradient(wanted: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("absent", ["bias", "shift"])
 def test_without_bias_or_shift(absent: str) -> None:
-    numbers, pairs, signs = given()
+    numbers, pairs, signs = problem()
     zero = {**numbers, absent: torch.zeros_like(numbers[absent])}
     torch.testing.assert_close(losses({**numbers, absent: None}, pairs, signs), losses(zero, pairs, signs))
 
 
-def test_tables_and_gradients_may_lie_anyhow() -> None:
-    """Strided and overlapping tables, and an expanded incoming gradient."""
-    numbers, pairs, signs = given()
+def test_strided_and_overlapping_memory() -> None:
+    """Results are right for strided and overlapping tables, and for an expanded incoming gradient."""
+    numbers, pairs, signs = problem()
     wide = {name: x.detach() for name, x in numbers.items()}
     apart = {
         "h": wide["h"].mT.contiguous().mT,
@@ -121,8 +121,8 @@ def test_tables_and_gradients_may_lie_anyhow() -> None:
             torch.testing.assert_close(a, b)
 
 
-def test_sparse_gradients_have_the_rows_that_were_met() -> None:
-    numbers, pairs, signs = given()
+def test_sparse_gradients_hold_only_visited_rows() -> None:
+    numbers, pairs, signs = problem()
     dense = gradients(numbers, losses(numbers, pairs, signs))
     sparse = gradients(numbers, losses(numbers, pairs, signs, sparse=True))
     for name, a, b in zip(NAMES, sparse, dense, strict=True):
@@ -134,7 +134,7 @@ def test_sparse_gradients_have_the_rows_that_were_met() -> None:
 
 
 def test_derivatives() -> None:
-    numbers, pairs, signs = given(width=2)
+    numbers, pairs, signs = problem(width=2)
 
     def function(*values: Tensor) -> Tensor:
         return losses(dict(zip(NAMES, values, strict=True)), pairs, signs)
@@ -143,8 +143,8 @@ def test_derivatives() -> None:
     assert torch.autograd.gradgradcheck(function, tuple(numbers.values()))
 
 
-def test_transforms_meet_the_definition() -> None:
-    numbers, pairs, signs = given()
+def test_transforms_equal_the_definition() -> None:
+    numbers, pairs, signs = problem()
     h, rest = numbers["h"].detach(), {name: x.detach() for name, x in numbers.items() if name != "h"}
     total = lambda x: losses({"h": x, **rest}, pairs, signs).sum()  # noqa: E731
     one = torch.func.grad(total)(h)
@@ -156,7 +156,7 @@ def test_transforms_meet_the_definition() -> None:
     torch.testing.assert_close(leaf.grad, one)
 
 
-def test_nothing_at_all() -> None:
+def test_no_rows_and_no_pairs() -> None:
     none = torch.zeros(0, dtype=torch.int64)
     h, weight = drawn(0, 4).requires_grad_(), drawn(3, 4).requires_grad_()
     pairs = Pairs(none, none, torch.zeros(1, dtype=torch.int64))
@@ -174,8 +174,8 @@ def test_nothing_at_all() -> None:
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-def test_layers_do_not_know_who_serves(dtype: torch.dtype, sparse: bool) -> None:
-    """A training step of the layers on pairs: the compiled core against the definitions."""
+def test_training_steps_equal_the_definition(dtype: torch.dtype, sparse: bool) -> None:
+    """A training step of the layers gives equal results with the compiled core and with the definitions."""
     counts = 1.0 / torch.arange(1, 41)
     hidden, target = drawn(30, 16, dtype=torch.float32), torch.arange(30)
     layers = [

@@ -1,4 +1,4 @@
-"""Training steps of sampling layers, compiled with fullgraph: draws, losses and gradients equal eager code."""
+"""Training steps of sampling layers, compiled with fullgraph, have the draws, losses and gradients of eager code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def layer_of(name: str) -> Any:
 
 
 def trained(layer: Any, call: Any) -> list[Any]:
-    """Return the results of three steps, rounded so that the order of sums does not matter, and the gradients."""
+    """Return the results of three steps and the gradients, rounded so that the order of sums does not matter."""
     found: list[Any] = []
     for step in range(3):
         h = layers.drawn(len(Y), 5, dtype=torch.float32, seed=step).requires_grad_()
@@ -72,7 +72,7 @@ def test_training_steps(name: str) -> None:
         assert layer.sampler.counts.tolist() == eager.sampler.counts.tolist() != [0] * 40
 
 
-def test_draws_are_a_function_of_seed_and_step() -> None:
+def test_draws_depend_only_on_seed_and_step() -> None:
     layer = layer_of("distinct of rows")
     call = lambda seed, step: draw_classes(  # noqa: E731
         layer.sampler.number, seed, torch.tensor(step), 4, True, 3, torch.tensor([0, 2]), torch.float32
@@ -95,7 +95,7 @@ def test_opcheck(total: int | None, unique: bool) -> None:
     assert sampler.counts[1] > 0 == sampler.counts[2]
 
 
-def test_every_sampler_has_a_number_of_its_own() -> None:
+def test_sampler_numbers_are_unique() -> None:
     sampler = Learned(4)
     copies = [copy.copy(sampler), copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler))]
     numbers = [one.number for one in (sampler, *copies)]

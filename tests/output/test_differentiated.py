@@ -32,7 +32,7 @@ def by_hand(layer: Any, hidden: Any) -> Any:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("sizes", "widths"), SHAPES)
-def test_it_is_one_softmax_over_slices_of_h(sizes: list[int], widths: list[int], bias: bool) -> None:
+def test_p_is_one_softmax_over_slices_of_h(sizes: list[int], widths: list[int], bias: bool) -> None:
     layer, hidden = filled(DifferentiatedSoftmax(4, sizes, widths, bias=bias, dtype=F64), mixed=False), drawn(5, 4)
     y, truth = torch.arange(5) * 61 % sum(sizes), by_hand(layer, hidden)
     torch.testing.assert_close(layer.log_prob(hidden).exp(), truth, rtol=1e-12, atol=0)
@@ -41,7 +41,7 @@ def test_it_is_one_softmax_over_slices_of_h(sizes: list[int], widths: list[int],
     torch.testing.assert_close(layer.log_prob_of(hidden, y), -losses, rtol=1e-12, atol=1e-13)
 
 
-def test_it_is_a_full_softmax_with_zeros() -> None:
+def test_equals_a_full_softmax_with_zero_weights() -> None:
     layer, hidden, y = (
         filled(DifferentiatedSoftmax(4, [2, 5], [3, 1]), mixed=False),
         drawn(5, 4).float(),
@@ -91,7 +91,7 @@ def test_blocks_have_equal_shares_of_the_counts(dim: int, counts: Any, blocks: i
     assert [tuple(weight.shape) for weight in layer.weights] == shapes
 
 
-def test_one_class_with_all_counts() -> None:
+def test_from_counts_makes_no_empty_block() -> None:
     layer = DifferentiatedSoftmax.from_counts(16, [0, 0, 9, 0, 0], blocks=3)
     assert [len(weight) for weight in layer.weights] == [1, 1, 3]
     assert layer.order[0] == 2
@@ -101,7 +101,7 @@ def test_one_class_with_all_counts() -> None:
     assert [len(weight) for weight in layer.weights] == [1] * 10
 
 
-def test_draws_have_the_distribution() -> None:
+def test_draws_follow_the_distribution() -> None:
     layer, hidden = filled(DifferentiatedSoftmax(4, [2, 10], [3, 1], dtype=F64), 0.5), drawn(1, 4)
     p = layer.log_prob(hidden)[0].exp().detach().numpy()
     draws = layer.sample(hidden.expand(100_000, 4), 1).numpy()
@@ -109,7 +109,7 @@ def test_draws_have_the_distribution() -> None:
     assert p_value(draws, p[::-1].copy()) < 1e-9, "it can fail"
 
 
-def test_the_loss_needs_no_row_of_all_classes() -> None:
+def test_loss_never_stores_all_scores() -> None:
     n, k = 512, 100_003
     layer = DifferentiatedSoftmax(64, [100, 5000, k - 5100], [48, 12, 4])
     hidden, y = drawn(n, 64, dtype=torch.float32).requires_grad_(), torch.arange(n) * 190
@@ -119,7 +119,7 @@ def test_the_loss_needs_no_row_of_all_classes() -> None:
     assert 0 < allocated < n * k * 4 / 8, "all that torch allocates, freed or not"
 
 
-def test_its_name() -> None:
+def test_repr_shows_the_options() -> None:
     shown = repr(DifferentiatedSoftmax(4, [2, 5], [3, 1], bias=False, reduction="sum"))
     assert shown.startswith("DifferentiatedSoftmax(\n  4, [2, 5], [3, 1], bias=False, reduction='sum'\n")
 

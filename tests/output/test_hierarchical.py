@@ -59,7 +59,7 @@ def by_products(layer: Any, hidden: Any) -> Any:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("k", [1, 2, 3, 7, 300])
-def test_it_is_the_product_along_the_path(k: int, bias: bool) -> None:
+def test_p_is_the_product_along_the_path(k: int, bias: bool) -> None:
     hidden = drawn(4, 5)
     for tree in (Tree.balanced(k), counted(k)):
         layer = layer_of(tree, dtype=F64, bias=bias)
@@ -88,7 +88,7 @@ def test_probabilities_sum_to_1(k: int, dtype: Any) -> None:
         torch.testing.assert_close(layer.log_prob_of(hidden, y), log_p.gather(1, y[:, None])[:, 0])
 
 
-def test_far_scores_keep_their_digits() -> None:
+def test_large_scores_stay_accurate() -> None:
     layer = hierarchical.HierarchicalSoftmax(1, Tree.balanced(2), bias=False)
     with torch.no_grad():
         layer.weight.fill_(1.0)
@@ -101,7 +101,7 @@ def test_far_scores_keep_their_digits() -> None:
     )
 
 
-def test_shapes_and_halves() -> None:
+def test_shapes_and_half_precision() -> None:
     tree = counted(20)
     layer, hidden, y = layer_of(tree), drawn(2, 3, 5, dtype=torch.float32), torch.arange(6).reshape(2, 3)
     layer.reduction = "none"
@@ -156,7 +156,7 @@ def test_gradients(k: int, bias: bool) -> None:
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_sparse_gradients_are_the_dense_ones(dtype: Any, reduction: str) -> None:
+def test_sparse_gradients_equal_dense_gradients(dtype: Any, reduction: str) -> None:
     dense = layer_of(counted(200), dtype=dtype, reduction=reduction)
     sparse = layer_of(counted(200), dtype=dtype, reduction=reduction, sparse=True)
     hidden, y = drawn(9, 5, dtype=dtype), torch.arange(9) % 4
@@ -173,7 +173,7 @@ def test_sparse_gradients_are_the_dense_ones(dtype: Any, reduction: str) -> None
         assert getattr(dense, name).grad.layout == torch.strided
 
 
-def test_it_learns_with_sparse_adam() -> None:
+def test_training_with_sparse_adam_reduces_the_loss() -> None:
     layer = layer_of(counted(50), 8, sparse=True)
     optimizer = torch.optim.SparseAdam(layer.parameters(), lr=0.1)
     hidden, y = drawn(20, 8, dtype=torch.float32), torch.arange(20)
@@ -225,7 +225,7 @@ def test_ignored_rows_and_empty_batches() -> None:
 
 @pytest.mark.parametrize("k", [1, 2, 7, 400])
 @pytest.mark.parametrize("scale", [0.0, 0.1, 3.0])
-def test_topk_is_that_of_all(k: int, scale: float) -> None:
+def test_topk_equals_sorted_log_prob(k: int, scale: float) -> None:
     hidden = drawn(30, 5)
     for tree in (Tree.balanced(k), counted(k)):
         layer = layer_of(tree, 5, scale, dtype=F64)  # with scale 0, classes of equal depth tie
@@ -237,7 +237,7 @@ def test_topk_is_that_of_all(k: int, scale: float) -> None:
             assert torch.equal(layer.topk(hidden[7:8], n).values, found.values[7:8]), "whatever the batch"
 
 
-def test_topk_looks_at_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topk_visits_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
 
     def dots(*arguments: Any) -> Any:
@@ -254,7 +254,7 @@ def test_topk_looks_at_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(layer.topk(hidden, 3).index, wanted.indices), "row by row"
 
 
-def test_a_row_that_meets_nan() -> None:
+def test_nan_rows() -> None:
     layer, hidden = layer_of(Tree.balanced(9)), drawn(3, 5, dtype=torch.float32)
     hidden[1, 2] = torch.nan
     found = layer.topk(hidden, 2)
@@ -267,7 +267,7 @@ def test_a_row_that_meets_nan() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 2**64 - 1])
-def test_draws_have_the_distribution(seed: int) -> None:
+def test_draws_follow_the_distribution(seed: int) -> None:
     layer = layer_of(counted(12), 3, dtype=F64)
     hidden = drawn(1, 3)
     p = layer.log_prob(hidden)[0].exp().detach().numpy()
@@ -281,7 +281,7 @@ def test_draws_have_the_distribution(seed: int) -> None:
     assert (sure.sample(x.expand(5000, 3), seed) == sure.topk(x, 1).index[0]).all()
 
 
-def test_draws_are_a_function_of_seed_and_stream() -> None:
+def test_draws_depend_only_on_seed_and_stream() -> None:
     layer, hidden = layer_of(counted(300)), drawn(40, 5, dtype=torch.float32)
     found = layer.sample(hidden, 5)
     assert torch.equal(found, layer.sample(hidden, seed=5))

@@ -60,7 +60,7 @@ def test_a_row_has_the_same_bits_in_every_batch(dtype: Any) -> None:
         assert all(torch.equal(ours, x[part]) for ours, x in zip(found, whole, strict=True))
 
 
-def test_chunks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_size_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden, y = layer_of(counted(500)), drawn(50, 5, dtype=torch.float32), torch.arange(50)
     found = layer(hidden, y), layer.log_prob_of(hidden, y)
     monkeypatch.setattr(scored, "_SIZE", 40)
@@ -68,7 +68,7 @@ def test_chunks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(layer.log_prob_of(hidden, y), found[1])
 
 
-def test_the_loss_needs_no_row_of_all_classes() -> None:
+def test_loss_never_stores_all_scores() -> None:
     n, k, dim = 512, 100_003, 64
     layer = layer_of(Tree.balanced(k), dim, 0.1, sparse=True)
     hidden, y = drawn(n, dim, dtype=torch.float32).requires_grad_(), torch.arange(n) * 100
@@ -83,7 +83,7 @@ def test_the_loss_needs_no_row_of_all_classes() -> None:
     assert allocated < n * k * 4 / 10
 
 
-def test_the_definition_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_equal_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden, y = layer_of(counted(60), reduction="none"), drawn(9, 5, dtype=torch.float32), torch.arange(9)
     tables = hierarchical.Paths(layer.offsets, layer.path_nodes, layer.path_signs)
     pairs, _ = paths.pairs_of(tables, y, torch.ones(9, dtype=torch.bool), layer.tree.depth)
@@ -121,7 +121,7 @@ def test_vmap_and_functional_derivatives() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["forward", "log_prob", "log_prob_of"])
-def test_it_compiles_without_a_break(method: str) -> None:
+def test_compiles_without_graph_breaks(method: str) -> None:
     layer, hidden = layer_of(counted(30)), drawn(6, 5, dtype=torch.float32)
     arguments = (hidden,) if method == "log_prob" else (hidden, torch.arange(6))
     compiled = torch.compile(getattr(layer, method), fullgraph=True, backend="aot_eager")
@@ -131,7 +131,7 @@ def test_it_compiles_without_a_break(method: str) -> None:
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_brings_its_tree() -> None:
+def test_checkpoint_restores_the_tree() -> None:
     layer, hidden, y = layer_of(counted(40)), drawn(6, 5, dtype=torch.float32), torch.arange(6)
     assert list(layer.state_dict()) == ["weight", "bias", "tree_children"]
     for twin in (pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer)):
@@ -154,7 +154,7 @@ def test_a_checkpoint_brings_its_tree() -> None:
     assert twin.tree == layer.tree
 
 
-def test_a_module_as_others() -> None:
+def test_repr_parameters_and_reset() -> None:
     tree = Tree.balanced(4)
     layer = hierarchical.HierarchicalSoftmax(3, tree, bias=False, sparse=True, reduction="sum")
     assert repr(layer) == "HierarchicalSoftmax(3, Tree(classes=4, depth=2), bias=False, sparse=True, reduction='sum')"
@@ -248,7 +248,7 @@ def test_errors(call: Callable[[Any], Any], error: type[Exception], match: str) 
         call(layer)
 
 
-def test_targets_of_any_integers() -> None:
+def test_targets_of_any_integer_dtype() -> None:
     layer = layer_of(Tree.balanced(7))
     wanted = layer(X, Y)
     assert all(torch.equal(layer(X, Y.to(kind)), wanted) for kind in (torch.uint8, torch.int16, torch.int32))
@@ -256,7 +256,7 @@ def test_targets_of_any_integers() -> None:
     assert torch.equal(layer_of(Tree.balanced(7), ignore_index=6)(X, Y), layer(X[:1], Y[:1]))
 
 
-def test_a_gradient_to_be_differentiated_again_is_dense() -> None:
+def test_create_graph_gives_dense_gradients() -> None:
     layer, hidden = layer_of(counted(30), sparse=True), drawn(6, 5, dtype=torch.float32)
     loss = layer(hidden, torch.arange(6))
     (again,) = torch.autograd.grad(loss, layer.weight, create_graph=True)

@@ -1,4 +1,4 @@
-"""Inclusion probabilities: against sums over all orders, recursions and simulation."""
+"""Inclusion probabilities equal sums over all orders of draws, recursions and simulations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rng() -> np.random.Generator:
 
 
 def by_sets(q: Any, n: int) -> Any:
-    """Return every set of classes, and the probability that the draws pass through it; weights can have any sum."""
+    """Return the inclusion probabilities, summed over all sets of classes that the draws can reach."""
     classes = len(q)
     reached = {0: 1.0}
     for _ in range(n):
@@ -34,7 +34,7 @@ def by_sets(q: Any, n: int) -> Any:
 
 
 def of_two_kinds(many: int, q_many: float, few: int, q_few: float, n: int) -> tuple[float, float]:
-    """Return the inclusion probabilities of two kinds of classes, by recursion over the draws."""
+    """Return the inclusion probabilities of classes of two different weights, by recursion over the draws."""
     taken, law = np.arange(n + 1.0), np.zeros(n + 1)
     law[0] = 1.0
     for drawn in range(n):
@@ -61,7 +61,7 @@ SMALL = {
 @pytest.mark.parametrize("kind", SMALL)
 @pytest.mark.parametrize("classes", [2, 3, 7, 10])
 def test_against_all_orders(kind: str, classes: int) -> None:
-    """The largest absolute error is 3e-15, the largest relative error 1e-13; pi goes down to 1e-307."""
+    """The largest absolute error is 3e-15 and the largest relative error 1e-13, for pi down to 1e-307."""
     q = SMALL[kind](classes)
     q /= q.sum()
     for n in range(classes + 1):
@@ -93,7 +93,7 @@ KINDS = [
 
 @pytest.mark.parametrize(("many", "few", "ratio", "n"), KINDS)
 def test_against_the_recursion_for_two_kinds_of_classes(many: int, few: int, ratio: float, n: int) -> None:
-    """The largest error is 6e-15, and relative 4e-11 (2e-13 above pi = 1e-4), in part the recursion's."""
+    """The largest error is 6e-15, and relative 4e-11 (2e-13 above pi = 1e-4). Part of it is the recursion's error."""
     q = np.repeat([ratio, 1.0], [many, few])
     q /= q.sum()
     found, true = inclusion_probabilities(q, n)[[0, -1]], of_two_kinds(many, q[0], few, q[-1], n)
@@ -102,7 +102,7 @@ def test_against_the_recursion_for_two_kinds_of_classes(many: int, few: int, rat
 
 
 @pytest.mark.parametrize("n", [2, 20, 300, 2900])
-def test_interpolation_changes_nothing(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interpolation_agrees_with_one_node_per_class(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     q = np.concatenate([LogUniform(2000).probabilities, 1e-6 * rng().random(1000) ** 2])
     q /= q.sum()
     quick = inclusion_probabilities(q, n)
@@ -117,7 +117,7 @@ WORDS = np.maximum(1e7 / (np.arange(100_003) + 2.7) ** 1.1, 1.0).astype(int)  # 
 
 @pytest.mark.parametrize("n", [2, 64, 1024, 50_000, 100_002])
 @pytest.mark.parametrize("sampler", [LogUniform(100_003), Unigram(WORDS)], ids=repr)
-def test_they_sum_to_the_number_of_draws(sampler: LogUniform | Unigram, n: int) -> None:
+def test_sum_is_the_number_of_draws(sampler: LogUniform | Unigram, n: int) -> None:
     pi = sampler.expected(np.arange(100_003), n, unique=True)
     q = sampler.probabilities
     assert abs(math.fsum(pi) / n - 1) < 1e-13
@@ -126,7 +126,7 @@ def test_they_sum_to_the_number_of_draws(sampler: LogUniform | Unigram, n: int) 
 
 
 def test_against_simulation() -> None:
-    """Simulation: the first n of 1000 exponential arrival times, 40,000 times, with NumPy's random numbers."""
+    """Pi equals the frequencies of the first n of 1000 exponential arrivals in 40,000 simulations with NumPy."""
     q, sets = LogUniform(1000).probabilities, 40_000
     for n in (10, 100):
         count, random = np.zeros(1000), rng()
@@ -148,12 +148,12 @@ def test_equal_classes_and_one_draw() -> None:
     assert np.array_equal(inclusion_probabilities(q, 1), q)
     nodes = inclusion_probability._nodes_of(np.log(q))
     np.testing.assert_allclose(
-        nodes.spread(inclusion_probability._integral(nodes, 1)), q, rtol=1e-12
+        nodes.interpolate(inclusion_probability._integral(nodes, 1)), q, rtol=1e-12
     )  # the integral agrees
 
 
-# The largest relative error of TensorFlow's formula, 1 - (1 - q)^tries, in the median and in the worst of 100 batches
-# for K = 1000 and of 30 for K = 100003:
+# The largest relative error of TensorFlow's formula, 1 - (1 - q)^tries, in the median and in the worst batch, of 100
+# batches for K = 1000 and of 30 for K = 100003:
 #     K        n       LogUniform        Unigram(WORDS[:K])   (ours: below 1e-12)
 #     1000     10      0.086   0.37      0.025   0.17
 #     1000     100     0.050   0.18      0.037   0.15
@@ -164,7 +164,7 @@ def test_equal_classes_and_one_draw() -> None:
 # Most of it comes from the number of tries, which differs between batches. With the mean number of tries, 0.016 becomes
 # 0.0015 (K = 100003, n = 1024) and 0.086 becomes 0.014 (K = 1000, n = 10).
 @pytest.mark.parametrize(("classes", "n", "least"), [(1000, 10, 0.03), (1000, 100, 0.02), (100_003, 1024, 0.005)])
-def test_beside_the_formula_of_tensorflow(classes: int, n: int, least: float) -> None:
+def test_tensorflows_formula_has_larger_errors(classes: int, n: int, least: float) -> None:
     sampler = LogUniform(classes)
     pi, q = sampler.expected(np.arange(classes), n, unique=True), sampler.probabilities
     errors = []

@@ -1,4 +1,4 @@
-"""Word vectors: neighbours and files compared with gensim's, and errors."""
+"""Word vectors: nearest words and files equal those of gensim; errors."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def theirs(path, **options):
 
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize(("positive", "negative"), QUERIES)
-def test_gensim_opens_our_files_and_finds_the_same_neighbours(tmp_path, binary, positive, negative):
+def test_gensim_reads_our_files_and_finds_the_same_words(tmp_path, binary, positive, negative):
     OURS.save(tmp_path / "v", binary=binary)
     peer = theirs(tmp_path / "v", binary=binary)
     assert peer.index_to_key == WORDS
@@ -45,7 +45,7 @@ def test_gensim_opens_our_files_and_finds_the_same_neighbours(tmp_path, binary, 
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_we_open_gensims_files(tmp_path, binary):
+def test_gensims_files_are_read(tmp_path, binary):
     peer = gensim.KeyedVectors(7)
     peer.add_vectors(WORDS, VECTORS)
     peer.save_word2vec_format(str(tmp_path / "v"), binary=binary)
@@ -75,7 +75,7 @@ def test_similarity_is_the_cosine():
     assert KeyedVectors([[0, 0], [1, 0]], ["zero", "one"]).similarity("zero", "one") == 0
 
 
-def test_a_vector_is_a_list_with_a_float():
+def test_list_with_a_float_is_a_vector():
     found = KeyedVectors([[1, 0], [0.8, 0.6], [0, 1]], np.array(["king", "queen", "woman"]))
     assert repr(found.words) == "['king', 'queen', 'woman']"
     for vector in ([1.0, 0], [np.float32(1), np.float32(0)], [[1, 0]], np.array([1, 0])):
@@ -83,12 +83,12 @@ def test_a_vector_is_a_list_with_a_float():
     assert [word for word, _ in found.most_similar([1, 0])] == ["woman"]  # numbers of words
 
 
-def test_given_words_are_not_found_beside_a_nan():
+def test_most_similar_excludes_its_words_despite_nan():
     found = KeyedVectors([[1, 0], [np.nan, 0], [0, 1]]).most_similar(0)
     assert [place for place, _ in found] == [2, 1]
 
 
-def test_numbers_stand_for_words(tmp_path):
+def test_numbers_are_keys(tmp_path):
     bare = KeyedVectors(VECTORS)
     assert [(WORDS[place], cosine) for place, cosine in bare.most_similar(3)] == OURS.most_similar("w3")
     assert OURS.most_similar(np.int64(3), topn=2) == OURS.most_similar(["w3"], topn=2)
@@ -122,7 +122,7 @@ def test_words_from_sentences(options):
     assert model["a"].tobytes() == bare[model.words.index("a")].tobytes()
 
 
-def test_words_that_are_alike_come_near(tmp_path):
+def test_trained_words_of_one_kind_are_nearest(tmp_path):
     rng = np.random.default_rng(0)
     groups = [["cat", "dog", "cow"], ["red", "blue", "green"]]
     text = [rng.choice(groups[i % 2], 6).tolist() for i in range(2000)]
@@ -138,7 +138,7 @@ def test_words_that_are_alike_come_near(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("error", "said", "made"),
+    ("error", "message", "made"),
     [
         (
             ValueError,
@@ -203,13 +203,13 @@ def test_words_that_are_alike_come_near(tmp_path):
         (TypeError, "has no argument restrict_vocab", lambda: OURS.most_similar("w1", restrict_vocab=3)),
     ],
 )
-def test_what_is_refused(error, said, made):
-    with pytest.raises(error, match=said):
+def test_errors(error, message, made):
+    with pytest.raises(error, match=message):
         made()
 
 
 @pytest.mark.parametrize("word", ["New York", "a\u00a0b", "", "a\n"])
-def test_words_that_the_formats_cannot_hold(tmp_path, word):
+def test_words_with_spaces_cannot_be_saved(tmp_path, word):
     for binary in (False, True):
         with pytest.raises(ValueError, match="without spaces"):
             KeyedVectors([[1.0], [2.0]], ["a", word]).save(tmp_path / "v", binary=binary)
@@ -217,7 +217,7 @@ def test_words_that_the_formats_cannot_hold(tmp_path, word):
 
 
 @pytest.mark.parametrize(
-    ("data", "binary", "said"),
+    ("data", "binary", "message"),
     [
         (b"", False, "the first line, of words and of dimensions, got b''"),
         (b"the 1 2\n", False, "dimensions, got b'the 1 2'"),
@@ -235,7 +235,7 @@ def test_words_that_the_formats_cannot_hold(tmp_path, word):
         (b"9999999999999 9\na 1\n", True, "it ends before"),
     ],
 )
-def test_files_that_are_none(tmp_path, data, binary, said):
+def test_invalid_files(tmp_path, data, binary, message):
     (tmp_path / "v").write_bytes(data)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         KeyedVectors.load(tmp_path / "v", binary=binary)

@@ -48,7 +48,7 @@ def test_a_distribution_over_many_classes(name: str) -> None:
 
 
 @distributions
-def test_draws_follow_it_and_depend_on_their_row_alone(name: str) -> None:
+def test_draws_follow_the_distribution_row_by_row(name: str) -> None:
     layer = layer_of(name, k=12, dtype=F64)
     hidden = drawn(1, 5).expand(20_000, 5)
     found = layer.sample(hidden, seed=1)
@@ -59,7 +59,7 @@ def test_draws_follow_it_and_depend_on_their_row_alone(name: str) -> None:
     assert torch.equal(layer.sample(hidden[rows], seed=1, stream=rows), found[rows])
 
 
-def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_size_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden = layer_of("full"), drawn(9, 5, dtype=torch.float32)
     with torch.no_grad():
         whole = layer.log_prob(hidden), *layer.topk(hidden, 3), layer.sample(hidden, 4)
@@ -99,7 +99,7 @@ def test_reductions_and_ignored_rows(name: str) -> None:
 
 
 @every
-def test_nothing_counts(name: str) -> None:
+def test_no_rows_or_all_rows_ignored(name: str) -> None:
     layer = layer_of(name, dtype=F64)
     for n, y in ((0, torch.zeros(0).long()), (2, torch.tensor([-100, -100]))):
         hidden = drawn(n, 5).requires_grad_()
@@ -118,7 +118,7 @@ def test_nothing_counts(name: str) -> None:
 
 @every
 @pytest.mark.parametrize("k", [1, 2])
-def test_few_classes(name: str, k: int) -> None:
+def test_one_or_two_classes(name: str, k: int) -> None:
     layer, hidden = layer_of(name, k=k), drawn(4, 5, dtype=torch.float32).requires_grad_()
     loss = layer(hidden, torch.arange(4) % k)
     loss.backward()

@@ -66,7 +66,7 @@ def test_errors(name: str, call: Callable[[Any], Any], error: type[Exception], m
 
 
 @distributions
-def test_a_row_that_meets_nan(name: str) -> None:
+def test_nan_rows(name: str) -> None:
     layer, hidden = layer_of(name), drawn(3, 5, dtype=torch.float32)
     hidden[1, 2] = torch.nan
     found = layer.topk(hidden, 2)

@@ -43,7 +43,7 @@ def losses_of(layer: Any, y: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 @every
 def test_derivatives(name: str) -> None:
     layer = layer_of(name, 3, 7, dtype=F64, reduction="none").eval()  # in eval mode the candidates do not change
-    layer.least_ess = 0.0  # the number of draws is not a smooth function
+    layer.least_ess = 0.0  # the number of draws is not smooth
     loss, values = losses_of(layer, torch.tensor([6, 0, -100, 3, 0]))
     inputs = drawn(5, 3).requires_grad_(), *values
     assert torch.autograd.gradcheck(loss, inputs, check_forward_ad=True)
@@ -67,7 +67,7 @@ def test_sparse_gradients(name: str) -> None:
     assert not all(map(torch.equal, before, sparse.parameters()))
 
 
-def test_a_tied_weight_learns_from_both() -> None:
+def test_tied_weight_gets_both_gradients() -> None:
     embedding = torch.nn.Embedding(40, 5)
     layer = nn.SampledSoftmax(5, layers.sampler(40), samples=6, weight=embedding.weight)
     layer(embedding(torch.tensor([1, 2])), torch.tensor([3, 4])).backward()
@@ -124,7 +124,7 @@ def test_a_row_has_the_same_bits_in_every_batch(name: str) -> None:
 
 
 @every
-def test_a_checkpoint_goes_on(name: str) -> None:
+def test_checkpoint_continues_with_the_same_draws(name: str) -> None:
     hidden, y = drawn(6, 5, dtype=torch.float32), torch.arange(6)
     layer, twin = layer_of(name), layers.LAYERS[name](5, 40)
     layer(hidden, y)
@@ -138,8 +138,8 @@ def test_a_checkpoint_goes_on(name: str) -> None:
 
 
 @every
-def test_a_layer_without_memory_gets_it(name: str) -> None:
-    """The three ways to materialise a model from the meta device."""
+def test_layers_from_the_meta_device(name: str) -> None:
+    """A layer on the meta device works after each of the three ways to materialise it."""
     layer, hidden, y = layer_of(name).eval(), drawn(6, 5, dtype=torch.float32), torch.arange(6)
     wanted = layer(hidden, y)
     assigned = layers.LAYERS[name](5, 40, device="meta").eval()
@@ -158,7 +158,7 @@ def test_a_layer_without_memory_gets_it(name: str) -> None:
     assert begun.eval()(hidden, y).isfinite()
 
 
-def test_learned_counts_are_in_a_checkpoint() -> None:
+def test_checkpoint_holds_learned_counts() -> None:
     layer, twin = (nn.SampledSoftmax(5, Learned(40), samples=6) for _ in range(2))
     hidden, y = drawn(3, 5, dtype=torch.float32), torch.tensor([7, -100, 7])
     layer(hidden, y)

@@ -1,4 +1,4 @@
-"""Losses under `no_grad` allocate no gradients: peak memory of each layer, in separate processes."""
+"""Losses under `no_grad` allocate no gradients: the peak memory of each layer, in separate processes."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def shares() -> tuple[dict[str, list[float]], str]:
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("layer", LAYERS)
-def test_memory_under_no_grad(layer: str, shares: tuple[dict[str, list[float]], str]) -> None:
-    found, said = shares
-    assert layer in found, said
+def test_no_grad_allocates_no_gradients(layer: str, shares: tuple[dict[str, list[float]], str]) -> None:
+    found, printed = shares
+    assert layer in found, printed
     without, with_gradients = found[layer]
     assert without < 0.2
     assert with_gradients > 0.9, "the check has to see a gradient of the weights"

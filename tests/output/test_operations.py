@@ -1,4 +1,4 @@
-"""The operation records of the room: kernels against definitions, for arrays and tensors; opcheck."""
+"""The operations of the output layers: kernels equal definitions, for arrays and tensors; opcheck."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def same(found: Any, wanted: Any) -> None:
 
 
 @each
-def test_the_definition_agrees(name: str) -> None:
+def test_kernels_equal_the_definition(name: str) -> None:
     operation, i = CASES[name]
     found = operation(i)
     same(found, operation.define(i))
@@ -83,7 +83,7 @@ def tensors(i: Any) -> Any:
 
 
 @each
-def test_tensors_are_served_as_arrays_are(name: str) -> None:
+def test_tensors_give_the_results_of_arrays(name: str) -> None:
     operation, i = CASES[name]
     found, wanted = operation(tensors(i)), operation(i)
     for a, b in zip(found, wanted, strict=True):

@@ -1,4 +1,4 @@
-"""Losses by blocks: nonfinite numbers in one row or class change no bit of independent rows and classes."""
+"""Losses in blocks: nonfinite numbers in a row or class change no bit of independent rows and classes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def found(y: Any, *given: Any, total: bool = False) -> list[Any]:
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 @pytest.mark.parametrize("size", [1 << 23, 3000], ids=["whole", "parts"])
 @pytest.mark.parametrize("number", BLOCKS)
-def test_a_row_that_is_not_finite(number: int, size: int, bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nonfinite_numbers_change_no_bit_of_other_rows(
+    number: int, size: int, bad: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(layers, "_SIZE", size)
     y, h, *layer = drawn(number, torch.float32)
     odd = h.clone()
@@ -65,7 +67,7 @@ def places(h: Any, b: Any, w: Any) -> dict[str, list[Any]]:
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 @pytest.mark.parametrize("where", ["a class", "two classes", "rows", "rows and a class", "a bias", "every bias"])
 @pytest.mark.parametrize("number", BLOCKS)
-def test_results_are_those_of_the_definition(number: int, where: str, bad: float) -> None:
+def test_nonfinite_results_equal_the_definition(number: int, where: str, bad: float) -> None:
     y, h, bias, *weights = drawn(number, torch.float64)
     y[:6] = torch.tensor([2, 1, 8, 28, 8, 99])
     for x in places(h, bias, weights)[where]:

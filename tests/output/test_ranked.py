@@ -60,7 +60,7 @@ def drawn(*shape: int, dtype: Any = F64) -> Any:
 
 
 @every
-def test_classes_are_the_callers(name: str) -> None:
+def test_targets_and_results_use_the_callers_classes(name: str) -> None:
     layer = layer_of(name, dtype=F64, reduction="none")
     ranked = copy.deepcopy(layer)
     ranked._reorder(torch.arange(40))
@@ -79,7 +79,7 @@ def test_classes_are_the_callers(name: str) -> None:
 
 
 @every
-def test_from_counts_ranks_by_falling_count(name: str) -> None:
+def test_from_counts_ranks_by_decreasing_count(name: str) -> None:
     counts = np.array([3.0, 0.0, 7.0, 7.0, 0.0, 100.0])
     kind = {"adaptive": nn.AdaptiveSoftmax, "differentiated": nn.DifferentiatedSoftmax}[name]
     for given in (counts, counts.astype(np.uint8), torch.tensor(counts), counts.tolist()):
@@ -103,7 +103,7 @@ def test_from_counts_ranks_by_falling_count(name: str) -> None:
         ("many", TypeError, "counts"),
     ],
 )
-def test_counts_that_are_none(name: str, counts: Any, error: type[Exception], match: str) -> None:
+def test_invalid_counts(name: str, counts: Any, error: type[Exception], match: str) -> None:
     kind = {"adaptive": nn.AdaptiveSoftmax, "differentiated": nn.DifferentiatedSoftmax}[name]
     with pytest.raises(error, match=match):
         kind.from_counts(8, counts)
@@ -115,7 +115,7 @@ def test_counts_that_are_none(name: str, counts: Any, error: type[Exception], ma
 @every
 @pytest.mark.parametrize("k", [1, 2, 7, 40])
 @pytest.mark.parametrize("bias", [True, False])
-def test_reductions_are_those_of_log_prob(name: str, k: int, bias: bool) -> None:
+def test_reductions_equal_those_of_log_prob(name: str, k: int, bias: bool) -> None:
     layer, hidden = layer_of(name, k, bias=bias, dtype=F64), drawn(2, 3, 6)
     y = torch.tensor([[0, k - 1, -100], [k // 2, -100, k // 3]])
     log_p = layer.log_prob(hidden)
@@ -156,7 +156,7 @@ def test_gradients(name: str, k: int, bias: bool, reduction: str) -> None:
 
 
 @every
-def test_a_backward_may_come_again_and_with_any_factor(name: str) -> None:
+def test_backward_can_be_repeated_with_any_factor(name: str) -> None:
     layer, hidden, y = layer_of(name, dtype=F64), drawn(5, 6).requires_grad_(), torch.arange(5) * 7
     inputs = (hidden, *layer.parameters())
     wanted = torch.autograd.grad(-layer.log_prob(hidden).gather(1, y[:, None]).mean(), inputs)
@@ -177,7 +177,7 @@ def test_a_backward_may_come_again_and_with_any_factor(name: str) -> None:
 
 
 @every
-def test_nothing_counts(name: str) -> None:
+def test_no_rows_or_all_rows_ignored(name: str) -> None:
     layer = layer_of(name, ignore_index=-1)
     hidden = drawn(3, 6, dtype=torch.float32)
     for given, y in ((hidden[:0], torch.zeros(0).long()), (hidden * torch.nan, torch.full((3,), -1))):
@@ -227,7 +227,7 @@ def test_a_row_has_the_same_bits_in_every_batch(name: str, dtype: Any, monkeypat
 
 
 @every
-def test_blocks_of_rows_have_the_whole_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_size_does_not_change_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden, y = layer_of(name, dtype=F64), drawn(50, 6).requires_grad_(), torch.arange(50) % 40
     inputs = (hidden, *layer.parameters())
     whole = torch.autograd.grad(layer(hidden, y), inputs)
@@ -237,7 +237,7 @@ def test_blocks_of_rows_have_the_whole_gradient(name: str, monkeypatch: pytest.M
 
 
 @every
-def test_the_definition_agrees(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_equal_the_definition(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for dtype, scale in ((F64, 0.7), (torch.float32, 6.0), (torch.float16, 0.7)):
         layer, hidden, y = layer_of(name, dtype=dtype), drawn(9, 6, dtype=dtype), torch.arange(9) * 4
         hidden = (hidden * scale).requires_grad_()
@@ -256,7 +256,7 @@ def test_the_definition_agrees(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("widths", [[6], [4, 2]])
-def test_rows_that_are_ignored_count_nothing(widths: list[int]) -> None:
+def test_ignored_rows_do_not_change_results(widths: list[int]) -> None:
     weights = [drawn(20 // len(widths), width).requires_grad_() for width in widths]
     h, y = drawn(3, 6).requires_grad_(), torch.tensor([4, -100, 19])
     wanted = blocks.block_losses(h[[0, 2]], weights, None, y[[0, 2]], total=False)
@@ -271,7 +271,7 @@ def test_rows_that_are_ignored_count_nothing(widths: list[int]) -> None:
 
 
 @every
-def test_an_infinite_vector_puts_its_class_out(name: str) -> None:
+def test_infinite_vector_excludes_its_class(name: str) -> None:
     layer, hidden = layer_of(name), drawn(4, 6, dtype=torch.float32).abs().requires_grad_()
     with torch.no_grad():
         (layer.head if name == "adaptive" else layer.weights[1])[2] = -torch.inf
@@ -282,7 +282,7 @@ def test_an_infinite_vector_puts_its_class_out(name: str) -> None:
 
 
 @every
-def test_confident_rows_keep_their_small_loss(name: str) -> None:
+def test_small_losses_stay_accurate(name: str) -> None:
     layer = filled(KINDS[name](7, dtype=torch.float32), 0.0, mixed=False)
     with torch.no_grad():
         (layer.head_bias if name == "adaptive" else layer.bias)[0] = 40.0

@@ -23,7 +23,7 @@ F64, KINDS, every, filled, layer_of, drawn = (
 
 
 @every
-def test_halves(name: str) -> None:
+def test_half_precision(name: str) -> None:
     y = torch.arange(6) * 7 % 40
     for dtype in (torch.float16, torch.bfloat16):
         hidden = drawn(6, 6, dtype=dtype)
@@ -76,7 +76,7 @@ def test_vmap_and_functional_derivatives(name: str) -> None:
 @pytest.mark.slow
 @every
 @pytest.mark.parametrize("method", ["forward", "log_prob", "log_prob_of"])
-def test_it_compiles_without_a_break(name: str, method: str) -> None:
+def test_compiles_without_graph_breaks(name: str, method: str) -> None:
     layer, hidden, y = layer_of(name), drawn(6, 6, dtype=torch.float32), torch.arange(6) * 7
     y[2] = -100
     arguments = (hidden,) if method == "log_prob" else (hidden, y)
@@ -91,7 +91,7 @@ def test_it_compiles_without_a_break(name: str, method: str) -> None:
 
 
 @every
-def test_a_checkpoint_brings_its_order(name: str) -> None:
+def test_checkpoint_restores_the_order(name: str) -> None:
     layer, hidden, y = layer_of(name), drawn(6, 6, dtype=torch.float32), torch.arange(6)
     assert "order" in layer.state_dict()
     assert "ranks" not in layer.state_dict()
@@ -116,7 +116,7 @@ def test_a_checkpoint_brings_its_order(name: str) -> None:
 
 
 @every
-def test_parameters_begin_anew(name: str) -> None:
+def test_reset_parameters(name: str) -> None:
     layer = KINDS[name](40, dim=6)
     assert all(p.abs().max() <= p.shape[1] ** -0.5 for p in layer.parameters() if p.ndim == 2)
     assert all(p.any() == (p.ndim == 2) for p in layer.parameters())

@@ -39,7 +39,7 @@ OWN = Negatives(torch.arange(N * 5).reshape(N, 5) * 4 % K, torch.linspace(-1, 1,
 
 
 @pytest.mark.parametrize("given", [SHARED, OWN], ids=["shared", "of rows"])
-def test_losses_are_the_definitions(given: Negatives) -> None:
+def test_losses_equal_the_definitions(given: Negatives) -> None:
     hidden = drawn(N, D)
 
     def beside(row: int) -> list[tuple[int, float]]:
@@ -78,7 +78,7 @@ def test_losses_are_the_definitions(given: Negatives) -> None:
     compare(nn.NegativeSampling(D, sampler, samples=5), negative)
 
 
-def test_with_all_classes_it_is_the_full_softmax() -> None:
+def test_all_classes_as_candidates_give_the_full_softmax() -> None:
     hidden = drawn(N, D).requires_grad_()
     full = at(nn.FullSoftmax(D, K))
     target = at(nn.TargetSampledSoftmax(D, K))
@@ -108,7 +108,7 @@ def test_target_sampling_is_a_softmax_over_the_targets_of_the_part() -> None:
 
 
 def test_in_batch_negatives() -> None:
-    """Each candidate has weight 1 / (its expected count among the draws and the other rows' targets)."""
+    """A candidate has the weight 1 / (its expected count among the draws and the targets of other rows)."""
     hidden, q, p = drawn(N, D), Unigram(layers.counts(K)), Unigram(np.arange(1, K + 1), power=1)
     layer = at(nn.SampledSoftmax(D, q, samples=4, in_batch=p, reduction="none")).eval()
     drawn_ones = q.draw(4, seed=0, stream=0, unique=True).index
@@ -120,7 +120,7 @@ def test_in_batch_negatives() -> None:
         assert layer(hidden, Y)[i].item() == pytest.approx(np.log(total) - s[i, y], rel=1e-12)
 
 
-def test_the_sample_grows_until_it_suffices() -> None:
+def test_sample_grows_until_the_ess_is_reached() -> None:
     layer = at(nn.ImportanceSampledSoftmax(D, Uniform(K), samples=8, least_ess=60.0, most=300)).eval()
     hidden = drawn(N, D)
     layer(hidden, Y)
@@ -136,7 +136,7 @@ def test_the_sample_grows_until_it_suffices() -> None:
     assert layer.ess.shape == (1,)
 
 
-def test_draws_change_with_the_step_when_training() -> None:
+def test_draws_change_with_the_training_step() -> None:
     layer, hidden = at(nn.SampledSoftmax(D, Uniform(1000), samples=8)), drawn(N, D)
     losses = [layer(hidden, Y).item() for _ in range(3)]
     assert len(set(losses)) == 3
@@ -147,7 +147,7 @@ def test_draws_change_with_the_step_when_training() -> None:
     assert other(hidden, Y).item() not in losses
 
 
-def test_a_sampler_s_results_are_tensors_where_tensors_are_asked_for() -> None:
+def test_sampler_results_are_tensors_like_the_argument() -> None:
     sampler = LogUniform(50)
     found = sampler.draw(5, seed=3, unique=True, like=torch.zeros(1))
     plain = sampler.draw(5, seed=3, unique=True)
@@ -167,8 +167,8 @@ def test_learned_follows_the_targets() -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"shared": False}, {"shared": False, "unique": False}, {"in_batch": True}], ids=str
 )
-def test_rows_that_are_ignored_change_nothing_of_the_others(options: dict[str, Any]) -> None:
-    """Results are the same if values can be read and ignored rows are removed."""
+def test_ignored_rows_do_not_change_other_rows(options: dict[str, Any]) -> None:
+    """Results are the same under tracing and in eager code, where ignored rows are removed."""
     given = {**options, "in_batch": Unigram(layers.counts(K))} if "in_batch" in options else options
     layer = at(nn.SampledSoftmax(D, Unigram(layers.counts(K)), samples=3, reduction="none", **given)).eval()
     hidden, y = drawn(6, D), torch.tensor([7, -100, 5, -100, -100, 2])
@@ -180,7 +180,7 @@ def test_rows_that_are_ignored_change_nothing_of_the_others(options: dict[str, A
         assert torch.equal(layer(hidden, y)[1:], found[1:])
 
 
-def test_classes_that_nothing_expects_are_no_negatives_of_others() -> None:
+def test_classes_with_expected_count_0_are_no_negatives() -> None:
     few = np.array([5, 4, 3, 2, 0, 0, 0, 0, 0])
     layer = at(nn.SampledSoftmax(D, Unigram(few), samples=3, in_batch=Unigram(few, power=1), reduction="none"))
     found = layer.eval()(drawn(4, D), torch.tensor([7, 0, 1, 2]))
@@ -206,7 +206,7 @@ def test_negatives_of_each_row_change_with_the_step(unique: bool) -> None:
 
 
 @pytest.mark.parametrize("log_z", ["learned", "context", 0.0, 2.5])
-def test_nce_begins_normalised(log_z: Any) -> None:
+def test_nce_is_initially_normalised(log_z: Any) -> None:
     layer, hidden = nn.NCE(D, Uniform(K), samples=4, log_z=log_z), torch.zeros(2, D)
     scores_of = torch.stack([layer.log_score_of(hidden, torch.full((2,), k)) for k in range(K)], 1)
     torch.testing.assert_close(scores_of.exp().sum(1), torch.ones(2))
@@ -219,7 +219,7 @@ def test_nce_begins_normalised(log_z: Any) -> None:
     assert layer.weight.any()
 
 
-def test_log_scores_are_scores_less_log_z() -> None:
+def test_log_score_of_is_score_minus_log_z() -> None:
     layer, hidden = at(nn.NCE(D, Uniform(K), samples=4, log_z="learned")), drawn(N, D)
     with torch.no_grad():
         layer.log_z.fill_(1.5)
@@ -228,7 +228,7 @@ def test_log_scores_are_scores_less_log_z() -> None:
 
 
 @pytest.mark.parametrize("kind", [nn.SampledSoftmax, nn.ImportanceSampledSoftmax, nn.NCE, nn.NegativeSampling])
-def test_a_weight_that_is_given_stays_what_it_was(kind: Any) -> None:
+def test_weight_argument_is_not_changed(kind: Any) -> None:
     weight = torch.nn.Parameter(drawn(K, D, dtype=torch.float32))
     before = weight.detach().clone()
     layer = kind(D, Uniform(K), samples=4, weight=weight, dtype=torch.bfloat16)
@@ -237,7 +237,7 @@ def test_a_weight_that_is_given_stays_what_it_was(kind: Any) -> None:
     assert layer.bias.dtype == torch.bfloat16
 
 
-def test_negatives_out_of_range_are_nan_where_nobody_may_look() -> None:
+def test_negatives_out_of_range_give_nan_under_tracing() -> None:
     layer = at(nn.SampledSoftmax(D, Uniform(K), samples=4, reduction="none"))
     index, log_e = torch.tensor([[0, 1], [-1, 2], [3, K], [4, 5]]), torch.zeros(4, 2, dtype=F64)
     found = torch.func.vmap(lambda h, y, i, e: layer(h, y, Negatives(i, e)))(drawn(4, D), Y, index, log_e)
@@ -247,7 +247,7 @@ def test_negatives_out_of_range_are_nan_where_nobody_may_look() -> None:
 # --- parts of the data ------------------------------------------------------------------------------------------------
 
 
-def test_partitions_have_few_targets_and_are_as_long_as_can_be() -> None:
+def test_partitions_have_few_targets_and_maximal_length() -> None:
     y = np.random.default_rng(0).zipf(1.3, 2000) % 97
     for most in (1, 2, 7, 40, 97, 1000):
         parts = partitions(torch.from_numpy(y), most=most)

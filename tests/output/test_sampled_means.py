@@ -1,4 +1,4 @@
-"""The mean over draws of the gradients of sampled losses, compared with theory."""
+"""The mean over draws of the gradients of sampled losses agrees with theory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRAWS = 10_000
 
 
 def gradients(layer: Any, hidden: Any, y: Any) -> tuple[Any, Any]:
-    """Return the mean over draws of the gradient to h, and its standard error. Every draw is a row of a batch."""
+    """Return the mean of the gradient to h over draws, and its standard error. Every draw is a row of a batch."""
     assert not layer.shared
     rows = hidden.expand(DRAWS, D).clone().requires_grad_()
     layer.reduction = "sum"
@@ -41,8 +41,8 @@ def own_distribution(hidden: Any, y: int) -> Sampler:
 
 
 @pytest.mark.parametrize("n", [1, 5])
-def test_sampled_from_the_softmax_itself_it_is_unbiased(n: int) -> None:
-    """Blanc & Rendle (2018), theorem 2.1: only this sampler is unbiased."""
+def test_sampling_from_the_softmax_itself_is_unbiased(n: int) -> None:
+    """The softmax itself is the only unbiased sampler (Blanc & Rendle 2018, theorem 2.1)."""
     hidden, y = drawn(D), torch.tensor(3)
     options: dict[str, Any] = {"samples": n, "unique": False, "shared": False}
     mean, error = gradients(at(nn.SampledSoftmax(D, own_distribution(hidden, 3), **options)), hidden, y)
@@ -52,8 +52,8 @@ def test_sampled_from_the_softmax_itself_it_is_unbiased(n: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [nn.SampledSoftmax, nn.ImportanceSampledSoftmax])
-def test_the_bias_falls_as_one_over_n(kind: Any) -> None:
-    """Consistency: with 16 times the draws the bias is a sixteenth, within 3 standard errors."""
+def test_bias_falls_as_1_over_n(kind: Any) -> None:
+    """With 16 times the draws, the bias is a sixteenth, within 3 standard errors."""
     hidden, y, sampler = drawn(D), torch.tensor(3), Unigram(layers.counts(K))
     options: dict[str, Any] = {"unique": False} if kind is nn.SampledSoftmax else {}
     bias = {}
@@ -64,8 +64,8 @@ def test_the_bias_falls_as_one_over_n(kind: Any) -> None:
     assert (bias[64][0].abs() < bias[4][0].abs() / 8 + 3 * bias[64][1]).all()
 
 
-def test_nce_is_unbiased_for_its_expectation_and_tends_to_likelihood() -> None:
-    """E = sigma(-D_y) (-s'_y) + sum_j n q_j sigma(D_j) s'_j; for normalised scores it tends to p - e_y."""
+def test_nce_gradient_has_its_expectation_and_tends_to_likelihood() -> None:
+    """The mean is sigma(-D_y) (-s'_y) + sum_j n q_j sigma(D_j) s'_j. For normalised scores it tends to p - e_y."""
     hidden, y, sampler = drawn(D), torch.tensor(3), Unigram(layers.counts(K), power=0.5)
     q = torch.tensor(sampler.probabilities)
     far = []
@@ -85,7 +85,7 @@ def test_nce_is_unbiased_for_its_expectation_and_tends_to_likelihood() -> None:
 
 
 def test_negative_sampling_learns_pointwise_mutual_information() -> None:
-    """Levy & Goldberg (2014): at the optimal scores, log p - log q - log n, the mean gradient is 0."""
+    """At the optimal scores, log p - log q - log n, the mean gradient is 0 (Levy & Goldberg 2014)."""
     n, sampler = 4, Unigram(layers.counts(K))
     p = torch.tensor(Unigram(np.arange(1, K + 1), power=1).probabilities)
     best = p.log() - torch.tensor(sampler.log_probabilities(range(K))) - np.log(n)

@@ -50,7 +50,7 @@ every = pytest.mark.parametrize("case", CASES)
 
 
 @every
-def test_probabilities_are_those_of_the_definition(case: str) -> None:
+def test_probabilities_equal_the_definition(case: str) -> None:
     make, q = CASES[case]
     sampler, index = make(), np.arange(len(q))
     assert sampler.classes == len(q)
@@ -65,7 +65,7 @@ def test_probabilities_are_those_of_the_definition(case: str) -> None:
 
 
 @every
-def test_chi_square(case: str) -> None:
+def test_draws_pass_a_chi_square_test(case: str) -> None:
     make, q = CASES[case]
     found = make().draw(DRAWS, seed=3)
     assert found.index.dtype == np.int64
@@ -80,8 +80,8 @@ def test_chi_square(case: str) -> None:
 
 
 @every
-def test_a_hundred_sets_of_ten_thousand_have_the_expected_counts(case: str) -> None:
-    """Draws are independent across streams: the p-values are uniform."""
+def test_sets_of_draws_have_the_expected_counts(case: str) -> None:
+    """Counts have the expected means. Draws of different streams are independent, so p-values are uniform."""
     make, q = CASES[case]
     sampler, index = make(), np.arange(len(q))
     n = DRAWS // 100
@@ -99,10 +99,10 @@ def test_a_hundred_sets_of_ten_thousand_have_the_expected_counts(case: str) -> N
 
 @every
 @pytest.mark.parametrize("unique", [False, True])
-def test_a_draw_is_a_function_of_seed_stream_and_position(case: str, unique: bool) -> None:
+def test_draws_depend_only_on_seed_stream_and_position(case: str, unique: bool) -> None:
     sampler = CASES[case][0]()
     support = int(np.count_nonzero(sampler.probabilities))
-    few, many = (support // 2, support) if unique else (10, 70_000)  # over the chunk in which bits are made
+    few, many = (support // 2, support) if unique else (10, 70_000)  # more than a chunk of random numbers
 
     def draw(n: int, seed: int = 1, stream: int = 2) -> list[int]:
         return list(sampler.draw(n, seed=seed, stream=stream, unique=unique).index)
@@ -110,7 +110,7 @@ def test_a_draw_is_a_function_of_seed_stream_and_position(case: str, unique: boo
     assert draw(few) == draw(many)[:few] == draw(many - 1)[:few]
     assert draw(many) == list(pickle.loads(pickle.dumps(sampler)).draw(many, seed=1, stream=2, unique=unique).index)
     if support > 1:
-        # Of few classes some streams do agree.
+        # With few classes, some streams have equal draws.
         one = draw(many)
         assert any(one != draw(many, seed=s) for s in (0, 3, 2**64 - 1))
         assert any(one != draw(many, stream=s) for s in (0, -3, 2**62))
@@ -134,7 +134,7 @@ def test_distinct_draws_can_take_the_whole_support(case: str) -> None:
 
 
 def test_distinct_draws_are_successive() -> None:
-    """The first is from Q, the second from Q without the first."""
+    """The first draw is from Q, the second from Q without the first class."""
     sampler = Unigram([5, 1, 3, 0, 2], power=1)
     q = sampler.probabilities
     pairs = [sampler.draw(2, seed=9, stream=s, unique=True).index for s in range(4000)]
@@ -145,20 +145,20 @@ def test_distinct_draws_are_successive() -> None:
     assert p_value(found, wrong / wrong.sum()) < 1e-9, "it can fail"
 
 
-def test_rare_classes_are_not_waited_for() -> None:
-    """Those that K + 1024 tries do not find come by exponential clocks, with the same distribution."""
+def test_rare_classes_are_drawn_by_arrival_times() -> None:
+    """Classes that K + 1024 tries do not find are ordered by exponential arrival times, with the same distribution."""
     sampler = Unigram([1.0, 1e-30, 2e-30, 3e-30, 0.0], power=1)
     sets = np.array([sampler.draw(4, seed=2, stream=s, unique=True).index for s in range(700)])
     assert np.all(sets[:, 0] == 0)
     assert p_value(sets[:, 1] - 1, np.array([1, 2, 3]) / 6) > 1e-4
     assert p_value(sets[:, 1] - 1, np.array([1, 1, 1]) / 3) < 1e-9, "it can fail"
-    # The last of three comes after the others in either order.
+    # The last of three classes, after the two others in either order.
     last = np.array([2 / 6 * 3 / 4 + 3 / 6 * 2 / 3, 1 / 6 * 3 / 5 + 3 / 6 * 1 / 3, 1 / 6 * 2 / 5 + 2 / 6 * 1 / 4])
     assert p_value(sets[:, 3] - 1, last) > 1e-4
 
 
-def test_inclusion_probabilities_are_those_of_the_draws() -> None:
-    """A million draws, 2000 sets of 500 distinct classes of 1000."""
+def test_inclusion_probabilities_equal_frequencies_of_draws() -> None:
+    """Frequencies in 2000 draws of 500 distinct classes of 1000 equal the inclusion probabilities."""
     sampler, index = LogUniform(1000), np.arange(1000)
     sets = [sampler.draw(500, seed=1, stream=s, unique=True) for s in range(2000)]
     pi = sampler.expected(index, 500, unique=True)
@@ -174,7 +174,7 @@ def test_inclusion_probabilities_are_those_of_the_draws() -> None:
     assert np.abs((count - 2000 * naive) / error)[100:].max() > 10, "it can fail"
 
 
-def test_the_least_numbers_of_classes() -> None:
+def test_smallest_numbers_of_classes_and_draws() -> None:
     for one in (Uniform(1), LogUniform(1), Unigram([2]), Learned(1)):
         assert one.probabilities == [1.0]
         assert list(one.draw(3, seed=0).index) == [0, 0, 0]
@@ -206,7 +206,7 @@ def test_learned_follows_what_it_observes() -> None:
     assert sampler.counts[0] == 0.25, "a copy"
 
 
-def test_learned_is_state_that_torch_can_save(tmp_path: Any) -> None:
+def test_learned_state_dict_can_be_saved_by_torch(tmp_path: Any) -> None:
     torch = pytest.importorskip("torch")
     sampler, fresh = learned(), Learned(7, smoothing=0.5, power=0.75)
     state = {name: torch.from_numpy(array) for name, array in sampler.state_dict().items()}
@@ -221,8 +221,8 @@ def test_learned_is_state_that_torch_can_save(tmp_path: Any) -> None:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def test_an_alias_table_has_the_masses_it_is_made_of() -> None:
-    """The largest relative error over 50,021 classes is 1e-12; with cumulative sums in doubles it is 1e-9."""
+def test_alias_table_has_the_masses_of_its_distribution() -> None:
+    """The largest relative error over 50,021 classes is 1e-12. With cumulative sums in float64 it would be 1e-9."""
     rng = np.random.default_rng(5)
     for weights in (rng.zipf(1.2, 50_021).clip(0, 10**7) ** 0.75, rng.integers(0, 3, 50), np.ones(9), np.array([0, 7])):
         q = weights / weights.sum()
@@ -233,7 +233,7 @@ def test_an_alias_table_has_the_masses_it_is_made_of() -> None:
         assert np.all((table.threshold >= 0) & (table.threshold <= 1))
 
 
-def test_bits_become_numbers_to_the_last_one() -> None:
+def test_random_numbers_are_exact_functions_of_their_bits() -> None:
     words = np.array([0, 1, 0x80000000, 0xFFFFFFFF, 0x12345678])
     for high in words:
         for low in words:

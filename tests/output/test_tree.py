@@ -1,4 +1,4 @@
-"""Trees over classes: depths, paths, Huffman's optimum, clusters, halves and errors."""
+"""Trees over classes: depths, paths, optimal Huffman trees, clusters, halves and errors."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def trees(k: int) -> list[Tree]:
 
 
 @pytest.mark.parametrize("k", SIZES)
-def test_depths_and_paths_are_those_of_a_walk(k: int) -> None:
+def test_depths_and_paths_equal_a_walk_from_the_root(k: int) -> None:
     for tree in trees(k):
         paths, truth = tree.paths, walked(tree)
         assert sorted(truth) == list(range(k))
@@ -102,7 +102,7 @@ def full_trees(k: int) -> frozenset[tuple[int, ...]]:
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=8))
-def test_no_tree_is_better(counts: list[int]) -> None:
+def test_huffman_tree_is_optimal(counts: list[int]) -> None:
     depths = Tree.huffman(counts).depths
     falling = sorted(counts, reverse=True)
     costs = {d: sum(c * x for c, x in zip(falling, d, strict=True)) for d in full_trees(len(counts))}
@@ -114,7 +114,7 @@ def test_no_tree_is_better(counts: list[int]) -> None:
 
 
 @pytest.mark.parametrize("which", ["words", "zipf", "floats", "some zeros", "one only"])
-def test_expected_depth_is_within_a_bit_of_the_entropy(which: str) -> None:
+def test_huffman_expected_depth_is_within_1_of_the_entropy(which: str) -> None:
     counts = {
         "words": words(),
         "zipf": (1e6 / np.arange(1, 100_004)).astype(int),
@@ -132,7 +132,7 @@ def test_expected_depth_is_within_a_bit_of_the_entropy(which: str) -> None:
         assert expected < 0.75 * Tree.balanced(len(counts)).expected_depth(counts)
 
 
-def test_counts_that_are_equal_or_extreme() -> None:
+def test_huffman_of_equal_or_extreme_counts() -> None:
     assert Tree.huffman(np.zeros(6)).depths.tolist() == [3, 3, 3, 3, 2, 2]
     assert Tree.huffman([1 << 62] * 4).depths.tolist() == [2, 2, 2, 2], "the sum is beyond 64 bits"
     assert Tree.huffman([1e308] * 4).depths.tolist() == [2, 2, 2, 2]
@@ -146,7 +146,7 @@ def test_counts_that_are_equal_or_extreme() -> None:
 
 
 def below(tree: Tree, classes: list[int]) -> bool:
-    """True if some node has exactly these classes below it."""
+    """True if a node has exactly these classes below it."""
     nodes: dict[int, set[int]] = {}
     for k, path in walked(tree).items():
         for node, _ in path:
@@ -154,7 +154,7 @@ def below(tree: Tree, classes: list[int]) -> bool:
     return set(classes) in nodes.values() or len(classes) == 1
 
 
-def test_a_cluster_has_a_node_of_its_own() -> None:
+def test_each_cluster_is_a_subtree() -> None:
     labels = RNG.integers(0, 12, 200) * 5 - 7
     for counts in (None, RNG.integers(0, 50, 200)):
         tree = Tree.from_clusters(labels, counts=counts)
@@ -166,7 +166,7 @@ def test_a_cluster_has_a_node_of_its_own() -> None:
     assert Tree.from_clusters(np.arange(6).reshape(2, 3)) == Tree.from_clusters([range(3), (3, 4, 5)])
 
 
-def test_counts_shape_what_is_over_clusters() -> None:
+def test_counts_determine_the_tree_above_clusters() -> None:
     counts = np.array([1, 1, 1, 1, 50, 50, 3, 3])
     labels = np.array([0, 0, 1, 1, 2, 2, 3, 3])
     by_counts, plain = Tree.from_clusters(labels, counts=counts), Tree.from_clusters(labels)
@@ -181,7 +181,7 @@ def test_counts_shape_what_is_over_clusters() -> None:
     assert Tree.from_clusters(deep).depth == 2999
 
 
-def test_halves_find_what_lies_together() -> None:
+def test_from_hidden_splits_into_nearby_points() -> None:
     centres = RNG.standard_normal((8, 16)) * 5
     labels = RNG.permutation(np.repeat(np.arange(8), 50))
     x = centres[labels] + RNG.standard_normal((400, 16)) * 0.1 + 100
@@ -201,7 +201,7 @@ def test_halves_find_what_lies_together() -> None:
 # --- as an object -----------------------------------------------------------------------------------------------------
 
 
-def test_it_does_not_change_and_can_be_stored() -> None:
+def test_trees_are_immutable_and_can_be_stored() -> None:
     tree = Tree.huffman(words()[:500])
     for array in (tree.children, tree.depths, *tree.paths, *tree.slots):
         with pytest.raises(ValueError, match="read-only"):
@@ -221,7 +221,7 @@ def test_it_does_not_change_and_can_be_stored() -> None:
     assert repr(tree) == f"Tree(classes=500, depth={tree.depth})"
 
 
-def test_tensors_are_taken() -> None:
+def test_tensors_are_accepted() -> None:
     torch = pytest.importorskip("torch")
     counts = torch.tensor([5, 1, 0, 2])
     assert Tree.huffman(counts) == Tree.huffman([5, 1, 0, 2]) == Tree.huffman(counts.bfloat16())

@@ -1,6 +1,6 @@
-"""Word vectors: pairs against loops, subsampling, steps, reproducibility, and the quality of trained vectors.
+"""Word vectors: pairs, subsampling, steps, reproducibility, and the quality of trained vectors.
 
-Steps are compared with a definition in tests/native, and here with the losses of the torch modules.
+tests/native compares steps with a definition; this file compares them with the losses of the torch modules.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COUNTS = 1000 // np.arange(1, 41)
 
 
 def text(n: int = 3000, seed: int = 0) -> Any:
-    """Return words of two kinds, each near words of its own kind, with ends of sentences."""
+    """Return a text with words of two kinds, each near words of its own kind, and with ends of sentences."""
     rng = np.random.default_rng(seed)
     kinds = np.repeat(rng.integers(0, 2, n // 10), 10)
     words = 2 * rng.integers(0, 20, len(kinds)) + kinds
@@ -45,7 +45,7 @@ def pairs_by_loops(tokens: list[int], windows: list[int], start: int, stop: int)
 
 @pytest.mark.parametrize("reach", [1, 2, 7])
 @pytest.mark.parametrize("ends", [0.0, 0.1, 0.6, 1.0])
-def test_pairs(ends: float, reach: int) -> None:
+def test_pairs_equal_a_loop(ends: float, reach: int) -> None:
     rng = np.random.default_rng([reach, int(10 * ends)])
     tokens = np.where(rng.random(200) < ends, -1, rng.integers(0, 9, 200))
     windows = rng.integers(1, reach + 1, 200)
@@ -57,12 +57,12 @@ def test_pairs(ends: float, reach: int) -> None:
         assert starts[0] == 0
 
 
-def test_frequent_words_are_left_out() -> None:
-    """A share sqrt(t / f) + t / f is kept, windows are uniform from 1, and ends of sentences are kept."""
+def test_frequent_words_are_subsampled() -> None:
+    """A share sqrt(t / f) + t / f and all ends of sentences are kept, and windows are uniform from 1."""
     counts = np.array([9000, 900, 90, 10])
     model = WordVectors(counts, 2, threshold=1e-2, window=3)
     tokens = np.append(np.repeat(np.arange(4), 50_000), np.full(1000, -1))
-    kept, windows = model._reduced(tokens)
+    kept, windows = model._subsampled(tokens)
     share = 1e-2 / (counts / counts.sum())
     expected = np.minimum(1, np.sqrt(share) + share)
     stay = np.bincount(kept[kept >= 0], minlength=4) / 50_000
@@ -70,19 +70,19 @@ def test_frequent_words_are_left_out() -> None:
     assert (kept < 0).sum() == 1000
     even = np.bincount(windows, minlength=4)[1:] / len(windows)
     assert (np.abs(even - 1 / 3) < 5 * np.sqrt(2 / 9 / len(windows))).all()
-    everything, _ = WordVectors(counts, 2)._reduced(tokens)
+    everything, _ = WordVectors(counts, 2)._subsampled(tokens)
     assert (everything == tokens).all()
 
 
 @pytest.mark.parametrize("tree", [None, Tree.huffman(COUNTS)], ids=str)
-def test_a_small_step_is_that_of_the_torch_module(tree: Tree | None) -> None:
-    """One batch of all tokens at a small rate: the loss, and the updates of SGD on it."""
+def test_small_step_equals_the_torch_module(tree: Tree | None) -> None:
+    """One batch of all tokens at a small rate gives the module's loss, and the updates of SGD on this loss."""
     torch = pytest.importorskip("torch")
     tokens, rate = text(60), 1e-3
     model = WordVectors(COUNTS, 12, tree=tree, samples=4, window=2, seed=3)
     model.weight[:] = np.random.default_rng(0).normal(size=model.weight.shape) * 0.3
     before, weight = model.vectors.copy(), model.weight.copy()
-    kept, windows = model._reduced(tokens)
+    kept, windows = model._subsampled(tokens)
     centres, starts, beside = module._pairs(kept, windows, 2, 0, len(kept))
     vectors = torch.nn.Parameter(torch.from_numpy(before.copy()))
     hidden, target = vectors[np.repeat(centres, np.diff(starts))], torch.from_numpy(beside)
@@ -103,16 +103,16 @@ def test_a_small_step_is_that_of_the_torch_module(tree: Tree | None) -> None:
     losses.sum().backward()
     loss = model.train(tokens, rate=rate, batch=len(tokens))
     assert loss == pytest.approx(float(losses.detach().mean()), rel=1e-5)
-    # The weight changes within the batch: by the rate times one token's update.
+    # The weight also changes within the batch, by the rate times one token's update.
     for after, first, parameter in ((model.vectors, before, vectors), (model.weight, weight, layer.weight)):
         np.testing.assert_allclose((after - first) / rate, -parameter.grad.numpy(), rtol=1e-2, atol=5e-3)
 
 
-@pytest.mark.no_sanitize  # tests the quality only; the other tests train with the same options
+@pytest.mark.no_sanitize  # a slow test of quality; other tests cover the same options
 @pytest.mark.parametrize(
     "options", [{}, {"tree": Tree.huffman(COUNTS)}, {"sampler": LogUniform(40)}, {"threshold": 0.01}]
 )
-def test_it_learns_which_words_are_alike(options: dict[str, Any]) -> None:
+def test_training_finds_words_of_one_kind(options: dict[str, Any]) -> None:
     tokens = text(20_000)
     model = WordVectors(np.bincount(tokens[tokens >= 0], minlength=40), 16, window=4, **options)
     losses = [model.train(tokens, rate=0.05) for _ in range(5)]
@@ -122,8 +122,8 @@ def test_it_learns_which_words_are_alike(options: dict[str, Any]) -> None:
     assert np.mean(near % 2 == np.arange(40) % 2) > 0.95
 
 
-def test_large_batches_stay_in_bounds() -> None:
-    """256 words update the root a thousand times per batch: gradients at the old root would diverge."""
+def test_large_batches_do_not_diverge() -> None:
+    """Vectors stay small; 256 words update the root a thousand times per batch, and diverge at the old root."""
     q = 1.0 / np.arange(1, 1501)
     rng = np.random.default_rng(0)
     kinds = np.repeat(rng.integers(0, 2, 3000), 10)
@@ -155,7 +155,7 @@ def test_same_seed_same_bits(tree: bool) -> None:
         softargmax.set_num_threads(0)
 
 
-def test_every_option_counts() -> None:
+def test_every_option_changes_the_vectors() -> None:
     tokens = text(2000)
 
     def vectors(rates: dict[str, Any] | None = None, **options: Any) -> Any:
@@ -179,8 +179,8 @@ def test_every_option_counts() -> None:
     assert vectors(dim=7).shape == (40, 7)
 
 
-def test_a_text_goes_on() -> None:
-    """A second text has its own draws; empty texts and ends of sentences alone change nothing."""
+def test_second_text_has_new_draws() -> None:
+    """A second text has its own draws. Empty texts, and texts with only ends of sentences, change nothing."""
     tokens = text(2000)
     model = WordVectors(COUNTS, 6)
     assert model.train([]) == 0
@@ -194,7 +194,7 @@ def test_a_text_goes_on() -> None:
     assert not np.array_equal(model.vectors, again.vectors)
 
 
-def test_vectors_begin_small() -> None:
+def test_initial_vectors_are_small() -> None:
     v = WordVectors(np.ones(3000), 20).vectors
     assert np.abs(v).max() <= 1 / 40
     assert abs(v.mean()) < 5 / 40 / np.sqrt(3 * v.size)
@@ -202,7 +202,7 @@ def test_vectors_begin_small() -> None:
 
 
 @pytest.mark.parametrize("purpose", [philox_stream.CANDIDATES, philox_stream.WINDOWS])
-def test_random_numbers_of_the_compiled_core(purpose: int) -> None:
+def test_compiled_core_has_the_random_numbers_of_python(purpose: int) -> None:
     for seed, stream, first, count in (
         (0, 0, 0, 1000),
         (2**64 - 1, -1, 17, 3),
@@ -236,7 +236,7 @@ def test_random_numbers_of_the_compiled_core(purpose: int) -> None:
         (ValueError, "seed", {"seed": -1}),
     ],
 )
-def test_wrong_models(error: type[Exception], name: str, change: dict[str, Any]) -> None:
+def test_errors_of_models(error: type[Exception], name: str, change: dict[str, Any]) -> None:
     with pytest.raises(error, match=name):
         WordVectors(**{"counts": [2, 1], "dim": 3, **change})
 
@@ -253,7 +253,7 @@ def test_wrong_models(error: type[Exception], name: str, change: dict[str, Any])
         (ValueError, "batch", [0, 1], {"batch": 0}),
     ],
 )
-def test_wrong_texts(error: type[Exception], name: str, tokens: Any, options: dict[str, Any]) -> None:
+def test_errors_of_texts(error: type[Exception], name: str, tokens: Any, options: dict[str, Any]) -> None:
     model = WordVectors([2, 1], 3)
     before = model.vectors.copy()
     with pytest.raises(error, match=name):

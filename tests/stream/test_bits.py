@@ -1,4 +1,4 @@
-"""Streams of files, arrays, lists and pieces of any length have the bits of the in-memory results."""
+"""Streams of files, arrays, lists and pieces of any length have the bits of in-memory results."""
 
 import itertools
 import shutil
@@ -39,7 +39,7 @@ def axes_of(ndim):
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4", "<f8", ">f8", "i4", "u1", "?"])
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (0,), (3, 0), (0, 3), (3, 4, 5), (2, 1, 3, 2)])
-def test_every_axis_of_small_files(tmp_path, shape, order, dtype):
+def test_small_files_along_every_axis(tmp_path, shape, order, dtype):
     z = np.asarray(scores(shape, dtype), order=order)
     np.save(tmp_path / "z.npy", z)
     for axis in axes_of(len(shape)):
@@ -54,7 +54,8 @@ def test_every_axis_of_small_files(tmp_path, shape, order, dtype):
             same(stream.logsumexp(tmp_path / "z.npy", keepdims=keepdims, **options), expected)
 
 
-# With 1 MiB of memory, windows have some 10^5 scores: these arrays are read in parts, along every axis, in both orders.
+# With 1 MiB of memory, a window has about 10^5 scores, so these arrays are read in parts, along all axes and in both
+# orders.
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i2"])
 @pytest.mark.parametrize(
     ("shape", "axis"),
@@ -99,7 +100,7 @@ def test_temperatures_and_edges_in_windows(tmp_path, temperature):
 
 
 @pytest.mark.parametrize("temperature", [np.inf, 1.0, 0.0, -1.0])
-def test_a_row_of_one_score_and_of_none(tmp_path, temperature):
+def test_rows_of_one_score_and_of_none(tmp_path, temperature):
     z = np.full((4, 200_000), -np.inf if temperature >= 0 else np.inf, "f4")
     z[0, 7] = z[1, 150_000] = 2.5
     z[2, 199_999] = -z[3, 0]
@@ -150,7 +151,7 @@ def test_any_shape_any_axes_any_memory(tmp_path_factory, small, long, place, ord
     shutil.rmtree(folder)
 
 
-def test_arrays_maps_and_lists(tmp_path):
+def test_arrays_memory_maps_and_lists(tmp_path):
     z = scores((4, 300_000))
     np.save(tmp_path / "z.npy", z)
     expected = softargmax.softmax(z, axis=1)
@@ -210,7 +211,7 @@ def test_a_stream_of_lists_and_of_one_empty_piece():
     same(stream.logsumexp(iter([np.empty((2, 0))])), softargmax.logsumexp(np.empty((2, 0))))
 
 
-def test_the_reference_streams(tmp_path):
+def test_streams_under_the_reference_implementation(tmp_path):
     z = scores((3, 200_000))
     np.save(tmp_path / "z.npy", z)
     with softargmax.using("reference"):

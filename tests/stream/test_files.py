@@ -1,4 +1,4 @@
-"""Files: unreadable sources are refused before any work, and a target is written completely or not at all."""
+"""Invalid files are refused before any work, and a target is written completely or not at all."""
 
 import errno
 import inspect

@@ -1,4 +1,4 @@
-"""A stream holds only its windows: 256 MiB are converted in less than 32 MiB, measured in a separate process."""
+"""A stream holds only its windows: 256 MiB are converted with less than 32 MiB, measured in a separate process."""
 
 import json
 import subprocess
@@ -38,8 +38,8 @@ def growth(name, axis, memory, source, target, how="path"):
 def test_a_quarter_gibibyte_under_a_proportional_cap(tmp_path):
     source, target = tmp_path / "z.npy", tmp_path / "p.npy"
     streamed.write_scores(source, 256 * MIB)
-    found = streamed.convert_apart(source, target, 24 * MIB)
-    # 512 MiB for 4 GiB scales to 32 MiB for 256 MiB. The interpreter and NumPy take another 30 MiB for any file.
+    found = streamed.convert_in_subprocess(source, target, 24 * MIB)
+    # 512 MiB for 4 GiB corresponds to 32 MiB for 256 MiB. The interpreter and NumPy take another 30 MiB for any file.
     assert found["peak"] - found["before"] <= 32 * MIB
     assert found["peak"] <= 80 * MIB
     assert streamed.equal_rows(source, target)

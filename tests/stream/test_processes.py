@@ -24,7 +24,7 @@ stream.softmax(sys.argv[1], sys.argv[2], memory=1 << 20, progress=report)
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("exists", [True, False])
-def test_ending_a_process_midway(tmp_path, source, how, exists):
+def test_killed_process_leaves_the_old_target(tmp_path, source, how, exists):
     target = tmp_path / "p.npy"
     if exists:
         target.write_bytes(b"old")
@@ -59,9 +59,9 @@ def test_a_full_disk_raises_before_the_work(tmp_path, source, old):
 
 
 def as_nobody(script, *arguments):
-    """Run a script as a user without root's permission to write anywhere.
+    """Run a script as a user who, unlike root, may not write everywhere.
 
-    All imports come first, as that user may not be able to read the package.
+    All imports come first, since that user may have no right to read the package.
     """
     load = "import numpy, numpy.ma, softargmax.stream, sys\nsoftargmax.stream.logsumexp([numpy.zeros(3)])\n"
     drop = "import os\nif os.getuid() == 0:\n    os.setgid(65534); os.setuid(65534)\n"

@@ -1,4 +1,4 @@
-"""The arithmetic of windows, compared with NumPy's indexing."""
+"""The arithmetic of windows agrees with NumPy's indexing."""
 
 import math
 
@@ -43,7 +43,8 @@ def test_spans_hold_the_box_once(shape, most, near, data):
         assert stretch.size == span.length
         assert span.length <= most or span.length == part.size
         part[...] = np.lib.stride_tricks.as_strided(stretch, part.shape, strides)
-        assert part.reshape(-1)[[0, -1]].tolist() == [stretch[0], stretch[-1]]  # a span has no elements to spare
+        # spans begin and end with elements of the box
+        assert part.reshape(-1)[[0, -1]].tolist() == [stretch[0], stretch[-1]]
     assert (window == array[box]).all()
 
 
@@ -79,7 +80,7 @@ def test_forms_of_common_files():
     assert form_of((5, 7), (1, 0), (0,)) == Form(7, 5, 1)
     assert form_of((2, 5, 7), (0, 1, 2), (1,)) == Form(2, 5, 7)
     assert form_of((2, 5, 7), (0, 1, 2), (0, 2)) is None
-    assert form_of((5, 7), (1, 0), (0, 1)) is None  # rows run along axis 1 first, the file along axis 0
+    assert form_of((5, 7), (1, 0), (0, 1)) is None  # rows begin along axis 1, the file along axis 0
     assert form_of((5, 1, 7), (0, 1, 2), (0, 2)) == Form(1, 35, 1)
 
 

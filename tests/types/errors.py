@@ -1,4 +1,4 @@
-"""Calls that a type checker has to refuse: where it finds no error, the comment that ignores one is an error."""
+"""Calls that a type checker must refuse. If it finds no error, it reports the unused comment `type: ignore`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's program with arrays of another library: they come out as they went in."""
+"""A user's program with arrays of another library: results have the type of the arguments."""
 
 from __future__ import annotations
 

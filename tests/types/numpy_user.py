@@ -1,4 +1,4 @@
-"""A user's program with NumPy arrays, lists and numbers: arrays of NumPy come out."""
+"""A user's program with NumPy arrays, lists and numbers: results are NumPy arrays."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ with sa.using("reference"):
 
 
 def confidence(scores: NDArray[np.float32]) -> sa.SoftmaxWithLse[NDArray[Any]]:
-    """Annotations of users are evaluated."""
+    """Annotations of users can be evaluated."""
     return sa.softmax_with_lse(scores)
 
 

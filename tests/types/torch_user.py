@@ -1,4 +1,4 @@
-"""A user's program with tensors: tensors come out, of functions and of modules."""
+"""A user's program with tensors: functions and modules return tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base class of the classifiers: scores of classes, and their softmax."""
+"""The base class of the classifiers: a score for each class, and their softmax."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Estimator(Protocol):
 
 
 class Splitter(Protocol):
-    """A splitter of rows, as scikit-learn's `KFold`."""
+    """A splitter of rows, such as scikit-learn's `KFold`."""
 
     def split(self, X: Any, y: Any = None, /) -> Any: ...
     def get_n_splits(self, X: Any = None, y: Any = None, /) -> int: ...
@@ -62,8 +62,8 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
 
     .. math:: p(y = k \mid x) = \frac{e^{z_k(x)}}{\sum_j e^{z_j(x)}}
 
-    Scores are log prior plus log likelihood, up to a constant that all classes share, or an affine map of x. A
-    subclass defines `fit` and `_scores`; this class derives the other methods from the scores.
+    The scores are log prior plus log likelihood, up to a constant that all classes share, or they are affine in x. A
+    subclass defines `fit` and `_scores`. This class derives the other methods from the scores.
     """
 
     _accept_sparse: ClassVar[str | bool] = False
@@ -73,7 +73,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
     classes_: Array
 
     def _scores(self, X: Any) -> Array:
-        """Return z, shape (n, K), for checked rows."""
+        """Return the scores z, shape (n, K), of checked rows."""
         raise NotImplementedError
 
     @available_if(lambda self: self._decides)  # type: ignore[untyped-decorator]
@@ -88,7 +88,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         ndarray
-            z, shape (n, K). For two classes the difference of their scores, shape (n,): above 0 means the second class.
+            z, shape (n, K). For two classes, the score of the second minus that of the first, shape (n,).
         """
         z = self._scores(self._fitted_rows(X))
         if z.shape[1] != 2:
@@ -97,7 +97,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
             return np.where(np.isneginf(z).all(axis=1), 0.0, z[:, 1] - z[:, 0]).astype(z.dtype, copy=False)
 
     def predict_log_proba(self, X: Features) -> Array:
-        """Return log probabilities, which keep their digits if a class is almost certain.
+        """Return log probabilities, which stay accurate if a class is almost certain.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         return np.asarray(softmax(self._scores(self._fitted_rows(X))))
 
     def predict(self, X: Features) -> Array:
-        """Return the most probable class; of equally probable classes, the first.
+        """Return the most probable class of each row; among equally probable classes, the first.
 
         Parameters
         ----------
@@ -179,12 +179,12 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         return Training(X, target, weight)
 
     def _fitted_rows(self, X: Any) -> Any:
-        """Check that the model is fitted, and the rows."""
+        """Check that the model is fitted, and return the checked rows."""
         check_is_fitted(self)
         return self._checked(X, reset=False)
 
     def _checked(self, X: Any, *y: Any, **options: Any) -> Any:
-        """Return checked rows and classes (if passed) as arrays; errors name a data frame's column."""
+        """Return checked rows and, if passed, classes as arrays. Errors name the column of a data frame."""
         kinds = [np.float64, np.float32]
         try:
             return validate_data(self, X, *y, accept_sparse=self._accept_sparse, dtype=kinds, order="C", **options)
@@ -211,7 +211,7 @@ def numbers(value: Any, name: str) -> NDArray[np.float64]:
 
 
 def log_priors(priors: Any, counts: NDArray[np.float64], name: str = "priors") -> NDArray[np.float64]:
-    """Return the log priors of the classes: the argument, which must sum to 1, or the shares of the counts."""
+    """Return the log priors of the classes: of the argument, which must sum to 1, or by default of the counts."""
     if priors is None:
         found = counts / counts.sum()
     else:
@@ -227,7 +227,7 @@ def log_priors(priors: Any, counts: NDArray[np.float64], name: str = "priors") -
 
 
 def label(name: Any) -> str:
-    """Return a class as error messages show it."""
+    """Return the text of a class for error messages."""
     return repr(name.item() if isinstance(name, np.generic) else name)
 
 
@@ -250,13 +250,13 @@ def indices_of(y: Any, classes: Array) -> NDArray[np.int64]:
 
 
 def both(z: Array) -> Array:
-    """Return the scores (n, 2) of two classes from those of the second; the scores of the first are 0."""
+    """Return the scores (n, 2) of two classes from the scores of the second; those of the first are 0."""
     z = z.reshape(-1, 1)
     return np.concatenate([np.zeros_like(z), z], axis=1)
 
 
 def affine(X: Any, w: Array, bias: Array) -> Array:
-    """Return X W^T + b; a row of a dense X has the same bits in every batch."""
+    """Return X W^T + b. A row of a dense X has the same bits in every batch."""
     if sparse.issparse(X):
         return np.asarray(X @ w.T) + bias
     kind = np.float64 if np.float64 in (X.dtype, w.dtype) else np.float32

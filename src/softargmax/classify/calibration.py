@@ -1,4 +1,4 @@
-"""The calibration report: accuracy by confidence, calibration errors, the reliability diagram."""
+"""The calibration report: accuracy by confidence, calibration errors, and the reliability diagram."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class CalibrationReport:
     rows : int
         The number of rows, n.
     accuracy, log_loss, brier : float
-        The share of rows whose most probable class is right; the mean of -log p of the right class; the mean of the
-        sum over classes of (p - y)^2.
+        The share of rows whose most probable class is right, the mean of -log p of the right class, and the mean over
+        rows of the sum of (p - y)^2 over classes.
     ece : float
         The expected calibration error: the mean of \|accuracy - confidence\| over bins, weighted by their rows.
     ece_interval : tuple of float
@@ -41,8 +41,8 @@ class CalibrationReport:
     edges : ndarray
         The edges of the confidence bins, shape (bins + 1,).
     counts, bin_confidence, bin_accuracy : ndarray
-        For every bin, shape (bins,): the number of rows, their mean confidence (the largest p), and their accuracy; NaN
-        for an empty bin.
+        For every bin, shape (bins,): the number of rows, their mean confidence (the largest p), and their accuracy. The
+        last two are NaN for an empty bin.
 
     Examples
     --------
@@ -109,8 +109,8 @@ def calibration_report(
     p : array_like
         Probabilities, shape (n, K); for two classes also (n,), the probabilities of the second class.
     classes : array_like, optional
-        The classes in the order of p's columns. By default the sorted labels of y if there are K of them; or 0 to
-        K - 1, if y contains 0 and no other labels.
+        The classes in the order of p's columns. By default the sorted labels of y, if there are K of them. If there are
+        fewer, and they are integers from 0 to K - 1 that include 0, the classes are 0 to K - 1.
     bins : int
         Number of bins for the confidence, the largest p of a row.
     strategy : {"uniform", "quantile"}
@@ -135,9 +135,10 @@ def calibration_report(
     Notes
     -----
     The estimated error is too large on average, since noise does not cancel in absolute values. The interval accounts
-    for this. It is an inverted test: it contains every error E that is compatible with the estimate, if the gaps of the
-    bins are those observed times a factor, and noise is normal. If noise alone would often give an error as small, the
-    interval is wider (Read's CLs). In simulations, 95% intervals contained the error in 84 to 100 of 100 samples.
+    for this. It is an inverted test: it contains every error E that is compatible with the estimate. The test assumes
+    that the true gaps of the bins are the observed gaps times a factor, and that noise is normal. If noise alone seldom
+    gives an error as small as the estimate, the upper end is larger (Read's CLs). In simulations, 95% intervals
+    contained the error in 84 to 100 of 100 samples.
 
     References
     ----------
@@ -168,14 +169,14 @@ def calibration_report(
     if seed < 0:
         raise ValueError(f"seed: expected 0 or more, got {seed}")
     level, strategy = between(confidence, "confidence", 1.0), one_of(strategy, "strategy", STRATEGIES)
-    sure, right = p.max(axis=1), p.argmax(axis=1) == target
+    confidences, right = p.max(axis=1), p.argmax(axis=1) == target
     edges = np.linspace(0, 1, bins + 1)
     if strategy == "quantile":
-        edges = np.quantile(sure, edges)
+        edges = np.quantile(confidences, edges)
         edges[0], edges[-1] = 0.0, 1.0
-    place = np.searchsorted(edges[1:-1], sure, side="left")
+    place = np.searchsorted(edges[1:-1], confidences, side="left")
     counts = np.bincount(place, minlength=bins)
-    hits, sums = (np.bincount(place, x, minlength=bins).astype(np.float64) for x in (right, sure))
+    hits, sums = (np.bincount(place, x, minlength=bins).astype(np.float64) for x in (right, confidences))
     with np.errstate(invalid="ignore", divide="ignore"):
         means, shares = sums / counts, hits / counts
         log_loss = 0.0 - float(np.mean(np.log(p[np.arange(len(p)), target])))  # no -0
@@ -199,7 +200,7 @@ def _error(
     by_noise = float((alone <= found).mean())
 
     def end(quantile: float) -> float:
-        """Return the error of gaps c times the observed ones, if the estimate is this quantile of the drawn errors."""
+        """Return the error of c times the observed gaps, where the estimate is this quantile of drawn errors."""
 
         def beyond(c: float) -> float:
             return float(np.quantile(np.abs(c * gaps + noise).sum(axis=1), quantile)) - found
@@ -211,13 +212,13 @@ def _error(
             high *= 2
         return min(1.0, found * float(brentq(beyond, 0.0, high, xtol=1e-6)))
 
-    # If noise alone seldom gives an error as small, the estimate says nothing about the gaps.
+    # If noise alone seldom gives an error as small as the estimate, the estimate says nothing about the gaps.
     most = float(np.quantile(alone, level)) if by_noise <= 1 - level else end((0.5 - level / 2) * by_noise)
     return found, (end(0.5 + level / 2), most)
 
 
 def standard_errors(counts: NDArray[np.int64], hits: Floats) -> Floats:
-    """Return the standard error of each bin's accuracy; it is above 0 even if all rows of a bin are correct."""
+    """Return the standard error of each bin's accuracy, which is above 0 even if all rows of a bin are correct."""
     share = (hits + 1) / (counts + 2)
     return np.asarray(np.sqrt(share * (1 - share) / np.maximum(counts, 1)))
 

@@ -1,4 +1,4 @@
-"""Naive Bayes for counts and for binary features, which are independent given the class."""
+"""Naive Bayes for counts and for binary features: given the class, features are independent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _CountingBayes(ScoreClassifier):
-    """Base class: counts of features per class, with a smoothing constant added to every count."""
+    """Base class of both models: counts of features per class, with a smoothing constant added to every count."""
 
     _accept_sparse: ClassVar[str | bool] = "csr"
     _least_classes: ClassVar[int] = 1
@@ -73,7 +73,7 @@ class _CountingBayes(ScoreClassifier):
         raise NotImplementedError
 
     def _count(self, member: Array, x: Any) -> None:
-        """Sum the features of every class; `member` has the weight of every row in the column of its class."""
+        """Sum the features of every class. `member` has the weight of each row in the column of its class."""
         self.feature_count_ = np.asarray(safe_sparse_dot(member.T, x), np.float64)
 
     def _learn(self, alpha: Any) -> None:
@@ -131,9 +131,9 @@ class MultinomialNaiveBayes(_CountingBayes):
 
     Notes
     -----
-    The model is that of scikit-learn's MultinomialNB, also without `decision_function`; rows can be dense or sparse.
-    With alpha = 0, a feature that never occurs in a class excludes the class only from rows that have the feature
-    (scikit-learn gives NaN).
+    The model is that of scikit-learn's MultinomialNB, and like it has no `decision_function`. Rows can be dense or
+    sparse. With alpha = 0, a feature that never occurs in a class excludes the class only from rows that have the
+    feature (scikit-learn gives NaN).
 
     References
     ----------
@@ -147,7 +147,7 @@ class MultinomialNaiveBayes(_CountingBayes):
     array([[0.03, 0.97]])
     """
 
-    # scikit-learn's estimator checks pass negative rows to every estimator with a decision function.
+    # Not defined: scikit-learn's checks pass negative rows to all estimators with a decision function.
     _decides: ClassVar[bool] = False
 
     def _features(self, X: Any) -> Any:
@@ -173,14 +173,14 @@ class BernoulliNaiveBayes(_CountingBayes):
     .. math:: z_k(x) = \log \pi_k + \sum_j \left(x_j \log \theta_{kj} + (1 - x_j) \log (1 - \theta_{kj})\right), \qquad
         \theta_{kj} = \frac{N_{kj} + \alpha_j}{N_k + 2 \alpha_j}
 
-    where :math:`N_k` is the number of rows of class k, and :math:`N_{kj}` the number of these that have feature j.
+    where :math:`N_k` is the number of rows of class k, and :math:`N_{kj}` is how many of them have feature j.
 
     Parameters
     ----------
     alpha : float or array_like
         :math:`\alpha`, at least 0: one number for all features, or one per feature, shape (D,).
     binarize : float, optional
-        A feature is present if it is above this; None if rows contain only 0 and 1.
+        A feature is present if it is above this number. With None, rows must contain only 0 and 1.
     fit_prior : bool
         If True, :math:`\pi` are the shares of the classes in the training data; otherwise they are equal.
     class_prior : array_like, optional
@@ -204,9 +204,10 @@ class BernoulliNaiveBayes(_CountingBayes):
 
     Notes
     -----
-    The model is that of scikit-learn's BernoulliNB; rows can be dense or sparse. :math:`1 - \theta` is computed from
-    the count of rows without the feature, not from :math:`\theta`. With alpha = 0, a feature that a class always or
-    never has excludes the class only from rows that differ.
+    The model is that of scikit-learn's BernoulliNB. Rows can be dense or sparse. :math:`1 - \theta` is computed from
+    the count of rows without the feature, not from :math:`\theta`. With alpha = 0, a feature that all rows of a class
+    have excludes the class only from rows without the feature. A feature that no row of a class has excludes the class
+    only from rows with it.
 
     References
     ----------
@@ -242,7 +243,7 @@ class BernoulliNaiveBayes(_CountingBayes):
 
     def _count(self, member: Array, x: Any) -> None:
         super()._count(member, x)
-        # Sums of weights are rounded. Numbers of rows are exact, and show whether any row lacks a feature.
+        # Sums of weights are rounded. Numbers of rows are exact, so they show if any row lacks a feature.
         rows = (member > 0).astype(np.float64)
         some = rows.sum(axis=0)[:, None] > safe_sparse_dot(rows.T, x)
         weight = np.maximum(self.class_count_[:, None] - self.feature_count_, np.finfo(np.float64).tiny)
@@ -264,7 +265,7 @@ class BernoulliNaiveBayes(_CountingBayes):
 
 
 def _log_ratio(counts: Array, total: Array) -> Array:
-    """Return log(counts / total); 0 for a class without counts."""
+    """Return log(counts / total), or 0 for a class without counts."""
     return np.where(total > 0, np.log(counts) - np.log(total), 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Discriminant analysis: normal classes with a common covariance (linear), or one each (quadratic)."""
+"""Discriminant analysis: normal classes with a common covariance (linear) or with one covariance each (quadratic)."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class LinearDiscriminant(ScoreClassifier):
     ----------
     shrinkage : {"auto"} or float, optional
         Shrinkage of the covariance of each class towards a multiple of the identity: from 0 to 1, or "auto" for the
-        estimate of Ledoit and Wolf on standardised features. By default :math:`\Sigma` is the covariance around the
-        means of the classes.
+        estimate of Ledoit and Wolf on standardised features. By default there is none, and :math:`\Sigma` is the
+        covariance around the means of the classes.
     priors : array_like, optional
         :math:`\pi`, shape (K,), with the sum 1; by default the shares of the classes in the training data.
     tol : float
-        Without shrinkage, directions are dropped if their standard deviation within classes, relative to that of the
+        Used without shrinkage: a direction is dropped if its standard deviation within classes, relative to that of the
         features, is below this.
 
     Attributes
@@ -41,7 +41,8 @@ class LinearDiscriminant(ScoreClassifier):
     classes_ : ndarray
         The classes, in order.
     coef_, intercept_ : ndarray
-        Coefficients of the scores, shapes (K, D) and (K,); for two classes of their difference, (1, D) and (1,).
+        Coefficients of the scores, shapes (K, D) and (K,). For two classes, coefficients of the difference of their
+        scores, (1, D) and (1,).
     means_ : ndarray
         :math:`\mu`, shape (K, D).
     priors_ : ndarray
@@ -56,9 +57,10 @@ class LinearDiscriminant(ScoreClassifier):
 
     Notes
     -----
-    The model is that of scikit-learn's LinearDiscriminantAnalysis: its solver "svd" without shrinkage, "lsqr" with it.
-    For two classes, probabilities near 1 and their logarithms keep their digits (scikit-learn computes 1 - p by
-    subtraction). Rows are scored relative to the common mean of the classes, which may be large.
+    The model is that of scikit-learn's LinearDiscriminantAnalysis, with its solver "lsqr" if there is shrinkage, and
+    "svd" otherwise. For two classes, probabilities near 1 and their logarithms stay accurate (scikit-learn computes 1 -
+    p by subtraction). The common mean of the classes, which may be large, is subtracted from rows before they are
+    scored.
 
     References
     ----------
@@ -145,11 +147,11 @@ class QuadraticDiscriminant(ScoreClassifier):
         Shrinkage of the covariances towards a multiple of the identity: from 0 to 1, or "auto" for the estimate of
         Ledoit and Wolf on standardised features.
     reg_param : float
-        Without shrinkage: shrinkage of the covariances towards the identity, from 0 to 1.
+        Shrinkage of the covariances towards the identity, from 0 to 1. It requires that `shrinkage` is None.
     priors : array_like, optional
         :math:`\pi`, shape (K,), with the sum 1; by default the shares of the classes in the training data.
     tol : float
-        A covariance with an eigenvalue at or below this is singular.
+        A covariance is singular if one of its eigenvalues is at or below this.
 
     Attributes
     ----------
@@ -165,14 +167,15 @@ class QuadraticDiscriminant(ScoreClassifier):
     Raises
     ------
     numpy.linalg.LinAlgError
-        If a covariance is singular; reg_param or shrinkage can prevent that. (It is a ValueError.)
+        If a covariance is singular; reg_param or shrinkage can prevent this. (LinAlgError is a ValueError.)
     ValueError
         If a class has only one row, or a parameter is out of range.
 
     Notes
     -----
-    The model is that of scikit-learn's QuadraticDiscriminantAnalysis: its solver "svd" without shrinkage, "eigen" with
-    it. Rows are scaled by a power of two first, so that rows whose squares would overflow are still classified.
+    The model is that of scikit-learn's QuadraticDiscriminantAnalysis, with its solver "eigen" if there is shrinkage,
+    and "svd" otherwise. Rows are first scaled by a power of two, so that rows whose squares would overflow are still
+    classified.
 
     References
     ----------
@@ -259,7 +262,7 @@ class QuadraticDiscriminant(ScoreClassifier):
 
 
 def covariance_of(x: Array, shrinkage: str | float, unit: float) -> Array:
-    """Return the shrunk covariance of rows; a feature without variance has the standard deviation `unit`."""
+    """Return the shrunk covariance of rows. A feature without variance gets the standard deviation `unit`."""
     if shrinkage != "auto":
         return np.asarray(shrunk_covariance(empirical_covariance(x), shrinkage))
     spread = x.std(axis=0)
@@ -281,11 +284,11 @@ def _whitening(x: Array, tol: float) -> Array:
 
 
 def _axes(x: Array, mean: Array, shrinkage: str | float | None, towards: float, unit: float) -> tuple[Array, Array]:
-    """Return eigenvalues and eigenvectors (columns) of a class's covariance; `unit` is 1 in the unit of x."""
+    """Return eigenvalues and eigenvectors (columns) of a class's covariance. `unit` is 1 in the units of x."""
     if shrinkage is not None:
         variances, directions = np.linalg.eigh(covariance_of(x, shrinkage, unit))
         return variances, directions
-    _, s, vt = np.linalg.svd(x - mean, full_matrices=len(x) < x.shape[1])  # all directions, if rows are few
+    _, s, vt = np.linalg.svd(x - mean, full_matrices=len(x) < x.shape[1])  # few rows: all directions
     variances = np.zeros(x.shape[1])
     variances[: len(s)] = np.square(s) / len(x)
     return (1 - towards) * variances + towards * unit * unit, vt.T

@@ -1,4 +1,4 @@
-"""Squared distances of rows from class means, scaled so that they do not overflow."""
+"""Squared distances of rows from class means, in units in which they do not overflow."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 FAR = 1e140
-"""Numbers are clipped to this, in units of the largest training number."""
+"""Rows are clipped to this number, in units of the largest training number."""
 LEAST = 1e-290
-"""The smallest variance in these units, for which FAR / sqrt(variance) is finite."""
+"""The smallest variance in the same units; FAR / sqrt(variance) is finite."""
 
 
 def power_of_two(X: NDArray[Any]) -> float:
-    """Return a power of two near the largest absolute number; 1 if all are 0."""
+    """Return a power of two near the largest absolute number, or 1 if all numbers are 0."""
     largest = float(np.abs(X).max(initial=0.0))
     return float(2.0 ** np.floor(np.log2(largest))) if largest > 0 else 1.0
 
 
 def scaled(X: NDArray[Any], scale: float) -> Floats:
-    """Return rows divided by these units, in float64."""
+    """Return rows divided by the scale and clipped to `FAR`, in float64."""
     with np.errstate(over="ignore"):
         found: Floats = np.clip(X.astype(np.float64) / scale, -FAR, FAR)
     return found
 
 
 def square_sums(deviations: Callable[[int, Any], Floats], rows: int, classes: int) -> Floats:
-    """Return |deviations(k, rows)|^2, shape (n, K); if one overflows, relative to the nearest class."""
+    """Return |deviations(k, rows)|^2, shape (n, K). If one overflows, the row's are relative to the nearest class."""
     far = np.empty((rows, classes))
     with np.errstate(over="ignore"):
         for k in range(classes):

@@ -1,4 +1,4 @@
-"""Gaussian naive Bayes: normal features that are independent given the class."""
+"""Gaussian naive Bayes: given the class, features are normal and independent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class GaussianNaiveBayes(ScoreClassifier):
     priors : array_like, optional
         :math:`\pi`, shape (K,), with the sum 1; by default the shares of the classes in the training data.
     var_smoothing : float
-        Fraction of the largest variance of a feature that is added to all variances.
+        This fraction of the largest variance of a feature is added to all variances.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class GaussianNaiveBayes(ScoreClassifier):
     class_prior_ : ndarray
         :math:`\pi`, shape (K,).
     class_count_ : ndarray
-        Sum of the weights of every class.
+        The sum of the weights of every class.
 
     Raises
     ------
@@ -48,9 +48,9 @@ class GaussianNaiveBayes(ScoreClassifier):
 
     Notes
     -----
-    The model is that of scikit-learn's GaussianNB (which ignores weights in var_smoothing). Features are scaled by a
-    power of two first, so that squares of 1e200 do not overflow, and squares of 1e-200 do not underflow if all features
-    are that small.
+    The model is that of scikit-learn's GaussianNB (which ignores weights in var_smoothing). Features are first scaled
+    by a power of two. So squares of 1e200 do not overflow, and squares of 1e-200 do not underflow if all features are
+    so small.
 
     References
     ----------

@@ -2,7 +2,7 @@
 
     f(W, b) = (1 / sum w) sum_i w_i loss(W x_i + b, y_i) + (l2 / 2) |W|^2
 
-Scores, probabilities and gradient of a block are computed while its rows are in the cache, so one pass reads X once.
+Scores, probabilities and the gradient of a block are computed while its rows are in the cache, so a pass reads X once.
 Sums over blocks are float64.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 BLOCK = 1 << 20
 """Numbers of X, or scores, per block.
 
-For 50,000 x 64 and 1000 classes a pass takes 71 ms; 85 ms with a quarter of this.
+For 50,000 x 64 and 1000 classes, a pass takes 71 ms, and 85 ms with a quarter of this size.
 """
 
 
@@ -42,12 +42,12 @@ class Block(NamedTuple):
 class Objective:
     """The objective f of a table (F, D + 1): coefficients and an intercept for each of F classes.
 
-    For two classes, only the second has a row; the scores of the first are 0.
+    For two classes, only the second has a row in the table; the scores of the first are 0.
     """
 
     def __init__(self, training: Training, classes: int, *, alpha: float, l2: float, intercept: bool) -> None:
         self.X, self.target, weight = training
-        # Weights with mean 1, so that float32 can represent them.
+        # Scale the weights to the mean 1, so that float32 can represent them.
         self.weight = None if weight is None else weight * (len(self.target) / weight.sum())
         self.classes, self.alpha, self.l2, self.intercept = classes, alpha, l2, intercept
         self.free = 1 if classes == 2 else classes
@@ -69,7 +69,7 @@ class Objective:
         return value / self.total + penalty, self._penalised(gradient, table)
 
     def hessian_at(self, table: Array) -> Callable[[Array], Array]:
-        """Return the product of the Hessian with a table: J t = s (t - <s, t> / <s, 1>) per row, s = p^(2 - alpha)."""
+        """Return a function: Hessian times a table. Per row, J t = s (t - <s, t> / <s, 1>) with s = p^(2 - alpha)."""
         layer = self._layer(table)
 
         def product(other: Array) -> Array:
@@ -90,7 +90,8 @@ class Objective:
     def curvature(self, table: Array | None, rows: int) -> Array:
         """Return the diagonal blocks of the Hessian, (F, D + 1, D + 1), from about `rows` evenly spaced rows.
 
-        Without a table they are those at W = 0, where all classes have the same block, (1, D + 1, D + 1).
+        Without a table, return the block that all classes share at W = 0, (1, D + 1, D + 1), with 1 / K in place of p
+        (1 - p).
         """
         step = max(1, len(self.target) // rows)
         x = self.X[::step]
@@ -102,7 +103,10 @@ class Objective:
         return np.stack([self._block(x, weight * p_k * (1 - p_k)) for p_k in p.T])
 
     def scales(self) -> Array:
-        """Return the square roots of the Hessian's diagonal at W = 0, (D + 1,); 1 where it is 0."""
+        """Return the square roots of the Hessian's diagonal at W = 0, (D + 1,), and 1 for b and where it is 0.
+
+        As in `curvature`, 1 / K replaces p (1 - p).
+        """
         found = np.append(np.zeros(self.features), 1.0)
         for block in self._blocks():
             squares = block.x.power(2) if sparse.issparse(block.x) else np.square(block.x, dtype=np.float64)
@@ -111,7 +115,7 @@ class Objective:
         return np.where(found > 0, found, 1.0)
 
     def _block(self, x: Any, weight: Array) -> Array:
-        """Return the sum of w (x, 1)(x, 1)^T plus the penalty; without an intercept its entry is 1."""
+        """Return the sum of w (x, 1)(x, 1)^T plus the penalty. Without an intercept, the entry of b is 1."""
         weighed = (
             sparse.diags_array(weight.astype(x.dtype)) @ x
             if sparse.issparse(x)
@@ -131,7 +135,7 @@ class Objective:
             yield Block(_rows(self.X, part), self.target[part], weight)
 
     def _rows_to_a_block(self) -> int:
-        """Return the rows per block that fit the cache; more if adding up the blocks' gradients would dominate."""
+        """Return how many rows fit the cache, or more rows if the sum of the blocks' gradients would dominate."""
         stored = self.X.nnz // max(1, len(self.target)) if sparse.issparse(self.X) else self.features
         held = BLOCK // max(stored, self.classes, 1)
         worth = 16 * self.classes * self.features // (self.classes + stored + 1)
@@ -142,7 +146,7 @@ class Objective:
         return table[:, :-1].astype(self.X.dtype), table[:, -1].astype(self.X.dtype)
 
     def _scores(self, x: Any, layer: tuple[Array, Array]) -> Array:
-        """Return the scores of all classes."""
+        """Return the scores of all classes for a block of rows."""
         z = affine(x, *layer)
         return z if self.free == self.classes else both(z)
 
@@ -150,7 +154,7 @@ class Objective:
         return np.asarray(softmax(z) if self.alpha == 1 else entmax(z, self.alpha))
 
     def _add(self, gradient: Array, dz: Array, x: Any) -> None:
-        """Add a block's part of the gradient."""
+        """Add the gradient of a block of rows."""
         dz = dz[:, self.classes - self.free :]
         gradient[:, :-1] += _transposed_product(dz, x)
         if self.intercept:
@@ -163,7 +167,7 @@ class Objective:
 
 
 def _loss_and_gradient(z: Array, target: Array, alpha: float) -> tuple[Array, Array]:
-    """Return the loss of every row, float64, and its gradient p - y."""
+    """Return the loss of every row, in float64, and its gradient p - e_y."""
     if alpha == 1:
         loss, gradient = cross_entropy_and_gradient(z, target, reduction="none", dtype=np.float64)
         return loss, gradient
@@ -174,12 +178,12 @@ def _loss_and_gradient(z: Array, target: Array, alpha: float) -> tuple[Array, Ar
 
 
 def _power(p: Array, exponent: float) -> Array:
-    """Return a power of the positive entries; entries of 0 stay 0."""
+    """Return a power of the positive entries, and 0 for entries of 0."""
     return np.where(p > 0, np.where(p > 0, p, 1) ** exponent, 0).astype(p.dtype)
 
 
 def _rows(X: Any, part: slice) -> Any:
-    """Return rows of X without copying their values."""
+    """Return some rows of X without a copy of their values."""
     if not sparse.issparse(X):
         return X[part]
     begin, end, _ = part.indices(X.shape[0])

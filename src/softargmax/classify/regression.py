@@ -1,4 +1,4 @@
-"""Softmax regression: multinomial logistic regression, and its sparse relatives."""
+"""Softmax regression: multinomial logistic regression, and the same with sparse probabilities."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ class SoftmaxRegression(ScoreClassifier):
         + \frac{1 - \rho}{2} \lVert W \rVert_2^2, \qquad \ell(z, y) = \log \sum_k e^{z_k} - z_y
 
     For two classes, the first has scores of 0 and no coefficients, as in logistic regression. For :math:`\alpha` other
-    than 1 the loss is the Fenchel-Young loss of `softargmax.entmax`, whose probabilities are sparse above order 1;
-    :math:`\alpha = 2` is sparsemax regression.
+    than 1, the loss is the Fenchel-Young loss of `softargmax.entmax`, whose probabilities are sparse for :math:`\alpha
+    > 1`. :math:`\alpha = 2` is sparsemax regression.
 
     Parameters
     ----------
     C : float
-        Weight of the losses relative to the penalty; inf: no penalty.
+        Weight of the losses relative to the penalty. With inf there is no penalty.
     l1_ratio : float
         :math:`\rho`, the share of the l1 penalty, from 0 to 1.
     alpha : float
         The order of the map from scores to probabilities, above 0.
     tol : float
-        The fit stops when no derivative of the mean penalised loss is above this, or no step gains more than float64
-        resolves.
+        The fit stops when no derivative of the mean penalised loss is above this, or when the gains of steps are below
+        the resolution of float64.
     max_iter : int
         Largest number of steps.
     fit_intercept : bool
         If True, fit b, which is not penalised; otherwise b is 0.
     class_weight : dict or "balanced", optional
-        Weight of the rows of each class; "balanced": all classes have the same total weight.
+        Weight of the rows of each class. With "balanced", all classes have the same total weight.
     solver : {"lbfgs", "newton-cg"}
-        Solver without an l1 penalty; with one, L-BFGS-B is always used.
+        The solver if there is no l1 penalty. Otherwise it is always L-BFGS-B.
     warm_start : bool
         If True, `fit` starts from the previous result.
 
@@ -81,11 +81,12 @@ class SoftmaxRegression(ScoreClassifier):
 
     Notes
     -----
-    Parameters have the same meaning as in scikit-learn's LogisticRegression, and the minimum is the same. float32 rows
-    stay float32; the objective and sums of gradients are float64. SciPy minimises in coordinates in which the problem
-    is well conditioned at the start, so scales and correlations of features do not matter.
+    Parameters have the same meaning as in scikit-learn's LogisticRegression, and the minimum is the same. Rows in
+    float32 stay float32, but the objective and sums of gradients are float64. SciPy minimises in coordinates in which
+    the problem is well conditioned at the start. So scales and correlations of features hardly change the number of
+    steps.
 
-    The Hessian of a row is :math:`x x^T \otimes (\mathrm{diag}(p) - p p^T)`; "newton-cg" uses its products with
+    A row's Hessian is :math:`x x^T \otimes (\mathrm{diag}(p) - p p^T)`. The solver "newton-cg" uses its products with
     vectors.
 
     References
@@ -168,8 +169,8 @@ class SoftmaxRegression(ScoreClassifier):
         start = np.zeros(objective.shape)
         if flag(self.warm_start, "warm_start"):
             self._load_previous(start)
-        # BLAS threads keep spinning after every product, on the cores of our own threads: a pass took 40 ms instead of
-        # 16.
+        # One BLAS thread: after every product, more of them spin on the cores of our own threads. A pass then takes 40
+        # ms instead of 16.
         with threadpool_limits(1, user_api="blas"):
             if ratio * strength > 0:
                 found = solvers.lasso(objective, start, l1=ratio * strength, tol=tol, steps=steps)
@@ -191,7 +192,7 @@ class SoftmaxRegression(ScoreClassifier):
         return self
 
     def predict_proba(self, X: Features) -> Array:
-        """Return probabilities; some are exactly 0 if alpha is above 1.
+        """Return probabilities. If alpha is above 1, some are exactly 0.
 
         Parameters
         ----------
@@ -208,7 +209,7 @@ class SoftmaxRegression(ScoreClassifier):
         return np.asarray(entmax(self._scores(self._fitted_rows(X)), self.alpha))
 
     def predict_log_proba(self, X: Features) -> Array:
-        """Return log probabilities; -inf where a probability is exactly 0.
+        """Return log probabilities, and -inf where a probability is exactly 0.
 
         Parameters
         ----------
@@ -230,7 +231,7 @@ class SoftmaxRegression(ScoreClassifier):
         return both(z) if len(self.classes_) == 2 else z
 
     def _weighed(self, training: Training, y: Any) -> Training:
-        """Return the training data with weights of rows times those of their classes."""
+        """Return the training data, with the weight of each row times the weight of its class."""
         if self.class_weight is None:
             return training
         own = np.ones(len(training.target)) if training.weight is None else training.weight
@@ -244,7 +245,10 @@ class SoftmaxRegression(ScoreClassifier):
         return training._replace(weight=weight)
 
     def _centred(self, table: Array, *, penalised: bool) -> Array:
-        """Subtract the mean over classes: the loss does not depend on it, and |W|_2 is smallest (|W|_1 may not be)."""
+        """Subtract the mean over classes, which leaves the loss unchanged and makes |W|_2 smallest.
+
+        With an l1 penalty (`penalised`), only the mean of b is subtracted, since |W|_1 could grow.
+        """
         if len(self.classes_) == 2:
             return table
         shift = table.mean(axis=0)
@@ -253,6 +257,6 @@ class SoftmaxRegression(ScoreClassifier):
         return np.asarray(table - shift)
 
     def _load_previous(self, table: Array) -> None:
-        """Write the last fit into the table, if shapes agree."""
+        """Copy the coefficients of the last fit into the table, if the shapes agree."""
         if getattr(self, "coef_", np.empty(0)).shape == table[:, :-1].shape:
             table[:, :-1], table[:, -1] = self.coef_, self.intercept_ if self.fit_intercept else 0.0

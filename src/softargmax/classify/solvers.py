@@ -1,8 +1,8 @@
 """Solvers of softmax regression: SciPy's minimisers in coordinates where the problem is well conditioned.
 
-At W = 0 every class has the Hessian (1 / K) (1 - 1 / K) G + l2, where G is the mean of (x, 1)(x, 1)^T. With R^T R close
-to it, all directions of U = W R^T have about the same curvature, however the features are scaled and correlated. A fit
-then takes tens of passes over the data, not hundreds or thousands.
+At W = 0 every class has the Hessian (1 / K) (1 - 1 / K) G + l2, where G is the mean of (x, 1)(x, 1)^T. If R^T R is
+close to this Hessian, all directions of U = W R^T have about the same curvature, for any scales and correlations of the
+features. A fit then takes tens of passes over the data, not hundreds or thousands.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from softargmax.classify.objective import Objective
 
 DENSE = 2048
-"""With at most this many features the coordinates remove correlations; with more, only scales."""
+"""With at most this many features the coordinates remove correlations and scales; with more, only scales."""
 ROWS = 8
-"""Rows per feature that are enough to estimate correlations."""
+"""This many rows per feature are enough to estimate correlations."""
 MATRICES, PRODUCTS = 1 << 24, 1 << 34
 """Limits for one matrix per class: numbers in all matrices, and multiplications to compute them."""
 MEMORY = 10
 """Number of steps that L-BFGS stores."""
 LOST = 64.0
-"""Differences of the objective below this many roundings cannot be measured."""
+"""Changes of the objective below this many rounding errors cannot be measured."""
 FIRST = 50
-"""Steps until L-BFGS gets new coordinates; the number doubles each time."""
+"""Steps of L-BFGS until the coordinates are updated for the first time. The number doubles after each update."""
 ROUNDING = 4 * np.finfo(np.float64).eps
 """Relative rounding error of the objective."""
 CG = 500
-"""Most products with the Hessian per Newton step."""
+"""Maximum number of products with the Hessian per Newton step."""
 
 
 class Found(NamedTuple):
-    """The table (F, D + 1), its objective, the number of steps, the largest derivative, whether the fit converged."""
+    """The table (F, D + 1), its objective, the number of steps, the largest derivative, and if the fit converged."""
 
     table: Array
     value: float
@@ -52,7 +52,7 @@ class Whitened:
     """Coordinates U_k = R_k W_k of each class, where R_k^T R_k approximates the Hessian's block of class k."""
 
     def __init__(self, objective: Objective, table: Array | None = None) -> None:
-        """Use the Hessian at a table; by default at W = 0, where all classes have the same R."""
+        """Use the Hessian at a table, or by default at W = 0, where all classes have the same R."""
         rows = ROWS * objective.shape[1] if table is None else len(objective.target)
         blocks = objective.curvature(table, rows)
         scale = np.sqrt(np.einsum("kii->ki", blocks))
@@ -64,7 +64,7 @@ class Whitened:
             np.linalg.cholesky(blocks / scale[:, :, None] / scale[:, None] + rounding).transpose(0, 2, 1)
             * scale[:, None]
         )
-        self.inverse = np.stack([dtrtri(r)[0] for r in self.r])  # triangular: a third of the time of a general inverse
+        self.inverse = np.stack([dtrtri(r)[0] for r in self.r])  # 1/3 of the time of a general inverse
 
     def table(self, u: Array) -> Array:
         """Return W from the vector U."""
@@ -100,29 +100,29 @@ class Scaled:
 
 
 def _times(matrices: Array, table: Array) -> Array:
-    """Return each row times its matrix, or all rows times the only matrix."""
+    """Return each matrix times its row of the table, or the only matrix times all rows."""
     if len(matrices) == 1:
         return np.asarray(table @ matrices[0].T)
     return np.asarray((matrices @ table[:, :, None])[:, :, 0])
 
 
 def first_coordinates(objective: Objective) -> Whitened | Scaled:
-    """Return the coordinates at W = 0."""
+    """Return coordinates that are well conditioned at W = 0."""
     return Scaled(objective) if objective.features > DENSE else Whitened(objective)
 
 
-def _most(gradient: Array) -> float:
+def _largest(gradient: Array) -> float:
     return float(np.abs(gradient).max(initial=0.0))
 
 
 def is_affordable(objective: Objective) -> bool:
-    """True if one matrix per class is within the limits."""
+    """True if one matrix per class stays within `MATRICES` and `PRODUCTS`."""
     numbers = objective.free * objective.shape[1] ** 2
     return bool(objective.features <= DENSE and numbers <= MATRICES and numbers * len(objective.target) <= PRODUCTS)
 
 
-class _Last:
-    """A function that caches its last value: the callbacks of a minimiser ask for the point just evaluated."""
+class _Cached:
+    """A function that caches its last value, since a minimiser's callback needs the point that was just evaluated."""
 
     def __init__(self, function: Callable[[Array], Any]) -> None:
         self.function = function
@@ -141,23 +141,24 @@ class _Watch:
     def __init__(self, objective: Objective, coordinates: Whitened | Scaled, tol: float) -> None:
         self.objective, self.coordinates, self.tol = objective, coordinates, tol
         self.largest, self.gain = np.inf, np.inf
-        self.look = _Last(self._look)
+        self.evaluate = _Cached(self._evaluate)
 
-    def _look(self, u: Array) -> tuple[float, Array]:
+    def _evaluate(self, u: Array) -> tuple[float, Array]:
         value, gradient = self.objective.value_and_gradient(self.coordinates.table(u))
         g = self.coordinates.gradient(gradient)
-        # In these coordinates a step of -g gains about |g|^2 / 2; gains below the rounding error do not count.
-        self.largest, self.gain = _most(gradient), 0.5 * float(g @ g) / max(abs(value), 1e-300)
+        # In these coordinates a step of -g lowers the objective by about |g|^2 / 2; `gain` is relative to the
+        # objective.
+        self.largest, self.gain = _largest(gradient), 0.5 * float(g @ g) / max(abs(value), 1e-300)
         return value, g
 
     def stop(self, intermediate_result: Any) -> None:
-        self.look(intermediate_result.x)
+        self.evaluate(intermediate_result.x)
         if self.largest <= self.tol:
             raise StopIteration
 
 
 def lbfgs(objective: Objective, start: Array, *, tol: float, steps: int) -> Found:
-    """Minimise without an l1 penalty by L-BFGS; the coordinates are updated between its runs."""
+    """Minimise without an l1 penalty by runs of L-BFGS, with new coordinates for each run."""
     coordinates = first_coordinates(objective)
     table, taken, patience = start, 0, FIRST
     while True:
@@ -166,29 +167,29 @@ def lbfgs(objective: Objective, start: Array, *, tol: float, steps: int) -> Foun
         now = min(steps - taken, patience) if again else steps - taken
         options = {"maxiter": now, "maxfun": 50 * now, "maxls": 50, "maxcor": MEMORY, "gtol": 0.0, "ftol": 0.0}
         found = minimize(
-            watch.look, coordinates.point(table), jac=True, method="L-BFGS-B", callback=watch.stop, options=options
+            watch.evaluate, coordinates.point(table), jac=True, method="L-BFGS-B", callback=watch.stop, options=options
         )
         stuck = found.nit < now and found.nit < 2
-        watch.look(found.x)
+        watch.evaluate(found.x)
         table, taken, patience = coordinates.table(found.x), taken + found.nit, 2 * patience
         if watch.largest <= tol or taken >= steps or stuck or not again:
             enough = watch.largest <= tol or watch.gain <= LOST * np.finfo(objective.X.dtype).eps
             if enough or taken >= steps or not again:
                 return Found(table, float(found.fun), taken, watch.largest, enough)
-            # With almost collinear features the line search fails; the exact Hessian does not.
+            # With almost collinear features the line search fails, but Newton's method does not.
             rest = newton(objective, table, tol=tol, steps=steps - taken)
             return rest._replace(steps=taken + rest.steps)
         coordinates = Whitened(objective, table)
 
 
 def newton(objective: Objective, start: Array, *, tol: float, steps: int) -> Found:
-    """Minimise without an l1 penalty by Newton's method; SciPy's conjugate gradients solve for each step."""
+    """Minimise without an l1 penalty by Newton's method. SciPy's conjugate gradients compute each step."""
     table, first = start, 0.0
     value, gradient = objective.value_and_gradient(table)
     fixed = None if is_affordable(objective) else first_coordinates(objective)
     for taken in range(steps):
-        if _most(gradient) <= tol:
-            return Found(table, value, taken, _most(gradient), True)
+        if _largest(gradient) <= tol:
+            return Found(table, value, taken, _largest(gradient), True)
         coordinates = fixed or Whitened(objective, table)
         hessian, g = objective.hessian_at(table), coordinates.gradient(gradient)
         size = float(np.linalg.norm(g))
@@ -203,16 +204,16 @@ def newton(objective: Objective, start: Array, *, tol: float, steps: int) -> Fou
             length /= 2
             found, its_gradient = objective.value_and_gradient(table + length * change)
         if -length * slope <= ROUNDING * abs(value):  # float64 cannot represent the gain
-            return Found(table, value, taken, _most(gradient), True)
+            return Found(table, value, taken, _largest(gradient), True)
         table, value, gradient = table + length * change, found, its_gradient
-    return Found(table, value, steps, _most(gradient), _most(gradient) <= tol)
+    return Found(table, value, steps, _largest(gradient), _largest(gradient) <= tol)
 
 
 def lasso(objective: Objective, start: Array, *, l1: float, tol: float, steps: int) -> Found:
-    """Minimise with the penalty l1 |W|_1 by L-BFGS-B over W = P - N, P and N at least 0, features scaled."""
+    """Minimise with the penalty l1 |W|_1 by L-BFGS-B, for scaled features, over W = P - N with P, N >= 0."""
     shape, size, r = objective.shape, start[:, :-1].size, Scaled(objective).r[:-1]
 
-    @_Last
+    @_Cached
     def look(x: Array) -> tuple[Array, float, Array]:
         """Return the table, the objective without the l1 penalty, and its gradient."""
         parts = x[: 2 * size].reshape(2, shape[0], -1)
@@ -243,8 +244,8 @@ def lasso(objective: Objective, start: Array, *, l1: float, tol: float, steps: i
 
 
 def subgradient(table: Array, gradient: Array, l1: float, r: Array) -> tuple[float, float]:
-    """Return the largest entry of the minimal subgradient, and the gain of a step along it (features over r)."""
+    """Return the largest entry of the minimal subgradient, and the gain of a step along it in scaled coordinates."""
     w, dw = table[:, :-1], gradient[:, :-1]
     inner = np.where(w == 0, np.maximum(np.abs(dw) - l1, 0), np.abs(dw + l1 * np.sign(w)))
     gain = 0.5 * float(np.square(inner / r).sum() + np.square(gradient[:, -1]).sum())
-    return max(_most(inner), _most(gradient[:, -1])), gain
+    return max(_largest(inner), _largest(gradient[:, -1])), gain

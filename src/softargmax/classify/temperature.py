@@ -47,13 +47,13 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
     Parameters
     ----------
     estimator : estimator, optional
-        A classifier with `decision_function` or `predict_proba`; by default a `SoftmaxRegression`. Wrap a fitted one in
-        `sklearn.frozen.FrozenEstimator`; the rows passed to `fit` should then be new to it.
+        A classifier with `decision_function` or `predict_proba`; by default a `SoftmaxRegression`. Wrap a fitted
+        classifier in `sklearn.frozen.FrozenEstimator`, and pass rows to `fit` that it was not fitted to.
     method : {"temperature", "vector"}
         "vector" fits :math:`w \circ z + b`, a weight and a bias per class, in place of z / T.
     cv : int or splitter, optional
-        Splits the rows if the classifier is not fitted yet: T is fitted to cross-validated scores, and the classifier
-        to all rows. The default is 5 folds, fewer if a class has fewer rows.
+        How to split the rows if the classifier is not fitted yet. T is fitted to cross-validated scores, and the
+        classifier to all rows. The default is 5 folds, or fewer if a class has fewer rows.
 
     Attributes
     ----------
@@ -62,24 +62,24 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
     estimator_ : estimator
         The fitted classifier.
     temperature_ : float
-        T; the start of "vector".
+        T, from which the method "vector" starts.
     weight_, bias_ : ndarray
-        w and b, shape (K,); for "temperature" 1 / T and 0.
+        w and b, shape (K,). The method "temperature" has w = 1 / T and b = 0.
 
     Raises
     ------
     ValueError
-        If method is unknown, or the classifier must be fitted and a class has only one row.
+        If method is unknown, or if the classifier is not fitted yet and a class has only one row.
     TypeError
-        If the classifier has neither method.
+        If the classifier has neither `decision_function` nor `predict_proba`.
 
     Notes
     -----
-    The probabilities are those of scikit-learn's CalibratedClassifierCV with method "temperature" and without ensemble.
-    T is found by Newton's method (`fit_temperature`) and does not change the most probable class. Probabilities p of
-    the classifier become scores log(p + 1e-12).
+    The probabilities equal those of scikit-learn's CalibratedClassifierCV with method "temperature" and without an
+    ensemble. T is found by Newton's method (`fit_temperature`) and does not change the most probable class.
+    If the classifier has only probabilities p, its scores are log(p + 1e-12).
 
-    For scores of any array library, without a classifier, use `fit_temperature` and softmax(z, temperature=T).
+    For scores of any array library and without a classifier, use `fit_temperature` and softmax(z, temperature=T).
 
     References
     ----------
@@ -179,7 +179,7 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
             raise ValueError(
                 "estimator: expected finite scores and a row with a weight above 0, got NaN scores or no such row"
             )
-        if _loss(z / temperature, target, weight) > _loss(z, target, weight):  # they then differ by rounding only
+        if _loss(z / temperature, target, weight) > _loss(z, target, weight):  # only by rounding
             temperature = 1.0
         self.temperature_ = temperature
         self.weight_, self.bias_ = np.full(classes, 1.0 / temperature), np.zeros(classes)
@@ -202,7 +202,7 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
 
 
 def _fit_options(estimator: Any, weight: Array | None) -> dict[str, Any]:
-    """Return the keyword arguments of the classifier's `fit`: weights, if it accepts them."""
+    """Return the keyword arguments of the classifier's `fit`: the weights, if `fit` accepts them."""
     if weight is None:
         return {}
     if has_fit_parameter(estimator, "sample_weight"):
@@ -239,7 +239,7 @@ def _loss(z: Array, target: Array, weight: Array | None) -> float:
 
 
 def _weighed(z: Array, w: Array, b: Array) -> Array:
-    """Return w z + b; scores of -inf stay -inf."""
+    """Return w z + b, and -inf for scores of -inf."""
     with np.errstate(invalid="ignore"):  # 0 times -inf
         return np.where(np.isneginf(z), z, z * w + b)
 
@@ -248,7 +248,7 @@ def _fit_vector(z: Array, target: Array, weight: Array | None, temperature: floa
     """Return the w and b that minimise the log-loss of w z + b, starting from the temperature."""
     counts = np.ones(len(z)) if weight is None else weight
     counts = counts[:, None] / counts.sum()
-    z = z / temperature  # scaled to about 1, so that a step of w has a similar effect for every class
+    z = z / temperature  # about 1, so that steps of w have similar effects for all classes
     finite = np.where(np.isneginf(z), 0.0, z)
 
     def value_and_gradient(x: Array) -> tuple[float, Array]:

@@ -47,11 +47,11 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
     Notes
     -----
     The loss is convex in :math:`\beta`. Its derivative is the mean of :math:`\langle p, z \rangle - z_y`, its second
-    derivative the mean of the variance of z under p. Newton steps that leave the bracket are replaced by bisection.
-    Nothing is copied from a device to the host.
+    derivative the mean of the variance of z under p. Bisection replaces Newton steps that leave the bracket. Nothing is
+    copied from a device to the host.
 
-    If the scores are worse than chance, T makes the softmax uniform. If every row is right, T tends to 0 and so does
-    the loss. A NaN among the scores, or no row with a weight, gives NaN.
+    If the scores are worse than chance, T is so large that the softmax is uniform. If every row is right, T tends to 0,
+    and so does the loss. If a score is NaN, or no row has a weight above 0, T is NaN.
 
     Gradient: none with respect to z.
 
@@ -83,25 +83,25 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
         weight = check.weights_of(weight, z[:, 0], "weight")
         w = w * xp.astype(xp.broadcast_to(weight, (z.shape[0],)), z.dtype)[:, None]
     own = target == xp.arange(z.shape[1], device=device_of(z))
-    apart = z - xp.sum(xp.where(own, z, 0.0), axis=-1, keepdims=True)
-    apart = xp.where(counted, apart, 0.0)
-    size = xp.max(xp.where(xp.isfinite(apart), xp.abs(apart), 0.0)) if z.shape[0] * z.shape[1] else xp.sum(z)
+    margins = z - xp.sum(xp.where(own, z, 0.0), axis=-1, keepdims=True)
+    margins = xp.where(counted, margins, 0.0)
+    size = xp.max(xp.where(xp.isfinite(margins), xp.abs(margins), 0.0)) if z.shape[0] * z.shape[1] else xp.sum(z)
     size = xp.where(size > 0.0, size, 1.0)
-    total = xp.sum(w) + xp.sum(xp.where(xp.isnan(apart) & ~xp.isinf(z), apart, 0.0))
-    return xp.where(total > 0.0, size * xp.exp(-_log_beta(z, apart / size, w, size)), xp.nan)
+    total = xp.sum(w) + xp.sum(xp.where(xp.isnan(margins) & ~xp.isinf(z), margins, 0.0))
+    return xp.where(total > 0.0, size * xp.exp(-_log_beta(z, margins / size, w, size)), xp.nan)
 
 
-def _log_beta(z: Any, apart: Any, w: Any, size: Any) -> Any:
-    """Return log beta by Newton's method in beta, safeguarded by a shrinking bracket of log beta.
+def _log_beta(z: Any, margins: Any, w: Any, size: Any) -> Any:
+    """Return log beta by Newton's method in beta, within a shrinking bracket of log beta.
 
-    `apart` is scaled by `size`.
+    `margins` is scaled by `size`.
     """
     xp = namespace(z)
     zero = xp.zeros_like(size)
     found, low, high = zero, zero + LEAST, zero + MOST
     for _ in range(STEPS):
         p = softmax(z, temperature=size * xp.exp(-found))
-        differences = xp.where((p > 0.0) & xp.isfinite(apart), apart, 0.0)
+        differences = xp.where((p > 0.0) & xp.isfinite(margins), margins, 0.0)
         mean = xp.sum(p * differences, axis=-1, keepdims=True)
         slope, curvature = xp.sum(w * mean), xp.sum(w * p * xp.square(differences - mean))
         low, high = xp.where(slope < 0.0, found, low), xp.where(slope < 0.0, high, found)

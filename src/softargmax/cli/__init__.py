@@ -1,7 +1,7 @@
 """The command ``softargmax``; `main` is its entry point.
 
-Importing this package imports neither typer nor rich. Without the extra ``cli``, `main` prints one line that names it.
-Each subcommand is one file here; each stop of the tour is one file in ``tour/``.
+Importing this package imports neither typer nor rich. Without the extra ``cli``, `main` prints one line that names the
+extra. Each subcommand is a file in this folder, and each stop of the tour is a file in ``tour/``.
 """
 
 from __future__ import annotations

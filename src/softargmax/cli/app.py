@@ -1,8 +1,8 @@
-"""The entry point: choose the subcommand, and report errors in one line with an exit code.
+"""The entry point: run the subcommand, report errors in one line, and return the exit code.
 
-Bare numbers are also a command line (``softargmax -1 2 -3.5``), so a command line that does not begin with a subcommand
-goes to the default one. It treats unknown options as values, so that -3.5 is a number; `values.py` then rejects words
-that are neither numbers nor options.
+A command line can consist of numbers alone (``softargmax -1 2 -3.5``). So the default subcommand handles a command line
+that does not begin with a subcommand. It treats unknown options as values, so that -3.5 is a number. Then `values.py`
+rejects words that are neither numbers nor options.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SUBCOMMANDS: dict[str, Callable[..., None]] = {
     "predict": predict.command,
 }
 
-# Errors of the machine, and characters that the terminal cannot encode. Any other exception is a bug in softargmax.
+# Errors of the machine, and characters that the terminal cannot encode. All other exceptions are bugs in softargmax.
 RUN_ERRORS = (OSError, MemoryError, UnicodeEncodeError)
 INTERRUPTED = 130  # 128 + SIGINT, the exit code of shells; typer uses the same
 

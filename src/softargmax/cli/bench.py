@@ -74,7 +74,7 @@ def timed(out: Console | None, name: str, some: Iterable[measure.Case], rounds: 
 
 
 def print_results(out: Console, title: str, results: list[measure.Result], limits: measure.Limits) -> None:
-    """Print one line per case: our median, each peer's median over ours, and the time to copy the memory."""
+    """Print one line per case: our median, the ratio of each peer's median to ours, and the time to copy the memory."""
     peers = list(dict.fromkeys(peer for result in results for peer in result.peers))
     shown = render.table(title, "ours", *(f"vs {peer}" for peer in peers), "memory limit")
     for result in results:
@@ -97,7 +97,7 @@ def stream_row(out: Console | None, size: int, memory: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="softargmax-") as name:
         source, target = Path(name) / "scores.npy", Path(name) / "probabilities.npy"
         shape = streamed.write_scores(source, size)
-        found = streamed.convert_apart(source, target, memory)
+        found = streamed.convert_in_subprocess(source, target, memory)
         found |= {"bytes": source.stat().st_size, "shape": shape, "memory": memory}
         found["rows_equal"] = streamed.equal_rows(source, target)
     if out is not None:

@@ -1,7 +1,7 @@
 """The cases of ``softargmax bench``, room by room, against the installed peers.
 
-A room is a function that yields cases; add new rooms to `ROOMS`. These cases need no checkout of the repository. The
-full sweep, with more shapes and the promised ratios, is in its ``bench/`` folder.
+A room is a function that yields cases; add new rooms to `ROOMS`. These cases run without a checkout of the repository.
+The folder ``bench/`` of the repository has all cases, with more shapes and the ratios that must hold.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Sides = dict[str, "Callable[[], object]"]
 
 
 def scores(*shape: int) -> np.ndarray[Any, Any]:
-    """Return normal float32 scores; filling the array also maps its pages before timing."""
+    """Return normally distributed float32 scores. Filling the array also maps its pages before the timing."""
     return np.random.default_rng(0).standard_normal(shape, np.float32) * np.float32(4)
 
 
 def torch_side(z: np.ndarray[Any, Any], make: Callable[[Any, Any], Callable[[], object]]) -> Sides:
-    """Return torch's side of a case on the same memory; empty if torch is not installed."""
+    """Return torch's function for a case on the same memory, by name; empty if torch is not installed."""
     if find_spec("torch") is None:
         return {}
     import torch
@@ -36,7 +36,7 @@ def torch_side(z: np.ndarray[Any, Any], make: Callable[[Any, Any], Callable[[], 
 
 
 def scipy_side(make: Callable[[Any], Callable[[], object]]) -> Sides:
-    """Return SciPy's side of a case; empty if SciPy is not installed."""
+    """Return SciPy's function for a case, by name; empty if SciPy is not installed."""
     if find_spec("scipy") is None:
         return {}
     import scipy.special
@@ -89,7 +89,7 @@ def normalize() -> Iterator[Case]:
 
 
 def loss() -> Iterator[Case]:
-    """Yield the losses: from scores, and from a last layer whose scores are never stored."""
+    """Yield the losses: of scores, and of a last layer whose scores are never stored."""
     z = scores(512, 32768)
     y = np.random.default_rng(1).integers(0, z.shape[1], len(z))
     sides: Sides = {OURS: lambda: softargmax.cross_entropy(z, y)}

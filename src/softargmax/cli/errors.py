@@ -1,4 +1,4 @@
-"""The two ways in which the command stops short."""
+"""Errors of the command: wrong use (exit code 2) and failed runs (exit code 1)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FailedRunError(Exception):
 
 
 def require(need: str, extra: str, **packages: str) -> None:
-    """Raise FailedRunError if a module is missing. Keywords map modules to packages; `extra` installs them."""
+    """Raise FailedRunError if a module is missing. Keywords map modules to their packages, which `extra` installs."""
     for module, package in packages.items():
         if find_spec(module) is None:
             raise FailedRunError(f"{need} {package}, which is not installed: {install(extra)}")
@@ -44,8 +44,8 @@ def require(need: str, extra: str, **packages: str) -> None:
 def refused_as(kind: type[Exception], what: str = "") -> Iterator[None]:
     """Raise the library's ValueError and TypeError as `kind`, with `what` before the message.
 
-    AxisError as WrongUseError. Use it only around calls that check the user's input, so that a bug elsewhere keeps its
-    traceback.
+    AxisError becomes WrongUseError; ImportError and RuntimeError become FailedRunError. Use this only around calls that
+    check the user's input, so that a bug elsewhere keeps its traceback.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""``softargmax info``: the versions, the processor, and the implementations that are usable."""
+"""``softargmax info``: versions, processor, and usable implementations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from softargmax.core import dispatch
 from softargmax.core.extras import install
 
 PACKAGES = ("numpy", "array-api-compat", "torch", "jax", "scipy", "scikit-learn", "matplotlib", "typer", "rich")
-NEEDS = {"torch": "torch", "torch-device": "torch"}  # kind of array: the package that it requires
+NEEDS = {"torch": "torch", "torch-device": "torch"}  # the package that a kind of array requires
 WHAT = {
     "numpy": "NumPy arrays",
     "torch": "torch tensors in CPU memory",
@@ -61,7 +61,7 @@ def command(json: Json = False) -> None:
 
 
 def gathered() -> dict[str, Any]:
-    """Collect the facts as plain values."""
+    """Return the facts as values of JSON."""
     return {
         "version": version(),
         "machine": measure.machine(),
@@ -77,7 +77,7 @@ def version() -> str:
 
 
 def native() -> dict[str, Any]:
-    """Return the facts of the compiled core, or the reason why it cannot be loaded."""
+    """Return the facts about the compiled core, or the reason why it cannot be loaded."""
     try:
         from softargmax.core import native as core
     except (ImportError, ValueError, RuntimeError) as error:
@@ -92,7 +92,7 @@ def rooms() -> list[str]:
 
 
 def usable(room: str, kind: str, implementation: str) -> dict[str, Any]:
-    """Return whether an implementation is usable, and if not, the reason."""
+    """Return a row of the table: an implementation, True if it is usable, and otherwise the reason."""
     row = {"room": room, "arrays": kind, "implementation": implementation, "usable": False, "why": None}
     needed = NEEDS.get(kind)
     if needed is not None and find_spec(needed) is None:

@@ -48,7 +48,7 @@ class Inputs(NamedTuple):
     def report(self, key: str, function: Callable[..., Array], **options: Any) -> None:
         """Call a function of the scores and write or print the result; `key` is its name in JSON."""
         scores, names = self.table
-        as_scores = key == "probabilities"  # one result per score, so the column names still apply
+        as_scores = key == "probabilities"  # one result per score: the column names still apply
         with refused_as(WrongUseError):
             result = np.asarray(function(scores, **options))
         if self.output is not None:

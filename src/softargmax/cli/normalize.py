@@ -70,7 +70,7 @@ def command(  # noqa: PLR0913 one argument per option
         return
     read = np.load(scores, allow_pickle=False) if isinstance(scores, str) else scores
     if json:
-        wide = np.result_type(result.dtype, np.float32)  # numbers per row are at least float32
+        wide = np.result_type(result.dtype, np.float32)  # logsumexp in float32 or wider
         lse = stream.logsumexp(read, **{**options, "dtype": wide})
         key = "log_probabilities" if log else "probabilities"
         print(render.as_json({"values": read, key: result, "logsumexp": lse, **options, "dtype": str(result.dtype)}))

@@ -45,7 +45,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(part) for part in value]
     if isinstance(value, np.ndarray):
-        # A float32 is written in its own shortest digits, not in those of the double that it becomes.
+        # Write a float32 with its own shortest digits, not with the digits of the double that it converts to.
         return [plain(part) for part in value] if value.ndim else plain(value[()])
     if isinstance(value, np.generic):
         value = float(str(value)) if isinstance(value, np.floating) else value.item()

@@ -1,7 +1,7 @@
 """Convert a file larger than memory in a separate process, and measure its peak memory.
 
-The tour, ``softargmax bench stream`` and the tests use this module. Run as a module, it is the converting process:
-``python -m softargmax.cli.streamed SOURCE TARGET MEMORY`` prints its peak memory as JSON.
+The tour, ``softargmax bench stream`` and the tests use this module. The separate process is ``python -m
+softargmax.cli.streamed SOURCE TARGET MEMORY``, which converts the file and prints its peak memory as JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def write_scores(path: Path, size: int, *, seed: int = 0) -> tuple[int, int]:
     return rows, LENGTH
 
 
-def convert_apart(source: Path, target: Path, memory: int) -> dict[str, Any]:
+def convert_in_subprocess(source: Path, target: Path, memory: int) -> dict[str, Any]:
     """Convert in a separate process; return its seconds, and its peak memory before and after the conversion."""
     words = [sys.executable, "-m", "softargmax.cli.streamed", str(source), str(target), str(memory)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603  our own module
@@ -62,7 +62,7 @@ def peak_memory() -> int:
 
 def main(source: str, target: str, memory: str) -> None:
     """Convert, and print seconds and peak memory as JSON."""
-    softargmax.softmax(np.zeros((2, 8), np.float32))  # load everything that the first call needs before measuring
+    softargmax.softmax(np.zeros((2, 8), np.float32))  # load all that the first call needs, before measuring
     before = peak_memory()
     start = time.perf_counter()
     stream.softmax(source, target, memory=int(memory))

@@ -1,4 +1,4 @@
-"""Scores in text files: read with the line and column of what is wrong, written in figures that read back the same."""
+"""Scores in text files. Errors name the line and column; written digits read back as the same numbers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Reading(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Scores, and the names of their columns where the file has a header."""
+    """Scores, and the names of their columns if the file has a header."""
 
     scores: Array
     names: list[str] | None = None
@@ -49,7 +49,7 @@ def kind_of(path: str) -> str:
 
 
 def scores_of(words: list[str], path: str | None, reading: Reading) -> Table:
-    """Return the scores of a command line: its numbers, or those of the file that it names."""
+    """Return the scores of a command line: its numbers, or the numbers of its file."""
     if path is not None:
         return read(path, reading)
     check_plain(reading, "got numbers")
@@ -165,7 +165,7 @@ def number_in(cell: str, mark: str | None, where: str) -> float:
 
 
 def text_of(array: Array, delimiter: str, names: list[str] | None = None) -> Iterator[str]:
-    """Yield the lines of an array, in the shortest digits that read back as the same numbers.
+    """Yield the lines of an array, with the shortest digits that read back as the same numbers.
 
     A vector is a column. The header is written if there is one name per column and, in files separated by spaces, if no
     name has a space.

@@ -51,8 +51,8 @@ def read(path: str) -> bytes:
 def separator(line: str, kind: str) -> str | None:
     """Return the separator of a line: the most frequent of comma, semicolon and tab, or None for white space.
 
-    In a line with semicolons or tabs, a comma between digits is a decimal comma. A .csv file without any of the three
-    is separated by commas.
+    In a line with semicolons or tabs, a comma between digits is a decimal comma. If a .csv file has none of the three
+    characters, commas separate its fields.
 
     >>> separator("1,5;2,5", ".csv"), separator("1 2", ".txt"), separator("a", ".csv"), separator('"a;b",c', ".csv")
     (';', None, ',', ',')
@@ -86,7 +86,7 @@ def first_cells(text: str, mark: str | None) -> list[str]:
     lines = (line for line in text.splitlines(keepends=True) if line.strip())
     try:
         return next(csv.reader(lines, delimiter=mark), []) if mark else next(lines, "").split()
-    except csv.Error:  # reported when all rows are read
+    except csv.Error:  # reported later, when all rows are read
         return []
 
 

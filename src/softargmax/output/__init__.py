@@ -1,9 +1,9 @@
-"""Output layers for large vocabularies: samplers of negatives, trees, and the losses on them.
+"""Output layers for large vocabularies: samplers of negatives, trees, cut-offs and word vectors.
 
     hierarchical: p(y) = prod over the path of sigma(+-(<h, w_node> + b_node))
 
-Samplers and trees are NumPy's (`samplers.py`, `tree.py`); the layers are torch modules, in `softargmax.nn`.
-`WordVectors` trains embeddings without torch.
+Samplers and trees use NumPy (`samplers.py`, `tree.py`). The layers are torch modules in `softargmax.nn`. `WordVectors`
+trains embeddings without torch.
 """
 
 from softargmax.output.adaptive_cutoffs import StepCost, adaptive_cutoffs

@@ -1,4 +1,4 @@
-"""Cut-offs of the adaptive softmax: a cost model of a training step, and the cheapest cut-offs under it."""
+"""Cut-offs of the adaptive softmax: a cost model of a training step, and the cut-offs that minimise it."""
 
 from __future__ import annotations
 
@@ -54,29 +54,29 @@ class StepCost(NamedTuple):
     ((103, 720), (54, 368, 1014))
     """
 
-    # Fitted to 69 parts from 32 x 64 to 1024 x 32768 scores, d from 4 to 256, forward, backward and Adam's step in
-    # float32, 2 threads of an AMD EPYC: the relative error is 18% (root mean square). One multiply-add took 0.025 ns
-    # there.
+    # Fitted to the measured times of 69 parts: 32 x 64 to 1024 x 32768 scores, d from 4 to 256, float32, forward,
+    # backward and Adam's step, on 2 threads of an AMD EPYC. The root mean square of the relative error is 18%. One
+    # multiply-add took 0.025 ns.
     call: float = 2e7
     least: float = 1e6
     score: float = 75.0
     parameter: float = 150.0
 
     def of(self, classes: PerRow, rows: PerRow, width: int) -> Array:
-        """Return g for k classes, B rows and a width of d."""
+        """Return the cost g of a part with k classes, B rows and vectors of length d."""
         products = classes * (rows * (width + self.score) + width * self.parameter)
         return self.call + np.maximum(self.least, products)
 
 
 def integers(values: Any, name: str) -> tuple[int, ...]:
-    """Check a sequence of integers."""
+    """Check a sequence of integers and return it as a tuple."""
     if not isinstance(values, Iterable):
         raise TypeError(f"{name}: expected a sequence of integers, got {values!r}")
     return tuple(integer(value, name) for value in values)
 
 
 class Ranked(NamedTuple):
-    """The classes sorted by decreasing count (K,), ties by number; the share of the first r classes (K + 1,)."""
+    """The classes sorted by decreasing count (K,), and the share of the first r of them in all counts (K + 1,)."""
 
     order: Ints
     shares: Floats
@@ -109,11 +109,11 @@ def adaptive_cutoffs(
     Parameters
     ----------
     counts : array_like
-        (K,), in any order: how often each class was seen, at least 0.
+        (K,), in any order: how often each class occurs, at least 0.
     dim : int
         D, the length of the hidden vectors.
     clusters : int, optional
-        J, the number of clusters, from 0 to K - 1. By default the best of 0 to 3.
+        J, the number of clusters, from 0 to K - 1. By default the best number from 0 to 3.
     batch : int
         B, the number of rows of a step.
     div_value : float
@@ -137,14 +137,14 @@ def adaptive_cutoffs(
 
     Notes
     -----
-    The head has the :math:`k_0` frequent classes and a token for each cluster. Cluster i computes a projection and the
-    scores of its :math:`k_i` classes for a share :math:`p_i` of the rows, the share of these classes in the counts. The
-    article's g has s = u = 0. But for small :math:`D_i` most of the time is spent on exponentials, and for few rows on
-    the optimiser.
+    The head has the :math:`k_0` frequent classes and a token for each cluster. Cluster i is computed for a share
+    :math:`p_i` of the rows, which is the share of its :math:`k_i` classes in the counts. For these rows it computes a
+    projection and the scores of its classes. The article's g has s = u = 0. But for small :math:`D_i` most of the time
+    is spent on exponentials, and for few rows on the optimiser.
 
-    The minimum is exact: a dynamic program over the ranks, :math:`O(J K \log K)`, in which the best end of a cluster
-    never decreases as its beginning increases: k p of the ranks from a to b is a Monge array, and so is an increasing
-    convex function of it.
+    The minimum is exact. It is found by a dynamic program over the ranks in :math:`O(J K \log K)`, because the best end
+    of a cluster never decreases as its beginning increases. This holds because k p is a Monge array in the first and
+    last ranks of a cluster, and so is an increasing convex function of k p.
 
     References
     ----------
@@ -176,8 +176,8 @@ def adaptive_cutoffs(
     token = rows * (width + model.score) + width * model.parameter
 
     def cluster(d: int, begin: Ints, end: Ints) -> Floats:
-        met = rows * (shares[end] - shares[begin])
-        found: Floats = model.of(end - begin, met, d) + (met + model.parameter) * width * d + token
+        visits = rows * (shares[end] - shares[begin])
+        found: Floats = model.of(end - begin, visits, d) + (visits + model.parameter) * width * d + token
         return found
 
     after, ends = np.full(classes + 1, np.inf), []
@@ -202,7 +202,7 @@ def widths(dim: int, div_value: float, clusters: int) -> list[int]:
 def _cheapest(cost: Callable[[Ints, Ints], Floats], after: Floats) -> tuple[Floats, Ints]:
     """Return min over b > a of cost(a, b) + after[b] and its arg min b, for a from 1 to K - 1; inf if there is no b.
 
-    Divide and conquer: the best b of the middle a bounds the best b in both halves. All halves of a level are searched
+    Divide and conquer: the best b for the middle a bounds the best b of both halves. All halves of a level are searched
     together.
     """
     least, best, last = np.full(len(after), np.inf), np.zeros(len(after), np.int64), len(after) - 1

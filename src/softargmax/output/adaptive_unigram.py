@@ -33,8 +33,8 @@ class Learned(Sampler):
     smoothing : float
         s, above 0: the initial count of every class.
     decay : float
-        d, from 0 to 1: the factor of the old counts in each call of `observe`. With 1 all calls count equally; below 1
-        the counts of a call decay over about 1 / (1 - d) calls.
+        d, from 0 to 1: each call of `observe` first multiplies the old counts by d. With 1, all calls count equally.
+        Below 1, the counts of a call decay over about 1 / (1 - d) calls.
     power : float
         a, the power of the counts, as in `Unigram`.
 
@@ -47,9 +47,9 @@ class Learned(Sampler):
 
     Notes
     -----
-    `draw`, `expected`, `probabilities` and `log_probabilities` are those of `Sampler` for the current counts. A draw is
-    found by bisection in cumulative sums (53 bits). The first draw after `observe` computes them: 1 ms for 100,003
-    classes. With ``unique=True`` it also recomputes the inclusion probabilities: 30 ms for as many classes.
+    `draw`, `expected`, `probabilities` and `log_probabilities` are inherited from `Sampler` and use the current counts.
+    A draw is found by bisection in cumulative sums (53 bits). The first draw after `observe` recomputes these sums,
+    which takes 1 ms for 100,003 classes. With ``unique=True`` it also recomputes the inclusion probabilities, in 30 ms.
 
     References
     ----------
@@ -80,7 +80,7 @@ class Learned(Sampler):
 
     @property
     def counts(self) -> Floats:
-        """The running counts c, shape (K,), float64: a copy."""
+        """A copy of the running counts c, shape (K,), float64."""
         return self._counts.copy()
 
     def observe(self, targets: ArrayLike) -> None:
@@ -99,7 +99,7 @@ class Learned(Sampler):
             If targets are not integers.
         """
         found = classes_of(targets, "targets", self._classes)
-        self._put(self._decay * self._counts + np.bincount(found.reshape(-1), minlength=self._classes))
+        self._set_counts(self._decay * self._counts + np.bincount(found.reshape(-1), minlength=self._classes))
 
     def state_dict(self) -> dict[str, Floats]:
         """Return the learned state as plain arrays.
@@ -123,16 +123,16 @@ class Learned(Sampler):
         ------
         ValueError
             If "counts" is missing or there are other keys, or if the counts do not have shape (K,) or hold a negative
-            number, NaN or infinity; nothing is loaded then.
+            number, NaN or infinity. The sampler is then unchanged.
         """
         if set(state) != {"counts"}:
             raise ValueError(f"state: expected 'counts' alone, got {sorted(map(str, state))}")
         counts = counts_of(state["counts"], "state['counts']").astype(np.float64)
         if counts.size != self._classes:
             raise ValueError(f"state['counts']: expected {self._classes} classes, got {counts.size}")
-        self._put(counts)
+        self._set_counts(counts)
 
-    def _put(self, counts: Floats) -> None:
+    def _set_counts(self, counts: Floats) -> None:
         self._counts, self._sums = counts, None
         self._changed()
 

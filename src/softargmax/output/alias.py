@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class AliasTable(NamedTuple):
-    """K buckets of mass 1/K: bucket i belongs to class i up to threshold[i], and to class alias[i] above it."""
+    """K buckets of mass 1/K: bucket i belongs to class i below threshold[i], and to class alias[i] above."""
 
     threshold: Floats
     alias: Ints
@@ -26,18 +26,19 @@ class AliasTable(NamedTuple):
 
 
 def alias_table(probabilities: Floats) -> AliasTable:
-    r"""Return the table of probabilities (K,) with the sum 1.
+    r"""Return the alias table of probabilities (K,) whose sum is 1.
 
-    Vose's construction fills the light buckets (K q < 1) in order from the excess of the current heavy one, and
-    continues with the next heavy one when its excess is used up. Deficits and excesses are cumulative sums D and E:
+    Vose's construction fills the light buckets (K q < 1) in order from the excess of the current heavy bucket. When
+    that excess is used up, it continues with the next heavy bucket. With the cumulative sums D of the deficits and E of
+    the excesses:
 
     .. math:: \mathrm{alias}(i) = \min\{j : E_j > D_{i-1}\}, \qquad \mathrm{threshold}(j) = 1 - (D_i - E_j),
         \quad i = \min\{i : D_i \ge E_j\}
 
-    Both are integers, in units of 2^-45 of a bucket at K = 10^5, so that the sums do not round. The rounding to units
-    is corrected at the likeliest class, by about 1e-12 of its probability (1e-9 if all round in the same direction).
-    Binary searches replace a loop over K: 4 ms for K = 100,003, where a Python loop takes 32 ms (one thread of an AMD
-    EPYC).
+    D and E are integers, in units of 2^-45 of a bucket at K = 10^5, so the sums do not round. The likeliest class
+    absorbs the error of rounding q to units: about 1e-12 of its probability, or 1e-9 if all q round in the same
+    direction. Binary searches replace a loop over K: 4 ms for K = 100,003, where a Python loop takes 32 ms (one thread
+    of an AMD EPYC).
 
     References
     ----------
@@ -48,7 +49,7 @@ def alias_table(probabilities: Floats) -> AliasTable:
     steps = np.rint(scaled * bucket).astype(np.int64)
     steps[np.argmax(steps)] += classes * bucket - int(steps.sum())
     light, heavy = np.flatnonzero(steps < bucket), np.flatnonzero(steps > bucket)
-    lacking, over = np.cumsum(bucket - steps[light]), np.cumsum(steps[heavy] - bucket)  # both end in the same sum
+    lacking, over = np.cumsum(bucket - steps[light]), np.cumsum(steps[heavy] - bucket)  # equal last entries
 
     threshold, alias = np.ones(classes), np.arange(classes, dtype=np.int64)
     threshold[light] = scaled[light]

@@ -1,4 +1,4 @@
-"""Arguments of the operations of the output layers; operations.py defines what they compute."""
+"""Arguments of the operations of the output layers, which operations.py defines."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from softargmax.core.record import Array, Bare, DType, Packed
 
 
 class Table(NamedTuple):
-    """A vector and a bias for every node, (nodes, D) and (nodes,), in any floating dtype.
+    """The vectors (nodes, D) and the biases (nodes,) of the nodes, in any floating dtype.
 
-    sparse: if True, gradients are sparse tensors of the rows used. A gradient is dense if it will be differentiated
-    itself, or under tracing.
+    sparse: if True, gradients are sparse tensors of the rows used. Under tracing, and with ``create_graph=True``,
+    gradients are dense.
     """
 
     weight: Packed
@@ -47,7 +47,7 @@ class Gathered(NamedTuple):
 
 
 class PairScores(NamedTuple):
-    """h (N, D), float32 or float64; everything is computed in its dtype."""
+    """h (N, D), float32 or float64; its dtype is that of the computation."""
 
     h: Packed
     table: Table
@@ -55,7 +55,7 @@ class PairScores(NamedTuple):
 
 
 class CoinLosses(NamedTuple):
-    """h as in PairScores. signs (P,), int8: 1, -1, or 0 for no pair. shift (P,): added to the scores.
+    """h as in PairScores. signs (P,), int8: 1, -1, or 0 if there is no pair. shift (P,): added to the scores.
 
     to_h: if True, the kernel also computes the gradient to h.
     """
@@ -69,7 +69,7 @@ class CoinLosses(NamedTuple):
 
 
 class Tossed(NamedTuple):
-    """The scores of pairs (P,), and the row of each, below `size`; the other fields as in CoinLosses."""
+    """The scores of pairs (P,), and their rows (P,), below `size`; the other fields as in CoinLosses."""
 
     x: Array
     shift: Array | None
@@ -89,7 +89,7 @@ class Sums(NamedTuple):
 
 
 class NodeSums(NamedTuple):
-    """Rows `at` (P,) of values (M, D), each with a factor, to be summed by node (P,); there are `size` nodes."""
+    """Rows `at` (P,) of values (M, D), with factors and nodes (P,), to be summed by node. There are `size` nodes."""
 
     values: Array
     at: Array

@@ -1,5 +1,6 @@
-// Python bindings of this room's kernels: arguments by name, each into its field (core/cpp/bind.hpp). The first
-// argument with one entry per item sets the number of items; the others must agree.
+// Python bindings of the kernels of the output layers. Arguments are passed by name, each to its field
+// (core/cpp/bind.hpp). The first argument with one entry per item sets the number of items, and the other arguments
+// must agree.
 #include "core/cpp/bind.hpp"
 
 #include <numeric>
@@ -104,7 +105,7 @@ NumbersField<J, T> numbers(const char* name, T* J::* to, std::int64_t J::* count
     return {name, to, count, like};
 }
 
-// Contiguous integers or float64, `count` + `more` of them. NumPy arrays that are only read are copied if necessary.
+// `count` + `more` contiguous integers or float64 numbers. Read-only arguments may be copied to become contiguous.
 template <class J, class T> struct VectorField {
     struct Value {
         T* data = nullptr;
@@ -145,7 +146,7 @@ template <class J, class T> struct VectorField {
 template <class J, class T> VectorField<J, T> vector(const char* name, T* J::* to, std::int64_t J::* count) {
     return {name, to, count};
 }
-// The offsets of `count` pieces, and the end of the last one.
+// The offsets of `count` pieces, and the end of the last piece.
 template <class J> VectorField<J, const std::int64_t> bounds(const char* name, const std::int64_t* J::* to,
                                                              std::int64_t J::* count) {
     return {name, to, count, 1};
@@ -161,7 +162,7 @@ template <class J, class T> struct NumberField {
 };
 template <class J, class T> NumberField<J, T> number(const char* name, T J::* to) { return {name, to}; }
 
-// A kernel with these fields; `run` checks the values of the arguments.
+// Binds a kernel with these fields; `run` checks the values of the arguments and calls it.
 template <class J, class Run, class... Field>
 void bind_vectors(nb::module_& module, const char* name, const char* text, Run run, Field... fields) {
     module.def(name, [=](Handle<Field>... given) {
@@ -175,7 +176,7 @@ void bind_vectors(nb::module_& module, const char* name, const char* text, Run r
 
 // ---- values ---------------------------------------------------------------------------------------------------------
 
-// True if all are from 0 to `limit` - 1; negative numbers have the highest bit set.
+// Raises IndexError unless all numbers are from 0 to `limit` - 1. Negative ones become large unsigned numbers.
 template <class T> void in_range(const char* name, const T* index, std::int64_t count, std::int64_t limit) {
     using Unsigned = std::make_unsigned_t<T>;
     Unsigned most = 0;

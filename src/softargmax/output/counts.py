@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from softargmax.output.philox_stream import Floats, Ints
 
-MOST = (1 << 31) - 1  # limit of classes and draws
+MOST = (1 << 31) - 1  # limit of the numbers of classes and draws
 
 
 def at_least(value: Any, name: str, least: int) -> int:
-    """Check an integer with a lower bound."""
+    """Return an integer, or raise if it is below a lower bound."""
     found = integer(value, name)
     if found < least:
         raise ValueError(f"{name}: expected {least} or more, got {found}")
@@ -29,7 +29,7 @@ def at_least(value: Any, name: str, least: int) -> int:
 
 
 def number_of_classes(classes: Any) -> int:
-    """Check K, an integer of at least 1."""
+    """Check K, an integer from 1 to 2^31 - 1."""
     number = integer(classes, "classes")
     if not 1 <= number <= MOST:
         raise ValueError(f"classes: expected an integer from 1 to 2^31 - 1, got {number}")

@@ -3,7 +3,7 @@
 //     <a, b> = sum over lanes and chains of s_c,  s_c = fma(a_i, b_i, ..) over every kChains-th pack, in order, from 0
 //     sum f_p x_p = (s_0 + s_1) + ..,  s_c = fma(f_p, x_p, ..) over kSummands terms in order, from 0
 //
-// Bits depend only on the vectors and on the order of the terms.
+// The bits of a result depend only on the vectors and on the order of the terms.
 #pragma once
 
 #include "core/cpp/tiles.hpp"
@@ -12,16 +12,16 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::output {
 
 // ---- products and sums ----------------------------------------------------------------------------------------
 
-// Packs of a product in separate sums, so that additions do not wait for each other.
+// Number of separate sums of an inner product, so that additions do not wait for each other.
 constexpr int kChains = 4;
 // Terms per chain of a sum; longer chains have larger rounding errors.
 constexpr std::int64_t kSummands = 512;
 // Vectors are prefetched this many pairs ahead.
 constexpr std::int64_t kAhead = 8;
-// Packs of a sum that are computed at a time, in registers. Under the sanitizers 16 take a minute to compile.
+// Packs of a sum that are held in registers at a time. With 16 of them, the sanitizers take a minute to compile this.
 constexpr int kSummed = kRegisterBytes == 64 && !SOFTARGMAX_SANITIZED ? 16 : 4;
 
-// <a, b>; prefetches the vector `next`, which is as long as b.
+// <a, b>; prefetches the vector `next`, which has the length of b.
 template <class T, class S>
 SOFTARGMAX_INLINE double inner(const T* a, const T* b, std::int64_t n, const S* next) {
     using V = Pack<T>;
@@ -54,8 +54,8 @@ template <class T, class S> SOFTARGMAX_INLINE const T* as(const S* x, std::int64
         return room;
     }
 }
-// The terms of a sum: rows of a table, each times a factor. The positions of index and factor are 0, 1, .. or `order`.
-// `known` positions may be prefetched, also beyond the end of this sum.
+// The terms of a sum: rows of a table, each times a factor. Term j has position order[j] in `index` and `factors`, or j
+// without `order`. The first `known` terms may be prefetched, even if they belong to a later sum.
 template <class T, class S> struct Summands {
     const S* table;
     std::int64_t pitch;
@@ -67,8 +67,8 @@ template <class T, class S> struct Summands {
     SOFTARGMAX_INLINE const S* vector(std::int64_t j) const { return table + index[place(j)] * pitch; }
     SOFTARGMAX_INLINE T factor(std::int64_t j) const { return factors[place(j)]; }
 };
-// The sum of f(j) x(j) from j = begin to end, for the n numbers of `Packs` packs (the last may be partial), written to
-// out or added to it.
+// out[i] = sum of factor(j) vector(j)[at + i] from j = begin to end, for n numbers in `Packs` packs, of which the last
+// may be partial. If begin > 0, the sum is added to `out`.
 template <int Packs, class T, class S>
 SOFTARGMAX_INLINE void add_packs(const Summands<T, S>& terms, std::int64_t begin, std::int64_t end, std::int64_t at,
                                  std::int64_t n, T* out) {
@@ -121,32 +121,32 @@ template <class T, class S> void add_up(const Summands<T, S>& terms, std::int64_
 
 // ---- binary logistic losses: log sigma and its slope, the same bits on every instruction set --------------------
 
-// -log sigma(x), and sigma(-x), minus its derivative. Both are NaN if x is. e^-|x| is 0 below the smallest normal
-// number.
-template <class V> struct Coin {
+// loss = -log sigma(x), and slope = sigma(-x), which is minus its derivative. Both are NaN if x is NaN. Subnormal
+// e^-|x| is replaced by 0.
+template <class V> struct LogisticLoss {
     V loss, slope;
 };
-template <class V> SOFTARGMAX_INLINE Coin<V> coin(V x) {
+template <class V> SOFTARGMAX_INLINE LogisticLoss<V> logistic_loss(V x) {
     using T = typename V::Scalar;
     const V zero = V::all(0), one = V::all(1), least = V::all(sizeof(T) == 4 ? T(-87) : T(-708));
     const auto all = equal(zero, zero), negative = above(zero, x);
-    const V strange = keep(unless(all, equal(x, x)), x);
+    const V nan = keep(unless(all, equal(x, x)), x);
     const V minus = zero - max(x, zero - x);
     const V e = keep(unless(all, above(least, minus)), exp_of(Two<V>{max(minus, least), zero})), u = one + e;
     const V log = log_of<kLogTerms<T>>(Two<V>{u, e - (u - one)});
-    return {max(zero - x, zero) + log + strange, (keep(unless(all, negative), e) + keep(negative, one)) / u + strange};
+    return {max(zero - x, zero) + log + nan, (keep(unless(all, negative), e) + keep(negative, one)) / u + nan};
 }
 
-// Replaces x (n scores with signs s) by minus their derivatives times `factor`; calls lost(j, loss) for signs that are
-// not 0.
+// Replaces x, n scores with signs s, by factor s sigma(-s x). This is `factor` times minus the derivative of -log
+// sigma(s x). Calls lost(j, loss) for every sign that is not 0.
 template <class T, class Sign, class Lost>
-SOFTARGMAX_INLINE void toss(T* x, std::int64_t n, T factor, const Sign& sign, const Lost& lost) {
+SOFTARGMAX_INLINE void logistic_slopes(T* x, std::int64_t n, T factor, const Sign& sign, const Lost& lost) {
     using V = Pack<T>;
     for (std::int64_t i = 0; i < n; i += V::kLanes) {
         const std::int64_t count = std::min<std::int64_t>(V::kLanes, n - i);
         T y[V::kLanes] = {}, loss[V::kLanes], slope[V::kLanes];
         for (std::int64_t j = 0; j < count; ++j) y[j] = sign(i + j) < 0 ? -x[i + j] : x[i + j];
-        const Coin<V> found = coin(V::load(y));
+        const LogisticLoss<V> found = logistic_loss(V::load(y));
         found.loss.store(loss);
         found.slope.store(slope);
         for (std::int64_t j = 0; j < count; ++j) {

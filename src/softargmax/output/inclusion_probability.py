@@ -1,16 +1,18 @@
-r"""Inclusion probabilities: the probability that a class is among n distinct draws, an integral to full precision.
+r"""Inclusion probabilities: the probability that a class is among n distinct draws, integrated to full precision.
 
-Draws from q without replacement have the order in which K independent exponential clocks with rates q ring; the first
-n are drawn. Clock k has rung by time t with probability :math:`1 - e^{-q_k t}`, so
+Give each class an independent exponential arrival time with rate q. The order of the arrivals is an order of draws from
+q without replacement, so the first n arrivals are n distinct draws. Class k arrives before time t with probability
+:math:`1 - e^{-q_k t}`, so
 
 .. math:: \pi_k = \int_0^\infty q_k e^{-q_k t}\, P(N_{-k}(t) < n)\, dt,
 
-where N(t) is the number of clocks that have rung, a sum of K independent bits, and N_{-k} the number without clock k.
-The distribution of N is computed from its characteristic function by the trapezoid rule; for N_{-k} the function is
-divided by the factor of k. The rule is exact up to the mass beyond its period, negligible by Bernstein's bound.
+where N(t) is the number of arrivals before t, a sum of K independent bits, and N_{-k} is that number without class k.
+The distribution of N is computed from its characteristic function by the trapezoid rule. For N_{-k} the characteristic
+function is divided by the factor of class k. The rule is exact up to the mass beyond its period, which is negligible by
+Bernstein's bound.
 
-The computation is fast because q enters only through smooth functions of log q. Classes that are close in log q are
-represented by Chebyshev nodes: a few hundred for any K.
+The computation is fast because q enters only through smooth functions of log q. Chebyshev nodes represent the classes
+that are close in log q; a few hundred nodes suffice for any K.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ if TYPE_CHECKING:
 
     from softargmax.output.philox_stream import Floats, Ints
 
-# Cells of log q. The nearest singularity of a factor is at q t = log 2, angle pi. With more than FEW classes in a cell
-# near it, the characteristic function is below e^-32 there, so errors of interpolation do not matter. Cells with at
-# most FEW classes are not interpolated.
+# Cells of log q. The nearest singularity of a factor is at q t = log 2, angle pi. If a cell near it has more than FEW
+# classes, the characteristic function is below e^-32 there, so interpolation errors are negligible. Cells with at most
+# FEW classes are not interpolated.
 _CELL = 0.5
 _FEW = 64
 _DEGREE = 16
-# Quadrature over log t: panels of STEP standard deviations of N, until the remaining tail is below TAIL.
+# Quadrature over log t: panels are STEP standard deviations of N wide, and end when the remaining tail is below TAIL.
 _STEP = 2.0
 _TAIL = 1e-12
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
@@ -41,13 +43,13 @@ _FAR = 700.0  # e^700 is still finite
 
 _ANGLES = (np.arange(_DEGREE) + 0.5) * np.pi / _DEGREE
 _POINTS = np.cos(_ANGLES)
-# Row r maps values at the points to the coefficient of T_r.
+# Row r of the matrix maps values at the points to the coefficient of T_r.
 _TRANSFORM = np.cos(np.outer(np.arange(_DEGREE), _ANGLES)) * np.where(np.arange(_DEGREE) == 0, 1.0, 2.0)[:, None]
 _TRANSFORM /= _DEGREE
 
 
 def inclusion_probabilities(probabilities: Floats, n: int) -> Floats:
-    r"""Return the probability of each class to be among n distinct classes drawn one after the other.
+    r"""Return the probability of each class to be among n classes drawn one after the other without replacement.
 
     .. math:: \pi_k = P(k \in \{c_1, \dots, c_n\}), \qquad P(c_{i+1} = k \mid c_1, \dots, c_i)
         = \frac{q_k}{1 - q_{c_1} - \dots - q_{c_i}}, \quad k \notin \{c_1, \dots, c_i\}
@@ -67,8 +69,9 @@ def inclusion_probabilities(probabilities: Floats, n: int) -> Floats:
     Notes
     -----
     The absolute error is below 1e-14; the relative error is below 1e-10 for any pi, and commonly 1e-12. The tests
-    compare with sums over all orders, and with recursions over two kinds of classes up to K = 100,003. The time hardly
-    depends on n: 30 ms for `LogUniform(100_003)`, 10 ms for 1000 classes (one thread of an AMD EPYC).
+    compare with sums over all orders of draws and, for q with two distinct values, with recursions up to K = 100,003.
+    The time hardly depends on n. It is 30 ms for `LogUniform(100_003)` and 10 ms for 1000 classes (one thread of an AMD
+    EPYC).
 
     References
     ----------
@@ -89,7 +92,7 @@ def inclusion_probabilities(probabilities: Floats, n: int) -> Floats:
     q = probabilities[support]
     nodes = _nodes_of(np.log(q))
     least = -np.expm1(n * np.log1p(-np.minimum(q, 0.5)))
-    found[support] = np.clip(nodes.spread(_integral(nodes, n)), least, 1.0)
+    found[support] = np.clip(nodes.interpolate(_integral(nodes, n)), least, 1.0)
     return found
 
 
@@ -99,19 +102,19 @@ def inclusion_probabilities(probabilities: Floats, n: int) -> Floats:
 class _Nodes(NamedTuple):
     """Nodes and weights in log q for sums over classes: sum_k f(log q_k) = weight @ f(log_q).
 
-    The first `single.size` nodes are single classes; then follow _DEGREE nodes per cell.
+    The first `single.size` nodes are single classes; _DEGREE nodes per cell follow.
     """
 
     log_q: Floats
     weight: Floats
     classes: int
-    single: Ints  # classes with a node of their own
+    single: Ints  # classes that are nodes
     shared: Ints  # the other classes
-    cell: Ints  # cell of each shared class, and its place in the cell, from -1 to 1
+    cell: Ints  # the cell of each shared class; `place` is its place there, from -1 to 1
     place: Floats
 
-    def spread(self, values: Floats) -> Floats:
-        """Interpolate values at the nodes to the classes, (K,)."""
+    def interpolate(self, values: Floats) -> Floats:
+        """Return values at all classes, (K,), interpolated from the values at the nodes."""
         found = np.empty(self.classes)
         found[self.single] = values[: self.single.size]
         coefficients = values[self.single.size :].reshape(-1, _DEGREE) @ _TRANSFORM.T
@@ -155,7 +158,7 @@ def _chebyshev(u: Floats) -> Iterator[Floats]:
 def _integral(nodes: _Nodes, n: int) -> Floats:
     """Return pi at the nodes.
 
-    With x = log t, dt = t dx. The part to the left, where N < n is certain, is :math:`1 - e^{-q t}`.
+    The integral is over x = log t, with dt = t dx. On the left, where N < n is certain, it equals :math:`1 - e^{-q t}`.
     """
     middle = _middle(nodes, n - 0.5)
     found = np.zeros(nodes.log_q.size)
@@ -164,50 +167,50 @@ def _integral(nodes: _Nodes, n: int) -> Floats:
         while tail > _TAIL:
             width = _width(nodes, x)
             for u, weight in zip(_NODES, _WEIGHTS, strict=True):
-                rung = _rung(nodes, x + side * width * (u + 1.0) / 2.0)
-                below, at_least, at_most = _below(nodes, n, *rung)
-                found += weight * width / 2.0 * rung[0] * np.exp(-rung[0]) * below
+                arrived = _arrivals(nodes, x + side * width * (u + 1.0) / 2.0)
+                below, at_least, at_most = _below(nodes, n, *arrived)
+                found += weight * width / 2.0 * arrived[0] * np.exp(-arrived[0]) * below
                 tail = at_least if side < 0 else at_most
             x += side * width
         if side < 0:
-            found -= np.expm1(-_rung(nodes, x)[0])
+            found -= np.expm1(-_arrivals(nodes, x)[0])
     return found
 
 
-def _rung(nodes: _Nodes, x: float) -> tuple[Floats, Floats]:
+def _arrivals(nodes: _Nodes, x: float) -> tuple[Floats, Floats]:
     """Return q t at the nodes, and the probability of an arrival before t."""
     expected = np.exp(np.minimum(nodes.log_q + x, _FAR))
     return expected, -np.expm1(-expected)
 
 
 def _middle(nodes: _Nodes, count: float) -> float:
-    """Return the log of the time with `count` arrivals on average, by bisection to sufficient accuracy."""
+    """Return log t where `count` arrivals before t are expected, by bisection to 1e-3 / sqrt(count)."""
     low, high = math.log(count), math.log(4.0 * nodes.classes) - float(nodes.log_q.min())
     while high - low > 1e-3 / count**0.5:
         x = (low + high) / 2.0
-        low, high = (x, high) if _rung(nodes, x)[1] @ nodes.weight < count else (low, x)
+        low, high = (x, high) if _arrivals(nodes, x)[1] @ nodes.weight < count else (low, x)
     return low
 
 
 def _width(nodes: _Nodes, x: float) -> float:
-    """Return the width of a panel at x over which the distribution of N and its factors change little."""
-    expected, p = _rung(nodes, x)
+    """Return the width of a quadrature panel at x, in which the distribution of N and its factors change little."""
+    expected, p = _arrivals(nodes, x)
     left = np.where(expected < _NIL, np.exp(-expected), 0.0)
-    variance, rate = float((p * left) @ nodes.weight), float((expected * left) @ nodes.weight)  # rate of the mean of N
+    variance, rate = float((p * left) @ nodes.weight), float((expected * left) @ nodes.weight)  # rate: of the mean
     return min(1.0, _STEP * min(variance**0.5, variance) / rate) if min(variance, rate) > 1e-16 else 1.0
 
 
 def _below(nodes: _Nodes, n: int, expected: Floats, p: Floats) -> tuple[Floats, float, float]:
-    r"""Return P(N_{-k} < n) at the nodes; P(N >= n) and P(N <= n), which bound the rest of the integral on either side.
+    r"""Return P(N_{-k} < n) at the nodes; P(N >= n) and P(N <= n), which bound the tails of the integral.
 
     .. math:: P(N < n) = \frac12 + \frac1M \sum_{|\theta_l| < \pi} \frac{i\, G(\theta_l)\, e^{-i (n - 1/2) \theta_l}}
         {2 \sin(\theta_l / 2)}, \qquad \theta_l = (2 l + 1) \pi / M, \quad
         G(\theta) = \prod_k (1 + p_k (e^{i\theta} - 1))
 
-    for N within M of n. |G| is at most :math:`e^{-\mathrm{Var} N (1 - \cos\theta)}`, so only few angles matter.
+    for N within M of n. |G| is at most :math:`e^{-\mathrm{Var} N (1 - \cos\theta)}`, so few angles contribute.
     """
-    spread = p * np.exp(-expected)
-    mean, variance = float(p @ nodes.weight), max(float(spread @ nodes.weight), 0.0)
+    variances = p * np.exp(-expected)
+    mean, variance = float(p @ nodes.weight), max(float(variances @ nodes.weight), 0.0)
     beyond = _NIL / 3.0 + (_NIL**2 / 9.0 + 2.0 * _NIL * variance) ** 0.5  # |N - mean| > beyond: at most 2 e^-36
     half = int(min(abs(mean - n) + beyond + 4.0, nodes.classes + 1.0)) // 2 + 1
     angle = (np.arange(half) + 0.5) * (np.pi / half)
@@ -215,10 +218,10 @@ def _below(nodes: _Nodes, n: int, expected: Floats, p: Floats) -> tuple[Floats, 
 
     versine = 1.0 - np.cos(angle)
     real, imaginary = 1.0 - p * versine, p * np.sin(angle)
-    shrink = -2.0 * spread * versine  # |factor|^2 - 1
+    shrink = -2.0 * variances * versine  # |factor|^2 - 1
     size = np.exp(0.5 * np.log1p(shrink) @ nodes.weight) / (2.0 * half * np.sin(angle[:, 0] / 2.0))
     phase = np.arctan2(imaginary, real) @ nodes.weight - (n - 0.5) * angle[:, 0]
     a, b = -size * np.sin(phase), size * np.cos(phase)  # real and imaginary part of i G e^{...}
     without = 0.5 + np.sum((a[:, None] * real + b[:, None] * imaginary) / (1.0 + shrink), axis=0)
-    without[without < _NOISE] = 0.0  # rounding errors must not add up over up to a hundred orders of magnitude of t
+    without[without < _NOISE] = 0.0  # t can span a hundred orders of magnitude, over which rounding errors would add up
     return without, 0.5 - float(a.sum()), 0.5 - float(size @ np.sin(phase - angle[:, 0]))

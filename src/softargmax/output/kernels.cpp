@@ -1,4 +1,5 @@
-// Scores of pairs, sums of visited vectors, and random words. Compiled once for each instruction set.
+// Kernels of the output layers: scores of pairs, weighted sums of vectors, and random words. Compiled once for each
+// instruction set.
 #include "core/cpp/philox.hpp"
 #include "output/skipgram_sgd.hpp"
 
@@ -12,7 +13,7 @@ template <class T, class S> struct Nodes {
     std::int64_t width;
 
     SOFTARGMAX_INLINE const S* at(std::int64_t i) const { return data + i * table.pitch; }
-    // <h, w_i> + b_i; prefetches node `next`. `room` holds one vector.
+    // <h, w_i> + b_i; prefetches node `next`. `room` is scratch memory for one vector.
     SOFTARGMAX_INLINE T score(const T* h, std::int64_t i, std::int64_t next, T* room) const {
         double found = inner(h, as(at(i), width, room), width, at(next));
         if (bias.data)
@@ -37,7 +38,8 @@ template <class T, class S> void dots(const DotsArgs& args, const S* weight) {
     });
 }
 
-// Calls body(i) for every i below n, in pieces with about equally many positions; those of i begin at starts[i].
+// Calls body(i) for every i below n. Item i has the positions from starts[i] to starts[i + 1], and threads get pieces
+// of about equally many positions.
 constexpr std::int64_t kPieces = 8;
 template <class F> void each_with_places(int threads, const std::int64_t* starts, std::int64_t n, const F& body) {
     const std::int64_t pieces = threads > 1 ? threads * kPieces : 1, places = starts[n];
@@ -86,7 +88,7 @@ template <class T, class S> void coins(const CoinsArgs& args, const S* weight) {
         }
         const auto sign = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return args.signs[begin + j]; };
         double total = 0;
-        toss(x, count, T{-1}, sign, [&](std::int64_t, double lost) SOFTARGMAX_LAMBDA { total += lost; });
+        logistic_slopes(x, count, T{-1}, sign, [&](std::int64_t, double lost) SOFTARGMAX_LAMBDA { total += lost; });
         loss[r] = static_cast<T>(total);
         if (!dh) return;
         const Summands<T, S> terms{weight, args.weight.pitch, args.nodes + begin, nullptr, x, count};
@@ -94,7 +96,7 @@ template <class T, class S> void coins(const CoinsArgs& args, const S* weight) {
     });
 }
 
-// f(a number of the type of the computation, the table's memory)
+// Calls f(zero, data) with a zero in the type of the computation and the table's memory in its own type.
 template <class F> void with_table(Type type, const Table& table, const F& f) {
     with_type(table.type, table.data, [&](auto* data) {
         if constexpr (!std::is_same_v<decltype(data), std::uint8_t*>) {
@@ -125,11 +127,11 @@ void run_steps(StepsArgs& args) {
     else Steps<float>(args).run();
 }
 
-// Random words (philox_stream.py), one block of Philox per position, and draws from an alias table (alias.py) with
-// them: 64 bits choose the bucket and 53 the side.
+// Random words (philox_stream.py), one block of Philox per position, or draws from an alias table (alias.py): 64 of a
+// block's bits choose the bucket, and 53 the side.
 constexpr std::int64_t kAtOnce = kChunk / 4;
 
-// The draws kAtOnce begin .. kAtOnce end.
+// Draws the positions from kAtOnce * begin to kAtOnce * end.
 inline void draw(const DrawsArgs& args, std::int64_t begin, std::int64_t end) {
     const Philox philox(args.seed, args.stream, args.purpose);
     const auto n = static_cast<std::uint64_t>(args.classes);

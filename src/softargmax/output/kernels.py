@@ -1,4 +1,4 @@
-"""Kernels for CPU memory, for NumPy arrays and tensors: the native kernels and the Python code around them."""
+"""CPU kernels for NumPy arrays and tensors: the native kernels and the Python code around them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _coin_losses = Native(_native.coin_losses, CoinLosses, ("loss", "slopes", "dh"))
 
 
 def linear_scores(i: LinearScores, z: Any) -> None:
-    """Return h W^T + b, by the core's product."""
+    """Write h W^T + b, by the core's matrix product."""
     memory = memory_of(z)
     bias = None if i.bias is None else memory.packed(namespace(z).astype(i.bias, z.dtype, copy=False))
     _native.product(
@@ -37,20 +37,20 @@ def gathered(i: Gathered, rows: Any) -> None:
 
 
 def coin_losses(i: CoinLosses, loss: Any, slopes: Any, dh: Any) -> None:
-    """Write the losses, and slopes and dh unless they are None."""
+    """Write the losses, the slopes unless None, and dh if ``i.to_h``."""
     _coin_losses(i, loss, slopes, dh if i.to_h else None)
 
 
 def node_sums(i: NodeSums, sums: Any, totals: Any) -> None:
-    """Return the sums of the visited nodes, and 0 for all others."""
-    found = touched_sums(i, totals=totals is not None)
-    _put(sums, found.rows, found.sums)
+    """Write the sums of the visited nodes, and 0 for all other nodes."""
+    found = visited_sums(i, totals=totals is not None)
+    _scatter(sums, found.rows, found.sums)
     if totals is not None:
-        _put(totals, found.rows, found.totals)
+        _scatter(totals, found.rows, found.totals)
 
 
-def _put(to: Any, rows: Any, x: Any) -> None:
-    """Scatter some rows into an array of zeros."""
+def _scatter(to: Any, rows: Any, x: Any) -> None:
+    """Fill an array with 0, then write the given rows of it."""
     if is_torch(to):
         to.zero_().index_copy_(0, rows, x if x.dtype is to.dtype else x.to(to.dtype))
     else:
@@ -58,17 +58,17 @@ def _put(to: Any, rows: Any, x: Any) -> None:
         to[rows] = x
 
 
-class Touched(NamedTuple):
-    """The visited nodes, each once and in order, and their sums in the dtype of the factors."""
+class Visited(NamedTuple):
+    """The visited nodes, distinct and increasing, and their sums in the dtype of the factors."""
 
     rows: Any
     sums: Any
     totals: Any
-    """None unless requested."""
+    """The sums of the factors; None unless requested."""
 
 
-def touched_sums(i: NodeSums, *, totals: bool) -> Touched:
-    """Return sum factors_p values[at_p] over the pairs p of each visited node, and sum factors_p if requested."""
+def visited_sums(i: NodeSums, *, totals: bool) -> Visited:
+    """Return the sums of factors_p values[at_p] over the pairs of each visited node, and of factors_p if requested."""
     memory, count = memory_of(i.factors), i.nodes.shape[0]
     nodes, values, at, factors = (memory.packed(x) for x in (i.nodes, i.values, i.at, i.factors))
     order, rows, starts = (np.empty(count + more, np.int64) for more in (0, 0, 1))
@@ -84,4 +84,4 @@ def touched_sums(i: NodeSums, *, totals: bool) -> Touched:
         sums=memory.view(each),
         totals=None if total is None else memory.view(total),
     )
-    return Touched(memory.array(rows[:n]), each, total)
+    return Visited(memory.array(rows[:n]), each, total)

@@ -1,4 +1,4 @@
-"""Vectors looked up by word: neighbours, similarities, and files that other programs read."""
+"""Word vectors looked up by word: nearest words, similarities, and files in word2vec's formats."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class KeyedVectors:
     vectors : array_like
         v, shape (K, D).
     words : list of str, optional
-        K distinct words. Without words, the keys are the numbers from 0 to K - 1.
+        K distinct words. By default the keys are the numbers from 0 to K - 1.
 
     Attributes
     ----------
@@ -48,11 +48,11 @@ class KeyedVectors:
     Raises
     ------
     TypeError, ValueError
-        If vectors are not of shape (K, D), or words are not K distinct strings.
+        If vectors do not have shape (K, D), or words are not K distinct strings.
 
     Notes
     -----
-    The file formats are those of word2vec; gensim reads them by ``KeyedVectors.load_word2vec_format``. Similarities are
+    Files have word2vec's formats, which gensim reads by ``KeyedVectors.load_word2vec_format``. Similarities are
     computed in float64; the similarity to a vector of zeros is 0.
 
     References
@@ -148,20 +148,20 @@ class KeyedVectors:
     def most_similar(
         self, positive: Keys = (), negative: Keys = (), *, topn: int = 10
     ) -> list[tuple[str, float]] | list[tuple[int, float]]:
-        """Return the words nearest to a sum of unit vectors minus others (king - man + woman).
+        """Return the words nearest to a sum of word vectors minus others, such as king - man + woman.
 
         Parameters
         ----------
         positive, negative : str, int, array_like of shape (D,), or a list of these
-            Words, their numbers, or vectors, which are not normalised. A list of numbers is a vector if one of them is
-            a float. The result excludes these words.
+            Words, their numbers, or vectors. Words count with their unit vectors; vectors are used as they are. A list
+            of numbers is a vector if one of them is a float. The result excludes these words.
         topn : int
             The number of words to return.
 
         Returns
         -------
         list of (str, float)
-            Words and cosines, nearest first; numbers if there are no words.
+            Words and their cosines, nearest first. Without words, the keys are numbers.
 
         Raises
         ------
@@ -171,7 +171,7 @@ class KeyedVectors:
             If both arguments are empty, or a vector does not have length D.
         """
         count = at_least(topn, "topn", 1)
-        added, taken = _listed(positive), _listed(negative)
+        added, taken = _as_list(positive), _as_list(negative)
         if not added and not taken:
             raise ValueError("positive, negative: expected one word or more, got none")
         goal = sum((self._vector(word) for word in added), np.zeros(self.vectors.shape[1]))
@@ -251,10 +251,10 @@ def _numbers(values: Any, name: str) -> NDArray[Any]:
     return found
 
 
-def _listed(words: Any) -> list[Any]:
-    """Return a list of words and vectors.
+def _as_list(words: Any) -> list[Any]:
+    """Return the words and vectors of an argument as a list.
 
-    A single one becomes a list. Numbers with a float among them are one vector.
+    A single word or vector becomes a list. A list of numbers is one vector if one of them is a float.
     """
     if isinstance(words, _WORD) or getattr(words, "ndim", 0) == 1:
         return [words]

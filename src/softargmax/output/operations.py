@@ -1,4 +1,4 @@
-"""Operation records of the output layers: results, derivative rules and kernels (arguments.py; reference.py).
+"""Operations of the output layers: their results, derivative rules and kernels (arguments.py; reference.py).
 
     all           z = h W^T + b                            (N, K)    linear_scores
     a few         W[index]                                 (n, D)    gathered
@@ -6,8 +6,8 @@
     coins         sum -log sigma(s_p (x_p + shift_p))      (N,)      coin_losses
     gradients     sum f_p w_index(p), by row, by node                sums, node_sums
 
-First-order gradients are sums by the native kernels. A gradient that is differentiated again uses the definition. A
-row's scores and its gradient to h have the same bits in every batch.
+The native kernels compute first-order gradients as sums. A gradient that will be differentiated again uses the
+definition. A row's scores and its gradient to h have the same bits in every batch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from softargmax.output.arguments import (
 
 
 class WeightedSums(NamedTuple):
-    """Weighted sums of vectors, and sums of the factors."""
+    """Weighted sums of vectors, and the sums of their factors."""
 
     sums: Any
     totals: Any
@@ -68,7 +68,7 @@ node_sums: Operation[NodeSums, WeightedSums] = Operation(
 
 
 def _by_node(table: Any, i: NodeSums, *, sparse: bool, totals: bool) -> tuple[Any, Any]:
-    """Return the sums as the gradient to a table, and the sums of the factors if requested."""
+    """Return the sums in the table's shape, as its gradient, and the sums of the factors if requested."""
     if sparse:
         from softargmax.output.torch_sparse_gradients import sparse_sums
 
@@ -83,7 +83,7 @@ def _by_node(table: Any, i: NodeSums, *, sparse: bool, totals: bool) -> tuple[An
 
 
 class Scores(NamedTuple):
-    """(N, K), in the dtype of h."""
+    """The scores (N, K), in the dtype of h."""
 
     z: Any
 
@@ -142,7 +142,7 @@ gathered: Operation[Gathered, Rows] = Operation(
 
 
 class ScoresOfPairs(NamedTuple):
-    """(P,), in the dtype of h."""
+    """The scores of the pairs (P,), in the dtype of h."""
 
     x: Any
 
@@ -181,9 +181,9 @@ pair_scores: Operation[PairScores, ScoresOfPairs] = Operation(
 
 
 class LossesOfCoins(NamedTuple):
-    """The loss of every row, (N,), and the parts of its gradients: slopes (P,), and dh = sum slope_p w_p (N, D).
+    """The losses (N,), and the parts of their gradients: slopes (P,), and dh = sum slope_p w_p (N, D).
 
-    All in the dtype of h. One pass over the visited vectors computes all of them.
+    All three have the dtype of h. One pass over the visited vectors computes them.
     """
 
     loss: Any
@@ -192,7 +192,7 @@ class LossesOfCoins(NamedTuple):
 
 
 class TossedScores(NamedTuple):
-    """The losses and the slopes."""
+    """The losses of the rows and the slopes of their pairs."""
 
     loss: Any
     slopes: Any
@@ -216,7 +216,7 @@ def _coin_losses_vjp(i: CoinLosses, r: LossesOfCoins, g: LossesOfCoins, wanted: 
 
 
 def _by_scores(i: CoinLosses, g: LossesOfCoins, wanted: Wanted) -> Gradients:
-    """Compute the same from the scores, in steps that can be differentiated again."""
+    """Return the gradients of coin_losses from the scores, in steps that can be differentiated again."""
     of = PairScores(i.h, i.table, i.pairs)
     coins = Tossed(pair_scores.first(of), i.shift, i.signs, i.pairs.rows, i.h.shape[0])
     to_scores = tossed.torch.defined_vjp(coins, None, TossedScores(g.loss, None), {"x"} | ({"shift"} & wanted))

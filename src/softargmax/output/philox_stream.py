@@ -14,14 +14,14 @@ from softargmax.core.seeds import SEEDS
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# The purposes: the second word of the counter. The noise of `sample` counts its draws there from 0. These values are at
-# the other end, so that one seed can serve both.
+# The purpose is the second word of the counter. `sample` uses that word to count its draws, from 0. The purposes are at
+# the other end of the range, so that one seed can serve both.
 CANDIDATES = (1 << 31) - 1
 ARRIVALS = (1 << 31) - 2
 WINDOWS = (1 << 31) - 3
 BEGINNINGS = (1 << 31) - 4
 
-_CHUNK = 1 << 15  # positions at a time, so that the words stay in the cache
+_CHUNK = 1 << 15  # positions per block, so that the words stay in the cache
 
 
 class Numbers(NamedTuple):
@@ -34,7 +34,7 @@ class Numbers(NamedTuple):
 
 
 def numbers(seed: int, stream: int, first: int, count: int, purpose: int = CANDIDATES) -> Numbers:
-    """Return the numbers of positions first, first + 1, ..: one Philox block per position, below position 2^32."""
+    """Return the random numbers of positions first, first + 1, .., below 2^32: one Philox block per position."""
     words = np.empty((4, count), np.int64)
     if requested_name() != "reference":
         _native.random_blocks(words=words, seed=seed, stream=stream % SEEDS, purpose=purpose, first=first)
@@ -47,7 +47,7 @@ def numbers(seed: int, stream: int, first: int, count: int, purpose: int = CANDI
 
 
 def below(n: int, high: Ints, low: Ints) -> Ints:
-    """Return integers from 0 to n - 1, n < 2^31: floor(n V), where V is the 64-bit number divided by 2^64."""
+    """Return floor(n V), from 0 to n - 1 for n < 2^31, where V is the 64-bit number divided by 2^64."""
     return (high * n + (low * n >> 32)) >> 32
 
 
@@ -58,7 +58,7 @@ def unit(high: Ints, low: Ints) -> Floats:
 
 
 def exponential(high: Ints, low: Ints) -> Floats:
-    """Return -log(1 - V), V = (the 64-bit number + 1/2) / 2^64, accurate for V near 0 and near 1."""
+    """Return -log(1 - V), accurate for V near 0 and near 1, where V = (the 64-bit number + 1/2) / 2^64."""
     v = high * 2.0**-32 + (low + 0.5) * 2.0**-64
     rest = (high ^ philox.WORD) * 2.0**-32 + ((low ^ philox.WORD) + 0.5) * 2.0**-64
     logarithm: Floats = np.where(v < 0.5, np.log1p(-np.minimum(v, 0.5)), np.log(rest))

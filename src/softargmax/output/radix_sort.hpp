@@ -1,4 +1,4 @@
-// A stable radix sort of indices, digit by digit from the lowest.
+// A stable radix sort of indices, from the lowest digit to the highest.
 #pragma once
 
 #include <algorithm>
@@ -7,12 +7,13 @@
 
 namespace softargmax::output {
 
-// Sorts the positions of `index` by its numbers, from 0 to `most` (below 2^31), stably, into `order`. `rows` receives
-// the distinct numbers in order, `starts` the position in `order` where each begins, and the end. Each array has room
-// for as many entries as positions, `starts` for one more. Returns the number of distinct numbers.
+// Sorts the positions of `index` by their numbers, which are from 0 to `most` (below 2^31). The sort is stable; `order`
+// receives the positions. `rows` receives the distinct numbers in order. `starts` receives the place in `order` where
+// each of them begins, and the end. `order` and `rows` have `count` entries, and `starts` has one more. Returns how
+// many numbers are distinct.
 inline std::int64_t sort_places(const std::int64_t* index, std::int64_t count, std::int64_t most, std::int64_t* order,
                                 std::int64_t* rows, std::int64_t* starts) {
-    constexpr int kMostBits = 11;  // bits of a digit: its counts stay in the first-level cache
+    constexpr int kMostBits = 11;  // most bits of a digit, so that the counts stay in the L1 cache
     int bits = 1;
     while (most >> bits) ++bits;
     const int passes = (bits + kMostBits - 1) / kMostBits, digit = (bits + passes - 1) / passes;

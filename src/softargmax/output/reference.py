@@ -1,4 +1,4 @@
-"""Definitions of the operations in array-API Python, in steps that can be differentiated."""
+"""Definitions of the operations by differentiable array-API functions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pair_scores(h: Any, table: Table, pairs: Pairs) -> Any:
 
 
 def coin_losses(h: Any, table: Table, pairs: Pairs, signs: Any, shift: Any, to_h: bool) -> tuple[Any, Any, Any]:
-    """Return sum -log sigma(s_p (x_p + shift_p)) over each row's pairs with s_p != 0, its slopes, and dh (or empty)."""
+    """Return sum -log sigma(s_p (x_p + shift_p)) over each row's pairs with s_p != 0, the slopes, and dh or empty."""
     loss, slopes = tossed(pair_scores(h, table, pairs), shift, signs, pairs.rows, h.shape[0])
     if not to_h:
         return loss, slopes, namespace(h).zeros(0, dtype=h.dtype, device=device_of(h))
@@ -43,7 +43,7 @@ def coin_losses(h: Any, table: Table, pairs: Pairs, signs: Any, shift: Any, to_h
 
 
 def tossed(x: Any, shift: Any, signs: Any, rows: Any, size: int) -> tuple[Any, Any]:
-    """Return the losses of `size` rows from the scores of their pairs, and the slopes."""
+    """Return the losses of `size` rows and the slopes of their pairs, from the scores of the pairs."""
     xp, s = namespace(x), namespace(x).astype(signs, x.dtype, copy=False)
     x = (x if shift is None else x + shift) * s
     slopes = xp.where(signs == 0, 0.0, -s * xp.exp(log_sigmoid(-x)))
@@ -51,7 +51,7 @@ def tossed(x: Any, shift: Any, signs: Any, rows: Any, size: int) -> tuple[Any, A
 
 
 def sums(table: Any, index: Any, factors: Any, starts: Any, order: Any) -> tuple[Any, Any]:
-    """Return sum factors_p table[index_p], and sum factors_p, over the pairs p in `order` between successive starts."""
+    """Return the sums of factors_p table[index_p] and of factors_p over p in `order`, from each start to the next."""
     xp = namespace(factors)
     if order is not None:
         index, factors = gathered(index, order), gathered(factors, order)
@@ -61,7 +61,7 @@ def sums(table: Any, index: Any, factors: Any, starts: Any, order: Any) -> tuple
 
 
 def node_sums(values: Any, at: Any, factors: Any, nodes: Any, size: int, dtype: Any) -> tuple[Any, Any]:
-    """Return sum factors_p values[at_p], and sum factors_p, over the pairs p of each node."""
+    """Return the sums of factors_p values[at_p] and of factors_p over the pairs p of each node."""
     each, total = _weighted(values, at, factors, nodes, size)
     return namespace(each).astype(each, dtype, copy=False), total
 
@@ -83,7 +83,7 @@ def sums_of(row: Any, x: Any, rows: int) -> Any:
 
 
 def log_sigmoid(x: Any) -> Any:
-    """Return log sigma(x) = -log(1 + e^-x), by torch's function for tensors."""
+    """Return log sigma(x) = -log(1 + e^-x); tensors use torch's function."""
     if is_torch(x):
         return sys.modules["torch"].nn.functional.logsigmoid(x)
     xp = namespace(x)

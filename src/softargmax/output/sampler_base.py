@@ -1,4 +1,4 @@
-"""Base class of the samplers of negatives: argument checks, draws with and without replacement, expected counts."""
+"""Base class of the samplers of negatives: draws with and without replacement, expected counts, argument checks."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Negatives(NamedTuple):
     index : ndarray of int64
         The classes, shape (n,), in the order in which they were drawn.
     log_expected : ndarray of float64
-        Shape (n,): log(n q); for distinct draws, the log of the probability that the class is drawn. Sampled softmax
-        subtracts it from the scores.
+        Shape (n,): log(n q), or for distinct draws the log of the probability that the class is drawn. Sampled softmax
+        subtracts these numbers from the scores.
 
     Examples
     --------
@@ -56,18 +56,18 @@ class Sampler(ABC):
 
     Notes
     -----
-    A draw depends only on the seed, the stream, its position and Q. So the first 10 of 100 draws equal a call for 10.
+    A draw depends only on the seed, the stream, its position and Q. So 10 draws equal the first 10 of 100 draws.
 
-    With ``unique=True`` repeated classes are rejected until n distinct ones are found. This is successive sampling:
-    each draw is from Q, renormalised to the classes not yet drawn. After K + 1024 tries the remaining classes are
-    ordered by exponential arrival times with rates q. That has the same distribution, and does not wait for rare
-    classes. The first 10 of 100 distinct draws also equal a call for 10.
+    With ``unique=True``, repeated classes are rejected until n distinct classes are found. This is successive sampling:
+    each draw is from Q, renormalised to the classes not yet drawn. After K + 1024 tries, the classes not yet drawn are
+    ordered by exponential arrival times with rates q. This has the same distribution and avoids long waits for rare
+    classes. Here too, 10 draws equal the first 10 of 100.
 
     Without replacement, the expected count of a class is its inclusion probability: the probability that it is drawn.
-    It is integrated numerically to 1e-14 (`softargmax.output.inclusion_probability`), once for each n. TensorFlow uses
-    :math:`1 - (1 - q)^t` instead, where t is the number of tries in that call. For `LogUniform` with K = 100,003 and n
-    = 1024, the largest relative error of that formula over the classes is 1.6% in the median batch and 6% in the worst
-    of 30 batches.
+    It is integrated numerically with an error below 1e-14 (`softargmax.output.inclusion_probability`), once for each n.
+    TensorFlow uses :math:`1 - (1 - q)^t` instead, where t is the number of tries in that call. For `LogUniform` with K
+    = 100,003 and n = 1024, this formula is off by up to 1.6% in the median batch and by up to 6% in the worst of 30
+    batches (the largest relative error over the classes).
 
     References
     ----------
@@ -95,7 +95,7 @@ class Sampler(ABC):
         self._register()
 
     def _register(self) -> None:
-        """Give the sampler a number that is unique in this process; compiled graphs refer to it."""
+        """Give the sampler a number that is unique in this process, by which compiled graphs refer to it."""
         self.number = next(_numbers)
         SAMPLERS[self.number] = self
 
@@ -112,7 +112,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def _choose(self, numbers: Numbers) -> Ints:
-        """Map the random numbers of each position to a class."""
+        """Return the class of each position from its random numbers."""
 
     @property
     def classes(self) -> int:
@@ -138,7 +138,7 @@ class Sampler(ABC):
         Returns
         -------
         array of float64
-            Has the shape, library and device of index; -inf for a class that is never drawn.
+            log q, with the shape, library and device of index; -inf for a class that is never drawn.
 
         Raises
         ------
@@ -166,15 +166,15 @@ class Sampler(ABC):
         Returns
         -------
         array of float64
-            Has the shape, library and device of index: n q, or with `unique` the probability that the class is among n
-            distinct draws.
+            n q, or with `unique` the probability that the class is among n distinct draws. The array has the shape,
+            library and device of index.
 
         Raises
         ------
         IndexError
             If a class is outside 0 to K - 1.
         ValueError
-            If n is negative, or with `unique` larger than the number of classes with q > 0.
+            If n is negative or, with `unique`, larger than the number of classes with q > 0.
         TypeError
             If an argument has the wrong type.
         """
@@ -205,7 +205,8 @@ class Sampler(ABC):
         Raises
         ------
         ValueError
-            If n is negative, or with `unique` more than the number of classes with q > 0; or if seed is out of range.
+            If n is negative or, with `unique`, larger than the number of classes with q > 0, or if seed is out of
+            range.
         TypeError
             If an argument has the wrong type.
         """
@@ -218,7 +219,7 @@ class Sampler(ABC):
         return found if like is None else Negatives(*(to_library_of(one, like, "like") for one in found))
 
     def chosen(self, seed: int, stream: int, first: int, count: int) -> Ints:
-        """Return the draws at positions first, first + 1, .. of a stream. Arguments are not checked."""
+        """Return the draws at positions first, first + 1, .. of a stream, without checks of the arguments."""
         return self._choose(philox_stream.numbers(seed, stream, first, count))
 
     def _number(self, n: Any, *, unique: bool) -> int:

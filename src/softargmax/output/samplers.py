@@ -143,7 +143,7 @@ class Unigram(Sampler):
 
     Notes
     -----
-    `draw`, `expected`, `probabilities` and `log_probabilities` are inherited from `Sampler`. With an alias table a draw
+    `draw`, `expected`, `probabilities` and `log_probabilities` are inherited from `Sampler`. A draw from an alias table
     costs one random bucket (64 bits) and one comparison (53 bits), for any K. The table is built once, in 5 ms for
     100,003 classes.
 
@@ -182,7 +182,7 @@ class Unigram(Sampler):
         return self._table.pick(bucket, philox_stream.unit(numbers.other_high, numbers.other_low))
 
     def chosen(self, seed: int, stream: int, first: int, count: int) -> Ints:
-        """Return the draws at positions first, first + 1, .. of a stream; the compiled core draws them in one call."""
+        """Return the draws at positions first, first + 1, .. of a stream, by one call of the compiled core."""
         if requested_name() == "reference":
             return super().chosen(seed, stream, first, count)
         found = np.empty(count, np.int64)

@@ -1,12 +1,12 @@
-// Stochastic gradient descent on word vectors, in place, by small batches of rows.
+// Stochastic gradient descent on word vectors, in place, in small batches of rows.
 //
-// Nodes belong to kOwners owners, and threads run the owners. A node processes the rows of the batch in order, up to
-// kTogether pairs of a row at a time, with the node's current vector. (If all rows used the vector from before the
-// batch, nodes near the root of a tree would diverge.) The vector of a row stays unchanged until all of its nodes are
-// done. Then the changes are added, owner by owner.
+// Each node belongs to one of kOwners owners, and each owner is run by one thread. An owner processes the rows of the
+// batch in order, up to kTogether pairs of a row at a time, and always uses a node's current vector. (If all rows used
+// the vector from before the batch, nodes near the root of a tree would diverge.) The vector of a row stays unchanged
+// until all nodes of the batch are done. Then the changes are added, owner by owner.
 //
-// So bits depend neither on the number of threads nor on their timing, and a node stays in the cache of one core. (With
-// threads that share rows instead of nodes, two threads were no faster than one.)
+// So the bits of the results depend neither on the number of threads nor on their timing, and a node stays in the cache
+// of one core. (When threads divided the rows instead of the nodes, two threads were no faster than one.)
 #pragma once
 
 #include <atomic>
@@ -19,18 +19,18 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::output {
 
 constexpr std::int64_t kTogether = 64;
 constexpr int kOwners = 8;
-// How often a thread checks the others before it yields.
+// A thread that waits for the others checks them this often before it yields.
 constexpr int kSpins = 1000;
-// Packs of a vector that are processed at a time, in registers; as many hold their change.
-constexpr int kMet = kRegisterBytes == 64 ? 8 : 2;
+// Packs of a vector that are held in registers at a time; their changes take as many registers.
+constexpr int kUpdated = kRegisterBytes == 64 ? 8 : 2;
 
 inline int owner_of(std::int64_t i) { return static_cast<int>(static_cast<std::uint32_t>(i) * 0x9E3779B1u >> 29); }
 static_assert(kOwners == 1 << (32 - 29));
 
-// change += f_j w_j, and then w_j += f_j h, for every j below `count`, over n numbers of `Packs` packs from `at` on.
+// For every j below `count`: change += f_j w_j, then w_j += f_j h. Covers n numbers from `at` on, in `Packs` packs.
 template <int Packs, class T>
-SOFTARGMAX_INLINE void meet_packs(T* const* nodes, const T* factors, std::int64_t count, const T* h, T* change,
-                                  std::int64_t at, std::int64_t n) {
+SOFTARGMAX_INLINE void update_packs(T* const* nodes, const T* factors, std::int64_t count, const T* h, T* change,
+                                    std::int64_t at, std::int64_t n) {
     using V = Pack<T>;
     constexpr int L = V::kLanes, last = Packs - 1;
     const std::int64_t rest = n - last * L;
@@ -59,23 +59,23 @@ SOFTARGMAX_INLINE void meet_packs(T* const* nodes, const T* factors, std::int64_
     for (int c = 0; c < last; ++c) sum[c].store(change + at + c * L);
     sum[last].store_part(change + at + last * L, rest);
 }
-template <int Packs = kMet, class T>
-SOFTARGMAX_INLINE void meet_last(T* const* nodes, const T* factors, std::int64_t count, const T* h, T* change,
-                                 std::int64_t at, std::int64_t n) {
+template <int Packs = kUpdated, class T>
+SOFTARGMAX_INLINE void update_last(T* const* nodes, const T* factors, std::int64_t count, const T* h, T* change,
+                                   std::int64_t at, std::int64_t n) {
     if constexpr (Packs > 1)
-        if (n <= (Packs - 1) * Pack<T>::kLanes) return meet_last<Packs - 1>(nodes, factors, count, h, change, at, n);
-    meet_packs<Packs>(nodes, factors, count, h, change, at, n);
+        if (n <= (Packs - 1) * Pack<T>::kLanes) return update_last<Packs - 1>(nodes, factors, count, h, change, at, n);
+    update_packs<Packs>(nodes, factors, count, h, change, at, n);
 }
 template <class T>
-void meet(T* const* nodes, const T* factors, std::int64_t count, const T* h, T* change, std::int64_t n) {
-    constexpr std::int64_t step = kMet * Pack<T>::kLanes;
+void update(T* const* nodes, const T* factors, std::int64_t count, const T* h, T* change, std::int64_t n) {
+    constexpr std::int64_t step = kUpdated * Pack<T>::kLanes;
     std::int64_t i = 0;
-    for (; i + step < n; i += step) meet_packs<kMet>(nodes, factors, count, h, change, i, step);
-    meet_last(nodes, factors, count, h, change, i, n - i);
+    for (; i + step < n; i += step) update_packs<kUpdated>(nodes, factors, count, h, change, i, step);
+    update_last(nodes, factors, count, h, change, i, n - i);
 }
 
 template <class T> class Steps {
-    // Some pairs of a row whose owners one thread runs; pairs of one owner are adjacent.
+    // Some pairs of a row, all of owners that one thread runs.
     struct Pairs {
         std::int64_t count = 0;
         T* node[kTogether];
@@ -86,9 +86,9 @@ template <class T> class Steps {
     StepsArgs& args_;
     T *const vectors_, *const weight_;
     const std::int64_t batch_;
-    T* const changes_;  // of every owner, for every row of the batch
-    double* const losses_;  // the same
-    double* const loss_;  // of every row
+    T* const changes_;  // a vector per owner and row of the batch
+    double* const losses_;  // a number per owner and row of the batch
+    double* const loss_;  // a number per row
     std::atomic<std::int64_t> done_{0};
 
     T* change(int owner, std::int64_t row) const { return changes_ + (owner * batch_ + row) * args_.width; }
@@ -108,34 +108,34 @@ template <class T> class Steps {
             for (std::int64_t i = 0; i < args_.samples; ++i) f(negatives[i], negatives[i] == y ? 0 : -1);
         }
     }
-    void meet_row(std::int64_t first, std::int64_t row, int begin, int end, T rate) const {
+    void update_nodes(std::int64_t first, std::int64_t row, int begin, int end, T rate) const {
         for (int owner = begin; owner < end; ++owner) {
             std::fill_n(change(owner, row - first), args_.width, T{0});
             loss(owner, row - first) = 0;
         }
         Pairs found;
-        std::int64_t together = 0;
+        std::int64_t seen = 0;
         each_node(row, [&](std::int64_t i, int sign) SOFTARGMAX_LAMBDA {
             const int owner = owner_of(i);
             found.node[found.count] = weight_ + i * args_.weight.pitch;
             found.sign[found.count] = static_cast<std::int8_t>(sign);
             found.owner[found.count] = static_cast<std::uint8_t>(owner);
-            found.count += (sign != 0) & (begin <= owner) &
-                           (owner < end);  // without a branch, half of which would be mispredicted
-            if (++together < kTogether) return;
-            meet_pairs(found, first, row, begin, end, rate);
-            found.count = together = 0;
+            found.count +=
+                (sign != 0) & (begin <= owner) & (owner < end);  // no branch: half of its predictions would be wrong
+            if (++seen < kTogether) return;
+            update_pairs(found, first, row, begin, end, rate);
+            found.count = seen = 0;
         });
-        meet_pairs(found, first, row, begin, end, rate);
+        update_pairs(found, first, row, begin, end, rate);
     }
-    void meet_pairs(const Pairs& found, std::int64_t first, std::int64_t row, int begin, int end, T rate) const {
+    void update_pairs(const Pairs& found, std::int64_t first, std::int64_t row, int begin, int end, T rate) const {
         std::int64_t ends[kOwners + 1] = {};
         for (std::int64_t j = 0; j < found.count; ++j) ++ends[found.owner[j] + 1];
         for (int owner = 0; owner < kOwners; ++owner) ends[owner + 1] += ends[owner];
         T* node[kTogether];
         std::int8_t sign[kTogether];
         for (std::int64_t j = 0; j < found.count; ++j) {
-            const std::int64_t at = ends[found.owner[j]]++;  // afterwards an owner's begin has become its end
+            const std::int64_t at = ends[found.owner[j]]++;  // turns each owner's begin into its end
             node[at] = found.node[j];
             sign[at] = found.sign[j];
         }
@@ -145,15 +145,16 @@ template <class T> class Steps {
         for (std::int64_t j = 0; j < found.count; ++j)
             x[j] = static_cast<T>(inner(h, node[j], args_.width, node[std::min(j + kAhead, found.count - 1)]));
         const auto side = [&](std::int64_t j) SOFTARGMAX_LAMBDA { return sign[j]; };
-        toss(x, found.count, rate, side, [&](std::int64_t j, double lost) SOFTARGMAX_LAMBDA { losses[j] = lost; });
+        logistic_slopes(x, found.count, rate, side,
+                        [&](std::int64_t j, double lost) SOFTARGMAX_LAMBDA { losses[j] = lost; });
         std::int64_t at = 0;
         for (int owner = begin; owner < end; at = ends[owner++]) {
             const std::int64_t count = ends[owner] - at;
             for (std::int64_t j = at; j < ends[owner]; ++j) loss(owner, row - first) += losses[j];
-            if (count) meet(node + at, x + at, count, h, change(owner, row - first), args_.width);
+            if (count) update(node + at, x + at, count, h, change(owner, row - first), args_.width);
         }
     }
-    // The changes of the row's own vector.
+    // Adds the changes of all owners to the row's own vector, and sums the row's loss.
     void change_row(std::int64_t first, std::int64_t row) const {
         using V = Pack<T>;
         T* const h = vectors_ + args_.inputs[row] * args_.vectors.pitch;
@@ -168,7 +169,8 @@ template <class T> class Steps {
         for (int owner = 0; owner < kOwners; ++owner) loss_[row] += loss(owner, row - first);
     }
 
-    // Signals that some owners have finished half of a batch, and waits until all have; `halves` counts them.
+    // Signals that `owners` owners have finished half of a batch, and waits for all others. `halves` is the number of
+    // halves so far.
     void wait_for_all(std::int64_t owners, std::int64_t halves) {
         done_.fetch_add(owners, std::memory_order_acq_rel);
         for (int spins = 0; done_.load(std::memory_order_acquire) < halves * kOwners; ++spins)
@@ -194,7 +196,7 @@ template <class T> class Steps {
                 const double share = static_cast<double>(first) / static_cast<double>(args_.rows);
                 const T rate = static_cast<T>(args_.rate + (args_.last_rate - args_.rate) * share);
                 for (std::int64_t row = first; row < last; ++row)
-                    meet_row(first, row, static_cast<int>(begin), static_cast<int>(end), rate);
+                    update_nodes(first, row, static_cast<int>(begin), static_cast<int>(end), rate);
                 wait_for_all(end - begin, ++halves);
                 for (std::int64_t row = first; row < last; ++row)
                     if (is_mine(args_.inputs[row])) change_row(first, row);

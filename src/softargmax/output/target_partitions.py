@@ -1,4 +1,4 @@
-"""Slices of the data with few distinct targets each, for target sampling."""
+"""Cut the data into slices with few distinct targets each, for target sampling."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def partitions(targets: ArrayLike, *, most: int) -> list[Partition]:
 
     Notes
     -----
-    Time is O(n log n). Ignored targets must be removed before; here they would count as a class.
+    Time is O(n log n). Remove ignored targets first, since here they would count as a class.
 
     References
     ----------
@@ -75,7 +75,7 @@ def partitions(targets: ArrayLike, *, most: int) -> list[Partition]:
     found: list[Partition] = []
     start = 0
     while start < y.size:
-        (fresh,) = np.nonzero(before[start:] < start)  # first occurrences of their class in a slice that begins here
+        (fresh,) = np.nonzero(before[start:] < start)  # first occurrence of a class in a slice from start
         stop = start + int(fresh[limit]) if fresh.size > limit else y.size
         found.append(Partition(start, stop, np.unique(y[start:stop])))
         start = stop
@@ -83,7 +83,7 @@ def partitions(targets: ArrayLike, *, most: int) -> list[Partition]:
 
 
 def _before(y: Any) -> Any:
-    """Return the previous position of each target, or -1."""
+    """Return the position of the previous occurrence of each target, or -1."""
     order = np.argsort(y, kind="stable")
     before = np.full(y.size, -1)
     same = y[order[1:]] == y[order[:-1]]

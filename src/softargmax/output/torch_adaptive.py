@@ -32,7 +32,7 @@ class AdaptiveSoftmax(RankedLayer):
         p(y \mid h) = \mathrm{softmax}(W_0 h + b_0)_{\text{token}(i)}\ \mathrm{softmax}(W_i P_i h + b_i)_y
         \ \text{in cluster } i
 
-    The loss of a row costs the head and, if its target is rare, the cluster of the target. :math:`P_i` projects h to
+    The loss of a row needs only the head and, if its target is rare, the target's cluster. :math:`P_i` projects h to
     :math:`D / v^i` dimensions, so the many rare classes have short vectors.
 
     Parameters
@@ -40,7 +40,8 @@ class AdaptiveSoftmax(RankedLayer):
     dim : int
         D, the length of the hidden vectors h.
     classes : int
-        K. Class 0 is the most frequent, class K - 1 the rarest. `from_counts` accepts classes in any order.
+        K, the number of classes. Class 0 is the most frequent, class K - 1 the rarest. `from_counts` accepts classes in
+        any order.
     cutoffs : sequence of int
         The first class of each cluster, increasing, from 1 to K - 1. The classes below the first cut-off are in the
         head. If empty, all classes are in the head: the full softmax.
@@ -75,17 +76,17 @@ class AdaptiveSoftmax(RankedLayer):
     Notes
     -----
     The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss :math:`-\log p(y
-    \mid h)`. The other methods are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are computed
-    and returned in float32. If all rows are ignored, the mean is 0. A target out of range raises IndexError; under
-    tracing or on a device its row becomes NaN.
+    \mid h)`. The other methods are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are converted
+    to float32, the dtype of the results. If all rows are ignored, the mean is 0. A target out of range raises
+    IndexError; under tracing or on a device its row becomes NaN.
 
-    The rows of each cluster are gathered once. Under tracing or on a device, all rows pass through all clusters, and
-    each cluster ignores the rows of other clusters. At most 16 MiB of the scores of a part exist at once. All
-    parameters have a gradient; it is 0 for a cluster without a target.
+    Each cluster gathers the rows whose targets it holds. Under tracing or on a device, all rows pass through all
+    clusters, and each cluster ignores the rows of other clusters. At most 16 MiB of the scores of the head or of a
+    cluster exist at once. All parameters have a gradient; a cluster without targets has gradients of 0.
 
-    `topk` is exact. Each row visits its clusters in the order of their probability, and stops at a cluster that is less
-    likely than the k-th best class found so far, since no class is likelier than its cluster. `sample` draws from the
-    head; if the draw is a token, it draws from that cluster with other random numbers.
+    `topk` is exact. Each row visits its clusters by decreasing probability. No class is likelier than its cluster, so
+    the row stops at a cluster that is less likely than the k-th best class found so far. `sample` draws from the head;
+    if the draw is a token, it draws from that cluster with other random numbers.
 
     Gradients are those of `softargmax.linear_cross_entropy` for the head and for each cluster; they can be
     differentiated again.
@@ -134,16 +135,16 @@ class AdaptiveSoftmax(RankedLayer):
         self.cutoffs, self.div_value = integers(cutoffs, "cutoffs"), check.positive(div_value, "div_value")
         frequent, *sizes = (end - begin for begin, end in pairwise((0, *self.cutoffs, self.classes)))
         if min(frequent, *sizes, 1) < 1:
-            raise ValueError(f"cutoffs: expected rising numbers from 1 to {classes - 1}, got {self.cutoffs}")
-        sees, dtype = widths(self.dim, self.div_value, len(sizes)), float_dtype(dtype)
+            raise ValueError(f"cutoffs: expected increasing numbers from 1 to {classes - 1}, got {self.cutoffs}")
+        cluster_widths, dtype = widths(self.dim, self.div_value, len(sizes)), float_dtype(dtype)
 
         def parameter(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
 
         self.head = parameter(frequent + len(sizes), self.dim)
         self.register_parameter("head_bias", parameter(len(self.head)) if head_bias else None)
-        self.projections = nn.ParameterList(parameter(width, self.dim) for width in sees)
-        self.tails = nn.ParameterList(map(parameter, sizes, sees))
+        self.projections = nn.ParameterList(parameter(width, self.dim) for width in cluster_widths)
+        self.tails = nn.ParameterList(map(parameter, sizes, cluster_widths))
         self.register_parameter("tail_bias", parameter(sum(sizes)) if tail_bias else None)
         self.reset_parameters()
 
@@ -171,7 +172,7 @@ class AdaptiveSoftmax(RankedLayer):
         cutoffs : sequence of int, optional
             The first rank of each cluster. By default `softargmax.output.adaptive_cutoffs` chooses them.
         clusters, batch : int, optional
-            Number of clusters and rows of a step, as in `softargmax.output.adaptive_cutoffs`.
+            The number of clusters and the number of rows of a step, as in `softargmax.output.adaptive_cutoffs`.
         **options
             The other arguments of `AdaptiveSoftmax`.
 
@@ -200,13 +201,13 @@ class AdaptiveSoftmax(RankedLayer):
 
     @classmethod
     def from_torch(cls, module: nn.AdaptiveLogSoftmaxWithLoss, **options: Any) -> AdaptiveSoftmax:
-        """Return a layer with copies of the weights of torch's adaptive softmax; its results are equal.
+        """Return a layer with copies of the weights of torch's adaptive softmax, and with the same results.
 
         Parameters
         ----------
         module : torch.nn.AdaptiveLogSoftmaxWithLoss
-            The module to copy. Its `forward(h, y).output` is `log_prob_of(h, y)` here, its `.loss` is `forward(h, y)`,
-            and its `predict(h)` is `topk(h, 1).index`.
+            The module to copy. In the new layer, `log_prob_of(h, y)` replaces its `forward(h, y).output`, `forward(h,
+            y)` replaces `.loss`, and `topk(h, 1).index` replaces `predict(h)`.
         **options
             The arguments `reduction` and `ignore_index` of `AdaptiveSoftmax`.
 
@@ -242,7 +243,7 @@ class AdaptiveSoftmax(RankedLayer):
         theirs = [module.head.weight, *(tail[i].weight for i in (0, 1) for tail in tails)]
         with torch.no_grad():
             for to, source in zip(ours, theirs, strict=True):
-                to.zero_()[: source.shape[0], : source.shape[1]] = source  # torch allows a width of 0; here it is 1
+                to.zero_()[: source.shape[0], : source.shape[1]] = source  # torch allows width 0; here it is 1
             if layer.head_bias is not None:
                 layer.head_bias.copy_(module.head.bias)
         return layer.train(module.training)

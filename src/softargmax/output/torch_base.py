@@ -1,4 +1,4 @@
-"""The base class of the output layers: interface, checks of rows and targets, reductions."""
+"""The base class of the output layers: their interface, checks of rows and targets, and reductions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ for _room in ("normalize", "loss", "sample", "output"):
     register(f"softargmax.{_room}")  # so that a model can be compiled before its first call
 
 _SIZE = 1 << 23
-"""Numbers per block of rows that are normalised, searched or drawn together."""
+"""The number of scores in a block of rows, which are normalised, searched or drawn together."""
 
 
 class TopK(NamedTuple):
@@ -47,9 +47,10 @@ class TopK(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Targets (N,), 0 for ignored rows, and the mask of the others; under tracing also the mask of wrong ones.
+    """Targets (N,), 0 for ignored rows; masks of the other rows and, under tracing, of targets out of range.
 
-    If values can be read, ignored rows are removed; then `rows` are the positions of the others among `total`.
+    If values can be read, ignored rows are removed. Then `rows` has the positions of the remaining rows among all
+    `total` rows, or None if no row was removed.
     """
 
     classes: Tensor
@@ -60,7 +61,7 @@ class Targets(NamedTuple):
 
 
 def blocks(n: int, width: int) -> Iterator[slice]:
-    """Yield blocks of rows, sized by the numbers per row."""
+    """Yield slices of rows, with at most `_SIZE` numbers or one row each; `width` is the numbers per row."""
     step = max(1, _SIZE // max(1, width))
     return (slice(start, start + step) for start in range(0, n, step))
 
@@ -89,9 +90,9 @@ class OutputLayer(nn.Module, ABC):
     Notes
     -----
     A layer is called with hidden vectors (..., D) and targets (...), integers, and returns the loss. The other methods
-    are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are computed and returned in float32. If
-    all rows are ignored, the mean is 0. A target out of range raises IndexError; under tracing or on a device its row
-    becomes NaN.
+    are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are converted to float32, the dtype of the
+    results. If all rows are ignored, the mean is 0. A target out of range raises IndexError; under tracing or on a
+    device its row becomes NaN.
 
     References
     ----------
@@ -164,8 +165,8 @@ class OutputLayer(nn.Module, ABC):
         Returns
         -------
         TopK
-            values and index, (..., k), in decreasing order; NaN and -1 in a row with NaN. They have no gradient; use
-            `log_prob_of` for one.
+            values and index, (..., k), in decreasing order; NaN and -1 in a row with NaN. The values have no gradient;
+            for a gradient use `log_prob_of`.
         """
         h, rows = self._rows(hidden)
         n = integer(k, "k")
@@ -189,7 +190,7 @@ class OutputLayer(nn.Module, ABC):
         hidden : Tensor
             (..., D).
         seed, stream, generator
-            As in `softargmax.categorical`: a row's draw depends only on its h, the seed and its stream.
+            As in `softargmax.categorical`. A row's draw depends only on its h, the seed and its stream.
 
         Returns
         -------
@@ -234,7 +235,7 @@ class OutputLayer(nn.Module, ABC):
         return total / y.counted.sum().clamp(min=1) if self.reduction == "mean" else total
 
     def _inputs(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, tuple[int, ...], Targets]:
-        """Return hidden vectors, the rows' shape, and targets; values of ignored rows have no effect."""
+        """Return hidden vectors, the rows' shape, and targets. Ignored rows are removed, or become 0 under tracing."""
         h, shape = self._rows(hidden)
         y = targets_of(target, h.detach(), shape, self.classes, self.ignore_index)
         if y.wrong is not None:
@@ -242,7 +243,7 @@ class OutputLayer(nn.Module, ABC):
         return h if y.rows is None else h[y.rows], shape, y
 
     def _rows(self, hidden: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-        """Return hidden vectors (N, D), at least in float32, and the rows' shape."""
+        """Return the hidden vectors (N, D) in float32 or float64, and the shape of the rows."""
         h = check.scores(hidden, "hidden")
         if not isinstance(h, Tensor):
             raise TypeError(f"hidden: expected a tensor, got {type(hidden).__name__}")
@@ -257,7 +258,7 @@ class OutputLayer(nn.Module, ABC):
 
 
 def targets_of(target: Any, like: Tensor, rows: tuple[int, ...], classes: int, ignore_index: int) -> Targets:
-    """Return the checked targets."""
+    """Check the targets and return them."""
     target = arrays.like(target, like, "target")
     if arrays.dtype_name(target.dtype) not in arrays.INTEGERS - {"bool"}:
         raise TypeError(f"target: expected integers, one per row, got dtype {target.dtype}")
@@ -282,7 +283,7 @@ def _masked(found: Tensor, y: Targets) -> Tensor:
 
 
 def restore_rows(found: Tensor, shape: tuple[int, ...], y: Targets) -> Tensor:
-    """Return one number per row, 0 for removed rows."""
+    """Return one number per row, with 0 for the rows that were removed."""
     if y.rows is not None:
         found = found.new_zeros(math.prod(shape)).index_put((y.rows,), found)
     return _masked(found, y).reshape(shape)
@@ -302,7 +303,7 @@ def _best(log_p: Tensor, k: int) -> TopK:
 
 
 def float_dtype(dtype: Any) -> torch.dtype | None:
-    """Return a floating dtype or None; raise TypeError for another dtype."""
+    """Return a floating dtype or None, and raise TypeError for any other dtype."""
     if dtype is not None and arrays.dtype_name(dtype) not in arrays.FLOATS:
         raise TypeError(f"dtype: expected float16, bfloat16, float32 or float64, got {dtype}")
     found: torch.dtype | None = dtype

@@ -2,8 +2,9 @@
 
     z = (h_1 W_1^T, h_2 W_2^T, ..) + b        h = (h_1, h_2, ..), each as wide as its W
 
-One block is an ordinary last layer. The scores of a few rows exist at a time. If the losses are summed, scores are
-turned into gradients in the forward pass. A row's loss has the same bits in every batch, and so has its gradient to h.
+With one block, this is an ordinary last layer. Only the scores of a few rows exist at a time. If the losses are summed,
+the forward pass turns scores into gradients at once. A row's loss and its gradient to h have the same bits in every
+batch.
 """
 
 from __future__ import annotations
@@ -35,50 +36,52 @@ if TYPE_CHECKING:
 
 
 def block_scores(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None) -> Tensor:
-    """Return the scores of all classes, (N, K), in the dtype of h; W_i is (K_i, D_i), with sums K and D."""
-    return torch.cat([scores(*one) for one in _apart(h, weights, bias)], 1)
+    """Return the scores of all classes, (N, K), in the dtype of h. W_i is (K_i, D_i), K = sum K_i and D = sum D_i."""
+    return torch.cat([scores(*one) for one in _by_block(h, weights, bias)], 1)
 
 
 def block_losses(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None, y: Tensor, *, total: bool) -> Tensor:
-    """Return the cross-entropy of every row, (N,), 0 where y is IGNORE; or the total, which is faster to differentiate.
+    """Return the cross-entropy of every row, (N,), 0 where y is IGNORE, or the total, whose gradient is faster.
 
     h is float32 or float64; weights and bias can be half precision.
     """
     if not as_they_are(h, *weights, bias, y):
         return _definition(total, y, h, bias, *weights)
-    wanted = [trained(x) for x in (h, bias, *weights)]  # checked here, since grad mode is always off inside `forward`
+    wanted = [trained(x) for x in (h, bias, *weights)]  # grad mode is always off inside `forward`
     found: Tensor = _Losses.apply(total, wanted, y, h, bias, *weights)  # type: ignore[no-untyped-call]
     return found
 
 
-def _apart(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+def _by_block(
+    h: Tensor, weights: Sequence[Tensor], bias: Tensor | None
+) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
     """Return h_i, W_i and b_i of every block."""
     biases = [None] * len(weights) if bias is None else bias.split_with_sizes([len(w) for w in weights])
     return zip(h.split_with_sizes([w.shape[1] for w in weights], 1), weights, biases, strict=True)
 
 
 def _definition(total: bool, y: Tensor, h: Tensor, bias: Tensor | None, *weights: Tensor) -> Tensor:
-    """Return the losses, differentiable to any order: the loss in y's block, plus what other blocks add to its lse."""
+    """Return the losses, differentiable to any order: the loss in y's block, plus lse - lse of that block."""
     if len(weights) == 1:
         rows: Tensor = linear_cross_entropy(h, weights[0], y, bias=bias, ignore_index=IGNORE, reduction="none")
         return rows.sum() if total else rows
     terms, own, begin = [], torch.zeros_like(y), 0
-    for x, w, b in _apart(h, weights, bias):
+    for x, w, b in _by_block(h, weights, bias):
         there = torch.where(y == IGNORE, y, (y - begin).clamp(0, len(w) - 1))
         terms.append(linear_cross_entropy_terms(x, w, there, bias=b, ignore_index=IGNORE, reduction="none"))
         begin += len(w)
         own = own + (y >= begin)
     loss, lse, entropy = (torch.stack([getattr(x, name) for x in terms], 1) for name in ("loss", "lse", "entropy"))
-    rows = _together(loss.gather(1, own[:, None]), lse, entropy, own[:, None])
+    rows = _combined(loss.gather(1, own[:, None]), lse, entropy, own[:, None])
     rows = torch.where(y == IGNORE, 0, rows)
     return rows.sum() if total else rows
 
 
-def _together(loss: Tensor, lse: Tensor, entropy: Tensor, own: Tensor) -> Tensor:
+def _combined(loss: Tensor, lse: Tensor, entropy: Tensor, own: Tensor) -> Tensor:
     """Return the loss of every row, from the loss in its own block and the lse and entropy of every block.
 
-    If scores are +inf, the support is these scores, and the entropy of a block is the log of their number. Such a row
-    has no gradient.
+    If some scores of a row are +inf, they are the support, and the entropy of a block is the log of their number. Such
+    a row has no gradient.
     """
     top = lse == torch.inf
     flat = top.any(1, keepdim=True) & ~lse.isnan().any(1, keepdim=True)
@@ -94,8 +97,8 @@ def _together(loss: Tensor, lse: Tensor, entropy: Tensor, own: Tensor) -> Tensor
 class _Losses(torch.autograd.Function):
     """(total, wanted, y, h, bias, *weights) -> the losses of rows, or their total.
 
-    The gradients of a total are known up to a factor. The forward pass computes the required ones, and the first
-    backward pass scales and returns them.
+    Before the backward pass, the gradients of a total are known up to one factor. So the forward pass computes the
+    wanted gradients, and the first backward pass scales and returns them.
     """
 
     @staticmethod
@@ -138,7 +141,7 @@ def _losses_and_gradients(
     wanted: Sequence[bool],
     seed: Tensor | None = None,
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """Return the losses of rows, and the wanted gradients to h, bias and weights, each row multiplied by its seed."""
+    """Return the losses of rows and the wanted gradients to h, bias and weights. `seed` scales the gradient per row."""
     sizes, widths = ([w.shape[axis] for w in weights] for axis in (0, 1))
     shapes = h.shape, (1, sum(sizes)), *(w.shape for w in weights)
     dh, db, *dws = (_memory(h, *shape) if it else None for shape, it in zip(shapes, wanted, strict=True))
@@ -148,7 +151,7 @@ def _losses_and_gradients(
     to_w = h if all(dw is None for dw in dws) else sound(h, view)
     for part in parts:
         z, later = memory[: len(h[part])], part.start > 0
-        for (x, w, b), into in zip(_apart(h[part], weights, bias), z.split_with_sizes(sizes, 1), strict=True):
+        for (x, w, b), into in zip(_by_block(h[part], weights, bias), z.split_with_sizes(sizes, 1), strict=True):
             layer_scores(shared(x), shared(w), shared(b), into.numpy())
         if not any(wanted):
             rows[part] = cross_entropy(z, y[part], ignore_index=IGNORE, reduction="none")

@@ -1,6 +1,6 @@
-"""Scores of some classes and binary logistic losses, as the layers call them.
+"""Functions of the layers for scores of some classes and for binary logistic losses.
 
-Products are computed in the dtype of h, also under autocast; weights can be half precision.
+Products are computed in the dtype of h, even under autocast. Weights can have half precision.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from softargmax.output import operations
 from softargmax.output.arguments import CoinLosses, Gathered, LinearScores, Pairs, PairScores, Table
 
 _SIZE = 1 << 19
-"""Numbers per chunk of gathered vectors, small enough for the cache."""
+"""Numbers per chunk of gathered vectors, few enough for the cache."""
 
 
 def scores(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -27,7 +27,7 @@ def scores(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def gathered(table: Tensor, index: Tensor, *, sparse: bool) -> Tensor:
-    """Gather rows (or numbers) of a table: shape index.shape + table.shape[1:]."""
+    """Return rows (or numbers) of a table, with the shape index.shape + table.shape[1:]."""
     found: Tensor = operations.gathered.first(Gathered(table, index, sparse))
     return found
 
@@ -42,7 +42,7 @@ def pair_scores(h: Tensor, table: Table, pairs: Pairs) -> Tensor:
 def coin_losses(h: Tensor, table: Table, pairs: Pairs, signs: Tensor, shift: Tensor | None = None) -> Tensor:
     """Return the loss of every row, (N,): the sum of the binary logistic losses of its pairs with signs (P,).
 
-    signs: 1, -1, or 0 for no pair. shift (P,): added to the scores.
+    signs: 1, -1, or 0 if there is no pair. shift (P,): added to the scores.
     """
     i = CoinLosses(h, table, pairs, signs.to(torch.int8), shift, to_h=trained(h) and _by_kernel(h))
     with without_autocast(h):
@@ -51,7 +51,7 @@ def coin_losses(h: Tensor, table: Table, pairs: Pairs, signs: Tensor, shift: Ten
 
 
 def dots(h: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None, nodes: Tensor) -> Tensor:
-    """Return the score <h, w> + b of every pair as a constant; it does not depend on the other pairs."""
+    """Return the score <h, w> + b of every pair, without gradients. Its bits do not depend on the other pairs."""
     h, table = h.detach(), Table(weight.detach(), None if bias is None else bias.detach(), False)
     if _by_kernel(h):
         return pair_scores(h, table, Pairs(nodes, rows, None))
@@ -61,7 +61,7 @@ def dots(h: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None, nodes: Te
 
 
 def _by_kernel(h: Tensor) -> bool:
-    """True if a native kernel serves the call and nothing is traced."""
+    """True if nothing is traced and a native kernel runs."""
     return readable(h) and requested_name() != "reference"
 
 

@@ -2,7 +2,7 @@
 
     log p(r) = log p_head(r)        log p(r) = log p_head(token) + log p_cluster(r)
 
-Ranks count the frequent classes from 0, then the classes of the clusters in order.
+Ranks number the frequent classes from 0, then the classes of each cluster in turn.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def all_log_p(h: Tensor, clusters: Clusters) -> Tensor:
 def likeliest(h: Tensor, clusters: Clusters, k: int) -> TopK:
     """Return the k most probable ranks of every row and their log-probabilities; NaN and -1 for a row with NaN.
 
-    Each row visits its clusters by decreasing probability, and stops at a token that is less likely than the k-th best
-    rank so far, since no rank is likelier than its token.
+    Each row visits its clusters by decreasing probability. No rank is likelier than its token, so the row stops at a
+    token that is less likely than the k-th best rank so far.
     """
     frequent, tokens = clusters.head(h)
     sound = ~(frequent.isnan().any(1) | tokens.isnan().any(1))
@@ -81,7 +81,7 @@ def likeliest(h: Tensor, clusters: Clusters, k: int) -> TopK:
             sound[rows] = ~log_p.isnan().any(1)
             more = log_p.topk(min(k, log_p.shape[1]), 1)
             both = torch.cat([more.values, values[rows]], 1)
-            places = both.argsort(dim=1, descending=True, stable=True)[:, :k]  # unused places stay last
+            places = both.argsort(dim=1, descending=True, stable=True)[:, :k]  # unused places come last
             values[rows] = both.gather(1, places)
             ranks[rows] = torch.cat([more.indices + cluster.begin, ranks[rows]], 1).gather(1, places)
     return TopK(torch.where(sound[:, None], values, math.nan), torch.where(sound[:, None], ranks, -1))
@@ -94,7 +94,9 @@ def descend(h: Tensor, clusters: Clusters, seed: int, stream: Tensor) -> Tensor:
     rank, size = place.clone(), head.shape[1]
     for i, cluster in enumerate(clusters.below):
         (rows,) = (place == size - len(clusters.below) + i).nonzero(as_tuple=True)
-        columns = pad(cluster.log_p(h[rows]), (size, 0), value=-math.inf)  # columns that the head's noise does not use
+        columns = pad(
+            cluster.log_p(h[rows]), (size, 0), value=-math.inf
+        )  # so that head and cluster use different noise
         inside = draw_columns(columns, seed, stream[rows])
         rank[rows] = torch.where(inside < 0, -1, inside - size + cluster.begin)
     return rank

@@ -29,7 +29,7 @@ __all__ = ["DifferentiatedSoftmax"]
 
 
 class DifferentiatedSoftmax(RankedLayer):
-    r"""One softmax over blocks of classes; each block uses its own slice of h.
+    r"""One softmax over all classes, in blocks that each use their own slice of h.
 
     .. math:: p(y \mid h) = \frac{e^{s_y}}{\sum_k e^{s_k}}, \qquad s_k = \langle h_{(i)}, w_k \rangle + b_k
         \ \text{for } k \text{ in block } i, \qquad h = (h_{(1)}, h_{(2)}, \dots)
@@ -71,13 +71,13 @@ class DifferentiatedSoftmax(RankedLayer):
     Notes
     -----
     The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss :math:`-\log p(y
-    \mid h)`. The other methods are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are computed
-    and returned in float32. If all rows are ignored, the mean is 0. A target out of range raises IndexError; under
-    tracing or on a device its row becomes NaN.
+    \mid h)`. The other methods are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are converted
+    to float32, the dtype of the results. If all rows are ignored, the mean is 0. A target out of range raises
+    IndexError; under tracing or on a device its row becomes NaN.
 
     At most 16 MiB of the scores (N, K) exist at once (32 MiB in float64).
 
-    Gradients, with :math:`dz = p - e_y` and its columns by block: :math:`dh_{(i)} = dz_{(i)} W_i`,
+    Gradients, with :math:`dz = p - e_y` and its columns :math:`dz_{(i)}` of block i: :math:`dh_{(i)} = dz_{(i)} W_i`,
     :math:`dW_i = dz_{(i)}^T h_{(i)}`, :math:`db = \sum dz`. They can be differentiated again.
 
     References
@@ -87,7 +87,7 @@ class DifferentiatedSoftmax(RankedLayer):
 
     See Also
     --------
-    softargmax.nn.AdaptiveSoftmax : also has short vectors, and its loss does not visit all classes.
+    softargmax.nn.AdaptiveSoftmax : also has short vectors, and computes its loss without visiting all classes.
 
     Examples
     --------
@@ -115,19 +115,19 @@ class DifferentiatedSoftmax(RankedLayer):
         device: Device = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        sizes, sees = integers(blocks, "blocks"), integers(widths, "widths")
-        for name, found in (("blocks", sizes), ("widths", sees)):
+        sizes, slices = integers(blocks, "blocks"), integers(widths, "widths")
+        for name, found in (("blocks", sizes), ("widths", slices)):
             if min(found, default=0) < 1:
                 raise ValueError(f"{name}: expected one or more, each 1 or above, got {found}")
-        if len(sizes) != len(sees):
-            raise ValueError(f"widths: expected one per block, {len(sizes)}, got {sees}")
+        if len(sizes) != len(slices):
+            raise ValueError(f"widths: expected one per block, {len(sizes)}, got {slices}")
         super().__init__(dim, sum(sizes), reduction=reduction, ignore_index=ignore_index, device=device)
-        if sum(sees) != self.dim:
+        if sum(slices) != self.dim:
             raise ValueError(
-                f"widths: expected numbers whose sum is dim, {self.dim}, got {sees} with the sum {sum(sees)}"
+                f"widths: expected numbers whose sum is dim, {self.dim}, got {slices} with the sum {sum(slices)}"
             )
         kind: dict[str, Any] = {"device": device, "dtype": float_dtype(dtype)}
-        shapes = zip(sizes, sees, strict=True)
+        shapes = zip(sizes, slices, strict=True)
         self.weights = nn.ParameterList(nn.Parameter(torch.empty(*shape, **kind)) for shape in shapes)
         self.register_parameter("bias", nn.Parameter(torch.empty(self.classes, **kind)) if bias else None)
         self.reset_parameters()
@@ -143,8 +143,8 @@ class DifferentiatedSoftmax(RankedLayer):
         counts : array_like
             (K,): how often each class occurs, at least 0.
         blocks : int
-            The number of blocks, 1 or above; fewer if K or D is too small. Each block has about the same share of the
-            counts, and half the width of the block before; the last block has the rest.
+            The number of blocks, 1 or above; there are fewer if K or D is too small. Each block has about the same
+            share of the counts, and half the width of the block before it. The last block has the remaining width.
         **options
             The other arguments of `DifferentiatedSoftmax`.
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Part(NamedTuple):
-    """A softmax over blocks of classes, whose loss is a part of the total; `rows` are its rows (None: all)."""
+    """A softmax over blocks of classes, whose loss is one term of the total. `rows` is None for all rows."""
 
     rows: Tensor | None
     h: Tensor
@@ -31,12 +31,12 @@ class Part(NamedTuple):
     target: Tensor
 
     def loss(self, *, total: bool) -> Tensor:
-        """Return the losses of its rows, 0 where the target is IGNORE; or their total."""
+        """Return the losses of the part's rows, 0 where the target is IGNORE, or their total."""
         return block_losses(self.h, self.weights, self.bias, self.target, total=total)
 
 
 class RankedLayer(OutputLayer):
-    """A layer with classes sorted by rank. `order` is the class of every rank, `ranks` the rank of every class."""
+    """A layer with classes sorted by rank. `order` has the class of every rank, `ranks` the rank of every class."""
 
     order: Tensor
     ranks: Tensor
@@ -62,7 +62,7 @@ class RankedLayer(OutputLayer):
 
     @abstractmethod
     def _parts(self, h: Tensor, y: Targets) -> Iterator[Part]:
-        """Return the parts whose sum is the loss of the ranks y."""
+        """Return the parts whose losses add up to the loss of the ranks y."""
 
     @abstractmethod
     def _ranked_log_p(self, h: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class RankedLayer(OutputLayer):
         return h, shape, y._replace(classes=self.ranks[y.classes])
 
     def _classes_of(self, ranks: Tensor) -> Tensor:
-        """Return the classes of ranks; -1 stays -1."""
+        """Return the classes of ranks, and -1 for a rank of -1."""
         return torch.where(ranks < 0, -1, self.order[ranks])
 
     def _reorder(self, order: Tensor) -> None:

@@ -24,7 +24,7 @@ __all__ = ["FullSoftmax", "LinearLayer"]
 
 
 class LinearKeywords(TypedDict, total=False):
-    """Keyword arguments of every layer with linear scores."""
+    """Keyword arguments of all layers with linear scores."""
 
     bias: bool
     weight: nn.Parameter | None
@@ -66,7 +66,7 @@ class LinearLayer(OutputLayer):
         self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
 
     def reset_parameters(self) -> None:
-        """Reset the weight, even if shared, to uniform draws within 1 / sqrt(D) as `torch.nn.Linear`; bias to 0."""
+        """Reset the weight, even if shared, uniformly within 1 / sqrt(D) as in `torch.nn.Linear`, and the bias to 0."""
         _reset_uniform(self.weight, self.dim)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -93,7 +93,7 @@ def _reset_uniform(weight: Tensor, dim: int) -> None:
 
 
 class FullSoftmax(LinearLayer):
-    r"""The softmax over all classes, computed in blocks; the baseline for the approximate layers.
+    r"""The softmax over all classes, computed in blocks. It is the baseline for the approximate layers.
 
     .. math:: p(y \mid h) = \frac{e^{s_y}}{\sum_k e^{s_k}}, \qquad s_k = \langle h, w_k \rangle + b_k
 
@@ -106,7 +106,7 @@ class FullSoftmax(LinearLayer):
     bias : bool
         If True, each class has a bias b_k.
     weight : Parameter, optional
-        W, (K, D), to share a parameter, for example the weight of an embedding. Created by default.
+        W, (K, D): a parameter to share, for example the weight of an embedding. By default the layer creates it.
     reduction : {"mean", "sum", "none"}
         The loss is the mean over the rows that are not ignored, their sum, or one number per row.
     ignore_index : int
@@ -130,10 +130,10 @@ class FullSoftmax(LinearLayer):
     Notes
     -----
     The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss :math:`-\log p(y
-    \mid h)`, by `softargmax.linear_cross_entropy`, which computes the scores (N, K) a block at a time and never stores
-    them all. The other methods are `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are
-    computed and returned in float32. If all rows are ignored, the mean is 0. A target out of range raises IndexError;
-    under tracing or on a device its row becomes NaN.
+    \mid h)`. It calls `softargmax.linear_cross_entropy`, which computes the scores (N, K) a block at a time and never
+    stores them all. The other methods are `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision
+    inputs are converted to float32, the dtype of the results. If all rows are ignored, the mean is 0. A target out of
+    range raises IndexError; under tracing or on a device its row becomes NaN.
 
     Gradients: with :math:`dz = p - e_y`, :math:`dh = dz\,W`, :math:`dW = dz^T h`, :math:`db = \sum dz`.
 
@@ -145,7 +145,7 @@ class FullSoftmax(LinearLayer):
 
     See Also
     --------
-    softargmax.nn.LinearCrossEntropyLoss : the loss alone, with label smoothing, z-loss and more.
+    softargmax.nn.LinearCrossEntropyLoss : the loss alone, with options such as label smoothing and z-loss.
 
     Examples
     --------

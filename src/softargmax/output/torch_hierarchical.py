@@ -1,4 +1,4 @@
-"""The hierarchical softmax as a torch module: K - 1 binary decisions on a tree in place of K scores."""
+"""The hierarchical softmax as a torch module: binary decisions on the path to a class in place of K scores."""
 
 from __future__ import annotations
 
@@ -28,25 +28,24 @@ _TABLES = ("offsets", "path_nodes", "path_signs", "node_slots", "class_slots")
 
 
 class HierarchicalSoftmax(OutputLayer):
-    r"""A distribution over K classes as binary decisions at the inner nodes of a tree.
+    r"""A distribution over K classes, by binary decisions at the inner nodes of a tree.
 
     .. math:: p(y \mid h) = \prod_{n\ \text{above}\ y} \sigma\left(\pm(\langle h, w_n\rangle + b_n)\right)
 
     with + where the path to y continues with the node's first child. The probabilities of all classes sum to 1. The
-    probability of one class costs only its path: :math:`O(d_y D)` in place of :math:`O(K D)`.
+    probability of one class needs only the nodes on its path: :math:`O(d_y D)` in place of :math:`O(K D)`.
 
     Parameters
     ----------
     dim : int
         D, the length of the hidden vectors h.
     tree : Tree
-        A tree over the K classes. `Tree.huffman` of the classes' counts has the shortest paths.
+        A tree over the K classes. `Tree.huffman` of the classes' counts has the shortest mean path.
     bias : bool
         If True, each node has a bias b.
     sparse : bool
         If True, the gradients to weight and bias are sparse tensors of the nodes on the paths, for
-        `torch.optim.SparseAdam` and SGD. A gradient with ``create_graph=True`` is dense, and so are those of
-        `log_prob`.
+        `torch.optim.SparseAdam` and SGD. Gradients with ``create_graph=True`` and gradients of `log_prob` are dense.
     reduction : {"mean", "sum", "none"}
         The loss is the mean over the rows that are not ignored, their sum, or one number per row.
     ignore_index : int
@@ -71,22 +70,23 @@ class HierarchicalSoftmax(OutputLayer):
     Notes
     -----
     The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss :math:`-\log p(y
-    \mid h)`. Half-precision inputs are computed and returned in float32. If all rows are ignored, the mean is 0. The
-    other methods are `log_prob` (one matrix product for all nodes, one sweep over the levels), `log_prob_of` (along the
-    path), `topk` and `sample`.
+    \mid h)`. Half-precision inputs are converted to float32, the dtype of the results. If all rows are ignored, the
+    mean is 0. The other methods are `log_prob` (one matrix product for all nodes, one sweep over the levels),
+    `log_prob_of` (along the path), `topk` and `sample`.
 
-    `topk` visits few classes: it expands only nodes that are at least as likely as the k-th best class found so far
-    (best first, one level at a time for all rows). A flat distribution needs more nodes. Among equally likely classes
-    the lowest comes first. `sample` descends from the root with one random decision at each node.
+    `topk` visits few classes: it expands only nodes that can be as likely as the k-th best class, one level at a time
+    for all rows. A flat distribution needs more nodes. Among equally likely classes, the smallest number comes first.
+    `sample` descends from the root with one random decision at each node.
 
-    Parameters are initialised to 0, where every class has probability :math:`2^{-d_y}`. For a Huffman tree that is
-    close to the distribution of the counts.
+    Parameters are initialised to 0. Then class y has probability :math:`2^{-d_y}`, which for a Huffman tree is close to
+    the distribution of the counts.
 
-    Memory of the loss: :math:`O(N d)` numbers in addition to the nodes on the paths; neither (N, K) nor (N, d, D).
+    Memory of the loss: :math:`O(N d)` numbers in addition to the nodes on the paths. No array of shape (N, K) or (N, d,
+    D) is stored.
 
     Gradients, with :math:`x = \pm(\langle h, w_n\rangle + b_n)`: each pair of a row and a node on its path adds
-    :math:`\mp\sigma(-x)\,w_n` to the gradient of h and :math:`\mp\sigma(-x)\,h` to that of :math:`w_n`. They can be
-    differentiated again.
+    :math:`\mp\sigma(-x)\,w_n` to the gradient of h, and :math:`\mp\sigma(-x)\,h` to the gradient of :math:`w_n`. They
+    can be differentiated again.
 
     A target out of range raises IndexError; under tracing or on a device its row becomes NaN.
 
@@ -140,11 +140,11 @@ class HierarchicalSoftmax(OutputLayer):
         self.weight = nn.Parameter(torch.zeros(tree.nodes, self.dim, device=device, dtype=dtype))
         begin = torch.zeros(tree.nodes, device=device, dtype=dtype) if bias else None
         self.register_parameter("bias", None if begin is None else nn.Parameter(begin))
-        self._grow(tree, self.weight.device)
+        self._set_tree(tree, self.weight.device)
 
     def reset_parameters(self) -> None:
-        """Set all parameters to 0 and rebuild the tables of the tree, which `to_empty` leaves uninitialised."""
-        self._grow(self.tree, self.weight.device)
+        """Set all parameters to 0, and rebuild the tree's tables, which `to_empty` leaves uninitialised."""
+        self._set_tree(self.tree, self.weight.device)
         for parameter in self.parameters():
             nn.init.zeros_(parameter)
 
@@ -156,7 +156,7 @@ class HierarchicalSoftmax(OutputLayer):
         return path_loss(h, self.weight, self.bias, pairs, signs, sparse=self.sparse)
 
     def _log_p(self, h: Tensor) -> Tensor:
-        """Return log p of all classes: one matrix product for all nodes, one sweep over the levels."""
+        """Return log p of all classes, by one matrix product for all nodes and one sweep over the levels."""
         z = scores(h, self.weight, self.bias)
         return torch_tree_search.sweep(z, self.tree.levels, Slots(self.node_slots, self.class_slots))
 
@@ -178,8 +178,8 @@ class HierarchicalSoftmax(OutputLayer):
     def _splits(self) -> torch_tree_search.Splits:
         return torch_tree_search.Splits(self.weight, self.bias, self.tree_children)
 
-    def _grow(self, tree: Tree, device: Any) -> None:
-        """Store the tree, and the tables derived from it as buffers."""
+    def _set_tree(self, tree: Tree, device: Any) -> None:
+        """Store the tree, and as buffers the tables derived from it."""
         self.tree = tree
         self.register_buffer("tree_children", torch.tensor(tree.children, device=device))
         for name, table in zip(_TABLES, (*tree.paths, *tree.slots), strict=True):
@@ -192,7 +192,7 @@ class HierarchicalSoftmax(OutputLayer):
         stored = state_dict.get(f"{prefix}tree_children")
         if isinstance(stored, Tensor) and stored.shape == self.tree_children.shape and not stored.is_meta:
             try:
-                self._grow(Tree(stored), stored.device if self.weight.is_meta else self.weight.device)
+                self._set_tree(Tree(stored), stored.device if self.weight.is_meta else self.weight.device)
             except (TypeError, ValueError) as error:
                 lists[-1].append(f"{prefix}tree_children: {error}")
                 return

@@ -1,4 +1,4 @@
-"""Importance-sampled softmax: log Z estimated from draws, whose number grows with the effective sample size wanted."""
+"""Importance-sampled softmax: log Z is estimated from draws, whose number can grow with the required sample size."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class ImportanceSampledSoftmax(SamplingLayer):
     dim : int
         D, the length of the hidden vectors h.
     sampler : Sampler
-        q, over the K classes.
+        The distribution q over the K classes.
     samples : int
         n, the initial number of draws.
     least_ess : float
-        The effective sample size that every row must reach. While a row has less, n is doubled for all rows of the
+        The effective sample size that every row must reach. While any row has less, n is doubled for all rows of the
         call. With 0, n does not grow.
     most : int, optional
         The largest n; defaults to 16 times `samples`.
     shared : bool
-        If True, all rows of a call share their draws, and the scores are one matrix product. If False, each row has
-        draws of its own.
+        If True, all rows of a call share their draws, and the scores are one matrix product. If False, each row has its
+        own draws.
     seed, sparse : int, bool
         Seed of the draws, and sparse gradients to weight and bias, as in `SampledSoftmax`.
     bias, weight, reduction, ignore_index, device, dtype
@@ -56,9 +56,9 @@ class ImportanceSampledSoftmax(SamplingLayer):
     bias : Parameter or None
         b, (K,).
     ess : Tensor
-        The effective sample sizes :math:`(\sum r)^2 / \sum r^2` of the last call's rows that are not ignored (on
-        devices, of all rows). Traced calls (`torch.compile`, `torch.func`) do not update it, and n does not grow in
-        them.
+        The effective sample sizes :math:`(\sum r)^2 / \sum r^2` in the last call, of the rows that are not ignored (on
+        devices, of all rows). In traced calls (`torch.compile`, `torch.func`), `ess` is not updated and n does not
+        grow.
     drawn : int
         The final n of the last call that was not traced.
     step : Tensor
@@ -71,14 +71,14 @@ class ImportanceSampledSoftmax(SamplingLayer):
 
     Notes
     -----
-    The module is called as `SampledSoftmax` is; if negatives are passed, n is their number and does not grow. The other
+    The module is called like `SampledSoftmax`. If negatives are passed, n is their number and does not grow. The other
     methods use the softmax over all classes.
 
-    The sum over S is an unbiased estimate of Z. So the loss tends to that of the full softmax as n grows, in the mean
-    from below. It can be negative, since the target need not be among the draws. Once the model is too confident for n
-    draws, training diverges: the scores of targets grow, this loss falls, and the true loss rises (`softargmax
-    train-words`, 32,768 classes and 1024 draws: after 20 seconds). `SampledSoftmax` includes the target exactly and
-    does not diverge this way.
+    The sum over S is an unbiased estimate of Z. So the mean loss is below the loss of the full softmax, and tends to it
+    as n grows. The loss can be negative, since the target need not be among the draws. Once the model is too confident
+    for n draws, training diverges: the scores of targets grow, this loss falls, and the true loss rises. With
+    `softargmax train-words`, 32,768 classes and 1024 draws, this happens after 20 seconds. `SampledSoftmax` includes
+    the target exactly and does not diverge this way.
 
     Gradients: :math:`\sum_{j \in S} r_j s'_j / \sum_{j \in S} r_j - s'_y`, the estimator of Bengio & Senécal.
 

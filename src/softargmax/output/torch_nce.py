@@ -41,14 +41,15 @@ class NCE(SamplingLayer):
     samples : int
         n, the number of noise draws.
     log_z : float or {"learned", "context"}
-        log Z. A float is fixed, and 0 trains self-normalised scores. "learned" is one learned number. "context" is a
-        learned function of h, :math:`\langle h, u \rangle + c`. A learned log Z starts such that scores of 0 are
-        normalised; with a fixed log Z the bias, if there is one, does. Gradients to a learned log Z are always dense.
+        log Z. A float is a fixed value, and 0 trains self-normalised scores. "learned" is one learned number. "context"
+        is a learned function of h, :math:`\langle h, u \rangle + c`. The initial log Z, if learned, is such that scores
+        of 0 are normalised. With a fixed log Z, the initial bias serves this purpose. Gradients to a learned log Z are
+        always dense.
     unique : bool
         If True, the draws are distinct.
     shared : bool
-        If True, all rows of a call share their noise, and its scores are one matrix product. If False, each row has
-        noise of its own.
+        If True, all rows of a call share their noise, and its scores are one matrix product. If False, each row has its
+        own noise.
     seed, sparse : int, bool
         Seed of the draws, and sparse gradients to weight and bias, as in `SampledSoftmax`.
     bias, weight, reduction, ignore_index, device, dtype
@@ -61,7 +62,7 @@ class NCE(SamplingLayer):
     bias : Parameter or None
         b, (K,).
     log_z : Parameter or float
-        log Z, (), unless it is a function of h.
+        log Z, shape (), unless it is a function of h.
     context : torch.nn.Linear or None
         u and c of ``log_z="context"``.
     step : Tensor
@@ -75,13 +76,14 @@ class NCE(SamplingLayer):
     Notes
     -----
     The module is called like `SampledSoftmax`. `log_prob`, `log_prob_of`, `topk` and `sample` are exact: they sum over
-    all classes. `log_score_of` does not sum; it returns s_y - log Z, which tends to log p(y | h) in training.
+    all classes. `log_score_of` avoids this sum: it returns s_y - log Z, which tends to log p(y | h) in training.
 
     For any n the expected loss is smallest where :math:`e^{s_k} / Z = p(k \mid h)`, so the estimate is consistent. If
-    the scores are already normalised, the gradient tends to that of maximum likelihood as n grows. Otherwise it also
-    changes their sum.
+    the scores are already normalised, the gradient tends to that of maximum likelihood as n grows. Otherwise the
+    gradient also changes :math:`\sum_k e^{s_k}`.
 
-    If negatives are passed to the call, n is their number, and :math:`E\,\#y` is that of n draws of the sampler.
+    If negatives are passed to the call, n is their number, and :math:`E\,\#y` is the expected count of y in n draws of
+    the sampler.
 
     Gradients: :math:`\sigma(\Delta_y) - 1` to the target's score, :math:`\sigma(\Delta_j)` to the score of each noise
     draw, and minus their sum to log Z.
@@ -131,14 +133,14 @@ class NCE(SamplingLayer):
             self.log_z = nn.Parameter(torch.zeros((), **kind)) if self.context is None else 0.0
         else:
             self.log_z = fixed
-        self._begin()
+        self._init_log_z()
 
     def reset_parameters(self) -> None:
-        """Reset as `FullSoftmax` does; then set log Z, or the bias, such that scores of 0 are normalised."""
+        """Reset as `FullSoftmax` does, then set log Z, or the bias, so that scores of 0 are normalised."""
         super().reset_parameters()
-        self._begin()
+        self._init_log_z()
 
-    def _begin(self) -> None:
+    def _init_log_z(self) -> None:
         if self.context is not None:
             nn.init.zeros_(self.context.weight)
             nn.init.constant_(self.context.bias, log(self.classes))
@@ -148,7 +150,7 @@ class NCE(SamplingLayer):
             nn.init.constant_(self.bias, self.log_z - log(self.classes))
 
     def log_score_of(self, hidden: Tensor, target: Tensor) -> Tensor:
-        """Return s_y - log Z of one class of each row, (...): the trained estimate of log p(y | h)."""
+        """Return s_y - log Z of one class per row, (...), an estimate of log p(y | h)."""
         h, shape, y = self._inputs(hidden, target)
         own, _ = self._scored(h, y, y.classes.new_empty(len(h), 0))
         return restore_rows(own - self._log_z(h), shape, y)
@@ -172,7 +174,7 @@ class NCE(SamplingLayer):
 
 
 class NegativeSampling(SamplingLayer):
-    r"""The loss of word2vec: targets against negatives, without a correction by the negatives' probabilities.
+    r"""The loss of word2vec: targets against negatives, without a correction for the negatives' probabilities.
 
     .. math:: \text{loss} = -\log \sigma(s_y) - \sum_{j \in S} \log \sigma(-s_j), \qquad
         s_k = \langle h, w_k \rangle + b_k
@@ -189,7 +191,7 @@ class NegativeSampling(SamplingLayer):
         If True, the draws are distinct.
     shared : bool
         If True, all rows of a call share their negatives, and the scores are one matrix product. If False, each row has
-        negatives of its own.
+        its own negatives.
     seed, sparse : int, bool
         Seed of the draws, and sparse gradients to weight and bias, as in `SampledSoftmax`.
     bias, weight, reduction, ignore_index, device, dtype
@@ -215,7 +217,7 @@ class NegativeSampling(SamplingLayer):
     \log p(k \mid h) - \log q_k - \log n`. So `log_prob`, `log_prob_of`, `topk` and `sample` raise NotImplementedError;
     use `scores` for ranking.
 
-    Draws of the target itself count as negatives, as in the reference.
+    Draws of the target itself count as negatives, as in the reference by Mikolov et al.
 
     Gradients: :math:`\sigma(s_y) - 1` to the target's score and :math:`\sigma(s_j)` to the score of each negative.
 
@@ -227,7 +229,7 @@ class NegativeSampling(SamplingLayer):
 
     See Also
     --------
-    NCE : with a correction by the noise probability; it learns a distribution.
+    NCE : corrects for the probability of the noise, and so learns a distribution.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Sampled softmax: the sum over all classes is estimated from a sample of them."""
+"""Sampled softmax: the sum over all classes is estimated from a sample of the classes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["SampledSoftmax"]
 
 
 class SampledSoftmax(SamplingLayer):
-    r"""A softmax trained on the target and negatives that are drawn at each step.
+    r"""A softmax trained on the target and on negatives that are drawn at each step.
 
     .. math:: \text{loss} = -\log \frac{e^{s_y}}{e^{s_y} + \sum_{j \in S,\, j \ne y} e^{s_j} / E\,\#j}, \qquad
         s_k = \langle h, w_k \rangle + b_k
@@ -39,7 +39,7 @@ class SampledSoftmax(SamplingLayer):
         If True, the negatives are distinct.
     shared : bool
         If True, all rows of a call share their negatives, and the scores are one matrix product. If False, each row has
-        negatives of its own, which depend on its position in the call; distinct ones are then drawn row by row, which
+        its own negatives, which depend on its position in the call. Distinct negatives are then drawn row by row, which
         takes 0.7 ms per row at K = 100,003.
     in_batch : Sampler, optional
         Distribution of the targets, for example `Unigram` of their counts with power=1, or `Learned`. If passed, the
@@ -71,18 +71,18 @@ class SampledSoftmax(SamplingLayer):
 
     Notes
     -----
-    The module is called with hidden vectors (..., D) and targets (...), and returns the loss; a third argument,
+    The module is called with hidden vectors (..., D) and targets (...), and returns the loss. A third argument,
     `softargmax.output.Negatives` of shapes (n,) or (..., n), replaces the drawn negatives and the targets of other
     rows. In eval mode the step does not advance, so the draws repeat. Activation checkpointing calls the layer again in
-    the backward pass; pass negatives there, or use eval mode. `torch.compile` supports the layer with
-    ``fullgraph=True``; the compiled layer draws the same classes for the same sampler, seed and step. The other
-    methods, `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`, use the softmax over all classes, which the
-    training approximates.
+    the backward pass; with it, pass negatives or use eval mode. `torch.compile` supports the layer with
+    ``fullgraph=True``. A compiled layer draws the same classes for the same sampler, seed and step. The other methods,
+    `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`, use the softmax over all classes, which the training
+    approximates.
 
     Draws of the target itself are removed, and the target's score is not corrected. So the denominator is unbiased, and
-    the gradient tends to that of the full softmax as n grows. With distinct negatives and n = K the loss is that of the
-    full softmax. At finite n the gradient is biased; the bias is smaller the closer the sampler is to the softmax
-    itself.
+    the gradient tends to the gradient of the full softmax as n grows. With distinct negatives and n = K, the loss is
+    the loss of the full softmax. At finite n the gradient is biased. The closer the sampler is to the softmax itself,
+    the smaller the bias.
 
     Memory: :math:`O(N n + (N + n) D)` with shared negatives, :math:`O(N n)` otherwise.
 
@@ -142,7 +142,7 @@ class SampledSoftmax(SamplingLayer):
         return candidate_loss(own, torch.where(drawn.index == y.classes[:, None], -torch.inf, s - drawn.log_expected))
 
     def _mixed(self, drawn: Candidates, y: Targets) -> Candidates:
-        """Return the draws together with the targets of all rows that are not ignored.
+        """Return the draws and the targets of all rows that are not ignored, as candidates of all rows.
 
         The caller removes each row's own target. A class with expected count 0 is not a negative.
         """

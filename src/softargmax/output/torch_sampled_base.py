@@ -1,4 +1,4 @@
-"""The base class of layers trained on sampled classes: draws, scores of the candidates, and their state."""
+"""Base classes of the layers trained on some of the classes: draws, scores of the candidates, state."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 
 class Candidates(NamedTuple):
-    """Classes (n,), shared by all rows, or (N, n), and the log of their expected counts, in the same shape."""
+    """Classes, shared by all rows (n,) or per row (N, n), and the logs of their expected counts, in the same shape."""
 
     index: Any
     log_expected: Any
 
 
 class CandidateKeywords(LinearKeywords, total=False):
-    """Keyword arguments of every layer that scores candidates."""
+    """Keyword arguments of all layers that score candidates."""
 
     sparse: bool
 
 
 class SampledKeywords(CandidateKeywords, total=False):
-    """Keyword arguments of every layer with a sampler."""
+    """Keyword arguments of all layers with a sampler."""
 
     seed: int
 
@@ -71,9 +71,9 @@ class CandidateLayer(LinearLayer):
         return s[:, 0], s[:, 1:]
 
     def _binary_losses(self, h: Tensor, y: Targets, index: Tensor, shift: Tensor | None = None) -> Tensor:
-        """Return the binary losses of the target against each row's own candidates, (N,).
+        """Return the sum of binary losses of each row's target and of its own candidates, (N,).
 
-        shift: added to the scores, (N, 1 + n), the target's first.
+        shift: added to the scores, (N, 1 + n); column 0 is for the target.
         """
         signs = torch.full((len(h), 1 + index.shape[1]), -1, dtype=torch.int8, device=h.device)
         signs[:, 0] = 1
@@ -83,13 +83,13 @@ class CandidateLayer(LinearLayer):
 
 
 def candidate_loss(own: Tensor, others: Tensor) -> Tensor:
-    """Return -log softmax of the target's score (N,) among the scores of others (N, n)."""
+    """Return -log softmax of the target's score (N,) among it and the scores of others (N, n)."""
     loss: Tensor = 0.0 - logsigmoid(own - logsumexp(others))
     return loss
 
 
 def _pairs(y: Targets, index: Tensor) -> Pairs:
-    """Return the pairs of every row with its target and its candidates (N, n)."""
+    """Return the pairs of each row: with its target, then with its candidates (N, n)."""
     nodes = torch.cat([y.classes[:, None], index], 1)
     rows = torch.arange(len(nodes) + 1, device=nodes.device)
     return Pairs(nodes.reshape(-1), rows[:-1].repeat_interleave(nodes.shape[1]), rows * nodes.shape[1])
@@ -119,7 +119,7 @@ class SamplingLayer(CandidateLayer):
         super().__init__(dim, sampler.classes, **options)
         self.sampler, self.unique, self.shared = sampler, unique, shared
         self.samples = at_least(samples, "samples", 1)
-        sampler.expected(0, self.samples, unique=unique)  # raises if it cannot draw this many
+        sampler.expected(0, self.samples, unique=unique)  # raises if the sampler cannot draw as many classes
         self.seed = seeds.seed_of(sampler.probabilities, integer(seed, "seed"), None)
         self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=self.weight.device))
 
@@ -144,10 +144,10 @@ class SamplingLayer(CandidateLayer):
 
     @abstractmethod
     def _losses(self, h: Tensor, y: Targets, drawn: Candidates | None = None) -> Tensor:
-        """Return the loss of every row, with these candidates or those of this step."""
+        """Return the loss of every row, with the given candidates or the draws of this step."""
 
     def _drawn_for(self, h: Tensor, y: Targets, n: int) -> Candidates:
-        """Return the first n draws of this step, shared or per row; a row's draws do not depend on other rows."""
+        """Return the first n draws of this step, shared or per row. A row's draws do not depend on other rows."""
         total = None if self.shared else y.total
         return Candidates(
             *draw_classes(self.sampler.number, self.seed, self.step, n, self.unique, total, y.rows, h.dtype)
@@ -159,7 +159,7 @@ class SamplingLayer(CandidateLayer):
         return found
 
     def _advance(self, y: Targets, loss: Tensor) -> None:
-        """Advance to the next step; samplers that learn see the targets after the loss is computed."""
+        """Advance to the next step. Samplers that learn observe the targets after the loss is computed."""
         if learned := self._learned():
             numbers = [one.number for one in learned.values()]
             observe_classes(numbers, self.step, y.classes, y.counted, loss.detach())

@@ -1,7 +1,7 @@
 """Torch operators for the draws of a sampler, which compiled graphs call.
 
-A graph can hold only numbers and tensors, so a sampler is represented by a number. Draws are a function of the sampler,
-the seed and the step, which is a tensor. The draws of a sampler that learns also depend on the targets so far.
+A graph can hold only numbers and tensors, so a number represents a sampler. Draws are a function of the sampler, the
+seed and the step, which is a tensor. If the sampler learns, its draws also depend on the targets so far.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from softargmax.core.torch_operation import LIBRARY
 from softargmax.output.sampler_base import SAMPLERS
 
 ROWS = 1 << 32
-"""Streams per step if each row has its own."""
+"""Streams per step, if each row has its own stream."""
 
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 LIBRARY.define(
@@ -30,8 +30,11 @@ LIBRARY.define(
     "observe_classes(int[] samplers, Tensor(a!) step, Tensor index, Tensor counted, Tensor after) -> ()", tags=_TAGS
 )
 draw_classes: Any = torch.ops.softargmax.draw_classes.default
-"""(sampler, seed, step, n, unique, total, rows, dtype) -> index, log_expected: the first n draws of a step, shared by
-all rows if `total` is None, else for each of `total` rows, restricted to `rows`."""
+"""(sampler, seed, step, n, unique, total, rows, dtype) -> index, log_expected: the first n draws of a step.
+
+If `total` is None, all rows share them. Otherwise each of `total` rows has its own draws, and only those of `rows` are
+returned.
+"""
 expected_counts: Any = torch.ops.softargmax.expected_counts.default
 """(sampler, step, index, n, unique) -> expected counts of classes among n draws of this step, in float64."""
 observe_classes: Any = torch.ops.softargmax.observe_classes.default

@@ -1,4 +1,4 @@
-"""Gradients to tables as sparse tensors."""
+"""Sparse gradients of tables of vectors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from softargmax.core.torch_readable import as_they_are
-from softargmax.output.kernels import touched_sums
+from softargmax.output.kernels import visited_sums
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def sparse_sums(i: NodeSums, table: Tensor, *, totals: bool) -> tuple[Tensor, Tensor | None] | None:
-    """Return the results of `node_sums` as sparse tensors; None under tracing and on devices."""
+    """Return the results of `node_sums` as sparse tensors, or None under tracing and on devices."""
     if not as_they_are(i.nodes, i.values, i.at, i.factors):
         return None
-    rows, sums, total = touched_sums(i, totals=totals)
+    rows, sums, total = visited_sums(i, totals=totals)
     sums = sums.to(i.dtype).reshape(len(rows), *table.shape[1:])
-    return _among_zeros(rows, sums, i.size), None if total is None else _among_zeros(rows, total, i.size)
+    return _sparse_tensor(rows, sums, i.size), None if total is None else _sparse_tensor(rows, total, i.size)
 
 
-def _among_zeros(rows: Tensor, values: Tensor, size: int) -> Tensor:
+def _sparse_tensor(rows: Tensor, values: Tensor, size: int) -> Tensor:
     shape = size, *values.shape[1:]
     return torch.sparse_coo_tensor(rows[None], values, shape, is_coalesced=True, check_invariants=False)

@@ -1,4 +1,4 @@
-"""Target sampling: a softmax over the targets that occur in a part of the data."""
+"""Target sampling: a softmax over the classes that occur as targets in a part of the data."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TargetSampledSoftmax(CandidateLayer):
     bias : Parameter or None
         b, (K,).
     candidates : Tensor or None
-        V, (n,), set by `use`; with None, V is the distinct targets of each call. It is not in checkpoints.
+        V, (n,), set by `use`. With None, V is the set of the targets of each call. Checkpoints do not contain it.
 
     Raises
     ------
@@ -53,8 +53,8 @@ class TargetSampledSoftmax(CandidateLayer):
     Notes
     -----
     Cut the data into parts with few distinct targets (`softargmax.output.partitions`), and call `use` with the targets
-    of each part before training on it. This is importance sampling with a distribution uniform over V, for which the
-    correction cancels. The candidates are not random: a part has the same ones in every epoch. The other methods,
+    of each part before training on it. This is importance sampling from a uniform distribution over V, for which the
+    correction cancels. The candidates are not random: a part has the same candidates in every epoch. The other methods,
     `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`, use the softmax over all classes.
 
     If V holds all K classes, this is the full softmax. If V is smaller, the loss does not lower the scores of classes
@@ -92,12 +92,13 @@ class TargetSampledSoftmax(CandidateLayer):
         self.register_buffer("candidates", None, persistent=False)
 
     def use(self, classes: ArrayLike | None) -> None:
-        """Set the candidates.
+        """Set the candidates V of the next calls.
 
         Parameters
         ----------
         classes : array_like of int, optional
-            V, (n,), at least one class; repeated classes count once. With None, V is the distinct targets of each call.
+            V, (n,), at least one class; repeated classes count once. With None, V is the set of the targets of each
+            call.
 
         Raises
         ------
@@ -121,7 +122,7 @@ class TargetSampledSoftmax(CandidateLayer):
         return candidate_loss(own, torch.where(left_out, -torch.inf, s))
 
     def _distinct(self, y: Targets) -> tuple[Tensor, Tensor | None]:
-        """Return the distinct targets; under tracing or on a device, all of them sorted, and a mask of repeats."""
+        """Return the distinct targets; under tracing or on a device, all targets, sorted, and a mask of repeats."""
         if y.wrong is None:
             return torch.unique(y.classes), None
         index = torch.where(y.counted, y.classes, self.classes).sort().values

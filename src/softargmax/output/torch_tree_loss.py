@@ -1,6 +1,6 @@
 """The loss of a hierarchical softmax along the paths of a tree.
 
-A row's loss is a sum over the pairs of the row and a node on its target's path:
+A row's loss is a sum over the nodes on its target's path:
 
     x = +-(<h, w> + b)        loss = sum -log sigma(x)        d loss = sum -sigma(-x) d x
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def pairs_of(paths: Paths, target: Tensor, counted: Tensor, depth: int) -> tuple[Pairs, Tensor]:
     """Return the pairs of rows and nodes with their signs, for rows that are not ignored.
 
-    Under tracing and on devices each row has as many places as the longest path; a sign of 0 means no pair.
+    Under tracing and on devices, each row has as many places as the longest path. A sign of 0 marks an unused place.
     """
     n = len(target)
     if readable(target):
@@ -42,7 +42,7 @@ def pairs_of(paths: Paths, target: Tensor, counted: Tensor, depth: int) -> tuple
 
 
 def _pairs_in_memory(paths: Paths, target: Tensor, counted: Tensor) -> tuple[Pairs, Tensor]:
-    """Compute the pairs with NumPy if values can be read: half the time of torch for a few rows."""
+    """Return the pairs, computed with NumPy. For a few rows this takes half of torch's time."""
     offsets, nodes, signs = (x.numpy() for x in paths)
     y = np.where(counted.numpy(), target.numpy(), 0)
     begin = offsets[y]

@@ -1,4 +1,4 @@
-"""Search in a tree from the root: log-probabilities of all classes, most probable classes, draws."""
+"""Search in a tree from the root: log-probabilities of all classes, most probable classes, and draws."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ class Splits(NamedTuple):
 
 
 def sweep(z: Tensor, levels: Sequence[int], slots: Slots) -> Tensor:
-    """Return log p of all classes, (N, K), from the scores of all nodes: parents pass log p to their children."""
+    """Return log p of all classes, (N, K), from the scores of all nodes. Parents pass log p to their children."""
     if not z.shape[1]:
         return z.sum(1, keepdim=True)
     split = torch.stack([logsigmoid(z), logsigmoid(-z)], 2)
-    gone = [split[:, :1].flatten(1)]
+    per_level = [split[:, :1].flatten(1)]
     for above, (begin, end) in zip(levels, pairwise(levels[1:]), strict=False):
-        came = gone[-1].index_select(1, slots.nodes[begin:end] - 2 * above)
-        gone.append((split[:, begin:end] + came.unsqueeze(2)).flatten(1))
-    return torch.cat(gone, 1).index_select(1, slots.classes)
+        log_p_above = per_level[-1].index_select(1, slots.nodes[begin:end] - 2 * above)
+        per_level.append((split[:, begin:end] + log_p_above.unsqueeze(2)).flatten(1))
+    return torch.cat(per_level, 1).index_select(1, slots.classes)
 
 
 def likeliest(h: Tensor, splits: Splits, k: int) -> TopK:
     """Return the k most probable classes of every row and their log p; NaN and -1 for a row with NaN.
 
-    All rows are searched together, one level of the tree at a time. A lower bound of the k-th best log p prunes the
-    search: no class is likelier than a node above it, so only nodes that reach the bound are expanded.
+    All rows are searched together, one level of the tree at a time. No class is likelier than a node above it. So only
+    nodes that reach a lower bound of the k-th best log p are expanded.
     """
     values = h.new_full((len(h), k), math.nan)
     index = torch.full((len(h), k), -1, device=h.device)
@@ -65,7 +65,7 @@ def likeliest(h: Tensor, splits: Splits, k: int) -> TopK:
 
 
 def _bound(h: Tensor, splits: Splits, k: int) -> Tensor:
-    """Return a lower bound of the k-th largest log p per row: the smallest of k classes that a beam search finds."""
+    """Return a lower bound of each row's k-th largest log p: the smallest among k classes found by a beam search."""
     n, classes = len(h), len(splits.children) + 1
     if k == classes:
         return h.new_full((n,), -math.inf)
@@ -82,26 +82,26 @@ def _bound(h: Tensor, splits: Splits, k: int) -> Tensor:
             log_p, kept = log_p.topk(k, 1)
             code = code.gather(1, kept)
     least = log_p.amin(1)
-    return least - _SLACK * least.abs()  # so that different rounding here and in _reaching loses no class
+    return least - _SLACK * least.abs()  # _reaching may round differently, and must lose no class
 
 
 def _reaching(h: Tensor, splits: Splits, bound: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return row, class and log p of all classes that reach their row's bound; none for a row with NaN."""
+    """Return row, class and log p of all classes that reach their row's bound, but no classes of a row with NaN."""
     rows = torch.arange(len(h), device=h.device)
     if not len(splits.children):
         return rows, torch.zeros_like(rows), h.new_zeros(len(h))
-    nodes, came = torch.zeros_like(rows), h.new_zeros(len(h))
+    nodes, log_p_above = torch.zeros_like(rows), h.new_zeros(len(h))
     sound, found = ~bound.isnan(), []
     while len(rows):
         s = dots(h, rows, splits.weight, splits.bias, nodes)
         sound[rows[s.isnan()]] = False
-        log_p = torch.stack([logsigmoid(s), logsigmoid(-s)], 1) + came[:, None]
+        log_p = torch.stack([logsigmoid(s), logsigmoid(-s)], 1) + log_p_above[:, None]
         below = splits.children[nodes]
         reached = log_p >= bound[rows][:, None]
         rows = rows[:, None].expand_as(below)
         for_good, open_still = reached & (below < 0), reached & (below >= 0)
         found.append((rows[for_good], ~below[for_good], log_p[for_good]))
-        rows, nodes, came = rows[open_still], below[open_still], log_p[open_still]
+        rows, nodes, log_p_above = rows[open_still], below[open_still], log_p[open_still]
     rows, classes, log_p = (torch.cat(each) for each in zip(*found, strict=True))
     kept = sound[rows]
     return rows[kept], classes[kept], log_p[kept]
@@ -110,8 +110,8 @@ def _reaching(h: Tensor, splits: Splits, bound: Tensor) -> tuple[Tensor, Tensor,
 def descend(h: Tensor, splits: Splits, depth: int, source: Source, *, compact: bool) -> Tensor:
     """Draw a class for every row; -1 if a score on its path is NaN.
 
-    At a node with score s the path continues with the first child if log V - log(1 - V) < s, which has probability
-    sigma(s). V of level d is column d of the row's stream. `compact`: drop rows that have reached a class, which
+    At a node with score s, the path continues with the first child if log V - log(1 - V) < s, which has probability
+    sigma(s). At level d, V is column d of the row's random stream. `compact`: drop rows that have reached a class; this
     depends on values and so cannot be traced.
     """
     drawn = [_descend(h[part], splits, depth, source, part, compact=compact) for part in blocks(len(h), 64 * depth)]
@@ -136,7 +136,7 @@ def _descend(h: Tensor, splits: Splits, depth: int, source: Source, part: slice,
 
 
 def _logistic(h: Tensor, source: Source, stream: Any, columns: int) -> Tensor:
-    """Return log V - log(1 - V), (N, columns), with V and 1 - V both at full precision."""
+    """Return log V - log(1 - V), (N, columns), with both V and 1 - V at full precision."""
     draw = torch.zeros(1, dtype=torch.int64, device=h.device)
     high, low = philox.words(h, source.seed, stream, draw, columns)
 

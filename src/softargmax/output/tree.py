@@ -45,7 +45,7 @@ class Tree(Nodes):
     depths : array of int64
         Shape (K,): the number of inner nodes above each class.
     children : array of int64
-        The children, shape (K - 1, 2), as in Parameters.
+        The children, shape (K - 1, 2), as under Parameters.
     levels : tuple of int
         The nodes of level d are ``range(levels[d], levels[d + 1])``.
     paths : Paths
@@ -153,7 +153,7 @@ class Tree(Nodes):
         Parameters
         ----------
         clusters : array_like of int or nested sequence
-            Shape (K,): the number of each class's cluster. Or the clusters themselves: a sequence of sequences of
+            Either the cluster number of each class, shape (K,), or the clusters themselves: a sequence of sequences of
             classes, which can be nested further.
         counts : array_like, optional
             Shape (K,): how often each class occurs, at least 0.
@@ -161,13 +161,14 @@ class Tree(Nodes):
         Returns
         -------
         Tree
-            A cluster that holds only classes is balanced inside. Above clusters the tree is a Huffman tree of the
-            clusters' counts; without counts it is balanced.
+            A cluster that holds only classes becomes a balanced subtree. Above the clusters the tree is a Huffman tree
+            of their counts, or balanced without counts.
 
         Raises
         ------
         TypeError, ValueError
-            If a cluster is empty, if the classes are not 0 to K - 1, each once, or if counts have another length.
+            If a cluster is empty, if the clusters do not hold each class from 0 to K - 1 once, or if the length of
+            counts is not K.
 
         References
         ----------
@@ -196,7 +197,7 @@ class Tree(Nodes):
         .. math:: \min \sum_{k \in A} \lVert w_k - \bar w_A\rVert^2 + \sum_{k \in B} \lVert w_k - \bar w_B\rVert^2,
             \qquad |A| - |B| \in \{0, 1\}
 
-        is minimised approximately at each node: balanced two-means, which starts from the direction of largest
+        is minimised approximately at each node, by balanced two-means that starts from the direction of largest
         variance.
 
         Parameters
@@ -205,13 +206,13 @@ class Tree(Nodes):
             Shape (K, D): a vector for each class, for example the weight of a trained last layer, or the mean hidden
             vectors.
         seed : int, optional
-            Seed of the searches' starting points, from 0 to 2^64 - 1. By default it is drawn from the default generator
-            of the weights' library.
+            Seed of the start vectors, from 0 to 2^64 - 1. By default it is drawn from the default generator of the
+            weights' library.
 
         Returns
         -------
         Tree
-            The depths are those of `balanced`. The same weights and seed give the same tree on the same machine.
+            The tree has the depths of `balanced`. The same weights and seed give the same tree on the same machine.
 
         Raises
         ------
@@ -221,11 +222,12 @@ class Tree(Nodes):
 
         Notes
         -----
-        All nodes of a level are split together. Time is :math:`O(K D \log K)`; memory is three copies of the weights.
+        All nodes of a level are split together. The time is :math:`O(K D \log K)`, and the memory is three copies of
+        the weights.
 
         References
         ----------
-        Mnih & Hinton (2009), section 4 (there with a mixture of two Gaussians).
+        Mnih & Hinton (2009), section 4 (they fit a mixture of two Gaussians).
 
         Examples
         --------

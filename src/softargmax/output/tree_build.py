@@ -1,6 +1,7 @@
-"""Construction of trees: balanced, by counts (Huffman), from nested clusters, by splitting a set of vectors.
+"""Construction of trees: balanced, by counts (Huffman), from nested clusters, and by splitting a set of vectors.
 
-Each function returns children (n - 1, 2) over n items: a node's number, or ~item. A parent has a smaller number.
+Each function returns the children (n - 1, 2) of a tree over n items. A child is a node's number, or ~item. A node's
+number is smaller than its children's.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def children_of(values: Any) -> Integers:
 
 
 def points_of(values: Any) -> NDArray[Any]:
-    """Return one vector per class, centred and scaled to norms of at most 1."""
+    """Return one vector per class, scaled to entries of at most 1, then centred."""
     found = on_host(values, "weights")
     if found.ndim != 2 or not len(found):
         raise ValueError(f"weights: expected shape (K, D), a vector for each class, got {found.shape}")
@@ -57,7 +58,7 @@ def points_of(values: Any) -> NDArray[Any]:
 
 
 def clusters_of(values: Any) -> Any:
-    """Return nested clusters unchanged; from one cluster number per class, the clusters in order of their numbers."""
+    """Return nested clusters unchanged, or turn one cluster number per class into the clusters, in order of number."""
     if isinstance(values, (list, tuple)) and any(map(_is_cluster, values)):
         return values
     found = on_host(values, "clusters")
@@ -75,17 +76,17 @@ def clusters_of(values: Any) -> Any:
 
 
 def balanced(n: int) -> Integers:
-    """Return the complete tree: node i has the children 2i + 1 and 2i + 2; the first items are the least deep."""
+    """Return the complete tree. Node i has the children 2i + 1 and 2i + 2, and the first items are the least deep."""
     heap = np.arange(1, 2 * n - 1).reshape(-1, 2)
     children: Integers = np.where(heap < n - 1, heap, ~(heap - (n - 1)))
     return children
 
 
 def huffman(counts: NDArray[Any]) -> Integers:
-    """Return the tree with the smallest sum of counts times depths; of those, one with the smallest maximal depth.
+    """Return a tree with the smallest sum of counts times depths and, among such trees, the smallest maximal depth.
 
-    Uses two queues, van Leeuwen (1976): the items sorted by count, and the new nodes, which arise in order of their
-    counts. Among equal counts an item goes before a node, and an earlier item before a later one.
+    Uses the two queues of van Leeuwen (1976): items sorted by count, and new nodes, which arise in order of their
+    counts. Among equal counts an item comes before a node, and an earlier item before a later item.
     """
     n = len(counts)
     order = np.argsort(counts, kind="stable")
@@ -124,7 +125,7 @@ def numbered(children: Integers, root: int = 0) -> Integers:
 
 
 class _TreeBuilder:
-    """Joins trees to larger ones. A tree is represented by its root: a node's number, or ~class."""
+    """Joins trees into larger trees. A tree is represented by its root: a node's number, or ~class."""
 
     def __init__(self) -> None:
         self.parts: list[Integers] = []
@@ -141,7 +142,7 @@ class _TreeBuilder:
 
 
 class _Cluster:
-    """A cluster that is being read: the rest of its items, the trees so far, and their weights."""
+    """A cluster that is being read: its remaining items, the trees so far, and their weights."""
 
     def __init__(self, items: Iterable[Any]) -> None:
         self.left = iter(items)
@@ -157,7 +158,8 @@ class _Cluster:
 def nested(clusters: Iterable[Any], counts: Sequence[float] | None) -> Integers:
     """Build the tree of nested clusters of any depth, without recursion.
 
-    A cluster of classes only becomes a balanced tree. A cluster that contains clusters is joined by counts, if passed.
+    A cluster that contains only classes becomes a balanced tree. A cluster that contains clusters becomes a Huffman
+    tree if counts are passed, and otherwise a balanced tree.
     """
     forest, stack = _TreeBuilder(), [_Cluster(clusters)]
     while True:
@@ -204,11 +206,11 @@ def _class(item: Any) -> int:
 # --- recursive halving ------------------------------------------------------------------------------------------------
 
 
-_POWER, _MEANS = 3, 6  # steps of the power method, then of two-means; two-means stops early when nothing moves
+_POWER, _MEANS = 3, 6  # steps of the power method, then of two-means, which stops when no point moves
 
 
 def halves(x: NDArray[Any], seed: int) -> Integers:
-    """Build a tree of points by repeated bisection into nearby halves, one level at a time.
+    """Build a tree of points by repeated bisection into halves of nearby points, one level at a time.
 
     x: (K, D), centred. The sizes of the clusters of a level always differ by at most 1.
     """
@@ -216,7 +218,7 @@ def halves(x: NDArray[Any], seed: int) -> Integers:
     sizes, children = sizes[sizes > 1], [np.empty((0, 2), np.int64)]
     while sizes.size:
         if sizes.max() > 2:
-            order = order[_cut(x[order], sizes, _direction(seed, len(children) - 1, x))]
+            order = order[_bisect(x[order], sizes, _direction(seed, len(children) - 1, x))]
         parts = np.stack([(sizes + 1) // 2, sizes // 2], axis=1).reshape(-1)
         nodes += len(sizes)
         single = parts == 1
@@ -227,19 +229,19 @@ def halves(x: NDArray[Any], seed: int) -> Integers:
 
 
 def _direction(seed: int, level: int, x: NDArray[Any]) -> NDArray[Any]:
-    """Return the start vectors of a level's search, from the level's random stream."""
+    """Return the start vector of the power method at a level, from the level's random stream."""
     words, _ = philox.words(np.empty(0), seed, np.array([level]), np.arange(1), x.shape[1])
     direction: NDArray[Any] = (words[0, 0] * 2.0**-32 - 0.5).astype(x.dtype)
     return direction
 
 
-def _cut(x: NDArray[Any], sizes: Integers, direction: NDArray[Any]) -> Integers:
+def _bisect(x: NDArray[Any], sizes: Integers, direction: NDArray[Any]) -> Integers:
     """Order the points so that the first half of each cluster lies on one side of a plane.
 
-    Clusters whose sizes differ by at most 1 form a block (G, S, D). Each step projects the points on a direction v and
-    replaces v by sum_i f_i x_i. For a step of the power method (the widest direction) f = p - mean p. For a step of
-    two-means f is 1 / size with the signs of the halves, so v is the difference of their means. Both f sum to 0 over a
-    cluster, so the points need not be centred.
+    The clusters of a level form a block (G, S, D), since their sizes differ by at most 1. Each step projects the points
+    x_i on a direction v, which gives p_i, and replaces v by sum_i f_i x_i. In a step of the power method, which finds
+    the direction of largest variance, f = p - mean p. In a step of two-means, f is 1 / size with the signs of the
+    halves, so v is the difference of their means. Both f sum to 0 over a cluster, so the points need not be centred.
     """
     starts, place = np.cumsum(sizes) - sizes, np.arange(sizes.max())
     size, there = sizes[:, None], place < sizes[:, None]

@@ -1,4 +1,4 @@
-"""The arrays of a binary tree over classes, and what is computed from them."""
+"""The arrays of a binary tree over classes: children, levels, depths and paths."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Paths(NamedTuple):
     """The paths from the root to all classes: `nodes[offsets[k]:offsets[k + 1]]` is the path to class k.
 
-    `signs` has +1 where the path continues with the first child of the node, -1 with the second.
+    `signs` is +1 where the path continues with the node's first child, and -1 where it continues with the second.
 
     Examples
     --------
@@ -34,7 +34,7 @@ class Paths(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """The parent slot of every inner node and class: 2 * parent + side (side 0: first child); the root has -1."""
+    """The slots of all inner nodes and classes: 2 * parent + side, where side 0 is the first child. The root has -1."""
 
     nodes: Any
     classes: Any
@@ -86,7 +86,7 @@ class Nodes:
 
     @property
     def slots(self) -> Slots:
-        """The parent slots of nodes and classes."""
+        """The slots of the inner nodes and of the classes."""
         return self._slots
 
     @property
@@ -119,7 +119,7 @@ class Nodes:
         Returns
         -------
         float
-            The cost of a loss in vector products.
+            The mean depth, which is the number of inner products per loss.
 
         Raises
         ------

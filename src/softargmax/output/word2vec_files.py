@@ -1,8 +1,8 @@
 """Files of word vectors in word2vec's text and binary formats.
 
-Both begin with a line of two numbers, K and D. The text format continues with a line per word: the word and D numbers,
-separated by spaces. The binary format continues with the word, a space and D little-endian float32 numbers per word,
-optionally followed by a line end.
+Both formats begin with a line of two numbers, K and D. In the text format, a line per word follows: the word and D
+numbers, separated by spaces. In the binary format, each word is followed by a space, D little-endian float32 numbers,
+and optionally a line end.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def write(file: BinaryIO, words: Sequence[str], vectors: Vectors, *, binary: bool) -> None:
-    """Write vectors; in text with the fewest digits that read back as the same numbers."""
+    """Write words and vectors. Text has the fewest digits from which the same numbers can be read."""
     for word in words:
         if not word or any(letter.isspace() for letter in word):
-            raise ValueError(f"words: expected words without spaces, as word2vec's formats want, got {word!r}")
+            raise ValueError(f"words: expected words without spaces, for word2vec's formats, got {word!r}")
     file.write(b"%d %d\n" % vectors.shape)
     for word, vector in zip(words, vectors, strict=True):
         cells = vector.astype("<f4").tobytes() if binary else " ".join(vector.astype(str)).encode()
@@ -33,7 +33,7 @@ def write(file: BinaryIO, words: Sequence[str], vectors: Vectors, *, binary: boo
 
 
 def read(path: str | os.PathLike[str], *, binary: bool) -> tuple[list[str], Vectors]:
-    """Read words and their vectors; a ValueError names the place of an error."""
+    """Return the words and vectors of a file. Errors name the file and the line or word."""
     name, data = str(path), Path(path).read_bytes()
     head, _, rest = data.partition(b"\n")
     numbers = head.split()

@@ -1,4 +1,4 @@
-"""Word vectors: skip-gram with negative sampling, or with a tree."""
+"""Word vectors: skip-gram with negative sampling or with a hierarchical softmax."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ if TYPE_CHECKING:
     from softargmax.output.philox_stream import Floats, Ints
 
 
-_TOKENS = 1 << 14  # tokens whose pairs and draws are made at a time
+_TOKENS = 1 << 14  # tokens per call of the kernel
 _LINE = 16  # numbers per cache line
 
 
 class WordVectors(KeyedVectors):
-    r"""word2vec: a vector per word, trained to separate the words of its context from noise.
+    r"""word2vec: one vector per word, trained to tell the words around it from noise words.
 
     .. math:: \text{loss} = \sum_{i}\ \sum_{0 < |j - i| \le b_i} -\log \sigma(\langle v_i, w_{j} \rangle)
         - \sum_{k \in S_{ij}} \log \sigma(-\langle v_i, w_k \rangle)
 
-    where :math:`v_i` is the vector of the i-th token, w the weight, :math:`b_i` is uniform on 1, .., window, and S are
-    draws of noise without token j itself. With a tree, the binary losses along the path to token j replace the sum.
+    where :math:`v_i` is the vector of the i-th token, :math:`w_j` is the weight of the j-th token, and :math:`b_i` is
+    uniform on 1, .., window. S are draws of noise, without token j itself. With a tree, the binary losses along the
+    path to token j replace both terms.
 
     Parameters
     ----------
@@ -48,8 +49,8 @@ class WordVectors(KeyedVectors):
     dim : int
         D, the length of the vectors.
     words : list of str, optional
-        The words, in the order of the counts; `WordVectors.of_sentences` finds both. Without words, the keys are
-        numbers.
+        The words, in the order of the counts. `WordVectors.of_sentences` finds words and counts. Without words, the
+        keys are numbers.
     tree : Tree, optional
         A tree over the words, for the loss of a hierarchical softmax. word2vec uses `Tree.huffman(counts)`.
     sampler : Sampler, optional
@@ -59,8 +60,8 @@ class WordVectors(KeyedVectors):
     window : int
         The maximum distance between the words of a pair.
     threshold : float
-        t: of a word with share f > t of the text, only a random fraction of about :math:`\sqrt{t / f} + t / f` is kept.
-        With 0, all tokens are kept.
+        t: if a word's share f of the text is above t, each of its tokens is kept only with probability :math:`\sqrt{t /
+        f} + t / f` (at most 1). With 0, all tokens are kept.
     seed : int
         Seed of the initial vectors, the windows, the subsampling and the noise.
 
@@ -79,13 +80,13 @@ class WordVectors(KeyedVectors):
     Notes
     -----
     Training is gradient descent on the loss of `softargmax.nn.NegativeSampling` or `softargmax.nn.HierarchicalSoftmax`,
-    summed over pairs, without biases and with v as hidden vectors. Within a batch of tokens, w is updated pair after
+    summed over pairs. There are no biases, and v are the hidden vectors. Within a batch of tokens, w is updated pair by
     pair (64 products at a time), and v only at the end. If all pairs updated w at once, the nodes near a tree's root
     would diverge. With a batch of one token this is word2vec, one window at a time.
 
-    Scores, gradients and updates are one call of the compiled core, in place, with the same bits for any number of
-    threads. (In word2vec, threads race on the vectors.) Vectors are aligned to cache lines if that makes the tables at
-    most a quarter larger.
+    One call of the compiled core computes scores, gradients and updates, in place. The bits are the same for any number
+    of threads. (In word2vec, threads race on the vectors.) Vectors are aligned to cache lines if that makes the tables
+    at most a quarter larger.
 
     References
     ----------
@@ -142,7 +143,7 @@ class WordVectors(KeyedVectors):
             raise ValueError(f"{name}: expected {classes} classes, one per count, got {noise.classes}")
         self._noise, self._kept = noise, _kept(counted, t)
         self._seed = int(seed_of(np.empty(0), integer(seed, "seed"), None))
-        self._pieces = 0  # number of texts so far; each has its own random numbers
+        self._pieces = 0  # pieces of text so far; each has its own random numbers
         self.vectors = _initial_vectors(self._seed, classes, self._dim)
         self.weight = _table(classes if tree is None else tree.nodes, self._dim)
         self._name(words)
@@ -160,7 +161,7 @@ class WordVectors(KeyedVectors):
         dim : int
             D, the length of the vectors.
         min_count : int
-            Words that occur less often are dropped.
+            Words that occur less often than this are dropped.
         **options
             The other options of `WordVectors`, except `words`.
 
@@ -192,25 +193,27 @@ class WordVectors(KeyedVectors):
         last_rate: float | None = None,
         batch: int = 16,
     ) -> float:
-        """Train on a text, once.
+        """Train on a text, in one pass.
 
         Parameters
         ----------
         tokens : array_like of int
             The numbers of the words in order, (n,), from 0 to K - 1. -1 ends a sentence; windows do not cross it. A
-            model with words also accepts a list of sentences, each a list of words; unknown words are dropped.
+            model with words also accepts a list of sentences, each a list of words, and drops unknown words.
         rate : float
             The step size of gradient descent.
         last_rate : float, optional
-            The rate at the end of the text, reached linearly; constant by default.
+            The rate at the end of the text. The rate changes linearly from `rate` to this value; by default it is
+            constant.
         batch : int
-            The number of tokens per batch, each with its window; few enough that no word is frequent in a batch. Small
-            batches are closer to word2vec and give better vectors after little text. Large batches use threads better.
+            The number of tokens per batch, each with its window. It should be so small that no word is frequent in a
+            batch. Small batches are closer to word2vec and give better vectors after little text. Large batches use
+            threads better.
 
         Returns
         -------
         float
-            The mean loss per pair, each computed before its update; 0 if there are no pairs.
+            The mean loss of the pairs, each computed before its update; 0 if there are no pairs.
 
         Raises
         ------
@@ -219,11 +222,11 @@ class WordVectors(KeyedVectors):
         TypeError, ValueError
             If an argument has the wrong type or is out of range.
         """
-        text = _tokens_of(self._numbered(tokens), len(self.vectors))
+        text = _tokens_of(self._token_numbers(tokens), len(self.vectors))
         first = check.positive(rate, "rate")
         last = first if last_rate is None else check.positive(last_rate, "last_rate")
         rows, total, pairs = at_least(batch, "batch", 1), 0.0, 0
-        kept, windows = self._reduced(text)
+        kept, windows = self._subsampled(text)
         for start in range(0, len(kept), _TOKENS):
             stop = min(len(kept), start + _TOKENS)
             centres, starts, context = _pairs(kept, windows, self._window, start, stop)
@@ -234,7 +237,7 @@ class WordVectors(KeyedVectors):
                 inputs=centres,
                 starts=starts,
                 target=context,
-                **self._operands(len(context), self._pieces + start // _TOKENS),
+                **self._kernel_arguments(len(context), self._pieces + start // _TOKENS),
                 rate=now,
                 last_rate=then,
                 batch=rows,
@@ -243,8 +246,8 @@ class WordVectors(KeyedVectors):
         self._pieces += -(-len(text) // _TOKENS)
         return total / max(1, pairs)
 
-    def _numbered(self, tokens: Any) -> Any:
-        """Return the numbers of the words of sentences, with -1 after each sentence; other tokens unchanged."""
+    def _token_numbers(self, tokens: Any) -> Any:
+        """Return the numbers of the words of sentences, with -1 after each sentence, or other tokens unchanged."""
         if not _is_sentences(tokens):
             return tokens
         if self.words is None:
@@ -252,7 +255,7 @@ class WordVectors(KeyedVectors):
         known = ([self._places[word] for word in line if word in self._places] for line in tokens)
         return np.array([number for line in known for number in (*line, -1)], np.int64)
 
-    def _reduced(self, text: Ints) -> tuple[Ints, Ints]:
+    def _subsampled(self, text: Ints) -> tuple[Ints, Ints]:
         """Return the tokens that are kept, and their windows."""
         kept, windows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for piece, start in enumerate(range(0, len(text), _TOKENS)):
@@ -263,8 +266,8 @@ class WordVectors(KeyedVectors):
             windows.append(1 + philox_stream.below(self._window, drawn.high[stay], drawn.low[stay]))
         return np.concatenate(kept), np.concatenate(windows)
 
-    def _operands(self, pairs: int, piece: int) -> dict[str, Any]:
-        """Return the arguments that go with the targets: noise, or paths."""
+    def _kernel_arguments(self, pairs: int, piece: int) -> dict[str, Any]:
+        """Return the kernel's arguments for the targets: noise, or paths."""
         if isinstance(self._noise, Tree):
             return {"negatives": None, **self._noise.paths._asdict()}
         noise = self._noise.chosen(self._seed, piece, 0, pairs * self._samples)
@@ -272,13 +275,13 @@ class WordVectors(KeyedVectors):
 
 
 def _is_sentences(tokens: Any) -> bool:
-    """True if it is a list of lists of words."""
+    """True if the tokens are a list of lists of words."""
     lists = isinstance(tokens, list | tuple) and all(isinstance(line, list | tuple) for line in tokens)
     return lists and bool(tokens) and all(isinstance(word, str) for line in tokens for word in line)
 
 
 def _table(classes: int, dim: int) -> NDArray[np.float32]:
-    """Return vectors of 0, aligned to cache lines if that pays: it saves 12% of an epoch at D = 100."""
+    """Return zeros, aligned to cache lines if they grow by at most a quarter. This saves 12% of an epoch at D = 100."""
     pitch = -(-dim // _LINE) * _LINE
     if 4 * pitch > 5 * dim:
         return np.zeros((classes, dim), np.float32)
@@ -300,7 +303,7 @@ def _initial_vectors(seed: int, classes: int, dim: int) -> NDArray[np.float32]:
 
 
 def _pairs(text: Ints, windows: Ints, reach: int, start: int, stop: int) -> tuple[Ints, Ints, Ints]:
-    """Return the words among the tokens from start to stop, the offsets of their context words, and these."""
+    """Return the words among the tokens from start to stop, the offsets of their contexts, and the context words."""
     first = max(0, start - reach)
     near = text[first : stop + reach]
     (ends,) = np.nonzero(near < 0)
@@ -317,7 +320,7 @@ def _pairs(text: Ints, windows: Ints, reach: int, start: int, stop: int) -> tupl
 
 
 def _kept(counts: Floats, threshold: float) -> Floats:
-    """Return the probability to keep a token of each word: sqrt(t / f) + t / f, at most 1."""
+    """Return each word's probability that a token is kept: sqrt(t / f) + t / f, at most 1."""
     total = counts.sum()
     if not threshold or not total:
         return np.ones(counts.size)

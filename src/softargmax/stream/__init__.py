@@ -1,7 +1,8 @@
 r"""Softmax, log-softmax and log-sum-exp of arrays that do not fit in memory.
 
-A row's state (m, l) is a monoid: the states of disjoint pieces merge into the state of the whole, so a row may be read
-piece by piece. Pieces are cut at the block boundaries of the in-memory kernels, and merged in the same order:
+The states (m, l) of the pieces of a row merge into the state of the row, since states are a monoid. So a row can be
+read piece by piece. Pieces are cut at the block boundaries of the in-memory kernels and merged in the same order.
+Therefore
 
 .. math:: \mathrm{stream}(z) = \mathrm{in\ memory}(z) \text{, to the bit}
 

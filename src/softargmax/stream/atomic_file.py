@@ -1,4 +1,4 @@
-"""Files that appear under their name only once they are complete."""
+"""Write files that appear under their name only when they are complete."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str], size: int = 0) -> Iterator[BinaryIO]:
-    """Write a file that appears under its name when the block ends without an error; until then the old file stays.
+    """Write a file that appears under its name when the block ends without an error. Until then the old file stays.
 
-    The data goes to a file in the target's folder, which is synced to disk and then renamed. On Linux this file has no
+    The data goes to a new file in the target's folder. This file is synced to disk and then renamed. On Linux it has no
     name until it is complete, so a killed process leaves no partial file. (For microseconds before the rename, the
-    complete file has a hidden name.) An existing target keeps its permissions.
+    complete file has a hidden name.) A target that exists keeps its permissions.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def whole_file(path: str | os.PathLike[str], size: int = 0) -> Iterator[BinaryIO
         The target. A symbolic link is followed, and the file it points to is replaced.
     size : int
         The number of bytes to be written, if known. They are reserved at once, so that a full disk is reported before
-        the work starts and not hours into it.
+        the work starts, not hours later.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def whole_file(path: str | os.PathLike[str], size: int = 0) -> Iterator[BinaryIO
             raise ValueError(f"target: expected a regular file or a new name, got {path}")
         if not os.access(target, os.W_OK):
             raise PermissionError(errno.EACCES, "is read-only", os.fspath(path))
-    fd, name = _open_beside(target)
+    fd, name = _open_temporary(target)
     try:
         with os.fdopen(fd, "wb") as file:
             if size:
@@ -84,8 +84,8 @@ def _free_name(target: Path) -> Path:
     return target.with_name(f".{target.name[:200]}.{os.getpid()}-{os.urandom(4).hex()}.part")
 
 
-def _open_beside(target: Path) -> tuple[int, Path | None]:
-    """Open a new file in the target's folder: unnamed if the system supports it, else under a hidden name."""
+def _open_temporary(target: Path) -> tuple[int, Path | None]:
+    """Open a new file in the target's folder, without a name if the system supports it, or with a hidden name."""
     unnamed = getattr(os, "O_TMPFILE", None)
     if unnamed is not None and Path("/proc/self/fd").is_dir():
         try:
@@ -98,7 +98,7 @@ def _open_beside(target: Path) -> tuple[int, Path | None]:
 
 
 def _link(fd: int, name: Path) -> None:
-    """Name an unnamed file. (Python follows the link in /proc only if folder descriptors are passed.)"""
+    """Give a name to a file without one. (Python follows the link in /proc only if folder descriptors are passed.)"""
     directory = os.open(name.parent, os.O_RDONLY)
     try:
         os.link(f"/proc/self/fd/{fd}", name.name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=True)

@@ -1,4 +1,4 @@
-"""The dtypes that a stream reads, computes in and returns."""
+"""The dtypes of a stream's source, computation and result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from softargmax.core.arrays import as_array
 
 
 def numpy_of(item: Any, name: str) -> np.ndarray[Any, Any]:
-    """Return a piece as a NumPy array; arrays of other libraries and masked arrays are refused."""
+    """Return a piece as a NumPy array. Raise TypeError for masked arrays and arrays of other libraries."""
     if isinstance(item, np.ma.MaskedArray):
         raise TypeError(f"{name}: a masked array, whose mask a stream does not read; fill it with -inf")
     array = as_array(item, name)
@@ -21,7 +21,7 @@ def numpy_of(item: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def check_readable(dtype: np.dtype[Any], name: str) -> None:
-    """Refuse dtypes that cannot be streamed: objects, strings, structures, complex and extended precision."""
+    """Raise TypeError for dtypes that cannot be streamed: objects, strings, structures, complex, extended precision."""
     if dtype.hasobject:
         raise TypeError(
             f"{name} holds Python objects (dtype {dtype}), which are never unpickled here; save plain numbers"
@@ -31,9 +31,9 @@ def check_readable(dtype: np.dtype[Any], name: str) -> None:
 
 
 def working(dtype: np.dtype[Any], result: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype that windows are read into: a float dtype in native byte order, or float64.
+    """Return the dtype of windows in memory: the source's float dtype in native byte order, or float64.
 
-    Integers, booleans and any scores with a float64 result are computed in float64.
+    Integers and booleans, and all scores if the result is float64, are computed in float64.
     """
     return _native_float(dtype) if result.itemsize < 8 else np.dtype(np.float64)
 
@@ -43,7 +43,7 @@ def _native_float(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def returned(dtype: np.dtype[Any], requested: Any, *, lse: bool) -> np.dtype[Any]:
-    """Return the result's dtype: the requested one, or that of the scores; an lse of half precision is float32."""
+    """Return the result's dtype: the requested dtype, or that of the scores. The lse of half precision is float32."""
     if requested is not None:
         result: np.dtype[Any] = check.float_dtype(requested, np.empty(0))
         return result

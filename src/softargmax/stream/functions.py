@@ -1,4 +1,4 @@
-"""The public functions of the room: check the arguments, open the source, run the passes."""
+"""The public functions of streams: check the arguments, open the source, run the passes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def softmax(
     memory: int = MEMORY,
     progress: Progress | None = None,
 ) -> Array:
-    r"""Softmax of an array that need not fit in memory, written to a file or to memory.
+    r"""Softmax of an array that may be larger than memory, written to a file or to an array in memory.
 
     .. math:: p_i = \exp(\beta z_i) / \sum_j \exp(\beta z_j), \qquad \beta = \ln(\mathrm{base})/T
 
@@ -60,15 +60,15 @@ def softmax(
     source : path of a ``.npy`` file, array, or sequence of arrays
         The scores z: float16, float32, float64, integers or booleans. The arrays of a sequence follow one another along
         `axis`. Arrays may be memory-mapped, but a path is better: for a mapped file the system decides how much of it
-        is in memory. If a row is longer than a window, the source is read twice, so an iterator is a TypeError.
+        is in memory. Rows longer than a window are read twice, so an iterator raises TypeError.
     target : path, optional
         The ``.npy`` file to write, in the storage order of the source. It appears when it is complete. After an
-        interrupt, an error or a full disk, an existing file is unchanged. Without a target the result is an array in
-        memory.
+        interrupt, an error or a full disk, an old file of this name is unchanged. Without a target, the result is an
+        array in memory.
     axis : int, tuple of int or None
         The axes along which the probabilities sum to 1; None for all axes.
     temperature, base : float
-        As in `softargmax.softmax`, but one number each for the whole array.
+        As in `softargmax.softmax`, but each is one number for the whole array.
     dtype : dtype, optional
         The dtype of the result; defaults to the dtype of the scores, or float64 for integers and booleans.
     memory : int
@@ -83,7 +83,7 @@ def softmax(
 
     See Also
     --------
-    softargmax.softmax : softmax of an array in memory; describes the edge rows and the gradient.
+    softargmax.softmax : softmax of an array in memory, with a description of the edge rows.
 
     Examples
     --------
@@ -108,7 +108,7 @@ def log_softmax(
     memory: int = MEMORY,
     progress: Progress | None = None,
 ) -> Array:
-    r"""Log-softmax of an array that need not fit in memory, written to a file or to memory.
+    r"""Log-softmax of an array that may be larger than memory, written to a file or to an array in memory.
 
     .. math:: \log p_i = \beta z_i - \log \sum_j \exp(\beta z_j), \qquad \beta = \ln(\mathrm{base})/T
 
@@ -146,7 +146,7 @@ def logsumexp(
     memory: int = MEMORY,
     progress: Progress | None = None,
 ) -> Array:
-    r"""Log-sum-exp (the smooth maximum) of an array that need not fit in memory, or of pieces as they arrive.
+    r"""Log-sum-exp (the smooth maximum) of an array that may be larger than memory, or of pieces as they arrive.
 
     .. math:: \frac{1}{\beta} \log \sum_i \exp(\beta z_i), \qquad \beta = \ln(\mathrm{base})/T
 
@@ -160,8 +160,9 @@ def logsumexp(
     axis : int, tuple of int or None
         The axes to reduce; one int for an iterable.
     temperature, base, dtype, memory, progress
-        As in `softargmax.stream.softmax`. For an iterable, `memory` does not cut the pieces further. Its total is
-        unknown, so `progress` receives the bytes read so far twice. The default dtype is float32 for half precision.
+        As in `softargmax.stream.softmax`. The pieces of an iterable are not cut further to fit `memory`. The total of
+        an iterable is unknown, so `progress` receives the bytes read so far for both numbers. The default dtype is
+        float32 for half precision.
     keepdims : bool
         If true, keep the reduced axes with length 1.
 
@@ -193,7 +194,7 @@ def logsumexp(
 def _normalised(
     name: str, source: Source, target: Path | None, axis: Axis, options: dict[str, Any], **rest: Any
 ) -> Array:
-    """Open the source, create the target and run the passes."""
+    """Open the source, create the target, run the passes, and return the result."""
     with ExitStack() as stack:
         store = open_source(source, axis, stack)
         job = job_of(store, axis, options, **rest)
@@ -212,7 +213,7 @@ def _normalised(
 
 
 def _rows_as_array(flat: Array, store: Store, axes: Sequence[int], *, keepdims: bool) -> Array:
-    """Reshape values in storage order, one per row, to the array without (or with length-1) reduced axes."""
+    """Reshape one value per row, in storage order, to the array's shape without (or with length-1) reduced axes."""
     kept = [dim for dim in store.order if dim not in axes]
     back = sorted(range(len(kept)), key=kept.__getitem__)
     values = flat.reshape([store.shape[dim] for dim in kept]).transpose(back)

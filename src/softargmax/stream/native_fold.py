@@ -1,7 +1,7 @@
 """The native fold, which continues the states of rows from one window to the next.
 
-`native()` is true if the compiled core serves arrays in memory now. If not (``using("reference")``), rows are read
-whole, and the in-memory function gives the same bits.
+`native()` is False under ``using("reference")``. Then rows are read whole and passed to the in-memory function, whose
+bits a stream must have.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ BLOCK = 4096  # core.native.BLOCK, without importing it; a test checks that they
 
 
 class State(NamedTuple):
-    """The native states of rows, arrays of shape (outer, inner): at `scale`, and at beta = 1 if beta is 0."""
+    """The native states of rows, as arrays of shape (outer, inner): at `scale` and, if beta is 0, also at beta = 1."""
 
     scaled: tuple[Array, Array, Array]
     plain: tuple[Array, Array, Array] | None  # at beta = 0, logsumexp of a row with a single score is that score
 
 
 def native() -> bool:
-    """True if the compiled core serves arrays in memory now."""
+    """True if arrays in memory are now computed by the compiled core."""
     return dispatch.requested_name() != "reference"
 
 
 def fold(window: Array, scale: Scale, state: State | None) -> State:
-    """Fold a window (outer, length, inner) into the state of its rows; all windows but the last have whole blocks."""
+    """Fold a window (outer, length, inner) into the state of its rows. All windows but the last have whole blocks."""
     from softargmax.core import native as core
 
     scaled = core.fold(window, (1,), scale, None, None if state is None else state.scaled)
@@ -44,7 +44,7 @@ def fold(window: Array, scale: Scale, state: State | None) -> State:
 
 
 def apply(name: str, window: Array, scale: Scale, state: State, out: Array) -> None:
-    """Write "softmax" or "log_softmax" of a window to `out`, from the final state of its rows."""
+    """Write softmax or log_softmax (`name`) of a window to `out`, from the final state of its rows."""
     from softargmax.core import native as core
 
     core.apply(name, window, (1,), scale, None, state.scaled, out)

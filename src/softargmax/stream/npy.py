@@ -1,7 +1,7 @@
-"""A ``.npy`` file as an array that is read and written in boxes, with plain reads and writes.
+"""A ``.npy`` file as an array that is read and written in boxes, by plain read and write calls.
 
-The file is not memory-mapped. The system counts mapped pages as memory of this process for as long as it likes, and a
-disk error under a mapping is a signal, not an exception. Nothing here unpickles.
+The file is not memory-mapped. The system can keep mapped pages in this process's memory for any time, and a disk error
+under a mapping is a signal, not an exception. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from softargmax.stream.windows import Box, Span
 
 
-# Runs nearer than this are read together, in stretches of at most STRETCH bytes: a call costs as much as 8 KiB.
+# Contiguous runs less than NEAR bytes apart are read together, up to STRETCH bytes. A call costs as much as 8 KiB.
 NEAR = 8 << 10
 STRETCH = 1 << 19
 
 
 class NpyFile:
-    """An open ``.npy`` file: `shape` and `dtype` of its array, and `order` of its dimensions, slowest first."""
+    """An open ``.npy`` file: `shape` and `dtype` of its array, and the `order` of its dimensions, slowest first."""
 
     plain = True
 
@@ -52,7 +52,7 @@ class NpyFile:
         self.file.close()
 
     def read(self, sizes: Sequence[int], box: Box) -> np.ndarray[Any, Any]:
-        """Read a box of the array viewed in C order with shape `sizes`; valid until the next read."""
+        """Return a box of the array viewed in C order with shape `sizes`. It is valid until the next read."""
         shape = [part.stop - part.start for part in box]
         count = math.prod(shape)
         if self.buffer.size < count:
@@ -78,14 +78,14 @@ class NpyFile:
     def _spans(
         self, sizes: Sequence[int], box: Box, window: np.ndarray[Any, Any]
     ) -> Iterator[tuple[Span, np.ndarray[Any, Any]]]:
-        """Cut a box into contiguous ranges of the file, each with its part of the window."""
+        """Cut a box into contiguous ranges of the file, and yield each with its part of the window."""
         itemsize = self.dtype.itemsize
         for span in spans_of(sizes, box, STRETCH // itemsize, NEAR // itemsize):
-            part: Any = (*span.part, ...)  # the ellipsis makes it a view even for a single value
+            part: Any = (*span.part, ...)  # with the ellipsis, a single value is a view too
             yield span, window[part]
 
     def _stretch(self, span: Span, part: np.ndarray[Any, Any], sizes: Sequence[int]) -> np.ndarray[Any, Any]:
-        """Read a range that holds more than its part of the window, and return a view of that part."""
+        """Read a range that holds more than a part of the window, and return a view of that part."""
         if self.scratch.size < span.length:
             self.scratch = np.empty(span.length, self.dtype)
         stretch = self.scratch[: span.length]
@@ -94,7 +94,7 @@ class NpyFile:
         return np.lib.stride_tricks.as_strided(stretch, part.shape, strides)
 
     def _read(self, part: np.ndarray[Any, Any], start: int) -> None:
-        """Read elements from `start` on into contiguous memory."""
+        """Read elements of the file, from `start` on, into contiguous memory."""
         rest, place = part.reshape(-1).view(np.uint8).data, self.start + start * self.dtype.itemsize
         while rest:
             count = os.preadv(self.file.fileno(), [rest], place)
@@ -105,7 +105,7 @@ class NpyFile:
             rest, place = rest[count:], place + count
 
     def _write(self, part: np.ndarray[Any, Any], start: int) -> None:
-        """Write contiguous elements from `start` on."""
+        """Write contiguous elements to the file, from `start` on."""
         rest, place = part.reshape(-1).view(np.uint8).data, self.start + start * self.dtype.itemsize
         while rest:
             count = os.pwritev(self.file.fileno(), [rest], place)
@@ -136,7 +136,7 @@ def open_npy(path: str | os.PathLike[str]) -> NpyFile:
 
 
 def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read a ``.npy`` header: shape, True if in Fortran order, dtype; raise ValueError or TypeError if invalid."""
+    """Return shape, True if in Fortran order, and dtype of a ``.npy`` header; raise an error if it is invalid."""
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
         version = np.lib.format.read_magic(file)

@@ -1,4 +1,4 @@
-"""Checks of a stream's arguments, which become a store and a job."""
+"""Check a stream's arguments, and return them as a store and a job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MINIMUM_MEMORY = 1 << 20
 
 
 def open_source(source: Any, axis: Any, stack: ExitStack) -> Store:
-    """Open a source that can be read twice; the stack closes its file."""
+    """Open a source that can be read twice. The stack closes its file."""
     if isinstance(source, str | os.PathLike):
         return stack.enter_context(open_npy(source))
     if isinstance(source, np.ndarray):
@@ -51,7 +51,7 @@ def open_source(source: Any, axis: Any, stack: ExitStack) -> Store:
 
 
 def refuse_others(source: Any) -> None:
-    """Refuse a source that is not an iterable of arrays; an array of another library would be cut into its rows."""
+    """Raise TypeError unless a source is an iterable of arrays. (An array of another library is not one.)"""
     if hasattr(source, "__array__") or hasattr(source, "__dlpack__") or not isinstance(source, Iterable):
         raise TypeError(
             f"source: expected the path of a .npy file or one or several NumPy arrays, got {type(source).__name__}"
@@ -67,7 +67,7 @@ def one_axis(axis: Any) -> int:
 
 
 def scale_of(temperature: Any, base: Any) -> Scale:
-    """Check temperature and base: a stream takes one number each, not one per row."""
+    """Check that temperature and base are one number each, not one per row."""
     if not isinstance(temperature, Real):
         raise TypeError(f"temperature: expected one number for the whole stream, got {temperature!r}")
     return check.scale_of(temperature, base, np.empty(()), ())
@@ -99,7 +99,7 @@ def job_of(
     *,
     lse: bool = False,
 ) -> Job:
-    """Check the options of a call against the opened source."""
+    """Check the options of a call for the opened source."""
     check_progress(progress)
     dtype = returned(store.dtype, options["dtype"], lse=lse)
     return Job(
@@ -116,7 +116,7 @@ def job_of(
 
 
 def check_target(source: Any, target: Any) -> None:
-    """Check that the target is the path of a .npy file, and not that of the source."""
+    """Check that the target is the path of a .npy file other than the source."""
     if not isinstance(target, str | os.PathLike):
         raise TypeError(f"target: expected the path of a .npy file, or None for an array in memory, got {target!r}")
     if not Path(target).is_dir() and not os.fspath(target).lower().endswith(".npy"):

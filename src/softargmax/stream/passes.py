@@ -1,8 +1,9 @@
-"""The passes over the windows of a stream.
+"""One or two passes over the windows of a stream.
 
-Windows of whole rows are passed to the in-memory function, and the data is read once. Rows longer than a window are
-read twice: each piece is folded into the states of its rows, then the final states are applied to each piece. Pieces
-are cut at the block boundaries of the in-memory kernels, so the bits are the same in both cases.
+If windows hold whole rows, the data is read once, and each window is passed to the in-memory function. Rows longer than
+a window are read twice. The first pass folds each piece into the states of its rows; the second applies the final
+states to each piece. Pieces are cut at the block boundaries of the in-memory kernels, so the bits are the same in both
+cases.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Windows:
         self.rows: Rows = rows_of(source, job.axes)
         form = self.rows.form
         converted = job.work.itemsize if job.work != source.dtype else 0
-        copies = 2 if isinstance(self.rows, ScatteredRows) else 1  # windows are gathered from and scattered to boxes
+        copies = 2 if isinstance(self.rows, ScatteredRows) else 1  # windows are copies of boxes
         each = copies * (source.dtype.itemsize + out_bytes) + converted
         # Without the native fold a row is never cut, even if it exceeds the memory.
         elements = max(job.memory // each, 0 if native_fold.native() else form.length)
@@ -77,7 +78,7 @@ class Windows:
         self.tick = Ticker(job.progress, size if self.whole or not out_bytes else 2 * size)
 
     def read(self, box: Box) -> Array:
-        """Read one window; valid until the next read."""
+        """Return one window, which is valid until the next read."""
         window = self.rows.read(box)
         if window.dtype == self.work:
             return window
@@ -93,13 +94,13 @@ class Windows:
         self.tick(window.size * self.source.dtype.itemsize)
 
     def groups(self) -> Iterator[tuple[slice, slice]]:
-        """Yield the groups of rows, each as its outer and its inner slice."""
+        """Yield the groups of rows, each as an outer and an inner slice."""
         for outer in parts(self.rows.form.outer, self.window.outer):
             for inner in parts(self.rows.form.inner, self.window.inner):
                 yield outer, inner
 
     def pieces(self, outer: slice, inner: slice) -> Iterator[Box]:
-        """Yield the pieces of a group of rows, cut along the rows."""
+        """Yield the windows of a group of rows, which is cut along the rows."""
         for part in parts(self.rows.form.length, self.window.length):
             yield outer, part, inner
 
@@ -116,7 +117,7 @@ class Windows:
 
 
 def normalise(name: str, source: Store, target: Store, job: Job) -> None:
-    """Write `name` ("softmax" or "log_softmax") of every row of the source to the target, window by window."""
+    """Write softmax or log_softmax (`name`) of every row of the source to the target, window by window."""
     windows = Windows(source, job, job.dtype.itemsize)
     results = rows_like(windows.rows, target, job.axes)
     buffer = np.empty(math.prod(windows.window), job.dtype)

@@ -1,4 +1,4 @@
-"""Fold pieces of any length by cutting them again at the block boundaries of the in-memory kernels."""
+"""Fold pieces of any length. They are cut again at the block boundaries of the in-memory kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Fold:
-    """A left fold over pieces of any lengths along one axis.
+    """A left fold over pieces of any length along one axis.
 
     An incomplete block is kept until the next pieces fill it. Complete blocks are folded in place, without a copy.
     """
@@ -28,7 +28,7 @@ class Fold:
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
         self.state: native_fold.State | None = None
-        self.rest: Array | None = None  # (outer, block, inner), of which the first `held` elements of each row are used
+        self.rest: Array | None = None  # (outer, block, inner); the first `held` elements of rows are used
         self.held = 0
 
     def add(self, piece: Array) -> None:
@@ -67,7 +67,7 @@ class Fold:
 
 
 def _frame(piece: Array, axis: int) -> tuple[int, ...]:
-    """Return the shape of a piece with -1 for its length along the axis."""
+    """Return the shape of a piece, with -1 for its length along the axis."""
     where = axis % piece.ndim
     return (*piece.shape[:where], -1, *piece.shape[where + 1 :])
 

@@ -1,4 +1,4 @@
-"""Sources and targets of streams (files, arrays, lists of arrays), accessed in boxes, and views of their rows."""
+"""Sources and targets of streams (files, arrays, lists of arrays), which are read and written in boxes; their rows."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Store(Protocol):
     """An array in a file or in memory.
 
-    `order`: its dimensions, slowest first. Boxes are in this order, over `sizes`. `plain`: True if the array can be
-    viewed in another shape without moving an element.
+    `order` has the dimensions of the array, slowest first. Boxes have the dimensions `sizes`, in this order. `plain` is
+    True if the array can be viewed in another shape without moving an element.
     """
 
     plain: bool
@@ -33,13 +33,13 @@ class Store(Protocol):
     order: tuple[int, ...]
 
     def read(self, sizes: Sequence[int], box: Box) -> Array:
-        """Read a box of the array viewed in C order with shape `sizes`; valid until the next read."""
+        """Return a box of the array viewed in C order with shape `sizes`. It is valid until the next read."""
 
     def write(self, sizes: Sequence[int], box: Box, window: Array) -> None:
         """Write a box of the array viewed in C order with shape `sizes`."""
 
     def done(self) -> None:
-        """Release what the last window held."""
+        """Release the memory of the last window."""
 
 
 class ArrayStore:
@@ -63,13 +63,13 @@ class ArrayStore:
         self.stored.reshape(sizes)[box] = window
 
     def done(self) -> None:
-        """Release the mapped pages read so far; they stay in the system's cache, but not in this process's memory."""
+        """Release the mapped pages read so far. They stay in the system's cache, but not in this process's memory."""
         if self.mapping is not None:
             self.mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def _shared_mapping(array: Array) -> mmap.mmap | None:
-    """Return the file mapping that holds an array; None if its pages may differ from the file."""
+    """Return the file mapping that holds an array, or None if its pages may differ from the file."""
     shared = False
     base: Any = array
     while isinstance(base, np.ndarray):
@@ -79,7 +79,7 @@ def _shared_mapping(array: Array) -> mmap.mmap | None:
 
 
 class ListStore:
-    """Arrays that follow one another along one axis, as one array."""
+    """One array whose parts are arrays that follow one another along an axis."""
 
     plain = False
 
@@ -103,7 +103,7 @@ class ListStore:
         return np.concatenate(parts, self.axis)
 
     def write(self, sizes: Sequence[int], box: Box, window: Array) -> None:
-        """Never called: a list is only read."""
+        """Not implemented, since a list is only read."""
         raise NotImplementedError
 
     def done(self) -> None:
@@ -115,7 +115,7 @@ class ListStore:
 
 
 class Rows(Protocol):
-    """The rows of a store viewed as a `Form`; windows have three dimensions, with the rows along the middle one."""
+    """The rows of a store viewed as a `Form`. Windows have three dimensions, and rows run along the second."""
 
     form: Form
 
@@ -127,18 +127,18 @@ class Rows(Protocol):
 
 
 def rows_of(store: Store, axes: Sequence[int]) -> Rows:
-    """View the rows of a store along `axes`: directly if possible, else as ranges gathered from boxes."""
+    """Return the rows of a store along `axes`: as a view of its layout if possible, otherwise gathered from boxes."""
     form = form_of(store.shape, store.order, axes)
     return ScatteredRows(store, axes) if form is None or not store.plain else PlainRows(store, form)
 
 
 def rows_like(rows: Rows, store: Store, axes: Sequence[int]) -> Rows:
-    """View the rows of a store with the same shape and order in the same way, so that the windows are the same."""
+    """Return the same view of the rows of another store of equal shape and order, so that windows are the same."""
     return ScatteredRows(store, axes) if isinstance(rows, ScatteredRows) else PlainRows(store, rows.form)
 
 
 class PlainRows:
-    """Rows that are a `Form` in the store's own layout."""
+    """Rows for which the store's own layout is a `Form`."""
 
     def __init__(self, store: Store, form: Form) -> None:
         self.store = store
@@ -154,9 +154,9 @@ class PlainRows:
 
 
 class ScatteredRows:
-    """Rows in several ranges, as along axes (0, 2); a window is gathered from boxes.
+    """Rows that consist of several ranges, for example along axes (0, 2). Windows are gathered from boxes.
 
-    The innermost dimension of a window is the innermost of the store, so that contiguous ranges stay contiguous.
+    The innermost dimension of a window is that of the store, so contiguous ranges stay contiguous.
     """
 
     def __init__(self, store: Store, axes: Sequence[int]) -> None:
@@ -173,11 +173,11 @@ class ScatteredRows:
         self.form = Form(1, length, count) if self.side_by_side else Form(count, length, 1)
 
     def _flat(self, window: Array) -> Array:
-        """View a window as (rows, elements)."""
+        """Return a view of a window as (rows, elements)."""
         return window[0].T if self.side_by_side else window[:, :, 0]
 
     def _boxes(self, box: Box) -> list[tuple[tuple[slice, slice], list[int], Box]]:
-        """Return (slice of (rows, elements), shape as (kept..., reduced...), box) for each box of a window."""
+        """Return each box of a window, after its slices in (rows, elements) and its shape (kept..., reduced...)."""
         rows, elements = (box[2] if self.side_by_side else box[0]), box[1]
         boxes = []
         for (row, kept), (element, reduced) in product(

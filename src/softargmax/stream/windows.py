@@ -1,8 +1,8 @@
-"""The windows in which an array is read, and their order: integers only, no data.
+"""Compute the windows in which an array is read, and their order. This module has integers only, no data.
 
-The dimensions of an array in *storage order* (slowest first) are viewed as three, (outer, length, inner). Rows run
-along the middle one, `inner` rows are interleaved, and there are `outer` such slabs. The rows of a C-order file along
-its last axis have the form (rows, length, 1); along axis 0 it is (1, length, rows).
+The dimensions of an array in *storage order* (slowest first) are merged to three: (outer, length, inner). Rows run
+along the middle dimension; `inner` rows are interleaved, and there are `outer` such slabs. In a C-order file, rows
+along the last axis have the form (rows, length, 1), and rows along axis 0 have the form (1, length, rows).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Smaller reads cost more than their bytes: one page.
+# Reads below one page cost as much as one page.
 PAGE = 4096
 
 Box = tuple[slice, ...]
 
 
 class Form(NamedTuple):
-    """An array viewed as `outer` slabs of `length` x `inner` elements, with the rows along the middle."""
+    """An array viewed as `outer` slabs of `length` x `inner` elements. Rows run along the middle dimension."""
 
     outer: int
     length: int
@@ -29,7 +29,7 @@ class Form(NamedTuple):
 
 
 def form_of(shape: Sequence[int], order: Sequence[int], axes: Sequence[int]) -> Form | None:
-    """View an array as a `Form` without moving an element, or return None if that is impossible.
+    """Return the `Form` of an array without moving an element, or None if there is none.
 
     Arguments
     ---------
@@ -38,7 +38,7 @@ def form_of(shape: Sequence[int], order: Sequence[int], axes: Sequence[int]) -> 
     order : sequence of int
         The array's dimensions, slowest first.
     axes : sequence of int
-        The reduced dimensions, ascending; this is the order of a row's elements.
+        The reduced dimensions, in ascending order, which is the order of a row's elements.
     """
     dims = [dim for dim in order if shape[dim] != 1]
     reduced = [axis for axis in axes if shape[axis] != 1]
@@ -53,10 +53,10 @@ def form_of(shape: Sequence[int], order: Sequence[int], axes: Sequence[int]) -> 
 
 
 def window_of(form: Form, elements: int, block: int, itemsize: int) -> Form:
-    """Choose the largest window of a form with at most `elements` elements, but at least one block of one row.
+    """Return the largest window of a form with at most `elements` elements, but at least one block of one row.
 
-    If whole rows fit, the window has whole rows, which are read once. Otherwise it has as many blocks of a row as fit.
-    They are read twice: to fold the state and to apply it. The length of a window is then a multiple of `block`, so
+    If whole rows fit, the window has whole rows, which are read once. Otherwise it has as many blocks of a row as fit,
+    and rows are read twice: to fold the state and to apply it. The length of such a window is a multiple of `block`, so
     that pieces are cut at the boundaries of blocks.
     """
     outer, length, inner = form
@@ -82,7 +82,7 @@ def parts(size: int, step: int) -> Iterator[slice]:
 
 
 def boxes_of(sizes: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, Box]]:
-    """Cut the flat range [start, stop) of an array of shape `sizes` (C order) into boxes, each with its offset.
+    """Cut the flat range [start, stop) of a C-order array of shape `sizes` into boxes, each with its offset.
 
     >>> list(boxes_of((3, 4), 2, 9))
     [(0, (slice(0, 1, None), slice(2, 4, None))), (2, (slice(1, 2, None), slice(0, 4, None))),
@@ -113,7 +113,7 @@ def boxes_of(sizes: Sequence[int], start: int, stop: int) -> Iterator[tuple[int,
 
 
 class Span(NamedTuple):
-    """A contiguous range of an array in C order that holds part of a box: its start, its length, and that part."""
+    """A contiguous range of a C-order array: its start, its length, and the part of a box that it holds."""
 
     start: int
     length: int
@@ -130,10 +130,10 @@ def strides_of(sizes: Sequence[int]) -> list[int]:
 
 
 def spans_of(sizes: Sequence[int], box: Box, limit: int, near: int) -> Iterator[Span]:
-    """Cut a box into contiguous ranges, each to be read or written at once.
+    """Cut a box into contiguous ranges, which are each read or written by one call.
 
-    The ranges are the contiguous runs of the box, of any length. Runs less than `near` elements apart are joined,
-    together with the elements between them, up to `limit` elements.
+    The ranges are the contiguous runs of the box, of any length. Runs less than `near` elements apart are joined with
+    the elements between them, up to `limit` elements.
 
     >>> [(span.start, span.length) for span in spans_of((4, 4), (slice(0, 4), slice(0, 2)), 10, 3)]
     [(0, 10), (12, 2)]
@@ -143,7 +143,7 @@ def spans_of(sizes: Sequence[int], box: Box, limit: int, near: int) -> Iterator[
     if not all(counts):
         return
     first = sum(part.start * stride for part, stride in zip(box, strides, strict=True))
-    # The dimensions from `whole` on form one contiguous range of `length`.
+    # The box's dimensions from `whole` on form one contiguous range of `length`.
     whole, length = len(sizes), 1
     while whole:
         count, stride = counts[whole - 1], strides[whole - 1]

@@ -84,8 +84,8 @@ class Columns:
 def learned(source: Source, target: str, left_out: list[str]) -> tuple[Columns, Any, str]:
     """Find the numeric and categorical columns, and reject columns without information.
 
-    Return the columns, the table with numeric columns converted, and the name of the target, which the user may have
-    passed as a number. The target column stays text.
+    Return the columns, the table with numeric columns converted, and the name of the target. The user may have passed
+    the target as a column number. The target column stays text.
     """
     table = source.table()
     there = table.column_names

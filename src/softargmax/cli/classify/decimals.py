@@ -1,4 +1,4 @@
-"""Numbers in text; if commas do not separate fields, a comma can be the decimal point."""
+"""Numbers in text, with a decimal point or, where commas do not separate fields, a decimal comma."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_marks(words: Any, where: str) -> None:
     cell = f"{where}, row {row + 1}: {word!r}"
     if both:
         raise FailedRunError(f"{cell} has a comma, other numbers of this column have a point; expected the same in all")
-    # Some numbers have exactly three decimals and all others have none: these are probably thousands separators.
+    # Some numbers have exactly three decimals and all others have none, so the marks are probably thousands separators.
     digits = word.replace(",", "").replace(".", "")
     raise FailedRunError(f"{cell} is ambiguous: expected {digits} or {word}0")
 

@@ -1,4 +1,4 @@
-"""Cross-validation and the fit, and their warnings and errors."""
+"""Cross-validate and fit an estimator, and report its warnings and errors."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from softargmax.cli.classify.columns import Columns
 
 TINY = float(np.finfo(np.float64).tiny)
-HARDLY = 0.02  # a spread within a class below this share of the column's is too small for a covariance
+SMALLEST_SPREAD = 0.02  # smallest standard deviation in a class for a covariance, relative to the column's
 
 
 @contextmanager
 def collected_warnings() -> Iterator[list[str]]:
-    """Collect warnings as lines; of several that differ only in numbers, keep the last."""
+    """Collect warnings as lines. Among warnings that differ only in numbers, keep the last."""
     lines: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -57,7 +57,7 @@ def parts_of(folds: int, seed: int) -> Any:
 
 
 def validated(estimator: Any, X: NDArray[Any], y: NDArray[Any], parts: Any) -> dict[str, Any]:
-    """Return the cross-validated quality of the estimator, and that of the class frequencies as a baseline."""
+    """Return the cross-validated quality of the estimator, and as a baseline the quality of the class shares."""
     from sklearn.base import clone
     from sklearn.model_selection import cross_val_predict
 
@@ -84,16 +84,18 @@ def singular_message(X: NDArray[Any], y: NDArray[Any], parts: Any, columns: Colu
             x = X[rows][y[rows] == name]
             spread = x.std(axis=0) / np.maximum(X[rows].std(axis=0), TINY)
             at = int(spread.argmin())
-            if spread[at] < HARDLY:
+            if spread[at] < SMALLEST_SPREAD:
                 column, word = columns.features[at]
                 how = "hardly varies" if np.ptp(x[:, at]) else "does not vary"
                 what = f"column {column!r}" + ("" if word is None else f" ({word!r} or not)")
                 when = "" if len(rows) == len(y) else " without the rows of one fold"
                 return f"qda: class {str(name)!r} {how} in {what}{when}; {leave_out(column)}, or --model lda"
-    return f"qda: in class {str(thinnest(X, y))!r} some columns are linear functions of others; try --model lda"
+    return (
+        f"qda: in class {str(most_singular_class(X, y))!r} some columns are linear functions of others; try --model lda"
+    )
 
 
-def thinnest(X: NDArray[Any], y: NDArray[Any]) -> Any:
+def most_singular_class(X: NDArray[Any], y: NDArray[Any]) -> Any:
     """Return the class whose covariance (as qda estimates it) has the smallest eigenvalue."""
     from sklearn.covariance import ledoit_wolf
 

@@ -104,7 +104,7 @@ def load(path: str) -> Model:
         contents = loads(data, trusted=TRUSTED)
     except UntrustedTypesFoundException as error:
         raise FailedRunError(f"{path} is not a model of `softargmax fit`: {error}") from error
-    except Exception as error:  # skops raises many kinds for damaged files
+    except Exception as error:  # skops raises many kinds of errors for damaged files
         raise FailedRunError(f"{path} is damaged: {str(error)[:200]}") from error
     if not isinstance(contents, dict) or contents.get("format") != FORMAT:
         raise FailedRunError(f"{path} is not a model of `softargmax fit`, or one of another version")

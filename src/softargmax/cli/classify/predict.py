@@ -44,7 +44,7 @@ def command(model: File, data: Data, output: Output = None, header: Header = Non
         sys.stdout.flush()
         sys.stdout.buffer.write(csv_bytes) if hasattr(sys.stdout, "buffer") else print(csv_bytes.decode(), end="")
         return
-    remark = judged(kept, table, p)
+    remark = accuracy_line(kept, table, p)
     with stream.whole_file(output) as file:
         file.write(csv_bytes)
     render.console().print(f"{len(p):,} rows: {escape(output)}[dim]{remark}[/]", soft_wrap=True)
@@ -62,8 +62,8 @@ def written(kept: models.Model, p: NDArray[Any]) -> bytes:
     return sink.getvalue()
 
 
-def judged(kept: models.Model, table: Any, p: NDArray[Any]) -> str:
-    """Return a remark on the accuracy over the rows with a known class, if there are any."""
+def accuracy_line(kept: models.Model, table: Any, p: NDArray[Any]) -> str:
+    """Return a line with the accuracy over the rows of known class, or nothing if there are none."""
     if kept.target not in table.column_names:
         return ""
     words, classes = table[kept.target].to_pylist(), set(kept.classes)

@@ -1,8 +1,8 @@
 """The stops of the tour, in order.
 
-A stop is a file here with a function ``run(out, folder)``. It prints to `out` (a rich Console, or None for no output),
-writes its files into `folder`, and returns a dict of its findings; the key ``ok`` is True if they are as expected. To
-add a stop, write the file and add a line to `STOPS`.
+A stop is a file in this folder with a function ``run(out, folder)``. The function prints to `out` (a rich Console, or
+None for no output), writes its files into `folder`, and returns a dict of its results. The key ``ok`` is True if the
+results are as expected. To add a stop, write the file and add a line to `STOPS`.
 """
 
 from __future__ import annotations

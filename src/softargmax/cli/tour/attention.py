@@ -1,4 +1,4 @@
-"""Attention as addressing: entropy in long memories, a causal map, and a read that becomes exact as beta grows."""
+"""Attention as reading from a memory: entropy in long memories, a causal map, exact reads at large beta."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LENGTHS = 2 ** np.arange(6, 14)
 D, QUERIES, SHOWN, NOISE = 64, 64, 60, 0.5
-KAPPA = D**0.5 / np.log(LENGTHS[0])  # makes both scales equal for the shortest memory
+KAPPA = D**0.5 / np.log(LENGTHS[0])  # both scales are equal for the shortest memory
 SCALES: dict[str, Callable[[int], Any]] = {
     "1 / √d": lambda _: D**-0.5,
     "κ log n / d": lambda n: softargmax.entropy_invariant_scale(n, D, kappa=KAPPA),
@@ -31,7 +31,7 @@ BETAS = np.geomspace(1e-4, 10, 21)
 
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:
-    """Measure entropies over the memory's length, draw a causal map, and read a memory with growing beta."""
+    """Measure the entropy as the memory grows, draw a causal map, and read a memory at increasing beta."""
     parts = split_digits(out)
     if parts is None:
         return {"ok": True, "skipped": "scikit-learn is not installed"}
@@ -72,24 +72,24 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
 
 
 def shifted(images: Array) -> Array:
-    """Return every image in nine positions, shifted by up to a pixel: real vectors for a long memory."""
+    """Return every image in nine positions, shifted by up to a pixel, as real vectors for a long memory."""
     wide = np.pad(images.reshape(-1, 8, 8), ((0, 0), (1, 1), (1, 1)))
     return np.concatenate([wide[:, i : i + 8, j : j + 8].reshape(-1, D) for i in range(3) for j in range(3)])
 
 
 def entropy_of(q: Array, k: Array, scale: Callable[[int], Any]) -> float:
-    """Return the mean entropy of a block of queries."""
+    """Return the mean entropy of the attention of some queries."""
     return float(softargmax.entropy(q @ k.T * scale(len(k))).mean())
 
 
 def error_of(q: Array, memory: Array, beta: float) -> float:
-    """Return the relative error of reading the first entries by noisy copies of them."""
+    """Return the relative error of reading the first entries of a memory, with noisy copies of them as queries."""
     read = softargmax.attention(q[None], memory[None], memory[None], scale=beta)[0]
     return float(np.linalg.norm(read - memory[: len(q)]) / np.linalg.norm(memory[: len(q)]))
 
 
 def draw(entropy: dict[str, Array], p: Array, error: Array, output: str) -> None:
-    """Draw the entropies, the map, and the error."""
+    """Draw the entropies, the causal map and the error."""
     figure = plot.pyplot()(figsize=(12.4, 3.9), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     for i, (name, row) in enumerate(entropy.items()):

@@ -1,4 +1,4 @@
-"""Six softmax classifiers and scikit-learn's on the digits, before and after temperature scaling."""
+"""Six softmax classifiers and scikit-learn's LogisticRegression on the digits, before and after temperature scaling."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
 
 
 def models() -> dict[str, Any]:
-    """Return the six classifiers and scikit-learn's."""
+    """Return the six classifiers and scikit-learn's LogisticRegression, by name."""
     from sklearn.linear_model import LogisticRegression
 
     from softargmax import classify

@@ -27,7 +27,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
     train, test, train_labels, test_labels = parts
     import sklearn.discriminant_analysis
 
-    # Shrinkage is needed: many pixels are always blank, so the sample covariance is singular.
+    # Many pixels are always blank, so the sample covariance is singular without shrinkage.
     model = sklearn.discriminant_analysis.LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
     scores = model.fit(train, train_labels).decision_function(test)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-PENALTY = 0.5  # factor of the squared weights; scikit-learn's C = 1
+PENALTY = 0.5  # factor of the squared weights; equals C = 1 in scikit-learn
 
 
 def run(out: Console | None, _folder: Path) -> dict[str, Any]:

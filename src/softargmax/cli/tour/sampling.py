@@ -1,4 +1,4 @@
-"""Draws: bandits with a softmax policy, and Gumbel-softmax samples that become one-hot as the temperature falls."""
+"""Draws: bandits with a softmax policy, and Gumbel-softmax samples, which become one-hot as the temperature falls."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=folder) as name:
         source, target = Path(name) / "scores.npy", Path(name) / "probabilities.npy"
         shape = streamed.write_scores(source, SIZE)
-        found = streamed.convert_apart(source, target, MEMORY)
+        found = streamed.convert_in_subprocess(source, target, MEMORY)
         equal = streamed.equal_rows(source, target)
         size = source.stat().st_size
     if out is not None:

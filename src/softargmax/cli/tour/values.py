@@ -1,4 +1,4 @@
-"""Values printed in the literature, compared with computed ones."""
+"""Compare values printed in the literature with computed values."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:  # noqa: ARG001  a
 
 
 def written(values: Iterable[float], decimals: int) -> str:
-    """Return probabilities with the printed number of decimals, as many as fit in a column."""
+    """Return the first two or three probabilities, with the printed number of decimals or at most 7."""
     words = [f"{value:.{min(decimals, 7)}f}".rstrip("0").rstrip(".") for value in values]
     most = 2 if len(words) > 4 and decimals > 4 else 3
     return " ".join(words[:most]) + (" ..." if len(words) > most else "")

@@ -1,4 +1,4 @@
-"""A small language model of Python's standard library, trained with three output layers, and text that it generates."""
+"""Train a small language model of Python's standard library with three output layers, and generate text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROMPT, WRITTEN, TOP_P = "def ", 60, 0.8
 
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:
-    """Train each layer for the same number of steps; the perplexity must fall below half that of the unigram counts."""
+    """Train each layer for the same number of steps. Its perplexity must fall below half that of unigram counts."""
     for package in ("torch", "safetensors"):
         if find_spec(package) is None:
             if out is not None:

@@ -66,8 +66,8 @@ def read(words: Sequence[str] = (), *, classes: int | None = None, tokens: int |
     """Read files, folders and patterns (the standard library by default), and number their tokens.
 
     Files are read in the order of a hash of their names, and the first twentieth of the hash range is held out. So a
-    file is on the same side everywhere, and the first `tokens` are a fair sample of the training files. If one side
-    would be empty (a single file, say), the last twentieth of the text is held out.
+    file is held out on all machines or on none, and the first `tokens` are a fair sample of the training files. If one
+    side would be empty, for example with a single file, the last twentieth of the text is held out.
     """
     began = time.perf_counter()
     sources = sorted({source.path.resolve(): source for source in sources_of(words)}.values())
@@ -125,7 +125,7 @@ def stdlib() -> Path:
 
 
 def sources_of(words: Sequence[str]) -> Iterator[Source]:
-    """Yield every requested file: all files of a folder that are not hidden; the .py files of the standard library."""
+    """Yield all requested files: files of folders that are not hidden, or the .py files of the standard library."""
     if not words:
         yield from (source for source in below(stdlib()) if source.path.suffix == ".py")
     for word in words:

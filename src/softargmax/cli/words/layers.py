@@ -23,7 +23,7 @@ class LayerFactory:
         self.dim, self.counts, self.seed = dim, counts, seed
 
     def init_bias(self, layer: Any) -> Any:
-        """Initialise the bias of a layer to the log frequencies of the classes, so that it need not learn them."""
+        """Initialise a layer's bias to the log frequencies of the classes, so that training need not learn them."""
         shares = (self.counts + 1) / (self.counts.sum() + len(self.counts))
         order = getattr(layer, "order", slice(None))  # layers sorted by frequency have their own order of classes
         layer.bias.data.copy_(layer.bias.new_tensor(np.log(shares))[order])
@@ -31,7 +31,7 @@ class LayerFactory:
 
     def sampling(self, kind: Any, samples: int = SHARED, **options: Any) -> Any:
         """Return a layer with negatives drawn from the counts to the power 3/4."""
-        from softargmax.output import Unigram  # imported here, since the other commands do not need it
+        from softargmax.output import Unigram  # a late import, since the other commands do not need it
 
         most = int(np.count_nonzero(self.counts))
         return kind(self.dim, Unigram(self.counts), samples=min(samples, most), seed=self.seed, sparse=True, **options)

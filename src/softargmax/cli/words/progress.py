@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[float, str], None]]:
-    """Show a progress bar; yield its update function of the share done and a short text. Silent without a terminal."""
+    """Show a progress bar on a terminal, and yield its update function (share done, short text)."""
     columns = (
         TextColumn("{task.description:12}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
         TextColumn("{task.fields[text]}"),

@@ -31,7 +31,7 @@ def about(facts: dict[str, Any]) -> str:
 
 
 def printed(out: Console, records: Sequence[Record], folder: Path) -> None:
-    """Print one line per layer, and the text that each generates."""
+    """Print one line per layer, and the text that each layer generated."""
     shown = render.table("layer", "steps", "seconds", "steps/s", "s/epoch", "peak", "perplexity")
     first = records[0]
     shown.add_row("unigram counts", *[""] * 5, f"{first['unigram']:.2f}")

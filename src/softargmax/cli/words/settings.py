@@ -13,7 +13,7 @@ SPAN = 16  # consecutive predictions of a window model, which share rows of the 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that, with the text, determine the trained weights; a checkpoint needs the same ones to resume."""
+    """The settings that, with the text, determine the trained weights. To resume a checkpoint, they must be equal."""
 
     layer: str
     model: str = "window"
@@ -25,7 +25,7 @@ class Settings:
 
     @property
     def before(self) -> int:
-        """The number of tokens of a span before the first predicted one."""
+        """The number of tokens of a span before its first predicted token."""
         return self.context if self.model == "window" else 1
 
     @property

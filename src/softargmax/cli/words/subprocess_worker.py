@@ -1,4 +1,4 @@
-"""Train layers in separate processes, one after the other, so that each process's peak is the layer's memory."""
+"""Train layers in separate processes, one after the other, so that each process's peak memory is the layer's."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def trained(job: Job, names: Sequence[str], text: Corpus, folder: Path) -> Itera
 def train(job: Job, texts: Texts) -> dict[str, Any]:
     """Train a layer in a separate process and return its record.
 
-    An interrupt closes the pipe; the process then saves its state and sends its record.
+    After an interrupt the pipe is closed. The process then saves its state and sends its record.
     """
     layer, words = job.settings.layer, [sys.executable, "-m", "softargmax.cli.words.torch_job"]
     # A new session, so that only this process receives the terminal's signals.

@@ -21,10 +21,10 @@ DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.
 
 
 def save(path: str, training: Training, digest: str, record: dict[str, Any]) -> None:
-    """Write the training state and its record; the old file stays until the new one is complete.
+    """Write the training state and its record. The old file stays until the new file is complete.
 
-    Tensors are written one by one. The writers of safetensors hold a second copy of all tensors, or leave partial files
-    behind when they are killed.
+    Tensors are written one by one. The functions of safetensors hold a second copy of all tensors, or leave partial
+    files behind if the process is killed.
     """
     identity = {**asdict(training.settings), "text": digest}
     record = {**record, "step": training.step, "seconds": training.seconds}
@@ -44,14 +44,14 @@ def save(path: str, training: Training, digest: str, record: dict[str, Any]) -> 
 
 
 def load(path: str, training: Training, digest: str) -> dict[str, Any]:
-    """Restore the training from a checkpoint of the same settings and text; return its record."""
+    """Restore the training from a checkpoint of the same settings and text, and return its record."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
                 raise FailedRunError(f"{path} is not a checkpoint of `softargmax train-words`")
             check_identity(path, json.loads(metadata["identity"]), {**asdict(training.settings), "text": digest})
-            # Copied, because memory from torch is aligned, and bits can depend on alignment.
+            # A copy, because memory from torch is aligned, and bits can depend on alignment.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 not a mapping
     except SafetensorError as error:
         raise FailedRunError(f"{path} is not a complete checkpoint: {error}") from error

@@ -1,7 +1,7 @@
 """The process that trains one layer: it reads a job from standard input and writes a record to standard output.
 
-`subprocess_worker.py` starts it. Training ends when standard input is closed, also if the parent process is killed; the
-current state is saved.
+`subprocess_worker.py` starts this process. When standard input is closed, for example because the parent process is
+killed, the training saves its state and ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from softargmax.cli.words.settings import Job
     from softargmax.cli.words.subprocess_worker import Texts
 
-FIRST, GROWTH = 1.0, 1.4  # seconds of training at the curve's first point, and the factor between its points
+FIRST, GROWTH = 1.0, 1.4  # seconds of training at the curve's first point, and the ratio of successive points
 
 
 class Run:
@@ -93,7 +93,7 @@ class Run:
         torch_checkpoint.save(self.job.checkpoint, self.training, self.job.digest, self.kept)
 
     def generated(self) -> list[int]:
-        """Return the continuation of the prompt, if requested and if training is done."""
+        """Return the continuation of the prompt, if one is requested and training is done."""
         job = self.job
         if not job.generate or self.stopped or self.perplexity is None:
             return []

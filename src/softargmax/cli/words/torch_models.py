@@ -22,7 +22,7 @@ BLOCKS = 2
 class Window(nn.Module):
     """The embeddings of the last n tokens, concatenated, and one hidden layer.
 
-    Maps tokens (S, n - 1 + L) to hidden vectors (S, L, D), each from the n tokens up to its own.
+    Maps tokens (S, n - 1 + L) to hidden vectors (S, L, D). Each vector depends on the n tokens up to its own.
     """
 
     def __init__(self, classes: int, dim: int, context: int) -> None:
@@ -39,7 +39,7 @@ class Window(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + MLP(norm(x))."""
+    """A transformer block: x + attention(norm(x)), then x + MLP(norm(x))."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Block(nn.Module):
 
 
 class CausalAttention(nn.Module):
-    """A causal transformer: tokens (S, L) -> hidden vectors (S, L, D), each from all tokens up to its own."""
+    """A causal transformer: maps tokens (S, L) to hidden vectors (S, L, D), each from all tokens up to its own."""
 
     def __init__(self, classes: int, dim: int, context: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ BODIES = {"window": Window, "attention": CausalAttention}
 
 
 class LanguageModel(nn.Module):
-    """A body and an output layer, initialised from the settings' seed; the input is spans (S, before + length)."""
+    """A body and an output layer, initialised from the settings' seed. The input is spans (S, before + length)."""
 
     def __init__(self, settings: Settings, counts: Ints) -> None:
         super().__init__()

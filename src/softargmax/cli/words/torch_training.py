@@ -25,9 +25,9 @@ PART = 16  # consecutive steps that share their targets as candidates, for the t
 class Training:
     """A model in training.
 
-    The data of a step depend only on the seed and the step's number, so training resumes as if it had not stopped. The
-    same seed gives the same bits on one machine, with the same versions and number of threads, which determine the
-    order of torch's sums.
+    The data of a step depend only on the seed and the step's number, so training resumes as if it had not stopped. On
+    one machine, the same seed gives the same bits if versions and the number of threads are the same. These determine
+    the order of torch's sums.
     """
 
     def __init__(self, settings: Settings, text: Ints, counts: Ints) -> None:
@@ -67,7 +67,7 @@ class Training:
         return self.text[starts[:, None] + torch.arange(self.settings.width)].long()
 
     def advance(self) -> None:
-        """Run one step; only the time of steps is counted."""
+        """Run one step, and add its time to the seconds of training."""
         began = time.perf_counter()
         self._share_targets()
         loss = self.model.loss(self.batch(self.step))
@@ -102,7 +102,7 @@ class Training:
         return found
 
     def shapes(self) -> dict[str, torch.Size]:
-        """Return the names and shapes that `tensors` can have."""
+        """Return the possible names and shapes of `tensors`."""
         found = {f"model.{name}": tensor.shape for name, tensor in self.model.state_dict().items()}
         for kind, optimiser in self.optimisers.items():
             for place, parameter in enumerate(optimiser.param_groups[0]["params"]):
@@ -140,7 +140,7 @@ class HeldOut:
 
     @torch.no_grad()
     def perplexity(self, model: LanguageModel) -> float | None:
-        """Return exp of the mean of -log p, with exactly normalised p; None if the layer defines no distribution."""
+        """Return exp of the mean of -log p, with exactly normalised p, or None if the layer defines no distribution."""
         total = 0.0
         try:
             for spans in torch.split(self.spans, self.settings.batch // self.settings.length):
@@ -150,7 +150,7 @@ class HeldOut:
         return perplexity_of(total / self.tokens)
 
     def unigram(self, counts: Ints) -> float:
-        """Return the perplexity of the counts plus 1 as a distribution."""
+        """Return the perplexity of the distribution proportional to the counts plus 1."""
         log_p = np.log((counts + 1) / (counts.sum() + len(counts)))
         return perplexity_of(float(log_p[self.spans[:, self.settings.before :].numpy()].mean()))
 

@@ -1,4 +1,4 @@
-"""Tokens, and the vocabulary of classes: the frequent tokens."""
+"""Tokens, and the vocabulary: the frequent tokens as classes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Vocabulary:
         return [self.begin, *(self._classes.get(token, self.unknown) for token in TOKEN.findall(text))]
 
     def text(self, classes: Iterable[int]) -> str:
-        """Return classes as text, with the usual spaces of code.
+        """Return classes as text, with the spaces that are common in code.
 
         >>> vocabulary = Vocabulary([*"def a(1+):[]", UNKNOWN, BEGIN, "f"], np.ones(15))
         >>> vocabulary.text(vocabulary.encoded("f(1+f): a[1]"))
