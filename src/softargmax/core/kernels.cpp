@@ -41,10 +41,12 @@ void multiply_adds(MultiplyAddsArgs& args) {
 
 namespace {
 
-// A block of B has up to kBlockCols columns, 2 MiB, which all threads share. A block of up to kNearCols columns stays
-// in a second-level cache; then A is processed panel by panel, along rows of C (dW of 32768 x 512, depth 96: 104 ms
-// against 120 ms).
-constexpr std::int64_t kBlockCols = 1024, kNearCols = 256;
+// Numbers in a block of B. Its 512 KiB stay in a second-level cache while the rows of A stream past it (1024 x 32768,
+// depth 512, two threads, Sapphire Rapids: 105 ms; with half of it 120 ms, twice 113 ms, four times 114 ms).
+constexpr std::int64_t kBlockSize = 256 * kDepth, kRowsAtOnce = kFewPanels * kPanelRows;
+
+// Pieces per thread, and the multiply-adds of a piece that is worth its packing.
+constexpr double kPiecesPerThread = 8, kPieceWork = 1 << 23;
 
 template <class T, int Width> Panels<T, Width> packed(const Factor2D& x, std::int64_t i, std::int64_t m, std::int64_t j,
                                                       std::int64_t n, T* to) {
@@ -55,42 +57,62 @@ template <class T, int Width> Panels<T, Width> packed(const Factor2D& x, std::in
     return {to, m, n};
 }
 
-// The outer loop runs over the depth, in the order of the sums. The columns of B are cut into blocks that all threads
-// share, and the panels of A are split among threads. If there are fewer panels than threads, the block is split too.
-template <class T> void product_as(const ProductArgs& args) {
+// C cut into pieces, which threads take one after another. A thread that loses its core delays one piece only.
+struct Pieces {
+    std::int64_t rows, cols;  // of a piece, in whole panels
+    std::int64_t across, count;
+
+    // Every column of pieces packs A again, and every row of pieces packs B again. With m rows, n columns and `count`
+    // pieces, m x + n count / x numbers are packed per depth; x = sqrt(n count / m) is best.
+    template <class T> static Pieces of(const ProductArgs& args) {
+        const double m = static_cast<double>(args.rows), n = static_cast<double>(args.cols);
+        const double most = m * n * static_cast<double>(args.depth) / kPieceWork;
+        const double count =
+            args.threads == 1 ? 1 : std::clamp<double>(most, args.threads, kPiecesPerThread * args.threads);
+        const double across = std::clamp(std::sqrt(n * count / m), 1.0, count);
+        Pieces p{};
+        const std::int64_t most_cols = kBlockSize / std::clamp<std::int64_t>(args.depth, 64, kDepth);
+        p.cols = std::min(most_cols / kPanelCols<T> * kPanelCols<T>, part<kPanelCols<T>>(args.cols, across));
+        p.across = (args.cols + p.cols - 1) / p.cols;
+        p.rows = part<kPanelRows>(args.rows, count / static_cast<double>(p.across));
+        p.count = p.across * ((args.rows + p.rows - 1) / p.rows);
+        return p;
+    }
+    // The size of one of `count` equal parts of n, in whole panels.
+    template <int Panel> static std::int64_t part(std::int64_t n, double count) {
+        const double panels = static_cast<double>((n + Panel - 1) / Panel);
+        return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(panels / std::max(1.0, count)))) * Panel;
+    }
+};
+
+// One piece. The outer loop runs over the depth, in the order of the sums.
+template <class T> void product_of(const ProductArgs& args, std::int64_t i, std::int64_t m, std::int64_t j,
+                                   std::int64_t n) {
     constexpr int width = kPanelCols<T>;
-    T* const b = scratch(kOther).get<T>(kBlockCols * kDepth);
-    T* const out = reinterpret_cast<T*>(args.out);
+    T* const a = scratch(kScores).get<T>(kRowsAtOnce * kDepth);
+    T* const b = scratch(kOther).get<T>(kBlockSize);
     const Factor2D columns{args.b.data, args.b.type, args.b.col, args.b.row};
-    const std::int64_t panels = (args.rows + kPanelRows - 1) / kPanelRows,
-                       pieces = (args.threads + panels - 1) / panels;
-    for (std::int64_t d = 0; d == 0 || d < args.depth; d += kDepth)
-        for (std::int64_t j = 0; j < args.cols; j += kBlockCols) {
-            const std::int64_t depth = std::min(kDepth, args.depth - d), n = std::min(kBlockCols, args.cols - j);
-            parallel_for(args.threads, (n + width - 1) / width, [&](std::int64_t begin, std::int64_t end) {
-                const std::int64_t from = begin * width, count = std::min(n, end * width) - from;
-                packed<T, width>(columns, j + from, count, d, depth, b + from * depth);
-            });
-            const std::int64_t few = n * depth <= kNearCols * kDepth ? 1 : kFewPanels,
-                               piece = ((n + pieces - 1) / pieces + width - 1) / width * width;
-            parallel_for(args.threads, panels * pieces, [&](std::int64_t begin, std::int64_t end) {
-                T* const a = scratch(kScores).get<T>(kFewPanels * kPanelRows * kDepth);
-                for (std::int64_t unit = begin, count; unit < end; unit += count) {
-                    const std::int64_t p = unit % panels, i = p * kPanelRows, from = unit / panels * piece;
-                    count = std::min({end - unit, panels - p, few});
-                    if (from >= n) return;
-                    T* const c = out + i * args.pitch + j + from;
-                    Addend<T> addend{c, args.pitch};
-                    if (d == 0 && !args.adds)
-                        addend =
-                            args.bias ? Addend<T>{reinterpret_cast<const T*>(args.bias) + j + from, 0} : Addend<T>{};
-                    const auto rows =
-                        packed<T, kPanelRows>(args.a, i, std::min(count * kPanelRows, args.rows - i), d, depth, a);
-                    multiply(rows, PanelsB<T>{b, n, depth}.part(from, std::min(piece, n - from)), c, args.pitch, addend,
-                             args.sparse);
-                }
-            });
+    for (std::int64_t d = 0; d == 0 || d < args.depth; d += kDepth) {
+        const std::int64_t depth = std::min(kDepth, args.depth - d);
+        const auto block = packed<T, width>(columns, j, n, d, depth, b);
+        for (std::int64_t row = i; row < i + m; row += kRowsAtOnce) {
+            T* const c = reinterpret_cast<T*>(args.out) + row * args.pitch + j;
+            Addend<T> addend{c, args.pitch};
+            if (d == 0 && !args.adds)
+                addend = args.bias ? Addend<T>{reinterpret_cast<const T*>(args.bias) + j, 0} : Addend<T>{};
+            const auto rows =
+                packed<T, kPanelRows>(args.a, row, std::min<std::int64_t>(kRowsAtOnce, i + m - row), d, depth, a);
+            multiply(rows, block, c, args.pitch, addend, args.sparse);
         }
+    }
+}
+template <class T> void product_as(const ProductArgs& args) {
+    if (args.rows == 0 || args.cols == 0) return;
+    const auto pieces = Pieces::of<T>(args);
+    parallel_each(args.threads, pieces.count, [&](std::int64_t k) {
+        const std::int64_t i = k / pieces.across * pieces.rows, j = k % pieces.across * pieces.cols;
+        product_of<T>(args, i, std::min(pieces.rows, args.rows - i), j, std::min(pieces.cols, args.cols - j));
+    });
 }
 
 }  // namespace

@@ -181,25 +181,22 @@ template <class T> bool all_zero(const T* x, std::int64_t n) {
     return nonzero == 0;
 }
 
-// c (a.count rows of `pitch`, b.count columns) = addend + A B. A few panels of A at a time stay in the second-level
-// cache while B streams past. If A is `sparse`, panels of zeros are skipped. This changes no bit of a finite product,
-// since their sums would be +0.
-constexpr int kFewPanels = 8;
+// c (a.count rows of `pitch`, b.count columns) = addend + A B, for up to kFewPanels panels of A, which stay in the
+// second-level cache while B streams past. If A is `sparse`, panels of zeros are skipped. This changes no bit of a
+// finite product, since their sums would be +0.
+constexpr int kFewPanels = kRegisterBytes == 64 ? 1 : 4;
 template <class T> void multiply(PanelsA<T> a, PanelsB<T> b, T* c, std::int64_t pitch, Addend<T> addend = {},
                                  bool sparse = false) {
     const Corner<T> all{c, pitch, a.count, b.count, addend};
-    for (std::int64_t first = 0; first < a.count; first += kFewPanels * kPanelRows) {
-        const std::int64_t last = std::min(a.count, first + kFewPanels * kPanelRows);
-        bool zeros[kFewPanels] = {};
-        for (int p = 0; sparse && first + p * kPanelRows < last; ++p)
-            zeros[p] = all_zero(a.at(first + p * kPanelRows), kPanelRows * a.depth);
-        for (std::int64_t j = 0; j < b.count; j += kTileCols<T>)
-            for (std::int64_t i = first; i < last; i += kTileRows) {
-                const bool zero = zeros[(i - first) / kPanelRows];
-                if (zero && addend.data == c) continue;
-                lowest_tile<Packed>(a.count - i, a.at(i), b.at(j), kPanelCols<T>, zero ? 0 : a.depth, all.at(i, j));
-            }
-    }
+    bool zeros[kFewPanels] = {};
+    for (int p = 0; sparse && p * kPanelRows < a.count; ++p)
+        zeros[p] = all_zero(a.at(p * kPanelRows), kPanelRows * a.depth);
+    for (std::int64_t j = 0; j < b.count; j += kTileCols<T>)
+        for (std::int64_t i = 0; i < a.count; i += kTileRows) {
+            const bool zero = zeros[i / kPanelRows];
+            if (zero && addend.data == c) continue;
+            lowest_tile<Packed>(a.count - i, a.at(i), b.at(j), kPanelCols<T>, zero ? 0 : a.depth, all.at(i, j));
+        }
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME
