@@ -1,0 +1,130 @@
+"""Time each family alone and on a busy machine, ours and torch's in turn.
+
+    python -m bench.contention            4 minutes; writes bench/results/contention.json
+
+The conditions: alone; beside one busy process; beside one busy process per core; and two threads on one core. A side's
+loss is its time under a condition over its time alone. Ours should lose at most 1.3 times what torch loses, and stay
+faster wherever it is faster alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+import softargmax as sa
+from softargmax.measure import OURS, Case, Result, machine, measure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+RESULT = Path(__file__).parent / "results" / "contention.json"
+PEER = "torch"
+THREADS = 2
+BUSY = {"alone": 0, "one busy process": 1, "one busy process per core": len(os.sched_getaffinity(0))}
+ONE_CORE = "two threads on one core"
+
+
+def cases() -> list[Case]:
+    """Return one case for each family that runs in parallel."""
+    torch.manual_seed(0)
+    z, out = torch.randn(512, 32_768), torch.empty(512, 32_768)
+    y = torch.randint(32_768, (512,))
+    h, w = torch.randn(1024, 512), torch.randn(32_768, 512) / 512**0.5
+    words = torch.randint(32_768, (1024,))
+    q = torch.randn(1, 8, 1024, 64)
+
+    def trained(loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[[], object]:
+        h_, w_ = h.clone().requires_grad_(), w.clone().requires_grad_()
+        return lambda: torch.autograd.grad(loss(h_, w_), (h_, w_))
+
+    return [
+        Case(
+            "softmax 512x32768, out=",
+            {OURS: lambda: sa.softmax(z, out=out), PEER: lambda: torch.softmax(z, -1, out=out)},
+        ),
+        Case(
+            "cross_entropy 512x32768",
+            {OURS: lambda: sa.cross_entropy(z, y), PEER: lambda: functional.cross_entropy(z, y)},
+        ),
+        Case(
+            "linear_cross_entropy 1024x512x32768",
+            {
+                OURS: lambda: sa.linear_cross_entropy(h, w, words),
+                PEER: lambda: functional.cross_entropy(h @ w.T, words),
+            },
+        ),
+        Case(
+            "linear_cross_entropy 1024x512x32768, backward",
+            {
+                OURS: trained(lambda h, w: sa.linear_cross_entropy(h, w, words)),
+                PEER: trained(lambda h, w: functional.cross_entropy(h @ w.T, words)),
+            },
+        ),
+        Case(
+            "attention (1, 8, 1024, 64)",
+            {OURS: lambda: sa.attention(q, q, q), PEER: lambda: functional.scaled_dot_product_attention(q, q, q)},
+        ),
+    ]
+
+
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """Keep this many other processes busy."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def measured(count: int) -> dict[str, Result]:
+    """Time every case beside this many busy processes."""
+    torch.set_num_threads(THREADS)
+    sa.set_num_threads(THREADS)
+    with busy(count):
+        return {case.name: measure(case, rounds=9, seconds=25) for case in cases()}
+
+
+def on_one_core() -> dict[str, Any]:
+    """Time every case in a process that has one core."""
+    core = min(os.sched_getaffinity(0))
+    command = ["taskset", "-c", str(core), sys.executable, "-m", "bench.contention", "--json"]
+    return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+
+
+def seconds_of(results: dict[str, Result]) -> dict[str, Any]:
+    """Return the medians by case and side."""
+    return {name: {side: timing.median for side, timing in one.timings.items()} for name, one in results.items()}
+
+
+def main() -> None:
+    """Measure all conditions, print a table and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="time the cases once and print JSON")
+    if parser.parse_args().json:
+        print(json.dumps(seconds_of(measured(0))))
+        return
+    found = {condition: seconds_of(measured(count)) for condition, count in BUSY.items()} | {ONE_CORE: on_one_core()}
+    print(f"{'':46} {'condition':26} {'torch/ours':>10} {'our loss':>9} {'torch':>8}")
+    for name, alone in found["alone"].items():
+        for condition, times in found.items():
+            now = times[name]
+            loss = {side: now[side] / alone[side] for side in now}
+            print(f"{name:46} {condition:26} {now[PEER] / now[OURS]:10.2f} {loss[OURS]:9.2f} {loss[PEER]:8.2f}")
+    RESULT.write_text(json.dumps(machine() | {"threads": THREADS, "seconds": found}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
