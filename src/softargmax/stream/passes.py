@@ -58,7 +58,7 @@ class Ticker:
             self.progress(self.read, self.total)
 
 
-class Windows:
+class WindowReader:
     """The windows of a source's rows, read into the working dtype."""
 
     def __init__(self, source: Store, job: Job, out_bytes: int) -> None:
@@ -118,7 +118,7 @@ class Windows:
 
 def normalise(name: str, source: Store, target: Store, job: Job) -> None:
     """Write softmax or log_softmax (`name`) of every row of the source to the target, window by window."""
-    windows = Windows(source, job, job.dtype.itemsize)
+    windows = WindowReader(source, job, job.dtype.itemsize)
     results = rows_like(windows.rows, target, job.axes)
     buffer = np.empty(math.prod(windows.window), job.dtype)
     whole = {"softmax": softmax, "log_softmax": log_softmax}[name]
@@ -139,7 +139,7 @@ def normalise(name: str, source: Store, target: Store, job: Job) -> None:
 
 def reduce(source: Store, job: Job) -> Array:
     """Return logsumexp of every row, flat, in storage order."""
-    windows = Windows(source, job, 0)
+    windows = WindowReader(source, job, 0)
     form: Form = windows.rows.form
     lse = np.empty((form.outer, form.inner), job.dtype)
     for outer, inner in windows.groups():
