@@ -77,5 +77,5 @@ def _quota(directory: Path) -> float | None:
             text = " ".join((directory / f"cpu.cfs_{x}_us").read_text(encoding="utf-8") for x in ("quota", "period"))
         quota, period = map(float, text.split())
         return quota / period if quota > 0 < period else None
-    except (OSError, ValueError):  # the root group has no such file; "max" is no number
+    except (OSError, ValueError):  # the root group has no such file; "max" is not a number
         return None

@@ -38,7 +38,7 @@ def each_counts(rows: Any) -> Any:
 
 
 def together(count: Any, dtype: Any, kept: int = 0) -> Any:
-    """The sum of the rows' weights, with inf for 0: so the mean of no rows is 0, and so is its gradient."""
+    """The sum of the rows' weights, or inf if it is 0: then the mean of no rows and its gradient are 0."""
     total = _sum(count, dtype, kept)
     return namespace(total).where(total == 0.0, math.inf, total)
 

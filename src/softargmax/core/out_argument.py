@@ -93,7 +93,7 @@ def _check_overlap(out: Any, z: Any, where: Any) -> None:
 
 
 def _distinct(target: Any) -> bool:
-    """True if no two elements share memory: each stride steps over everything that the smaller ones reach.
+    """True if no two elements share memory: each stride is larger than the range that the smaller ones cover.
 
     False for some layouts that interleave in other ways without overlapping.
     """

@@ -99,7 +99,7 @@ class State(NamedTuple):
 
     @classmethod
     def empty(cls, shape: int | tuple[int, ...] = (), width: int | None = None, like: Like | None = None) -> State:
-        """The state of no scores.
+        """Return the empty state, which contains no scores.
 
         Parameters
         ----------

@@ -54,7 +54,7 @@ _registering = threading.RLock()
 def register(room: str) -> None:
     """Derive what torch needs for a room: its operators, which saved graphs look up, and its public functions.
 
-    Locked: of two threads that bring the first tensor at once, the second waits until the first is done.
+    This holds a lock: if two threads pass the first tensors at once, the second waits until the first is done.
     """
     with _registering:
         for operation in OPERATIONS:

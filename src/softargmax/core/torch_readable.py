@@ -1,4 +1,4 @@
-"""Whether kernels may read a tensor's memory now, and gradients by the definition for hand-written backwards."""
+"""Checks that kernels may read a tensor's memory now; gradients by the definition for hand-written backwards."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ inline double smooth_maximum(const State& s, Scale beta) {
     return tail == 0 ? s.m : s.m + tail / beta.hi * (1.0 - beta.lo / beta.hi);
 }
 
-// The weight of a part's output o / l in that of the whole, from the lse of both.
+// The weight of a part's output o / l in the output of the whole, from the lse of both.
 inline double share(double part, double whole) { return part == -kInf ? 0 : exp_scalar(part - whole); }
 
 // ---- the terms of a block of scores ---------------------------------------------------------------------------

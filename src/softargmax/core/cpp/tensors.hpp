@@ -107,7 +107,7 @@ struct Tensors {
     }
 };
 
-// What torch is doing now, from its Python functions; every call needs this.
+// The current state of torch, as its Python functions report it; every call needs this.
 struct Torch {
     PyObject *transformed = nullptr, *modes = nullptr, *recording = nullptr;  // functions
     PyObject *forward_mode = nullptr, *level = nullptr;  // a module, and the name of its attribute
