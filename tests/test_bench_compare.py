@@ -1,4 +1,4 @@
-"""What compares two installs: every line runs, of every room, and the verdicts."""
+"""The benchmark that compares two installs: every line runs, every room has a line, and verdicts are right."""
 
 from __future__ import annotations
 

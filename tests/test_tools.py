@@ -1,4 +1,4 @@
-"""The programs under tools/ keep up with the library: they are run by hand, so nothing else would notice."""
+"""The programs under tools/ still work with the library. They are run by hand, so no other test would notice."""
 
 from __future__ import annotations
 

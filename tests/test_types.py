@@ -1,4 +1,4 @@
-"""What editors and type checkers are told is what the rooms say; `make types` checks the programs under tests/types."""
+"""The stubs agree with the functions of the rooms; `make types` checks the programs under tests/types."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "softargmax"
 STUB = ast.parse((SOURCE / "__init__.pyi").read_text(encoding="utf-8"))
 PUBLIC = [name for name in softargmax.__all__ if name != "__version__"]
-USERS = ("numpy_user", "torch_user")  # JAX would compile for 14 s what its own tests run
+USERS = ("numpy_user", "torch_user")  # jax_user would compile for 14 s; JAX has tests of its own
 
 Parameters = list[tuple[str, str, object]]
-"""By name, the kind and the default."""
+"""The name, kind and default of each parameter."""
 
 
 def declared(node: ast.FunctionDef) -> Parameters:
@@ -43,12 +43,12 @@ def declared(node: ast.FunctionDef) -> Parameters:
 
 
 def real(function: Any) -> Parameters:
-    """Those that a function has."""
+    """The parameters that a function has."""
     return [(x.name, x.kind.name, x.default) for x in inspect.signature(function).parameters.values()]
 
 
 def known(parameters: Parameters) -> Parameters:
-    """Without those that some declarations want by name, or without a default, as they say the kind of the result."""
+    """The parameters without those that overloads declare differently, because they decide the type of the result."""
     return [x for x in parameters if x[0] not in {"like", "kappa"}]
 
 
@@ -86,7 +86,7 @@ def test_every_class_has_the_fields_and_methods_that_are_declared(name: str) -> 
         function = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
         for declaration in declarations(node.body, method):
             assert known(declared(declaration)) == known(real(function))
-    assert one[int] is not one  # as annotations have it
+    assert one[int] is not one  # annotations may be subscripted: SoftmaxWithLse[Tensor]
 
 
 def test_every_name_has_its_place_in_the_documentation() -> None:

@@ -1,4 +1,4 @@
-"""logsumexp of complex scores, as SciPy has it."""
+"""logsumexp of complex scores, with SciPy's conventions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a docstring of the family owes its reader, in its order."""
+"""The docstrings of the family contain the required sections, in the required order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One row's number: a NumPy scalar, as of NumPy's own reductions, from every function and implementation."""
+"""The result of a single row is a NumPy scalar, as for NumPy's reductions, for every function and implementation."""
 
 from __future__ import annotations
 

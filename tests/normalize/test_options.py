@@ -1,4 +1,4 @@
-"""Every argument that is accepted changes the result; shapes, layouts and dtypes are all served alike."""
+"""Every accepted argument changes the result; all shapes, layouts and dtypes are supported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import softargmax as s
 
 Z = np.random.default_rng(5).standard_normal((3, 4, 5)) * 4
 MASK = np.random.default_rng(6).random((4, 5)) < 0.7
-OPTIONS: dict[str, dict[str, Any]] = {  # function: options, each to change the result of the default
+OPTIONS: dict[str, dict[str, Any]] = {  # function: options, each of which changes the default result
     "softmax": {"axis": 1, "temperature": 2.0, "base": 2.0, "where": MASK},
     "log_softmax": {"axis": (0, 2), "temperature": 2.0, "base": 2.0, "where": MASK},
     "softmin": {"axis": None, "temperature": 2.0, "base": 2.0, "where": MASK},
@@ -198,7 +198,7 @@ def test_any_layout_is_right(case: tuple[np.ndarray, int], temperature: float, n
     bound = 3 if z.dtype == np.float32 else 4
     back = lambda p: np.moveaxis(p, axis, -1).reshape(-1, rows.shape[-1])  # noqa: E731
     with s.using(name):
-        if not (np.isinf(z) & (temperature < 0)).any():  # there -inf is the infinite score; the edge table has it
+        if not (np.isinf(z) & (temperature < 0)).any():  # for T < 0 a score of -inf becomes +inf: see the edge table
             assert ulp_error(back(s.softmax(z, axis=axis, temperature=temperature)), *truth.softmax).max() <= bound
             assert (
                 ulp_error(back(s.log_softmax(z, axis=axis, temperature=temperature)), *truth.log_softmax).max() <= bound

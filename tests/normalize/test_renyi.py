@@ -1,4 +1,4 @@
-"""The Rényi entropy: accuracy in ulp, orders next to 1 and in limits, edge rows, its derivatives, what is refused."""
+"""The Rényi entropy: accuracy in ulp, orders near 1 and in limits, edge rows, derivatives and errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFIDENT = ([20.0, 0.0], [36.0, 0.0], [5.0, 0.0], [3.0, 0.0, 0.0], [40.0, 1.0, 
 
 
 def truth(z: Any, order: Any, beta: Any = 1) -> Any:
-    """By the definition, in mpmath's precision: once for all that is compared with it."""
+    """The entropy by its definition, in mpmath's current precision; cached."""
     return _truth(tuple(map(float, z)), order, beta, mp.mp.prec)
 
 

@@ -1,4 +1,4 @@
-"""Sums under the softmax where one form meets another, in limits, and their derivatives at the edges."""
+"""Sums under the softmax: where the formula changes, in limits, and derivatives of edge rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INF, NAN = math.inf, math.nan
 
 @pytest.mark.parametrize("implementation", ["native", "reference"])
 def test_divergence_where_one_form_meets_the_other(implementation: str) -> None:
-    """Terms of |log p - log q| from 0.2 to 2, where delta - 1 + exp(-delta) begins to be safe."""
+    """|log p - log q| from 0.2 to 2, where delta - 1 + exp(-delta) starts to be free of cancellation."""
     rng = np.random.default_rng(8)
     with s.using(implementation), mp.workdps(60):
         for size in (0.3, 0.5, 0.7, 1.0, 1.3, 1.5, 2.0):

@@ -1,4 +1,4 @@
-"""One row at many temperatures: a list of them adds an axis in front, and each result is that of its own call."""
+"""One row at many temperatures: a list adds a leading axis, and each result is that of a separate call."""
 
 from __future__ import annotations
 

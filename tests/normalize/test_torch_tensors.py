@@ -1,4 +1,4 @@
-"""Tensors as they come: dtypes, strides, lazy bits, subclasses, `out=`, inference, other processes."""
+"""Kinds of tensors: dtypes, strides, lazy negation, subclasses, `out=`, inference, other processes."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_lazy_bits_subclasses_and_inference(name: str) -> None:
 
 @both
 def test_all_ways_lead_to_one_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel called at once, through the Function, through the dispatcher: the same bits."""
+    """A direct call of the kernel, the autograd Function and the dispatcher give the same bits."""
     operations = importlib.import_module("softargmax.normalize.operations")
     operation = getattr(softargmax, name)
     of = getattr(operations, name).torch
@@ -145,7 +145,7 @@ def test_out(name: str) -> None:
     version = out._version
     assert operation(z, temperature=0.7, out=out) is out
     assert torch.equal(out, wanted)
-    assert out._version > version  # autograd finds out that what it saved has changed
+    assert out._version > version  # autograd detects that a saved tensor has changed
     narrow = torch.empty(3, 4)
     assert torch.equal(operation(z, temperature=0.7, out=narrow, dtype=torch.float32), wanted.float())
     again = z.clone()
@@ -182,11 +182,11 @@ def large() -> Any:
 
 
 def in_child(z: Any, queue: Any) -> None:
-    queue.put(softargmax.softmax(z)[0, 0].item())  # and nothing of torch's own that runs in threads
+    queue.put(softargmax.softmax(z)[0, 0].item())  # no torch function that uses threads
 
 
 def test_forked_child_after_use_in_the_parent() -> None:
-    """torch's own softmax hangs here: its pool of threads did not survive the fork."""
+    """The child gives the parent's result. torch's softmax hangs here: its thread pool does not survive a fork."""
     z = large()
     wanted = softargmax.softmax(z)[0, 0].item()
     fork = multiprocessing.get_context("fork")
