@@ -60,9 +60,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Select the sample of `--quick`: one case in 25 of each test, at least one, and all of `test_architecture.py`. The
-    first case depends on a hash of the test's name. So all backends get cases, and a new test does not change the cases
-    of other tests. JAX cases are skipped if a test has others, as JAX needs seconds to compile each case.
+    """Select the sample of `--quick`: one case in 25 of each test, at least one, and all of `test_architecture.py`.
+
+    The first case depends on a hash of the test's name. So all backends get cases, and a new test does not change the
+    cases of other tests. JAX cases are skipped if a test has others, as JAX needs seconds to compile each case.
     """
     if not config.getoption("--quick"):
         return

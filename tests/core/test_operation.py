@@ -48,13 +48,13 @@ class Both(NamedTuple):
 
 
 def total(z: Any, gain: Any, shift: Any, axes: tuple[int, ...], power: int) -> tuple[Any, Any]:
-    """sum gain z^power + shift."""
+    """Return sum gain z^power + shift."""
     terms = gain * z**power if shift is None else gain * z**power + shift
     return row_sum(terms, axes), row_sum(namespace(z).ones_like(z), axes)
 
 
 def memory(x: Any) -> np.ndarray:
-    """What a kernel receives, as a NumPy array."""
+    """The argument that a kernel receives, as a NumPy array."""
     return x.detach().numpy() if isinstance(x, torch.Tensor) else x
 
 

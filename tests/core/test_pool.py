@@ -88,7 +88,7 @@ def test_the_default_device_and_subclasses_with_large_results() -> None:
 
 
 def test_memory_of_the_pool_does_not_grow_in_place() -> None:
-    """Like tensors in NumPy's memory; smaller results are in torch's memory."""
+    """Tensors from the pool refuse to grow in place, as tensors in NumPy's memory do; smaller results can grow."""
     torch = pytest.importorskip("torch")
     assert softargmax.softmax(torch.zeros(8)).resize_(16).shape == (16,)
     with pytest.raises(RuntimeError, match="resizable"):

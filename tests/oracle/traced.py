@@ -15,8 +15,9 @@ Call = Callable[[Any, Callable[[Any], Any]], Any]
 
 
 def check(call: Call, z: np.ndarray, *, mapped: bool = True) -> None:
-    """Check that jit agrees with NumPy, vmap with a loop (if `mapped`), and grad with finite differences. One traced
-    function returns value and derivative. Compiling the value separately would take half as long again.
+    """Check that jit agrees with NumPy, vmap with a loop (if `mapped`), and grad with finite differences.
+
+    One traced function returns value and derivative. Compiling the value separately would take half as long again.
     """
     jax = pytest.importorskip("jax")
     jnp = jax.numpy

@@ -165,7 +165,7 @@ def _series(u: Any, terms: int) -> Any:
 def renyi_entropy(z: Any, where: Any, beta: Scale, order: Any, axes: tuple[int, ...], dtype: Any) -> Any:
     """Return log sum p^a / (1 - a), in one of two forms. Let q = p^a / sum p^a.
 
-    If log l_q and a log l_p are well apart, it is their difference, in which the maxima have cancelled, over 1 - a.
+    If log l_q and a log l_p are well apart, it is (log l_q - a log l_p) / (1 - a), where the maxima have cancelled.
     Otherwise it is log1p((1 - a) E) / (1 - a) with E = <p, (p^(a-1) - 1) / (1 - a)>, which has no negative term.
     """
     rows, xp = Rows(z, axes), namespace(z)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class Segments(Rows):
     """Ragged rows [offsets[s], offsets[s + 1]) along z's first axis, laid out one after another along the last axis.
 
-    A score of 0 is appended as an extra segment, so that there is always one. If offsets decrease or do not run from 0
-    to len(z), every result is NaN (under tracing and on devices offsets cannot be checked).
+    A score of 0 is appended as an extra segment, so that there is always at least one segment. If offsets decrease or
+    do not run from 0 to len(z), every result is NaN (under tracing and on devices offsets cannot be checked).
     """
 
     def __init__(self, z: Any, offsets: Any) -> None:
@@ -106,7 +106,7 @@ class Measure(NamedTuple):
     sign: Any
     hi: Any  # |beta| = hi + lo
     lo: Any
-    mean: Any  # sum p x / |beta| if beta may be 0, else None; there it carries the derivative of the smooth maximum
+    mean: Any  # None, or sum p x / |beta| if beta may be 0, where it carries the derivative of logsumexp
 
 
 def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = None) -> Measure:
