@@ -100,16 +100,16 @@ def test_below_the_normal_range(dtype: str) -> None:
     """Probabilities are within 1 subnormal. Losses are sums of several terms and within 2 ulp, like any tiny loss."""
     (case,) = (c for c in cases(dtype) if c.name == "subnormal results")
     tiny = float(np.finfo(dtype).tiny)
-    seen = 0
+    checked = 0
     for z in pieces(case, 20_000):
         truth = family_truth(z)
         for op, bound in (("softmax", 1), ("log_softmax", 2)):
             actual, _ = softargmax_side(op, z, case)
             error = ulp_error(actual, *getattr(truth, op))
             below = (actual != 0) & (np.abs(actual) < tiny)
-            seen += int(below.sum())
+            checked += int(below.sum())
             assert error[below].max(initial=0) <= bound, op
-    assert seen > 1000
+    assert checked > 1000
 
 
 # --- merged states ----------------------------------------------------------------------------------------------------

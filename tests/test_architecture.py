@@ -90,7 +90,7 @@ def test_the_search_for_the_recurrence_finds_it() -> None:
 
 
 @every([p for p in PYTHON if name(p) not in STATE_FILES])
-def test_recurrence_stands_only_in_the_state_files(path: Path) -> None:
+def test_only_the_state_file_contains_the_recurrence(path: Path) -> None:
     lines = [node.lineno for node in ast.walk(tree(path)) if is_recurrence(node)]
     assert not lines, f"{name(path)}:{lines}: merge states with core's State; do not write exp(m - m_new) again"
 
@@ -214,7 +214,7 @@ def imports(path: Path, *, top_level: bool) -> list[tuple[int, str, list[str]]]:
 
 
 @every(PYTHON)
-def test_frameworks_are_imported_only_where_they_are_served(path: Path) -> None:
+def test_only_files_that_serve_a_framework_import_it(path: Path) -> None:
     wrong = [
         f"line {line}: {module}"
         for line, module, _ in imports(path, top_level=True)
@@ -247,13 +247,13 @@ def only_shrinks(path: Path, wrong: list[str], listed: set[str], complaint: str)
         assert not wrong, f"{name(path)} {complaint}: {wrong}"
 
 
-def test_the_lists_name_files_that_are_there() -> None:
+def test_the_lists_name_existing_files() -> None:
     gone = (IMPORT_THE_TOP_PACKAGE | REACH_INSIDE_A_ROOM) - {name(path) for path in PYTHON}
     assert not gone, f"take them off the lists: {sorted(gone)}"
 
 
 @every([p for p in PYTHON if not name(p).startswith("cli/")])  # the command is a user of the package
-def test_the_top_package_is_imported_by_nothing_below_it(path: Path) -> None:
+def test_only_the_command_imports_the_top_package(path: Path) -> None:
     found = imports(path, top_level=False)
     wrong = [f"line {line}: {', '.join(names)}" for line, module, names in found if module == "softargmax"]
     only_shrinks(path, wrong, IMPORT_THE_TOP_PACKAGE, "imports the top package")
@@ -282,7 +282,7 @@ def reached(path: Path) -> list[str]:
 
 
 @every([p for p in PYTHON if name(p) not in TABLES_OF_NAMES])
-def test_imports_point_down_and_reach_no_inside(path: Path) -> None:
+def test_imports_point_down_and_use_no_private_names_of_rooms(path: Path) -> None:
     only_shrinks(path, reached(path), REACH_INSIDE_A_ROOM, "imports from above, or the inside of another room")
 
 
@@ -320,7 +320,7 @@ def test_every_record_has_a_definition_and_uses_its_arguments(path: Path) -> Non
 
 
 @pytest.mark.parametrize("depth", [2, None], ids=["rooms", "modules"])
-def test_imports_make_no_circle(depth: int | None) -> None:
+def test_imports_are_not_circular(depth: int | None) -> None:
     arrows: dict[str, set[str]] = {}
     for module, path in MODULES.items():
         start = ".".join(module.split(".")[:depth])
@@ -352,7 +352,7 @@ print(*[name for name in {OPTIONAL!r} if name in sys.modules])
 """
 
 
-def test_import_is_quick_and_brings_no_framework() -> None:
+def test_import_is_quick_and_loads_no_framework() -> None:
     seconds = []
     for _ in range(3):  # the minimum of three: the first may compile, or wait for a core
         out = subprocess.run([sys.executable, "-c", IMPORT_SCRIPT], check=True, capture_output=True, text=True).stdout
@@ -389,7 +389,7 @@ def test_public_names_are_listed_by_their_room(public: str) -> None:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_rooms_say_what_they_are(room: str) -> None:
+def test_every_room_has_a_docstring(room: str) -> None:
     module = tree(SOURCE / room / "__init__.py")
     assert (ast.get_docstring(module) or "").strip(), f"softargmax/{room}/__init__.py does not say what the room is"
 
@@ -429,9 +429,9 @@ def test_stub_and_type_marker_are_installed() -> None:
 def test_every_dependency_has_its_version_recorded() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"].values()
-    asked = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
-    asked += [d for group in [*extras, *project["dependency-groups"].values()] for d in group if isinstance(d, str)]
+    required = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    required += [d for group in [*extras, *project["dependency-groups"].values()] for d in group if isinstance(d, str)]
     pins = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
     pinned = {re.sub(r"[-_.]+", "-", pin).lower() for pin in pins}
-    names = {re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", d, maxsplit=1)[0]).lower() for d in asked} - {"softargmax"}
+    names = {re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", d, maxsplit=1)[0]).lower() for d in required} - {"softargmax"}
     assert names <= pinned, f"not in constraints.txt: {sorted(names - pinned)}"

@@ -31,7 +31,7 @@ def test_a_worker_answers() -> None:
     assert worker.close() == 0
 
 
-def test_an_install_that_fails_is_named(tmp_path) -> None:
+def test_the_error_names_an_install_that_fails(tmp_path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)

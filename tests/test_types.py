@@ -58,7 +58,7 @@ def declarations(body: list[ast.stmt], name: str) -> list[ast.FunctionDef]:
     return found
 
 
-def test_the_files_that_are_written_are_up_to_date() -> None:
+def test_the_generated_files_are_up_to_date() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "tools" / "stubs.py"), "--check"], check=False, capture_output=True, text=True
     )
@@ -89,14 +89,14 @@ def test_every_class_has_the_fields_and_methods_that_are_declared(name: str) -> 
     assert one[int] is not one  # annotations may be subscripted: SoftmaxWithLse[Tensor]
 
 
-def test_every_name_has_its_place_in_the_documentation() -> None:
+def test_every_public_name_is_documented() -> None:
     text = (ROOT / "docs" / "api.rst").read_text(encoding="utf-8")
     modules = {room: importlib.import_module(f"softargmax.{room}") for room in ("classify", "nn", "output", "stream")}
     names = [*PUBLIC, *(f"{room}.{name}" for room, module in modules.items() for name in module.__all__)]
     assert sorted(re.findall(r"^   ([\w.]+)$", text, re.MULTILINE)) == sorted({*names} - {"stream.whole_file"})
 
 
-def test_a_module_is_called_as_its_forward_is() -> None:
+def test_call_of_a_module_has_the_signature_of_its_forward() -> None:
     found = 0
     for path in (x for x in SOURCE.rglob("*.py") if "def __call__" in x.read_text(encoding="utf-8")):
         for owner in (x for x in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(x, ast.ClassDef)):

@@ -90,12 +90,12 @@ def test_no_framework_is_imported_by_use() -> None:
 
 
 def test_threads_do_not_share_using_blocks() -> None:
-    seen: list[str] = []
+    implementations: list[str] = []
     with softargmax.using("reference"):
-        thread = threading.Thread(target=lambda: seen.append(serving()))
+        thread = threading.Thread(target=lambda: implementations.append(serving()))
         thread.start()
         thread.join()
-    assert seen == ["native"]
+    assert implementations == ["native"]
 
 
 def test_what_becomes_an_array() -> None:

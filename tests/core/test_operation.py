@@ -157,17 +157,17 @@ def test_kernels_receive_each_kind_of_array() -> None:
 
     def kinds(z: Any, seeds: Any, places: Any, value: Any) -> None:
         given = memory(places)
-        seen.append((memory(seeds).dtype, given.dtype, given.shape, given.flags.c_contiguous))
+        received.append((memory(seeds).dtype, given.dtype, given.shape, given.flags.c_contiguous))
         memory(value)[...] = memory(z)
 
-    seen: list[Any] = []
+    received: list[Any] = []
     toy = Operation(
         "toy_kinds", Kinds, Value(like("z")), definition=lambda z: z, kernels={"cpu": kinds}, differentiable=False
     )
     z, places = torch.ones(2, 3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.int32)
     toy(Kinds(z, z.float().T, places.T))
     toy(Kinds(z.numpy(), z.float().numpy().T, places.numpy().T))
-    assert seen == [(np.float64, np.int64, (3, 2), True)] * 2
+    assert received == [(np.float64, np.int64, (3, 2), True)] * 2
 
 
 def test_a_rule_with_unknown_gradients_raises() -> None:

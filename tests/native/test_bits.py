@@ -74,8 +74,8 @@ def layouts(z: np.ndarray) -> dict[str, np.ndarray]:
     raw = np.zeros(z.nbytes + 64, np.uint8)
     shifted = raw[z.itemsize * 3 : z.itemsize * 3 + z.nbytes].view(z.dtype).reshape(z.shape)
     shifted[...] = z
-    odd = raw.copy()[1 : 1 + z.nbytes].view(z.dtype).reshape(z.shape)  # not aligned to the size of its elements
-    odd[...] = z
+    unaligned = raw.copy()[1 : 1 + z.nbytes].view(z.dtype).reshape(z.shape)  # not aligned to the size of its elements
+    unaligned[...] = z
     return {
         "columns of a wider matrix": wide[:, 5 : 5 + n],
         "every third column": sparse[::2, 1::3],
@@ -83,7 +83,7 @@ def layouts(z: np.ndarray) -> dict[str, np.ndarray]:
         "rows backwards": z[::-1].copy()[::-1],
         "columns backwards": z[:, ::-1].copy()[:, ::-1],
         "shifted by 3 elements": shifted,
-        "unaligned": odd,
+        "unaligned": unaligned,
         "read-only": np.frombuffer(z.tobytes(), z.dtype).reshape(z.shape),
     }
 

@@ -51,12 +51,12 @@ def test_threads_can_change_the_number_of_threads() -> None:
     expected = softargmax.softmax(z)
     stop = threading.Event()
 
-    def meddle() -> None:
+    def change_threads() -> None:
         while not stop.is_set():
             for count in (1, 2, 4):
                 softargmax.set_num_threads(count)
 
-    thread = threading.Thread(target=meddle)
+    thread = threading.Thread(target=change_threads)
     thread.start()
     try:
         assert all(same_bits(softargmax.softmax(z), expected) for _ in range(50))

@@ -36,7 +36,7 @@ def test_softmin_of_any_temperature(quick: Backend, temperature: Any) -> None:
 
 
 @pytest.mark.parametrize("temperature", [None, "two", [[1.0, 2.0, 3.0]]])
-def test_softmin_says_what_is_wrong_with_a_temperature(temperature: Any) -> None:
+def test_errors_name_a_wrong_temperature(temperature: Any) -> None:
     for call in (s.softmin, s.softmax):
         with pytest.raises((TypeError, ValueError), match="temperature"):
             call(np.zeros((2, 4)), temperature=temperature)
@@ -110,7 +110,7 @@ def test_boltzmann_in_its_support(
                 assert backend.back(value) == pytest.approx([wanted], rel=2e-7, abs=3e-7, nan_ok=True)
 
 
-def test_boltzmann_takes_k_exactly(quick: Backend) -> None:
+def test_boltzmann_is_exact_for_any_k(quick: Backend) -> None:
     """p agrees with mpmath at the exact 1 / (k T), also if k T overflows or underflows."""
     import mpmath
 

@@ -146,7 +146,7 @@ def test_smooth_maximum_bounds(backend: Backend) -> None:
     assert_close(backend, logsumexp(z, temperature=-1.0), -backend.back(logsumexp(-z)), ulp=1)
 
 
-def test_lse_ties_the_family_together(backend: Backend) -> None:
+def test_lse_relates_softmax_log_softmax_and_logsumexp(backend: Backend) -> None:
     z = backend.array(MANY)
     p, lse = softmax_with_lse(z, temperature=2.0)
     assert (backend.back(p) == backend.back(softmax(z, temperature=2.0))).all()

@@ -51,7 +51,7 @@ def test_jit_vmap_and_grad(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_masked_entries_bring_no_nan_into_any_derivative() -> None:
+def test_masked_entries_put_no_nan_into_derivatives() -> None:
     rows = jnp.asarray([[1.0, math.nan, 2.0], [1.0, math.inf, 2.0], [-math.inf, math.nan, 3.0], [1.0, math.nan, 1e30]])
     where = jnp.asarray([True, False, True])
     for function in (s.softmax, s.log_softmax, s.entropy, s.logsumexp, s.soft_argmax):
@@ -96,7 +96,7 @@ def test_gradients_reach_temperature_and_weights() -> None:
 
 
 @pytest.mark.slow
-def test_wrong_values_in_a_traced_function_make_nan() -> None:
+def test_wrong_values_in_a_traced_function_give_nan() -> None:
     z = jnp.asarray(Z[:, 0])
     for offsets in ([0, 5], [1, 3], [0, 2, 1, 3]):
         assert np.isnan(np.asarray(jax.jit(s.segment_softmax)(z, jnp.asarray(offsets)))).all()

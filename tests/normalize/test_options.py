@@ -74,10 +74,10 @@ def parts(backend: Backend, result: Any) -> list[np.ndarray]:
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "softmin", "softmax_with_lse", "logsumexp"])
 def test_dtype(quick: Backend, name: str) -> None:
     for given_dtype in quick.dtypes:
-        for asked in quick.dtypes:
-            result = getattr(s, name)(quick.array(Z, given_dtype), dtype=quick.dtype(asked))
+        for requested in quick.dtypes:
+            result = getattr(s, name)(quick.array(Z, given_dtype), dtype=quick.dtype(requested))
             first = result[0] if isinstance(result, tuple) else result
-            assert str(first.dtype).endswith(asked)
+            assert str(first.dtype).endswith(requested)
 
 
 def test_results_keep_halves_and_widen_numbers_per_row(quick: Backend) -> None:
@@ -162,7 +162,7 @@ def test_axes(quick: Backend, axis: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (0, 3), (2, 0, 3), (0, 0), (1,), (1, 1, 1)])
-def test_shapes_without_much_in_them(quick: Backend, shape: tuple[int, ...]) -> None:
+def test_empty_and_tiny_shapes(quick: Backend, shape: tuple[int, ...]) -> None:
     z = quick.array(np.zeros(shape))
     for function in (s.softmax, s.log_softmax, s.softmin, s.hardmax, s.logcumsumexp):
         assert function(z).shape == shape

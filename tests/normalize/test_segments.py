@@ -37,7 +37,7 @@ def compare(backend: Backend, z: np.ndarray, offsets: np.ndarray, **options: Any
 
 @pytest.mark.parametrize("trailing", [(), (3,), (2, 3)])
 @pytest.mark.parametrize("offsets", [[0, 9], [0, 0, 9, 9], [0, 1, 1, 4, 9], [0, 2, 9, 9, 9]])
-def test_segments_are_rows(backend: Backend, offsets: list[int], trailing: tuple[int, ...]) -> None:
+def test_segments_agree_with_rows(backend: Backend, offsets: list[int], trailing: tuple[int, ...]) -> None:
     if backend.library == "jax" and trailing:
         pytest.skip("JAX compiles every shape of every step anew")
     z = np.random.default_rng(1).standard_normal((9, *trailing)) * 5
@@ -133,7 +133,7 @@ def test_segments_by_ids(quick: Backend, trailing: tuple[int, ...], masked: bool
             assert ulp_error(got, expected, at=np.abs(expected)).max(initial=0) <= 6, (by_id, one)
 
 
-def test_ids_are_what_offsets_of_sorted_scores_are(backend: Backend) -> None:
+def test_ids_agree_with_offsets_of_sorted_scores(backend: Backend) -> None:
     z = np.random.default_rng(5).standard_normal((60, 2))
     order = np.argsort(IDS, kind="stable")
     offsets = backend.array(np.searchsorted(IDS[order], np.arange(8)), "int32")
@@ -169,7 +169,7 @@ def test_gradients_by_ids() -> None:
 
 
 @pytest.mark.slow
-def test_ids_where_nobody_looks() -> None:
+def test_ids_whose_values_cannot_be_read() -> None:
     jax = pytest.importorskip("jax")
     z = jax.numpy.asarray(np.random.default_rng(6).standard_normal(9).astype(np.float32))
     ids = np.array([2, 0, 1, 0, 2, 2, 1, 0, 1])
@@ -211,7 +211,7 @@ def test_wrong_ids(options: dict[str, Any], error: type[Exception], message: str
             function(np.zeros(4), **options)
 
 
-def test_ids_of_nothing() -> None:
+def test_ids_of_no_scores() -> None:
     assert s.segment_softmax(np.zeros((0, 2)), index=[]).shape == (0, 2)
     assert (s.segment_logsumexp(np.zeros((0, 2)), index=[], num_segments=3) == np.full((3, 2), -INF)).all()
 

@@ -64,7 +64,7 @@ def test_accuracy(implementation: str, dtype: str, spread: int) -> None:
                     assert ulps(found, truth, dtype) <= BOUND[dtype], (name, n)
 
 
-def test_near_distributions_keep_their_divergence(quick: Backend) -> None:
+def test_close_distributions_keep_their_small_divergence(quick: Backend) -> None:
     """The divergence is about half the variance of the difference: 1e-24, while log p has errors of 1e-16."""
     z = np.linspace(-3, 3, 8)
     other = z + np.float64(2.0**-40) * np.sin(np.arange(8))
@@ -92,7 +92,7 @@ def test_signed_sums_lose_only_what_cancels(implementation: str) -> None:
                 assert abs(found.log_abs - mp.log(abs(total))) <= unit
 
 
-def test_weights_and_scores_that_only_together_are_moderate(quick: Backend) -> None:
+def test_huge_weights_with_small_exponentials(quick: Backend) -> None:
     """e^-800 underflows to 0, but 1e300 e^-800 is larger than 1e-300."""
     log_abs, sign = s.signed_logsumexp(quick.array([0.0, -800.0]), quick.array([1e-300, -1e300]))
     with mp.workdps(60):
@@ -121,7 +121,7 @@ def test_signed_logsumexp_at_the_edges(quick: Backend, z: Any, w: Any, log_abs: 
     assert [float(quick.back(x)) for x in found] == pytest.approx([log_abs, sign], nan_ok=True)
 
 
-def test_positions_beyond_what_float32_counts() -> None:
+def test_positions_beyond_the_integers_of_float32() -> None:
     """Positions are float64: 2^24 + 1 is not a float32, and a mean of such positions is rounded only once."""
     z = np.full((1 << 24) + 3, -INF, np.float32)
     z[-2:] = 0.0  # places 2^24 + 1 and 2^24 + 2
@@ -143,7 +143,7 @@ def test_values_of_every_dtype_and_stride(dtype: str) -> None:
             assert float(found) == pytest.approx(float(p @ wide[::2, 1].astype(np.float64)), rel=1e-15)
 
 
-def test_numbers_beside_tensors_are_not_rounded_to_float32() -> None:
+def test_numbers_with_tensors_are_not_rounded_to_float32() -> None:
     torch = pytest.importorskip("torch")
     z = torch.zeros(2, dtype=torch.float64)
     assert float(s.soft_argmax(z, [0.1, 0.1])) == 0.1

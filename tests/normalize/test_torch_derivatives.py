@@ -93,7 +93,7 @@ def test_derivative_with_respect_to_temperature_does_not_cancel() -> None:
     assert abs(one.grad - other.grad) <= 1e-9 * abs(other.grad)
 
 
-def test_only_what_needs_a_gradient_gets_one() -> None:
+def test_only_tensors_that_require_a_gradient_get_one() -> None:
     z, temperature = cases.draw(3), cases.positive(1)[0].requires_grad_()
     softargmax.softmax(z, temperature=temperature)[0].backward()
     assert z.grad is None

@@ -125,7 +125,7 @@ def test_vectorized_jacobian_of_the_old_interface() -> None:
 
 
 @each
-def test_compiled_is_eager_to_the_bit(case: Any) -> None:
+def test_compiled_result_has_the_bits_of_eager(case: Any) -> None:
     compiled = torch.compile(case.f, fullgraph=True, backend="aot_eager")
     assert same_bits(compiled(*case.inputs), case.f(*case.inputs))
     inputs = [tuple(x.clone().requires_grad_() for x in case.inputs) for _ in range(2)]
@@ -138,7 +138,7 @@ def test_compiled_is_eager_to_the_bit(case: Any) -> None:
 
 
 @pytest.mark.parametrize("operation", [softargmax.softmax, softargmax.log_softmax])
-def test_compiled_gradient_is_eager_to_the_bit(operation: Any) -> None:
+def test_compiled_gradient_has_the_bits_of_eager(operation: Any) -> None:
     z, g = [cases.draw(6, 40).float().requires_grad_() for _ in range(2)], cases.draw(6, 40, seed=4).float()
     torch.compile(operation, fullgraph=True)(z[0]).backward(g)
     operation(z[1]).backward(g)

@@ -182,15 +182,15 @@ def check_gradients(row: Row, backend: Backend, dtype: str) -> None:
     beta = _beta(row)
     inside = (p != 0) if row.log_p is None else np.array(row.log_p) != -INF
     g = np.arange(1.0, len(row.z) + 1)
-    seen = np.where(inside, g, 0.0)
+    g_inside = np.where(inside, g, 0.0)
     options = dict(row.options)
     if "where" in options:
         options["where"] = backend.array(options["where"])
     broken = np.isnan(p).any()
     finite_beta = 0.0 if row.constant or math.isinf(beta) else beta
     wanted = {
-        softargmax.softmax: finite_beta * p * (seen - (p * seen).sum()),
-        softargmax.log_softmax: finite_beta * np.where(inside, seen - p * seen.sum(), 0.0),
+        softargmax.softmax: finite_beta * p * (g_inside - (p * g_inside).sum()),
+        softargmax.log_softmax: finite_beta * np.where(inside, g_inside - p * g_inside.sum(), 0.0),
         softargmax.logsumexp: p,
     }
     for function, expected in wanted.items():

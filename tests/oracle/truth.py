@@ -75,8 +75,8 @@ def ulp_error(
         error = np.abs(np.ldexp((np.ldexp(a, lift) - hi) - lo, -(unit + lift)))
         error = np.where(too_large, np.where(beyond & (np.sign(a) == np.sign(hi)), 0.0, np.inf), error)
         same = (a == hi) | (np.isnan(a) & np.isnan(hi))
-        odd = ~np.isfinite(hi) | np.isnan(a)
-        return np.where(odd, np.where(same, 0.0, np.inf), error)
+        nonfinite = ~np.isfinite(hi) | np.isnan(a)
+        return np.where(nonfinite, np.where(same, 0.0, np.inf), error)
 
 
 # --- the family -------------------------------------------------------------------------------------------------------
