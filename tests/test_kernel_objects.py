@@ -1,9 +1,9 @@
 """Kernels compiled for a new instruction set must not leak into the rest of the program.
 
 An inline function of the standard library that is compiled in two objects becomes one function at link time. If the
-linker keeps the copy that was compiled with AVX-512, code that was not compiled for AVX-512 calls it, and an older machine
-stops with an illegal instruction. So every symbol that a kernel object defines must be in the namespace of its
-instruction set, or be invisible to other objects.
+linker keeps the copy that was compiled with AVX-512, baseline code calls it too, and an older machine stops with an
+illegal instruction. So every symbol that a kernel object defines must be in the namespace of its instruction set, or be
+invisible to other objects.
 """
 
 from __future__ import annotations

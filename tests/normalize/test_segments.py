@@ -39,7 +39,7 @@ def compare(backend: Backend, z: np.ndarray, offsets: np.ndarray, **options: Any
 @pytest.mark.parametrize("offsets", [[0, 9], [0, 0, 9, 9], [0, 1, 1, 4, 9], [0, 2, 9, 9, 9]])
 def test_segments_agree_with_rows(backend: Backend, offsets: list[int], trailing: tuple[int, ...]) -> None:
     if backend.library == "jax" and trailing:
-        pytest.skip("JAX compiles every shape of every step anew")
+        pytest.skip("JAX compiles every step again for every shape")
     z = np.random.default_rng(1).standard_normal((9, *trailing)) * 5
     compare(backend, z, np.array(offsets))
     compare(backend, z, np.array(offsets), temperature=-2.5)

@@ -247,7 +247,7 @@ def one_of(value: Any, name: str, choices: tuple[str, ...]) -> str:
 def scale_of(
     temperature: Any, base: Any, z: Any, axes: tuple[int, ...], k: float = 1.0, *, rows: str = "the rows"
 ) -> Scale:
-    """beta = ln(base) / (k temperature), with the arguments checked; `rows` names in errors what has a temperature."""
+    """beta = ln(base) / (k temperature), with the arguments checked; errors call the rows `rows`."""
     if base is not None:
         base = positive(base, "base")
     allowed = "any number but NaN, 0 and infinities included"

@@ -69,7 +69,7 @@ def _unescaped(field: str) -> str:
 
 
 def _quota(directory: Path) -> float | None:
-    """Return the quota that one group sets: microseconds of CPU time per period of so many microseconds."""
+    """Return the quota that one group sets: CPU time per period divided by the period, both in microseconds."""
     try:
         if (directory / "cpu.max").exists():
             text = (directory / "cpu.max").read_text(encoding="utf-8")

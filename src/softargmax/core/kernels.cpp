@@ -45,7 +45,7 @@ namespace {
 // depth 512, two threads, Sapphire Rapids: 105 ms; with half of it 120 ms, twice 113 ms, four times 114 ms).
 constexpr std::int64_t kBlockSize = 256 * kDepth, kRowsAtOnce = kFewPanels * kPanelRows;
 
-// Pieces per thread, and the multiply-adds of a piece that is worth its packing.
+// The largest number of pieces per thread, and the multiply-adds of a piece that repay its packing.
 constexpr double kPiecesPerThread = 8, kPieceWork = 1 << 23;
 
 template <class T, int Width> Panels<T, Width> packed(const Factor2D& x, std::int64_t i, std::int64_t m, std::int64_t j,

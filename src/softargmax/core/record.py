@@ -58,7 +58,7 @@ BETA = Kind(
 )
 SEED = Kind((("", "Tensor"),), native="({0} if type({0}) is int else _view({0}))", arrays=("{0}",))
 DTYPE = Kind((("", "ScalarType"),))
-AXES = Kind((("", "int[]"),), unflatten="tuple({0} or ())")  # in vmap's record of batch axes (by_batch) it is None
+AXES = Kind((("", "int[]"),), unflatten="tuple({0} or ())")  # None in vmap's record of batch axes (by_batch)
 LEADING = Kind((("", "int"),))
 NUMBERS = {kind: Kind((("", kind.__name__),)) for kind in (float, int, bool, str)}
 
@@ -190,7 +190,7 @@ def per_row(of: str, dtype: str = "", *, wide: bool = False, spare: bool = False
 
 
 def gradient(of: str, when: str = "True", dtype: str = "") -> Result:
-    """The gradient of an argument, in its shape; of shape (0,) if that is not an array or `when` is false."""
+    """The gradient of an argument, in its shape. It has shape (0,) if `when` is false or the argument is no array."""
     return Result(of, dtype, when=f"hasattr({of}, 'shape') and {when}")
 
 
@@ -212,7 +212,7 @@ def parameters(kernel: Callable[..., Any]) -> tuple[str, ...]:
 def passed(
     kernel: Callable[..., Any], leaves: Mapping[str, Leaf], results: Mapping[str, bool], memory: Memory
 ) -> tuple[list[str], str]:
-    """Code that copies the arguments a kernel wants dense, and its call; `results`: True if a result may be None."""
+    """Code that makes arguments dense for a kernel, and its call; `results`: True for results that may be None."""
     names, copies, call = parameters(kernel), [], []
     for name in names:
         if name == "i":

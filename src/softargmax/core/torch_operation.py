@@ -342,7 +342,7 @@ class TorchOperation:
         return tuple(outputs) if self.many else outputs[0]
 
     def _completed(self, i: Any, r: Any, g: Any, wanted: Wanted) -> Gradients:
-        """The record's vjp, completed by the definition's for gradients that it does not return."""
+        """The record's vjp; gradients that it does not return come from the definition."""
         found: Gradients = self.operation.vjp(i, r, g, wanted)
         if found.keys() == wanted:
             return found

@@ -225,7 +225,7 @@ template <class J> struct CallOf {
         return kernel(job);
     }
     std::int64_t segment_work = 0;
-    std::int64_t passes = 1;  // over the scores; more passes justify more threads
+    std::int64_t passes = 1;  // passes over the scores; with more of them, threads pay off earlier
 };
 
 // ---- fields ---------------------------------------------------------------------------------------------------

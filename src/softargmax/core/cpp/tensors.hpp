@@ -97,7 +97,7 @@ struct Tensors {
         return answered(PyObject_Vectorcall(question, &self, 1, nullptr)).ptr() == Py_False;
     }
     bool has(nb::handle x) const { return type && PyObject_TypeCheck(x.ptr(), type); }
-    // True if every tensor in a record, or in a tuple in it, is ready; may be false for some that are.
+    // True only if every tensor in a record, or in a tuple in it, is ready. It may be false for some ready tensors.
     bool all_ready(nb::handle x) const {
         if (ordinary(x)) return ready(x);
         if (!PyTuple_Check(x.ptr())) return type && !has(x);
