@@ -52,7 +52,7 @@ def reduced(rows: Any, count: Any, dtype: Any, *, kept: int, mean: bool) -> Any:
 
 
 def _sum(rows: Any, dtype: Any, kept: int) -> Any:
-    """The sum of the rows' numbers. It is computed in pairs for float64; for other results the rows have enough digits."""
+    """The sum of the rows' numbers, in pairs for a float64 result; for others the rows have enough digits."""
     xp, axes = namespace(rows), tuple(range(kept, rows.ndim))
     if not axes:
         return rows
