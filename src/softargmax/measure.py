@@ -36,7 +36,7 @@ SHORTEST_SAMPLE = 2e-3
 
 @dataclass(frozen=True)
 class Case:
-    """One line of a benchmark: what is computed, and by which libraries.
+    """One line of a benchmark: a computation, and the libraries that run it.
 
     Arguments
     ---------
@@ -222,7 +222,7 @@ def arithmetic_rate(threads: int) -> float:
 
 
 def best_of(call: Callable[[], object], seconds: float = 0.5) -> float:
-    """Time a call for a while and return the minimum: a limit is what is possible, not what is common."""
+    """Time a call for a while and return the minimum, since a limit is the best possible time, not the typical one."""
     side = Side(call)
     side.warm_up()
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Toy operations: what is derived from the arguments, results and rules of a record."""
+"""Toy operations: calls, derivatives and errors that are derived from a record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A child forked after use neither hangs nor gives other results (torch's softmax hangs there)."""
+"""A child forked after use does not hang and gives the same results (torch's softmax hangs there)."""
 
 from __future__ import annotations
 

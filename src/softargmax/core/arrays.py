@@ -281,7 +281,7 @@ def squeezed(row: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
     return namespace(row).squeeze(row, axis=axes) if axes else row
 
 
-# --- whether values may be read, and derivatives taken, now -----------------------------------------------------------
+# --- can values be read, and are derivatives recorded? ----------------------------------------------------------------
 
 
 def is_strict(z: Any) -> bool:

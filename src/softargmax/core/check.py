@@ -1,6 +1,6 @@
 """The checks of arguments. Each runs once, in the public function and before any work.
 
-The checks of `out=` are in out_argument.py, those of classes in targets.py, those of segments in offsets.py.
+out_argument.py checks `out=`, targets.py checks classes, and offsets.py checks segments.
 
 Errors name the argument, what was expected and what was passed. Checks of values (`readable`) read CPU memory only.
 Under tracing or on a device, an invalid value makes its row's result NaN instead.

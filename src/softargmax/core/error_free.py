@@ -1,6 +1,6 @@
 """Error-free transformations: sums and products as unevaluated pairs, in any array-API namespace.
 
-The algorithms are those of Dekker (1971) and Knuth. They are exact unless something overflows.
+The algorithms are by Dekker (1971) and Knuth. They are exact unless something overflows.
 """
 
 from __future__ import annotations

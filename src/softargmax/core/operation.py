@@ -185,7 +185,7 @@ class Operation(Generic[A, R]):
 
     @property
     def torch(self) -> TorchOperation:
-        """The derived torch operation; the first use derives those of the whole room."""
+        """The derived torch operation; the first use derives all operations of the room."""
         if self._torch is None:
             from softargmax.core.torch_operation import register
 
@@ -266,7 +266,7 @@ class Native:
         self._made: dict[type, Callable[..., Any]] = {}
 
     def __call__(self, i: Any, *results: Any) -> Any:
-        """Run the kernel and return what it returns."""
+        """Run the kernel and return its result."""
         return (self._made.get(type(results[0])) or self._make(results[0]))(i, *results)
 
     def _make(self, array: Any) -> Callable[..., Any]:

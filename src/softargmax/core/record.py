@@ -93,7 +93,7 @@ Wanted = AbstractSet[str]
 
 
 class Leaf(NamedTuple):
-    """An argument that is not itself a record: its name, its kind, and whether it may be None."""
+    """An argument that is not itself a record: its name, its kind, and a flag that is true if it may be None."""
 
     name: str
     kind: Kind
@@ -165,7 +165,7 @@ class Result(NamedTuple):
     """Code that is true if there is a result; otherwise its shape is (0,)."""
 
     def text(self, variable: str, number: int, names: AbstractSet[str], memory: Memory) -> str:
-        """Code that allocates the result; `names` are those of the arguments."""
+        """Code that allocates the result; `names` are the names of the arguments."""
         dtype = self.dtype if self.dtype in names else f"_dtypes[{self.dtype!r}]" if self.dtype else f"{self.of}.dtype"
         dtype = f"_row_dtype({dtype})" if self.wide else dtype
         if self.when:

@@ -105,7 +105,7 @@ def primal(tensor: Tensor) -> Tensor:
 
 
 def after_autograd(keys: Any) -> Any:
-    """The dispatch keys that come after those of autograd."""
+    """The dispatch keys that come after the autograd keys."""
     return keys & torch._C._after_autograd_keyset
 
 

@@ -134,7 +134,7 @@ def entropy(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) 
 
 
 def raised(beta: Scale, order: Any, z: Any) -> Scale:
-    """Return the scale whose softmax is proportional to p^order; a limit (beta = 0 or infinity) stays as it is."""
+    """Return the scale whose softmax is proportional to p^order; a limit (beta = 0 or infinity) is unchanged."""
     xp, dtype = namespace(z), working_dtype(z, namespace(z))
 
     def per_row(x: Any) -> Any:

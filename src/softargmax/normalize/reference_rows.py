@@ -76,7 +76,7 @@ class Segments(Rows):
         return high, low
 
     def spread(self, row: Any) -> Any:
-        """Broadcast one number per segment to its positions. A single number for all segments stays as it is."""
+        """Broadcast one number per segment to its positions. A single number for all segments is returned unchanged."""
         return row if isinstance(row, float) or row.shape[-1:] in ((), (1,)) else self.xp.take(row, self.ids, axis=-1)
 
     def restore(self, rows: Any) -> Any:
