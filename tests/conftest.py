@@ -1,4 +1,4 @@
-"""What all tests share: the backends as fixtures, and the sample of tests that `--quick` runs."""
+"""Shared by all tests: the backends as fixtures, and the sample of tests that `--quick` runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 from tests.oracle.backends import BACKENDS, DIFFERENTIATING, Backend
 
-settings.register_profile("house", deadline=None, derandomize=True)  # a red run is red again
+settings.register_profile("house", deadline=None, derandomize=True)  # a failing run fails again
 settings.load_profile("house")
 
 # The sanitizers' environment has no frameworks. Folders whose every test needs one are not collected there.
@@ -25,7 +25,7 @@ SANITIZED = [Path(__file__).parent / room for room in ("core", "native", "normal
 
 @pytest.fixture(params=BACKENDS, ids=str)
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """Each backend in turn, asked for by name."""
+    """Each backend in turn, with its implementation requested by name."""
     request.param.array([0.0])  # skips where the library is not installed
     with request.param.using():
         yield request.param
@@ -33,7 +33,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 @pytest.fixture(params=[backend for backend in BACKENDS if backend.library != "jax"], ids=str)
 def quick(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """Each backend but JAX, which compiles every shape of every step anew."""
+    """Each backend except JAX, which compiles every step again for every shape."""
     request.param.array([0.0])
     with request.param.using():
         yield request.param
@@ -41,18 +41,18 @@ def quick(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 @pytest.fixture(params=DIFFERENTIATING, ids=str)
 def differentiating(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """Each backend that differentiates by itself."""
+    """Each backend whose library computes derivatives."""
     request.param.array([0.0])
     with request.param.using():
         yield request.param
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="of every test run one case in 25, slow tests not at all")
+    parser.addoption("--quick", action="store_true", help="run one case in 25 of each test; skip slow tests")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark for the sanitizers what these folders hold, and against them what runs the reference: no native code."""
+    """Mark the tests of these folders for the sanitizers, but not tests of the reference, which run no native code."""
     if item.path.parent in SANITIZED:
         item.add_marker("sanitize")
     if "reference" in item.nodeid:
@@ -60,10 +60,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose the sample of `--quick`: of every test one case in 25, at least one; all of the architecture's.
+    """Select the sample of `--quick`: one case in 25 of each test, at least one, and all of `test_architecture.py`.
 
-    The test's name says which is the first, so that all backends have their turn and no test moves another's choice.
-    JAX has none where there are others: it compiles every step anew, seconds to a case.
+    The first case depends on a hash of the test's name. So all backends get cases, and a new test does not change the
+    cases of other tests. JAX cases are skipped if a test has others, as JAX needs seconds to compile each case.
     """
     if not config.getoption("--quick"):
         return

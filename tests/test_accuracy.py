@@ -1,4 +1,4 @@
-"""The promise of accuracy, on a few 10^5 values; `python -m bench.accuracy` is the same on 10^7 a row.
+"""The promised accuracy, on a few 10^5 values; `python -m bench.accuracy` tests 10^7 values per line.
 
 Bounds (design, section 7): float32 3 ulp, float64 4 ulp, the tiny loss of a confident row 2 ulp, below the normal range
 1 subnormal; float16 and bfloat16 are the float32 result rounded once.
@@ -45,7 +45,7 @@ def test_long_rows(dtype: str, name: str) -> None:
 
 
 def test_the_bound_can_fail() -> None:
-    """The usual way of computing breaks it, so the test above says something."""
+    """The naive formula exceeds the bound, so the test above can fail."""
     case = Case("float32", "spread 40", mixed)
     (z,) = (z for z in pieces(case, 10_000) if z.shape[-1] == 64)
     p = np.exp(z - z.max(-1, keepdims=True))
@@ -97,19 +97,19 @@ def test_confident_rows(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_below_the_normal_range(dtype: str) -> None:
-    """Probabilities within 1 subnormal; losses, sums of several terms, within the 2 ulp of any tiny loss."""
+    """Probabilities are within 1 subnormal. Losses are sums of several terms and within 2 ulp, like any tiny loss."""
     (case,) = (c for c in cases(dtype) if c.name == "subnormal results")
     tiny = float(np.finfo(dtype).tiny)
-    seen = 0
+    checked = 0
     for z in pieces(case, 20_000):
         truth = family_truth(z)
         for op, bound in (("softmax", 1), ("log_softmax", 2)):
             actual, _ = softargmax_side(op, z, case)
             error = ulp_error(actual, *getattr(truth, op))
             below = (actual != 0) & (np.abs(actual) < tiny)
-            seen += int(below.sum())
+            checked += int(below.sum())
             assert error[below].max(initial=0) <= bound, op
-    assert seen > 1000
+    assert checked > 1000
 
 
 # --- merged states ----------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_tiny_loss_through_merged_states(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_merged_states(dtype: str) -> None:
-    """Any cut, any order of merging: the bound of logsumexp."""
+    """States of any pieces, merged in any order, keep the bound of logsumexp."""
     rng = np.random.default_rng(6)
     for s in (1, 10, 40, 1e3):
         z = (s * rng.standard_normal((50, 257))).astype(dtype)

@@ -1,4 +1,4 @@
-"""The house rules that a test can keep: imports, the recurrence, what a public name owes, tidiness."""
+"""Tests of the house rules: imports, the state's recurrence, requirements on public names, tidiness."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXTS = [*PYTHON, *NATIVE, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROO
 # The only files in which states are merged: one per language.
 STATE_FILES = {"core/state.py", "core/cpp/state.hpp"}
 
-# Which files serve a framework, and so may import it at their top; the last ones are imported inside functions only.
+# Files that serve a framework and may import it at their top. The last ones may only be imported inside functions.
 SERVES = {
     "torch": r"(.*/)?(torch_\w+|modules|nn)\.py",
     "sklearn": r"classify/.*\.py",
@@ -40,7 +40,7 @@ OPTIONAL = (*SERVES, "ml_dtypes", "click")
 
 
 def name(path: Path) -> str:
-    """A source file as the rules name it: its path inside the package."""
+    """The name of a source file in the rules: its path inside the package."""
     return path.relative_to(SOURCE).as_posix()
 
 
@@ -68,7 +68,7 @@ def is_maximum(node: ast.expr) -> bool:
 
 
 def is_recurrence(node: ast.AST) -> bool:
-    """exp(m - m_new), whatever the namespace of exp and the names of the two maxima."""
+    """True for exp(m - m_new), with any namespace of exp and any names of the two maxima."""
     if not (isinstance(node, ast.Call) and len(node.args) >= 1):
         return False
     called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -90,7 +90,7 @@ def test_the_search_for_the_recurrence_finds_it() -> None:
 
 
 @every([p for p in PYTHON if name(p) not in STATE_FILES])
-def test_recurrence_stands_only_in_the_state_files(path: Path) -> None:
+def test_only_the_state_file_contains_the_recurrence(path: Path) -> None:
     lines = [node.lineno for node in ast.walk(tree(path)) if is_recurrence(node)]
     assert not lines, f"{name(path)}:{lines}: merge states with core's State; do not write exp(m - m_new) again"
 
@@ -102,8 +102,8 @@ def test_merge_is_defined_once_in_python() -> None:
     }
 
 
-# In C++ a merge is known by its weight, whatever it is called: an exponential or a power of two of the difference of
-# two maxima, or of two lse, itself or by way of variables.
+# In C++ a merge is recognised by its weight, under any name: an exponential or a power of two of the difference of two
+# maxima or of two lse, directly or through variables.
 LEVEL = r"(?:\w+(?:\.|->|\[\w+\]\.?))*(?:m\d*|k|part|whole|own|(?:\w+_)?(?:m|top|lse|max|maximum)(?:_\w+)?)\b\}?"
 DIFFERENCE = re.compile(
     rf"(?<![\w.]){LEVEL}\s*-\s*(?:[\w:]+\{{)?{LEVEL}(?!\s*[*/(])|two_sum\(\s*{LEVEL}\s*,\s*-\s*{LEVEL}"
@@ -113,7 +113,7 @@ MERGE = re.compile(r"\bmerge\s*\((?:[^()]|\([^()]*\))*\)\s*(?:const\s*)?\{")
 
 
 def argument(code: str, start: int) -> str:
-    """Return what stands between the parenthesis that opens before `start` and its end."""
+    """Return the text between the parenthesis that opens before `start` and the one that closes it."""
     depth, end = 1, start
     while depth and end < len(code):
         depth += {"(": 1, ")": -1}.get(code[end], 0)
@@ -128,7 +128,7 @@ def weights(text: str) -> list[str]:
     for call in EXPONENTIAL.finditer(code):
         formula, seen = argument(code, call.end()), set[str]()
         before = code[: call.start()].rpartition("\n}")[2]
-        for _ in range(3):  # variables of variables of variables
+        for _ in range(3):  # follow variables three levels deep
             for variable in set(re.findall(r"\b[a-zA-Z_]\w*", formula)) - seen:
                 seen.add(variable)
                 assigned = re.findall(rf"\b{variable}\s*[={{]\s*([^;=]*[^;=,])(?:;|,\s*\w+\s*=)", before)
@@ -170,7 +170,7 @@ def test_merge_is_defined_once_in_native_code() -> None:
 def test_native_files_open_only_the_namespaces_of_their_room(path: Path) -> None:
     room = path.relative_to(SOURCE).parts[0]
     own = {"", f"softargmax::{room}", f"softargmax::SOFTARGMAX_ISA_NAME::{room}"}
-    if room == "core":  # what rooms share, and macros for a room
+    if room == "core":  # code shared by rooms, and macros for a room
         own |= {"softargmax", "softargmax::SOFTARGMAX_ISA_NAME", "softargmax::room", "softargmax::isa::room"}
         own |= {"softargmax::SOFTARGMAX_ISA_NAME::room"}
     opened = re.findall(
@@ -195,7 +195,7 @@ def is_type_checking(node: ast.AST) -> bool:
 
 
 def imports(path: Path, *, top_level: bool) -> list[tuple[int, str, list[str]]]:
-    """(line, module, names) of every import; only those that run at import time if `top_level`."""
+    """(line, module, names) of every import; if `top_level`, only of imports that run at import time."""
     package = ["softargmax", *path.relative_to(SOURCE).parent.parts]
     found: list[tuple[int, str, list[str]]] = []
     pending: list[ast.AST] = [tree(path)]
@@ -214,7 +214,7 @@ def imports(path: Path, *, top_level: bool) -> list[tuple[int, str, list[str]]]:
 
 
 @every(PYTHON)
-def test_frameworks_are_imported_only_where_they_are_served(path: Path) -> None:
+def test_only_files_that_serve_a_framework_import_it(path: Path) -> None:
     wrong = [
         f"line {line}: {module}"
         for line, module, _ in imports(path, top_level=True)
@@ -225,7 +225,7 @@ def test_frameworks_are_imported_only_where_they_are_served(path: Path) -> None:
 
 ROOMS = sorted(p.name for p in SOURCE.iterdir() if (p / "__init__.py").exists())
 MODULES = {module_of(path): path for path in PYTHON}
-TABLES_OF_NAMES = {"__init__.py", "nn.py"}  # they say in which file of a room each public name lives
+TABLES_OF_NAMES = {"__init__.py", "nn.py"}  # they list the file of each public name
 
 # Imports point down: from the command to other modules of the package, to rooms, to core.
 LEVELS = {"core": 0, **dict.fromkeys({*ROOMS} - {"core", "cli"}, 1), "cli": 3}
@@ -235,7 +235,7 @@ def level(part: str) -> int:
     return LEVELS.get(part, 2)
 
 
-# Files that still break a rule. The lists may only shrink: a file that keeps the rule has to leave its list.
+# Files that still break a rule. The lists may only shrink: a file that follows the rule must leave its list.
 IMPORT_THE_TOP_PACKAGE: set[str] = set()
 REACH_INSIDE_A_ROOM: set[str] = set()
 
@@ -247,27 +247,27 @@ def only_shrinks(path: Path, wrong: list[str], listed: set[str], complaint: str)
         assert not wrong, f"{name(path)} {complaint}: {wrong}"
 
 
-def test_the_lists_name_files_that_are_there() -> None:
+def test_the_lists_name_existing_files() -> None:
     gone = (IMPORT_THE_TOP_PACKAGE | REACH_INSIDE_A_ROOM) - {name(path) for path in PYTHON}
     assert not gone, f"take them off the lists: {sorted(gone)}"
 
 
 @every([p for p in PYTHON if not name(p).startswith("cli/")])  # the command is a user of the package
-def test_the_top_package_is_imported_by_nothing_below_it(path: Path) -> None:
+def test_only_the_command_imports_the_top_package(path: Path) -> None:
     found = imports(path, top_level=False)
     wrong = [f"line {line}: {', '.join(names)}" for line, module, names in found if module == "softargmax"]
     only_shrinks(path, wrong, IMPORT_THE_TOP_PACKAGE, "imports the top package")
 
 
 def public_names(module: str) -> set[str]:
-    """The public names of a module's room that are, in this module, what the room makes public."""
+    """The public names of a room that this module of it defines or imports as the same object."""
     found = importlib.import_module(module)
     room = importlib.import_module(".".join(module.split(".")[:2]))
     return {n for n in room.__all__ if getattr(found, n, None) is getattr(room, n)}
 
 
 def reached(path: Path) -> list[str]:
-    """What a file imports from above it, or of another room and is neither public nor a record."""
+    """The forbidden imports of a file: from a higher level, or private names of another room other than records."""
     mine = name(path).removesuffix(".py").split("/")[0]
     wrong = []
     for line, module, names in imports(path, top_level=False):
@@ -282,7 +282,7 @@ def reached(path: Path) -> list[str]:
 
 
 @every([p for p in PYTHON if name(p) not in TABLES_OF_NAMES])
-def test_imports_point_down_and_reach_no_inside(path: Path) -> None:
+def test_imports_point_down_and_use_no_private_names_of_rooms(path: Path) -> None:
     only_shrinks(path, reached(path), REACH_INSIDE_A_ROOM, "imports from above, or the inside of another room")
 
 
@@ -290,7 +290,7 @@ def test_imports_point_down_and_reach_no_inside(path: Path) -> None:
     "room", [room for room in ROOMS if room != "core" and (SOURCE / room / "kernels.cpp").exists()]
 )
 def test_kernels_are_served_by_records(room: str) -> None:
-    """Kernels are reached by records alone: no second table of arguments, no implementation beside them."""
+    """Only operation records call kernels: there is no second table of arguments and no other implementation."""
     own = (SOURCE / room / "native.py").exists()
     served = (SOURCE / room / "operations.py").exists() and not own
     assert served, f"{room}: its kernels belong to the records of operations.py, not to native.py"
@@ -320,7 +320,7 @@ def test_every_record_has_a_definition_and_uses_its_arguments(path: Path) -> Non
 
 
 @pytest.mark.parametrize("depth", [2, None], ids=["rooms", "modules"])
-def test_imports_make_no_circle(depth: int | None) -> None:
+def test_imports_are_not_circular(depth: int | None) -> None:
     arrows: dict[str, set[str]] = {}
     for module, path in MODULES.items():
         start = ".".join(module.split(".")[:depth])
@@ -352,9 +352,9 @@ print(*[name for name in {OPTIONAL!r} if name in sys.modules])
 """
 
 
-def test_import_is_quick_and_brings_no_framework() -> None:
+def test_import_is_quick_and_loads_no_framework() -> None:
     seconds = []
-    for _ in range(3):  # the quickest of three: the first may be compiling or fighting for a core
+    for _ in range(3):  # the minimum of three: the first may compile, or wait for a core
         out = subprocess.run([sys.executable, "-c", IMPORT_SCRIPT], check=True, capture_output=True, text=True).stdout
         elapsed, loaded = out.split("\n")[:2]
         assert loaded == "", f"`import softargmax` imported {loaded}"
@@ -362,7 +362,7 @@ def test_import_is_quick_and_brings_no_framework() -> None:
     assert min(seconds) < 0.2, f"importing softargmax takes {min(seconds):.3f} s more than numpy"
 
 
-# --- What a public name owes ----------------------------------------------------------------------------------------
+# --- Requirements on public names -----------------------------------------------------------------------------------
 
 PUBLIC = sorted(n for n in softargmax.__all__ if not n.startswith("_"))
 
@@ -381,7 +381,7 @@ def test_public_names_have_docstrings_with_examples(public: str) -> None:
 def test_public_names_are_listed_by_their_room(public: str) -> None:
     module = getattr(getattr(softargmax, public), "__module__", "softargmax") or "softargmax"
     parts = module.split(".")
-    if len(parts) < 2 or parts[1] not in ROOMS or parts[1] == "core":  # core is no family; the table lists its names
+    if len(parts) < 2 or parts[1] not in ROOMS or parts[1] == "core":  # core is not a family; the table lists its names
         return
     room = __import__(f"softargmax.{parts[1]}", fromlist=["__all__"])
     assert public in room.__all__, f"{public} is public but softargmax.{parts[1]}.__all__ does not list it"
@@ -389,7 +389,7 @@ def test_public_names_are_listed_by_their_room(public: str) -> None:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_rooms_say_what_they_are(room: str) -> None:
+def test_every_room_has_a_docstring(room: str) -> None:
     module = tree(SOURCE / room / "__init__.py")
     assert (ast.get_docstring(module) or "").strip(), f"softargmax/{room}/__init__.py does not say what the room is"
 
@@ -429,9 +429,9 @@ def test_stub_and_type_marker_are_installed() -> None:
 def test_every_dependency_has_its_version_recorded() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"].values()
-    asked = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
-    asked += [d for group in [*extras, *project["dependency-groups"].values()] for d in group if isinstance(d, str)]
+    required = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    required += [d for group in [*extras, *project["dependency-groups"].values()] for d in group if isinstance(d, str)]
     pins = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
     pinned = {re.sub(r"[-_.]+", "-", pin).lower() for pin in pins}
-    names = {re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", d, maxsplit=1)[0]).lower() for d in asked} - {"softargmax"}
+    names = {re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", d, maxsplit=1)[0]).lower() for d in required} - {"softargmax"}
     assert names <= pinned, f"not in constraints.txt: {sorted(names - pinned)}"

@@ -1,4 +1,4 @@
-"""What compares two installs: every line runs, of every room, and the verdicts."""
+"""The benchmark that compares two installs: every line runs, every room has a line, and verdicts are right."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_worker_answers() -> None:
     assert worker.close() == 0
 
 
-def test_an_install_that_fails_is_named(tmp_path) -> None:
+def test_the_error_names_an_install_that_fails(tmp_path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The page for those who come from other libraries: every pair of calls on it is run, and gives the same."""
+"""The page for users of other libraries: both calls of every pair on it give the same result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NEEDS["Hugging Face transformers"] = ["torch", "transformers"]
 
 
 def names(section: str) -> dict[str, Any]:
-    """What the calls of a section may speak of."""
+    """The variables that the calls of a section may use."""
     rng = np.random.default_rng(0)
     if section == "SciPy":
         here: dict[str, Any] = {"special": importlib.import_module("scipy.special")}
@@ -54,7 +54,7 @@ def test_pairs(section: str, theirs: str, ours: str) -> None:
         pytest.importorskip(library)
     here = names(section)
     wanted, found = (np.asarray(eval(call, here | {"sa": sa})) for call in (theirs, ours))  # noqa: S307 our own page
-    close = 1e-6 if "entmax" in theirs else 1e-12  # entmax's bisection ends at 1e-9 or so
+    close = 1e-6 if "entmax" in theirs else 1e-12  # entmax's bisection is accurate to about 1e-9
     np.testing.assert_allclose(found, wanted, rtol=close, atol=close)
 
 
@@ -65,7 +65,7 @@ def test_every_table_was_read() -> None:
 
 
 def test_the_differences() -> None:
-    """What stands under the tables."""
+    """The differences that the page describes below its tables hold."""
     torch = pytest.importorskip("torch")
     here = names("torch")
     q, k, v, sdpa = here["q"][..., :3, :], here["k"], here["v"], torch.nn.functional.scaled_dot_product_attention

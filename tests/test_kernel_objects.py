@@ -1,9 +1,9 @@
 """Kernels compiled for a new instruction set must not leak into the rest of the program.
 
 An inline function of the standard library that is compiled in two objects becomes one function at link time. If the
-linker keeps the copy that was compiled with AVX-512, code that never asked for AVX-512 calls it, and an older machine
-stops with an illegal instruction. So every symbol that a kernel object defines must lie in its own namespace, be
-local, or be hidden away otherwise.
+linker keeps the copy that was compiled with AVX-512, baseline code calls it too, and an older machine stops with an
+illegal instruction. So every symbol that a kernel object defines must be in the namespace of its instruction set, or be
+invisible to other objects.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ def test_kernel_objects_define_symbols_only_in_their_own_namespace(path: Path) -
     isa = found[1]
     out = subprocess.run(["nm", "-C", "--defined-only", path], check=True, capture_output=True, text=True).stdout
     symbols = [line.split(maxsplit=2)[1:] for line in out.splitlines() if line.strip()]
-    # Capital letters, and u, v, w, are seen outside the object. DW.ref.* are references, alike in every object.
-    seen = [s for kind, s in symbols if (kind.isupper() or kind in "uvw") and not s.startswith("DW.ref.")]
-    # nm leaves some names of lambdas as they are: there a namespace stands behind its length.
-    leaked = [s for s in seen if not re.search(rf"\b{isa}\b|^_Z\w*{len(isa)}{isa}", s)]
+    # nm marks symbols visible to other objects by capital letters and u, v, w. DW.ref.* are references, equal in all
+    # objects.
+    visible = [s for kind, s in symbols if (kind.isupper() or kind in "uvw") and not s.startswith("DW.ref.")]
+    # nm does not demangle some names of lambdas; in these, a namespace follows its length.
+    leaked = [s for s in visible if not re.search(rf"\b{isa}\b|^_Z\w*{len(isa)}{isa}", s)]
     assert not leaked, f"{path.name} for {isa} defines, visibly to other objects: {leaked}"

@@ -1,4 +1,4 @@
-"""The shape of the rooms, which docs/design.md lists; packages show functions, not the files of the same name."""
+"""The files of each room, as docs/design.md lists them; a package's names are functions, not files of the same name."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
 
-from tools import rooms  # noqa: E402 it is no package that is installed
+from tools import rooms  # noqa: E402 tools is not an installed package
 
-# What a room has besides the files of its shape. The lists may only shrink.
+# Files of a room besides the standard ones. The lists may only shrink.
 HELPERS = {
     "normalize": set[str](),
     "sparse": {"support.py"},

@@ -1,4 +1,4 @@
-"""The programs under tools/ keep up with the library: they are run by hand, so nothing else would notice."""
+"""The programs under tools/ still work with the library. They are run by hand, so no other test would notice."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def test_the_check_of_exp_compiles() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_tables_are_those_of_the_measurements() -> None:
+def test_the_tables_agree_with_the_measurements() -> None:
     subprocess.run([sys.executable, str(ROOT / "tools" / "tables.py"), "--check"], check=True, capture_output=True)

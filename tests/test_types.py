@@ -1,4 +1,4 @@
-"""What editors and type checkers are told is what the rooms say; `make types` checks the programs under tests/types."""
+"""The stubs agree with the functions of the rooms; `make types` checks the programs under tests/types."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "softargmax"
 STUB = ast.parse((SOURCE / "__init__.pyi").read_text(encoding="utf-8"))
 PUBLIC = [name for name in softargmax.__all__ if name != "__version__"]
-USERS = ("numpy_user", "torch_user")  # JAX would compile for 14 s what its own tests run
+USERS = ("numpy_user", "torch_user")  # jax_user would compile for 14 s; JAX has tests of its own
 
 Parameters = list[tuple[str, str, object]]
-"""By name, the kind and the default."""
+"""The name, kind and default of each parameter."""
 
 
 def declared(node: ast.FunctionDef) -> Parameters:
@@ -43,12 +43,12 @@ def declared(node: ast.FunctionDef) -> Parameters:
 
 
 def real(function: Any) -> Parameters:
-    """Those that a function has."""
+    """The parameters that a function has."""
     return [(x.name, x.kind.name, x.default) for x in inspect.signature(function).parameters.values()]
 
 
 def known(parameters: Parameters) -> Parameters:
-    """Without those that some declarations want by name, or without a default, as they say the kind of the result."""
+    """The parameters without those that overloads declare differently, because they decide the type of the result."""
     return [x for x in parameters if x[0] not in {"like", "kappa"}]
 
 
@@ -58,7 +58,7 @@ def declarations(body: list[ast.stmt], name: str) -> list[ast.FunctionDef]:
     return found
 
 
-def test_the_files_that_are_written_are_up_to_date() -> None:
+def test_the_generated_files_are_up_to_date() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "tools" / "stubs.py"), "--check"], check=False, capture_output=True, text=True
     )
@@ -86,17 +86,17 @@ def test_every_class_has_the_fields_and_methods_that_are_declared(name: str) -> 
         function = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
         for declaration in declarations(node.body, method):
             assert known(declared(declaration)) == known(real(function))
-    assert one[int] is not one  # as annotations have it
+    assert one[int] is not one  # annotations may be subscripted: SoftmaxWithLse[Tensor]
 
 
-def test_every_name_has_its_place_in_the_documentation() -> None:
+def test_every_public_name_is_documented() -> None:
     text = (ROOT / "docs" / "api.rst").read_text(encoding="utf-8")
     modules = {room: importlib.import_module(f"softargmax.{room}") for room in ("classify", "nn", "output", "stream")}
     names = [*PUBLIC, *(f"{room}.{name}" for room, module in modules.items() for name in module.__all__)]
     assert sorted(re.findall(r"^   ([\w.]+)$", text, re.MULTILINE)) == sorted({*names} - {"stream.whole_file"})
 
 
-def test_a_module_is_called_as_its_forward_is() -> None:
+def test_call_of_a_module_has_the_signature_of_its_forward() -> None:
     found = 0
     for path in (x for x in SOURCE.rglob("*.py") if "def __call__" in x.read_text(encoding="utf-8")):
         for owner in (x for x in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(x, ast.ClassDef)):

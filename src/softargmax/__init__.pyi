@@ -222,7 +222,7 @@ class State(NamedTuple, Generic[A]):
     def empty(
         cls, shape: int | tuple[int, ...] = (), width: int | None = None, like: _ArrayLike | None = None,
     ) -> State[NDArray[Any]]:
-        """The state of no scores."""
+        """Return the empty state, which contains no scores."""
     @overload
     @classmethod
     def empty(cls, shape: int | tuple[int, ...] = (), width: int | None = None, *, like: Tensor) -> State[Tensor]: ...

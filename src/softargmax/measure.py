@@ -1,4 +1,4 @@
-"""Measuring speed: sides that alternate, medians, ratios, and the limits of the machine.
+"""Speed measurements: alternating sides, medians, ratios, and the limits of the machine.
 
 The speed of a shared machine drifts by a factor of two within a minute, so a time alone says little. A ratio of medians
 is reliable if the sides alternate within one run, as the drift then affects all of them alike. `softargmax bench` and
@@ -36,7 +36,7 @@ SHORTEST_SAMPLE = 2e-3
 
 @dataclass(frozen=True)
 class Case:
-    """One line of a benchmark: what is computed, and by which libraries.
+    """One line of a benchmark: a computation, and the libraries that run it.
 
     Arguments
     ---------
@@ -211,7 +211,7 @@ def copy_rate(threads: int, megabytes: int = 64) -> float:
 
 def arithmetic_rate(threads: int) -> float:
     """Measure fused multiply-adds of 16 floats per second, with a loop of the compiled core that stays in registers."""
-    from softargmax.core import _native  # imported here, as a core that fails to load would end every command
+    from softargmax.core import _native  # imported here: at the top, a core that fails to load would end every command
 
     start = time.perf_counter()
     _native.multiply_adds(1000)
@@ -222,7 +222,7 @@ def arithmetic_rate(threads: int) -> float:
 
 
 def best_of(call: Callable[[], object], seconds: float = 0.5) -> float:
-    """Time a call for a while and return the minimum: a limit is what is possible, not what is common."""
+    """Time a call for a while and return the minimum, since a limit is the best possible time, not the typical one."""
     side = Side(call)
     side.warm_up()
     start = time.perf_counter()

@@ -307,11 +307,15 @@ def test_bad_weights_of_tensors_raise() -> None:
 
 
 def tensors_that_are_not_dense() -> list[Any]:
-    """Tensors whose elements are not plain numbers in strided memory."""
+    """Every function refuses tensors whose elements are not plain numbers in strided memory."""
     torch = pytest.importorskip("torch")
     z = torch.arange(6.0).reshape(2, 3)
-    odd = [z.to_sparse(), z.to_sparse_csr(), z.to_mkldnn(), torch.quantize_per_tensor(z, 0.1, 0, torch.quint8)]
-    return [*odd, torch.nested.nested_tensor([z[0], z[1, :2]]), torch.nested.as_nested_tensor(z, layout=torch.jagged)]
+    tensors = [z.to_sparse(), z.to_sparse_csr(), z.to_mkldnn(), torch.quantize_per_tensor(z, 0.1, 0, torch.quint8)]
+    return [
+        *tensors,
+        torch.nested.nested_tensor([z[0], z[1, :2]]),
+        torch.nested.as_nested_tensor(z, layout=torch.jagged),
+    ]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # torch warns that some of these are prototypes

@@ -218,7 +218,7 @@ def test_offsets_of_tensors_of_every_integer_type(dtype: str) -> None:
 
 
 def test_numpy_options_for_arrays_of_any_library(backend: Any) -> None:
-    """Masks, targets, temperatures and weights often come from NumPy, also read-only, strided and byte-swapped ones."""
+    """Masks, targets, temperatures and weights may be NumPy arrays, also read-only, strided and byte-swapped ones."""
     z = backend.array(Z, "float32")
     mask, target = np.array([[True, False, True, True]] * 3), np.array([3, 0, 2])
     mask.flags.writeable = False
@@ -262,7 +262,7 @@ def test_values_in_strict_arrays_are_checked() -> None:
 
 @pytest.mark.parametrize("strides", [(8, 8), (8, 16), (24, 16)])
 def test_an_out_that_overlaps_itself(strides: tuple[int, int]) -> None:
-    """An `out` whose elements overlap, or cannot be shown not to, is refused, also if it is z itself."""
+    """An `out` is refused if its elements overlap or might overlap, also if it is z itself."""
     z = np.arange(12.0).reshape(4, 3)
     out = np.lib.stride_tricks.as_strided(np.zeros(64), (4, 3), strides)
     for scores in (z, out):

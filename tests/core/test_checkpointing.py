@@ -30,7 +30,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "segment_softmax": lambda z: s.segment_softmax(z[0], OFFSETS),
     "segment_logsumexp": lambda z: s.segment_logsumexp(z[0], OFFSETS),
     "cross_entropy": lambda z: s.cross_entropy(z, Y, label_smoothing=0.1),
-    "usual cross_entropy": lambda z: s.cross_entropy(z.float(), Y),
+    "common cross_entropy": lambda z: s.cross_entropy(z.float(), Y),
     "linear_cross_entropy": lambda z: s.linear_cross_entropy(z, W, Y),
     "sparsemax": s.sparsemax,
     "entmax": lambda z: s.entmax(z, z[:, :1] ** 2 + 1.2),

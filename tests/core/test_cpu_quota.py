@@ -20,7 +20,7 @@ V1 = [
 
 
 def tree(root: Path, groups: list[str], mounts: list[str], files: dict[str, str]) -> Path:
-    """Write what the kernel shows of control groups under `root`."""
+    """Write the files in which the Linux kernel describes control groups, under `root`."""
     shown = {"proc/self/cgroup": "\n".join(groups), "proc/self/mountinfo": "\n".join(mounts)}
     for name, text in {**shown, **files}.items():
         path = root / name

@@ -1,4 +1,4 @@
-"""Toy operations: what is derived from the arguments, results and rules of a record."""
+"""Toy operations: calls, derivatives and errors that are derived from a record."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Both(NamedTuple):
 
 
 def total(z: Any, gain: Any, shift: Any, axes: tuple[int, ...], power: int) -> tuple[Any, Any]:
-    """sum gain z^power + shift."""
+    """Return sum gain z^power + shift."""
     terms = gain * z**power if shift is None else gain * z**power + shift
     return row_sum(terms, axes), row_sum(namespace(z).ones_like(z), axes)
 
 
 def memory(x: Any) -> np.ndarray:
-    """What a kernel receives, as a NumPy array."""
+    """The argument that a kernel receives, as a NumPy array."""
     return x.detach().numpy() if isinstance(x, torch.Tensor) else x
 
 
@@ -157,17 +157,17 @@ def test_kernels_receive_each_kind_of_array() -> None:
 
     def kinds(z: Any, seeds: Any, places: Any, value: Any) -> None:
         given = memory(places)
-        seen.append((memory(seeds).dtype, given.dtype, given.shape, given.flags.c_contiguous))
+        received.append((memory(seeds).dtype, given.dtype, given.shape, given.flags.c_contiguous))
         memory(value)[...] = memory(z)
 
-    seen: list[Any] = []
+    received: list[Any] = []
     toy = Operation(
         "toy_kinds", Kinds, Value(like("z")), definition=lambda z: z, kernels={"cpu": kinds}, differentiable=False
     )
     z, places = torch.ones(2, 3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.int32)
     toy(Kinds(z, z.float().T, places.T))
     toy(Kinds(z.numpy(), z.float().numpy().T, places.numpy().T))
-    assert seen == [(np.float64, np.int64, (3, 2), True)] * 2
+    assert received == [(np.float64, np.int64, (3, 2), True)] * 2
 
 
 def test_a_rule_with_unknown_gradients_raises() -> None:

@@ -60,16 +60,16 @@ def test_tensors_from_the_pool_are_ordinary() -> None:
         p = softargmax.softmax(z)
     p.mul_(torch.ones(1, requires_grad=True))  # in place, although it was computed under no_grad
     assert p.requires_grad
-    turned = softargmax.softmax(z.T, axis=0)
-    assert turned.stride() == z.T.stride()
+    transposed = softargmax.softmax(z.T, axis=0)
+    assert transposed.stride() == z.T.stride()
     half = softargmax.softmax(torch.zeros(2, LARGE, dtype=torch.bfloat16))
     assert half.dtype == torch.bfloat16
     assert half[1, 7].item() == torch.tensor(1 / LARGE).bfloat16().item()
     assert torch.equal(copy.deepcopy(p.detach()), p)
     file = io.BytesIO()
-    torch.save(turned, file)
+    torch.save(transposed, file)
     file.seek(0)
-    assert torch.equal(torch.load(file), turned)
+    assert torch.equal(torch.load(file), transposed)
     assert softargmax.softmax(z).share_memory_().is_shared()
 
 
@@ -88,7 +88,7 @@ def test_the_default_device_and_subclasses_with_large_results() -> None:
 
 
 def test_memory_of_the_pool_does_not_grow_in_place() -> None:
-    """Like tensors in NumPy's memory; smaller results are in torch's memory."""
+    """Tensors from the pool refuse to grow in place, as tensors in NumPy's memory do; smaller results can grow."""
     torch = pytest.importorskip("torch")
     assert softargmax.softmax(torch.zeros(8)).resize_(16).shape == (16,)
     with pytest.raises(RuntimeError, match="resizable"):

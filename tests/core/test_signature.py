@@ -82,7 +82,7 @@ def test_habits(call: Any, says: str) -> None:
 
 @pytest.mark.parametrize(("call", "says"), MODULES, ids=[says.split(";")[0] for _, says in MODULES])
 def test_habits_with_modules(call: Any, says: str) -> None:
-    """Errors name no private class, although the options of Softmax are those of a base class."""
+    """Errors name Softmax, not the private base class that defines its options."""
     pytest.importorskip("torch")
     with pytest.raises(TypeError) as error:
         call(importlib.import_module("softargmax.nn"))

@@ -309,7 +309,7 @@ def test_states_pass_through_transformations() -> None:
 
 
 def test_a_long_block_is_folded_in_pieces() -> None:
-    """Temporaries have the size of a piece; the result is that of the whole up to a few roundings."""
+    """Temporaries have the size of a piece, and the result agrees with that of the whole up to a few roundings."""
     z = np.random.default_rng(1).standard_normal((2, 1_000_000)).astype(np.float32)
     values = np.random.default_rng(2).standard_normal((1_000_000, 2)).astype(np.float32)
     tracemalloc.start()

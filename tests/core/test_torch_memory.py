@@ -1,4 +1,4 @@
-"""How the compiled core reads tensors, and which it may read without a conversion."""
+"""The compiled core reads tensors, and recognises those that need no conversion."""
 
 from __future__ import annotations
 

@@ -35,10 +35,10 @@ def threads() -> Iterator[None]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_batch_size_and_position(name: str, dtype: str) -> None:
-    """Batches of 1100 or 2100, 7 and 1; rows in another order. Up to 64 scores, rows are processed sixteen at a time.
+    """Rows have the same bits in batches of 1100 or 2100, 7 and 1, and in another order, also where lanes hold 16 rows.
 
-    There are just enough rows that threads are used from 16 scores on (2^15 scores in all). More rows would take 25 s
-    longer under the sanitizers.
+    Rows of up to 64 scores are processed sixteen at a time. There are just enough rows that threads are used from 16
+    scores on (2^15 scores in all). More rows would take 25 s longer under the sanitizers.
     """
     operation = OPERATIONS[name]
     for n in (1, 7, 16, 20, 33, 49, 64, 65, 200) if dtype == "float32" else (1, 7, 33, 200):
@@ -55,7 +55,7 @@ def test_batch_size_and_position(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_batch_of_long_rows(name: str, dtype: str) -> None:
-    """Rows of several blocks (4096 scores) and a remainder."""
+    """Rows around and above a block (4096 scores) have the same bits alone and in a batch."""
     operation = OPERATIONS[name]
     for n in (4095, 4096, 4097, 20_001):
         z = scores((9, n), dtype)
@@ -74,8 +74,8 @@ def layouts(z: np.ndarray) -> dict[str, np.ndarray]:
     raw = np.zeros(z.nbytes + 64, np.uint8)
     shifted = raw[z.itemsize * 3 : z.itemsize * 3 + z.nbytes].view(z.dtype).reshape(z.shape)
     shifted[...] = z
-    odd = raw.copy()[1 : 1 + z.nbytes].view(z.dtype).reshape(z.shape)  # not aligned to the size of its elements
-    odd[...] = z
+    unaligned = raw.copy()[1 : 1 + z.nbytes].view(z.dtype).reshape(z.shape)  # not aligned to the size of its elements
+    unaligned[...] = z
     return {
         "columns of a wider matrix": wide[:, 5 : 5 + n],
         "every third column": sparse[::2, 1::3],
@@ -83,7 +83,7 @@ def layouts(z: np.ndarray) -> dict[str, np.ndarray]:
         "rows backwards": z[::-1].copy()[::-1],
         "columns backwards": z[:, ::-1].copy()[:, ::-1],
         "shifted by 3 elements": shifted,
-        "unaligned": odd,
+        "unaligned": unaligned,
         "read-only": np.frombuffer(z.tobytes(), z.dtype).reshape(z.shape),
     }
 
@@ -122,7 +122,7 @@ def test_bfloat16_of_numpy_is_read_and_written_in_place(name: str) -> None:
                 assert operation(z, out=other) is other
                 assert np.array_equal(other.astype(np.float32), whole.astype(np.float32), equal_nan=True)
                 other[...] = z
-                assert around.tobytes() == before.tobytes(), (shape, layout)  # and nothing around it was written
+                assert around.tobytes() == before.tobytes(), (shape, layout)  # nothing around `out` was written
 
 
 def test_the_comparison_can_fail() -> None:
@@ -140,7 +140,7 @@ def test_the_comparison_can_fail() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_axes(dtype: str) -> None:
-    """The same rows along every axis, and along two axes at once."""
+    """Rows have the same bits along every axis, and along two axes at once."""
     z = scores((6, 5, 130), dtype)
     for name in ("softmax", "log_softmax", "logsumexp", "sparsemax", "entmax"):
         operation = getattr(softargmax, name)
@@ -157,7 +157,7 @@ def test_axes(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_out(dtype: str) -> None:
-    """Results written to an array of any layout, and in place."""
+    """Results have the same bits if they are written to an array of any layout, or in place."""
     for rows, n in ((20, 333), (40, 33)):
         z = scores((rows, n), dtype)
         for operation in (softargmax.softmax, softargmax.log_softmax, softargmax.sparsemax, softargmax.entmax):
@@ -175,7 +175,7 @@ def test_out(dtype: str) -> None:
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.usefixtures("threads")
 def test_threads(name: str, dtype: str) -> None:
-    """One, two and three threads: few long rows (split by blocks), many short rows, and axis 0."""
+    """One, two and three threads give the same bits: few long rows (split by blocks), many short rows, axis 0."""
     operation = OPERATIONS[name]
     for shape in ((2, 50_001), (1100, 64), (1100, 65)):
         z = scores(shape, dtype)

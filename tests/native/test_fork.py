@@ -1,4 +1,4 @@
-"""A child forked after use neither hangs nor gives other results (torch's softmax hangs there)."""
+"""A child forked after use does not hang and gives the same results (torch's softmax hangs there)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _wait(pid: int, seconds: float) -> int:
 
 def _fork() -> int:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns about fork with threads: tested here
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns about a fork with threads
         return os.fork()
 
 
@@ -88,7 +88,7 @@ def test_multiprocessing_fork_after_use() -> None:
 
 @pytest.mark.no_sanitize  # a child waits for the lock of GCC 12's sanitized allocator, which the other thread held
 def test_fork_while_another_thread_computes() -> None:
-    """The thread pool of the parent is busy at the moment of the fork."""
+    """A child works even if the parent's thread pool is busy at the moment of the fork."""
     code = """
 import os, threading, numpy as np, softargmax
 z = np.ones((64, 20_000), np.float32)

@@ -131,7 +131,7 @@ def test_random_calls(block: int) -> None:
 
 
 def test_random_out() -> None:
-    """`out` with any strides that do not overlap, in other memory than the input or in the same."""
+    """An `out` with any strides that do not overlap, in the memory of the input or elsewhere."""
     rng = np.random.default_rng(SEED)
     for number in range(200):
         dtype = ("float16", "float32", "float64")[number % 3]

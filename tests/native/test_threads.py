@@ -28,7 +28,7 @@ def _restore() -> Iterator[None]:
 
 @pytest.mark.slow
 def test_eight_threads_at_once() -> None:
-    """Every operation, with shapes that use the thread pool or do not, from 8 Python threads that start together."""
+    """Every operation gives its bits from 8 Python threads that start together, with and without the thread pool."""
     inputs = [scores(shape, dtype) for shape in ((16, 9000), (3, 60_001), (5, 7)) for dtype in ("float32", "float64")]
     operations = list(row_operations().items())
     expected = [[operation(z) for z in inputs] for _, operation in operations]
@@ -51,12 +51,12 @@ def test_threads_can_change_the_number_of_threads() -> None:
     expected = softargmax.softmax(z)
     stop = threading.Event()
 
-    def meddle() -> None:
+    def change_threads() -> None:
         while not stop.is_set():
             for count in (1, 2, 4):
                 softargmax.set_num_threads(count)
 
-    thread = threading.Thread(target=meddle)
+    thread = threading.Thread(target=change_threads)
     thread.start()
     try:
         assert all(same_bits(softargmax.softmax(z), expected) for _ in range(50))

@@ -29,7 +29,7 @@ def _threads() -> Iterator[None]:
 
 
 def bound(dtype: str, width: int, size: Any = 1.0) -> Any:
-    """The bound for a rounding of the result and one for each further term in a lane."""
+    """The error bound: one rounding of the result, and one for each further term in a lane."""
     return np.finfo(dtype).eps * (2 + width / 64) * size
 
 

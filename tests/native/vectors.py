@@ -13,7 +13,7 @@ from softargmax.output import Tree, Unigram, philox_stream
 
 Array = NDArray[Any]
 Place = Callable[[Array], Array]
-ROOM = 64  # pairs of a row that update their nodes at a time (steps.hpp)
+ROOM = 64  # pairs of a row that update their nodes together (steps.hpp)
 
 
 class Problem(NamedTuple):
@@ -200,7 +200,7 @@ def true_coins(p: Problem, x: Array | None = None) -> tuple[Array, Array, Array]
 
 
 def true_descent(t: Text, rate: float, last: float, batch: int) -> tuple[Array, Array, float]:
-    """Update nodes row by row, ROOM pairs at a time; then, after the batch, rows' vectors from the updated nodes."""
+    """Update nodes row by row, ROOM pairs at a time. The rows' vectors are updated after their batch."""
     v, w, total, n = t.vectors.astype(np.float64), t.weight.astype(np.float64), 0.0, len(t.inputs)
     for first in range(0, n, batch):
         step, change = rate + (last - rate) * first / n, np.zeros_like(v)

@@ -1,4 +1,4 @@
-"""logsumexp of complex scores, as SciPy has it."""
+"""logsumexp of complex scores, with SciPy's conventions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def same(found: Any, expected: Any, rel: float = 1e-14) -> None:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("axis", [-1, 0, (0, 1), None])
-def test_as_scipy(library: str, axis: Any) -> None:
+def test_agreement_with_scipy(library: str, axis: Any) -> None:
     rng = np.random.default_rng(0)
     z = rng.standard_normal((4, 5)) * 3 + 1j * rng.standard_normal((4, 5)) * 9
     for keepdims in (False, True):
@@ -82,6 +82,6 @@ def test_other_functions_take_real_scores() -> None:
             function(np.array([1j]))
 
 
-def test_native_says_that_it_does_not_serve() -> None:
+def test_native_refuses_complex_scores() -> None:
     with s.using("native"), pytest.raises(RuntimeError, match=r"'native'.*complex"):
         s.logsumexp(np.array([1j]))

@@ -1,4 +1,4 @@
-"""What a docstring of the family owes its reader, in its order."""
+"""The docstrings of the family contain the required sections, in the required order."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 import softargmax.normalize as room
 
-OWED = ["Parameters", "Returns", "Raises", "Notes", "References", "Examples"]
+SECTIONS = ["Parameters", "Returns", "Raises", "Notes", "References", "Examples"]
 FUNCTIONS = [name for name in room.__all__ if name.islower()]
-TELL_ERRORS = {
+WITH_RAISES = {
     "softmin",
     "hardmax",
     "softmax_with_lse",
@@ -25,6 +25,6 @@ TELL_ERRORS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_sections(name: str) -> None:
     lines = [line.strip() for line in (getattr(room, name).__doc__ or "").splitlines()]
-    found = [a for a, b in pairwise(lines) if a in OWED and b == "-" * len(a)]
-    owed = [section for section in OWED if section != "Raises" or name in TELL_ERRORS or section in found]
-    assert found == owed
+    found = [a for a, b in pairwise(lines) if a in SECTIONS and b == "-" * len(a)]
+    expected = [section for section in SECTIONS if section != "Raises" or name in WITH_RAISES or section in found]
+    assert found == expected

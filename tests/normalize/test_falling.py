@@ -1,4 +1,4 @@
-"""softmin and boltzmann: the scale turned round, its limits and its factor k."""
+"""softmin and boltzmann: the negated scale, its limits and its factor k."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def near(backend: Backend, found: Any, expected: Any, rel: float = 2e-7) -> None
 
 @pytest.mark.parametrize("temperature", [2, 2.0, True, "int64", "bool", "float64"])
 def test_softmin_of_any_temperature(quick: Backend, temperature: Any) -> None:
-    """Whether or not the library multiplies this dtype by a float."""
+    """Temperatures of any dtype work, even if the library cannot multiply this dtype by a float."""
     t = float(temperature) if not isinstance(temperature, str) else 1.0 if temperature == "bool" else 2.0
     if isinstance(temperature, str):
         temperature = quick.array(np.asarray(t, temperature))
@@ -36,7 +36,7 @@ def test_softmin_of_any_temperature(quick: Backend, temperature: Any) -> None:
 
 
 @pytest.mark.parametrize("temperature", [None, "two", [[1.0, 2.0, 3.0]]])
-def test_softmin_says_what_is_wrong_with_a_temperature(temperature: Any) -> None:
+def test_errors_name_a_wrong_temperature(temperature: Any) -> None:
     for call in (s.softmin, s.softmax):
         with pytest.raises((TypeError, ValueError), match="temperature"):
             call(np.zeros((2, 4)), temperature=temperature)
@@ -54,7 +54,7 @@ LEVEL: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("how", LEVEL)
 def test_softmin_at_beta_0_is_one_limit(backend: Backend, how: str) -> None:
-    """From below: +inf is out of the support, the entries of -inf share."""
+    """beta = 0 is the limit from below: +inf is outside the support, and entries of -inf share the row."""
     options = dict(LEVEL[how])
     if "as" in options:
         options["temperature"] = backend.array(np.full(options.pop("as"), options["temperature"]))
@@ -110,8 +110,8 @@ def test_boltzmann_in_its_support(
                 assert backend.back(value) == pytest.approx([wanted], rel=2e-7, abs=3e-7, nan_ok=True)
 
 
-def test_boltzmann_takes_k_exactly(quick: Backend) -> None:
-    """As the truth at 1 / (k T) to more digits than float64 has, and k T may be beyond them."""
+def test_boltzmann_is_exact_for_any_k(quick: Backend) -> None:
+    """p agrees with mpmath at the exact 1 / (k T), also if k T overflows or underflows."""
     import mpmath
 
     e, t, k = np.array([0.0, 2.4e-18, 1e-18]), 290.0, 1.380649e-23

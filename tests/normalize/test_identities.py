@@ -1,4 +1,4 @@
-"""What the documents that this library grew from say of the softmax, on every backend."""
+"""Known identities and limits of the softmax family, on every backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MANY = RNG.standard_normal((50, 9)) * 5
 
 
 def exact(backend: Backend, values: Any) -> Any:
-    """Scores that survive shifts: multiples of 1/64."""
+    """Scores to which a shift can be added exactly: multiples of 1/64."""
     return backend.array(np.round(np.asarray(values) * 64) / 64)
 
 
@@ -109,8 +109,8 @@ def test_convergence_to_arg_max_is_pointwise_and_not_uniform(backend: Backend) -
     for t in (1.0, 1e-2, 1e-4):
         apart = backend.back(softmax(backend.array([0.0, 1.0]), temperature=t))[0]
         near = backend.back(softmax(backend.array([0.0, t * 0.125]), temperature=t))[0]
-        assert apart <= 1.01 * math.exp(-1 / t)  # at each point as close as one likes
-        assert near > 0.46  # and yet, at every temperature, somewhere far from it
+        assert apart <= 1.01 * math.exp(-1 / t)  # at a fixed point p converges to the arg max
+        assert near > 0.46  # but at every temperature there is a point far from the limit
     assert backend.back(softmax(backend.array([0.0, 1e-30]), temperature=0.0)).tolist() == [0.0, 1.0]
 
 
@@ -146,7 +146,7 @@ def test_smooth_maximum_bounds(backend: Backend) -> None:
     assert_close(backend, logsumexp(z, temperature=-1.0), -backend.back(logsumexp(-z)), ulp=1)
 
 
-def test_lse_ties_the_family_together(backend: Backend) -> None:
+def test_lse_relates_softmax_log_softmax_and_logsumexp(backend: Backend) -> None:
     z = backend.array(MANY)
     p, lse = softmax_with_lse(z, temperature=2.0)
     assert (backend.back(p) == backend.back(softmax(z, temperature=2.0))).all()

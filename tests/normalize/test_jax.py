@@ -1,4 +1,4 @@
-"""JAX: the reference traces under jit, grad and vmap, and masked entries never bring a NaN into a derivative."""
+"""JAX: the reference can be traced by jit, grad and vmap, and masked entries put no NaN into derivatives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Z = np.random.default_rng(9).standard_normal((3, 4)).astype(np.float32) * 3
 MASK = np.array([True, True, False, True])
 RISING, SIGNED = np.arange(4, dtype=np.float32), np.array([1, -1, 2, -2], np.float32)
 CUTS = np.array([0, 1, 1, 3])
-# `to` brings what stands beside the scores into their library.
+# `to` converts the other arguments to the library of the scores.
 CALLS: dict[str, Any] = {
     "softmax": lambda z, _: s.softmax(z, temperature=3.7),
     "log_softmax": lambda z, _: s.log_softmax(z, base=2.0),
@@ -47,11 +47,11 @@ CALLS: dict[str, Any] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_jit_vmap_and_grad(name: str) -> None:
-    traced.check(CALLS[name], Z, mapped="segment" not in name)  # their rows are along the first axis
+    traced.check(CALLS[name], Z, mapped="segment" not in name)  # segments run along the first axis
 
 
 @pytest.mark.slow
-def test_masked_entries_bring_no_nan_into_any_derivative() -> None:
+def test_masked_entries_put_no_nan_into_derivatives() -> None:
     rows = jnp.asarray([[1.0, math.nan, 2.0], [1.0, math.inf, 2.0], [-math.inf, math.nan, 3.0], [1.0, math.nan, 1e30]])
     where = jnp.asarray([True, False, True])
     for function in (s.softmax, s.log_softmax, s.entropy, s.logsumexp, s.soft_argmax):
@@ -96,7 +96,7 @@ def test_gradients_reach_temperature_and_weights() -> None:
 
 
 @pytest.mark.slow
-def test_wrong_values_in_a_traced_function_make_nan() -> None:
+def test_wrong_values_in_a_traced_function_give_nan() -> None:
     z = jnp.asarray(Z[:, 0])
     for offsets in ([0, 5], [1, 3], [0, 2, 1, 3]):
         assert np.isnan(np.asarray(jax.jit(s.segment_softmax)(z, jnp.asarray(offsets)))).all()

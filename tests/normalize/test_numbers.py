@@ -1,4 +1,4 @@
-"""One row's number: a NumPy scalar, as of NumPy's own reductions, from every function and implementation."""
+"""The result of a single row is a NumPy scalar, as for NumPy's reductions, for every function and implementation."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_arrays_stay_arrays() -> None:
     assert s.entropy(torch.zeros(3)).shape == ()
 
 
-def test_heat_capacity_does_not_depend_on_where_energy_is_counted_from() -> None:
+def test_heat_capacity_does_not_depend_on_the_zero_of_energy() -> None:
     gaps = np.array([0.0, 0.0, 0.25])
     expected = s.boltzmann(gaps, 1.0).heat_capacity
     for dtype, offset in (("float32", 1e6), ("float64", 1e15)):

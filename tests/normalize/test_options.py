@@ -1,4 +1,4 @@
-"""Every argument that is accepted changes the result; shapes, layouts and dtypes are all served alike."""
+"""Every accepted argument changes the result; all shapes, layouts and dtypes are supported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import softargmax as s
 
 Z = np.random.default_rng(5).standard_normal((3, 4, 5)) * 4
 MASK = np.random.default_rng(6).random((4, 5)) < 0.7
-OPTIONS: dict[str, dict[str, Any]] = {  # function: options, each to change the result of the default
+OPTIONS: dict[str, dict[str, Any]] = {  # function: options, each of which changes the default result
     "softmax": {"axis": 1, "temperature": 2.0, "base": 2.0, "where": MASK},
     "log_softmax": {"axis": (0, 2), "temperature": 2.0, "base": 2.0, "where": MASK},
     "softmin": {"axis": None, "temperature": 2.0, "base": 2.0, "where": MASK},
@@ -74,10 +74,10 @@ def parts(backend: Backend, result: Any) -> list[np.ndarray]:
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "softmin", "softmax_with_lse", "logsumexp"])
 def test_dtype(quick: Backend, name: str) -> None:
     for given_dtype in quick.dtypes:
-        for asked in quick.dtypes:
-            result = getattr(s, name)(quick.array(Z, given_dtype), dtype=quick.dtype(asked))
+        for requested in quick.dtypes:
+            result = getattr(s, name)(quick.array(Z, given_dtype), dtype=quick.dtype(requested))
             first = result[0] if isinstance(result, tuple) else result
-            assert str(first.dtype).endswith(asked)
+            assert str(first.dtype).endswith(requested)
 
 
 def test_results_keep_halves_and_widen_numbers_per_row(quick: Backend) -> None:
@@ -162,7 +162,7 @@ def test_axes(quick: Backend, axis: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (0, 3), (2, 0, 3), (0, 0), (1,), (1, 1, 1)])
-def test_shapes_without_much_in_them(quick: Backend, shape: tuple[int, ...]) -> None:
+def test_empty_and_tiny_shapes(quick: Backend, shape: tuple[int, ...]) -> None:
     z = quick.array(np.zeros(shape))
     for function in (s.softmax, s.log_softmax, s.softmin, s.hardmax, s.logcumsumexp):
         assert function(z).shape == shape
@@ -198,7 +198,7 @@ def test_any_layout_is_right(case: tuple[np.ndarray, int], temperature: float, n
     bound = 3 if z.dtype == np.float32 else 4
     back = lambda p: np.moveaxis(p, axis, -1).reshape(-1, rows.shape[-1])  # noqa: E731
     with s.using(name):
-        if not (np.isinf(z) & (temperature < 0)).any():  # there -inf is the infinite score; the edge table has it
+        if not (np.isinf(z) & (temperature < 0)).any():  # for T < 0 a score of -inf becomes +inf: see the edge table
             assert ulp_error(back(s.softmax(z, axis=axis, temperature=temperature)), *truth.softmax).max() <= bound
             assert (
                 ulp_error(back(s.log_softmax(z, axis=axis, temperature=temperature)), *truth.log_softmax).max() <= bound

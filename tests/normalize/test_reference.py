@@ -1,4 +1,4 @@
-"""The reference keeps the accuracy that is promised, in every library and at every spread, temperature and length."""
+"""The reference has the promised accuracy in every library, and for every spread, temperature and length."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import softargmax as s
 OPTIONS = ((1.0, None), (3.7, None), (-0.3, 2.0))
 
 
-def errors(z: np.ndarray, bring: Any, temperature: float, base: float | None, tiny: float = 0.0) -> list[float]:
-    """The largest errors in ulp of softmax, log_softmax and logsumexp, of values above `tiny`."""
+def errors(z: np.ndarray, convert: Any, temperature: float, base: float | None, tiny: float = 0.0) -> list[float]:
+    """The largest errors of softmax, log_softmax and logsumexp in ulp, over results larger than `tiny`."""
     truth: Family = family_truth(z, temperature, base)
-    array, options = bring(z), {"temperature": temperature, "base": base}
+    array, options = convert(z), {"temperature": temperature, "base": base}
     with s.using("reference"):
         results = [np.asarray(f(array, **options)) for f in (s.softmax, s.log_softmax, s.logsumexp)]
     worst = []
@@ -30,13 +30,13 @@ def errors(z: np.ndarray, bring: Any, temperature: float, base: float | None, ti
 @pytest.mark.parametrize("spread", [1.0, 10.0, 40.0, 87.0, 1e4])
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_accuracy(library: str, spread: float) -> None:
-    bring = np.asarray if library == "numpy" else pytest.importorskip("torch").asarray
+    convert = np.asarray if library == "numpy" else pytest.importorskip("torch").asarray
     rng = np.random.default_rng(int(spread))
     for dtype, bound in ((np.float32, 0.51), (np.float64, 4.0)):
         for shape in ((200, 7), (5, 1000), (1, 30_000)):
             z = (rng.standard_normal(shape) * spread).astype(dtype)
             for temperature, base in OPTIONS:
-                found = errors(z, bring, temperature, base)
+                found = errors(z, convert, temperature, base)
                 assert max(found) <= bound, (dtype, shape, temperature, found)
 
 
@@ -49,7 +49,7 @@ def test_temperature_is_exact_where_scores_are_large() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", [1.0, 10.0, 40.0, 1e4])
 def test_accuracy_in_float32_alone(spread: float) -> None:
-    """JAX has no float64 here, so this is the arithmetic of pairs in float32, on top of XLA's own exp and log."""
+    """JAX has no float64 here, so this tests pairs of float32 together with XLA's exp and log."""
     jnp = pytest.importorskip("jax.numpy")
     z = (np.random.default_rng(3).standard_normal((400, 9)) * spread).astype(np.float32)
     for temperature, base in OPTIONS:

@@ -1,4 +1,4 @@
-"""The Rényi entropy: accuracy in ulp, orders next to 1 and in limits, edge rows, its derivatives, what is refused."""
+"""The Rényi entropy: accuracy in ulp, orders near 1 and in limits, edge rows, derivatives and errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFIDENT = ([20.0, 0.0], [36.0, 0.0], [5.0, 0.0], [3.0, 0.0, 0.0], [40.0, 1.0, 
 
 
 def truth(z: Any, order: Any, beta: Any = 1) -> Any:
-    """By the definition, in mpmath's precision: once for all that is compared with it."""
+    """The entropy by its definition, in mpmath's current precision; cached."""
     return _truth(tuple(map(float, z)), order, beta, mp.mp.prec)
 
 
@@ -91,7 +91,7 @@ def test_limits(quick: Backend) -> None:
     assert float(quick.back(s.renyi_entropy(wide, 1e-3))) == 0.0
 
 
-def test_an_order_per_row_is_each_of_them(quick: Backend) -> None:
+def test_an_order_per_row_agrees_with_single_orders(quick: Backend) -> None:
     z = np.random.default_rng(3).standard_normal((4, 3, 5)) * 3
     orders = np.array([[0.0, 0.5, 1.0], [1.5, 2.0, 7.0], [INF, 1.0001, 0.3], [1.0, 1.0, 3.0]])
     mask = np.arange(15).reshape(3, 5) % 4 != 0
@@ -103,7 +103,7 @@ def test_an_order_per_row_is_each_of_them(quick: Backend) -> None:
         assert found[at] == pytest.approx(float(quick.back(alone)), rel=4e-15)
 
 
-def test_it_falls_with_the_order_and_meets_the_others() -> None:
+def test_it_decreases_with_the_order_and_agrees_with_entropy() -> None:
     z = np.random.default_rng(4).standard_normal((20, 9)) * 2
     found = np.stack([s.renyi_entropy(z, order) for order in np.linspace(0, 4, 41)])
     assert (np.diff(found, axis=0) < 0).all()
@@ -123,9 +123,9 @@ def test_axes(quick: Backend, axis: Any) -> None:
 
 def test_dtype(quick: Backend) -> None:
     for given in quick.dtypes:
-        for asked in quick.dtypes:
-            found = s.renyi_entropy(quick.array([1.0, 2.0], given), 2.0, dtype=quick.dtype(asked))
-            assert str(found.dtype).endswith(asked)
+        for requested in quick.dtypes:
+            found = s.renyi_entropy(quick.array([1.0, 2.0], given), 2.0, dtype=quick.dtype(requested))
+            assert str(found.dtype).endswith(requested)
 
 
 @pytest.mark.parametrize("order", [-1e-300, -1.0, NAN, -INF, np.array([1.0, -1.0, 2.0])])
@@ -135,7 +135,7 @@ def test_orders_out_of_range(order: Any) -> None:
 
 
 @pytest.mark.parametrize(("order", "error"), [("two", TypeError), (None, TypeError), (np.ones(4), ValueError)])
-def test_orders_of_a_wrong_kind(order: Any, error: Any) -> None:
+def test_orders_of_a_wrong_type(order: Any, error: Any) -> None:
     with pytest.raises(error, match=r"^order: "):
         s.renyi_entropy(np.ones((3, 4)), order)
 

@@ -1,4 +1,4 @@
-"""Ragged rows: each segment is what the same row is alone, bit for bit where one kernel serves, on every backend."""
+"""Ragged rows: each segment has the result of the same row alone, bit for bit if one kernel computes both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pieces(offsets: Any) -> list[slice]:
 
 
 def compare(backend: Backend, z: np.ndarray, offsets: np.ndarray, **options: Any) -> None:
-    # JAX compiles every length anew (10 s): the same float32 are NumPy's there.
+    # JAX compiles for every length (10 s), so there the rows alone are computed by NumPy from the same float32.
     array = (lambda x: x.astype(np.float32)) if backend.library == "jax" else backend.array
     for segmented, alone in PAIRS:
         found = backend.back(segmented(backend.array(z), backend.array(offsets, "int32"), **options))
@@ -37,9 +37,9 @@ def compare(backend: Backend, z: np.ndarray, offsets: np.ndarray, **options: Any
 
 @pytest.mark.parametrize("trailing", [(), (3,), (2, 3)])
 @pytest.mark.parametrize("offsets", [[0, 9], [0, 0, 9, 9], [0, 1, 1, 4, 9], [0, 2, 9, 9, 9]])
-def test_segments_are_rows(backend: Backend, offsets: list[int], trailing: tuple[int, ...]) -> None:
+def test_segments_agree_with_rows(backend: Backend, offsets: list[int], trailing: tuple[int, ...]) -> None:
     if backend.library == "jax" and trailing:
-        pytest.skip("JAX compiles every shape of every step anew")
+        pytest.skip("JAX compiles every step again for every shape")
     z = np.random.default_rng(1).standard_normal((9, *trailing)) * 5
     compare(backend, z, np.array(offsets))
     compare(backend, z, np.array(offsets), temperature=-2.5)
@@ -115,7 +115,7 @@ IDS[IDS == 4] = 5  # a segment without a score
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("trailing", [(), (3,)])
 def test_segments_by_ids(quick: Backend, trailing: tuple[int, ...], masked: bool) -> None:
-    """Each with its own temperature and support is the row alone, in any order of the ids."""
+    """Each segment, with its own temperature and mask, has the result of the row alone, for ids in any order."""
     rng = np.random.default_rng(4)
     z = rng.standard_normal((60, *trailing)) * 5
     z[[3, 8, 9]] = [[INF], [-INF], [NAN]] if trailing else [INF, -INF, NAN]
@@ -133,7 +133,7 @@ def test_segments_by_ids(quick: Backend, trailing: tuple[int, ...], masked: bool
             assert ulp_error(got, expected, at=np.abs(expected)).max(initial=0) <= 6, (by_id, one)
 
 
-def test_ids_are_what_offsets_of_sorted_scores_are(backend: Backend) -> None:
+def test_ids_agree_with_offsets_of_sorted_scores(backend: Backend) -> None:
     z = np.random.default_rng(5).standard_normal((60, 2))
     order = np.argsort(IDS, kind="stable")
     offsets = backend.array(np.searchsorted(IDS[order], np.arange(8)), "int32")
@@ -169,7 +169,7 @@ def test_gradients_by_ids() -> None:
 
 
 @pytest.mark.slow
-def test_ids_where_nobody_looks() -> None:
+def test_ids_whose_values_cannot_be_read() -> None:
     jax = pytest.importorskip("jax")
     z = jax.numpy.asarray(np.random.default_rng(6).standard_normal(9).astype(np.float32))
     ids = np.array([2, 0, 1, 0, 2, 2, 1, 0, 1])
@@ -211,7 +211,7 @@ def test_wrong_ids(options: dict[str, Any], error: type[Exception], message: str
             function(np.zeros(4), **options)
 
 
-def test_ids_of_nothing() -> None:
+def test_ids_of_no_scores() -> None:
     assert s.segment_softmax(np.zeros((0, 2)), index=[]).shape == (0, 2)
     assert (s.segment_logsumexp(np.zeros((0, 2)), index=[], num_segments=3) == np.full((3, 2), -INF)).all()
 

@@ -24,7 +24,7 @@ def ulps(found: Any, truth: Any, dtype: str) -> float:
 
 
 class Truth:
-    """A row's softmax with so many digits that nothing cancels."""
+    """The softmax of a row in mpmath, with enough digits that cancellation does no harm."""
 
     def __init__(self, z: Any, beta: float = 1.0) -> None:
         self.x = [mp.mpf(beta) * mp.mpf(float(x)) for x in z]
@@ -64,8 +64,8 @@ def test_accuracy(implementation: str, dtype: str, spread: int) -> None:
                     assert ulps(found, truth, dtype) <= BOUND[dtype], (name, n)
 
 
-def test_near_distributions_keep_their_divergence(quick: Backend) -> None:
-    """About d^2 / 2 of the difference's variance: 1e-24, where log p is known to 1e-16 only."""
+def test_close_distributions_keep_their_small_divergence(quick: Backend) -> None:
+    """The divergence is about half the variance of the difference: 1e-24, while log p has errors of 1e-16."""
     z = np.linspace(-3, 3, 8)
     other = z + np.float64(2.0**-40) * np.sin(np.arange(8))
     with mp.workdps(60):
@@ -92,8 +92,8 @@ def test_signed_sums_lose_only_what_cancels(implementation: str) -> None:
                 assert abs(found.log_abs - mp.log(abs(total))) <= unit
 
 
-def test_weights_and_scores_that_only_together_are_moderate(quick: Backend) -> None:
-    """e^-800 is 0; 1e300 e^-800 is more than 1e-300."""
+def test_huge_weights_with_small_exponentials(quick: Backend) -> None:
+    """e^-800 underflows to 0, but 1e300 e^-800 is larger than 1e-300."""
     log_abs, sign = s.signed_logsumexp(quick.array([0.0, -800.0]), quick.array([1e-300, -1e300]))
     with mp.workdps(60):
         truth = mp.log(mp.mpf(1e300) * mp.exp(-800) - mp.mpf(1e-300))
@@ -121,8 +121,8 @@ def test_signed_logsumexp_at_the_edges(quick: Backend, z: Any, w: Any, log_abs: 
     assert [float(quick.back(x)) for x in found] == pytest.approx([log_abs, sign], nan_ok=True)
 
 
-def test_positions_beyond_what_float32_counts() -> None:
-    """Positions are counted in float64: 2^24 + 1 is no float32, a mean of such is not lost before it is rounded."""
+def test_positions_beyond_the_integers_of_float32() -> None:
+    """Positions are float64: 2^24 + 1 is not a float32, and a mean of such positions is rounded only once."""
     z = np.full((1 << 24) + 3, -INF, np.float32)
     z[-2:] = 0.0  # places 2^24 + 1 and 2^24 + 2
     assert s.soft_argmax(z) == np.float32(2**24 + 1.5)
@@ -143,7 +143,7 @@ def test_values_of_every_dtype_and_stride(dtype: str) -> None:
             assert float(found) == pytest.approx(float(p @ wide[::2, 1].astype(np.float64)), rel=1e-15)
 
 
-def test_numbers_beside_tensors_are_not_rounded_to_float32() -> None:
+def test_numbers_with_tensors_are_not_rounded_to_float32() -> None:
     torch = pytest.importorskip("torch")
     z = torch.zeros(2, dtype=torch.float64)
     assert float(s.soft_argmax(z, [0.1, 0.1])) == 0.1
@@ -151,11 +151,11 @@ def test_numbers_beside_tensors_are_not_rounded_to_float32() -> None:
     assert s.kl_divergence(z.float(), [0.0, 1.0]).dtype == torch.float32
 
 
-@pytest.mark.no_sanitize  # the sanitizers use memory themselves
+@pytest.mark.no_sanitize  # sanitizers add memory of their own
 @pytest.mark.parametrize("shape", [(4096, 4096), (1, 1 << 24), (1 << 24, 1)])
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_no_temporary_of_the_scores_size(library: str, shape: tuple[int, int]) -> None:
-    """A process of its own: its peak grows by less than an eighth of the scores, 64 MiB, for many rows and for one."""
+    """The peak memory of a process grows by less than an eighth of the scores (64 MiB), for many rows and for one."""
     pytest.importorskip(library)
     axis = 0 if shape[1] == 1 else 1
     code = f"""
@@ -181,7 +181,7 @@ print((peak - before) / z.nbytes)
 
 
 def test_the_temperature_of_a_divergence(quick: Backend) -> None:
-    """It scales inside: near distributions keep their divergence, which scaled scores would have lost."""
+    """kl_divergence applies the temperature to differences, so close distributions keep their small divergence."""
     rng = np.random.default_rng(8)
     z, eps = rng.standard_normal(7) * 3 + 2000.0, rng.standard_normal(7) * 1e-6
     for q, temperature, base in ((z + eps, 3.7, None), (z[::-1].copy(), 0.7, None), (z + eps, -2.3, 3.0)):

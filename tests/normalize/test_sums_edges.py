@@ -1,4 +1,4 @@
-"""Sums under the softmax where one form meets another, in limits, and their derivatives at the edges."""
+"""Sums under the softmax: where the formula changes, in limits, and derivatives of edge rows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ INF, NAN = math.inf, math.nan
 
 
 @pytest.mark.parametrize("implementation", ["native", "reference"])
-def test_divergence_where_one_form_meets_the_other(implementation: str) -> None:
-    """Terms of |log p - log q| from 0.2 to 2, where delta - 1 + exp(-delta) begins to be safe."""
+def test_divergence_where_the_formula_changes(implementation: str) -> None:
+    """|log p - log q| from 0.2 to 2, where delta - 1 + exp(-delta) starts to be free of cancellation."""
     rng = np.random.default_rng(8)
     with s.using(implementation), mp.workdps(60):
         for size in (0.3, 0.5, 0.7, 1.0, 1.3, 1.5, 2.0):
@@ -115,7 +115,7 @@ def test_gradients_of_near_distributions() -> None:
     assert leaf.grad.tolist() == pytest.approx(exact.tolist(), rel=2e-7)
 
 
-def test_gradients_of_half_values_are_summed_before_they_are_rounded() -> None:
+def test_gradients_of_half_precision_values_are_rounded_after_the_sum() -> None:
     torch = pytest.importorskip("torch")
     z, v = torch.zeros(4096, 64), torch.ones(64, dtype=torch.float16, requires_grad=True)
     (1e-4 * s.soft_argmax(z, v)).sum().backward()
@@ -134,7 +134,7 @@ def test_heat_capacity_of_equal_and_of_huge_energies() -> None:
         assert e.grad.tolist() == pytest.approx([-0.2002, 0.2002, 0], abs=1e-4)
 
 
-def test_what_the_core_refuses() -> None:
+def test_the_core_refuses_a_missing_z_q() -> None:
     from softargmax.core import _native
 
     z, out = np.ones((2, 3)), np.empty(2)
@@ -153,7 +153,7 @@ def test_gradient_of_lse_at_a_maximum_of_0() -> None:
     assert slope.tolist() == [1.0, 1.0]
 
 
-def test_masked_weights_are_not_looked_at(quick: Backend) -> None:
+def test_masked_weights_are_not_checked(quick: Backend) -> None:
     found = s.logsumexp(
         quick.array([0.0, 1.0]), weights=quick.array([1.0, INF]), where=quick.array([True, False], "bool")
     )

@@ -1,4 +1,4 @@
-"""One row at many temperatures: a list of them adds an axis in front, and each result is that of its own call."""
+"""One row at many temperatures: a list adds a leading axis, and each result is that of a separate call."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_row_at_a_list_of_temperatures(name: str, backend: Backend) -> None:
                 np.testing.assert_array_equal(found, expected)
 
 
-def test_arrays_with_more_axes_than_the_scores_add_theirs() -> None:
+def test_arrays_of_temperatures_may_add_leading_axes() -> None:
     z = np.random.default_rng(0).standard_normal((3, 4, 5))
     of_rows = np.random.default_rng(1).uniform(0.5, 2.0, (2, 3, 1, 5))
     found = s.softmax(z, axis=1, temperature=of_rows)
@@ -74,7 +74,7 @@ def test_gradients_sum_over_the_temperatures() -> None:
 
 
 @pytest.mark.parametrize("function", [s.logsumexp, lambda z, weights: s.signed_logsumexp(z, weights).log_abs])
-def test_wide_weights_make_the_result_wide(function: Any, backend: Backend) -> None:
+def test_float64_weights_give_a_float64_result(function: Any, backend: Backend) -> None:
     if "float64" not in backend.dtypes:
         pytest.skip("no float64")
     z, weights = np.array([0.25, 1.5, -2.0]), np.array([0.1, 2.0, 0.3])

@@ -77,13 +77,13 @@ def test_gradients_of_narrow_types_are_those_of_float64_rounded(name: str, dtype
     y.backward(g)
     y_wide.backward(g.double())
     assert found.grad.dtype == kind
-    # What is saved is the rounded result: p is off by half a unit, log p by half a unit of 30, p g by as much.
+    # The backward reads the rounded result: p has an error of half a unit, log p of half a unit of 30, p g the same.
     slack = 32 * unit * (g.double().abs().sum(-1, keepdim=True) if name != "logsumexp" else g.double().abs()[:, None])
     assert ((found.grad.double() - wanted.grad).abs() <= slack).all()
 
 
 def test_derivative_with_respect_to_temperature_does_not_cancel() -> None:
-    """d softmax / dT at scores far from 0, where <z, p (g - <p, g>)> would lose all digits."""
+    """d softmax / dT for scores far from 0, where computing <z, p (g - <p, g>)> loses all digits."""
     z, g = cases.draw(5), cases.draw(5, seed=7)
     far = (z.float() + 0).double() + 2.0**20
     one = torch.ones((), dtype=torch.float64, requires_grad=True)
@@ -93,7 +93,7 @@ def test_derivative_with_respect_to_temperature_does_not_cancel() -> None:
     assert abs(one.grad - other.grad) <= 1e-9 * abs(other.grad)
 
 
-def test_only_what_needs_a_gradient_gets_one() -> None:
+def test_only_tensors_that_require_a_gradient_get_one() -> None:
     z, temperature = cases.draw(3), cases.positive(1)[0].requires_grad_()
     softargmax.softmax(z, temperature=temperature)[0].backward()
     assert z.grad is None

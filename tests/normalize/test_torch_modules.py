@@ -96,7 +96,7 @@ def test_export(module: Any, function: Any) -> None:
     assert any("softargmax" in str(node.target) for node in program.graph.nodes)
 
 
-def test_unknown_names_say_what_there_is() -> None:
+def test_errors_for_unknown_names_list_the_choices() -> None:
     with pytest.raises(AttributeError, match=r"it has .*LogSoftmax, .*Softmax, "):
         softargmax.nn.Sofmax  # noqa: B018 the access is the test
     assert {"Softmax", "LogSoftmax"} <= set(dir(softargmax.nn))
@@ -142,7 +142,7 @@ def test_unknown_names_say_what_there_is() -> None:
         ),
     ],
 )
-def test_bad_options_are_refused_where_they_are_given(
+def test_bad_options_are_refused_at_construction(
     module: Any, function: Any, options: dict[str, Any], error: Any, says: str
 ) -> None:
     with pytest.raises(error, match="^" + re.escape(says)):
@@ -150,7 +150,7 @@ def test_bad_options_are_refused_where_they_are_given(
 
 
 @pairs
-def test_values_of_a_temperature_may_come_later(module: Any, function: Any) -> None:
+def test_the_values_of_a_temperature_may_be_set_later(module: Any, function: Any) -> None:
     layer = module(temperature=torch.nn.Parameter(torch.full((3,), math.nan)))
     layer.load_state_dict({"temperature": torch.tensor([1.0, 2.0, 3.0])})
     z = cases.draw(3, 4).float()

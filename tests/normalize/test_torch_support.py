@@ -29,7 +29,7 @@ def gradient(f: Any, z: Any, g: Any) -> Any:
 @pytest.mark.parametrize("masked", [NAN, INF, -INF, 3e38])
 @pytest.mark.parametrize("incoming", [NAN, INF, -INF])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_nothing_outside_the_support_gets_in(operation: Any, masked: float, incoming: float, dtype: str) -> None:
+def test_scores_outside_the_support_are_ignored(operation: Any, masked: float, incoming: float, dtype: str) -> None:
     kind = getattr(torch, dtype)
     z, g = cases.draw(5).to(kind), cases.draw(5, seed=1).to(kind)
     wanted = gradient(operation, z[MASK], g[MASK])
@@ -41,7 +41,7 @@ def test_nothing_outside_the_support_gets_in(operation: Any, masked: float, inco
 
 @both
 @pytest.mark.parametrize("scores", [[1.0, -INF, 2.0, -INF], [-INF, -INF, -INF, -INF]])
-def test_a_score_of_minus_infinity_is_outside_too(operation: Any, scores: list[float]) -> None:
+def test_a_score_of_minus_infinity_is_outside_the_support(operation: Any, scores: list[float]) -> None:
     z = torch.tensor(scores)
     g = torch.where(z.isinf(), NAN, 1.5)
     found = gradient(operation, z, g)
@@ -91,7 +91,7 @@ def test_logsumexp_shares_its_gradient_among_infinities() -> None:
 @pytest.mark.parametrize("temperature", [0.0, -0.0, INF, -INF])
 @pytest.mark.parametrize("operation", [softargmax.softmax, softargmax.log_softmax, softargmax.logsumexp])
 def test_limits_of_the_temperature(operation: Any, temperature: float) -> None:
-    """At T = 0 softmax is flat between jumps, at T = inf everywhere; numbers and tensors agree."""
+    """softmax is constant between jumps at T = 0, and everywhere at T = inf; numbers and tensors agree."""
     z = torch.tensor([[1.0, 5.0, 5.0], [0.0, -1.0, 2.0]], dtype=torch.float64)
     tensor = torch.full((2,), temperature, dtype=torch.float64, requires_grad=True)
     y = operation(z)

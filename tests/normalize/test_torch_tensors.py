@@ -1,4 +1,4 @@
-"""Tensors as they come: dtypes, strides, lazy bits, subclasses, `out=`, inference, other processes."""
+"""Kinds of tensors: dtypes, strides, lazy negation, subclasses, `out=`, inference, other processes."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def test_strides_do_not_change_bits_and_layouts_are_kept(name: str) -> None:
     z = cases.draw(4, 6, 5).float()
     wanted = operation(z, axis=1)
     for permutation in ((2, 0, 1), (1, 2, 0)):
-        turned = z.permute(permutation)
-        found = operation(turned, axis=permutation.index(1))
+        permuted = z.permute(permutation)
+        found = operation(permuted, axis=permutation.index(1))
         assert torch.equal(found, wanted.permute(permutation))
-        assert found.stride() == turned.stride()
+        assert found.stride() == permuted.stride()
     assert torch.equal(operation(torch.stack([z, z], -1)[..., 0], axis=1), wanted)
     assert torch.equal(operation(z[:1].expand(3, 6, 5), axis=1), wanted[:1].expand(3, 6, 5))
     g = cases.draw(4, 6, 5, seed=2).float()
@@ -118,8 +118,8 @@ def test_lazy_bits_subclasses_and_inference(name: str) -> None:
 
 
 @both
-def test_all_ways_lead_to_one_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel called at once, through the Function, through the dispatcher: the same bits."""
+def test_every_path_gives_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A direct call of the kernel, the autograd Function and the dispatcher give the same bits."""
     operations = importlib.import_module("softargmax.normalize.operations")
     operation = getattr(softargmax, name)
     of = getattr(operations, name).torch
@@ -145,19 +145,19 @@ def test_out(name: str) -> None:
     version = out._version
     assert operation(z, temperature=0.7, out=out) is out
     assert torch.equal(out, wanted)
-    assert out._version > version  # autograd finds out that what it saved has changed
+    assert out._version > version  # autograd detects that a saved tensor has changed
     narrow = torch.empty(3, 4)
     assert torch.equal(operation(z, temperature=0.7, out=narrow, dtype=torch.float32), wanted.float())
     again = z.clone()
     assert torch.equal(operation(again, temperature=0.7, out=again), wanted)
-    for guilty in ({"out": torch.empty_like(z).requires_grad_()}, {"temperature": torch.ones(3).requires_grad_()}):
+    for options in ({"out": torch.empty_like(z).requires_grad_()}, {"temperature": torch.ones(3).requires_grad_()}):
         with pytest.raises(TypeError, match=r"out: .* requires grad"):
-            operation(z, **({"out": torch.empty_like(z)} | guilty))
+            operation(z, **({"out": torch.empty_like(z)} | options))
     with pytest.raises(TypeError, match=r"out: .* requires grad"):
         operation(z.requires_grad_(), out=torch.empty_like(z))
 
 
-def test_writing_into_what_was_saved_is_noticed() -> None:
+def test_writing_into_a_saved_tensor_is_detected() -> None:
     z = cases.draw(3).requires_grad_()
     y = z.exp()
     loss = (y * y).sum()
@@ -166,7 +166,7 @@ def test_writing_into_what_was_saved_is_noticed() -> None:
         loss.backward()
 
 
-def test_nothing_is_kept_alive_and_the_graph_is_freed() -> None:
+def test_backward_frees_the_graph() -> None:
     z = cases.draw(3).requires_grad_()
     loss = softargmax.softmax(z).square().sum()
     loss.backward()
@@ -182,11 +182,11 @@ def large() -> Any:
 
 
 def in_child(z: Any, queue: Any) -> None:
-    queue.put(softargmax.softmax(z)[0, 0].item())  # and nothing of torch's own that runs in threads
+    queue.put(softargmax.softmax(z)[0, 0].item())  # no torch function that uses threads
 
 
 def test_forked_child_after_use_in_the_parent() -> None:
-    """torch's own softmax hangs here: its pool of threads did not survive the fork."""
+    """The child gives the parent's result. torch's softmax hangs here: its thread pool does not survive a fork."""
     z = large()
     wanted = softargmax.softmax(z)[0, 0].item()
     fork = multiprocessing.get_context("fork")

@@ -24,14 +24,14 @@ each = pytest.mark.parametrize("case", cases.CASES, ids=[case.name for case in c
 
 @pytest.fixture(autouse=True)
 def _fresh_compiler() -> Any:
-    """Each test compiles anew: dynamo counts how often a function was compiled, and gives up."""
+    """Reset the compiler for each test: Dynamo gives up after a number of compilations of one function."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
 
 
 def total(f: Any) -> Any:
-    """A curved number of all that f returns."""
+    """A nonlinear scalar function of all results of f: the sum of their squares."""
 
     def loss(*inputs: Any) -> Any:
         results = f(*inputs)
@@ -51,7 +51,7 @@ def same_bits(a: Any, b: Any) -> bool:
 
 @pytest.mark.parametrize("operation", [softargmax.softmax, softargmax.log_softmax, softargmax.logsumexp])
 def test_a_pullback_is_differentiated_outside(operation: Any) -> None:
-    """What torch.func.vjp returns runs when its level is gone, and what it saved still depends on the outer z."""
+    """The pullback of torch.func.vjp runs after its level has ended; its saved tensors still depend on the outer z."""
     z = cases.draw(2, 3).requires_grad_()
     g = cases.draw(*operation(z).shape, seed=3)
     assert torch.autograd.gradcheck(lambda z: torch.func.vjp(operation, z)[1](g)[0], (z,))
@@ -125,7 +125,7 @@ def test_vectorized_jacobian_of_the_old_interface() -> None:
 
 
 @each
-def test_compiled_is_eager_to_the_bit(case: Any) -> None:
+def test_compiled_result_has_the_bits_of_eager(case: Any) -> None:
     compiled = torch.compile(case.f, fullgraph=True, backend="aot_eager")
     assert same_bits(compiled(*case.inputs), case.f(*case.inputs))
     inputs = [tuple(x.clone().requires_grad_() for x in case.inputs) for _ in range(2)]
@@ -138,7 +138,7 @@ def test_compiled_is_eager_to_the_bit(case: Any) -> None:
 
 
 @pytest.mark.parametrize("operation", [softargmax.softmax, softargmax.log_softmax])
-def test_compiled_gradient_is_eager_to_the_bit(operation: Any) -> None:
+def test_compiled_gradient_has_the_bits_of_eager(operation: Any) -> None:
     z, g = [cases.draw(6, 40).float().requires_grad_() for _ in range(2)], cases.draw(6, 40, seed=4).float()
     torch.compile(operation, fullgraph=True)(z[0]).backward(g)
     operation(z[1]).backward(g)
@@ -148,9 +148,9 @@ def test_compiled_gradient_is_eager_to_the_bit(operation: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("transform", [jacrev, jacfwd, hessian, grad, vmap], ids=lambda t: t.__name__)
 def test_compiled_transforms(transform: Any) -> None:
-    """What is traced is what counts; of the hessian, which has both modes, C++ is made too (3 s each)."""
+    """Most transforms are only traced. The hessian, which uses both modes, is also compiled to C++ (3 s each)."""
     backend = "inductor" if transform is hessian else "aot_eager"
-    # A lambda, since torch 2.13 cannot trace the `hasattr(f, "__name__")` of vmap for a function that is taken whole.
+    # A lambda, since torch 2.13 cannot trace vmap's `hasattr(f, "__name__")` for a function that is one graph node.
     f = total(softargmax.softmax) if transform in (hessian, grad) else lambda z: softargmax.softmax(z, axis=-1)
     z = cases.draw(3, 4)
     compiled = torch.compile(transform(f), fullgraph=True, backend=backend)
@@ -158,7 +158,7 @@ def test_compiled_transforms(transform: Any) -> None:
 
 
 def test_operators_inside_transforms() -> None:
-    """A graph that was captured calls the operators, not their rules: nested levels reach all of them."""
+    """Captured graphs call the operators, so each operator must support nested levels of jacrev and jacfwd."""
     of = o.softmax.torch
     call = lambda z: of.overload(*of.flatten(o.Scores(z, None, Scale(0.7, 0.0), (0,), z.dtype)))[0]  # noqa: E731
     z = cases.draw(4)

@@ -202,7 +202,7 @@ def test_logcumsumexp(quick: Backend) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.3, -1.7, 1e-3, 0.0, -0.0, INF, [2.0, 0.0, -0.4, INF, -0.0]])
-def test_every_prefix_has_its_smooth_maximum(quick: Backend, temperature: Any) -> None:
+def test_logcumsumexp_gives_the_logsumexp_of_each_prefix(quick: Backend, temperature: Any) -> None:
     z = Z.copy()
     z[1, 2], z[2, 4], z[3, 1], z[4, :3], z[0, 3] = INF, -INF, NAN, -INF, z[0, 1]
     where = RNG.random(Z.shape) < 0.7
@@ -213,7 +213,7 @@ def test_every_prefix_has_its_smooth_maximum(quick: Backend, temperature: Any) -
         assert found[:, n - 1] == pytest.approx(expected, rel=1e-14, nan_ok=True)
 
 
-def test_boltzmann_is_physics(quick: Backend) -> None:
+def test_boltzmann_agrees_with_its_formulas(quick: Backend) -> None:
     e, k = np.abs(Z), 0.7
     for t in (0.5, 2.0, -3.0):
         found = s.boltzmann(quick.array(e), t, k=k, weights=quick.array(g := np.arange(1.0, 8.0)))
@@ -270,7 +270,7 @@ def test_soft_argmax(quick: Backend) -> None:
     near(quick, s.soft_argmax(quick.array([1.0, 5.0, 5.0]), temperature=0.0), 1.5)
 
 
-def test_a_row_does_not_know_its_batch(quick: Backend) -> None:
+def test_a_row_does_not_depend_on_its_batch(quick: Backend) -> None:
     z = np.tile(Z, (40, 3))
     for function in (
         s.entropy,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import softargmax
 
-# What torch does itself when it is asked for forward mode and for a compiled vmap.
+# Warnings about torch's own code, from forward mode and from a compiled vmap.
 IGNORED = (
     "ignore:`torch.jit.*is deprecated:DeprecationWarning",
     "ignore:`torch._prims_common.check` is deprecated:FutureWarning",
@@ -19,7 +19,7 @@ IGNORED = (
 
 
 class Case(NamedTuple):
-    """f(*inputs); every input is differentiated."""
+    """A function and its inputs; derivatives are taken with respect to every input."""
 
     name: str
     f: Callable[..., Any]
@@ -40,14 +40,14 @@ OFFSETS = torch.tensor([0, 2, 2, 5])
 
 
 def finite(result: Any) -> Any:
-    """-inf outside the support is constant; finite differences of it are NaN."""
+    """Replace infinities by 0: -inf outside the support is constant, but its finite differences are NaN."""
     if isinstance(result, tuple):
         return tuple(map(finite, result))
     return torch.where(result.isinf(), 0, result)
 
 
 def on(operation: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """The operation with options, as a function of z and of the tensors named in `options` by None."""
+    """The operation with options, as a function of z and of the tensors whose option is None."""
     names = [name for name, value in options.items() if value is None]
     fixed = {name: value for name, value in options.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""The backends that every operation is tested on: a library's arrays, served by one implementation by name."""
+"""The backends that every operation is tested on: an array library and the implementation that serves it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import softargmax
 
 @dataclass(frozen=True)
 class Backend:
-    """A library and an implementation; `array` brings NumPy values into the library, `back` brings a result out."""
+    """A library and an implementation; `array` converts NumPy values to its arrays, `back` converts results back."""
 
     library: str
     implementation: str
@@ -29,7 +29,7 @@ class Backend:
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """The floating dtypes to test with (JAX compiles each anew, and has no float64 outside its 64-bit mode)."""
+        """The floating dtypes to test. (JAX compiles for each dtype, and has no float64 outside its 64-bit mode.)"""
         return {
             "numpy": ("float16", "float32", "float64"),
             "array_api_strict": ("float32", "float64"),
@@ -75,7 +75,7 @@ class Backend:
         return array.to(kind) if self.library == "torch" else array.astype(kind)
 
     def using(self) -> Any:
-        """Ask for the implementation by name, so that nothing else can have served."""
+        """Request the implementation by name, so that no other one can run."""
         return softargmax.using(self.implementation)
 
 

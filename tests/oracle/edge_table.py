@@ -1,13 +1,13 @@
-"""The edge table: what every backend returns, and how it differentiates, where the formula alone does not say.
+"""The edge table: results and gradients that every backend must return for rows that the formula does not cover.
 
-A row has its support, and in it the softmax p; everything else follows. log p and the smooth maximum are given where
-they are not log(p) and a finite number. The gradients, of <g, f(z)>, are
+Each row lists its scores, the softmax p and logsumexp. log p is listed if it is not log(p). The expected gradients, of
+<g, f(z)>, are
 
     softmax        beta p (g - <p, g>)              0 where the softmax is constant (`constant`)
     log_softmax    beta (g - p sum g), over the support      the same
     logsumexp      g p
 
-and 0 outside the support always, NaN within it in a row of NaN.
+They are 0 outside the support. Inside the support they are NaN if the row has a NaN.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Row(NamedTuple):
     name: str
     z: list[float]
     p: list[float]
-    lse: float  # of logsumexp: lse / beta
+    lse: float  # the result of logsumexp, lse / beta
     options: dict[str, Any] = {}  # noqa: RUF012 never changed
-    log_p: list[float] | None = None  # log(p) without it
+    log_p: list[float] | None = None  # defaults to log(p)
     constant: bool = False  # the softmax is constant here: derivative 0
     ulp: float = 3.0
     float64_only: bool = False
-    overflows: bool = False  # log p is beyond the range: no derivative is promised
+    overflows: bool = False  # log p overflows: no derivative is promised
 
 
 LOG2, LOG3 = math.log(2), math.log(3)
@@ -142,7 +142,7 @@ ROWS = (
 
 
 def served(row: Row, backend: Backend, dtype: str) -> bool:
-    """Whether this dtype holds the row's numbers: the halves do not reach 1e38, and XLA has no subnormals."""
+    """True if this dtype can represent the row: half precision does not reach 1e38, and XLA has no subnormals."""
     largest = max((abs(x) for x in row.z if math.isfinite(x)), default=0.0)
     smallest = min((abs(x) for x in (*row.z, row.options.get("temperature", 1.0)) if x), default=1.0)
     if dtype in ("float16", "bfloat16"):
@@ -152,7 +152,7 @@ def served(row: Row, backend: Backend, dtype: str) -> bool:
 
 
 def check(row: Row, backend: Backend, dtype: str) -> None:
-    """One row of the table on one backend: the three functions, alone and between other rows."""
+    """Check the three functions for one row of the table, placed between two other rows, on one backend."""
     p = np.array(row.p, np.float64)
     with np.errstate(divide="ignore"):
         log_p = np.log(p) if row.log_p is None else np.array(row.log_p, np.float64)
@@ -177,20 +177,20 @@ def check(row: Row, backend: Backend, dtype: str) -> None:
 
 
 def check_gradients(row: Row, backend: Backend, dtype: str) -> None:
-    """The gradients of the three functions, with incoming gradients that are NaN outside the support."""
+    """Check the gradients of the three functions, with incoming gradients that are NaN outside the support."""
     p = np.array(row.p, np.float64)
     beta = _beta(row)
     inside = (p != 0) if row.log_p is None else np.array(row.log_p) != -INF
     g = np.arange(1.0, len(row.z) + 1)
-    seen = np.where(inside, g, 0.0)
+    g_inside = np.where(inside, g, 0.0)
     options = dict(row.options)
     if "where" in options:
         options["where"] = backend.array(options["where"])
     broken = np.isnan(p).any()
     finite_beta = 0.0 if row.constant or math.isinf(beta) else beta
     wanted = {
-        softargmax.softmax: finite_beta * p * (seen - (p * seen).sum()),
-        softargmax.log_softmax: finite_beta * np.where(inside, seen - p * seen.sum(), 0.0),
+        softargmax.softmax: finite_beta * p * (g_inside - (p * g_inside).sum()),
+        softargmax.log_softmax: finite_beta * np.where(inside, g_inside - p * g_inside.sum(), 0.0),
         softargmax.logsumexp: p,
     }
     for function, expected in wanted.items():

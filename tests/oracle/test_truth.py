@@ -36,7 +36,7 @@ OPTIONS = [(1.0, None), (3.7, None), (0.1, None), (1.0, 2.0), (10.0, 10.0), (-1.
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_truth_agrees_with_mpmath(dtype: str) -> None:
-    """float64 truth of float32: 0.001 ulp of float32. Pairs for float64: 1e-4 ulp of float64."""
+    """The truth for float32 (in float64) is within 1e-3 ulp, the truth for float64 (in pairs) within 1e-4 ulp."""
     allowed = {"float32": 1e-3, "float64": 1e-4}[dtype]
     checked = 0
     for row in _rows(dtype):
@@ -52,10 +52,10 @@ def test_truth_agrees_with_mpmath(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_memory_order_does_not_count(dtype: str) -> None:
+def test_memory_order_does_not_change_the_truth(dtype: str) -> None:
     z = np.random.default_rng(3).standard_normal((5, 3)).astype(dtype)
-    for turned in (z.T, np.zeros((2, 2), dtype).T, z[::-2, ::2]):
-        found, wanted = family_truth(turned), family_truth(turned.copy())
+    for view in (z.T, np.zeros((2, 2), dtype).T, z[::-2, ::2]):
+        found, wanted = family_truth(view), family_truth(view.copy())
         for op in OPS:
             for a, b in zip(getattr(found, op), getattr(wanted, op), strict=True):
                 assert np.array_equal(a, b) if a is not None else b is None, op
@@ -65,7 +65,7 @@ def test_memory_order_does_not_count(dtype: str) -> None:
 
 
 def _distance(found: Truth, exact: Truth, dtype: str, at: np.ndarray | None) -> np.ndarray:
-    """|found - exact| in ulp of dtype, both pairs, lifted alike."""
+    """|found - exact| in ulp of dtype; both are pairs and are brought to the same lift."""
     hi = np.ldexp(np.ravel(found.hi), exact.lift - np.ravel(found.lift))
     lo = 0.0 if found.lo is None else np.ldexp(np.ravel(found.lo), exact.lift - np.ravel(found.lift))
     error = np.abs((hi - exact.hi) + (lo - exact.lo))

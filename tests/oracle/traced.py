@@ -1,4 +1,4 @@
-"""What a function of JAX arrays has to do when it is traced."""
+"""Check that a function of JAX arrays works under jit, vmap and grad."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 Call = Callable[[Any, Callable[[Any], Any]], Any]
-"""A function of scores, and of what makes NumPy arrays into arrays of their library; it returns an array."""
+"""A function of the scores and of a converter from NumPy arrays to the scores' library; it returns an array."""
 
 
 def check(call: Call, z: np.ndarray, *, mapped: bool = True) -> None:
-    """Traced it gives what NumPy gives, `mapped` what a loop gives; its derivative is that of differences.
+    """Check that jit agrees with NumPy, vmap with a loop (if `mapped`), and grad with finite differences.
 
-    The value comes with the derivative: to compile it alone would take half as long again.
+    One traced function returns value and derivative. Compiling the value separately would take half as long again.
     """
     jax = pytest.importorskip("jax")
     jnp = jax.numpy

@@ -1,7 +1,7 @@
 """The true values of softmax, log_softmax and logsumexp, and the distance of a result from them.
 
-Scores of float32 and narrower are answered in float64; scores of float64 in pairs hi + lo of float64 ("double-double").
-`test_truth.py` checks both against mpmath. Nothing here uses softargmax, nor its way of computing: the maximum is
+For scores of float32 and narrower the truth is float64; for float64 it is a pair hi + lo of float64 ("double-double").
+`test_truth.py` checks both against mpmath. Nothing here uses softargmax or its algorithms: the maximum is
 subtracted (without error), exponentials come from a table of 2^(j/4096), and the maximum's own term, exactly 1, never
 enters a rounded sum.
 """
@@ -22,23 +22,23 @@ LARGEST_EXPONENT = {"float16": 15, "bfloat16": 127, "float32": 127, "float64": 1
 
 
 class Truth(NamedTuple):
-    """True values: (hi + lo) * 2**-lift. `ulp_error(actual, *truth)` takes it as it is."""
+    """True values: (hi + lo) * 2**-lift. Pass them as `ulp_error(actual, *truth)`."""
 
     hi: F64
     lo: F64 | None = None
     lift: int | NDArray[np.int64] = 0
 
 
-Beta = tuple[F64, F64, NDArray[np.int64]]  # a pair in [1/2, 1) and the power of two taken out
+Beta = tuple[F64, F64, NDArray[np.int64]]  # a pair scaled to [1/2, 1), and the power of two
 
 
 class Family(NamedTuple):
-    """The three functions of the same rows."""
+    """The true values of the three functions for the same rows."""
 
     softmax: Truth
     log_softmax: Truth
     logsumexp: Truth
-    largest: F64  # |m|: logsumexp is promised relative to max(|m|, |lse|)
+    largest: F64  # |m|: the bound of logsumexp is relative to max(|m|, |lse|)
 
 
 def ulp_error(
@@ -53,8 +53,8 @@ def ulp_error(
     """Return |actual - truth| in units of the last place of actual's format at the truth.
 
     Below the normal range the unit is the smallest subnormal. Infinities and NaN must match exactly (otherwise inf);
-    a truth beyond the largest finite number is matched by an infinity. `dtype` names the format when `actual` is held
-    in a wider one (bfloat16); `at` gives a magnitude whose unit is used where it is larger than the truth's.
+    an infinity matches a truth beyond the largest finite number. `dtype` is the format if `actual` is stored in a wider
+    one (bfloat16). The unit is that of the truth or of the magnitude `at`, whichever is larger.
     """
     a = np.asarray(actual)
     precision, smallest = FORMATS[dtype or a.dtype.name]
@@ -69,14 +69,14 @@ def ulp_error(
         too_large = (exponent > top) & np.isfinite(hi) & (hi != 0)
         exponent = np.where(hi == 0, smallest, np.maximum(exponent, smallest)) if at is None else exponent
         unit = np.maximum(exponent, smallest) - (precision - 1)
-        # An infinity beside a finite truth counts as the first number beyond the range.
+        # If the truth is finite, an infinity counts as the first number beyond the range.
         beyond = np.isinf(a) & np.isfinite(hi)
         a = np.where(beyond, np.copysign(np.ldexp(1.0, min(top, 1022) + 1), a), a)
         error = np.abs(np.ldexp((np.ldexp(a, lift) - hi) - lo, -(unit + lift)))
         error = np.where(too_large, np.where(beyond & (np.sign(a) == np.sign(hi)), 0.0, np.inf), error)
         same = (a == hi) | (np.isnan(a) & np.isnan(hi))
-        odd = ~np.isfinite(hi) | np.isnan(a)
-        return np.where(odd, np.where(same, 0.0, np.inf), error)
+        nonfinite = ~np.isfinite(hi) | np.isnan(a)
+        return np.where(nonfinite, np.where(same, 0.0, np.inf), error)
 
 
 # --- the family -------------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def beta_pair(temperature: float = 1.0, base: float | None = None) -> tuple[floa
 
 
 def _betas(temperature: ArrayLike, base: float | None) -> tuple[F64, F64, NDArray[np.int64]]:
-    """beta per row as a pair scaled to [1/2, 1), and the power of two taken out; shapes (rows or 1, 1)."""
+    """beta per row as a pair scaled to [1/2, 1), and the power of two; shapes (rows or 1, 1)."""
     t = np.asarray(temperature, np.float64).reshape(-1, 1)
     pairs = np.array([beta_pair(float(x), base) for x in t.ravel()]).reshape(-1, 2)
     _, power = np.frexp(pairs[:, :1])
@@ -100,7 +100,7 @@ def _betas(temperature: ArrayLike, base: float | None) -> tuple[F64, F64, NDArra
 
 
 def family_truth(z: ArrayLike, temperature: ArrayLike = 1.0, base: float | None = None) -> Family:
-    """All three functions of the rows of z (rows, length); scores finite or out of the support, beta finite, not 0.
+    """The three functions of the rows of z (rows, length), for finite or masked scores and finite beta other than 0.
 
     `temperature` is a number or has one entry per row.
     """
@@ -131,7 +131,7 @@ def _natural(m: F64, log_l: Pair, beta: Beta, wide: bool) -> Truth:
     if not wide:
         return Truth(m + np.ldexp(log_l[0] / beta[0], -beta[2]))
     quotient = dd_div(log_l, (beta[0], beta[1]))
-    above = np.ldexp(quotient[0], -beta[2]), np.ldexp(quotient[1], -beta[2])  # 2^LIFT times what is added to m
+    above = np.ldexp(quotient[0], -beta[2]), np.ldexp(quotient[1], -beta[2])  # 2^LIFT times the summand of m
     added = np.ldexp(quotient[0], -beta[2] - LIFT), np.ldexp(quotient[1], -beta[2] - LIFT)
     tiny = (m == 0) & (np.abs(added[0]) < 2.0**-200)
     plain = dd_add((m, np.zeros_like(m)), added)
@@ -139,7 +139,7 @@ def _natural(m: F64, log_l: Pair, beta: Beta, wide: bool) -> Truth:
 
 
 def _narrow(d: Pair, beta: Beta, at: NDArray[np.int64]) -> tuple[Truth, Truth, Pair]:
-    x = np.ldexp(d[0] * beta[0], beta[2])  # d is exact, or off by 2^-53 of itself: 1e-14 where e^x is not 0
+    x = np.ldexp(d[0] * beta[0], beta[2])  # d has a relative error of at most 2^-53: 1e-14 where e^x is not 0
     e = np.exp(x)
     np.put_along_axis(e, at, 0.0, -1)
     rest = e.sum(axis=-1, keepdims=True)
@@ -165,7 +165,7 @@ def _wide(d: Pair, beta: Beta, at: NDArray[np.int64]) -> tuple[Truth, Truth, Pai
     np.put_along_axis(e[0], at, own, -1)
     p = dd_div(e, l)
     log_p = dd_add(x, (-np.ldexp(log_l[0], -LIFT), -np.ldexp(log_l[1], -LIFT)))
-    # Only the largest entry's log p can be tiny: there it is -log l as it stands, lifted.
+    # Only log p of the largest entry can be tiny. It is -log l, which is already lifted.
     lifted = (x[0] == 0) & (np.abs(log_p[0]) < 2.0**-200)
     hi = np.where(lifted, -log_l[0], np.where(np.isinf(x[0]), x[0], log_p[0]))
     lo = np.where(lifted, -log_l[1], np.where(np.isinf(x[0]), 0.0, log_p[1]))

@@ -1,7 +1,7 @@
 """Arrays of every library: their kind, namespace, dtype and axes, and conversion of arguments to one kind.
 
 A *kind* says where an array's memory is: "numpy", "torch" (CPU memory), "torch-device" (any other device), "array-api".
-Frameworks are looked up in `sys.modules` and never imported: an array of a library that nobody imported cannot arrive.
+Frameworks are looked up in `sys.modules` and never imported: a library that was never imported has no arrays.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def back(x: Any, axis: int) -> Any:
 
 
 def squeezed(row: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
-    """One number per row without its reduced axes, which are kept if `keepdims`; a scalar for one row of NumPy's."""
+    """One number per row, without the reduced axes unless `keepdims`; a scalar for a single row of NumPy's."""
     if keepdims:
         return as_number(row)
     if type(row) is np.ndarray:
@@ -281,7 +281,7 @@ def squeezed(row: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
     return namespace(row).squeeze(row, axis=axes) if axes else row
 
 
-# --- whether values may be read, and derivatives taken, now -----------------------------------------------------------
+# --- can values be read, and are derivatives recorded? ----------------------------------------------------------------
 
 
 def is_strict(z: Any) -> bool:
@@ -306,24 +306,25 @@ def readable(array: Any) -> bool:
 
 
 def recorded(array: Any) -> bool:
-    """True if torch records what is computed with this array now."""
+    """True if torch's autograd records operations on this array now."""
     return is_torch(array) and sys.modules["torch"].is_grad_enabled()
 
 
 def trained(array: Any) -> bool:
-    """True if the backward of what is computed now needs the gradient of this array."""
+    """True if a later backward pass needs the gradient of this array."""
     return recorded(array) and array.requires_grad
 
 
 def followed(array: Any) -> bool:
-    """True if a derivative in either mode may be taken of what is computed with this array now."""
+    """True if results computed from this array now may be differentiated, in either mode."""
     return is_torch(array) and (sys.modules["torch"].is_grad_enabled() or _in_transform())
 
 
 def differentiated(*arrays: Any) -> bool:
-    """True if a derivative in either mode may be taken along one of these arrays now; None and numbers do not count.
+    """True if results computed from any of these arrays may be differentiated; None and numbers are skipped.
 
-    If a transform or forward mode is active, the answer is True for any tensor: which one it acts on is not checked.
+    If a transform or forward mode is active, this is True for any tensor, without a check which tensor the transform
+    acts on.
     """
     tensors = [x for x in arrays if is_torch(x)]
     if not tensors:

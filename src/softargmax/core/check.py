@@ -1,6 +1,6 @@
 """The checks of arguments. Each runs once, in the public function and before any work.
 
-The checks of `out=` are in out_argument.py, those of classes in targets.py, those of segments in offsets.py.
+out_argument.py checks `out=`, targets.py checks classes, and offsets.py checks segments.
 
 Errors name the argument, what was expected and what was passed. Checks of values (`readable`) read CPU memory only.
 Under tracing or on a device, an invalid value makes its row's result NaN instead.
@@ -68,7 +68,7 @@ def at_each(temperature: Any, z: Any, axes: tuple[int, ...]) -> tuple[Any, tuple
         is_list = isinstance(temperature, (list, tuple))
         shape: tuple[int, ...] = tuple(np.shape(temperature) if is_list else getattr(temperature, "shape", ()))
     except (ValueError, TypeError, RuntimeError):
-        return z, axes  # `per_row` raises with what is wrong
+        return z, axes  # `per_row` raises the error
     more = len(shape) - z.ndim
     if len(shape) == 1 and shape != (1,) and len(axes) == z.ndim:
         more = 1
@@ -98,7 +98,7 @@ def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
 
 
 def together(a: Any, b: Any, name: str) -> tuple[Any, Any]:
-    """Two arrays of scores broadcast to one shape and dtype; `name` is the second's."""
+    """Two arrays of scores broadcast to one shape and dtype; errors call the second one `name`."""
     is_array = kind_of(a) == "numpy" or hasattr(b, "dtype")
     b, xp = scores(like(b, a, name), name), namespace(a)
     b = b if is_array else xp.astype(b, a.dtype, copy=False)
@@ -247,7 +247,7 @@ def one_of(value: Any, name: str, choices: tuple[str, ...]) -> str:
 def scale_of(
     temperature: Any, base: Any, z: Any, axes: tuple[int, ...], k: float = 1.0, *, rows: str = "the rows"
 ) -> Scale:
-    """beta = ln(base) / (k temperature), with the arguments checked; `rows` names in errors what has a temperature."""
+    """beta = ln(base) / (k temperature), with the arguments checked; errors call the rows `rows`."""
     if base is not None:
         base = positive(base, "base")
     allowed = "any number but NaN, 0 and infinities included"
@@ -274,7 +274,7 @@ def within(
     *,
     whole: bool = False,
 ) -> Any:
-    """A float for all rows, or an array with one per row, for which `holds` is true; `whole`: keep integers.
+    """A float for all rows, or an array with one per row. `holds` must be true for each; `whole` keeps integers.
 
     Under tracing or on a device, an invalid value becomes NaN, so that its row's result becomes NaN. An invalid integer
     becomes -2, as -1 and 0 may mean "all".

@@ -69,7 +69,7 @@ def _unescaped(field: str) -> str:
 
 
 def _quota(directory: Path) -> float | None:
-    """Return the quota that one group sets: microseconds of CPU time per period of so many microseconds."""
+    """Return the quota that one group sets: CPU time per period divided by the period, both in microseconds."""
     try:
         if (directory / "cpu.max").exists():
             text = (directory / "cpu.max").read_text(encoding="utf-8")
@@ -77,5 +77,5 @@ def _quota(directory: Path) -> float | None:
             text = " ".join((directory / f"cpu.cfs_{x}_us").read_text(encoding="utf-8") for x in ("quota", "period"))
         quota, period = map(float, text.split())
         return quota / period if quota > 0 < period else None
-    except (OSError, ValueError):  # the root group has no such file; "max" is no number
+    except (OSError, ValueError):  # the root group has no such file; "max" is not a number
         return None

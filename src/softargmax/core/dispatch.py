@@ -1,7 +1,7 @@
 """The choice of an implementation for a kind of array (arrays.py).
 
 An *implementation* is "native", the kernels of the compiled core, or "reference", the definitions. By default a kernel
-serves if there is one, and the definition otherwise. `using(name)` or the environment variable
+serves an array if there is one; otherwise the definition does. `using(name)` or the environment variable
 SOFTARGMAX_IMPLEMENTATION request one by name. If that one cannot serve an array, the call raises.
 """
 

@@ -1,6 +1,6 @@
 """Error-free transformations: sums and products as unevaluated pairs, in any array-API namespace.
 
-The algorithms are those of Dekker (1971) and Knuth. They are exact unless something overflows.
+The algorithms are by Dekker (1971) and Knuth. They are exact unless something overflows.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def row_sum(x: Any, axes: tuple[int, ...]) -> Any:
 def total(x: Any) -> tuple[Any, Any]:
     """The sum along the last axis (of length >= 1, kept as 1) as a pair: a fixed tree, with the rounding errors summed.
 
-    The pair makes it exact to subtract a 1 from the sum afterwards. The sum does not depend on strides or batch.
+    With a pair, a 1 can later be subtracted from the sum exactly. The sum does not depend on strides or batch.
     """
     xp = namespace(x)
     n = x.shape[-1]

@@ -38,7 +38,7 @@ def each_counts(rows: Any) -> Any:
 
 
 def together(count: Any, dtype: Any, kept: int = 0) -> Any:
-    """The sum of the rows' weights, with inf for 0: so the mean of no rows is 0, and so is its gradient."""
+    """The sum of the rows' weights, or inf if it is 0: then the mean of no rows and its gradient are 0."""
     total = _sum(count, dtype, kept)
     return namespace(total).where(total == 0.0, math.inf, total)
 
@@ -52,7 +52,7 @@ def reduced(rows: Any, count: Any, dtype: Any, *, kept: int, mean: bool) -> Any:
 
 
 def _sum(rows: Any, dtype: Any, kept: int) -> Any:
-    """The sum. For a float64 result it is summed in pairs; for others the rows have enough digits."""
+    """The sum of the rows' numbers, in pairs for a float64 result; for others the rows have enough digits."""
     xp, axes = namespace(rows), tuple(range(kept, rows.ndim))
     if not axes:
         return rows

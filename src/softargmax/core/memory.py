@@ -39,7 +39,7 @@ class Memory(NamedTuple):
         return self.view is same
 
     def like_code(self, of: str, dtype: str) -> str:
-        """Code that allocates memory laid out like an array; small tensors are inlined, as a Python call is 0.2 us."""
+        """Code that allocates memory laid out like an array; for small tensors it is inline, as a call costs 0.2 us."""
         made = f"_like({of}, {dtype})"
         small = f"_small_like({of}) if {dtype} is {of}.dtype and {of}.nbytes < {SMALL} else {made}"
         return small if self.small_like else made

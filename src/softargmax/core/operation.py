@@ -33,7 +33,7 @@
       def jvp(i: Softmax, r: Probabilities, t: Tangents) -> Probabilities
 
   The caller of a rule sums each gradient to its argument's shape and rounds it to its dtype. Gradients that a vjp does
-  not return are those of the definition. Without a jvp, the vjp is transposed.
+  not return come from the definition. Without a jvp, the vjp is transposed.
 
 The first array decides the library and the device. A field may itself be a record (`of: Softmax`); a vjp takes the
 arguments of its operation in this way. Names are unique.
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
     from softargmax.core.torch_operation import TorchOperation
 
-_row_dtype = functools.cache(row_dtype)  # for generated code, which meets dtypes of NumPy and torch only
+_row_dtype = functools.cache(row_dtype)  # generated code only gets dtypes of NumPy and torch
 
 # --- the operation ----------------------------------------------------------------------------------------------------
 
@@ -107,8 +107,8 @@ class Operation(Generic[A, R]):
         - `always_by_rule`: use the rules even if the definition computed the results, because differentiating it would
           lose digits.
         - `refuse`: called with the record and what the kernel returned, if that is not None; it may raise.
-        - `forward_gradients`: {argument: result}, where the kernel's forward computes that argument's gradient for an
-          incoming gradient of 1 as that result. The first backward of an eager call returns it.
+        - `forward_gradients`: {argument: result}. The kernel's forward stores the argument's gradient, for an incoming
+          gradient of 1, in that result. The first backward of an eager call returns it.
         """
         self.name, self.arguments, self.results, self.kernels = name, arguments, results, dict(kernels or {})
         self.definition, self.vjp, self.jvp = definition, vjp, jvp
@@ -129,7 +129,7 @@ class Operation(Generic[A, R]):
         OPERATIONS.append(self)
 
     def serve(self, device: str, kernel: str) -> None:
-        """Serve torch tensors on a device by the kernel "module:function"; it is imported at the first call."""
+        """Use the kernel "module:function" for torch tensors on a device; it is imported at the first call."""
         self.kernels[device] = kernel
         if self._torch is not None:
             self._torch.serve(device)
@@ -185,7 +185,7 @@ class Operation(Generic[A, R]):
 
     @property
     def torch(self) -> TorchOperation:
-        """The derived torch operation; the first use derives those of the whole room."""
+        """The derived torch operation; the first use derives all operations of the room."""
         if self._torch is None:
             from softargmax.core.torch_operation import register
 
@@ -266,7 +266,7 @@ class Native:
         self._made: dict[type, Callable[..., Any]] = {}
 
     def __call__(self, i: Any, *results: Any) -> Any:
-        """Run the kernel and return what it returns."""
+        """Run the kernel and return its result."""
         return (self._made.get(type(results[0])) or self._make(results[0]))(i, *results)
 
     def _make(self, array: Any) -> Callable[..., Any]:

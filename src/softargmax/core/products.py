@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 
 def finite(array: Any) -> Any:
-    """The array with 0 for NaN and infinities. The gradients that these meet are 0 or NaN in any case."""
+    """The array with 0 for NaN and infinities. Gradients multiplied by these are 0 or NaN anyway."""
     xp = namespace(array)
     return xp.where(xp.isfinite(array), array, xp.zeros_like(array))
 

@@ -58,7 +58,7 @@ BETA = Kind(
 )
 SEED = Kind((("", "Tensor"),), native="({0} if type({0}) is int else _view({0}))", arrays=("{0}",))
 DTYPE = Kind((("", "ScalarType"),))
-AXES = Kind((("", "int[]"),), unflatten="tuple({0} or ())")  # in vmap's record of batch axes (by_batch) it is None
+AXES = Kind((("", "int[]"),), unflatten="tuple({0} or ())")  # None in vmap's record of batch axes (by_batch)
 LEADING = Kind((("", "int"),))
 NUMBERS = {kind: Kind((("", kind.__name__),)) for kind in (float, int, bool, str)}
 
@@ -93,7 +93,7 @@ Wanted = AbstractSet[str]
 
 
 class Leaf(NamedTuple):
-    """An argument that is not itself a record: its name, its kind, and whether it may be None."""
+    """An argument that is not itself a record: its name, its kind, and a flag that is true if it may be None."""
 
     name: str
     kind: Kind
@@ -165,7 +165,7 @@ class Result(NamedTuple):
     """Code that is true if there is a result; otherwise its shape is (0,)."""
 
     def text(self, variable: str, number: int, names: AbstractSet[str], memory: Memory) -> str:
-        """Code that allocates the result; `names` are those of the arguments."""
+        """Code that allocates the result; `names` are the names of the arguments."""
         dtype = self.dtype if self.dtype in names else f"_dtypes[{self.dtype!r}]" if self.dtype else f"{self.of}.dtype"
         dtype = f"_row_dtype({dtype})" if self.wide else dtype
         if self.when:
@@ -190,7 +190,7 @@ def per_row(of: str, dtype: str = "", *, wide: bool = False, spare: bool = False
 
 
 def gradient(of: str, when: str = "True", dtype: str = "") -> Result:
-    """The gradient of an argument, in its shape; of shape (0,) if that is not an array or `when` is false."""
+    """The gradient of an argument, in its shape. It has shape (0,) if `when` is false or the argument is no array."""
     return Result(of, dtype, when=f"hasattr({of}, 'shape') and {when}")
 
 
@@ -212,7 +212,7 @@ def parameters(kernel: Callable[..., Any]) -> tuple[str, ...]:
 def passed(
     kernel: Callable[..., Any], leaves: Mapping[str, Leaf], results: Mapping[str, bool], memory: Memory
 ) -> tuple[list[str], str]:
-    """Code that copies the arguments a kernel wants dense, and its call; `results`: True if a result may be None."""
+    """Code that makes arguments dense for a kernel, and its call; `results`: True for results that may be None."""
     names, copies, call = parameters(kernel), [], []
     for name in names:
         if name == "i":

@@ -1,4 +1,4 @@
-"""Array-API functions for derivative rules, which use the support alone.
+"""Array-API functions for derivative rules. They use only the entries of the support.
 
 Letters in the rules: x = beta z; <a, b> is the sum over a row; g (and h) is an incoming gradient; t is a tangent. A
 number per row keeps the reduced axes as 1.

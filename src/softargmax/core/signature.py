@@ -76,7 +76,8 @@ def public(function: F, allowed: AbstractSet[str] | None = None) -> F:
 
 
 def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
-    """Decorate a public function whose **options are a TypedDict: others are refused, and its signature shows them.
+    """Decorate a public function whose **options are a TypedDict: unknown options are refused, and the signature shows
+    all.
 
     `defaults`: the options whose default is not None.
     """

@@ -99,7 +99,7 @@ class State(NamedTuple):
 
     @classmethod
     def empty(cls, shape: int | tuple[int, ...] = (), width: int | None = None, like: Like | None = None) -> State:
-        """The state of no scores.
+        """Return the empty state, which contains no scores.
 
         Parameters
         ----------
@@ -283,7 +283,7 @@ def _state_of_block(z: Any, values: Any, dtype: Any) -> State:
 
 
 def _sizes(value: Any, name: str) -> tuple[int, ...]:
-    """Sizes of axes as a tuple; a compiler's symbolic size stays as it is."""
+    """Sizes of axes as a tuple; a compiler's symbolic size is unchanged."""
     sizes = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     what = value if name == "shape" else sizes[0]
     for size in sizes:

@@ -32,9 +32,9 @@ def class_weights(weight: Any, z: Any, shape: tuple[int, ...], axis: int) -> Any
 def target_of(
     target: Any, z: Any, shape: tuple[int, ...], axis: int, ignore_index: int, name: str, *, look: bool = True
 ) -> tuple[Any, bool]:
-    """The checked target, and True if it holds probabilities: classes in the rows' shape, or the scores' shape.
+    """Return (target, True) for probabilities in the scores' shape, (target, False) for classes in the rows' shape.
 
-    The values of classes are checked if they can be read. With `look=False` the kernel checks them.
+    The values of classes are checked here if they can be read; with `look=False` the kernel checks them.
     """
     target = arrays.like(target, z, name)
     rows = row_shape(shape, (axis,))

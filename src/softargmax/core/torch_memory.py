@@ -30,7 +30,7 @@ def view(tensor: Tensor) -> View:
 def fresh_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """Memory for a result with the tensor's shape and layout; large results come from the pool (allocator.hpp).
 
-    Memory from the pool cannot grow in place (`resize_`); neither can NumPy's.
+    Like NumPy's memory, memory from the pool cannot grow in place (`resize_`).
     """
     size = tensor.numel() * dtype.itemsize
     if size < _POOLED or type(tensor) not in _ORDINARY:

@@ -54,7 +54,7 @@ _registering = threading.RLock()
 def register(room: str) -> None:
     """Derive what torch needs for a room: its operators, which saved graphs look up, and its public functions.
 
-    Locked: of two threads that bring the first tensor at once, the second waits until the first is done.
+    This holds a lock: if two threads pass the first tensors at once, the second waits until the first is done.
     """
     with _registering:
         for operation in OPERATIONS:
@@ -342,7 +342,7 @@ class TorchOperation:
         return tuple(outputs) if self.many else outputs[0]
 
     def _completed(self, i: Any, r: Any, g: Any, wanted: Wanted) -> Gradients:
-        """The record's vjp, completed by the definition's for gradients that it does not return."""
+        """The record's vjp; gradients that it does not return come from the definition."""
         found: Gradients = self.operation.vjp(i, r, g, wanted)
         if found.keys() == wanted:
             return found

@@ -105,15 +105,15 @@ def primal(tensor: Tensor) -> Tensor:
 
 
 def after_autograd(keys: Any) -> Any:
-    """The dispatch keys that come after those of autograd."""
+    """The dispatch keys that come after the autograd keys."""
     return keys & torch._C._after_autograd_keyset
 
 
 def apply_here(rule: type[torch.autograd.Function]) -> Callable[..., Any]:
     """The rule's `apply` for use outside transforms.
 
-    Function.apply reads the signature of `forward` at every call to fill in defaults. Rules have none, so 20 us are
-    saved.
+    Function.apply reads the signature of `forward` at every call to fill in defaults. Rules have no defaults, so this
+    saves 20 us.
     """
     found: Callable[..., Any] = super(torch.autograd.Function, rule).apply  # type: ignore[misc]
     return found

@@ -1,4 +1,4 @@
-"""Whether kernels may read a tensor's memory now, and gradients by the definition for hand-written backwards."""
+"""Checks that kernels may read a tensor's memory now; gradients by the definition for hand-written backwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def direct(tensor: Tensor) -> bool:
 
 
 def as_they_are(*tensors: Tensor | None) -> bool:
-    """True if kernels may read the tensors' memory, and only autograd records what is computed with them."""
+    """True if kernels may read the tensors' memory, and only autograd records operations on them."""
     if torch.compiler.is_compiling() or requested_name() == "reference":
         return False
     return _eager() and all(_plain_tensor(x) for x in tensors if x is not None)

@@ -46,6 +46,6 @@ def by_batch(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
 
 
 def by_definition(of: Any, _info: Any, dims: Any, *flat: Any) -> Any:
-    """Map the definition, for operations with neither axes nor a rule of their own."""
+    """Map the definition, for operations that have no axes and no rule of their own."""
     found = torch.func.vmap(lambda *x: of.operation.define(of.unflatten(*x)), dims)(*flat)
     return (tuple(found), (0,) * len(found)) if of.many else (found, 0)

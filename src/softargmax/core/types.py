@@ -36,6 +36,6 @@ N = TypeVar("N", bound=type[tuple[Any, ...]])
 
 
 def of_arrays(result: N) -> N:
-    """Let annotations name a named tuple's kind of array, as in `SoftmaxWithLse[Tensor]`, even when evaluated."""
+    """Allow annotations to name the array type of a named tuple at run time, as in `SoftmaxWithLse[Tensor]`."""
     setattr(result, "__class_getitem__", classmethod(GenericAlias))  # noqa: B010 the type has no such attribute
     return result

@@ -12,7 +12,7 @@ enum class Op : std::uint8_t {
     fold,             // the state only, starting from `m`, `r`, `low`
     apply_softmax,    // softmax from a given state
     apply_log_softmax,
-    entropy,          // of the softmax, in nats
+    entropy,          // the entropy of the softmax, in nats
     expectation,      // other = v: <p, v>; without other, v is the position
     kl_divergence,    // other = the scores of q, in nats
     renyi_entropy,    // of the softmax, with `order`, in nats

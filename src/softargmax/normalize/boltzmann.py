@@ -138,7 +138,7 @@ def _system(energies: Any, axes: tuple[int, ...], scale: Scale, where: Any, weig
     limit = xp.where(log_z > 0.0, -inf, xp.where(log_z < 0.0, inf, mean))  # the limit of -kT log Z for T to infinity
     free = xp.where(xp.reshape(beta, log_z.shape) == 0.0, limit, free)
 
-    # Energies of -inf do not vary: the other states have p = 0. At T = 0 nothing varies.
+    # If an energy is -inf, the variance is 0: the other states have p = 0. At T = 0 it is 0 too.
     centre = xp.reshape(xp.where(xp.abs(mean) == math.inf, 0.0, mean), kept)
     constant = (p == 0.0) | (xp.abs(energies) == math.inf)
     deviation = xp.where(constant, 0.0, xp.astype(xp.where(constant, 0.0, energies), wide) - centre)

@@ -45,7 +45,7 @@ class Divergence(NamedTuple):
 def _divergence_slopes(i: KlDivergence) -> tuple[Any, Any]:
     """Return the derivatives of D to both x = beta z, in float64: where p is near q both are small differences.
 
-    An infinite score is treated as a constant, and so is D where it is infinite.
+    Infinite scores are treated as constants, and so is an infinite D.
     """
     xp = namespace(i.z_p)
     of_p, of_q = (Scores(z, i.where, i.beta, i.axes, working_dtype(z, xp)) for z in (i.z_p, i.z_q))

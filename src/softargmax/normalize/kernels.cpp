@@ -60,7 +60,7 @@ template <class T, int Size> void under_softmax(const Args& args) {
 
 // ---- derivatives --------------------------------------------------------------------------------------------------
 
-struct Number {  // std::vector needs a type of this namespace (core/cpp/parallel_rows.hpp)
+struct Number {  // not double, since std::vector needs a type of this namespace (core/cpp/parallel_rows.hpp)
     double value = 0;
 };
 // Returns <p, g>, or for log p the sum of g, of a loaded block.
@@ -127,7 +127,7 @@ inline double surprisal(double z, const State& s, Scale beta) {
     return std::isinf(x.hi) ? x.hi : x.hi + (x.lo + d.lo * beta.hi + log_l(s));
 }
 
-// Writes value(score, state of the scores up to it) for every score of a block, and carries the state on.
+// Writes value(score, state of the scores up to it) for every score of a block; `s` becomes the state after the block.
 template <class T, class F> void accumulate(const T* z, std::int64_t n, Scale beta, State& s, T* out, F value) {
     for (std::int64_t j = 0; j < n; ++j) {
         const double score = static_cast<double>(z[j]);

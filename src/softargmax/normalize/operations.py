@@ -243,7 +243,7 @@ log_softmax_vjp: Operation[LogSoftmaxVjp, ToScores] = Operation(
 
 # --- logsumexp: L = log <w, exp x> / beta. dL = <p, dz> + <q, dw> / (beta <w, q>) + <p, z - L> dbeta / beta -----------
 # with q = softmax(x) and p = w q / <w, q>. (If the weights span more than the exponent range of their dtype, q
-# underflows where w is huge: then the value is right and this gradient is not.)
+# underflows where w is huge. Then the value is right but this gradient is wrong.)
 
 
 class LogSumExp(NamedTuple):

@@ -134,7 +134,7 @@ def entropy(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) 
 
 
 def raised(beta: Scale, order: Any, z: Any) -> Scale:
-    """Return the scale whose softmax is proportional to p^order; a limit (beta = 0 or infinity) stays as it is."""
+    """Return the scale whose softmax is proportional to p^order; a limit (beta = 0 or infinity) is unchanged."""
     xp, dtype = namespace(z), working_dtype(z, namespace(z))
 
     def per_row(x: Any) -> Any:
@@ -165,7 +165,7 @@ def _series(u: Any, terms: int) -> Any:
 def renyi_entropy(z: Any, where: Any, beta: Scale, order: Any, axes: tuple[int, ...], dtype: Any) -> Any:
     """Return log sum p^a / (1 - a), in one of two forms. Let q = p^a / sum p^a.
 
-    If log l_q and a log l_p are well apart, it is their difference, in which the maxima have cancelled, over 1 - a.
+    If log l_q and a log l_p are well apart, it is (log l_q - a log l_p) / (1 - a), where the maxima have cancelled.
     Otherwise it is log1p((1 - a) E) / (1 - a) with E = <p, (p^(a-1) - 1) / (1 - a)>, which has no negative term.
     """
     rows, xp = Rows(z, axes), namespace(z)

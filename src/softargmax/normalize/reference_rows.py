@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class Segments(Rows):
     """Ragged rows [offsets[s], offsets[s + 1]) along z's first axis, laid out one after another along the last axis.
 
-    A score of 0 is appended as an extra segment, so that there is always one. If offsets decrease or do not run from 0
-    to len(z), every result is NaN (under tracing and on devices offsets cannot be checked).
+    A score of 0 is appended as an extra segment, so that there is always at least one segment. If offsets decrease or
+    do not run from 0 to len(z), every result is NaN (under tracing and on devices offsets cannot be checked).
     """
 
     def __init__(self, z: Any, offsets: Any) -> None:
@@ -76,7 +76,7 @@ class Segments(Rows):
         return high, low
 
     def spread(self, row: Any) -> Any:
-        """Broadcast one number per segment to its positions. A single number for all segments stays as it is."""
+        """Broadcast one number per segment to its positions. A single number for all segments is returned unchanged."""
         return row if isinstance(row, float) or row.shape[-1:] in ((), (1,)) else self.xp.take(row, self.ids, axis=-1)
 
     def restore(self, rows: Any) -> Any:
@@ -106,7 +106,7 @@ class Measure(NamedTuple):
     sign: Any
     hi: Any  # |beta| = hi + lo
     lo: Any
-    mean: Any  # sum p x / |beta| if beta may be 0, else None; there it carries the derivative of the smooth maximum
+    mean: Any  # None, or sum p x / |beta| if beta may be 0, where it carries the derivative of logsumexp
 
 
 def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = None) -> Measure:

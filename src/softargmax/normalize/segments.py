@@ -206,7 +206,7 @@ def _checked(
 
 
 def _masked(rows: SegmentScores, where: Any) -> Any:
-    """Return the scores with the masked ones set to the infinity whose scaled score is -inf."""
+    """Return the scores, with masked ones set to +inf or -inf so that their scaled score is -inf."""
     xp, hi = namespace(rows.z), rows.beta.hi
     if isinstance(hi, float):
         return xp.where(where, rows.z, math.inf if hi < 0.0 else -math.inf)

@@ -1,5 +1,5 @@
 // Softmax of short float32 rows, sixteen rows at a time, one row per lane. The work done once per row (its peak, its
-// factor) is then done for sixteen rows at once. A row on its own waits for its chain of latencies: 71 ns a row of
+// factor) is then done for sixteen rows at once. A single row would wait for a chain of latencies: 71 ns per row for
 // 65536 x 64.
 //
 // Each row uses the operations of core/cpp/state.hpp and softmax_row.hpp in the same order, so it has the same bits.
@@ -113,7 +113,7 @@ template <bool Unit> class Lanes {
     double sum_of_terms(int g, double rest) const {
         return (static_cast<double>(ties_[g]) - 1) + rest * (Reach<float>::lower / e_[g]);
     }
-    // As Fold::kCareful: where a row looks confident, adds the power and the power t of each term separately.
+    // Like Fold::kCareful: for rows that look confident, sums power and power t of the terms separately.
     void refine_confident() {
         bool any = false;
         for (int g = 0; g < kRows; ++g) any = any || looks_confident(r_[g]);

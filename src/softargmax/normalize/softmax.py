@@ -69,8 +69,8 @@ def softmax(
     Notes
     -----
     An entry whose scaled score is -inf is outside the support: its probability is 0. A row with an empty support, or
-    of length 0, is 0 everywhere. k entries of +inf share the row, 1/k each. A NaN in the support makes its own row NaN
-    and no other.
+    of length 0, is 0 everywhere. k entries of +inf share the row, 1/k each. A NaN in the support makes its own row NaN,
+    but no other row.
 
     Gradient: with incoming g, :math:`\beta\,p \odot (g - \langle p, g\rangle)`, 0 outside the support and in rows
     that hold +inf.

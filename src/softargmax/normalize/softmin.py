@@ -70,7 +70,7 @@ def softmin(
 
 
 def falling(z: Any, scale: Scale) -> tuple[Any, Scale]:
-    """Return scores and scale whose softmax is the softmin: -beta, and -z where beta = 0 has no sign to flip."""
+    """Return scores and scale whose softmax is the softmin: -beta, or -z if beta = 0, which has no sign."""
     flipped = negated(scale)
     if isinstance(flipped.hi, float):
         return (-z if flipped.hi == 0.0 else z), flipped

@@ -12,7 +12,7 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 struct States {
     State p, q;
 };
-// Returns the order a of a Renyi entropy. Its q is p^a over its sum: the softmax of a times the scores.
+// Returns the order a of a Renyi entropy. There q is p^a divided by its sum: the softmax of a times the scores.
 template <int Size> double order_of(const Group<double, Size>& group, int g) {
     return at(group.args.order, group.args, group.first + g);
 }
@@ -50,9 +50,9 @@ SOFTARGMAX_INLINE Pack<double> beyond_linear(Pack<double> r) {
     return fma(two, h2, t2 * t2);
 }
 
-// Returns sum p delta - p + q, whose terms are all at least 0, with delta = beta (x - y - top) - log_ratio, which is
-// log p - log q. Since p and q both sum to 1, an error of the subtracted terms changes the sum only by its square. So
-// close distributions keep their small divergence.
+// Returns sum p delta - p + q, where delta = beta (x - y - top) - log_ratio = log p - log q. All terms are at least 0.
+// Since p and q both sum to 1, an error of the subtracted terms changes the sum only by its square. So close
+// distributions keep their small divergence.
 inline Twofold divergence(const double* x, const double* y, double beta, Twofold top, double log_ratio, const double* p,
                           const double* q, std::int64_t n) {
     using V = Pack<double>;

@@ -174,9 +174,9 @@ inline int threads_now() {
 
 // Smaller work stays on the calling thread: starting a team takes 1.5 to 5 us, and 2^15 scores about 10 us.
 constexpr std::int64_t kParallel = 1 << 15;
-// Results of at least this size do not stay in the caches along with their scores, and are written past them. While
-// other processes use the last-level cache, 16 MiB (4096 x 1024) take 1.0 ms this way and 1.2 ms with plain stores.
-// Otherwise both take the same time.
+// Results of at least this size do not stay in the caches along with their scores, so they are written past the caches.
+// While other processes use the last-level cache, 16 MiB (4096 x 1024) take 1.0 ms this way and 1.2 ms with plain
+// stores. Otherwise both take the same time.
 constexpr std::int64_t kStreaming = 16 << 20;
 
 template <class J> struct CallOf {
@@ -225,7 +225,7 @@ template <class J> struct CallOf {
         return kernel(job);
     }
     std::int64_t segment_work = 0;
-    std::int64_t passes = 1;  // over the scores; more passes justify more threads
+    std::int64_t passes = 1;  // passes over the scores; with more of them, threads pay off earlier
 };
 
 // ---- fields ---------------------------------------------------------------------------------------------------
@@ -440,7 +440,7 @@ template <class... Field> void list_arguments(nb::module_& module, const char* n
 
 template <class> using Handle = nb::handle;
 
-// Binds a kernel that runs over the rows of its first argument. `prepare` sets fields that are no arguments. The
+// Binds a kernel that runs over the rows of its first argument. `prepare` sets fields that are not arguments. The
 // kernel's result is returned to Python.
 template <class J, class Kernel, class Prepare, class... Field>
 void bind(nb::module_& module, const char* name, const char* text, Kernel kernel, Prepare prepare, Field... fields) {

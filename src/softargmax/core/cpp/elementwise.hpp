@@ -69,7 +69,7 @@ template <class T> SOFTARGMAX_INLINE Twofold inverse_of(const State& s, const Pe
     const Twofold q = inverse(times(Twofold{peak.e, peak.e_low}, sum_l(s))), both = two_sum(q.hi, q.lo);
     return {both.hi * Reach<T>::lower, both.lo * Reach<T>::lower};
 }
-// A gain so small that 2^-lift times it may be subnormal. Then the terms are not scaled up by 2^lift. Terms that are
+// For gains below this, gain 2^-lift may be subnormal, so the terms are not scaled up by 2^lift. Terms that are then
 // subnormal themselves are below every result (e^-86 2^-30, e^-700 2^-300).
 template <class T> struct Small {
     static constexpr double gain = sizeof(T) == 4 ? 0x1p-30 : 0x1p-300, reach = sizeof(T) == 4 ? 86 : 700;
@@ -127,7 +127,8 @@ template <bool Unit, class T> void log_softmax_finite(const T* z, std::int64_t n
 
 enum class Log : bool { no, yes };
 
-// Rows without an ordinary maximum: with a NaN, an empty support or infinities, or at T = 0, where ties share the row.
+// Rows without an ordinary maximum: rows with a NaN, an empty support or infinities, and rows at T = 0, where ties
+// share.
 template <Log log, class T> void apply_limit(const T* z, std::int64_t n, const State& s, T* out, double gain = 1) {
     using V = Pack<T>;
     const bool nan = s.r != s.r;

@@ -191,8 +191,8 @@ inline int& requested_threads() {
     static int threads = 0;  // 0: OpenMP's default (OMP_NUM_THREADS, torch.set_num_threads)
     return threads;
 }
-// True in a forked child. It has no thread pool, but OpenMP believes that it has its parent's and would wait for it
-// forever. So it runs on one thread.
+// True in a forked child. A child has no thread pool, but OpenMP assumes that the parent's pool still exists and would
+// wait for it forever. So a child runs on one thread.
 inline bool& forked() {
     static bool value = false;
     return value;

@@ -5,7 +5,7 @@
 //     s_p = fma(a_id, b_dj, ..) over the p-th kDepth indices d, in order, from 0
 //
 // The bits depend only on a row of A, a column of B and an addend, not on the number of other rows and columns, strides
-// or the instruction set. Edges are padded with zeros on input and cut on output; they are computed in the same way.
+// or the instruction set. Edges are padded with zeros on input and cut on output, so they are computed in the same way.
 //
 // `pack` copies operands of any type and strides into panels; `multiply` works on panels of at most kDepth. The caller
 // splits larger products, also among threads: rows and columns anywhere, the depth at multiples of kDepth.

@@ -49,8 +49,8 @@ inline RowScale scale_of(const RowArgs& args, std::int64_t row) {
     return s;
 }
 
-// What z holds, and what `other` holds if it is of the same kind. Scores are multiplied by beta, and are -inf outside
-// of `where`.
+// The contents of z: scores or probabilities. With both_scores, `other` contains scores too. Scores are multiplied by
+// beta, and are -inf outside of `where`.
 enum class Reads { scores, both_scores, probabilities };
 
 // Decisions that are the same for all groups of a call. They are made once, as they cost as much as a short row.
@@ -183,7 +183,7 @@ template <class A, class T, int Size> struct GroupOf {
     // The beta that remains to be applied after `transform`.
     Scale beta(int g) const { return args.weights && has_room(scale[g].beta) ? Scale{} : scale[g].beta; }
 
-    // Where the scores from column i of the row on come from, if rows and columns are contiguous.
+    // The memory from which the row's scores are read from column i on, if rows and columns are contiguous.
     Next source(const T* z, std::int64_t i) const {
         if (Size > 1) return z;
         const int width = kTypeBytes[static_cast<int>(args.z.type)];

@@ -2,7 +2,7 @@
 //
 // Salmon, Moraes, Dror & Shaw (2011), Parallel random numbers: as easy as 1, 2, 3. A block is four words of 32 bits.
 // The key is the seed. The counter is (column / 4, draw and half, stream), and the word of a column is word column % 4
-// of the block. So a column's random number depends on nothing else, in particular not on what else is drawn.
+// of the block. So a column's random number depends on nothing else, and other draws do not change it.
 #pragma once
 
 #include "simd.hpp"

@@ -185,7 +185,7 @@ template <class T> SOFTARGMAX_CALLED One<T> fma(One<T> a, One<T> b, One<T> c) {
 template <class T> SOFTARGMAX_INLINE One<T> max(One<T> z, One<T> acc) { return {z.r > acc.r ? z.r : acc.r}; }
 #endif
 
-// Masks: `above` is not (a <= b), so it is true if a is NaN. `keep` is a where the mask holds, and 0 elsewhere.
+// Masks: `above` means not (a <= b), so it is true if a is NaN. `keep` is a where the mask holds, and 0 elsewhere.
 // `unless` is mask and not other. `compress` writes the lanes of a mask contiguously and returns their end. It may
 // overwrite memory behind the end: up to the length of a vector and one element more.
 #if defined(__AVX512F__)

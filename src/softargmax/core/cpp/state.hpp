@@ -103,7 +103,7 @@ inline double smooth_maximum(const State& s, Scale beta) {
     return tail == 0 ? s.m : s.m + tail / beta.hi * (1.0 - beta.lo / beta.hi);
 }
 
-// The weight of a part's output o / l in that of the whole, from the lse of both.
+// The weight of a part's output o / l in the output of the whole, from the lse of both.
 inline double share(double part, double whole) { return part == -kInf ? 0 : exp_scalar(part - whole); }
 
 // ---- the terms of a block of scores ---------------------------------------------------------------------------
@@ -214,7 +214,7 @@ template <> struct Sum<double> {
     }
 };
 
-// The sum of doubles without their rounding errors.
+// A plain sum of doubles, which does not track rounding errors.
 struct PlainSum {
     Pack<double> sum = Pack<double>::all(0);
     template <int N> SOFTARGMAX_INLINE void add(const Pack<double> (&y)[N]) {
@@ -264,8 +264,8 @@ template <class T> State count_ties(const T* z, std::int64_t n, T m) {
     return {static_cast<double>(m), nans.total() ? kNaN : l - 1};
 }
 
-// The terms e^(beta (z - shift)) of a row or block, times 2^(lift - k); 0 from `reach` below the maximum on. `Plain`
-// leaves out the shift, which takes 5% of the time of a softmax.
+// The terms e^(beta (z - shift)) of a row or block, times 2^(lift - k), or 0 for scores `reach` or more below the
+// maximum. `Plain` leaves out the shift, which takes 5% of the time of a softmax.
 template <bool Plain, class T> struct Terms {
     using V = Pack<T>;
     ScaleIn<T> scale;

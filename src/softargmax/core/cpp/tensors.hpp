@@ -97,7 +97,7 @@ struct Tensors {
         return answered(PyObject_Vectorcall(question, &self, 1, nullptr)).ptr() == Py_False;
     }
     bool has(nb::handle x) const { return type && PyObject_TypeCheck(x.ptr(), type); }
-    // True if every tensor in a record, or in a tuple in it, is ready; may be false for some that are.
+    // True only if every tensor in a record, or in a tuple in it, is ready. It may be false for some ready tensors.
     bool all_ready(nb::handle x) const {
         if (ordinary(x)) return ready(x);
         if (!PyTuple_Check(x.ptr())) return type && !has(x);
@@ -107,7 +107,7 @@ struct Tensors {
     }
 };
 
-// What torch is doing now, from its Python functions; every call needs this.
+// The current state of torch, as its Python functions report it; every call needs this.
 struct Torch {
     PyObject *transformed = nullptr, *modes = nullptr, *recording = nullptr;  // functions
     PyObject *forward_mode = nullptr, *level = nullptr;  // a module, and the name of its attribute

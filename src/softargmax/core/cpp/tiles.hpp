@@ -155,7 +155,7 @@ template <class T> bool is_contiguous(const Operand& x, const Shape& cols) {
     return x.type == kTypeOf<T> && cols.dims == 1 && (x.col[0] == 1 || cols.total <= 1);
 }
 
-// True if rows i and i + 1 are one element apart and columns further: the case for tiles of many rows.
+// True if adjacent rows are one element apart and adjacent columns are further apart. Then tiles have many rows.
 inline bool rows_are_adjacent(const RowArgs& args, const Operand& x) {
     return !args.offsets && args.rows.dims > 0 && x.row[args.rows.dims - 1] == 1 && args.cols.dims == 1 &&
            args.cols.total > 1 && x.col[0] != 1 && args.rows.size[args.rows.dims - 1] > 1;
