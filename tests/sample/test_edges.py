@@ -81,7 +81,7 @@ BAD = [
     ([[0.0, 1.0], [-INF, 1.0]], {"num_samples": 2, "replace": False}, r"2 draws without replacement in row \(1,\)"),
     ([[0.0, 1.0]], {"num_samples": 2, "replace": False, "temperature": 0.0}, r"2 draws without replacement"),
     ([[0.0, 1.0]], {"num_samples": 2, "replace": False, "top_k": 1}, r"2 draws without replacement"),
-    ([[0.0, 1.0]], {"num_samples": 3, "replace": False}, r"num_samples: 3 without replacement, of 2 classes"),
+    ([[0.0, 1.0]], {"num_samples": 3, "replace": False}, r"num_samples: expected at most 2, .*, got 3"),
 ]
 
 
