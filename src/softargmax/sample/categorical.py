@@ -256,8 +256,9 @@ def filter_scores(  # noqa: PLR0913 options are keywords
     Notes
     -----
     The filters apply in the order top_k, top_p, min_p, typical_p, epsilon, eta. Each sees the remaining classes,
-    renormalised; with "joint" each sees the whole row. At least one class remains: the one with the largest score. min_p,
-    epsilon and eta then keep all classes with an equal score. typical_p alone keeps the most typical class instead.
+    renormalised; with "joint" each sees the whole row. At least one class remains: the one with the largest score.
+    min_p, epsilon and eta then keep all classes with an equal score. typical_p alone keeps the most typical class
+    instead.
 
     The filters do not change a row that contains NaN or has an empty support. On a device or under tracing, parameters
     are not checked; one out of range makes its row NaN.

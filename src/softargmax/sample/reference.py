@@ -238,8 +238,8 @@ def filter_mask(z: Any, distribution: Distribution) -> Any:
 class Drawn(NamedTuple):
     """Draws, with details of their rows.
 
-    index (..., n) is -1 in a row that cannot be drawn from; `place` is a valid position there too. x are the distances of
-    the kept scores, count is their number, and fine is True for rows that can be drawn from.
+    index (..., n) is -1 in a row that cannot be drawn from; `place` is a valid position there too. x are the distances
+    of the kept scores, count is their number, and fine is True for rows that can be drawn from.
     """
 
     index: Any
