@@ -43,7 +43,7 @@ WHOLE = 1 << 17
 EVEN = 24
 """Parts are multiples of this number of rows, so that two threads share them evenly: the product takes 12 at a time."""
 PARTS = 9
-"""Number of parts of the rows. One part's scores and all other memory of a call take less than an eighth of all scores."""
+"""Number of parts of the rows. One part's scores and the other memory of a call take less than 1/8 of all scores."""
 
 _loss = Native(_native.cross_entropy, CrossEntropy, Loss._fields)
 _loss_and_gradient = Native(_native.cross_entropy_and_gradient, GradientOf, LossAndGradient._fields)

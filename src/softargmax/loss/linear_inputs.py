@@ -59,7 +59,7 @@ def sums_of(layer: CheckedLayer) -> Any:
 
 
 def negligible_probability(layer: CheckedLayer, exact: bool) -> float:
-    """Return the probability up to which a class may count as 0 in gradients. K such classes sum to one rounding unit."""
+    """Return the probability up to which a class may count as 0 in gradients: one rounding unit, divided by K."""
     rounding = 2.0**-53 if any(arrays.dtype_name(x.dtype) == "float64" for x in layer.flat[:2]) else 2.0**-24
     return 0.0 if check.flag(exact, "exact") else rounding / max(layer.shape[-1], 1)
 
