@@ -1,12 +1,12 @@
-"""Time attention against torch's, and against formulas it has no kernel for: the shapes and targets that were promised.
+"""Time attention against torch's kernels and formulas, for the shapes and targets that we promise.
 
     python -m bench.attend                  all cases, about 5 minutes on 2 cores; writes bench/results/attend.json
     python -m bench.attend causal backward  only the cases whose names hold these words; writes nothing
 
-SDPA is torch's scaled_dot_product_attention, with a boolean mask where it has no option for what is asked. Beside every
-case stands "sgemm": the same number of operations (4 D for a query and a key it sees, and 2.5 times that backward) as
-torch's products of 1024 x 1024 matrices, so that its ratio is the share of their speed. Exit code 1 where a target or a
-bound on memory (bench/attend_memory.py) is missed.
+SDPA is torch's scaled_dot_product_attention; where it lacks an option, it gets a boolean mask. The side "sgemm" does
+the same number of operations (4 D per query and visible key, 2.5 times that for the backward pass) as products of
+1024 x 1024 matrices in torch. So its ratio is the share of their speed. The exit code is 1 if a target or a bound on
+memory (bench/attend_memory.py) is missed.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Time fits of softmax regression against scikit-learn's LogisticRegression, to one tolerance; memory beside it.
+"""Time fits of softmax regression against scikit-learn's LogisticRegression at one tolerance, and measure memory.
 
     python -m bench.classify                all cases, about 6 minutes on 2 cores; writes bench/results/classify.json
     python -m bench.classify digits         only the cases whose names hold these words; writes nothing
 
-Both stop where no derivative of the mean loss with its penalty is above tol (1e-4, C = 1), or after 2000 steps, as
-scikit-learn's does on the digits at tol 1e-6. The record has what each has reached, the objective in float64 and the
-largest derivative, and the peak memory of a process that has the data and fits once, beyond what it had before. Exit
-code 1 where a target is missed or our objective is larger.
+Both stop when no derivative of the mean loss with its penalty is above tol (1e-4, C = 1), or after 2000 steps;
+scikit-learn reaches 2000 steps on the digits at tol 1e-6. The record has the objective in float64 and the largest
+derivative of each fit. It also has the peak memory of a process that fits once, minus its memory before the fit. The
+exit code is 1 if a target is missed or our objective is larger.
 """
 
 from __future__ import annotations

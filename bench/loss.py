@@ -1,11 +1,11 @@
-"""Time the losses against torch, and measure the memory of the last layer's: the shapes and targets that were promised.
+"""Time the losses against torch and measure the memory of the last layer, for the shapes and targets that we promise.
 
     python -m bench.loss                    all cases, about 5 minutes on 2 cores; writes bench/results/loss.json
     python -m bench.loss linear 50257       only the cases whose names hold these words; writes nothing
 
-A model is trained for its scores (`small_model`). Memory is measured in processes of their own: the most that is
-resident during a forward and a backward, less what was before it and less the gradients. Exit code 1 where a target is
-missed.
+Some scores come from a model that is trained first (`small_model`). Memory is measured in separate processes: the peak
+resident memory of a forward and backward pass, minus the memory before it, minus the gradients. The exit code is 1 if a
+target is missed.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Time output layers for large vocabularies against a full softmax in plain torch: a training step, as promised.
+"""Time a training step of output layers for large vocabularies against a full softmax in plain torch.
 
     python -m bench.output                  all cases, about 8 minutes on 2 cores; writes bench/results/output.json
     python -m bench.output hierarchical     only the cases whose names hold these words; writes nothing
 
 K = 100,003 classes, D = 256, 1024 rows whose targets follow Zipf's law. A step is forward, backward and the optimiser:
 torch's side is `F.cross_entropy(h @ w.T, y)` with Adam over all of w; ours has sparse gradients and SparseAdam where
-the layer gives them, Adam where it does not. Beside it the same with plain SGD, and without an optimiser. Exit code 1
-where a target is missed.
+the layer gives them, Adam where it does not. Further cases use plain SGD, or no optimiser. The exit code is 1 if a
+target is missed.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     python -m bench.sparse_accuracy         about a minute; writes bench/results/sparse_accuracy.json
 
-Truth is a bisection and Newton's method in longdouble, held against mpmath by tests/sparse/test_truth.py. Rows are
-float32 of 7 to 100,000 normal scores with spreads of 1 to 10,000; the error counts for each p from 1e-30 on, up to
-order 2 in ulp of p, above in ulp of the row's largest, since the derivative of a small p to its score has no bound.
+The truth comes from a bisection and Newton's method in longdouble, which tests/sparse/test_truth.py checks against
+mpmath. Rows are float32, with 7 to 100,000 normal scores and spreads of 1 to 10,000. Only p of at least 1e-30 count. Up
+to order 2 the error is in ulp of p. Above order 2 it is in ulp of the row's largest p, because the derivative of a
+small p with respect to its score has no bound.
 """
 
 from __future__ import annotations

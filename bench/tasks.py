@@ -1,10 +1,10 @@
-"""Measure what the pages under docs/tasks promise: peak memory beside the plain form, and where a last layer is faster.
+"""Measure the promises of docs/tasks: peak memory against the plain form, and the sizes where a last layer is faster.
 
     python -m bench.tasks              5 minutes on one core; writes bench/results/tasks.json
 
-Each side of a task runs in a process of its own, on one thread: the most that is resident while it runs, less what was
-before it, the inputs among that. Its CPU time is the least of three further runs. Both sides have to give the same
-numbers. The times of small last layers are medians of CPU time, by sides that take turns in one process.
+Each side of a task runs in its own process, on one thread. Its memory is the peak resident memory minus the memory
+before the call, which includes the inputs. Its CPU time is the smallest of three further runs. Both sides must give the
+same numbers. The times of small last layers are medians of CPU time; their sides take turns in one process.
 """
 
 from __future__ import annotations

@@ -3,14 +3,14 @@
     python -m bench.word2vec                all cases, about 10 minutes on 2 cores; writes bench/results/word2vec.json
     python -m bench.word2vec negative       only the cases whose names hold these words; writes nothing
 
-The text is the source of Python's standard library (`softargmax train-words` reads the same), its first TOKENS tokens
-that come 5 times or more; 100 numbers to a vector, windows of 5, 5 negatives, frequent words thinned out at 1e-3, one
-epoch, rates from 0.025 to 0.0001, 2 threads or workers. A side goes once through the text. "softargmax" is
-`softargmax.output.WordVectors`, "our modules" an `Embedding` and the layers of `softargmax.nn` with SparseAdam.
+The text is the source of Python's standard library, as in `softargmax train-words`: its first TOKENS tokens that occur
+5 times or more. Vectors have 100 numbers. Windows are 5 words, with 5 negatives. Frequent words are subsampled at 1e-3.
+Each side trains one epoch at rates from 0.025 to 0.0001, with 2 threads or workers. "softargmax" is
+`softargmax.output.WordVectors`; "our modules" is an `Embedding` and the layers of `softargmax.nn` with SparseAdam.
 
-That a fast side learns as well is shown by the mean loss of its vectors, after one epoch, on files that are held out,
-and by the share of the 10 nearest neighbours of 500 frequent words that gensim finds, too; other seeds of gensim show
-what there is to agree on. Exit code 1 where gensim is quicker or its loss lower by more than 2%.
+Two numbers show that a fast side learns as well. One is the mean loss of its vectors on held-out files after one epoch.
+The other is the share of the 10 nearest neighbours of 500 frequent words that gensim finds too. Another seed of gensim
+shows how much agreement to expect. The exit code is 1 if gensim is faster, or if its loss is lower by more than 2%.
 """
 
 from __future__ import annotations
