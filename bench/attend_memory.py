@@ -48,7 +48,7 @@ print(json.dumps({"peak": peak, "beyond": peak - before - sum(x.nbytes for x in 
 
 
 def memory() -> tuple[dict[str, Any], bool]:
-    """Measure every case; give what goes into the record, and whether all are within their bounds."""
+    """Measure every case. Return the record, and True if all cases are within their bounds."""
     found, kept = [], True
     for name, *numbers, bound in SHAPES:
         command = [sys.executable, "-c", MEASURE, *(str(int(number)) for number in numbers)]

@@ -1,4 +1,4 @@
-"""Measure the error of the sparse maps in units of the last place, beside the entmax package's.
+"""Measure the error of the sparse maps and of the entmax package in ulp.
 
     python -m bench.sparse_accuracy         about a minute; writes bench/results/sparse_accuracy.json
 
@@ -44,14 +44,14 @@ def rows() -> Iterator[NDArray[np.float32]]:
 
 
 def theirs(z: NDArray[np.float32], alpha: float) -> NDArray[np.float32]:
-    """Return the package's p by the function that it has for the order."""
+    """Return p from the package's function for this order."""
     maps = {1.5: peer.entmax15, 2.0: peer.sparsemax}
     function = maps.get(alpha, lambda z, dim: peer.entmax_bisect(z, alpha, dim=dim))
     return function(torch.from_numpy(z), dim=-1).numpy()
 
 
 def off(p: NDArray[np.float32], true: NDArray[np.longdouble], alpha: float) -> tuple[float, int]:
-    """Return the largest error in ulp, and how many p are 0 where the truth is a normal number, or the other way."""
+    """Return the largest error in ulp, and how many p are 0 although the truth is a normal number, or vice versa."""
     counts = true >= 1e-30
     size = true if alpha <= 2 else np.broadcast_to(true.max(-1, keepdims=True), true.shape)
     error = np.abs(p - true)[counts] / np.spacing(size[counts].astype(np.float32))
@@ -59,7 +59,7 @@ def off(p: NDArray[np.float32], true: NDArray[np.longdouble], alpha: float) -> t
 
 
 def main() -> int:
-    """Measure every order, write the file, and say whether the promise holds."""
+    """Measure every order and write the file. Return 0 if the promise holds, else 1."""
     found = []
     for alpha in ORDERS:
         worst = {"softargmax": [0.0, 0], "entmax": [0.0, 0]}
