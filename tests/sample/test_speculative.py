@@ -107,7 +107,7 @@ def test_errors() -> None:
         (
             (target, draft, [0]),
             ValueError,
-            r"tokens: expected the draft's shape without its classes, \(2,\), got \(1,\)",
+            r"tokens: expected the draft's shape without the class axis, \(2,\), got \(1,\)",
         ),
         ((target[:2], draft, [0, 1]), ValueError, r"target: expected shape \(3, 4\) with this draft, got \(2, 4\)"),
         ((target + np.nan, draft, [0, 1]), ValueError, "target, draft: NaN"),
@@ -117,7 +117,7 @@ def test_errors() -> None:
         (
             (target[0], draft[0], 0),
             ValueError,
-            r"draft: expected shape \(..., L, K\), a row of scores per guess, got \(4,\)",
+            r"draft: expected shape \(..., L, K\), one row of scores per guess, got \(4,\)",
         ),
     ]
     for arguments, error, message in wrong:
