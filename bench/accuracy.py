@@ -1,4 +1,4 @@
-"""Measure the error of softmax, log_softmax and logsumexp in units of the last place, beside SciPy's and torch's.
+"""Measure the error of softmax, log_softmax and logsumexp in ulp, for softargmax, SciPy and torch.
 
     python -m bench.accuracy            10^7 values in every row of the table, about 6 minutes on 2 cores
     python -m bench.accuracy --quick    10^5 values a row; writes nothing
@@ -90,7 +90,7 @@ def softargmax_side(op: str, z: NDArray[Any], case: Case) -> Answer:
 
 
 def _scaled(z: Any, case: Case) -> tuple[Any, float]:
-    """Do what a user of a peer without these options does: multiply the scores by ln(base) / temperature."""
+    """Multiply the scores by ln(base) / temperature, as users of peers without these options do."""
     beta = float((1.0 if case.base is None else np.log(case.base)) / case.temperature)
     return (z, 1.0) if beta == 1.0 else (z * beta, beta)
 
@@ -124,7 +124,7 @@ SUBJECTS: dict[str, Subject] = {"softargmax": softargmax_side, "torch": torch_si
 
 
 def errors(op: str, answer: Answer, truth: Family) -> NDArray[np.float64]:
-    """Return the ulp errors in the answer's own format; logsumexp is promised relative to max(|m|, |lse|)."""
+    """Return the errors in ulp of the result's format. The error of logsumexp is relative to max(|m|, |lse|)."""
     at = truth.largest if op == "logsumexp" else None
     return ulp_error(answer[0], *getattr(truth, op), dtype=answer[1], at=at)
 
@@ -170,7 +170,7 @@ def run(dtypes: list[str], values: int, workers: int) -> list[dict[str, Any]]:
 
 
 def _one_thread() -> None:
-    """Keep each worker to one thread; bits do not depend on it."""
+    """Limit each worker to one thread; results do not depend on it."""
     import torch
 
     torch.set_num_threads(1)
@@ -184,7 +184,7 @@ def _job(job: tuple[str, int], values: int) -> dict[str, Any]:
 
 
 def number(value: float) -> str:
-    """Write an error: two decimals where they tell something."""
+    """Format an error: two decimals below 100, else three digits."""
     if not np.isfinite(value):
         return "inf"
     return f"{value:.2f}" if value < 100 else f"{value:.3g}"
@@ -230,7 +230,7 @@ def page(record: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run from the command line; exit code 1 where a bound is broken."""
+    """Run from the command line. The exit code is 1 if a bound is exceeded."""
     from softargmax.measure import machine
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

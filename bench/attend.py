@@ -1,12 +1,12 @@
-"""Time attention against torch's, and against formulas it has no kernel for: the shapes and targets that were promised.
+"""Time attention against torch's kernels and formulas, for the shapes and targets that we promise.
 
     python -m bench.attend                  all cases, about 5 minutes on 2 cores; writes bench/results/attend.json
-    python -m bench.attend causal backward  only the cases whose names hold these words; writes nothing
+    python -m bench.attend causal backward  only the cases whose names contain these words; writes nothing
 
-SDPA is torch's scaled_dot_product_attention, with a boolean mask where it has no option for what is asked. Beside every
-case stands "sgemm": the same number of operations (4 D for a query and a key it sees, and 2.5 times that backward) as
-torch's products of 1024 x 1024 matrices, so that its ratio is the share of their speed. Exit code 1 where a target or a
-bound on memory (bench/attend_memory.py) is missed.
+SDPA is torch's scaled_dot_product_attention; where it lacks an option, it gets a boolean mask. The side "sgemm" does
+the same number of operations (4 D per query and visible key, 2.5 times that for the backward pass) as products of
+1024 x 1024 matrices in torch. So its ratio is the share of their speed. The exit code is 1 if a target or a bound on
+memory (bench/attend_memory.py) is missed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def memories(batch: int, heads: int, length: int, width: int) -> tuple[Tensor, T
 
 
 def products(operations: float) -> Callable[[], object]:
-    """Return so many operations as products of square matrices, the last of which has fewer rows."""
+    """Return this many operations as products of square matrices, the last of which has fewer rows."""
     a, b, out = normal(3, SIDE, SIDE)
     rows = round(operations / (2 * SIDE**2))
     parts = [min(SIDE, rows - start) for start in range(0, rows, SIDE)]
@@ -51,7 +51,7 @@ def products(operations: float) -> Callable[[], object]:
 
 
 def case(name: str, qkv: tuple[Tensor, ...], pairs: float, sides: dict[str, Attention], target: float) -> Promise:
-    """Return a case whose sides attend to the same memory; `pairs`: of a query and a key that it sees, of all heads."""
+    """Return a case whose sides use the same q, k and v; `pairs` counts queries with visible keys, over all heads."""
     q, k, v = qkv
     read = q.nbytes * 2 + k.nbytes + v.nbytes
     calls: dict[str, Callable[[], object]] = {side: lambda f=f: f(q, k, v) for side, f in sides.items()}
@@ -61,7 +61,7 @@ def case(name: str, qkv: tuple[Tensor, ...], pairs: float, sides: dict[str, Atte
 
 
 def both(name: str, qkv: tuple[Tensor, ...], pairs: float, sides: dict[str, Attention], target: float) -> Promise:
-    """Return the case of a forward with its backward, whose gradients are made and let go in each side's own time."""
+    """Return the case of a forward and backward pass. Each side's time includes allocating and freeing gradients."""
     leaves = [x.clone().requires_grad_() for x in qkv]
     g = normal(*qkv[0].shape)
     calls: dict[str, Callable[[], object]] = {
@@ -72,7 +72,7 @@ def both(name: str, qkv: tuple[Tensor, ...], pairs: float, sides: dict[str, Atte
 
 
 def plain(shape: tuple[int, int, int, int], targets: dict[str, float]) -> Iterator[Promise]:
-    """Yield what torch has kernels for."""
+    """Yield the cases that torch has kernels for."""
     qkv, (batch, heads, length, _) = memories(*shape), shape
     for name, target in targets.items():
         causal = "causal" in name
@@ -123,7 +123,7 @@ def sparse(length: int) -> Promise:
 
 
 def decoding(batch: int, heads: int, kv_heads: int, keys: int, width: int) -> Promise:
-    """Return the case of one new query of every sequence, which reads all that was kept."""
+    """Return the case of one new query per sequence, which reads all cached keys and values."""
     q, k, v = normal(batch, heads, 1, width), *normal(2, batch, kv_heads, keys, width)
     sides: dict[str, Attention] = {
         "softargmax": sa.attention,
@@ -134,7 +134,7 @@ def decoding(batch: int, heads: int, kv_heads: int, keys: int, width: int) -> Pr
 
 
 def packed(count: int, least: int, most: int) -> Promise:
-    """Return the case of sequences of many lengths, one behind the other; the peer's are padded to the longest."""
+    """Return the case of concatenated sequences of many lengths. The peer pads them to the longest."""
     lengths = torch.linspace(least, most, count).long()
     cu = pad(lengths.cumsum(0), (1, 0)).int()
     total = int(cu[-1])
@@ -153,7 +153,7 @@ def packed(count: int, least: int, most: int) -> Promise:
 
 
 def promises() -> Iterator[Promise]:
-    """Yield every case; one memory is let go before the next is made."""
+    """Yield every case; the arrays of one case are freed before the next ones are allocated."""
     forward = {"attention": 0.95, "attention, causal": 1.15, "attention, causal, and backward": 1.3}
     yield from plain((1, 8, 2048, 64), forward)
     short = {

@@ -1,9 +1,9 @@
-"""Measure the memory of attention where its scores would be far larger than all else.
+"""Measure the memory of attention for shapes whose scores would be far larger than all other arrays.
 
     python -m bench.attend_memory           half a minute on 2 cores; bench.attend writes what it finds
 
-Each case runs in a process of its own: the most that is resident, less what was before it, the inputs among that, and
-less the gradients. Exit code 1 where a bound is missed.
+Each case runs in its own process. The memory of a case is the peak resident memory, minus the memory before the call
+(which includes the inputs), minus the gradients. The exit code is 1 if a bound is missed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ print(json.dumps({"peak": peak, "beyond": peak - before - sum(x.nbytes for x in 
 
 
 def memory() -> tuple[dict[str, Any], bool]:
-    """Measure every case; give what goes into the record, and whether all are within their bounds."""
+    """Measure every case. Return the record, and True if all cases are within their bounds."""
     found, kept = [], True
     for name, *numbers, bound in SHAPES:
         command = [sys.executable, "-c", MEASURE, *(str(int(number)) for number in numbers)]

@@ -1,12 +1,12 @@
-"""Time fits of softmax regression against scikit-learn's LogisticRegression, to one tolerance; memory beside it.
+"""Time fits of softmax regression against scikit-learn's LogisticRegression at one tolerance, and measure memory.
 
     python -m bench.classify                all cases, about 6 minutes on 2 cores; writes bench/results/classify.json
-    python -m bench.classify digits         only the cases whose names hold these words; writes nothing
+    python -m bench.classify digits         only the cases whose names contain these words; writes nothing
 
-Both stop where no derivative of the mean loss with its penalty is above tol (1e-4, C = 1), or after 2000 steps, as
-scikit-learn's does on the digits at tol 1e-6. The record has what each has reached, the objective in float64 and the
-largest derivative, and the peak memory of a process that has the data and fits once, beyond what it had before. Exit
-code 1 where a target is missed or our objective is larger.
+Both stop when no derivative of the mean loss with its penalty is above tol (1e-4, C = 1), or after 2000 steps;
+scikit-learn reaches 2000 steps on the digits at tol 1e-6. The record has the objective in float64 and the largest
+derivative of each fit. It also has the peak memory of a process that fits once, minus its memory before the fit. The
+exit code is 1 if a target is missed or our objective is larger.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def promises() -> Iterator[Promise]:
 
 
 def reached(side: str, case: str) -> dict[str, float]:
-    """Fit once more, and look: objective, largest derivative, steps."""
+    """Fit once more; return the objective, the largest derivative and the steps."""
     X, y = data(case)
     model = fit(side, case)
     w = model.coef_.astype(np.float64)
@@ -112,7 +112,7 @@ print((peak - before) / 2**20)
 
 
 def memory(side: str, case: str) -> float:
-    """Return the peak memory, MiB, of a process that has the data and fits, beyond what it had before."""
+    """Return the peak memory of a process that fits, minus its memory with the data before the fit, in MiB."""
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/data"
         joblib.dump(data(case), path)
@@ -121,7 +121,7 @@ def memory(side: str, case: str) -> float:
 
 
 def more() -> tuple[dict[str, Any], bool]:
-    """Look at what each side has reached, and what memory it took."""
+    """Measure the result of each side's fit and its memory."""
     found: dict[str, Any] = {}
     kept = True
     for case in CASES:

@@ -1,13 +1,13 @@
-"""Measure two installs of ours against each other: is a change as fast as what was there?
+"""Compare the speed of two installs of softargmax, for example before and after a change.
 
     python -m bench.compare A B              git revisions, or paths of Python executables that have an install
     python -m bench.compare main HEAD loss   only the lines of that room
 
-A revision is checked out under build/compare and built there, in an environment of its own. Each line of
-bench/compare_lines.py is run by processes that stay and take turns: first two of A, whose ratio is the margin, then A
-and B; each ratio is of medians of 15 runs. Above 1, B is faster. A line holds if its ratio is at least 0.97 or within
-the margin, a room if the geometric mean of its ratios is at least 0.98. Writes build/compare/result.json; exit code 1
-where something does not hold. On a quiet machine, and for few minutes.
+Each revision is checked out under build/compare and built there in its own environment. Long-lived processes take
+turns to run each line of bench/compare_lines.py: first two processes of A, whose ratio is the margin, then A and B.
+Each ratio compares the medians of 15 runs; above 1, B is faster. A line passes if its ratio is at least 0.97 or within
+the margin. A room passes if the geometric mean of its ratios is at least 0.98. The results go to
+build/compare/result.json. The exit code is 1 if a line or a room fails. Run it on a quiet machine, for a few minutes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "compare"
 LINE, ROOM = 0.97, 0.98
-"""The least ratio of a line, and of a room's mean."""
+"""The smallest ratio that passes, for a line and for the mean of a room."""
 RUNS = 15
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """The result of a line: A's median in seconds, over B's, and how far A was from A."""
+    """The result of a line: A's median in seconds, its ratio to B's, and the margin measured between A and A."""
 
     room: str
     name: str
@@ -43,7 +43,7 @@ class Ratio:
 
     @property
     def holds(self) -> bool:
-        """Whether B is as fast as A, as far as this run can say."""
+        """True if B is as fast as A, within the margin of this run."""
         return self.ratio >= min(LINE, 1 - self.margin)
 
     def __str__(self) -> str:
@@ -56,13 +56,16 @@ def verdict(holds: bool) -> str:
 
 
 class Worker:
-    """A process that has an install, and runs a line when it is asked to (bench/compare_lines.py)."""
+    """A process that uses one install and runs lines on request (bench/compare_lines.py)."""
 
     def __init__(self, python: str) -> None:
         self.process = subprocess.Popen(
             [python, "-m", "bench.compare_lines"],
             cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": "0"},  # dictionaries are laid out alike
+            env={
+                **os.environ,
+                "PYTHONHASHSEED": "0",
+            },  # same layout of dictionaries
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -70,7 +73,7 @@ class Worker:
         self.hello = self._answer()
 
     def ask(self, line: int, repeats: int = 0) -> Any:
-        """Return the seconds a call of the line takes, of so many in a row; without repeats, how many fill a run."""
+        """Return the seconds per call of a line. With 0 repeats, return the number of calls that fill a run."""
         print(json.dumps((line, repeats)), file=self.process.stdin, flush=True)
         return self._answer()
 
@@ -86,25 +89,25 @@ class Worker:
 
 
 def medians(first: Worker, second: Worker, line: int, repeats: int) -> tuple[float, float]:
-    """Run a line in both by turns, in changing order, and return the medians."""
+    """Run a line in both processes by turns, in alternating order. Return the medians."""
     samples: dict[Worker, list[float]] = {first: [], second: []}
     for turn in range(-1, RUNS):
         for worker in (first, second) if turn % 2 else (second, first):
             seconds = worker.ask(line, repeats)
-            if turn >= 0:  # the first one pays for inputs, pages and imports
+            if turn >= 0:  # the first turn also makes inputs, touches pages and imports modules
                 samples[worker].append(seconds)
     return statistics.median(samples[first]), statistics.median(samples[second])
 
 
 def python_of(name: str) -> str:
-    """Return the Python of an install: a path as it is; of a revision, one that is built from it."""
+    """Return the Python of an install. A path is returned unchanged; a revision is built first."""
     if Path(name).is_file():
         return str(Path(name).absolute())
     git = ["git", "-C", str(ROOT)]
     commit = subprocess.check_output([*git, "rev-parse", "--verify", f"{name}^{{commit}}"], text=True).strip()
     tree = BUILD / commit[:12]
     if not tree.exists():
-        subprocess.run([*git, "worktree", "prune"], check=True)  # of folders that were deleted
+        subprocess.run([*git, "worktree", "prune"], check=True)  # forget worktrees whose folders were deleted
         subprocess.run([*git, "worktree", "add", "--detach", str(tree), commit], check=True)
     make = ["make", "-C", str(tree), "VENV=.venv"]
     subprocess.run([*make, ".venv/.native", ".venv/.group-tour"], check=True)
@@ -134,8 +137,8 @@ def measured(a: str, b: str, room: str | None) -> list[Ratio]:
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("a", help="what there was: a git revision, or the path of a Python")
-    parser.add_argument("b", help="what there is now")
+    parser.add_argument("a", help="the old install: a git revision, or the path of a Python executable")
+    parser.add_argument("b", help="the new install, in the same form")
     parser.add_argument("room", nargs="?", help="only the lines of this room")
     options = parser.parse_args()
     processor = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
-"""What two installs are measured on against each other, and the process of one of them, which bench.compare talks to.
+"""The lines on which bench.compare measures two installs, and the process that runs them for one install.
 
-Lines use public names alone, so that they run on any commit. They are of every room, small and large, arrays and
-tensors, with gradients and without; those of a few numbers are all calling, where a new layer shows at once.
+Lines use only public names, so that they run on any commit. They cover every room, small and large inputs, arrays and
+tensors, with and without gradients. Lines on a few numbers measure the overhead of a call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Call = Callable[[], object]
 
 LEAST = 20e-3
-"""Seconds that a run takes at least: a shorter call is repeated."""
+"""Shortest time of a run in seconds. Shorter calls are repeated."""
 THREADS = 2
 SEVEN = np.array([1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0], np.float32)
 
@@ -64,21 +64,21 @@ def array_call(function: str, *arguments: Any, **options: Any) -> Call:
 
 
 def tensor_call(function: str, *arguments: Any, **options: Any) -> Call:
-    """Return the same with the arrays as tensors."""
+    """Return the call of a public function with the arrays as tensors."""
     return array_call(
         function, *(torch.from_numpy(x) if isinstance(x, np.ndarray) else x for x in arguments), **options
     )
 
 
 def backward_call(function: Callable[..., Any], *inputs: Any) -> Call:
-    """Return a forward and a backward to the inputs; what comes in is ones."""
+    """Return a forward and a backward pass to the inputs. The incoming gradient is ones."""
     leaves = [x.requires_grad_() for x in inputs]
     g = torch.ones_like(function(*leaves))
     return lambda: torch.autograd.grad(function(*leaves), leaves, g)
 
 
 def step(layer: Any, rows: int, width: int) -> Call:
-    """Return a forward of an output layer and its backward to hidden vectors and parameters."""
+    """Return a forward pass of an output layer and the backward pass to hidden vectors and parameters."""
     target = torch.from_numpy(classes(rows, layer.classes))
     return backward_call(lambda h, *_: layer(h, target), tensor(rows, width, spread=1.0), *layer.parameters())
 
@@ -93,7 +93,7 @@ def fit() -> Call:
 
 
 def file() -> Call:
-    """Return the reading of a file of 16 MB, a megabyte at a time."""
+    """Return a call that reads a file of 16 MB, one megabyte at a time."""
     path = Path(tempfile.mkdtemp()) / "z.npy"
     np.save(path, normal(64, 65_536))
     read = partial(stream.logsumexp, path, memory=1 << 20)
@@ -164,8 +164,8 @@ LINES = (
 
 
 def serve() -> None:
-    """Answer requests, one to a line of JSON: [line, repeats] by seconds a call; without repeats, by how many."""
-    warnings.simplefilter("ignore")  # a fit that is cut short says so
+    """Answer requests [line, repeats], one per line of JSON, with the seconds per call. With 0 repeats, count calls."""
+    warnings.simplefilter("ignore")  # a fit that stops early warns
     torch.set_num_threads(THREADS)
     sa.set_num_threads(THREADS)
     print(json.dumps({"softargmax": str(Path(sa.__file__).parent), "lines": [line[:2] for line in LINES]}), flush=True)
@@ -173,13 +173,13 @@ def serve() -> None:
     for request in sys.stdin:
         line, repeats = json.loads(request)
         if prepared is None or prepared[0] != line:
-            prepared = None  # lets go of its arrays first
+            prepared = None  # frees its arrays first
             prepared = line, LINES[line].make()
         print(json.dumps(timed(prepared[1], repeats) if repeats else enough(prepared[1])), flush=True)
 
 
 def timed(call: Call, repeats: int) -> float:
-    """Time a call, after one that wakes caches and threads."""
+    """Return the seconds per call, after one call that warms up caches and threads."""
     call()
     start = time.perf_counter()
     for _ in range(repeats):
@@ -188,7 +188,7 @@ def timed(call: Call, repeats: int) -> float:
 
 
 def enough(call: Call) -> int:
-    """Return how many calls take `LEAST`."""
+    """Return how many calls take at least `LEAST` seconds."""
     repeats = 1
     while (seconds := repeats * min(timed(call, repeats) for _ in range(3))) < LEAST:
         repeats = max(2 * repeats, int(1.1 * repeats * LEAST / max(seconds, LEAST / 100)))

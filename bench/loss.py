@@ -1,11 +1,11 @@
-"""Time the losses against torch, and measure the memory of the last layer's: the shapes and targets that were promised.
+"""Time the losses against torch and measure the memory of the last layer, for the shapes and targets that we promise.
 
     python -m bench.loss                    all cases, about 5 minutes on 2 cores; writes bench/results/loss.json
-    python -m bench.loss linear 50257       only the cases whose names hold these words; writes nothing
+    python -m bench.loss linear 50257       only the cases whose names contain these words; writes nothing
 
-A model is trained for its scores (`small_model`). Memory is measured in processes of their own: the most that is
-resident during a forward and a backward, less what was before it and less the gradients. Exit code 1 where a target is
-missed.
+Some scores come from a model that is trained first (`small_model`). Memory is measured in separate processes: the peak
+resident memory of a forward and backward pass, minus the memory before it, minus the gradients. The exit code is 1 if a
+target is missed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ print(json.dumps({"peak": peak, "beyond": peak - before - gradients, "scores": 4
 
 
 def both(loss: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], object]:
-    """Return a forward and a backward; each side makes its gradients, and lets them go, in its own time."""
+    """Return a forward and backward pass. Each side's time includes allocating and freeing gradients."""
     return lambda: torch.autograd.grad(loss(*inputs), inputs)
 
 
@@ -63,7 +63,7 @@ def rows() -> Iterator[Promise]:
 
 
 def of_shape(n: int, classes: int, dtype: torch.dtype, target: float = 6.0) -> Iterator[Promise]:
-    """Yield a forward with its backward, and a forward alone."""
+    """Yield a forward pass with its backward pass, and a forward pass alone."""
     torch.manual_seed(1)
     z, y = torch.randn(n, classes).mul_(4).to(dtype), torch.randint(classes, (n,))
     leaf = z.clone().requires_grad_()
@@ -79,7 +79,7 @@ def of_shape(n: int, classes: int, dtype: torch.dtype, target: float = 6.0) -> I
 
 
 def small() -> Iterator[Promise]:
-    """Yield the calls whose cost is the calling: without gradient at most 4 times torch's time."""
+    """Yield the calls whose cost is mostly overhead: without gradient, at most 4 times torch's time."""
     z, y = torch.randn(4, 10), torch.randint(10, (4,))
     leaf = z.clone().requires_grad_()
     yield Promise(
@@ -134,7 +134,7 @@ def layer(name: str, h: Tensor, w: Tensor, y: Tensor, target: float, aim: float)
 
 
 def promises() -> Iterator[Promise]:
-    """Yield every case; one group's arrays are let go before the next one's are made."""
+    """Yield every case; the arrays of one group are freed before the next ones are allocated."""
     for group in (rows, arrays, layers, small):
         yield from group()
 

@@ -3,9 +3,9 @@
     python -m bench.memory [--gib 4] [--axis -1]     about 1 minute; writes bench/results/memory.json
     python -m bench.memory --gib 0.25 --cap 32       a smaller file under a smaller cap; writes nothing
 
-The conversion runs in a process of its own, which does nothing else; its peak is VmHWM from /proc, the imports
-included. Afterwards sampled rows of the result are compared, bit by bit, with softmax of the same scores in memory.
-Exit code 1 where the peak is above the cap or a bit differs.
+The conversion runs in its own process. The peak memory is VmHWM from /proc, including the imports. Afterwards sampled
+rows of the result are compared, bit by bit, with softmax of the same scores in memory. The exit code is 1 if the peak
+is above the cap or a bit differs.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def write_scores(path: Path, rows: int) -> None:
 
 
 def same_on_samples(source: Path, target: Path, axis: int) -> int:
-    """Compare sampled rows with memory's bits; return how many scores were compared, or raise."""
+    """Compare sampled rows bit by bit with softmax in memory. Return the number of scores compared, or raise."""
     z, p = np.load(source, mmap_mode="r"), np.load(target, mmap_mode="r")
     rng = np.random.default_rng(7)
     count = 0
     for i in rng.choice(z.shape[1] if axis == 0 else z.shape[0], 8, replace=False):
         row, found = (z[i], p[i]) if axis == -1 else (np.ascontiguousarray(z[:, i]), np.ascontiguousarray(p[:, i]))
         if sa.softmax(row).tobytes() != found.tobytes():
-            raise SystemExit(f"row {i} differs from the bits of memory")
+            raise SystemExit(f"row {i} differs from softmax in memory")
         count += row.size
     return count
 

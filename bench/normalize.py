@@ -1,10 +1,10 @@
-"""Time the softmax family against torch, SciPy and the scatter formula: the shapes and targets that were promised.
+"""Time the softmax family against torch, SciPy and the scatter formula, for the shapes and targets that we promise.
 
     python -m bench.normalize                all cases, about 2 minutes on 2 cores; writes bench/results/normalize.json
-    python -m bench.normalize softmax out=   only the cases whose names hold these words; writes nothing
+    python -m bench.normalize softmax out=   only the cases whose names contain these words; writes nothing
 
-Each case is one alternating run (`softargmax.measure`); exit code 1 where a target is missed. Run it on a machine
-that does nothing else, and look at the quartiles it prints: where they are far apart, run it again.
+Each case is one alternating run (`softargmax.measure`). The exit code is 1 if a target is missed. Run it on a machine
+that does nothing else. If the printed quartiles of a case are far apart, run it again.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ PER_16 = {"softmax": 21.0, "softmax of a short row": 12.0, "log_softmax": 10.0, 
 
 
 def work(kernel: str, count: int) -> float:
-    """Return the multiplications of 16 floats that a kernel does for so many scores."""
+    """Return the number of multiplications of 16 floats that a kernel does for this many scores."""
     return PER_16[kernel] * count / 16
 
 
 def scores(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return normal scores, written once so that every page is there."""
+    """Return normal scores, written once so that every page is allocated."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1)).mul_(4).to(dtype)
 
 
@@ -148,7 +148,7 @@ def one_row() -> Iterator[Promise]:
 
 
 def segments() -> Iterator[Promise]:
-    """Yield ragged rows against the scatter formula, whose index is made beforehand."""
+    """Yield ragged rows against the scatter formula, whose index is computed outside the timed call."""
     z, count = scores(1_000_000), 50_000
     cuts = np.sort(np.random.default_rng(2).integers(0, z.numel() + 1, count - 1))
     offsets = np.concatenate([[0], cuts, [z.numel()]])
@@ -172,7 +172,7 @@ def segments() -> Iterator[Promise]:
 
 
 def small() -> Iterator[Promise]:
-    """Yield the calls whose cost is the calling."""
+    """Yield the calls whose cost is mostly overhead."""
     a = np.array([1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0], np.float32)
     t = torch.from_numpy(a)
     yield Promise(
@@ -188,7 +188,7 @@ def small() -> Iterator[Promise]:
 
 
 def promises() -> Iterator[Promise]:
-    """Yield every case; one group's arrays are let go before the next one's are made."""
+    """Yield every case; the arrays of one group are freed before the next ones are allocated."""
     for group in (wide, bfloat16, short_rows, columns, one_row, segments, small):
         yield from group()
 

@@ -1,12 +1,12 @@
-"""Time output layers for large vocabularies against a full softmax in plain torch: a training step, as promised.
+"""Time a training step of output layers for large vocabularies against a full softmax in plain torch.
 
     python -m bench.output                  all cases, about 8 minutes on 2 cores; writes bench/results/output.json
-    python -m bench.output hierarchical     only the cases whose names hold these words; writes nothing
+    python -m bench.output hierarchical     only the cases whose names contain these words; writes nothing
 
 K = 100,003 classes, D = 256, 1024 rows whose targets follow Zipf's law. A step is forward, backward and the optimiser:
 torch's side is `F.cross_entropy(h @ w.T, y)` with Adam over all of w; ours has sparse gradients and SparseAdam where
-the layer gives them, Adam where it does not. Beside it the same with plain SGD, and without an optimiser. Exit code 1
-where a target is missed.
+the layer gives them, Adam where it does not. Further cases use plain SGD, or no optimiser. The exit code is 1 if a
+target is missed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Adaptive(torch.nn.Module):
 
 
 def step(layer: torch.nn.Module, how: str) -> Callable[[], object]:
-    """Return a training step: forward, backward to the layer and to h, the optimiser."""
+    """Return a training step: forward pass, backward pass to the layer and to h, optimiser."""
     h, y = data()
     h.requires_grad_()
     parameters = list(layer.parameters())
@@ -86,7 +86,7 @@ def step(layer: torch.nn.Module, how: str) -> Callable[[], object]:
 
 
 def layers() -> dict[str, tuple[Callable[[], Any], float]]:
-    """Every layer, and what its step with Adam is promised to gain over torch's full softmax."""
+    """Return every layer, and the promised speedup of its step with Adam over torch's full softmax."""
     tree, power = Tree.huffman(COUNTS), Unigram(COUNTS)
     options: Any = {"sparse": True}
     return {
@@ -103,7 +103,7 @@ def layers() -> dict[str, tuple[Callable[[], Any], float]]:
 
 
 def promises() -> Iterator[Promise]:
-    """Yield every layer with each optimiser; a side's memory is let go before the next is made."""
+    """Yield every layer with each optimiser; the memory of a side is freed before the next one is allocated."""
     for name, (make, promised) in layers().items():
         for how in ("Adam", "SGD", "no step"):
             layer = make()

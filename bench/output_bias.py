@@ -1,11 +1,12 @@
-"""How far the mean gradient of the losses that sample is from the full softmax's, over the number of draws.
+"""Measure the gradient bias of sampled losses against the full softmax, by number of draws.
 
     python -m bench.output_bias        about a minute; writes bench/results/output_bias.json
 
-K = 10,000 classes, D = 32, hidden vectors and weights as of a trained model (scores of a spread of 3 beside the log of
-Zipf's law), 64 rows with targets drawn from the model itself. The mean over 400 steps, each with fresh draws that all
-rows share, of the gradient to h: |mean - truth| / |truth| over all rows together, beside the part of it that is the
-noise of a mean of 400. NCE's and negative sampling's theory promises no such limit at a given number of draws.
+K = 10,000 classes and D = 32. Hidden vectors and weights are as in a trained model: scores are the log of Zipf's law
+plus a spread of 3. The targets of the 64 rows are drawn from the model itself. The gradient with respect to h is
+averaged over 400 steps, each with fresh draws that all rows share. The bias is |mean - truth| / |truth| over all rows
+together, printed with the part of it that is the noise of a mean of 400. For NCE and negative sampling, theory gives no
+such limit at a fixed number of draws.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ OUT = Path(__file__).parent / "results" / "output_bias.json"
 
 
 def layers(n: int, counts: Any) -> dict[str, Any]:
-    """Every loss, with n draws."""
+    """Return every loss, with n draws."""
     uniform, zipf, power = Uniform(CLASSES), LogUniform(CLASSES), Unigram(counts)
     return {
         "sampled, uniform": nn.SampledSoftmax(DIM, uniform, samples=n, unique=False),
@@ -41,14 +42,14 @@ def layers(n: int, counts: Any) -> dict[str, Any]:
 
 
 def gradient(layer: Any, h: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The gradient of one step to h."""
+    """Return the gradient of one step with respect to h."""
     leaf = h.clone().requires_grad_()
     (found,) = torch.autograd.grad(layer(leaf, y), leaf)
     return found.double()
 
 
 def bias(layer: Any, h: torch.Tensor, y: torch.Tensor, truth: torch.Tensor) -> tuple[float, float]:
-    """The mean's distance from the truth, and how much of it is noise; both over the truth's size."""
+    """Return the distance of the mean from the truth, and its noise, both relative to the norm of the truth."""
     total, squares = torch.zeros_like(truth), torch.zeros_like(truth)
     for _ in range(STEPS):
         g = gradient(layer, h, y)

@@ -1,4 +1,4 @@
-"""Cases with a promised ratio to each peer: measured, printed, compared, written. Rooms' benches are made of them."""
+"""Measure cases with a promised ratio to each peer, print and compare them, and write the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THREADS = 2
 
 @dataclass
 class Promise:
-    """A case, and the least ratio (peer's median over ours) that is promised for each peer."""
+    """A case, and the smallest ratio (peer's median over ours) that we promise for each peer."""
 
     name: str
     sides: dict[str, Callable[[], object]]
@@ -31,7 +31,7 @@ class Promise:
     multiply_adds: float = 0.0
     aims: dict[str, float] = field(default_factory=dict)
     rounds: int = 1000
-    """At most so many samples of each side, where a peer takes seconds."""
+    """Largest number of samples of each side, for cases in which a peer takes seconds."""
 
     def case(self) -> Case:
         """Return what the harness measures."""
@@ -48,13 +48,13 @@ def line(promise: Promise, result: Result, limits: Limits) -> str:
 
 
 def told(peer: str, ratio: float, target: float | None) -> str:
-    """Return a ratio beside what was promised of it, if anything was."""
+    """Format a ratio, with the promised ratio if there is one."""
     verdict = "" if target is None else f" (>= {target:g})" + ("" if ratio >= target else " MISSED")
     return f"{peer} {ratio:.2f}{verdict}"
 
 
 def run(promises: Iterable[Promise], words: list[str], rounds: int) -> tuple[list[dict[str, Any]], Limits]:
-    """Measure the cases whose names hold every word."""
+    """Measure the cases whose names contain every word."""
     torch.set_num_threads(THREADS)
     sa.set_num_threads(THREADS)
     limits = machine_limits(THREADS)
@@ -77,7 +77,7 @@ def main(
     room: str,
     more: Callable[[], tuple[dict[str, Any], bool]] = lambda: ({}, True),
 ) -> int:
-    """Run from the command line; `more` gives what else goes into the record, and whether it is as promised."""
+    """Run from the command line; `more` returns further entries of the record, and True if they keep the promises."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="only the cases whose names hold all of these")
     parser.add_argument("--rounds", type=int, default=21)

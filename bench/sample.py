@@ -1,10 +1,10 @@
-"""Time draws against torch's pipelines and Hugging Face's warpers: the shapes and targets that were promised.
+"""Time draws against torch's pipelines and Hugging Face's warpers, for the shapes and targets that we promise.
 
     python -m bench.sample                  all cases, about 4 minutes on 2 cores; writes bench/results/sample.json
-    python -m bench.sample top_p            only the cases whose names hold these words; writes nothing
+    python -m bench.sample top_p            only the cases whose names contain these words; writes nothing
 
-Scores are normal: of standard deviation 4, as of a model that has learned, and 1, where top-p keeps two fifths of the
-vocabulary. Every side returns indices of the same distribution. Exit code 1 where a target is missed.
+Scores are normal, with standard deviation 4, as in a trained model, or 1, for which top-p keeps two fifths of the
+vocabulary. Every side returns indices with the same distribution. The exit code is 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def multinomial(z: Tensor) -> Tensor:
 
 
 def warped(z: Tensor) -> Tensor:
-    """Temperature and top-p as transformers' generate has them, then a draw."""
+    """Apply temperature and top-p as transformers' generate does, then draw."""
     warpers: list[Any] = [TemperatureLogitsWarper(T), TopPLogitsWarper(P)]
     for warper in warpers:
         z = warper(None, z)

@@ -1,4 +1,4 @@
-"""Score rows for the accuracy table and its quick version in the tests: ordinary spreads, and rows made to hurt."""
+"""Score rows for the accuracy table and its quick version in the tests: ordinary spreads, and hard rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def offset(rng: np.random.Generator, shape: tuple[int, int], _: str) -> NDArray[
 
 
 def confident(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> NDArray[np.float64]:
-    """One score far above the rest: the loss is tiny, down to the subnormal range."""
+    """Draw rows with one score far above the rest, so that the loss is tiny, down to the subnormal range."""
     z = rng.uniform(SUBNORMAL[dtype][0], -10, shape)
     z[np.arange(shape[0]), rng.integers(0, shape[1], shape[0])] = 0
     return z
@@ -58,52 +58,52 @@ def repeated(rng: np.random.Generator, shape: tuple[int, int], _: str) -> NDArra
 
 
 def near_ties(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> NDArray[np.float64]:
-    """Scores 0 to 3 last places apart."""
+    """Draw scores that are 0 to 3 ulp apart."""
     last = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}[dtype]
     return rng.uniform(1, 8, (shape[0], 1)) * (1 + last * rng.integers(0, 4, shape))
 
 
 def subnormal_results(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> NDArray[np.float64]:
-    """Probabilities, and the loss of the largest, below the normal range."""
+    """Draw rows whose probabilities, or the loss of the largest, are subnormal."""
     z = rng.uniform(*SUBNORMAL[dtype], shape)
     z[:, 0] = 0
     return z
 
 
 def subnormal_scores(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> NDArray[np.float64]:
-    """Scores below the normal range, and zeros of both signs."""
+    """Draw subnormal scores, and zeros of both signs."""
     smallest = {"float16": 6e-8, "bfloat16": 9.2e-41, "float32": 1.4e-45, "float64": 4.9e-324}[dtype]
     return smallest * np.rint(100 * rng.standard_normal(shape))
 
 
 def half_way(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> NDArray[np.float64]:
-    """Scores within a few last places of (k + 1/2) ln 2, where the reduction of exp turns over."""
+    """Draw scores within a few ulp of (k + 1/2) ln 2, where exp's range reduction changes its integer."""
     last = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}[dtype]
     k = rng.integers(-140, 1, shape) + 0.5
     return k * np.log(2.0) * (1 + last * rng.integers(-2, 3, shape))
 
 
 def geometric(rng: np.random.Generator, shape: tuple[int, int], _: str) -> NDArray[np.float64]:
-    """Tails -c i, in a random order."""
+    """Draw rows with tails -c i, in random order."""
     order = rng.permutation(shape[1]).astype(np.float64)
     return -order * 10 ** rng.uniform(-3, 0.7, (shape[0], 1))
 
 
 def any_size(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> NDArray[np.float64]:
-    """Rows of every magnitude, 1e-6 to near the end of the range."""
+    """Draw rows of every magnitude, from 1e-6 to near the end of the range."""
     top = {"float16": 4, "bfloat16": 37, "float32": 37, "float64": 307}[dtype]
     return rng.standard_normal(shape) * 10 ** rng.uniform(-6, top, (shape[0], 1))
 
 
 def many_small(rng: np.random.Generator, shape: tuple[int, int], _: str) -> NDArray[np.float64]:
-    """One large term and a crowd that weighs as much together."""
+    """Draw rows with one large term and many small terms of the same total."""
     z = -np.log(shape[1]) - rng.uniform(0, 3, shape)
     z[:, -1] = 0
     return z
 
 
 def wide(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> NDArray[np.float64]:
-    """Uniform from the bottom of exp's range to the top."""
+    """Draw uniform scores over the whole range of exp."""
     end = -SUBNORMAL[dtype][0]
     return rng.uniform(-end, end, shape)
 
@@ -125,7 +125,7 @@ ADVERSARIAL: dict[str, Scores] = {
 
 
 def mixed(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> NDArray[np.float64]:
-    """Rows of every spread, a quarter with an offset."""
+    """Draw rows of every spread; a quarter of them have an offset."""
     s = rng.choice(SPREADS, (shape[0], 1))
     c = np.where(rng.random((shape[0], 1)) < 0.25, 10 ** rng.uniform(0, 4, (shape[0], 1)), 0)
     return (
@@ -146,7 +146,7 @@ OPTIONS: tuple[tuple[float, float | None], ...] = (
 
 
 def option_name(temperature: float, base: float | None) -> str:
-    """Say which options a row has."""
+    """Return a name for the options of a row."""
     return f"temperature {temperature:g}" + ("" if base is None else f", base {base:g}")
 
 

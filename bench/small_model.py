@@ -19,7 +19,7 @@ CONTEXT = 4  # words before
 
 
 def words(count: int, least: int = 3_000_000) -> Tensor:
-    """Return the text as numbers from 0 to count - 1, the commonest first; what is rarer shares the last."""
+    """Return the text as numbers from 0 to count - 1, most common word first. Rarer words share the last number."""
     folder, text = Path(sysconfig.get_paths()["stdlib"]), []
     for path in sorted(folder.rglob("*.py")):
         text += re.findall(r"\w+|[^\w\s]", path.read_text(encoding="utf-8", errors="replace"))
@@ -31,7 +31,7 @@ def words(count: int, least: int = 3_000_000) -> Tensor:
 
 
 class Words(nn.Module):
-    """Hidden vectors of size D from the words before, and the output weights (K, D)."""
+    """A model with hidden vectors of size D, from the preceding words, and output weights (K, D)."""
 
     def __init__(self, classes: int, size: int) -> None:
         super().__init__()

@@ -1,11 +1,11 @@
-"""Time the sparse maps against the entmax package and our own softmax: the shapes and targets that were promised.
+"""Time the sparse maps against the entmax package and our own softmax, for the shapes and targets that we promise.
 
     python -m bench.sparse                  all cases, about 6 minutes on 2 cores; writes bench/results/sparse.json
-    python -m bench.sparse sparsemax        only the cases whose names hold these words; writes nothing
+    python -m bench.sparse sparsemax        only the cases whose names contain these words; writes nothing
 
-Scores are normal, heavy-tailed (Cauchy) and all equal; the last give every map its largest support. "entmax, k" is the
-package with its hint that few scores matter. Short rows are those of a router of experts. Exit code 1 where a target is
-missed.
+Scores are normal, heavy-tailed (Cauchy) or all equal. Equal scores give every map its largest support. "entmax, k" is
+the package with its hint that few scores matter. Short rows are as in a router of experts. The exit code is 1 if a
+target is missed.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def scores() -> Iterator[tuple[str, Tensor]]:
 
 
 def both(function: Map, leaf: Tensor, g: Tensor) -> Callable[[], object]:
-    """Return a forward with its backward."""
+    """Return a forward pass with its backward pass."""
     return lambda: torch.autograd.grad(function(leaf), leaf, g)
 
 
 def of_map(name: str, ours: Map, theirs: Map, hinted: Map, z: Tensor) -> Iterator[Promise]:
-    """Yield a map alone, beside our softmax, and with its backward."""
+    """Yield a map alone against our softmax, and with its backward pass."""
     read, out, leaf, g = z.nbytes, torch.empty_like(z), z.clone().requires_grad_(), torch.randn(z.shape)
     sides = {"softargmax": lambda: ours(z), "entmax": lambda: theirs(z), "entmax, k": lambda: hinted(z)}
     yield Promise(name, sides, {"entmax": 30, "entmax, k": 6}, 2 * read, rounds=7)
@@ -59,7 +59,7 @@ def of_map(name: str, ours: Map, theirs: Map, hinted: Map, z: Tensor) -> Iterato
 
 
 def of_order(name: str, alpha: float, z: Tensor) -> Iterator[Promise]:
-    """Yield a map of any order, and with its backward."""
+    """Yield a map of any order, alone and with its backward pass."""
     leaf, g = z.clone().requires_grad_(), torch.randn(z.shape)
     sides = {"softargmax": lambda: sa.entmax(z, alpha), "entmax": lambda: peer.entmax_bisect(z, alpha)}
     yield Promise(f"entmax {alpha:g}, {name}", sides, {"entmax": 60}, 2 * z.nbytes, rounds=3)
@@ -71,7 +71,7 @@ def of_order(name: str, alpha: float, z: Tensor) -> Iterator[Promise]:
 
 
 def of_short_rows(shape: tuple[int, int]) -> Iterator[Promise]:
-    """Yield both maps of short rows, which cost what is done once a row."""
+    """Yield both maps of short rows, whose cost is mostly the work done once per row."""
     z = torch.randn(shape, generator=torch.Generator().manual_seed(7))
     out = torch.empty_like(z)
     maps = {"sparsemax": (sa.sparsemax, peer.sparsemax), "entmax 1.5": (sa.entmax, peer.entmax15)}
@@ -85,7 +85,7 @@ def of_short_rows(shape: tuple[int, int]) -> Iterator[Promise]:
 
 
 def promises() -> Iterator[Promise]:
-    """Yield every case; one kind of rows is let go before the next is made."""
+    """Yield every case; one kind of rows is freed before the next is allocated."""
     for shape in SHORT:
         yield from of_short_rows(shape)
     for kind, z in scores():

@@ -1,10 +1,11 @@
-"""Measure the error of the sparse maps in units of the last place, beside the entmax package's.
+"""Measure the error of the sparse maps and of the entmax package in ulp.
 
     python -m bench.sparse_accuracy         about a minute; writes bench/results/sparse_accuracy.json
 
-Truth is a bisection and Newton's method in longdouble, held against mpmath by tests/sparse/test_truth.py. Rows are
-float32 of 7 to 100,000 normal scores with spreads of 1 to 10,000; the error counts for each p from 1e-30 on, up to
-order 2 in ulp of p, above in ulp of the row's largest, since the derivative of a small p to its score has no bound.
+The truth comes from a bisection and Newton's method in longdouble, which tests/sparse/test_truth.py checks against
+mpmath. Rows are float32, with 7 to 100,000 normal scores and spreads of 1 to 10,000. Only p of at least 1e-30 count. Up
+to order 2 the error is in ulp of p. Above order 2 it is in ulp of the row's largest p, because the derivative of a
+small p with respect to its score has no bound.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ def rows() -> Iterator[NDArray[np.float32]]:
 
 
 def theirs(z: NDArray[np.float32], alpha: float) -> NDArray[np.float32]:
-    """Return the package's p by the function that it has for the order."""
+    """Return p from the package's function for this order."""
     maps = {1.5: peer.entmax15, 2.0: peer.sparsemax}
     function = maps.get(alpha, lambda z, dim: peer.entmax_bisect(z, alpha, dim=dim))
     return function(torch.from_numpy(z), dim=-1).numpy()
 
 
 def off(p: NDArray[np.float32], true: NDArray[np.longdouble], alpha: float) -> tuple[float, int]:
-    """Return the largest error in ulp, and how many p are 0 where the truth is a normal number, or the other way."""
+    """Return the largest error in ulp, and how many p are 0 although the truth is a normal number, or vice versa."""
     counts = true >= 1e-30
     size = true if alpha <= 2 else np.broadcast_to(true.max(-1, keepdims=True), true.shape)
     error = np.abs(p - true)[counts] / np.spacing(size[counts].astype(np.float32))
@@ -58,7 +59,7 @@ def off(p: NDArray[np.float32], true: NDArray[np.longdouble], alpha: float) -> t
 
 
 def main() -> int:
-    """Measure every order, write the file, and say whether the promise holds."""
+    """Measure every order and write the file. Return 0 if the promise holds, else 1."""
     found = []
     for alpha in ORDERS:
         worst = {"softargmax": [0.0, 0], "entmax": [0.0, 0]}

@@ -1,10 +1,10 @@
-"""Measure what the pages under docs/tasks promise: peak memory beside the plain form, and where a last layer is faster.
+"""Measure the promises of docs/tasks: peak memory against the plain form, and the sizes where a last layer is faster.
 
     python -m bench.tasks              5 minutes on one core; writes bench/results/tasks.json
 
-Each side of a task runs in a process of its own, on one thread: the most that is resident while it runs, less what was
-before it, the inputs among that. Its CPU time is the least of three further runs. Both sides have to give the same
-numbers. The times of small last layers are medians of CPU time, by sides that take turns in one process.
+Each side of a task runs in its own process, on one thread. Its memory is the peak resident memory minus the memory
+before the call, which includes the inputs. Its CPU time is the smallest of three further runs. Both sides must give the
+same numbers. The times of small last layers are medians of CPU time; their sides take turns in one process.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def preference(side: str, small: bool) -> Run:
 
 
 def policy(side: str, small: bool) -> Run:
-    """A step of GRPO with an entropy bonus: ours takes 256 tokens at a time, and makes their scores again."""
+    """A step of GRPO with an entropy bonus. Our side takes 256 tokens at a time and recomputes their scores."""
     h, w, y = layer(*([16, 8, 16] if small else []))
     old = torch.full(y.shape, -11.0)
     advantage = torch.linspace(-1, 1, y.numel())
@@ -118,7 +118,7 @@ def contrastive(side: str, small: bool) -> Run:
 
 
 def attention(side: str, small: bool) -> Run:
-    """Attention with a window and a sink, and its gradients; the plain form makes all scores."""
+    """Attention with a window and a sink, and its gradients. The plain form computes all scores."""
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, HEADS, 16 if small else LENGTH, 64, requires_grad=True) for _ in range(3))
     sink = torch.zeros(HEADS, requires_grad=True)
@@ -174,7 +174,7 @@ def with_gradients(loss: torch.Tensor, *inputs: torch.Tensor) -> tuple[Any, ...]
 
 
 def one_side(task: str, side: str) -> dict[str, float]:
-    """Measure one side of a task, in this process; small calls first load what a first call loads."""
+    """Measure one side of a task in this process, after small calls that load modules."""
     torch.set_num_threads(1)
     sa.set_num_threads(1)
     make, _ = TASKS[task]
@@ -205,7 +205,7 @@ def tasks() -> dict[str, dict[str, Any]]:
             print(f"{task}, {side}: {one['beyond'] / 2**20:.0f} MiB, {one['cpu_seconds']:.2f} s", flush=True)
         plain, ours = (side["value"] for side in sides.values())
         if abs(plain - ours) > 1e-5 * abs(plain):
-            raise SystemExit(f"{task}: {plain} and {ours} differ")
+            raise SystemExit(f"{task}: expected equal results, got {plain} and {ours}")
         found[task] = {"what": what, "sides": sides}
     return found
 

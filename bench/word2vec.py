@@ -1,16 +1,16 @@
-"""Time the training of word vectors beside gensim's word2vec: skip-gram, with negative sampling and on a Huffman tree.
+"""Time the training of word vectors against gensim's word2vec: skip-gram with negative sampling or a Huffman tree.
 
     python -m bench.word2vec                all cases, about 10 minutes on 2 cores; writes bench/results/word2vec.json
-    python -m bench.word2vec negative       only the cases whose names hold these words; writes nothing
+    python -m bench.word2vec negative       only the cases whose names contain these words; writes nothing
 
-The text is the source of Python's standard library (`softargmax train-words` reads the same), its first TOKENS tokens
-that come 5 times or more; 100 numbers to a vector, windows of 5, 5 negatives, frequent words thinned out at 1e-3, one
-epoch, rates from 0.025 to 0.0001, 2 threads or workers. A side goes once through the text. "softargmax" is
-`softargmax.output.WordVectors`, "our modules" an `Embedding` and the layers of `softargmax.nn` with SparseAdam.
+The text is the source of Python's standard library, as in `softargmax train-words`: its first TOKENS tokens that occur
+5 times or more. Vectors have 100 numbers. Windows are 5 words, with 5 negatives. Frequent words are subsampled at 1e-3.
+Each side trains one epoch at rates from 0.025 to 0.0001, with 2 threads or workers. "softargmax" is
+`softargmax.output.WordVectors`; "our modules" is an `Embedding` and the layers of `softargmax.nn` with SparseAdam.
 
-That a fast side learns as well is shown by the mean loss of its vectors, after one epoch, on files that are held out,
-and by the share of the 10 nearest neighbours of 500 frequent words that gensim finds, too; other seeds of gensim show
-what there is to agree on. Exit code 1 where gensim is quicker or its loss lower by more than 2%.
+Two numbers show that a fast side learns as well. One is the mean loss of its vectors on held-out files after one epoch.
+The other is the share of the 10 nearest neighbours of 500 frequent words that gensim finds too. Another seed of gensim
+shows how much agreement to expect. The exit code is 1 if gensim is faster, or if its loss is lower by more than 2%.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Vectors = tuple[np.ndarray, np.ndarray]
 
 
 class Text:
-    """Words by falling count, as numbers; -1 ends a file."""
+    """The text as word numbers, by falling count; -1 ends a file."""
 
     def __init__(self) -> None:
         corpus = read()
@@ -60,12 +60,12 @@ class Text:
 
     @cached_property
     def tree(self) -> Tree:
-        """Huffman's, of the counts."""
+        """Return the Huffman tree of the counts."""
         return Tree.huffman(self.counts)
 
     @cached_property
     def sentences(self) -> list[list[str]]:
-        """What gensim takes: at most 10,000 words each, or it would cut them."""
+        """Return sentences of at most 10,000 words; gensim would cut longer ones."""
         files = [part[part >= 0] for part in np.split(self.tokens, np.flatnonzero(self.tokens < 0))]
         return [[str(word) for word in file[at : at + 10_000]] for file in files for at in range(0, len(file), 10_000)]
 
@@ -77,7 +77,7 @@ def text() -> Text:
 
 
 def pairs(tokens: np.ndarray, windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the words, and those beside them."""
+    """Return pairs: words, and the words near them."""
     sentence = np.cumsum(tokens < 0)
     found = []
     for far in range(1, WINDOW + 1):
@@ -134,7 +134,7 @@ def modules(*, on_tree: bool) -> tuple[Callable[[], object], Callable[[], Vector
 
 
 def gensims(*, on_tree: bool, seed: int = 1) -> tuple[Callable[[], object], Callable[[], Vectors], Any]:
-    """Train gensim's, and tell the paths of its tree."""
+    """Train gensim's vectors, and return the paths of its tree."""
     model = Word2Vec(
         vector_size=DIM, window=WINDOW, sample=THRESHOLD, min_count=1, sg=1, workers=2, seed=seed, epochs=1,
         hs=int(on_tree), negative=0 if on_tree else SAMPLES, alpha=FIRST_RATE, min_alpha=LAST_RATE,
@@ -158,7 +158,7 @@ def gensims(*, on_tree: bool, seed: int = 1) -> tuple[Callable[[], object], Call
 
 
 def held_out_loss(found: Vectors, paths: Any) -> float:
-    """Return the mean loss of a pair of words, beside noise or along paths."""
+    """Return the mean loss of a pair of words, against noise words or along tree paths."""
     vectors, weight = (torch.from_numpy(np.ascontiguousarray(x)) for x in found)
     words, beside = pairs(text().held_out, np.full(len(text().held_out), 2))
     if paths is None:
@@ -178,7 +178,7 @@ def held_out_loss(found: Vectors, paths: Any) -> float:
 
 
 def neighbours(vectors: np.ndarray) -> np.ndarray:
-    """Return the 10 nearest words of 500, the most frequent 50 left out."""
+    """Return the 10 nearest words of each of 500 words, without the 50 most frequent."""
     v = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     frequent = np.argsort(-text().counts)[50:550]
     found: np.ndarray = np.argsort(-(v[frequent] @ v.T), axis=1)[:, 1:11]
@@ -186,7 +186,7 @@ def neighbours(vectors: np.ndarray) -> np.ndarray:
 
 
 def learned() -> tuple[dict[str, Any], bool]:
-    """Train each once from the beginning; losses and neighbours."""
+    """Train each side once from the start; return losses and neighbours."""
     record: dict[str, Any] = {"tokens": len(text().tokens), "words": len(text().counts), "quality": {}}
     kept = True
     for name, on_tree in KINDS.items():
@@ -213,7 +213,7 @@ KINDS = {"negative sampling": False, "hierarchical": True}
 
 
 def promises() -> Iterator[Promise]:
-    """Yield both kinds."""
+    """Yield the cases of both kinds."""
     for name, on_tree in KINDS.items():
         sides = {"softargmax": ours(on_tree=on_tree)[0], "gensim": gensims(on_tree=on_tree)[0]}
         sides["our modules"] = modules(on_tree=on_tree)[0]

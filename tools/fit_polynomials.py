@@ -18,7 +18,7 @@ mp.mp.dps = 60
 
 
 def fit(f: Function, weight: Function, degree: int, low: mp.mpf, high: mp.mpf, kind: type) -> list[float]:
-    """Coefficients, constant first, each representable in `kind`, of the polynomial nearest to f on [low, high]."""
+    """Return the coefficients of the polynomial fitted to f on [low, high], constant first, rounded to `kind`."""
     count = 4 * degree + 9
     nodes = [(low + high) / 2 + (high - low) / 2 * mp.cos(mp.pi * (2 * i + 1) / (2 * count)) for i in range(count)]
     fixed: list[float] = []
@@ -31,7 +31,7 @@ def fit(f: Function, weight: Function, degree: int, low: mp.mpf, high: mp.mpf, k
 
 
 def main() -> None:
-    """Print each polynomial and its largest error relative to the function it stands for."""
+    """Print each polynomial and its largest error relative to the function that it approximates."""
     edge = mp.log(2) / 2 * mp.mpf("1.0001")
     q = lambda r: (mp.expm1(r) - r) / r**2  # noqa: E731
     kinds = (("float", np.float32, 4), ("float", np.float32, 5), ("double", np.float64, 9), ("double", np.float64, 10))

@@ -1,4 +1,4 @@
-"""Write the lists of files of docs/design.md: what stands in each room, with the first line of each file.
+"""Write the lists of files in docs/design.md: the files of each room, with their first lines.
 
     python tools/rooms.py            write
     python tools/rooms.py --check    exit with 1 if the page and the files differ
@@ -51,7 +51,7 @@ def public_names(room: str) -> set[str]:
 
 
 def kind(path: Path, public: set[str]) -> str:
-    """Return what a file is in the shape of a room."""
+    """Return the kind of a file, as every room has it."""
     for name, pattern in list(KINDS.items())[1:-1]:
         if re.fullmatch(pattern, path.name):
             return name
@@ -61,7 +61,7 @@ def kind(path: Path, public: set[str]) -> str:
 
 
 def first_sentence(path: Path) -> str:
-    """Return the first sentence of what a file says about itself."""
+    """Return the first sentence of a file's docstring or first comment."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         about = ast.get_docstring(ast.parse(text)) or ""
@@ -103,7 +103,7 @@ def written() -> str:
 
 
 def main() -> int:
-    """Write the section, or compare it."""
+    """Write the section; with --check compare it."""
     page = PAGE.read_text(encoding="utf-8")
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]

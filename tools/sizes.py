@@ -1,4 +1,4 @@
-"""Refuse files that grew too large to read: over 500 lines of source, or over 512 KiB of anything.
+"""Refuse large files: source of more than 500 lines, or any file of more than 512 KiB.
 
 Usage: python tools/sizes.py FILE...
 """
@@ -14,7 +14,7 @@ SOURCE = {".py", ".pyi", ".cpp", ".hpp", ".h"}
 
 
 def complaints(path: Path) -> list[str]:
-    """Say what is too large about `path`."""
+    """Return the reason why `path` is too large."""
     data = path.read_bytes()
     found = []
     if len(data) > MAX_BYTES:

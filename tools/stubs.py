@@ -1,10 +1,11 @@
-"""Write what the package says of its public names: no name and no signature is typed twice.
+"""Generate the list of public names and the type stubs, so that no name or signature is written by hand twice.
 
     python tools/stubs.py            write
     python tools/stubs.py --check    exit with 1 if a file and the rooms differ
 
-From the rooms' `__all__` and signatures: src/softargmax/_names.py, where each name is, and src/softargmax/__init__.pyi,
-its types by kind of array: NumPy's in, NumPy's out. From `softargmax.nn`: src/softargmax/nn.pyi.
+The rooms' `__all__` and signatures give two files. src/softargmax/_names.py has the module of each public name.
+src/softargmax/__init__.pyi has the signatures, one for each kind of array: NumPy arrays in give NumPy arrays out.
+`softargmax.nn` gives src/softargmax/nn.pyi.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def entropy_invariant_scale(n: _Integers[_X], d: int, /, kappa: _X) -> _X: ...''
 
 
 class Kind(NamedTuple):
-    """A kind of array: what comes out, what goes in, its dtypes."""
+    """A kind of array: the type of results, the type of arguments, and the type of dtypes."""
 
     array: str
     given: str
@@ -110,18 +111,18 @@ BESIDE = ("PerRow", "Mask", "Target", "Numbers", "Integers")
 
 
 def homes() -> dict[str, str]:
-    """By public name, the module that it is in."""
+    """Return the module of each public name."""
     of_rooms = {f"softargmax.{room}": importlib.import_module(f"softargmax.{room}").__all__ for room in ROOMS}
     return dict(sorted((name, home) for home, names in {**of_rooms, **CORE}.items() for name in names))
 
 
 def shown(name: str, public: dict[str, Any]) -> str:
-    """A class by the name that the stub has for it: those that are no public name begin with an underscore."""
+    """Return the name of a class in the stub. Names that are not public begin with an underscore."""
     return name if name in public else f"_{name}"
 
 
 def spelled(annotation: Any, kind: Kind, results: dict[str, str]) -> str:
-    """An annotation of a room (core/types.py) for one kind of array."""
+    """Translate an annotation of a room (core/types.py) for one kind of array."""
     words = {
         "Array": kind.array,
         **dict.fromkeys(("Logits", "Vectors", "Like"), kind.given),
@@ -139,7 +140,7 @@ def spelled(annotation: Any, kind: Kind, results: dict[str, str]) -> str:
 
 
 def declared(name: str, function: Any, kind: Kind, results: dict[str, str], doc: str = "") -> list[str]:
-    """A function's declaration for one kind of array."""
+    """Return the declaration of a function for one kind of array."""
     signature, given, before = inspect.signature(function), [], None
     for x in signature.parameters.values():
         if before is x.POSITIONAL_ONLY and x.kind is not x.POSITIONAL_ONLY:
@@ -149,7 +150,7 @@ def declared(name: str, function: Any, kind: Kind, results: dict[str, str], doc:
         before = x.kind
         star = "*" if x.kind is x.VAR_POSITIONAL else ""
         hint, default = x.annotation, "" if x.default is x.empty else f" = {literal(x.default)}"
-        if str(hint).startswith("Like") and kind not in (NUMPY, OF_A):  # it alone says the kind: it has to be given
+        if str(hint).startswith("Like") and kind not in (NUMPY, OF_A):  # required, because it alone decides the kind
             hint, default = "Like", ""
             given += ["*"] * ("*" not in given)
         given.append(star + x.name + ("" if hint is x.empty else f": {spelled(hint, kind, results)}{default}"))
@@ -160,7 +161,7 @@ def declared(name: str, function: Any, kind: Kind, results: dict[str, str], doc:
 
 
 def laid_out(head: str, given: list[str], tail: str) -> list[str]:
-    """A declaration on one line, or its arguments on lines of their own."""
+    """Return a declaration on one line, or with its arguments on their own lines if it is too long."""
     if len(one := head + ", ".join(given) + tail) <= WIDTH - 4:
         return [one]
     lines = ["   "]
@@ -172,23 +173,23 @@ def laid_out(head: str, given: list[str], tail: str) -> list[str]:
 
 
 def literal(default: Any) -> str:
-    """A default, as the formatter writes it."""
+    """Return a default as the formatter writes it."""
     return f'"{default}"' if isinstance(default, str) else repr(default)
 
 
 def documented(doc: str) -> list[str]:
-    """A docstring's lines, if there is one."""
+    """Return the lines of a docstring; none for an empty text."""
     return wrap(f'"""{doc}"""', WIDTH - 4, initial_indent="    ", subsequent_indent="    ") if doc else []
 
 
 def summary(thing: Any) -> str:
-    """The first sentence of its docstring."""
+    """Return the first paragraph of the docstring as one line."""
     first = (inspect.getdoc(thing) or "").partition("\n\n")[0]
     return " ".join(first.split()).replace("\\", "\\\\")
 
 
 def overloads(name: str, function: Any, results: dict[str, str], *, method: bool = False) -> list[str]:
-    """A function: one declaration for each kind of array that it takes, or the only one."""
+    """Return the declarations of a function: one for each kind of array, or one if it takes no such arrays."""
     decorators = ["@classmethod"] if method else []
     hints = " ".join(str(x.annotation) for x in inspect.signature(function).parameters.values())
     if not re.search(r"\b(Logits|Vectors|Like)\b", hints):
@@ -201,7 +202,7 @@ def overloads(name: str, function: Any, results: dict[str, str], *, method: bool
 
 
 def of_class(result: Any, results: dict[str, str]) -> list[str]:
-    """A named tuple of arrays."""
+    """Return the declaration of a named tuple of arrays."""
     lines = [f"class {results[result.__name__]}(NamedTuple, Generic[A]):", *documented(summary(result)), ""]
     for field in result._fields:
         default = f" = {literal(result._field_defaults[field])}" if field in result._field_defaults else ""
@@ -220,10 +221,10 @@ def of_class(result: Any, results: dict[str, str]) -> list[str]:
 
 
 def stub(names: dict[str, str]) -> str:
-    """The text of `__init__.pyi`."""
+    """Return the text of `__init__.pyi`."""
     public = {name: getattr(importlib.import_module(home), name) for name, home in names.items()}
     classes = {name: value for name, value in public.items() if isinstance(value, type)}
-    for value in public.values():  # classes that functions and methods return and that are no public names
+    for value in public.values():  # add the named tuples that functions and methods return and that are not public
         for one in (value, *(vars(value).values() if isinstance(value, type) else ())):
             back = getattr(inspect.unwrap(one), "__annotations__", {}).get("return") if callable(one) else None
             module = sys.modules.get(getattr(one, "__module__", ""))
@@ -244,7 +245,7 @@ def stub(names: dict[str, str]) -> str:
 
 
 def table(names: dict[str, str]) -> str:
-    """The text of `_names.py`."""
+    """Return the text of `_names.py`."""
     rows = "\n".join(f'    "{name}": "{home}",' for name, home in names.items())
     return f'''"""The module that each public name is in. {WRITTEN}"""
 
@@ -256,21 +257,21 @@ MODULES = {MODULES!r}
 
 
 def nn_stub() -> str:
-    """The text of `nn.pyi`."""
+    """Return the text of `nn.pyi`."""
     nn = importlib.import_module("softargmax.nn")
     rows = [f"from {nn.HOME[name]} import {name} as {name}" for name in nn.__all__]
     return f'"""{WRITTEN}"""\n\n' + "\n".join(sorted(rows)) + "\n"
 
 
 def main() -> int:
-    """Write the files, or compare them."""
+    """Write the files; with --check compare them."""
     names = homes()
     texts = {"_names.py": table(names), "__init__.pyi": stub(names), "nn.pyi": nn_stub()}
     files = {name: PACKAGE / name for name in texts}
     wrong = [name for name, file in files.items() if not file.exists() or file.read_text("utf-8") != texts[name]]
     if "--check" in sys.argv[1:]:
         for name in wrong:
-            print(f"src/softargmax/{name} is not what the rooms say: run `python tools/stubs.py`")
+            print(f"src/softargmax/{name} does not match the rooms: run `python tools/stubs.py`")
         return int(bool(wrong))
     for name in wrong:
         files[name].write_text(texts[name], encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Put the committed measurements into README.md and docs/: no figure there is typed.
+"""Write the tables of committed measurements into README.md and docs/, so that no figure is typed by hand.
 
     python tools/tables.py            write
     python tools/tables.py --check    exit with 1 if a page and its measurements differ
@@ -24,7 +24,7 @@ PEERS = {"torch": "torch", "scipy": "SciPy", "numpy": "NumPy", "jax": "JAX", "sg
 
 
 def load(path: Path) -> dict[str, Any] | None:
-    """Read one result file, or None where there is none."""
+    """Read one result file. Return None if it does not exist."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
@@ -35,7 +35,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def measured_on(record: dict[str, Any], *, packages: bool = True) -> str:
-    """Say where and, where `packages`, with what something was measured."""
+    """Return a sentence that names the machine and, if `packages` is True, the package versions."""
     machine = record.get("machine", {})
     versions = ", ".join(f"{name} {version}" for name, version in machine.get("packages", {}).items())
     told = f" with {versions}" if packages else ""
@@ -46,14 +46,14 @@ def measured_on(record: dict[str, Any], *, packages: bool = True) -> str:
 
 
 def accuracy() -> str:
-    """Give the worst error of each function and format over all the rows of the table, beside the peers'."""
+    """Return a table of the worst error of each function and format over all kinds of rows, for us and the peers."""
     record = load(RESULTS / "accuracy.json")
     if record is None:
         return NOT_YET
     worst: dict[tuple[str, str], dict[str, float]] = {}
     for row in record["rows"]:
         if row["temperature"] != 1.0 or row["base"] is not None:
-            continue  # peers have neither: what their users do instead would be held against them
+            continue  # peers do not have these options, so the comparison would be unfair
         for subject, ops in row["errors"].items():
             for op, found in ops.items():
                 best = worst.setdefault((row["dtype"], op), {})
@@ -72,14 +72,14 @@ def accuracy() -> str:
 
 
 def ulps(value: float | None) -> str:
-    """Write an error in ulp; blank where the peer does not have the function."""
+    """Format an error in ulp. Blank if the peer does not have the function."""
     if value is None:
         return ""
     return "inf" if value == float("inf") else f"{value:.2f}" if value < 100 else f"{value:.2g}"
 
 
 def sparse_accuracy() -> str:
-    """Give the worst error of the sparse maps at each order, beside the peer's."""
+    """Return a table of the worst error of the sparse maps at each order, for us and the peer."""
     record = load(RESULTS / "sparse_accuracy.json")
     if record is None:
         return NOT_YET
@@ -97,7 +97,7 @@ def sparse_accuracy() -> str:
 
 
 def output_bias() -> str:
-    """Give how far the mean gradient of each loss that samples is from the full softmax's, over the number of draws."""
+    """Return a table of the gradient bias of each sampled loss against the full softmax, by number of draws."""
     record = load(RESULTS / "output_bias.json")
     if record is None:
         return NOT_YET
@@ -108,7 +108,7 @@ def output_bias() -> str:
 
 
 def words() -> str:
-    """Give what `softargmax train-words --layer all` found, and when a layer was as good as the full one at its end."""
+    """Return the results of `softargmax train-words --layer all`, and the time to the full layer's last perplexity."""
     record = load(RESULTS / "words.json")
     if record is None:
         return NOT_YET
@@ -124,7 +124,7 @@ def words() -> str:
 
 
 def task(name: str) -> str:
-    """Give what a task of docs/tasks takes in its plain form and in ours."""
+    """Return a table of the memory and time of a task of docs/tasks, in its plain form and in ours."""
     record = load(RESULTS / "tasks.json")
     if record is None:
         return NOT_YET
@@ -139,7 +139,7 @@ def task(name: str) -> str:
 
 
 def small_layers() -> str:
-    """Give the time of a step of small and large last layers, over that of torch's cross-entropy of the scores."""
+    """Return a table of the time of a step of small and large last layers, relative to torch's cross-entropy."""
     record = load(RESULTS / "tasks.json")
     if record is None:
         return NOT_YET
@@ -157,7 +157,7 @@ def small_layers() -> str:
 
 
 def seconds(value: float) -> str:
-    """Write a time: three figures and a unit."""
+    """Format a time with three digits and a unit."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if value >= size:
             return f"{value / size:#.3g} {unit}".replace(". ", " ")
@@ -165,18 +165,18 @@ def seconds(value: float) -> str:
 
 
 def benches() -> list[tuple[str, dict[str, Any]]]:
-    """Find the result files that hold timings."""
+    """Return the names and records of the result files that hold timings."""
     found = [(path.stem, load(path)) for path in sorted(RESULTS.glob("*.json"))]
     return [(name, record) for name, record in found if record and "results" in record]
 
 
 def ratios(found: dict[str, float]) -> str:
-    """Write the ratio to each peer."""
+    """Format the ratio to each peer."""
     return ", ".join(f"{PEERS.get(peer, peer)} {ratio:.3g}" for peer, ratio in found.items())
 
 
 def memory() -> str:
-    """Say what the conversion of a file larger than its memory took, or nothing."""
+    """Return a sentence on the time and memory of converting a large file; empty if not measured."""
     record = load(RESULTS / "memory.json")
     if record is None:
         return ""
@@ -188,7 +188,7 @@ def memory() -> str:
 
 
 def extra_memory(record: dict[str, Any]) -> str:
-    """Say what a last layer's loss took beside inputs and gradients, where a bench has measured that."""
+    """Return a table of the memory of a last layer's loss; empty if the bench has not measured it."""
     found = record.get("memory", [])
     mib = [{key: f"{case[key] / 2**20:,.0f}" for key in ("scores", "beyond", "peak")} for case in found]
     rows = [
@@ -199,7 +199,7 @@ def extra_memory(record: dict[str, Any]) -> str:
 
 
 def extra_words(record: dict[str, Any]) -> str:
-    """Say how many words a second each side trained on, and what it learned, where a bench has measured that."""
+    """Return a table of the training speed and quality of word vectors; empty if not measured."""
     quality, rows = record.get("quality", {}), []
     for result in record["results"] if quality else []:
         kind = result["name"].split(",")[0]
@@ -214,7 +214,7 @@ def extra_words(record: dict[str, Any]) -> str:
 
 
 def extra_fits(record: dict[str, Any]) -> str:
-    """Say what each side's fit has reached, and the memory it took, where a bench has measured that."""
+    """Return a table of the objective and memory of each fit; empty if not measured."""
     rows = [
         [
             f"{case}, {side}",
@@ -267,7 +267,7 @@ SUMMARY = {
 
 
 def summary() -> str:
-    """Give README's table: one line or two per family, the worst case too."""
+    """Return README's table: one line or two per family, including the worst case."""
     records = {name: load(RESULTS / f"{name}.json") for name, _ in SUMMARY.values()}
     rows = []
     for label, (name, line) in SUMMARY.items():
@@ -340,7 +340,7 @@ def speed_page() -> str:
 
 
 def insert(page: str, name: str, text: str) -> str:
-    """Replace what stands between the markers of a table."""
+    """Replace the text between the markers of a table."""
     pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end table -->)", re.DOTALL)
     if not pattern.search(page):
         raise SystemExit(f"no table {name!r} to fill")
@@ -358,7 +358,7 @@ TASK_PAGES = {
 
 
 def pages() -> dict[Path, str]:
-    """Return the pages as they should be."""
+    """Return the pages with all tables filled in."""
     readme = ROOT / "README.md"
     made = {readme: insert(readme.read_text(encoding="utf-8"), "summary", summary())}
     made[ROOT / "docs" / "speed.md"] = speed_page()

@@ -203,7 +203,7 @@ class SoftmaxWithLse(NamedTuple, Generic[A]):
     lse: A
 
 class SpeculativeSample(NamedTuple, Generic[A]):
-    """Result of `speculative_sample`: the tokens, -1 after the last one, and the number of accepted drafts."""
+    """Result of `speculative_sample`: the tokens, padded with -1, and the number of accepted guesses."""
 
     tokens: A
     accepted: A
@@ -447,7 +447,7 @@ def boltzmann_policy(
     values: _ArrayLike, /, *, temperature: _PerRow[NDArray[Any]], epsilon: _PerRow[NDArray[Any]] = 0.0,
     axis: int = -1, where: _Mask[NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """Return the probabilities of actions with these values: a softmax mixed with uniform exploration."""
+    """Return a policy over actions: the softmax of their values, mixed with uniform exploration."""
 @overload
 def boltzmann_policy(
     values: Tensor, /, *, temperature: _PerRow[Tensor], epsilon: _PerRow[Tensor] = 0.0, axis: int = -1,
@@ -498,7 +498,7 @@ def categorical_with_logprob(
     seed: int | None = None, stream: _Integers[NDArray[Any]] | None = None, generator: _Generator | None = None,
     order: str = "top_k_first",
 ) -> CategoricalWithLogprob[NDArray[Any]]:
-    """Draw as `categorical`, and return also log-probabilities and the number of remaining classes."""
+    """Draw as `categorical` does, and also return log-probabilities and the number of remaining classes."""
 @overload
 def categorical_with_logprob(
     z: Tensor, /, *, axis: int = -1, temperature: _PerRow[Tensor] = 1.0, top_k: _PerRow[Tensor] | None = None,
@@ -708,7 +708,7 @@ def gumbel(
     shape: int | tuple[int, ...], *, like: _ArrayLike | None = None, seed: int | None = None,
     generator: _Generator | None = None,
 ) -> NDArray[Any]:
-    """Standard Gumbel noise."""
+    """Return standard Gumbel noise."""
 @overload
 def gumbel(
     shape: int | tuple[int, ...], *, like: Tensor, seed: int | None = None, generator: _Generator | None = None,
@@ -724,7 +724,7 @@ def gumbel_softmax(
     where: _Mask[NDArray[Any]] | None = None, seed: int | None = None,
     stream: _Integers[NDArray[Any]] | None = None, generator: _Generator | None = None,
 ) -> NDArray[Any]:
-    """Draw from the softmax, relaxed to a point near a corner of the simplex, through which gradients flow."""
+    """Return a relaxed draw from the softmax: a point of the simplex that gradients can flow through."""
 @overload
 def gumbel_softmax(
     z: Tensor, /, *, temperature: _PerRow[Tensor] = 1.0, hard: bool = False, axis: int = -1,
@@ -1210,7 +1210,7 @@ def speculative_sample(
     top_p: _PerRow[NDArray[Any]] | None = None, min_p: _PerRow[NDArray[Any]] | None = None, seed: int | None = None,
     stream: _Integers[NDArray[Any]] | None = None, generator: _Generator | None = None, order: str = "top_k_first",
 ) -> SpeculativeSample[NDArray[Any]]:
-    """Verify a chain of guessed tokens; the result has the distribution of the target."""
+    """Verify a chain of guessed tokens. The resulting tokens have the distribution of the target."""
 @overload
 def speculative_sample(
     target: Tensor, draft: Tensor, tokens: _Integers[Tensor], /, *, temperature: _PerRow[Tensor] = 1.0,

@@ -1,4 +1,4 @@
-"""Edge rows of every function, in every library."""
+"""Edge rows of every function have the documented loss and gradient in every library."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def library(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 @pytest.fixture(params=[*REFERENCE[:3], *BEST], ids=str)
 def quick(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """Skip JAX, which compiles each step again for every shape."""
+    """Skip JAX, which compiles every step again for each shape."""
     yield from serve(request.param)
 
 
@@ -105,7 +105,7 @@ def test_edge_rows(library: Backend, name: str) -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_derivatives_of_edge_rows(library: Backend, name: str) -> None:
-    """Tensors use the derivative rule, JAX differentiates the definition."""
+    """The gradient is the documented one. Tensors use the derivative rule; JAX differentiates the definition."""
     if not library.differentiates:
         pytest.skip("does not differentiate")
     z, target, options = prepared(library, name)

@@ -99,7 +99,7 @@ def test_targets(name: str, target: Any, error: type[Exception], says: str) -> N
 
 
 def test_class_axis_as_in_torch() -> None:
-    """For z (N, K, d) and target (N, d) the error names the axis to pass; with it the value is torch's."""
+    """For z (N, K, d) and target (N, d) the error names the axis to pass. With that axis the loss equals torch's."""
     rng = np.random.default_rng(0)
     z, y = rng.standard_normal((2, 5, 7)), rng.integers(0, 5, (2, 7))
     for function in (s.cross_entropy, s.cross_entropy_terms, s.sparsemax_loss, s.selected_log_softmax):

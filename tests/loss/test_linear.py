@@ -21,7 +21,7 @@ H, W, B = RNG.standard_normal((N, D)) * RNG.choice([1, 20], (N, 1)), RNG.standar
 
 
 def plain(h: Any, w: Any, b: Any, case: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the loss by the plain formula in the inputs' dtype; its error bounds ours."""
+    """Return the loss by the plain formula in the inputs' dtype. Its error serves as a bound for ours."""
     kind, target = h.dtype, case["target"]
     z = h @ w.T + b
     support = np.ones(z.shape, bool) if case["where"] is None else np.broadcast_to(case["where"], z.shape)
@@ -118,7 +118,7 @@ def test_rows_of_any_shape() -> None:
 @pytest.mark.no_sanitize  # the reference
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_a_few_rows_at_a_time(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many rows in many parts give the results of one part; no part has more than an eighth of the scores."""
+    """Results do not depend on the number of parts. No part has more than an eighth of the scores."""
     n = 30_000
     pytest.importorskip(library)
     h, y = RNG.standard_normal((n, D)), RNG.integers(0, K, n)
@@ -145,7 +145,7 @@ def test_a_few_rows_at_a_time(library: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_masked_vectors_do_not_affect_gradients() -> None:
-    """The vectors of a masked class and of an ignored row hold NaN and inf."""
+    """NaN and inf in the vectors of a masked class and of an ignored row do not change any result."""
     h, w = H.copy(), W.copy()
     h[3], w[2] = np.nan, np.inf
     target = np.array([0, 1, 3, -100, 4, 5, 0, 1, 3, 4, 5, 0])

@@ -1,4 +1,4 @@
-"""Every accepted option changes the result; dtypes; defaults are the same everywhere."""
+"""Every option changes the result, dtypes are as documented, and defaults are the same everywhere."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_every_pair_of_options(bad: float) -> None:
 @pytest.mark.parametrize("bring", [np.asarray, tensors], ids=["numpy", "torch"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_gradients_to_the_layer_are_those_of_the_definition(bring: Any, dtype: str) -> None:
-    """A class that some rows exclude and some rows contain NaN or inf."""
+    """Gradients equal the reference's if rows exclude a class and if vectors hold NaN or inf."""
     rng = np.random.default_rng(8)
     h, w, b = (rng.standard_normal(n).astype(dtype) for n in ((12, 5), (6, 5), (6,)))
     where = rng.random((12, 6)) < 0.7

@@ -1,4 +1,4 @@
-"""Values and gradients against extended precision for combinations of options, for arrays and tensors."""
+"""Values and gradients equal extended precision for combinations of options, for arrays and tensors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DEFINED = Bounds(4.0, 6.0)
 def worst(
     measured: dict[str, float], case: dict[str, Any], dtype: str, bounds: Bounds, found: Any, wanted: truth.Batch
 ) -> None:
-    """Record the largest errors in ulp, of values and relative to the row's largest gradient, and check their bounds.
+    """Record the largest errors of values and gradients in ulp, and check their bounds.
 
     If the target agrees with the model, the gradient is a difference of two nearly equal numbers. Then the rounding of
     these numbers to float64 does not count as an error in float32; in float64 the unit is the ulp of the larger one.

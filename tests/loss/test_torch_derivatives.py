@@ -35,7 +35,7 @@ def test_first_derivatives(case: Any) -> None:
 
 @each
 def test_second_derivatives(case: Any) -> None:
-    """Entry by entry for the losses, terms with every option and a plain layer; along one direction for the rest."""
+    """Check every entry for losses, terms with every option and a plain layer; check one direction for the rest."""
     fast = case.name.startswith("linear ") or case.name in ("terms, rows, T", "terms, soft", "terms, axis 0")
     assert gradgradcheck(case.f, tracked(case), check_fwd_over_rev=True, fast_mode=fast)
 
@@ -47,7 +47,7 @@ COMPILED = [case for case in cases.CASES if case.name not in ALIKE]
 
 @pytest.mark.parametrize("case", COMPILED, ids=[case.name for case in COMPILED])
 def test_compiled_whole(case: Any) -> None:
-    """The graph has no breaks; values and gradients are those of eager code."""
+    """The compiled graph has no breaks. Its values and gradients equal those of eager code."""
     torch._dynamo.reset()
     compiled = torch.compile(case.f, fullgraph=True, backend="aot_eager")
     inputs, twins = tracked(case), tracked(case)

@@ -57,7 +57,7 @@ def test_a_second_backward_recomputes_gradients():
 
 @pytest.mark.parametrize("gain", [1.0, 3.0])
 def test_the_first_backward_returns_gradients_without_a_copy(gain, monkeypatch):
-    """Memory holds no second dW."""
+    """The backward pass allocates no second dW."""
     launch, computed = linear_cross_entropy.torch.launch, []
     kernel = launch["cpu"]
     monkeypatch.setitem(launch, "cpu", lambda *arguments: computed.append(kernel(*arguments)) or computed[-1])
@@ -133,7 +133,7 @@ def test_nonfinite_inputs_use_the_definition():
 
 
 def test_negligible_probabilities():
-    """Both gradients leave them out within the bound of the docstring, and include all of them with exact=True."""
+    """Gradients without negligible probabilities keep the documented bound; with exact=True they include all."""
     leaves, y = layer(spread=30.0)
     h, w, b = leaves
     found, exact = (

@@ -1,4 +1,4 @@
-"""The common call: the operation's reduction of the rows' losses has the same bits as torch's reduction."""
+"""In the common call, the operation's reduction of the losses has the same bits as torch's reduction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 
 def rows_reduced(z, y, reduction, ignore_index):
-    """Return the loss from the losses of rows, which torch reduces and differentiates."""
+    """Return the loss as torch's reduction of the losses of rows, which torch also differentiates."""
     rows = s.cross_entropy(z, y, reduction="none", ignore_index=ignore_index, dtype=torch.float64)
     counted = (y != ignore_index).sum()
     return (rows.sum() / (counted.clamp(min=1) if reduction == "mean" else 1)).float()

@@ -1,4 +1,4 @@
-"""Draws have the distribution they should: chi-square on a million each, and the p-values of many seeds are uniform."""
+"""Draws have the right distribution: chi-square on a million draws each, uniform p-values over many seeds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 def draw(z: Any, options: dict[str, Any], shape: tuple[int, int], seed: int) -> Any:
-    """Rows and draws of each, all of z; the filters that `categorical` has not are those of `filter_scores`."""
+    """Draw from `shape[0]` copies of z, `shape[1]` draws each; use `filter_scores` for typical_p, epsilon and eta."""
     if options.keys() & {"typical_p", "epsilon", "eta"}:
         z, options = softargmax.filter_scores(z, **options), {"temperature": options.get("temperature", 1.0)}
     return softargmax.categorical(np.broadcast_to(z, (shape[0], z.size)), num_samples=shape[1], seed=seed, **options)
@@ -50,7 +50,7 @@ def draw(z: Any, options: dict[str, Any], shape: tuple[int, int], seed: int) -> 
 
 @pytest.mark.parametrize("case", CASES)
 def test_chi_square(case: str) -> None:
-    """Every row has its stream and every draw its number; many rows of one draw go other ways than few of many."""
+    """Draws fit the distribution, with many rows of one draw and with few rows of many draws, which take other code."""
     classes, options = CASES[case]
     z, p = Z[classes], distribution(Z[classes], **options)
     rows, seeds = (2000, 1) if classes == 1000 else (50_000, 3)
@@ -102,7 +102,7 @@ def test_the_reference(backend: Backend) -> None:
 
 
 def test_without_replacement() -> None:
-    """Every ordered pair at the rate of drawing, leaving out, drawing again."""
+    """Each ordered pair is as frequent as in draws one after the other that leave out the first class."""
     z = np.array([0.5, -1.0, 2.0, 0.0, -np.inf])
     p = distribution(z)
     draws = softargmax.categorical(np.broadcast_to(z, (400_000, 5)), num_samples=2, replace=False, seed=4)
@@ -115,14 +115,14 @@ def test_without_replacement() -> None:
 
 
 def test_rare_events_happen_at_their_rate() -> None:
-    """One class of 2^-16 beside another: 2^22 rows; with 24-bit uniforms such tails are coarse or empty."""
+    """A class of probability 2^-16 is drawn about 64 times in 2^22 rows. Uniforms of 24 bits would be too coarse."""
     z = np.array([0.0, -16 * np.log(2.0)])
     rare = int((softargmax.categorical(np.broadcast_to(z, (1 << 22, 2)), seed=9) == 1).sum())
     assert abs(rare - 64) < 5 * 8
 
 
 def test_an_event_of_2_to_the_minus_40_has_its_rate() -> None:
-    """Beside a class of noise g0 it is drawn where its own noise is above g0 + 40 ln 2: so many of the 2^64 words."""
+    """Count the words, out of 2^64, whose noise beats another class's noise g0 by more than 40 ln 2."""
     u = (np.arange(4096) + 0.5) / 4096
     wanted = -np.log(-np.log(u)) + 40 * np.log(2)
     many, g = np.zeros(u.size, np.uint64), np.empty(u.size)
@@ -135,7 +135,7 @@ def test_an_event_of_2_to_the_minus_40_has_its_rate() -> None:
 
 
 def p_value_of_smallest_words() -> float:
-    """Of 2^22 words the 40 lower bits of those whose upper 12 are 0."""
+    """Test that the words below 2^52, out of 2^22 words, are uniform."""
     words = np.empty(1 << 22, np.uint64)
     _native.random_words(words, 3, 0, 0, 0)
     low = words[words < np.uint64(1 << 52)].astype(float) * 2.0**-52
@@ -144,7 +144,7 @@ def p_value_of_smallest_words() -> float:
 
 
 def test_the_rarest_draws_are_not_missed() -> None:
-    """A class with the largest noise of 2^22 columns is drawn as long as noise and score reach another's, not below."""
+    """A rare class is drawn exactly if its noise plus score is above that of the other class."""
     g = softargmax.gumbel(1 << 22, seed=5)
     rare = int(g.argmax())
     assert g[rare] > 14

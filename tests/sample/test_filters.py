@@ -1,4 +1,4 @@
-"""Filters keep the sets that brute force keeps, and those of Hugging Face's warpers."""
+"""Filters keep the same sets as brute force and as Hugging Face's warpers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def kept(z: Any, **options: Any) -> np.ndarray:
 @pytest.mark.parametrize("order", ["top_k_first", "joint"])
 @pytest.mark.parametrize("classes", [6, 100, 129, 5000])
 def test_sets_of_brute_force(classes: int, order: str) -> None:
-    """Every filter, every pair, and all, at several temperatures and spreads."""
+    """Test every filter, every pair and all filters together, at several temperatures and spreads."""
     combinations = [{a: VALUES[a], b: VALUES[b]} for i, a in enumerate(NAMES) for b in NAMES[i:]] + [VALUES]
     for number, filters in enumerate(combinations):
         z = RNG.standard_normal(classes) * (0.3, 1.0, 4.0, 30.0)[number % 4]
@@ -78,7 +78,7 @@ def test_ties_are_cut_by_column() -> None:
 @pytest.mark.parametrize("value", [0.0, 3.0])
 @pytest.mark.parametrize("classes", [200, 5000, 70_000])
 def test_long_ties(classes: int, value: float) -> None:
-    """Rows of one value, or of two: more equal scores than are ever gathered."""
+    """Rows with one or two different values hold more equal scores than the filters collect in a list."""
     z = np.full((2, classes), 1.0)
     z[1, ::2] += value
     for dtype in ("float32", "float64"):
@@ -91,7 +91,7 @@ def test_long_ties(classes: int, value: float) -> None:
 
 
 def test_scores_closer_than_a_distance_can_tell() -> None:
-    """Different scores at one rounded distance from the maximum: the larger ones go first."""
+    """If the distances of different scores from the maximum round to the same number, larger scores come first."""
     small = np.random.default_rng(0).permutation(5000) * 2.0**-1070
     for scores, p_small in ((small, 1 / 5000), (np.append(small, 1.0), 1 / (5000 + np.e))):
         order = np.argsort(-scores, kind="stable")
@@ -105,7 +105,7 @@ def test_scores_closer_than_a_distance_can_tell() -> None:
 
 @pytest.mark.parametrize("order", ["top_k_first", "joint"])
 def test_the_order_is_that_of_scores(backend: Backend, order: str) -> None:
-    """Of scores next to each other and far below the maximum, in float32 too: those that would merge if subtracted."""
+    """Filters order adjacent scores far below the maximum, although their distances round to the same number."""
     for row, dtype in (([20, 1.0000001, 1.0000002], "float32"), ([1.0, 1e-17, 2e-17], "float64")):
         if dtype not in backend.dtypes:
             continue
@@ -122,7 +122,7 @@ def test_the_order_is_that_of_scores(backend: Backend, order: str) -> None:
 
 
 def test_jointly_the_top_is_left_whatever_comes_near_it(backend: Backend) -> None:
-    """A larger score, so near that their distance rounds to 0, comes after a smaller one."""
+    """The top score is kept although a smaller score, at a distance that rounds to 0, comes before it."""
     z = np.array([0.0, 5e-324, *[-1.0] * 40])
     if "float64" in backend.dtypes:
         found = softargmax.filter_scores(backend.array(z), top_k=1, typical_p=0.1, order="joint")
@@ -141,7 +141,7 @@ WARPERS = {
 
 @pytest.mark.parametrize("name", WARPERS)
 def test_sets_of_hugging_face(name: str) -> None:
-    """Rows without ties, in float64 so that no boundary is a matter of rounding."""
+    """The rows have no ties and are float64, so that rounding cannot move a boundary."""
     process = pytest.importorskip("transformers.generation.logits_process")
     import torch
 
@@ -169,7 +169,7 @@ def test_a_chain_of_hugging_face() -> None:
 
 
 def test_float32_against_hugging_face() -> None:
-    """At most one token differs, at the boundary, and then the answer in float64 is ours."""
+    """At most one token per row differs, at the boundary. There our result equals the one in float64."""
     process = pytest.importorskip("transformers.generation.logits_process")
     import torch
 
@@ -208,7 +208,7 @@ def test_order_changes_the_set() -> None:
 
 
 def test_jointly_something_is_left() -> None:
-    """What is typical is not among the top ones: the top one stays."""
+    """If the typical classes and the top classes do not overlap, the top class is kept."""
     z = np.log(np.append(0.4, np.full(60, 0.01)))
     for implementation in ("native", "reference"):
         with softargmax.using(implementation):
@@ -219,7 +219,7 @@ def test_jointly_something_is_left() -> None:
 
 @pytest.mark.parametrize("order", ["top_k_first", "joint"])
 def test_draws_have_every_filter(quick: Backend, order: str) -> None:
-    """They are those from the scores that `filter_scores` leaves, at the same temperature."""
+    """Draws with a filter equal draws from the result of `filter_scores` at the same temperature."""
     z = np.random.default_rng(8).standard_normal((40, 30))
     for filters in ({name: VALUES[name]} for name in NAMES):
         left = softargmax.filter_scores(quick.array(z), temperature=1.5, order=order, **filters)
@@ -233,7 +233,7 @@ def test_draws_have_every_filter(quick: Backend, order: str) -> None:
 
 @pytest.mark.parametrize("axis", [0, 1, -2])
 def test_classes_along_any_axis(quick: Backend, axis: int) -> None:
-    """Parameters per row with and without the classes' axis, masks of fewer axes, streams of the rows."""
+    """Test parameters per row with and without the class axis, masks with fewer axes, and streams of the rows."""
     rng = np.random.default_rng(9)
     z = rng.standard_normal((6, 7, 5))
     rows = np.moveaxis(z, axis, -1)

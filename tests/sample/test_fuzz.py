@@ -1,4 +1,4 @@
-"""Calls with shapes, strides, dtypes, masks and options drawn at random: the core against the reference."""
+"""The core equals the reference on calls with random shapes, strides, dtypes, masks and options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Rng = np.random.Generator
 
 
 def _per_row(rng: Rng, rows: tuple[int, ...], draw: Any) -> Any:
-    """A number, or an array that broadcasts with the rows."""
+    """Return a number, or an array that broadcasts with the rows."""
     if rng.random() < 0.6:
         return draw()
     shape = tuple(n if rng.random() < 0.7 else 1 for n in rows)[int(rng.integers(0, len(rows) + 1)) :]
@@ -44,7 +44,7 @@ def _options(rng: Rng, z: np.ndarray) -> dict[str, Any]:
 
 
 def _call(function: Any, *arguments: Any, **options: Any) -> Any:
-    """The results, or the error."""
+    """Return the results, or the text of the error."""
     try:
         found = function(*arguments, **options)
     except ValueError as error:

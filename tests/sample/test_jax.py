@@ -1,4 +1,4 @@
-"""JAX: draws trace under jit and vmap; relaxed draws differentiate, straight through where they are hard."""
+"""JAX: draws work under jit and vmap; relaxed draws have gradients, straight-through if `hard` is True."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_traced_draws_are_those_of_numpy() -> None:
 
 @pytest.mark.slow
 def test_counters_of_32_bits_are_those_of_64() -> None:
-    """The ends of what seeds, streams, draws and columns may be, in JAX's integers."""
+    """Counters of 32 bits give the same words at both ends of the ranges of seeds, streams and draws."""
     streams, draws = [0, 1, -1, 2**31 - 1, -(2**31)], [0, 1, 2**31 - 1]
     for dtype, ids in ((jnp.int32, streams), (jnp.uint32, [0, 2**31, 2**32 - 1])):
 
@@ -46,7 +46,7 @@ def test_counters_of_32_bits_are_those_of_64() -> None:
 
 
 def test_traced_rows_that_cannot_be_drawn_from() -> None:
-    """Nobody looks: the index is -1."""
+    """Under tracing, a row that cannot be drawn from has index -1, logprob NaN and support_size 0."""
     z = jnp.asarray([[0.0, 1.0], [np.nan, 1.0], [-np.inf, -np.inf]])
     drawn = jax.jit(lambda z: s.categorical_with_logprob(z, seed=0))(z)
     assert drawn.index[1:].tolist() == [-1, -1]
@@ -67,7 +67,7 @@ PARAMETERS = {
 
 @pytest.mark.slow
 def test_traced_parameters_out_of_range() -> None:
-    """Nobody looks: that row's result is NaN, or the index -1."""
+    """Under tracing, a row with a parameter out of range has a result of NaN, or the index -1."""
     z = jnp.asarray(Z[:3, :5])
 
     @jax.jit
@@ -90,7 +90,7 @@ def test_traced_parameters_out_of_range() -> None:
 
 
 def test_top_k_beyond_the_digits_of_float32() -> None:
-    """Integers stay integers: of 2^24 + 3 scores, all but one or two are left. Nothing is sorted here but the ranks."""
+    """An integer top_k above 2^24 is not rounded to float32."""
     k, most = 2**24 + 1, 2**24 + 3
     rows = jnp.zeros((2, most), jnp.bfloat16)
     each = parameter(jnp.asarray([k, k + 1]), rows, "top_k")
@@ -119,7 +119,7 @@ def test_traced_guesses_that_are_no_classes() -> None:
 
 @pytest.mark.slow
 def test_mapped_draws_are_those_of_each_call_alone() -> None:
-    """With one seed the same noise in every call, unless each has streams of its own."""
+    """With one seed all mapped calls have the same noise, unless each call has its own streams."""
     z, streams = Z[:4].reshape(2, 2, 40), np.array([[5, 6], [7, 8]], np.int32)
 
     @jax.jit

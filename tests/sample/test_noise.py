@@ -1,4 +1,4 @@
-"""The random words are those of Philox4x32-10, and the noise is what they say, to the last digits."""
+"""The random words are those of Philox4x32-10, and the noise computed from them is accurate to the last digits."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_reference_and_core_have_the_same_words(seed: int, columns: int) -> None
 
 
 def chosen_words() -> np.ndarray:
-    """The ends, the middle, powers of two from both ends, and words in between."""
+    """Return words at both ends, in the middle, at powers of two from both ends, and at random."""
     powers = [1 << i for i in range(64)]
     ends = [0, 1, 2, 2**63 - 1, 2**63, 2**63 + 1, *powers, *(2**64 - 1 - x for x in powers), 2**64 - 1]
     one = [int(2**64 * (1 - np.exp(-1))) + i for i in (-3, 0, 3)]  # where the noise is 0
@@ -66,7 +66,7 @@ def exact(words: np.ndarray) -> list[mpmath.mpf]:
 
 
 def ulps(found: np.ndarray, truth: list[mpmath.mpf]) -> float:
-    """The largest error in last places; near 0, where a logarithm cancels, in those of 1/16."""
+    """Return the largest error in ulp. Below 1/16, where a logarithm cancels, the unit is the ulp of 1/16."""
     unit = np.spacing(np.maximum(np.abs([float(t) for t in truth]), 1 / 16))
     return max(abs(float(mpmath.mpf(float(a)) - t)) / u for a, t, u in zip(found, truth, unit, strict=True))
 
@@ -92,7 +92,7 @@ def test_reference_noise_of_chosen_words(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.slow
 def test_the_distribution() -> None:
-    """Kolmogorov-Smirnov on a million, and on the tail of 1/4096 rescaled."""
+    """Kolmogorov-Smirnov tests of a million numbers, and of their upper tail of probability 1/4096."""
     g = softargmax.gumbel((1000, 1000), seed=11).reshape(-1)
     assert stats.kstest(g, stats.gumbel_r.cdf).pvalue > 1e-3
     cut = -np.log(-np.log1p(-1 / 4096))
@@ -145,7 +145,7 @@ SPREADS = [
 
 @pytest.mark.parametrize(("dtype", "far", "temperatures"), SPREADS, ids=lambda x: x if isinstance(x, str) else "")
 def test_the_whole_range_of_scores(backend: Backend, dtype: str, far: float, temperatures: list[float]) -> None:
-    """Scores whose difference is beyond the range: right if T is as large, one-hot if it is not."""
+    """Differences of scores beyond the dtype's range: y is right if T is as large, and one-hot if T is not."""
     if dtype not in backend.dtypes:
         pytest.skip("not a dtype of this library")
     row = np.array([far, -far, 0.0, far], dtype)
@@ -153,7 +153,7 @@ def test_the_whole_range_of_scores(backend: Backend, dtype: str, far: float, tem
     for given in (None, np.array(temperatures)):
         for i, t in enumerate(temperatures):
             if backend.library == "jax" and t == far:
-                continue  # XLA takes a subnormal 1 / T as 0
+                continue  # XLA flushes a subnormal 1 / T to 0
             if given is None:
                 found = softargmax.gumbel_softmax(
                     backend.array(row), temperature=t, seed=5, stream=backend.array(i, "int32")
@@ -166,7 +166,7 @@ def test_the_whole_range_of_scores(backend: Backend, dtype: str, far: float, tem
             e = [mpmath.exp((a - max(x)) / t) if t else mpmath.mpf(a == max(x)) for a in x]
             wanted = np.array([float(a / sum(e)) for a in e])
             close = {"float16": 1e-3, "float32": 4e-6, "float64": 1e-15}[dtype]
-            close = 1e-4 if backend.library == "jax" else close  # its noise is made in float32
+            close = 1e-4 if backend.library == "jax" else close  # its noise is computed in float32
             assert backend.back(found) == pytest.approx(wanted, rel=close, abs=close * 1e-2), (t, given is None)
 
 

@@ -1,4 +1,4 @@
-"""Verified guesses have the target's distribution, whatever the draft's is; and policies are what they say."""
+"""Tokens have the target's distribution for every draft. Boltzmann policies equal their formula."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLASSES, LENGTH, COUNT = 6, 3, 200_000
 
 
 def run(target: np.ndarray, draft: np.ndarray, seed: int, **options: Any) -> softargmax.SpeculativeSample:
-    """COUNT chains at once, the guesses drawn from the draft."""
+    """Verify COUNT chains at once, with guesses drawn from the draft."""
     many = [np.broadcast_to(z, (COUNT, *z.shape)) for z in (target, draft)]
     guesses = softargmax.categorical(many[1], seed=seed, **options)
     return softargmax.speculative_sample(*many, guesses, seed=seed, **options)
@@ -27,7 +27,7 @@ def run(target: np.ndarray, draft: np.ndarray, seed: int, **options: Any) -> sof
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.6, "top_k": 4, "top_p": 0.9}], ids=["plain", "filtered"])
 @pytest.mark.parametrize("apart", [0.0, 1.0, 5.0])
 def test_each_token_has_the_targets_distribution(apart: float, options: dict[str, Any]) -> None:
-    """Of the tokens at a place, given that the chain came so far: guesses, corrections and bonus together."""
+    """At each position, over the chains that reach it, all tokens together have the target's distribution."""
     target = RNG.standard_normal((LENGTH + 1, CLASSES)) * 1.5
     draft = target[:LENGTH] + apart * RNG.standard_normal((LENGTH, CLASSES))
     found = run(target, draft, 8, **options)
@@ -44,7 +44,7 @@ def test_each_token_has_the_targets_distribution(apart: float, options: dict[str
 
 
 def test_pairs_of_tokens_are_independent() -> None:
-    """The whole chain: the second token's distribution does not depend on which the first was."""
+    """The distribution of the second token does not depend on the first token."""
     target = RNG.standard_normal((2, 4))
     found = run(target, target[:1] + RNG.standard_normal((1, 4)), 3)
     both = found.accepted == 1
@@ -56,7 +56,7 @@ def test_pairs_of_tokens_are_independent() -> None:
 
 
 def test_a_wrong_acceptance_would_be_seen() -> None:
-    """Guesses taken as they are have the draft's distribution."""
+    """The test is able to fail: unverified guesses do not pass it."""
     target = np.array([[0.0, 1.0, 2.0]] * 2)
     guesses = softargmax.categorical(np.broadcast_to(target[:1, ::-1], (COUNT, 1, 3)), seed=1)
     assert p_value(guesses, distribution(target[0])) < 1e-4
@@ -107,7 +107,7 @@ def test_errors() -> None:
         (
             (target, draft, [0]),
             ValueError,
-            r"tokens: expected the draft's shape without its classes, \(2,\), got \(1,\)",
+            r"tokens: expected the draft's shape without the class axis, \(2,\), got \(1,\)",
         ),
         ((target[:2], draft, [0, 1]), ValueError, r"target: expected shape \(3, 4\) with this draft, got \(2, 4\)"),
         ((target + np.nan, draft, [0, 1]), ValueError, "target, draft: NaN"),
@@ -117,7 +117,7 @@ def test_errors() -> None:
         (
             (target[0], draft[0], 0),
             ValueError,
-            r"draft: expected shape \(..., L, K\), a row of scores per guess, got \(4,\)",
+            r"draft: expected shape \(..., L, K\), one row of scores per guess, got \(4,\)",
         ),
     ]
     for arguments, error, message in wrong:
@@ -127,7 +127,7 @@ def test_errors() -> None:
 
 @pytest.mark.parametrize("name", ["temperature", "top_k", "top_p", "min_p"])
 def test_parameters_per_sequence(name: str) -> None:
-    """One for each sequence; errors name the shape that was given."""
+    """Each sequence uses its own parameter. Errors name the wrong shape."""
     z, guesses = RNG.standard_normal((3, 5, 9)), np.zeros((3, 4), int)
     values = {"temperature": [0.0, 1.0, 2.0], "top_k": [1, 3, 9]}.get(name, [0.01, 0.5, 1.0])
     found = softargmax.speculative_sample(z, z[:, :4], guesses, seed=0, **{name: values})

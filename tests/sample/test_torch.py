@@ -43,7 +43,7 @@ def test_gradients_of_every_order(axis: int, either: str) -> None:
 
 
 def test_straight_through(either: str) -> None:
-    """One-hot exactly, with the soft sample's derivatives of first and second order and in forward mode."""
+    """Hard draws are exactly one-hot, and have the derivatives of the soft draws: first, second, forward mode."""
     z, g = scores(5, 7).requires_grad_(), scores(5, 7, seed=1)
 
     def sample(z: Any, hard: bool) -> Any:
@@ -166,7 +166,7 @@ def test_a_compiled_graph_without_a_seed_draws_anew() -> None:
 
 @pytest.mark.slow
 def test_compiled_rows_that_cannot_be_drawn_from() -> None:
-    """The operator looks, since it runs on CPU memory."""
+    """Compiled graphs raise too, because the operator runs on CPU memory and can read values."""
     compiled = torch.compile(lambda z: sa.categorical(z, seed=0), fullgraph=True, backend="aot_eager")
     with pytest.raises(ValueError, match=r"NaN in row \(1,\)"):
         compiled(torch.tensor([[0.0, 1.0], [torch.nan, 0.0]]))
@@ -203,7 +203,7 @@ def test_compiled_guesses_that_are_no_classes() -> None:
 
 
 def test_a_generator_stays_outside_of_graphs() -> None:
-    """As of torch's own functions."""
+    """A generator cannot enter a compiled graph, neither in our draws nor in torch.randint."""
     generator = torch.Generator().manual_seed(0)
     for draw in (lambda z, g: sa.categorical(z, generator=g), lambda _, g: torch.randint(9, (3,), generator=g)):
         with pytest.raises(Exception, match="Generator"):
@@ -247,7 +247,7 @@ def test_the_core_serves_tensors(mapped: bool, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_draws_are_constants() -> None:
-    """Of scores that are differentiated, in either mode."""
+    """Draws have no gradient and a tangent of 0, even if the scores are differentiated."""
     z = scores(3, 6).requires_grad_()
     drawn = sa.categorical_with_logprob(z, top_k=2, seed=0)
     assert not any(x.requires_grad for x in drawn)

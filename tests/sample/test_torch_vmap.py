@@ -1,4 +1,4 @@
-"""torch.vmap: a mapped call has the noise that it has alone, or what `randomness` says."""
+"""torch.vmap: with a seed, a mapped call has the noise of the call on its own; without, `randomness` decides."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def mapped_calls() -> list[tuple[Any, tuple[Any, ...]]]:
 
 @pytest.mark.parametrize("number", range(13))
 def test_a_mapped_call_is_a_loop(number: int) -> None:
-    """Each has the noise that it has alone."""
+    """A mapped call has the noise of the call on its own."""
     function, arguments = mapped_calls()[number]
     found, alone = torch.vmap(function)(*arguments), [function(*each) for each in zip(*arguments, strict=True)]
     if isinstance(found, torch.Tensor):
@@ -51,7 +51,7 @@ def test_a_mapped_call_is_a_loop(number: int) -> None:
 
 @pytest.mark.parametrize("name", ["categorical", "gumbel_softmax", "gumbel"])
 def test_randomness_of_mapped_calls(name: str) -> None:
-    """As vmap's randomness= says of torch's own functions."""
+    """randomness= works as for torch's own functions: "same", "different", and an error by default."""
     z = torch.zeros(3, 5000)
     draw = {"gumbel": lambda z: sa.gumbel(z.shape, like=z)}.get(name, getattr(sa, name))
     same, different = (torch.vmap(draw, randomness=r)(z) for r in ("same", "different"))

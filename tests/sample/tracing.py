@@ -1,4 +1,4 @@
-"""JAX as its users call it."""
+"""Compile functions under JAX."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from tests.oracle.backends import Backend
 
 
 def traced(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Under JAX compiled whole: one operation after the other, a hundred small programs would be compiled (15 s)."""
+    """Return the function, under JAX as one program. Otherwise JAX would compile a hundred small programs (15 s)."""
     return importlib.import_module("jax").jit(function) if backend.library == "jax" else function

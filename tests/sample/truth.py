@@ -1,4 +1,4 @@
-"""The distributions that draws must have, by brute force in float64; and how well counts agree with them."""
+"""The exact distributions of draws, by brute force in float64, and a chi-square test of counts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Array = NDArray[Any]
 
 
 def _sets(p: Array, name: str, value: float) -> Array:
-    """Which entries one filter keeps of a distribution; sorted in Python, one entry at a time."""
+    """Return the mask of the entries that one filter keeps. Entries are sorted in Python, one at a time."""
     support = [i for i in range(len(p)) if p[i] > 0]
     h = -sum(p[i] * np.log(p[i]) for i in support)
     top = max(p)
@@ -41,7 +41,7 @@ NAMES = ("top_k", "top_p", "min_p", "typical_p", "epsilon", "eta")
 
 
 def distribution(z: Array, temperature: float = 1.0, order: str = "top_k_first", **filters: float) -> Array:
-    """Return the probabilities that a row is drawn from, and 0 for what is filtered out."""
+    """Return the probabilities of the classes of a row after the filters; removed classes have 0."""
     z = np.asarray(z, np.float64)
     x = (z - z.max()) / temperature
     whole = p = np.exp(x) / np.exp(x).sum()
@@ -57,7 +57,7 @@ def distribution(z: Array, temperature: float = 1.0, order: str = "top_k_first",
 
 
 def p_value(draws: Array, p: Array) -> float:
-    """Return the p-value of a chi-square test of counts; cells with an expectation below 5 are taken together."""
+    """Return the p-value of a chi-square test of counts. Cells with an expectation below 5 form one cell."""
     from scipy import stats  # not in the sanitizers' environment
 
     draws = np.asarray(draws).reshape(-1)

@@ -230,8 +230,8 @@ def cross_entropy_and_gradient(z: Logits, /, target: Target, **options: Unpack[K
     -----
     Use it to train without an autograd framework. Edge rows are as in `cross_entropy`.
 
-    Gradient: the formula stands in the Notes of `cross_entropy`. The gradient of a confident row is as accurate as that
-    of any other, also in libraries whose own derivative cancels in p - 1.
+    Gradient: the formula stands in the Notes of `cross_entropy`. A confident row has an accurate
+    gradient too, also in libraries whose own derivative cancels in p - 1.
 
     References
     ----------

@@ -208,7 +208,7 @@ def _squared(beta: Scale, axis: int) -> Any:
 
 
 def _counts(where: Any, axis: int) -> Any:
-    """Return True for the rows that count in a mean, which are not masked completely; None if all count."""
+    """Return the mask of rows that count in a mean: rows that are not masked completely. None if all rows count."""
     return None if where is None else namespace(where).any(where, axis=axis)
 
 

@@ -43,7 +43,7 @@ WHOLE = 1 << 17
 EVEN = 24
 """Parts are multiples of this number of rows, so that two threads share them evenly: the product takes 12 at a time."""
 PARTS = 9
-"""Number of parts of the rows. A ninth of the scores and the other memory of a call are less than an eighth of them."""
+"""Number of parts of the rows. One part's scores and the other memory of a call take less than 1/8 of all scores."""
 
 _loss = Native(_native.cross_entropy, CrossEntropy, Loss._fields)
 _loss_and_gradient = Native(_native.cross_entropy_and_gradient, GradientOf, LossAndGradient._fields)
@@ -75,7 +75,7 @@ def linear_cross_entropy_vjp(i: LinearVjp, dh: Any, dw: Any, db: Any) -> None:
 
 
 def _first_wrong(layer: Layer, options: LossOptions) -> int | None:
-    """Return the first row whose class is out of range, or None. Only compiled graphs do not check before."""
+    """Return the first row whose class is out of range, or None. Only compiled graphs have not checked this before."""
     y = options.target
     wrong = np.zeros(0) if y is None else ((y < 0) | (y >= len(layer.w))) & (y != options.ignore_index)
     return int(np.argmax(wrong)) if wrong.any() else None
@@ -95,7 +95,7 @@ def _loss_and_gradients(layer: Layer, options: LossOptions, seed: Array, least: 
 
 
 def _kind(loss: Any) -> Any:
-    """Return the NumPy dtype for the loss. It is float64 for half precision, which is rounded when it is written."""
+    """Return the NumPy dtype for the loss: float64 for half precision, because writing the loss rounds it."""
     return np.float32 if loss.dtype.itemsize == 4 else np.float64
 
 

@@ -59,7 +59,7 @@ def sums_of(layer: CheckedLayer) -> Any:
 
 
 def negligible_probability(layer: CheckedLayer, exact: bool) -> float:
-    """Return the probability up to which a class may count as 0 in gradients: K of them sum to one rounding unit."""
+    """Return the probability up to which a class may count as 0 in gradients: one rounding unit, divided by K."""
     rounding = 2.0**-53 if any(arrays.dtype_name(x.dtype) == "float64" for x in layer.flat[:2]) else 2.0**-24
     return 0.0 if check.flag(exact, "exact") else rounding / max(layer.shape[-1], 1)
 
@@ -79,7 +79,7 @@ def flattened(options: LossOptions, shape: tuple[int, ...]) -> LossOptions:
 
 
 def flat_beta(beta: Scale, rows: tuple[int, ...], size: int) -> Scale:
-    """Return a single beta unchanged, and one beta per row with shape (N, 1)."""
+    """Return a single beta unchanged. Reshape one beta per row to shape (N, 1)."""
     return beta if isinstance(beta.hi, float) else Scale(*(broadcast_rows(part, rows, size) for part in beta))
 
 
@@ -88,7 +88,7 @@ def _as_rows(array: Any, size: int) -> Any:
 
 
 def broadcast_rows(array: Any, rows: tuple[int, ...], size: int) -> Any:
-    """Return an array that is the same for all rows with shape (1, last), and any other with one row per row."""
+    """Reshape an array to (1, last) if it is the same for all rows, else broadcast it to (N, last)."""
     xp, last = namespace(array), array.shape[-1]
     if math.prod(array.shape[:-1]) == 1:
         return xp.reshape(array, (1, last))

@@ -1,6 +1,6 @@
 """Definitions of the losses in array-API Python. They are the test oracle and serve libraries without kernels.
 
-    x = beta cap(z)        cap(z) = s tanh(z / s)        log p_k = x_k - lse        n: scores in the support
+    x = beta cap(z)        cap(z) = s tanh(z / s)        log p_k = x_k - lse        n: number of scores in the support
     m_k = w_k ((1 - e) t_k + e / n)        tau = sum_k m_k        loss = -sum_k m_k log p_k + c lse^2
 
 t is the target, one-hot or probabilities; w are class weights, e is the label smoothing, c the z-loss factor. All sums
@@ -214,7 +214,7 @@ def _by_rows(compute: Callable[..., Any], z: Any, options: LossOptions, axes: tu
 
 
 def finished(rows: Any, a: RowValues) -> Any:
-    """Remove the class axis. Ignored rows become 0, rows whose class is out of range NaN."""
+    """Remove the class axis. Ignored rows become 0. Rows whose class is out of range become NaN."""
     xp = namespace(rows)
     if a.skipped is not None:
         rows = xp.where(a.skipped, 0.0, xp.where(a.wrong, math.nan, rows))

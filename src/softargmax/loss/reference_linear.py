@@ -129,7 +129,7 @@ def _without_autocast(like: Any) -> AbstractContextManager[Any]:
 def layer_vjp(
     slope: Callable[[Any, slice], Any], layer: Layer, operands: Sequence[Any], forms: str
 ) -> tuple[Any, Any, Any]:
-    """Return dz W, dz^T h and sum dz for dz = slope(scores, part). Those that `forms` does not name have shape (0,)."""
+    """Return dz W, dz^T h and sum dz for dz = slope(scores, part). Those not in `forms` have shape (0,)."""
     h, w, _ = layer
     xp, none = namespace(h), reference.no_array(h)
     safe_w = finite(w) if "h" in forms else none
@@ -185,7 +185,7 @@ def by_parts(rows: Callable[[Any, slice], Any], layer: Layer, operands: Sequence
 
 
 def parts(layer: Layer, operands: Sequence[Any]) -> Iterator[slice]:
-    """Return slices of the rows. For one slice the definition needs less memory than an eighth of all scores."""
+    """Return slices of the rows. One slice needs less memory than an eighth of all scores."""
     size, classes = layer.h.shape[0], layer.w.shape[0]
     arrays = (x for one in (layer, *operands) for x in (one if isinstance(one, tuple) else (one,)) if not _is_plain(x))
     whole = size * classes <= SIZE or not cut(tuple(arrays))
@@ -216,7 +216,7 @@ def beta_of(beta: Scale, part: slice) -> Scale:
 
 
 def rows_of(array: Any, part: slice) -> Any:
-    """Return a part of an array with one row per row; an array with one row for all is returned unchanged."""
+    """Return the entries for a part of the rows. An array with one entry for all rows is returned unchanged."""
     if array is None or array.shape[0] == 1 or part == slice(0, array.shape[0]):
         return array
     return array[part, ...]

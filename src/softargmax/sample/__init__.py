@@ -2,8 +2,8 @@
 
     g = -log(-log(1 - V))        arg max (beta z + g) ~ softmax(beta z)        gumbel_softmax = softmax((z + g) / T)
 
-The noise of a column is a function of (seed, stream of the row, draw, column) only; `philox.py` and `philox.hpp`
-compute it.
+The noise of a column depends only on the seed, the stream of the row, the draw and the column. `philox.py` and
+`philox.hpp` compute it.
 """
 
 from softargmax.sample.boltzmann_policy import boltzmann_policy

@@ -1,4 +1,4 @@
-"""Arguments that every operation record of this room has."""
+"""Arguments that the operation records of this room share."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from softargmax.core.record import Array, Beta, Rowwise
 
 
 class Filters(NamedTuple):
-    """Each a float, an array that broadcasts with the rows (the classes' axis kept as 1), or None: no such filter.
+    """The parameters of the filters: floats, arrays that broadcast with the rows, or None for no such filter.
 
-    An array of integers stays one: float32, where it is the widest there is, would round those above 2^24.
+    The class axis of an array has size 1. Arrays of integers are not converted to floats: in a library without float64,
+    integers above 2^24 would be rounded.
     """
 
     top_k: Rowwise | None = None
@@ -22,7 +23,7 @@ class Filters(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """The distribution to draw from; with `joint` each filter sees the whole row, not what the previous one kept."""
+    """The distribution to draw from. With `joint` each filter sees the whole row, not only the remaining classes."""
 
     beta: Beta
     where: Array | None = None

@@ -15,41 +15,44 @@ from softargmax.sample.options import parameter, rows_of
 def boltzmann_policy(
     values: Logits, /, *, temperature: PerRow, epsilon: PerRow = 0.0, axis: int = -1, where: Mask | None = None
 ) -> Array:
-    r"""Return the probabilities of actions with these values: a softmax mixed with uniform exploration.
+    r"""Return a policy over actions: the softmax of their values, mixed with uniform exploration.
 
     .. math:: \pi_i = (1 - \epsilon)\,\mathrm{softmax}(q / T)_i + \frac{\epsilon}{n}
 
     Parameters
     ----------
     values : array_like
-        q, shape (..., K): what each action is worth.
+        q, shape (..., K): the value of each action.
     temperature : float or array
-        T, at least 0; 0 is greedy with ties shared, and with epsilon the epsilon-greedy policy. An array has one per
-        row.
+        T, at least 0. With 0 the policy is greedy and ties share the probability; with epsilon it is then the
+        epsilon-greedy policy. An array has one T per row.
     epsilon : float or array
-        From 0 to 1: that much is spread over the n actions in the support. An array has one per row.
+        From 0 to 1: this probability is spread uniformly over the n actions in the support. An array has one epsilon
+        per row.
     axis : int
         The axis of the actions.
     where : array of bool, optional
-        The actions there are.
+        True for the actions in the support, as in `softmax`.
 
     Returns
     -------
     array
-        pi, of the values' shape and dtype.
+        pi, with the shape and dtype of `values`.
 
     Raises
     ------
     TypeError
-        If an argument has a wrong type or dtype.
+        If an argument has the wrong type or dtype.
     ValueError
-        If an argument has a wrong shape, or a value out of range.
+        If an argument has the wrong shape, or a value is out of range.
 
     Notes
     -----
-    The edge rows are those of `softmax`: nothing in the support gives 0 everywhere, k values of +inf share the row
-    (epsilon with it), NaN makes its row NaN, as does a parameter out of its range where nobody looks (on devices, under
-    tracing). Halves are computed in float32. Draw from it with ``categorical(log(pi))``.
+    Edge rows are as in `softmax`. A row with an empty support is 0 everywhere. k values of +inf share all of the
+    probability, including epsilon. NaN makes its row NaN. On a device or under tracing, parameters are not checked; one
+    out of range makes its row NaN.
+
+    Half-precision values are computed in float32. Draw from the policy with ``categorical(log(pi))``.
 
     Gradient: (1 - epsilon) times that of `softmax`.
 

@@ -42,7 +42,7 @@ class DrawKeywords(TypedDict, total=False):
 
 _DEFAULTS = {"axis": -1, "temperature": 1.0, "replace": True, "order": ORDERS[0]}
 """All other options default to None."""
-_ASKED: dict[str, Any] = dict.fromkeys(DrawKeywords.__optional_keys__) | _DEFAULTS
+_ALL_DEFAULTS: dict[str, Any] = dict.fromkeys(DrawKeywords.__optional_keys__) | _DEFAULTS
 
 
 @takes(DrawKeywords, _DEFAULTS)
@@ -56,69 +56,71 @@ def categorical(z: Logits, /, **options: Unpack[DrawKeywords]) -> Array:
     z : array_like
         Scores, shape (..., K), any array library.
     axis : int
-        The axis of the classes. A row runs along it; results have the other axes.
+        The axis of the classes. Rows run along it. Results have the other axes.
     temperature : float or array
-        T, at least 0. 0 is the arg max (of equal scores, the first); infinity is uniform over the support.
+        T, at least 0. With 0 the draw is the arg max, the first of equal scores. With infinity it is uniform over the
+        support.
     top_k : int or array, optional
-        Keep the k largest; -1, 0 and K or more keep all.
+        Keep the k largest scores. -1, 0, and K or more keep all.
     top_p : float or array, optional
-        Keep the smallest set of most probable classes whose mass reaches p, above 0 and at most 1.
+        Keep the fewest most probable classes whose probabilities sum to p or more; above 0 and at most 1.
     min_p : float or array, optional
-        Keep classes with at least this fraction, 0 to 1, of the largest probability.
+        Keep the classes whose probability is at least this fraction, 0 to 1, of the largest one.
     typical_p, epsilon, eta : float or array, optional
         As in `filter_scores`.
     where : array of bool, optional
-        The support as in `softmax`.
+        True for the classes in the support, as in `softmax`.
     num_samples : int, optional
-        Number of draws per row; by default one, without an axis of its own.
+        Number of draws per row. Without it there is one draw per row, and the result has no axis for draws.
     replace : bool
-        Whether a class may be drawn again.
+        If True, a class may be drawn more than once.
     seed : int, optional
-        0 to 2^64 - 1. Without seed and generator, one is drawn from the default generator of z's library.
+        0 to 2^64 - 1. Without seed and generator, a seed is drawn from the default generator of z's library.
     stream : array of int, optional
         The stream of random numbers of each row; by default the index of the row.
     generator : numpy.random.Generator, numpy.random.RandomState or torch.Generator, optional
-        The generator that a seed is drawn from; not inside `torch.compile`.
+        The generator from which a seed is drawn; not inside `torch.compile`.
     order : {"top_k_first", "joint"}
-        "top_k_first": each filter sees what the filters before it (in the order above) kept, renormalised, as in
-        Hugging Face transformers. "joint": each filter sees the whole row, and the kept sets are intersected.
+        "top_k_first": each filter sees the classes that the filters before it kept, renormalised, in the order of the
+        arguments above, as in Hugging Face transformers. "joint": each filter sees the whole row, and the classes that
+        all filters keep remain.
 
     Returns
     -------
     array of int64
-        Shape (...), or (..., num_samples) with `num_samples`. Draws without replacement are in the order in which they
-        were drawn. (int32 in JAX without 64-bit mode.)
+        The drawn classes, shape (...), or (..., num_samples) with `num_samples`. Draws without replacement are in the
+        order in which they were drawn. The dtype is int32 in JAX without 64-bit mode.
 
     Raises
     ------
     ValueError
-        If a row has an empty support or a NaN in it (the error names the row), or fewer classes than draws without
-        replacement; if an argument is out of range. On devices and under tracing values are not read: there the index
-        of such a row is -1.
+        If an argument is out of range, or if a row cannot be drawn from: its support is empty, it contains NaN, or it
+        has fewer classes than draws without replacement. The error names the row. On a device or under tracing, values
+        cannot be checked; there the index of such a row is -1.
     TypeError
         If an argument has the wrong type.
 
     Notes
     -----
-    Temperature and the parameters of the filters are numbers, or arrays with one number per row. Of equal scores at the
-    boundary of top_k and top_p, those with the smallest column are kept. k entries of +inf share the row. A class of
-    probability 0 is never drawn; one of probability 2^-40 is drawn at its rate.
+    Temperature and the parameters of the filters are numbers, or arrays with one number per row. If equal scores lie at
+    the boundary of top_k or top_p, those with the smallest columns are kept. k entries of +inf are drawn with equal
+    probability. A class of probability 0 is never drawn; a class of probability 2^-40 is drawn that often.
 
-    The draw of a row depends on its scores, its options, seed and stream only, not on the batch, the threads or the
-    instruction set. It is the arg max of ``z / T + gumbel(z.shape, seed=seed)`` over the kept classes. Draws without
-    replacement are the largest of these numbers in order. One thread processes a row. Without filters and
-    log-probabilities it reads the row once for every 32 draws.
+    The draw of a row depends only on its scores, its options, the seed and the stream. It does not depend on the batch,
+    the threads or the instruction set. It is the arg max of ``z / T + gumbel(z.shape, seed=seed)`` over the kept
+    classes. Draws without replacement are the classes with the largest of these numbers, in descending order. One
+    thread processes a row. Without filters and log-probabilities it reads the row once for every 32 draws.
 
-    Under `vmap` (torch, JAX) a mapped call has the noise that it has alone. So with a seed all calls have the same
-    noise, unless `stream` is mapped too; without a seed torch's ``randomness=`` decides.
+    Under `vmap` (torch, JAX) each mapped call has the same noise as the call on its own. So with a seed all calls have
+    the same noise, unless `stream` is mapped too. Without a seed, torch's ``randomness=`` decides.
 
-    No gradient: `gumbel_softmax` has one.
+    There is no gradient; `gumbel_softmax` has one.
 
     References
     ----------
     Gumbel (1954), Statistical theory of extreme values. Kool, van Hoof & Welling (2019), Stochastic beams and where to
     find them, section 3. arXiv:1903.06059. Holtzman et al. (2020), The curious case of neural text degeneration
-    (top-p). arXiv:1904.09751. Nguyen et al. (2024), Min p sampling. arXiv:2407.01082. And as `filter_scores`.
+    (top-p). arXiv:1904.09751. Nguyen et al. (2024), Min p sampling. arXiv:2407.01082. See also `filter_scores`.
 
     Examples
     --------
@@ -134,7 +136,7 @@ def categorical(z: Logits, /, **options: Unpack[DrawKeywords]) -> Array:
 
 @takes(DrawKeywords, _DEFAULTS)
 def categorical_with_logprob(z: Logits, /, **options: Unpack[DrawKeywords]) -> CategoricalWithLogprob:
-    r"""Draw as `categorical`, and return also log-probabilities and the number of remaining classes.
+    r"""Draw as `categorical` does, and also return log-probabilities and the number of remaining classes.
 
     .. math:: \log p_i = \beta z_i - \log \sum_{j\,\mathrm{kept}} e^{\beta z_j}
 
@@ -143,13 +145,13 @@ def categorical_with_logprob(z: Logits, /, **options: Unpack[DrawKeywords]) -> C
     z
         As in `categorical`.
     **options
-        Those of `categorical`.
+        The options of `categorical`.
 
     Returns
     -------
     CategoricalWithLogprob
-        index; logprob, of the same shape, in the filtered and renormalised distribution (float32 for half scores); and
-        support_size (...), how many classes could have been drawn.
+        index, as `categorical` returns it; logprob, of the same shape, in the filtered and renormalised distribution
+        (float32 for half-precision scores); and support_size (...), the number of classes that could be drawn.
 
     Raises
     ------
@@ -158,11 +160,11 @@ def categorical_with_logprob(z: Logits, /, **options: Unpack[DrawKeywords]) -> C
 
     Notes
     -----
-    The draws are those of `categorical` with the same options. At temperature 0 logprob is 0 and support_size 1.
-    Without replacement, logprob is that of a first draw. On a device or under tracing, a row that cannot be drawn from
-    has NaN and 0.
+    The draws are those of `categorical` with the same options. At temperature 0, logprob is 0 and support_size is 1.
+    Without replacement, logprob is the log-probability of the class in the first draw. On a device or under tracing, a
+    row that cannot be drawn from has logprob NaN and support_size 0.
 
-    No gradient. For the gradient of log p, as in policy gradients, use
+    There is no gradient. For the gradient of log p, as in policy gradients, use
     ``selected_log_softmax(filter_scores(z, ...), index, temperature=...)``.
 
     References
@@ -182,18 +184,18 @@ def categorical_with_logprob(z: Logits, /, **options: Unpack[DrawKeywords]) -> C
 
 
 def _of_draws(x: Any, num_samples: int | None) -> Any:
-    """Return one number per draw, or per row if `num_samples` was not passed."""
+    """Drop the axis of draws if `num_samples` was not passed."""
     return as_number(x[..., 0]) if num_samples is None else x
 
 
-_OF_USUAL = {"seed", "generator"}
+_COMMON_OPTIONS = {"seed", "generator"}
 _PLAIN = Distribution(UNIT)
 
 
 def _checked(z: Any, options: DrawKeywords) -> Categorical:
-    if options.keys() <= _OF_USUAL and (axes := plain_axes(z, -1)):  # one plain draw: checks take 1 us, not 10
+    if options.keys() <= _COMMON_OPTIONS and (axes := plain_axes(z, -1)):  # the checks take 1 us, not 10
         return Categorical(z, _PLAIN, seed_of(z, options.get("seed"), options.get("generator")), None, axes, 1, True)
-    given = {**_ASKED, **options}
+    given = {**_ALL_DEFAULTS, **options}
     z = rows_of(z)
     axis = one_axis(given["axis"], z.ndim)
     filters = {name: given[name] for name in Filters._fields}
@@ -201,7 +203,9 @@ def _checked(z: Any, options: DrawKeywords) -> Categorical:
     z = last(z, axis)
     replace, n = flag(given["replace"], "replace"), number_of_draws(given["num_samples"])
     if not replace and n > z.shape[-1] > 0:
-        raise ValueError(f"num_samples: {n} without replacement, of {z.shape[-1]} classes")
+        raise ValueError(
+            f"num_samples: expected at most {z.shape[-1]}, the number of classes, without replacement, got {n}"
+        )
     axis = z.ndim - 1
     seed, stream = source_of(z, axis, given["seed"], given["stream"], given["generator"])
     return Categorical(z, distribution, seed, stream, (axis,), n, replace)
@@ -230,40 +234,43 @@ def filter_scores(  # noqa: PLR0913 options are keywords
     Parameters
     ----------
     z, axis, temperature, top_k, top_p, min_p, where, order
-        As in `categorical`. The temperature is that of the probabilities the filters look at; the scores that are kept
-        are not divided by it.
+        As in `categorical`. The filters see probabilities at this temperature. The kept scores are not divided by it.
     typical_p : float or array, optional
-        Keep the smallest set of classes whose :math:`-\log p` is nearest to the entropy H and whose mass reaches this.
+        Keep the classes whose :math:`-\log p` is nearest to the entropy H: the fewest whose probabilities sum to this
+        number or more.
     epsilon : float or array, optional
-        Keep those with p at least epsilon.
+        Keep the classes with p at least epsilon.
     eta : float or array, optional
-        Keep those with p at least :math:`\min(\epsilon, \sqrt{\epsilon}\, e^{-H})`, epsilon being this number.
+        Keep the classes with p at least :math:`\min(\epsilon, \sqrt{\epsilon}\, e^{-H})`, where epsilon is this number.
 
     Returns
     -------
     array
-        Of z's shape and dtype.
+        The filtered scores, with z's shape and dtype.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is of a wrong kind or out of its range.
+        If an argument has the wrong type or is out of range.
 
     Notes
     -----
-    One after the other, in the order top_k, top_p, min_p, typical_p, epsilon, eta, each on what is left, renormalised;
-    or with "joint" each on the whole row. At least one class survives: the top one (all that equal it, of min_p,
-    epsilon and eta), of typical_p alone the most typical. A row of NaN, and one with nothing in its support, stay. On
-    devices and under tracing, where nobody looks, the row of a parameter out of its range is NaN.
+    The filters apply in the order top_k, top_p, min_p, typical_p, epsilon, eta. Each sees the remaining classes,
+    renormalised; with "joint" each sees the whole row. At least one class remains: the one with the largest score.
+    min_p, epsilon and eta then keep all classes with an equal score. typical_p alone keeps the most typical class
+    instead.
 
-    ``softmax(filter_scores(z, temperature=T, ...), temperature=T)`` is the distribution `categorical` draws from.
+    The filters do not change a row that contains NaN or has an empty support. On a device or under tracing, parameters
+    are not checked; one out of range makes its row NaN.
 
-    Gradient: 1 where a score is kept, else 0.
+    ``softmax(filter_scores(z, temperature=T, ...), temperature=T)`` is the distribution that `categorical` draws from.
+
+    Gradient: 1 for kept scores, 0 for the others.
 
     References
     ----------
     Meister et al. (2023), Locally typical sampling, TACL 11. arXiv:2202.00666. Hewitt, Manning & Liang (2022),
-    Truncation sampling as language model desmoothing (epsilon, eta). arXiv:2210.15191. And as `categorical`.
+    Truncation sampling as language model desmoothing (epsilon, eta). arXiv:2210.15191. See also `categorical`.
 
     Examples
     --------

@@ -28,37 +28,38 @@ def gumbel(
     seed: int | None = None,
     generator: Generator | None = None,
 ) -> Array:
-    r"""Standard Gumbel noise.
+    r"""Return standard Gumbel noise.
 
     .. math:: g = -\log(-\log(1 - V)), \qquad V = (w + 1/2)\,2^{-64}
 
     Parameters
     ----------
     shape : int or tuple of int
-        The shape; the last axis has columns, the others are rows, each with a stream of its own: its index.
+        The shape. Columns run along the last axis; the other axes are rows. The stream of a row is its index.
     like : array, optional
-        An array whose library, device and dtype (if floating) the noise takes; without it NumPy and float64.
+        The noise has the library, the device and, if floating, the dtype of this array. Without it the result is a
+        NumPy array of float64.
     seed, generator
         As in `categorical`.
 
     Returns
     -------
     array
-        g, computed in float64 where the library has it.
+        g, computed in float64 if the library has it.
 
     Raises
     ------
     TypeError
-        If an argument has a wrong type or dtype.
+        If an argument has the wrong type or dtype.
     ValueError
-        If an argument has a wrong shape, or a value out of range.
+        If an argument has the wrong shape, or a value is out of range.
 
     Notes
     -----
-    w is 64 bits of Philox4x32-10 for (seed, row, column), so -3.82 < g < 45.1 and both tails have all their digits.
-    ``z + gumbel(z.shape, seed=s)`` has its largest entry where ``categorical(z, seed=s)`` is.
+    w is 64 bits of Philox4x32-10 for (seed, row, column), so -3.82 < g < 45.1. Both tails are accurate to all digits.
+    The arg max of ``z + gumbel(z.shape, seed=s)`` is ``categorical(z, seed=s)``.
 
-    No gradient: it depends on nothing.
+    There is no gradient, because the noise depends on no array.
 
     References
     ----------
@@ -105,7 +106,7 @@ def gumbel_softmax(
     stream: Integers | None = None,
     generator: Generator | None = None,
 ) -> Array:
-    r"""Draw from the softmax, relaxed to a point near a corner of the simplex, through which gradients flow.
+    r"""Return a relaxed draw from the softmax: a point of the simplex that gradients can flow through.
 
     .. math:: y = \mathrm{softmax}\!\left(\frac{z + g}{T}\right), \qquad g \text{ Gumbel noise}
 
@@ -114,36 +115,39 @@ def gumbel_softmax(
     z : array_like
         Scores, any shape but 0-d, any array library.
     temperature : float or array
-        T, at least 0: the lower, the nearer to one-hot. An array has one per row.
+        T, at least 0. The lower T is, the nearer y is to one-hot. An array has one T per row.
     hard : bool
-        The one-hot of the largest entry in place of y, with the gradient of y (straight through).
+        If True, return the one-hot vector of the largest entry, with the gradient of y (straight-through).
     axis : int
         The axis of the classes.
     where : array of bool, optional
-        The support as in `softmax`.
+        True for the classes in the support, as in `softmax`.
     seed, stream, generator
-        As in `categorical`; rows are those along the other axes, in C order.
+        As in `categorical`. Rows are counted along the other axes in C order.
 
     Returns
     -------
     array
-        Of z's shape and dtype; halves are computed in float32.
+        y, with z's shape and dtype. Half-precision scores are computed in float32.
 
     Raises
     ------
     TypeError
-        If an argument has a wrong type or dtype.
+        If an argument has the wrong type or dtype.
     ValueError
-        If an argument has a wrong shape, or a value out of range.
+        If an argument has the wrong shape, or a value is out of range.
 
     Notes
     -----
-    The largest entry of y is distributed as softmax(z), whatever T is, and is that of ``categorical(z, seed=seed)``.
-    The edge rows are those of `softmax`, but k entries of +inf are drawn from with equal chances: they are equal
-    scores, and the others are out. A row with nothing in its support is 0, hard or not; one with a NaN is NaN, as is
-    one whose temperature is negative where nobody looks (on devices, under tracing). `vmap`: as in `categorical`.
+    For every T, the arg max of y is distributed as softmax(z). It equals ``categorical(z, seed=seed)``.
 
-    Gradient: that of `softmax` at the noisy scores, the noise being constant; with `hard` the same.
+    Edge rows are as in `softmax`, with one difference: k entries of +inf count as equal scores, so the noise decides
+    between them, and all other entries are 0. A row with an empty support is 0, with or without `hard`. A row with NaN
+    is NaN. On a device or under tracing, the temperature is not checked; a negative one makes its row NaN.
+
+    `vmap` works as in `categorical`.
+
+    Gradient: the gradient of `softmax` at the noisy scores, with the noise as a constant; the same with `hard`.
 
     References
     ----------
@@ -164,7 +168,7 @@ def gumbel_softmax(
     dtype = row_dtype(z.dtype)
     noise = operations.gumbel.first(Noise(z, *source_of(z, axis, seed, stream, generator), (axis,), dtype))
     scores = xp.astype(z, dtype, copy=False)
-    if not (isinstance(temperature, float) and temperature < _LARGE):
+    if not (isinstance(temperature, float) and temperature < _LARGE_TEMPERATURE):
         scores, noise, temperature = 0.5 * scores, 0.5 * noise, 0.5 * temperature
     noisy = _noisy(scores, noise, axis, where)
     y = softmax(noisy, axis=axis, temperature=temperature, where=where)
@@ -173,16 +177,16 @@ def gumbel_softmax(
     return xp.astype(y, z.dtype, copy=False)
 
 
-# Above this the difference of two scores may overflow, so halves of the scores are used. Doing so always would take
-# 1.4 times as long (torch, 256 x 32768).
-_LARGE = 1e30
+# For a larger T, and for arrays of T, the scores, the noise and T are halved, because the difference of two scores may
+# overflow. Halving them always would take 1.4 times as long (torch, 256 x 32768).
+_LARGE_TEMPERATURE = 1e30
 
 
-@np.errstate(over="ignore")  # with a tiny T the quotient overflows; p is 0 there
+@np.errstate(over="ignore")  # a quotient by a tiny T may overflow; p is 0 then
 def _noisy(z: Any, noise: Any, axis: int, where: Any) -> Any:
-    """Return z - max z + g; in a row with +inf, the noise of its infinities and -inf elsewhere.
+    """Return z - max z + g. In a row with +inf, return g for the infinities and -inf for the other entries.
 
-    Without the difference, large scores would round their noise away, and with it the chances of near ones.
+    Without the subtraction, large scores would absorb the noise, and the chances of close scores would be wrong.
     """
     xp = namespace(z)
     if z.shape[axis] == 0:
@@ -195,7 +199,7 @@ def _noisy(z: Any, noise: Any, axis: int, where: Any) -> Any:
 
 
 def _one_hot(noisy: Any, y: Any, axis: int, where: Any) -> Any:
-    """Return 1 at the largest entry, if there is one."""
+    """Return 1 at the largest entry and 0 elsewhere; a row with no positive y is 0."""
     xp = namespace(y)
     if y.shape[axis] == 0:
         return y

@@ -1,4 +1,4 @@
-"""Torch modules of this room."""
+"""GumbelSoftmax, a torch module for relaxed draws."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from softargmax.sample import gumbel_softmax
 from softargmax.sample.options import parameter
 
 __all__ = ["GumbelSoftmax"]
-register("softargmax.sample")  # so that a model may be compiled before its first call
+register("softargmax.sample")  # now, because a model may be compiled before its first call
 
 
 class GumbelSoftmax(nn.Module):
-    r"""Relaxed draws along `dim`, through which gradients flow, as a module.
+    r"""Relaxed draws from the softmax along `dim`, as a module.
 
     .. math:: y = \mathrm{softmax}\!\left(\frac{z + g}{T}\right)
 
@@ -29,17 +29,17 @@ class GumbelSoftmax(nn.Module):
     temperature : float or Tensor
         T as in `softargmax.gumbel_softmax`. A `torch.nn.Parameter` is learned, another tensor is a buffer.
     hard : bool
-        One-hot, with the gradient of y.
+        If True, return a one-hot vector with the gradient of y.
 
     Notes
     -----
-    The module is called with scores, and optionally with `where` and a `torch.Generator`. Its noise comes from torch's
-    default generator otherwise. In evaluation mode it draws as in training. Edge rows and gradients are those of
+    Call the module with scores, and optionally with `where` and a `torch.Generator`. Without a generator, the noise
+    comes from torch's default generator. The module draws in evaluation mode too. Edge rows and gradients are as in
     `softargmax.gumbel_softmax`.
 
     See Also
     --------
-    softargmax.gumbel_softmax : the function.
+    softargmax.gumbel_softmax : relaxed draws as a function.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Operation records of draws, filters and noise, none of which has a derivative (definitions: reference.py).
+"""Operation records of draws, filters and noise. None has a derivative. The definitions are in reference.py.
 
     draw = arg max (beta z + g)        g = -log(-log(1 - V))
 
-The noise g of a row is a function of the seed and the row's stream, which is the row's index if none is given.
+The noise g of a row depends only on the seed and the row's stream. Without streams, the row's index is used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from softargmax.sample.undrawable_rows import refuse
 
 
 class FilterMask(NamedTuple):
-    """Scores whose rows run along the last axis, `axes`."""
+    """Scores and the distribution. Rows run along `axes`, which is the last axis."""
 
     z: Array
     distribution: Distribution
@@ -44,11 +44,11 @@ filter_mask: Operation[FilterMask, Kept] = Operation(
 )
 
 
-# --- draws, and the noise that they are made of ----------------------------------------------------------------------
+# --- draws and noise ------------------------------------------------------------------------------------------------
 
 
 class Categorical(NamedTuple):
-    """As FilterMask, with seeds; `stream` has the rows' shape, with size 1 along `axes`."""
+    """As FilterMask, with a seed and the number of draws; `stream` has z's shape, but size 1 along `axes`."""
 
     z: Array
     distribution: Distribution
@@ -60,13 +60,13 @@ class Categorical(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """The drawn classes, (..., draws)."""
+    """The drawn classes, of shape (..., draws)."""
 
     index: Any
 
 
 class DrawsWithLogprob(NamedTuple):
-    """Classes and their log-probabilities, (..., draws); the number of classes that could be drawn, (..., 1)."""
+    """Drawn classes and their log-probabilities (..., draws), and the number of remaining classes (..., 1)."""
 
     index: Any
     logprob: Any
@@ -74,7 +74,7 @@ class DrawsWithLogprob(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """Noise of z's shape and of `dtype`, from the seeds of its rows."""
+    """The arguments of noise with z's shape and this dtype."""
 
     z: Array
     seed: Seed
@@ -98,7 +98,7 @@ def _per_draw(i: Categorical) -> tuple[int, ...]:
 
 
 def _with_own_streams(i: Any, dims: Any, _size: int) -> tuple[Any, None]:
-    """The vmap rule: every mapped call has the streams that it has alone."""
+    """The vmap rule: give every mapped call the streams that the call has on its own."""
     if i.stream is not None:
         return i, None
     xp, sizes = namespace(i.z), list(i.z.shape)

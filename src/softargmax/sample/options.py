@@ -28,7 +28,7 @@ _RANGES = {
 
 
 def rows_of(z: Any, name: str = "z") -> Any:
-    """Check scores that have an axis of classes."""
+    """Check scores, which must have an axis for the classes."""
     z = check.scores(z, name)
     if z.ndim == 0:
         raise ValueError(f"{name}: expected at least one axis, for the classes, got a 0-d array")
@@ -36,50 +36,50 @@ def rows_of(z: Any, name: str = "z") -> Any:
 
 
 def distribution_of(z: Any, axis: int, temperature: Any, where: Any, order: Any, **filters: Any) -> Distribution:
-    """Check all options of the distribution; in the result the axis of classes is last."""
+    """Check all options of the distribution. In the result the class axis is last."""
     if order not in ORDERS:
         raise ValueError(f"order: expected {' or '.join(map(repr, ORDERS))}, got {order!r}")
     where = None if where is None else check.mask(where, z)
     given = {name: parameter(value, z, name, axis) for name, value in filters.items() if value is not None}
     beta = check.scale_of(parameter(temperature, z, "temperature", axis), None, z, (axis,))
 
-    def behind(x: Any) -> Any:
+    def last_axis(x: Any) -> Any:
         if x is None or isinstance(x, float) or axis == z.ndim - 1:
             return x
         return last(namespace(x).reshape(x, (1,) * (z.ndim - x.ndim) + tuple(x.shape)), axis)
 
-    filters = {name: behind(value) for name, value in given.items()}
-    return Distribution(Scale(*map(behind, beta)), behind(where), Filters(**filters), order == "joint")
+    filters = {name: last_axis(value) for name, value in given.items()}
+    return Distribution(Scale(*map(last_axis, beta)), last_axis(where), Filters(**filters), order == "joint")
 
 
 def parameter(value: Any, z: Any, name: str, axis: int = -1) -> Any:
     """Check a temperature or a filter's parameter: a float, or an array with one number per row."""
     axes = (axis % z.ndim,)
     if name == "top_k":
-        may = "an integer: 1 or above, or -1 or 0 for all classes"
-        found = check.within(value, z, axes, name, lambda k: (k >= -1) & (k % 1 == 0), may, whole=True)
+        expected = "an integer: 1 or above, or -1 or 0 for all classes"
+        found = check.within(value, z, axes, name, lambda k: (k >= -1) & (k % 1 == 0), expected, whole=True)
         return _kept(found, max(z.shape[axis], 1))
-    may = f"a number {_RANGES[name]}"
-    return check.within(value, z, axes, name, lambda x: _holds(x, name), may) + 0.0  # -0.0 is 0
+    expected = f"a number {_RANGES[name]}"
+    return check.within(value, z, axes, name, lambda x: _in_range(x, name), expected) + 0.0  # -0.0 is 0
 
 
 def _kept(k: Any, classes: int) -> Any:
-    """Return the number of classes that top_k keeps; 0 (transformers), -1 (vLLM) and more than K mean all."""
+    """Return the number of classes that top_k keeps. 0 (transformers), -1 (vLLM) and more than K mean all classes."""
     if isinstance(k, float):
         return k if 1 <= k <= classes else float(classes)
     xp = namespace(k)
     return xp.where((k == -1) | (k == 0) | (k > classes), xp.full_like(k, classes), k)
 
 
-def _holds(x: Any, name: str) -> Any:
-    """True if a parameter is in its range; NaN is not."""
+def _in_range(x: Any, name: str) -> Any:
+    """True where a parameter is in its range; False for NaN."""
     if name == "temperature":
         return x >= 0.0
     return ((x > 0.0) if name in ("top_p", "typical_p") else (x >= 0.0)) & (x <= 1.0)
 
 
 def source_of(z: Any, axis: int, seed: Any, stream: Any, generator: Any) -> Source:
-    """Return the seed and the streams of rows along `axis`; the streams have z's shape with size 1 along the axis."""
+    """Return the seed and the streams of rows along `axis`. The streams have z's shape, but size 1 along the axis."""
     rows = row_shape(z.shape, (axis,))
     found = source(z, rows, seed, stream, generator)
     if found.stream is None:

@@ -1,8 +1,9 @@
-"""Definitions in array-API Python, with sorted rows and whole rows of noise: the oracle, and other libraries.
+"""Definitions of draws and filters in array-API Python. They are the test oracle and serve libraries without kernels.
 
     x = beta (z - m)        p = exp(x) / sum exp(x)        draw = arg max (x + g)
 
-No control flow depends on values, so it can be traced.
+The definitions sort whole rows and compute the noise of whole rows. No control flow depends on values, so the functions
+can be traced.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def uniforms(like: Any, seed: Any, stream: Any, rows: int, draws: Any, columns: 
 
 
 def noise(like: Any, seed: Any, stream: Any, rows: int, draws: Any, columns: int) -> Any:
-    """Return g = -log(-log(1 - V)), (rows, draws, columns), in working precision."""
+    """Return g = -log(-log(1 - V)) of shape (rows, draws, columns), in working precision."""
     xp = namespace(like)
     v, u = uniforms(like, seed, stream, rows, draws, columns)
     return -xp.log(xp.where(v < 0.5, -xp.log1p(-xp.where(v < 0.5, v, 0.0)), -xp.log(u)))
@@ -64,9 +65,10 @@ def gumbel(z: Any, seed: Any, stream: Any, axes: tuple[int, ...], dtype: Any) ->
 
 
 class Distances(NamedTuple):
-    """Return x = beta (z - m), -inf outside the support; and the error code of each row (kernels.cpp), 0 for none.
+    """x = beta (z - m), -inf outside the support; scores z to compare; and the error code of each row (kernels.cpp).
 
-    z: the scores as they are compared, since x merges different ones; equal where beta is 0, of an infinite row 0.
+    top_k and top_p compare z, because different scores may round to the same x. If beta is 0, all finite scores become
+    0 in z. In a row with +inf, the infinite scores become 0 and the others -inf. The error code is 0 for no error.
     """
 
     x: Any
@@ -75,7 +77,7 @@ class Distances(NamedTuple):
 
 
 def distances(z: Any, distribution: Distribution) -> Distances:
-    """Return every score minus the maximum of its row. In a row with +inf only the infinities remain, all equal."""
+    """Return the distances of all scores from the maximum of their row. If it is +inf, only the infinities remain."""
     xp, device = namespace(z), device_of(z)
     wide = working_dtype(z, xp)
     x = xp.astype(z, wide)
@@ -120,7 +122,7 @@ def _any(mask: Any) -> Any:
 
 
 def _first(mask: Any) -> Any:
-    """Return the first position in each row where the mask is True."""
+    """Return a mask that is True only at the first True of each row."""
     xp = namespace(mask)
     integer = xp.astype(mask, xp.int32)
     return mask & (xp.cumulative_sum(integer, axis=-1) == 1)
@@ -148,7 +150,7 @@ def left(found: Distances, filters: Filters, joint: bool) -> Any:
 
 
 def _smallest(keys: Any, weights: Any, goal: Any) -> Any:
-    """Return the mask of the first entries, sorted by key and then column, whose weights reach the goal."""
+    """Sort by key, then by column. Return the mask of the first entries whose weights sum to the goal or more."""
     xp = namespace(keys)
     order = xp.argsort(keys, axis=-1, stable=True)
     sums = xp.cumulative_sum(xp.take_along_axis(weights, order, axis=-1), axis=-1)
@@ -157,7 +159,7 @@ def _smallest(keys: Any, weights: Any, goal: Any) -> Any:
 
 
 def _mass(x: Any) -> tuple[Any, Any, Any]:
-    """Return exp(x), its sum, and <p, x>."""
+    """Return exp(x), its sum, and <p, x>, the mean of x under p."""
     xp = namespace(x)
     w = xp.exp(x)
     l = xp.sum(w, axis=-1, keepdims=True)
@@ -170,7 +172,7 @@ def _top_k(_x: Any, z: Any, k: Any) -> Any:
 
 
 def below(rank: Any, k: Any) -> Any:
-    """Return the mask of ranks below k, compared as integers, since float32 is exact up to 2^24 only."""
+    """Return the mask of ranks below k. They are compared as integers, because float32 is exact only up to 2^24."""
     return rank < (int(k) if isinstance(k, float) else namespace(rank).astype(k, rank.dtype))
 
 
@@ -192,7 +194,7 @@ def _typical(x: Any, p: Any) -> Any:
 
 
 def _at_least(x: Any, log_p: Any, l: Any) -> Any:
-    """Return the mask of entries with at least this log-probability, and always the largest."""
+    """Return the mask of the entries with at least this log-probability. The largest entry is always kept."""
     xp = namespace(x)
     bound = log_p + xp.log(l)
     top = xp.max(x, axis=-1, keepdims=True)
@@ -223,7 +225,7 @@ _FILTERS = {
 
 @np.errstate(all="ignore")
 def filter_mask(z: Any, distribution: Distribution) -> Any:
-    """Return the mask of kept scores, of z's shape; for a row that cannot be drawn from, its support."""
+    """Return the mask of kept scores, of z's shape. For a row that cannot be drawn from, return its support."""
     found = distances(z, distribution)
     inside = ~(z == -INF) if distribution.where is None else ~(z == -INF) & distribution.where
     kept = left(found, distribution.filters, distribution.joint)[..., : z.shape[-1]]
@@ -234,7 +236,11 @@ def filter_mask(z: Any, distribution: Distribution) -> Any:
 
 
 class Drawn(NamedTuple):
-    """Return the draws (..., n) and their positions, the distances of the candidates, their number, and error codes."""
+    """Draws, with details of their rows.
+
+    index (..., n) is -1 in a row that cannot be drawn from; `place` is a valid position there too. x are the distances
+    of the kept scores, count is their number, and fine is True for rows that can be drawn from.
+    """
 
     index: Any
     place: Any
@@ -275,7 +281,7 @@ def categorical(z: Any, distribution: Distribution, seed: Any, stream: Any, draw
 def categorical_with_logprob(
     z: Any, distribution: Distribution, seed: Any, stream: Any, draws: int, replace: bool
 ) -> tuple[Any, Any, Any]:
-    """Return the draws, log p of each, and the number of classes that could be drawn."""
+    """Return the draws, their log-probabilities, and the number of classes that could be drawn."""
     xp, drawn = namespace(z), _draw(z, distribution, seed, stream, draws, replace)
     _, l, _ = _mass(drawn.x)
     logprob = xp.where(drawn.fine, xp.take_along_axis(drawn.x, drawn.place, axis=-1) - xp.log(l), math.nan)

@@ -1,4 +1,4 @@
-"""Result tuples of the functions that return more than one array."""
+"""Named tuples that the functions of this room return."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CategoricalWithLogprob(NamedTuple):
 
 @of_arrays
 class SpeculativeSample(NamedTuple):
-    """Result of `speculative_sample`: the tokens, -1 after the last one, and the number of accepted drafts.
+    """Result of `speculative_sample`: the tokens, padded with -1, and the number of accepted guesses.
 
     Examples
     --------

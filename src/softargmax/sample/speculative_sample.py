@@ -1,4 +1,4 @@
-"""Speculative sampling: verify guesses of a small model so that draws have the large model's distribution."""
+"""Speculative sampling: a large model verifies tokens that a small model guessed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from softargmax.sample.options import ORDERS, rows_of, source_of
 from softargmax.sample.reference import uniforms
 from softargmax.sample.results import SpeculativeSample
 
-_OTHER = 0x1E3779B97F4A7C15  # a key other than that of draws with the same seed
+_KEY_CHANGE = 0x1E3779B97F4A7C15  # so that the noise differs from that of `categorical` with the same seed
 
 
 @public
@@ -42,7 +42,7 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
     generator: Generator | None = None,
     order: str = ORDERS[0],
 ) -> SpeculativeSample:
-    r"""Verify a chain of guessed tokens; the result has the distribution of the target.
+    r"""Verify a chain of guessed tokens. The resulting tokens have the distribution of the target.
 
     .. math:: \text{accept } x \text{ with } \min\!\left(1, \frac{p_x}{q_x}\right), \qquad
               \text{else draw from } \frac{(p - q)_+}{\sum (p - q)_+}
@@ -50,36 +50,37 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
     Parameters
     ----------
     target : array_like
-        The large model's scores, shape (..., L + 1, K): after the context, and after each guess.
+        The large model's scores, shape (..., L + 1, K): one row after the context, and one after each guess.
     draft : array_like
-        The small model's scores, shape (..., L, K), from which the guesses were drawn with the same options.
+        The small model's scores, shape (..., L, K). The guesses were drawn from them with the same options.
     tokens : array_like of int
         The guesses, shape (..., L).
     temperature, top_k, top_p, min_p, order
-        As in `categorical`, of both models; arrays have one per sequence, (...).
+        As in `categorical`, for both models. Arrays have shape (...), one number per sequence.
     seed, stream, generator
-        As in `categorical`; a stream per sequence. The guesses may have been drawn with the same seed.
+        As in `categorical`, but with one stream per sequence. The guesses may have been drawn with the same seed.
 
     Returns
     -------
     SpeculativeSample
-        tokens (..., L + 1): the guesses that were accepted, one more token, and -1 after it; accepted (...): how many.
-        On devices and under tracing, where values are not read, a sequence with a guess that is no class has
-        accepted 0 and -1 for all its tokens, and what cannot be drawn is -1.
+        tokens (..., L + 1): the accepted guesses, one more token, then -1. accepted (...): the number of accepted
+        guesses. On a device or under tracing, values cannot be checked. There a sequence with a guess out of range has
+        accepted 0 and -1 for all tokens. A token that cannot be drawn is -1.
 
     Raises
     ------
     IndexError, TypeError, ValueError
-        If a guess is no class; if an argument is of a wrong kind, shape or range; if the row to draw from is empty or
-        holds a NaN.
+        If a guess is out of range; if an argument has the wrong type, shape or value; or if the row to draw from has an
+        empty support or contains NaN.
 
     Notes
     -----
-    After the first guess that is not accepted, one token is drawn from what p has more than q; if all are accepted, one
-    from the last row of `target`. Each token, given those before it, has exactly the target's distribution, whatever
-    the draft's is. The probabilities of both models are formed: as much memory as their scores.
+    At the first guess that is not accepted, one token is drawn in its place, from the part of p above q. If all guesses
+    are accepted, one more token is drawn from the last row of `target`. Given the tokens before it, each token has
+    exactly the target's distribution, whatever the draft. The probabilities of both models take as much memory as their
+    scores.
 
-    No gradient.
+    There is no gradient.
 
     References
     ----------
@@ -98,7 +99,7 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
     tokens = _checked(target, draft, tokens)
     xp, length = namespace(target), tokens.shape[-1]
     key, stream = source_of(tokens, tokens.ndim - 1, seed, stream, generator)
-    key = key ^ _OTHER
+    key = key ^ _KEY_CHANGE
     filters = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "temperature": temperature}
     each = {name: _per_sequence(value, target, name) for name, value in filters.items()}
     p, q = (
@@ -108,7 +109,7 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
     q = xp.astype(q, p.dtype, copy=False)
 
     classes = xp.clip(tokens, 0, draft.shape[-1] - 1)
-    wrong = xp.any(classes != tokens, axis=-1)  # under tracing or on a device
+    wrong = xp.any(classes != tokens, axis=-1)  # only under tracing or on a device; otherwise `_checked` raises
     p_x, q_x = (xp.take_along_axis(a, classes[..., None], axis=-1)[..., 0] for a in (p[..., :length, :], q))
     draws = xp.full((1,), 1, dtype=tokens.dtype, device=device_of(tokens))
     v, _ = uniforms(target, key, stream, math.prod(tokens.shape[:-1]), draws, length)
@@ -130,7 +131,7 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
 
 
 def _per_sequence(value: Any, z: Any, name: str) -> Any:
-    """Reshape a parameter per sequence to broadcast with the rows of the sequences."""
+    """Check a parameter. Reshape an array with one number per sequence so that it broadcasts with the scores."""
     if value is None or isinstance(value, Real):
         return value
     return check.per_row(value, z, (z.ndim - 2, z.ndim - 1), name, "the sequences", whole=name == "top_k")
@@ -152,10 +153,10 @@ def _checked(target: Any, draft: Any, tokens: Any) -> Any:
         raise TypeError(f"tokens: expected integers, got dtype {tokens.dtype}")
     shape = tuple(tokens.shape)
     if draft.ndim < 2:
-        raise ValueError(f"draft: expected shape (..., L, K), a row of scores per guess, got {tuple(draft.shape)}")
+        raise ValueError(f"draft: expected shape (..., L, K), one row of scores per guess, got {tuple(draft.shape)}")
     if tokens.ndim == 0 or tuple(draft.shape[:-1]) != shape:
         raise ValueError(
-            f"tokens: expected the draft's shape without its classes, {tuple(draft.shape[:-1])}, got {shape}"
+            f"tokens: expected the draft's shape without the class axis, {tuple(draft.shape[:-1])}, got {shape}"
         )
     wanted = (*shape[:-1], shape[-1] + 1, draft.shape[-1])
     if tuple(target.shape) != wanted:

@@ -1,4 +1,4 @@
-"""Rows that cannot be drawn from: an error if values can be read, a mask under tracing and on devices."""
+"""Find rows that cannot be drawn from. Raise an error if values can be read; else (tracing, devices) return a mask."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def unsound(distribution: Distribution) -> Any:
-    """Return the mask of rows whose parameters could not be checked and are out of range (size 1 along classes).
+    """Return the mask of rows that have a parameter out of range, for parameters that could not be checked before.
 
-    None if all could be looked at.
+    The class axis of the mask has size 1. The result is None if all parameters were checked before.
     """
     found = None
     for x in (distribution.beta.hi, *distribution.filters):
@@ -26,7 +26,7 @@ def unsound(distribution: Distribution) -> Any:
 
 
 def refuse(problem: tuple[int, int], shape: tuple[int, ...], draws: int = 1) -> None:
-    """Raise for the first row that cannot be drawn from, if anything is drawn; the codes are those of kernels.cpp."""
+    """Raise the error of the first row that cannot be drawn from, unless draws is 0. kernels.cpp defines the codes."""
     if draws == 0:
         return
     row, why = problem
