@@ -1,4 +1,4 @@
-"""Every public name of the committed list imports, and may be called as before; new ones may join."""
+"""Every public name of the committed list can be imported and called as before. New names may be added."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entmax package (1.3): agreement on ordinary rows, and where the two part."""
+"""The entmax package (1.3): agreement on ordinary rows, and the differences."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_agreement(spread: float) -> None:
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9, 0.99, 0.999])
 def test_agreement_below_order_1(alpha: float) -> None:
-    """Within what the peer's sum misses and its scores less tau are rounded."""
+    """The difference is at most the error of the peer's sum, plus the rounding error of its scores minus tau."""
     for spread in (0.3, 1.0, 10.0):
         z = spread * cases.draw(20, 50)
         theirs = peer.entmax_bisect(z, alpha, n_iter=100, ensure_sum_one=False)
@@ -52,7 +52,7 @@ def test_first_derivatives_agree() -> None:
 
 
 def theirs(f: Any) -> str:
-    """What the peer makes of it."""
+    """Return "NaN" or "numbers" for the peer's result, or the name of its error."""
     try:
         result = f()
     except (IndexError, RuntimeError) as error:
@@ -60,8 +60,8 @@ def theirs(f: Any) -> str:
     return "NaN" if result.isnan().any() else "numbers"
 
 
-def test_differences() -> None:
-    """Where they return NaN or raise, a row of the edge table stands here."""
+def test_results_where_the_peer_fails() -> None:
+    """Where the peer returns NaN or raises, softargmax returns the value of the edge table."""
     nothing = torch.full((3,), -math.inf)
     assert theirs(lambda: peer.sparsemax(nothing)) in ("IndexError", "RuntimeError", "NaN")
     assert (s.sparsemax(nothing) == 0).all()

@@ -218,8 +218,8 @@ def threshold(
     -----
     Edge rows, as (tau, support_size): a row with an empty support gives (-inf, 0). A row with k entries of +inf gives
     (+inf, k). A row with a NaN in its support gives (NaN, -1). At T = 0, support_size is the number k of largest
-    scores. Then tau is infinite with the sign of :math:`(\alpha - 1) \max z`, or :math:`-k^{1 - \alpha}` if this product
-    is 0.
+    scores. Then tau is infinite with the sign of :math:`(\alpha - 1) \max z`. If this product is 0, tau is
+    :math:`-k^{1 - \alpha}`.
 
     A probability counts as positive if it is at least the smallest normal number of float64 (of float32 in JAX without
     float64).

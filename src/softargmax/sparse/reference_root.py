@@ -1,7 +1,8 @@
 """The root of the sparse maps, for the definitions: the number that makes a row's p sum to 1.
 
-For alpha <= 2 the unknown is lambda in p = e_a(z - max z - lambda). For alpha > 2 it is q, the smallest p above 0. With o,
-the score of this p, p = (q^a + a (z - o))^(1/a). In this form probabilities near the threshold keep their digits.
+For alpha <= 2 the unknown is lambda in p = e_a(z - max z - lambda). For alpha > 2 it is q, the smallest p above 0.
+With o, the score of this p, p = (q^a + a (z - o))^(1/a). In this form probabilities near the threshold keep their
+digits.
 
 The search (`reference_search.py`) treats its inputs as constants. Two more Newton steps from its result are
 differentiable. One step would give the first derivatives of the root; two steps give derivatives up to the third.
