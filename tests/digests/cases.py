@@ -117,7 +117,7 @@ def forward_mode(function: Callable[..., Any], *given: Any, **options: Any) -> A
 def _of_tensors(
     function: Callable[..., Any], given: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[list[str], list[Any], Callable[..., Any]]:
-    """Return names and values of the options that are floating tensors, and a function of arguments and these options."""
+    """Return names and values of the options that are floating tensors, and a function of arguments and options."""
     names = [name for name, x in options.items() if hasattr(x, "is_floating_point") and x.is_floating_point()]
 
     def called(*x: Any) -> Any:

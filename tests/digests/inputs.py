@@ -43,7 +43,7 @@ def below(limit: int, *shape: int, salt: str = "") -> NDArray[np.int64]:
 
 
 def kept(*shape: int, salt: str = "kept") -> NDArray[np.bool_]:
-    """Return a mask that is True for about three of four entries, and for the whole first row."""
+    """Return a mask that is True for about three of four entries, and for the first entry of every row."""
     found = below(4, *shape, salt=salt) > 0
     found[..., 0] = True
     return found

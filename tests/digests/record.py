@@ -2,9 +2,9 @@
 
     PYTHONPATH=THIS_CLONE ANY_INSTALLATION/bin/python -m tests.digests.record [ROOM ...]
 
-compares that installation with `digests.json` and `changed.json`. Run it in a folder that does not contain `softargmax`.
-It prints the name and the digest of each case that differs. If the change is intended, add both to `changed.json` with
-the reason. SOFTARGMAX_ISA selects the instruction set; the library promises the same bits on all of them.
+compares that installation with `digests.json` and `changed.json`. Run it in a folder without a `softargmax` folder. It
+prints the name and the digest of each case that differs. If the change is intended, add both to `changed.json` with the
+reason. SOFTARGMAX_ISA selects the instruction set; the library promises the same bits on all of them.
 
 - `--old` ignores `changed.json`.
 - `--against FILE` compares with another record.
@@ -107,7 +107,7 @@ def differing(here: Digests, there: Digests) -> list[str]:
 
 
 def text(found: dict[str, Digests]) -> str:
-    """Return the record as JSON: all tuples of variants, then for each function the index of its tuple and its labels."""
+    """Return the record as JSON: all tuples of variants; for each function, the index of its tuple and its labels."""
     signatures = list(dict.fromkeys(tuple(cases) for digests in found.values() for cases in digests.values()))
     parts = [f'"recorded with": {json.dumps(versions())}']
     parts.append('"variants": [\n' + ",\n".join(map(json.dumps, signatures)) + "\n]")

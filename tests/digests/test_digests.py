@@ -1,7 +1,7 @@
 """The digests of every room are those of `digests.json` and `changed.json`, on every instruction set of this machine.
 
-On the best instruction set all digests are compared; on the others only those of kernels (`--kernels` of `record.py`). A
-process takes 45 s.
+On the best instruction set all digests are compared, on the others only those of kernels (`--kernels` of `record.py`).
+A process takes 45 s.
 
 `record.py` describes how digests are computed and recorded. They show that internal changes do not change results.
 

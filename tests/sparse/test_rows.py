@@ -59,7 +59,7 @@ def test_all_equal_and_heavy_tails() -> None:
 
 @pytest.mark.parametrize("alpha", [1.0001, 1.5, 1.75, 2.0])
 def test_rows_that_are_read_again(alpha: float) -> None:
-    """Rows with more candidates than a list holds (2^20): all equal, with many ties, with one large score, and strided."""
+    """Rows with more candidates than a list holds (2^20): all equal, many ties, one large score, and strided."""
     k = (1 << 20) + 4099
     assert ulp_error(s.entmax(np.zeros(k, np.float32), alpha), np.full(k, 1 / k)).max() <= 1
     assert s.threshold(np.zeros(k, np.float32), alpha).support_size == k
