@@ -190,7 +190,7 @@ def test_every_option_changes_the_result(quick: Backend) -> None:
 
 @pytest.mark.parametrize("k", [1, 5, 16, 33, 64])
 def test_short_rows_do_not_depend_on_other_lanes(k: int) -> None:
-    """A short row has the bits of the row alone, and correct ones, beside rows of other orders, of NaN or no rows."""
+    """A short row has the bits of the row alone, next to rows of other orders or with NaN, and its p is accurate."""
     rng = np.random.default_rng(k)
     z = (rng.standard_normal((90, k)) * rng.choice([0.1, 1.0, 30.0, 1e6], (90, 1))).astype(np.float32)
     z[3], z[17, 0], z[18, -1], z[40, ::2] = -np.inf, np.nan, np.inf, -np.inf
