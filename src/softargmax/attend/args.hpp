@@ -5,7 +5,7 @@
 
 namespace softargmax::attend {
 
-// An option with one number per query, and the array for its gradient, of the same shape. Null: absent.
+// An option with one number per query, and an array for its gradient with one number per query. Null: absent.
 struct Learned {
     Operand value;
     double* gradient = nullptr;

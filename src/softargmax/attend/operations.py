@@ -1,4 +1,6 @@
-"""Operation records of attention: results, derivative rules and kernels (arguments.py; definitions: reference.py).
+"""Operation records of attention: results, derivative rules and kernels.
+
+The arguments are in arguments.py, the definitions in reference.py.
 
 The gradients of `attention` are an operation too. Its derivatives, and the forward mode of both, differentiate the
 definition for a few queries at a time. So all scores never exist at once. This is possible because queries are

@@ -137,16 +137,16 @@ def entmax(
     unless p underflows.
 
     Edge rows are those of `softmax`: -inf is outside the support, k entries of +inf share the row, a NaN in the support
-    makes its row NaN, and a row with an empty support is 0. On a device or under tracing alpha is not checked, and an
-    alpha of 0 or below makes its row NaN.
+    makes its row NaN, and a row with an empty support is 0. On a device or under tracing alpha is not checked: an
+    alpha that is not a finite number above 0 makes its row NaN.
 
     Gradient: with incoming g, :math:`\beta s \odot (g - \langle s, g\rangle / \sum s)`,
     with :math:`s_i = p_i^{2-\alpha}` where p > 0 and 0 elsewhere. The derivative of p with respect to alpha is
     :math:`-s \odot (w - \langle s, w\rangle / \sum s)`, :math:`w_i = \ell_i^2\,\varphi((\alpha - 1)\,\ell_i)`,
     :math:`\ell = \log p`, :math:`\varphi(u) = (1 - e^u + u e^u)/u^2`.
 
-    The threshold is the tau at which p sums to 1. Newton's method finds it without sorting. It only reads the scores
-    that may have p > 0.
+    The threshold is the tau at which p sums to 1. Newton's method finds it without sorting. Its steps only use the
+    scores that may have p > 0.
 
     See Also
     --------

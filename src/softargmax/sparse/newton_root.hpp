@@ -244,7 +244,7 @@ template <class T, class F> bool has_converged(double moved, double of_v, double
 }
 
 // Calls then(the map at its root), for alpha <= 2. Floats use no pairs, which saves half the time of a row with a full
-// support. The exception are rows with a score so near the threshold that the rounding errors of the sum (n 2^-57 in
+// support. Exceptions are rows with a score so near the threshold that the rounding errors of the sum (n 2^-57 in
 // sixteen partial sums) would change its p visibly.
 template <class F, class From, class Then> void solve(F map, From& from, Then then) {
     using T = std::remove_pointer_t<decltype(from.list)>;

@@ -104,7 +104,7 @@ def _root_of(d: Any, e: Any, a: Any, *, some_steep: bool) -> Root:
 
 
 def powers(root: Root, low: Any) -> tuple[Any, Any, Any]:
-    """Return p at the root `at` + `low`, the size of its derivative by the root, and v = p^a. All are 0 where p is 0.
+    """Return p at the root `at` + `low`, the magnitude of dp / droot, and v = p^a. All are 0 where p is 0.
 
     w = v - 1 is computed as a product, so log(v) / a = log1p(w) / a keeps its digits for any small a.
     """
