@@ -132,7 +132,7 @@ class AttentionStats(NamedTuple, Generic[A]):
     key_mass: A
 
 class AttentionWithLse(NamedTuple, Generic[A]):
-    """Result of `attention_with_lse`: the output (..., H, L, Dv), and lse (..., H, L), which includes the sink."""
+    """Result of `attention_with_lse`: the output (..., H, L, Dv) and lse (..., H, L). lse includes the sink."""
 
     output: A
     lse: A
@@ -237,7 +237,7 @@ class State(NamedTuple, Generic[A]):
         """Return the results: output = o / l, the softmax-weighted mean of the values, and lse = m + log l."""
 
 class Threshold(NamedTuple, Generic[A]):
-    """Result of `threshold`, with one number per row each: tau, and the number of probabilities above 0."""
+    """Result of `threshold`: for each row, tau and the number of probabilities above 0."""
 
     tau: A
     support_size: A
@@ -251,8 +251,7 @@ def attention(
     sink: _Numbers[NDArray[Any]] | None = None, dropout: float = 0.0, seed: int | None = None,
     stream: _Integers[NDArray[Any]] | None = None, alpha: _PerRow[NDArray[Any]] = 1.0,
 ) -> NDArray[Any]:
-    """Return attention: for each query the average of the values, weighted by the softmax of the scores of their
-    keys."""
+    """Return attention: each query's average of the values, weighted by the softmax of its scores."""
 @overload
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: _PerRow[Tensor] | None = None, causal: bool = False,
@@ -278,7 +277,8 @@ def attention_paged(
     slopes: _Numbers[NDArray[Any]] | None = None, sink: _Numbers[NDArray[Any]] | None = None,
     alpha: _PerRow[NDArray[Any]] = 1.0,
 ) -> NDArray[Any]:
-    """Return attention to keys and values in pages: key j of an entry is in the entry's page j // P."""
+    """Return attention to keys and values in pages. Key j of an entry of the batch is in page j // P of the
+    entry."""
 @overload
 def attention_paged(
     q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: _Integers[Tensor], lengths: _Integers[Tensor], *,
@@ -352,7 +352,7 @@ def attention_varlen(
     slopes: _Numbers[NDArray[Any]] | None = None, sink: _Numbers[NDArray[Any]] | None = None,
     alpha: _PerRow[NDArray[Any]] = 1.0,
 ) -> NDArray[Any]:
-    """Return attention for packed sequences: stored one after another, without padding."""
+    """Return attention for packed sequences, which are stored one after another without padding."""
 @overload
 def attention_varlen(
     q: Tensor, k: Tensor, v: Tensor, cu_q: _Integers[Tensor], cu_k: _Integers[Tensor], *,
@@ -943,7 +943,7 @@ def logsumexp(
 def qk_norm(
     q: _ArrayLike, k: _ArrayLike, *, gain: _Numbers[NDArray[Any]] = 1.0, eps: float = 1e-06,
 ) -> _NormalizedQK[NDArray[Any]]:
-    """Return queries and keys divided by their root mean square, which bounds the scores."""
+    """Return queries and keys divided by their root mean squares, so that scores are bounded."""
 @overload
 def qk_norm(q: Tensor, k: Tensor, *, gain: _Numbers[Tensor] = 1.0, eps: float = 1e-06) -> _NormalizedQK[Tensor]: ...
 @overload
@@ -1172,7 +1172,7 @@ def sparsemax_loss(
     temperature: _PerRow[NDArray[Any]] = 1.0, where: _Mask[NDArray[Any]] | None = None,
     dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """Return the loss of sparsemax, which is 0 if the target's score is at least T above all others."""
+    """Return the loss of sparsemax. It is 0 if the target's score is higher than all others by T or more."""
 @overload
 def sparsemax_loss(
     z: Tensor, /, target: _Target[Tensor], *, axis: int = -1, reduction: str = "mean", ignore_index: int = -100,

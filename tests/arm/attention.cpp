@@ -1,5 +1,5 @@
-// Prints a hash of the bits that attention and its gradients have, one line a case; linked with the room's kernels.cpp
-// compiled for one instruction set. test_arm.py compares the lines of all of them.
+// Prints one line per case, with a hash of the bits of attention and its gradients. It is linked with
+// attend/kernels.cpp, compiled for one instruction set. test_arm.py compares the lines of all instruction sets.
 #include <cstdio>
 #include <vector>
 
@@ -20,7 +20,7 @@ struct Numbers {  // xorshift64*
     }
 };
 
-// Two entries of a batch, heads, rows, columns, drawn.
+// Random numbers of shape (2, heads, rows, columns): a batch of two entries.
 template <class T> struct Tensor {
     std::int64_t heads, rows, cols;
     std::vector<T> values;

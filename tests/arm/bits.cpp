@@ -1,6 +1,6 @@
-// Prints a hash of the bits of states and lse over rows of many kinds, one line a case. Compiled for every instruction
-// set, ARM included (test_arm.py): the lines must be the same. Rows come from integers, so that no library's exp or
-// random numbers enter.
+// Prints one line per case, with a hash of the bits of states and lse of rows of many kinds. It is compiled for every
+// instruction set, including ARM (test_arm.py), and the lines must be equal. Rows are computed from integers, so they
+// do not depend on a library's exp or random numbers.
 #include <cstdint>
 #include <cstdio>
 #include <vector>
@@ -26,7 +26,7 @@ struct Hash {  // FNV-1a over the bits of doubles
     std::uint64_t value = 0xCBF29CE484222325ULL;
     void add(double x) {
         std::uint64_t u;
-        if (x != x) x = std::numeric_limits<double>::quiet_NaN();  // a NaN's payload is nobody's promise
+        if (x != x) x = std::numeric_limits<double>::quiet_NaN();  // the payload of a NaN is unspecified
         std::memcpy(&u, &x, sizeof u);
         if (x != x) u = 0x7FF8000000000000ULL;
         for (int i = 0; i < 8; ++i) value = (value ^ ((u >> (8 * i)) & 0xFF)) * 0x100000001B3ULL;

@@ -1,5 +1,5 @@
-// Prints a hash of the bits that the room's kernels write, one line a case; linked with kernels.cpp compiled for one
-// instruction set. test_arm.py compares the lines of all of them.
+// Prints one line per case, with a hash of the bits that the kernels of normalize write. It is linked with
+// normalize/kernels.cpp, compiled for one instruction set. test_arm.py compares the lines of all instruction sets.
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -22,7 +22,7 @@ struct Numbers {  // xorshift64*
     }
 };
 
-// Narrow formats are given by their bits, cut off a float's: any finite half will do.
+// The bits of half-precision formats are the upper bits of a float. Any finite half-precision numbers are suitable.
 std::uint16_t half_bits(double x) {
     const float f = static_cast<float>(x < -60000 ? -60000 : x > 60000 ? 60000 : x);
     std::uint32_t u;

@@ -1,8 +1,8 @@
-"""NEON under user-mode emulation: the same bits as this machine's best instruction set.
+"""NEON, under user-mode emulation, gives the same bits as the best instruction set of this machine.
 
-That x86's instruction sets agree with each other is shown in tests/native.
+tests/native compares the instruction sets of x86 with each other.
 
-Needs a cross-compiler and qemu (Debian: `g++-aarch64-linux-gnu`, `qemu-user`); skipped where they are missing.
+The tests need a cross-compiler and qemu (Debian: `g++-aarch64-linux-gnu`, `qemu-user`). Otherwise they are skipped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parent.parent / "src" / "softargmax"
 ROOMS = ("normalize", "sample", "attend", "output")
 CORE, NORMALIZE, SAMPLE, ATTEND, OUTPUT = (SOURCE / room / "kernels.cpp" for room in ("core", *ROOMS))
-# Which sources make a program with those of core, and how many lines it prints.
+# The sources of each program, in addition to core, and the number of lines that it prints.
 PROGRAMS = {
     "states": ([HERE / "bits.cpp"], 56),
     "operations": ([HERE / "operations.cpp", NORMALIZE], 1800),
@@ -27,7 +27,7 @@ PROGRAMS = {
     "vectors": ([HERE / "vectors.cpp", OUTPUT], 128),
 }
 
-# Bits do not depend on how much is optimised; NEON takes half as long to compile with less.
+# Bits do not depend on the optimization level. With -O1 NEON compiles in half the time.
 FLAGS = ["-std=c++17", "-O1", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", f"-I{SOURCE}", "-fopenmp"]
 ISAS = {"v4": ["-march=x86-64-v4", "-mprefer-vector-width=512"], "v3": ["-march=x86-64-v3"], "baseline": []}
 CROSS = shutil.which("aarch64-linux-gnu-g++")
@@ -36,13 +36,13 @@ BUILD = SOURCE.parent.parent / "build" / "dev" / "CMakeFiles"
 
 
 def here(isa: str) -> bool:
-    """Whether this machine has the instruction set."""
+    """True if this machine has the instruction set."""
     flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     return {"v4": "avx512dq" in flags, "v3": "avx2" in flags and "fma" in flags}.get(isa, True)
 
 
 def compiled(source: Path, isa: str) -> Path:
-    """The object of the package itself where an editable build has it: to compile it again is 27 CPU seconds."""
+    """Return the object file of an editable build if it is up to date, else the source (27 CPU seconds to compile)."""
     made = BUILD / f"softargmax_kernels_{isa}.dir" / "src" / "softargmax" / source.parent.name / f"{source.name}.o"
     newest = max(path.stat().st_mtime for path in SOURCE.rglob("*.[ch]pp"))
     return made if source.name == "kernels.cpp" and made.exists() and made.stat().st_mtime > newest else source
@@ -55,7 +55,7 @@ def build(compiler: list[str], isa: str, sources: list[Path], to: Path, *more: s
 
 
 def core(compiler: list[str], isa: str, folder: Path) -> Path:
-    """The object that every program has, compiled once."""
+    """Return the object file of core, which every program needs. It is compiled once."""
     made = folder / f"core-{isa}.o"
     if (source := compiled(CORE, isa)) != CORE:
         return source
@@ -73,7 +73,7 @@ def lines(compiler: list[str], isa: str, program: str, binary: Path, runner: lis
 
 @pytest.fixture(scope="module", params=PROGRAMS)
 def expected(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[str]]:
-    """A program, and what it prints when compiled for the best instruction set of this machine."""
+    """Return a program, and the lines that it prints if compiled for the best instruction set of this machine."""
     if platform.machine() != "x86_64" or not (shutil.which("g++") and CROSS and QEMU):
         pytest.skip("needs x86-64, g++, aarch64-linux-gnu-g++ and qemu-aarch64")
     isa = next(isa for isa in ISAS if here(isa))
@@ -83,5 +83,5 @@ def expected(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.mark.slow
 def test_neon_gives_the_same_bits(expected: tuple[str, list[str]], tmp_path: Path) -> None:
     program, bits = expected
-    compiler = [str(CROSS), "-static", "-D_Float16=__fp16"]  # CMakeLists.txt does so too where the compiler needs it
+    compiler = [str(CROSS), "-static", "-D_Float16=__fp16"]  # as CMakeLists.txt does for compilers that need it
     assert lines(compiler, "neon", program, tmp_path / "neon", [str(QEMU)]) == bits

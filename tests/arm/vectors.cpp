@@ -1,5 +1,5 @@
-// Prints a hash of the scores, sums, losses, steps and draws of the output room, one line a case; linked with the
-// room's kernels.cpp compiled for one instruction set. test_arm.py compares the lines of all of them.
+// Prints one line per case, with a hash of the scores, sums, losses, steps and draws of the output room. It is linked
+// with output/kernels.cpp, compiled for one instruction set. test_arm.py compares the lines of all instruction sets.
 #include <cstdio>
 #include <string>
 #include <vector>

@@ -98,7 +98,7 @@ def test_gradients_compared_with_torch(size: float) -> None:
 
 
 @pytest.mark.parametrize("shift", [0.0, 5e3, -3e5])
-def test_a_common_score_shifts_only_lse(shift: float) -> None:
+def test_adding_a_constant_to_all_scores_changes_only_lse(shift: float) -> None:
     q, k, v = draw(0, 20, 300, 16, 5.0)
     plain, moved = (s.attention_with_lse(q, k, v, bias=np.full((1, 1), b, np.float32)) for b in (0.0, shift))
     slack = 2.0**-23 * max(abs(shift), 4.0)  # the rounding error of a score of this size

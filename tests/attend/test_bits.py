@@ -41,7 +41,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["plain", "causal", "window", "sink", "slopes"])
-def test_alone_and_with_others(arrays: tuple[np.ndarray, ...], options: dict[str, Any]) -> None:
+def test_a_query_alone_has_the_same_bits(arrays: tuple[np.ndarray, ...], options: dict[str, Any]) -> None:
     q, k, v = arrays
     whole, gradients = s.attention_with_lse(q, k, v, **options), s.attention_vjp(q, k, v, draw(B, H, L, V), **options)
     reverse = s.attention(q[::-1], k[::-1], v[::-1], **options)[::-1]
@@ -61,7 +61,7 @@ def test_alone_and_with_others(arrays: tuple[np.ndarray, ...], options: dict[str
 
 
 @pytest.mark.parametrize("length", [60, 1300])
-def test_step_by_step_with_a_cache(length: int) -> None:
+def test_decoding_with_a_cache_has_the_same_bits(length: int) -> None:
     q, k, v = draw(H, length, D), draw(G, length, D, seed=1), draw(G, length, V, seed=2)
     for options in ({}, {"window": (100, 0), "sink": np.zeros(H)}, {"slopes": 0.3 ** np.arange(H)}):
         whole = s.attention(q, k, v, causal=True, **options)
@@ -76,8 +76,8 @@ def test_step_by_step_with_a_cache(length: int) -> None:
 
 @pytest.mark.parametrize("window", [None, (700, 0), (5000, 0)])
 @pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
-def test_sparse_step_by_step(alpha: float, window: Any) -> None:
-    """Rows have more than two blocks of scores; their parts begin at different keys."""
+def test_decoding_at_other_orders_has_the_same_bits(alpha: float, window: Any) -> None:
+    """Rows have more than two blocks of scores. The parts of a row begin at different keys."""
     length, steps = (9000, 3) if window == (5000, 0) else (1500, 9)
     q, k, v = (1.5 * draw(1, length, 8, seed=i) for i in range(3))
     options: dict[str, Any] = {"causal": True, "alpha": alpha, "window": window, "sink": 0.3, "slopes": [1e-3]}
@@ -88,8 +88,8 @@ def test_sparse_step_by_step(alpha: float, window: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 300), (2, 4, 5), (5, 1, 200)])
-def test_any_number_of_threads(shape: tuple[int, int, int]) -> None:
-    """Few heads are split among threads by queries and keys, many by heads."""
+def test_bits_do_not_depend_on_the_number_of_threads(shape: tuple[int, int, int]) -> None:
+    """Threads share the queries or keys of a head if there are few heads, and whole heads if there are many."""
     batch, heads, length = shape
     q, k, v, g = draw(batch, heads, length, D), draw(batch, heads, K, D), draw(batch, heads, K, V), draw(*shape, V)
     found = []
@@ -118,7 +118,7 @@ def test_the_common_call_equals_the_call_with_a_scale(causal: dict[str, bool], k
     assert np.array_equal(s.attention_with_lse(q, k, v, **causal).output, expected)
 
 
-def test_strides_and_libraries(arrays: tuple[np.ndarray, ...]) -> None:
+def test_bits_do_not_depend_on_strides_and_libraries(arrays: tuple[np.ndarray, ...]) -> None:
     wanted = s.attention(*arrays)
     turned = [np.ascontiguousarray(x.transpose(2, 0, 3, 1)).transpose(1, 3, 0, 2) for x in arrays]
     np.testing.assert_array_equal(s.attention(*turned), wanted)
@@ -139,8 +139,8 @@ def worker(isa: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("isa", HERE)
-def test_every_instruction_set_within_its_buffers(isa: str) -> None:
-    """The buffers end or begin at a protected page."""
+def test_every_instruction_set_stays_within_its_buffers(isa: str) -> None:
+    """The buffers end or begin at a protected page, and all instruction sets give the same bits."""
     best, forced = worker(HERE[0]), worker(isa)
     assert forced["isa"] == isa
     assert len(best["digests"]) > 250

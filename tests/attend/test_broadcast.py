@@ -43,7 +43,7 @@ def folded(gradient: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray
 
 
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
-def test_bits_equal_those_of_copies(shapes: Any, quick: Backend) -> None:
+def test_broadcast_arrays_give_the_bits_of_copies(shapes: Any, quick: Backend) -> None:
     given = drawn(*shapes)
     with quick.using():
         for function in (s.attention, lambda *qkv: s.attention_with_lse(*qkv).lse):

@@ -31,7 +31,7 @@ def kept(backend: Backend, keys: int = K, **options: object) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_the_same_on_every_backend() -> None:
+def test_every_backend_drops_the_same_entries() -> None:
     found = [kept(backend, dropout=0.3, seed=7) for backend in BACKENDS]
     for other in found:
         np.testing.assert_allclose(other, found[0], rtol=1e-5)
@@ -44,8 +44,8 @@ def test_the_same_on_every_backend() -> None:
 
 
 @pytest.mark.no_sanitize  # a test of statistics; the other tests run the same code
-def test_the_rate() -> None:
-    """The rate is right within four standard errors, over all heads and for each head."""
+def test_the_share_of_dropped_entries() -> None:
+    """The share of dropped entries is within four standard errors of the rate, over all heads and for each head."""
     for rate in (0.1, 0.5, 0.9):
         dropped = kept(BACKENDS[0], dropout=rate, seed=11) == 0
         for share, count in ((dropped.mean(), dropped.size), *((x.mean(), x.size) for x in dropped[0])):
@@ -54,7 +54,7 @@ def test_the_rate() -> None:
     assert abs(neighbours - 0.81) < 4 * math.sqrt(0.81 * 0.19 / dropped.size)
 
 
-def test_dependence_on_seed_and_stream() -> None:
+def test_seed_and_stream_change_the_mask() -> None:
     whole = kept(BACKENDS[1], dropout=0.4, seed=5) == 0
     assert (whole != (kept(BACKENDS[1], dropout=0.4, seed=6) == 0)).mean() > 0.3
     for a, b in ((whole[0], whole[1]), (whole[:, 0], whole[:, 1]), (whole[:, :, 0], whole[:, :, 1])):
@@ -66,7 +66,7 @@ def test_dependence_on_seed_and_stream() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 def test_gradients(backend: Backend) -> None:
-    """<g, output> is linear in v; the gradient to q agrees with finite differences; all use the same mask."""
+    """<g, output> is linear in v, and the gradient of q agrees with finite differences: all calls use the same mask."""
     q, k, v, g = (draw(2, 2, n, D, seed=i).astype(float) for i, n in enumerate((5, 9, 9, 5)))
     options = {"dropout": 0.5, "seed": 2, "sink": 0.3, "softcap": 3.0}
     with backend.using():
@@ -99,7 +99,7 @@ def test_torch_differentiates_with_the_same_mask() -> None:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # from torch's forward mode
 def test_forward_mode_has_the_digits_of_the_dtype() -> None:
-    """Along v the tangent is the output itself: the definition does not round 1 / (1 - rate) to float32."""
+    """The tangent along v is the output itself. So the definition does not round 1 / (1 - rate) to float32."""
     torch = pytest.importorskip("torch")
     q, k, v = (torch.tensor(draw(1, 2, n, 4, seed=i), dtype=torch.float64) for i, n in enumerate((3, 5, 5)))
     output, tangent = torch.func.jvp(lambda v: s.attention(q, k, v, dropout=0.3, seed=1), (v,), (v,))

@@ -67,7 +67,7 @@ def decoder(**options: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_token_by_token_equals_all_at_once(name: str) -> None:
+def test_decoding_token_by_token_equals_one_call(name: str) -> None:
     layer, x = decoder(**DECODERS[name]), torch.randn(2, 9, 24)
     cache = layer.new_cache(2, 12)
     found = [layer(part, cache=cache) for part in x.split([4, 1, 2, 1, 1], 1)]
@@ -89,7 +89,7 @@ def test_padded_prompts_continue_from_their_ends() -> None:
         torch.testing.assert_close(found[i], whole[n:], rtol=1e-5, atol=1e-6)
 
 
-def test_a_compiled_step_is_compiled_once() -> None:
+def test_a_decoding_step_is_compiled_once() -> None:
     layer, x = decoder(groups=2), torch.randn(2, 6, 24)
     cache, count = layer.new_cache(2, 6), 0
 
@@ -207,7 +207,7 @@ def test_errors(options: dict[str, Any], words: str) -> None:
 
 
 @pytest.mark.slow
-def test_it_compiles() -> None:
+def test_the_module_compiles() -> None:
     torch.manual_seed(2)
     layer, x = s.nn.Attention(8, 2, causal=True, sink=True, scale="log"), torch.randn(2, 5, 8)
     torch.testing.assert_close(torch.compile(layer, fullgraph=True, backend="aot_eager")(x), layer(x))

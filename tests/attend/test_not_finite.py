@@ -23,7 +23,7 @@ def draw(*shape: int, seed: int = 0, dtype: str = "float32") -> np.ndarray:
 @pytest.mark.parametrize("backend", NATIVE, ids=str)
 @pytest.mark.parametrize("odd", ["q", "k", "v", "large"])
 def test_other_queries_keep_their_bits(backend: Backend, odd: str) -> None:
-    """An entry or a query with numbers that are not finite, or too large for the kernel, changes no other bits."""
+    """Numbers that are not finite, or too large for the kernel, change only the bits of their own entry or query."""
     q, k, v = draw(2, 4, 30, 8), draw(2, 2, 600, 8, seed=1), draw(2, 2, 600, 5, seed=2)
     options: dict[str, Any] = {"causal": True, "softcap": 30.0, "sink": np.arange(4.0), "bias": draw(30, 600, seed=3)}
     own = {key: backend.array(x) if isinstance(x, np.ndarray) else x for key, x in options.items()}

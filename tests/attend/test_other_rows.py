@@ -18,7 +18,7 @@ NATIVE = [Backend("numpy", "native"), Backend("torch", "native")]
 PAIRS = [(), *((x,) for x in OPTIONS), *itertools.combinations(OPTIONS, 2)]
 KEYS, LENGTH = 7, 5
 ALONE = 2
-"""A key that some queries do not see, whatever the other options."""
+"""A key that some queries do not see under any of the options."""
 
 
 def draw(*shape: int, seed: int = 0) -> np.ndarray:
@@ -53,7 +53,7 @@ def same(x: np.ndarray, y: np.ndarray, kept: np.ndarray, name: str) -> None:
 
 @pytest.mark.parametrize(("backend", "bad", "pairs"), [(NATIVE[0], NAN, PAIRS), (NATIVE[1], INF, PAIRS[:11])], ids=str)
 def test_every_pair_of_options(backend: Backend, bad: float, pairs: list[tuple[str, ...]]) -> None:
-    """The bad number is in one query, incoming gradient, key or value; the mask hides the key from some queries."""
+    """The bad number is in one query, incoming gradient, key or value. The mask hides this key from some queries."""
     shapes = ((2, 4, LENGTH, 6), (2, 2, KEYS, 6), (2, 2, KEYS, 3), (2, 4, LENGTH, 3))
     clean = [draw(*shape, seed=i) for i, shape in enumerate(shapes)]
     mask = np.ones((2, 1, LENGTH, KEYS), bool)
@@ -85,7 +85,7 @@ def test_every_pair_of_options(backend: Backend, bad: float, pairs: list[tuple[s
 @pytest.mark.parametrize("backend", NATIVE, ids=str)
 @pytest.mark.parametrize("changed", ["q", "k", "v", "g", "large", "overflown"])
 def test_more_than_one_block_and_part(backend: Backend, changed: str) -> None:
-    """More than 100 queries, more than two blocks of keys; few heads, which threads share, and many heads."""
+    """There are more than 100 queries and more than two blocks of keys, with few heads (shared by threads) and many."""
     for heads in (1, 8):
         shapes = ((heads, 130, 8), (heads, 600, 8), (heads, 600, 5), (heads, 130, 5))
         clean = [draw(*shape, seed=i) for i, shape in enumerate(shapes)]
@@ -116,7 +116,7 @@ def test_more_than_one_block_and_part(backend: Backend, changed: str) -> None:
 
 @pytest.mark.parametrize("backend", NATIVE, ids=str)
 def test_the_definition_adds_queries_left_out(backend: Backend) -> None:
-    """Gradients to all learned arguments; some queries are too large for the kernel and some are NaN."""
+    """All learned arguments have gradients. Some queries are too large for the kernel, and some are NaN."""
     q, k, v, g = draw(2, 4, 9, 6), draw(2, 2, 11, 6, seed=1), draw(2, 2, 11, 3, seed=2), draw(2, 4, 9, 3, seed=3)
     q[0, 1, 3:5], q[1, 3, 8] = 1e8, NAN
     k[1, 0, 10] = INF

@@ -1,4 +1,4 @@
-"""Packed and paged sequences have the bits that attention gives each sequence alone."""
+"""The results for packed and paged sequences have the bits of `attention` of each sequence alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def draw(*shape: int, seed: int = 0) -> np.ndarray:
     [{}, {"causal": True, "sink": np.zeros(4)}, {"window": (3, 1), "softcap": 2.0}, {"slopes": np.arange(4.0)}],
     ids=str,
 )
-def test_packed(backend: Backend, options: dict[str, Any]) -> None:
+def test_packed_sequences_have_the_bits_of_each_alone(backend: Backend, options: dict[str, Any]) -> None:
     q_bounds, k_bounds = [0, 3, 3, 20, 21], [0, 5, 6, 40, 40]
     q, k, v = draw(21, 4, 6), draw(40, 2, 6, seed=1), draw(40, 2, 3, seed=2)
     scale = np.random.default_rng(3).uniform(0.1, 1.0, (4, 21))
@@ -52,7 +52,7 @@ def test_packed(backend: Backend, options: dict[str, Any]) -> None:
 
 
 def pages(size: int, lengths: list[int], seed: int = 0) -> tuple[Any, ...]:
-    """Return k and v, the same in pages in random order, and the page table; spare table entries are out of range."""
+    """Return k, v, their pages in random order, and the page table. Unused entries of the table are out of range."""
     rng = np.random.default_rng(seed)
     each = max(-(-n // size) for n in lengths) + 1
     k, v = draw(len(lengths), 2, each * size, 8, seed=seed), draw(len(lengths), 2, each * size, 32, seed=seed + 1)
@@ -70,7 +70,7 @@ def pages(size: int, lengths: list[int], seed: int = 0) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("size", [1, 16, 48])
-def test_paged(backend: Backend, size: int) -> None:
+def test_paged_sequences_have_the_bits_of_each_alone(backend: Backend, size: int) -> None:
     lengths = [0, 1, 47, 700]
     k, v, k_pages, v_pages, table = pages(size, lengths)
     q = draw(4, 6, 3, 8, seed=9)
@@ -182,7 +182,7 @@ def test_wrong_pages(backend: Backend, name: str, value: Any, error: type[Except
 @pytest.mark.parametrize("backend", NATIVE, ids=str)
 @given(data=st.data())
 def test_arbitrary_page_tables_are_safe(backend: Backend, data: st.DataObject) -> None:
-    """Any table and lengths give a result or an error. The sanitizers check memory accesses."""
+    """Every page table and all lengths give a result or an error. The sanitizers check memory accesses."""
     table = data.draw(st.lists(st.integers(-3, 12), min_size=6, max_size=6))
     lengths = data.draw(st.lists(st.integers(-2, 14), min_size=2, max_size=2))
     with backend.using():

@@ -21,7 +21,7 @@ DISTANCE = np.abs(np.arange(LENGTH)[:, None] + KEYS - LENGTH - np.arange(KEYS))
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 def test_slopes_equal_a_bias_by_distance(backend: Backend, causal: bool) -> None:
-    """For causal queries it is the paper's m [-(i - 1), .., -1, 0]. The gradient is the sum of the bias's gradient."""
+    """For causal queries the bias is the paper's m [-(i - 1), .., -1, 0]. The slope's gradient sums the bias's."""
     g = np.random.default_rng(0).standard_normal((2, HEADS, LENGTH, VALUES))
     given = [backend.array(x, "float64") for x in (*inputs(), g)]
     bias, slopes = backend.array(-SLOPES[:, None, None] * DISTANCE), backend.array(SLOPES)
@@ -81,8 +81,8 @@ def test_a_nan_slope_affects_only_its_head(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
-def test_far_keys(backend: Backend) -> None:
-    """Distances of more than a block: values and gradients in float32 against the definition in float64."""
+def test_distances_of_more_than_a_block(backend: Backend) -> None:
+    """Values and gradients in float32 agree with the definition in float64."""
     rng = np.random.default_rng(2)
     q, k, v, g = (rng.standard_normal((1, 2, n, w)).astype("f4") for n, w in ((3, 8), (1500, 8), (1500, 4), (3, 4)))
     slopes = np.array([0.01, 0.0])
@@ -98,7 +98,7 @@ def test_far_keys(backend: Backend) -> None:
 
 
 def test_learned_slopes_with_every_option() -> None:
-    """For both orders, the kernels' gradients are those of the definition."""
+    """For both orders, the gradients of the kernels agree with those of the definition."""
     torch = pytest.importorskip("torch")
     options: dict[str, Any] = {"window": (3, 2), "softcap": 2.0, "key_lengths": [4, 7], "dropout": 0.3, "seed": 5}
     for alpha in (1.0, 1.5):

@@ -68,7 +68,7 @@ NAMES = [(), *((name,) for name in OPTIONS), ("causal", "sink", "alpha")]
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("names", NAMES, ids="+".join)
 def test_statistics(backend: Backend, names: tuple[str, ...]) -> None:
-    """Attention with unit vectors as values gives p; the sink has the rest of the sum."""
+    """Attention with unit vectors as values gives p. The rest of the sum is the p of the sink."""
     q, k, _ = inputs()
     options: dict[str, Any] = {key: value for name in names for key, value in OPTIONS[name].items()}
     own = {key: backend.array(x) if isinstance(x, np.ndarray) else x for key, x in options.items()}

@@ -19,7 +19,7 @@ def draw(*shape: int, seed: int = 0) -> Any:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-# Small, because finite differences take one or two calls per number.
+# The arrays are small, because finite differences take one or two calls per number.
 QKV = draw(2, 4, 3, 3), draw(2, 2, 5, 3, seed=1), draw(2, 2, 5, 2, seed=2)
 NUMBERS: dict[str, Any] = {"left": 2, "right": 1, "softcap": 1.3, "dropout": 0.3}
 PLAIN = Options(scale=0.4, mask=None, bias=None, sink=None, alpha=1.0, lengths=None, seeds=None, **NUMBERS)
@@ -47,7 +47,7 @@ def tracked(flat: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-# The lse of other orders is NaN, which the last of opcheck's tests does not find equal to itself.
+# The lse of other orders is NaN. The last test of opcheck does not treat NaN as equal to itself.
 NOT_COMPARED: dict[str, Any] = {"test_utils": ("test_schema", "test_autograd_registration", "test_faketensor")}
 # With gradients, opcheck traces forward and backward, 4 s each: once without options and once with all of them.
 # `test_derivatives` tests the options one by one.
@@ -81,7 +81,7 @@ def test_opcheck_of_pages(alpha: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("names", SUBSETS, ids="+".join)
 def test_derivatives(names: tuple[str, ...]) -> None:
-    """First and second derivatives of both results to every input, in reverse, forward and mixed mode."""
+    """First and second derivatives of both results with respect to every input, in reverse, forward and mixed mode."""
     rest = o.attention.torch.flatten(arguments(names))
     places = [i for i, x in enumerate(rest) if isinstance(x, torch.Tensor) and x.is_floating_point()]
     inputs = tuple(rest[i].clone().requires_grad_() for i in places)
@@ -136,7 +136,7 @@ def test_a_compiled_graph_has_the_same_bits() -> None:
     ids="+".join,
 )
 def test_a_few_queries_at_a_time(names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processing queries in parts gives the same results as all at once, for derivatives of every order and mode."""
+    """Derivatives of every order and mode are the same if queries are processed in parts instead of all at once."""
     i = arguments(names)
 
     def hessian_row(q: Any) -> Any:

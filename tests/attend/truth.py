@@ -1,4 +1,4 @@
-"""Attention by brute force in longdouble: for each query, over the list of the keys that it sees."""
+"""Attention by brute force in longdouble: for each query, a loop over the keys that it sees."""
 
 from __future__ import annotations
 

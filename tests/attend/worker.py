@@ -76,7 +76,7 @@ def results(fences: list[Fenced], *, end: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print what ran and its digests as JSON."""
+    """Print the instruction set and the digests as JSON."""
     global _rng  # noqa: PLW0603 both ends see the same numbers
     fences, digests = [Fenced(8 * 2 * 1100 * 130 * 8) for _ in range(6)], []
     with s.using("native"), np.errstate(all="ignore"):

@@ -1,6 +1,6 @@
-"""What a case is: a name, and a call of the library's public functions; options alone and in pairs; gradients.
+"""Cases: named calls of public functions with options, alone and in pairs, and the derivatives of such calls.
 
-The same file runs against old installations and new ones, so nothing here looks behind the public names.
+The same file runs with old and new installations, so it only uses public names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.digests.inputs import World, scores
 
 
 class Case(NamedTuple):
-    """What is computed, in which world and manner, and how."""
+    """A name, the variant (library, dtype and kind of derivative), and the call to run."""
 
     what: str
     variant: str
@@ -25,41 +25,41 @@ class Case(NamedTuple):
 
 
 Options = Mapping[str, Mapping[str, Any]]
-"""By label, the keywords of an option."""
+"""The keyword arguments of each option, by label."""
 
 
 def alone(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Without options, and with each one alone."""
+    """Yield no options, then each option alone."""
     yield "", {}
     for label, given in options.items():
         yield label, dict(given)
 
 
 def pairs(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every two options that are not values of the same one."""
+    """Yield every pair of options that are not values of the same keyword."""
     for (one, first), (other, second) in combinations(options.items(), 2):
         if not first.keys() & second.keys():
             yield f"{one} + {other}", {**first, **second}
 
 
 def both(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Without options, each alone, and every two."""
+    """Yield no options, each option alone, and every pair."""
     yield from alone(options)
     yield from pairs(options)
 
 
 def chosen(options: Options, *labels: str) -> Options:
-    """Some of them."""
+    """Return the options with these labels."""
     return {label: given for label, given in options.items() if label in labels}
 
 
 def titled(function: str, label: str) -> str:
-    """The name of what is computed."""
+    """Return the name of a function with the options of a label."""
     return f"{function}: {label}" if label else function
 
 
 def flat(found: Any) -> Iterator[Any]:
-    """The tensors among results, whatever holds them."""
+    """Yield the tensors in a nested result."""
     if isinstance(found, (tuple, list)):
         for part in found:
             yield from flat(part)
@@ -68,7 +68,7 @@ def flat(found: Any) -> Iterator[Any]:
 
 
 def with_gradients(function: Callable[..., Any], *given: Any, **options: Any) -> tuple[Any, Any]:
-    """The result, and the gradients of all floating tensors, positional or options, for fixed incoming ones."""
+    """Return the result, and the gradients of all floating tensors among arguments and options."""
     import torch
 
     def leaf(x: Any) -> Any:
@@ -80,14 +80,14 @@ def with_gradients(function: Callable[..., Any], *given: Any, **options: Any) ->
 
 
 def incoming(outputs: Iterable[Any]) -> list[Any]:
-    """The gradients that come in for outputs: fixed numbers, neither equal nor of one sign."""
+    """Return incoming gradients for outputs: fixed numbers that differ in size and sign."""
     import torch
 
     return [torch.tensor(scores(*x.shape, salt=f"incoming {i}", size=1.0)).to(x.dtype) for i, x in enumerate(outputs)]
 
 
 def gradients(found: Any, leaves: Iterable[Any], *, create_graph: bool = False) -> Any:
-    """Those of the leaves for fixed incoming gradients of all results that have one."""
+    """Return the gradients of the leaves, for fixed incoming gradients of all results that are differentiable."""
     import torch
 
     outputs = [x for x in flat(found) if x.requires_grad]
@@ -98,7 +98,7 @@ def gradients(found: Any, leaves: Iterable[Any], *, create_graph: bool = False) 
 
 
 def second(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
-    """The derivative of the gradients, to all floating tensors again, for fixed incoming ones."""
+    """Return the gradients of the gradients with respect to all floating tensors."""
     names, tensors, called = _of_tensors(function, given, options)
     leaves = [x.detach().clone().requires_grad_() for x in (*given, *tensors)]
     first = gradients(called(*leaves), leaves, create_graph=True)
@@ -106,7 +106,7 @@ def second(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
 
 
 def forward_mode(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
-    """The tangents of the results along fixed directions of all floating tensors."""
+    """Return the tangents of the results along fixed directions of all floating tensors."""
     import torch
 
     names, tensors, called = _of_tensors(function, given, options)
@@ -117,7 +117,7 @@ def forward_mode(function: Callable[..., Any], *given: Any, **options: Any) -> A
 def _of_tensors(
     function: Callable[..., Any], given: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[list[str], list[Any], Callable[..., Any]]:
-    """The options that are floating tensors, and a function of these and of what is given by position."""
+    """Return names and values of the options that are floating tensors, and a function of arguments and options."""
     names = [name for name, x in options.items() if hasattr(x, "is_floating_point") and x.is_floating_point()]
 
     def called(*x: Any) -> Any:
@@ -127,7 +127,7 @@ def _of_tensors(
 
 
 def mapped(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
-    """The function under vmap along the first axis, and its gradient by the functional interface."""
+    """Return the results under vmap along the first axis, and the gradient by torch.func.grad."""
     import torch
 
     def total(*x: Any) -> Any:
@@ -138,12 +138,12 @@ def mapped(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
 
 
 def in_manner(manner: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, or what a derivative makes of it."""
+    """Return the function itself, or a function that computes a derivative or vmap of it."""
     manners = {"": function, "grad": with_gradients, "second": second, "forward": forward_mode, "vmap": mapped}
     found = manners[manner]
     return function if found is function else lambda *given, **options: found(function, *given, **options)
 
 
 def variant(world: World, *words: str) -> str:
-    """The name of a world and a manner."""
+    """Return the name of a variant: the world, and the kind of derivative."""
     return " ".join(filter(None, (world.name, *words)))

@@ -1,4 +1,4 @@
-"""A result's digest: its kind, dtype, shape and bytes, and for what raises the name of the error."""
+"""The digest of a result: a hash of its type, dtype, shape and bytes, or the name of the error that a call raises."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 
 DIGITS = 16
 JOINED = {"slopes"}
-"""Fields that results got after their digests were recorded: left out where they are None."""
+"""Fields that were added to results after the digests were recorded. They are skipped if they are None."""
 
 
 def _host(x: Any) -> tuple[str, np.ndarray[Any, Any]]:
-    """What an array or tensor is, and its bytes as an array; every NaN is one, since its sign is not promised."""
+    """Return type, dtype and shape as text, and the numbers. All NaN get the same bits; their bits are unspecified."""
     if hasattr(x, "detach"):
         kind, x = f"torch {x.dtype} {tuple(x.shape)}", x.detach().cpu().resolve_conj().resolve_neg()
         if str(x.dtype) == "torch.bfloat16":
@@ -55,10 +55,10 @@ def _put(x: Any, into: Any) -> None:
 
 
 def digest(run: Callable[[], Any]) -> str:
-    """Of what a call returns; the error's name if it raises."""
+    """Return the digest of the result of a call, or the name of the error that it raises."""
     try:
         found = run()
-    except Exception as error:  # noqa: BLE001 that it raises, and what, is the result
+    except Exception as error:  # noqa: BLE001 every error is a valid result
         return type(error).__name__
     state = hashlib.blake2b(digest_size=DIGITS // 2)
     _put(found, state)

@@ -1,6 +1,7 @@
-"""Numbers for the cases, the same on every machine and with every version of NumPy and torch.
+"""Inputs of the cases. They are the same on every machine and with every version of NumPy and torch.
 
-A number is a hash of its place and of a salt: integer arithmetic, an exact division, no random generator, no libm.
+Each number is a hash of its position and a salt, by integer arithmetic and an exact division. So neither random
+generators nor libm are involved.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-BITS = 24  # a float32 holds them all
+BITS = 24  # bits of each number, so that a float32 represents it exactly
 
 
 def _words(shape: tuple[int, ...], salt: str) -> NDArray[np.uint64]:
-    """Splitmix64 of every place."""
+    """Return the splitmix64 hash of every position."""
     count = math.prod(shape)
     x = np.arange(1, count + 1, dtype=np.uint64) + np.uint64(zlib.crc32(salt.encode()) << 20)
     x *= np.uint64(0x9E3779B97F4A7C15)
@@ -27,29 +28,29 @@ def _words(shape: tuple[int, ...], salt: str) -> NDArray[np.uint64]:
 
 
 def uniform(*shape: int, salt: str = "") -> Floats:
-    """From 0 to below 1."""
+    """Return numbers from 0 to below 1."""
     return (_words(shape, salt) >> np.uint64(64 - BITS)).astype(np.float64) / 2**BITS
 
 
 def scores(*shape: int, salt: str = "", size: float = 6.0) -> Floats:
-    """Between -size and size."""
+    """Return numbers from -size to size."""
     return (2.0 * uniform(*shape, salt=salt) - 1.0) * size
 
 
 def below(limit: int, *shape: int, salt: str = "") -> NDArray[np.int64]:
-    """Integers from 0 to below the limit."""
+    """Return integers from 0 to below the limit."""
     return ((_words(shape, salt) >> np.uint64(33)) % np.uint64(limit)).astype(np.int64)
 
 
 def kept(*shape: int, salt: str = "kept") -> NDArray[np.bool_]:
-    """True in three of four places, and all along the first."""
+    """Return a mask that is True for about three of four entries, and for the first entry of every row."""
     found = below(4, *shape, salt=salt) > 0
     found[..., 0] = True
     return found
 
 
 def edges(columns: int = 19) -> Floats:
-    """Rows with infinities, NaN, ties and nothing at all."""
+    """Return rows with infinities, NaN and ties, and rows of -inf only."""
     z = scores(10, columns, salt="edges")
     z[0, 3] = -np.inf
     z[1, 4] = np.inf
@@ -65,7 +66,7 @@ def edges(columns: int = 19) -> Floats:
 
 
 class World(NamedTuple):
-    """A library and a floating dtype: what arrays of the cases are made in."""
+    """The array library and floating dtype of a case."""
 
     library: str
     dtype: str
@@ -80,7 +81,7 @@ class World(NamedTuple):
 
     @property
     def float(self) -> Any:
-        """The dtype itself."""
+        """The library's dtype object."""
         if self.is_torch:
             import torch
 
@@ -88,11 +89,11 @@ class World(NamedTuple):
         return getattr(np, self.dtype)
 
     def other(self, dtype: str) -> Any:
-        """Another dtype of the library."""
+        """Return another dtype of the library."""
         return self._replace(dtype=dtype).float
 
     def plain(self, values: Any) -> Any:
-        """Values as they are, in the library."""
+        """Return values as an array of the library, with their own dtype."""
         if self.is_torch:
             import torch
 
@@ -100,7 +101,7 @@ class World(NamedTuple):
         return np.asarray(values)
 
     def array(self, values: Any) -> Any:
-        """Floats, rounded to the dtype."""
+        """Return values as an array of the library, rounded to the floating dtype."""
         values = np.asarray(values, dtype=np.float64)
         if self.is_torch:
             return self.plain(values).to(self.float)

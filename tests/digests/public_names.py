@@ -1,4 +1,4 @@
-"""The public names of an installation, and what each may be called with, as JSON.
+"""Print the public names of an installation, and the parameters of each, as JSON.
 
 PYTHONPATH=THIS_CLONE ANY_INSTALLATION/bin/python -m tests.digests.public_names > public_names.json
 """
@@ -15,11 +15,11 @@ MODULES = ("softargmax", *(f"softargmax.{room}" for room in (
 )))  # fmt: skip
 
 Parameters = dict[str, str]
-"""By name, the kind and the default."""
+"""The kind and the default of each parameter, by name."""
 
 
 def parameters(thing: object) -> Parameters | None:
-    """What it may be called with, if Python knows."""
+    """Return the parameters of an object, or None if it has no signature."""
     if not callable(thing):
         return None
     try:
@@ -33,7 +33,7 @@ def parameters(thing: object) -> Parameters | None:
 
 
 def found() -> dict[str, dict[str, Parameters | None]]:
-    """By module, its public names."""
+    """Return the public names of each module, with their parameters."""
     modules = {name: import_module(name) for name in MODULES}
     return {
         name: {public: parameters(getattr(module, public)) for public in sorted(module.__all__)}

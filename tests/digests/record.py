@@ -1,20 +1,25 @@
-"""Compute every case in this process, and say which digests differ from the committed ones, or record them anew.
+"""Compute the digests of all cases, and compare them with the committed digests or record them.
 
     PYTHONPATH=THIS_CLONE ANY_INSTALLATION/bin/python -m tests.digests.record [ROOM ...]
 
-compares that installation with `digests.json` and `changed.json`; run it in a folder without a `softargmax` of its own.
-It prints the name of each case that differs, and its digest: if the change is meant, both go to `changed.json` with the
-reason. SOFTARGMAX_ISA chooses the instruction set: the library promises the same bits on all. `--old` leaves
-`changed.json` out, `--against FILE` compares with another record, `--write FILE` writes one, `--add` records the cases
-that `digests.json` does not have. `--kernels` leaves out the
-definition, second derivatives, forward mode and vmap: they are made of the arrays' own operations, and of kernels that
-other cases call. `digests.json` was recorded with commit f4b594a, before the operations became records:
+compares that installation with `digests.json` and `changed.json`. Run it in a folder without a `softargmax` folder. It
+prints the name and the digest of each case that differs. If the change is intended, add both to `changed.json` with the
+reason. SOFTARGMAX_ISA selects the instruction set; the library promises the same bits on all of them.
+
+- `--old` ignores `changed.json`.
+- `--against FILE` compares with another record.
+- `--write FILE` writes a record.
+- `--add` records the cases that `digests.json` does not have.
+- `--kernels` skips the definition, second derivatives, forward mode and vmap. These consist of the array library's
+  operations, and of kernels that other cases call.
+
+`digests.json` was recorded with commit f4b594a, before the operations became records:
 
     PYTHONPATH=THIS_CLONE OLD_INSTALLATION/bin/python -m tests.digests.record --write digests.json
 
-NumPy, torch and their BLAS choose kernels by processor, too, and theirs do not agree to the bit. So they are told to
-use what every x86-64 processor has (`PINNED`); `--free` leaves them alone. What then has other bits is marked by "~" in
-the file: such a digest holds for the versions of NumPy and torch that it was recorded with.
+NumPy, torch and their BLAS also choose kernels by processor, and their results differ in bits. So their settings select
+kernels that every x86-64 processor has (`PINNED`); `--free` does not change their settings. Digests that differ with
+`--free` are marked by "~" in the file. They hold only for the versions of NumPy and torch of the record.
 """
 
 from __future__ import annotations
@@ -48,29 +53,29 @@ FOREIGN = "~"
 COMPOSED = {"definition", "second", "forward", "vmap"}
 
 Digests = dict[str, dict[str, str]]
-"""By what is computed, then by variant."""
+"""Digests by function and options, then by variant."""
 
 
 def versions() -> dict[str, str]:
-    """What foreign kernels depend on, beside the processor."""
+    """Return what the kernels of NumPy and torch depend on, apart from the processor."""
     return {"machine": platform.machine(), **{name: metadata.version(name) for name in ("numpy", "torch")}}
 
 
 def computed(room: str, *, kernels: bool = False) -> Digests:
-    """All digests of a room, or those of `kernels`; dtypes other than float32 share one, to keep the file small."""
+    """Return the digests of a room, or only those of kernels. Dtypes other than float32 share a digest (file size)."""
     import numpy as np
     import torch
     from tests.digests.digest import digest
 
     torch.set_num_threads(1)
-    torch.set_deterministic_debug_mode("error")  # the same by its other name, without a second of imports
+    torch.set_deterministic_debug_mode("error")  # as use_deterministic_algorithms, which imports for a second
     found: Digests = {}
     names = set()
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         for case in import_module(f"tests.digests.room_{room}").cases():
             if case.name in names:
-                raise ValueError(f"{case.name}: there are two of this name")
+                raise ValueError(f"{case.name}: expected unique names of cases, got two of this name")
             names.add(case.name)
             if kernels and is_composed(case.variant):
                 continue
@@ -82,17 +87,17 @@ def computed(room: str, *, kernels: bool = False) -> Digests:
 
 
 def is_composed(variant: str) -> bool:
-    """Whether the variant adds no kernel to those of others."""
+    """True if the variant calls no kernels that other variants do not call."""
     return not COMPOSED.isdisjoint(variant.split())
 
 
 def of_kernels(found: Digests) -> Digests:
-    """Those that `computed` makes of kernels."""
+    """Return the digests that `computed` returns for `kernels`."""
     return {what: {v: x for v, x in cases.items() if not is_composed(v)} for what, cases in found.items()}
 
 
 def differing(here: Digests, there: Digests) -> list[str]:
-    """The names of the cases that are not the same, or are only in one."""
+    """Return the names of the cases that differ, or that only one of the two records has."""
     one, other = (
         {(what, v): x.strip(FOREIGN) for what, c in all_.items() for v, x in c.items()} for all_ in (here, there)
     )
@@ -102,7 +107,7 @@ def differing(here: Digests, there: Digests) -> list[str]:
 
 
 def text(found: dict[str, Digests]) -> str:
-    """JSON: tuples of variants; of every room and function the number of such a tuple, and a line for every label."""
+    """Return the record as JSON: all tuples of variants; for each function, the index of its tuple and its labels."""
     signatures = list(dict.fromkeys(tuple(cases) for digests in found.values() for cases in digests.values()))
     parts = [f'"recorded with": {json.dumps(versions())}']
     parts.append('"variants": [\n' + ",\n".join(map(json.dumps, signatures)) + "\n]")
@@ -118,7 +123,7 @@ def text(found: dict[str, Digests]) -> str:
 
 
 def read(path: Path = FILE) -> dict[str, Digests]:
-    """What `text` wrote."""
+    """Read a record that `text` wrote."""
     found = json.loads(path.read_text())
     return {
         room: {
@@ -134,13 +139,13 @@ def read(path: Path = FILE) -> dict[str, Digests]:
 
 
 def changed() -> dict[str, dict[str, str]]:
-    """By reason, the cases that were meant to change, and their new digests."""
+    """Return the intended changes: for each reason, the cases and their new digests."""
     found: dict[str, dict[str, str]] = json.loads(CHANGED.read_text())
     return found
 
 
 def expected(room: str) -> Digests:
-    """The digests of today."""
+    """Return the expected digests of a room: the record with all intended changes."""
     found = read()[room]
     for cases in changed().values():
         for name, digest in cases.items():
@@ -152,7 +157,7 @@ def expected(room: str) -> Digests:
 
 
 def compared(room: str, here: Digests, there: Digests) -> list[str]:
-    """What differs, of what may be compared with these versions of NumPy and torch."""
+    """Return the names of cases that differ. With other versions of NumPy or torch, skip digests marked "~"."""
     names = differing(here, there)
     if json.loads(FILE.read_text())["recorded with"] == versions():
         return names
@@ -161,7 +166,7 @@ def compared(room: str, here: Digests, there: Digests) -> list[str]:
 
 
 def marked(found: dict[str, Digests]) -> dict[str, Digests]:
-    """The same with a mark where foreign kernels, left alone, give other bits."""
+    """Return the digests, with a mark where they differ with `--free`."""
     with tempfile.TemporaryDirectory() as folder:
         free = Path(folder) / "free.json"
         environment = {name: value for name, value in os.environ.items() if name not in PINNED}
@@ -178,7 +183,7 @@ def marked(found: dict[str, Digests]) -> dict[str, Digests]:
 
 
 def with_new(found: dict[str, Digests]) -> dict[str, Digests]:
-    """The committed record, and what it does not have of these."""
+    """Return the committed record, extended by the cases that it does not have."""
     every = read()
     for room, digests in found.items():
         every[room] |= {what: cases | every[room].get(what, {}) for what, cases in digests.items()}
@@ -186,7 +191,7 @@ def with_new(found: dict[str, Digests]) -> dict[str, Digests]:
 
 
 def main() -> int:
-    """Compare, or record."""
+    """Compare the digests, or record them. Return 1 if some differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rooms", nargs="*", metavar="ROOM", help=", ".join(ROOMS))
     parser.add_argument("--old", action="store_true")
@@ -195,31 +200,31 @@ def main() -> int:
     parser.add_argument("--write", type=Path)
     parser.add_argument("--add", action="store_true")
     parser.add_argument("--free", action="store_true")
-    asked = parser.parse_args()
-    if not asked.free:
-        os.environ.update(PINNED)  # before what reads them is loaded
+    options = parser.parse_args()
+    if not options.free:
+        os.environ.update(PINNED)  # before the libraries that read them are loaded
 
     import softargmax
 
     print(softargmax.__file__, os.environ.get("SOFTARGMAX_ISA", "best"), file=sys.stderr)
     found, wrong = {}, 0
-    for room in asked.rooms or ROOMS:
+    for room in options.rooms or ROOMS:
         begin = time.process_time()
-        found[room] = computed(room, kernels=asked.kernels)
+        found[room] = computed(room, kernels=options.kernels)
         count = sum(map(len, found[room].values()))
         print(f"{room}: {count} digests, {time.process_time() - begin:.1f} s", file=sys.stderr)
-        if not (asked.write or asked.add):
-            there = read(asked.against or FILE)[room] if asked.against or asked.old else expected(room)
-            there = of_kernels(there) if asked.kernels else there
+        if not (options.write or options.add):
+            there = read(options.against or FILE)[room] if options.against or options.old else expected(room)
+            there = of_kernels(there) if options.kernels else there
             names = compared(room, found[room], there)
             wrong += len(names)
             for name in names:
                 what, _, variant = name.rpartition(" | ")
-                print(f"{room}: {name}\t{found[room].get(what, {}).get(variant, 'is gone')}")
-    if asked.add:
+                print(f"{room}: {name}\t{found[room].get(what, {}).get(variant, 'missing')}")
+    if options.add:
         FILE.write_text(text(with_new(marked(found))))
-    elif asked.write:
-        asked.write.write_text(text(found if asked.free else marked(found)))
+    elif options.write:
+        options.write.write_text(text(found if options.free else marked(found)))
     else:
         print(f"{wrong} differ", file=sys.stderr)
     return bool(wrong)

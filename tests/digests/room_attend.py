@@ -16,7 +16,7 @@ BATCH, HEADS, GROUPS, QUERIES, KEYS, DIM, WIDTH = 2, 4, 2, 9, 21, 8, 6
 
 
 def options(w: World) -> Options:
-    """Those of attention."""
+    """Return the options of attention."""
     mask = kept(HEADS, QUERIES, KEYS)
     return {
         "scale": {"scale": 0.3},
@@ -43,7 +43,7 @@ STATS = *PARTS, "sink", "alpha 1.5", "alpha per head"
 
 
 def qkv(w: World, size: float = 2.0) -> tuple[Any, Any, Any]:
-    """Queries, keys and values."""
+    """Return queries, keys and values."""
     return (
         w.array(scores(BATCH, HEADS, QUERIES, DIM, salt="q", size=size)),
         w.array(scores(BATCH, GROUPS, KEYS, DIM, salt="k", size=size)),
@@ -52,7 +52,7 @@ def qkv(w: World, size: float = 2.0) -> tuple[Any, Any, Any]:
 
 
 def dense() -> Iterator[Case]:
-    """Attention of one batch."""
+    """Yield the cases of attention for one batch."""
     for name, labels in (("attention", tuple(options(NUMPY[0]))), ("attention_with_lse", SOFTMAX),
                          ("attention_state", PARTS), ("attention_stats", STATS)):  # fmt: skip
         function = getattr(sa, name)
@@ -61,20 +61,20 @@ def dense() -> Iterator[Case]:
             arrays = arrays[:2] if name == "attention_stats" else arrays
             run = in_manner("grad" if w.is_torch else "", function)
             whole = w.dtype == "float32" or (name == "attention" and w.dtype == "bfloat16")
-            for label, asked in both(given) if whole else alone(given):
-                yield Case(titled(name, label), variant(w), partial(run, *arrays, **asked))
+            for label, keywords in both(given) if whole else alone(given):
+                yield Case(titled(name, label), variant(w), partial(run, *arrays, **keywords))
                 if w.is_torch and (label in given or not label):
-                    yield Case(titled(name, label), variant(w, "alone"), partial(function, *arrays, **asked))
+                    yield Case(titled(name, label), variant(w, "alone"), partial(function, *arrays, **keywords))
             if w.is_torch and w.dtype in {"float32", "float64"}:
-                for label, asked in alone(given):
+                for label, keywords in alone(given):
                     for manner in ("second", "forward"):
                         f = in_manner(manner, function)
-                        yield Case(titled(name, label), variant(w, manner), partial(f, *arrays, **asked))
-            yield from strange(name, w, run)
+                        yield Case(titled(name, label), variant(w, manner), partial(f, *arrays, **keywords))
+            yield from edge_cases(name, w, run)
 
 
-def strange(name: str, w: World, run: Callable[..., Any]) -> Iterator[Case]:
-    """Sizes, strides, NaN and infinities seen or hidden."""
+def edge_cases(name: str, w: World, run: Callable[..., Any]) -> Iterator[Case]:
+    """Yield cases with different sizes and strides, and with NaN and infinities in visible or hidden keys."""
     take = 2 if name == "attention_stats" else 3
     for heads, groups, queries, keys, dim in (
         (1, 1, 1, 1, 1),
@@ -84,9 +84,9 @@ def strange(name: str, w: World, run: Callable[..., Any]) -> Iterator[Case]:
     ):
         shapes = (heads, queries, dim), (groups, keys, dim), (groups, keys, dim)
         x = [w.array(scores(*shape, salt=s)) for shape, s in zip(shapes, "qkv", strict=True)][:take]
-        for label, asked in alone({"causal": {"causal": True}}):
+        for label, keywords in alone({"causal": {"causal": True}}):
             what = titled(name, f"{heads} {groups} {queries} {keys} {dim}" + (f", {label}" if label else ""))
-            yield Case(what, variant(w), partial(run, *x, **asked))
+            yield Case(what, variant(w), partial(run, *x, **keywords))
     turned = [np.swapaxes(scores(BATCH, n, h, d, salt=s), 1, 2) for n, h, d, s in
               ((QUERIES, HEADS, DIM, "q"), (KEYS, GROUPS, DIM, "k"), (KEYS, GROUPS, WIDTH, "v"))]  # fmt: skip
     strided = [w.array(x) for x in turned][:take]
@@ -97,24 +97,24 @@ def strange(name: str, w: World, run: Callable[..., Any]) -> Iterator[Case]:
     broken = [w.array(x) for x in (q, k, v)][:take]
     hidden = np.ones((QUERIES, KEYS), dtype=bool)
     hidden[:, [4, 20]] = False
-    for label, asked in {
+    for label, keywords in {
         "seen": {},
         "masked": {"mask": w.plain(hidden)},
         "biased away": {"bias": w.array(np.where(hidden, 0.0, -np.inf))},
         "window": {"window": (3, 0)},
         "nothing seen": {"mask": w.plain(hidden & False)},
     }.items():
-        yield Case(titled(name, f"NaN {label}"), variant(w), partial(run, *broken, **asked))
+        yield Case(titled(name, f"NaN {label}"), variant(w), partial(run, *broken, **keywords))
 
 
 def vjps() -> Iterator[Case]:
-    """attention_vjp."""
+    """Yield the cases of attention_vjp."""
     for w in (*NUMPY, *TORCH):
         given, (q, k, v) = chosen(options(w), *SOFTMAX), qkv(w)
         g = w.array(scores(BATCH, HEADS, QUERIES, WIDTH, salt="g", size=1.0))
         with_lse = {"g_lse": {"g_lse": w.array(scores(BATCH, HEADS, QUERIES, salt="l", size=1.0))}, **given}
-        for label, asked in both(with_lse) if w.dtype in {"float32", "bfloat16"} else alone(with_lse):
-            yield Case(titled("attention_vjp", label), variant(w), partial(sa.attention_vjp, *(q, k, v, g), **asked))
+        for label, keywords in both(with_lse) if w.dtype in {"float32", "bfloat16"} else alone(with_lse):
+            yield Case(titled("attention_vjp", label), variant(w), partial(sa.attention_vjp, *(q, k, v, g), **keywords))
         k_, hidden = np.array(scores(BATCH, GROUPS, KEYS, DIM, salt="k")), np.ones((QUERIES, KEYS), dtype=bool)
         k_[0, 0, 4], hidden[:, 4] = np.nan, False
         x = q, w.array(k_), v, g
@@ -123,7 +123,7 @@ def vjps() -> Iterator[Case]:
 
 
 def sequences() -> Iterator[Case]:
-    """attention_varlen and attention_paged."""
+    """Yield the cases of attention_varlen and attention_paged."""
     for w in (*NUMPY, *TORCH):
         given = chosen(options(w), *SEQUENCES)
         packed = (w.array(scores(17, HEADS, DIM, salt="q")), w.array(scores(30, GROUPS, DIM, salt="k")),
@@ -131,19 +131,19 @@ def sequences() -> Iterator[Case]:
         ends = w.plain(np.array([0, 4, 4, 12, 17])), w.plain(np.array([0, 7, 9, 20, 30]))
         scales = {"scale per query": {"scale": w.array(0.1 + uniform(HEADS, 17))}}
         f = in_manner("grad" if w.is_torch else "", sa.attention_varlen)
-        for label, asked in both({**given, **scales}) if w.dtype == "float32" else alone({**given, **scales}):
-            yield Case(titled("attention_varlen", label), variant(w), partial(f, *packed, *ends, **asked))
+        for label, keywords in both({**given, **scales}) if w.dtype == "float32" else alone({**given, **scales}):
+            yield Case(titled("attention_varlen", label), variant(w), partial(f, *packed, *ends, **keywords))
         pages = (w.array(scores(3, HEADS, 2, DIM, salt="q")), w.array(scores(9, 5, GROUPS, DIM, salt="k")),
                  w.array(scores(9, 5, GROUPS, WIDTH, salt="v")))  # fmt: skip
         table = w.plain(below(9, 3, 4)), w.plain(np.array([20, 3, 11]))
         f = in_manner("grad" if w.is_torch else "", sa.attention_paged)
-        for label, asked in both(given) if w.dtype == "float32" else alone(given):
-            yield Case(titled("attention_paged", label), variant(w), partial(f, *pages, *table, **asked))
+        for label, keywords in both(given) if w.dtype == "float32" else alone(given):
+            yield Case(titled("attention_paged", label), variant(w), partial(f, *pages, *table, **keywords))
             if w.is_torch and (label in given or not label):
                 yield Case(
                     titled("attention_paged", label),
                     variant(w, "alone"),
-                    partial(sa.attention_paged, *pages, *table, **asked),
+                    partial(sa.attention_paged, *pages, *table, **keywords),
                 )
         k = np.array(scores(9, 5, GROUPS, DIM, salt="k"))
         k[int(below(9, 3, 4)[0, 0]), 1] = np.nan
@@ -152,7 +152,7 @@ def sequences() -> Iterator[Case]:
 
 
 def scales() -> Iterator[Case]:
-    """entropy_invariant_scale and qk_norm."""
+    """Yield the cases of entropy_invariant_scale and qk_norm."""
     for w in (*NUMPY, *TORCH):
         n = w.plain(np.arange(9))
         run = in_manner("grad" if w.is_torch else "", sa.entropy_invariant_scale)
@@ -160,16 +160,16 @@ def scales() -> Iterator[Case]:
         yield Case("entropy_invariant_scale", variant(w), partial(run, n, 8))
         yield Case("entropy_invariant_scale: kappa", variant(w), partial(run, n, 8, kappa))
         if w.is_torch and w.dtype != "float32":
-            continue  # torch's sums and their gradients, the bits of which depend on the processor
+            continue  # the bits of torch's sums and their gradients depend on the processor
         q, k, _ = qkv(w)
         run = in_manner("grad" if w.is_torch else "", sa.qk_norm)
-        for label, asked in both({"gain": {"gain": w.array(uniform(DIM))}, "eps": {"eps": 0.1}}):
-            yield Case(titled("qk_norm", label), variant(w), partial(run, q, k, **asked))
+        for label, keywords in both({"gain": {"gain": w.array(uniform(DIM))}, "eps": {"eps": 0.1}}):
+            yield Case(titled("qk_norm", label), variant(w), partial(run, q, k, **keywords))
     yield Case("entropy_invariant_scale: numbers", "numbers", partial(sa.entropy_invariant_scale, 512, 64, 1.3))
 
 
 def modules() -> Iterator[Case]:
-    """The torch module, with numbers of ours for parameters."""
+    """Yield the cases of the torch module, with fixed parameters."""
     import torch
 
     w = TORCH[0]
@@ -201,6 +201,6 @@ def modules() -> Iterator[Case]:
 
 
 def cases() -> Iterator[Case]:
-    """All of the room."""
+    """Yield all cases of the room."""
     for part in (dense, vjps, sequences, scales, modules):
         yield from part()

@@ -1,4 +1,4 @@
-"""The cases of the room loss: losses of scores, every option and pair of options, gradients and theirs."""
+"""The cases of the room loss: losses of scores, with every option and pair, and first and second derivatives."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.digests.room_normalize import LAYOUTS, defined
 
 import softargmax as sa
 
-SIZE = 21  # rows and classes: so that what stands beside classes fits along either axis
+SIZE = 21  # the number of rows and of classes, equal so that arrays fit along either axis
 
 
 def options(w: World) -> Options:
-    """Those of cross_entropy."""
+    """Return the options of cross_entropy."""
     masses = uniform(SIZE, SIZE, salt="masses")
     return {
         "sum": {"reduction": "sum"},
@@ -43,7 +43,7 @@ DISTILLED = "sum", "none", "axis", "softcap", "temperature", "temperature per ro
 
 
 def targeted(name: str) -> Callable[..., Any]:
-    """A loss with its target by name."""
+    """Return a loss that takes its target as a keyword."""
     function = getattr(sa, name)
 
     def run(z: Any, *, target: Any, **given: Any) -> Any:
@@ -53,7 +53,7 @@ def targeted(name: str) -> Callable[..., Any]:
 
 
 def of_scores() -> Iterator[Case]:
-    """cross_entropy, its terms, its gradient, and the log-probability of a class."""
+    """Yield the cases of cross_entropy, its terms and gradient, and of the log-probability of a class."""
     for name in ("cross_entropy", "cross_entropy_terms", "cross_entropy_and_gradient", "selected_log_softmax"):
         for w in (*NUMPY, *TORCH):
             given, z, target = options(w), w.array(scores(SIZE, SIZE)), w.plain(below(SIZE, SIZE))
@@ -63,27 +63,27 @@ def of_scores() -> Iterator[Case]:
             tracked = w.is_torch and name != "cross_entropy_and_gradient"
             differentiated = in_manner("grad" if tracked else "", run)
             every = w.dtype == "float32" or (name == "cross_entropy" and w.dtype == "bfloat16")
-            for label, asked in both(given) if every else alone(given):
-                what, a = titled(name, label), {"target": target, **asked}
+            for label, keywords in both(given) if every else alone(given):
+                what, a = titled(name, label), {"target": target, **keywords}
                 yield Case(what, variant(w), partial(differentiated, z, **a))
                 if tracked and (label in given or not label):
                     yield Case(what, variant(w, "alone"), partial(run, z, **a))
             yield from over_edges(name, w, differentiated)
             yield from over_layouts(name, w, differentiated)
             if tracked and w.dtype != "float16":
-                for label, asked in alone(given):
+                for label, keywords in alone(given):
                     for manner in ("second", "forward"):
-                        f, a = in_manner(manner, run), {"target": target, **asked}
+                        f, a = in_manner(manner, run), {"target": target, **keywords}
                         yield Case(titled(name, label), variant(w, manner), partial(f, z, **a))
         for w in (NUMPY[1], TORCH[0]):
             z, target = w.array(scores(SIZE, SIZE)), w.plain(below(SIZE, SIZE))
             f = in_manner("grad" if w.is_torch and name != "cross_entropy_and_gradient" else "", targeted(name))
-            for label, asked in alone(chosen(options(w), *SELECTED) if "selected" in name else options(w)):
-                yield Case(titled(name, label), variant(w, "definition"), defined(f, z, {"target": target, **asked}))
+            for label, keywords in alone(chosen(options(w), *SELECTED) if "selected" in name else options(w)):
+                yield Case(titled(name, label), variant(w, "definition"), defined(f, z, {"target": target, **keywords}))
 
 
 def over_edges(name: str, w: World, run: Callable[..., Any]) -> Iterator[Case]:
-    """Rows with infinities, NaN and nothing; targets on and off them; what raises."""
+    """Yield cases with infinities, NaN and empty rows, targets in and outside the support, and errors."""
     z, reduced = w.array(edges(SIZE)), {} if "selected" in name else {"reduction": "none"}
     more: Options = {
         "temperature": {"temperature": -1.0},
@@ -91,12 +91,12 @@ def over_edges(name: str, w: World, run: Callable[..., Any]) -> Iterator[Case]:
         "where": {"where": w.plain(kept(10, SIZE))},
         **({} if "selected" in name else {"smoothing": {"label_smoothing": 0.1}, "z_loss": {"z_loss": 0.1}}),
     }
-    for label, asked in alone(more):
+    for label, keywords in alone(more):
         for salt in ("", "other"):
             target = below(SIZE, 10, salt=salt)
             target[:3] = (3, 4, 5) if salt else target[:3]
             what = titled(name, f"edges {salt}" + (f", {label}" if label else ""))
-            a = {"target": w.plain(target), **reduced, **asked}
+            a = {"target": w.plain(target), **reduced, **keywords}
             yield Case(what, variant(w), partial(run, z, **a))
     ignored = w.plain(np.full(10, -100))
     for reduction in ("mean", "sum", "none")[: 1 if "selected" in name else 3]:
@@ -107,7 +107,7 @@ def over_edges(name: str, w: World, run: Callable[..., Any]) -> Iterator[Case]:
 
 
 def over_layouts(name: str, w: World, run: Callable[..., Any]) -> Iterator[Case]:
-    """Strides, shapes and sizes."""
+    """Yield cases with different strides, shapes and sizes."""
     if w.dtype not in {"float32", "bfloat16"}:
         return
     for layout, lay in LAYOUTS.items():
@@ -133,15 +133,15 @@ def over_layouts(name: str, w: World, run: Callable[..., Any]) -> Iterator[Case]
 
 
 def distilled() -> Iterator[Case]:
-    """distillation."""
+    """Yield the cases of distillation."""
     for w in (*NUMPY, *TORCH):
         z, teacher = w.array(scores(SIZE, SIZE)), w.array(scores(SIZE, SIZE, salt="teacher"))
         given = {**chosen(options(w), *DISTILLED), "no scale": {"scale": False}}
         run = in_manner("grad" if w.is_torch else "", sa.distillation)
         for divergence in ("forward", "reverse", "js"):
             name = f"distillation {divergence}"
-            for label, asked in both(given) if w.dtype == "float32" else alone(given):
-                a = {"divergence": divergence, **asked}
+            for label, keywords in both(given) if w.dtype == "float32" else alone(given):
+                a = {"divergence": divergence, **keywords}
                 yield Case(titled(name, label), variant(w), partial(run, z, teacher, **a))
             for i, shift in enumerate((0, 3)):
                 z_, t_ = w.array(edges(SIZE)), w.array(np.roll(edges(SIZE), shift, axis=0))
@@ -152,13 +152,13 @@ def distilled() -> Iterator[Case]:
             t_ = w.array(scores(SIZE, salt="one teacher"))
             yield Case(titled(name, "one teacher"), variant(w), partial(run, z, t_, divergence=divergence))
             if w.is_torch and w.dtype != "float16":
-                for label, asked in alone(given):
+                for label, keywords in alone(given):
                     for manner in ("second", "forward"):
-                        f, a = in_manner(manner, sa.distillation), {"divergence": divergence, **asked}
+                        f, a = in_manner(manner, sa.distillation), {"divergence": divergence, **keywords}
                         yield Case(titled(name, label), variant(w, manner), partial(f, z, teacher, **a))
             if w in {NUMPY[1], TORCH[0]}:
-                for label, asked in alone(given):
-                    a = {"teacher": teacher, "divergence": divergence, **asked}
+                for label, keywords in alone(given):
+                    a = {"teacher": teacher, "divergence": divergence, **keywords}
                     f = in_manner(
                         "grad" if w.is_torch else "", lambda z, *, teacher, **a: sa.distillation(z, teacher, **a)
                     )
@@ -166,7 +166,7 @@ def distilled() -> Iterator[Case]:
 
 
 def mapped() -> Iterator[Case]:
-    """Under vmap, and gradients by the functional interface."""
+    """Yield cases under vmap, and gradients by torch.func.grad."""
     import torch
 
     for w in TORCH[:3]:
@@ -174,21 +174,21 @@ def mapped() -> Iterator[Case]:
         for name in ("cross_entropy", "cross_entropy_terms", "selected_log_softmax"):
             function = getattr(sa, name)
             few = "smoothing", "z_loss", "softcap", "temperature", "weight"
-            for label, asked in alone({} if "selected" in name else chosen(options(w), *few)):
+            for label, keywords in alone({} if "selected" in name else chosen(options(w), *few)):
 
-                def run(function: Any = function, z: Any = z, target: Any = target, asked: Any = asked) -> Any:
+                def run(function: Any = function, z: Any = z, target: Any = target, keywords: Any = keywords) -> Any:
                     def total(z: Any, target: Any) -> Any:
-                        found = function(z, target, **asked)
+                        found = function(z, target, **keywords)
                         return found.loss if hasattr(found, "loss") else found
 
-                    rows = torch.func.vmap(lambda z, t: function(z, t, **asked))(z, target)
+                    rows = torch.func.vmap(lambda z, t: function(z, t, **keywords))(z, target)
                     return rows, torch.func.vmap(torch.func.grad(total))(z, target)
 
                 yield Case(titled(name, label), variant(w, "vmap"), run)
 
 
 def modules() -> Iterator[Case]:
-    """The torch modules."""
+    """Yield the cases of the torch modules."""
     import torch
 
     w, nn = TORCH[0], sa.nn
@@ -233,6 +233,6 @@ def modules() -> Iterator[Case]:
 
 
 def cases() -> Iterator[Case]:
-    """All of the room."""
+    """Yield all cases of the room."""
     for part in (of_scores, distilled, mapped, modules, room_loss_layers.cases):
         yield from part()

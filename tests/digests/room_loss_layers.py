@@ -1,4 +1,4 @@
-"""More cases of the room loss: losses of a last layer's hidden vectors and weights."""
+"""More cases of the room loss: losses of the hidden vectors and weights of a last layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS, DIM, CLASSES = 13, 8, 21
 
 
 def options(w: World) -> Options:
-    """Those of linear_cross_entropy."""
+    """Return the options of linear_cross_entropy."""
     masses = uniform(ROWS, CLASSES, salt="masses")
     return {
         "bias": {"bias": w.array(scores(CLASSES, salt="bias", size=1.0))},
@@ -44,7 +44,7 @@ NAMES = ("linear_cross_entropy", "linear_cross_entropy_terms", "linear_cross_ent
 
 
 def targeted(name: str) -> Callable[..., Any]:
-    """A loss with its target by name."""
+    """Return a loss that takes its target as a keyword."""
     function = getattr(sa, name)
 
     def run(h: Any, w: Any, *, target: Any, **given: Any) -> Any:
@@ -54,7 +54,7 @@ def targeted(name: str) -> Callable[..., Any]:
 
 
 def of(name: str, w: World) -> Options:
-    """What a function may be asked for."""
+    """Return the options of a function."""
     given = options(w)
     if "selected" in name:
         return chosen(given, *SELECTED)
@@ -62,7 +62,7 @@ def of(name: str, w: World) -> Options:
 
 
 def layers() -> Iterator[Case]:
-    """Every option and pair, gradients to the vectors, the weights and the bias."""
+    """Yield every option and pair, with the gradients of the vectors, the weights and the bias."""
     for name in NAMES:
         for w in (*NUMPY, *TORCH):
             given, target = of(name, w), w.plain(below(CLASSES, ROWS))
@@ -70,33 +70,33 @@ def layers() -> Iterator[Case]:
             tracked = w.is_torch and not name.endswith("and_gradient")
             run = in_manner("grad" if tracked else "", targeted(name))
             whole = w.dtype == "float32" or (name == "linear_cross_entropy" and w.dtype == "bfloat16")
-            for label, asked in both(given) if whole else alone(given):
-                a = {"target": target, **asked}
+            for label, keywords in both(given) if whole else alone(given):
+                a = {"target": target, **keywords}
                 yield Case(titled(name, label), variant(w), partial(run, h, matrix, **a))
                 if tracked and (label in given or not label):
                     f = targeted(name)
                     yield Case(titled(name, label), variant(w, "alone"), partial(f, h, matrix, **a))
             yield from shapes(name, w, run)
             if w.is_torch and w.dtype in {"float32", "float64"} and tracked:
-                for label, asked in alone(given):
+                for label, keywords in alone(given):
                     for manner in ("second", "forward"):
-                        f, a = in_manner(manner, targeted(name)), {"target": target, **asked}
+                        f, a = in_manner(manner, targeted(name)), {"target": target, **keywords}
                         yield Case(titled(name, label), variant(w, manner), partial(f, h, matrix, **a))
             if w in {NUMPY[1], TORCH[0]}:
-                for label, asked in alone(given):
-                    a = {"target": target, "w": matrix, **asked}
+                for label, keywords in alone(given):
+                    a = {"target": target, "w": matrix, **keywords}
                     f = in_manner("grad" if tracked else "", weighted(name))
                     yield Case(titled(name, label), variant(w, "definition"), defined(f, h, a))
 
 
 def weighted(name: str) -> Callable[..., Any]:
-    """A loss with its weights and target by name."""
+    """Return a loss that takes its weights and target as keywords."""
     run = targeted(name)
     return lambda h, *, w, **given: run(h, w, **given)
 
 
 def shapes(name: str, w: World, run: Callable[..., Any]) -> Iterator[Case]:
-    """More rows, classes and numbers; axes in front; strides; classes that every row rules out; edges."""
+    """Yield other sizes, leading axes, strides, classes that are masked in every row, and edge rows."""
     for rows, classes, dim in ((1, 3, 1), (70, 300, 33), (3, 5003, 16), (200, 20, 64)):
         if w.dtype == "float16" and rows > 3:
             continue
@@ -110,24 +110,24 @@ def shapes(name: str, w: World, run: Callable[..., Any]) -> Iterator[Case]:
     h, m = w.array(scores(ROWS, DIM, size=9.0)), w.array(scores(CLASSES, DIM, salt="w", size=9.0))
     target, bias = w.plain(below(CLASSES, ROWS)), scores(CLASSES, salt="bias")
     bias[[2, 5]] = -np.inf
-    for label, asked in alone(
+    for label, keywords in alone(
         {"bias -inf": {"bias": w.array(bias)}, "all ignored": {"target": w.plain(np.full(ROWS, -100))}}
     ):
-        a = {"target": target, **asked}
+        a = {"target": target, **keywords}
         yield Case(titled(name, f"far, {label}"), variant(w), partial(run, h, m, **a))
-    strange = scores(ROWS, DIM)
-    strange[1, 2], strange[2, 3], strange[3, :] = np.nan, np.inf, 0.0
-    h, reduced = w.array(strange), {} if "selected" in name else {"reduction": "none"}
+    edge_cases = scores(ROWS, DIM)
+    edge_cases[1, 2], edge_cases[2, 3], edge_cases[3, :] = np.nan, np.inf, 0.0
+    h, reduced = w.array(edge_cases), {} if "selected" in name else {"reduction": "none"}
     yield Case(titled(name, "edges"), variant(w), partial(run, h, m, target=target, **reduced))
     yield Case(titled(name, "no rows"), variant(w), partial(run, h[:0], m, target=target[:0]))
     yield Case(titled(name, "no such class"), variant(w), partial(run, h, m, target=w.plain(np.full(ROWS, CLASSES))))
-    if w.is_torch and w.dtype != "float32":  # weights in another dtype than the vectors
+    if w.is_torch and w.dtype != "float32":  # weights and vectors of different dtypes
         m = w._replace(dtype="float32").array(scores(CLASSES, DIM, salt="w"))
         yield Case(titled(name, "float32 weights"), variant(w), partial(run, h, m, target=target))
 
 
 def distilled() -> Iterator[Case]:
-    """linear_distillation."""
+    """Yield the cases of linear_distillation."""
     for w in (*NUMPY, *TORCH):
         given = {
             **chosen(options(w), *DISTILLED),
@@ -140,8 +140,8 @@ def distilled() -> Iterator[Case]:
         run = in_manner("grad" if w.is_torch else "", sa.linear_distillation)
         for divergence in ("forward", "reverse", "js"):
             name = f"linear_distillation {divergence}"
-            for label, asked in both(given) if w.dtype == "float32" and divergence == "forward" else alone(given):
-                a = {"divergence": divergence, **asked}
+            for label, keywords in both(given) if w.dtype == "float32" and divergence == "forward" else alone(given):
+                a = {"divergence": divergence, **keywords}
                 yield Case(titled(name, label), variant(w), partial(run, *student, *teacher, **a))
             if w in TORCH[:2]:
                 for manner in ("second", "forward"):
@@ -150,6 +150,6 @@ def distilled() -> Iterator[Case]:
 
 
 def cases() -> Iterator[Case]:
-    """All of this file."""
+    """Yield all cases of this file."""
     for part in (layers, distilled):
         yield from part()

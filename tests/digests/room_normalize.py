@@ -18,7 +18,7 @@ FAMILY = ("axis", "axes", "temperature", "temperature per row", "temperature 0-d
 
 
 def options(w: World) -> Options:
-    """Those of softmax; the other functions have some of them."""
+    """Return the options of softmax. Other functions have some of them."""
     return {
         "axis": {"axis": 0},
         "axes": {"axis": None},
@@ -40,7 +40,7 @@ def options(w: World) -> Options:
 
 
 def into(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with `out=`, which is what it returns."""
+    """Return the function with `out=`. It returns `out`."""
 
     def run(z: Any, **given: Any) -> Any:
         out = z.clone() if hasattr(z, "clone") else z.copy()
@@ -54,7 +54,7 @@ def into(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def over_itself(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same over the scores themselves."""
+    """Return the function with the scores as `out`."""
 
     def run(z: Any, **given: Any) -> Any:
         z = z.clone() if hasattr(z, "clone") else z.copy()
@@ -94,39 +94,39 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
 
 
 def over_options() -> Iterator[Case]:
-    """Every option and pair, values and gradients."""
+    """Yield every option and pair, with values and gradients."""
     for name, (function, labels) in FUNCTIONS.items():
         for w in (*NUMPY, *TORCH):
             given, z = chosen(options(w), *labels), w.array(scores(ROWS, COLUMNS))
-            for label, asked in both(given) if w.dtype == "float32" else alone(given):
+            for label, keywords in both(given) if w.dtype == "float32" else alone(given):
                 what, run = titled(name, label), in_manner("grad" if w.is_torch else "", function)
-                yield Case(what, variant(w), partial(run, z, **asked))
+                yield Case(what, variant(w), partial(run, z, **keywords))
                 if w.is_torch and label in given:
-                    yield Case(what, variant(w, "alone"), partial(function, z, **asked))
+                    yield Case(what, variant(w, "alone"), partial(function, z, **keywords))
         for w in (*NUMPY, *TORCH):
             given, z = chosen(options(w), *labels), w.array(edges())
             picked = {x: given[x] for x in ("temperature", "temperature -2", "temperature 0", "axis") if x in given}
-            for label, asked in alone(picked):
+            for label, keywords in alone(picked):
                 what = titled(name, f"edges, {label}" if label else "edges")
                 run = in_manner("grad" if w.is_torch else "", function)
-                yield Case(what, variant(w), partial(run, z, **asked))
+                yield Case(what, variant(w), partial(run, z, **keywords))
 
 
 def with_out() -> Iterator[Case]:
-    """`out=`, with the other options."""
+    """Yield cases of `out=` with the other options."""
     for name, function in (("softmax", sa.softmax), ("log_softmax", sa.log_softmax), ("softmin", sa.softmin)):
         for w in (NUMPY[0], NUMPY[2], TORCH[0], TORCH[2]):
             z = w.array(scores(ROWS, COLUMNS))
-            for label, asked in alone(chosen(options(w), *FAMILY, "dtype")):
+            for label, keywords in alone(chosen(options(w), *FAMILY, "dtype")):
                 run = into(function)
-                yield Case(titled(name, f"out, {label}"), variant(w), partial(run, z, **asked))
+                yield Case(titled(name, f"out, {label}"), variant(w), partial(run, z, **keywords))
             run = over_itself(function)
             yield Case(titled(name, "out is z"), variant(w), partial(run, z))
             yield Case(titled(name, "out is z, axis"), variant(w), partial(run, z, axis=0))
 
 
 def over_layouts() -> Iterator[Case]:
-    """Strides, shapes and sizes."""
+    """Yield cases with different strides, shapes and sizes."""
     for name, (function, labels) in FUNCTIONS.items():
         for w in (NUMPY[0], TORCH[2]):
             for layout, lay in LAYOUTS.items():
@@ -151,7 +151,7 @@ def over_layouts() -> Iterator[Case]:
 
 
 def derivatives() -> Iterator[Case]:
-    """Second derivatives, forward mode, vmap: of the options that a derivative meets."""
+    """Yield second derivatives, forward mode and vmap for the options that affect derivatives."""
     for name in ("softmax", "log_softmax", "softmin", "softmax_with_lse", "logsumexp", "entropy", "soft_argmax",
                  "logcumsumexp"):  # fmt: skip
         function, labels = FUNCTIONS[name]
@@ -167,65 +167,65 @@ def derivatives() -> Iterator[Case]:
                 "base",
                 "weights",
             )
-            for label, asked in alone(chosen(chosen(options(w), *few), *labels)):
+            for label, keywords in alone(chosen(chosen(options(w), *few), *labels)):
                 for manner in ("second", "forward", "vmap"):
                     if manner == "vmap" and label not in {"", "temperature", "base"}:
                         continue
                     run = in_manner(manner, function)
-                    yield Case(titled(name, label), variant(w, manner), partial(run, z, **asked))
+                    yield Case(titled(name, label), variant(w, manner), partial(run, z, **keywords))
 
 
 def others() -> Iterator[Case]:
-    """Functions with arguments of their own."""
+    """Yield the cases of functions with other arguments."""
     for w in (*NUMPY, *TORCH):
-        run = in_manner("grad" if w.is_torch else "", lambda f, *given, **asked: f(*given, **asked))
+        run = in_manner("grad" if w.is_torch else "", lambda f, *given, **keywords: f(*given, **keywords))
         z, e = w.array(scores(ROWS, COLUMNS)), w.array(edges())
         given = chosen(options(w), *FAMILY, "keepdims", "weights")
         yield from divergences(w, run)
         signs = w.array(scores(COLUMNS, salt="signs"))
-        for label, asked in both(chosen(given, "axes", "where", "keepdims")):
+        for label, keywords in both(chosen(given, "axes", "where", "keepdims")):
             yield Case(
-                titled("signed_logsumexp", label), variant(w), partial(run, sa.signed_logsumexp, z, signs, **asked)
+                titled("signed_logsumexp", label), variant(w), partial(run, sa.signed_logsumexp, z, signs, **keywords)
             )
-        for label, asked in both({**chosen(given, "axis", "axes", "where", "weights"), "k": {"k": 0.5}}):
+        for label, keywords in both({**chosen(given, "axis", "axes", "where", "weights"), "k": {"k": 0.5}}):
             for t in (1.5, -1.0) if label else (1.5, 0.0, float("inf"), -1.0):
                 yield Case(
                     titled("boltzmann", f"T = {t}" + (f", {label}" if label else "")),
                     variant(w),
-                    partial(run, sa.boltzmann, z, t, **asked),
+                    partial(run, sa.boltzmann, z, t, **keywords),
                 )
         yield Case("boltzmann: edges", variant(w), partial(run, sa.boltzmann, e, 0.5))
         for columns in (1, 3):
             values = w.array(scores(COLUMNS, columns, salt="values")[:, 0] if columns == 1
                              else scores(COLUMNS, columns, salt="values"))  # fmt: skip
-            for label, asked in both(chosen(given, "temperature", "temperature per row", "where")):
+            for label, keywords in both(chosen(given, "temperature", "temperature per row", "where")):
                 what = titled("soft_argmax", f"values {columns}" + (f", {label}" if label else ""))
-                yield Case(what, variant(w), partial(run, sa.soft_argmax, z, values, **asked))
+                yield Case(what, variant(w), partial(run, sa.soft_argmax, z, values, **keywords))
         yield from segments(w, run)
     z = scores(4, 9) + 1j * scores(4, 9, salt="imaginary")
-    for label, asked in alone({"axis": {"axis": 0}, "keepdims": {"keepdims": True}}):
-        yield Case(titled("logsumexp", f"complex, {label}"), "numpy complex128", partial(sa.logsumexp, z, **asked))
+    for label, keywords in alone({"axis": {"axis": 0}, "keepdims": {"keepdims": True}}):
+        yield Case(titled("logsumexp", f"complex, {label}"), "numpy complex128", partial(sa.logsumexp, z, **keywords))
 
 
 def divergences(w: World, run: Callable[..., Any]) -> Iterator[Case]:
-    """kl_divergence."""
+    """Yield the cases of kl_divergence."""
     z, q = w.array(scores(ROWS, COLUMNS)), w.array(scores(ROWS, COLUMNS, salt="q"))
     e, shift = w.array(edges()), w.array(edges()[::-1])
     given = options(w)
-    for label, asked in both(chosen(given, "axis", "axes", "where")):
-        yield Case(titled("kl_divergence", label), variant(w), partial(run, sa.kl_divergence, z, q, **asked))
+    for label, keywords in both(chosen(given, "axis", "axes", "where")):
+        yield Case(titled("kl_divergence", label), variant(w), partial(run, sa.kl_divergence, z, q, **keywords))
     yield Case("kl_divergence: edges", variant(w), partial(run, sa.kl_divergence, e, shift))
-    for label, asked in both(chosen(options(w), *FAMILY, "temperature inf", "base half")):
+    for label, keywords in both(chosen(options(w), *FAMILY, "temperature inf", "base half")):
         if "temperature" in label or "base" in label:
-            yield Case(titled("kl_divergence", label), variant(w), partial(run, sa.kl_divergence, z, q, **asked))
-    for label, asked in alone(chosen(options(w), "temperature", "temperature 0", "temperature -2")):
+            yield Case(titled("kl_divergence", label), variant(w), partial(run, sa.kl_divergence, z, q, **keywords))
+    for label, keywords in alone(chosen(options(w), "temperature", "temperature 0", "temperature -2")):
         if label:
             yield Case(titled("kl_divergence", f"edges, {label}"), variant(w),
-                       partial(run, sa.kl_divergence, e, shift, **asked))  # fmt: skip
+                       partial(run, sa.kl_divergence, e, shift, **keywords))  # fmt: skip
 
 
 def segments(w: World, run: Callable[..., Any]) -> Iterator[Case]:
-    """The family on ragged rows."""
+    """Yield the cases of the functions on ragged rows."""
     ends = w.plain(np.array([0, 0, 5, 6, 20, 57, 57, 90]))
     for shape in ((90,), (90, 3)):
         z = w.array(scores(*shape))
@@ -233,9 +233,9 @@ def segments(w: World, run: Callable[..., Any]) -> Iterator[Case]:
         if len(shape) == 2:
             temperatures["temperature per head"] = {"temperature": w.array([0.5, 1.0, 2.0])}
         for name in ("segment_softmax", "segment_log_softmax", "segment_logsumexp"):
-            for label, asked in alone(temperatures):
+            for label, keywords in alone(temperatures):
                 what = titled(name, f"{len(shape)} axes" + (f", {label}" if label else ""))
-                yield Case(what, variant(w), partial(run, getattr(sa, name), z, ends, **asked))
+                yield Case(what, variant(w), partial(run, getattr(sa, name), z, ends, **keywords))
     z = w.array(edges().reshape(-1))
     for name in ("segment_softmax", "segment_log_softmax", "segment_logsumexp"):
         every = w.plain(np.arange(0, 191, 19))
@@ -243,26 +243,26 @@ def segments(w: World, run: Callable[..., Any]) -> Iterator[Case]:
 
 
 def definition() -> Iterator[Case]:
-    """The same by the definition, for which `using` asks."""
+    """Yield cases that use the definition (`using`)."""
     for name, (function, labels) in FUNCTIONS.items():
         for w in (NUMPY[1], TORCH[0]):
             z, run = w.array(scores(ROWS, COLUMNS)), in_manner("grad" if w.is_torch else "", function)
-            for label, asked in alone(chosen(options(w), *labels)):
-                yield Case(titled(name, label), variant(w, "definition"), defined(run, z, asked))
+            for label, keywords in alone(chosen(options(w), *labels)):
+                yield Case(titled(name, label), variant(w, "definition"), defined(run, z, keywords))
 
 
-def defined(run: Callable[..., Any], z: Any, asked: dict[str, Any]) -> Callable[[], Any]:
-    """A call that asks for the definition."""
+def defined(run: Callable[..., Any], z: Any, keywords: dict[str, Any]) -> Callable[[], Any]:
+    """Return a call that uses the definition."""
 
     def call() -> Any:
         with sa.using("reference"):
-            return run(z, **asked)
+            return run(z, **keywords)
 
     return call
 
 
 def modules() -> Iterator[Case]:
-    """The torch modules."""
+    """Yield the cases of the torch modules."""
     import torch
 
     w = TORCH[0]
@@ -289,7 +289,7 @@ def modules() -> Iterator[Case]:
 
 
 def state() -> Iterator[Case]:
-    """The monoid that all stands on."""
+    """Yield the cases of State."""
     for w in (NUMPY[0], NUMPY[1], TORCH[0]):
         z, v = w.array(scores(ROWS, COLUMNS)), w.array(uniform(ROWS, COLUMNS, 3))
 
@@ -305,6 +305,6 @@ def state() -> Iterator[Case]:
 
 
 def cases() -> Iterator[Case]:
-    """All of the room."""
+    """Yield all cases of the room."""
     for part in (over_options, with_out, over_layouts, derivatives, others, definition, modules, state):
         yield from part()

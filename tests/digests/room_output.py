@@ -28,7 +28,7 @@ COUNTS = 1 + below(1000, 97, salt="counts")
 
 
 def learned() -> Learned:
-    """One that has seen something."""
+    """Return a Learned sampler that has counted classes."""
     sampler = Learned(97, smoothing=0.5, decay=0.9, power=0.75)
     for i in range(3):
         sampler.observe(below(97, 40, salt=f"seen {i}"))
@@ -47,7 +47,7 @@ SAMPLERS: dict[str, Sampler] = {
 
 
 def samplers() -> Iterator[Case]:
-    """Distributions, draws and expected counts."""
+    """Yield distributions, draws and expected counts of samplers."""
     for name, s in SAMPLERS.items():
         most = min(20, int(np.count_nonzero(s.probabilities)))
         index = below(s.classes, 3, 4)
@@ -73,7 +73,7 @@ def samplers() -> Iterator[Case]:
 
 
 def trees() -> Iterator[Case]:
-    """Trees and what follows from them."""
+    """Yield trees and quantities computed from them."""
     weights = scores(33, 5, salt="weights")
     made = {
         "balanced 1": lambda: Tree.balanced(1),
@@ -99,7 +99,7 @@ def trees() -> Iterator[Case]:
 
 
 def plans() -> Iterator[Case]:
-    """Cut-offs and partitions."""
+    """Yield cut-offs and partitions."""
     given = {
         "clusters": {"clusters": 2},
         "batch": {"batch": 32},
@@ -108,14 +108,14 @@ def plans() -> Iterator[Case]:
         "clusters 0": {"clusters": 0},
     }
     zipf = [2**20 // k for k in range(1, 2001)]
-    for label, asked in alone(given):
-        yield Case(titled("adaptive_cutoffs", label), "numpy", partial(adaptive_cutoffs, zipf, dim=64, **asked))
+    for label, keywords in alone(given):
+        yield Case(titled("adaptive_cutoffs", label), "numpy", partial(adaptive_cutoffs, zipf, dim=64, **keywords))
     for most in (1, 5, 100):
         yield Case(f"partitions: {most}", "numpy", partial(partitions, below(40, 300), most=most))
 
 
 def words() -> Iterator[Case]:
-    """WordVectors: steps of training, on noise and on a tree."""
+    """Yield training steps of WordVectors, with noise and with a tree."""
     tokens = below(41, 3000, salt="text") % (1 + below(41, 3000, salt="rarer"))
     tokens[::97] = -1
     counts = 1 + np.bincount(tokens[tokens >= 0], minlength=41)
@@ -137,11 +137,11 @@ def words() -> Iterator[Case]:
         "batch 1": {"batch": 1},
         "batch 200": {"batch": 200},
     }
-    for label, asked in made.items():
+    for label, keywords in made.items():
         for manner, given in trained.items():
 
-            def run(asked: Any = asked, given: Any = given) -> Any:
-                model = WordVectors(counts, **{"dim": 12, **asked})
+            def run(keywords: Any = keywords, given: Any = given) -> Any:
+                model = WordVectors(counts, **{"dim": 12, **keywords})
                 losses = [model.train(tokens, **given), model.train(tokens[:500], **given)]
                 return losses, np.array(model.vectors), np.array(model.weight)
 
@@ -149,6 +149,6 @@ def words() -> Iterator[Case]:
 
 
 def cases() -> Iterator[Case]:
-    """All of the room."""
+    """Yield all cases of the room."""
     for part in (samplers, trees, plans, words, room_output_layers.cases):
         yield from part()

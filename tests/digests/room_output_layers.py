@@ -19,7 +19,7 @@ Make = Callable[[], nn.OutputLayer]
 
 
 def made(dtype: Any) -> dict[str, Make]:
-    """The layers, by name and options."""
+    """Return functions that make the layers, by name and options."""
     d: dict[str, Any] = {"dtype": dtype}
     zipf, noise, tree = LogUniform(CLASSES), Unigram(COUNTS), Tree.huffman(COUNTS)
     many: dict[str, Make] = {
@@ -77,7 +77,7 @@ def made(dtype: Any) -> dict[str, Make]:
 
 
 def filled(make: Make, **own: Any) -> nn.OutputLayer:
-    """A layer with numbers of ours for parameters."""
+    """Return a layer with fixed parameters."""
     layer = make()
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
@@ -88,30 +88,30 @@ def filled(make: Make, **own: Any) -> nn.OutputLayer:
     return layer
 
 
-def stepped(layer: nn.OutputLayer, hidden: Any, target: Any, *beside: Any, steps: int = 2) -> Any:
-    """Losses and gradients of some steps, and what the layer holds then."""
+def stepped(layer: nn.OutputLayer, hidden: Any, target: Any, *extra: Any, steps: int = 2) -> Any:
+    """Return losses and gradients of some steps, and the final state of the layer."""
     found = []
     for _ in range(steps):
         leaf = hidden.clone().requires_grad_()
-        loss = layer(leaf, target, *beside)
+        loss = layer(leaf, target, *extra)
         found.append((loss, gradients(loss, [leaf, *layer.parameters()])))
     with torch.no_grad():
-        without = layer(hidden, target, *beside)
+        without = layer(hidden, target, *extra)
     extra = {name: getattr(layer, name) for name in ("ess", "drawn") if hasattr(layer, name)}
     return found, without, dict(layer.state_dict()), extra
 
 
-def asked_of(layer: nn.OutputLayer, hidden: Any, target: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The other methods."""
+def other_methods(layer: nn.OutputLayer, hidden: Any, target: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield calls of the other methods."""
 
-    def gradient(method: Callable[..., Any], *beside: Any) -> Any:
+    def gradient(method: Callable[..., Any], *extra: Any) -> Any:
         leaf = hidden.clone().requires_grad_()
-        found = method(leaf, *beside)
+        found = method(leaf, *extra)
         return found, gradients(found, [leaf, *layer.parameters()])
 
-    def quietly(method: Callable[..., Any], *beside: Any) -> Any:
+    def quietly(method: Callable[..., Any], *extra: Any) -> Any:
         with torch.no_grad():
-            return method(hidden, *beside)
+            return method(hidden, *extra)
 
     yield "log_prob", lambda: gradient(layer.log_prob)
     yield "log_prob without", lambda: quietly(layer.log_prob)
@@ -129,7 +129,7 @@ def asked_of(layer: nn.OutputLayer, hidden: Any, target: Any) -> Iterator[tuple[
 
 
 def second(layer: nn.OutputLayer, hidden: Any, target: Any) -> Any:
-    """The derivative of the gradients."""
+    """Return second derivatives."""
     leaf = hidden.clone().requires_grad_()
     leaves = [leaf, *layer.parameters()]
     first = gradients(layer(leaf, target), leaves, create_graph=True)
@@ -137,7 +137,7 @@ def second(layer: nn.OutputLayer, hidden: Any, target: Any) -> Any:
 
 
 def layers() -> Iterator[Case]:
-    """All layers in all manners; in other dtypes the main ones only."""
+    """Yield all cases of all layers. In dtypes other than float32, yield only the main cases."""
     for w in TORCH:
         hidden, target = w.array(scores(ROWS, DIM, size=1.5)), w.plain(below(CLASSES, ROWS))
         some = target.clone()
@@ -157,12 +157,12 @@ def layers() -> Iterator[Case]:
 
 
 def more(name: str, make: Make, w: World) -> Iterator[Case]:
-    """Further manners."""
+    """Yield further cases."""
     hidden, target = w.array(scores(ROWS, DIM, size=1.5)), w.plain(below(CLASSES, ROWS))
     trained_alike = name.startswith("NegativeSampling:") or any(
         x in name for x in ("alone", "unique", "seed", "sparse")
     )
-    for method, run in () if trained_alike else asked_of(filled(make), hidden, target):
+    for method, run in () if trained_alike else other_methods(filled(make), hidden, target):
         yield Case(name, variant(w, method), run)
     yield Case(name, variant(w, "second"), lambda: second(filled(make), hidden, target))
     three, its = w.array(scores(2, 3, DIM, size=1.5)), w.plain(below(CLASSES, 2, 3))
@@ -192,7 +192,7 @@ def more(name: str, make: Make, w: World) -> Iterator[Case]:
 
 
 def given() -> Iterator[Case]:
-    """Negatives and candidates that the caller has chosen; a tied weight."""
+    """Yield cases with negatives and candidates from the caller, and with a tied weight."""
     w = TORCH[0]
     hidden, target = w.array(scores(ROWS, DIM, size=1.5)), w.plain(below(CLASSES, ROWS))
     one = Negatives(w.plain(below(CLASSES, 6, salt="n")), w.array(scores(6, salt="e", size=1.0)))
@@ -235,6 +235,6 @@ def given() -> Iterator[Case]:
 
 
 def cases() -> Iterator[Case]:
-    """All of this file."""
+    """Yield all cases of this file."""
     for part in (layers, given):
         yield from part()

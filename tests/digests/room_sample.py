@@ -17,7 +17,7 @@ ROWS, COLUMNS = 5, 37
 
 
 def options(w: World) -> Options:
-    """Of draws and filters."""
+    """Return the options of draws and filters."""
     each = uniform(ROWS, 1, salt="each")
     return {
         "temperature": {"temperature": 0.7},
@@ -47,18 +47,18 @@ FILTERED = ("temperature", "temperature per row", "top_k", "top_k per row", "top
 
 
 def draws() -> Iterator[Case]:
-    """categorical, with log-probabilities or without."""
+    """Yield the cases of categorical, with and without log-probabilities."""
     for name in ("categorical", "categorical_with_logprob"):
         function = getattr(sa, name)
         for w in (*NUMPY, *TORCH):
             given, z = chosen(options(w), *DRAWN), w.array(scores(ROWS, COLUMNS))
-            for label, asked in both(given) if w.dtype == "float32" else alone(given):
-                a = {"seed": 3, **asked}
+            for label, keywords in both(given) if w.dtype == "float32" else alone(given):
+                a = {"seed": 3, **keywords}
                 yield Case(titled(name, label), variant(w), partial(function, z, **a))
-            strange = edges()
-            strange[[2, 3]] = 1.0
-            for label, asked in alone(chosen(given, "temperature", "top_k", "top_p", "min_p", "num_samples")):
-                a, z_ = {"seed": 3, **asked}, w.array(strange)
+            edge_cases = edges()
+            edge_cases[[2, 3]] = 1.0
+            for label, keywords in alone(chosen(given, "temperature", "top_k", "top_p", "min_p", "num_samples")):
+                a, z_ = {"seed": 3, **keywords}, w.array(edge_cases)
                 yield Case(titled(name, f"edges, {label}"), variant(w), partial(function, z_, **a))
             for i in (2, 3):
                 yield Case(
@@ -70,8 +70,8 @@ def draws() -> Iterator[Case]:
                 yield Case(titled(name, f"shape {shape}"), variant(w), partial(function, z_, seed=3))
                 yield Case(titled(name, f"shape {shape}, top_p"), variant(w), partial(function, z_, **a))
         w = NUMPY[1]
-        for label, asked in alone(chosen(options(w), *DRAWN)):
-            a, z = {"seed": 3, **asked}, w.array(scores(ROWS, COLUMNS))
+        for label, keywords in alone(chosen(options(w), *DRAWN)):
+            a, z = {"seed": 3, **keywords}, w.array(scores(ROWS, COLUMNS))
             yield Case(titled(name, label), variant(w, "definition"), defined(function, z, a))
     z = scores(ROWS, COLUMNS)
     yield Case(
@@ -80,23 +80,25 @@ def draws() -> Iterator[Case]:
 
 
 def filters() -> Iterator[Case]:
-    """filter_scores, with gradients."""
+    """Yield the cases of filter_scores, with gradients."""
     for w in (*NUMPY, *TORCH):
         given, z = chosen(options(w), *FILTERED), w.array(scores(ROWS, COLUMNS))
         run = in_manner("grad" if w.is_torch else "", sa.filter_scores)
-        for label, asked in both(given) if w.dtype == "float32" else alone(given):
-            yield Case(titled("filter_scores", label), variant(w), partial(run, z, **asked))
-        for label, asked in alone(chosen(given, "top_k", "top_p", "min_p", "typical_p", "epsilon", "eta")):
-            yield Case(titled("filter_scores", f"edges, {label}"), variant(w), partial(run, w.array(edges()), **asked))
+        for label, keywords in both(given) if w.dtype == "float32" else alone(given):
+            yield Case(titled("filter_scores", label), variant(w), partial(run, z, **keywords))
+        for label, keywords in alone(chosen(given, "top_k", "top_p", "min_p", "typical_p", "epsilon", "eta")):
+            yield Case(
+                titled("filter_scores", f"edges, {label}"), variant(w), partial(run, w.array(edges()), **keywords)
+            )
             yield Case(
                 titled("filter_scores", f"3 x 5003, {label}"),
                 variant(w),
-                partial(run, w.array(scores(3, 5003)), **asked),
+                partial(run, w.array(scores(3, 5003)), **keywords),
             )
 
 
 def noise() -> Iterator[Case]:
-    """gumbel, gumbel_softmax."""
+    """Yield the cases of gumbel and gumbel_softmax."""
     for w in (*NUMPY, *TORCH):
         for shape in (7, (3, 9), (2, 3, 5), (), (0, 3), (2, 5003)):
             yield Case(f"gumbel: {shape}", variant(w), partial(sa.gumbel, shape, like=w.array([1.0]), seed=3))
@@ -111,8 +113,8 @@ def noise() -> Iterator[Case]:
             "seed": {"seed": 11},
         }
         run = in_manner("grad" if w.is_torch else "", sa.gumbel_softmax)
-        for label, asked in both(given):
-            a = {"seed": 3, **asked}
+        for label, keywords in both(given):
+            a = {"seed": 3, **keywords}
             yield Case(titled("gumbel_softmax", label), variant(w), partial(run, z, **a))
         e = w.array(edges())
         yield Case("gumbel_softmax: edges", variant(w), partial(run, e, seed=3))
@@ -122,7 +124,7 @@ def noise() -> Iterator[Case]:
 
 
 def policies() -> Iterator[Case]:
-    """boltzmann_policy and speculative_sample."""
+    """Yield the cases of boltzmann_policy and speculative_sample."""
     for w in (*NUMPY, *TORCH):
         z = w.array(scores(ROWS, COLUMNS))
         run = in_manner("grad" if w.is_torch else "", sa.boltzmann_policy)
@@ -133,8 +135,8 @@ def policies() -> Iterator[Case]:
             "where": {"where": w.plain(kept(ROWS, COLUMNS))},
         }
         for t, temperature in (("1.5", 1.5), ("0", 0.0), ("per row", each + 0.5)):
-            for label, asked in both(given):
-                a = {"temperature": temperature, **asked}
+            for label, keywords in both(given):
+                a = {"temperature": temperature, **keywords}
                 what = titled("boltzmann_policy", f"T = {t}" + (f", {label}" if label else ""))
                 yield Case(what, variant(w), partial(run, z, **a))
         yield Case("boltzmann_policy: edges", variant(w), partial(run, w.array(edges()), temperature=0.5, epsilon=0.1))
@@ -152,8 +154,8 @@ def policies() -> Iterator[Case]:
             "joint": {"order": "joint"},
             "stream": {"stream": w.plain(below(99, ROWS))},
         }
-        for label, asked in both(more) if w.dtype == "float32" else alone(more):
-            a: dict[str, Any] = {"seed": 3, **asked}
+        for label, keywords in both(more) if w.dtype == "float32" else alone(more):
+            a: dict[str, Any] = {"seed": 3, **keywords}
             yield Case(
                 titled("speculative_sample", label),
                 variant(w),
@@ -162,7 +164,7 @@ def policies() -> Iterator[Case]:
 
 
 def modules() -> Iterator[Case]:
-    """The torch module, with a generator of its own."""
+    """Yield the cases of the torch module, which has its own generator."""
     import torch
 
     w = TORCH[0]
@@ -180,6 +182,6 @@ def modules() -> Iterator[Case]:
 
 
 def cases() -> Iterator[Case]:
-    """All of the room."""
+    """Yield all cases of the room."""
     for part in (draws, filters, noise, policies, modules):
         yield from part()

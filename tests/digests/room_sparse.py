@@ -14,11 +14,11 @@ from tests.digests.room_normalize import LAYOUTS, defined, into, over_itself
 import softargmax as sa
 
 ROWS, COLUMNS = 4, 37
-SQUARE = 21  # of losses: so that what stands beside classes fits along either axis
+SQUARE = 21  # rows and classes of losses, equal so that arrays fit along either axis
 
 
 def options(w: World) -> Options:
-    """Of the maps."""
+    """Return the options of the maps."""
     return {
         "axis": {"axis": 0},
         "axes": {"axis": None},
@@ -33,7 +33,7 @@ def options(w: World) -> Options:
 
 
 def of_losses(w: World) -> Options:
-    """Of the losses."""
+    """Return the options of the losses."""
     masses = uniform(SQUARE, SQUARE, salt="masses")
     return {
         "sum": {"reduction": "sum"},
@@ -54,30 +54,30 @@ MAPS = {"sparsemax": sa.sparsemax, "entmax": sa.entmax, "threshold": sa.threshol
 
 
 def of(name: str, w: World) -> Options:
-    """What a map may be asked for."""
+    """Return the options of a map."""
     return {label: given for label, given in options(w).items() if name != "sparsemax" or not label.startswith("alpha")}
 
 
 def maps() -> Iterator[Case]:
-    """entmax, sparsemax, threshold; values, gradients, derivatives of these."""
+    """Yield values, gradients and second derivatives of entmax, sparsemax and threshold."""
     for name, function in MAPS.items():
         for w in (*NUMPY, *TORCH):
             given, z, e = of(name, w), w.array(scores(ROWS, COLUMNS, size=2.0)), w.array(edges())
             run = in_manner("grad" if w.is_torch else "", function)
-            for label, asked in both(given) if w.dtype == "float32" else alone(given):
-                yield Case(titled(name, label), variant(w), partial(run, z, **asked))
-            for label, asked in alone(chosen(given, "alpha 1", "alpha 2", "alpha 3", "axis")):
-                yield Case(titled(name, f"edges, {label}"), variant(w), partial(run, e, **asked))
+            for label, keywords in both(given) if w.dtype == "float32" else alone(given):
+                yield Case(titled(name, label), variant(w), partial(run, z, **keywords))
+            for label, keywords in alone(chosen(given, "alpha 1", "alpha 2", "alpha 3", "axis")):
+                yield Case(titled(name, f"edges, {label}"), variant(w), partial(run, e, **keywords))
             for manner in ("second", "forward", "vmap") if w.is_torch and w.dtype != "float16" else ():
-                for label, asked in alone(given):
+                for label, keywords in alone(given):
                     if manner != "vmap" or label not in {"alpha per row", "axes", "where"}:
                         yield Case(
-                            titled(name, label), variant(w, manner), partial(in_manner(manner, function), z, **asked)
+                            titled(name, label), variant(w, manner), partial(in_manner(manner, function), z, **keywords)
                         )
 
 
 def over_layouts() -> Iterator[Case]:
-    """Strides, shapes, sizes, `out=`, and the maps by the definition."""
+    """Yield cases with different strides, shapes and sizes, with `out=`, and of the definition."""
     for name, function in MAPS.items():
         for w in (NUMPY[0], NUMPY[2], TORCH[0]):
             run = in_manner("grad" if w.is_torch else "", function)
@@ -89,17 +89,17 @@ def over_layouts() -> Iterator[Case]:
                 yield Case(titled(name, f"{rows} x {columns}"), variant(w), partial(run, z))
         for w in (NUMPY[1], TORCH[0]):
             z, run = w.array(scores(ROWS, COLUMNS, size=2.0)), in_manner("grad" if w.is_torch else "", function)
-            for label, asked in alone(of(name, w)):
-                yield Case(titled(name, label), variant(w, "definition"), defined(run, z, asked))
+            for label, keywords in alone(of(name, w)):
+                yield Case(titled(name, label), variant(w, "definition"), defined(run, z, keywords))
         for w in (NUMPY[0], NUMPY[2], TORCH[0], TORCH[2]) if name != "threshold" else ():
             z = w.array(scores(ROWS, COLUMNS))
-            for label, asked in alone(of(name, w)):
-                yield Case(titled(name, f"out, {label}"), variant(w), partial(into(function), z, **asked))
+            for label, keywords in alone(of(name, w)):
+                yield Case(titled(name, f"out, {label}"), variant(w), partial(into(function), z, **keywords))
             yield Case(titled(name, "out is z"), variant(w), partial(over_itself(function), z))
 
 
 def tempered(w: World, rows: int) -> Options:
-    """Temperatures and bases, a few of them per row."""
+    """Return temperatures and bases, as numbers and as arrays with one per row."""
     each = np.resize([0.3, 1.0, -2.3, 3.7, float("inf")], (rows, 1))
     return {
         "temperature": {"temperature": 0.7},
@@ -114,15 +114,15 @@ def tempered(w: World, rows: int) -> Options:
 
 
 def with_orders(name: str, given: Options) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each temperature at every order that has a map of its own."""
-    for label, asked in given.items():
-        yield label, dict(asked)
+    """Yield each temperature with every order that has its own formula."""
+    for label, keywords in given.items():
+        yield label, dict(keywords)
         for alpha in (0.5, 1.0, 1.25, 2.0, 3.0) if not name.startswith("sparsemax") else ():
-            yield f"alpha {alpha:g} + {label}", {"alpha": alpha, **asked}
+            yield f"alpha {alpha:g} + {label}", {"alpha": alpha, **keywords}
 
 
 def at_temperatures() -> Iterator[Case]:
-    """The maps and their losses at temperatures."""
+    """Yield the maps and their losses with temperatures."""
     for name, function in MAPS.items():
         for w in (*NUMPY, *TORCH):
             run, z, e = (
@@ -130,25 +130,25 @@ def at_temperatures() -> Iterator[Case]:
                 w.array(scores(ROWS, COLUMNS)),
                 w.array(edges()),
             )
-            for label, asked in with_orders(name, tempered(w, ROWS)):
-                yield Case(titled(name, label), variant(w), partial(run, z, **asked))
-            for label, asked in with_orders(
+            for label, keywords in with_orders(name, tempered(w, ROWS)):
+                yield Case(titled(name, label), variant(w), partial(run, z, **keywords))
+            for label, keywords in with_orders(
                 name, chosen(tempered(w, 19), "temperature", "temperature 0", "temperature -2")
             ):
-                yield Case(titled(name, f"edges, {label}"), variant(w), partial(run, e, **asked))
+                yield Case(titled(name, f"edges, {label}"), variant(w), partial(run, e, **keywords))
             for rows, columns in ((2, 20_001), (300, 7)):
-                asked = chosen(tempered(w, rows), "temperature", "temperature per row")
-                for label, one in with_orders(name, asked) if w.dtype in {"float32", "float64"} else ():
+                keywords = chosen(tempered(w, rows), "temperature", "temperature per row")
+                for label, one in with_orders(name, keywords) if w.dtype in {"float32", "float64"} else ():
                     x = w.array(scores(rows, columns))
                     yield Case(titled(name, f"{rows} x {columns}, {label}"), variant(w), partial(run, x, **one))
         for w in (NUMPY[1], TORCH[0]):
             z, run = w.array(scores(ROWS, COLUMNS)), in_manner("grad" if w.is_torch else "", function)
-            for label, asked in with_orders(name, chosen(tempered(w, ROWS), "temperature", "temperature per row")):
-                yield Case(titled(name, label), variant(w, "definition"), defined(run, z, asked))
+            for label, keywords in with_orders(name, chosen(tempered(w, ROWS), "temperature", "temperature per row")):
+                yield Case(titled(name, label), variant(w, "definition"), defined(run, z, keywords))
 
 
 def losses_at_temperatures() -> Iterator[Case]:
-    """sparsemax_loss and entmax_loss."""
+    """Yield the cases of sparsemax_loss and entmax_loss."""
     for name in ("sparsemax_loss", "entmax_loss"):
         for w in (*NUMPY, *TORCH):
             run, z, e = (
@@ -158,18 +158,18 @@ def losses_at_temperatures() -> Iterator[Case]:
             )
             given = {x: v for x, v in tempered(w, ROWS).items() if x != "base" and "axis" not in x}
             target, of_edges = w.plain(below(COLUMNS, ROWS)), w.plain(below(19, 10))
-            for label, asked in with_orders(name, given):
-                yield Case(titled(name, label), variant(w), partial(run, z, target=target, **asked))
-                asked |= {"label_smoothing": 0.1, "reduction": "none"}
+            for label, keywords in with_orders(name, given):
+                yield Case(titled(name, label), variant(w), partial(run, z, target=target, **keywords))
+                keywords |= {"label_smoothing": 0.1, "reduction": "none"}
                 yield Case(titled(name, f"smoothing, none, {label}"), variant(w),
-                           partial(run, z, target=target, **asked))  # fmt: skip
-            for label, asked in with_orders(name, chosen(tempered(w, 19), "temperature", "temperature 0")):
-                asked |= {"reduction": "none"}
-                yield Case(titled(name, f"edges, {label}"), variant(w), partial(run, e, target=of_edges, **asked))
+                           partial(run, z, target=target, **keywords))  # fmt: skip
+            for label, keywords in with_orders(name, chosen(tempered(w, 19), "temperature", "temperature 0")):
+                keywords |= {"reduction": "none"}
+                yield Case(titled(name, f"edges, {label}"), variant(w), partial(run, e, target=of_edges, **keywords))
 
 
 def topk() -> Iterator[Case]:
-    """topk_softmax."""
+    """Yield the cases of topk_softmax."""
     for w in (*NUMPY, *TORCH):
         z = w.array(scores(ROWS, COLUMNS))
         run = in_manner("grad" if w.is_torch else "", sa.topk_softmax)
@@ -181,15 +181,15 @@ def topk() -> Iterator[Case]:
             "where": {"where": w.plain(kept(ROWS, COLUMNS))},
         }
         for k in (1, 3):
-            for label, asked in both(given):
+            for label, keywords in both(given):
                 what = titled("topk_softmax", f"k = {k}" + (f", {label}" if label else ""))
-                yield Case(what, variant(w), partial(run, z, k, **asked))
+                yield Case(what, variant(w), partial(run, z, k, **keywords))
         each = w.plain(np.array([[1], [2], [5], [37]]))
         yield Case("topk_softmax: k per row", variant(w), partial(run, z, each))
 
 
 def _loss(name: str) -> Any:
-    """The loss with its target by name."""
+    """Return the loss, which takes its target as a keyword."""
     function = getattr(sa, name)
 
     def run(z: Any, *, target: Any, **given: Any) -> Any:
@@ -199,36 +199,36 @@ def _loss(name: str) -> Any:
 
 
 def losses() -> Iterator[Case]:
-    """sparsemax_loss and entmax_loss."""
+    """Yield the cases of sparsemax_loss and entmax_loss."""
     for name in ("sparsemax_loss", "entmax_loss"):
         for w in (*NUMPY, *TORCH):
             given = {x: v for x, v in of_losses(w).items() if name == "entmax_loss" or not x.startswith("alpha")}
             z, e = w.array(scores(SQUARE, SQUARE, size=2.0)), w.array(edges())
             target, of_edges = w.plain(below(SQUARE, SQUARE)), w.plain(below(19, 10))
             run = in_manner("grad" if w.is_torch else "", _loss(name))
-            for label, asked in both(given) if w.dtype == "float32" else alone(given):
-                yield Case(titled(name, label), variant(w), partial(run, z, **{"target": target, **asked}))
-            for label, asked in alone(chosen(given, "alpha 1", "alpha 2", "smoothing")):
-                asked |= {"target": of_edges, "reduction": "none"}
-                yield Case(titled(name, f"edges, {label}"), variant(w), partial(run, e, **asked))
+            for label, keywords in both(given) if w.dtype == "float32" else alone(given):
+                yield Case(titled(name, label), variant(w), partial(run, z, **{"target": target, **keywords}))
+            for label, keywords in alone(chosen(given, "alpha 1", "alpha 2", "smoothing")):
+                keywords |= {"target": of_edges, "reduction": "none"}
+                yield Case(titled(name, f"edges, {label}"), variant(w), partial(run, e, **keywords))
             if w.is_torch and w.dtype in {"float32", "float64"}:
-                for label, asked in alone(given):
+                for label, keywords in alone(given):
                     for manner in ("second", "forward"):
                         f = in_manner(manner, _loss(name))
                         yield Case(
-                            titled(name, label), variant(w, manner), partial(f, z, **{"target": target, **asked})
+                            titled(name, label), variant(w, manner), partial(f, z, **{"target": target, **keywords})
                         )
         for w in (NUMPY[1], TORCH[0]):
             z, target = w.array(scores(SQUARE, SQUARE, size=2.0)), w.plain(below(SQUARE, SQUARE))
             run = in_manner("grad" if w.is_torch else "", _loss(name))
-            for label, asked in alone(of_losses(w)):
+            for label, keywords in alone(of_losses(w)):
                 if name == "entmax_loss" or not label.startswith("alpha"):
                     yield Case(titled(name, label), variant(w, "definition"),
-                               defined(run, z, {"target": target, **asked}))  # fmt: skip
+                               defined(run, z, {"target": target, **keywords}))  # fmt: skip
 
 
 def modules() -> Iterator[Case]:
-    """The torch modules."""
+    """Yield the cases of the torch modules."""
     import torch
 
     w, nn = TORCH[0], sa.nn
@@ -244,18 +244,18 @@ def modules() -> Iterator[Case]:
         "EntmaxLoss": (nn.EntmaxLoss(label_smoothing=0.1, reduction="sum"), (target,)),
         "EntmaxLoss: learned": (nn.EntmaxLoss(torch.nn.Parameter(torch.tensor(1.5)), weight), (target,)),
     }
-    for name, (module, beside) in built.items():
+    for name, (module, extra) in built.items():
         for label, mask in (("", None), ("where", where)):
 
-            def call(module: Any = module, beside: Any = beside, mask: Any = mask) -> Any:
+            def call(module: Any = module, extra: Any = extra, mask: Any = mask) -> Any:
                 leaf = z.clone().requires_grad_()
-                found = module(leaf, *beside, mask)
+                found = module(leaf, *extra, mask)
                 return found, gradients(found, [leaf, *module.parameters()])
 
             yield Case(f"nn.{name}", variant(w, label), call)
 
 
 def cases() -> Iterator[Case]:
-    """All of the room."""
+    """Yield all cases of the room."""
     for part in (maps, over_layouts, at_temperatures, topk, losses, losses_at_temperatures, modules):
         yield from part()

@@ -1,24 +1,26 @@
 """The digests of every room are those of `digests.json` and `changed.json`, on every instruction set of this machine.
 
-All of them on the best one; on the others those of the kernels (`--kernels` of `record.py`): a process takes 45 s.
+On the best instruction set all digests are compared, on the others only those of kernels (`--kernels` of `record.py`).
+A process takes 45 s.
 
-`record.py` says how they are made, and recorded anew. They show that a change of the inside changes nothing for users.
+`record.py` describes how digests are computed and recorded. They show that internal changes do not change results.
 
-Left out, with the reason:
+The following has no digests, for these reasons:
 
-- jit, `torch.compile` and JAX: minutes, and the compiler's bits. Their own tests compare them with eager results.
-- The rooms stream and classify: stream promises the bits of the functions in memory, and is tested for them; the
-  estimators of classify iterate with SciPy's solvers.
+- jit, `torch.compile` and JAX: they take minutes, and their bits depend on the compiler. Other tests compare them with
+  eager results.
+- The rooms stream and classify: stream promises the bits of the functions in memory, which its own tests check. The
+  estimators of classify use SciPy's solvers.
 - CUDA and other devices: there were no kernels for them when the digests were recorded.
-- Draws without a seed, `nn.Attention` with dropout in training, and first parameters of layers: they come from the
+- Draws without a seed, `nn.Attention` with dropout in training, and initial parameters of layers: they depend on the
   generators of NumPy and torch.
 - float16 in second derivatives, forward mode and vmap (sample: all of these), and pairs of options in dtypes other than
-  float32 (a few functions: bfloat16 too): the same code as in the other dtypes, and the file is to stay small.
-- `qk_norm` of tensors other than float32: a mean by torch, which has other bits on another processor.
-- By the definition (`using("reference")`): the rooms sample (but draws) and attend.
+  float32 (for a few functions also bfloat16): they run the same code as other dtypes, and the file stays small.
+- `qk_norm` of tensors other than float32: it uses torch's mean, whose bits depend on the processor.
+- The definitions (`using("reference")`) of the rooms sample (except draws) and attend.
 
-Nothing is left out because its bits differ between instruction sets: none do. Results that take part in a product or a
-function of torch or NumPy are marked in the file; they are compared where those have the recorded versions.
+No result is left out because its bits differ between instruction sets: none do. Results that depend on a product or a
+function of torch or NumPy are marked in the file. They are only compared for the recorded versions of torch and NumPy.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ ISAS = [isa for isa, runs in native.info()["isas"].items() if runs]
 @pytest.mark.slow
 @pytest.mark.no_sanitize
 @pytest.mark.parametrize("isa", ISAS)
-def test_nothing_changed(isa: str, tmp_path: Path) -> None:
+def test_digests_are_unchanged(isa: str, tmp_path: Path) -> None:
     environment = {**os.environ, **PINNED, "SOFTARGMAX_ISA": isa, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
         [sys.executable, "-m", "tests.digests.record", *["--kernels"] * (isa != ISAS[0])],
@@ -55,8 +57,8 @@ def test_nothing_changed(isa: str, tmp_path: Path) -> None:
     assert softargmax.__file__ in done.stderr
 
 
-def test_what_changed_is_recorded_once() -> None:
-    """Every case that was meant to change is there, differs from the old one, and has one reason."""
+def test_intended_changes_are_recorded_once() -> None:
+    """Every case in `changed.json` exists in the old record, has another digest there, and appears once."""
     names = [name for cases in changed().values() for name in cases]
     assert len(set(names)) == len(names)
     old = read()
@@ -74,7 +76,7 @@ def test_differences_are_named() -> None:
     assert not differing({"softmax": {"a": "1"}}, {"softmax": {"a": "~1"}})
 
 
-def test_enough_is_recorded() -> None:
+def test_every_room_has_over_1000_digests() -> None:
     counts = {room: sum(map(len, digests.values())) for room, digests in read().items()}
     assert set(counts) == set(ROOMS)
     assert min(counts.values()) > 1000

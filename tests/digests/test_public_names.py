@@ -1,4 +1,4 @@
-"""Every public name of the committed list imports, and may be called as before; new ones may join."""
+"""Every public name of the committed list can be imported and called as before. New names may be added."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_every_module_is_listed() -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_names_import_and_take_what_they_took(module: str) -> None:
+def test_names_import_and_accept_the_same_parameters(module: str) -> None:
     here = import_module(module)
     assert not NAMES[module].keys() - set(here.__all__)
     for name, before in NAMES[module].items():
@@ -28,10 +28,10 @@ def test_names_import_and_take_what_they_took(module: str) -> None:
         if before is not None:
             assert now is not None, name
             for parameter, kind in before.items():
-                if kind != "variadic keyword":  # what **options stood for may be listed since
+                if kind != "variadic keyword":  # options of the old **options may be listed by name now
                     may = {kind, kind.replace("positional-only", "positional or keyword")}
                     found = now.get(parameter, "")
-                    if " = " not in kind:  # what had to be given may have a default since
+                    if " = " not in kind:  # a required parameter may have a default now
                         found = found.partition(" = ")[0]
                     assert found in may, (name, parameter)
 

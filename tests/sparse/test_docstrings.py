@@ -1,4 +1,4 @@
-"""What a docstring of the sparse maps owes its reader, in its order."""
+"""Every public docstring of the sparse room has a formula, a gradient and the required sections in order."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 
 import softargmax.sparse as room
 
-OWED = ["Parameters", "Returns", "Raises", "Notes", "References", "Examples"]
+SECTIONS = ["Parameters", "Returns", "Raises", "Notes", "References", "Examples"]
 
 
 @pytest.mark.parametrize("name", [name for name in room.__all__ if name.islower()])
-def test_sections(name: str) -> None:
+def test_docstrings_have_the_required_sections(name: str) -> None:
     text = getattr(room, name).__doc__ or ""
     lines = [line.strip() for line in text.splitlines()]
-    assert [a for a, b in pairwise(lines) if a in OWED and b == "-" * len(a)] == OWED
+    assert [a for a, b in pairwise(lines) if a in SECTIONS and b == "-" * len(a)] == SECTIONS
     assert ".. math::" in text
     assert "Gradient" in text

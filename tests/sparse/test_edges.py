@@ -1,4 +1,4 @@
-"""The edge table of the sparse maps: values and gradients on every backend (JAX: test_jax.py, all rows at once)."""
+"""Edge rows of the sparse maps: values and gradients on every backend (JAX: all rows at once in test_jax.py)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Row(NamedTuple):
     tau: float | None  # None: a finite number
     support: int
     where: list[bool] | None = None
-    constant: bool = False  # a row of infinities: derivative 0
+    constant: bool = False  # True for a row of infinities, whose derivatives are 0
 
 
 NONE = [False, False, False]
@@ -68,7 +68,7 @@ each = pytest.mark.parametrize("row", ROWS + HUGE, ids=lambda row: row.name)
 
 
 def orders(row: Row, alphas: tuple[float, ...]) -> list[float]:
-    """Those at which a row has its p: below order 1 a score 1e38 below has some, 1e-42 at order 0.1."""
+    """Return the orders at which a row has its listed p. Below order 1 a score 1e38 below the maximum has p > 0."""
     return [alpha for alpha in alphas if alpha >= 1 or row.name not in FAR]
 
 
@@ -88,7 +88,7 @@ def masked(row: Row, backend: Backend, *, rows: bool) -> dict[str, Any]:
 
 @each
 def test_values(row: Row, quick: Backend) -> None:
-    """Between other rows, which it must not reach; with orders as a number and per row."""
+    """An edge row has its listed p and does not change the rows beside it; alpha is a number, or an array."""
     z = np.array([np.zeros(len(row.z)), row.z, np.ones(len(row.z))])
     for dtype in quick.dtypes:
         if not serves(row, quick, dtype):
@@ -106,7 +106,7 @@ def test_values(row: Row, quick: Backend) -> None:
 @each
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_values_of_long_rows(row: Row, dtype: str) -> None:
-    """Short rows of floats stand in lanes; here the kernel of long ones, and what lies behind their ends."""
+    """An edge row, padded with -inf to 67 scores for the kernel for long rows, has its listed p, support and loss."""
     if not serves(row, Backend("numpy", "native"), dtype):
         return
     z, p, mask = np.full(67, -INF), np.zeros(67), np.ones(67, bool)
@@ -127,7 +127,7 @@ def check_threshold(row: Row, backend: Backend, dtype: str, alpha: float) -> Non
     if row.tau is None:
         largest = max(x for x in row.z if math.isfinite(x) and (row.where is None or row.where[row.z.index(x)]))
         count = sum(p > 0 for p in row.p)
-        wanted = (alpha - 1) * largest - count ** -(alpha - 1)  # all in the support are equal here
+        wanted = (alpha - 1) * largest - count ** -(alpha - 1)  # all scores in the support are equal here
         most = float(np.finfo("float64" if dtype == "float64" else "float32").max)
         assert tau == pytest.approx(np.clip(wanted, -most, most), rel=1e-6), where
     else:
@@ -137,9 +137,9 @@ def check_threshold(row: Row, backend: Backend, dtype: str, alpha: float) -> Non
 @each
 @pytest.mark.parametrize("backend", [backend for backend in DIFFERENTIATING if backend.library == "torch"], ids=str)
 def test_gradients(row: Row, backend: Backend) -> None:
-    """Incoming gradients that are NaN or infinite where p is 0 are ignored; a row of infinities is constant.
+    """Incoming gradients that are NaN or infinite where p is 0 are ignored. Rows of infinities have derivative 0.
 
-    All p above 0 are equal in these rows, so the gradient is g less its mean, times s = p^(2 - alpha).
+    All p above 0 are equal in these rows, so the gradient is (g - mean of g) times s = p^(2 - alpha).
     """
     p = np.array(row.p, np.float64)
     inside, g = p != 0, np.arange(1.0, len(row.z) + 1)
@@ -147,7 +147,7 @@ def test_gradients(row: Row, backend: Backend) -> None:
     options = masked(row, backend, rows=False)
     for dtype, alpha in itertools.product(("float32", "float64"), orders(row, ALPHAS)):
         if not serves(row, backend, dtype) or (alpha == 1 and row.name in FAR):
-            continue  # softmax has every finite score in its support, and g there counts
+            continue  # the support of softmax contains every finite score, so g there has an effect
         wanted = np.where(inside, np.where(inside, p, 1) ** (2 - alpha) * (g - mean), 0.0)
         wanted = np.zeros(len(g)) if row.constant else np.where(inside & np.isnan(p), NAN, wanted)
         for outside in (NAN, INF):
@@ -167,7 +167,7 @@ def test_gradients(row: Row, backend: Backend) -> None:
 @pytest.mark.parametrize("row", [row for row in ROWS if row.tau is not None], ids=lambda row: row.name)
 @pytest.mark.parametrize("name", ["native", "reference"])
 def test_gradients_of_tau_and_alpha(row: Row, name: str) -> None:
-    """With nothing in the support tau does not move, nor p with alpha; a NaN stays in its row."""
+    """For an empty support, the derivatives of tau and p are 0. A NaN does not affect other rows."""
     torch = pytest.importorskip("torch")
     where = None if row.where is None else torch.tensor([row.where, [True] * 3])
     for alpha, which in itertools.product((1.0, 1.5, 2.5), (s.entmax, lambda *z, **o: s.threshold(*z, **o).tau)):
@@ -175,16 +175,16 @@ def test_gradients_of_tau_and_alpha(row: Row, name: str) -> None:
         a = torch.full((2,), alpha, dtype=torch.float64, requires_grad=True)
         with s.using(name):
             which(z, a, where=where).sum().backward()
-        told = (row.name, alpha, which, z.grad, a.grad)
-        assert z.grad[1].isfinite().all(), told
-        assert a.grad[1].isfinite(), told
+        message = (row.name, alpha, which, z.grad, a.grad)
+        assert z.grad[1].isfinite().all(), message
+        assert a.grad[1].isfinite(), message
         if row.support == 0 or (row.constant and which is s.entmax):
-            assert (z.grad[0] == 0).all(), told
-            assert abs(a.grad[0]) < 1e-15, told
+            assert (z.grad[0] == 0).all(), message
+            assert abs(a.grad[0]) < 1e-15, message
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 3.0])
-def test_both_implementations_differentiate_an_infinite_tau_alike(alpha: float) -> None:
+def test_both_implementations_have_equal_gradients_of_an_infinite_tau(alpha: float) -> None:
     torch = pytest.importorskip("torch")
     found = []
     for name in ("native", "reference"):
@@ -195,8 +195,8 @@ def test_both_implementations_differentiate_an_infinite_tau_alike(alpha: float) 
     assert found[0] == found[1]
 
 
-def test_an_infinite_tau_is_no_row_of_infinities() -> None:
-    """(alpha - 1) max z is beyond the range, but the scores are finite: their gradient is that of any other row."""
+def test_an_infinite_tau_of_finite_scores_keeps_the_gradient() -> None:
+    """If (alpha - 1) max z overflows but the scores are finite, the gradient is that of an ordinary row."""
     torch = pytest.importorskip("torch")
     for dtype, top in ((torch.float32, 2e38), (torch.float64, 1e308)):
         for name in ("native", "reference"):

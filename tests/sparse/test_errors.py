@@ -1,4 +1,4 @@
-"""What is refused, and in which words; nothing is written before."""
+"""The errors of the sparse maps and their messages. Nothing is written before an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.oracle.backends import Backend
 import softargmax as s
 
 Z = np.arange(12.0).reshape(3, 4)
-BAD: dict[str, list[tuple[Any, type[Exception], str]]] = {  # argument: value, error, what the message has to say
+BAD: dict[str, list[tuple[Any, type[Exception], str]]] = {  # argument: value, error, words of the message
     "alpha": [
         (-0.5, ValueError, "alpha: expected a finite number above 0, got -0.5"),
         (-math.ulp(0.0), ValueError, "above 0"),
@@ -81,8 +81,8 @@ def test_bad_arguments(function: Any, argument: str, value: Any, error: type[Exc
     assert (out == 7).all()
 
 
-def test_order_1_refuses_the_same() -> None:
-    """There softmax does the work; its words are the same, and so are the limits of `out`."""
+def test_order_1_raises_the_same_errors() -> None:
+    """Order 1 calls softmax. Its errors are the same, and so are the requirements for `out`."""
     for argument, value, error, _ in CASES:
         if argument != "alpha":
             with pytest.raises(error, match=f"^{argument}: "):
@@ -90,7 +90,7 @@ def test_order_1_refuses_the_same() -> None:
 
 
 @pytest.mark.parametrize("z", [np.array(["a"]), np.array([None]), "word", {"a": 1}, None, np.array([1j])])
-def test_scores_that_are_none(z: Any) -> None:
+def test_scores_of_a_wrong_type(z: Any) -> None:
     for function in (s.sparsemax, s.entmax, s.threshold):
         with pytest.raises(TypeError, match=r"^z: .*float32"):
             function(z)
@@ -98,8 +98,8 @@ def test_scores_that_are_none(z: Any) -> None:
         s.sparsemax([[1.0, 2.0], [3.0]])
 
 
-def test_out_must_not_lie_across_other_arguments() -> None:
-    """z itself may be overwritten; a shifted view of it and the mask may not."""
+def test_out_must_not_overlap_other_arguments() -> None:
+    """`out` may be z itself, but not a shifted view of z, and not the mask."""
     base = np.linspace(0, 1, 13)
     z = base[:12].reshape(3, 4)
     wanted = s.entmax(z.copy())
@@ -110,7 +110,7 @@ def test_out_must_not_lie_across_other_arguments() -> None:
     mask = np.zeros((3, 4, 8), bool)
     with pytest.raises(ValueError, match=r"^out: "):
         s.entmax(z, where=mask[..., 0], out=mask.view(np.float64)[..., 0])
-    orders = np.full((3, 4), 1.5)  # copied before
+    orders = np.full((3, 4), 1.5)  # copied before p is written, so `out` may overlap it
     assert (s.entmax(z.copy(), orders[:, 0], out=orders) == wanted).all()
     frozen = np.zeros((3, 4))
     frozen.flags.writeable = False
@@ -120,8 +120,8 @@ def test_out_must_not_lie_across_other_arguments() -> None:
     assert (z == wanted).all()
 
 
-def test_a_list_is_refused_where_tensors_are_meant(quick: Backend) -> None:
-    """Orders may be lists and NumPy arrays; `out` and arrays of another library may not."""
+def test_arguments_of_another_array_library(quick: Backend) -> None:
+    """Orders may be lists and NumPy arrays. `out` must have z's library, and a tensor is no order for NumPy scores."""
     z = quick.array(Z)
     listed = s.entmax(z, [1.5, 2.0, 3.0])
     assert (quick.back(listed) == quick.back(s.entmax(z, quick.array([1.5, 2.0, 3.0])))).all()
@@ -133,7 +133,7 @@ def test_a_list_is_refused_where_tensors_are_meant(quick: Backend) -> None:
             s.entmax(Z, torch.tensor([1.5, 2.0, 3.0]))
 
 
-def test_where_nobody_looks_the_row_is_nan() -> None:
+def test_a_wrong_order_gives_nan_under_tracing() -> None:
     torch = pytest.importorskip("torch")
     z, orders = torch.zeros(5, 3), torch.tensor([1.5, 0.0, math.nan, math.inf, -math.inf])
     for name in ("native", "reference"):
@@ -148,7 +148,7 @@ def test_where_nobody_looks_the_row_is_nan() -> None:
 
 
 def test_numbers_of_every_kind_are_orders() -> None:
-    """Integers, NumPy's scalars and 0-d arrays; True is 1."""
+    """Integers, NumPy scalars, 0-d arrays and True (as 1) are accepted as orders."""
     for order in (2, np.float32(2), np.int64(2), np.array(2.0), np.array(2), [2.0], np.float16(2)):
         assert (s.entmax(Z, order) == s.sparsemax(Z)).all()
         assert (s.threshold(Z, order).tau == s.threshold(Z, 2.0).tau).all()

@@ -1,4 +1,4 @@
-"""What the maps are by their definitions, on every backend but JAX."""
+"""Identities that follow from the definitions of the sparse maps, on every backend except JAX."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def both(quick: Backend, z: Any, alpha: float, **options: Any) -> np.ndarray:
 
 @each
 def test_shift_and_permutation(quick: Backend, alpha: float) -> None:
-    """Scores that survive shifts: multiples of 1/64. A shift changes no difference, so no bit of sparsemax."""
+    """A shift and a permutation of the scores. Multiples of 1/64 are shifted exactly, so sparsemax keeps its bits."""
     z = np.round(MANY * 64) / 64
     p, order = both(quick, z, alpha), np.random.default_rng(1).permutation(9)
     for shift in (-64.0, 0.25, 1024.0):
@@ -41,7 +41,7 @@ def test_shift_and_permutation(quick: Backend, alpha: float) -> None:
 
 @each
 def test_order_and_ties(quick: Backend, alpha: float) -> None:
-    """p rises with z, ties share, and what is added to one score never lowers its p."""
+    """A higher score has no lower p, equal scores have equal p, and raising a score never lowers its p."""
     z = np.sort(np.round(MANY * 4) / 4, axis=-1)
     p = both(quick, z, alpha)
     assert (np.diff(p) >= 0).all()
@@ -61,7 +61,7 @@ def test_higher_orders_are_sparser(quick: Backend) -> None:
 
 
 @each
-def test_p_is_made_of_tau(quick: Backend, alpha: float) -> None:
+def test_p_follows_from_tau(quick: Backend, alpha: float) -> None:
     a = alpha - 1
     found = s.threshold(quick.array(MANY), alpha)
     tau, p = quick.back(found.tau)[:, None], both(quick, MANY, alpha)
@@ -71,7 +71,7 @@ def test_p_is_made_of_tau(quick: Backend, alpha: float) -> None:
         return
     v = np.maximum(a * MANY - tau, 0)
     wanted = np.exp(np.log(v, where=v > 0, out=np.full_like(v, -np.inf)) / a)
-    slack = 2.0**-50 * (1 + np.abs(tau)) / a  # of log p: tau is rounded, and 1/a is its lever
+    slack = 2.0**-50 * (1 + np.abs(tau)) / a  # of log p: the rounding error of tau, multiplied by 1 / a
     seen = p > 1e-6
     assert (np.abs(wanted - p)[seen] <= (slack / np.where(v > 0, v, 1) * p)[seen] + 1e-15).all()
 
@@ -88,8 +88,8 @@ def test_order_1_is_softmax_to_the_bit_for_a_number(quick: Backend) -> None:
 
 
 @pytest.mark.parametrize("at", [1.0, 1.5, 2.0])
-def test_continuous_where_the_kernel_changes_its_formula(quick: Backend, at: float) -> None:
-    """|dp / dalpha| is below 1 here: a step in alpha moves p by no more, and from order to order by its multiples."""
+def test_p_is_continuous_where_the_kernel_changes_its_formula(quick: Backend, at: float) -> None:
+    """|dp / dalpha| is below 1 here, so a small step of alpha changes p by at most that step."""
     p = both(quick, MANY, at)
     for step in (2.0**-52, 1e-12, 1e-9, 1e-6):
         for alpha in {at + step, max(1.0, at - step)}:
@@ -99,7 +99,7 @@ def test_continuous_where_the_kernel_changes_its_formula(quick: Backend, at: flo
 
 
 def test_sparsemax_is_the_projection(quick: Backend) -> None:
-    """The conditions of Karush, Kuhn and Tucker: z - p is tau in the support, and not above it elsewhere."""
+    """The Karush-Kuhn-Tucker conditions hold: z - p is tau in the support, and at most tau elsewhere."""
     for spread in (0.1, 1.0, 100.0):
         z = MANY * spread
         p = both(quick, z, 2.0)
@@ -114,7 +114,7 @@ def test_sparsemax_is_the_projection(quick: Backend) -> None:
 
 
 def test_sparsemax_keeps_points_of_the_simplex(quick: Backend) -> None:
-    """Weights over a power of two are points of it without error."""
+    """sparsemax returns a point of the simplex unchanged. Weights over a power of two are exact points."""
     p = np.random.default_rng(2).multinomial(1024, np.full(9, 1 / 9), 30) / 1024
     p[0] = np.eye(9)[4]
     found = both(quick, p, 2.0)
@@ -125,8 +125,8 @@ def test_sparsemax_keeps_points_of_the_simplex(quick: Backend) -> None:
 
 
 @each
-def test_entmax_is_the_best_of_its_objective(quick: Backend, alpha: float) -> None:
-    """<q, z> + H(q) is nowhere larger, at points far and near."""
+def test_entmax_maximizes_its_objective(quick: Backend, alpha: float) -> None:
+    """<q, z> + H(q) is at most its value at p, for random points q and for points near p."""
     p = both(quick, MANY, alpha)
 
     def value(q: np.ndarray) -> np.ndarray:
@@ -146,7 +146,7 @@ def test_entmax_is_the_best_of_its_objective(quick: Backend, alpha: float) -> No
 
 @st.composite
 def layouts(draw: Any) -> tuple[np.ndarray, int]:
-    """Arrays of any shape, order and strides, with extremes among the scores."""
+    """Draw an array of any shape, order and strides, with extreme scores, and an axis."""
     dtype = draw(st.sampled_from([np.float32, np.float64]))
     shape = draw(hnp.array_shapes(min_dims=1, max_dims=3, max_side=8))
     extremes = [-math.inf, 0.0, -0.0, 1e-38, 1e-45, 1e38, -1e38, 3.4e38, -3.4e38, 1.0, 1.0000001]
@@ -160,13 +160,13 @@ def layouts(draw: Any) -> tuple[np.ndarray, int]:
 
 @pytest.mark.slow
 @given(layouts(), st.sampled_from([1.0, 1 + 1e-6, 1.25, 1.5, 1.75, 2.0]), st.sampled_from(["native", "reference"]))
-def test_any_layout_is_right(case: tuple[np.ndarray, int], alpha: float, name: str) -> None:
+def test_every_layout_has_the_same_p(case: tuple[np.ndarray, int], alpha: float, name: str) -> None:
     z, axis = case
     with s.using(name):
         p = s.entmax(z, alpha, axis=axis)
         tau, support = s.threshold(z, alpha, axis=axis)
         packed = np.ascontiguousarray(np.moveaxis(z, axis, -1))
-        if name == "native":  # the reference's bits are those of NumPy's loops, which memory's alignment may change
+        if name == "native":  # NumPy's loops, and so the bits of the reference, may depend on alignment
             assert np.array_equal(np.moveaxis(p, axis, -1), s.entmax(packed, alpha))
         rows, found = packed.reshape(-1, packed.shape[-1]), np.moveaxis(p, axis, -1).reshape(-1, packed.shape[-1])
         for row, ours, t, n in zip(rows, found, np.ravel(tau), np.ravel(support), strict=True):
@@ -175,7 +175,7 @@ def test_any_layout_is_right(case: tuple[np.ndarray, int], alpha: float, name: s
                 assert (t, n) == (-math.inf, 0)
                 continue
             true = exact(row, alpha)
-            lo = 12.0 if z.dtype == np.float64 else 0.51 if alpha > 1 else 3.0  # order 1: softmax, and its promise
+            lo = 12.0 if z.dtype == np.float64 else 0.51 if alpha > 1 else 3.0  # order 1 has the bound of softmax
             p_true = np.ldexp(true.p.hi, -LIFT)
             error = np.abs(ours - p_true) - lo * np.spacing(p_true.astype(z.dtype)).astype(np.float64)
             assert (error <= 2.0**-49 * (p_true < 1) + (2.0**-126 if z.dtype == np.float32 else 0)).all(), (row, alpha)

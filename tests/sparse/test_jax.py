@@ -1,4 +1,4 @@
-"""JAX: the reference traces under jit, grad and vmap. All edge rows in one matrix: every shape is compiled anew."""
+"""JAX traces the reference under jit, grad and vmap. All edge rows are in one matrix, so they compile once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLE = [row for row in ROWS if not 0 < min((abs(x) for x in row.z if x), defaul
 
 
 def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """z, mask and p; shorter rows are filled with NaN outside of the mask."""
+    """Return z, mask and p of all edge rows. Shorter rows are padded with NaN outside the mask."""
     z, mask, p = (np.full((len(TABLE), LENGTH), x) for x in (math.nan, 0.0, 0.0))
     for i, row in enumerate(TABLE):
         n = len(row.z)
@@ -29,15 +29,15 @@ def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def mapped(z: Any, alpha: Any, mask: Any, g: Any) -> list[np.ndarray]:
-    """p and its pullback."""
+    """Return p and its vjp."""
     z, alpha, mask, g = map(jnp.asarray, (z, alpha, mask, g))
     p, pull = jax.vjp(lambda z, a: s.entmax(z, a, where=mask), z, alpha)
     return list(map(np.asarray, (p, *pull(g))))
 
 
 @pytest.mark.slow
-def test_the_edge_table() -> None:
-    """Every row at every order, side by side."""
+def test_edge_rows() -> None:
+    """All edge rows, in one matrix, have their listed values and gradients at every order."""
     wrong = []
     once = table()
     z, mask, wanted = (np.concatenate([x] * len(ALPHAS)) for x in once)
@@ -54,7 +54,7 @@ def test_the_edge_table() -> None:
             "outside": (gz[i][wanted[i] == 0] == 0).all(),
             "z": row.support < 0
             or gz[i][inside] == pytest.approx((0 if level else 1) * slope[inside], rel=1e-4, abs=1e-6),
-            "alpha": row.support < 0 or ga[i] == pytest.approx(0, abs=1e-5),  # equal p stay equal
+            "alpha": row.support < 0 or ga[i] == pytest.approx(0, abs=1e-5),  # equal scores have equal p at every order
         }
         wrong += [(row.name, float(orders[i]), name) for name, holds in right.items() if not holds]
     assert not wrong
@@ -62,7 +62,7 @@ def test_the_edge_table() -> None:
 
 @pytest.mark.slow
 def test_compiled_and_batched() -> None:
-    """Wrong orders, which nobody looks at here, make rows of NaN."""
+    """Results under jit and vmap agree with the native kernel. Unchecked wrong orders make their rows NaN."""
     z = (3 * np.random.default_rng(9).standard_normal((3, 7, 5))).astype(np.float32)
     orders = np.array([1.0, 1.3, 1.5, 2.5, 0.0, math.nan, math.inf], np.float32)
     batched = np.asarray(jax.jit(jax.vmap(s.entmax, (0, None)))(jnp.asarray(z), jnp.asarray(orders)))

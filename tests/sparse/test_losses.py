@@ -1,4 +1,4 @@
-"""The Fenchel-Young losses: against mpmath, on every backend, at the edges, and with every option."""
+"""The Fenchel-Young losses: compared with mpmath on every backend, for edge rows, and with every option."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ import softargmax as s
 
 ORDERS = (0.1, 0.5, 0.9, 0.999, 1.0, 1.0 + 1e-6, 1.25, 1.5, 1.75, 2.0)
 INF, NAN = math.inf, math.nan
-# In float64 a loss is a dozen roundings of terms that have one sign; the definition alone computes p with fewer digits.
+# In float64 a loss has about a dozen rounding errors of terms of one sign. The definition computes p less accurately.
 ULPS = {"native": 6.0, "reference": 40.0}
 
 
 def sensitivity(p: list[Any], y: int, alpha: float) -> float:
-    """Return how an error of lambda comes into the loss, by the others' p: d p / d lambda = -p^(2 - alpha)."""
+    """Return how much an error of lambda changes the loss, by the other p: d p / d lambda = -p^(2 - alpha)."""
     others = [float(q) for i, q in enumerate(p) if i != y and q > 0]
     rest = sum(others)
     return rest + (1 - rest) ** (alpha - 2) * rest * sum(q ** (2 - alpha) for q in others) if rest < 1 else 1.0
 
 
 def probabilities(z: list[Any], alpha: float) -> list[Any]:
-    """Return p of a row by bisection, in mpmath."""
+    """Return p of a row by bisection in mpmath."""
     a, m = mpmath.mpf(alpha) - 1, max(z)
     low, high = mpmath.mpf(0), (mpmath.mpf(len(z)) ** -a - 1) / -a + 1 if a else mpmath.log(len(z)) + 1
 
@@ -49,7 +49,7 @@ def entropy(p: list[Any], alpha: float) -> Any:
 
 
 def truth(z: np.ndarray, t: list[float], alpha: float) -> tuple[Any, list[Any]]:
-    """Return the loss of a row by its definition, and p: once for all backends."""
+    """Return the loss of a row by its definition, and p. The result is cached for all backends."""
     return _truth(tuple(z.tolist()), tuple(t), alpha)
 
 
@@ -64,13 +64,13 @@ def _truth(z: tuple[float, ...], t: tuple[float, ...], alpha: float) -> tuple[An
 
 
 def one_hot(y: int, k: int) -> list[float]:
-    """Return the masses of a class."""
+    """Return the target probabilities of a class: 1 at y, else 0."""
     return [float(i == y) for i in range(k)]
 
 
-@pytest.mark.no_sanitize  # about digits: the other tests take the same paths
+@pytest.mark.no_sanitize  # tests accuracy; other tests run the same code
 @pytest.mark.parametrize("alpha", [*ORDERS, 2.5, 4.0])
-def test_a_class_and_its_gradient(alpha: float, quick: Backend) -> None:
+def test_loss_and_gradient_of_a_class(alpha: float, quick: Backend) -> None:
     rng = np.random.default_rng(int(alpha * 100))
     for trial in range(12):
         k = int(rng.integers(1, 9))
@@ -100,7 +100,7 @@ def test_a_confident_row_keeps_its_small_loss_and_gradient(gap: float) -> None:
     assert tensor.grad[0] == pytest.approx(-others, rel=1e-13)
 
 
-def test_beyond_the_margin_the_loss_is_zero(quick: Backend) -> None:
+def test_the_loss_is_zero_beyond_the_margin(quick: Backend) -> None:
     for alpha in (1.5, 2.0, 3.0):
         z = quick.array([0.0, 1.0 / (alpha - 1.0), -1.0])
         assert float(quick.back(s.entmax_loss(z, quick.array(1), alpha))) == 0.0
@@ -112,7 +112,8 @@ def test_high_orders_next_to_the_margin(quick: Backend) -> None:
         exact, _ = truth(np.array([0.0, -gap]), one_hot(0, 2), alpha)
         found = float(quick.back(s.entmax_loss(quick.array([0.0, -gap]), quick.array(0), alpha)))
         assert found == pytest.approx(1 / (alpha * (alpha - 1)), rel=1e-2)
-        assert found == pytest.approx(float(exact), rel=1e-6) or float(exact) < 0  # mpmath's bisection ends too early
+        # exact < 0 if the bisection in mpmath stops too early.
+        assert found == pytest.approx(float(exact), rel=1e-6) or float(exact) < 0
 
 
 EDGES = [
@@ -170,7 +171,7 @@ def test_soft_targets_smoothing_and_weights(alpha: float, quick: Backend) -> Non
     np.testing.assert_allclose(total, rows.sum(), rtol=1e-14)
 
 
-def test_where_leaves_entries_out(quick: Backend) -> None:
+def test_entries_outside_where_are_ignored(quick: Backend) -> None:
     z, mask = np.array([1.0, NAN, 2.0, 0.5]), np.array([True, False, True, True])
     found = s.sparsemax_loss(quick.array(z), quick.array(2), where=quick.array(mask))
     alone = s.sparsemax_loss(quick.array(z[mask]), quick.array(1))
@@ -220,7 +221,7 @@ def test_errors_name_the_argument(options: dict[str, Any], error: type[Exception
         s.entmax_loss([[1.0, 2.0, 3.0]], [0], **options)
 
 
-def test_a_class_out_of_range_is_named_with_its_place() -> None:
+def test_the_error_names_a_class_out_of_range_and_its_position() -> None:
     with pytest.raises(IndexError, match=r"target: expected 0 to 2, or -100 \(ignored\), got 3 at \(1,\)"):
         s.sparsemax_loss([[1.0, 2.0, 3.0]] * 2, [0, 3])
     with pytest.raises(ValueError, match="0-d"):

@@ -1,4 +1,4 @@
-"""The entmax package (1.3): agreement on ordinary rows, and where the two part."""
+"""The entmax package (1.3): agreement on ordinary rows, and the differences."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_agreement(spread: float) -> None:
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9, 0.99, 0.999])
 def test_agreement_below_order_1(alpha: float) -> None:
-    """Within what the peer's sum misses and its scores less tau are rounded."""
+    """The difference is at most the error of the peer's sum, plus the rounding error of its scores minus tau."""
     for spread in (0.3, 1.0, 10.0):
         z = spread * cases.draw(20, 50)
-        theirs = peer.entmax_bisect(z, alpha, n_iter=100, ensure_sum_one=False)
-        a, v = alpha - 1, theirs ** (alpha - 1)
-        missed = (theirs.sum(-1, keepdim=True) - 1).abs() / (theirs / v).sum(-1, keepdim=True)
-        rounded = 2.0**-52 * ((a * z).abs() + (v - a * z).abs()) / abs(a)  # its a z - tau, which is v
-        off = (s.entmax(z, alpha) / theirs - 1).abs()
+        other = peer.entmax_bisect(z, alpha, n_iter=100, ensure_sum_one=False)
+        a, v = alpha - 1, other ** (alpha - 1)
+        missed = (other.sum(-1, keepdim=True) - 1).abs() / (other / v).sum(-1, keepdim=True)
+        rounded = 2.0**-52 * ((a * z).abs() + (v - a * z).abs()) / abs(a)  # of the peer's v = a z - tau
+        off = (s.entmax(z, alpha) / other - 1).abs()
         assert (off <= (missed + 2 * rounded) / v + 2.0**-50).all(), spread
 
 
@@ -51,8 +51,8 @@ def test_first_derivatives_agree() -> None:
     torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-5, atol=1e-6)
 
 
-def theirs(f: Any) -> str:
-    """What the peer makes of it."""
+def peer_result(f: Any) -> str:
+    """Return "NaN" or "numbers" for the peer's result, or the name of its error."""
     try:
         result = f()
     except (IndexError, RuntimeError) as error:
@@ -60,10 +60,10 @@ def theirs(f: Any) -> str:
     return "NaN" if result.isnan().any() else "numbers"
 
 
-def test_differences() -> None:
-    """Where they return NaN or raise, a row of the edge table stands here."""
+def test_results_where_the_peer_fails() -> None:
+    """Where the peer returns NaN or raises, softargmax returns the value of the edge table."""
     nothing = torch.full((3,), -math.inf)
-    assert theirs(lambda: peer.sparsemax(nothing)) in ("IndexError", "RuntimeError", "NaN")
+    assert peer_result(lambda: peer.sparsemax(nothing)) in ("IndexError", "RuntimeError", "NaN")
     assert (s.sparsemax(nothing) == 0).all()
     half = cases.draw(4, 300).bfloat16()
     assert s.entmax(half).isfinite().all()
@@ -74,5 +74,5 @@ def test_differences() -> None:
         (first,) = torch.autograd.grad((f(wide) ** 2).sum(), wide, create_graph=True)
         return torch.autograd.grad(first.sum() + (first**2).sum(), wide)[0]
 
-    assert theirs(lambda: second(lambda z: peer.entmax_bisect(z, 1.5))) != "numbers"
+    assert peer_result(lambda: second(lambda z: peer.entmax_bisect(z, 1.5))) != "numbers"
     assert second(lambda z: s.entmax(z, 1.5)).isfinite().all()

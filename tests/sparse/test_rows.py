@@ -1,4 +1,4 @@
-"""Rows of every length, place and dtype: blocks, re-read rows, columns, halves, axes, little shapes."""
+"""Rows of every length, layout and dtype: blocks, rows that are read again, columns, halves, axes, small shapes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ PER_ROW = np.array([1.0, 1 + 1e-12, 1 + 1e-6, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 5.
 
 
 def off(p: np.ndarray, true: np.ndarray, sum_error: float) -> float:
-    """The largest error in ulp of each p >= 1e-30, beyond what an error of the sum does to the largest p."""
+    """Return the largest error in ulp of the p >= 1e-30, minus the effect of an error of the sum on the largest p."""
     seen = true >= 1e-30
     error = np.abs(p.astype(np.longdouble) - true)[seen]
     unit = np.spacing(true[seen].astype(p.dtype)).astype(np.float64)
     return float(((error - sum_error * 2.0**-53) / unit).max())
 
 
-@pytest.mark.no_sanitize  # about digits: shorter rows touch the same memory
+@pytest.mark.no_sanitize  # tests accuracy; shorter rows touch the same memory
 @pytest.mark.parametrize("alpha", [1.0001, 1.25, 1.5, 2.0, 2.5])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("k", [1000, 4097, 1_000_000])
 def test_long_rows(k: int, dtype: str, alpha: float) -> None:
-    """A sum of K terms is compensated: its error does not grow with K."""
+    """The error of p does not grow with the number K of scores, because sums are compensated."""
     rng = np.random.default_rng(k)
     for spread in (1.0, 1e4) if k > 10_000 else (0.1, 1.0, 10.0, 1e4):
         z = (rng.standard_normal(k) * spread).astype(dtype)
@@ -46,7 +46,7 @@ def test_long_rows(k: int, dtype: str, alpha: float) -> None:
             assert off(p, true, 4.0) <= 4
 
 
-@pytest.mark.no_sanitize  # about digits: shorter rows touch the same memory
+@pytest.mark.no_sanitize  # tests accuracy; shorter rows touch the same memory
 def test_all_equal_and_heavy_tails() -> None:
     for k in (16, 4096, 1_000_000):
         for alpha in (1.1, 1.5, 2.0, 3.0):
@@ -59,7 +59,7 @@ def test_all_equal_and_heavy_tails() -> None:
 
 @pytest.mark.parametrize("alpha", [1.0001, 1.5, 1.75, 2.0])
 def test_rows_that_are_read_again(alpha: float) -> None:
-    """More candidates than the list holds (2^20): all equal, ties by the thousand, and a quarter of 10^6 that stays."""
+    """Rows with more candidates than a list holds (2^20): all equal, many ties, one large score, and strided."""
     k = (1 << 20) + 4099
     assert ulp_error(s.entmax(np.zeros(k, np.float32), alpha), np.full(k, 1 / k)).max() <= 1
     assert s.threshold(np.zeros(k, np.float32), alpha).support_size == k
@@ -74,13 +74,13 @@ def test_rows_that_are_read_again(alpha: float) -> None:
 
 
 def repeated(z: np.ndarray, alpha: float) -> np.ndarray:
-    """p of a row of few different values."""
+    """Return p of a row with few different values."""
     values, counts = np.unique(z, return_counts=True)
     return weighted(values.astype(np.longdouble), counts, alpha)[np.searchsorted(values, z)]
 
 
 def weighted(values: np.ndarray, counts: np.ndarray, alpha: float) -> np.ndarray:
-    """p of each of these values, which stand in the row so many times: bisection of tau."""
+    """Return p of each value of a row in which value i occurs counts[i] times, by bisection for tau."""
     a, d = np.longdouble(alpha) - 1, values - values.max()
     low, high = np.longdouble(0), np.log(np.longdouble(counts.sum())) + 1
 
@@ -97,7 +97,7 @@ def weighted(values: np.ndarray, counts: np.ndarray, alpha: float) -> np.ndarray
 @pytest.mark.parametrize("rows", [1, 17, 128, 129, 300])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_columns_are_rows(rows: int, dtype: str) -> None:
-    """Axis 0, read 128 columns at a time, each with an order of its own."""
+    """Columns (axis 0), which are read 128 at a time, have the results of rows; each has its own order."""
     z = (np.random.default_rng(rows).standard_normal((70, rows)) * 2).astype(dtype)
     alpha = np.resize(PER_ROW, rows)
     found = s.entmax(z, alpha, axis=0)
@@ -142,7 +142,7 @@ def test_axes(quick: Backend, axis: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (0, 3), (2, 0, 3), (0, 0), (1,), (1, 1, 1)])
-def test_shapes_without_much_in_them(quick: Backend, shape: tuple[int, ...]) -> None:
+def test_small_and_empty_shapes(quick: Backend, shape: tuple[int, ...]) -> None:
     z = quick.array(np.zeros(shape))
     for alpha in (1.0, 1.3, 1.5, 2.0, 3.0):
         assert s.entmax(z, alpha).shape == shape
@@ -165,7 +165,7 @@ def test_integers_become_the_default_float(quick: Backend, dtype: str) -> None:
 
 @pytest.mark.parametrize("shape", [(4, 1), (4, 5), (1, 5), (5,), (1,), ()])
 def test_alpha_per_row(quick: Backend, shape: tuple[int, ...]) -> None:
-    """An order of any shape that broadcasts with the rows, or has the axis kept as 1."""
+    """alpha may have any shape that broadcasts with the rows, with or without the reduced axis as 1."""
     alpha = np.resize(PER_ROW[3:], shape)
     z = np.moveaxis(np.stack([Z[0], Z[1], Z[2]], -1), -1, 0).transpose(1, 2, 0)  # rows of 3 along the last axis
     found = quick.back(s.entmax(quick.array(z), quick.array(alpha)))
@@ -189,8 +189,8 @@ def test_every_option_changes_the_result(quick: Backend) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 5, 16, 33, 64])
-def test_short_rows_stand_in_lanes(k: int) -> None:
-    """Whatever lies beside a row, another order, a NaN or nothing, it is the row alone, to the bit, and right."""
+def test_short_rows_do_not_depend_on_other_lanes(k: int) -> None:
+    """A short row has the bits of the row alone, next to rows of other orders or with NaN, and its p is accurate."""
     rng = np.random.default_rng(k)
     z = (rng.standard_normal((90, k)) * rng.choice([0.1, 1.0, 30.0, 1e6], (90, 1))).astype(np.float32)
     z[3], z[17, 0], z[18, -1], z[40, ::2] = -np.inf, np.nan, np.inf, -np.inf

@@ -1,4 +1,4 @@
-"""The temperature and the base of the sparse maps and their losses: truth, limits, rows, gradients."""
+"""The temperature and the base of the sparse maps and their losses: accuracy, limits, rows, gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLASSES = np.array([1, 4, 0])
 
 
 def true(row: np.ndarray, alpha: float, temperature: float, base: float | None = None) -> tuple[list[Any], Any]:
-    """p and tau in mpmath, by halving the interval of the largest p's logarithm."""
+    """Return p and tau in mpmath, by bisection for the logarithm of the largest p."""
     with mpmath.workdps(50):
         beta = (mpmath.mpf(1) if base is None else mpmath.log(base)) / mpmath.mpf(temperature)
         x, a = [mpmath.mpf(float(z)) * beta for z in row], mpmath.mpf(alpha) - 1
@@ -45,8 +45,8 @@ def true(row: np.ndarray, alpha: float, temperature: float, base: float | None =
 @pytest.mark.parametrize("implementation", ["native", "reference"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("alpha", [0.5, 1.25, 1.5, 2.0, 3.0])
-def test_to_4_ulp(alpha: float, dtype: str, implementation: str) -> None:
-    """Beside large scores too, where scores that were scaled before would have lost their digits."""
+def test_p_is_accurate_to_4_ulp(alpha: float, dtype: str, implementation: str) -> None:
+    """This includes rows with a large constant added, where scaling the scores first would lose digits."""
     native, rng = implementation == "native", np.random.default_rng(3)
     in_pairs = native and alpha in (1.5, 2.0)  # the sum of p
     for n, shift, temperature, base in [(3, 0, 0.7, None), (9, 2000, 3.7, None), (17, 0, -2.3, 3.0), (5, 0, 0.03, 0.5)]:
@@ -59,7 +59,7 @@ def test_to_4_ulp(alpha: float, dtype: str, implementation: str) -> None:
         for ours, exact in zip(found, p, strict=True):
             if exact > 1e-30:
                 unit = float(np.spacing(np.array(float(exact), dtype)))
-                # An error of the sum moves a p by its slope. The reference rounds y before e^y: |y| units more.
+                # An error of the sum changes a p by its slope. The reference rounds y before e^y, which adds |y| units.
                 log = 0.0 if native else abs(float(mpmath.log(exact)))
                 by = 4 * (1 + log) * 2.0**-53 * float((exact / largest) ** (2 - alpha)) if not in_pairs else 0.0
                 off = abs(float(mpmath.mpf(float(ours)) - exact))
@@ -71,8 +71,8 @@ def test_to_4_ulp(alpha: float, dtype: str, implementation: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("alpha", [1.5, 2.0])
-def test_rows_side_by_side_and_alone(alpha: float, dtype: str) -> None:
-    """Short rows, which are solved together, and longer ones; at betas that have a closed form and others."""
+def test_rows_together_and_alone_have_the_same_bits(alpha: float, dtype: str) -> None:
+    """Short rows, which are solved together, and longer rows, at betas with and without a closed form."""
     rng = np.random.default_rng(4)
     temperatures = np.array([1.0, -2.3, 3.0, 0.01, 1e-25, 1e25, 0.0, INF, 1.0, 1e-3, -0.0, 5.0, -1e-9, 40.0, 2.0**-64])
     for n in (1, 4, 64, 65, 600):
@@ -109,7 +109,7 @@ def test_limits(quick: Backend, alpha: float) -> None:
 
 @pytest.mark.parametrize("alpha", [1.2, 1.5, 2.0, 3.0])
 def test_the_threshold_at_the_limits(alpha: float) -> None:
-    """tau of z / T as T falls to 0: infinite but for a maximum of 0."""
+    """As T goes to 0, tau of z / T is infinite unless the maximum of z is 0."""
     for implementation in ("native", "reference"):
         with s.using(implementation):
             found = s.threshold([[1.0, 3.0, 3.0], [-2.0, -2.0, -9.0], [0.0, 0.0, -1.0]], alpha, temperature=0.0)
@@ -120,7 +120,7 @@ def test_the_threshold_at_the_limits(alpha: float) -> None:
 
 @pytest.mark.parametrize("alpha", [0.7, 1.0, 1.4, 1.5, 2.0, 3.0])
 def test_it_is_the_map_of_scaled_scores(quick: Backend, alpha: float) -> None:
-    """A number, one per row, a base, an axis, a mask: as z ln(base) / T has it."""
+    """The result is that of z ln(base) / T, for a number or one number per row, a base, an axis and a mask."""
     mask = np.arange(15).reshape(3, 5) % 4 != 2
     z, m, t = quick.array(Z), quick.array(mask), quick.array(np.array(TEMPERATURES))
     by_row = Z / np.array(TEMPERATURES)[:, None]

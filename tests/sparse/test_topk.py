@@ -14,7 +14,7 @@ INF, NAN = math.inf, math.nan
 
 
 def brute(row: np.ndarray, k: int) -> np.ndarray:
-    """Return the softmax over the k largest, of equal ones the first."""
+    """Return the softmax over the k largest scores; among equal scores the first ones are kept."""
     kept = np.argsort(-row, kind="stable")[:k]
     mask = np.zeros(row.size, bool)
     mask[kept] = True
@@ -48,7 +48,7 @@ def test_edge_rows(quick: Backend) -> None:
     assert np.isnan(found[2]).all()
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # of torch's forward mode
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # from torch's forward mode
 def test_derivatives() -> None:
     torch = pytest.importorskip("torch")
     z = torch.tensor([[0.1, 0.9, -0.4, 0.5], [1.0, 0.0, 0.3, 0.2]], dtype=torch.float64, requires_grad=True)
@@ -62,14 +62,14 @@ def test_errors_name_k(k: object) -> None:
         s.topk_softmax([1.0, 2.0, 3.0], k)
 
 
-def test_more_than_there_are_keep_all() -> None:
+def test_k_above_the_number_of_scores_keeps_all() -> None:
     z = np.array([[1.0, 2.0, 3.0], [0.0, -1.0, 4.0]])
     for k in (3, 4, 100, [4, 3]):
         assert (s.topk_softmax(z, k) == s.softmax(z)).all()
 
 
 def test_no_classes(quick: Backend) -> None:
-    """An empty row has nothing to keep, whatever k is."""
+    """An empty row gives an empty result for every valid k."""
     for k in (1, 5):
         assert tuple(s.topk_softmax(quick.array(np.zeros((2, 0))), k).shape) == (2, 0)
         assert tuple(s.topk_softmax(quick.array(np.zeros((0, 2))), k, axis=0).shape) == (0, 2)
@@ -77,23 +77,23 @@ def test_no_classes(quick: Backend) -> None:
         s.topk_softmax(quick.array(np.zeros((2, 0))), 0)
 
 
-def test_the_larger_scores_are_kept_however_near(quick: Backend) -> None:
+def test_scores_are_compared_exactly(quick: Backend) -> None:
     z = quick.array([20, 1.0000001, 1.0000002], "float32")
     assert (quick.back(s.topk_softmax(z, 2)) > 0).tolist() == [True, False, True]
 
 
-def test_a_negative_temperature_is_refused() -> None:
+def test_a_negative_temperature_raises() -> None:
     for temperature in (-1.0, np.array([1.0, -2.0])):
         with pytest.raises(ValueError, match=r"temperature: .* from 0 on"):
             s.topk_softmax(np.zeros((2, 3)), 2, temperature=temperature)
 
 
-def test_where_nobody_may_look_a_negative_temperature_makes_its_row_nan() -> None:
+def test_a_negative_temperature_gives_nan_under_tracing() -> None:
     jax = pytest.importorskip("jax")
     found = jax.jit(lambda t: s.topk_softmax(jax.numpy.zeros((2, 3)), 2, temperature=t))(np.array([1.0, -2.0]))
     np.testing.assert_array_equal(found, [[0.5, 0.5, 0.0], [NAN, NAN, 0.0]])
 
 
-def test_a_single_score_is_no_row() -> None:
+def test_a_0_d_array_raises() -> None:
     with pytest.raises(ValueError, match="0-d"):
         s.topk_softmax(1.0, 1)

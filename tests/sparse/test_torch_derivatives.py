@@ -1,4 +1,4 @@
-"""Derivatives of the torch operators against finite differences, to the scores and to the order."""
+"""Derivatives of the torch operators with respect to scores and order, compared with finite differences."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_third_derivative(alpha: float) -> None:
     assert gradcheck(lambda z: second(z, g), (z,))
 
 
-# --- to alpha: the kernel changes its formula at 1, 1.5 and 2 ---------------------------------------------------------
+# --- derivatives with respect to alpha; the kernel changes its formula at 1, 1.5 and 2 --------------------------------
 
 ROWS = {"few": [0.3, -0.2, 1.1, 0.9], "zeros": [2.0, 1.9, -3.0, 0.5, 1.7], "tied": [1.0, 1.0, 0.25]}
 ORDERS = (1.0, 1 + 1e-12, 1 + 1e-6, 1 + 1e-4, 1.02, 1.3, 1.5, 1.9, 2.0, 2.5, 3.0)
 
 
 def by_differences(row: list[float], alpha: float) -> tuple[np.ndarray, float]:
-    """dp / dalpha and dtau / dalpha of mpmath's p: a quotient of third order, to one side where alpha is 1."""
+    """Return dp / dalpha and dtau / dalpha of mpmath's p by differences of third order (one-sided at alpha = 1)."""
     with mpmath.workdps(60):
         h = mpmath.mpf(10) ** -12
         base = mpmath.mpf(alpha)
@@ -74,7 +74,7 @@ def by_differences(row: list[float], alpha: float) -> tuple[np.ndarray, float]:
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("alpha", ORDERS)
 def test_the_gradient_to_alpha(alpha: float, name: str) -> None:
-    """No blow-up towards 1, and exactly there the limit: the error stays in units of the terms it is the sum of."""
+    """The gradient is accurate near alpha = 1 and has its limit at 1. Errors are relative to the terms of its sum."""
     row = ROWS[name]
     dp, dtau = by_differences(row, alpha)
     for implementation in ("native", "reference"):
@@ -110,11 +110,11 @@ def test_second_derivatives_to_alpha_do_not_blow_up_towards_1() -> None:
         assert torch.func.hessian(f)(cases.number(1 + a)).item() == pytest.approx(limit, rel=1e-5), a
 
 
-# --- high orders: s = p^(2 - alpha) of the least p outweighs all others' together -------------------------------------
+# --- high orders: s = p^(2 - alpha) of the smallest p is larger than the sum of all others ----------------------------
 
 
 def of_p(p: np.ndarray, alpha: float, g: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """s g', which is dz, the derivative to alpha -<s g', w'>, and the largest w, of p and g as they are."""
+    """Return dz = s g', the derivative with respect to alpha, -<s g', w'>, and the largest w, from p and g."""
     with mpmath.workdps(400):
         a = mpmath.mpf(alpha) - 1
         p, g = ([mpmath.mpf(float(x)) for x in values] for values in (p, g))
@@ -130,9 +130,9 @@ def of_p(p: np.ndarray, alpha: float, g: np.ndarray) -> tuple[np.ndarray, float,
 @pytest.mark.parametrize("implementation", ["native", "reference"])
 @pytest.mark.parametrize("alpha", [2.5, 5.0, 10.0, 20.0])
 def test_gradients_of_high_orders(alpha: float, implementation: str) -> None:
-    """Scores near their maximum, so that several p are above 0; the largest gradients are 1e30."""
+    """All scores are near their maximum, so that several p are above 0. The largest gradients are 1e30."""
     z = cases.draw(100, 4, seed=6) * 0.6 / alpha
-    z[:, 3] = torch.where(torch.arange(100) % 4 == 0, z[:, 2], z[:, 3])  # ties, some of them at the threshold
+    z[:, 3] = torch.where(torch.arange(100) % 4 == 0, z[:, 2], z[:, 3])  # ties, some at the threshold
     g, order = cases.draw(100, 4, seed=7), torch.full((100, 1), alpha, dtype=torch.float64)
     z.requires_grad_(), order.requires_grad_()
     with s.using(implementation):
@@ -144,7 +144,7 @@ def test_gradients_of_high_orders(alpha: float, implementation: str) -> None:
         row, up, down = (x[i].detach()[there].numpy() for x in (p, g, z.grad))
         dz, dalpha, w = of_p(row, alpha, up)
         slack = 2.0**-53 * (16 + 2 * alpha * abs(np.log(row)).max())
-        if implementation == "reference":  # differentiates its own root, not p as rounded: s moves with p
+        if implementation == "reference":  # it differentiates its own root instead of the rounded p, and s depends on p
             slack *= 2 * alpha
         assert np.abs(down - dz).max() <= slack * np.abs(dz).max(), i
         assert abs(order.grad[i].item() - dalpha) <= slack * w * np.abs(dz).sum() + 1e-300, i
@@ -153,7 +153,7 @@ def test_gradients_of_high_orders(alpha: float, implementation: str) -> None:
 
 
 def test_gradients_of_a_large_support_stay_finite_at_high_orders() -> None:
-    """s = p^(2 - alpha) is beyond the range for each of these p; taken as alike, they must not be so in their sum."""
+    """s = p^(2 - alpha) overflows for each of these p. It is clipped so that the sum of all s does not overflow."""
     g = torch.arange(40_000, dtype=torch.float64) / 40_000
     for alpha in (80.0, 101.0):
         z = torch.zeros(40_000, dtype=torch.float64, requires_grad=True)
@@ -161,13 +161,13 @@ def test_gradients_of_a_large_support_stay_finite_at_high_orders() -> None:
         torch.testing.assert_close(dz / dz[-1], 2 * (g - g.mean()) / (g[-1] - g[0]), rtol=1e-12, atol=1e-12)
 
 
-# --- what comes in and goes out ---------------------------------------------------------------------------------------
+# --- incoming and outgoing gradients ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.25, 1.5, 2.0, 3.0])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_native_and_reference_gradients_agree(dtype: str, alpha: float) -> None:
-    """The kernel starts from p as it was returned, rounded: s = p^(2 - alpha) is off by |2 - alpha| of that."""
+    """The kernel starts from the rounded p, so s = p^(2 - alpha) has |2 - alpha| times the relative error of p."""
     kind = getattr(torch, dtype)
     unit = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}[dtype]
     for spread in (0.3, 1.0, 3.0):
@@ -183,7 +183,7 @@ def test_native_and_reference_gradients_agree(dtype: str, alpha: float) -> None:
         tiny = 2.0**-24 if dtype == "float16" else 0.0
         if dtype == "float64":  # the reference's own error (test_values.py)
             unit = 2.0**-53 * (4 - 2 * p.clamp(min=1e-300).log()) / torch.where(p > 0, p, 1) ** (alpha - 1)
-        off = (unit + tiny / torch.where(p > 0, p, 1)) * max(1.0, abs(2 - alpha))  # of s, relative
+        off = (unit + tiny / torch.where(p > 0, p, 1)) * max(1.0, abs(2 - alpha))  # relative error of s
         size = torch.where(p > 0, p, 1) ** (2 - alpha) * (g.double().abs() + g.double().abs().amax(-1, keepdim=True))
         slack = 4 * off.amax(-1, keepdim=True) * size + 2 * tiny
         visible = (found.detach().new_tensor(1) * p).to(kind) > 0
@@ -207,7 +207,7 @@ def test_gradients_outside_the_support_are_ignored(alpha: float) -> None:
             torch.testing.assert_close(forward, wanted[0], rtol=1e-14, atol=1e-15)
 
 
-def test_only_what_needs_a_gradient_gets_one() -> None:
+def test_only_arguments_that_require_it_get_a_gradient() -> None:
     z, order = cases.draw(3), cases.number(1.3).requires_grad_()
     s.entmax(z, order)[0].backward()
     assert z.grad is None

@@ -17,8 +17,8 @@ from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
 import softargmax as s  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings(line) for line in IGNORED]
-# From the order 1.5 on a class outside the support, one inside, an ignored row. Small: what the checks of derivatives
-# take grows with the square of it, and 24 scores were a minute.
+# A class that is outside the support from order 1.5 on, a class inside it, and an ignored row. There are few scores,
+# because the time of the derivative checks grows with the square of their number: 24 scores took a minute.
 TARGET = torch.tensor([0, 3, -100])
 SOFT = torch.softmax(draw(3, 4, seed=9), -1)
 
@@ -30,7 +30,7 @@ def scores() -> Tensor:
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.25, 1.5, 2.0, 3.0])
 @pytest.mark.parametrize("kind", ["classes", "smoothed", "soft"])
 def test_first_second_and_forward_derivatives(alpha: float, kind: str, differentiating: Backend) -> None:
-    """Second ones entry by entry of the kernels, along one direction of the definition, which has the same rules."""
+    """Second derivatives are checked by entry for the kernels, and along one direction for the definition."""
     if differentiating.library != "torch":
         pytest.skip("torch's checks")
 
@@ -110,8 +110,8 @@ def test_map_modules() -> None:
 
 
 @pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0, 3.0])
-def test_an_incoming_gradient_that_is_no_number_stays_in_the_support(alpha: float, differentiating: Backend) -> None:
-    # JAX serves any length in one way, and compiles each anew: 8 s.
+def test_a_nan_incoming_gradient_affects_only_the_support(alpha: float, differentiating: Backend) -> None:
+    # JAX has one implementation for all lengths and would compile each length: 8 s.
     for length in (40,) if differentiating.library == "jax" else (40, 80):
         row = np.full((2, length), -math.inf, np.float32)
         row[:, :4] = 1, 0.98, 0.97, -50

@@ -1,4 +1,4 @@
-"""Tensors as they come: dtypes, strides, lazy bits, subclasses, `out=`, inference."""
+"""Tensors of every kind: dtypes, strides, lazy conjugate and negative bits, subclasses, `out=`, inference mode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ each = pytest.mark.parametrize("alpha", [1.0, 1.25, 1.5, 2.0, 3.0])
 @each
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_dtypes_and_numpy(dtype: str, alpha: float) -> None:
-    """The bits are NumPy's; the halves are the float32 result rounded once."""
+    """Results have the bits of NumPy arrays. Half-precision results are float32 results, rounded once."""
     kind = getattr(torch, dtype)
     z = (2 * cases.draw(5, 70)).to(kind)
     p, found = s.entmax(z, alpha), s.threshold(z, alpha)
@@ -119,7 +119,7 @@ def test_out(alpha: float) -> None:
     version = out._version
     assert s.entmax(z, alpha, out=out) is out
     assert torch.equal(out, wanted)
-    assert out._version > version  # autograd finds out that what it saved has changed
+    assert out._version > version  # so autograd detects that a saved tensor has changed
     again = z.clone()
     assert torch.equal(s.entmax(again, alpha, out=again), wanted)
     with pytest.raises(TypeError, match=r"^out: "):
@@ -132,8 +132,8 @@ def test_out(alpha: float) -> None:
         s.entmax(z.requires_grad_(), alpha, out=torch.empty_like(z))
 
 
-def test_all_ways_lead_to_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel called at once, through the Function, through the dispatcher: the same bits."""
+def test_every_call_path_has_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A direct kernel call, the autograd Function and the dispatcher give the same bits."""
     operations = importlib.import_module("softargmax.sparse.operations")
     of = operations.entmax.torch
     z = (2 * cases.draw(7, 300)).float()

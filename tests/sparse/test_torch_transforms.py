@@ -1,4 +1,4 @@
-"""functorch's transforms, torch.compile and the operators' own checks."""
+"""torch.func transforms, torch.compile and opcheck of the operators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ each = pytest.mark.parametrize("case", cases.CASES, ids=[case.name for case in c
 
 @pytest.fixture(autouse=True)
 def _fresh_compiler() -> Any:
-    """Each test compiles anew: dynamo counts how often a function was compiled, and gives up."""
+    """Reset dynamo before each test. It stops compiling a function that was compiled too often."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -33,7 +33,7 @@ def total(f: Any) -> Any:
 
 
 @each
-def test_all_modes_agree(case: Any) -> None:
+def test_all_derivative_modes_agree(case: Any) -> None:
     loss = total(case.f)
     torch.testing.assert_close(jacfwd(loss)(*case.inputs), jacrev(loss)(*case.inputs), rtol=1e-12, atol=1e-13)
     wanted = jacrev(jacrev(loss))(*case.inputs)
@@ -42,7 +42,7 @@ def test_all_modes_agree(case: Any) -> None:
 
 
 @each
-def test_vmap_over_the_scores_is_a_loop(case: Any) -> None:
+def test_vmap_over_the_scores_equals_a_loop(case: Any) -> None:
     z, *rest = case.inputs
     batch = torch.stack([z, 2 * z, z - 1], 1)
     found = vmap(lambda z: case.f(z, *rest), 1)(batch)
@@ -67,7 +67,7 @@ def test_vmap_over_everything_else() -> None:
 
 
 @each
-def test_compiled_is_eager_to_the_bit(case: Any) -> None:
+def test_compiled_results_have_the_bits_of_eager_results(case: Any) -> None:
     compiled = torch.compile(case.f, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(*case.inputs), case.f(*case.inputs))
     inputs = [tuple(x.clone().requires_grad_() for x in case.inputs) for _ in range(2)]
@@ -80,7 +80,7 @@ def test_compiled_is_eager_to_the_bit(case: Any) -> None:
 
 @pytest.mark.parametrize("transform", [jacrev, hessian, vmap], ids=lambda t: t.__name__)
 def test_compiled_transforms(transform: Any) -> None:
-    # A lambda, since torch 2.13 cannot trace the `hasattr(f, "__name__")` of vmap for a function that is taken whole.
+    # A lambda, because torch 2.13 cannot trace the `hasattr(f, "__name__")` of vmap for a function compiled as a whole.
     f = total(s.sparsemax) if transform is hessian else lambda z: s.entmax(z, axis=-1)
     z = cases.draw(3, 4)
     compiled = torch.compile(transform(f), fullgraph=True, backend="aot_eager")
@@ -133,5 +133,5 @@ def test_opcheck(name: str, tracked: bool) -> None:
     torch.library.opcheck(operation.torch.overload, arguments)
 
 
-def test_opcheck_of_a_result_that_is_written() -> None:
+def test_opcheck_of_the_out_argument() -> None:
     torch.library.opcheck(o.entmax.torch.overload_out, (torch.empty_like(Z), *o.entmax.torch.flatten(SCORES)))

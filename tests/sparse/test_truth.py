@@ -1,4 +1,4 @@
-"""The truth itself: fractions, mpmath, longdouble and closed forms agree; and it tells a wrong kernel."""
+"""Tests of truth.py: fractions, mpmath, longdouble and closed forms agree, and small errors are detected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RNG = np.random.default_rng(1)
 ROWS = [RNG.standard_normal(k) * spread for k in (1, 2, 7, 40) for spread in (0.1, 3.0, 1e3)]
 
 
-def test_sparsemax_in_fractions_is_that_in_mpmath() -> None:
+def test_sparsemax_in_fractions_equals_mpmath() -> None:
     for row in [*ROWS, made_of(1e-25, 9, 2.0, "float64")]:
         found = exact(row, 2.0)
         for ours, fraction in zip(found.all_p, sparsemax_fractions(row), strict=True):
@@ -29,7 +29,7 @@ def test_order_1_is_softmax() -> None:
         assert exact(row, 1.0).tau == -1
 
 
-def test_order_1_and_a_half_is_its_closed_form() -> None:
+def test_order_1_5_equals_its_closed_form() -> None:
     """tau = mean - sqrt((1 - variance n) / n) over the support, of z / 2 (Peters, Niculae & Martins 2019)."""
     for row in ROWS:
         found = exact(row, 1.5)
@@ -41,7 +41,7 @@ def test_order_1_and_a_half_is_its_closed_form() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9, 0.999, 1.0, 1 + 1e-12, 1 + 1e-4, 1.25, 1.5, 2.0, 3.0])
-def test_longdouble_is_mpmath(alpha: float) -> None:
+def test_longdouble_agrees_with_mpmath(alpha: float) -> None:
     for row in ROWS:
         found, true = wide(row[None], alpha)[0], exact(row, alpha)
         lo, hi = (np.ldexp(x.astype(np.longdouble), -LIFT) for x in (true.p.lo, true.p.hi))
@@ -54,14 +54,14 @@ def test_an_equal_row_is_uniform() -> None:
         assert exact(np.full(7, 3.0), alpha).p.hi == pytest.approx(np.full(7, math.ldexp(1 / 7, LIFT)), rel=1e-15)
 
 
-def test_made_rows_end_next_to_the_threshold() -> None:
+def test_constructed_rows_have_p_next_to_the_threshold() -> None:
     for alpha in (1.25, 2.0, 3.0):
         p = np.ldexp(exact(made_of(1e-12, 9, alpha, "float64"), alpha, 120).p.hi, -LIFT)
         assert 0 < np.min(p[p > 0]) < 1e-8
 
 
-def test_a_wrong_kernel_is_told() -> None:
-    """A threshold that is one part in 10^12 off, and a support that lacks its last entry."""
+def test_wrong_results_are_detected() -> None:
+    """A relative error of 1e-12 in tau, or a missing entry of the support, gives an error above 100 ulp."""
     row = ROWS[-2]
     p = np.ldexp(exact(row, 1.5).p.hi, -LIFT)
     tau = float(exact(row, 1.5).tau)

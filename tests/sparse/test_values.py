@@ -1,4 +1,4 @@
-"""p, tau and the support against the truth: short rows of every spread, and rows that end next to the threshold."""
+"""p, tau and the support compared with truth.py: short rows of every spread, and rows with p near the threshold."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ both = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
 @pytest.fixture(params=["native", "reference"])
 def served(request: pytest.FixtureRequest) -> Any:
-    """Each implementation by name."""
+    """Use each implementation, and return its name."""
     with s.using(request.param):
         yield request.param
 
@@ -41,14 +41,14 @@ def near_the_threshold(alpha: float, dtype: str) -> list[np.ndarray]:
 
 
 def digits(row: np.ndarray, alpha: float) -> int:
-    """As many as the smallest distance of a score from the threshold asks for."""
+    """Return the number of digits that the smallest distance of a score from the threshold requires."""
     return 60 + int(15 * (alpha - 1))
 
 
 def off_the_sum(row: Exact, implementation: str, dtype: str) -> float:
-    """The error of sum p in units of 2^-53.
+    """Return the allowed error of sum p in units of 2^-53.
 
-    The kernel forms each p to a unit. The reference rounds y before e^y, which costs |y| units; its sum is no better.
+    Each p of the kernel has an error of one unit. The reference rounds y before e^y, which adds |y| units to its sum.
     """
     p = np.ldexp(row.p.hi, -LIFT)
     y = np.abs(np.log(np.where(p > 0, p, 1)))
@@ -56,9 +56,9 @@ def off_the_sum(row: Exact, implementation: str, dtype: str) -> float:
 
 
 def of_the_logarithm(row: Exact, alpha: float) -> np.ndarray | float:
-    """The error of y = log(v) / a in units of 2^-53, below order 1, where no v ends at 0 and y is long.
+    """Return the allowed error of y = log(v) / a in units of 2^-53. It matters below order 1, where |y| is large.
 
-    With v = 2^k (1 + t) what follows t - t^2 / 2 in log(1 + t) has a rounding, or three in a row: `log_pair`.
+    With v = 2^k (1 + t), the terms of log(1 + t) after t - t^2 / 2 have one to three rounding errors (`log_pair`).
     """
     if alpha >= 1:
         return 0.0
@@ -68,7 +68,7 @@ def of_the_logarithm(row: Exact, alpha: float) -> np.ndarray | float:
 
 
 def bound(row: Exact, alpha: float, implementation: str, dtype: str) -> np.ndarray:
-    """How far p may be off: what the sum's error does, and its own rounding. Below the normal range it may be 0."""
+    """Return the allowed error of p: the effect of the sum's error, and the rounding of p. Subnormal p may be 0."""
     p = np.ldexp(row.p.hi, -LIFT)
     own = 0.51 * ROUNDING["float32"] * 2
     if dtype == "float64":
@@ -85,7 +85,7 @@ def bound(row: Exact, alpha: float, implementation: str, dtype: str) -> np.ndarr
 
 def check(row: np.ndarray, alpha: float, implementation: str, dtype: str) -> None:
     true = exact(row, alpha, digits(row, alpha))
-    p = s.entmax(row, np.array([alpha]) if alpha == 1 else alpha)  # the number 1 is softmax's
+    p = s.entmax(row, np.array([alpha]) if alpha == 1 else alpha)  # an array, because the number 1 calls softmax
     hi, lo = (np.ldexp(x, -LIFT) for x in (true.p.hi, true.p.lo))
     error = np.abs((p - hi) - lo)
     where = (row.tolist(), alpha, p.tolist(), hi.tolist())
@@ -101,7 +101,7 @@ def check(row: np.ndarray, alpha: float, implementation: str, dtype: str) -> Non
     assert (p[hi == 0] == 0).all(), where
 
 
-@pytest.mark.no_sanitize  # about digits: the other tests take the same paths
+@pytest.mark.no_sanitize  # tests accuracy; other tests run the same code
 @each
 @both
 def test_ordinary_rows(alpha: float, dtype: str, served: str) -> None:
@@ -109,7 +109,7 @@ def test_ordinary_rows(alpha: float, dtype: str, served: str) -> None:
         check(row, alpha, served, dtype)
 
 
-@pytest.mark.no_sanitize  # about digits: the other tests take the same paths
+@pytest.mark.no_sanitize  # tests accuracy; other tests run the same code
 @pytest.mark.parametrize("alpha", [1.1, 1.25, 1.5, 1.75, 1.9, 2.0, 2.25, 3.0, 5.0])
 @both
 def test_rows_that_end_next_to_the_threshold(alpha: float, dtype: str, served: str) -> None:
@@ -117,12 +117,12 @@ def test_rows_that_end_next_to_the_threshold(alpha: float, dtype: str, served: s
         check(row, alpha, served, dtype)
 
 
-# --- what the rows are made for: one property each --------------------------------------------------------------------
+# --- rows that test one property each ---------------------------------------------------------------------------------
 
 
 @both
 def test_sparsemax_is_the_exact_fraction_rounded(dtype: str) -> None:
-    """The kernel's threshold is a pair, good to 2^-100."""
+    """The kernel's threshold is a pair with an error of about 2^-100, so each p is the exact fraction, rounded once."""
     rows = ordinary(2.0, dtype)[:-1] + near_the_threshold(2.0, dtype)
     for row in rows:
         for found, true in zip(s.sparsemax(row), sparsemax_fractions(row), strict=True):
@@ -130,20 +130,20 @@ def test_sparsemax_is_the_exact_fraction_rounded(dtype: str) -> None:
             assert off <= 1.001 * ROUNDING[dtype] + (2.0**-98 / float(true) if true else 0), (row, found, true)
 
 
-@pytest.mark.no_sanitize  # about digits: the other tests take the same paths
+@pytest.mark.no_sanitize  # tests accuracy; other tests run the same code
 @pytest.mark.parametrize("alpha", [1.001, 1.01, 1.03, 1.05, 1.1, 1.2, 1.3])
 def test_powers_over_the_range_of_v(alpha: float) -> None:
-    """p = v^(1/a) of a second score, v from 1 down: the logarithm's argument passes every place of its table."""
+    """p = v^(1/a) of a second score is accurate for v from 1 down, which uses every entry of the logarithm's table."""
     for v in np.linspace(max(0.02, 1 - 60 * (alpha - 1)), 1, 97):
         row = np.array([0.0, (v - 1) / (alpha - 1)])
         check(row, alpha, "native", "float64")
 
 
-@pytest.mark.no_sanitize  # about digits: the other tests take the same paths
+@pytest.mark.no_sanitize  # tests accuracy; other tests run the same code
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9, 0.99, 0.999])
 @both
 def test_heavy_tails_keep_their_digits(alpha: float, dtype: str) -> None:
-    """Below order 1, p of a second score from 1/2 to 1e-30: four units at most."""
+    """Below order 1, the p of a second score, from 1/2 to 1e-30, has an error of at most four units."""
     for y in np.linspace(0, 69, 93):
         row = np.array([0.0, -math.expm1((1 - alpha) * y) / (1 - alpha)], dtype)
         found, true = s.entmax(row, alpha), exact(row, alpha)
@@ -152,7 +152,7 @@ def test_heavy_tails_keep_their_digits(alpha: float, dtype: str) -> None:
 
 @pytest.mark.parametrize("k", [3, 5000])
 @both
-def test_below_order_1_every_class_has_mass(k: int, dtype: str, served: str) -> None:
+def test_below_order_1_every_p_is_positive(k: int, dtype: str, served: str) -> None:
     z = (1e4 * np.random.default_rng(k).standard_normal((2, k))).astype(dtype)
     z[:, 0] = -np.inf
     p = s.entmax(z, 0.5)
@@ -169,7 +169,7 @@ def test_order_1_is_approached_from_below(dtype: str, served: str) -> None:
     limit = s.softmax(z.astype(np.float64))
     y = np.log(limit)
     for h in (2.0**-40, math.ulp(0.5)):
-        # The first derivative to alpha at 1 is -p (y^2 - <p, y^2>) / 2; h^2 is not seen.
+        # The first derivative with respect to alpha at 1 is -p (y^2 - <p, y^2>) / 2. Terms of h^2 are negligible.
         line = limit + h * limit * (y * y - (limit * y * y).sum(-1, keepdims=True)) / 2
         off = np.abs(s.entmax(z, 1 - h) - line) / limit
         assert (off <= (4 + 2 * np.abs(y)) * 2 * ROUNDING[dtype]).all(), h
@@ -187,11 +187,11 @@ def test_equal_scores_share_at_any_order(alpha: float, dtype: str, served: str) 
             assert found.tau == pytest.approx(0.5 * (alpha - 1) - float(k) ** (1 - alpha), rel=1e-6), k
 
 
-@pytest.mark.no_sanitize  # about digits: fewer rows touch the same memory
+@pytest.mark.no_sanitize  # tests accuracy; fewer rows touch the same memory
 @pytest.mark.parametrize("alpha", [1.25, 2.25, 2.5, 3.0, 5.0, 20.0])
 @both
 def test_many_rows_sum_to_one(alpha: float, dtype: str) -> None:
-    """Twenty thousand ordinary rows: some of them end next to the threshold."""
+    """p sums to 1 in twenty thousand ordinary rows, some of which have scores next to the threshold."""
     rng = np.random.default_rng(5)
     for spread in (0.1, 1.0, 10.0):
         p = s.entmax((rng.standard_normal((20_000, 30)) * spread).astype(dtype), alpha).astype(np.float64)
@@ -200,7 +200,7 @@ def test_many_rows_sum_to_one(alpha: float, dtype: str) -> None:
 
 
 @both
-def test_the_least_normal_number_is_in_the_support(dtype: str, served: str) -> None:
+def test_the_smallest_normal_number_is_in_the_support(dtype: str, served: str) -> None:
     for p in (1.001 * TINY[dtype], 1.2 * TINY[dtype], 1.45 * TINY[dtype], 2 * TINY[dtype]):
         row = np.array([0.0, math.log(p)], dtype)
         found = s.entmax(row, 1 + 1e-13)
@@ -209,13 +209,13 @@ def test_the_least_normal_number_is_in_the_support(dtype: str, served: str) -> N
 
 
 def test_both_implementations_count_the_same_support(served: str) -> None:
-    """p = e^-95 is no normal number of float32, but p is computed in float64: 2. So is e^-120, and e^-700."""
+    """p = e^-95, e^-120 and e^-700 count as positive: they are no normal float32, but p is computed in float64."""
     for z in (-50.0, -95.0, -105.0, -120.0, -700.0):
         assert s.threshold(np.array([0.0, z], np.float32), 1.0).support_size == 2, z
 
 
 def crowds() -> list[np.ndarray]:
-    """Thousands of scores within 1e-11 of the threshold: the last steps of a search let some of them in."""
+    """Return rows with thousands of scores within 1e-11 of the threshold. Some enter the support in the last steps."""
     far = np.abs(np.random.default_rng(0).standard_cauchy(3000))
     rows = [np.append(1 - 1e-9, -np.arange(20_000) * 10.0**-15.5), np.append(1 - 1e-9, -far * 1e-12)]
     return [*rows, made_of(1e-13, 5000, 2.0, "float32", seed=18)]
@@ -241,8 +241,8 @@ def test_a_crowd_sums_to_1_at_other_orders(alpha: float, served: str) -> None:
         assert abs(math.fsum(s.entmax(row.astype(float), alpha)) - 1) <= 2.0**-51
 
 
-def test_scores_far_nearer_than_their_range() -> None:
-    """Above order 2 the search comes no nearer than 1e-30: the least score of the support is found among thousands."""
+def test_scores_closer_than_the_accuracy_of_the_search() -> None:
+    """Above order 2 the search stops at 1e-30. The smallest score of the support is still found among thousands."""
     rng = np.random.default_rng(0)
     for scale, dtype in ((1e-60, "float64"), (1e-35, "float32")):
         row = (rng.random(20_000) * scale).astype(dtype)

@@ -1,4 +1,4 @@
-"""The maps on torch tensors as functions of everything that is differentiated; most have zeros in their results."""
+"""The sparse maps on torch tensors, as functions of all differentiable inputs. Most results contain zeros."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 import softargmax as s
 
-# What torch does itself when it is asked for forward mode and for a compiled vmap.
+# Warnings that torch itself raises in forward mode and in a compiled vmap.
 IGNORED = (
     "ignore:`torch.jit.*is deprecated:DeprecationWarning",
     "ignore:`torch._prims_common.check` is deprecated:FutureWarning",
@@ -18,12 +18,12 @@ IGNORED = (
 
 
 class Case(NamedTuple):
-    """f(*inputs); every input is differentiated."""
+    """A function and its inputs, all of which are differentiated."""
 
     name: str
     f: Callable[..., Any]
     inputs: tuple[Tensor, ...]
-    zeros: bool = True  # some of the results are 0
+    zeros: bool = True  # True if some results are 0
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -39,7 +39,7 @@ PER_ROW = torch.tensor([1.3, 1.8, 2.4], dtype=torch.float64)
 
 
 def on(operation: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """The operation with options, as a function of z and, where it is given too, of alpha."""
+    """Return the operation with these options as a function of z and, if present, alpha."""
 
     def f(z: Tensor, *alpha: Tensor) -> Any:
         return operation(z, *alpha, **options)
@@ -48,7 +48,7 @@ def on(operation: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
 
 def tau(z: Tensor, alpha: Any = 1.5, **options: Any) -> Tensor:
-    """The threshold, 0 in place of -inf."""
+    """Return the threshold, with 0 in place of -inf."""
     found = s.threshold(z, alpha, **options).tau
     return torch.where(found.isinf(), 0, found)
 

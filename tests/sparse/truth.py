@@ -1,10 +1,10 @@
 """The true p of the sparse maps: in mpmath for a row, in longdouble for a matrix, in fractions for sparsemax.
 
-Nothing here uses softargmax, nor its unknown. Sought is the largest probability q, between 1/K and 1:
+This file does not use softargmax, and it solves for another unknown: the largest probability q, between 1/K and 1.
 
     p_i = (q^a + a d_i)_+^(1/a)      d_i = z_i - max z      a = alpha - 1      p_i = q e^(d_i) where a = 0
 
-sum p rises with q. `test_truth.py` holds the three against each other and against closed forms.
+sum p increases with q. `test_truth.py` compares the three with each other and with closed forms.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ Long = NDArray[np.longdouble]
 
 
 class Exact(NamedTuple):
-    """One row: p; v with p = v^(1/a); the sum of p / v, the slope of the sum; tau; how many p are above 0."""
+    """The solution of one row: p, v with p = v^(1/a), the sum of p / v (the slope of sum p), tau, the support size."""
 
     p: Truth
     v: NDArray[np.float64]
     slope: float
     tau: Any
     support: int
-    all_p: list[Any]  # mpmath's
+    all_p: list[Any]  # p as mpmath numbers
 
 
 # --- one row, to any number of digits ---------------------------------------------------------------------------------
 
 
 def _terms(q: Any, d: list[Any], a: Any) -> tuple[list[Any], list[Any]]:
-    """The p above 0 (d falls), and their v."""
+    """Return the p above 0 and their v. d is sorted in descending order."""
     if a == 0:
         p = [q * mpmath.exp(x) for x in d]
         return p, [mpmath.mpf(1)] * len(p)
@@ -53,7 +53,7 @@ def _terms(q: Any, d: list[Any], a: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _root(d: list[Any], a: Any, start: float, digits: int) -> Any:
-    """q by Newton's method between two bounds, then proof that it is the root: the sums on either side of it."""
+    """Return q by Newton's method between two bounds, and verify the root by the sums on both sides of it."""
     low, high = mpmath.mpf(1) / len(d), mpmath.mpf(1)
     q = min(max(mpmath.mpf(start), low), high)
     tight = mpmath.mpf(10) ** (8 - digits)
@@ -73,7 +73,7 @@ def _root(d: list[Any], a: Any, start: float, digits: int) -> Any:
 
 
 def exact(row: ArrayLike, alpha: float, digits: int = DIGITS) -> Exact:
-    """p of one row of finite scores or -inf, at least one finite; worked out once for all that is compared with it."""
+    """Return the solution of one row of scores, finite or -inf, at least one of them finite. Results are cached."""
     return _exact(tuple(np.asarray(row, np.float64).tolist()), alpha, digits)
 
 
@@ -82,7 +82,8 @@ def _exact(row: tuple[float, ...], alpha: float, digits: int) -> Exact:
     values = np.array(row)
     order = [int(i) for i in np.argsort(-values, kind="stable") if values[i] > -math.inf]
     start = float(np.max(wide(values[None], alpha)[0]))
-    lost = max(0, math.ceil(-math.log10(abs(alpha - 1)))) if alpha != 1 else 0  # v^(1/a) loses so many digits of v
+    # The number of digits of v that v^(1/a) loses.
+    lost = max(0, math.ceil(-math.log10(abs(alpha - 1)))) if alpha != 1 else 0
     with mpmath.workdps(digits + lost):
         m, a = mpmath.mpf(float(values[order[0]])), mpmath.mpf(alpha) - 1
         d = [mpmath.mpf(float(values[i])) - m for i in order]
@@ -102,7 +103,7 @@ def _exact(row: tuple[float, ...], alpha: float, digits: int) -> Exact:
 
 
 def sparsemax_fractions(row: ArrayLike) -> list[Fraction]:
-    """Sparsemax of one row of finite scores, exactly: its support is where n z_i > sum_S z - 1."""
+    """Return the exact sparsemax of one row of finite scores. Its support is where n z_i > sum_S z - 1."""
     z = [Fraction(float(x)) for x in np.asarray(row, np.float64)]
     ordered = sorted(z, reverse=True)
     n, sum_of = 0, Fraction(0)
@@ -117,7 +118,7 @@ def sparsemax_fractions(row: ArrayLike) -> list[Fraction]:
 
 
 def _sums(y: Any, d: Any, a: Any) -> tuple[Any, Any]:
-    """P of log q = y, and the slope of their sum in y."""
+    """Return p for log q = y, and the derivative of sum p with respect to y."""
     there = d > -math.inf
     x = np.where(there, d, 0)
     if a == 0:
@@ -153,7 +154,7 @@ def _solve(d: Any, a: Any, y: Any, steps: int, tight: float) -> Any:
 
 @np.errstate(all="ignore")
 def wide(z: ArrayLike, alpha: float) -> Long:
-    """P of rows of finite scores or -inf in longdouble, for alpha <= 3; each row has a finite score."""
+    """Return p in longdouble for rows of scores, finite or -inf, and alpha <= 3. Each row has a finite score."""
     scores = np.asarray(z).astype(np.longdouble)
     d, a = scores - scores.max(-1, keepdims=True), np.longdouble(alpha) - 1
     keep = (d > (-1 / a if a > 0 else -math.inf)).any(0)
@@ -168,21 +169,21 @@ def wide(z: ArrayLike, alpha: float) -> Long:
 # --- rows next to the threshold ---------------------------------------------------------------------------------------
 
 
-def made_of(least: float, k: int, alpha: float, dtype: str, seed: int = 0) -> NDArray[np.float64]:
-    """Scores p^a / a, whose threshold is near 0: p as small as `least` stand in the support, next to the threshold."""
+def made_of(smallest: float, k: int, alpha: float, dtype: str, seed: int = 0) -> NDArray[np.float64]:
+    """Return scores p^a / a, whose threshold is near 0. The smallest p are about `smallest`, next to the threshold."""
     rng = np.random.default_rng([seed, k])
-    p = np.exp(rng.uniform(math.log(least), 0, k))
-    p[-1] = least
+    p = np.exp(rng.uniform(math.log(smallest), 0, k))
+    p[-1] = smallest
     p /= p.sum()
     a = alpha - 1
     return (p**a / a if a else np.log(p)).astype(dtype)
 
 
-# --- how near a result may be expected to come ------------------------------------------------------------------------
+# --- bounds for the error of a result ---------------------------------------------------------------------------------
 
 
 def allowance(row: Exact, alpha: float, sum_error: float) -> NDArray[np.float64]:
-    """How far each p may be off when the sum is: lambda moves by sum_error / slope, and v by a times this."""
+    """Return the error of each p due to an error of the sum: lambda changes by sum_error / slope, v by a times this."""
     a, p = alpha - 1, np.ldexp(row.p.hi, -LIFT)
     if a == 0:
         return p * sum_error

@@ -1,9 +1,9 @@
-"""Attention: the softmax, or entmax, of query-key products averages values.
+"""Attention: averages of values, weighted by the softmax or entmax of query-key products.
 
     S = softcap(scale q k^T) + bias - slope |i - j|        p = softmax(S) over the visible keys        o = p v
 
-`reference.py` is the definition; it processes a few queries at a time. `kernels.cpp` holds the kernels, which make one
-pass over keys and values.
+`reference.py` is the definition; it processes a few queries at a time. `kernels.cpp` holds the kernels, which pass over
+keys and values once.
 """
 
 from softargmax.attend.arguments import AttentionGradients

@@ -1,7 +1,7 @@
 """Arguments of the attention operations.
 
-All arrays of `Options` broadcast with the scores (..., H, L, K). A number that many queries or keys share has an axis
-of size 1. A sink has the shape of a score, (..., H, 1, 1).
+All arrays of `Options` broadcast with the scores (..., H, L, K). An option that all queries or keys share has an axis
+of size 1 there. A sink has the shape (..., H, 1, 1).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Options(NamedTuple):
     """The options of attention.
 
     left, right: the number of keys that a query sees before and after its own position; None means no limit.
-    lengths: the number of keys of each entry, of the full shape of the batch, (..., 1, 1, 1).
-    seeds: the seed of each head, two words (dropout.py), of shape (..., H, 1, 2); None without dropout.
+    lengths: the number of keys of each entry of the batch, of shape (*batch, 1, 1, 1).
+    seeds: the seed of each head as two words (dropout.py), of shape (..., H, 1, 2); None without dropout.
     """
 
     scale: Rowwise
@@ -41,7 +41,7 @@ class Options(NamedTuple):
 
     @property
     def is_softmax(self) -> bool:
-        """True if p is a softmax, which has order 1."""
+        """True if p is a softmax: the order alpha is the number 1."""
         return isinstance(self.alpha, float) and self.alpha == 1.0
 
     def each(self, change: Callable[[Any], Any]) -> Options:
@@ -54,7 +54,7 @@ class Options(NamedTuple):
         return visible if self.right is None else visible & (key <= place + self.right)
 
     def range(self, start: int, stop: int, keys: int) -> slice:
-        """Return the slice of the keys that the windows of queries at these positions cover."""
+        """Return the slice of keys that the windows of queries at positions start to stop - 1 cover."""
         first = 0 if self.left is None else max(0, start - self.left)
         last = keys if self.right is None else min(keys, stop + self.right)
         return slice(min(first, keys), max(last, min(first, keys)))
@@ -64,7 +64,7 @@ class Options(NamedTuple):
 class AttentionGradients(NamedTuple):
     """Result of `attention_vjp`: the gradients with respect to q, k, v, scale, bias, sink and slopes.
 
-    The gradient of an option that is not an array is None.
+    The field of an option that is not an array is None.
 
     Examples
     --------
@@ -103,7 +103,7 @@ class Attention(NamedTuple):
 
     @property
     def learned(self) -> AttentionGradients:
-        """The arguments with respect to which gradients are taken. Those that are not arrays have none."""
+        """The arguments that have gradients if they are arrays."""
         return AttentionGradients(*_LEARNED(self))
 
     def part(self, part: slice) -> Attention:
@@ -116,7 +116,7 @@ _LEARNED = attrgetter(*(n if n in Attention._fields else f"options.{n}" for n in
 
 
 class Pages(NamedTuple):
-    """q, k_pages (pages, page size, G, D), v_pages (.., Dv), and page_table (B, P), the pages of each entry."""
+    """q, k_pages (pages, page size, G, D), v_pages (pages, page size, G, Dv), and page_table (B, pages of an entry)."""
 
     q: Array
     k_pages: Array
@@ -137,7 +137,7 @@ class AttentionVjp(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """Arguments for a part of the queries: the first is number `start` of `length` queries in all."""
+    """Arguments for a part of the queries, which begins at query `start` of all `length` queries."""
 
     of: Attention
     start: int
@@ -145,7 +145,7 @@ class Queries(NamedTuple):
 
 
 class QueriesVjp(NamedTuple):
-    """The incoming gradients for a part of the queries, and their arguments."""
+    """The incoming gradients for a part of the queries, and the arguments of this part."""
 
     g: Array
     g_lse: Array

@@ -17,7 +17,7 @@ def attention(
     v: Vectors,
     **options: Unpack[OfAttention],
 ) -> Array:
-    r"""Return attention: for each query the average of the values, weighted by the softmax of the scores of their keys.
+    r"""Return attention: each query's average of the values, weighted by the softmax of its scores.
 
     .. math::
         S_{ij} = c \tanh\!\left(\frac{s_i \langle q_i, k_j\rangle}{c}\right) + b_{ij} - m \lvert i - j \rvert, \qquad
@@ -31,12 +31,13 @@ def attention(
     k : array_like, shape (..., G, K, D)
         Keys. G divides H; H / G consecutive query heads share one head of keys.
     v : array_like, shape (..., G, K, Dv)
-        Values. The axes before the heads of q, k and v broadcast with each other, and so does a single head.
+        Values. The batch axes of q, k and v broadcast with each other. A single head broadcasts too.
     scale : float or array, optional
         s: a number, or an array that broadcasts with (..., H, L). Defaults to 1 / sqrt(D).
     causal : bool
-        If True, a query cannot see keys after its own position. The last query is at the position of the last key, as
-        decoding needs it. torch's `is_causal` aligns the first query with the first key; for L = K both agree.
+        If True, a query cannot see keys after its own position. The last query is at the position of the last key,
+        which is right for decoding. torch's `is_causal` aligns the first query with the first key instead; for L = K
+        both agree.
     window : (int or None, int or None), optional
         The number of keys that a query sees before and after its own position. None means no limit.
     mask : array of bool, optional
@@ -45,25 +46,25 @@ def attention(
         b, added to the scores after the soft-cap. Broadcasts with (..., H, L, K). A bias of -inf hides the key.
     slopes : array, optional
         m: a finite number for each head (ALiBi). Broadcasts with (..., H). After the soft-cap, m times the distance
-        between query and key is subtracted from the score. i is the position of the query among the keys, as for
-        `causal`: the last query is at the last key. For causal queries the term is m (j - i), as in the paper. For keys
-        after the query's position the distance is positive too.
+        :math:`\lvert i - j \rvert` between query and key is subtracted from the score. As for `causal`, the last query
+        is at the position of the last key. For causal queries the term is m (j - i), as in the paper. For keys after
+        the query's position the distance is positive too.
     softcap : float, optional
         c. If None, scores are not capped.
     sink : array, optional
         A score without a value: one number per head, or one for all. 0 gives softmax1. If None, there is no sink.
     alpha : float or array
-        The order of the entmax that gives p from the scores of the keys (and the sink), above 0. 1 is softmax, 2 is
+        The order of the entmax that maps the scores, including the sink, to p. It is above 0: 1 is softmax, 2 is
         sparsemax. A number, or an array that broadcasts with (..., H, L).
     dropout : float
-        The probability with which an entry of p is dropped, from 0 to below 1. The others are divided by 1 - dropout.
+        The probability that an entry of p is dropped, from 0 to below 1. Kept entries are divided by 1 - dropout.
     seed : int, optional
         The seed of dropout. If None, it is drawn from the library's default generator.
     stream : array of int, optional
-        An id for each entry of the batch; defaults to its index. Whether an entry of p is dropped depends only on the
-        seed, this id, the head, the query and the key.
+        An id for each entry of the batch; defaults to its index. The dropout of an entry of p depends only on the seed,
+        this id, the head, the query and the key.
     key_lengths : array of int, optional
-        The number of keys of each entry of the batch. Keys after them are not visible.
+        The number of keys of each entry of the batch. Later keys are not visible.
 
     Returns
     -------
@@ -79,8 +80,8 @@ def attention(
 
     Notes
     -----
-    A query sees a key if all of causal, window, mask, bias and key_lengths allow it. NaN or inf in a key or value that
-    a query does not see affects neither its output nor a gradient.
+    A query sees a key if causal, window, mask, bias and key_lengths all allow it. If a query does not see a key, NaN or
+    inf in that key or its value affects neither the query's output nor its gradients.
 
     The function computes the scores of a few queries at a time and never stores all of them.
 
@@ -88,7 +89,7 @@ def attention(
     --------
     attention_with_lse : also returns the logsumexp of each query's scores.
     entropy_invariant_scale : a scale that depends on the number of keys.
-    entmax : the map from scores to p for other orders than 1.
+    entmax : the map from scores to p for orders other than 1.
 
     References
     ----------

@@ -28,8 +28,8 @@ def attention_vjp(
         dS = p \odot (g v^T - \delta), \qquad \delta = \langle g, o \rangle - g_{\mathrm{lse}}, \qquad
         dq = s\,dz\,k, \qquad dk = dz^T (s q), \qquad dv = p^T g
 
-    Here dz is dS times the derivative of the soft-cap, 1 - tanh^2. The gradient with respect to a head's slope is minus
-    the sum of dS times the distance between query and key.
+    Here dz is dS times the derivative of the soft-cap, 1 - tanh^2. The gradient of a head's slope m is
+    :math:`-\sum_{ij} dS_{ij} \lvert i - j \rvert`.
 
     Parameters
     ----------
@@ -45,18 +45,18 @@ def attention_vjp(
     Returns
     -------
     AttentionGradients
-        The gradients with respect to q, k and v, in their dtype, and to scale, bias, sink and slopes. The gradient of
-        an option that is not an array is None.
+        The gradients with respect to q, k, v, scale, bias, sink and slopes. Those of q, k and v have their dtype. The
+        gradient of an option that is not an array is None.
 
     Raises
     ------
     TypeError, ValueError
-        As `attention`. ValueError also if g or g_lse has the wrong shape.
+        As for `attention`. Also ValueError if g or g_lse has the wrong shape, or if dropout is not 0 and seed is None.
 
     Notes
     -----
-    The function runs the forward pass first. It then recomputes the scores from lse, block by block. torch's autograd
-    calls the same kernels, so tensors need no call of this function.
+    The function runs the forward pass first. It then recomputes the scores from lse, block by block. For tensors
+    use torch's autograd, which calls the same kernels.
 
     See Also
     --------

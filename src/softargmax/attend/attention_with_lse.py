@@ -27,18 +27,18 @@ def attention_with_lse(
     q, k, v : array_like
         Queries, keys and values, as in `attention`.
     scale, causal, window, mask, bias, slopes, softcap, sink, dropout, seed, stream, key_lengths
-        As in `attention`. There is no `alpha`: other orders than 1 have no lse. Dropout does not affect lse.
+        As in `attention`. There is no `alpha`: orders other than 1 have no lse. Dropout does not affect lse.
 
     Returns
     -------
     AttentionWithLse
         output, as `attention` returns it, and lse, of shape (..., H, L). lse has q's dtype, or float32 if q has half
-        precision. It is -inf for a query that sees no key, if there is no sink.
+        precision. Without a sink, lse is -inf for a query that sees no key.
 
     Raises
     ------
     TypeError, ValueError
-        As `attention`.
+        As for `attention`.
 
     Notes
     -----

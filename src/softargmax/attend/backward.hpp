@@ -1,14 +1,14 @@
-// The gradients of attention from its output and lse (design section 8). Scores are recomputed, for about 100 queries
-// and a block of keys at a time.
+// The gradients of attention from its output and lse (design section 8). Scores are recomputed for about 100 queries
+// and one block of keys at a time.
 //
 //     p = e^(S - lse)      dS = p (do v^T - delta), times the soft-cap's slope      delta = <do, o> - dlse
 //     dq = scale dS k      dk = dS^T (scale q)      dv = p^T do
 //
-// A query whose numbers are not finite is left out of all sums and flagged; the definition computes its gradients.
-// Numbers that are not finite in keys or values that a query does not see are replaced by 0.
+// Queries whose numbers are not finite are left out of all sums and flagged. The definition computes their gradients.
+// If a key or value that a query does not see has numbers that are not finite, they are replaced by 0.
 //
-// Sums over keys run block by block, sums over queries in groups of about 100, each from 0 and in a fixed order. So
-// bits do not depend on threads or on the grouping of work.
+// Sums over keys run block by block. Sums over queries run in groups of about 100. Each starts at 0 and has a fixed
+// order. So the bits do not depend on the threads or on how work is grouped.
 #pragma once
 
 #include <vector>
@@ -22,15 +22,16 @@ constexpr int kBackPitch = kBackKeys + 16;
 using RowsInPlace = Layout<kBackPitch, 1>;
 using ColumnsInPlace = Layout<1, kBackPitch>;
 
-// Numbers of a query for the gradient: e^-lse = 2^-k factor, and delta.
+// The numbers of a query that its gradients need: e^-lse = 2^-k factor, delta, the scale, and `low`. Scores up to `low`
+// have p = 0.
 template <class T> struct BackRow {
-    Range seen;
+    Range visible;
     std::int32_t k = 0;
     T factor = 0, low = std::numeric_limits<T>::infinity(), delta = 0, scale = 0;
     bool sees_any() const { return low < std::numeric_limits<T>::infinity(); }
 };
 
-// Computes p of one row of scores; 0 outside of `in`.
+// Replaces the scores of one row by p. p is 0 outside of `in`.
 template <class T> void probabilities(T* z, Range all, Range in, const BackRow<T>& row) {
     using V = Pack<T>;
     std::fill(z + all.begin, z + std::clamp(in.begin, all.begin, all.end), -std::numeric_limits<T>::infinity());
@@ -66,7 +67,7 @@ template <class T> struct BackKeys {
 template <class T> struct Backward {
     const GradientArgs& args;
     Shared head;
-    std::int64_t width, values;  // of rows in memory
+    std::int64_t width, values;  // widths of keys and values, rounded up to whole panels
     std::vector<BackRow<T>> rows;
     T *q, *seed, *q_columns, *seed_columns, *dq;
 
@@ -91,7 +92,7 @@ template <class T> struct Backward {
     std::int64_t blocks() const { return padded(head.rows()) / kBackQueries; }
     std::int64_t key_blocks() const { return (head.keys + kBackKeys - 1) / kBackKeys; }
 
-    // About 100 queries, packed.
+    // Packs a block of about 100 queries, and sets their delta and factor of p.
     void prepare(std::int64_t block) {
         const std::int64_t first = block * kBackQueries, end = std::min(first + kBackQueries, head.rows());
         std::fill(dq + first * width, dq + (first + kBackQueries) * width, T{0});
@@ -101,25 +102,25 @@ template <class T> struct Backward {
             BackRow<T>& row = rows[static_cast<std::size_t>(i)];
             std::fill(line, line + values, T{0});
             if (i < end) {
-                row.seen = head.seen(i);
+                row.visible = head.visible(i);
                 read(args.scale.value, head.at(args.scale.value, i), 0, 1, &row.scale);
                 read(args.seed, head.at(args.seed, i), 0, args.values, line);
                 read(args.out, head.at(args.out, i), 0, args.values, out);
                 double delta = 0;
                 for (std::int64_t d = 0; d < args.values; ++d)
                     delta += static_cast<double>(line[d]) * static_cast<double>(out[d]);
-                measure(row, head.number(i), delta);
+                set_factor_and_delta(row, head.number(i), delta);
             }
-            put(line, args.values, values, i, seed, seed_columns);
+            pack_row(line, args.values, values, i, seed, seed_columns);
             std::fill(line, line + width, T{0});
             if (i < end) {
                 read(args.q, head.at(args.q, i), 0, args.width, line);
                 for (std::int64_t d = 0; d < args.width; ++d) line[d] *= row.scale;
             }
-            put(line, args.width, width, i, q, q_columns);
+            pack_row(line, args.width, width, i, q, q_columns);
         }
     }
-    void measure(BackRow<T>& row, std::int64_t number, double delta) {
+    void set_factor_and_delta(BackRow<T>& row, std::int64_t number, double delta) {
         const double lse = args.lse[number];
         if (args.to_lse) delta -= args.to_lse[number];
         args.delta[number] = delta;
@@ -134,8 +135,8 @@ template <class T> struct Backward {
         row.factor = static_cast<T>(exp_scalar(fma(k, Exp<double>::ln2_hi, -lse) + k * Exp<double>::ln2_lo));
         row.low = static_cast<T>(lse) - kPowerReach<T>;
     }
-    // Stores a vector as a row of a panel of 12 rows, and of panels of columns.
-    void put(T* line, std::int64_t n, std::int64_t pitch, std::int64_t row, T* panels, T* columns) const {
+    // Packs a vector twice: as a row of a panel of 12 rows, and as a row of panels of columns.
+    void pack_row(T* line, std::int64_t n, std::int64_t pitch, std::int64_t row, T* panels, T* columns) const {
         T* to = panels + row / kPanelRows * kPanelRows * n + row % kPanelRows;
         for (std::int64_t d = 0; d < n; ++d) to[d * kPanelRows] = line[d];
         make_finite(line, n);
@@ -144,7 +145,7 @@ template <class T> struct Backward {
             std::copy_n(line + d, kPanelCols<T>, at);
     }
 
-    // c += a b for up to 12 rows; rows of c are `pitch` numbers apart.
+    // c += a b for up to 12 rows. The rows of c are `pitch` numbers apart.
     template <class A> static void add_product(std::int64_t count, const T* a, const T* b, std::int64_t panel,
                                                const Depth& depth, T* c, std::int64_t pitch) {
         for (std::int64_t j = 0; j < pitch; j += kTileCols<T>)
@@ -165,21 +166,22 @@ template <class T> struct Backward {
                 lowest_tile<Packed>(count - i, a + i, b + j / kPanelCols<T> * kPanelCols<T> * depth + j % kPanelCols<T>,
                                     kPanelCols<T>, Depth(depth, kWidthChunk),
                                     [to = z + i * kBackPitch + j](Pack<T> sum, int r, int c, bool first)
-                                        SOFTARGMAX_LAMBDA { gather(sum, to + r * kBackPitch + c, first); });
+                                        SOFTARGMAX_LAMBDA { add_chunk(sum, to + r * kBackPitch + c, first); });
     }
 
-    // About 100 queries and the block of keys from `begin` on: adds to dq if `to_queries`, and to dk and dv if present.
-    void pair(std::int64_t block, std::int64_t begin, const BackKeys<T>& keys, bool to_queries, T* dk, T* dv) {
+    // Adds the gradients of about 100 queries and the block of keys from `begin` on: to dq if `to_queries`, and to dk
+    // and dv if they are not null.
+    void add_gradients(std::int64_t block, std::int64_t begin, const BackKeys<T>& keys, bool to_queries, T* dk, T* dv) {
         T* const p = scratch(kScores).get<T>(2 * kBackQueries * kBackPitch);
         T* const ds = p + kBackQueries * kBackPitch;
-        Range panels, seen;  // the queries that see any of the keys, and the range that they see
+        Range panels, visible;  // the panels of queries that see any of the keys, and the keys that they see
         for (std::int64_t i = 0; i < kBackPanels; ++i) {
             const std::int64_t first = block * kBackQueries + i * kPanelRows;
             const Range in = scores(first, begin, keys, p + i * kPanelRows * kBackPitch,
                                     ds + i * kPanelRows * kBackPitch, to_queries, dk);
             if (in.empty()) continue;
             panels.include({i, i + 1});
-            seen.include(in);
+            visible.include(in);
             if (!to_queries) continue;
             const std::int64_t count = std::min<std::int64_t>(kPanelRows, head.rows() - first);
             add_product<RowsInPlace>(
@@ -191,8 +193,8 @@ template <class T> struct Backward {
         const Depth depth(panels.end * kPanelRows - from, kChain, from);
         const T* const q_at = q_columns + block * kBackQueries * width + from * kPanelCols<T>;
         const T* const seed_at = seed_columns + block * kBackQueries * values + from * kPanelCols<T>;
-        for (std::int64_t i = seen.begin / kPanelRows * kPanelRows; i < seen.end; i += kPanelRows) {
-            const std::int64_t count = std::min<std::int64_t>(kPanelRows, seen.end - i);
+        for (std::int64_t i = visible.begin / kPanelRows * kPanelRows; i < visible.end; i += kPanelRows) {
+            const std::int64_t count = std::min<std::int64_t>(kPanelRows, visible.end - i);
             const T* const at = p + from * kBackPitch + i;
             add_product<ColumnsInPlace>(count, at, seed_at, kBackQueries * kPanelCols<T>, depth, dv + i * values,
                                         values);
@@ -201,20 +203,20 @@ template <class T> struct Backward {
         }
     }
 
-    // p and dS of 12 queries, and the range of keys that any of them sees; other columns are 0 if `whole`.
+    // Computes p and dS of 12 queries. Returns the range of keys that any of them sees. `whole`: other columns are 0.
     Range scores(std::int64_t first, std::int64_t begin, const BackKeys<T>& keys, T* p, T* ds, bool to_queries,
                  bool whole) {
         const int count = static_cast<int>(std::clamp<std::int64_t>(head.rows() - first, 0, kPanelRows));
         const BackRow<T>* const row = &rows[static_cast<std::size_t>(first)];
         Range any;
-        for (int i = 0; i < count; ++i) any.include(row[i].seen);
+        for (int i = 0; i < count; ++i) any.include(row[i].visible);
         const Range in = any.within(begin, std::min(kBackKeys, head.keys - begin));
         const Range all = in.empty() ? Range{0, 0} : in.panels<T>();
         if (!in.empty()) {
             products(count, q + first * args.width, keys.keys, args.width, all, p);
             products(count, seed + first * args.values, keys.values, args.values, all, ds);
         }
-        // After the products, which write whole tiles: 0 times a key that is not finite is NaN.
+        // Fill after the products, which write whole tiles: there, 0 times a key that is not finite is NaN.
         if (whole)
             for (T* x : {p, ds})
                 for (int i = 0; i < kPanelRows; ++i, x += kBackPitch) {
@@ -224,8 +226,8 @@ template <class T> struct Backward {
                 }
         if (in.empty()) return in;
         for (int i = 0; i < count; ++i) {
-            const Range its{std::clamp(row[i].seen.begin - begin, all.begin, all.end),
-                            std::clamp(row[i].seen.end - begin, all.begin, all.end)};
+            const Range its{std::clamp(row[i].visible.begin - begin, all.begin, all.end),
+                            std::clamp(row[i].visible.end - begin, all.begin, all.end)};
             T *const z = p + i * kBackPitch, *const g = ds + i * kBackPitch;
             if (!row[i].sees_any()) {
                 for (T* x : {z, g}) std::fill(x + all.begin, x + all.end, T{0});
@@ -233,12 +235,12 @@ template <class T> struct Backward {
             }
             T* const slope = args.softcap > 0 ? scratch(kResult).get<T>(kBackKeys) : nullptr;
             bool nonfinite = false;
-            bend(head, first + i, begin, its, z, nonfinite, slope);
+            cap_and_mask(head, first + i, begin, its, z, nonfinite, slope);
             if (nonfinite && to_queries) args.nonfinite[head.number(first + i)] = 2;
             probabilities(z, all, its, row[i]);
             if (args.dropout > 0) {
                 T* const keep = scratch(kMask).get<T>(kKeys);
-                kept(head, first + i, begin, all, keep);
+                dropout_factors(head, first + i, begin, all, keep);
                 for (std::int64_t j = all.begin; j < all.end; ++j) g[j] *= keep[j];
             }
             using V = Pack<T>;

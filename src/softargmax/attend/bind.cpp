@@ -1,5 +1,5 @@
-// Python bindings of this room's kernels: arguments by name, each into its field (core/cpp/bind.hpp). An argument that
-// may broadcast has strides of 0 along axes of size 1.
+// Python bindings of the attention kernels. Each argument of Python is stored in a field of the kernel's arguments
+// (core/cpp/bind.hpp). Axes of size 1 along which an argument is broadcast get the stride 0.
 #include "core/cpp/bind.hpp"
 
 #include "attend/args.hpp"
@@ -16,12 +16,12 @@ struct Table : Integers {
     using Integers::Integers;
 };
 
-// The rows of an array after the dimensions of batch and heads, and the numbers per row.
+// The axes of an array after those of batch and heads: rows (one per query or key), and numbers per row.
 enum class Per { query, key };
 enum class Count { one, width, values, keys };
 
-// The checked arrays of a call, and the kernel's arguments. With a page table k and v are (pages, page size, heads,
-// width).
+// The checked arrays of a call, and the kernel's arguments. With a page table, k and v have the shape (pages, page
+// size, heads, width).
 template <class J> struct Call {
     J job;
     Dims batch;
@@ -39,24 +39,24 @@ template <class J> struct Call {
     std::int64_t heads() const { return job.batch.total * job.heads; }
     std::int64_t queries() const { return heads() * job.queries; }
 
-    void add(const char* name, Operand& to, const View& x, Per per, Count count, bool exactly) const {
+    void add(const char* name, Operand& to, const View& x, Per per, Count count, bool exact) const {
         if (!x) return;
         const Dims shape = shape_of(per, count);
-        const std::size_t dims = shape.size(), lacks = dims - x.shape.size();
-        if (x.shape.size() > dims || (exactly && lacks)) refuse(name);
+        const std::size_t dims = shape.size(), missing = dims - x.shape.size();
+        if (x.shape.size() > dims || (exact && missing)) refuse(name);
         Dims stride(dims, 0);
-        for (std::size_t d = lacks; d < dims; ++d) {
-            const std::int64_t size = x.shape[d - lacks];
-            if (size != shape[d] && (exactly || size != 1)) refuse(name);
-            if (size == shape[d]) stride[d] = x.stride[d - lacks];
+        for (std::size_t d = missing; d < dims; ++d) {
+            const std::int64_t size = x.shape[d - missing];
+            if (size != shape[d] && (exact || size != 1)) refuse(name);
+            if (size == shape[d]) stride[d] = x.stride[d - missing];
         }
         to.data = x.data;
         to.type = x.type;
-        to.row[0] = 0;  // without dimensions of a batch there is one entry
+        to.row[0] = 0;  // without batch axes there is one entry
         std::copy(stride.begin(), stride.end() - 1, to.row + (batch.empty() ? 1 : 0));
         to.col[0] = stride.back();
     }
-    // A number for all queries.
+    // Sets an operand to one number for all queries.
     static void constant(Operand& to, double& value) {
         to.data = reinterpret_cast<char*>(&value);
         to.type = Type::f64;
@@ -77,7 +77,7 @@ template <class J> struct Call {
             if (job.lengths[e] < 0 || job.lengths[e] > job.keys)
                 throw nb::value_error(
                     "key_lengths: expected numbers from 0 to the number of keys, got some out of range");
-        look_up();
+        check_pages();
         job.dropout = job.seeds ? job.dropout : 0;
         const std::int64_t work =
             queries() * std::max<std::int64_t>(job.keys, 1) * std::max<std::int64_t>(job.width, 1);
@@ -95,15 +95,15 @@ template <class J> struct Call {
     }
 
   private:
-    std::int64_t there = 0;  // pages
+    std::int64_t page_count = 0;
 
     [[noreturn]] static void refuse(const char* name) {
-        throw nb::value_error((std::string(name) + ": its shape does not fit q, k and v").c_str());
+        throw nb::value_error((std::string(name) + ": expected a shape that fits q, k and v").c_str());
     }
     void sizes(const View& q, const View& k, const View& v, bool paged) {
         const std::size_t dims = q.shape.size(), heads = paged ? 2 : dims - 3, rows = paged ? 1 : dims - 2;
         if (dims < 3 || dims > kMaxDims - 1 || k.shape.size() != (paged ? 4 : dims) || v.shape.size() != k.shape.size())
-            throw nb::value_error("q, k, v: (batch..., heads, length, width)");
+            throw nb::value_error("q, k, v: expected shape (batch..., heads, length, width)");
         for (std::size_t d = 0; d + 3 < dims; ++d) batch.push_back(q.shape[d]);
         job.batch.dims = std::max(1, static_cast<int>(batch.size()));
         job.batch.size[0] = 1;
@@ -115,7 +115,7 @@ template <class J> struct Call {
         job.keys = k.shape[rows];
         job.values = v.shape.back();
         if (job.heads > 0 && (job.groups == 0 || job.heads % job.groups != 0))
-            throw nb::value_error("k: heads that do not divide q's");
+            throw nb::value_error("k: expected a number of heads that divides q's");
     }
     Dims shape_of(Per per, Count count) const {
         const std::int64_t counts[] = {1, job.width, job.values, job.keys};
@@ -131,14 +131,14 @@ template <class J> struct Call {
     void pages(const Integers& table, const View& k, const View& v) {
         const std::int64_t size = table.count, entries = job.batch.total;
         if (batch.size() != 1 || (entries ? size % entries : size))
-            throw nb::value_error("page_table: a row per entry of the batch");
+            throw nb::value_error("page_table: expected one row per entry of the batch");
         if (v.shape[0] != k.shape[0] || v.shape[1] != k.shape[1] || v.shape[2] != k.shape[2] || k.shape[3] != job.width)
-            throw nb::value_error("k, v: (pages, page size, heads, width), alike");
+            throw nb::value_error("k, v: expected shape (pages, page size, heads, width), equal but for the width");
         job.table = table.begin();
         job.pages = entries ? size / entries : 0;
         job.page = k.shape[1];
         job.keys = job.pages * job.page;
-        there = k.shape[0];
+        page_count = k.shape[0];
         add_pages(job.k, k);
         add_pages(job.v, v);
     }
@@ -151,13 +151,13 @@ template <class J> struct Call {
         to.col[0] = x.stride[3];
     }
     // Checks that all pages within the lengths exist.
-    void look_up() const {
+    void check_pages() const {
         for (std::int64_t e = 0; job.table && e < job.batch.total; ++e) {
             const std::int64_t keys = job.lengths ? job.lengths[e] : job.keys;
             for (std::int64_t i = 0; i * job.page < keys; ++i) {
                 const std::int64_t page = job.table[e * job.pages + i];
-                if (page < 0 || page >= there)
-                    throw nb::index_error(("page_table: expected pages from 0 to " + std::to_string(there - 1) +
+                if (page < 0 || page >= page_count)
+                    throw nb::index_error(("page_table: expected pages from 0 to " + std::to_string(page_count - 1) +
                                            ", got " + std::to_string(page) + " in row " + std::to_string(e))
                                               .c_str());
             }
@@ -173,7 +173,7 @@ template <class B> struct ArrayField {
     Operand B::* to;
     Per per;
     Count count;
-    bool exactly, written;
+    bool exact, written;
     std::initializer_list<Type> types;
     HeldArray read(nb::handle x) const {
         HeldArray held(x, written);
@@ -181,10 +181,10 @@ template <class B> struct ArrayField {
         return held;
     }
     template <class J> void put(Call<J>& call, HeldArray& x) const {
-        call.add(name, call.job.*to, x, per, count, exactly);
+        call.add(name, call.job.*to, x, per, count, exact);
     }
 };
-template <class B> ArrayField<B> given(const char* name, Operand B::* to, Per per, Count count) {
+template <class B> ArrayField<B> input(const char* name, Operand B::* to, Per per, Count count) {
     return {name, to, per, count, true, false, kReal};
 }
 template <class B> ArrayField<B> written(const char* name, Operand B::* to, Per per, Count count) {
@@ -212,7 +212,7 @@ struct TableField {
     template <class J> void put(Call<J>&, Table&) const {}
 };
 
-// A number for all queries, or an array with one per query; `gradient` is the name of its gradient.
+// An option that is a number for all queries, or an array with one number per query. `gradient` names its gradient.
 struct LearnedField {
     struct Value {
         std::optional<double> number;
@@ -233,7 +233,7 @@ struct LearnedField {
         else if (x.number) call.constant(value, *x.number);
     }
 };
-// Its gradient: a float64 per query, or None.
+// The gradient of such an option: an array with one float64 per query, or None.
 struct LearnedGradient {
     using Value = HeldArray;
     const char* name;
@@ -250,7 +250,7 @@ template <class... Field> auto gradients_of(const std::tuple<Field...>& options)
     return std::apply([](const Field&... field) { return std::tuple_cat(gradient_of(field)...); }, options);
 }
 
-// A number; None keeps the default of the struct.
+// A number. None keeps the default of the struct.
 template <class T> struct OptionalField {
     using Value = std::optional<T>;
     const char* name;
@@ -262,17 +262,17 @@ template <class T> struct OptionalField {
 };
 template <class T> OptionalField<T> optional(const char* name, T Args::* to) { return {name, to}; }
 
-// Integers, `each` per entry of the batch, or per head.
+// Integers: `each` per entry of the batch, or `each` per head of each entry.
 struct IntegersField {
     using Value = Integers;
     const char* name;
     const std::int64_t* Args::* to;
-    bool of_heads;
+    bool per_head;
     std::int64_t each;
     Value read(nb::handle x) const { return Value(name, x); }
     template <class J> void put(Call<J>& call, Value& x) const {
         if (!x) return;
-        const std::int64_t count = each * (of_heads ? call.heads() : call.job.batch.total);
+        const std::int64_t count = each * (per_head ? call.heads() : call.job.batch.total);
         if (x.count != count)
             throw nb::value_error((std::string(name) + ": expected " + std::to_string(count) + " integers, got " +
                                    std::to_string(x.count))
@@ -281,7 +281,7 @@ struct IntegersField {
     }
 };
 
-// A contiguous float64 per query.
+// A contiguous array with one float64 per query.
 template <class B, class T> struct QueriesField {
     using Value = HeldArray;
     const char* name;
@@ -293,14 +293,14 @@ template <class B, class T> struct QueriesField {
 };
 template <class B> QueriesField<B, double> queries(const char* name, double* B::* to) { return {name, to}; }
 
-// Binds a kernel with these fields; the first three are queries, keys and values. It sets a flag for each query whose
-// numbers were not finite, and with `flag_keys` then for each key.
+// Binds a kernel with these fields, of which the first three are queries, keys and values. The kernel sets one flag per
+// query, and with `flag_keys` then one flag per key (Args::nonfinite).
 template <class J, class Kernel, class... Field>
 void bind_heads(nb::module_& module, const char* name, const char* text, Kernel kernel, bool flag_keys,
                 const std::tuple<Field...>& all) {
     std::apply([&](const Field&... fields) {
-        module.def(name, [=](Handle<Field>... given) {
-            std::tuple<typename Field::Value...> values{fields.read(given)...};
+        module.def(name, [=](Handle<Field>... arguments) {
+            std::tuple<typename Field::Value...> values{fields.read(arguments)...};
             Call<J> call(values);
             std::apply([&](auto&... value) { (fields.put(call, value), ...); }, values);
             const std::int64_t keys = call.job.batch.total * call.job.groups * call.job.keys;
@@ -310,9 +310,9 @@ void bind_heads(nb::module_& module, const char* name, const char* text, Kernel 
     }, all);
 }
 
-// True if q, k and v are arrays of one library and floating dtype that need no conversion, with the same batch and
-// heads and fitting rows. With `ready`, only for tensors of which no derivative is to be recorded. In Python these
-// checks take 3 us, a sixth of a call with 16 queries.
+// True if q, k and v are arrays of one library and one floating dtype that need no conversion, with equal batch and
+// heads and fitting rows. With `ready`, also only if they are tensors whose derivatives are not recorded. In Python
+// these checks take 3 us, a sixth of a call with 16 queries.
 bool plain_heads(nb::handle q_, nb::handle k_, nb::handle v_, bool ready) {
     const Described q(q_), k(k_), v(v_);
     if (!q || q.dims() < 3 || !k.alike(q) || !v.alike(q)) return false;
@@ -327,15 +327,15 @@ bool plain_heads(nb::handle q_, nb::handle k_, nb::handle v_, bool ready) {
 void bind(nb::module_& module) {
     module.def("plain_heads", [](nb::handle q, nb::handle k, nb::handle v) { return plain_heads(q, k, v, false); },
                "q"_a.none(), "k"_a.none(), "v"_a.none(),
-               "True if q, k and v are matching arrays with equally many heads, which need no further check");
+               "True if q, k and v are matching arrays with the same number of heads, which need no further check");
     module.def("heads_at_once",
                [](nb::handle q, nb::handle k, nb::handle v) {
         return plain_heads(q, k, v, true) && Torch::known().still();
     }, "q"_a.none(), "k"_a.none(), "v"_a.none(),
-               "`plain_heads` of tensors, but False if a kernel may not run `at_once`");
+               "True if q, k and v are tensors, `plain_heads` is True, and a kernel may run `at_once`");
     const auto qkv =
-        std::tuple{given("q", &Args::q, Per::query, Count::width), given("k", &Args::k, Per::key, Count::width),
-                   given("v", &Args::v, Per::key, Count::values)};
+        std::tuple{input("q", &Args::q, Per::query, Count::width), input("k", &Args::k, Per::key, Count::width),
+                   input("v", &Args::v, Per::key, Count::values)};
     const auto pages =
         std::tuple{std::get<0>(qkv), PagesField{"k_pages"}, PagesField{"v_pages"}, TableField{"page_table"}};
     const auto options = std::tuple{LearnedField{"scale", "dscale", &Args::scale, kDouble},
@@ -352,7 +352,7 @@ void bind(nb::module_& module) {
     const auto results =
         std::tuple{written("output", &Args::out, Per::query, Count::values), queries("lse", &Args::lse)};
     const auto gradients =
-        std::tuple{given("g", &GradientArgs::seed, Per::query, Count::values),
+        std::tuple{input("g", &GradientArgs::seed, Per::query, Count::values),
                    QueriesField<GradientArgs, const double>{"g_lse", &GradientArgs::to_lse},
                    written("dq", &GradientArgs::dq, Per::query, Count::width),
                    written("dk", &GradientArgs::dk, Per::key, Count::width),
@@ -360,15 +360,16 @@ void bind(nb::module_& module) {
                    ArrayField<GradientArgs>{"dbias", &GradientArgs::dbias, Per::query, Count::keys, false, true, kReal},
                    queries("delta", &GradientArgs::delta)};
     const char* const attend_text =
-        "attention into output, and lse; flags of the queries, where some have no result, as their "
-        "numbers were not finite";
+        "Write attention into output, and lse. Return flags of the queries whose results are not finite, or None "
+        "without such queries";
     bind_heads<Args>(module, "attend", attend_text, run, false, std::tuple_cat(qkv, options, results));
     bind_heads<Args>(module, "attend_paged", attend_text, run, false, std::tuple_cat(pages, options, results));
     bind_heads<GradientArgs>(
         module, "attend_vjp",
-        "its gradients into dq, dk, dv, added to dbias; of every query delta = <g, output> - g_lse and the gradients "
-        "to numbers of its own; flags of the queries, then of the keys, where some were left out as their numbers were "
-        "not finite (1), or should have been (2)",
+        "Write the gradients of attention into dq, dk and dv, and add to dbias. For each query, write "
+        "delta = <g, output> - g_lse and the gradients of the options with one number per query. Return flags of the "
+        "queries (1: left out because numbers are not finite, 2: should have been left out), then of the keys (1: sums "
+        "overflowed), or None if no flag is set",
         run_gradient, true, std::tuple_cat(qkv, options, results, gradients, gradients_of(options)));
 }
 

@@ -1,10 +1,10 @@
 """Dropout of attention.
 
-Whether an entry of p is dropped depends only on (seed, stream of the sequence, head, query, key). It does not depend on
-blocks, threads or the rest of the batch, and the backward pass recomputes it.
+The dropout of an entry of p depends only on (seed, stream of the sequence, head, query, key). It does not depend on
+blocks, threads or the rest of the batch. The backward pass recomputes it.
 
-Philox4x32-10 (core/philox.py) is applied twice. First, (seed; head, stream) gives each head its own seed. Then that
-seed and (key, query) give a word of 32 bits. The entry is dropped if the word is below rate 2^32.
+Philox4x32-10 (core/philox.py) is applied twice. First, (seed; head, stream) gives each head its own seed. Then
+(seed of the head; key, query) gives a word of 32 bits. The entry is dropped if the word is below rate 2^32.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from softargmax.core.arrays import device_of, namespace
 
 
 def keep_factors(seeds: Any, start: int, queries: int, keys: slice, rate: float, dtype: Any) -> Any:
-    """Return the factors of p, of shape (*batch, H, queries, keys): 0 or 1 / (1 - rate)."""
+    """Return the factors of p, of shape (*batch, H, queries, keys): 0 if dropped, else 1 / (1 - rate)."""
     xp, device = namespace(seeds), device_of(seeds)
     first = keys.start // 4
     blocks = xp.arange(first, (keys.stop + 3) // 4, dtype=seeds.dtype, device=device)

@@ -1,7 +1,8 @@
 // Attention, compiled once for each instruction set.
 //
-// Keys and values of a head are packed once. Its queries then process them block by block, a few panels of queries at a
-// time. Few queries, as in decoding, use each block right after it is packed, while it is in a cache.
+// Keys and values of a head are packed once. The queries of the head then process them block by block, a few panels of
+// queries at a time. If there are few queries, as in decoding, they use each block right after it is packed, while it
+// is in a cache.
 #include <vector>
 
 #include "attend/backward.hpp"
@@ -9,7 +10,7 @@
 namespace softargmax::SOFTARGMAX_ISA_NAME::attend {
 namespace {
 
-// Queries per unit of work: they use a block of keys while it is in the second-level cache.
+// Queries per unit of work. All of them use a block of keys while it is in the second-level cache.
 constexpr std::int64_t kPanels = 8, kQueries = kPanels * kPanelRows;
 
 std::int64_t blocks_of(std::int64_t keys) { return (keys + kKeys - 1) / kKeys; }
@@ -37,7 +38,7 @@ template <class T> struct Packing {
         head.pack_columns(head.args.v, head.args.values, begin, count, values + at * pitch);
         return block(head, begin, at);
     }
-    // The same for few queries, which read values in place if possible.
+    // Packs a block that few queries use. Values are read in place if possible.
     Block<T> pack_once(const Shared& head, std::int64_t begin) const {
         const Args& args = head.args;
         if (args.table || args.v.type != kTypeOf<T> || args.v.col[0] != 1 || args.values % kPanelCols<T> != 0)
@@ -69,8 +70,8 @@ template <class T> struct Unit {
     void add(const Unit& later) {
         for (std::size_t i = 0; i < panels.size(); ++i) panels[i].add(later.panels[i]);
     }
-    // A number that is not finite may belong to a key that only other queries see. So such queries are computed again,
-    // one by one, with finite values.
+    // Writes the results. A result that is not finite may come from a key that only other queries see. So these queries
+    // are computed again, one by one, with finite values. Returns true if some are still not finite.
     template <class BlockAt> bool finish(BlockAt block_at) {
         bool nonfinite = false;
         FiniteBlock<T> finite;
@@ -94,8 +95,8 @@ template <class T> struct Unit {
 };
 template <class T> T* unit_memory(const Args& args) { return scratch(kTerms).get<T>(Unit<T>::size(args)); }
 
-// One thread processes a head.
-template <class T> bool alone(const Shared& head) {
+// Processes a head on one thread. Returns true if some results are not finite.
+template <class T> bool run_head_serial(const Shared& head) {
     const Args& args = head.args;
     const bool few = head.rows() <= kQueries;
     const std::int64_t keys = few ? kKeys : head.keys;
@@ -110,8 +111,8 @@ template <class T> bool alone(const Shared& head) {
     return nonfinite;
 }
 
-// All threads share the units of a head.
-template <class T> bool together(const Shared& head) {
+// Processes a head on all threads, which share its queries.
+template <class T> bool run_head_parallel(const Shared& head) {
     const Args& args = head.args;
     const Packing<T> packing(args, head.keys, scratch(kOther).get<T>(Packing<T>::size(args, head.keys)));
     parallel_each(args.threads, blocks_of(head.keys),
@@ -126,9 +127,10 @@ template <class T> bool together(const Shared& head) {
     return nonfinite;
 }
 
-// All threads share a head with few queries: each block has its own sums, which are then added in order.
+// Processes a head with few queries on all threads, which share its keys. Each block of keys has its own sums, which
+// are then added in order.
 constexpr std::int64_t kWave = 8;
-template <class T> bool split(const Shared& head) {
+template <class T> bool run_keys_parallel(const Shared& head) {
     const Args& args = head.args;
     Unit<T> whole(head, 0, unit_memory<T>(args));
     const std::int64_t wave = kWave * args.threads, size = Unit<T>::size(args);
@@ -154,18 +156,18 @@ template <class T> void run_as(Args& args) {
     std::atomic<bool> nonfinite{false};
     if (heads >= 2 * args.threads || args.threads == 1) {
         parallel_each(args.threads, heads, [&](std::int64_t index) {
-            if (alone<T>(Shared(args, index))) nonfinite = true;
+            if (run_head_serial<T>(Shared(args, index))) nonfinite = true;
         });
     } else {
         for (std::int64_t index = 0; index < heads; ++index) {
             const Shared head(args, index);
-            if (head.rows() <= kQueries ? split<T>(head) : together<T>(head)) nonfinite = true;
+            if (head.rows() <= kQueries ? run_keys_parallel<T>(head) : run_head_parallel<T>(head)) nonfinite = true;
         }
     }
     args.any_nonfinite = nonfinite;
 }
 
-// dk and dv of a block, and their destination.
+// Sums for dk and dv of a block of keys, initially 0.
 template <class T> struct KeySums {
     T *dk, *dv;
     explicit KeySums(const Args& args)
@@ -175,14 +177,14 @@ template <class T> struct KeySums {
     }
 };
 
-// True if scores of one head share an entry of the bias; then one thread adds to it.
+// True if scores of different heads or queries share an entry of the bias. Then only one thread may run.
 bool shares_bias(const GradientArgs& args) {
     const std::int64_t* stride = args.dbias.row + args.batch.dims;
     return args.dbias && ((stride[0] == 0 && args.heads > 1) || (stride[1] == 0 && args.queries > 1));
 }
 
-// Many heads: one thread per head, five products per pair of query and key. Few heads, or a bias shared by entries:
-// threads share the queries, then the keys, with seven products.
+// Many heads: each thread processes one head at a time, with five products per pair of query and key. Few heads, or a
+// gradient of the bias: the threads share first the queries, then the keys of a head, with seven products.
 template <class T> void run_gradient_as(GradientArgs& args) {
     const std::int64_t heads = args.batch.total * args.groups;
     if (shares_bias(args)) args.threads = 1;
@@ -197,7 +199,8 @@ template <class T> void run_gradient_as(GradientArgs& args) {
                 const KeySums<T> sums(args);
                 if (b < head.head.keys) {
                     keys.pack(head.head, b);
-                    for (std::int64_t i = 0; i < head.blocks(); ++i) head.pair(i, b, keys, true, sums.dk, sums.dv);
+                    for (std::int64_t i = 0; i < head.blocks(); ++i)
+                        head.add_gradients(i, b, keys, true, sums.dk, sums.dv);
                 }
                 head.finish_keys(b, sums.dk, sums.dv);
             }
@@ -217,13 +220,13 @@ template <class T> void run_gradient_as(GradientArgs& args) {
             parallel_each(args.threads, head.blocks(), [&](std::int64_t i) {
                 const std::int64_t block = head.blocks() - 1 - i;
                 for (std::int64_t b = 0; b < head.key_blocks(); ++b)
-                    head.pair(block, b * kBackKeys, keys(b), true, nullptr, nullptr);
+                    head.add_gradients(block, b * kBackKeys, keys(b), true, nullptr, nullptr);
                 head.finish_queries(block);
             });
             parallel_each(args.threads, blocks, [&](std::int64_t b) {
                 const KeySums<T> sums(args);
                 for (std::int64_t i = 0; i < head.blocks() && b < head.key_blocks(); ++i)
-                    head.pair(i, b * kBackKeys, keys(b), false, sums.dk, sums.dv);
+                    head.add_gradients(i, b * kBackKeys, keys(b), false, sums.dk, sums.dv);
                 head.finish_keys(b * kBackKeys, sums.dk, sums.dv);
             });
         }

@@ -1,7 +1,7 @@
-"""Kernels for CPU memory, for NumPy arrays and tensors: the native kernels and the Python code around them.
+"""CPU kernels for NumPy arrays and tensors: the native kernels and the Python code around them.
 
-The definition recomputes a query whose numbers are not finite in the native kernel, and its gradients. Other queries
-keep their bits.
+If numbers of a query are not finite in the native kernel, the definition recomputes its output and gradients. The
+results of other queries keep their bits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _attend = Native(_native.attend, Attention, AttentionWithLse._fields)
 _attend_paged = Native(_native.attend_paged, Pages, AttentionWithLse._fields)
 _NATIVE = {name: f"d{name}" for name in AttentionGradients._fields if f"d{name}" in parameters(_native.attend_vjp)}
-"""The gradients that the kernel computes, and their names in the kernel."""
+"""The kernel's name for each gradient that it computes."""
 _OF_QUERIES = {name: to for name, to in _NATIVE.items() if name not in ("q", "k", "v", "bias")}
 """The gradients with one number per query."""
 _NONE: dict[str, Any] = dict.fromkeys((*_NATIVE.values(), "delta"))
@@ -54,11 +54,11 @@ def attend(i: Attention, output: Any, lse: Any) -> None:
 def attend_paged(i: Pages, output: Any, lse: Any) -> None:
     """Write output and lse for keys in pages."""
     if not i.options.is_softmax or _attend_paged(i, output, lse) is not None:
-        attend(reference.side_by_side(*i), output, lse)
+        attend(reference.keys_of_pages(*i), output, lse)
 
 
 def attend_vjp(i: AttentionVjp, r: tuple[Any, ...]) -> None:
-    """Write the gradients of <g, output> + <g_lse, lse>."""
+    """Write the gradients of <g, output> + <g_lse, lse> to the arrays of r."""
     found = _softmax_vjp(i, AttentionGradients(*r)) if i.of.options.is_softmax else _entmax_vjp(i)
     if found is None:
         found = reference.vjp(_frozen(i.of), frozen(i.g), None if i.g_lse is None else frozen(i.g_lse))
@@ -71,24 +71,24 @@ def attend_vjp(i: AttentionVjp, r: tuple[Any, ...]) -> None:
 def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
     """Write dq, dk, dv, and dbias if its dtype allows it.
 
-    The gradients are sums over queries. The kernel leaves out queries whose numbers are not finite, and the definition
-    adds their gradients. So the gradients of other queries keep their bits.
+    Some gradients are sums over queries. The kernel leaves out queries whose numbers are not finite. The definition
+    adds the gradients of these queries afterwards, so gradients that do not depend on them keep their bits.
     """
     memory, options = memory_of(r.q), i.of.options
     double, single = memory.dtypes["float64"], memory.dtypes["float32"]
     delta = memory.empty(r.q, i.lse.shape, double)
-    given: dict[str, Any] = {**_NONE, "dq": r.q, "dk": r.k, "dv": r.v, "delta": delta}
+    outputs: dict[str, Any] = {**_NONE, "dq": r.q, "dk": r.k, "dv": r.v, "delta": delta}
     found: dict[str, Any] = {}
     if i.to_bias and options.bias is not None:
         bias: Any = r.bias
         kind = double if r.q.dtype == double else single
-        found["bias"] = given["dbias"] = bias if bias.dtype == kind else memory.empty(r.q, options.bias.shape, kind)
+        found["bias"] = outputs["dbias"] = bias if bias.dtype == kind else memory.empty(r.q, options.bias.shape, kind)
     for name, to in _OF_QUERIES.items():
         if hasattr(getattr(options, name), "shape"):
-            found[name] = given[to] = memory.empty(r.q, i.lse.shape, double)
+            found[name] = outputs[to] = memory.empty(r.q, i.lse.shape, double)
     if 0 in i.lse.shape:
         r.k[...], r.v[...] = 0.0, 0.0
-    left_out, overflown = _without_nonfinite(i, given, found)
+    left_out, overflown = _without_nonfinite(i, outputs, found)
     if options.sink is not None:
         found["sink"] = memory.array(_to_sinks(i, memory, delta, left_out))
     if left_out is not None:
@@ -103,35 +103,38 @@ def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
     return r._replace(**found) if found else r
 
 
-def _without_nonfinite(i: AttentionVjp, given: dict[str, Any], found: dict[str, Any]) -> tuple[Any, Any]:
-    """Compute the gradients of finite queries; return flags of the others, and of keys whose sums overflowed."""
+def _without_nonfinite(i: AttentionVjp, outputs: dict[str, Any], found: dict[str, Any]) -> tuple[Any, Any]:
+    """Compute the gradients over all finite queries.
+
+    Return flags of the other queries, and flags of the keys whose sums overflowed; None if no flag is set.
+    """
     numpy, lse = memory_of(i.lse).numpy, i.lse
     while True:
         for x in found.values():
             x[...] = 0.0
-        flags = _attend_vjp(i._replace(lse=lse), *given.values())
+        flags = _attend_vjp(i._replace(lse=lse), *outputs.values())
         if flags is None:
             return None, None
         queries, keys = np.split(flags, [numpy(lse).size])
         queries = queries.reshape(lse.shape)
         if (queries < 2).all():
             return queries != 0, keys.reshape(i.of.k.shape[:-1]) != 0
-        # These were found after they had been added to sums: start again without them.
+        # Queries with flag 2 are already in the sums of keys: start again without them.
         lse = memory_of(i.lse).array(np.where(queries, np.nan, numpy(lse)))
 
 
 @np.errstate(all="ignore")
 def _add_left_out(i: AttentionVjp, totals: AttentionGradients, left_out: Any) -> None:
-    """Add the definition's gradients of the flagged queries to the gradients of all others."""
+    """Add the definition's gradients over the flagged queries to the sums over all other queries."""
     of, g, length = _frozen(i.of), frozen(i.g), i.of.q.shape[-2]
     each = of.q.shape[-3] // max(of.k.shape[-3], 1)
     for *entry, head in np.argwhere(left_out.any(-1)).tolist():
         its, group = (*entry, slice(head, head + 1)), (*entry, slice(head // each, head // each + 1))
         one = _head(of, group, its)
-        for part in _runs(left_out[(*entry, head)], reference.few(one)):
+        for part in _runs(left_out[(*entry, head)], reference.cached_parts(one)):
             at = (*its, part)
             g_lse = None if i.g_lse is None else frozen(i.g_lse)[at]
-            more = reference.some_vjp(one.part(part), part.start, length, g[at], g_lse)
+            more = reference.some_queries_vjp(one.part(part), part.start, length, g[at], g_lse)
             for name, x in more._asdict().items():
                 total = getattr(totals, name)
                 if name in ("k", "v"):
@@ -142,7 +145,7 @@ def _add_left_out(i: AttentionVjp, totals: AttentionGradients, left_out: Any) ->
 
 @np.errstate(all="ignore")
 def _put_overflown(i: AttentionVjp, r: AttentionGradients, overflown: Any) -> None:
-    """Write the definition's gradients to keys whose sums overflowed in the kernel."""
+    """Write the definition's dk and dv of the keys whose sums overflowed in the kernel."""
     of, g = _frozen(i.of), frozen(i.g)
     each = of.q.shape[-3] // of.k.shape[-3]
     for *entry, group in np.argwhere(overflown.any(-1)).tolist():
@@ -164,14 +167,14 @@ def _runs(flags: np.ndarray[Any, Any], parts: list[slice]) -> Iterator[slice]:
 
 
 def _add(total: Any, at: tuple[Any, ...], x: Any) -> None:
-    """Add x where it is not 0, so that keys which its queries do not see keep their bits."""
+    """Add x where it is not 0. So keys that the flagged queries do not see keep their bits."""
     xp = namespace(x)
     sums = xp.astype(total[at], x.dtype) + x
     total[at] = xp.where(x != 0.0, xp.astype(sums, total.dtype), total[at])
 
 
 def _add_to(total: Any, at: tuple[Any, ...], x: Any) -> None:
-    """Add gradients of scores to an array that was broadcast to all scores."""
+    """Add the gradients x of some scores to the gradient of an option that broadcasts to all scores."""
     home = total.reshape((1,) * (len(at) - total.ndim) + tuple(total.shape))
     whole = (slice(None) if isinstance(one, slice) else 0 for one in at)
     there = tuple(one if n > 1 else every for one, every, n in zip(at, whole, home.shape, strict=True))
@@ -214,7 +217,7 @@ def _recompute(i: Attention, output: Any, lse: Any, nonfinite: np.ndarray[Any, A
 
 
 def _head(i: Attention, of_keys: tuple[Any, ...], at: Any) -> Attention:
-    """Return one head of keys with the query heads that share it."""
+    """Return the arguments for one head of keys and the query heads that share it."""
     xp, heads = namespace(i.q), tuple(i.q.shape[:-2])
 
     def there(x: Any) -> Any:
@@ -235,5 +238,5 @@ def _frozen(i: Attention) -> Attention:
 
 
 def serves_entmax(i: Attention) -> bool:
-    """True if gradients of an order other than 1 come from `attend_vjp`, which is differentiable once."""
+    """True if `attend_vjp` computes the gradients for orders other than 1: in CPU memory, and not recorded by torch."""
     return readable(i.q) and not recorded(i.q) and native_entmax.serves(i)

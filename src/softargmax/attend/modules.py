@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 __all__ = ["Attention"]
-compile_whole("softargmax.attend")  # now, because a model may be compiled before its first call
+compile_whole("softargmax.attend")  # at import, because a model may be compiled before its first call
 
 
 class Attention(nn.Module):
-    r"""Multi-head attention with its projections as a module.
+    r"""Multi-head attention with projections of queries, keys, values and the output.
 
     .. math::
         \mathrm{Attention}(x, c) = W_o\,\mathrm{concat}_h\,\mathrm{attention}(W_{q,h}\,x,\; W_{k,h}\,c,\; W_{v,h}\,c)
@@ -40,7 +40,7 @@ class Attention(nn.Module):
     groups : int, optional
         G, the number of heads of keys and values, a divisor of H. Defaults to H.
     head_dim : int, optional
-        D, the width of a head. Defaults to dim / H, which then has to be an integer.
+        D, the width of a head. Defaults to dim / H, which must then be an integer.
     context_dim : int, optional
         The width of the context c. Defaults to dim.
     bias : bool
@@ -50,13 +50,13 @@ class Attention(nn.Module):
     sink : bool
         If True, each head has a learned sink, initially 0.
     alpha : float, Tensor or Parameter
-        The order of entmax, as in `softargmax.attention`; 1 is softmax. A Parameter is learned, another tensor is a
-        buffer.
+        The order of entmax, as in `softargmax.attention`; 1 is softmax. A Parameter is learned. Any other tensor
+        is a buffer.
     dropout : float
-        The probability with which an entry of p is dropped in training. The seed comes from torch's default generator.
+        The probability that an entry of p is dropped in training. The seed comes from torch's default generator.
     scale : {"root", "log"}
         "root" is 1 / sqrt(D). "log" is kappa log(n) / D for a query that sees n keys, with one learned kappa per head.
-        kappa starts such that the scale is 1 / sqrt(D) for n = 512.
+        The initial kappa gives the scale 1 / sqrt(D) for n = 512.
     norm : bool
         If True, queries and keys are normalized by `softargmax.qk_norm`, with a learned gain.
     device
@@ -66,14 +66,14 @@ class Attention(nn.Module):
 
     Notes
     -----
-    Call the module with x (..., L, dim). Optional arguments are the context c (..., K, context_dim), which defaults to
-    x, `mask` and `scores_bias`, which broadcast with (..., H, L, K), and `key_lengths`. With scale "log", n counts the
-    keys that causal, window and key_lengths leave, but ignores a mask.
+    Call the module with x (..., L, dim). Optional arguments are the context c (..., K, context_dim), `mask`,
+    `scores_bias` and `key_lengths`. The context defaults to x. `mask` and `scores_bias` broadcast with (..., H, L, K).
+    With scale "log", n counts the keys that causal, window and key_lengths leave visible. It ignores `mask`.
 
     With `cache`, a `KVCache` from `new_cache`, the module appends the keys and values of c to the cache. The queries
     attend to all keys in the cache, and the last query is at the position of the last key. So a causal layer decodes
-    token by token. K is then the capacity of the cache. A context without keys, (..., 0, context_dim), only reads the
-    cache.
+    token by token. K is then the capacity of the cache. With a context of no keys, (..., 0, context_dim), nothing is
+    appended and the queries attend to the cache.
 
     See Also
     --------
@@ -223,15 +223,15 @@ class Attention(nn.Module):
         Parameters
         ----------
         module : torch.nn.MultiheadAttention
-            A module with equal `kdim` and `vdim`, because keys and values are projections of one context, and without
+            A module with equal `kdim` and `vdim` (here keys and values are projections of one context), and without
             `bias_k`. `add_zero_attn` becomes a sink of 0 that is not trained.
         **options
-            Options that this layer has in addition: causal, window, softcap and others.
+            Options that the torch module does not have: causal, window, softcap and others.
 
         Returns
         -------
         Attention
-            A layer with the module's dropout, in training mode if the module is.
+            A layer with the module's dropout. It is in training mode if the module is.
 
         Raises
         ------
@@ -242,10 +242,10 @@ class Attention(nn.Module):
 
         Notes
         -----
-        x has shape (..., L, dim), whatever the module's `batch_first` is. torch's masks are True for keys that are
-        left out. So ``module(x, c, c, attn_mask=m, key_padding_mask=p)[0]`` equals
+        x has shape (..., L, dim) for either value of the module's `batch_first`. torch's masks are True for keys that
+        are hidden. So ``module(x, c, c, attn_mask=m, key_padding_mask=p)[0]`` equals
         ``layer(x, c, mask=~m & ~p[:, None, None, :])``. A floating `attn_mask` becomes `scores_bias`. For a query that
-        sees no key, the input of `out_proj` is 0 (torch: NaN).
+        sees no key, the input of `out_proj` is 0 here, but NaN in torch.
 
         Examples
         --------

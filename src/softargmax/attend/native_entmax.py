@@ -1,9 +1,10 @@
-"""Attention of orders other than 1 on NumPy arrays: scores, entmax and product, a few queries at a time.
+"""Attention of orders other than 1 for NumPy arrays: scores, entmax and product, a few queries at a time.
 
-The products and the sparse maps are the compiled core's. Tiles of zeros in p cost nothing; above order 1 most are.
+The compiled core computes the products and entmax. Products skip the tiles of p that are all 0, which are most tiles
+for orders above 1.
 
-Queries that see a number that is not finite are flagged. They are replaced by 0, and so are numbers of k and v that
-are not finite, so that they do not affect the sums of other queries.
+Queries that see a number that is not finite are flagged. These queries are replaced by 0, and so are nonfinite numbers
+in k and v. So they do not affect the sums over other queries.
 """
 
 from __future__ import annotations
@@ -26,29 +27,29 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 SCORES = 1 << 19
-"""Scores per part: 2 MiB, which stay in the third-level cache."""
+"""Scores per part: 2 MiB of float32, which stay in the third-level cache."""
 
 
 class _Part(NamedTuple):
-    """Some queries of a head in working precision: their positions, and their scores with the sink."""
+    """Some queries of a head, in working precision, and their scores, with the sink as last column."""
 
     at: tuple[Any, ...]  # index into an array (..., H, L, n)
-    group: tuple[Any, ...]  # index into an array (..., G, K, n): the keys that any of the queries may see
+    group: tuple[Any, ...]  # index into an array (..., G, K, n): all keys that may be visible to these queries
     keys: int  # the number of these keys
     q: Array  # multiplied by the scale
     scale: Array
     alpha: Any
     z: Array
-    factors: dict[str, Any]  # factors of the added terms; None: 1
-    slope: Any  # slope of the soft-cap; None: 1
+    factors: dict[str, Any]  # factor of each term added to the scores, by option name; None: 1
+    slope: Any  # derivative of the soft-cap; None: 1
     keep: Any  # dropout factors of p; None: 1
     nonfinite: Any  # flags of the queries that see a number that is not finite; None: no query does
 
 
 def attend(i: Attention, output: Array) -> Array | None:
-    """Write attention into `output`; return flags of the queries that see a number that is not finite.
+    """Write attention into `output`. Return flags of the queries that see a number that is not finite.
 
-    Return None if only the definition can compute it.
+    Return None if only the definition can compute the output.
     """
     if not serves(i):
         return None
@@ -66,14 +67,14 @@ def attend(i: Attention, output: Array) -> Array | None:
 
 
 def serves(i: Attention) -> bool:
-    """True if float32 can divide by the soft-cap."""
+    """True if dividing float32 scores by the soft-cap neither overflows nor underflows (1e-30 to 1e30)."""
     return i.options.softcap is None or 1e-30 < i.options.softcap < 1e30
 
 
 def attend_vjp(i: Attention, g: Array) -> tuple[AttentionGradients, Array] | None:
-    """Return the gradients of <g, output>, except to the order, over the queries that are not flagged, and the flags.
+    """Return the gradients of <g, output> over all queries that are not flagged, and the flags.
 
-    Return None if only the definition can compute them.
+    The order, alpha, has no gradient here. Return None if only the definition can compute the gradients.
     """
     if not serves(i):
         return None
@@ -125,13 +126,13 @@ def attend_vjp(i: Attention, g: Array) -> tuple[AttentionGradients, Array] | Non
 
 
 def _parts(i: Attention) -> Iterator[_Part]:
-    """Yield all queries in parts; scores of hidden keys are -inf."""
+    """Yield all queries in parts. The scores of hidden keys are -inf."""
     q, k, _, options = i
     kind, (length, keys) = _kind(q), i.scores[-2:]
     each, with_sink = q.shape[-3] // max(k.shape[-3], 1), options.sink is not None
 
     def broadcast(x: Any, *last: int) -> Any:
-        """Broadcast an array to all queries; numbers and None stay as they are."""
+        """Broadcast an array to all heads; return numbers and None unchanged."""
         return np.broadcast_to(x, (*q.shape[:-2], *last)) if hasattr(x, "shape") else x
 
     scale = np.broadcast_to(np.asarray(options.scale, kind), (*q.shape[:-1], 1))
@@ -150,7 +151,7 @@ def _parts(i: Attention) -> Iterator[_Part]:
             at = (*entry, head, slice(start, min(start + step, length)))
             places = start + count - length, at[-1].stop + count - length
             window = options.range(*places, count)
-            candidates = slice(window.start // BLOCK * BLOCK, window.stop)  # at block boundaries
+            candidates = slice(window.start // BLOCK * BLOCK, window.stop)  # from a block boundary on
             group = (*entry, head // each, candidates)
             n = candidates.stop - candidates.start
             rows = at[-1].stop - start
@@ -178,7 +179,7 @@ def _parts(i: Attention) -> Iterator[_Part]:
 
 
 def _cap_and_mask(z: Array, visible: Array, added: list[tuple[Array, Any]], softcap: float | None) -> Array | None:
-    """Apply soft-cap, added terms and mask in place; return the slope of the soft-cap."""
+    """Apply soft-cap, added terms and mask in place. Return the derivative of the soft-cap; None without one."""
     slope = None
     if softcap is not None:
         tanh = np.tanh(z / z.dtype.type(softcap))
@@ -192,7 +193,7 @@ def _cap_and_mask(z: Array, visible: Array, added: list[tuple[Array, Any]], soft
 
 
 def _add_to(total: Array, x: Array, at: tuple[Any, ...], rank: int) -> None:
-    """Add the gradients of a part's scores to an array that was broadcast to all scores."""
+    """Add the gradients x of a part's scores to the gradient of an option that broadcasts to all scores."""
     home = total.reshape((1,) * (rank - total.ndim) + total.shape)
     for axis in (-2, -1):
         if home.shape[axis] == 1:
@@ -214,7 +215,7 @@ def _put(found: Array, output: Array, at: tuple[Any, ...]) -> None:
 
 
 def _finite(x: Array) -> Array:
-    """Return the array with 0 in place of numbers that are not finite; bfloat16 may come as bits."""
+    """Return the array with 0 in place of numbers that are not finite. bfloat16 may be stored as uint16 bits."""
     return x if _all_finite((x,)) else np.where(np.isfinite(widened(x, _kind(x))), x, x.dtype.type(0))
 
 

@@ -1,8 +1,10 @@
-"""Operation records of attention: results, derivative rules and kernels (arguments.py; definitions: reference.py).
+"""Operation records of attention: results, derivative rules and kernels.
+
+The arguments are in arguments.py, the definitions in reference.py.
 
 The gradients of `attention` are an operation too. Its derivatives, and the forward mode of both, differentiate the
-definition for a few queries at a time, so all scores never exist at once: queries are independent of each other, and
-arguments that they share (k, v, a sink) receive the sum of their gradients.
+definition for a few queries at a time. So all scores never exist at once. This is possible because queries are
+independent of each other; arguments that they share (k, v, a sink) receive the sum of the gradients.
 """
 
 from __future__ import annotations
@@ -23,18 +25,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SCORES = 1 << 20
-"""Scores per part when the definition is differentiated: temporaries of 8 MiB."""
+"""Scores per part when the definition is differentiated: each temporary takes 8 MiB in float64."""
 
 
 TO = {name: f"d{name}" for name in AttentionGradients._fields}
-"""The name of the gradient to each argument."""
+"""The name of the gradient with respect to each argument."""
 HeadGradients = cast("type[AttentionGradients]", namedtuple("HeadGradients", TO.values()))  # noqa: PYI024 its names are made
-"""The gradients by these names, each with its argument's shape; shape (0,) if that is not an array."""
+"""The gradients by these names, each with its argument's shape, or shape (0,) if the argument is not an array."""
 CONSTANT = frozenset(("mask", "lengths", "seeds"))
 
 
 def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
-    """The vmap rule: add an axis in front of every array, and align the other axes."""
+    """The vmap rule: move the mapped axis of every array to the front, and align the other axes."""
     return _in_front(i, dims, size, 1 + i[0].ndim - (dims[0] is not None)), 0
 
 
@@ -88,7 +90,7 @@ attention: Operation[Attention, AttentionWithLse] = Operation(
 )
 
 
-# --- the gradients of attention; output and lse depend on the other arguments, so they are constants here -------------
+# --- the gradients of attention; output and lse depend on the other arguments, so their derivatives are 0 here --------
 
 
 def _attention_vjp_vjp(i: AttentionVjp, _r: AttentionGradients, h: AttentionGradients, wanted: Wanted) -> Gradients:
@@ -131,7 +133,7 @@ def _parts(i: Attention) -> Iterator[tuple[slice, Queries]]:
 
 
 def _along(name: str, x: Any, part: slice) -> Any:
-    """Return the part of an array that belongs to some queries."""
+    """Return the part of an argument, result or gradient that belongs to a part of the queries."""
     if x is None or name in ("k", "v"):
         return x
     return x[..., part] if name in ("lse", "g_lse") else piece(x, -2, part.start, part.stop)
@@ -142,7 +144,7 @@ def _cut(r: AttentionWithLse, part: slice) -> AttentionWithLse:
 
 
 def _joined(name: str, pieces: list[Any], of: Attention) -> Any:
-    """Join the gradients of parts to one argument: concatenate, or add."""
+    """Join the gradients of all parts with respect to one argument: concatenate them, or add them."""
     xp = namespace(of.q)
     if name in ("q", "g"):
         return xp.concat(pieces, axis=-2)
@@ -169,13 +171,13 @@ def _some_vjp_of(i: AttentionVjp, part: slice, of: Queries) -> QueriesVjp:
 
 
 def _differentiated(of: Attention, to_bias: bool) -> dict[str, Any]:
-    """Return the arrays that have gradients, and an empty one in place of each other argument."""
+    """Return the arrays that have gradients, by name. Other arguments are replaced by an empty array."""
     there = of.learned if to_bias else of.learned._replace(bias=None)
     return {name: x if hasattr(x, "shape") else of.q.new_empty(0) for name, x in there._asdict().items()}
 
 
 def _gradients_of_some(g: Any, g_lse: Any, some_: Queries, to_bias: bool) -> AttentionGradients:
-    """Return the definition's gradients as a function that can be differentiated again."""
+    """Return the definition's gradients for a part of the queries. They can be differentiated again."""
     there = _differentiated(some_.of, to_bias)
     wanted = {name for name, x in there.items() if x.shape != (0,)}
     found = some.torch.defined_vjp(some_, None, AttentionWithLse(g, g_lse), wanted)
@@ -186,7 +188,7 @@ some: Operation[Queries, AttentionWithLse] = Operation(
     "attention_of_some",
     Queries,
     AttentionWithLse(*attention.results),
-    definition=reference.some,
+    definition=reference.some_queries,
     constant=CONSTANT,
 )
 some_vjp: Operation[QueriesVjp, AttentionGradients] = Operation(
@@ -198,11 +200,11 @@ some_vjp: Operation[QueriesVjp, AttentionGradients] = Operation(
 )
 
 
-# --- attention to pages; its derivatives are those of attention to the same keys in one array -------------------------
+# --- attention to pages; derivatives first copy the keys and values into one array ------------------------------------
 
 
 def _paged(q: Any, k_pages: Any, v_pages: Any, page_table: Any, options: Any) -> AttentionWithLse:
-    return attention(reference.side_by_side(q, k_pages, v_pages, page_table, options))
+    return attention(reference.keys_of_pages(q, k_pages, v_pages, page_table, options))
 
 
 attention_paged: Operation[Pages, AttentionWithLse] = Operation(

@@ -1,7 +1,7 @@
 """The options of attention. Each public function checks them once.
 
-Each option appears twice here: as a keyword with its type, and in `options_of` with its check. `DEFAULTS` has the
-defaults other than None. A checked option becomes a field of `arguments.Options`.
+Each option appears twice here: as a keyword with its type, and in `options_of` with its check. `DEFAULTS` lists the
+defaults that are not None. A checked option becomes a field of `arguments.Options`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _FAR = 1 << 48
-"""A distance beyond every key; adding it to a position does not overflow."""
+"""A distance larger than any number of keys. Adding it to a position does not overflow int64."""
 
 
 class OfPlaces(TypedDict, total=False):
-    """The options of every attention function; `attention` documents them."""
+    """The options that every attention function has; `attention` documents them."""
 
     scale: PerRow | None
     causal: bool
@@ -60,7 +60,7 @@ class OfStats(OfParts, total=False):
 
 
 class OfSoftmax(OfParts, total=False):
-    """The options for order 1, which has an lse."""
+    """The options of functions of order 1, which return or use lse."""
 
     sink: Numbers | None
     dropout: float
@@ -81,7 +81,7 @@ takes = functools.partial(signature.takes, defaults=DEFAULTS)
 
 
 def plain_attention_of(q: Any, k: Any, v: Any, causal: bool = False) -> Attention:
-    """Return the record for checked arrays without other options."""
+    """Return the operation's record for checked arrays, with no options but `causal`."""
     return Attention(q, k, v, _common_options(q.shape[-1], causal))
 
 
@@ -103,7 +103,7 @@ def _scale_of(width: int) -> float:
 
 
 def heads_of(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
-    """Check q, k and v. Broadcast the axes before the heads, and single heads."""
+    """Check q, k and v. Broadcast their batch axes, and single heads."""
     q = check.scores(q, "q")
     k, v = (check.scores(arrays.like(x, q, name), name) for x, name in ((k, "k"), (v, "v")))
     for x, name in ((q, "q"), (k, "k"), (v, "v")):
@@ -173,7 +173,7 @@ def options_of(q: Any, keys: int, options: Mapping[str, Any]) -> Options:
 
 
 def _per_head(x: Any, q: Any, name: str, *, in_batch: bool = False) -> Any:
-    """Check one number per head, or per head of each entry of the batch. Add axes of size 1 for queries and keys."""
+    """Check an option with one number per head, or per entry and head. Add axes of size 1 for queries and keys."""
     if x is None:
         return None
     heads = tuple(q.shape[:-2] if in_batch else q.shape[-3:-2])
@@ -190,7 +190,7 @@ def rate_of(dropout: Any) -> float:
 
 
 def seeds_of(q: Any, batch: tuple[int, ...], rate: float, seed: Any, stream: Any) -> Any:
-    """Return the seed of each head for dropout, words of 32 bits (*batch, H, 1, 2), low and high; None if rate is 0."""
+    """Return the dropout seed of each head: low and high word of 32 bits, (*batch, H, 1, 2). None if rate is 0."""
     if rate == 0.0:
         return None
     noise = source(q, batch, seed, stream, None)
@@ -267,7 +267,7 @@ def pages_of(q: Any, k_pages: Any, v_pages: Any, page_table: Any, lengths: Any, 
 
 
 def _check_pages(table: Any, lengths: Any, k: Any) -> None:
-    """Raise IndexError if a page that lengths reach is out of range."""
+    """Raise IndexError if the index of a page with visible keys is out of range."""
     xp = namespace(table)
     if not (check.inspectable(table) and check.inspectable(lengths)):
         return

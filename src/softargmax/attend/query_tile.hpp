@@ -1,4 +1,4 @@
-// Up to 12 queries against a block of keys: scores, their exponentials, and the weighted sums of values.
+// Attention of up to 12 queries to a block of keys: scores, their exponentials, and the weighted sums of values.
 //
 //     m = max_j rint(S_j log2 e)       p_j = e^(S_j - m ln 2)       l = sum p_j       o = sum p_j v_j
 #pragma once
@@ -10,13 +10,13 @@
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::attend {
 
-// ---- what a query sees, and where its memory is ---------------------------------------------------------------
+// ---- positions, visible keys and memory of a query ------------------------------------------------------------
 
 // Keys per block. The sums of a block start at 0, so the result of a query depends neither on the threads nor on the
 // number of queries.
 constexpr std::int64_t kKeys = 512;
 
-// The offset of the element of an operand at this entry of the batch, head and row.
+// The offset of row `row` of an operand, for an entry of the batch and a head.
 inline std::int64_t offset(const Args& args, const Operand& x, std::int64_t entry, std::int64_t head,
                            std::int64_t row) {
     const std::int64_t* stride = x.row + args.batch.dims;
@@ -50,12 +50,12 @@ template <class T> bool all_finite(const T* x, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) others += std::fabs(x[i]) < std::numeric_limits<T>::infinity() ? 0 : 1;
     return others == 0;
 }
-// Replaces numbers that are not finite by 0, since 0 times infinity is NaN.
+// Replaces numbers that are not finite by 0, because p = 0 times infinity would be NaN.
 template <class T> void make_finite(T* x, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) x[i] = std::fabs(x[i]) < std::numeric_limits<T>::infinity() ? x[i] : T{0};
 }
 
-// The keys from `begin` to `end`.
+// The keys from `begin` to `end` - 1.
 struct Range {
     std::int64_t begin = std::numeric_limits<std::int64_t>::max(), end = 0;
     bool empty() const { return end <= begin; }
@@ -73,8 +73,8 @@ struct Range {
     }
 };
 
-// A head of keys and values, and the queries of all heads that share it: row is query row % queries of head
-// row / queries among them.
+// A head of keys and values, and the queries of all heads that share it. A `row` counts these queries: it is query
+// row % queries of head row / queries.
 struct Shared {
     const Args& args;
     std::int64_t entry, group, heads, keys;
@@ -85,14 +85,14 @@ struct Shared {
           heads(j.heads / j.groups),
           keys(j.lengths ? j.lengths[index / j.groups] : j.keys) {}
     std::int64_t rows() const { return heads * args.queries; }
-    // A division takes as long as ten multiplications, and is needed a dozen times per query.
+    // `heads == 1` avoids a division, which takes as long as ten multiplications and is needed a dozen times per query.
     std::int64_t head(std::int64_t row) const { return group * heads + (heads == 1 ? 0 : row / args.queries); }
     std::int64_t query(std::int64_t row) const { return heads == 1 ? row : row % args.queries; }
     std::int64_t at(const Operand& x, std::int64_t row) const { return offset(args, x, entry, head(row), query(row)); }
     std::int64_t number(std::int64_t row) const { return (entry * args.heads + head(row)) * args.queries + query(row); }
-    // The last query stands at the last key.
+    // The last query is at the position of the last key.
     std::int64_t place(std::int64_t row) const { return query(row) + keys - args.queries; }
-    Range seen(std::int64_t row) const {
+    Range visible(std::int64_t row) const {
         return {args.left < 0 ? 0 : std::max<std::int64_t>(0, place(row) - args.left),
                 args.right < 0 ? keys : std::min(keys, place(row) + args.right + 1)};
     }
@@ -112,7 +112,7 @@ struct Shared {
         }
         f(lines, width, std::int64_t{1});
     }
-    // Packs keys in panels of keys (depth by depth), or values in panels of columns (key by key).
+    // `pack_keys` packs panels of keys (depth by depth), `pack_columns` panels of columns (key by key).
     template <class T> void pack_keys(const Operand& x, std::int64_t width, std::int64_t first, std::int64_t count,
                                       T* to) const {
         with_rows<T>(x, width, first, count, [&](auto* from, std::int64_t row, std::int64_t col) {
@@ -133,29 +133,30 @@ template <class T> std::int64_t whole_panels(std::int64_t n) {
 
 // ---- a panel of queries ---------------------------------------------------------------------------------------
 
-// The pitch of scores: rows do not fall on the same cache sets.
+// The distance of two rows of scores. The 16 extra numbers keep rows from falling on the same cache sets.
 constexpr int kPitch = kKeys + 16;
 using InPlace = Layout<kPitch, 1>;
-// Sums over the width, and over keys or queries, restart after so many terms: in one chain their error was three times
-// that of torch's for a few queries of width 128.
+// Sums over the width, and over keys or queries, are split into chunks of this many terms. As one chain their error was
+// three times that of torch for a few queries of width 128.
 constexpr std::int64_t kWidthChunk = 16, kChain = 32;
 // Adds the sum of a chunk to the total.
-template <class V> SOFTARGMAX_INLINE void gather(V sum, typename V::Scalar* to, bool first) {
+template <class V> SOFTARGMAX_INLINE void add_chunk(V sum, typename V::Scalar* to, bool first) {
     (first ? sum : V::load(to) + sum).store(to);
 }
 
-// The largest scores whose exponents are exact.
+// Scores below this magnitude have exact exponents.
 template <class T> constexpr T kLargest = sizeof(T) == 4 ? T(0x1p20) : T(0x1p30);
 
-// Turns z[begin..end), multiples of two packs, into p; entries outside of `in` become 0. Sets `nonfinite` if a score is
-// NaN or too large. Scores that are all -inf without a mask have overflowed, unless `may_be_empty`.
+// Replaces the scores z[all.begin..all.end) by p, and returns their state. The bounds of `all` are multiples of two
+// packs. p is 0 outside of `in`. Sets `nonfinite` if a score is NaN or too large. It also does so if all scores are
+// -inf, which without a mask means overflow, unless `may_be_empty`.
 template <class T>
 PowerState<T> exponentials(T* z, Range all, Range in, bool may_be_empty, bool& nonfinite) {
     constexpr T lowest = -std::numeric_limits<T>::infinity();
     std::fill(z + all.begin, z + std::min(in.begin, all.end), lowest);
     std::fill(z + std::max(in.end, all.begin), z + all.end, lowest);
     const T top = maximum(z + all.begin, all.end - all.begin);
-    if (top == lowest) {  // no key is visible, or all are NaN
+    if (top == lowest) {  // no key is visible, or all scores are NaN
         nonfinite = nonfinite || !may_be_empty;
         for (std::int64_t i = in.begin; i < in.end; ++i) nonfinite = nonfinite || z[i] != z[i];
         std::fill(z + all.begin, z + all.end, T{0});
@@ -168,7 +169,7 @@ PowerState<T> exponentials(T* z, Range all, Range in, bool may_be_empty, bool& n
     return fold_in_place(z + all.begin, all.end - all.begin, top);
 }
 
-// True if a product among the scores `in` is -inf, although neither mask nor bias excludes its key.
+// True if one of the products `in` is -inf although neither mask nor bias hides its key.
 template <class T> bool overflown(const Shared& head, std::int64_t row, std::int64_t begin, Range in, const T* z) {
     constexpr T lowest = -std::numeric_limits<T>::infinity();
     const Args& args = head.args;
@@ -188,12 +189,12 @@ template <class T> bool overflown(const Shared& head, std::int64_t row, std::int
     return any;
 }
 
-// Applies soft-cap, added terms and mask to the scores `in` of a block that starts at key `begin`, and returns the
-// slope of the soft-cap if requested. `add_to_terms` computes the gradients to the terms. Sets `nonfinite` if a product
-// is -inf without a mask: it has overflowed, or its key is not finite.
+// Applies soft-cap, added terms and mask to the scores `in` of a block that starts at key `begin`. Writes the
+// derivative of the soft-cap to `slope` unless it is null. `add_to_terms` computes the gradients of the terms. Sets
+// `nonfinite` if a product is -inf without a mask: it has overflowed, or its key is not finite.
 template <class T>
-void bend(const Shared& head, std::int64_t row, std::int64_t begin, Range in, T* z, bool& nonfinite,
-          T* slope = nullptr) {
+void cap_and_mask(const Shared& head, std::int64_t row, std::int64_t begin, Range in, T* z, bool& nonfinite,
+                  T* slope = nullptr) {
     const Args& args = head.args;
     const std::int64_t n = in.end - in.begin;
     if (n <= 0) return;
@@ -221,7 +222,7 @@ void bend(const Shared& head, std::int64_t row, std::int64_t begin, Range in, T*
     }
 }
 
-// Adds the gradients g of a query's scores `in` of the block from key `begin` on to the gradients of the terms.
+// Adds the gradients g of a query's scores `in` to the gradients of the terms. The block starts at key `begin`.
 template <class T>
 void add_to_terms(const Shared& head, const GradientArgs& args, std::int64_t row, std::int64_t begin, Range in,
                   const T* g) {
@@ -231,15 +232,15 @@ void add_to_terms(const Shared& head, const GradientArgs& args, std::int64_t row
     }
     if (args.slopes.gradient) {
         const std::int64_t place = head.place(row) - begin;
-        double sums[8] = {};  // several chains, so that an addition need not wait for the previous one
+        double sums[8] = {};  // several sums, so that an addition need not wait for the previous one
         for (std::int64_t j = in.begin; j < in.end; ++j)
             sums[j % 8] -= static_cast<double>(g[j]) * static_cast<double>(std::abs(place - j));
         for (const double sum : sums) args.slopes.gradient[head.number(row)] += sum;
     }
 }
 
-// The dropout factors of a query's p (dropout.py): 1 / (1 - rate) or 0.
-template <class T> void kept(const Shared& head, std::int64_t row, std::int64_t first, Range all, T* to) {
+// Writes the dropout factors of a query's p (dropout.py): 1 / (1 - rate), or 0 if the entry is dropped.
+template <class T> void dropout_factors(const Shared& head, std::int64_t row, std::int64_t first, Range all, T* to) {
     const Args& args = head.args;
     const std::int64_t* const words_of_seed = args.seeds + 2 * (head.entry * args.heads + head.head(row));
     const std::uint64_t seed =
@@ -254,15 +255,15 @@ template <class T> void kept(const Shared& head, std::int64_t row, std::int64_t 
     }
 }
 
-// A packed block: panels of keys, depth by depth; and panels of columns of values, `panel` numbers apart, with `pitch`
-// numbers per key.
+// A packed block of keys (panels of keys, depth by depth) and values (panels of columns). Panels of values are `panel`
+// numbers apart, and keys within a panel `pitch` numbers.
 template <class T> struct Block {
     const T *keys, *values;
     std::int64_t panel, pitch;
     const bool* nonfinite = nullptr;  // keys whose values are not finite, replaced by 0; null: none
 };
 
-// A block with finite values.
+// Memory for a copy of a block's values in which nonfinite numbers are replaced by 0.
 template <class T> class FiniteBlock {
     Scratch values_;  // not a std::vector, whose functions would be shared by all instruction sets
     bool nonfinite_[kKeys] = {};
@@ -289,11 +290,11 @@ template <class T> struct Panel {
     const Shared& head;
     std::int64_t first;
     int rows;
-    Range seen[kRows], any;
+    Range visible[kRows], any;
     T* q;           // packed depth by depth
-    T* o;           // kRows rows of `pitch`
+    T* o;           // kRows rows, `pitch` numbers apart
     std::int64_t pitch;
-    PowerState<T> state[kRows];  // the state of the keys so far, with o
+    PowerState<T> state[kRows];  // with o, the state of the keys processed so far
     bool nonfinite[kRows] = {};
 
     static std::int64_t size(const Args& args) { return kRows * (args.width + whole_panels<T>(args.values)) + 64; }
@@ -313,13 +314,13 @@ template <class T> struct Panel {
             T scale = 0;
             read(args.scale.value, head.at(args.scale.value, first + i), 0, 1, &scale);
             for (std::int64_t d = 0; d < args.width; ++d) line[d] *= scale;
-            seen[i] = head.seen(first + i);
-            any.include(seen[i]);
+            visible[i] = head.visible(first + i);
+            any.include(visible[i]);
         }
         pack<kRows>(Matrix<T>{lines, rows, args.width, args.width, 1}, q);
     }
 
-    // The scores of the keys that any query sees; `all` is their range in whole panels.
+    // Computes the scores of the keys in `all`, a range of whole panels.
     void scores(const T* keys, Range all, T* z) const {
         const std::int64_t width = head.args.width;
         for (std::int64_t j = all.begin; j < all.end; j += kTileCols<T>) {
@@ -327,7 +328,7 @@ template <class T> struct Panel {
             for (int i = 0; i < rows; i += kTileRows)
                 lowest_tile<Packed>(rows - i, q + i, columns, kPanelCols<T>, Depth(width, kWidthChunk),
                                     [to = z + i * kPitch + j](Pack<T> sum, int r, int c, bool first)
-                                        SOFTARGMAX_LAMBDA { gather(sum, to + r * kPitch + c, first); });
+                                        SOFTARGMAX_LAMBDA { add_chunk(sum, to + r * kPitch + c, first); });
         }
     }
     // Adds the block of keys from `begin` on.
@@ -340,22 +341,22 @@ template <class T> struct Panel {
         T weight[kRows] = {};
         const bool masked = head.args.mask || head.args.bias;
         for (int i = 0; i < rows; ++i) {
-            const Range its{std::max(all.begin, seen[i].begin - begin), std::min(all.end, seen[i].end - begin)};
+            const Range its{std::max(all.begin, visible[i].begin - begin), std::min(all.end, visible[i].end - begin)};
             T* row = z + i * kPitch;
-            bend<T>(head, first + i, begin, its, row, nonfinite[i]);
+            cap_and_mask<T>(head, first + i, begin, its, row, nonfinite[i]);
             for (std::int64_t j = its.begin; block.nonfinite && j < its.end; ++j)
                 nonfinite[i] |= block.nonfinite[j] && row[j] != -std::numeric_limits<T>::infinity();
             weight[i] = merge_into(i, exponentials(row, all, its, masked || its.empty(), nonfinite[i]));
             if (head.args.dropout > 0) {
                 T* const keep = scratch(kMask).get<T>(kKeys);
-                kept(head, first + i, begin, all, keep);
+                dropout_factors(head, first + i, begin, all, keep);
                 for (std::int64_t j = all.begin; j < all.end; ++j) row[j] *= keep[j];
             }
         }
-        weigh(z, in, block, weight);
+        add_weighted_values(z, in, block, weight);
     }
     // Adds weight p v to o.
-    void weigh(const T* z, Range in, const Block<T>& block, const T* weight) {
+    void add_weighted_values(const T* z, Range in, const Block<T>& block, const T* weight) {
         for (std::int64_t j = 0; j < pitch; j += kTileCols<T>) {
             const T* columns = block.values + j / kPanelCols<T> * block.panel + j % kPanelCols<T>;
             const Depth depth(in.end - in.begin, kChain, in.begin);
@@ -363,7 +364,7 @@ template <class T> struct Panel {
                 T sums[kTileRows][kTileCols<T>];
                 lowest_tile<InPlace>(rows - i, z + i * kPitch + in.begin, columns + in.begin * block.pitch, block.pitch,
                                      depth, [&sums](Pack<T> sum, int r, int c, bool first) SOFTARGMAX_LAMBDA {
-                    gather(sum, sums[r] + c, first);
+                    add_chunk(sum, sums[r] + c, first);
                 });
                 for (int r = 0; r < std::min(kTileRows, rows - i); ++r)
                     for (int c = 0; c < kTileCols<T>; c += Pack<T>::kLanes) {
@@ -376,14 +377,15 @@ template <class T> struct Panel {
     // Merges a block into the state of query i. Returns the weight of the block's o.
     T merge_into(int i, const PowerState<T>& block) {
         const Merged<PowerState<T>> both = merge(state[i], block);
-        state[i].m = both.state.m;  // field by field: a copy of both at once waits for the two stores before it
+        // Field by field: a copy of the whole state would wait for the two stores before it.
+        state[i].m = both.state.m;
         state[i].l = both.state.l;
         if (both.first != 1)
             for (T* its = o + i * pitch; its < o + (i + 1) * pitch; ++its) *its *= both.first;
         return both.second;
     }
 
-    // Adds the state of the same queries for later keys.
+    // Merges the state of the same queries over later keys.
     void add(const Panel& later) {
         for (int i = 0; i < rows; ++i) {
             const T weight = merge_into(i, later.state[i]);
@@ -396,14 +398,14 @@ template <class T> struct Panel {
         }
     }
 
-    // Writes the output, and lse including the sink.
+    // Writes the output and lse, both including the sink. Returns true if some numbers are not finite.
     bool finish() {
         const Args& args = head.args;
         bool any_nonfinite = false;
         for (int i = 0; i < rows; ++i) {
             const std::int64_t row = first + i;
             double inverse = state[i].empty() ? 0 : 1 / state[i].l;
-            // If lse is not requested, a number that is NaN in the same cases saves the logarithm.
+            // Without lse, `inverse` is NaN in the same cases and saves the logarithm.
             double lse = args.lse || args.sink ? finalize(state[i]) : inverse;
             if (args.sink) {
                 const double own = lse;

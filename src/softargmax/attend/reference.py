@@ -1,15 +1,16 @@
 """The definition of attention, in any array-API library, a few queries at a time:
 
-    S = softcap(scale q k^T) + terms       p = entmax_alpha(S) over the keys a query sees        output = p v
+    S = softcap(scale q k^T) + terms       p = entmax_alpha(S) over the visible keys        output = p v
 
-The sink is an additional score without a value. Sums run over the visible keys only, so hidden keys and their values
-affect neither the output nor a gradient. The gradients, from g and g_lse:
+The sink is an additional score without a value. Sums run over the visible keys only. So hidden keys and their values
+affect neither the output nor the gradients. The gradients, from g and g_lse:
 
     p = e^(S - lse)      dS = p (g v^T - delta)      delta = <g, o> - g_lse      dz = dS (1 - tanh^2), z = scale q k^T
     dq = scale dz k      dk = dz^T (scale q)      dv = p^T g      dscale = <dz, q k^T>
     dsink = -e^(sink - lse) delta
 
-A term is a number times a constant factor (`Places.terms`); the gradient of the number is <dS, factor>.
+A term is an option (bias or slopes) times a constant factor (`Places.terms`). The option's gradient is <dS, factor>,
+summed over the axes along which the option was broadcast.
 """
 
 from __future__ import annotations
@@ -37,53 +38,53 @@ INF = math.inf
 def attention(q: Any, k: Any, v: Any, options: Options) -> AttentionWithLse:
     """Return the output, in q's dtype, and lse in working precision (NaN for orders other than 1)."""
     i, length = Attention(q, k, v, options), q.shape[-2]
-    found = [some(i.part(part), part.start, length) for part in few(i)]
+    found = [some_queries(i.part(part), part.start, length) for part in cached_parts(i)]
     xp = namespace(q)
     return AttentionWithLse(
         xp.concat([one.output for one in found], axis=-2), xp.concat([one.lse for one in found], axis=-1)
     )
 
 
-def few(i: Attention, *others: Any) -> list[slice]:
-    """Return slices of queries whose temporaries fit in the cache; one slice of all if derivatives are recorded."""
-    given = tuple(x for x in (*i[:3], *i.options, *others) if hasattr(x, "shape"))
-    return parts(i, SIZE if cut(given) else None)
+def cached_parts(i: Attention, *others: Any) -> list[slice]:
+    """Return slices of queries whose temporaries fit in the cache. If derivatives are recorded, return one slice."""
+    inputs = tuple(x for x in (*i[:3], *i.options, *others) if hasattr(x, "shape"))
+    return parts(i, SIZE if cut(inputs) else None)
 
 
 def parts(i: Attention, size: int | None) -> list[slice]:
-    """Return slices of queries with at most so many scores, at least one query each; None: one slice of all."""
+    """Return slices of queries, each with at most `size` scores but at least one query. None: one slice of all."""
     length, rows = i.q.shape[-2], math.prod(i.q.shape[:-2]) * i.k.shape[-2]
     step = max(1, length if size is None else size // max(rows, 1))
     return [slice(start, min(start + step, length)) for start in range(0, max(length, 1), step)]
 
 
 @np.errstate(all="ignore")
-def some(of: Attention, start: int, length: int) -> AttentionWithLse:
-    """Return attention of some queries; the first one is number `start` of `length`."""
+def some_queries(of: Attention, start: int, length: int) -> AttentionWithLse:
+    """Return attention for a part of the queries, which begins at query `start` of all `length` queries."""
     xp, dtype = namespace(of.q), working_dtype(of.q, namespace(of.q))
-    z, seen = _scores(of, start, length)
+    z, visible = _scores(of, start, length)
     p, lse = _normalized(z, of.options)
     v = xp.astype(xp.expand_dims(of.v, axis=-3), dtype)
     keys = z.shape[-1]
     p = p[..., :keys]
     if of.options.seeds is not None:
         p = p * keep_factors(of.options.seeds, start, p.shape[-2], slice(0, keys), of.options.dropout, p.dtype)
-    output = times(grouped(p, of), v, grouped(seen & (z > -INF), of))
+    output = times(grouped(p, of), v, grouped(visible & (z > -INF), of))
     output = xp.reshape(output, (*of.q.shape[:-1], v.shape[-1]))
     return AttentionWithLse(xp.astype(output, of.q.dtype), lse)
 
 
 @np.errstate(all="ignore")
 def weights(of: Attention, start: int, length: int) -> tuple[Any, Any, Any]:
-    """Return the scores, p, and p with the sink's entry, of some queries."""
-    z, seen = _scores(of, start, length)
+    """Return the scores, p, and p with the sink's entry, for a part of the queries."""
+    z, visible = _scores(of, start, length)
     whole, _ = _normalized(z, of.options)
-    p = namespace(z).where(seen, whole[..., : z.shape[-1]], 0.0)  # also in a row of NaN
+    p = namespace(z).where(visible, whole[..., : z.shape[-1]], 0.0)  # p of a hidden key is 0 even in a row of NaN
     return z, p, whole
 
 
 def grouped(x: Any, of: Attention) -> Any:
-    """Reshape (..., H, L, n) to (..., G, H / G, L, n), so that heads with shared keys are adjacent."""
+    """Reshape (..., H, L, n) to (..., G, H / G, L, n): one axis for the heads that share keys."""
     *leading, count, length, last = x.shape
     groups = of.k.shape[-3]
     return namespace(x).reshape(x, (*leading, groups, count // max(groups, 1), length, last))
@@ -95,32 +96,33 @@ def _scores(of: Attention, start: int, length: int) -> tuple[Any, Any]:
     q, k = xp.astype(grouped(of.q, of), dtype), xp.astype(xp.expand_dims(of.k, axis=-3), dtype)
     z = xp.reshape(_product(q, k), of.scores)
     at = places(of, start, length)
-    seen = xp.broadcast_to(at.visible(options), of.scores) & (z != -INF)
+    visible = xp.broadcast_to(at.visible(options), of.scores) & (z != -INF)
     if options.bias is not None:
-        seen = seen & (options.bias != -INF)
-    z = xp.where(seen, z, 0.0) * options.scale  # first, so that a hidden key has no gradient to the scale
+        visible = visible & (options.bias != -INF)
+    # Mask before scaling, so that hidden keys do not affect the gradient of the scale.
+    z = xp.where(visible, z, 0.0) * options.scale
     if options.softcap is not None:
         z = options.softcap * xp.tanh(z / options.softcap)
     for x, factor in at.terms(options).values():
         wide = xp.astype(x, z.dtype)
         z = z + (xp.where(wide == -INF, 0.0, wide) if factor is None else wide * xp.astype(factor, z.dtype))
-    return xp.where(seen, z, -INF), seen
+    return xp.where(visible, z, -INF), visible
 
 
 class Places(NamedTuple):
-    """Positions of queries and keys, and the number of keys; each broadcasts with the scores."""
+    """Positions of queries and keys, and the number of keys. Each broadcasts with the scores."""
 
     place: Any
     key: Any
     count: Any
 
     def visible(self, options: Options) -> Any:
-        """Return the mask of the keys that these queries see, whatever their scores."""
-        seen = (self.key < self.count) & options.in_window(self.place, self.key)
-        return seen if options.mask is None else seen & options.mask
+        """Return the mask of the keys that lengths, window and mask allow (`_scores` also hides a bias of -inf)."""
+        visible = (self.key < self.count) & options.in_window(self.place, self.key)
+        return visible if options.mask is None else visible & options.mask
 
     def terms(self, options: Options) -> dict[str, tuple[Any, Any]]:
-        """Return the terms added to the scores by option name, each with its factor (None: 1)."""
+        """Return the terms that are added to the scores: for each option name, its array and factor (None: 1)."""
         found: dict[str, tuple[Any, Any]] = {}
         if options.bias is not None:
             found["bias"] = options.bias, None
@@ -130,7 +132,7 @@ class Places(NamedTuple):
 
 
 def places(of: Attention, start: int, length: int) -> Places:
-    """Return the positions of some queries; the first one is number `start` of `length`."""
+    """Return the positions for a part of the queries, which begins at query `start` of all `length` queries."""
     xp, device, options = namespace(of.q), device_of(of.q), of.options
     queries, keys = of.scores[-2:]
     count = keys if options.lengths is None else options.lengths
@@ -139,7 +141,7 @@ def places(of: Attention, start: int, length: int) -> Places:
 
 
 def _normalized(z: Any, options: Options) -> tuple[Any, Any]:
-    """Return p over the keys and the sink, and lse; 0 and -inf for an empty support."""
+    """Return p over the keys and the sink, and lse: -inf for an empty support, NaN for orders other than 1."""
     xp = namespace(z)
     if options.sink is not None:
         sink = xp.broadcast_to(xp.astype(options.sink, z.dtype), (*z.shape[:-1], 1))
@@ -150,31 +152,31 @@ def _normalized(z: Any, options: Options) -> tuple[Any, Any]:
 
 
 def _product(q: Any, k: Any) -> Any:
-    """Return q k^T. A query or key that is not finite is a constant, so a hidden one has no gradient."""
+    """Return q k^T. Queries and keys that are not finite are constants, so hidden keys add no NaN to gradients."""
     xp = namespace(q)
-    turned = xp.matrix_transpose(k)
+    transposed = xp.matrix_transpose(k)
     if _known_finite(q) and _known_finite(k):
-        return q @ turned
-    in_q, in_k = xp.isfinite(q), xp.isfinite(turned)
+        return q @ transposed
+    in_q, in_k = xp.isfinite(q), xp.isfinite(transposed)
     whole = xp.all(in_q, axis=-1, keepdims=True) & xp.all(in_k, axis=-2, keepdims=True)
-    safe = xp.where(in_q, q, 0.0) @ xp.where(in_k, turned, 0.0)
-    return xp.where(whole, safe, frozen(q) @ frozen(turned))
+    safe = xp.where(in_q, q, 0.0) @ xp.where(in_k, transposed, 0.0)
+    return xp.where(whole, safe, frozen(q) @ frozen(transposed))
 
 
-def times(p: Any, v: Any, seen: Any) -> Any:
+def times(p: Any, v: Any, visible: Any) -> Any:
     """Return p v over the visible keys."""
     xp = namespace(p)
     if _known_finite(v):
         return p @ v
     found = p @ xp.where(xp.isfinite(v), v, 0.0)
-    at = xp.astype(seen, p.dtype)
+    at = xp.astype(visible, p.dtype)
     high, low, nan = (at @ xp.astype(mask, p.dtype) > 0.0 for mask in (v == INF, v == -INF, xp.isnan(v)))
     found = xp.where(high, INF, xp.where(low, -INF, found))
     return xp.where(nan | (high & low), math.nan, found)
 
 
 def _known_finite(x: Any) -> bool:
-    """True if values can be read and are finite; then one product suffices, otherwise two to four."""
+    """True if the values can be inspected and are all finite. Then one product suffices instead of two to four."""
     xp = namespace(x)
     return check.inspectable(x) and bool(xp.all(xp.isfinite(x)))
 
@@ -184,12 +186,12 @@ def _known_finite(x: Any) -> bool:
 
 @np.errstate(all="ignore")
 def vjp(of: Attention, g: Any, g_lse: Any) -> AttentionGradients:
-    """Return the gradients of <g, output> + <g_lse, lse> in working precision; None for what is not an array."""
+    """Return the gradients of <g, output> + <g_lse, lse> in working precision; None for options that are no arrays."""
     length, found = of.q.shape[-2], []
-    for part in few(of, g):
+    for part in cached_parts(of, g):
         g_part = piece(g, -2, part.start, part.stop)
         lse_part = None if g_lse is None else g_lse[..., part]
-        found.append(some_vjp(of.part(part), part.start, length, g_part, lse_part))
+        found.append(some_queries_vjp(of.part(part), part.start, length, g_part, lse_part))
     likes = of.learned._replace(k=None, v=None)
     return AttentionGradients(
         *(joined(each, x, length) for each, x in zip(zip(*found, strict=True), likes, strict=True))
@@ -197,7 +199,7 @@ def vjp(of: Attention, g: Any, g_lse: Any) -> AttentionGradients:
 
 
 def joined(pieces: tuple[Any, ...], like: Any, length: int) -> Any:
-    """Join results of parts: concatenated if the array has a row per query, else added (None stays None)."""
+    """Concatenate the results of parts if `like` has a row per query, else add them. None stays None."""
     if pieces[0] is None:
         return None
     if hasattr(like, "shape") and like.ndim >= 2 and like.shape[-2] == length:
@@ -206,13 +208,13 @@ def joined(pieces: tuple[Any, ...], like: Any, length: int) -> Any:
 
 
 @np.errstate(all="ignore")
-def some_vjp(of: Attention, start: int, length: int, g: Any, g_lse: Any) -> AttentionGradients:
-    """Return the gradients of some queries; the first one is number `start` of `length`."""
+def some_queries_vjp(of: Attention, start: int, length: int, g: Any, g_lse: Any) -> AttentionGradients:
+    """Return the gradients for a part of the queries, which begins at query `start` of all `length` queries."""
     xp, dtype, options = namespace(of.q), working_dtype(of.q, namespace(of.q)), of.options
     _, p, whole = weights(of, start, length)
     q, k, v, g = (xp.astype(x, dtype) for x in (*of[:3], g))
     finite: Any = lambda x: xp.where(xp.isfinite(x), x, 0.0)  # noqa: E731
-    seen = p != 0.0
+    visible = p != 0.0
     dp, weight = _scores_like(g, v, of), p
     if options.seeds is not None:
         keep = keep_factors(options.seeds, start, p.shape[-2], slice(0, p.shape[-1]), options.dropout, dtype)
@@ -224,14 +226,14 @@ def some_vjp(of: Attention, start: int, length: int, g: Any, g_lse: Any) -> Atte
         total = xp.sum(slope, axis=-1, keepdims=True)
         slope, sink_slope = slope[..., : p.shape[-1]], slope[..., p.shape[-1] :]
         p = slope / total
-    delta = xp.sum(xp.where(seen, p * dp, 0.0), axis=-1, keepdims=True)
+    delta = xp.sum(xp.where(visible, p * dp, 0.0), axis=-1, keepdims=True)
     if g_lse is not None:
         delta = delta - xp.expand_dims(xp.astype(g_lse, dtype), axis=-1)
-    ds = xp.where(seen, slope * (dp - delta), 0.0)
+    ds = xp.where(visible, slope * (dp - delta), 0.0)
     dz, raw = ds, _scores_like(q, k, of)
     if options.softcap is not None:
         dz = dz * (1.0 - xp.tanh(raw * options.scale / options.softcap) ** 2)
-    dz = xp.where(seen, dz, 0.0)
+    dz = xp.where(visible, dz, 0.0)
     scaled = dz * options.scale
     of_terms = {
         name: summed(ds if factor is None else ds * xp.astype(factor, dtype), x)
@@ -241,8 +243,8 @@ def some_vjp(of: Attention, start: int, length: int, g: Any, g_lse: Any) -> Atte
     return AttentionGradients(**found)._replace(
         q=_to_queries(scaled, finite(k), of),
         k=_to_keys(scaled, finite(q), of),
-        v=_to_values(weight, g, seen, of),
-        scale=summed(xp.sum(xp.where(seen, dz * raw, 0.0), axis=-1, keepdims=True), options.scale),
+        v=_to_values(weight, g, visible, of),
+        scale=summed(xp.sum(xp.where(visible, dz * raw, 0.0), axis=-1, keepdims=True), options.scale),
         sink=None if options.sink is None else summed(to_heads(-sink_slope * delta, options.sink), options.sink),
     )
 
@@ -250,8 +252,8 @@ def some_vjp(of: Attention, start: int, length: int, g: Any, g_lse: Any) -> Atte
 def _scores_like(a: Any, b: Any, of: Attention) -> Any:
     """Return a b^T for every query and key."""
     xp = namespace(a)
-    turned = xp.matrix_transpose(xp.expand_dims(b, axis=-3))
-    return xp.reshape(grouped(a, of) @ turned, of.scores)
+    transposed = xp.matrix_transpose(xp.expand_dims(b, axis=-3))
+    return xp.reshape(grouped(a, of) @ transposed, of.scores)
 
 
 def _to_queries(p: Any, x: Any, of: Attention) -> Any:
@@ -266,15 +268,15 @@ def _to_keys(p: Any, x: Any, of: Attention) -> Any:
     return xp.sum(xp.matrix_transpose(p) @ x, axis=-3)
 
 
-def _to_values(p: Any, g: Any, seen: Any, of: Attention) -> Any:
-    """Return p^T g; a g that is not finite reaches only the keys that its query sees."""
+def _to_values(p: Any, g: Any, visible: Any, of: Attention) -> Any:
+    """Return p^T g. If g is not finite, it only affects the keys that its query sees."""
     xp = namespace(p)
-    p, seen = (xp.matrix_transpose(grouped(x, of)) for x in (p, seen))
-    return xp.sum(times(p, grouped(g, of), seen), axis=-3)
+    p, visible = (xp.matrix_transpose(grouped(x, of)) for x in (p, visible))
+    return xp.sum(times(p, grouped(g, of), visible), axis=-3)
 
 
 def summed(gradient: Any, like: Any) -> Any:
-    """Sum over the axes along which `like` was broadcast; None if it is not an array."""
+    """Sum a gradient over the axes along which `like` was broadcast. Return None if `like` is not an array."""
     return _sum_to(gradient, tuple(like.shape)) if hasattr(like, "shape") else None
 
 
@@ -285,23 +287,23 @@ def _sum_to(gradient: Any, shape: tuple[int, ...]) -> Any:
 
 
 def to_heads(gradient: Any, sink: Any) -> Any:
-    """Sum the gradients to the sinks of all queries (..., H, L, 1) to one per head."""
+    """Sum the sink's gradients of all queries, (..., H, L, 1), to one per head."""
     return _sum_to(gradient, (*sink.shape[:-3], gradient.shape[-3], 1, 1))
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------
 
 
-def side_by_side(q: Any, k_pages: Any, v_pages: Any, page_table: Any, options: Options) -> Attention:
-    """Copy the keys and values of pages into contiguous sequences; positions beyond an entry's length hold page 0."""
+def keys_of_pages(q: Any, k_pages: Any, v_pages: Any, page_table: Any, options: Options) -> Attention:
+    """Copy the keys and values of pages into contiguous sequences. Unused entries of the page table read page 0."""
     xp = namespace(q)
     lengths: Any = options.lengths
     used = xp.arange(page_table.shape[1], device=device_of(q)) * k_pages.shape[1] < lengths[..., 0, 0]
     table = xp.where(used, page_table, 0)
-    return Attention(q, _put_together(k_pages, table), _put_together(v_pages, table), options)
+    return Attention(q, _gather_pages(k_pages, table), _gather_pages(v_pages, table), options)
 
 
-def _put_together(x: Any, table: Any) -> Any:
+def _gather_pages(x: Any, table: Any) -> Any:
     """Gather (pages, page size, heads, width) to (batch, heads, keys, width)."""
     xp = namespace(x)
     batch, count = table.shape

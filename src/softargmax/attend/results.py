@@ -9,7 +9,7 @@ from softargmax.core.types import Array, of_arrays
 
 @of_arrays
 class AttentionWithLse(NamedTuple):
-    """Result of `attention_with_lse`: the output (..., H, L, Dv), and lse (..., H, L), which includes the sink.
+    """Result of `attention_with_lse`: the output (..., H, L, Dv) and lse (..., H, L). lse includes the sink.
 
     Examples
     --------
@@ -28,7 +28,7 @@ class AttentionStats(NamedTuple):
     """Result of `attention_stats`: statistics of p.
 
     `max_score` and `entropy` have shape (..., H, L): the largest score of each query, and the entropy of its p in nats.
-    `key_mass` has shape (..., G, K): the sum of p of each key over the queries of all heads that share it.
+    `key_mass` has shape (..., G, K): for each key, the sum of p over the queries of all heads that share the key.
 
     Examples
     --------

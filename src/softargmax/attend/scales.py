@@ -32,17 +32,17 @@ def entropy_invariant_scale(n: Integers, d: int, /, kappa: PerRow = 1.0) -> Arra
     Parameters
     ----------
     n : int or array of int
-        The number of keys that a query sees: a number, or an array (for causal queries 1 to L). 0 counts as 1.
+        The number of keys that a query sees: a number, or an array (1 to L for causal queries). 0 counts as 1.
     d : int
         D, the width of queries and keys.
     kappa : float or array
-        A factor, which may be learned. With one per head, of shape (H, 1), and n of shape (L,), this is SSMax.
+        A factor, which may be learned. With kappa of shape (H, 1), one per head, and n of shape (L,), this is SSMax.
 
     Returns
     -------
     float or array
-        s, for the option `scale` of `attention`. A float if n and kappa are numbers. Otherwise an array of the shape to
-        which n and kappa broadcast, of kappa's array library if kappa is an array, else of n's.
+        s, for the option `scale` of `attention`. A float if n and kappa are numbers, otherwise an array of the shape to
+        which n and kappa broadcast. Its library is kappa's if kappa is an array, else n's.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def entropy_invariant_scale(n: Integers, d: int, /, kappa: PerRow = 1.0) -> Arra
 
 @public
 def qk_norm(q: Vectors, k: Vectors, *, gain: Numbers = 1.0, eps: float = 1e-6) -> NormalizedQK:
-    r"""Return queries and keys divided by their root mean square, which bounds the scores.
+    r"""Return queries and keys divided by their root mean squares, so that scores are bounded.
 
     .. math::
         q \to g \odot \hat q, \qquad k \to \hat k, \qquad \hat x = \frac{x}{\sqrt{\frac 1D \sum_d x_d^2 + \epsilon}}
@@ -103,8 +103,8 @@ def qk_norm(q: Vectors, k: Vectors, *, gain: Numbers = 1.0, eps: float = 1e-6) -
     q, k : array_like, shape (..., D)
         Queries and keys of the same width D.
     gain : float or array
-        g: a number or an array that broadcasts with q, which may be learned, for example of shape (D,), or (H, 1, D)
-        for one gain per head. Only q is multiplied by it: for a product q k, a second gain for k would only multiply g.
+        g: a number, or an array that broadcasts with q, for example of shape (D,), or (H, 1, D) for one gain per head.
+        It may be learned. Only q is multiplied by g: in the product q k a second gain, for k, would only rescale g.
     eps : float
         :math:`\epsilon`, 0 or above, added to the mean square.
 
@@ -124,7 +124,7 @@ def qk_norm(q: Vectors, k: Vectors, *, gain: Numbers = 1.0, eps: float = 1e-6) -
     -----
     Each normalized vector has the length sqrt(D). So with attention's default scale, 1 / sqrt(D), scores are at most
     g sqrt(D) in magnitude. With gain = g / D and scale 1, scores are g times the cosine; this is L2 normalization with
-    a learned g. A vector of zeros stays 0, also for eps = 0.
+    a learned g. A vector of zeros stays 0, even for eps = 0.
 
     See Also
     --------

@@ -1,4 +1,4 @@
-"""Summaries of attention: states that merge, and statistics of p."""
+"""Mergeable states of attention, and statistics of p."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from softargmax.attend import operations
 from softargmax.attend.options import OfParts, OfStats, attention_of, takes
-from softargmax.attend.reference import few, weights
+from softargmax.attend.reference import cached_parts, weights
 from softargmax.attend.results import AttentionStats
 from softargmax.core.arrays import namespace, row_dtype
 from softargmax.core.state import State
@@ -33,8 +33,8 @@ def attention_state(
     q, k, v : array_like
         Queries, and a part of the keys and values, as in `attention`.
     scale, causal, window, mask, bias, slopes, softcap, key_lengths
-        As in `attention`, for this part: the last query is at the part's last key. There is no `sink`: merge the state
-        of one more score, without a value, instead. There is no `alpha`: other orders than 1 have no state.
+        As in `attention`, for this part: the last query is at the part's last key. There is no `sink`: instead, merge
+        the state of one more score without a value. There is no `alpha`: orders other than 1 have no state.
 
     Returns
     -------
@@ -45,11 +45,12 @@ def attention_state(
     Raises
     ------
     TypeError, ValueError
-        As `attention`.
+        As for `attention`.
 
     Notes
     -----
-    A state may refer its sums to any m. This one uses m = lse, so l is 1. A query that sees no key has the empty state.
+    A state may use any reference m for its sums. This one uses m = lse, so l is 1. A query that sees no key has the
+    empty state.
 
     See Also
     --------
@@ -98,12 +99,12 @@ def attention_stats(
     AttentionStats
         max_score and entropy (in nats), of shape (..., H, L), and key_mass, of shape (..., G, K). They have q's dtype,
         or float32 if q has half precision. A query that sees no key has max_score -inf and entropy 0, and adds 0 to
-        key_mass. The probability of a sink is part of the entropy, but of no key's mass.
+        key_mass. The entropy includes the probability of a sink; key_mass does not.
 
     Raises
     ------
     TypeError, ValueError
-        As `attention`.
+        As for `attention`.
 
     Notes
     -----
@@ -129,14 +130,14 @@ def attention_stats(
     """
     i = attention_of(q, k, k, options)
     xp, length = namespace(i.q), i.q.shape[-2]
-    found = [_stats(i.part(part), part.start, length) for part in few(i)]
+    found = [_stats(i.part(part), part.start, length) for part in cached_parts(i)]
     tops, entropies, masses = zip(*found, strict=True)
     whole = xp.concat(tops, axis=-1), xp.concat(entropies, axis=-1), sum(masses[1:], masses[0])
     return AttentionStats(*(xp.astype(x, row_dtype(i.q.dtype)) for x in whole))
 
 
 def _stats(i: Attention, start: int, length: int) -> tuple[Any, Any, Any]:
-    """Return max_score, entropy and key_mass of some queries, in working precision."""
+    """Return max_score, entropy and key_mass for a part of the queries, in working precision."""
     z, p, whole = weights(i, start, length)
     xp = namespace(z)
     top = xp.max(z, axis=-1) if z.shape[-1] else xp.sum(z, axis=-1) - math.inf

@@ -21,12 +21,14 @@ class KVCache(NamedTuple):
         Keys and values, of shape (..., G, capacity, D). The layer writes them in place.
     lengths : Tensor
         The number of keys of each entry of the batch, int64 of shape (...). You may change it in place: set it to 0 to
-        start again, or to the true lengths of prompts that were padded at their end. Each entry continues from there.
+        start again, or to the true lengths of prompts that were padded at their end. Each entry continues from its
+        length.
 
     Notes
     -----
-    Each call of the layer appends its keys, and its last query is at the position of the last key. No tensor grows, so
-    a compiled decoding step is compiled once. Autograd does not record the cache: use it under `torch.no_grad()`.
+    Each call of the layer appends its keys, and its last query is at the position of the last key. Tensors keep
+    their shapes, so a compiled decoding step is compiled once. Autograd does not record the cache: use it under
+    `torch.no_grad()`.
 
     Examples
     --------
@@ -47,7 +49,7 @@ class KVCache(NamedTuple):
     lengths: Tensor
 
     def append(self, k: Tensor, v: Tensor) -> KVCache:
-        """Append keys (..., G, L, D) and values, in place."""
+        """Append keys and values, (..., G, L, D), in place."""
         if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
             raise RuntimeError("cache: expected no gradients to be recorded; use the cache under torch.no_grad()")
         new, capacity = k.shape[-2], self.k.shape[-2]

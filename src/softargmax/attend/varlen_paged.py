@@ -1,4 +1,4 @@
-"""Attention for sequences of different lengths: packed sequences, and keys and values in pages."""
+"""Attention for sequences of different lengths: packed sequences, and caches in pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def attention_varlen(
     cu_k: Integers,
     **options: Unpack[OfSequences],
 ) -> Array:
-    r"""Return attention for packed sequences: stored one after another, without padding.
+    r"""Return attention for packed sequences, which are stored one after another without padding.
 
     .. math::
         o_{a_s \ldots a_{s+1}} = \mathrm{attention}\left(
@@ -37,7 +37,8 @@ def attention_varlen(
     v : array_like, shape (M, G, Dv)
         Values of all sequences.
     cu_q, cu_k : array of int, shape (S + 1,)
-        a and b: the offsets at which sequences begin and end. They do not decrease; a runs from 0 to N, b from 0 to M.
+        a and b: sequence s has the queries from a_s to below a_{s+1}, and the keys from b_s to below b_{s+1}. Both are
+        nondecreasing. a runs from 0 to N, b from 0 to M.
     scale, alpha : float or array, optional
         As in `attention`. An array broadcasts with (H, N).
     causal, window, softcap, slopes, sink
@@ -46,7 +47,7 @@ def attention_varlen(
     Returns
     -------
     array, shape (N, H, Dv)
-        The output, in q's dtype. Each sequence has the same bits as if `attention` were called for it alone.
+        The output, in q's dtype. The output of each sequence has the same bits as `attention` of that sequence alone.
 
     Raises
     ------
@@ -61,8 +62,8 @@ def attention_varlen(
 
     See Also
     --------
-    attention : for sequences of one length, or padded ones (`key_lengths`).
-    attention_paged : for decoding from a cache in pages.
+    attention : for sequences of equal length, or padded sequences (`key_lengths`).
+    attention_paged : for a cache in pages.
 
     References
     ----------
@@ -97,7 +98,7 @@ def attention_varlen(
 
 
 def _bounds(offsets: Any, x: Any, name: str, of: str) -> list[int]:
-    """Check the offsets and return them as numbers."""
+    """Check the offsets and return them as Python integers."""
     offsets = offsets_of(offsets, x, name, of)
     bounds_hold(offsets, x, name, of)
     return [int(i) for i in offsets]
@@ -112,20 +113,20 @@ def attention_paged(
     lengths: Integers,
     **options: Unpack[OfSequences],
 ) -> Array:
-    r"""Return attention to keys and values in pages: key j of an entry is in the entry's page j // P.
+    r"""Return attention to keys and values in pages. Key j of an entry of the batch is in page j // P of the entry.
 
     .. math:: k_{ej} = \mathrm{k\_pages}_{t,\; j \bmod P}, \qquad t = \mathrm{page\_table}_{e,\; \lfloor j / P \rfloor}
 
     Parameters
     ----------
     q : array_like, shape (B, H, L, D)
-        Queries. The last one is at the position of the entry's last key.
+        Queries. The last query is at the position of the entry's last key.
     k_pages : array_like, shape (pages, P, G, D)
         Pages of P keys. G divides H.
     v_pages : array_like, shape (pages, P, G, Dv)
         Pages of P values.
     page_table : array of int, shape (B, pages of an entry)
-        t: the indices of each entry's pages. Indices beyond an entry's length are not read.
+        t: the indices of each entry's pages. Indices of pages beyond an entry's length are ignored.
     lengths : array of int, shape (B,)
         The number of keys of each entry.
     scale, causal, window, softcap, slopes, sink, alpha

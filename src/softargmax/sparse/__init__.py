@@ -2,8 +2,8 @@
 
     p = argmax_p <p, z> + H_alpha(p)      p_i = [(alpha - 1) z_i - tau]_+^(1 / (alpha - 1))      sum p = 1
 
-alpha = 1 is softmax, alpha = 2 sparsemax. The `*operations.py` files hold the operation records and `reference*.py` the
-definitions. `kernels.cpp` serves CPU memory.
+alpha = 1 is softmax, alpha = 2 is sparsemax. The `*operations.py` files hold the operation records, the `reference*.py`
+files the definitions. `kernels.cpp` holds the CPU kernels.
 """
 
 from softargmax.sparse.entmax import entmax, sparsemax, threshold

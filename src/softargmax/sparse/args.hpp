@@ -1,25 +1,26 @@
-// The arguments of this room's kernels: plain data, without Python or vectors.
+// Arguments of the kernels of the sparse maps: plain data, without Python objects or vectors.
 #pragma once
 
 #include "core/cpp/kernel.hpp"
 
 namespace softargmax::sparse {
 
-// The numbers kept between the loss and its gradient: m, r (kOrdinary if the row has a root), the root (2), `others`.
+// The loss saves five numbers per row for its gradient: m, r (kOrdinary if the row has a root), the root (2 numbers)
+// and `others`.
 constexpr int kRootNumbers = 5;
 
-// A sparse map writes p of the scores to `out`. A gradient reads p from `z` and the incoming gradient from `other`.
-// Arrays with one number per row are contiguous.
+// A sparse map reads scores from `z` and writes p to `out`. A gradient reads p from `z` and the incoming gradient from
+// `other`. Arrays with one number per row are contiguous.
 struct Args : RowArgs {
     Operand alpha;                    // one per row, double, above 0
-    Operand tau;                      // written if given; read by the gradient
-    std::int64_t* support = nullptr;  // the number of p > 0: written if given
+    Operand tau;                      // a map writes it unless it is absent; a gradient reads it
+    std::int64_t* support = nullptr;  // the number of p > 0; null: not requested
     bool gradient = false;
-    // The loss, if there is a target. Then `out` is g (p - target).
+    // With a target, the call computes the loss, and `out` is g (p - target).
     const std::int64_t* target = nullptr;
     std::int64_t ignore_index = 0;
-    double* roots = nullptr;        // kRootNumbers per row: written if given
-    const double* found = nullptr;  // kRootNumbers per row: read in place of the search
+    double* roots = nullptr;        // kRootNumbers per row; null: not saved
+    const double* found = nullptr;  // kRootNumbers per row, saved before; null: search the roots
     double* loss = nullptr;
     const double* g = nullptr;
 };

@@ -1,4 +1,4 @@
-// Python bindings of this room's kernels.
+// Python bindings of the kernels of the sparse maps.
 #include <nanobind/stl/optional.h>
 
 #include "core/cpp/bind.hpp"
@@ -16,18 +16,18 @@ void bind(nb::module_& module) {
     const auto target = integers("target", &Args::target);
     const auto ignore_index = number("ignore_index", &Args::ignore_index);
 
-    softargmax::bind<Args>(module, "entmax", "p; tau if it is not None", run, [](Args&) {}, z, alpha, where, pair,
-                           along, result("p", &Args::out), optional(tau));
-    softargmax::bind<Args>(module, "entmax_vjp", "s (g - <s, g> / <s, 1>) into gz, s = p^(2 - alpha)", run,
+    softargmax::bind<Args>(module, "entmax", "Write p, and tau if it is not None", run, [](Args&) {}, z, alpha, where,
+                           pair, along, result("p", &Args::out), optional(tau));
+    softargmax::bind<Args>(module, "entmax_vjp", "Write s (g - <s, g> / <s, 1>) into gz, with s = p^(2 - alpha)", run,
                            [](Args& args) { args.gradient = true; }, scores("p", &Args::z), row("tau", &Args::tau),
                            alpha, scores("g", &Args::other), along, result("gz", &Args::out));
-    softargmax::bind<Args>(module, "entmax_threshold", "tau, and how many p are above 0", run, [](Args&) {}, z, alpha,
-                           where, pair, along, tau, integers("support_size", &Args::support));
-    softargmax::bind<Args>(module, "entmax_loss", "the loss of each row's class; its root, if it is not None",
-                           unless_wrong_class<run, Args>, [](Args&) {}, z, target, alpha, where, pair, along,
-                           ignore_index, dense("loss", &Args::loss),
-                           optional(dense("roots", &Args::roots, kRootNumbers)));
-    softargmax::bind<Args>(module, "entmax_loss_vjp", "g (p - target) into gz, from the roots",
+    softargmax::bind<Args>(module, "entmax_threshold", "Write tau, and the number of p above 0", run, [](Args&) {}, z,
+                           alpha, where, pair, along, tau, integers("support_size", &Args::support));
+    softargmax::bind<Args>(
+        module, "entmax_loss", "Write the loss of each row for its class, and the roots if they are not None",
+        unless_wrong_class<run, Args>, [](Args&) {}, z, target, alpha, where, pair, along, ignore_index,
+        dense("loss", &Args::loss), optional(dense("roots", &Args::roots, kRootNumbers)));
+    softargmax::bind<Args>(module, "entmax_loss_vjp", "Write g (p - target) into gz, from the saved roots",
                            unless_wrong_class<run, Args>, [](Args&) {}, z, target, alpha, where, pair, along,
                            ignore_index, dense("g", &Args::g), dense("roots", &Args::found, kRootNumbers),
                            result("gz", &Args::out));

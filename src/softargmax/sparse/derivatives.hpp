@@ -1,18 +1,18 @@
-// The gradient through a map, and the loss whose gradient is p - onehot(y).
+// The gradient of a sparse map, and the loss whose gradient is p - onehot(y).
 #pragma once
 
 #include "sparse/newton_root.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 
-// ---- the gradient of the scores, from a row of p and an incoming gradient g -----------------------------------
+// ---- the gradient with respect to the scores, from p and an incoming gradient g -------------------------------
 //
 //     dz = s (g - <s, g> / <s, 1>),   s = p^(2 - alpha) where p > 0, else 0        (Peters, Niculae & Martins 2019)
 //
-// Where p is 0, g is not read. Above order 2 the smallest p has the largest s, and its g - <s, g> / <s, 1> would cancel
-// (all its digits at alpha = 20). So g is taken relative to the g of the smallest p.
+// Where p is 0, g is ignored. Above order 2 the smallest p has the largest s, so its g - <s, g> / <s, 1> would cancel
+// (at alpha = 20 all digits are lost). So the g of the smallest p is first subtracted from every g.
 
-// Returns s of p > 0.
+// Returns s for p > 0.
 struct Slope {
     double a = 0;
     template <class T> SOFTARGMAX_INLINE Doubles of(Doubles p) const {
@@ -20,21 +20,22 @@ struct Slope {
         if (a == 0.5) return sqrt(p);
         constexpr bool brief = sizeof(T) == 4;
         const Doubles log = log_of<brief ? 5 : kLogTerms<double>>(Two<Doubles>{p, Doubles::all(0)});
-        // Above order 2 s grows as p falls. It is clipped at e^600, so that sums of s times g stay in range.
-        const Doubles zero = Doubles::all(0), most = Doubles::all(600);
-        const Doubles y = zero - max(zero - max(log * Doubles::all(1 - a), zero - most), zero - most);
+        // Above order 2 s grows as p falls. It is clipped at e^600, so that sums of s g do not overflow.
+        const Doubles zero = Doubles::all(0), limit = Doubles::all(600);
+        const Doubles y = zero - max(zero - max(log * Doubles::all(1 - a), zero - limit), zero - limit);
         return exp_of<brief ? 7 : kExpTerms<double>>(Two<Doubles>{y, Doubles::all(0)});
     }
 };
 
-// The g that others are taken relative to: that of the smallest p > 0.
+// The smallest p > 0 and its g, which is subtracted from every g.
 struct Origin {
     double p = kInf, g = 0;
     void add(const Origin& piece) {
         if (piece.p < p) *this = piece;
     }
 };
-struct Mean {  // <s, g> and <s, 1>, with g less the origin's
+// <s, g - origin> and <s, 1>, where `origin` is the g of the smallest p > 0.
+struct Mean {
     Twofold sg{0, 0}, s{0, 0};
     bool nan = false;
     double value() const { return nan ? kNaN : (sg.hi + sg.lo) / (s.hi + s.lo); }
@@ -47,12 +48,12 @@ struct Mean {  // <s, g> and <s, 1>, with g less the origin's
 
 // Calls f(s, g, half) for each half of the packs. s is 0 where p is 0.
 template <class T, class F> SOFTARGMAX_INLINE void each_slope(Pack<T> p, Pack<T> g, const Slope& slope, F f) {
-    const Doubles zero = Doubles::all(0), least = Doubles::all(std::numeric_limits<double>::min());
+    const Doubles zero = Doubles::all(0), smallest = Doubles::all(std::numeric_limits<double>::min());
     Doubles gs[2];
     each_half(g, [&](Doubles x, int half) SOFTARGMAX_LAMBDA { gs[half] = x; });
     each_half(p, [&](Doubles x, int half) SOFTARGMAX_LAMBDA {
         const auto in = above(x, zero);
-        f(keep(in, slope.template of<T>(max(x, least))), keep(in, gs[half]), half);
+        f(keep(in, slope.template of<T>(max(x, smallest))), keep(in, gs[half]), half);
     });
 }
 
@@ -109,10 +110,10 @@ void write_gradient(const T* p, const T* g, std::int64_t n, const Slope& slope, 
 //     loss = (sum_k p_k v_k - 1) / alpha - x_y = sum_{k != y} p_k v_k / alpha + psi
 //     psi = (p_y v_y - 1) / alpha - x_y
 //
-// and with e = 1 - p_y, the sum of the other p, psi is the integral of (1 - t)^(a - 1) t from 0 to e. No term of the
-// second form is negative, so a confident row keeps its small loss.
+// Let e = 1 - p_y, the sum of the other p. Then psi is the integral of (1 - t)^(a - 1) t from 0 to e. No term of the
+// second form is negative, so the small loss of a confident row keeps its digits.
 
-// sum p and sum p v over all entries except one that equals z_y. Entries are identified by their values.
+// sum p and sum p v over all entries that are not equal to z_y. `ties` counts the entries with p > 0 that are.
 struct Others {
     Twofold p{0, 0}, pv{0, 0};
     std::int64_t ties = 0;
@@ -139,7 +140,7 @@ template <class T, class F> void add_others(const T* z, std::int64_t n, const F&
 }
 
 // Returns the integral of (1 - t)^(a - 1) t from 0 to e, for e < 1/2. The closed form is (1 - (1 - e)^a (1 + a e)) /
-// (a (a + 1)); where that cancels, the series is used.
+// (a (a + 1)). Where it would cancel, the series is used.
 inline double psi_of(double a, double e) {
     if (a > 1 && (a + 1) * e > 0.5) return (1 - exp_scalar(a * log1p_scalar(-e) + log1p_scalar(a * e))) / (a * (a + 1));
     double power = e * e, sum = 0;

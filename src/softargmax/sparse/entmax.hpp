@@ -1,26 +1,26 @@
-// The maps of this room:
+// The sparse maps:
 //
 //     p = e_a(beta (z - m) - lambda),   e_a(x) = [1 + a x]_+^(1/a),   a = alpha - 1,   e_0 = exp,   m = max z
 //
-// lambda >= 0 makes the row sum to 1 (tau = a (beta m + lambda) - 1). With v = 1 + a x, the derivative of p in x is
-// p / v (`slope`), and the second derivative (1 - a) p / v^2 (`curve`). Each map stores its unknown, `at`, as a pair,
-// in the variable in which it is most accurate, and moves it by a step of lambda. It computes p in two ways:
-// approximately, in vectors of T, to approach the root; and exactly, in double with the pair, for the last steps.
-// Scores of at most `cut` have p = 0, now and after every further step.
+// lambda >= 0 makes the row sum to 1 (tau = a (beta m + lambda) - 1). With v = 1 + a x, the derivative of p with
+// respect to x is p / v (`slope`), and the second derivative is (1 - a) p / v^2; `curve` is p / v^2. Each map stores
+// its unknown, `at`, as a pair of doubles, in the variable in which it is most accurate. A step of lambda moves it.
+// There are two ways to compute p: approximately, in vectors of T, to approach the root; and exactly, in double with
+// the pair, for the last steps. Scores up to `cut` have p = 0, now and after every further step.
 #pragma once
 
 #include "core/cpp/math.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 
-// ---- v^(1/a), in packs, and scores less a threshold that is known as a pair -----------------------------------
+// ---- v^(1/a) in packs, and scores minus a threshold that is stored as a pair ----------------------------------
 
 using Doubles = Pack<double>;
 template <class V> struct Rough {
     V p, slope;
 };
 struct Exact {
-    Two<Doubles> p;  // the second part is 0 or unused if pairs are not needed
+    Two<Doubles> p;  // the low part is 0 or unused if pairs are not needed
     Doubles slope, curve, v;  // v is used only where p > 0
 };
 
@@ -32,37 +32,39 @@ template <class N> SOFTARGMAX_INLINE N as(double x) {
     else return all<N>(x);
 }
 template <class N> SOFTARGMAX_INLINE Two<Doubles> spread(Two<N> x) { return {all<Doubles>(x.hi), all<Doubles>(x.lo)}; }
-// z - c as a pair, its first part rounded once; NaN for infinite z and on overflow. Results start with max(.., 0),
-// which ignores NaN: a score so far away has p = 0.
-template <class N> SOFTARGMAX_INLINE Two<Doubles> less(Doubles z, Two<N> c) {
+// z - c as a pair whose first part is rounded once. It is NaN for infinite z and on overflow. Results start with
+// max(.., 0), which ignores NaN. This is right, because p is 0 for a score that far below the threshold.
+template <class N> SOFTARGMAX_INLINE Two<Doubles> difference(Doubles z, Two<N> c) {
     const Two<Doubles> by = spread(c), d = two_sum(z, Doubles::all(0) - by.hi);
     const Doubles low = d.lo - by.lo, hi = d.hi + low;
     return {hi, low - (hi - d.hi)};
 }
-// The same, rounded; if z is a float, z - c.hi is exact near c.
-template <class T, class N> SOFTARGMAX_INLINE Doubles beyond(Doubles z, Two<N> c) {
+// z - c, rounded. If z is a float, z - c.hi is exact near c.
+template <class T, class N> SOFTARGMAX_INLINE Doubles rounded_difference(Doubles z, Two<N> c) {
     if constexpr (sizeof(T) == 4) return (z - all<Doubles>(c.hi)) - all<Doubles>(c.lo);
-    else return less(z, c).hi;
+    else return difference(z, c).hi;
 }
 
-// The smallest v, and the smallest logarithm of p, that do not count as 0; below order 1 the largest v, whose p is 0.
+// tiny: smaller v count as 0. min_log: p with a smaller logarithm count as 0. max_v: below order 1, a v of this size or
+// more has p = 0.
 template <class T> struct Limit;
 template <> struct Limit<float> {
-    static constexpr double tiny = 0x1p-120, least = -86, most = 0x1p126;
+    static constexpr double tiny = 0x1p-120, min_log = -86, max_v = 0x1p126;
 };
 template <> struct Limit<double> {
-    static constexpr double tiny = 0x1p-1000, least = -708.396, most = 0x1p1023;
+    static constexpr double tiny = 0x1p-1000, min_log = -708.396, max_v = 0x1p1023;
 };
 
-// The accuracy of a power: to approach the root; for the last sums, to the accuracy of double; or for results.
+// The accuracy of a power: kRough to approach the root, kSummed (that of double) for the last sums, kResult for
+// results.
 enum class Power { kRough, kSummed, kResult };
 
-// e^y, 0 below the smallest normal number. For float32 results the relative error is 2e-10.
+// e^y, or 0 if it is below the smallest normal number. For float32 results the relative error is 2e-10.
 template <Power how, class T, class V> SOFTARGMAX_INLINE V exp_or_zero(Two<V> y) {
     constexpr bool brief = how == Power::kResult && sizeof(T) == 4;
-    const V least = all<V>(Limit<typename V::Scalar>::least), hi = max(y.hi, least);
+    const V min_log = all<V>(Limit<typename V::Scalar>::min_log), hi = max(y.hi, min_log);
     constexpr int terms = brief ? 7 : kExpTerms<typename V::Scalar>;
-    return keep(above(hi, least), exp_of<terms>(Two<V>{hi, y.lo}));
+    return keep(above(hi, min_log), exp_of<terms>(Two<V>{hi, y.lo}));
 }
 
 // v^(1/a); 0 if v is 0.
@@ -94,7 +96,7 @@ struct Root {
 
 // ---- maps -----------------------------------------------------------------------------------------------------
 
-constexpr double kMargin = 1e-3;  // the cut assumes that lambda is at most this far from the root
+constexpr double kMargin = 1e-3;  // `cut` assumes that lambda is at most this far from the root
 
 // (1 - e^-u) / u for u >= 0.
 inline double mean_decay(double u) { return u < 1e-3 ? 1 - u * (0.5 - u * (1.0 / 6)) : (1 - exp_scalar(-u)) / u; }
@@ -109,9 +111,9 @@ template <class V> SOFTARGMAX_INLINE V log1p_of(V x) {
     return log_of<kLogTerms<typename V::Scalar>>(two_sum(all<V>(1), x));
 }
 
-// The step of lambda of Newton's method on S^a = 1, where S = 1 + rest is the sum of p: (S - S^(1 - a)) / (a sum
-// slope). For alpha <= 2 it approaches the root from one side, in two to six steps for 32768 scores. Below order 1,
-// with u = -a log S, (e^u - 1) / u is computed from (1 - e^-u) / u.
+// The step of lambda in Newton's method for S^a = 1, where S = 1 + rest is the sum of p: (S - S^(1 - a)) / (a sum
+// slope). For alpha <= 2 the steps approach the root from one side, and 2 to 6 steps suffice for 32768 scores. Below
+// order 1, let u = -a log S; then (e^u - 1) / u is computed from (1 - e^-u) / u.
 template <class N> SOFTARGMAX_INLINE N newton(double a, N rest, N slope) {
     const N log = log1p_of(rest), u = as<N>(std::fabs(a)) * log, decay = mean_decay(u);
     return (as<N>(1) + rest) * log * (a < 0 ? decay / (as<N>(1) - u * decay) : decay) / slope;
@@ -119,32 +121,34 @@ template <class N> SOFTARGMAX_INLINE N newton(double a, N rest, N slope) {
 
 // The distance below m + lambda at which p is 0, for alpha < 2.
 inline double reach_of(double a) {
-    constexpr double reach = -Limit<double>::least, slack = 1 + 1e-6;
+    constexpr double reach = -Limit<double>::min_log, slack = 1 + 1e-6;
     const double u = -a * reach;
     if (a >= 0) return a * reach > 1 ? 1 / a : reach;
     return slack * reach * (u < 1e-3 ? 1 + u * (0.5 + u * (1.0 / 6)) : (exp_scalar(u) - 1) / u);
 }
-// The cut for all scores above x, which may be out of range.
+// The `cut` that keeps all scores from x on. x may be out of the range of doubles.
 inline double cut_below(double x) { return next_below(std::max(x, std::numeric_limits<double>::lowest())); }
 
-// a beta. (a is a pair, since alpha - 1 is rounded below order 1/2.)
+// a beta. a = alpha - 1 is a pair, because a double would round it below order 1/2.
 inline Twofold slope_of(Twofold a, Scale beta) { return times(a, Twofold{beta.hi, beta.lo}); }
 
-// alpha <= 2: the unknown is c = m + lambda / beta plus a constant.
+// Maps with alpha <= 2. The unknown is c = m + lambda / beta plus a constant.
 //
-// kBeside: a float32 result is accurate if the last step of v is smaller than this fraction of every distance to the
-// threshold; the relative error of the step is the third power of that.
+// kStepFraction: float32 results are accurate if the last step of v is smaller than this fraction of every score's
+// distance to the threshold. The relative error of the step is the third power of this fraction.
 //
-// kLogarithm: p needs a logarithm; compensated sums and a factor of 1 then cost little.
+// kLogarithm: p needs a logarithm. Compared to it, compensated sums and a factor of 1 cost little.
 template <class N> struct Gentle {
     N m;
     Two<N> at;  // c
     Gentle(N top, N below) : m(top), at(two_sum(top, as<N>(0) - below)) {}
     void shift(N step) { at = plus(at, {step, as<N>(0)}); }
-    template <class V> SOFTARGMAX_INLINE V roughly(V z) const { return (z - all<V>(m)) - all<V>((at.hi - m) + at.lo); }
+    template <class V> SOFTARGMAX_INLINE V rough_difference(V z) const {
+        return (z - all<V>(m)) - all<V>((at.hi - m) + at.lo);
+    }
 };
 
-// The closed forms in beta (z - c), with c = m + (lambda - offset) / beta.
+// Maps with a closed form in beta (z - c), where c = m + (lambda - offset) / beta.
 template <class N, int offset, bool scaled> struct Closed : Gentle<N> {
     using Gentle<N>::at;
     static constexpr bool kLogarithm = false;
@@ -165,22 +169,24 @@ template <class N, int offset, bool scaled> struct Closed : Gentle<N> {
         if constexpr (scaled) return times(at, beta);
         else return at;
     }
-    template <class T, bool pairs> SOFTARGMAX_INLINE Two<Doubles> past(Doubles z) const {
+    template <class T, bool pairs> SOFTARGMAX_INLINE Two<Doubles> distance(Doubles z) const {
         if constexpr (!pairs) {
-            return {scaled_by_beta(beyond<T>(z, at)), Doubles::all(0)};
+            return {scaled_by_beta(rounded_difference<T>(z, at)), Doubles::all(0)};
         } else if constexpr (scaled) {
-            const Two<Doubles> x = times(less(z, at), spread(beta));
+            const Two<Doubles> x = times(difference(z, at), spread(beta));
             const Doubles hi = x.hi + x.lo;
             return {hi, x.lo - (hi - x.hi)};
         } else {
-            return less(z, at);
+            return difference(z, at);
         }
     }
-    template <class T> SOFTARGMAX_INLINE Doubles past_rounded(Doubles z) const {
+    template <class T> SOFTARGMAX_INLINE Doubles rounded_distance(Doubles z) const {
         constexpr bool pairs = scaled && sizeof(T) == 8;
-        return past<T, pairs>(z).hi;
+        return distance<T, pairs>(z).hi;
     }
-    template <class V> SOFTARGMAX_INLINE V roughly(V z) const { return scaled_by_beta(Gentle<N>::roughly(z)); }
+    template <class V> SOFTARGMAX_INLINE V rough_difference(V z) const {
+        return scaled_by_beta(Gentle<N>::rough_difference(z));
+    }
 
   private:
     template <class V> SOFTARGMAX_INLINE V scaled_by_beta(V x) const {
@@ -192,31 +198,31 @@ template <class N, int offset, bool scaled> struct Closed : Gentle<N> {
 // alpha = 2: p = beta (z - c).
 template <class N, bool scaled> struct Linear : Closed<N, 1, scaled> {
     using Closed<N, 1, scaled>::Closed;
-    static constexpr double kBeside =
-        0.5;  // if no score enters or leaves the support, the sum is linear, and any step is exact
+    // If no score enters or leaves the support, the sum is linear, and any step is exact.
+    static constexpr double kStepFraction = 0.5;
     static constexpr double a() { return 1; }
     static constexpr double tolerance() { return kInf; }
     static N newton(N rest, N slope) { return rest / slope; }
     Two<N> tau() const { return this->threshold(); }
     template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
-        const V p = max(this->roughly(z), V::all(0));
+        const V p = max(this->rough_difference(z), V::all(0));
         return {p, keep(above(p, V::all(0)), V::all(1))};
     }
     template <class T, bool pairs = true> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
-        const Two<Doubles> v = this->template past<T, pairs>(z);
+        const Two<Doubles> v = this->template distance<T, pairs>(z);
         const Doubles p = max(v.hi, Doubles::all(0));
         const auto in = above(p, Doubles::all(0));
         return {{p, keep(in, v.lo)}, keep(in, Doubles::all(1)), Doubles::all(0), v.hi};
     }
     template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
-        return max(this->template past_rounded<T>(z), Doubles::all(0));
+        return max(this->template rounded_distance<T>(z), Doubles::all(0));
     }
 };
 
 // alpha = 1.5: p = v^2,  v = beta (z - c) / 2.
 template <class N, bool scaled> struct Squared : Closed<N, 2, scaled> {
     using Closed<N, 2, scaled>::Closed;
-    static constexpr double kBeside = 1e-3;
+    static constexpr double kStepFraction = 1e-3;
     static constexpr double a() { return 0.5; }
     static constexpr double tolerance() { return 1e-8; }
     static N newton(N rest, N slope) {
@@ -226,27 +232,28 @@ template <class N, bool scaled> struct Squared : Closed<N, 2, scaled> {
     }
     Two<N> tau() const { return times(this->threshold(), as<N>(0.5)); }
     template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
-        const V v = max(this->roughly(z) * all<V>(0.5), V::all(0));
+        const V v = max(this->rough_difference(z) * all<V>(0.5), V::all(0));
         return {v * v, v};
     }
     template <class T, bool pairs = true> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
-        const Two<Doubles> twice = this->template past<T, pairs>(z);
+        const Two<Doubles> twice = this->template distance<T, pairs>(z);
         const Doubles v = twice.hi * Doubles::all(0.5), h = max(v, Doubles::all(0)), p = h * h;
         const auto in = above(h, Doubles::all(0));
         return {{p, fma(h, h, Doubles::all(0) - p) + h * keep(in, twice.lo)}, h, keep(in, Doubles::all(1)), v};
     }
     template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
-        const Doubles v = max(this->template past_rounded<T>(z) * Doubles::all(0.5), Doubles::all(0));
+        const Doubles v = max(this->template rounded_distance<T>(z) * Doubles::all(0.5), Doubles::all(0));
         return v * v;
     }
 };
 
-// v = 1 + a beta (z - c), with c = m + lambda / beta: alpha <= 2 without a closed form. Below order 1 no v is below 1,
-// so none is near the threshold, and lambda may be in the thousands; a step is measured relative to the maximum's v.
+// alpha <= 2 without a closed form: v = 1 + a beta (z - c), with c = m + lambda / beta. Below order 1 every v is at
+// least 1, so no score is near the threshold. There lambda may be in the thousands, so a step is measured relative to
+// the v of the maximum.
 template <class N> struct Shifted : Gentle<N> {
     using Gentle<N>::at, Gentle<N>::m;
     static constexpr bool kLogarithm = true;
-    static constexpr double kBeside = 1e-3;
+    static constexpr double kStepFraction = 1e-3;
     double a_;
     Scale beta;
     Twofold b;  // a beta
@@ -261,24 +268,25 @@ template <class N> struct Shifted : Gentle<N> {
         shift(step);
         return std::fabs(step) / scale();
     }
-    // A score at distance v from the threshold adds v^(1/a) to the sum, which derivatives at v = 0 do not show.
-    // At a = 1 the sum is linear, see `Linear`.
+    // A score at distance v from the threshold adds v^(1/a) to the sum, which derivatives at v = 0 do not show. At a =
+    // 1 the sum is linear (see `Linear`).
     double tolerance() const { return a_ == 1 ? kInf : std::min(1e-5, exp_scalar(-37 * a_)); }
     N newton(N rest, N slope) const { return sparse::newton(a_, rest, slope); }
     double cut() const { return cut_below(at.hi - (reach_of(a_) + kMargin) / beta.hi); }
     Two<N> tau() const { return plus(times(at, Two<N>{as<N>(b.hi), as<N>(b.lo)}), {as<N>(-1), as<N>(0)}); }
     template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
-        const V x = this->roughly(z) * all<V>(std::min(beta.hi, static_cast<double>(Limit<typename V::Scalar>::most)));
+        const V x = this->rough_difference(z) *
+                    all<V>(std::min(beta.hi, static_cast<double>(Limit<typename V::Scalar>::max_v)));
         if (a_ == 0) {
             const V p = exp_or_zero<Power::kRough, typename V::Scalar>(Two<V>{x, V::all(0)});
             return {p, p};
         }
-        constexpr double most = Limit<typename V::Scalar>::most;
-        const V a = all<V>(a_), w = a_ < 0 ? max(x, all<V>(-most)) * a : max(x * a, all<V>(-2));
+        constexpr double max_v = Limit<typename V::Scalar>::max_v;
+        const V a = all<V>(a_), w = a_ < 0 ? max(x, all<V>(-max_v)) * a : max(x * a, all<V>(-2));
         return root.rough(two_sum(V::all(1), w));
     }
     SOFTARGMAX_INLINE Two<Doubles> v(Doubles z) const {
-        const Two<Doubles> x = less(z, at);
+        const Two<Doubles> x = difference(z, at);
         const Doubles slope = Doubles::all(b.hi), w = x.hi * slope,
                       low = fma(x.hi, Doubles::all(b.lo), fma(x.hi, slope, Doubles::all(0) - w) + x.lo * slope);
         const Two<Doubles> sum = two_sum(Doubles::all(1), w);
@@ -307,16 +315,16 @@ template <class N> struct Shifted : Gentle<N> {
         return a_ == 0 ? exp_or_zero<Power::kResult, T>(exponent(z)) : root.of<Power::kResult, T>(v(z));
     }
     SOFTARGMAX_INLINE Two<Doubles> exponent(Doubles z) const {
-        const Two<Doubles> d = less(z, at), x = times(d.hi, beta);
+        const Two<Doubles> d = difference(z, at), x = times(d.hi, beta);
         return {x.hi, fma(d.lo, Doubles::all(beta.hi), x.lo)};
     }
 };
 
-// alpha > 2: v = q^a + a beta (z - o), where o is the smallest score with p > 0, and q its p. For large a, scores at
-// the threshold have v = q^a, which relative to any other origin would round to 0.
+// alpha > 2: v = q^a + a beta (z - o), where o is the smallest score with p > 0, and q its p. For large a, the v of o,
+// q^a, is so small that it would round to 0 relative to any other origin.
 struct Steep {
     static constexpr bool kLogarithm = true;
-    static constexpr double kBeside = 0;
+    static constexpr double kStepFraction = 0;
     double a_;
     Scale beta;
     Twofold b;  // a beta
@@ -354,8 +362,8 @@ struct Steep {
     }
 };
 
-// The search for o: v = t + a beta (z - m), for t from 1 down to n^-a. The sum is not convex in t, so a step that
-// leaves the bracket, and every fourth step, is a bisection.
+// The search for o. With v = t + a beta (z - m), it finds t between 1 and n^-a. The sum is not convex in t, so a
+// bisection replaces each step that leaves the bracket, and every fourth step.
 struct SteepSearch {
     double m, a_;
     Scale beta;
@@ -373,16 +381,16 @@ struct SteepSearch {
     double newton(double rest, double slope) const { return sparse::newton(a_, rest, slope); }
     double cut() const { return cut_below(m - high * (1 + kMargin) * root.inverse_a.hi / beta.hi); }
     double threshold() const { return m - t * root.inverse_a.hi / beta.hi; }
-    // The bracket is as narrow as the rounding error of the sums.
+    // A margin keeps the root in the bracket in spite of the rounding errors of the sums.
     double move(double step, bool over) {
         const double from = t, change = -a_ * step;
-        if (!(std::fabs(change) < kInf)) return t = 0;  // a is out of float's range: start at m
+        if (!(std::fabs(change) < kInf)) return t = 0;  // a exceeds the range of floats: search for o from m on
         (over ? high : low) = from * (over ? 1 + kMargin : 1 - kMargin);
         t += change;
         if (std::fabs(change) > 1e-9 * from && (!(t >= low && t <= high) || ++steps % 4 == 0))
             t = std::sqrt(low) * std::sqrt(high);
-        return t < 1e-30 ? 0
-                         : std::fabs(t - from) / t;  // float v has no more accuracy; least_that_fits finds o exactly
+        // Below 1e-30 v in float is not accurate. smallest_in_support then finds o exactly.
+        return t < 1e-30 ? 0 : std::fabs(t - from) / t;
     }
     template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
         return root.rough(Two<V>{fma(z - all<V>(m), all<V>(b), all<V>(t)), V::all(0)});
@@ -391,7 +399,7 @@ struct SteepSearch {
 
 // True if the order 1 + a has a closed form and 1 / beta is well inside the range of floats.
 inline bool is_closed(double a, Scale beta) { return (a == 1 || a == 0.5) && beta.hi >= 0x1p-64 && beta.hi <= 0x1p64; }
-// Calls f with the map, before its first step.
+// Calls f with the map with a closed form for a, before its first step.
 template <bool scaled, class N, class F> SOFTARGMAX_INLINE void with_closed_map(N m, double a, Two<N> beta, F f) {
     if (a == 1) f(Linear<N, scaled>(m, beta));
     else f(Squared<N, scaled>(m, beta));
@@ -403,7 +411,7 @@ template <class N, class F> SOFTARGMAX_INLINE void with_gentle_map(N m, Twofold 
     else if (beta.unit()) with_closed_map<false>(m, a.hi, by, f);
     else with_closed_map<true>(m, a.hi, by, f);
 }
-// Calls f with the map for alpha - 1 = a, at `at`.
+// Calls f with the map for alpha - 1 = a, moved to its root `at`.
 template <class F> SOFTARGMAX_INLINE void with_map(double m, Twofold a, Scale beta, Twofold at, F f) {
     if (a.hi > 1) f(Steep(a.hi, beta, at.hi, at.lo));
     else

@@ -1,4 +1,4 @@
-"""sparsemax, entmax and threshold: maps from scores to probabilities of which many may be 0."""
+"""sparsemax, entmax and threshold: maps from scores to probabilities, many of which may be 0."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ def sparsemax(
     axis : int, tuple of int, or None
         The axis or axes of a row of scores; None for all of them.
     temperature : float or array
-        T in :math:`\beta = 1 / T`. An array has one temperature per row. Limits are those of `softmax`: at 0 the
-        largest scores share the row, at infinity the whole support does, and below 0 small scores are favoured.
+        T in :math:`\beta = 1 / T`. An array has one temperature per row. The limits are those of `softmax`: at T = 0
+        the largest scores share the row, at infinity all scores of the support share it. If T is negative, smaller
+        scores get larger probabilities.
     base : float, optional
         b in :math:`\beta = \ln b / T`; defaults to e.
     where : array of bool, optional
-        The support. An entry outside it has probability 0 whatever its score, even NaN.
+        The support. An entry outside it has probability 0, even if its score is NaN.
     out : array, optional
         Array for the result, with z's shape and dtype. It may be z itself, or memory that z does not use.
 
@@ -61,14 +62,14 @@ def sparsemax(
 
     Notes
     -----
-    sparsemax is `entmax` of order 2. Scores that are T or more below the largest have probability 0. A score that is T
-    or more above all others has probability 1.
+    sparsemax is `entmax` of order 2. Scores that are lower than the largest by T or more have probability 0. A score
+    that is higher than all others by T or more has probability 1.
 
     Edge rows are those of `softmax`: -inf is outside the support, k entries of +inf share the row, a NaN in the support
     makes its row NaN, and a row with an empty support is 0.
 
-    Gradient: with incoming g, :math:`\beta (g - \bar g)` where p > 0, with :math:`\bar g` the mean over these entries;
-    0 elsewhere.
+    Gradient: with incoming g, :math:`\beta (g - \bar g)` where p > 0, and 0 elsewhere. :math:`\bar g` is the mean of g
+    over the entries with p > 0.
 
     See Also
     --------
@@ -114,8 +115,8 @@ def entmax(
     z, axis, temperature, base, where, out
         As in `sparsemax`.
     alpha : float or array
-        The order, above 0. A higher order gives a sparser result. 1 is `softmax`, approached continuously from both
-        sides. An array has one order per row. The order may be learned.
+        The order, above 0. A higher order gives a sparser result. Order 1 is `softmax`; p is continuous in alpha there.
+        An array has one order per row. The order may be learned.
 
     Returns
     -------
@@ -131,19 +132,21 @@ def entmax(
 
     Notes
     -----
-    Above order 1, scores :math:`T/(\alpha - 1)` or more below the largest have probability 0. Below order 1, p falls as
-    a power of the distance, and every score except -inf has p > 0, unless p underflows.
+    Above order 1, scores that are lower than the largest by :math:`T/(\alpha - 1)` or more have probability 0. Below
+    order 1, p decreases like a power of the distance to the largest score. There every score except -inf has p > 0,
+    unless p underflows.
 
     Edge rows are those of `softmax`: -inf is outside the support, k entries of +inf share the row, a NaN in the support
-    makes its row NaN, and a row with an empty support is 0. On a device or under tracing alpha is not checked: an alpha
-    that is not above 0 makes its row NaN.
+    makes its row NaN, and a row with an empty support is 0. On a device or under tracing alpha is not checked: an
+    alpha that is not a finite number above 0 makes its row NaN.
 
     Gradient: with incoming g, :math:`\beta s \odot (g - \langle s, g\rangle / \sum s)`,
     with :math:`s_i = p_i^{2-\alpha}` where p > 0 and 0 elsewhere. The derivative of p with respect to alpha is
     :math:`-s \odot (w - \langle s, w\rangle / \sum s)`, :math:`w_i = \ell_i^2\,\varphi((\alpha - 1)\,\ell_i)`,
     :math:`\ell = \log p`, :math:`\varphi(u) = (1 - e^u + u e^u)/u^2`.
 
-    The threshold is the root of a sum. Newton's method finds it over the scores that can matter, without sorting.
+    The threshold is the tau at which p sums to 1. Newton's method finds it without sorting. Its steps only use the
+    scores that may have p > 0.
 
     See Also
     --------
@@ -153,7 +156,8 @@ def entmax(
     References
     ----------
     Peters, Niculae & Martins (2019), Sparse sequence-to-sequence models, ACL, sections 2 and 3. arXiv:1905.05702.
-    Correia, Niculae & Martins (2019), Adaptively sparse transformers, EMNLP, section 3 (the derivative to alpha).
+    Correia, Niculae & Martins (2019), Adaptively sparse transformers, EMNLP, section 3 (the derivative with
+    respect to alpha).
     arXiv:1909.00015.
 
     Examples
@@ -195,13 +199,13 @@ def threshold(
     z, axis, temperature, base, where
         As in `sparsemax`. tau is in the unit of :math:`\beta z`.
     alpha : float or array
-        The order, as in `entmax`. At order 1 tau is the limit -1 whatever the scores; `logsumexp` is more useful there.
+        The order, as in `entmax`. At order 1 tau is always the limit -1; `logsumexp` is more useful there.
 
     Returns
     -------
     Threshold
-        tau and support_size, one number per row each. tau is float32 for half-precision scores; support_size has an
-        integer dtype.
+        tau and support_size, each with one number per row. tau is float32 for half-precision scores. support_size has
+        an integer dtype.
 
     Raises
     ------
@@ -212,11 +216,13 @@ def threshold(
 
     Notes
     -----
-    Edge rows, as (tau, support_size): a row with an empty support gives (-inf, 0), a row with k entries of +inf
-    (+inf, k), and a row with a NaN in its support (NaN, -1). At T = 0, support_size is the number k of the largest
-    scores, and tau is infinite with the sign of :math:`(\alpha - 1) \max z`, or :math:`-k^{1 - \alpha}` if that is 0.
+    Edge rows, as (tau, support_size): a row with an empty support gives (-inf, 0). A row with k entries of +inf gives
+    (+inf, k). A row with a NaN in its support gives (NaN, -1). At T = 0, support_size is the number k of largest
+    scores. Then tau is infinite with the sign of :math:`(\alpha - 1) \max z`. If this product is 0, tau is
+    :math:`-k^{1 - \alpha}`.
 
-    A probability counts as positive if it is at least the smallest normal float64 (float32 in JAX without float64).
+    A probability counts as positive if it is at least the smallest normal number of float64 (of float32 in JAX without
+    float64).
 
     Gradient of tau: :math:`(\alpha - 1)\,\beta\,s / \sum s`, with s as in `entmax`.
 

@@ -1,4 +1,4 @@
-"""sparsemax_loss and entmax_loss: the Fenchel-Young losses of the sparse maps, with gradient p - target."""
+"""sparsemax_loss and entmax_loss: the Fenchel-Young losses of the sparse maps. Their gradient is p - target."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sparsemax_loss(  # noqa: PLR0913 the options are keyword-only
     where: Mask | None = None,
     dtype: DType | None = None,
 ) -> Array:
-    r"""Return the loss of sparsemax, which is 0 if the target's score is at least T above all others.
+    r"""Return the loss of sparsemax. It is 0 if the target's score is higher than all others by T or more.
 
     .. math::
         \ell = \tfrac12 \lVert t - x\rVert^2 - \tfrac12 \lVert p - x\rVert^2, \qquad
@@ -114,11 +114,11 @@ def entmax_loss(  # noqa: PLR0913 the options are keyword-only
     z : array_like
         Scores, any shape except 0-d, any array library. The K classes run along `axis`.
     target : array_like
-        Class indices: integers of the rows' shape. Or probabilities t: floats of z's shape. Probabilities are not
-        checked: the loss is the value of the formula, and may be negative if they are invalid.
+        Class indices: integers, one per row. Or probabilities t: floats of z's shape. Probabilities are not checked. If
+        they are invalid, the loss is still the value of the formula and may be negative.
     alpha : float or array
-        The order, above 0, as in `entmax`. Order 1 is the cross-entropy minus the target's own entropy (which is 0 for
-        a class without smoothing), order 2 is `sparsemax_loss`.
+        The order, above 0, as in `entmax`. Order 1 is the cross-entropy minus the entropy of the target (0 for a class
+        without smoothing). Order 2 is `sparsemax_loss`.
     axis : int
         The axis of the classes.
     reduction : {"mean", "sum", "none"}
@@ -127,16 +127,16 @@ def entmax_loss(  # noqa: PLR0913 the options are keyword-only
     ignore_index : int
         The class of rows that are ignored. If all rows are ignored, the mean and its gradient are 0.
     weight : array, optional
-        w, the class weights, at least 0, for targets that are classes. A row has the weight of its class, with or
-        without smoothing.
+        w, the class weights, at least 0. Only for targets that are classes. The loss of a row, with or without
+        smoothing, is multiplied by the weight of its class.
     label_smoothing : float
-        From 0 to 1: the part of the target that is spread evenly over the support.
+        From 0 to 1: the share of the target that is distributed evenly over the support.
     temperature : float or array
         T, as in `sparsemax`.
     where : array of bool, optional
         The support, as in `softmax`.
     dtype : dtype, optional
-        The floating dtype of the result; defaults to that of z, float32 for half-precision scores.
+        The floating dtype of the result. Defaults to z's dtype, or float32 for half-precision scores.
 
     Returns
     -------
@@ -146,8 +146,8 @@ def entmax_loss(  # noqa: PLR0913 the options are keyword-only
     Raises
     ------
     IndexError
-        If a class is out of range. The message names the first such class and its position. (On a device or under
-        tracing classes are not checked: the loss of such a row is NaN.)
+        If a class is out of range. The message names the first such class and its position. On a device or under
+        tracing, classes are not checked; there the loss of such a row is NaN.
     TypeError
         If the target is neither integers nor probabilities of z's shape, or an option has a wrong type.
     ValueError
@@ -155,18 +155,19 @@ def entmax_loss(  # noqa: PLR0913 the options are keyword-only
 
     Notes
     -----
-    Up to rounding the loss is not negative.
+    The loss is not negative, up to rounding.
 
-    Edge rows: a row with an empty support gives +inf whatever its target, with gradient 0. A target outside the support
-    gives +inf, with gradient p. k scores of +inf share the row: a target among them gives :math:`H_\alpha` of 1/k,
-    another target +inf, and the gradient is 0. A NaN in the support gives NaN. An ignored row gives 0 whatever its
-    scores.
+    Edge rows: a row with an empty support gives +inf for every target, with gradient 0. A target outside the support
+    gives +inf, with gradient p. If k scores are +inf, they share the row: a target among them gives :math:`H_\alpha`
+    of the uniform distribution over k classes, any other target gives +inf, and the gradient is 0. A NaN in the support
+    gives NaN. An ignored row gives 0 for all scores, even NaN.
 
-    Above order 1 the loss has a margin: it is 0 where the target's score is :math:`T/(\alpha - 1)` or more above all
-    others. If the target is a class, no term of the computed sum is negative, so a small loss keeps its digits.
+    Above order 1 the loss has a margin: it is 0 if the target's score is higher than all others by
+    :math:`T/(\alpha - 1)` or more. If the target is a class, no term of the computed sum is negative, so a small loss
+    keeps its digits.
 
-    Gradient: :math:`w_y (p - t) / T`. At the target's class it is computed from the other entries. To alpha:
-    :math:`\partial_\alpha (H_\alpha(p) - H_\alpha(t))` at constant p.
+    Gradient: :math:`w_y (p - t) / T`. At the target's class it is computed from the other entries. With respect to
+    alpha: :math:`\partial_\alpha (H_\alpha(p) - H_\alpha(t))` at constant p.
 
     References
     ----------
@@ -210,6 +211,6 @@ def entmax_loss(  # noqa: PLR0913 the options are keyword-only
 
 
 def _weighted(rows: Any, count: Any) -> Any:
-    """Multiply the rows' losses by their weights. A weight of 0 gives 0 whatever the loss."""
+    """Multiply the loss of each row by its weight. A weight of 0 gives 0, even if the loss is inf or NaN."""
     xp = namespace(rows)
     return xp.where(count == 0.0, 0.0, rows * count)

@@ -1,31 +1,31 @@
-// The sparse maps over all rows of a call, and their gradients. Compiled once for each instruction set.
+// The sparse maps for all rows of a call, and their gradients. Compiled once for each instruction set.
 //
-// Newton's method for the threshold runs over the gathered scores only, and each step drops some. Then p is computed
-// for packs that hold a score above the threshold; elsewhere it is 0.
+// Newton's method for the threshold runs over the candidates only, and each step drops some of them. Then p is computed
+// for the packs that contain a score above the threshold. All other p are 0.
 #include "sparse/derivatives.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 namespace {
 
-// The longest list of candidates; rows with more are read again for each step.
-constexpr std::int64_t kMostListed = 1 << 20;
-// The longest list of each row when 128 rows are read together: 16 MiB of floats.
-constexpr std::int64_t kMostTogether = 1 << 15;
+// The longest list of candidates. A row with more candidates is read again for each step.
+constexpr std::int64_t kMaxListed = 1 << 20;
+// The longest rows that are read 128 at a time. Their lists take 16 MiB of floats.
+constexpr std::int64_t kMaxGrouped = 1 << 15;
 constexpr double kOrdinary = -2;
 // Returns alpha - 1 of a row.
 inline Twofold order_of(const Args& args, std::int64_t row) { return two_sum(at(args.alpha, args, row), -1.0); }
-inline void store(const Found& f, double* to) {
+inline void save_root(const Found& f, double* to) {
     const double numbers[kRootNumbers] = {f.limit.m, f.ordinary ? kOrdinary : f.limit.r, f.at.hi, f.at.lo, f.others};
     std::copy_n(numbers, kRootNumbers, to);
 }
-inline void recall(const double* from, Found& f) {
+inline void load_root(const double* from, Found& f) {
     f.ordinary = from[1] == kOrdinary;
     f.limit = {from[0], f.ordinary ? 0 : from[1]};
     f.at = {from[2], from[3]};
     f.others = from[4];
 }
 
-// Writes the loss of row `row`. It is infinite for a target outside the support, and 0 for an ignored row.
+// Writes the loss of row `row`: infinite for a target outside the support, and 0 for an ignored row.
 template <class F> void put_loss(const Args& args, std::int64_t row, const RowScale& scale, Found& found, F loss_at) {
     const std::int64_t y = args.target[row];
     if (y == args.ignore_index) {
@@ -48,13 +48,13 @@ template <class F> void put_loss(const Args& args, std::int64_t row, const RowSc
     found.others = result.others;
 }
 
-// Clips the threshold of an ordinary row to finite values: infinity marks rows of infinities.
+// Clips the threshold of an ordinary row to finite values, because infinity marks rows of infinities.
 inline double in_range(const Operand& x, double tau) {
-    const double most = x.type == Type::f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
-    return std::clamp(tau, -most, most);
+    const double largest = x.type == Type::f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+    return std::clamp(tau, -largest, largest);
 }
 
-// Returns the threshold of a row of infinities, or of its maxima at infinite beta; -inf for an empty row.
+// Returns the threshold of a row without a root: a row with infinities, an empty row (-inf), or a row at infinite beta.
 inline double threshold_of_ties(const Found& f) {
     if (std::isinf(f.limit.m)) return f.limit.m;
     const double side = f.a.hi * f.limit.m;
@@ -82,7 +82,7 @@ void find_root(Candidates<T>& row, const Args& args, std::int64_t at, const RowS
     if (args.support) args.support[at] = support;
 }
 
-// Writes p, or gain p if `scaled`; 0 where p is 0 whatever the gain.
+// Writes p, or gain p if `scaled`. Where p is 0 the result is 0, even for an infinite or NaN gain.
 template <bool scaled, class T, class F>
 void write_row(const T* z, std::int64_t n, const F& map_, const Target<T>& to, double gain) {
     using V = Pack<T>;
@@ -103,7 +103,8 @@ void write_row(const T* z, std::int64_t n, const F& map_, const Target<T>& to, d
     });
 }
 
-// Writes p, or with a target g (p - onehot). The part of the class is -g (1 - p), computed from the other entries.
+// Writes p, or g (p - onehot) if there is a target. At the class this is -g (1 - p), where 1 - p is computed from the
+// other entries.
 template <class T, int Size> void write_block(Group<T, Size>& group, std::int64_t b, const Found* found) {
     const Args& args = group.args;
     const std::int64_t n = group.end(b) - group.begin(b);
@@ -112,25 +113,26 @@ template <class T, int Size> void write_block(Group<T, Size>& group, std::int64_
         const T* z = group.scores + g * group.pitch;
         const auto to = group.target(g, b, z);
         const Found& f = found[g];
-        // An ignored row, or a row of infinities.
-        const bool level =
+        // The gradient is 0 for an ignored row, and for a row of infinities.
+        const bool zero_gradient =
             args.target && (args.target[row] == args.ignore_index || (f.limit.m == kInf && f.limit.r == f.limit.r));
         const double gain = args.target ? args.g[row] : 1;
-        if (level) std::fill_n(to.out, n, T{0});
+        if (zero_gradient) std::fill_n(to.out, n, T{0});
         else if (!f.ordinary) apply_limit<Log::no>(z, n, f.limit, to.out, gain);
         else
             with_map(f.limit.m, f.a, f.beta, f.at, [&](const auto& map_) {
                 if (map_.kLogarithm || args.target) write_row<true>(z, n, map_, to, gain);
                 else write_row<false>(z, n, map_, to, gain);
             });
-        if (!level && f.ordinary && f.others >= 0 && y >= 0 && y < n) to.out[y] = static_cast<T>(-gain * f.others);
+        if (!zero_gradient && f.ordinary && f.others >= 0 && y >= 0 && y < n)
+            to.out[y] = static_cast<T>(-gain * f.others);
     }
     group.flush(b);
 }
 
 template <class T, int Size> void map_group(Group<T, Size>& group) {
     const Args& args = group.args;
-    const std::int64_t capacity = std::min(group.length, Size > 1 ? kMostTogether : kMostListed),
+    const std::int64_t capacity = std::min(group.length, Size > 1 ? kMaxGrouped : kMaxListed),
                        pitch = capacity + kSlack;
     Found found[Size];
     for (int g = 0; g < group.count; ++g) {
@@ -138,17 +140,17 @@ template <class T, int Size> void map_group(Group<T, Size>& group) {
         found[g].beta = group.beta(g);
     }
     if (args.found) {
-        for (int g = 0; g < group.count; ++g) recall(args.found + (group.first + g) * kRootNumbers, found[g]);
+        for (int g = 0; g < group.count; ++g) load_root(args.found + (group.first + g) * kRootNumbers, found[g]);
     } else {
         T* const lists = scratch(kTerms).get<T>(Size * pitch);
         std::vector<Candidates<T>> rows;
-        Group<T, 1>* alone = nullptr;
-        if constexpr (Size == 1) alone = &group;
-        for (int g = 0; g < group.count; ++g) rows.push_back({alone, lists + g * pitch, group.length, capacity});
-        gather_rows(group, rows.data(), found);
+        Group<T, 1>* single = nullptr;
+        if constexpr (Size == 1) single = &group;
+        for (int g = 0; g < group.count; ++g) rows.push_back({single, lists + g * pitch, group.length, capacity});
+        find_candidates(group, rows.data(), found);
         for (int g = 0; g < group.count; ++g) {
             find_root(rows[static_cast<std::size_t>(g)], args, group.first + g, group.scale[g], found[g]);
-            if (args.roots) store(found[g], args.roots + (group.first + g) * kRootNumbers);
+            if (args.roots) save_root(found[g], args.roots + (group.first + g) * kRootNumbers);
         }
     }
     for (std::int64_t b = 0; b < group.blocks() && args.out; ++b) {
@@ -157,17 +159,17 @@ template <class T, int Size> void map_group(Group<T, Size>& group) {
     }
 }
 
-// Per-row numbers of the gradient.
+// The numbers of one row for the gradient.
 struct GradientRow {
     Slope slope;
     Origin origin;
     Mean mean;
 };
-// A block of a row.
-template <class T> struct Strip {
+// A block of a row: p and the incoming gradient.
+template <class T> struct RowBlock {
     const T *p, *g;
     std::int64_t n;
-    template <int Size> Strip(const Group<T, Size>& group, std::int64_t block, int row)
+    template <int Size> RowBlock(const Group<T, Size>& group, std::int64_t block, int row)
         : p(group.scores + row * group.pitch),
           g(group.other + row * group.pitch),
           n(group.end(block) - group.begin(block)) {}
@@ -183,19 +185,19 @@ template <class T, int Size> void gradient(const Args& args) {
         });
         if (steep)
             rows.fold([](const G& group, std::int64_t block, int g, const GradientRow& row) {
-                const Strip<T> x(group, block, g);
+                const RowBlock<T> x(group, block, g);
                 return row.slope.a > 1 ? origin_of(x.p, x.g, x.n) : Origin{};
             }, [](const G&, int, GradientRow& row, const Origin& piece) { row.origin.add(piece); });
         rows.fold([](const G& group, std::int64_t block, int g, const GradientRow& row) {
-            const Strip<T> x(group, block, g);
+            const RowBlock<T> x(group, block, g);
             return mean_of(x.p, x.g, x.n, row.slope, row.origin);
         }, [](const G&, int, GradientRow& row, const Mean& piece) { row.mean.add(piece); });
         rows.apply([&](G& group, std::int64_t block, const GradientRow* all) {
             for (int g = 0; g < group.count; ++g) {
-                const Strip<T> x(group, block, g);
+                const RowBlock<T> x(group, block, g);
                 const auto to = group.target(g, block, x.p);
-                const bool level = at(args.tau, args, group.first + g) == kInf;  // a row of infinities is constant
-                if (level) std::fill_n(to.out, x.n, T{0});
+                const bool zero_gradient = at(args.tau, args, group.first + g) == kInf;  // a row of infinities
+                if (zero_gradient) std::fill_n(to.out, x.n, T{0});
                 else write_gradient(x.p, x.g, x.n, all[g].slope, all[g].origin, all[g].mean, to);
             }
             group.flush(block);
@@ -203,8 +205,8 @@ template <class T, int Size> void gradient(const Args& args) {
     });
 }
 
-// Computes up to sixteen rows of order 1 + a, one row per lane.
-inline void side_by_side(const Frame<float>& frame, const std::int64_t* rows, int count, Twofold a, Lanes& lanes) {
+// Computes up to sixteen rows of order 1 + a in lanes. Rows without a root are computed one by one.
+inline void solve_in_lanes(const Frame<float>& frame, const std::int64_t* rows, int count, Twofold a, Lanes& lanes) {
     const Args& args = frame.args;
     for (int g = 0; g < kSide; ++g) {
         Group<float, 1> group(frame, rows[g < count ? g : 0]);
@@ -223,7 +225,7 @@ inline void side_by_side(const Frame<float>& frame, const std::int64_t* rows, in
         if (args.tau) put(args.tau, args, rows[g], in_range(args.tau, lanes.tau(g)));
     }
 }
-// Computes rows [begin, end). Consecutive rows of the same order share lanes.
+// Computes rows [begin, end). Consecutive rows of the same order run together, one row per lane.
 inline void short_rows(const Frame<float>& frame, std::int64_t begin, std::int64_t end) {
     const Args& args = frame.args;
     Lanes lanes(static_cast<int>(args.cols.total));
@@ -231,7 +233,7 @@ inline void short_rows(const Frame<float>& frame, std::int64_t begin, std::int64
     int count = 0;
     Twofold order{0, 0};
     const auto run = [&] {
-        if (count) side_by_side(frame, waiting, count, order, lanes);
+        if (count) solve_in_lanes(frame, waiting, count, order, lanes);
         count = 0;
     };
     for (std::int64_t row = begin; row < end; ++row) {
@@ -262,22 +264,22 @@ template <class T> void run_as(const Args& args) {
             return;
         }
     }
-    if (rows_are_adjacent(args, args.z) && (args.gradient || args.cols.total <= kMostTogether))
+    if (rows_are_adjacent(args, args.z) && (args.gradient || args.cols.total <= kMaxGrouped))
         run_groups<T, kGroup>(args);
     else run_groups<T, 1>(args);
 }
 
 }  // namespace
 
-// Computes in float64 if any operand is float64, or if a threshold of 1 / beta could exceed the range of floats.
+// Computes in float64 if any operand is float64, or if a threshold of size 1 / beta could exceed the range of floats.
 void run(const Args& args) {
     const FloatEnvironment environment;
-    bool wide = args.z.type == Type::f64 || (args.out && args.out.type == Type::f64);
-    for (std::int64_t row = 0; args.hi && !wide && row < args.rows.total; ++row) {
+    bool use_double = args.z.type == Type::f64 || (args.out && args.out.type == Type::f64);
+    for (std::int64_t row = 0; args.hi && !use_double && row < args.rows.total; ++row) {
         const double size = std::fabs(at(args.hi, args, row));
-        wide = size > 0 && size < 0x1p-64;
+        use_double = size > 0 && size < 0x1p-64;
     }
-    if (wide) run_as<double>(args);
+    if (use_double) run_as<double>(args);
     else run_as<float>(args);
 }
 

@@ -1,7 +1,7 @@
 """Operation records of the Fenchel-Young losses. Their definitions are in reference_loss.py.
 
-Notation as in `support.py`. In addition t is the target probability of each class and u = g (p - t) the gradient of
-<g, loss>.
+Notation as in `support.py`. In addition, t is the target probability of each class, and u = g (p - t) is the gradient
+of <g, loss>.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class OfClasses(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """The losses of rows in float64. A kernel also saves five numbers per row, from which the vjp recomputes p."""
+    """The loss of each row in float64. A kernel also saves five numbers per row, from which the vjp recomputes p."""
 
     loss: Any
     roots: Any
 
 
 class LossVjp(NamedTuple):
-    """Arguments of u = g (p - t)."""
+    """Arguments of the operation that returns u = g (p - t)."""
 
     g: Dense
     roots: Dense
@@ -63,17 +63,17 @@ class LossVjp(NamedTuple):
 
 
 def _roots(i: OfClasses) -> tuple[int, ...]:
-    """Return the shape of the numbers that a kernel saves."""
+    """Return the shape of the numbers that the kernel saves: five per row."""
     return (*kept_shape(i.z.shape, i.axes), 5)
 
 
 def _refuse(i: OfClasses, row: int) -> None:
-    """Raise the error for a row whose class the kernel has found to be out of range."""
+    """Raise the error for a row in which the kernel found a class out of range."""
     refuse_class(i.target, row, i.z.shape, i.axes, i.ignore_index)
 
 
 def _support(i: OfClasses) -> tuple[Support, Any, Any]:
-    """Return the support for second derivatives, p and tau. Ignored rows have no support."""
+    """Return the support (for second derivatives), p and tau. Ignored rows have an empty support."""
     xp = namespace(i.z)
     ignored = i.target == i.ignore_index
     p, tau = entmax(Scores(xp.where(ignored, 0.0, i.z), i.alpha, i.where, i.beta, i.axes))
@@ -82,11 +82,10 @@ def _support(i: OfClasses) -> tuple[Support, Any, Any]:
 
 
 def _by_alpha(i: OfClasses) -> Any:
-    """Return the derivative of the loss to alpha, that of H(p) at constant p.
+    """Return the derivative of the loss with respect to alpha: the derivative of H(p) at constant p.
 
-    H = -sum p l E(a l) / alpha with E(u) = (e^u - 1) / u.
-
-    With w of `Support.by_alpha` and v = p^a, l E(a l) = v l - a w, whose derivative to a is l^2 E'(a l) = w.
+    H = -sum p l E(a l) / alpha with l = log p and E(u) = (e^u - 1) / u. Let w be the result of `Support.by_alpha`, and
+    v = p^a. Then l E(a l) = v l - a w. The derivative of this with respect to a is l^2 E'(a l) = w.
     """
     row, _, _ = _support(i)
     p, w, alpha = row.only(row.p), row.by_alpha(), row.a + 1.0
@@ -95,19 +94,19 @@ def _by_alpha(i: OfClasses) -> Any:
 
 
 def _inner_product(slope: Any, t: Any, axes: tuple[int, ...]) -> Any:
-    """Return <slope, t> of each row in float64. Where the slope is 0, t is ignored."""
+    """Return <slope, t> of each row in float64. Where the slope is 0, t is ignored, even NaN."""
     xp = namespace(slope)
     slope = xp.astype(slope, xp.float64)
     return row_sum(xp.where(slope == 0, 0.0, slope * t), axes)
 
 
 def _to_beta(i: OfClasses, gx: Any) -> Any:
-    """Return the gradient to beta from that to x."""
+    """Return the gradient with respect to beta, from the gradient gx with respect to x."""
     return finite_or_zero(i.beta.hi, _inner_product(gx, _relative_scores(i), i.axes))
 
 
 def _relative_scores(i: OfClasses) -> Any:
-    """Return the scores minus a constant per row, so that <p - t, z> does not cancel."""
+    """Return the scores minus the score of the largest p in their row, so that <p - t, z> does not cancel."""
     xp = namespace(i.z)
     z = xp.astype(xp.where(xp.isinf(i.z), 0.0, i.z), xp.float64)
     p, _ = entmax(Scores(i.z, i.alpha, i.where, i.beta, i.axes))
@@ -187,11 +186,11 @@ entmax_loss_vjp: Operation[LossVjp, ToScores] = Operation(
 )
 
 
-# --- any target: there is no kernel, and the definition itself is differentiated --------------------------------------
+# --- any target: without a kernel; the array library differentiates the definition ------------------------------------
 
 
 class OfMasses(NamedTuple):
-    """The fields of OfClasses with any target (a class or probabilities), and label smoothing."""
+    """The fields of OfClasses, where the target is a class or probabilities, and label smoothing."""
 
     z: Array
     target: Array
@@ -204,7 +203,7 @@ class OfMasses(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """The losses of rows, in working precision."""
+    """The loss of each row, in working precision."""
 
     loss: Any
 

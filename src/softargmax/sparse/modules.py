@@ -16,14 +16,14 @@ from softargmax.sparse import entmax, entmax_loss
 from softargmax.sparse.entmax import order
 
 __all__ = ["Entmax", "EntmaxLoss", "Sparsemax", "SparsemaxLoss"]
-compile_whole("softargmax.sparse")  # so that a model can be compiled before its first call
+compile_whole("softargmax.sparse")  # at import, because a model may be compiled before its first call
 fx.wrap("class_axis")
 
 Dim = int | tuple[int, ...] | None
 
 
 class _WithOrder(nn.Module):
-    """Order and temperature of all modules: each a number, a buffer or a parameter."""
+    """Base class with the order and the temperature, each of which is a number, a buffer or a parameter."""
 
     alpha: float | Tensor
     temperature: float | Tensor
@@ -36,7 +36,7 @@ class _WithOrder(nn.Module):
         keep(self, "temperature", temperature)
 
     def _shown(self, *others: str) -> str:
-        """Return the options for a repr."""
+        """Return the options for the repr: `others`, and the temperature unless it is 1."""
         has_temperature = isinstance(self.temperature, Tensor) or self.temperature != 1.0
         return ", ".join([*others, f"temperature={shown(self.temperature)}"] if has_temperature else others)
 
@@ -49,17 +49,17 @@ class Entmax(_WithOrder):
     Parameters
     ----------
     alpha : float, Tensor or Parameter
-        The order, above 0: one number, or one per row. A `torch.nn.Parameter` is learned; constrain it to be above 0,
-        for example with softplus or 1 + sigmoid. Another tensor becomes a buffer.
+        The order, above 0: one number, or one per row. A `torch.nn.Parameter` is learned. Keep it above 0, for example
+        with softplus or 1 + sigmoid. Any other tensor becomes a buffer.
     dim : int, tuple of int or None
         The axis or axes of a row of scores; None for all of them.
     temperature : float, Tensor or Parameter
-        T: one number, or one per row. A `torch.nn.Parameter` is learned; another tensor becomes a buffer.
+        T: one number, or one per row. A `torch.nn.Parameter` is learned. Any other tensor becomes a buffer.
 
     Notes
     -----
     Call the module with the scores z, a tensor of any shape, and optionally `where`, a boolean mask that broadcasts
-    with them. Edge rows and gradients are those of `softargmax.entmax`.
+    with z. Edge rows and gradients are those of `softargmax.entmax`.
 
     See Also
     --------
@@ -106,7 +106,7 @@ class Sparsemax(Entmax):
 
     Notes
     -----
-    Call it like `Entmax`, of which it is order 2.
+    This is `Entmax` of order 2. It is called in the same way.
 
     See Also
     --------
@@ -137,17 +137,17 @@ class EntmaxLoss(_WithOrder):
     alpha : float, Tensor or Parameter
         The order, as in `Entmax`.
     weight : Tensor, optional
-        Class weights, one per class; kept as a buffer.
+        Class weights, one per class. They become a buffer.
     ignore_index, reduction, label_smoothing
-        As in `softargmax.entmax_loss`; keyword-only.
+        As in `softargmax.entmax_loss`. These are keyword-only.
     temperature : float, Tensor or Parameter
-        T, as in `Entmax`; keyword-only.
+        T, as in `Entmax`. It is keyword-only.
 
     Notes
     -----
     Call the module with scores (K,), (N, K) or (N, K, d1, ...), a target, and optionally `where`, a boolean mask that
-    broadcasts with the scores. The classes run along axis 1 (in the function along the last axis by default). Edge rows
-    and gradients are those of `softargmax.entmax_loss`.
+    broadcasts with the scores. The K classes run along axis 1, or axis 0 of scores (K,). (The function's default is the
+    last axis.) Edge rows and gradients are those of `softargmax.entmax_loss`.
 
     See Also
     --------
@@ -223,7 +223,7 @@ class SparsemaxLoss(EntmaxLoss):
 
     Notes
     -----
-    Call it like `EntmaxLoss`, of which it is order 2.
+    This is `EntmaxLoss` of order 2. It is called in the same way.
 
     See Also
     --------

@@ -1,5 +1,5 @@
-// Finds the root of sum p = 1. The scores of a row that may have p > 0 are gathered, and every step of the search drops
-// some of them. Short rows are solved sixteen at a time.
+// Finds the root of sum p = 1. A row's candidates, the scores that may have p > 0, are listed, and every step of the
+// search drops some of them. Short rows are solved sixteen at a time.
 #pragma once
 
 #include "core/cpp/parallel_rows.hpp"
@@ -8,14 +8,15 @@
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 
-// ---- candidates: above order 1 the scores above m - 1 / (alpha - 1), m the maximum; no other can have p > 0 ---
+// ---- candidates: above order 1, the scores above m - 1 / (alpha - 1), where m is the maximum ------------------
 
 template <class T> using Frame = FrameOf<Args, T>;
 template <class T, int Size> using Group = GroupOf<Args, T, Size>;
 
-constexpr std::int64_t kSlack = 2 * 16;  // what `compress` may write past the end
+constexpr std::int64_t kSlack = 2 * 16;  // `compress` writes up to this many numbers past the end
 
-// Splits a pack of T into packs of double, each with its own sum: one chain of additions would wait for itself.
+// Calls f(pack of doubles, index) for each half of a pack. Each half has its own sums, because the additions of a
+// single sum would wait for each other.
 template <class F> SOFTARGMAX_INLINE void each_half(Pack<float> v, F f) {
     const Wide w = widen(v);
     f(w.low, 0);
@@ -34,8 +35,8 @@ template <class T> SOFTARGMAX_INLINE Pack<T> scores_at(const T* z, std::int64_t 
     return Pack<T>::load_part(z + i, n - i, -std::numeric_limits<T>::infinity());
 }
 
-// Appends the scores above `cut`; sets `nan` if one of them is NaN.
-template <class T> T* gather(const T* z, std::int64_t n, T cut, T* to, bool& nan) {
+// Appends the scores above `cut` to the list that ends at `to`, and returns its new end. Sets `nan` if one is NaN.
+template <class T> T* append_above(const T* z, std::int64_t n, T cut, T* to, bool& nan) {
     using V = Pack<T>;
     const V low = V::all(cut);
     for (std::int64_t i = 0; i < n; i += V::kLanes) {
@@ -48,16 +49,15 @@ template <class T> T* gather(const T* z, std::int64_t n, T cut, T* to, bool& nan
     return to;
 }
 
-// The scores of a row that may have p > 0. It is a list once all of them fit into it; until then the row itself is
-// read.
+// The scores of a row that may have p > 0. While they do not all fit into the list, each step reads the row itself.
 template <class T> struct Candidates {
-    Group<T, 1>* group;  // null for one of several rows, whose list holds them all
+    Group<T, 1>* group;  // null if the list has room for the whole row
     T* list;
     std::int64_t length, capacity, count = 0;
     bool listed = true;
 
-    // Calls body(scores, count, destination of the scores to keep) over all scores. Afterwards they are a list if they
-    // fit.
+    // Calls body(scores, count, destination of the scores to keep) over all candidates. Afterwards the kept scores are
+    // listed if they fit.
     template <class Body> void each(Body body) {
         T* to = list;
         if (listed) {
@@ -73,21 +73,21 @@ template <class T> struct Candidates {
     }
     template <class Body> void add(const T* z, std::int64_t n, T*& to, Body body) {
         listed = listed && to - list + n <= capacity;
-        T* spilt = scratch(kWeights).get<T>(kBlock + kSlack);
-        body(z, n, listed ? to : spilt);
+        T* spare = scratch(kWeights).get<T>(kBlock + kSlack);
+        body(z, n, listed ? to : spare);
     }
 };
 
 struct Found {  // the solution of a row
     Twofold a{0, 0};  // alpha - 1
     Scale beta;
-    Twofold at;  // the root, if the row is ordinary
-    State limit;  // the state of other rows: of infinities, empty, with a NaN
+    Twofold at;  // the root of an ordinary row
+    State limit;  // the state of a row that is not ordinary: with infinities, empty, or with a NaN
     bool ordinary = false;
     double others = -1;  // 1 - p of the class, if it is in the support
 };
 
-template <class T, int Size> void gather_rows(Group<T, Size>& group, Candidates<T>* rows, Found* found) {
+template <class T, int Size> void find_candidates(Group<T, Size>& group, Candidates<T>* rows, Found* found) {
     T top[Size], *to[Size];
     bool nan[Size] = {};
     for (int g = 0; g < group.count; ++g) {
@@ -104,7 +104,7 @@ template <class T, int Size> void gather_rows(Group<T, Size>& group, Candidates<
             const double far = static_cast<double>(top[g]) - reach_of(found[g].a.hi) / found[g].beta.hi;
             const T cut = std::min(rounded_down<T>(cut_below(far)), next_below(top[g]));
             rows[g].add(z, n, to[g], [&](const T* from, std::int64_t count, T*& end) {
-                end = gather(from, count, cut, end, nan[g]);
+                end = append_above(from, count, cut, end, nan[g]);
             });
         }
     }
@@ -129,15 +129,15 @@ template <class T, int Size> void gather_rows(Group<T, Size>& group, Candidates<
 
 // ---- the root of one row --------------------------------------------------------------------------------------
 
-constexpr int kMostSteps = 200;
+constexpr int kMaxSteps = 200;
 struct Sums {
     double p = 0, slope = 0;
 };
-// Adds the rough sums over the scores above `cut`, and writes these scores to `to`, which may be z.
+// Adds the rough sums over the scores above `cut`, and appends these scores at `to`, which may be z.
 template <class T, class F> void rough_sums(const T* z, std::int64_t n, const F& map, T cut, T*& to, Sums& sums) {
     using V = Pack<T>;
-    constexpr std::int64_t stretch = 32 * V::kLanes;  // so many packs at most are added in T
-    const F here = map;  // whose numbers stay in registers, since `to` may not point at them
+    constexpr std::int64_t stretch = 32 * V::kLanes;  // sums in T have at most 32 packs
+    const F here = map;  // a copy stays in registers: the compiler knows that writes to `to` do not change it
     const V low = V::all(cut), zero = V::all(0);
     const Doubles none = Doubles::all(0);
     T* end = to;
@@ -160,7 +160,8 @@ template <class T, class F> void rough_sums(const T* z, std::int64_t n, const F&
     sums.slope += sum_of(slope[0] + slope[1]);
 }
 
-// Exact sums in double, with the curvature; in pairs, with every rounding error of p.
+// Exact sums in double, with the curvature. With `pairs`, the sum of p is a pair that includes all rounding errors of
+// p.
 struct ExactSums {
     Twofold p{0, 0};
     double slope = 0, curve = 0;
@@ -181,7 +182,7 @@ void exact_sums(const T* z, std::int64_t n, const F& map, ExactSums& sums) {
             if constexpr (pairs) p[half].error = p[half].error + x.p.lo;
             slope[half] = slope[half] + x.slope;
             curve[half] = curve[half] + x.curve;
-            if constexpr (F::kBeside > 0) nearest = max(zero - max(x.v, zero - x.v), nearest);
+            if constexpr (F::kStepFraction > 0) nearest = max(zero - max(x.v, zero - x.v), nearest);
         });
     }
     sums.p = plus(sums.p, plus(p[0].total(), p[1].total()));
@@ -190,23 +191,24 @@ void exact_sums(const T* z, std::int64_t n, const F& map, ExactSums& sums) {
     sums.nearest = std::min(sums.nearest, -max_of(nearest));
 }
 
-// Returns the step from a point near the root. With the curvature its error is the third power of the step.
-template <class F> double nearer(const F& map, double rest, const ExactSums& sums) {
+// Returns the next step near the root. It uses the curvature, so its error is the third power of the step.
+template <class F> double third_order_step(const F& map, double rest, const ExactSums& sums) {
     if (std::fabs(rest) > 1e-3) return map.newton(rest, sums.slope);
     const double step = rest / sums.slope;
     return step + 0.5 * (1 - map.a()) * sums.curve * step * (step / sums.slope);
 }
 
-// Moves the map so close to the root that one step remains.
+// Moves the map so close to the root that about one exact step remains.
 template <class F, class From> void approach(F& map, From& from) {
     using T = std::remove_pointer_t<decltype(from.list)>;
     constexpr double near = sizeof(T) == 4 ? 1e-5 : 1e-6;
-    for (int i = 0; i < kMostSteps; ++i) {
+    for (int i = 0; i < kMaxSteps; ++i) {
         Sums sums;
         const T cut = rounded_down<T>(map.cut());
         from.each([&](const T* z, std::int64_t n, T*& to) { rough_sums(z, n, map, cut, to, sums); });
         const double moved = map.move(map.newton(sums.p - 1, sums.slope), sums.p >= 1);
-        // Below order 1 a step back is the noise of float sums, which much of p far away may keep above `near`.
+        // Below order 1 a step back is rounding noise of the float sums. If much of p is far from the maximum, the
+        // noise may stay above `near`.
         if (moved < near || (map.a() < 0 && sums.p <= 1)) return;
     }
 }
@@ -235,53 +237,54 @@ template <class F, class From> std::int64_t support_of(const F& map, From& from)
     return support.total();
 }
 
-// True if a step was the last: no score entered or left the support, and the remaining error is not visible.
-template <class T, class F> bool has_landed(double moved, double of_v, double nearest, double tolerance) {
-    const bool unseen = sizeof(T) == 4 && moved < 1e-5 && of_v <= F::kBeside * nearest;
-    return of_v <= 0.5 * nearest && (moved <= tolerance || unseen);
+// True if no further step is needed: no score entered or left the support, and the remaining error is negligible.
+template <class T, class F> bool has_converged(double moved, double of_v, double nearest, double tolerance) {
+    const bool negligible = sizeof(T) == 4 && moved < 1e-5 && of_v <= F::kStepFraction * nearest;
+    return of_v <= 0.5 * nearest && (moved <= tolerance || negligible);
 }
 
-// The map of a row at the root, to f. Floats do without pairs (half the time of a row with a full support) unless a
-// score is so near to the threshold that the roundings of the sum, n 2^-57 in sixteen chains, would be seen in its p.
-template <class F, class From, class Then> void solved(F map, From& from, Then then) {
+// Calls then(the map at its root), for alpha <= 2. Floats use no pairs, which saves half the time of a row with a full
+// support. Exceptions are rows with a score so near the threshold that the rounding errors of the sum (n 2^-57 in
+// sixteen partial sums) would change its p visibly.
+template <class F, class From, class Then> void solve(F map, From& from, Then then) {
     using T = std::remove_pointer_t<decltype(from.list)>;
     approach(map, from);
     bool pairs = sizeof(T) == 8 || F::kLogarithm;
     for (int i = 0;; ++i) {
         const ExactSums sums = pairs ? sums_of<true>(map, from) : sums_of<false>(map, from);
-        const double rest = (sums.p.hi - 1) + sums.p.lo, step = nearer(map, rest, sums);
+        const double rest = (sums.p.hi - 1) + sums.p.lo, step = third_order_step(map, rest, sums);
         const double moved = map.move(step, rest >= 0), of_v = moved * map.a();
         const double n = static_cast<double>(from.listed ? from.count : from.length),
-                     doubt = pairs ? 0 : (0x1p-50 + n * 0x1p-57) / sums.slope * map.a();
-        const bool landed = has_landed<T, F>(moved, of_v, sums.nearest, map.tolerance());
-        if ((landed && doubt <= 0x1p-36 * sums.nearest) || i >= kMostSteps) return then(map);
-        pairs = pairs || landed;
+                     uncertainty = pairs ? 0 : (0x1p-50 + n * 0x1p-57) / sums.slope * map.a();
+        const bool converged = has_converged<T, F>(moved, of_v, sums.nearest, map.tolerance());
+        if ((converged && uncertainty <= 0x1p-36 * sums.nearest) || i >= kMaxSteps) return then(map);
+        pairs = pairs || converged;
     }
 }
 
-// The scores next to o.
-struct Beside {
+// The largest score below o, and the smallest score above it.
+struct Neighbours {
     double below = -kInf, above = kInf;
 };
-template <class From> Beside beside(double o, From& from) {
+template <class From> Neighbours neighbours(double o, From& from) {
     using T = std::remove_pointer_t<decltype(from.list)>;
-    Doubles below = Doubles::all(-kInf), above_o = below;  // the second one negated
+    Doubles below = Doubles::all(-kInf), above_o = below;  // above_o is negated
     from.each([&](const T* z, std::int64_t n, T*& to) {
         const Doubles origin = Doubles::all(o), lowest = Doubles::all(-kInf), zero = Doubles::all(0);
         for (std::int64_t i = 0; i < n; i += Pack<T>::kLanes)
             each_half(scores_at(z, i, n), [&](Doubles d, int) SOFTARGMAX_LAMBDA {
-                const auto less = above(origin, d), more = above(d, origin);
+                const auto is_below = above(origin, d), is_above = above(d, origin);
                 const auto other = [&](auto in, Doubles x) SOFTARGMAX_LAMBDA {  // x in the mask, else -inf
                     return keep(in, x) + keep(unless(equal(zero, zero), in), lowest);
                 };
-                below = max(other(less, d), below);
-                above_o = max(other(more, zero - d), above_o);
+                below = max(other(is_below, d), below);
+                above_o = max(other(is_above, zero - d), above_o);
             });
         to += n;
     });
     return {max_of(below), -max_of(above_o)};
 }
-// Returns the midpoint of two numbers in the order of floats, so that 64 halvings bracket any number.
+// Returns the midpoint of two doubles, counted in representable numbers. So 64 halvings of any interval suffice.
 inline double middle(double low, double high) {
     const auto place = [](double x) {
         std::int64_t bits;
@@ -294,57 +297,60 @@ inline double middle(double low, double high) {
     std::memcpy(&x, &bits, sizeof x);
     return x;
 }
-// o is the least score at which the others' sum, with q = 0, is below 1: next to where the search ended, or between a
-// score at which it is (the maximum is one) and one at which it is not.
-template <class From, class Fits> double least_that_fits(double o, double top, From& from, Fits fits) {
+// Returns o, the smallest score with p > 0. `in_support(x)` is true if the p of the scores above x, with q = 0, sum to
+// less than 1. `o` is where the search ended: the result is a neighbour of it, or is found by bisection between a score
+// outside the support and one in it (the maximum `top` is in it).
+template <class From, class InSupport> double smallest_in_support(double o, double top, From& from,
+                                                                  InSupport in_support) {
     double low = -kInf, high = o;
-    if (!fits(o)) {
+    if (!in_support(o)) {
         low = o;
-        high = beside(o, from).above;
-        if (!fits(high)) {
+        high = neighbours(o, from).above;
+        if (!in_support(high)) {
             low = high;
             high = top;
         }
     }
     for (;;) {
-        const double next = beside(high, from).below;
-        if (!(next > low) || !fits(next)) return high;
+        const double next = neighbours(high, from).below;
+        if (!(next > low) || !in_support(next)) return high;
         high = next;
-        const double half = beside(middle(low, high), from).above;
-        (fits(half) ? high : low) = half;
+        const double half = neighbours(middle(low, high), from).above;
+        (in_support(half) ? high : low) = half;
     }
 }
-// Given o, the sum is convex in q, and Newton's method descends from 1 over the number of ties.
-template <class From, class Then> void solved(SteepSearch search, From& from, Then then) {
+// Calls then(the map at its root), for alpha > 2. For a known o the sum is convex in q, so Newton's method descends
+// monotonically. It starts from 1 over the number of scores equal to o.
+template <class From, class Then> void solve(SteepSearch search, From& from, Then then) {
     approach(search, from);
-    const auto steep = [&](double origin, double least) { return Steep(search.a_, search.beta, origin, least); };
-    const auto fits = [&](double origin) {
+    const auto steep = [&](double o, double q) { return Steep(search.a_, search.beta, o, q); };
+    const auto in_support = [&](double origin) {
         const ExactSums sums = sums_of<true>(steep(origin, 0), from);
         return sums.p.hi - 1 + sums.p.lo < 0;
     };
-    const double o = least_that_fits(beside(search.threshold(), from).above, search.m, from, fits);
-    double q = 1 / sums_of<true>(steep(o, 0), from).slope;  // ties alone have a slope there
+    const double o = smallest_in_support(neighbours(search.threshold(), from).above, search.m, from, in_support);
+    double q = 1 / sums_of<true>(steep(o, 0), from).slope;  // at q = 0 only the scores equal to o have a slope, 1 each
     for (int i = 0;; ++i) {
         const ExactSums sums = sums_of<true>(steep(o, q), from);
         const double step = ((sums.p.hi - 1) + sums.p.lo) / sums.slope;
         q = std::max(q - step, 0.0);
-        if (std::fabs(step) <= 1e-9 * q || i == kMostSteps) return then(steep(o, q));
+        if (std::fabs(step) <= 1e-9 * q || i == kMaxSteps) return then(steep(o, q));
     }
 }
 
-// Calls then(the map at the root) of a row with maximum m.
+// Calls then(the map at its root) for a row with maximum m.
 template <class From, class Then> void with_solution(double m, Twofold a, Scale beta, From& from, Then then) {
-    if (a.hi > 1) solved(SteepSearch(m, a.hi, beta, static_cast<double>(from.length)), from, then);
-    else with_gentle_map(m, a, beta, [&](auto map) { solved(map, from, then); });
+    if (a.hi > 1) solve(SteepSearch(m, a.hi, beta, static_cast<double>(from.length)), from, then);
+    else with_gentle_map(m, a, beta, [&](auto map) { solve(map, from, then); });
 }
 
-// ---- short float32 rows, sixteen at a time, one to a lane -----------------------------------------------------
+// ---- short float32 rows, sixteen at a time, one row per lane --------------------------------------------------
 //
-// A row on its own waits at every step for the sums across its lanes. Here this is done for sixteen rows at once: a row
-// of 8 scores takes 740 ns alone, 140 ns in lanes (one thread). A row that has converged does not change, whatever the
-// others do.
+// A single row waits at every step for sums across lanes. With one row per lane there are no such sums: a row of 8
+// scores takes 740 ns alone, and 140 ns in lanes (one thread). A row that has converged does not change while other
+// rows continue.
 
-constexpr int kShort = 64;  // the longest row that fits a lane
+constexpr int kShort = 64;  // the length of the longest row that fits into a lane
 
 class Lanes {
     static constexpr int kHalf = Doubles::kLanes, kHalves = kSide / kHalf;
@@ -355,12 +361,12 @@ class Lanes {
     alignas(64) double top_[kSide], tau_[kSide];  // top_ is NaN in a row that has no root
     alignas(64) double beta_[2][kSide];
 
-    // Brings the map of all rows close to their roots.
+    // Moves the maps of all sixteen rows close to their roots.
     template <class F> void approach(F& map) const {
         using V = Pack<float>;
         const V zero = V::all(0), one = V::all(1), near = V::all(1e-5f);
         auto active = equal(map.m, map.m);
-        for (int i = 0; i < kMostSteps && any(active); ++i) {
+        for (int i = 0; i < kMaxSteps && any(active); ++i) {
             Rough<V> sum{zero, zero};
             for (int j = 0; j < columns_; ++j) {
                 const Rough<V> x = map.rough(V::load(lane_[j]));
@@ -371,14 +377,14 @@ class Lanes {
             active = unless(active, above(near * map.scale(), map.a() < 0 ? step : max(step, zero - step)));
         }
     }
-    // Brings the map of eight rows to their roots.
-    template <class F> void land(F& map, const double (*z)[kHalf]) const {
+    // Moves the maps of one pack of doubles, which are close to their roots, to their roots.
+    template <class F> void converge(F& map, const double (*z)[kHalf]) const {
         const auto size_of = [](Doubles x) SOFTARGMAX_LAMBDA { return max(x, Doubles::all(0) - x); };
         const Doubles zero = Doubles::all(0), one = Doubles::all(1), half = Doubles::all(0.5 * (1 - map.a())),
                       near = Doubles::all(1e-3), tolerance = Doubles::all(map.tolerance()), short_ = Doubles::all(1e-5),
-                      a = Doubles::all(map.a()), share = Doubles::all(F::kBeside);
+                      a = Doubles::all(map.a()), share = Doubles::all(F::kStepFraction);
         auto active = equal(map.m, map.m);
-        for (int i = 0; i < kMostSteps && any(active); ++i) {
+        for (int i = 0; i < kMaxSteps && any(active); ++i) {
             Sum<double> p;
             Doubles slope = zero, curve = zero, nearest = Doubles::all(-kInf);  // negated
             for (int j = 0; j < columns_; ++j) {
@@ -389,20 +395,21 @@ class Lanes {
                 curve = curve + x.curve;
                 nearest = max(zero - size_of(x.v), nearest);
             }
-            const Doubles rest = (p.sum - one) + p.error, straight = rest / slope,
-                          bent = fma(half * curve * straight, straight / slope, straight);
+            const Doubles rest = (p.sum - one) + p.error, linear = rest / slope,
+                          corrected = fma(half * curve * linear, linear / slope, linear);
             const auto far = above(size_of(rest), near);
-            const Doubles step = keep(active, keep(far, map.newton(rest, slope)) + keep(unless(active, far), bent)),
+            const Doubles step =
+                              keep(active, keep(far, map.newton(rest, slope)) + keep(unless(active, far), corrected)),
                           moved = size_of(step) / map.scale(), of_v = zero - moved * a;  // negated
             map.shift(step);
-            // has_landed, for each lane.
+            // has_converged, for each lane.
             const auto held = unless(active, above(Doubles::all(0.5) * nearest, of_v));
             active = unless(active, unless(held, above(moved, tolerance)));
             active = unless(active, unless(unless(held, above(moved, short_)), above(share * nearest, of_v)));
         }
     }
     template <class F> void finish(F map, int h) {
-        land(map, z_[h]);
+        converge(map, z_[h]);
         const Two<Doubles> tau = map.tau();
         (tau.hi + tau.lo).store(tau_ + h * kHalf);
         for (int j = 0; j < columns_; ++j) map.template result<float>(Doubles::load(z_[h][j])).store(z_[h][j]);
@@ -419,7 +426,8 @@ class Lanes {
     bool has_root(int g) const { return top_[g] == top_[g]; }
     double tau(int g) const { return tau_[g]; }
 
-    // Computes p of all rows that have a root, at order 1 + a. If `scaled`, uses a closed form at every row's beta.
+    // Computes p of order 1 + a for all rows that have a root. `scaled`: the rows have their own beta, and the order
+    // has a closed form.
     void solve(Twofold a, bool scaled) {
         using V = Pack<float>;
         for (int j = 0; j < columns_; j += kSide) turn(row_[0] + j, kShort, lane_[j], kSide);
@@ -432,20 +440,20 @@ class Lanes {
                 nan[g] = nan[g] || lane_[j][g] != lane_[j][g];
             }
         for (int g = 0; g < kSide; ++g) top[g] = std::isfinite(top[g]) && !nan[g] ? top[g] : NAN;
-        const auto widely = [](const V& x, double* to) SOFTARGMAX_LAMBDA {
+        const auto store_as_double = [](const V& x, double* to) SOFTARGMAX_LAMBDA {
             each_half(x, [&](Doubles d, int h) SOFTARGMAX_LAMBDA { d.store(to + h * kHalf); });
         };
         alignas(64) double at[2][kSide];
-        widely(V::load(top), top_);
+        store_as_double(V::load(top), top_);
         const auto with_map = [&](auto m, auto beta, auto f) SOFTARGMAX_LAMBDA {
             if (scaled) with_closed_map<true>(m, a.hi, beta, f);
             else with_gentle_map(m, a, Scale{}, f);
         };
-        const auto near_beta = narrow({Doubles::load(beta_[0]), Doubles::load(beta_[0] + kSide - kHalf)});
-        with_map(V::load(top), Two<V>{near_beta, V::all(0)}, [&](auto map) {
+        const auto float_beta = narrow({Doubles::load(beta_[0]), Doubles::load(beta_[0] + kSide - kHalf)});
+        with_map(V::load(top), Two<V>{float_beta, V::all(0)}, [&](auto map) {
             approach(map);
-            widely(map.at.hi, at[0]);
-            widely(map.at.lo, at[1]);
+            store_as_double(map.at.hi, at[0]);
+            store_as_double(map.at.lo, at[1]);
         });
         for (int j = 0; j < columns_; ++j)
             each_half(V::load(lane_[j]), [&](Doubles d, int h) SOFTARGMAX_LAMBDA { d.store(z_[h][j]); });

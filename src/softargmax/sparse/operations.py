@@ -1,6 +1,7 @@
 """Operation records of the sparse maps and their threshold. Their definitions are in reference.py.
 
-Notation as in `support.py`. To the rules of p, tau only marks the rows of infinities; `threshold` differentiates tau.
+Notation as in `support.py`. The derivative rules of p use tau only to detect rows of infinities. The derivatives of tau
+are those of `threshold`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from softargmax.sparse.support import Support
 
 
 class Scores(NamedTuple):
-    """Scores whose rows run along `axes`, and the order of each row."""
+    """Scores, whose rows run along `axes`, and the order of each row."""
 
     z: Array
     alpha: Rowwise
@@ -31,14 +32,14 @@ class Scores(NamedTuple):
 
 
 class Probabilities(NamedTuple):
-    """The sparse probabilities and their threshold."""
+    """The sparse probabilities, and the threshold of each row."""
 
     p: Any
     tau: Any
 
 
 class EntmaxVjp(NamedTuple):
-    """Arguments of gx = s g'."""
+    """Arguments of the operation that returns gx = s g'."""
 
     p: Array
     tau: Array
@@ -54,14 +55,14 @@ class ToScores(NamedTuple):
 
 
 def times_beta(beta: Scale, gx: Any) -> Any:
-    """Return the gradient to z from the gradient to x."""
+    """Return the gradient with respect to z, from the gradient gx with respect to x."""
     if is_number(beta) and beta.hi == 1.0:
         return gx
     return namespace(gx).astype(gx * slope(beta), gx.dtype)
 
 
 def tangent(i: Any, t: Tangents) -> Any:
-    """Return dx. It is only right in the support, where it is used."""
+    """Return dx. It is only correct in the support; other entries are not used."""
     if "beta" not in t:
         return times_beta(i.beta, t["z"])
     xp = namespace(i.z)
@@ -91,7 +92,7 @@ def _entmax_jvp(i: Scores, r: Probabilities, t: Tangents) -> Probabilities:
 
 
 def _saved(i: Scores) -> Wanted:
-    """Return the fields that the rules read: z and beta only if beta is differentiated."""
+    """Return the fields that the derivative rules read. z and beta are among them only if beta is an array."""
     results = {"alpha", "p", "tau"}
     return results if is_number(i.beta) else results | {"z", "beta"}
 
@@ -110,7 +111,7 @@ entmax: Operation[Scores, Probabilities] = Operation(
 
 
 def _entmax_vjp_vjp(i: EntmaxVjp, _r: ToScores, g: ToScores, wanted: Wanted) -> Gradients:
-    """Differentiate gz, which is linear and symmetric in g: <h, gz> = <g, s h'>. The derivative to s is h' g'."""
+    """Differentiate <h, gz>, which is symmetric in g and h: <h, gz> = <g, s h'>. Its derivative for s is h' g'."""
     row = Support(i.p, i.tau, i.alpha, i.axes)
     to_s = row.centred(i.g) * row.centred(g.gz)
     return {
@@ -147,14 +148,14 @@ entmax_vjp: Operation[EntmaxVjp, ToScores] = Operation(
 
 
 def _slopes(i: Scores) -> tuple[Support, Any]:
-    """Return the support, and dtau / dalpha = m + lambda + a dlambda / da if alpha is an array."""
+    """Return the support and dtau / dalpha = m + lambda + a dlambda / da; None in its place if alpha is a number."""
     p, tau = entmax(i)
     row = Support(p, tau, i.alpha, i.axes)
     if isinstance(i.alpha, float):
         return row, None
     xp, a = row.xp, row.a
     m = row.top(xp.astype(i.z, row.dtype) * slope(i.beta), row.inside)
-    log = row.top(row.log, row.inside)  # of the largest p, which is e_a(x) with x = -lambda
+    log = row.top(row.log, row.inside)  # log of the largest p, which is e_a(-lambda)
     x = xp.where(a == 0, log, xp.expm1(a * log) / xp.where(a == 0, 1.0, a))
     return row, xp.where(xp.isinf(tau), 0.0, m - x - a * row.mean(row.by_alpha()))
 

@@ -1,8 +1,8 @@
-"""The definitions in array-API Python. They are the oracle of the tests and serve JAX, CuPy and other libraries.
+"""The definitions in array-API Python. They serve JAX, CuPy and other libraries, and tests compare kernels with them.
 
     p = e_a(d - lambda)    e_a(x) = [1 + a x]_+^(1/a)    a = alpha - 1    d = beta z - max beta z    sum p = 1
 
-`reference_root.py` finds lambda; `reference_loss.py` defines the losses.
+`reference_root.py` finds lambda. `reference_loss.py` defines the losses.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from softargmax.core.arrays import device_of, frozen, namespace, row_dtype
 from softargmax.core.row_layout import INF
-from softargmax.sparse.reference_root import Solution, nan_entries, powers, solved, threshold_of
+from softargmax.sparse.reference_root import Solution, nan_entries, powers, solve_rows, threshold_of
 from softargmax.sparse.support import Support
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @np.errstate(all="ignore")
 def entmax(z: Any, alpha: Any, where: Any, beta: Scale, axes: tuple[int, ...]) -> tuple[Any, Any]:
     """Return [(alpha - 1) beta z - tau]_+^(1 / (alpha - 1)), and tau."""
-    solution = solved(z, axes, alpha, where, beta)
+    solution = solve_rows(z, axes, alpha, where, beta)
     rows, xp = solution.rows, solution.rows.xp
     p = powers(solution.root, solution.low)[0]
     p = xp.where(solution.invalid & ~(solution.x == -INF), nan_entries(solution), p)
@@ -32,8 +32,8 @@ def entmax(z: Any, alpha: Any, where: Any, beta: Scale, axes: tuple[int, ...]) -
 
 @np.errstate(all="ignore")
 def threshold(z: Any, alpha: Any, where: Any, beta: Scale, axes: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return tau, and the number of p above 0 (-1 in a row of NaN)."""
-    solution = solved(z, axes, alpha, where, beta)
+    """Return tau, and the number of p above 0 (-1 in a row with a NaN)."""
+    solution = solve_rows(z, axes, alpha, where, beta)
     rows, xp = solution.rows, solution.rows.xp
     p = frozen(powers(solution.root, solution.low)[0])
     integer = xp.__array_namespace_info__().default_dtypes(device=device_of(z))["integral"]
@@ -42,7 +42,7 @@ def threshold(z: Any, alpha: Any, where: Any, beta: Scale, axes: tuple[int, ...]
 
 
 def _threshold(solution: Solution, dtype: Any) -> Any:
-    """Return tau with one number per row, in float32 at least."""
+    """Return tau, one number per row, in float32 or better."""
     xp = solution.rows.xp
     kind = row_dtype(dtype)
     return xp.astype(solution.rows.per_row(threshold_of(solution, kind), keepdims=True), kind)

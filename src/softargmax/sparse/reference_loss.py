@@ -5,7 +5,8 @@
     for a class y   loss = sum_{k != y} p_k v_k / alpha + psi,   psi = (p_y v_y - 1) / alpha - x_y
     e = 1 - p_y     psi = integral of (1 - s)^(a - 1) s from 0 to e = sum_j c_j e^(j + 2) / (j + 2)
 
-The second form has no negative term, so a confident row keeps its small loss. For e > 1/4 psi does not cancel.
+The form for a class has no negative term, so the small loss of a confident row keeps its digits. psi is computed by the
+series for e < 1/4, and by its first formula otherwise, where it does not cancel.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from softargmax.core.arrays import device_of, namespace
 from softargmax.core.error_free import total
 from softargmax.core.row_layout import INF
 from softargmax.sparse.reference import entmax
-from softargmax.sparse.reference_root import Root, distances, expm1_over, level, nan_entries, powers, solved
+from softargmax.sparse.reference_root import (
+    Root,
+    distances,
+    expm1_over,
+    max_plus_lambda,
+    nan_entries,
+    powers,
+    solve_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +42,7 @@ _TERMS = 25  # terms of the series for psi, used for e < 1/4
 def entmax_loss(
     z: Any, target: Any, alpha: Any, where: Any, beta: Scale, axes: tuple[int, ...], ignore_index: int
 ) -> tuple[Any, None]:
-    """Return the loss of every row's class, in working precision. (The saved roots are the kernel's alone.)"""
+    """Return the loss of each row for its class, in working precision. Only the kernel saves roots, so None follows."""
     return _loss(z, target, alpha, where, beta, axes, ignore_index, _of_class), None
 
 
@@ -48,7 +57,7 @@ def loss_of_masses(
     ignore_index: int,
     label_smoothing: float,
 ) -> Any:
-    """Return the loss of every row. `label_smoothing` of the target is spread evenly over the support."""
+    """Return the loss of each row. The share `label_smoothing` of the target is distributed evenly over the support."""
 
     def smoothed(root: Root, low: Any, t: Any, inside: Any) -> Any:
         xp, e = namespace(t), label_smoothing
@@ -68,23 +77,23 @@ def _loss(
     ignore_index: int,
     form: Callable[..., Any],
 ) -> Any:
-    """Return the loss of every row in the given form, and the values of ignored, invalid and infinite rows."""
+    """Return the loss of each row by the formula `form`. Handle ignored rows, NaN and infinite losses."""
     xp, skipped, wrong = namespace(z), None, None
     of_classes = xp.isdtype(target.dtype, "integral")
     if of_classes:
         skipped = target == ignore_index
         wrong = ~skipped & ((target < 0) | (target >= z.shape[axes[0]]))
-        z = xp.where(skipped, 0.0, z)  # ignored scores have no derivative, even NaN
-    solution = solved(z, axes, alpha, where, beta)
+        z = xp.where(skipped, 0.0, z)  # scores of ignored rows have no derivative, even if they are NaN
+    solution = solve_rows(z, axes, alpha, where, beta)
     rows, root, low = solution.rows, solution.root, solution.low
     t = _one_hot(target, z, axes[0]) if of_classes else target
     t = rows.pad_with(xp.astype(rows.lay(t), rows.dtype), 0.0)
     inside = root.d > -INF
     loss = form(root, low, t, inside)
-    # A target outside the support makes the loss infinite; max beta z + lambda carries its gradient, p.
+    # A target outside the support makes the loss infinite. The term max beta z + lambda has its gradient, p.
     outside = _sum(xp.where(inside, 0.0, t))
     infinite = (outside != 0.0) | ~xp.any(inside, axis=-1, keepdims=True)
-    loss = loss + xp.where(infinite, outside * level(solution) + INF, 0.0)
+    loss = loss + xp.where(infinite, outside * max_plus_lambda(solution) + INF, 0.0)
     loss = xp.where(solution.invalid, xp.sum(nan_entries(solution), axis=-1, keepdims=True), loss)
     loss = rows.per_row(loss, keepdims=True)
     if skipped is None:
@@ -93,7 +102,7 @@ def _loss(
 
 
 def _one_hot(target: Any, z: Any, axis: int) -> Any:
-    """True for the class of each row."""
+    """Return an array of bool, True at the class of each row."""
     xp, classes = namespace(z), z.shape[axis]
     indices = xp.arange(classes, dtype=target.dtype, device=device_of(z))
     return xp.reshape(indices, tuple(classes if i == axis else 1 for i in range(z.ndim))) == target
@@ -103,7 +112,7 @@ def _one_hot(target: Any, z: Any, axis: int) -> Any:
 def entmax_loss_vjp(
     z: Any, target: Any, alpha: Any, where: Any, beta: Scale, axes: tuple[int, ...], ignore_index: int, g: Any
 ) -> Any:
-    """Return g (p - t) in the support, and 0 in rows of infinities and ignored rows."""
+    """Return g (p - t) in the support, and 0 in ignored rows and rows of infinities."""
     xp, skipped = namespace(z), target == ignore_index
     p, tau = entmax(xp.where(skipped, 0.0, z), alpha, where, beta, axes)
     out = ((z == -INF) & (beta.hi >= 0.0)) | ((z == INF) & (beta.hi < 0.0))
@@ -114,7 +123,7 @@ def entmax_loss_vjp(
 
 
 def _of_class(root: Root, low: Any, t: Any, inside: Any) -> Any:
-    """Return the loss in the form for a class, which has no negative terms."""
+    """Return the loss by the formula for a class, which has no negative terms."""
     xp, a = namespace(t), root.a
     p, _, v = powers(root, low)
     pv = p * v
@@ -125,7 +134,7 @@ def _of_class(root: Root, low: Any, t: Any, inside: Any) -> Any:
     for j in range(_TERMS, -1, -1):  # Horner: sum_j c_j x^j / (j + 2) with c_(j + 1) = c_j (j + 1 - a) / (j + 1)
         series = 1.0 / (j + 2) + x * (j + 1 - a) / (j + 1) * series
     far = (_sum(xp.where(y, pv, 0.0)) - 1.0) / (1.0 + a) - _sum(xp.where(y, distances(root, low), 0.0))
-    steep = (a > 1.0) & ((a + 1.0) * e > 0.5)  # here the terms of the series grow before they fall
+    steep = (a > 1.0) & ((a + 1.0) * e > 0.5)  # here the first terms of the series increase
     b, part = xp.where(steep, a, 1.0), xp.where(steep & (e < 1.0), e, 0.0)
     closed = -xp.expm1(b * xp.log1p(-part) + xp.log1p(b * part)) / (b * (b + 1.0))
     psi = xp.where(steep & (e < 0.5), closed, xp.where(near & ~steep, x * x * series, far))
@@ -133,7 +142,7 @@ def _of_class(root: Root, low: Any, t: Any, inside: Any) -> Any:
 
 
 def _of_masses(root: Root, low: Any, t: Any, inside: Any) -> Any:
-    """Return the loss in the form for any target."""
+    """Return the loss by the formula for any target."""
     xp, a = namespace(t), root.a
     p = powers(root, low)[0]
     x = xp.where(inside, distances(root, low), 0.0)
@@ -143,6 +152,6 @@ def _of_masses(root: Root, low: Any, t: Any, inside: Any) -> Any:
 
 
 def _sum(x: Any) -> Any:
-    """Return the sum of each row, exact up to its last rounding."""
+    """Return the sum of each row, with a single rounding at its end."""
     high, rest = total(x)
     return high + rest

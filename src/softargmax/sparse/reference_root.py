@@ -1,10 +1,11 @@
 """The root of the sparse maps, for the definitions: the number that makes a row's p sum to 1.
 
-For alpha <= 2 the unknown is lambda in p = e_a(z - max z - lambda). For alpha > 2 it is q, the smallest p above 0. It
-belongs to the score o: p = (q^a + a (z - o))^(1/a). In this form probabilities near the threshold keep their digits.
+For alpha <= 2 the unknown is lambda in p = e_a(z - max z - lambda). For alpha > 2 it is q, the smallest p above 0.
+With o, the score of this p, p = (q^a + a (z - o))^(1/a). In this form probabilities near the threshold keep their
+digits.
 
 The search (`reference_search.py`) treats its inputs as constants. Two more Newton steps from its result are
-differentiable. One step would carry the first derivatives of the root; two carry the third ones as well.
+differentiable. One step would give the first derivatives of the root; two steps give derivatives up to the third.
 """
 
 from __future__ import annotations
@@ -16,52 +17,52 @@ from softargmax.core.arrays import device_of, frozen, namespace
 from softargmax.core.check import inspectable
 from softargmax.core.error_free import total, two_product, two_sum
 from softargmax.core.row_layout import INF, Rows, below, magnitude
-from softargmax.sparse.reference_search import mean_decay, origin, search_shift, search_smallest
+from softargmax.sparse.reference_search import mean_decay, search_shift, search_smallest_p, smallest_in_support
 
 if TYPE_CHECKING:
     from softargmax.core.scale import Scale
 
 _NEAR, _SERIES = 1 / 64, 9
-_FAR = 1000.0  # at p = e^-1000, p and its derivatives are 0
-_EXACT = 1e30  # below -1e30 a p needs no second part of its score
-_SPLIT = 2.0**30  # `two_product` does not overflow up to the largest number over this
+_FAR = 1000.0  # a p of e^-1000 or less counts as 0, and so do its derivatives
+_EXACT = 1e30  # scores below -1e30 need no low part
+_SPLIT = 2.0**30  # `two_product` does not overflow for numbers up to the largest float divided by this
 
 
 class Root(NamedTuple):
-    """The root that the search has found: `at` is lambda, or q where alpha > 2 (`steep`)."""
+    """The root that the search found: `at` is lambda, or q in rows with alpha > 2 (`steep`)."""
 
     d: Any
     e: Any  # d + e = beta z - max beta z; d is -inf outside the support, and everywhere in a row of NaN
     a: Any
     steep: Any
     at: Any
-    o: Any  # d of the smallest score whose p is above 0 if `steep`, else 0
-    o_low: Any  # e of that score
-    first: Any  # mask of that score if `steep`; the first one among equal scores
+    o: Any  # d of the smallest score with p > 0 if `steep`, else 0
+    o_low: Any  # e of this score
+    first: Any  # True at this score if `steep`, and at the first one among equal scores
 
 
 class Solution(NamedTuple):
-    """Rows with their root: the part that is a constant in `root`, the differentiable correction in `low`."""
+    """Rows with their roots: the constant part of each root in `root`, its differentiable correction in `low`."""
 
     rows: Rows
     x: Any  # the scores, negated for beta < 0
     m: Any  # their maximum
     hi: Any  # |beta| = hi + lo
     lo: Any
-    invalid: Any  # rows of NaN, or of an invalid order
+    invalid: Any  # rows with a NaN, an invalid order or an invalid beta
     root: Root
     low: Any
 
 
-def solved(z: Any, axes: tuple[int, ...], alpha: Any, where: Any, beta: Scale) -> Solution:
-    """Return the rows with their roots."""
+def solve_rows(z: Any, axes: tuple[int, ...], alpha: Any, where: Any, beta: Scale) -> Solution:
+    """Return the rows of z with their roots."""
     rows = Rows(z, axes)
     xp = rows.xp
     sign, hi, lo = magnitude(rows, z, beta)
     x = sign * xp.astype(rows.lay(z), rows.dtype)
     if where is not None:
         x = xp.where(rows.lay(where), x, -INF)
-    x = rows.pad(xp.where(x == -INF, -INF, x))  # cuts the derivative outside the support
+    x = rows.pad(xp.where(x == -INF, -INF, x))  # makes -inf a constant: no derivative outside the support
     nan = xp.isnan(x)
     m = rows.top(xp.where(nan, -INF, x))
     if isinstance(alpha, float):
@@ -85,7 +86,7 @@ def solved(z: Any, axes: tuple[int, ...], alpha: Any, where: Any, beta: Scale) -
 
 
 def _root_of(d: Any, e: Any, a: Any, *, some_steep: bool) -> Root:
-    """Search the root of each row; the inputs of the search are constants."""
+    """Search the root of each row. The inputs of the search are treated as constants."""
     xp = namespace(d)
     far, rest, order = frozen(d), frozen(e), frozen(a)
     steep = order > 1.0
@@ -93,17 +94,17 @@ def _root_of(d: Any, e: Any, a: Any, *, some_steep: bool) -> Root:
     zero = xp.zeros_like(a)
     if not some_steep or (inspectable(steep) and not bool(xp.any(steep))):
         return Root(d, e, a, steep, shift, zero, zero, xp.zeros_like(d, dtype=xp.bool))
-    o, o_low = origin(far, rest, order)
-    at = xp.where(steep, search_smallest(far - o, rest - o_low, order), shift)
+    o, o_low = smallest_in_support(far, rest, order)
+    at = xp.where(steep, search_smallest_p(far - o, rest - o_low, order), shift)
     first = steep & (far == o) & (rest == o_low)
     index = xp.arange(d.shape[-1], device=device_of(d))
     first = first & (index == xp.argmax(xp.astype(first, xp.int8), axis=-1, keepdims=True))
-    own = xp.sum(xp.where(first, d, 0.0), axis=-1, keepdims=True)  # o again, this time with its derivative
+    own = xp.sum(xp.where(first, d, 0.0), axis=-1, keepdims=True)  # equal to o, but with its derivative
     return Root(d, e, a, steep, at, own, xp.where(steep, o_low, 0.0), first)
 
 
 def powers(root: Root, low: Any) -> tuple[Any, Any, Any]:
-    """Return p at `at` + `low`, the magnitude of its slope in the unknown, and v = p^a. All are 0 where p is 0.
+    """Return p at the root `at` + `low`, the magnitude of dp / droot, and v = p^a. All are 0 where p is 0.
 
     w = v - 1 is computed as a product, so log(v) / a = log1p(w) / a keeps its digits for any small a.
     """
@@ -126,7 +127,7 @@ def powers(root: Root, low: Any) -> tuple[Any, Any, Any]:
     near = inside & ~steep & (w > -0.5)
     far = inside & ~near
     safe_v = xp.where(inside, v + v_low, 1.0)
-    # x + r and w + q carry the derivatives; their rounding errors are added separately.
+    # Derivatives pass through x + r and w + q. The rounding errors of these sums are added separately.
     sum_x, sum_w = xp.where(near, x + r, 0.0), xp.where(near, w + q, 0.0)
     left_x = xp.where(near, (x - (x + r)) + r, 0.0)
     y_near = sum_x * _log1p_over(sum_w) + left_x / (1.0 + sum_w)
@@ -136,12 +137,12 @@ def powers(root: Root, low: Any) -> tuple[Any, Any, Any]:
     p = xp.where(inside, xp.exp(xp.where(near, y_near, y_far)), 0.0)
     factor = xp.where(steep, xp.exp((xp.where(steep, a, 1.0) - 1.0) * log_q), 1.0)
     p, slope = xp.where(is_q, at + low, p), xp.where(is_q & there, 1.0, p / safe_v * factor)
-    p = xp.where(tie, p + frozen(at + low - p), p)  # the value is q; the derivative is that of p
+    p = xp.where(tie, p + frozen(at + low - p), p)  # this has the value q and the derivative of p
     return xp.where(there, p, 0.0), slope, xp.where(is_q, base, xp.where(inside, safe_v, 0.0))
 
 
 def nan_entries(solution: Solution) -> Any:
-    """Return NaN, with a NaN derivative, in the support of invalid rows, and 0 elsewhere."""
+    """Return NaN, with NaN as derivative, in the support of invalid rows, and 0 elsewhere."""
     xp = solution.rows.xp
     return xp.where(solution.invalid & ~(solution.x == -INF), solution.x, 0.0) * xp.where(
         solution.invalid, math.nan, xp.zeros_like(solution.m)
@@ -168,19 +169,19 @@ def distances(root: Root, low: Any) -> Any:
 
 
 def threshold_of(solution: Solution, kind: Any) -> Any:
-    """Return tau = a (max beta z + lambda) - 1: infinite in rows without a finite maximum, NaN in invalid rows."""
+    """Return tau = a (max beta z + lambda) - 1. It is infinite if the maximum is not finite, NaN in invalid rows."""
     xp, a = solution.rows.xp, solution.root.a
     m, side = frozen(solution.m), frozen(a * solution.m)
     infinite = xp.abs(m) == INF
     jump = ~infinite & (solution.hi == INF) & (side != 0.0)  # the scaled maximum is infinite
-    tau = a * level(solution) - 1.0
-    largest = xp.finfo(kind).max  # tau of an ordinary row stays finite, because infinity marks the rows of infinities
+    tau = a * max_plus_lambda(solution) - 1.0
+    largest = xp.finfo(kind).max  # ordinary rows keep a finite tau, because infinity marks the rows of infinities
     tau = xp.where(infinite, m, xp.clip(tau, -largest, largest))
     tau = xp.where(jump, xp.where(side > 0.0, INF, xp.full_like(tau, -INF)), tau)
     return xp.where(solution.invalid, math.nan, tau)
 
 
-def level(solution: Solution) -> Any:
+def max_plus_lambda(solution: Solution) -> Any:
     """Return max beta z + lambda, or lambda alone if the maximum is infinite."""
     xp = solution.rows.xp
     infinite = solution.invalid | (xp.abs(frozen(solution.m)) == INF) | (solution.hi == INF)

@@ -1,7 +1,7 @@
-"""The search for the root of the sparse maps. Each row stops by itself, so its result does not depend on other rows.
+"""The search for the root of the sparse maps. A row that has converged does not change, so rows are independent.
 
-Steps are taken until all rows have converged. JAX uses its own loop under tracing. torch has no loop that can be
-traced: under tracing and on devices it takes `TRACED_STEPS` steps, which is enough for all but contrived rows.
+Steps are taken until all rows have converged. Under tracing JAX uses its own loop. torch has no loop that can be
+traced. So under tracing and on devices it takes `TRACED_STEPS` steps, which is enough for all but contrived rows.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ MAX_STEPS, TRACED_STEPS = 300, 24
 
 
 def search_shift(d: Any, e: Any, a: Any) -> Any:
-    """Return lambda >= 0 with sum [1 + a (d + e - lambda)]_+^(1/a) = 1, for a <= 1. Newton's method climbs from 0.
+    """Return lambda >= 0 with sum [1 + a (d + e - lambda)]_+^(1/a) = 1, for a <= 1. Newton's method starts at 0.
 
-    Below order 1 lambda may be thousands. Then steps are measured relative to 1 - a lambda, the v of the maximum.
+    Below order 1 lambda may be in the thousands. So steps are measured relative to 1 - a lambda, the v of the maximum.
     """
     xp = namespace(d)
     n = _sum(xp.astype(d > -INF, d.dtype))
@@ -50,13 +50,13 @@ def search_shift(d: Any, e: Any, a: Any) -> Any:
     return _until(step, at, low, high)[0]
 
 
-def origin(d: Any, e: Any, a: Any) -> tuple[Any, Any]:
-    """Return the smallest d + e at which the scores above it, with q = 0, sum to less than 1; for a > 1.
+def smallest_in_support(d: Any, e: Any, a: Any) -> tuple[Any, Any]:
+    """Return o, the smallest score d + e with p > 0, for a > 1: with q = 0, the p of higher scores sum to less than 1.
 
-    A bisection for t in v = t + a d comes close to it. Then the result moves from score to score.
+    A bisection for t in v = t + a d gives a score close to o. Then the search moves from score to score.
     """
     xp = namespace(d)
-    a = xp.where(a > 1.0, a, 1.0)  # the result of other rows is not used
+    a = xp.where(a > 1.0, a, 1.0)  # rows with a <= 1 do not use the result
     n = _sum(xp.astype(d > -INF, d.dtype))
     low = xp.exp(-a * xp.log(xp.where(n == 0.0, 1.0, n)))
     high = xp.ones_like(a)
@@ -69,7 +69,7 @@ def origin(d: Any, e: Any, a: Any) -> tuple[Any, Any]:
 
     t = _until(halve, low, low, high)[0]
 
-    def fits(o: Any, rest: Any) -> Any:
+    def in_support(o: Any, rest: Any) -> Any:
         above = (d > o) | ((d == o) & (e > rest))
         x = xp.where(above, d, 0.0) - xp.where(o > -INF, o, 0.0) + (e - xp.where(o > -INF, rest, 0.0))
         return _sum(_roots(a * x, above, a)) < 1.0
@@ -85,7 +85,7 @@ def origin(d: Any, e: Any, a: Any) -> tuple[Any, Any]:
     def move(o: Any, rest: Any, high: Any) -> tuple[Any, Any, Any, Any]:
         up, up_rest = smallest((d > o) | ((d == o) & (e > rest)))
         down, down_rest = largest((d < o) | ((d == o) & (e < rest)))
-        here, there = fits(o, rest), (down > -INF) & fits(down, down_rest)
+        here, there = in_support(o, rest), (down > -INF) & in_support(down, down_rest)
         falls, climbs = here & there, ~here & (up < INF)
         moved = xp.where(falls, down, xp.where(climbs, up, o))
         return moved, xp.where(falls, down_rest, xp.where(climbs, up_rest, rest)), high, ~(falls | climbs)
@@ -96,11 +96,11 @@ def origin(d: Any, e: Any, a: Any) -> tuple[Any, Any]:
     return o, rest
 
 
-def search_smallest(x: Any, e: Any, a: Any) -> Any:
-    """Return q with sum (q^a + a (x + e))^(1/a) = 1 over x + e >= 0, for a > 1. Newton's method descends to it."""
+def search_smallest_p(x: Any, e: Any, a: Any) -> Any:
+    """Return q with sum (q^a + a (x + e))^(1/a) = 1 over x + e >= 0, for a > 1, by Newton's method from above."""
     xp = namespace(x)
     ties = _sum(xp.astype((x == 0.0) & (e == 0.0), x.dtype))
-    ties = xp.where(ties == 0.0, 1.0, ties)  # of a row with an empty support
+    ties = xp.where(ties == 0.0, 1.0, ties)  # a row with an empty support has none
     above = (x > 0.0) | ((x == 0.0) & (e > 0.0))
 
     def step(q: Any, low: Any, high: Any) -> tuple[Any, Any, Any, Any]:
@@ -130,7 +130,7 @@ def _until(step: Any, at: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
     state: tuple[Any, ...] = 0, xp.zeros_like(at, dtype=xp.bool), at, low, high
     jax = jax_of(at)
     if jax is not None and isinstance(at, jax.core.Tracer):
-        # The loop compiles one step in place of 24: compiling entmax under jit takes 1.5 s, not 12.6 s.
+        # The loop compiles one step instead of 24: compiling entmax under jit takes 1.5 s instead of 12.6 s.
         state = jax.lax.while_loop(lambda x: unfinished(*x), lambda x: advance(*x), state)
     elif jax is not None or inspectable(at):
         while unfinished(*state):
@@ -142,7 +142,7 @@ def _until(step: Any, at: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
 
 
 def _roots(v: Any, inside: Any, a: Any) -> Any:
-    """Return v^(1/a) where v is inside and above 0, else 0."""
+    """Return v^(1/a) where `inside` is True and v is above 0, else 0."""
     xp = namespace(v)
     inside = inside & (v > 0.0)
     return xp.where(inside, xp.exp(xp.log(xp.where(inside, v, 1.0)) / xp.where(a > 0.0, a, 1.0)), 0.0)

@@ -1,4 +1,4 @@
-"""Result tuples of the functions that return more than one array."""
+"""The named tuple that `threshold` returns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from softargmax.core.types import Array, of_arrays
 
 @of_arrays
 class Threshold(NamedTuple):
-    """Result of `threshold`, with one number per row each: tau, and the number of probabilities above 0.
+    """Result of `threshold`: for each row, tau and the number of probabilities above 0.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """Quantities shared by the derivatives of the sparse maps.
 
-Notation: a = alpha - 1, p the probabilities, s = p^(1 - a) where p > 0 and 0 elsewhere, <a, b> the sum over a row,
-g (and h) an incoming gradient, t a tangent, x = beta z, g' = g - <s, g> / <s, 1>. A row of infinities (tau = inf) is
-constant. Arrays with one number per row keep the reduced axes as 1.
+Notation: x = beta z, a = alpha - 1, p the probabilities, s = p^(1 - a) where p > 0 and 0 elsewhere, g (and h) an
+incoming gradient, t a tangent, <s, g> the sum of s g over a row, g' = g - <s, g> / <s, 1>. The p of a row of
+infinities (tau = inf) are constants. In arrays with one number per row, the reduced axes have size 1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAX_LOG_S = 600.0  # larger values of log s are clipped
 
 
 class Support:
-    """The p of each row in working precision, its logarithm, and s. Outside the support they are the constants 1, 0, 0.
+    """p, log p and s in working precision. Outside the support they are the constants 1, 0 and 0.
 
     `alpha` is a number for all rows, or an array with one order per row.
     """
@@ -37,7 +37,7 @@ class Support:
         self.total = xp.where(total == 0, 1.0, total)
 
     def only(self, x: Any) -> Any:
-        """Return x in the support, and exactly 0 outside it whatever x is there."""
+        """Return x in the support, and exactly 0 outside it, even where x is NaN."""
         return self.xp.where(self.inside, self.xp.astype(x, self.dtype), 0.0)
 
     def top(self, x: Any, candidates: Any) -> Any:
@@ -50,17 +50,17 @@ class Support:
         return row_sum(self.s * self.only(g), self.axes) / self.total
 
     def centred(self, g: Any) -> Any:
-        """Return g'. It is computed relative to the g of the largest s, which above order 2 would swamp the others."""
+        """Return g'. First the g of the largest s is subtracted; above order 2 it would dominate the mean of g."""
         g = self.only(g)
         g = g - self.top(g, self.inside & (self.s == _maximum(self.s, self.axes)))
         return self.only(g - self.mean(g))
 
     def to_beta(self, g: Any, i: Any) -> Any:
-        """Return <s g', z>, in the form <s g', z'>, which does not cancel."""
+        """Return <s g', z>. It is computed as <s g', z'>, which is equal but does not cancel."""
         return finite_or_zero(i.beta.hi, row_sum(self.s * self.centred(g) * self.centred(i.z), self.axes))
 
     def by_alpha(self) -> Any:
-        """Return w, for which dp / dalpha = -s w': l^2 (1 - v + u v) / u^2 with l = log p, u = a l, v = e^u.
+        """Return w = l^2 (1 - v + u v) / u^2, with l = log p, u = a l and v = e^u. Then dp / dalpha = -s w'.
 
         -s w is the derivative of e_a(x) with respect to a at constant x. At alpha = 1 it is -p l^2 / 2.
         """
@@ -81,7 +81,7 @@ class Support:
 
 
 def _maximum(x: Any, axes: tuple[int, ...]) -> Any:
-    """Return the maximum of each row, -inf for an empty row."""
+    """Return the maximum of each row, or -inf for an empty row."""
     xp = namespace(x)
     if not axes or 0 not in x.shape:
         return xp.max(x, axis=axes, keepdims=True) if axes else x

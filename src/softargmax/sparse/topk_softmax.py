@@ -23,7 +23,7 @@ def topk_softmax(
     z : array_like
         Scores, any shape except 0-d, any array library. The result has the same array type, shape and dtype.
     k : int or array
-        The number of scores to keep, at least 1. If a row has fewer scores, all are kept. An array has one k per row.
+        The number of scores to keep, at least 1. A row with fewer scores keeps all of them. An array has one k per row.
     axis : int
         The axis of a row of scores.
     temperature : float or array
@@ -45,15 +45,16 @@ def topk_softmax(
 
     Notes
     -----
-    Exactly k scores are kept, or the whole support if it is smaller. Among equal scores at the boundary, those with the
-    lowest indices are kept. Scores are compared exactly, without a tolerance. Edge rows are those of `softmax`.
+    Exactly k scores are kept, or the whole support if it is smaller. If equal scores compete for the last places, the
+    ones with the lowest indices are kept. Scores are compared exactly, without a tolerance. Edge rows are those of
+    `softmax`.
 
-    Gradient: that of `softmax` over the kept scores, 0 elsewhere.
+    Gradient: that of `softmax` over the kept scores, and 0 elsewhere.
 
     See Also
     --------
     filter_scores : top-k and other filters of the scores.
-    sparsemax, entmax : continuous sparse maps, in which the scores determine the size of the support.
+    sparsemax, entmax : continuous sparse maps; the scores determine the size of the support.
 
     References
     ----------
@@ -70,7 +71,7 @@ def topk_softmax(
     if not z.ndim:
         raise ValueError("z: expected at least one axis, of which the k largest scores are kept, got a 0-d array")
     xp, axis = namespace(z), one_axis(axis, z.ndim)
-    # At a negative temperature the scores that are dropped, -inf, would be the largest.
+    # Dropped scores become -inf. At a negative temperature these would be the largest scores.
     expected = "a number from 0 on, infinity included"
     temperature = check.within(temperature, z, (axis,), "temperature", lambda t: t >= 0.0, expected)
     front = tuple(i for i in range(z.ndim) if i != axis)
