@@ -170,15 +170,18 @@ def test_missing_instruction_set_is_wrong_use(command, words):
     assert done.stderr.startswith("softargmax: SOFTARGMAX_ISA: expected one of ")
 
 
-def test_missing_implementation_is_wrong_use(run, monkeypatch, tmp_path):
+def test_missing_implementation_is_wrong_use(run, tmp_path):
     np.save(tmp_path / "z.npy", np.ones(3))
-    monkeypatch.setattr(dispatch, "_from_environment", "abacus")
     lines = ["1 2", "z.npy", "z.npy -o p.npy", "z.npy -o p.csv", "plot z.npy", "info", "bench normalize", "demo"]
-    for line in lines:
-        done = run(*line.split())
-        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), line
-        assert done.err.startswith("softargmax: SOFTARGMAX_IMPLEMENTATION: expected "), line
-        assert done.err.endswith("got 'abacus'\n"), line
+    token = dispatch._requested.set("abacus")  # as SOFTARGMAX_IMPLEMENTATION sets it when the process starts
+    try:
+        for line in lines:
+            done = run(*line.split())
+            assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), line
+            assert done.err.startswith("softargmax: SOFTARGMAX_IMPLEMENTATION: expected "), line
+            assert done.err.endswith("got 'abacus'\n"), line
+    finally:
+        dispatch._requested.reset(token)
     assert run("--version").code == run("--help").code == 0
 
 
