@@ -34,7 +34,7 @@ DTYPES = ("float32", "float64", "float16", "bfloat16")
 PIECE = 200_000  # scores answered at once
 BOUND = {"float32": 3.0, "float64": 4.0, "float16": 0.51, "bfloat16": 0.51}
 
-Answer = tuple[NDArray[Any], str]  # values, and the name of their format: NumPy holds bfloat16 in float32
+Answer = tuple[NDArray[Any], str]  # values and the name of their dtype, since bfloat16 values are in float32 arrays
 Subject = Callable[[str, NDArray[Any], Case], Answer | None]
 
 

@@ -114,7 +114,7 @@ def capped(length: int, cap: float) -> Promise:
 
 
 def sparse(length: int) -> Promise:
-    """Return the case of entmax in softmax's place."""
+    """Return the case of attention with 1.5-entmax instead of softmax."""
     sides: dict[str, Attention] = {
         "softargmax": lambda q, k, v: sa.attention(q, k, v, alpha=1.5),
         "entmax": lambda q, k, v: entmax15(q @ k.mT / 8, -1) @ v,

@@ -79,7 +79,7 @@ def of_shape(n: int, classes: int, dtype: torch.dtype, target: float = 6.0) -> I
 
 
 def small() -> Iterator[Promise]:
-    """Yield the calls whose cost is mostly overhead: without gradient, at most 4 times torch's time."""
+    """Yield calls whose cost is mostly overhead. The one without gradient may take at most 4 times torch's time."""
     z, y = torch.randn(4, 10), torch.randint(10, (4,))
     leaf = z.clone().requires_grad_()
     yield Promise(

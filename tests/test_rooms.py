@@ -88,3 +88,9 @@ def test_source_files_that_a_page_names_exist(page: Path) -> None:
     named = re.findall(r"`(?:[\w.<>-]+/)*([\w-]+\.(?:py|pyi|hpp|cpp))`", page.read_text(encoding="utf-8"))
     made_up = {"triton_kernels.py", "softmax_kernels.py"} | {name for name in named if "<" in name}
     assert set(named) - NAMES - made_up == set()
+
+
+def test_the_readme_is_short() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 120
+    assert max(map(len, lines)) <= 120

@@ -276,8 +276,8 @@ def summary() -> str:
         ours = seconds(result["seconds"]["softargmax"]["median"])
         rows.append([label, ours, PEERS.get(peer, peer), f"{ratio:.3g}"])
     text = table(["float32, two threads", "softargmax", "peer", "peer's time / ours"], rows)
-    told = "Medians of one alternating run on Zen 5 with AVX-512; ratios are lower on processors without AVX-512."
-    return f"{told} {measured_on(records['normalize'], packages=False)}\n\n{text}"
+    caption = "Medians of one run on Zen 5, peers taking turns; ratios are lower without AVX-512."
+    return f"{caption} {measured_on(records['normalize'], packages=False)}\n\n{text}"
 
 
 TITLES = {

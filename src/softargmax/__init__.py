@@ -23,11 +23,11 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'softargmax' has no attribute {name!r}")
     room = importlib.import_module(home)
     if "torch" in sys.modules and hasattr(room, "__path__"):
-        # torch hears of the room's operators and functions before the first one is traced, not in its midst.
+        # Register the room's operators and functions with torch now, not while the first one is traced.
         from softargmax.core.torch_operation import register
 
         register(home)
-    value = globals()[name] = getattr(room, name)  # the next access comes straight here
+    value = globals()[name] = getattr(room, name)  # cached, so the next access does not call `__getattr__`
     return value
 
 

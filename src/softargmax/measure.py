@@ -47,7 +47,7 @@ class Case:
     bytes : int
         Bytes that any implementation must move (inputs read once, outputs written once); 0 if that sets no limit.
     multiply_adds : float
-        Multiply-adds or multiplications of 16 floats that our kernel does in all; 0 if unknown.
+        Vector operations in one call of our kernel (multiplications or multiply-adds, each on 16 floats); 0 if unknown.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Calibration reports: numbers equal loops, coverage of the intervals, labels, the figure."""
+"""Calibration reports: metrics equal plain loops, coverage of the intervals, labels, the figure."""
 
 from __future__ import annotations
 

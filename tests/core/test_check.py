@@ -195,7 +195,7 @@ def test_out_of_jax() -> None:
         (
             lambda: softargmax.logsumexp(Z, weights=np.ones(3)),
             ValueError,
-            "weights: expected a shape that broadcasts to the scores', (3, 4), got (3,)",
+            "weights: expected a shape that broadcasts with scores of (3, 4), got (3,)",
         ),
         (
             lambda: softargmax.logsumexp(Z, weights=["a"] * 4),
@@ -210,7 +210,7 @@ def test_out_of_jax() -> None:
         (
             lambda: softargmax.signed_logsumexp(Z, np.ones(3)),
             ValueError,
-            "weights: expected a shape that broadcasts to the scores', (3, 4), got (3,)",
+            "weights: expected a shape that broadcasts with scores of (3, 4), got (3,)",
         ),
         (
             lambda: softargmax.kl_divergence(Z, np.ones(3)),

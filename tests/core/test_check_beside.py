@@ -121,7 +121,7 @@ def test_bad_calls(call: Any, error: Any, says: str) -> None:
 
 def test_errors_name_libraries_as_their_users_do() -> None:
     with pytest.raises(
-        TypeError, match=r"dtype: expected float16, bfloat16, float32 or float64 as numpy has them, got 'floaty'$"
+        TypeError, match=r"dtype: expected numpy's float16, bfloat16, float32 or float64, or its name, got 'floaty'$"
     ):
         softargmax.softmax(Z, dtype="floaty")
 

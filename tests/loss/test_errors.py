@@ -43,12 +43,12 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"where": [True] * 3},
         ValueError,
-        r"where: expected a shape that broadcasts to the scores', \(2, 2\), got \(3,\)",
+        r"where: expected a shape that broadcasts with scores of \(2, 2\), got \(3,\)",
     ),
     (
         {"dtype": "int32"},
         TypeError,
-        "dtype: expected float16, bfloat16, float32 or float64 as numpy has them, got 'int32'",
+        "dtype: expected numpy's float16, bfloat16, float32 or float64, or its name, got 'int32'",
     ),
     ({"foo": 1}, TypeError, "foo"),
 ]

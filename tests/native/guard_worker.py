@@ -108,7 +108,7 @@ def bfloat16_calls(n: int, fences: list[Fenced]) -> int:
 
 
 def large_calls() -> int:
-    """Make the calls with results that some processors (Zen 5) write past the caches."""
+    """Make calls with results so large that some processors (Zen 5) write them by non-temporal stores."""
     fences = [Fenced(36 << 20) for _ in range(2)]
     for end in (True, False):
         z = fences[0].place(scores((9, 1 << 20), "float32"), end=end)

@@ -200,7 +200,7 @@ def true_coins(p: Problem, x: Array | None = None) -> tuple[Array, Array, Array]
 
 
 def true_descent(t: Text, rate: float, last: float, batch: int) -> tuple[Array, Array, float]:
-    """Update nodes row by row, ROOM pairs at a time. The rows' vectors are updated after their batch."""
+    """Descend row by row. Nodes are updated after every ROOM pairs, the input vectors after each batch."""
     v, w, total, n = t.vectors.astype(np.float64), t.weight.astype(np.float64), 0.0, len(t.inputs)
     for first in range(0, n, batch):
         step, change = rate + (last - rate) * first / n, np.zeros_like(v)

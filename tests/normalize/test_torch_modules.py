@@ -133,12 +133,12 @@ def test_errors_for_unknown_names_list_the_choices() -> None:
         (
             {"dtype": torch.int32},
             TypeError,
-            "dtype: expected float16, bfloat16, float32 or float64 as torch has them, got torch.int32",
+            "dtype: expected torch's float16, bfloat16, float32 or float64, or its name, got torch.int32",
         ),
         (
             {"dtype": "floaty"},
             TypeError,
-            "dtype: expected float16, bfloat16, float32 or float64 as torch has them, got 'floaty'",
+            "dtype: expected torch's float16, bfloat16, float32 or float64, or its name, got 'floaty'",
         ),
     ],
 )

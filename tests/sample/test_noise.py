@@ -145,7 +145,7 @@ SPREADS = [
 
 @pytest.mark.parametrize(("dtype", "far", "temperatures"), SPREADS, ids=lambda x: x if isinstance(x, str) else "")
 def test_the_whole_range_of_scores(backend: Backend, dtype: str, far: float, temperatures: list[float]) -> None:
-    """Differences of scores beyond the dtype's range: y is right if T is as large, and one-hot if T is not."""
+    """y is right at every T from 0 to inf, even if differences of scores exceed the dtype's range."""
     if dtype not in backend.dtypes:
         pytest.skip("not a dtype of this library")
     row = np.array([far, -far, 0.0, far], dtype)

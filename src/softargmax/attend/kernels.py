@@ -1,7 +1,7 @@
 """CPU kernels for NumPy arrays and tensors: the native kernels and the Python code around them.
 
-If numbers of a query are not finite in the native kernel, the definition recomputes its output and gradients. The
-results of other queries keep their bits.
+The native kernel flags each query with a NaN, an infinity or an overflow. The definition then recomputes the output and
+gradients of that query. The results of other queries keep their bits.
 """
 
 from __future__ import annotations

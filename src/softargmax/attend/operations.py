@@ -2,9 +2,9 @@
 
 The arguments are in arguments.py, the definitions in reference.py.
 
-The gradients of `attention` are an operation too. Its derivatives, and the forward mode of both, differentiate the
-definition for a few queries at a time. So all scores never exist at once. This is possible because queries are
-independent of each other; arguments that they share (k, v, a sink) receive the sum of the gradients.
+The gradients of `attention` are an operation of their own, `attention_vjp`. Its derivatives, and the forward mode of
+both operations, come from differentiating the definition for a few queries at a time, so only their scores exist at a
+time. Queries are independent of each other; arguments that they share (k, v, a sink) receive the sum of the gradients.
 """
 
 from __future__ import annotations

@@ -103,7 +103,10 @@ def _scale_of(width: int) -> float:
 
 
 def heads_of(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
-    """Check q, k and v. Broadcast their batch axes, and single heads."""
+    """Check q, k and v, and broadcast their batch axes.
+
+    A single head of k or v is broadcast to the heads of the other, a single head of q to the heads of both.
+    """
     q = check.scores(q, "q")
     k, v = (check.scores(arrays.like(x, q, name), name) for x, name in ((k, "k"), (v, "v")))
     for x, name in ((q, "q"), (k, "k"), (v, "v")):

@@ -147,7 +147,7 @@ class MultinomialNaiveBayes(_CountingBayes):
     array([[0.03, 0.97]])
     """
 
-    # Not defined: scikit-learn's checks pass negative rows to all estimators with a decision function.
+    # No `decision_function`: scikit-learn's checks pass negative rows to every estimator that has one.
     _decides: ClassVar[bool] = False
 
     def _features(self, X: Any) -> Any:
@@ -243,7 +243,7 @@ class BernoulliNaiveBayes(_CountingBayes):
 
     def _count(self, member: Array, x: Any) -> None:
         super()._count(member, x)
-        # Sums of weights are rounded. Numbers of rows are exact, so they show if any row lacks a feature.
+        # Sums of weights are rounded. Row counts are exact, so they decide whether any row lacks a feature.
         rows = (member > 0).astype(np.float64)
         some = rows.sum(axis=0)[:, None] > safe_sparse_dot(rows.T, x)
         weight = np.maximum(self.class_count_[:, None] - self.feature_count_, np.finfo(np.float64).tiny)

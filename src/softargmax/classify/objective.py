@@ -69,7 +69,10 @@ class Objective:
         return value / self.total + penalty, self._penalised(gradient, table)
 
     def hessian_at(self, table: Array) -> Callable[[Array], Array]:
-        """Return a function: Hessian times a table. Per row, J t = s (t - <s, t> / <s, 1>) with s = p^(2 - alpha)."""
+        """Return the function t -> J t: the Hessian times a table.
+
+        For the scores of one row, J t = s (t - <s, t> / <s, 1>) with s = p^(2 - alpha).
+        """
         layer = self._layer(table)
 
         def product(other: Array) -> Array:

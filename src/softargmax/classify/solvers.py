@@ -122,7 +122,7 @@ def is_affordable(objective: Objective) -> bool:
 
 
 class _Cached:
-    """A function that caches its last value, since a minimiser's callback needs the point that was just evaluated."""
+    """A function that caches its last value, since a minimiser's callback asks for the value that was just computed."""
 
     def __init__(self, function: Callable[[Array], Any]) -> None:
         self.function = function

@@ -132,7 +132,7 @@ def mask(where: Any, z: Any, shape: tuple[int, ...] | None = None) -> Any:
     if dtype_name(where.dtype) != "bool":
         raise TypeError(f"where: expected dtype bool, got {where.dtype}")
     if not broadcasts(where.shape, shape):
-        raise ValueError(f"where: expected a shape that broadcasts to the scores', {shape}, got {tuple(where.shape)}")
+        raise ValueError(f"where: expected a shape that broadcasts with scores of {shape}, got {tuple(where.shape)}")
     return where
 
 
@@ -141,7 +141,7 @@ def weights_of(weights: Any, z: Any, name: str = "weights", *, signed: bool = Fa
     weights = scores(like(weights, z, name), name)
     if not broadcasts(weights.shape, z.shape):
         raise ValueError(
-            f"{name}: expected a shape that broadcasts to the scores', {tuple(z.shape)}, got {tuple(weights.shape)}"
+            f"{name}: expected a shape that broadcasts with scores of {tuple(z.shape)}, got {tuple(weights.shape)}"
         )
     if not signed and inspectable(weights) and bool(namespace(weights).any(weights < 0)):
         raise ValueError(f"{name}: expected 0 or positive numbers, got some negative; signed_logsumexp takes those")
@@ -181,7 +181,8 @@ def float_dtype(dtype: Any, z: Any) -> Any:
         requested = None
     if not isinstance(requested, (np.dtype, type(z.dtype))) or dtype_name(requested) not in FLOATS:
         library = xp.__name__.removeprefix("array_api_compat.")
-        raise TypeError(f"dtype: expected float16, bfloat16, float32 or float64 as {library} has them, got {dtype!r}")
+        expected = f"{library}'s float16, bfloat16, float32 or float64, or its name"
+        raise TypeError(f"dtype: expected {expected}, got {dtype!r}")
     return requested
 
 

@@ -1,7 +1,7 @@
 """Array-API functions for derivative rules. They use only the entries of the support.
 
-Letters in the rules: x = beta z; <a, b> is the sum over a row; g (and h) is an incoming gradient; t is a tangent. A
-number per row keeps the reduced axes as 1.
+Letters in the rules: x = beta z; <a, b> is the sum over a row; g (and h) is an incoming gradient; t is a tangent.
+Arrays with one number per row keep the reduced axes, with size 1.
 """
 
 from __future__ import annotations

@@ -69,7 +69,9 @@ def rounded(scale: Scale, digits: int) -> Scale:
 
 def scale_of_array(temperature: Any, base: float | None, xp: Any, k: float = 1.0) -> Scale:
     """The scale of an array of temperatures, in the array's own precision. Gradients flow through hi."""
-    if k != 1.0:  # the power of two of k scales the temperature, exactly and in two steps: 1 / k may be out of range
+    if k != 1.0:
+        # 1 / k may be out of range. So k's power of two multiplies the temperature, which is exact; in two steps, as
+        # 2.0**power may overflow.
         k, power = math.frexp(k)
         temperature = temperature * 2.0 ** (power // 2) * 2.0 ** (power - power // 2)
     c, rest = rounded(scale_of_number(k, base), 53 if temperature.dtype == xp.float64 else 24)

@@ -96,7 +96,7 @@ def forward_mode() -> Any:
 
 
 def primal(tensor: Tensor) -> Tensor:
-    """A tensor without its tangent of the level being served.
+    """The tensor without its forward-mode tangent at level 0.
 
     forward_ad.unpack_dual cannot be used: it relies on a count of levels that compiled graphs do not keep.
     """

@@ -258,7 +258,7 @@ def _sign(x: Any) -> Any:
 def _powers_to_scores(z: Any, weights: Any) -> tuple[Any, Any]:
     """Move large powers of two from the weights to the scores, so that p does not underflow where a weight is huge.
 
-    Weights of ordinary size stay where they are, so their scores are not rounded.
+    Weights of moderate size are not changed, so their scores are not rounded.
     """
     xp = namespace(weights)
     edge, shift = (300, 600) if weights.dtype == xp.float64 else (32, 80)

@@ -148,7 +148,7 @@ softmax_vjp: Operation[SoftmaxVjp, ToScores] = Operation(
 
 
 class LogProbabilities(NamedTuple):
-    """The log-softmax, and lse in nats. lse only marks the rows of infinities."""
+    """The log-softmax, and lse in nats. Derivatives use lse only to find rows with lse = inf, where they are 0."""
 
     log_p: Any
     lse: Any

@@ -1,4 +1,4 @@
-"""Checks of classes and counts, and distributions of counts to a power."""
+"""Checks of classes and counts, and distributions proportional to a power of counts."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ SOFTARGMAX_INLINE double inner(const T* a, const T* b, std::int64_t n, const S* 
     return sum_of((s[0] + s[1]) + (s[2] + s[3]));
 }
 
-// A vector of T: the vector itself, or converted into `room`.
+// Returns x as a vector of T: x itself if it has type T, else a copy converted into `room`.
 template <class T, class S> SOFTARGMAX_INLINE const T* as(const S* x, std::int64_t n, T* room) {
     if constexpr (std::is_same_v<S, T>) return x;
     else {

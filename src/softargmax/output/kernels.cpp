@@ -1,5 +1,5 @@
-// Kernels of the output layers: scores of pairs, weighted sums of vectors, and random words. Compiled once for each
-// instruction set.
+// Kernels of the output layers: scores of pairs, weighted sums of vectors, and random numbers (Philox words, and draws
+// from an alias table). Compiled once for each instruction set.
 #include "core/cpp/philox.hpp"
 #include "output/skipgram_sgd.hpp"
 

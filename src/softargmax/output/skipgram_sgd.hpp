@@ -169,8 +169,8 @@ template <class T> class Steps {
         for (int owner = 0; owner < kOwners; ++owner) loss_[row] += loss(owner, row - first);
     }
 
-    // Signals that `owners` owners have finished half of a batch, and waits for all others. `halves` is the number of
-    // halves so far.
+    // Each batch has two halves. Signals that `owners` owners have finished the current half, and waits for all others.
+    // `halves` counts the halves so far, with this one.
     void wait_for_all(std::int64_t owners, std::int64_t halves) {
         done_.fetch_add(owners, std::memory_order_acq_rel);
         for (int spins = 0; done_.load(std::memory_order_acquire) < halves * kOwners; ++spins)

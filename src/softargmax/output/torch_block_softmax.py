@@ -41,7 +41,9 @@ def block_scores(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None) -> T
 
 
 def block_losses(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None, y: Tensor, *, total: bool) -> Tensor:
-    """Return the cross-entropy of every row, (N,), 0 where y is IGNORE, or the total, whose gradient is faster.
+    """Return the cross-entropy of every row, (N,), or the sum of all rows.
+
+    Rows whose y is IGNORE have loss 0. The gradient of the sum (`total`) is faster.
 
     h is float32 or float64; weights and bias can be half precision.
     """

@@ -44,7 +44,7 @@ def sweep(z: Tensor, levels: Sequence[int], slots: Slots) -> Tensor:
 
 
 def likeliest(h: Tensor, splits: Splits, k: int) -> TopK:
-    """Return the k most probable classes of every row and their log p; NaN and -1 for a row with NaN.
+    """Return log p and the index of the k most probable classes of every row; NaN and -1 for a row with NaN.
 
     All rows are searched together, one level of the tree at a time. No class is likelier than a node above it. So only
     nodes that reach a lower bound of the k-th best log p are expanded.

@@ -1,4 +1,4 @@
-"""The root of the sparse maps, for the definitions: the number that makes a row's p sum to 1.
+"""The root search of the sparse maps' definitions: find the unknown for which the p of a row sum to 1.
 
 For alpha <= 2 the unknown is lambda in p = e_a(z - max z - lambda). For alpha > 2 it is q, the smallest p above 0.
 With o, the score of this p, p = (q^a + a (z - o))^(1/a). In this form probabilities near the threshold keep their

@@ -161,7 +161,7 @@ def logsumexp(
         The axes to reduce; one int for an iterable.
     temperature, base, dtype, memory, progress
         As in `softargmax.stream.softmax`. The pieces of an iterable are not cut further to fit `memory`. The total of
-        an iterable is unknown, so `progress` receives the bytes read so far for both numbers. The default dtype is
+        an iterable is unknown, so `progress` receives the bytes read so far as both arguments. The default dtype is
         float32 for half precision.
     keepdims : bool
         If true, keep the reduced axes with length 1.

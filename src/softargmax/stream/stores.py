@@ -115,7 +115,7 @@ class ListStore:
 
 
 class Rows(Protocol):
-    """The rows of a store viewed as a `Form`. Windows have three dimensions, and rows run along the second."""
+    """The rows of a store, in windows of three dimensions (see `Form`). A row runs along the second dimension."""
 
     form: Form
 

@@ -135,7 +135,7 @@ def main() -> None:
             sys.exit(1)
         except (FailedRunError, *RUN_ERRORS) as error:
             record = {"error": sentence(error)}
-        except RuntimeError as error:  # torch raises RuntimeError for this
+        except RuntimeError as error:  # torch raises RuntimeError when memory runs out
             if "allocate memory" not in str(error):
                 raise
             record = {"error": "the model does not fit in memory; a smaller --dim, --vocab or --batch may help"}

@@ -71,7 +71,7 @@ inline Array aligned(nb::handle x, bool written) {
     return array;
 }
 
-// A view of memory that Python described, and the reference that keeps it alive.
+// A view of the memory of a Python array, and the reference that keeps the array alive.
 struct HeldArray : View {
     static constexpr char somewhere = 0;  // an array without elements may have no address
     Array array;
@@ -225,7 +225,7 @@ template <class J> struct CallOf {
         return kernel(job);
     }
     std::int64_t segment_work = 0;
-    std::int64_t passes = 1;  // passes over the scores; with more of them, threads pay off earlier
+    std::int64_t passes = 1;  // over the scores; with more passes, threads pay off for smaller arrays
 };
 
 // ---- fields ---------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@
 
 #if defined(__x86_64__)
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's headers start from an undefined register
+#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's headers read an uninitialised variable on purpose
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 #pragma GCC diagnostic pop
