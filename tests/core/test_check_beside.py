@@ -110,7 +110,7 @@ def test_a_requested_foreign_byte_order_becomes_native(dtype: Any) -> None:
         (
             lambda: softargmax.softmax(Z, dtype=np.int32),
             TypeError,
-            "dtype: expected float16, bfloat16, float32 or float64 as numpy has them",
+            "dtype: expected numpy's float16, bfloat16, float32 or float64, or its name",
         ),
     ],
 )
