@@ -68,6 +68,43 @@ def test_the_common_call_of_tensors_is_recognised(dtype: Any) -> None:
     assert not _native.heads_at_once(z, z, z[:, :2])
     assert not _native.heads_at_once(z[0], z[0], z[0])
     assert not _native.heads_at_once(z, z[:1], z[:1])
+    tracked = z.clone().requires_grad_()
+    assert _native.plain_heads(tracked, tracked, tracked[..., :2])
+    assert not _native.plain_heads(z, z[..., :2], z)
+
+
+@pytest.mark.parametrize("make", [torch.zeros, np.zeros], ids=["tensor", "array"])
+def test_one_class_per_row_is_recognised(make: Any) -> None:
+    library = torch if make is torch.zeros else np
+    z, other = make((2, 3, 4), dtype=library.float32), np if library is torch else torch
+
+    def classes(shape: tuple[int, ...], dtype: Any = library.int64) -> Any:
+        return make(shape, dtype=dtype)
+
+    assert _native.plain_classes(z, -1, classes((2, 3))) == (2,)
+    assert _native.plain_classes(z, 1, classes((2, 4))) == (1,)
+    assert _native.plain_classes(z[0, 0], 0, classes(())) == (0,)
+    wrong = [
+        classes((2, 4)),
+        classes((3, 2)),
+        classes((2, 3, 4)),
+        classes((2, 3), library.int32),
+        other.zeros((2, 3)),
+        None,
+    ]
+    assert [_native.plain_classes(z, -1, target) for target in wrong] == [None] * 6
+    assert [_native.plain_classes(z, axis, classes((2, 3))) for axis in (True, None, 3, 1 << 70)] == [None] * 4
+    assert _native.plain_classes(z[0, 0, 0], -1, classes(())) is None
+
+
+def test_matching_heads_of_arrays_are_recognised() -> None:
+    q = np.zeros((2, 3, 4), np.float32)
+    assert _native.plain_heads(q, q, q[..., :2])
+    assert not _native.heads_at_once(q, q, q)  # of tensors only
+    foreign, deep = q.astype(">f4"), np.zeros((1,) * 9, np.float32)
+    others = [q.astype(np.float64), q[0], q[:, :, :2], foreign, torch.zeros(2, 3, 4), [1.0]]
+    assert not any(_native.plain_heads(q, k, q) for k in others)
+    assert not any(_native.plain_heads(x, x, x) for x in (foreign, deep, q[0], np.ma.masked_array(q)))
 
 
 @pytest.mark.parametrize("values", [torch.zeros(3, dtype=torch.int64), [1.0], 1.0, None, np.zeros(3, np.int32)])

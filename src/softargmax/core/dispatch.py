@@ -76,7 +76,7 @@ def check_serves(name: str, kind: str) -> None:
 
 
 def requested_name() -> str | None:
-    """`requested()`, with the name from the environment checked; `using` checks its own."""
+    """The implementation requested by name, checked, or None."""
     name = requested()
     return None if name is None else _known(name, "SOFTARGMAX_IMPLEMENTATION")
 

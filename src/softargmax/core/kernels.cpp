@@ -43,11 +43,13 @@ namespace {
 
 // Numbers in a block of B. Its 512 KiB stay in a second-level cache while the rows of A stream past it (1024 x 32768,
 // depth 512, two threads, Sapphire Rapids: 105 ms; with half of it 120 ms, twice 113 ms, four times 114 ms).
-constexpr std::int64_t kBlockSize = 256 * kDepth, kRowsAtOnce = kFewPanels * kPanelRows;
+template <class T> constexpr std::int64_t kBlockSize = (std::int64_t{512} << 10) / sizeof(T);
+constexpr std::int64_t kRowsAtOnce = kFewPanels * kPanelRows;
 
-// At most so many pieces per thread, if each has this many multiply-adds and elements of C: smaller pieces spend too
+// Pieces per thread at most, and the multiply-adds and elements of C that a piece should have: smaller pieces spend too
 // much on packing (96 x 512, depth 32768, two threads: 4 pieces take 14.2 ms, 8 take 19.0 ms, 16 take 19.4 ms).
-constexpr double kPiecesPerThread = 8, kPieceWork = 1 << 23, kPieceSize = 12800;
+// Packing a number takes as long as kPacking multiply-adds.
+constexpr double kPiecesPerThread = 8, kPieceWork = 1 << 23, kPieceSize = 12800, kPacking = 17;
 
 template <class T, int Width> Panels<T, Width> packed(const Factor2D& x, std::int64_t i, std::int64_t m, std::int64_t j,
                                                       std::int64_t n, T* to) {
@@ -63,26 +65,38 @@ struct Pieces {
     std::int64_t rows, cols;  // of a piece, in whole panels
     std::int64_t across, count;
 
-    // Every column of pieces packs A again, and every row of pieces packs B again. With m rows, n columns and `count`
-    // pieces, m x + n count / x numbers are packed per depth; x = sqrt(n count / m) is best.
+    // The best of the ways to cut C into `wanted` pieces or about as many.
     template <class T> static Pieces of(const ProductArgs& args) {
-        const double m = static_cast<double>(args.rows), n = static_cast<double>(args.cols);
-        const double most = m * n * std::min(static_cast<double>(args.depth) / kPieceWork, 1 / kPieceSize);
-        const double count =
-            args.threads == 1 ? 1 : std::clamp<double>(std::round(most), args.threads, kPiecesPerThread * args.threads);
-        const double across = std::clamp(std::sqrt(n * count / m), 1.0, count);
+        const double size = static_cast<double>(args.rows) * static_cast<double>(args.cols),
+                     by_size = size * std::min(static_cast<double>(args.depth) / kPieceWork, 1 / kPieceSize);
+        const auto wanted = static_cast<std::int64_t>(
+            args.threads == 1 ? 1
+                              : std::clamp<double>(std::round(by_size), args.threads, kPiecesPerThread * args.threads));
+        Pieces best = cut<T>(args, 1, wanted);
+        for (std::int64_t across = 2; across <= wanted; ++across) {
+            const Pieces other = cut<T>(args, across, wanted / across);
+            if (other.time(args.threads) < best.time(args.threads)) best = other;
+        }
+        return best;
+    }
+    template <class T> static Pieces cut(const ProductArgs& args, std::int64_t across, std::int64_t down) {
+        constexpr std::int64_t width = kPanelCols<T>;
+        const std::int64_t most = kBlockSize<T> / std::clamp<std::int64_t>(args.depth, 64, kDepth) / width * width;
         Pieces p{};
-        const std::int64_t most_cols = kBlockSize / std::clamp<std::int64_t>(args.depth, 64, kDepth);
-        p.cols = std::min(most_cols / kPanelCols<T> * kPanelCols<T>, part<kPanelCols<T>>(args.cols, across));
+        p.rows = part<kPanelRows>(args.rows, down);
+        p.cols = std::min(most, part<width>(args.cols, across));
         p.across = (args.cols + p.cols - 1) / p.cols;
-        p.rows = part<kPanelRows>(args.rows, std::floor(count / static_cast<double>(p.across)));
         p.count = p.across * ((args.rows + p.rows - 1) / p.rows);
         return p;
     }
     // The size of one of `count` equal parts of n, in whole panels.
-    template <int Panel> static std::int64_t part(std::int64_t n, double count) {
-        const double panels = static_cast<double>((n + Panel - 1) / Panel);
-        return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(panels / std::max(1.0, count)))) * Panel;
+    template <int Panel> static std::int64_t part(std::int64_t n, std::int64_t count) {
+        return (n + Panel * count - 1) / (Panel * count) * Panel;
+    }
+    // The time of a product per depth, in multiply-adds. Every piece packs its rows of A and its columns of B.
+    double time(int threads) const {
+        const auto m = static_cast<double>(rows), n = static_cast<double>(cols);
+        return static_cast<double>((count + threads - 1) / threads) * (m * n + kPacking * (m + n));
     }
 };
 
@@ -91,7 +105,7 @@ template <class T> void product_of(const ProductArgs& args, std::int64_t i, std:
                                    std::int64_t n) {
     constexpr int width = kPanelCols<T>;
     T* const a = scratch(kScores).get<T>(kRowsAtOnce * kDepth);
-    T* const b = scratch(kOther).get<T>(kBlockSize);
+    T* const b = scratch(kOther).get<T>(kBlockSize<T>);
     const Factor2D columns{args.b.data, args.b.type, args.b.col, args.b.row};
     for (std::int64_t d = 0; d == 0 || d < args.depth; d += kDepth) {
         const std::int64_t depth = std::min(kDepth, args.depth - d);
@@ -108,7 +122,6 @@ template <class T> void product_of(const ProductArgs& args, std::int64_t i, std:
     }
 }
 template <class T> void product_as(const ProductArgs& args) {
-    if (args.rows == 0 || args.cols == 0) return;
     const auto pieces = Pieces::of<T>(args);
     parallel_each(args.threads, pieces.count, [&](std::int64_t k) {
         const std::int64_t i = k / pieces.across * pieces.rows, j = k % pieces.across * pieces.cols;

@@ -89,7 +89,7 @@ def common_call(z: Any, target: Any, options: Keywords) -> CrossEntropy | None:
         return None
     chosen = {**DEFAULTS, **options} if options else DEFAULTS
     reduction, ignore_index = chosen["reduction"], chosen["ignore_index"]
-    axes: Any = plain_classes(z, chosen["axis"], target)
+    axes = plain_classes(z, chosen["axis"], target)
     kept = _COMMON_REDUCTIONS.get(reduction) if type(reduction) is str else None
     if (
         axes is None

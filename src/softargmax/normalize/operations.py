@@ -62,7 +62,7 @@ def _saved(i: Any) -> Wanted:
 
 def _tangent(i: Any, inside: Any, t: Tangents) -> Any:
     """Return dx = beta dz + z dbeta."""
-    dx = only(inside, t["z"]) * slope(i.beta) if "z" in t else only(inside, inside) * 0
+    dx = only(inside, t["z"]) * slope(i.beta) if "z" in t else namespace(i.z).zeros_like(only(inside, i.z))
     return dx + only(inside & ~_infinite(i.z), i.z) * t["beta"] if "beta" in t else dx
 
 

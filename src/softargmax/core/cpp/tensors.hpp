@@ -193,6 +193,7 @@ class Described {
         found_ = tensor_ && tensors.described(x, memory_) && Tensors::is_float(memory_.dtype) &&
                  tensors.in_memory(x, memory_);
     }
+    Described(const Described&) = delete;  // memory_ points into it
     explicit operator bool() const { return found_; }
     // True for a tensor of which no derivative is to be recorded.
     bool ready() const { return tensor_ && Tensors::known().unrecorded(x_); }
