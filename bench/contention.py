@@ -1,6 +1,6 @@
 """Time each family alone and on a busy machine, ours and torch's in turn.
 
-    python -m bench.contention            4 minutes; writes bench/results/contention.json
+    python -m bench.contention            3 minutes; writes bench/results/contention.json
 
 The conditions: alone; beside one busy process; beside one busy process per core; and two threads on one core. A side's
 loss is its time under a condition over its time alone. Ours should lose at most 1.3 times what torch loses, and stay
