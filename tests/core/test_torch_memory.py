@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import softargmax
 from softargmax.core import _native
 from softargmax.core.scale import UNIT
 
@@ -146,3 +147,13 @@ def test_calls_that_torch_must_see_are_not_served_at_once() -> None:
     assert not _native.heads_at_once(heads, heads, heads.clone().requires_grad_())
     with torch.no_grad():
         assert _native.axes_at_once(tracked, -1) == (0,)
+
+
+def test_a_tensor_that_an_ended_transform_wrapped() -> None:
+    kept: list[torch.Tensor] = []
+    z = torch.tensor([1.0, 2.0, 3.0])
+    torch.func.grad(lambda x: (kept.append(x), x.sum())[1])(z)
+    wanted = softargmax.softmax(z)
+    assert torch.equal(softargmax.softmax(kept[0]), wanted)
+    with torch.no_grad():
+        assert torch.equal(softargmax.softmax(kept[0]), wanted)

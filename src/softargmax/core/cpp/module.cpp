@@ -152,7 +152,7 @@ NB_MODULE(_native, module) {
         return CommonCall(z, axis).axes_of_classes(target);
     }, "z"_a.none(), "axis"_a.none(), "target"_a.none(),
                "`plain_axes`, but None unless target is an int64 array in CPU memory with one class per row of z");
-    module.def("axes_at_once", [](nb::handle z, nb::handle axis) { return CommonCall(z, axis).axes_at_once(); },
+    module.def("axes_at_once", [](nb::handle z, nb::handle axis) { return CommonCall(z, axis, true).axes(); },
                "z"_a.none(), "axis"_a.none(), "`plain_axes`, but None if a kernel may not run `at_once`");
     module.def("memory", &memory, "bytes"_a, "Allocate memory for a large result, from the pool");
     module.attr("POOLED") = kPooled;
