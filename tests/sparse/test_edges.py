@@ -88,7 +88,7 @@ def masked(row: Row, backend: Backend, *, rows: bool) -> dict[str, Any]:
 
 @each
 def test_values(row: Row, quick: Backend) -> None:
-    """An edge row has its listed p and does not change the rows beside it; alpha is a number, or an array."""
+    """Every edge row gives the p of the table, and leaves its neighbours unchanged, for one alpha and for an array."""
     z = np.array([np.zeros(len(row.z)), row.z, np.ones(len(row.z))])
     for dtype in quick.dtypes:
         if not serves(row, quick, dtype):

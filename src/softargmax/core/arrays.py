@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.exceptions import AxisError
 
-from softargmax.core._native import in_memory
-
 HALVES = frozenset(("float16", "bfloat16"))
 FLOATS = HALVES | {"float32", "float64"}
 COMPLEX = frozenset(("complex64", "complex128"))
@@ -82,11 +80,6 @@ def working_dtype(z: Any, xp: Any) -> Any:
 def strided(tensor: Any) -> bool:
     """True if every element of a tensor is in memory: not sparse, not nested."""
     return tensor.layout is sys.modules["torch"].strided and not tensor.is_nested
-
-
-def in_cpu_memory(x: Any) -> bool:
-    """True if x is a tensor with every element in CPU memory."""
-    return in_memory(x) or (is_torch(x) and x.is_cpu and strided(x))
 
 
 def as_number(row: Any) -> Any:

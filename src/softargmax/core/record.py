@@ -93,7 +93,7 @@ Wanted = AbstractSet[str]
 
 
 class Leaf(NamedTuple):
-    """An argument that is not itself a record: its name, its kind, and a flag that is true if it may be None."""
+    """One argument of a record that is an array, a number or the like. If `optional` is true, it may be None."""
 
     name: str
     kind: Kind
