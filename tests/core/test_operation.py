@@ -13,9 +13,8 @@ import softargmax
 from softargmax.core import _native
 from softargmax.core.arrays import namespace
 from softargmax.core.memory import NUMPY
-from softargmax.core.operation import Operation
+from softargmax.core.operation import Operation, row_sum
 from softargmax.core.record import Array, Axes, Dense, Integers, Rowwise, like, per_row
-from softargmax.core.rules import row_sum
 
 torch = pytest.importorskip("torch")
 

@@ -32,6 +32,8 @@ class Memory(NamedTuple):
     """Convert a NumPy array to the library's own, except where `numpy` returned bits."""
     small_like: Callable[[Any], Any] | None = None
     """A single call that replaces `like` for arrays below SMALL bytes in their own dtype, if there is one."""
+    small_empty: Callable[..., Any] | None = None
+    """A single call that replaces `empty` where `of` is below SMALL bytes, and the result is about as large or less."""
 
     @property
     def direct(self) -> bool:
@@ -43,6 +45,12 @@ class Memory(NamedTuple):
         made = f"_like({of}, {dtype})"
         small = f"_small_like({of}) if {dtype} is {of}.dtype and {of}.nbytes < {SMALL} else {made}"
         return small if self.small_like else made
+
+    def empty_code(self, of: str, shape: str, dtype: str) -> str:
+        """Code that allocates memory of another shape; for small tensors it is inline too."""
+        made = f"_empty({of}, {shape}, {dtype})"
+        small = f"_small_empty({of}, {shape}, dtype={dtype}) if {of}.nbytes < {SMALL} else {made}"
+        return small if self.small_empty else made
 
     def kernel_result(self, result: str, *, optional: bool) -> str:
         """Code for what a kernel receives for a result."""

@@ -45,12 +45,13 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from collections import defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic
 
 from softargmax.core import dispatch
-from softargmax.core.arrays import kind_of, row_dtype
+from softargmax.core.arrays import kind_of, namespace, row_dtype
 from softargmax.core.dispatch import requested
 from softargmax.core.memory import NUMPY, Memory, memory_of
 from softargmax.core.record import (
@@ -70,6 +71,7 @@ from softargmax.core.record import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from softargmax.core.scale import Scale
     from softargmax.core.torch_operation import TorchOperation
 
 _row_dtype = functools.cache(row_dtype)  # generated code only gets dtypes of NumPy and torch
@@ -278,3 +280,39 @@ class Native:
         made = generated(f"_i, {', '.join(self._results)}", lines, _kernel=self._kernel, **names)
         self._made[type(array)] = made
         return made
+
+
+# --- functions for derivative rules, which use only the entries of the support ----------------------------------------
+#
+# Letters in the rules: x = beta z; <a, b> is the sum over a row; g (and h) is an incoming gradient; t is a tangent.
+# Arrays with one number per row keep the reduced axes, with size 1.
+
+
+def only(support: Any, x: Any) -> Any:
+    """x in the support and exactly 0 outside, even for NaN and inf; half precision becomes float32."""
+    xp = namespace(support)
+    return xp.where(support, xp.astype(x, row_dtype(x.dtype), copy=False), 0.0)
+
+
+def row_sum(x: Any, axes: tuple[int, ...]) -> Any:
+    """<1, x>, the sum over a row."""
+    return namespace(x).sum(x, axis=axes, keepdims=True) if axes else x
+
+
+def slope(beta: Scale) -> Any:
+    """beta as a factor in derivatives: 0 in the limit |beta| = inf, where softmax is constant between jumps."""
+    if isinstance(beta.hi, float):
+        return 0.0 if math.isinf(beta.hi) else beta.hi
+    xp = namespace(beta.hi)
+    return xp.where(xp.isinf(beta.hi), 0.0, beta.hi)
+
+
+def is_number(beta: Scale) -> bool:
+    """True if all rows share one beta, which has no derivative."""
+    return isinstance(beta.hi, float)
+
+
+def finite_or_zero(beta: Any, value: Any) -> Any:
+    """A derivative with respect to beta, with 0 where `beta` is infinite."""
+    xp = namespace(value)
+    return xp.where(xp.isinf(beta), 0.0, value)

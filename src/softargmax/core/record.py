@@ -174,8 +174,9 @@ class Result(NamedTuple):
             return f"{variable} = {made} if {self.when} else {none}"
         if self.shape is None:
             return f"{variable} = {memory.like_code(self.of, dtype)}"
-        shape = self.shape if isinstance(self.shape, str) else f"_shape{number}(_i)"
-        return f"{variable} = _empty({self.of}, {shape}, {dtype})"
+        if isinstance(self.shape, str):
+            return f"{variable} = {memory.empty_code(self.of, self.shape, dtype)}"
+        return f"{variable} = _empty({self.of}, _shape{number}(_i), {dtype})"
 
 
 def like(of: str, dtype: str = "") -> Result:

@@ -95,6 +95,7 @@ CPU = Memory(
     numpy=shared,
     array=torch.from_numpy,
     small_like=torch.empty_like,
+    small_empty=Tensor.new_empty,
 )
 MEMORIES["torch"] = CPU
 DEVICE = CPU._replace(
@@ -102,4 +103,5 @@ DEVICE = CPU._replace(
     like=lambda x, dtype: torch.empty_like(x, dtype=dtype),
     empty=lambda x, shape, dtype: x.new_empty(shape, dtype=dtype),
     small_like=None,
+    small_empty=None,
 )

@@ -12,10 +12,7 @@ enum class Op : std::uint8_t {
     fold,             // the state only, starting from `m`, `r`, `low`
     apply_softmax,    // softmax from a given state
     apply_log_softmax,
-    entropy,          // the entropy of the softmax, in nats
-    expectation,      // other = v: <p, v>; without other, v is the position
-    kl_divergence,    // other = the scores of q, in nats
-    renyi_entropy,    // of the softmax, with `order`, in nats
+    sum,              // one of the sums under the softmax (sums.hpp)
     softmax_vjp,      // z = p, other = g:      out = beta p (g - <p, g>)
     log_softmax_vjp,  // z = log p, other = g:  out = beta (g - p sum g)
     logsumexp_vjp,    // z = p, lse = g:        out = p g
@@ -40,29 +37,23 @@ constexpr bool is_log(Op op) {
         default: return false;
     }
 }
-// True if the operation computes a sum under the softmax of each row.
-constexpr bool is_sum(Op op) {
-    switch (op) {
-        case Op::entropy:
-        case Op::expectation:
-        case Op::kl_divergence:
-        case Op::renyi_entropy: return true;
-        default: return false;
-    }
-}
 // True if the result has one number (or state) per row, even for a row without scores.
 constexpr bool is_reduction(Op op) {
     switch (op) {
         case Op::logsumexp:
-        case Op::fold: return true;
-        default: return is_sum(op);
+        case Op::fold:
+        case Op::sum: return true;
+        default: return false;
     }
 }
 
+enum class SumOf : std::uint8_t;  // defined in sums.hpp
+
 struct Args : RowArgs {
     Op op;
+    SumOf sum;          // which sum, for Op::sum
     Operand m, r, low;  // the state, double: read by apply, read and written by fold
-    Operand order;      // the order of the Renyi entropy: one per row, double
+    Operand parameter;  // of a sum: one per row, double
     Operand lse;        // one per row, in nats: written by softmax and log_softmax if given, read by the vjps
 };
 

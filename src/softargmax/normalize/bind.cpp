@@ -2,6 +2,7 @@
 #include "core/cpp/bind.hpp"
 
 #include "normalize/args.hpp"
+#include "normalize/sums.hpp"
 
 using namespace nb::literals;
 
@@ -15,6 +16,19 @@ struct Call : CallOf<Args> {
 template <class... Field>
 void bind_rows(nb::module_& module, const char* name, Op op, const char* text, Field... fields) {
     softargmax::bind<Args>(module, name, text, run, [op](Args& args) { args.op = op; }, fields...);
+}
+
+void bind_sum(nb::module_& module, const NamedSum& sum) {
+    const auto prepare = [which = sum.sum](Args& args) { args.op = Op::sum, args.sum = which; };
+    const auto z = scores(sum.z, &Args::z), out = row_result(sum.result, &Args::out);
+    const auto where = optional(mask("where", &Args::where));
+    const auto bind_with = [&](auto... more) {
+        bind<Args>(module, sum.name, sum.text, run, prepare, z, more..., where, beta("beta"), axes("axes"), out);
+    };
+    if (sum.other)
+        bind_with(sum.optional ? optional(beside(sum.other, &Args::other)) : scores(sum.other, &Args::other));
+    else if (sum.parameter) bind_with(rowwise(sum.parameter, &Args::parameter));
+    else bind_with();
 }
 
 // Ragged rows: segment s holds z[offsets[s]:offsets[s + 1]], for each index of the other dimensions.
@@ -116,13 +130,7 @@ void bind(nb::module_& module) {
               result("lse", &Args::out));
     bind_rows(module, "prefix_surprisals", Op::prefix_surprisals, "-log of the weight of each score in its prefix", z,
               where, pair, along, result("surprisal", &Args::out));
-    bind_rows(module, "entropy", Op::entropy, "<p, -log p>", z, where, pair, along, of_row("entropy"));
-    bind_rows(module, "renyi_entropy", Op::renyi_entropy, "log sum p^order / (1 - order)", z, where, pair,
-              rowwise("order", &Args::order), along, of_row("entropy"));
-    bind_rows(module, "expectation", Op::expectation, "<p, values>; the mean position if values is None", z, where,
-              pair, optional(beside("values", &Args::other)), along, of_row("mean"));
-    bind_rows(module, "kl_divergence", Op::kl_divergence, "<p, log p - log q>", scores("z_p", &Args::z),
-              scores("z_q", &Args::other), where, pair, along, of_row("divergence"));
+    for (const NamedSum& sum : kSums) bind_sum(module, sum);
 
     bind_rows(module, "softmax_vjp", Op::softmax_vjp, "beta p (g - <p, g>) into gz; 0 in rows whose lse is +inf",
               scores("p", &Args::z), row("lse", &Args::lse), beside("g", &Args::other), pair, along, gz);

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.arrays import namespace, row_dtype, working_dtype
-from softargmax.core.operation import Operation
+from softargmax.core.operation import Operation, finite_or_zero, only, row_sum, slope
 from softargmax.core.record import Array, Axes, Beta, DType, Gradients, Rowwise, Tangents, Wanted, per_row
-from softargmax.core.rules import finite_or_zero, only, row_sum, slope
 from softargmax.core.scale import UNIT
 from softargmax.normalize import reference
 from softargmax.normalize.operations import (

@@ -41,7 +41,7 @@ template <class T, int Size> void normalize(const Args& args) {
 // ---- sums under the softmax ---------------------------------------------------------------------------------------
 
 template <class T, int Size> void under_softmax(const Args& args) {
-    const Frame<T> frame(args, Size, args.op == Op::kl_divergence ? Reads::both_scores : Reads::scores);
+    const Frame<T> frame(args, Size, args.sum == SumOf::kl_divergence ? Reads::both_scores : Reads::scores);
     struct Row {
         States states;
         Twofold sum{};
@@ -177,7 +177,7 @@ template <class T, int Size> void run_in_groups(const Args& args) {
         default: break;
     }
     if constexpr (sizeof(T) == 8) {
-        if (is_sum(args.op)) return under_softmax<T, Size>(args);
+        if (args.op == Op::sum) return under_softmax<T, Size>(args);
     }
     normalize<T, Size>(args);
 }
@@ -192,7 +192,7 @@ template <class T> void run_as(const Args& args) {
 // may cancel, and with weights, because adding log w would cost float32 its accuracy.
 void run(const Args& args) {
     const FloatEnvironment environment;
-    if (args.z.type == Type::f64 || (args.out && args.out.type == Type::f64) || args.weights || is_sum(args.op))
+    if (args.z.type == Type::f64 || (args.out && args.out.type == Type::f64) || args.weights || args.op == Op::sum)
         run_as<double>(args);
     else run_as<float>(args);
 }

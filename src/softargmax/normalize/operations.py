@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.arrays import device_of, namespace, row_dtype, working_dtype
-from softargmax.core.operation import Operation
+from softargmax.core.operation import Operation, finite_or_zero, is_number, only, row_sum, slope
 from softargmax.core.record import Array, Axes, Beta, DType, Gradients, Tangents, Wanted, like, per_row
-from softargmax.core.rules import finite_or_zero, is_number, only, row_sum, slope
 from softargmax.core.scale import UNIT
 from softargmax.normalize import reference
 

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.arrays import back, last, namespace, working_dtype
-from softargmax.core.operation import Operation
+from softargmax.core.operation import Operation, row_sum
 from softargmax.core.record import Array, Axes, Beta, DType, Gradients, Tangents, Wanted, like
-from softargmax.core.rules import row_sum
 from softargmax.normalize import reference
 
 

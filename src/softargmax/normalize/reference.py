@@ -16,9 +16,9 @@ import numpy as np
 
 from softargmax.core.arrays import device_of, namespace, row_dtype, working_dtype
 from softargmax.core.error_free import two_product, two_sum
+from softargmax.core.operation import only, row_sum, slope
 from softargmax.core.prefix_scan import scan
 from softargmax.core.row_layout import INF, Rows, below, magnitude
-from softargmax.core.rules import only, row_sum, slope
 from softargmax.core.scale import Scale
 from softargmax.core.state import State, merged
 from softargmax.normalize.reference_rows import Measure, Segments, measure, safe

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.arrays import device_of, namespace
-from softargmax.core.operation import Operation
+from softargmax.core.operation import Operation, finite_or_zero, only, slope
 from softargmax.core.record import Array, Beta, DType, Gradients, Integers, Result, Tangents, Wanted, like
-from softargmax.core.rules import finite_or_zero, only, slope
 from softargmax.core.scale import Scale
 from softargmax.normalize import reference
 from softargmax.normalize.operations import LogProbabilities, Probabilities, SmoothMaximum

@@ -2,7 +2,36 @@
 //
 //     expectation <p, v>      entropy -<p, log p>      divergence <p, log p - log q>
 //     Renyi entropy log <1, p^a> / (1 - a)
+//
+// A new sum is one line of the table, its part of a block (`block_part`), and what `put_sum` makes of the row's sum.
 #pragma once
+
+#include "normalize/args.hpp"
+
+namespace softargmax::normalize {
+
+enum class SumOf : std::uint8_t { entropy, expectation, kl_divergence, renyi_entropy };
+
+// A sum as Python calls it, with the names of its arguments.
+struct NamedSum {
+    SumOf sum;
+    const char *name, *text, *result;
+    const char* z = "z";
+    const char* other = nullptr;  // a second array: scores like z, or if `optional` values that broadcast
+    bool optional = false;
+    const char* parameter = nullptr;  // a number, or one per row
+};
+inline constexpr NamedSum kSums[] = {
+    {SumOf::entropy, "entropy", "<p, -log p>", "entropy"},
+    {SumOf::expectation, "expectation", "<p, values>; the mean position if values is None", "mean", "z", "values",
+     true},
+    {SumOf::kl_divergence, "kl_divergence", "<p, log p - log q>", "divergence", "z_p", "z_q"},
+    {SumOf::renyi_entropy, "renyi_entropy", "log sum p^order / (1 - order)", "entropy", "z", nullptr, false, "order"},
+};
+
+}  // namespace softargmax::normalize
+
+#ifdef SOFTARGMAX_ISA_NAME  // from here on for kernels: bind.cpp reads the table only
 
 #include "normalize/softmax_row.hpp"
 
@@ -14,22 +43,22 @@ struct States {
 };
 // Returns the order a of a Renyi entropy. There q is p^a divided by its sum: the softmax of a times the scores.
 template <int Size> double order_of(const Group<double, Size>& group, int g) {
-    return at(group.args.order, group.args, group.first + g);
+    return at(group.args.parameter, group.args, group.first + g);
 }
 // True if q is needed. At a = 1 the entropy is <p, -log p>, at a = inf it is -log max p. (NaN needs no q.)
 inline bool has_q(double order) { return order != 1 && order <= 0x1p60; }
 // Returns the scale of the scores of q. At T = 0 every power of p is p.
 template <int Size> Scale scale_of_q(const Group<double, Size>& group, int g) {
     const Scale beta = group.beta(g);
-    if (group.args.op != Op::renyi_entropy || std::isinf(beta.hi)) return beta;
+    if (group.args.sum != SumOf::renyi_entropy || std::isinf(beta.hi)) return beta;
     const Twofold product = times(Twofold{beta.hi, beta.lo}, order_of(group, g));
     return {product.hi, product.lo};
 }
 template <int Size> States fold_both(const Group<double, Size>& group, std::int64_t block, int g) {
     const State p = group.fold_row(g, block);
-    const bool renyi = group.args.op == Op::renyi_entropy && has_q(order_of(group, g));
-    if (group.args.op != Op::kl_divergence && !renyi) return {p, {}};
-    const double* of_q = group.args.op == Op::kl_divergence ? group.other : group.scores;
+    const bool renyi = group.args.sum == SumOf::renyi_entropy && has_q(order_of(group, g));
+    if (group.args.sum != SumOf::kl_divergence && !renyi) return {p, {}};
+    const double* of_q = group.args.sum == SumOf::kl_divergence ? group.other : group.scores;
     return {p, fold(of_q + g * group.pitch, group.end(block) - group.begin(block), scale_of_q(group, g), of_q)};
 }
 template <int Size> States merge_both(const Group<double, Size>& group, int g, const States& a, const States& b) {
@@ -120,19 +149,19 @@ template <int Size> Twofold block_part(const Group<double, Size>& group, std::in
     const double *z = group.scores + g * group.pitch, *other = group.other ? group.other + g * group.pitch : nullptr;
     double *p = scratch(kTerms).get<double>(4 * kBlock), *q = p + kBlock, *log_p = q + kBlock, *log_q = log_p + kBlock;
     const Scale beta = group.beta(g);
-    const double order = group.args.op == Op::renyi_entropy ? order_of(group, g) : 1;
+    const double order = group.args.sum == SumOf::renyi_entropy ? order_of(group, g) : 1;
     if (order != 1 && logs_are_apart(s, order)) return {0, 0};
     apply<Log::no>(z, n, s.p, beta, {p, z, false});
-    if (group.args.op == Op::expectation) {
+    if (group.args.sum == SumOf::expectation) {
         for (std::int64_t i = 0; i < n && !other; ++i) q[i] = static_cast<double>(group.begin(block) + i);
         return inner_product(p, other ? other : q, n);
     }
-    if (group.args.op == Op::entropy) {
+    if (group.args.sum == SumOf::entropy) {
         apply<Log::yes>(z, n, s.p, beta, {log_p, z, false});
         const Twofold sum = inner_product(p, log_p, n);
         return {0 - sum.hi, 0 - sum.lo};
     }
-    if (group.args.op == Op::renyi_entropy) {
+    if (group.args.sum == SumOf::renyi_entropy) {
         apply<Log::yes>(z, n, s.p, beta, {log_p, z, false});
         return mean_of_powers(p, log_p, order, n);
     }
@@ -149,9 +178,11 @@ template <int Size> Twofold block_part(const Group<double, Size>& group, std::in
 template <int Size> void put_sum(const Group<double, Size>& group, int g, const States& s, Twofold sum) {
     const bool nan = s.p.r != s.p.r || group.scale[g].undefined || (s.q.r != s.q.r && s.p.r > -1);
     double value = sum.hi + sum.lo;
-    if (group.args.op == Op::renyi_entropy) value = renyi_entropy(s, order_of(group, g), value);
+    if (group.args.sum == SumOf::renyi_entropy) value = renyi_entropy(s, order_of(group, g), value);
     if (s.p.r == -1) value = 0;  // an empty support has no terms, whatever q is
     put(group.args.out, group.args, group.first + g, nan ? kNaN : value);
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME::normalize
+
+#endif

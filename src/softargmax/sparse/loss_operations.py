@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.arrays import device_of, kept_shape, namespace
-from softargmax.core.operation import Operation
+from softargmax.core.operation import Operation, finite_or_zero, row_sum
 from softargmax.core.record import (
     Array,
     Axes,
@@ -26,7 +26,6 @@ from softargmax.core.record import (
     like,
     per_row,
 )
-from softargmax.core.rules import finite_or_zero, row_sum
 from softargmax.core.targets import refuse_class
 from softargmax.sparse import reference_loss
 from softargmax.sparse.operations import EntmaxVjp, Scores, ToScores, entmax, entmax_vjp, tangent, times_beta

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.arrays import namespace
-from softargmax.core.operation import Operation
+from softargmax.core.operation import Operation, finite_or_zero, is_number, row_sum, slope
 from softargmax.core.record import Array, Axes, Beta, Gradients, Rowwise, Tangents, Wanted, like, per_row
-from softargmax.core.rules import finite_or_zero, is_number, row_sum, slope
 from softargmax.core.scale import Scale
 from softargmax.sparse import reference
 from softargmax.sparse.results import Threshold

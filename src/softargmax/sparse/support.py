@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from softargmax.core.arrays import device_of, kept_shape, namespace, working_dtype
-from softargmax.core.rules import finite_or_zero, row_sum
+from softargmax.core.operation import finite_or_zero, row_sum
 
 _SERIES = (1 / 2, 1 / 3, 1 / 8, 1 / 30, 1 / 144, 1 / 840, 1 / 5760, 1 / 45360)  # (k + 1) / (k + 2)!
 _NEAR = 0.1
