@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import softargmax
-from softargmax.cli import render, values
+from softargmax.cli import parse, render
 from softargmax.cli.app import dispatched
 from softargmax.core import dispatch
 
@@ -211,9 +211,9 @@ def test_dispatch():
 
 
 def test_sizes():
-    assert values.bytes_named("1K") == 1024
-    assert values.bytes_named("2MiB") == 2 << 20
-    assert values.bytes_named("0.5G") == 1 << 29
+    assert parse.bytes_named("1K") == 1024
+    assert parse.bytes_named("2MiB") == 2 << 20
+    assert parse.bytes_named("0.5G") == 1 << 29
 
 
 def test_bars():

@@ -10,8 +10,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from softargmax.core import types
-from softargmax.core.chunks import piece
 from softargmax.core.record import Array, Dense, Integers, Rowwise
+from softargmax.core.row_chunks import piece
 from softargmax.core.types import of_arrays
 
 if TYPE_CHECKING:

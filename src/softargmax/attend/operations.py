@@ -17,9 +17,9 @@ from softargmax.attend.arguments import Attention, AttentionGradients, Attention
 from softargmax.attend.reference import joined
 from softargmax.attend.results import AttentionWithLse
 from softargmax.core.arrays import namespace
-from softargmax.core.chunks import piece
 from softargmax.core.operation import Operation
 from softargmax.core.record import Gradients, Result, Tangents, Wanted, gradient
+from softargmax.core.row_chunks import piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,7 +25,7 @@ from softargmax.attend.dropout import keep_factors
 from softargmax.attend.results import AttentionWithLse
 from softargmax.core import check
 from softargmax.core.arrays import device_of, frozen, namespace, working_dtype
-from softargmax.core.chunks import SIZE, cut, piece
+from softargmax.core.row_chunks import SIZE, cut, piece
 from softargmax.normalize import softmax_with_lse
 from softargmax.sparse import entmax
 

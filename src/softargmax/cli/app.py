@@ -1,7 +1,7 @@
 """The entry point: run the subcommand, report errors in one line, and return the exit code.
 
 A command line can consist of numbers alone (``softargmax -1 2 -3.5``). So the default subcommand handles a command line
-that does not begin with a subcommand. It treats unknown options as values, so that -3.5 is a number. Then `values.py`
+that does not begin with a subcommand. It treats unknown options as values, so that -3.5 is a number. Then `parse.py`
 rejects words that are neither numbers nor options.
 """
 
@@ -18,7 +18,7 @@ import typer
 from softargmax.cli import bench, demo, info, maps, normalize, plot
 from softargmax.cli.classify import fit, predict
 from softargmax.cli.errors import FailedRunError, TyperException, UnknownOptionError, WrongUseError, refused_as
-from softargmax.cli.values import is_number, listed, spelled
+from softargmax.cli.parse import is_number, listed, spelled
 from softargmax.cli.words import command as words
 from softargmax.core import dispatch
 

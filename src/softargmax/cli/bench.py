@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from softargmax import measure, stream
-from softargmax.cli import cases, render, streamed, values
+from softargmax.cli import cases, parse, render, streamed
 from softargmax.cli.errors import FailedRunError, WrongUseError
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ def command(
     rooms = [*cases.ROOMS, STREAM]
     if room is not None and room not in rooms:
         raise WrongUseError(f"{room}: expected one of {', '.join(rooms)}")
-    cap, bytes_ = values.bytes_named(memory), values.bytes_named(size, "--size")
-    values.check_options({}, memory=cap)
+    cap, bytes_ = parse.bytes_named(memory), parse.bytes_named(size, "--size")
+    parse.check_options({}, memory=cap)
     if json not in (None, "-"):
-        values.check_target(str(json))
+        parse.check_target(str(json))
     out = None if json == "-" else render.console()
     record: dict[str, Any] = {"machine": measure.machine()}
     for name, make in cases.ROOMS.items():

@@ -8,7 +8,7 @@ import numpy as np
 import typer
 
 import softargmax
-from softargmax.cli import render, tables, values
+from softargmax.cli import parse, render, tables
 from softargmax.cli.errors import WrongUseError, refused_as
 from softargmax.cli.options import Axis, Base, Columns, Header, Json, Output, Temperature, Values
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from softargmax.cli.tables import Array
 
-Alpha = Annotated[float, typer.Option("--alpha", parser=values.number, help="The order: 1 is softmax, 2 is sparsemax.")]
+Alpha = Annotated[float, typer.Option("--alpha", parser=parse.number, help="The order: 1 is softmax, 2 is sparsemax.")]
 K = Annotated[int, typer.Option("-k", help="The number of largest scores that get a probability.")]
 Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Draws per row.")]
 TopK = Annotated[int | None, typer.Option("--top-k", help="Draw from this many of the most probable classes.")]
@@ -39,10 +39,10 @@ class Inputs(NamedTuple):
         """Check the name of the output file, then read the scores."""
         if not words:
             raise WrongUseError("nothing to do; give numbers, one file, or - for standard input")
-        path = values.source(words)
+        path = parse.source(words)
         if output is not None:
             tables.kind_of(output)
-            values.check_target(output, path)
+            parse.check_target(output, path)
         return cls(tables.scores_of(words, path, tables.Reading(header, columns)), output, json)
 
     def report(self, key: str, function: Callable[..., Array], **options: Any) -> None:
@@ -75,7 +75,7 @@ def logsumexp(
 ) -> None:
     """Compute the smooth maximum of each row: T log sum exp(z / T)."""
     inputs = Inputs.of(values_, header, columns, output, json)
-    options = {"axis": values.axis_named(axis), "temperature": temperature, "base": base}
+    options = {"axis": parse.axis_named(axis), "temperature": temperature, "base": base}
     inputs.report("logsumexp", softargmax.logsumexp, **options)
 
 
@@ -92,7 +92,7 @@ def entropy(
 ) -> None:
     """Compute the entropy of each row's probabilities, in nats."""
     inputs = Inputs.of(values_, header, columns, output, json)
-    options = {"axis": values.axis_named(axis), "temperature": temperature, "base": base}
+    options = {"axis": parse.axis_named(axis), "temperature": temperature, "base": base}
     inputs.report("entropy", softargmax.entropy, **options)
 
 
@@ -107,7 +107,7 @@ def sparsemax(
 ) -> None:
     """Compute sparse probabilities: the Euclidean projection of each row onto the simplex."""
     inputs = Inputs.of(values_, header, columns, output, json)
-    inputs.report("probabilities", softargmax.sparsemax, axis=values.axis_named(axis))
+    inputs.report("probabilities", softargmax.sparsemax, axis=parse.axis_named(axis))
 
 
 def entmax(
@@ -122,7 +122,7 @@ def entmax(
 ) -> None:
     """Compute entmax: the family of maps with softmax at order 1 and sparsemax at order 2."""
     inputs = Inputs.of(values_, header, columns, output, json)
-    inputs.report("probabilities", softargmax.entmax, alpha=alpha, axis=values.axis_named(axis))
+    inputs.report("probabilities", softargmax.entmax, alpha=alpha, axis=parse.axis_named(axis))
 
 
 def top_k(
@@ -138,7 +138,7 @@ def top_k(
 ) -> None:
     """Compute softmax over each row's k largest scores; the others get 0."""
     inputs = Inputs.of(values_, header, columns, output, json)
-    options = {"k": k, "axis": values.axis_named(axis), "temperature": temperature}
+    options = {"k": k, "axis": parse.axis_named(axis), "temperature": temperature}
     inputs.report("probabilities", softargmax.topk_softmax, **options)
 
 
@@ -158,6 +158,6 @@ def sample(  # noqa: PLR0913 one argument per option
 ) -> None:
     """Draw class indices (from 0) of each row by their probabilities."""
     inputs = Inputs.of(values_, header, columns, output, json)
-    options = {"axis": values.axis_named(axis), "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    options = {"axis": parse.axis_named(axis), "temperature": temperature, "top_k": top_k, "top_p": top_p}
     drawn = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
     inputs.report("places", softargmax.categorical, **options, num_samples=count, seed=drawn)

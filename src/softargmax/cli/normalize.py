@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 
 from softargmax import stream
-from softargmax.cli import render, tables, values
+from softargmax.cli import parse, render, tables
 from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
 from softargmax.cli.options import Axis, Base, Columns, Dtype, Header, Json, Output, Temperature, Values
 
@@ -46,18 +46,18 @@ def command(  # noqa: PLR0913 one argument per option
     if not words:
         raise WrongUseError("nothing to do; give numbers, one file, or - for standard input (softargmax --help)")
     options: dict[str, Any] = {
-        "temperature": temperature, "base": base, "axis": values.axis_named(axis), "dtype": values.dtype_named(dtype)
+        "temperature": temperature, "base": base, "axis": parse.axis_named(axis), "dtype": parse.dtype_named(dtype)
     }  # fmt: skip
     name = "log_softmax" if log else "softmax"
-    path = values.source(words)
+    path = parse.source(words)
     kind = None if output is None else tables.kind_of(output)
     if output is not None:
-        values.check_target(output, path)
-    cap = values.bytes_named(memory)
-    values.check_options(options, memory=cap)
+        parse.check_target(output, path)
+    cap = parse.bytes_named(memory)
+    parse.check_options(options, memory=cap)
     scores, names = readable(words, path, tables.Reading(header, columns))
     if not isinstance(scores, str):
-        values.check_options(options, scores.shape)
+        parse.check_options(options, scores.shape)
     run = partial(computed, name, scores, **options, memory=cap)
     if kind == ".npy":
         convert(run, str(output), json=json)

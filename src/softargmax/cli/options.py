@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from softargmax.cli import values
+from softargmax.cli import parse
 
 Values = Annotated[
     list[str] | None,
@@ -14,10 +14,10 @@ Values = Annotated[
 ]
 Temperature = Annotated[
     float,
-    typer.Option("--temperature", "-t", parser=values.number, help="Divides the scores; 0 gives the arg max."),
+    typer.Option("--temperature", "-t", parser=parse.number, help="Divides the scores; 0 gives the arg max."),
 ]
 Base = Annotated[
-    float | None, typer.Option("--base", "-b", parser=values.number, help="Base of the exponentials; e by default.")
+    float | None, typer.Option("--base", "-b", parser=parse.number, help="Base of the exponentials; e by default.")
 ]
 Axis = Annotated[str, typer.Option("--axis", "-a", help="Axes along which probabilities sum to 1: -1, 0, 0,1 or all.")]
 Header = Annotated[

@@ -10,7 +10,7 @@ import typer
 
 import softargmax
 from softargmax import stream
-from softargmax.cli import render, tables, values
+from softargmax.cli import parse, render, tables
 from softargmax.cli.errors import FailedRunError, WrongUseError
 from softargmax.cli.options import Base, Columns, Header, Values
 from softargmax.core.extras import install
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Temperatures = Annotated[
-    list[float] | None, typer.Option("--temperatures", "-t", parser=values.number, help="One or more: 0.1 1 10.")
+    list[float] | None, typer.Option("--temperatures", "-t", parser=parse.number, help="One or more: 0.1 1 10.")
 ]
 Output = Annotated[str, typer.Option("--output", "-o", help="The picture file: .png, .svg or .pdf.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the plotted numbers as JSON.")]
@@ -42,7 +42,7 @@ def command(
     words = values_ or []
     if not words:
         raise WrongUseError("nothing to draw; give numbers: softargmax plot 1 2 3 4 --temperatures 0.1 1 10")
-    path = values.source(words)
+    path = parse.source(words)
     scores = tables.scores_of(words, path, tables.Reading(header, columns)).scores
     if scores.ndim != 1:
         raise WrongUseError(f"{path}: expected one row of scores, got shape {scores.shape}")
@@ -50,10 +50,10 @@ def command(
         raise WrongUseError(f"--output {output}: expected a name that ends in {', '.join(KINDS)}")
     if not scores.size:
         raise FailedRunError(f"{path}: expected at least one score, got none")
-    values.check_target(output, path)
+    parse.check_target(output, path)
     sweep = temperatures or [0.1, 1.0, 10.0]
     for T in sweep:
-        values.check_options({"temperature": T, "base": base})
+        parse.check_options({"temperature": T, "base": base})
     panels = [panel_of(scores, T, base) for T in sweep]
     draw(scores, panels, output)
     if json:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from softargmax import stream
-from softargmax.cli import texts, values
+from softargmax.cli import parse, texts
 from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def scores_of(words: list[str], path: str | None, reading: Reading) -> Table:
     if path is not None:
         return read(path, reading)
     check_plain(reading, "got numbers")
-    return Table(values.numbers(words))
+    return Table(parse.numbers(words))
 
 
 def check_plain(reading: Reading, why: str) -> None:
@@ -156,7 +156,7 @@ def parsed(text: str, name: str, kind: str, reading: Reading) -> Table:
 def number_in(cell: str, mark: str | None, where: str) -> float:
     """Return the number in a cell."""
     try:
-        return values.number(texts.plain(cell, mark))
+        return parse.number(texts.plain(cell, mark))
     except WrongUseError as error:
         raise FailedRunError(f"{where}: {error}") from None
     except ValueError:

@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from softargmax.cli import values
+from softargmax.cli import parse
 from softargmax.cli.errors import FailedRunError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def is_header(cells: Sequence[str], mark: str | None, known: Iterable[str] = ())
     >>> is_header(["id", "score"], ","), is_header(["id", "2"], ","), is_header(["0", "kind"], ",", ["kind"])
     (True, False, True)
     """
-    words = [cell for cell in cells if not values.is_number(plain(cell, mark))]
+    words = [cell for cell in cells if not parse.is_number(plain(cell, mark))]
     return len(words) == len(cells) or not set(words).isdisjoint(known)
 
 

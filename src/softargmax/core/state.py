@@ -22,8 +22,8 @@ import numpy as np
 
 from softargmax.core import arrays, check
 from softargmax.core.arrays import device_of, namespace, one_axis, working_dtype
-from softargmax.core.chunks import SIZE, cut
 from softargmax.core.error_free import difference, total
+from softargmax.core.row_chunks import SIZE, cut
 from softargmax.core.types import Array, Like, Logits, Numbers, of_arrays
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from softargmax.core.arrays import followed
-from softargmax.core.chunks import cut
 from softargmax.core.dispatch import is_native
 from softargmax.core.operation import Operation
 from softargmax.core.record import Gradients, Result, Wanted, gradient
+from softargmax.core.row_chunks import cut
 from softargmax.core.targets import refuse_class
 from softargmax.loss import kernels, reference_divergence, reference_linear
 from softargmax.loss.arguments import (

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from softargmax.core.arrays import device_of, kept_shape, namespace, row_shape, working_dtype
-from softargmax.core.chunks import by_rows
 from softargmax.core.error_free import row_sum, total, two_sum
 from softargmax.core.loss_reduction import counts, each_counts, reduced, together
+from softargmax.core.row_chunks import by_rows
 from softargmax.loss.results import CrossEntropyTerms
 from softargmax.normalize import operations
 from softargmax.normalize.operations import Scores

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.core.arrays import namespace
-from softargmax.core.chunks import by_rows
 from softargmax.core.error_free import row_sum
+from softargmax.core.row_chunks import by_rows
 from softargmax.loss.arguments import Layer
 from softargmax.loss.reference import INF, normalized
 from softargmax.loss.reference_linear import beta_of, by_parts, part_of, product, rows_of

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.core.arrays import dtype_name, is_torch, namespace
-from softargmax.core.chunks import SIZE, cut
 from softargmax.core.loss_reduction import together
 from softargmax.core.products import biased, finite
+from softargmax.core.row_chunks import SIZE, cut
 from softargmax.core.scale import Scale
 from softargmax.loss import reference
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from softargmax.core import check
 from softargmax.core.arrays import as_number, axes_of, device_of, kept_shape, namespace, row_dtype, squeezed
-from softargmax.core.chunks import by_rows
+from softargmax.core.row_chunks import by_rows
 from softargmax.core.scale import UNIT, Scale
 from softargmax.core.signature import public
 from softargmax.core.types import Logits, Mask, Numbers, PerRow

@@ -2,7 +2,7 @@
 //
 // Newton's method for the threshold runs over the candidates only, and each step drops some of them. Then p is computed
 // for the packs that contain a score above the threshold. All other p are 0.
-#include "sparse/derivatives.hpp"
+#include "sparse/gradient_and_loss.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 namespace {

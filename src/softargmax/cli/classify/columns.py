@@ -15,7 +15,7 @@ from softargmax.cli.texts import column, near
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from softargmax.cli.classify.source import Source
+    from softargmax.cli.classify.csv_file import Source
 
 LARGEST = 1e100
 FEW = 0.1  # a smaller share of words in a column of numbers is a mistake

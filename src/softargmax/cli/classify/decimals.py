@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from softargmax.cli import texts, values
+from softargmax.cli import parse, texts
 from softargmax.cli.errors import FailedRunError
 
 THOUSANDS = r"^[+-]?[1-9][0-9]{0,2}[.,][0-9]{3}$"
@@ -51,7 +51,7 @@ def check_marks(words: Any, where: str) -> None:
 def is_number(word: str, mark: str) -> bool:
     """True if a word is a number."""
     text = texts.plain(word, mark)
-    return text.isascii() and values.is_number(text)
+    return text.isascii() and parse.is_number(text)
 
 
 def looks_like_number(word: str) -> bool:

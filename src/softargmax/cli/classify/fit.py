@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from softargmax.cli import render
-from softargmax.cli.classify import columns, decimals, learning, models, source
+from softargmax.cli.classify import columns, csv_file, decimals, learning, models
 from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
 from softargmax.cli.options import Header
 
@@ -56,9 +56,9 @@ def command(  # noqa: PLR0913 one argument per option
         raise WrongUseError(f"--C {C:g}: expected a number above 0 (inf: no penalty)")
     if model != "softmax" and (C is not None or l1_ratio is not None):
         raise WrongUseError(f"--C, --l1-ratio: expected with --model softmax only, got --model {model}")
-    source.ready()
+    csv_file.ready()
     models.check_output(output, data)
-    rows_file = source.Source(data, header=header, known=[target])
+    rows_file = csv_file.Source(data, header=header, known=[target])
     chosen, table, target = columns.learned(rows_file, target, drop or [])
     y = classes_of(table, target, rows_file, folds)
     X = chosen.matrix(table, rows_file.name)
@@ -79,7 +79,7 @@ def command(  # noqa: PLR0913 one argument per option
         printed(report)
 
 
-def classes_of(table: Any, target: str, rows_file: source.Source, folds: int) -> NDArray[Any]:
+def classes_of(table: Any, target: str, rows_file: csv_file.Source, folds: int) -> NDArray[Any]:
     """Return the column of classes as text; reject classes with too few rows for the folds."""
     where = f"{rows_file.name}: column {target!r}"
     y = columns.words_of(table, target, rows_file.name).astype(str)

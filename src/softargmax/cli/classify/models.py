@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax import stream
-from softargmax.cli import info, values
+from softargmax.cli import info, parse
 from softargmax.cli.classify.columns import Columns
 from softargmax.cli.errors import FailedRunError, WrongUseError
 
@@ -59,7 +59,7 @@ def check_output(output: str | None, *sources: str) -> None:
     if not Path(output).resolve().parent.is_dir():
         raise WrongUseError(f"--output {output}: expected a folder that exists")
     for source in sources:
-        values.check_target(output, source)
+        parse.check_target(output, source)
 
 
 def estimator_of(name: str, options: dict[str, Any], *, calibrate: bool) -> Any:
@@ -96,7 +96,7 @@ def load(path: str) -> Model:
     from skops.io import loads
     from skops.io.exceptions import UntrustedTypesFoundException
 
-    values.check_source(path)
+    parse.check_source(path)
     data = Path(path).read_bytes()
     if not zipfile.is_zipfile(io.BytesIO(data)):
         raise FailedRunError(f"{path} is not a model of `softargmax fit`")

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from softargmax import stream
 from softargmax.cli import render
-from softargmax.cli.classify import learning, models, source
+from softargmax.cli.classify import csv_file, learning, models
 from softargmax.cli.errors import FailedRunError, refused_as
 from softargmax.cli.options import Header
 
@@ -26,11 +26,11 @@ Output = Annotated[str | None, typer.Option("--output", "-o", help="Write to thi
 
 def command(model: File, data: Data, output: Output = None, header: Header = None) -> None:
     """Predict the classes of the rows of a CSV file, and their probabilities."""
-    source.ready()
+    csv_file.ready()
     models.check_output(output, data, model)
     with learning.collected_warnings() as warned:  # a model from another version of scikit-learn warns
         kept = models.load(model)
-        rows_file = source.Source(data, header=header, known=kept.columns.names)
+        rows_file = csv_file.Source(data, header=header, known=kept.columns.names)
         table = kept.columns.read(rows_file)
         X = kept.columns.matrix(table, rows_file.name)
         with refused_as(FailedRunError, f"{rows_file.name}: "):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from softargmax.cli import texts, values
+from softargmax.cli import parse, texts
 from softargmax.cli.errors import FailedRunError, require
 from softargmax.cli.texts import SAVE
 
@@ -26,7 +26,7 @@ class Source:
 
     def __init__(self, path: str, *, header: bool | None = None, known: Iterable[str] = ()) -> None:
         if path != "-":
-            values.check_source(path)
+            parse.check_source(path)
         self.name = texts.STDIN if path == "-" else path
         self._data = texts.read(path)
         text = self._data[:HEAD].decode("utf-8-sig", "replace")

@@ -16,7 +16,7 @@ def test_arrays_are_processed_in_chunks() -> None:
         where = options["where"] if axis == 1 else None
         chunked = s.boltzmann(energies, temperature, axis=axis, weights=options["weights"], where=where)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("softargmax.core.chunks.SIZE", 1 << 30)
+            patch.setattr("softargmax.core.row_chunks.SIZE", 1 << 30)
             whole = s.boltzmann(energies, temperature, axis=axis, weights=options["weights"], where=where)
         for name, a, b in zip(whole._fields, chunked, whole, strict=True):
             assert np.array_equal(a, b), name

@@ -1,4 +1,4 @@
-"""The values of a command line: bare numbers (negative ones too), one file, or ``-``."""
+"""Parse the words of a command line: bare numbers (negative ones too), one file, or ``-``."""
 
 from __future__ import annotations
 
