@@ -3,8 +3,9 @@
     python -m bench.accuracy            10^7 values in every row of the table, about 6 minutes on 2 cores
     python -m bench.accuracy --quick    10^5 values a row; writes nothing
 
-Truth comes from tests/oracle (float64 for float32 and narrower, pairs of float64 for float64; itself checked against
-mpmath). Results: bench/results/accuracy.json; the table: docs/accuracy.md.
+The true values come from tests/oracle, which is itself checked against mpmath. It computes in float64 for float32 and
+narrower formats, and in pairs of float64 for float64. The results are in bench/results/accuracy.json, the table in
+docs/accuracy.md.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ RESULT = ROOT / "bench" / "results" / "accuracy.json"
 PAGE = ROOT / "docs" / "accuracy.md"
 OPS = ("softmax", "log_softmax", "logsumexp")
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-PIECE = 200_000  # scores answered at once
+PIECE = 200_000  # scores per call
 BOUND = {"float32": 3.0, "float64": 4.0, "float16": 0.51, "bfloat16": 0.51}
 
-Answer = tuple[NDArray[Any], str]  # values and the name of their dtype, since bfloat16 values are in float32 arrays
+Answer = tuple[NDArray[Any], str]  # values, and the name of their dtype: an array of float32 may hold bfloat16 values
 Subject = Callable[[str, NDArray[Any], Case], Answer | None]
 
 
 def pieces(case: Case, values: int) -> Iterator[NDArray[Any]]:
-    """Yield rows of every length, together at least `values` scores, in float32 or the case's own format."""
+    """Yield rows of every length, with at least `values` scores in all. The dtype is float32, or the case's own."""
     lengths = [n for n in LENGTHS if n <= values // len(LENGTHS)]
     share = -(-values // len(lengths))
     for n in lengths:
@@ -52,7 +53,7 @@ def pieces(case: Case, values: int) -> Iterator[NDArray[Any]]:
 
 
 def rounded(z: NDArray[np.float64], dtype: str) -> NDArray[Any]:
-    """Round scores to the format, within its range."""
+    """Round scores to the format, and clip them to its range."""
     with np.errstate(over="ignore", under="ignore"):
         if dtype != "bfloat16":
             return np.clip(z, -np.finfo(dtype).max, np.finfo(dtype).max).astype(dtype)
@@ -64,7 +65,7 @@ def rounded(z: NDArray[np.float64], dtype: str) -> NDArray[Any]:
 
 
 def as_torch(z: NDArray[Any], dtype: str) -> Any:
-    """Wrap in a tensor of the format."""
+    """Return the scores as a tensor of the format."""
     import torch
 
     return torch.from_numpy(z).to(torch.bfloat16) if dtype == "bfloat16" else torch.from_numpy(z)
@@ -79,7 +80,7 @@ def as_numpy(tensor: Any) -> Answer:
 
 
 def softargmax_side(op: str, z: NDArray[Any], case: Case) -> Answer:
-    """Compute with softargmax: on NumPy arrays, bfloat16 on tensors."""
+    """Compute with softargmax: NumPy arrays, or tensors for bfloat16."""
     import softargmax
 
     function = partial(getattr(softargmax, op), temperature=case.temperature, base=case.base)
@@ -133,7 +134,7 @@ def measure(case: Case, values: int) -> dict[str, Any]:
     """Measure one row of the table for every subject."""
     tally: dict[str, dict[str, list[float]]] = {s: {op: [0.0, 0.0, 0.0] for op in OPS} for s in SUBJECTS}
     with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the peers' own warnings on hard rows
+        warnings.simplefilter("ignore")  # peers warn of overflow on hard rows
         for z in pieces(case, values):
             truth = family_truth(z, case.temperature, case.base)
             for subject, compute in SUBJECTS.items():

@@ -43,7 +43,7 @@ def memories(batch: int, heads: int, length: int, width: int) -> tuple[Tensor, T
 
 
 def products(operations: float) -> Callable[[], object]:
-    """Return this many operations as products of square matrices, the last of which has fewer rows."""
+    """Return a call that multiplies square matrices, with this many operations in all; the last has fewer rows."""
     a, b, out = normal(3, SIDE, SIDE)
     rows = round(operations / (2 * SIDE**2))
     parts = [min(SIDE, rows - start) for start in range(0, rows, SIDE)]
@@ -163,7 +163,7 @@ def promises() -> Iterator[Promise]:
         "attention, causal, and backward": 1.3,
     }
     yield from plain((4, 8, 512, 64), short)
-    yield from plain((1, 4, 16, 32), {"attention": 0.5})  # its cost is the calling
+    yield from plain((1, 4, 16, 32), {"attention": 0.5})  # mostly the overhead of a call
     yield windowed(4096, 256)
     yield capped(2048, 20.0)
     yield decoding(8, 32, 8, 8192, 128)

@@ -62,10 +62,7 @@ class Worker:
         self.process = subprocess.Popen(
             [python, "-m", "bench.compare_lines"],
             cwd=ROOT,
-            env={
-                **os.environ,
-                "PYTHONHASHSEED": "0",
-            },  # same layout of dictionaries
+            env={**os.environ, "PYTHONHASHSEED": "0"},  # both processes lay out dictionaries in the same way
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -94,7 +91,7 @@ def medians(first: Worker, second: Worker, line: int, repeats: int) -> tuple[flo
     for turn in range(-1, RUNS):
         for worker in (first, second) if turn % 2 else (second, first):
             seconds = worker.ask(line, repeats)
-            if turn >= 0:  # the first turn also makes inputs, touches pages and imports modules
+            if turn >= 0:  # not timed: the first turn makes inputs, touches pages and imports modules
                 samples[worker].append(seconds)
     return statistics.median(samples[first]), statistics.median(samples[second])
 

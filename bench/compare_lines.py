@@ -165,7 +165,7 @@ LINES = (
 
 def serve() -> None:
     """Answer requests [line, repeats], one per line of JSON, with the seconds per call. With 0 repeats, count calls."""
-    warnings.simplefilter("ignore")  # a fit that stops early warns
+    warnings.simplefilter("ignore")  # a fit that stops early emits a warning
     torch.set_num_threads(THREADS)
     sa.set_num_threads(THREADS)
     print(json.dumps({"softargmax": str(Path(sa.__file__).parent), "lines": [line[:2] for line in LINES]}), flush=True)
@@ -173,7 +173,7 @@ def serve() -> None:
     for request in sys.stdin:
         line, repeats = json.loads(request)
         if prepared is None or prepared[0] != line:
-            prepared = None  # frees its arrays first
+            prepared = None  # frees the arrays of the line before
             prepared = line, LINES[line].make()
         print(json.dumps(timed(prepared[1], repeats) if repeats else enough(prepared[1])), flush=True)
 

@@ -2,9 +2,9 @@
 
     python -m bench.contention            3 minutes; writes bench/results/contention.json
 
-The conditions: alone; beside one busy process; beside one busy process per core; and two threads on one core. A side's
-loss is its time under a condition over its time alone. Ours should lose at most 1.3 times what torch loses, and stay
-faster wherever it is faster alone.
+There are four conditions: alone, beside one busy process, beside one busy process per core, and two threads on one
+core. The slowdown of a side is its time under a condition divided by its time alone. Our slowdown should be at most 1.3
+times torch's, and we should stay faster wherever we are faster alone.
 """
 
 from __future__ import annotations
@@ -117,12 +117,12 @@ def main() -> None:
         print(json.dumps(seconds_of(measured(0))))
         return
     found = {condition: seconds_of(measured(count)) for condition, count in BUSY.items()} | {ONE_CORE: on_one_core()}
-    print(f"{'':46} {'condition':26} {'torch/ours':>10} {'our loss':>9} {'torch':>8}")
+    print(f"{'':46} {'condition':26} {'torch/ours':>10} {'slowdown':>9} {'torch':>8}")
     for name, alone in found["alone"].items():
         for condition, times in found.items():
             now = times[name]
-            loss = {side: now[side] / alone[side] for side in now}
-            print(f"{name:46} {condition:26} {now[PEER] / now[OURS]:10.2f} {loss[OURS]:9.2f} {loss[PEER]:8.2f}")
+            slowdown = {side: now[side] / alone[side] for side in now}
+            print(f"{name:46} {condition:26} {now[PEER] / now[OURS]:10.2f} {slowdown[OURS]:9.2f} {slowdown[PEER]:8.2f}")
     RESULT.write_text(json.dumps(machine() | {"threads": THREADS, "seconds": found}, indent=1))
 
 

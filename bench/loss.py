@@ -27,7 +27,7 @@ import softargmax as sa
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# (N, D, K), and the bound in bytes on what is beyond inputs and gradients, or on all that is resident.
+# (N, D, K), and a bound in bytes: on the memory beyond inputs and gradients, or on the peak of the process.
 MEMORY: list[tuple[tuple[int, int, int], str, float]] = [
     ((1024, 512, 32_768), "beyond", 1024 * 32_768 * 4 / 8),
     ((2048, 768, 50_257), "beyond", 2048 * 50_257 * 4 / 8),

@@ -60,12 +60,12 @@ def same_on_samples(source: Path, target: Path, axis: int) -> int:
 
 
 def run(gib: float, axis: int, cap: float, folder: Path) -> dict[str, object]:
-    """Write, convert, compare."""
+    """Write a file of scores, convert it, and compare samples of the result."""
     rows = max(1, int(gib * (1 << 30)) // (4 * ROW))
     source, target = folder / "scores.npy", folder / "probabilities.npy"
     write_scores(source, rows)
     started = time.perf_counter()
-    memory = int(cap * (1 << 20)) * 3 // 8  # the windows; the rest is the interpreter and NumPy
+    memory = int(cap * (1 << 20)) * 3 // 8  # the interpreter and NumPy need the rest
     command = [sys.executable, "-c", CONVERT, str(source), str(target), str(axis), str(memory)]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     print(f"converted {rows} x {ROW} along axis {axis} in {found['seconds']:.1f} s, peak {found['peak_mib']:.0f} MiB")

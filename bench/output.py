@@ -3,10 +3,10 @@
     python -m bench.output                  all cases, about 8 minutes on 2 cores; writes bench/results/output.json
     python -m bench.output hierarchical     only the cases whose names contain these words; writes nothing
 
-K = 100,003 classes, D = 256, 1024 rows whose targets follow Zipf's law. A step is forward, backward and the optimiser:
-torch's side is `F.cross_entropy(h @ w.T, y)` with Adam over all of w; ours has sparse gradients and SparseAdam where
-the layer gives them, Adam where it does not. Further cases use plain SGD, or no optimiser. The exit code is 1 if a
-target is missed.
+K = 100,003 classes, D = 256, 1024 rows whose targets follow Zipf's law. A step is a forward pass, a
+backward pass and the optimiser. Torch's side is `F.cross_entropy(h @ w.T, y)` with Adam over all of w. Our side uses
+SparseAdam for layers with sparse gradients, and Adam for the others. Further cases use plain SGD, or no optimiser. The
+exit code is 1 if a target is missed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The peak memory of a call, as Linux counts it; for processes that do nothing else."""
+"""Measure the peak resident memory of a call, in a process that does nothing else (Linux only)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 def peak_of(call: Callable[[], Any]) -> tuple[int, int, Any]:
-    """Return the bytes that were resident before a call, the most that were while it ran, and what it gives."""
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is forgotten
+    """Return the resident bytes before a call, the peak while it ran, and the result of the call."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak (VmHWM)
     before = resident("VmRSS")
     found = call()
     return before, resident("VmHWM"), found

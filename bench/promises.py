@@ -34,7 +34,7 @@ class Promise:
     """Largest number of samples of each side, for cases in which a peer takes seconds."""
 
     def case(self) -> Case:
-        """Return what the harness measures."""
+        """Return the case in the form that `softargmax.measure` takes."""
         return Case(self.name, self.sides, bytes=self.bytes, multiply_adds=self.multiply_adds)
 
 

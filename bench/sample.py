@@ -3,7 +3,7 @@
     python -m bench.sample                  all cases, about 4 minutes on 2 cores; writes bench/results/sample.json
     python -m bench.sample top_p            only the cases whose names contain these words; writes nothing
 
-Scores are normal, with standard deviation 4, as in a trained model, or 1, for which top-p keeps two fifths of the
+Scores are normal. Their standard deviation is 4, as in a trained model, or 1. With 1, top-p keeps two fifths of the
 vocabulary. Every side returns indices with the same distribution. The exit code is 1 if a target is missed.
 """
 
@@ -64,7 +64,7 @@ def promises() -> Iterator[Promise]:
     yield case("categorical, level", level, "torch", multinomial, 8.0)
     yield case("top_k 50", z, "torch", of_the_top, 1.5, top_k=K)
     yield case("categorical", scores(2.0, 100_000, 10), "torch", multinomial, 1.0)
-    yield case("categorical", scores(1.0, 4, 10), "torch", multinomial, 0.5)  # its cost is the calling
+    yield case("categorical", scores(1.0, 4, 10), "torch", multinomial, 0.5)  # mostly the overhead of a call
 
 
 if __name__ == "__main__":

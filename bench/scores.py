@@ -14,7 +14,7 @@ SPREADS = (1.0, 10.0, 40.0, 87.0, 1e4)
 LENGTHS = (7, 64, 1000, 4097, 65_536, 1_000_000)
 HALVES = ("float16", "bfloat16")
 
-# Where exp of the format reaches its subnormals and where it ends.
+# The range of scores for which exp is subnormal in each format.
 SUBNORMAL = {"float16": (-17.4, -9.7), "bfloat16": (-93, -87), "float32": (-104, -87), "float64": (-746, -708)}
 
 

@@ -1,6 +1,7 @@
 """A small language model of the words in the source of Python's standard library, trained by the last layer's loss.
 
-The scores of a trained model are not those of noise: most words are next to impossible, and rows agree on which.
+The scores of a trained model differ from noise: most words have tiny probabilities, and largely the same words in every
+row.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     python -m bench.sparse sparsemax        only the cases whose names contain these words; writes nothing
 
 Scores are normal, heavy-tailed (Cauchy) or all equal. Equal scores give every map its largest support. "entmax, k" is
-the package with its hint that few scores matter. Short rows are as in a router of experts. The exit code is 1 if a
-target is missed.
+the package with its argument k, a bound on the support. Short rows are as in a router of experts. The exit code is 1 if
+a target is missed.
 """
 
 from __future__ import annotations

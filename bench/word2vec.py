@@ -39,7 +39,7 @@ Vectors = tuple[np.ndarray, np.ndarray]
 
 
 class Text:
-    """The text as word numbers, by falling count; -1 ends a file."""
+    """The text as numbers of words: 0 is the most frequent word, and -1 marks the end of a file."""
 
     def __init__(self) -> None:
         corpus = read()

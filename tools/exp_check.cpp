@@ -1,8 +1,8 @@
-// Checks the kernels' exp on every float32 of its domain, both signs: prints one line of JSON per beta.
+// Checks the exp of the kernels on every float32 of its domain, of both signs. Prints one line of JSON per beta.
 //
-// The term is computed as the kernels compute it, 2^e e^(beta x) with the power of two e that keeps it a normal number
-// (softmax takes e back exactly), and compared with the C library's exp of the double beta x. Compiled and run once per
-// instruction set by exp_check.py, which also compares the sums of the bits.
+// The kernels compute 2^e e^(beta x), where e keeps the value a normal number; softmax later undoes e exactly. Here
+// this value is compared with the C library's exp of beta x in double. exp_check.py compiles and runs this program for
+// each instruction set, and compares the sums of the bits.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -29,7 +29,7 @@ std::uint32_t bits_of(float x) {
 struct Found {
     double worst = 0, sum = 0;
     float at = 0;
-    std::uint64_t count = 0, bits = 0;  // bits: a sum that depends on each value and on where it stands
+    std::uint64_t count = 0, bits = 0;  // bits: a checksum of all values and their positions
     void add(float x, float actual, double truth) {
         int e;
         std::frexp(truth, &e);
@@ -53,8 +53,8 @@ struct Found {
     }
 };
 
-// Every float32 x of one sign with |beta x| <= 104 (below: results under half the smallest subnormal; above 88.73:
-// beyond the largest float32).
+// Checks every float32 x of one sign with |beta x| <= 104. Below -104 the result is under half the smallest subnormal;
+// above 88.73 it is beyond the largest float32.
 template <bool Unit> Found check(Scale beta, bool negative) {
     using V = Pack<float>;
     const int exponent = negative ? 62 : -62;

@@ -2,8 +2,8 @@
 
     python tools/exp_check.py        about 4 minutes on 2 cores; writes bench/results/exp_check.json
 
-Compiles exp_check.cpp against the library's own headers with the flags of CMakeLists.txt. Exit code 1 where the error
-is above the bound or two instruction sets differ in a bit.
+exp_check.cpp is compiled with the library's headers and with the flags of CMakeLists.txt. The exit code is 1 if an
+error is above the bound, or if two instruction sets differ in a bit.
 """
 
 from __future__ import annotations

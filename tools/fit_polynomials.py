@@ -3,8 +3,9 @@
 exp: q(r) = (e^r - 1 - r) / r^2 on |r| <= ln2 / 2, so that e^r = 1 + (r + r^2 q(r)).
 log: w(s) with log(1 + x) = 2 atanh(s), s = x / (2 + x): atanh(s) / s = 1 + s^2 w(s^2) on |s| <= 3 - 2 sqrt 2.
 
-Weighted least squares at Chebyshev nodes in 60 digits: within a factor of two of the minimax polynomial, far below
-one rounding. Coefficients are rounded to the target type from the constant term on, each time refitting the rest.
+Each polynomial is a weighted least-squares fit at Chebyshev nodes, in 60 digits. Its error is at most twice that of the
+minimax polynomial, far below one rounding. The constant term is rounded to the target type first. Then the other
+coefficients are fitted again, the next one is rounded, and so on.
 """
 
 from collections.abc import Callable

@@ -178,7 +178,7 @@ def literal(default: Any) -> str:
 
 
 def documented(doc: str) -> list[str]:
-    """Return the lines of a docstring; none for an empty text."""
+    """Return the lines of a docstring, or no lines for an empty text."""
     return wrap(f'"""{doc}"""', WIDTH - 4, initial_indent="    ", subsequent_indent="    ") if doc else []
 
 

@@ -3,9 +3,8 @@
     python tools/tables.py            write
     python tools/tables.py --check    exit with 1 if a page and its measurements differ
 
-Reads bench/results/accuracy.json (`make accuracy`), sparse_accuracy.json, output_bias.json, words.json, tasks.json, and
-every other file there that holds the results of a bench. In these pages but docs/speed.md a table stands between
-`<!-- table: NAME -->` and `<!-- end table -->`.
+The measurements are the JSON files in bench/results. A table stands between `<!-- table: NAME -->` and
+`<!-- end table -->`; docs/speed.md is written as a whole.
 """
 
 from __future__ import annotations
