@@ -174,11 +174,14 @@ void lowest_tile(std::int64_t rows, const T* a, const T* b, std::int64_t pitch, 
     tile<A, Rows>(a, b, pitch, depth, put);
 }
 
-// True if all n numbers are 0.
+// True if all n numbers are 0. It stops at the first pack with another number: of dense rows it reads one pack.
 template <class T> bool all_zero(const T* x, std::int64_t n) {
-    T nonzero = 0;
-    for (std::int64_t i = 0; i < n; ++i) nonzero = std::max(nonzero, x[i] != 0 ? T{1} : T{0});
-    return nonzero == 0;
+    using V = Pack<T>;
+    const V zero = V::all(0);
+    const auto every = equal(zero, zero);
+    for (std::int64_t i = 0; i < n; i += V::kLanes)
+        if (any(unless(every, equal(V::load_part(x + i, n - i, 0), zero)))) return false;
+    return true;
 }
 
 // c (a.count rows of `pitch`, b.count columns) = addend + A B, for up to kFewPanels panels of A, which stay in the
