@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-WHOLE = 1 << 17
-"""Up to this number of scores, all are computed at once."""
+LARGE = 1 << 20
+"""A part may have this many scores: 4 MiB in float32."""
 EVEN = 24
 """Parts are multiples of this number of rows, so that two threads share them evenly: the product takes 12 at a time."""
 PARTS = 9
-"""Number of parts of the rows. One part's scores and the other memory of a call take less than 1/8 of all scores."""
+"""Number of parts of many rows. One part's scores and the other memory of a call take less than 1/8 of all scores."""
 
 _loss = Native(_native.cross_entropy, CrossEntropy, Loss._fields)
 _loss_and_gradient = Native(_native.cross_entropy_and_gradient, GradientOf, LossAndGradient._fields)
@@ -89,6 +89,7 @@ def _loss_and_gradients(layer: Layer, options: LossOptions, seed: Array, least: 
         if not to.forms:
             _loss(of, rows[part], None)
             continue
+        to.see(z, part)
         _loss_and_gradient(GradientOf(of, rows_of(seed, part), least), rows[part], z)
         to.add(z, part)  # z holds dz now
     return rows
@@ -120,6 +121,7 @@ def linear_terms_vjp(i: LinearTermsVjp, dh: Any, dw: Any, db: Any) -> None:
     incoming = (i.g_loss, i.g_lse, i.g_entropy, i.g_z)
     seeds = [None if g is None else memory.numpy(g).astype(np.float64)[:, None] for g in incoming]
     for part, z in _scores(_layer(i.of.layer, memory), 2 * PARTS):
+        to.see(z, part)
         to.add(reference.gradient(z, [rows_of(g, part) for g in seeds], options_of_rows(options, part), CLASSES), part)
 
 
@@ -151,6 +153,7 @@ def layer_vjp(slope: Callable[[Any, Any, slice], Any], layer: Layer, other: Laye
     sums = _GradientSums(layer, to, memory, *found)
     both = zip(_scores(own, 4 * PARTS), _scores(_layer(other, memory), 4 * PARTS), strict=True)
     for (part, z), (_, other_z) in both:
+        sums.see(z, part)
         sums.add(np.asarray(memory.numpy(slope(memory.array(z), memory.array(other_z), part)), kind), part)
     return found[0], found[1], found[2]
 
@@ -184,18 +187,28 @@ class _GradientSums:
 
     def __init__(self, layer: Layer, forms: str, memory: Memory, dh: Any, dw: Any, db: Any) -> None:
         self.forms, self._dh, self._dw, self._db = forms, *map(memory.numpy, (dh, dw, db))
-        self._w = memory.numpy(sound(layer.w, memory.view)) if "h" in forms else None
-        self._h = memory.numpy(sound(layer.h, memory.view)) if "w" in forms else None
+        self._memory, self._layer, self._w, self._h = memory, layer, memory.numpy(layer.w), memory.numpy(layer.h)
         if not layer.h.shape[0]:
             for x in (self._dw, self._db):
                 x[...] = 0
+
+    def see(self, z: Array, part: slice) -> None:
+        """Replace nonfinite entries of W and of h in a part, before its scores z become their gradient.
+
+        A nonfinite entry of W makes all scores of its class nonfinite, and one of h all scores of its row. So a row and
+        a column of finite scores show that there are none. To read all of W takes a third of its product with 3 rows.
+        """
+        if part.start == 0 and not _native.finite(z[:1]):
+            self._w = self._memory.numpy(sound(self._layer.w, self._memory.view))
+        if not _native.finite(z[:, :1]):
+            self._h = self._memory.numpy(sound(self._layer.h, self._memory.view))
 
     def add(self, dz: Array, part: slice) -> None:
         """Add the contribution of dz, the gradient with respect to the scores of a part."""
         later = part.start > 0
         if "h" in self.forms:
             _native.product(dz, self._w, self._dh[part], sparse=True)
-        if self._h is not None:
+        if "w" in self.forms:
             _native.product(dz.T, self._h[part], self._dw, None, later, sparse=True)
         if "b" in self.forms:
             _native.product(np.ones((1, len(dz)), dz.dtype), dz, self._db[None], None, later)
@@ -207,15 +220,25 @@ class _GradientSums:
 def _scores(layer: Layer, parts: int) -> Iterator[tuple[slice, Array]]:
     """Yield parts of the rows, each with its scores; all parts share one array."""
     size, classes = layer.h.shape[0], layer.w.shape[0]
-    step = size if size * classes <= WHOLE else max(1, size // parts)
-    if step > EVEN:
-        step -= step % EVEN
+    step = _rows_at_once(layer, parts)
     memory = np.empty((step, classes), _precision(layer))
     for start in range(0, size, max(step, 1)):
         part = slice(start, min(start + step, size))
         z = memory[: part.stop - start]
         layer_scores(layer.h[part], layer.w, layer.bias, z)
         yield part, z
+
+
+def _rows_at_once(layer: Layer, parts: int) -> int:
+    """Return the number of rows of a part: 1/parts of all rows, or more if its scores are few or small beside W.
+
+    Every part reads all of W, which takes as long as some 20 rows of scores.
+    """
+    (size, width), classes = layer.h.shape, layer.w.shape[0]
+    rows = max(size // parts, LARGE // max(classes, 1), width // 8, 1)
+    if rows >= size:
+        return size
+    return rows - rows % EVEN if rows > EVEN else rows
 
 
 def _precision(layer: Layer) -> Any:

@@ -64,8 +64,8 @@ def linear_cross_entropy(
 
     Notes
     -----
-    The function computes the scores of a few rows at a time, at most an eighth of them at once. Half-precision inputs
-    are multiplied and summed in float32.
+    The function computes the scores of some rows at a time: an eighth of all scores, 4 MiB, or an eighth of the size of
+    w, whichever is most. Half-precision inputs are multiplied and summed in float32.
 
     For tensors in CPU memory, if the loss is a mean or a sum and autograd records it, the forward pass also computes
     the gradients and keeps them for the backward pass. Call it under `torch.no_grad()` if you need no gradients.
