@@ -13,7 +13,7 @@ import softargmax as s
 NAN, INF = float("nan"), float("inf")
 RNG = np.random.default_rng(17)
 N, D, K = 33, 520, 4100
-"""More than two parts of rows, more than one chain of the depth, more than one block of the classes."""
+"""More than one chain of the depth, and more than one block of the classes."""
 H, W, B = (RNG.standard_normal(n).astype(np.float32) * 0.3 for n in ((N, D), (K, D), (K,)))
 TEACHER = RNG.standard_normal((N, 3)).astype(np.float32), RNG.standard_normal((K, 3)).astype(np.float32)
 Y = RNG.integers(0, K, N)

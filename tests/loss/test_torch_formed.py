@@ -8,7 +8,7 @@ import softargmax as s
 from softargmax.loss.linear_operations import linear_cross_entropy
 
 torch = pytest.importorskip("torch")
-N, D, K = 700, 6, 400  # several parts of 72 rows
+N, D, K = 700, 6, 4000  # three parts of the rows: 240, 240, 220
 
 
 def layer(dtype=None, spread=1.0):
@@ -205,3 +205,43 @@ def test_class_weights_of_a_batch():
     looped = sum(s.cross_entropy(z, y, weight=w) for w in weights)
     (found,), (wanted,) = (torch.autograd.grad(x, weights) for x in (mapped, looped))
     assert torch.allclose(found, wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("weighted", [torch.bfloat16, torch.float16, torch.float64])
+def test_class_weights_of_any_dtype_weigh_the_mean(dtype: torch.dtype, weighted: torch.dtype) -> None:
+    """The mean divides by the sum of the weights; the error is at most that of the scores, summed in float32."""
+    generator = torch.Generator().manual_seed(5)
+    h, w = (torch.randn(n, 32, generator=generator).to(dtype) for n in (64, 50))
+    weight = (0.5 + torch.rand(50, generator=generator)).to(weighted)
+    y = torch.randint(50, (64,), generator=generator)
+    loss = torch.nn.functional.cross_entropy(h.double() @ w.double().T, y, weight=weight.double())
+    bound = 2 * 32 * 2.0**-24 * float((h.double().abs() @ w.double().abs().T).max())
+    for one in (w, w.requires_grad_()):
+        found = s.linear_cross_entropy(h, one, y, weight=weight, dtype=torch.float64)
+        assert abs(found.item() - loss.item()) <= bound
+
+
+@pytest.mark.parametrize("row", [0, 300, N - 1], ids=["first part", "second part", "last part"])
+def test_an_ignored_row_of_nan_changes_no_bit(row: int) -> None:
+    """Neither of the loss nor of the gradients, whichever part the row is in; its own gradient is 0."""
+    leaves, y = layer()
+    y[row] = -100
+    found = []
+    for value in (0.5, float("nan")):
+        with torch.no_grad():
+            leaves[0][row] = value
+        loss = s.linear_cross_entropy(*leaves[:2], y, bias=leaves[2])
+        found.append((loss, *torch.autograd.grad(loss, leaves)))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert not found[1][1][row].any()
+
+
+def test_a_row_has_the_same_gradient_in_every_part() -> None:
+    """The gradient of a row with respect to h has the same bits alone as among 700 rows in three parts."""
+    (h, w, b), y = layer()
+    whole = torch.autograd.grad(s.linear_cross_entropy(h, w, y, bias=b, reduction="sum"), h)[0]
+    for row in (1, 239, 240, 479, 480, N - 2):
+        own = h[row : row + 1].detach().requires_grad_()
+        loss = s.linear_cross_entropy(own, w, y[row : row + 1], bias=b, reduction="sum")
+        assert torch.equal(torch.autograd.grad(loss, own)[0][0], whole[row])

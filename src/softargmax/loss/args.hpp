@@ -35,6 +35,26 @@ struct Args : RowArgs {
     }
 };
 
+// The loss of a last layer's scores z = h W^T + bias, and its gradients.
+struct LinearArgs : Args {
+    core::Factor2D h, w, bias;       // (N, D), (K, D) and (K,); a bias without data is absent
+    std::int64_t width = 0;          // D
+    char *dh = nullptr, *dw = nullptr, *db = nullptr;  // contiguous, of the scores' type; null: not requested
+    std::int64_t rows_at_once = 0;   // `z` has memory for the scores of so many rows
+};
+
+// The rows of a part: 1/parts of all rows, or more if their scores are few (4 MiB of float32) or small beside W. Every
+// part reads all of W, which takes as long as the scores of some 20 rows. Two threads share an even number of panels.
+inline std::int64_t rows_at_once(std::int64_t rows, std::int64_t width, std::int64_t classes, std::int64_t parts) {
+    constexpr std::int64_t large = 1 << 20, even = 24;
+    const std::int64_t most =
+        std::max({rows / parts, large / std::max<std::int64_t>(classes, 1), width / 8, std::int64_t{1}});
+    return most >= rows ? rows : most > even ? most - most % even : most;
+}
+constexpr std::int64_t kParts =
+    9;  // the scores of a part and the other memory of a call are less than 1/8 of all scores
+
 }  // namespace softargmax::loss
 
+SOFTARGMAX_KERNEL(loss, run_linear, LinearArgs)
 SOFTARGMAX_KERNEL(loss, run, Args)

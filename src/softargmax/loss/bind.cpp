@@ -2,7 +2,9 @@
 #include <nanobind/stl/optional.h>
 
 #include <cstring>
+#include <memory>
 
+#include "core/cpp/allocator.hpp"
 #include "core/cpp/bind.hpp"
 #include "loss/args.hpp"
 
@@ -24,7 +26,7 @@ struct GroupedField {
         must_be(name, held, types);
         return held;
     }
-    void put(Plan& plan, CallOf<Args>& call, const HeldArray& x) const {
+    template <class J> void put(Plan& plan, CallOf<J>& call, const HeldArray& x) const {
         if (!x) return;
         std::int64_t count = 1;
         bool dense = true;
@@ -42,6 +44,88 @@ struct GroupedField {
     }
 };
 
+// A last layer, and memory for the scores of a part of its rows. `scores` describes all of them, for the plan.
+struct Layer {
+    HeldArray h, w, bias;
+    View scores;
+    std::int64_t rows_at_once = 0;
+    std::unique_ptr<char[]> small;
+    std::size_t pooled = 0;
+
+    Layer(nb::handle h_, nb::handle w_, nb::handle bias_) : h(h_), w(w_), bias(bias_) {
+        must_be("h", h, kReal);
+        must_be("w", w, kReal);
+        must_be("bias", bias, kReal);
+        if (h.shape.size() != 2 || w.shape.size() != 2 || h.shape[1] != w.shape[1])
+            throw nb::value_error("h, w: expected shapes (N, D) and (K, D)");
+        const std::int64_t rows = h.shape[0], classes = w.shape[0];
+        if (bias && bias.shape != Dims{classes}) throw nb::value_error("bias: expected one number per class");
+        scores.type = h.type == Type::f64 || w.type == Type::f64 ? Type::f64 : Type::f32;
+        scores.shape = {rows, classes};
+        scores.stride = {classes, 1};
+        rows_at_once = loss::rows_at_once(rows, h.shape[1], classes, kParts);
+        const auto bytes = static_cast<std::size_t>(rows_at_once * classes) * kTypeBytes[static_cast<int>(scores.type)];
+        if (bytes >= kPooled) pooled = bytes;
+        else small.reset(new char[bytes + 1]);
+        scores.data = pooled ? static_cast<char*>(Pool::instance().take(pooled)) : small.get();
+        if (!scores.data) throw std::bad_alloc();
+    }
+    ~Layer() {
+        if (pooled) Pool::instance().give(scores.data, pooled);
+    }
+    Layer(const Layer&) = delete;
+    Layer& operator=(const Layer&) = delete;
+
+    void put(Plan& plan, CallOf<LinearArgs>& call) const {
+        LinearArgs& job = call.job;
+        plan.add("scores", job.z, scores, true);
+        job.h = {h.data, h.type, h.stride[0], h.stride[1]};
+        job.w = {w.data, w.type, w.stride[0], w.stride[1]};
+        if (bias) job.bias = {bias.data, bias.type, bias.stride[0], 0};
+        job.width = h.shape[1];
+        job.rows_at_once = rows_at_once;
+        call.passes = 1 + job.width;
+    }
+};
+
+// The gradient of an array of the layer; an array of another shape, (0,), stands for a gradient that is not requested.
+void put_gradient(const char* name, const HeldArray& x, const Layer& layer, Dims shape, char* LinearArgs::* to,
+                  LinearArgs& job) {
+    if (!x || x.shape != shape) return;
+    std::int64_t count = 1;
+    bool dense = true;
+    for (std::size_t d = shape.size(); d-- > 0;) {
+        dense = dense && (shape[d] == 1 || x.stride[d] == count);
+        count *= shape[d];
+    }
+    if (!dense && count > 0) throw nb::value_error((std::string(name) + ": not contiguous").c_str());
+    must_be(name, x, {layer.scores.type});
+    job.*to = x.data;
+    // Without rows no kernel runs, and the gradients are 0.
+    if (layer.h.shape[0] == 0)
+        std::memset(x.data, 0, static_cast<std::size_t>(count * kTypeBytes[static_cast<int>(x.type)]));
+}
+
+template <class... Field> void bind_linear(nb::module_& module, const char* name, const char* text, Field... fields) {
+    module.def(name,
+               [=](nb::handle h, nb::handle w, nb::handle bias, Handle<Field>... inputs, nb::handle dh_, nb::handle dw_,
+                   nb::handle db_) {
+        const Layer layer(h, w, bias);
+        std::tuple<typename Field::Value...> values{fields.read(inputs)...};
+        const HeldArray dh(dh_, true), dw(dw_, true), db(db_, true);
+        CallOf<LinearArgs> call;
+        Plan plan(layer.scores, Dims{1});
+        layer.put(plan, call);
+        std::apply([&](auto&... value) { (fields.put(plan, call, value), ...); }, values);
+        put_gradient("dh", dh, layer, layer.h.shape, &LinearArgs::dh, call.job);
+        put_gradient("dw", dw, layer, layer.w.shape, &LinearArgs::dw, call.job);
+        put_gradient("db", db, layer, Dims{layer.w.shape[0]}, &LinearArgs::db, call.job);
+        return call.run(plan, unless_wrong_class<run_linear, LinearArgs>);
+    },
+               "h"_a, "w"_a, "bias"_a.none(), nb::arg(fields.name).none()..., "dh"_a, "dw"_a, "db"_a, text);
+    module.attr("ARGUMENTS")[name] = nb::make_tuple("h", "w", "bias", fields.name..., "dh", "dw", "db");
+}
+
 }  // namespace
 
 void bind(nb::module_& module) {
@@ -49,14 +133,17 @@ void bind(nb::module_& module) {
     const GroupedField loss{"loss", &Args::loss, kReal, true}, g{"g", &Args::g, kDouble, false};
     const auto gradient = result("gradient", &Args::out);
 
+    const auto with_options = [&](auto bind, const auto&... more) {
+        bind(optional(integers("target", &Args::target)), optional(beside("probabilities", &Args::other)),
+             optional(beside("weight", &Args::weight)), optional(mask("where", &Args::where)), beta("beta"),
+             number("ignore_index", &Args::ignore_index), number("label_smoothing", &Args::label_smoothing),
+             number("z_loss", &Args::z_loss), number("softcap", &Args::softcap), number("mean", &Args::mean), more...);
+    };
     const auto bind_rows = [&](const char* name, const char* text, const auto&... more) {
-        softargmax::bind<Args>(module, name, text, unless_wrong_class<run, Args>, [](Args&) {}, scores("z", &Args::z),
-                               optional(integers("target", &Args::target)),
-                               optional(beside("probabilities", &Args::other)),
-                               optional(beside("weight", &Args::weight)), optional(mask("where", &Args::where)),
-                               beta("beta"), axes("axes"), number("ignore_index", &Args::ignore_index),
-                               number("label_smoothing", &Args::label_smoothing), number("z_loss", &Args::z_loss),
-                               number("softcap", &Args::softcap), number("mean", &Args::mean), more...);
+        with_options([&](const auto&... fields) {
+            softargmax::bind<Args>(module, name, text, unless_wrong_class<run, Args>, [](Args&) {},
+                                   scores("z", &Args::z), axes("axes"), fields...);
+        }, more...);
     };
     bind_rows("cross_entropy",
               "the loss of groups of rows; the rows' states, if they are not None; the first row whose "
@@ -66,6 +153,18 @@ void bind(nb::module_& module) {
               loss, optional(g), least, gradient);
     bind_rows("cross_entropy_vjp", "g times the gradient of every group's loss, from the rows' states",
               optional(dense("states", &Args::given, 3)), g, least, gradient);
+
+    const auto bind_layer = [&](const char* name, const char* text, const auto&... more) {
+        with_options([&](const auto&... fields) { bind_linear(module, name, text, fields...); }, more...);
+    };
+    bind_layer("linear_cross_entropy",
+               "the loss of a last layer, and the gradients whose arrays have the shape of theirs; the first row whose "
+               "class does not exist",
+               loss, least);
+    bind_layer("linear_cross_entropy_vjp", "g times the gradients of the loss of a last layer", g, least);
+    module.def("rows_at_once", &rows_at_once, "rows"_a, "width"_a, "classes"_a, "parts"_a,
+               "The number of rows whose scores a kernel of a last layer holds at once");
+    module.attr("PARTS") = kParts;
 }
 
 }  // namespace softargmax::loss

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/cpp/parallel_rows.hpp"
+#include "loss/last_layer.hpp"
 #include "loss/loss_row.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::loss {
@@ -285,27 +286,79 @@ void reduce(const Args& args) {
     });
 }
 
+// The loss of each row and the factor of its gradient, of which the arguments name groups.
+struct RowNumbers {
+    std::vector<double> losses, seeds;
+    explicit RowNumbers(Args& args, bool gradients) {
+        const std::int64_t rows = args.rows.total, groups = args.loss ? args.loss.count : rows;
+        const std::int64_t seeds_there = args.g ? args.g.count : groups;
+        args.each = rows / groups;
+        args.each_of_seed = rows / seeds_there;
+        losses.resize(static_cast<std::size_t>(args.loss ? rows : 0));
+        seeds.resize(static_cast<std::size_t>(gradients ? seeds_there : 0));
+        std::int64_t begin = 0;
+        for (double& seed : seeds) {
+            const double g = args.g ? reinterpret_cast<const double*>(args.g.data)[begin / args.each_of_seed] : 1;
+            seed = g / together(args, begin, begin + args.each_of_seed);
+            begin += args.each_of_seed;
+        }
+        args.losses = args.loss ? losses.data() : nullptr;
+        args.seeds = seeds.data();
+    }
+};
+void run_rows(const Args& args) {
+    if (is_plain(args) && args.z.type != Type::f64) run_as<float>(args);
+    else run_as<double>(args);
+}
+
+// The arguments for the rows of a part, whose scores are in `z`. Seeds that all rows share stay.
+Args part_of(const LinearArgs& args, std::int64_t begin, std::int64_t end, char* z) {
+    Args part = args;
+    const auto move = [&](Operand& x) {
+        if (x) x.data += begin * x.row[0] * kTypeBytes[static_cast<int>(x.type)];
+    };
+    for (Operand* x : {&part.other, &part.where, &part.hi, &part.lo, &part.weight}) move(*x);
+    part.rows.size[0] = part.rows.total = end - begin;
+    part.z.data = z;
+    if (part.target) part.target += begin;
+    if (part.losses) part.losses += begin;
+    if (part.each_of_seed == 1) part.seeds += begin;
+    else part.each_of_seed = end - begin;
+    if ((end - begin) * part.cols.total < kParallel) part.threads = 1;
+    return part;
+}
+template <class T> void linear_as(LinearArgs& args) {
+    const bool gradients = args.dh || args.dw || args.db;
+    const RowNumbers numbers(args, gradients);
+    LastLayer<T> layer(args);
+    T* const z = reinterpret_cast<T*>(args.z.data);
+    for (std::int64_t begin = 0; begin < args.rows.total; begin += args.rows_at_once) {
+        const std::int64_t end = std::min(begin + args.rows_at_once, args.rows.total);
+        layer.scores(begin, end, z);
+        Args part = part_of(args, begin, end, args.z.data);
+        if (gradients) {
+            layer.finite_layer(end - begin, z);
+            part.out = part.z;
+        }
+        run_rows(part);
+        if (gradients) layer.add_gradients(begin, end, z);
+    }
+    if (args.loss) reduce(args);
+}
+
 }  // namespace
 
 void run(Args& args) {
     const FloatEnvironment environment;
-    const std::int64_t rows = args.rows.total, groups = args.loss ? args.loss.count : rows;
-    const std::int64_t seeds_there = args.g ? args.g.count : groups;
-    args.each = rows / groups;
-    args.each_of_seed = rows / seeds_there;
-    std::vector<double> losses(static_cast<std::size_t>(args.loss ? rows : 0));
-    std::vector<double> seeds(static_cast<std::size_t>(args.out ? seeds_there : 0));
-    std::int64_t begin = 0;
-    for (double& seed : seeds) {
-        const double g = args.g ? reinterpret_cast<const double*>(args.g.data)[begin / args.each_of_seed] : 1;
-        seed = g / together(args, begin, begin + args.each_of_seed);
-        begin += args.each_of_seed;
-    }
-    args.losses = args.loss ? losses.data() : nullptr;
-    args.seeds = seeds.data();
-    if (is_plain(args) && args.z.type != Type::f64) run_as<float>(args);
-    else run_as<double>(args);
+    const RowNumbers numbers(args, static_cast<bool>(args.out));
+    run_rows(args);
     if (args.loss) reduce(args);
+}
+
+void run_linear(LinearArgs& args) {
+    const FloatEnvironment environment;
+    if (args.z.type == Type::f64) linear_as<double>(args);
+    else linear_as<float>(args);
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME::loss

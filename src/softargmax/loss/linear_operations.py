@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from softargmax.core import _native
 from softargmax.core.arrays import followed
 from softargmax.core.dispatch import is_native
 from softargmax.core.operation import Operation
@@ -74,7 +75,7 @@ linear_cross_entropy: Operation[LinearCrossEntropy, LinearLoss] = Operation(
         gradient("bias", "'b' in forms", "sums"),
     ),
     definition=reference_linear.linear_cross_entropy,
-    kernels={"cpu": kernels.linear_cross_entropy},
+    kernels={"cpu": _native.linear_cross_entropy},
     vjp=_linear_vjp,
     always_by_rule=True,
     refuse=lambda i, row: refuse_class(
@@ -94,7 +95,7 @@ linear_cross_entropy_vjp: Operation[LinearVjp, ToLayer] = Operation(
         gradient("bias", "'b' in to", "sums"),
     ),
     definition=reference_linear.linear_cross_entropy_vjp,
-    kernels={"cpu": kernels.linear_cross_entropy_vjp},
+    kernels={"cpu": _native.linear_cross_entropy_vjp},
     constant={"target", "where"},
 )
 

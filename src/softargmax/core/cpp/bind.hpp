@@ -172,8 +172,6 @@ inline int threads_now() {
     return std::min(omp_get_max_threads(), quota_threads());
 }
 
-// Smaller work stays on the calling thread: starting a team takes 1.5 to 5 us, and 2^15 scores about 10 us.
-constexpr std::int64_t kParallel = 1 << 15;
 // Results of at least this size do not stay in the caches along with their scores, so they are written past the caches.
 // While other processes use the last-level cache, 16 MiB (4096 x 1024) take 1.0 ms this way and 1.2 ms with plain
 // stores. Otherwise both take the same time.

@@ -1,0 +1,113 @@
+// The loss of a last layer's scores z = h W^T + b, and its gradients, for a part of the rows at a time:
+//
+//     dh = dz W        dW = dz^T h        db = sum dz
+//
+// The scores of a part become dz in place. A row of dh has the same bits in every batch; dW and db add up part by part.
+#pragma once
+
+#include <vector>
+
+#include "loss/loss_row.hpp"
+
+namespace softargmax::SOFTARGMAX_ISA_NAME::loss {
+
+using core::Factor2D;
+
+// A matrix in memory, with its size.
+struct Matrix2D : Factor2D {
+    std::int64_t rows = 0, cols = 0;
+    Matrix2D part(std::int64_t begin, std::int64_t end) const {
+        Matrix2D x = *this;
+        x.data += begin * row * kTypeBytes[static_cast<int>(type)];
+        x.rows = end - begin;
+        return x;
+    }
+    Matrix2D transposed() const { return {{data, type, col, row}, cols, rows}; }
+};
+
+template <class T> class LastLayer {
+    LinearArgs& args_;
+    Matrix2D h_, w_;
+    std::vector<T> finite_h_, finite_w_, bias_, ones_;
+    std::vector<std::int64_t> late_;  // classes whose bias is not finite
+
+    static Matrix2D matrix(T* data, std::int64_t rows, std::int64_t cols) {
+        return {{reinterpret_cast<char*>(data), kTypeOf<T>, cols, 1}, rows, cols};
+    }
+    static bool is_finite(T x) { return x - x == 0; }
+
+    // The matrix with 0 in place of NaN and infinities.
+    static void make_finite(Matrix2D& x, std::vector<T>& to) {
+        if (!to.empty()) return;
+        to.resize(static_cast<std::size_t>(x.rows * x.cols));
+        with_type(x.type, x.data, [&](auto* base) {
+            for (std::int64_t i = 0; i < x.rows; ++i)
+                for (std::int64_t j = 0; j < x.cols; ++j) {
+                    const T value = convert<T>(base[i * x.row + j * x.col]);
+                    to[static_cast<std::size_t>(i * x.cols + j)] = is_finite(value) ? value : T{0};
+                }
+        });
+        x = matrix(to.data(), x.rows, x.cols);
+    }
+    void product(const Matrix2D& a, const Matrix2D& b, char* out, bool adds, bool sparse,
+                 const T* bias = nullptr) const {
+        if (a.rows == 0 || b.cols == 0) return;
+        const std::int64_t work = a.rows * b.cols * std::max<std::int64_t>(a.cols, 1);
+        core::product({a, b, a.rows, b.cols, a.cols, out, b.cols, reinterpret_cast<const char*>(bias), adds, sparse,
+                       work < kParallel ? 1 : args_.threads});
+    }
+    char* row_of(char* x, std::int64_t row, std::int64_t width) const {
+        return x + row * width * static_cast<std::int64_t>(sizeof(T));
+    }
+
+  public:
+    explicit LastLayer(LinearArgs& args)
+        : args_(args), h_{args.h, args.rows.total, args.width}, w_{args.w, args.cols.total, args.width} {
+        if (!args.bias.data) return;
+        bias_.resize(static_cast<std::size_t>(w_.rows));
+        with_type(args.bias.type, args.bias.data, [&](auto* base) {
+            for (std::int64_t k = 0; k < w_.rows; ++k)
+                bias_[static_cast<std::size_t>(k)] = convert<T>(base[k * args.bias.row]);
+        });
+        for (std::int64_t k = 0; k < w_.rows; ++k)
+            if (!is_finite(bias_[static_cast<std::size_t>(k)])) late_.push_back(k);
+    }
+
+    // Nonfinite biases are added last, and not to infinite scores: a class with a bias of -inf is outside the support.
+    void scores(std::int64_t begin, std::int64_t end, T* z) {
+        std::vector<T> bias = late_.empty() ? std::vector<T>() : bias_;
+        for (std::int64_t k : late_) bias[static_cast<std::size_t>(k)] = 0;
+        product(h_.part(begin, end), w_.transposed(), reinterpret_cast<char*>(z), false, false,
+                bias_.empty()   ? nullptr
+                : late_.empty() ? bias_.data()
+                                : bias.data());
+        for (std::int64_t i = 0; i < end - begin; ++i)
+            for (std::int64_t k : late_) {
+                T& score = z[i * w_.rows + k];
+                if (!std::isinf(score)) score += bias_[static_cast<std::size_t>(k)];
+            }
+    }
+
+    // Replaces nonfinite entries of h and W, before the scores become dz. The entries of dz that they meet are 0 or
+    // NaN anyway; so the bits of a row do not depend on other rows. A nonfinite entry of W makes all scores of its
+    // class nonfinite, and one of h all scores of its row. So if one row and one column of scores are finite, there are
+    // none, and W need not be read (a third of the time of its product with 3 rows).
+    void finite_layer(std::int64_t rows, const T* z) {
+        bool w = true, h = true;
+        for (std::int64_t k = 0; k < w_.rows; ++k) w &= is_finite(z[k]);
+        for (std::int64_t i = 0; w_.rows > 0 && i < rows; ++i) h &= is_finite(z[i * w_.rows]);
+        if (!w) make_finite(w_, finite_w_);
+        if (!h) make_finite(h_, finite_h_);
+    }
+
+    void add_gradients(std::int64_t begin, std::int64_t end, T* z) {
+        const Matrix2D dz = matrix(z, end - begin, w_.rows);
+        if (args_.dh) product(dz, w_, row_of(args_.dh, begin, args_.width), false, true);
+        if (args_.dw) product(dz.transposed(), h_.part(begin, end), args_.dw, begin > 0, true);
+        if (!args_.db) return;
+        ones_.resize(static_cast<std::size_t>(end - begin), 1);
+        product(matrix(ones_.data(), 1, end - begin), dz, args_.db, begin > 0, false);
+    }
+};
+
+}  // namespace softargmax::SOFTARGMAX_ISA_NAME::loss
