@@ -11,6 +11,7 @@ from softargmax.loss.arguments import Layer, LinearCrossEntropy, LinearTerms, Li
 from softargmax.loss.cross_entropy import terms_of
 from softargmax.loss.linear_inputs import (
     CheckedLayer,
+    common_layer,
     flattened,
     layer_of,
     negligible_probability,
@@ -92,12 +93,17 @@ def linear_cross_entropy(
     >>> float(softargmax.linear_cross_entropy(h, w, [2]))  # the scores are 1, 2, 8
     0.003384...
     """
-    layer, i = record(h, w, bias, target, options, exact=exact)
+    i = common_layer(h, w, bias, target, options) if exact is False else None
+    shape: tuple[int, ...] = ()
+    if i is None:
+        layer, i = record(h, w, bias, target, options, exact=exact)
+        shape = layer.shape[:-1]
     if not i.kept:
         i = i._replace(
             forms=gradient_letters([name for name, x in zip(Layer._fields, i.layer, strict=True) if trained(x)])
         )
-    return as_number(like_rows(operations.linear_cross_entropy.first(i), layer, i.kept))
+    loss = operations.linear_cross_entropy.first(i)
+    return as_number(namespace(loss).reshape(loss, shape) if i.kept else loss)
 
 
 @takes(LinearKeywords)

