@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
@@ -104,19 +105,38 @@ class FloatEnvironment {
     FloatEnvironment& operator=(const FloatEnvironment&) = delete;
 };
 
-// body(begin, end) over disjoint ranges that cover 0 to n. An exception of a body (a tile may find no memory) is thrown
-// here after all have finished; inside OpenMP it would end the process.
+// The share of one thread of a team: the pieces from `next` to `end`.
+struct alignas(64) Share {
+    std::atomic<std::int64_t> next{0};
+    std::int64_t end = 0;
+};
+constexpr int kPieces = 8;  // of a thread's share
+
+// body(begin, end) over disjoint ranges that cover 0 to n. A thread takes the pieces of its own share in order, so that
+// its data stay in its cache, and then pieces of other shares: a thread that loses its core delays one piece. An
+// exception of a body (a tile may find no memory) is thrown here after all have finished; inside OpenMP it would end
+// the process.
 template <class Body> void parallel_for(int threads, std::int64_t n, const Body& body) {
     if (threads <= 1 || n <= 1) return body(std::int64_t{0}, n);  // the kernel has set its own environment
     const int wanted = n < threads ? static_cast<int>(n) : threads;
+    const std::int64_t pieces = std::min<std::int64_t>(n, std::int64_t{kPieces} * wanted);
+    const std::unique_ptr<Share[]> shares(new Share[static_cast<std::size_t>(wanted)]);
+    for (int i = 0; i < wanted; ++i) {
+        shares[i].next = pieces * i / wanted;
+        shares[i].end = pieces * (i + 1) / wanted;
+    }
     std::atomic<bool> failed{false};
     std::exception_ptr failure;
 #pragma omp parallel num_threads(wanted)
     {
         const FloatEnvironment environment;
-        const std::int64_t team = omp_get_num_threads(), i = omp_get_thread_num();
+        const int own = omp_get_thread_num();
         try {
-            body(n * i / team, n * (i + 1) / team);
+            for (int k = 0; k < wanted; ++k) {
+                Share& share = shares[(own + k) % wanted];
+                for (std::int64_t piece; (piece = share.next++) < share.end;)
+                    body(n * piece / pieces, n * (piece + 1) / pieces);
+            }
         } catch (...) {
             if (!failed.exchange(true)) failure = std::current_exception();
         }
