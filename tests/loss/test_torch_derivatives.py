@@ -40,7 +40,7 @@ def test_second_derivatives(case: Any) -> None:
     assert gradgradcheck(case.f, tracked(case), check_fwd_over_rev=True, fast_mode=fast)
 
 
-# Left-out cases are covered by other functions with the same options.
+# Other functions with the same options cover the cases that are left out.
 ALIKE = ("terms, rows, T", "terms, soft", "terms, axis 0", "linear terms, all", "linear terms, soft")
 COMPILED = [case for case in cases.CASES if case.name not in ALIKE]
 

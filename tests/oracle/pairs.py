@@ -72,7 +72,7 @@ def dd_sum(hi: F64, lo: F64) -> Pair:
 
 @lru_cache(1)
 def _constants() -> tuple[F64, F64, tuple[float, float, float]]:
-    """2^(j/4096) as pairs, and ln 2 / 4096 as 30 + 30 + 53 bits."""
+    """Return 2^(j/4096) as pairs, and ln 2 / 4096 as three numbers of 30, 30 and 53 bits."""
     with mpmath.workdps(DIGITS):
         table = [mpmath.mpf(2) ** (mpmath.mpf(j) / 4096) for j in range(4096)]
         hi = [float(t) for t in table]
@@ -96,8 +96,11 @@ def _reduce(x: Pair) -> tuple[NDArray[np.int64], Pair, Pair]:
 
 
 def dd_exp(x: Pair, lift: int = 0) -> Pair:
-    """exp(x) 2**lift for x in [-760, 0]; 0 below."""
-    out_hi, out_lo = np.zeros(x[0].shape), np.zeros(x[0].shape)  # in C order: reshape(-1) below has to be a view
+    """Return exp(x) 2**lift for x in [-760, 0], and 0 for smaller x."""
+    out_hi, out_lo = (
+        np.zeros(x[0].shape),
+        np.zeros(x[0].shape),
+    )  # in C order, because reshape(-1) below must return a view
     flat = [a.reshape(-1) for a in (np.ascontiguousarray(x[0]), np.ascontiguousarray(x[1]), out_hi, out_lo)]
     for start in range(0, flat[0].size, CHUNK):
         hi, lo, to_hi, to_lo = (a[start : start + CHUNK] for a in flat)
@@ -110,7 +113,7 @@ def dd_exp(x: Pair, lift: int = 0) -> Pair:
 
 
 def dd_expm1(x: Pair) -> Pair:
-    """exp(x) - 1 to full relative precision, |x| < 700."""
+    """Return exp(x) - 1 to full relative precision, for |x| < 700."""
     k, t, p = _reduce(x)
     t = np.ldexp(t[0], k), np.ldexp(t[1], k)
     return dd_add(dd_add(t, (np.full_like(t[0], -1.0), np.zeros_like(t[0]))), dd_mul(t, p))

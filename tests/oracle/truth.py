@@ -84,7 +84,7 @@ def ulp_error(
 
 @lru_cache(512)
 def beta_pair(temperature: float = 1.0, base: float | None = None) -> tuple[float, float]:
-    """ln(base) / temperature as hi + lo."""
+    """Return ln(base) / temperature as the pair hi + lo."""
     with mpmath.workdps(DIGITS):
         beta = (mpmath.mpf(1) if base is None else mpmath.log(mpmath.mpf(base))) / mpmath.mpf(temperature)
         hi = float(beta)
@@ -100,7 +100,8 @@ def _betas(temperature: ArrayLike, base: float | None) -> tuple[F64, F64, NDArra
 
 
 def family_truth(z: ArrayLike, temperature: ArrayLike = 1.0, base: float | None = None) -> Family:
-    """The three functions of the rows of z (rows, length), for finite or masked scores and finite beta other than 0.
+    """Return the true values of the three functions for z (rows, length), for finite or masked scores and finite beta
+    other than 0.
 
     `temperature` is a number or has one entry per row.
     """
@@ -127,7 +128,7 @@ def family_truth(z: ArrayLike, temperature: ArrayLike = 1.0, base: float | None 
 
 
 def _natural(m: F64, log_l: Pair, beta: Beta, wide: bool) -> Truth:
-    """lse / beta = m + log(l) / beta, the smooth maximum in the unit of the scores."""
+    """Return lse / beta = m + log(l) / beta, the smooth maximum in the unit of the scores."""
     if not wide:
         return Truth(m + np.ldexp(log_l[0] / beta[0], -beta[2]))
     quotient = dd_div(log_l, (beta[0], beta[1]))
@@ -194,7 +195,7 @@ def _pair(values: list[Any]) -> Truth:
 
 
 def exact_family(row: ArrayLike, temperature: float = 1.0, base: float | None = None, weights: Any = None) -> Family:
-    """mpmath's values for one row of finite scores below 1e100 in size; beta finite and not 0; `weights` > 0."""
+    """Return mpmath's values for one row of finite scores below 1e100 in size; beta finite and not 0; `weights` > 0."""
     z = [mpmath.mpf(float(x)) for x in np.asarray(row).astype(np.float64)]
     w = [mpmath.mpf(1)] * len(z) if weights is None else [mpmath.mpf(float(x)) for x in weights]
     m = max(z) if beta_pair(temperature, base)[0] > 0 else min(z)

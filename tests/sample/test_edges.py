@@ -13,7 +13,7 @@ import softargmax
 pytestmark = pytest.mark.sanitize
 
 INF, NAN = np.inf, np.nan
-# Rows with one possible draw.
+# Rows in which only one class can be drawn.
 CERTAIN: list[tuple[list[float], dict[str, Any], int]] = [
     ([-INF, 3, -INF], {}, 1),
     ([1, INF, 2], {}, 1),

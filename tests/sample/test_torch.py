@@ -13,7 +13,7 @@ from softargmax.core.scale import UNIT, Scale  # noqa: E402
 from softargmax.sample import operations as o  # noqa: E402
 from softargmax.sample.arguments import Distribution, Filters  # noqa: E402
 
-# torch warns of itself: of what its forward mode and its compiler are made of.
+# Warnings that torch's forward mode and compiler raise about their own code.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:`isinstance.*is deprecated:FutureWarning"),

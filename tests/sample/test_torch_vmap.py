@@ -40,7 +40,7 @@ def mapped_calls() -> list[tuple[Any, tuple[Any, ...]]]:
 
 @pytest.mark.parametrize("number", range(13))
 def test_a_mapped_call_is_a_loop(number: int) -> None:
-    """A mapped call has the noise of the call on its own."""
+    """A call under vmap has the same noise as the same call without vmap."""
     function, arguments = mapped_calls()[number]
     found, alone = torch.vmap(function)(*arguments), [function(*each) for each in zip(*arguments, strict=True)]
     if isinstance(found, torch.Tensor):

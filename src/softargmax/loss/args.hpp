@@ -19,8 +19,8 @@ struct Args : RowArgs {
     std::int64_t ignore_index = 0;         // rows of this class are ignored
     Operand weight;                        // one per class
     double label_smoothing = 0, z_loss = 0, softcap = 0;  // softcap 0: none
-    double* states = nullptr;  // m, r, low of each row, written; null: not requested
-    const double* given = nullptr;  // the same, read; null: computed from the scores
+    double* states = nullptr;  // the kernel writes m, r and low of each row here; null: not requested
+    const double* given = nullptr;  // m, r, low, saved before; null: computed from the scores
     Grouped loss;              // the sum or mean of the losses of each group; absent: not requested
     bool mean = false;         // mean: rows weigh w_y, or 1 if targets are probabilities, or 0 if ignored
     double least = 0;          // probabilities of at most this count as 0 in the gradient

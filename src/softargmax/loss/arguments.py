@@ -24,7 +24,7 @@ class LossOptions(NamedTuple):
 
     @property
     def one_class(self) -> bool:
-        """True if each row's target is one class. Then at most one m is not 0, so sums of m are exact."""
+        """True if each row's target is one class. Then at most one m_k of a row is not 0, so sums of m_k are exact."""
         return self.target is not None and not self.label_smoothing
 
 

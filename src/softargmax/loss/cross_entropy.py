@@ -150,7 +150,7 @@ def cross_entropy_terms(z: Logits, /, target: Target, **options: Unpack[Keywords
     denominator; `logsumexp` with a temperature T returns T times this number. Every term of an ignored row is 0. A row
     with an empty support has loss +inf, lse -inf and entropy 0.
 
-    Gradient: every term has its own. With respect to :math:`x_k`, the gradient of the entropy is
+    Gradient: each term can be differentiated separately. With respect to :math:`x_k`, the gradient of the entropy is
     :math:`-p_k (\log p_k + H)`, and the gradient of lse is :math:`p_k`.
 
     References
@@ -230,8 +230,8 @@ def cross_entropy_and_gradient(z: Logits, /, target: Target, **options: Unpack[K
     -----
     Use it to train without an autograd framework. Edge rows are as in `cross_entropy`.
 
-    Gradient: the formula stands in the Notes of `cross_entropy`. A confident row has an accurate
-    gradient too, also in libraries whose own derivative cancels in p - 1.
+    Gradient: see the Notes of `cross_entropy` for the formula. The gradient of a confident row is accurate, even in
+    libraries whose own derivative cancels in p - 1.
 
     References
     ----------

@@ -213,7 +213,7 @@ def _counts(where: Any, axis: int) -> Any:
 
 
 def _reduced(rows: Any, count: Any, reduction: str, dtype: Any) -> Any:
-    """Reduce the rows' divergences."""
+    """Return the sum or the mean of the rows' divergences, or the divergences themselves for "none"."""
     every = each_counts(rows)
     count = every if count is None else every * namespace(rows).astype(count, rows.dtype)
     return reduced(rows, count, dtype, kept=kept_of(reduction, rows.ndim), mean=reduction == "mean")

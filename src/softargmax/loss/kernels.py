@@ -3,8 +3,9 @@
 The core's product gives a row the same bits in every batch, so the loss of a row has the same bits too. The kernels
 overwrite the scores of a part with their gradient. They add up the gradient with respect to W part by part.
 
-In the gradients, 0 replaces the entries of h and w that are not finite. This does not change a result, because the
-entries of dz that they meet are 0 or NaN. It keeps the bits of a row independent of the other rows.
+In the gradients, 0 replaces the entries of h and w that are not finite. This does not change a result, because these
+entries are only multiplied by entries of dz that are 0 or NaN. It keeps the bits of a row independent of the other
+rows.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class _GradientSums:
             self._h = self._memory.numpy(sound(self._layer.h, self._memory.view))
 
     def add(self, dz: Array, part: slice) -> None:
-        """Add the contribution of dz, the gradient with respect to the scores of a part."""
+        """Add the gradients of a part of the rows, from dz, the gradient with respect to its scores."""
         later = part.start > 0
         if "h" in self.forms:
             _native.product(dz, self._w, self._dh[part], sparse=True)

@@ -133,7 +133,7 @@ def linear_cross_entropy_terms(
     -----
     Edge rows are as in `cross_entropy_terms`, memory as in `linear_cross_entropy`.
 
-    Gradient: every term has its own, with respect to h, w and bias.
+    Gradient: each term can be differentiated separately, with respect to h, w and bias.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Check the arrays of a last layer, z = h W^T + b, and reshape them and the options to rows."""
+"""Check the arrays of a last layer, z = h W^T + b, and reshape these arrays and the options to rows."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
     z = h W^T + b        dh = dz W        dW = dz^T h        db = sum dz
 
-A vjp rule returns the gradients with respect to the layer only. Autograd differentiates the definition for the options.
+A vjp rule only returns the gradients with respect to the layer. For the gradients with respect to the options, autograd
+differentiates the definition.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ OF_LAYER = {"h": "h", "w": "w", "bias": "b"}
 
 
 def gradient_letters(names: Collection[str]) -> str:
-    """Return the letters of the arrays of a layer with these names."""
+    """Return the letters ("h", "w", "b") of the arrays of a layer with these names."""
     return "".join(letter for name, letter in OF_LAYER.items() if name in names)
 
 

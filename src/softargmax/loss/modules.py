@@ -14,7 +14,7 @@ from softargmax.loss.options import DEFAULTS, LinearKeywords, ModuleKeywords, ta
 
 __all__ = ["CrossEntropyLoss", "LinearCrossEntropyLoss"]
 _NAMES = tuple(get_type_hints(ModuleKeywords))
-compile_whole("softargmax.loss")  # now, because a model may be compiled before its first call
+compile_whole("softargmax.loss")  # at import, because a model may be compiled before its first call
 fx.wrap("class_axis")
 
 

@@ -42,7 +42,7 @@ def _cross_entropy_vjp(i: CrossEntropy, r: Loss, g: Loss, wanted: Wanted) -> Gra
 def _cross_entropy_vjp_vjp(i: CrossEntropyVjp, _r: ToScores, g: ToScores, wanted: Wanted) -> Gradients:
     """Return the gradient with respect to g, in which gz is linear.
 
-    Entries whose slope is 0 ignore the incoming gradient, even if it is NaN.
+    Where the slope is 0, the incoming gradient is ignored, even if it is NaN.
     """
     if "g" not in wanted:
         return {}

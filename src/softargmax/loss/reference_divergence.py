@@ -46,7 +46,7 @@ def divergence(
             alone = xp.where(in_p, INF, xp.where(there, q, 0.0))
             return row_sum(xp.where(both, _term(p, d, q), alone), axes)
         m = 0.5 * (p + q)
-        # log(p / m) = -log((1 + exp(-d)) / 2). If one of p and q is 0, the logarithm of the other is log 2.
+        # log(p / m) = -log((1 + exp(-d)) / 2). If q is 0, log(p / m) is log 2. If p is 0, log(q / m) is log 2.
         to_p, to_q = (-xp.log1p(0.5 * xp.expm1(xp.minimum(x, 700.0))) for x in (-d, d))
         of_p = xp.where(both, _term(p, to_p, m), xp.where(in_p, p * _LOG_2_LESS_HALF, 0.5 * q))
         of_q = xp.where(both, _term(q, to_q, m), xp.where(in_q, q * _LOG_2_LESS_HALF, 0.5 * p))

@@ -129,7 +129,7 @@ def _without_autocast(like: Any) -> AbstractContextManager[Any]:
 def layer_vjp(
     slope: Callable[[Any, slice], Any], layer: Layer, operands: Sequence[Any], forms: str
 ) -> tuple[Any, Any, Any]:
-    """Return dz W, dz^T h and sum dz for dz = slope(scores, part). Those not in `forms` have shape (0,)."""
+    """Return dz W, dz^T h and sum dz for dz = slope(scores, part). Results that are not in `forms` have shape (0,)."""
     h, w, _ = layer
     xp, none = namespace(h), reference.no_array(h)
     safe_w = finite(w) if "h" in forms else none
@@ -216,7 +216,7 @@ def beta_of(beta: Scale, part: slice) -> Scale:
 
 
 def rows_of(array: Any, part: slice) -> Any:
-    """Return the entries for a part of the rows. An array with one entry for all rows is returned unchanged."""
+    """Return the entries of an array for a part of the rows. If it has one entry for all rows, return it unchanged."""
     if array is None or array.shape[0] == 1 or part == slice(0, array.shape[0]):
         return array
     return array[part, ...]

@@ -8,7 +8,7 @@ from softargmax.core.record import Array, Beta, Rowwise
 
 
 class Filters(NamedTuple):
-    """The parameters of the filters: floats, arrays that broadcast with the rows, or None for no such filter.
+    """The parameters of the filters: floats, arrays that broadcast with the rows, or None (the filter is off).
 
     The class axis of an array has size 1. Arrays of integers are not converted to floats: in a library without float64,
     integers above 2^24 would be rounded.

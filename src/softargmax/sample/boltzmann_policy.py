@@ -24,11 +24,11 @@ def boltzmann_policy(
     values : array_like
         q, shape (..., K): the value of each action.
     temperature : float or array
-        T, at least 0. With 0 the policy is greedy and ties share the probability; with epsilon it is then the
-        epsilon-greedy policy. An array has one T per row.
+        T, at least 0. At T = 0 the policy is greedy, and ties share the probability. T = 0 with an epsilon above 0 is
+        the epsilon-greedy policy. An array has one T per row.
     epsilon : float or array
-        From 0 to 1: this probability is spread uniformly over the n actions in the support. An array has one epsilon
-        per row.
+        The probability, from 0 to 1, that is distributed uniformly over the n actions in the support. An array has one
+        epsilon per row.
     axis : int
         The axis of the actions.
     where : array of bool, optional

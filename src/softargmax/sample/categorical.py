@@ -71,7 +71,7 @@ def categorical(z: Logits, /, **options: Unpack[DrawKeywords]) -> Array:
     where : array of bool, optional
         True for the classes in the support, as in `softmax`.
     num_samples : int, optional
-        Number of draws per row. Without it there is one draw per row, and the result has no axis for draws.
+        Number of draws per row. The default is one draw per row; then the result has no axis for draws.
     replace : bool
         If True, a class may be drawn more than once.
     seed : int, optional
@@ -193,7 +193,7 @@ _PLAIN = Distribution(UNIT)
 
 
 def _checked(z: Any, options: DrawKeywords) -> Categorical:
-    if options.keys() <= _COMMON_OPTIONS and (axes := plain_axes(z, -1)):  # the checks take 1 us, not 10
+    if options.keys() <= _COMMON_OPTIONS and (axes := plain_axes(z, -1)):  # these checks take 1 us instead of 10 us
         return Categorical(z, _PLAIN, seed_of(z, options.get("seed"), options.get("generator")), None, axes, 1, True)
     given = {**_ALL_DEFAULTS, **options}
     z = rows_of(z)
@@ -265,7 +265,7 @@ def filter_scores(  # noqa: PLR0913 options are keywords
 
     ``softmax(filter_scores(z, temperature=T, ...), temperature=T)`` is the distribution that `categorical` draws from.
 
-    Gradient: 1 for kept scores, 0 for the others.
+    Gradient: 1 for kept scores, 0 for removed scores.
 
     References
     ----------

@@ -1,8 +1,8 @@
 // The filters top-k, top-p, min-p, typical, epsilon and eta.
 //
 // All except `typical` keep a prefix of the scores sorted by value and then column: a `Kept`. The intersection of two
-// is the smaller one. In sequence, each filter sees what the previous one kept, renormalised; jointly, each sees the
-// row.
+// prefixes is the shorter prefix. In sequence, each filter sees
+// what the previous filters kept, renormalised. Jointly, each filter sees the whole row.
 #pragma once
 
 #include "sample/kept_row.hpp"
@@ -151,7 +151,7 @@ template <class T> class Select {
         while (i + 1 < all.size() && (before += all[i].weight) < goal) ++i;
         return {all[i].key, all[i].at};
     }
-    // Takes the first by column of equal scores.
+    // Among equal scores, takes those with the lowest columns.
     Boundary first_alike(double its, double before, double goal) {
         Boundary last{its, -1};
         each([&](const Piece<T>& piece, std::int64_t from, std::int64_t n, const double* x, const double* q) {
@@ -290,7 +290,7 @@ template <class T> class Filters {
         row_.kept = {};
         row_.band = {};
     }
-    // The smallest score whose distance is at least x, found by bisection over the numbers of its type.
+    // Returns the smallest score whose distance is at least x, found by bisection over the numbers of its type.
     Kept<T> at_least(double x) {
         using I = typename IntOf<T>::Type;
         const auto place = [](T z) {  // numbers in order, as integers in order

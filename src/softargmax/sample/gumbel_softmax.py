@@ -147,7 +147,8 @@ def gumbel_softmax(
 
     `vmap` works as in `categorical`.
 
-    Gradient: the gradient of `softmax` at the noisy scores, with the noise as a constant; the same with `hard`.
+    Gradient: the gradient of `softmax` at the noisy scores, with the noise as a constant; `hard` does not change the
+    gradient.
 
     References
     ----------

@@ -106,7 +106,7 @@ template <class T> struct Row {
     double m = -kInf;       // the maximum; 0 for a row with +inf
     Kept<T> kept;
     Band band;
-    const T* list = nullptr;  // the remaining scores and their columns, once they are few
+    const T* list = nullptr;  // the remaining scores and their columns, once only a few scores remain
     const std::int64_t* columns = nullptr;
     std::int64_t length;
 

@@ -14,7 +14,7 @@ from softargmax.sample import gumbel_softmax
 from softargmax.sample.options import parameter
 
 __all__ = ["GumbelSoftmax"]
-register("softargmax.sample")  # now, because a model may be compiled before its first call
+register("softargmax.sample")  # at import, because a model may be compiled before its first call
 
 
 class GumbelSoftmax(nn.Module):

@@ -48,7 +48,7 @@ filter_mask: Operation[FilterMask, Kept] = Operation(
 
 
 class Categorical(NamedTuple):
-    """As FilterMask, with a seed and the number of draws; `stream` has z's shape, but size 1 along `axes`."""
+    """The fields of FilterMask, a seed and the number of draws. `stream` has z's shape, but size 1 along `axes`."""
 
     z: Array
     distribution: Distribution
@@ -98,7 +98,7 @@ def _per_draw(i: Categorical) -> tuple[int, ...]:
 
 
 def _with_own_streams(i: Any, dims: Any, _size: int) -> tuple[Any, None]:
-    """The vmap rule: give every mapped call the streams that the call has on its own."""
+    """The vmap rule: give every mapped call the streams that it would have without vmap."""
     if i.stream is not None:
         return i, None
     xp, sizes = namespace(i.z), list(i.z.shape)

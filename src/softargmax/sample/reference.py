@@ -146,7 +146,7 @@ def left(found: Distances, filters: Filters, joint: bool) -> Any:
             here = _FILTERS[name](xp.where(base, x, -INF), xp.zeros_like(x[..., :1]) + value)
         kept = kept & base & here
     top = z == xp.max(z, axis=-1, keepdims=True)
-    return kept | (_first(top) & ~_any(kept))  # joint filters may have an empty intersection
+    return kept | (_first(top) & ~_any(kept))  # the sets that joint filters keep may have an empty intersection
 
 
 def _smallest(keys: Any, weights: Any, goal: Any) -> Any:
@@ -236,7 +236,7 @@ def filter_mask(z: Any, distribution: Distribution) -> Any:
 
 
 class Drawn(NamedTuple):
-    """Draws, with details of their rows.
+    """The draws, and quantities of the rows from which they were drawn.
 
     index (..., n) is -1 in a row that cannot be drawn from; `place` is a valid position there too. x are the distances
     of the kept scores, count is their number, and fine is True for rows that can be drawn from.

@@ -75,7 +75,7 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
 
     Notes
     -----
-    At the first guess that is not accepted, one token is drawn in its place, from the part of p above q. If all guesses
+    The first guess that is rejected is replaced by a token drawn from max(p - q, 0), renormalised. If all guesses
     are accepted, one more token is drawn from the last row of `target`. Given the tokens before it, each token has
     exactly the target's distribution, whatever the draft. The probabilities of both models take as much memory as their
     scores.

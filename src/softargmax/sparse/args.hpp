@@ -13,14 +13,14 @@ constexpr int kRootNumbers = 5;
 // `other`. Arrays with one number per row are contiguous.
 struct Args : RowArgs {
     Operand alpha;                    // one per row, double, above 0
-    Operand tau;                      // a map writes it unless it is absent; a gradient reads it
+    Operand tau;                      // A map writes it unless it is absent. A gradient reads it.
     std::int64_t* support = nullptr;  // the number of p > 0; null: not requested
     bool gradient = false;
     // With a target, the call computes the loss, and `out` is g (p - target).
     const std::int64_t* target = nullptr;
     std::int64_t ignore_index = 0;
     double* roots = nullptr;        // kRootNumbers per row; null: not saved
-    const double* found = nullptr;  // kRootNumbers per row, saved before; null: search the roots
+    const double* found = nullptr;  // kRootNumbers per row, saved before; null: the kernel searches the roots
     double* loss = nullptr;
     const double* g = nullptr;
 };

@@ -32,8 +32,9 @@ template <class N> SOFTARGMAX_INLINE N as(double x) {
     else return all<N>(x);
 }
 template <class N> SOFTARGMAX_INLINE Two<Doubles> spread(Two<N> x) { return {all<Doubles>(x.hi), all<Doubles>(x.lo)}; }
-// z - c as a pair whose first part is rounded once. It is NaN for infinite z and on overflow. Results start with
-// max(.., 0), which ignores NaN. This is right, because p is 0 for a score that far below the threshold.
+// z - c as a pair whose first part is rounded once. The difference is NaN for infinite z and on overflow. The formulas
+// for p start with max(.., 0), which turns NaN into 0. This is right, because a score that far below the threshold has
+// p = 0.
 template <class N> SOFTARGMAX_INLINE Two<Doubles> difference(Doubles z, Two<N> c) {
     const Two<Doubles> by = spread(c), d = two_sum(z, Doubles::all(0) - by.hi);
     const Doubles low = d.lo - by.lo, hi = d.hi + low;
@@ -129,7 +130,7 @@ inline double reach_of(double a) {
 // The `cut` that keeps all scores from x on. x may be out of the range of doubles.
 inline double cut_below(double x) { return next_below(std::max(x, std::numeric_limits<double>::lowest())); }
 
-// a beta. a = alpha - 1 is a pair, because a double would round it below order 1/2.
+// a beta. a = alpha - 1 is a pair, because rounding a to one double loses digits below order 1/2.
 inline Twofold slope_of(Twofold a, Scale beta) { return times(a, Twofold{beta.hi, beta.lo}); }
 
 // Maps with alpha <= 2. The unknown is c = m + lambda / beta plus a constant.
@@ -137,7 +138,7 @@ inline Twofold slope_of(Twofold a, Scale beta) { return times(a, Twofold{beta.hi
 // kStepFraction: float32 results are accurate if the last step of v is smaller than this fraction of every score's
 // distance to the threshold. The relative error of the step is the third power of this fraction.
 //
-// kLogarithm: p needs a logarithm. Compared to it, compensated sums and a factor of 1 cost little.
+// kLogarithm: p needs a logarithm. Compared to the logarithm, compensated sums and a multiplication by 1 cost little.
 template <class N> struct Gentle {
     N m;
     Two<N> at;  // c
@@ -320,8 +321,8 @@ template <class N> struct Shifted : Gentle<N> {
     }
 };
 
-// alpha > 2: v = q^a + a beta (z - o), where o is the smallest score with p > 0, and q its p. For large a, the v of o,
-// q^a, is so small that it would round to 0 relative to any other origin.
+// alpha > 2: v = q^a + a beta (z - o), where o is the smallest score with p > 0, and q its p. For large a, q^a (the v
+// of o) is tiny. With any other origin it would be rounded to 0.
 struct Steep {
     static constexpr bool kLogarithm = true;
     static constexpr double kStepFraction = 0;

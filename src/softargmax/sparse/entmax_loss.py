@@ -157,9 +157,10 @@ def entmax_loss(  # noqa: PLR0913 the options are keyword-only
     -----
     The loss is not negative, up to rounding.
 
-    Edge rows: a row with an empty support gives +inf for every target, with gradient 0. A target outside the support
-    gives +inf, with gradient p. If k scores are +inf, they share the row: a target among them gives :math:`H_\alpha`
-    of the uniform distribution over k classes, any other target gives +inf, and the gradient is 0. A NaN in the support
+    Edge rows: a row with an empty support has the loss +inf for every target, and gradient 0. A target outside the
+    support has the loss +inf and gradient p. If k scores are +inf, they share the row. Then a target among them has the
+    loss :math:`H_\alpha` of the uniform distribution over k classes, any other target has the loss +inf, and the
+    gradient is 0. A NaN in the support
     gives NaN. An ignored row gives 0 for all scores, even NaN.
 
     Above order 1 the loss has a margin: it is 0 if the target's score is higher than all others by

@@ -113,7 +113,7 @@ void write_gradient(const T* p, const T* g, std::int64_t n, const Slope& slope, 
 // Let e = 1 - p_y, the sum of the other p. Then psi is the integral of (1 - t)^(a - 1) t from 0 to e. No term of the
 // second form is negative, so the small loss of a confident row keeps its digits.
 
-// sum p and sum p v over all entries that are not equal to z_y. `ties` counts the entries with p > 0 that are.
+// The sums of p and of p v over all entries with z != z_y. `ties` counts the entries with z = z_y and p > 0.
 struct Others {
     Twofold p{0, 0}, pv{0, 0};
     std::int64_t ties = 0;

@@ -189,7 +189,7 @@ entmax_loss_vjp: Operation[LossVjp, ToScores] = Operation(
 
 
 class OfMasses(NamedTuple):
-    """The fields of OfClasses, where the target is a class or probabilities, and label smoothing."""
+    """The fields of OfClasses, and the label smoothing. The target is one class or probabilities."""
 
     z: Array
     target: Array

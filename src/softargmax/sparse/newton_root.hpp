@@ -84,7 +84,7 @@ struct Found {  // the solution of a row
     Twofold at;  // the root of an ordinary row
     State limit;  // the state of a row that is not ordinary: with infinities, empty, or with a NaN
     bool ordinary = false;
-    double others = -1;  // 1 - p of the class, if it is in the support
+    double others = -1;  // 1 - p of the target class, if the class is in the support
 };
 
 template <class T, int Size> void find_candidates(Group<T, Size>& group, Candidates<T>* rows, Found* found) {
@@ -137,7 +137,7 @@ struct Sums {
 template <class T, class F> void rough_sums(const T* z, std::int64_t n, const F& map, T cut, T*& to, Sums& sums) {
     using V = Pack<T>;
     constexpr std::int64_t stretch = 32 * V::kLanes;  // sums in T have at most 32 packs
-    const F here = map;  // a copy stays in registers: the compiler knows that writes to `to` do not change it
+    const F here = map;  // A copy stays in registers, because writes to `to` cannot change it.
     const V low = V::all(cut), zero = V::all(0);
     const Doubles none = Doubles::all(0);
     T* end = to;
@@ -274,7 +274,7 @@ template <class From> Neighbours neighbours(double o, From& from) {
         for (std::int64_t i = 0; i < n; i += Pack<T>::kLanes)
             each_half(scores_at(z, i, n), [&](Doubles d, int) SOFTARGMAX_LAMBDA {
                 const auto is_below = above(origin, d), is_above = above(d, origin);
-                const auto other = [&](auto in, Doubles x) SOFTARGMAX_LAMBDA {  // x in the mask, else -inf
+                const auto other = [&](auto in, Doubles x) SOFTARGMAX_LAMBDA {  // x where the mask is true, else -inf
                     return keep(in, x) + keep(unless(equal(zero, zero), in), lowest);
                 };
                 below = max(other(is_below, d), below);
@@ -402,7 +402,7 @@ class Lanes {
                               keep(active, keep(far, map.newton(rest, slope)) + keep(unless(active, far), corrected)),
                           moved = size_of(step) / map.scale(), of_v = zero - moved * a;  // negated
             map.shift(step);
-            // has_converged, for each lane.
+            // Returns for each lane what has_converged returns for one row.
             const auto held = unless(active, above(Doubles::all(0.5) * nearest, of_v));
             active = unless(active, unless(held, above(moved, tolerance)));
             active = unless(active, unless(unless(held, above(moved, short_)), above(share * nearest, of_v)));

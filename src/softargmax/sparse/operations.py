@@ -61,7 +61,7 @@ def times_beta(beta: Scale, gx: Any) -> Any:
 
 
 def tangent(i: Any, t: Tangents) -> Any:
-    """Return dx. It is only correct in the support; other entries are not used."""
+    """Return dx. The result is only correct in the support. Other entries are not used."""
     if "beta" not in t:
         return times_beta(i.beta, t["z"])
     xp = namespace(i.z)
@@ -147,7 +147,7 @@ entmax_vjp: Operation[EntmaxVjp, ToScores] = Operation(
 
 
 def _slopes(i: Scores) -> tuple[Support, Any]:
-    """Return the support and dtau / dalpha = m + lambda + a dlambda / da; None in its place if alpha is a number."""
+    """Return the support, and dtau / dalpha = m + lambda + a dlambda / da (None if alpha is a number)."""
     p, tau = entmax(i)
     row = Support(p, tau, i.alpha, i.axes)
     if isinstance(i.alpha, float):

@@ -5,8 +5,8 @@
     for a class y   loss = sum_{k != y} p_k v_k / alpha + psi,   psi = (p_y v_y - 1) / alpha - x_y
     e = 1 - p_y     psi = integral of (1 - s)^(a - 1) s from 0 to e = sum_j c_j e^(j + 2) / (j + 2)
 
-The form for a class has no negative term, so the small loss of a confident row keeps its digits. psi is computed by the
-series for e < 1/4, and by its first formula otherwise, where it does not cancel.
+The form for a class has no negative term, so the small loss of a confident row keeps its digits. For e < 1/4 psi is
+computed by the series. Otherwise it is computed by the first formula, which does not cancel there.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TERMS = 25  # terms of the series for psi, used for e < 1/4
 def entmax_loss(
     z: Any, target: Any, alpha: Any, where: Any, beta: Scale, axes: tuple[int, ...], ignore_index: int
 ) -> tuple[Any, None]:
-    """Return the loss of each row for its class, in working precision. Only the kernel saves roots, so None follows."""
+    """Return the loss of each row for its class, in working precision. The second result is always None."""
     return _loss(z, target, alpha, where, beta, axes, ignore_index, _of_class), None
 
 
@@ -90,7 +90,7 @@ def _loss(
     t = rows.pad_with(xp.astype(rows.lay(t), rows.dtype), 0.0)
     inside = root.d > -INF
     loss = form(root, low, t, inside)
-    # A target outside the support makes the loss infinite. The term max beta z + lambda has its gradient, p.
+    # A target outside the support makes the loss infinite. The gradient of max beta z + lambda is p, that of the loss.
     outside = _sum(xp.where(inside, 0.0, t))
     infinite = (outside != 0.0) | ~xp.any(inside, axis=-1, keepdims=True)
     loss = loss + xp.where(infinite, outside * max_plus_lambda(solution) + INF, 0.0)

@@ -100,7 +100,7 @@ def search_smallest_p(x: Any, e: Any, a: Any) -> Any:
     """Return q with sum (q^a + a (x + e))^(1/a) = 1 over x + e >= 0, for a > 1, by Newton's method from above."""
     xp = namespace(x)
     ties = _sum(xp.astype((x == 0.0) & (e == 0.0), x.dtype))
-    ties = xp.where(ties == 0.0, 1.0, ties)  # a row with an empty support has none
+    ties = xp.where(ties == 0.0, 1.0, ties)  # a row with an empty support has no root
     above = (x > 0.0) | ((x == 0.0) & (e > 0.0))
 
     def step(q: Any, low: Any, high: Any) -> tuple[Any, Any, Any, Any]:

@@ -50,7 +50,7 @@ class Support:
         return row_sum(self.s * self.only(g), self.axes) / self.total
 
     def centred(self, g: Any) -> Any:
-        """Return g'. First the g of the largest s is subtracted; above order 2 it would dominate the mean of g."""
+        """Return g'. The g of the largest s is subtracted first: above order 2 it would dominate the mean of g."""
         g = self.only(g)
         g = g - self.top(g, self.inside & (self.s == _maximum(self.s, self.axes)))
         return self.only(g - self.mean(g))
