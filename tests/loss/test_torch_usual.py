@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 
 def rows_reduced(z, y, reduction, ignore_index):
-    """Return the loss as torch's reduction of the losses of rows, which torch also differentiates."""
+    """Return the loss, reduced by torch from the losses of the rows. Torch differentiates this reduction."""
     rows = s.cross_entropy(z, y, reduction="none", ignore_index=ignore_index, dtype=torch.float64)
     counted = (y != ignore_index).sum()
     return (rows.sum() / (counted.clamp(min=1) if reduction == "mean" else 1)).float()

@@ -84,7 +84,7 @@ def _constants() -> tuple[F64, F64, tuple[float, float, float]]:
 
 
 def _reduce(x: Pair) -> tuple[NDArray[np.int64], Pair, Pair]:
-    """x = (4096 k + j) ln 2 / 4096 + r: return k, 2^(j/4096) and expm1(r), |r| < 9e-5."""
+    """Return k, 2^(j/4096) and expm1(r) for x = (4096 k + j) ln 2 / 4096 + r, where |r| < 9e-5."""
     table_hi, table_lo, (first, second, third) = _constants()
     steps = np.rint(x[0] * (4096 / np.log(2.0)))
     r, e = two_sum(x[0] - steps * first, -steps * second)
@@ -97,10 +97,7 @@ def _reduce(x: Pair) -> tuple[NDArray[np.int64], Pair, Pair]:
 
 def dd_exp(x: Pair, lift: int = 0) -> Pair:
     """Return exp(x) 2**lift for x in [-760, 0], and 0 for smaller x."""
-    out_hi, out_lo = (
-        np.zeros(x[0].shape),
-        np.zeros(x[0].shape),
-    )  # in C order, because reshape(-1) below must return a view
+    out_hi, out_lo = np.zeros(x[0].shape), np.zeros(x[0].shape)  # C order: reshape(-1) below must be a view
     flat = [a.reshape(-1) for a in (np.ascontiguousarray(x[0]), np.ascontiguousarray(x[1]), out_hi, out_lo)]
     for start in range(0, flat[0].size, CHUNK):
         hi, lo, to_hi, to_lo = (a[start : start + CHUNK] for a in flat)
@@ -120,7 +117,7 @@ def dd_expm1(x: Pair) -> Pair:
 
 
 def dd_log1p(r: Pair, lift: int) -> Pair:
-    """log(1 + r) 2**lift for r >= 0 given as r 2**lift: one Newton step from float64's log1p."""
+    """Return log(1 + r) 2**lift from r 2**lift, for r >= 0, by one Newton step from float64's log1p."""
     tiny = r[0] < 2.0 ** (lift - 120)  # log(1 + r) = r to 36 digits, and r itself may be below the normal range
     plain = np.where(tiny, 0.0, np.ldexp(r[0], -lift)), np.where(tiny, 0.0, np.ldexp(r[1], -lift))
     y = np.log1p(plain[0])

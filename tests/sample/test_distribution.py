@@ -102,7 +102,7 @@ def test_the_reference(backend: Backend) -> None:
 
 
 def test_without_replacement() -> None:
-    """Each ordered pair is as frequent as in draws one after the other that leave out the first class."""
+    """Each ordered pair is as frequent as if the second class were drawn from the classes other than the first."""
     z = np.array([0.5, -1.0, 2.0, 0.0, -np.inf])
     p = distribution(z)
     draws = softargmax.categorical(np.broadcast_to(z, (400_000, 5)), num_samples=2, replace=False, seed=4)

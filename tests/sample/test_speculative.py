@@ -56,7 +56,7 @@ def test_pairs_of_tokens_are_independent() -> None:
 
 
 def test_a_wrong_acceptance_would_be_seen() -> None:
-    """The test is able to fail: unverified guesses do not pass it."""
+    """The test of the distribution fails for guesses that were not verified."""
     target = np.array([[0.0, 1.0, 2.0]] * 2)
     guesses = softargmax.categorical(np.broadcast_to(target[:1, ::-1], (COUNT, 1, 3)), seed=1)
     assert p_value(guesses, distribution(target[0])) < 1e-4

@@ -1,4 +1,4 @@
-"""torch.vmap: with a seed, a mapped call has the noise of the call on its own; without, `randomness` decides."""
+"""torch.vmap: with a seed, a mapped call has the noise of an ordinary call. Without one, `randomness` decides."""
 
 from __future__ import annotations
 

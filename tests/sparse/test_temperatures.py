@@ -46,7 +46,7 @@ def true(row: np.ndarray, alpha: float, temperature: float, base: float | None =
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("alpha", [0.5, 1.25, 1.5, 2.0, 3.0])
 def test_p_is_accurate_to_4_ulp(alpha: float, dtype: str, implementation: str) -> None:
-    """This includes rows with a large constant added, where scaling the scores first would lose digits."""
+    """Some rows have a large constant added. Scaling these scores before subtracting the maximum would lose digits."""
     native, rng = implementation == "native", np.random.default_rng(3)
     in_pairs = native and alpha in (1.5, 2.0)  # the sum of p
     for n, shift, temperature, base in [(3, 0, 0.7, None), (9, 2000, 3.7, None), (17, 0, -2.3, 3.0), (5, 0, 0.03, 0.5)]:
@@ -72,7 +72,7 @@ def test_p_is_accurate_to_4_ulp(alpha: float, dtype: str, implementation: str) -
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("alpha", [1.5, 2.0])
 def test_rows_together_and_alone_have_the_same_bits(alpha: float, dtype: str) -> None:
-    """Short rows, which are solved together, and longer rows, at betas with and without a closed form."""
+    """p is accurate in short rows, which are solved together, and in longer rows, with and without a closed form."""
     rng = np.random.default_rng(4)
     temperatures = np.array([1.0, -2.3, 3.0, 0.01, 1e-25, 1e25, 0.0, INF, 1.0, 1e-3, -0.0, 5.0, -1e-9, 40.0, 2.0**-64])
     for n in (1, 4, 64, 65, 600):

@@ -209,7 +209,8 @@ def test_the_smallest_normal_number_is_in_the_support(dtype: str, served: str) -
 
 
 def test_both_implementations_count_the_same_support(served: str) -> None:
-    """p = e^-95, e^-120 and e^-700 count as positive: they are no normal float32, but p is computed in float64."""
+    """p = e^-95, e^-120 and e^-700 count as positive: they are below the normal range of float32, but p is computed in
+    float64."""
     for z in (-50.0, -95.0, -105.0, -120.0, -700.0):
         assert s.threshold(np.array([0.0, z], np.float32), 1.0).support_size == 2, z
 

@@ -4,7 +4,7 @@ This file does not use softargmax. Unlike the library, it solves for the largest
 
     p_i = (q^a + a d_i)_+^(1/a)      d_i = z_i - max z      a = alpha - 1      p_i = q e^(d_i) where a = 0
 
-sum p increases with q. `test_truth.py` compares the three with each other and with closed forms.
+The sum of p increases with q. `test_truth.py` compares the three solutions with each other and with closed forms.
 """
 
 from __future__ import annotations

@@ -52,7 +52,8 @@ def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> 
     label_smoothing : float
         :math:`\epsilon`, from 0 to 1: this part of the target is spread uniformly over the n scores in the support.
     z_loss : float
-        c, at least 0. The term keeps lse near 0. Class weights do not multiply it; the mean divides it like the loss.
+        c, at least 0. The term keeps lse near 0. Class weights do not multiply the term. The mean divides the term like
+        the loss.
     softcap : float, optional
         s: scores are soft-capped to between -s and s. Entries outside the support stay outside.
     temperature : float or array
@@ -193,7 +194,7 @@ def _terms(i: CrossEntropy) -> CrossEntropyTerms:
 def terms_of(
     rows: CrossEntropyTerms, options: LossOptions, axes: tuple[int, ...], kept: int, mean: bool, dtype: Any
 ) -> CrossEntropyTerms:
-    """Reduce the rows' terms: class weights enter the mean of loss and z-loss, but not of lse and entropy."""
+    """Reduce the rows' terms. The means of loss and z-loss use class weights; the means of lse and entropy do not."""
     unweighted = options._replace(weight=None)
     weights, ones = (reference.weights_of_rows(rows.loss, one, axes) for one in (options, unweighted))
     counts = (weights, ones, ones, weights)

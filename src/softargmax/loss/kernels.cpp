@@ -135,7 +135,7 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
         }
     }
 
-    // The quantities of a row that do not depend on its scores.
+    // The quantities of a row that do not depend on the scores of the row.
     void start(int g, Row& to) const {
         if (args.given) {
             const double* given = args.given + 3 * (first + g);

@@ -77,8 +77,8 @@ def linear_cross_entropy(
     :math:`db = \sum dz`.
 
     Unless `exact` is True, probabilities of at most u / K may count as 0 in dz, where u is the rounding unit of the
-    sums (2^-24, or 2^-53 in float64). The compiled core does so, and skips blocks of zeros. The probabilities that it
-    leaves out sum to at most u in a row. Let g be the factor of p in a row's dz: the incoming gradient times
+    sums (2^-24, or 2^-53 in float64). The compiled core sets such probabilities to 0, and skips blocks of zeros. The
+    omitted probabilities of a row sum to at most u. Let g be the factor of p in a row's dz: the incoming gradient times
     :math:`(\tau + 2 c\,\mathrm{lse}) / T`. Then a row of dh changes by at most :math:`u\,|g| \max_k |w_k|`, and a row
     of dW by at most :math:`\frac{u}{K} \sum_n |g_n| |h_n|`. Set `exact` if the gradients of rare classes matter.
 

@@ -89,7 +89,7 @@ struct Slope {
     Twofold own{}, lse{};  // (1 - e) sum w t, and 2 c lse; tau is own and (e / n) sum w
     Twofold w{};
     Twofold own_mass{}, each_mass{};  // scale (1 - e) and scale e / n
-    Twofold p{}, others_p{};  // for a score at the maximum, and for the others
+    Twofold p{}, others_p{};  // for a score at the maximum, and for all other scores
 
     // `seed`: d / d loss times beta
     Slope(const Row& row, Scale beta, Twofold seed, const Args& args) : share(row, args.label_smoothing) {

@@ -114,8 +114,8 @@ def checked(
 ) -> Checked:
     """Check the target and the options against scores z, or against scores of this shape computed from z.
 
-    If `name` is "index", the target may not be probabilities. If `look` is False, the class values are not checked here
-    but in the kernel.
+    If `name` is "index", the target may not be probabilities. If `look` is False, this function does not check the
+    class values; the kernel does.
     """
     options = {**_ALL_DEFAULTS, **keywords}
     shape = tuple(z.shape) if shape is None else shape

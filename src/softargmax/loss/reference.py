@@ -10,7 +10,7 @@ run over the support, but tau also includes the target's mass outside of it. Suc
 
 tau - m_k and 1 - p_k are computed as sums over the other classes, not as differences of rounded numbers. So a confident
 row keeps its small gradient. All numbers are computed in float64 if the library has it, else in float32, and rounded
-once. No control flow depends on values, so the functions can be traced.
+once. Control flow does not depend on values, so the functions can be traced.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class RowValues(NamedTuple):
     lse: Any
     inside: Any  # True in the support
     possible: Any  # True where p > 0; in the limits of beta only a part of the support
-    mass: Any  # m; outside the support the target's mass
+    mass: Any  # m in the support; the mass of the target outside the support
     skipped: Any  # True for ignored rows, or None
     wrong: Any  # True for rows whose class is out of range, which tracing cannot check before; or None
     axis: int
@@ -153,7 +153,7 @@ def capped(z: Any, scale: Scale, softcap: float) -> Any:
 
 
 def cap_slope(z: Any, scale: Scale, softcap: float) -> Any:
-    """Return 1 - tanh^2(z / s) as 4 q / (1 + q)^2, q = exp(-2 |z / s|), which is accurate also where it is small."""
+    """Return 1 - tanh^2(z / s) as 4 q / (1 + q)^2, q = exp(-2 |z / s|). Small slopes are accurate too."""
     if not softcap:
         return 1.0
     xp = namespace(z)

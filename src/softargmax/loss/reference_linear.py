@@ -2,7 +2,7 @@
 
     dh = dz W        dW = dz^T h        db = sum dz
 
-The product is the one of the array library, in the dtype of the inputs (float32 for half precision). The rest follows
+The array library computes the product, in the dtype of the inputs (float32 for half precision). The rest follows
 reference.py. Arrays that are traced or read-only are processed with all rows at once.
 """
 
@@ -157,7 +157,8 @@ def _placed(whole: Any, found: Any, part: slice, rows: int) -> Any:
     """Write the rows of a part into an array of all rows, which the first part allocates.
 
     A list of small results, one per part, would lie between the large temporary arrays and keep malloc from reusing
-    their memory. A tensor with 4096 rows of 8192 classes then takes 140 MiB, more than its scores; one array takes 28.
+    their memory. With such a list, 4096 rows of 8192 classes take 140 MiB, which is more than the scores. With one
+    array they take 28 MiB.
     """
     if found.shape[0] == rows:
         return found

@@ -82,7 +82,7 @@ class Divergences(NamedTuple):
 
 
 class LinearLoss(NamedTuple):
-    """The loss and its gradients, in the dtype of the sums; gradients that were not computed have shape (0,)."""
+    """The loss and its gradients, in the dtype of the sums. Gradients that were not computed have shape (0,)."""
 
     loss: Any
     dh: Any

@@ -1,8 +1,8 @@
 // The filters top-k, top-p, min-p, typical, epsilon and eta.
 //
 // All except `typical` keep a prefix of the scores sorted by value and then column: a `Kept`. The intersection of two
-// prefixes is the shorter prefix. In sequence, each filter sees
-// what the previous filters kept, renormalised. Jointly, each filter sees the whole row.
+// prefixes is the shorter prefix. In sequence, each filter sees what the previous filters kept, renormalised. Jointly,
+// each filter sees the whole row.
 #pragma once
 
 #include "sample/kept_row.hpp"

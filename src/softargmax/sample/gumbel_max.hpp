@@ -49,12 +49,13 @@ SOFTARGMAX_INLINE Pack<float> noise_bound(const std::uint32_t* w1) {
 
 // ---- draws ----------------------------------------------------------------------------------------------------
 
-// The largest beta z + g so far; of equal ones, the first. Differences are compared, which are accurate if beta z is
-// huge.
+// The largest beta z + g so far. Among equal values the first one wins. Differences are compared, because they are
+// accurate even if beta z is huge.
 struct Best {
     double z = 0, noise = 0;
     std::int64_t at = -1;
-    // What a column must exceed, relative to beta m, to be the largest. The column of m reaches at least kLeast.
+    // The value, relative to beta m, that a column must exceed to be the largest. The column of m reaches at least
+    // kLeast.
     double need(double m, Scale beta) const { return at < 0 ? kLeast : std::max(kLeast, distance(z, m, beta) + noise); }
     void offer(double its, double g, std::int64_t column, Scale beta) {
         if (at < 0 || distance(its, z, beta) + (g - noise) > 0) *this = {its, g, column};
@@ -66,7 +67,7 @@ struct Ranked {
     std::int64_t at;
     bool operator<(const Ranked& b) const { return key > b.key || (key == b.key && at < b.at); }
 };
-// The n largest of beta (z - m) + g, for draws without replacement.
+// The n largest values of beta (z - m) + g, for draws without replacement.
 class Top {
     std::vector<Ranked>& all_;
     const std::size_t n_;

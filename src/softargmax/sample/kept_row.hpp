@@ -17,7 +17,7 @@ SOFTARGMAX_INLINE double distance(double z, double m, Scale beta) {
     return x < kFar ? kFar : x > -kFar ? -kFar : 2 * (x + d * beta.lo);
 }
 
-// The same for a pack of scores of at most m.
+// x for a pack of scores, each of which is at most m.
 SOFTARGMAX_INLINE Pack<double> distance(Pack<double> z, double m, Scale beta) {
     using V = Pack<double>;
     const V half = V::all(0.5), d = half * z - V::all(0.5 * m), x = d * V::all(beta.hi), limit = V::all(kFar);
@@ -39,7 +39,8 @@ template <class T, class F> SOFTARGMAX_INLINE void wide_packs(const T* z, std::i
     }
 }
 
-// The scores above an edge, and those equal to it up to a column: the result of top-k, top-p and every bound on p.
+// The scores above an edge, and the scores equal to it up to a column. Top-k, top-p and every bound on p keep such a
+// set.
 template <class T> struct Kept {
     static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
     T edge = -std::numeric_limits<T>::infinity();
@@ -58,7 +59,7 @@ template <class T> struct Kept {
     }
 };
 
-// The scores whose distance is close to a center (locally typical); those at the boundary up to a column.
+// The scores whose distance is close to a center (locally typical). Scores at the boundary are kept up to a column.
 struct Band {
     double center = 0, width = kInf;
     std::int64_t tie = -1;

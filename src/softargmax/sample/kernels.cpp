@@ -121,7 +121,7 @@ template <class T> class Draws {
             p_ = moments(row_);
             put_size(p_.count);
             if (!args_.replace && args_.draws > p_.count) return fail(kTooMany);
-            // Many draws from few scores: copy the scores to contiguous memory.
+            // For many draws from few scores, the scores are first copied to contiguous memory.
             if (!row_.list && args_.draws > 1 && p_.count <= row_.length / 8) filters.list_what_is_left();
         }
         if (args_.replace) with_replacement();
@@ -156,7 +156,7 @@ template <class T> Status mark(Group<T, 1>& group) {
     return kFine;
 }
 
-// Gumbel noise of whole rows; or only their words, or the noise of given words.
+// Computes the Gumbel noise of whole rows, or only their random words, or the noise of given words.
 void put_noise(const Args& args) {
     const std::int64_t cols = args.cols.total;
     parallel_for(args.threads, args.rows.total, [&](std::int64_t begin, std::int64_t end) {

@@ -160,8 +160,7 @@ def entmax_loss(  # noqa: PLR0913 the options are keyword-only
     Edge rows: a row with an empty support has the loss +inf for every target, and gradient 0. A target outside the
     support has the loss +inf and gradient p. If k scores are +inf, they share the row. Then a target among them has the
     loss :math:`H_\alpha` of the uniform distribution over k classes, any other target has the loss +inf, and the
-    gradient is 0. A NaN in the support
-    gives NaN. An ignored row gives 0 for all scores, even NaN.
+    gradient is 0. A NaN in the support gives NaN. An ignored row gives 0 for all scores, even NaN.
 
     Above order 1 the loss has a margin: it is 0 if the target's score is higher than all others by
     :math:`T/(\alpha - 1)` or more. If the target is a class, no term of the computed sum is negative, so a small loss

@@ -7,9 +7,9 @@
 namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 namespace {
 
-// The longest list of candidates. A row with more candidates is read again for each step.
+// The longest list of candidates. If a row has more candidates, each step reads the row again.
 constexpr std::int64_t kMaxListed = 1 << 20;
-// The longest rows that are read 128 at a time. Their lists take 16 MiB of floats.
+// The length of the longest rows that are read 128 at a time. The lists of 128 such rows take 16 MiB of floats.
 constexpr std::int64_t kMaxGrouped = 1 << 15;
 constexpr double kOrdinary = -2;
 // Returns alpha - 1 of a row.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from softargmax.core.scale import Scale
 
 _NEAR, _SERIES = 1 / 64, 9
-_FAR = 1000.0  # a p of e^-1000 or less counts as 0, and so do its derivatives
+_FAR = 1000.0  # a p of e^-1000 or less counts as 0, and its derivatives are 0
 _EXACT = 1e30  # scores below -1e30 need no low part
 _SPLIT = 2.0**30  # `two_product` does not overflow for numbers up to the largest float divided by this
 

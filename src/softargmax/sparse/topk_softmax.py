@@ -54,7 +54,7 @@ def topk_softmax(
     See Also
     --------
     filter_scores : top-k and other filters of the scores.
-    sparsemax, entmax : continuous sparse maps; the scores determine the size of the support.
+    sparsemax, entmax : continuous sparse maps, whose support size depends on the scores.
 
     References
     ----------
