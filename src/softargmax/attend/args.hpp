@@ -5,48 +5,50 @@
 
 namespace softargmax::attend {
 
-// An option with one number per query, and an array for its gradient with one number per query. Null: absent.
+// An option with one number per query, and an array for its gradient, also with one number per query. A null pointer
+// means that the option, or its gradient, is absent.
 struct Learned {
     Operand value;
     double* gradient = nullptr;
 };
 
-// Attention. Every entry of the batch has `heads` heads of queries. heads / groups adjacent heads share a head of keys
-// and values. The `row` strides of an operand are those of the batch axes, of the heads, and of the queries or keys.
-// Its `col` stride is that of the last axis.
+// Arguments of the forward pass. Every entry of the batch has `heads` heads of queries and `groups` heads of keys and
+// values. heads / groups adjacent heads of queries share a head of keys and values. The `row` strides of an operand
+// belong to the batch axes, the heads, and the queries or keys, in this order. Its `col` stride belongs to the last
+// axis.
 struct Args {
     Shape batch;
     std::int64_t heads = 0, groups = 0, queries = 0, keys = 0, width = 0, values = 0;
     Operand q, k, v, out;
     Learned scale;  // double
-    Operand mask, bias;  // masked or added to the scores; absent: none
-    Learned slopes;  // times the distance of query and key, subtracted from the score; absent: none
-    Operand sink;  // a score without a value, one per query; absent: none
-    const std::int64_t* lengths = nullptr;  // number of keys, one per entry of the batch; null: all
+    Operand mask, bias;  // `mask` hides keys, `bias` is added to the scores; both may be absent
+    Learned slopes;  // slope times |i - j| is subtracted from the score; may be absent
+    Operand sink;  // one score without a value per query; may be absent
+    const std::int64_t* lengths = nullptr;  // number of keys of each entry of the batch; null: all keys
     // Pages: key j of entry e is row j % page of page table[e * pages + j / page] of k and v. The first `row` stride of
     // k and v is that of the pages.
     const std::int64_t* table = nullptr;
     std::int64_t pages = 0, page = 0;
-    std::int64_t left = -1, right = -1;  // number of visible keys before and after the query's position; -1: all
+    std::int64_t left = -1, right = -1;  // number of visible keys before and after the query's position; -1: no limit
     double softcap = 0;  // 0: none
     double* lse = nullptr;  // one per query; null: not requested
     double dropout = 0;  // the probability that an entry of p is dropped
     // Seeds of the dropout: two words of 32 bits per entry and head, the lower word first.
     const std::int64_t* seeds = nullptr;
-    // One flag per query: 1 if a number was not finite, so that the query's result is invalid. For gradients: 1 if the
-    // query was left out of all sums, 2 if it should have been, but is already in dk and dv. For gradients, one flag
-    // per key follows: 1 if its sums overflowed.
+    // One flag per query. Forward pass: 1 if the query's result is invalid because a number was not finite. Gradients:
+    // 1 if the query was left out of all sums. It is 2 if the query should have been left out but was already added to
+    // dk and dv. For gradients, one flag per key follows: 1 if the key's sums overflowed.
     std::uint8_t* nonfinite = nullptr;
     bool any_nonfinite = false;
     int threads = 1;
 };
 
-// The gradients of attention, from its output and lse.
+// Arguments of the backward pass. It computes the gradients from the output and lse of the forward pass.
 struct GradientArgs : Args {
     Operand seed;  // the gradient with respect to the output
     const double* to_lse = nullptr;  // the gradient with respect to lse; null: none
     Operand dq, dk, dv;
-    Operand dbias;  // in the kernel's working type; the kernel adds to it; strides of broadcast axes are 0
+    Operand dbias;  // in the kernel's working type, added to in place; strides of broadcast axes are 0
     double* delta = nullptr;  // <seed, out> - to_lse, one per query
 };
 

@@ -4,11 +4,11 @@
 //     p = e^(S - lse)      dS = p (do v^T - delta), times the soft-cap's slope      delta = <do, o> - dlse
 //     dq = scale dS k      dk = dS^T (scale q)      dv = p^T do
 //
-// Queries whose numbers are not finite are left out of all sums and flagged. The definition computes their gradients.
-// If a key or value that a query does not see has numbers that are not finite, they are replaced by 0.
+// Queries whose numbers are not finite are left out of all sums and flagged. The definition (reference.py) computes the
+// gradients of these queries. If a query does not see a key, nonfinite numbers in that key and its value count as 0.
 //
-// Sums over keys run block by block. Sums over queries run in groups of about 100. Each starts at 0 and has a fixed
-// order. So the bits do not depend on the threads or on how work is grouped.
+// Sums over keys run block by block. Sums over queries run in groups of about 100. Each of these partial sums starts at
+// 0 and has a fixed order. So the bits of the gradients do not depend on the threads or on how work is grouped.
 #pragma once
 
 #include <vector>
@@ -22,8 +22,8 @@ constexpr int kBackPitch = kBackKeys + 16;
 using RowsInPlace = Layout<kBackPitch, 1>;
 using ColumnsInPlace = Layout<1, kBackPitch>;
 
-// The numbers of a query that its gradients need: e^-lse = 2^-k factor, delta, the scale, and `low`. Scores up to `low`
-// have p = 0.
+// Numbers of one query from which its gradients are computed: delta, the scale, and k and `factor` with e^-lse = 2^-k
+// factor. A score that is at most `low` has p = 0.
 template <class T> struct BackRow {
     Range visible;
     std::int32_t k = 0;
@@ -31,7 +31,7 @@ template <class T> struct BackRow {
     bool sees_any() const { return low < std::numeric_limits<T>::infinity(); }
 };
 
-// Replaces the scores of one row by p. p is 0 outside of `in`.
+// Replaces the scores of one query by p. Entries outside the range `in` become 0.
 template <class T> void probabilities(T* z, Range all, Range in, const BackRow<T>& row) {
     using V = Pack<T>;
     std::fill(z + all.begin, z + std::clamp(in.begin, all.begin, all.end), -std::numeric_limits<T>::infinity());
@@ -67,7 +67,7 @@ template <class T> struct BackKeys {
 template <class T> struct Backward {
     const GradientArgs& args;
     Shared head;
-    std::int64_t width, values;  // widths of keys and values, rounded up to whole panels
+    std::int64_t width, values;  // widths of keys and values, each rounded up to whole panels
     std::vector<BackRow<T>> rows;
     T *q, *seed, *q_columns, *seed_columns, *dq;
 
@@ -92,7 +92,7 @@ template <class T> struct Backward {
     std::int64_t blocks() const { return padded(head.rows()) / kBackQueries; }
     std::int64_t key_blocks() const { return (head.keys + kBackKeys - 1) / kBackKeys; }
 
-    // Packs a block of about 100 queries, and sets their delta and factor of p.
+    // Packs a block of about 100 queries, and sets the `delta` and `factor` of each query.
     void prepare(std::int64_t block) {
         const std::int64_t first = block * kBackQueries, end = std::min(first + kBackQueries, head.rows());
         std::fill(dq + first * width, dq + (first + kBackQueries) * width, T{0});
@@ -135,7 +135,7 @@ template <class T> struct Backward {
         row.factor = static_cast<T>(exp_scalar(fma(k, Exp<double>::ln2_hi, -lse) + k * Exp<double>::ln2_lo));
         row.low = static_cast<T>(lse) - kPowerReach<T>;
     }
-    // Packs a vector twice: as a row of a panel of 12 rows, and as a row of panels of columns.
+    // Packs a vector in two layouts: as a row of a panel of 12 rows, and as a row of panels of columns.
     void pack_row(T* line, std::int64_t n, std::int64_t pitch, std::int64_t row, T* panels, T* columns) const {
         T* to = panels + row / kPanelRows * kPanelRows * n + row % kPanelRows;
         for (std::int64_t d = 0; d < n; ++d) to[d * kPanelRows] = line[d];
@@ -145,7 +145,7 @@ template <class T> struct Backward {
             std::copy_n(line + d, kPanelCols<T>, at);
     }
 
-    // c += a b for up to 12 rows. The rows of c are `pitch` numbers apart.
+    // Computes c += a b for up to 12 rows. Consecutive rows of c are `pitch` numbers apart.
     template <class A> static void add_product(std::int64_t count, const T* a, const T* b, std::int64_t panel,
                                                const Depth& depth, T* c, std::int64_t pitch) {
         for (std::int64_t j = 0; j < pitch; j += kTileCols<T>)
@@ -159,7 +159,7 @@ template <class T> struct Backward {
                     (Pack<T>::load(at) + sum).store(at);
                 });
     }
-    // z = a b for a panel of rows and panels of columns.
+    // Computes z = a b, where a is a panel of rows and b consists of panels of columns.
     static void products(int count, const T* a, const T* b, std::int64_t depth, Range all, T* z) {
         for (std::int64_t j = all.begin; j < all.end; j += kTileCols<T>)
             for (int i = 0; i < count; i += kTileRows)
@@ -169,12 +169,12 @@ template <class T> struct Backward {
                                         SOFTARGMAX_LAMBDA { add_chunk(sum, to + r * kBackPitch + c, first); });
     }
 
-    // Adds the gradients of about 100 queries and the block of keys from `begin` on: to dq if `to_queries`, and to dk
-    // and dv if they are not null.
+    // Adds the gradients that come from a block of about 100 queries and the block of keys that starts at `begin`. Adds
+    // to dq if `to_queries` is true, and to dk and dv if they are not null.
     void add_gradients(std::int64_t block, std::int64_t begin, const BackKeys<T>& keys, bool to_queries, T* dk, T* dv) {
         T* const p = scratch(kScores).get<T>(2 * kBackQueries * kBackPitch);
         T* const ds = p + kBackQueries * kBackPitch;
-        Range panels, visible;  // the panels of queries that see any of the keys, and the keys that they see
+        Range panels, visible;  // panels of queries that see a key of the block, and the keys that they see
         for (std::int64_t i = 0; i < kBackPanels; ++i) {
             const std::int64_t first = block * kBackQueries + i * kPanelRows;
             const Range in = scores(first, begin, keys, p + i * kPanelRows * kBackPitch,
@@ -203,7 +203,8 @@ template <class T> struct Backward {
         }
     }
 
-    // Computes p and dS of 12 queries. Returns the range of keys that any of them sees. `whole`: other columns are 0.
+    // Computes p and dS of 12 queries. Returns the range of keys that at least one of these queries sees. With `whole`,
+    // p and dS are 0 in all other columns.
     Range scores(std::int64_t first, std::int64_t begin, const BackKeys<T>& keys, T* p, T* ds, bool to_queries,
                  bool whole) {
         const int count = static_cast<int>(std::clamp<std::int64_t>(head.rows() - first, 0, kPanelRows));
@@ -216,7 +217,7 @@ template <class T> struct Backward {
             products(count, q + first * args.width, keys.keys, args.width, all, p);
             products(count, seed + first * args.values, keys.values, args.values, all, ds);
         }
-        // Fill after the products, which write whole tiles: there, 0 times a key that is not finite is NaN.
+        // Fill with 0 after the products, because they write whole tiles. There 0 times a nonfinite key gives NaN.
         if (whole)
             for (T* x : {p, ds})
                 for (int i = 0; i < kPanelRows; ++i, x += kBackPitch) {

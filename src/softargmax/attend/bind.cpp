@@ -1,5 +1,5 @@
-// Python bindings of the attention kernels. Each argument of Python is stored in a field of the kernel's arguments
-// (core/cpp/bind.hpp). Axes of size 1 along which an argument is broadcast get the stride 0.
+// Python bindings of the attention kernels. Each Python argument is stored in a field of the kernel's `Args`
+// (core/cpp/bind.hpp). An axis along which an argument is broadcast gets the stride 0.
 #include "core/cpp/bind.hpp"
 
 #include "attend/args.hpp"
@@ -16,7 +16,8 @@ struct Table : Integers {
     using Integers::Integers;
 };
 
-// The axes of an array after those of batch and heads: rows (one per query or key), and numbers per row.
+// The last two axes of an array. The rows axis has one row per query or per key. The last axis has `Count` numbers per
+// row.
 enum class Per { query, key };
 enum class Count { one, width, values, keys };
 
@@ -52,7 +53,7 @@ template <class J> struct Call {
         }
         to.data = x.data;
         to.type = x.type;
-        to.row[0] = 0;  // without batch axes there is one entry
+        to.row[0] = 0;  // used if there are no batch axes: the batch is one entry
         std::copy(stride.begin(), stride.end() - 1, to.row + (batch.empty() ? 1 : 0));
         to.col[0] = stride.back();
     }
@@ -63,7 +64,7 @@ template <class J> struct Call {
         std::fill(std::begin(to.row), std::end(to.row), 0);
         to.col[0] = 0;
     }
-    // Runs the kernel. Returns its flags if one is set, else None.
+    // Runs the kernel. Returns the array of flags if any flag is set, else None.
     template <class Kernel> nb::object run(Kernel kernel, std::int64_t flags) {
         if (queries() == 0) return nb::none();
         if (!job.scale.value || !job.out) throw nb::value_error("scale, output: expected arrays, got None");
@@ -194,7 +195,7 @@ ArrayField<Args> broadcastable(const char* name, Operand Args::* to, Per per, Co
     return {name, to, per, count, false, false, kReal};
 }
 
-// Pages of keys or values, which Call reads.
+// Pages of keys or values. The constructor of Call reads them, so `put` does nothing.
 struct PagesField {
     using Value = HeldArray;
     const char* name;
@@ -212,7 +213,8 @@ struct TableField {
     template <class J> void put(Call<J>&, Table&) const {}
 };
 
-// An option that is a number for all queries, or an array with one number per query. `gradient` names its gradient.
+// An option that is one number for all queries, or an array with one number per query. `gradient` is the name of the
+// argument for the option's gradient.
 struct LearnedField {
     struct Value {
         std::optional<double> number;
@@ -233,7 +235,7 @@ struct LearnedField {
         else if (x.number) call.constant(value, *x.number);
     }
 };
-// The gradient of such an option: an array with one float64 per query, or None.
+// The gradient of a LearnedField: an array with one float64 per query, or None.
 struct LearnedGradient {
     using Value = HeldArray;
     const char* name;
@@ -250,7 +252,7 @@ template <class... Field> auto gradients_of(const std::tuple<Field...>& options)
     return std::apply([](const Field&... field) { return std::tuple_cat(gradient_of(field)...); }, options);
 }
 
-// A number. None keeps the default of the struct.
+// A number, or None to keep the default value of the field.
 template <class T> struct OptionalField {
     using Value = std::optional<T>;
     const char* name;
@@ -262,7 +264,7 @@ template <class T> struct OptionalField {
 };
 template <class T> OptionalField<T> optional(const char* name, T Args::* to) { return {name, to}; }
 
-// Integers: `each` per entry of the batch, or `each` per head of each entry.
+// An array of integers, with `each` integers per entry of the batch, or per head of each entry if `per_head`.
 struct IntegersField {
     using Value = Integers;
     const char* name;
@@ -293,8 +295,8 @@ template <class B, class T> struct QueriesField {
 };
 template <class B> QueriesField<B, double> queries(const char* name, double* B::* to) { return {name, to}; }
 
-// Binds a kernel with these fields, of which the first three are queries, keys and values. The kernel sets one flag per
-// query, and with `flag_keys` then one flag per key (Args::nonfinite).
+// Binds a kernel whose Python arguments are these fields. The first three are queries, keys and values. The kernel sets
+// one flag per query. With `flag_keys`, it also sets one flag per key, after those of the queries (Args::nonfinite).
 template <class J, class Kernel, class... Field>
 void bind_heads(nb::module_& module, const char* name, const char* text, Kernel kernel, bool flag_keys,
                 const std::tuple<Field...>& all) {
@@ -310,9 +312,9 @@ void bind_heads(nb::module_& module, const char* name, const char* text, Kernel 
     }, all);
 }
 
-// True if q, k and v are arrays of one library and one floating dtype that need no conversion, with equal batch and
-// heads and fitting rows. With `ready`, also only if they are tensors whose derivatives are not recorded. In Python
-// these checks take 3 us, a sixth of a call with 16 queries.
+// True if q, k and v need no conversion or broadcast: they are arrays of one library and one floating dtype, with equal
+// batch and heads and matching rows. With `ready`, they must also be tensors whose derivatives are not recorded. In
+// Python these checks would take 3 us, a sixth of a call with 16 queries.
 bool plain_heads(nb::handle q_, nb::handle k_, nb::handle v_, bool ready) {
     const Described q(q_), k(k_), v(v_);
     if (!q || q.dims() < 3 || !k.alike(q) || !v.alike(q)) return false;

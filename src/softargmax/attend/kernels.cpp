@@ -1,8 +1,8 @@
-// Attention, compiled once for each instruction set.
+// The attention kernels, compiled once for each instruction set.
 //
 // Keys and values of a head are packed once. The queries of the head then process them block by block, a few panels of
-// queries at a time. If there are few queries, as in decoding, they use each block right after it is packed, while it
-// is in a cache.
+// queries at a time. If there are few queries, as in decoding, each block is used right after it is packed, while it is
+// in a cache.
 #include <vector>
 
 #include "attend/backward.hpp"
@@ -27,7 +27,7 @@ template <class T> struct Packing {
     static std::int64_t size(const Args& args, std::int64_t keys) {
         return whole_panels<T>(keys) * (args.width + whole_panels<T>(args.values));
     }
-    // The block of keys from `begin` on, at position `at` of the memory.
+    // Returns the packed block of keys that starts at key `begin`. It is stored at position `at` of the memory.
     Block<T> block(const Shared& head, std::int64_t begin, std::int64_t at) const {
         const std::int64_t count = std::min(kKeys, head.keys - begin);
         return {keys + at * width, values + at * pitch, count * kPanelCols<T>, kPanelCols<T>};
@@ -38,7 +38,7 @@ template <class T> struct Packing {
         head.pack_columns(head.args.v, head.args.values, begin, count, values + at * pitch);
         return block(head, begin, at);
     }
-    // Packs a block that few queries use. Values are read in place if possible.
+    // Packs the keys of a block that few queries use. Its values are read in place if possible, else packed too.
     Block<T> pack_once(const Shared& head, std::int64_t begin) const {
         const Args& args = head.args;
         if (args.table || args.v.type != kTypeOf<T> || args.v.col[0] != 1 || args.values % kPanelCols<T> != 0)
@@ -49,7 +49,7 @@ template <class T> struct Packing {
     }
 };
 
-// A unit of work: some queries of a head.
+// A unit of work of one thread: up to kQueries queries that share a head of keys.
 template <class T> struct Unit {
     std::vector<Panel<T>> panels;
     Range any;
@@ -70,8 +70,8 @@ template <class T> struct Unit {
     void add(const Unit& later) {
         for (std::size_t i = 0; i < panels.size(); ++i) panels[i].add(later.panels[i]);
     }
-    // Writes the results. A result that is not finite may come from a key that only other queries see. So these queries
-    // are computed again, one by one, with finite values. Returns true if some are still not finite.
+    // Writes the results. A nonfinite result may come from a key that only other queries see. So queries with such
+    // results are computed again, one by one, with finite values. Returns true if a result is still not finite.
     template <class BlockAt> bool finish(BlockAt block_at) {
         bool nonfinite = false;
         FiniteBlock<T> finite;
@@ -127,8 +127,8 @@ template <class T> bool run_head_parallel(const Shared& head) {
     return nonfinite;
 }
 
-// Processes a head with few queries on all threads, which share its keys. Each block of keys has its own sums, which
-// are then added in order.
+// Processes a head with few queries on all threads, which share its keys. Each block of keys has its own sums. At the
+// end these sums are added in the order of the blocks.
 constexpr std::int64_t kWave = 8;
 template <class T> bool run_keys_parallel(const Shared& head) {
     const Args& args = head.args;
@@ -183,8 +183,9 @@ bool shares_bias(const GradientArgs& args) {
     return args.dbias && ((stride[0] == 0 && args.heads > 1) || (stride[1] == 0 && args.queries > 1));
 }
 
-// Many heads: each thread processes one head at a time, with five products per pair of query and key. Few heads, or a
-// gradient of the bias: the threads share first the queries, then the keys of a head, with seven products.
+// With many heads, each thread processes one head at a time and computes five products per pair of query and key. With
+// few heads, or for a gradient of the bias, the threads share a head: first its queries, then its keys. This takes
+// seven products per pair.
 template <class T> void run_gradient_as(GradientArgs& args) {
     const std::int64_t heads = args.batch.total * args.groups;
     if (shares_bias(args)) args.threads = 1;

@@ -12,11 +12,11 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::attend {
 
 // ---- positions, visible keys and memory of a query ------------------------------------------------------------
 
-// Keys per block. The sums of a block start at 0, so the result of a query depends neither on the threads nor on the
-// number of queries.
+// Number of keys per block. The sums of each block start at 0. So the result of a query depends neither on the threads
+// nor on the number of queries.
 constexpr std::int64_t kKeys = 512;
 
-// The offset of row `row` of an operand, for an entry of the batch and a head.
+// Returns the offset of one row of an operand, for an entry of the batch and a head.
 inline std::int64_t offset(const Args& args, const Operand& x, std::int64_t entry, std::int64_t head,
                            std::int64_t row) {
     const std::int64_t* stride = x.row + args.batch.dims;
@@ -45,7 +45,7 @@ template <class T> void write(const Operand& x, std::int64_t at, std::int64_t co
     });
 }
 template <class T> bool all_finite(const T* x, std::int64_t n) {
-    // Counted in integers of T's size, so that compilers vectorize the loop; with a bool they do not.
+    // Count in integers of T's size: compilers vectorize this loop, but not a loop with a bool.
     std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t> others = 0;
     for (std::int64_t i = 0; i < n; ++i) others += std::fabs(x[i]) < std::numeric_limits<T>::infinity() ? 0 : 1;
     return others == 0;
@@ -73,8 +73,8 @@ struct Range {
     }
 };
 
-// A head of keys and values, and the queries of all heads that share it. A `row` counts these queries: it is query
-// row % queries of head row / queries.
+// A head of keys and values, and the queries of all heads that share it. These queries are numbered as rows: row r is
+// query r % queries of head r / queries.
 struct Shared {
     const Args& args;
     std::int64_t entry, group, heads, keys;
@@ -85,7 +85,8 @@ struct Shared {
           heads(j.heads / j.groups),
           keys(j.lengths ? j.lengths[index / j.groups] : j.keys) {}
     std::int64_t rows() const { return heads * args.queries; }
-    // `heads == 1` avoids a division, which takes as long as ten multiplications and is needed a dozen times per query.
+    // The case `heads == 1` avoids a division. A division takes as long as ten multiplications, and each query would
+    // need a dozen.
     std::int64_t head(std::int64_t row) const { return group * heads + (heads == 1 ? 0 : row / args.queries); }
     std::int64_t query(std::int64_t row) const { return heads == 1 ? row : row % args.queries; }
     std::int64_t at(const Operand& x, std::int64_t row) const { return offset(args, x, entry, head(row), query(row)); }
@@ -133,11 +134,11 @@ template <class T> std::int64_t whole_panels(std::int64_t n) {
 
 // ---- a panel of queries ---------------------------------------------------------------------------------------
 
-// The distance of two rows of scores. The 16 extra numbers keep rows from falling on the same cache sets.
+// The distance between consecutive rows of scores. Its 16 extra numbers keep rows from sharing cache sets.
 constexpr int kPitch = kKeys + 16;
 using InPlace = Layout<kPitch, 1>;
-// Sums over the width, and over keys or queries, are split into chunks of this many terms. As one chain their error was
-// three times that of torch for a few queries of width 128.
+// Sums over the width, and over keys or queries, are split into chunks of this many terms. With a single chain of
+// additions, the error was three times that of torch for a few queries of width 128.
 constexpr std::int64_t kWidthChunk = 16, kChain = 32;
 // Adds the sum of a chunk to the total.
 template <class V> SOFTARGMAX_INLINE void add_chunk(V sum, typename V::Scalar* to, bool first) {
@@ -148,8 +149,8 @@ template <class V> SOFTARGMAX_INLINE void add_chunk(V sum, typename V::Scalar* t
 template <class T> constexpr T kLargest = sizeof(T) == 4 ? T(0x1p20) : T(0x1p30);
 
 // Replaces the scores z[all.begin..all.end) by p, and returns their state. The bounds of `all` are multiples of two
-// packs. p is 0 outside of `in`. Sets `nonfinite` if a score is NaN or too large. It also does so if all scores are
-// -inf, which without a mask means overflow, unless `may_be_empty`.
+// packs. p is 0 outside of `in`. Sets `nonfinite` if a score is NaN or too large. Without `may_be_empty`, also sets it
+// if all scores are -inf, because without a mask this means overflow.
 template <class T>
 PowerState<T> exponentials(T* z, Range all, Range in, bool may_be_empty, bool& nonfinite) {
     constexpr T lowest = -std::numeric_limits<T>::infinity();
@@ -169,7 +170,7 @@ PowerState<T> exponentials(T* z, Range all, Range in, bool may_be_empty, bool& n
     return fold_in_place(z + all.begin, all.end - all.begin, top);
 }
 
-// True if one of the products `in` is -inf although neither mask nor bias hides its key.
+// True if a product in the range `in` is -inf although neither mask nor bias hides its key.
 template <class T> bool overflown(const Shared& head, std::int64_t row, std::int64_t begin, Range in, const T* z) {
     constexpr T lowest = -std::numeric_limits<T>::infinity();
     const Args& args = head.args;
@@ -189,9 +190,9 @@ template <class T> bool overflown(const Shared& head, std::int64_t row, std::int
     return any;
 }
 
-// Applies soft-cap, added terms and mask to the scores `in` of a block that starts at key `begin`. Writes the
-// derivative of the soft-cap to `slope` unless it is null. `add_to_terms` computes the gradients of the terms. Sets
-// `nonfinite` if a product is -inf without a mask: it has overflowed, or its key is not finite.
+// Applies soft-cap, added terms and mask to the scores in the range `in` of a block that starts at key `begin`. Writes
+// the derivative of the soft-cap to `slope` unless `slope` is null. `add_to_terms` computes the gradients of the terms.
+// Sets `nonfinite` if a product is -inf and its key is not hidden: the product overflowed, or the key is not finite.
 template <class T>
 void cap_and_mask(const Shared& head, std::int64_t row, std::int64_t begin, Range in, T* z, bool& nonfinite,
                   T* slope = nullptr) {
@@ -222,7 +223,8 @@ void cap_and_mask(const Shared& head, std::int64_t row, std::int64_t begin, Rang
     }
 }
 
-// Adds the gradients g of a query's scores `in` to the gradients of the terms. The block starts at key `begin`.
+// Adds g, the gradients of a query's scores in the range `in`, to the gradients of the added terms. The block starts at
+// key `begin`.
 template <class T>
 void add_to_terms(const Shared& head, const GradientArgs& args, std::int64_t row, std::int64_t begin, Range in,
                   const T* g) {
@@ -232,14 +234,14 @@ void add_to_terms(const Shared& head, const GradientArgs& args, std::int64_t row
     }
     if (args.slopes.gradient) {
         const std::int64_t place = head.place(row) - begin;
-        double sums[8] = {};  // several sums, so that an addition need not wait for the previous one
+        double sums[8] = {};  // several partial sums, so that additions do not wait for one another
         for (std::int64_t j = in.begin; j < in.end; ++j)
             sums[j % 8] -= static_cast<double>(g[j]) * static_cast<double>(std::abs(place - j));
         for (const double sum : sums) args.slopes.gradient[head.number(row)] += sum;
     }
 }
 
-// Writes the dropout factors of a query's p (dropout.py): 1 / (1 - rate), or 0 if the entry is dropped.
+// Writes the dropout factor of each entry of a query's p (dropout.py): 0 if it is dropped, else 1 / (1 - rate).
 template <class T> void dropout_factors(const Shared& head, std::int64_t row, std::int64_t first, Range all, T* to) {
     const Args& args = head.args;
     const std::int64_t* const words_of_seed = args.seeds + 2 * (head.entry * args.heads + head.head(row));
@@ -255,8 +257,8 @@ template <class T> void dropout_factors(const Shared& head, std::int64_t row, st
     }
 }
 
-// A packed block of keys (panels of keys, depth by depth) and values (panels of columns). Panels of values are `panel`
-// numbers apart, and keys within a panel `pitch` numbers.
+// A packed block of keys (panels of keys, depth by depth) and values (panels of columns). Consecutive panels of values
+// are `panel` numbers apart. Consecutive keys within a panel are `pitch` numbers apart.
 template <class T> struct Block {
     const T *keys, *values;
     std::int64_t panel, pitch;
@@ -265,7 +267,7 @@ template <class T> struct Block {
 
 // Memory for a copy of a block's values in which nonfinite numbers are replaced by 0.
 template <class T> class FiniteBlock {
-    Scratch values_;  // not a std::vector, whose functions would be shared by all instruction sets
+    Scratch values_;  // not std::vector, because all instruction sets would share its functions
     bool nonfinite_[kKeys] = {};
 
   public:
@@ -294,7 +296,7 @@ template <class T> struct Panel {
     T* q;           // packed depth by depth
     T* o;           // kRows rows, `pitch` numbers apart
     std::int64_t pitch;
-    PowerState<T> state[kRows];  // with o, the state of the keys processed so far
+    PowerState<T> state[kRows];  // together with o: the state of the keys processed so far
     bool nonfinite[kRows] = {};
 
     static std::int64_t size(const Args& args) { return kRows * (args.width + whole_panels<T>(args.values)) + 64; }
@@ -377,7 +379,7 @@ template <class T> struct Panel {
     // Merges a block into the state of query i. Returns the weight of the block's o.
     T merge_into(int i, const PowerState<T>& block) {
         const Merged<PowerState<T>> both = merge(state[i], block);
-        // Field by field: a copy of the whole state would wait for the two stores before it.
+        // Copy field by field. A copy of the whole struct would wait for the two preceding stores.
         state[i].m = both.state.m;
         state[i].l = both.state.l;
         if (both.first != 1)
@@ -405,7 +407,7 @@ template <class T> struct Panel {
         for (int i = 0; i < rows; ++i) {
             const std::int64_t row = first + i;
             double inverse = state[i].empty() ? 0 : 1 / state[i].l;
-            // Without lse, `inverse` is NaN in the same cases and saves the logarithm.
+            // If lse is not requested, check `inverse`: it is NaN in the same cases, and no logarithm is needed.
             double lse = args.lse || args.sink ? finalize(state[i]) : inverse;
             if (args.sink) {
                 const double own = lse;

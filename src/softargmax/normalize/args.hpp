@@ -9,8 +9,8 @@ enum class Op : std::uint8_t {
     softmax,
     log_softmax,
     logsumexp,        // the smooth maximum lse / beta
-    fold,             // the state only, starting from `m`, `r`, `low`
-    apply_softmax,    // softmax from a given state
+    fold,             // computes only the state, starting from `m`, `r`, `low`
+    apply_softmax,    // computes the softmax from the state that is passed in
     apply_log_softmax,
     sum,              // one of the sums under the softmax (sums.hpp)
     softmax_vjp,      // z = p, other = g:      out = beta p (g - <p, g>)
@@ -37,7 +37,7 @@ constexpr bool is_log(Op op) {
         default: return false;
     }
 }
-// True if the result has one number (or state) per row, even for a row without scores.
+// True if the result has one number (or state) per row. An empty row has one too.
 constexpr bool is_reduction(Op op) {
     switch (op) {
         case Op::logsumexp:
@@ -52,9 +52,9 @@ enum class SumOf : std::uint8_t;  // defined in sums.hpp
 struct Args : RowArgs {
     Op op;
     SumOf sum;          // which sum, for Op::sum
-    Operand m, r, low;  // the state, double: read by apply, read and written by fold
-    Operand parameter;  // of a sum: one per row, double
-    Operand lse;        // one per row, in nats: written by softmax and log_softmax if given, read by the vjps
+    Operand m, r, low;  // the state as doubles; `apply_..` reads it, `fold` reads and writes it
+    Operand parameter;  // parameter of a sum, one double per row
+    Operand lse;        // one per row, in nats; softmax and log_softmax write it unless null, the vjps read it
 };
 
 }  // namespace softargmax::normalize

@@ -31,7 +31,7 @@ void bind_sum(nb::module_& module, const NamedSum& sum) {
     else bind_with();
 }
 
-// Ragged rows: segment s holds z[offsets[s]:offsets[s + 1]], for each index of the other dimensions.
+// Ragged rows: segment s is z[offsets[s]:offsets[s + 1]]. Each index of the other dimensions has its own row.
 void segments(Op op, nb::handle z_, nb::handle offsets_, nb::handle pair, nb::handle out_, nb::handle lse_) {
     const Integers offsets("offsets", offsets_);
     const HeldArray z(z_), out(out_, true), lse(lse_, true);
@@ -51,7 +51,8 @@ void segments(Op op, nb::handle z_, nb::handle offsets_, nb::handle pair, nb::ha
     bool decreasing = false;
     for (std::size_t s = 1; s < at.size(); ++s) decreasing |= at[s] < at[s - 1];
     if (decreasing) throw nb::value_error("offsets: expected non-decreasing numbers, got some that decrease");
-    // The plan has the rows (segments, other dimensions). An operand as long as z starts at the segment's own offset.
+    // The plan has one row per segment and index of the other dimensions. In an operand of z's length, a row starts at
+    // its segment's offset.
     View rows = z;
     rows.shape[0] = count;
     Call call(op);
@@ -79,7 +80,7 @@ void segments(Op op, nb::handle z_, nb::handle offsets_, nb::handle pair, nb::ha
     call.run(run);
 }
 
-// Binds a function of segments; `out` names its result of z's shape.
+// Binds a kernel for segments. `out` is the name of the result that has z's shape.
 void bind_segments(nb::module_& module, const char* name, Op op, const char* text, const char* out) {
     module.def(name, [op](nb::handle z, nb::handle offsets, nb::handle pair, nb::handle p, nb::handle lse) {
         segments(op, z, offsets, pair, p, lse);
@@ -87,7 +88,7 @@ void bind_segments(nb::module_& module, const char* name, Op op, const char* tex
     module.attr("ARGUMENTS")[name] = nb::make_tuple("z", "offsets", "beta", out, "lse");
 }
 
-// Computes lse / beta of rows from their states, by folding no scores.
+// Computes lse / beta of each row from its state alone. No scores are folded into the state.
 void finish(nb::handle m_, nb::handle r_, nb::handle low_, nb::handle pair, nb::handle lse_) {
     const HeldArray m(m_, true), r(r_, true), low(low_, true), lse(lse_, true);
     must_be("m", m, kDouble);

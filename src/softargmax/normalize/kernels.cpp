@@ -1,7 +1,7 @@
-// Kernels of this room over all rows of a call. Compiled once for each instruction set.
+// The softmax kernels, which process all rows of a call. They are compiled once for each instruction set.
 //
-// Every operation has two halves: the blocks of a row are folded from left to right, then the result is applied to each
-// of them (core/cpp/parallel_rows.hpp).
+// Every operation has two passes over the blocks of a row. The first pass folds the blocks from left to right. The
+// second pass applies the result to each block (core/cpp/parallel_rows.hpp).
 #include "normalize/short_rows.hpp"
 #include "normalize/sums.hpp"
 
@@ -63,13 +63,13 @@ template <class T, int Size> void under_softmax(const Args& args) {
 struct Number {  // not double, since std::vector needs a type of this namespace (core/cpp/parallel_rows.hpp)
     double value = 0;
 };
-// Returns <p, g>, or for log p the sum of g, of a loaded block.
+// Returns a loaded block's part of <p, g>. For log_softmax, returns its part of the sum of g.
 template <class T, int Size> Number block_sum(const Group<T, Size>& group, std::int64_t block, int g) {
     const T *x = group.scores + g * group.pitch, *y = group.other + g * group.pitch;
     const std::int64_t n = group.end(block) - group.begin(block);
     return {group.args.op == Op::log_softmax_vjp ? sum_in_support(x, y, n) : inner_product(x, y, n).hi};
 }
-// Returns beta, or 0 where the row is constant (rows with infinities, and T = 0). NaN stays NaN.
+// Returns beta, or 0 if the row's softmax is constant: for rows with infinities and for T = 0. Rows of NaN stay NaN.
 inline double slope_of(const Args& args, std::int64_t row) {
     const double beta = args.hi ? at(args.hi, args, row) : 1, lse = args.lse ? at(args.lse, args, row) : 0;
     if (lse != lse) return 1;
@@ -97,7 +97,7 @@ template <class T, int Size> void vjp(const Args& args) {
     });
 }
 
-// Computes p g with one g per row, and 0 outside the support whatever g is.
+// Computes p g, with one g per row. Outside the support the result is 0, even if g is infinite or NaN.
 template <class T, int Size> void weigh_block(Group<T, Size>& group, std::int64_t block) {
     for (int g = 0; g < group.count; ++g) {
         const T* p = group.scores + g * group.pitch;
@@ -127,7 +127,8 @@ inline double surprisal(double z, const State& s, Scale beta) {
     return std::isinf(x.hi) ? x.hi : x.hi + (x.lo + d.lo * beta.hi + log_l(s));
 }
 
-// Writes value(score, state of the scores up to it) for every score of a block; `s` becomes the state after the block.
+// Writes value(score, state) for every score of a block, where the state includes that score. Updates `s` to the state
+// after the block.
 template <class T, class F> void accumulate(const T* z, std::int64_t n, Scale beta, State& s, T* out, F value) {
     for (std::int64_t j = 0; j < n; ++j) {
         const double score = static_cast<double>(z[j]);
@@ -188,8 +189,8 @@ template <class T> void run_as(const Args& args) {
 
 }  // namespace
 
-// Entry point of this instruction set. It computes in float64 if the scores or the result are float64, for sums that
-// may cancel, and with weights, because adding log w would cost float32 its accuracy.
+// Entry point of this instruction set. It computes in float64 in three cases: if the scores or the result are float64,
+// for sums that may cancel, and with weights. In float32, adding log w would lose accuracy.
 void run(const Args& args) {
     const FloatEnvironment environment;
     if (args.z.type == Type::f64 || (args.out && args.out.type == Type::f64) || args.weights || args.op == Op::sum)

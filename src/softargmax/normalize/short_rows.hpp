@@ -1,8 +1,9 @@
-// Softmax of short float32 rows, sixteen rows at a time, one row per lane. The work done once per row (its peak, its
-// factor) is then done for sixteen rows at once. A single row would wait for a chain of latencies: 71 ns per row for
-// 65536 x 64.
+// Softmax of short float32 rows, sixteen rows at a time, one row per lane. Work that is needed once per row, such as
+// finding the maximum, is then done for sixteen rows at once. Processed one by one, each row waits for a chain of
+// latencies: 71 ns per row for 65536 x 64.
 //
-// Each row uses the operations of core/cpp/state.hpp and softmax_row.hpp in the same order, so it has the same bits.
+// The operations and their order are those of core/cpp/state.hpp and softmax_row.hpp, so the bits of a row are the
+// same.
 // Loops over `g` are written so that the compiler vectorizes them.
 #pragma once
 
@@ -12,13 +13,13 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 
 // ---- sixteen rows in lanes ------------------------------------------------------------------------------------
 
-constexpr int kShort = kUnroll * 16;  // the longest row that fits a lane: one step of `steps`
+constexpr int kShort = kUnroll * 16;  // largest row length that a lane holds: one step of `steps`
 
-// Prefetches the cache lines of the next rows, one line at a time between arithmetic. Rows of many lengths are read in
-// an order that the hardware does not predict, and requesting all lines at once would make them wait for one another.
+// Prefetches the cache lines of the next rows, one line at a time between arithmetic. The hardware does not predict the
+// order in which rows of different lengths are read. Requests for all lines at once would wait for one another.
 struct Lookahead {
     const char *next = nullptr, *end = nullptr;  // in the scores
-    char* out = nullptr;  // in the results, at the same distance
+    char* out = nullptr;  // the position in the results that corresponds to `next`
     const char* until = nullptr;
 
     static constexpr std::int64_t kFar = 8192;
@@ -45,7 +46,7 @@ template <bool Unit> class Lanes {
     using W = Pack<double>;
     static constexpr int kRows = kSide;
     Scale beta_;
-    int columns_;  // length of the longest row, rounded up to whole squares
+    int columns_;  // length of the longest row, rounded up to a multiple of 16
     alignas(64) float row_[kRows][kShort];  // the scores, padded with -inf
     alignas(64) float lane_[kShort][kRows];
     alignas(64) float t_[kShort][kRows], power_[kShort][kRows], y_[kShort][kRows];
@@ -89,7 +90,7 @@ template <bool Unit> class Lanes {
         for (int g = 0; g < kRows; ++g) magic_[g] = static_cast<float>(magic - k[g]);
     }
 
-    // Computes the terms, and for each row the sum of those that are not its maximum.
+    // Computes the terms of every row, and sums the terms that are not the row's maximum.
     void add_terms(Lookahead& ahead) {
         const ScaleIn<float> scale(beta_);
         const V top = V::load(top_), shift = V::load(shift_), low = V::load(low_), magic = V::load(magic_),
@@ -109,11 +110,13 @@ template <bool Unit> class Lanes {
         sum_up(rest_);
         for (int g = 0; g < kRows; ++g) r_[g] = sum_of_terms(g, rest_[g]);
     }
-    // Returns the state's r from the number of ties and `rest`, the sum of the other terms.
+    // Returns the state's r: the number of maxima minus 1, plus `rest` (the sum of the other terms) in the unit of the
+    // state.
     double sum_of_terms(int g, double rest) const {
         return (static_cast<double>(ties_[g]) - 1) + rest * (Reach<float>::lower / e_[g]);
     }
-    // Like Fold::kCareful: for rows that look confident, sums power and power t of the terms separately.
+    // For rows that look confident, sums the parts `power` and `power t` of the terms separately, as Fold::kCareful
+    // does.
     void refine_confident() {
         bool any = false;
         for (int g = 0; g < kRows; ++g) any = any || looks_confident(r_[g]);
@@ -132,8 +135,8 @@ template <bool Unit> class Lanes {
         for (int g = 0; g < kRows; ++g)
             if (looks_confident(r_[g])) r_[g] = sum_of_terms(g, powers[g] + rest_[g]);
     }
-    // Sums y_ over each row in the order of Sum<float>: first the four packs of a step, then lanes as sum_of (simd.hpp)
-    // adds them, low and high halves first.
+    // Sums y_ over each row in the order of Sum<float>. The four packs of a step are added first. The lanes are then
+    // added as in sum_of (simd.hpp), which adds low and high halves first.
     void sum_up(double* sum) const {
         const auto lane = [&](int j) SOFTARGMAX_LAMBDA {
             const V y = V::load(y_[j]);
@@ -166,7 +169,8 @@ template <bool Unit> class Lanes {
     }
     const float* row(int g) const { return row_[g]; }
 
-    // True if the row has an ordinary maximum and no NaN. Other rows go through the one-row formulas.
+    // True if the lanes can compute the row: its maximum is ordinary and it has no NaN. The one-row formulas compute
+    // the other rows.
     bool plain(int g) const { return plain_[g] && r_[g] == r_[g]; }
     State state(int g) const { return {static_cast<double>(top_[g]), r_[g]}; }
 
@@ -207,13 +211,13 @@ template <bool Unit> class Lanes {
 
 // ---- scheduling of short rows: bare rows without a Group, the others in lanes ---------------------------------
 
-// True if the call is a softmax of rows of one block, read from and written to memory directly.
+// True if the call is a softmax whose rows fit in one block and are read and written in place, without copies.
 template <class T, int Size> bool is_bare(const Frame<T>& frame) {
     const Args& args = frame.args;
     return Size == 1 && args.op == Op::softmax && !args.offsets && args.cols.total <= kBlock && frame.z_direct &&
            frame.out_direct && !frame.changed && frame.one_scale && !frame.scale.undefined && !args.lse;
 }
-// Such rows need no Group. Building one costs 10 ns, and a row of 1024 takes 240 ns in all.
+// Such rows need no Group. Building a Group takes 10 ns; the whole softmax of a row of 1024 scores takes 240 ns.
 template <class T> void bare_rows(const Frame<T>& frame, std::int64_t begin, std::int64_t end) {
     const Args& args = frame.args;
     T* store = scratch(kTerms).get<T>(2 * kBlock);
@@ -272,7 +276,8 @@ inline Lookahead ahead_of(const Frame<float>& frame, std::int64_t begin, std::in
     return {first.start(args.z), last.start(args.z), first.start(args.out)};
 }
 
-// Computes rows [begin, end). Rows of about the same length share lanes; rows too long for a lane are computed alone.
+// Computes rows [begin, end). Rows of similar length are computed together in lanes. Rows that are too long for a lane
+// are computed one by one.
 template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t begin, std::int64_t end) {
     constexpr int kSizes = kShort / kSide + 1;
     Lookahead ahead = ahead_of(frame, begin, end);
@@ -296,7 +301,7 @@ template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t beg
         if (count[size] > 0) rows_in_lanes<Unit>(frame, pending[size], count[size], size * kSide, ahead);
 }
 
-// True if the call has enough short rows to gain from lanes.
+// True if the call has so many short rows that computing them in lanes is faster.
 inline bool fits_lanes(const Frame<float>& frame) {
     const Args& args = frame.args;
     const bool is_short = args.offsets ? args.cols.total <= kShort * args.segments / 2 : args.cols.total <= kShort;

@@ -1,5 +1,6 @@
-// Softmax and its derivatives (design section 8). First come the formulas, for one row or one block of a row in
-// contiguous memory. Then come the passes over rows: blocks are folded into a state, which is applied to them.
+// Softmax and its derivatives (design section 8). The first part has the formulas for one row, or one block of a row,
+// in contiguous memory. The second part has the passes over rows: the first pass folds blocks into a state, the second
+// applies the state to the blocks.
 #pragma once
 
 #include "core/cpp/parallel_rows.hpp"
@@ -9,8 +10,8 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 
 // ---- softmax --------------------------------------------------------------------------------------------------
 
-// softmax of a row of one block. The terms of the sum stay in the L1 cache (two rows of kBlock), so they are scaled and
-// not computed again.
+// Computes the softmax of a row that fits in one block. The terms of the sum stay in the L1 cache (two rows of kBlock).
+// So they are scaled instead of computed again.
 template <class T> State softmax_short(const T* z, std::int64_t n, Scale beta, T* store, const Target<T>& to) {
     const T m = maximum(z, n);
     if (std::isinf(m) || std::isinf(beta.hi) || (sizeof(T) == 4 && !fits_float(m, beta))) {
@@ -18,8 +19,9 @@ template <class T> State softmax_short(const T* z, std::int64_t n, Scale beta, T
         apply<Log::no>(z, n, s, beta, to);
         return s;
     }
-    // Prefetch the result while the sum is computed: 4096 x 1024 on 2 threads takes 0.65 ms without, 0.57 ms with it.
-    // This is left out with streaming stores, which bypass the caches and would evict the prefetched lines.
+    // Prefetch the result's memory while the sum is computed: softmax of 4096 x 1024 on 2 threads takes 0.65 ms without
+    // the prefetch, 0.57 ms with it. Streaming stores bypass the caches and would evict the prefetched lines, so with
+    // them there is no prefetch.
     for (std::int64_t i = 0; i < n && !to.streaming; i += Pack<T>::kLanes) __builtin_prefetch(to.out + i, 1);
     const Peak<T> peak(m, beta);
     const State s = fold_finite<Fold::kStore>(z, n, peak, beta, to.next, store);
@@ -35,7 +37,7 @@ template <class T> State softmax_short(const T* z, std::int64_t n, Scale beta, T
 
 // ---- derivatives: inside the support only; incoming gradients outside it are ignored, even NaN --------------------
 
-// Runs body(p, g) over packs of two rows. The last step is padded with `fill` and 0.
+// Calls body(p, g) for each pair of packs of two rows. The last packs are padded: p with `fill`, g with 0.
 template <class T, class Body> SOFTARGMAX_INLINE void steps(const T* p, const T* g, std::int64_t n, T fill, Body body) {
     using V = Pack<T>;
     constexpr std::int64_t step = kUnroll * V::kLanes;
@@ -56,7 +58,7 @@ template <class T, class Body> SOFTARGMAX_INLINE void steps(const T* p, const T*
     body(x, y);
 }
 
-// Returns <p, g> of one block.
+// Returns one block's part of <p, g>.
 template <class T> Twofold inner_product(const T* p, const T* g, std::int64_t n) {
     using V = Pack<T>;
     const V zero = V::all(0);
@@ -69,7 +71,7 @@ template <class T> Twofold inner_product(const T* p, const T* g, std::int64_t n)
     return sum.total();
 }
 
-// Returns the sum of g over log p > -inf, of one block.
+// Returns the sum of g over the entries of one block with log p > -inf.
 template <class T> double sum_in_support(const T* log_p, const T* g, std::int64_t n) {
     using V = Pack<T>;
     const V none = V::all(-std::numeric_limits<T>::infinity());
@@ -111,7 +113,7 @@ void log_softmax_vjp(const T* log_p, const T* g, std::int64_t n, double sum, dou
 template <class T> using Frame = FrameOf<Args, T>;
 template <class T, int Size> using Group = GroupOf<Args, T, Size>;
 
-// Returns the state that a row starts from.
+// Returns a row's initial state: the state that was passed in, or the empty state.
 template <class T, int Size> State start(const Group<T, Size>& group, int g) {
     const Args& args = group.args;
     if (!args.m) return {};

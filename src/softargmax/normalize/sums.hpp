@@ -1,4 +1,4 @@
-// Sums under the softmax of a row. They are computed in double whatever the dtype of the scores: terms may cancel.
+// Sums under the softmax of a row. They are computed in double for scores of every dtype, because terms may cancel.
 //
 //     expectation <p, v>      entropy -<p, log p>      divergence <p, log p - log q>
 //     Renyi entropy log <1, p^a> / (1 - a)
@@ -12,14 +12,14 @@ namespace softargmax::normalize {
 
 enum class SumOf : std::uint8_t { entropy, expectation, kl_divergence, renyi_entropy };
 
-// A sum as Python calls it, with the names of its arguments.
+// The name of a sum in Python, and the names of its arguments.
 struct NamedSum {
     SumOf sum;
     const char *name, *text, *result;
     const char* z = "z";
-    const char* other = nullptr;  // a second array: scores like z, or if `optional` values that broadcast
+    const char* other = nullptr;  // name of a second array: scores like z, or values that broadcast if `optional`
     bool optional = false;
-    const char* parameter = nullptr;  // a number, or one per row
+    const char* parameter = nullptr;  // name of a parameter: one number for all rows, or one per row
 };
 inline constexpr NamedSum kSums[] = {
     {SumOf::entropy, "entropy", "<p, -log p>", "entropy"},
@@ -31,21 +31,22 @@ inline constexpr NamedSum kSums[] = {
 
 }  // namespace softargmax::normalize
 
-#ifdef SOFTARGMAX_ISA_NAME  // from here on for kernels: bind.cpp reads the table only
+#ifdef SOFTARGMAX_ISA_NAME  // only kernels need what follows; bind.cpp uses just the table
 
 #include "normalize/softmax_row.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 
-// The states of a row's scores, and of the scores of q if there are two softmaxes.
+// The state of a row's scores, and the state of q's scores if the sum has a second distribution q.
 struct States {
     State p, q;
 };
-// Returns the order a of a Renyi entropy. There q is p^a divided by its sum: the softmax of a times the scores.
+// Returns the order a of a Renyi entropy. For this sum q is p^a divided by its sum, which is the softmax of a z.
 template <int Size> double order_of(const Group<double, Size>& group, int g) {
     return at(group.args.parameter, group.args, group.first + g);
 }
-// True if q is needed. At a = 1 the entropy is <p, -log p>, at a = inf it is -log max p. (NaN needs no q.)
+// True if the Renyi entropy needs q. Orders 1, inf and NaN do not: at a = 1 the entropy is <p, -log p>, and at a = inf
+// it is -log max p.
 inline bool has_q(double order) { return order != 1 && order <= 0x1p60; }
 // Returns the scale of the scores of q. At T = 0 every power of p is p.
 template <int Size> Scale scale_of_q(const Group<double, Size>& group, int g) {
@@ -93,7 +94,7 @@ inline Twofold divergence(const double* x, const double* y, double beta, Twofold
         const std::int64_t m = std::min<std::int64_t>(L, n - i);
         const V a = V::load_part(p + i, m, 0), b = V::load_part(q + i, m, 0);
         const Two<V> gap = two_sum(V::load_part(x + i, m, 0), zero - V::load_part(y + i, m, 0));
-        const auto finite = above(infinite, gap.hi);  // where q is empty, log q = -inf and the rounding error is NaN
+        const auto finite = above(infinite, gap.hi);  // if y = -inf, the gap is infinite and its rounding error is NaN
         const V d = scale * (gap.hi - hi) + (scale * (keep(finite, gap.lo) - lo) - rest), r = zero - d;
         const auto in = above(a, zero), near = unless(in, above(max(d, r), bound)), far = unless(in, near);
         sum.add({keep(near, a * beyond_linear(r)), keep(far, a * d - a), b - keep(near, b)});
@@ -105,14 +106,14 @@ inline Twofold divergence(const double* x, const double* y, double beta, Twofold
 //
 //     (a log l_p - log l_q) / (a - 1), without the maxima        log1p((1 - a) E) / (1 - a)
 //
-// In the first form at most 1.6 bits cancel if one logarithm is at most half the other, which holds for a <= 1/2 and
-// a >= 2. In the second form no term is negative, and at a = 1 it is the Shannon entropy.
+// The first form is used if one logarithm is at most half the other. Then at most 1.6 bits cancel. This holds for
+// a <= 1/2 and a >= 2. In the second form no term is negative, and at a = 1 it is the Shannon entropy.
 inline bool logs_are_apart(const States& s, double order) {
     if (!has_q(order)) return order > 1;
     const double log_p = order * log_l(s.p), log_q = log_l(s.q);
     return std::min(log_p, log_q) <= 0.5 * std::max(log_p, log_q);
 }
-// Returns E of one block: sum p (-y) phi((a - 1) y) with y = log p, phi(u) = (e^u - 1) / u.
+// Returns one block's part of E = sum p (-y) phi((a - 1) y), with y = log p and phi(u) = (e^u - 1) / u.
 inline Twofold mean_of_powers(const double* p, const double* log_p, double order, std::int64_t n) {
     using V = Pack<double>;
     constexpr int L = V::kLanes;
@@ -179,7 +180,7 @@ template <int Size> void put_sum(const Group<double, Size>& group, int g, const 
     const bool nan = s.p.r != s.p.r || group.scale[g].undefined || (s.q.r != s.q.r && s.p.r > -1);
     double value = sum.hi + sum.lo;
     if (group.args.sum == SumOf::renyi_entropy) value = renyi_entropy(s, order_of(group, g), value);
-    if (s.p.r == -1) value = 0;  // an empty support has no terms, whatever q is
+    if (s.p.r == -1) value = 0;  // p has an empty support, so the sum has no terms, even if q has NaN
     put(group.args.out, group.args, group.first + g, nan ? kNaN : value);
 }
 
