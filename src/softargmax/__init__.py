@@ -1,7 +1,7 @@
 """softargmax: the softmax family for NumPy, PyTorch and every array-API library.
 
-Every public name is here, and loaded when it is first asked for. tools/stubs.py writes the list of names (`_names.py`)
-and their types (`__init__.pyi`) from what the rooms say.
+This module has every public name. A name is imported when it is first used. tools/stubs.py generates the list of names
+(`_names.py`) and their types (`__init__.pyi`) from the rooms, the subpackages of softargmax.
 """
 
 from __future__ import annotations

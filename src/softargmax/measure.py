@@ -1,8 +1,8 @@
-"""Speed measurements: alternating sides, medians, ratios, and the limits of the machine.
+"""Speed measurements: time several libraries in turn, compare their medians, and measure the machine's limits.
 
-The speed of a shared machine drifts by a factor of two within a minute, so a time alone says little. A ratio of medians
-is reliable if the sides alternate within one run, as the drift then affects all of them alike. `softargmax bench` and
-the sweep under ``bench/`` both measure through this file.
+The speed of a shared machine drifts by a factor of two within a minute, so a single time says little. A ratio of
+medians is reliable if the libraries alternate within one run, because the drift then affects all of them equally.
+`softargmax bench` and the sweep under ``bench/`` both measure through this file.
 
     case = Case("softmax 512x32768, out=", {"softargmax": ours, "torch": theirs}, bytes=2 * z.nbytes)
     result = measure(case)
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 OURS = "softargmax"
 
-# Shorter samples measure the clock rather than the call, so short calls are repeated to fill a sample.
+# A shorter sample would measure the clock more than the call. So short calls are repeated to fill a sample.
 SHORTEST_SAMPLE = 2e-3
 
 
 @dataclass(frozen=True)
 class Case:
-    """One line of a benchmark: a computation, and the libraries that run it.
+    """One benchmark: a computation, and the libraries that run it (its sides).
 
     Arguments
     ---------
@@ -45,9 +45,9 @@ class Case:
     sides : mapping of str to callable
         The libraries: `OURS` and the installed peers. Each callable does the whole computation once.
     bytes : int
-        Bytes that any implementation must move (inputs read once, outputs written once); 0 if that sets no limit.
+        Bytes that any implementation must move: inputs read once, outputs written once. 0 if memory sets no limit.
     multiply_adds : float
-        Vector operations in one call of our kernel (multiplications or multiply-adds, each on 16 floats); 0 if unknown.
+        Number of vector multiplications or multiply-adds, each on 16 floats, in one call of our kernel. 0 if unknown.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Result:
     multiply_adds: float = 0.0
 
     def ratio(self, peer: str) -> float:
-        """Return the peer's median over ours; above 1, ours is faster."""
+        """Return the peer's median time divided by ours. Above 1, ours is faster."""
         return self.timings[peer].median / self.timings[OURS].median
 
     @property
@@ -102,17 +102,17 @@ class Result:
         return [side for side in self.timings if side != OURS]
 
     def limits(self, machine: Limits) -> dict[str, float]:
-        """Return the seconds set by each limit of the machine: `memory` and, if known, `arithmetic`."""
+        """Return the minimal seconds per call for each limit of the machine: `memory` and, if known, `arithmetic`."""
         seconds = {}
         if self.bytes:
-            # A copy of n bytes moves 2 n (n read, n written), and the limit counts bytes moved.
+            # A copy of n bytes moves 2 n bytes (n read, n written). The limit counts bytes moved.
             seconds["memory"] = self.bytes / (2 * machine.copy_bytes)
         if self.multiply_adds:
             seconds["arithmetic"] = self.multiply_adds / machine.multiply_adds
         return seconds
 
     def of_limit(self, machine: Limits) -> float | None:
-        """Return the largest limit over our median (1: as fast as the machine allows); None if no limit is known."""
+        """Return the largest limit divided by our median (1: as fast as the machine allows); None without limits."""
         limits = self.limits(machine)
         return max(limits.values()) / self.timings[OURS].median if limits else None
 
@@ -133,7 +133,7 @@ class Result:
 
 @dataclass
 class Side:
-    """One side during a measurement."""
+    """One side (library) of a case while it is measured."""
 
     call: Callable[[], object]
     repeats: int = 1
@@ -196,7 +196,7 @@ def machine_limits(threads: int | None = None) -> Limits:
 
 
 def copy_rate(threads: int, megabytes: int = 64) -> float:
-    """Measure the bytes copied per second (half the bytes moved); each thread copies its own part."""
+    """Measure the bytes copied per second, half the bytes moved. Each thread copies its own part."""
     source = np.ones(megabytes << 20, np.uint8)
     target = np.zeros_like(source)
     parts = list(zip(np.array_split(source, threads), np.array_split(target, threads), strict=True))
@@ -211,11 +211,12 @@ def copy_rate(threads: int, megabytes: int = 64) -> float:
 
 def arithmetic_rate(threads: int) -> float:
     """Measure fused multiply-adds of 16 floats per second, with a loop of the compiled core that stays in registers."""
-    from softargmax.core import _native  # imported here: at the top, a core that fails to load would end every command
+    from softargmax.core import _native  # not at the top, so that other commands work even if the core fails to load
 
     start = time.perf_counter()
     _native.multiply_adds(1000)
-    rounds = max(1000, int(1000 * 5e-3 / (time.perf_counter() - start)))  # 5 ms, so that waking threads is negligible
+    # Run for 5 ms, so that the time to wake threads is negligible.
+    rounds = max(1000, int(1000 * 5e-3 / (time.perf_counter() - start)))
     with ThreadPoolExecutor(threads) as pool:
         seconds = best_of(lambda: list(pool.map(_native.multiply_adds, [rounds] * threads)))
     return threads * rounds * _native.MULTIPLY_ADDS / seconds
@@ -232,7 +233,7 @@ def best_of(call: Callable[[], object], seconds: float = 0.5) -> float:
 
 
 def machine() -> dict[str, Any]:
-    """Describe the machine and the installed versions, for the head of a result file."""
+    """Return a description of the machine and the installed versions, for the head of a result file."""
     packages = ("softargmax", "numpy", "scipy", "torch", "jax", "entmax", "scikit-learn", "transformers", "gensim")
     return {
         "cpu": cpu_name(),

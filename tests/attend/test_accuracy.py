@@ -34,7 +34,7 @@ def truth(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool) -> tuple
 
 
 def naive(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Return attention in float32 by the formula, with every sum taken in order."""
+    """Return attention in float32 by the formula. Every sum adds its terms one after another."""
     z = np.zeros((*q.shape[:-1], k.shape[-2]), np.float32)
     for d in range(q.shape[-1]):
         z += q[..., d, None] * k[..., None, :, d]
@@ -58,7 +58,8 @@ def test_error_is_at_most_1_5_times_torchs(shape: tuple[int, int, int], size: fl
     Each error is also at most 1e-6 max |v| for scores up to 10, and D 2^-24 max |S| max |v| for larger ones.
 
     torch's error depends on the processor: with AVX-512 on Intel, its products are twice as accurate at scores of 100
-    as elsewhere. There, our error is at most half the error of sums taken in order.
+    as elsewhere. On these processors, our error must be at most half the error of sums that add their terms one after
+    another.
     """
     if causal and shape[0] != shape[1]:
         shape = (max(shape[0], 50), max(shape[0], 50), shape[2])

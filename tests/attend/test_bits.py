@@ -54,7 +54,7 @@ def test_a_query_alone_has_the_same_bits(arrays: tuple[np.ndarray, ...], options
         for x, y in zip(back[:3], gradients[:3], strict=True):
             np.testing.assert_array_equal(x, y[entry])
     if "causal" in options or "window" in options:
-        return  # a single query would have another position
+        return  # a single query would have a different position
     for i in (0, 11, 12, L - 1):
         row = {key: x[..., i, :] if np.ndim(x) > 2 else x for key, x in options.items()}
         np.testing.assert_array_equal(s.attention(q[:, :, i : i + 1], k, v, **row), whole.output[:, :, i : i + 1])
@@ -77,7 +77,7 @@ def test_decoding_with_a_cache_has_the_same_bits(length: int) -> None:
 @pytest.mark.parametrize("window", [None, (700, 0), (5000, 0)])
 @pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
 def test_decoding_at_other_orders_has_the_same_bits(alpha: float, window: Any) -> None:
-    """Rows have more than two blocks of scores. The parts of a row begin at different keys."""
+    """Decoding one query at a time gives the bits of the full call, for rows with more than two blocks of scores."""
     length, steps = (9000, 3) if window == (5000, 0) else (1500, 9)
     q, k, v = (1.5 * draw(1, length, 8, seed=i) for i in range(3))
     options: dict[str, Any] = {"causal": True, "alpha": alpha, "window": window, "sink": 0.3, "slopes": [1e-3]}
@@ -89,7 +89,10 @@ def test_decoding_at_other_orders_has_the_same_bits(alpha: float, window: Any) -
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 300), (2, 4, 5), (5, 1, 200)])
 def test_bits_do_not_depend_on_the_number_of_threads(shape: tuple[int, int, int]) -> None:
-    """Threads share the queries or keys of a head if there are few heads, and whole heads if there are many."""
+    """Both ways to use threads are tested.
+
+    With few heads, threads share the queries or keys of a head. With many heads, each thread processes whole heads.
+    """
     batch, heads, length = shape
     q, k, v, g = draw(batch, heads, length, D), draw(batch, heads, K, D), draw(batch, heads, K, V), draw(*shape, V)
     found = []
@@ -140,7 +143,10 @@ def worker(isa: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("isa", HERE)
 def test_every_instruction_set_stays_within_its_buffers(isa: str) -> None:
-    """The buffers end or begin at a protected page, and all instruction sets give the same bits."""
+    """All instruction sets give the same bits, and no kernel accesses memory outside its buffers.
+
+    The buffers end or begin at a protected page.
+    """
     best, forced = worker(HERE[0]), worker(isa)
     assert forced["isa"] == isa
     assert len(best["digests"]) > 250

@@ -1,4 +1,4 @@
-"""Dropout depends only on (seed, stream, head, query, key), has its rate, and is the same in the backward pass."""
+"""Dropout depends only on (seed, stream, head, query, key), drops the right share, and is the same in gradients."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_backend_drops_the_same_entries() -> None:
     np.testing.assert_allclose(s.attention(q, k, v, dropout=0.5, seed=3), wanted, atol=1e-5)
 
 
-@pytest.mark.no_sanitize  # a test of statistics; the other tests run the same code
+@pytest.mark.no_sanitize  # this tests only statistics; the other tests run the same code
 def test_the_share_of_dropped_entries() -> None:
     """The share of dropped entries is within four standard errors of the rate, over all heads and for each head."""
     for rate in (0.1, 0.5, 0.9):
@@ -66,7 +66,7 @@ def test_seed_and_stream_change_the_mask() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 def test_gradients(backend: Backend) -> None:
-    """<g, output> is linear in v, and the gradient of q agrees with finite differences: all calls use the same mask."""
+    """All calls use the same dropout mask: <g, output> is linear in v, and finite differences confirm q's gradient."""
     q, k, v, g = (draw(2, 2, n, D, seed=i).astype(float) for i, n in enumerate((5, 9, 9, 5)))
     options = {"dropout": 0.5, "seed": 2, "sink": 0.3, "softcap": 3.0}
     with backend.using():
@@ -97,9 +97,9 @@ def test_torch_differentiates_with_the_same_mask() -> None:
     assert not torch.equal(first, second)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # from torch's forward mode
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # torch raises it in forward mode
 def test_forward_mode_has_the_digits_of_the_dtype() -> None:
-    """The tangent along v is the output itself. So the definition does not round 1 / (1 - rate) to float32."""
+    """The tangent along v equals the output, so the definition does not round 1 / (1 - rate) to float32."""
     torch = pytest.importorskip("torch")
     q, k, v = (torch.tensor(draw(1, 2, n, 4, seed=i), dtype=torch.float64) for i, n in enumerate((3, 5, 5)))
     output, tangent = torch.func.jvp(lambda v: s.attention(q, k, v, dropout=0.3, seed=1), (v,), (v,))

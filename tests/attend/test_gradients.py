@@ -1,4 +1,4 @@
-"""attention_vjp against torch's derivative of the definition in float64, for every option and every pair of options."""
+"""attention_vjp agrees with torch's derivative of the definition in float64, for every option and pair of options."""
 
 from __future__ import annotations
 

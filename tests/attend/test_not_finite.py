@@ -42,7 +42,7 @@ def test_other_queries_keep_their_bits(backend: Backend, odd: str) -> None:
             same[0, 7] = False
             np.testing.assert_array_equal(x[1][same], y[1][same])
         else:
-            np.testing.assert_array_equal(x[1, 2:], y[1, 2:])  # heads with other keys
+            np.testing.assert_array_equal(x[1, 2:], y[1, 2:])  # heads that have different keys
             np.testing.assert_array_equal(x[1, :2, :12], y[1, :2, :12])
     if odd != "large":
         assert np.isnan(backend.back(found.output)[1]).any()
@@ -140,7 +140,7 @@ def test_empty_arrays_have_results(backend: Backend, alpha: float) -> None:
         assert (backend.back(gradients.v) == 0).all()
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # from torch's forward mode
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # torch raises it in forward mode
 def test_jacobians() -> None:
     torch = pytest.importorskip("torch")
     q, k, v, bias = (

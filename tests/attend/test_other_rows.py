@@ -53,7 +53,7 @@ def same(x: np.ndarray, y: np.ndarray, kept: np.ndarray, name: str) -> None:
 
 @pytest.mark.parametrize(("backend", "bad", "pairs"), [(NATIVE[0], NAN, PAIRS), (NATIVE[1], INF, PAIRS[:11])], ids=str)
 def test_every_pair_of_options(backend: Backend, bad: float, pairs: list[tuple[str, ...]]) -> None:
-    """The bad number is in one query, incoming gradient, key or value. The mask hides this key from some queries."""
+    """The NaN or inf is in one query, incoming gradient, key or value. The mask hides this key from some queries."""
     shapes = ((2, 4, LENGTH, 6), (2, 2, KEYS, 6), (2, 2, KEYS, 3), (2, 4, LENGTH, 3))
     clean = [draw(*shape, seed=i) for i, shape in enumerate(shapes)]
     mask = np.ones((2, 1, LENGTH, KEYS), bool)
@@ -77,7 +77,7 @@ def test_every_pair_of_options(backend: Backend, bad: float, pairs: list[tuple[s
         for name in x.keys() & {"output", "lse", "dq"}:
             same(x[name], y[name], ~sees, f"{name} of {label}")
         for name in x.keys() & {"dk", "dv"}:
-            unseen = np.ones((2, 2, KEYS), bool)  # True unless a query sees both the key and the changed entry
+            unseen = np.ones((2, 2, KEYS), bool)  # False for keys whose gradient the changed entry may affect
             unseen[0, 0 if changed in "qg" else 1] = changed in "qg" and ~options["mask"][0, 0, 2]
             same(x[name], y[name], unseen, f"{name} of {label}")
 
@@ -116,7 +116,10 @@ def test_more_than_one_block_and_part(backend: Backend, changed: str) -> None:
 
 @pytest.mark.parametrize("backend", NATIVE, ids=str)
 def test_the_definition_adds_queries_left_out(backend: Backend) -> None:
-    """All learned arguments have gradients. Some queries are too large for the kernel, and some are NaN."""
+    """Other rows keep their bits if some queries are too large for the kernel and some are NaN.
+
+    All learned arguments have gradients.
+    """
     q, k, v, g = draw(2, 4, 9, 6), draw(2, 2, 11, 6, seed=1), draw(2, 2, 11, 3, seed=2), draw(2, 4, 9, 3, seed=3)
     q[0, 1, 3:5], q[1, 3, 8] = 1e8, NAN
     k[1, 0, 10] = INF

@@ -1,4 +1,4 @@
-"""The results for packed and paged sequences have the bits of `attention` of each sequence alone."""
+"""Results for packed and paged sequences have the same bits as `attention` of each sequence alone."""
 
 from __future__ import annotations
 
@@ -182,7 +182,10 @@ def test_wrong_pages(backend: Backend, name: str, value: Any, error: type[Except
 @pytest.mark.parametrize("backend", NATIVE, ids=str)
 @given(data=st.data())
 def test_arbitrary_page_tables_are_safe(backend: Backend, data: st.DataObject) -> None:
-    """Every page table and all lengths give a result or an error. The sanitizers check memory accesses."""
+    """Any page table and any lengths give a result or an error, never an invalid memory access.
+
+    The sanitizers check this.
+    """
     table = data.draw(st.lists(st.integers(-3, 12), min_size=6, max_size=6))
     lengths = data.draw(st.lists(st.integers(-2, 14), min_size=2, max_size=2))
     with backend.using():

@@ -21,7 +21,10 @@ DISTANCE = np.abs(np.arange(LENGTH)[:, None] + KEYS - LENGTH - np.arange(KEYS))
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 def test_slopes_equal_a_bias_by_distance(backend: Backend, causal: bool) -> None:
-    """For causal queries the bias is the paper's m [-(i - 1), .., -1, 0]. The slope's gradient sums the bias's."""
+    """For causal queries, slopes equal the paper's bias m [-(i - 1), .., -1, 0].
+
+    Their gradient is a sum of the bias's gradient.
+    """
     g = np.random.default_rng(0).standard_normal((2, HEADS, LENGTH, VALUES))
     given = [backend.array(x, "float64") for x in (*inputs(), g)]
     bias, slopes = backend.array(-SLOPES[:, None, None] * DISTANCE), backend.array(SLOPES)
@@ -56,7 +59,7 @@ def test_hidden_keys_have_no_effect(backend: Backend, bad: float) -> None:
     q, k, v = inputs()
     k[..., -1, :] = v[..., -1, :] = bad
     mask = np.tile(np.arange(KEYS) < KEYS - 1, (LENGTH, 1))
-    mask[2] = False  # a query that sees nothing
+    mask[2] = False  # a query that sees no key
     own = {"mask": backend.array(mask), "slopes": backend.array(SLOPES), "softcap": 3.0}
     given = [backend.array(x, "float64") for x in (q, k, v)]
     with backend.using():
@@ -111,7 +114,7 @@ def test_learned_slopes_with_every_option() -> None:
                 s.attention(*qkv, slopes=slopes, bias=bias, alpha=alpha, **options).square().sum().backward()
             found.append((slopes.grad, bias.grad))
         for x, y in zip(*found, strict=True):
-            torch.testing.assert_close(x, y, rtol=1e-7, atol=1e-12)  # in the definition 1 / 0.7 is a float32
+            torch.testing.assert_close(x, y, rtol=1e-7, atol=1e-12)  # the definition rounds 1 / 0.7 to float32
             assert x.abs().max() > 0
 
 

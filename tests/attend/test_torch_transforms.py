@@ -47,10 +47,10 @@ def tracked(flat: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-# The lse of other orders is NaN. The last test of opcheck does not treat NaN as equal to itself.
+# For orders other than 1, lse is NaN. opcheck's last test does not treat NaN as equal to NaN.
 NOT_COMPARED: dict[str, Any] = {"test_utils": ("test_schema", "test_autograd_registration", "test_faketensor")}
-# With gradients, opcheck traces forward and backward, 4 s each: once without options and once with all of them.
-# `test_derivatives` tests the options one by one.
+# With gradients, opcheck also traces the backward pass and takes 4 s per call. So it runs only twice: without options
+# and with all options. `test_derivatives` tests the options one by one.
 CHECKED = [*((names, False) for names in SUBSETS), (SUBSETS[0], True), (SUBSETS[-2], True)]
 
 

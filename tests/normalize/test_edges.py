@@ -1,4 +1,4 @@
-"""The edge table on every backend."""
+"""The edge table (results for empty rows, infinities and NaN) holds on every backend."""
 
 from __future__ import annotations
 

@@ -109,8 +109,8 @@ def test_convergence_to_arg_max_is_pointwise_and_not_uniform(backend: Backend) -
     for t in (1.0, 1e-2, 1e-4):
         apart = backend.back(softmax(backend.array([0.0, 1.0]), temperature=t))[0]
         near = backend.back(softmax(backend.array([0.0, t * 0.125]), temperature=t))[0]
-        assert apart <= 1.01 * math.exp(-1 / t)  # at a fixed point p converges to the arg max
-        assert near > 0.46  # but at every temperature there is a point far from the limit
+        assert apart <= 1.01 * math.exp(-1 / t)  # for fixed scores p converges to the arg max
+        assert near > 0.46  # but at every temperature, some scores have a p far from the limit
     assert backend.back(softmax(backend.array([0.0, 1e-30]), temperature=0.0)).tolist() == [0.0, 1.0]
 
 

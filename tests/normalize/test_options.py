@@ -17,7 +17,7 @@ import softargmax as s
 
 Z = np.random.default_rng(5).standard_normal((3, 4, 5)) * 4
 MASK = np.random.default_rng(6).random((4, 5)) < 0.7
-OPTIONS: dict[str, dict[str, Any]] = {  # function: options, each of which changes the default result
+OPTIONS: dict[str, dict[str, Any]] = {  # for each function, options that each change the default result
     "softmax": {"axis": 1, "temperature": 2.0, "base": 2.0, "where": MASK},
     "log_softmax": {"axis": (0, 2), "temperature": 2.0, "base": 2.0, "where": MASK},
     "softmin": {"axis": None, "temperature": 2.0, "base": 2.0, "where": MASK},
@@ -198,7 +198,8 @@ def test_any_layout_is_right(case: tuple[np.ndarray, int], temperature: float, n
     bound = 3 if z.dtype == np.float32 else 4
     back = lambda p: np.moveaxis(p, axis, -1).reshape(-1, rows.shape[-1])  # noqa: E731
     with s.using(name):
-        if not (np.isinf(z) & (temperature < 0)).any():  # for T < 0 a score of -inf becomes +inf: see the edge table
+        # For T < 0 a score of -inf becomes +inf; test_edges.py tests such rows.
+        if not (np.isinf(z) & (temperature < 0)).any():
             assert ulp_error(back(s.softmax(z, axis=axis, temperature=temperature)), *truth.softmax).max() <= bound
             assert (
                 ulp_error(back(s.log_softmax(z, axis=axis, temperature=temperature)), *truth.log_softmax).max() <= bound
@@ -240,7 +241,7 @@ def test_kept_axes_have_size_1(quick: Backend, axis: Any) -> None:
 
 @pytest.mark.parametrize("axis", [(0, 1), (1, 0), (-2, -1), (-1,), 1, None])
 def test_coordinates_of_grids(quick: Backend, axis: Any) -> None:
-    """Means of each axis's positions under the softmax of the grid, in the order of the axes."""
+    """The result has the mean position along each axis, under the softmax of the grid, in the order of the axes."""
     axes = (0, 1, 2) if axis is None else tuple(int(a) % 3 for a in np.atleast_1d(axis))
     p = np.asarray(s.softmax(Z, axis=axis, temperature=0.7), np.float64)
     found = quick.back(s.spatial_soft_argmax(quick.array(Z), axis=axis, temperature=0.7))

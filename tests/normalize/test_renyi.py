@@ -20,7 +20,7 @@ CONFIDENT = ([20.0, 0.0], [36.0, 0.0], [5.0, 0.0], [3.0, 0.0, 0.0], [40.0, 1.0, 
 
 
 def truth(z: Any, order: Any, beta: Any = 1) -> Any:
-    """The entropy by its definition, in mpmath's current precision; cached."""
+    """Return the entropy by its definition, in mpmath's current precision. Results are cached."""
     return _truth(tuple(map(float, z)), order, beta, mp.mp.prec)
 
 
@@ -37,7 +37,7 @@ def _truth(z: tuple[float, ...], order: Any, beta: Any, precision: int) -> Any:
         return (mp.log(sum(mp.exp(order * v) for v in x)) - order * lse) / (1 - order)
 
 
-@pytest.mark.no_sanitize  # 20 s of mpmath; the kernel runs in the other tests
+@pytest.mark.no_sanitize  # takes 20 s in mpmath; other tests run the kernel too
 @pytest.mark.parametrize("implementation", ["native", "reference"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("order", ORDERS)

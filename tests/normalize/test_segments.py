@@ -25,7 +25,7 @@ def pieces(offsets: Any) -> list[slice]:
 
 
 def compare(backend: Backend, z: np.ndarray, offsets: np.ndarray, **options: Any) -> None:
-    # JAX compiles for every length (10 s), so there the rows alone are computed by NumPy from the same float32.
+    # JAX would compile for every length (10 s in all). So NumPy computes the single rows from the same float32 scores.
     array = (lambda x: x.astype(np.float32)) if backend.library == "jax" else backend.array
     for segmented, alone in PAIRS:
         found = backend.back(segmented(backend.array(z), backend.array(offsets, "int32"), **options))
@@ -115,7 +115,7 @@ IDS[IDS == 4] = 5  # a segment without a score
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("trailing", [(), (3,)])
 def test_segments_by_ids(quick: Backend, trailing: tuple[int, ...], masked: bool) -> None:
-    """Each segment, with its own temperature and mask, has the result of the row alone, for ids in any order."""
+    """Each segment, with its own temperature and mask, has the result of the row alone, for any order of `index`."""
     rng = np.random.default_rng(4)
     z = rng.standard_normal((60, *trailing)) * 5
     z[[3, 8, 9]] = [[INF], [-INF], [NAN]] if trailing else [INF, -INF, NAN]

@@ -24,7 +24,7 @@ def ulps(found: Any, truth: Any, dtype: str) -> float:
 
 
 class Truth:
-    """The softmax of a row in mpmath, with enough digits that cancellation does no harm."""
+    """Return the softmax of a row in mpmath, with so many digits that cancellation does no harm."""
 
     def __init__(self, z: Any, beta: float = 1.0) -> None:
         self.x = [mp.mpf(beta) * mp.mpf(float(x)) for x in z]
@@ -93,7 +93,7 @@ def test_signed_sums_lose_only_what_cancels(implementation: str) -> None:
 
 
 def test_huge_weights_with_small_exponentials(quick: Backend) -> None:
-    """e^-800 underflows to 0, but 1e300 e^-800 is larger than 1e-300."""
+    """Large weights do not underflow: e^-800 is 0 in float64, but 1e300 e^-800 is larger than 1e-300."""
     log_abs, sign = s.signed_logsumexp(quick.array([0.0, -800.0]), quick.array([1e-300, -1e300]))
     with mp.workdps(60):
         truth = mp.log(mp.mpf(1e300) * mp.exp(-800) - mp.mpf(1e-300))
@@ -151,7 +151,7 @@ def test_numbers_with_tensors_are_not_rounded_to_float32() -> None:
     assert s.kl_divergence(z.float(), [0.0, 1.0]).dtype == torch.float32
 
 
-@pytest.mark.no_sanitize  # sanitizers add memory of their own
+@pytest.mark.no_sanitize  # sanitizers allocate additional memory
 @pytest.mark.parametrize("shape", [(4096, 4096), (1, 1 << 24), (1 << 24, 1)])
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_no_temporary_of_the_scores_size(library: str, shape: tuple[int, int]) -> None:

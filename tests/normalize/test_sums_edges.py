@@ -1,4 +1,4 @@
-"""Sums under the softmax: where the formula changes, in limits, and derivatives of edge rows."""
+"""Sums under the softmax: values where the formula switches, limits, and derivatives of edge rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ INF, NAN = math.inf, math.nan
 
 @pytest.mark.parametrize("implementation", ["native", "reference"])
 def test_divergence_where_the_formula_changes(implementation: str) -> None:
-    """|log p - log q| from 0.2 to 2, where delta - 1 + exp(-delta) starts to be free of cancellation."""
+    """kl_divergence is accurate for |log p - log q| from 0.2 to 2.
+
+    In this range delta - 1 + exp(-delta) stops cancelling.
+    """
     rng = np.random.default_rng(8)
     with s.using(implementation), mp.workdps(60):
         for size in (0.3, 0.5, 0.7, 1.0, 1.3, 1.5, 2.0):

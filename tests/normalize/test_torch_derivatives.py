@@ -83,7 +83,7 @@ def test_gradients_of_narrow_types_are_those_of_float64_rounded(name: str, dtype
 
 
 def test_derivative_with_respect_to_temperature_does_not_cancel() -> None:
-    """d softmax / dT for scores far from 0, where computing <z, p (g - <p, g>)> loses all digits."""
+    """d softmax / dT is accurate for scores far from 0, for which <z, p (g - <p, g>)> would lose all digits."""
     z, g = cases.draw(5), cases.draw(5, seed=7)
     far = (z.float() + 0).double() + 2.0**20
     one = torch.ones((), dtype=torch.float64, requires_grad=True)

@@ -91,7 +91,7 @@ def test_logsumexp_shares_its_gradient_among_infinities() -> None:
 @pytest.mark.parametrize("temperature", [0.0, -0.0, INF, -INF])
 @pytest.mark.parametrize("operation", [softargmax.softmax, softargmax.log_softmax, softargmax.logsumexp])
 def test_limits_of_the_temperature(operation: Any, temperature: float) -> None:
-    """softmax is constant between jumps at T = 0, and everywhere at T = inf; numbers and tensors agree."""
+    """Derivatives at T = 0 and T = inf: softmax has derivative 0, and logsumexp has p. Numbers and tensors agree."""
     z = torch.tensor([[1.0, 5.0, 5.0], [0.0, -1.0, 2.0]], dtype=torch.float64)
     tensor = torch.full((2,), temperature, dtype=torch.float64, requires_grad=True)
     y = operation(z)

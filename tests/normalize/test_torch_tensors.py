@@ -182,11 +182,11 @@ def large() -> Any:
 
 
 def in_child(z: Any, queue: Any) -> None:
-    queue.put(softargmax.softmax(z)[0, 0].item())  # no torch function that uses threads
+    queue.put(softargmax.softmax(z)[0, 0].item())  # do not use torch functions that start threads
 
 
 def test_forked_child_after_use_in_the_parent() -> None:
-    """The child gives the parent's result. torch's softmax hangs here: its thread pool does not survive a fork."""
+    """A forked child computes the parent's result. torch's softmax would hang: its threads do not survive a fork."""
     z = large()
     wanted = softargmax.softmax(z)[0, 0].item()
     fork = multiprocessing.get_context("fork")

@@ -1,4 +1,4 @@
-"""The composed functions against their definitions in mpmath, and at their edges, on every backend."""
+"""The composed functions agree with their definitions in mpmath and have the right edge rows, on every backend."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_jacobian_at_the_edges(quick: Backend) -> None:
 def test_logsumexp_with_weights(quick: Backend) -> None:
     w = np.array([0.5, 0.0, 2.0, 1e-300, 1e300, 3.0, 1.0])
     z = Z.copy()
-    z[:, 1] = NAN  # weight 0 is out of the support
+    z[:, 1] = NAN  # an entry of weight 0 is outside the support
     z[:, 4] = -700.0
     for t in (1.0, 2.0, -3.0):
         expected = []

@@ -1,4 +1,4 @@
-"""The operations on torch tensors, with their options, as functions of everything that is differentiated."""
+"""Test cases: the operations with their options, as functions of all tensors that are differentiated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 import softargmax
 
-# Warnings about torch's own code, from forward mode and from a compiled vmap.
+# Ignore warnings about torch's own code. They come from forward mode and from a compiled vmap.
 IGNORED = (
     "ignore:`torch.jit.*is deprecated:DeprecationWarning",
     "ignore:`torch._prims_common.check` is deprecated:FutureWarning",

@@ -1,7 +1,7 @@
 """Arguments of the attention operations.
 
-All arrays of `Options` broadcast with the scores (..., H, L, K). An option that all queries or keys share has an axis
-of size 1 there. A sink has the shape (..., H, 1, 1).
+All arrays of `Options` broadcast with the scores (..., H, L, K). An option that is the same for all queries has size 1
+along L, and an option that is the same for all keys has size 1 along K. A sink has the shape (..., H, 1, 1).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Options(NamedTuple):
 class AttentionGradients(NamedTuple):
     """Result of `attention_vjp`: the gradients with respect to q, k, v, scale, bias, sink and slopes.
 
-    The field of an option that is not an array is None.
+    If an option is not an array, its field is None.
 
     Examples
     --------
@@ -103,7 +103,7 @@ class Attention(NamedTuple):
 
     @property
     def learned(self) -> AttentionGradients:
-        """The arguments that have gradients if they are arrays."""
+        """The arguments with respect to which attention has gradients, if they are arrays."""
         return AttentionGradients(*_LEARNED(self))
 
     def part(self, part: slice) -> Attention:
@@ -137,7 +137,7 @@ class AttentionVjp(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """Arguments for a part of the queries, which begins at query `start` of all `length` queries."""
+    """Arguments for a part of the queries. The part begins at query `start`; there are `length` queries in all."""
 
     of: Attention
     start: int
@@ -145,7 +145,7 @@ class Queries(NamedTuple):
 
 
 class QueriesVjp(NamedTuple):
-    """The incoming gradients for a part of the queries, and the arguments of this part."""
+    """The incoming gradients for a part of the queries, and the attention arguments of this part."""
 
     g: Array
     g_lse: Array

@@ -52,7 +52,8 @@ def attention(
     softcap : float, optional
         c. If None, scores are not capped.
     sink : array, optional
-        A score without a value: one number per head, or one for all. 0 gives softmax1. If None, there is no sink.
+        An additional score without a value: one number per head, or one number for all heads. A sink of 0 gives
+        softmax1. If None, there is no sink.
     alpha : float or array
         The order of the entmax that maps the scores, including the sink, to p. It is above 0: 1 is softmax, 2 is
         sparsemax. A number, or an array that broadcasts with (..., H, L).

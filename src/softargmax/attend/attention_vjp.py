@@ -96,7 +96,7 @@ def attention_vjp(
 def _like_option(gradient: Any, option: Any, name: str) -> Any:
     """Reshape a gradient to the option's shape. The gradient of a floating scale also gets its dtype.
 
-    The gradients of the other options have the right dtype already: the option's, or float32 for half precision.
+    The gradients of other options already have the right dtype: the option's dtype, or float32 for half precision.
     """
     xp = namespace(gradient)
     gradient = xp.reshape(gradient, tuple(option.shape))

@@ -35,7 +35,7 @@ _attend_vjp = Native(_native.attend_vjp, AttentionVjp, tuple(_NONE))
 
 
 def attend(i: Attention, output: Any, lse: Any) -> None:
-    """Write the output, and lse in float64 unless it is None (NaN for orders other than 1)."""
+    """Write the output. Unless `lse` is None, write lse in float64 (NaN for orders other than 1)."""
     if i.options.is_softmax:
         nonfinite = _attend(i, output, lse)
         if nonfinite is not None:
@@ -106,7 +106,8 @@ def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
 def _without_nonfinite(i: AttentionVjp, outputs: dict[str, Any], found: dict[str, Any]) -> tuple[Any, Any]:
     """Compute the gradients over all finite queries.
 
-    Return flags of the other queries, and flags of the keys whose sums overflowed; None if no flag is set.
+    Return flags of the queries that were left out, and flags of the keys whose sums overflowed. Both are None if no
+    flag is set.
     """
     numpy, lse = memory_of(i.lse).numpy, i.lse
     while True:
@@ -119,7 +120,7 @@ def _without_nonfinite(i: AttentionVjp, outputs: dict[str, Any], found: dict[str
         queries = queries.reshape(lse.shape)
         if (queries < 2).all():
             return queries != 0, keys.reshape(i.of.k.shape[:-1]) != 0
-        # Queries with flag 2 are already in the sums of keys: start again without them.
+        # The sums of keys already include the queries with flag 2: start again without these queries.
         lse = memory_of(i.lse).array(np.where(queries, np.nan, numpy(lse)))
 
 
@@ -167,7 +168,7 @@ def _runs(flags: np.ndarray[Any, Any], parts: list[slice]) -> Iterator[slice]:
 
 
 def _add(total: Any, at: tuple[Any, ...], x: Any) -> None:
-    """Add x where it is not 0. So keys that the flagged queries do not see keep their bits."""
+    """Add the nonzero entries of x. The sums of keys that the flagged queries do not see keep their bits."""
     xp = namespace(x)
     sums = xp.astype(total[at], x.dtype) + x
     total[at] = xp.where(x != 0.0, xp.astype(sums, total.dtype), total[at])
@@ -228,7 +229,7 @@ def _head(i: Attention, of_keys: tuple[Any, ...], at: Any) -> Attention:
 
 
 def _in_numpy(i: Attention) -> Attention:
-    """Return the arguments as NumPy arrays of the same memory."""
+    """Return the arguments as NumPy arrays that share memory with them."""
     return i.each(memory_of(i.q).numpy)
 
 

@@ -3,8 +3,8 @@
 The compiled core computes the products and entmax. Products skip the tiles of p that are all 0, which are most tiles
 for orders above 1.
 
-Queries that see a number that is not finite are flagged. These queries are replaced by 0, and so are nonfinite numbers
-in k and v. So they do not affect the sums over other queries.
+A query that sees a nonfinite number is flagged and replaced by 0. Nonfinite numbers in k and v are replaced by 0 too.
+So they do not affect the sums over other queries.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCORES = 1 << 19
 
 
 class _Part(NamedTuple):
-    """Some queries of a head, in working precision, and their scores, with the sink as last column."""
+    """Some queries of a head and their scores, in working precision. The last column of the scores is the sink."""
 
     at: tuple[Any, ...]  # index into an array (..., H, L, n)
     group: tuple[Any, ...]  # index into an array (..., G, K, n): all keys that may be visible to these queries
@@ -43,7 +43,7 @@ class _Part(NamedTuple):
     factors: dict[str, Any]  # factor of each term added to the scores, by option name; None: 1
     slope: Any  # derivative of the soft-cap; None: 1
     keep: Any  # dropout factors of p; None: 1
-    nonfinite: Any  # flags of the queries that see a number that is not finite; None: no query does
+    nonfinite: Any  # flags of the queries that see a nonfinite number; None: there are no such queries
 
 
 def attend(i: Attention, output: Array) -> Array | None:
@@ -151,7 +151,7 @@ def _parts(i: Attention) -> Iterator[_Part]:
             at = (*entry, head, slice(start, min(start + step, length)))
             places = start + count - length, at[-1].stop + count - length
             window = options.range(*places, count)
-            candidates = slice(window.start // BLOCK * BLOCK, window.stop)  # from a block boundary on
+            candidates = slice(window.start // BLOCK * BLOCK, window.stop)  # keys start at a block boundary
             group = (*entry, head // each, candidates)
             n = candidates.stop - candidates.start
             rows = at[-1].stop - start
@@ -179,7 +179,7 @@ def _parts(i: Attention) -> Iterator[_Part]:
 
 
 def _cap_and_mask(z: Array, visible: Array, added: list[tuple[Array, Any]], softcap: float | None) -> Array | None:
-    """Apply soft-cap, added terms and mask in place. Return the derivative of the soft-cap; None without one."""
+    """Apply soft-cap, added terms and mask in place. Return the derivative of the soft-cap, or None."""
     slope = None
     if softcap is not None:
         tanh = np.tanh(z / z.dtype.type(softcap))

@@ -3,8 +3,9 @@
 The arguments are in arguments.py, the definitions in reference.py.
 
 The gradients of `attention` are an operation of their own, `attention_vjp`. Its derivatives, and the forward mode of
-both operations, come from differentiating the definition for a few queries at a time, so only their scores exist at a
-time. Queries are independent of each other; arguments that they share (k, v, a sink) receive the sum of the gradients.
+both operations, come from the definition, which is differentiated for a few queries at a time. So only the scores of
+these queries are in memory. Queries are independent of each other. The gradient of a shared argument (k, v, a sink) is
+the sum over all queries.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def _cut(r: AttentionWithLse, part: slice) -> AttentionWithLse:
 
 
 def _joined(name: str, pieces: list[Any], of: Attention) -> Any:
-    """Join the gradients of all parts with respect to one argument: concatenate them, or add them."""
+    """Concatenate or add the gradients of all parts with respect to one argument."""
     xp = namespace(of.q)
     if name in ("q", "g"):
         return xp.concat(pieces, axis=-2)

@@ -81,13 +81,14 @@ takes = functools.partial(signature.takes, defaults=DEFAULTS)
 
 
 def plain_attention_of(q: Any, k: Any, v: Any, causal: bool = False) -> Attention:
-    """Return the operation's record for checked arrays, with no options but `causal`."""
+    """Return the operation's arguments for checked arrays. `causal` is the only option."""
     return Attention(q, k, v, _common_options(q.shape[-1], causal))
 
 
 def attention_of(q: Any, k: Any, v: Any, options: Mapping[str, Any]) -> Attention:
-    """Check the arguments and return the operation's record."""
-    if options.keys() <= {"causal"} and plain_heads(q, k, v):  # the most common call: 2 us instead of 18
+    """Check the arguments of a public function and return the operation's arguments."""
+    # A shortcut for the most common calls, whose checks then take 2 us instead of 18 us.
+    if options.keys() <= {"causal"} and plain_heads(q, k, v):
         return plain_attention_of(q, k, v, bool(options) and flag(options["causal"], "causal"))
     q, k, v = heads_of(q, k, v)
     return Attention(q, k, v, options_of(q, k.shape[-2], options))
@@ -105,7 +106,8 @@ def _scale_of(width: int) -> float:
 def heads_of(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
     """Check q, k and v, and broadcast their batch axes.
 
-    A single head of k or v is broadcast to the heads of the other, a single head of q to the heads of both.
+    If k or v has a single head, it is broadcast to the heads of the other. If q has a single head, it is broadcast to
+    the heads of k and v.
     """
     q = check.scores(q, "q")
     k, v = (check.scores(arrays.like(x, q, name), name) for x, name in ((k, "k"), (v, "v")))
@@ -193,7 +195,7 @@ def rate_of(dropout: Any) -> float:
 
 
 def seeds_of(q: Any, batch: tuple[int, ...], rate: float, seed: Any, stream: Any) -> Any:
-    """Return the dropout seed of each head: low and high word of 32 bits, (*batch, H, 1, 2). None if rate is 0."""
+    """Return the dropout seed of each head as a low and a high word, (*batch, H, 1, 2). None if the rate is 0."""
     if rate == 0.0:
         return None
     noise = source(q, batch, seed, stream, None)
@@ -244,7 +246,7 @@ def lengths_of(lengths: Any, q: Any, shape: tuple[int, ...], name: str = "key_le
 
 
 def pages_of(q: Any, k_pages: Any, v_pages: Any, page_table: Any, lengths: Any, options: Mapping[str, Any]) -> Pages:
-    """Check the arguments of attention to pages and return the operation's record."""
+    """Check the arguments of `attention_paged` and return the operation's arguments."""
     q = check.scores(q, "q")
     if q.ndim != 4:
         raise ValueError(f"q: expected shape (batch, heads, length, width), got {tuple(q.shape)}")

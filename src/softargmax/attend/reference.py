@@ -52,7 +52,7 @@ def cached_parts(i: Attention, *others: Any) -> list[slice]:
 
 
 def parts(i: Attention, size: int | None) -> list[slice]:
-    """Return slices of queries, each with at most `size` scores but at least one query. None: one slice of all."""
+    """Return slices of queries. Each has at most `size` scores, but at least one query. None gives a single slice."""
     length, rows = i.q.shape[-2], math.prod(i.q.shape[:-2]) * i.k.shape[-2]
     step = max(1, length if size is None else size // max(rows, 1))
     return [slice(start, min(start + step, length)) for start in range(0, max(length, 1), step)]
@@ -60,7 +60,7 @@ def parts(i: Attention, size: int | None) -> list[slice]:
 
 @np.errstate(all="ignore")
 def some_queries(of: Attention, start: int, length: int) -> AttentionWithLse:
-    """Return attention for a part of the queries, which begins at query `start` of all `length` queries."""
+    """Return attention for a part of the queries. The part begins at query `start` of all `length` queries."""
     xp, dtype = namespace(of.q), working_dtype(of.q, namespace(of.q))
     z, visible = _scores(of, start, length)
     p, lse = _normalized(z, of.options)
@@ -79,7 +79,8 @@ def weights(of: Attention, start: int, length: int) -> tuple[Any, Any, Any]:
     """Return the scores, p, and p with the sink's entry, for a part of the queries."""
     z, visible = _scores(of, start, length)
     whole, _ = _normalized(z, of.options)
-    p = namespace(z).where(visible, whole[..., : z.shape[-1]], 0.0)  # p of a hidden key is 0 even in a row of NaN
+    # p of a hidden key is 0, even if the query's other p are NaN.
+    p = namespace(z).where(visible, whole[..., : z.shape[-1]], 0.0)
     return z, p, whole
 
 
@@ -91,7 +92,7 @@ def grouped(x: Any, of: Attention) -> Any:
 
 
 def _scores(of: Attention, start: int, length: int) -> tuple[Any, Any]:
-    """Return the scores, -inf where a key is not visible, and the mask of visible keys."""
+    """Return the scores and the mask of visible keys. The scores of hidden keys are -inf."""
     xp, dtype, options = namespace(of.q), working_dtype(of.q, namespace(of.q)), of.options
     q, k = xp.astype(grouped(of.q, of), dtype), xp.astype(xp.expand_dims(of.k, axis=-3), dtype)
     z = xp.reshape(_product(q, k), of.scores)
@@ -132,7 +133,7 @@ class Places(NamedTuple):
 
 
 def places(of: Attention, start: int, length: int) -> Places:
-    """Return the positions for a part of the queries, which begins at query `start` of all `length` queries."""
+    """Return the positions for a part of the queries. The part begins at query `start` of all `length` queries."""
     xp, device, options = namespace(of.q), device_of(of.q), of.options
     queries, keys = of.scores[-2:]
     count = keys if options.lengths is None else options.lengths
@@ -152,7 +153,7 @@ def _normalized(z: Any, options: Options) -> tuple[Any, Any]:
 
 
 def _product(q: Any, k: Any) -> Any:
-    """Return q k^T. Queries and keys that are not finite are constants, so hidden keys add no NaN to gradients."""
+    """Return q k^T. Nonfinite queries and keys have no derivative, so hidden keys add no NaN to gradients."""
     xp = namespace(q)
     transposed = xp.matrix_transpose(k)
     if _known_finite(q) and _known_finite(k):
@@ -176,7 +177,7 @@ def times(p: Any, v: Any, visible: Any) -> Any:
 
 
 def _known_finite(x: Any) -> bool:
-    """True if the values can be inspected and are all finite. Then one product suffices instead of two to four."""
+    """True if the values can be inspected and are all finite. Then `p v` needs one product instead of two to four."""
     xp = namespace(x)
     return check.inspectable(x) and bool(xp.all(xp.isfinite(x)))
 
@@ -186,7 +187,7 @@ def _known_finite(x: Any) -> bool:
 
 @np.errstate(all="ignore")
 def vjp(of: Attention, g: Any, g_lse: Any) -> AttentionGradients:
-    """Return the gradients of <g, output> + <g_lse, lse> in working precision; None for options that are no arrays."""
+    """Return the gradients of <g, output> + <g_lse, lse> in working precision; None for an option that is no array."""
     length, found = of.q.shape[-2], []
     for part in cached_parts(of, g):
         g_part = piece(g, -2, part.start, part.stop)
@@ -199,7 +200,7 @@ def vjp(of: Attention, g: Any, g_lse: Any) -> AttentionGradients:
 
 
 def joined(pieces: tuple[Any, ...], like: Any, length: int) -> Any:
-    """Concatenate the results of parts if `like` has a row per query, else add them. None stays None."""
+    """Concatenate the results of parts if `like` has one row per query; otherwise add them. None stays None."""
     if pieces[0] is None:
         return None
     if hasattr(like, "shape") and like.ndim >= 2 and like.shape[-2] == length:
@@ -209,7 +210,7 @@ def joined(pieces: tuple[Any, ...], like: Any, length: int) -> Any:
 
 @np.errstate(all="ignore")
 def some_queries_vjp(of: Attention, start: int, length: int, g: Any, g_lse: Any) -> AttentionGradients:
-    """Return the gradients for a part of the queries, which begins at query `start` of all `length` queries."""
+    """Return the gradients for a part of the queries. The part begins at query `start` of all `length` queries."""
     xp, dtype, options = namespace(of.q), working_dtype(of.q, namespace(of.q)), of.options
     _, p, whole = weights(of, start, length)
     q, k, v, g = (xp.astype(x, dtype) for x in (*of[:3], g))
@@ -269,7 +270,7 @@ def _to_keys(p: Any, x: Any, of: Attention) -> Any:
 
 
 def _to_values(p: Any, g: Any, visible: Any, of: Attention) -> Any:
-    """Return p^T g. If g is not finite, it only affects the keys that its query sees."""
+    """Return p^T g. A nonfinite g of a query affects only the keys that this query sees."""
     xp = namespace(p)
     p, visible = (xp.matrix_transpose(grouped(x, of)) for x in (p, visible))
     return xp.sum(times(p, grouped(g, of), visible), axis=-3)

@@ -42,7 +42,7 @@ def entropy_invariant_scale(n: Integers, d: int, /, kappa: PerRow = 1.0) -> Arra
     -------
     float or array
         s, for the option `scale` of `attention`. A float if n and kappa are numbers, otherwise an array of the shape to
-        which n and kappa broadcast. Its library is kappa's if kappa is an array, else n's.
+        which n and kappa broadcast. An array belongs to kappa's library if kappa is an array, else to n's library.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def qk_norm(q: Vectors, k: Vectors, *, gain: Numbers = 1.0, eps: float = 1e-6) -
         Queries and keys of the same width D.
     gain : float or array
         g: a number, or an array that broadcasts with q, for example of shape (D,), or (H, 1, D) for one gain per head.
-        It may be learned. Only q is multiplied by g: in the product q k a second gain, for k, would only rescale g.
+        It may be learned. Only q is multiplied by g. A second gain for k would only rescale g in the product q k.
     eps : float
         :math:`\epsilon`, 0 or above, added to the mean square.
 
@@ -158,7 +158,7 @@ def qk_norm(q: Vectors, k: Vectors, *, gain: Numbers = 1.0, eps: float = 1e-6) -
 
 @np.errstate(invalid="ignore")
 def _normalized(x: Any, gain: Any, eps: float) -> Any:
-    """Normalize in working precision, so that squares of float32 numbers do not overflow."""
+    """Normalize one array in working precision, so that squares of float32 numbers do not overflow."""
     xp = namespace(x)
     wide = xp.astype(x, working_dtype(x, xp), copy=False)
     size = xp.mean(wide * wide, axis=-1, keepdims=True) + eps

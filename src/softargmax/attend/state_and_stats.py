@@ -33,14 +33,14 @@ def attention_state(
     q, k, v : array_like
         Queries, and a part of the keys and values, as in `attention`.
     scale, causal, window, mask, bias, slopes, softcap, key_lengths
-        As in `attention`, for this part: the last query is at the part's last key. There is no `sink`: instead, merge
-        the state of one more score without a value. There is no `alpha`: orders other than 1 have no state.
+        As in `attention`, for this part: the last query is at the part's last key. There is no `sink`: to add one,
+        merge a state that has one score and no value. There is no `alpha`, because orders other than 1 have no state.
 
     Returns
     -------
     State
-        One state per query: rows (..., H, L), with values of width Dv. It has q's dtype, or float32 if q has half
-        precision.
+        One state per query, with rows of shape (..., H, L) and values of width Dv. Its dtype is q's dtype, or float32
+        if q has half precision.
 
     Raises
     ------

@@ -44,10 +44,11 @@ def boltzmann(
     energies : array_like
         E, any shape, any array library.
     temperature : float or array
-        T. 0 is the ground state, shared by degenerate states. At infinity all states are equally likely. An array has
-        one temperature per row; a list of M temperatures with a single system gives M of each result, as in `softmax`.
+        T. At 0 all probability is in the ground state; states with the same lowest energy share it. At infinity all
+        states are equally likely. An array has one temperature per row; a list of M temperatures with a single system
+        gives M of each result, as in `softmax`.
     k : float
-        Boltzmann's constant, in the unit of E / T; above 0.
+        Boltzmann's constant, above 0, in the unit of E / T.
     weights : array, optional
         g, the degeneracies of the states, at least 0. They broadcast with the energies.
     where : array of bool, optional
@@ -58,8 +59,8 @@ def boltzmann(
     Returns
     -------
     Boltzmann
-        p, of the energies' shape and dtype, and one number per row for each of log_partition (log Z), free_energy (F),
-        mean_energy (U), entropy (S) and heat_capacity (C). These are float32 for half-precision energies.
+        p has the energies' shape and dtype. log_partition (log Z), free_energy (F), mean_energy (U), entropy (S) and
+        heat_capacity (C) have one number per row. For half-precision energies these numbers are float32.
 
     Raises
     ------
@@ -70,10 +71,10 @@ def boltzmann(
 
     Notes
     -----
-    E = +inf is a forbidden state: p is 0 and it adds nothing to U. In a system without states, p is 0, log Z is -inf, F
-    is +inf and the rest is 0. Energies of -inf share the system.
+    A state with E = +inf is forbidden: its p is 0 and it adds nothing to U. In a system without allowed states, p is 0,
+    log Z is -inf, F is +inf and the other results are 0. If some energies are -inf, their states share the probability.
 
-    S is computed as the entropy of p, -k sum p log(p / g), without the cancellation of U - F.
+    S is computed as the entropy of p, -k sum p log(p / g), and not from U - F, whose terms cancel.
 
     Gradients: of F with respect to E_i, p_i; of U with respect to E_i, p_i (1 - beta (E_i - U)).
 

@@ -42,9 +42,10 @@ class Divergence(NamedTuple):
 
 
 def _divergence_slopes(i: KlDivergence) -> tuple[Any, Any]:
-    """Return the derivatives of D to both x = beta z, in float64: where p is near q both are small differences.
+    """Return the derivatives of D with respect to x = beta z of p and of q.
 
-    Infinite scores are treated as constants, and so is an infinite D.
+    They are computed in float64, because they are small differences if p is near q. Infinite scores are treated as
+    constants, and so is an infinite D.
     """
     xp = namespace(i.z_p)
     of_p, of_q = (Scores(z, i.where, i.beta, i.axes, working_dtype(z, xp)) for z in (i.z_p, i.z_q))
@@ -58,7 +59,7 @@ def _divergence_slopes(i: KlDivergence) -> tuple[Any, Any]:
 
 
 def _to_beta(i: KlDivergence, slopes: tuple[Any, Any]) -> Any:
-    """Return <of_p, z_p> + <of_q, z_q>. Each slope sums to 0, so scores are taken relative to the largest in it."""
+    """Return <of_p, z_p> + <of_q, z_q>. Slopes sum to 0, so scores are taken relative to the row's largest score."""
     xp, total = namespace(i.z_p), 0.0
     for of, z in zip(slopes, (i.z_p, i.z_q), strict=True):
         inside = (of != 0) & ~xp.isinf(z)
@@ -102,7 +103,7 @@ kl_divergence: Operation[KlDivergence, Divergence] = Operation(
 
 
 class RenyiEntropy(NamedTuple):
-    """The fields of Scores, and the order a of each row."""
+    """Arguments of the Renyi entropy: the fields of Scores, and the order a of each row."""
 
     z: Array
     where: Array | None
@@ -134,7 +135,7 @@ def _renyi_slopes(i: RenyiEntropy, entropy: Any) -> tuple[Any, Any, Any]:
     order = xp.where(order > 1e18, 1e18, order)
 
     more = order - 1.0
-    direct = xp.abs(more) >= 1.0  # here log q - log p keeps the digits of a confident row
+    direct = xp.abs(more) >= 1.0  # for these orders log q - log p keeps the digits of a confident row
     y = xp.where(direct, (log_q - log_p) / xp.where(direct, more, 1.0), only(inside, log_p + entropy))
     u = more * y
     near = ~lost & (xp.abs(u) < 1.0)

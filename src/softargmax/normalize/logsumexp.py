@@ -47,8 +47,8 @@ def logsumexp(
     .. math:: \frac{1}{\beta} \log \sum_i w_i\, e^{\beta z_i}, \qquad \beta = \frac{\ln(\mathrm{base})}{T}
 
     This is :math:`\mathrm{lse} / \beta = \mathrm{lse} \cdot T / \ln(\mathrm{base})`, where
-    :math:`\mathrm{lse} = \log \sum_i w_i\, e^{\beta z_i}` is the logarithm of softmax's denominator. The two are equal
-    if T is 1 and base is e. For lse itself use `softmax_with_lse`.
+    :math:`\mathrm{lse} = \log \sum_i w_i\, e^{\beta z_i}` is the logarithm of softmax's denominator. The smooth maximum
+    equals lse if T is 1 and base is e. For lse itself use `softmax_with_lse`.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def logsumexp(
     axis : int, tuple of int, or None
         The axis or axes to sum over; None for all of them.
     temperature : float or array
-        T. As T tends to 0, the result tends to the maximum, from above. A negative T gives the smooth minimum. An array
+        T. As T tends to 0, the result tends to the maximum from above. A negative T gives the smooth minimum. An array
         has one temperature per row, or many for the same scores, as in `softmax`.
     base : float, optional
         Base of the exponentials; defaults to e.
@@ -88,16 +88,17 @@ def logsumexp(
     A row with an empty support gives -inf (for T < 0: +inf), a row that holds +inf gives +inf, and a row with a NaN
     gives NaN.
 
-    At T = inf the result is +inf, unless the row is a single score; T = -inf is read as T = inf. With weights the limit
-    depends on their sum: above 1 it is +inf, below 1 it is -inf, and at 1 it is the weighted mean. If the weights sum
-    to 1 and T is large, the logarithm of a number near 1 is divided by a small beta. The error is then that of 1,
-    times T.
+    At T = inf the result is +inf, unless the row has a single score. T = -inf gives the same result as
+    T = inf. With weights, the result at T = inf depends on their sum: it is +inf for a sum above 1, -inf below 1, and
+    the weighted mean if the sum is 1. If the weights sum to 1 and T is large, the logarithm of a number near 1 is divided
+    by a small beta. The rounding error of that number is then multiplied by T.
 
     The maximum's own term is taken out of the sum, l = 1 + r, and the logarithm is log1p(r). So a result near 0 keeps
     its digits.
 
-    Gradient: with incoming g, g p to z, where p is the softmax. In a row with k infinities, each of them gets g/k. To
-    w_i (above 0): g p_i / (beta w_i).
+    Gradient: with incoming g, the gradient with respect to z is g p, where p is the softmax. In a row with k
+    infinities, the gradient of each infinity is g/k. The gradient with respect to w_i, for w_i above 0, is
+    g p_i / (beta w_i).
 
     See Also
     --------
@@ -137,7 +138,7 @@ def logsumexp(
 def _complex_logsumexp(
     z: Any, axis: Any, temperature: Any, base: Any, weights: Any, where: Any, keepdims: bool, dtype: Any
 ) -> Any:
-    """Return the logsumexp of complex scores, by the definition. The limits beta = 0 and infinity are errors."""
+    """Return the logsumexp of complex scores, computed by the definition. beta = 0 and infinite beta raise errors."""
     if dtype is not None:
         raise TypeError(f"dtype: expected None with complex scores, whose dtype the result has, got {dtype!r}")
     if requested_name() == "native":
@@ -184,7 +185,7 @@ def signed_logsumexp(
     Returns
     -------
     SignedLog
-        log_abs, that is log \|S\|, and sign: -1, 0 or 1 (NaN if S is NaN). One number of each per row.
+        log_abs, which is log \|S\|, and sign, which is -1, 0 or 1 (NaN if S is NaN). Both have one number per row.
 
     Raises
     ------
@@ -195,9 +196,10 @@ def signed_logsumexp(
 
     Notes
     -----
-    Positive and negative terms are summed separately in float64, and their logarithms are subtracted. Where most of the
-    sum cancels, it is computed as the mean of w under the softmax instead. So only the digits that cancel are lost. A
-    row with an empty support, or whose terms cancel, has log_abs = -inf and sign 0. Infinities of both signs give NaN.
+    Positive and negative terms are summed separately in float64, and the logarithms of the two sums are combined. If
+    most of the sum cancels, it is computed from the mean of w under the softmax instead. So only the digits that cancel
+    are lost. A row with an empty support, or whose terms cancel, has log_abs = -inf and sign 0. Infinities of both
+    signs give NaN.
 
     Gradient: with incoming g of log_abs, g w_i exp(z_i) / S to z_i.
 
@@ -227,7 +229,7 @@ def signed_logsumexp(
     log_abs = large + xp.log1p(-xp.exp(xp.where(gap > -0.5, -1.0, gap)))
     sign = xp.where(large == -math.inf, 0.0, xp.where(positive, xp.ones_like(large), -1.0))
 
-    # Where most of the sum cancels, the difference of the logarithms has lost its digits: use a mean under the softmax.
+    # If most of the sum cancels, the logarithms do not have enough digits: use a mean under the softmax.
     cancels = (gap > -0.5) & (xp.abs(large) < math.inf)
     z, weights = _powers_to_scores(z, weights)
     support = weights != 0.0 if where is None else where & (weights != 0.0)
@@ -249,7 +251,7 @@ def _lse(i: LogSumExp) -> Any:
 
 
 def _sign(x: Any) -> Any:
-    """Return -1, 0, 1 or NaN. (The `sign` of array_api_compat for torch does not work inside vmap.)"""
+    """Return the sign: -1, 0, 1 or NaN. (torch's `sign` in array_api_compat does not work inside vmap.)"""
     xp = namespace(x)
     one = xp.ones_like(x)
     return xp.where(x > 0.0, one, xp.where(x < 0.0, -one, x))
@@ -288,9 +290,9 @@ def logcumsumexp(
     axis : int
         The axis along which to accumulate.
     temperature : float or array
-        T, in the unit of the scores: a number, or one per row. An array has the rows' shape, or that shape with the
-        axis kept as 1. 0 is the limit T -> 0+, the running maximum (-0.0: the running minimum). inf is the limit
-        T -> inf: +inf from the second score of the support on.
+        T, in the unit of the scores: one number, or an array with one number per row. An array has the shape of z
+        without `axis`, or with size 1 along `axis`. 0 is the limit T -> 0+, the running maximum (-0.0: the running
+        minimum). inf is the limit T -> inf, which is +inf for prefixes with two or more scores in the support.
     base : float, optional
         Base of the exponentials; defaults to e.
     where : array of bool, optional
@@ -310,8 +312,8 @@ def logcumsumexp(
 
     Notes
     -----
-    A prefix with an empty support gives -inf (for T < 0: +inf). From the first infinite score on (+inf; for T < 0:
-    -inf) every prefix gives that infinity, and from the first NaN on NaN. The last entry of a row is its `logsumexp`.
+    A prefix with an empty support gives -inf (for T < 0: +inf). Every prefix with a score of +inf (for T < 0: -inf)
+    gives that infinity, and every prefix with a NaN gives NaN. The last entry of a row is its `logsumexp`.
 
     Gradient: with incoming g, :math:`\sum_{i \ge j} g_i e^{\beta (z_j - y_i)}` to z_j.
 

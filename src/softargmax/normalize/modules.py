@@ -14,7 +14,7 @@ from softargmax.core.torch_operation import register
 from softargmax.normalize import log_softmax, softmax
 
 __all__ = ["LogSoftmax", "Softmax"]
-register("softargmax.normalize")  # so that a model can be compiled before its first call
+register("softargmax.normalize")  # at import, because a model may be compiled before its first call
 
 Dim = int | tuple[int, ...] | None
 

@@ -81,7 +81,7 @@ def _softmax_vjp(i: Scores, r: Probabilities, g: Probabilities, wanted: Wanted) 
         return {"z": gx}
     gradients = {"z": gx * slope(i.beta)}
     if "beta" in wanted:
-        # The covariance of z and g without cancellation: <z, p (g - <p, g>)> = <z - <p, z>, p (g - <p, g>)>.
+        # Compute the covariance of z and g without cancellation: <z, p (g - <p, g>)> = <z - <p, z>, p (g - <p, g>)>.
         inside = (r.p != 0) & ~_infinite(i.z)
         mean = row_sum(only(inside, r.p) * only(inside, i.z), i.axes)
         of_beta = row_sum(gx * only(inside, i.z - mean), i.axes) + (0 if g.lse is None else mean * g.lse)
@@ -246,7 +246,7 @@ log_softmax_vjp: Operation[LogSoftmaxVjp, ToScores] = Operation(
 
 
 class LogSumExp(NamedTuple):
-    """The fields of Scores, and weights."""
+    """Arguments of logsumexp: the fields of Scores, and weights."""
 
     z: Array
     weights: Array | None
@@ -349,7 +349,7 @@ logsumexp_vjp: Operation[LogSumExpVjp, ToScores] = Operation(
 
 
 class Expectation(NamedTuple):
-    """The fields of Scores, and values; None stands for the positions 0..K-1."""
+    """Arguments of the mean <p, v>: the fields of Scores, and values v. values = None means the positions 0..K-1."""
 
     z: Array
     where: Array | None
@@ -372,12 +372,12 @@ class Mean(NamedTuple):
 
 
 def _scores_of(i: Any) -> Scores:
-    """Return the record of the softmax of the same scores."""
+    """Return the arguments of the softmax of this record's scores."""
     return Scores(i.z, i.where, i.beta, i.axes, row_dtype(i.z.dtype))
 
 
 def _entropy_slope(i: Scores) -> tuple[Any, Any]:
-    """Return p, and the derivative of the entropy to x. The derivative of -log p itself has mean 0."""
+    """Return p, and the derivative of the entropy to x. The mean of d(-log p) under p is 0, so it adds nothing."""
     of = _scores_of(i)
     result = softmax(of)
     log_p = log_softmax.first(of)
@@ -399,7 +399,7 @@ def _positions(z: Any, axes: tuple[int, ...]) -> Any:
 
 
 def sum_to_scores(i: Any, p: Any, of_x: Any, g: Any, wanted: Wanted) -> dict[str, Any]:
-    """Return the gradients to z and beta of a sum under the softmax, from its derivative to x."""
+    """Return the gradients of a sum under the softmax with respect to z and beta, from its derivative `of_x` to x."""
     gx = only(p != 0, of_x * g)
     gradients = {"z": gx * slope(i.beta)}
     if "beta" in wanted:  # <z, gx> = <z - <p, z>, gx>, without cancellation
@@ -410,7 +410,7 @@ def sum_to_scores(i: Any, p: Any, of_x: Any, g: Any, wanted: Wanted) -> dict[str
 
 
 def _tangent_of_sum(i: Any, p: Any, of_x: Any, t: Tangents) -> Any:
-    """Return the tangent of a sum under the softmax, from its derivative to x."""
+    """Return the tangent of a sum under the softmax, from its derivative `of_x` to x."""
     return row_sum(of_x * _tangent(i, (p != 0) & ~_infinite(i.z), t), i.axes)
 
 

@@ -55,14 +55,14 @@ class _Steps(NamedTuple):
     """Coefficients of the recurrence for each score, along the last axis."""
 
     surprisal: Any  # -log w
-    w: Any  # its weight in the prefix
+    w: Any  # the weight of the score in its prefix
     rest: Any  # 1 - w
 
 
 def _steps(i: LogCumSumExp) -> _Steps:
     """Compute the coefficients from the states of the prefixes.
 
-    exp(beta (z_i - y_i)) of a rounded y would be off by |beta y| roundings.
+    The formula w_i = exp(beta (z_i - y_i)) with a rounded y_i would have an error of |beta y_i| roundings.
     """
     xp = namespace(i.z)
     surprisal = last(prefix_surprisals.first(i._replace(dtype=working_dtype(i.z, xp))), *i.axes)
@@ -70,7 +70,7 @@ def _steps(i: LogCumSumExp) -> _Steps:
 
 
 def _slope(i: LogCumSumExp, s: _Steps, y: Any) -> Any:
-    """Return dy/dbeta = -H / beta^2, and 0 in a limit of beta."""
+    """Return dy/dbeta = -H / beta^2, and 0 if beta is 0 or infinite."""
     xp, beta = namespace(y), last(i.beta.hi, *i.axes)
     inside = s.w > 0.0
     of_w = s.w * xp.where(inside, s.surprisal, 0.0)
@@ -83,7 +83,7 @@ def _slope(i: LogCumSumExp, s: _Steps, y: Any) -> Any:
 def _scan(a: Any, b: Any) -> Any:
     """Return u_i = a_i u_{i-1} + b_i along the last axis, in ceil(log2 n) steps.
 
-    (core.prefix_scan does the same for every library, but `is_grads_batched` cannot batch its operations.)
+    core.prefix_scan does the same for every library, but torch's `is_grads_batched` cannot batch its operations.
     """
     step = 1
     while step < a.shape[-1]:

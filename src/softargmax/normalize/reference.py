@@ -40,7 +40,7 @@ def _log_probabilities(rows: Rows, a: Measure) -> Any:
 
 
 def _smooth_maximum(rows: Rows, a: Measure) -> Any:
-    """Return lse / beta = m + log(l) / beta, in the unit of z. At beta = 0 it is inf, or z itself if z is alone."""
+    """Return lse / beta = m + log(l) / beta, in the unit of z. At beta = 0 it is inf, or z if the row has one score."""
     xp = rows.xp
     log_l = a.c + xp.log1p(safe(a.r, xp))
     limit = (a.hi == 0.0) | (a.hi == INF)
@@ -69,7 +69,7 @@ def log_softmax(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: A
 
 
 def _lse(rows: Rows, a: Measure, dtype: Any) -> Any:
-    """Return m + log l in the unit of x, in float32 at least."""
+    """Return lse = m + log l, in the unit of x = beta z. The dtype is float32 or wider."""
     xp = rows.xp
     fixed = (xp.abs(a.m) == INF) | ((a.m == 0.0) & (a.hi == INF))  # beta = 0 and beta = inf do not change these
     infinite = ~fixed & (a.hi == INF)
@@ -134,7 +134,7 @@ def entropy(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) 
 
 
 def raised(beta: Scale, order: Any, z: Any) -> Scale:
-    """Return the scale whose softmax is proportional to p^order; a limit (beta = 0 or infinity) is unchanged."""
+    """Return the scale whose softmax is proportional to p^order. beta = 0 and infinite beta do not change."""
     xp, dtype = namespace(z), working_dtype(z, namespace(z))
 
     def per_row(x: Any) -> Any:
@@ -165,8 +165,9 @@ def _series(u: Any, terms: int) -> Any:
 def renyi_entropy(z: Any, where: Any, beta: Scale, order: Any, axes: tuple[int, ...], dtype: Any) -> Any:
     """Return log sum p^a / (1 - a), in one of two forms. Let q = p^a / sum p^a.
 
-    If log l_q and a log l_p are well apart, it is (log l_q - a log l_p) / (1 - a), where the maxima have cancelled.
-    Otherwise it is log1p((1 - a) E) / (1 - a) with E = <p, (p^(a-1) - 1) / (1 - a)>, which has no negative term.
+    If one of log l_q and a log l_p is at most half the other, the form is (log l_q - a log l_p) / (1 - a), in which the
+    maxima have cancelled. Otherwise it is log1p((1 - a) E) / (1 - a) with E = <p, (p^(a-1) - 1) / (1 - a)>, a sum
+    without negative terms.
     """
     rows, xp = Rows(z, axes), namespace(z)
     scale = raised(beta, order, z)
@@ -219,8 +220,8 @@ def expectation(z: Any, where: Any, beta: Scale, values: Any, axes: tuple[int, .
 def kl_divergence(z_p: Any, z_q: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
     """Return sum p (delta - 1 + exp(-delta)) with delta = log p - log q. No term is negative, so they do not cancel.
 
-    delta = beta ((z_p - z_q) - (m_p - m_q)) - (log l_p - log l_q). An error of the subtracted terms changes the sum
-    only by its square.
+    delta = beta ((z_p - z_q) - (m_p - m_q)) - (log l_p - log l_q). An error e in the terms that are the same for the
+    whole row changes the sum only by about e^2.
     """
     rows, xp = Rows(z_p, axes), namespace(z_p)
     a, b = (measure(rows, z, beta, where) for z in (z_p, z_q))
@@ -248,7 +249,7 @@ def kl_divergence(z_p: Any, z_q: Any, where: Any, beta: Scale, axes: tuple[int, 
 
 
 class _Prefixes(NamedTuple):
-    """Scores times the sign of beta, -inf outside the support, and the state of every prefix."""
+    """The state of every prefix, and x: the scores times the sign of beta, -inf outside the support."""
 
     x: Any
     m: Any
@@ -259,7 +260,7 @@ class _Prefixes(NamedTuple):
 
 
 def _prefixes(rows: Rows, z: Any, where: Any, beta: Scale) -> _Prefixes:
-    """Scan with the state's merge. At beta = 0 all finite scores weigh the same; at beta = inf only maxima count."""
+    """Scan by merging states. At beta = 0 all finite scores weigh the same; at beta = inf only maxima count."""
     xp = rows.xp
     sign, hi, lo = magnitude(rows, z, beta)
     x = sign * xp.astype(rows.lay(z), rows.dtype)

@@ -1,4 +1,4 @@
-"""logsumexp of complex scores with SciPy's conventions: the phase is the sign, its angle lies in (-pi, pi]."""
+"""logsumexp of complex scores. As in SciPy, the sign is a phase, with an angle in (-pi, pi]."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def logsumexp(z: Any, axes: tuple[int, ...], scale: Scale, weights: Any, where: 
     with np.errstate(all="ignore"):
         beta = scale.hi if isinstance(scale.hi, float) else rows.lay_kept(xp.astype(scale.hi, rows.dtype))
         x = rows.lay(z)
-        x = x if scale is UNIT else xp.real(x) * beta + 1j * (xp.imag(x) * beta)  # by parts: inf times 0j is NaN
+        # Multiply the real and the imaginary part separately: inf times 0j is NaN.
+        x = x if scale is UNIT else xp.real(x) * beta + 1j * (xp.imag(x) * beta)
         if weights is not None:
             shift = xp.log(xp.astype(rows.lay(weights), rows.dtype))
             x = xp.where(xp.real(shift) == -INF, -INF, x + shift)
@@ -35,7 +36,7 @@ def logsumexp(z: Any, axes: tuple[int, ...], scale: Scale, weights: Any, where: 
         m = xp.sum(xp.where(own, x, 0.0), axis=-1, keepdims=True)
         rest = xp.sum(xp.where(own, 0.0, xp.exp(x - m)), axis=-1, keepdims=True)
         lse = xp.log1p(rest) + m
-        direct = xp.log(xp.sum(xp.exp(x), axis=-1, keepdims=True))  # for infinities: exp and log follow C99
+        direct = xp.log(xp.sum(xp.exp(x), axis=-1, keepdims=True))  # infinite scores: exp and log follow C99
         lse = xp.where(xp.isfinite(lse), lse, direct)
         angle = xp.imag(lse)
         wrapped = -((math.pi - angle) % (2.0 * math.pi) - math.pi)

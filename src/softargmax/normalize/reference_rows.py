@@ -1,12 +1,13 @@
 """Row layout of ragged segments, and the quantities of each row that the definitions need.
 
-Two things keep the definitions exact. First, the difference z - m carries its rounding error: d + e = z - m, and the
-exponential is exp(d) (1 + e). So does its product with beta. Second, the sum is kept as a pair. The maximum's own term,
-exactly 1, is taken out of it without rounding, and log l = log1p(r).
+Two things keep the definitions exact. First, z - m is stored together with its rounding error, as d + e = z - m, and
+its exponential is exp(d) (1 + e). Its product with beta is stored in the same way. Second, the sum l is stored as a
+pair of numbers. The maximum's own term is exactly 1. It is subtracted from l without rounding, which gives r. So
+log l = log1p(r).
 
-Limits need no formulas of their own, because they only shrink the support. A row that holds +inf reduces to its
-infinities, which are all equal. At beta = inf a row reduces to its maxima. Entries outside the support take no part in
-the arithmetic, so their derivative is 0.
+Limits need no separate formulas, because they only shrink the support. In a row with +inf, only the infinities remain,
+and they are equal. At beta = inf only the maxima of a row remain. Entries outside the support are not used in the
+arithmetic, so their derivative is 0.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ class Segments(Rows):
         return self.xp.concat([rows, zero], axis=-1)
 
     def lay_kept(self, array: Any) -> Any:
-        """Lay out one number for all segments, or one per segment with 1 for the extra segment."""
+        """Lay out one number for all segments, or one number per segment. The extra segment gets the number 1."""
         row = self.xp.permute_dims(array, self.order)
         return row if row.shape[-1] == 1 else self.xp.concat([row, self.xp.ones_like(row[..., :1])], axis=-1)
 
     def pad(self, x: Any) -> Any:
-        """Return x: the extra segment makes padding unnecessary."""
+        """Return x unchanged, because the extra segment makes padding unnecessary."""
         return x
 
     def _reduce(self, merge: Any, parts: tuple[Any, ...], identity: tuple[float, ...]) -> tuple[Any, ...]:
@@ -98,7 +99,7 @@ class Measure(NamedTuple):
     """Rows of scores x = |beta| z relative to their maximum: x - x_max = s + t, w = exp(s + t), r = sum w - 1."""
 
     m: Any  # the maximum of sign z, in the unit of z
-    c: Any  # the maximum of x - |beta| m + log weights; 0 without weights
+    c: Any  # maximum of x - |beta| m + log weights; 0 if there are no weights
     s: Any
     t: Any
     w: Any
@@ -106,7 +107,7 @@ class Measure(NamedTuple):
     sign: Any
     hi: Any  # |beta| = hi + lo
     lo: Any
-    mean: Any  # None, or sum p x / |beta| if beta may be 0, where it carries the derivative of logsumexp
+    mean: Any  # sum p x / |beta|, which gives logsumexp's derivative at beta = 0; None if beta cannot be 0
 
 
 def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = None) -> Measure:
@@ -120,9 +121,9 @@ def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = 
         weights = xp.astype(rows.lay(weights), rows.dtype)
         weights = weights if where is None else xp.where(rows.lay(where), weights, 0.0)
         x = xp.where(weights == 0, -INF, x)
-    x = rows.pad(xp.where(x == -INF, -INF, x))  # the same values, but no derivative outside the support
+    x = rows.pad(xp.where(x == -INF, -INF, x))  # keeps the values, but removes the derivative outside the support
     m = rows.top(x)
-    # Below -2000 exp is 0, and in log_softmax the second part is smaller than a rounding.
+    # Below -2000, exp(s) is 0, and the error term t is smaller than the rounding of log_softmax.
     s, t = below(x, rows.spread(m), scale, rows.spread(hi), rows.spread(lo), 2000.0)
     c = xp.zeros_like(m)
     if weights is not None:
@@ -143,5 +144,5 @@ def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = 
 
 
 def safe(r: Any, xp: Any) -> Any:
-    """Return r, and 0 for an empty row, whose logarithm is not used."""
+    """Return r, but 0 for an empty row (r = -1), where log1p(r) would be -inf. That logarithm is not used."""
     return xp.where(r == -1.0, 0.0, r)

@@ -36,12 +36,12 @@ class Segments(NamedTuple):
         return x.new_zeros((self.offsets.shape[0] - 1, *x.shape[1:])).index_add(0, self.row, x)
 
     def broadcast(self, row: Any) -> Any:
-        """Broadcast one number per segment to its scores: (S, ...) to (N, ...). A single number for all stays as is."""
+        """Broadcast one number per segment to its scores: (S, ...) to (N, ...). A single number is unchanged."""
         return row if isinstance(row, float) or row.shape[0] == 1 else namespace(row).take(row, self.row, axis=0)
 
 
 def _per_segment(i: Any) -> tuple[int, ...]:
-    """Return the shape of one number per segment."""
+    """Return the shape (S, ...) of an array with one number per segment."""
     return (i.offsets.shape[0] - 1, *i.z.shape[1:])
 
 
@@ -71,7 +71,7 @@ def _tangent(i: Any, rows: Segments, inside: Any, t: Tangents) -> Any:
 
 
 def _to_beta(i: Any, rows: Segments, p: Any, inside: Any, gx: Any) -> Any:
-    """Return <z - <p, z>, gx>, the gradient to beta, without cancellation."""
+    """Return the gradient with respect to beta, <z - <p, z>, gx>, which has no cancellation."""
     z = only(inside, i.z)
     return finite_or_zero(i.beta.hi, rows.sum(gx * only(inside, z - rows.broadcast(rows.sum(p * z)))))
 
@@ -170,7 +170,7 @@ segment_log_softmax: Operation[SegmentScores, LogProbabilities] = Operation(
 
 
 def _slopes(i: SegmentScores, lse: Any, wanted: Wanted) -> tuple[Segments, Any, Any]:
-    """Return the segments, dL/dz, and dL/dbeta if it is wanted. Both can be differentiated again."""
+    """Return the segments, dL/dz, and dL/dbeta if requested. Both gradients can be differentiated again."""
     xp, rows = namespace(i.z), Segments.of(i)
     p = segment_softmax(SegmentScores(i.z, i.offsets, i.beta, i.z.dtype)).p
     if "beta" not in wanted:

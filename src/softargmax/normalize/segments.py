@@ -33,16 +33,17 @@ def segment_softmax(
     Parameters
     ----------
     z : array_like, shape (N, ...)
-        Scores, any array library. Each position of the other axes (heads) has rows of its own.
+        Scores, any array library. Each index of the other axes (for example heads) has separate rows.
     offsets : array of int, shape (S + 1,)
         The bounds of the segments: non-decreasing, from 0 to N. A segment may be empty.
     index : array of int, shape (N,)
         The segment of every score, from 0 to S - 1, in any order. Pass it in place of offsets.
     num_segments : int, optional
-        S, the number of segments given by `index`. Defaults to the largest index plus 1; to read that index, the call
-        waits for the device. Required under tracing.
+        S, the number of segments, for use with `index`. Defaults to the largest index plus 1, which is read from the
+        device: the call waits for it. Required under tracing.
     temperature : float or array
-        T as in `softmax`. An array broadcasts with (S, ...): (S, 1) has one per segment, (H,) one per head.
+        T as in `softmax`. An array broadcasts with (S, ...): shape (S, 1) gives one temperature per segment, shape (H,)
+        one per head.
     where : array of bool, optional
         The support, as in `softmax`.
 
@@ -63,8 +64,8 @@ def segment_softmax(
     Each segment is a row, with the edge rules and the gradient of `softmax`. On a device or under tracing the values of
     offsets and index are not checked: wrong ones give NaN.
 
-    If `index` is not sorted, the scores are sorted by it first, with a stable sort. The result has the same bits as
-    that of the sorted scores with their offsets. Passing offsets saves the sort.
+    If `index` is not sorted, the scores are sorted by it first, with a stable sort. The result has the same bits as a
+    call with the sorted scores and their offsets. Passing offsets saves the sort.
 
     References
     ----------
@@ -159,7 +160,7 @@ def segment_logsumexp(
     Returns
     -------
     array, shape (S, ...)
-        One number per segment and position of the other axes. float32 for half-precision scores.
+        One number per segment and index of the other axes. float32 for half-precision scores.
 
     Raises
     ------
@@ -190,7 +191,7 @@ def segment_logsumexp(
 def _checked(
     z: Any, offsets: Any, index: Any, num_segments: Any, temperature: Any, where: Any
 ) -> tuple[SegmentScores, Any]:
-    """Return the record of rows sorted by segment, and the order that sorts them (None if they are sorted already)."""
+    """Return the arguments with the scores sorted by segment, and the sorting order (None if already sorted)."""
     z = check.scores(z)
     where = check.optional_mask(where, z)
     offsets, order = segments_of(offsets, index, num_segments, z)
@@ -206,7 +207,7 @@ def _checked(
 
 
 def _masked(rows: SegmentScores, where: Any) -> Any:
-    """Return the scores, with masked ones set to +inf or -inf so that their scaled score is -inf."""
+    """Return the scores. Masked scores become the infinity whose scaled score is -inf."""
     xp, hi = namespace(rows.z), rows.beta.hi
     if isinstance(hi, float):
         return xp.where(where, rows.z, math.inf if hi < 0.0 else -math.inf)

@@ -36,7 +36,7 @@ def soft_argmax(
         The values to average: one number or one vector for each of a row's K entries. Defaults to the positions
         0..K-1.
     axis, temperature, where
-        As in `softmax`. The entries of a row along several axes are numbered in C order. `spatial_soft_argmax` returns
+        As in `softmax`. If a row has several axes, its entries are numbered in C order. `spatial_soft_argmax` returns
         one coordinate per axis instead.
     keepdims : bool
         Keep the reduced axes with size 1.
@@ -55,9 +55,9 @@ def soft_argmax(
 
     Notes
     -----
-    Values outside the support are ignored, even NaN. A row with an empty support gives 0, and so does a row whose peak
-    is at position 0; ``logsumexp(z) == -inf`` tells them apart. The D entries of vectors are averaged one at a time.
-    For large D, ``softmax(z) @ values`` is faster and less exact.
+    Values outside the support are ignored, even NaN. A row with an empty support gives 0, like a row whose peak is at
+    position 0. To find rows with an empty support, use ``logsumexp(z) == -inf``. The D entries of vectors are averaged
+    one at a time. For large D, ``softmax(z) @ values`` is faster and less exact.
 
     Gradient: with incoming g, :math:`\beta\,p_i \langle g, v_i - \hat v\rangle` to z_i and p_i g to v_i. As T tends to
     0, the result tends to the arg max (the mean of the maxima if there are several) and the gradient to 0.

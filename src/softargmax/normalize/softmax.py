@@ -68,9 +68,9 @@ def softmax(
 
     Notes
     -----
-    An entry whose scaled score is -inf is outside the support: its probability is 0. A row with an empty support, or
-    of length 0, is 0 everywhere. k entries of +inf share the row, 1/k each. A NaN in the support makes its own row NaN,
-    but no other row.
+    An entry whose scaled score is -inf is outside the support: its probability is 0. A row with an empty support, or of
+    length 0, is 0 everywhere. If k entries are +inf, each of them has probability 1/k. A NaN in the support makes its
+    own row NaN, but no other row.
 
     Gradient: with incoming g, :math:`\beta\,p \odot (g - \langle p, g\rangle)`, 0 outside the support and in rows
     that hold +inf.
@@ -104,8 +104,8 @@ def softmax(
 
 
 def plain(z: Any, axes: tuple[int, ...]) -> Scores:
-    """Return the record of a call without options."""
-    return _new(Scores, (z, None, UNIT, axes, z.dtype))  # Scores(..) would add 0.1 us to a call of 3 us
+    """Return the operation's arguments for a call without options."""
+    return _new(Scores, (z, None, UNIT, axes, z.dtype))  # calling Scores(..) instead would add 0.1 us to a call of 3 us
 
 
 def checked(z: Any, axis: Any, temperature: Any, base: Any, where: Any, dtype: Any, out: Any) -> Scores:

@@ -46,8 +46,8 @@ def softmax_jacobian(z: Logits, /, *, axis: int = -1, temperature: PerRow = 1.0,
 
     Notes
     -----
-    Entries outside the support are 0. So are rows that hold a scaled score of +inf, and all rows at T = 0: there the
-    softmax is constant wherever it is continuous. A NaN makes its row's matrix NaN.
+    Entries outside the support are 0. The matrix of a row with a scaled score of +inf is 0, and so are all matrices at
+    T = 0: there the softmax is constant wherever it is continuous. A NaN makes its row's matrix NaN.
 
     1 - p_i on the diagonal is computed from log p_i, without cancellation. J is also the Hessian of the smooth maximum.
 

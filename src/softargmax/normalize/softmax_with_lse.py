@@ -46,12 +46,12 @@ def softmax_with_lse(
     -----
     lse has no unit: it belongs to the scaled scores beta z. The smooth maximum is in the unit of z:
     :math:`\mathrm{lse} / \beta = \mathrm{lse} \cdot T / \ln(\mathrm{base})`, which `logsumexp` returns for the same
-    options. The two are equal if T is 1 and base is e.
+    options. lse and the smooth maximum are equal if T is 1 and base is e.
 
     A row with an empty support has lse = -inf; a row that holds a scaled score of +inf has lse = +inf. Other edge rows
     are those of `softmax`.
 
-    Gradient: that of `softmax`, plus :math:`\beta\,p\,g` from the incoming g of lse.
+    Gradient: that of `softmax`, plus :math:`\beta\,p\,g`, where g is the incoming gradient of lse.
 
     See Also
     --------

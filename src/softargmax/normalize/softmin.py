@@ -48,8 +48,8 @@ def softmin(
     Notes
     -----
     The softmin is the softmax of -z: an entry of +inf is outside the support, and entries of -inf share the row. This
-    also holds at beta = 0 (an infinite temperature or base = 1), which is taken as the limit from the side that favours
-    small scores. temperature=0 is an arg min. Other edge rows are those of `softmax`.
+    also holds at beta = 0 (an infinite temperature or base = 1). There the softmin is the limit from the side that
+    favours small scores. temperature=0 is an arg min. Other edge rows are those of `softmax`.
 
     Gradient: with incoming g, :math:`-\beta\,p \odot (g - \langle p, g\rangle)`.
 
@@ -70,7 +70,7 @@ def softmin(
 
 
 def falling(z: Any, scale: Scale) -> tuple[Any, Scale]:
-    """Return scores and scale whose softmax is the softmin: -beta, or -z if beta = 0, which has no sign."""
+    """Return scores and scale whose softmax is the softmin. beta is negated, or z if beta = 0, which has no sign."""
     flipped = negated(scale)
     if isinstance(flipped.hi, float):
         return (-z if flipped.hi == 0.0 else z), flipped
