@@ -148,7 +148,7 @@ class Side:
         self.samples.append((time.perf_counter() - start) / repeats)
 
     def warm_up(self) -> None:
-        """Run until one-time costs (pages, caches, lazy imports) are paid, and choose how many calls a sample has."""
+        """Warm up (memory pages, caches, lazy imports), and choose the number of calls per sample."""
         self.call()
         self.repeats = 1
         self.sample()

@@ -23,7 +23,7 @@ DISTANCE = np.abs(np.arange(LENGTH)[:, None] + KEYS - LENGTH - np.arange(KEYS))
 def test_slopes_equal_a_bias_by_distance(backend: Backend, causal: bool) -> None:
     """For causal queries, slopes equal the paper's bias m [-(i - 1), .., -1, 0].
 
-    Their gradient is a sum of the bias's gradient.
+    The gradient of a slope is a weighted sum of the bias's gradient.
     """
     g = np.random.default_rng(0).standard_normal((2, HEADS, LENGTH, VALUES))
     given = [backend.array(x, "float64") for x in (*inputs(), g)]

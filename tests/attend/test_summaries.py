@@ -24,7 +24,7 @@ def draw(keys: int, width: int = 16) -> tuple[np.ndarray, ...]:
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("cuts", [(1,), (600,), (512, 1024), (7, 8, 9, 1200)])
 def test_parts_merge_to_all_keys(backend: Backend, cuts: tuple[int, ...]) -> None:
-    """Each state has a rounding error of 2^-24 of its numbers; the merge adds two of these errors."""
+    """Each state has a relative rounding error of 2^-24. A merge adds the errors of two states."""
     q, k, v = draw(1300)
     z = np.einsum("hqd,hkd->hqk", q.astype(float), k.astype(float)) / 4
     p = s.softmax(z)
@@ -68,7 +68,7 @@ NAMES = [(), *((name,) for name in OPTIONS), ("causal", "sink", "alpha")]
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("names", NAMES, ids="+".join)
 def test_statistics(backend: Backend, names: tuple[str, ...]) -> None:
-    """Attention with unit vectors as values gives p. The rest of the sum is the p of the sink."""
+    """The test gets p from attention with unit vectors as values. The p of the sink is 1 minus the sum of this p."""
     q, k, _ = inputs()
     options: dict[str, Any] = {key: value for name in names for key, value in OPTIONS[name].items()}
     own = {key: backend.array(x) if isinstance(x, np.ndarray) else x for key, x in options.items()}

@@ -11,7 +11,7 @@ namespace {
 
 using Flags = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 
-// The page table: the pages of each entry.
+// The page table: the indices of the pages of each entry of the batch.
 struct Table : Integers {
     using Integers::Integers;
 };

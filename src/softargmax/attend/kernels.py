@@ -175,7 +175,7 @@ def _add(total: Any, at: tuple[Any, ...], x: Any) -> None:
 
 
 def _add_to(total: Any, at: tuple[Any, ...], x: Any) -> None:
-    """Add the gradients x of some scores to the gradient of an option that broadcasts to all scores."""
+    """Add x, the gradients of some scores, to the gradient of an option that broadcasts to all scores."""
     home = total.reshape((1,) * (len(at) - total.ndim) + tuple(total.shape))
     whole = (slice(None) if isinstance(one, slice) else 0 for one in at)
     there = tuple(one if n > 1 else every for one, every, n in zip(at, whole, home.shape, strict=True))

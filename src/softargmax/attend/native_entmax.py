@@ -33,8 +33,8 @@ SCORES = 1 << 19
 class _Part(NamedTuple):
     """Some queries of a head and their scores, in working precision. The last column of the scores is the sink."""
 
-    at: tuple[Any, ...]  # index into an array (..., H, L, n)
-    group: tuple[Any, ...]  # index into an array (..., G, K, n): all keys that may be visible to these queries
+    at: tuple[Any, ...]  # index of these queries in an array (..., H, L, n)
+    group: tuple[Any, ...]  # index in an array (..., G, K, n) of all keys that these queries may see
     keys: int  # the number of these keys
     q: Array  # multiplied by the scale
     scale: Array
@@ -193,7 +193,7 @@ def _cap_and_mask(z: Array, visible: Array, added: list[tuple[Array, Any]], soft
 
 
 def _add_to(total: Array, x: Array, at: tuple[Any, ...], rank: int) -> None:
-    """Add the gradients x of a part's scores to the gradient of an option that broadcasts to all scores."""
+    """Add x, the gradients of a part's scores, to the gradient of an option that broadcasts to all scores."""
     home = total.reshape((1,) * (rank - total.ndim) + total.shape)
     for axis in (-2, -1):
         if home.shape[axis] == 1:

@@ -60,7 +60,7 @@ class OfStats(OfParts, total=False):
 
 
 class OfSoftmax(OfParts, total=False):
-    """The options of functions of order 1, which return or use lse."""
+    """The options of functions that return or use lse. Their order alpha is 1."""
 
     sink: Numbers | None
     dropout: float

@@ -22,7 +22,7 @@ inline std::int64_t offset(const Args& args, const Operand& x, std::int64_t entr
     const std::int64_t* stride = x.row + args.batch.dims;
     return offset_of(entry, args.batch, x.row) + head * stride[0] + row * stride[1];
 }
-// Reads `count` numbers of one row from column `first` on, as T.
+// Reads `count` numbers of one row, starting at column `first`, and converts them to T.
 template <class T>
 void read(const Operand& x, std::int64_t at, std::int64_t first, std::int64_t count, T* to) {
     with_type(x.type, x.data, [&](auto* base) {
@@ -97,7 +97,8 @@ struct Shared {
         return {args.left < 0 ? 0 : std::max<std::int64_t>(0, place(row) - args.left),
                 args.right < 0 ? keys : std::min(keys, place(row) + args.right + 1)};
     }
-    // Calls f(pointer, row stride, column stride) for `count` keys or values from `first` on. Pages are copied first.
+    // Calls f(pointer, row stride, column stride) for `count` keys or values that start at `first`. Keys in pages are
+    // copied to contiguous memory before.
     template <class T, class F>
     void with_rows(const Operand& x, std::int64_t width, std::int64_t first, std::int64_t count, F f) const {
         if (!args.table) {
@@ -333,7 +334,7 @@ template <class T> struct Panel {
                                         SOFTARGMAX_LAMBDA { add_chunk(sum, to + r * kPitch + c, first); });
         }
     }
-    // Adds the block of keys from `begin` on.
+    // Adds the block of keys that starts at `begin` to the output and state of each query.
     void fold(std::int64_t begin, const Block<T>& block) {
         const Range in = any.within(begin, kKeys);
         if (in.empty()) return;
@@ -387,7 +388,7 @@ template <class T> struct Panel {
         return both.second;
     }
 
-    // Merges the state of the same queries over later keys.
+    // Merges the state of the same queries over later keys into this state.
     void add(const Panel& later) {
         for (int i = 0; i < rows; ++i) {
             const T weight = merge_into(i, later.state[i]);

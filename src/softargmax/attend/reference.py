@@ -288,7 +288,7 @@ def _sum_to(gradient: Any, shape: tuple[int, ...]) -> Any:
 
 
 def to_heads(gradient: Any, sink: Any) -> Any:
-    """Sum the sink's gradients of all queries, (..., H, L, 1), to one per head."""
+    """Sum the sink's gradients (..., H, L, 1) over all queries. The result has one gradient per head."""
     return _sum_to(gradient, (*sink.shape[:-3], gradient.shape[-3], 1, 1))
 
 
@@ -305,7 +305,7 @@ def keys_of_pages(q: Any, k_pages: Any, v_pages: Any, page_table: Any, options: 
 
 
 def _gather_pages(x: Any, table: Any) -> Any:
-    """Gather (pages, page size, heads, width) to (batch, heads, keys, width)."""
+    """Gather pages of shape (pages, page size, heads, width) into one array (batch, heads, keys, width)."""
     xp = namespace(x)
     batch, count = table.shape
     if not x.shape[0]:

@@ -76,7 +76,8 @@ def boltzmann(
 
     S is computed as the entropy of p, -k sum p log(p / g), and not from U - F, whose terms cancel.
 
-    Gradients: of F with respect to E_i, p_i; of U with respect to E_i, p_i (1 - beta (E_i - U)).
+    Gradients: the gradient of F with respect to E_i is p_i. The gradient of U with respect to E_i is
+    p_i (1 - beta (E_i - U)).
 
     References
     ----------

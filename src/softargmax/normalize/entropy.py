@@ -50,7 +50,7 @@ def entropy(
     The entropy is computed from p and log p, both accurate, so a confident row keeps its small entropy. A row with an
     empty support gives 0, a row with k entries of +inf gives log k, and a row with a NaN gives NaN.
 
-    Gradient: with incoming g, :math:`-g\,\beta\,p_i (\log p_i + H)` to z_i.
+    Gradient: with incoming g, the gradient with respect to z_i is :math:`-g\,\beta\,p_i (\log p_i + H)`.
 
     References
     ----------
@@ -121,8 +121,9 @@ def renyi_entropy(
     A row with an empty support gives 0, a row with k entries of +inf gives log k, and a row with a NaN gives NaN. On a
     device or under tracing the order is not checked: an order below 0 gives NaN.
 
-    Gradient: with incoming g and :math:`q_i = p_i^a / \sum_j p_j^a`, :math:`g\,\beta\,a\,(q_i - p_i) / (1 - a)` to z_i
-    and :math:`-g\,\mathrm{KL}(q \,\|\, p) / (1 - a)^2` to the order. At order 1 the gradients are the limits of these.
+    Gradient: let g be the incoming gradient and :math:`q_i = p_i^a / \sum_j p_j^a`. The gradient with respect to z_i is
+    :math:`g\,\beta\,a\,(q_i - p_i) / (1 - a)`. The gradient with respect to the order is
+    :math:`-g\,\mathrm{KL}(q \,\|\, p) / (1 - a)^2`. At order 1 the gradients are the limits of these formulas.
 
     See Also
     --------
@@ -192,8 +193,8 @@ def kl_divergence(
     Terms with p_i = 0 add 0 to the first form; p_i > 0 = q_i gives +inf. A row in which p has an empty support gives 0.
     Otherwise a NaN in either support gives NaN.
 
-    Gradient: with incoming g, :math:`g\,\beta\,p_i (\log(p_i / q_i) - \mathrm{KL})` to z_p and
-    :math:`g\,\beta\,(q_i - p_i)` to z_q.
+    Gradient: with incoming g, the gradient with respect to z_p is
+    :math:`g\,\beta\,p_i (\log(p_i / q_i) - \mathrm{KL})`, and with respect to z_q it is :math:`g\,\beta\,(q_i - p_i)`.
 
     References
     ----------

@@ -90,8 +90,8 @@ def logsumexp(
 
     At T = inf the result is +inf, unless the row has a single score. T = -inf gives the same result as
     T = inf. With weights, the result at T = inf depends on their sum: it is +inf for a sum above 1, -inf below 1, and
-    the weighted mean if the sum is 1. If the weights sum to 1 and T is large, the logarithm of a number near 1 is divided
-    by a small beta. The rounding error of that number is then multiplied by T.
+    the weighted mean if the sum is 1. If the weights sum to 1 and T is large, the logarithm of a number near 1 is
+    divided by a small beta. The rounding error of that number is then multiplied by T.
 
     The maximum's own term is taken out of the sum, l = 1 + r, and the logarithm is log1p(r). So a result near 0 keeps
     its digits.
@@ -201,7 +201,7 @@ def signed_logsumexp(
     are lost. A row with an empty support, or whose terms cancel, has log_abs = -inf and sign 0. Infinities of both
     signs give NaN.
 
-    Gradient: with incoming g of log_abs, g w_i exp(z_i) / S to z_i.
+    Gradient: with g the incoming gradient of log_abs, the gradient with respect to z_i is g w_i exp(z_i) / S.
 
     References
     ----------
@@ -315,7 +315,7 @@ def logcumsumexp(
     A prefix with an empty support gives -inf (for T < 0: +inf). Every prefix with a score of +inf (for T < 0: -inf)
     gives that infinity, and every prefix with a NaN gives NaN. The last entry of a row is its `logsumexp`.
 
-    Gradient: with incoming g, :math:`\sum_{i \ge j} g_i e^{\beta (z_j - y_i)}` to z_j.
+    Gradient: with incoming g, the gradient with respect to z_j is :math:`\sum_{i \ge j} g_i e^{\beta (z_j - y_i)}`.
 
     References
     ----------

@@ -170,7 +170,7 @@ def _inside(log_p: Any, lse: Any) -> Any:
 
 
 def _probability(inside: Any, log_p: Any) -> Any:
-    """Return p from log p, and 0 outside the mask."""
+    """Compute p from log p. Outside the mask p is 0."""
     return only(inside, namespace(log_p).exp(only(inside, log_p)))
 
 
@@ -272,7 +272,7 @@ class LogSumExpVjp(NamedTuple):
 
 
 def _logsumexp_slopes(i: LogSumExp, lse: Any, wanted: Wanted) -> tuple[Any, Any, Any]:
-    """Return dL/dz, and dL/dbeta and dL/dw if they are wanted. Each can be differentiated again."""
+    """Return dL/dz, dL/dbeta and dL/dw (the last two if they are wanted). Each can be differentiated again."""
     xp, support = namespace(i.z), i.where
     if i.weights is not None:
         support = i.weights != 0 if i.where is None else (i.weights != 0) & i.where

@@ -59,8 +59,9 @@ def soft_argmax(
     position 0. To find rows with an empty support, use ``logsumexp(z) == -inf``. The D entries of vectors are averaged
     one at a time. For large D, ``softmax(z) @ values`` is faster and less exact.
 
-    Gradient: with incoming g, :math:`\beta\,p_i \langle g, v_i - \hat v\rangle` to z_i and p_i g to v_i. As T tends to
-    0, the result tends to the arg max (the mean of the maxima if there are several) and the gradient to 0.
+    Gradient: with incoming g, the gradient with respect to z_i is :math:`\beta\,p_i \langle g, v_i - \hat v\rangle`,
+    and with respect to v_i it is p_i g. As T tends to 0, the result tends to the value at the maximum (the mean over
+    the maxima if there are several), and the gradient with respect to z tends to 0.
 
     References
     ----------
